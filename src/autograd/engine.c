@@ -61,18 +61,18 @@ static ek_task *lane_pop(ek_lane *lane)
     return top;
 }
 
-static bool dev_comes_before(const ek_dev *a, const ek_dev *b)
+static bool engine_dev_comes_before(const ek_dev *a, const ek_dev *b)
 {
     return a->id.kind != b->id.kind ? a->id.kind < b->id.kind : a->id.index < b->id.index;
 }
 
 /* Adds a device to the list in order. */
-static void dev_list(ek_dev **devs, int *count, ek_dev *dev)
+static void engine_dev_list(ek_dev **devs, int *count, ek_dev *dev)
 {
     int at = 0;
     if (!dev || dev->id.kind == EK_CPU)
         return;
-    while (at < *count && dev_comes_before(devs[at], dev))
+    while (at < *count && engine_dev_comes_before(devs[at], dev))
         at++;
     if ((at < *count && devs[at] == dev) || *count == MAX_LANES)
         return;
@@ -122,9 +122,10 @@ static int run_assign_lanes(ek_run *run)
         const ek_task *task = run->order[t];
         if (!task->needed)
             continue;
-        dev_list(devs, &count, task_dev(task));
+        engine_dev_list(devs, &count, task_dev(task));
         for (int i = 0; task->node && i < task->buffer_count; i++)
-            dev_list(devs, &count, task->buffers[i].expected ? task->node->outputs[i].dev : NULL);
+            engine_dev_list(devs, &count,
+                            task->buffers[i].expected ? task->node->outputs[i].dev : NULL);
     }
     run->threaded = count > 1 && !ek_thread_in_gang();
     run->lane_count = run->threaded ? count : 1;
@@ -167,7 +168,7 @@ static void run_close_lanes(ek_run *run)
 /* ---- what backwards ask ---- */
 
 /* The task that runs `node` on this thread, in the innermost pass. */
-static const ek_execution *execution_of(const ek_node *node)
+static const ek_execution *engine_execution_of(const ek_node *node)
 {
     const ek_execution *execution = current;
     while (execution && execution->task->node != node)
@@ -180,13 +181,13 @@ bool ek_node_needs(const ek_node *node, int input)
     const ek_edge *edge = &node->edges[input];
     if (!edge->node && !edge->leaf)
         return false;
-    const ek_execution *execution = execution_of(node);
+    const ek_execution *execution = engine_execution_of(node);
     return !execution || execution->task->routes[input].task;
 }
 
 ek_tensor *ek_node_destination(ek_node *node, int input)
 {
-    const ek_execution *execution = execution_of(node);
+    const ek_execution *execution = engine_execution_of(node);
     if (!execution || !execution->run->accumulate || execution->run->create_graph)
         return NULL;
     const ek_task *task = execution->task->routes[input].task;
@@ -225,7 +226,7 @@ static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *
     return rc;
 }
 
-static int result_check(const ek_node *node, int input, const ek_tensor *result)
+static int engine_result_check(const ek_node *node, int input, const ek_tensor *result)
 {
     const ek_edge *edge = &node->edges[input];
     ek_output_info leaf;
@@ -250,8 +251,8 @@ static int result_check(const ek_node *node, int input, const ek_tensor *result)
 /* ---- tasks ---- */
 
 /* Calls the backward and keeps the results that are wanted. */
-static int call_backward(ek_run *run, ek_task *task, ek_tensor *const *gradients,
-                         ek_tensor **results)
+static int engine_call_backward(ek_run *run, ek_task *task, ek_tensor *const *gradients,
+                                ek_tensor **results)
 {
     ek_node *node = task->node;
     ek_execution execution = {run, task, current};
@@ -261,7 +262,7 @@ static int call_backward(ek_run *run, ek_task *task, ek_tensor *const *gradients
     rc = ek_error_outcome(rc);
     for (int i = 0; i < node->input_count; i++) {
         if (rc >= 0 && results[i] && task->routes[i].task)
-            rc = result_check(node, i, results[i]);
+            rc = engine_result_check(node, i, results[i]);
         results[i] = rc >= 0 && task->routes[i].task ? ek_keep(results[i]) : NULL;
     }
     return rc;
@@ -284,7 +285,7 @@ static int run_node(ek_run *run, int lane, ek_task *task)
     int rc = 0;
     if (any) { /* zero in, zero out */
         ek_scope scope = ek_scope_begin();
-        rc = call_backward(run, task, gradients, results);
+        rc = engine_call_backward(run, task, gradients, results);
         ek_thread_self()->modes = run->modes;
         for (int i = 0; i < node->output_count; i++)
             ek_release(gradients[i]);

@@ -29,7 +29,7 @@ struct ek_function_call {
     ek_tensor *saved[EK_FUNCTION_TENSORS]; /* in forward; references */
 };
 
-static void destroy_application(ek_object *object)
+static void application_destroy(ek_object *object)
 {
     application *self = (application *)object;
     if (self->function.destroy)
@@ -89,7 +89,7 @@ bool ek_function_needs(const ek_function_call *call, int input)
 /* ---- backward ---- */
 
 /* The gradients of f32 inputs that autocast made bf16, and the other way round. */
-static void match_inputs(const ek_node *node, ek_tensor **results)
+static void function_match_inputs(const ek_node *node, ek_tensor **results)
 {
     for (int i = 0; i < node->input_count; i++) {
         const ek_edge *edge = &node->edges[i];
@@ -102,7 +102,7 @@ static void match_inputs(const ek_node *node, ek_tensor **results)
     }
 }
 
-static int run_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+static int function_run_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     application *self = *(application *const *)ek_node_attributes(node);
     ek_function_call call = {.application = self,
@@ -113,24 +113,24 @@ static int run_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     int rc = self->function.backward(&call, gradients, results);
     *flags = before;
     if (rc >= 0 && self->autocast)
-        match_inputs(node, results);
+        function_match_inputs(node, results);
     return rc;
 }
 
-static void release_application(void *attributes)
+static void application_release(void *attributes)
 {
     ek_object_release(*(application **)attributes);
 }
 
 /* ---- forward ---- */
 
-static int output_count_of(const ek_function *function)
+static int function_output_count_of(const ek_function *function)
 {
     return function->outputs ? function->outputs : 1;
 }
 
-static int check_call(const ek_function *function, ek_tensor *const *inputs, int count,
-                      ek_tensor **outputs)
+static int function_check_call(const ek_function *function, ek_tensor *const *inputs, int count,
+                               ek_tensor **outputs)
 {
     if (!function || !function->name || !function->forward)
         return EK_FAIL(EK_E_INVALID, "ek_function_apply: a function needs a name and a forward");
@@ -139,13 +139,14 @@ static int check_call(const ek_function *function, ek_tensor *const *inputs, int
                        count && !inputs ? " at NULL" : "", EK_FUNCTION_TENSORS);
     if (function->outputs < 0 || function->outputs > EK_FUNCTION_TENSORS || !outputs)
         return EK_FAIL(EK_E_INVALID, "%s: %d outputs%s; there can be 1 to %d", function->name,
-                       output_count_of(function), outputs ? "" : " at NULL", EK_FUNCTION_TENSORS);
+                       function_output_count_of(function), outputs ? "" : " at NULL",
+                       EK_FUNCTION_TENSORS);
     return 0;
 }
 
 /* The call's own handle on an output, in the scope: what the forward gave may be somebody else's.
  */
-static ek_tensor *check_output(const ek_function_call *call, int index, ek_tensor *output)
+static ek_tensor *function_check_output(const ek_function_call *call, int index, ek_tensor *output)
 {
     const char *name = call->application->function.name;
     char text[200];
@@ -173,10 +174,10 @@ static ek_tensor *check_output(const ek_function_call *call, int index, ek_tenso
 }
 
 /* Outputs become handles of this call, also if they were saved. */
-static int check_outputs(ek_function_call *call, ek_tensor **outputs, int output_count)
+static int function_check_outputs(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
     for (int o = 0; o < output_count; o++) {
-        ek_tensor *own = check_output(call, o, outputs[o]);
+        ek_tensor *own = function_check_output(call, o, outputs[o]);
         if (!own)
             return ek_error_pending();
         for (int i = 0; i < call->saved_count; i++) {
@@ -190,7 +191,7 @@ static int check_outputs(ek_function_call *call, ek_tensor **outputs, int output
     return 0;
 }
 
-static int run_forward(ek_function_call *call, ek_tensor **outputs)
+static int function_run_forward(ek_function_call *call, ek_tensor **outputs)
 {
     const ek_function *function = &call->application->function;
     uint64_t versions[EK_FUNCTION_TENSORS];
@@ -215,7 +216,7 @@ static int run_forward(ek_function_call *call, ek_tensor **outputs)
     return 0;
 }
 
-static int record(ek_function_call *call, ek_tensor *const *outputs, int output_count)
+static int function_record(ek_function_call *call, ek_tensor *const *outputs, int output_count)
 {
     application *self = call->application;
     if (!call->records)
@@ -230,15 +231,15 @@ static int record(ek_function_call *call, ek_tensor *const *outputs, int output_
 }
 
 /* Forward and record; what the forward made beside its outputs ends here. */
-static int apply(ek_function_call *call, ek_tensor **outputs, int output_count)
+static int function_apply(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
     const int before = ek_error_status();
     ek_scope scope = ek_scope_begin();
-    int rc = run_forward(call, outputs);
+    int rc = function_run_forward(call, outputs);
     if (rc >= 0)
-        rc = check_outputs(call, outputs, output_count);
+        rc = function_check_outputs(call, outputs, output_count);
     if (rc >= 0)
-        rc = record(call, outputs, output_count);
+        rc = function_record(call, outputs, output_count);
     if (rc < 0)
         ek_error_prefix(before, "in forward of %s", call->application->function.name);
     for (int i = 0; i < call->saved_count; i++)
@@ -259,27 +260,27 @@ int ek_function_apply_user(const ek_function *function, ek_tensor *const *inputs
 {
     int rc = ek_error_status();
     if (rc >= 0)
-        rc = check_call(function, inputs, count, outputs);
+        rc = function_check_call(function, inputs, count, outputs);
     application *self = rc < 0 ? NULL : ek_calloc(1, sizeof *self);
     if (!self) {
         if (function && function->destroy)
             function->destroy(user);
         return ek_error_pending();
     }
-    ek_object_init(&self->object, destroy_application);
+    ek_object_init(&self->object, application_destroy);
     self->operation = (ek_operation){.name = function->name,
-                                     .backward = run_backward,
-                                     .destroy = release_application};
+                                     .backward = function_run_backward,
+                                     .destroy = application_release};
     self->function = *function;
     self->user = user;
     self->autocast = ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
-    int output_count = output_count_of(function);
+    int output_count = function_output_count_of(function);
     memset(outputs, 0, (size_t)output_count * sizeof *outputs);
     ek_function_call call = {.application = self,
                              .inputs = inputs,
                              .input_count = count,
                              .records = function->backward && ek_records(inputs, count)};
-    rc = apply(&call, outputs, output_count);
+    rc = function_apply(&call, outputs, output_count);
     ek_object_release(self);
     return rc;
 }

@@ -3,8 +3,8 @@
 #include "kernels/kernels.h"
 
 /* Checks one root and makes its gradient, in the scope. */
-static ek_tensor *root_gradient(const char *function, int index, ek_tensor *output,
-                                ek_tensor *gradient)
+static ek_tensor *grad_of_root(const char *function, int index, ek_tensor *output,
+                               ek_tensor *gradient)
 {
     char texts[2][200];
     if (!output) {
@@ -42,7 +42,7 @@ static ek_tensor *root_gradient(const char *function, int index, ek_tensor *outp
 }
 
 /* Walks from the roots and runs; run->create_graph and so on are set. */
-static int run_from(ek_run *run, const char *function, ek_tensor *const *roots,
+static int grad_run(ek_run *run, const char *function, ek_tensor *const *roots,
                     ek_tensor *const *grad_outputs, int count)
 {
     ek_route *routes = ek_run_alloc(run, (size_t)count * sizeof *routes);
@@ -53,7 +53,7 @@ static int run_from(ek_run *run, const char *function, ek_tensor *const *roots,
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_ACTIVATION);
     int rc = 0;
     for (int i = 0; i < count && rc >= 0; i++) {
-        gradients[i] = root_gradient(function, i, roots[i], grad_outputs ? grad_outputs[i] : NULL);
+        gradients[i] = grad_of_root(function, i, roots[i], grad_outputs ? grad_outputs[i] : NULL);
         rc = gradients[i] ? 0 : ek_error_pending();
     }
     ek_memory_set_category(before);
@@ -76,14 +76,14 @@ int ek_backward_with(ek_backward_options options)
     ek_run run = {.create_graph = options.create_graph,
                   .retain_graph = options.retain_graph || options.create_graph,
                   .accumulate = true};
-    int rc = run_from(&run, "ek_backward", &options.loss, &options.gradient, 1);
+    int rc = grad_run(&run, "ek_backward", &options.loss, &options.gradient, 1);
     ek_run_free(&run);
     return rc;
 }
 
 /* ---- ek_grad ---- */
 
-static int check_grad_options(const ek_grad_options *options)
+static int grad_check_options(const ek_grad_options *options)
 {
     if (options->output_count < 0 || options->input_count < 0 ||
         (options->output_count && !options->outputs) ||
@@ -103,7 +103,7 @@ static int check_grad_options(const ek_grad_options *options)
     return 0;
 }
 
-static int capture_inputs(ek_run *run, const ek_grad_options *options, ek_buffer **buffers)
+static int grad_capture_inputs(ek_run *run, const ek_grad_options *options, ek_buffer **buffers)
 {
     for (int i = 0; i < options->input_count; i++) {
         ek_task *task;
@@ -115,7 +115,7 @@ static int capture_inputs(ek_run *run, const ek_grad_options *options, ek_buffer
     return 0;
 }
 
-static int check_captured(const ek_grad_options *options, ek_buffer *const *buffers)
+static int grad_check_captured(const ek_grad_options *options, ek_buffer *const *buffers)
 {
     for (int i = 0; i < options->input_count && !options->allow_unused; i++) {
         char text[200];
@@ -145,17 +145,17 @@ int ek_grad_with(ek_grad_options options)
     if (pending < 0)
         return pending;
     EK_TRY(ek_fork_check());
-    EK_TRY(check_grad_options(&options));
+    EK_TRY(grad_check_options(&options));
     ek_run run = {.create_graph = options.create_graph,
                   .retain_graph = options.retain_graph == EK_DEFAULT
                                       ? options.create_graph
                                       : options.retain_graph == EK_ON};
     ek_buffer **buffers = ek_run_alloc(&run, (size_t)options.input_count * sizeof *buffers);
-    int rc = buffers ? capture_inputs(&run, &options, buffers) : ek_error_pending();
+    int rc = buffers ? grad_capture_inputs(&run, &options, buffers) : ek_error_pending();
     if (rc >= 0)
-        rc = run_from(&run, "ek_grad", options.outputs, options.grad_outputs, options.output_count);
+        rc = grad_run(&run, "ek_grad", options.outputs, options.grad_outputs, options.output_count);
     if (rc >= 0)
-        rc = check_captured(&options, buffers);
+        rc = grad_check_captured(&options, buffers);
     for (int i = 0; i < options.input_count && rc >= 0; i++) {
         if (!buffers[i]->captured)
             continue;

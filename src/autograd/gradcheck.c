@@ -24,7 +24,7 @@ typedef struct checker {
     double epsilon, absolute, relative;
 } checker;
 
-static int read_f64(const ek_tensor *tensor, double **data)
+static int gradcheck_read_f64(const ek_tensor *tensor, double **data)
 {
     size_t nbytes = (size_t)ek_count(tensor) * sizeof(double);
     *data = ek_calloc(1, nbytes);
@@ -38,7 +38,8 @@ static int read_f64(const ek_tensor *tensor, double **data)
     return rc;
 }
 
-static int check_dtype(const checker *check, const char *what, int index, const ek_tensor *tensor)
+static int gradcheck_dtype(const checker *check, const char *what, int index,
+                           const ek_tensor *tensor)
 {
     char text[200];
     if (tensor->dtype == EK_F64)
@@ -48,7 +49,7 @@ static int check_dtype(const checker *check, const char *what, int index, const 
 }
 
 /* The direction of output `index`, in the scope: the same in every evaluation. */
-static ek_tensor *direction_of(int index, const ek_tensor *output)
+static ek_tensor *gradcheck_direction_of(int index, const ek_tensor *output)
 {
     ek_generator *generator = ek_generator_new(20181027 + (uint64_t)index);
     ek_tensor *direction = generator ? ek_tensor_like(output) : NULL;
@@ -59,12 +60,12 @@ static ek_tensor *direction_of(int index, const ek_tensor *output)
 }
 
 /* sum of direction * output over one output */
-static int weigh(const ek_tensor *output, const ek_tensor *direction, double *sum)
+static int gradcheck_weigh(const ek_tensor *output, const ek_tensor *direction, double *sum)
 {
     double *values = NULL, *weights = NULL;
-    int rc = direction ? read_f64(output, &values) : ek_error_pending();
+    int rc = direction ? gradcheck_read_f64(output, &values) : ek_error_pending();
     if (rc >= 0)
-        rc = read_f64(direction, &weights);
+        rc = gradcheck_read_f64(direction, &weights);
     for (int64_t i = 0; rc >= 0 && i < ek_count(output); i++)
         *sum += values[i] * weights[i];
     free(values);
@@ -72,7 +73,7 @@ static int weigh(const ek_tensor *output, const ek_tensor *direction, double *su
     return rc;
 }
 
-static int evaluate(const checker *check, double *loss)
+static int gradcheck_evaluate(const checker *check, double *loss)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor **outputs = ek_calloc((size_t)check->output_room, sizeof *outputs);
@@ -82,7 +83,7 @@ static int evaluate(const checker *check, double *loss)
     *loss = 0;
     for (int i = 0, count = rc; i < count && rc >= 0; i++) {
         if (outputs[i])
-            rc = weigh(outputs[i], direction_of(i, outputs[i]), loss);
+            rc = gradcheck_weigh(outputs[i], gradcheck_direction_of(i, outputs[i]), loss);
     }
     free(outputs);
     ek_scope_end(&scope);
@@ -91,7 +92,7 @@ static int evaluate(const checker *check, double *loss)
 
 /* ek_grad of the weighted outputs with respect to the inputs that require a gradient; NULL entries
  * are zero. In the scope. */
-static int differentiate(const checker *check, ek_tensor **gradients)
+static int gradcheck_differentiate(const checker *check, ek_tensor **gradients)
 {
     size_t room = (size_t)check->output_room, input_count = (size_t)check->input_count;
     ek_tensor **outputs = ek_calloc(3 * room + 2 * input_count, sizeof *outputs);
@@ -106,11 +107,11 @@ static int differentiate(const checker *check, ek_tensor **gradients)
     for (int i = 0, count = rc; i < count && rc >= 0; i++) {
         if (!outputs[i])
             continue;
-        rc = check_dtype(check, "output", i, outputs[i]);
+        rc = gradcheck_dtype(check, "output", i, outputs[i]);
         if (rc < 0 || !outputs[i]->requires_grad)
             continue;
         roots[roots_count] = outputs[i];
-        directions[roots_count] = direction_of(i, outputs[i]);
+        directions[roots_count] = gradcheck_direction_of(i, outputs[i]);
         if (!directions[roots_count++])
             rc = ek_error_pending();
     }
@@ -135,28 +136,28 @@ typedef struct worst {
     double analytic, numeric;
 } worst;
 
-static int loss_at(const checker *check, ek_tensor *input, double *data, int64_t element,
-                   double value, double *loss)
+static int gradcheck_loss_at(const checker *check, ek_tensor *input, double *data, int64_t element,
+                             double value, double *loss)
 {
     double before = data[element];
     data[element] = value;
     int rc = ek_set_data(input, data, (size_t)ek_count(input) * sizeof *data);
     data[element] = before;
-    return rc < 0 ? rc : evaluate(check, loss);
+    return rc < 0 ? rc : gradcheck_evaluate(check, loss);
 }
 
-static int check_input(const checker *check, int index, const ek_tensor *gradient, worst *found)
+static int gradcheck_input(const checker *check, int index, const ek_tensor *gradient, worst *found)
 {
     ek_tensor *input = check->inputs[index];
     double *data = NULL, *analytic = NULL;
-    int rc = read_f64(input, &data);
+    int rc = gradcheck_read_f64(input, &data);
     if (rc >= 0 && gradient)
-        rc = read_f64(gradient, &analytic);
+        rc = gradcheck_read_f64(gradient, &analytic);
     for (int64_t e = 0; rc >= 0 && e < ek_count(input); e++) {
         double above, below;
-        rc = loss_at(check, input, data, e, data[e] + check->epsilon, &above);
+        rc = gradcheck_loss_at(check, input, data, e, data[e] + check->epsilon, &above);
         if (rc >= 0)
-            rc = loss_at(check, input, data, e, data[e] - check->epsilon, &below);
+            rc = gradcheck_loss_at(check, input, data, e, data[e] - check->epsilon, &below);
         if (rc < 0)
             break;
         double numeric = (above - below) / (2 * check->epsilon);
@@ -175,17 +176,17 @@ static int check_input(const checker *check, int index, const ek_tensor *gradien
     return rc;
 }
 
-static int compare(const checker *check)
+static int gradcheck_compare(const checker *check)
 {
     ek_tensor **gradients = ek_calloc((size_t)check->input_count, sizeof *gradients);
     if (!gradients)
         return ek_error_pending();
     ek_scope scope = ek_scope_begin();
     worst found = {0, -1, 0, 0, 0};
-    int rc = differentiate(check, gradients);
+    int rc = gradcheck_differentiate(check, gradients);
     for (int i = 0; rc >= 0 && i < check->input_count; i++)
         if (check->inputs[i]->requires_grad)
-            rc = check_input(check, i, gradients[i], &found);
+            rc = gradcheck_input(check, i, gradients[i], &found);
     ek_scope_end(&scope);
     free(gradients);
     if (rc < 0)
@@ -201,7 +202,7 @@ static int compare(const checker *check)
                    check->absolute, check->relative);
 }
 
-static int prepare(const char *name, const ek_gradcheck_options *options, checker *check)
+static int gradcheck_prepare(const char *name, const ek_gradcheck_options *options, checker *check)
 {
     int pending = ek_error_status();
     if (pending < 0)
@@ -227,7 +228,7 @@ static int prepare(const char *name, const ek_gradcheck_options *options, checke
             return EK_FAIL(EK_E_INVALID, "%s: input %d is NULL", name, i);
         if (!options->inputs[i]->requires_grad)
             continue;
-        EK_TRY(check_dtype(check, "input", i, options->inputs[i]));
+        EK_TRY(gradcheck_dtype(check, "input", i, options->inputs[i]));
         wanted++;
     }
     if (!wanted)
@@ -236,8 +237,8 @@ static int prepare(const char *name, const ek_gradcheck_options *options, checke
     return 0;
 }
 
-static int one_output(void *user, ek_tensor *const *inputs, int count, ek_tensor **outputs,
-                      int room)
+static int gradcheck_one_output(void *user, ek_tensor *const *inputs, int count,
+                                ek_tensor **outputs, int room)
 {
     const ek_gradcheck_options *options = user;
     (void)room;
@@ -248,19 +249,19 @@ static int one_output(void *user, ek_tensor *const *inputs, int count, ek_tensor
 int ek_gradcheck_with(ek_gradcheck_options options)
 {
     checker check;
-    EK_TRY(prepare("ek_gradcheck", &options, &check));
-    check.function = one_output;
+    EK_TRY(gradcheck_prepare("ek_gradcheck", &options, &check));
+    check.function = gradcheck_one_output;
     check.user = &options;
     bool enabled = ek_set_grad_enabled(true);
-    int rc = compare(&check);
+    int rc = gradcheck_compare(&check);
     ek_set_grad_enabled(enabled);
     return rc;
 }
 
 /* The gradient as a function: its inputs are the function's and, last, the gradient of its output;
  * its outputs are the gradients of those that require one. */
-static int gradient_outputs(void *user, ek_tensor *const *inputs, int count, ek_tensor **outputs,
-                            int room)
+static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int count,
+                                      ek_tensor **outputs, int room)
 {
     const ek_gradcheck_options *options = user;
     ek_tensor *output = options->function(inputs, count - 1, options->user);
@@ -284,10 +285,10 @@ static int gradient_outputs(void *user, ek_tensor *const *inputs, int count, ek_
 }
 
 /* The gradient of the output, to be varied: random, away from the directions' seeds. */
-static ek_tensor *random_gradient(const ek_gradcheck_options *options)
+static ek_tensor *gradcheck_random_gradient(const ek_gradcheck_options *options)
 {
     ek_tensor *output = options->function(options->inputs, options->input_count, options->user);
-    ek_tensor *gradient = output ? direction_of(1000, output) : NULL;
+    ek_tensor *gradient = output ? gradcheck_direction_of(1000, output) : NULL;
     if (gradient)
         gradient->requires_grad = true;
     return gradient;
@@ -296,7 +297,7 @@ static ek_tensor *random_gradient(const ek_gradcheck_options *options)
 int ek_gradgradcheck_with(ek_gradcheck_options options)
 {
     checker check;
-    EK_TRY(prepare("ek_gradgradcheck", &options, &check));
+    EK_TRY(gradcheck_prepare("ek_gradgradcheck", &options, &check));
     int count = options.input_count + 1;
     ek_tensor **inputs = ek_calloc((size_t)count, sizeof *inputs);
     if (!inputs)
@@ -305,16 +306,16 @@ int ek_gradgradcheck_with(ek_gradcheck_options options)
     bool enabled = ek_set_grad_enabled(true);
     for (int i = 0; i < options.input_count; i++)
         inputs[i] = options.inputs[i];
-    inputs[count - 1] = random_gradient(&options);
-    check.function = gradient_outputs;
+    inputs[count - 1] = gradcheck_random_gradient(&options);
+    check.function = gradcheck_gradient_outputs;
     check.user = &options;
     check.inputs = inputs;
     check.input_count = count;
     check.output_room = count;
-    int rc = inputs[count - 1] ? check_dtype(&check, "output", 0, inputs[count - 1])
+    int rc = inputs[count - 1] ? gradcheck_dtype(&check, "output", 0, inputs[count - 1])
                                : ek_error_pending();
     if (rc >= 0)
-        rc = compare(&check);
+        rc = gradcheck_compare(&check);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
     free(inputs);

@@ -6,14 +6,15 @@
 /* ---- operations ---- */
 
 /* Of sums and copies: each input has the output's gradient. */
-static int same_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+static int gradient_same_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     for (int i = 0; i < node->input_count; i++)
         results[i] = gradients[0];
     return 0;
 }
 
-static const ek_operation add_operation = {.name = "gradient sum", .backward = same_backward};
+static const ek_operation add_operation = {.name = "gradient sum",
+                                           .backward = gradient_same_backward};
 
 ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y)
 {
@@ -26,7 +27,8 @@ ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y)
     return EK_RECORD(sum, &add_operation, EK_INPUTS(x, y));
 }
 
-static const ek_operation copy_operation = {.name = "gradient copy", .backward = same_backward};
+static const ek_operation copy_operation = {.name = "gradient copy",
+                                            .backward = gradient_same_backward};
 
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like)
 {
@@ -38,13 +40,14 @@ ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like)
     return EK_RECORD(copy, &copy_operation, EK_INPUTS(x));
 }
 
-static int cast_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+static int gradient_cast_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     results[0] = ek_fold_cast(gradients[0], *(const ek_dtype *)ek_node_attributes(node));
     return 0;
 }
 
-static const ek_operation cast_operation = {.name = "gradient cast", .backward = cast_backward};
+static const ek_operation cast_operation = {.name = "gradient cast",
+                                            .backward = gradient_cast_backward};
 
 ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype)
 {
@@ -60,7 +63,7 @@ ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype)
 /* ---- where several meet ---- */
 
 /* True if nobody else can see the tensor's memory. */
-static bool is_exclusive(const ek_tensor *tensor)
+static bool gradient_is_exclusive(const ek_tensor *tensor)
 {
     /* Acquire: whoever gave up the other references has finished with the memory. */
     return atomic_load_explicit((atomic_int *)&tensor->object.references, memory_order_acquire) ==
@@ -97,9 +100,9 @@ static ek_tensor *buffer_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradi
 {
     ek_tensor *into = NULL;
     if (!run->create_graph)
-        into = is_exclusive(sum) && ek_is_dense(sum)             ? sum
-               : is_exclusive(gradient) && ek_is_dense(gradient) ? gradient
-                                                                 : NULL;
+        into = gradient_is_exclusive(sum) && ek_is_dense(sum)             ? sum
+               : gradient_is_exclusive(gradient) && ek_is_dense(gradient) ? gradient
+                                                                          : NULL;
     return gradient_sum(sum, gradient, into, run->create_graph, "gradient sum");
 }
 
@@ -134,7 +137,7 @@ int ek_buffer_sum(ek_run *run, ek_buffer *buffer)
 
 /* ---- a leaf's gradient when a new one arrives ---- */
 
-static bool fills_storage(const ek_tensor *tensor)
+static bool gradient_fills_storage(const ek_tensor *tensor)
 {
     return tensor->offset == 0 &&
            (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) == tensor->storage->nbytes;
@@ -143,7 +146,8 @@ static bool fills_storage(const ek_tensor *tensor)
 /* The gradient as the leaf's own, one reference: the tensor itself if nobody else can see it. */
 static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
 {
-    if (is_exclusive(gradient) && fills_storage(gradient) && ek_same_layout(gradient, leaf)) {
+    if (gradient_is_exclusive(gradient) && gradient_fills_storage(gradient) &&
+        ek_same_layout(gradient, leaf)) {
         ek_storage_recategorise(gradient->storage, EK_MEMORY_GRADIENT);
         return gradient;
     }

@@ -63,7 +63,7 @@ ek_tensor *ek_tensor_grad(const ek_tensor *tensor)
     return tensor ? tensor->grad : NULL;
 }
 
-static int grad_check(const char *function, const ek_tensor *tensor, const ek_tensor *grad)
+static int leaf_grad_check(const char *function, const ek_tensor *tensor, const ek_tensor *grad)
 {
     char texts[2][200];
     if (ek_same_shape(tensor, grad) && tensor->dtype == grad->dtype &&
@@ -73,7 +73,7 @@ static int grad_check(const char *function, const ek_tensor *tensor, const ek_te
                    function, ek_tensor_text(grad, texts[0]), ek_tensor_text(tensor, texts[1]));
 }
 
-static void grad_replace(ek_tensor *tensor, ek_tensor *grad)
+static void leaf_grad_replace(ek_tensor *tensor, ek_tensor *grad)
 {
     ek_tensor *before = tensor->grad;
     tensor->grad = ek_keep(grad);
@@ -85,9 +85,9 @@ int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad)
     if (!tensor)
         return leaf_missing("ek_tensor_set_grad");
     if (grad)
-        EK_TRY(grad_check("ek_tensor_set_grad", tensor, grad));
+        EK_TRY(leaf_grad_check("ek_tensor_set_grad", tensor, grad));
     ek_leaf_drop_piece_gradients(tensor);
-    grad_replace(tensor, grad);
+    leaf_grad_replace(tensor, grad);
     return 0;
 }
 
@@ -95,13 +95,13 @@ int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot)
 {
     ek_tensor *grad = leaf->grad;
     if (slot)
-        EK_TRY(grad_check("ek_leaf_set_grad_slot", leaf, slot));
+        EK_TRY(leaf_grad_check("ek_leaf_set_grad_slot", leaf, slot));
     if (slot && grad && grad != slot) {
         EK_TRY(ek_kernels_of(slot)->copy(ek_tensor_dev(slot), slot, grad));
         ek_tensor_written(slot, "ek_leaf_set_grad_slot");
     }
     if (grad && (slot || grad == leaf->grad_slot))
-        grad_replace(leaf, slot);
+        leaf_grad_replace(leaf, slot);
     ek_keep(slot);
     ek_release(leaf->grad_slot);
     leaf->grad_slot = slot;
@@ -178,8 +178,8 @@ static int flat_check(const ek_tensor *leaf, const ek_shards *shards)
 /* ---- elements ---- */
 
 /* Copies dense elements, those of `from` from `from_begin` on to those of `to`. */
-static int copy_elements(ek_tensor *to, int64_t to_begin, const ek_tensor *from, int64_t from_begin,
-                         int64_t count)
+static int leaf_copy_elements(ek_tensor *to, int64_t to_begin, const ek_tensor *from,
+                              int64_t from_begin, int64_t count)
 {
     size_t size = ek_dtype_size(to->dtype);
     if (count == 0)
@@ -195,7 +195,7 @@ int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole
     int64_t count = shard->end - shard->begin;
     size_t size = ek_dtype_size(whole->dtype);
     if (from)
-        return copy_elements(whole, shard->begin, from, 0, count);
+        return leaf_copy_elements(whole, shard->begin, from, 0, count);
     return ek_dev_zero(ek_tensor_dev(whole),
                        (char *)ek_tensor_address(whole) + (size_t)shard->begin * size,
                        (size_t)count * size);
@@ -203,7 +203,7 @@ int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole
 
 int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
 {
-    return copy_elements(to, 0, whole, shard->begin, shard->end - shard->begin);
+    return leaf_copy_elements(to, 0, whole, shard->begin, shard->end - shard->begin);
 }
 
 /* ---- from the whole to the pieces ---- */
@@ -222,7 +222,7 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
 
 /* Where a piece's part of the whole gradient goes: new or kept memory that is filled, or if the
  * piece has a gradient a temporary through which it is added. */
-static ek_tensor *piece_room(const ek_tensor *piece)
+static ek_tensor *leaf_shard_room(const ek_tensor *piece)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);
     bool adds = ek_tensor_grad(piece);
@@ -237,7 +237,7 @@ static ek_tensor *piece_room(const ek_tensor *piece)
 }
 
 /* The piece gets its part of the leaf's gradient, in the room that was made for it. */
-static int piece_arrive(const ek_shard *shard, ek_tensor *room, const ek_tensor *gradient)
+static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tensor *gradient)
 {
     ek_tensor *sum = ek_tensor_grad(shard->piece);
     int64_t step = ek_count(room), stride = 1;
@@ -253,7 +253,7 @@ static int piece_arrive(const ek_shard *shard, ek_tensor *room, const ek_tensor 
         ek_tensor *y = ek_tensor_view(room, 1, &count, &stride, room->offset);
         if (!x || !y)
             return ek_error_pending();
-        EK_TRY(copy_elements(y, 0, gradient, at, count));
+        EK_TRY(leaf_copy_elements(y, 0, gradient, at, count));
         EK_TRY(ek_kernels_of(x)->binary(ek_tensor_dev(x), EK_BINARY_ADD, x, x, y, 1));
     }
     ek_tensor_written(sum, writer);
@@ -262,7 +262,7 @@ static int piece_arrive(const ek_shard *shard, ek_tensor *room, const ek_tensor 
 
 /* Adds a gradient of the leaf to those of the pieces. All memory is there before the first sum
  * changes. */
-static int gradient_divide(const ek_tensor *leaf, ek_tensor *gradient, const ek_shards *shards)
+static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const ek_shards *shards)
 {
     ek_tensor **rooms = ek_calloc((size_t)shards->count, sizeof *rooms);
     if (!rooms)
@@ -271,23 +271,23 @@ static int gradient_divide(const ek_tensor *leaf, ek_tensor *gradient, const ek_
     gradient = ek_gradient_in_order(gradient, leaf);
     bool made = gradient;
     for (int i = 0; i < shards->count && made; i++)
-        made = (rooms[i] = piece_room(shards->shards[i].piece));
+        made = (rooms[i] = leaf_shard_room(shards->shards[i].piece));
     int status = made ? 0 : ek_error_pending();
     for (int i = 0; i < shards->count && status >= 0; i++)
-        status = piece_arrive(&shards->shards[i], rooms[i], gradient);
+        status = leaf_shard_add(&shards->shards[i], rooms[i], gradient);
     ek_scope_end(&scope);
     free(rooms);
     return status;
 }
 
 /* Zeros for pieces that got none, while others did. */
-static int pieces_fill(const ek_shards *shards)
+static int leaf_fill_missing(const ek_shards *shards)
 {
     for (int i = 0; i < shards->count; i++) {
         ek_tensor *piece = shards->shards[i].piece;
         if (ek_tensor_grad(piece))
             continue;
-        ek_tensor *zeros = piece_room(piece);
+        ek_tensor *zeros = leaf_shard_room(piece);
         if (!zeros)
             return ek_error_pending();
         EK_TRY(ek_dev_zero(ek_tensor_dev(zeros), ek_tensor_address(zeros),
@@ -304,9 +304,9 @@ int ek_leaf_settle_gradient(ek_tensor *leaf)
     if (!leaf->flat || !ek_leaf_has_gradient(leaf))
         return 0;
     if (!gradient)
-        return pieces_fill(ek_leaf_shards(leaf));
-    EK_TRY(gradient_divide(leaf, gradient, ek_leaf_shards(leaf)));
-    grad_replace(leaf, NULL);
+        return leaf_fill_missing(ek_leaf_shards(leaf));
+    EK_TRY(leaf_shard_gradient(leaf, gradient, ek_leaf_shards(leaf)));
+    leaf_grad_replace(leaf, NULL);
     return 0;
 }
 
@@ -327,7 +327,7 @@ void ek_leaf_drop_piece_gradients(ek_tensor *leaf)
 }
 
 /* The pieces' gradients in one, and what the leaf got beside them. */
-static int gradient_gather(ek_tensor *whole, const ek_tensor *leaf)
+static int leaf_gather_gradient(ek_tensor *whole, const ek_tensor *leaf)
 {
     const ek_shards *shards = ek_leaf_shards(leaf);
     const ek_tensor *beside = ek_tensor_grad(leaf);
@@ -355,19 +355,19 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
     ek_tensor *whole = ek_tensor_like(parameter);
     ek_memory_set_category(before);
-    bool made = whole && gradient_gather(whole, parameter) >= 0;
+    bool made = whole && leaf_gather_gradient(whole, parameter) >= 0;
     return ek_scope_return(&scope, made ? whole : NULL);
 }
 
 /* ---- changes ---- */
 
-static int shards_change(ek_tensor *leaf, ek_flat *flat, int segment)
+static int leaf_change_shards(ek_tensor *leaf, ek_flat *flat, int segment)
 {
     ek_tensor *gradient = ek_gather_grad(leaf);
     if (!gradient && ek_leaf_has_gradient(leaf))
         return ek_error_pending();
     if (gradient && flat)
-        EK_TRY(gradient_divide(leaf, gradient, &flat->segments[segment]));
+        EK_TRY(leaf_shard_gradient(leaf, gradient, &flat->segments[segment]));
     ek_object_retain(gradient);
     ek_leaf_drop_piece_gradients(leaf);
     ek_object_release(leaf->flat);
@@ -375,7 +375,7 @@ static int shards_change(ek_tensor *leaf, ek_flat *flat, int segment)
     leaf->segment = segment;
     ek_object_release(leaf->grad_slot);
     leaf->grad_slot = NULL;
-    grad_replace(leaf, flat ? NULL : gradient);
+    leaf_grad_replace(leaf, flat ? NULL : gradient);
     ek_object_release(gradient);
     return 0;
 }
@@ -387,7 +387,7 @@ int ek_leaf_set_shards(ek_tensor *leaf, ek_flat *flat, int segment)
     if (flat)
         EK_TRY(flat_check(leaf, &flat->segments[segment]));
     ek_scope scope = ek_scope_begin();
-    int status = shards_change(leaf, flat, segment);
+    int status = leaf_change_shards(leaf, flat, segment);
     ek_scope_end(&scope);
     return status;
 }

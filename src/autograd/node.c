@@ -116,7 +116,7 @@ static int node_check_views(const ek_operation *operation, const ek_record_optio
     return 0;
 }
 
-static size_t aligned(size_t nbytes)
+static size_t node_aligned(size_t nbytes)
 {
     return (nbytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
 }
@@ -125,10 +125,10 @@ static size_t aligned(size_t nbytes)
 static ek_node *node_new(const ek_operation *operation, int output_count,
                          const ek_record_options *options)
 {
-    size_t edges = aligned(sizeof(ek_node));
-    size_t saved = edges + aligned((size_t)options->input_count * sizeof(ek_edge));
-    size_t outputs = saved + aligned((size_t)options->saved_count * sizeof(ek_saved));
-    size_t attributes = outputs + aligned((size_t)output_count * sizeof(ek_output_info));
+    size_t edges = node_aligned(sizeof(ek_node));
+    size_t saved = edges + node_aligned((size_t)options->input_count * sizeof(ek_edge));
+    size_t outputs = saved + node_aligned((size_t)options->saved_count * sizeof(ek_saved));
+    size_t attributes = outputs + node_aligned((size_t)output_count * sizeof(ek_output_info));
     char *block = ek_calloc(1, attributes + options->attributes_size);
     if (!block)
         return NULL;
@@ -168,7 +168,7 @@ static int node_save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tenso
     return 0;
 }
 
-static void output_describe(ek_output_info *info, const ek_tensor *output)
+static void node_describe_output(ek_output_info *info, const ek_tensor *output)
 {
     info->dev = ek_tensor_dev(output);
     info->dtype = output->dtype;
@@ -177,7 +177,7 @@ static void output_describe(ek_output_info *info, const ek_tensor *output)
     info->recorded = atomic_load_explicit(&output->version->recorded, memory_order_relaxed);
 }
 
-static void set_history(ek_tensor *output, ek_node *node, int index)
+static void node_set_history(ek_tensor *output, ek_node *node, int index)
 {
     ek_object *before = output->history;
     output->history = ek_object_retain(node);
@@ -207,9 +207,9 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
     for (int i = 0; i < output_count && rc >= 0; i++) {
         if (!outputs[i])
             continue;
-        output_describe(&node->outputs[i], outputs[i]);
+        node_describe_output(&node->outputs[i], outputs[i]);
         if (ek_dtype_is_floating(outputs[i]->dtype))
-            set_history(outputs[i], node, i);
+            node_set_history(outputs[i], node, i);
     }
     ek_object_release(node);
     return rc;

@@ -14,7 +14,7 @@ typedef struct derivative {
     bool *given;  /* by output of F */
 } derivative;
 
-static void destroy_derivative(ek_object *object)
+static void derivative_destroy(ek_object *object)
 {
     derivative *self = (derivative *)object;
     ek_object_release(self->of.state);
@@ -28,7 +28,7 @@ static ek_object *derivative_of(const ek_recomputed *of, const ek_node *node,
     derivative *self = ek_calloc(1, sizeof *self + inputs + outputs);
     if (!self)
         return NULL;
-    ek_object_init(&self->object, destroy_derivative);
+    ek_object_init(&self->object, derivative_destroy);
     self->of = *of;
     ek_object_retain(of->state);
     self->input_count = (int)inputs;
@@ -43,7 +43,8 @@ static ek_object *derivative_of(const ek_recomputed *of, const ek_node *node,
 }
 
 /* F in gradient mode, under its own flags. */
-static int evaluate_inner(const derivative *self, ek_tensor *const *inputs, ek_tensor **outputs)
+static int derivative_evaluate_inner(const derivative *self, ek_tensor *const *inputs,
+                                     ek_tensor **outputs)
 {
     unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
     *flags =
@@ -55,8 +56,8 @@ static int evaluate_inner(const derivative *self, ek_tensor *const *inputs, ek_t
 }
 
 /* work: room for F's inputs, and three times for its outputs. */
-static int differentiate(const derivative *self, ek_tensor *const *inputs, ek_tensor **results,
-                         ek_tensor **work)
+static int derivative_differentiate(const derivative *self, ek_tensor *const *inputs,
+                                    ek_tensor **results, ek_tensor **work)
 {
     bool create_graph = ek_grad_enabled();
     ek_tensor **leaves = work, **outputs = work + self->input_count;
@@ -67,7 +68,7 @@ static int differentiate(const derivative *self, ek_tensor *const *inputs, ek_te
             inputs[i]->requires_grad = true; /* others are constants of this evaluation */
             leaves[leaf_count++] = inputs[i];
         }
-    EK_TRY(evaluate_inner(self, inputs, outputs));
+    EK_TRY(derivative_evaluate_inner(self, inputs, outputs));
     ek_tensor *const *gradient = inputs + self->input_count;
     for (int o = 0; o < self->output_count; o++) {
         if (!self->given[o])
@@ -85,7 +86,7 @@ static int differentiate(const derivative *self, ek_tensor *const *inputs, ek_te
                    .create_graph = create_graph, .allow_unused = true);
 }
 
-static int evaluate_derivative(ek_object *state, ek_tensor *const *inputs, int input_count,
+static int derivative_evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
                                ek_tensor **outputs, int output_count)
 {
     const derivative *self = (const derivative *)state;
@@ -94,14 +95,14 @@ static int evaluate_derivative(ek_object *state, ek_tensor *const *inputs, int i
     ek_tensor **work = ek_calloc(room, sizeof *work);
     if (!work)
         return ek_error_pending();
-    int rc = differentiate(self, inputs, outputs, work);
+    int rc = derivative_differentiate(self, inputs, outputs, work);
     free(work);
     return rc;
 }
 
 /* ---- C(F) ---- */
 
-static bool is_among(const ek_tensor *tensor, ek_tensor *const *tensors, int count)
+static bool recompute_is_among(const ek_tensor *tensor, ek_tensor *const *tensors, int count)
 {
     for (int i = 0; i < count; i++)
         if (tensors[i] == tensor)
@@ -121,7 +122,7 @@ int ek_record_recomputed(ek_tensor **outputs, int output_count, const ek_recompu
     for (int o = 0; o < output_count && rc >= 0; o++) {
         ek_tensor *output = outputs[o];
         if (!output || output->requires_grad || !ek_dtype_is_floating(output->dtype) ||
-            is_among(output, inputs, input_count))
+            recompute_is_among(output, inputs, input_count))
             continue;
         made[o] = ek_tensor_alias(output);
         rc = made[o] ? 0 : ek_error_pending();
@@ -147,8 +148,8 @@ void ek_recomputed_destroy(void *attributes)
 }
 
 /* The function on leaves that stand for the inputs; those among its outputs become the inputs. */
-static int evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const *inputs,
-                              int input_count, ek_tensor **outputs, int output_count)
+static int recompute_evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const *inputs,
+                                        int input_count, ek_tensor **outputs, int output_count)
 {
     ek_tensor **leaves = ek_calloc((size_t)input_count, sizeof *leaves);
     int rc = leaves ? 0 : ek_error_pending();
@@ -170,13 +171,13 @@ static int evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const 
 
 /* C(F)(inputs): evaluates without a graph, then records. In the caller's scope, which is a task's
  * and ends soon. */
-static int call(const ek_recomputed *recomputed, ek_tensor *const *inputs, int input_count,
-                ek_tensor **outputs, int output_count)
+static int recompute_call(const ek_recomputed *recomputed, ek_tensor *const *inputs,
+                          int input_count, ek_tensor **outputs, int output_count)
 {
     unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
     ek_scope scope = ek_scope_begin();
     *flags |= EK_MODE_NO_GRAD | EK_MODE_ALONE;
-    int rc = evaluate_on_leaves(recomputed, inputs, input_count, outputs, output_count);
+    int rc = recompute_evaluate_on_leaves(recomputed, inputs, input_count, outputs, output_count);
     *flags = before;
     for (int o = 0; o < output_count; o++)
         outputs[o] = rc < 0 ? NULL : ek_keep(outputs[o]);
@@ -191,8 +192,9 @@ static int call(const ek_recomputed *recomputed, ek_tensor *const *inputs, int i
 }
 
 /* inputs: room for the node's inputs and gradients; outputs: for its inputs. */
-static int backward(ek_node *node, const ek_recomputed *gradient_of, ek_tensor *const *gradients,
-                    ek_tensor **results, ek_tensor **inputs, ek_tensor **outputs)
+static int recompute_backward(ek_node *node, const ek_recomputed *gradient_of,
+                              ek_tensor *const *gradients, ek_tensor **results, ek_tensor **inputs,
+                              ek_tensor **outputs)
 {
     const derivative *what = (const derivative *)gradient_of->state;
     int input_count = ek_node_input_count(node), count = input_count, wanted = 0;
@@ -205,7 +207,7 @@ static int backward(ek_node *node, const ek_recomputed *gradient_of, ek_tensor *
             inputs[count++] = gradients[o];
     for (int i = 0; i < input_count; i++)
         wanted += what->wanted[i];
-    EK_TRY(call(gradient_of, inputs, count, outputs, wanted));
+    EK_TRY(recompute_call(gradient_of, inputs, count, outputs, wanted));
     for (int i = 0, next = 0; i < input_count; i++)
         results[i] = what->wanted[i] ? outputs[next++] : NULL;
     return 0;
@@ -215,12 +217,13 @@ int ek_recomputed_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 {
     const ek_recomputed *of = ek_node_attributes(node);
     size_t inputs = (size_t)ek_node_input_count(node), outputs = (size_t)ek_node_output_count(node);
-    ek_recomputed gradient_of = {of->operation, evaluate_derivative,
+    ek_recomputed gradient_of = {of->operation, derivative_evaluate,
                                  derivative_of(of, node, gradients), ek_thread_self()->modes.flags};
     ek_tensor **room = ek_calloc(2 * inputs + outputs, sizeof *room);
     int rc = gradient_of.state && room ? 0 : ek_error_pending();
     if (rc >= 0)
-        rc = backward(node, &gradient_of, gradients, results, room, room + inputs + outputs);
+        rc = recompute_backward(node, &gradient_of, gradients, results, room,
+                                room + inputs + outputs);
     free(room);
     ek_object_release(gradient_of.state);
     return rc;

@@ -38,7 +38,7 @@ void *ek_run_alloc(ek_run *run, size_t nbytes)
 
 /* ---- tasks by node or leaf ---- */
 
-static ek_task *new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
+static ek_task *walk_new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
 {
     int buffers = node ? node->output_count : 1;
     int routes = node ? node->input_count : 0;
@@ -60,20 +60,20 @@ static ek_task *new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
 
 /* The task of a node, or of a leaf if node is NULL. If there is none, one is made if `make`, else
  * the result is NULL. */
-static ek_task *task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
+static ek_task *walk_task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
 {
     const void *key = node ? (const void *)node : (const void *)leaf;
     if (!make)
         return ek_map_find(&run->tasks, key);
     void **task = ek_map_at(&run->tasks, key);
     if (task && !*task)
-        *task = new_task(run, node, leaf);
+        *task = walk_new_task(run, node, leaf);
     return task ? *task : NULL;
 }
 
 ek_buffer *ek_run_buffer(ek_run *run, const ek_tensor *tensor, ek_task **task)
 {
-    *task = task_of(run, (ek_node *)tensor->history, (ek_tensor *)tensor, true);
+    *task = walk_task_of(run, (ek_node *)tensor->history, (ek_tensor *)tensor, true);
     if (!*task)
         return NULL;
     return &(*task)->buffers[tensor->history ? tensor->history_output : 0];
@@ -86,7 +86,7 @@ typedef struct ek_stack {
     int count, room;
 } ek_stack;
 
-static int push(ek_stack *stack, ek_task *task)
+static int walk_push(ek_stack *stack, ek_task *task)
 {
     EK_TRY(ek_grow(&stack->tasks, &stack->room, stack->count + 1));
     task->visited = true;
@@ -94,7 +94,7 @@ static int push(ek_stack *stack, ek_task *task)
     return 0;
 }
 
-static int append(ek_run *run, ek_task *task)
+static int walk_append(ek_run *run, ek_task *task)
 {
     EK_TRY(ek_grow(&run->order, &run->order_room, run->count + 1));
     run->order[run->count++] = task;
@@ -102,7 +102,7 @@ static int append(ek_run *run, ek_task *task)
 }
 
 /* Whether the task takes part, once all behind it is known. */
-static void decide(ek_run *run, ek_task *task)
+static void walk_decide(ek_run *run, ek_task *task)
 {
     task->runs = task->leaf && run->accumulate;
     if (task->node) {
@@ -116,7 +116,7 @@ static void decide(ek_run *run, ek_task *task)
 }
 
 /* The task behind input `index` of the top task, if it has not been seen yet. */
-static int visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
+static int walk_visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
 {
     const ek_edge *edge = &task->node->edges[index];
     *next = NULL;
@@ -125,7 +125,7 @@ static int visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
     /* ek_grad has made tasks for the leaves that it wants; others don't matter to it. A leaf may
      * have been told since that it requires no gradient. */
     bool make = edge->node || (run->accumulate && edge->leaf->requires_grad);
-    ek_task *behind = task_of(run, edge->node, edge->leaf, make);
+    ek_task *behind = walk_task_of(run, edge->node, edge->leaf, make);
     if (!behind)
         return make ? ek_error_pending() : 0;
     task->routes[index] = (ek_route){behind, edge->node ? edge->output : 0, 0};
@@ -138,36 +138,36 @@ static int walk_from(ek_run *run, ek_task *root, ek_stack *stack)
 {
     if (root->visited)
         return 0;
-    EK_TRY(push(stack, root));
+    EK_TRY(walk_push(stack, root));
     while (stack->count) {
         ek_task *task = stack->tasks[stack->count - 1];
         ek_task *next = NULL;
         while (!next && task->node && task->next_edge < task->node->input_count)
-            EK_TRY(visit_edge(run, task, task->next_edge++, &next));
+            EK_TRY(walk_visit_edge(run, task, task->next_edge++, &next));
         if (next) {
-            EK_TRY(push(stack, next));
+            EK_TRY(walk_push(stack, next));
             continue;
         }
         stack->count--;
-        decide(run, task);
-        EK_TRY(append(run, task));
+        walk_decide(run, task);
+        EK_TRY(walk_append(run, task));
     }
     return 0;
 }
 
 /* One more contribution to the route's buffer. */
-static void expect(ek_route *route)
+static void walk_expect(ek_route *route)
 {
     ek_buffer *buffer = &route->task->buffers[route->buffer];
     route->ordinal = buffer->expected++;
     route->task->pending++;
 }
 
-static int count_contributions(ek_run *run, int root_count, ek_route *routes)
+static int walk_count_contributions(ek_run *run, int root_count, ek_route *routes)
 {
     for (int i = 0; i < root_count; i++) {
         if (routes[i].task->needed)
-            expect(&routes[i]);
+            walk_expect(&routes[i]);
         else
             routes[i].task = NULL;
     }
@@ -178,7 +178,7 @@ static int count_contributions(ek_run *run, int root_count, ek_route *routes)
             if (!route->task)
                 continue;
             if (task->runs && route->task->needed)
-                expect(route);
+                walk_expect(route);
             else
                 route->task = NULL;
         }
@@ -213,7 +213,7 @@ int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *
         rc = walk_from(run, task, &stack);
     }
     free(stack.tasks);
-    return rc < 0 ? rc : count_contributions(run, root_count, routes);
+    return rc < 0 ? rc : walk_count_contributions(run, root_count, routes);
 }
 
 void ek_run_free(ek_run *run)

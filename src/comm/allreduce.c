@@ -11,7 +11,7 @@
 
 static const char what[] = "allreduce";
 
-static int check_devices(ek_dev *const *devs, int devices)
+static int allreduce_check_devices(ek_dev *const *devs, int devices)
 {
     for (int d = 0; d < devices; d++)
         for (int other = 0; other < d; other++)
@@ -24,13 +24,13 @@ static int check_devices(ek_dev *const *devs, int devices)
 }
 
 /* The sums on the first list's device, then everywhere. tensors and out by device, then tensor. */
-static int sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tensor **out)
+static int allreduce_sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tensor **out)
 {
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_check_lists(what, tensors, devices, count, devs));
     if (count == 0)
         return 0;
-    EK_TRY(check_devices(devs, devices));
+    EK_TRY(allreduce_check_devices(devs, devices));
     ek_device_list list = {.count = devices};
     for (int d = 0; d < devices; d++)
         list.devices[d] = devs[d]->id;
@@ -54,7 +54,7 @@ typedef struct share {
 } share;
 
 /* In gradient mode whoever does it: replicas without bring tensors without history. */
-static int sum_shares(void *const *brought, int parts)
+static int allreduce_sum_shares(void *const *brought, int parts)
 {
     share *const *shares = (share *const *)brought;
     int count = shares[0]->count, rc = 0;
@@ -72,7 +72,7 @@ static int sum_shares(void *const *brought, int parts)
         tensors[k] = shares[k / count]->tensors[k % count];
     bool before = ek_set_grad_enabled(true);
     if (rc >= 0)
-        rc = sum_lists(tensors, parts, count, out);
+        rc = allreduce_sum_lists(tensors, parts, count, out);
     ek_set_grad_enabled(before);
     for (int k = 0; k < parts * count && rc >= 0; k++)
         shares[k / count]->out[k % count] = ek_keep(out[k]);
@@ -82,7 +82,7 @@ static int sum_shares(void *const *brought, int parts)
 }
 
 /* The tensors without history where gradient mode is off. */
-static int detach_all(ek_tensor **tensors, int count)
+static int allreduce_detach_all(ek_tensor **tensors, int count)
 {
     for (int i = 0; i < count; i++) {
         if (!ek_grad_enabled() && tensors[i])
@@ -95,7 +95,7 @@ static int detach_all(ek_tensor **tensors, int count)
     return 0;
 }
 
-static int meet(ek_tensor *const *tensors, int count, ek_tensor **out)
+static int allreduce_meet(ek_tensor *const *tensors, int count, ek_tensor **out)
 {
     ek_tensor **own = ek_calloc((size_t)count, sizeof(ek_tensor *));
     if (!own)
@@ -103,13 +103,13 @@ static int meet(ek_tensor *const *tensors, int count, ek_tensor **out)
     if (count > 0)
         memcpy(own, tensors, (size_t)count * sizeof(ek_tensor *));
     share mine = {own, count, out};
-    int rc = detach_all(own, count);
+    int rc = allreduce_detach_all(own, count);
     if (rc >= 0)
-        rc = ek_rendezvous(what, 0, &mine, sum_shares);
+        rc = ek_rendezvous(what, 0, &mine, allreduce_sum_shares);
     for (int i = 0; i < count && rc >= 0; i++)
         out[i] = ek_scope_adopt(out[i]);
     if (rc >= 0)
-        rc = detach_all(out, count);
+        rc = allreduce_detach_all(out, count);
     free(own);
     return rc;
 }
@@ -127,11 +127,12 @@ int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor
     /* In backward the threads of a gang are lanes: a full list is summed as from one thread. */
     bool lane = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
     if (lane || ek_rendezvous_count() == 1)
-        return num_inputs > 0 ? sum_lists(tensors, count / num_inputs, num_inputs, out) : 0;
+        return num_inputs > 0 ? allreduce_sum_lists(tensors, count / num_inputs, num_inputs, out)
+                              : 0;
     if (count != num_inputs)
         return EK_FAIL(EK_E_INVALID,
                        "allreduce: inside of a replica there are to be this replica's %d tensors "
                        "alone, not %d",
                        num_inputs, count);
-    return meet(tensors, count, out);
+    return allreduce_meet(tensors, count, out);
 }

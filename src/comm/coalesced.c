@@ -133,7 +133,8 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
 /* ---- reduce_add ---- */
 
 /* Tensor i of every device: given, of one shape and dtype. */
-static int check_alike(const char *what, ek_tensor *const *inputs, int devices, int count, int i)
+static int coalesced_check_alike(const char *what, ek_tensor *const *inputs, int devices, int count,
+                                 int i)
 {
     const ek_tensor *first = inputs[i];
     for (int d = 0; d < devices; d++) {
@@ -162,7 +163,7 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
     if (count > 0)
         EK_TRY(ek_check_pointer(what, "the array of tensors", inputs));
     for (int i = 0; i < count; i++)
-        EK_TRY(check_alike(what, inputs, devices, count, i));
+        EK_TRY(coalesced_check_alike(what, inputs, devices, count, i));
     for (int d = 0; d < devices && count > 0; d++) {
         devs[d] = ek_tensor_dev(inputs[d * count]);
         for (int i = 1; i < count; i++)
@@ -175,7 +176,8 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
 }
 
 /* The destination, which must be one of the devices. */
-static ek_dev *root_of(const char *what, ek_device destination, ek_dev *const *devs, int devices)
+static ek_dev *coalesced_root_of(const char *what, ek_device destination, ek_dev *const *devs,
+                                 int devices)
 {
     ek_dev *root = ek_dev_get(destination);
     for (int d = 0; d < devices && root; d++)
@@ -193,7 +195,7 @@ ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destina
     ek_dev *devs[EK_MAX_DEVICES];
     if (ek_comm_check_lists("reduce_add", tensors, count, 1, devs) < 0)
         return NULL;
-    ek_dev *root = root_of("reduce_add", destination, devs, count);
+    ek_dev *root = coalesced_root_of("reduce_add", destination, devs, count);
     if (!root)
         return NULL;
     if (count == 1)
@@ -218,7 +220,7 @@ int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count, ek
     if (count == 0)
         return 0;
     EK_TRY(ek_check_pointer("reduce_add_coalesced", "the array for the sums", out));
-    ek_dev *root = root_of("reduce_add_coalesced", destination, devs, devices);
+    ek_dev *root = coalesced_root_of("reduce_add_coalesced", destination, devs, devices);
     if (!root)
         return ek_error_pending();
     for (int i = 0; i < count && devices == 1; i++) {

@@ -125,7 +125,7 @@ static int division_record(const ek_division *division, ek_tensor *const *inputs
 }
 
 /* True for the inputs of a node whose gradient somebody wants; freed with free(). */
-static bool *wanted_inputs(const ek_node *node)
+static bool *division_wanted_inputs(const ek_node *node)
 {
     int count = ek_node_input_count(node);
     bool *wanted = ek_calloc((size_t)count + 1, sizeof *wanted);
@@ -140,7 +140,7 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 {
     ek_division division = division_of(node);
     ek_tensor **into = ek_calloc((size_t)division.piece_count + 1, sizeof *into);
-    bool *wanted = wanted_inputs(node);
+    bool *wanted = division_wanted_inputs(node);
     int rc = into && wanted ? 0 : ek_error_pending();
     for (int p = 0; p < division.piece_count && rc >= 0; p++)
         into[p] = wanted[p] ? ek_node_destination(node, p) : NULL;
@@ -252,7 +252,7 @@ int ek_comm_all_gather(const ek_division *division, ek_tensor *const *pieces, co
 static int reduce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_division division = division_of(node);
-    bool *wanted = wanted_inputs(node);
+    bool *wanted = division_wanted_inputs(node);
     int rc =
         wanted ? ek_comm_all_gather(&division, gradients, wanted, results) : ek_error_pending();
     free(wanted);

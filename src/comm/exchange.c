@@ -93,7 +93,7 @@ ptrdiff_t ek_comm_step(const ek_tensor *tensor, const ek_tensor *next)
 /* ---- one move ---- */
 
 /* What a device can't write in place goes through blocks on both: of limited size. */
-static int copy_in_parts(ek_tensor *to, const ek_tensor *from)
+static int exchange_copy_in_parts(ek_tensor *to, const ek_tensor *from)
 {
     int dim = ek_comm_slowest(to);
     if (ek_comm_alike(to, from) || dim < 0 || ek_comm_nbytes(to) <= EK_COMM_BUFFER_BYTES) {
@@ -107,7 +107,7 @@ static int copy_in_parts(ek_tensor *to, const ek_tensor *from)
         ek_scope scope = ek_scope_begin();
         ek_tensor *target = ek_comm_part(to, dim, start, half);
         ek_tensor *source = ek_comm_part(from, dim, start, half);
-        int rc = target && source ? copy_in_parts(target, source) : ek_error_pending();
+        int rc = target && source ? exchange_copy_in_parts(target, source) : ek_error_pending();
         ek_scope_end(&scope);
         EK_TRY(rc);
     }
@@ -124,7 +124,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
                            ek_tensor_address(from), nbytes);
     ek_dev *dev = ek_tensor_dev(to), *source = ek_tensor_dev(from);
     if (!ek_dev_reaches(dev, source))
-        return copy_in_parts(to, from);
+        return exchange_copy_in_parts(to, from);
     EK_TRY(ek_dev_order(dev, source));
     EK_TRY(ek_kernels_of(to)->copy(dev, to, from));
     return ek_dev_order(source, dev);
@@ -133,7 +133,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
 /* ---- runs: moves that are one copy ---- */
 
 /* How many of the moves, from the first, are one copy. */
-static int run_length(const ek_move *moves, int count)
+static int exchange_run_length(const ek_move *moves, int count)
 {
     int n = 1;
     if (!ek_comm_alike(moves[0].to, moves[0].from))
@@ -149,7 +149,7 @@ static int run_length(const ek_move *moves, int count)
 }
 
 /* How many, from the first, the receiver has as a slab would have them: they are packed at once. */
-static int pack_length(const ek_move *moves, int count)
+static int exchange_pack_length(const ek_move *moves, int count)
 {
     int n = 1;
     size_t nbytes = ek_comm_nbytes(moves[0].to);
@@ -168,7 +168,7 @@ static int pack_length(const ek_move *moves, int count)
 
 /* Copies of what is to be moved, beside it and laid out as at the receiver: packed[i]. In the
  * scope. */
-static int pack(const ek_move *moves, int count, ek_tensor **packed)
+static int exchange_pack(const ek_move *moves, int count, ek_tensor **packed)
 {
     ek_tensor *to[MOST_AT_ONCE];
     for (int i = 0; i < count; i++)
@@ -182,7 +182,7 @@ static int pack(const ek_move *moves, int count, ek_tensor **packed)
 }
 
 /* Moves that are one copy. */
-static ek_block_move block_of(const ek_move *moves, int count)
+static ek_block_move exchange_block_of(const ek_move *moves, int count)
 {
     const ek_tensor *to = moves[0].to, *from = moves[0].from, *last = moves[count - 1].to;
     ptrdiff_t before_last = (char *)ek_tensor_address(last) - (char *)ek_tensor_address(to);
@@ -190,32 +190,32 @@ static ek_block_move block_of(const ek_move *moves, int count)
                            ek_tensor_address(from), (size_t)before_last + ek_comm_nbytes(last)};
 }
 
-static int copy_run(const ek_move *moves, int count)
+static int exchange_copy_run(const ek_move *moves, int count)
 {
     if (count == 1)
         return ek_comm_copy(moves[0].to, moves[0].from);
-    ek_block_move block = block_of(moves, count);
+    ek_block_move block = exchange_block_of(moves, count);
     return ek_dev_copy(block.to, block.target, block.from, block.source, block.nbytes);
 }
 
 /* ---- lists of moves ---- */
 
-static bool same_route(const ek_move *a, const ek_move *b)
+static bool exchange_same_route(const ek_move *a, const ek_move *b)
 {
     return ek_tensor_dev(a->to) == ek_tensor_dev(b->to) &&
            ek_tensor_dev(a->from) == ek_tensor_dev(b->from);
 }
 
-static int route_length(const ek_move *moves, int count)
+static int exchange_route_length(const ek_move *moves, int count)
 {
     int n = 1;
-    while (n < count && same_route(&moves[0], &moves[n]))
+    while (n < count && exchange_same_route(&moves[0], &moves[n]))
         n++;
     return n;
 }
 
 /* Moves of which one side has to be unpacked, or packed in parts, are no blocks. */
-static bool is_block(const ek_move *move)
+static bool exchange_is_block(const ek_move *move)
 {
     return ek_is_dense(move->to) && (ek_comm_alike(move->to, move->from) ||
                                      ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
@@ -224,7 +224,7 @@ static bool is_block(const ek_move *move)
 /* Does moves until MOST_AT_ONCE blocks have come together, which then go at once. Blocks are moves
  * between devices that exchange, and moves that are packed first; all others are copied. Returns
  * how many moves are done with. */
-static int send_some(const ek_move *moves, int count, bool collective)
+static int exchange_send_some(const ek_move *moves, int count, bool collective)
 {
     ek_block_move blocks[MOST_AT_ONCE];
     int n = 0, done = 0;
@@ -232,26 +232,28 @@ static int send_some(const ek_move *moves, int count, bool collective)
     while (done < count && n < MOST_AT_ONCE) {
         const ek_move *first = &moves[done];
         ek_dev *to = ek_tensor_dev(first->to), *from = ek_tensor_dev(first->from);
-        int route = route_length(first, count - done), length = run_length(first, route);
-        bool packs = to != from && is_block(first) && (collective || !ek_dev_reaches(to, from));
-        int together = packs ? pack_length(first, route) : 0;
+        int route = exchange_route_length(first, count - done),
+            length = exchange_run_length(first, route);
+        bool packs =
+            to != from && exchange_is_block(first) && (collective || !ek_dev_reaches(to, from));
+        int together = packs ? exchange_pack_length(first, route) : 0;
         if (together > length || (packs && !ek_comm_alike(first->to, first->from))) {
             ek_tensor *packed[MOST_AT_ONCE];
-            ek_block_move block = block_of(first, together);
+            ek_block_move block = exchange_block_of(first, together);
             packed_nbytes += block.nbytes;
             if (n > 0 && packed_nbytes > EK_COMM_BUFFER_BYTES)
                 break;
-            EK_TRY(pack(first, together, packed));
+            EK_TRY(exchange_pack(first, together, packed));
             block.source = ek_tensor_address(packed[0]);
             blocks[n++] = block;
             done += together;
             continue;
         }
         if (collective && packs) {
-            blocks[n] = block_of(first, length);
+            blocks[n] = exchange_block_of(first, length);
             n += blocks[n].nbytes > 0;
         } else {
-            EK_TRY(copy_run(first, length));
+            EK_TRY(exchange_copy_run(first, length));
         }
         done += length;
     }
@@ -263,14 +265,15 @@ static int send_some(const ek_move *moves, int count, bool collective)
     return done;
 }
 
-static int send_all(const char *what, ek_dev *dev, const ek_move *moves, int count, bool collective)
+static int exchange_send_all(const char *what, ek_dev *dev, const ek_move *moves, int count,
+                             bool collective)
 {
     int rc = 0;
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, what, NULL, dev);
     for (int done = 0; done < count && rc >= 0; done += rc) {
         ek_scope scope = ek_scope_begin();
-        rc = send_some(moves + done, count - done, collective);
+        rc = exchange_send_some(moves + done, count - done, collective);
         ek_scope_end(&scope);
     }
     ek_span_end(&span);
@@ -288,10 +291,10 @@ typedef struct exchange {
     ek_dev_set devs;      /* that have a part in them */
 } exchange;
 
-static void survey(exchange *x)
+static void exchange_survey(exchange *x)
 {
     for (int i = 0, n; i < x->count; i += n) {
-        n = route_length(x->moves + i, x->count - i);
+        n = exchange_route_length(x->moves + i, x->count - i);
         ek_dev *to = ek_tensor_dev(x->moves[i].to), *from = ek_tensor_dev(x->moves[i].from);
         if (to == from)
             continue;
@@ -304,33 +307,33 @@ static void survey(exchange *x)
 }
 
 /* The moves to one device; NULL: to all. */
-static int copy_to(const exchange *x, const ek_dev *dev)
+static int exchange_copy_to(const exchange *x, const ek_dev *dev)
 {
     for (int i = 0, n; i < x->count; i += n) {
-        n = route_length(x->moves + i, x->count - i);
+        n = exchange_route_length(x->moves + i, x->count - i);
         ek_dev *to = ek_tensor_dev(x->moves[i].to);
         if (!dev || to == dev)
-            EK_TRY(send_all(x->what, to, x->moves + i, n, false));
+            EK_TRY(exchange_send_all(x->what, to, x->moves + i, n, false));
     }
     return 0;
 }
 
-static int copy_on_worker(void *user, int index)
+static int exchange_copy_on_worker(void *user, int index)
 {
     const exchange *x = user;
-    return copy_to(x, x->receivers.devs[index]);
+    return exchange_copy_to(x, x->receivers.devs[index]);
 }
 
 /* Moves within a device are left to the calling thread, which does all of it as well if there is no
  * memory for the workers' jobs: copies can be made twice. */
-static int copy_on_workers(exchange *x)
+static int exchange_copy_on_workers(exchange *x)
 {
     int pending = ek_error_status();
-    int rc = ek_gang_run(x->receivers.devs, x->receivers.count, copy_on_worker, x, NULL);
+    int rc = ek_gang_run(x->receivers.devs, x->receivers.count, exchange_copy_on_worker, x, NULL);
     if (rc == EK_E_NO_MEMORY && pending == 0)
         ek_error_clear();
     if (rc == EK_E_NO_MEMORY)
-        return copy_to(x, NULL);
+        return exchange_copy_to(x, NULL);
     for (int i = 0; i < x->count && rc >= 0; i++)
         if (dev_set_find(&x->receivers, ek_tensor_dev(x->moves[i].to)) == x->receivers.count)
             rc = ek_comm_copy(x->moves[i].to, x->moves[i].from);
@@ -338,7 +341,7 @@ static int copy_on_workers(exchange *x)
 }
 
 /* In backward workers run lanes, which may be waiting for this. */
-static bool can_use_workers(const exchange *x)
+static bool exchange_can_use_workers(const exchange *x)
 {
     return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&
            !(ek_thread_self()->modes.flags & EK_MODE_BACKWARD);
@@ -351,18 +354,19 @@ static bool can_use_workers(const exchange *x)
 static int broadcast_length(const exchange *x)
 {
     const ek_move *moves = x->moves;
-    int n = route_length(moves, x->count), receivers = x->count / n;
+    int n = exchange_route_length(moves, x->count), receivers = x->count / n;
     if (receivers < 2 || x->count % n != 0 || receivers != x->receivers.count)
         return 0;
     for (int i = 0; i < x->count; i++)
-        if (moves[i].from != moves[i % n].from || !same_route(&moves[i], &moves[i / n * n]) ||
-            !ek_comm_alike(moves[i].to, moves[i % n].to) || !is_block(&moves[i]))
+        if (moves[i].from != moves[i % n].from ||
+            !exchange_same_route(&moves[i], &moves[i / n * n]) ||
+            !ek_comm_alike(moves[i].to, moves[i % n].to) || !exchange_is_block(&moves[i]))
             return 0;
     return n;
 }
 
 /* Moves from the first that have the same steps at all receivers. */
-static int common_length(const exchange *x, int n, int first, int length)
+static int exchange_common_length(const exchange *x, int n, int first, int length)
 {
     for (int r = n; r < x->count; r += n)
         for (int i = first + 1; i < first + length; i++)
@@ -382,7 +386,7 @@ static int broadcast_block(const exchange *x, int n, int first, int length, ek_t
         devs[count] = ek_tensor_dev(x->moves[r].to);
         data[count++] = ek_tensor_address(x->moves[r + first].to);
     }
-    size_t nbytes = block_of(x->moves + first, length).nbytes;
+    size_t nbytes = exchange_block_of(x->moves + first, length).nbytes;
     return ek_dev_broadcast(devs, count, data, nbytes);
 }
 
@@ -394,11 +398,11 @@ static int broadcast_all(const exchange *x, int n)
     for (int i = 0, length; i < n && rc >= 0; i += length) {
         ek_tensor *packed[MOST_AT_ONCE] = {NULL}, *source = x->moves[i].from;
         ek_scope scope = ek_scope_begin();
-        int together = common_length(x, n, i, pack_length(x->moves + i, n - i));
-        length = common_length(x, n, i, run_length(x->moves + i, n - i));
+        int together = exchange_common_length(x, n, i, exchange_pack_length(x->moves + i, n - i));
+        length = exchange_common_length(x, n, i, exchange_run_length(x->moves + i, n - i));
         if (together > length || !ek_comm_alike(x->moves[i].to, source)) {
             length = together;
-            rc = pack(x->moves + i, length, packed);
+            rc = exchange_pack(x->moves + i, length, packed);
             source = packed[0];
         }
         if (rc >= 0)
@@ -414,11 +418,12 @@ int ek_exchange(const char *what, const ek_move *moves, int count)
     if (count == 0)
         return 0;
     exchange x = {.what = what, .moves = moves, .count = count};
-    survey(&x);
+    exchange_survey(&x);
     int collective = ek_dev_collective(x.devs.devs, x.devs.count);
     EK_TRY(collective);
     if (collective == EK_COLLECTIVE_NONE)
-        return can_use_workers(&x) ? copy_on_workers(&x) : copy_to(&x, NULL);
+        return exchange_can_use_workers(&x) ? exchange_copy_on_workers(&x)
+                                            : exchange_copy_to(&x, NULL);
     int n = broadcast_length(&x);
-    return n ? broadcast_all(&x, n) : send_all(what, x.devs.devs[0], moves, count, true);
+    return n ? broadcast_all(&x, n) : exchange_send_all(what, x.devs.devs[0], moves, count, true);
 }

@@ -55,7 +55,7 @@ static int scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 static const ek_operation scatter_operation = {.name = "scatter", .backward = scatter_backward};
 
-static ek_tensor *bring(ek_tensor *part, ek_dev *dev)
+static ek_tensor *scatter_send_chunk(ek_tensor *part, ek_dev *dev)
 {
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "scatter", NULL, dev);
@@ -81,7 +81,7 @@ static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *
         if (part && ek_tensor_dev(part) == dev)
             out[i] = part;
         else if (part && ek_staging_brings(part, dev))
-            out[i] = bring(part, dev);
+            out[i] = scatter_send_chunk(part, dev);
         else if (part && (out[i] = ek_comm_like(part, dev)))
             moves[count++] = (ek_move){out[i], part};
         if (!out[i])
@@ -132,7 +132,7 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 static const ek_operation gather_operation = {.name = "gather", .backward = gather_backward};
 
 /* An uninitialised tensor for the joined chunks: channels-last if all chunks are. */
-static ek_tensor *joined(ek_tensor *const *tensors, const chunks *c)
+static ek_tensor *chunks_joined(ek_tensor *const *tensors, const chunks *c)
 {
     ek_shape shape = {0};
     ek_dtype dtype = EK_F32;
@@ -173,7 +173,7 @@ static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
 {
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "gather", NULL, c->whole);
-    ek_tensor *whole = joined(tensors, c);
+    ek_tensor *whole = chunks_joined(tensors, c);
     ek_scope scope = ek_scope_begin();
     int rc = whole ? copy_chunks(whole, tensors, c) : ek_error_pending();
     ek_scope_end(&scope);
@@ -185,7 +185,7 @@ static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
 }
 
 /* Scalars as vectors of one element: parts[i]. */
-static int unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
+static int chunks_unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
 {
     EK_TRY(ek_check_pointer("gather", "the array of tensors", tensors));
     for (int i = 0; i < count; i++) {
@@ -200,7 +200,7 @@ static int unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
     return 0;
 }
 
-static int check_part(const ek_tensor *part, const ek_tensor *first, int dim, int index)
+static int gather_check_part(const ek_tensor *part, const ek_tensor *first, int dim, int index)
 {
     char text[200], expected[200];
     bool fits = part->ndim == first->ndim;
@@ -226,13 +226,13 @@ ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination
     }
     ek_tensor *parts[EK_MAX_DEVICES];
     chunks c = {.whole = ek_dev_get(destination), .count = count};
-    if (!c.whole || unsqueezed(tensors, count, parts) < 0)
+    if (!c.whole || chunks_unsqueezed(tensors, count, parts) < 0)
         return NULL;
     c.dim = ek_dimension("gather", parts[0], dim);
     if (c.dim < 0)
         return NULL;
     for (int i = 0; i < count; i++) {
-        if (check_part(parts[i], parts[0], c.dim, i) < 0)
+        if (gather_check_part(parts[i], parts[0], c.dim, i) < 0)
             return NULL;
         c.devs[i] = ek_tensor_dev(parts[i]);
         c.sizes[i] = parts[i]->shape[c.dim];

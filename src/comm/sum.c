@@ -65,7 +65,7 @@ static int batch_open(batch *b, int room, int most)
 
 /* True if the sum's device reads the term as it is. With collectives devices exchange what they
  * could read as well. */
-static bool is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
+static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
 {
     ek_dev *dev = ek_tensor_dev(out), *from = ek_tensor_dev(term);
     bool reaches = dev == from || (!b->collective && ek_dev_reaches(dev, from));
@@ -84,7 +84,7 @@ static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
             continue;
         for (int p = 0; p < sum->count; p++) {
             ek_tensor **term = &b->terms[(ptrdiff_t)k * b->most + p];
-            if (ek_tensor_dev(*term) != from || is_read_in_place(b, *term, sum->out))
+            if (ek_tensor_dev(*term) != from || sum_is_read_in_place(b, *term, sum->out))
                 continue;
             like[n] = sum->out;
             b->unread[n++] = term;
@@ -131,7 +131,7 @@ static int batch_order(const batch *b, bool before)
 }
 
 /* Adds in turn for dtypes that add_n doesn't take. */
-static int add_in_turn(const ek_addition *sum)
+static int sum_add_in_turn(const ek_addition *sum)
 {
     EK_TRY(ek_comm_copy(sum->out, sum->terms[0]));
     for (int p = 1; p < sum->count; p++)
@@ -141,7 +141,7 @@ static int add_in_turn(const ek_addition *sum)
 }
 
 /* Sums from `first` on that the kernel makes in one launch. */
-static int launch_length(const batch *b, int first)
+static int sum_launch_length(const batch *b, int first)
 {
     const ek_addition *sum = &b->sums[first];
     int n = 1;
@@ -159,11 +159,11 @@ static int batch_add(const batch *b)
     for (int first = 0, n; first < b->count; first += n) {
         const ek_addition *sum = &b->sums[first];
         ek_dev *dev = ek_tensor_dev(sum->out);
-        n = ek_dtype_is_floating(sum->out->dtype) ? launch_length(b, first) : 1;
+        n = ek_dtype_is_floating(sum->out->dtype) ? sum_launch_length(b, first) : 1;
         if (sum->count == 1)
             continue;
         if (!ek_dtype_is_floating(sum->out->dtype)) {
-            EK_TRY(add_in_turn(sum));
+            EK_TRY(sum_add_in_turn(sum));
             continue;
         }
         ek_tensor **outs = b->handles, **terms = outs + n;
@@ -205,14 +205,14 @@ static int batch_flush(batch *b)
 
 /* Bytes that each device stages for one element of a sum: for each of the batch's devices. A term
  * that has to travel may have to be packed where it comes from, unless it is one block. */
-static void cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
+static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
 {
     size_t size = ek_dtype_size(sum->out->dtype);
     memset(cost, 0, EK_COMM_MOST_DEVICES * sizeof *cost);
     int to = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->out));
     for (int p = 0; p < sum->count; p++) {
         int from = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->terms[p]));
-        if (sum->count == 1 || is_read_in_place(b, sum->terms[p], sum->out))
+        if (sum->count == 1 || sum_is_read_in_place(b, sum->terms[p], sum->out))
             continue;
         bool block = alone && ek_comm_alike(sum->terms[p], sum->out);
         cost[to] += size;
@@ -222,7 +222,7 @@ static void cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
 }
 
 /* How many of n elements still fit the batch. */
-static int64_t fitting(const batch *b, const size_t *cost, int64_t n)
+static int64_t sum_fitting(const batch *b, const size_t *cost, int64_t n)
 {
     for (int d = 0; d < b->devs.count; d++) {
         if (cost[d] == 0)
@@ -260,7 +260,7 @@ int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t len
     return part->out ? 0 : ek_error_pending();
 }
 
-static bool all_alike(const ek_addition *sum)
+static bool sum_all_alike(const ek_addition *sum)
 {
     bool alike = true;
     for (int p = 0; p < sum->count && alike; p++)
@@ -275,13 +275,13 @@ static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
 {
     size_t cost[EK_COMM_MOST_DEVICES];
     ek_tensor *terms[EK_MAX_DEVICES];
-    bool flat = all_alike(sum);
+    bool flat = sum_all_alike(sum);
     int dim = flat ? -1 : ek_comm_slowest(sum->out);
     int64_t count = ek_count(sum->out), rows = flat ? count : sum->out->shape[dim];
     for (int64_t begin = 0, n; begin < rows; begin += n) {
         ek_addition part;
-        cost_of(b, sum, alone && flat, cost);
-        n = fitting(b, cost, (rows - begin) * (count / rows)) / (count / rows);
+        sum_cost_of(b, sum, alone && flat, cost);
+        n = sum_fitting(b, cost, (rows - begin) * (count / rows)) / (count / rows);
         if (n == rows)
             return batch_append(b, sum, cost);
         if (flat && n < rows - begin)
@@ -299,7 +299,7 @@ static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
 }
 
 /* A batch is of one dtype: what it fetches from a device lies in one slab. */
-static int add_list(batch *b, const ek_addition *sums, int count)
+static int sum_add_list(batch *b, const ek_addition *sums, int count)
 {
     int rc = 0;
     for (int i = 0; i < count && rc >= 0; i++) {
@@ -315,11 +315,11 @@ static int add_list(batch *b, const ek_addition *sums, int count)
 
 /* True if all devices have a term of each sum, in one order from the sums' device on, and can add
  * slices of them. */
-static bool can_slice(const ek_addition *sums, int count, const ek_dev_set *devs)
+static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     for (int i = 0; i < count; i++) {
         bool fits = sums[i].count == devs->count && ek_tensor_dev(sums[i].out) == devs->devs[0] &&
-                    sums[i].out->dtype == sums[0].out->dtype && all_alike(&sums[i]);
+                    sums[i].out->dtype == sums[0].out->dtype && sum_all_alike(&sums[i]);
         for (int p = 0; p < devs->count && fits; p++)
             fits = ek_tensor_dev(sums[i].terms[p]) == devs->devs[p];
         if (!fits)
@@ -365,7 +365,7 @@ static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev
 
 /* All devices add, chunk by chunk. A chunk is half of what its buffers hold, since lists may have
  * to be packed. */
-static int add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
+static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);
     int64_t elements = 0;
@@ -382,7 +382,7 @@ static int add_slices(batch *b, const ek_addition *sums, int count, const ek_dev
 }
 
 /* True if all tensors of the next sum are neighbours of this one's, with the same step. */
-static bool are_neighbours(const ek_addition *sum, const ek_addition *next)
+static bool sum_are_neighbours(const ek_addition *sum, const ek_addition *next)
 {
     ptrdiff_t step = ek_comm_step(sum->out, next->out);
     bool same = step >= 0;
@@ -392,11 +392,11 @@ static bool are_neighbours(const ek_addition *sum, const ek_addition *next)
 }
 
 /* Sums that are neighbours on all devices are one call of the library's. */
-static int add_by_library(const ek_addition *sums, int count, const ek_dev_set *devs)
+static int sum_add_by_library(const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     for (int i = 0, n; i < count; i += n) {
         void *data[EK_MAX_DEVICES];
-        for (n = 1; i + n < count && are_neighbours(&sums[i + n - 1], &sums[i + n]); n++)
+        for (n = 1; i + n < count && sum_are_neighbours(&sums[i + n - 1], &sums[i + n]); n++)
             ;
         for (int d = 0; d < devs->count; d++)
             data[d] = ek_tensor_address(sums[i].terms[d]);
@@ -412,7 +412,7 @@ static int add_by_library(const ek_addition *sums, int count, const ek_dev_set *
 
 /* ---- all of it ---- */
 
-static int add_batches(batch *b, const ek_addition *sums, int count)
+static int sum_add_batches(batch *b, const ek_addition *sums, int count)
 {
     ek_dev_set devs = {0};
     int most = 1;
@@ -424,11 +424,11 @@ static int add_batches(batch *b, const ek_addition *sums, int count)
     }
     b->collective = ek_dev_collective(devs.devs, devs.count);
     EK_TRY(b->collective);
-    bool sliced = b->collective && can_slice(sums, count, &devs);
+    bool sliced = b->collective && sum_can_slice(sums, count, &devs);
     if (sliced && b->collective == EK_COLLECTIVE_SUMS)
-        return add_by_library(sums, count, &devs);
+        return sum_add_by_library(sums, count, &devs);
     EK_TRY(batch_open(b, count + (sliced ? devs.count : 0), most));
-    return sliced ? add_slices(b, sums, count, &devs) : add_list(b, sums, count);
+    return sliced ? sum_add_slices(b, sums, count, &devs) : sum_add_list(b, sums, count);
 }
 
 int ek_add_all(const char *what, const ek_addition *sums, int count)
@@ -439,7 +439,7 @@ int ek_add_all(const char *what, const ek_addition *sums, int count)
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, what, NULL, ek_tensor_dev(sums[0].out));
     ek_scope scope = ek_scope_begin();
-    int rc = add_batches(&b, sums, count);
+    int rc = sum_add_batches(&b, sums, count);
     ek_scope_end(&scope);
     ek_span_end(&span);
     batch_close(&b);

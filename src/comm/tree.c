@@ -27,7 +27,7 @@ int64_t ek_tree_batch_size(ek_value value, int dim)
     return dim < 0 ? dim : tensor->shape[dim];
 }
 
-static int look_at_tensor(const ek_tensor *tensor, int dim, ek_tree_survey *survey)
+static int tree_look_at_tensor(const ek_tensor *tensor, int dim, ek_tree_survey *survey)
 {
     char text[200];
     if (tensor->ndim == 0)
@@ -48,7 +48,7 @@ static int look_at_tensor(const ek_tensor *tensor, int dim, ek_tree_survey *surv
     return 0;
 }
 
-static int look_at_parts(ek_value list, int dim, ek_tree_survey *survey)
+static int tree_look_at_parts(ek_value list, int dim, ek_tree_survey *survey)
 {
     int parts = ek_value_length(list);
     if (parts < 1 || parts > EK_MAX_DEVICES)
@@ -89,9 +89,9 @@ int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey)
         return ek_error_pending();
     }
     if (value.kind == EK_VALUE_TENSOR)
-        return look_at_tensor(value.as.tensor, dim, survey);
+        return tree_look_at_tensor(value.as.tensor, dim, survey);
     if (value.per_device)
-        return look_at_parts(value, dim, survey);
+        return tree_look_at_parts(value, dim, survey);
     for (int i = 0; i < ek_value_length(value); i++)
         EK_TRY(ek_tree_look(ek_value_at(value, i), dim, survey));
     return 0;
@@ -110,7 +110,7 @@ typedef struct tree_cut {
     int part, place; /* of the walk */
 } tree_cut;
 
-static int cut_all(tree_cut *cut, ek_value value)
+static int tree_cut_all(tree_cut *cut, ek_value value)
 {
     int parts = cut->devices.count;
     ek_tensor *chunks[EK_MAX_DEVICES];
@@ -128,18 +128,19 @@ static int cut_all(tree_cut *cut, ek_value value)
     return 0;
 }
 
-static bool cut_part(ek_value *value, void *user)
+static bool tree_cut_part(ek_value *value, void *user)
 {
     tree_cut *cut = user;
     if (value->kind != EK_VALUE_TENSOR && !value->per_device)
         return false;
-    int rc = cut->part == 0 ? cut_all(cut, *value) : 0;
+    int rc = cut->part == 0 ? tree_cut_all(cut, *value) : 0;
     *value = rc < 0 ? ek_value_error() : cut->cuts[cut->place++ * cut->devices.count + cut->part];
     return true;
 }
 
 /* How many parts the value gives, and the sizes of its tensors' chunks. */
-static int cut_plan(const ek_tree_survey *survey, int devices, const int64_t *given, int64_t *sizes)
+static int tree_cut_plan(const ek_tree_survey *survey, int devices, const int64_t *given,
+                         int64_t *sizes)
 {
     if (survey->parts > devices)
         return EK_FAIL(EK_E_SHAPE, "scatter: a scattered list of %d elements for %d devices",
@@ -175,13 +176,13 @@ int ek_tree_scatter(ek_value value, const ek_tree_survey *survey, const ek_devic
                     const int64_t *chunk_sizes, int dim, ek_value *out)
 {
     int64_t sizes[EK_MAX_DEVICES];
-    int parts = cut_plan(survey, devices->count, chunk_sizes, sizes), rc = parts;
+    int parts = tree_cut_plan(survey, devices->count, chunk_sizes, sizes), rc = parts;
     tree_cut cut = {.devices = *devices, .sizes = sizes, .dim = dim};
     cut.devices.count = parts;
     for (int p = 0; p < parts && rc >= 0; p++) {
         cut.part = p;
         cut.place = 0;
-        out[p] = ek_value_map(value, cut_part, &cut);
+        out[p] = ek_value_map(value, tree_cut_part, &cut);
         rc = out[p].kind == EK_VALUE_ERROR ? ek_error_pending() : parts;
     }
     free(cut.cuts);
@@ -207,10 +208,12 @@ typedef struct tree_join {
     int dim;
 } tree_join;
 
-static int join(const ek_value *values, int count, const tree_join *to, ek_value *joined);
+static int tree_join_values(const ek_value *values, int count, const tree_join *to,
+                            ek_value *joined);
 
 /* A vector, on cpu first. */
-static int join_numbers(const ek_value *values, int count, const tree_join *to, ek_value *joined)
+static int tree_join_numbers(const ek_value *values, int count, const tree_join *to,
+                             ek_value *joined)
 {
     int64_t integers[EK_MAX_DEVICES];
     double floats[EK_MAX_DEVICES];
@@ -226,7 +229,7 @@ static int join_numbers(const ek_value *values, int count, const tree_join *to, 
 }
 
 /* Element `index` of every container, by position or by the first one's key. */
-static int join_elements(const ek_value *values, int count, int index, ek_value *out)
+static int tree_join_elements(const ek_value *values, int count, int index, ek_value *out)
 {
     for (int i = 0; i < count; i++) {
         int at = index, length = ek_value_length(values[i]);
@@ -242,7 +245,8 @@ static int join_elements(const ek_value *values, int count, int index, ek_value 
     return 0;
 }
 
-static int join_containers(const ek_value *values, int count, const tree_join *to, ek_value *joined)
+static int tree_join_containers(const ek_value *values, int count, const tree_join *to,
+                                ek_value *joined)
 {
     int length = ek_value_length(values[0]);
     for (int i = 1; i < count; i++)
@@ -253,9 +257,9 @@ static int join_containers(const ek_value *values, int count, const tree_join *t
     int rc = items ? 0 : ek_error_pending();
     for (int k = 0; k < length && rc >= 0; k++) {
         ek_value parts[EK_MAX_DEVICES];
-        rc = join_elements(values, count, k, parts);
+        rc = tree_join_elements(values, count, k, parts);
         if (rc >= 0)
-            rc = join(parts, count, to, &items[k]);
+            rc = tree_join_values(parts, count, to, &items[k]);
     }
     if (rc >= 0)
         *joined = ek_value_like(values[0], items);
@@ -263,7 +267,8 @@ static int join_containers(const ek_value *values, int count, const tree_join *t
     return rc;
 }
 
-static int join(const ek_value *values, int count, const tree_join *to, ek_value *joined)
+static int tree_join_values(const ek_value *values, int count, const tree_join *to,
+                            ek_value *joined)
 {
     ek_tensor *tensors[EK_MAX_DEVICES];
     ek_value_kind kind = values[0].kind;
@@ -287,9 +292,9 @@ static int join(const ek_value *values, int count, const tree_join *to, ek_value
     if (kind == EK_VALUE_TENSOR)
         *joined = ek_value_of_tensor(ek_gather(tensors, count, to->device, to->dim));
     else if (kind == EK_VALUE_LIST || kind == EK_VALUE_DICT)
-        rc = join_containers(values, count, to, joined);
+        rc = tree_join_containers(values, count, to, joined);
     else if (kind == EK_VALUE_INT || kind == EK_VALUE_FLOAT)
-        rc = join_numbers(values, count, to, joined);
+        rc = tree_join_numbers(values, count, to, joined);
     return rc < 0 || joined->kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
 }
 
@@ -301,13 +306,13 @@ ek_value ek_gather_value(const ek_value *values, int count, ek_device destinatio
         rc = EK_FAIL(EK_E_INVALID, "gather: 1 to %d values are needed, not %d", EK_MAX_DEVICES,
                      count);
     if (rc >= 0)
-        rc = join(values, count, &(tree_join){destination, dim}, &joined);
+        rc = tree_join_values(values, count, &(tree_join){destination, dim}, &joined);
     return rc < 0 ? ek_value_error() : joined;
 }
 
 /* ---- to one device ---- */
 
-static ek_value join_list(ek_value list, const tree_join *to)
+static ek_value tree_join_list(ek_value list, const tree_join *to)
 {
     ek_value items[EK_MAX_DEVICES];
     int count = ek_value_length(list);
@@ -321,13 +326,13 @@ static ek_value join_list(ek_value list, const tree_join *to)
                       : ek_gather_value(items, count, to->device, to->dim);
 }
 
-static bool move_part(ek_value *value, void *user)
+static bool tree_move_part(ek_value *value, void *user)
 {
     const tree_join *to = user;
     if (value->kind == EK_VALUE_TENSOR)
         *value = ek_value_of_tensor(ek_to_device(value->as.tensor, to->device));
     else if (value->per_device)
-        *value = join_list(*value, to);
+        *value = tree_join_list(*value, to);
     else
         return false;
     return true;
@@ -335,5 +340,5 @@ static bool move_part(ek_value *value, void *user)
 
 ek_value ek_value_to_device(ek_value value, ek_device device, int dim)
 {
-    return ek_value_map(value, move_part, &(tree_join){device, dim});
+    return ek_value_map(value, tree_move_part, &(tree_join){device, dim});
 }

@@ -31,7 +31,7 @@ static int clip_collect(const ek_optimizer *optimizer, gradient_list *list)
 }
 
 /* Element `index` of a vector, shaped as the whole reduction of `like`. */
-static ek_tensor *square_cell(const ek_tensor *vector, int64_t index, const ek_tensor *like)
+static ek_tensor *clip_square_cell(const ek_tensor *vector, int64_t index, const ek_tensor *like)
 {
     int64_t ones[EK_MAX_DIMS];
     for (int i = 0; i < EK_MAX_DIMS; i++)
@@ -41,8 +41,8 @@ static ek_tensor *square_cell(const ek_tensor *vector, int64_t index, const ek_t
 
 /* Adds up the squares of all gradients of first's device and dtype: one sum per gradient is made
  * there, in the order of the parameters, and one copy brings them here. */
-static int norm_sum_squares(ek_tensor *const *gradients, bool *done, int count, int first,
-                            double *sum)
+static int clip_norm_sum_squares(ek_tensor *const *gradients, bool *done, int count, int first,
+                                 double *sum)
 {
     ek_dev *dev = ek_tensor_dev(gradients[first]);
     ek_dtype dtype = gradients[first]->dtype;
@@ -58,7 +58,7 @@ static int norm_sum_squares(ek_tensor *const *gradients, bool *done, int count, 
             continue;
         done[i] = true;
         ek_tensor *x = ek_to_dtype(gradients[i], sum_dtype);
-        ek_tensor *out = x ? square_cell(squares, i, x) : NULL;
+        ek_tensor *out = x ? clip_square_cell(squares, i, x) : NULL;
         status = out ? dev->backend->kernels->reduce(dev, EK_REDUCE_SUM_SQUARES, out, x)
                      : ek_error_pending();
     }
@@ -72,7 +72,7 @@ static int norm_sum_squares(ek_tensor *const *gradients, bool *done, int count, 
     return status;
 }
 
-static int norm_total(ek_tensor *const *gradients, int count, double *norm)
+static int clip_norm_total(ek_tensor *const *gradients, int count, double *norm)
 {
     bool *done = ek_calloc((size_t)count, sizeof *done);
     if (!done)
@@ -81,7 +81,7 @@ static int norm_total(ek_tensor *const *gradients, int count, double *norm)
     int status = 0;
     for (int i = 0; i < count && status == 0; i++)
         if (!done[i])
-            status = norm_sum_squares(gradients, done, count, i, &sum);
+            status = clip_norm_sum_squares(gradients, done, count, i, &sum);
     free(done);
     *norm = sqrt(sum);
     return status;
@@ -112,7 +112,7 @@ static int clip_check(const char *name, const ek_optimizer *optimizer, const cha
 static int clip_norm(const gradient_list *list, const ek_clip_grad_norm_options *options)
 {
     double total = 0;
-    EK_TRY(norm_total(list->gradients, list->count, &total));
+    EK_TRY(clip_norm_total(list->gradients, list->count, &total));
     if (options->norm)
         *options->norm = total;
     if (options->error_if_nonfinite && !isfinite(total))

@@ -88,7 +88,7 @@ void ek_optimizer_forget_unused_state(ek_optimizer *optimizer)
 
 /* ---- the table ---- */
 
-static int compare_segments(const void *x, const void *y)
+static int segment_compare(const void *x, const void *y)
 {
     const ek_segment *a = *(ek_segment *const *)x, *b = *(ek_segment *const *)y;
     if (a->slot->group != b->slot->group)
@@ -135,16 +135,16 @@ int ek_optimizer_sort(ek_optimizer *optimizer)
                 is_current ? ek_leaf_shard(slot->parameter, k).piece : NULL;
     }
     for (int i = 1; i < optimizer->segment_count; i++)
-        sorted = sorted && compare_segments(&table[i - 1], &table[i]) <= 0;
+        sorted = sorted && segment_compare(&table[i - 1], &table[i]) <= 0;
     /* Between steps the order hardly ever changes. */
     if (!sorted)
-        qsort(table, (size_t)optimizer->segment_count, sizeof *table, compare_segments);
+        qsort(table, (size_t)optimizer->segment_count, sizeof *table, segment_compare);
     return 0;
 }
 
 /* ---- neighbours ---- */
 
-static bool follows(const ek_tensor *a, const ek_tensor *b, int64_t pitch)
+static bool segment_follows(const ek_tensor *a, const ek_tensor *b, int64_t pitch)
 {
     return a && b && a->storage == b->storage && b->offset - a->offset == pitch;
 }
@@ -161,12 +161,12 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
     int64_t pitch = ek_slab_pitch(p->dtype, ek_count(p));
     bool is_padded = pitch != ek_count(p);
     bool joined =
-        follows(p, q, pitch) && a->gradient == p->grad_slot && b->gradient == q->grad_slot &&
-        follows(a->gradient, b->gradient, pitch) &&
+        segment_follows(p, q, pitch) && a->gradient == p->grad_slot &&
+        b->gradient == q->grad_slot && segment_follows(a->gradient, b->gradient, pitch) &&
         (!is_padded || (a->shard.end == ek_count(slot->parameter) &&
                         optimizer->algorithm->keeps_zeros(&optimizer->groups[slot->group])));
     for (int s = 0; s < states && joined; s++)
-        joined = follows(a->state[s], b->state[s], pitch);
+        joined = segment_follows(a->state[s], b->state[s], pitch);
     return joined;
 }
 
@@ -212,8 +212,8 @@ static bool state_is_laid_out(ek_segment *const *segments, int count, int s)
             ek_tensor_dev(state) != ek_tensor_dev(tensor))
             return false;
         const ek_tensor *last = i > 0 ? segments[i - 1]->shard.piece : NULL;
-        if (last &&
-            !follows(segments[i - 1]->state[s], state, ek_slab_pitch(last->dtype, ek_count(last))))
+        if (last && !segment_follows(segments[i - 1]->state[s], state,
+                                     ek_slab_pitch(last->dtype, ek_count(last))))
             return false;
     }
     return true;
@@ -238,7 +238,7 @@ int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, i
 
 /* ---- state as a whole ---- */
 
-static ek_tensor *on_cpu(const ek_tensor *parameter, ek_dtype dtype, const int64_t *stride)
+static ek_tensor *state_on_cpu(const ek_tensor *parameter, ek_dtype dtype, const int64_t *stride)
 {
     ek_shape shape = ek_tensor_shape(parameter);
     ek_dev *cpu = ek_dev_get(ek_cpu());
@@ -284,7 +284,7 @@ ek_object *ek_slot_state_parts(const ek_slot *slot, int s)
 ek_tensor *ek_state_parts_gather(ek_object *object)
 {
     const state_parts *parts = (state_parts *)object;
-    ek_tensor *whole = on_cpu(parts->parameter, parts->dtype, parts->stride);
+    ek_tensor *whole = state_on_cpu(parts->parameter, parts->dtype, parts->stride);
     for (int i = 0; i < parts->flat.shard_count && whole; i++)
         if (ek_shard_read(&parts->flat.shards[i], parts->flat.shards[i].piece, whole) < 0)
             return NULL;
@@ -300,7 +300,7 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s)
 }
 
 /* True if writing the slot's state may write `tensor`. */
-static bool shares_memory(const ek_slot *slot, const ek_tensor *tensor)
+static bool slot_shares_memory(const ek_slot *slot, const ek_tensor *tensor)
 {
     for (int i = 0; i < slot->cut.count; i++)
         for (int s = 0; s < EK_STATES; s++) {
@@ -315,10 +315,10 @@ ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state)
 {
     const ek_tensor *parameter = slot->parameter;
     if (ek_tensor_dev(state)->id.kind == EK_CPU && state->dtype == parameter->dtype &&
-        ek_is_dense(state) && ek_same_layout(state, parameter) && !shares_memory(slot, state))
+        ek_is_dense(state) && ek_same_layout(state, parameter) && !slot_shares_memory(slot, state))
         return state;
     bool grad_enabled = ek_set_grad_enabled(false);
-    ek_tensor *copy = on_cpu(parameter, parameter->dtype, parameter->stride);
+    ek_tensor *copy = state_on_cpu(parameter, parameter->dtype, parameter->stride);
     bool made = copy && ek_copy_(copy, state);
     ek_set_grad_enabled(grad_enabled);
     return made ? copy : NULL;

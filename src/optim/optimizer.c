@@ -16,7 +16,7 @@ int ek_optimizer_check(const ek_optimizer *optimizer)
 
 /* ---- groups ---- */
 
-static int parameter_check(ek_optimizer *optimizer, ek_tensor *parameter, int position)
+static int optimizer_parameter_check(ek_optimizer *optimizer, ek_tensor *parameter, int position)
 {
     const char *name = optimizer->algorithm->name;
     char text[200];
@@ -89,7 +89,7 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     ek_optimizer_options resolved;
     EK_TRY(algorithm->resolve(&options, &optimizer->defaults, &resolved));
     for (int i = 0; i < count; i++)
-        EK_TRY(parameter_check(optimizer, parameters[i], i));
+        EK_TRY(optimizer_parameter_check(optimizer, parameters[i], i));
     ek_optimizer_options *groups =
         ek_realloc(optimizer->groups, ((size_t)optimizer->group_count + 1) * sizeof *groups);
     if (!groups)
@@ -105,7 +105,7 @@ int ek_optimizer_group_count(const ek_optimizer *optimizer)
     return optimizer ? optimizer->group_count : 0;
 }
 
-static int group_check(const ek_optimizer *optimizer, int group)
+static int optimizer_group_check(const ek_optimizer *optimizer, int group)
 {
     EK_TRY(ek_optimizer_check(optimizer));
     if (group < 0 || group >= optimizer->group_count)
@@ -117,13 +117,13 @@ static int group_check(const ek_optimizer *optimizer, int group)
 
 double ek_optimizer_lr(const ek_optimizer *optimizer, int group)
 {
-    int status = group_check(optimizer, group);
+    int status = optimizer_group_check(optimizer, group);
     return status < 0 ? status : optimizer->groups[group].lr;
 }
 
 int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr)
 {
-    EK_TRY(group_check(optimizer, group));
+    EK_TRY(optimizer_group_check(optimizer, group));
     EK_TRY(ek_optimizer_check_option(optimizer->algorithm->name, "learning rate", lr));
     optimizer->groups[group].lr = lr;
     return 0;

@@ -27,47 +27,51 @@ struct ek_schedule {
     double gamma, lr_min;
 };
 
-static double step_next(const ek_schedule *schedule, int64_t step, double initial, double rate)
+static double schedule_step_next(const ek_schedule *schedule, int64_t step, double initial,
+                                 double rate)
 {
     (void)initial;
     return step % schedule->period == 0 ? rate * schedule->gamma : rate;
 }
 
-static double step_closed(const ek_schedule *schedule, int64_t step, double initial)
+static double schedule_step_closed(const ek_schedule *schedule, int64_t step, double initial)
 {
     return initial * pow(schedule->gamma, (double)(step / schedule->period));
 }
 
-static const schedule_kind step_kind = {"step_lr", step_next, step_closed};
+static const schedule_kind step_kind = {"step_lr", schedule_step_next, schedule_step_closed};
 
 static const double pi = 3.14159265358979323846;
 
 /* 1 + cos of the angle after `step` steps. */
-static double height(const ek_schedule *schedule, int64_t step)
+static double schedule_height(const ek_schedule *schedule, int64_t step)
 {
     return 1 + cos(pi * (double)step / (double)schedule->period);
 }
 
 /* Beyond T_max it rises again. From its lowest point, where a ratio says nothing, it starts anew
  * with what it began with. */
-static double cosine_next(const ek_schedule *schedule, int64_t step, double initial, double rate)
+static double schedule_cosine_next(const ek_schedule *schedule, int64_t step, double initial,
+                                   double rate)
 {
     int64_t period = schedule->period, after = step - 1 - period;
     double lowest = schedule->lr_min;
     if (after >= 0 && after % period == 0 && after / period % 2 == 0)
         return rate + (initial - lowest) * (1 - cos(pi / (double)period)) / 2;
-    return height(schedule, step) / height(schedule, step - 1) * (rate - lowest) + lowest;
+    return schedule_height(schedule, step) / schedule_height(schedule, step - 1) * (rate - lowest) +
+           lowest;
 }
 
-static double cosine_closed(const ek_schedule *schedule, int64_t step, double initial)
+static double schedule_cosine_closed(const ek_schedule *schedule, int64_t step, double initial)
 {
-    return schedule->lr_min + (initial - schedule->lr_min) * height(schedule, step) / 2;
+    return schedule->lr_min + (initial - schedule->lr_min) * schedule_height(schedule, step) / 2;
 }
 
-static const schedule_kind cosine_kind = {"cosine_annealing_lr", cosine_next, cosine_closed};
+static const schedule_kind cosine_kind = {"cosine_annealing_lr", schedule_cosine_next,
+                                          schedule_cosine_closed};
 
 /* Notes the rates of groups that were added since the last look. */
-static int note_groups(ek_schedule *schedule)
+static int schedule_note_groups(ek_schedule *schedule)
 {
     int count = ek_optimizer_group_count(schedule->optimizer);
     if (count == schedule->group_count)
@@ -88,7 +92,7 @@ static ek_schedule *schedule_new(const ek_schedule *settings)
     if (!schedule)
         return NULL;
     *schedule = *settings;
-    if (note_groups(schedule) < 0) {
+    if (schedule_note_groups(schedule) < 0) {
         free(schedule);
         return NULL;
     }
@@ -96,8 +100,8 @@ static ek_schedule *schedule_new(const ek_schedule *settings)
 }
 
 /* An error unless there is an optimizer and the period is at least 1. */
-static bool usable(const char *name, const ek_optimizer *optimizer, const char *what,
-                   int64_t period)
+static bool schedule_usable(const char *name, const ek_optimizer *optimizer, const char *what,
+                            int64_t period)
 {
     if (!optimizer && ek_error_status() == 0)
         EK_FAIL(EK_E_INVALID, "%s: the optimizer is NULL", name);
@@ -109,7 +113,7 @@ static bool usable(const char *name, const ek_optimizer *optimizer, const char *
 
 ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma)
 {
-    if (!usable("step_lr", optimizer, "step_size", step_size))
+    if (!schedule_usable("step_lr", optimizer, "step_size", step_size))
         return NULL;
     if (!(gamma >= 0)) {
         EK_FAIL(EK_E_INVALID, "step_lr: gamma has to be 0 or more, not %g", gamma);
@@ -121,7 +125,7 @@ ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma
 
 ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min)
 {
-    if (!usable("cosine_annealing_lr", optimizer, "steps", steps))
+    if (!schedule_usable("cosine_annealing_lr", optimizer, "steps", steps))
         return NULL;
     if (!(lr_min >= 0)) {
         EK_FAIL(EK_E_INVALID, "cosine_annealing_lr: lr_min has to be 0 or more, not %g", lr_min);
@@ -131,7 +135,7 @@ ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, doub
         .kind = &cosine_kind, .optimizer = optimizer, .period = steps, .lr_min = lr_min});
 }
 
-static int check_made(const ek_schedule *schedule)
+static int schedule_check_made(const ek_schedule *schedule)
 {
     if (schedule)
         return 0;
@@ -140,7 +144,7 @@ static int check_made(const ek_schedule *schedule)
 }
 
 /* A group's rate after `step` steps from what it began with. */
-static double replay(const ek_schedule *schedule, int64_t step, double initial)
+static double schedule_replay(const ek_schedule *schedule, int64_t step, double initial)
 {
     double rate = initial;
     if (step > MOST_REPLAYED)
@@ -152,14 +156,14 @@ static double replay(const ek_schedule *schedule, int64_t step, double initial)
 
 /* The groups' rates after step `step`: from those that they have, or from the start. On an error
  * all is as before. */
-static int set_rates(ek_schedule *schedule, int64_t step, bool from_start)
+static int schedule_set_rates(ek_schedule *schedule, int64_t step, bool from_start)
 {
     int count = schedule->group_count;
     double *rates = ek_calloc((size_t)count + 1, sizeof *rates);
     int status = rates ? 0 : EK_E_NO_MEMORY;
     for (int i = 0; i < count && status == 0; i++) {
         double initial = schedule->initial[i];
-        rates[i] = from_start ? replay(schedule, step, initial)
+        rates[i] = from_start ? schedule_replay(schedule, step, initial)
                               : schedule->kind->next(schedule, step, initial,
                                                      ek_optimizer_lr(schedule->optimizer, i));
         if (!(rates[i] >= 0))
@@ -176,27 +180,27 @@ static int set_rates(ek_schedule *schedule, int64_t step, bool from_start)
 
 int ek_schedule_step(ek_schedule *schedule)
 {
-    EK_TRY(check_made(schedule));
-    EK_TRY(note_groups(schedule));
-    return set_rates(schedule, schedule->count + 1, false);
+    EK_TRY(schedule_check_made(schedule));
+    EK_TRY(schedule_note_groups(schedule));
+    return schedule_set_rates(schedule, schedule->count + 1, false);
 }
 
 /* ---- for checkpoints ---- */
 
 int64_t ek_schedule_steps(const ek_schedule *schedule)
 {
-    EK_TRY(check_made(schedule));
+    EK_TRY(schedule_check_made(schedule));
     return schedule->count;
 }
 
 int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps)
 {
-    EK_TRY(check_made(schedule));
+    EK_TRY(schedule_check_made(schedule));
     if (steps < 0 || steps == INT64_MAX)
         return EK_FAIL(EK_E_INVALID, "schedule_set_steps: a schedule after %lld steps",
                        (long long)steps);
-    EK_TRY(note_groups(schedule));
-    return set_rates(schedule, steps, true);
+    EK_TRY(schedule_note_groups(schedule));
+    return schedule_set_rates(schedule, steps, true);
 }
 
 ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule)

@@ -9,7 +9,7 @@
 /* ---- out ---- */
 
 /* NULL without an error if the parameter belongs to another. */
-static ek_slot *slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
+static ek_slot *state_slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
 {
     return parameter ? ek_map_find(&optimizer->index, parameter) : NULL;
 }
@@ -28,7 +28,7 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
 {
     if (!optimizer || !name)
         return NULL;
-    const ek_slot *slot = slot_of(optimizer, parameter);
+    const ek_slot *slot = state_slot_of(optimizer, parameter);
     int s = state_index(optimizer, name);
     if (!slot || slot->step == 0 || s == EK_STATES)
         return NULL;
@@ -39,7 +39,7 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype)
 {
-    const ek_slot *slot = slot_of(optimizer, parameter);
+    const ek_slot *slot = state_slot_of(optimizer, parameter);
     int s = state_index(optimizer, name);
     *parts = NULL;
     if (!slot || slot->step == 0 || !slot->cut.id || s == EK_STATES ||
@@ -50,11 +50,11 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
     return *parts ? 0 : EK_E_NO_MEMORY;
 }
 
-static int slot_find(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
+static int state_slot_find(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
 {
     char text[200];
     EK_TRY(ek_optimizer_check(optimizer));
-    *slot = slot_of(optimizer, parameter);
+    *slot = state_slot_of(optimizer, parameter);
     if (*slot)
         return 0;
     return ek_error_status() < 0
@@ -66,7 +66,7 @@ static int slot_find(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slo
 
 bool ek_optimizer_has(ek_optimizer *optimizer, const ek_tensor *parameter)
 {
-    return optimizer && slot_of(optimizer, parameter);
+    return optimizer && state_slot_of(optimizer, parameter);
 }
 
 int ek_optimizer_parameter_count(const ek_optimizer *optimizer)
@@ -77,7 +77,7 @@ int ek_optimizer_parameter_count(const ek_optimizer *optimizer)
 int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
 {
     ek_slot *slot;
-    EK_TRY(slot_find(optimizer, parameter, &slot));
+    EK_TRY(state_slot_find(optimizer, parameter, &slot));
     return slot->step;
 }
 
@@ -116,9 +116,9 @@ static int state_check(const char *algorithm, const char *name, const ek_tensor 
 
 /* Puts the given states in the algorithm's order. They have to be exactly those that a parameter
  * has after `steps` updates; returns how many. */
-static int states_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
-                       const char *const *names, ek_tensor *const *states, int count,
-                       ek_tensor *sorted[EK_STATES])
+static int state_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
+                      const char *const *names, ek_tensor *const *states, int count,
+                      ek_tensor *sorted[EK_STATES])
 {
     const ek_algorithm *algorithm = optimizer->algorithm;
     int wanted = steps > 0 ? algorithm->state_count(&optimizer->groups[slot->group]) : 0;
@@ -146,8 +146,8 @@ static int states_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64
     return wanted;
 }
 
-static int states_check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
-                             const char *const *names, ek_tensor *const *states, int count)
+static int state_check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
+                            const char *const *names, ek_tensor *const *states, int count)
 {
     const char *name = optimizer->algorithm->name;
     char text[200];
@@ -167,7 +167,7 @@ static int states_check_call(const ek_optimizer *optimizer, const ek_slot *slot,
 /* Memory for the slot's states where the next step will look for it: with its neighbours', as if
  * all had gradients. Those that have no state to carry are cut anew with it, for the sake of
  * calls for many parameters in turn. */
-static int states_reserve(ek_optimizer *optimizer, ek_slot *slot)
+static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
 {
     for (int i = 0; i < optimizer->slot_count; i++)
         if (optimizer->slots[i] == slot || optimizer->slots[i]->step == 0)
@@ -180,7 +180,7 @@ static int states_reserve(ek_optimizer *optimizer, ek_slot *slot)
     return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
 }
 
-static int states_write(ek_slot *slot, int64_t steps, ek_tensor *const *states, int count)
+static int state_write(ek_slot *slot, int64_t steps, ek_tensor *const *states, int count)
 {
     for (int s = 0; s < count; s++)
         EK_TRY(ek_slot_put_state(slot, s, states[s]));
@@ -192,18 +192,18 @@ static int states_write(ek_slot *slot, int64_t steps, ek_tensor *const *states, 
 }
 
 /* All that can fail for lack of memory comes before the first write. */
-static int states_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
-                      ek_tensor *states[EK_STATES], int count)
+static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
+                     ek_tensor *states[EK_STATES], int count)
 {
     for (int s = 0; s < count; s++) {
         states[s] = ek_slot_convert_state(slot, states[s]);
         if (!states[s])
             return ek_error_pending();
     }
-    int status = states_reserve(optimizer, slot);
+    int status = state_reserve(optimizer, slot);
     if (status < 0)
         ek_optimizer_forget_unused_state(optimizer);
-    return status < 0 ? status : states_write(slot, steps, states, count);
+    return status < 0 ? status : state_write(slot, steps, states, count);
 }
 
 int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
@@ -211,9 +211,9 @@ int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_
 {
     ek_tensor *sorted[EK_STATES] = {NULL};
     ek_slot *slot;
-    EK_TRY(slot_find(optimizer, parameter, &slot));
-    EK_TRY(states_check_call(optimizer, slot, steps, names, states, count));
-    int wanted = states_sort(optimizer, slot, steps, names, states, count, sorted);
+    EK_TRY(state_slot_find(optimizer, parameter, &slot));
+    EK_TRY(state_check_call(optimizer, slot, steps, names, states, count));
+    int wanted = state_sort(optimizer, slot, steps, names, states, count, sorted);
     if (wanted < 0)
         return wanted;
     if (steps == 0) {
@@ -221,7 +221,7 @@ int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_
         return 0;
     }
     ek_scope scope = ek_scope_begin();
-    int status = states_put(optimizer, slot, steps, sorted, wanted);
+    int status = state_put(optimizer, slot, steps, sorted, wanted);
     ek_scope_end(&scope);
     return status;
 }

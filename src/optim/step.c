@@ -94,8 +94,8 @@ static int step_choose(step *this)
 
 /* ---- gradients ---- */
 
-static int gradient_check(const ek_optimizer *optimizer, const ek_tensor *parameter,
-                          const ek_tensor *gradient)
+static int step_gradient_check(const ek_optimizer *optimizer, const ek_tensor *parameter,
+                               const ek_tensor *gradient)
 {
     char texts[2][200];
     if (parameter->dtype != EK_F32 && parameter->dtype != EK_F64)
@@ -114,7 +114,7 @@ static int gradient_check(const ek_optimizer *optimizer, const ek_tensor *parame
 static int segment_find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
 {
     ek_tensor *piece = segment->shard.piece, *gradient = ek_tensor_grad(piece);
-    EK_TRY(gradient_check(optimizer, piece, gradient));
+    EK_TRY(step_gradient_check(optimizer, piece, gradient));
     segment->gradient = ek_gradient_in_order(gradient, piece);
     return segment->gradient ? 0 : ek_error_pending();
 }
@@ -138,7 +138,7 @@ static int step_collect(step *this)
 /* ---- ranges ---- */
 
 /* 0 if one call steps both. */
-static int compare_calls(const range *a, const range *b)
+static int range_compare_calls(const range *a, const range *b)
 {
     if (a->dev != b->dev)
         return a->dev->id.kind != b->dev->id.kind ? (int)a->dev->id.kind - (int)b->dev->id.kind
@@ -150,10 +150,10 @@ static int compare_calls(const range *a, const range *b)
     return (a->phase > b->phase) - (a->phase < b->phase);
 }
 
-static int compare_ranges(const void *x, const void *y)
+static int range_compare(const void *x, const void *y)
 {
     const range *a = x, *b = y;
-    int order = compare_calls(a, b);
+    int order = range_compare_calls(a, b);
     return order ? order : a->begin - b->begin;
 }
 
@@ -222,7 +222,7 @@ static int step_prepare_ranges(step *this)
         return EK_E_NO_MEMORY;
     for (int begin = 0; begin < this->segment_count; begin = this->ranges[this->range_count++].end)
         this->ranges[this->range_count] = step_range(this, begin);
-    qsort(this->ranges, (size_t)this->range_count, sizeof *this->ranges, compare_ranges);
+    qsort(this->ranges, (size_t)this->range_count, sizeof *this->ranges, range_compare);
     for (int i = 0; i < this->range_count; i++)
         if (i == 0 || this->ranges[i].dev != this->ranges[i - 1].dev)
             this->devs[this->dev_count++] = this->ranges[i].dev;
@@ -270,7 +270,7 @@ static int step_update_device(void *user, int index)
                   this->devs[index]);
     for (int begin = 0, end; begin < this->range_count && rc >= 0; begin = end) {
         end = begin + 1;
-        while (end < this->range_count && compare_calls(&ranges[begin], &ranges[end]) == 0)
+        while (end < this->range_count && range_compare_calls(&ranges[begin], &ranges[end]) == 0)
             end++;
         if (ranges[begin].dev == this->devs[index])
             rc = step_call(this, begin, end);
@@ -313,7 +313,7 @@ static int step_update(step *this)
     return status;
 }
 
-static ek_dev *first_dev(const ek_optimizer *optimizer)
+static ek_dev *step_first_dev(const ek_optimizer *optimizer)
 {
     return optimizer->slot_count ? ek_tensor_dev(optimizer->slots[0]->parameter) : NULL;
 }
@@ -325,7 +325,7 @@ int ek_step(ek_optimizer *optimizer)
     step this = {.optimizer = optimizer};
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,
-                  first_dev(optimizer));
+                  step_first_dev(optimizer));
     ek_scope scope = ek_scope_begin();
     int status = step_prepare(&this);
     if (status < 0)

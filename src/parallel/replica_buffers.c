@@ -6,7 +6,7 @@
 #include "kernels/kernels.h"
 #include "parallel/replica_copies.h"
 
-static bool was_written_at(const ek_replica_set *set, int place, int i)
+static bool buffer_was_written_at(const ek_replica_set *set, int place, int i)
 {
     const ek_copies *copies = &set->copies[place];
     return !set->sources[i]->requires_grad &&
@@ -23,11 +23,11 @@ int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
     if (!moves)
         return ek_error_pending();
     for (int i = set->parameters; i < set->count; i++)
-        if (was_written_at(set, first, i))
+        if (buffer_was_written_at(set, first, i))
             moves[count++] = (ek_move){set->sources[i], set->copies[first].tensors[i]};
     int rc = ek_exchange("fetching buffers", moves, count);
     for (int i = set->parameters; i < set->count; i++) {
-        if (!was_written_at(set, first, i))
+        if (!buffer_was_written_at(set, first, i))
             continue;
         ek_tensor_written(set->sources[i], "the first replica, in its buffers");
         if (rc >= 0) /* the first replica has what the module has: it need not be sent back */
@@ -117,7 +117,7 @@ static void group_find(buffer_group *g, const ek_places *places, ek_dtype dtype)
     for (int i = g->set->parameters; i < g->set->count; i++) {
         bool written = false;
         for (int r = 0; r < places->count; r++)
-            written = written || was_written_at(g->set, places->at[r], i);
+            written = written || buffer_was_written_at(g->set, places->at[r], i);
         if (!written || g->set->sources[i]->dtype != dtype)
             continue;
         g->sources[g->count] = g->set->sources[i];

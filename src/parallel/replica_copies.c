@@ -10,8 +10,8 @@
 
 /* A slab on dev per dtype for the tensors that aren't NULL: members[i] is the one for tensors[i],
  * a reference. */
-static int slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
-                      ek_memory_category category, ek_tensor **members)
+static int copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
+                             ek_memory_category category, ek_tensor **members)
 {
     ek_tensor **chosen = ek_calloc((size_t)count + 1, sizeof *chosen);
     int rc = chosen ? 0 : ek_error_pending();
@@ -37,16 +37,15 @@ static int slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 
 /* A slab's member is alone in its version, but not in its storage; or it has a slot for its
  * gradient. A divided one stays where its pieces are. */
-static bool is_flat(const ek_tensor *tensor)
+static bool copies_is_flat(const ek_tensor *tensor)
 {
-    return tensor->flat ||
-           (!tensor->is_view &&
-            (tensor->grad_slot || tensor->storage->nbytes > ek_comm_nbytes(tensor)));
+    return tensor->flat || (!tensor->is_view && (tensor->grad_slot ||
+                                                 tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
 
 /* Room for three lists of `list->count`: those that move or get a slot, where they move, and their
  * slots. */
-static int flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
+static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
 {
     int count = list->count;
     ek_tensor **chosen = room, **homes = room + count, **slots = homes + count;
@@ -56,15 +55,15 @@ static int flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
         if (ek_tensor_dev(tensor) != dev)
             return EK_FAIL(EK_E_DEVICE, "parameters of one module lie on %s and on %s", dev->name,
                            ek_tensor_dev(tensor)->name);
-        chosen[i] = is_flat(tensor) ? NULL : tensor;
+        chosen[i] = copies_is_flat(tensor) ? NULL : tensor;
     }
-    EK_TRY(slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
+    EK_TRY(copies_slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
     for (int i = 0; i < count; i++) {
         ek_tensor *tensor = list->tensors[i];
         bool needs = tensor->requires_grad && !tensor->grad_slot && !tensor->flat;
         chosen[i] = gradients && needs ? tensor : NULL;
     }
-    EK_TRY(slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
+    EK_TRY(copies_slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
     for (int i = 0; i < count; i++)
         if (homes[i])
             EK_TRY(ek_comm_copy(homes[i], list->tensors[i]));
@@ -86,7 +85,7 @@ int ek_flatten_parameters(ek_module *module, bool gradients)
     EK_TRY(ek_module_collect(module, true, false, &list));
     ek_tensor **room = ek_calloc(3 * (size_t)list.count + 1, sizeof *room);
     ek_scope scope = ek_scope_begin();
-    int rc = room ? flatten(&list, gradients, room) : ek_error_pending();
+    int rc = room ? copies_flatten(&list, gradients, room) : ek_error_pending();
     ek_scope_end(&scope);
     for (int i = list.count; room && i < 3 * list.count; i++)
         ek_object_release(room[i]);
@@ -126,11 +125,11 @@ int ek_copies_allocate(ek_replica_set *set, int d)
                           ek_calloc((size_t)set->count + 1, sizeof *copies->sent)};
     int rc = copies->tensors && copies->sent ? 0 : ek_error_pending();
     if (rc >= 0)
-        rc = slabs_make(set->devs[d], set->sources, parameters, EK_MEMORY_PARAMETER,
-                        copies->tensors);
+        rc = copies_slabs_make(set->devs[d], set->sources, parameters, EK_MEMORY_PARAMETER,
+                               copies->tensors);
     if (rc >= 0)
-        rc = slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
-                        EK_MEMORY_PARAMETER, copies->tensors + parameters);
+        rc = copies_slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
+                               EK_MEMORY_PARAMETER, copies->tensors + parameters);
     if (rc < 0)
         copies_free(set, copies);
     return rc;
@@ -148,7 +147,7 @@ void ek_copies_note(ek_replica_set *set, int d, int i, bool known)
     sent->replica = ek_tensor_version(set->copies[d].tensors[i]);
 }
 
-static bool is_stale(const ek_replica_set *set, int d, int i)
+static bool copies_is_stale(const ek_replica_set *set, int d, int i)
 {
     const ek_tensor *source = set->sources[i];
     const ek_sent *sent = &set->copies[d].sent[i];
@@ -163,8 +162,8 @@ static bool is_stale(const ek_replica_set *set, int d, int i)
 /* Does the moves, those of the k-th place from first[k] on: moves[first[k] ..] bring what is stale
  * there. Afterwards, also if an error left that open, copies have new elements: older graphs that
  * saved them err from now on. */
-static int send_stale(ek_replica_set *set, const ek_places *places, const ek_move *moves,
-                      const int *first)
+static int copies_send_stale(ek_replica_set *set, const ek_places *places, const ek_move *moves,
+                             const int *first)
 {
     const int before = ek_error_status();
     int rc = ek_exchange("refreshing replicas", moves, first[places->count]);
@@ -193,14 +192,14 @@ int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end)
         int d = places->at[k];
         rc = d > 0 ? ek_copies_allocate(set, d) : 0;
         for (int i = 0; i < end && d > 0 && rc >= 0; i++) {
-            if (!is_stale(set, d, i))
+            if (!copies_is_stale(set, d, i))
                 continue;
             moves[n++] = (ek_move){set->copies[d].tensors[i], set->sources[i]};
             *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
         }
     }
     if (rc >= 0 && parameters + buffers > 0)
-        rc = send_stale(set, places, moves, first);
+        rc = copies_send_stale(set, places, moves, first);
     free(moves);
     EK_TRY(rc);
     set->stats.parameter_broadcasts += parameters > 0;

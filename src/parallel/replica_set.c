@@ -22,7 +22,7 @@ static void set_forget(ek_replica_set *set)
 }
 
 /* True if a copy still has its source's dtype and geometry. */
-static bool fits(const ek_tensor *copy, const ek_tensor *source)
+static bool set_fits(const ek_tensor *copy, const ek_tensor *source)
 {
     return copy->dtype == source->dtype && ek_same_shape(copy, source) &&
            (ek_same_layout(copy, source) || !ek_is_dense(source));
@@ -30,7 +30,7 @@ static bool fits(const ek_tensor *copy, const ek_tensor *source)
 
 /* True if the set still describes the module; parameters may have been registered, replaced or
  * converted since the last forward. */
-static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, int parameters)
+static bool set_is_current(const ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
     if (!set->sources || list->count != set->count || parameters != set->parameters)
         return false;
@@ -40,7 +40,7 @@ static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, in
         if (list->tensors[i] != set->sources[i])
             return false;
         for (int d = 1; d < set->devices; d++)
-            if (set->copies[d].tensors && !fits(set->copies[d].tensors[i], list->tensors[i]))
+            if (set->copies[d].tensors && !set_fits(set->copies[d].tensors[i], list->tensors[i]))
                 return false;
     }
     return true;
@@ -48,7 +48,7 @@ static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, in
 
 /* ---- dividing ---- */
 
-static int refresh_divided(void *user)
+static int set_refresh_divided(void *user)
 {
     ek_replica_set *set = user;
     ek_places all = ek_first_places(set->devices);
@@ -56,7 +56,7 @@ static int refresh_divided(void *user)
 }
 
 /* All devices have parameter i from its owners, or (status < 0) nobody knows. */
-static void note_published(void *user, int i, int status)
+static void set_note_published(void *user, int i, int status)
 {
     ek_replica_set *set = user;
     ek_tensor_written(set->sources[i], "the optimizer's step");
@@ -68,7 +68,7 @@ static void note_published(void *user, int i, int status)
 }
 
 /* Copies are there for all devices from now on: the pieces are parts of them. */
-static int divide(ek_replica_set *set)
+static int set_divide(ek_replica_set *set)
 {
     ek_tensor *const *there[EK_MAX_DEVICES] = {0};
     EK_TRY(ek_flatten_parameters(set->module, false));
@@ -78,12 +78,13 @@ static int divide(ek_replica_set *set)
     }
     set->sharding =
         ek_sharding_new(set->module, set->devs, set->devices, set->sources, set->parameters, there,
-                        (ek_sharding_owner){set, set->guard, refresh_divided, note_published});
+                        (ek_sharding_owner){set, set->guard, set_refresh_divided,
+                                            set_note_published});
     return set->sharding ? 0 : ek_error_pending();
 }
 
 /* Describes the module anew. */
-static int describe(ek_replica_set *set, const ek_tensor_list *list, int parameters)
+static int set_describe(ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
     size_t room = (size_t)list->count + 1;
     set_forget(set);
@@ -96,22 +97,22 @@ static int describe(ek_replica_set *set, const ek_tensor_list *list, int paramet
     set->parameters = parameters;
     for (int i = 0; i < set->count; i++)
         set->sources[i] = ek_object_retain(list->tensors[i]);
-    return set->divides ? divide(set) : 0;
+    return set->divides ? set_divide(set) : 0;
 }
 
-static int look_at_module(ek_replica_set *set)
+static int set_look_at_module(ek_replica_set *set)
 {
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(set->module, true, false, &list));
     int parameters = list.count;
     EK_TRY(ek_module_collect(set->module, false, true, &list));
-    int rc = is_current(set, &list, parameters) ? 0 : describe(set, &list, parameters);
+    int rc = set_is_current(set, &list, parameters) ? 0 : set_describe(set, &list, parameters);
     ek_tensor_list_clear(&list);
     return rc;
 }
 
 /* Notes the versions from which writes of the forward that begins are told. */
-static void note_begun(ek_replica_set *set, const ek_places *places)
+static void set_note_begun(ek_replica_set *set, const ek_places *places)
 {
     for (int r = 0; r < places->count; r++) {
         ek_copies *copies = &set->copies[places->at[r]];
@@ -123,7 +124,7 @@ static void note_begun(ek_replica_set *set, const ek_places *places)
 /* ---- handles and nodes of one forward ---- */
 
 /* handles[r * set->count + i], in the scope. Buffers on the module's device are its own. */
-static int make_handles(const ek_replica_set *set, const ek_places *places, ek_tensor **handles)
+static int set_make_handles(const ek_replica_set *set, const ek_places *places, ek_tensor **handles)
 {
     for (int r = 0; r < places->count; r++) {
         for (int i = 0; i < set->count; i++) {
@@ -143,11 +144,11 @@ typedef struct recording {
     const ek_replica_set *set;
     int count;
     ek_dev *devs[EK_MAX_DEVICES]; /* theirs */
-    ek_tensor *const *handles;    /* as make_handles gives them */
+    ek_tensor *const *handles;    /* as set_make_handles gives them */
     ek_tensor **work;             /* room for (count + 1) lists of handles */
 } recording;
 
-static bool is_recorded(const ek_replica_set *set, int i, ek_dtype dtype)
+static bool set_is_recorded(const ek_replica_set *set, int i, ek_dtype dtype)
 {
     return set->sources[i]->requires_grad && set->sources[i]->dtype == dtype &&
            !ek_sharding_has(set->sharding, i);
@@ -155,12 +156,12 @@ static bool is_recorded(const ek_replica_set *set, int i, ek_dtype dtype)
 
 /* Records a bucket of n: those of entries [begin, end) that are of the dtype, in order of memory.
  */
-static int record_bucket(const recording *r, int begin, int end, ek_dtype dtype, int n)
+static int set_record_bucket(const recording *r, int begin, int end, ek_dtype dtype, int n)
 {
     const ek_replica_set *set = r->set;
     ek_tensor **out = r->work + n;
     for (int i = begin, k = 0; i < end && n > 0; i++) {
-        if (!is_recorded(set, i, dtype))
+        if (!set_is_recorded(set, i, dtype))
             continue;
         for (int d = 0; d < r->count; d++)
             out[d * n + k] = r->handles[d * set->count + i];
@@ -170,27 +171,27 @@ static int record_bucket(const recording *r, int begin, int end, ek_dtype dtype,
     return n > 0 ? ek_comm_record_all_gather(&whole, r->work, out) : 0;
 }
 
-static int record_dtype(const recording *r, ek_dtype dtype)
+static int set_record_dtype(const recording *r, ek_dtype dtype)
 {
     size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
     int n = 0, end = r->set->count;
     for (int i = end - 1; i >= 0; i--) {
-        if (!is_recorded(r->set, i, dtype))
+        if (!set_is_recorded(r->set, i, dtype))
             continue;
         n++;
         nbytes += ek_comm_nbytes(r->set->sources[i]);
         if (nbytes < limit)
             continue;
-        EK_TRY(record_bucket(r, i, end, dtype, n));
+        EK_TRY(set_record_bucket(r, i, end, dtype, n));
         nbytes = 0;
         n = 0;
         end = i;
         limit = EK_BUCKET_BYTES;
     }
-    return record_bucket(r, 0, end, dtype, n);
+    return set_record_bucket(r, 0, end, dtype, n);
 }
 
-static int record(const ek_replica_set *set, const ek_places *places, ek_tensor *const *handles)
+static int set_record(const ek_replica_set *set, const ek_places *places, ek_tensor *const *handles)
 {
     if (!ek_grad_enabled())
         return 0;
@@ -200,7 +201,7 @@ static int record(const ek_replica_set *set, const ek_places *places, ek_tensor 
     r.work = ek_calloc((size_t)set->count * ((size_t)places->count + 1) + 1, sizeof *r.work);
     int rc = r.work ? 0 : ek_error_pending();
     for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
-        rc = record_dtype(&r, (ek_dtype)dtype);
+        rc = set_record_dtype(&r, (ek_dtype)dtype);
     if (rc >= 0 && set->sharding)
         rc = ek_sharding_record(set->sharding,
                                 &(ek_sharding_forward){set->devs[0], set->sources, set->parameters,
@@ -227,7 +228,7 @@ int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guar
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
     set->divides = true;
     set->guard = guard;
-    return look_at_module(set);
+    return set_look_at_module(set);
 }
 
 void ek_replica_set_free(ek_replica_set *set)
@@ -242,16 +243,16 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
                         ek_module **replicas)
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
-    EK_TRY(look_at_module(set));
+    EK_TRY(set_look_at_module(set));
     EK_TRY(ek_sharding_publish(set->sharding));
     EK_TRY(ek_copies_refresh(set, places, set->count));
     int count = places->count;
     ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));
     if (!handles)
         return ek_error_pending();
-    int rc = make_handles(set, places, handles);
+    int rc = set_make_handles(set, places, handles);
     if (rc >= 0)
-        rc = record(set, places, handles);
+        rc = set_record(set, places, handles);
     int made = 0;
     while (made < count && rc >= 0) {
         replicas[made] = ek_module_copy_with(set->module, set->sources,
@@ -266,7 +267,7 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
     free(handles);
     if (rc < 0)
         return rc;
-    note_begun(set, places);
+    set_note_begun(set, places);
     set->stats.forwards += count > 1 || places->at[0] != 0;
     return 0;
 }
@@ -284,7 +285,7 @@ typedef struct home {
     bool given;
 } home;
 
-static int check_tensor(const char *path, ek_tensor *tensor, void *user)
+static int set_check_tensor(const char *path, ek_tensor *tensor, void *user)
 {
     home *h = user;
     const ek_dev *dev = ek_tensor_dev(tensor);
@@ -309,9 +310,9 @@ static int check_tensor(const char *path, ek_tensor *tensor, void *user)
 int ek_check_home(const char *what, ek_module *module, const ek_dev *dev)
 {
     home h = {what, "parameter", dev, dev != NULL};
-    EK_TRY(ek_module_parameters(module, check_tensor, &h));
+    EK_TRY(ek_module_parameters(module, set_check_tensor, &h));
     h.kind = "buffer";
-    return ek_module_buffers(module, check_tensor, &h);
+    return ek_module_buffers(module, set_check_tensor, &h);
 }
 
 /* ---- for callers ---- */

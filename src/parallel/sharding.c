@@ -34,7 +34,7 @@ struct ek_sharding {
 
 /* ---- releasing ---- */
 
-static void tensors_release(ek_tensor **tensors, int count)
+static void sharding_tensors_release(ek_tensor **tensors, int count)
 {
     for (int i = 0; tensors && i < count; i++)
         ek_object_release(tensors[i]);
@@ -44,8 +44,8 @@ static void tensors_release(ek_tensor **tensors, int count)
 static void sharding_destroy(ek_object *object)
 {
     ek_sharding *s = (ek_sharding *)object;
-    tensors_release(s->parameters, s->flat.count);
-    tensors_release(s->there, s->devices * s->flat.shard_count);
+    sharding_tensors_release(s->parameters, s->flat.count);
+    sharding_tensors_release(s->there, s->devices * s->flat.shard_count);
     ek_flat_clear(&s->flat);
     free(s->moves);
     free(s->parts);

@@ -167,7 +167,8 @@ enum { LARGEST_WEIGHT = 16 };    /* weights up to this are small numbers */
 static const double NEAR = 0.05; /* how far, relatively, weights may be from what they stand for */
 
 /* Writes "{2, 2, 1}": the smallest whole numbers that stand in these proportions, nearly. */
-static void write_weights(const double *measures, int count, double most, char *text, size_t room)
+static void wrapper_write_weights(const double *measures, int count, double most, char *text,
+                                  size_t room)
 {
     long weights[EK_MAX_DEVICES];
     bool near = false;
@@ -185,7 +186,7 @@ static void write_weights(const double *measures, int count, double most, char *
                                    weights[i], i == count - 1 ? "}" : "");
 }
 
-static bool warn_of(const ek_wrapper *wrapper, const double *measures, const char *measured)
+static bool wrapper_warn_of(const ek_wrapper *wrapper, const double *measures, const char *measured)
 {
     char weights[8 * EK_MAX_DEVICES];
     int count = wrapper->devices.count, low = 0, high = 0;
@@ -195,7 +196,7 @@ static bool warn_of(const ek_wrapper *wrapper, const double *measures, const cha
     }
     if (!(measures[low] > 0 && measures[low] < 0.75 * measures[high]))
         return false;
-    write_weights(measures, count, measures[high], weights, sizeof weights);
+    wrapper_write_weights(measures, count, measures[high], weights, sizeof weights);
     ek_log_line(EK_LOG_WARNING,
                 "%s: there is an imbalance between the devices: %s has less than 75%% of the %s of "
                 "%s; .weights = %s would suit them, or .split = EK_SPLIT_AUTO; it can also be left "
@@ -220,8 +221,8 @@ void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *
         capacities[i] = (double)stats.capacity; /* 0: no limit */
         speeds[i] = wrapper->devs[i]->speed;
     }
-    if (!warn_of(wrapper, capacities, "memory"))
-        warn_of(wrapper, speeds, "speed");
+    if (!wrapper_warn_of(wrapper, capacities, "memory"))
+        wrapper_warn_of(wrapper, speeds, "speed");
 }
 
 /* ---- plans ---- */

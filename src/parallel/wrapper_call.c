@@ -24,7 +24,7 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
 
 /* Where a scattered list's elements lie already, so that they can stay there; anywhere else they go
  * to the first devices. */
-static ek_places places_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
+static ek_places wrapper_places_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
     ek_places places = {0};
     int parts = ek_value_length(survey->placed);
@@ -37,7 +37,7 @@ static ek_places places_of(const ek_wrapper *wrapper, const ek_tree_survey *surv
 
 /* The plan for a batch, without the devices that get nothing. If nothing will go backward the
  * plan is only read: what such a forward needs says nothing about training. */
-static int follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
+static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 {
     int64_t sizes[EK_MAX_DEVICES];
     EK_TRY(ek_grad_enabled() ? ek_planner_begin(wrapper->planner, wrapper->devs, batch, sizes)
@@ -55,17 +55,17 @@ static int follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 
 /* Lists that are scattered already keep their sizes, and tensors beside them follow; else the plan
  * says. */
-static int decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
+static int wrapper_decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
 {
     int devices = wrapper->devices.count;
     *cut = (ek_wrapper_cut){.places = ek_first_places(devices)};
     if (survey->parts > devices)
         return 0; /* scatter's error */
     if (survey->parts)
-        cut->places = places_of(wrapper, survey);
+        cut->places = wrapper_places_of(wrapper, survey);
     if (survey->size <= 0 || survey->sizes_known || ek_planner_is_chunk(wrapper->planner))
         return 0;
-    EK_TRY(follow_plan(wrapper, survey->size, cut));
+    EK_TRY(wrapper_follow_plan(wrapper, survey->size, cut));
     if (survey->parts && survey->parts != cut->places.count)
         return EK_FAIL(EK_E_SHAPE,
                        "the plan cuts a batch of %lld into %d chunks, but a scattered list has %d "
@@ -76,7 +76,7 @@ static int decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_
 
 /* ---- cutting ---- */
 
-static ek_device_list devices_at(const ek_wrapper *wrapper, const ek_places *places)
+static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_places *places)
 {
     ek_device_list devices = {.count = places->count};
     for (int i = 0; i < places->count; i++)
@@ -85,12 +85,12 @@ static ek_device_list devices_at(const ek_wrapper *wrapper, const ek_places *pla
 }
 
 /* Inputs and keywords as one value, so that they have one number of chunks; and back. */
-static ek_value value_of(const ek_args *args)
+static ek_value wrapper_value_of(const ek_args *args)
 {
     return EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
 }
 
-static ek_args args_of(ek_value value)
+static ek_args wrapper_args_of(ek_value value)
 {
     ek_value inputs = ek_value_at(value, 0);
     return (ek_args){ek_value_items(inputs), ek_value_length(inputs), ek_value_at(value, 1)};
@@ -106,21 +106,21 @@ int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_
     }
     ek_wrapper_cut own;
     ek_tree_survey survey = {.size = -1};
-    ek_value parts[EK_MAX_DEVICES], whole = value_of(args);
+    ek_value parts[EK_MAX_DEVICES], whole = wrapper_value_of(args);
     if (whole.kind == EK_VALUE_ERROR)
         return ek_error_pending();
     EK_TRY(ek_tree_look(whole, wrapper->dim, &survey));
     if (!cut)
-        EK_TRY(decide(wrapper, &survey, &own));
+        EK_TRY(wrapper_decide(wrapper, &survey, &own));
     cut = cut ? cut : &own;
-    ek_device_list devices = devices_at(wrapper, &cut->places);
+    ek_device_list devices = wrapper_devices_at(wrapper, &cut->places);
     int count = ek_tree_scatter(whole, &survey, &devices, cut->sized ? cut->sizes : NULL,
                                 wrapper->dim, parts);
     EK_TRY(count);
     call->places = cut->places;
     call->places.count = count;
     for (int p = 0; p < count; p++)
-        call->args[p] = args_of(parts[p]);
+        call->args[p] = wrapper_args_of(parts[p]);
     return 0;
 }
 
@@ -139,10 +139,10 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
         return function(wrapper->child, args, user);
     ek_planner_disturb(wrapper->planner);
     ek_device device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
-    ek_value moved = ek_value_to_device(value_of(args), device, wrapper->dim);
+    ek_value moved = ek_value_to_device(wrapper_value_of(args), device, wrapper->dim);
     if (moved.kind == EK_VALUE_ERROR)
         return moved;
-    const ek_args own = args_of(moved);
+    const ek_args own = wrapper_args_of(moved);
     return function(wrapper->child, &own, user);
 }
 
@@ -289,7 +289,7 @@ ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user)
     return ek_module_forward(module, args);
 }
 
-static int apply_one(void *user, int index)
+static int wrapper_apply_one(void *user, int index)
 {
     const apply_call *call = user;
     ek_value output = call->function(call->modules[index], &call->args[index], call->user);
@@ -301,12 +301,12 @@ static int apply_one(void *user, int index)
 
 /* The call's function for each module on its device, side by side. Writes one output per module, in
  * the caller's scope; after an error all are EK_VALUE_ERROR. */
-static int apply_all(apply_call *call, ek_dev *const *devs, int count)
+static int wrapper_apply_all(apply_call *call, ek_dev *const *devs, int count)
 {
     ek_value *outputs = call->outputs;
     for (int i = 0; i < count; i++)
         outputs[i] = ek_value_none();
-    int rc = ek_gang_run(devs, count, apply_one, call, "replica");
+    int rc = ek_gang_run(devs, count, wrapper_apply_one, call, "replica");
     for (int i = 0; i < count; i++) {
         void *object = ek_value_object(outputs[i]);
         if (rc < 0)
@@ -330,11 +330,13 @@ int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
     EK_TRY(ek_check_pointer("parallel_apply", "the array of modules", modules));
     EK_TRY(ek_check_pointer("parallel_apply", "the array of arguments", args));
     EK_TRY(ek_check_pointer("parallel_apply", "the array for the outputs", outputs));
-    return apply_all(&(apply_call){modules, args, ek_part_forward, NULL, outputs}, devs, count);
+    return wrapper_apply_all(&(apply_call){modules, args, ek_part_forward, NULL, outputs}, devs,
+                             count);
 }
 
 /* How many samples each part of a call has; 1 if it has no tensor that was cut. */
-static int count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call, int64_t *samples)
+static int wrapper_count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call,
+                                 int64_t *samples)
 {
     for (int p = 0; p < call->places.count; p++) {
         const ek_args *args = &call->args[p];
@@ -358,12 +360,12 @@ int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_fun
     int64_t samples[EK_MAX_DEVICES];
     bool averages = wrapper->running_stats == EK_RUNNING_STATS_AVERAGE && places->count > 1;
     if (averages)
-        EK_TRY(count_samples(wrapper, call, samples));
+        EK_TRY(wrapper_count_samples(wrapper, call, samples));
     for (int i = 0; i < places->count; i++)
         devs[i] = wrapper->devs[places->at[i]];
     EK_TRY(replicas_make(wrapper, places, devs, &replicas));
-    int rc = apply_all(&(apply_call){replicas.modules, call->args, function, user, outputs}, devs,
-                       places->count);
+    int rc = wrapper_apply_all(&(apply_call){replicas.modules, call->args, function, user, outputs},
+                               devs, places->count);
     if (rc >= 0)
         rc = ek_replica_set_settle_buffers(wrapper->replicas, places);
     if (rc >= 0 && averages)
