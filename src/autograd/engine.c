@@ -1,4 +1,16 @@
-/* engine.c: running the tasks of a backward pass, on one lane per device. */
+/* engine.c: runs the tasks of a backward pass, with a lane (ready queue and thread) per device.
+ *
+ * The road of a gradient, from the top down:
+ *
+ *     ek_backward_with   grad.c: the public calls; ek_grad_with wants single gradients
+ *     grad_run           grad.c: makes the gradients of the roots
+ *     ek_run_walk        walk.c: finds the tasks, and gives each contribution its ordinal
+ *     ek_run_execute     here: gives tasks to lanes, and each lane a thread
+ *     run_lane           takes the ready task of the highest priority until none remains
+ *     task_sum_and_run   completes the sums of the task's input buffers; then a node or a leaf:
+ *     run_node           calls the node's backward; run_deliver puts the results into buffers
+ *     run_leaf           hands the sum to ek_accumulate
+ *     ek_accumulate      gradients.c: adds the sum to the leaf's gradient */
 #include <string.h>
 
 #include "autograd/run.h"
@@ -6,7 +18,7 @@
 #include "core/trace.h"
 #include "core/worker.h"
 
-/* The backward that the calling thread is in; nested passes form a list on the stack. */
+/* The backward call that this thread is in. Nested passes form a list on the stack. */
 typedef struct ek_execution {
     const ek_run *run;
     const ek_task *task;
@@ -29,10 +41,10 @@ static void run_unlock(ek_run *run)
 
 /* ---- lanes: which thread runs what, and in which order ---- */
 
-/* Accelerators of all kinds. */
+/* All accelerators of both kinds. */
 enum { MAX_LANES = 2 * EK_MAX_DEVICES };
 
-/* A lane's ready tasks are a heap; `lock` is held if the run is threaded. */
+/* Adds a task to the lane's heap of ready tasks. run->lock is held if the run is threaded. */
 static void lane_push(ek_lane *lane, ek_task *task)
 {
     int at = lane->ready_count++;
@@ -66,7 +78,7 @@ static bool engine_dev_comes_before(const ek_dev *a, const ek_dev *b)
     return a->id.kind != b->id.kind ? a->id.kind < b->id.kind : a->id.index < b->id.index;
 }
 
-/* Adds a device to the list in order. */
+/* Adds a device to the ascending list, unless the device is cpu or in the list already. */
 static void engine_dev_list(ek_dev **devs, int *count, ek_dev *dev)
 {
     int at = 0;
@@ -95,8 +107,8 @@ static ek_dev *task_dev(const ek_task *task)
     return task->node ? ek_node_dev(task->node) : ek_tensor_dev(task->leaf);
 }
 
-/* Sums and leaves first: they end the life of temporaries. Then what is urgent, then what was
- * recorded last. */
+/* Tasks that only sum, and leaves, come first, because they end the life of temporaries. Then come
+ * urgent operations, then the node that was recorded last. */
 static uint64_t task_priority(const ek_task *task, int position)
 {
     if (!task->runs || task->leaf)
@@ -112,8 +124,8 @@ static void task_assign(ek_run *run, ek_task *task, int position)
         task->buffers[i].lane = task->node ? lane_of(run, task->node->outputs[i].dev) : task->lane;
 }
 
-/* Gives every task and buffer its lane: one per device in the graph, cpu's on the first; all on one
- * if the calling thread is in a gang. */
+/* Gives every task and buffer its lane. Each accelerator in the graph has one; tasks of cpu use the
+ * first. If the calling thread is in a gang (ek_gang_run), all tasks share one lane. */
 static int run_assign_lanes(ek_run *run)
 {
     ek_dev *devs[MAX_LANES];
@@ -165,9 +177,9 @@ static void run_close_lanes(ek_run *run)
         pthread_mutex_destroy(&run->lock);
 }
 
-/* ---- what backwards ask ---- */
+/* ---- what a backward asks ---- */
 
-/* The task that runs `node` on this thread, in the innermost pass. */
+/* The innermost backward call of `node` on this thread, or NULL. */
 static const ek_execution *engine_execution_of(const ek_node *node)
 {
     const ek_execution *execution = current;
@@ -198,8 +210,7 @@ ek_tensor *ek_node_destination(ek_node *node, int input)
 
 /* ---- gradients on their way ---- */
 
-/* Brings a gradient (takes the reference; NULL: zero) where it belongs, from the thread of `lane`.
- */
+/* Puts a gradient (NULL: zero) into its buffer, on the thread of `lane`. Takes the reference. */
 static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *gradient)
 {
     ek_task *task = route->task;
@@ -212,7 +223,8 @@ static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *
     run_lock(run);
     buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
     if (buffer->lane == lane) {
-        /* The task cannot start before this contribution is counted: the sum is this thread's. */
+        /* The task cannot start before this contribution is counted, so the sum is this
+         * thread's. */
         run_unlock(run);
         rc = ek_buffer_sum(run, buffer);
         run_lock(run);
@@ -250,7 +262,7 @@ static int engine_result_check(const ek_node *node, int input, const ek_tensor *
 
 /* ---- tasks ---- */
 
-/* Calls the backward and keeps the results that are wanted. */
+/* Calls the node's backward. Afterwards results has one reference to each wanted gradient. */
 static int engine_call_backward(ek_run *run, ek_task *task, ek_tensor *const *gradients,
                                 ek_tensor **results)
 {
@@ -283,7 +295,7 @@ static int run_node(ek_run *run, int lane, ek_task *task)
         results[i] = NULL;
 
     int rc = 0;
-    if (any) { /* zero in, zero out */
+    if (any) { /* without any gradient all results are zero */
         ek_scope scope = ek_scope_begin();
         rc = engine_call_backward(run, task, gradients, results);
         ek_thread_self()->modes = run->modes;
@@ -361,7 +373,7 @@ static void run_wake_all(ek_run *run)
         pthread_cond_signal(&run->lanes[i].wake);
 }
 
-/* Runs one lane's tasks until the whole pass is done or has failed somewhere. */
+/* Runs one lane's tasks until the pass is done or a task of any lane has failed. */
 static int run_lane(void *user, int index)
 {
     ek_run *run = user;
@@ -405,12 +417,12 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
     }
     run->modes = before;
     run->modes.category = EK_MEMORY_ACTIVATION;
-    /* Gradients have the dtypes that the forward left: casts are nodes like any other. */
+    /* Autocast is off, because the forward's casts are nodes of the graph. */
     run->modes.flags &= ~(unsigned)(EK_MODE_NO_GRAD | EK_MODE_AUTOCAST);
     run->modes.flags |= run->create_graph ? 0 : EK_MODE_NO_GRAD;
     run->modes.flags |= EK_MODE_BACKWARD;
     run->remaining = run->needed_count;
-    /* Lane -1: no lane's thread; the lanes add. */
+    /* Lane -1 stands for the calling thread: the lanes' own threads will add. */
     for (int i = 0; i < root_count; i++)
         run_deliver(run, -1, &routes[i], gradients[i]);
 

@@ -1,4 +1,4 @@
-/* function.c: operations of the user's own, as operations of the graph. */
+/* function.c: the user's own functions as operations of the graph. */
 #include "evenkeel/function.h"
 
 #include <stdlib.h>
@@ -8,25 +8,25 @@
 #include "core/thread.h"
 #include "core/trace.h"
 
-/* What the calls of one application share: its forward, and its backward each time that runs. The
- * operation leads the graph here; the function is copied, `user` belongs to this. */
+/* One application of a user's function. Its forward and its backwards share this object, of which
+ * the graph's node holds a reference. `function` is a copy; `user` is owned. */
 typedef struct application {
     ek_object object;
     ek_operation operation;
     ek_function function;
     void *user;
-    unsigned autocast; /* EK_MODE_AUTOCAST where the forward runs under it: so does the backward */
+    unsigned autocast; /* EK_MODE_AUTOCAST if forward ran under it, so that backward does too */
 } application;
 
 struct ek_function_call {
     application *application;
-    ek_tensor *const *inputs; /* in forward; else NULL */
+    ek_tensor *const *inputs; /* borrowed; NULL in backward */
     int input_count;
-    ek_node *node; /* in backward; else NULL */
-    bool records;  /* in forward: a backward may come */
+    ek_node *node; /* borrowed; NULL in forward */
+    bool records;  /* true in a forward that is recorded */
     bool has_saved;
     int saved_count;
-    ek_tensor *saved[EK_FUNCTION_TENSORS]; /* in forward; references */
+    ek_tensor *saved[EK_FUNCTION_TENSORS]; /* one reference each, in forward */
 };
 
 static void application_destroy(ek_object *object)
@@ -88,7 +88,8 @@ bool ek_function_needs(const ek_function_call *call, int input)
 
 /* ---- backward ---- */
 
-/* The gradients of f32 inputs that autocast made bf16, and the other way round. */
+/* Casts gradients to their inputs' dtypes if autocast computed in bf16 instead of f32, or the other
+ * way round. */
 static void function_match_inputs(const ek_node *node, ek_tensor **results)
 {
     for (int i = 0; i < node->input_count; i++) {
@@ -144,8 +145,8 @@ static int function_check_call(const ek_function *function, ek_tensor *const *in
     return 0;
 }
 
-/* The call's own handle on an output, in the scope: what the forward gave may be somebody else's.
- */
+/* A handle of the call's own on an output, in the scope, because the user may hold the forward's
+ * handle. */
 static ek_tensor *function_check_output(const ek_function_call *call, int index, ek_tensor *output)
 {
     const char *name = call->application->function.name;
@@ -173,7 +174,7 @@ static ek_tensor *function_check_output(const ek_function_call *call, int index,
     return ek_tensor_alias(output);
 }
 
-/* Outputs become handles of this call, also if they were saved. */
+/* Replaces the outputs, also among the saved tensors, by handles of the call's own. */
 static int function_check_outputs(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
     for (int o = 0; o < output_count; o++) {
@@ -221,7 +222,7 @@ static int function_record(ek_function_call *call, ek_tensor *const *outputs, in
     application *self = call->application;
     if (!call->records)
         return 0;
-    ek_object_retain(self); /* the graph's */
+    ek_object_retain(self); /* the node's reference */
     return ek_record_outputs(outputs, output_count, &self->operation,
                              &(ek_record_options){.inputs = call->inputs,
                                                   .input_count = call->input_count,
@@ -230,7 +231,7 @@ static int function_record(ek_function_call *call, ek_tensor *const *outputs, in
                                                   EK_ATTRIBUTES(self)});
 }
 
-/* Forward and record; what the forward made beside its outputs ends here. */
+/* Runs the forward and records it. Temporaries of the forward are freed here. */
 static int function_apply(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
     const int before = ek_error_status();

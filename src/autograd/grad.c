@@ -41,7 +41,7 @@ static ek_tensor *grad_of_root(const char *function, int index, ek_tensor *outpu
     return ones;
 }
 
-/* Walks from the roots and runs; run->create_graph and so on are set. */
+/* Walks from the roots and runs the tasks. The caller has set the run's options. */
 static int grad_run(ek_run *run, const char *function, ek_tensor *const *roots,
                     ek_tensor *const *grad_outputs, int count)
 {

@@ -10,8 +10,8 @@
 #include "core/keywords.h"
 #include "evenkeel/random.h"
 
-/* A function of several outputs: writes at most `room` of them, which may be NULL; returns how
- * many, or an error. */
+/* A function of several outputs. Writes at most `room` outputs, of which any may be NULL. Returns
+ * how many, or an error. */
 typedef int check_outputs(void *user, ek_tensor *const *inputs, int count, ek_tensor **outputs,
                           int room);
 
@@ -59,7 +59,7 @@ static ek_tensor *gradcheck_direction_of(int index, const ek_tensor *output)
     return direction;
 }
 
-/* sum of direction * output over one output */
+/* Adds the sum of direction * output, over one output, to *sum. */
 static int gradcheck_weigh(const ek_tensor *output, const ek_tensor *direction, double *sum)
 {
     double *values = NULL, *weights = NULL;
@@ -128,7 +128,7 @@ static int gradcheck_differentiate(const checker *check, ek_tensor **gradients)
     return rc < 0 ? rc : 0;
 }
 
-/* The element whose difference is largest in terms of what is allowed. */
+/* The element whose difference exceeds the allowed one most. */
 typedef struct worst {
     double excess; /* difference / allowed */
     int input;
@@ -163,10 +163,10 @@ static int gradcheck_input(const checker *check, int index, const ek_tensor *gra
         double numeric = (above - below) / (2 * check->epsilon);
         double exact = analytic ? analytic[e] : 0;
         double excess = fabs(exact - numeric) / (check->absolute + check->relative * fabs(numeric));
-        if (!(excess <= found->excess)) /* NaN too */
+        if (!(excess <= found->excess)) /* true for NaN */
             *found = (worst){isnan(excess) ? INFINITY : excess, index, e, exact, numeric};
     }
-    /* As it was, also after an error, whose sentence stays the first. */
+    /* Restores the input, also after an error. The first error stays. */
     if (data) {
         int status = ek_set_data(input, data, (size_t)ek_count(input) * sizeof *data);
         rc = rc < 0 ? rc : status;
@@ -258,8 +258,8 @@ int ek_gradcheck_with(ek_gradcheck_options options)
     return rc;
 }
 
-/* The gradient as a function: its inputs are the function's and, last, the gradient of its output;
- * its outputs are the gradients of those that require one. */
+/* The gradient as a function. Its inputs are the function's inputs and, last, the gradient of the
+ * output. Its outputs are the gradients of the inputs that require one. */
 static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int count,
                                       ek_tensor **outputs, int room)
 {
@@ -284,7 +284,8 @@ static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int 
     return rc < 0 ? rc : wanted_count;
 }
 
-/* The gradient of the output, to be varied: random, away from the directions' seeds. */
+/* A random gradient of the output, which is varied like an input. Its seed differs from those of
+ * the directions. */
 static ek_tensor *gradcheck_random_gradient(const ek_gradcheck_options *options)
 {
     ek_tensor *output = options->function(options->inputs, options->input_count, options->user);

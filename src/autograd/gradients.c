@@ -1,11 +1,11 @@
-/* gradients.c: summing gradients, where several meet in the graph and where one arrives at a leaf,
- * and the few differentiable operations that this takes; src/ops has the others. */
+/* gradients.c: sums of gradients, in input buffers and in leaves, and the few differentiable
+ * operations that these sums need. src/ops has the other operations. */
 #include "autograd/run.h"
 #include "kernels/kernels.h"
 
 /* ---- operations ---- */
 
-/* Of sums and copies: each input has the output's gradient. */
+/* Backward of sums and copies: each input gets the output's gradient. */
 static int gradient_same_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     for (int i = 0; i < node->input_count; i++)
@@ -20,7 +20,7 @@ ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y)
 {
     if (!x || !y)
         return NULL;
-    /* A broadcast gradient (zero strides) is no model for the sum's memory. */
+    /* The sum takes the layout of a dense term, because a broadcast gradient has zero strides. */
     ek_tensor *sum = ek_tensor_like(ek_is_dense(x) ? x : y);
     if (!sum || ek_kernels_of(sum)->binary(ek_tensor_dev(sum), EK_BINARY_ADD, sum, x, y, 1) < 0)
         return NULL;
@@ -60,20 +60,20 @@ ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype)
     return EK_RECORD(y, &cast_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
 }
 
-/* ---- where several meet ---- */
+/* ---- sums in input buffers ---- */
 
 /* True if nobody else can see the tensor's memory. */
 static bool gradient_is_exclusive(const ek_tensor *tensor)
 {
-    /* Acquire: whoever gave up the other references has finished with the memory. */
+    /* Acquire: threads that released the other references have finished with the memory. */
     return atomic_load_explicit((atomic_int *)&tensor->object.references, memory_order_acquire) ==
                1 &&
            atomic_load_explicit(&tensor->storage->object.references, memory_order_acquire) == 1;
 }
 
-/* sum + gradient: in the memory of `into`, one of the two, or if that is NULL in new memory, in
- * gradient mode if `create_graph`. Takes both references; the result, one reference, is NULL on
- * error. */
+/* sum + gradient, in the memory of `into`, which is one of the two. If `into` is NULL, the sum gets
+ * new memory, and is recorded if create_graph. Takes both references. Returns one reference, or
+ * NULL on error. */
 static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *into,
                                bool create_graph, const char *writer)
 {
@@ -95,7 +95,7 @@ static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *i
     return out;
 }
 
-/* In the memory of one of the two if nobody else sees it. */
+/* Adds in the memory of one of the two if nobody else can see that memory. */
 static ek_tensor *buffer_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradient)
 {
     ek_tensor *into = NULL;
@@ -135,7 +135,7 @@ int ek_buffer_sum(ek_run *run, ek_buffer *buffer)
     return 0;
 }
 
-/* ---- a leaf's gradient when a new one arrives ---- */
+/* ---- sums in leaves ---- */
 
 static bool gradient_fills_storage(const ek_tensor *tensor)
 {
@@ -143,7 +143,8 @@ static bool gradient_fills_storage(const ek_tensor *tensor)
            (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) == tensor->storage->nbytes;
 }
 
-/* The gradient as the leaf's own, one reference: the tensor itself if nobody else can see it. */
+/* Makes the gradient the leaf's own: the tensor itself if nobody else can see its memory, else a
+ * copy. Takes and returns one reference. */
 static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
 {
     if (gradient_is_exclusive(gradient) && gradient_fills_storage(gradient) &&
@@ -156,7 +157,8 @@ static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
     return copy;
 }
 
-/* The first gradient: into the memory that was kept for it, or as it is. */
+/* Sets a leaf's first gradient: in the leaf's slot; without a slot, or with create_graph, in memory
+ * of its own. */
 static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
     ek_tensor *slot = leaf->grad_slot;

@@ -28,28 +28,29 @@ typedef struct ek_node ek_node;
 
 typedef struct ek_operation {
     const char *name;
-    /* gradients[o] is the gradient of output o, NULL if none arrived (counts as zero);
-     * results[i], all NULL at first, gets the gradient of input i in the scope, and stays NULL
-     * where ek_node_needs says no or the gradient is zero. Written with differentiable operations:
-     * with create_graph they record. Returns 0 or a negative status; a NULL result with an error
-     * pending is taken as that error. */
+    /* gradients[o] is the gradient of output o, or NULL if none arrived (counts as zero).
+     * results[i], NULL at first, gets the gradient of input i, in the scope. It stays NULL if
+     * ek_node_needs says no or the gradient is zero. Backwards are written with differentiable
+     * operations, which record if create_graph is set. Returns 0 or a negative status. A NULL
+     * result with an error pending is taken as that error. */
     int (*backward)(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
-    /* Optional: frees what the attributes own, once, also if recording fails. If ek_records
-     * says no it is not called. */
+    /* Optional: frees what the attributes own. Called once, also if recording fails, but not if
+     * ek_records says no. */
     void (*destroy)(void *attributes);
-    /* Its backward runs as soon as it is ready, before nodes that were recorded later: for what
-     * others wait for or what frees memory, as the reduction of a bucket of replicas' gradients. */
+    /* True: the backward runs as soon as it is ready, before nodes that were recorded later. For
+     * operations that other threads wait for or that free memory, such as the reduction of a bucket
+     * of gradients. */
     bool urgent;
 } ek_operation;
 
 typedef struct ek_edge {
-    ek_node *node;   /* what made the input; NULL for leaves and inputs without a gradient */
-    int output;      /* which of its outputs */
+    ek_node *node; /* the node that made the input; NULL for leaves and inputs without a gradient */
+    int output;    /* the input's index among that node's outputs */
     ek_tensor *leaf; /* a leaf that accumulates, else NULL */
 } ek_edge;
 
-/* What a record is made of; arrays are read during the call only. NULL inputs (an optional bias)
- * have no edge. */
+/* What ek_record gets. Arrays are read during the call only. A NULL input (an optional bias) has no
+ * edge. */
 typedef struct ek_record_options {
     ek_tensor *const *inputs;
     int input_count;
@@ -73,18 +74,19 @@ typedef struct ek_record_options {
     ek_record((y), (operation), &(const ek_record_options){__VA_ARGS__})
 ek_tensor *ek_record(ek_tensor *y, const ek_operation *operation, const ek_record_options *options);
 
-/* The same for several outputs; NULL outputs and outputs that aren't floating carry no gradient.
- * Returns 0 or a negative status. */
+/* Records an operation of several outputs. NULL outputs and outputs that aren't floating carry no
+ * gradient. Returns 0 or a negative status. */
 int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_operation *operation,
                       const ek_record_options *options);
 
-/* For in-place operations on x, already written and its version bumped: x's history becomes the new
- * node, whose edge for input 0, x itself, leads to x's history before. Saved tensors that are x
- * itself count as the output. EK_E_AUTOGRAD if x is a view, whose base would not know. */
+/* Records an in-place operation on x, which is written and has its version bumped. The new node
+ * becomes x's history. Input 0 of the node is x, and its edge leads to x's earlier history. A saved
+ * tensor that is x counts as the output. EK_E_AUTOGRAD if x is a view, because its base would not
+ * know. */
 ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
                               const ek_record_options *options);
-/* Before writing in place: EK_E_AUTOGRAD for a leaf that requires a gradient, or a view of history,
- * in gradient mode. */
+/* To be called before an operation writes x in place. EK_E_AUTOGRAD, in gradient mode, if x is a
+ * leaf that requires a gradient or a view with a history. */
 int ek_check_in_place(const char *operation, const ek_tensor *x);
 
 /* True if the operation would be recorded: gradient mode is on and one of the inputs (NULLs are
@@ -93,30 +95,31 @@ bool ek_records(ek_tensor *const *inputs, int count);
 
 /* ---- in backward ---- */
 
-/* Saved tensor `index` in the scope, in gradient mode with its history; NULL without an error if
- * NULL was saved. If it was modified since: NULL with EK_E_MODIFIED naming both operations. If it
- * was freed by an earlier backward: NULL with EK_E_STATE ("call backward with retain_graph"). */
+/* Saved tensor `index`, in the scope; in gradient mode with its history. NULL without an error if
+ * NULL was saved. EK_E_MODIFIED, which names both operations, if the tensor was modified since.
+ * EK_E_STATE ("call backward with retain_graph") if an earlier backward freed it. */
 ek_tensor *ek_node_saved(ek_node *node, int index);
 const void *ek_node_attributes(const ek_node *node);
-/* Does anybody want this input's gradient? On threads other than the one that called the backward
- * the answer may be a yes too many. */
+/* True if this input's gradient is wanted. Only the thread that runs the node's backward gets an
+ * exact answer; any other thread may get true for a gradient that nobody wants. */
 bool ek_node_needs(const ek_node *node, int input);
 int ek_node_input_count(const ek_node *node);
 int ek_node_output_count(const ek_node *node);
-/* Shape, dtype and device of an output, to make zeros of. */
+/* Zeros of the output's shape, dtype and device, in the scope. */
 ek_tensor *ek_node_zeros(ek_node *node, int output);
 
-/* Where the gradient of input `input` will end: the empty gradient slot of a leaf that gets no
- * other contribution in this run, or NULL. A backward that writes its result there (and returns it)
- * saves the engine a copy. The leaf owns it. For the thread that called the backward. */
+/* The empty grad slot of the leaf behind `input`, if the leaf gets no other contribution in this
+ * run; else NULL. A backward that writes its result there, and returns the slot, saves the engine a
+ * copy. The leaf owns the slot. Only the thread that runs the node's backward may call this. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
 
 /* ---- leaves ---- */
 
-/* Gives a leaf the memory where its gradients are to lie (a slab's slot; same shape, dtype and
- * device, else EK_E_INVALID), which holds nothing yet; NULL takes it away. A gradient that the leaf
- * has already is copied there. ek_tensor_set_grad(leaf, NULL) marks the slot as absent without
- * touching it; with create_graph the gradient lies elsewhere, and leaf->grad != leaf->grad_slot. */
+/* Gives a leaf a slot: memory in a slab where its gradients are to lie, of its shape, dtype and
+ * device (else EK_E_INVALID). NULL takes the slot away. The slot's elements need not be set; a
+ * gradient that the leaf has already is copied there. ek_tensor_set_grad(leaf, NULL) marks the
+ * gradient as unset and doesn't touch the slot. With create_graph the gradient lies elsewhere, and
+ * leaf->grad != leaf->grad_slot. */
 int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot);
 
 /* ---- an operation that keeps only its inputs ----
@@ -128,26 +131,26 @@ int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot);
  * only too, and its backward evaluates F' again: gradients of any order come from these two lines.
  */
 
-/* F: writes its outputs, in the scope, NULL at first. If gradient mode is on they are to be a
- * graph from the inputs, which are leaves of this evaluation; the gradients of those that require
- * one are wanted. Gives the same values each time it is called with the same state. */
+/* F writes its outputs, NULL at first, in the scope. In gradient mode the outputs are a graph from
+ * the inputs, which are leaves of this evaluation; the gradients of inputs that require one are
+ * wanted. With equal state F gives equal values each time. */
 typedef int ek_recomputed_function(ek_object *state, ek_tensor *const *inputs, int input_count,
                                    ek_tensor **outputs, int output_count);
 
 typedef struct ek_recomputed {
-    const ek_operation *operation; /* a name with ek_recomputed_backward, ek_recomputed_destroy */
+    const ek_operation *operation; /* has ek_recomputed_backward and ek_recomputed_destroy */
     ek_recomputed_function *function;
-    ek_object *state; /* retained while the graph is */
-    unsigned flags;   /* thread modes that the function runs under, but for gradient mode */
+    ek_object *state; /* retained by the node */
+    unsigned flags;   /* thread modes of the function, except gradient mode */
 } ek_recomputed;
 
-/* The node C(F) for outputs that were computed without a graph. Outputs that carry a gradient get a
- * handle of their own; inputs among the outputs stay what they are, with their own history, and so
- * do tensors with a history from elsewhere. */
+/* Records C(F) for outputs that were computed without a graph. Each output that carries a gradient
+ * is replaced by a handle of its own. An output that is an input, or has a history already, stays
+ * as it is. */
 int ek_record_recomputed(ek_tensor **outputs, int output_count, const ek_recomputed *recomputed,
                          ek_tensor *const *inputs, int input_count);
 
-/* What an operation in `ek_recomputed` has as its backward and destroy. */
+/* The backward and destroy of an operation in `ek_recomputed`. */
 int ek_recomputed_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 void ek_recomputed_destroy(void *attributes);
 
@@ -174,23 +177,23 @@ struct ek_node {
     struct ek_saved *saved;
     struct ek_output_info *outputs;
     void *attributes;
-    bool freed;         /* saved tensors are gone */
-    ek_node *next_dead; /* while graphs are being released */
+    bool freed;         /* the saved tensors were dropped */
+    ek_node *next_dead; /* next node in the list of dead nodes (node.c) */
 };
 
-/* What ek_node_zeros needs, and the device the node runs on. */
+/* What a node keeps of an output: enough for ek_node_zeros and ek_node_dev. */
 typedef struct ek_output_info {
     ek_dev *dev;
     ek_dtype dtype;
     ek_shape shape;
-    uint64_t recorded; /* in-place operations recorded on its memory before */
+    uint64_t recorded; /* in-place operations recorded on its memory so far */
 } ek_output_info;
 
-/* The device a node's backward runs on: its first output's, or, where outputs lie on several
- * devices, its first input edge's. */
+/* The device on which a node's backward runs: its outputs', or, if these lie on several devices,
+ * that of the first input with an edge. */
 ek_dev *ek_node_dev(const ek_node *node);
 
-/* Drops saved tensors; ek_node_saved then says so. */
+/* Drops the saved tensors. Afterwards ek_node_saved fails with EK_E_STATE. */
 void ek_node_free_saved(ek_node *node);
 
 #endif

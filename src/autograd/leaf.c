@@ -5,10 +5,10 @@
 #include "autograd/shards.h"
 #include "kernels/kernels.h"
 
-/* What is added to a piece's gradient travels in parts of this size. */
+/* The largest temporary through which a gradient is added to a piece's gradient. */
 enum { TEMPORARY_BYTES = 10 << 20 };
 
-static const char writer[] = "the division of a gradient"; /* for sentences about saved tensors */
+static const char writer[] = "the division of a gradient"; /* named in errors about saved tensors */
 
 bool ek_grad_enabled(void)
 {
@@ -177,7 +177,7 @@ static int flat_check(const ek_tensor *leaf, const ek_shards *shards)
 
 /* ---- elements ---- */
 
-/* Copies dense elements, those of `from` from `from_begin` on to those of `to`. */
+/* Copies `count` elements between dense tensors. */
 static int leaf_copy_elements(ek_tensor *to, int64_t to_begin, const ek_tensor *from,
                               int64_t from_begin, int64_t count)
 {
@@ -220,8 +220,9 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
     return copy;
 }
 
-/* Where a piece's part of the whole gradient goes: new or kept memory that is filled, or if the
- * piece has a gradient a temporary through which it is added. */
+/* Memory for a piece's range of the whole gradient. If the piece has no gradient, this is its slot
+ * or new memory, which becomes the gradient. Else this is a temporary through which the range is
+ * added. */
 static ek_tensor *leaf_shard_room(const ek_tensor *piece)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);
@@ -236,7 +237,7 @@ static ek_tensor *leaf_shard_room(const ek_tensor *piece)
     return room;
 }
 
-/* The piece gets its part of the leaf's gradient, in the room that was made for it. */
+/* Gives the piece its range of the leaf's gradient, through memory from leaf_shard_room. */
 static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tensor *gradient)
 {
     ek_tensor *sum = ek_tensor_grad(shard->piece);
@@ -260,7 +261,7 @@ static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tenso
     return 0;
 }
 
-/* Adds a gradient of the leaf to those of the pieces. All memory is there before the first sum
+/* Adds a gradient of the leaf to those of the pieces. All memory is allocated before the first sum
  * changes. */
 static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const ek_shards *shards)
 {
@@ -280,7 +281,7 @@ static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const
     return status;
 }
 
-/* Zeros for pieces that got none, while others did. */
+/* Gives zeros to the pieces that have no gradient. */
 static int leaf_fill_missing(const ek_shards *shards)
 {
     for (int i = 0; i < shards->count; i++) {
@@ -326,7 +327,7 @@ void ek_leaf_drop_piece_gradients(ek_tensor *leaf)
         ek_tensor_set_grad(ek_leaf_shard(leaf, i).piece, NULL);
 }
 
-/* The pieces' gradients in one, and what the leaf got beside them. */
+/* Joins the pieces' gradients in `whole`, and adds the leaf's own if there is one. */
 static int leaf_gather_gradient(ek_tensor *whole, const ek_tensor *leaf)
 {
     const ek_shards *shards = ek_leaf_shards(leaf);

@@ -7,26 +7,27 @@
 #include "autograd/graph.h"
 #include "kernels/kernels.h"
 
-/* A saved tensor: a handle of the node's own, so that neither in-place operations on the caller's
- * nor re-homing of a parameter change it, and so that it never leads back to the node that saved
- * it. */
+/* A saved tensor. The node has a handle of its own, so that neither in-place operations on the
+ * caller's handle nor a parameter's move to other memory change it. The handle has no history, so
+ * that it never leads back to the node. */
 typedef struct ek_saved {
-    ek_tensor *tensor; /* without history; NULL was saved */
-    ek_edge edge;      /* its history; references */
-    int output;        /* this output of the node itself, with the node as its history; else -1 */
-    uint64_t version;  /* of the memory, when it was saved */
+    ek_tensor *tensor; /* one reference, without history; NULL if NULL was saved */
+    ek_edge edge;      /* history of the saved tensor; holds references */
+    int output;        /* index among the node's own outputs; -1 for other tensors */
+    uint64_t version;  /* version of the memory when the tensor was saved */
 } ek_saved;
 
 static atomic_uint_fast64_t next_sequence;
 
 /* ---- release ---- */
 
-/* Nodes without an owner, and whether the thread is at work on them. A release that is caused by
+/* Nodes without an owner, and whether this thread is freeing them. A release that is caused by
  * another one only appends, so that a chain of a million nodes needs no deep stack. */
 static _Thread_local ek_node *dead_nodes;
 static _Thread_local bool releasing;
 
-/* Where the gradient of `tensor` goes, with a reference; nothing if it requires none. */
+/* The edge along which the gradient of `tensor` goes, with one reference. All zero if the tensor
+ * requires no gradient. */
 static ek_edge edge_to(ek_tensor *tensor)
 {
     ek_edge edge = {NULL, 0, NULL};
@@ -95,8 +96,8 @@ bool ek_records(ek_tensor *const *inputs, int count)
     return false;
 }
 
-/* A view whose base was modified by a recorded operation since shows the new numbers with the old
- * history: its gradient would be wrong. */
+/* Refuses a view whose memory a recorded operation modified after the view was made. Such a view
+ * shows new numbers with the old history, so its gradient would be wrong. */
 static int node_check_views(const ek_operation *operation, const ek_record_options *options)
 {
     for (int i = 0; i < options->input_count; i++) {
@@ -121,7 +122,7 @@ static size_t node_aligned(size_t nbytes)
     return (nbytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
 }
 
-/* One block: node, edges, saved tensors, outputs, attributes. */
+/* A node in one block: node, edges, saved tensors, outputs, attributes. */
 static ek_node *node_new(const ek_operation *operation, int output_count,
                          const ek_record_options *options)
 {
@@ -322,7 +323,7 @@ static int saved_check(const ek_node *node, const ek_saved *saved)
         (unsigned long long)saved->version, writer ? writer : "something", (unsigned long long)now);
 }
 
-/* A new handle on what was saved, made by `node`. */
+/* A new handle on the saved tensor, whose history is `output` of `node`. In the scope. */
 static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int output)
 {
     ek_tensor *tensor = ek_tensor_alias(saved->tensor);
@@ -334,7 +335,8 @@ static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int o
     return tensor;
 }
 
-/* x itself under another handle: what a saved leaf becomes whose memory has been moved since. */
+/* The history of a saved leaf whose memory has moved since: x is the leaf, y a handle on the memory
+ * that was saved. */
 static int saved_leaf_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     (void)node;

@@ -1,17 +1,18 @@
-/* recompute.c: backward of what is computed again. */
+/* recompute.c: nodes that keep only their inputs, as graph.h tells: backward evaluates F again. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
 
 /* ---- F', the gradient of F ---- */
 
-/* Its inputs are F's and the gradients that arrived; its outputs the gradients that are wanted. */
+/* The state of F'. The inputs of F' are F's inputs and the gradients that arrived; its outputs are
+ * the gradients that are wanted. */
 typedef struct derivative {
     ek_object object;
-    ek_recomputed of; /* F; a reference to its state */
+    ek_recomputed of; /* F, with one reference to its state */
     int input_count, output_count;
-    bool *wanted; /* by input of F */
-    bool *given;  /* by output of F */
+    bool *wanted; /* by input of F: its gradient is wanted */
+    bool *given;  /* by output of F: its gradient arrived */
 } derivative;
 
 static void derivative_destroy(ek_object *object)
@@ -42,7 +43,7 @@ static ek_object *derivative_of(const ek_recomputed *of, const ek_node *node,
     return &self->object;
 }
 
-/* F in gradient mode, under its own flags. */
+/* Evaluates F in gradient mode, under F's own flags. */
 static int derivative_evaluate_inner(const derivative *self, ek_tensor *const *inputs,
                                      ek_tensor **outputs)
 {
@@ -55,7 +56,7 @@ static int derivative_evaluate_inner(const derivative *self, ek_tensor *const *i
     return rc;
 }
 
-/* work: room for F's inputs, and three times for its outputs. */
+/* Evaluates F and its gradients. `work` has room for F's inputs and for three times F's outputs. */
 static int derivative_differentiate(const derivative *self, ek_tensor *const *inputs,
                                     ek_tensor **results, ek_tensor **work)
 {
@@ -65,7 +66,7 @@ static int derivative_differentiate(const derivative *self, ek_tensor *const *in
     int leaf_count = 0, root_count = 0;
     for (int i = 0; i < self->input_count; i++)
         if (self->wanted[i]) {
-            inputs[i]->requires_grad = true; /* others are constants of this evaluation */
+            inputs[i]->requires_grad = true; /* other inputs are constants of this evaluation */
             leaves[leaf_count++] = inputs[i];
         }
     EK_TRY(derivative_evaluate_inner(self, inputs, outputs));
@@ -128,7 +129,7 @@ int ek_record_recomputed(ek_tensor **outputs, int output_count, const ek_recompu
         rc = made[o] ? 0 : ek_error_pending();
     }
     if (rc >= 0) {
-        ek_object_retain(recomputed->state); /* the graph's */
+        ek_object_retain(recomputed->state); /* the node's reference */
         rc = ek_record_outputs(made, output_count, recomputed->operation,
                                &(ek_record_options){.inputs = inputs,
                                                     .input_count = input_count,
@@ -147,7 +148,8 @@ void ek_recomputed_destroy(void *attributes)
     ek_object_release(((ek_recomputed *)attributes)->state);
 }
 
-/* The function on leaves that stand for the inputs; those among its outputs become the inputs. */
+/* Evaluates the function on leaves that stand for the inputs. A leaf among the outputs becomes its
+ * input again. */
 static int recompute_evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const *inputs,
                                         int input_count, ek_tensor **outputs, int output_count)
 {
@@ -169,8 +171,8 @@ static int recompute_evaluate_on_leaves(const ek_recomputed *recomputed, ek_tens
     return rc;
 }
 
-/* C(F)(inputs): evaluates without a graph, then records. In the caller's scope, which is a task's
- * and ends soon. */
+/* C(F)(inputs): evaluates F without a graph, then records the node. Outputs are in the caller's
+ * scope. */
 static int recompute_call(const ek_recomputed *recomputed, ek_tensor *const *inputs,
                           int input_count, ek_tensor **outputs, int output_count)
 {
@@ -191,7 +193,8 @@ static int recompute_call(const ek_recomputed *recomputed, ek_tensor *const *inp
                   : ek_record_recomputed(outputs, output_count, recomputed, inputs, input_count);
 }
 
-/* inputs: room for the node's inputs and gradients; outputs: for its inputs. */
+/* Calls C(F'). `inputs` has room for the node's inputs and gradients, `outputs` for one tensor per
+ * input of the node. */
 static int recompute_backward(ek_node *node, const ek_recomputed *gradient_of,
                               ek_tensor *const *gradients, ek_tensor **results, ek_tensor **inputs,
                               ek_tensor **outputs)

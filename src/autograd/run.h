@@ -1,16 +1,18 @@
 /* run.h: one backward pass.
  *
- * walk.c makes a task for every node and leaf that takes part, with a place for each gradient that
- * will arrive there; engine.c runs the tasks on one lane per device; gradients.c sums what arrives
- * and puts the sums into leaves.
+ * walk.c makes a task for every node and leaf that takes part, with an input buffer for each
+ * gradient that will arrive there. engine.c runs the tasks. A lane is a device's ready queue with
+ * the thread that serves it. gradients.c adds the contributions (partial gradients) that arrive,
+ * and puts sums into leaves.
  *
- * Order of sums. The walk gives each contribution to a buffer an ordinal that follows from the
- * structure of the graph alone. A buffer adds contributions in that order and holds early ones
- * back, so that results don't depend on which device was faster.
+ * Note [Order of sums]. The walk gives each contribution to a buffer an ordinal that follows from
+ * the structure of the graph alone. A buffer adds contributions in that order, and early ones wait,
+ * so that results don't depend on which device was faster.
  *
- * Lock rule: `lock` guards the tasks' pending counts, the buffers' arrivals and the lanes' heaps;
- * nothing is computed under it. A buffer's sum belongs to its lane's thread until all its
- * contributions have arrived, then to the thread that runs the task. */
+ * Note [Lock of a run]. run->lock guards the tasks' pending counts, the buffers' arrivals, the
+ * lanes' heaps, run->remaining and run->failed. Nothing is computed while it is held. A buffer's
+ * sum belongs to the thread of the buffer's lane until all contributions have arrived, then to the
+ * thread that runs the task. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
 
@@ -22,43 +24,43 @@
 typedef struct ek_task ek_task;
 
 typedef struct ek_contribution {
-    ek_tensor *gradient; /* a reference; NULL: zero */
+    ek_tensor *gradient; /* one reference; NULL counts as zero */
     bool arrived;
 } ek_contribution;
 
 typedef struct ek_buffer {
-    ek_contribution *contributions; /* by ordinal */
+    ek_contribution *contributions; /* indexed by ordinal */
     int expected, summed;
-    int lane;            /* whose thread adds */
-    ek_tensor *sum;      /* of the first `summed`; a reference */
-    bool capture;        /* an input of ek_grad: */
-    ek_tensor *captured; /* the sum, a reference */
+    int lane;            /* the lane whose thread adds */
+    ek_tensor *sum;      /* sum of the first `summed` contributions; one reference */
+    bool capture;        /* true for an input of ek_grad */
+    ek_tensor *captured; /* the final sum if capture; one reference */
 } ek_buffer;
 
-/* Where the gradient of a node's input goes; no task: nowhere. */
+/* Where the gradient of a node's input goes; nowhere if task is NULL. */
 typedef struct ek_route {
     ek_task *task;
     int buffer, ordinal;
 } ek_route;
 
 struct ek_task {
-    ek_node *node;     /* or */
-    ek_tensor *leaf;   /* whose gradients meet here */
-    bool runs;         /* there is something to compute after the sum */
-    bool needed;       /* runs, or is captured */
-    bool visited;      /* lies behind a root */
-    uint64_t priority; /* of the ready tasks, the largest runs first */
+    ek_node *node;     /* borrowed; NULL if the task is a leaf's */
+    ek_tensor *leaf;   /* borrowed; NULL if the task is a node's */
+    bool runs;         /* a backward or an accumulation follows the sums */
+    bool needed;       /* the task runs, or a buffer of it is captured */
+    bool visited;      /* the walk has been here */
+    uint64_t priority; /* the ready task with the largest runs first */
     int lane;
     int pending; /* contributions that are still to come */
     int buffer_count;
-    ek_buffer *buffers; /* per output; one for a leaf */
-    ek_route *routes;   /* per input of the node */
-    int next_edge;      /* the walk's */
+    ek_buffer *buffers; /* one per output of the node; one for a leaf */
+    ek_route *routes;   /* one per input of the node */
+    int next_edge;      /* the edge that the walk looks at next */
 };
 
 typedef struct ek_lane {
     ek_dev *dev;
-    ek_task **ready; /* heap */
+    ek_task **ready; /* a heap by priority */
     int ready_count;
     pthread_cond_t wake;
     ek_tensor **gradients, **results; /* room for the widest node */
@@ -66,36 +68,35 @@ typedef struct ek_lane {
 
 typedef struct ek_run {
     bool create_graph, retain_graph;
-    bool accumulate; /* leaves' gradients, else captured ones */
+    bool accumulate; /* true: leaves get gradients; false: only captured ones are wanted */
 
-    /* The walk's: tasks by node or leaf, and in an order in which inputs come before what uses
-     * them. */
-    struct ek_block *blocks; /* memory of all below */
-    ek_map tasks;            /* by node or leaf */
+    struct ek_block *blocks; /* owned: memory of tasks, buffers and lanes */
+    ek_map tasks;            /* from a node or leaf to its task */
     ek_task **order;
     int count, order_room;
-    int widest; /* inputs or outputs of one node */
+    int widest; /* most inputs or outputs of a node */
     int needed_count;
 
     ek_lane *lanes;
     int lane_count;
     bool threaded; /* one thread per lane; else all tasks are on lane 0 and nothing is locked */
-    ek_thread_modes modes; /* that backwards run under */
+    ek_thread_modes modes; /* thread modes of the backwards */
     pthread_mutex_t lock;
-    int remaining; /* tasks that have not run */
+    int remaining; /* needed tasks that have not run */
     bool failed;
 } ek_run;
 
 /* ---- walk.c ---- */
 
-/* Zeroed memory that ends with the run. */
+/* Zeroed memory that is freed with the run. */
 void *ek_run_alloc(ek_run *run, size_t nbytes);
 
-/* The task and buffer where the gradient of `tensor` meets; made if need be; NULL with an error. */
+/* The buffer, and its task, in which the gradient of `tensor` is summed. Both are made if they
+ * aren't there. NULL with an error. */
 ek_buffer *ek_run_buffer(ek_run *run, const ek_tensor *tensor, ek_task **task);
 
-/* Finds what takes part behind `roots` (tensors that require a gradient; they may repeat), counts
- * contributions and gives ordinals. The root's own contribution has route[i]. */
+/* Finds the tasks behind `roots`, counts contributions and gives them ordinals. Roots are tensors
+ * that require a gradient, and may repeat. routes[i] gets the way of root i's own gradient. */
 int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *routes);
 
 /* Gives back everything that the run still holds. */
@@ -103,15 +104,16 @@ void ek_run_free(ek_run *run);
 
 /* ---- gradients.c ---- */
 
-/* Adds what has arrived, in order, up to the first gap. For the buffer's thread. */
+/* Adds what has arrived, up to the first gap (Note [Order of sums]). To be called by the thread to
+ * which the sum belongs (Note [Lock of a run]). */
 int ek_buffer_sum(ek_run *run, ek_buffer *buffer);
 
-/* Adds a gradient (takes the reference) to the leaf's. */
+/* Adds `gradient` to the leaf's gradient. Takes the reference. */
 int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);
 
 /* ---- engine.c ---- */
 
-/* Runs all tasks, the roots' contributions being `gradients` (references are taken). */
+/* Runs all tasks. gradients[i], whose reference is taken, goes to routes[i]. */
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count);
 
 #endif

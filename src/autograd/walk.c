@@ -1,8 +1,7 @@
 /* walk.c: which nodes take part in a backward pass, and in which order gradients are summed.
  *
- * A depth-first walk over the edges, with a list in place of the stack. Its order follows from the
- * structure of the graph alone, so ordinals don't depend on when replicas' threads recorded what.
- */
+ * The walk is depth-first over the edges, with a list instead of recursion. Its order follows from
+ * the structure of the graph alone, so ordinals don't depend on the timing of replicas' threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,8 +57,8 @@ static ek_task *walk_new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
     return task;
 }
 
-/* The task of a node, or of a leaf if node is NULL. If there is none, one is made if `make`, else
- * the result is NULL. */
+/* The task of a node, or of a leaf if node is NULL. A missing task is made if `make`; else the
+ * result is NULL. */
 static ek_task *walk_task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
 {
     const void *key = node ? (const void *)node : (const void *)leaf;
@@ -101,7 +100,7 @@ static int walk_append(ek_run *run, ek_task *task)
     return 0;
 }
 
-/* Whether the task takes part, once all behind it is known. */
+/* Decides whether the task takes part. All tasks behind it are decided already. */
 static void walk_decide(ek_run *run, ek_task *task)
 {
     task->runs = task->leaf && run->accumulate;
@@ -115,15 +114,16 @@ static void walk_decide(ek_run *run, ek_task *task)
     run->needed_count += task->needed;
 }
 
-/* The task behind input `index` of the top task, if it has not been seen yet. */
+/* Sets the route of input `index`. *next is the task behind it, or NULL if there is none or the
+ * walk has been there. */
 static int walk_visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
 {
     const ek_edge *edge = &task->node->edges[index];
     *next = NULL;
     if (!edge->node && !edge->leaf)
         return 0;
-    /* ek_grad has made tasks for the leaves that it wants; others don't matter to it. A leaf may
-     * have been told since that it requires no gradient. */
+    /* ek_grad has made tasks for the leaves that it wants, and ignores all others. A leaf whose
+     * requires_grad was switched off since the forward is ignored too. */
     bool make = edge->node || (run->accumulate && edge->leaf->requires_grad);
     ek_task *behind = walk_task_of(run, edge->node, edge->leaf, make);
     if (!behind)
@@ -155,7 +155,7 @@ static int walk_from(ek_run *run, ek_task *root, ek_stack *stack)
     return 0;
 }
 
-/* One more contribution to the route's buffer. */
+/* Counts one more contribution to the route's buffer, with the next ordinal. */
 static void walk_expect(ek_route *route)
 {
     ek_buffer *buffer = &route->task->buffers[route->buffer];
