@@ -1,4 +1,4 @@
-/* allreduce.c: sums of tensors of several devices, on each of them. */
+/* allreduce.c: sums over devices, on each of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static int allreduce_check_devices(ek_dev *const *devs, int devices)
     return 0;
 }
 
-/* The sums on the first list's device, then everywhere. tensors and out by device, then tensor. */
+/* Adds on the first list's device, then broadcasts. tensors and out: by device, then by tensor. */
 static int allreduce_sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tensor **out)
 {
     ek_dev *devs[EK_MAX_DEVICES];
@@ -46,14 +46,15 @@ static int allreduce_sum_lists(ek_tensor *const *tensors, int devices, int count
     return rc;
 }
 
-/* What a replica brings to the others. */
+/* What a replica gives to the others. */
 typedef struct share {
     ek_tensor *const *tensors;
     int count;
-    ek_tensor **out; /* gets references */
+    ek_tensor **out; /* one reference each */
 } share;
 
-/* In gradient mode whoever does it: replicas without bring tensors without history. */
+/* Sums all replicas' tensors. Gradient mode is on whichever replica's thread runs this; replicas
+ * without gradient mode give tensors without history. */
 static int allreduce_sum_shares(void *const *brought, int parts)
 {
     share *const *shares = (share *const *)brought;
@@ -81,7 +82,7 @@ static int allreduce_sum_shares(void *const *brought, int parts)
     return rc;
 }
 
-/* The tensors without history where gradient mode is off. */
+/* Detaches the tensors if gradient mode is off. */
 static int allreduce_detach_all(ek_tensor **tensors, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -124,7 +125,8 @@ int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor
                        num_inputs, count > 0 && (!tensors || !out) ? ", at NULL" : "");
     if (count > 0)
         memset(out, 0, (size_t)count * sizeof(ek_tensor *));
-    /* In backward the threads of a gang are lanes: a full list is summed as from one thread. */
+    /* In backward the threads of a gang are lanes (run.h), not replicas: a full list is summed by
+     * the calling thread alone. */
     bool lane = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
     if (lane || ek_rendezvous_count() == 1)
         return num_inputs > 0 ? allreduce_sum_lists(tensors, count / num_inputs, num_inputs, out)

@@ -9,7 +9,7 @@
 
 /* ---- buckets ---- */
 
-/* Buckets that are open, by dtype, and those that are closed. */
+/* The open bucket of each dtype, and the closed buckets. */
 typedef struct bucket_list {
     struct {
         int *indices, count;
@@ -59,9 +59,9 @@ int ek_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t
     return list.closed;
 }
 
-/* Broadcasts or sums lists of whole tensors, bucket by bucket. `in` and `out` are lists of
- * all->count tensors: one list and one per device, or the other way round. `limit` 0: the default.
- */
+/* Broadcasts or sums lists of all->count whole tensors, bucket by bucket. For a broadcast `in` is
+ * one list and `out` has one list per device; for a sum the other way round. `limit` 0 is the
+ * default. */
 static int bucket_each(ek_bucket_rule rule, const ek_division *all, ek_tensor *const *in,
                        size_t limit, ek_tensor **out)
 {
@@ -132,7 +132,7 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
 
 /* ---- reduce_add ---- */
 
-/* Tensor i of every device: given, of one shape and dtype. */
+/* Checks that tensor i is given on every device, of one shape and dtype. */
 static int coalesced_check_alike(const char *what, ek_tensor *const *inputs, int devices, int count,
                                  int i)
 {
@@ -175,7 +175,7 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
     return 0;
 }
 
-/* The destination, which must be one of the devices. */
+/* The device of `destination`; an error if it is none of the devices. */
 static ek_dev *coalesced_root_of(const char *what, ek_device destination, ek_dev *const *devs,
                                  int devices)
 {

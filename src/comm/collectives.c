@@ -1,5 +1,4 @@
-/* collectives.c: broadcast and reduce_add, all_gather and reduce_scatter: which moves and which
- * sums they are. */
+/* collectives.c: broadcast, reduce_add, all_gather and reduce_scatter as moves and sums. */
 #include "comm/collectives.h"
 
 #include <stdlib.h>
@@ -58,12 +57,11 @@ static int division_tensor(const ek_division *division, int piece)
     return division->pieces ? division->pieces[piece].tensor : piece;
 }
 
-/* The attributes of a node. Of `shapes` only dtype, shape and strides are set: they hold no memory
- * of a device. */
+/* The attributes of a node. The tensors in `shapes` have dtype, shape and strides but no memory. */
 typedef struct division_kept {
     ek_division division;
     ek_dev *devs[EK_MAX_DEVICES];
-    ek_piece *pieces; /* owned, as are the two below; NULL if pieces are whole */
+    ek_piece *pieces; /* owned, like `shapes` and `like`; NULL if pieces are whole */
     ek_tensor *shapes, **like;
 } division_kept;
 
@@ -109,7 +107,7 @@ static ek_division division_of(const ek_node *node)
     return division;
 }
 
-/* Records the first operation if pieces are whole, else the second. */
+/* Records operations[0] if pieces are whole, else operations[1]. */
 static int division_record(const ek_division *division, ek_tensor *const *inputs, int input_count,
                            const ek_operation *operations, ek_tensor *const *outputs,
                            int output_count)
@@ -124,7 +122,7 @@ static int division_record(const ek_division *division, ek_tensor *const *inputs
                                                         EK_ATTRIBUTES(kept)});
 }
 
-/* True for the inputs of a node whose gradient somebody wants; freed with free(). */
+/* True for each input of the node whose gradient is wanted. To be freed with free(). */
 static bool *division_wanted_inputs(const ek_node *node)
 {
     int count = ek_node_input_count(node);
@@ -151,7 +149,7 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
     return rc;
 }
 
-/* Urgent: replicas' gradients meet and are freed while the rest of backward goes on. */
+/* Urgent: replicas' gradients are summed and freed while the rest of backward goes on. */
 static const ek_operation gather_operations[] = {
     {.name = "broadcast", .backward = gather_backward, .destroy = division_forget, .urgent = true},
     {.name = "all_gather", .backward = gather_backward, .destroy = division_forget, .urgent = true},
@@ -163,7 +161,7 @@ int ek_comm_record_all_gather(const ek_division *division, ek_tensor *const *pie
     int count = division->count, outputs = division->devices * count;
     if (!ek_records(pieces, division->piece_count))
         return 0;
-    /* What doesn't require a gradient has no part in the node. */
+    /* Tensors that require no gradient are left out of the node. */
     ek_tensor **out = ek_calloc((size_t)outputs + 1, sizeof *out);
     if (!out)
         return ek_error_pending();
@@ -177,9 +175,9 @@ int ek_comm_record_all_gather(const ek_division *division, ek_tensor *const *pie
     return rc;
 }
 
-/* Device d's tensors, whole[0 .. count): aliases of pieces that lie there whole, else room of their
- * own, and the moves that fill it. Returns how many moves there are by now. `work` has room for two
- * lists. */
+/* Makes device d's tensors, whole[0 .. count): aliases of pieces that lie there whole, else new
+ * memory, and appends the moves that fill it to `moves`, which has n. Returns how many moves there
+ * are then. `work` has room for two lists. */
 static int gather_room(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
                        int d, ek_tensor **work, ek_move *moves, int n, ek_tensor **whole)
 {
@@ -264,7 +262,8 @@ static const ek_operation reduce_operations[] = {
     {.name = "reduce_scatter", .backward = reduce_backward, .destroy = division_forget},
 };
 
-/* The tensors that have piece p's elements, in order of addition: terms[0 .. returned). */
+/* Writes the tensors that have piece p's elements to `terms`, in order of addition. Returns how
+ * many there are. */
 static int reduce_terms(const ek_division *division, ek_tensor *const *whole, const int *order,
                         int p, ek_tensor **terms)
 {
@@ -277,7 +276,7 @@ static int reduce_terms(const ek_division *division, ek_tensor *const *whole, co
     return n;
 }
 
-/* Memory for piece p's sum; the term itself if it is alone, and there already. */
+/* Memory for piece p's sum: the term itself if it is the only one and lies there already. */
 static ek_tensor *reduce_room(const ek_division *division, int p, ek_tensor *into,
                               ek_tensor *const *terms, int n)
 {
@@ -293,9 +292,9 @@ static ek_tensor *reduce_room(const ek_division *division, int p, ek_tensor *int
                : ek_comm_like(terms[0], division->root);
 }
 
-/* Makes elements [begin, end) of a sum, in the order of memory of its `out`, in which the terms are
- * not: whole rows of the slowest dimension at once, and rows that are cut one dimension further in.
- * The rest of `out` need not be there. */
+/* Makes elements [begin, end) of a sum, in the order of memory of `out`, if the terms are laid out
+ * otherwise. Whole rows of the slowest dimension are added at once; rows that are cut are split
+ * along the next dimension. The rest of `out` may be missing. */
 static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
 {
     int dim = ek_comm_slowest(sum->out);
@@ -314,8 +313,8 @@ static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
     return 0;
 }
 
-/* What is added for a piece: its range of each term, if these are laid out as the tensor is;
- * otherwise that is done at once. Returns the number of terms, 0 if it is done. */
+/* Replaces each term by its range for piece p and returns the number of terms. If the terms are not
+ * laid out like the tensor, makes the sum at once and returns 0. */
 static int reduce_range(const ek_division *division, int p, ek_tensor *out, ek_tensor **terms,
                         int n)
 {

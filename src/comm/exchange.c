@@ -1,4 +1,4 @@
-/* exchange.c: moving elements between devices, below the graph. */
+/* exchange.c: copies elements between devices, below the graph. */
 #include "comm/exchange.h"
 
 #include "core/fork.h"
@@ -9,8 +9,9 @@
 #include "ops/ops.h"
 
 enum {
-    MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time: they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* less is copied by the calling thread: waking workers takes longer */
+    MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
+    WORKER_BYTES = 1 << 18 /* fewer bytes are copied by the calling thread, because waking workers
+                              takes longer */
 };
 
 static int dev_set_find(const ek_dev_set *set, const ek_dev *dev)
@@ -92,7 +93,8 @@ ptrdiff_t ek_comm_step(const ek_tensor *tensor, const ek_tensor *next)
 
 /* ---- one move ---- */
 
-/* What a device can't write in place goes through blocks on both: of limited size. */
+/* Copies through blocks of limited size on both devices, because the target can't be written in
+ * place. */
 static int exchange_copy_in_parts(ek_tensor *to, const ek_tensor *from)
 {
     int dim = ek_comm_slowest(to);
@@ -132,7 +134,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
 
 /* ---- runs: moves that are one copy ---- */
 
-/* How many of the moves, from the first, are one copy. */
+/* How many moves, from the first on, are one copy. */
 static int exchange_run_length(const ek_move *moves, int count)
 {
     int n = 1;
@@ -148,7 +150,8 @@ static int exchange_run_length(const ek_move *moves, int count)
     return n;
 }
 
-/* How many, from the first, the receiver has as a slab would have them: they are packed at once. */
+/* How many moves, from the first on, have targets that lie as in a slab, and so can be packed at
+ * once. */
 static int exchange_pack_length(const ek_move *moves, int count)
 {
     int n = 1;
@@ -166,8 +169,8 @@ static int exchange_pack_length(const ek_move *moves, int count)
     return n;
 }
 
-/* Copies of what is to be moved, beside it and laid out as at the receiver: packed[i]. In the
- * scope. */
+/* Copies the moves' elements to packed[i], on their own device and laid out as at the receiver. In
+ * the scope. */
 static int exchange_pack(const ek_move *moves, int count, ek_tensor **packed)
 {
     ek_tensor *to[MOST_AT_ONCE];
@@ -181,7 +184,7 @@ static int exchange_pack(const ek_move *moves, int count, ek_tensor **packed)
     return rc;
 }
 
-/* Moves that are one copy. */
+/* Moves that are one copy, as a block. */
 static ek_block_move exchange_block_of(const ek_move *moves, int count)
 {
     const ek_tensor *to = moves[0].to, *from = moves[0].from, *last = moves[count - 1].to;
@@ -214,16 +217,17 @@ static int exchange_route_length(const ek_move *moves, int count)
     return n;
 }
 
-/* Moves of which one side has to be unpacked, or packed in parts, are no blocks. */
+/* True if the move can be sent as one block: its target is dense, and its elements need no packing
+ * or fit the buffer. */
 static bool exchange_is_block(const ek_move *move)
 {
     return ek_is_dense(move->to) && (ek_comm_alike(move->to, move->from) ||
                                      ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
 }
 
-/* Does moves until MOST_AT_ONCE blocks have come together, which then go at once. Blocks are moves
- * between devices that exchange, and moves that are packed first; all others are copied. Returns
- * how many moves are done with. */
+/* Does moves until MOST_AT_ONCE blocks have come together, then sends the blocks at once. Moves
+ * between devices that exchange, and moves that are packed first, become blocks; all others are
+ * copied. Returns how many moves are done. */
 static int exchange_send_some(const ek_move *moves, int count, bool collective)
 {
     ek_block_move blocks[MOST_AT_ONCE];
@@ -286,9 +290,9 @@ typedef struct exchange {
     const char *what;
     const ek_move *moves;
     int count;
-    size_t nbytes;        /* that leave their device */
-    ek_dev_set receivers; /* of these */
-    ek_dev_set devs;      /* that have a part in them */
+    size_t nbytes;        /* bytes that leave their device */
+    ek_dev_set receivers; /* devices that receive such bytes */
+    ek_dev_set devs;      /* devices that send or receive such bytes */
 } exchange;
 
 static void exchange_survey(exchange *x)
@@ -306,7 +310,7 @@ static void exchange_survey(exchange *x)
     }
 }
 
-/* The moves to one device; NULL: to all. */
+/* Makes the moves to `dev`, or all moves if dev is NULL. */
 static int exchange_copy_to(const exchange *x, const ek_dev *dev)
 {
     for (int i = 0, n; i < x->count; i += n) {
@@ -324,8 +328,9 @@ static int exchange_copy_on_worker(void *user, int index)
     return exchange_copy_to(x, x->receivers.devs[index]);
 }
 
-/* Moves within a device are left to the calling thread, which does all of it as well if there is no
- * memory for the workers' jobs: copies can be made twice. */
+/* Makes the moves to each receiver on its worker, and moves within a device on the calling thread.
+ * If there is no memory for the workers' jobs, the calling thread makes all moves; copies may be
+ * made twice. */
 static int exchange_copy_on_workers(exchange *x)
 {
     int pending = ek_error_status();
@@ -340,7 +345,8 @@ static int exchange_copy_on_workers(exchange *x)
     return rc;
 }
 
-/* In backward workers run lanes, which may be waiting for this. */
+/* False in backward, because workers then run the lanes of a pass (autograd/run.h), which may be
+ * waiting for these moves. */
 static bool exchange_can_use_workers(const exchange *x)
 {
     return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&
@@ -349,8 +355,8 @@ static bool exchange_can_use_workers(const exchange *x)
 
 /* ---- broadcast ---- */
 
-/* How many moves a receiver has if several get the same list from one device, one receiver after
- * another; 0 if that isn't so. */
+/* If several receivers get the same list from one device, one receiver after another: how many
+ * moves each has. Else 0. */
 static int broadcast_length(const exchange *x)
 {
     const ek_move *moves = x->moves;
@@ -365,7 +371,7 @@ static int broadcast_length(const exchange *x)
     return n;
 }
 
-/* Moves from the first that have the same steps at all receivers. */
+/* How many of `length` moves, from `first` on, have the same steps at all receivers. */
 static int exchange_common_length(const exchange *x, int n, int first, int length)
 {
     for (int r = n; r < x->count; r += n)
@@ -376,7 +382,7 @@ static int exchange_common_length(const exchange *x, int n, int first, int lengt
     return length;
 }
 
-/* Moves [first, first + length) of each receiver's n, all at once. */
+/* Broadcasts moves [first, first + length) of each receiver's n as one block. */
 static int broadcast_block(const exchange *x, int n, int first, int length, ek_tensor *source)
 {
     ek_dev *devs[EK_COMM_MOST_DEVICES] = {ek_tensor_dev(x->moves[0].from)};

@@ -1,9 +1,9 @@
-/* exchange.h: what happens between devices, below the graph: no versions, no history.
+/* exchange.h: copies and sums between devices, below the graph: no versions, no history.
  *
- * All that travels is a list of moves, and all that is added is a list of additions. How they
- * travel is decided here: by the backend's broadcast or exchange (NCCL) if the devices have one,
- * else by copies between two devices at a time, on the receivers' workers if there is enough to
- * copy. */
+ * A copy is a list of moves, and a sum is a list of additions. exchange.c decides how elements
+ * travel: by the backend's broadcast or exchange (NCCL) if the devices have one, else by copies
+ * between two devices at a time. If there is enough to copy, the receivers' workers make the
+ * copies. */
 #ifndef EK_COMM_EXCHANGE_H
 #define EK_COMM_EXCHANGE_H
 
@@ -18,53 +18,52 @@ typedef struct ek_move {
 } ek_move;
 
 /* Copies each move's elements. The caller puts moves between the same two devices one after
- * another, in the order of memory: neighbours that are neighbours on both sides are one copy, and
- * what lies between neighbours of `to` is padding and may be overwritten. Neighbours of `to` alone
- * are packed first (EK_MEMORY_COMMUNICATION, EK_COMM_BUFFER_BYTES at a time at the most) if the
- * devices don't reach each other's memory. Lists that are the same for several receivers, one list
- * after another, are a broadcast.
+ * another, in the order of memory. Moves that are neighbours on both sides are one copy. Bytes
+ * between neighbours of `to` are padding and may be overwritten. Moves that are neighbours of `to`
+ * alone are packed first if the devices don't reach each other's memory, at most
+ * EK_COMM_BUFFER_BYTES at a time (EK_MEMORY_COMMUNICATION). Equal lists for several receivers, one
+ * list after another, are a broadcast.
  *
- * Takes no memory of the process as long as nothing has to be packed. `what` names the span. After
- * an error any of the moves may have been done. */
+ * Allocates no host memory unless something has to be packed. `what` names the span. After an error
+ * any of the moves may have been done. */
 int ek_exchange(const char *what, const ek_move *moves, int count);
 
-/* One move on the calling thread, without a span. What can't be written in place goes through
- * blocks of EK_COMM_BUFFER_BYTES at the most. */
+/* Makes one move on the calling thread, without a span. If it can't be written in place, it goes
+ * through blocks of at most EK_COMM_BUFFER_BYTES. */
 int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
 
-/* out = terms[0] + terms[1] + ..., all of one shape and dtype, `out` dense. One term: a copy. The
- * terms lie on any devices, at least one is given, and `out` may be the first of them. */
+/* out = terms[0] + terms[1] + ..., all of one shape and dtype, `out` dense. There is at least one
+ * term; a single one is copied. Terms lie on any devices, and `out` may be the first of them. */
 typedef struct ek_addition {
     ek_tensor *out;
     ek_tensor *const *terms;
     int count;
 } ek_addition;
 
-/* Makes the sums, each on its device. Every element is the sum of its terms in their order,
- * whatever travels how: numbers don't depend on buffers, collectives or threads. (The one exception
- * is asked for: EVENKEEL_COMM=nccl-sum.) Terms that the device can't read where they are, or that
- * are laid out otherwise, come in batches for which no device needs more than EK_COMM_BUFFER_BYTES
- * (EK_MEMORY_COMMUNICATION). Sums for one device are added in slices by all that have terms, if the
- * backend has collectives for them. `what` names the spans. After an error any of the sums may have
- * been made, whole or in part. */
+/* Makes the sums, each on the device of its `out`. Every element is the sum of its terms in their
+ * order, so that numbers don't depend on buffers, collectives or threads. (EVENKEEL_COMM=nccl-sum
+ * asks for an exception.) Terms that the device can't read in place, or that are laid out
+ * otherwise, are copied in batches. No device needs more than EK_COMM_BUFFER_BYTES for a batch
+ * (EK_MEMORY_COMMUNICATION). If the backend has collectives, all devices that have terms add
+ * slices. `what` names the spans. After an error any of the sums may have been made, whole or in
+ * part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
-/* The part [begin, begin + length) of a sum along dim, which is handles in the scope; or, dim < 0,
- * of its elements, if its tensors are alike. `terms` is room for the part's. */
+/* The part [begin, begin + length) of a sum along dim, as handles in the scope. If dim < 0, the
+ * range counts elements, and the sum's tensors are alike. `terms` has room for the part's terms. */
 int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t length,
                      ek_tensor **terms, ek_addition *part);
 
 /* ---- memory for copies of tensors, and parts of tensors; what is made belongs to the scope ----
  */
 
-enum { EK_COMM_ALIGNMENT = 64 }; /* members of a slab start at multiples, in bytes */
+enum { EK_COMM_ALIGNMENT = 64 }; /* in bytes; a slab's members start at multiples */
 
 /* A new dense tensor on dev with the shape, dtype and order of memory of `like`; row-major if
- * elements repeat. */
+ * elements of `like` repeat. */
 ek_tensor *ek_comm_like(const ek_tensor *like, ek_dev *dev);
 
-/* Room on dev for each of the tensors (of one dtype, no NULLs), in one slab if they are several:
- * out[i]. */
+/* Writes to out[i] room on dev for tensors[i]; all are of one dtype. Several share one slab. */
 int ek_comm_room(ek_dev *dev, ek_tensor *const *tensors, int count, ek_tensor **out);
 
 /* The part [start, start + length) of `tensor` along dim: the same memory and version. */
@@ -73,15 +72,15 @@ ek_tensor *ek_comm_part(const ek_tensor *tensor, int dim, int64_t start, int64_t
 /* Elements [begin, end) of a dense tensor in order of memory, flat, with a version of its own. */
 ek_tensor *ek_comm_flat(const ek_tensor *dense, int64_t begin, int64_t end);
 
-/* The dimension of several elements that is slowest in memory: parts along it are dense if the
- * tensor is. -1: there is none. */
+/* The dimension that is slowest in memory, among those of several elements; -1 if there is none.
+ * Parts along it are dense if the tensor is. */
 int ek_comm_slowest(const ek_tensor *tensor);
 
 /* True if both are dense, of one shape and of one order in memory. */
 bool ek_comm_alike(const ek_tensor *a, const ek_tensor *b);
 
-/* Bytes from a tensor to the next in the same storage, with nothing but a slab's padding between;
- * -1 if they are no neighbours. */
+/* Bytes from a tensor to the next in the same storage if only a slab's padding lies between them,
+ * else -1. */
 ptrdiff_t ek_comm_step(const ek_tensor *tensor, const ek_tensor *next);
 
 static inline size_t ek_comm_nbytes(const ek_tensor *tensor)
@@ -91,15 +90,15 @@ static inline size_t ek_comm_nbytes(const ek_tensor *tensor)
 
 /* ---- devices that take part ---- */
 
-enum { EK_COMM_MOST_DEVICES = 2 * EK_MAX_DEVICES + 1 }; /* those of both kinds, and cpu */
+enum { EK_COMM_MOST_DEVICES = 2 * EK_MAX_DEVICES + 1 }; /* all devices of both kinds, and cpu */
 
-/* A set, in the order in which the devices were added. Starts as {0}. */
+/* A set of devices, in the order in which they were added. Starts as {0}. */
 typedef struct ek_dev_set {
     int count;
     ek_dev *devs[EK_COMM_MOST_DEVICES];
 } ek_dev_set;
 
-/* The device's index in the set, where it is from now on. */
+/* Adds the device if the set doesn't have it. Returns its index. */
 int ek_dev_set_add(ek_dev_set *set, ek_dev *dev);
 
 #endif

@@ -1,4 +1,4 @@
-/* scatter_gather.c: tensors that are cut along a dimension and joined again. One operation is the
+/* scatter_gather.c: cuts tensors along a dimension and joins them again. Each operation is the
  * other's backward. */
 #include "comm/collectives.h"
 #include "comm/exchange.h"
@@ -8,7 +8,7 @@
 #include "kernels/kernels.h"
 #include "ops/ops.h"
 
-/* Attributes of both operations. */
+/* The attributes of both operations. */
 typedef struct chunks {
     ek_dev *whole; /* where the joined tensor lies */
     int dim, count;
@@ -64,8 +64,9 @@ static ek_tensor *scatter_send_chunk(ek_tensor *part, ek_dev *dev)
     return there;
 }
 
-/* Chunk i on c->devs[i] if wanted (NULL: all): a view on the tensor's device. What comes from the
- * host is sent beside what the device computes; the other chunks are one exchange. */
+/* Makes chunk i on c->devs[i] if wanted[i] (NULL: all). On the tensor's own device it is a view.
+ * Chunks from the host are staged, so that copying overlaps computing; all others are one
+ * exchange. */
 static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *wanted,
                           ek_tensor **out)
 {
@@ -131,7 +132,7 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 
 static const ek_operation gather_operation = {.name = "gather", .backward = gather_backward};
 
-/* An uninitialised tensor for the joined chunks: channels-last if all chunks are. */
+/* An uninitialised tensor for the joined chunks; channels-last if all chunks are. */
 static ek_tensor *chunks_joined(ek_tensor *const *tensors, const chunks *c)
 {
     ek_shape shape = {0};
@@ -168,7 +169,7 @@ static int copy_chunks(ek_tensor *whole, ek_tensor *const *tensors, const chunks
     return ek_exchange("gather", moves, count);
 }
 
-/* Joins the chunks on c->whole; NULLs (not all) are zeros. */
+/* Joins the chunks on c->whole. NULL chunks, but not all, count as zeros. */
 static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
 {
     ek_span span;
@@ -184,7 +185,7 @@ static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
                      EK_ATTRIBUTES(*c));
 }
 
-/* Scalars as vectors of one element: parts[i]. */
+/* Writes the tensors to `parts`, scalars as vectors of one element. */
 static int chunks_unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
 {
     EK_TRY(ek_check_pointer("gather", "the array of tensors", tensors));

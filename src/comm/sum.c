@@ -1,12 +1,13 @@
-/* sum.c: adding tensors of several devices.
+/* sum.c: adds tensors of several devices.
  *
- * Sums are cut into stretches, and stretches put into batches that bounded buffers are enough for.
- * A batch fetches what its sums can't read in place, all in one exchange, and then adds.
+ * Sums are cut into stretches, and stretches are put into batches for which bounded buffers are
+ * enough. A batch copies what its sums can't read in place, all in one exchange, and then adds.
  *
- * A sum to one device of N could be N - 1 blocks sent there and added, but then its link carries
- * N - 1 times the data while the others rest. With collectives each device gets its slice of all
- * others, adds them in the fixed order, and sends the result to the first: less than two times the
- * data on any link (the reduce-scatter and gather of Thakur, Rabenseifner and Gropp, 2005). */
+ * A sum to one of N devices could be N - 1 blocks that are sent there and added. But then this
+ * device's link carries N - 1 times the data while all others rest. With collectives each device
+ * gets its slice of all other devices' terms, adds them in the fixed order, and sends the result to
+ * the first device. No link carries twice the data (the reduce-scatter and gather of Thakur,
+ * Rabenseifner and Gropp, 2005). */
 #include "comm/exchange.h"
 
 #include <stdlib.h>
@@ -16,25 +17,25 @@
 #include "core/trace.h"
 #include "kernels/kernels.h"
 
-enum { CUT_ELEMENTS = 64 }; /* stretches of flat tensors begin at multiples */
+enum { CUT_ELEMENTS = 64 }; /* stretches of flat tensors begin at multiples of this */
 
 /* ---- a batch ---- */
 
 /* Sums that are made together. */
 typedef struct batch {
     const char *what;
-    int collective; /* among all devices of all sums: ek_collective */
-    int room, most; /* sums, and terms of one */
+    int collective; /* ek_collective among all devices of all sums */
+    int room, most; /* room for sums, and for terms of one sum */
     int count;
-    ek_addition *sums;   /* `room` of them, */
-    ek_tensor **terms;   /* `most` terms for each, */
-    ek_tensor ***unread; /* entries of `terms`, */
-    ek_move *moves;      /* one for each term, */
-    ek_tensor **handles; /* and twice as many of these */
-    ek_move *results;    /* of sums that were added elsewhere: `room` of them */
+    ek_addition *sums;   /* `room` sums */
+    ek_tensor **terms;   /* `most` terms for each sum */
+    ek_tensor ***unread; /* entries of `terms` that are copied */
+    ek_move *moves;      /* one move for each term */
+    ek_tensor **handles; /* two handles for each term */
+    ek_move *results;    /* moves of sums that were added elsewhere, at most `room` */
     int result_count;
-    ek_dev_set devs;                     /* that take part, */
-    size_t staged[EK_COMM_MOST_DEVICES]; /* and how many bytes each of them stages */
+    ek_dev_set devs;                     /* devices that take part */
+    size_t staged[EK_COMM_MOST_DEVICES]; /* bytes that each device stages */
 } batch;
 
 static void batch_close(batch *b)
@@ -63,8 +64,8 @@ static int batch_open(batch *b, int room, int most)
                : ek_error_pending();
 }
 
-/* True if the sum's device reads the term as it is. With collectives devices exchange what they
- * could read as well. */
+/* True if the sum's device reads the term in place. With collectives devices exchange even terms
+ * that they could read. */
 static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
 {
     ek_dev *dev = ek_tensor_dev(out), *from = ek_tensor_dev(term);
@@ -72,8 +73,8 @@ static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek
     return reaches && ek_comm_alike(term, out);
 }
 
-/* Room for what the sums on `dev` can't read in place of `from`, and the moves that bring it there.
- * Returns how many moves there are by now. */
+/* Makes room on `dev` for the terms on `from` that sums on `dev` can't read in place, and appends
+ * the moves that copy them. Returns how many moves there are then. */
 static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
 {
     int n = 0;
@@ -98,7 +99,7 @@ static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
     return moves + n;
 }
 
-/* Brings all that the sums can't read in place, and what is a copy alone. */
+/* Copies all terms that the sums can't read in place, and sums of a single term. */
 static int batch_fetch(batch *b)
 {
     int moves = 0;
@@ -115,7 +116,8 @@ static int batch_fetch(batch *b)
     return ek_exchange(b->what, b->moves, moves);
 }
 
-/* Devices wait for those whose memory they read, or (afterwards) are waited for. */
+/* Orders the devices' streams: each waits for the devices whose memory it reads. Afterwards
+ * (`before` is false) these wait for it. */
 static int batch_order(const batch *b, bool before)
 {
     for (int d = 0; d < b->devs.count; d++) {
@@ -130,7 +132,7 @@ static int batch_order(const batch *b, bool before)
     return 0;
 }
 
-/* Adds in turn for dtypes that add_n doesn't take. */
+/* Adds term by term, for dtypes that add_n doesn't take. */
 static int sum_add_in_turn(const ek_addition *sum)
 {
     EK_TRY(ek_comm_copy(sum->out, sum->terms[0]));
@@ -140,7 +142,7 @@ static int sum_add_in_turn(const ek_addition *sum)
     return 0;
 }
 
-/* Sums from `first` on that the kernel makes in one launch. */
+/* How many sums, from `first` on, the kernel makes in one launch. */
 static int sum_launch_length(const batch *b, int first)
 {
     const ek_addition *sum = &b->sums[first];
@@ -192,7 +194,8 @@ static int batch_flush(batch *b)
         rc = batch_add(b);
     if (rc >= 0)
         rc = ek_exchange(b->what, b->results, b->result_count);
-    /* Also after an error: sums that were issued still read the others' memory. */
+    /* The order holds also after an error, because sums that were issued still read other devices'
+     * memory. */
     int ordered = batch_order(b, false);
     ek_scope_end(&scope);
     ek_memory_set_category(category);
@@ -203,8 +206,8 @@ static int batch_flush(batch *b)
 
 /* ---- cutting ---- */
 
-/* Bytes that each device stages for one element of a sum: for each of the batch's devices. A term
- * that has to travel may have to be packed where it comes from, unless it is one block. */
+/* Writes the bytes that each of the batch's devices stages for one element of a sum. A term that
+ * has to travel may have to be packed on its device, unless it is one block. */
 static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
 {
     size_t size = ek_dtype_size(sum->out->dtype);
@@ -221,7 +224,7 @@ static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *co
     }
 }
 
-/* How many of n elements still fit the batch. */
+/* How many of n elements still fit into the batch. */
 static int64_t sum_fitting(const batch *b, const size_t *cost, int64_t n)
 {
     for (int d = 0; d < b->devs.count; d++) {
@@ -234,7 +237,7 @@ static int64_t sum_fitting(const batch *b, const size_t *cost, int64_t n)
     return n;
 }
 
-/* Puts a stretch into the batch, which has room for it. */
+/* Appends a stretch, for which the batch has room. */
 static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
 {
     ek_tensor **terms = b->terms + (ptrdiff_t)b->count * b->most;
@@ -268,9 +271,9 @@ static bool sum_all_alike(const ek_addition *sum)
     return alike;
 }
 
-/* Appends a sum, cut where the batch is full: at any element if its tensors are alike; otherwise at
- * rows of the dimension that is slowest in the sum's memory, and in the same way within a row that
- * is larger than all buffers. */
+/* Appends a sum, cut into stretches when the batch is full. If its tensors are alike, it is cut at
+ * any element. Otherwise it is cut at rows of the dimension that is slowest in the sum's memory; a
+ * row that is larger than all buffers is cut along its own slowest dimension. */
 static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
 {
     size_t cost[EK_COMM_MOST_DEVICES];
@@ -298,7 +301,8 @@ static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
     return 0;
 }
 
-/* A batch is of one dtype: what it fetches from a device lies in one slab. */
+/* Appends all sums. A batch has one dtype, so that what it copies from a device lies in one
+ * slab. */
 static int sum_add_list(batch *b, const ek_addition *sums, int count)
 {
     int rc = 0;
@@ -313,8 +317,8 @@ static int sum_add_list(batch *b, const ek_addition *sums, int count)
 
 /* ---- collectives ---- */
 
-/* True if all devices have a term of each sum, in one order from the sums' device on, and can add
- * slices of them. */
+/* True if the devices can add slices of the sums: each has a term of every sum, in one order that
+ * begins with the device of the sums. */
 static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     for (int i = 0; i < count; i++) {
@@ -328,7 +332,7 @@ static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *
     return devs->count > 1 && ek_dtype_is_floating(sums[0].out->dtype);
 }
 
-/* Elements [from, to) of a sum, added on `dev`: the batch brings the result to where it belongs. */
+/* Adds elements [from, to) of a sum on `dev`. The batch moves the result to the sum's device. */
 static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
 {
     ek_addition flat;
@@ -344,8 +348,8 @@ static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to,
     return batch_add_sum(b, &flat, false);
 }
 
-/* Elements [begin, end) of all sums, laid end to end: a slice for every device, but only one if
- * there are few. */
+/* Adds elements [begin, end) of all sums, laid end to end, with a slice for every device; if there
+ * are few elements, the first device adds them all. */
 static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs,
                       int64_t begin, int64_t end)
 {
@@ -363,8 +367,8 @@ static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev
     return batch_flush(b);
 }
 
-/* All devices add, chunk by chunk. A chunk is half of what its buffers hold, since lists may have
- * to be packed. */
+/* Adds on all devices, chunk by chunk. A chunk is half of what the buffers hold, because lists may
+ * have to be packed. */
 static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);
@@ -381,7 +385,7 @@ static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek
     return rc;
 }
 
-/* True if all tensors of the next sum are neighbours of this one's, with the same step. */
+/* True if each tensor of the next sum follows its neighbour of this sum, all with the same step. */
 static bool sum_are_neighbours(const ek_addition *sum, const ek_addition *next)
 {
     ptrdiff_t step = ek_comm_step(sum->out, next->out);
@@ -391,7 +395,7 @@ static bool sum_are_neighbours(const ek_addition *sum, const ek_addition *next)
     return same;
 }
 
-/* Sums that are neighbours on all devices are one call of the library's. */
+/* Adds by the library (NCCL). Sums that are neighbours on all devices are one call. */
 static int sum_add_by_library(const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     for (int i = 0, n; i < count; i += n) {

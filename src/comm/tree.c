@@ -1,4 +1,4 @@
-/* tree.c: values within values: looking at them, cutting and joining them. */
+/* tree.c: looks at nested values, cuts them for devices and joins them. */
 #include "comm/tree.h"
 
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static int tree_look_at_parts(ek_value list, int dim, ek_tree_survey *survey)
         sizes[i] = sized ? ek_tree_batch_size(item, dim) : -1;
         if (sizes[i] < -1)
             return (int)sizes[i];
-        sized = sizes[i] >= 0; /* else the list says nothing about the batch */
+        sized = sizes[i] >= 0; /* false: the list says nothing about the batch */
     }
     if (placed && survey->placed.kind == EK_VALUE_NONE)
         survey->placed = list;
@@ -99,15 +99,15 @@ int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey)
 
 /* ---- scatter ---- */
 
-/* How one value is cut: a walk for each part puts the part's cuts in the places of tensors and of
- * scattered lists. The first walk makes the cuts of all parts. */
+/* How one value is cut. A walk for each part replaces each tensor and each scattered list by that
+ * part's cut. The first walk makes the cuts of all parts. */
 typedef struct tree_cut {
-    ek_device_list devices; /* one per part */
-    const int64_t *sizes;   /* of tensors' chunks */
+    ek_device_list devices; /* one device per part */
+    const int64_t *sizes;   /* sizes of the chunks of a tensor */
     int dim;
-    ek_value *cuts; /* by place, then part */
+    ek_value *cuts; /* by place in the walk, then by part */
     int room;
-    int part, place; /* of the walk */
+    int part, place; /* the walk's part, and the place where it is */
 } tree_cut;
 
 static int tree_cut_all(tree_cut *cut, ek_value value)
@@ -138,7 +138,7 @@ static bool tree_cut_part(ek_value *value, void *user)
     return true;
 }
 
-/* How many parts the value gives, and the sizes of its tensors' chunks. */
+/* Writes the sizes of the chunks of the value's tensors and returns how many parts there are. */
 static int tree_cut_plan(const ek_tree_survey *survey, int devices, const int64_t *given,
                          int64_t *sizes)
 {
@@ -151,7 +151,7 @@ static int tree_cut_plan(const ek_tree_survey *survey, int devices, const int64_
                    : ek_comm_chunk_sizes("scatter", survey->size, devices, given, sizes);
     if (survey->size < 0)
         return survey->parts;
-    /* What isn't scattered yet follows what is. */
+    /* Tensors are cut like the lists that are scattered already. */
     if (!given && survey->sizes_known)
         given = survey->sizes;
     int64_t total = 0;
@@ -211,7 +211,7 @@ typedef struct tree_join {
 static int tree_join_values(const ek_value *values, int count, const tree_join *to,
                             ek_value *joined);
 
-/* A vector, on cpu first. */
+/* Joins numbers to a vector, which is made on cpu first. */
 static int tree_join_numbers(const ek_value *values, int count, const tree_join *to,
                              ek_value *joined)
 {
@@ -228,7 +228,7 @@ static int tree_join_numbers(const ek_value *values, int count, const tree_join 
     return 0;
 }
 
-/* Element `index` of every container, by position or by the first one's key. */
+/* Finds element `index` of every container, by position or by the first container's key. */
 static int tree_join_elements(const ek_value *values, int count, int index, ek_value *out)
 {
     for (int i = 0; i < count; i++) {

@@ -1,4 +1,4 @@
-/* tree.h: values within values, and tensors that are cut, on their way to devices and back. */
+/* tree.h: nested values, whose tensors are cut for several devices and joined again. */
 #ifndef EK_COMM_TREE_H
 #define EK_COMM_TREE_H
 
@@ -6,19 +6,22 @@
 
 /* What a value holds for scattering. */
 typedef struct ek_tree_survey {
-    int64_t size; /* of every tensor to cut, along dim; -1: there is none */
-    int parts;    /* length of the lists that are scattered already; 0: there is none */
-    /* Sizes along dim of the first tensors in such a list's elements, once one has them. */
+    int64_t size; /* size along dim of every tensor to cut; -1 if there is none */
+    int parts;    /* length of the lists that are scattered already; 0 if there is none */
+    /* True once a list that is scattered already has tensors; `sizes` has the sizes along dim of
+     * the first tensor in each element. */
     bool sizes_known;
     int64_t sizes[EK_MAX_DEVICES];
-    ek_value placed; /* the first such list with a tensor in every element; none: there is none */
+    /* The first scattered list with a tensor in every element; EK_VALUE_NONE if there is none. */
+    ek_value placed;
 } ek_tree_survey;
 
-/* Adds what the value holds to *survey, all zero but size = -1 at first. EK_E_SHAPE if tensors
- * differ in size along dim, or scattered lists in length or in the sizes of their elements. */
+/* Adds what the value holds to *survey, which starts as all zero but size = -1. EK_E_SHAPE if
+ * tensors differ in size along dim, or scattered lists in length or in the sizes of their
+ * elements. */
 int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey);
 
-/* ek_scatter_value of a value with this survey. */
+/* ek_scatter_value for a value that ek_tree_look has surveyed. */
 int ek_tree_scatter(ek_value value, const ek_tree_survey *survey, const ek_device_list *devices,
                     const int64_t *chunk_sizes, int dim, ek_value *out);
 
@@ -29,9 +32,9 @@ int64_t ek_tree_batch_size(ek_value value, int dim);
 /* The first tensor in the value, or NULL. */
 ek_tensor *ek_tree_first(ek_value value);
 
-/* The sizes of the chunks of n elements for `devices` devices: as given, checked, or (NULL) as
- * torch.chunk. Writes them and returns how many there are. An empty dimension gives every device an
- * empty chunk. */
+/* Writes the sizes of the chunks of n elements for `devices` devices, and returns how many there
+ * are. `given` are sizes to check and use; NULL: the sizes of torch.chunk. An empty dimension gives
+ * every device an empty chunk. */
 int ek_comm_chunk_sizes(const char *what, int64_t n, int devices, const int64_t *given,
                         int64_t *sizes);
 

@@ -1,4 +1,4 @@
-/* algorithms.c: the formulas' options, and which kernel has them.
+/* algorithms.c: the algorithms' options, and the kernels that compute their formulas.
  *
  * SGD with momentum, as torch.optim.SGD:
  *
@@ -60,7 +60,7 @@ static int sgd_state_count(const ek_optimizer_options *options)
     return options->momentum != 0;
 }
 
-/* Only the first step, which makes the momentum buffer, differs. */
+/* Only the first step differs, because it makes the momentum buffer. */
 static int64_t sgd_phase(const ek_optimizer_options *options, int64_t step)
 {
     return options->momentum != 0 && step == 1;
@@ -148,14 +148,14 @@ static int adam_state_count(const ek_optimizer_options *options)
     return options->amsgrad ? 3 : 2;
 }
 
-/* The bias corrections are those of the step. */
+/* Each step is a phase, because bias corrections depend on the step. */
 static int64_t adam_phase(const ek_optimizer_options *options, int64_t step)
 {
     (void)options;
     return step;
 }
 
-/* With eps 0 a zero moment over a zero deviation is not a number. */
+/* With eps 0 padding would become NaN: zero moment over zero deviation. */
 static bool adam_keeps_zeros(const ek_optimizer_options *options)
 {
     return options->eps > 0;

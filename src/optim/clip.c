@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-/* The gradients there are, in the order of the slots, of divided parameters those of the pieces. */
+/* All gradients, in the order of the slots. A sharded parameter has those of its pieces. */
 typedef struct gradient_list {
     ek_tensor **gradients;
     int count, room;
@@ -39,14 +39,15 @@ static ek_tensor *clip_square_cell(const ek_tensor *vector, int64_t index, const
     return ek_tensor_view(vector, like->ndim, ones, ones, vector->offset + index);
 }
 
-/* Adds up the squares of all gradients of first's device and dtype: one sum per gradient is made
- * there, in the order of the parameters, and one copy brings them here. */
+/* Adds to *sum the squares of all gradients of the device and dtype of gradients[first]. The device
+ * makes one sum per gradient, in the order of the parameters, and one copy moves all sums to the
+ * host. */
 static int clip_norm_sum_squares(ek_tensor *const *gradients, bool *done, int count, int first,
                                  double *sum)
 {
     ek_dev *dev = ek_tensor_dev(gradients[first]);
     ek_dtype dtype = gradients[first]->dtype;
-    /* bf16 is too coarse to add up in. */
+    /* Sums of bf16 are f32, because bf16 is too coarse. */
     ek_dtype sum_dtype = dtype == EK_BF16 ? EK_F32 : dtype;
     ek_shape shape = EK_SHAPE(count);
     ek_tensor *squares = ek_tensor_new(dev, sum_dtype, &shape, EK_CONTIGUOUS);
@@ -121,7 +122,7 @@ static int clip_norm(const gradient_list *list, const ek_clip_grad_norm_options 
                        "skip this step",
                        total);
     double scale = options->max_norm / (total + 1e-6);
-    return scale >= 1 /* NaN isn't, and makes all gradients NaN */
+    return scale >= 1 /* false for NaN, which makes all gradients NaN */
                ? 0
                : clip_apply(list->gradients, list->count, EK_UNARY_AFFINE, scale, 0,
                             "clip_grad_norm");

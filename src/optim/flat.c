@@ -1,12 +1,12 @@
 /* flat.c: parameters as segments of memory, and state that is laid out like them.
  *
  * The table has all segments by group and place. Segments that follow each other within one slab
- * form a block, whose state is laid out like it: with a slab of state for each kind. A step of a
- * block is then one range of each.
+ * form a block. Each kind of state has a slab that is laid out like the block, so that a step of a
+ * block is one range of each.
  *
- * A parameter may be cut otherwise between two steps: a wrapper divides parameters whose optimizer
- * was made before, or gives them back. The state then moves to the new segments: it is there before
- * it goes from the old ones, so that an error takes nothing away. */
+ * A parameter may be cut otherwise between two steps, because a wrapper shards parameters whose
+ * optimizer was made before, or makes them whole again. The state then moves to the new segments.
+ * The old state is freed last, so that an error loses nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@
 
 /* ---- the segments of a parameter ---- */
 
-/* The cut that the slot's parameter has now, without state. */
+/* Makes the cut that the slot's parameter has now, without state. */
 static int cut_make(ek_slot *slot, ek_cut *cut)
 {
     int count = ek_leaf_shard_count(slot->parameter);
@@ -99,7 +99,7 @@ static int segment_compare(const void *x, const void *y)
         return (uintptr_t)a->shard.piece->storage < (uintptr_t)b->shard.piece->storage ? -1 : 1;
     if (a->shard.piece->offset != b->shard.piece->offset)
         return a->shard.piece->offset < b->shard.piece->offset ? -1 : 1;
-    /* What has no elements begins where its neighbour does. */
+    /* An empty segment begins where its neighbour does, and comes first. */
     int64_t p = a->shard.end - a->shard.begin, q = b->shard.end - b->shard.begin;
     return (p > q) - (p < q);
 }
@@ -136,7 +136,7 @@ int ek_optimizer_sort(ek_optimizer *optimizer)
     }
     for (int i = 1; i < optimizer->segment_count; i++)
         sorted = sorted && segment_compare(&table[i - 1], &table[i]) <= 0;
-    /* Between steps the order hardly ever changes. */
+    /* Sorting is rare, because the order hardly ever changes between steps. */
     if (!sorted)
         qsort(table, (size_t)optimizer->segment_count, sizeof *table, segment_compare);
     return 0;
@@ -149,8 +149,8 @@ static bool segment_follows(const ek_tensor *a, const ek_tensor *b, int64_t pitc
     return a && b && a->storage == b->storage && b->offset - a->offset == pitch;
 }
 
-/* What lies between two members is padding if a slab's slot for gradients vouches for it, and it
- * isn't another's shard of the same parameter. */
+/* Elements between a and b are padding if both gradients lie in their slots and a's shard ends its
+ * parameter. */
 bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
                       int states)
 {
@@ -172,8 +172,8 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
 
 /* ---- where state lies ---- */
 
-/* One slab of state for neighbours: what state they have goes there, under the handle that may have
- * been given out. */
+/* Makes a slab of state s for neighbours. State that they have is copied there and keeps its
+ * handle, which callers may hold. */
 static int state_lay_out(ek_segment *const *segments, int count, int s)
 {
     ek_tensor **tensors = ek_calloc((size_t)count, sizeof *tensors);
@@ -203,7 +203,7 @@ static int state_lay_out(ek_segment *const *segments, int count, int s)
     return status;
 }
 
-/* True if the state of neighbours lies as they do. */
+/* True if state s of these neighbours is laid out as they are. */
 static bool state_is_laid_out(ek_segment *const *segments, int count, int s)
 {
     for (int i = 0; i < count; i++) {
@@ -245,10 +245,10 @@ static ek_tensor *state_on_cpu(const ek_tensor *parameter, ek_dtype dtype, const
     return cpu ? ek_tensor_new_strided(cpu, dtype, &shape, stride) : NULL;
 }
 
-/* State of one parameter: a flat of one segment, whose pieces it is. */
+/* A state of one parameter, as a flat of one segment whose pieces are the state's tensors. */
 typedef struct state_parts {
     ek_flat flat;
-    ek_tensor *parameter; /* a reference */
+    ek_tensor *parameter; /* one reference */
     ek_dtype dtype;
     int64_t stride[EK_MAX_DIMS];
 } state_parts;
@@ -338,7 +338,7 @@ int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
 
 /* ---- new cuts ---- */
 
-/* State s of the slot, in memory of each segment's own. */
+/* Copies state s of the slot to new memory of each segment of the cut. */
 static int cut_take_state(ek_cut *cut, const ek_slot *slot, int s)
 {
     ek_tensor *whole = ek_slot_gather_state(slot, s);

@@ -40,7 +40,7 @@ static int optimizer_parameter_check(ek_optimizer *optimizer, ek_tensor *paramet
     return 0;
 }
 
-/* Notes a slot for a parameter that is in no group yet. */
+/* Appends a slot for a parameter that is in no group yet. */
 static int optimizer_append(ek_optimizer *optimizer, ek_tensor *parameter, int position)
 {
     void **entry = ek_map_at(&optimizer->index, parameter);
@@ -59,7 +59,7 @@ static int optimizer_append(ek_optimizer *optimizer, ek_tensor *parameter, int p
     return 0;
 }
 
-/* Grows slots and index by `count` parameters; on an error all is as before. */
+/* Appends `count` parameters to slots and index. On an error nothing has changed. */
 static int optimizer_append_all(ek_optimizer *optimizer, ek_tensor *const *parameters, int count)
 {
     int before = optimizer->slot_count, status = 0;

@@ -1,27 +1,29 @@
-/* schedule.c: learning rates, each step's from those before it.
+/* schedule.c: learning rates. Each step's rate is computed from the rate before it.
  *
- * The recursions are PyTorch's, in its order of operations, so that a rate set in between is what
- * they go on from. */
+ * The recursions are PyTorch's, in its order of operations, so that they go on from a rate that the
+ * user set in between. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "optim/optimizer.h"
 
-enum { MOST_REPLAYED = 1 << 24 }; /* steps; a second or so */
+enum { MOST_REPLAYED = 1 << 24 }; /* most steps to replay: about a second */
 
 typedef struct schedule_kind {
     const char *name;
-    /* A group's rate after step `step`, from that before; `initial` is what it began with. */
+    /* A group's rate after step `step`, computed from the rate before. `initial` is its first
+     * rate. */
     double (*next)(const ek_schedule *schedule, int64_t step, double initial, double rate);
-    /* The same after all steps until `step`, but for rounding. */
+    /* A group's rate after step `step`, computed from `initial` alone. Rounding differs from
+     * `next`. */
     double (*closed_form)(const ek_schedule *schedule, int64_t step, double initial);
 } schedule_kind;
 
 struct ek_schedule {
     const schedule_kind *kind;
     ek_optimizer *optimizer;
-    int64_t count;   /* of steps taken */
-    double *initial; /* rates of the groups, as they were when first seen */
+    int64_t count;   /* count of steps taken */
+    double *initial; /* rates of the groups when first seen */
     int group_count;
     int64_t period; /* StepLR's step_size, CosineAnnealingLR's T_max */
     double gamma, lr_min;
@@ -49,8 +51,8 @@ static double schedule_height(const ek_schedule *schedule, int64_t step)
     return 1 + cos(pi * (double)step / (double)schedule->period);
 }
 
-/* Beyond T_max it rises again. From its lowest point, where a ratio says nothing, it starts anew
- * with what it began with. */
+/* Beyond T_max the rate rises again. At its lowest point the ratio of heights is undefined, so the
+ * next rate is computed from `initial`. */
 static double schedule_cosine_next(const ek_schedule *schedule, int64_t step, double initial,
                                    double rate)
 {
@@ -70,7 +72,7 @@ static double schedule_cosine_closed(const ek_schedule *schedule, int64_t step, 
 static const schedule_kind cosine_kind = {"cosine_annealing_lr", schedule_cosine_next,
                                           schedule_cosine_closed};
 
-/* Notes the rates of groups that were added since the last look. */
+/* Notes the rates of groups that were added since the last call. */
 static int schedule_note_groups(ek_schedule *schedule)
 {
     int count = ek_optimizer_group_count(schedule->optimizer);
@@ -99,7 +101,7 @@ static ek_schedule *schedule_new(const ek_schedule *settings)
     return schedule;
 }
 
-/* An error unless there is an optimizer and the period is at least 1. */
+/* True if there is an optimizer and the period is at least 1; else an error is pending. */
 static bool schedule_usable(const char *name, const ek_optimizer *optimizer, const char *what,
                             int64_t period)
 {
@@ -143,7 +145,7 @@ static int schedule_check_made(const ek_schedule *schedule)
                                  : EK_FAIL(EK_E_INVALID, "the schedule is NULL");
 }
 
-/* A group's rate after `step` steps from what it began with. */
+/* A group's rate after `step` steps, computed from `initial`. */
 static double schedule_replay(const ek_schedule *schedule, int64_t step, double initial)
 {
     double rate = initial;
@@ -154,8 +156,8 @@ static double schedule_replay(const ek_schedule *schedule, int64_t step, double 
     return rate;
 }
 
-/* The groups' rates after step `step`: from those that they have, or from the start. On an error
- * all is as before. */
+/* Sets the groups' rates after step `step`, computed from their rates now, or from their initial
+ * rates if `from_start`. On an error nothing has changed. */
 static int schedule_set_rates(ek_schedule *schedule, int64_t step, bool from_start)
 {
     int count = schedule->group_count;

@@ -1,4 +1,4 @@
-/* state.c: what an optimizer knows of a parameter, out and in again: for checkpoints. */
+/* state.c: reads and writes the state that an optimizer has of a parameter, for checkpoints. */
 #include <string.h>
 
 #include "evenkeel/autograd.h"
@@ -8,13 +8,13 @@
 
 /* ---- out ---- */
 
-/* NULL without an error if the parameter belongs to another. */
+/* The parameter's slot. NULL, without an error, if the optimizer doesn't have the parameter. */
 static ek_slot *state_slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
 {
     return parameter ? ek_map_find(&optimizer->index, parameter) : NULL;
 }
 
-/* The state's index, or EK_STATES. */
+/* The index of the state of this name, or EK_STATES. */
 static int state_index(const ek_optimizer *optimizer, const char *name)
 {
     const char *const *names = optimizer->algorithm->state_names;
@@ -81,7 +81,7 @@ int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
     return slot->step;
 }
 
-/* The group with the most states speaks for all. */
+/* The optimizer has as many states as the group that has most. */
 const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
 {
     if (!optimizer || index < 0)
@@ -114,8 +114,8 @@ static int state_check(const char *algorithm, const char *name, const ek_tensor 
     return 0;
 }
 
-/* Puts the given states in the algorithm's order. They have to be exactly those that a parameter
- * has after `steps` updates; returns how many. */
+/* Puts the given states in the algorithm's order. They have to be exactly the states of a parameter
+ * after `steps` updates. Returns how many there are. */
 static int state_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
                       const char *const *names, ek_tensor *const *states, int count,
                       ek_tensor *sorted[EK_STATES])
@@ -164,9 +164,9 @@ static int state_check_call(const ek_optimizer *optimizer, const ek_slot *slot, 
 
 /* ---- in ---- */
 
-/* Memory for the slot's states where the next step will look for it: with its neighbours', as if
- * all had gradients. Those that have no state to carry are cut anew with it, for the sake of
- * calls for many parameters in turn. */
+/* Gives the slot memory for its states beside its neighbours' state, as if all parameters had
+ * gradients: there the next step will look. Slots without updates are cut anew too, so that setting
+ * many parameters in turn lays state out once. */
 static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
 {
     for (int i = 0; i < optimizer->slot_count; i++)
@@ -191,7 +191,7 @@ static int state_write(ek_slot *slot, int64_t steps, ek_tensor *const *states, i
     return 0;
 }
 
-/* All that can fail for lack of memory comes before the first write. */
+/* Sets the slot's states. All memory is allocated before the first write. */
 static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
                      ek_tensor *states[EK_STATES], int count)
 {

@@ -1,11 +1,19 @@
-/* step.c: one update of all parameters, in as few kernel calls as their places in memory
- * allow.
+/* step.c: one update of all parameters, in as few kernel calls as their places in memory allow.
  *
- * The segments (flat.c) of the parameters that have a gradient fall into ranges of neighbours of
- * equal phase (the count of updates, if the formula depends on it). Ranges of one device, dtype,
- * group and phase are stepped by one call, which a GPU turns into few kernels. If segments lie on
- * several devices, these step theirs side by side. Everything that can fail (checks, state, copies
- * of gradients in another order of memory, handles) comes before the first update. */
+ * The road of a step, from the top down:
+ *
+ *     ek_step                here: the public call
+ *     step_prepare           all that can fail comes before the first update
+ *     step_choose            parameters with a gradient take part; flats are entered
+ *     step_collect           lists their segments, in the order of memory, and gradients
+ *     ek_optimizer_lay_out   flat.c: gives the segments state, laid out alike
+ *     step_prepare_ranges    joins neighbours of equal phase to ranges, sorted by call
+ *     step_update            updates all devices side by side (ek_gang_run)
+ *     step_update_device     one call per dtype, group and phase
+ *     step_call              the algorithm's `update` (algorithms.c) calls the kernel
+ *     sharding_publish       parallel/sharding.c, as flat->publish: sends shards to all devices
+ *
+ * The phase is the count of updates if the formula depends on that count. */
 #include <stdlib.h>
 
 #include "core/trace.h"
@@ -14,7 +22,7 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-/* Neighbours: segments [begin, end) of the step. */
+/* Segments [begin, end) of the step, which are neighbours in memory. */
 typedef struct range {
     int begin, end;
     ek_dev *dev;
@@ -27,26 +35,26 @@ typedef struct range {
 enum { PARAMETER, GRADIENT, STATE, OPERANDS = STATE + EK_STATES };
 
 typedef struct step_flat {
-    ek_flat *flat;   /* entered */
-    bool takes_part; /* some of its parameters do */
+    ek_flat *flat;   /* borrowed; entered */
+    bool takes_part; /* true if one of its parameters takes part */
 } step_flat;
 
 typedef struct step {
     ek_optimizer *optimizer;
-    ek_segment **segments; /* those that are stepped, in the order of the table */
+    ek_segment **segments; /* the segments to step, in the order of the table */
     int segment_count;
-    range *ranges; /* those of one call follow each other, and those of one device */
+    range *ranges; /* sorted by device, then by call */
     int range_count;
-    ek_tensor **operands[OPERANDS]; /* by range: flat handles */
+    ek_tensor **operands[OPERANDS]; /* flat handles, by range */
     ek_dev *devs[2 * EK_MAX_DEVICES + 1];
     int dev_count;
-    step_flat *flats; /* of the divided parameters, each once */
+    step_flat *flats; /* the flats of sharded parameters, each once */
     int flat_count;
 } step;
 
 /* ---- who takes part ---- */
 
-/* The flat's entry, which is entered with its first parameter; NULL with an error. */
+/* The flat's entry. The flat is entered with the first of its parameters. NULL with an error. */
 static step_flat *step_enter_flat(step *this, ek_flat *flat)
 {
     for (int i = 0; i < this->flat_count; i++)
@@ -69,7 +77,7 @@ static void step_leave_flats(const step *this)
             this->flats[i].flat->leave(this->flats[i].flat);
 }
 
-/* Parameters with a gradient take part, divided ones with all of their shards. */
+/* Lets parameters with a gradient take part, sharded ones with all of their shards. */
 static int step_choose(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
@@ -110,7 +118,7 @@ static int step_gradient_check(const ek_optimizer *optimizer, const ek_tensor *p
                    ek_tensor_text(gradient, texts[1]));
 }
 
-/* The gradient of what is stepped, in its order of memory. */
+/* Finds the segment's gradient, in the piece's order of memory. */
 static int segment_find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
 {
     ek_tensor *piece = segment->shard.piece, *gradient = ek_tensor_grad(piece);
@@ -137,7 +145,7 @@ static int step_collect(step *this)
 
 /* ---- ranges ---- */
 
-/* 0 if one call steps both. */
+/* The order of ranges by call; 0 if one call steps both. */
 static int range_compare_calls(const range *a, const range *b)
 {
     if (a->dev != b->dev)
@@ -162,7 +170,7 @@ static int range_state_count(const step *this, const range *r)
     return this->optimizer->algorithm->state_count(&this->optimizer->groups[r->group]);
 }
 
-/* Segments that join and are of one phase, as far as they go from `begin`. */
+/* The longest range from `begin` of segments that join and are of one phase. */
 static range step_range(const step *this, int begin)
 {
     const ek_optimizer *optimizer = this->optimizer;
@@ -184,7 +192,7 @@ static range step_range(const step *this, int begin)
     return r;
 }
 
-/* A flat handle, in the scope, on what begins with `tensor`, which is dense. */
+/* A flat handle on `count` elements from the first of `tensor`, which is dense. In the scope. */
 static ek_tensor *range_handle(const ek_tensor *tensor, int64_t count)
 {
     int64_t stride = 1;
@@ -242,9 +250,9 @@ static int step_prepare(step *this)
 
 /* ---- updates ---- */
 
-static const char writer[] = "the optimizer's step"; /* for sentences about saved tensors */
+static const char writer[] = "the optimizer's step"; /* named in errors about saved tensors */
 
-/* Ranges [begin, end). */
+/* Steps ranges [begin, end) in one call. */
 static int step_call(const step *this, int begin, int end)
 {
     const range *r = &this->ranges[begin];
@@ -259,7 +267,7 @@ static int step_call(const step *this, int begin, int end)
     return 0;
 }
 
-/* All calls of one device; other devices' are theirs to read and write. */
+/* Makes all calls of one device. Ranges of other devices belong to other threads. */
 static int step_update_device(void *user, int index)
 {
     const step *this = user;
@@ -279,7 +287,7 @@ static int step_update_device(void *user, int index)
     return rc;
 }
 
-/* A parameter counts its step once. */
+/* Notes that the segment was written. The first segment of a parameter counts the step. */
 static void segment_note_update(const ek_segment *segment)
 {
     ek_slot *slot = segment->slot;
@@ -294,7 +302,8 @@ static void segment_note_update(const ek_segment *segment)
         ek_tensor_written(slot->parameter, writer);
 }
 
-/* If one device fails, the others' results are shown nevertheless: all copies stay equal. */
+/* Updates all devices. If one fails, shards that were stepped on the others are published
+ * nevertheless, so that all copies stay equal. */
 static int step_update(step *this)
 {
     int status = ek_gang_run(this->devs, this->dev_count, step_update_device, this, NULL);

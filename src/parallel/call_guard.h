@@ -1,4 +1,4 @@
-/* call_guard.h: one thread at a time uses a wrapper. */
+/* call_guard.h: lets one thread at a time use a wrapper. */
 #ifndef EK_PARALLEL_CALL_GUARD_H
 #define EK_PARALLEL_CALL_GUARD_H
 
@@ -8,17 +8,18 @@
 
 /* All zero is free. */
 typedef struct ek_call_guard {
-    _Atomic(const void *) owner; /* the thread that is in a call; NULL: none */
-    int depth;                   /* of that thread's calls within calls; the owner's alone */
+    _Atomic(const void *) owner; /* the thread that is in a call, or NULL */
+    int depth;                   /* depth of the owner's nested calls; only the owner uses it */
 } ek_call_guard;
 
-/* The calling thread begins to use what `subject` names in a sentence ("data_parallel"). EK_E_STATE
- * if another thread does; who uses it already may enter again. Leave after every successful one. */
+/* Makes the calling thread the owner; the owner itself may enter again. EK_E_STATE if another
+ * thread is the owner; the error's sentence begins with `subject` ("data_parallel"). Every
+ * successful enter needs a leave. */
 static inline int ek_call_guard_enter(ek_call_guard *guard, const char *subject)
 {
     const void *self = ek_thread_self(), *nobody = NULL;
     EK_TRY(ek_fork_check());
-    /* Only this thread makes itself the owner, so no other answer can come while it looks. */
+    /* Relaxed is enough, because only this thread stores `self` as the owner. */
     if (atomic_load_explicit(&guard->owner, memory_order_relaxed) != self &&
         !atomic_compare_exchange_strong_explicit(&guard->owner, &nobody, self, memory_order_acquire,
                                                  memory_order_relaxed))

@@ -1,4 +1,4 @@
-/* data_parallel.c: the classic way: outputs meet on one device. */
+/* data_parallel.c: ek_data_parallel, whose outputs are gathered on one device. */
 #include "comm/tree.h"
 #include "core/thread.h"
 #include "evenkeel/parallel.h"
@@ -15,7 +15,7 @@ static ek_value data_parallel_call(ek_module *module, const ek_args *args)
     ek_wrapper *wrapper = &self->wrapper;
     if (ek_wrapper_is_plain(wrapper)) {
         ek_value output = ek_wrapper_call_plain(wrapper, args, ek_part_forward, NULL);
-        /* It stays where the module leaves it, unless another device was asked for. */
+        /* The output stays where the module left it, unless another device was asked for. */
         if (module->is_replica || ek_device_equal(self->output_device, wrapper->devices.devices[0]))
             return output;
         return ek_value_to_device(output, self->output_device, wrapper->dim);

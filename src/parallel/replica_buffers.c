@@ -1,4 +1,4 @@
-/* replica_buffers.c: what the replicas of a forward wrote to their buffers. */
+/* replica_buffers.c: gives what a forward's replicas wrote to their buffers to the module. */
 #include <stdlib.h>
 
 #include "comm/exchange.h"
@@ -30,7 +30,7 @@ int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
         if (!buffer_was_written_at(set, first, i))
             continue;
         ek_tensor_written(set->sources[i], "the first replica, in its buffers");
-        if (rc >= 0) /* the first replica has what the module has: it need not be sent back */
+        if (rc >= 0) /* the first replica's buffer is up to date */
             ek_copies_note(set, first, i, true);
     }
     free(moves);
@@ -43,18 +43,20 @@ int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
  *
  *     b = b_0 + sum_r (n_r / n) (b_r - b_0), r ascending
  *
- * on the module's device, which has b_0, for all buffers of a dtype at once. Written with
- * differences, buffers that are equal everywhere stay what they are to the bit. */
+ * is computed on the module's device, which has b_0, for all buffers of a dtype at once. Buffers
+ * that are equal everywhere stay what they are to the bit, because only differences are
+ * weighted. */
 
 /* Buffers of one dtype that a replica wrote. */
 typedef struct buffer_group {
     const ek_replica_set *set;
     int *entries, count;
-    ek_tensor **sources; /* the module's, which are b_0 */
-    ek_move *moves;      /* room for one replica's */
+    ek_tensor **sources; /* the module's buffers: b_0 */
+    ek_move *moves;      /* room for one replica's moves */
 } buffer_group;
 
-/* Moves between the slab's members and the buffers at a place. */
+/* Copies the buffers at a place to the slab's members if `fetch`, else the members to the
+ * buffers. */
 static int group_move(const buffer_group *g, int place, const ek_slab *slab, bool fetch)
 {
     for (int k = 0; k < g->count; k++) {
@@ -65,7 +67,8 @@ static int group_move(const buffer_group *g, int place, const ek_slab *slab, boo
     return ek_exchange("running statistics", g->moves, g->count);
 }
 
-/* slabs: b_0, the sum of weighted differences, which is zero at first, and room for one b_r. */
+/* Averages a group. The slabs are for b_0, the sum of weighted differences (zero at first), and one
+ * b_r. */
 static int group_add(const buffer_group *g, const ek_places *places, const double *weights,
                      ek_slab *const *slabs)
 {
@@ -110,7 +113,7 @@ static int group_average(const buffer_group *g, const ek_places *places, const d
     return rc;
 }
 
-/* The buffers of a dtype that any of the replicas wrote. */
+/* Finds the buffers of a dtype that any of the replicas wrote. */
 static void group_find(buffer_group *g, const ek_places *places, ek_dtype dtype)
 {
     g->count = 0;

@@ -1,4 +1,4 @@
-/* replica_copies.c: a module's tensors in slabs, on its device and on others. */
+/* replica_copies.c: slabs of a module's tensors, on its own device and on others. */
 #include "parallel/replica_copies.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "core/slab.h"
 #include "nn/module_table.h"
 
-/* A slab on dev per dtype for the tensors that aren't NULL: members[i] is the one for tensors[i],
- * a reference. */
+/* Makes a slab on dev per dtype for the tensors that aren't NULL. members[i] is the member for
+ * tensors[i], one reference. */
 static int copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
                              ek_memory_category category, ek_tensor **members)
 {
@@ -35,16 +35,16 @@ static int copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 
 /* ---- the module's own ---- */
 
-/* A slab's member is alone in its version, but not in its storage; or it has a slot for its
- * gradient. A divided one stays where its pieces are. */
+/* True if the tensor lies in a slab: it has a grad slot, or a storage that is larger than itself
+ * without being a view. A sharded parameter counts too, because it stays where its pieces are. */
 static bool copies_is_flat(const ek_tensor *tensor)
 {
     return tensor->flat || (!tensor->is_view && (tensor->grad_slot ||
                                                  tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
 
-/* Room for three lists of `list->count`: those that move or get a slot, where they move, and their
- * slots. */
+/* Moves the listed parameters into slabs. `room` is for three lists of `list->count`: parameters
+ * that move or get a slot, their new places, and their slots. */
 static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
 {
     int count = list->count;
@@ -154,14 +154,15 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
     bool own_buffer = i >= set->parameters && !set->broadcast_buffers && !source->requires_grad;
     if (sent->version != source->version)
         return true;
-    /* What was loaded into a replica's own buffer has begun another count of writes. */
+    /* A buffer that the replica keeps for itself is stale only if another version object (a loaded
+     * state) replaced the source's. */
     return !own_buffer && (sent->source != ek_tensor_version(source) ||
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
-/* Does the moves, those of the k-th place from first[k] on: moves[first[k] ..] bring what is stale
- * there. Afterwards, also if an error left that open, copies have new elements: older graphs that
- * saved them err from now on. */
+/* Makes the moves; moves[first[k] .. first[k + 1]) are those to the k-th place. Afterwards, also
+ * after an error, the copies count as written, so that older graphs that saved them report an
+ * error. */
 static int copies_send_stale(ek_replica_set *set, const ek_places *places, const ek_move *moves,
                              const int *first)
 {

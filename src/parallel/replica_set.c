@@ -46,7 +46,7 @@ static bool set_is_current(const ek_replica_set *set, const ek_tensor_list *list
     return true;
 }
 
-/* ---- dividing ---- */
+/* ---- sharding ---- */
 
 static int set_refresh_divided(void *user)
 {
@@ -55,7 +55,8 @@ static int set_refresh_divided(void *user)
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
-/* All devices have parameter i from its owners, or (status < 0) nobody knows. */
+/* Notes that all devices have parameter i from its owners. If status is negative, the copies are
+ * stale. */
 static void set_note_published(void *user, int i, int status)
 {
     ek_replica_set *set = user;
@@ -67,7 +68,8 @@ static void set_note_published(void *user, int i, int status)
     }
 }
 
-/* Copies are there for all devices from now on: the pieces are parts of them. */
+/* Shards the module's parameters. Makes copies on all devices, because the pieces are parts of
+ * them. */
 static int set_divide(ek_replica_set *set)
 {
     ek_tensor *const *there[EK_MAX_DEVICES] = {0};
@@ -111,7 +113,8 @@ static int set_look_at_module(ek_replica_set *set)
     return rc;
 }
 
-/* Notes the versions from which writes of the forward that begins are told. */
+/* Notes the buffers' versions when a forward begins. Later versions tell that the forward wrote
+ * them. */
 static void set_note_begun(ek_replica_set *set, const ek_places *places)
 {
     for (int r = 0; r < places->count; r++) {
@@ -123,7 +126,8 @@ static void set_note_begun(ek_replica_set *set, const ek_places *places)
 
 /* ---- handles and nodes of one forward ---- */
 
-/* handles[r * set->count + i], in the scope. Buffers on the module's device are its own. */
+/* Makes handles[r * set->count + i], in the scope. The first device's buffers are the module's
+ * own. */
 static int set_make_handles(const ek_replica_set *set, const ek_places *places, ek_tensor **handles)
 {
     for (int r = 0; r < places->count; r++) {
@@ -143,8 +147,8 @@ static int set_make_handles(const ek_replica_set *set, const ek_places *places, 
 typedef struct recording {
     const ek_replica_set *set;
     int count;
-    ek_dev *devs[EK_MAX_DEVICES]; /* theirs */
-    ek_tensor *const *handles;    /* as set_make_handles gives them */
+    ek_dev *devs[EK_MAX_DEVICES]; /* the replicas' devices */
+    ek_tensor *const *handles;    /* from set_make_handles */
     ek_tensor **work;             /* room for (count + 1) lists of handles */
 } recording;
 
@@ -154,8 +158,8 @@ static bool set_is_recorded(const ek_replica_set *set, int i, ek_dtype dtype)
            !ek_sharding_has(set->sharding, i);
 }
 
-/* Records a bucket of n: those of entries [begin, end) that are of the dtype, in order of memory.
- */
+/* Records a bucket: the n recorded tensors of the dtype among entries [begin, end), in order of
+ * memory. */
 static int set_record_bucket(const recording *r, int begin, int end, ek_dtype dtype, int n)
 {
     const ek_replica_set *set = r->set;
@@ -281,7 +285,7 @@ ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
 
 typedef struct home {
     const char *what, *kind;
-    const ek_dev *dev; /* NULL as long as it is open */
+    const ek_dev *dev; /* NULL until a tensor or the caller says which */
     bool given;
 } home;
 
@@ -295,7 +299,7 @@ static int set_check_tensor(const char *path, ek_tensor *tensor, void *user)
             "the module must have its parameters and buffers on device %s (device_ids[0]), "
             "but %s \"%s\" is on device %s",
             h->dev->name, h->kind, path, dev->name);
-    if (dev->id.kind == EK_CPU) /* plain memory: layers that were not put anywhere yet */
+    if (dev->id.kind == EK_CPU) /* layers that were not put on an accelerator yet */
         return 0;
     if (h->dev && dev != h->dev)
         return EK_FAIL(
@@ -317,7 +321,8 @@ int ek_check_home(const char *what, ek_module *module, const ek_dev *dev)
 
 /* ---- for callers ---- */
 
-/* A set for one use: the replicas' memory is theirs alone once it is gone. */
+/* Makes replicas with a set for one use. When the set is freed, the replicas alone own their
+ * memory. */
 int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas)
 {
     if (!module)

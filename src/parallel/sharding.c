@@ -1,4 +1,4 @@
-/* sharding.c: a module's parameters divided over the devices of its replicas. */
+/* sharding.c: shards a module's parameters over the devices of its replicas. */
 #include "parallel/sharding.h"
 
 #include <stdlib.h>
@@ -9,27 +9,30 @@
 #include "comm/exchange.h"
 #include "core/slab.h"
 
-/* Of a shard. */
+/* What a sharding knows of a shard. */
 typedef struct part {
     int parameter;
-    int owner;          /* index of its device */
-    uint64_t published; /* version when all devices had its elements */
-    uint64_t unshared;  /* the parameter's version when sending them failed; 0: it didn't */
-    bool changed;       /* while publishing: others lack elements */
+    int owner;          /* index of the device that owns the shard */
+    uint64_t published; /* version of the piece when all devices had its elements */
+    uint64_t unshared;  /* version of the parameter when sending failed; 0 if it didn't */
+    bool changed;       /* while publishing: other devices lack elements */
 } part;
 
 struct ek_sharding {
     ek_flat
-        flat; /* shards ascending by dtype and parameter: a device's range of a dtype is a run */
+        /* Shards ascend by dtype and parameter, so that a device's range of a dtype is a run of
+         * them. */
+        flat;
     ek_sharding_owner owner;
     int devices;
     ek_dev *devs[EK_MAX_DEVICES];
-    ek_tensor **parameters; /* references; NULL: not divided */
-    part *parts;            /* by shard */
-    ek_tensor **there; /* [d * shards + p]: shard p on device d, a reference; on its owner it is
-                          the piece */
-    ek_move *moves; /* room for publishing, which comes after an update and must not fail for want
-                       of it: devices * shards */
+    ek_tensor **parameters; /* one reference each; NULL if not sharded */
+    part *parts;            /* by shard; owned */
+    /* there[d * shards + p] is shard p on device d, one reference; on the owner it is the piece. */
+    ek_tensor **there;
+    /* Room for devices * shards moves: publishing comes after an update and must not fail for want
+     * of memory. */
+    ek_move *moves;
 };
 
 /* ---- releasing ---- */
@@ -52,7 +55,7 @@ static void sharding_destroy(ek_object *object)
     free(s);
 }
 
-/* ---- dividing ---- */
+/* ---- cutting ---- */
 
 static bool parameter_can_be_sharded(const ek_tensor *tensor)
 {
@@ -60,7 +63,7 @@ static bool parameter_can_be_sharded(const ek_tensor *tensor)
            ek_dtype_is_floating(tensor->dtype);
 }
 
-/* A range's end, in elements of `total`, is a multiple of a slab's alignment. */
+/* The begin of device d's range, in elements of `total`: a multiple of a slab's alignment. */
 static int64_t sharding_begin_of(const ek_sharding *s, ek_dtype dtype, int64_t total, int d)
 {
     int64_t unit = ek_slab_pitch(dtype, 1);
@@ -73,7 +76,7 @@ static void sharding_add(ek_sharding *s, int i, int owner, int64_t end)
     ek_flat_add(&s->flat, i, end, NULL);
 }
 
-/* Cuts parameter i, which begins at element `offset` of all of its dtype. */
+/* Cuts parameter i, which begins at element `offset` of all `total` elements of its dtype. */
 static void sharding_cut_parameter(ek_sharding *s, int i, int64_t offset, int64_t total)
 {
     ek_dtype dtype = s->parameters[i]->dtype;
@@ -87,7 +90,7 @@ static void sharding_cut_parameter(ek_sharding *s, int i, int64_t offset, int64_
         if (end > covered)
             sharding_add(s, i, d, covered = end);
     }
-    if (count == 0) /* nothing is somebody's too */
+    if (count == 0) /* an empty parameter has an owner too */
         sharding_add(s, i, first, 0);
 }
 
@@ -109,7 +112,8 @@ static void sharding_cut(ek_sharding *s)
     }
 }
 
-/* The shards' elements on all devices: copies[d][i] is parameter i on devs[d] for d > 0. */
+/* Makes handles on the shards' elements on all devices. copies[d][i] is parameter i on devs[d] for
+ * d > 0. */
 static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies)
 {
     int count = s->flat.shard_count;
@@ -133,8 +137,8 @@ static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies
     return 0;
 }
 
-/* Slots for the gradients of one device's shards of one dtype: `list` has room for their handles.
- */
+/* Makes slots for the gradients of one device's shards of one dtype. `list` has room for their
+ * handles. */
 static int sharding_make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
 {
     int count = 0;
@@ -182,7 +186,7 @@ static int parameter_check_whole(const char *path, ek_tensor *tensor, void *user
                    path);
 }
 
-/* ---- the optimizer's ---- */
+/* ---- what the optimizer calls ---- */
 
 static int sharding_enter(ek_flat *flat)
 {
@@ -215,7 +219,9 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
     ek_sharding *s = ek_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    int most = count + devices * EK_DTYPES; /* a bound cuts one parameter of its dtype in two */
+    int most =
+        count +
+        devices * EK_DTYPES; /* a bound between two devices cuts one parameter of its dtype */
     ek_object_init(&s->flat.object, sharding_destroy);
     s->flat.enter = sharding_enter;
     s->flat.leave = sharding_leave;
@@ -251,14 +257,14 @@ bool ek_sharding_has(const ek_sharding *s, int parameter)
     return s && parameter < s->flat.count && s->parameters[parameter];
 }
 
-/* ---- gradients: nodes that bring those of replicas to their owners ---- */
+/* ---- nodes that return replicas' gradients to the shards' owners ---- */
 
 /* One forward while its nodes are recorded, and room for a bucket. */
 typedef struct recording {
     const ek_sharding *sharding;
     const ek_sharding_forward *forward;
     ek_dev *devs[EK_MAX_DEVICES]; /* in order of summation */
-    int order[EK_MAX_DEVICES];    /* their places in the forward's list of devices */
+    int order[EK_MAX_DEVICES];    /* indices of devs in the forward's list of devices */
     int *indices;                 /* the bucket's parameters, descending */
     int count;
     ek_tensor **like, **out, **inputs;
@@ -275,7 +281,7 @@ static int recording_end_bucket(recording *r)
         r->like[k] = f->parameters[i];
         for (int j = 0; j < shards->count; j++) {
             const ek_shard *shard = &shards->shards[j];
-            shard->piece->requires_grad = true; /* as the parameter does */
+            shard->piece->requires_grad = true; /* like the parameter */
             r->inputs[pieces] = shard->piece;
             r->pieces[pieces++] =
                 (ek_piece){k, shard->begin, shard->end, ek_tensor_dev(shard->piece)};
@@ -337,7 +343,8 @@ int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *f
 
 /* ---- publishing ---- */
 
-/* Each device gets what it lacks of the others, and not all from the same at once. */
+/* Sends every device the changed shards that it lacks. Each device begins with another owner, so
+ * that not all read from the same device at once. */
 static int sharding_deliver(const ek_sharding *s)
 {
     int count = 0, shards = s->flat.shard_count;
@@ -353,8 +360,8 @@ static int sharding_deliver(const ek_sharding *s)
     return ek_exchange("sharing the step", s->moves, count);
 }
 
-/* True if the shard has elements that others lack. Those that could not be sent are given up if the
- * parameter was written since (by a checkpoint). */
+/* True if the shard has elements that other devices lack. Elements that could not be sent are given
+ * up if the parameter was written since (by a checkpoint). */
 static bool part_is_changed(const ek_sharding *s, int p)
 {
     part *own = &s->parts[p];
@@ -374,7 +381,7 @@ int ek_sharding_publish(ek_sharding *s)
     for (int p = 0; p < s->flat.shard_count; p++)
         s->parts[p].changed = part_is_changed(s, p);
     int rc = sharding_deliver(s), noted = -1;
-    /* What was delivered, or with an error may have been. */
+    /* Notes what was delivered, or after an error may have been. */
     for (int p = 0; p < s->flat.shard_count; p++) {
         part *own = &s->parts[p];
         if (!own->changed)
@@ -393,7 +400,7 @@ int ek_sharding_publish(ek_sharding *s)
 
 /* ---- the end ---- */
 
-/* Without memory for the whole gradient there is none afterwards. */
+/* Makes the parameter whole. Drops its gradient if there is no memory for the whole one. */
 static void parameter_make_whole(ek_tensor *leaf)
 {
     int pending = ek_error_status();
@@ -410,7 +417,7 @@ static void parameter_make_whole(ek_tensor *leaf)
         ek_error_clear();
 }
 
-/* A share that failed is tried once more: afterwards parameters are all that is left. */
+/* Tries once more to share a step that could not be shared, because only the parameters remain. */
 static void sharding_share_the_rest(ek_sharding *s)
 {
     int pending = ek_error_status();

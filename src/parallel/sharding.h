@@ -1,11 +1,11 @@
-/* sharding.h: a module's parameters divided over the devices of its replicas.
+/* sharding.h: a module's parameters sharded over the devices of its replicas.
  *
- * The parameters of one dtype, in order of registration and each padded to 64 bytes as in a slab,
- * are one stretch of memory that is cut into a range per device, at multiples of 64 bytes. What
- * lies in range d are pieces on device d: flat leaves on its copy of the parameters (on the first
- * device: on the parameters), with slots for their gradients in one slab. Neighbours there are
- * neighbours in the parameters' slab, with the same distances, so that an optimizer steps a range
- * at once. */
+ * All parameters of one dtype, in order of registration and each padded to 64 bytes as in a slab,
+ * are one stretch of memory. The stretch is cut into a range per device, at multiples of 64 bytes.
+ * The shards in range d have their pieces on device d: flat leaves on its copy of the parameters
+ * (on the first device: on the parameters themselves), with slots for their gradients in one slab.
+ * Neighbours in the slab of gradients are neighbours in the slab of parameters, with the same
+ * distances, so that an optimizer steps a range at once. */
 #ifndef EK_PARALLEL_SHARDING_H
 #define EK_PARALLEL_SHARDING_H
 
@@ -15,39 +15,40 @@
 
 typedef struct ek_sharding ek_sharding;
 
-/* What the division asks of whoever owns the copies. */
+/* What a sharding asks of the owner of the copies. */
 typedef struct ek_sharding_owner {
     void *user;
-    ek_call_guard *guard; /* of all that uses the copies */
-    /* Sends parameters that were written since to all copies. */
+    ek_call_guard *guard; /* guard of everything that uses the copies */
+    /* Sends parameters that were written since the last sending to all copies. */
     int (*refresh)(void *user);
-    /* Parameter i has new elements here and in all copies; or, status negative, may have. */
+    /* Tells that parameter i has new elements, in the module and in all copies. If status is
+     * negative, it only may have them. */
     void (*published)(void *user, int i, int status);
 } ek_sharding_owner;
 
-/* Divides those of the module's parameters that require a gradient; copies[d][i] is parameter i on
- * devs[d] for d > 0, laid out as it is. Gradients that are there already go to the pieces.
- * EK_E_STATE if a parameter is divided already. One reference; NULL with an error, and nothing
- * has changed. */
+/* Shards those of the module's parameters that require a gradient. copies[d][i] is parameter i on
+ * devs[d] for d > 0, laid out like the parameter. Gradients that exist already move to the pieces.
+ * EK_E_STATE if a parameter is sharded already. Returns one reference; NULL with an error, and then
+ * nothing has changed. */
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,
                              ek_tensor *const *parameters, int count,
                              ek_tensor *const *const *copies, ek_sharding_owner owner);
 
-/* Makes the parameters whole again, their gradients too, and releases the division. NULL does
+/* Makes the parameters and their gradients whole again, and releases the sharding. NULL does
  * nothing. */
 void ek_sharding_end(ek_sharding *sharding);
 
-/* True while every divided parameter is divided by this. */
+/* True while every parameter of the sharding is sharded by it. */
 bool ek_sharding_is_current(const ek_sharding *sharding);
 bool ek_sharding_has(const ek_sharding *sharding, int parameter);
 
-/* Sends pieces that were written since to the parameters and all copies. Takes no memory of the
- * process. */
+/* Sends pieces that were written since the last sending to the parameters and all copies. Allocates
+ * no host memory. */
 int ek_sharding_publish(ek_sharding *sharding);
 
 /* One forward: handles[r * stride + i] is parameter i on devs[r], in any order. */
 typedef struct ek_sharding_forward {
-    const ek_dev *home; /* where the module lies */
+    const ek_dev *home; /* the module's device */
     ek_tensor *const *parameters;
     int parameter_count;
     ek_dev *const *devs;
@@ -56,12 +57,12 @@ typedef struct ek_sharding_forward {
     int stride;
 } ek_sharding_forward;
 
-/* Records the nodes that bring the forward's gradients to the pieces. Buckets go from the last
- * parameter to the first, and each has one owner, on whose thread it is reduced; but a parameter of
- * several owners is alone. Sums are in the order in which undivided gradients are added: home
- * first, then the others ascending. */
+/* Records the nodes that return the forward's gradients to the pieces. Buckets go from the last
+ * parameter to the first. A bucket has one owner, on whose thread it is reduced; a parameter of
+ * several owners is a bucket by itself. The order of sums is that of Note [Order of terms]
+ * (comm/collectives.h), with `home` as the root. */
 int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *forward);
 
-/* Buckets of gradients: the first is small, so that reduction starts early. */
+/* Sizes of buckets of gradients. The first is small, so that reduction starts early. */
 enum { EK_FIRST_BUCKET_BYTES = 1 << 20, EK_BUCKET_BYTES = 4 << 20 };
 #endif

@@ -1,9 +1,9 @@
 /* sync_batch_norm.c: batch normalisation with the statistics of all replicas' chunks.
  *
- * Each replica computes the moments of its own chunk. The last to arrive at the rendezvous brings
- * all moments to every replica, which merges them, and joins the replicas' graphs by one node: what
- * the chunks send back is summed by an allreduce. So gradients of any order reach every chunk
- * through the statistics. */
+ * Each replica computes the moments of its own chunk. The last replica to arrive at the rendezvous
+ * copies all moments to every replica, and joins the replicas' graphs by one node, whose backward
+ * sums the chunks' gradients by an allreduce. Each replica then merges the moments. So gradients of
+ * any order reach every chunk through the statistics. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -19,15 +19,16 @@
 
 static const char sync_name[] = "sync_batch_norm";
 
-/* What a replica brings to the others, and what it gets: */
+/* What a replica gives to the others and gets from them. */
 typedef struct sync_share {
     ek_norm_chunk chunk;
-    int64_t count;                  /* values per channel in the chunk */
-    int64_t total;                  /* in all chunks */
-    int chunks;                     /* that have values, */
-    int64_t counts[EK_MAX_DEVICES]; /* how many */
-    ek_tensor *moments; /* (chunks, 2, C), theirs; a reference, on the replica's device */
-    ek_tensor *shared;  /* the chunk's statistics in the graph; a reference */
+    int64_t count;                  /* values per channel in this replica's chunk */
+    int64_t total;                  /* values per channel in all chunks */
+    int chunks;                     /* count of the chunks that have values */
+    int64_t counts[EK_MAX_DEVICES]; /* values per channel in each of these chunks */
+    ek_tensor *moments; /* (chunks, 2, C), moments of these chunks; one reference, on the replica's
+                           device */
+    ek_tensor *shared;  /* the chunk's statistics in the graph; one reference */
 } sync_share;
 
 static int sync_check(sync_share *const *shares, int parts)
@@ -52,7 +53,7 @@ static int sync_check(sync_share *const *shares, int parts)
     return 0;
 }
 
-/* The moments of all chunks to every replica. */
+/* Copies the moments of all chunks to every replica. */
 static int sync_send_moments(sync_share *const *shares, int parts)
 {
     ek_tensor *moments[EK_MAX_DEVICES], *out[EK_MAX_DEVICES];
@@ -80,8 +81,8 @@ static int sync_send_moments(sync_share *const *shares, int parts)
     return 0;
 }
 
-/* Input and output d are chunk d's moments and the statistics of all, as sums that have one
- * gradient: that of all outputs. */
+/* Input d is chunk d's moments, and output d the statistics of all chunks for replica d. Each
+ * input's gradient is the sum of all outputs' gradients. */
 static int sync_join_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const int chunks = ek_node_input_count(node);
@@ -119,7 +120,8 @@ static int sync_join(sync_share *const *shares, int parts)
                              &(const ek_record_options){.inputs = inputs, .input_count = chunks});
 }
 
-/* In gradient mode whoever does it: replicas without bring moments without history. */
+/* Runs on the last replica's thread. Gradient mode is on whichever that is; replicas without
+ * gradient mode give moments without history. */
 static int sync_meet(void *const *brought, int parts)
 {
     sync_share *const *shares = (sync_share *const *)brought;
@@ -155,7 +157,7 @@ static ek_tensor *sync_normalise(ek_batch_norm_module *self, ek_tensor *x)
                         : ek_norm_count_batch(&tracking)) < 0)
         return NULL;
     if (mine.count == 0)
-        return ek_f_batch_norm_with(options); /* as empty as x */
+        return ek_f_batch_norm_with(options); /* the result is as empty as x */
     return ek_norm_chunk_apply(&mine.chunk, mine.shared, mine.total, self->weight, self->bias);
 }
 
@@ -176,7 +178,8 @@ static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .size = sizeof(ek_batch_norm_module),
                                                     .forward = sync_batch_norm_forward};
 
-/* Replicas copy their module's, so that they meet each other and nobody else. */
+/* A new place to meet. Replicas copy their module's, so that they meet each other and nobody
+ * else. */
 static uint64_t sync_new_place(void)
 {
     static atomic_uint_fast64_t last;
@@ -193,8 +196,8 @@ ek_module *ek_sync_batch_norm_with(ek_norm_options options)
 
 /* ---- converting ---- */
 
-/* A batch normalisation turns into a synchronised one where it is: whoever points to it, a parent,
- * another parent, an optimizer, a wrapper, goes on doing so. */
+/* Turns a batch normalisation into a synchronised one in place, because parents, an optimizer or a
+ * wrapper may point to it. */
 static void sync_convert(ek_module *module)
 {
     if (ek_module_is_batch_norm(module)) {

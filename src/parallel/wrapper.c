@@ -1,4 +1,4 @@
-/* wrapper.c: what the data-parallel wrappers share. */
+/* wrapper.c: makes and frees data-parallel wrappers, and warns of unequal devices. */
 #include "parallel/wrapper.h"
 
 #include <math.h>
@@ -13,14 +13,14 @@
 
 /* ---- making ---- */
 
-/* The devices to use: those given, checked, or all accelerators. */
+/* Finds the devices to use: those given, which are checked, or all accelerators. */
 static int wrapper_find_devices(ek_wrapper *wrapper, const ek_device_list *given)
 {
     const char *what = wrapper->module.type->name;
     EK_TRY(ek_device_list_check(what, given));
     wrapper->devices = *given;
     if (given->count == 0) {
-        EK_TRY(ek_error_status()); /* which may be why it is empty */
+        EK_TRY(ek_error_status()); /* a pending error may be why the list is empty */
         ek_device_kind kind = ek_default_device_kind();
         if (ek_device_count(kind) > 0)
             wrapper->devices = ek_devices(kind, 0);
@@ -45,7 +45,7 @@ static int wrapper_plan(ek_wrapper *wrapper, const ek_data_parallel_options *opt
                                .plan = options->plan};
     memcpy(wishes.chunks, options->chunks, sizeof wishes.chunks);
     memcpy(wishes.weights, options->weights, sizeof wishes.weights);
-    /* A list of zeros that was written is a wish too, and refused as one. */
+    /* A list of zeros that was written is refused like any other wrong list. */
     if (wishes.chunks[0] == 0 && ek_keyword_is_written(options->keywords, "chunks", 7))
         wishes.chunks[0] = EK_ZERO;
     if (wishes.weights[0] == 0 && ek_keyword_is_written(options->keywords, "weights", 8))
@@ -54,7 +54,8 @@ static int wrapper_plan(ek_wrapper *wrapper, const ek_data_parallel_options *opt
     return wrapper->planner ? 0 : ek_error_pending();
 }
 
-/* The module to the first device, into slabs, and replicas for the others. */
+/* Moves the module to the first device and into slabs, and makes a set of replicas for the
+ * others. */
 static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
 {
     int count = wrapper->devices.count;
@@ -161,12 +162,12 @@ int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats 
     return 0;
 }
 
-/* ---- devices that equal shares don't suit ---- */
+/* ---- unequal devices ---- */
 
-enum { LARGEST_WEIGHT = 16 };    /* weights up to this are small numbers */
-static const double NEAR = 0.05; /* how far, relatively, weights may be from what they stand for */
+enum { LARGEST_WEIGHT = 16 };    /* weights up to this are tried */
+static const double NEAR = 0.05; /* relative error that weights may have */
 
-/* Writes "{2, 2, 1}": the smallest whole numbers that stand in these proportions, nearly. */
+/* Writes the smallest whole numbers nearly in these proportions, as "{2, 2, 1}". */
 static void wrapper_write_weights(const double *measures, int count, double most, char *text,
                                   size_t room)
 {
@@ -218,7 +219,7 @@ void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *
     for (int i = 0; i < wrapper->devices.count; i++) {
         ek_memory_stats stats = {0};
         ek_memory_get_stats(wrapper->devices.devices[i], &stats);
-        capacities[i] = (double)stats.capacity; /* 0: no limit */
+        capacities[i] = (double)stats.capacity; /* 0 if there is no limit */
         speeds[i] = wrapper->devs[i]->speed;
     }
     if (!wrapper_warn_of(wrapper, capacities, "memory"))
@@ -296,7 +297,8 @@ ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
 {
     if (wrapper->module.is_replica)
         return forward(&wrapper->module, args);
-    if (ek_call_guard_enter(wrapper->guard, "it") < 0) /* the call puts the name before it */
+    if (ek_call_guard_enter(wrapper->guard, "it") <
+        0) /* the caller puts the name before the sentence */
         return ek_value_error();
     ek_value output = forward(&wrapper->module, args);
     ek_call_guard_leave(wrapper->guard);

@@ -16,76 +16,77 @@
 typedef struct ek_wrapper {
     ek_module module;
     ek_module *child;
-    ek_device_list devices;       /* empty: a plain call on cpu */
-    ek_dev *devs[EK_MAX_DEVICES]; /* theirs, since ek_wrapper_begin */
+    ek_device_list devices;       /* empty: calls are plain, on cpu */
+    ek_dev *devs[EK_MAX_DEVICES]; /* looked up by ek_wrapper_begin */
     int dim;
-    ek_call_guard *guard; /* replicas have the wrapper's, and don't enter */
+    ek_call_guard *guard; /* shared with replicas, which don't enter it */
     ek_planner *planner;  /* how batches are cut */
     ek_running_stats running_stats;
     bool measures;            /* EK_SPLIT_AUTO */
     bool divides;             /* EK_SHARD_OPTIMIZER, with several devices */
-    bool calls_back;          /* replications are told to the modules */
+    bool calls_back;          /* modules are told of their replication */
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
 
-/* What one device does in a call: `module` is its replica, or the child in a plain call. The output
+/* What one device does in a call. `module` is its replica, or the child in a plain call. The output
  * is in the caller's scope. */
 typedef ek_value ek_part_function(ek_module *module, const ek_args *args, void *user);
-/* The module's forward; `user` is ignored. */
+/* Calls the module's forward; `user` is ignored. */
 ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user);
 
-/* One call, cut for the devices that take part. What it holds is in the caller's scope. */
+/* One call, cut for the devices that take part. Its values are in the caller's scope. */
 typedef struct ek_wrapper_call {
-    ek_places places; /* their places in `devices` */
+    ek_places places; /* indices into the wrapper's `devices` */
     ek_args args[EK_MAX_DEVICES];
 } ek_wrapper_call;
 
-/* A wrapper of this type (whose `destroy` must be ek_wrapper_destroy) around options->module, which
- * it owns from now on, also if this fails. Moves the module to the first device and its
- * parameters into slabs. Does not look at output_device, output_on_cpu and plain. */
+/* Makes a wrapper of this type, whose `destroy` must be ek_wrapper_destroy, around options->module,
+ * which it owns from now on, also after an error. Moves the module to the first device and its
+ * parameters into slabs. Ignores output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
-/* One log line if the smallest device has less than three quarters of the largest's memory, or else
- * of its speed, with the plan that would suit them, and the options don't say how to treat them. */
+/* Logs one line if the smallest device has less than three quarters of the largest's memory, or
+ * else of its speed, and the options don't say how to treat unequal devices. The line has a plan
+ * that would suit. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
-/* The module as a wrapper; NULL, without an error, if it is none. */
+/* The module as a wrapper; NULL, without an error, if it is no wrapper. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
 
-/* The calling thread uses the wrapper, its replicas and its plans until it leaves (call_guard.h). A
- * replica of a wrapper is its worker's alone. */
+/* Makes the calling thread the only user of the wrapper, its replicas and its plans until it leaves
+ * (call_guard.h). A replica of a wrapper needs no guard, because only one worker has it. */
 int ek_wrapper_enter(ek_wrapper *wrapper);
 void ek_wrapper_leave(ek_wrapper *wrapper);
-/* A wrapper's forward: `forward` between the two. */
+/* A wrapper's forward: enters, calls `forward`, leaves. */
 ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
                                ek_value (*forward)(ek_module *module, const ek_args *args));
 
 /* True if a call is a plain call of the child. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
 
-/* Calls `function` for the child itself on the first device: inputs are moved there, scattered ones
+/* Calls `function` for the child on the first device. Inputs are moved there, and scattered ones
  * joined. */
 ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
                                void *user);
 
-/* Begins a call of several devices: looks them up, since idle ones may have been closed and opened
- * again after the last call, and checks that the child is on the first. */
+/* Begins a call of several devices. Looks the devices up, because idle ones may have been closed
+ * and opened again since the last call, and checks that the child is on the first. */
 int ek_wrapper_begin(ek_wrapper *wrapper);
 
-/* Who takes part in a call, and the sizes along `dim`, one per place, of what is to be cut; not
- * `sized`, scatter decides, and may leave out the last places. */
+/* The devices that take part in a call, and the sizes along `dim`, one per place, of the chunks. If
+ * not `sized`, scatter chooses the sizes, and may leave out the last places. */
 typedef struct ek_wrapper_cut {
     ek_places places;
     bool sized;
     int64_t sizes[EK_MAX_DEVICES];
 } ek_wrapper_cut;
 
-/* Cuts the arguments of a call: as `cut` says, or (NULL) for those that should take part; without
- * arguments that is the first device. */
+/* Cuts the arguments of a call as `cut` says. If cut is NULL, chooses the devices that take part;
+ * for a call without arguments that is the first one. */
 int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_args *args,
                        ek_wrapper_call *call);
 
-/* Runs `function` with the parts of a call on replicas, side by side, and lets the module have what
- * they did to its buffers. Writes one output per part, in the caller's scope. */
+/* Runs `function` on replicas, side by side, each with its part of the call. Then gives what they
+ * wrote to buffers to the module. Writes one output per part, in the caller's scope. */
 int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
                    void *user, ek_value *outputs);
 
@@ -93,7 +94,7 @@ int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_fun
  */
 int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
 
-/* Writes where the outputs of an ek_data_parallel meet; nothing for other modules. */
+/* Writes the output device of an ek_data_parallel; does nothing for other modules. */
 void ek_data_parallel_output(const ek_module *module, ek_device *device);
 
 #endif

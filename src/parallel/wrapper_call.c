@@ -1,4 +1,17 @@
-/* wrapper_call.c: calls of several devices: cut, replicated, run. */
+/* wrapper_call.c: calls of several devices: cut, replicated, run.
+ *
+ * The road of a batch, from the top down:
+ *
+ *     ek_module_forward     nn/module_call.c: the public call
+ *     data_parallel_call    data_parallel.c: says where the outputs meet
+ *     ek_wrapper_apply      here: the three steps below
+ *     ek_wrapper_begin      looks the devices up
+ *     ek_wrapper_scatter    finds out who gets how much (wrapper_decide)
+ *     ek_tree_scatter       comm/tree.c: cuts the tensors among the arguments
+ *     ek_wrapper_run        makes replicas, runs them, settles their buffers
+ *     ek_replica_set_make   replica_set.c: refreshes copies, records the nodes of gradients
+ *     wrapper_apply_all     calls the replicas side by side (ek_gang_run)
+ *     ek_gather_value       comm/tree.c: joins the outputs on one device */
 #include <stdlib.h>
 
 #include "comm/collectives.h"
@@ -22,8 +35,8 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
     return ek_check_home(NULL, wrapper->child, wrapper->devs[0]);
 }
 
-/* Where a scattered list's elements lie already, so that they can stay there; anywhere else they go
- * to the first devices. */
+/* The devices where a scattered list's elements lie already, so that the elements stay there; if
+ * they don't lie so, the first devices. */
 static ek_places wrapper_places_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
     ek_places places = {0};
@@ -35,8 +48,8 @@ static ek_places wrapper_places_of(const ek_wrapper *wrapper, const ek_tree_surv
     return places.count == survey->parts ? places : ek_first_places(survey->parts);
 }
 
-/* The plan for a batch, without the devices that get nothing. If nothing will go backward the
- * plan is only read: what such a forward needs says nothing about training. */
+/* Cuts by the plan for a batch, without devices that get nothing. In no-grad mode the plan is only
+ * read, because such a forward says nothing about the memory of training. */
 static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 {
     int64_t sizes[EK_MAX_DEVICES];
@@ -53,8 +66,8 @@ static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cu
     return 0;
 }
 
-/* Lists that are scattered already keep their sizes, and tensors beside them follow; else the plan
- * says. */
+/* Decides how a call is cut. Lists that are scattered already keep their sizes, and tensors beside
+ * them are cut alike; otherwise the plan decides. */
 static int wrapper_decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
 {
     int devices = wrapper->devices.count;
@@ -84,7 +97,8 @@ static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_pla
     return devices;
 }
 
-/* Inputs and keywords as one value, so that they have one number of chunks; and back. */
+/* Inputs and keywords as one value, so that they have one number of chunks. wrapper_args_of takes
+ * it apart. */
 static ek_value wrapper_value_of(const ek_args *args)
 {
     return EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
@@ -134,7 +148,7 @@ bool ek_wrapper_is_plain(const ek_wrapper *wrapper)
 ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
                                void *user)
 {
-    /* A replica's inputs were moved by whoever called it. */
+    /* The caller of a replica has moved the inputs. */
     if (wrapper->module.is_replica)
         return function(wrapper->child, args, user);
     ek_planner_disturb(wrapper->planner);
@@ -146,23 +160,23 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
     return function(wrapper->child, &own, user);
 }
 
-/* ---- replicas that know of each other ---- */
+/* ---- replication callbacks ---- */
 
-/* What the modules of one forward are told: one for each module of the original whose type has
- * `replicated`, in order of registration. All zero is none. */
+/* What the modules of one forward are told: one item for each module of the original whose type has
+ * `replicated`, in order of registration. All zero means none. */
 typedef struct replications {
     ek_replication *items;
     int count;
 } replications;
 
-/* Modules without references of the list's own. All zero is an empty one. */
+/* A list of borrowed modules. All zero is an empty list. */
 typedef struct module_list {
     ek_module **modules;
     int count, capacity;
 } module_list;
 
-/* The modules whose type has `replicated`: a module before those below it; what is shared counts
- * if it is met first. */
+/* Collects the modules whose type has `replicated`, each before those below it. A shared module
+ * counts at its first place. */
 static int modules_collect(ek_module *module, ek_map *seen, module_list *list)
 {
     int status = 0;
@@ -213,7 +227,8 @@ static int replications_call(replications *told, ek_module *original, ek_module 
     for (int r = 0; r < count && told->count > 0 && rc >= 0; r++) {
         int before = ek_error_status();
         own.count = 0;
-        rc = modules_list(replicas[r], &own); /* in the same places */
+        rc = modules_list(replicas[r],
+                          &own); /* own.modules[i] is the replica of originals.modules[i] */
         for (int i = 0; i < own.count && rc >= 0; i++) {
             told->items[i].index = r;
             told->items[i].count = count;
@@ -230,7 +245,7 @@ static int replications_call(replications *told, ek_module *original, ek_module 
 
 /* ---- replicas ---- */
 
-/* The modules that a call's devices run. All zero is none. */
+/* The modules that a call's devices run. All zero means none. */
 typedef struct wrapper_replicas {
     int count;
     ek_module *modules[EK_MAX_DEVICES];
@@ -249,9 +264,9 @@ static void replicas_end(wrapper_replicas *replicas)
     *replicas = (wrapper_replicas){0};
 }
 
-/* Replicas, told of their replication if the wrapper is patched, or the child itself if the first
- * device is alone (which has a replica too if parameters are divided, whose gradients go to their
- * owners). */
+/* Makes the replicas, and tells them of their replication if the wrapper is patched. If the first
+ * device is alone, the child itself runs; but a sharding wrapper makes a replica even then, whose
+ * gradients go to the shards' owners. */
 static int replicas_make(ek_wrapper *wrapper, const ek_places *places, ek_dev *const *devs,
                          wrapper_replicas *replicas)
 {
@@ -295,12 +310,12 @@ static int wrapper_apply_one(void *user, int index)
     ek_value output = call->function(call->modules[index], &call->args[index], call->user);
     if (output.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    call->outputs[index] = ek_value_keep(output); /* the job's scope ends with it */
+    call->outputs[index] = ek_value_keep(output); /* kept, because the job's scope ends with it */
     return 0;
 }
 
-/* The call's function for each module on its device, side by side. Writes one output per module, in
- * the caller's scope; after an error all are EK_VALUE_ERROR. */
+/* Runs the call's function for each module on its device, side by side. Writes one output per
+ * module, in the caller's scope; after an error all are EK_VALUE_ERROR. */
 static int wrapper_apply_all(apply_call *call, ek_dev *const *devs, int count)
 {
     ek_value *outputs = call->outputs;
@@ -334,7 +349,7 @@ int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
                              count);
 }
 
-/* How many samples each part of a call has; 1 if it has no tensor that was cut. */
+/* Writes how many samples each part of a call has; 1 if it has no tensor that was cut. */
 static int wrapper_count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call,
                                  int64_t *samples)
 {
