@@ -12,20 +12,20 @@
 
 struct ek_step_gradients {
     int leaf_count;
-    ek_tensor **leaves; /* references */
-    /* Whose gradients were put aside, and those: references, NULLs among them. */
+    ek_tensor **leaves; /* one reference each */
+    /* The tensors whose gradients were set aside, and those gradients (NULL: unset); references. */
     int earlier_count;
     ek_tensor **holders, **earlier;
 };
 
-static void release_all(ek_tensor **tensors, int count)
+static void gradients_release_all(ek_tensor **tensors, int count)
 {
     for (int i = 0; tensors && i < count; i++)
         ek_object_release(tensors[i]);
     free(tensors);
 }
 
-/* ---- which there are ---- */
+/* ---- finding all gradients ---- */
 
 int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list)
 {
@@ -76,25 +76,25 @@ ek_step_gradients *ek_step_gradients_new(ek_module *model, ek_optimizer *optimiz
     return gradients;
 }
 
-static void drop_earlier(ek_step_gradients *g)
+static void gradients_drop_earlier(ek_step_gradients *g)
 {
-    release_all(g->earlier, g->earlier_count);
-    release_all(g->holders, g->earlier_count);
+    gradients_release_all(g->earlier, g->earlier_count);
+    gradients_release_all(g->holders, g->earlier_count);
     g->earlier = g->holders = NULL;
     g->earlier_count = 0;
 }
 
 void ek_step_gradients_free(ek_step_gradients *gradients)
 {
-    drop_earlier(gradients);
-    release_all(gradients->leaves, gradients->leaf_count);
+    gradients_drop_earlier(gradients);
+    gradients_release_all(gradients->leaves, gradients->leaf_count);
     free(gradients);
 }
 
-/* ---- those before ---- */
+/* ---- earlier gradients ---- */
 
-/* Memory that belongs to the next gradient is copied. */
-static int set_one_aside(ek_tensor *holder, ek_tensor **earlier)
+/* Sets a gradient aside; copies it if it lies in the grad buffer, which the next one reuses. */
+static int gradients_set_one_aside(ek_tensor *holder, ek_tensor **earlier)
 {
     ek_tensor *gradient = ek_tensor_grad(holder);
     if (!gradient)
@@ -120,7 +120,7 @@ int ek_step_gradients_set_aside(ek_step_gradients *gradients)
     bool enabled = ek_set_grad_enabled(false);
     int rc = 0;
     for (int i = 0; i < count && rc >= 0; i++)
-        rc = set_one_aside(gradients->holders[i], &gradients->earlier[i]);
+        rc = gradients_set_one_aside(gradients->holders[i], &gradients->earlier[i]);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
     return rc;
@@ -139,14 +139,15 @@ int ek_step_gradients_add_earlier(ek_step_gradients *gradients)
             rc = ek_tensor_set_grad(gradients->holders[i], earlier);
     }
     ek_set_grad_enabled(enabled);
-    drop_earlier(gradients);
+    gradients_drop_earlier(gradients);
     return rc;
 }
 
-/* ---- those of the step ---- */
+/* ---- the step's gradients ---- */
 
-/* The scalar where the gradient is: made once for neighbours of one device and dtype. */
-static ek_tensor *scalar_for(const ek_tensor *gradient, ek_tensor *scalar, ek_tensor *last)
+/* Returns the scalar for a gradient's device and dtype. `last`, the previous result, is reused. */
+static ek_tensor *gradients_scalar_for(const ek_tensor *gradient, ek_tensor *scalar,
+                                       ek_tensor *last)
 {
     ek_device device = ek_tensor_device(gradient);
     if (last && ek_device_equal(ek_tensor_device(last), device) && last->dtype == gradient->dtype)
@@ -154,14 +155,15 @@ static ek_tensor *scalar_for(const ek_tensor *gradient, ek_tensor *scalar, ek_te
     return ek_to_dtype(ek_to_device(scalar, device), gradient->dtype);
 }
 
-static int scale(ek_tensor *const *holders, int count, double number, ek_tensor *scalar)
+static int gradients_scale_all(ek_tensor *const *holders, int count, double number,
+                               ek_tensor *scalar)
 {
     ek_tensor *factor = NULL;
     for (int i = 0; i < count; i++) {
         ek_tensor *gradient = ek_tensor_grad(holders[i]);
         if (!gradient)
             continue;
-        if (scalar && !(factor = scalar_for(gradient, scalar, factor)))
+        if (scalar && !(factor = gradients_scalar_for(gradient, scalar, factor)))
             return ek_error_pending();
         if (!(scalar ? ek_mul_(gradient, factor) : ek_mul_scalar_(gradient, number)))
             return ek_error_pending();
@@ -176,10 +178,10 @@ int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, e
     EK_TRY(count);
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
-    int rc = scale(holders, count, number, scalar);
+    int rc = gradients_scale_all(holders, count, number, scalar);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
-    release_all(holders, count);
+    gradients_release_all(holders, count);
     return rc;
 }
 

@@ -1,4 +1,4 @@
-/* training_state.c: what training steps change, on cpu meanwhile. */
+/* training_state.c: copies of all that training steps change, on cpu. */
 #include <stdlib.h>
 
 #include "balance/balance.h"
@@ -9,18 +9,18 @@
 #include "nn/module_table.h"
 #include "optim/optimizer.h"
 
-/* A tensor that is written, or a gradient that comes and goes. */
+/* The copy of a parameter, a buffer or a gradient. */
 typedef struct saved_tensor {
-    ek_tensor *tensor;           /* a reference */
-    ek_tensor *copy;             /* on cpu, a reference; NULL for a gradient that was unset */
-    ek_memory_category category; /* that the gradient's memory is counted under */
-    uint64_t version;            /* the tensor's, when it last equalled the copy */
+    ek_tensor *tensor;           /* one reference; for a gradient, the tensor that holds it */
+    ek_tensor *copy;             /* one reference, on cpu; NULL for an unset gradient */
+    ek_memory_category category; /* the memory category of the gradient */
+    uint64_t version;            /* the tensor's version when it last equalled the copy */
 } saved_tensor;
 
 typedef struct saved_slot {
-    ek_tensor *parameter; /* a reference */
+    ek_tensor *parameter; /* one reference */
     int64_t steps;
-    ek_tensor **states; /* by the optimizer's names; references, on cpu */
+    ek_tensor **states; /* in the order of the optimizer's names; references, on cpu */
 } saved_slot;
 
 struct ek_training_state {
@@ -29,23 +29,23 @@ struct ek_training_state {
     int tensor_count, gradient_count;
     saved_slot *slots;
     int slot_count, state_names;
-    double *rates; /* one for each of the optimizer's groups */
+    double *rates; /* one learning rate per group */
     ek_generators *generators;
 };
 
-static uint64_t version_of(const ek_tensor *tensor)
+static uint64_t state_version_of(const ek_tensor *tensor)
 {
     return atomic_load(&tensor->version->count);
 }
 
-/* What can't be put back keeps nothing else from it. */
-static int first_of(int status, int next)
+/* Returns the first error. Restoring goes on after an error, so that the rest is restored. */
+static int state_first_of(int status, int next)
 {
     return status < 0 ? status : next;
 }
 
-/* A copy on cpu, also of what lies there; one reference. */
-static ek_tensor *copy_of(ek_tensor *tensor)
+/* Returns a new tensor on cpu, with one reference. It is a copy even if the tensor lies on cpu. */
+static ek_tensor *state_copy_of(ek_tensor *tensor)
 {
     ek_tensor *copy = ek_tensor_dev(tensor)->id.kind == EK_CPU ? ek_clone(tensor)
                                                                : ek_to_device(tensor, ek_cpu());
@@ -54,7 +54,7 @@ static ek_tensor *copy_of(ek_tensor *tensor)
 
 /* ---- parameters and buffers ---- */
 
-static int save_tensors(const ek_tensor_list *list, ek_training_state *state)
+static int state_save_tensors(const ek_tensor_list *list, ek_training_state *state)
 {
     state->tensors = ek_calloc((size_t)list->count + 1, sizeof *state->tensors);
     if (!state->tensors)
@@ -62,27 +62,27 @@ static int save_tensors(const ek_tensor_list *list, ek_training_state *state)
     for (int i = 0; i < list->count; i++) {
         saved_tensor *saved = &state->tensors[state->tensor_count++];
         *saved = (saved_tensor){.tensor = ek_object_retain(list->tensors[i]),
-                                .version = version_of(list->tensors[i])};
-        saved->copy = copy_of(list->tensors[i]);
+                                .version = state_version_of(list->tensors[i])};
+        saved->copy = state_copy_of(list->tensors[i]);
         if (!saved->copy)
             return ek_error_pending();
     }
     return 0;
 }
 
-static int restore_tensor(saved_tensor *saved)
+static int state_restore_tensor(saved_tensor *saved)
 {
-    if (version_of(saved->tensor) == saved->version)
+    if (state_version_of(saved->tensor) == saved->version)
         return 0;
     if (!ek_copy_(saved->tensor, saved->copy))
         return ek_error_pending();
-    saved->version = version_of(saved->tensor);
+    saved->version = state_version_of(saved->tensor);
     return 0;
 }
 
 /* ---- gradients ---- */
 
-static int save_gradient(ek_tensor *holder, ek_training_state *state)
+static int state_save_gradient(ek_tensor *holder, ek_training_state *state)
 {
     saved_tensor *saved = &state->gradients[state->gradient_count++];
     *saved = (saved_tensor){.tensor = ek_object_retain(holder)};
@@ -90,12 +90,12 @@ static int save_gradient(ek_tensor *holder, ek_training_state *state)
     if (!gradient)
         return 0;
     saved->category = gradient->storage->category;
-    saved->copy = copy_of(gradient);
+    saved->copy = state_copy_of(gradient);
     return saved->copy ? 0 : ek_error_pending();
 }
 
-/* Of divided parameters those of the pieces too. */
-static int save_gradients(ek_tensor *const *parameters, int count, ek_training_state *state)
+/* Saves the gradients of all parameters and of their shards. */
+static int state_save_gradients(ek_tensor *const *parameters, int count, ek_training_state *state)
 {
     ek_tensor **holders;
     int rc = 0, found = ek_gradient_holders(parameters, count, &holders);
@@ -104,15 +104,15 @@ static int save_gradients(ek_tensor *const *parameters, int count, ek_training_s
     if (!state->gradients)
         rc = EK_E_NO_MEMORY;
     for (int i = 0; i < found && rc >= 0; i++)
-        rc = save_gradient(holders[i], state);
+        rc = state_save_gradient(holders[i], state);
     for (int i = 0; i < found; i++)
         ek_object_release(holders[i]);
     free(holders);
     return rc;
 }
 
-/* Into the memory that is kept for it, or new memory of the same kind. */
-static int restore_gradient(const saved_tensor *saved)
+/* Puts the gradient into the holder's grad buffer, or into new memory of the same category. */
+static int state_restore_gradient(const saved_tensor *saved)
 {
     ek_tensor *holder = saved->tensor;
     EK_TRY(ek_tensor_set_grad(holder, NULL));
@@ -131,8 +131,8 @@ static int restore_gradient(const saved_tensor *saved)
     return gradient ? ek_tensor_set_grad(holder, gradient) : ek_error_pending();
 }
 
-/* Room for the states comes first: gradients of the tries are gone. */
-static void drop_gradients(const ek_training_state *state)
+/* Removes the gradients that the tries left, because restoring states needs their memory. */
+static void state_drop_gradients(const ek_training_state *state)
 {
     for (int i = 0; i < state->gradient_count; i++)
         ek_tensor_set_grad(state->gradients[i].tensor, NULL);
@@ -140,7 +140,7 @@ static void drop_gradients(const ek_training_state *state)
 
 /* ---- the optimizer ---- */
 
-static int save_slot(ek_training_state *state, ek_tensor *parameter, saved_slot *saved)
+static int state_save_slot(ek_training_state *state, ek_tensor *parameter, saved_slot *saved)
 {
     ek_optimizer *optimizer = state->optimizer;
     *saved = (saved_slot){.parameter = ek_object_retain(parameter),
@@ -154,14 +154,14 @@ static int save_slot(ek_training_state *state, ek_tensor *parameter, saved_slot 
         const char *name = ek_optimizer_state_name(optimizer, s);
         ek_tensor *of_slot = ek_optimizer_state(optimizer, parameter, name);
         if (of_slot)
-            saved->states[s] = copy_of(of_slot);
+            saved->states[s] = state_copy_of(of_slot);
         if (!saved->states[s] && (of_slot || ek_error_status() < 0))
             return ek_error_pending();
     }
     return 0;
 }
 
-static int save_optimizer(ek_training_state *state)
+static int state_save_optimizer(ek_training_state *state)
 {
     const ek_optimizer *optimizer = state->optimizer;
     state->slots = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *state->slots);
@@ -175,19 +175,20 @@ static int save_optimizer(ek_training_state *state)
     int rc = 0;
     for (int i = 0; i < optimizer->slot_count && rc >= 0; i++) {
         ek_scope scope = ek_scope_begin();
-        rc = save_slot(state, optimizer->slots[i]->parameter, &state->slots[state->slot_count++]);
+        rc = state_save_slot(state, optimizer->slots[i]->parameter,
+                             &state->slots[state->slot_count++]);
         ek_scope_end(&scope);
     }
     return rc;
 }
 
-static int restore_slot(const ek_training_state *state, const saved_slot *saved)
+static int state_restore_slot(const ek_training_state *state, const saved_slot *saved)
 {
     const char *names[EK_STATES];
     ek_tensor *states[EK_STATES];
     int count = 0;
     if (ek_optimizer_steps(state->optimizer, saved->parameter) == saved->steps)
-        return 0; /* no step has been taken */
+        return 0; /* no step was taken before saving */
     for (int s = 0; saved->states && s < state->state_names; s++) {
         if (!saved->states[s])
             continue;
@@ -198,14 +199,14 @@ static int restore_slot(const ek_training_state *state, const saved_slot *saved)
                                   count);
 }
 
-static int restore_optimizer(const ek_training_state *state)
+static int state_restore_optimizer(const ek_training_state *state)
 {
     int rc = 0;
     for (int g = 0; g < state->optimizer->group_count; g++)
         state->optimizer->groups[g].lr = state->rates[g];
     for (int i = 0; i < state->slot_count; i++) {
         ek_scope scope = ek_scope_begin();
-        rc = first_of(rc, restore_slot(state, &state->slots[i]));
+        rc = state_first_of(rc, state_restore_slot(state, &state->slots[i]));
         ek_scope_end(&scope);
     }
     return rc;
@@ -213,7 +214,7 @@ static int restore_optimizer(const ek_training_state *state)
 
 /* ---- all of it ---- */
 
-static int save(ek_module *model, ek_training_state *state)
+static int state_save(ek_module *model, ek_training_state *state)
 {
     ek_tensor_list list = {0};
     int rc = ek_collect_trained(model, state->optimizer, &list);
@@ -221,12 +222,12 @@ static int save(ek_module *model, ek_training_state *state)
     if (rc >= 0 && model)
         rc = ek_module_collect(model, false, true, &list);
     if (rc >= 0)
-        rc = save_tensors(&list, state);
+        rc = state_save_tensors(&list, state);
     if (rc >= 0)
-        rc = save_gradients(list.tensors, parameters, state);
+        rc = state_save_gradients(list.tensors, parameters, state);
     ek_tensor_list_clear(&list);
     if (rc >= 0 && state->optimizer)
-        rc = save_optimizer(state);
+        rc = state_save_optimizer(state);
     EK_TRY(rc);
     state->generators = ek_generators_save();
     return state->generators ? 0 : ek_error_pending();
@@ -240,7 +241,7 @@ ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimi
     state->optimizer = optimizer;
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
-    int rc = save(model, state);
+    int rc = state_save(model, state);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
     if (rc >= 0)
@@ -249,16 +250,16 @@ ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimi
     return NULL;
 }
 
-static int restore(ek_training_state *state)
+static int state_restore(ek_training_state *state)
 {
     int rc = 0;
-    drop_gradients(state);
+    state_drop_gradients(state);
     for (int i = 0; i < state->tensor_count; i++)
-        rc = first_of(rc, restore_tensor(&state->tensors[i]));
+        rc = state_first_of(rc, state_restore_tensor(&state->tensors[i]));
     if (state->optimizer)
-        rc = first_of(rc, restore_optimizer(state));
+        rc = state_first_of(rc, state_restore_optimizer(state));
     for (int i = 0; i < state->gradient_count; i++)
-        rc = first_of(rc, restore_gradient(&state->gradients[i]));
+        rc = state_first_of(rc, state_restore_gradient(&state->gradients[i]));
     return rc;
 }
 
@@ -266,14 +267,14 @@ int ek_training_state_restore(ek_training_state *state)
 {
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
-    int rc = restore(state);
+    int rc = state_restore(state);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
     ek_generators_restore(state->generators);
     return rc < 0 ? rc : 0;
 }
 
-static void release_saved(saved_tensor *saved, int count)
+static void state_release_saved(saved_tensor *saved, int count)
 {
     for (int i = 0; i < count; i++) {
         ek_object_release(saved[i].tensor);
@@ -284,8 +285,8 @@ static void release_saved(saved_tensor *saved, int count)
 
 void ek_training_state_free(ek_training_state *state)
 {
-    release_saved(state->tensors, state->tensor_count);
-    release_saved(state->gradients, state->gradient_count);
+    state_release_saved(state->tensors, state->tensor_count);
+    state_release_saved(state->gradients, state->gradient_count);
     for (int i = 0; i < state->slot_count; i++) {
         ek_object_release(state->slots[i].parameter);
         for (int s = 0; state->slots[i].states && s < state->state_names; s++)

@@ -33,7 +33,7 @@ typedef struct trace {
 } trace;
 
 /* Rounded to whole nanoseconds, so that nested spans stay nested. */
-static double microseconds(double seconds)
+static double trace_microseconds(double seconds)
 {
     return round(1e9 * seconds) / 1000;
 }
@@ -60,7 +60,7 @@ static int trace_add_device(trace *t, int index)
     t->samples[index] = samples;
     const int count = ek_report_step_memory(t->report, index, samples, room);
     for (int i = 0; i < count && i < room; i++)
-        EK_TRY(trace_add(t, (event){.begin = microseconds(samples[i].seconds),
+        EK_TRY(trace_add(t, (event){.begin = trace_microseconds(samples[i].seconds),
                                     .sample = &samples[i],
                                     .device = index}));
     return 0;
@@ -79,7 +79,7 @@ static int trace_collect(trace *t)
     for (int d = 0; d < ek_report_device_count(t->report); d++)
         EK_TRY(trace_add_device(t, d));
     for (int i = 0; i < t->span_count; i++)
-        EK_TRY(trace_add(t, (event){.begin = microseconds(t->spans[i].begin),
+        EK_TRY(trace_add(t, (event){.begin = trace_microseconds(t->spans[i].begin),
                                     .span = &t->spans[i],
                                     .device = t->spans[i].device}));
     if (t->count > 0)
@@ -97,7 +97,7 @@ static void trace_put_span(ek_json_writer *json, const event *e, const char *dev
     ek_json_put_text(json, "cat", kinds[span->kind]);
     ek_json_put_text(json, "ph", "X");
     ek_json_put_real(json, "ts", e->begin, DIGITS);
-    ek_json_put_real(json, "dur", microseconds(span->end - span->begin), DIGITS);
+    ek_json_put_real(json, "dur", trace_microseconds(span->end - span->begin), DIGITS);
     ek_json_put_integer(json, "pid", PROCESS);
     ek_json_put_integer(json, "tid", span->thread + 1);
     ek_json_begin(json, "args", '{');

@@ -1,4 +1,4 @@
-/* archive.c: filling an archive and saving it. */
+/* archive.c: fills an archive and saves it. */
 #include "archive/archive.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ int ek_archive_check_put(const ek_archive_put_call *put)
 
 typedef enum name_kind {
     NAME_TENSOR = 1,
-    NAME_ABOVE, /* tensors lie below it */
+    NAME_ABOVE, /* a name with tensors below it */
     NAME_TEXT
 } name_kind;
 
@@ -45,7 +45,7 @@ static int name_add(ek_archive *archive, name_kind kind, const char *text, size_
     return known ? 0 : EK_E_NO_MEMORY;
 }
 
-/* A tensor's name and those above it. */
+/* Adds a tensor's name, and every name that it lies below. */
 static int name_add_tensor(ek_archive *archive, const char *name)
 {
     for (const char *at = name; (at = strchr(at, '.')); at++)
@@ -53,8 +53,9 @@ static int name_add_tensor(ek_archive *archive, const char *name)
     return name_add(archive, NAME_TENSOR, name, strlen(name));
 }
 
-/* Whether the first `length` bytes of `text` stand for that. Only if their hash is known, which
- * most often ends in an error, are all names looked through: different ones may have the same. */
+/* True if the first `length` bytes of `text` are a name of this kind. If their hash is known, all
+ * names are compared, because different names may share a hash. That is rare: a known hash most
+ * often means an error. */
 static bool name_is(const ek_archive *archive, name_kind kind, const char *text, size_t length)
 {
     bool found = false, tensors = kind != NAME_TEXT;
@@ -86,7 +87,7 @@ char *ek_archive_join(const char *name, const char *path)
     return joined;
 }
 
-/* Parts that are not empty, and not too many. */
+/* Checks that no part of the name is empty, and that there are not too many parts. */
 static int name_check_parts(const char *what, const char *name)
 {
     int parts = 1;
@@ -104,7 +105,7 @@ static int name_check_parts(const char *what, const char *name)
     return 0;
 }
 
-/* No tensor, and for one nothing below or above, has the name. */
+/* Checks that no tensor or text has the name, and for a tensor, that none is below or above. */
 static int name_check_free(const ek_archive *archive, const char *what, const char *name, bool text)
 {
     size_t length = strlen(name);
@@ -132,7 +133,7 @@ ek_archive_mark ek_archive_begin(const ek_archive *archive)
     return (ek_archive_mark){archive->count, archive->text_count};
 }
 
-/* Hashes of what goes stay known. */
+/* Takes back what was put after the mark. The hashes of its names stay. */
 static void archive_cut(ek_archive *archive, ek_archive_mark mark)
 {
     while (archive->count > mark.count) {
@@ -155,7 +156,7 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
     return status;
 }
 
-/* Takes `entry.name`. */
+/* Appends an entry, and takes over entry.name. */
 static int archive_append(ek_archive *archive, const char *what, ek_archive_entry entry)
 {
     int status = name_check_parts(what, entry.name);
@@ -184,7 +185,7 @@ int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *
 {
     if (!tensor && ek_error_status() == 0)
         return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is NULL", put->what, *path ? path : put->name);
-    if (tensor && tensor->history) /* what it was computed from is not kept alive */
+    if (tensor && tensor->history) /* an alias without the graph, which is not kept alive */
         tensor = ek_tensor_alias(tensor);
     if (!tensor)
         return ek_error_pending();
@@ -314,7 +315,7 @@ int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_p
     EK_TRY(ek_archive_check_put(&put));
     EK_TRY(ek_check_given(put.what, "the module", data_parallel));
     int64_t length = ek_data_parallel_plan(data_parallel, NULL, 0);
-    if (length <= 0) /* an error, or no plans so far */
+    if (length <= 0) /* an error, or there are no plans yet */
         return (int)length;
     char *text = ek_calloc(1, (size_t)length + 1);
     if (!text)
@@ -329,7 +330,7 @@ int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_p
 
 enum { KINDS = EK_CUDA + 1 };
 
-/* Where most of the tensors were put on; of equally many the first by kind and index. */
+/* Returns the device that most tensors were put on. Of equals it is the first by kind and index. */
 static ek_device archive_usual_device(const ek_archive *archive)
 {
     int counts[KINDS][EK_MAX_DEVICES] = {{0}};
@@ -345,7 +346,7 @@ static ek_device archive_usual_device(const ek_archive *archive)
     return usual;
 }
 
-/* The metadata of the file. Keys from `owned` on are its own, each with its value behind it. */
+/* The file's metadata. Pairs from index `owned` on are owned, each a block of key and value. */
 typedef struct pair_list {
     ek_metadata *pairs;
     int count, owned;
@@ -360,7 +361,7 @@ static void pair_free(pair_list *list)
 
 static int pair_add_device(pair_list *list, const char *of, ek_device device)
 {
-    enum { LONGEST = 16 }; /* a device's name */
+    enum { LONGEST = 16 }; /* the longest name of a device */
     size_t room = sizeof EK_ARCHIVE_DEVICE + strlen(of) + 1;
     char *key = ek_calloc(1, room + LONGEST);
     if (!key)

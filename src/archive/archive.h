@@ -1,7 +1,7 @@
-/* archive.h: an archive's inside.
+/* archive.h: what an archive is made of.
  *
- * While it is written, an archive is a list of tensors (or of what makes them) and of texts, and a
- * table of all names. While it is read, it is an open safetensors file. */
+ * An archive that is being written has a list of tensors (or of what makes them), a list of texts,
+ * and a table of all names. An archive that is being read has an open safetensors file. */
 #ifndef EK_ARCHIVE_ARCHIVE_H
 #define EK_ARCHIVE_ARCHIVE_H
 
@@ -10,22 +10,23 @@
 #include "data/safetensors.h"
 #include "evenkeel/archive.h"
 
-/* Names have at most so many parts: values nest no deeper. */
+/* The most parts of a name, because values nest no deeper. */
 enum { EK_ARCHIVE_DEPTH = 128 };
 
-/* Where tensors were put on: metadata with this key for most of them (none: cpu), and with this
- * key, a colon and the tensor's name for the others. */
+/* Metadata that says on which devices tensors were put on. This key alone is for most tensors (if
+ * it is missing: cpu). With a colon and a tensor's name behind it, the key is for that tensor. */
 #define EK_ARCHIVE_RESERVED "evenkeel."
 #define EK_ARCHIVE_DEVICE "evenkeel.device"
 
 /* A tensor to be written. */
 typedef struct ek_archive_entry {
     char *name;        /* owned */
-    ek_object *object; /* a reference: the tensor, or what `make` is called with */
-    ek_tensor *(*make)(ek_object *object); /* in the scope; NULL: the object is the tensor */
+    ek_object *object; /* one reference: the tensor, or the argument of `make` */
+    ek_tensor *(*make)(
+        ek_object *object); /* returns it in the scope; NULL: `object` is the tensor */
     ek_dtype dtype;
     ek_shape shape;
-    ek_device device; /* to be noted */
+    ek_device device; /* the device that the metadata notes */
 } ek_archive_entry;
 
 typedef struct ek_archive_text_entry {
@@ -33,46 +34,48 @@ typedef struct ek_archive_text_entry {
 } ek_archive_text_entry;
 
 struct ek_archive {
-    ek_safetensors *file; /* NULL: it is written */
-    char *path;           /* of the file, for sentences */
+    ek_safetensors *file; /* owned; NULL: the archive is being written */
+    char *path;           /* owned; the file's path, for error messages */
     ek_archive_entry *entries;
     int count, room;
     ek_archive_text_entry *texts;
     int text_count, text_room;
-    ek_map names; /* hashes of what was put, kept after what was put is taken back: archive.c */
+    ek_map names; /* hashes of all names ever put, also of those taken back */
 };
 
-/* "name.path", either may be ""; NULL without memory. Freed with free(). */
+/* Returns "name.path", or only the other if one is "". The caller frees it. NULL without memory. */
 char *ek_archive_join(const char *name, const char *path);
 
 /* ---- writing: archive.c ---- */
 
-/* A call that puts something below `name`; `what` begins its sentences. */
+/* A call that puts something below `name`. `what` begins its error messages. */
 typedef struct ek_archive_put_call {
     ek_archive *archive;
     const char *what, *name;
 } ek_archive_put_call;
 
-/* 0 if the archive is written and there is a name. */
+/* Returns 0 if the archive is being written and the name is given. */
 int ek_archive_check_put(const ek_archive_put_call *put);
 
-/* How far an archive was filled, and back to there if `status` is an error; returns it. */
+/* How far an archive was filled. ek_archive_end goes back to it if `status`, which it returns, is
+ * an error. */
 typedef struct ek_archive_mark {
     int count, text_count;
 } ek_archive_mark;
 ek_archive_mark ek_archive_begin(const ek_archive *archive);
 int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status);
 
-/* Notes a tensor (NULL with a pending error is that error) as "name.path"; either may be "". */
+/* Adds a tensor as "name.path"; either may be "". If tensor is NULL, returns the pending error. */
 int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
                    ek_device device);
-/* The same of what `make` makes of `object`, of which a reference is taken: on cpu. */
+/* As ek_archive_add, for the tensor that entry.make will make of entry.object. Takes a reference to
+ * the object. The tensor counts as one on cpu. */
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry);
-/* The same of a new tensor of these elements. */
+/* As ek_archive_add, for a new tensor of these elements. */
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device);
 
-/* Something was put under the name, or below it. */
+/* True if something was put under the name, or below it. */
 bool ek_archive_has_put(const ek_archive *archive, const char *name);
 
 /* ---- reading: archive_read.c ---- */
@@ -81,23 +84,23 @@ bool ek_archive_has_put(const ek_archive *archive, const char *name);
 typedef struct ek_archive_get_call {
     const ek_archive *archive;
     const char *what, *name;
-    const char *path; /* the file's, for sentences */
+    const char *path; /* borrowed: the file's path, for error messages */
 } ek_archive_get_call;
 
-/* 0 if the archive is read and there is a name. Sets the path. */
+/* Returns 0 if the archive is being read and the name is given. Sets get->path. */
 int ek_archive_check_get(ek_archive_get_call *get);
 
-/* The tensors below `name`, all of them for "", as a range of ek_safetensors_sorted. */
+/* The tensors below `name`, or all tensors for "", as a range of ek_safetensors_sorted. */
 typedef struct ek_archive_range {
     int begin, end;
 } ek_archive_range;
 ek_archive_range ek_archive_below(const ek_archive *archive, const char *name);
 
-/* "name.path" where it lies in the file: EK_E_INVALID if there is none. */
+/* Fills the view of tensor "name.path" in the file. EK_E_INVALID if there is none. */
 int ek_archive_view(const ek_archive_get_call *get, const char *path, ek_array_view *view);
-/* A number as ek_archive_get_int reads it. */
+/* Reads a number as ek_archive_get_int does. */
 int ek_archive_view_int(const ek_archive_get_call *get, const char *path, int64_t *value);
-/* Up to `room` f64 numbers of a tensor with one dimension; returns how many there are. */
+/* Reads up to `room` numbers of a f64 tensor with one dimension. Returns how many there are. */
 int ek_archive_view_floats(const ek_archive_get_call *get, const char *path, double *values,
                            int room);
 

@@ -1,8 +1,8 @@
-/* archive_module.c: parameters and buffers of modules, out and in again.
+/* archive_module.c: writes the parameters and buffers of modules, and loads them.
  *
- * A tensor that stands in several places of a module (tied weights) is written once, under the
- * path that walks give it. Files of others may have it under another of its paths, or under
- * several: any of them does, if all that are there are equal. */
+ * A tensor that a module has in several places (tied weights) is written once, under the first of
+ * its paths. A file from elsewhere may have it under another path, or under several. Then any of
+ * them is loaded, if all that the file has are equal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 
-/* ---- out ---- */
+/* ---- writing ---- */
 
 static int module_put_tensor(const char *path, ek_tensor *tensor, void *put)
 {
@@ -34,15 +34,15 @@ int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *modu
     return ek_archive_end(archive, mark, status);
 }
 
-/* ---- in: which tensor of the file for which of the module ---- */
+/* ---- loading: matching tensors of the file and of the module ---- */
 
 /* A tensor of the module. */
 typedef struct target {
     char *path;        /* owned */
-    ek_tensor *tensor; /* the module's */
-    const char *found; /* its name in the file; NULL: there is none */
-    ek_tensor *source; /* converted, in the scope; NULL: the file's will do */
-    ek_version *fresh; /* a buffer's, to come; a reference */
+    ek_tensor *tensor; /* borrowed from the module */
+    const char *found; /* the tensor's name in the file, borrowed; NULL: it has none */
+    ek_tensor *source; /* the converted tensor, in the scope; NULL: none needed */
+    ek_version *fresh; /* one reference: the buffer's next version object; NULL for a parameter */
 } target;
 
 typedef struct loading {
@@ -50,12 +50,12 @@ typedef struct loading {
     const ek_safetensors *file;
     ek_module *module;
     ek_archive_range below;
-    char *prefix;    /* of the file's names, before the module's paths */
-    size_t skip;     /* its bytes */
+    char *prefix;    /* of the file's names, in front of the module's paths */
+    size_t skip;     /* length of the prefix in bytes */
     target *targets; /* parameters, then buffers */
     int count, room, parameters;
-    ek_map by_tensor; /* the number of its target and 1 */
-    bool *used;       /* by place in the range */
+    ek_map by_tensor; /* from a tensor to the index of its target plus 1 */
+    bool *used;       /* which names of the range belong to a target */
     ek_load_report report;
 } loading;
 
@@ -79,7 +79,7 @@ static const char *loading_name(const loading *l, int i)
     return ek_safetensors_sorted(l->file, l->below.begin + i);
 }
 
-/* The place in the range of the name that is the prefix and `path`; negative: none. */
+/* Returns the index in the range of the prefix with `path` behind; negative if it has none. */
 static int loading_find(const loading *l, const char *path)
 {
     return ek_safetensors_find(l->file, l->prefix, path) - l->below.begin;
@@ -93,8 +93,8 @@ static int loading_count_found(const loading *l)
     return found;
 }
 
-/* A file of a data-parallel module may have "module." before all of its names; if the module
- * itself has a child of that name, what finds more is meant. */
+/* Files of data-parallel modules may have "module." in front of all names. The module itself may
+ * have a child of that name. So the prefix that finds more of the names is used. */
 static int loading_choose_prefix(loading *l)
 {
     static const char of_wrappers[] = "module.";
@@ -119,7 +119,7 @@ static int loading_choose_prefix(loading *l)
     return 0;
 }
 
-/* The number of the target that the module has in another place under this path; -1: none. */
+/* Returns the index of the target that also has this path in the module; -1 if there is none. */
 static int loading_find_tied(loading *l, const char *path)
 {
     ek_error_record before;
@@ -161,9 +161,9 @@ static void loading_match(loading *l)
     }
 }
 
-/* ---- in: what doesn't fit ---- */
+/* ---- loading: reporting what does not fit ---- */
 
-/* Names: the first, `"name"` for each of the first few, and how many there are. */
+/* A list of names for a message: the first few in quotes, and the number of all. */
 typedef struct name_list {
     const char *first;
     char text[400];
@@ -184,7 +184,7 @@ static void name_list_add(name_list *list, const char *name)
     list->length += (size_t)n;
 }
 
-/* Fills a report's members; returns the text, with how many more there are. */
+/* Writes the number of names and the first name to the report. Returns the message's text. */
 static const char *name_list_end(name_list *list, int *count, char first[256])
 {
     if (list->count > NAMES_SHOWN)
@@ -195,7 +195,7 @@ static const char *name_list_end(name_list *list, int *count, char first[256])
     return list->text;
 }
 
-/* Fills the report; an error that lists the names if `strict`. */
+/* Fills the report. If `strict` and names differ, fails with a list of them. */
 static int loading_compare_names(loading *l, bool strict)
 {
     ek_load_report *report = &l->report;
@@ -218,7 +218,7 @@ static int loading_compare_names(loading *l, bool strict)
                    *lacks && *has ? "; " : "", *has ? "unexpected: " : "", has);
 }
 
-/* Shapes and dtypes; the first that differs, and how many more. */
+/* Checks shapes and dtypes. The error names the first tensor that differs, and how many more do. */
 static int loading_check_arrays(const loading *l)
 {
     const target *first = NULL;
@@ -249,11 +249,11 @@ static int loading_check_arrays(const loading *l)
                    ek_shape_text(&shape, of_module), others);
 }
 
-/* ---- in: elements ---- */
+/* ---- loading: elements ---- */
 
-/* All that may lack memory comes before the first write. Replicas that go on with buffers of their
- * own (.broadcast_buffers off) look at nothing but which version object the module's has: a fresh
- * one has them take what was loaded. */
+/* Does all that may run out of memory, before anything is written. Each buffer gets a fresh version
+ * object, because replicas with buffers of their own (.broadcast_buffers off) take the module's
+ * buffer only if its version object is another one. */
 static int loading_convert(loading *l)
 {
     for (int i = 0; i < l->count; i++) {
@@ -275,7 +275,8 @@ static int loading_convert(loading *l)
     return 0;
 }
 
-/* Who looks at the buffer still sees in the old version that it was written. */
+/* Gives the buffer its fresh version object. Graphs that saved the buffer keep the old object, in
+ * which the write is counted too. */
 static void target_renew_version(target *t)
 {
     ek_version *old = t->tensor->version;
@@ -287,7 +288,7 @@ static void target_renew_version(target *t)
     ek_object_release(old);
 }
 
-/* Straight from the file if that has elements of the module's dtype. */
+/* Copies each tensor's converted elements, or those of the file if they have the module's dtype. */
 static int loading_copy(const loading *l)
 {
     for (int i = 0; i < l->count; i++) {

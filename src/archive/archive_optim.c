@@ -1,4 +1,4 @@
-/* archive_optim.c: states of optimizers by the paths of their parameters, and schedules. */
+/* archive_optim.c: states of optimizers, by their parameters' paths, and of schedules. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "evenkeel/ops.h"
 #include "optim/optimizer.h"
 
-/* ---- rates of all groups ---- */
+/* ---- learning rates of all groups ---- */
 
 static int rates_put(const ek_archive_put_call *put, const ek_optimizer *optimizer)
 {
@@ -25,7 +25,7 @@ static int rates_put(const ek_archive_put_call *put, const ek_optimizer *optimiz
     return status;
 }
 
-/* Fills `values`, at most `room`, that have to be rates; returns how many. */
+/* Reads at most `room` learning rates, and checks them. Returns how many there are. */
 static int rates_read(const ek_archive_get_call *get, const char *path, double *values, int room)
 {
     int count = ek_archive_view_floats(get, path, values, room);
@@ -37,7 +37,7 @@ static int rates_read(const ek_archive_get_call *get, const char *path, double *
     return count;
 }
 
-/* Of as many groups as there are. */
+/* Reads one learning rate per group. Fails if there are more or fewer. */
 static int rates_read_all(const ek_archive_get_call *get, double *values, int groups)
 {
     int count = rates_read(get, "lr", values, groups);
@@ -48,22 +48,23 @@ static int rates_read_all(const ek_archive_get_call *get, double *values, int gr
     return count < 0 ? count : 0;
 }
 
-/* They were checked. */
+/* Sets rates that were checked before. */
 static void rates_set(ek_optimizer *optimizer, const double *values)
 {
     for (int i = 0; i < ek_optimizer_group_count(optimizer); i++)
         ek_optimizer_set_lr(optimizer, i, values[i]);
 }
 
-/* ---- optimizers: out ---- */
+/* ---- optimizers: writing ---- */
 
 typedef struct writer {
     ek_archive_put_call put;
     ek_optimizer *optimizer;
-    int count; /* of parameters */
+    int count; /* how many parameters were written */
 } writer;
 
-/* Divided ones are put together when they are written. They are noted where the parameter lies. */
+/* Adds one state of a parameter. A sharded state is assembled only when it is written. The device
+ * noted is the parameter's. */
 static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_tensor *parameter,
                             const char *state)
 {
@@ -79,7 +80,7 @@ static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_
     }
     ek_tensor *tensor = ek_optimizer_state(w->optimizer, parameter, state);
     if (!tensor)
-        return ek_error_status(); /* 0: its group needs none */
+        return ek_error_status(); /* 0 if the parameter's group has no such state */
     return ek_archive_add(put, state, tensor, device);
 }
 
@@ -126,11 +127,11 @@ int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer
     return ek_archive_end(archive, mark, writer_put_all(&w, module));
 }
 
-/* ---- optimizers: in ---- */
+/* ---- optimizers: loading ---- */
 
 enum { MOST_STATES = 8 };
 
-/* What a parameter's state is, or was before. */
+/* The state of one parameter. */
 typedef struct state_set {
     int64_t steps;
     int count;
@@ -165,7 +166,7 @@ static int reader_note(const char *path, ek_tensor *parameter, void *user)
     return 0;
 }
 
-/* A copy of what the parameter has, on cpu: nothing if it was never updated. */
+/* Copies the parameter's present state to cpu; there is none if it was never updated. */
 static int reader_note_before(const reader *r, parameter_entry *entry)
 {
     state_set *before = &entry->before;
@@ -174,7 +175,7 @@ static int reader_note_before(const reader *r, parameter_entry *entry)
     for (int s = 0; before->steps > 0 && (state = ek_optimizer_state_name(r->optimizer, s)); s++) {
         ek_tensor *tensor = ek_optimizer_state(r->optimizer, entry->parameter, state);
         if (!tensor && ek_error_status() == 0)
-            continue; /* its group needs none */
+            continue; /* the parameter's group has no such state */
         ek_tensor *copy = tensor ? ek_clone(ek_to_device(tensor, ek_cpu())) : NULL;
         if (!copy)
             return ek_error_pending();
@@ -184,7 +185,7 @@ static int reader_note_before(const reader *r, parameter_entry *entry)
     return 0;
 }
 
-/* The tensors of the file right below the parameter's name, but for the steps. */
+/* Reads the tensors directly below the parameter's name, all but "steps". */
 static int reader_read_states(const ek_archive_get_call *get, state_set *set)
 {
     const ek_archive *archive = get->archive;
@@ -205,7 +206,7 @@ static int reader_read_states(const ek_archive_get_call *get, state_set *set)
     return 0;
 }
 
-/* With the file and the parameter before the sentence of what failed. */
+/* Loads one parameter. An error's message begins with the file and the parameter. */
 static int reader_load_states(const reader *r, const ek_archive_get_call *get, ek_tensor *parameter)
 {
     const int before = ek_error_status();
@@ -233,7 +234,7 @@ static int reader_load_parameter(const reader *r, parameter_entry *entry)
     return status;
 }
 
-/* The memory for what was there before is there. */
+/* Restores every changed parameter. That allocates nothing, because each state was there before. */
 static void reader_undo(const reader *r)
 {
     ek_error_record reason;
@@ -249,7 +250,8 @@ static void reader_undo(const reader *r)
     ek_error_raise(&reason);
 }
 
-/* Those that have no state yet first: if memory lacks, it does there. */
+/* Loads parameters without a state first. Only they allocate, so a lack of memory shows before any
+ * state is overwritten. */
 static int reader_load_all(const reader *r)
 {
     int status = 0;
@@ -299,7 +301,7 @@ int ek_archive_load_optimizer(const ek_archive *archive, const char *name, ek_op
     return status;
 }
 
-/* ---- schedules: steps, the rates it began with, the rates now ---- */
+/* ---- schedules: steps, initial rates, current rates ---- */
 
 int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule)
 {

@@ -1,4 +1,4 @@
-/* archive_random.c: generators of random numbers, in the form of ek_generator_get_state. */
+/* archive_random.c: writes and loads random generators, in the form of ek_generator_get_state. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "core/heap.h"
 #include "core/python_random.h"
 
-/* ---- out ---- */
+/* ---- writing ---- */
 
 static int random_put(const ek_archive_put_call *put, const char *path, ek_generator *generator)
 {
@@ -18,7 +18,8 @@ static int random_put(const ek_archive_put_call *put, const char *path, ek_gener
                                ek_cpu());
 }
 
-/* Devices whose generator would be seeded from the default one at its next draw need no state. */
+/* Adds the generators of devices. Those that the default generator will seed at their next draw
+ * have no state to save. */
 static int random_put_devices(const ek_archive_put_call *put)
 {
     for (int kind = EK_HOST; kind <= EK_CUDA; kind++)
@@ -59,7 +60,7 @@ int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator
     return random_put(&put, "", generator);
 }
 
-/* ---- in ---- */
+/* ---- loading ---- */
 
 static int random_read(const ek_archive_get_call *get, const char *path, ek_generator *generator)
 {
@@ -78,7 +79,7 @@ static int random_read(const ek_archive_get_call *get, const char *path, ek_gene
     return status;
 }
 
-/* All generators, before any of them is used. */
+/* All generators of the file. They are read before any is set. */
 typedef struct generators {
     ek_generator shared, python, numpy;
     int count;

@@ -1,5 +1,5 @@
-/* archive_read.c: looking for names, numbers and texts; tensors on devices, and all that is below a
- * name as nested dictionaries. */
+/* archive_read.c: reads an archive: names, numbers, texts, tensors on their devices, and all that
+ * is below a name as nested dictionaries. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ ek_archive *ek_archive_open(const char *path)
 
 /* ---- names ---- */
 
-/* A dot is followed by nothing but a slash. */
+/* In the order of bytes '/' follows '.' directly, so the range ends before `name` with a '/'. */
 ek_archive_range ek_archive_below(const ek_archive *archive, const char *name)
 {
     if (!*name)
@@ -84,7 +84,7 @@ int ek_archive_view(const ek_archive_get_call *get, const char *path, ek_array_v
     return status;
 }
 
-/* A view of `dtype` and so many dimensions. */
+/* Fills the view of a tensor that must have this dtype and number of dimensions. */
 static int archive_view_as(const ek_archive_get_call *get, const char *path, ek_dtype dtype,
                            int ndim, ek_array_view *view)
 {
@@ -149,7 +149,7 @@ int ek_archive_get_float(const ek_archive *archive, const char *name, double *va
 
 /* ---- tensors on devices ---- */
 
-/* Where the tensor was put on. */
+/* Reads the device that the metadata notes for the tensor. */
 static int archive_noted_device(const ek_archive *archive, const char *name, ek_device *device)
 {
     size_t room = sizeof EK_ARCHIVE_DEVICE + strlen(name) + 1;
@@ -213,7 +213,7 @@ typedef struct nest_name {
     char *parts;
 } nest_name;
 
-/* A number as list elements have it. */
+/* True for a number without leading zeros, which is the name of a list's element. */
 static bool nest_is_number(const char *part)
 {
     enum { DIGITS = 9 };
@@ -221,7 +221,7 @@ static bool nest_is_number(const char *part)
     return length > 0 && length <= DIGITS && !part[length] && (length == 1 || part[0] != '0');
 }
 
-/* Numbers first and by their value, so that lists come in their order. */
+/* Sorts numbers first, by value, so that elements of lists come in their order. */
 static int nest_compare_parts(const char *a, const char *b)
 {
     bool number_a = nest_is_number(a), number_b = nest_is_number(b);
@@ -246,7 +246,7 @@ static int nest_compare(const void *left, const void *right)
     }
 }
 
-/* Sorted names of the file that have their first `at` bytes in common. */
+/* Sorted names of the file whose first `at` bytes are equal. */
 typedef struct nest_level {
     const ek_archive *archive;
     const nest_name *names;
@@ -256,7 +256,7 @@ typedef struct nest_level {
 
 static ek_value nest(const nest_level *level);
 
-/* What is below the next part of these names, which is the same of all. */
+/* Returns the value below the next part of these names. They all have that part in common. */
 static ek_value nest_part(const nest_level *part)
 {
     const char *name = part->names->full;
@@ -290,7 +290,8 @@ static ek_value nest(const nest_level *level)
     return value;
 }
 
-/* Files of others may nest without end: recursion may not. */
+/* Splits a name at its dots. Refuses names that nest deeper than EK_ARCHIVE_DEPTH, because reading
+ * them is recursive and a file may hold any name. */
 static int nest_split(const ek_archive *archive, nest_name *name)
 {
     int parts = 1;

@@ -1,15 +1,14 @@
-/* arrays.c: files of one array: the IDX format and NumPy's.
+/* arrays.c: reads files that hold one array: the IDX format and NumPy's.
  *
- * IDX: magic (two zero bytes, element type, dimensions), sizes as big-endian u32, then the elements
- * in row-major order.
+ * An IDX file has a magic number (two zero bytes, element type, dimensions), the sizes as
+ * big-endian u32, and the elements in row-major order.
  *
- * NumPy's: magic, version, the length of the header, and the header, a Python dictionary of three
- * literals,
+ * NumPy's has a magic number, a version, the length of the header, the header, and the elements.
+ * The header is a Python dictionary of three literals:
  *
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
  *
- * The parser knows the literals that can stand there, in any order and spacing, and nothing of
- * Python besides. */
+ * The parser accepts these three entries in any order and spacing, and no other Python. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +21,7 @@
 
 typedef struct array_header {
     const ek_element *element;
-    bool fortran_order; /* the first index runs fastest */
+    bool fortran_order; /* the first index varies fastest */
     ek_shape shape;
 } array_header;
 
@@ -55,7 +54,7 @@ static int idx_read_header(ek_stream *stream, array_header *header)
 
 /* ---- NumPy: tokens of the header ---- */
 
-enum { MAX_HEADER = 65535 }; /* bytes: what version 1 can have, and plain elements need no more */
+enum { MAX_HEADER = 65535 }; /* bytes: the most that version 1 allows */
 
 typedef struct npy_parser {
     const ek_stream *stream;
@@ -63,7 +62,7 @@ typedef struct npy_parser {
     size_t nbytes, at;
 } npy_parser;
 
-/* The next byte that is no space; NUL at the end. */
+/* Skips white space. Returns the next byte without consuming it, or NUL at the end. */
 static char npy_look(npy_parser *p)
 {
     while (p->at < p->nbytes && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at])
@@ -108,7 +107,7 @@ static bool npy_accept_word(npy_parser *p, const char *word)
     return true;
 }
 
-/* A string without escapes, of bytes that can be shown. */
+/* Parses a string of printable ASCII without escapes. */
 static int npy_parse_string(npy_parser *p, char *string, size_t room)
 {
     char quote = npy_look(p);
@@ -146,7 +145,7 @@ static int npy_parse_size(npy_parser *p, int64_t *size)
 #define TYPES \
     "'<f2', '<f4', '<f8', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4' and '|b1' are read"
 
-/* Of one byte there is no order, whatever is written. */
+/* Types of one byte are accepted with any byte order. */
 static int npy_parse_descr(npy_parser *p, array_header *header)
 {
     static const struct {
@@ -182,7 +181,7 @@ static int npy_parse_fortran_order(npy_parser *p, array_header *header)
     return 0;
 }
 
-/* A tuple; one of a single size has a comma. */
+/* Parses a tuple. A tuple of one size has a comma behind it. */
 static int npy_parse_shape(npy_parser *p, array_header *header)
 {
     bool comma = true;
@@ -245,7 +244,7 @@ static int npy_parse(npy_parser *p, array_header *header)
 
 /* ---- NumPy: the header ---- */
 
-/* The length is little endian, of 2 bytes in version 1, then of 4. */
+/* The length is little-endian: 2 bytes in version 1, 4 bytes in later versions. */
 static int npy_read_length(ek_stream *stream, size_t *length)
 {
     uint8_t start[8], bytes[4] = {0};
@@ -265,7 +264,7 @@ static int npy_read_length(ek_stream *stream, size_t *length)
     return 0;
 }
 
-/* Reads magic, version and header. EK_E_DTYPE names an element type that Evenkeel lacks. */
+/* Reads magic, version and header. EK_E_DTYPE if Evenkeel lacks the element type. */
 static int npy_read_header(ek_stream *stream, array_header *header)
 {
     size_t length = 0;
@@ -281,10 +280,10 @@ static int npy_read_header(ek_stream *stream, array_header *header)
     return status;
 }
 
-/* ---- elements in the other order ---- */
+/* ---- elements in column-major order ---- */
 
-/* to[i * to_step + j] = from[i + j * from_step], in squares that both sides' lines of cache
- * outlive. */
+/* to[i * to_step + j] = from[i + j * from_step]. It goes by squares small enough that their cache
+ * lines stay cached on both sides. */
 static inline void array_transpose(int64_t rows, int64_t columns, const uint8_t *from,
                                    int64_t from_step, uint8_t *to, int64_t to_step, size_t size)
 {
@@ -300,7 +299,7 @@ static inline void array_transpose(int64_t rows, int64_t columns, const uint8_t 
         }
 }
 
-/* With sizes that the compiler knows. */
+/* Calls array_transpose with a size that is a constant, so that the compiler unrolls the copies. */
 static void array_transpose_any(int64_t rows, int64_t columns, const uint8_t *from,
                                 int64_t from_step, uint8_t *to, int64_t to_step, size_t size)
 {
@@ -312,8 +311,8 @@ static void array_transpose_any(int64_t rows, int64_t columns, const uint8_t *fr
         array_transpose(rows, columns, from, from_step, to, to_step, 8);
 }
 
-/* Fills a row-major tensor with elements whose first index runs fastest: a transposition of the
- * first and the last dimension for each place of those between. */
+/* Fills a row-major tensor from column-major elements. For each index of the middle dimensions it
+ * transposes the first and the last dimension. */
 static void array_fill_reversed(ek_tensor *tensor, const uint8_t *from)
 {
     size_t size = ek_dtype_size(tensor->dtype);
@@ -339,7 +338,7 @@ static void array_fill_reversed(ek_tensor *tensor, const uint8_t *from)
 
 /* ---- files ---- */
 
-/* Of elements of the tensor's dtype, in the file's order. */
+/* Makes the tensor from elements that have its dtype and the file's order. */
 static ek_tensor *array_ordered(const array_header *header, const uint8_t *elements)
 {
     ek_dtype dtype = header->element->dtype;

@@ -1,9 +1,9 @@
-/* collate.c: samples to batches.
+/* collate.c: makes batches of samples.
  *
- * Goes down the samples side by side: at each place of their nesting all samples' values are of the
- * same kind, or a sentence says where which sample differs. Recursion is as deep as samples are
- * nested: values hold only values made before them, and who makes a sample writes its nesting down.
- */
+ * It descends all samples side by side. At each place of their nesting the values of all samples
+ * must be of the same kind; else the error names the place and the sample that differs. The
+ * recursion is as deep as samples are nested. That depth is bounded because a value can hold only
+ * values that were made before it. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,15 +58,15 @@ ek_value ek_batch_map(ek_value batch, ek_batch_function *function, ek_dev *dev)
 
 typedef struct collation {
     ek_dev *dev;
-    const int64_t *numbers; /* what sentences call the samples; NULL: their places */
+    const int64_t *numbers; /* the samples' numbers in error messages; NULL: 0, 1, 2, ... */
     int64_t count;
 } collation;
 
-/* Where in the nesting: the innermost list or dictionary first. */
+/* A place in the nesting, as a linked list whose first node is the innermost list or dictionary. */
 typedef struct place {
     const struct place *outer;
     int index;
-    const char *key; /* NULL: of a list */
+    const char *key; /* NULL: the node is a list */
 } place;
 
 static long long collate_number(const collation *c, int64_t i)
@@ -74,7 +74,7 @@ static long long collate_number(const collation *c, int64_t i)
     return (long long)(c->numbers ? c->numbers[i] : i);
 }
 
-/* Writes ` at [1]["mask"]`, or nothing if samples are not nested; returns how many bytes. */
+/* Writes ` at [1]["mask"]`, or nothing if samples are not nested. Returns the number of bytes. */
 static size_t place_write(const place *where, char *text, size_t room)
 {
     if (!where) {
@@ -89,7 +89,7 @@ static size_t place_write(const place *where, char *text, size_t room)
     return used < room ? used : room - 1;
 }
 
-/* "collate: <sentence>", in which sample i is named with its place. */
+/* Fails with "collate: <message>"; the message names sample i and its place. */
 static int collate_fail(const collation *c, int status, int64_t i, const place *where,
                         const char *format, ...) EK_PRINTF(5, 6);
 static int collate_fail(const collation *c, int status, int64_t i, const place *where,
@@ -129,7 +129,7 @@ static int collate_difference(ek_value value, ek_value first)
     return ek_same_shape(value.as.tensor, first.as.tensor) ? 0 : EK_E_SHAPE;
 }
 
-/* Whether a batch can be made of this value at all. */
+/* Fails if no batch can be made of this kind of value. */
 static int collate_check_value(const collation *c, int64_t i, ek_value value, const place *where)
 {
     char text[200];
@@ -204,12 +204,12 @@ static ek_value collate_numbers(const collation *c, const ek_value *values, ek_d
     return ek_value_of_tensor(batch);
 }
 
-/* ---- nests ---- */
+/* ---- lists and dictionaries ---- */
 
 static ek_value collate(const collation *c, const ek_value *values, const place *where);
 
-/* The element of a dictionary under `key`, which is most often at the same position as in others;
- * -1 if there is none. */
+/* Returns the index of the dictionary's element under `key`, or -1. It tries `guess` first, because
+ * dictionaries of one data set most often have one order. */
 static int collate_find_key(ek_value dict, const char *key, int guess)
 {
     if (strcmp(ek_value_key(dict, guess), key) == 0)
@@ -220,7 +220,7 @@ static int collate_find_key(ek_value dict, const char *key, int guess)
     return -1;
 }
 
-/* Element `at` of every sample, by key for dictionaries. */
+/* Writes element `at` of every sample to `column`; dictionaries are searched by key. */
 static int collate_take_column(const collation *c, const ek_value *values, const place *at,
                                ek_value *column)
 {
@@ -247,7 +247,7 @@ static ek_value collate_nest(const collation *c, const ek_value *values, const p
         items[j] = collate_take_column(c, values, &at, column) < 0 ? ek_value_error()
                                                                    : collate(c, column, &at);
     }
-    ek_value batch = ek_value_like(values[0], items); /* an error if one of them is */
+    ek_value batch = ek_value_like(values[0], items); /* an error if one of the items is an error */
     free(items);
     return batch;
 }

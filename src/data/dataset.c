@@ -1,7 +1,8 @@
-/* dataset.c: counting data sets, and calling their types' functions with their results checked.
+/* dataset.c: reference counts of data sets, and calls of their types' functions with checked
+ * results.
  *
- * Data sets of data sets call each other: as deep as they are put around each other in the program,
- * which makes one by one, never in a circle, since each is given data sets that exist already. */
+ * Data sets that wrap others call each other recursively. They cannot form a circle, because a data
+ * set is made from data sets that exist already. */
 #include "data/dataset.h"
 
 #include <stdalign.h>
@@ -11,9 +12,9 @@
 #include "core/heap.h"
 #include "core/value.h"
 
-/* ---- counting ---- */
+/* ---- reference counts ---- */
 
-/* Stands in front of the struct, whose alignment is malloc's. */
+/* Lies in front of the struct, which keeps the alignment that malloc gives. */
 typedef struct dataset_counter {
     alignas(max_align_t) atomic_int references;
 } dataset_counter;
@@ -56,7 +57,7 @@ ek_dataset *ek_dataset_keep(ek_dataset *dataset)
 
 void ek_dataset_free(ek_dataset *dataset)
 {
-    /* acq_rel: whoever destroys sees what the other owners wrote before they let go. */
+    /* acq_rel: who destroys the data set sees what other owners wrote before they released it. */
     if (!dataset || atomic_fetch_sub_explicit(&dataset_counter_of(dataset)->references, 1,
                                               memory_order_acq_rel) != 1)
         return;
@@ -65,10 +66,10 @@ void ek_dataset_free(ek_dataset *dataset)
     free(dataset_counter_of(dataset));
 }
 
-/* ---- what a type's function made ---- */
+/* ---- results of a type's function ---- */
 
-/* An error counts whether the function returned it or only left it pending. One that was pending
- * `before` the call is not the function's, and its sentence stays as it is. */
+/* True if the function failed: it returned an error, or left one pending. An error that was pending
+ * `before` the call is not the function's, and keeps its message. */
 static bool dataset_failed(ek_value value, int before)
 {
     if (value.kind == EK_VALUE_ERROR)
@@ -94,7 +95,7 @@ int64_t ek_dataset_length(ek_dataset *dataset)
     return status;
 }
 
-/* Sample `index`, which is in range, and nothing else left in the scope. */
+/* Gets sample `index`, which is in range. All else that the call left in the scope is released. */
 static ek_value dataset_sample(ek_dataset *dataset, int64_t index)
 {
     int before = ek_error_status();
@@ -188,7 +189,7 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
     return ek_scope_return_value(&scope, batch);
 }
 
-/* All tensors of what a type's get_batch made lie where they were asked for. */
+/* Fails if a tensor of a batch from get_batch lies on another device than the one asked for. */
 static int dataset_check_devices(ek_value value, const ek_dev *dev)
 {
     if (value.kind == EK_VALUE_TENSOR && ek_tensor_dev(value.as.tensor) != dev) {

@@ -7,31 +7,31 @@
 #include "core/tensor.h"
 #include "evenkeel/dataset.h"
 
-/* The first of `count` parts that ends behind sample `index`: the last if none does. */
+/* Returns the first of `count` parts whose end is behind sample `index`, or else the last one. */
 int64_t ek_dataset_part(const int64_t *ends, int64_t count, int64_t index);
 
-/* The device of a batch; NULL with EK_E_DEVICE if the CPU cannot write to its memory. */
+/* Returns the device of a batch. NULL with EK_E_DEVICE if the CPU cannot write to its memory. */
 ek_dev *ek_batch_dev(ek_device device, const char *caller);
 
-/* `tensor` itself if it is row-major and lies on `dev`, whose memory the CPU can write to; else
- * a copy there, in the scope. */
+/* Returns `tensor` itself if it is row-major and lies on `dev`, else a copy on `dev` in the scope.
+ * The CPU must be able to write to the memory of `dev`. */
 ek_tensor *ek_row_major(ek_tensor *tensor, ek_dev *dev);
 
-/* get_batch by get for each sample and ek_collate; samples are in range. Gives all that get leaves
- * in the scope back. */
+/* Makes a batch by `get` for each sample and ek_collate. The samples are in range. All that `get`
+ * leaves in the scope is released. */
 ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                      ek_device device);
 
-/* ek_collate whose sentences call samples[i] numbers[i], or i where `numbers` is NULL. */
+/* As ek_collate, but error messages call samples[i] by numbers[i]; by i if `numbers` is NULL. */
 ek_value ek_collate_numbered(const ek_value *samples, const int64_t *numbers, int64_t count,
                              ek_device device);
 
-/* The same nest with what `function` makes of each tensor; NULL is an error. */
+/* Returns the same nest with each tensor replaced by `function`'s result; NULL is an error. */
 typedef ek_tensor *ek_batch_function(ek_tensor *tensor, ek_dev *dev);
 ek_value ek_batch_map(ek_value batch, ek_batch_function *function, ek_dev *dev);
 
-/* For batches that nobody waits for any more. From now on this thread asks data sets for no further
- * sample of a batch once *stop is true; NULL: never stops. Returns what was set before. */
+/* Cancels batches that nobody waits for any more. From now on this thread gets no further sample of
+ * a batch once *stop is true; with NULL it never stops. Returns the previous pointer. */
 const atomic_bool *ek_dataset_stop_when(const atomic_bool *stop);
 bool ek_dataset_stopped(void);
 

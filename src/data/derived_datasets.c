@@ -1,6 +1,8 @@
-/* derived_datasets.c: data sets made of others: a subset, several one after the other, parts at
- * random (random_split, as PyTorch draws them), and parts after the partitioner of PyTorch's
- * distributed tutorial (Python's shuffle, cut into parts). */
+/* derived_datasets.c: data sets made of others.
+ *
+ * These are subsets, concatenations, parts at random (random_split, with PyTorch's random
+ * numbers), and the parts of the partitioner in PyTorch's distributed tutorial (Python's
+ * shuffle, then cuts). */
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,16 +14,16 @@
 #include "core/python_random.h"
 #include "data/dataset.h"
 
-/* ---- samples of parts, which are data sets one after the other: all of them, or chosen ones ----
- */
+/* ---- a view: several parts, which are data sets, in a row; all of their samples or chosen ones
+ * ---- */
 
 typedef struct view_dataset {
     ek_dataset dataset;
     int64_t length;
-    int64_t *indices; /* chosen samples; NULL: all */
+    int64_t *indices; /* the chosen samples; NULL: all samples */
     int count;
     ek_dataset **parts;
-    int64_t *ends; /* of each part, in samples of all parts */
+    int64_t *ends; /* where each part ends, counted in samples from the first part */
 } view_dataset;
 
 static int64_t view_length(ek_dataset *dataset)
@@ -29,7 +31,7 @@ static int64_t view_length(ek_dataset *dataset)
     return ((view_dataset *)dataset)->length;
 }
 
-/* The part that holds sample `index`; *within becomes its place there. */
+/* Returns the part that holds sample `index`; *within becomes the sample's index there. */
 static int view_find(const view_dataset *self, int64_t index, int64_t *within)
 {
     *within = self->indices ? self->indices[index] : index;
@@ -46,8 +48,8 @@ static ek_value view_get(ek_dataset *dataset, int64_t index)
     return ek_dataset_get(self->parts[part], within);
 }
 
-/* A batch within one part is that part's. Others are made of single samples in their order, in
- * which parts that draw random numbers are to draw them. */
+/* A batch whose samples all lie in one part is made by that part. Any other batch is made sample by
+ * sample in the batch's order, so that parts draw their random numbers in that order. */
 static ek_value view_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                ek_device device)
 {
@@ -74,8 +76,8 @@ static void view_destroy(ek_dataset *dataset)
     free(self->indices);
 }
 
-/* Of parts of which some give single samples, so does the view: whoever makes batches of it, or
- * transforms them before, reads each sample once. */
+/* The first type lacks get_batch, the second has it. A view gets the first one if any of its parts
+ * lacks get_batch, so that its callers know to read each sample once. */
 #define VIEW_TYPES(kind)                                                                          \
     {                                                                                             \
         {.name = (kind),                                                                          \
@@ -106,7 +108,7 @@ static int view_set_ends(view_dataset *self, ek_dataset *const *parts, int count
     return 0;
 }
 
-/* All samples of the parts, which are the caller's until all is well. */
+/* Makes a view of all samples of the parts. It takes over the parts only if it succeeds. */
 static view_dataset *view_new(const ek_dataset_type types[2], ek_dataset *const *parts, int count)
 {
     bool batches = true;
@@ -175,7 +177,7 @@ ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count)
 
 /* ---- parts at random ---- */
 
-/* Fractions are in [0, 1], and their sum, which is returned in *sum. */
+/* Checks that each fraction is in [0, 1], and writes their sum to *sum. */
 static int fractions_add(const char *what, const double *fractions, int count, double *sum)
 {
     *sum = 0;
@@ -188,10 +190,10 @@ static int fractions_add(const char *what, const double *fractions, int count, d
     return 0;
 }
 
-/* Fractions that decimals cannot write exactly miss their sum by a few roundings of a double. */
+/* Fractions such as 0.1 have no exact double, so their sum may miss 1 by a few roundings. */
 static const double rounding = 1e-9;
 
-/* Lengths that add up to the data set's. */
+/* Checks that the lengths add up to the data set's length. */
 static int split_check_lengths(const int64_t *lengths, int count, int64_t length)
 {
     int64_t sum = 0;
@@ -209,7 +211,7 @@ static int split_check_lengths(const int64_t *lengths, int count, int64_t length
     return 0;
 }
 
-/* Rounded down, and what is left dealt out one by one from the first. */
+/* Lengths are rounded down. Samples left over go one by one to the parts, from the first. */
 static int split_lengths_of(const double *fractions, int count, int64_t length, int64_t *lengths)
 {
     double sum;
@@ -217,7 +219,7 @@ static int split_lengths_of(const double *fractions, int count, int64_t length, 
     EK_TRY(fractions_add("random_split", fractions, count, &sum));
     for (int i = 0; i < count && fabs(sum - 1) <= rounding; i++) {
         double exact = floor((double)length * fractions[i]);
-        /* No more than there are: doubles don't hold all lengths. */
+        /* The product may exceed `length`, because doubles don't hold all integers. */
         lengths[i] = exact < (double)length ? (int64_t)exact : length;
         left -= lengths[i];
     }
@@ -245,7 +247,7 @@ static int split_cut(ek_dataset *dataset, const int64_t *order, const int64_t *l
     return 0;
 }
 
-/* By lengths, or, if there are none, by fractions. */
+/* Splits by lengths, or by fractions if lengths is NULL. */
 static int split_by(ek_dataset *dataset, const int64_t *lengths, const double *fractions, int count,
                     ek_generator *generator, ek_dataset **parts)
 {
@@ -301,7 +303,7 @@ int ek_random_split_fractions(ek_dataset *dataset, const double *fractions, int 
 static const double tutorial_sizes[] = {0.7, 0.2, 0.1};
 enum { TUTORIAL_COUNT = sizeof tutorial_sizes / sizeof *tutorial_sizes, TUTORIAL_SEED = 1234 };
 
-/* Fractions that add up to a little more than 1 make no part grow. */
+/* The sizes may exceed 1 by a rounding: partition_cut keeps every part within the data set. */
 static int partition_check(int part, const ek_partition_options *options)
 {
     double sum;
@@ -317,7 +319,7 @@ static int partition_check(int part, const ek_partition_options *options)
     return 0;
 }
 
-/* The part's samples; all of them are shuffled for any part. */
+/* Makes one part. All samples are shuffled, whichever part is asked for. */
 static ek_dataset *partition_cut(int part, const ek_partition_options *options, int64_t length)
 {
     ek_generator generator;

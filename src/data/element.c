@@ -1,4 +1,4 @@
-/* element.c: exact conversions. */
+/* element.c: exact conversions from the element types of files to dtypes. */
 #include "data/element.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ WIDEN_INTEGER(u32, uint32_t)
 
 /* ---- 16 bits ---- */
 
-/* IEEE 754's binary16: sign, five bits of exponent, ten of mantissa. */
+/* IEEE 754's binary16: a sign, five bits of exponent, ten of mantissa. */
 static float element_value_of_f16(uint16_t half)
 {
     enum { QUIET = 1 << 22 };
@@ -55,7 +55,7 @@ static void element_widen_f16(const void *from, void *to, size_t count)
 
 /* ---- 8 bits ---- */
 
-/* The value of a finite 8-bit number: sign, exponent, then `mantissa_bits` bits. */
+/* Returns the value of a finite 8-bit number: a sign, the exponent, then `mantissa_bits` bits. */
 static float element_value_of_f8(unsigned byte, int mantissa_bits, int bias)
 {
     int exponent = (int)(byte & 0x7f) >> mantissa_bits;
@@ -79,13 +79,13 @@ static float element_value_of_e4m3(unsigned byte)
                                  : element_value_of_f8(byte, 3, 7);
 }
 
-/* Powers of two, without a sign. */
+/* E8M0 has an exponent only: all values are powers of two, without a sign. */
 static float element_value_of_e8m0(unsigned byte)
 {
     return byte == 0xff ? NAN : ldexpf(1, (int)byte - 127);
 }
 
-/* No infinities and no negative zero: 0x80 is NaN. */
+/* The fnuz types have no infinities and no negative zero: 0x80 is NaN. */
 static float element_value_of_e4m3fnuz(unsigned byte)
 {
     return byte == 0x80 ? NAN : element_value_of_f8(byte, 3, 8);
@@ -119,7 +119,7 @@ WIDEN_F8(e5m2fnuz)
 
 /* ---- all types ---- */
 
-/* BOOL comes before U8, so that u8 is looked for from the end. */
+/* BOOL stands before U8, and ek_element_of searches from the end, so it finds U8 for EK_U8. */
 static const ek_element elements[] = {
     {"BOOL", 8, EK_U8, NULL, false},
     {"F4", 4, EK_F32, NULL, true},

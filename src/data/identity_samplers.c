@@ -1,6 +1,8 @@
 /* identity_samplers.c: samplers of re-identification, which learns from several pictures of the
- * same person at a time: groups of num_instances samples of one identity, in a random order. Drawn
- * as programs in Python do, with its `random` and NumPy's legacy generator. */
+ * same person at a time.
+ *
+ * A pass is groups of num_instances samples of one identity, in a random order. Numbers are drawn
+ * as by programs in Python, with its `random` and NumPy's legacy generator. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,21 +13,21 @@
 #include "data/sampler.h"
 
 typedef struct identity_sampler {
-    ek_index_sampler base; /* [0, count) */
-    int64_t *members;      /* samples by identity, identities in the order of their first one */
-    int64_t *ends;         /* identity i's members end before members[ends[i]]; owned with them */
+    ek_index_sampler base; /* its samples lie in [0, count) */
+    int64_t *members;      /* samples by identity; identities in the order of their first sample */
+    int64_t *ends; /* identity i's members end before members[ends[i]]; freed with `members` */
     int64_t identities;
-    int64_t most;      /* members of an identity */
-    int64_t instances; /* in a group */
-    int64_t groups;    /* of all ranks */
+    int64_t most;      /* the most members of any identity */
+    int64_t instances; /* samples in a group */
+    int64_t groups;    /* groups of all ranks together */
     int num_replicas, rank;
     int64_t seed;
 } identity_sampler;
 
-/* ---- who belongs to whom ---- */
+/* ---- the samples of each identity ---- */
 
 typedef struct sighting {
-    int64_t identity, sample, first; /* sample of the identity */
+    int64_t identity, sample, first; /* first: the identity's first sample */
 } sighting;
 
 static int identity_order(int64_t a, int64_t b)
@@ -47,8 +49,8 @@ static int identity_by_first(const void *left, const void *right)
     return order ? order : identity_order(a->sample, b->sample);
 }
 
-/* Sorted so that an identity's samples stand side by side in their order, and identities in that of
- * their first samples. */
+/* Sorts by identity, identities in the order of their first sample, and samples of one identity in
+ * ascending order. */
 static void identity_sort(sighting *seen, const int64_t *identities, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -91,7 +93,7 @@ static int identity_group(identity_sampler *self, const int64_t *identities, int
                        "identity samplers: %lld groups of num_instances %lld are more than any "
                        "memory holds",
                        (long long)self->groups, (long long)self->instances);
-    /* What is over when groups are dealt out evenly is dropped. */
+    /* Groups that cannot be dealt evenly to all ranks are dropped. */
     self->base.length = self->groups / self->num_replicas * self->instances;
     self->base.room = self->groups * self->instances;
     return 0;
@@ -99,8 +101,8 @@ static int identity_group(identity_sampler *self, const int64_t *identities, int
 
 /* ---- drawing ---- */
 
-/* Of one identity: all its samples, or with replacement where there are too few, shuffled. Returns
- * how many `drawn` has. */
+/* Draws the samples of one identity, shuffled, and returns their number: all of them, or
+ * num_instances drawn with replacement if there are fewer. */
 static int64_t identity_draw(const identity_sampler *self, int64_t identity, int64_t *drawn)
 {
     int64_t begin = identity ? self->ends[identity - 1] : 0;
@@ -117,7 +119,7 @@ static int64_t identity_draw(const identity_sampler *self, int64_t identity, int
     return size;
 }
 
-/* The groups of all ranks. */
+/* Draws the groups of all ranks. */
 static int identity_draw_groups(const identity_sampler *self, int64_t *indices)
 {
     int64_t most = self->most > self->instances ? self->most : self->instances, drawn_count = 0;

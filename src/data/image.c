@@ -1,4 +1,4 @@
-/* image.c: pictures, from files and from memory. */
+/* image.c: decodes pictures from files and from memory. */
 #include "data/image.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ enum { FIRST = 8 };
 
 typedef ek_tensor *picture_decoder(const ek_encoded *picture);
 
-/* The decoder of what begins with these bytes; NULL: none's. */
+/* Returns the decoder for a file that begins with these bytes; NULL if there is none. */
 static picture_decoder *picture_decoder_of(const uint8_t *bytes, size_t nbytes)
 {
     static const uint8_t png[FIRST] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
@@ -45,7 +45,7 @@ static int picture_fail_unknown(const ek_encoded *picture)
 static ek_tensor *picture_decode(const ek_encoded *picture)
 {
     picture_decoder *decoder = picture_decoder_of(picture->bytes, picture->nbytes);
-    ek_scope scope = ek_scope_begin(); /* nothing is left of what fails half-way */
+    ek_scope scope = ek_scope_begin(); /* a decoder that fails half-way leaves nothing behind */
     ek_tensor *tensor = decoder ? decoder(picture) : NULL;
     if (!decoder)
         picture_fail_unknown(picture);
@@ -73,7 +73,7 @@ ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const
 
 /* ---- files ---- */
 
-/* Reads until there are `most` bytes or the file ends; picture->nbytes counts on. */
+/* Reads on until `most` bytes are there or the file ends. Updates picture->nbytes. */
 static int file_read_up_to(int file, ek_encoded *picture, uint8_t *bytes, size_t most)
 {
     while (picture->nbytes < most) {
@@ -89,8 +89,8 @@ static int file_read_up_to(int file, ek_encoded *picture, uint8_t *bytes, size_t
     return 0;
 }
 
-/* The whole file, or the first bytes of one that is no picture; the caller frees *bytes. `size` is
- * where to begin with: the file may grow. */
+/* Reads the whole file, or only its first bytes if they are no picture's. The caller frees *bytes.
+ * `size` is the file's size as far as known: the file may grow meanwhile. */
 static int file_read(int file, ek_encoded *picture, size_t size, uint8_t **bytes)
 {
     size_t room = size < FIRST ? FIRST + 1 : size < max_file ? size + 1 : 1u << 16;

@@ -1,8 +1,8 @@
 /* image.h: what the decoders of pictures share.
  *
- * A decoder has pixels as they lie in files, the channels of a pixel side by side, and gives them
- * as planes. Pixels have 1 to 4 channels: brightness, or an index of a palette; brightness and
- * alpha; RGB; RGBA. */
+ * Files have interleaved pixels: the channels of one pixel lie side by side. Decoders write planes:
+ * each channel by itself. A pixel with 1 channel is brightness (or an index of a palette), with 2
+ * brightness and alpha, with 3 RGB, with 4 RGBA. */
 #ifndef EK_DATA_IMAGE_H
 #define EK_DATA_IMAGE_H
 
@@ -11,36 +11,36 @@
 
 /* An encoded picture. */
 typedef struct ek_encoded {
-    const char *what, *path; /* sentences begin with them */
+    const char *what, *path; /* begin every error message; borrowed */
     const uint8_t *bytes;
     size_t nbytes;
-    int channels; /* asked for; 0: those of the file, and its values */
+    int channels; /* the channels asked for; 0: the file's own channels and values */
 } ek_encoded;
 
-/* The process has no memory to decode it; returns EK_E_NO_MEMORY. */
+/* Fails with EK_E_NO_MEMORY, because there is no memory to decode the picture. */
 int ek_encoded_fail_memory(const ek_encoded *picture);
 
-/* Both leave nothing but the result behind, and that belongs to the scope. NULL with EK_E_FORMAT,
- * or EK_E_NO_MEMORY. */
+/* Both return the tensor in the scope, and leave nothing else there. NULL with EK_E_FORMAT or
+ * EK_E_NO_MEMORY. */
 ek_tensor *ek_encoded_png(const ek_encoded *picture);
 ek_tensor *ek_encoded_jpeg(const ek_encoded *picture);
 
-/* EK_E_FORMAT for sizes of which no tensor is made: none, or so many pixels that four channels
- * of a byte would take more than 1 GiB. To be asked before anything of that size is allocated. */
+/* EK_E_FORMAT for an empty picture, and for one whose pixels would take more than 1 GiB with four
+ * channels of a byte. Decoders call it before they allocate anything of that size. */
 int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t height);
 
-/* The result, uninitialised: of the channels asked for, or of `own` ones. */
+/* Returns an uninitialised result with the channels asked for; with `own` ones if that is 0. */
 ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, int64_t height,
                              ek_dtype dtype);
 
-/* Writes `count` pixels of `from` channels to `to` planes, `plane` bytes apart: brightness of
- * colours is ITU-R 601's in 16 bits, as Pillow rounds it; a missing alpha is 255, a superfluous one
- * is dropped without compositing. */
+/* Writes `count` pixels of `from` channels to `to` planes, which are `plane` bytes apart. The
+ * brightness of colours is ITU-R 601's in 16 bits, rounded as by Pillow. A missing alpha becomes
+ * 255. An alpha that was not asked for is dropped without compositing. */
 void ek_decoded_planes(const uint8_t *pixels, int from, uint8_t *planes, size_t plane, int to,
                        size_t count);
 
-/* Writes `count` pixels of `channels` samples, each 16 bits, big-endian, to as many planes, `plane`
- * elements apart. */
+/* Writes `count` pixels of `channels` big-endian 16-bit samples to `channels` planes, which are
+ * `plane` elements apart. */
 void ek_decoded_wide_planes(const uint8_t *pixels, int channels, int64_t *planes, size_t plane,
                             size_t count);
 

@@ -1,8 +1,8 @@
 /* image_folder.c: pictures in one directory per class, read when they are asked for.
  *
- * Directories are listed one after the other, none kept open while others are listed. The order
- * does not depend on the file system: it is that of torchvision's ImageFolder,
- * sorted(os.walk(directory, followlinks=True)), in it sorted names. */
+ * Directories are listed one after the other, and only one is open at a time. The order of samples
+ * does not depend on the file system. It is that of torchvision's ImageFolder: directories in the
+ * order of sorted(os.walk(directory, followlinks=True)), and sorted names in each. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -16,11 +16,11 @@
 #include "data/dataset.h"
 #include "evenkeel/data.h"
 
-/* Directories of one walk that are reached over symbolic links. Some that link to each other make
- * more paths than anybody can follow, though none of them comes back to itself. */
+/* The most directories that one walk reaches through symbolic links. Links between directories can
+ * make endlessly many paths even if no path returns to a directory of its own. */
 static const int max_linked = 1 << 14;
 
-/* ---- texts, one behind the other in one block ---- */
+/* ---- texts: strings in one block, one behind the other ---- */
 
 typedef struct texts {
     char *block;
@@ -29,7 +29,7 @@ typedef struct texts {
     int count, places;
 } texts;
 
-/* Appends `name`, or <directory>/<name> if that is not NULL. */
+/* Appends `name`, or <directory>/<name> if `directory` is not NULL. */
 static int texts_add(texts *self, const char *directory, const char *name)
 {
     size_t before = directory ? strlen(directory) : 0, after = strlen(name) + 1;
@@ -60,7 +60,7 @@ static const char *texts_at(const texts *self, int64_t index)
     return self->block + self->starts[index];
 }
 
-/* Gives back what was allocated for more. */
+/* Shrinks the allocations to what is used. */
 static void texts_fit(texts *self)
 {
     char *block = self->used ? realloc(self->block, self->used) : NULL;
@@ -95,7 +95,7 @@ static int entry_by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* How many there are, in order; the caller frees them and the array. */
+/* Lists a directory by name. Returns how many entries; the caller frees them and the array. */
 static int entry_list(const char *path, struct dirent ***entries)
 {
     int count;
@@ -112,8 +112,8 @@ static void entry_free_all(struct dirent **entries, int count)
     free(entries);
 }
 
-/* What a name stands for. Links count as what they lead to; pipes, sockets and devices are other
- * things. */
+/* What a name stands for. A link counts as its target. Pipes, sockets and devices are
+ * KIND_OTHER. */
 typedef enum kind {
     KIND_ERROR = -1,
     KIND_OTHER,
@@ -122,7 +122,7 @@ typedef enum kind {
     KIND_LINKED_DIRECTORY
 } kind;
 
-/* A link that leads nowhere counts as a file: reading it says what is wrong. */
+/* A link without a target counts as a file, so that reading it gives the error. */
 static kind entry_kind_of_path(const char *path)
 {
     struct stat status;
@@ -152,7 +152,7 @@ static kind entry_kind(const char *directory, const struct dirent *entry)
     return result;
 }
 
-/* Appends the names of the directories directly in `root`, in the order of their bytes. */
+/* Appends the names of the directories directly in `root`, sorted by their bytes. */
 static int walk_classes(const char *root, texts *names)
 {
     struct dirent **entries;
@@ -169,12 +169,12 @@ static int walk_classes(const char *root, texts *names)
     return count < 0 ? count : status;
 }
 
-/* ---- all below one ---- */
+/* ---- the walk: all directories below one ---- */
 
 typedef struct directory {
-    size_t path;    /* its number in the walk's paths */
-    int64_t parent; /* -1: the first */
-    bool linked;    /* reached over a link */
+    size_t path;    /* the path's index in the walk's `paths` */
+    int64_t parent; /* the parent's index in the walk; -1: the directory is the root */
+    bool linked;    /* the path to it leads through a symbolic link */
     dev_t device;
     ino_t inode;
     struct dirent **pictures;
@@ -183,7 +183,7 @@ typedef struct directory {
 
 typedef struct walk {
     texts paths;
-    directory *all; /* in the order in which they were found, later in that of their paths */
+    directory *all; /* in the order of discovery; walk_give_paths sorts them by path */
     int count, room;
     int linked;
 } walk;
@@ -228,7 +228,7 @@ static bool walk_is_picture(const char *name)
     return false;
 }
 
-/* Moves an entry to its directory's pictures, or adds the directory that it is. */
+/* Keeps the entry if it is a picture, adds it to the walk if it is a directory, else frees it. */
 static int walk_take(walk *self, int64_t number, const char *path, struct dirent *entry)
 {
     directory *here = &self->all[number];
@@ -245,7 +245,7 @@ static int walk_take(walk *self, int64_t number, const char *path, struct dirent
     return status;
 }
 
-/* The entries' array becomes that of the pictures among them. */
+/* Lists a directory. Its array of entries is reused for the pictures among them. */
 static int walk_enter(walk *self, int64_t number)
 {
     struct stat status;
@@ -259,7 +259,7 @@ static int walk_enter(walk *self, int64_t number)
     struct dirent **entries;
     int count = entry_list(path, &entries);
     EK_TRY(count);
-    char *own = ek_strdup(path); /* the walk's paths move */
+    char *own = ek_strdup(path); /* walk_add may move the block of paths */
     int result = own ? 0 : EK_E_NO_MEMORY;
     self->all[number].pictures = entries;
     for (int i = 0; i < count; i++) {
@@ -278,7 +278,7 @@ static int walk_by_path(const void *a, const void *b, void *paths)
                   texts_at(paths, (int64_t)((const directory *)b)->path));
 }
 
-/* Parents' numbers mean nothing afterwards. */
+/* Appends the paths of all pictures, sorted. Makes the members `parent` invalid. */
 static int walk_give_paths(walk *self, texts *paths)
 {
     qsort_r(self->all, (size_t)self->count, sizeof *self->all, walk_by_path, &self->paths);
@@ -289,9 +289,10 @@ static int walk_give_paths(walk *self, texts *paths)
 }
 
 /* Appends the paths of the regular files below `path` whose names end in .png, .jpg or .jpeg, in
- * any case: directories in the order of their whole paths' bytes, in each the names. Symbolic links
- * are followed; a directory within itself is not entered again. EK_E_INVALID if links lead to so
- * many directories that they must be running wild, EK_E_IO for what cannot be listed. */
+ * any case. Directories come in the order of their whole paths' bytes, files in that of their
+ * names. Symbolic links are followed, but a directory within itself is not entered again.
+ * EK_E_INVALID if links lead to more than max_linked directories; EK_E_IO if a directory cannot be
+ * listed. */
 static int walk_pictures(const char *path, texts *paths)
 {
     walk self = {0};
@@ -312,8 +313,8 @@ static int walk_pictures(const char *path, texts *paths)
 typedef struct image_folder {
     ek_dataset dataset;
     texts classes;
-    texts paths;   /* by class */
-    int64_t *ends; /* of each class's paths */
+    texts paths;   /* class by class */
+    int64_t *ends; /* where each class's paths end */
 } image_folder;
 
 static int64_t folder_length(ek_dataset *dataset)
@@ -345,9 +346,9 @@ static const ek_dataset_type folder_type = {.name = "image_folder",
                                             .get = folder_get,
                                             .destroy = folder_destroy};
 
-/* ---- what is there ---- */
+/* ---- reading the directory ---- */
 
-/* Names the first of the classes without a picture, and counts the others. */
+/* Fails with the names of the first classes without a picture, and counts the others. */
 static int folder_fail_empty(const image_folder *self, const char *root, int64_t count)
 {
     enum { NAMED = 8 };

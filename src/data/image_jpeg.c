@@ -1,4 +1,4 @@
-/* image_jpeg.c: JPEG by TurboJPEG: baseline and progressive, of one, three or four components. */
+/* image_jpeg.c: JPEG by TurboJPEG: baseline and progressive, with one, three or four components. */
 #include <stdlib.h>
 #include <string.h>
 #include <turbojpeg.h>
@@ -9,10 +9,10 @@
 
 /* ---- before decoding ---- */
 
-/* What a walk over the markers tells. */
+/* What the markers in front of the pixels say. */
 typedef struct jpeg_outline {
-    size_t scan;     /* where the first one begins; the file's end if there is none */
-    bool arithmetic; /* coded so, instead of by Huffman's codes of whole bits */
+    size_t scan;     /* where the first scan begins; the file's size if there is none */
+    bool arithmetic; /* arithmetic coding instead of Huffman's */
 } jpeg_outline;
 
 static jpeg_outline jpeg_outline_of(const uint8_t *bytes, size_t nbytes)
@@ -21,7 +21,7 @@ static jpeg_outline jpeg_outline_of(const uint8_t *bytes, size_t nbytes)
     jpeg_outline outline = {nbytes, false};
     for (size_t at = 2; at + 4 <= nbytes;) {
         int marker = bytes[at + 1];
-        if (bytes[at] != 0xff || marker == 0xff) { /* filling, or what decoders skip */
+        if (bytes[at] != 0xff || marker == 0xff) { /* fill bytes, or bytes that decoders skip */
             at++;
             continue;
         }
@@ -37,7 +37,7 @@ static jpeg_outline jpeg_outline_of(const uint8_t *bytes, size_t nbytes)
     return outline;
 }
 
-/* Within scans, 0xff is followed by zero, or by a marker. */
+/* True if an end marker follows the scan. Within a scan's data 0xff is followed by zero. */
 static bool jpeg_has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
 {
     for (size_t at = nbytes - 2; at > scan; at--)
@@ -46,9 +46,9 @@ static bool jpeg_has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
     return false;
 }
 
-/* The end is asked for beforehand, since only the first of several warnings is known afterwards.
- * Each block of 8 x 8 takes a bit at least, and there is one for every 4 x 4 blocks of pixels: so a
- * small file cannot ask for much memory. */
+/* The end marker is looked for here, because TurboJPEG keeps only the first of several warnings. A
+ * coded block of 8 x 8 values takes at least one bit, and stands for at most 4 x 4 blocks of
+ * pixels. So a small file cannot ask for much memory. */
 static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
 {
     enum { PIXELS_PER_BYTE = 64 * 16 * 8 };
@@ -66,7 +66,7 @@ static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
 
 /* ---- decoding ---- */
 
-/* TurboJPEG tells want of memory by its sentences alone: its own, and libjpeg's. */
+/* TurboJPEG reports a lack of memory in its messages alone: its own message, or libjpeg's. */
 static bool jpeg_lacks_memory(const char *text)
 {
     return strstr(text, "Memory allocation failure") || strstr(text, "Insufficient memory");
@@ -80,8 +80,8 @@ static int jpeg_fail(const ek_encoded *picture, tjhandle handle)
                : EK_FAIL_IN(EK_E_FORMAT, picture, "no JPEG that can be read: %s", text);
 }
 
-/* Warnings of the library behind which there are pixels: Pillow does not mention them. The code
- * alone does not tell, it is a warning's also if an error followed. */
+/* True if decoding ended with one of the warnings that Pillow ignores too; there are pixels then.
+ * The messages are compared, because the error code is a warning's even if an error followed it. */
 static bool jpeg_is_harmless(tjhandle handle)
 {
     static const char *const texts[] = {"Corrupt JPEG data", "Warning: unknown JFIF revision",
@@ -97,8 +97,8 @@ static bool jpeg_is_harmless(tjhandle handle)
     return false;
 }
 
-/* Sizes count even where the call fails: it also does for unusual subsampling, which is decoded
- * nevertheless, and after warnings. */
+/* The sizes decide, not the status: TurboJPEG also fails after warnings, and for unusual
+ * subsampling that it decodes nevertheless. */
 static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *width, int *height,
                             int *space)
 {
@@ -119,8 +119,8 @@ static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *wid
     return jpeg_check_claim(picture, *width, *height);
 }
 
-/* Four components are inverted inks, as Adobe writes them and everybody reads them: the paper that
- * black leaves, less what the ink takes of it. In place. */
+/* Converts four inverted inks, as Adobe writes them and all decoders read them, to RGB in place. A
+ * colour is the light that black leaves, less the light that the ink takes. */
 static void jpeg_from_inks(uint8_t *pixels, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
-/* image_png.c: PNG by libpng's full interface. Its simplified one would convert gamma, which says
- * how to show samples and not what they are. */
+/* image_png.c: PNG by libpng's full interface. Its simplified interface would apply gamma, which
+ * changes the file's values. */
 #include <png.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,20 +8,20 @@
 #include "core/heap.h"
 #include "data/image.h"
 
-/* One picture on its way. It outlives libpng's long jumps, so nothing that they could make stale is
- * kept in local variables. */
+/* A picture that is being decoded. Local variables may be stale after libpng's longjmp, so all that
+ * the code after a jump needs is here. */
 typedef struct png_decoding {
     const ek_encoded *picture;
     png_structp png;
     png_infop info;
-    size_t done; /* bytes of the picture */
+    size_t done; /* bytes of the picture that were read */
     ek_tensor *tensor;
-    uint8_t *rows;  /* one, or all of an interlaced picture */
-    bool no_memory; /* libpng asked for some and got none */
+    uint8_t *rows;  /* one row; all rows if the picture is interlaced */
+    bool no_memory; /* an allocation of libpng's failed */
     char reason[200];
 } png_decoding;
 
-/* ---- what libpng calls ---- */
+/* ---- functions that libpng calls ---- */
 
 static PNG_NORETURN void decoding_keep_reason(png_structp png, png_const_charp text)
 {
@@ -61,7 +61,7 @@ static void decoding_give_bytes(png_structp png, png_bytep data, size_t nbytes)
 
 /* ---- steps ---- */
 
-/* Deflate makes at most 1032 bytes of one, so that a small file cannot ask for much memory. */
+/* Deflate expands a byte to at most 1032, so a small file cannot ask for much memory. */
 static int decoding_check_claim(const png_decoding *self, int64_t width, int64_t height)
 {
     uint64_t nbytes = (uint64_t)png_get_rowbytes(self->png, self->info) * (uint64_t)height;
@@ -73,7 +73,7 @@ static int decoding_check_claim(const png_decoding *self, int64_t width, int64_t
     return 0;
 }
 
-/* Makes rows those of 8 bits per channel, or of 16 where the file's own values are asked for. */
+/* Sets up rows of 8 bits per channel, or of 16 if the file's own values are asked for. */
 static int decoding_begin_rows(png_decoding *self, int64_t width, int64_t height)
 {
     const bool own = self->picture->channels == 0;
@@ -100,7 +100,7 @@ static int decoding_begin_rows(png_decoding *self, int64_t width, int64_t height
     return self->tensor ? 0 : ek_error_pending();
 }
 
-/* A row of the file as row `y` of the result's planes. */
+/* Writes a row of the file to row `y` of the result's planes. */
 static void decoding_give_row(const png_decoding *self, const uint8_t *pixels, size_t y,
                               size_t width, size_t height)
 {
@@ -127,7 +127,7 @@ static void decoding_read_rows(png_decoding *self, size_t width, size_t height)
     png_read_end(self->png, NULL);
 }
 
-/* Everything that may jump. */
+/* Holds every call of libpng's that may longjmp. */
 static int decoding_decode(png_decoding *self)
 {
     if (setjmp(png_jmpbuf(self->png)))
@@ -135,9 +135,9 @@ static int decoding_decode(png_decoding *self)
                                : EK_FAIL_IN(EK_E_FORMAT, self->picture,
                                             "no PNG that can be read: %s", self->reason);
     png_set_read_fn(self->png, self, decoding_give_bytes);
-    /* A transparency whose sum is wrong is an error like any other. */
+    /* A wrong checksum is an error for optional chunks too. */
     png_set_crc_action(self->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
-    /* All but what pixels are made of is skipped: gamma, colour profiles, texts. */
+    /* Chunks that don't change pixels are skipped: gamma, colour profiles, texts. */
     png_set_keep_unknown_chunks(self->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_set_user_limits(self->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_read_info(self->png, self->info);
@@ -149,7 +149,7 @@ static int decoding_decode(png_decoding *self)
     return 0;
 }
 
-/* libpng does not begin without memory, nor for what was compiled for another of its versions. */
+/* libpng fails to begin without memory, or if it is another version than the headers. */
 static int decoding_fail_begin(const png_decoding *self)
 {
     if (self->png || self->no_memory)

@@ -1,4 +1,4 @@
-/* loader.c: options, passes, and giving batches in their order. */
+/* loader.c: options and passes of loaders, and how batches are given in their order. */
 #include "data/loader.h"
 
 #include <stdlib.h>
@@ -100,7 +100,7 @@ static int loader_check_devices(const ek_loader_options *o)
     return 0;
 }
 
-/* An option that is NULL while an error is pending is that error. */
+/* Fails with the pending error if an option is NULL: making that option has failed. */
 static int loader_check(const ek_loader_options *options)
 {
     EK_TRY(ek_error_status());
@@ -123,8 +123,8 @@ static ek_sampler *loader_sampler(const ek_loader_options *options, int64_t coun
     return ek_sequential_sampler(count);
 }
 
-/* Where it makes a difference: workers make batches ahead, and copies run beside what a device
- * computes. */
+/* True if sending ahead can help: workers make batches ahead, and copies run beside a device's
+ * work. */
 static bool loader_can_send_ahead(const ek_loader_options *options)
 {
     bool beside = false;
@@ -189,9 +189,9 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
 
 void ek_loader_free(ek_loader *loader)
 {
-    if (!loader || (loader->started && ek_forked())) /* whose threads may have been in anything */
+    if (!loader || (loader->started && ek_forked())) /* a forked child has no such threads */
         return;
-    bool whole = loader->after != NULL; /* what fill makes last */
+    bool whole = loader->after != NULL; /* `after` is the last thing that loader_fill allocates */
     if (whole)
         ek_loader_join(loader);
     ek_loader_forget(loader);
@@ -243,7 +243,7 @@ void ek_loader_go_on(ek_loader *loader)
         loader->workers[w].generator = loader->after[w];
 }
 
-/* PyTorch's order: first the base seed, random_() of an int64, then what the sampler draws. */
+/* Draws in PyTorch's order: first the base seed by random_() of an int64, then the sampler. */
 static int loader_begin_pass(ek_loader *loader)
 {
     uint64_t base_seed = ek_random_u64(loader->options.generator) & INT64_MAX;
@@ -315,7 +315,7 @@ static void loader_prepare(ek_loader *loader, int64_t number)
     }
 }
 
-/* The slots that are free take the next batches. */
+/* Hands the next batches out to all free slots. */
 static void loader_hand_out(ek_loader *loader)
 {
     int64_t begin = loader->asked, end = loader->given + loader->slot_count;
@@ -347,7 +347,7 @@ static ek_loader_slot *loader_made_slot(ek_loader *loader)
     return slot;
 }
 
-/* The first worker's whose worker_start failed: each batch's error. */
+/* Fails with the first worker's error from worker_start. Every batch fails so. */
 static int loader_start_error(ek_loader *loader)
 {
     const int before = ek_error_status();
@@ -385,7 +385,7 @@ static int loader_give_next(ek_loader *loader, ek_batch *batch)
         loader->after[loader->given % loader->options.workers] = slot->after;
     loader->given++;
     if (loader->options.workers)
-        loader_hand_out(loader); /* may call functions of the user's, which find no error pending */
+        loader_hand_out(loader); /* the user's functions that it calls must find no error pending */
     ek_loader_slot *next = loader->sends_ahead ? ek_loader_made_already(loader) : NULL;
     if (next)
         ek_loader_send_ahead(loader, next);
@@ -405,7 +405,7 @@ static int loader_give_next(ek_loader *loader, ek_batch *batch)
 
 int ek_loader_next(ek_loader *loader, ek_batch *batch)
 {
-    ek_error_record before; /* an error of the caller's stays the first */
+    ek_error_record before; /* an error that was pending before the call stays the first */
     if (!loader)
         return ek_error_pending();
     if (!batch)

@@ -1,15 +1,17 @@
 /* loader.h: what a loader is made of.
  *
- * The caller's thread draws passes, hands batches out, in their order, to a ring of slots, and
- * takes them from there in the same order; workers make what is handed out. Batch b lies in slot b
- * modulo the number of slots, which is workers x prefetch, so that nobody is ahead by more. Without
- * workers there is one slot, and the caller makes the batch himself.
+ * The caller's thread draws a pass, hands its batches out to a ring of slots, and takes them from
+ * there in the same order. Workers make the batches that were handed out. Batch b lies in slot b
+ * modulo the number of slots, which is workers x prefetch, so no worker is farther ahead than that.
+ * Without workers there is one slot, and the caller's thread makes the batch.
  *
- * Between passes, and while a loader is reset, no worker holds a batch: what describes the pass is
- * written by the caller then, and only read while batches are made.
+ * Note [Who may touch a loader]
  *
- * Locks: `lock` guards what its comments say, and is never held while a sample is read or a
- * function of the user's runs. */
+ * A slot belongs to the caller's thread until it is handed out, then to the worker that takes it,
+ * and from `made` on to the caller's thread again. It changes hands only while `lock` is held.
+ * Members that describe the pass are written by the caller's thread while no worker makes a batch:
+ * between passes and in a reset. Workers only read them. The other shared members are guarded by
+ * `lock`. It is never held while a sample is read or a function of the user's runs. */
 #ifndef EK_DATA_LOADER_H
 #define EK_DATA_LOADER_H
 
@@ -22,113 +24,113 @@
 
 enum { EK_LOADER_MOST_WORKERS = 1024, EK_LOADER_MOST_SLOTS = 1 << 16 };
 
-/* A batch on its way from being handed out to being given. Whose it is changes under the lock. */
+/* A batch on its way to the caller. See Note [Who may touch a loader]. */
 typedef struct ek_loader_slot {
     int64_t number;
-    const int64_t *indices; /* in the pass */
+    const int64_t *indices; /* borrowed from the pass */
     int64_t count;
-    int64_t sizes[EK_MAX_DEVICES]; /* of each device's part; of the only part if none is named */
-    bool made;                     /* guarded by lock: the rest is the caller's again */
+    int64_t sizes[EK_MAX_DEVICES]; /* samples of each device; sizes[0] if no device is named */
+    bool made;                     /* guarded by lock: the worker is done with the slot */
     int parts;
-    ek_value part[EK_MAX_DEVICES]; /* references; of the devices that have samples, in order */
-    int device[EK_MAX_DEVICES];    /* in device_ids */
-    bool sent;                     /* the parts are on their way to their devices */
-    ek_error_record error;         /* status 0: none */
-    ek_generator after;            /* EK_SEED_WORKER: the worker's, when the batch was made */
+    ek_value part[EK_MAX_DEVICES]; /* references, in order, of devices with samples */
+    int device[EK_MAX_DEVICES];    /* each part's index in device_ids */
+    bool sent;                     /* the copies of the parts to their devices have begun */
+    ek_error_record error;         /* why the batch could not be made; status 0: no error */
+    ek_generator after;            /* EK_SEED_WORKER: the worker's generator afterwards */
 } ek_loader_slot;
 
-/* Who makes batches: a thread, or the caller if there are no workers. */
+/* A maker of batches: a worker's thread, or the caller's thread if there are no workers. */
 typedef struct ek_loader_maker {
     ek_loader *loader;
     int number;
     pthread_t thread;
     pthread_cond_t wake;
-    bool waiting;           /* guarded by lock: for `wake` */
-    int64_t next;           /* guarded by lock: EK_SEED_WORKER: the batch that it makes next */
-    ek_error_record failed; /* what worker_start said; written before it is counted as started */
-    ek_generator generator; /* stands in for the default one */
-    ek_value *samples;      /* room for collate functions */
+    bool waiting; /* guarded by lock: the thread waits for `wake` */
+    int64_t next; /* guarded by lock: with EK_SEED_WORKER, the batch that this worker makes next */
+    ek_error_record failed; /* the error of worker_start; written before the worker leaves `busy` */
+    ek_generator generator; /* replaces the default generator while a batch is made */
+    ek_value *samples;      /* room for the samples that a collate function gets */
     int64_t room;
 } ek_loader_maker;
 
 struct ek_loader {
     ek_loader_options options;
     ek_sampler *sampler; /* owned */
-    int64_t batch_size;  /* 0: the sampler makes batches */
-    bool single;         /* samples as they are, each by itself */
-    bool sends_ahead;    /* a batch is sent one call before it is given, if it is made by then */
+    int64_t batch_size;  /* 0: the sampler makes the batches */
+    bool single;         /* each batch is one sample as it is */
+    bool sends_ahead;    /* a batch that is made is sent one call before it is given */
 
-    /* The pass. */
+    /* The pass that is under way. */
     bool begun;
     ek_pass pass;
-    int64_t first;   /* the number of the first batch that `pass` has: not 0 after a load */
-    int64_t batches; /* of the pass, those before `first` included */
+    int64_t first;   /* the number of the first batch in `pass`: not 0 after a load */
+    int64_t batches; /* batches of the whole pass, with those before `first` */
     int64_t given;
     uint64_t base_seed;
-    ek_generator *after; /* EK_SEED_WORKER: of each worker, after its last batch that was given */
+    ek_generator
+        *after; /* EK_SEED_WORKER: each worker's generator behind its last batch that was given */
 
-    ek_value data, input, target; /* of the last batch given; references */
-    ek_loader_stats stats;        /* but worked_ns */
+    ek_value data, input, target; /* the last batch given; one reference each */
+    ek_loader_stats stats;        /* all but worked_ns */
 
     int slot_count;
     ek_loader_slot *slots;
-    ek_loader_maker *workers; /* 1 without threads */
-    bool started;             /* threads run */
+    ek_loader_maker *workers; /* one without a thread if there are no workers */
+    bool started;             /* the threads run */
 
     pthread_mutex_t lock;
-    pthread_cond_t made; /* the caller waits */
-    int64_t awaited;     /* guarded: the batch that he waits for; -1 */
-    int64_t asked;       /* guarded: batches handed out */
-    int64_t taken;       /* guarded: EK_SEED_BATCH: of which workers have begun with */
-    int busy;            /* guarded: workers that make a batch, or start */
-    bool quit;           /* guarded */
-    uint64_t worked_ns;  /* guarded */
-    atomic_bool stop;    /* written under the lock: nothing is begun any more, what is being made
-                            will be thrown away */
+    pthread_cond_t made; /* the caller's thread waits for it */
+    int64_t awaited; /* guarded by lock: the batch that the caller's thread waits for; -1: none */
+    int64_t asked;   /* guarded by lock: how many batches were handed out */
+    int64_t taken;   /* guarded by lock: with EK_SEED_BATCH, how many of those workers have taken */
+    int busy;        /* guarded by lock: workers that make a batch, or still start */
+    bool quit;       /* guarded by lock: threads end */
+    uint64_t worked_ns; /* guarded by lock */
+    atomic_bool stop;   /* written under lock: no batch is begun, and one being made is dropped */
 };
 
 /* ---- loader_batch.c ---- */
 
-/* Makes the batch that the slot asks for: its parts, or its error. */
+/* Makes the slot's batch: fills its parts, or its error. */
 void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot);
-/* worker_start, on the worker's thread. */
+/* Calls worker_start, on the worker's thread. */
 void ek_loader_start_worker(ek_loader_maker *worker);
-/* Sends what a made slot holds to its devices, in memory of their own, without waiting for them. A
- * device that has no room for it is left alone from now on: then, and after any other error, the
- * slot is as it was, to be sent when it is taken. */
+/* Begins the copies of a made slot's parts to their devices, without waiting for them. On an error
+ * the slot stays as it was, and is sent when it is taken. If a device has no room, nothing is sent
+ * ahead any more. */
 void ek_loader_send_ahead(ek_loader *loader, ek_loader_slot *slot);
-/* What a made slot holds becomes the loader's data, input and target; its error is raised. */
+/* Moves a made slot's parts to the loader's data, input and target, or raises the slot's error. */
 int ek_loader_take(ek_loader *loader, ek_loader_slot *slot);
-/* Gives a slot's parts back. */
+/* Releases a slot's parts. */
 void ek_loader_drop(ek_loader_slot *slot);
-/* Gives the last batch's values back. */
+/* Releases the values of the last batch given. */
 void ek_loader_forget(ek_loader *loader);
 
 /* ---- loader_workers.c ---- */
 
-/* Starts the threads that don't run yet: all or none. With worker_start, waits until each has
- * called it. */
+/* Starts all threads, or none if one fails. Does nothing if they run already. With worker_start,
+ * returns after every worker has called it. */
 int ek_loader_start(ek_loader *loader);
-/* Slots of batches [loader->asked, end) are ready to be made. */
+/* Hands out the batches [loader->asked, end), whose slots are filled in. */
 void ek_loader_hand_out(ek_loader *loader, int64_t end);
-/* Returns when the batch loader->given is made. */
+/* Waits until batch loader->given is made. */
 void ek_loader_wait(ek_loader *loader);
-/* Its slot if it is made already, without waiting; NULL: not yet, or there is none. */
+/* Returns the slot of batch loader->given if that is made already, else NULL. Does not wait. */
 ek_loader_slot *ek_loader_made_already(ek_loader *loader);
-/* Returns when no worker makes a batch; all that was handed out is given back, and the next batch
- * that is handed out is `number`. */
+/* Waits until no worker makes a batch, and takes back all that was handed out. The next batch
+ * handed out is then `number`. */
 void ek_loader_settle(ek_loader *loader, int64_t number);
-/* Settles, and joins the threads. */
+/* Settles the loader, and joins the threads. */
 void ek_loader_join(ek_loader *loader);
 
 /* ---- loader.c ---- */
 
-/* Batch `number` of the pass. */
+/* Writes the range of the pass's indices that batch `number` has. */
 void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, int64_t *end);
-/* Batches that a pass (or the rest of one) has. */
+/* Returns how many batches a pass, or the rest of one, has. */
 int64_t ek_loader_batches_in(const ek_loader *loader, const ek_pass *pass);
-/* The pass in loader->pass, whose first batch is loader->first, begins, or goes on, there, with
- * workers' generators as they are in loader->after. */
+/* Begins or resumes loader->pass at batch loader->first. The workers' generators are copied from
+ * loader->after. */
 void ek_loader_go_on(ek_loader *loader);
 
 static inline bool ek_loader_seeds_workers(const ek_loader *loader)

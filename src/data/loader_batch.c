@@ -1,4 +1,4 @@
-/* loader_batch.c: making one batch, by a worker or by the caller, and giving it to the caller. */
+/* loader_batch.c: makes one batch, in a worker or the caller's thread, and gives it out. */
 #include <stdlib.h>
 
 #include "core/object.h"
@@ -7,7 +7,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 
-static _Thread_local const ek_loader_maker *of_thread; /* a thread of a loader's */
+static _Thread_local const ek_loader_maker *of_thread; /* NULL: the thread is no loader's worker */
 
 bool ek_loader_worker(ek_worker_info *info)
 {
@@ -19,9 +19,9 @@ bool ek_loader_worker(ek_worker_info *info)
     return true;
 }
 
-/* ---- from where samples are made to where they are needed ---- */
+/* ---- from the host's memory to devices ---- */
 
-/* Where `dev` is fed from: its own memory, or page-locked memory of the host. In the worker. */
+/* Copies to memory that feeds `dev`: its own, or page-locked host memory. Runs in the worker. */
 static ek_tensor *part_stage(ek_tensor *tensor, ek_dev *dev)
 {
     if (ek_tensor_dev(tensor) == dev)
@@ -34,7 +34,7 @@ static ek_tensor *part_stage(ek_tensor *tensor, ek_dev *dev)
     return ek_to_data(tensor, ek_tensor_address(staged), nbytes) < 0 ? NULL : staged;
 }
 
-/* In the caller's thread: staging.h's send, or receive. */
+/* Calls ek_staging_send or ek_staging_receive for each tensor. Runs in the caller's thread. */
 static ek_value part_pass(ek_value staged, ek_device device, ek_batch_function *function)
 {
     ek_dev *dev = ek_dev_get(device);
@@ -96,7 +96,7 @@ static ek_value maker_make_part(ek_loader_maker *worker, const int64_t *indices,
         part =
             ek_dataset_get_batch(dataset, indices, count, ek_dev_is_host(dev) ? device : ek_cpu());
     if (loader->options.device_ids.count == 0)
-        return part; /* a function of the user's may have its tensors where it likes */
+        return part; /* tensors from a user's function may lie on any device */
     return part.kind == EK_VALUE_ERROR ? part : ek_batch_map(part, part_stage, dev);
 }
 
@@ -138,9 +138,8 @@ static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
     return 0;
 }
 
-/* What a function of the user's gets on this thread, whatever it is used for else: fresh modes, the
- * worker's generator, no error. What it leaves is undone, and what
- * it has made in the scope is released. */
+/* The state of a thread around a call of the user's function. Within it the thread has fresh modes,
+ * the worker's generator, no pending error, and a scope whose contents are released. */
 typedef struct surroundings {
     ek_scope scope;
     ek_thread_modes modes;
@@ -171,7 +170,7 @@ static void surroundings_leave(surroundings *before)
     ek_thread_self()->modes = before->modes;
 }
 
-/* The generator from which the batch's numbers come; NULL: the default one. */
+/* Returns the generator that replaces the default one for this batch; NULL: none does. */
 static ek_generator *maker_generator(ek_loader_maker *worker, const ek_loader_slot *slot)
 {
     const ek_loader *loader = worker->loader;
@@ -204,7 +203,7 @@ void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
         slot->after = worker->generator;
 }
 
-/* Its numbers are of a generator of its own, so that no batch depends on when a thread started. */
+/* worker_start draws from a generator of its own, so no batch depends on when a thread started. */
 void ek_loader_start_worker(ek_loader_maker *worker)
 {
     const ek_loader_options *options = &worker->loader->options;
@@ -243,7 +242,7 @@ static bool batch_is_sample_list(ek_value value)
     return value.kind == EK_VALUE_LIST && !value.per_device && ek_value_length(value) > 0;
 }
 
-/* Element `index` of the samples; per device of per-device values. */
+/* Returns element `index` of each sample list. A per-device value gives one per device. */
 static ek_value batch_element(ek_value data, int index)
 {
     ek_value items[EK_MAX_DEVICES];
@@ -262,7 +261,7 @@ static ek_value batch_element(ek_value data, int index)
     return ek_value_per_device(items, count);
 }
 
-/* The slot's parts become those on their way to their devices: all, or after an error none. */
+/* Replaces the slot's parts by copies under way to their devices: all, or on an error none. */
 static int slot_send(const ek_loader *loader, ek_loader_slot *slot)
 {
     const ek_device_list *devices = &loader->options.device_ids;
@@ -281,7 +280,7 @@ static int slot_send(const ek_loader *loader, ek_loader_slot *slot)
     return 0;
 }
 
-/* The parts where they are needed, as one value. In the scope. */
+/* Returns the parts, on their devices, as one value in the scope. */
 static ek_value slot_join(const ek_loader *loader, const ek_loader_slot *slot)
 {
     const ek_device_list *devices = &loader->options.device_ids;

@@ -1,15 +1,15 @@
-/* loader_state.c: where a loader is, as a dictionary:
+/* loader_state.c: the state of a loader, which is a dictionary:
  *
  *     samples     i64: the data set's length
- *     batch_size  i64; 0: the sampler makes batches, -1: samples as they are
+ *     batch_size  i64; 0: the sampler makes batches, -1: each batch is one sample as it is
  *     drop_last   i64: 0 or 1
  *     seeding     i64: an ek_seeding
- *     workers     i64: with EK_SEED_WORKER their number, else 0
+ *     workers     i64: how many, with EK_SEED_WORKER; else 0
  *     begun       i64: 1 within a pass, else 0
- *     sampler     its state
+ *     sampler     the sampler's state
  *     generator   u8: the state of the caller's generator, if the loader has one
  *
- * and within a pass
+ * Within a pass there are also:
  *
  *     given       i64: batches of the pass that were given
  *     base_seed   i64
@@ -17,7 +17,7 @@
  *     ends        i64: where their batches end, if the sampler makes batches
  *     of_worker   u8: with EK_SEED_WORKER the workers' generators, one after another
  *
- * What is left of a pass stands there itself, so that no sampler has to draw it again. */
+ * The rest of the pass is saved itself, so that no sampler has to draw it again. */
 #include <stdlib.h>
 
 #include "data/loader.h"
@@ -90,7 +90,7 @@ ek_value ek_loader_state(ek_loader *loader)
     return ek_value_dict(writer.entries, writer.count);
 }
 
-/* ---- loading: all is read and checked before anything is changed ---- */
+/* ---- loading: everything is read and checked before anything is changed ---- */
 
 typedef struct loader_loaded {
     int64_t begun, given, base_seed;

@@ -13,11 +13,10 @@ static ek_loader_slot *loader_slot(const ek_loader *loader, int64_t number)
 
 /* ---- workers ----
  *
- * Who is woken runs at once if there is no other processor, and wants the lock: it is given up
- * before. */
+ * Threads are signalled after loader->lock is released: a thread that is woken runs at once if
+ * there is no other processor, and locks it first. */
 
-/* The lock is held. The batch that a worker makes next, its own from now on; NULL: there is none.
- */
+/* Takes the batch that the worker makes next; NULL: there is none. loader->lock is held. */
 static ek_loader_slot *worker_take(ek_loader_maker *worker)
 {
     ek_loader *loader = worker->loader;
@@ -46,7 +45,7 @@ static void worker_make(ek_loader_maker *worker, ek_loader_slot *slot)
         pthread_cond_signal(&loader->made);
 }
 
-/* The lock is held. */
+/* Waits for worker->wake. loader->lock is held. */
 static void worker_rest(ek_loader_maker *worker)
 {
     worker->waiting = true;
@@ -134,8 +133,8 @@ int ek_loader_start(ek_loader *loader)
 
 /* ---- the caller's side ---- */
 
-/* Who is woken for a batch, NULL if nobody rests; the lock is held. Of several the first has the
- * warmest caches. */
+/* Returns a waiting worker to wake for a batch; NULL: none waits. The first one is preferred,
+ * because its caches are warmest. loader->lock is held. */
 static ek_loader_maker *loader_resting(ek_loader *loader, int64_t number)
 {
     int workers = loader->options.workers;
@@ -144,7 +143,7 @@ static ek_loader_maker *loader_resting(ek_loader *loader, int64_t number)
     for (int w = first; w <= last; w++) {
         ek_loader_maker *worker = &loader->workers[w];
         if (worker->waiting) {
-            worker->waiting = false; /* the next batch wakes another */
+            worker->waiting = false; /* the next batch wakes another worker */
             return worker;
         }
     }
@@ -195,7 +194,7 @@ void ek_loader_settle(ek_loader *loader, int64_t number)
         loader->slots[s].made = false;
     }
     loader->asked = loader->taken = number;
-    for (int w = 0; w < workers; w++) /* the first from `number` on that is w modulo workers */
+    for (int w = 0; w < workers; w++) /* the worker's first batch from `number` on */
         loader->workers[w].next = number + (w - number % workers + workers) % workers;
     pthread_mutex_unlock(&loader->lock);
 }

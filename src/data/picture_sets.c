@@ -1,8 +1,8 @@
-/* picture_sets.c: data sets of pictures in a few files.
+/* picture_sets.c: data sets of pictures that are stored in a few files.
  *
- * The MNIST family (MNIST, Fashion-MNIST, EMNIST...): two IDX files, pictures and labels. The
- * binary versions of CIFAR-10 and CIFAR-100: records of one label byte, or two (coarse and fine),
- * and 3 x 32 x 32 bytes of pixels, one colour after the other. */
+ * The MNIST family (MNIST, Fashion-MNIST, EMNIST...) has two IDX files: pictures and labels. The
+ * binary versions of CIFAR-10 and CIFAR-100 have records: one label byte, or two (coarse and fine),
+ * then 3 x 32 x 32 bytes of pixels, one colour after the other. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "evenkeel/data.h"
 #include "evenkeel/dataset.h"
 
-/* (N), or (N, columns) if there are several, i64, from bytes of which `step` are a record's. */
+/* Returns i64 labels (N), or (N, columns) if there are several; records are `step` bytes. */
 static ek_tensor *labels_of(const uint8_t *records, size_t count, size_t step, int columns)
 {
     ek_shape shape = {.ndim = columns > 1 ? 2 : 1, .dims = {(int64_t)count, columns}};
@@ -30,7 +30,7 @@ static const char mnist_must_hold[] =
     "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
     "t10k-labels-idx1-ubyte, each as it is or with .gz";
 
-/* Reads a file of `ndim` dimensions; *path is for sentences, and to be freed. */
+/* Reads a file that must have `ndim` dimensions. *path becomes its path, which the caller frees. */
 static ek_tensor *mnist_read(const char *directory, const char *name, int ndim, char **path)
 {
     const int before = ek_error_status();
@@ -52,7 +52,7 @@ static ek_tensor *mnist_read(const char *directory, const char *name, int ndim, 
     return tensor;
 }
 
-/* (N, H, W) as (N, 1, H, W). */
+/* Returns pictures of shape (N, H, W) as (N, 1, H, W). */
 static ek_tensor *mnist_with_channel(const ek_tensor *pictures)
 {
     const int64_t *size = pictures->shape, *step = pictures->stride;
@@ -60,7 +60,7 @@ static ek_tensor *mnist_with_channel(const ek_tensor *pictures)
                           (int64_t[]){step[0], step[0], step[1], step[2]}, pictures->offset);
 }
 
-/* The two, of equal counts. */
+/* Reads pictures and labels, whose counts must be equal. */
 static ek_dataset *mnist_read_pair(const char *directory, bool train)
 {
     char *paths[2] = {NULL, NULL};
@@ -99,7 +99,7 @@ enum { PIXELS = 3 * 32 * 32, MAX_LABELS = 2, MAX_FILES = 5, MAX_RECORDS = 60000 
 typedef struct cifar {
     const char *name;
     int labels;
-    int classes[MAX_LABELS]; /* labels are below */
+    int classes[MAX_LABELS]; /* how many classes each label has */
     const char *train[MAX_FILES], *test, *must_hold;
 } cifar;
 
@@ -127,8 +127,8 @@ static size_t cifar_nbytes(const cifar *kind)
 
 /* ---- CIFAR: records ---- */
 
-/* The most bytes that are read. A few bytes of gzip can claim billions, so a compressed file may
- * hold at most all records of the data set; a plain file may be as large as it is. */
+/* Returns the most bytes that are read. A few bytes of gzip can claim billions, so a compressed
+ * file may hold at most all records of the data set. A plain file may have any size. */
 static size_t cifar_most_nbytes(const cifar *kind, const ek_stream *stream)
 {
     size_t all = MAX_RECORDS * cifar_nbytes(kind);
@@ -168,7 +168,7 @@ static int cifar_read_records(const cifar *kind, ek_stream *stream, ek_bytes *re
     return cifar_check_labels(kind, stream, records->bytes + before, nbytes / size);
 }
 
-/* Appends a file's records. */
+/* Appends the records of a file. */
 static int cifar_read_file(const cifar *kind, const char *path, ek_bytes *records)
 {
     ek_stream stream;
@@ -190,7 +190,7 @@ static ek_tensor *cifar_pictures(const cifar *kind, const ek_bytes *records)
     return pictures;
 }
 
-/* Labels first to first + columns - 1 of each record. */
+/* Returns the labels first to first + columns - 1 of each record. */
 static ek_tensor *cifar_labels(const cifar *kind, const ek_bytes *records, int first, int columns)
 {
     size_t size = cifar_nbytes(kind);
@@ -246,7 +246,7 @@ static int cifar_read_all(const cifar *kind, const char *directory, bool train, 
     return 0;
 }
 
-/* With label `column` of each record. */
+/* Makes the data set with label `column` of each record. */
 static ek_dataset *cifar_dataset(const cifar *kind, const char *directory, bool train, int column)
 {
     ek_bytes records = {0};

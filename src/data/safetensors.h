@@ -9,80 +9,80 @@
 #define EK_SAFETENSORS_METADATA "__metadata__"
 
 enum {
-    EK_SAFETENSORS_PREFIX = 8,             /* bytes of the header's length */
-    EK_SAFETENSORS_MAX_HEADER = 100000000, /* bytes, as the reference reader */
-    EK_SAFETENSORS_ALIGNMENT = 8           /* of the first element in the file */
+    EK_SAFETENSORS_PREFIX = 8,             /* bytes of the length in front of the header */
+    EK_SAFETENSORS_MAX_HEADER = 100000000, /* bytes, as in the reference reader */
+    EK_SAFETENSORS_ALIGNMENT = 8           /* of the first element in the file, in bytes */
 };
 
 /* ---- writing ---- */
 
-/* A tensor to be written: it is there, or it is made when its turn comes, so that never more than
- * one of these takes memory. */
+/* A tensor to be written. It exists already, or `make` makes it when its turn comes, so that only
+ * one such tensor takes memory at a time. */
 typedef struct ek_array_source {
     const char *name;
     ek_dtype dtype;
     ek_shape shape;
     ek_tensor *tensor;
-    ek_tensor *(*make)(ek_object *object); /* in the scope */
+    ek_tensor *(*make)(ek_object *object); /* returns the tensor in the scope */
     ek_object *object;
 } ek_array_source;
-/* As ek_safetensors_save. EK_E_STATE if dtype or shape are others than was said. */
+/* As ek_safetensors_save. EK_E_STATE if `make` returns another dtype or shape than was said. */
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 
 /* ---- reading ---- */
 
-/* A tensor of the file. */
+/* A tensor of a file. */
 typedef struct ek_safetensors_entry {
-    const char *name; /* in the header */
+    const char *name; /* borrowed from the header */
     const ek_element *element;
-    int ndim; /* may be more than EK_MAX_DIMS; the sizes beyond are not kept */
+    int ndim; /* may exceed EK_MAX_DIMS; only the first EK_MAX_DIMS sizes are kept */
     int64_t sizes[EK_MAX_DIMS];
-    int64_t begin, end; /* bytes from the first element */
+    int64_t begin, end; /* byte offsets from the first element */
 } ek_safetensors_entry;
 
 struct ek_safetensors {
     char *path;
-    const unsigned char *bytes; /* the mapping */
+    const unsigned char *bytes; /* the mapped file */
     size_t nbytes;
     const unsigned char *elements;
     int64_t elements_nbytes;
-    char *header; /* a copy, whose strings are decoded in place */
+    char *header; /* owned: a copy whose strings are decoded in place */
     size_t header_nbytes;
-    ek_safetensors_entry *entries; /* by place */
-    int *by_name;                  /* their indices */
+    ek_safetensors_entry *entries; /* in the order of their offsets */
+    int *by_name;                  /* indices of `entries`, sorted by name */
     int count, room;
     bool has_metadata;
-    ek_metadata *metadata; /* by key */
+    ek_metadata *metadata; /* sorted by key */
     int metadata_count, metadata_room;
 };
 
-/* Reads the header of a mapped file whose other members are zero, and fills them. EK_E_FORMAT says
- * what is wrong and where. After a failure ek_safetensors_close frees what was filled. */
+/* Reads a mapped file's header, and fills the other members, which are zero before. EK_E_FORMAT
+ * says what is wrong and where. ek_safetensors_close frees them, also after a failure. */
 int ek_safetensors_read_header(ek_safetensors *file);
-/* NULL without an error if there is none of this key. */
+/* Returns the value of this key. NULL, without an error, if there is none. */
 const char *ek_safetensors_find_metadata(const ek_safetensors *file, const char *key);
 
-/* Names in the order of strcmp; index from 0 to the count of tensors less 1. */
+/* Returns name `index`, from 0 to the number of tensors less 1, in the order of strcmp. */
 const char *ek_safetensors_sorted(const ek_safetensors *file, int index);
-/* How many of these are before the text of `begin` and `end`, one after the other. */
+/* Returns how many names come before the concatenation of `begin` and `end` in that order. */
 int ek_safetensors_place(const ek_safetensors *file, const char *begin, const char *end);
-/* The index of this text among them; -1: it is none. */
+/* Returns the index, in that order, of the name that is the concatenation; -1 if there is none. */
 int ek_safetensors_find(const ek_safetensors *file, const char *begin, const char *end);
 
-/* A tensor where it lies in the file: row-major, at any address, as long as the file is open. */
+/* A tensor's elements in the mapped file: row-major, unaligned, valid while it is open. */
 typedef struct ek_array_view {
-    ek_dtype dtype; /* the dtype it is read as */
+    ek_dtype dtype; /* the dtype that ek_array_copy converts to */
     ek_shape shape;
-    const ek_element *element; /* in the file */
+    const ek_element *element; /* the element type in the file */
     const void *elements;
     size_t count, nbytes;
 } ek_array_view;
-/* Errors are ek_safetensors_read's. */
+/* Fills the view of the tensor of this name. Errors are those of ek_safetensors_read. */
 int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_view *view);
-/* All elements, as those of view->dtype. */
+/* Copies all elements, converted to view->dtype. */
 void ek_array_copy(const ek_array_view *view, void *to);
-/* A new tensor of them on `device`. */
+/* Makes a tensor of the elements on `device`. */
 ek_tensor *ek_array_tensor(const ek_array_view *view, ek_device device);
 
 #endif

@@ -1,4 +1,4 @@
-/* safetensors_header.c: what a file says of its tensors, of which nothing is believed unchecked. */
+/* safetensors_header.c: reads and checks the header of a file. Nothing in it is trusted. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,13 +7,13 @@
 #include "core/json.h"
 #include "data/safetensors.h"
 
-/* A file whose header is read. */
+/* A header that is being read. */
 typedef struct header {
     ek_safetensors *file;
     ek_json_reader json;
 } header;
 
-/* The sentence begins with the file's name. */
+/* Fails with a message that begins with the file's name. */
 #define FAIL_FORMAT(file_, text, ...) \
     EK_FAIL(EK_E_FORMAT, "safetensors: %s: " text, (file_)->path, __VA_ARGS__)
 
@@ -47,7 +47,7 @@ static int header_copy(ek_safetensors *file)
     return 0;
 }
 
-/* `result` of a function of the reader's: its errors are the header's. */
+/* Turns an error of the JSON reader's into one of the header's. */
 static int header_check_json(const header *h, int result)
 {
     if (result >= 0)
@@ -56,7 +56,7 @@ static int header_check_json(const header *h, int result)
                        h->json.error);
 }
 
-/* A value of this kind, else the sentence of `before`, `name` and `after`. */
+/* Reads a value of this kind. On another kind the message is `before`, `name` and `after`. */
 static int header_read_value(header *h, ek_json_kind kind, ek_json_value *value, const char *before,
                              const char *name, const char *after)
 {
@@ -120,18 +120,18 @@ const char *ek_safetensors_find_metadata(const ek_safetensors *file, const char 
 
 /* ---- one tensor ---- */
 
-/* What is said of a tensor. */
+/* The description of one tensor, as far as it was read. */
 typedef struct description {
-    const char *name, *dtype; /* dtype NULL: none */
+    const char *name, *dtype; /* dtype: NULL until it was read */
     bool has_shape, has_offsets;
-    bool fits; /* the sizes' product is in `count` */
+    bool fits; /* the sizes' product fits in `count` */
     bool empty;
     int64_t count;
     int64_t offsets[2];
     ek_safetensors_entry *entry;
 } description;
 
-/* A size or an offset. */
+/* Reads a size or an offset. */
 static int header_read_natural(header *h, const description *d, const char *what, int64_t *number)
 {
     ek_json_value value;
@@ -197,7 +197,7 @@ static int header_read_offsets(header *h, description *d)
     return count == 2 ? 0 : header_fail_offsets(h, d);
 }
 
-/* Members that the format does not know are read over. */
+/* Skips members that the format does not know. */
 static int header_read_description(header *h, description *d)
 {
     ek_json_value value;
@@ -222,7 +222,7 @@ static int header_read_description(header *h, description *d)
     return more;
 }
 
-/* *nbytes becomes what shape and dtype ask for. */
+/* Sets *nbytes to the size that shape and dtype give. */
 static int header_check_shape(const ek_safetensors *file, const description *d, int64_t *nbytes)
 {
     const ek_element *element = d->entry->element;
@@ -277,7 +277,7 @@ static int header_read_entry(header *h, ek_safetensors_entry *e)
 
 /* ---- all tensors ---- */
 
-/* Empty tensors come before what begins in their place. */
+/* Sorts by begin. An empty tensor comes before another that begins at the same offset. */
 static int header_compare_places(const void *a, const void *b)
 {
     const ek_safetensors_entry *x = a, *y = b;
@@ -294,7 +294,7 @@ static int header_compare_names(const void *a, const void *b, void *entries)
     return strcmp(e[*(const int *)a].name, e[*(const int *)b].name);
 }
 
-/* Each tensor begins where the one before ends, the last ends with the file. */
+/* Each tensor must begin where the one before it ends, and the last must end with the file. */
 static int header_check_places(const ek_safetensors *file)
 {
     int64_t end = 0;
@@ -314,7 +314,7 @@ static int header_check_places(const ek_safetensors *file)
     return 0;
 }
 
-/* Tensors and metadata in the header's order. */
+/* Reads tensors and metadata in the header's order. */
 static int header_read_all(ek_safetensors *file)
 {
     header h = {file, {.text = file->header, .nbytes = file->header_nbytes}};

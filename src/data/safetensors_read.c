@@ -14,7 +14,7 @@
 static int safetensors_map_descriptor(ek_safetensors *file, int descriptor)
 {
     if (file->nbytes == 0)
-        return 0; /* nothing can be mapped; the header's reader says what is wrong */
+        return 0; /* an empty file can't be mapped; reading its header gives the error */
     void *bytes = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (bytes == MAP_FAILED)
         return ek_file_fail("safetensors", "read", file->path);
@@ -27,7 +27,7 @@ static int safetensors_map(ek_safetensors *file)
     int descriptor = ek_file_open("safetensors", file->path, &file->nbytes);
     EK_TRY(descriptor);
     int status = safetensors_map_descriptor(file, descriptor);
-    close(descriptor); /* the mapping stays */
+    close(descriptor); /* the mapping stays valid */
     return status;
 }
 

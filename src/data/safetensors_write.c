@@ -1,4 +1,4 @@
-/* safetensors_write.c: writes tensors to a file that takes the old one's place when it is whole. */
+/* safetensors_write.c: writes tensors to a new file, which replaces the old one when complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 /* ---- the header ---- */
 
-/* A tensor and its place. */
+/* A tensor and its offset in the file. */
 typedef struct entry {
     const char *name;
     const ek_array_source *source;
@@ -20,8 +20,8 @@ typedef struct entry {
     size_t nbytes;
 } entry;
 
-/* As the reference: by dtype from the last to the first, so that all elements are aligned, then by
- * name. */
+/* Sorts as the reference does: by dtype from the last to the first, which aligns all elements, then
+ * by name. */
 static int content_compare_entries(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
@@ -30,14 +30,14 @@ static int content_compare_entries(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* What is written, in this order. */
+/* What is written: the header, then the entries in their order. */
 typedef struct content {
-    const char *what, *path; /* sentences begin with them */
+    const char *what, *path; /* begin every error message; borrowed */
     const ek_metadata *metadata;
     int metadata_count;
     entry *entries;
     int count;
-    const char **texts; /* room for names or keys, to be checked */
+    const char **texts; /* room for all names, or all keys, while they are checked */
     char *header;
     size_t header_nbytes;
 } content;
@@ -47,7 +47,7 @@ static int content_compare_texts(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The first `count` texts are UTF-8, and no two the same. Changes their order. */
+/* Checks that the first `count` texts are UTF-8 and all different. Sorts them. */
 static int content_check_texts(const content *c, const char *what, int count)
 {
     for (int i = 0; i < count; i++)
@@ -127,7 +127,7 @@ static void content_put_entry(ek_json_writer *json, const entry *e, size_t begin
     ek_json_close(json, '}');
 }
 
-/* To `bytes`, or only counted if that is NULL. Returns the number of bytes. */
+/* Writes the header to `bytes`, or only counts if `bytes` is NULL. Returns the number of bytes. */
 static size_t content_put_header(const content *c, char *bytes)
 {
     ek_json_writer json = {.bytes = bytes};
@@ -145,7 +145,7 @@ static size_t content_put_header(const content *c, char *bytes)
     return json.nbytes;
 }
 
-/* The file's first bytes, with length and padding; free() them. */
+/* Makes the file's first bytes: the length, the header and its padding. */
 static int content_make_header(content *c)
 {
     size_t length = content_put_header(c, NULL);
@@ -167,7 +167,8 @@ static int content_make_header(content *c)
 
 /* ---- the file ---- */
 
-/* What lies in row-major order where the CPU can read it is written from its place. */
+/* Writes a tensor's elements from where they lie if they are row-major in memory that the CPU can
+ * read, else from a copy. */
 static int content_write_elements(const ek_file *file, const ek_tensor *tensor, size_t nbytes)
 {
     ek_dev *dev = ek_tensor_dev(tensor);
@@ -185,7 +186,7 @@ static int content_write_elements(const ek_file *file, const ek_tensor *tensor, 
     return status;
 }
 
-/* The shape and dtype that are in the header already. */
+/* Checks that a made tensor has the shape and dtype that the header states already. */
 static int content_check_made(const entry *e, const ek_tensor *tensor)
 {
     char texts[2][200];

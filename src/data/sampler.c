@@ -1,5 +1,5 @@
-/* sampler.c: passes, and what all samplers have: making, drawing, going on one by one, saying where
- * they are. */
+/* sampler.c: passes, and what all samplers share: making, drawing, stepping through a pass,
+ * states. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 /* ---- passes ---- */
 
-/* Grows *values to room for `count`, at least by half, so that adding one by one is linear. */
+/* Grows *values to `count`, at least by half, so that appending one by one is linear. */
 static int pass_reserve(int64_t **values, int64_t *room, int64_t count)
 {
     int64_t wanted = *room + *room / 2 < count ? count : *room + *room / 2;
@@ -127,7 +127,7 @@ int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch)
 
 /* ---- drawing ---- */
 
-/* What a type's draw has left: its batches hold all samples, none is empty. */
+/* Checks what a type's draw has left: no batch is empty, and the batches hold all samples. */
 static int sampler_check_pass(const ek_sampler *sampler, const ek_pass *pass)
 {
     const char *name = sampler->type->name;
@@ -172,8 +172,8 @@ int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass)
     return 0;
 }
 
-/* 1 if there is a sample (batch) at the position, after beginning a pass if none is begun;
- * 0 at the end, which ends the pass. */
+/* Begins a pass if none is begun. Returns 1 if the position has a sample (or a batch), or ends the
+ * pass and returns 0. */
 static int sampler_stand(ek_sampler *sampler)
 {
     if (sampler->position < 0) {
@@ -281,7 +281,7 @@ ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_
     return &self->sampler;
 }
 
-/* ---- samplers of the library's that give samples ---- */
+/* ---- samplers of the library that give samples, not batches ---- */
 
 int64_t ek_index_sampler_length(ek_sampler *sampler)
 {
@@ -311,16 +311,15 @@ void *ek_index_sampler_new(const ek_index_sampler_type *type, int64_t high, int6
     return self;
 }
 
-/* ---- states: dictionaries
+/* ---- states: dictionaries ----
  *
  *     kind       u8: the bytes of the type's name
  *     epoch      i64
  *     begun      i64: 1 within a pass of ek_sampler_next, else 0
- *     indices    i64: what is left of that pass
- *     ends       i64: where its batches end, of samplers that make batches
+ *     indices    i64: the rest of that pass
+ *     ends       i64: where its batches end, if the sampler makes batches
  *     generator  u8: the state of the caller's generator, if the sampler has one
- *     inner      the same of the sampler that batches are made of
- */
+ *     inner      the state of the sampler whose samples are put in batches */
 
 ek_value ek_sampler_state(ek_sampler *sampler)
 {
@@ -344,7 +343,7 @@ ek_value ek_sampler_state(ek_sampler *sampler)
     return ek_value_dict(writer.entries, writer.count);
 }
 
-/* All is read and checked before anything is changed. */
+/* A state that was read. All of it is read and checked before the sampler is changed. */
 typedef struct sampler_loaded {
     int64_t epoch, begun;
     ek_pass pass;
@@ -367,7 +366,7 @@ static int sampler_read_pass(const ek_sampler *sampler, const ek_state *state, e
     const ek_sampler *of_samples = sampler;
     while (of_samples->inner)
         of_samples = of_samples->inner;
-    if (of_samples->type->draw == ek_index_sampler_draw) { /* a user's may hold anything */
+    if (of_samples->type->draw == ek_index_sampler_draw) { /* a user's sampler may give any index */
         low = ((const ek_index_sampler *)of_samples)->low;
         high = ((const ek_index_sampler *)of_samples)->high - 1;
     }

@@ -1,5 +1,5 @@
-/* samplers.c: torch.utils.data's samplers: in order, permuted, drawn with replacement or by
- * weights, parts of a set, one rank's share. Numbers are drawn in PyTorch's order. */
+/* samplers.c: the samplers of torch.utils.data: in order, permuted, with replacement, by weights,
+ * from a subset, one rank's share. Numbers are drawn in PyTorch's order. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,12 +31,12 @@ ek_sampler *ek_sequential_sampler(int64_t count)
 /* ---- random ---- */
 
 typedef struct random_sampler {
-    ek_index_sampler base; /* [0, count) */
+    ek_index_sampler base; /* its samples lie in [0, count) */
     bool replacement;
 } random_sampler;
 
-/* Whole permutations, then a part of one more. PyTorch draws that also if nothing of it is
- * needed, which is seen where somebody goes on with the generator. */
+/* Writes whole permutations, then a part of one more. PyTorch draws that last one even if no sample
+ * of it is needed, which matters only if the generator is used afterwards (`goes_on`). */
 static int random_fill_permutations(ek_generator *generator, bool goes_on, int64_t count,
                                     int64_t *indices, int64_t wanted)
 {
@@ -128,10 +128,10 @@ ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t count, ek_g
 
 /* ---- by weights: as torch.multinomial draws from f64 weights with replacement ----
  *
- * It owns the share of weights up to and with each in all; the last is 1. A uniform number is
- * searched in them (inversion). */
+ * The sampler owns the cumulative shares of the weights; the last one is 1. A uniform number is
+ * looked up in them (inversion). */
 
-/* The first whose share is not below `u`. */
+/* Returns the first index whose share is not below `u`. */
 static int64_t weighted_search(const double *shares, int64_t count, double u)
 {
     int64_t low = 0, high = count;
@@ -202,14 +202,14 @@ ek_sampler *ek_weighted_random_sampler(const double *weights, int64_t count, int
 /* ---- one rank's share of an order that all ranks agree on ---- */
 
 typedef struct distributed_sampler {
-    ek_index_sampler base; /* [0, count) */
-    int64_t begin, step;   /* where the share begins in the order, and how far samples are apart */
+    ek_index_sampler base; /* its samples lie in [0, count) */
+    int64_t begin, step;   /* the share is order[begin], order[begin + step], ... */
     int64_t seed;
     bool shuffle;
-    bool repeat_last; /* padding is the last sample again, not those of the start */
+    bool repeat_last; /* pads with the last sample instead of the first ones */
 } distributed_sampler;
 
-/* The order, as long as the set; NULL in *order stands for 0, 1, 2, ... */
+/* Makes the order of all samples; NULL in *order stands for 0, 1, 2, ... The caller frees it. */
 static int distributed_order(const distributed_sampler *self, int64_t **order)
 {
     ek_generator generator;
@@ -243,7 +243,7 @@ static const ek_index_sampler_type distributed_type =
 static const ek_index_sampler_type inference_type =
     EK_INDEX_SAMPLER_TYPE("distributed_inference", distributed_sampler, distributed_fill);
 
-/* If ranks get no padding, and nothing is dropped, the first count % num_replicas have one more. */
+/* Without padding and drop_last, the first count % num_replicas ranks have one sample more. */
 static distributed_sampler *distributed_new(const ek_index_sampler_type *type, const char *function,
                                             const ek_distributed_sampler_options *options)
 {

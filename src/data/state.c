@@ -1,4 +1,4 @@
-/* state.c: states of samplers and loaders: written, and read with distrust (sampler.h). */
+/* state.c: writes states of samplers and loaders, and reads them with all checks (sampler.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +69,7 @@ int ek_state_check(const ek_state *state)
                    ek_value_kind_name(state->value));
 }
 
-/* Finds the key's tensor, of this dtype and one dimension, or, with `ndim` 0, none or one. */
+/* Finds the key's tensor, of this dtype and one dimension; with `ndim` 0, of at most one. */
 static int state_find(const ek_state *state, const char *key, ek_dtype dtype, int ndim,
                       ek_tensor **tensor)
 {
@@ -130,7 +130,7 @@ int ek_state_bytes(const ek_state *state, const char *key, void *bytes, int64_t 
 
 int ek_state_is_text(const ek_state *state, const char *key, const char *text, const char *what)
 {
-    enum { SHOWN = 60 }; /* characters of a wrong one */
+    enum { SHOWN = 60 }; /* the most characters of a wrong text in a message */
     const char *function = state->function;
     ek_tensor *tensor;
     EK_TRY(state_find(state, key, EK_U8, 1, &tensor));
@@ -171,7 +171,7 @@ int ek_state_generator(const ek_state *state, bool expected, const char *what,
 
 /* ---- reading passes ---- */
 
-/* An i64 tensor of one dimension; freed with free() (also of length 0). */
+/* Copies an i64 tensor of one dimension. The caller frees *integers, also if the length is 0. */
 static int state_ints(const ek_state *state, const char *key, int64_t **integers, int64_t *count,
                       int64_t *room)
 {

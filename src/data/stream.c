@@ -35,8 +35,8 @@ void ek_stream_close(ek_stream *stream)
     stream->file = NULL;
 }
 
-/* The system's error, or a damaged stream's. One that ends too early is no error to gzread: it
- * gives what there is, then nothing. */
+/* Reports the system's error, or that of a damaged stream. gzread does not report a stream that
+ * ends too early: it returns what is there, then nothing. */
 static int stream_check(const ek_stream *stream)
 {
     int code;
@@ -102,7 +102,7 @@ int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
     return 0;
 }
 
-/* Refuses only what no gzip stream of this size can hold. A plain file that is too short is found
+/* Refuses a claim that no gzip stream of this size can hold. A plain file that is too short fails
  * when it is read. */
 static int stream_check_claim(const ek_stream *stream, size_t count, size_t size)
 {
@@ -124,7 +124,7 @@ int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_b
     if (bytes->nbytes - before < count * size)
         return EK_FAIL_IN(EK_E_FORMAT, stream, "truncated: %zu of %zu elements",
                           (bytes->nbytes - before) / size, count);
-    EK_TRY(stream_read(stream, &after, 1, &got)); /* checks the sum of a gzip stream too */
+    EK_TRY(stream_read(stream, &after, 1, &got)); /* also makes zlib verify the checksum */
     if (got > 0)
         return EK_FAIL_IN(EK_E_FORMAT, stream, "bytes follow its %zu elements", count);
     return 0;
@@ -134,7 +134,7 @@ int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_b
 
 int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size)
 {
-    const int64_t most = INT64_MAX / 16; /* elements, so that their bytes can be counted */
+    const int64_t most = INT64_MAX / 16; /* elements; their bytes must fit in an int64_t */
     int64_t count = size ? size : 1;
     if (shape->ndim == EK_MAX_DIMS)
         return EK_FAIL_IN(EK_E_FORMAT, stream, "more than %d dimensions", EK_MAX_DIMS);
@@ -159,7 +159,7 @@ static char *stream_path(const char *directory, const char *name, const char *en
     return path;
 }
 
-/* What is there but cannot be reached is left for the reader to complain of. */
+/* True if nothing has this name. Other obstacles are reported when the file is opened. */
 static bool stream_is_missing(const char *path)
 {
     return access(path, F_OK) != 0 && errno == ENOENT;

@@ -1,8 +1,8 @@
-/* stream.h: files that are read once from their beginning to their end, plain or gzip.
+/* stream.h: files that are read once from beginning to end, plain or gzip.
  *
  * Errors begin with "<what>: <path>": EK_E_IO with the system's reason, EK_E_FORMAT for a gzip
- * stream that is damaged or ends too early. Memory grows with what is read, so that sizes which a
- * damaged file only claims cost nothing. */
+ * stream that is damaged or ends too early. Memory grows with what is read, so a damaged file that
+ * claims a large size takes no more memory. */
 #ifndef EK_DATA_STREAM_H
 #define EK_DATA_STREAM_H
 
@@ -11,43 +11,42 @@
 
 #include "evenkeel/tensor.h"
 
-/* Bytes that deflate makes of one, at most. */
+/* The most bytes that deflate makes of one byte. */
 enum { EK_DEFLATE_MOST = 1032 };
 
 typedef struct ek_stream {
-    const char *what, *path; /* the caller's, as long as it is open */
-    size_t file_nbytes;      /* as it lies on the disk */
+    const char *what, *path; /* borrowed while the stream is open */
+    size_t file_nbytes;      /* size on the disk */
     gzFile file;
 } ek_stream;
 
-/* Bytes that were read; all zero to begin with. free(bytes) at the end, also after errors. */
+/* Bytes that were read. The caller zeroes it, and frees `bytes`, also after errors. */
 typedef struct ek_bytes {
     uint8_t *bytes;
     size_t nbytes, room;
 } ek_bytes;
 
-/* EK_E_INVALID if the path is NULL, EK_E_IO if it is no regular file's. Nothing has to be closed
- * after an error. */
+/* EK_E_INVALID if the path is NULL, EK_E_IO if it is no regular file. After an error there is
+ * nothing to close. */
 int ek_stream_open(ek_stream *stream, const char *what, const char *path);
 void ek_stream_close(ek_stream *stream);
 
-/* All of nbytes; EK_E_FORMAT if the file ends before. */
+/* Reads exactly nbytes. EK_E_FORMAT if the file ends before. */
 int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes);
 
-/* Appends up to `most` bytes, fewer only at the file's end. */
+/* Appends up to `most` bytes, fewer only at the end of the file. */
 int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes);
 
-/* Appends `count` elements of `size` bytes, behind which the file has to end. EK_E_FORMAT at once
- * for more than can be in a file of its size, however it was compressed. */
+/* Appends `count` elements of `size` bytes, behind which the file must end. EK_E_FORMAT, before
+ * anything is read, if a file of this size cannot hold so many even if compressed. */
 int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes);
 
-/* Gives a shape that is being read one dimension more. EK_E_FORMAT if it would have more than
- * EK_MAX_DIMS, or sizes that multiply to more than any tensor has; a size of 0 does not save the
- * others. */
+/* Adds a dimension to a shape. EK_E_FORMAT beyond EK_MAX_DIMS dimensions, or if the sizes multiply
+ * to more than a tensor may have. A size of 0 does not excuse other sizes that are too large. */
 int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size);
 
-/* The path of <directory>/<name>, or of <name>.gz if only that is there; free() it. NULL with
- * EK_E_IO if there is neither: the sentence ends with what the directory `must_hold`. */
+/* Returns the path of <directory>/<name>, or of <name>.gz if only that exists. The caller frees it.
+ * NULL with EK_E_IO if neither exists: the message ends with what the directory `must_hold`. */
 char *ek_stream_find(const char *what, const char *directory, const char *name,
                      const char *must_hold);
 

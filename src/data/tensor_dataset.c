@@ -1,4 +1,4 @@
-/* tensor_dataset.c: rows of tensors as samples. A batch is a gather of rows. */
+/* tensor_dataset.c: rows of tensors as samples. A batch gathers rows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,12 +6,12 @@
 #include "core/heap.h"
 #include "data/dataset.h"
 
-/* One tensor: row-major on cpu, a handle of the data set's own, so that neither the graph of the
- * caller's is held nor what becomes of his handle matters. */
+/* One tensor: row-major, on cpu. The data set has its own handle to it, so it keeps no graph of the
+ * caller's alive, and the caller may free or change the other handle. */
 typedef struct column {
     ek_tensor *tensor;
     size_t row_nbytes;
-    int64_t row_count; /* elements */
+    int64_t row_count; /* elements of one row */
 } column;
 
 typedef struct tensor_dataset {
@@ -26,7 +26,7 @@ static int64_t tensors_length(ek_dataset *dataset)
     return ((tensor_dataset *)dataset)->length;
 }
 
-/* A list of what `make` gives for each column, or that itself if there is one. */
+/* Returns the list of what `make` gives for each column, or that value if there is one. */
 typedef ek_tensor *column_function(const column *from, const void *context);
 
 static ek_value tensors_columns(const tensor_dataset *self, column_function *make,
@@ -40,7 +40,7 @@ static ek_value tensors_columns(const tensor_dataset *self, column_function *mak
         return ek_value_error();
     for (int i = 0; i < self->count; i++)
         items[i] = ek_value_of_tensor(make(&self->columns[i], context));
-    ek_value sample = ek_value_list(items, self->count); /* an error if one of them is */
+    ek_value sample = ek_value_list(items, self->count); /* an error if an item is one */
     if (items != few)
         free(items);
     return sample;
@@ -67,8 +67,8 @@ typedef struct request {
     int64_t count;
 } request;
 
-/* Rows are asked for in no order that the processor could foresee: those to come are fetched ahead,
- * as many lines of each as are worth it; within long rows it notices by itself. */
+/* Rows are gathered in an order that no processor foresees, so AHEAD rows are prefetched. The first
+ * LINES_AHEAD lines are enough: within a long row the processor prefetches by itself. */
 enum { AHEAD = 4, LINE = 64, LINES_AHEAD = 16 };
 
 static inline void rows_fetch(const char *row, size_t nbytes)
@@ -78,8 +78,8 @@ static inline void rows_fetch(const char *row, size_t nbytes)
         __builtin_prefetch(row + at);
 }
 
-/* Inlined with nbytes constant for small rows, where a call of memcpy would cost more than it
- * copies. */
+/* Inlined with a constant nbytes for small rows, for which a call of memcpy costs more than the
+ * copy. */
 static inline void rows_gather(char *restrict out, const char *restrict rows, size_t nbytes,
                                const request *wanted)
 {

@@ -1,4 +1,4 @@
-/* transform.c: making transforms, and running them one after the other. */
+/* transform.c: makes transforms, and runs several one after the other. */
 #include "evenkeel/transform.h"
 
 #include <stdlib.h>
@@ -96,7 +96,7 @@ void ek_array_keep(const ek_array *in, ek_array *out)
         memcpy(out->data, in->data, nbytes);
 }
 
-/* A user's describe may leave anything. */
+/* Checks what describe has written, because a user's describe may write anything. */
 static int chain_check_described(const char *name, const ek_array *array, size_t *nbytes)
 {
     char text[200];
@@ -121,8 +121,8 @@ static int chain_check_described(const char *name, const ek_array *array, size_t
 
 /* ---- chains ---- */
 
-/* What became of a type's function; one that has said nothing is named. An error that was pending
- * `before` is not its own. */
+/* Reports the outcome of a type's function. If it failed without an error, the message names the
+ * transform. An error that was pending `before` is not the function's. */
 static int chain_outcome(int rc, int before, const ek_transform *transform)
 {
     bool said = ek_error_status() < 0;
@@ -181,7 +181,7 @@ void ek_chain_close(ek_chain *chain)
 int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator *generator)
 {
     ek_array from = chain->steps[0];
-    from.data = (void *)(uintptr_t)in; /* transforms take it as const */
+    from.data = (void *)(uintptr_t)in; /* transforms get it as const */
     if (chain->count == 0)
         ek_array_keep(&from, &(ek_array){.data = out});
     for (int i = 0; i < chain->count; i++) {
@@ -209,7 +209,7 @@ static int transform_check_tensor(const ek_tensor *tensor)
     return 0;
 }
 
-/* `out` is left uninitialised where the chain fails. */
+/* Leaves `out` uninitialised if the chain fails. */
 static ek_tensor *chain_run_tensor(const ek_chain *chain, ek_tensor *tensor,
                                    ek_generator *generator)
 {

@@ -7,52 +7,52 @@
 #include "core/multiversion.h"
 #include "evenkeel/transform.h"
 
-/* steps[0] is what goes in, steps[i] what comes out of transform i - 1. Two buffers hold what is
- * between them in turns: one sample after the other goes through the whole chain, so that they stay
- * in the cache. One thread at a time. */
+/* steps[0] describes the input, and steps[i] the output of transform i - 1. Two buffers hold
+ * intermediate results in turns. Each sample runs through the whole chain before the next, so that
+ * the buffers stay cached. For one thread at a time. */
 typedef struct ek_chain {
-    ek_transform *const *transforms; /* not owned */
+    ek_transform *const *transforms; /* borrowed */
     int count;
     ek_array *steps;
     void *scratch[2];
 } ek_chain;
 
-/* Describes all steps, once, and makes the buffers. On an error nothing is left to close. */
+/* Describes all steps once, and makes the buffers. After an error there is nothing to close. */
 int ek_chain_open(ek_chain *chain, ek_transform *const *transforms, int count, ek_dtype dtype,
                   const ek_shape *shape);
 void ek_chain_close(ek_chain *chain);
 
-/* What comes out: its data is NULL. */
+/* Returns the description of the output, whose data is NULL. */
 static inline const ek_array *ek_chain_result(const ek_chain *chain)
 {
     return &chain->steps[chain->count];
 }
 
-/* Elements at `in` to elements at `out`, row-major, which don't overlap. */
+/* Transforms the elements at `in` to those at `out`. Both are row-major, and must not overlap. */
 int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator *generator);
 
-/* EK_E_INVALID, or the pending error, for NULL among the transforms. */
+/* EK_E_INVALID, or the pending error, if one of the transforms is NULL. */
 int ek_transforms_check(const char *caller, ek_transform *const *transforms, int count);
 
 /* ---- for the transforms themselves ---- */
 
-/* "u8[1, 28, 28]" for sentences; returns text. */
+/* Writes a text as "u8[1, 28, 28]" for messages, and returns it. */
 char *ek_array_text(const ek_array *array, char text[200]);
 
-/* Height and width, paddings too: products and sums of a few don't overflow. */
+/* The limit of heights, widths and paddings. Products and sums of a few of them don't overflow. */
 #define EK_PICTURE_MOST (INT64_C(1) << 31)
 
-/* Pictures have at least two dimensions, of which the last two are not beyond reason: EK_E_SHAPE in
- * the name of `transform`. */
+/* EK_E_SHAPE in the name of `transform` if the array has fewer than two dimensions, or if one of
+ * the last two exceeds EK_PICTURE_MOST. */
 int ek_picture_check(const ek_transform *transform, const ek_array *array);
-/* Planes of height x width. */
+/* An array seen as planes of height x width. */
 typedef struct ek_picture {
     int64_t planes, height, width;
-    size_t size; /* bytes of an element */
+    size_t size; /* bytes of one element */
 } ek_picture;
 ek_picture ek_picture_of(const ek_array *array);
 
-/* All elements as they are. */
+/* Copies all elements unchanged. */
 void ek_array_keep(const ek_array *in, ek_array *out);
 
 #endif

@@ -1,7 +1,7 @@
-/* transform_crop.c: windows of pictures, with a border where they reach beyond; pictures mirrored
- * at random.
+/* transform_crop.c: crops pictures, with a border if the window reaches beyond them, and mirrors
+ * pictures at random.
  *
- * Padding makes no larger picture: it only moves the window, in the picture's own coordinates. */
+ * Padding does not make a larger picture: it moves the window, in the picture's own coordinates. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ typedef struct crop {
     bool pad_if_needed;
 } crop;
 
-/* ---- one element of the border, as its bytes ---- */
+/* ---- one element of the border, as bytes ---- */
 
 static void crop_fill_element(ek_dtype dtype, double fill, unsigned char element[8])
 {
@@ -40,7 +40,7 @@ static void crop_fill_element(ek_dtype dtype, double fill, unsigned char element
     memcpy(element, &value, 8);
 }
 
-/* Integers cannot be filled by what they don't hold. */
+/* Fails if the array has integers that cannot hold the fill value exactly. */
 static int crop_check_fill(const crop *self, const ek_array *array)
 {
     char text[200];
@@ -80,7 +80,7 @@ static int64_t crop_smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* `out` is the window of `in` whose first pixel is (top, left) of it, possibly outside. */
+/* Copies a window of `in` to `out`. Its first pixel (top, left) may lie outside of `in`. */
 static void crop_copy(const crop *self, const ek_array *in, ek_array *out, int64_t top,
                       int64_t left)
 {
@@ -106,7 +106,7 @@ static void crop_copy(const crop *self, const ek_array *in, ek_array *out, int64
     }
 }
 
-/* Height and width of what is cropped, with its padding. */
+/* Writes the height and width of the picture with its padding. */
 static void crop_padded_size(const crop *self, const ek_array *in, int64_t size[2])
 {
     ek_picture picture = ek_picture_of(in);
@@ -197,8 +197,8 @@ ek_transform *ek_random_crop_with(ek_crop_options options)
 
 /* ---- center_crop ---- */
 
-/* Where a window of `wanted` begins in the crop_middle of `size`, halves rounded to even as by
- * Python's round; below 0, the smaller half of the border comes first. */
+/* Returns where a centred window of size `wanted` begins in `size`. Halves are rounded to even, as
+ * by Python's round. If the window is larger, the smaller half of the border comes first. */
 static int64_t crop_middle(int64_t size, int64_t wanted)
 {
     if (size < wanted)
@@ -226,7 +226,7 @@ static const ek_transform_type center_crop_type = {.name = "center_crop",
 
 ek_transform *ek_center_crop_with(ek_crop_options options)
 {
-    options.pad_if_needed = false; /* it pads by itself, by as much as is missing */
+    options.pad_if_needed = false; /* center_crop itself pads by what is missing */
     return (ek_transform *)crop_new(&center_crop_type, &options);
 }
 
@@ -242,7 +242,7 @@ static int flip_describe(const ek_transform *transform, ek_array *array)
     return ek_picture_check(transform, array);
 }
 
-/* torch.rand(1) < p, which compares in f32. */
+/* Draws torch.rand(1) < p, which compares in f32. */
 static bool flip_drawn(const flip *self, ek_generator *generator)
 {
     generator = ek_generator_lock(generator);

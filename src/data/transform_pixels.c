@@ -1,4 +1,4 @@
-/* transform_pixels.c: transforms of elements by themselves: to_float, normalize, one_hot. */
+/* transform_pixels.c: transforms of single elements: to_float, normalize, one_hot. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,7 @@ ek_transform *ek_to_float(void)
 typedef struct normalize {
     ek_transform transform;
     int channels;
-    double *mean, *std; /* of each channel; one block, owned */
+    double *mean, *std; /* one number per channel; both in one block, owned */
 } normalize;
 
 static void normalize_destroy(ek_transform *transform)
@@ -103,7 +103,7 @@ static int normalize_describe(const ek_transform *transform, ek_array *array)
     return 0;
 }
 
-/* Two roundings, as PyTorch's sub and div. */
+/* Rounds twice, after the subtraction and the division, as PyTorch's sub and div do. */
 #define DEFINE_NORMALIZE(name, real)                                                      \
     EK_MULTIVERSION                                                                       \
     static void normalize_##name(int64_t count, const real *restrict x, real *restrict y, \

@@ -1,5 +1,5 @@
-/* transform_resize.c: pictures made larger or smaller: each row is resized by itself, then rows are
- * blended, which is what PyTorch's interpolate computes without antialiasing. */
+/* transform_resize.c: makes pictures larger or smaller, as PyTorch's interpolate without
+ * antialiasing: first each row is resized, then rows are blended. */
 #include <stdlib.h>
 
 #include "data/transform_chain.h"
@@ -39,9 +39,9 @@ static int resize_describe(const ek_transform *transform, ek_array *array)
 
 /* ---- bilinear ---- */
 
-/* A position of the result lies between two of the picture, with a share of each. */
+/* The weight of the second of two neighbours, between which a position of the result lies. */
 typedef union share {
-    float f32; /* of u8 and f32 */
+    float f32; /* for u8 and f32 elements */
     double f64;
 } share;
 
@@ -50,8 +50,8 @@ typedef struct tap {
     share lower_share, upper_share;
 } tap;
 
-/* The centre of pixel i lies at scale * (i + 0.5) - 0.5. Computed in the elements' own precision.
- */
+/* The centre of pixel i of the result lies at scale * (i + 0.5) - 0.5 of the picture. It is
+ * computed in the precision of the elements. */
 #define DEFINE_TAPS(real, member)                                                \
     static void taps_##member(tap *taps, int64_t in, int64_t out)                \
     {                                                                            \
@@ -71,7 +71,7 @@ DEFINE_TAPS(float, f32)
 DEFINE_TAPS(double, f64)
 #undef DEFINE_TAPS
 
-/* One row of the picture to a row of the result's width. */
+/* Resizes one row of the picture to the result's width. */
 #define DEFINE_SPREAD(name, element, real, member)                                         \
     static void name(int64_t count, const tap *restrict taps, const void *row, void *wide) \
     {                                                                                      \
@@ -100,7 +100,7 @@ DEFINE_BLEND(float, f32)
 DEFINE_BLEND(double, f64)
 #undef DEFINE_BLEND
 
-/* What is added makes the sum's last digit 1: it is rounded to a whole number, halves to even. */
+/* Adding 1.5 * 2^23 rounds the sum to a whole number, because it leaves no bits below 1. */
 EK_MULTIVERSION
 static void blend_u8(int64_t count, const tap *t, const void *lower, const void *upper,
                      void *result)
@@ -114,7 +114,7 @@ static void blend_u8(int64_t count, const tap *t, const void *lower, const void 
     }
 }
 
-/* How elements of a dtype are read, blended and written. */
+/* The functions that read, blend and write the elements of one dtype. */
 typedef struct blending {
     void (*taps)(tap *taps, int64_t in, int64_t out);
     void (*spread)(int64_t count, const tap *taps, const void *row, void *wide);
@@ -127,7 +127,7 @@ static const blending blendings[EK_DTYPES] = {
     [EK_F32] = {taps_f32, spread_f32, blend_f32, sizeof(float)},
     [EK_F64] = {taps_f64, spread_f64, blend_f64, sizeof(double)}};
 
-/* Rows of the picture that were resized last, so that each is once: `number` -1 is none. */
+/* A resized row of the picture, kept so that each is resized once; `number` -1: none. */
 typedef struct wide_row {
     int64_t number;
     void *elements;
@@ -185,7 +185,7 @@ static int resize_bilinear(const ek_array *in, ek_array *out)
 
 /* ---- nearest ---- */
 
-/* PyTorch's, in float whatever the elements. */
+/* The nearest pixels as in PyTorch, which computes them in float for every dtype. */
 static void resize_nearest_places(int64_t *places, int64_t in, int64_t out)
 {
     float scale = (float)in / (float)out;

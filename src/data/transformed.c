@@ -1,9 +1,9 @@
-/* transformed.c: data sets with transforms applied to tensors of each sample.
+/* transformed.c: data sets that apply transforms to tensors of each sample.
  *
- * Rows of batches go one by one from the raw batch through the whole chain into the batch that is
- * given, which lies on the device already. The raw batch is made on cpu: on the device it would
- * count as memory in use there, and be cached after. So only what no transform changes is copied
- * once more where the device is another: labels, most often. */
+ * A batch is first made raw, on cpu. Each of its rows runs through the whole chain into the final
+ * batch, which lies on the device already. A raw batch on the device would count as memory in use
+ * there, and stay cached. On cpu it costs a second copy only of tensors that are not transformed,
+ * most often labels. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,10 +14,10 @@
 #include "data/dataset.h"
 #include "data/transform_chain.h"
 
-/* An element of samples, and of batches, which have the same nesting; and what becomes of it. */
+/* An element of samples and batches, which have the same nesting, and its transforms. */
 typedef struct part {
-    int field;                 /* of a list; 0 is also what is no list itself */
-    char *key;                 /* owned; not NULL: of a dictionary */
+    int field;                 /* index in a list; 0 also stands for a value that is no list */
+    char *key;                 /* owned; not NULL: the key in a dictionary */
     ek_transform **transforms; /* owned */
     int count;
 } part;
@@ -64,7 +64,7 @@ static int part_find_key(const part *self, ek_value sample, int *at)
                    self->key);
 }
 
-/* Where the element is in a sample or batch; EK_E_INVALID if there is none. */
+/* Finds the element's index in a sample or batch. EK_E_INVALID if there is none. */
 static int part_find(const part *self, ek_value sample, int *at)
 {
     if (self->key)
@@ -84,7 +84,7 @@ static int part_find(const part *self, ek_value sample, int *at)
                                                 : "");
 }
 
-/* The tensor of the element, and where it is. Numbers count as tensors of no dimension. */
+/* Returns the element's tensor and its index *at; a number becomes a zero-dimensional one. */
 static ek_tensor *part_tensor(const part *self, ek_value sample, int *at)
 {
     if (part_find(self, sample, at) < 0)
@@ -100,7 +100,7 @@ static ek_tensor *part_tensor(const part *self, ek_value sample, int *at)
                         ek_value_kind_name(element));
 }
 
-/* The sample with `tensor` at that place; an error if that is NULL. */
+/* Returns the sample with `tensor` as its element `at`; an error if `tensor` is NULL. */
 static ek_value part_replaced(ek_value sample, int at, ek_tensor *tensor)
 {
     if (!tensor)
@@ -119,9 +119,9 @@ static ek_value part_replaced(ek_value sample, int at, ek_tensor *tensor)
 
 /* ---- random numbers ---- */
 
-/* Runs parts 0 to count - 1 of one sample until one fails. All of them draw the same numbers; the
- * generator goes on behind those of the first. It is not locked meanwhile, since transforms may be
- * the user's. */
+/* Runs parts 0 to count - 1 of one sample until one fails. Each of them draws the same numbers.
+ * Afterwards the generator stands where the first part left it. It is not locked meanwhile, because
+ * transforms may be the user's functions. */
 static int parts_run_alike(int count, int (*run)(void *user, int number), void *user)
 {
     if (count == 1)
@@ -144,7 +144,7 @@ static int parts_run_alike(int count, int (*run)(void *user, int number), void *
 
 typedef struct sample_run {
     const transformed *self;
-    ek_value sample; /* so far */
+    ek_value sample; /* with the parts so far transformed */
 } sample_run;
 
 static int sample_run_part(void *user, int number)
@@ -193,13 +193,13 @@ static ek_tensor *rows_batch(ek_dev *dev, const ek_array *row, int64_t count)
     return ek_tensor_new(dev, row->dtype, &shape, EK_CONTIGUOUS);
 }
 
-/* The rows of one part, from the raw batch to the one that is given. */
+/* One part of a batch: its rows in the raw batch, and the final batch that they go to. */
 typedef struct rows {
     ek_chain chain;
     bool open;
-    int at; /* where the element is in the batch */
+    int at; /* the element's index in the batch */
     const char *in;
-    size_t in_nbytes, out_nbytes; /* of a row */
+    size_t in_nbytes, out_nbytes; /* of one row */
     ek_tensor *batch;
 } rows;
 
@@ -217,7 +217,7 @@ static int rows_run_one(void *user, int number)
                         out + (size_t)run->row * r->out_nbytes, NULL);
 }
 
-/* Row by row, in their order: random numbers are drawn as when samples are asked for one by one. */
+/* Goes row by row, so that random numbers are drawn in the same order as for single samples. */
 static int rows_run_all(rows *parts, int part_count, const int64_t *samples, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -231,7 +231,7 @@ static int rows_run_all(rows *parts, int part_count, const int64_t *samples, int
     return 0;
 }
 
-/* `from` becomes a batch on `dev`. */
+/* Describes the chain for the rows of `from`, and allocates the part's batch on `dev`. */
 static int rows_open(rows *r, const part *p, ek_tensor *from, int64_t count, ek_dev *dev)
 {
     EK_TRY(rows_check(from, count));
@@ -250,7 +250,7 @@ static int rows_open(rows *r, const part *p, ek_tensor *from, int64_t count, ek_
     return r->batch ? 0 : ek_error_pending();
 }
 
-/* The transformed sets around one whose batch is made, the innermost first. */
+/* The transformed sets around the one whose batch is made, as a list from inside out. */
 typedef struct around {
     const transformed *set;
     const struct around *next;
@@ -281,7 +281,7 @@ static int transformed_open_parts(const transformed *self, const around *outer, 
     return 0;
 }
 
-/* The batch with its parts transformed. */
+/* Returns the batch with its parts transformed. */
 static ek_value transformed_batch(const transformed *self, const around *outer, ek_value batch,
                                   const int64_t *samples, int64_t count, ek_dev *dev)
 {
@@ -303,8 +303,8 @@ static ek_value transformed_batch(const transformed *self, const around *outer, 
     return rc < 0 ? ek_value_error() : batch;
 }
 
-/* What is transformed, for the last time, is written on `dev`; the rest lies on cpu. *raw says
- * whether there was a batch of what is not transformed yet. */
+/* Makes a batch in which parts that no outer set transforms again are written on `dev`; all else
+ * lies on cpu. *raw becomes true once the raw batch could be made. */
 static ek_value transformed_make_batch(transformed *self, const around *outer,
                                        const int64_t *samples, int64_t count, ek_dev *dev,
                                        bool *raw)
@@ -322,7 +322,7 @@ static ek_value transformed_make_batch(transformed *self, const around *outer,
     return transformed_batch(self, outer, batch, samples, count, dev);
 }
 
-/* Samples of several data sets, one after another, may be no batch before they are transformed. */
+/* True if raw samples may differ in shape or dtype; transforms may make them alike. */
 static bool transformed_differ(int status)
 {
     return status == EK_E_SHAPE || status == EK_E_DTYPE;
@@ -367,8 +367,8 @@ static void transformed_destroy(ek_dataset *dataset)
     ek_dataset_free(self->of);
 }
 
-/* Of data sets that give rows at once. Samples of others, pictures of files, may differ in shape
- * until they are transformed: those are transformed one by one and collated. */
+/* The type over data sets with get_batch. Samples of others, as pictures of files, may differ in
+ * shape until they are transformed, so they are transformed one by one and then collated. */
 static const ek_dataset_type transformed_rows = {.name = "transformed",
                                                  .size = sizeof(transformed),
                                                  .length = transformed_length,
@@ -416,7 +416,7 @@ static int part_fill(part *p, const ek_field_transforms *fields)
     return p->transforms && (p->key || !fields->key) ? 0 : EK_E_NO_MEMORY;
 }
 
-/* With room for the transforms, which are not taken over yet. */
+/* Allocates room for the transforms, but does not take them over yet. */
 static int transformed_add_parts(transformed *self, const ek_field_transforms *fields, int count)
 {
     self->parts = ek_calloc((size_t)count, sizeof *self->parts);
@@ -430,7 +430,7 @@ static int transformed_add_parts(transformed *self, const ek_field_transforms *f
     return 0;
 }
 
-/* Owns nothing yet. */
+/* Makes the struct, which owns nothing yet. */
 static transformed *transformed_new(const ek_dataset *of, const ek_field_transforms *fields,
                                     int count)
 {

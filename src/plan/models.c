@@ -1,13 +1,15 @@
-/* models.c: what a device needs, memory and time, by its samples.
+/* models.c: models of a device's memory and time as functions of its samples.
  *
- * Memory is exact, but not a plane: which part of a step holds most changes with the size, and what
- * was seen of small batches says little about large ones. So each question is answered by a plane
- * of its own, nbytes = fixed + per_sample n + per_batch batch, by least squares in which points of
- * other batches weigh less, and shifted to the nearest points. If points don't tell slopes apart
- * (one size only, or n in proportion to the batch), a weak prior decides: all growth is by the
- * device's own samples, and nothing is fixed.
+ * Note [Memory is piecewise linear]
  *
- * Time is noisy, so that medians count: a line through the medians of each size. */
+ * Measured memory is exact, but not one plane: which part of a step has the peak depends on the
+ * size, and small batches say little about large ones. So each batch size asked for gets a plane of
+ * its own, nbytes = fixed + per_sample n + per_batch batch. It is fitted by least squares, in which
+ * points of other batches weigh less, and shifted to the nearest points. Points may leave the two
+ * slopes undetermined: all of one size, or n always in proportion to the batch. A weak prior then
+ * decides that all growth is per sample, and that nothing is fixed.
+ *
+ * Measured time is noisy, so the model is a line through the medians of each size. */
 
 #include "plan/models.h"
 
@@ -18,7 +20,7 @@
 
 typedef struct ek_memory_point memory_point;
 
-/* The prior weighs as much as points whose sizes differ by this part. */
+/* The prior weighs as much as points whose sizes differ by this fraction. */
 static const double prior = 1.0 / 2048;
 
 static double memory_value(const memory_point *p)
@@ -26,7 +28,7 @@ static double memory_value(const memory_point *p)
     return p->nbytes > p->before ? p->nbytes : p->before;
 }
 
-/* 1 for the batch itself, less for others. */
+/* Returns how near another batch size is: 1 if it is the same, towards 0 the more they differ. */
 static double memory_nearness(int64_t batch, int64_t other)
 {
     double a = (double)batch, b = (double)other;
@@ -39,11 +41,11 @@ static double memory_weight(const memory_point *p, int64_t batch)
     return near * near * near * near;
 }
 
-/* Weighted moments around the mean. */
+/* Weighted means and second moments of all points. */
 typedef struct memory_moments {
     double n, batch, nbytes;               /* means */
-    double n_n, n_batch, batch_batch;      /* mean products of differences */
-    double n_nbytes, batch_nbytes, lowest; /* lowest: least bytes per sample of any point */
+    double n_n, n_batch, batch_batch;      /* mean products of two deviations */
+    double n_nbytes, batch_nbytes, lowest; /* lowest: the least bytes per sample of any point */
 } memory_moments;
 
 static memory_moments memory_moments_of(const ek_memory_model *model, int64_t batch)
@@ -76,7 +78,8 @@ static memory_moments memory_moments_of(const ek_memory_model *model, int64_t ba
     return m;
 }
 
-/* Both slopes, neither negative, and no more per sample than leaves something of every point. */
+/* Fits both slopes. Neither is negative, and per_sample is at most `lowest`, so that fixed memory
+ * is not negative at any point. */
 static void memory_fit(const memory_moments *m, double *per_sample, double *per_batch)
 {
     double own = prior * prior * m->n * m->n, all = prior * prior * m->batch * m->batch;
@@ -121,7 +124,7 @@ bool ek_memory_model_line(const ek_memory_model *model, int64_t batch, ek_line *
 
 /* ---- points ---- */
 
-/* What is fixed has changed since the other points: by as much as this one tells. */
+/* Shifts all points by the difference between the new point and the model's line. */
 static void memory_shift(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
 {
     ek_line line;
@@ -136,7 +139,7 @@ static void memory_shift(ek_memory_model *model, int64_t batch, int64_t n, doubl
     }
 }
 
-/* One size is one point, the last two maxima of which count; the newest stands last. */
+/* A size has one point, with its last two values, whose maximum counts. The newest is last. */
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
 {
     if (model->stale)
@@ -177,7 +180,8 @@ static double time_median(double *numbers, int count)
     return count % 2 ? numbers[count / 2] : (numbers[count / 2 - 1] + numbers[count / 2]) / 2;
 }
 
-/* The time_median at the n of points[of], and of how many; 0 if an earlier point is of that n. */
+/* Writes the median time at the size of points[of] and returns how many points have that size;
+ * returns 0 if an earlier point has it. */
 static int time_at_size(const ek_time_model *model, int of, double *ns)
 {
     double same[EK_MODEL_POINTS];
@@ -193,7 +197,7 @@ static int time_at_size(const ek_time_model *model, int of, double *ns)
     return count;
 }
 
-/* The largest n is at least a quarter above the smallest: less is lost in noise. */
+/* True if the largest n is at least 5/4 of the smallest. Below that, noise hides the slope. */
 static bool time_differs(const ek_time_model *model)
 {
     int64_t least = model->points[0].n, most = least;
@@ -205,7 +209,7 @@ static bool time_differs(const ek_time_model *model)
     return most - least > 0 && most - least >= least / 4;
 }
 
-/* Time in time_proportion to samples: the best without a fixed part. */
+/* Returns the slope of the best line through the origin. */
 static double time_proportion(const ek_time_model *model)
 {
     double each[EK_MODEL_POINTS];

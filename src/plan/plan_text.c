@@ -1,4 +1,4 @@
-/* plan_text.c: reading and writing plans as text. */
+/* plan_text.c: reads and writes plans as text. */
 #include "plan/plan_text.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #include "core/thread.h"
 
-/* Of one device, so that sums over all devices stay far from overflow. */
+/* The largest size of one device. The sum over all devices stays far from overflow. */
 static const int64_t largest_size = INT64_C(1000000000000000);
 static const int64_t largest_forward = INT64_C(1000000000000000000);
 
@@ -50,7 +50,7 @@ int ek_plans_add(ek_plans *plans, int64_t forward, const int64_t *sizes)
 
 const int64_t *ek_plans_at(const ek_plans *plans, int64_t forward)
 {
-    int low = 0, high = plans->count; /* entries before `low` are not later */
+    int low = 0, high = plans->count; /* entries before `low` begin at `forward` or earlier */
     while (low < high) {
         int middle = low + (high - low) / 2;
         if (plans->forwards[middle] <= forward)
@@ -81,7 +81,7 @@ static void plans_skip_space(reader *r)
     r->at += strspn(r->at, " \t\r\n");
 }
 
-/* Digits only, up to `largest`; stands behind them and white space then. */
+/* Reads digits up to `largest`, and skips white space behind them. */
 static int plans_read_number(reader *r, int64_t largest, const char *wanted, int64_t *number)
 {
     plans_skip_space(r);
@@ -105,7 +105,7 @@ static int plans_read_number(reader *r, int64_t largest, const char *wanted, int
     return 0;
 }
 
-/* "4:"; 0 if the first entry has none. */
+/* Reads "4:". The first entry may lack it, and begins at forward 0. */
 static int plans_read_forward(reader *r, const ek_plans *plans, int64_t *forward)
 {
     reader ahead = *r;

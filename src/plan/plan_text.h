@@ -1,4 +1,4 @@
-/* plan_text.h: plans by forward, and their text (evenkeel/plan.h). */
+/* plan_text.h: which plan holds from which forward on, and the text of that (evenkeel/plan.h). */
 #ifndef EK_PLAN_PLAN_TEXT_H
 #define EK_PLAN_PLAN_TEXT_H
 
@@ -6,19 +6,19 @@
 
 typedef struct ek_plans {
     int devices, count, capacity;
-    int64_t *forwards; /* ascending, the first 0 if it was parsed */
-    int64_t *sizes;    /* count x devices */
+    int64_t *forwards; /* ascending; the first of a parsed text is 0 */
+    int64_t *sizes;    /* [count][devices] */
 } ek_plans;
 
-/* EK_E_INVALID with the position in the text; *plans is empty then. */
+/* Reads a text. EK_E_INVALID with the position in the text; *plans is empty then. */
 int ek_plans_parse(ek_plans *plans, const char *text, int devices);
 void ek_plans_free(ek_plans *plans);
 
-/* From `forward` on, which is not before the last entry's (that one is replaced if it is the
- * same). */
+/* Adds a plan that holds from `forward` on. No entry may begin later; one that begins at `forward`
+ * is replaced. */
 int ek_plans_add(ek_plans *plans, int64_t forward, const int64_t *sizes);
 
-/* The entry that holds at this forward; NULL if there is none yet. */
+/* Returns the plan that holds at this forward; NULL if there is none yet. */
 const int64_t *ek_plans_at(const ek_plans *plans, int64_t forward);
 
 /* Writes at most `room` bytes with the NUL; returns the text's length, as snprintf. */

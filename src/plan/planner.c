@@ -1,4 +1,4 @@
-/* planner.c: a user's wishes for a wrapper's plans, and what they give at each forward. */
+/* planner.c: checks the plan options of a wrapper, and gives the sizes of each forward. */
 #include "plan/planner.h"
 
 #include <inttypes.h>
@@ -15,15 +15,15 @@ struct ek_planner {
     const char *what;
     int devices;
     enum { BY_CHUNK, BY_FIRST, BY_PLANS, BY_MEASURE } way;
-    int64_t first;      /* BY_FIRST */
-    ek_plans plans;     /* BY_PLANS: all of them; BY_MEASURE: those so far */
-    ek_auto *automatic; /* BY_MEASURE */
-    int64_t forward;    /* the number of the next one */
+    int64_t first;      /* BY_FIRST: the first device's samples */
+    ek_plans plans;     /* BY_PLANS: all plans; BY_MEASURE: the plans so far */
+    ek_auto *automatic; /* BY_MEASURE; owned */
+    int64_t forward;    /* the number of the next forward */
 };
 
-/* ---- wishes ---- */
+/* ---- options ---- */
 
-/* Which wishes were given. Two that exclude each other are named in one sentence. */
+/* Which options were given. An error names two that exclude each other. */
 typedef struct wishes {
     bool chunks, weights, first, plan;
 } wishes;
@@ -140,7 +140,7 @@ static int planner_use_plan(ek_planner *planner, const char *text)
     return rc;
 }
 
-/* An even split is one by equal proportions. */
+/* An even split is a split by equal chunks. */
 static int planner_use_even(ek_planner *planner)
 {
     int64_t ones[EK_MAX_DEVICES];
@@ -150,7 +150,7 @@ static int planner_use_even(ek_planner *planner)
     return ek_plans_add(&planner->plans, 0, ones);
 }
 
-/* Drops all plans but the last one, which then holds from the first forward on. */
+/* Drops all plans but the last, which then holds from forward 0 on. */
 static int planner_go_on_from(ek_planner *planner, const char *text)
 {
     int64_t sizes[EK_MAX_DEVICES];

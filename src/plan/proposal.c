@@ -1,4 +1,4 @@
-/* proposal.c: from models to a plan, and the plan as a log line. */
+/* proposal.c: makes a plan from the models, and logs it. */
 
 #include "plan/proposal.h"
 
@@ -11,7 +11,7 @@
 #include "core/locale.h"
 #include "core/thread.h"
 
-/* ---- what failed ---- */
+/* ---- bounds after failures ---- */
 
 int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch)
 {
@@ -25,8 +25,8 @@ int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch)
     return most;
 }
 
-/* How many bound_step are tried next: one where the model is close, more where it keeps failing, or
- * there is none. */
+/* Returns by how many samples the next try is smaller: 1 at first, doubled after each failure in a
+ * row, and at least half of n if there is no model. */
 static int64_t bound_step(const ek_plan_device *known, int64_t n)
 {
     int64_t less = known->failures < 40 ? INT64_C(1) << known->failures : n;
@@ -40,7 +40,7 @@ void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
     enum { BOUNDS = sizeof known->bounds / sizeof *known->bounds };
     known->retry = (struct ek_plan_bound){batch, n - bound_step(known, n)};
     known->failures++;
-    int kept = 0; /* those that this one doesn't make needless */
+    int kept = 0; /* keeps the bounds that the new one does not imply */
     for (int i = 0; i < known->bounded; i++)
         if (known->bounds[i].batch < batch || known->bounds[i].most < n - 1)
             known->bounds[kept++] = known->bounds[i];
@@ -52,9 +52,10 @@ void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
     known->bounded = kept;
 }
 
-/* ---- lines of all devices ---- */
+/* ---- each device's line ---- */
 
-/* Of those that showed none: the steepest of the others, and what all of them have at least. */
+/* Writes the memory lines. A device that was not measured gets the steepest slope and the least
+ * fixed memory of all measured ones. False if none was measured. */
 static bool proposal_memory_lines(const ek_plan_device *known, int devices, int64_t batch,
                                   ek_cost *costs)
 {
@@ -78,7 +79,8 @@ static bool proposal_memory_lines(const ek_plan_device *known, int devices, int6
     return any;
 }
 
-/* Of those that showed none: as the others, by speed. */
+/* Writes the time lines. A device that was not measured gets the mean of the measured ones, scaled
+ * by speed. False if none was measured. */
 static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
 {
     bool shown[EK_MAX_DEVICES];
@@ -101,7 +103,7 @@ static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cos
     return count > 0;
 }
 
-/* A device without a capacity counts as large as the largest that has one. */
+/* Writes the capacities. A device without one gets the largest capacity of all. */
 static void proposal_capacities(const ek_plan_device *known, int devices, double *result)
 {
     double largest = 0;
@@ -118,7 +120,7 @@ static int64_t proposal_most_within(const ek_cost *memory, double capacity)
         return 0;
     if (room >= memory->per_sample * 0x1p60)
         return INT64_MAX;
-    return (int64_t)floor(room / memory->per_sample + 1e-3); /* what is exact may look like less */
+    return (int64_t)floor(room / memory->per_sample + 1e-3); /* tolerates rounding */
 }
 
 /* ---- the plan ---- */
@@ -129,8 +131,8 @@ static ek_cost proposal_memory_cost(const ek_proposal *p, int i, int64_t most)
                      most};
 }
 
-/* Levels the goal's costs within `most`; if that can't be, memory within what has not failed;
- * where that can't be either, memory alone. */
+/* Levels the costs of the goal within `most`. If no plan fits, levels memory within the bounds from
+ * failures, and if no plan fits these either, memory without limits. */
 static void proposal_level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
 {
     ek_cost costs[EK_MAX_DEVICES] = {{0}};
@@ -190,7 +192,7 @@ bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t 
 
 /* ---- log ---- */
 
-/* Many devices may have more to say than a log log_line holds. */
+/* A log line. It is cut off if many devices fill it. */
 typedef struct log_line {
     char text[900];
     size_t used;

@@ -1,12 +1,12 @@
-/* split.c: sizes from proportions. Whole numbers throughout: the same wishes give the same sizes on
- * every machine. */
+/* split.c: computes sizes from proportions and from costs. Results are whole numbers, so the same
+ * options give the same sizes on every machine. */
 
 #include "plan/split.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Products of a batch and a share. */
+/* Holds the product of a batch and a share. */
 __extension__ typedef unsigned __int128 wide;
 
 void ek_split_chunk(int64_t batch, int devices, int64_t *sizes)
@@ -48,7 +48,7 @@ void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t 
         remainders[i] = share % sum;
         left -= sizes[i];
     }
-    /* Fewer are left than there are remainders that are not zero. */
+    /* More remainders are not zero than samples are left, so no device gets two. */
     for (; left > 0; left--) {
         int largest = 0;
         for (int i = 1; i < devices; i++)
@@ -94,15 +94,15 @@ void ek_split_weights(int64_t batch, int devices, const double *weights, int64_t
 
 /* ---- levels ---- */
 
-/* Doubles in their order as whole numbers, to search among them. */
-static int64_t rank_of(double number)
+/* Maps doubles to whole numbers in the same order, so that a level can be bisected exactly. */
+static int64_t split_rank_of(double number)
 {
     int64_t bits;
     memcpy(&bits, &number, sizeof bits);
     return bits < 0 ? INT64_MIN - bits : bits;
 }
 
-static double of_rank(int64_t rank)
+static double split_of_rank(int64_t rank)
 {
     int64_t bits = rank < 0 ? INT64_MIN - rank : rank;
     double number;
@@ -115,7 +115,7 @@ static double split_cost(const ek_cost *cost, int64_t n)
     return cost->fixed + cost->per_sample * (double)n;
 }
 
-/* The most samples, up to `most`, that cost no more than `split_level`. */
+/* Returns the most samples, up to `most`, whose cost is at most `split_level`. */
 static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_level)
 {
     int64_t low = 0, high = most;
@@ -129,8 +129,8 @@ static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_le
     return low;
 }
 
-/* What all split_take at this split_level; false if that is less than the batch (`taken` has all
- * then). */
+/* Writes the samples that each device can take at this level. True if they are enough for the
+ * batch. */
 static bool split_take(int64_t batch, int devices, const ek_cost *costs, double split_level,
                        int64_t *taken)
 {
@@ -143,11 +143,11 @@ static bool split_take(int64_t batch, int devices, const ek_cost *costs, double 
     return left == 0;
 }
 
-/* Raises sizes, none above its limit, to the even height at which they split_take `left` more. */
+/* Gives `left` more samples: raises the smallest sizes to one height, within their limits. */
 static void split_fill(int64_t left, int devices, const int64_t *limits, int64_t *sizes)
 {
     int64_t low = 0, high = INT64_MAX;
-    while (low < high) { /* the largest height that takes no more */
+    while (low < high) { /* finds the largest height that needs at most `left` */
         int64_t height = low + (high - low) / 2 + 1, room = left;
         for (int i = 0; i < devices && room >= 0; i++) {
             int64_t top = limits[i] < height ? limits[i] : height;
@@ -175,25 +175,27 @@ static void split_fill(int64_t left, int devices, const int64_t *limits, int64_t
 
 static bool split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes)
 {
-    int64_t taken[EK_MAX_DEVICES], low = rank_of(costs[0].fixed), high = low;
+    int64_t taken[EK_MAX_DEVICES], low = split_rank_of(costs[0].fixed), high = low;
     for (int i = 0; i < devices; i++) {
-        int64_t least = rank_of(costs[i].fixed), most = rank_of(split_cost(&costs[i], batch));
+        int64_t least = split_rank_of(costs[i].fixed),
+                most = split_rank_of(split_cost(&costs[i], batch));
         low = least < low ? least : low;
         high = most > high ? most : high;
     }
-    if (!split_take(batch, devices, costs, of_rank(high), taken))
+    if (!split_take(batch, devices, costs, split_of_rank(high), taken))
         return false;
     low--;
-    while (low < high - 1) { /* low takes less than the batch, high takes it */
+    while (low <
+           high - 1) { /* invariant: level `low` takes less than the batch, `high` takes it all */
         int64_t middle = low + (int64_t)(((uint64_t)high - (uint64_t)low) / 2);
-        if (split_take(batch, devices, costs, of_rank(middle), taken))
+        if (split_take(batch, devices, costs, split_of_rank(middle), taken))
             high = middle;
         else
             low = middle;
     }
     int64_t left = batch;
-    split_take(batch, devices, costs, of_rank(high), taken);
-    split_take(batch, devices, costs, of_rank(high - 1), sizes);
+    split_take(batch, devices, costs, split_of_rank(high), taken);
+    split_take(batch, devices, costs, split_of_rank(high - 1), sizes);
     for (int i = 0; i < devices; i++)
         left -= sizes[i];
     split_fill(left, devices, taken, sizes);
@@ -219,10 +221,10 @@ bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *s
 
 /* ---- probes ---- */
 
-static void probe_move(double part, int64_t room, int64_t *from, int64_t *to)
+static void split_move(double part, int64_t room, int64_t *from, int64_t *to)
 {
     int64_t smaller = *from < *to ? *from : *to, count = (int64_t)((double)smaller * part + 0.5);
-    if (!smaller) /* one that takes no part stays out */
+    if (!smaller) /* a device without samples stays without */
         return;
     count = count < 1 ? 1 : count;
     count = count < *from - 1 ? count : *from - 1;
@@ -238,11 +240,11 @@ void ek_split_probe(int probe, double part, int devices, const int64_t *room, in
     if (probe >= EK_SPLIT_PROBES - 1 || devices < 2)
         return;
     for (int i = 0; i < devices; i += 2) {
-        /* The last of an odd number is the first one's second neighbour. */
+        /* With an odd number of devices the last one exchanges with the first. */
         int up = i + 1 < devices ? i : 0, down = i + 1 < devices ? i + 1 : i;
         if (probe == 1)
-            probe_move(part, room[down], &sizes[up], &sizes[down]);
+            split_move(part, room[down], &sizes[up], &sizes[down]);
         else
-            probe_move(part, room[up], &sizes[down], &sizes[up]);
+            split_move(part, room[up], &sizes[down], &sizes[up]);
     }
 }
