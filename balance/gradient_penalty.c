@@ -157,7 +157,7 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
 /* One penalty, in parts. Its tensors are in the scope. */
 typedef struct penalty {
     ek_penalty_kind kind;
-    int64_t samples; /* of all parts */
+    int64_t samples; /* samples of all parts */
     int parts;
     bool apart;     /* the critic takes and gives one tensor per part; if false there is one part */
     ek_device home; /* where the parts' sums meet */

@@ -22,7 +22,7 @@ typedef struct train_step {
     ek_step_gradients *gradients;
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
-    ek_loss_sum total;          /* of the parts so far; references */
+    ek_loss_sum total;          /* the parts so far; references */
 } train_step;
 
 /* ---- micro-batches ---- */

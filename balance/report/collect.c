@@ -134,7 +134,7 @@ static int report_index(const ek_report *report, const ek_dev *dev)
     return dev ? report->index_of[dev->id.kind][dev->id.index] : -1;
 }
 
-/* The thread's log in the report that collects. */
+/* The log of this thread in the report that collects now. */
 static _Thread_local struct {
     uint64_t serial;
     ek_log *log;

@@ -53,8 +53,8 @@ typedef struct ek_tracked {
     ek_moment peak;
     char peak_operation[96];
     ek_series run;        /* since the report began */
-    ek_series running;    /* of the running step */
-    ek_series finished;   /* of the last finished step */
+    ek_series running;    /* the running step's memory */
+    ek_series finished;   /* the last finished step's memory */
     uint64_t finished_ns; /* the last finished step's duration */
 } ek_tracked;
 
@@ -76,7 +76,7 @@ struct ek_report {
     uint64_t began;                       /* by ek_clock_ns */
     uint64_t ended;                       /* nanoseconds from began until ek_report_stop */
     _Atomic uint64_t step_began;          /* by ek_clock_ns */
-    uint64_t finished_began, finished_ns; /* of the last finished step */
+    uint64_t finished_began, finished_ns; /* the last finished step */
     ek_steps steps;
     ek_gathered *gathered;
     int64_t largest_batch;

@@ -24,13 +24,13 @@ static void tracked_unlock(const ek_tracked *device)
         ek_ledger_release(device->open.dev);
 }
 
-/* Nanoseconds since the start; of a stopped report those that it took. */
+/* Nanoseconds since the start, until the end if the report is stopped. */
 static uint64_t report_ns(const ek_report *report)
 {
     return report->collecting ? ek_clock_ns() - report->began : report->ended;
 }
 
-/* ---- the run: of NULL, as of one that collected nothing ---- */
+/* ---- the run: NULL reads as a report that collected nothing ---- */
 
 const char *ek_report_name(const ek_report *report)
 {
@@ -138,7 +138,7 @@ int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *
 
 /* ---- the last finished step's spans ---- */
 
-/* Who reads a report takes its lock, too. */
+/* Returns the lock without const, because reading a report takes it too. */
 static pthread_mutex_t *logs_lock(const ek_report *report)
 {
     return &((ek_report *)report)->logs_lock;

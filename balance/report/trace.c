@@ -15,7 +15,7 @@ enum { PROCESS = 1, DIGITS = 15 };
 /* A span or a sample of a device's memory. */
 typedef struct event {
     double begin; /* microseconds */
-    int order;    /* among those of one moment */
+    int order;    /* rank among events of one moment */
     const ek_report_span *span;
     const ek_memory_sample *sample; /* if span is NULL */
     int device;                     /* index in the report */

@@ -22,8 +22,7 @@ enum { EK_ARCHIVE_DEPTH = 128 };
 typedef struct ek_archive_entry {
     char *name;        /* owned */
     ek_object *object; /* one reference: the tensor, or the argument of `make` */
-    ek_tensor *(*make)(
-        ek_object *object); /* returns it in the scope; NULL: `object` is the tensor */
+    ek_tensor *(*make)(ek_object *object); /* result in the scope; NULL: `object` is the tensor */
     ek_dtype dtype;
     ek_shape shape;
     ek_device device; /* the device that the metadata notes */
@@ -57,8 +56,8 @@ typedef struct ek_archive_put_call {
 /* Returns 0 if the archive is being written and the name is given. */
 int ek_archive_check_put(const ek_archive_put_call *put);
 
-/* How far an archive was filled. ek_archive_end goes back to it if `status`, which it returns, is
- * an error. */
+/* How far an archive was filled. ek_archive_end goes back there if `status` is an error. It returns
+ * `status`. */
 typedef struct ek_archive_mark {
     int count, text_count;
 } ek_archive_mark;

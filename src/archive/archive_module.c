@@ -50,7 +50,7 @@ typedef struct loading {
     const ek_safetensors *file;
     ek_module *module;
     ek_archive_range below;
-    char *prefix;    /* of the file's names, in front of the module's paths */
+    char *prefix;    /* the part of the file's names in front of the module's paths */
     size_t skip;     /* length of the prefix in bytes */
     target *targets; /* parameters, then buffers */
     int count, room, parameters;

@@ -282,8 +282,8 @@ static int npy_read_header(ek_stream *stream, array_header *header)
 
 /* ---- elements in column-major order ---- */
 
-/* to[i * to_step + j] = from[i + j * from_step]. It goes by squares small enough that their cache
- * lines stay cached on both sides. */
+/* to[i * to_step + j] = from[i + j * from_step]. The loops go by squares small enough that their
+ * cache lines stay cached on both sides. */
 static inline void array_transpose(int64_t rows, int64_t columns, const uint8_t *from,
                                    int64_t from_step, uint8_t *to, int64_t to_step, size_t size)
 {

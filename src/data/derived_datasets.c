@@ -1,8 +1,6 @@
-/* derived_datasets.c: data sets made of others.
- *
- * These are subsets, concatenations, parts at random (random_split, with PyTorch's random
- * numbers), and the parts of the partitioner in PyTorch's distributed tutorial (Python's
- * shuffle, then cuts). */
+/* derived_datasets.c: subsets, concatenations, parts at random (random_split, with PyTorch's random
+ * numbers), and the parts of the partitioner in PyTorch's distributed tutorial (Python's shuffle,
+ * then cuts). */
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +12,7 @@
 #include "core/python_random.h"
 #include "data/dataset.h"
 
-/* ---- a view: several parts, which are data sets, in a row; all of their samples or chosen ones
- * ---- */
+/* ---- views: all or chosen samples of several data sets (the parts) in a row ---- */
 
 typedef struct view_dataset {
     ek_dataset dataset;

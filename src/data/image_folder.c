@@ -289,10 +289,9 @@ static int walk_give_paths(walk *self, texts *paths)
 }
 
 /* Appends the paths of the regular files below `path` whose names end in .png, .jpg or .jpeg, in
- * any case. Directories come in the order of their whole paths' bytes, files in that of their
- * names. Symbolic links are followed, but a directory within itself is not entered again.
- * EK_E_INVALID if links lead to more than max_linked directories; EK_E_IO if a directory cannot be
- * listed. */
+ * any case. Directories come in the order of their paths' bytes, files in that of their names.
+ * Symbolic links are followed, but a directory within itself is not entered again. EK_E_INVALID if
+ * links lead to more than max_linked directories; EK_E_IO if a directory cannot be listed. */
 static int walk_pictures(const char *path, texts *paths)
 {
     walk self = {0};

@@ -7,11 +7,12 @@
  *
  * Note [Who may touch a loader]
  *
- * A slot belongs to the caller's thread until it is handed out, then to the worker that takes it,
- * and from `made` on to the caller's thread again. It changes hands only while `lock` is held.
- * Members that describe the pass are written by the caller's thread while no worker makes a batch:
- * between passes and in a reset. Workers only read them. The other shared members are guarded by
- * `lock`. It is never held while a sample is read or a function of the user's runs. */
+ * A slot belongs to the caller's thread until it is handed out, then to the worker that takes
+ * it, and from `made` on to the caller's thread again. A slot changes hands only while `lock` is
+ * held. The caller's thread writes the members that describe the pass, and only while no worker
+ * makes a batch: between passes and in a reset. Workers only read these members. The members
+ * that say so are guarded by `lock`. No thread holds `lock` while it reads a sample or runs a
+ * user's function. */
 #ifndef EK_DATA_LOADER_H
 #define EK_DATA_LOADER_H
 
@@ -58,7 +59,7 @@ struct ek_loader {
     ek_sampler *sampler; /* owned */
     int64_t batch_size;  /* 0: the sampler makes the batches */
     bool single;         /* each batch is one sample as it is */
-    bool sends_ahead;    /* a batch that is made is sent one call before it is given */
+    bool sends_ahead;    /* a batch that is made in time is sent one call before it is given */
 
     /* The pass that is under way. */
     bool begun;
@@ -67,8 +68,7 @@ struct ek_loader {
     int64_t batches; /* batches of the whole pass, with those before `first` */
     int64_t given;
     uint64_t base_seed;
-    ek_generator
-        *after; /* EK_SEED_WORKER: each worker's generator behind its last batch that was given */
+    ek_generator *after; /* EK_SEED_WORKER: workers' generators after batches given */
 
     ek_value data, input, target; /* the last batch given; one reference each */
     ek_loader_stats stats;        /* all but worked_ns */

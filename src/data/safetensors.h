@@ -11,7 +11,7 @@
 enum {
     EK_SAFETENSORS_PREFIX = 8,             /* bytes of the length in front of the header */
     EK_SAFETENSORS_MAX_HEADER = 100000000, /* bytes, as in the reference reader */
-    EK_SAFETENSORS_ALIGNMENT = 8           /* of the first element in the file, in bytes */
+    EK_SAFETENSORS_ALIGNMENT = 8 /* alignment of the first element in the file, in bytes */
 };
 
 /* ---- writing ---- */

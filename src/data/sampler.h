@@ -11,7 +11,7 @@
 /* The first member of the structs of these samplers. */
 typedef struct ek_index_sampler {
     ek_sampler sampler;
-    int64_t low, high; /* samples lie in [low, high), which is checked when a state is loaded */
+    int64_t low, high; /* samples lie in [low, high), also in a loaded state */
     int64_t length;    /* samples in a pass */
     int64_t room;      /* how many samples `fill` may write; at least the length */
     void *owned;       /* memory that is freed with the sampler; NULL: none */

@@ -2,8 +2,8 @@
  *
  * A batch is first made raw, on cpu. Each of its rows runs through the whole chain into the final
  * batch, which lies on the device already. A raw batch on the device would count as memory in use
- * there, and stay cached. On cpu it costs a second copy only of tensors that are not transformed,
- * most often labels. */
+ * there, and stay cached. The price is a second copy of tensors that are not transformed, most
+ * often labels. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,8 +120,8 @@ static ek_value part_replaced(ek_value sample, int at, ek_tensor *tensor)
 /* ---- random numbers ---- */
 
 /* Runs parts 0 to count - 1 of one sample until one fails. Each of them draws the same numbers.
- * Afterwards the generator stands where the first part left it. It is not locked meanwhile, because
- * transforms may be the user's functions. */
+ * Afterwards the generator stands where the first part left it. No lock of the generator is held
+ * meanwhile, because transforms may be the user's functions. */
 static int parts_run_alike(int count, int (*run)(void *user, int number), void *user)
 {
     if (count == 1)
@@ -199,7 +199,7 @@ typedef struct rows {
     bool open;
     int at; /* the element's index in the batch */
     const char *in;
-    size_t in_nbytes, out_nbytes; /* of one row */
+    size_t in_nbytes, out_nbytes; /* bytes of one row */
     ek_tensor *batch;
 } rows;
 

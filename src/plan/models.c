@@ -139,7 +139,7 @@ static void memory_shift(ek_memory_model *model, int64_t batch, int64_t n, doubl
     }
 }
 
-/* A size has one point, with its last two values, whose maximum counts. The newest is last. */
+/* A size has one point, which keeps its last two values; the larger counts. The newest is last. */
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
 {
     if (model->stale)

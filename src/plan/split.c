@@ -129,8 +129,7 @@ static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_le
     return low;
 }
 
-/* Writes the samples that each device can take at this level. True if they are enough for the
- * batch. */
+/* Writes what each device can take at this level. True if that is enough for the batch. */
 static bool split_take(int64_t batch, int devices, const ek_cost *costs, double split_level,
                        int64_t *taken)
 {
@@ -185,8 +184,7 @@ static bool split_level(int64_t batch, int devices, const ek_cost *costs, int64_
     if (!split_take(batch, devices, costs, split_of_rank(high), taken))
         return false;
     low--;
-    while (low <
-           high - 1) { /* invariant: level `low` takes less than the batch, `high` takes it all */
+    while (low < high - 1) { /* `high` takes the whole batch, `low` less */
         int64_t middle = low + (int64_t)(((uint64_t)high - (uint64_t)low) / 2);
         if (split_take(batch, devices, costs, split_of_rank(middle), taken))
             high = middle;
