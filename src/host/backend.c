@@ -47,20 +47,20 @@ static int host_open(ek_dev *dev)
     return 0;
 }
 
-static void device_close(ek_dev *dev)
+static void host_device_close(ek_dev *dev)
 {
     (void)dev;
     if (atomic_fetch_sub(&open_devices, 1) == 1)
         ek_dnn_shutdown();
 }
 
-static int thread_enter(ek_dev *dev)
+static int host_thread_enter(ek_dev *dev)
 {
     ek_parallel_enter(dev);
     return 0;
 }
 
-static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+static int host_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
     (void)dev;
     enum { ALIGNMENT = 64 };
@@ -70,13 +70,13 @@ static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return 0;
 }
 
-static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
+static void host_memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     (void)dev, (void)nbytes;
     free(pointer);
 }
 
-static int copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+static int host_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
 {
     (void)to, (void)from;
     if (nbytes)
@@ -88,9 +88,10 @@ static int copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, 
 static const ek_kernels host_kernels = {EK_KERNELS(FILLED)};
 
 /* What the two have in common: memory, teams, kernels. */
-#define SHARED                                                                                \
-    .device_close = device_close, .thread_enter = thread_enter, .memory_alloc = memory_alloc, \
-    .memory_free = memory_free, .copy = copy, .host_memory = true, .kernels = &host_kernels
+#define SHARED                                                                        \
+    .device_close = host_device_close, .thread_enter = host_thread_enter,             \
+    .memory_alloc = host_memory_alloc, .memory_free = host_memory_free, .copy = host_copy, \
+    .host_memory = true, .kernels = &host_kernels
 
 const ek_backend ek_cpu_backend = {
     .name = "cpu",

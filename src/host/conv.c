@@ -1,22 +1,22 @@
 /* conv.c: convolution and its gradients: brings the operands into the layout and dtype that compute
  * fastest, and chooses who computes. */
-#include "host/conv_implicit.h"
+#include "host/conv.h"
 
 #include "host/host.h"
 #include "host/stage.h"
 
 /* Which of x, w (with bias) and y a kind computes. */
-static bool computes_x(ek_conv_kind kind)
+static bool conv_computes_x(ek_conv_kind kind)
 {
     return kind == EK_CONV_INPUT_GRADIENT;
 }
 
-static bool computes_w(ek_conv_kind kind)
+static bool conv_computes_w(ek_conv_kind kind)
 {
     return kind == EK_CONV_WEIGHT_GRADIENT;
 }
 
-static bool computes_y(ek_conv_kind kind)
+static bool conv_computes_y(ek_conv_kind kind)
 {
     return kind == EK_CONV_FORWARD;
 }
@@ -26,9 +26,9 @@ typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT } way;
 
 /* Computes in `dtype`. Returns 1 when done, 0 if another way must be taken, negative on error.
  */
-static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                   const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
-                   ek_dtype dtype, way by)
+static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                        const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
+                        ek_dtype dtype, way by)
 {
     /* oneDNN reorders weights anyway. */
     bool w_by_rows = by == BY_DNN && ek_tensor_is_contiguous(w, EK_CONTIGUOUS);
@@ -39,10 +39,11 @@ static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *sx = &stages[0], *sw = &stages[1], *sb = &stages[2], *sy = &stages[3];
     int done = 0, rc;
-    EK_TRY_GOTO(ek_stage_image(sx, dev, x, dtype, !computes_x(kind)), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, w_axis, keep_w, !computes_w(kind)), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !computes_w(kind)), rc, end);
-    EK_TRY_GOTO(ek_stage_image(sy, dev, y, dtype, !computes_y(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_image(sx, dev, x, dtype, !conv_computes_x(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, w_axis, keep_w, !conv_computes_w(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !conv_computes_w(kind)), rc,
+                end);
+    EK_TRY_GOTO(ek_stage_image(sy, dev, y, dtype, !conv_computes_y(kind)), rc, end);
     if (by == IMPLICIT) {
         rc = ek_conv_implicit(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
         done = 1;
@@ -53,48 +54,48 @@ static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_
         rc = done = ek_dnn_conv(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
     }
 end:
-    rc = ek_stage_end(sx, dev, done && computes_x(kind), rc);
-    rc = ek_stage_end(sw, dev, done && computes_w(kind), rc);
-    rc = ek_stage_end(sb, dev, done && computes_w(kind), rc);
-    rc = ek_stage_end(sy, dev, done && computes_y(kind), rc);
+    rc = ek_stage_end(sx, dev, done && conv_computes_x(kind), rc);
+    rc = ek_stage_end(sw, dev, done && conv_computes_w(kind), rc);
+    rc = ek_stage_end(sb, dev, done && conv_computes_w(kind), rc);
+    rc = ek_stage_end(sy, dev, done && conv_computes_y(kind), rc);
     return rc < 0 ? rc : done;
 }
 
-static int conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                    const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
     bool empty = ek_count(x) == 0 || ek_count(w) == 0 || ek_count(y) == 0;
     ek_dtype dtype = x->dtype;
     if (dtype == EK_BF16 && !empty && ek_dnn_has_bf16()) {
-        int done = compute(dev, kind, x, w, bias, y, params, EK_BF16, BY_DNN);
+        int done = conv_compute(dev, kind, x, w, bias, y, params, EK_BF16, BY_DNN);
         if (done != 0)
             return done < 0 ? done : 0;
     }
     dtype = dtype == EK_BF16 ? EK_F32 : dtype; /* and back */
     if (dtype == EK_F32 && !empty) {
         way by = ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT : BY_DNN;
-        int done = compute(dev, kind, x, w, bias, y, params, EK_F32, by);
+        int done = conv_compute(dev, kind, x, w, bias, y, params, EK_F32, by);
         if (done != 0)
             return done < 0 ? done : 0;
     }
-    int done = compute(dev, kind, x, w, bias, y, params, dtype, BY_COLUMNS);
+    int done = conv_compute(dev, kind, x, w, bias, y, params, dtype, BY_COLUMNS);
     return done < 0 ? done : 0;
 }
 
 int ek_host_conv_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                          const ek_tensor *bias, const ek_conv_params *params)
 {
-    return conv(dev, EK_CONV_FORWARD, x, w, bias, y, params);
+    return conv_run(dev, EK_CONV_FORWARD, x, w, bias, y, params);
 }
 
 int ek_host_conv_input_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *w,
                                 const ek_conv_params *params)
 {
-    return conv(dev, EK_CONV_INPUT_GRADIENT, dx, w, NULL, dy, params);
+    return conv_run(dev, EK_CONV_INPUT_GRADIENT, dx, w, NULL, dy, params);
 }
 
 int ek_host_conv_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
                                  const ek_tensor *dy, const ek_conv_params *params)
 {
-    return conv(dev, EK_CONV_WEIGHT_GRADIENT, x, dw, dbias, dy, params);
+    return conv_run(dev, EK_CONV_WEIGHT_GRADIENT, x, dw, dbias, dy, params);
 }

@@ -3,7 +3,7 @@
  * A row stands for one output position: the K = taps * C / groups inputs under its window, channels
  * innermost, as in the weights (O, K). Rows are made, multiplied and dropped in chunks of a fixed
  * size. */
-#include "host/conv_implicit.h"
+#include "host/conv.h"
 
 #include <string.h>
 
@@ -22,8 +22,8 @@ typedef struct geometry {
     bool pointwise; /* rows are x's own */
 } geometry;
 
-static geometry geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                            const ek_conv_params *params)
+static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                                    const ek_conv_params *params)
 {
     geometry g = {.samples = x->shape[0],
                   .channels = x->shape[1],
@@ -63,7 +63,7 @@ typedef struct chunk {
 } chunk;
 
 /* Where tap (i, j, l) of a row reads, in positions of the input plane; -1 in the padding. */
-static int64_t tap_position(const geometry *g, const int64_t at[3], int64_t tap)
+static int64_t columns_tap_position(const geometry *g, const int64_t at[3], int64_t tap)
 {
     int64_t index[3] = {tap / (g->window[1] * g->window[2]), tap / g->window[2] % g->window[1],
                         tap % g->window[2]};
@@ -77,7 +77,7 @@ static int64_t tap_position(const geometry *g, const int64_t at[3], int64_t tap)
     return position;
 }
 
-static int64_t row_at(const geometry *g, int64_t row, int64_t at[3])
+static int64_t columns_row_at(const geometry *g, int64_t row, int64_t at[3])
 {
     int64_t position = row % g->positions;
     at[2] = position % g->out[2];
@@ -86,7 +86,7 @@ static int64_t row_at(const geometry *g, int64_t row, int64_t at[3])
     return row / g->positions;
 }
 
-static void gather_rows(void *context, int64_t begin, int64_t end)
+static void columns_gather_rows(void *context, int64_t begin, int64_t end)
 {
     const chunk *c = context;
     const geometry *g = c->g;
@@ -96,9 +96,9 @@ static void gather_rows(void *context, int64_t begin, int64_t end)
         return;
     char *to = c->columns + (size_t)(begin * g->k) * g->size;
     for (int64_t i = begin; i < end; i++) {
-        int64_t at[3], sample = row_at(g, c->first + i, at);
+        int64_t at[3], sample = columns_row_at(g, c->first + i, at);
         for (int64_t tap = 0; tap < g->taps; tap++, to += nbytes) {
-            int64_t position = tap_position(g, at, tap);
+            int64_t position = columns_tap_position(g, at, tap);
             if (position < 0)
                 memset(to, 0, nbytes);
             else
@@ -118,9 +118,9 @@ enum { SCATTER_CHANNELS = 16 };
         int64_t plane = g->in[0] * g->in[1] * g->in[2];                                        \
         const TYPE *from = (const TYPE *)c->columns + channel;                                 \
         for (int64_t i = 0; i < c->count; i++) {                                               \
-            int64_t at[3], sample = row_at(g, c->first + i, at);                               \
+            int64_t at[3], sample = columns_row_at(g, c->first + i, at);                       \
             for (int64_t tap = 0; tap < g->taps; tap++, from += g->group_channels) {           \
-                int64_t position = tap_position(g, at, tap);                                   \
+                int64_t position = columns_tap_position(g, at, tap);                           \
                 if (position < 0)                                                              \
                     continue;                                                                  \
                 TYPE *to = (TYPE *)c->x + (sample * plane + position) * g->channels + channel; \
@@ -129,19 +129,19 @@ enum { SCATTER_CHANNELS = 16 };
             }                                                                                  \
         }                                                                                      \
     }
-SCATTER(scatter_f32, float)
-SCATTER(scatter_f64, double)
+SCATTER(columns_scatter_f32, float)
+SCATTER(columns_scatter_f64, double)
 
-static void scatter_rows(void *context, int64_t begin, int64_t end)
+static void columns_scatter_rows(void *context, int64_t begin, int64_t end)
 {
     const chunk *c = context;
     int64_t first = begin * SCATTER_CHANNELS, last = end * SCATTER_CHANNELS;
     if (last > c->g->group_channels)
         last = c->g->group_channels;
     if (c->g->dtype == EK_F32)
-        scatter_f32(c, first, last - first);
+        columns_scatter_f32(c, first, last - first);
     else
-        scatter_f64(c, first, last - first);
+        columns_scatter_f64(c, first, last - first);
 }
 
 /* ---- bias ---- */
@@ -151,7 +151,7 @@ typedef struct bias_job {
     void *bias, *y;
 } bias_job;
 
-static void bias_spread(void *context, int64_t begin, int64_t end)
+static void columns_bias_spread(void *context, int64_t begin, int64_t end)
 {
     const bias_job *job = context;
     size_t nbytes = (size_t)job->g->outputs * job->g->size;
@@ -171,13 +171,13 @@ static void bias_spread(void *context, int64_t begin, int64_t end)
             ((TYPE *)job->bias)[o] = (TYPE)sum;                           \
         }                                                                 \
     }
-BIAS_SUM(bias_sum_f32, float)
-BIAS_SUM(bias_sum_f64, double)
+BIAS_SUM(columns_bias_sum_f32, float)
+BIAS_SUM(columns_bias_sum_f64, double)
 
 /* ---- the three products ---- */
 
-static int multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, int64_t rows, ek_matrices x,
-                    ek_matrices w, ek_matrices y, bool accumulate)
+static int columns_multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, int64_t rows,
+                            ek_matrices x, ek_matrices w, ek_matrices y, bool accumulate)
 {
     ek_gemm gemm = {.dtype = g->dtype, .batch = 1, .accumulate = accumulate};
     ek_matrices w_transposed = {w.data, 0, w.column_stride, w.row_stride};
@@ -197,7 +197,8 @@ static int multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, int64_t r
     return ek_gemm_run(dev, &gemm);
 }
 
-static int run_chunk(ek_dev *dev, chunk *c, ek_conv_kind kind, char *w, char *y, bool accumulate)
+static int columns_run_chunk(ek_dev *dev, chunk *c, ek_conv_kind kind, char *w, char *y,
+                             bool accumulate)
 {
     const geometry *g = c->g;
     int64_t k = g->k > 1 ? g->k : 1;
@@ -205,27 +206,28 @@ static int run_chunk(ek_dev *dev, chunk *c, ek_conv_kind kind, char *w, char *y,
     if (g->pointwise)
         x = (ek_matrices){c->x + (size_t)(c->first * g->channels) * g->size, 0, g->channels, 1};
     else if (kind != EK_CONV_INPUT_GRADIENT)
-        ek_parallel_for(dev, c->count, 1 + 8192 / k, gather_rows, c);
+        ek_parallel_for(dev, c->count, 1 + 8192 / k, columns_gather_rows, c);
     ek_matrices mw = {w, 0, k, 1};
     ek_matrices my = {y + (size_t)(c->first * g->outputs) * g->size, 0, g->outputs, 1};
-    EK_TRY(multiply(dev, g, kind, c->count, x, mw, my, accumulate));
+    EK_TRY(columns_multiply(dev, g, kind, c->count, x, mw, my, accumulate));
     if (kind == EK_CONV_INPUT_GRADIENT && !g->pointwise)
         ek_parallel_for(dev, (g->group_channels + SCATTER_CHANNELS - 1) / SCATTER_CHANNELS, 1,
-                        scatter_rows, c);
+                        columns_scatter_rows, c);
     return 0;
 }
 
 int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
-    geometry g = geometry_of(x, w, y, params);
+    geometry g = columns_geometry_of(x, w, y, params);
     char *px = ek_tensor_address(x), *pw = ek_tensor_address(w), *py = ek_tensor_address(y);
     int64_t rows = g.samples * g.positions;
     bias_job bias_rows = {&g, bias ? ek_tensor_address(bias) : NULL, py};
     if (bias && kind == EK_CONV_FORWARD)
-        ek_parallel_for(dev, rows, 1 + 16384 / (g.outputs + 1), bias_spread, &bias_rows);
+        ek_parallel_for(dev, rows, 1 + 16384 / (g.outputs + 1), columns_bias_spread, &bias_rows);
     else if (bias)
-        ek_parallel_for(dev, g.outputs, 8, g.dtype == EK_F32 ? bias_sum_f32 : bias_sum_f64,
+        ek_parallel_for(dev, g.outputs, 8,
+                        g.dtype == EK_F32 ? columns_bias_sum_f32 : columns_bias_sum_f64,
                         &bias_rows);
     if (kind == EK_CONV_INPUT_GRADIENT)
         memset(px, 0, (size_t)ek_count(x) * g.size);
@@ -247,8 +249,8 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
         for (int64_t i = 0; i < g.groups && rc >= 0; i++) {
             chunk c = {&g, px + (size_t)(i * g.group_channels) * g.size, columns, first,
                        step < rows - first ? step : rows - first};
-            rc = run_chunk(dev, &c, kind, pw + (size_t)(i * g.group_outputs * g.k) * g.size,
-                           py + (size_t)(i * g.group_outputs) * g.size, accumulate);
+            rc = columns_run_chunk(dev, &c, kind, pw + (size_t)(i * g.group_outputs * g.k) * g.size,
+                                   py + (size_t)(i * g.group_outputs) * g.size, accumulate);
         }
     }
     if (columns)

@@ -6,7 +6,7 @@
  * Only the weights are packed. The input gradient is the same with x and y exchanged: there a
  * position has the taps that reach a position of y. An element's sum runs over taps and channels in
  * one fixed order, so that it doesn't depend on the number of threads. */
-#include "host/conv_implicit.h"
+#include "host/conv.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -67,23 +67,24 @@ typedef void conv_kernel(const conv_tap *taps, int64_t count, int64_t channels, 
             _mm256_storeu_ps(out + COLUMNS * r + 8, sum[r][1]);                                 \
         }                                                                                       \
     }
-KERNEL(one_row, 1)
-KERNEL(two_rows, 2)
-KERNEL(three_rows, 3)
-KERNEL(four_rows, 4)
-KERNEL(five_rows, 5)
-KERNEL(six_rows, 6)
+KERNEL(implicit_one_row, 1)
+KERNEL(implicit_two_rows, 2)
+KERNEL(implicit_three_rows, 3)
+KERNEL(implicit_four_rows, 4)
+KERNEL(implicit_five_rows, 5)
+KERNEL(implicit_six_rows, 6)
 
 /* By rows - 1; NULL if the processor has no AVX2 or no FMA. */
 static conv_kernel *const *kernels_of_processor(void)
 {
-    static conv_kernel *const kernels[ROWS_AT_ONCE] = {one_row,   two_rows,  three_rows,
-                                                       four_rows, five_rows, six_rows};
+    static conv_kernel *const kernels[ROWS_AT_ONCE] = {implicit_one_row,    implicit_two_rows,
+                                                       implicit_three_rows, implicit_four_rows,
+                                                       implicit_five_rows,  implicit_six_rows};
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernels : NULL;
 }
 
 /* Whether the processor has no wider vectors than they use. */
-static bool kernels_are_widest(void)
+static bool implicit_kernels_are_widest(void)
 {
     return !__builtin_cpu_supports("avx512f");
 }
@@ -95,7 +96,7 @@ static conv_kernel *const *kernels_of_processor(void)
     return NULL;
 }
 
-static bool kernels_are_widest(void)
+static bool implicit_kernels_are_widest(void)
 {
     return true;
 }
@@ -124,7 +125,7 @@ typedef struct job {
 
 /* ---- packing of weights: panels of COLUMNS outputs, (taps, channels) of them ---- */
 
-static void pack_panel(const job *j, int64_t panel)
+static void implicit_pack_panel(const job *j, int64_t panel)
 {
     int64_t first = panel * COLUMNS, left = j->outputs - first;
     int64_t count = ek_smaller(left, COLUMNS);
@@ -149,10 +150,10 @@ static void pack_panel(const job *j, int64_t panel)
             to[o] = from[o * depth + d];
 }
 
-static void pack_panels(void *context, int64_t begin, int64_t end)
+static void implicit_pack_panels(void *context, int64_t begin, int64_t end)
 {
     for (int64_t panel = begin; panel < end; panel++)
-        pack_panel(context, panel);
+        implicit_pack_panel(context, panel);
 }
 
 /* ---- tiles ---- */
@@ -165,30 +166,30 @@ typedef struct tile {
 } tile;
 
 /* Part i of n of count: as equal as can be. */
-static int64_t part_of(int64_t count, int64_t i, int64_t n)
+static int64_t implicit_part_of(int64_t count, int64_t i, int64_t n)
 {
     return count * i / n;
 }
 
-static void place_tile(const job *j, int64_t index, tile *t)
+static void implicit_place_tile(const job *j, int64_t index, tile *t)
 {
     int64_t plane = j->out[0] * j->out[1];
     if (j->image_tiles) {
         int64_t group = index / plane, at = index % plane;
-        int64_t first = part_of(j->samples, group, j->image_tiles);
-        t->rows = (int)(part_of(j->samples, group + 1, j->image_tiles) - first);
+        int64_t first = implicit_part_of(j->samples, group, j->image_tiles);
+        t->rows = (int)(implicit_part_of(j->samples, group + 1, j->image_tiles) - first);
         for (int r = 0; r < t->rows; r++)
             t->position[r] = (first + r) * plane + at;
     } else {
-        int64_t first = part_of(j->samples * plane, index, j->tiles);
-        t->rows = (int)(part_of(j->samples * plane, index + 1, j->tiles) - first);
+        int64_t first = implicit_part_of(j->samples * plane, index, j->tiles);
+        t->rows = (int)(implicit_part_of(j->samples * plane, index + 1, j->tiles) - first);
         for (int r = 0; r < t->rows; r++)
             t->position[r] = first + r;
     }
 }
 
 /* Where tap k of a position reads in one dimension; -1 outside. */
-static inline int64_t reach(const job *j, int d, int64_t position, int64_t k)
+static inline int64_t implicit_reach(const job *j, int d, int64_t position, int64_t k)
 {
     int64_t at;
     if (j->gradient) {
@@ -205,7 +206,7 @@ static inline int64_t reach(const job *j, int d, int64_t position, int64_t k)
 }
 
 /* Taps that no row of the tile has are left out. */
-static void fill_table(const job *j, tile *t, conv_tap *table)
+static void implicit_fill_table(const job *j, tile *t, conv_tap *table)
 {
     const float *image[ROWS_AT_ONCE];
     int64_t at[ROWS_AT_ONCE][2], plane = j->out[0] * j->out[1];
@@ -221,7 +222,8 @@ static void fill_table(const job *j, tile *t, conv_tap *table)
         int64_t k0 = k / j->window[1], k1 = k % j->window[1];
         bool any = false;
         for (int r = 0; r < t->rows; r++) {
-            int64_t i0 = reach(j, 0, at[r][0], k0), i1 = reach(j, 1, at[r][1], k1);
+            int64_t i0 = implicit_reach(j, 0, at[r][0], k0),
+                    i1 = implicit_reach(j, 1, at[r][1], k1);
             bool inside = i0 >= 0 && i1 >= 0;
             tap->row[r] = inside ? image[r] + (i0 * j->in[1] + i1) * j->channels : j->zeros;
             any = any || inside;
@@ -231,7 +233,7 @@ static void fill_table(const job *j, tile *t, conv_tap *table)
     }
 }
 
-static void compute_tiles(void *context, int64_t begin, int64_t end)
+static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
     conv_kernel *const *kernels = kernels_of_processor();
@@ -242,8 +244,8 @@ static void compute_tiles(void *context, int64_t begin, int64_t end)
     for (int64_t first = begin; first < end; first += BLOCK_TILES) {
         int count = end - first < BLOCK_TILES ? (int)(end - first) : BLOCK_TILES;
         for (int i = 0; i < count; i++) {
-            place_tile(j, first + i, &tiles[i]);
-            fill_table(j, &tiles[i], tables + i * j->taps);
+            implicit_place_tile(j, first + i, &tiles[i]);
+            implicit_fill_table(j, &tiles[i], tables + i * j->taps);
         }
         for (int64_t panel = 0; panel < j->panels; panel++) {
             int64_t column = panel * COLUMNS, left = j->outputs - column;
@@ -265,14 +267,14 @@ static void compute_tiles(void *context, int64_t begin, int64_t end)
 }
 
 /* The part of all taps of all positions that is not padding. */
-static double useful(const job *j)
+static double implicit_useful(const job *j)
 {
     double part = 1;
     for (int d = 0; d < 2; d++) {
         int64_t count = 0;
         for (int64_t i = 0; i < j->out[d]; i++)
             for (int64_t k = 0; k < j->window[d]; k++)
-                count += reach(j, d, i, k) >= 0;
+                count += implicit_reach(j, d, i, k) >= 0;
         part *= (double)count / (double)(j->out[d] * j->window[d]);
     }
     return part;
@@ -280,14 +282,14 @@ static double useful(const job *j)
 
 /* A tile of one position of several images has one set of taps, so that padding costs nothing; a
  * tile of neighbours is always full. */
-static void choose_tiles(job *j)
+static void implicit_choose_tiles(job *j)
 {
     /* Speed of the kernel of so many rows. */
     static const double speed[ROWS_AT_ONCE + 1] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
     int64_t plane = j->out[0] * j->out[1];
     int64_t groups = ek_divide_up(j->samples, ROWS_AT_ONCE),
             rows = ek_divide_up(j->samples, groups);
-    if (useful(j) < speed[rows]) {
+    if (implicit_useful(j) < speed[rows]) {
         j->image_tiles = groups;
         j->tiles = groups * plane;
     } else {
@@ -297,7 +299,7 @@ static void choose_tiles(job *j)
 
 static int implicit_run(ek_dev *dev, job *j)
 {
-    choose_tiles(j);
+    implicit_choose_tiles(j);
     j->panels = ek_divide_up(j->outputs, COLUMNS);
     int64_t padded = j->panels * COLUMNS;
     int64_t parts = ek_smaller(ek_parallel_threads(dev), j->tiles);
@@ -314,8 +316,8 @@ static int implicit_run(ek_dev *dev, job *j)
     j->zeros = memset(at + packed + starts, 0, zeros);
     j->tables = (conv_tap *)(at + packed + starts + zeros);
     int64_t depth = j->taps * j->channels;
-    ek_parallel_for(dev, j->panels, 1 + 2048 / depth, pack_panels, j);
-    ek_parallel_for(dev, j->tiles, 1 + 10000 / (depth * j->panels), compute_tiles, j);
+    ek_parallel_for(dev, j->panels, 1 + 2048 / depth, implicit_pack_panels, j);
+    ek_parallel_for(dev, j->tiles, 1 + 10000 / (depth * j->panels), implicit_compute_tiles, j);
     ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }
@@ -359,7 +361,7 @@ bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params)
 {
-    if (!ek_conv_implicit_can(x, params) || !kernels_are_widest())
+    if (!ek_conv_implicit_can(x, params) || !implicit_kernels_are_widest())
         return false;
     int64_t c = x->shape[1], o = y->shape[1], least = c < o ? c : o, most = c < o ? o : c;
     bool strided = false;

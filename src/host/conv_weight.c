@@ -3,7 +3,7 @@
  * are packed from x in place. */
 #include <string.h>
 
-#include "host/conv_implicit.h"
+#include "host/conv.h"
 #include "host/host.h"
 #include "host/parallel.h"
 
@@ -24,7 +24,7 @@ typedef struct product {
 } product;
 
 /* Positions [begin, end) of `out` at which tap k reads inside. */
-static inline void range_of(const product *p, int d, int64_t k, int64_t *begin, int64_t *end)
+static inline void weight_range_of(const product *p, int d, int64_t k, int64_t *begin, int64_t *end)
 {
     int64_t shift = k * p->dilation[d] - p->padding[d], stride = p->stride[d];
     *begin = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
@@ -38,7 +38,7 @@ typedef struct run {
     int64_t sample, row, column, count;
 } run;
 
-static inline run run_at(const rectangle *r, int64_t position, int64_t left)
+static inline run weight_run_at(const rectangle *r, int64_t position, int64_t left)
 {
     int64_t column = position % r->count[1], rest = position / r->count[1];
     return (run){rest / r->count[0], r->first[0] + rest % r->count[0], r->first[1] + column,
@@ -46,15 +46,15 @@ static inline run run_at(const rectangle *r, int64_t position, int64_t left)
 }
 
 /* `count` rows of `length` floats, from a stride to another. */
-static inline void copy_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride,
-                             int64_t length, int64_t count)
+static inline void weight_copy_rows(float *to, int64_t to_stride, const float *from,
+                                    int64_t from_stride, int64_t length, int64_t count)
 {
     for (; count > 0; count--, to += to_stride, from += from_stride)
         for (int64_t i = 0; i < length; i++)
             to[i] = from[i];
 }
 
-static inline void zero_rows(float *to, int64_t to_stride, int64_t length, int64_t count)
+static inline void weight_zero_rows(float *to, int64_t to_stride, int64_t length, int64_t count)
 {
     for (; count > 0; count--, to += to_stride)
         for (int64_t i = 0; i < length; i++)
@@ -62,19 +62,20 @@ static inline void zero_rows(float *to, int64_t to_stride, int64_t length, int64
 }
 
 /* Copies by a length that the compiler knows if it is a usual one. */
-static inline void copy(float *to, int64_t to_stride, const float *from, int64_t from_stride,
-                        int64_t length, int64_t count)
+static inline void weight_copy(float *to, int64_t to_stride, const float *from, int64_t from_stride,
+                               int64_t length, int64_t count)
 {
     if (length == 16)
-        copy_rows(to, to_stride, from, from_stride, 16, count);
+        weight_copy_rows(to, to_stride, from, from_stride, 16, count);
     else if (length == 6)
-        copy_rows(to, to_stride, from, from_stride, 6, count);
+        weight_copy_rows(to, to_stride, from, from_stride, 6, count);
     else
-        copy_rows(to, to_stride, from, from_stride, length, count);
+        weight_copy_rows(to, to_stride, from, from_stride, length, count);
 }
 
-EK_MULTIVERSION static void pack_y(const void *context, int64_t batch, float *to, int64_t line,
-                                   int64_t lines, int64_t first, int64_t depth, int width)
+EK_MULTIVERSION static void weight_pack_y(const void *context, int64_t batch, float *to,
+                                          int64_t line, int64_t lines, int64_t first, int64_t depth,
+                                          int width)
 {
     const product *p = context;
     const rectangle *area = &p->rectangles[batch];
@@ -84,41 +85,42 @@ EK_MULTIVERSION static void pack_y(const void *context, int64_t batch, float *to
             memset(to, 0, (size_t)(width * depth) * sizeof *to);
         run r;
         for (int64_t d = 0; d < depth; d += r.count) {
-            r = run_at(area, first + d, depth - d);
+            r = weight_run_at(area, first + d, depth - d);
             const float *from =
                 p->y + ((r.sample * p->out[0] + r.row) * p->out[1] + r.column) * p->outputs;
-            copy(to + d * width, width, from + line + l, p->outputs, length, r.count);
+            weight_copy(to + d * width, width, from + line + l, p->outputs, length, r.count);
         }
     }
 }
 
 /* `length` channels from `channel` of one tap, for [first, first + depth) of the positions. */
-static inline void pack_tap(const product *p, const rectangle *area, float *to, int64_t tap,
-                            int64_t channel, int64_t length, int64_t first, int64_t depth,
-                            int width)
+static inline void weight_pack_tap(const product *p, const rectangle *area, float *to, int64_t tap,
+                                   int64_t channel, int64_t length, int64_t first, int64_t depth,
+                                   int width)
 {
     int64_t k0 = tap / p->window[1], k1 = tap % p->window[1], begin, end;
-    range_of(p, 1, k1, &begin, &end);
+    weight_range_of(p, 1, k1, &begin, &end);
     run r;
     for (int64_t d = 0; d < depth; d += r.count, to += r.count * width) {
-        r = run_at(area, first + d, depth - d);
+        r = weight_run_at(area, first + d, depth - d);
         int64_t i0 = r.row * p->stride[0] - p->padding[0] + k0 * p->dilation[0];
         int64_t stop = r.column + r.count;
         int64_t left =
             i0 < 0 || i0 >= p->in[0] ? stop : ek_smaller(ek_larger(begin, r.column), stop);
         int64_t right = ek_larger(left, ek_smaller(end, stop));
         int64_t i1 = left * p->stride[1] - p->padding[1] + k1 * p->dilation[1];
-        zero_rows(to, width, length, left - r.column);
+        weight_zero_rows(to, width, length, left - r.column);
         if (right > left)
-            copy(to + (left - r.column) * width, width,
-                 p->x + ((r.sample * p->in[0] + i0) * p->in[1] + i1) * p->channels + channel,
-                 p->stride[1] * p->channels, length, right - left);
-        zero_rows(to + (right - r.column) * width, width, length, stop - right);
+            weight_copy(to + (left - r.column) * width, width,
+                        p->x + ((r.sample * p->in[0] + i0) * p->in[1] + i1) * p->channels + channel,
+                        p->stride[1] * p->channels, length, right - left);
+        weight_zero_rows(to + (right - r.column) * width, width, length, stop - right);
     }
 }
 
-EK_MULTIVERSION static void pack_x(const void *context, int64_t batch, float *to, int64_t line,
-                                   int64_t lines, int64_t first, int64_t depth, int width)
+EK_MULTIVERSION static void weight_pack_x(const void *context, int64_t batch, float *to,
+                                          int64_t line, int64_t lines, int64_t first, int64_t depth,
+                                          int width)
 {
     const product *p = context;
     const rectangle *area = &p->rectangles[batch];
@@ -129,8 +131,8 @@ EK_MULTIVERSION static void pack_x(const void *context, int64_t batch, float *to
         for (int64_t done = 0; done < count; done += length) {
             int64_t at = line + l + done, channel = at % p->channels;
             length = ek_smaller(count - done, p->channels - channel);
-            pack_tap(p, area, to + done, batch + at / p->channels, channel, length, first, depth,
-                     width);
+            weight_pack_tap(p, area, to + done, batch + at / p->channels, channel, length, first,
+                            depth, width);
         }
     }
 }
@@ -145,7 +147,7 @@ typedef struct bias_sum {
     int64_t rows, outputs;
 } bias_sum;
 
-EK_MULTIVERSION static void sum_bias(void *context, int64_t begin, int64_t end)
+EK_MULTIVERSION static void weight_sum_bias(void *context, int64_t begin, int64_t end)
 {
     const bias_sum *b = context;
     for (int64_t first = begin * BIAS_COLUMNS; first < ek_smaller(end * BIAS_COLUMNS, b->outputs);
@@ -173,8 +175,8 @@ EK_MULTIVERSION static void sum_bias(void *context, int64_t begin, int64_t end)
 
 /* ---- the gradient ---- */
 
-static product product_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                          const ek_conv_params *params)
+static product weight_product_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                                 const ek_conv_params *params)
 {
     product p = {.x = ek_tensor_address(x),
                  .y = ek_tensor_address(y),
@@ -190,7 +192,7 @@ static product product_of(const ek_tensor *x, const ek_tensor *w, const ek_tenso
         p.dilation[d] = params->dilation[d];
         int64_t inside = 0, begin, end;
         for (int64_t k = 0; k < p.window[d]; k++) {
-            range_of(&p, d, k, &begin, &end);
+            weight_range_of(&p, d, k, &begin, &end);
             inside += end - begin;
         }
         useful *= (double)inside / (double)(p.window[d] * p.out[d]);
@@ -204,16 +206,17 @@ static product product_of(const ek_tensor *x, const ek_tensor *w, const ek_tenso
 bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                                   const ek_conv_params *params)
 {
-    return product_of(x, w, y, params).by_tap && x->shape[1] >= 256 && y->shape[1] >= 256;
+    return weight_product_of(x, w, y, params).by_tap && x->shape[1] >= 256 && y->shape[1] >= 256;
 }
 
 int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
-    product p = product_of(x, w, y, params);
+    product p = weight_product_of(x, w, y, params);
     if (bias) {
         bias_sum sum = {p.y, ek_tensor_address(bias), x->shape[0] * p.out[0] * p.out[1], p.outputs};
-        ek_parallel_for(dev, (p.outputs + BIAS_COLUMNS - 1) / BIAS_COLUMNS, 1, sum_bias, &sum);
+        ek_parallel_for(dev, (p.outputs + BIAS_COLUMNS - 1) / BIAS_COLUMNS, 1, weight_sum_bias,
+                        &sum);
     }
     int64_t taps = p.window[0] * p.window[1], k[MAX_RECTANGLES];
     int64_t products = p.by_tap ? taps : 1;
@@ -223,7 +226,7 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
         for (int d = 0; d < 2; d++) {
             end = p.out[d];
             if (p.by_tap)
-                range_of(&p, d, at[d], &r->first[d], &end);
+                weight_range_of(&p, d, at[d], &r->first[d], &end);
             r->count[d] = end - r->first[d];
         }
         k[i] = x->shape[0] * r->count[0] * r->count[1];
@@ -234,8 +237,8 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                     .m = taps / products * p.channels,
                     .k = x->shape[0] * p.out[0] * p.out[1],
                     .c = {ek_tensor_address(w), p.channels, taps * p.channels, 1},
-                    .pack_a = pack_y,
-                    .pack_b = pack_x,
+                    .pack_a = weight_pack_y,
+                    .pack_b = weight_pack_x,
                     .pack_context = &p,
                     .batch_k = k};
     return ek_gemm_run(dev, &gemm);

@@ -96,21 +96,21 @@ static void copy_part(void *context, int64_t begin, int64_t end)
 }
 
 /* One block of a transposition: out[i][j] with j contiguous, x[j][i] with i contiguous. */
-#define DEFINE_TRANSPOSE(type)                                                                     \
-    static void transpose_##type(void *to, int64_t out_stride, const void *from, int64_t x_stride, \
-                                 int64_t rows, int64_t columns)                                    \
-    {                                                                                              \
-        type *restrict out = to;                                                                   \
-        const type *restrict x = from;                                                             \
-        if (rows == 8 && columns == 8) {                                                           \
-            for (int i = 0; i < 8; i++)                                                            \
-                for (int j = 0; j < 8; j++)                                                        \
-                    out[i * out_stride + j] = x[j * x_stride + i];                                 \
-            return;                                                                                \
-        }                                                                                          \
-        for (int64_t i = 0; i < rows; i++)                                                         \
-            for (int64_t j = 0; j < columns; j++)                                                  \
-                out[i * out_stride + j] = x[j * x_stride + i];                                     \
+#define DEFINE_TRANSPOSE(type)                                                         \
+    static void copy_transpose_##type(void *to, int64_t out_stride, const void *from,  \
+                                      int64_t x_stride, int64_t rows, int64_t columns) \
+    {                                                                                  \
+        type *restrict out = to;                                                       \
+        const type *restrict x = from;                                                 \
+        if (rows == 8 && columns == 8) {                                               \
+            for (int i = 0; i < 8; i++)                                                \
+                for (int j = 0; j < 8; j++)                                            \
+                    out[i * out_stride + j] = x[j * x_stride + i];                     \
+            return;                                                                    \
+        }                                                                              \
+        for (int64_t i = 0; i < rows; i++)                                             \
+            for (int64_t j = 0; j < columns; j++)                                      \
+                out[i * out_stride + j] = x[j * x_stride + i];                         \
     }
 DEFINE_TRANSPOSE(uint8_t)
 DEFINE_TRANSPOSE(uint16_t)
@@ -118,15 +118,15 @@ DEFINE_TRANSPOSE(uint32_t)
 DEFINE_TRANSPOSE(uint64_t)
 
 /* By the size of an element. */
-static void (*const transposes[])(void *, int64_t, const void *, int64_t, int64_t, int64_t) = {
-    [1] = transpose_uint8_t,
-    [2] = transpose_uint16_t,
-    [4] = transpose_uint32_t,
-    [8] = transpose_uint64_t,
+static void (*const copy_transposes[])(void *, int64_t, const void *, int64_t, int64_t, int64_t) = {
+    [1] = copy_transpose_uint8_t,
+    [2] = copy_transpose_uint16_t,
+    [4] = copy_transpose_uint32_t,
+    [8] = copy_transpose_uint64_t,
 };
 
 /* Part of the blocks: index = (outer position, block of `across`, block of the innermost). */
-static void transpose_part(void *context, int64_t begin, int64_t end)
+static void copy_transpose_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;
     const ek_walk *walk = &job->walk;
@@ -153,8 +153,8 @@ static void transpose_part(void *context, int64_t begin, int64_t end)
                     (char *)job->out.data + (out_offset + r * out_stride + c) * (int64_t)size;
                 const char *from =
                     (const char *)job->x.data + (x_offset + r + c * x_stride) * (int64_t)size;
-                transposes[size](to, out_stride, from, x_stride, ek_smaller(8, rows - r),
-                                 ek_smaller(8, columns - c));
+                copy_transposes[size](to, out_stride, from, x_stride, ek_smaller(8, rows - r),
+                                      ek_smaller(8, columns - c));
             }
         }
     }
@@ -162,7 +162,7 @@ static void transpose_part(void *context, int64_t begin, int64_t end)
 
 /* The dimension along which x is contiguous, where out and x are both contiguous along different
  * ones and both are long enough for blocks; else -1. */
-static int find_across(const ek_walk *walk)
+static int copy_find_across(const ek_walk *walk)
 {
     int inner = walk->ndim - 1;
     if (walk->stride[0][inner] != 1 || walk->stride[1][inner] <= 1 || walk->shape[inner] < 3)
@@ -179,7 +179,7 @@ int ek_host_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
     ek_walk_init(&job.walk, 2, (const ek_tensor *[]){out, x});
     job.out = ek_operand_of(&job.walk, 0, out);
     job.x = ek_operand_of(&job.walk, 1, x);
-    job.across = out->dtype == x->dtype ? find_across(&job.walk) : -1;
+    job.across = out->dtype == x->dtype ? copy_find_across(&job.walk) : -1;
     if (job.walk.count == 0)
         return 0;
     if (job.across < 0) {
@@ -190,6 +190,7 @@ int ek_host_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
     job.blocks_inner = (inner + BLOCK - 1) / BLOCK;
     job.blocks_outer = (across + BLOCK - 1) / BLOCK;
     int64_t blocks = job.blocks_inner * job.blocks_outer * (job.walk.count / (inner * across));
-    ek_parallel_for(dev, blocks, GRAIN / (BLOCK * ek_smaller(BLOCK, inner)), transpose_part, &job);
+    ek_parallel_for(dev, blocks, GRAIN / (BLOCK * ek_smaller(BLOCK, inner)), copy_transpose_part,
+                    &job);
     return 0;
 }

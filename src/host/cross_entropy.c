@@ -256,8 +256,8 @@ int ek_host_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
 
 /* sum = log(sum), lse = largest + sum: the loss takes both apart, for large logits. */
 EK_MULTIVERSION
-static void EK_NAME(log_sums)(int64_t rows, EK_REAL *restrict lse, const EK_REAL *restrict largest,
-                              EK_REAL *restrict sum)
+static void EK_NAME(entropy_log_sums)(int64_t rows, EK_REAL *restrict lse,
+                                      const EK_REAL *restrict largest, EK_REAL *restrict sum)
 {
     for (int64_t r = 0; r < rows; r++) {
         sum[r] = EK_NAME(ek_log)(sum[r]);
@@ -273,7 +273,7 @@ static void EK_NAME(entropy_loss)(const entropy_job *job, int64_t rows, const vo
     int64_t size = job->axis.size;
     double smoothing = job->params->label_smoothing;
     EK_NAME(ek_exp_sums)(rows, size, x, largest, sum);
-    EK_NAME(log_sums)(rows, lse, largest, sum);
+    EK_NAME(entropy_log_sums)(rows, lse, largest, sum);
     for (int64_t r = 0; r < rows; r++) {
         const EK_REAL *row = x + r * size;
         int64_t t = target[r];
@@ -294,8 +294,8 @@ static void EK_NAME(entropy_loss)(const entropy_job *job, int64_t rows, const vo
 
 /* d = exp(x - lse) */
 EK_MULTIVERSION
-static void EK_NAME(probabilities)(int64_t rows, int64_t size, EK_REAL *restrict d,
-                                   const EK_REAL *restrict x, const EK_REAL *restrict lse)
+static void EK_NAME(entropy_probabilities)(int64_t rows, int64_t size, EK_REAL *restrict d,
+                                           const EK_REAL *restrict x, const EK_REAL *restrict lse)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < size; c++)
@@ -305,7 +305,7 @@ static void EK_NAME(probabilities)(int64_t rows, int64_t size, EK_REAL *restrict
 }
 
 EK_MULTIVERSION
-static void EK_NAME(scale_row)(int64_t size, EK_REAL *restrict d, EK_REAL scale)
+static void EK_NAME(entropy_scale_row)(int64_t size, EK_REAL *restrict d, EK_REAL scale)
 {
     for (int64_t c = 0; c < size; c++)
         d[c] *= scale;
@@ -320,7 +320,7 @@ static void EK_NAME(entropy_gradient)(const entropy_job *job, int64_t rows, cons
     EK_REAL *d = out;
     int64_t size = job->axis.size;
     double smoothing = job->params->label_smoothing, share = smoothing / (double)size;
-    EK_NAME(probabilities)(rows, size, d, x, lse);
+    EK_NAME(entropy_probabilities)(rows, size, d, x, lse);
     for (int64_t r = 0; r < rows; r++) {
         EK_REAL *row = d + r * size;
         int64_t t = target[r];
@@ -330,7 +330,7 @@ static void EK_NAME(entropy_gradient)(const entropy_job *job, int64_t rows, cons
             continue;
         }
         double g = (double)gradient[r], own = (1 - smoothing) * entropy_weight_of(job, t);
-        EK_NAME(scale_row)(size, row, (EK_REAL)(g * (own + share * job->total_weight)));
+        EK_NAME(entropy_scale_row)(size, row, (EK_REAL)(g * (own + share * job->total_weight)));
         if (smoothing != 0)
             for (int64_t c = 0; c < size; c++)
                 row[c] -= (EK_REAL)(g * share * entropy_weight_of(job, c));

@@ -19,7 +19,7 @@ typedef struct arguments {
 static const char *const kind_names[] = {"convolution", "convolution's input gradient",
                                          "convolution's weight gradient"};
 
-static void conv_describe(const void *user, char what[EK_DNN_TEXT])
+static void dnn_conv_describe(const void *user, char what[EK_DNN_TEXT])
 {
     const arguments *a = user;
     char x[200], w[200], y[200];
@@ -27,7 +27,7 @@ static void conv_describe(const void *user, char what[EK_DNN_TEXT])
              ek_tensor_text(a->x, x), ek_tensor_text(a->w, w), ek_tensor_text(a->y, y));
 }
 
-static dnnl_status_t describe_activation(dnnl_memory_desc_t *desc, const ek_tensor *tensor)
+static dnnl_status_t dnn_conv_describe_activation(dnnl_memory_desc_t *desc, const ek_tensor *tensor)
 {
     dnnl_dims_t shape, stride;
     memcpy(shape, tensor->shape, sizeof tensor->shape[0] * (size_t)tensor->ndim);
@@ -37,8 +37,8 @@ static dnnl_status_t describe_activation(dnnl_memory_desc_t *desc, const ek_tens
 }
 
 /* (groups,) outputs, inputs, window. If the primitive may choose, the layout is left open. */
-static dnnl_status_t describe_weights(dnnl_memory_desc_t *desc, const ek_tensor *w, int64_t groups,
-                                      bool open)
+static dnnl_status_t dnn_conv_describe_weights(dnnl_memory_desc_t *desc, const ek_tensor *w,
+                                               int64_t groups, bool open)
 {
     dnnl_dims_t shape, stride;
     int64_t w_stride[EK_MAX_DIMS];
@@ -70,12 +70,12 @@ typedef struct description {
     dnnl_dims_t stride, dilation, padding_begin, padding_end;
 } description;
 
-static dnnl_status_t describe(description *d, const arguments *a)
+static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *a)
 {
     memset(d, 0, sizeof *d);
-    EK_DNN_TRY(describe_activation(&d->x, a->x));
-    EK_DNN_TRY(describe_activation(&d->y, a->y));
-    EK_DNN_TRY(describe_weights(&d->w, a->w, a->params->groups, true));
+    EK_DNN_TRY(dnn_conv_describe_activation(&d->x, a->x));
+    EK_DNN_TRY(dnn_conv_describe_activation(&d->y, a->y));
+    EK_DNN_TRY(dnn_conv_describe_weights(&d->w, a->w, a->params->groups, true));
     if (a->bias) {
         dnnl_dims_t shape = {a->bias->shape[0]};
         dnnl_data_type_t type = ek_dnn_type(a->bias->dtype);
@@ -96,8 +96,8 @@ static dnnl_status_t describe(description *d, const arguments *a)
     return dnnl_success;
 }
 
-static dnnl_status_t describe_operation(dnnl_convolution_desc_t *operation, const description *d,
-                                        ek_conv_kind kind)
+static dnnl_status_t dnn_conv_describe_operation(dnnl_convolution_desc_t *operation,
+                                                 const description *d, ek_conv_kind kind)
 {
     switch (kind) {
     case EK_CONV_FORWARD:
@@ -120,7 +120,7 @@ static dnnl_status_t describe_operation(dnnl_convolution_desc_t *operation, cons
 
 /* Of bf16 weight gradients oneDNN (2.6) leaves out those elements of a window that never lie on
  * the input, and some that do, where the input is about as small as the window and padded. */
-static bool leaves_elements_out(const arguments *a)
+static bool dnn_conv_leaves_elements_out(const arguments *a)
 {
     const ek_conv_params *params = a->params;
     for (int i = 0; i < params->dims; i++) {
@@ -136,7 +136,7 @@ static bool leaves_elements_out(const arguments *a)
 /* Before weight gradients of windows of one element with a stride, oneDNN (2.6) copies those
  * elements that windows see, and then reads and writes beyond the copy where the inputs are no
  * multiple of a vector (8 or 16 channels): wrong numbers, and other memory overwritten. */
-static bool writes_beyond(const arguments *a)
+static bool dnn_conv_writes_beyond(const arguments *a)
 {
     enum { LONGEST_VECTOR = 16 };
     bool strided = false;
@@ -148,35 +148,38 @@ static bool writes_beyond(const arguments *a)
     return strided && a->w->shape[1] % LONGEST_VECTOR != 0;
 }
 
-static bool is_miscomputed(const arguments *a)
+static bool dnn_conv_is_miscomputed(const arguments *a)
 {
-    return a->kind == EK_CONV_WEIGHT_GRADIENT && (writes_beyond(a) || leaves_elements_out(a));
+    return a->kind == EK_CONV_WEIGHT_GRADIENT &&
+           (dnn_conv_writes_beyond(a) || dnn_conv_leaves_elements_out(a));
 }
 
 /* What computes a->kind; `forward` is a description that gradients are chosen by. */
-static dnnl_status_t choose(dnnl_primitive_desc_t *chosen, const description *d, ek_conv_kind kind,
-                            dnnl_engine_t engine, const_dnnl_primitive_attr_t attributes,
-                            dnnl_primitive_desc_t forward)
+static dnnl_status_t dnn_conv_choose(dnnl_primitive_desc_t *chosen, const description *d,
+                                     ek_conv_kind kind, dnnl_engine_t engine,
+                                     const_dnnl_primitive_attr_t attributes,
+                                     dnnl_primitive_desc_t forward)
 {
     dnnl_convolution_desc_t operation;
-    EK_DNN_TRY(describe_operation(&operation, d, kind));
+    EK_DNN_TRY(dnn_conv_describe_operation(&operation, d, kind));
     return dnnl_primitive_desc_create(chosen, &operation, attributes, engine, forward);
 }
 
 /* Makes plan->primitive, or leaves it NULL if only the slow reference code is there, or wrong
  * code. */
-static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
-                                     const_dnnl_primitive_attr_t attributes, const arguments *a)
+static dnnl_status_t dnn_conv_build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                              const_dnnl_primitive_attr_t attributes,
+                                              const arguments *a)
 {
     description d;
     dnnl_primitive_desc_t forward = NULL, chosen = NULL;
-    if (is_miscomputed(a))
+    if (dnn_conv_is_miscomputed(a))
         return dnnl_success;
-    dnnl_status_t status = describe(&d, a);
+    dnnl_status_t status = dnn_conv_fill_description(&d, a);
     if (status == dnnl_success && a->kind != EK_CONV_FORWARD)
-        status = choose(&forward, &d, EK_CONV_FORWARD, engine, attributes, NULL);
+        status = dnn_conv_choose(&forward, &d, EK_CONV_FORWARD, engine, attributes, NULL);
     if (status == dnnl_success)
-        status = choose(&chosen, &d, a->kind, engine, attributes, forward);
+        status = dnn_conv_choose(&chosen, &d, a->kind, engine, attributes, forward);
     if (status == dnnl_success && ek_dnn_is_fast(chosen)) {
         bool gradient = a->kind == EK_CONV_WEIGHT_GRADIENT;
         plan->x = d.x;
@@ -196,10 +199,11 @@ static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
     return status == dnnl_unimplemented ? dnnl_success : status;
 }
 
-static dnnl_status_t build_reorder(ek_dnn_plan *plan, dnnl_engine_t engine,
-                                   const_dnnl_primitive_attr_t attributes, const arguments *a)
+static dnnl_status_t dnn_conv_build_reorder(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                            const_dnnl_primitive_attr_t attributes,
+                                            const arguments *a)
 {
-    EK_DNN_TRY(describe_weights(&plan->w_user, a->w, a->params->groups, false));
+    EK_DNN_TRY(dnn_conv_describe_weights(&plan->w_user, a->w, a->params->groups, false));
     if (dnnl_memory_desc_equal(&plan->w, &plan->w_user))
         return dnnl_success;
     dnnl_primitive_desc_t chosen;
@@ -213,17 +217,17 @@ static dnnl_status_t build_reorder(ek_dnn_plan *plan, dnnl_engine_t engine,
     return status;
 }
 
-static dnnl_status_t conv_build(ek_dnn_plan *plan, dnnl_engine_t engine,
-                                dnnl_primitive_attr_t attributes, const void *user)
+static dnnl_status_t dnn_conv_build(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                    dnnl_primitive_attr_t attributes, const void *user)
 {
-    EK_DNN_TRY(build_primitive(plan, engine, attributes, user));
-    return plan->primitive ? build_reorder(plan, engine, attributes, user) : dnnl_success;
+    EK_DNN_TRY(dnn_conv_build_primitive(plan, engine, attributes, user));
+    return plan->primitive ? dnn_conv_build_reorder(plan, engine, attributes, user) : dnnl_success;
 }
 
 /* ---- running ---- */
 
-static dnnl_status_t run_reorder(const ek_dnn_plan *plan, bool out, void *w_user, void *w,
-                                 void *scratch, dnnl_engine_t engine, dnnl_stream_t stream)
+static dnnl_status_t dnn_conv_run_reorder(const ek_dnn_plan *plan, bool out, void *w_user, void *w,
+                                          void *scratch, dnnl_engine_t engine, dnnl_stream_t stream)
 {
     ek_dnn_args args = {.engine = engine};
     ek_dnn_args_add(&args, out ? DNNL_ARG_TO : DNNL_ARG_FROM, &plan->w_user, w_user);
@@ -232,8 +236,9 @@ static dnnl_status_t run_reorder(const ek_dnn_plan *plan, bool out, void *w_user
     return ek_dnn_run(plan->reorder, &args, stream);
 }
 
-static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, void *w,
-                                   void *scratch, dnnl_engine_t engine, dnnl_stream_t stream)
+static dnnl_status_t dnn_conv_run_primitive(const ek_dnn_plan *plan, const arguments *a, void *w,
+                                            void *scratch, dnnl_engine_t engine,
+                                            dnnl_stream_t stream)
 {
     static const struct {
         int x, w, bias, y;
@@ -250,18 +255,19 @@ static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, 
     return ek_dnn_run(plan->primitive, &args, stream);
 }
 
-static dnnl_status_t conv_run(const ek_dnn_plan *plan, const void *user, char *workspace,
-                              dnnl_engine_t engine, dnnl_stream_t stream)
+static dnnl_status_t dnn_conv_run(const ek_dnn_plan *plan, const void *user, char *workspace,
+                                  dnnl_engine_t engine, dnnl_stream_t stream)
 {
     const arguments *a = user;
     void *w_user = ek_tensor_address(a->w), *w = plan->reorder ? workspace : w_user;
     void *scratch = workspace + ek_dnn_weight_bytes(plan);
     bool gradient = a->kind == EK_CONV_WEIGHT_GRADIENT;
     if (plan->reorder && !gradient)
-        EK_DNN_TRY(run_reorder(plan, false, w_user, w, scratch, engine, stream));
-    EK_DNN_TRY(run_primitive(plan, a, w, scratch, engine, stream));
-    return plan->reorder && gradient ? run_reorder(plan, true, w_user, w, scratch, engine, stream)
-                                     : dnnl_success;
+        EK_DNN_TRY(dnn_conv_run_reorder(plan, false, w_user, w, scratch, engine, stream));
+    EK_DNN_TRY(dnn_conv_run_primitive(plan, a, w, scratch, engine, stream));
+    return plan->reorder && gradient
+               ? dnn_conv_run_reorder(plan, true, w_user, w, scratch, engine, stream)
+               : dnnl_success;
 }
 
 int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -284,6 +290,6 @@ int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
     ek_dnn_key_add_array(&key, params->padding, params->dims);
     ek_dnn_key_add_array(&key, params->dilation, params->dims);
 
-    static const ek_dnn_kind conv = {conv_build, conv_run, conv_describe};
+    static const ek_dnn_kind conv = {dnn_conv_build, dnn_conv_run, dnn_conv_describe};
     return ek_dnn_compute(dev, &conv, &key, &a);
 }

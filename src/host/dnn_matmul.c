@@ -176,7 +176,7 @@ typedef struct arguments {
     bool accumulate;
 } arguments;
 
-static void matmul_describe(const void *user, char what[EK_DNN_TEXT])
+static void dnn_matmul_describe(const void *user, char what[EK_DNN_TEXT])
 {
     const arguments *a = user;
     snprintf(what, EK_DNN_TEXT, "%lld matrix products (%lld, %lld) x (%lld, %lld) of %s",
@@ -187,7 +187,8 @@ static void matmul_describe(const void *user, char what[EK_DNN_TEXT])
 /* ---- the plan ---- */
 
 /* One product has matrices of two dimensions: not all implementations take three. */
-static dnnl_status_t describe(dnnl_memory_desc_t *desc, const operand *o, int ndim)
+static dnnl_status_t dnn_matmul_describe_operand(dnnl_memory_desc_t *desc, const operand *o,
+                                                 int ndim)
 {
     dnnl_dims_t shape = {0}, stride = {0};
     for (int i = 0; i < ndim; i++) {
@@ -197,26 +198,27 @@ static dnnl_status_t describe(dnnl_memory_desc_t *desc, const operand *o, int nd
     return dnnl_memory_desc_init_by_strides(desc, ndim, shape, ek_dnn_type(o->dtype), stride);
 }
 
-static dnnl_status_t describe_operation(dnnl_matmul_desc_t *operation, ek_dnn_plan *plan,
-                                        const arguments *a)
+static dnnl_status_t dnn_matmul_describe_product(dnnl_matmul_desc_t *operation, ek_dnn_plan *plan,
+                                                 const arguments *a)
 {
     int ndim = a->out.shape[0] == 1 ? 2 : 3;
-    EK_DNN_TRY(describe(&plan->x, &a->x, ndim));
-    EK_DNN_TRY(describe(&plan->w, &a->y, ndim));
-    EK_DNN_TRY(describe(&plan->y, &a->out, ndim));
+    EK_DNN_TRY(dnn_matmul_describe_operand(&plan->x, &a->x, ndim));
+    EK_DNN_TRY(dnn_matmul_describe_operand(&plan->w, &a->y, ndim));
+    EK_DNN_TRY(dnn_matmul_describe_operand(&plan->y, &a->out, ndim));
     if (a->bias.data)
-        EK_DNN_TRY(describe(&plan->bias, &a->bias, ndim));
+        EK_DNN_TRY(dnn_matmul_describe_operand(&plan->bias, &a->bias, ndim));
     return dnnl_matmul_desc_init(operation, &plan->x, &plan->w, a->bias.data ? &plan->bias : NULL,
                                  &plan->y);
 }
 
 /* Makes plan->primitive, or leaves it NULL if only the slow reference code is there. */
-static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
-                                     const_dnnl_primitive_attr_t attributes, const arguments *a)
+static dnnl_status_t dnn_matmul_build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                                const_dnnl_primitive_attr_t attributes,
+                                                const arguments *a)
 {
     dnnl_matmul_desc_t operation;
     dnnl_primitive_desc_t chosen;
-    dnnl_status_t status = describe_operation(&operation, plan, a);
+    dnnl_status_t status = dnn_matmul_describe_product(&operation, plan, a);
     if (status == dnnl_success)
         status = dnnl_primitive_desc_create(&chosen, &operation, attributes, engine, NULL);
     if (status != dnnl_success)
@@ -229,7 +231,7 @@ static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
     return status;
 }
 
-static dnnl_status_t add_to_output(dnnl_primitive_attr_t attributes)
+static dnnl_status_t dnn_matmul_add_to_output(dnnl_primitive_attr_t attributes)
 {
     dnnl_post_ops_t operations;
     EK_DNN_TRY(dnnl_post_ops_create(&operations));
@@ -240,24 +242,24 @@ static dnnl_status_t add_to_output(dnnl_primitive_attr_t attributes)
     return status;
 }
 
-static dnnl_status_t matmul_build(ek_dnn_plan *plan, dnnl_engine_t engine,
-                                  dnnl_primitive_attr_t attributes, const void *user)
+static dnnl_status_t dnn_matmul_build(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                      dnnl_primitive_attr_t attributes, const void *user)
 {
     const arguments *a = user;
     if (a->accumulate)
-        EK_DNN_TRY(add_to_output(attributes));
-    return build_primitive(plan, engine, attributes, a);
+        EK_DNN_TRY(dnn_matmul_add_to_output(attributes));
+    return dnn_matmul_build_primitive(plan, engine, attributes, a);
 }
 
-static void add_operand(ek_dnn_key *key, const operand *o)
+static void dnn_matmul_add_operand(ek_dnn_key *key, const operand *o)
 {
     ek_dnn_key_add(key, o->dtype);
     ek_dnn_key_add_array(key, o->shape, 3);
     ek_dnn_key_add_array(key, o->stride, 3);
 }
 
-static dnnl_status_t matmul_run(const ek_dnn_plan *plan, const void *user, char *scratch,
-                                dnnl_engine_t engine, dnnl_stream_t stream)
+static dnnl_status_t dnn_matmul_run(const ek_dnn_plan *plan, const void *user, char *scratch,
+                                    dnnl_engine_t engine, dnnl_stream_t stream)
 {
     const arguments *a = user;
     ek_dnn_args args = {.engine = engine};
@@ -270,19 +272,19 @@ static dnnl_status_t matmul_run(const ek_dnn_plan *plan, const void *user, char 
 }
 
 /* 1 when done, 0 if there is nothing fast, negative on error. */
-static int multiply(ek_dev *dev, const arguments *a)
+static int dnn_matmul_multiply(ek_dev *dev, const arguments *a)
 {
-    static const ek_dnn_kind matmul = {matmul_build, matmul_run, matmul_describe};
+    static const ek_dnn_kind matmul = {dnn_matmul_build, dnn_matmul_run, dnn_matmul_describe};
     ek_dnn_key key = {.count = 0};
     ek_parallel_enter(dev);
     ek_dnn_key_add(&key, EK_DNN_MATMUL);
     ek_dnn_key_add(&key, ek_parallel_threads(dev));
     ek_dnn_key_add(&key, a->accumulate);
     ek_dnn_key_add(&key, a->bias.data != NULL);
-    add_operand(&key, &a->out);
-    add_operand(&key, &a->x);
-    add_operand(&key, &a->y);
-    add_operand(&key, &a->bias);
+    dnn_matmul_add_operand(&key, &a->out);
+    dnn_matmul_add_operand(&key, &a->x);
+    dnn_matmul_add_operand(&key, &a->y);
+    dnn_matmul_add_operand(&key, &a->bias);
     return ek_dnn_compute(dev, &matmul, &key, a);
 }
 
@@ -290,7 +292,7 @@ static int multiply(ek_dev *dev, const arguments *a)
 
 /* Matrices after each other, each row by row; those that are only read may also lie column by
  * column. */
-static bool addressable(const ek_tensor *t, bool output)
+static bool dnn_matmul_addressable(const ek_tensor *t, bool output)
 {
     int64_t rows = t->shape[1], columns = t->shape[2];
     bool by_rows = t->stride[2] == 1 && t->stride[1] >= columns;
@@ -299,7 +301,7 @@ static bool addressable(const ek_tensor *t, bool output)
     return (by_rows || by_columns) && (t->shape[0] == 1 || t->stride[0] >= nelements);
 }
 
-static operand operand_of(const ek_tensor *t)
+static operand dnn_matmul_operand_of(const ek_tensor *t)
 {
     operand o = {.dtype = t->dtype, .data = ek_tensor_address(t)};
     memcpy(o.shape, t->shape, sizeof o.shape);
@@ -309,7 +311,7 @@ static operand operand_of(const ek_tensor *t)
     return o;
 }
 
-static operand bias_of(const ek_tensor *bias)
+static operand dnn_matmul_bias_of(const ek_tensor *bias)
 {
     if (!bias)
         return (operand){.data = NULL};
@@ -318,14 +320,14 @@ static operand bias_of(const ek_tensor *bias)
 }
 
 /* The rows of a batch against one matrix are one matrix. */
-static void fold(operand *o)
+static void dnn_matmul_fold(operand *o)
 {
     o->shape[1] *= o->shape[0];
     o->shape[0] = 1;
     o->stride[0] = o->shape[1] * o->shape[2];
 }
 
-static bool foldable(const ek_tensor *t)
+static bool dnn_matmul_foldable(const ek_tensor *t)
 {
     return t->stride[2] == 1 && t->stride[0] == t->shape[1] * t->stride[1];
 }
@@ -341,21 +343,22 @@ int ek_dnn_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tens
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *so = &stages[0], *sx = &stages[1], *sy = &stages[2], *sb = &stages[3];
     int done = 0, rc;
-    bool keep_out = addressable(out, true) && (!shared || foldable(out));
-    bool keep_x = addressable(x, false) && (!shared || foldable(x));
+    bool keep_out = dnn_matmul_addressable(out, true) && (!shared || dnn_matmul_foldable(out));
+    bool keep_x = dnn_matmul_addressable(x, false) && (!shared || dnn_matmul_foldable(x));
     EK_TRY_GOTO(ek_stage_begin(so, dev, out, out->dtype, 2, keep_out, accumulate), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sx, dev, x, x->dtype, 2, keep_x, true), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sy, dev, &one, y->dtype, 2, addressable(&one, false), true), rc,
-                end);
+    EK_TRY_GOTO(ek_stage_begin(sy, dev, &one, y->dtype, 2, dnn_matmul_addressable(&one, false),
+                               true),
+                rc, end);
     if (bias)
         EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, bias->dtype, 0, keep_bias, true), rc, end);
-    arguments a = {operand_of(so->tensor), operand_of(sx->tensor), operand_of(sy->tensor),
-                   bias_of(sb->tensor), accumulate};
+    arguments a = {dnn_matmul_operand_of(so->tensor), dnn_matmul_operand_of(sx->tensor),
+                   dnn_matmul_operand_of(sy->tensor), dnn_matmul_bias_of(sb->tensor), accumulate};
     if (shared) {
-        fold(&a.out);
-        fold(&a.x);
+        dnn_matmul_fold(&a.out);
+        dnn_matmul_fold(&a.x);
     }
-    rc = done = multiply(dev, &a);
+    rc = done = dnn_matmul_multiply(dev, &a);
 end:
     rc = ek_stage_end(sb, dev, false, rc);
     rc = ek_stage_end(sy, dev, false, rc);

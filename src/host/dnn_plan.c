@@ -19,7 +19,7 @@ static struct {
     uint64_t clock;
 } cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static const char *status_text(dnnl_status_t status)
+static const char *dnn_status_text(dnnl_status_t status)
 {
     switch (status) {
     case dnnl_out_of_memory:
@@ -38,7 +38,7 @@ int ek_dnn_check(dnnl_status_t status, const char *what)
     if (status == dnnl_success)
         return 0;
     return EK_FAIL(status == dnnl_out_of_memory ? EK_E_NO_MEMORY : EK_E_BACKEND,
-                   "%s: oneDNN %s (its status is %d)", what, status_text(status), (int)status);
+                   "%s: oneDNN %s (its status is %d)", what, dnn_status_text(status), (int)status);
 }
 
 dnnl_data_type_t ek_dnn_type(ek_dtype dtype)
@@ -86,7 +86,7 @@ void ek_dnn_key_add_array(ek_dnn_key *key, const int64_t *words, int count)
         ek_dnn_key_add(key, words[i]);
 }
 
-static unsigned bucket_of(const ek_dnn_key *key)
+static unsigned dnn_plan_bucket_of(const ek_dnn_key *key)
 {
     uint64_t hash = 1469598103934665603u; /* FNV-1a over words */
     for (int i = 0; i < key->count; i++)
@@ -94,7 +94,7 @@ static unsigned bucket_of(const ek_dnn_key *key)
     return (unsigned)((hash ^ hash >> 32) % BUCKETS);
 }
 
-static void plan_free(ek_dnn_plan *plan)
+static void dnn_plan_free(ek_dnn_plan *plan)
 {
     if (plan->primitive)
         dnnl_primitive_destroy(plan->primitive);
@@ -105,7 +105,7 @@ static void plan_free(ek_dnn_plan *plan)
 
 /* The functions below with `locked` in their names are called with the lock held. */
 
-static ek_dnn_plan *find_locked(const ek_dnn_key *key, unsigned bucket)
+static ek_dnn_plan *dnn_plan_find_locked(const ek_dnn_key *key, unsigned bucket)
 {
     for (ek_dnn_plan *plan = cache.buckets[bucket]; plan; plan = plan->next) {
         if (plan->key.count == key->count &&
@@ -118,7 +118,7 @@ static ek_dnn_plan *find_locked(const ek_dnn_key *key, unsigned bucket)
     return NULL;
 }
 
-static void evict_locked(void)
+static void dnn_plan_evict_locked(void)
 {
     ek_dnn_plan **oldest = NULL;
     for (int i = 0; i < BUCKETS; i++)
@@ -130,11 +130,11 @@ static void evict_locked(void)
     ek_dnn_plan *plan = *oldest;
     *oldest = plan->next;
     cache.count--;
-    plan_free(plan);
+    dnn_plan_free(plan);
 }
 
 /* The engine of all plans; NULL on error. */
-static dnnl_engine_t cache_engine(void)
+static dnnl_engine_t dnn_cache_engine(void)
 {
     pthread_mutex_lock(&cache.lock);
     dnnl_status_t status = dnnl_success;
@@ -145,7 +145,7 @@ static dnnl_engine_t cache_engine(void)
     return ek_dnn_check(status, "starting the CPU engine") < 0 ? NULL : engine;
 }
 
-static int kind_check(const ek_dnn_kind *kind, const void *arguments, dnnl_status_t status)
+static int dnn_kind_check(const ek_dnn_kind *kind, const void *arguments, dnnl_status_t status)
 {
     char what[EK_DNN_TEXT];
     if (status == dnnl_success)
@@ -154,8 +154,8 @@ static int kind_check(const ek_dnn_kind *kind, const void *arguments, dnnl_statu
     return ek_dnn_check(status, what);
 }
 
-static dnnl_status_t build(ek_dnn_plan *plan, const ek_dnn_kind *kind, const void *arguments,
-                           dnnl_engine_t engine)
+static dnnl_status_t dnn_plan_build(ek_dnn_plan *plan, const ek_dnn_kind *kind,
+                                    const void *arguments, dnnl_engine_t engine)
 {
     dnnl_primitive_attr_t attributes;
     EK_DNN_TRY(dnnl_primitive_attr_create(&attributes));
@@ -168,12 +168,12 @@ static dnnl_status_t build(ek_dnn_plan *plan, const ek_dnn_kind *kind, const voi
 }
 
 /* The plan of a key, built on first use; release after use. NULL on error. */
-static ek_dnn_plan *acquire(const ek_dnn_kind *kind, const ek_dnn_key *key, const void *arguments,
-                            dnnl_engine_t engine)
+static ek_dnn_plan *dnn_plan_acquire(const ek_dnn_kind *kind, const ek_dnn_key *key,
+                                     const void *arguments, dnnl_engine_t engine)
 {
-    unsigned bucket = bucket_of(key);
+    unsigned bucket = dnn_plan_bucket_of(key);
     pthread_mutex_lock(&cache.lock);
-    ek_dnn_plan *plan = find_locked(key, bucket);
+    ek_dnn_plan *plan = dnn_plan_find_locked(key, bucket);
     pthread_mutex_unlock(&cache.lock);
     if (plan)
         return plan;
@@ -183,15 +183,15 @@ static ek_dnn_plan *acquire(const ek_dnn_kind *kind, const ek_dnn_key *key, cons
         return NULL;
     made->key = *key;
     made->users = 1;
-    if (kind_check(kind, arguments, build(made, kind, arguments, engine)) < 0) {
-        plan_free(made);
+    if (dnn_kind_check(kind, arguments, dnn_plan_build(made, kind, arguments, engine)) < 0) {
+        dnn_plan_free(made);
         return NULL;
     }
     pthread_mutex_lock(&cache.lock);
-    plan = find_locked(key, bucket); /* another thread may have been faster */
+    plan = dnn_plan_find_locked(key, bucket); /* another thread may have been faster */
     if (!plan) {
         if (cache.count >= MAX_PLANS)
-            evict_locked();
+            dnn_plan_evict_locked();
         made->last_use = ++cache.clock;
         made->next = cache.buckets[bucket];
         cache.buckets[bucket] = made;
@@ -200,11 +200,11 @@ static ek_dnn_plan *acquire(const ek_dnn_kind *kind, const ek_dnn_key *key, cons
     pthread_mutex_unlock(&cache.lock);
     if (!plan)
         return made;
-    plan_free(made);
+    dnn_plan_free(made);
     return plan;
 }
 
-static void release(ek_dnn_plan *plan)
+static void dnn_plan_release(ek_dnn_plan *plan)
 {
     pthread_mutex_lock(&cache.lock);
     plan->users--;
@@ -216,8 +216,8 @@ size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan)
     return plan->reorder ? ek_round_up(dnnl_memory_desc_get_size(&plan->w)) : 0;
 }
 
-static int run(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_plan *plan, const void *arguments,
-               dnnl_engine_t engine)
+static int dnn_plan_run(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_plan *plan,
+                        const void *arguments, dnnl_engine_t engine)
 {
     /* Primitive and reorder share the scratch, after each other. */
     size_t scratch_nbytes = dnnl_memory_desc_get_size(&plan->scratch);
@@ -235,19 +235,19 @@ static int run(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_plan *plan, co
     }
     if (nbytes)
         ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
-    return kind_check(kind, arguments, status);
+    return dnn_kind_check(kind, arguments, status);
 }
 
 int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_key *key,
                    const void *arguments)
 {
-    dnnl_engine_t engine = cache_engine();
-    ek_dnn_plan *plan = engine ? acquire(kind, key, arguments, engine) : NULL;
+    dnnl_engine_t engine = dnn_cache_engine();
+    ek_dnn_plan *plan = engine ? dnn_plan_acquire(kind, key, arguments, engine) : NULL;
     if (!plan)
         return ek_error_pending();
     bool done = plan->primitive != NULL;
-    int rc = done ? run(dev, kind, plan, arguments, engine) : 0;
-    release(plan);
+    int rc = done ? dnn_plan_run(dev, kind, plan, arguments, engine) : 0;
+    dnn_plan_release(plan);
     return rc < 0 ? rc : done;
 }
 
@@ -258,7 +258,7 @@ void ek_dnn_shutdown(void)
         while (cache.buckets[i]) {
             ek_dnn_plan *plan = cache.buckets[i];
             cache.buckets[i] = plan->next;
-            plan_free(plan);
+            dnn_plan_free(plan);
         }
     }
     cache.count = 0;

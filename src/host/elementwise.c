@@ -235,7 +235,7 @@ typedef struct add_job {
     ek_class type;
 } add_job;
 
-static void add_tiles(void *context, int64_t begin, int64_t end)
+static void elementwise_add_tiles(void *context, int64_t begin, int64_t end)
 {
     const add_job *job = context;
     size_t size = ek_dtype_size(job->out->dtype);
@@ -268,7 +268,7 @@ int ek_host_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
     for (int i = 0; i < count; i++) {
         ek_operand operand = {.dtype = outs[i]->dtype, .data = ek_tensor_address(outs[i])};
         add_job job = {&operand, inputs + i, count, addends, ek_class_of(outs[i]->dtype)};
-        ek_parallel_for(dev, ek_count(outs[i]), GRAIN, add_tiles, &job);
+        ek_parallel_for(dev, ek_count(outs[i]), GRAIN, elementwise_add_tiles, &job);
     }
     return 0;
 }

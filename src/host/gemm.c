@@ -55,8 +55,8 @@ enum { MAX_ROWS = 12, MAX_COLUMNS = 32 };
             for (int c = 0; c < 8; c++)                                                \
                 acc[r * 8 + c] = sum[r][c];                                            \
     }
-PLAIN(plain_f32, float)
-PLAIN(plain_f64, double)
+PLAIN(gemm_plain_f32, float)
+PLAIN(gemm_plain_f64, double)
 
 #if defined(__x86_64__)
 
@@ -88,13 +88,13 @@ PLAIN(plain_f64, double)
         }                                                                                       \
     }
 
-VECTORISED(avx2_f32, "avx2,fma", 6, float, __m256, _mm256_setzero_ps, _mm256_loadu_ps,
+VECTORISED(gemm_avx2_f32, "avx2,fma", 6, float, __m256, _mm256_setzero_ps, _mm256_loadu_ps,
            _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps)
-VECTORISED(avx2_f64, "avx2,fma", 6, double, __m256d, _mm256_setzero_pd, _mm256_loadu_pd,
+VECTORISED(gemm_avx2_f64, "avx2,fma", 6, double, __m256d, _mm256_setzero_pd, _mm256_loadu_pd,
            _mm256_storeu_pd, _mm256_set1_pd, _mm256_fmadd_pd)
-VECTORISED(avx512_f32, "avx512f", 12, float, __m512, _mm512_setzero_ps, _mm512_loadu_ps,
+VECTORISED(gemm_avx512_f32, "avx512f", 12, float, __m512, _mm512_setzero_ps, _mm512_loadu_ps,
            _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps)
-VECTORISED(avx512_f64, "avx512f", 12, double, __m512d, _mm512_setzero_pd, _mm512_loadu_pd,
+VECTORISED(gemm_avx512_f64, "avx512f", 12, double, __m512d, _mm512_setzero_pd, _mm512_loadu_pd,
            _mm512_storeu_pd, _mm512_set1_pd, _mm512_fmadd_pd)
 
 #endif
@@ -104,14 +104,14 @@ static const gemm_kernel *gemm_kernel_best(ek_dtype dtype)
 {
     bool wide = dtype == EK_F64;
 #if defined(__x86_64__)
-    static const gemm_kernel avx512[2] = {{12, 32, avx512_f32}, {12, 16, avx512_f64}};
-    static const gemm_kernel avx2[2] = {{6, 16, avx2_f32}, {6, 8, avx2_f64}};
+    static const gemm_kernel avx512[2] = {{12, 32, gemm_avx512_f32}, {12, 16, gemm_avx512_f64}};
+    static const gemm_kernel avx2[2] = {{6, 16, gemm_avx2_f32}, {6, 8, gemm_avx2_f64}};
     if (__builtin_cpu_supports("avx512f"))
         return &avx512[wide];
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return &avx2[wide];
 #endif
-    static const gemm_kernel plain[2] = {{4, 8, plain_f32}, {4, 8, plain_f64}};
+    static const gemm_kernel plain[2] = {{4, 8, gemm_plain_f32}, {4, 8, gemm_plain_f64}};
     return &plain[wide];
 }
 
@@ -131,7 +131,7 @@ typedef struct tiles {
 #include "kernels/for_reals.h"
 
 /* Tiles as large as leaves each thread several. */
-static void choose_tiles(tiles *t, int threads)
+static void gemm_choose_tiles(tiles *t, int threads)
 {
     const ek_gemm *g = t->gemm;
     t->tile_rows = TILE_ROWS;
@@ -152,7 +152,7 @@ static void choose_tiles(tiles *t, int threads)
 
 /* If packing is the caller's and slower than a copy: tiles of equal size, as many for each
  * thread. */
-static void choose_equal_tiles(tiles *t, int threads)
+static void gemm_choose_equal_tiles(tiles *t, int threads)
 {
     const ek_gemm *g = t->gemm;
     int64_t mr = t->kernel->rows, nr = t->kernel->columns;
@@ -166,14 +166,14 @@ static void choose_equal_tiles(tiles *t, int threads)
     t->column_tiles = ek_divide_up(g->m, t->tile_columns);
 }
 
-static int run_blocked(ek_dev *dev, const ek_gemm *gemm)
+static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm)
 {
     tiles t = {.gemm = gemm, .kernel = gemm_kernel_best(gemm->dtype)};
     int threads = ek_parallel_threads(dev);
     if (gemm->pack_a || gemm->pack_b)
-        choose_equal_tiles(&t, threads);
+        gemm_choose_equal_tiles(&t, threads);
     else
-        choose_tiles(&t, threads);
+        gemm_choose_tiles(&t, threads);
     int64_t count = gemm->batch * t.row_tiles * t.column_tiles;
     int64_t depth = ek_smaller(BLOCK_DEPTH, gemm->k);
     int64_t rows = ek_smaller(BLOCK_ROWS, gemm->n), columns = ek_smaller(t.tile_columns, gemm->m);
@@ -187,14 +187,14 @@ static int run_blocked(ek_dev *dev, const ek_gemm *gemm)
     /* Starting a team costs some microseconds: about 100000 multiplications. */
     int64_t work = ek_smaller(gemm->n, t.tile_rows) * columns * (gemm->k + 1);
     ek_parallel_for(dev, count, 1 + 50000 / work,
-                    gemm->dtype == EK_F32 ? compute_tiles_f32 : compute_tiles_f64, &t);
+                    gemm->dtype == EK_F32 ? gemm_compute_tiles_f32 : gemm_compute_tiles_f64, &t);
     ek_dev_free(dev, t.workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }
 
 /* oneDNN's f32 product is the faster one, but for few rows against a wide b that is not transposed,
  * which it doesn't pack: 28 against 45 GFLOP/s for (256, 2048) x (2048, 2048) on a Zen 3 core. */
-static bool blocked_is_faster(const ek_gemm *gemm)
+static bool gemm_blocked_is_faster(const ek_gemm *gemm)
 {
     bool b_by_rows = gemm->b.column_stride == 1 && gemm->b.row_stride >= gemm->m;
     return b_by_rows && gemm->n >= 32 && gemm->n <= 512 && gemm->m >= 512;
@@ -213,9 +213,9 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
         folded.n *= gemm->batch;
         folded.batch = 1;
     }
-    if (folded.dtype == EK_F32 && !packs && !blocked_is_faster(&folded))
+    if (folded.dtype == EK_F32 && !packs && !gemm_blocked_is_faster(&folded))
         return ek_dnn_gemm(dev, &folded);
-    return run_blocked(dev, &folded);
+    return gemm_run_blocked(dev, &folded);
 }
 
 #else /* for each EK_REAL */
@@ -223,8 +223,8 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
 /* Packs `lines` x `depth` into panels of `width` lines: element (line, d) of a panel at d * width +
  * line. Lines beyond the end are zero. Inlined for each width, so that the inner loops unroll. */
 static inline __attribute__((always_inline)) void
-EK_NAME(pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
-                    int width, int64_t line_stride, int64_t depth_stride)
+EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
+                         int width, int64_t line_stride, int64_t depth_stride)
 {
     for (int64_t first = 0; first < lines; first += width, to += width * depth) {
         const EK_REAL *panel = from + first * line_stride;
@@ -244,24 +244,25 @@ EK_NAME(pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, in
     }
 }
 
-static void EK_NAME(pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, int64_t depth, int width,
-                          int64_t line_stride, int64_t depth_stride)
+static void EK_NAME(gemm_pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, int64_t depth,
+                               int width, int64_t line_stride, int64_t depth_stride)
 {
-#define PACK(known)                                                                    \
-    if (width == (known)) {                                                            \
-        EK_NAME(pack_width)(to, from, lines, depth, known, line_stride, depth_stride); \
-        return;                                                                        \
+#define PACK(known)                                                                         \
+    if (width == (known)) {                                                                 \
+        EK_NAME(gemm_pack_width)(to, from, lines, depth, known, line_stride, depth_stride); \
+        return;                                                                             \
     }
     PACK(4)
     PACK(6)
     PACK(8)
-    PACK(12) PACK(16) EK_NAME(pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
+    PACK(12)
+    PACK(16) EK_NAME(gemm_pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
 #undef PACK
 }
 
-static void EK_NAME(store)(EK_REAL *c, int64_t row_stride, int64_t column_stride,
-                           const EK_REAL *acc, int64_t acc_stride, int64_t rows, int64_t columns,
-                           bool add)
+static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, int64_t column_stride,
+                                const EK_REAL *acc, int64_t acc_stride, int64_t rows,
+                                int64_t columns, bool add)
 {
     for (int64_t i = 0; i < rows; i++) {
         EK_REAL *restrict row = c + i * row_stride;
@@ -278,8 +279,8 @@ static void EK_NAME(store)(EK_REAL *c, int64_t row_stride, int64_t column_stride
     }
 }
 
-static void EK_NAME(compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_a,
-                                  EK_REAL *packed_b)
+static void EK_NAME(gemm_compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_a,
+                                       EK_REAL *packed_b)
 {
     const ek_gemm *g = t->gemm;
     int64_t column0 = tile % t->column_tiles * t->tile_columns;
@@ -294,7 +295,6 @@ static void EK_NAME(compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_
     int64_t k = g->batch_k ? g->batch_k[batch] : g->k;
     int mr = t->kernel->rows, nr = t->kernel->columns;
     EK_REAL acc[MAX_ROWS * MAX_COLUMNS];
-
     /* With k = 0 one empty round writes the zeros. */
     for (int64_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_DEPTH) {
         int64_t depth = ek_smaller(BLOCK_DEPTH, k - k0);
@@ -302,7 +302,7 @@ static void EK_NAME(compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_
         if (g->pack_b)
             g->pack_b(g->pack_context, batch, (float *)packed_b, column0, columns, k0, depth, nr);
         else
-            EK_NAME(pack)
+            EK_NAME(gemm_pack)
         (packed_b, b + k0 * g->b.row_stride, columns, depth, nr, g->b.column_stride,
          g->b.row_stride);
         for (int64_t row = row0; row < row_end; row += BLOCK_ROWS) {
@@ -310,13 +310,13 @@ static void EK_NAME(compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_
             if (g->pack_a)
                 g->pack_a(g->pack_context, batch, (float *)packed_a, row, rows, k0, depth, mr);
             else
-                EK_NAME(pack)
+                EK_NAME(gemm_pack)
             (packed_a, a + row * g->a.row_stride + k0 * g->a.column_stride, rows, depth, mr,
              g->a.row_stride, g->a.column_stride);
             for (int64_t j = 0; j < columns; j += nr) {
                 for (int64_t i = 0; i < rows; i += mr) {
                     t->kernel->run(depth, packed_a + i * depth, packed_b + j * depth, acc);
-                    EK_NAME(store)
+                    EK_NAME(gemm_store)
                     (c + (row + i) * g->c.row_stride + j * g->c.column_stride, g->c.row_stride,
                      g->c.column_stride, acc, nr, ek_smaller(mr, rows - i),
                      ek_smaller(nr, columns - j), add);
@@ -326,14 +326,14 @@ static void EK_NAME(compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_
     }
 }
 
-static void EK_NAME(compute_tiles)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(gemm_compute_tiles)(void *context, int64_t begin, int64_t end)
 {
     tiles *t = context;
     int part = atomic_fetch_add(&t->next_part, 1);
     EK_REAL *packed_a = (EK_REAL *)t->workspace + (size_t)part * t->workspace_stride;
     EK_REAL *packed_b = packed_a + t->packed_a;
     for (int64_t tile = begin; tile < end; tile++)
-        EK_NAME(compute_tile)(t, tile, packed_a, packed_b);
+        EK_NAME(gemm_compute_tile)(t, tile, packed_a, packed_b);
 }
 
 #endif

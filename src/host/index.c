@@ -19,7 +19,7 @@ typedef struct index_job {
     ek_dtype dtype;
 } index_job;
 
-static int64_t size_along(const ek_tensor *tensor, int dim)
+static int64_t index_size_along(const ek_tensor *tensor, int dim)
 {
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
@@ -31,7 +31,7 @@ static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
     return (index_job){.out = ek_tensor_address(out),
                        .x = ek_tensor_address(x),
                        .index = ek_tensor_address(index),
-                       .index_count = size_along(index, index_dim),
+                       .index_count = index_size_along(index, index_dim),
                        .index_stride = index->ndim == 0 ? 1 : index->stride[index_dim],
                        .out_stride = out->ndim == 0 ? 1 : out->stride[dim],
                        .x_stride = x->ndim == 0 ? 1 : x->stride[dim],
@@ -60,7 +60,7 @@ bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignore
 
 /* All of index within [0, size); the sentence names the first that is not, by position in row-major
  * order. */
-static int check_bounds(const ek_tensor *index, int dim, int64_t size)
+static int index_check_bounds(const ek_tensor *index, int dim, int64_t size)
 {
     int64_t at, value;
     if (!ek_find_outside(index, size, NULL, &at, &value))
@@ -72,14 +72,14 @@ static int check_bounds(const ek_tensor *index, int dim, int64_t size)
 }
 
 /* `shape` of a tensor with dimension dim made 1, for walks over the others. */
-static void shape_without(const ek_tensor *tensor, int dim, int64_t shape[EK_MAX_DIMS])
+static void index_shape_without(const ek_tensor *tensor, int dim, int64_t shape[EK_MAX_DIMS])
 {
     for (int d = 0; d < tensor->ndim; d++)
         shape[d] = d == dim ? 1 : tensor->shape[d];
 }
 
-static void copy_run(size_t size, char *out, int64_t out_stride, const char *x, int64_t x_stride,
-                     int64_t count)
+static void index_copy_run(size_t size, char *out, int64_t out_stride, const char *x,
+                           int64_t x_stride, int64_t count)
 {
     if (out_stride == 1 && x_stride == 1) {
         memcpy(out, x, (size_t)count * size);
@@ -102,8 +102,8 @@ static void copy_run(size_t size, char *out, int64_t out_stride, const char *x, 
     } while (0)
 
 EK_MULTIVERSION
-static void add_run(ek_dtype dtype, char *out, int64_t out_stride, const char *x, int64_t x_stride,
-                    int64_t count)
+static void index_add_run(ek_dtype dtype, char *out, int64_t out_stride, const char *x,
+                          int64_t x_stride, int64_t count)
 {
     if (dtype == EK_F32)
         ADD_RUN(float);
@@ -112,19 +112,19 @@ static void add_run(ek_dtype dtype, char *out, int64_t out_stride, const char *x
 }
 
 /* Zeros to add to. */
-static int begin_adding(ek_dev *dev, ek_tensor *out, int dim, const ek_tensor *index)
+static int index_begin_adding(ek_dev *dev, ek_tensor *out, int dim, const ek_tensor *index)
 {
     if (out->dtype != EK_F32 && out->dtype != EK_F64)
         return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
                        ek_dtype_name(out->dtype));
-    EK_TRY(check_bounds(index, dim, size_along(out, dim)));
+    EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
     return ek_host_fill(dev, out, 0);
 }
 
 /* ---- index_select ---- */
 
 /* Position = index, then place within the slice. */
-static void select_part(void *context, int64_t begin, int64_t end)
+static void index_select_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
     const ek_walk *walk = &job->walk;
@@ -137,9 +137,10 @@ static void select_part(void *context, int64_t begin, int64_t end)
         ek_cursor_init(walk, &cursor, begin - i * walk->count);
         while (begin < slice_end) {
             int64_t run = ek_cursor_run(walk, &cursor, slice_end - begin);
-            copy_run(job->size, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
-                     walk->stride[0][last], job->x + (from + cursor.offset[1]) * (int64_t)job->size,
-                     walk->stride[1][last], run);
+            index_copy_run(job->size, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
+                           walk->stride[0][last],
+                           job->x + (from + cursor.offset[1]) * (int64_t)job->size,
+                           walk->stride[1][last], run);
             ek_cursor_advance(walk, &cursor, run);
             begin += run;
         }
@@ -149,14 +150,14 @@ static void select_part(void *context, int64_t begin, int64_t end)
 int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                          const ek_tensor *index)
 {
-    EK_TRY(check_bounds(index, dim, size_along(x, dim)));
+    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
     if (ek_count(out) == 0)
         return 0;
     index_job job = index_job_of(out, x, dim, index, 0);
     int64_t shape[EK_MAX_DIMS];
-    shape_without(out, dim, shape);
+    index_shape_without(out, dim, shape);
     ek_walk_init_raw(&job.walk, 2, out->ndim, shape, (const int64_t *[]){out->stride, x->stride});
-    ek_parallel_for(dev, ek_count(out), GRAIN, select_part, &job);
+    ek_parallel_for(dev, ek_count(out), GRAIN, index_select_part, &job);
     return 0;
 }
 
@@ -174,9 +175,10 @@ static void index_add_part(void *context, int64_t begin, int64_t end)
         ek_cursor_init(walk, &cursor, begin);
         for (int64_t at = begin; at < end;) {
             int64_t run = ek_cursor_run(walk, &cursor, end - at);
-            add_run(job->dtype, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
-                    walk->stride[0][last], job->x + (from + cursor.offset[1]) * (int64_t)job->size,
-                    walk->stride[1][last], run);
+            index_add_run(job->dtype, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
+                          walk->stride[0][last],
+                          job->x + (from + cursor.offset[1]) * (int64_t)job->size,
+                          walk->stride[1][last], run);
             ek_cursor_advance(walk, &cursor, run);
             at += run;
         }
@@ -186,12 +188,12 @@ static void index_add_part(void *context, int64_t begin, int64_t end)
 int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    EK_TRY(begin_adding(dev, out, dim, index));
+    EK_TRY(index_begin_adding(dev, out, dim, index));
     if (ek_count(x) == 0)
         return 0;
     index_job job = index_job_of(out, x, dim, index, 0);
     int64_t shape[EK_MAX_DIMS];
-    shape_without(x, dim, shape);
+    index_shape_without(x, dim, shape);
     ek_walk_init_raw(&job.walk, 2, x->ndim, shape, (const int64_t *[]){out->stride, x->stride});
     ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, index_add_part, &job);
     return 0;
@@ -199,7 +201,7 @@ int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
 
 /* ---- gather ---- */
 
-static void gather_part(void *context, int64_t begin, int64_t end)
+static void index_gather_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
     const ek_walk *walk = &job->walk;
@@ -225,7 +227,7 @@ static void gather_part(void *context, int64_t begin, int64_t end)
 
 int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
 {
-    EK_TRY(check_bounds(index, dim, size_along(x, dim)));
+    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
     if (ek_count(out) == 0)
         return 0;
     index_job job = index_job_of(out, x, dim, index, dim);
@@ -234,7 +236,7 @@ int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, con
         x_stride[d] = d == dim ? 0 : x->stride[d];
     ek_walk_init_raw(&job.walk, 3, out->ndim, out->shape,
                      (const int64_t *[]){out->stride, index->stride, x_stride});
-    ek_parallel_for(dev, job.walk.count, GRAIN, gather_part, &job);
+    ek_parallel_for(dev, job.walk.count, GRAIN, index_gather_part, &job);
     return 0;
 }
 
@@ -250,7 +252,7 @@ int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, con
     } while (0)
 
 /* Each thread has part of the lines along dim; additions to one line are made in order. */
-static void scatter_part(void *context, int64_t begin, int64_t end)
+static void index_scatter_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
     const ek_walk *walk = &job->walk;
@@ -274,14 +276,14 @@ static void scatter_part(void *context, int64_t begin, int64_t end)
 int ek_host_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index)
 {
-    EK_TRY(begin_adding(dev, out, dim, index));
+    EK_TRY(index_begin_adding(dev, out, dim, index));
     if (ek_count(index) == 0)
         return 0;
     index_job job = index_job_of(out, x, dim, index, dim);
     int64_t shape[EK_MAX_DIMS];
-    shape_without(index, dim, shape);
+    index_shape_without(index, dim, shape);
     ek_walk_init_raw(&job.walk, 3, index->ndim, shape,
                      (const int64_t *[]){out->stride, index->stride, x->stride});
-    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, scatter_part, &job);
+    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, index_scatter_part, &job);
     return 0;
 }

@@ -38,24 +38,24 @@ typedef struct bias_rows {
                     row[j * step] = bias[j * bias_step];                                   \
         }                                                                                  \
     }
-BIAS_ROWS(bias_rows_f32, float)
-BIAS_ROWS(bias_rows_f64, double)
+BIAS_ROWS(matmul_bias_rows_f32, float)
+BIAS_ROWS(matmul_bias_rows_f64, double)
 
-static ek_matrices matrices_of(const ek_tensor *tensor)
+static ek_matrices matmul_matrices_of(const ek_tensor *tensor)
 {
     return (ek_matrices){ek_tensor_address(tensor), tensor->stride[0], tensor->stride[1],
                          tensor->stride[2]};
 }
 
 /* The dimension of a matrix that runs fastest in memory: conversion keeps it. */
-static int fastest(const ek_tensor *t)
+static int matmul_fastest(const ek_tensor *t)
 {
     return t->stride[1] == 1 ? 1 : 2;
 }
 
 /* What is one matrix for the whole batch is converted once: without the batch, and with it again.
  */
-static ek_tensor without_batch(const ek_tensor *t)
+static ek_tensor matmul_without_batch(const ek_tensor *t)
 {
     ek_tensor one = *t;
     if (t->stride[0] == 0)
@@ -63,7 +63,7 @@ static ek_tensor without_batch(const ek_tensor *t)
     return one;
 }
 
-static ek_tensor with_batch(const ek_tensor *one, const ek_tensor *t)
+static ek_tensor matmul_with_batch(const ek_tensor *one, const ek_tensor *t)
 {
     ek_tensor all = *one;
     if (t->stride[0] == 0) {
@@ -74,21 +74,22 @@ static ek_tensor with_batch(const ek_tensor *one, const ek_tensor *t)
 }
 
 /* In f32 and back: all that is given at once. */
-static int block_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                        const ek_tensor *bias, bool accumulate)
+static int matmul_block_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                               const ek_tensor *bias, bool accumulate)
 {
-    ek_tensor one_x = without_batch(x), one_y = without_batch(y), all_x, all_y;
+    ek_tensor one_x = matmul_without_batch(x), one_y = matmul_without_batch(y), all_x, all_y;
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *so = &stages[0], *sx = &stages[1], *sy = &stages[2], *sb = &stages[3];
     bool keep_out = out->dtype == EK_F32, keep_x = x->dtype == EK_F32, keep_y = y->dtype == EK_F32;
     bool keep_bias = !bias || bias->dtype == EK_F32;
     int rc;
-    EK_TRY_GOTO(ek_stage_begin(so, dev, out, EK_F32, fastest(out), keep_out, accumulate), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sx, dev, &one_x, EK_F32, fastest(x), keep_x, true), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sy, dev, &one_y, EK_F32, fastest(y), keep_y, true), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(so, dev, out, EK_F32, matmul_fastest(out), keep_out, accumulate), rc,
+                end);
+    EK_TRY_GOTO(ek_stage_begin(sx, dev, &one_x, EK_F32, matmul_fastest(x), keep_x, true), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sy, dev, &one_y, EK_F32, matmul_fastest(y), keep_y, true), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, EK_F32, 0, keep_bias, true), rc, end);
-    all_x = with_batch(sx->tensor, x);
-    all_y = with_batch(sy->tensor, y);
+    all_x = matmul_with_batch(sx->tensor, x);
+    all_y = matmul_with_batch(sy->tensor, y);
     rc = ek_host_matmul(dev, so->tensor, &all_x, &all_y, sb->tensor, accumulate);
 end:
     rc = ek_stage_end(sb, dev, false, rc);
@@ -97,7 +98,7 @@ end:
     return ek_stage_end(so, dev, true, rc);
 }
 
-static ek_tensor part_of(const ek_tensor *t, int dim, int64_t start, int64_t length)
+static ek_tensor matmul_part_of(const ek_tensor *t, int dim, int64_t start, int64_t length)
 {
     ek_tensor part = *t;
     part.offset += start * t->stride[dim];
@@ -107,26 +108,30 @@ static ek_tensor part_of(const ek_tensor *t, int dim, int64_t start, int64_t len
 
 /* One matrix product, its operands in blocks; a sum over several blocks of the depth is made in
  * f32 too. */
-static int matrix_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                         const ek_tensor *bias, bool accumulate, matmul_block block)
+static int matmul_matrix_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                                const ek_tensor *bias, bool accumulate, matmul_block block)
 {
     const int64_t n = out->shape[1], m = out->shape[2], k = x->shape[2];
     int rc = 0;
     for (int64_t j = 0; j < m && rc >= 0; j += block.m) {
         const int64_t columns = ek_smaller(block.m, m - j);
-        ek_tensor bias_part = bias ? part_of(bias, 0, j, columns) : (ek_tensor){.ndim = 0};
+        ek_tensor bias_part = bias ? matmul_part_of(bias, 0, j, columns) : (ek_tensor){.ndim = 0};
         for (int64_t i = 0; i < n && rc >= 0; i += block.n) {
             const int64_t rows = ek_smaller(block.n, n - i);
-            ek_tensor of_rows = part_of(out, 1, i, rows), of_out = part_of(&of_rows, 2, j, columns);
+            ek_tensor of_rows = matmul_part_of(out, 1, i, rows),
+                      of_out = matmul_part_of(&of_rows, 2, j, columns);
             ek_stage stage = {.nbytes = 0};
             bool keep = k <= block.k || out->dtype == EK_F32;
-            rc = ek_stage_begin(&stage, dev, &of_out, EK_F32, fastest(out), keep, accumulate);
+            rc =
+                ek_stage_begin(&stage, dev, &of_out, EK_F32, matmul_fastest(out), keep, accumulate);
             for (int64_t d = 0; (d < k || d == 0) && rc >= 0; d += block.k) {
                 const int64_t depth = ek_smaller(block.k, k - d);
-                ek_tensor x_rows = part_of(x, 1, i, rows), of_x = part_of(&x_rows, 2, d, depth);
-                ek_tensor y_rows = part_of(y, 1, d, depth), of_y = part_of(&y_rows, 2, j, columns);
-                rc = block_by_f32(dev, stage.tensor, &of_x, &of_y,
-                                  bias && d == 0 ? &bias_part : NULL, accumulate || d > 0);
+                ek_tensor x_rows = matmul_part_of(x, 1, i, rows),
+                          of_x = matmul_part_of(&x_rows, 2, d, depth);
+                ek_tensor y_rows = matmul_part_of(y, 1, d, depth),
+                          of_y = matmul_part_of(&y_rows, 2, j, columns);
+                rc = matmul_block_by_f32(dev, stage.tensor, &of_x, &of_y,
+                                         bias && d == 0 ? &bias_part : NULL, accumulate || d > 0);
             }
             rc = ek_stage_end(&stage, dev, true, rc);
         }
@@ -147,8 +152,9 @@ static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
     if (!whole) {
         int rc = 0;
         for (int64_t i = 0; i < batch && rc >= 0; i++) {
-            ek_tensor o = part_of(out, 0, i, 1), a = part_of(x, 0, i, 1), b = part_of(y, 0, i, 1);
-            rc = matrix_by_f32(dev, &o, &a, &b, bias, accumulate, block);
+            ek_tensor o = matmul_part_of(out, 0, i, 1), a = matmul_part_of(x, 0, i, 1),
+                      b = matmul_part_of(y, 0, i, 1);
+            rc = matmul_matrix_by_f32(dev, &o, &a, &b, bias, accumulate, block);
         }
         return rc;
     }
@@ -159,9 +165,9 @@ static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
     int rc = 0;
     for (int64_t i = 0; i < batch && rc >= 0; i += step) {
         const int64_t count = ek_smaller(step, batch - i);
-        ek_tensor o = part_of(out, 0, i, count), a = part_of(x, 0, i, count);
-        ek_tensor b = part_of(y, 0, i, count);
-        rc = block_by_f32(dev, &o, &a, &b, bias, accumulate);
+        ek_tensor o = matmul_part_of(out, 0, i, count), a = matmul_part_of(x, 0, i, count);
+        ek_tensor b = matmul_part_of(y, 0, i, count);
+        rc = matmul_block_by_f32(dev, &o, &a, &b, bias, accumulate);
     }
     return rc;
 }
@@ -191,13 +197,13 @@ int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
         return 0;
     if (out->dtype == EK_BF16 || x->dtype == EK_BF16 || y->dtype == EK_BF16)
         return matmul_bf16(dev, out, x, y, bias, accumulate);
-    gemm.a = matrices_of(x);
-    gemm.b = matrices_of(y);
-    gemm.c = matrices_of(out);
+    gemm.a = matmul_matrices_of(x);
+    gemm.b = matmul_matrices_of(y);
+    gemm.c = matmul_matrices_of(out);
     if (bias) {
         bias_rows rows = {out, bias, accumulate};
         ek_parallel_for(dev, gemm.batch * gemm.n, 1 + 16384 / gemm.m,
-                        out->dtype == EK_F32 ? bias_rows_f32 : bias_rows_f64, &rows);
+                        out->dtype == EK_F32 ? matmul_bias_rows_f32 : matmul_bias_rows_f64, &rows);
         gemm.accumulate = true;
     }
     return ek_gemm_run(dev, &gemm);

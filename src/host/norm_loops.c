@@ -11,19 +11,19 @@
 #else /* for each EK_REAL */
 
 /* Element `at` and those after it; NULL of NULL. */
-static inline const EK_REAL *EK_NAME(at)(const void *data, int64_t at)
+static inline const EK_REAL *EK_NAME(norm_at)(const void *data, int64_t at)
 {
     return data ? (const EK_REAL *)data + at : NULL;
 }
 
-static inline int64_t EK_NAME(columns_of)(const ek_norm_plan *plan, int64_t part)
+static inline int64_t EK_NAME(norm_columns_of)(const ek_norm_plan *plan, int64_t part)
 {
     int64_t rest = plan->width - part * EK_NORM_COLUMNS;
     return rest < EK_NORM_COLUMNS ? rest : EK_NORM_COLUMNS;
 }
 
 /* Where the first plane of a column begins; columns are channels, sample by sample. */
-static inline int64_t EK_NAME(plane_of)(const ek_norm_plan *plan, int64_t column)
+static inline int64_t EK_NAME(norm_plane_of)(const ek_norm_plan *plan, int64_t column)
 {
     return column / plan->channels * plan->sample_stride +
            column % plan->channels * plan->channel_stride;
@@ -35,8 +35,8 @@ static inline int64_t EK_NAME(plane_of)(const ek_norm_plan *plan, int64_t column
  * The short sums are two-pass: exact mean first, then deviations, while the rows are in the cache.
  */
 EK_MULTIVERSION
-static void EK_NAME(moments_block)(const EK_REAL *x, int64_t stride, int64_t rows, int64_t columns,
-                                   double *mean, double *deviation)
+static void EK_NAME(norm_moments_block)(const EK_REAL *x, int64_t stride, int64_t rows,
+                                        int64_t columns, double *mean, double *deviation)
 {
     EK_REAL sum[EK_NORM_COLUMNS], rest[EK_NORM_COLUMNS], square[EK_NORM_COLUMNS];
     int64_t step = ek_norm_short_rows(columns);
@@ -74,7 +74,7 @@ static void EK_NAME(moments_block)(const EK_REAL *x, int64_t stride, int64_t row
 /* One run of a plane, of at most EK_TILE elements: sum, or sum of squared deviations from `center`.
  */
 EK_MULTIVERSION
-static double EK_NAME(run_sum)(const EK_REAL *x, int64_t n)
+static double EK_NAME(norm_run_sum)(const EK_REAL *x, int64_t n)
 {
     double lane[8] = {0}, sum = 0;
     int64_t i = 0;
@@ -89,7 +89,7 @@ static double EK_NAME(run_sum)(const EK_REAL *x, int64_t n)
 }
 
 EK_MULTIVERSION
-static double EK_NAME(run_deviation)(const EK_REAL *x, int64_t n, double center)
+static double EK_NAME(norm_run_deviation)(const EK_REAL *x, int64_t n, double center)
 {
     double lane[8] = {0}, sum = 0;
     int64_t i = 0;
@@ -106,17 +106,17 @@ static double EK_NAME(run_deviation)(const EK_REAL *x, int64_t n, double center)
 }
 
 /* The moments of column c. */
-static void EK_NAME(moments_plane)(const ek_norm_job *job, int64_t c)
+static void EK_NAME(norm_moments_plane)(const ek_norm_job *job, int64_t c)
 {
     const ek_norm_plan *plan = &job->plan;
-    const EK_REAL *x = (const EK_REAL *)job->x + EK_NAME(plane_of)(plan, c);
+    const EK_REAL *x = (const EK_REAL *)job->x + EK_NAME(norm_plane_of)(plan, c);
     double count = 0, mean = 0, deviation = 0;
     for (int64_t o = 0; o < plan->outer; o++, x += plan->outer_stride)
         for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
             int64_t n = ek_smaller(plan->inner - i, EK_TILE);
-            double own = (double)n, own_mean = EK_NAME(run_sum)(x + i, n) / own;
+            double own = (double)n, own_mean = EK_NAME(norm_run_sum)(x + i, n) / own;
             double delta = own_mean - mean;
-            deviation += EK_NAME(run_deviation)(x + i, n, own_mean) +
+            deviation += EK_NAME(norm_run_deviation)(x + i, n, own_mean) +
                          delta * delta * count * own / (count + own);
             count += own;
             mean += delta * own / count;
@@ -128,9 +128,9 @@ static void EK_NAME(moments_plane)(const ek_norm_job *job, int64_t c)
 /* ---- y = (x - center) scale + shift ---- */
 
 EK_MULTIVERSION
-static void EK_NAME(apply_row)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
-                               const EK_REAL *restrict center, const EK_REAL *restrict scale,
-                               const EK_REAL *restrict shift, bool relu)
+static void EK_NAME(norm_apply_row)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
+                                    const EK_REAL *restrict center, const EK_REAL *restrict scale,
+                                    const EK_REAL *restrict shift, bool relu)
 {
     if (relu) {
         for (int64_t c = 0; c < n; c++) {
@@ -144,8 +144,8 @@ static void EK_NAME(apply_row)(EK_REAL *restrict y, const EK_REAL *restrict x, i
 }
 
 EK_MULTIVERSION
-static void EK_NAME(apply_run)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
-                               EK_REAL center, EK_REAL scale, EK_REAL shift, bool relu)
+static void EK_NAME(norm_apply_run)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
+                                    EK_REAL center, EK_REAL scale, EK_REAL shift, bool relu)
 {
     for (int64_t i = 0; i < n; i++) {
         EK_REAL v = (x[i] - center) * scale + shift;
@@ -156,9 +156,10 @@ static void EK_NAME(apply_run)(EK_REAL *restrict y, const EK_REAL *restrict x, i
 /* ---- sums of dy and dy (x - center) ---- */
 
 EK_MULTIVERSION
-static void EK_NAME(reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_REAL *mask,
-                                  int64_t stride, int64_t rows, int64_t columns,
-                                  const EK_REAL *restrict center, double *first, double *second)
+static void EK_NAME(norm_reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_REAL *mask,
+                                       int64_t stride, int64_t rows, int64_t columns,
+                                       const EK_REAL *restrict center, double *first,
+                                       double *second)
 {
     EK_REAL sum[EK_NORM_COLUMNS], product[EK_NORM_COLUMNS];
     int64_t step = ek_norm_short_rows(columns);
@@ -192,8 +193,8 @@ static void EK_NAME(reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_
 }
 
 EK_MULTIVERSION
-static void EK_NAME(reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REAL *mask, int64_t n,
-                                double center, double *first, double *second)
+static void EK_NAME(norm_reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REAL *mask,
+                                     int64_t n, double center, double *first, double *second)
 {
     double sum[8] = {0}, product[8] = {0};
     int64_t i = 0;
@@ -215,16 +216,16 @@ static void EK_NAME(reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REA
 }
 
 /* The sums of column c. */
-static void EK_NAME(reduce_plane)(const ek_norm_job *job, int64_t c)
+static void EK_NAME(norm_reduce_plane)(const ek_norm_job *job, int64_t c)
 {
     const ek_norm_plan *plan = &job->plan;
     double center = (double)((const EK_REAL *)job->center)[c];
     job->first[c] = job->second[c] = 0;
     for (int64_t o = 0; o < plan->outer; o++) {
-        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
-        EK_NAME(reduce_run)
-        (EK_NAME(at)(job->dy, at), EK_NAME(at)(job->x, at), EK_NAME(at)(job->mask, at), plan->inner,
-         center, &job->first[c], &job->second[c]);
+        int64_t at = EK_NAME(norm_plane_of)(plan, c) + o * plan->outer_stride;
+        EK_NAME(norm_reduce_run)
+        (EK_NAME(norm_at)(job->dy, at), EK_NAME(norm_at)(job->x, at),
+         EK_NAME(norm_at)(job->mask, at), plan->inner, center, &job->first[c], &job->second[c]);
     }
 }
 
@@ -237,19 +238,20 @@ void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
     int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
     for (int64_t task = begin; task < end; task++) {
         int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
-        int64_t columns = EK_NAME(columns_of)(plan, task % parts);
+        int64_t columns = EK_NAME(norm_columns_of)(plan, task % parts);
         int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
         int64_t rows = ek_smaller(plan->rows - row, plan->block_rows);
         int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
-        const EK_REAL *x = EK_NAME(at)(job->x, at);
+        const EK_REAL *x = EK_NAME(norm_at)(job->x, at);
         double *first = job->first + place * plan->width + column;
         double *second = job->second + place * plan->width + column;
         if (!job->dy) {
-            EK_NAME(moments_block)(x, plan->row_stride, rows, columns, first, second);
+            EK_NAME(norm_moments_block)(x, plan->row_stride, rows, columns, first, second);
         } else {
-            EK_NAME(reduce_block)
-            (EK_NAME(at)(job->dy, at), x, EK_NAME(at)(job->mask, at), plan->row_stride, rows,
-             columns, (const EK_REAL *)job->center + sample * plan->width + column, first, second);
+            EK_NAME(norm_reduce_block)
+            (EK_NAME(norm_at)(job->dy, at), x, EK_NAME(norm_at)(job->mask, at), plan->row_stride,
+             rows, columns, (const EK_REAL *)job->center + sample * plan->width + column, first,
+             second);
         }
     }
 }
@@ -258,17 +260,17 @@ void EK_NAME(ek_norm_sum_planes)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;
     for (int64_t c = begin; c < end; c++)
-        (!job->dy ? EK_NAME(moments_plane) : EK_NAME(reduce_plane))(job, c);
+        (!job->dy ? EK_NAME(norm_moments_plane) : EK_NAME(norm_reduce_plane))(job, c);
 }
 
 /* ---- dx = scale dy - shift - (x - center) slope ---- */
 
 EK_MULTIVERSION
-static void EK_NAME(gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
-                                  const EK_REAL *restrict x, const EK_REAL *restrict mask,
-                                  int64_t n, const EK_REAL *restrict center,
-                                  const EK_REAL *restrict scale, const EK_REAL *restrict shift,
-                                  const EK_REAL *restrict slope)
+static void EK_NAME(norm_gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
+                                       const EK_REAL *restrict x, const EK_REAL *restrict mask,
+                                       int64_t n, const EK_REAL *restrict center,
+                                       const EK_REAL *restrict scale, const EK_REAL *restrict shift,
+                                       const EK_REAL *restrict slope)
 {
     if (!shift) {
         for (int64_t c = 0; c < n; c++)
@@ -285,10 +287,10 @@ static void EK_NAME(gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict 
 }
 
 EK_MULTIVERSION
-static void EK_NAME(gradient_run)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
-                                  const EK_REAL *restrict x, const EK_REAL *restrict mask,
-                                  int64_t n, EK_REAL center, EK_REAL scale, EK_REAL shift,
-                                  EK_REAL slope)
+static void EK_NAME(norm_gradient_run)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
+                                       const EK_REAL *restrict x, const EK_REAL *restrict mask,
+                                       int64_t n, EK_REAL center, EK_REAL scale, EK_REAL shift,
+                                       EK_REAL slope)
 {
     for (int64_t i = 0; i < n; i++) {
         EK_REAL g = !mask || !(mask[i] <= 0) ? dy[i] : 0;
@@ -309,16 +311,16 @@ void EK_NAME(ek_norm_line_rows)(void *context, int64_t begin, int64_t end)
         int64_t at = sample * plan->sample_stride + r * plan->row_stride;
         int64_t n = r < plan->rows ? plan->width : plan->rest;
         EK_REAL *y = (EK_REAL *)job->y + at;
-        const EK_REAL *x = EK_NAME(at)(job->x, at);
-        const EK_REAL *center = EK_NAME(at)(job->center, own);
-        const EK_REAL *scale = EK_NAME(at)(job->scale, own);
-        const EK_REAL *shift = EK_NAME(at)(job->shift, own);
+        const EK_REAL *x = EK_NAME(norm_at)(job->x, at);
+        const EK_REAL *center = EK_NAME(norm_at)(job->center, own);
+        const EK_REAL *scale = EK_NAME(norm_at)(job->scale, own);
+        const EK_REAL *shift = EK_NAME(norm_at)(job->shift, own);
         if (!job->dy) {
-            EK_NAME(apply_row)(y, x, n, center, scale, shift, job->relu);
+            EK_NAME(norm_apply_row)(y, x, n, center, scale, shift, job->relu);
         } else {
-            EK_NAME(gradient_row)
-            (y, EK_NAME(at)(job->dy, at), x, EK_NAME(at)(job->mask, at), n, center, scale, shift,
-             EK_NAME(at)(job->slope, own));
+            EK_NAME(norm_gradient_row)
+            (y, EK_NAME(norm_at)(job->dy, at), x, EK_NAME(norm_at)(job->mask, at), n, center, scale,
+             shift, EK_NAME(norm_at)(job->slope, own));
         }
     }
 }
@@ -330,17 +332,17 @@ void EK_NAME(ek_norm_line_planes)(void *context, int64_t begin, int64_t end)
     for (int64_t p = begin; p < end; p++) {
         int64_t o = p / plan->channels % plan->outer;
         int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
-        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
+        int64_t at = EK_NAME(norm_plane_of)(plan, c) + o * plan->outer_stride;
         EK_REAL *y = (EK_REAL *)job->y + at, center = ((const EK_REAL *)job->center)[c];
         EK_REAL scale = ((const EK_REAL *)job->scale)[c];
         EK_REAL shift = job->shift ? ((const EK_REAL *)job->shift)[c] : 0;
-        const EK_REAL *x = EK_NAME(at)(job->x, at);
+        const EK_REAL *x = EK_NAME(norm_at)(job->x, at);
         if (!job->dy) {
-            EK_NAME(apply_run)(y, x, plan->inner, center, scale, shift, job->relu);
+            EK_NAME(norm_apply_run)(y, x, plan->inner, center, scale, shift, job->relu);
         } else {
-            EK_NAME(gradient_run)
-            (y, EK_NAME(at)(job->dy, at), x, EK_NAME(at)(job->mask, at), plan->inner, center, scale,
-             shift, job->shift ? ((const EK_REAL *)job->slope)[c] : 0);
+            EK_NAME(norm_gradient_run)
+            (y, EK_NAME(norm_at)(job->dy, at), x, EK_NAME(norm_at)(job->mask, at), plan->inner,
+             center, scale, shift, job->shift ? ((const EK_REAL *)job->slope)[c] : 0);
         }
     }
 }

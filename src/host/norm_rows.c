@@ -180,7 +180,7 @@ int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
 {
     rows_call call;
     EK_TRY(rows_begin(&call, dev, y, x, NULL, mean, invstd, weight, bias, NULL));
-    rows_over_parts(&call, call.job.rows, 1, line_parts_f32, line_parts_f64);
+    rows_over_parts(&call, call.job.rows, 1, rows_line_parts_f32, rows_line_parts_f64);
     return rows_end(&call, 0);
 }
 
@@ -223,8 +223,8 @@ int ek_norm_rows_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *
     rows_call call;
     EK_TRY(rows_begin(&call, dev, NULL, x, dy, mean, invstd, weight, NULL, sums));
     rows_job *job = &call.job;
-    rows_over_parts(&call, job->blocks * job->groups, job->block_samples, reduce_parts_f32,
-                    reduce_parts_f64);
+    rows_over_parts(&call, job->blocks * job->groups, job->block_samples, rows_reduce_parts_f32,
+                    rows_reduce_parts_f64);
     if (sums->sum)
         rows_store_sums(job, sums->sum, sums->sum_xhat);
     int rc = 0;
@@ -251,7 +251,7 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
         job->shift[row] = share * ek_norm_value(sum, row, 1);
         job->slope[row] = share * job->scale[row] * ek_norm_value(sum_xhat, row, 1);
     }
-    rows_over_parts(&call, job->rows, 1, line_parts_f32, line_parts_f64);
+    rows_over_parts(&call, job->rows, 1, rows_line_parts_f32, rows_line_parts_f64);
     return rows_end(&call, 0);
 }
 
@@ -260,9 +260,9 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
 /* ---- y = (x - center) scale weight + bias ---- */
 
 EK_MULTIVERSION
-static void EK_NAME(apply_part)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
-                                EK_REAL center, EK_REAL scale, const EK_REAL *restrict weight,
-                                const EK_REAL *restrict bias)
+static void EK_NAME(rows_apply_part)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
+                                     EK_REAL center, EK_REAL scale, const EK_REAL *restrict weight,
+                                     const EK_REAL *restrict bias)
 {
     if (weight) {
         for (int64_t i = 0; i < n; i++)
@@ -278,8 +278,8 @@ static void EK_NAME(apply_part)(EK_REAL *restrict y, const EK_REAL *restrict x, 
 /* Over a part of a row: of weight dy, and of weight dy (x - center). A lane adds few values in the
  * tensor's own type. */
 EK_MULTIVERSION
-static void EK_NAME(row_sums)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK_REAL center,
-                              const EK_REAL *weight, double *first, double *second)
+static void EK_NAME(rows_sum_part)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK_REAL center,
+                                   const EK_REAL *weight, double *first, double *second)
 {
     EK_REAL sum[LANES] = {0}, product[LANES] = {0};
     int64_t i = 0;
@@ -310,9 +310,9 @@ static void EK_NAME(row_sums)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK
 }
 
 EK_MULTIVERSION
-static void EK_NAME(add_row)(EK_REAL *restrict sum, EK_REAL *restrict product,
-                             const EK_REAL *restrict dy, const EK_REAL *restrict x, int64_t n,
-                             EK_REAL center, EK_REAL scale)
+static void EK_NAME(rows_add_part)(EK_REAL *restrict sum, EK_REAL *restrict product,
+                                   const EK_REAL *restrict dy, const EK_REAL *restrict x, int64_t n,
+                                   EK_REAL center, EK_REAL scale)
 {
     for (int64_t i = 0; i < n; i++) {
         sum[i] += dy[i];
@@ -322,7 +322,8 @@ static void EK_NAME(add_row)(EK_REAL *restrict sum, EK_REAL *restrict product,
 
 /* Rows of a block and group, over one part: their own sums, and those of every element over the
  * rows. */
-static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t group, int64_t part)
+static void EK_NAME(rows_reduce_block)(const rows_job *job, int64_t block, int64_t group,
+                                       int64_t part)
 {
     EK_REAL sum[PART], product[PART];
     int64_t i = part * PART, n = rows_part_length(job, i);
@@ -345,10 +346,11 @@ static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t gr
             EK_REAL center = (EK_REAL)job->center[row];
             if (job->first) {
                 int64_t into = row * job->parts + part;
-                EK_NAME(row_sums)(dy, x, n, center, weight, &job->first[into], &job->second[into]);
+                EK_NAME(rows_sum_part)
+                (dy, x, n, center, weight, &job->first[into], &job->second[into]);
             }
             if (dbias)
-                EK_NAME(add_row)(sum, product, dy, x, n, center, (EK_REAL)job->scale[row]);
+                EK_NAME(rows_add_part)(sum, product, dy, x, n, center, (EK_REAL)job->scale[row]);
         }
         for (int64_t k = 0; k < n && dbias; k++) {
             dbias[k] += (double)sum[k];
@@ -357,21 +359,21 @@ static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t gr
     }
 }
 
-static void EK_NAME(reduce_parts)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(rows_reduce_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;
     for (int64_t task = begin; task < end; task++)
-        EK_NAME(reduce_block)
+        EK_NAME(rows_reduce_block)
     (job, task / job->parts / job->groups, task / job->parts % job->groups, task % job->parts);
 }
 
 /* ---- y = scale weight dy - shift - (x - center) slope ---- */
 
 EK_MULTIVERSION
-static void EK_NAME(gradient_part)(EK_REAL *restrict y, const EK_REAL *restrict dy,
-                                   const EK_REAL *restrict x, int64_t n, EK_REAL center,
-                                   EK_REAL scale, EK_REAL shift, EK_REAL slope,
-                                   const EK_REAL *restrict weight)
+static void EK_NAME(rows_gradient_part)(EK_REAL *restrict y, const EK_REAL *restrict dy,
+                                        const EK_REAL *restrict x, int64_t n, EK_REAL center,
+                                        EK_REAL scale, EK_REAL shift, EK_REAL slope,
+                                        const EK_REAL *restrict weight)
 {
     if (weight) {
         for (int64_t i = 0; i < n; i++)
@@ -383,7 +385,7 @@ static void EK_NAME(gradient_part)(EK_REAL *restrict y, const EK_REAL *restrict 
 }
 
 /* With dy the gradient, else x normalised. */
-static void EK_NAME(line_parts)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(rows_line_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;
     for (int64_t task = begin; task < end; task++) {
@@ -396,9 +398,9 @@ static void EK_NAME(line_parts)(void *context, int64_t begin, int64_t end)
         EK_REAL *y = (EK_REAL *)job->y + at, center = (EK_REAL)job->center[row];
         EK_REAL scale = (EK_REAL)job->scale[row];
         if (!job->dy) {
-            EK_NAME(apply_part)(y, x, n, center, scale, weight, bias);
+            EK_NAME(rows_apply_part)(y, x, n, center, scale, weight, bias);
         } else {
-            EK_NAME(gradient_part)
+            EK_NAME(rows_gradient_part)
             (y, (const EK_REAL *)job->dy + at, x, n, center, scale, (EK_REAL)job->shift[row],
              (EK_REAL)job->slope[row], weight);
         }

@@ -17,7 +17,7 @@ typedef struct step_job {
 #define EK_FOR_REALS "host/optimizer.c"
 #include "kernels/for_reals.h"
 
-static int check_dtypes(const char *name, int count, ek_tensor *const *parameters)
+static int optimizer_check_dtypes(const char *name, int count, ek_tensor *const *parameters)
 {
     for (int i = 0; i < count; i++)
         if (parameters[i]->dtype != EK_F32 && parameters[i]->dtype != EK_F64)
@@ -27,9 +27,9 @@ static int check_dtypes(const char *name, int count, ek_tensor *const *parameter
 }
 
 /* The steps of `count` parameters, whose states are states[k][i]; an array of them may be NULL. */
-static int step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
-                     ek_tensor *const *gradients, ek_tensor *const *const states[STATES],
-                     const void *params, ek_parallel_body *f32, ek_parallel_body *f64)
+static int optimizer_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
+                               ek_tensor *const *gradients, ek_tensor *const *const states[STATES],
+                               const void *params, ek_parallel_body *f32, ek_parallel_body *f64)
 {
     for (int i = 0; i < count; i++) {
         const ek_tensor *w = parameters[i];
@@ -48,14 +48,14 @@ int ek_host_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                           ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
                           const ek_sgd_params *params)
 {
-    EK_TRY(check_dtypes("SGD", count, parameters));
+    EK_TRY(optimizer_check_dtypes("SGD", count, parameters));
     for (int i = 0; i < count; i++)
         if (params->momentum != 0 && !(momentum_buffers && momentum_buffers[i]))
             return EK_FAIL(EK_E_INVALID, "SGD with momentum %g needs a momentum buffer",
                            params->momentum);
-    return step_list(dev, count, parameters, gradients,
-                     (ek_tensor *const *const[STATES]){momentum_buffers}, params, sgd_steps_f32,
-                     sgd_steps_f64);
+    return optimizer_step_list(dev, count, parameters, gradients,
+                               (ek_tensor *const *const[STATES]){momentum_buffers}, params,
+                               optimizer_sgd_steps_f32, optimizer_sgd_steps_f64);
 }
 
 int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
@@ -63,13 +63,14 @@ int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                            ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
                            const ek_adam_params *params)
 {
-    EK_TRY(check_dtypes("Adam", count, parameters));
+    EK_TRY(optimizer_check_dtypes("Adam", count, parameters));
     if (count > 0 && params->step < 1)
         return EK_FAIL(EK_E_INVALID, "Adam's first step has number 1, not %lld",
                        (long long)params->step);
-    return step_list(dev, count, parameters, gradients,
-                     (ek_tensor *const *const[STATES]){exp_avgs, exp_avg_sqs, max_exp_avg_sqs},
-                     params, adam_steps_f32, adam_steps_f64);
+    return optimizer_step_list(dev, count, parameters, gradients,
+                               (ek_tensor *const *const[STATES]){exp_avgs, exp_avg_sqs,
+                                                                 max_exp_avg_sqs},
+                               params, optimizer_adam_steps_f32, optimizer_adam_steps_f64);
 }
 
 #else /* for each EK_REAL */
@@ -79,7 +80,7 @@ int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
         w[i] = EK_NAME(ek_sgd)(kind, constants, w[i], gradient[i], &buffer[i]);
 
 EK_MULTIVERSION
-static void EK_NAME(sgd_steps)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(optimizer_sgd_steps)(void *context, int64_t begin, int64_t end)
 {
     const step_job *job = context;
     const EK_NAME(ek_sgd_constants) constants = EK_NAME(ek_sgd_constants_of)(job->params);
@@ -103,7 +104,7 @@ static void EK_NAME(sgd_steps)(void *context, int64_t begin, int64_t end)
 #undef SGD_LOOP
 
 EK_MULTIVERSION
-static void EK_NAME(adam_steps)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(optimizer_adam_steps)(void *context, int64_t begin, int64_t end)
 {
     const step_job *job = context;
     const EK_NAME(ek_adam_constants) constants = EK_NAME(ek_adam_constants_of)(job->params);

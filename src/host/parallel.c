@@ -57,7 +57,7 @@ typedef struct trial_thread {
     pid_t number; /* the kernel's; written by the thread */
 } trial_thread;
 
-static void *trial_main(void *user)
+static void *parallel_trial_main(void *user)
 {
     trial_thread *self = user;
     trial *t = self->trial;
@@ -71,7 +71,7 @@ static void *trial_main(void *user)
 
 /* A thread that has been joined counts against limits until the kernel has taken it off its lists,
  * which is a matter of microseconds. */
-static void trial_wait_until_gone(pid_t number, uint64_t until)
+static void parallel_trial_wait_until_gone(pid_t number, uint64_t until)
 {
     while (syscall(SYS_tgkill, getpid(), number, 0) == 0 && ek_clock_ns() < until)
         sched_yield();
@@ -79,7 +79,7 @@ static void trial_wait_until_gone(pid_t number, uint64_t until)
 
 /* How many of `count` threads can be started beside each other now, limits of the system and of
  * the user being what they are; they have ended on return. */
-static int trial_run(int count)
+static int parallel_trial_run(int count)
 {
     enum { PATIENCE_NS = 100000000 };
     trial t = {.over = false};
@@ -92,7 +92,7 @@ static int trial_run(int count)
     pthread_cond_init(&t.changed, NULL);
     while (had < count) {
         threads[had].trial = &t;
-        if (pthread_create(&threads[had].thread, NULL, trial_main, &threads[had]) != 0)
+        if (pthread_create(&threads[had].thread, NULL, parallel_trial_main, &threads[had]) != 0)
             break;
         had++;
     }
@@ -104,7 +104,7 @@ static int trial_run(int count)
         pthread_join(threads[i].thread, NULL);
     uint64_t until = ek_clock_ns() + PATIENCE_NS;
     for (int i = 0; i < had; i++)
-        trial_wait_until_gone(threads[i].number, until);
+        parallel_trial_wait_until_gone(threads[i].number, until);
     pthread_cond_destroy(&t.changed);
     pthread_mutex_destroy(&t.lock);
     free(threads);
@@ -114,12 +114,12 @@ static int trial_run(int count)
 /* ---- teams ---- */
 
 /* The size of the team for the device, whose threads are there on return. */
-static int team_for(const ek_dev *dev)
+static int parallel_team_for(const ek_dev *dev)
 {
     int threads = ek_parallel_threads(dev);
     if (threads > 1 && threads > own_team.started && !omp_in_parallel()) {
         int there = own_team.started > 1 ? own_team.started : 1;
-        int had = there + trial_run(threads - there);
+        int had = there + parallel_trial_run(threads - there);
         if (had < threads) {
             ek_log_line(EK_LOG_WARNING,
                         "%s: a thread computes with a team of %d instead of %d: the system has no "
@@ -137,7 +137,7 @@ static int team_for(const ek_dev *dev)
 
 void ek_parallel_enter(const ek_dev *dev)
 {
-    int threads = team_for(dev);
+    int threads = parallel_team_for(dev);
     if (omp_get_max_threads() != threads)
         omp_set_num_threads(threads);
 }
@@ -156,7 +156,7 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
         body(context, 0, count);
         return;
     }
-    threads = team_for(dev);
+    threads = parallel_team_for(dev);
     int64_t part = (count + threads - 1) / threads;
     if (part < grain)
         part = grain;

@@ -173,12 +173,13 @@ int ek_host_max_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                               const ek_tensor *index, const ek_pool_params *params)
 {
     (void)params; /* positions say where; windows only bound them */
-    return pool_run(dev, COMPUTES_X, max_gradient_f32, max_gradient_f64, dx, dy, index, NULL);
+    return pool_run(dev, COMPUTES_X, pool_max_gradient_f32, pool_max_gradient_f64, dx, dy, index,
+                    NULL);
 }
 
 int ek_host_max_pool_gather(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *index)
 {
-    return pool_run(dev, COMPUTES_Y, max_gather_f32, max_gather_f64, x, y, index, NULL);
+    return pool_run(dev, COMPUTES_Y, pool_max_gather_f32, pool_max_gather_f64, x, y, index, NULL);
 }
 
 int ek_host_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
@@ -190,7 +191,8 @@ int ek_host_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
 int ek_host_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                               const ek_pool_params *params)
 {
-    return pool_run(dev, COMPUTES_X, avg_gradient_f32, avg_gradient_f64, dx, dy, NULL, params);
+    return pool_run(dev, COMPUTES_X, pool_avg_gradient_f32, pool_avg_gradient_f64, dx, dy, NULL,
+                    params);
 }
 
 int ek_host_adaptive_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x)
@@ -206,8 +208,8 @@ int ek_host_adaptive_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tens
 #else /* for each EK_REAL */
 
 /* The maximum of `channels` (at most a block) neighbouring channels over one window. */
-static inline void EK_NAME(max_window)(const pool *p, const window w[3], const EK_REAL *x,
-                                       int64_t channels, EK_REAL *y, int64_t *index)
+static inline void EK_NAME(pool_max_window)(const pool *p, const window w[3], const EK_REAL *x,
+                                            int64_t channels, EK_REAL *y, int64_t *index)
 {
     EK_REAL best[BLOCK];
     EK_NAME(position) at[BLOCK];
@@ -238,8 +240,8 @@ static inline void EK_NAME(max_window)(const pool *p, const window w[3], const E
         index[c] = at[c];
 }
 
-static inline void EK_NAME(avg_window)(const pool *p, const window w[3], const EK_REAL *x,
-                                       int64_t channels, EK_REAL *y)
+static inline void EK_NAME(pool_avg_window)(const pool *p, const window w[3], const EK_REAL *x,
+                                            int64_t channels, EK_REAL *y)
 {
     EK_REAL sum[BLOCK];
     for (int64_t c = 0; c < channels; c++)
@@ -271,18 +273,18 @@ EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, 
         int64_t *index = p->index ? p->index + item * p->channels : NULL, c = 0;
         for (; c + BLOCK <= p->channels; c += BLOCK)
             if (index)
-                EK_NAME(max_window)(p, w, x + c, BLOCK, y + c, index + c);
+                EK_NAME(pool_max_window)(p, w, x + c, BLOCK, y + c, index + c);
             else
-                EK_NAME(avg_window)(p, w, x + c, BLOCK, y + c);
+                EK_NAME(pool_avg_window)(p, w, x + c, BLOCK, y + c);
         if (c < p->channels && index)
-            EK_NAME(max_window)(p, w, x + c, p->channels - c, y + c, index + c);
+            EK_NAME(pool_max_window)(p, w, x + c, p->channels - c, y + c, index + c);
         else if (c < p->channels)
-            EK_NAME(avg_window)(p, w, x + c, p->channels - c, y + c);
+            EK_NAME(pool_avg_window)(p, w, x + c, p->channels - c, y + c);
     }
 }
 
 /* Items are (sample, block of channels): no two write the same element. */
-static void EK_NAME(max_gradient)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(pool_max_gradient)(void *context, int64_t begin, int64_t end)
 {
     pool *p = context;
     int64_t blocks = pool_blocks(p);
@@ -304,7 +306,7 @@ static void EK_NAME(max_gradient)(void *context, int64_t begin, int64_t end)
     }
 }
 
-static void EK_NAME(max_gather)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(pool_max_gather)(void *context, int64_t begin, int64_t end)
 {
     pool *p = context;
     for (int64_t item = begin; item < end; item++) {
@@ -316,8 +318,8 @@ static void EK_NAME(max_gather)(void *context, int64_t begin, int64_t end)
     }
 }
 
-static inline void EK_NAME(avg_spread)(const pool *p, const window w[3], const EK_REAL *dy,
-                                       int64_t channels, EK_REAL *dx)
+static inline void EK_NAME(pool_avg_spread)(const pool *p, const window w[3], const EK_REAL *dy,
+                                            int64_t channels, EK_REAL *dx)
 {
     EK_REAL share[BLOCK];
     EK_REAL divisor = (EK_REAL)(w[0].divisor * w[1].divisor * w[2].divisor);
@@ -336,7 +338,7 @@ static inline void EK_NAME(avg_spread)(const pool *p, const window w[3], const E
 }
 
 /* Items are (sample, block of channels): no two write the same element. */
-EK_MULTIVERSION static void EK_NAME(avg_gradient)(void *context, int64_t begin, int64_t end)
+EK_MULTIVERSION static void EK_NAME(pool_avg_gradient)(void *context, int64_t begin, int64_t end)
 {
     const pool *p = context;
     int64_t blocks = pool_blocks(p);
@@ -352,9 +354,9 @@ EK_MULTIVERSION static void EK_NAME(avg_gradient)(void *context, int64_t begin, 
             window w[3];
             pool_window(p, i, w);
             if (count == BLOCK)
-                EK_NAME(avg_spread)(p, w, dy, BLOCK, dx);
+                EK_NAME(pool_avg_spread)(p, w, dy, BLOCK, dx);
             else
-                EK_NAME(avg_spread)(p, w, dy, count, dx);
+                EK_NAME(pool_avg_spread)(p, w, dy, count, dx);
         }
     }
 }

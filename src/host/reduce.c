@@ -72,13 +72,13 @@ typedef union value {
     }
 
 EK_MULTIVERSION
-static void add_row(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
-                    int64_t n){BY_CLASS(COLUMNS_LOOP)}
+static void reduce_add_row(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
+                           int64_t n){BY_CLASS(COLUMNS_LOOP)}
 
 /* Four rows of f32 `stride` apart: their sum is within half an ulp or two, and f64 gets a quarter.
  */
 EK_MULTIVERSION
-    static void add_four(double *restrict acc, const float *row, int64_t stride, int64_t n)
+    static void reduce_add_four(double *restrict acc, const float *row, int64_t stride, int64_t n)
 {
     const float *a = row, *b = a + stride, *c = b + stride, *d = c + stride;
     for (int64_t j = 0; j < n; j++)
@@ -108,15 +108,15 @@ EK_MULTIVERSION
     } while (0)
 
 EK_MULTIVERSION
-static void add_run(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
-                    int64_t n)
+static void reduce_add_run(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
+                           int64_t n)
 {
     BY_CLASS(LANES_LOOP)
 }
 
 /* ---- accumulators ---- */
 
-static value start_of(ek_reduce_kind kind, ek_class type)
+static value reduce_start_of(ek_reduce_kind kind, ek_class type)
 {
     bool integer = type == EK_CLASS_I64;
     switch (kind) {
@@ -130,7 +130,7 @@ static value start_of(ek_reduce_kind kind, ek_class type)
 }
 
 /* Joins two accumulators: sums of squares are added. */
-static value join(ek_reduce_kind kind, ek_class type, value a, value b)
+static value reduce_join(ek_reduce_kind kind, ek_class type, value a, value b)
 {
     bool integer = type == EK_CLASS_I64;
     switch (kind) {
@@ -162,7 +162,7 @@ typedef struct reduce_job {
     value *partial;   /* [kept][block][inner or 1] */
 } reduce_job;
 
-static void split(reduce_job *job, const ek_walk *walk)
+static void reduce_split(reduce_job *job, const ek_walk *walk)
 {
     int64_t shape[2][EK_MAX_DIMS], stride[2][2][EK_MAX_DIMS];
     int ndim[2] = {0, 0};
@@ -184,7 +184,7 @@ static void split(reduce_job *job, const ek_walk *walk)
                      (const int64_t *[]){stride[1][0], stride[1][1]});
 }
 
-static void cut(reduce_job *job)
+static void reduce_cut(reduce_job *job)
 {
     int64_t rows = job->reduced.count;
     int64_t width = job->inner_kept && job->inner > COLUMNS ? COLUMNS : job->inner;
@@ -203,7 +203,7 @@ static void cut(reduce_job *job)
         job->side_by_side = (int)(2 * NARROW / job->inner);
 }
 
-static const char *address(const reduce_job *job, int64_t offset)
+static const char *reduce_address(const reduce_job *job, int64_t offset)
 {
     return (const char *)job->x.data + offset * (int64_t)ek_dtype_size(job->x.dtype);
 }
@@ -214,7 +214,7 @@ static value reduce_block(const reduce_job *job, int64_t base, int64_t block)
 {
     value lanes[LANES];
     for (int j = 0; j < LANES; j++)
-        lanes[j] = start_of(job->kind, job->type);
+        lanes[j] = reduce_start_of(job->kind, job->type);
     int64_t row = block / job->runs_per_row * job->rows_per_block;
     int64_t end = row + job->rows_per_block;
     end = ek_smaller(end, job->reduced.count);
@@ -225,21 +225,23 @@ static value reduce_block(const reduce_job *job, int64_t base, int64_t block)
     for (; row < end; row++) {
         int64_t offset = base + cursor.offset[0];
         if (job->in_place) {
-            add_run(job->kind, job->type, lanes, address(job, offset + from), to - from);
+            reduce_add_run(job->kind, job->type, lanes, reduce_address(job, offset + from),
+                           to - from);
         } else {
             ek_tile tile;
             for (int64_t i = from; i < to; i += EK_TILE) {
                 int64_t n = ek_smaller(to - i, EK_TILE);
                 ek_row_load(job->type, &tile, job->x.dtype,
-                            address(job, offset + i * job->inner_stride), job->inner_stride, n);
-                add_run(job->kind, job->type, lanes, &tile, n);
+                            reduce_address(job, offset + i * job->inner_stride), job->inner_stride,
+                            n);
+                reduce_add_run(job->kind, job->type, lanes, &tile, n);
             }
         }
         ek_cursor_advance(&job->reduced, &cursor, 1);
     }
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int j = 0; j < width; j++)
-            lanes[j] = join(job->kind, job->type, lanes[j], lanes[j + width]);
+            lanes[j] = reduce_join(job->kind, job->type, lanes[j], lanes[j + width]);
     return lanes[0];
 }
 
@@ -263,7 +265,7 @@ static void reduce_columns(const reduce_job *job, int64_t base, int64_t block, i
     bool four = job->kind == EK_REDUCE_SUM && job->type == EK_CLASS_F32 && job->in_place;
     int64_t row_stride = job->reduced.stride[0][job->reduced.ndim - 1] * group;
     for (int64_t j = 0; j < n * group; j++)
-        acc[j] = start_of(job->kind, job->type);
+        acc[j] = reduce_start_of(job->kind, job->type);
     int64_t row = block * job->rows_per_block;
     int64_t end = row + job->rows_per_block;
     end = ek_smaller(end, job->reduced.count);
@@ -273,7 +275,8 @@ static void reduce_columns(const reduce_job *job, int64_t base, int64_t block, i
         int64_t offset = base + cursor.offset[0] + column * job->inner_stride;
         int64_t rows = ek_cursor_run(&job->reduced, &cursor, end - row);
         if (four && rows >= 4 * group) {
-            add_four(&acc[0].real, (const float *)address(job, offset), row_stride, n * group);
+            reduce_add_four(&acc[0].real, (const float *)reduce_address(job, offset), row_stride,
+                            n * group);
             ek_cursor_advance(&job->reduced, &cursor, 4 * group);
             row += 4 * group;
             continue;
@@ -282,17 +285,18 @@ static void reduce_columns(const reduce_job *job, int64_t base, int64_t block, i
         ek_tile tile;
         const void *from = &tile;
         if (job->in_place)
-            from = address(job, offset);
+            from = reduce_address(job, offset);
         else
-            ek_row_load(job->type, &tile, job->x.dtype, address(job, offset), job->inner_stride, n);
-        add_row(job->kind, job->type, acc, from, n * rows);
+            ek_row_load(job->type, &tile, job->x.dtype, reduce_address(job, offset),
+                        job->inner_stride, n);
+        reduce_add_row(job->kind, job->type, acc, from, n * rows);
         ek_cursor_advance(&job->reduced, &cursor, rows);
         row += rows;
     }
     for (int64_t j = 0; j < n; j++) {
         result[j] = acc[j];
         for (int g = 1; g < group; g++)
-            result[j] = join(job->kind, job->type, result[j], acc[g * n + j]);
+            result[j] = reduce_join(job->kind, job->type, result[j], acc[g * n + j]);
     }
 }
 
@@ -314,7 +318,7 @@ static void reduce_outer(void *context, int64_t begin, int64_t end)
 
 /* ---- joining blocks ---- */
 
-static void finish(void *context, int64_t begin, int64_t end)
+static void reduce_finish(void *context, int64_t begin, int64_t end)
 {
     const reduce_job *job = context;
     int64_t width = job->inner_kept ? job->inner : 1;
@@ -326,7 +330,7 @@ static void finish(void *context, int64_t begin, int64_t end)
         for (int64_t j = 0; j < width; j++) {
             value sum = partial[j];
             for (int64_t block = 1; block < job->blocks; block++)
-                sum = join(job->kind, job->type, sum, partial[block * width + j]);
+                sum = reduce_join(job->kind, job->type, sum, partial[block * width + j]);
             int64_t offset = cursor.offset[1] + (job->inner_kept ? j * job->out_stride : 0);
             ek_row_store(result, &sum, job->out.dtype,
                          (char *)job->out.data + offset * (int64_t)ek_dtype_size(job->out.dtype), 1,
@@ -356,9 +360,9 @@ int ek_host_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
     reduce_job job = {.kind = kind, .type = ek_class_of(x->dtype)};
     job.x = (ek_operand){.dtype = x->dtype, .data = ek_tensor_address(x)};
     job.out = (ek_operand){.dtype = out->dtype, .data = ek_tensor_address(out)};
-    split(&job, &walk);
+    reduce_split(&job, &walk);
     job.in_place = ek_class_is_dtype(job.type, x->dtype) && job.inner_stride == 1;
-    cut(&job);
+    reduce_cut(&job);
     int64_t tasks = job.kept.count * job.blocks;
     size_t nbytes = (size_t)(tasks * (job.inner_kept ? job.inner : 1)) * sizeof(value);
     void *partial;
@@ -372,7 +376,7 @@ int ek_host_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
     else
         ek_parallel_for(dev, tasks, 1 + 2 * BLOCK / work, reduce_inner, &job);
     ek_parallel_for(dev, job.kept.count, 1 + 2 * BLOCK * job.kept.count / (ek_count(out) * 4),
-                    finish, &job);
+                    reduce_finish, &job);
     ek_dev_free(dev, partial, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }
@@ -398,7 +402,7 @@ typedef struct arg_job {
         }                                                                           \
     }
 
-static int64_t find(const arg_job *job, const char *x)
+static int64_t reduce_find(const arg_job *job, const char *x)
 {
     ek_dtype dtype = job->x->dtype;
     ek_class type = ek_class_of(dtype) == EK_CLASS_I64 ? EK_CLASS_I64 : EK_CLASS_F64;
@@ -417,7 +421,7 @@ static int64_t find(const arg_job *job, const char *x)
     return at;
 }
 
-static void arg_part(void *context, int64_t begin, int64_t end)
+static void reduce_arg_part(void *context, int64_t begin, int64_t end)
 {
     const arg_job *job = context;
     const char *x = ek_tensor_address(job->x);
@@ -425,7 +429,7 @@ static void arg_part(void *context, int64_t begin, int64_t end)
     ek_cursor_init(&job->walk, &cursor, begin);
     for (int64_t i = begin; i < end; i++) {
         job->index[cursor.offset[0]] =
-            find(job, x + cursor.offset[1] * (int64_t)ek_dtype_size(job->x->dtype));
+            reduce_find(job, x + cursor.offset[1] * (int64_t)ek_dtype_size(job->x->dtype));
         ek_cursor_advance(&job->walk, &cursor, 1);
     }
 }
@@ -446,6 +450,6 @@ int ek_host_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const
                    .stride = x->ndim == 0 ? 1 : x->stride[dim]};
     ek_walk_init_raw(&job.walk, 2, index->ndim, index->shape,
                      (const int64_t *[]){index->stride, x->stride});
-    ek_parallel_for(dev, job.walk.count, 1 + 16384 / size, arg_part, &job);
+    ek_parallel_for(dev, job.walk.count, 1 + 16384 / size, reduce_arg_part, &job);
     return 0;
 }

@@ -67,8 +67,8 @@ int ek_host_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool
 int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *y,
                              int dim, bool logarithm)
 {
-    return softmax_run(dev, (const ek_tensor *[]){dx, dy, y}, 3, dim, logarithm, gradient_block_f32,
-                       gradient_block_f64);
+    return softmax_run(dev, (const ek_tensor *[]){dx, dy, y}, 3, dim, logarithm,
+                       softmax_gradient_block_f32, softmax_gradient_block_f64);
 }
 
 #else /* for each EK_REAL */
@@ -77,7 +77,7 @@ int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, co
 
 /* Of 8 elements or more, in 8 lanes. NaN wins, so that it stays. */
 EK_MULTIVERSION
-static EK_REAL EK_NAME(largest_of)(int64_t size, const EK_REAL *row)
+static EK_REAL EK_NAME(softmax_largest_of)(int64_t size, const EK_REAL *row)
 {
     EK_REAL m[8];
     int64_t c = 0;
@@ -95,7 +95,7 @@ static EK_REAL EK_NAME(largest_of)(int64_t size, const EK_REAL *row)
 }
 
 EK_MULTIVERSION
-static double EK_NAME(sum_of)(int64_t size, const EK_REAL *x)
+static double EK_NAME(softmax_sum_of)(int64_t size, const EK_REAL *x)
 {
     double lane[8] = {0}, total = 0;
     int64_t c = 0;
@@ -111,8 +111,9 @@ static double EK_NAME(sum_of)(int64_t size, const EK_REAL *x)
 
 /* e = exp(x - largest), and per row the largest and the sum of e. NaN wins, so that it stays. */
 EK_MULTIVERSION
-static void EK_NAME(soften)(int64_t rows, int64_t size, const EK_REAL *restrict x,
-                            EK_REAL *restrict e, EK_REAL *restrict largest, EK_REAL *restrict sum)
+static void EK_NAME(softmax_exponentials)(int64_t rows, int64_t size, const EK_REAL *restrict x,
+                                          EK_REAL *restrict e, EK_REAL *restrict largest,
+                                          EK_REAL *restrict sum)
 {
     if (size < NARROW) { /* all rows at once: a row alone is too short for vectors */
         for (int64_t r = 0; r < rows; r++)
@@ -136,7 +137,7 @@ static void EK_NAME(soften)(int64_t rows, int64_t size, const EK_REAL *restrict 
     }
     for (int64_t r = 0; r < rows; r++) {
         const EK_REAL *row = x + r * size;
-        EK_REAL most = EK_NAME(largest_of)(size, row);
+        EK_REAL most = EK_NAME(softmax_largest_of)(size, row);
         largest[r] = most;
         for (int64_t c = 0; c < size; c++)
             e[r * size + c] = row[c] - most;
@@ -144,12 +145,13 @@ static void EK_NAME(soften)(int64_t rows, int64_t size, const EK_REAL *restrict 
     for (int64_t i = 0; i < rows * size; i++)
         e[i] = EK_NAME(ek_exp)(e[i]);
     for (int64_t r = 0; r < rows; r++)
-        sum[r] = (EK_REAL)EK_NAME(sum_of)(size, e + r * size);
+        sum[r] = (EK_REAL)EK_NAME(softmax_sum_of)(size, e + r * size);
 }
 
 /* The sum of soften for one long row, of which only a tile is softened at a time. */
 EK_MULTIVERSION
-static EK_REAL EK_NAME(soften_sum)(int64_t size, const EK_REAL *restrict row, EK_REAL most)
+static EK_REAL EK_NAME(softmax_exponential_sum)(int64_t size, const EK_REAL *restrict row,
+                                                EK_REAL most)
 {
     EK_REAL e[EK_TILE];
     double lane[8] = {0}, total = 0;
@@ -177,19 +179,19 @@ void EK_NAME(ek_exp_sums)(int64_t rows, int64_t size, const EK_REAL *x, EK_REAL 
 {
     if (rows * size <= EK_TILE) {
         EK_REAL e[EK_TILE];
-        EK_NAME(soften)(rows, size, x, e, largest, sum);
+        EK_NAME(softmax_exponentials)(rows, size, x, e, largest, sum);
         return;
     }
     for (int64_t r = 0; r < rows; r++) {
-        largest[r] = EK_NAME(largest_of)(size, x + r * size);
-        sum[r] = EK_NAME(soften_sum)(size, x + r * size, largest[r]);
+        largest[r] = EK_NAME(softmax_largest_of)(size, x + r * size);
+        sum[r] = EK_NAME(softmax_exponential_sum)(size, x + r * size, largest[r]);
     }
 }
 
 /* ---- softmax ---- */
 
 EK_MULTIVERSION
-static double EK_NAME(dot_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)
+static double EK_NAME(softmax_dot_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)
 {
     double lane[8] = {0}, total = 0;
     int64_t c = 0;
@@ -211,7 +213,7 @@ static void EK_NAME(softmax_block)(int64_t rows, int64_t size, void *out, const 
     (void)none;
     EK_REAL *restrict y = out, largest[ROWS], sum[ROWS];
     const EK_REAL *restrict x = in;
-    EK_NAME(soften)(rows, size, x, y, largest, sum);
+    EK_NAME(softmax_exponentials)(rows, size, x, y, largest, sum);
     for (int64_t r = 0; r < rows; r++)
         sum[r] = logarithm ? EK_NAME(ek_log)(sum[r]) : 1 / sum[r];
     if (logarithm) {
@@ -226,8 +228,9 @@ static void EK_NAME(softmax_block)(int64_t rows, int64_t size, void *out, const 
 }
 
 EK_MULTIVERSION
-static void EK_NAME(gradient_row)(int64_t size, EK_REAL *restrict dx, const EK_REAL *restrict dy,
-                                  const EK_REAL *restrict y, EK_REAL sum, bool logarithm)
+static void EK_NAME(softmax_gradient_row)(int64_t size, EK_REAL *restrict dx,
+                                          const EK_REAL *restrict dy, const EK_REAL *restrict y,
+                                          EK_REAL sum, bool logarithm)
 {
     if (logarithm)
         for (int64_t c = 0; c < size; c++)
@@ -237,14 +240,15 @@ static void EK_NAME(gradient_row)(int64_t size, EK_REAL *restrict dx, const EK_R
             dx[c] = y[c] * (dy[c] - sum);
 }
 
-static void EK_NAME(gradient_block)(int64_t rows, int64_t size, void *out, const void *in,
-                                    const void *of, bool logarithm)
+static void EK_NAME(softmax_gradient_block)(int64_t rows, int64_t size, void *out, const void *in,
+                                            const void *of, bool logarithm)
 {
     for (int64_t r = 0; r < rows; r++) {
         EK_REAL *dx = (EK_REAL *)out + r * size;
         const EK_REAL *dy = (const EK_REAL *)in + r * size, *y = (const EK_REAL *)of + r * size;
-        double sum = logarithm ? EK_NAME(sum_of)(size, dy) : EK_NAME(dot_of)(size, dy, y);
-        EK_NAME(gradient_row)(size, dx, dy, y, (EK_REAL)sum, logarithm);
+        double sum =
+            logarithm ? EK_NAME(softmax_sum_of)(size, dy) : EK_NAME(softmax_dot_of)(size, dy, y);
+        EK_NAME(softmax_gradient_row)(size, dx, dy, y, (EK_REAL)sum, logarithm);
     }
 }
 

@@ -27,12 +27,12 @@ typedef struct upsample_job {
 #define EK_FOR_REALS "host/upsample.c"
 #include "kernels/for_reals.h"
 
-static size_t taps_nbytes(int64_t in, int64_t out)
+static size_t upsample_taps_nbytes(int64_t in, int64_t out)
 {
     return (size_t)(in + 4 * out) * 8;
 }
 
-static char *taps_place(taps *t, char *memory, int64_t in, int64_t out)
+static char *upsample_taps_place(taps *t, char *memory, int64_t in, int64_t out)
 {
     t->in = in;
     t->out = out;
@@ -44,12 +44,12 @@ static char *taps_place(taps *t, char *memory, int64_t in, int64_t out)
     return (char *)(t->first + in);
 }
 
-static void taps_fill(taps *t, bool is_f64, bool bilinear, bool align_corners)
+static void upsample_taps_fill(taps *t, bool is_f64, bool bilinear, bool align_corners)
 {
     if (is_f64)
-        fill_taps_f64(t, t->in, t->out, bilinear, align_corners);
+        upsample_fill_taps_f64(t, t->in, t->out, bilinear, align_corners);
     else
-        fill_taps_f32(t, t->in, t->out, bilinear, align_corners);
+        upsample_fill_taps_f32(t, t->in, t->out, bilinear, align_corners);
     int64_t o = 0;
     for (int64_t i = 0; i < t->in; i++) {
         while (o < t->out && t->upper[o] < i)
@@ -91,18 +91,18 @@ static int upsample_run(ek_dev *dev, ek_tensor *out, const ek_tensor *in, bool b
     job.parts = job.parts < rows ? job.parts : rows;
     job.scratch_row =
         (large->shape[3] > small->shape[3] ? large->shape[3] : small->shape[3]) * job.k;
-    size_t taps_bytes = taps_nbytes(small->shape[2], large->shape[2]) +
-                        taps_nbytes(small->shape[3], large->shape[3]);
+    size_t taps_bytes = upsample_taps_nbytes(small->shape[2], large->shape[2]) +
+                        upsample_taps_nbytes(small->shape[3], large->shape[3]);
     size_t nbytes = taps_bytes + (size_t)(job.parts * job.scratch_row) * sizeof(double);
     void *memory;
     rc = ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &memory);
     if (rc >= 0) {
-        char *next = taps_place(&job.height, memory, small->shape[2], large->shape[2]);
-        job.scratch = taps_place(&job.width, next, small->shape[3], large->shape[3]);
-        taps_fill(&job.height, is_f64, bilinear, align_corners);
-        taps_fill(&job.width, is_f64, bilinear, align_corners);
-        ek_parallel_body *f32 = gradient ? gradient_part_f32 : forward_part_f32;
-        ek_parallel_body *f64 = gradient ? gradient_part_f64 : forward_part_f64;
+        char *next = upsample_taps_place(&job.height, memory, small->shape[2], large->shape[2]);
+        job.scratch = upsample_taps_place(&job.width, next, small->shape[3], large->shape[3]);
+        upsample_taps_fill(&job.height, is_f64, bilinear, align_corners);
+        upsample_taps_fill(&job.width, is_f64, bilinear, align_corners);
+        ek_parallel_body *f32 = gradient ? upsample_gradient_part_f32 : upsample_forward_part_f32;
+        ek_parallel_body *f64 = gradient ? upsample_gradient_part_f64 : upsample_forward_part_f64;
         ek_parallel_for(dev, job.parts, 1, is_f64 ? f64 : f32, &job);
         ek_dev_free(dev, memory, nbytes, EK_MEMORY_WORKSPACE);
     }
@@ -126,7 +126,8 @@ int ek_host_upsample_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, b
 
 /* Where each of `out` positions reads `in` ones: PyTorch's source index, computed in EK_REAL for
  * bilinear and in float for nearest. */
-static void EK_NAME(fill_taps)(taps *t, int64_t in, int64_t out, bool bilinear, bool align_corners)
+static void EK_NAME(upsample_fill_taps)(taps *t, int64_t in, int64_t out, bool bilinear,
+                                        bool align_corners)
 {
     EK_REAL scale = align_corners ? (out > 1 ? (EK_REAL)(in - 1) / (EK_REAL)(out - 1) : 0)
                                   : (EK_REAL)in / (EK_REAL)out;
@@ -154,8 +155,8 @@ static void EK_NAME(fill_taps)(taps *t, int64_t in, int64_t out, bool bilinear, 
 
 /* row = a u + b v */
 EK_MULTIVERSION
-static void EK_NAME(blend)(int64_t n, EK_REAL *restrict row, EK_REAL a, const EK_REAL *restrict u,
-                           EK_REAL b, const EK_REAL *restrict v)
+static void EK_NAME(upsample_blend)(int64_t n, EK_REAL *restrict row, EK_REAL a,
+                                    const EK_REAL *restrict u, EK_REAL b, const EK_REAL *restrict v)
 {
     for (int64_t i = 0; i < n; i++)
         row[i] = a * u[i] + b * v[i];
@@ -163,8 +164,8 @@ static void EK_NAME(blend)(int64_t n, EK_REAL *restrict row, EK_REAL a, const EK
 
 /* row += a u */
 EK_MULTIVERSION
-static void EK_NAME(accumulate)(int64_t n, EK_REAL *restrict row, EK_REAL a,
-                                const EK_REAL *restrict u)
+static void EK_NAME(upsample_accumulate)(int64_t n, EK_REAL *restrict row, EK_REAL a,
+                                         const EK_REAL *restrict u)
 {
     for (int64_t i = 0; i < n; i++)
         row[i] += a * u[i];
@@ -173,8 +174,8 @@ static void EK_NAME(accumulate)(int64_t n, EK_REAL *restrict row, EK_REAL a,
 /* One row of y from one row of x, each of pixels of k elements. Elements without a share don't
  * count, not even if they are infinite. */
 EK_MULTIVERSION
-static void EK_NAME(spread)(const taps *t, int64_t k, EK_REAL *restrict y,
-                            const EK_REAL *restrict x)
+static void EK_NAME(upsample_spread)(const taps *t, int64_t k, EK_REAL *restrict y,
+                                     const EK_REAL *restrict x)
 {
     for (int64_t i = 0; i < t->out; i++) {
         const EK_REAL *u = x + t->lower[i] * k, *v = x + t->upper[i] * k;
@@ -191,8 +192,8 @@ static void EK_NAME(spread)(const taps *t, int64_t k, EK_REAL *restrict y,
 
 /* The adjoint: dx += from dy. */
 EK_MULTIVERSION
-static void EK_NAME(collect)(const taps *t, int64_t k, EK_REAL *restrict dx,
-                             const EK_REAL *restrict dy)
+static void EK_NAME(upsample_collect)(const taps *t, int64_t k, EK_REAL *restrict dx,
+                                      const EK_REAL *restrict dy)
 {
     for (int64_t i = 0; i < t->out; i++) {
         EK_REAL *u = dx + t->lower[i] * k, *v = dx + t->upper[i] * k;
@@ -205,7 +206,7 @@ static void EK_NAME(collect)(const taps *t, int64_t k, EK_REAL *restrict dx,
     }
 }
 
-static void EK_NAME(forward_part)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(upsample_forward_part)(void *context, int64_t begin, int64_t end)
 {
     const upsample_job *job = context;
     const taps *h = &job->height, *w = &job->width;
@@ -218,18 +219,18 @@ static void EK_NAME(forward_part)(void *context, int64_t begin, int64_t end)
             const EK_REAL *plane = (const EK_REAL *)job->x + r / h->out * h->in * x_row;
             const EK_REAL *row = plane + h->lower[i] * x_row;
             if (h->upper_share[i] != 0) {
-                EK_NAME(blend)
+                EK_NAME(upsample_blend)
                 (x_row, blended, (EK_REAL)h->lower_share[i], row, (EK_REAL)h->upper_share[i],
                  plane + h->upper[i] * x_row);
                 row = blended;
             }
-            EK_NAME(spread)(w, job->k, (EK_REAL *)job->y + r * y_row, row);
+            EK_NAME(upsample_spread)(w, job->k, (EK_REAL *)job->y + r * y_row, row);
         }
     }
 }
 
 /* Each row of dx gathers the rows of dy that read it, then their pixels. */
-static void EK_NAME(gradient_part)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(upsample_gradient_part)(void *context, int64_t begin, int64_t end)
 {
     const upsample_job *job = context;
     const taps *h = &job->height, *w = &job->width;
@@ -247,9 +248,9 @@ static void EK_NAME(gradient_part)(void *context, int64_t begin, int64_t end)
                 double share = (h->lower[o] == i ? h->lower_share[o] : 0) +
                                (h->upper[o] == i ? h->upper_share[o] : 0);
                 if (share != 0)
-                    EK_NAME(accumulate)(y_row, sum, (EK_REAL)share, plane + o * y_row);
+                    EK_NAME(upsample_accumulate)(y_row, sum, (EK_REAL)share, plane + o * y_row);
             }
-            EK_NAME(collect)(w, job->k, dx, sum);
+            EK_NAME(upsample_collect)(w, job->k, dx, sum);
         }
     }
 }

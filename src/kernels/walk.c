@@ -1,7 +1,7 @@
 #include "kernels/walk.h"
 
 /* Dimension i lies outside of j: the first operand that moves along both decides. */
-static bool is_outside(int operands, const int64_t *const *strides, int i, int j)
+static bool walk_is_outside(int operands, const int64_t *const *strides, int i, int j)
 {
     for (int k = 0; k < operands; k++) {
         int64_t a = strides[k][i], b = strides[k][j];
@@ -12,7 +12,7 @@ static bool is_outside(int operands, const int64_t *const *strides, int i, int j
 }
 
 /* One step along dimension `outer` is as far as the whole of `inner`, for every operand. */
-static bool can_join(const ek_walk *walk, int outer, int inner)
+static bool walk_can_join(const ek_walk *walk, int outer, int inner)
 {
     for (int k = 0; k < walk->operands; k++)
         if (walk->stride[k][outer] != walk->shape[inner] * walk->stride[k][inner])
@@ -31,7 +31,7 @@ void ek_walk_init_raw(ek_walk *walk, int operands, int ndim, const int64_t *shap
         if (shape[d] == 1)
             continue;
         int place = kept++;
-        for (; place > 0 && is_outside(operands, strides, d, order[place - 1]); place--)
+        for (; place > 0 && walk_is_outside(operands, strides, d, order[place - 1]); place--)
             order[place] = order[place - 1];
         order[place] = d;
     }
@@ -41,7 +41,7 @@ void ek_walk_init_raw(ek_walk *walk, int operands, int ndim, const int64_t *shap
         walk->shape[last] = shape[order[i]];
         for (int k = 0; k < operands; k++)
             walk->stride[k][last] = strides[k][order[i]];
-        if (last > 0 && can_join(walk, last - 1, last)) {
+        if (last > 0 && walk_can_join(walk, last - 1, last)) {
             walk->shape[last - 1] *= walk->shape[last];
             for (int k = 0; k < operands; k++)
                 walk->stride[k][last - 1] = walk->stride[k][last];

@@ -17,8 +17,8 @@ int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **resu
 EK_OPERATION(add, "add", ek_add_backward);
 EK_OPERATION(sub, "sub", ek_add_backward);
 
-static ek_tensor *add_scaled(const ek_operation *operation, ek_tensor *x, ek_tensor *y,
-                             double alpha)
+static ek_tensor *arithmetic_add_scaled(const ek_operation *operation, ek_tensor *x, ek_tensor *y,
+                                        double alpha)
 {
     if (!ek_broadcast_operands(operation->name, &x, &y))
         return NULL;
@@ -29,19 +29,19 @@ static ek_tensor *add_scaled(const ek_operation *operation, ek_tensor *x, ek_ten
 
 ek_tensor *ek_add(ek_tensor *x, ek_tensor *y)
 {
-    return add_scaled(&add_operation, x, y, 1);
+    return arithmetic_add_scaled(&add_operation, x, y, 1);
 }
 
 ek_tensor *ek_add_scaled(ek_tensor *x, ek_tensor *y, double alpha)
 {
     if (x && !ek_holds("add_scaled", "alpha", x->dtype, alpha))
         return NULL;
-    return add_scaled(&add_operation, x, y, alpha);
+    return arithmetic_add_scaled(&add_operation, x, y, alpha);
 }
 
 ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y)
 {
-    return add_scaled(&sub_operation, x, y, -1);
+    return arithmetic_add_scaled(&sub_operation, x, y, -1);
 }
 
 /* ---- mul: saves a factor if the other's gradient will be asked for ---- */
@@ -112,7 +112,8 @@ static int choice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 EK_OPERATION(maximum, "maximum", choice_backward);
 EK_OPERATION(minimum, "minimum", choice_backward);
 
-static ek_tensor *choice(const ek_operation *operation, ek_binary op, ek_tensor *x, ek_tensor *y)
+static ek_tensor *arithmetic_choice(const ek_operation *operation, ek_binary op, ek_tensor *x,
+                                    ek_tensor *y)
 {
     if (!ek_broadcast_operands(operation->name, &x, &y))
         return NULL;
@@ -122,19 +123,19 @@ static ek_tensor *choice(const ek_operation *operation, ek_binary op, ek_tensor 
 
 ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y)
 {
-    return choice(&maximum_operation, EK_BINARY_MAXIMUM, x, y);
+    return arithmetic_choice(&maximum_operation, EK_BINARY_MAXIMUM, x, y);
 }
 
 ek_tensor *ek_minimum(ek_tensor *x, ek_tensor *y)
 {
-    return choice(&minimum_operation, EK_BINARY_MINIMUM, x, y);
+    return arithmetic_choice(&minimum_operation, EK_BINARY_MINIMUM, x, y);
 }
 
 /* ---- comparisons, which carry no gradient ---- */
 
 /* Moves the scalar operand that is on cpu, if one is, and shows both in one shape: without history.
  */
-static ek_tensor *compare(const char *name, ek_compare op, ek_tensor *x, ek_tensor *y)
+static ek_tensor *arithmetic_compare(const char *name, ek_compare op, ek_tensor *x, ek_tensor *y)
 {
     bool before = ek_set_grad_enabled(false);
     bool fits = ek_broadcast_operands(name, &x, &y);
@@ -145,10 +146,10 @@ static ek_tensor *compare(const char *name, ek_compare op, ek_tensor *x, ek_tens
     return z && ek_kernels_of(x)->compare(x->storage->dev, op, z, x, y) >= 0 ? z : NULL;
 }
 
-#define COMPARISON(name, NAME)                          \
-    ek_tensor *ek_##name(ek_tensor *x, ek_tensor *y)    \
-    {                                                   \
-        return compare(#name, EK_COMPARE_##NAME, x, y); \
+#define COMPARISON(name, NAME)                                     \
+    ek_tensor *ek_##name(ek_tensor *x, ek_tensor *y)               \
+    {                                                              \
+        return arithmetic_compare(#name, EK_COMPARE_##NAME, x, y); \
     }
 COMPARISON(eq, EQ)
 COMPARISON(ne, NE)

@@ -7,23 +7,23 @@
 #include "evenkeel/autograd.h"
 #include "ops/ops.h"
 
-static bool casts(void)
+static bool autocast_is_on(void)
 {
     return ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
 }
 
-static ek_tensor *cast(ek_tensor *x, ek_dtype from, ek_dtype to)
+static ek_tensor *autocast_cast(ek_tensor *x, ek_dtype from, ek_dtype to)
 {
-    return x && x->dtype == from && casts() ? ek_to_dtype(x, to) : x;
+    return x && x->dtype == from && autocast_is_on() ? ek_to_dtype(x, to) : x;
 }
 
-static bool is_parameter(const ek_tensor *x)
+static bool autocast_is_parameter(const ek_tensor *x)
 {
     return !x->is_view && x->storage->category == EK_MEMORY_PARAMETER && ek_is_dense(x);
 }
 
 /* A flat tensor on the caller's stack that shows a whole storage. */
-static ek_tensor whole(ek_storage *storage, ek_dtype dtype)
+static ek_tensor autocast_whole(ek_storage *storage, ek_dtype dtype)
 {
     return (ek_tensor){.dtype = dtype,
                        .ndim = 1,
@@ -33,15 +33,15 @@ static ek_tensor whole(ek_storage *storage, ek_dtype dtype)
 }
 
 /* A storage's elements in bf16: one launch for a slab. One reference. */
-static ek_storage *cast_storage(ek_storage *from)
+static ek_storage *autocast_cast_storage(ek_storage *from)
 {
-    ek_tensor wide = whole(from, EK_F32);
+    ek_tensor wide = autocast_whole(from, EK_F32);
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
     ek_storage *to = ek_storage_new(from->dev, (size_t)wide.shape[0] * ek_dtype_size(EK_BF16));
     ek_memory_set_category(before);
     if (!to)
         return NULL;
-    ek_tensor narrow = whole(to, EK_BF16);
+    ek_tensor narrow = autocast_whole(to, EK_BF16);
     if (from->dev->backend->kernels->copy(from->dev, &narrow, &wide) >= 0)
         return to;
     ek_object_release(to);
@@ -49,7 +49,7 @@ static ek_storage *cast_storage(ek_storage *from)
 }
 
 /* The same elements in `storage`, bf16. */
-static ek_tensor *shown_in(ek_storage *storage, ek_tensor *x)
+static ek_tensor *autocast_shown_in(ek_storage *storage, ek_tensor *x)
 {
     ek_shape shape = ek_tensor_shape(x);
     ek_tensor *y = ek_tensor_member(storage, EK_BF16, &shape, x->stride, x->offset);
@@ -57,7 +57,7 @@ static ek_tensor *shown_in(ek_storage *storage, ek_tensor *x)
 }
 
 /* By way of its storage, as that keeps what was cast, unless that doesn't pay. */
-static ek_tensor *cast_parameter(ek_tensor *x)
+static ek_tensor *autocast_cast_parameter(ek_tensor *x)
 {
     ek_narrow_found found;
     int64_t count = ek_count(x);
@@ -67,43 +67,43 @@ static ek_tensor *cast_parameter(ek_tensor *x)
     if (!narrow && found.wastes)
         return ek_to_dtype(x, EK_BF16);
     if (!narrow) {
-        narrow = cast_storage(x->storage);
+        narrow = autocast_cast_storage(x->storage);
         if (!narrow)
             return NULL;
         ek_narrow_keep(x->storage, narrow, count, found.writes);
     }
-    ek_tensor *y = shown_in(narrow, x);
+    ek_tensor *y = autocast_shown_in(narrow, x);
     ek_object_release(narrow);
     return y;
 }
 
 /* What is computed again in backward has handles of its own. */
-static bool is_remembered(const ek_tensor *x)
+static bool autocast_is_remembered(const ek_tensor *x)
 {
     return !x->history && !(ek_thread_self()->modes.flags & EK_MODE_ALONE);
 }
 
 ek_tensor *ek_autocast_narrow(ek_tensor *x)
 {
-    if (!x || x->dtype != EK_F32 || !casts())
+    if (!x || x->dtype != EK_F32 || !autocast_is_on())
         return x;
-    if (!is_parameter(x)) /* inputs and views come and go */
+    if (!autocast_is_parameter(x)) /* inputs and views come and go */
         return ek_to_dtype(x, EK_BF16);
-    if (!is_remembered(x))
-        return cast_parameter(x);
+    if (!autocast_is_remembered(x))
+        return autocast_cast_parameter(x);
     /* A cast without history would cut the graph; one with history would start one. */
     const bool graph = x->requires_grad && ek_grad_enabled();
     const int pending = ek_error_status();
     ek_tensor *known = ek_cast_find(x, graph);
     if (known || ek_error_status() != pending)
         return known;
-    ek_tensor *y = cast_parameter(x);
+    ek_tensor *y = autocast_cast_parameter(x);
     return y && ek_cast_remember(x, graph, y) >= 0 ? y : NULL;
 }
 
 ek_tensor *ek_autocast_image(ek_tensor *x)
 {
-    if (!x || x->dtype != EK_F32 || !casts() || x->ndim != 4 || is_parameter(x) ||
+    if (!x || x->dtype != EK_F32 || !autocast_is_on() || x->ndim != 4 || autocast_is_parameter(x) ||
         ek_tensor_is_contiguous(x, EK_CHANNELS_LAST))
         return ek_autocast_narrow(x);
     ek_shape shape = ek_tensor_shape(x);
@@ -113,7 +113,7 @@ ek_tensor *ek_autocast_image(ek_tensor *x)
 
 ek_tensor *ek_autocast_wide(ek_tensor *x)
 {
-    return cast(x, EK_BF16, EK_F32);
+    return autocast_cast(x, EK_BF16, EK_F32);
 }
 
 void ek_autocast_promote(ek_tensor **x, ek_tensor **y)
@@ -121,15 +121,15 @@ void ek_autocast_promote(ek_tensor **x, ek_tensor **y)
     if (!*x || !*y)
         return;
     if ((*y)->dtype == EK_F32)
-        *x = cast(*x, EK_BF16, EK_F32);
+        *x = autocast_cast(*x, EK_BF16, EK_F32);
     else if ((*x)->dtype == EK_F32)
-        *y = cast(*y, EK_BF16, EK_F32);
+        *y = autocast_cast(*y, EK_BF16, EK_F32);
 }
 
 bool ek_autocast_mixes(ek_tensor *const *tensors, int count)
 {
     bool narrow = false, wide = false;
-    for (int i = 0; i < count && casts(); i++) {
+    for (int i = 0; i < count && autocast_is_on(); i++) {
         narrow = narrow || (tensors[i] && tensors[i]->dtype == EK_BF16);
         wide = wide || (tensors[i] && tensors[i]->dtype == EK_F32);
     }
@@ -140,7 +140,7 @@ ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x)
 {
     if (!x || (x->dtype != EK_F32 && x->dtype != EK_BF16))
         return y;
-    return cast(y, x->dtype == EK_F32 ? EK_BF16 : EK_F32, x->dtype);
+    return autocast_cast(y, x->dtype == EK_F32 ? EK_BF16 : EK_F32, x->dtype);
 }
 
 void ek_autocast_loss(ek_loss_options *options)
@@ -165,12 +165,12 @@ struct ek_cast {
     bool graph;
 };
 
-static uint64_t writes_of(const ek_version *version)
+static uint64_t autocast_writes_of(const ek_version *version)
 {
     return atomic_load_explicit(&version->count, memory_order_relaxed);
 }
 
-static ek_cast *entry_of(const ek_tensor *leaf, bool graph)
+static ek_cast *autocast_entry_of(const ek_tensor *leaf, bool graph)
 {
     ek_cast *entry = ek_thread_self()->casts;
     while (entry && (entry->version != leaf->version || entry->offset != leaf->offset ||
@@ -179,40 +179,40 @@ static ek_cast *entry_of(const ek_tensor *leaf, bool graph)
     return entry;
 }
 
-static void release_parts(ek_cast *entry)
+static void autocast_release_parts(ek_cast *entry)
 {
     ek_release(entry->leaf);
     ek_release(entry->cast);
     ek_object_release(entry->version);
 }
 
-static bool is_stale(const ek_cast *entry)
+static bool autocast_is_stale(const ek_cast *entry)
 {
-    return entry->count != writes_of(entry->version);
+    return entry->count != autocast_writes_of(entry->version);
 }
 
 /* All, or those that are stale. */
-static void forget(ek_thread *thread, bool all)
+static void autocast_forget(ek_thread *thread, bool all)
 {
     for (ek_cast **at = &thread->casts; *at;) {
         ek_cast *entry = *at;
-        if (!all && !is_stale(entry)) {
+        if (!all && !autocast_is_stale(entry)) {
             at = &entry->next;
             continue;
         }
         *at = entry->next;
-        release_parts(entry);
+        autocast_release_parts(entry);
         free(entry);
     }
 }
 
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
 {
-    const ek_cast *entry = entry_of(leaf, graph);
+    const ek_cast *entry = autocast_entry_of(leaf, graph);
     if (!entry || !ek_same_layout(entry->cast, leaf))
         return NULL;
-    if (is_stale(entry)) { /* with it a step's others, of which each holds a slab's cast */
-        forget(ek_thread_self(), false);
+    if (autocast_is_stale(entry)) { /* with it a step's others, of which each holds a slab's cast */
+        autocast_forget(ek_thread_self(), false);
         return NULL;
     }
     /* History leads to the very handle that collects the gradient. */
@@ -226,9 +226,9 @@ int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
     ek_thread *thread = ek_thread_self();
     if (!thread->autocast_depth)
         return 0;
-    ek_cast *entry = entry_of(leaf, graph);
+    ek_cast *entry = autocast_entry_of(leaf, graph);
     if (entry) {
-        release_parts(entry);
+        autocast_release_parts(entry);
     } else {
         entry = ek_calloc(1, sizeof *entry);
         if (!entry)
@@ -240,19 +240,19 @@ int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
     entry->cast = ek_keep(cast);
     entry->version = ek_object_retain(leaf->version);
     entry->offset = leaf->offset;
-    entry->count = writes_of(leaf->version);
+    entry->count = autocast_writes_of(leaf->version);
     entry->graph = graph;
     return 0;
 }
 
-static void casts_thread_exit(ek_thread *thread)
+static void autocast_thread_exit(ek_thread *thread)
 {
-    forget(thread, true);
+    autocast_forget(thread, true);
 }
 
-__attribute__((constructor)) static void casts_watch_threads(void)
+__attribute__((constructor)) static void autocast_watch_threads(void)
 {
-    ek_thread_at_exit(casts_thread_exit);
+    ek_thread_at_exit(autocast_thread_exit);
 }
 
 /* ---- numbers ---- */
@@ -366,7 +366,7 @@ void ek_autocast_end(const ek_autocast *autocast)
     ek_thread_modes *modes = &thread->modes;
     modes->flags = (modes->flags & ~(unsigned)EK_MODE_AUTOCAST) | autocast->before;
     if (thread->autocast_depth && --thread->autocast_depth == 0)
-        forget(thread, true);
+        autocast_forget(thread, true);
 }
 
 ek_dtype ek_autocast_dtype(void)

@@ -33,7 +33,7 @@ typedef struct conv_attributes {
 /* ---- the three operations ---- */
 
 /* As far as there is such an order: for images and their weights. */
-static ek_tensor *channels_last(ek_tensor *x)
+static ek_tensor *conv_channels_last(ek_tensor *x)
 {
     return ek_contiguous(x, EK_CHANNELS_LAST);
 }
@@ -42,8 +42,8 @@ static ek_tensor *channels_last(ek_tensor *x)
 static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
                                const conv_attributes *attributes)
 {
-    x = channels_last(x);
-    w = channels_last(w);
+    x = conv_channels_last(x);
+    w = conv_channels_last(w);
     if (!x || !w)
         return NULL;
     ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &attributes->y, EK_CHANNELS_LAST);
@@ -54,7 +54,7 @@ static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
 }
 
 /* x += bias, one pass more over fresh memory. */
-static int add_to_channels(ek_tensor *x, const ek_tensor *bias)
+static int conv_add_to_channels(ek_tensor *x, const ek_tensor *bias)
 {
     ek_tensor view;
     ek_borrow(&view, bias);
@@ -70,13 +70,13 @@ static int add_to_channels(ek_tensor *x, const ek_tensor *bias)
 static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
                                       const conv_attributes *attributes)
 {
-    dy = channels_last(dy);
-    w = channels_last(w);
+    dy = conv_channels_last(dy);
+    w = conv_channels_last(w);
     if (!dy || !w)
         return NULL;
     ek_tensor *dx = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &attributes->x, EK_CHANNELS_LAST);
     dx = EK_RUN(dx, conv_input_gradient, dy, w, &attributes->params);
-    if (dx && bias && ek_count(dx) > 0 && add_to_channels(dx, bias) < 0)
+    if (dx && bias && ek_count(dx) > 0 && conv_add_to_channels(dx, bias) < 0)
         return NULL;
     return EK_RECORD(dx, &attributes->family->input_gradient, EK_INPUTS(dy, w, bias),
                      EK_SAVED(ek_wants(w) ? dy : NULL, ek_wants(dy) ? w : NULL),
@@ -89,8 +89,8 @@ static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bi
 static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
                                 ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
 {
-    x = channels_last(x);
-    dy = channels_last(dy);
+    x = conv_channels_last(x);
+    dy = conv_channels_last(dy);
     if (!x || !dy)
         return ek_error_pending();
     ek_dev *dev = ek_tensor_dev(x);
@@ -123,13 +123,13 @@ static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attribut
 /* ---- backwards, which every family has ---- */
 
 /* The gradient of a bias: the sum over batch and space. */
-static ek_tensor *sum_to_channels(ek_tensor *y)
+static ek_tensor *conv_sum_to_channels(ek_tensor *y)
 {
     return ek_sum_mask(y, ~2U, ~2U);
 }
 
 /* Its adjoint. */
-static ek_tensor *spread_channels(ek_tensor *bias, const ek_shape *shape)
+static ek_tensor *conv_spread_channels(ek_tensor *bias, const ek_shape *shape)
 {
     ek_shape channels = {.ndim = shape->ndim};
     for (int i = 0; i < shape->ndim; i++)
@@ -147,7 +147,7 @@ static int conv_forward_backward(ek_node *node, ek_tensor *const *gradients, ek_
                                     ek_node_destination(node, 1),
                                     ek_node_needs(node, 2) ? &results[2] : NULL, &results[1]));
     } else if (ek_node_needs(node, 2)) {
-        results[2] = sum_to_channels(dy);
+        results[2] = conv_sum_to_channels(dy);
     }
     if (ek_node_needs(node, 0))
         results[0] = conv_input_gradient(dy, ek_node_saved(node, 1), NULL, attributes);
@@ -165,7 +165,7 @@ static int conv_input_gradient_backward(ek_node *node, ek_tensor *const *gradien
         EK_TRY(conv_weight_gradient(gradients[0], ek_node_saved(node, 0), attributes,
                                     ek_node_destination(node, 1), NULL, &results[1]));
     if (ek_node_needs(node, 2))
-        results[2] = sum_to_channels(gradients[0]);
+        results[2] = conv_sum_to_channels(gradients[0]);
     return 0;
 }
 
@@ -181,14 +181,14 @@ static int conv_weight_gradient_backward(ek_node *node, ek_tensor *const *gradie
     if (ek_node_needs(node, 1) && ddw)
         results[1] = conv_forward(ek_node_saved(node, 0), ddw, ddbias, attributes);
     else if (ek_node_needs(node, 1) && ddbias)
-        results[1] = spread_channels(ddbias, &attributes->y);
+        results[1] = conv_spread_channels(ddbias, &attributes->y);
     return 0;
 }
 
 /* ---- options ---- */
 
-static int read_params(const conv_family *family, ek_conv_params *params, const ek_conv_options *o,
-                       int64_t output_padding[3])
+static int conv_read_params(const conv_family *family, ek_conv_params *params,
+                            const ek_conv_options *o, int64_t output_padding[3])
 {
     const char *name = family->name;
     params->dims = family->dims;
@@ -224,7 +224,7 @@ static int read_params(const conv_family *family, ek_conv_params *params, const 
 
 /* ---- shapes ---- */
 
-static int check_weight(const conv_family *family, const ek_tensor *w)
+static int conv_check_weight(const conv_family *family, const ek_tensor *w)
 {
     static const char *const windows[] = {"", "k", "kh, kw", "kd, kh, kw"};
     if (w->ndim != family->dims + 2)
@@ -239,8 +239,8 @@ static int check_weight(const conv_family *family, const ek_tensor *w)
     return 0;
 }
 
-static int check_channels(const conv_family *family, const ek_tensor *x, const ek_tensor *w,
-                          int64_t groups)
+static int conv_check_channels(const conv_family *family, const ek_tensor *x, const ek_tensor *w,
+                               int64_t groups)
 {
     int64_t channels = family->transposed ? w->shape[0] : w->shape[1] * groups;
     if (x->shape[1] != channels)
@@ -258,7 +258,7 @@ static int check_channels(const conv_family *family, const ek_tensor *x, const e
 }
 
 /* Sizes that products of sizes and options can't overflow with. */
-static int check_sizes(const conv_family *family, const ek_tensor *x, const ek_tensor *w)
+static int conv_check_sizes(const conv_family *family, const ek_tensor *x, const ek_tensor *w)
 {
     if (w->shape[0] > INT32_MAX || w->shape[1] > INT32_MAX)
         return EK_FAIL(EK_E_SHAPE, "%s: a weight of %lld x %lld channels is too large",
@@ -272,8 +272,8 @@ static int check_sizes(const conv_family *family, const ek_tensor *x, const ek_t
 }
 
 /* y's size from x's. */
-static int output_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
-                       int64_t *result)
+static int conv_output_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
+                            int64_t *result)
 {
     const ek_conv_params *params = &a->params;
     int64_t padded = size + 2 * params->padding[i];
@@ -289,8 +289,8 @@ static int output_size(const conv_attributes *a, int i, int64_t size, int64_t ke
 }
 
 /* The other way round. */
-static int transposed_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
-                           int64_t output_padding, int64_t *result)
+static int conv_transposed_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
+                                int64_t output_padding, int64_t *result)
 {
     const ek_conv_params *params = &a->params;
     const char *direction = ek_spatial_direction(params->dims, i);
@@ -306,13 +306,13 @@ static int transposed_size(const conv_attributes *a, int i, int64_t size, int64_
 }
 
 /* Fills x, w and y; x and y change places for a transposed convolution. */
-static int read_shapes(conv_attributes *a, const ek_tensor *x, const ek_tensor *w,
-                       const int64_t output_padding[3])
+static int conv_read_shapes(conv_attributes *a, const ek_tensor *x, const ek_tensor *w,
+                            const int64_t output_padding[3])
 {
     EK_TRY(ek_spatial_check(a->family->name, x, a->family->dims));
-    EK_TRY(check_weight(a->family, w));
-    EK_TRY(check_sizes(a->family, x, w));
-    EK_TRY(check_channels(a->family, x, w, a->params.groups));
+    EK_TRY(conv_check_weight(a->family, w));
+    EK_TRY(conv_check_sizes(a->family, x, w));
+    EK_TRY(conv_check_channels(a->family, x, w, a->params.groups));
     a->w = ek_tensor_shape(w);
     a->x = a->y = ek_tensor_shape(x);
     bool transposed = a->family->transposed;
@@ -320,8 +320,8 @@ static int read_shapes(conv_attributes *a, const ek_tensor *x, const ek_tensor *
     to->dims[1] = transposed ? w->shape[1] * a->params.groups : w->shape[0];
     for (int i = 0; i < a->params.dims; i++) {
         int64_t size = from->dims[2 + i], kernel = a->w.dims[2 + i], *result = &to->dims[2 + i];
-        EK_TRY(transposed ? transposed_size(a, i, size, kernel, output_padding[i], result)
-                          : output_size(a, i, size, kernel, result));
+        EK_TRY(transposed ? conv_transposed_size(a, i, size, kernel, output_padding[i], result)
+                          : conv_output_size(a, i, size, kernel, result));
     }
     return 0;
 }
@@ -329,7 +329,7 @@ static int read_shapes(conv_attributes *a, const ek_tensor *x, const ek_tensor *
 /* ---- calls ---- */
 
 /* From one dimension to two. */
-static void lift(conv_attributes *a)
+static void conv_lift(conv_attributes *a)
 {
     ek_spatial_lift(a->params.stride, 1);
     ek_spatial_lift(a->params.padding, 0);
@@ -342,12 +342,12 @@ static void lift(conv_attributes *a)
     }
 }
 
-static ek_tensor *run(conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tensor *bias)
+static ek_tensor *conv_run(conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tensor *bias)
 {
     ek_scope scope = ek_scope_begin();
     bool lifted = a->params.dims == 1;
     if (lifted) {
-        lift(a);
+        conv_lift(a);
         x = ek_unsqueeze(x, 2);
         w = ek_unsqueeze(w, 2);
     }
@@ -356,7 +356,7 @@ static ek_tensor *run(conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tensor 
     return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
 }
 
-static ek_tensor *checked(const conv_family *family, const ek_conv_options *options)
+static ek_tensor *conv_checked(const conv_family *family, const ek_conv_options *options)
 {
     const char *name = family->name;
     ek_tensor *x = options->x, *w = options->weight, *bias = options->bias;
@@ -365,22 +365,22 @@ static ek_tensor *checked(const conv_family *family, const ek_conv_options *opti
         return NULL;
     conv_attributes attributes = {.family = family};
     int64_t output_padding[3];
-    if (read_params(family, &attributes.params, options, output_padding) < 0 ||
-        read_shapes(&attributes, x, w, output_padding) < 0)
+    if (conv_read_params(family, &attributes.params, options, output_padding) < 0 ||
+        conv_read_shapes(&attributes, x, w, output_padding) < 0)
         return NULL;
     int64_t outputs = family->transposed ? attributes.x.dims[1] : attributes.y.dims[1];
     if (bias && !ek_of_shape(name, "bias", bias, &EK_SHAPE(outputs)))
         return NULL;
-    return run(&attributes, x, w, bias);
+    return conv_run(&attributes, x, w, bias);
 }
 
-static ek_tensor *convolve(const conv_family *family, ek_conv_options *options)
+static ek_tensor *conv_convolve(const conv_family *family, ek_conv_options *options)
 {
     ek_scope scope = ek_scope_begin();
     options->x = ek_autocast_image(options->x);
     options->weight = ek_autocast_narrow(options->weight);
     options->bias = ek_autocast_narrow(options->bias);
-    return ek_scope_return(&scope, checked(family, options));
+    return ek_scope_return(&scope, conv_checked(family, options));
 }
 
 /* `FORWARD` and `INPUT_GRADIENT` end the names of these operations: a transposed convolution's
@@ -396,7 +396,7 @@ static ek_tensor *convolve(const conv_family *family, ek_conv_options *options)
                             .backward = conv_weight_gradient_backward}};                          \
     ek_tensor *ek_f_##id##_with(ek_conv_options options)                                          \
     {                                                                                             \
-        return convolve(&id, &options);                                                           \
+        return conv_convolve(&id, &options);                                                      \
     }
 PUBLIC_CONV(conv1d, 1, false, "", "_input_gradient")
 PUBLIC_CONV(conv2d, 2, false, "", "_input_gradient")

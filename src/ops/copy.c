@@ -115,7 +115,7 @@ EK_BACKWARD(to_device, ek_device, ek_to_device(g, *a))
 EK_OPERATION(to_device, "to_device", to_device_backward);
 
 /* A dense tensor's copy on another device; one from the host doesn't wait for the device. */
-static ek_tensor *block_on(ek_dev *dev, ek_tensor *from)
+static ek_tensor *copy_block_on(ek_dev *dev, ek_tensor *from)
 {
     ek_shape shape = ek_tensor_shape(from);
     if (!ek_staging_brings(from, dev)) {
@@ -145,7 +145,7 @@ ek_tensor *ek_to_device(ek_tensor *x, ek_device device)
         if (!from || ek_transfer(from, x) < 0)
             return NULL;
     }
-    ek_tensor *y = block_on(dev, from);
+    ek_tensor *y = copy_block_on(dev, from);
     if (!y)
         return NULL;
     return EK_RECORD(y, &to_device_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));

@@ -62,7 +62,8 @@ EK_OPERATION(gather, "gather_dim", gather_backward);
 EK_OPERATION(scatter_add, "scatter_add_dim", scatter_add_backward);
 
 /* `index` addresses `whole` along dim: no larger than it in the other dimensions. */
-static bool addresses(const char *operation, const ek_tensor *index, const ek_shape *whole, int dim)
+static bool index_addresses(const char *operation, const ek_tensor *index, const ek_shape *whole,
+                            int dim)
 {
     bool fits = index->ndim == whole->ndim;
     for (int i = 0; fits && i < whole->ndim; i++)
@@ -82,7 +83,7 @@ ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index)
         !ek_same_device("gather_dim", x, index) || (dim = ek_dimension("gather_dim", x, dim)) < 0)
         return NULL;
     index_attributes attributes = {ek_tensor_shape(x), dim};
-    if (!addresses("gather_dim", index, &attributes.shape, dim))
+    if (!index_addresses("gather_dim", index, &attributes.shape, dim))
         return NULL;
     ek_shape shape = ek_tensor_shape(index);
     ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, &shape, EK_CONTIGUOUS);
@@ -101,7 +102,7 @@ ek_tensor *ek_scatter_add_dim(ek_tensor *x, int dim, ek_tensor *index, ek_shape 
         return NULL;
     index_attributes attributes = {ek_tensor_shape(x), dim};
     if (!ek_of_shape("scatter_add_dim", "index", index, &attributes.shape) ||
-        !addresses("scatter_add_dim", index, &shape, dim))
+        !index_addresses("scatter_add_dim", index, &shape, dim))
         return NULL;
     if (x->dtype == EK_BF16)
         return ek_to_dtype(ek_scatter_add_dim(ek_to_dtype(x, EK_F32), dim, index, shape), EK_BF16);

@@ -3,7 +3,7 @@
 #include "ops/ops.h"
 
 /* True if x may be written; the sentence says why not. */
-static bool writable(const char *operation, ek_tensor *x)
+static bool inplace_writable(const char *operation, ek_tensor *x)
 {
     if (!ek_given(operation, "x", x) || ek_check_in_place(operation, x) < 0)
         return false;
@@ -16,7 +16,7 @@ static bool writable(const char *operation, ek_tensor *x)
 
 /* y expanded to x's shape. If it shows x's memory in another geometry, or is saved from it, a
  * copy. */
-static ek_tensor *operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
+static ek_tensor *inplace_operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
 {
     if (!ek_given(operation, "y", y))
         return NULL;
@@ -36,14 +36,15 @@ static ek_tensor *operand(const char *operation, ek_tensor *x, ek_tensor *y, boo
 }
 
 /* The same, of x's device and dtype. */
-static ek_tensor *like_operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
+static ek_tensor *inplace_like_operand(const char *operation, ek_tensor *x, ek_tensor *y,
+                                       bool saved)
 {
     if (y && ek_is_cpu_scalar(y))
         y = ek_to_device(y, x->storage->dev->id);
     y = ek_autocast_like(y, x);
     if (!ek_given(operation, "y", y) || !ek_alike(operation, x, y))
         return NULL;
-    return operand(operation, x, y, saved);
+    return inplace_operand(operation, x, y, saved);
 }
 
 /* ---- add_, add_scaled_ ---- */
@@ -52,8 +53,8 @@ EK_OPERATION(add, "add_", ek_add_backward);
 
 ek_tensor *ek_add_scaled_(ek_tensor *x, ek_tensor *y, double alpha)
 {
-    if (!writable("add_", x) || !ek_holds("add_", "alpha", x->dtype, alpha) ||
-        !(y = like_operand("add_", x, y, false)) ||
+    if (!inplace_writable("add_", x) || !ek_holds("add_", "alpha", x->dtype, alpha) ||
+        !(y = inplace_like_operand("add_", x, y, false)) ||
         ek_kernels_of(x)->binary(x->storage->dev, EK_BINARY_ADD, x, x, y, alpha) < 0)
         return NULL;
     return EK_RECORD_WRITTEN(x, &add_operation, EK_INPUTS(x, y), EK_ATTRIBUTES(alpha));
@@ -71,10 +72,10 @@ EK_OPERATION(mul, "mul_", ek_mul_backward);
 
 ek_tensor *ek_mul_(ek_tensor *x, ek_tensor *y)
 {
-    if (!writable("mul_", x))
+    if (!inplace_writable("mul_", x))
         return NULL;
     bool recorded = ek_records((ek_tensor *const[]){x, y}, 2);
-    y = like_operand("mul_", x, y, recorded);
+    y = inplace_like_operand("mul_", x, y, recorded);
     if (!y)
         return NULL;
     ek_tensor *before = NULL;
@@ -91,7 +92,7 @@ EK_OPERATION(mul_scalar, "mul_scalar_", scale_backward);
 
 ek_tensor *ek_mul_scalar_(ek_tensor *x, double c)
 {
-    if (!writable("mul_scalar_", x) || !ek_holds("mul_scalar_", "c", x->dtype, c) ||
+    if (!inplace_writable("mul_scalar_", x) || !ek_holds("mul_scalar_", "c", x->dtype, c) ||
         ek_kernels_of(x)->unary(x->storage->dev, EK_UNARY_AFFINE, x, x, c, 0) < 0)
         return NULL;
     return EK_RECORD_WRITTEN(x, &mul_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
@@ -104,7 +105,7 @@ EK_OPERATION(fill, "fill_", fill_backward);
 
 ek_tensor *ek_fill_(ek_tensor *x, double value)
 {
-    if (!writable("fill_", x) || !ek_holds("fill_", "the value", x->dtype, value) ||
+    if (!inplace_writable("fill_", x) || !ek_holds("fill_", "the value", x->dtype, value) ||
         ek_kernels_of(x)->fill(x->storage->dev, x, value) < 0)
         return NULL;
     return EK_RECORD_WRITTEN(x, &fill_operation, EK_INPUTS(x));
@@ -129,14 +130,14 @@ EK_OPERATION(copy, "copy_", copy_backward);
 
 ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y)
 {
-    if (!writable("copy_", x) || !ek_given("copy_", "y", y))
+    if (!inplace_writable("copy_", x) || !ek_given("copy_", "y", y))
         return NULL;
     if (x == y)
         return x;
     /* What is small travels, and is repeated where it arrives. */
     if (y->storage->dev != x->storage->dev && !ek_same_shape(x, y))
         y = ek_to_device(y, x->storage->dev->id);
-    if (!y || !(y = operand("copy_", x, y, false)) || ek_transfer(x, y) < 0)
+    if (!y || !(y = inplace_operand("copy_", x, y, false)) || ek_transfer(x, y) < 0)
         return NULL;
     ek_tensor_written(x, "copy_");
     if (!ek_dtype_is_floating(x->dtype))

@@ -161,8 +161,8 @@ static int split_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
 EK_OPERATION(split, "split", split_backward);
 
 /* Views of `size` elements each, or of sizes[i]. */
-static int split(ek_tensor *x, int dim, int64_t size, const int64_t *sizes, int count,
-                 ek_tensor **out)
+static int join_split(ek_tensor *x, int dim, int64_t size, const int64_t *sizes, int count,
+                      ek_tensor **out)
 {
     int64_t start = 0, length = x->shape[dim];
     for (int i = 0; i < count; i++) {
@@ -178,7 +178,7 @@ static int split(ek_tensor *x, int dim, int64_t size, const int64_t *sizes, int 
     return ek_record_outputs(out, count, &split_operation, &options);
 }
 
-static int fits(const char *operation, int64_t pieces, ek_tensor **out, int capacity)
+static int join_fits(const char *operation, int64_t pieces, ek_tensor **out, int capacity)
 {
     if (!out)
         return EK_FAIL(EK_E_INVALID, "%s: out is NULL", operation);
@@ -198,8 +198,8 @@ int ek_split(ek_tensor *x, int64_t size, int dim, ek_tensor **out, int capacity)
         return EK_FAIL(EK_E_INVALID, "split: pieces of %lld elements; there must be at least 1",
                        (long long)size);
     int64_t pieces = length == 0 ? 1 : (length - 1) / size + 1;
-    EK_TRY(fits("split", pieces, out, capacity));
-    EK_TRY(split(x, dim, size, NULL, (int)pieces, out));
+    EK_TRY(join_fits("split", pieces, out, capacity));
+    EK_TRY(join_split(x, dim, size, NULL, (int)pieces, out));
     return (int)pieces;
 }
 
@@ -221,7 +221,7 @@ int ek_split_sizes(ek_tensor *x, const int64_t *sizes, int count, int dim, ek_te
     if (count < 1 || total != x->shape[dim])
         return EK_FAIL(EK_E_SHAPE, "split_sizes: %d sizes add up to %lld, and dimension %d is %lld",
                        count, (long long)total, dim, (long long)x->shape[dim]);
-    return split(x, dim, 0, sizes, count, out);
+    return join_split(x, dim, 0, sizes, count, out);
 }
 
 /* torch.chunk: pieces of ceil(n / k), as many as that makes; n = 0 makes k empty ones. */
@@ -248,8 +248,8 @@ int ek_chunk(ek_tensor *x, int chunks, int dim, ek_tensor **out, int capacity)
     if (size < 0)
         return (int)size;
     int count = chunk_count(x->shape[dim], chunks, size);
-    EK_TRY(fits("chunk", count, out, capacity));
-    EK_TRY(split(x, dim, size, NULL, count, out));
+    EK_TRY(join_fits("chunk", count, out, capacity));
+    EK_TRY(join_split(x, dim, size, NULL, count, out));
     return count;
 }
 

@@ -6,14 +6,14 @@
 #include "ops/ops.h"
 
 /* mean, sum or nothing. */
-static ek_tensor *reduce(ek_tensor *loss, ek_reduction reduction)
+static ek_tensor *loss_reduce(ek_tensor *loss, ek_reduction reduction)
 {
     if (reduction == EK_MEAN)
         return ek_mean(loss);
     return reduction == EK_SUM ? ek_sum(loss) : loss;
 }
 
-static bool check_reduction(const char *name, ek_reduction reduction)
+static bool loss_check_reduction(const char *name, ek_reduction reduction)
 {
     if (reduction == EK_MEAN || reduction == EK_SUM || reduction == EK_NONE)
         return true;
@@ -23,7 +23,7 @@ static bool check_reduction(const char *name, ek_reduction reduction)
 
 /* The operands of a loss are floating, alike and of one shape: broadcasting here is nearly always a
  * forgotten squeeze. */
-static bool check_pair(const char *name, const ek_loss_options *options)
+static bool loss_check_pair(const char *name, const ek_loss_options *options)
 {
     const ek_tensor *x = options->input, *y = options->target;
     if (!ek_floating(name, "input", x) || !ek_given(name, "target", y) || !ek_alike(name, x, y))
@@ -31,7 +31,7 @@ static bool check_pair(const char *name, const ek_loss_options *options)
     ek_shape shape = ek_tensor_shape(x);
     if (!ek_of_shape(name, "target", y, &shape))
         return false;
-    if (!check_reduction(name, options->reduction))
+    if (!loss_check_reduction(name, options->reduction))
         return false;
     if (options->ignore_index != 0 || options->label_smoothing != 0)
         return EK_FAIL(EK_E_INVALID,
@@ -44,7 +44,7 @@ static bool check_pair(const char *name, const ek_loss_options *options)
 /* ---- (x - y)^2 and |x - y| ---- */
 
 /* The gradient of the first operand; the second's is its negative. */
-static int give_opposite(ek_node *node, ek_tensor *dx, ek_tensor **results)
+static int loss_give_opposite(ek_node *node, ek_tensor *dx, ek_tensor **results)
 {
     if (ek_node_needs(node, 0))
         results[0] = dx;
@@ -57,14 +57,14 @@ static int squared_difference_backward(ek_node *node, ek_tensor *const *gradient
                                        ek_tensor **results)
 {
     ek_tensor *difference = ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1));
-    return give_opposite(node, ek_mul_scalar(ek_mul(difference, gradients[0]), 2), results);
+    return loss_give_opposite(node, ek_mul_scalar(ek_mul(difference, gradients[0]), 2), results);
 }
 
 static int absolute_difference_backward(ek_node *node, ek_tensor *const *gradients,
                                         ek_tensor **results)
 {
     ek_tensor *difference = ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1));
-    return give_opposite(node, ek_sign_mul(gradients[0], difference), results);
+    return loss_give_opposite(node, ek_sign_mul(gradients[0], difference), results);
 }
 
 EK_OPERATION(squared_difference, "mse_loss", squared_difference_backward);
@@ -73,14 +73,14 @@ EK_OPERATION(absolute_difference, "l1_loss", absolute_difference_backward);
 static ek_tensor *checked_difference_loss(const ek_loss_options *options, ek_binary op,
                                           const ek_operation *operation)
 {
-    if (!check_pair(operation->name, options))
+    if (!loss_check_pair(operation->name, options))
         return NULL;
     if (options->weight || options->pos_weight)
         return EK_REFUSE(EK_E_INVALID, "%s takes no weight and no pos_weight", operation->name);
     ek_tensor *x = options->input, *y = options->target;
     ek_tensor *loss =
         EK_RECORD(ek_run_binary(op, x, y, 0), operation, EK_INPUTS(x, y), EK_SAVED(x, y));
-    return reduce(loss, options->reduction);
+    return loss_reduce(loss, options->reduction);
 }
 
 /* Defines a loss, of whose options `checked` is an expression. */
@@ -104,18 +104,18 @@ PUBLIC_LOSS(l1_loss, checked_difference_loss(&options, EK_BINARY_ABSOLUTE_DIFFER
  *
  * No term of the loss is negative: small losses keep their digits. */
 
-static ek_tensor *one_minus(ek_tensor *x)
+static ek_tensor *loss_one_minus(ek_tensor *x)
 {
     return ek_add_scalar(ek_neg(x), 1);
 }
 
-static ek_tensor *softplus_of_negative(ek_tensor *x)
+static ek_tensor *loss_softplus_of_negative(ek_tensor *x)
 {
     return ek_f_softplus(ek_neg(x));
 }
 
 /* v s, for s of the operands' shape. */
-static ek_tensor *weigh_positive(ek_tensor *s, ek_tensor *pos_weight)
+static ek_tensor *loss_weigh_positive(ek_tensor *s, ek_tensor *pos_weight)
 {
     return pos_weight ? ek_mul(s, pos_weight) : s;
 }
@@ -130,18 +130,19 @@ static int bce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     if (!x || !target || ek_error_status() < 0)
         return ek_error_pending();
     if (ek_node_needs(node, 0) && pos_weight) {
-        ek_tensor *positive = ek_mul(weigh_positive(target, pos_weight), ek_f_sigmoid(ek_neg(x)));
-        ek_tensor *negative = ek_mul(one_minus(target), ek_f_sigmoid(x));
+        ek_tensor *positive =
+            ek_mul(loss_weigh_positive(target, pos_weight), ek_f_sigmoid(ek_neg(x)));
+        ek_tensor *negative = ek_mul(loss_one_minus(target), ek_f_sigmoid(x));
         results[0] = ek_mul(g, ek_sub(negative, positive));
     } else if (ek_node_needs(node, 0)) {
         results[0] = ek_mul(g, ek_sub(ek_f_sigmoid(x), target));
     }
     if (ek_node_needs(node, 1)) {
-        ek_tensor *positive = weigh_positive(softplus_of_negative(x), pos_weight);
+        ek_tensor *positive = loss_weigh_positive(loss_softplus_of_negative(x), pos_weight);
         results[1] = ek_mul(g, ek_sub(positive, ek_f_softplus(x)));
     }
     if (ek_node_needs(node, 2))
-        results[2] = ek_sum_to(ek_mul(g, ek_mul(target, softplus_of_negative(x))),
+        results[2] = ek_sum_to(ek_mul(g, ek_mul(target, loss_softplus_of_negative(x))),
                                ek_tensor_shape(pos_weight));
     return 0;
 }
@@ -151,15 +152,16 @@ EK_OPERATION(bce, "bce_with_logits", bce_backward);
 static ek_tensor *bce(ek_tensor *x, ek_tensor *target, ek_tensor *pos_weight)
 {
     bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *positive = ek_mul(target, weigh_positive(softplus_of_negative(x), pos_weight));
-    ek_tensor *loss = ek_add(ek_mul(one_minus(target), ek_f_softplus(x)), positive);
+    ek_tensor *positive =
+        ek_mul(target, loss_weigh_positive(loss_softplus_of_negative(x), pos_weight));
+    ek_tensor *loss = ek_add(ek_mul(loss_one_minus(target), ek_f_softplus(x)), positive);
     ek_set_grad_enabled(enabled);
     return EK_RECORD(loss, &bce_operation, EK_INPUTS(x, target, pos_weight),
                      EK_SAVED(x, target, pos_weight));
 }
 
 /* `factor` broadcasts to the input's shape. */
-static bool check_factor(const char *name, const ek_tensor *x, const ek_tensor *factor)
+static bool loss_check_factor(const char *name, const ek_tensor *x, const ek_tensor *factor)
 {
     if (!factor)
         return ek_optional(factor);
@@ -175,19 +177,20 @@ static bool check_factor(const char *name, const ek_tensor *x, const ek_tensor *
                    EK_SHAPE_TEXT(&other), EK_SHAPE_TEXT(&own)) == 0;
 }
 
-static ek_tensor *checked_bce(const ek_loss_options *options)
+static ek_tensor *loss_checked_bce(const ek_loss_options *options)
 {
     ek_tensor *x = options->input;
-    if (!check_pair("bce_with_logits", options) || !check_factor("weight", x, options->weight) ||
-        !check_factor("pos_weight", x, options->pos_weight))
+    if (!loss_check_pair("bce_with_logits", options) ||
+        !loss_check_factor("weight", x, options->weight) ||
+        !loss_check_factor("pos_weight", x, options->pos_weight))
         return NULL;
     ek_tensor *loss = bce(x, options->target, options->pos_weight);
     if (options->weight)
         loss = ek_mul(loss, options->weight);
-    return reduce(loss, options->reduction);
+    return loss_reduce(loss, options->reduction);
 }
 
-PUBLIC_LOSS(bce_with_logits, checked_bce(&options))
+PUBLIC_LOSS(bce_with_logits, loss_checked_bce(&options))
 
 /* ---- class targets ----
  *
@@ -207,13 +210,13 @@ typedef struct target_options {
 /* ---- targets ---- */
 
 /* Size of the class dimension. */
-static int64_t class_count(const ek_tensor *input)
+static int64_t loss_class_count(const ek_tensor *input)
 {
     return input->shape[1];
 }
 
 /* x's shape without the classes. */
-static ek_shape shape_without_classes(const ek_tensor *x)
+static ek_shape loss_shape_without_classes(const ek_tensor *x)
 {
     ek_shape shape = {.ndim = x->ndim - 1};
     for (int i = 0; i < shape.ndim; i++)
@@ -222,7 +225,7 @@ static ek_shape shape_without_classes(const ek_tensor *x)
 }
 
 /* A scalar of i64, any: not all of them are doubles. */
-static ek_tensor *index_scalar(ek_dev *dev, int64_t index)
+static ek_tensor *loss_index_scalar(ek_dev *dev, int64_t index)
 {
     const double number = (double)index;
     ek_shape scalar = ek_scalar_shape();
@@ -232,23 +235,23 @@ static ek_tensor *index_scalar(ek_dev *dev, int64_t index)
 }
 
 /* u8, 1 if the target counts. */
-static ek_tensor *counted(ek_tensor *target, int64_t ignore_index)
+static ek_tensor *loss_counted(ek_tensor *target, int64_t ignore_index)
 {
     if (!target)
         return NULL;
-    return ek_ne(target, index_scalar(ek_tensor_dev(target), ignore_index));
+    return ek_ne(target, loss_index_scalar(ek_tensor_dev(target), ignore_index));
 }
 
 /* The target, with class 0 in place of the ignored index. */
-static ek_tensor *class_index(ek_tensor *target, ek_tensor *counts)
+static ek_tensor *loss_class_index(ek_tensor *target, ek_tensor *counts)
 {
     return ek_mul(target, ek_to_dtype(counts, EK_I64));
 }
 
 /* weight[t] per element of `index`, 0 if the target does not count; without weight 1. Of
  * `dtype`. */
-static ek_tensor *weight_per_element(ek_tensor *weight, ek_tensor *index, ek_tensor *counts,
-                                     ek_dtype dtype)
+static ek_tensor *loss_weight_per_element(ek_tensor *weight, ek_tensor *index, ek_tensor *counts,
+                                          ek_dtype dtype)
 {
     if (!index || !counts)
         return NULL;
@@ -261,17 +264,17 @@ static ek_tensor *weight_per_element(ek_tensor *weight, ek_tensor *index, ek_ten
 }
 
 /* W: what the softmax of an element is weighted with. */
-static ek_tensor *total_weight(const target_options *options, const ek_tensor *x)
+static ek_tensor *loss_total_weight(const target_options *options, const ek_tensor *x)
 {
-    ek_tensor *counts = counted(options->target, options->params.ignore_index);
-    ek_tensor *index = class_index(options->target, counts);
-    ek_tensor *own = weight_per_element(options->weight, index, counts, x->dtype);
+    ek_tensor *counts = loss_counted(options->target, options->params.ignore_index);
+    ek_tensor *index = loss_class_index(options->target, counts);
+    ek_tensor *own = loss_weight_per_element(options->weight, index, counts, x->dtype);
     const double smoothing = options->params.label_smoothing;
     if (smoothing == 0)
         return own;
     ek_tensor *spread =
-        options->weight ? ek_sum(options->weight) : ek_number_like(x, (double)class_count(x));
-    ek_tensor *per_class = ek_mul_scalar(spread, smoothing / (double)class_count(x));
+        options->weight ? ek_sum(options->weight) : ek_number_like(x, (double)loss_class_count(x));
+    ek_tensor *per_class = ek_mul_scalar(spread, smoothing / (double)loss_class_count(x));
     return ek_add(ek_mul_scalar(own, 1 - smoothing),
                   ek_mul(ek_to_dtype(counts, x->dtype), per_class));
 }
@@ -302,12 +305,12 @@ static int cross_entropy_gradient_backward(ek_node *node, ek_tensor *const *grad
     if (!x || ek_error_status() < 0)
         return ek_error_pending();
     if (ek_node_needs(node, 0)) {
-        ek_tensor *one = ek_expand(ek_number_like(x, 1), shape_without_classes(x));
+        ek_tensor *one = ek_expand(ek_number_like(x, 1), loss_shape_without_classes(x));
         ek_tensor *unit = cross_entropy_gradient(one, x, ek_node_saved(node, 2), &options);
         results[0] = ek_sum(ek_mul(a, unit), .dims = {1}, .dim_count = 1);
     }
     if (ek_node_needs(node, 1)) {
-        ek_tensor *scale = ek_mul(ek_node_saved(node, 0), total_weight(&options, x));
+        ek_tensor *scale = ek_mul(ek_node_saved(node, 0), loss_total_weight(&options, x));
         results[1] = ek_mul(ek_unsqueeze(scale, 1), ek_softmax_gradient(a, ek_f_softmax(x, 1), 1));
     }
     return 0;
@@ -331,7 +334,7 @@ static ek_tensor *cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *
 
 static ek_tensor *cross_entropy(ek_tensor *x, const target_options *options)
 {
-    ek_shape shape = shape_without_classes(x);
+    ek_shape shape = loss_shape_without_classes(x);
     ek_dev *dev = ek_tensor_dev(x);
     ek_tensor *loss = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
     /* Rounded to bf16, lse would spoil every probability of its element. */
@@ -350,15 +353,15 @@ static ek_tensor *cross_entropy(ek_tensor *x, const target_options *options)
 
 static ek_tensor *nll(ek_tensor *x, const target_options *options)
 {
-    ek_tensor *counts = counted(options->target, options->params.ignore_index);
-    ek_tensor *index = class_index(options->target, counts);
+    ek_tensor *counts = loss_counted(options->target, options->params.ignore_index);
+    ek_tensor *index = loss_class_index(options->target, counts);
     const int before = ek_error_status();
     ek_tensor *picked = ek_squeeze(ek_gather_dim(x, 1, ek_unsqueeze(index, 1)), 1);
     if (!picked)
         ek_error_prefix(before, "nll_loss: target");
     /* Chosen, not multiplied by 0: class 0 of an ignored element may be infinite. */
     ek_tensor *own = ek_where(counts, picked, ek_number_like(x, 0));
-    return ek_mul(ek_neg(own), weight_per_element(options->weight, index, counts, x->dtype));
+    return ek_mul(ek_neg(own), loss_weight_per_element(options->weight, index, counts, x->dtype));
 }
 
 /* ---- the public operations ---- */
@@ -374,15 +377,15 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
         return EK_FAIL(EK_E_SHAPE,
                        "%s: expected an input of 2 or more dimensions (N, C, ...), got %s", name,
                        EK_TENSOR_TEXT(x));
-    if (class_count(x) < 1)
+    if (loss_class_count(x) < 1)
         return EK_FAIL(EK_E_SHAPE, "%s: the input must have at least one class, got %s", name,
                        EK_TENSOR_TEXT(x));
-    ek_shape shape = shape_without_classes(x);
+    ek_shape shape = loss_shape_without_classes(x);
     if (!ek_of_shape(name, "target", options->target, &shape))
         return ek_error_pending();
     if (options->weight &&
         (!ek_alike(name, x, options->weight) ||
-         !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(class_count(x)))))
+         !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(loss_class_count(x)))))
         return ek_error_pending();
     if (options->pos_weight)
         return EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits does", name);
@@ -398,8 +401,8 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
     return 0;
 }
 
-static ek_tensor *reduce_classes(ek_tensor *loss, const target_options *options,
-                                 ek_reduction reduction)
+static ek_tensor *loss_reduce_classes(ek_tensor *loss, const target_options *options,
+                                      ek_reduction reduction)
 {
     if (!loss || reduction == EK_NONE)
         return loss;
@@ -414,11 +417,12 @@ static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *op
                                      ek_tensor *function(ek_tensor *, const target_options *))
 {
     target_options targets;
-    if (!check_reduction(name, options->reduction) || check_class_loss(name, options, &targets) < 0)
+    if (!loss_check_reduction(name, options->reduction) ||
+        check_class_loss(name, options, &targets) < 0)
         return NULL;
     if (function == nll && targets.params.label_smoothing != 0)
         return EK_REFUSE(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
-    return reduce_classes(function(options->input, &targets), &targets, options->reduction);
+    return loss_reduce_classes(function(options->input, &targets), &targets, options->reduction);
 }
 
 PUBLIC_LOSS(cross_entropy, checked_class_loss("cross_entropy", &options, cross_entropy))

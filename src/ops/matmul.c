@@ -6,7 +6,7 @@
 /* ---- out = x y [+ bias], two or three dimensions ---- */
 
 /* `view` shows x as (B, rows, columns); a matrix gets B = 1. For kernels only. */
-static void borrow_batch(ek_tensor *view, const ek_tensor *x)
+static void matmul_borrow_batch(ek_tensor *view, const ek_tensor *x)
 {
     ek_borrow(view, x);
     if (x->ndim == 3)
@@ -28,9 +28,9 @@ static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, co
     if (ek_count(out) == 0)
         return 0;
     ek_tensor out_batch, x_batch, y_batch;
-    borrow_batch(&out_batch, out);
-    borrow_batch(&x_batch, x);
-    borrow_batch(&y_batch, y);
+    matmul_borrow_batch(&out_batch, out);
+    matmul_borrow_batch(&x_batch, x);
+    matmul_borrow_batch(&y_batch, y);
     if (x_batch.shape[2] > 0)
         return kernels->matmul(dev, &out_batch, &x_batch, &y_batch, bias, false);
     /* A sum of no products. */
@@ -42,15 +42,15 @@ static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, co
     return kernels->copy(dev, out, &rows);
 }
 
-static ek_tensor *matrix_of(const ek_tensor *x, int64_t rows, int64_t columns)
+static ek_tensor *matmul_matrix_of(const ek_tensor *x, int64_t rows, int64_t columns)
 {
     return ek_tensor_new(ek_tensor_dev(x), x->dtype, &EK_SHAPE(rows, columns), EK_CONTIGUOUS);
 }
 
 /* x y for matrices, or batches of equal size of them, with the gradients as such products again. */
-static ek_tensor *product(ek_tensor *x, ek_tensor *y);
+static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y);
 
-static ek_tensor *transposed(ek_tensor *x)
+static ek_tensor *matmul_transposed(ek_tensor *x)
 {
     return ek_transpose(x, -2, -1);
 }
@@ -58,21 +58,21 @@ static ek_tensor *transposed(ek_tensor *x)
 static int product_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     if (ek_node_needs(node, 0))
-        results[0] = product(gradients[0], transposed(ek_node_saved(node, 1)));
+        results[0] = matmul_product(gradients[0], matmul_transposed(ek_node_saved(node, 1)));
     if (ek_node_needs(node, 1))
-        results[1] = product(transposed(ek_node_saved(node, 0)), gradients[0]);
+        results[1] = matmul_product(matmul_transposed(ek_node_saved(node, 0)), gradients[0]);
     return 0;
 }
 
 EK_OPERATION(product, "matmul", product_backward);
 
-static ek_tensor *product(ek_tensor *x, ek_tensor *y)
+static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y)
 {
     if (!x || !y)
         return NULL;
     int64_t rows = x->shape[x->ndim - 2], columns = y->shape[y->ndim - 1];
     ek_tensor *out = x->ndim == 2
-                         ? matrix_of(x, rows, columns)
+                         ? matmul_matrix_of(x, rows, columns)
                          : ek_tensor_new(ek_tensor_dev(x), x->dtype,
                                          &EK_SHAPE(x->shape[0], rows, columns), EK_CONTIGUOUS);
     if (!out || run_matmul(out, x, y, NULL) < 0)
@@ -84,7 +84,7 @@ static ek_tensor *product(ek_tensor *x, ek_tensor *y)
 /* ---- matmul: what isn't two or three dimensions becomes so ---- */
 
 /* x with its leading dimensions expanded to those of `batch` and then made one. */
-static ek_tensor *with_batch(ek_tensor *x, ek_shape batch)
+static ek_tensor *matmul_with_batch(ek_tensor *x, ek_shape batch)
 {
     ek_shape expanded = batch;
     for (int i = -2; i < 0; i++)
@@ -93,37 +93,38 @@ static ek_tensor *with_batch(ek_tensor *x, ek_shape batch)
     return ek_reshape(ek_expand(x, expanded), shape);
 }
 
-static ek_shape batch_of(const ek_tensor *x)
+static ek_shape matmul_batch_of(const ek_tensor *x)
 {
     ek_shape shape = ek_tensor_shape(x);
     shape.ndim -= 2;
     return shape;
 }
 
-static ek_tensor *batched(ek_tensor *x, ek_tensor *y)
+static ek_tensor *matmul_batched(ek_tensor *x, ek_tensor *y)
 {
-    ek_shape x_batch = batch_of(x), y_batch = batch_of(y), batch;
+    ek_shape x_batch = matmul_batch_of(x), y_batch = matmul_batch_of(y), batch;
     if (ek_broadcast_shapes("matmul", &x_batch, &y_batch, &batch) < 0)
         return NULL;
     ek_shape result = batch;
     result.dims[result.ndim++] = x->shape[x->ndim - 2];
     result.dims[result.ndim++] = y->shape[y->ndim - 1];
-    return ek_reshape(product(with_batch(x, batch), with_batch(y, batch)), result);
+    return ek_reshape(matmul_product(matmul_with_batch(x, batch), matmul_with_batch(y, batch)),
+                      result);
 }
 
 /* Operands of two or more dimensions. */
 static ek_tensor *matmul(ek_tensor *x, ek_tensor *y)
 {
     if (x->ndim == 2 && y->ndim == 2)
-        return product(x, y);
+        return matmul_product(x, y);
     if (y->ndim > 2)
-        return batched(x, y);
+        return matmul_batched(x, y);
     /* One matrix on the right: x's batches are more rows. */
     ek_shape shape = ek_tensor_shape(x);
     int64_t columns = shape.dims[x->ndim - 1], rows = 1;
     for (int i = 0; i < x->ndim - 1; i++)
         rows *= shape.dims[i];
-    ek_tensor *out = product(ek_reshape(x, EK_SHAPE(rows, columns)), y);
+    ek_tensor *out = matmul_product(ek_reshape(x, EK_SHAPE(rows, columns)), y);
     shape.dims[x->ndim - 1] = y->shape[1];
     return ek_reshape(out, shape);
 }
@@ -163,7 +164,7 @@ ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
 /* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out) ---- */
 
 /* `view` shows the transpose of a matrix; for kernels only. */
-static void borrow_transposed(ek_tensor *view, const ek_tensor *x)
+static void matmul_borrow_transposed(ek_tensor *view, const ek_tensor *x)
 {
     ek_borrow(view, x);
     for (int i = 0; i < 2; i++) {
@@ -173,7 +174,7 @@ static void borrow_transposed(ek_tensor *view, const ek_tensor *x)
 }
 
 /* Sums the rows of dy (n, out) into db (out). */
-static int sum_rows_into(ek_tensor *db, const ek_tensor *dy)
+static int matmul_sum_rows_into(ek_tensor *db, const ek_tensor *dy)
 {
     ek_tensor row;
     ek_borrow_expanded(&row, db, &EK_SHAPE(1, db->shape[0]));
@@ -191,18 +192,18 @@ static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
             return ek_error_pending();
         if (dw) {
             ek_tensor dy_transposed;
-            borrow_transposed(&dy_transposed, dy);
+            matmul_borrow_transposed(&dy_transposed, dy);
             EK_TRY(run_matmul(dw, &dy_transposed, x, NULL));
         }
-        results[1] = dw ? dw : product(transposed(dy), x);
+        results[1] = dw ? dw : matmul_product(matmul_transposed(dy), x);
     }
     if (ek_node_needs(node, 2)) {
         if (db)
-            EK_TRY(sum_rows_into(db, dy));
+            EK_TRY(matmul_sum_rows_into(db, dy));
         results[2] = db ? db : ek_sum(dy, .dims = {0}, .dim_count = 1);
     }
     if (ek_node_needs(node, 0))
-        results[0] = product(dy, ek_node_saved(node, 1));
+        results[0] = matmul_product(dy, ek_node_saved(node, 1));
     return 0;
 }
 
@@ -210,16 +211,16 @@ EK_OPERATION(linear, "linear", linear_backward);
 
 static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias)
 {
-    ek_tensor *out = matrix_of(x, x->shape[0], w->shape[0]);
+    ek_tensor *out = matmul_matrix_of(x, x->shape[0], w->shape[0]);
     ek_tensor w_transposed;
-    borrow_transposed(&w_transposed, w);
+    matmul_borrow_transposed(&w_transposed, w);
     if (!out || run_matmul(out, x, &w_transposed, bias) < 0)
         return NULL;
     return EK_RECORD(out, &linear_operation, EK_INPUTS(x, w, bias),
                      EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL));
 }
 
-static ek_tensor *checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
+static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
 {
     if (!ek_floating("linear", "x", x) || !ek_given("linear", "weight", weight) ||
         !ek_optional(bias) || !ek_alike("linear", x, weight) ||
@@ -251,5 +252,5 @@ ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
     x = ek_autocast_narrow(x);
     weight = ek_autocast_narrow(weight);
     bias = ek_autocast_narrow(bias);
-    return ek_scope_return(&scope, checked_linear(x, weight, bias));
+    return ek_scope_return(&scope, matmul_checked_linear(x, weight, bias));
 }

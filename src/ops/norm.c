@@ -20,9 +20,9 @@
  *
  * since <a, dx> = r (<a, g> - sum(a) sum(g) / n - A.s s / n) reaches x through A.s, s and r (what
  * is in brackets only if the statistics are x's own). Here r is itself an operation of x
- * (invstd_of): dr/dx = -r^2 xhat / n. So the three operations are closed under differentiation: all
- * of it is the fused N and G, factors per statistic, and products; none recomputes a statistic. A
- * ReLU adds a constant mask on dy.
+ * (norm_invstd_of): dr/dx = -r^2 xhat / n. So the three operations are closed under
+ * differentiation: all of it is the fused N and G, factors per statistic, and products; none
+ * recomputes a statistic. A ReLU adds a constant mask on dy.
  *
  * Of the batch, a weight is shared by what shares a statistic, so that w comes out of the sums:
  * s = w dw is no output of its own, and with D = G(dy, x; 1), q = sum(a D.dx)
@@ -173,7 +173,8 @@ static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 
 EK_OPERATION(invstd, "norm_invstd", invstd_backward);
 
-static ek_tensor *invstd_of(ek_tensor *x, ek_norm_statistics stats, ek_norm_attributes attributes)
+static ek_tensor *norm_invstd_of(ek_tensor *x, ek_norm_statistics stats,
+                                 ek_norm_attributes attributes)
 {
     if (!x || !stats.mean || !stats.invstd)
         return NULL;
@@ -241,11 +242,11 @@ typedef struct norm_terms {
 } norm_terms;
 
 /* -r [ (s A.dx + A.s dx) / n + xhat sum(a dx) / n ]. What is small is scaled. */
-static ek_tensor *through_statistics(const norm_operands *o, const norm_gradients *a_parts,
-                                     ek_tensor *xhat, ek_tensor *dx, ek_tensor *s)
+static ek_tensor *norm_through_statistics(const norm_operands *o, const norm_gradients *a_parts,
+                                          ek_tensor *xhat, ek_tensor *dx, ek_tensor *s)
 {
     ek_norm_attributes attributes = o->attributes;
-    ek_tensor *r = ek_mul_scalar(invstd_of(o->x, o->stats, attributes), -1 / attributes.count);
+    ek_tensor *r = ek_mul_scalar(norm_invstd_of(o->x, o->stats, attributes), -1 / attributes.count);
     ek_tensor *first = norm_mul_statistic(a_parts->dx, ek_mul(s, r), attributes);
     ek_tensor *second = norm_mul_statistic(dx, ek_mul(a_parts->s, r), attributes);
     ek_tensor *q = norm_sum_statistic(ek_mul(o->a, dx), attributes);
@@ -253,8 +254,8 @@ static ek_tensor *through_statistics(const norm_operands *o, const norm_gradient
 }
 
 /* dx and s are G's. */
-static int sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_tensor *s,
-                        norm_terms *terms)
+static int norm_sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_tensor *s,
+                             norm_terms *terms)
 {
     ek_norm_attributes attributes = o->attributes;
     norm_gradients a_parts = {NULL, NULL, NULL, NULL};
@@ -268,7 +269,7 @@ static int sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_
         terms->dy = ek_norm_mul_affine(met, o->w, attributes);
     if (o->want_x)
         terms->x = ek_norm_added(e ? norm_mul_statistic(dx, e, attributes) : NULL,
-                                 o->a ? through_statistics(o, &a_parts, xhat, dx, s) : NULL);
+                                 o->a ? norm_through_statistics(o, &a_parts, xhat, dx, s) : NULL);
     if (o->want_w && met)
         terms->w = norm_sum_affine(ek_mul(o->dy, met), attributes);
     return ek_error_status();
@@ -276,8 +277,8 @@ static int sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_
 
 /* -w r [ G((a D.dw + dy A.dw) / n, x; 1).dx + xhat q / n ]: what is rounded is projected at last,
  * which bf16 needs if the sums over the batch that follow are to be right. */
-static ek_tensor *through_batch(const norm_operands *o, ek_tensor *a_dw, ek_tensor *d_dw,
-                                ek_tensor *q)
+static ek_tensor *norm_through_batch(const norm_operands *o, ek_tensor *a_dw, ek_tensor *d_dw,
+                                     ek_tensor *q)
 {
     ek_norm_attributes attributes = o->attributes;
     double share = 1.0 / attributes.count;
@@ -288,14 +289,14 @@ static ek_tensor *through_batch(const norm_operands *o, ek_tensor *a_dw, ek_tens
                       (norm_request){.want_dx = true}, &inner) < 0)
         return NULL;
     ek_tensor *line = ek_norm_normalize(o->x, ek_mul_scalar(q, share), NULL, o->stats, attributes);
-    ek_tensor *r = invstd_of(o->x, o->stats, attributes);
+    ek_tensor *r = norm_invstd_of(o->x, o->stats, attributes);
     return ek_neg(
         norm_mul_statistic(ek_add(inner.dx, line), o->w ? ek_mul(o->w, r) : r, attributes));
 }
 
 /* Of the batch, where a weight is as good as a statistic: with D = G(dy, x; 1), q = sum(a D.dx),
  * which is the gradient of w. */
-static int batch_terms(const norm_operands *o, norm_terms *terms)
+static int norm_batch_terms(const norm_operands *o, norm_terms *terms)
 {
     norm_gradients a_parts, d_parts;
     if (!o->a)
@@ -311,7 +312,7 @@ static int batch_terms(const norm_operands *o, norm_terms *terms)
         terms->w = ek_norm_channel_sum(ek_mul(o->a, d_parts.dx));
     }
     if (o->want_x)
-        terms->x = through_batch(o, a_parts.dw, d_parts.dw, terms->w);
+        terms->x = norm_through_batch(o, a_parts.dw, d_parts.dw, terms->w);
     return ek_error_status();
 }
 
@@ -336,10 +337,10 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
 
     norm_terms terms = {NULL, NULL, NULL};
     if (o.attributes.batch)
-        EK_TRY(batch_terms(&o, &terms));
+        EK_TRY(norm_batch_terms(&o, &terms));
     else
-        EK_TRY(
-            sample_terms(&o, gradients[3], ek_node_saved(node, 6), ek_node_saved(node, 7), &terms));
+        EK_TRY(norm_sample_terms(&o, gradients[3], ek_node_saved(node, 6), ek_node_saved(node, 7),
+                                 &terms));
     if (o.want_dy) {
         ek_tensor *zero = !b && c ? ek_zeros_like(c) : b;
         ek_tensor *affine = b || c ? ek_norm_normalize(o.x, zero, c, o.stats, o.attributes) : NULL;

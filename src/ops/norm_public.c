@@ -103,8 +103,8 @@ void ek_norm_tracking_end(const ek_norm_tracking *tracking)
 }
 
 /* x's own statistics; moves the running ones. */
-static int own_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, double eps,
-                          ek_norm_attributes attributes, ek_norm_statistics *stats)
+static int norm_own_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, double eps,
+                               ek_norm_attributes attributes, ek_norm_statistics *stats)
 {
     *stats = (ek_norm_statistics){ek_norm_new_statistic(x, attributes),
                                   ek_norm_new_statistic(x, attributes)};
@@ -119,8 +119,8 @@ static int own_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, 
 }
 
 /* Copies of the running statistics, so that a later training pass may move them before backward. */
-static int running_statistics(const ek_batch_norm_options *options, double eps,
-                              ek_norm_attributes attributes, ek_norm_statistics *stats)
+static int norm_running_statistics(const ek_batch_norm_options *options, double eps,
+                                   ek_norm_attributes attributes, ek_norm_statistics *stats)
 {
     ek_tensor *x = options->x;
     *stats = (ek_norm_statistics){ek_norm_new_statistic(x, attributes),
@@ -134,7 +134,7 @@ static int running_statistics(const ek_batch_norm_options *options, double eps,
 }
 
 /* What this call moves. */
-static ek_norm_tracking tracking_of(const ek_batch_norm_options *options, ek_tensor *batches)
+static ek_norm_tracking norm_tracking_of(const ek_batch_norm_options *options, ek_tensor *batches)
 {
     if (!options->training || !options->running_mean)
         return (ek_norm_tracking){.mean = NULL};
@@ -155,8 +155,8 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm
                    : norm_empty(x, options->weight, options->bias, attributes);
     attributes.count = (double)(ek_count(x) / x->shape[1]);
     double eps = ek_number_or(EK_GIVEN(options, eps, 7), 1e-5);
-    if ((attributes.constant ? running_statistics(options, eps, attributes, &stats)
-                             : own_statistics(x, tracking, eps, attributes, &stats)) < 0)
+    if ((attributes.constant ? norm_running_statistics(options, eps, attributes, &stats)
+                             : norm_own_statistics(x, tracking, eps, attributes, &stats)) < 0)
         return NULL;
     return ek_norm_normalize(x, options->weight, options->bias, stats, attributes);
 }
@@ -170,7 +170,7 @@ ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_te
     if (training && ek_count(x) > 0 &&
         ek_check_values_per_channel(x, ek_count(x) / x->shape[1]) < 0)
         return NULL;
-    ek_norm_tracking tracking = tracking_of(&options, batches);
+    ek_norm_tracking tracking = norm_tracking_of(&options, batches);
     ek_norm_attributes attributes = {.batch = true, .constant = !training, .relu = relu};
     ek_scope scope = ek_scope_begin();
     return ek_scope_return(&scope, batch_norm(&options, &tracking, attributes));
@@ -201,8 +201,8 @@ static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight,
     } else {
         ek_norm_statistics stats;
         attributes.count = (double)(ek_count(x) / (x->shape[0] * attributes.groups));
-        if (own_statistics(x, &(const ek_norm_tracking){.mean = NULL}, eps, attributes, &stats) >=
-            0)
+        if (norm_own_statistics(x, &(const ek_norm_tracking){.mean = NULL}, eps, attributes,
+                                &stats) >= 0)
             y = ek_norm_normalize(x, weight, bias, stats, attributes);
     }
     return ek_scope_return(&scope, y);

@@ -22,7 +22,8 @@ typedef struct pool_attributes {
     ek_memory_format format;
 } pool_attributes;
 
-static ek_tensor *new_image(const ek_tensor *like, const ek_shape *shape, ek_memory_format format)
+static ek_tensor *pool_new_image(const ek_tensor *like, const ek_shape *shape,
+                                 ek_memory_format format)
 {
     return ek_tensor_new(ek_tensor_dev(like), like->dtype, shape, format);
 }
@@ -33,7 +34,7 @@ static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index, const pool_a
 {
     if (!dy || !index)
         return NULL;
-    ek_tensor *dx = new_image(dy, &a->x, a->format);
+    ek_tensor *dx = pool_new_image(dy, &a->x, a->format);
     return EK_RECORD(EK_RUN(dx, max_pool_gradient, dy, index, &a->params), &a->family->gradient,
                      EK_INPUTS(dy), EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
@@ -42,7 +43,7 @@ static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_att
 {
     if (!x || !index)
         return NULL;
-    ek_tensor *y = new_image(x, &a->y, a->format);
+    ek_tensor *y = pool_new_image(x, &a->y, a->format);
     return EK_RECORD(EK_RUN(y, max_pool_gather, x, index), &a->family->gather, EK_INPUTS(x),
                      EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
@@ -65,25 +66,25 @@ EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a
 
 /* ---- averages: the windows of `params`, or adaptive ones where params.dims is 0 ---- */
 
-static ek_tensor *average(ek_tensor *x, const pool_attributes *a)
+static ek_tensor *pool_average(ek_tensor *x, const pool_attributes *a)
 {
-    ek_tensor *y = x ? new_image(x, &a->y, a->format) : NULL;
+    ek_tensor *y = x ? pool_new_image(x, &a->y, a->format) : NULL;
     y = a->params.dims > 0 ? EK_RUN(y, avg_pool_forward, x, &a->params)
                            : EK_RUN(y, adaptive_avg_pool_forward, x);
     return EK_RECORD(y, &a->family->forward, EK_INPUTS(x), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *a)
+static ek_tensor *pool_average_gradient(ek_tensor *dy, const pool_attributes *a)
 {
-    ek_tensor *dx = dy ? new_image(dy, &a->x, a->format) : NULL;
+    ek_tensor *dx = dy ? pool_new_image(dy, &a->x, a->format) : NULL;
     dx = a->params.dims > 0 ? EK_RUN(dx, avg_pool_gradient, dy, &a->params)
                             : EK_RUN(dx, adaptive_avg_pool_gradient, dy);
     return EK_RECORD(dx, &a->family->gradient, EK_INPUTS(dy), EK_ATTRIBUTES(*a));
 }
 
-EK_BACKWARD(average, void, average_gradient(g, a))
+EK_BACKWARD(average, void, pool_average_gradient(g, a))
 
-EK_BACKWARD(average_gradient, void, average(g, a))
+EK_BACKWARD(average_gradient, void, pool_average(g, a))
 
 #define AVERAGE_POOL(NAME, DIMS)                                                             \
     {                                                                                        \
@@ -95,7 +96,8 @@ EK_BACKWARD(average_gradient, void, average(g, a))
 
 /* ---- options and shapes ---- */
 
-static int read_params(const pool_family *family, ek_pool_params *params, const ek_pool_options *o)
+static int pool_read_params(const pool_family *family, ek_pool_params *params,
+                            const ek_pool_options *o)
 {
     const char *name = family->name;
     int dims = params->dims = family->dims;
@@ -119,7 +121,7 @@ static int read_params(const pool_family *family, ek_pool_params *params, const 
 
 /* How many windows a dimension has. In ceil mode the last may reach beyond the padding, but starts
  * inside the input or its left padding. */
-static int64_t window_count(int64_t size, const ek_pool_params *params, int i, bool ceil_mode)
+static int64_t pool_window_count(int64_t size, const ek_pool_params *params, int i, bool ceil_mode)
 {
     int64_t extent = params->dilation[i] * (params->kernel[i] - 1) + 1;
     int64_t room = size + 2 * params->padding[i] - extent;
@@ -133,7 +135,7 @@ static int64_t window_count(int64_t size, const ek_pool_params *params, int i, b
 
 /* A window that meets only padding has no maximum and no average. One that starts inside meets an
  * element; one that starts in the padding does with its first tap inside, if that is in reach. */
-static bool has_empty_window(int64_t size, int64_t count, const ek_pool_params *params, int i)
+static bool pool_has_empty_window(int64_t size, int64_t count, const ek_pool_params *params, int i)
 {
     const int64_t dilation = params->dilation[i];
     if (dilation <= size)
@@ -145,13 +147,13 @@ static bool has_empty_window(int64_t size, int64_t count, const ek_pool_params *
     return size == 0;
 }
 
-static int output_size(pool_attributes *a, int i, bool ceil_mode)
+static int pool_output_size(pool_attributes *a, int i, bool ceil_mode)
 {
     const pool_family *family = a->family;
     const ek_pool_params *params = &a->params;
-    int64_t size = a->x.dims[2 + i], count = window_count(size, params, i, ceil_mode);
+    int64_t size = a->x.dims[2 + i], count = pool_window_count(size, params, i, ceil_mode);
     bool fits = count > 0;
-    if (!fits || has_empty_window(size, count, params, i))
+    if (!fits || pool_has_empty_window(size, count, params, i))
         return EK_FAIL(EK_E_SHAPE,
                        "%s: a window of %lld with padding %lld and dilation %lld %s %s %lld",
                        family->name, (long long)params->kernel[i], (long long)params->padding[i],
@@ -167,10 +169,10 @@ static int read_pool(pool_attributes *a, const ek_pool_options *options)
     if (!ek_given(a->family->name, "x", options->x))
         return ek_error_pending();
     EK_TRY(ek_spatial_check(a->family->name, options->x, a->family->dims));
-    EK_TRY(read_params(a->family, &a->params, options));
+    EK_TRY(pool_read_params(a->family, &a->params, options));
     a->x = a->y = ek_tensor_shape(options->x);
     for (int i = 0; i < a->family->dims; i++)
-        EK_TRY(output_size(a, i, options->ceil_mode));
+        EK_TRY(pool_output_size(a, i, options->ceil_mode));
     return 0;
 }
 
@@ -178,13 +180,13 @@ static int read_pool(pool_attributes *a, const ek_pool_options *options)
 
 typedef ek_tensor *pool_function(ek_tensor *x, const pool_attributes *attributes);
 
-static void lift_shape(ek_shape *shape)
+static void pool_lift_shape(ek_shape *shape)
 {
     ek_spatial_lift(shape->dims + 2, 1);
     shape->ndim = 4;
 }
 
-static ek_tensor *run(pool_function *function, pool_attributes *a, ek_tensor *x)
+static ek_tensor *pool_run(pool_function *function, pool_attributes *a, ek_tensor *x)
 {
     ek_scope scope = ek_scope_begin();
     bool lifted = a->family->dims == 1;
@@ -195,8 +197,8 @@ static ek_tensor *run(pool_function *function, pool_attributes *a, ek_tensor *x)
         ek_spatial_lift(a->params.dilation, 1);
         if (a->params.dims > 0)
             a->params.dims = 2;
-        lift_shape(&a->x);
-        lift_shape(&a->y);
+        pool_lift_shape(&a->x);
+        pool_lift_shape(&a->y);
         x = ek_unsqueeze(x, 2);
     }
     if (x)
@@ -205,9 +207,9 @@ static ek_tensor *run(pool_function *function, pool_attributes *a, ek_tensor *x)
     return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
 }
 
-static ek_tensor *maximum(ek_tensor *x, const pool_attributes *a)
+static ek_tensor *pool_maximum(ek_tensor *x, const pool_attributes *a)
 {
-    ek_tensor *y = new_image(x, &a->y, a->format);
+    ek_tensor *y = pool_new_image(x, &a->y, a->format);
     ek_tensor *index = ek_tensor_new(ek_tensor_dev(x), EK_I64, &a->y, a->format);
     if (!index)
         return NULL;
@@ -221,7 +223,8 @@ static ek_tensor *max_pool(const pool_family *family, const ek_pool_options *opt
     if (options->count_include_pad != EK_DEFAULT)
         return EK_REFUSE(EK_E_INVALID, "%s: count_include_pad is for average pooling only",
                          family->name);
-    return read_pool(&attributes, options) < 0 ? NULL : run(maximum, &attributes, options->x);
+    return read_pool(&attributes, options) < 0 ? NULL
+                                               : pool_run(pool_maximum, &attributes, options->x);
 }
 
 static ek_tensor *avg_pool(const pool_family *family, const ek_pool_options *options)
@@ -233,7 +236,7 @@ static ek_tensor *avg_pool(const pool_family *family, const ek_pool_options *opt
         if (attributes.params.dilation[i] != 1)
             return EK_REFUSE(EK_E_INVALID, "%s: dilation is for max pooling only, got %lld",
                              family->name, (long long)attributes.params.dilation[i]);
-    return run(average, &attributes, options->x);
+    return pool_run(pool_average, &attributes, options->x);
 }
 
 static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, const int64_t *size)
@@ -250,7 +253,7 @@ static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, con
                              ek_spatial_direction(family->dims, i), EK_TENSOR_TEXT(x));
         attributes.y.dims[2 + i] = size[i];
     }
-    return run(average, &attributes, x);
+    return pool_run(pool_average, &attributes, x);
 }
 
 /* ---- the public operations ---- */

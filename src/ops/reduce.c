@@ -24,7 +24,7 @@ static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
 EK_OPERATION(sum, "sum", sum_backward);
 
 /* Drops dimensions of size 1, given by a mask, of a tensor nobody else has seen yet. */
-static void drop_dimensions(ek_tensor *y, unsigned mask)
+static void reduce_drop_dimensions(ek_tensor *y, unsigned mask)
 {
     int ndim = 0;
     for (int i = 0; i < y->ndim; i++) {
@@ -37,7 +37,7 @@ static void drop_dimensions(ek_tensor *y, unsigned mask)
 }
 
 /* The input's shape with size 1 if it is summed. */
-static ek_shape kept_shape(const ek_tensor *x, unsigned mask)
+static ek_shape reduce_kept_shape(const ek_tensor *x, unsigned mask)
 {
     ek_shape shape = ek_tensor_shape(x);
     for (int i = 0; i < x->ndim; i++)
@@ -47,7 +47,7 @@ static ek_shape kept_shape(const ek_tensor *x, unsigned mask)
 }
 
 /* How many elements are summed for one of the result. */
-static int64_t summed_count(const ek_tensor *x, unsigned mask)
+static int64_t reduce_summed_count(const ek_tensor *x, unsigned mask)
 {
     int64_t count = 1;
     for (int i = 0; i < x->ndim; i++)
@@ -60,12 +60,12 @@ ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped)
 {
     if (!x)
         return NULL;
-    sum_attributes attributes = {ek_tensor_shape(x), kept_shape(x, reduced)};
+    sum_attributes attributes = {ek_tensor_shape(x), reduce_kept_shape(x, reduced)};
     ek_dtype dtype = ek_dtype_is_floating(x->dtype) ? x->dtype : EK_I64;
     ek_tensor *y = ek_tensor_new(x->storage->dev, dtype, &attributes.kept, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->reduce(x->storage->dev, EK_REDUCE_SUM, y, x) < 0)
         return NULL;
-    drop_dimensions(y, dropped);
+    reduce_drop_dimensions(y, dropped);
     return EK_RECORD(y, &sum_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
 
@@ -87,7 +87,7 @@ ek_tensor *ek_mean_with(ek_reduce_options options)
         return NULL;
     unsigned reduced = (unsigned)mask;
     ek_tensor *y = ek_sum_mask(options.x, reduced, options.keepdim ? 0 : reduced);
-    return ek_div_scalar(y, (double)summed_count(options.x, reduced));
+    return ek_div_scalar(y, (double)reduce_summed_count(options.x, reduced));
 }
 
 ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
@@ -116,7 +116,8 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
 /* ---- extremes: elements are gathered, so that the gradient goes where they came from ---- */
 
 /* Positions along dim, with size 1 there. */
-static ek_tensor *positions(const char *operation, ek_reduce_kind kind, ek_tensor *x, int *dim)
+static ek_tensor *reduce_positions(const char *operation, ek_reduce_kind kind, ek_tensor *x,
+                                   int *dim)
 {
     if (!ek_given(operation, "x", x) || (*dim = ek_dimension(operation, x, *dim)) < 0)
         return NULL;
@@ -130,10 +131,10 @@ static ek_tensor *positions(const char *operation, ek_reduce_kind kind, ek_tenso
     return index;
 }
 
-static ek_tensor *extreme(const char *operation, ek_reduce_kind kind, ek_tensor *x, int dim,
-                          bool keepdim)
+static ek_tensor *reduce_extreme(const char *operation, ek_reduce_kind kind, ek_tensor *x, int dim,
+                                 bool keepdim)
 {
-    ek_tensor *index = positions(operation, kind, x, &dim);
+    ek_tensor *index = reduce_positions(operation, kind, x, &dim);
     if (!index)
         return NULL;
     ek_tensor *y = ek_gather_dim(x, dim, index);
@@ -142,19 +143,19 @@ static ek_tensor *extreme(const char *operation, ek_reduce_kind kind, ek_tensor 
 
 ek_tensor *ek_max_dim(ek_tensor *x, int dim, bool keepdim)
 {
-    return extreme("max_dim", EK_REDUCE_MAX, x, dim, keepdim);
+    return reduce_extreme("max_dim", EK_REDUCE_MAX, x, dim, keepdim);
 }
 
 ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim)
 {
-    return extreme("min_dim", EK_REDUCE_MIN, x, dim, keepdim);
+    return reduce_extreme("min_dim", EK_REDUCE_MIN, x, dim, keepdim);
 }
 
 ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim)
 {
-    ek_tensor *index = positions("argmax", EK_REDUCE_MAX, x, &dim);
+    ek_tensor *index = reduce_positions("argmax", EK_REDUCE_MAX, x, &dim);
     if (index && !keepdim)
-        drop_dimensions(index, 1u << dim);
+        reduce_drop_dimensions(index, 1u << dim);
     return index;
 }
 
@@ -165,7 +166,7 @@ ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim)
  * would be NaN. */
 
 /* 1 / x, and 0 if x is 0; NaN stays NaN. */
-static ek_tensor *safe_reciprocal(ek_tensor *x)
+static ek_tensor *reduce_safe_reciprocal(ek_tensor *x)
 {
     if (!x)
         return NULL;
@@ -178,13 +179,13 @@ static ek_tensor *safe_reciprocal(ek_tensor *x)
 static int root_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *y = ek_node_saved(node, 0);
-    results[0] = ek_mul(gradients[0], ek_mul_scalar(safe_reciprocal(y), 0.5));
+    results[0] = ek_mul(gradients[0], ek_mul_scalar(reduce_safe_reciprocal(y), 0.5));
     return 0;
 }
 
 EK_OPERATION(root, "safe_root", root_backward);
 
-static ek_tensor *safe_root(ek_tensor *x)
+static ek_tensor *reduce_safe_root(ek_tensor *x)
 {
     if (!x)
         return NULL;
@@ -195,7 +196,7 @@ static ek_tensor *safe_root(ek_tensor *x)
 /* ---- sums over dimensions ---- */
 
 /* Drops the summed dimensions, unless they are kept. */
-static ek_tensor *finished(ek_tensor *y, unsigned mask, bool keepdim)
+static ek_tensor *reduce_finished(ek_tensor *y, unsigned mask, bool keepdim)
 {
     if (!y || keepdim)
         return y;
@@ -209,9 +210,9 @@ static ek_tensor *finished(ek_tensor *y, unsigned mask, bool keepdim)
 EK_BACKWARD(sum_squares, void, ek_mul(ek_node_saved(node, 0), ek_mul_scalar(g, 2)))
 EK_OPERATION(sum_squares, "sum_squares", sum_squares_backward);
 
-static ek_tensor *sum_squares(ek_tensor *x, unsigned mask)
+static ek_tensor *reduce_sum_squares(ek_tensor *x, unsigned mask)
 {
-    ek_shape shape = kept_shape(x, mask);
+    ek_shape shape = reduce_kept_shape(x, mask);
     ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->reduce(ek_tensor_dev(x), EK_REDUCE_SUM_SQUARES, y, x) < 0)
         return NULL;
@@ -225,8 +226,8 @@ ek_tensor *ek_norm_with(ek_reduce_options options)
         return NULL;
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.x);
-    ek_tensor *y = x ? safe_root(sum_squares(x, (unsigned)mask)) : NULL;
-    return ek_scope_return(&scope, finished(y, (unsigned)mask, options.keepdim));
+    ek_tensor *y = x ? reduce_safe_root(reduce_sum_squares(x, (unsigned)mask)) : NULL;
+    return ek_scope_return(&scope, reduce_finished(y, (unsigned)mask, options.keepdim));
 }
 
 /* ---- log(sum(exp(x))), whose gradient is softmax ---- */
@@ -238,9 +239,9 @@ EK_OPERATION(logsumexp, "logsumexp", logsumexp_backward);
 
 /* Without history. The largest is taken off first; if it is infinite nothing is, so that infinities
  * come out as they are. */
-static ek_tensor *run_logsumexp(ek_tensor *x, unsigned mask)
+static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
 {
-    ek_shape kept = kept_shape(x, mask);
+    ek_shape kept = reduce_kept_shape(x, mask);
     if (ek_count(x) == 0)
         return ek_log(ek_sum_mask(x, mask, 0));
     ek_tensor *largest = ek_tensor_new(ek_tensor_dev(x), x->dtype, &kept, EK_CONTIGUOUS);
@@ -261,10 +262,10 @@ ek_tensor *ek_logsumexp_with(ek_reduce_options options)
     ek_dtype dtype = options.x->dtype;
     ek_tensor *x = ek_to_dtype(options.x, dtype == EK_BF16 ? EK_F32 : dtype);
     bool before = ek_set_grad_enabled(false);
-    ek_tensor *y = x ? run_logsumexp(x, (unsigned)mask) : NULL;
+    ek_tensor *y = x ? reduce_run_logsumexp(x, (unsigned)mask) : NULL;
     ek_set_grad_enabled(before);
     y = EK_RECORD(y, &logsumexp_operation, EK_INPUTS(x), EK_SAVED(x, y));
-    y = finished(ek_to_dtype(y, dtype), (unsigned)mask, options.keepdim);
+    y = reduce_finished(ek_to_dtype(y, dtype), (unsigned)mask, options.keepdim);
     return ek_scope_return(&scope, y);
 }
 
@@ -275,9 +276,9 @@ typedef struct variance_attributes {
     double share; /* of a squared difference: 1 / (n - 1); infinite, for NaN, where n is 1 or 0 */
 } variance_attributes;
 
-static ek_tensor *mean_kept(ek_tensor *x, unsigned mask)
+static ek_tensor *reduce_mean_kept(ek_tensor *x, unsigned mask)
 {
-    return mask ? ek_div_scalar(ek_sum_mask(x, mask, 0), (double)summed_count(x, mask)) : x;
+    return mask ? ek_div_scalar(ek_sum_mask(x, mask, 0), (double)reduce_summed_count(x, mask)) : x;
 }
 
 static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -287,20 +288,20 @@ static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     if (!x)
         return ek_error_pending();
     ek_tensor *scaled = ek_mul_scalar(gradients[0], 2 * attributes->share);
-    results[0] = ek_mul(ek_sub(x, mean_kept(x, attributes->mask)), scaled);
+    results[0] = ek_mul(ek_sub(x, reduce_mean_kept(x, attributes->mask)), scaled);
     return 0;
 }
 
 EK_OPERATION(variance, "var", variance_backward);
 
 /* Two passes: the mean, then the squared differences from it. */
-static ek_tensor *run_variance(ek_tensor *x, variance_attributes attributes)
+static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attributes)
 {
-    ek_shape whole = ek_tensor_shape(x), kept = kept_shape(x, attributes.mask);
+    ek_shape whole = ek_tensor_shape(x), kept = reduce_kept_shape(x, attributes.mask);
     ek_dev *dev = ek_tensor_dev(x);
     ek_tensor center;
     bool before = ek_set_grad_enabled(false);
-    ek_tensor *mean = mean_kept(x, attributes.mask);
+    ek_tensor *mean = reduce_mean_kept(x, attributes.mask);
     ek_set_grad_enabled(before);
     if (!mean)
         return NULL;
@@ -313,30 +314,30 @@ static ek_tensor *run_variance(ek_tensor *x, variance_attributes attributes)
 }
 
 /* bf16 goes through f32: its rounded mean is as far from the true one as neighbours are apart. */
-static ek_tensor *variance(const char *operation, const ek_reduce_options *options)
+static ek_tensor *reduce_variance(const char *operation, const ek_reduce_options *options)
 {
     int mask = ek_reduced_dimensions(operation, options);
     if (mask < 0 || !ek_floating(operation, "x", options->x))
         return NULL;
     const ek_dtype dtype = options->x->dtype;
-    int64_t count = summed_count(options->x, (unsigned)mask);
+    int64_t count = reduce_summed_count(options->x, (unsigned)mask);
     variance_attributes attributes = {(unsigned)mask,
                                       count > 1 ? 1.0 / (double)(count - 1) : (double)INFINITY};
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_to_dtype(options->x, dtype == EK_BF16 ? EK_F32 : dtype);
-    ek_tensor *y = x ? run_variance(x, attributes) : NULL;
+    ek_tensor *y = x ? reduce_run_variance(x, attributes) : NULL;
     y = EK_RECORD(y, &variance_operation, EK_INPUTS(x), EK_SAVED(x), EK_ATTRIBUTES(attributes));
     y = ek_scope_return(&scope, ek_to_dtype(y, dtype));
-    return finished(y, (unsigned)mask, options->keepdim);
+    return reduce_finished(y, (unsigned)mask, options->keepdim);
 }
 
 ek_tensor *ek_var_with(ek_reduce_options options)
 {
-    return variance("var", &options);
+    return reduce_variance("var", &options);
 }
 
 /* PyTorch's gradient where the deviation is 0 is 0, too. */
 ek_tensor *ek_std_with(ek_reduce_options options)
 {
-    return safe_root(variance("std", &options));
+    return reduce_safe_root(reduce_variance("std", &options));
 }

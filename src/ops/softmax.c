@@ -15,7 +15,7 @@ typedef struct softmax_attributes {
 
 static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attributes attributes);
 
-static ek_tensor *sum_along(ek_tensor *x, int dim)
+static ek_tensor *softmax_sum_along(ek_tensor *x, int dim)
 {
     return ek_sum_mask(x, 1U << dim, 0);
 }
@@ -35,17 +35,17 @@ static int softmax_gradient_backward(ek_node *node, ek_tensor *const *gradients,
         ek_tensor *p = ek_exp(y);
         ek_tensor *ap = ek_mul(a, p);
         if (ek_node_needs(node, 0))
-            results[0] = ek_sub(a, sum_along(ap, dim));
+            results[0] = ek_sub(a, softmax_sum_along(ap, dim));
         if (ek_node_needs(node, 1))
-            results[1] = ek_neg(ek_mul(ap, sum_along(dy, dim)));
+            results[1] = ek_neg(ek_mul(ap, softmax_sum_along(dy, dim)));
         return 0;
     }
     if (ek_node_needs(node, 0))
         results[0] = softmax_gradient(a, y, *attributes);
     if (ek_node_needs(node, 1)) {
         /* d/dy of sum(a y dy) - sum(a y) sum(dy y) */
-        ek_tensor *away = ek_sub(dy, sum_along(ek_mul(dy, y), dim));
-        results[1] = ek_sub(ek_mul(a, away), ek_mul(dy, sum_along(ek_mul(a, y), dim)));
+        ek_tensor *away = ek_sub(dy, softmax_sum_along(ek_mul(dy, y), dim));
+        results[1] = ek_sub(ek_mul(a, away), ek_mul(dy, softmax_sum_along(ek_mul(a, y), dim)));
     }
     return 0;
 }

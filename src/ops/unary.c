@@ -13,7 +13,8 @@ EK_OPERATION(add_scalar, "add_scalar", affine_backward);
 EK_OPERATION(mul_scalar, "mul_scalar", affine_backward);
 
 /* a x + b, of which c is the number that is given. */
-static ek_tensor *affine(const ek_operation *operation, ek_tensor *x, double c, double a, double b)
+static ek_tensor *unary_affine(const ek_operation *operation, ek_tensor *x, double c, double a,
+                               double b)
 {
     if (!ek_given(operation->name, "x", x) || !ek_holds(operation->name, "c", x->dtype, c))
         return NULL;
@@ -23,12 +24,12 @@ static ek_tensor *affine(const ek_operation *operation, ek_tensor *x, double c, 
 
 ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 {
-    return affine(&add_scalar_operation, x, c, 1, c);
+    return unary_affine(&add_scalar_operation, x, c, 1, c);
 }
 
 ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
 {
-    return affine(&mul_scalar_operation, x, c, c, 0);
+    return unary_affine(&mul_scalar_operation, x, c, c, 0);
 }
 
 /* x / c is not x (1 / c) in floating point: a mean of 49 ones must be 1. */
@@ -218,8 +219,8 @@ ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
 
 /* ---- of sigmoid and tanh: operations of x and y, which saves x if y asks for it ---- */
 
-static ek_tensor *gradient_of(const ek_operation *operation, ek_binary formula, ek_tensor *x,
-                              ek_tensor *y)
+static ek_tensor *unary_gradient_of(const ek_operation *operation, ek_binary formula, ek_tensor *x,
+                                    ek_tensor *y)
 {
     if (!ek_floating(operation->name, "x", x) || !ek_given(operation->name, "y", y))
         return NULL;
@@ -243,7 +244,7 @@ EK_OPERATION(sigmoid_gradient, "sigmoid_gradient", sigmoid_gradient_backward);
 
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y)
 {
-    return gradient_of(&sigmoid_gradient_operation, EK_BINARY_SIGMOID_GRADIENT, x, y);
+    return unary_gradient_of(&sigmoid_gradient_operation, EK_BINARY_SIGMOID_GRADIENT, x, y);
 }
 
 /* Of z = x (1 - y^2): dx = h (1 - y^2), dy = -2 h x y. */
@@ -260,7 +261,7 @@ EK_OPERATION(tanh_gradient, "tanh_gradient", tanh_gradient_backward);
 
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y)
 {
-    return gradient_of(&tanh_gradient_operation, EK_BINARY_TANH_GRADIENT, x, y);
+    return unary_gradient_of(&tanh_gradient_operation, EK_BINARY_TANH_GRADIENT, x, y);
 }
 
 /* ---- dropout ---- */

@@ -45,7 +45,7 @@ static bool view_strides(const ek_tensor *x, const ek_shape *shape, int64_t *str
 }
 
 /* Puts the size that -1 stands for. */
-static int complete_shape(const ek_tensor *x, ek_shape *shape)
+static int view_complete_shape(const ek_tensor *x, ek_shape *shape)
 {
     int64_t count = ek_count(x), known = 1;
     int open = -1;
@@ -78,7 +78,7 @@ static int complete_shape(const ek_tensor *x, ek_shape *shape)
 ek_tensor *ek_reshape(ek_tensor *x, ek_shape shape)
 {
     int64_t stride[EK_MAX_DIMS];
-    if (!ek_given("reshape", "x", x) || complete_shape(x, &shape) < 0)
+    if (!ek_given("reshape", "x", x) || view_complete_shape(x, &shape) < 0)
         return NULL;
     if (!view_strides(x, &shape, stride)) {
         x = ek_contiguous(x, EK_CONTIGUOUS);
@@ -134,7 +134,7 @@ ek_tensor *ek_unsqueeze(ek_tensor *x, int dim)
 }
 
 /* The geometry of x without a dimension. */
-static ek_shape shape_without(const ek_tensor *x, int dim, int64_t *stride)
+static ek_shape view_shape_without(const ek_tensor *x, int dim, int64_t *stride)
 {
     ek_shape shape = {.ndim = x->ndim - 1};
     for (int i = 0; i < shape.ndim; i++) {
@@ -151,7 +151,7 @@ ek_tensor *ek_squeeze(ek_tensor *x, int dim)
     if (x->shape[dim] != 1)
         return ek_itself(x);
     int64_t stride[EK_MAX_DIMS];
-    ek_shape shape = shape_without(x, dim, stride);
+    ek_shape shape = view_shape_without(x, dim, stride);
     return view_as(x, &shape, stride);
 }
 
@@ -256,7 +256,7 @@ EK_OPERATION(slice, "slice", slice_backward);
 EK_OPERATION(select, "select", slice_backward);
 
 /* Checked: 0 <= start, and start + (length - 1) step is inside. */
-static ek_tensor *slice(ek_tensor *x, int dim, int64_t start, int64_t length, int64_t step)
+static ek_tensor *view_slice(ek_tensor *x, int dim, int64_t start, int64_t length, int64_t step)
 {
     ek_tensor part;
     slice_attributes attributes = {ek_tensor_shape(x), dim, false, start, step};
@@ -267,7 +267,7 @@ static ek_tensor *slice(ek_tensor *x, int dim, int64_t start, int64_t length, in
                      &slice_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
 
-static int64_t clamped(int64_t position, int64_t size)
+static int64_t view_clamped(int64_t position, int64_t size)
 {
     if (position < 0)
         position += size;
@@ -280,10 +280,10 @@ ek_tensor *ek_slice(ek_tensor *x, int dim, int64_t start, int64_t end, int64_t s
         return NULL;
     if (step <= 0)
         return EK_REFUSE(EK_E_INVALID, "slice: step is %lld; it must be positive", (long long)step);
-    start = clamped(start, x->shape[dim]);
-    end = clamped(end, x->shape[dim]);
+    start = view_clamped(start, x->shape[dim]);
+    end = view_clamped(end, x->shape[dim]);
     step = step > x->shape[dim] ? x->shape[dim] + 1 : step; /* strides stay small */
-    return slice(x, dim, start, end > start ? (end - start - 1) / step + 1 : 0, step);
+    return view_slice(x, dim, start, end > start ? (end - start - 1) / step + 1 : 0, step);
 }
 
 ek_tensor *ek_narrow(ek_tensor *x, int dim, int64_t start, int64_t length)
@@ -295,7 +295,7 @@ ek_tensor *ek_narrow(ek_tensor *x, int dim, int64_t start, int64_t length)
         return EK_REFUSE(EK_E_INVALID,
                          "narrow: %lld elements from %lld on are not in dimension %d of %lld",
                          (long long)length, (long long)start, dim, (long long)size);
-    return slice(x, dim, first, length, 1);
+    return view_slice(x, dim, first, length, 1);
 }
 
 ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index)
@@ -308,7 +308,7 @@ ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index)
                          (long long)index, dim, (long long)size);
     slice_attributes attributes = {ek_tensor_shape(x), dim, true, first, 1};
     int64_t stride[EK_MAX_DIMS], offset = x->offset + first * x->stride[dim];
-    ek_shape shape = shape_without(x, dim, stride);
+    ek_shape shape = view_shape_without(x, dim, stride);
     return EK_RECORD(ek_tensor_view(x, shape.ndim, shape.dims, stride, offset), &select_operation,
                      EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
@@ -320,7 +320,7 @@ typedef struct place_attributes {
     int64_t start, length, step;
 } place_attributes;
 
-EK_BACKWARD(slice_gradient, place_attributes, slice(g, a->dim, a->start, a->length, a->step))
+EK_BACKWARD(slice_gradient, place_attributes, view_slice(g, a->dim, a->start, a->length, a->step))
 EK_OPERATION(slice_gradient, "slice_gradient", slice_gradient_backward);
 
 ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64_t start,

@@ -2,7 +2,7 @@
  * by libraries and without them. */
 #include "conv_cases.h"
 #include "evenkeel/precision.h"
-#include "host/conv_implicit.h"
+#include "host/conv.h"
 
 static const conv_case cases[] = {
     {"3x3", 2, 2, 16, 24, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},

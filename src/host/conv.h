@@ -1,7 +1,7 @@
-/* conv_implicit.h: convolution without oneDNN; conv.c chooses. x, bias and y stand for their
+/* conv.h: convolution without oneDNN; conv.c chooses. x, bias and y stand for their
  * gradients if these are asked for. x, w and y are channels-last, bias is contiguous or NULL. */
-#ifndef EK_HOST_CONV_IMPLICIT_H
-#define EK_HOST_CONV_IMPLICIT_H
+#ifndef EK_HOST_CONV_H
+#define EK_HOST_CONV_H
 
 #include "host/dnn.h"
 
