@@ -379,7 +379,7 @@ static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, double 
     if (penalty_make_points(options, &p) < 0 || penalty_call_critic(options->critic, &p) < 0 ||
         penalty_differentiate_critic(&p) < 0 || penalty_sum_penalties(&p) < 0)
         return NULL;
-    ek_tensor *sum = ek_reduce(p.sums, p.parts);
+    ek_tensor *sum = ek_reduce_add(p.sums, p.parts, ek_tensor_device(p.sums[0]));
     if (p.apart)
         sum = ek_to_device(sum, p.home);
     return ek_mul_scalar(sum, weight / (double)p.samples);

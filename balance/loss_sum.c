@@ -158,7 +158,9 @@ int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_los
             return ek_error_pending();
     }
     ek_tensor *weight = weighted ? loss_add_weights(parts, count, root) : NULL;
-    *total = (ek_loss_sum){ek_to_device(ek_reduce(sums, terms), root), weight};
+    *total =
+        (ek_loss_sum){ek_to_device(ek_reduce_add(sums, terms, ek_tensor_device(sums[0])), root),
+                      weight};
     return total->sum && (weight || !weighted) ? 0 : ek_error_pending();
 }
 

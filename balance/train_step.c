@@ -293,7 +293,7 @@ static int step_run_alone(ek_train_options options, double *loss)
 }
 
 /* Holds the wrappers' call locks from the first forward to the end of the step. */
-int ek_train_step_with(ek_train_options options, double *loss)
+int ek_train_step_with(double *loss, ek_train_options options)
 {
     const int before = ek_error_status();
     EK_TRY(step_check(&options));

@@ -71,7 +71,7 @@ static ek_value observed_forward(ek_module *module, const ek_args *args)
     if (ek_to_data(mean, view->inside[self->index], sizeof(channel_means)) < 0)
         return ek_value_error();
     ek_tensor *x = ek_apply(self->conv, ek_arg_tensor(args, 0)); /* (N, CHANNELS, H, W) */
-    mean = x ? ek_mean(ek_detach(x), .dims = {0, 2, 3}, .dim_count = 3) : NULL;
+    mean = x ? ek_mean(ek_detach(x), EK_DIMS(0, 2, 3)) : NULL;
     if (!mean || ek_to_data(mean, view->batch_mean[self->index], sizeof(channel_means)) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_sum(ek_apply(self->norm, x)));

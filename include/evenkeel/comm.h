@@ -48,9 +48,6 @@ EK_API int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const in
  * must agree (EK_E_SHAPE names the index). Backward: scatter. */
 EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination, int dim);
 
-/* ek_reduce_add with the first input's device as destination. */
-EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
-
 /* Sums over devices and gives every device the result. tensors[d * num_inputs + i] is tensor i of
  * device d, and count / num_inputs is the number of devices. out[d * num_inputs + i] gets the sum
  * of tensors i, on device d. It is a reduce_add onto the first device and a broadcast,
@@ -61,7 +58,7 @@ EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
  * zeros. If a replica fails, the others get EK_E_ABORTED with its error. EK_E_STATE if a replica
  * ends without the call or makes another one, in backward, and inside ek_checkpoint. With gradient
  * mode off, a replica's sums have no history, and nothing flows back to its tensors. */
-EK_API int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor **out);
+EK_API int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor **out);
 
 /* ---- trees of values: tensors are cut or joined, other leaves repeated or compared ---- */
 

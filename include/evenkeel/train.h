@@ -34,9 +34,9 @@ typedef struct ek_train_options {
  * zero_grad, forward, loss, backward, step. Writes the loss to *loss; NULL saves waiting for it. On
  * an error parameters are as before and gradients are removed, so that a smaller step can be tried.
  * Buffers (running statistics) keep the updates of forwards that ran. */
-EK_API int ek_train_step_with(ek_train_options options, double *loss);
+EK_API int ek_train_step_with(double *loss, ek_train_options options);
 #define ek_train_step(loss, ...) \
-    ek_train_step_with(EK_OPTIONS(ek_train_options, __VA_ARGS__), (loss))
+    ek_train_step_with((loss), EK_OPTIONS(ek_train_options, __VA_ARGS__))
 
 /* Runs one or more training steps with a batch of this size, on any data. Returns 0 or a negative
  * status with the error set. */

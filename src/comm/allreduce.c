@@ -115,7 +115,7 @@ static int allreduce_meet(ek_tensor *const *tensors, int count, ek_tensor **out)
     return rc;
 }
 
-int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor **out)
+int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor **out)
 {
     EK_TRY(ek_error_status());
     if (num_inputs < 0 || count < 0 || (num_inputs == 0 ? count != 0 : count % num_inputs != 0) ||

@@ -204,14 +204,6 @@ ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destina
     return ek_comm_reduce_scatter(&whole, tensors, NULL, NULL, &sum) < 0 ? NULL : sum;
 }
 
-ek_tensor *ek_reduce(ek_tensor *const *tensors, int count)
-{
-    ek_dev *devs[EK_MAX_DEVICES];
-    if (ek_comm_check_lists("reduce", tensors, count, 1, devs) < 0)
-        return NULL;
-    return ek_reduce_add(tensors, count, ek_tensor_device(tensors[0]));
-}
-
 int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count, ek_device destination,
                             size_t buffer_nbytes, ek_tensor **out)
 {

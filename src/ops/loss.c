@@ -307,7 +307,7 @@ static int cross_entropy_gradient_backward(ek_node *node, ek_tensor *const *grad
     if (ek_node_needs(node, 0)) {
         ek_tensor *one = ek_expand(ek_number_like(x, 1), loss_shape_without_classes(x));
         ek_tensor *unit = cross_entropy_gradient(one, x, ek_node_saved(node, 2), &options);
-        results[0] = ek_sum(ek_mul(a, unit), .dims = {1}, .dim_count = 1);
+        results[0] = ek_sum(ek_mul(a, unit), EK_DIMS(1));
     }
     if (ek_node_needs(node, 1)) {
         ek_tensor *scale = ek_mul(ek_node_saved(node, 0), loss_total_weight(&options, x));

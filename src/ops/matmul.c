@@ -200,7 +200,7 @@ static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
     if (ek_node_needs(node, 2)) {
         if (db)
             EK_TRY(matmul_sum_rows_into(db, dy));
-        results[2] = db ? db : ek_sum(dy, .dims = {0}, .dim_count = 1);
+        results[2] = db ? db : ek_sum(dy, EK_DIMS(0));
     }
     if (ek_node_needs(node, 0))
         results[0] = matmul_product(dy, ek_node_saved(node, 1));

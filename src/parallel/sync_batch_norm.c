@@ -92,7 +92,7 @@ static int sync_join_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
     if (chunks == 1)
         results[0] = given[0];
     else
-        EK_TRY(ek_allreduce(1, given, chunks, results));
+        EK_TRY(ek_allreduce(given, 1, chunks, results));
     for (int d = 0; d < chunks; d++)
         if (!ek_node_needs(node, d))
             results[d] = NULL;

@@ -37,7 +37,9 @@ static int broadcast(const copy_job *job)
 
 static int reduce(const copy_job *job)
 {
-    return ek_reduce(job->parts, job->devices.count) ? 0 : ek_error_status();
+    return ek_reduce_add(job->parts, job->devices.count, ek_tensor_device(job->parts[0]))
+               ? 0
+               : ek_error_status();
 }
 
 static int broadcast_list(const copy_job *job)

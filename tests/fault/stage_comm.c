@@ -45,7 +45,7 @@ static ek_tensor *reduce(ek_tensor *x)
 {
     ek_tensor *in[FAULT_DEVICES];
     spread(x, in);
-    return ek_reduce(in, FAULT_DEVICES);
+    return ek_reduce_add(in, FAULT_DEVICES, ek_tensor_device(in[0]));
 }
 
 static ek_tensor *reduce_add_coalesced(ek_tensor *const *x)
@@ -79,7 +79,7 @@ static ek_tensor *allreduce(ek_tensor *x)
 {
     ek_tensor *in[FAULT_DEVICES], *out[FAULT_DEVICES] = {NULL};
     spread(x, in);
-    int status = ek_allreduce(1, in, FAULT_DEVICES, out);
+    int status = ek_allreduce(in, 1, FAULT_DEVICES, out);
     return gathered(status < 0 ? status : FAULT_DEVICES, out);
 }
 
@@ -116,8 +116,8 @@ static ek_value meet_forward(ek_module *self, const ek_args *args)
 {
     (void)self;
     ek_tensor *x = ek_arg_tensor(args, 0), *sum = NULL;
-    ek_tensor *mean = x ? ek_mean(x, .dims = {0}, .dim_count = 1) : NULL;
-    if (!mean || ek_allreduce(1, &mean, 1, &sum) < 0)
+    ek_tensor *mean = x ? ek_mean(x, EK_DIMS(0)) : NULL;
+    if (!mean || ek_allreduce(&mean, 1, 1, &sum) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_mul(x, sum));
 }

@@ -78,29 +78,29 @@ static ek_tensor *narrow(ek_tensor *(*apply)(ek_tensor *x, ek_tensor *y), ek_ten
 
 ROWS_STAGE(ops_arithmetic, ARITHMETIC);
 
-#define REDUCTIONS(X)                                                                    \
-    X(relu, "f2x3", ek_f_relu(x[0]))                                                     \
-    X(leaky_relu, "f2x3", ek_f_leaky_relu(x[0], 0.1))                                    \
-    X(sigmoid, "f2x3", ek_f_sigmoid(x[0]))                                               \
-    X(tanh, "f2x3", ek_f_tanh(x[0]))                                                     \
-    X(softplus, "f2x3", ek_f_softplus(x[0]))                                             \
-    X(gelu, "f2x3", ek_f_gelu(x[0], EK_GELU_NONE))                                       \
-    X(gelu_tanh, "f2x3", ek_f_gelu(x[0], EK_GELU_TANH))                                  \
-    X(ndtr, "f2x3", ek_ndtr(x[0]))                                                       \
-    X(softmax, "f2x3", ek_f_softmax(x[0], 1))                                            \
-    X(log_softmax, "f2x3x2", ek_f_log_softmax(x[0], 1))                                  \
-    X(dropout, "f4x3", ek_f_dropout(x[0], 0.5, true))                                    \
-    X(dropout_off, "f4x3", ek_mul_scalar(ek_f_dropout(x[0], 0.5, false), 2))             \
-    X(sum, "f2x3", ek_sum(x[0]))                                                         \
-    X(sum_dims, "f2x3x2", ek_sum(x[0], .dims = {0, 2}, .dim_count = 2, .keepdim = true)) \
-    X(mean, "f2x3", ek_mean(x[0], .dims = {1}, .dim_count = 1))                          \
-    X(norm, "f2x3", ek_norm(x[0], .dims = {1}, .dim_count = 1))                          \
-    X(var, "f2x3", ek_var(x[0], .dims = {1}, .dim_count = 1))                            \
-    X(std, "f2x3", ek_std(x[0]))                                                         \
-    X(logsumexp, "f2x3", ek_logsumexp(x[0], .dims = {1}, .dim_count = 1))                \
-    X(max_dim, "f2x3", ek_max_dim(x[0], 1, false))                                       \
-    X(min_dim, "f2x3", ek_min_dim(x[0], 0, true))                                        \
-    X(argmax, "f2x3", ek_argmax(x[0], 1, false))                                         \
+#define REDUCTIONS(X)                                                        \
+    X(relu, "f2x3", ek_f_relu(x[0]))                                         \
+    X(leaky_relu, "f2x3", ek_f_leaky_relu(x[0], 0.1))                        \
+    X(sigmoid, "f2x3", ek_f_sigmoid(x[0]))                                   \
+    X(tanh, "f2x3", ek_f_tanh(x[0]))                                         \
+    X(softplus, "f2x3", ek_f_softplus(x[0]))                                 \
+    X(gelu, "f2x3", ek_f_gelu(x[0], EK_GELU_NONE))                           \
+    X(gelu_tanh, "f2x3", ek_f_gelu(x[0], EK_GELU_TANH))                      \
+    X(ndtr, "f2x3", ek_ndtr(x[0]))                                           \
+    X(softmax, "f2x3", ek_f_softmax(x[0], 1))                                \
+    X(log_softmax, "f2x3x2", ek_f_log_softmax(x[0], 1))                      \
+    X(dropout, "f4x3", ek_f_dropout(x[0], 0.5, true))                        \
+    X(dropout_off, "f4x3", ek_mul_scalar(ek_f_dropout(x[0], 0.5, false), 2)) \
+    X(sum, "f2x3", ek_sum(x[0]))                                             \
+    X(sum_dims, "f2x3x2", ek_sum(x[0], EK_DIMS(0, 2), .keepdim = true))      \
+    X(mean, "f2x3", ek_mean(x[0], EK_DIMS(1)))                               \
+    X(norm, "f2x3", ek_norm(x[0], EK_DIMS(1)))                               \
+    X(var, "f2x3", ek_var(x[0], EK_DIMS(1)))                                 \
+    X(std, "f2x3", ek_std(x[0]))                                             \
+    X(logsumexp, "f2x3", ek_logsumexp(x[0], EK_DIMS(1)))                     \
+    X(max_dim, "f2x3", ek_max_dim(x[0], 1, false))                           \
+    X(min_dim, "f2x3", ek_min_dim(x[0], 0, true))                            \
+    X(argmax, "f2x3", ek_argmax(x[0], 1, false))                             \
     X(sum_to, "f2x3", ek_sum_to(x[0], EK_SHAPE(3)))
 
 ROWS_STAGE(ops_reductions, REDUCTIONS);

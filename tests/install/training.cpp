@@ -63,7 +63,7 @@ static void options()
     const float data[] = {1, 2, 3, 4};
     ek_tensor *x = ek_from_data(data, EK_SHAPE(1, 1, 2, 2), .requires_grad = true);
     CHECK(number(x) == 10);
-    CHECK(ek_tensor_count(ek_sum(x, .dims = {2, 3}, .dim_count = 2)) == 1);
+    CHECK(ek_tensor_count(ek_sum(x, EK_DIMS(2, 3))) == 1);
     ek_tensor *w = ek_ones(EK_SHAPE(1, 1, 1, 1));
     CHECK(number(ek_f_conv2d(x, w, NULL, .stride = 2)) == 1);
     CHECK(number(ek_f_conv2d(x, w)) == 10);

@@ -106,10 +106,10 @@ static ek_tensor *mix_apply(ek_module *module, ek_tensor *x)
 {
     ek_tensor *sums[2], *all[2];
     (void)module;
-    sums[0] = ek_sum(x, .dims = {0}, .dim_count = 1, .keepdim = true);
+    sums[0] = ek_sum(x, EK_DIMS(0), .keepdim = true);
     sums[1] = ek_full((double)ek_tensor_size(x, 0), EK_SHAPE(1), .dtype = ek_tensor_dtype(x),
                       .device = ek_tensor_device(x));
-    if (!sums[0] || !sums[1] || ek_allreduce(2, sums, 2, all) < 0)
+    if (!sums[0] || !sums[1] || ek_allreduce(sums, 2, 2, all) < 0)
         return NULL;
     return ek_add_scaled(x, ek_div(all[0], all[1]), -0.5);
 }

@@ -81,7 +81,7 @@ static ek_tensor *turned(ek_tensor *x)
 static ek_tensor *stacked(ek_tensor *x)
 {
     ek_tensor *both[2] = {x, ek_f_tanh(x)};
-    return ek_mean(ek_stack(both, 2, 1), .dims = {1}, .dim_count = 1);
+    return ek_mean(ek_stack(both, 2, 1), EK_DIMS(1));
 }
 
 /* The other way round along dimension 1. */

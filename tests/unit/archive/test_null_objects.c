@@ -340,8 +340,8 @@ CALL(ek_report_trace("/nowhere/at/all", NOTHING));
 
 /* ---- train.h ---- */
 
-CALL(ek_train_step_with((ek_train_options){0}, NOTHING));
-CALL(ek_train_step_with((ek_train_options){0}, room.reals));
+CALL(ek_train_step_with(NOTHING, (ek_train_options){0}));
+CALL(ek_train_step_with(room.reals, (ek_train_options){0}));
 CALL(ek_find_batch_with((ek_find_batch_options){0}));
 
 /* ---- transform.h ---- */

@@ -41,7 +41,7 @@ static ek_tensor *loss_of_all(ek_value out)
     ek_tensor *losses[EK_MAX_DEVICES];
     for (int i = 0; i < ek_value_length(out); i++)
         losses[i] = loss_of(out, i);
-    return ek_reduce(losses, ek_value_length(out));
+    return ek_reduce_add(losses, ek_value_length(out), ek_tensor_device(losses[0]));
 }
 
 /* The pending error says that `operation` saved a tensor on `device` and `writer` modified it. */

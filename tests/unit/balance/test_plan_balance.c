@@ -171,7 +171,7 @@ static ek_value meeting_forward(ek_module *module, const ek_args *args)
 {
     (void)module;
     ek_tensor *x = ek_arg_tensor(args, 0), *sum = ek_sum(x), *total;
-    if (ek_allreduce(1, &sum, 1, &total) < 0)
+    if (ek_allreduce(&sum, 1, 1, &total) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_add(x, total));
 }

@@ -91,7 +91,7 @@ static ek_tensor *penalty_of(ek_tensor *const *outputs, int count, ek_tensor *x)
     }
     assert_ok(ek_grad(.outputs = sums, .output_count = count, .inputs = &x, .input_count = 1,
                       .gradients = &dx, .grad_outputs = ones, .create_graph = true));
-    ek_tensor *norm = ek_norm(dx, .dims = {1, 2}, .dim_count = 2);
+    ek_tensor *norm = ek_norm(dx, EK_DIMS(1, 2));
     return ek_mean(ek_square(ek_add_scalar(norm, -1)));
 }
 

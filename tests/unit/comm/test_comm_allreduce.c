@@ -19,16 +19,16 @@ TEST_LOOP(every_device_gets_the_sums, 0, 4)
         x[2 * d] = ramp(d, d + 1, EK_SHAPE(2, 3), dtypes[_i], device);
         x[2 * d + 1] = ramp(10 * d, 1, EK_SHAPE(4), dtypes[_i], device);
     }
-    assert_ok(ek_allreduce(2, x, 6, out));
+    assert_ok(ek_allreduce(x, 2, 6, out));
     for (int d = 0; d < 3; d++) {
         assert_on(out[2 * d], test_device((d + 2) % 3));
         assert_ramp(out[2 * d], 3, 6);
         assert_ramp(out[2 * d + 1], 30, 3);
         assert_ramp(x[2 * d], d, d + 1); /* inputs stay */
     }
-    assert_ok(ek_allreduce(2, x, 2, out)); /* one device */
+    assert_ok(ek_allreduce(x, 2, 2, out)); /* one device */
     assert_ramp(out[0], 0, 1);
-    assert_ok(ek_allreduce(0, NULL, 0, NULL));
+    assert_ok(ek_allreduce(NULL, 0, 0, NULL));
 }
 
 TEST(long_lists_travel_in_buffers)
@@ -39,7 +39,7 @@ TEST(long_lists_travel_in_buffers)
         x[i] = ek_full(i, EK_SHAPE(ELEMENTS), .device = test_device(i / COUNT));
         assert_ok(ek_tensor_set_requires_grad(x[i], true));
     }
-    assert_ok(ek_allreduce(COUNT, x, 2 * COUNT, out));
+    assert_ok(ek_allreduce(x, COUNT, 2 * COUNT, out));
     for (int i = 0; i < 2 * COUNT; i++)
         ck_assert_double_eq(element(ek_narrow(out[i], 0, ELEMENTS - 1, 1), 0),
                             2 * (i % COUNT) + COUNT);
@@ -54,28 +54,28 @@ TEST(wrong_lists_are_refused)
     ek_tensor *long_b = ramp(0, 1, EK_SHAPE(3), EK_F32, test_device(1));
     ek_tensor *f64 = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(1));
     ek_tensor *out[4];
-    assert_refused(ek_allreduce(2, (ek_tensor *[]){a, b, a}, 3, out), EK_E_INVALID,
+    assert_refused(ek_allreduce((ek_tensor *[]){a, b, a}, 2, 3, out), EK_E_INVALID,
                    "allreduce: 3 tensors, when there are to be 2 of each device");
-    assert_refused(ek_allreduce(0, (ek_tensor *[]){a}, 1, out), EK_E_INVALID, "0 of each device");
-    assert_refused(ek_allreduce(-1, (ek_tensor *[]){a}, 1, out), EK_E_INVALID, "allreduce");
-    assert_refused(ek_allreduce(1, NULL, 2, out), EK_E_INVALID, "at NULL");
-    assert_refused(ek_allreduce(1, (ek_tensor *[]){a, long_b}, 2, out), EK_E_SHAPE,
+    assert_refused(ek_allreduce((ek_tensor *[]){a}, 0, 1, out), EK_E_INVALID, "0 of each device");
+    assert_refused(ek_allreduce((ek_tensor *[]){a}, -1, 1, out), EK_E_INVALID, "allreduce");
+    assert_refused(ek_allreduce(NULL, 1, 2, out), EK_E_INVALID, "at NULL");
+    assert_refused(ek_allreduce((ek_tensor *[]){a, long_b}, 1, 2, out), EK_E_SHAPE,
                    "allreduce: input 1 has an invalid size");
-    assert_refused(ek_allreduce(1, (ek_tensor *[]){a, f64}, 2, out), EK_E_DTYPE,
+    assert_refused(ek_allreduce((ek_tensor *[]){a, f64}, 1, 2, out), EK_E_DTYPE,
                    "allreduce: input 1 is");
-    assert_refused(ek_allreduce(1, (ek_tensor *[]){a, NULL}, 2, out), EK_E_INVALID,
+    assert_refused(ek_allreduce((ek_tensor *[]){a, NULL}, 1, 2, out), EK_E_INVALID,
                    "allreduce: input 1 is NULL");
-    assert_refused(ek_allreduce(1, (ek_tensor *[]){a, b, a}, 3, out), EK_E_DEVICE,
+    assert_refused(ek_allreduce((ek_tensor *[]){a, b, a}, 1, 3, out), EK_E_DEVICE,
                    "allreduce: lists 0 and 2 are both on host:0");
-    assert_refused(ek_allreduce(2, (ek_tensor *[]){a, a, b, a}, 4, out), EK_E_DEVICE,
+    assert_refused(ek_allreduce((ek_tensor *[]){a, a, b, a}, 2, 4, out), EK_E_DEVICE,
                    "allreduce: tensor 1 of list 1 is on host:0");
     ek_tensor *many[EK_MAX_DEVICES + 1];
     for (int i = 0; i <= EK_MAX_DEVICES; i++)
         many[i] = a;
-    assert_refused(ek_allreduce(1, many, EK_MAX_DEVICES + 1, (ek_tensor * [EK_MAX_DEVICES + 1]){0}),
+    assert_refused(ek_allreduce(many, 1, EK_MAX_DEVICES + 1, (ek_tensor * [EK_MAX_DEVICES + 1]){0}),
                    EK_E_INVALID, "allreduce: 1 to");
     ek_error(EK_E_IO, "older");
-    assert_refused(ek_allreduce(1, (ek_tensor *[]){a, b}, 2, out), EK_E_IO, "older");
+    assert_refused(ek_allreduce((ek_tensor *[]){a, b}, 1, 2, out), EK_E_IO, "older");
 }
 
 /* ---- by the parts of a gang ---- */
@@ -107,7 +107,7 @@ static int run_job(void *user, int d)
     bool before = ek_set_grad_enabled(ek_grad_enabled() && !j->no_grad[d]);
     ek_tensor *own[2] = {curve(j->inputs[2 * d], d), curve(j->inputs[2 * d + 1], 1)}, *sums[2];
     int count = d == j->brings_one ? 1 : 2;
-    int rc = ek_allreduce(count, own, count, sums);
+    int rc = ek_allreduce(own, count, count, sums);
     if (rc >= 0) {
         if (ek_tensor_device(sums[0]).index != d || ek_tensor_device(sums[1]).index != d)
             rc = ek_error(EK_E_USER, "a sum is not on its part's device");
@@ -180,7 +180,7 @@ static ek_tensor *one_thread(ek_tensor *const *inputs, int count, void *user)
     ek_tensor *curves[2 * PARTS], *sums[2 * PARTS], *y = NULL;
     for (int i = 0; i < count; i++)
         curves[i] = curve(inputs[i], i);
-    if (ek_allreduce(2, curves, count, sums) < 0)
+    if (ek_allreduce(curves, 2, count, sums) < 0)
         return NULL;
     for (int d = 0; d < PARTS; d += 2) { /* the second device's have no part */
         ek_tensor *term = ek_mul(ek_mul(sums[2 * d], sums[2 * d + 1]), inputs[2 * d]);
@@ -275,7 +275,7 @@ TEST(parts_must_agree)
 static int bring_all(void *user, int d)
 {
     ek_tensor *out[4];
-    return ek_allreduce(1, user, 4, out) + 0 * d;
+    return ek_allreduce(user, 1, 4, out) + 0 * d;
 }
 
 TEST(a_part_brings_its_own_alone)
@@ -295,7 +295,7 @@ TEST(a_part_brings_its_own_alone)
 static int meeting_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     (void)node;
-    return ek_allreduce(1, gradients, 1, results);
+    return ek_allreduce(gradients, 1, 1, results);
 }
 
 static const ek_operation meeting_operation = {.name = "meeting", .backward = meeting_backward};
@@ -310,7 +310,8 @@ TEST(lanes_of_backward_are_no_replicas)
         terms[d] = EK_RECORD(y, &meeting_operation, EK_INPUTS(x));
         assert_made(terms[d]);
     }
-    assert_refused(ek_backward(ek_sum(ek_reduce(terms, 3))), EK_E_STATE,
+    assert_refused(ek_backward(ek_sum(ek_reduce_add(terms, 3, ek_tensor_device(terms[0])))),
+                   EK_E_STATE,
                    "allreduce waits for the other replicas, which is impossible in "
                    "backward");
     ck_assert_int_eq(ek_rendezvous_count(), 1);
@@ -320,7 +321,7 @@ TEST(lanes_of_backward_are_no_replicas)
 static int listing_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     (void)node;
-    return ek_allreduce(1, gradients, 2, results);
+    return ek_allreduce(gradients, 1, 2, results);
 }
 
 static const ek_operation listing_operation = {.name = "listing", .backward = listing_backward};
@@ -336,7 +337,7 @@ TEST(a_backward_may_sum_a_whole_list)
     assert_ok(ek_record_outputs(y, 2, &listing_operation,
                                 &(const ek_record_options){EK_INPUTS(x[0], x[1])}));
     ek_tensor *terms[] = {ek_sum(ek_mul_scalar(y[0], 3)), ek_sum(ek_mul_scalar(y[1], 4))};
-    ek_tensor *loss = ek_reduce(terms, 2);
+    ek_tensor *loss = ek_reduce_add(terms, 2, ek_tensor_device(terms[0]));
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = x, .input_count = 2,
                       .gradients = gradients));
     for (int d = 0; d < 2; d++)

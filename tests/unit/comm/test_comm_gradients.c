@@ -123,7 +123,7 @@ TEST(a_third_derivative)
     assert_ok(ek_broadcast(x, &devices, copies));
     for (int d = 0; d < COUNT; d++)
         terms[d] = curve(copies[d], d);
-    ek_tensor *y = ek_reduce(terms, COUNT);
+    ek_tensor *y = ek_reduce_add(terms, COUNT, ek_tensor_device(terms[0]));
     static const double expected[] = {18 * 4, 36 * 2, 36};
     for (int order = 0; order < 3; order++) {
         ek_tensor *gradient;

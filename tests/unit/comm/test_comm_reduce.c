@@ -31,7 +31,7 @@ TEST(one_input_is_returned_unchanged)
 {
     ek_tensor *x = ramp(0, 1, EK_SHAPE(2), EK_F32, test_device(1));
     ck_assert_ptr_eq(ek_reduce_add(&x, 1, test_device(1)), x);
-    ck_assert_ptr_eq(ek_reduce(&x, 1), x);
+    ck_assert_ptr_eq(ek_reduce_add(&x, 1, ek_tensor_device(x)), x);
 }
 
 TEST(layouts_may_differ)
@@ -40,7 +40,7 @@ TEST(layouts_may_differ)
     ek_tensor *b = ek_permute(ramp(0, 1, EK_SHAPE(3, 2), EK_F64, test_device(1)), EK_SHAPE(1, 0));
     ek_tensor *c =
         ek_expand(ramp(100, 100, EK_SHAPE(2, 1), EK_F64, test_device(2)), EK_SHAPE(2, 3));
-    ek_tensor *sum = ek_reduce((ek_tensor *[]){a, b, c}, 3);
+    ek_tensor *sum = ek_reduce_add((ek_tensor *[]){a, b, c}, 3, ek_tensor_device(a));
     static const double expected[] = {100, 103, 106, 204, 207, 210};
     for (int i = 0; i < 6; i++)
         ck_assert_double_eq(element(sum, i), expected[i]);
@@ -96,5 +96,5 @@ TEST(wrong_calls_are_errors)
                    "the destination host:2 must hold one of the inputs");
     assert_refused(ek_reduce_add(x, 0, test_device(0)), EK_E_INVALID, "not 0");
     x[1] = NULL;
-    assert_refused(ek_reduce(x, 2), EK_E_INVALID, "input 1 is NULL");
+    assert_refused(ek_reduce_add(x, 2, ek_tensor_device(x[0])), EK_E_INVALID, "input 1 is NULL");
 }

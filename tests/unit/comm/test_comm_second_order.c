@@ -16,7 +16,7 @@ static ek_tensor *reduced(ek_tensor *const *inputs, int count, void *user)
     ek_tensor *terms[COUNT];
     for (int d = 0; d < count; d++)
         terms[d] = curve(inputs[d], d);
-    ek_tensor *sum = ek_reduce(terms, count);
+    ek_tensor *sum = ek_reduce_add(terms, count, ek_tensor_device(terms[0]));
     return ek_mul(sum, ek_to_device(terms[1], test_device(0)));
 }
 

@@ -152,7 +152,7 @@ static double penalty(ek_module *critic, uint64_t seed)
     ek_tensor *score = ek_sum(ek_apply(critic, x));
     assert_ok(ek_grad(.outputs = &score, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &gradient, .create_graph = true));
-    ek_tensor *norm = ek_norm(gradient, .dims = {1}, .dim_count = 1);
+    ek_tensor *norm = ek_norm(gradient, EK_DIMS(1));
     ek_tensor *loss = ek_mean(ek_square(ek_add_scalar(norm, -1)));
     double value;
     assert_ok(ek_item(loss, &value));

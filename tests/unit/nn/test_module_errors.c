@@ -158,7 +158,7 @@ typedef ek_tensor *operation(ek_tensor *x, ek_tensor *y);
     X(softmax, ek_f_softmax(x, 0))                               \
     X(log_softmax, ek_f_log_softmax(x, 7))                       \
     X(dropout, ek_f_dropout(x, 0.5, true))                       \
-    X(sum, ek_sum(x, .dims = {9}, .dim_count = 1))               \
+    X(sum, ek_sum(x, EK_DIMS(9)))                                \
     X(mean, ek_mean(x))                                          \
     X(norm, ek_norm(x))                                          \
     X(var, ek_var(x))                                            \

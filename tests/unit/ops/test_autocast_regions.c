@@ -214,7 +214,7 @@ static ek_tensor *penalty_gradient(bool autocast)
     assert_ok(ek_grad(.outputs = &d, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &dx, .grad_outputs = &ones, .create_graph = true));
     ck_assert_int_eq(dx->dtype, EK_F32);
-    ek_tensor *norms = ek_norm(dx, .dims = {1, 2, 3}, .dim_count = 3);
+    ek_tensor *norms = ek_norm(dx, EK_DIMS(1, 2, 3));
     assert_ok(ek_backward(ek_mean(ek_square(ek_add_scalar(norms, -1)))));
     ek_autocast_end(&region);
     ck_assert_int_eq(ek_tensor_grad(w)->dtype, EK_F32);

@@ -35,8 +35,8 @@ TEST_LOOP(gradient_of_the_weight_is_differentiable, 0, 3)
                       .gradients = &dw, .grad_outputs = &dy, .create_graph = true));
     /* The sum of dy xhat by hand: xhat is the operation without parameters. */
     ek_tensor *product = ek_mul(dy, functions[_i](x, NULL, NULL));
-    ek_tensor *sums[] = {dw, _i < 2 ? ek_sum(product, .dims = {0, 2, 3}, .dim_count = 3)
-                                    : ek_sum_to(product, shape)};
+    ek_tensor *sums[] = {dw,
+                         _i < 2 ? ek_sum(product, EK_DIMS(0, 2, 3)) : ek_sum_to(product, shape)};
     assert_close(sums[0], sums[1], 1e-11, 1e-11);
     for (int i = 0; i < 2; i++) {
         ek_tensor *total = ek_sum(ek_square(sums[i]));

@@ -33,9 +33,7 @@ TEST(logsumexp_of_infinities_is_what_they_are)
     ck_assert_double_eq(item(ek_logsumexp(ROW_OF(-INFINITY, 5, -INFINITY))), 5);
     ck_assert(isnan(item(ek_logsumexp(ROW_OF(NAN, 1, INFINITY)))));
     ck_assert_double_eq(item(ek_logsumexp(ek_zeros(EK_SHAPE(0), EK_F64))), -INFINITY);
-    ck_assert_int_eq(ek_tensor_count(
-                         ek_logsumexp(ek_zeros(EK_SHAPE(0, 2)), .dims = {1}, .dim_count = 1)),
-                     0);
+    ck_assert_int_eq(ek_tensor_count(ek_logsumexp(ek_zeros(EK_SHAPE(0, 2)), EK_DIMS(1))), 0);
 }
 
 TEST(logsumexps_gradient_is_softmax)
@@ -53,6 +51,6 @@ TEST(logsumexp_refuses_integers)
 {
     assert_refused(ek_logsumexp(ek_ones(EK_SHAPE(2), EK_I64)), EK_E_DTYPE,
                    "logsumexp: x has dtype");
-    assert_refused(ek_logsumexp(ek_ones(EK_SHAPE(2)), .dims = {1}, .dim_count = 1), EK_E_SHAPE,
+    assert_refused(ek_logsumexp(ek_ones(EK_SHAPE(2)), EK_DIMS(1)), EK_E_SHAPE,
                    "logsumexp: dimension 1");
 }

@@ -29,7 +29,7 @@ TEST(norm_of_zeros_has_zero_gradients)
     for (int i = 0; i < 3; i++) {
         ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), dtypes[i], test_home());
         assert_ok(ek_tensor_set_requires_grad(x, true));
-        ek_tensor *y = ek_norm(x, .dims = {1}, .dim_count = 1);
+        ek_tensor *y = ek_norm(x, EK_DIMS(1));
         ck_assert_double_eq(element(y, 0), 0);
         ck_assert_double_eq(element(y, 1), 5);
         ek_tensor *gradients[3];
@@ -53,7 +53,7 @@ TEST(penalty_on_a_vanishing_gradient)
     ek_tensor *score = ek_f_linear(x, w, NULL), *gradient, *ones = ek_ones(EK_SHAPE(4, 1));
     assert_ok(ek_grad(.outputs = &score, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &gradient, .grad_outputs = &ones, .create_graph = true));
-    ek_tensor *norms = ek_norm(gradient, .dims = {1}, .dim_count = 1);
+    ek_tensor *norms = ek_norm(gradient, EK_DIMS(1));
     ek_tensor *penalty = ek_mean(ek_square(ek_add_scalar(norms, -1)));
     ck_assert_double_eq(element(penalty, 0), 1);
     assert_ok(ek_backward(penalty));
@@ -102,21 +102,21 @@ TEST(variance_of_bf16)
 TEST(constants_have_no_deviation)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3), EK_F64, .requires_grad = true);
-    ek_tensor *y = ek_std(x, .dims = {1}, .dim_count = 1);
+    ek_tensor *y = ek_std(x, EK_DIMS(1));
     ck_assert_double_eq(element(y, 1), 0);
     assert_ok(ek_backward(ek_sum(y)));
     assert_close(ek_tensor_grad(x), ek_zeros(EK_SHAPE(2, 3), EK_F64), 0, 0);
     /* One value has none, nor have none. */
     ck_assert(isnan(element(ek_var(ek_ones(EK_SHAPE(1), EK_F64)), 0)));
-    ck_assert(isnan(element(ek_std(ek_ones(EK_SHAPE(2, 1)), .dims = {1}, .dim_count = 1), 0)));
+    ck_assert(isnan(element(ek_std(ek_ones(EK_SHAPE(2, 1)), EK_DIMS(1)), 0)));
     ek_tensor *none = ek_zeros(EK_SHAPE(0, 3), .requires_grad = true);
-    y = ek_var(none, .dims = {0}, .dim_count = 1);
+    y = ek_var(none, EK_DIMS(0));
     ck_assert(isnan(element(y, 2)));
     ck_assert(isnan(element(ek_std(none), 0)));
     assert_ok(ek_backward(ek_sum(y)));
     ck_assert_int_eq(ek_tensor_count(ek_tensor_grad(none)), 0);
     /* No variance of none. */
-    ck_assert_int_eq(ek_tensor_count(ek_var(none, .dims = {1}, .dim_count = 1)), 0);
+    ck_assert_int_eq(ek_tensor_count(ek_var(none, EK_DIMS(1))), 0);
 }
 
 TEST(refusals)
@@ -124,8 +124,6 @@ TEST(refusals)
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *whole = ek_ones(EK_SHAPE(2), EK_I64);
     assert_refused(ek_norm(NULL), EK_E_INVALID, "norm: x is NULL");
     assert_refused(ek_var(whole), EK_E_DTYPE, "var: x has dtype i64");
-    assert_refused(ek_std(x, .dims = {2}, .dim_count = 1), EK_E_SHAPE,
-                   "std: dimension 2 is not in [-2, 1]");
-    assert_refused(ek_norm(x, .dims = {1, -1}, .dim_count = 2), EK_E_INVALID,
-                   "norm: dimension 1 is named twice");
+    assert_refused(ek_std(x, EK_DIMS(2)), EK_E_SHAPE, "std: dimension 2 is not in [-2, 1]");
+    assert_refused(ek_norm(x, EK_DIMS(1, -1)), EK_E_INVALID, "norm: dimension 1 is named twice");
 }

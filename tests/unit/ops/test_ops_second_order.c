@@ -136,7 +136,7 @@ static ek_tensor *penalty(ek_tensor *const *x, int count, void *user)
     if (ek_grad(.outputs = &score, .output_count = 1, .inputs = x, .input_count = 1,
                 .gradients = &gradient, .create_graph = true) < 0)
         return NULL;
-    ek_tensor *norm = ek_norm(gradient, .dims = {1}, .dim_count = 1);
+    ek_tensor *norm = ek_norm(gradient, EK_DIMS(1));
     return ek_mean(ek_square(ek_add_scalar(norm, -1)));
 }
 

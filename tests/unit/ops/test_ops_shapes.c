@@ -139,8 +139,7 @@ TEST(shape_errors_say_what)
                    "stack: dimension -4 is not in [-3, 2]");
     assert_refused(ek_sum_to(x, EK_SHAPE(2, 2)), EK_E_SHAPE,
                    "sum_to: [2, 2] does not broadcast to [2, 3]");
-    assert_refused(ek_sum(x, .dims = {1, -1}, .dim_count = 2), EK_E_INVALID,
-                   "sum: dimension 1 is named twice");
+    assert_refused(ek_sum(x, EK_DIMS(1, -1)), EK_E_INVALID, "sum: dimension 1 is named twice");
     assert_refused(ek_f_relu(NULL), EK_E_INVALID, "relu: x is NULL");
     assert_refused(ek_add(x, ek_exp(ek_select(x, 0, 9))), EK_E_INVALID, "select: index 9");
     ck_assert_int_eq(ek_error_status(), 0);

@@ -79,7 +79,7 @@ static double penalty_step(ek_module *critic, ek_tensor *x)
     ek_tensor *score = ek_sum(ek_apply(critic, x)), *gradient;
     assert_ok(ek_grad(.outputs = &score, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &gradient, .create_graph = true));
-    ek_tensor *norm = ek_norm(gradient, .dims = {1}, .dim_count = 1);
+    ek_tensor *norm = ek_norm(gradient, EK_DIMS(1));
     return square_loss(ek_add_scalar(norm, -1));
 }
 
@@ -111,7 +111,7 @@ static ek_value troubled_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_arg_tensor(args, 0);
     if (((troubled *)module)->meets) {
         ek_tensor *sum;
-        return ek_allreduce(1, &x, 1, &sum) < 0 ? ek_value_error() : ek_value_of_tensor(sum);
+        return ek_allreduce(&x, 1, 1, &sum) < 0 ? ek_value_error() : ek_value_of_tensor(sum);
     }
     if (ek_grad_enabled() && ek_tensor_device(x).index == 1) {
         ek_error(EK_E_USER, "not again");

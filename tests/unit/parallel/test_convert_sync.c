@@ -191,9 +191,9 @@ TEST(in_what_is_computed_again)
 static ek_value share_forward(ek_module *module, const ek_args *args)
 {
     ek_tensor *x = ek_exp(ek_arg_tensor(args, 0));
-    ek_tensor *own = ek_sum(x, .dims = {0}, .dim_count = 1), *all;
+    ek_tensor *own = ek_sum(x, EK_DIMS(0)), *all;
     (void)module;
-    if (ek_allreduce(1, &own, 1, &all) < 0)
+    if (ek_allreduce(&own, 1, 1, &all) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_div(x, all));
 }
