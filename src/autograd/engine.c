@@ -223,8 +223,7 @@ static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *
     run_lock(run);
     buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
     if (buffer->lane == lane) {
-        /* The task cannot start before this contribution is counted, so the sum is this
-         * thread's. */
+        /* The sum is this thread's: the task cannot start before this contribution is counted. */
         run_unlock(run);
         rc = ek_buffer_sum(run, buffer);
         run_lock(run);

@@ -88,8 +88,7 @@ bool ek_function_needs(const ek_function_call *call, int input)
 
 /* ---- backward ---- */
 
-/* Casts gradients to their inputs' dtypes if autocast computed in bf16 instead of f32, or the other
- * way round. */
+/* Casts gradients to their inputs' dtypes if autocast computed them in bf16 or f32 instead. */
 static void function_match_inputs(const ek_node *node, ek_tensor **results)
 {
     for (int i = 0; i < node->input_count; i++) {
@@ -145,8 +144,8 @@ static int function_check_call(const ek_function *function, ek_tensor *const *in
     return 0;
 }
 
-/* A handle of the call's own on an output, in the scope, because the user may hold the forward's
- * handle. */
+/* A handle of the call's own on an output, because the user may hold the forward's. In the
+ * scope. */
 static ek_tensor *function_check_output(const ek_function_call *call, int index, ek_tensor *output)
 {
     const char *name = call->application->function.name;

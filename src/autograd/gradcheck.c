@@ -284,8 +284,7 @@ static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int 
     return rc < 0 ? rc : wanted_count;
 }
 
-/* A random gradient of the output, which is varied like an input. Its seed differs from those of
- * the directions. */
+/* A random gradient of the output, varied like an input. The directions have other seeds. */
 static ek_tensor *gradcheck_random_gradient(const ek_gradcheck_options *options)
 {
     ek_tensor *output = options->function(options->inputs, options->input_count, options->user);

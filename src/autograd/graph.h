@@ -38,8 +38,8 @@ typedef struct ek_operation {
      * ek_records says no. */
     void (*destroy)(void *attributes);
     /* True: the backward runs as soon as it is ready, before nodes that were recorded later. For
-     * operations that other threads wait for or that free memory, such as the reduction of a bucket
-     * of gradients. */
+     * operations that other threads wait for or that free memory, like reducing a bucket of
+     * gradients. */
     bool urgent;
 } ek_operation;
 
@@ -49,8 +49,7 @@ typedef struct ek_edge {
     ek_tensor *leaf; /* a leaf that accumulates, else NULL */
 } ek_edge;
 
-/* What ek_record gets. Arrays are read during the call only. A NULL input (an optional bias) has no
- * edge. */
+/* What ek_record gets. Arrays are read during the call only. NULL inputs have no edge. */
 typedef struct ek_record_options {
     ek_tensor *const *inputs;
     int input_count;
@@ -145,8 +144,8 @@ typedef struct ek_recomputed {
 } ek_recomputed;
 
 /* Records C(F) for outputs that were computed without a graph. Each output that carries a gradient
- * is replaced by a handle of its own. An output that is an input, or has a history already, stays
- * as it is. */
+ * is replaced by a new handle. An output that is an input, or has a history already, stays as it
+ * is. */
 int ek_record_recomputed(ek_tensor **outputs, int output_count, const ek_recomputed *recomputed,
                          ek_tensor *const *inputs, int input_count);
 
@@ -159,8 +158,7 @@ void ek_recomputed_destroy(void *attributes);
 /* x + y of one shape, dtype and device, for folding gradients; recorded in gradient mode. */
 ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
 
-/* x copied into new memory with the layout of `like` (same shape, dtype and device); recorded in
- * gradient mode. */
+/* A copy of x with the layout of `like` (same shape, dtype, device); recorded in gradient mode. */
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like);
 
 /* x in another floating dtype, x itself if it has that; recorded in gradient mode. */

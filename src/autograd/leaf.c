@@ -220,9 +220,8 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
     return copy;
 }
 
-/* Memory for a piece's range of the whole gradient. If the piece has no gradient, this is its slot
- * or new memory, which becomes the gradient. Else this is a temporary through which the range is
- * added. */
+/* Memory for a piece's range of the whole gradient. If the piece has no gradient: its slot, or new
+ * memory, which becomes the gradient. Else a temporary through which the range is added. */
 static ek_tensor *leaf_shard_room(const ek_tensor *piece)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);
@@ -261,8 +260,7 @@ static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tenso
     return 0;
 }
 
-/* Adds a gradient of the leaf to those of the pieces. All memory is allocated before the first sum
- * changes. */
+/* Adds a gradient of the leaf to those of the pieces. Allocates all memory before a sum changes. */
 static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const ek_shards *shards)
 {
     ek_tensor **rooms = ek_calloc((size_t)shards->count, sizeof *rooms);

@@ -1,5 +1,4 @@
-/* node.c: graph nodes: what operations record, how saved tensors are read back, and how graphs are
- * released. */
+/* node.c: graph nodes: how operations record, how saved tensors are read, how graphs are freed. */
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,8 +334,7 @@ static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int o
     return tensor;
 }
 
-/* The history of a saved leaf whose memory has moved since: x is the leaf, y a handle on the memory
- * that was saved. */
+/* History of a saved leaf that was moved since: x is the leaf, y a handle on the saved memory. */
 static int saved_leaf_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     (void)node;

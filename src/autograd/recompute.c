@@ -148,8 +148,8 @@ void ek_recomputed_destroy(void *attributes)
     ek_object_release(((ek_recomputed *)attributes)->state);
 }
 
-/* Evaluates the function on leaves that stand for the inputs. A leaf among the outputs becomes its
- * input again. */
+/* Evaluates the function on leaves that stand for the inputs, then puts the inputs back for leaves
+ * among the outputs. */
 static int recompute_evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const *inputs,
                                         int input_count, ek_tensor **outputs, int output_count)
 {
@@ -171,8 +171,7 @@ static int recompute_evaluate_on_leaves(const ek_recomputed *recomputed, ek_tens
     return rc;
 }
 
-/* C(F)(inputs): evaluates F without a graph, then records the node. Outputs are in the caller's
- * scope. */
+/* C(F)(inputs): evaluates F without a graph, then records. Outputs are in the caller's scope. */
 static int recompute_call(const ek_recomputed *recomputed, ek_tensor *const *inputs,
                           int input_count, ek_tensor **outputs, int output_count)
 {
@@ -193,8 +192,7 @@ static int recompute_call(const ek_recomputed *recomputed, ek_tensor *const *inp
                   : ek_record_recomputed(outputs, output_count, recomputed, inputs, input_count);
 }
 
-/* Calls C(F'). `inputs` has room for the node's inputs and gradients, `outputs` for one tensor per
- * input of the node. */
+/* Calls C(F'). Room: `inputs` for the node's inputs and gradients, `outputs` for its inputs. */
 static int recompute_backward(ek_node *node, const ek_recomputed *gradient_of,
                               ek_tensor *const *gradients, ek_tensor **results, ek_tensor **inputs,
                               ek_tensor **outputs)

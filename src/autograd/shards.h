@@ -38,8 +38,7 @@ typedef struct ek_flat {
      * another thread does. */
     int (*enter)(struct ek_flat *flat);
     void (*leave)(struct ek_flat *flat);
-    /* Copies a parameter's values to its pieces if a checkpoint or a user wrote the parameter since
-     * they were equal. */
+    /* Updates pieces whose parameter was written since (by a checkpoint or a user). */
     int (*refresh)(struct ek_flat *flat);
     /* Copies the pieces, which were written on all devices, to the parameters and to every device's
      * copy. Allocates no host memory, because the update before it can't be undone: the step must
@@ -103,8 +102,7 @@ int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
  * the gradient is unchanged. */
 int ek_leaf_settle_gradient(ek_tensor *leaf);
 
-/* `gradient` in the order of memory of `like`: the tensor itself, or a copy on the same device, in
- * the scope. */
+/* `gradient` in the order of memory of `like`: itself, or a copy on its device, in the scope. */
 ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like);
 
 /* True if the leaf or one of its pieces has a gradient. */

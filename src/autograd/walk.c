@@ -57,8 +57,8 @@ static ek_task *walk_new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
     return task;
 }
 
-/* The task of a node, or of a leaf if node is NULL. A missing task is made if `make`; else the
- * result is NULL. */
+/* The task of a node, or of a leaf if node is NULL. Makes a missing task if `make`, else gives
+ * NULL. */
 static ek_task *walk_task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
 {
     const void *key = node ? (const void *)node : (const void *)leaf;

@@ -59,9 +59,8 @@ int ek_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t
     return list.closed;
 }
 
-/* Broadcasts or sums lists of all->count whole tensors, bucket by bucket. For a broadcast `in` is
- * one list and `out` has one list per device; for a sum the other way round. `limit` 0 is the
- * default. */
+/* Broadcasts or sums lists of all->count whole tensors, bucket by bucket. To broadcast, `in` is one
+ * list and `out` one per device; to sum, the other way round. `limit` 0 is the default. */
 static int bucket_each(ek_bucket_rule rule, const ek_division *all, ek_tensor *const *in,
                        size_t limit, ek_tensor **out)
 {

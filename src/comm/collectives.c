@@ -262,8 +262,8 @@ static const ek_operation reduce_operations[] = {
     {.name = "reduce_scatter", .backward = reduce_backward, .destroy = division_forget},
 };
 
-/* Writes the tensors that have piece p's elements to `terms`, in order of addition. Returns how
- * many there are. */
+/* Writes to `terms` the tensors that have piece p's elements, in order of addition. Returns the
+ * count. */
 static int reduce_terms(const ek_division *division, ek_tensor *const *whole, const int *order,
                         int p, ek_tensor **terms)
 {

@@ -10,8 +10,7 @@
 
 enum {
     MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* fewer bytes are copied by the calling thread, because waking workers
-                              takes longer */
+    WORKER_BYTES = 1 << 18 /* fewer bytes don't pay for waking workers */
 };
 
 static int dev_set_find(const ek_dev_set *set, const ek_dev *dev)
@@ -93,8 +92,7 @@ ptrdiff_t ek_comm_step(const ek_tensor *tensor, const ek_tensor *next)
 
 /* ---- one move ---- */
 
-/* Copies through blocks of limited size on both devices, because the target can't be written in
- * place. */
+/* Copies through blocks of limited size, for targets that can't be written in place. */
 static int exchange_copy_in_parts(ek_tensor *to, const ek_tensor *from)
 {
     int dim = ek_comm_slowest(to);
@@ -150,8 +148,7 @@ static int exchange_run_length(const ek_move *moves, int count)
     return n;
 }
 
-/* How many moves, from the first on, have targets that lie as in a slab, and so can be packed at
- * once. */
+/* How many moves, from the first on, can be packed at once: their targets lie as in a slab. */
 static int exchange_pack_length(const ek_move *moves, int count)
 {
     int n = 1;
@@ -169,8 +166,8 @@ static int exchange_pack_length(const ek_move *moves, int count)
     return n;
 }
 
-/* Copies the moves' elements to packed[i], on their own device and laid out as at the receiver. In
- * the scope. */
+/* Copies the moves' elements to packed[i], on their device, laid out as at the receiver. In the
+ * scope. */
 static int exchange_pack(const ek_move *moves, int count, ek_tensor **packed)
 {
     ek_tensor *to[MOST_AT_ONCE];
@@ -217,8 +214,7 @@ static int exchange_route_length(const ek_move *moves, int count)
     return n;
 }
 
-/* True if the move can be sent as one block: its target is dense, and its elements need no packing
- * or fit the buffer. */
+/* True if the move can be one block: `to` is dense, and packing isn't needed or fits the buffer. */
 static bool exchange_is_block(const ek_move *move)
 {
     return ek_is_dense(move->to) && (ek_comm_alike(move->to, move->from) ||
@@ -329,8 +325,7 @@ static int exchange_copy_on_worker(void *user, int index)
 }
 
 /* Makes the moves to each receiver on its worker, and moves within a device on the calling thread.
- * If there is no memory for the workers' jobs, the calling thread makes all moves; copies may be
- * made twice. */
+ * Without memory for the workers' jobs the calling thread makes all; copies may be made twice. */
 static int exchange_copy_on_workers(exchange *x)
 {
     int pending = ek_error_status();

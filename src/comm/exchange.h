@@ -79,8 +79,8 @@ int ek_comm_slowest(const ek_tensor *tensor);
 /* True if both are dense, of one shape and of one order in memory. */
 bool ek_comm_alike(const ek_tensor *a, const ek_tensor *b);
 
-/* Bytes from a tensor to the next in the same storage if only a slab's padding lies between them,
- * else -1. */
+/* Bytes from a tensor to the next in its storage if only a slab's padding is between them, else
+ * -1. */
 ptrdiff_t ek_comm_step(const ek_tensor *tensor, const ek_tensor *next);
 
 static inline size_t ek_comm_nbytes(const ek_tensor *tensor)

@@ -1,5 +1,4 @@
-/* scatter_gather.c: cuts tensors along a dimension and joins them again. Each operation is the
- * other's backward. */
+/* scatter_gather.c: cuts tensors along a dimension and joins them; each is the other's backward. */
 #include "comm/collectives.h"
 #include "comm/exchange.h"
 #include "comm/tree.h"
@@ -64,8 +63,8 @@ static ek_tensor *scatter_send_chunk(ek_tensor *part, ek_dev *dev)
     return there;
 }
 
-/* Makes chunk i on c->devs[i] if wanted[i] (NULL: all). On the tensor's own device it is a view.
- * Chunks from the host are staged, so that copying overlaps computing; all others are one
+/* Makes chunk i on c->devs[i] if wanted[i] (NULL: all); on the tensor's own device as a view.
+ * Chunks from the host are staged, to overlap copying and computing; all others are one
  * exchange. */
 static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *wanted,
                           ek_tensor **out)

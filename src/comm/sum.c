@@ -116,8 +116,7 @@ static int batch_fetch(batch *b)
     return ek_exchange(b->what, b->moves, moves);
 }
 
-/* Orders the devices' streams: each waits for the devices whose memory it reads. Afterwards
- * (`before` is false) these wait for it. */
+/* If `before`, each device waits for the devices whose memory it reads; else these wait for it. */
 static int batch_order(const batch *b, bool before)
 {
     for (int d = 0; d < b->devs.count; d++) {
@@ -194,8 +193,7 @@ static int batch_flush(batch *b)
         rc = batch_add(b);
     if (rc >= 0)
         rc = ek_exchange(b->what, b->results, b->result_count);
-    /* The order holds also after an error, because sums that were issued still read other devices'
-     * memory. */
+    /* Also after an error, because sums that were issued still read other devices' memory. */
     int ordered = batch_order(b, false);
     ek_scope_end(&scope);
     ek_memory_set_category(category);
@@ -301,8 +299,7 @@ static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
     return 0;
 }
 
-/* Appends all sums. A batch has one dtype, so that what it copies from a device lies in one
- * slab. */
+/* Appends all sums. A batch has one dtype, so that its copies from a device lie in one slab. */
 static int sum_add_list(batch *b, const ek_addition *sums, int count)
 {
     int rc = 0;
@@ -367,8 +364,7 @@ static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev
     return batch_flush(b);
 }
 
-/* Adds on all devices, chunk by chunk. A chunk is half of what the buffers hold, because lists may
- * have to be packed. */
+/* Adds on all devices, in chunks of half the buffers' size, because lists may have to be packed. */
 static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);

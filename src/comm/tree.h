@@ -16,9 +16,8 @@ typedef struct ek_tree_survey {
     ek_value placed;
 } ek_tree_survey;
 
-/* Adds what the value holds to *survey, which starts as all zero but size = -1. EK_E_SHAPE if
- * tensors differ in size along dim, or scattered lists in length or in the sizes of their
- * elements. */
+/* Adds what the value holds to *survey, which starts as {.size = -1}. EK_E_SHAPE if tensors differ
+ * in size along dim, or scattered lists in length or in the sizes of their elements. */
 int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey);
 
 /* ek_scatter_value for a value that ek_tree_look has surveyed. */

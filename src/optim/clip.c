@@ -40,8 +40,7 @@ static ek_tensor *clip_square_cell(const ek_tensor *vector, int64_t index, const
 }
 
 /* Adds to *sum the squares of all gradients of the device and dtype of gradients[first]. The device
- * makes one sum per gradient, in the order of the parameters, and one copy moves all sums to the
- * host. */
+ * makes a sum per gradient, in the order of parameters, and one copy moves the sums to the host. */
 static int clip_norm_sum_squares(ek_tensor *const *gradients, bool *done, int count, int first,
                                  double *sum)
 {

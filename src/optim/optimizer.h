@@ -46,11 +46,9 @@ typedef struct ek_segment {
     /* The shard as the last ek_optimizer_sort found it. Its piece is borrowed, and NULL if the
      * parameter's shards have changed since. */
     ek_shard shard;
-    /* One reference each, on the piece's device and laid out like the piece. NULL or zeros before
-     * the first update. */
+    /* One reference each, laid out like the piece. NULL or zeros before the first update. */
     ek_tensor *state[EK_STATES];
-    /* The gradient of this step, in the piece's order of memory. Borrowed; NULL if there is
-     * none. */
+    /* This step's gradient, in the piece's order of memory. Borrowed; NULL: none. */
     ek_tensor *gradient;
 } ek_segment;
 
@@ -98,8 +96,8 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer
 ek_slot *ek_slot_new(ek_tensor *parameter, int group);
 void ek_slot_free(ek_slot *slot);
 
-/* Cuts the slot anew, with its state, if its parameter's shards have changed. On an error nothing
- * has changed. */
+/* Cuts slot and state anew if the parameter's shards have changed. On an error nothing has
+ * changed. */
 int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 
 /* Sorts the table by group and place in memory. */
@@ -127,9 +125,8 @@ ek_object *ek_slot_state_parts(const ek_slot *slot, int s);
 /* The whole state on cpu, in the scope, of the parameter's shape and the state's dtype. */
 ek_tensor *ek_state_parts_gather(ek_object *parts);
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
-/* `state`, of the parameter's shape, on cpu and in the parameter's dtype and order of memory: the
- * tensor itself if it is so and shares no memory with the slot's state, else a copy in the
- * scope. */
+/* `state` on cpu, in the parameter's shape, dtype and order of memory: itself if it is so and
+ * shares no memory with the slot's state, else a copy in the scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
 /* Copies a tensor from ek_slot_convert_state to state s of all segments. */
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);

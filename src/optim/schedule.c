@@ -11,11 +11,9 @@ enum { MOST_REPLAYED = 1 << 24 }; /* most steps to replay: about a second */
 
 typedef struct schedule_kind {
     const char *name;
-    /* A group's rate after step `step`, computed from the rate before. `initial` is its first
-     * rate. */
+    /* A group's rate after a step, from the rate before and the initial rate. */
     double (*next)(const ek_schedule *schedule, int64_t step, double initial, double rate);
-    /* A group's rate after step `step`, computed from `initial` alone. Rounding differs from
-     * `next`. */
+    /* A group's rate after a step, from its initial rate alone; rounding differs from `next`. */
     double (*closed_form)(const ek_schedule *schedule, int64_t step, double initial);
 } schedule_kind;
 

@@ -55,8 +55,7 @@ typedef struct buffer_group {
     ek_move *moves;      /* room for one replica's moves */
 } buffer_group;
 
-/* Copies the buffers at a place to the slab's members if `fetch`, else the members to the
- * buffers. */
+/* Copies a place's buffers to the slab's members if `fetch`, else the members to the buffers. */
 static int group_move(const buffer_group *g, int place, const ek_slab *slab, bool fetch)
 {
     for (int k = 0; k < g->count; k++) {
@@ -67,8 +66,7 @@ static int group_move(const buffer_group *g, int place, const ek_slab *slab, boo
     return ek_exchange("running statistics", g->moves, g->count);
 }
 
-/* Averages a group. The slabs are for b_0, the sum of weighted differences (zero at first), and one
- * b_r. */
+/* Averages a group. The slabs: b_0; the sum of weighted differences, zero at first; one b_r. */
 static int group_add(const buffer_group *g, const ek_places *places, const double *weights,
                      ek_slab *const *slabs)
 {

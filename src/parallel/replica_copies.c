@@ -160,9 +160,8 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
-/* Makes the moves; moves[first[k] .. first[k + 1]) are those to the k-th place. Afterwards, also
- * after an error, the copies count as written, so that older graphs that saved them report an
- * error. */
+/* Makes the moves; moves[first[k] .. first[k + 1]) go to the k-th place. The copies count as
+ * written afterwards, also after an error, so that older graphs that saved them report that. */
 static int copies_send_stale(ek_replica_set *set, const ek_places *places, const ek_move *moves,
                              const int *first)
 {

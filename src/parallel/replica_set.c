@@ -55,7 +55,7 @@ static int set_refresh_divided(void *user)
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
-/* Notes that all devices have parameter i from its owners. If status is negative, the copies are
+/* Notes that all devices have parameter i from its owners; if status is negative, copies are
  * stale. */
 static void set_note_published(void *user, int i, int status)
 {
@@ -68,8 +68,7 @@ static void set_note_published(void *user, int i, int status)
     }
 }
 
-/* Shards the module's parameters. Makes copies on all devices, because the pieces are parts of
- * them. */
+/* Shards the module's parameters. All devices get copies, because the pieces are parts of them. */
 static int set_divide(ek_replica_set *set)
 {
     ek_tensor *const *there[EK_MAX_DEVICES] = {0};
@@ -113,8 +112,7 @@ static int set_look_at_module(ek_replica_set *set)
     return rc;
 }
 
-/* Notes the buffers' versions when a forward begins. Later versions tell that the forward wrote
- * them. */
+/* Notes the buffers' versions when a forward begins, to tell later which ones it wrote. */
 static void set_note_begun(ek_replica_set *set, const ek_places *places)
 {
     for (int r = 0; r < places->count; r++) {
@@ -126,8 +124,8 @@ static void set_note_begun(ek_replica_set *set, const ek_places *places)
 
 /* ---- handles and nodes of one forward ---- */
 
-/* Makes handles[r * set->count + i], in the scope. The first device's buffers are the module's
- * own. */
+/* Makes handles[r * set->count + i], in the scope. The first device has the module's own
+ * buffers. */
 static int set_make_handles(const ek_replica_set *set, const ek_places *places, ek_tensor **handles)
 {
     for (int r = 0; r < places->count; r++) {
@@ -158,8 +156,7 @@ static bool set_is_recorded(const ek_replica_set *set, int i, ek_dtype dtype)
            !ek_sharding_has(set->sharding, i);
 }
 
-/* Records a bucket: the n recorded tensors of the dtype among entries [begin, end), in order of
- * memory. */
+/* Records a bucket: the n tensors of the dtype among entries [begin, end), in order of memory. */
 static int set_record_bucket(const recording *r, int begin, int end, ek_dtype dtype, int n)
 {
     const ek_replica_set *set = r->set;
@@ -321,8 +318,7 @@ int ek_check_home(const char *what, ek_module *module, const ek_dev *dev)
 
 /* ---- for callers ---- */
 
-/* Makes replicas with a set for one use. When the set is freed, the replicas alone own their
- * memory. */
+/* Makes replicas with a set for one use. The replicas alone own their memory afterwards. */
 int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas)
 {
     if (!module)

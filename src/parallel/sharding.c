@@ -19,10 +19,8 @@ typedef struct part {
 } part;
 
 struct ek_sharding {
-    ek_flat
-        /* Shards ascend by dtype and parameter, so that a device's range of a dtype is a run of
-         * them. */
-        flat;
+    /* Shards ascend by dtype and parameter: a device's range of a dtype is a run of them. */
+    ek_flat flat;
     ek_sharding_owner owner;
     int devices;
     ek_dev *devs[EK_MAX_DEVICES];
@@ -30,8 +28,7 @@ struct ek_sharding {
     part *parts;            /* by shard; owned */
     /* there[d * shards + p] is shard p on device d, one reference; on the owner it is the piece. */
     ek_tensor **there;
-    /* Room for devices * shards moves: publishing comes after an update and must not fail for want
-     * of memory. */
+    /* Room for devices * shards moves, because publishing must not fail for want of memory. */
     ek_move *moves;
 };
 
@@ -112,8 +109,7 @@ static void sharding_cut(ek_sharding *s)
     }
 }
 
-/* Makes handles on the shards' elements on all devices. copies[d][i] is parameter i on devs[d] for
- * d > 0. */
+/* Makes handles on the shards on all devices. copies[d][i] is parameter i on devs[d] for d > 0. */
 static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies)
 {
     int count = s->flat.shard_count;
@@ -137,8 +133,7 @@ static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies
     return 0;
 }
 
-/* Makes slots for the gradients of one device's shards of one dtype. `list` has room for their
- * handles. */
+/* Makes slots for the gradients of a device's shards of one dtype. `list` is room for handles. */
 static int sharding_make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
 {
     int count = 0;
@@ -263,8 +258,8 @@ bool ek_sharding_has(const ek_sharding *s, int parameter)
 typedef struct recording {
     const ek_sharding *sharding;
     const ek_sharding_forward *forward;
-    ek_dev *devs[EK_MAX_DEVICES]; /* in order of summation */
-    int order[EK_MAX_DEVICES];    /* indices of devs in the forward's list of devices */
+    ek_dev *devs[EK_MAX_DEVICES]; /* in order of addition */
+    int order[EK_MAX_DEVICES];    /* devs[k] is device order[k] of the forward */
     int *indices;                 /* the bucket's parameters, descending */
     int count;
     ek_tensor **like, **out, **inputs;

@@ -34,16 +34,14 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
                              ek_tensor *const *parameters, int count,
                              ek_tensor *const *const *copies, ek_sharding_owner owner);
 
-/* Makes the parameters and their gradients whole again, and releases the sharding. NULL does
- * nothing. */
+/* Makes parameters and gradients whole again, and releases the sharding. NULL does nothing. */
 void ek_sharding_end(ek_sharding *sharding);
 
 /* True while every parameter of the sharding is sharded by it. */
 bool ek_sharding_is_current(const ek_sharding *sharding);
 bool ek_sharding_has(const ek_sharding *sharding, int parameter);
 
-/* Sends pieces that were written since the last sending to the parameters and all copies. Allocates
- * no host memory. */
+/* Sends pieces that were written since the last time to all devices. Allocates no host memory. */
 int ek_sharding_publish(ek_sharding *sharding);
 
 /* One forward: handles[r * stride + i] is parameter i on devs[r], in any order. */

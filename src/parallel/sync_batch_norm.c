@@ -26,8 +26,7 @@ typedef struct sync_share {
     int64_t total;                  /* values per channel in all chunks */
     int chunks;                     /* count of the chunks that have values */
     int64_t counts[EK_MAX_DEVICES]; /* values per channel in each of these chunks */
-    ek_tensor *moments; /* (chunks, 2, C), moments of these chunks; one reference, on the replica's
-                           device */
+    ek_tensor *moments; /* (chunks, 2, C), of all chunks; one reference, on the replica's device */
     ek_tensor *shared;  /* the chunk's statistics in the graph; one reference */
 } sync_share;
 
@@ -178,8 +177,7 @@ static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .size = sizeof(ek_batch_norm_module),
                                                     .forward = sync_batch_norm_forward};
 
-/* A new place to meet. Replicas copy their module's, so that they meet each other and nobody
- * else. */
+/* A new place to meet, for a module and the replicas that copy it. */
 static uint64_t sync_new_place(void)
 {
     static atomic_uint_fast64_t last;

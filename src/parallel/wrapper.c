@@ -54,8 +54,7 @@ static int wrapper_plan(ek_wrapper *wrapper, const ek_data_parallel_options *opt
     return wrapper->planner ? 0 : ek_error_pending();
 }
 
-/* Moves the module to the first device and into slabs, and makes a set of replicas for the
- * others. */
+/* Moves the module to the first device and into slabs, and makes the set of replicas. */
 static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
 {
     int count = wrapper->devices.count;

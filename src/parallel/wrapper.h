@@ -22,8 +22,8 @@ typedef struct ek_wrapper {
     ek_call_guard *guard; /* shared with replicas, which don't enter it */
     ek_planner *planner;  /* how batches are cut */
     ek_running_stats running_stats;
-    bool measures;            /* EK_SPLIT_AUTO */
-    bool divides;             /* EK_SHARD_OPTIMIZER, with several devices */
+    bool measures;            /* true with EK_SPLIT_AUTO */
+    bool divides;             /* true with EK_SHARD_OPTIMIZER and several devices */
     bool calls_back;          /* modules are told of their replication */
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
@@ -46,8 +46,8 @@ typedef struct ek_wrapper_call {
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
 /* Logs one line if the smallest device has less than three quarters of the largest's memory, or
- * else of its speed, and the options don't say how to treat unequal devices. The line has a plan
- * that would suit. */
+ * else of its speed, and the options don't treat unequal devices. The line has a plan that would
+ * suit. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
 /* The module as a wrapper; NULL, without an error, if it is no wrapper. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
@@ -63,8 +63,7 @@ ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
 /* True if a call is a plain call of the child. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
 
-/* Calls `function` for the child on the first device. Inputs are moved there, and scattered ones
- * joined. */
+/* Calls `function` for the child on the first device, with inputs moved there and joined. */
 ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
                                void *user);
 
@@ -90,8 +89,7 @@ int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_
 int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
                    void *user, ek_value *outputs);
 
-/* A forward of several devices: scatters and runs. Writes one output per part and returns how many.
- */
+/* Scatters and runs a forward of several devices. Writes an output per part, returns how many. */
 int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
 
 /* Writes the output device of an ek_data_parallel; does nothing for other modules. */

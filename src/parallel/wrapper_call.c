@@ -4,7 +4,7 @@
  *
  *     ek_module_forward     nn/module_call.c: the public call
  *     data_parallel_call    data_parallel.c: says where the outputs meet
- *     ek_wrapper_apply      here: the three steps below
+ *     ek_wrapper_apply      here: begins, scatters, runs
  *     ek_wrapper_begin      looks the devices up
  *     ek_wrapper_scatter    finds out who gets how much (wrapper_decide)
  *     ek_tree_scatter       comm/tree.c: cuts the tensors among the arguments
@@ -97,8 +97,7 @@ static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_pla
     return devices;
 }
 
-/* Inputs and keywords as one value, so that they have one number of chunks. wrapper_args_of takes
- * it apart. */
+/* Inputs and keywords as one value, which has one number of chunks; wrapper_args_of undoes this. */
 static ek_value wrapper_value_of(const ek_args *args)
 {
     return EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
