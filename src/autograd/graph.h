@@ -184,7 +184,7 @@ typedef struct ek_output_info {
     ek_dev *dev;
     ek_dtype dtype;
     ek_shape shape;
-    uint64_t recorded; /* in-place operations recorded on its memory so far */
+    uint64_t recorded; /* count of in-place operations recorded on its memory */
 } ek_output_info;
 
 /* The device on which a node's backward runs: its outputs', or, if these lie on several devices,

@@ -11,8 +11,8 @@ typedef struct derivative {
     ek_object object;
     ek_recomputed of; /* F, with one reference to its state */
     int input_count, output_count;
-    bool *wanted; /* by input of F: its gradient is wanted */
-    bool *given;  /* by output of F: its gradient arrived */
+    bool *wanted; /* true for inputs of F whose gradient is wanted */
+    bool *given;  /* true for outputs of F whose gradient arrived */
 } derivative;
 
 static void derivative_destroy(ek_object *object)

@@ -71,7 +71,7 @@ typedef struct ek_run {
     bool accumulate; /* true: leaves get gradients; false: only captured ones are wanted */
 
     struct ek_block *blocks; /* owned: memory of tasks, buffers and lanes */
-    ek_map tasks;            /* from a node or leaf to its task */
+    ek_map tasks;            /* tasks by node or leaf */
     ek_task **order;
     int count, order_room;
     int widest; /* most inputs or outputs of a node */

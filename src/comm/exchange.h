@@ -57,7 +57,7 @@ int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t len
 /* ---- memory for copies of tensors, and parts of tensors; what is made belongs to the scope ----
  */
 
-enum { EK_COMM_ALIGNMENT = 64 }; /* in bytes; a slab's members start at multiples */
+enum { EK_COMM_ALIGNMENT = 64 }; /* bytes; a slab's members start at multiples of this */
 
 /* A new dense tensor on dev with the shape, dtype and order of memory of `like`; row-major if
  * elements of `like` repeat. */

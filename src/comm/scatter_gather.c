@@ -9,7 +9,7 @@
 
 /* The attributes of both operations. */
 typedef struct chunks {
-    ek_dev *whole; /* where the joined tensor lies */
+    ek_dev *whole; /* device of the joined tensor */
     int dim, count;
     ek_dev *devs[EK_MAX_DEVICES];
     int64_t sizes[EK_MAX_DEVICES];

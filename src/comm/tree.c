@@ -105,7 +105,7 @@ typedef struct tree_cut {
     ek_device_list devices; /* one device per part */
     const int64_t *sizes;   /* sizes of the chunks of a tensor */
     int dim;
-    ek_value *cuts; /* by place in the walk, then by part */
+    ek_value *cuts; /* cuts by place in the walk, then by part */
     int room;
     int part, place; /* the walk's part, and the place where it is */
 } tree_cut;

@@ -29,8 +29,8 @@ struct ek_replica_set {
     int count, parameters;
     ek_copies copies[EK_MAX_DEVICES];
     bool divides;
-    ek_call_guard *guard;  /* the wrapper's, if the set shards */
-    ek_sharding *sharding; /* if the set shards; NULL until sharding has succeeded */
+    ek_call_guard *guard;  /* the wrapper's; NULL unless the set shards */
+    ek_sharding *sharding; /* NULL unless the set shards and has succeeded */
     ek_data_parallel_stats stats;
 };
 

@@ -146,7 +146,7 @@ typedef struct recording {
     const ek_replica_set *set;
     int count;
     ek_dev *devs[EK_MAX_DEVICES]; /* the replicas' devices */
-    ek_tensor *const *handles;    /* from set_make_handles */
+    ek_tensor *const *handles;    /* handles from set_make_handles */
     ek_tensor **work;             /* room for (count + 1) lists of handles */
 } recording;
 

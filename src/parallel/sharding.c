@@ -15,7 +15,7 @@ typedef struct part {
     int owner;          /* index of the device that owns the shard */
     uint64_t published; /* version of the piece when all devices had its elements */
     uint64_t unshared;  /* version of the parameter when sending failed; 0 if it didn't */
-    bool changed;       /* while publishing: other devices lack elements */
+    bool changed;       /* true, while publishing, if other devices lack elements */
 } part;
 
 struct ek_sharding {
@@ -25,7 +25,7 @@ struct ek_sharding {
     int devices;
     ek_dev *devs[EK_MAX_DEVICES];
     ek_tensor **parameters; /* one reference each; NULL if not sharded */
-    part *parts;            /* by shard; owned */
+    part *parts;            /* owned; one per shard */
     /* there[d * shards + p] is shard p on device d, one reference; on the owner it is the piece. */
     ek_tensor **there;
     /* Room for devices * shards moves, because publishing must not fail for want of memory. */
@@ -258,7 +258,7 @@ bool ek_sharding_has(const ek_sharding *s, int parameter)
 typedef struct recording {
     const ek_sharding *sharding;
     const ek_sharding_forward *forward;
-    ek_dev *devs[EK_MAX_DEVICES]; /* in order of addition */
+    ek_dev *devs[EK_MAX_DEVICES]; /* devices in order of addition */
     int order[EK_MAX_DEVICES];    /* devs[k] is device order[k] of the forward */
     int *indices;                 /* the bucket's parameters, descending */
     int count;

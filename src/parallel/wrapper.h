@@ -20,7 +20,7 @@ typedef struct ek_wrapper {
     ek_dev *devs[EK_MAX_DEVICES]; /* looked up by ek_wrapper_begin */
     int dim;
     ek_call_guard *guard; /* shared with replicas, which don't enter it */
-    ek_planner *planner;  /* how batches are cut */
+    ek_planner *planner;  /* the plan by which batches are cut */
     ek_running_stats running_stats;
     bool measures;            /* true with EK_SPLIT_AUTO */
     bool divides;             /* true with EK_SHARD_OPTIMIZER and several devices */
