@@ -55,7 +55,7 @@ typedef struct ek_record_options {
     int input_count;
     ek_tensor *const *saved; /* inputs, outputs or plain tensors; NULL entries stay NULL */
     int saved_count;
-    const void *attributes; /* copied */
+    const void *attributes; /* copied by ek_record */
     size_t attributes_size;
 } ek_record_options;
 
@@ -68,7 +68,7 @@ typedef struct ek_record_options {
 #define EK_ATTRIBUTES(a) .attributes = &(a), .attributes_size = sizeof(a)
 
 /* Records y = operation(inputs) if gradient mode is on and an input requires a gradient; else does
- * nothing. Returns y, or NULL with an error (y stays in its scope). y may be NULL: NULL. */
+ * nothing. Returns y, or NULL with an error (y stays in its scope). If y is NULL, returns NULL. */
 #define EK_RECORD(y, operation, ...) \
     ek_record((y), (operation), &(const ek_record_options){__VA_ARGS__})
 ek_tensor *ek_record(ek_tensor *y, const ek_operation *operation, const ek_record_options *options);
@@ -161,7 +161,7 @@ ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
 /* A copy of x with the layout of `like` (same shape, dtype, device); recorded in gradient mode. */
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like);
 
-/* x in another floating dtype, x itself if it has that; recorded in gradient mode. */
+/* x in a floating dtype; x itself if that is its dtype. Recorded in gradient mode. */
 ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype);
 
 /* ---- for the engine ---- */

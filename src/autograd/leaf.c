@@ -5,7 +5,7 @@
 #include "autograd/shards.h"
 #include "kernels/kernels.h"
 
-/* The largest temporary through which a gradient is added to a piece's gradient. */
+/* Bytes of the largest temporary through which a gradient is added to a piece's gradient. */
 enum { TEMPORARY_BYTES = 10 << 20 };
 
 static const char writer[] = "the division of a gradient"; /* named in errors about saved tensors */

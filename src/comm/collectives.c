@@ -176,8 +176,8 @@ int ek_comm_record_all_gather(const ek_division *division, ek_tensor *const *pie
 }
 
 /* Makes device d's tensors, whole[0 .. count): aliases of pieces that lie there whole, else new
- * memory, and appends the moves that fill it to `moves`, which has n. Returns how many moves there
- * are then. `work` has room for two lists. */
+ * memory. Appends the moves that fill this memory to `moves`, which has n, and returns the new
+ * count. `work` has room for two lists. */
 static int gather_room(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
                        int d, ek_tensor **work, ek_move *moves, int n, ek_tensor **whole)
 {

@@ -54,7 +54,7 @@ ek_division ek_division_whole(ek_dev *root, ek_dev *const *devs, int devices, in
 int ek_comm_all_gather(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
                        ek_tensor **whole);
 
-/* Records tensors that hold the pieces' elements already as an all_gather: replicas whose memory
+/* Records an all_gather whose results exist already in `whole`, as in replicas whose memory
  * persists. Does nothing if gradient mode is off. */
 int ek_comm_record_all_gather(const ek_division *division, ek_tensor *const *pieces,
                               ek_tensor *const *whole);
@@ -76,8 +76,9 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
 
 /* When a bucket of a dtype is closed, as in PyTorch. */
 typedef enum ek_bucket_rule {
-    EK_BUCKETS_OF_BROADCAST, /* when it holds `limit` bytes; the rest in the order of dtypes */
-    EK_BUCKETS_OF_REDUCE     /* before it exceeds `limit`; the rest as dtypes were seen */
+    EK_BUCKETS_OF_BROADCAST, /* closed once it holds `limit` bytes; the rest in the order of dtypes
+                              */
+    EK_BUCKETS_OF_REDUCE     /* closed before it exceeds `limit`; the rest as dtypes were seen */
 } ek_bucket_rule;
 
 /* Puts the tensors' positions into buckets of one dtype each: bucket b is order[ends[b - 1] ..

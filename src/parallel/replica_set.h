@@ -47,10 +47,10 @@ int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guar
 int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_places *places,
                         ek_module **replicas);
 
-/* To be called after the forward of the last replicas. If devs[0] took no part, what the first
- * replica wrote to its buffers becomes the module's. (In PyTorch such writes are lost with the
- * replica.) Buffers that require a gradient are left out. Does nothing if devs[0] took part,
- * because its replica writes the module's own buffers. */
+/* To be called after the forward of the last replicas. Does nothing if devs[0] took part, because
+ * its replica writes the module's own buffers. Else what the first replica wrote to its buffers
+ * becomes the module's. (In PyTorch such writes are lost with the replica.) Buffers that require a
+ * gradient are left out. */
 int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places);
 
 /* To be called after ek_replica_set_settle_buffers, for a set that broadcasts buffers. Every

@@ -35,8 +35,8 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
     return ek_check_home(NULL, wrapper->child, wrapper->devs[0]);
 }
 
-/* The devices where a scattered list's elements lie already, so that the elements stay there; if
- * they don't lie so, the first devices. */
+/* The devices where a scattered list's elements lie, so that they stay there; else the first
+ * devices. */
 static ek_places wrapper_places_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
     ek_places places = {0};
