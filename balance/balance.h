@@ -30,9 +30,9 @@ ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double sampl
 /* True if the host knows that the part is empty, that is, its weight is 0; negative on error. */
 int ek_loss_sum_is_empty(const ek_loss_sum *part);
 
-/* Adds the parts' sums in order, and so their weights, up to EK_MAX_DEVICES: the sum on `root`, the
- * weight there or, if the host knows all of them, on cpu. An empty part adds nothing and gets no
- * gradient, unless the host knows that all are empty. If a part has no weight, nothing divides the
+/* Adds the sums and the weights of up to EK_MAX_DEVICES parts in order. The total's sum lies on
+ * `root`; its weight too, or on cpu if the host knows all weights. An empty part adds nothing and
+ * gets no gradient, unless the host knows that all are empty. If a part lacks a weight, so does the
  * total. */
 int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_loss_sum *total);
 
@@ -79,7 +79,7 @@ void ek_step_gradients_remove(const ek_step_gradients *gradients);
  * have been removed. model and optimizer may be NULL. */
 typedef struct ek_training_state ek_training_state;
 ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimizer);
-/* Puts everything back; any number of times. Goes on after an error, and returns the first. */
+/* Restores everything, any number of times. Goes on after an error, and returns the first one. */
 int ek_training_state_restore(ek_training_state *state);
 void ek_training_state_free(ek_training_state *state);
 

@@ -67,7 +67,7 @@ static ek_loss_sum criterion_part_in(ek_value weighed)
     return (ek_loss_sum){ek_value_at(weighed, 1).as.tensor, ek_value_at(weighed, 2).as.tensor};
 }
 
-/* What each device is asked for. */
+/* What the criterion is to return on each device. */
 typedef struct criterion_mode {
     int dim;     /* the batch's */
     bool weighs; /* (loss, sum, weight); else the loss alone */
@@ -140,7 +140,7 @@ static int criterion_mark_scattered(const data_parallel_criterion *self, int par
     return 0;
 }
 
-/* Even chunk sizes for the targets, with EK_SPLIT_EVEN and outputs that have no batch dimension. */
+/* Writes even sizes for targets if EK_SPLIT_EVEN is to cut them, and no output has a batch. */
 static int criterion_find_sizes(const data_parallel_criterion *self, const ek_args *args,
                                 ek_wrapper_cut *cut)
 {

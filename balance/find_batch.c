@@ -33,7 +33,7 @@ typedef struct search {
     size_t plan_nbytes;
     int64_t fits, smaller, failing, most; /* batches; 0: none yet */
     int64_t least_growth;
-    uint64_t peaks[EK_MAX_DEVICES], smaller_peaks[EK_MAX_DEVICES]; /* with batch fits; smaller */
+    uint64_t peaks[EK_MAX_DEVICES], smaller_peaks[EK_MAX_DEVICES]; /* peaks at `fits`, `smaller` */
 } search;
 
 /* ---- one try ---- */

@@ -86,7 +86,7 @@ static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek
         return EK_FAIL(EK_E_INVALID, "gradient penalty: %d is no kind (ek_penalty_kind)",
                        (int)kind);
     if ((!real || !fake) && ek_error_status() < 0)
-        return ek_error_status(); /* an operation that was to make samples has failed */
+        return ek_error_status(); /* making real or fake has failed */
     if (penalty_needs_real(kind))
         EK_TRY(penalty_check_samples(name, "real", real));
     if (penalty_needs_fake(kind))
@@ -161,10 +161,10 @@ typedef struct penalty {
     int parts;
     bool apart;     /* the critic takes and gives one tensor per part; if false there is one part */
     ek_device home; /* where the parts' sums meet */
-    ek_tensor *points[EK_MAX_DEVICES]; /* leaves */
+    ek_tensor *points[EK_MAX_DEVICES]; /* one leaf per part */
     ek_tensor *outputs[EK_MAX_DEVICES];
     ek_tensor *gradients[EK_MAX_DEVICES];
-    ek_tensor *sums[EK_MAX_DEVICES]; /* each adds its samples' penalties */
+    ek_tensor *sums[EK_MAX_DEVICES]; /* per part, the sum of its samples' penalties */
 } penalty;
 
 /* The device of the single leaf: that of the critic's outputs if it is a wrapper, else that of x.

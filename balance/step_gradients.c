@@ -155,8 +155,7 @@ static ek_tensor *gradients_scalar_for(const ek_tensor *gradient, ek_tensor *sca
     return ek_to_dtype(ek_to_device(scalar, device), gradient->dtype);
 }
 
-static int gradients_scale_all(ek_tensor *const *holders, int count, double number,
-                               ek_tensor *scalar)
+static int gradients_scale(ek_tensor *const *holders, int count, double number, ek_tensor *scalar)
 {
     ek_tensor *factor = NULL;
     for (int i = 0; i < count; i++) {
@@ -178,7 +177,7 @@ int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, e
     EK_TRY(count);
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
-    int rc = gradients_scale_all(holders, count, number, scalar);
+    int rc = gradients_scale(holders, count, number, scalar);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
     gradients_release_all(holders, count);

@@ -38,13 +38,13 @@ static uint64_t state_version_of(const ek_tensor *tensor)
     return atomic_load(&tensor->version->count);
 }
 
-/* Returns the first error. Restoring goes on after an error, so that the rest is restored. */
+/* Returns the first error. Callers go on after an error, so that the rest is restored. */
 static int state_first_of(int status, int next)
 {
     return status < 0 ? status : next;
 }
 
-/* Returns a new tensor on cpu, with one reference. It is a copy even if the tensor lies on cpu. */
+/* Returns a copy on cpu, also of a tensor that lies there; one reference. */
 static ek_tensor *state_copy_of(ek_tensor *tensor)
 {
     ek_tensor *copy = ek_tensor_dev(tensor)->id.kind == EK_CPU ? ek_clone(tensor)

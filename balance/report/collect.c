@@ -174,7 +174,7 @@ static void report_on_span(const ek_span *span, uint64_t ended, void *user)
     log_add(log, span, device, ended, self < most ? self : most);
 }
 
-/* Notes a level of memory. The ledger is held. */
+/* Notes a level of memory. The device's ledger is held (ek_ledger_hold). */
 static void tracked_note(ek_report *report, ek_tracked *device, uint64_t clock,
                          const ek_memory_stats *stats, const ek_span *span)
 {

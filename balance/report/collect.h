@@ -33,11 +33,11 @@ typedef struct ek_log_page {
 typedef struct ek_log {
     struct ek_log *next;
     int thread; /* the thread's number */
-    int worker; /* index of the device whose worker the thread is; -1: of none */
+    int worker; /* index of the device whose worker the thread is; -1: it is no worker */
     pthread_mutex_t lock;
     ek_log_page pages[2]; /* guarded by lock */
     int current; /* guarded by lock: the running step's page; the other is the last step's */
-    ek_busy busy[EK_MAX_DEVICES]; /* guarded by lock: of the running step */
+    ek_busy busy[EK_MAX_DEVICES]; /* guarded by lock: the running step's times */
 } ek_log;
 
 /* ---- the report ---- */

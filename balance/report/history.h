@@ -12,7 +12,7 @@
  * stretch with a change begins. If time outgrows the stretches, they double: pairs become one. */
 
 typedef struct ek_moment {
-    uint64_t ns; /* since the series' begin */
+    uint64_t ns; /* since the series began */
     int64_t step;
     uint64_t in_use;
     uint64_t now[EK_MEMORY_CATEGORIES];
@@ -42,9 +42,9 @@ void ek_series_note(ek_series *series, const ek_moment *moment);
 /* The last change. The series is not empty. */
 const ek_moment *ek_series_last(const ek_series *series);
 
-/* Reads the level over time up to `ns`; each sample holds until the next one. They are the fullest
- * moments, and the last change of a stretch if nothing changed in the stretch behind it. Copies at
- * most `room`; returns how many there are. */
+/* Reads the level over time up to `ns`; each sample holds until the next one. The samples are the
+ * fullest moments, and the last change of a stretch if nothing changed in the stretch behind it.
+ * Copies at most `room`; returns how many there are. */
 int ek_series_read(const ek_series *series, uint64_t ns, ek_memory_sample *samples, int room);
 
 ek_memory_sample ek_moment_sample(const ek_moment *moment);
@@ -54,7 +54,7 @@ ek_memory_sample ek_moment_sample(const ek_moment *moment);
  * While there is room each step has a record of its own. If it is full, pairs become one: a record
  * is the sum of twice as many steps. */
 
-/* Nanoseconds of one device in one step. It waits for the rest of the step. */
+/* Nanoseconds of one device in one step. The device waits for the rest of the step. */
 typedef struct ek_busy {
     uint64_t computing, communicating;
 } ek_busy;

@@ -54,8 +54,7 @@ static int name_add_tensor(ek_archive *archive, const char *name)
 }
 
 /* True if the first `length` bytes of `text` are a name of this kind. If their hash is known, all
- * names are compared, because different names may share a hash. That is rare: a known hash most
- * often means an error. */
+ * names are compared, because names may share a hash. A known hash is rare. */
 static bool name_is(const ek_archive *archive, name_kind kind, const char *text, size_t length)
 {
     bool found = false, tensors = kind != NAME_TEXT;

@@ -56,19 +56,17 @@ typedef struct ek_archive_put_call {
 /* Returns 0 if the archive is being written and the name is given. */
 int ek_archive_check_put(const ek_archive_put_call *put);
 
-/* How far an archive was filled. ek_archive_end goes back there if `status` is an error. It returns
- * `status`. */
+/* How far an archive was filled. If `status` is an error, ek_archive_end goes back there. */
 typedef struct ek_archive_mark {
     int count, text_count;
 } ek_archive_mark;
 ek_archive_mark ek_archive_begin(const ek_archive *archive);
 int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status);
 
-/* Adds a tensor as "name.path"; either may be "". If tensor is NULL, returns the pending error. */
+/* Adds a tensor as "name.path"; either may be "". A NULL tensor returns the pending error. */
 int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
                    ek_device device);
-/* As ek_archive_add, for the tensor that entry.make will make of entry.object. Takes a reference to
- * the object. The tensor counts as one on cpu. */
+/* As ek_archive_add, for what entry.make will make of entry.object, on cpu; takes a reference. */
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry);
 /* As ek_archive_add, for a new tensor of these elements. */
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,

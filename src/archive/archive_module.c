@@ -275,8 +275,7 @@ static int loading_convert(loading *l)
     return 0;
 }
 
-/* Gives the buffer its fresh version object. Graphs that saved the buffer keep the old object, in
- * which the write is counted too. */
+/* Gives the buffer its fresh version object. Graphs that saved the buffer keep the old one. */
 static void target_renew_version(target *t)
 {
     ek_version *old = t->tensor->version;

@@ -63,8 +63,7 @@ typedef struct writer {
     int count; /* how many parameters were written */
 } writer;
 
-/* Adds one state of a parameter. A sharded state is assembled only when it is written. The device
- * noted is the parameter's. */
+/* Adds a parameter's state, noted with its device. Sharded states are assembled while written. */
 static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_tensor *parameter,
                             const char *state)
 {
@@ -250,8 +249,7 @@ static void reader_undo(const reader *r)
     ek_error_raise(&reason);
 }
 
-/* Loads parameters without a state first. Only they allocate, so a lack of memory shows before any
- * state is overwritten. */
+/* Loads parameters without a state first, because only they allocate and may run out of memory. */
 static int reader_load_all(const reader *r)
 {
     int status = 0;

@@ -18,8 +18,7 @@ static int random_put(const ek_archive_put_call *put, const char *path, ek_gener
                                ek_cpu());
 }
 
-/* Adds the generators of devices. Those that the default generator will seed at their next draw
- * have no state to save. */
+/* Adds the devices' generators that are seeded. The default one seeds the others when they draw. */
 static int random_put_devices(const ek_archive_put_call *put)
 {
     for (int kind = EK_HOST; kind <= EK_CUDA; kind++)

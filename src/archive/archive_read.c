@@ -290,8 +290,7 @@ static ek_value nest(const nest_level *level)
     return value;
 }
 
-/* Splits a name at its dots. Refuses names that nest deeper than EK_ARCHIVE_DEPTH, because reading
- * them is recursive and a file may hold any name. */
+/* Splits a name at its dots. Refuses more than EK_ARCHIVE_DEPTH parts: reading is recursive. */
 static int nest_split(const ek_archive *archive, nest_name *name)
 {
     int parts = 1;

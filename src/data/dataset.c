@@ -1,8 +1,7 @@
-/* dataset.c: reference counts of data sets, and calls of their types' functions with checked
- * results.
+/* dataset.c: reference counts of data sets, and checked calls of their types' functions.
  *
- * Data sets that wrap others call each other recursively. They cannot form a circle, because a data
- * set is made from data sets that exist already. */
+ * Data sets that wrap others call each other recursively. That ends, because a data set is made
+ * from data sets that exist already. */
 #include "data/dataset.h"
 
 #include <stdalign.h>

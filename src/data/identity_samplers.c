@@ -1,8 +1,6 @@
 /* identity_samplers.c: samplers of re-identification, which learns from several pictures of the
- * same person at a time.
- *
- * A pass is groups of num_instances samples of one identity, in a random order. Numbers are drawn
- * as by programs in Python, with its `random` and NumPy's legacy generator. */
+ * same person at a time. A pass is groups of num_instances samples of one identity, in a random
+ * order. Numbers are drawn as in Python, with its `random` and NumPy's legacy generator. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,18 +1,17 @@
 /* loader.h: what a loader is made of.
  *
  * The caller's thread draws a pass, hands its batches out to a ring of slots, and takes them from
- * there in the same order. Workers make the batches that were handed out. Batch b lies in slot b
- * modulo the number of slots, which is workers x prefetch, so no worker is farther ahead than that.
- * Without workers there is one slot, and the caller's thread makes the batch.
+ * there in the same order. Workers make the batches. Batch b lies in slot b modulo the number of
+ * slots, which is workers x prefetch: no worker is farther ahead. Without workers there is one
+ * slot, and the caller's thread makes the batch.
  *
  * Note [Who may touch a loader]
  *
- * A slot belongs to the caller's thread until it is handed out, then to the worker that takes
- * it, and from `made` on to the caller's thread again. A slot changes hands only while `lock` is
- * held. The caller's thread writes the members that describe the pass, and only while no worker
- * makes a batch: between passes and in a reset. Workers only read these members. The members
- * that say so are guarded by `lock`. No thread holds `lock` while it reads a sample or runs a
- * user's function. */
+ * A slot belongs to the caller's thread until it is handed out, then to the worker that takes it,
+ * and from `made` on to the caller's thread again. It changes hands while `lock` is held. Only the
+ * caller's thread writes members that describe the pass, and only while no worker makes a batch.
+ * Members that say so are guarded by `lock`. No thread holds it to read a sample or call a user's
+ * function. */
 #ifndef EK_DATA_LOADER_H
 #define EK_DATA_LOADER_H
 

@@ -138,8 +138,8 @@ static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
     return 0;
 }
 
-/* The state of a thread around a call of the user's function. Within it the thread has fresh modes,
- * the worker's generator, no pending error, and a scope whose contents are released. */
+/* The state of a thread around a call of the user's function, which gets fresh modes, the worker's
+ * generator, no pending error, and a scope whose contents are released afterwards. */
 typedef struct surroundings {
     ek_scope scope;
     ek_thread_modes modes;

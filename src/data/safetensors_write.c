@@ -167,8 +167,7 @@ static int content_make_header(content *c)
 
 /* ---- the file ---- */
 
-/* Writes a tensor's elements from where they lie if they are row-major in memory that the CPU can
- * read, else from a copy. */
+/* Writes row-major elements in memory that the CPU can read directly, others through a copy. */
 static int content_write_elements(const ek_file *file, const ek_tensor *tensor, size_t nbytes)
 {
     ek_dev *dev = ek_tensor_dev(tensor);

@@ -240,10 +240,10 @@ static void auto_probe(const ek_auto *automatic, const auto_state *s, int64_t ba
 /* What is decided about one forward. */
 typedef struct decision {
     int64_t sizes[EK_MAX_DEVICES];
-    int64_t plan[EK_MAX_DEVICES]; /* the same, or what they are in proportion to */
-    bool fresh;                   /* it is another plan than the last one */
+    int64_t plan[EK_MAX_DEVICES]; /* equal to `sizes`, or in proportion to them */
+    bool fresh;                   /* `plan` differs from the last plan */
     int tried;                    /* an idle device that gets a sample to be measured; -1: none */
-    bool modelled;                /* it comes from `proposal`, which is set then */
+    bool modelled;                /* `plan` comes from `proposal` */
     ek_proposal proposal;
 } decision;
 
@@ -285,7 +285,8 @@ static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t
     return due && auto_gains(automatic, proposal, held);
 }
 
-/* If no batch comes twice in turn, the last plan is compared for the batch that it was made for. */
+/* True if the last plan is worth replacing although batch sizes keep changing. It is compared for
+ * the batch that it was made for. */
 static bool auto_look_again(const ek_auto *automatic, const auto_state *s, int64_t forward,
                             const int64_t *last, ek_proposal *proposal)
 {
@@ -417,7 +418,7 @@ int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int6
                     d.modelled && d.tried < 0 ? &d.proposal : NULL);
         s->planned = d.modelled ? forward : s->planned;
     }
-    if (d.tried >= 0) { /* its old times count no more */
+    if (d.tried >= 0) { /* times from before it was idle are forgotten */
         memset(&s->known[d.tried].time, 0, sizeof s->known[d.tried].time);
         s->retry_after *= 2;
     }

@@ -3,11 +3,11 @@
  * Note [Memory is piecewise linear]
  *
  * Measured memory is exact, but not one plane: which part of a step has the peak depends on the
- * size, and small batches say little about large ones. So each batch size asked for gets a plane of
- * its own, nbytes = fixed + per_sample n + per_batch batch. It is fitted by least squares, in which
- * points of other batches weigh less, and shifted to the nearest points. Points may leave the two
- * slopes undetermined: all of one size, or n always in proportion to the batch. A weak prior then
- * decides that all growth is per sample, and that nothing is fixed.
+ * size. So each batch size asked for gets a plane of its own, nbytes = fixed + per_sample n +
+ * per_batch batch. It is fitted by least squares, in which points of other batches weigh less, and
+ * shifted to the nearest points. Points may leave the two slopes undetermined: all of one size, or
+ * n always in proportion to the batch. A weak prior then decides that all growth is per sample, and
+ * that nothing is fixed.
  *
  * Measured time is noisy, so the model is a line through the medians of each size. */
 
@@ -78,8 +78,7 @@ static memory_moments memory_moments_of(const ek_memory_model *model, int64_t ba
     return m;
 }
 
-/* Fits both slopes. Neither is negative, and per_sample is at most `lowest`, so that fixed memory
- * is not negative at any point. */
+/* Fits both slopes. Neither is negative, and `lowest` bounds per_sample: fixed memory is >= 0. */
 static void memory_fit(const memory_moments *m, double *per_sample, double *per_batch)
 {
     double own = prior * prior * m->n * m->n, all = prior * prior * m->batch * m->batch;
@@ -180,8 +179,8 @@ static double time_median(double *numbers, int count)
     return count % 2 ? numbers[count / 2] : (numbers[count / 2 - 1] + numbers[count / 2]) / 2;
 }
 
-/* Writes the median time at the size of points[of] and returns how many points have that size;
- * returns 0 if an earlier point has it. */
+/* Writes the median at the size of points[of], and returns how many points have that size. Returns
+ * 0 if an earlier point has it. */
 static int time_at_size(const ek_time_model *model, int of, double *ns)
 {
     double same[EK_MODEL_POINTS];

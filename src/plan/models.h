@@ -1,5 +1,4 @@
-/* models.h: models of a device's memory and time as functions of its samples. See Note [Memory is
- * piecewise linear].
+/* models.h: models of a device's memory and time (Note [Memory is piecewise linear], models.c).
  *
  * Both keep only the last points, so that they follow changes. */
 #ifndef EK_PLAN_MODELS_H

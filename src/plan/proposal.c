@@ -79,8 +79,8 @@ static bool proposal_memory_lines(const ek_plan_device *known, int devices, int6
     return any;
 }
 
-/* Writes the time lines. A device that was not measured gets the mean of the measured ones, scaled
- * by speed. False if none was measured. */
+/* Writes the time lines; devices that were not measured get the mean of the others by speed. False
+ * if none was measured. */
 static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
 {
     bool shown[EK_MAX_DEVICES];

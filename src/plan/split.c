@@ -129,7 +129,7 @@ static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_le
     return low;
 }
 
-/* Writes what each device can take at this level. True if that is enough for the batch. */
+/* Writes what each device can take at this level. True if the batch is taken. */
 static bool split_take(int64_t batch, int devices, const ek_cost *costs, double split_level,
                        int64_t *taken)
 {

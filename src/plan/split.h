@@ -4,7 +4,7 @@
 
 #include "evenkeel/plan.h"
 
-/* Each function writes one size (0 or more) per device; they add up to `batch` (0 or more). */
+/* Each ek_split function writes one size (0 or more) per device; they add up to `batch`. */
 
 /* Writes torch.chunk's sizes, or even ones. */
 void ek_split_chunk(int64_t batch, int devices, int64_t *sizes);
