@@ -69,7 +69,7 @@ static ek_loss_sum criterion_part_in(ek_value weighed)
 
 /* What the criterion is to return on each device. */
 typedef struct criterion_mode {
-    int dim;     /* the batch's */
+    int dim;     /* the batch dimension */
     bool weighs; /* (loss, sum, weight); else the loss alone */
 } criterion_mode;
 

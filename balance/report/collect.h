@@ -49,7 +49,7 @@ typedef struct ek_tracked {
     ek_memory_watch open; /* its dev is NULL once the report is stopped or the device is closed */
     uint64_t capacity, reserved_peak;
     int64_t step;        /* number of the running step */
-    uint64_t step_began; /* by ek_clock_ns */
+    uint64_t step_began; /* a time of ek_clock_ns */
     ek_moment peak;
     char peak_operation[96];
     ek_series run;        /* since the report began */
@@ -68,14 +68,14 @@ typedef struct ek_gathered {
 
 struct ek_report {
     char *name;
-    int count; /* devices */
+    int count; /* number of devices */
     ek_tracked *devices;
     int8_t index_of[EK_CUDA + 1][EK_MAX_DEVICES]; /* -1: not in the report */
     bool collecting;
     uint64_t serial;                      /* unique in the process */
-    uint64_t began;                       /* by ek_clock_ns */
+    uint64_t began;                       /* a time of ek_clock_ns */
     uint64_t ended;                       /* nanoseconds from began until ek_report_stop */
-    _Atomic uint64_t step_began;          /* by ek_clock_ns */
+    _Atomic uint64_t step_began;          /* a time of ek_clock_ns */
     uint64_t finished_began, finished_ns; /* the last finished step */
     ek_steps steps;
     ek_gathered *gathered;

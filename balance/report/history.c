@@ -8,7 +8,7 @@
 
 /* ---- memory ---- */
 
-enum { FINEST = 12 }; /* 4 us */
+enum { FINEST = 12 }; /* shift of the finest stretches: 4 us */
 
 int ek_series_init(ek_series *series)
 {
@@ -165,7 +165,7 @@ static void steps_merge(ek_steps *steps)
                     (size_t)steps->devices * sizeof(ek_busy));
         }
     }
-    steps->count /= 2; /* it was EK_STEP_RECORDS, which is even */
+    steps->count /= 2; /* `count` was EK_STEP_RECORDS, which is even */
     steps->stride *= 2;
 }
 

@@ -60,7 +60,7 @@ typedef struct ek_busy {
 } ek_busy;
 
 typedef struct ek_step_record {
-    int64_t first, count; /* steps */
+    int64_t first, count; /* the record's first step, and how many steps it has */
     uint64_t ns;
 } ek_step_record;
 
@@ -72,8 +72,8 @@ typedef struct ek_steps {
     int devices;
     int count;
     int64_t stride; /* steps of one record; the last record may have fewer */
-    int64_t total;  /* steps */
-    uint64_t ns;    /* all of them */
+    int64_t total;  /* number of all steps */
+    uint64_t ns;    /* duration of all steps */
     ek_busy *sums;  /* by device: the sums of all steps */
 } ek_steps;
 

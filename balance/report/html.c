@@ -32,7 +32,7 @@ static const char *page_write_until(FILE *page, const char *from, const char *ma
 static void page_begin(FILE *page, const char *title, const char *subtitle)
 {
     const char *rest = (const char *)ek_page_html;
-    for (int i = 0; i < 2; i++) { /* in the head and as the heading */
+    for (int i = 0; i < 2; i++) { /* the title stands in the head and in the heading */
         rest = page_write_until(page, rest, "{{title}}");
         page_text(page, title);
     }

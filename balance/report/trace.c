@@ -17,7 +17,7 @@ typedef struct event {
     double begin; /* microseconds */
     int order;    /* rank among events of one moment */
     const ek_report_span *span;
-    const ek_memory_sample *sample; /* if span is NULL */
+    const ek_memory_sample *sample; /* used if span is NULL */
     int device;                     /* index in the report */
 } event;
 

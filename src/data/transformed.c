@@ -144,7 +144,7 @@ static int parts_run_alike(int count, int (*run)(void *user, int number), void *
 
 typedef struct sample_run {
     const transformed *self;
-    ek_value sample; /* with the parts so far transformed */
+    ek_value sample; /* some parts of it are transformed already */
 } sample_run;
 
 static int sample_run_part(void *user, int number)

@@ -52,7 +52,7 @@ struct ek_auto {
     ek_plan_goal goal;
     ek_plans *plans;
     bool goes_on;                  /* there was a plan before the first forward */
-    int64_t start[EK_MAX_DEVICES]; /* that plan's sizes */
+    int64_t start[EK_MAX_DEVICES]; /* the sizes of that first plan */
     ek_memory_watch watches[EK_MAX_DEVICES];
     auto_state state;
 };

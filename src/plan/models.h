@@ -42,7 +42,7 @@ typedef struct ek_time_model {
     } points[EK_MODEL_POINTS];
     int count, next;
     ek_line shape; /* a line through points of clearly different sizes; the last points scale it */
-    bool shaped;   /* `shape` was fitted */
+    bool shaped;   /* `shape` was fitted to points */
 } ek_time_model;
 
 void ek_time_model_add(ek_time_model *model, int64_t n, double ns);

@@ -17,7 +17,7 @@ typedef struct ek_plan_device {
     /* The most samples that the device takes of a batch of this size or a larger one. */
     struct ek_plan_bound {
         int64_t batch, most;
-    } bounds[4]; /* from failures: one sample more ran out of memory */
+    } bounds[4]; /* most + 1 samples ran out of memory */
     int bounded; /* how many of `bounds` are in use */
     /* The bound after the last failure. It holds for good for its own batch size, because each
      * failure costs a step. For larger batches it holds until a forward succeeds. */
