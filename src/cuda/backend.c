@@ -14,12 +14,12 @@
 
 static pthread_once_t counted = PTHREAD_ONCE_INIT;
 static int gpus;
-static char absence[128]; /* why there are none */
+static char absence[128]; /* why the machine has no CUDA device */
 
 /* A machine without a GPU or a driver has no CUDA devices, which is no error. */
 static void count_gpus(void)
 {
-    ek_fork_arm(); /* the driver that this starts doesn't work in children */
+    ek_fork_arm(); /* the driver that starts now doesn't work in children */
     cudaError_t error = cudaGetDeviceCount(&gpus);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -80,7 +80,7 @@ static int read_attributes(ek_dev *dev, ek_cuda_device *device)
     return 0;
 }
 
-/* The default stream plays no part: these don't wait for it. */
+/* Makes streams that don't wait for the default stream. */
 static int make_streams(ek_dev *dev, ek_cuda_device *device)
 {
     cudaStream_t *const streams[] = {&device->compute, &device->copy, &device->upload};
@@ -104,8 +104,9 @@ static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
     return 0;
 }
 
-/* What fails here cannot be helped, and was said when the device became unusable. The device is
- * current, as these calls would else make a context on whatever GPU is. */
+/* Frees all that the device owns. Errors are ignored, because they were reported when the device
+ * became unusable. The GPU is made current first; else these calls would make a context on another.
+ */
 static void device_release(ek_cuda_device *device)
 {
     int physical = device->physical, restore;
@@ -178,7 +179,8 @@ static void device_close(ek_dev *dev)
     device_release(ek_cuda_of(dev));
 }
 
-/* A worker's thread stays on its device, so that begin and end have nothing to change there. */
+/* Makes the GPU current for a worker's thread for good, so that begin and end have nothing to
+ * change. */
 static int thread_enter(ek_dev *dev)
 {
     if (ek_thread_self()->worker_of != dev)

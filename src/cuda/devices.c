@@ -26,7 +26,7 @@ static int append(const char *text, const char *at, ek_cuda_spec *spec, long cou
     return 0;
 }
 
-/* "4x0:8G"; moves *at past it. */
+/* Parses one item ("4x0:8G"), and moves *at past it. */
 static int parse_item(const char *text, const char **at, int gpus, ek_cuda_spec *spec)
 {
     const char *item = *at;
@@ -68,7 +68,7 @@ int ek_cuda_spec_parse(const char *text, int gpus, ek_cuda_spec *spec)
     return 0;
 }
 
-/* ---- the process's ---- */
+/* ---- the process's devices ---- */
 
 static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(spec_lock);

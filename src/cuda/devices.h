@@ -10,21 +10,21 @@ enum { EK_CUDA_GPUS = 64 };
 typedef struct ek_cuda_spec {
     int count;
     struct {
-        int physical;      /* the CUDA runtime's number */
-        uint64_t capacity; /* bytes, 0: none */
+        int physical;      /* the GPU's number in the CUDA runtime */
+        uint64_t capacity; /* the limit in bytes; 0: none */
     } devices[EK_MAX_DEVICES];
 } ek_cuda_spec;
 
-/* A comma-separated list of `[count x] number [: capacity]`, on a machine with `gpus` GPUs. Returns
- * 0, EK_E_INVALID with the position and what would be right, or EK_E_DEVICE for a GPU that is not
- * there. */
+/* Parses a comma-separated list of `[count x] number [: capacity]`, on a machine with `gpus` GPUs.
+ * Returns 0, EK_E_INVALID with the position and what would be right, or EK_E_DEVICE if there is no
+ * such GPU. */
 int ek_cuda_spec_parse(const char *text, int gpus, ek_cuda_spec *spec);
 
-/* What the devices are to be: configured, from the environment, or one for each GPU; `spec` is
- * filled on success. Any thread. */
+/* Fills `spec` with the devices as configured, else as the environment says, else one for each GPU.
+ * Any thread. */
 int ek_cuda_spec_now(int gpus, ek_cuda_spec *spec);
 
-/* Makes `spec` the answer of ek_cuda_spec_now from now on. */
+/* Makes ek_cuda_spec_now give `spec` from now on. */
 void ek_cuda_spec_set(const ek_cuda_spec *spec);
 
 #endif

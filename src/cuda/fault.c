@@ -1,5 +1,5 @@
-/* fault.c: what goes wrong on a device: GPUs that are lost to this process, errors of the CUDA
- * runtime, and what kernels found in their inputs. */
+/* fault.c: errors of devices: GPUs that are lost to this process, errors of the CUDA runtime, and
+ * faults that kernels found in their inputs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,9 @@
 
 /* ---- GPUs that are lost to this process ---- */
 
-/* By the CUDA runtime's number. Once set it stays: the process's context on that GPU is gone, and
- * with it all logical devices there. `call` is written before `error` and never again. */
+/* The error by which a GPU was lost, by the CUDA runtime's number. It is never cleared: the
+ * process's context on the GPU is gone, and with it all logical devices there. `call` and `device`
+ * are written once, before `error`. */
 static struct {
     atomic_int error;
     char call[96];
@@ -18,7 +19,7 @@ static struct {
 } lost[EK_CUDA_GPUS];
 static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* After these every later call on the GPU fails too. */
+/* True if every later call on the GPU fails too. */
 static bool fault_is_sticky(int error)
 {
     switch (error) {
@@ -34,7 +35,7 @@ static bool fault_is_sticky(int error)
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-    case 226: /* cudaErrorContained: not every toolkit's header has it, nor the next three */
+    case 226: /* cudaErrorContained; some toolkits lack this name and the next three */
     case 721: /* cudaErrorTensorMemoryLeak */
     case 810: /* cudaErrorMpsClientTerminated */
     case 911: /* cudaErrorExternalDevice */
@@ -96,8 +97,8 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
 {
     if (error == cudaSuccess)
         return true;
-    /* A call's error is also noted as the thread's last one, where the caller's own CUDA code, or
-     * a launch, would find it. */
+    /* CUDA keeps the error as the thread's last one too, where a launch, or the user's own CUDA
+     * code, would find it. */
     (void)cudaGetLastError();
     if (dev && fault_is_sticky(error))
         lost_set(dev, call, error);
@@ -126,7 +127,7 @@ int ek_cuda_check(ek_dev *dev, const char *call, int error)
 
 /* ---- what kernels found ---- */
 
-/* Final kinds only: a record that is still being written is seen by a later call. */
+/* The record's kind. A record that is still being written counts as none; a later call sees it. */
 static int fault_kind(ek_cuda_fault *fault)
 {
     int kind = __atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE);
@@ -153,7 +154,8 @@ static int fault_report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
 
 /* ---- sentences for the next call ---- */
 
-/* The first stays, as of faults; if there is no memory for it nothing is said. */
+/* The first sentence stays until it is returned, as the first fault does. Without memory for a copy
+ * nothing is said. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
 {
     char *none = NULL, *copy = strdup(sentence);
@@ -163,13 +165,14 @@ void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
 
 static int told_pass_on(ek_cuda_device *device)
 {
-    char *sentence = atomic_exchange(&device->told, NULL); /* of several threads one takes it */
+    /* only one of several threads takes it */
+    char *sentence = atomic_exchange(&device->told, NULL);
     int rc = sentence ? EK_FAIL(EK_E_BACKEND, "%s", sentence) : 0;
     free(sentence);
     return rc;
 }
 
-/* ---- both ---- */
+/* ---- faults and sentences ---- */
 
 int ek_cuda_fault_check(ek_dev *dev)
 {
@@ -178,7 +181,7 @@ int ek_cuda_fault_check(ek_dev *dev)
         return told_pass_on(device);
     if (fault_kind(device->fault) == EK_CUDA_FAULT_NONE)
         return 0;
-    /* Of several threads one takes the record. */
+    /* Only one of several threads takes the record. */
     pthread_mutex_lock(&device->lock);
     int kind = fault_kind(device->fault);
     ek_cuda_fault fault = *device->fault;

@@ -14,8 +14,8 @@
 #include <dlfcn.h>
 #endif
 
-/* One library: `sonames` in the order of preference, each behind what it needs to be opened before,
- * if it lies in a folder of its own. */
+/* One library. Its versions are in the order of preference. `before` is a library that must be
+ * opened first, if both lie in a folder of their own. */
 typedef struct library {
     const char *name;
     struct {
@@ -51,7 +51,7 @@ static void *open_at(const char *folder, size_t length, const char *soname)
     return used > 0 && (size_t)used < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
-/* In one of the folders of a list. */
+/* Opens a library in the first folder of a list that has it. */
 static void *open_in(const char *folders, const char *soname, const char *before)
 {
     void *handle = NULL;
@@ -98,7 +98,7 @@ static void *symbol_of(void *handle, const char *name)
 
 #endif
 
-/* EVENKEEL_CUDA_WITHOUT lists libraries that are not to be used ("cublas,cudnn"). */
+/* True if EVENKEEL_CUDA_WITHOUT ("cublas,cudnn") lists the library. */
 static bool library_unwanted(const char *name)
 {
     const char *list = getenv("EVENKEEL_CUDA_WITHOUT");
@@ -112,7 +112,7 @@ static bool library_unwanted(const char *name)
     return false;
 }
 
-/* Fills a table, which is nothing but function pointers in the order of the names. */
+/* Fills a table, which consists of function pointers in the order of the names. */
 static void library_load(library *wanted, void *table)
 {
     bool without = library_unwanted(wanted->name);
@@ -124,7 +124,7 @@ static void library_load(library *wanted, void *table)
     for (int i = 0; handle && wanted->functions[i]; i++) {
         void *function = symbol_of(handle, wanted->functions[i]);
         memcpy((char *)table + (size_t)i * sizeof function, &function, sizeof function);
-        if (!function) { /* never closed: libraries like these don't survive it */
+        if (!function) { /* the library stays open, because some don't survive being closed */
             snprintf(wanted->reason, sizeof wanted->reason, "it has no function %s",
                      wanted->functions[i]);
             handle = NULL;
@@ -138,7 +138,7 @@ static void library_load(library *wanted, void *table)
 
 #define EK_FUNCTION_NAME(name) #name,
 
-/* The accessors of a library that this build has the header of. */
+/* Defines the accessors of a library whose header this build has. */
 #define EK_LIBRARY(prefix, title, map, ...)                                             \
     static const char *const prefix##_functions[] = {map(EK_FUNCTION_NAME) NULL};       \
     static library prefix##_library = {.name = title,                                   \
@@ -162,7 +162,7 @@ static void library_load(library *wanted, void *table)
         return prefix() ? NULL : prefix##_library.reason;                               \
     }
 
-/* And of one that it hasn't. */
+/* Defines the accessors of a library whose header this build lacks. */
 #define EK_NO_LIBRARY(prefix, header)                               \
     const prefix##_api *prefix(void)                                \
     {                                                               \

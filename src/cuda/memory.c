@@ -8,7 +8,7 @@
 
 /* ---- memory of a device ---- */
 
-/* Guarded by the lock, which may be taken while an allocator's is held. */
+/* Devices by index. Guarded by open_lock, which may be taken while an allocator's lock is held. */
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_dev *open_devices[EK_MAX_DEVICES];
 
@@ -31,7 +31,8 @@ void ek_cuda_memory_close(const ek_dev *dev)
 
 enum { TRIM_ATTEMPTS = 50, TRIM_ROUNDS = 4 };
 
-/* What other logical devices on the GPU have cached is given back: *busy of them could not. */
+/* Frees the caches of other logical devices on the GPU. *busy counts the devices whose allocator is
+ * in use by another thread. True if something was freed. */
 static bool memory_trim_once(const ek_dev *dev, int *busy)
 {
     bool some = false;
@@ -49,8 +50,8 @@ static bool memory_trim_once(const ek_dev *dev, int *busy)
     return some;
 }
 
-/* Logical devices on one GPU share its memory. Those that a thread is allocating from are asked
- * again, but not for ever: it may be at this place too. */
+/* Logical devices on one GPU share its memory. Busy devices are asked again, but not for ever: a
+ * thread that allocates from one of them may be waiting here for this device. */
 static bool memory_trim_others(const ek_dev *dev)
 {
     const struct timespec moment = {0, 1000000};
@@ -64,7 +65,7 @@ static bool memory_trim_others(const ek_dev *dev)
     return some;
 }
 
-/* True if there is too little memory, which is no error yet. */
+/* True if there is too little memory, for which no error is raised. */
 static bool memory_try_alloc(ek_dev *dev, size_t nbytes, void **pointer, int *rc)
 {
     cudaError_t error = cudaMalloc(pointer, nbytes);
@@ -92,15 +93,17 @@ int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return rc;
 }
 
-/* Kernels that were issued earlier may still use the memory; what other streams did with it came
- * before them (stream.h). */
+/* Waits for the compute stream, whose kernels may still use the memory. Other streams are done with
+ * the memory before that (Note [Streams share memory]). */
 void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     int restore = ek_cuda_enter_anyway(dev);
     (void)nbytes;
     ek_cuda_note(dev, "waiting for its work",
                  ek_cuda_wait_stream(ek_cuda_of(dev), ek_cuda_of(dev)->compute));
-    ek_cuda_issue_waits(); /* it waits for the GPU in the driver, which a collective's parts need */
+    /* cudaFree waits for the GPU in the driver, perhaps for a collective of which ranks aren't
+     * issued yet. */
+    ek_cuda_issue_waits();
     ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
     ek_cuda_issue_end();
     ek_cuda_leave(dev, restore);
@@ -119,7 +122,7 @@ int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return 0;
 }
 
-enum { GRAIN = 64 << 10 }; /* blocks are multiples of this */
+enum { GRAIN = 64 << 10 }; /* sizes of blocks are multiples of this */
 
 typedef struct pinned_block {
     struct pinned_block *next;
@@ -127,14 +130,14 @@ typedef struct pinned_block {
     size_t nbytes;
     int physical;
     bool held;
-    cudaEvent_t done; /* what was last read from it; one that was never recorded is done */
+    cudaEvent_t done; /* follows the last copy from the block; over if never recorded */
 } pinned_block;
 
-/* All blocks there are, guarded by the lock. */
+/* All blocks. Guarded by pinned_lock. */
 static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
 static pinned_block *pinned_blocks;
 
-/* Another logical device of the GPU may still read from it. */
+/* Waits for copies from the block, because another logical device of the GPU may still read it. */
 static void pinned_destroy(pinned_block *b)
 {
     if (b->done) {
@@ -147,8 +150,8 @@ static void pinned_destroy(pinned_block *b)
     free(b);
 }
 
-/* A block that is free, large enough and not twice as large, of which nothing is read any more;
- * held from now on. */
+/* Takes a block that is free, large enough but not twice as large, and from which nothing is read
+ * any more. NULL if there is none. */
 static pinned_block *pinned_reuse(int physical, size_t nbytes)
 {
     pinned_block *best = NULL;
@@ -160,7 +163,7 @@ static pinned_block *pinned_reuse(int physical, size_t nbytes)
     if (best)
         best->held = true;
     pthread_mutex_unlock(&pinned_lock);
-    (void)cudaGetLastError(); /* "not ready" is an answer */
+    (void)cudaGetLastError(); /* clears "not ready", which is an answer */
     return best;
 }
 
@@ -260,8 +263,8 @@ void ek_cuda_ring_close(ek_cuda_ring *ring)
     pthread_mutex_destroy(&ring->lock);
 }
 
-/* All slots at once: pinned memory is not to be asked for in the midst of a step, if it may wait
- * for the device. An event that was never recorded is done. The lock is held. */
+/* Allocates all slots at once, because pinning may wait for the device and should not happen in the
+ * midst of a step. An event that was never recorded is over. ring->lock is held. */
 static int ring_make(ek_cuda_ring *ring, ek_dev *dev)
 {
     if (ring->memory)

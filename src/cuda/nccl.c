@@ -1,7 +1,7 @@
 /* nccl.c: collectives on the devices' compute streams.
  *
- * A communicator has one part per GPU of its list, and one call of ours issues the work of all
- * parts, inside a group and under one lock, so that parts never meet different calls. */
+ * A communicator has one rank per GPU of its list. One call of ours issues the work of all ranks,
+ * in one group of NCCL's and under one lock, so that ranks never meet in different calls. */
 #include "cuda/nccl.h"
 
 #include <stdatomic.h>
@@ -20,7 +20,7 @@ typedef enum comm_choice {
     COMM_NCCL_SUM
 } comm_choice;
 
-/* The word's choice, or EK_E_INVALID with the words there are. NULL is unset. */
+/* The choice that a word stands for; NULL is unset. EK_E_INVALID for other words. */
 static int comm_choice_parse(const char *word)
 {
     static const char *const words[] = {"", "copy", "nccl", "nccl-sum"};
@@ -33,8 +33,8 @@ static int comm_choice_parse(const char *word)
                    word);
 }
 
-/* 1 for a list with devices that are no GPUs, which communicates by copies, whatever is asked for:
- * that is logged, once. 0 for GPUs only, negative for a word there isn't. */
+/* 1 if a device of the list is no GPU: such lists use copies, and this is logged once. 0 if all are
+ * GPUs, negative if EVENKEEL_COMM has an unknown word. */
 static int comm_choice_mixed(ek_dev *const *devs, int count)
 {
     static atomic_bool told;
@@ -55,7 +55,7 @@ static int comm_choice_mixed(ek_dev *const *devs, int count)
 
 #ifdef EK_HAVE_NCCL
 
-/* Why NCCL cannot serve the list, as part of a sentence; false if it can. */
+/* True if NCCL can't serve the list. `why` then is part of a sentence. */
 static bool nccl_has_obstacle(ek_dev *const *devs, int count, char why[256])
 {
     for (int i = 0; i < count; i++)
@@ -114,7 +114,7 @@ int ek_cuda_collective(ek_dev *const *devs, int count)
 /* One group of calls among a list of devices. */
 typedef struct nccl_call {
     ek_nccl_group *group;
-    ek_dev *dev; /* which is current */
+    ek_dev *dev; /* the device that is current */
     int restore;
 } nccl_call;
 
@@ -124,7 +124,8 @@ static void nccl_leave(const nccl_call *call)
     ek_cuda_leave(call->dev, call->restore);
 }
 
-/* Takes the groups' lock, and the issue lock; after an error neither is held. */
+/* Takes ek_nccl_lock and the issue lock, and starts a group. After an error neither lock is held.
+ */
 static int nccl_begin(nccl_call *call, ek_dev *const *devs, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -147,7 +148,7 @@ static int nccl_begin(nccl_call *call, ek_dev *const *devs, int count)
     return rc;
 }
 
-/* A group that was started is ended also after an error. */
+/* Ends the group, also after an error, and gives both locks back. */
 static int nccl_end(const nccl_call *call, int rc)
 {
     ncclResult_t result = ek_nccl()->ncclGroupEnd();
@@ -174,8 +175,8 @@ int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t 
     return nccl_end(&call, rc);
 }
 
-/* The devices of the moves, each once, ascending, so that an exchange among the same devices finds
- * its communicators again. */
+/* Collects the devices of the moves, each once. They ascend, so that an exchange among the same
+ * devices finds its communicators again. */
 static int move_devices(const ek_block_move *moves, int count, ek_dev **devs)
 {
     bool seen[EK_MAX_DEVICES] = {false};

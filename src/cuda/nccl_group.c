@@ -11,10 +11,9 @@
 #ifdef EK_HAVE_NCCL
 
 enum { GROUPS = 32 };
-enum { PATIENCE = 10000 }; /* milliseconds, and queries */
+enum { PATIENCE = 10000 }; /* most milliseconds that work gets to end */
 
-static pthread_mutex_t groups_lock =
-    PTHREAD_MUTEX_INITIALIZER; /* guards all below, and NCCL's calls */
+static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER; /* guards this file's state */
 static ek_nccl_group *groups[GROUPS];
 static uint64_t uses;
 static int open_groups;
@@ -39,7 +38,7 @@ int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
 
 /* ---- whether all is well with a group ---- */
 
-/* Its stream is asked how far it is, which finds out about a GPU that nobody has asked since. */
+/* True if the device is lost. Its stream is asked, because nobody may have asked the GPU since. */
 static bool group_is_lost(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
@@ -56,7 +55,7 @@ static bool group_is_lost(ek_dev *dev)
     return ek_cuda_is_lost(dev);
 }
 
-/* Why it can't go on, as part of a sentence. */
+/* True if the group can't go on. `reason` then is part of a sentence. */
 static bool group_is_broken(ek_nccl_group *group, char reason[256])
 {
     for (int i = 0; i < group->count; i++)
@@ -82,15 +81,16 @@ static bool group_is_broken(ek_nccl_group *group, char reason[256])
 
 static void group_watch_all(void);
 
-/* Whoever waits for a device looks after the groups while there are any. The lock is held. */
+/* Counts open groups. While there are any, waits of the host look after them. groups_lock is held.
+ */
 static void group_count_open(int change)
 {
     open_groups += change;
     ek_cuda_wait_watched(open_groups > 0 ? group_watch_all : NULL);
 }
 
-/* A GPU of the group's that is not lost becomes current: NCCL puts back what it finds current, and
- * like other calls makes a context on GPU 0 for a thread that has none. */
+/* Makes a GPU of the group current that isn't lost, and returns its number, or -1. NCCL puts back
+ * the GPU that it finds current, and would make a context on GPU 0 for a thread without one. */
 static int group_enter_one(const ek_nccl_group *group, int *restore)
 {
     int at = 0;
@@ -107,7 +107,7 @@ static void group_leave_one(int physical, int restore)
     (void)cudaGetLastError();
 }
 
-/* Ends all communicators there are by `end`, NULL if there are none, and what else is open. */
+/* Ends the group's communicators by `end` (NULL: there are none yet), and frees its events. */
 static void group_end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
 {
     int restore, physical = group_enter_one(group, &restore);
@@ -124,7 +124,7 @@ static void group_end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
     group->open = false;
 }
 
-/* "cuda:0, cuda:1 and 2 more" of those that are not lost. */
+/* Writes the devices that are not lost: "cuda:0, cuda:1 and 2 more". */
 static void group_name_rest(const ek_nccl_group *group, char text[128])
 {
     size_t used = 0;
@@ -143,8 +143,8 @@ static void group_name_rest(const ek_nccl_group *group, char text[128])
         snprintf(text + used, 128 - used, " and %d more", more);
 }
 
-/* Every part that hasn't ended ends as it is. With a reason, the devices if that is so are told
- * with their next call. */
+/* Aborts the group. If there is a reason, each device whose rank had not ended gets it as the error
+ * of its next call. */
 static void group_abort(ek_nccl_group *group, const char *reason)
 {
     bool missing[EK_MAX_DEVICES] = {false};
@@ -167,7 +167,7 @@ static void group_abort(ek_nccl_group *group, const char *reason)
     group_end_all(group, ek_nccl()->ncclCommAbort);
 }
 
-/* What is broken of all there are is given up. */
+/* Gives up all groups that are broken. groups_lock is held. */
 static void group_look_after_all(void)
 {
     char reason[256];
@@ -178,15 +178,15 @@ static void group_look_after_all(void)
 
 static void group_watch_all(void)
 {
-    /* Whoever has it waits for nothing without a look. */
+    /* The thread that holds groups_lock looks after all groups whenever it waits. */
     if (pthread_mutex_trylock(&groups_lock) != 0)
         return;
     group_look_after_all();
     pthread_mutex_unlock(&groups_lock);
 }
 
-/* True once nothing of its collectives runs; false if they were given up. They may wait behind
- * those of other lists. */
+/* Waits until the group's collectives are over, which may be behind those of other lists. False if
+ * they were given up. */
 static bool group_has_ended(const ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
@@ -204,7 +204,7 @@ static bool group_has_ended(const ek_nccl_group *group)
 
 static void group_close(ek_nccl_group *group)
 {
-    group_look_after_all(); /* communicators that have lost a member don't end in good order */
+    group_look_after_all(); /* a communicator that has lost a member must be aborted */
     if (!group->open)
         return;
     int restore, physical = group_enter_one(group, &restore);
@@ -277,14 +277,15 @@ int ek_nccl_open(ek_nccl_group *group)
     int gpus[EK_MAX_DEVICES], restore, rc = 0;
     if (group->open)
         return 0;
-    for (int i = 0; i < group->count; i++) /* who had the lock may have given the last ones up */
+    /* a device may have been lost while this thread waited for groups_lock */
+    for (int i = 0; i < group->count; i++)
         EK_TRY(ek_cuda_usable(group->devs[i]));
     for (int i = 0; i < group->count && rc >= 0; i++) {
         gpus[i] = ek_cuda_of(group->devs[i])->physical;
         rc = group_make_event(group->devs[i], &group->ended[i]);
     }
     if (rc >= 0)
-        rc = ek_cuda_enter(group->devs[0], &restore); /* NCCL changes the current device */
+        rc = ek_cuda_enter(group->devs[0], &restore); /* NCCL changes the current GPU */
     if (rc >= 0) {
         rc = ek_nccl_check(group->devs[0], "making communicators",
                            ek_nccl()->ncclCommInitAll(group->comms, group->count, gpus));

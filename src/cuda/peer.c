@@ -1,8 +1,8 @@
 /* peer.c: which GPUs reach each other's memory.
  *
- * Some machines say that they can and then deliver wrong bytes (an IOMMU between the GPUs, a
- * virtual machine), so that each pair is tried out with its first use: copies either way, and
- * kernels that read and write the other's memory. */
+ * Some machines (an IOMMU between the GPUs, a virtual machine) claim that GPUs do, and then deliver
+ * wrong bytes. So each pair is tried out with its first use: by copies in both directions, and by
+ * kernels that read and write the other GPU's memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ enum { PROBE = 8 << 10 };
 static atomic_int peer_pairs[EK_CUDA_GPUS][EK_CUDA_GPUS];
 static pthread_mutex_t peer_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A pair cannot be used; why is said in the log, and nothing else comes of it. */
+/* True on success. An error is cleared, because it only means that the pair can't be used. */
 static bool peer_good(cudaError_t error)
 {
     if (error != cudaSuccess)
@@ -25,14 +25,14 @@ static bool peer_good(cudaError_t error)
     return error == cudaSuccess;
 }
 
-/* Memory of both GPUs, and what is to be in it. */
+/* A trial between two GPUs: memory on both, and the bytes that are sent and received. */
 typedef struct peer_probe {
     const ek_cuda_device *a, *b;
     void *on_a, *on_b;
     unsigned char sent[PROBE], received[PROBE];
 } peer_probe;
 
-/* `a` can use the memory of `b`; a is current. */
+/* Lets `a`, which is current, use the memory of `b`. */
 static bool peer_enable(peer_probe *p)
 {
     const ek_cuda_device *a = p->a, *b = p->b;
@@ -43,7 +43,7 @@ static bool peer_enable(peer_probe *p)
     return peer_good(error) || error == cudaErrorPeerAccessAlreadyEnabled;
 }
 
-/* The bytes on `b`, read by the host, are those sent. */
+/* Reads the bytes on `b` by the host. True if they are those sent. */
 static bool peer_arrived(peer_probe *p)
 {
     memset(p->received, 0, PROBE);
@@ -64,7 +64,7 @@ static bool peer_try_copy(peer_probe *p)
            peer_good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && peer_arrived(p);
 }
 
-/* A kernel of `a`, which is current, from `from` to `to`. */
+/* Runs a kernel of `a`, which is current: it copies `from` to `to`. */
 static bool peer_run_kernel(const peer_probe *p, void *to, void *from)
 {
     enum { COUNT = PROBE / sizeof(float) };
@@ -80,7 +80,7 @@ static bool peer_run_kernel(const peer_probe *p, void *to, void *from)
     return peer_good((cudaError_t)ek_cuda_launch_copy(&stream, &walk, sizeof(float)));
 }
 
-/* Kernels of `a` read the memory of `b` and write to it. */
+/* Tries kernels of `a` that read the memory of `b` and write to it. */
 static bool peer_try_kernels(peer_probe *p)
 {
     bool works = peer_good(cudaMemsetAsync(p->on_a, 0, PROBE, p->a->copy)) &&
@@ -100,7 +100,7 @@ static bool peer_allocate(const ek_cuda_device *device, void **memory)
     return peer_good((cudaError_t)ek_cuda_guard_leave(device->physical, restore)) && made;
 }
 
-/* What `body` says with the GPU of p->a current. */
+/* Calls `body` with the GPU of p->a current. */
 static bool peer_with_a(peer_probe *p, bool (*body)(peer_probe *p))
 {
     int restore;
@@ -110,12 +110,12 @@ static bool peer_with_a(peer_probe *p, bool (*body)(peer_probe *p))
     return peer_good((cudaError_t)ek_cuda_guard_leave(p->a->physical, restore)) && result;
 }
 
-/* `a` is current, and reaches `b` in one direction. */
+/* Tries the direction from `a`, which is current, to `b`. */
 static bool peer_try_out(peer_probe *p)
 {
     bool works = peer_allocate(p->b, &p->on_b) && peer_allocate(p->a, &p->on_a) &&
                  peer_try_copy(p) && peer_try_kernels(p);
-    ek_cuda_issue_waits(); /* as in ek_cuda_memory_free */
+    ek_cuda_issue_waits(); /* cudaFree waits for the GPU, as in ek_cuda_memory_free */
     if (p->on_a)
         peer_good(cudaFree(p->on_a));
     if (p->on_b)

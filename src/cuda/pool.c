@@ -2,7 +2,7 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* Far enough from the limits that positions of windows can't pass them. */
+/* True if positions of windows may need 64 bits. The limits are well below 2^31. */
 static bool pool_is_wide(const ek_cuda_pool *pool)
 {
     bool wide = pool->x.wide || pool->y.wide || pool->index.wide;
@@ -15,8 +15,8 @@ static bool pool_is_wide(const ek_cuda_pool *pool)
     return wide;
 }
 
-/* params NULL: adaptive, or windows that don't matter; index may be NULL. Fails for planes of more
- * positions than an int32_t counts. */
+/* Fills *pool. params NULL is for adaptive pooling, and for kernels that don't look at windows.
+ * index may be NULL. Fails if a plane has more positions than an int32_t counts. */
 static int pool_of(ek_cuda_pool *pool, const ek_tensor *x, const ek_tensor *y,
                    const ek_tensor *index, const ek_pool_params *params)
 {
@@ -45,7 +45,7 @@ static int pool_of(ek_cuda_pool *pool, const ek_tensor *x, const ek_tensor *y,
 
 typedef int pool_launch(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 
-/* x and y, or their gradients. */
+/* Launches a kernel. x and y may be gradients. */
 static int pool_run(ek_dev *dev, const char *operation, pool_launch *launch, const ek_tensor *x,
                     const ek_tensor *y, const ek_tensor *index, const ek_pool_params *params)
 {

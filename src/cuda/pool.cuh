@@ -5,9 +5,9 @@
 #include "cuda/image.cuh"
 #include "cuda/launches.h"
 
-/* f(kind, pool) by the widest vectors of up to V channels that all images have; `index`: its
- * positions count. The kind's I is the type of positions and offsets, its V the elements of a
- * vector. */
+/* Calls f(kind, pool) with vectors of V channels if all images have them, else with single
+ * channels. With `index` the image of positions counts too. kind::I is the type of positions and
+ * offsets; kind::V is the number of elements of a vector. */
 template <typename Index, int Count> struct ek_pool_kind {
     typedef Index I;
     enum { V = Count };
@@ -29,8 +29,8 @@ static int ek_pool_by_kind(const ek_cuda_pool &pool, bool index, F f)
     return f(ek_pool_kind<int32_t, V>(), vectors);
 }
 
-/* First position inside the plane, number of them and the step between them, and how many positions
- * count for the mean. */
+/* A window: its first position inside the plane, the number of positions, the step between them,
+ * and what the sum is divided by for the mean. */
 template <typename I> struct ek_window {
     I first, count, step, divisor;
 };
@@ -50,7 +50,7 @@ template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &po
     }
     I padding = (I)pool.padding[d];
     I begin = i * (I)pool.stride[d] - padding;
-    I end = begin + (I)pool.kernel[d] * w.step; /* after the last tap's step */
+    I end = begin + (I)pool.kernel[d] * w.step; /* one step after the last tap */
     I padded = size + padding, last = end < size ? end : size;
     w.divisor = (end < padded ? end : padded) - begin;
     if (w.step == 1) { /* without the divisions of the general case */
@@ -65,8 +65,8 @@ template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &po
     return w;
 }
 
-/* The outputs [first, end) whose windows reach over input p: those that hold it, and with dilation
- * those that step over it. */
+/* The outputs [first, end) whose windows reach over an input. With dilation some may step over it.
+ */
 template <typename I> struct ek_cover {
     I first, end;
 };
@@ -75,7 +75,7 @@ template <typename I> EK_DEVICE ek_cover<I> ek_cover_of(const ek_cuda_pool &pool
 {
     I n = (I)pool.y.size[d];
     ek_cover<I> cover;
-    if (pool.adaptive) { /* of i: i size < (p + 1) n and (i + 1) size > p n */
+    if (pool.adaptive) { /* all i with i size < (p + 1) n and (i + 1) size > p n */
         I size = (I)pool.x.size[d];
         cover.first = ek_divide(p * n, pool.x.per_size[d]);
         cover.end = ek_divide((p + 1) * n + size - 1, pool.x.per_size[d]);

@@ -56,7 +56,7 @@ void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes)
 
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 {
-    bool pending = ek_error_status() != 0; /* an older error, which stays */
+    bool pending = ek_error_status() != 0; /* an older error stays */
     int rc = ek_cuda_scratch(dev, nbytes, pointer);
     if (rc != EK_E_OUT_OF_MEMORY)
         return rc < 0 ? rc : 1;
@@ -67,10 +67,9 @@ int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 
 /* ---- the clock: how long a replica's forward takes on the device itself ----
  *
- * A pair of events stands around the work that one forward issues, as long as somebody asks for the
- * time now and then. Nobody waits for them: what has passed is added up when it is asked for.
- * Backward is not timed: a stream waits there for other devices' gradients, which is no work of its
- * own. */
+ * A pair of events encloses the work that one forward issues, if somebody reads the clock. Nobody
+ * waits for the events: laps that are over are added up when the clock is read. Backward is not
+ * timed, because its stream also waits for other devices' gradients. */
 
 static int clock_make_events(ek_dev *dev, ek_cuda_lap *lap)
 {
@@ -81,7 +80,7 @@ static int clock_make_events(ek_dev *dev, ek_cuda_lap *lap)
     return 0;
 }
 
-/* Adds up the laps that are over; the device's lock is held. */
+/* Adds up the laps that are over. device->lock is held. */
 static void clock_collect(ek_dev *dev, ek_cuda_clock *clock)
 {
     for (; clock->pending > 0; clock->pending--) {
@@ -95,10 +94,11 @@ static void clock_collect(ek_dev *dev, ek_cuda_clock *clock)
             atomic_fetch_add_explicit(&dev->busy_ns, (uint64_t)(1e6 * (double)milliseconds),
                                       memory_order_relaxed);
     }
-    (void)cudaGetLastError(); /* what went wrong is said where work is issued */
+    (void)cudaGetLastError(); /* the calls that issue work report errors */
 }
 
-/* One of the three, with the device current and its lock held; a clock that fails tells no time. */
+/* Runs `act` with the device current and its lock held. Errors are dropped: a clock that fails
+ * shows no time. */
 static void clock_act(ek_dev *dev, void (*act)(ek_dev *dev, ek_cuda_clock *clock))
 {
     ek_cuda_device *device = ek_cuda_of(dev);

@@ -1,5 +1,5 @@
 /* runtime.h: the state of one logical CUDA device, and how a slot of the kernel table begins and
- * ends. For the C files of this folder.
+ * ends. Only C files of this folder include it.
  *
  *     int ek_cuda_fill(ek_dev *dev, ek_tensor *out, double value)
  *     {
@@ -9,10 +9,10 @@
  *         return ek_cuda_end(dev, &stream, "fill", ek_cuda_launch_fill(&stream, &walk, value));
  *     }
  *
- * All kernels of a device are issued to its compute stream, so that what is issued later sees what
- * was issued earlier, memory given back and taken again included; what other streams do with memory
- * comes before or after by the rule in stream.h. Nothing here waits for the device but
- * ek_cuda_synchronize. Any thread may issue; several at once are in some order. */
+ * All kernels of a device go to its compute stream and run in the order of issue. So a kernel may
+ * use memory that was given back while earlier kernels still use it. Other streams keep to
+ * Note [Streams share memory] in stream.h. Here only ek_cuda_synchronize waits for the device.
+ * Any thread may issue work; the order between threads is unspecified. */
 #ifndef EK_CUDA_RUNTIME_H
 #define EK_CUDA_RUNTIME_H
 
@@ -23,25 +23,25 @@
 #include "cuda/view.h"
 #include "kernels/kernels.h"
 
-/* ek_cuda_<slot> for each slot of kernels/kernels.h, where its contract stands. */
+/* ek_cuda_<slot> for each slot of kernels/kernels.h, which states its contract. */
 extern const ek_kernels ek_cuda_kernels;
 #define EK_CUDA_KERNEL(slot) ek_##slot##_kernel ek_cuda_##slot;
 EK_KERNELS(EK_CUDA_KERNEL)
 #undef EK_CUDA_KERNEL
 
-enum { EK_CUDA_LAPS = 8 }; /* that are not read yet; more are not timed */
+enum { EK_CUDA_LAPS = 8 }; /* laps that are kept until they are read */
 
 typedef struct ek_cuda_lap {
-    cudaEvent_t begin, end; /* made with first use */
+    cudaEvent_t begin, end; /* created with the lap's first use */
 } ek_cuda_lap;
 
-/* Guarded by the device's lock. */
+/* The timer of replicas' forwards. Guarded by ek_cuda_device.lock. */
 typedef struct ek_cuda_clock {
     ek_cuda_lap laps[EK_CUDA_LAPS];
-    unsigned next;    /* the lap that begins next, or is open */
-    unsigned pending; /* laps before it that were not over when last looked at */
+    unsigned next;    /* number of the lap that begins next or is open */
+    unsigned pending; /* laps before `next` that had not ended at the last look */
     bool open;
-    bool asked; /* somebody reads it: laps are timed */
+    bool asked; /* somebody reads the clock; laps are timed only then */
 } ek_cuda_clock;
 
 struct ek_cuda_blas;
@@ -50,19 +50,20 @@ struct ek_cuda_transfer;
 
 typedef struct ek_cuda_device {
     ek_dev *dev;
-    int physical; /* the CUDA runtime's number */
+    int physical; /* the GPU's number in the CUDA runtime */
     int multiprocessors;
-    int capability; /* 90 for 9.0 */
+    int capability; /* compute capability: 90 for 9.0 */
     cudaStream_t compute;
-    cudaStream_t copy;    /* what is to or from the host, in order with `compute` */
-    cudaStream_t upload;  /* EK_QUEUE_UPLOAD */
-    cudaEvent_t issued;   /* `compute` up to when it was last recorded; see stream.h */
-    ek_cuda_fault *fault; /* pinned: the host's address */
+    cudaStream_t copy;    /* copies from and to the host, in order with `compute` */
+    cudaStream_t upload;  /* the stream of EK_QUEUE_UPLOAD */
+    cudaEvent_t issued;   /* event in `compute`, recorded again and again (stream.h) */
+    ek_cuda_fault *fault; /* the host's address of the fault record, which is pinned */
     ek_cuda_fault *fault_on_device;
-    _Atomic(char *) told; /* what the next call is to return as its error; NULL: nothing */
-    struct ek_cuda_transfer *transfer; /* transfer.c's */
-    pthread_mutex_t lock;              /* guards what is below, and calls that use it */
-    struct ek_cuda_blas *blas;         /* made with first use; NULL until then */
+    _Atomic(char *) told; /* the error that the next call returns; NULL if there is none */
+    struct ek_cuda_transfer *transfer; /* owned by transfer.c */
+    pthread_mutex_t lock;              /* guards blas, dnn, clock, and the clearing of the fault
+                                        * record */
+    struct ek_cuda_blas *blas;         /* created with the first product; NULL before */
     struct ek_cuda_dnn *dnn;
     ek_cuda_clock clock;
 } ek_cuda_device;
@@ -72,58 +73,60 @@ static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
     return dev->context;
 }
 
-/* Makes the device's physical one current for the calling thread, and fills the stream. Fails where
- * the device is unusable or has a fault to report. */
+/* Makes the device's GPU current for the calling thread, and fills the stream. Fails if the device
+ * is unusable or has a fault to report. */
 int ek_cuda_begin(ek_dev *dev, ek_cuda_stream *stream);
 
-/* Makes the caller's CUDA device current again and returns the outcome: `launched` is a status (not
- * above 0) or a cudaError_t, which becomes a sentence with operation and device. */
+/* Puts back the GPU that was current before ek_cuda_begin, and returns the outcome. `launched` is a
+ * status (not above 0) or a cudaError_t, which becomes an error that names operation and device. */
 int ek_cuda_end(ek_dev *dev, const ek_cuda_stream *stream, const char *operation, int launched);
 
-/* The parts of these two: EK_E_BACKEND if the device is on a GPU that an earlier error made
- * unusable; and making the physical device current, then the one before. */
+/* The parts of ek_cuda_begin and ek_cuda_end. ek_cuda_usable returns EK_E_BACKEND if an earlier
+ * error made the device's GPU unusable. ek_cuda_enter makes the GPU current, ek_cuda_leave puts
+ * back the GPU that was current before. */
 int ek_cuda_usable(const ek_dev *dev);
 bool ek_cuda_is_lost(const ek_dev *dev);
-/* "GPU 1 was lost when ... failed with ...", of a device that is. */
+/* Writes "GPU 1 was lost when ... failed with ...". The device must be lost. */
 void ek_cuda_lost_text(const ek_dev *dev, char text[256]);
 int ek_cuda_enter(ek_dev *dev, int *restore);
-int ek_cuda_enter_anyway(const ek_dev *dev); /* without a sentence, for what can't fail */
+int ek_cuda_enter_anyway(const ek_dev *dev); /* raises no error */
 void ek_cuda_leave(const ek_dev *dev, int restore);
 
-/* A status from a cudaError_t: 0, or EK_E_BACKEND with "call on cuda:0: what CUDA says", or
- * EK_E_OUT_OF_MEMORY; what is not positive is returned as it is. An error that ends the process's
- * use of a GPU (an illegal address, a failed launch) makes all devices there unusable. dev may be
- * NULL.
- */
+/* Turns a cudaError_t into a status: 0, EK_E_OUT_OF_MEMORY, or EK_E_BACKEND with "call on cuda:0:
+ * what CUDA says". An `error` that isn't positive is a status already, and is returned unchanged.
+ * An error that ends the process's use of a GPU (an illegal address, a failed launch) makes all
+ * devices on this GPU unusable. dev may be NULL. */
 int ek_cuda_check(ek_dev *dev, const char *call, int error);
-/* The same without a sentence, for calls whose failure changes nothing: whether all was well. */
+/* As ek_cuda_check, but raises no error: for calls whose failure changes nothing. True on success.
+ */
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
-/* After a library's call has failed, whose errors are its own: what the device has met, or 0. The
- * last error of our own calls knows nothing of it. */
+/* The cudaError_t that the device has met, or 0. Ask after a library's call has failed, because the
+ * library returns only its own errors, and no call of ours has returned the device's. */
 int ek_cuda_late(const ek_dev *dev);
 
-/* The fault record's error, or what was told, cleared; 0 without one. Doesn't wait. */
+/* Returns and clears the error of the fault record or of ek_cuda_tell; 0 if there is none. Doesn't
+ * wait. */
 int ek_cuda_fault_check(ek_dev *dev);
-/* Makes the sentence the error (EK_E_BACKEND) of the next call that issues work to the device, but
- * in EK_QUEUE_UPLOAD, waits for it or reads from it. Any thread. */
+/* Makes `sentence` the error (EK_E_BACKEND) of the next call that issues work to the device, waits
+ * for it or reads from it. Calls in EK_QUEUE_UPLOAD don't return it. Any thread. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence);
 
-/* Returns when all work of the device is done; faults and late errors are its result. */
+/* Waits until all work of the device is done. Returns faults and late errors. */
 int ek_cuda_synchronize(ek_dev *dev);
 
-/* Scratch memory of the device until work issued now has run; free it once the kernels that use it
- * are issued. nbytes 0 gives NULL. */
+/* Scratch memory of the device. Free it as soon as the kernels that use it are issued. nbytes 0
+ * gives NULL. */
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 
-/* The same for callers that have another way if there is none: 1 with memory (NULL for 0 bytes), 0
- * if there is too little (no error is pending for it), negative on other errors. */
+/* As ek_cuda_scratch, for callers that can do without. Returns 1 with memory (NULL for 0 bytes), 0
+ * if there is too little (no error is pending then), negative on other errors. */
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 
-/* A library's workspace: bytes with room to begin at a multiple of 256 (0 for 0), and that place.
- */
+/* The size of a workspace that has room for an address at a multiple of 256 (0 for 0), and this
+ * address. */
 static inline size_t ek_cuda_padded(size_t nbytes)
 {
     return nbytes > 0 ? nbytes + 256 : 0;
@@ -133,37 +136,38 @@ static inline void *ek_cuda_aligned(void *workspace)
     return workspace ? (char *)workspace + (256 - (uintptr_t)workspace % 256) % 256 : NULL;
 }
 
-/* Strides of a dense tensor of `ndim` dimensions: row-major, or, with EK_CHANNELS_LAST and 4 or 5
- * of them, with dimension 1 innermost. */
+/* Strides of a dense tensor of `ndim` dimensions. They are row-major; with EK_CHANNELS_LAST and 4
+ * or 5 dimensions, dimension 1 is innermost. */
 void ek_cuda_dense_strides(int ndim, const int64_t *shape, ek_memory_format format,
                            int64_t *strides);
 
-/* A dense tensor of scratch memory, for kernels that read only some dtypes or layouts: the copy is
- * made by the kernel `copy`. `format` means something for 4 and 5 dimensions: EK_CHANNELS_LAST puts
- * dimension 1 innermost. */
+/* A tensor in a form that a kernel reads: with `keep` the original, else a dense copy in scratch
+ * memory. `load` copies the original's values by the kernel `copy`. `format` matters for 4 and 5
+ * dimensions only: EK_CHANNELS_LAST puts dimension 1 innermost. */
 typedef struct ek_cuda_stage {
-    ek_tensor *tensor; /* what the kernel uses */
+    ek_tensor *tensor; /* the tensor that the kernel uses: the original or `own` */
     ek_tensor own;
     ek_storage storage;
-    size_t nbytes; /* of the copy; 0 if `tensor` is the original */
+    size_t nbytes; /* bytes of the copy; 0 if `tensor` is the original */
 } ek_cuda_stage;
 int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype,
                         ek_memory_format format, bool keep, bool load);
-/* With `store`, copies back into `original`; keeps `rc` if it is an error. */
+/* Ends the stage. With `store` it first copies the values back into `original`. Returns `rc` if
+ * that is an error. */
 int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc);
 
-/* The time of replicas' forwards by the device's own clock: the backend's clock slots. */
+/* The backend's clock slots. They time replicas' forwards by the device's own clock. */
 void ek_cuda_clock_begin(ek_dev *dev);
 void ek_cuda_clock_end(ek_dev *dev);
 void ek_cuda_clock_read(ek_dev *dev);
 void ek_cuda_clock_close(ek_cuda_clock *clock);
 
-/* Give back what the libraries' handles and plans hold of the device, the ledger's workspaces
- * included: before the device closes. Fine if there is nothing. */
+/* Free the device's handles and plans of the libraries, and their workspaces on the ledger. The
+ * device closes afterwards. They do nothing if there is nothing to free. */
 void ek_cuda_blas_close(ek_cuda_device *device);
 void ek_cuda_dnn_close(ek_cuda_device *device);
 
-/* The tensors, of one shape, as a walk. */
+/* A walk over tensors of one shape. */
 ek_cuda_walk ek_cuda_walk_of(int operands, const ek_tensor *const *tensors);
 
 #endif

@@ -1,5 +1,5 @@
-/* stream.c: see stream.h. The driver's functions are asked of the runtime, so that a program starts
- * if there is no driver. */
+/* stream.c: see stream.h. The driver's functions are found through the runtime, so that a program
+ * starts without a driver. */
 #include "cuda/stream.h"
 
 #include <sched.h>
@@ -19,11 +19,11 @@ static struct {
     __typeof__(cuCtxPushCurrent) *push;
     __typeof__(cuCtxPopCurrent) *pop;
 } driver;
-static int driver_missing; /* a cudaError_t if the driver hasn't got them */
+static int driver_missing; /* a cudaError_t if the driver lacks one of them */
 static pthread_once_t driver_found = PTHREAD_ONCE_INIT;
 
-/* Drivers refuse to look for versions after their own, which the toolkit's may be; these functions
- * are older than this one. */
+/* The version that is asked for: drivers refuse one newer than their own, which the toolkit's may
+ * be. All three functions are older than this one. */
 enum { DRIVER_VERSION = 12000 };
 enum { NONE = -1 }; /* the number of no GPU */
 
@@ -47,8 +47,8 @@ static void driver_find(void)
     driver_find_one("cuCtxPopCurrent", &driver.pop);
 }
 
-/* The context that the runtime uses, retained with its first use for the life of the process, as
- * the runtime retains it. */
+/* The GPU's primary context, which the runtime uses too. It is retained with its first use and
+ * never released, as by the runtime. */
 static int context_of(int physical, CUcontext *context)
 {
     static _Atomic(CUcontext) contexts[EK_CUDA_GPUS];
@@ -64,7 +64,7 @@ static int context_of(int physical, CUcontext *context)
 int ek_cuda_guard_enter(int physical, int *restore)
 {
     CUcontext context;
-    /* It may fail if what is current now is lost, which is no error of this GPU. */
+    /* This fails if the GPU that is current now is lost, which is no error of GPU `physical`. */
     if (cudaGetDevice(restore) != cudaSuccess) {
         (void)cudaGetLastError();
         *restore = NONE;
@@ -97,7 +97,7 @@ int ek_cuda_enter_anyway(const ek_dev *dev)
 
 void ek_cuda_leave(const ek_dev *dev, int restore)
 {
-    /* If what was current before is lost it's not this call's error. */
+    /* An error here concerns the GPU that was current before, so dev isn't marked as lost. */
     ek_cuda_note(NULL, "leaving it", ek_cuda_guard_leave(ek_cuda_of(dev)->physical, restore));
 }
 
@@ -135,11 +135,11 @@ void ek_cuda_wait_watched(void (*look)(void))
     atomic_store_explicit(&wait_look, look, memory_order_release);
 }
 
-/* Nanoseconds: a wait asks without a pause at first, as the driver's own does; then with naps that
- * are short beside what it waits for. Collectives are looked after in waits that take long. */
+/* Nanoseconds. A wait polls without a pause for EAGER, as the driver's own does, and then with a
+ * NAP in between. Every LOOK it looks after the collectives. */
 enum { EAGER = 2000000, NAP = 50000, LOOK = 5000000 };
 
-/* The event, or without one the stream. */
+/* The state of the event, or of the stream if there is no event. */
 static cudaError_t wait_query(cudaStream_t stream, cudaEvent_t event)
 {
     return event ? cudaEventQuery(event) : cudaStreamQuery(stream);
@@ -165,12 +165,12 @@ static int wait_poll(cudaStream_t stream, cudaEvent_t event)
         else
             nanosleep(&nap, NULL);
     }
-    (void)cudaGetLastError(); /* "not ready" was an answer */
+    (void)cudaGetLastError(); /* clears "not ready", which was an answer */
     return (int)error;
 }
 
-/* Up to what is issued now: a stream that others issue to all the time may never be empty. Its GPU
- * is current. */
+/* Waits for the work that is issued now, because a stream that others issue to all the time may
+ * never be empty. The stream's GPU is current. */
 static int wait_poll_stream(cudaStream_t stream)
 {
     cudaEvent_t now = NULL;
@@ -267,7 +267,8 @@ static cudaStream_t stream_of_queue(const ek_dev *dev, ek_queue queue)
     return queue == EK_QUEUE_UPLOAD ? ek_cuda_of(dev)->upload : ek_cuda_of(dev)->compute;
 }
 
-/* What can't be marked is over when this returns, so that the mark's last record will do. */
+/* If the event can't be recorded, the host waits for the stream instead. Then nothing is left to
+ * wait for, and the event's older record will do. */
 void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
 {
     cudaEvent_t event = (cudaEvent_t)*mark;

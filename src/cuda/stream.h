@@ -1,5 +1,5 @@
-/* stream.h: streams and events: which GPU a thread's calls are for, who comes after whom, and how
- * the host waits. */
+/* stream.h: streams and events: which GPU is current for a thread, how streams wait for each other,
+ * and how the host waits for a device. */
 #ifndef EK_CUDA_STREAM_H
 #define EK_CUDA_STREAM_H
 
@@ -7,79 +7,82 @@
 
 /* ---- the device guard ----
  *
- * A GPU is current for the calling thread for a while, and then what was before. cudaSetDevice
- * makes a context on the GPU it names, some hundred megabytes of its memory, so that it cannot put
- * back the GPU that a thread without any context would begin with. The driver's stack of contexts
- * can: what is popped leaves the thread as it was. */
+ * The guard makes a GPU current for the calling thread, and later puts back the one before. It uses
+ * the driver's stack of contexts, because a pop leaves the thread as it was, even one without any
+ * context. cudaSetDevice can't do this: it makes a context on the GPU that it names, which costs
+ * some hundred megabytes of this GPU's memory. */
 
-/* Makes the CUDA runtime's GPU `physical` current; *restore is what leave wants back. A
- * cudaError_t; after an error there is nothing to leave. They nest. */
+/* Makes GPU `physical` (the CUDA runtime's number) current. *restore is for ek_cuda_guard_leave.
+ * Both return a cudaError_t; after an error of enter there is nothing to leave. Pairs may nest. */
 int ek_cuda_guard_enter(int physical, int *restore);
 int ek_cuda_guard_leave(int physical, int restore);
 
 /* ---- order: streams, events, and memory that several streams use ----
  *
- * The rule. A block of memory is free in the order of one stream of its device: what is issued to
- * that stream may write to it. Blocks of the compute stream are so from when they are given back
- * on, since all kernels run there. Any other stream that uses a block does so between two waits:
+ * Note [Streams share memory]. A block of memory is free in the order of one stream of its device
+ * if work that is issued to this stream may write to it. A block that is given back is free in the
+ * compute stream's order, because all kernels run there. Any other stream uses a block between two
+ * waits:
  *
- * - before: it waits for the compute stream's work with the block (its last use, or its contents);
- * - after: the compute stream waits for it, before the block is used there or given back.
+ * - before, the stream waits for the compute stream's work with the block (its contents or last
+ * use);
+ * - after, the compute stream waits for the other one, before the block is used there or given
+ * back.
  *
- * So whatever other streams did, a block that is given back is free in the compute stream's order;
- * and one that another stream is to take (EK_QUEUE_UPLOAD) keeps an event of that moment, which the
- * stream waits for, and for nothing else that the compute stream does: its copies run beside
- * kernels. If a stream of another device uses a block, the waits are that device's (ek_dev_order
- * in both directions).
+ * A block for EK_QUEUE_UPLOAD keeps an event of the moment when it was given back. The upload
+ * stream waits for this event and for nothing else of the compute stream, so its copies run beside
+ * kernels. If a stream of another device uses a block, ek_dev_order issues both waits, one per
+ * direction.
  *
- * Events that belong to a device are recorded again and again, by any thread without a lock. That
- * is sound because a wait takes the event's latest record at the time it is issued: if another
- * thread recorded it again in between, the wait is for more work than needed, all of it issued
- * already: waits only ever look back in the order of issue, so no circle can come of them (but with
- * collectives: the issue lock). A mark is an event of one owner's, who recorded it last. */
+ * Note [Waits never form a circle]. A wait takes the latest record of its event at the time when
+ * the wait is issued. So it waits only for work that was issued earlier, and such waits can't form
+ * a circle. A device's events may therefore be recorded by any thread, without a lock: if another
+ * thread records an event in between, the wait is only longer. The event of a mark has one owner.
+ *
+ * Collectives are the exception. The ranks of a collective wait for each other in both directions,
+ * and they are issued one after another. If a wait of the last device for the first were issued
+ * between two ranks, the last rank would wait behind the first one for ever. So the issue lock
+ * keeps waits between devices out while a collective is issued. */
 
-/* The backend's slots of these names. A mark is an event. */
+/* The backend's slots of these names. An ek_mark is a cudaEvent_t. */
 int ek_cuda_order(ek_dev *waiter, ek_dev *awaited);
 void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark);
 void ek_cuda_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
 void ek_cuda_mark_free(ek_dev *dev, ek_mark *mark);
 
-/* An event that tells no time, unless *event is one already; of the GPU that is current. */
+/* Creates an event without timing on the current GPU, unless *event is one already. */
 int ek_cuda_make_event(ek_dev *dev, cudaEvent_t *event);
 int ek_cuda_record(ek_dev *dev, cudaEvent_t event, cudaStream_t stream);
 int ek_cuda_stream_wait(ek_dev *dev, cudaStream_t stream, cudaEvent_t event);
-/* The stream waits for what is issued to `awaited` now, by way of an event of the same device. */
+/* Records `event` in the stream `awaited` of the same device, and makes `stream` wait for it. */
 int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaStream_t awaited);
 
-/* ---- the issue lock: streams of several devices never wait for each other in a circle ----
- *
- * A wait looks back in the order of issue, and of such waits alone no circle can come. The parts of
- * a collective wait for each other in both directions, and are issued one after another: a wait of
- * the last device for the first that came between them would hold up the last part for ever. So a
- * collective is issued while nobody issues waits between devices. */
+/* ---- the issue lock: see Note [Waits never form a circle] ---- */
 
-/* Around the issue of waits of one device's streams for another's; several threads at once. */
+/* Begins to issue waits of one device's streams for another's. Several threads may do so at once.
+ */
 void ek_cuda_issue_waits(void);
-/* Around the issue of all parts of a collective; one thread alone. */
+/* Begins to issue all ranks of a collective. No other thread issues ranks or waits meanwhile. */
 void ek_cuda_issue_collective(void);
 void ek_cuda_issue_end(void);
 
 /* ---- the host waits for a device ----
  *
- * A collective whose member is lost never ends, nor does what its other members issued after it:
- * only the host can see that, and abort it. It does so where it waits anyway. While communicators
- * of NCCL live, these calls ask again and again how far the device is instead of sleeping in the
- * driver, and look now and then after the collectives of all devices, since what this one waits for
- * may wait for another one's. A wait that goes well costs an event more, and no thread watches. */
+ * A collective whose member is lost never ends, nor does work that other members issued behind it.
+ * Only the host can notice this and abort the collective, and it does so where it waits anyway.
+ * While communicators of NCCL exist, a wait polls the device instead of sleeping in the driver. Now
+ * and then it looks after the collectives of all devices, because this device may wait for another
+ * one's. The cost is one more event per wait; no thread has to watch. */
 
-/* As cudaStreamSynchronize, of a stream of this device, and cudaEventSynchronize: a cudaError_t. An
- * event isn't recorded again while somebody waits for it. */
+/* As cudaStreamSynchronize (of a stream of `device`) and cudaEventSynchronize; they return a
+ * cudaError_t. An event must not be recorded again while a thread waits for it. */
 int ek_cuda_wait_stream(const ek_cuda_device *device, cudaStream_t stream);
 int ek_cuda_wait_event(cudaEvent_t event);
-/* For errors in the midst of a copy: waits until none of its parts runs. Keeps rc. */
+/* Waits until nothing of a copy that failed half-way runs on the device. Returns rc. */
 int ek_cuda_settle(const ek_cuda_device *device, int rc);
 
-/* `look` is called now and then by whoever waits; NULL: waits sleep. It doesn't wait itself. */
+/* Makes waits poll and call `look` now and then. `look` itself must not wait. With NULL waits
+ * sleep. */
 void ek_cuda_wait_watched(void (*look)(void));
 
 #endif

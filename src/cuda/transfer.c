@@ -10,7 +10,7 @@ enum { SMALL = 64 << 10, SMALL_SLOTS = 32, LARGE = 4 << 20, LARGE_SLOTS = 4 };
 
 /* ---- from the host ---- */
 
-/* One chunk by way of a slot, which is free for others once the copy is issued. */
+/* Sends one chunk through a slot, and releases the slot once the copy is issued. */
 static int upload_chunk(ek_dev *dev, ek_cuda_ring *ring, cudaStream_t stream, void *to,
                         const void *from, size_t nbytes)
 {
@@ -28,7 +28,7 @@ static int upload_chunk(ek_dev *dev, ek_cuda_ring *ring, cudaStream_t stream, vo
     return rc;
 }
 
-/* By this stream alone, from any memory of the host. */
+/* Uploads by this stream alone, from any memory of the host. */
 static int upload_chunks(ek_dev *dev, cudaStream_t stream, void *to, const void *from,
                          size_t nbytes)
 {
@@ -44,8 +44,8 @@ static int upload_chunks(ek_dev *dev, cudaStream_t stream, void *to, const void 
     return 0;
 }
 
-/* In the device's order: by the copy stream, whose work comes in between that of the compute stream
- * by way of two waits. */
+/* Uploads in the device's order. For a large copy the copy stream waits for the compute stream, and
+ * then the compute stream waits for the copy stream. */
 static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
@@ -57,7 +57,7 @@ static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
     return rc < 0 ? ek_cuda_settle(device, rc) : 0;
 }
 
-/* By the upload stream from pinned memory, which returns at once: `done` follows the copy. */
+/* Uploads by the upload stream from pinned memory, and returns at once. `done` follows the copy. */
 static int upload_pinned(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
@@ -73,12 +73,13 @@ int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbyte
 {
     cudaEvent_t done = ek_cuda_pinned_event(dev, from_data);
     int restore, rc;
-    /* Faults stay for a call that needs what was computed: who sends ahead drops errors. */
+    /* Faults stay for a call that needs what was computed, because callers that send ahead drop
+     * errors. */
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     if (done)
         rc = upload_pinned(dev, to_data, from_data, nbytes, done);
-    else /* events of another GPU's block can't follow it */
+    else /* an event of another GPU's block can't follow this copy */
         rc = upload_chunks(dev, ek_cuda_of(dev)->upload, to_data, from_data, nbytes);
     ek_cuda_leave(dev, restore);
     return rc;
@@ -86,7 +87,7 @@ int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbyte
 
 /* ---- to the host ---- */
 
-/* A chunk on its way: into the slot, and from there to the host. */
+/* A chunk on its way: to the slot, which is held, and from there to `to`. */
 typedef struct download_chunk {
     ek_cuda_slot *slot;
     char *to;
@@ -116,7 +117,7 @@ static int download_end(ek_dev *dev, ek_cuda_ring *ring, const download_chunk *p
 
 enum { WINDOW = 3 };
 
-/* Chunks on their way, the first in `parts[0]`. */
+/* The chunks of a download that are on their way. The oldest is parts[0]. */
 typedef struct download_pipeline {
     ek_dev *dev;
     ek_cuda_ring *ring;
@@ -125,8 +126,8 @@ typedef struct download_pipeline {
     int count;
 } download_pipeline;
 
-/* Issues what fits. Only the first slot is waited for: threads that each hold some and wait for
- * more would wait forever. */
+/* Issues chunks while slots are free. It waits only for its first slot: threads that hold some
+ * slots and wait for more could wait for each other for ever. */
 static int download_fill(download_pipeline *line, char *to, const char *from, size_t nbytes,
                          size_t *issued)
 {
@@ -179,13 +180,13 @@ static int download(ek_dev *dev, void *to, const void *from, size_t nbytes)
 
 /* ---- staged copies: between GPUs that don't reach each other ----
  *
- * Through two pinned buffers of the host, one being filled from one GPU while the other GPU reads
- * the other. Only the streams wait. */
+ * Chunks alternate between two pinned buffers of the host: the source fills one buffer while the
+ * target reads the other. Only streams wait. */
 
 enum { STAGED_CHUNK = 2 << 20 };
 
-/* What either side needs; an event belongs to the GPU that is current when it is made. Both sides'
- * locks are held. */
+/* Makes buffers and events of both sides, whose transfer->lock is held. An event belongs to the GPU
+ * that is current when it is made. */
 static int staged_prepare(ek_dev *to, ek_dev *from)
 {
     ek_cuda_transfer *source = ek_cuda_of(from)->transfer, *target = ek_cuda_of(to)->transfer;
@@ -202,14 +203,14 @@ static int staged_prepare(ek_dev *to, ek_dev *from)
     return rc;
 }
 
-/* The copy streams begin after what is issued to the compute streams now. */
+/* Makes the copy stream wait for the work that is issued to the compute stream now. */
 static int staged_begin(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
     return ek_cuda_wait_for(dev, device->copy, device->issued, device->compute);
 }
 
-/* Buffer i, filled and drained. */
+/* Copies one chunk through buffer i. */
 static int staged_copy_chunk(ek_dev *to, char *to_data, ek_dev *from, const char *from_data,
                              size_t nbytes, int i)
 {
@@ -241,7 +242,7 @@ static int staged_issue(ek_dev *to, char *to_data, ek_dev *from, const char *fro
         EK_TRY(staged_copy_chunk(to, to_data + done, from, from_data + done,
                                  nbytes - done < STAGED_CHUNK ? nbytes - done : STAGED_CHUNK, i));
     }
-    /* The next copy through the buffers, which may be to another GPU, finds them drained. */
+    /* The source's next copy, which may be to another GPU, finds its buffers drained. */
     for (size_t i = 0; i < EK_CUDA_STAGING && i < chunks; i++)
         EK_TRY(ek_cuda_stream_wait(from, source->copy, target->transfer->drained[i]));
     return ek_cuda_wait_for(to, target->compute, target->transfer->copied, target->copy);
@@ -251,8 +252,8 @@ static int staged_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from
                        size_t nbytes)
 {
     ek_cuda_device *target = ek_cuda_of(to), *source = ek_cuda_of(from);
-    /* In the order of their indices, so that two copies in opposite directions don't wait for each
-     * other. */
+    /* Locks are taken in the order of device indices, so that two copies in opposite directions
+     * don't wait for each other. */
     bool up = to->id.index < from->id.index;
     pthread_mutex_lock(&(up ? target : source)->transfer->lock);
     pthread_mutex_lock(&(up ? source : target)->transfer->lock);
