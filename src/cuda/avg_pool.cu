@@ -1,6 +1,6 @@
-/* avg_pool.cu: average pooling. Bound by memory: windows overlap in the caches. Both directions
- * gather, in the host's order, so that sums are the same from run to run. With channels innermost a
- * thread has V neighbouring channels of one index. */
+/* avg_pool.cu: average pooling. It is bound by memory, and windows overlap in the caches. Both
+ * directions gather in the host's order, so that sums are the same from run to run. With channels
+ * innermost a thread has V neighbouring channels of one index. */
 #include "cuda/pool.cuh"
 
 template <typename I> struct box {
@@ -55,7 +55,8 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
     }
 }
 
-/* Where position p of a window's `count`, in their order, lies in its plane. */
+/* The offset of a window's position p in its plane; p counts the window's positions. With `whole`
+ * the window is the plane. */
 template <typename I>
 EK_DEVICE I offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool whole)
 {
@@ -67,9 +68,9 @@ EK_DEVICE I offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool whole
     return ek_offset_within(pool.x, at);
 }
 
-/* Few outputs of large windows, the mean of whole planes for example: a block computes `lanes`
- * neighbouring outputs (of V channels). Its threads form rows of so many lanes; with n rows, row r
- * sums the positions r, r + n, ... of the windows, and then halves of the rows are added up. With
+/* For few outputs of large windows, the mean of whole planes for example. A block computes `lanes`
+ * neighbouring outputs of V channels. Its threads form rows of `lanes` threads. With n rows, row r
+ * sums the positions r, r + n, ... of the windows; then halves of the rows are added up. With
  * channels innermost lanes read neighbours; otherwise one window's positions are neighbours. */
 template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_pool pool, int lanes)
 {
@@ -141,7 +142,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool poo
 
 enum { LARGE_WINDOW = 128, LANES = 32 };
 
-/* Positions of a window, about. */
+/* About how many positions a window has. */
 static int64_t window_size(const ek_cuda_pool *pool)
 {
     if (pool->adaptive)

@@ -1,5 +1,5 @@
-/* conv.c: convolution and its gradients: by cuDNN if it has an engine, in the order of memory
- * that it is fastest in, else by our own kernels. */
+/* conv.c: convolution and its gradients. cuDNN computes them, in the order of memory that it is
+ * fastest in; our own kernels do if cuDNN has no engine. */
 #include <limits.h>
 #include <math.h>
 
@@ -8,7 +8,7 @@
 #include "cuda/runtime.h"
 #include "evenkeel/precision.h"
 
-/* x, w, y and bias stand for their gradients if these are computed. */
+/* A convolution to compute. x, w, y and bias stand for their gradients if these are computed. */
 typedef struct conv_call {
     ek_dnn_operation operation;
     const ek_tensor *x, *w, *y, *bias;
@@ -17,7 +17,7 @@ typedef struct conv_call {
 
 enum { CONV_X, CONV_W, CONV_Y };
 
-/* Which of the three is computed. */
+/* The tensor that is computed. */
 static int conv_output(const conv_call *c)
 {
     return c->operation == EK_DNN_FORWARD          ? CONV_Y
@@ -27,8 +27,8 @@ static int conv_output(const conv_call *c)
 
 /* ---- bias ---- */
 
-/* A vector (C) as a tensor of `like`'s dimensions: of its shape, repeated, or (`reduced`) of size 1
- * but for dimension 1. */
+/* A vector (C) as a tensor of `like`'s dimensions, without a copy. With `reduced` all sizes but
+ * that of dimension 1 are 1; else the shape is `like`'s and values are repeated. */
 static ek_tensor conv_along_channels(const ek_tensor *vector, const ek_tensor *like, bool reduced)
 {
     ek_tensor t = {.dtype = vector->dtype,
@@ -71,7 +71,8 @@ static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tenso
 
 /* ---- cuDNN ---- */
 
-/* Plans hold for any address of their alignment; copies are aligned to all that counts. */
+/* The alignment of a tensor in a format. A copy is aligned to all that counts. A plan holds for any
+ * address of its alignment. */
 static int64_t conv_alignment_of(const ek_tensor *t, ek_memory_format format)
 {
     return ek_dnn_is_dense(t, format) ? ek_dnn_alignment(ek_tensor_address(t)) : 16;
@@ -98,7 +99,8 @@ static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem
     return rc < 0 ? rc : done;
 }
 
-/* The plan may find out only when it runs that it doesn't: then 0. */
+/* Runs a problem that cuDNN supports. 0 if it doesn't, which a plan may find out only when it runs.
+ */
 static int conv_run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
                               ek_memory_format format)
 {
@@ -106,7 +108,8 @@ static int conv_run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_prob
     return rc > 0 ? conv_run_staged(dev, c, problem, format) : rc;
 }
 
-/* Elements side by side, aligned as the rest: cuDNN can add such a bias while it stores y. */
+/* True if cuDNN can add the bias while it stores y: its elements are side by side, and aligned as
+ * the rest. */
 static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
 {
     const ek_tensor *bias = c->bias;
@@ -132,12 +135,12 @@ static int conv_by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format form
     return rc == 0 ? conv_run_supported(dev, c, &problem, format) : rc;
 }
 
-/* The order of memory. Tensor cores are fed channels-last: from row-major tensors cuDNN makes such
- * copies itself, in every call and in its workspace (the plans for an H100 show it), so they are
- * made here, by kernels that are bound by memory only, and engines are found more often. f32
- * without TF32 goes through the ordinary units, for which cuDNN's own engines are row-major: such
- * tensors stay as they are, and only the weights, which are small, are turned. Channels-last ones
- * stay too, since cuDNN knows whether to copy them or to take an engine that reads them. */
+/* Chooses the order of memory. Tensor cores read channels-last tensors. From row-major ones cuDNN
+ * makes channels-last copies itself, in every call and in its workspace (the plans for an H100 show
+ * it). So the copies are made here, by kernels that are bound by memory only, and engines are found
+ * more often. f32 without TF32 uses the ordinary units, for which cuDNN's engines are row-major:
+ * such tensors stay row-major, and only the small weights are converted. Channels-last tensors also
+ * stay, because cuDNN knows whether to copy them or to take an engine that reads them. */
 static int conv_by_dnn(ek_dev *dev, const conv_call *c)
 {
     bool ordinary = c->x->dtype == EK_F32 && !ek_tf32_allowed();
@@ -298,7 +301,7 @@ static int conv_by_kernels(ek_dev *dev, const conv_call *c)
     return ek_cuda_conv_direct_forward(dev, y, x, w, c->bias, c->params);
 }
 
-/* Samples [begin, end) of t. */
+/* A view of samples [begin, end) of t. */
 static ek_tensor conv_samples_of(const ek_tensor *t, int64_t begin, int64_t end)
 {
     ek_tensor part = {.dtype = t->dtype,
@@ -339,7 +342,7 @@ static int conv_compute(ek_dev *dev, const conv_call *c)
     return 0;
 }
 
-/* Sums of nothing. */
+/* Computes sums that have no terms: the result is 0, or the bias. */
 static int conv_compute_empty(ek_dev *dev, const conv_call *c)
 {
     ek_tensor *x = (ek_tensor *)c->x, *w = (ek_tensor *)c->w, *y = (ek_tensor *)c->y;
@@ -357,7 +360,7 @@ static int conv_compute_empty(ek_dev *dev, const conv_call *c)
 
 static int conv_run(ek_dev *dev, const conv_call *c)
 {
-    ek_cuda_stream stream; /* the device is current for all that follows, and checked once */
+    ek_cuda_stream stream; /* the device is made current and checked once for all that follows */
     EK_TRY(ek_cuda_begin(dev, &stream));
     bool empty = ek_count(c->x) == 0 || ek_count(c->w) == 0 || ek_count(c->y) == 0;
     int rc = empty ? conv_compute_empty(dev, c) : conv_compute(dev, c);

@@ -1,5 +1,5 @@
-/* conv.h: convolution by our own kernels: for what cuDNN has no engine for, or if it is missing.
- * The three functions take all that the slots of their names do. */
+/* conv.h: convolution by our own kernels, if cuDNN is missing or has no engine. The three functions
+ * take all that the slots of their names do. */
 #ifndef EK_CUDA_CONV_H
 #define EK_CUDA_CONV_H
 
@@ -20,45 +20,46 @@ int ek_cuda_conv_direct_weight_gradient(struct ek_dev *dev, ek_tensor *dw, ek_te
 
 /* ---- what the kernels are told ---- */
 
-/* Forward and input gradient are one thing: every element of `to` is a sum over the taps of the
- * window and the channels of its group of `from`. With tap t, position i of `to` reads position q /
- * divide of `from`, where
+/* Forward and the input gradient are one computation. Every element of `to` is a sum over the taps
+ * of the window and the channels of its group of `from`. With tap t, position i of `to` reads
+ * position q / divide of `from`, with
  *
  *     q = origin + i row_step + t tap_step,
  *
- * if divide divides q and the result lies inside. Forward has (-padding, stride, dilation, 1), the
- * input gradient (padding, 1, -dilation, stride). */
+ * if divide divides q and the result lies inside. (origin, row_step, tap_step, divide) is
+ * (-padding, stride, dilation, 1) for forward, and (padding, 1, -dilation, stride) for the input
+ * gradient. */
 typedef struct ek_cuda_conv_gather {
     ek_cuda_image from, to;
-    const void *w, *bias;                       /* of one dtype with them; bias NULL: none */
+    const void *w, *bias;                       /* of the images' dtype; bias may be NULL */
     int64_t groups, from_channels, to_channels; /* channels of a group */
     int64_t taps[3], origin[3], row_step[3], tap_step[3], divide[3];
-    int64_t w_group, w_from, w_to, w_tap[3], by_bias; /* strides */
-    ek_cuda_divider per_from, per_to;                 /* channels of a group */
+    int64_t w_group, w_from, w_to, w_tap[3], by_bias; /* strides of w and bias */
+    ek_cuda_divider per_from, per_to;                 /* dividers by the channels of a group */
     bool wide;
 } ek_cuda_conv_gather;
 
 int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv);
 
-/* The gradients of weights (and bias), in two steps: sums over `parts` of the rows (positions of y
- * in all samples), part after part of (outputs, columns) in `partials` (f32, or f64 for f64), and
- * the sum of the parts. A column is an input channel of a tap, channels innermost; the last one,
- * with a bias, is the bias. */
+/* The gradients of weights and bias, in two steps. First the rows (positions of y in all samples)
+ * are cut into `parts`, and the sums of each part go to `partials` as (outputs, columns), in f32,
+ * or f64 for f64. Then the parts are added up. A column is an input channel of a tap, channels
+ * innermost. If there is a bias, it is the last column. */
 typedef struct ek_cuda_conv_weights {
     ek_cuda_image x, y;
     void *w, *bias;
-    int64_t groups, channels, outputs; /* of a group */
+    int64_t groups, channels, outputs; /* sizes of a group */
     int64_t taps[3], stride[3], padding[3], dilation[3];
-    int64_t w_output, w_channel, w_tap[3], by_bias; /* strides */
+    int64_t w_output, w_channel, w_tap[3], by_bias; /* strides of w and bias */
     ek_cuda_divider per_outputs, per_channels, per_taps[3];
-    int64_t rows, columns; /* columns without the bias */
+    int64_t rows, columns; /* columns without the bias's */
     void *partials;
     int64_t parts, part_rows;
-    bool tiles; /* by tiles of products, else by single sums */
+    bool tiles; /* tiles of products; if false, single sums */
     bool wide;
 } ek_cuda_conv_weights;
 
-/* Sets tiles, parts and part_rows; returns the bytes of partials. */
+/* Sets tiles, parts and part_rows. Returns the bytes of partials. */
 size_t ek_cuda_conv_weights_plan(const ek_cuda_stream *stream, ek_cuda_conv_weights *conv);
 int ek_cuda_launch_conv_weights(const ek_cuda_stream *stream, const ek_cuda_conv_weights *conv);
 

@@ -1,23 +1,23 @@
-/* conv_direct.cu: convolution forward, and its input gradient: sums that each element of the result
- * gathers (conv.h).
+/* conv_direct.cu: convolution forward and its input gradient. Each element of the result gathers a
+ * sum (conv.h).
  *
- * gather_tiles is the product of (rows, K) by (K, columns) that a convolution is, for each group:
- * rows are positions of `to`, K the taps and channels of `from`, columns the channels of `to`. The
+ * gather_tiles computes a convolution as a product of (rows, K) by (K, columns) for each group.
+ * Rows are positions of `to`, K the taps and channels of `from`, columns the channels of `to`. The
  * matrix of rows is never made: its elements are looked up in `from`. If `divide` is above 1,
- * positions of `to` fall into phases by their remainder, each of which meets only some of the taps:
- * within a phase the division is exact, and no product is wasted. A block loads 2 * 64 * 16 numbers
- * for 64 * 64 * 16 multiply-adds: 16 a byte for f32, with about as many other instructions for the
- * indices of what it loads as for multiplying.
+ * positions of `to` fall into phases by their remainder. A phase meets only some of the taps, for
+ * which the division is exact, so no product is wasted. A block loads 2 * 64 * 16 numbers for 64 *
+ * 64 * 16 multiply-adds, 16 operations a byte for f32. Indices take about as many instructions as
+ * multiplying.
  *
- * gather_each sums each element by one thread, or by a warp if channels of a group are
- * neighbours in memory: for groups of few channels (a depthwise convolution is bound by memory) and
- * small problems, of which tiles would be mostly empty. */
+ * gather_each sums each element by one thread, or by a warp if channels of a group are neighbours
+ * in memory. It is for groups of few channels (a depthwise convolution is bound by memory), and for
+ * small problems, whose tiles would be mostly empty. */
 #include "cuda/conv.h"
 #include "cuda/conv_tile.cuh"
 
 /* ---- one element by one thread or warp ---- */
 
-/* Where tap t of position i reads; false if it doesn't. */
+/* Sets *source to the position that tap t of position i reads. False if it reads none. */
 template <typename I>
 EK_DEVICE bool source_of(const ek_cuda_conv_gather &conv, int d, I i, I t, I *source)
 {
@@ -86,8 +86,9 @@ template <typename T, typename I, int LANES> EK_KERNEL gather_each(ek_cuda_conv_
 
 /* ---- tiles ---- */
 
-/* One dimension of a phase: `rows` positions first_row + i row_stride of `to`, which meet `taps`
- * taps first_tap + t tap_stride, and read origin + i step + t tap_step. */
+/* One dimension of a phase. Its positions of `to` are first_row + i row_stride for `rows` values of
+ * i. Its taps are first_tap + t tap_stride for `taps` values of t. They read origin + i step + t
+ * tap_step. */
 struct phase {
     int rows, first_row, row_stride;
     int taps, first_tap, tap_stride;
@@ -100,8 +101,8 @@ struct phases {
     int tap_stride[3]; /* divide / gcd(divide, tap_step) */
 };
 
-/* Phase `index` starts with row `index`, since row_step is 1 if divide isn't. Of the taps those
- * count that lead to a multiple of divide; they are tap_stride apart. */
+/* Phase `index` starts with row `index`, because row_step is 1 if divide isn't. Only taps that lead
+ * to a multiple of divide count; they are tap_stride apart. */
 static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &all, int d,
                                  int index)
 {
@@ -125,7 +126,7 @@ static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &
     return p;
 }
 
-/* A position of K: offsets in `from` and w, and what it adds to a row's position. */
+/* A tap and channel of K: its offsets in `from` and w, and what it adds to a row's position. */
 struct depth_index {
     int at[3];
     int64_t from, w;
@@ -149,10 +150,10 @@ EK_DEVICE depth_index depth_index_of(const ek_cuda_conv_gather &conv, const phas
     return index;
 }
 
-/* The rows of a tile. */
+/* Positions and offsets of a tile's rows. */
 struct row_indices {
     int at[TILE][3];
-    int64_t from[TILE], to[TILE]; /* offsets; to is negative if there is no row */
+    int64_t from[TILE], to[TILE]; /* offsets; `to` is negative if there is no row */
 };
 
 static __device__ void row_indices_fill(row_indices *rows, const ek_cuda_conv_gather &conv,
@@ -172,7 +173,7 @@ static __device__ void row_indices_fill(row_indices *rows, const ek_cuda_conv_ga
         rows->to[i] += (p[d].first_row + u * p[d].row_stride) * conv.to.step[d];
     }
     if (sample >= conv.to.samples) {
-        rows->at[i][0] = INT32_MIN / 2; /* outside with every tap */
+        rows->at[i][0] = INT32_MIN / 2; /* outside of `from` with every tap */
         rows->to[i] = -1;
     }
 }
@@ -184,7 +185,7 @@ EK_DEVICE bool is_inside(const ek_cuda_conv_gather &conv, const int row[3], cons
            (unsigned)(row[2] + k[2]) < (unsigned)conv.from.size[2];
 }
 
-/* What a block computes. */
+/* What a launch of gather_tiles computes. */
 struct gather_job {
     phases all;
     int64_t row_tiles;
@@ -325,7 +326,7 @@ static int launch_tiles(const ek_cuda_stream *stream, const ek_cuda_conv_gather 
         int64_t divide = conv->divide[d], size = conv->to.size[d];
         job.all.count[d] = (int)(divide < size ? divide : size);
         job.all.tap_stride[d] = (int)(divide / gcd(divide, conv->tap_step[d]));
-        rows *= (size + divide - 1) / divide; /* of the first phase, which has most */
+        rows *= (size + divide - 1) / divide; /* rows of the first phase, which has most */
         count *= job.all.count[d];
     }
     job.row_tiles = (rows + TILE - 1) / TILE;
@@ -344,7 +345,8 @@ static int launch_each(const ek_cuda_stream *stream, const ek_cuda_conv_gather *
                      wide ? gather_each<T, int64_t, LANES> : gather_each<T, int32_t, LANES>, *conv);
 }
 
-/* Few columns leave tiles empty, few products don't fill a device with them. */
+/* Chooses the kernel: few columns leave tiles empty, and few products don't fill a device with
+ * them. */
 template <typename T>
 static int launch_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
@@ -369,8 +371,8 @@ int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_
 
 /* ---- a bias on the channels: bounded by memory, 16 bytes at a time if rows allow it ---- */
 
-/* Channels are a row of vectors, or (`same`) a vector lies within one channel. I: what indices fit
- * in. */
+/* y += bias. Channels are a row of vectors, or (`same`) each vector lies within one channel. I is
+ * the type of indices. */
 template <typename T, int COUNT, typename I>
 static __global__ void add_bias(T *y, const T *bias, int64_t bias_stride, I packs, I inner,
                                 I channels)

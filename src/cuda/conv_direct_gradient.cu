@@ -1,11 +1,11 @@
-/* conv_direct_gradient.cu: the gradients of a convolution's weights and bias: for each group the
- * product of dy' (outputs, rows) by the rows (rows, columns) that forward multiplies with. There
- * are many rows and few results, so rows are cut into parts, whose sums are added up in order.
+/* conv_direct_gradient.cu: the gradients of a convolution's weights and bias. For each group they
+ * are the product of dy transposed (outputs, rows) by the matrix (rows, columns) of forward. Rows
+ * are many and results few, so rows are cut into parts, whose sums are added up in order.
  *
- * weights_tiles computes tiles of 64 outputs by 64 columns (conv_tile.cuh), and what it loads of dy
- * gives the bias on the way. Sums are of 256 rows first. weights_each computes one column of some
- * outputs by a block: for groups of few channels, bound by memory, where each element of dy and x
- * comes from memory once and from the caches for each tap. */
+ * weights_tiles computes tiles of 64 outputs by 64 columns (conv_tile.cuh), and the bias from the
+ * dy that it loads. It sums 256 rows at a time. weights_each computes one column of some outputs by
+ * a block, for groups of few channels. It is bound by memory: each element of dy and x comes from
+ * memory once, and from the caches for each tap. */
 #include "cuda/conv.h"
 #include "cuda/conv_tile.cuh"
 
@@ -45,11 +45,11 @@ static __host__ __device__ __forceinline__ int64_t width_of(const ek_cuda_conv_w
 
 /* ---- tiles ---- */
 
-/* A round's rows, and the columns of a tile: positions in x (a row's before the tap) and offsets.
- */
+/* The rows of a round and the columns of a tile: positions in x (a row's without the tap) and
+ * offsets. */
 struct weight_indices {
     int row[EK_BLOCK][3], column[TILE][3];
-    int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* row_y is negative if there is no row */
+    int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* offsets; row_y is negative if there is no row */
     int64_t column_x[TILE];
 };
 
@@ -57,7 +57,7 @@ static __device__ void fill_row(weight_indices *indices, const ek_cuda_conv_weig
                                 int64_t row, int64_t end)
 {
     if (row >= end) {
-        indices->row[i][0] = INT32_MIN / 2; /* outside with every tap */
+        indices->row[i][0] = INT32_MIN / 2; /* outside of x with every tap */
         indices->row_y[i] = -1;
         return;
     }
@@ -96,7 +96,8 @@ EK_DEVICE bool is_inside(const ek_cuda_conv_weights &conv, const int row[3], con
            (unsigned)(row[2] + column[2]) < (unsigned)conv.x.size[2];
 }
 
-/* 16 rows from `first` on: dy of the tile's `outputs` outputs, and x of its columns. */
+/* Loads 16 rows from `first` on: dy of the tile's `outputs` outputs, and x of the tile's columns.
+ */
 template <typename T>
 EK_DEVICE void load_tiles(tile<typename ek_compute<T>::type> *a,
                           tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_weights &conv,
@@ -197,8 +198,9 @@ EK_DEVICE typename ek_compute<T>::type input_at(const ek_cuda_conv_weights &conv
     return ek_load(x + row.sample * (I)conv.x.by_sample + ek_offset_within(conv.x, p));
 }
 
-/* A block computes one column of `lanes` neighbouring outputs for a part: its threads are as many
- * rows of lanes as there are; the first halves of them take up the others' sums. */
+/* A block sums one column of `lanes` neighbouring outputs in one part. Its threads form rows of
+ * `lanes` threads, which share the part's rows. Then the first half of the thread rows adds the
+ * other half's sums, again and again. */
 template <typename T, typename I>
 EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_blocks)
 {
@@ -271,7 +273,7 @@ static int lanes_of(const ek_cuda_conv_weights *conv)
     return conv->y.last ? EK_WARP : 1;
 }
 
-/* Blocks of one part. */
+/* The number of blocks of one part. */
 static int64_t blocks_of(const ek_cuda_conv_weights *conv)
 {
     if (!conv->tiles)

@@ -1,8 +1,9 @@
-/* conv_tile.cuh: products of tiles, as convolutions compute them: a block of 256 threads adds
- * products of 16 x 64 by 16 x 64 numbers in shared memory to 64 x 64 sums, 4 x 4 of each thread.
+/* conv_tile.cuh: products of tiles, as convolutions compute them. A block of 256 threads multiplies
+ * 16 x 64 by 16 x 64 numbers in shared memory, and adds the products to 64 x 64 sums. Each thread
+ * has 4 x 4 of the sums.
  *
- * For 16 multiply-adds a thread reads 8 numbers of shared memory in two instructions; half a warp
- * shares the first, and the second is of 16 neighbours. */
+ * For 16 multiply-adds a thread reads 8 numbers of shared memory in two instructions. The first
+ * reads the same numbers in half a warp, the second reads those of 16 neighbours. */
 #ifndef EK_CUDA_CONV_TILE_CUH
 #define EK_CUDA_CONV_TILE_CUH
 
@@ -14,7 +15,7 @@ template <typename T> struct alignas(sizeof(T) < 4 ? 8 : 16) quad {
     T v[SIDE];
 };
 
-/* Rows are padded by 16 bytes or more, so that a column of them meets different banks. */
+/* Padding of 16 bytes or more per row puts a column's elements into different banks. */
 template <typename R> struct tile {
     quad<R> q[DEPTH][TILE / SIDE + 1];
 };
@@ -37,8 +38,8 @@ EK_DEVICE void tile_multiply(R sum[SIDE][SIDE], const tile<R> *a, const tile<R> 
     }
 }
 
-/* Which element of a tile a thread loads in step j of 4: neighbouring threads run along the depth,
- * or along the tile. */
+/* The element of a tile that a thread loads in step j of 4. Neighbouring threads run along the
+ * depth if `along_depth`, else along the tile. */
 struct tile_index {
     int depth, i;
 };

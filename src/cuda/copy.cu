@@ -29,15 +29,16 @@ static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk
 enum { TILE = 32, TILE_ROWS = EK_BLOCK / TILE, WORTH_A_TILE = 9 };
 
 struct transposition {
-    int64_t inner, across;    /* sizes of the two dimensions */
-    int64_t out_step, x_step; /* out's stride along `across`, x's along the innermost */
+    int64_t inner, across; /* sizes of the two dimensions */
+    /* out's stride along `across`, and x's stride along the innermost dimension */
+    int64_t out_step, x_step;
     ek_cuda_divisor inner_tiles, across_tiles;
-    int outer; /* the other dimensions */
+    int outer; /* how many other dimensions there are */
     ek_cuda_divisor shape[EK_MAX_DIMS];
     int64_t out_stride[EK_MAX_DIMS], x_stride[EK_MAX_DIMS];
 };
 
-/* Tiles are numbered with the innermost dimension's fastest. */
+/* Transposes tiles. Their numbers run fastest along the innermost dimension. */
 template <typename T>
 EK_KERNEL copy_transposed(T *out, const T *x, transposition plan, int64_t tiles)
 {
@@ -69,8 +70,8 @@ EK_KERNEL copy_transposed(T *out, const T *x, transposition plan, int64_t tiles)
     }
 }
 
-/* The dimension along which x is contiguous, if out and x are so along different ones and both
- * are long enough for tiles; else -1. */
+/* The dimension along which x is contiguous, if out is contiguous along another one and both are
+ * long enough for tiles; else -1. */
 static int find_across(const ek_cuda_walk *walk)
 {
     int inner = walk->ndim - 1;
@@ -83,7 +84,7 @@ static int find_across(const ek_cuda_walk *walk)
     return -1;
 }
 
-/* Returns the number of tiles. */
+/* Fills *plan. Returns the number of tiles. */
 static int64_t make_plan(const ek_cuda_walk *walk, int across, transposition *plan)
 {
     int inner = walk->ndim - 1;
@@ -145,7 +146,7 @@ EK_KERNEL fill_flat(T *out, int64_t count, int64_t head, ek_vector<T, 16 / sizeo
     EK_GRID_LOOP(i, vectors) {
         body[i] = pattern;
     }
-    /* Less than a vector at either end. */
+    /* The elements at either end that don't fill a vector. */
     int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int64_t tail = head + vectors * V;
     if (thread < head)

@@ -27,13 +27,14 @@ int64_t ek_dnn_alignment(const void *address)
     return alignment;
 }
 
-/* cuDNN derives y's size from the padding, so y's size decides about the padding after: as much as
- * before if that fits (most engines know only this), else the most that gives y. If that is
- * less than nothing, the end of x is not read, and cuDNN can't be told. */
+/* Finds the padding after x in dimension i, from which cuDNN derives y's size. It is the padding
+ * before if that gives y's size, because most engines know only this, else the most that does.
+ * False if that is negative: then the end of x is not read, and cuDNN can't be told. */
 static bool problem_fit_padding(ek_dnn_problem *p, int i)
 {
     int64_t window = p->dilation[i] * (p->w[2 + i] - 1) + 1;
-    int64_t read = (p->y[2 + i] - 1) * p->stride[i] + window; /* positions of the padded x */
+    /* positions of the padded x that are read */
+    int64_t read = (p->y[2 + i] - 1) * p->stride[i] + window;
     int64_t least = read - p->x[2 + i] - p->before[i], most = least + p->stride[i] - 1;
     p->after[i] = p->before[i];
     if (p->before[i] < least || p->before[i] > most)
@@ -79,14 +80,14 @@ bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_t
 /* Plans per device. A training step of a large model has some hundreds. */
 enum { PLANS = 512 };
 
-/* Workspace that a plan may have at first, so that one layer doesn't decide how large a batch can
- * be: room for copies of all three tensors in another order, or this much. */
+/* Workspace that a plan may have at first, or room for copies of all three tensors in another order
+ * if that is more. The limit keeps one layer from deciding how large a batch can be. */
 static const int64_t usual_workspace = (int64_t)1 << 30;
 
 typedef struct kept_plan {
     ek_dnn_problem problem;
     ek_dnn_plan plan;
-    bool none; /* no engine computes it */
+    bool none; /* true if no engine computes the problem */
     uint64_t used;
 } kept_plan;
 
@@ -95,7 +96,7 @@ struct ek_cuda_dnn {
     cudnnHandle_t handle; /* NULL if it could not be made */
     uint64_t clock;
     int count;
-    uint64_t hashes[PLANS]; /* side by side: these are what a look-up reads */
+    uint64_t hashes[PLANS]; /* kept side by side, because a look-up reads only these */
     kept_plan *plans;
 };
 
@@ -119,7 +120,7 @@ static kept_plan *dnn_find(struct ek_cuda_dnn *dnn, const ek_dnn_problem *proble
     return NULL;
 }
 
-/* An entry for one more: free, or that of the plan which was not used for longest. */
+/* An entry for one more problem: a free one, or that of the plan which was not used for longest. */
 static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
 {
     int at = dnn->count;
@@ -161,7 +162,7 @@ static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *pr
         entry = dnn_entry(dnn, problem, hash);
         entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle}, problem,
                                         most_workspace(problem), &entry->plan);
-        /* What an attempt left behind is not the next launch's error. */
+        /* An error that an attempt left behind must not become the next launch's. */
         (void)cudaGetLastError();
     }
     entry->used = ++dnn->clock;
@@ -185,7 +186,7 @@ static void dnn_make_handle(ek_dev *dev, struct ek_cuda_dnn *dnn)
     dnn->handle = NULL;
 }
 
-/* The device's state, *dnn NULL if cuDNN is not there. The caller holds the lock. */
+/* The device's cuDNN; *dnn is NULL if there is none. device->lock is held. */
 static int dnn_enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
@@ -260,9 +261,9 @@ static int dnn_failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_p
                    dnn->api->cudnnGetErrorString(status), (int)status, why);
 }
 
-/* Workspace for the entry's plan; if there is too little memory, for another plan that needs at
- * most half of it, which then stays, as asking again in every step would be slower than any plan.
- * False if no plan is left. */
+/* Allocates workspace for the entry's plan. If memory is short, another plan that needs at most
+ * half of it takes the plan's place. It stays, because asking again in every step would be slower
+ * than any plan. False if no plan is left. */
 static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
                               void **workspace)
 {

@@ -1,6 +1,6 @@
-/* dnn.h: convolutions by cuDNN: how it is asked for them, its handle and the plans of one device,
- * made with first use and kept under ek_cuda_device.lock. If cuDNN can't be opened, or was not
- * there to compile against, nothing is supported. */
+/* dnn.h: convolutions by cuDNN: how a problem is stated, and the handle and plans of one device.
+ * These are made with their first use and guarded by ek_cuda_device.lock. If cuDNN can't be opened,
+ * or was missing when this was compiled, nothing is supported. */
 #ifndef EK_CUDA_DNN_H
 #define EK_CUDA_DNN_H
 
@@ -12,40 +12,41 @@ typedef enum ek_dnn_operation {
     EK_DNN_WEIGHT_GRADIENT
 } ek_dnn_operation;
 
-/* All that a plan depends on, and the key it is kept under: int64_t throughout, so that there is no
- * padding and problems are compared as bytes. Shapes are (N, C, ...), (O, C / groups, ...) and
- * (N, O, ...); what is not used is 0. */
+/* A convolution, as the key of its plan. All members are int64_t, so there is no padding and keys
+ * are compared as bytes. Shapes are (N, C, ...), (O, C / groups, ...) and (N, O, ...). Unused
+ * elements are 0. */
 typedef struct ek_dnn_problem {
     int64_t operation; /* ek_dnn_operation */
     int64_t dtype;     /* EK_F32 or EK_BF16 */
-    int64_t format;    /* of all three tensors, which are dense */
-    int64_t dims;      /* 2 or 3 */
+    int64_t format;    /* memory format of all three tensors, which are dense */
+    int64_t dims;      /* dimensions in space: 2 or 3 */
     int64_t x[5], w[5], y[5];
-    int64_t stride[3], before[3], after[3], dilation[3]; /* before, after: padding */
-    int64_t alignment;                                   /* of all three addresses: bytes, to 16 */
+    int64_t stride[3], before[3], after[3], dilation[3]; /* `before` and `after` are the padding */
+    int64_t alignment;                                   /* common alignment of all three addresses:
+                                                          * 16 bytes at most */
     int64_t tf32, deterministic;
-    int64_t bias; /* 1: a forward adds one of O elements side by side, aligned likewise, to y */
+    int64_t bias; /* 1: forward adds a bias of O elements side by side, aligned as the rest */
 } ek_dnn_problem;
 
-/* Fills the problem but for its alignment (16) and its bias (0). x, w and y stand for their
- * gradients if these are asked for, and are not empty. False if cuDNN has no words for it. */
+/* Fills the problem, with alignment 16 and bias 0. x, w and y stand for their gradients if these
+ * are asked for, and are not empty. False if cuDNN can't express the problem. */
 bool ek_dnn_problem_of(ek_dnn_problem *problem, ek_dnn_operation operation, const ek_tensor *x,
                        const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
                        ek_memory_format format);
 
-/* The tensor is dense in a format; dimensions of size 1 don't matter. */
+/* True if the tensor is dense in the format. Dimensions of size 1 don't matter. */
 bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format);
 
 /* The largest power of two up to 16 that divides the address. */
 int64_t ek_dnn_alignment(const void *address);
 
-/* 1 if cuDNN computes the problem (its plan is kept from now on), 0 if it doesn't, negative
- * on error. Between ek_cuda_begin and ek_cuda_end. */
+/* 1 if cuDNN computes the problem (its plan is kept from now on), 0 if it doesn't, negative on
+ * error. Call it between ek_cuda_begin and ek_cuda_end. */
 int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem);
 
-/* Issues it. The tensors are dense in the problem's format and aligned as it says; bias is NULL
- * if the problem has none. 1 when issued, 0 if cuDNN turned out not to support it, or only
- * with more memory than there is; negative on error. */
+/* Issues the problem. The tensors are dense in its format and aligned as it says. bias is NULL if
+ * the problem has none. Returns 1 when issued, 0 if cuDNN turns out not to support it, or only with
+ * more memory than there is, and negative on error. */
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
                     const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias);
 

@@ -12,7 +12,7 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
 
 /* ---- the graph: its descriptors ---- */
 
-/* An attribute: an array of `count` values; 0: it isn't set. */
+/* An attribute: an array of `count` values. With count 0 it isn't set. */
 typedef struct dnn_attribute {
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
@@ -24,7 +24,8 @@ typedef struct dnn_attribute {
         name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, descriptor \
     }
 
-/* Made, described and finalised. What a failing call has made is in *made. */
+/* Makes a descriptor, sets its attributes, and finalises it. *made may be set even if this fails.
+ */
 static cudnnStatus_t make_descriptor(const ek_cudnn_api *api, cudnnBackendDescriptorType_t kind,
                                      const dnn_attribute *attributes, size_t count,
                                      cudnnBackendDescriptor_t *made)
@@ -85,7 +86,7 @@ static cudnnStatus_t make_convolution(const ek_cudnn_api *api, const ek_dnn_prob
     return DNN_MAKE(api, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes, convolution);
 }
 
-/* What the three operations call their parts. */
+/* How the three operations name their parts. */
 typedef struct operation_names {
     cudnnBackendDescriptorType_t descriptor;
     cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
@@ -115,11 +116,11 @@ static const operation_names operations[] = {
                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-/* To y, or to the sums that the bias is added to. */
+/* Makes the convolution's operation. It writes y, or the sums that the bias is added to. */
 static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
                                     ek_dnn_graph *graph)
 {
-    /* Factors are of the type that is computed in, f32 for bf16 too. */
+    /* Factors are of the type that values are computed in, f32 for bf16 too. */
     const float alpha = 1, beta = 0;
     const operation_names *of = &operations[p->operation];
     const cudnnBackendDescriptor_t *tensors = graph->tensors;
@@ -133,7 +134,7 @@ static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_proble
     return DNN_MAKE(api, of->descriptor, attributes, &graph->operations[0]);
 }
 
-/* y = sums + bias. (Of an input gradient no engine adds a bias.) */
+/* Makes y = sums + bias. No engine adds a bias to an input gradient. */
 static cudnnStatus_t make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
 {
     const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
@@ -205,11 +206,11 @@ bool ek_dnn_notes_allow(const ek_dnn_problem *p, const cudnnBackendNumericalNote
             if (f32 && !p->tf32)
                 return false;
             break;
-        /* Sums are f32. */
+        /* Sums must be f32. */
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
             return false;
-        /* Large tiles lose digits to cancellation; in bf16 even small ones do, whose transformed
-         * inputs are rounded. */
+        /* Large tiles lose digits to cancellation. In bf16 even small ones do, because their
+         * transformed inputs are rounded. */
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
             return false;
@@ -252,7 +253,7 @@ static bool plan_config_allowed(const ek_cudnn_api *api, const ek_dnn_problem *p
 
 /* ---- plans ---- */
 
-/* Says for which device; heuristics know it from the graph, if that has a handle. */
+/* Sets the GPU of a descriptor. Heuristics know it from the graph if the target has a handle. */
 static bool plan_aim(const ek_cudnn_api *api, const ek_dnn_target *target,
                      cudnnBackendDescriptor_t descriptor, bool plan)
 {
@@ -270,7 +271,7 @@ static bool plan_aim(const ek_cudnn_api *api, const ek_dnn_target *target,
 #endif
 }
 
-/* Takes over `config` on success. */
+/* Makes a plan of `config`, which it takes over on success. */
 static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
                     cudnnBackendDescriptor_t config, int64_t most, ek_dnn_plan *plan)
 {
@@ -297,10 +298,10 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
     return true;
 }
 
-/* Suggestions to look at, the best first: a plan is rarely the tenth. */
+/* The most suggestions to look at, the best first: a plan is rarely the tenth. */
 enum { SUGGESTIONS = 48 };
 
-/* From the suggestions of one mode. */
+/* Makes a plan of the suggestions of one mode. */
 static bool plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
                         const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics,
                         int64_t most, ek_dnn_plan *plan)
@@ -354,7 +355,7 @@ static bool plan_ask(const ek_cudnn_api *api, const ek_dnn_target *target,
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan)
 {
-    /* Mode B, slower and not for several threads at once, is no better for single convolutions. */
+    /* Mode B is slower, not for several threads at once, and no better for single convolutions. */
     const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     *plan = (ek_dnn_plan){0};
     if (ek_dnn_graph_describe(api, problem, &plan->graph) == CUDNN_STATUS_SUCCESS &&

@@ -24,7 +24,7 @@ enum { INPUTS = 3 };
 struct loop_memory {
     void *data[1 + INPUTS];
     int dtype[1 + INPUTS];
-    int stays[1 + INPUTS]; /* along the innermost dimension */
+    int stays[1 + INPUTS]; /* true if constant along the innermost dimension */
 };
 
 static inline loop_memory memory_of(const ek_cuda_walk *walk)
@@ -53,7 +53,8 @@ EK_DEVICE void load_vector(C (&values)[V], const void *data, int64_t offset, int
     }
 }
 
-/* Out: the output's element; First, Rest: the inputs'. `offset` in elements. */
+/* Computes one vector. Out is the type of the output's elements; First and Rest are the inputs'.
+ * `offset` counts elements. */
 template <int Inputs, int V, typename Out, typename First, typename Rest, typename F>
 EK_DEVICE void vector_step(const F &f, const loop_memory &memory, const int64_t *offset)
 {
@@ -86,7 +87,7 @@ EK_KERNEL flat_loop(F f, loop_memory memory, int64_t count)
             offset[k] = memory.stays[k] ? 0 : i * V;
         vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
     }
-    /* What is left: less than a vector. */
+    /* Elements that are left don't fill a vector. */
     int64_t last = vectors * V + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (last < count) {
         for (int k = 0; k <= Inputs; k++)
@@ -110,7 +111,7 @@ EK_KERNEL rows_loop(F f, loop_memory memory, ek_strided32<1 + Inputs> strides, i
 
 /* ---- elements of any dtype ---- */
 
-/* Out, First, Rest: the types that they are computed in. */
+/* Out, First and Rest are the types that the operands are computed in. */
 template <int Inputs, typename Out, typename First, typename Rest, typename F, typename Strides>
 EK_KERNEL strided_loop(F f, loop_memory memory, Strides strides, int64_t count)
 {
@@ -136,14 +137,14 @@ EK_KERNEL strided_loop(F f, loop_memory memory, Strides strides, int64_t count)
 
 /* ---- launching ---- */
 
-/* How many elements a vector has: 16 bytes of the largest type, at most 8. */
+/* The number of elements of a vector: 16 bytes of the largest type, at most 8 elements. */
 template <int Inputs, typename Out, typename First, typename Rest> struct vectors_of {
     enum {
         first = sizeof(First) > sizeof(Out) ? sizeof(First) : sizeof(Out),
         largest = Inputs > 1 && sizeof(Rest) > first ? sizeof(Rest) : first,
         count = 16 / largest < 8 ? 16 / largest : 8
     };
-    /* The flat loop (one dimension) or that over rows can be used. */
+    /* True if the flat loop (one dimension) or the loop over rows can be used. */
     static bool fit(const ek_cuda_walk *walk)
     {
         const size_t sizes[] = {sizeof(Out), sizeof(First), sizeof(Rest), sizeof(Rest)};
@@ -188,7 +189,7 @@ static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk
 
 /* ---- y = f(x; a, b) ---- */
 
-/* Any operation, chosen when it runs. */
+/* Any operation, chosen at run time. */
 #define UNARY_CASE(suffix, name)                           \
     case EK_UNARY_##name:                                  \
         for (int j = 0; j < V; j++)                        \
@@ -218,7 +219,7 @@ UNARY_ANY(float, float, EK_UNARY_REALS(UNARY_F32))
 UNARY_ANY(double, double, EK_UNARY_REALS(UNARY_F64))
 UNARY_ANY(int64_t, double, EK_UNARY_INTEGERS(UNARY_I64))
 
-/* One operation of f32 (and bf16), known when it is compiled: what training is made of. */
+/* One operation of f32 (and bf16), chosen at compile time: training consists of these. */
 
 #define UNARY_ONE(name, formula)                                                              \
     struct unary_##name {                                                                     \
@@ -295,7 +296,7 @@ BINARY_ANY(float, float, EK_BINARY_REALS(BINARY_F32))
 BINARY_ANY(double, double, EK_BINARY_REALS(BINARY_F64))
 BINARY_ANY(int64_t, double, EK_BINARY_INTEGERS(BINARY_I64))
 
-/* One operation of f32 (and bf16), known when it is compiled. */
+/* One operation of f32 (and bf16), chosen at compile time. */
 
 #define BINARY_ONE(name, formula)                                                                 \
     struct binary_##name {                                                                        \
@@ -399,8 +400,7 @@ int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 
 /* ---- conversions ---- */
 
-/* What is loaded is of the type that the input's dtype is computed in, and what is stored is of the
- * output's. */
+/* Loads are of the type that the input's dtype is computed in, stores of the output's. */
 struct convert {
     template <int V, typename To, typename From>
     __device__ void operator()(To (&r)[V], const From (&x)[V]) const

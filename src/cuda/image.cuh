@@ -16,8 +16,8 @@ EK_DEVICE int64_t ek_divide(int64_t n, const ek_cuda_divider &by)
 
 /* ---- channels in vectors: for memory with channels innermost ---- */
 
-/* Every place's channels are whole vectors of `count` elements, `size` bytes an element, aligned to
- * their size. */
+/* True if the channels of every position are whole vectors of `count` elements of `size` bytes,
+ * aligned to the vectors' size. */
 static inline bool ek_image_has_vectors(const ek_cuda_image &image, int count, size_t size)
 {
     bool fits = image.last && image.by_channel == 1 && image.channels % count == 0 &&
@@ -45,7 +45,7 @@ template <typename I> struct ek_index {
     I sample, channel, at[3];
 };
 
-/* Splits a position of a plane; returns what is beyond the plane. */
+/* Splits a position into its coordinates in a plane. Returns the number of the plane. */
 template <typename I> EK_DEVICE I ek_split_position(const ek_cuda_image &image, I position, I at[3])
 {
 #pragma unroll
@@ -57,8 +57,8 @@ template <typename I> EK_DEVICE I ek_split_position(const ek_cuda_image &image, 
     return position;
 }
 
-/* Element i, counted so that neighbours are neighbours in memory as far as may be: channels or
- * positions fastest. */
+/* Element i. Numbers run so that neighbours are neighbours in memory as far as possible: fastest
+ * along the channels or along the positions. */
 template <typename I> EK_DEVICE ek_index<I> ek_index_of(const ek_cuda_image &image, I i)
 {
     ek_index<I> index;
@@ -78,7 +78,7 @@ template <typename I> EK_DEVICE ek_index<I> ek_index_of(const ek_cuda_image &ima
     return index;
 }
 
-/* Offset of a plane, of a place within one, and of both. */
+/* The offset of a plane, of a place within one, and of both. */
 template <typename I> EK_DEVICE I ek_plane_offset(const ek_cuda_image &image, I sample, I channel)
 {
     return sample * (I)image.by_sample + channel * (I)image.by_channel;
@@ -92,7 +92,7 @@ template <typename I> EK_DEVICE I ek_offset_of(const ek_cuda_image &image, const
     return ek_plane_offset(image, index.sample, index.channel) + ek_offset_within(image, index.at);
 }
 
-/* The same for a position. */
+/* The offset of a position within its plane. */
 template <typename I> EK_DEVICE I ek_position_offset(const ek_cuda_image &image, I position)
 {
     if (image.even)

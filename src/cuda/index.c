@@ -1,11 +1,11 @@
-/* index.c: tensors of the indexing kernels taken apart. An index out of range is found by the
- * kernel: what it would have read is 0, what it would have added to stays. */
+/* index.c: the tensors of indexing kernels, taken apart. The kernel finds an index that is out of
+ * range: it then reads 0, or adds nothing. */
 #include <string.h>
 
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* A stride along dim, also for tensors of no dimensions. */
+/* The stride along dim; 1 if the tensor has no dimensions. */
 static int64_t stride_along(const ek_tensor *tensor, int dim)
 {
     return tensor->ndim == 0 ? 1 : tensor->stride[dim];
@@ -16,8 +16,8 @@ static int64_t size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* index's strides as a tensor of `like`'s dimensions has them: its own, or, if it is a list
- * along dim, 0 along the others. */
+/* The strides of `index` over `like`'s dimensions: its own, or, if it is a list along dim, 0 along
+ * all others. */
 static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is_list, int dim,
                           int64_t stride[EK_MAX_DIMS])
 {
@@ -34,7 +34,8 @@ static void strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_
 
 /* ---- selecting ---- */
 
-/* Elements of 16 bytes if memory allows it: innermost runs that out and x share. */
+/* Makes elements 16 bytes wide if out and x share innermost runs that allow it. Returns their size.
+ */
 static size_t index_widen(ek_cuda_index_job *job, size_t nbytes)
 {
     ek_cuda_strides *strides = &job->strides;

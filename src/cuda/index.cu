@@ -46,8 +46,8 @@ template <typename T> EK_KERNEL scatter(ek_cuda_index_job job, ek_cuda_fault *fa
     }
 }
 
-/* A thread goes along a line and makes those additions whose position is its own, of `parts` (a
- * power of two) that share the line: the additions to one element stay in order. */
+/* `parts` threads (a power of two) share a line. Each goes along the whole line and makes the
+ * additions whose position is its own, so the additions to one element stay in order. */
 template <typename T>
 EK_KERNEL scatter_lines(ek_cuda_index_job job, ek_cuda_fault *fault, int parts)
 {

@@ -1,5 +1,5 @@
-/* launch.cuh: what kernels share: launching, dtypes and conversions, vectors, sums over a block.
- * C++17 without its library; only .cu files include it.
+/* launch.cuh: what kernels share: launching, dtypes and conversions, vectors, sums over a block. It
+ * is C++17 without the standard library. Only .cu files include it.
  *
  * Launches go through cudaLaunchKernelEx, never <<< >>>, and shared memory is static, so that the
  * files are plain C++ but for the qualifiers. */
@@ -15,7 +15,7 @@ enum { EK_WARP = 32, EK_BLOCK = 256 /* threads of every block */ };
 #define EK_DEVICE static __device__ __forceinline__
 #define EK_KERNEL static __global__ void __launch_bounds__(EK_BLOCK)
 
-/* A loop that the compiler unrolls: its count is known to it. */
+/* A loop that the compiler unrolls, because `count` is a constant. */
 #define EK_EACH(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
 
 /* ---- launching ---- */
@@ -34,7 +34,8 @@ static int ek_launch(const ek_cuda_stream *stream, dim3 grid, void (*kernel)(Exp
     return (int)cudaLaunchKernelEx(&config, kernel, static_cast<Expected>(actual)...);
 }
 
-/* Blocks for a loop over `count` that each thread strides through: enough to fill the device. */
+/* The grid of a loop over `count` that each thread strides through: enough blocks to fill the
+ * device. */
 static inline unsigned ek_grid(const ek_cuda_stream *stream, int64_t count,
                                int per_block = EK_BLOCK)
 {
@@ -52,8 +53,8 @@ static inline unsigned ek_grid(const ek_cuda_stream *stream, int64_t count,
 EK_DEVICE void ek_fault_raise(ek_cuda_fault *fault, int kind, int64_t value, int64_t bound,
                               const char *operation)
 {
-    /* The record is in the host's memory, where exchanges are slow and one after the other: when
-     * all of a large tensor's indices are bad, only the first threads come to that. */
+    /* The record is in the host's memory, where exchanges are slow and one after the other. If all
+     * indices of a large tensor are bad, only the first threads come to that. */
     if (*(volatile int *)&fault->kind != EK_CUDA_FAULT_NONE)
         return;
     if (atomicCAS(&fault->kind, EK_CUDA_FAULT_NONE, EK_CUDA_FAULT_FILLING) != EK_CUDA_FAULT_NONE)
@@ -71,7 +72,7 @@ struct ek_bf16 {
     uint16_t bits;
 };
 
-/* `type` is what a stored T is computed in. */
+/* `type` is the type that a stored T is computed in. */
 template <typename T> struct ek_compute {
     typedef T type;
 };
@@ -108,7 +109,7 @@ EK_DEVICE void ek_store(uint8_t *p, int64_t value)
     *p = (uint8_t)value;
 }
 
-/* Integers wrap. */
+/* Adds. Integers wrap. */
 template <typename T> EK_DEVICE T ek_plus(T a, T b)
 {
     return a + b;
@@ -131,7 +132,8 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
     EK_CASE(EK_F64, double, T, __VA_ARGS__) \
     EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__)
 
-/* EK_FLOATING(dtype, T, return f<T>(...)): T is the stored type. Other dtypes are errors. */
+/* EK_FLOATING(dtype, T, return f<T>(...)) runs the statement with T as the stored type. Other
+ * dtypes are errors. */
 #define EK_FLOATING(dtype, T, ...)         \
     switch (dtype) {                       \
         EK_FLOATING_CASES(T, __VA_ARGS__)  \
@@ -139,7 +141,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue; \
     }
 
-/* The same for every dtype. */
+/* As EK_FLOATING, for every dtype. */
 #define EK_ANY_DTYPE(dtype, T, ...)              \
     switch (dtype) {                             \
         EK_FLOATING_CASES(T, __VA_ARGS__)        \
@@ -149,7 +151,8 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue;       \
     }
 
-/* C is the type that a dtype is computed in: bf16 in float, u8 in int64_t. */
+/* Runs the statement with C as the type that the dtype is computed in: float for bf16, int64_t for
+ * u8. */
 #define EK_BY_CLASS(dtype, C, ...)              \
     switch (dtype) {                            \
     case EK_F32:                                \
@@ -161,11 +164,11 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue;      \
     }
 
-/* ---- one dtype's values as another's: the host's conversions, by way of what is computed in ----
- */
+/* ---- one dtype's values as another's: the host's conversions, between the types of ek_compute
+ * ---- */
 
-/* To and the value's type: float, double or int64_t. Floating to integer truncates; NaN and what
- * does not fit become INT64_MIN. */
+/* Converts a value; both types are float, double or int64_t. Floating to integer truncates. NaN and
+ * values that don't fit become INT64_MIN. */
 template <typename To, typename From> EK_DEVICE To ek_convert(From value)
 {
     if constexpr (To(0.5) == To(0) && From(0.5) != From(0))
@@ -174,7 +177,7 @@ template <typename To, typename From> EK_DEVICE To ek_convert(From value)
         return (To)value;
 }
 
-/* An element whose dtype only the launch knows. */
+/* Loads an element whose dtype is known at run time only. */
 template <typename C> EK_DEVICE C ek_load_as(const void *data, int dtype, int64_t i)
 {
     switch (dtype) {
@@ -219,7 +222,7 @@ struct alignas(sizeof(T) * Count > 16 ? 16 : sizeof(T) * Count) ek_vector {
     T element[Count];
 };
 
-/* A vector's elements as they are computed in. */
+/* Loads a vector, as the type that its elements are computed in. */
 template <typename T, int Count, typename R>
 EK_DEVICE void ek_load_elements(R (&values)[Count], const T *from)
 {
@@ -242,7 +245,7 @@ static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
     return (uintptr_t)pointer % nbytes == 0;
 }
 
-/* Memory whose meaning does not matter, in units of 1 to 16 bytes: T is an unsigned type of `size`
+/* Memory whose meaning does not matter, in units of 1 to 16 bytes. T is an unsigned type of `size`
  * bytes. */
 typedef ek_vector<uint64_t, 2> ek_unit16;
 #define EK_BY_SIZE(size, T, ...)               \
@@ -265,7 +268,7 @@ template <typename T> EK_DEVICE T ek_warp_sum(T value)
     return value;
 }
 
-/* All threads of the block call it; all get the sum. */
+/* Sums over a block. All threads of the block call it, and all get the sum. */
 template <typename T> static __device__ T ek_block_sum(T value)
 {
     __shared__ T parts[EK_WARP];

@@ -1,4 +1,4 @@
-/* launches.h: the launches of kernels by family; x.cu defines them. Walks have at least one
+/* launches.h: the launches of kernels by family; x.cu defines those of x. Walks have at least one
  * element, and operand 0 is the output. */
 #ifndef EK_CUDA_LAUNCHES_H
 #define EK_CUDA_LAUNCHES_H
@@ -8,15 +8,15 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* ---- elementwise: unary and binary are computed as operand 1's dtype is; integers have some
- * operations only ---- */
+/* ---- elementwise: operand 1's dtype decides the type of unary and binary; integers have some only
+ * ---- */
 
 int ek_cuda_launch_unary(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk,
                          double a, double b);
 int ek_cuda_launch_binary(const ek_cuda_stream *stream, ek_binary op, const ek_cuda_walk *walk,
                           double a);
 int ek_cuda_launch_compare(const ek_cuda_stream *stream, ek_compare op, const ek_cuda_walk *walk);
-/* Operand 1 is the condition. Computed as the output's dtype is. */
+/* Operand 1 is the condition. The output's dtype decides the type of the computation. */
 int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk);
 /* A copy that changes the dtype. */
 int ek_cuda_launch_convert(const ek_cuda_stream *stream, const ek_cuda_walk *walk);
@@ -37,41 +37,43 @@ int ek_cuda_launch_fill(const ek_cuda_stream *stream, const ek_cuda_walk *walk, 
 
 /* ---- reduce: sums and extremes over any set of dimensions ----
  *
- * Sums go in a fixed order that depends on shape, strides and device alone. If there are fewer
- * outputs than keep the device busy, the reduced elements are cut into chunks; a second reduction
- * joins their results. */
+ * Sums go in a fixed order that depends on shape, strides and device alone. If there are too few
+ * outputs to keep the device busy, the reduced elements are cut into chunks, and a second reduction
+ * joins the chunks' results. */
 
 typedef struct ek_cuda_reduction {
     ek_reduce_kind kind;
     ek_dtype x_dtype, out_dtype;
     const void *x;
     void *out;
-    ek_cuda_strides kept;    /* operands: x, out; without `columns` */
-    ek_cuda_strides reduced; /* operand: x */
-    int64_t chunk, chunks; /* reduced elements of a chunk; how many chunks. With more than one, out
-                              is [chunk][output], row-major in the order of `kept` */
-    int pack;              /* elements that one load takes: 1, or 16 bytes */
+    ek_cuda_strides kept;    /* kept dimensions without `columns`; operands: x, out */
+    ek_cuda_strides reduced; /* reduced dimensions; operand: x */
+    /* Reduced elements of a chunk, and the number of chunks. If there are several, out is
+     * [chunk][output], row-major in the order of `kept`. */
+    int64_t chunk, chunks;
+    int pack; /* elements of one load: 1, or as many as 16 bytes hold */
 
-    /* The innermost dimension is kept: threads lie along it, `width` of a block side by side. */
+    /* True if the innermost dimension is kept: threads lie along it, `width` of a block side by
+     * side. */
     bool by_columns;
-    int64_t columns, column_x, column_out; /* their number and strides */
+    int64_t columns, column_x, column_out; /* number of columns, and their strides */
     int width;
 
-    /* Else a team of threads goes along the reduced elements: in runs of the innermost dimension,
-     * or one by one if these are short. */
+    /* Threads if by_columns is false: a team goes along the reduced elements. With `runs` it takes
+     * runs of the innermost dimension; without, single elements. */
     ek_cuda_team team;
     bool runs;
 } ek_cuda_reduction;
 int ek_cuda_launch_reduce(const ek_cuda_stream *stream, const ek_cuda_reduction *reduction);
 
-/* Position of the largest or smallest along one dimension. */
+/* The position of the largest or smallest element along one dimension. */
 typedef struct ek_cuda_arg_job {
     bool smallest;
     ek_dtype dtype;
     const void *x;
     int64_t *index;
     ek_cuda_strides lines; /* operands: index, x */
-    int64_t size, stride;  /* of x along the dimension */
+    int64_t size, stride;  /* size and stride of x along the dimension */
     ek_cuda_team team;
 } ek_cuda_arg_job;
 int ek_cuda_launch_arg_reduce(const ek_cuda_stream *stream, const ek_cuda_arg_job *job);
@@ -81,10 +83,10 @@ int ek_cuda_launch_arg_reduce(const ek_cuda_stream *stream, const ek_cuda_arg_jo
 typedef struct ek_cuda_softmax_job {
     bool logarithm;
     ek_dtype dtype;
-    void *out;               /* y, or dx */
-    const void *a, *b;       /* x, or dy and y */
+    void *out;               /* y, or dx in the gradient */
+    const void *a, *b;       /* x, NULL; or dy, y in the gradient */
     ek_cuda_strides lines;   /* operands: out, a, b */
-    int64_t size, stride[3]; /* of the dimension */
+    int64_t size, stride[3]; /* the dimension's size, and the strides along it */
     ek_cuda_team team;
 } ek_cuda_softmax_job;
 int ek_cuda_launch_softmax(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job);
@@ -92,18 +94,18 @@ int ek_cuda_launch_softmax_gradient(const ek_cuda_stream *stream, const ek_cuda_
 
 /* Values whose dtype the kernel looks at. */
 typedef struct ek_cuda_values {
-    void *data; /* NULL: there are none, and each is 1 */
+    void *data; /* NULL: each value is 1 */
     ek_dtype dtype;
 } ek_cuda_values;
 
 /* Cross entropy over one dimension, and its gradient. */
 typedef struct ek_cuda_entropy_job {
     ek_cross_entropy_params params;
-    ek_dtype dtype; /* of x and dx */
+    ek_dtype dtype; /* dtype of x and dx */
     const void *x;
     void *dx;
     const int64_t *target;
-    ek_cuda_values loss, lse; /* `loss` is the arriving gradient in the gradient */
+    ek_cuda_values loss, lse; /* in the gradient, `loss` is the arriving gradient */
     ek_cuda_values weight;
     int64_t weight_stride;
     ek_cuda_strides lines; /* operands: x, target, loss, lse, dx */
@@ -114,14 +116,14 @@ int ek_cuda_launch_cross_entropy(const ek_cuda_stream *stream, const ek_cuda_ent
 int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_stream *stream,
                                           const ek_cuda_entropy_job *job);
 
-/* The weight of all targets. */
+/* The sum of the weights of all targets. */
 enum { EK_CUDA_TARGET_BLOCK = 16384 /* targets that one block weighs */ };
 typedef struct ek_cuda_target_job {
     const int64_t *target;
     ek_cuda_strides strides; /* operand: target */
     ek_cuda_values weight, out;
     int64_t weight_stride, classes, ignore_index;
-    double *partial; /* one per block; NULL if there is one */
+    double *partial; /* a sum per block; NULL if there is one block */
     int64_t blocks;
 } ek_cuda_target_job;
 int ek_cuda_launch_target_weight(const ek_cuda_stream *stream, const ek_cuda_target_job *job);
@@ -134,79 +136,81 @@ typedef struct ek_cuda_index_job {
     void *out;
     const void *x;
     const int64_t *index;
-    int64_t size;   /* of the dimension that index addresses */
-    int64_t stride; /* of what index addresses, along it */
+    int64_t size;   /* size of the dimension that index addresses */
+    int64_t stride; /* stride along it of the operand that index addresses */
 
-    /* Operands: out, x, index. What index addresses does not move along the dimension. In fixed
-     * order of additions these are the lines along the dimension only, `line` elements each, x and
-     * index with these strides. */
+    /* Operands: out, x, index. The operand that index addresses has stride 0 along the dimension.
+     * If additions have a fixed order, these are only the lines along the dimension; a line has
+     * `line` elements, with strides line_x and line_index. */
     ek_cuda_strides strides;
     int64_t line, line_x, line_index;
 } ek_cuda_index_job;
 /* out = x at index, for elements of `size` bytes. */
 int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
-/* out at index += x, f32 or f64: in the order of arrival, or if the stream is deterministic
- * ascending in x. */
+/* out at index += x, f32 or f64. Additions go in the order of arrival, or, if the stream is
+ * deterministic, in the order of x. */
 int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job);
 
 /* ---- pool: two images and the windows between them ---- */
 
 typedef struct ek_cuda_pool {
-    ek_cuda_image x, y; /* or their gradients */
+    ek_cuda_image x, y; /* x and y, or their gradients */
     ek_cuda_image index;
     int64_t kernel[3], stride[3], padding[3], dilation[3];
     ek_cuda_divider per_stride[3];
-    bool adaptive; /* windows by the sizes alone */
+    bool adaptive; /* windows follow from the sizes alone */
     bool count_include_pad;
-    bool wide; /* for 64-bit arithmetic */
+    bool wide; /* positions need 64-bit arithmetic */
     const char *operation;
 } ek_cuda_pool;
 int ek_cuda_launch_avg_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 int ek_cuda_launch_avg_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 int ek_cuda_launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
-/* x = sum of y at index, in the order of y; one rounding of bf16. y has an element. */
+/* x = sum of y at index, in the order of y. bf16 is rounded once. y isn't empty. */
 int ek_cuda_launch_max_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 int ek_cuda_launch_max_gather(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 
-/* ---- upsample: `small` is the side before upsampling, `large` after, whichever is larger ---- */
+/* ---- upsample: `small` is the image before upsampling, `large` the one after, whichever is larger
+ * ---- */
 
 typedef struct ek_cuda_upsample {
     ek_cuda_image small, large;
-    /* Steps in `small` per step in `large`, rounded to what positions are computed in; and large
-     * size / small size. Height, width. */
+    /* Height and width: steps in `small` per step in `large`, rounded to the type that positions
+     * are computed in, and large size / small size. */
     double scale[2], inverse[2];
     bool bilinear, align_corners;
     bool wide;
 } ek_cuda_upsample;
-/* large from small; and the adjoint. */
+/* Forward computes `large` from `small`; the gradient is its adjoint. */
 int ek_cuda_launch_upsample_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job);
 int ek_cuda_launch_upsample_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job);
 
 /* ---- matmul by a kernel of our own: any strides and sizes ---- */
 
-/* Matrices in memory; strides count elements. */
+/* Matrices in memory. Strides count elements. */
 typedef struct ek_cuda_matrices {
     void *data;
     int64_t batch, row, column;
 } ek_cuda_matrices;
 
-/* out (batch, n, m) = x (batch, n, k) y (batch, k, m) + bias (m, or data NULL), added to what is in
- * out with `accumulate`. All of one floating dtype; bf16 is summed in f32 and rounded once. */
+/* out (batch, n, m) = x (batch, n, k) y (batch, k, m) + bias (m). With `accumulate` this is added
+ * to out. bias.data may be NULL. All are of one floating dtype; bf16 is summed in f32 and rounded
+ * once. */
 typedef struct ek_cuda_gemm {
     ek_dtype dtype;
     int64_t batch, n, m, k;
     ek_cuda_matrices x, y, out;
-    ek_cuda_matrices bias; /* its `column` is the stride */
+    ek_cuda_matrices bias; /* `column` is the bias's stride */
     bool accumulate;
 } ek_cuda_gemm;
 int ek_cuda_launch_gemm(const ek_cuda_stream *stream, const ek_cuda_gemm *gemm);
 
 /* ---- lists of tensors ---- */
 
-/* The first operand of each entry = the sum of the others, in their order; it may be the second. */
+/* Each entry's first operand = the sum of the others, in their order. It may also be the second. */
 int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list);
-/* Optimizer steps. Entries are parameters of f32 or f64; operands: the parameter, its gradient, and
- * the states of the options. */
+/* Optimizer steps. Entries are parameters of f32 or f64. Operands are the parameter, its gradient,
+ * and the states that the options need. */
 int ek_cuda_launch_sgd(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
                        const ek_sgd_params *params);
 int ek_cuda_launch_adam(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,

@@ -1,12 +1,11 @@
-/* lists.c: sums of many tensors and optimizer steps, as lists that are cut to what one launch
- * takes. */
+/* lists.c: sums of many tensors and optimizer steps. Lists are cut to what one launch takes. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
 typedef const ek_tensor *const *tensor_list;
 
-/* As many entries from `begin` of `count` as one launch takes, of a tensor of each list; returns
- * the first that is left. */
+/* Fills *list with as many entries from `begin` of `count` as one launch takes; an entry has one
+ * tensor of each of the lists. Returns the first entry that is left. */
 static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operands, int count,
                        int begin)
 {
@@ -25,7 +24,7 @@ static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operand
 
 /* ---- sums ---- */
 
-/* Addends [done, end) of all sums; from the second time on what is there so far comes first. */
+/* Adds the addends [done, end) to all sums. If done > 0, the first addend is the sum so far. */
 static int add_some(const ek_cuda_stream *stream, int count, ek_tensor *const *outs,
                     const ek_tensor *const *inputs, int done, int end)
 {
@@ -42,7 +41,8 @@ static int add_some(const ek_cuda_stream *stream, int count, ek_tensor *const *o
     return launched;
 }
 
-/* More addends than one launch takes are added in several: so bf16 is rounded once a launch. */
+/* If one launch doesn't take all addends, several add them, and bf16 is rounded once in each
+ * launch. */
 int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tensor *const *inputs,
                   int addends)
 {
@@ -60,7 +60,7 @@ int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
 
 /* ---- optimizer steps ---- */
 
-/* One of `sgd` and `adam` says which. */
+/* A step of `sgd` or `adam`; the other one is NULL. */
 typedef struct step_job {
     int count, operands;
     tensor_list lists[5]; /* parameters, gradients, states */

@@ -16,10 +16,10 @@ static_assert(sizeof(ek_cuda_list) + sizeof(ek_adam_constants_f64) + 64 <= 4096,
 struct list_part {
     void *const *data; /* the operands, one after the other */
     int64_t begin, end;
-    int64_t vectors_end; /* vectors of 16 bytes of all operands can be read from begin to here */
+    int64_t vectors_end; /* all operands can be read in vectors of 16 bytes from begin to here */
 };
 
-/* `size`: bytes of an element, of all operands. */
+/* The part of a list that this block works on. An element of any operand has `size` bytes. */
 EK_DEVICE list_part list_part_of(const ek_cuda_list &list, int size)
 {
     int at = 0; /* the last entry whose first block is not after this one */

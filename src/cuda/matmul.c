@@ -14,8 +14,8 @@
 
 /* ---- layouts ---- */
 
-/* Rows of neighbours: cuBLAS reads the transposed matrix. A stride of a dimension of size 1 means
- * nothing. */
+/* True if the matrix has rows of neighbours, which cuBLAS reads as the transposed matrix. The
+ * stride of a dimension of size 1 means nothing. */
 static bool has_rows(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     return (columns == 1 || m->column == 1) && (rows == 1 || m->row >= columns);
@@ -26,8 +26,8 @@ static ek_cuda_matrices transposed(const ek_cuda_matrices *m)
     return (ek_cuda_matrices){m->data, m->batch, m->column, m->row};
 }
 
-/* An operand has an element's neighbour in one of its two directions, and rows (or columns) that
- * don't overlap: what cuBLAS can read. */
+/* True if cuBLAS can read an operand: elements are neighbours in one of its two directions, and its
+ * rows (or columns) don't overlap. */
 static bool blas_reads(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     ek_cuda_matrices turned = transposed(m);
@@ -39,13 +39,13 @@ static bool blas_reads(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 struct ek_cuda_blas {
     const ek_cublas_api *api;
     cublasHandle_t handle; /* NULL if it could not be made */
-    void *workspace;       /* as allocated */
+    void *workspace;       /* the address as allocated */
     size_t nbytes;
 };
 
-/* A workspace of our own: it is on the ledger, and the same from call to call, which makes results
- * repeatable. As much as NVIDIA advises, but no more than a small part of a device that has a
- * capacity; less if memory is short. */
+/* Gives cuBLAS a workspace of our own. It is on the ledger, and the same from call to call, which
+ * makes results repeatable. It has the size that NVIDIA advises, but only a small part of a device
+ * that has a capacity, and less if memory is short. */
 static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
 {
     size_t nbytes = (size_t)(ek_cuda_of(dev)->capability >= 90 ? 32 : 8) << 20;
@@ -69,9 +69,9 @@ static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
 static void blas_make_handle(ek_dev *dev, struct ek_cuda_blas *blas)
 {
     cublasStatus_t status = blas->api->cublasCreate_v2(&blas->handle);
-    if (status == CUBLAS_STATUS_SUCCESS) /* before the workspace, which it resets */
+    if (status == CUBLAS_STATUS_SUCCESS) /* set before the workspace, because it resets that */
         status = blas->api->cublasSetStream_v2(blas->handle, ek_cuda_of(dev)->compute);
-    /* TF32 is asked for call by call; sums of bf16 products are f32 to their end. */
+    /* TF32 is asked for call by call. Sums of bf16 products are f32 to their end. */
     if (status == CUBLAS_STATUS_SUCCESS)
         status = blas->api->cublasSetMathMode(
             blas->handle,
@@ -88,7 +88,7 @@ static void blas_make_handle(ek_dev *dev, struct ek_cuda_blas *blas)
     blas->handle = NULL;
 }
 
-/* *blas is NULL if there is no cuBLAS. The caller holds the lock. */
+/* The device's cuBLAS; *blas is NULL if there is none. device->lock is held. */
 static int blas_enter(ek_dev *dev, struct ek_cuda_blas **blas)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
@@ -143,7 +143,7 @@ typedef struct blas_operand {
     int64_t leading;
 } blas_operand;
 
-/* A matrix of rows is to cuBLAS the transposed one. */
+/* cuBLAS sees a matrix of rows as the transposed one. */
 static blas_operand blas_operand_of(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     bool by_rows = has_rows(m, rows, columns);
@@ -171,10 +171,10 @@ static void *element(void *data, int64_t index, ek_dtype dtype)
     return (char *)data + index * (int64_t)ek_dtype_size(dtype);
 }
 
-/* Products per call: batches are a dimension of the grid there. */
+/* The most products per call, because cuBLAS makes batches a dimension of the grid. */
 enum { BATCHES = 32768 };
 
-/* `g`'s out has rows. */
+/* Issues the products of `g`, whose out has rows of neighbours. */
 static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_gemm *g)
 {
     const double one = 1, add = g->accumulate;
@@ -230,14 +230,15 @@ static int blas_failed(ek_dev *dev, const struct ek_cuda_blas *blas, const ek_cu
                    blas->api->cublasGetStatusString(status), (int)status);
 }
 
-/* Issues the product (without bias). All three operands are readable as above and none is empty; k
- * is above 0. 1 when issued, 0 if there is no cuBLAS or a size is beyond it; negative on error. */
+/* Issues the product without bias. blas_reads is true for all three operands, none is empty, and k
+ * is above 0. Returns 1 when issued, 0 if there is no cuBLAS or a size is beyond it, negative on
+ * error. */
 static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
 {
     ek_cuda_gemm g = *gemm;
     if (!fits_int(&g))
         return 0;
-    if (!has_rows(&g.out, g.n, g.m)) { /* out^T = y^T x^T has */
+    if (!has_rows(&g.out, g.n, g.m)) { /* then out^T = y^T x^T has rows */
         g.n = gemm->m;
         g.m = gemm->n;
         g.x = transposed(&gemm->y);
@@ -250,7 +251,7 @@ static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
     int rc = blas_enter(dev, &blas);
     if (rc >= 0 && blas) {
         cublasStatus_t status = blas_issue(blas, &g);
-        /* Without a workspace it may have nothing to offer; of several calls some were made. */
+        /* Without a workspace cuBLAS may refuse, perhaps after some of several calls. */
         bool refused =
             status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_SUPPORTED;
         if (status == CUBLAS_STATUS_SUCCESS)
@@ -270,7 +271,7 @@ static ek_cuda_matrices matrices_of(const ek_tensor *t)
                               t->stride[1], t->stride[2]};
 }
 
-/* out (B, n, m) as it is before the product: zeros, or the bias in every row. */
+/* Sets out (B, n, m) to its values before the product: zeros, or the bias in every row. */
 static int set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool accumulate)
 {
     if (!bias)
@@ -286,7 +287,7 @@ static int set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool acc
     return ek_cuda_copy(dev, out, &rows);
 }
 
-/* Many small products with one y are a single large one if the rows of x, and of out, follow
+/* Joins many small products with one y into a single large one, if the rows of x and of out follow
  * each other. */
 static void join_batch(ek_cuda_gemm *g)
 {
@@ -299,7 +300,7 @@ static void join_batch(ek_cuda_gemm *g)
     }
 }
 
-/* An operand as cuBLAS can read it. One that is broadcast is copied once. */
+/* Stages an operand if cuBLAS can't read it. A broadcast operand is copied once. */
 static int readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m, const ek_tensor *t,
                     bool load)
 {
@@ -316,7 +317,7 @@ static int readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m, cons
     return 0;
 }
 
-/* 1 when issued, 0 if there is no cuBLAS. The bias is in out already. */
+/* Returns 1 when issued, 0 if there is no cuBLAS. The bias is in out already. */
 static int by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out, const ek_tensor *x,
                    const ek_tensor *y)
 {
@@ -335,7 +336,7 @@ end:
     return rc < 0 ? rc : done;
 }
 
-/* A status or a cudaError_t. */
+/* Returns a status or a cudaError_t. */
 static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda_gemm *gemm,
                         ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                         const ek_tensor *bias)
@@ -344,8 +345,8 @@ static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda
     int rc = blas_has(dev);
     EK_TRY(rc);
     if (rc > 0) {
-        /* cuBLAS adds what it finds in out before it rounds: one pass over out, and no second
-         * rounding of bf16. */
+        /* cuBLAS adds out's values before it rounds. So a bias takes one pass over out, and bf16
+         * isn't rounded twice. */
         if (bias)
             EK_TRY(set_rows(dev, out, bias, g.accumulate));
         g.accumulate = g.accumulate || bias;

@@ -1,9 +1,9 @@
-/* max_pool.cu: max pooling. All kernels are bound by memory: forward reads each input of a 3x3 or
- * 2x2 window from the caches but once, and writes 8 bytes of position with each maximum; the
- * gradient reads as much and writes each input once.
+/* max_pool.cu: max pooling. All kernels are bound by memory. Forward reads each input once from
+ * memory, and again from the caches if windows overlap; it writes 8 bytes of position with each
+ * maximum. The gradient reads as much and writes each input once.
  *
- * With channels innermost a thread has V neighbouring channels of one index. V is at most 4: a
- * thread's positions are then one sector of memory. */
+ * With channels innermost a thread has V neighbouring channels of one index. V is at most 4, so
+ * that a thread's positions are one sector of memory. */
 #include "cuda/pool.cuh"
 
 /* ---- forward ---- */
@@ -33,8 +33,8 @@ template <typename T, typename I, int V> struct maximum {
     }
 };
 
-/* A window of at most K x K, all of whose loads are under way at once. Taps beyond its last row or
- * column are those once more, which changes nothing. */
+/* Takes a window of at most K x K with all loads under way at once. Taps beyond its last row or
+ * column repeat that row or column, which changes nothing. */
 template <int K, typename T, typename I, int V>
 EK_DEVICE void take_small(maximum<T, I, V> &found, const T *plane, I first, I width,
                           const ek_window<I> &w1, const ek_window<I> &w2, I row_step, I step)
@@ -57,7 +57,7 @@ EK_DEVICE void take_small(maximum<T, I, V> &found, const T *plane, I first, I wi
     }
 }
 
-/* One thread per output. K: see take_small; 0 for any windows. */
+/* One thread per output. K > 0 is that of take_small; 0 is for any windows. */
 template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_pool pool)
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
@@ -97,7 +97,7 @@ template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_po
 
 /* ---- the gradient: each input gathers from the windows that reach it ---- */
 
-/* V channels of one output: their positions and what arrives at them. */
+/* V channels of one output: their positions, and the gradients that arrive there. */
 template <typename T, int V> struct arriving {
     ek_vector<int64_t, V> index;
     ek_vector<T, V> dy;
@@ -107,7 +107,7 @@ template <typename T, int V> struct arriving {
         index = *(const ek_vector<int64_t, V> *)((const int64_t *)pool.index.data + index_at);
         dy = *(const ek_vector<T, V> *)((const T *)pool.y.data + y_at);
     }
-    __device__ __forceinline__ void clear() /* no position is -1 */
+    __device__ __forceinline__ void clear() /* -1 is no position */
     {
         EK_EACH(v, V) {
             index.element[v] = -1;
@@ -116,7 +116,7 @@ template <typename T, int V> struct arriving {
     }
 };
 
-/* Sums of V channels at one position, and a position that is none. */
+/* The sums of V channels at one position, and a position out of range if one was met. */
 template <typename T, int V> struct arrived {
     typename ek_compute<T>::type sum[V];
     int64_t position, plane, bad;
@@ -141,8 +141,8 @@ template <typename T, int V> struct arrived {
     }
 };
 
-/* One thread per input, in the order of the outputs. M: no more than M x M windows reach an input,
- * and their loads are under way at once; 0 for any number. */
+/* One thread per input, which gathers in the order of the outputs. If M > 0, at most M x M windows
+ * reach an input, and their loads are under way at once. M = 0 is for any number. */
 template <typename T, typename I, int V, int M>
 EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 {
@@ -193,7 +193,7 @@ EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 
 /* ---- the gradient's adjoint ---- */
 
-/* The position of one output, checked; -1 if it is none. */
+/* The position of one output, checked; -1 if it is out of range. */
 template <typename I>
 EK_DEVICE int32_t position_at(const ek_cuda_pool &pool, I offset, ek_cuda_fault *fault)
 {
@@ -232,7 +232,7 @@ static int larger(int64_t a, int64_t b)
     return most > 100 ? 100 : (int)most;
 }
 
-/* The larger side of windows, if kernels without loops may have them. */
+/* The larger side of windows if the kernels without loops can take them, else 0. */
 static int window_side(const ek_cuda_pool *pool)
 {
     bool plain = pool->x.size[0] == 1 && pool->kernel[0] == 1 && pool->padding[0] == 0 &&
@@ -240,7 +240,8 @@ static int window_side(const ek_cuda_pool *pool)
     return plain ? larger(pool->kernel[1], pool->kernel[2]) : 0;
 }
 
-/* How many windows along a side reach an input at most. */
+/* The most windows along a side that reach one input, if kernels without loops can take them, else
+ * 0. */
 static int windows_side(const ek_cuda_pool *pool)
 {
     int64_t most[3];

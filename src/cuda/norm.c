@@ -1,15 +1,16 @@
 /* norm.c: the slots of normalisation.
  *
- * If a group is one run of memory whose parameters are per element (layer norm), or absent, or
- * if channels are elements, the run is a plane of one column, and sums are the group's at once.
- * Otherwise sums are by channel, of the batch or of each sample, and the latter joined by group. */
+ * A group is a plane of one column, whose sums are made at once, if it is one run of memory and its
+ * parameters are per element (layer norm) or absent. Otherwise sums are made by channel, of the
+ * batch or of each sample, and those of a sample's channels are joined by group. */
 #include <math.h>
 
 #include "cuda/norm_call.h"
 #include "cuda/runtime.h"
 #include "kernels/norm.h"
 
-/* The tensors in a form for all of them, and what is applied to them. */
+/* Takes the tensors in one form for all, and the statistics and parameters that are applied to
+ * them. */
 static int norm_take(ek_norm_call *call, const ek_norm_tensors *tensors, const ek_norm_geometry *g,
                      bool runs, const ek_tensor *mean, const ek_tensor *invstd,
                      const ek_tensor *weight, const ek_tensor *bias)
@@ -34,8 +35,8 @@ static int norm_fill(ek_dev *dev, ek_tensor *const *tensors, int count, double v
 
 /* ---- moments ---- */
 
-/* The groups of a sample that is row-major lie one after the other, and so do one group's channels
- * in any order of memory. */
+/* The groups of a row-major sample lie one after the other. The channels of a single group do so in
+ * any order of memory. */
 static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
                             const ek_norm_update *update)
 {
@@ -62,7 +63,7 @@ int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
 
 /* ---- merge ---- */
 
-/* Values of chunks, and the step from chunk to chunk. */
+/* Takes values of chunks, and the step from chunk to chunk. */
 static int norm_take_chunks(ek_norm_call *call, const ek_tensor *t, const void **values,
                             int64_t *step)
 {
@@ -130,7 +131,8 @@ int ek_cuda_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
 
 /* ---- reduce ---- */
 
-/* The sums of the batch are those of parameters; what follows has the weight. */
+/* Takes the results that follow from sums of the batch (norm.line). These have the weight; the
+ * sums, which are the parameters' gradients, have not. */
 static int norm_take_line(ek_norm_call *call, const ek_norm_sums *sums)
 {
     ek_norm_line *line = &call->norm.line;
@@ -142,7 +144,7 @@ static int norm_take_line(ek_norm_call *call, const ek_norm_sums *sums)
     return ek_cuda_norm_output(call, sums->slope, &line->slope);
 }
 
-/* dweight and dbias of elements: columns over the samples, which are rows here. */
+/* Sums dweight and dbias of single elements: these are columns, and the samples are rows here. */
 static int norm_reduce_elements(ek_norm_call *call)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -160,7 +162,8 @@ static int norm_reduce_elements(ek_norm_call *call)
     return rc == 0 && norm->first ? ek_cuda_launch_norm_join_columns(&call->stream, norm) : rc;
 }
 
-/* Sums of groups, which are there at once, or of channels, which are joined to both kinds. */
+/* Sums by group, and by column. Runs give sums of groups at once; sums of channels are joined to
+ * both. */
 static int norm_run_sums(ek_norm_call *call, bool runs)
 {
     ek_cuda_norm *norm = &call->norm;

@@ -7,7 +7,7 @@
 
 /* ---- vectors ---- */
 
-/* U vectors of V elements, `stride` apart. */
+/* Loads U vectors of V elements that are `stride` apart. */
 template <typename T, typename R, int U, int V>
 EK_DEVICE void ek_norm_load(R (&to)[U][V], const T *from, int64_t stride)
 {
@@ -15,7 +15,7 @@ EK_DEVICE void ek_norm_load(R (&to)[U][V], const T *from, int64_t stride)
         ek_load_elements(to[u], from + u * stride);
 }
 
-/* dy, 0 if the ReLU's output isn't positive; a NaN hides nothing. */
+/* Sets dy to 0 if the ReLU's output isn't positive. If the output is NaN, dy stays. */
 template <typename T, typename R, int U, int V>
 EK_DEVICE void ek_norm_cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
 {
@@ -26,7 +26,7 @@ EK_DEVICE void ek_norm_cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
             dy[u][v] = y[u][v] <= 0 ? R(0) : dy[u][v];
 }
 
-/* One store of 16 bytes: a plain assignment is taken apart by the compiler in some loops. */
+/* Stores 16 bytes at once, because in some loops the compiler takes a plain assignment apart. */
 template <typename P> EK_DEVICE void ek_norm_put(void *to, P pack)
 {
 #ifdef __CUDA_ARCH__
@@ -69,7 +69,8 @@ static inline unsigned ek_norm_grid(const ek_cuda_norm *norm)
     return (unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most);
 }
 
-/* Kernels of <T, V> over rows and over planes, which see vectors of 16 bytes or single elements. */
+/* Launches kernels of <T, V> over rows or over planes, for vectors of 16 bytes or single elements.
+ */
 #define EK_NORM_LAUNCH(stream, norm, by_rows, by_planes)                                   \
     EK_FLOATING((norm)->dtype, T, enum {V = 16 / sizeof(T)};                               \
                 return ek_launch(stream, ek_norm_grid(norm),                               \
@@ -81,7 +82,7 @@ static inline unsigned ek_norm_grid(const ek_cuda_norm *norm)
 /* A thread's share of a task over rows: its columns, and the rows [begin, end) in steps. */
 struct ek_norm_rows {
     int64_t sample, part, column, begin, end;
-    int step, team; /* teams of the block, and which this one is */
+    int step, team; /* teams of the block, and this thread's team */
 };
 
 EK_DEVICE ek_norm_rows ek_norm_rows_of(const ek_cuda_norm &a, int64_t task)
@@ -100,8 +101,8 @@ EK_DEVICE ek_norm_rows ek_norm_rows_of(const ek_cuda_norm &a, int64_t task)
     return own;
 }
 
-/* A thread's share of a task over planes: elements [begin, end) in steps, of planes
- * [row, last). Without a column of its own, the team has no elements. */
+/* A thread's share of a task over planes: elements [begin, end) in steps, of planes [row, last). A
+ * team without a column has no elements. */
 struct ek_norm_planes {
     int64_t sample, part, column, begin, end, row, last;
     int step, lane;
@@ -170,7 +171,7 @@ template <typename T> struct ek_norm_cursor {
 
 /* ---- parameters ---- */
 
-/* Which statistic a column has. */
+/* The number of the statistic that a column has. */
 EK_DEVICE int64_t ek_norm_group(const ek_cuda_norm &a, int64_t sample, int64_t column)
 {
     if (a.each == 1)
@@ -183,15 +184,15 @@ template <typename R> EK_DEVICE R ek_norm_value(const void *values, int64_t i, R
     return values != nullptr ? ((const R *)values)[i] : otherwise;
 }
 
-/* ---- pairs: two sums, or moments: the mean and sum of squared deviations of `count` values ----
+/* ---- pairs: two sums; or moments, the mean and sum of squared deviations of `count` values ----
  */
 
 template <typename R> struct ek_norm_pair {
     R first, second;
 };
 
-/* What a merge of moments of a and b values multiplies: the difference of their means (part), and
- * its square (both). Sums have no weights. */
+/* The factors of a merge of moments of a and b values: `part` is that of the difference of their
+ * means, `both` that of its square. Sums have none. */
 template <typename R> struct ek_norm_weights {
     R part, both;
 };
@@ -217,7 +218,7 @@ EK_DEVICE void ek_norm_merge(ek_norm_pair<R> *a, ek_norm_pair<R> b, ek_norm_weig
     }
 }
 
-/* The teams' pairs of V columns into those of team 0. */
+/* Joins the teams' pairs of V columns into those of team 0. */
 template <bool moments, typename R, int V>
 EK_DEVICE void ek_norm_join_teams(ek_norm_pair<R> (&own)[V], int *count, int team, int teams)
 {
@@ -252,7 +253,7 @@ EK_DEVICE void ek_norm_add(ek_norm_pair<R> *own, int *count, ek_norm_pair<R> oth
     *count += others;
 }
 
-/* The threads' pairs into those of the team's first. */
+/* Joins the threads' pairs into that of the team's first thread. */
 template <bool moments, typename R>
 EK_DEVICE void ek_norm_join_lanes(ek_norm_pair<R> *own, int *count, int team)
 {
@@ -279,10 +280,10 @@ EK_DEVICE void ek_norm_join_lanes(ek_norm_pair<R> *own, int *count, int team)
             ek_norm_add<moments>(own, count, {first[other], second[other]}, counts[other]);
 }
 
-/* ---- what becomes of moments and sums ---- */
+/* ---- results that follow from moments and sums ---- */
 
-/* What becomes of mean and variance i; returns what variances turn into. Products are rounded where
- * the compiler has no choice, so that every kernel gives the same bits. */
+/* Updates running statistics i by mean and variance. Returns the variance, or 1 / sqrt(variance +
+ * eps) if u.inverts. Products are rounded explicitly, so that every kernel gives the same bits. */
 template <typename R>
 EK_DEVICE R ek_norm_updated(const ek_norm_updating &u, int64_t i, R mean, R var)
 {
@@ -298,7 +299,7 @@ EK_DEVICE R ek_norm_updated(const ek_norm_updating &u, int64_t i, R mean, R var)
     return u.inverts ? 1 / sqrt(var + (R)u.eps) : var;
 }
 
-/* What follows from a channel's sums of dy and of dy (x - mean). */
+/* Stores what follows from a channel's sums of dy and of dy (x - mean). */
 template <typename R>
 EK_DEVICE void ek_norm_put_line(const ek_norm_line &line, int64_t i, R sum, R product, R invstd)
 {

@@ -35,7 +35,7 @@ EK_DEVICE plane<R> plane_of(const ek_cuda_norm &a, int64_t sample, int64_t colum
 
 /* ---- U vectors of V elements: all loads before the first store ---- */
 
-/* Vectors that a thread has on their way at once. */
+/* Vectors that a thread loads at once. */
 enum { LOADS = 4 };
 
 template <typename T, typename R, int U, int V>

@@ -1,18 +1,18 @@
-/* norm_call.c: the tensors of a normalisation's slot. Strides of every tensor are its own, as long
- * as all have one form; what has another one, or another dtype, is copied. */
+/* norm_call.c: the tensors of a normalisation's slot. Each tensor keeps its strides if all tensors
+ * have one form. A tensor of another form or dtype is copied. */
 #include "cuda/norm_call.h"
 
 typedef enum form {
-    FORM_ROWS,    /* channels innermost, the other dimensions one run of equal strides */
-    FORM_PLANES,  /* dimensions from 2 on row-major without gaps */
-    FORM_RUN,     /* dimensions from 1 on row-major without gaps */
-    FORM_RUN_LAST /* the same with dimension 1 innermost */
+    FORM_ROWS,    /* channels are innermost, the other dimensions one run of equal strides */
+    FORM_PLANES,  /* dimensions from 2 on are row-major without gaps */
+    FORM_RUN,     /* dimensions from 1 on are row-major without gaps */
+    FORM_RUN_LAST /* as FORM_RUN, with dimension 1 innermost */
 } form;
 
 /* ---- geometry ---- */
 
-/* Visits dimensions from the innermost on: joins `d` to the run of `stride`, whose next step would
- * be `next`. */
+/* True if dimension d joins the run of `stride`, whose next stride would be *next. Dimensions are
+ * visited from the innermost on. */
 static bool joins(const ek_tensor *t, int d, int64_t *stride, int64_t *next)
 {
     if (t->shape[d] == 1)
@@ -25,9 +25,9 @@ static bool joins(const ek_tensor *t, int d, int64_t *stride, int64_t *next)
     return *next > 0; /* repeated elements are no run */
 }
 
-/* The stride of the run that dimensions are in row-major order: those from 2 on, with dimension 1
- * before or after them or not at all, and with dimension 0 or without. -1 if they are none,
- * `otherwise` if they are one element. */
+/* The stride of the run that dimensions from 2 on are, in row-major order. With `channels`
+ * dimension 1 is part of it (innermost if `last`), with `samples` dimension 0. -1 if they are no
+ * run, `otherwise` if they are one element. */
 static int64_t run_stride(const ek_tensor *t, bool samples, bool channels, bool last,
                           int64_t otherwise)
 {
@@ -64,7 +64,7 @@ static bool all_fit(const ek_tensor *const tensors[4], form f, bool batch)
     return true;
 }
 
-/* Copies can have channels innermost. */
+/* True if a copy can have channels innermost. */
 static bool copies_last(const ek_tensor *x)
 {
     return x->ndim == 4 || x->ndim == 5;
@@ -172,7 +172,7 @@ int ek_cuda_norm_end(ek_norm_call *call, int rc)
     return ek_cuda_end(call->dev, &call->stream, call->operation, rc);
 }
 
-/* The tensor that kernels use; with `load` they find its values there. */
+/* Takes a tensor in the form that kernels use: itself or a copy, which has its values if `load`. */
 static int take(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored, bool load,
                 ek_dtype dtype, ek_memory_format format, bool keep, const ek_tensor **taken)
 {
@@ -254,7 +254,7 @@ int ek_cuda_norm_take_update(ek_norm_call *call, const ek_norm_update *update)
     return take_dense(call, update->running_var, update->running_var, true, &into->running_var);
 }
 
-/* Per element: as a batch of one sample, in the order of x's samples. */
+/* Takes a parameter. One per element becomes a batch of one sample, in the order of x's samples. */
 static int take_parameter(ek_norm_call *call, const ek_tensor *x, const ek_tensor *t, bool stored,
                           void **values)
 {
@@ -300,12 +300,13 @@ int ek_cuda_norm_parameter_output(ek_norm_call *call, const ek_tensor *x, ek_ten
 enum {
     BLOCK = 256, /* threads of a block: launch.cuh's */
     WARP = 32,
-    BLOCKS = 512,   /* that sums are cut into, about: it decides what is added to what, so it is the
-                       same on every GPU */
-    SHORT_SUM = 8,  /* loads of a thread that are worth a part of their own */
-    LONG_SUM = 256, /* after which f32 sums are worth a part */
+    /* about how many blocks sums have; the same on every GPU, because it decides the order of
+     * additions */
+    BLOCKS = 512,
+    SHORT_SUM = 8,  /* least loads that a thread sums up */
+    LONG_SUM = 256, /* most loads that a thread sums up in f32 */
     APPLY = 4,
-    LOADS = 4 /* of a thread that are on their way at once */
+    LOADS = 4 /* loads of a thread that are on their way at once */
 };
 
 static int64_t quotient(int64_t a, int64_t b)
@@ -319,7 +320,7 @@ static int64_t limited(int64_t value, int64_t low, int64_t high)
     return value > low ? value : low;
 }
 
-/* The power of 2 from n on. */
+/* The smallest power of 2 from n on. */
 static int64_t power_of_2(int64_t n)
 {
     int64_t power = 1;
@@ -346,7 +347,7 @@ static int vector_of(const ek_norm_call *call)
     return wide ? width : 1;
 }
 
-/* About `blocks` blocks; a thread of each part loads from `least` to `most` times. */
+/* Cuts rows into about `blocks` blocks. A thread of a part loads from `least` to `most` times. */
 static void cut_rows(ek_norm_call *call, int64_t blocks, int64_t least, int64_t most)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -360,7 +361,8 @@ static void cut_rows(ek_norm_call *call, int64_t blocks, int64_t least, int64_t 
         limited(blocks / (cut->blocks * norm->samples), 1, quotient(norm->rows, teams * least));
     spans = limited(spans, quotient(norm->rows, teams * most), norm->rows);
     cut->span = quotient(norm->rows, spans);
-    /* What whole groups of loads leave over is loaded one by one, after waits of its own. */
+    /* Spans are whole groups of loads, because the rest is loaded one by one, with a wait for each.
+     */
     if (cut->span > teams * LOADS)
         cut->span = quotient(cut->span, teams * LOADS) * teams * LOADS;
     cut->parts = cut->spans = quotient(norm->rows, cut->span);
@@ -373,7 +375,7 @@ static void cut_planes(ek_norm_call *call, int64_t blocks, int64_t least, int64_
     ek_norm_cut *cut = &norm->cut;
     const int vector = vector_of(call);
     const int64_t vectors = norm->inner / vector;
-    /* Short planes: a load of each thread; longer ones: several. */
+    /* Short planes take one load of each thread, longer ones several. */
     int64_t team = limited(power_of_2(vectors), 1, WARP);
     team = limited(power_of_2(quotient(vectors, APPLY)), team, BLOCK);
     *cut = (ek_norm_cut){.team = (int)team, .vector = vector};

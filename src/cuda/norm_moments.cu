@@ -1,8 +1,9 @@
-/* norm_moments.cu: mean and variance of columns, and what blocks found joined to results.
+/* norm_moments.cu: mean and variance of columns, and the joins of partial results.
  *
  * Values are taken relative to the column's first one, so that a mean that is large against the
- * deviation costs no digits, in groups of a few, whose mean and deviations are made in two passes
- * over registers and merged (Chan et al. 1983), as threads' and blocks' are. */
+ * deviation costs no digits. A thread takes a few values at a time: two passes over registers give
+ * their mean and deviations, which are merged (Chan et al. 1983). Threads' and blocks' moments are
+ * merged in the same way. */
 #include "cuda/norm.cuh"
 
 enum { GROUP = 4 }; /* loads of a thread that are on their way at once */
@@ -36,7 +37,7 @@ EK_DEVICE void load_rows(R (&x)[U][V], const T *from, int64_t stride, const R (&
             x[u][v] -= base[v];
 }
 
-/* Column `column` of a part: the moments, or what becomes of them. */
+/* Stores the moments of a column's part, or what is computed from them. */
 template <typename R>
 EK_DEVICE void put(const ek_cuda_norm &a, int64_t sample, int64_t part, int64_t column, R base,
                    ek_norm_pair<R> own, int count)
@@ -141,8 +142,8 @@ template <typename T, int V> EK_KERNEL moments_planes(const ek_cuda_norm a)
 /* ---- partial sums and moments of blocks into results, in f64 and in a fixed order ---- */
 
 enum {
-    COLUMNS = 8,              /* that a block joins side by side */
-    ROWS = EK_BLOCK / COLUMNS /* threads of each */
+    COLUMNS = 8,              /* columns that a block joins side by side */
+    ROWS = EK_BLOCK / COLUMNS /* threads of each column */
 };
 
 EK_DEVICE double value_of(const void *values, bool wide, int64_t i, double otherwise)
@@ -167,7 +168,7 @@ EK_DEVICE void join_put(void *const (&into)[2], bool wide, int64_t i, double fir
         put_pair<float>(into, i, first, second);
 }
 
-/* Moments of a group are what they were made for. */
+/* Stores the mean of a group, and what `update` makes of its variance. */
 EK_DEVICE void put_moments(const ek_cuda_norm &a, bool wide, int64_t i, double mean, double var)
 {
     if (wide)
@@ -176,7 +177,7 @@ EK_DEVICE void put_moments(const ek_cuda_norm &a, bool wide, int64_t i, double m
         put_pair<float>(a.by_group, i, mean, ek_norm_updated(a.update, i, (float)mean, (float)var));
 }
 
-/* Elements of a part: what its blocks saw. */
+/* The number of elements in a part of a column. */
 EK_DEVICE double part_count(const ek_cuda_norm &a, int64_t part)
 {
     const int64_t length = a.planes ? a.inner : a.rows;
@@ -188,7 +189,7 @@ EK_DEVICE double part_count(const ek_cuda_norm &a, int64_t part)
     return (double)(count * (a.rows - row < a.cut.rows ? a.rows - row : a.cut.rows));
 }
 
-/* A pair, and how many values it is of. */
+/* A pair, and the number of its values. */
 struct join_pair {
     ek_norm_pair<double> pair;
     double count;
@@ -200,7 +201,7 @@ template <bool moments> EK_DEVICE void join_add(join_pair *own, join_pair other)
     own->count += other.count;
 }
 
-/* Every thread's into those of the first of `count` (a power of 2) with `stride` between them. */
+/* Joins the pairs of `count` threads (a power of 2), `stride` apart, into that of the first one. */
 template <bool moments> EK_DEVICE void join_threads(join_pair *own, int stride, int count)
 {
     __shared__ double first[EK_BLOCK], second[EK_BLOCK], counts[EK_BLOCK];
@@ -220,7 +221,7 @@ template <bool moments> EK_DEVICE void join_threads(join_pair *own, int stride, 
 
 /* ---- a column: groups of one channel, or a channel of all samples ---- */
 
-/* Rows of partial sums: parts of one sample, or of all. */
+/* Joins rows of partial sums: the parts of one sample, or of all. */
 template <bool moments> EK_KERNEL join_columns(const ek_cuda_norm a, const bool all)
 {
     const bool wide = a.dtype == EK_F64;
@@ -263,7 +264,7 @@ template <bool moments> EK_KERNEL join_columns(const ek_cuda_norm a, const bool 
     }
 }
 
-/* ---- a group of several channels: a block's ---- */
+/* ---- a group of several channels: one block ---- */
 
 template <bool moments> EK_KERNEL join_groups(const ek_cuda_norm a)
 {
@@ -290,7 +291,7 @@ template <bool moments> EK_KERNEL join_groups(const ek_cuda_norm a)
     }
 }
 
-/* ---- moments of chunks: a thread has a channel, in f64 and in the chunks' order ---- */
+/* ---- moments of chunks: one thread per channel, in f64 and in the chunks' order ---- */
 
 template <typename R> EK_KERNEL merge_chunks(const ek_norm_merging m)
 {

@@ -1,7 +1,7 @@
 /* norm_reduce.cu: sums of dy and of dy (x - mean) by column. */
 #include "cuda/norm.cuh"
 
-enum { GROUP = 4 }; /* vectors of a thread that are on their way at once, of each tensor */
+enum { GROUP = 4 }; /* vectors of each tensor that a thread has on their way at once */
 
 template <typename R>
 EK_DEVICE void put(const ek_cuda_norm &a, int64_t sample, int64_t part, int64_t column,
@@ -72,7 +72,7 @@ template <typename T, int V> EK_KERNEL reduce_rows(const ek_cuda_norm a)
     }
 }
 
-/* Columns of elements: each row has its own statistics. A vector's elements share them. */
+/* Adds columns of elements. Each row has its own statistics, which a vector's elements share. */
 template <typename T, int U, typename R, int V>
 EK_DEVICE void add_elements(ek_norm_pair<R> (&own)[V], const ek_cuda_norm &a, int64_t row, int step,
                             int64_t column)

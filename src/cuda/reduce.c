@@ -5,10 +5,10 @@
 
 enum {
     BLOCK = 256,
-    FEW = 16,          /* so many reduced elements are one thread's */
-    NARROW = 8,        /* so few columns leave most of a line of memory to others */
-    PER_THREAD = 16,   /* elements at least, before work is cut into chunks */
-    BLOCKS_PER_SM = 8, /* that fill a multiprocessor */
+    FEW = 16,          /* so few reduced elements are summed by one thread */
+    NARROW = 8,        /* so few columns use only a small part of a line of memory */
+    PER_THREAD = 16,   /* least elements of a thread before work is cut into chunks */
+    BLOCKS_PER_SM = 8, /* blocks that fill a multiprocessor */
     MOST_CHUNKS = 1024
 };
 
@@ -27,7 +27,8 @@ static int reduce_width(int64_t n, int most)
 
 /* ---- geometry ---- */
 
-/* Dimensions of a walk over x and out, apart by whether out moves along them. */
+/* Splits the dimensions of a walk over x and out: kept ones, along which out moves, and reduced
+ * ones. */
 static void reduce_split(ek_cuda_reduction *r, const ek_walk *walk)
 {
     int64_t shape[2][EK_MAX_DIMS], stride[2][2][EK_MAX_DIMS];
@@ -54,13 +55,13 @@ static int64_t reduced_count(const ek_walk *walk)
     return count;
 }
 
-/* Elements of 16 bytes, for dtypes that kernels load so. */
+/* Elements of one load: 16 bytes if kernels load the dtype so, else one element. */
 static int whole_pack(ek_dtype dtype)
 {
     return ek_dtype_is_floating(dtype) ? 16 / (int)ek_dtype_size(dtype) : 1;
 }
 
-/* Every row of columns starts at a multiple of 16 bytes. */
+/* True if every row of columns starts at a multiple of 16 bytes. */
 static bool rows_are_aligned(const ek_cuda_reduction *r, int pack)
 {
     bool aligned = (uintptr_t)r->x % 16 == 0 && r->column_x == 1 && r->columns % pack == 0;
@@ -73,7 +74,7 @@ static bool rows_are_aligned(const ek_cuda_reduction *r, int pack)
 
 /* ---- chunks ---- */
 
-/* `blocks` work without chunks; a chunk is `least` elements or more. */
+/* Cuts work into chunks of `least` elements or more. Without chunks it has `blocks` blocks. */
 static void reduce_cut(ek_cuda_reduction *r, int multiprocessors, int64_t blocks, int64_t least)
 {
     int64_t count = r->reduced.count, full = (int64_t)multiprocessors * BLOCKS_PER_SM;
@@ -119,7 +120,8 @@ static void reduce_plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may
         reduce_cut(r, 0, blocks, BLOCK);
 }
 
-/* out_stride: 0 if reduced, nowhere else. kind, dtypes and addresses are set. */
+/* Plans a reduction. out_stride is 0 along reduced dimensions only. r's kind, dtypes and addresses
+ * are set. */
 static void reduce_plan(ek_cuda_reduction *r, int multiprocessors, int ndim, const int64_t *shape,
                         const int64_t *x_stride, const int64_t *out_stride, bool may_cut)
 {
@@ -151,7 +153,7 @@ static ek_dtype sum_dtype(ek_dtype dtype)
     return dtype == EK_F64 ? EK_F64 : ek_dtype_is_floating(dtype) ? EK_F32 : EK_I64;
 }
 
-/* The reduction of `first`'s partial results into its outputs. */
+/* The second pass, which reduces the partial results of `first` into its outputs. */
 static ek_cuda_reduction reduce_join_of(const ek_cuda_reduction *first, int multiprocessors)
 {
     int64_t shape[EK_MAX_DIMS + 2], x_stride[EK_MAX_DIMS + 2], out_stride[EK_MAX_DIMS + 2];

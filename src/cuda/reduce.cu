@@ -1,5 +1,5 @@
-/* reduce.cu: sums and extremes, and where the extremes lie. Four loads are under way at once per
- * thread; their values are joined before they reach the accumulator, which keeps its chain of
+/* reduce.cu: sums and extremes, and positions of extremes. Each thread has four loads under way at
+ * once. It joins their values before it adds them to the accumulator, which keeps the chain of
  * roundings short. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
@@ -24,11 +24,11 @@ template <typename A> EK_DEVICE A limit_of(bool largest)
         return largest ? INT64_MAX : INT64_MIN;
 }
 
-/* Packs are of sums only, which the compiler is told (SUM); else the operation is chosen when the
- * kernel runs: that costs less than the loads do, and half of the kernels. */
+/* A reduction. Only sums use packs, and SUM says so to the compiler. Otherwise the operation is
+ * chosen at run time: that costs less than the loads do, and halves the number of kernels. */
 template <typename A, bool SUM> struct operation {
     bool extreme;
-    bool flip; /* makes a sum one of squares, and a maximum a minimum */
+    bool flip; /* turns a sum into one of squares, and a maximum into a minimum */
 
     __device__ __forceinline__ explicit operation(ek_reduce_kind kind)
         : extreme(!SUM && kind >= EK_REDUCE_MAX),
@@ -93,8 +93,8 @@ EK_DEVICE A take_each(const O &op, const ek_team &team, A total, const S &source
     return total;
 }
 
-/* n elements that follow each other: those before the first multiple of 16 bytes, and after the
- * last, one by one. */
+/* Reduces n elements that follow each other. Those before the first multiple of 16 bytes, and those
+ * after the last, are taken one by one. */
 template <typename T, int N, typename A, typename O>
 static __device__ A take_run(const O &op, const ek_team &team, A total, const T *from, int64_t n)
 {
@@ -206,7 +206,7 @@ EK_DEVICE void take_rows(const ek_cuda_reduction &r, const O &op, const T *x, in
     }
 }
 
-/* Joins the rows of a block; the result is the first row's. */
+/* Joins the rows of a block into the first one. */
 template <int N, typename A, typename O>
 EK_DEVICE void join_rows(const O &op, int width, A (&total)[N])
 {
@@ -292,7 +292,7 @@ template <typename A> EK_DEVICE candidate<A> ek_exchange(candidate<A> own, int s
     return other;
 }
 
-/* Of two candidates the better one, of equals the first. NaN is better than all numbers. */
+/* The better of two candidates, and the first of equal ones. NaN is better than all numbers. */
 template <typename A> struct choice {
     bool smallest;
 

@@ -5,8 +5,8 @@
  *
  *   loss = (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c])
  *
- * where s is the label smoothing. The loss takes lse apart, into the largest logit and the rest,
- * for large logits. */
+ * with the label smoothing s. The loss splits lse into the largest logit and the rest, which keeps
+ * digits if logits are large. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 
@@ -24,13 +24,13 @@ template <typename R> EK_DEVICE row_sum<R> ek_exchange(row_sum<R> own, int step)
     return other;
 }
 
-/* NaN wins. */
+/* The larger value. NaN wins. */
 template <typename R> EK_DEVICE R larger(R a, R b)
 {
     return b > a || b != b ? b : a;
 }
 
-/* What exponents are taken from: if all are -inf so far, -inf - -inf must not be NaN. */
+/* What is subtracted from exponents. If all are -inf so far it is 0, because -inf - -inf is NaN. */
 template <typename R> EK_DEVICE R shift_of(R largest)
 {
     return largest == -(R)INFINITY ? (R)0 : largest;
@@ -47,9 +47,8 @@ template <typename R> struct row_join {
     }
 };
 
-/* The line's, for all of its lanes. A line of nothing but -inf has the sum NaN, as has one with
- * +inf or NaN in it. All threads of the block call it; `valid` is false for those without a line.
- */
+/* The row sum of a line, for all of its lanes. The sum is NaN if all elements are -inf, or if one
+ * is +inf or NaN. All threads of the block call it; `valid` is false for threads without a line. */
 template <typename T>
 EK_DEVICE row_sum<typename ek_compute<T>::type> sum_row(const ek_team &team, bool valid, const T *x,
                                                         int64_t stride, int64_t size)
@@ -102,7 +101,7 @@ template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
     }
 }
 
-/* The sum over the line of dy, or of dy y: by fours, which keeps the chain of roundings short. */
+/* The line's sum of dy, or of dy y. It goes by fours, which keeps the chain of roundings short. */
 template <typename T, typename R>
 EK_DEVICE R gradient_sum(const ek_cuda_softmax_job &job, const ek_team &team, const T *dy,
                          const T *y)
@@ -158,7 +157,7 @@ int ek_cuda_launch_softmax_gradient(const ek_cuda_stream *stream, const ek_cuda_
 
 /* ---- cross entropy ---- */
 
-/* Whether the target counts. */
+/* True if the target counts. */
 EK_DEVICE bool target_counts(int64_t target, int64_t ignore_index, int64_t classes,
                              ek_cuda_fault *fault, const char *operation)
 {
@@ -219,7 +218,7 @@ EK_KERNEL entropy_forward(ek_cuda_entropy_job job, ek_cuda_fault *fault, const c
     }
 }
 
-/* sum_c w[c], by each block for itself. */
+/* sum_c w[c]. Each block computes it for itself. */
 template <typename R> static __device__ R total_weight(const ek_cuda_entropy_job &job)
 {
     if (job.weight.data == NULL)

@@ -36,7 +36,7 @@ EK_DEVICE void ek_offsets(const ek_cuda_strides &strides, int64_t i, int64_t (&o
 
 /* ---- offsets of `Operands` tensors at a position of their walk ---- */
 
-/* With 32 bits, if positions and offsets are below 2^31. */
+/* Offsets in 32 bits, if positions and offsets are below 2^31. */
 template <int Operands> struct ek_strided32 {
     typedef int32_t offset;
     int ndim;
@@ -60,7 +60,7 @@ template <int Operands> struct ek_strided32 {
     }
 };
 
-/* With 64 bits. */
+/* Offsets in 64 bits. */
 template <int Operands> struct ek_strided64 {
     typedef int64_t offset;
     ek_cuda_strides strides;
@@ -71,7 +71,7 @@ template <int Operands> struct ek_strided64 {
     }
 };
 
-/* Positions and offsets of all operands are below 2^31. */
+/* True if positions and offsets of all operands are below 2^31. */
 static inline bool ek_fits_32(const ek_cuda_walk *walk)
 {
     const int64_t limit = (int64_t)1 << 31;
@@ -90,7 +90,7 @@ static inline bool ek_fits_32(const ek_cuda_walk *walk)
     return true;
 }
 
-/* Of a walk with at least one element. */
+/* The strides of a walk, which has at least one element. */
 template <int Operands> static ek_strided32<Operands> ek_strided32_of(const ek_cuda_walk *walk)
 {
     ek_strided32<Operands> result = {};
@@ -116,7 +116,7 @@ template <int Operands> static ek_strided64<Operands> ek_strided64_of(const ek_c
     return result;
 }
 
-/* f(strides), of the narrowest kind that fits. */
+/* Calls f(strides) with the narrowest kind that fits. */
 template <int Operands, typename F> static int ek_with_strides(const ek_cuda_walk *walk, F f)
 {
     return ek_fits_32(walk) ? f(ek_strided32_of<Operands>(walk))
@@ -125,15 +125,15 @@ template <int Operands, typename F> static int ek_with_strides(const ek_cuda_wal
 
 /* ---- walks in steps of several elements ---- */
 
-/* Along the innermost dimension operand k stays in place. */
+/* True if operand k stays in place along the innermost dimension. */
 static inline bool ek_stays(const ek_cuda_walk *walk, int k)
 {
     return walk->stride[k][walk->ndim - 1] == 0;
 }
 
-/* Every operand either stays in place along the innermost dimension (not the first, which is
- * written), or has there runs of stride 1 whose starts, `sizes[k]` bytes an element, are aligned to
- * vectors of `count`. */
+/* True if every operand either stays in place along the innermost dimension, or has runs of stride
+ * 1 there, whose starts are aligned to vectors of `count` elements of `sizes[k]` bytes. Operand 0
+ * must not stay, because it is written. */
 static inline bool ek_has_vectors(const ek_cuda_walk *walk, const size_t *sizes, int count)
 {
     int inner = walk->ndim - 1;
@@ -164,7 +164,7 @@ static inline ek_cuda_walk ek_by_vectors(const ek_cuda_walk *walk, int count)
     return result;
 }
 
-/* Pairs of neighbours become one unit, again and again up to 16 bytes, if all operands allow it.
+/* Joins pairs of neighbours to one unit, again and again up to 16 bytes, if all operands allow it.
  * Returns the unit's size. */
 static inline size_t ek_widen(ek_cuda_walk *walk, size_t size)
 {
@@ -190,7 +190,7 @@ static inline size_t ek_widen(ek_cuda_walk *walk, size_t size)
 
 /* ---- teams ---- */
 
-/* A thread's part in its block's teams: `seat` numbers the lines of a block. */
+/* A thread's place in its block's teams. `seat` is the number of its line in the block. */
 struct ek_team {
     int lanes, lane, seat, seats;
     bool across;
@@ -208,13 +208,14 @@ EK_DEVICE ek_team ek_team_of(ek_cuda_team plan)
     return team;
 }
 
-/* Blocks for `lines`; each loops over tiles of team.seats lines. */
+/* The grid for `lines`. Each block loops over tiles of team.seats lines. */
 static inline dim3 ek_team_grid(const ek_cuda_stream *stream, ek_cuda_team team, int64_t lines)
 {
     return ek_grid(stream, lines, EK_BLOCK / team.lanes);
 }
 
-/* All threads of a block run the body as often, with `line` at or beyond the count for some. */
+/* Loops over lines. All threads of a block run the body equally often, so `line` may be beyond the
+ * last. */
 #define EK_TEAM_LOOP(line, team, lines)                                       \
     for (int64_t tile = blockIdx.x, line = tile * (team).seats + (team).seat; \
          tile * (team).seats < (lines);                                       \
@@ -225,8 +226,8 @@ template <typename T> EK_DEVICE T ek_exchange(T value, int step)
     return __shfl_xor_sync(0xffffffffu, value, step);
 }
 
-/* Joins the values of a line's lanes in a fixed order; every lane gets the result. join(a, b) is
- * symmetric; ek_exchange(value, step) is there for V. All threads of the block call it. */
+/* Joins the values of a line's lanes in a fixed order. Every lane gets the result. join(a, b) must
+ * be symmetric, and V must have ek_exchange(value, step). All threads of the block call it. */
 template <typename V, typename J>
 static __device__ V ek_team_join(const ek_team &team, V value, const J &join)
 {

@@ -2,7 +2,7 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* As the host and PyTorch: in the dtype for bilinear, in float for nearest. */
+/* The scale as the host and PyTorch compute it: in the dtype for bilinear, in float for nearest. */
 static double scale_of(int64_t in, int64_t out, bool in_f64, bool align_corners)
 {
     if (align_corners && out <= 1)

@@ -1,8 +1,8 @@
-/* upsample.cu: nearest and bilinear upsampling, a linear map and its adjoint. Forward reads up to
- * four elements, which neighbours share through the caches, for each it writes. The adjoint gathers
- * in a fixed order: positions near a place's own are asked whether they read it, by the very
- * function that forward uses. Finding shares costs more than using them, so that a thread uses them
- * for several rows or channels. */
+/* upsample.cu: nearest and bilinear upsampling, a linear map and its adjoint. For each element that
+ * it writes, forward reads up to four, which neighbours share through the caches. The adjoint
+ * gathers in a fixed order: it asks the positions near an element whether they read it, by the
+ * function that forward uses. Finding shares costs more than using them, so a thread uses them for
+ * several rows or channels. */
 #include "cuda/image.cuh"
 #include "cuda/launches.h"
 
@@ -14,7 +14,7 @@ template <typename R, typename I> struct tap {
     R share;
 };
 
-/* d: 0 for height, 1 for width. */
+/* The tap of position i. d is 0 for height, 1 for width. */
 template <typename R, typename I>
 EK_DEVICE tap<R, I> tap_of(const ek_cuda_upsample &job, int d, I i)
 {
@@ -46,9 +46,10 @@ template <typename R, typename I>
 EK_DEVICE reach<R, I> reach_of(const ek_cuda_upsample &job, int d, I p)
 {
     I in = (I)job.small.size[1 + d], out = (I)job.large.size[1 + d];
-    I margin = out >> 20; /* the rounding of large positions */
+    I margin = out >> 20; /* covers the rounding of large positions */
     R inverse = (R)job.inverse[d], half = job.align_corners ? (R)0 : (R)0.5;
-    /* Sources between p - 1 and p + 1 share in p; nearest reads from p to p + 1. */
+    /* Bilinear sources between p - 1 and p + 1 share in p. Nearest reads sources from p to p + 1.
+     */
     R low = job.bilinear ? ((R)(p - 1) + half) * inverse - half : (R)p * inverse;
     R high = job.bilinear ? ((R)(p + 1) + half) * inverse - half : (R)(p + 1) * inverse;
     reach<R, I> r = {0, out - 1};
@@ -65,8 +66,8 @@ template <typename R, typename I> EK_DEVICE R share_of(const tap<R, I> &t, I p)
     return (t.lower == p ? 1 - t.share : (R)0) + (t.upper == p ? t.share : (R)0);
 }
 
-/* values += share times the V elements at `from`; elements without a share don't count, not even
- * if they are infinite. */
+/* values += share times the V elements at `from`. Elements without a share don't count, even if
+ * they are infinite. */
 template <typename T, int V>
 EK_DEVICE void blend(typename ek_compute<T>::type (&values)[V], typename ek_compute<T>::type share,
                      const T *from)
@@ -111,8 +112,8 @@ EK_KERNEL upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
     }
 }
 
-/* Up to V channels of a index, `step` apart: those that there are. PACKED: all, next to each other.
- */
+/* Adds up to V channels of an index that are `step` apart; there are `real`. PACKED: all V, next to
+ * each other. */
 template <typename T, int V, bool PACKED>
 EK_DEVICE void add_channels(typename ek_compute<T>::type (&row)[V],
                             typename ek_compute<T>::type share, const T *from, int64_t step,

@@ -73,10 +73,10 @@ ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, 
                               int each)
 {
     ek_cuda_team team = {.lanes = 1};
-    int64_t threads = (int64_t)multiprocessors * 1024; /* fewer leave the device idle */
+    int64_t threads = (int64_t)multiprocessors * 1024; /* fewer threads leave the device idle */
     if (!inner && lines >= TEAM_WARP) {
-        /* Neighbouring threads read neighbouring elements in any case: more lanes only if there
-         * are few lines. */
+        /* Neighbouring threads read neighbouring elements in any case, so more lanes pay only if
+         * there are few lines. */
         if (lines < threads && size >= TEAM_WARP)
             team = (ek_cuda_team){.lanes = TEAM_BLOCK / TEAM_WARP, .across = true};
         return team;
@@ -122,7 +122,7 @@ ek_cuda_image ek_cuda_image_of(const ek_tensor *tensor)
         image.per_size[i] = ek_cuda_divider_of(image.size[i]);
         image.plane *= image.size[i];
     }
-    /* The innermost dimension in space that is one. */
+    /* The innermost dimension in space whose size isn't 1. */
     int inner = 2;
     while (inner > missing && image.size[inner] == 1)
         inner--;

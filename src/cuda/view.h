@@ -1,10 +1,11 @@
-/* view.h: what a kernel's launch is told: the stream it goes to, and tensors as small structs that
- * are passed by value. Plain C that C++ compiles too. Sizes and strides count elements.
+/* view.h: the arguments of a kernel's launch: the stream that it goes to, and tensors as small
+ * structs that are passed by value. It is plain C that also compiles as C++. Sizes and strides
+ * count elements.
  *
  * Families of kernels come in pairs: x.c takes tensors apart (the slots of kernels/kernels.h), x.cu
- * holds the kernels and the functions that launch them. launches.h, norm.h and conv.h are what both
- * agree on: functions with C linkage over plain structs, whose first argument is a stream and whose
- * result is 0 or a cudaError_t. A launch returns before the kernel has run. */
+ * holds the kernels and the functions that launch them. launches.h, norm.h and conv.h declare these
+ * functions. They have C linkage, take a stream and plain structs, and return 0 or a cudaError_t. A
+ * launch returns before the kernel has run. */
 #ifndef EK_CUDA_VIEW_H
 #define EK_CUDA_VIEW_H
 
@@ -17,9 +18,9 @@ EK_BEGIN_DECLARATIONS
 
 /* ---- faults: bad values that only a kernel can see, an index out of range for example ----
  *
- * A kernel that meets one notes it in its device's record (the first stays), and goes on with a
- * value that is harmless. The record lies in memory that the host reads without waiting: the next
- * call that issues work to the device, waits for it or reads from it returns the error, and the
+ * A kernel that meets a bad value notes it in its device's record, where the first one stays, and
+ * goes on with a harmless value. The record lies in memory that the host reads without waiting. The
+ * next call that issues work to the device, waits for it or reads from it returns the error. The
  * device stays usable. */
 
 enum {
@@ -31,7 +32,7 @@ enum {
 };
 
 typedef struct ek_cuda_fault {
-    int kind; /* of the enumeration; written last */
+    int kind; /* one of the enumeration; written last */
     int64_t value, bound;
     const char *operation; /* a static string of the host's */
 } ek_cuda_fault;
@@ -42,13 +43,14 @@ typedef struct ek_cuda_stream {
     cudaStream_t handle;
     ek_cuda_fault *fault; /* the device's address of its fault record */
     int multiprocessors;
-    bool deterministic; /* no sums in the order of arrival */
-    int restore;        /* the calling thread's CUDA device before; for ek_cuda_end */
+    bool deterministic; /* sums don't depend on the order of arrival */
+    int restore;        /* the thread's GPU before ek_cuda_begin, for ek_cuda_end */
 } ek_cuda_stream;
 
-/* ---- divisions by what is known before a launch ----
+/* ---- divisions by numbers that are known before a launch ----
  *
- * A multiplication and a shift, where a machine's division takes some 20 instructions. */
+ * A multiplication and a shift take the place of a machine's division, which has some 20
+ * instructions. */
 
 /* n / by for n < 2^31: (high half of n factor + n) >> shift, with factor = floor(2^32 (2^shift -
  * by) / by) + 1 and 2^shift the first power of 2 that is not smaller than `by`. */
@@ -56,7 +58,7 @@ typedef struct ek_cuda_divisor {
     uint32_t by, factor, shift;
 } ek_cuda_divisor;
 
-/* The same for n < 2^63, with the high half of 128 bits. */
+/* As ek_cuda_divisor for n < 2^63, with the high half of 128 bits. */
 typedef struct ek_cuda_long_divisor {
     uint64_t factor;
     uint32_t shift;
@@ -95,10 +97,10 @@ EK_FORMULA uint64_t ek_cuda_divide_long(ek_cuda_long_divisor divisor, uint64_t n
     return ((uint64_t)(((ek_cuda_uint128)n * divisor.factor) >> 64) + n) >> divisor.shift;
 }
 
-/* Of positions below 2^31, with `narrow`, or of any. At least 1. */
+/* Divides positions by `by`, which is at least 1. `narrow` is for positions below 2^31. */
 typedef struct ek_cuda_divider {
     int64_t by;
-    ek_cuda_divisor narrow; /* if `by` is below 2^31 itself */
+    ek_cuda_divisor narrow; /* set if `by` is below 2^31 itself */
 } ek_cuda_divider;
 
 EK_FORMULA ek_cuda_divider ek_cuda_divider_of(int64_t by)
@@ -134,7 +136,7 @@ typedef struct ek_cuda_walk {
 typedef struct ek_cuda_strides {
     int ndim; /* at least 1 */
     int operands;
-    bool narrow; /* positions fit 31 bits: `divisor` can be used */
+    bool narrow; /* positions fit 31 bits, so `divisor` can be used */
     int64_t count;
     ek_cuda_divisor divisor[EK_MAX_DIMS];
     ek_cuda_long_divisor long_divisor[EK_MAX_DIMS];
@@ -142,32 +144,33 @@ typedef struct ek_cuda_strides {
     int64_t stride[EK_CUDA_OPERANDS][EK_MAX_DIMS];
 } ek_cuda_strides;
 
-/* Sorted and joined as ek_walk_init_raw does. */
+/* Sorts and joins dimensions as ek_walk_init_raw does. */
 void ek_cuda_strides_init(ek_cuda_strides *into, int operands, int ndim, const int64_t *shape,
                           const int64_t *const *strides);
 
-/* All dimensions but `dim` (-1: all) of `operands` tensors. has_dim[k]: tensor k has the dimension,
- * else its dimensions are the others (NULL: all have it). */
+/* Takes all dimensions but `dim` (-1: all) of `operands` tensors. If has_dim[k] is false, tensor k
+ * lacks the dimension, and has only the others. has_dim NULL: all have it. */
 void ek_cuda_strides_without(ek_cuda_strides *into, int operands, const ek_tensor *const *tensors,
                              const bool *has_dim, int dim);
 
 /* How a block of EK_BLOCK threads works on lines (one position each, `size` elements long). */
 typedef struct ek_cuda_team {
-    int lanes;   /* threads of a line: a power of two up to 32, or all of a block */
-    bool across; /* neighbouring threads have neighbouring lines, and the lanes of one line lie 32
-                    apart: for lines whose elements do not follow each other in memory */
+    int lanes; /* threads of a line: a power of two up to 32, or all of a block */
+    /* Neighbouring threads have neighbouring lines, and the lanes of one line lie 32 apart. This is
+     * for lines whose elements do not follow each other in memory. */
+    bool across;
 } ek_cuda_team;
 
-/* Elements of a line whose neighbours in memory are in it too, that a lane has at least if lines
- * fill the device. What is written should lie side by side for the lanes; what is only read comes
- * from the caches, and joining lanes costs more. */
+/* The least elements of a lane if lines fill the device, for lines whose elements follow each other
+ * in memory. What is written should lie side by side for the lanes. What is only read comes from
+ * the caches, and joining lanes costs more. */
 enum { EK_CUDA_TEAM_WRITES = 4, EK_CUDA_TEAM_READS = 16 };
 
-/* `inner`: the elements of a line lie closer in memory than neighbouring lines do. `each`: of the
- * enumeration. */
+/* The team for `lines`. With `inner`, the elements of a line lie closer in memory than neighbouring
+ * lines do. `each` is EK_CUDA_TEAM_WRITES or EK_CUDA_TEAM_READS. */
 ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, bool inner,
                               int each);
-/* The same, from the strides of `x` along the line and to the next line. */
+/* As ek_cuda_team_for, from the strides of `operand` along the line and to the next line. */
 ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_strides *lines, int operand,
                                 int64_t size, int64_t stride, int each);
 
@@ -176,14 +179,14 @@ ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_strides *line
 typedef struct ek_cuda_image {
     void *data;
     ek_dtype dtype;
-    int64_t count, plane; /* elements of all, positions of one plane */
+    int64_t count, plane; /* elements of all planes, positions of one plane */
     int64_t samples, channels;
     int64_t size[3];                        /* missing dimensions come first, with size 1 */
     int64_t by_sample, by_channel, step[3]; /* strides */
     ek_cuda_divider per_channels, per_size[3];
     bool last; /* channels are innermost in memory */
     bool even; /* position p of a plane lies at p * step[2] */
-    bool wide; /* elements or distances that don't fit 31 bits */
+    bool wide; /* elements or distances don't fit 31 bits */
 } ek_cuda_image;
 
 ek_cuda_image ek_cuda_image_of(const ek_tensor *tensor);
@@ -191,9 +194,9 @@ ek_cuda_image ek_cuda_image_of(const ek_tensor *tensor);
 /* ---- lists: several tensors in one launch, each cut into chunks, one for a block ---- */
 
 enum {
-    EK_CUDA_LIST_TENSORS = 64, /* of one launch at the most; the list travels with it */
-    EK_CUDA_LIST_DATA = 320,   /* their operands in all */
-    EK_CUDA_LIST_CHUNK = 4096  /* elements */
+    EK_CUDA_LIST_TENSORS = 64, /* most entries of one launch, which passes the list by value */
+    EK_CUDA_LIST_DATA = 320,   /* most operands of all entries together */
+    EK_CUDA_LIST_CHUNK = 4096  /* elements of a chunk */
 };
 
 /* `operands` dense tensors of one layout for each of `count` entries; operand k of entry t is
@@ -205,8 +208,8 @@ typedef struct ek_cuda_list {
     void *data[EK_CUDA_LIST_DATA];
 } ek_cuda_list;
 
-/* The next entry, of `elements` of each operand, which go into the `operands` addresses that are
- * returned. NULL if the list is full: it is launched, and the next one begun. */
+/* Adds an entry of `elements` elements per operand. Returns the place for its `operands` addresses.
+ * NULL if the list is full: it is launched, and the next one begun. */
 static inline void **ek_cuda_list_add(ek_cuda_list *list, int64_t elements)
 {
     int at = list->count;
