@@ -185,7 +185,6 @@ int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_categ
     ek_memory_stats *stats = &a->stats;
     size_t rounded = allocator_round_up(nbytes);
     int status = 0;
-
     *pointer = NULL;
     *mark = NULL;
     EK_TRY(ek_fork_check());
@@ -237,7 +236,6 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
     size_t rounded = allocator_round_up(nbytes);
-
     if (!pointer)
         return;
     if (ek_forked()) { /* a thread of the parent may have been changing the ledger */

@@ -132,7 +132,6 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
     ek_device_spec result = {0};
     const char *at = ek_spec_skip_space(text);
     char *end;
-
     if (!ek_is_digit(*at))
         return spec_fault(text, at, "a count or a capacity");
     long count = strtol(at, &end, 10);

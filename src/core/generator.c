@@ -45,7 +45,6 @@ static _Thread_local ek_generator *stand_in; /* the thread's stand-in; NULL: non
 static void generator_seed_words(ek_generator *generator, uint64_t seed)
 {
     uint32_t *state = generator->state;
-
     state[0] = (uint32_t)seed;
     for (uint32_t i = 1; i < EK_TWISTER_WORDS; i++)
         state[i] = 1812433253u * (state[i - 1] ^ (state[i - 1] >> 30)) + i;
@@ -59,7 +58,6 @@ static void generator_seed_words(ek_generator *generator, uint64_t seed)
 static uint32_t generator_twist(uint32_t high, uint32_t low)
 {
     uint32_t mixed = (high & 0x80000000u) | (low & 0x7fffffffu);
-
     return (mixed >> 1) ^ (low & 1 ? 0x9908b0dfu : 0);
 }
 
@@ -67,7 +65,6 @@ static void generator_twist_all(ek_generator *generator)
 {
     uint32_t *state = generator->state;
     int i = 0;
-
     for (; i < EK_TWISTER_WORDS - SHIFTED_WORDS; i++)
         state[i] = state[i + SHIFTED_WORDS] ^ generator_twist(state[i], state[i + 1]);
     for (; i < EK_TWISTER_WORDS - 1; i++)
@@ -92,7 +89,6 @@ uint32_t ek_generator_u32(ek_generator *generator)
 uint64_t ek_generator_u64(ek_generator *generator)
 {
     uint64_t high = ek_generator_u32(generator);
-
     return high << 32 | ek_generator_u32(generator);
 }
 
@@ -179,7 +175,6 @@ void ek_generator_give_back(const ek_generator *end, const ek_generator *meanwhi
 ek_generator *ek_generator_new(uint64_t seed)
 {
     ek_generator *generator = ek_calloc(1, sizeof(*generator));
-
     if (generator)
         generator_seed_words(generator, seed);
     return generator;
@@ -239,7 +234,6 @@ _Static_assert(sizeof(state_blob) == EK_GENERATOR_STATE_BYTES, "the blob has PyT
 int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes)
 {
     state_blob blob = {.seeded = 1};
-
     if (!state || nbytes != EK_GENERATOR_STATE_BYTES)
         return EK_FAIL(EK_E_INVALID, "generator_get_state: room for %zu bytes%s; a state has %d",
                        nbytes, state ? "" : " at NULL", EK_GENERATOR_STATE_BYTES);
@@ -259,7 +253,6 @@ int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes)
 int ek_generator_set_state(ek_generator *generator, const void *state, size_t nbytes)
 {
     state_blob blob;
-
     if (!state || nbytes != EK_GENERATOR_STATE_BYTES)
         return EK_FAIL(EK_E_INVALID, "generator_set_state: %zu bytes%s; a state has %d", nbytes,
                        state ? "" : " at NULL", EK_GENERATOR_STATE_BYTES);

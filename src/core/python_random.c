@@ -63,7 +63,6 @@ static int python_bit_length(uint64_t value)
 static uint64_t python_draw_bits(ek_generator *generator, int bits)
 {
     uint64_t low = ek_generator_u32(generator);
-
     if (bits <= 32)
         return low >> (32 - bits);
     return low | (uint64_t)(ek_generator_u32(generator) >> (64 - bits)) << 32;
@@ -73,7 +72,6 @@ int64_t ek_python_below(ek_generator *generator, int64_t below)
 {
     int bits = python_bit_length((uint64_t)below);
     uint64_t value;
-
     generator = generator ? generator : ek_python_generator();
     do
         value = python_draw_bits(generator, bits);
@@ -84,7 +82,6 @@ int64_t ek_python_below(ek_generator *generator, int64_t below)
 void ek_python_shuffle(ek_generator *generator, void *elements, int64_t count, size_t size)
 {
     char *bytes = elements;
-
     for (int64_t i = count - 1; i > 0; i--) {
         char *a = bytes + (size_t)i * size;
         char *b = bytes + (size_t)ek_python_below(generator, i + 1) * size;
@@ -104,7 +101,6 @@ void ek_numpy_seed(ek_generator *generator, uint32_t seed)
 int64_t ek_numpy_below(ek_generator *generator, int64_t below)
 {
     uint64_t most = (uint64_t)below - 1, value;
-
     generator = generator ? generator : ek_numpy_generator();
     if (most == 0)
         return 0;

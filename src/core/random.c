@@ -98,7 +98,6 @@ static void random_draw_bernoulli(ek_generator *generator, const fill *how, void
                                   int64_t count)
 {
     bool single = how->dtype == EK_F32 || how->dtype == EK_BF16;
-
     for (int64_t i = 0; i < count; i++) {
         bool one = single ? ek_generator_f32(generator) < (float)how->a
                           : ek_generator_f64(generator) < how->a;
@@ -136,7 +135,6 @@ static int random_run_fill(ek_tensor *tensor, ek_generator *generator, fill *how
 {
     int64_t count = ek_count(tensor);
     size_t size = ek_dtype_size(tensor->dtype);
-
     if (count == 0)
         return 0;
     ek_scope scope = ek_scope_begin();
@@ -179,7 +177,6 @@ static int random_check_tensor(const ek_tensor *tensor, bool must_float, const c
 int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator)
 {
     fill how = {random_draw_uniform, EK_F32, low, high, 0, 0};
-
     EK_TRY(random_check_tensor(tensor, true, "uniform_"));
     if (!(low <= high) || !isfinite(low) || !isfinite(high))
         return EK_FAIL(EK_E_INVALID, "uniform_: low %g, high %g; finite and low <= high is needed",
@@ -190,7 +187,6 @@ int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *genera
 int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator)
 {
     fill how = {random_draw_normal, EK_F32, mean, std, 0, 0};
-
     EK_TRY(random_check_tensor(tensor, true, "normal_"));
     if (!(std >= 0))
         return EK_FAIL(EK_E_INVALID, "normal_: std %g; it must be 0 or more", std);
@@ -208,7 +204,6 @@ static int random_check_range(const ek_tensor *tensor, int64_t low, int64_t high
         [EK_U8] = {0, 256},
     };
     const int64_t *limit = limits[tensor->dtype];
-
     if (low >= high)
         return EK_FAIL(EK_E_INVALID, "random_: low %lld, high %lld; low < high is needed",
                        (long long)low, (long long)high);
@@ -222,7 +217,6 @@ static int random_check_range(const ek_tensor *tensor, int64_t low, int64_t high
 int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator)
 {
     fill how = {random_draw_integers, EK_I64, 0, 0, low, (uint64_t)high - (uint64_t)low};
-
     EK_TRY(random_check_tensor(tensor, false, "random_"));
     EK_TRY(random_check_range(tensor, low, high));
     return random_run_fill(tensor, generator, &how);
@@ -231,7 +225,6 @@ int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *gener
 int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator)
 {
     fill how = {random_draw_bernoulli, EK_F32, p, 0, 0, 0};
-
     EK_TRY(random_check_tensor(tensor, false, "bernoulli_"));
     if (!(p >= 0 && p <= 1))
         return EK_FAIL(EK_E_INVALID, "bernoulli_: p %g; it must lie in [0, 1]", p);
@@ -241,14 +234,12 @@ int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator)
 ek_tensor *ek_rand_with(ek_tensor_options options)
 {
     ek_tensor *tensor = ek_empty_with(options);
-
     return tensor && ek_uniform_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
 }
 
 ek_tensor *ek_randn_with(ek_tensor_options options)
 {
     ek_tensor *tensor = ek_empty_with(options);
-
     return tensor && ek_normal_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
 }
 

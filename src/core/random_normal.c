@@ -31,7 +31,6 @@ static inline __attribute__((always_inline)) float log_polynomial(float x)
     float e = (float)((int32_t)(bits >> 23) - 127) + 1.0f;
     float m = ek_float_of((bits & 0x807fffffu) | 0x3f000000u);
     bool small = m < 0.707106781186547524f;
-
     x = m - 1.0f;
     e = e - (small ? 1.0f : 0.0f);
     x = x + (small ? m : 0.0f);
@@ -64,7 +63,6 @@ static inline __attribute__((always_inline)) void sincos_polynomial(float x, flo
     uint32_t sign_of_sine = (octant & 4u) << 29;
     uint32_t sign_of_cosine = (~(octant - 2u) & 4u) << 29;
     bool swapped = (octant & 2u) != 0;
-
     x = fmaf(y, -0.78515625f, x);
     x = fmaf(y, -2.4187564849853515625e-4f, x);
     x = fmaf(y, -3.77489497744594108e-8f, x);
@@ -95,7 +93,6 @@ EK_MULTIVERSION
 static void normal_transform_f32(float *data, int64_t blocks, float mean, float std)
 {
     const float two_pi = (float)(2 * pi);
-
     for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
         float first[HALF], second[HALF];
         for (int j = 0; j < HALF; j++) {
@@ -163,7 +160,6 @@ static void normal_transform_bf16(float *data, int64_t blocks, float mean, float
 static double normal_one(ek_generator *generator, double mean, double std)
 {
     double value;
-
     if (generator->has_cached_normal) {
         value = generator->cached_normal;
         generator->has_cached_normal = false;

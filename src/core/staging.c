@@ -5,7 +5,6 @@ static ek_tensor *staging_new_locked(ek_dev *dev, ek_dtype dtype, const ek_shape
 {
     int64_t strides[EK_MAX_DIMS], count = ek_shape_count(shape);
     size_t nbytes;
-
     if (__builtin_mul_overflow((size_t)count, ek_dtype_size(dtype), &nbytes)) {
         EK_FAIL(EK_E_SHAPE, "staging: %lld elements of %s are more than memory can have",
                 (long long)count, ek_dtype_name(dtype));
@@ -34,7 +33,6 @@ ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev)
 {
     ek_shape shape = ek_tensor_shape(staged);
     size_t nbytes = (size_t)ek_count(staged) * ek_dtype_size(staged->dtype);
-
     if (ek_tensor_dev(staged) == dev)
         return staged;
     ek_storage *storage = ek_storage_new_for(dev, EK_QUEUE_UPLOAD, nbytes);
