@@ -349,7 +349,7 @@ static int penalty_sum_penalties(penalty *p)
     ek_dev *devs[EK_MAX_DEVICES];
     for (int i = 0; i < p->parts; i++)
         devs[i] = ek_tensor_dev(p->gradients[i]);
-    int rc = ek_gang_run(devs, p->parts, penalty_sum_part, p, "gradient penalty, part");
+    int rc = ek_jobs_run(devs, p->parts, penalty_sum_part, p, "gradient penalty, part");
     for (int i = 0; i < p->parts; i++)
         if (!ek_scope_adopt(p->sums[i]) && rc >= 0)
             rc = ek_error_pending();

@@ -99,7 +99,7 @@ static int gradients_set_one_aside(ek_tensor *holder, ek_tensor **earlier)
     ek_tensor *gradient = ek_tensor_grad(holder);
     if (!gradient)
         return 0;
-    if (gradient == holder->grad_slot) {
+    if (gradient == holder->grad_buffer) {
         ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
         gradient = ek_clone(gradient);
         ek_memory_set_category(before);

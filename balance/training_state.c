@@ -118,10 +118,10 @@ static int state_restore_gradient(const saved_tensor *saved)
     EK_TRY(ek_tensor_set_grad(holder, NULL));
     if (!saved->copy)
         return 0;
-    if (holder->grad_slot) {
-        if (!ek_copy_(holder->grad_slot, saved->copy))
+    if (holder->grad_buffer) {
+        if (!ek_copy_(holder->grad_buffer, saved->copy))
             return ek_error_pending();
-        return ek_tensor_set_grad(holder, holder->grad_slot);
+        return ek_tensor_set_grad(holder, holder->grad_buffer);
     }
     ek_memory_category before = ek_memory_set_category(saved->category);
     ek_tensor *gradient = ek_tensor_dev(holder)->id.kind == EK_CPU

@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "autograd/run.h"
-#include "core/part.h"
 #include "core/trace.h"
+#include "core/work.h"
 #include "core/worker.h"
 
 /* The backward call that this thread is in. Nested passes form a list on the stack. */
@@ -125,7 +125,7 @@ static void task_assign(ek_run *run, ek_task *task, int position)
 }
 
 /* Gives every task and buffer its lane. Each accelerator in the graph has one; tasks of cpu use the
- * first. If the calling thread is in a gang (ek_gang_run), all tasks share one lane. */
+ * first. If the calling thread is a job of a group (ek_jobs_run), all tasks share one lane. */
 static int run_assign_lanes(ek_run *run)
 {
     ek_dev *devs[MAX_LANES];
@@ -139,7 +139,7 @@ static int run_assign_lanes(ek_run *run)
             engine_dev_list(devs, &count,
                             task->buffers[i].expected ? task->node->outputs[i].dev : NULL);
     }
-    run->threaded = count > 1 && !ek_thread_in_gang();
+    run->threaded = count > 1 && !ek_thread_in_job();
     run->lane_count = run->threaded ? count : 1;
     run->lanes = ek_run_alloc(run, (size_t)run->lane_count * sizeof *run->lanes);
     if (!run->lanes)
@@ -205,7 +205,7 @@ ek_tensor *ek_node_destination(ek_node *node, int input)
     const ek_task *task = execution->task->routes[input].task;
     if (!task || !task->leaf || task->leaf->grad || task->buffers[0].expected != 1)
         return NULL;
-    return task->leaf->grad_slot;
+    return task->leaf->grad_buffer;
 }
 
 /* ---- gradients on their way ---- */
@@ -304,7 +304,7 @@ static int run_node(ek_run *run, int lane, ek_task *task)
     }
     if (!run->retain_graph)
         ek_node_free_saved(node);
-    ek_part_rest(); /* before others get the results */
+    ek_work_rest(); /* before others get the results */
     for (int i = 0; i < node->input_count; i++) {
         int status = run_deliver(run, lane, &task->routes[i], results[i]);
         rc = rc < 0 ? rc : status;
@@ -386,7 +386,7 @@ static int run_lane(void *user, int index)
         if (!lane->ready_count && run->threaded) {
             ek_span wait;
             ek_span_begin(&wait, EK_SPAN_WAIT, "waiting for gradients", NULL, NULL);
-            ek_part_wait(&lane->wake, &run->lock);
+            ek_work_wait(&lane->wake, &run->lock);
             ek_span_end(&wait);
             continue;
         }
@@ -429,12 +429,12 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
         ek_dev **devs = ek_run_alloc(run, (size_t)run->lane_count * sizeof *devs);
         for (int i = 0; devs && i < run->lane_count; i++)
             devs[i] = run->lanes[i].dev;
-        rc = devs ? ek_gang_run(devs, run->lane_count, run_lane, run, NULL) : ek_error_pending();
+        rc = devs ? ek_jobs_run(devs, run->lane_count, run_lane, run, NULL) : ek_error_pending();
     } else {
-        ek_part part;
-        ek_part_begin(&part, run->lanes[0].dev);
+        ek_work part;
+        ek_work_begin(&part, run->lanes[0].dev);
         rc = run_lane(run, 0);
-        ek_part_end(&part);
+        ek_work_end(&part);
     }
     self->modes = before;
     run_close_lanes(run);

@@ -160,7 +160,7 @@ static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
  * the gradient itself or a copy in new memory. */
 static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
-    ek_tensor *slot = leaf->grad_slot;
+    ek_tensor *slot = leaf->grad_buffer;
     int rc = 0;
     if (create_graph || !slot) {
         leaf->grad = gradient_adopt(leaf, gradient);

@@ -118,8 +118,8 @@ ek_tensor *ek_node_destination(ek_node *node, int input);
  * device (else EK_E_INVALID). NULL takes the slot away. The slot's elements need not be set; a
  * gradient that the leaf has already is copied there. ek_tensor_set_grad(leaf, NULL) marks the
  * gradient as unset and doesn't touch the slot. With create_graph the gradient lies elsewhere, and
- * leaf->grad != leaf->grad_slot. */
-int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot);
+ * leaf->grad != leaf->grad_buffer. */
+int ek_leaf_set_grad_buffer(ek_tensor *leaf, ek_tensor *slot);
 
 /* ---- an operation that keeps only its inputs ----
  *

@@ -91,20 +91,20 @@ int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad)
     return 0;
 }
 
-int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot)
+int ek_leaf_set_grad_buffer(ek_tensor *leaf, ek_tensor *slot)
 {
     ek_tensor *grad = leaf->grad;
     if (slot)
-        EK_TRY(leaf_grad_check("ek_leaf_set_grad_slot", leaf, slot));
+        EK_TRY(leaf_grad_check("ek_leaf_set_grad_buffer", leaf, slot));
     if (slot && grad && grad != slot) {
         EK_TRY(ek_kernels_of(slot)->copy(ek_tensor_dev(slot), slot, grad));
-        ek_tensor_written(slot, "ek_leaf_set_grad_slot");
+        ek_tensor_written(slot, "ek_leaf_set_grad_buffer");
     }
-    if (grad && (slot || grad == leaf->grad_slot))
+    if (grad && (slot || grad == leaf->grad_buffer))
         leaf_grad_replace(leaf, slot);
     ek_keep(slot);
-    ek_release(leaf->grad_slot);
-    leaf->grad_slot = slot;
+    ek_release(leaf->grad_buffer);
+    leaf->grad_buffer = slot;
     return 0;
 }
 
@@ -226,8 +226,8 @@ static ek_tensor *leaf_shard_room(const ek_tensor *piece)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);
     bool adds = ek_tensor_grad(piece);
-    if (!adds && piece->grad_slot)
-        return piece->grad_slot;
+    if (!adds && piece->grad_buffer)
+        return piece->grad_buffer;
     ek_shape shape = EK_SHAPE(adds && count > limit ? limit : count);
     ek_memory_category before =
         ek_memory_set_category(adds ? EK_MEMORY_COMMUNICATION : EK_MEMORY_GRADIENT);
@@ -372,8 +372,8 @@ static int leaf_change_shards(ek_tensor *leaf, ek_flat *flat, int segment)
     ek_object_release(leaf->flat);
     leaf->flat = ek_object_retain(flat);
     leaf->segment = segment;
-    ek_object_release(leaf->grad_slot);
-    leaf->grad_slot = NULL;
+    ek_object_release(leaf->grad_buffer);
+    leaf->grad_buffer = NULL;
     leaf_grad_replace(leaf, flat ? NULL : gradient);
     ek_object_release(gradient);
     return 0;

@@ -125,7 +125,7 @@ int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor
                        num_inputs, count > 0 && (!tensors || !out) ? ", at NULL" : "");
     if (count > 0)
         memset(out, 0, (size_t)count * sizeof(ek_tensor *));
-    /* In backward the threads of a gang are lanes (run.h), not replicas: a full list is summed by
+    /* In backward the threads of a group are lanes (run.h), not replicas: a full list is summed by
      * the calling thread alone. */
     bool lane = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
     if (lane || ek_rendezvous_count() == 1)

@@ -125,9 +125,9 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
     ek_dev *dev = ek_tensor_dev(to), *source = ek_tensor_dev(from);
     if (!ek_dev_reaches(dev, source))
         return exchange_copy_in_parts(to, from);
-    EK_TRY(ek_dev_order(dev, source));
+    EK_TRY(ek_dev_wait(dev, source));
     EK_TRY(ek_kernels_of(to)->copy(dev, to, from));
-    return ek_dev_order(source, dev);
+    return ek_dev_wait(source, dev);
 }
 
 /* ---- runs: moves that are one copy ---- */
@@ -329,7 +329,7 @@ static int exchange_copy_on_worker(void *user, int index)
 static int exchange_copy_on_workers(exchange *x)
 {
     int pending = ek_error_status();
-    int rc = ek_gang_run(x->receivers.devs, x->receivers.count, exchange_copy_on_worker, x, NULL);
+    int rc = ek_jobs_run(x->receivers.devs, x->receivers.count, exchange_copy_on_worker, x, NULL);
     if (rc == EK_E_NO_MEMORY && pending == 0)
         ek_error_clear();
     if (rc == EK_E_NO_MEMORY)

@@ -58,7 +58,7 @@ static ek_tensor *scatter_send_chunk(ek_tensor *part, ek_dev *dev)
 {
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "scatter", NULL, dev);
-    ek_tensor *there = ek_staging_bring(part, dev);
+    ek_tensor *there = ek_staging_copy(part, dev);
     ek_span_end(&span);
     return there;
 }
@@ -80,7 +80,7 @@ static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *
         ek_tensor *part = ek_comm_part(tensor, c->dim, start, c->sizes[i]);
         if (part && ek_tensor_dev(part) == dev)
             out[i] = part;
-        else if (part && ek_staging_brings(part, dev))
+        else if (part && ek_staging_copies(part, dev))
             out[i] = scatter_send_chunk(part, dev);
         else if (part && (out[i] = ek_comm_like(part, dev)))
             moves[count++] = (ek_move){out[i], part};

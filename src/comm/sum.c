@@ -126,7 +126,7 @@ static int batch_order(const batch *b, bool before)
             for (int p = 0; p < b->sums[k].count && ek_tensor_dev(b->sums[k].out) == dev; p++)
                 ek_dev_set_add(&read, ek_tensor_dev(b->sums[k].terms[p]));
         for (int r = 0; r < read.count; r++)
-            EK_TRY(before ? ek_dev_order(dev, read.devs[r]) : ek_dev_order(read.devs[r], dev));
+            EK_TRY(before ? ek_dev_wait(dev, read.devs[r]) : ek_dev_wait(read.devs[r], dev));
     }
     return 0;
 }

@@ -5,9 +5,9 @@
  * Cached blocks are dropped, oldest first, if a request would exceed the capacity, if the system
  * has no memory left, and, for memory of the host, if more is cached than was ever in use.
  *
- * A block stays with the stream that it was asked for. A block of EK_QUEUE_COMPUTE can be used
+ * A block stays with the stream that it was asked for. A block of EK_STREAM_COMPUTE can be used
  * again at once, in that stream's order. A block of another stream keeps an event that was recorded
- * in EK_QUEUE_COMPUTE when the block was released; the other stream waits for the event when the
+ * in EK_STREAM_COMPUTE when the block was released; the other stream waits for the event when the
  * block is given out again. A block that comes from the system has nothing to wait for. */
 #include "core/allocator.h"
 
@@ -27,8 +27,9 @@ typedef struct ek_block {
     struct ek_block *older, *newer;
     void *pointer;
     size_t nbytes;
-    ek_queue queue;
-    ek_mark *mark; /* where EK_QUEUE_COMPUTE was at the release; NULL for blocks of that stream */
+    ek_stream stream;
+    ek_event
+        *event; /* where EK_STREAM_COMPUTE was at the release; NULL for blocks of that stream */
 } ek_block;
 
 enum { ALIGNMENT = 64, BUCKETS = 256 };
@@ -69,33 +70,33 @@ static void allocator_unlink_block(struct ek_allocator *a, ek_block *block)
     a->spare = block;
 }
 
-static void *allocator_take_cached(struct ek_allocator *a, ek_queue queue, size_t nbytes,
-                                   ek_mark **mark)
+static void *allocator_take_cached(struct ek_allocator *a, ek_stream stream, size_t nbytes,
+                                   ek_event **event)
 {
     for (ek_block *block = a->buckets[allocator_bucket(nbytes)]; block;
          block = block->next_in_bucket) {
-        if (block->nbytes == nbytes && block->queue == queue) {
+        if (block->nbytes == nbytes && block->stream == stream) {
             allocator_unlink_block(a, block);
-            *mark = block->mark;
+            *event = block->event;
             return block->pointer;
         }
     }
     return NULL;
 }
 
-static void allocator_give_back(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
+static void allocator_give_back(ek_dev *dev, void *pointer, size_t nbytes, ek_event *event)
 {
     dev->allocator->stats.reserved -= nbytes;
     dev->backend->memory_free(dev, pointer, nbytes);
-    if (mark)
-        dev->backend->mark_free(dev, mark);
+    if (event)
+        dev->backend->event_free(dev, event);
 }
 
 static void allocator_drop_oldest(ek_dev *dev)
 {
     struct ek_allocator *a = dev->allocator;
     ek_block *block = a->oldest;
-    allocator_give_back(dev, block->pointer, block->nbytes, block->mark);
+    allocator_give_back(dev, block->pointer, block->nbytes, block->event);
     allocator_unlink_block(a, block);
 }
 
@@ -178,15 +179,15 @@ static void *allocator_from_system(ek_dev *dev, size_t nbytes, int *status)
     return pointer;
 }
 
-int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_category category,
-                     void **pointer, ek_mark **mark)
+int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
+                     void **pointer, ek_event **event)
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
     size_t rounded = allocator_round_up(nbytes);
     int status = 0;
     *pointer = NULL;
-    *mark = NULL;
+    *event = NULL;
     EK_TRY(ek_fork_check());
     if (nbytes > SIZE_MAX / 2) {
         ek_memory_stats now;
@@ -194,7 +195,7 @@ int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_categ
         return allocator_out_of_memory(dev, nbytes, category, &now);
     }
     pthread_mutex_lock(&a->lock);
-    *pointer = allocator_take_cached(a, queue, rounded, mark);
+    *pointer = allocator_take_cached(a, stream, rounded, event);
     if (!*pointer)
         *pointer = allocator_from_system(dev, rounded, &status);
     if (!*pointer) {
@@ -215,23 +216,23 @@ int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_categ
             watch->peak = stats->in_use;
     ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
-    ek_dev_await(dev, queue, *mark);
+    ek_dev_wait_event(dev, stream, *event);
     return 0;
 }
 
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer)
 {
-    ek_mark *none;
-    return ek_dev_alloc_for(dev, EK_QUEUE_COMPUTE, nbytes, category, pointer, &none);
+    ek_event *none;
+    return ek_dev_alloc_for(dev, EK_STREAM_COMPUTE, nbytes, category, pointer, &none);
 }
 
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category)
 {
-    ek_dev_free_for(dev, EK_QUEUE_COMPUTE, pointer, nbytes, category, NULL);
+    ek_dev_free_for(dev, EK_STREAM_COMPUTE, pointer, nbytes, category, NULL);
 }
 
-void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
-                     ek_memory_category category, ek_mark *mark)
+void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,
+                     ek_memory_category category, ek_event *event)
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
@@ -243,8 +244,8 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
             dev->backend->memory_free(dev, pointer, rounded);
         return;
     }
-    if (queue != EK_QUEUE_COMPUTE)
-        ek_dev_mark(dev, EK_QUEUE_COMPUTE, &mark);
+    if (stream != EK_STREAM_COMPUTE)
+        ek_dev_record_event(dev, EK_STREAM_COMPUTE, &event);
     pthread_mutex_lock(&a->lock);
     stats->in_use -= rounded;
     stats->now[category] -= rounded;
@@ -259,8 +260,8 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
                             .older = a->newest,
                             .pointer = pointer,
                             .nbytes = rounded,
-                            .queue = queue,
-                            .mark = mark};
+                            .stream = stream,
+                            .event = event};
         if (*bucket)
             (*bucket)->previous_in_bucket = block;
         *bucket = block;
@@ -268,7 +269,7 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
         a->newest = block;
         allocator_drop_until(dev, allocator_most_cached(dev));
     } else { /* without a record the block cannot be cached */
-        allocator_give_back(dev, pointer, rounded, mark);
+        allocator_give_back(dev, pointer, rounded, event);
     }
     ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);

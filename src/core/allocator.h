@@ -5,20 +5,21 @@
 #include "core/backend.h"
 
 /* Allocates nbytes on a device, aligned to 64 bytes and counted under `category`, for work of
- * EK_QUEUE_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names the
+ * EK_STREAM_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names the
  * device, the request, what is in use by category, and the capacity; nothing has changed, and
  * smaller requests may succeed. Any thread. */
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
 
-/* The same for memory that `queue` uses first: work issued there from now on may use it, without a
- * wait for all other streams. ek_dev_free_for takes the same queue, once EK_QUEUE_COMPUTE comes
- * after all uses of the memory (ek_dev_await). *mark is an event that goes with the memory: the
- * caller may record it anew and hands it back with the memory. It is NULL for EK_QUEUE_COMPUTE. */
-int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_category category,
-                     void **pointer, ek_mark **mark);
-void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
-                     ek_memory_category category, ek_mark *mark);
+/* The same for memory that `stream` uses first: work issued there from now on may use it, without a
+ * wait for all other streams. ek_dev_free_for takes the same stream, once EK_STREAM_COMPUTE comes
+ * after all uses of the memory (ek_dev_wait_event). *event is an event that goes with the memory:
+ * the caller may record it anew and hands it back with the memory. It is NULL for
+ * EK_STREAM_COMPUTE. */
+int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
+                     void **pointer, ek_event **event);
+void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,
+                     ek_memory_category category, ek_event *event);
 
 /* Moves nbytes that are in use from one category to another. */
 void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,

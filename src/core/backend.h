@@ -10,19 +10,19 @@ typedef struct ek_dev ek_dev;
 struct ek_kernels; /* one function pointer per kernel: kernels/kernels.h */
 
 /* The streams of a device. Work of one stream runs in the order of its issue, beside that of the
- * others. Work belongs to EK_QUEUE_COMPUTE unless a comment says otherwise; "in order with the
+ * others. Work belongs to EK_STREAM_COMPUTE unless a comment says otherwise; "in order with the
  * device's work" means in order with that stream.
  *
- * Memory is cached for the stream that uses it first. It is released once EK_QUEUE_COMPUTE comes
+ * Memory is cached for the stream that uses it first. It is released once EK_STREAM_COMPUTE comes
  * after all uses of it by other streams. So its next user needs to wait for one event only,
- * recorded in EK_QUEUE_COMPUTE at the release (core/allocator.c). */
-typedef enum ek_queue {
-    EK_QUEUE_COMPUTE, /* kernels */
-    EK_QUEUE_UPLOAD,  /* copies from the host */
-} ek_queue;
+ * recorded in EK_STREAM_COMPUTE at the release (core/allocator.c). */
+typedef enum ek_stream {
+    EK_STREAM_COMPUTE, /* kernels */
+    EK_STREAM_UPLOAD,  /* copies from the host */
+} ek_stream;
 
 /* An event: how far a stream was when the event was recorded. Defined by the backend. */
-typedef struct ek_mark ek_mark;
+typedef struct ek_event ek_event;
 
 /* The copy of one block between two devices. */
 typedef struct ek_block_move {
@@ -77,13 +77,13 @@ typedef struct ek_backend {
     /* Pinned memory of the host, which the device reads by itself (staging.h). It may be freed
      * before the device has read it, and after the device is closed. Optional, both or none: plain
      * memory is used. Any thread. */
-    int (*locked_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
-    void (*locked_free)(void *pointer);
-    /* Copies from memory of the host in EK_QUEUE_UPLOAD, ordered by the caller's events alone.
+    int (*pinned_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
+    void (*pinned_free)(void *pointer);
+    /* Copies from memory of the host in EK_STREAM_UPLOAD, ordered by the caller's events alone.
      * Returns when the caller may write to the source or free it. If the source is the start of a
-     * block of locked_alloc, it returns at once, and nobody may write to the block any more.
+     * block of pinned_alloc, it returns at once, and nobody may write to the block any more.
      * Optional: `copy`. */
-    int (*send)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
+    int (*upload)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* True if kernels of `dev` can read and write the memory of `other`, a different device of this
      * backend, at full speed. Optional: true if both are memory of the host. */
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
@@ -103,15 +103,15 @@ typedef struct ek_backend {
     /* Makes later work of `waiter` wait for earlier work of `awaited`, a device of this backend.
      * If `waiter` is of the host, the call itself waits. Optional: calls return with their work
      * done. */
-    int (*order)(ek_dev *waiter, ek_dev *awaited);
-    /* `mark` records in *mark all work issued to the stream so far; it makes the event if *mark is
-     * NULL. `await` makes work issued to the stream from now on wait for the event; NULL has
-     * nothing to wait for. Neither blocks or fails: if no event can be had, the host waits for the
-     * work instead, *mark may stay NULL, and errors show up in later work. An event is used by one
-     * thread at a time. Optional, all three or none: there is one stream. */
-    void (*mark)(ek_dev *dev, ek_queue queue, ek_mark **mark);
-    void (*await)(ek_dev *dev, ek_queue queue, ek_mark *mark);
-    void (*mark_free)(ek_dev *dev, ek_mark *mark);
+    int (*device_wait)(ek_dev *waiter, ek_dev *awaited);
+    /* `event_record` records in *event all work issued to the stream so far; it makes the event if
+     * *event is NULL. `event_wait` makes work issued to the stream from now on wait for the event;
+     * NULL has nothing to wait for. Neither blocks or fails: if no event can be had, the host waits
+     * for the work instead, *event may stay NULL, and errors show up in later work. An event is
+     * used by one thread at a time. Optional, all three or none: there is one stream. */
+    void (*event_record)(ek_dev *dev, ek_stream stream, ek_event **event);
+    void (*event_wait)(ek_dev *dev, ek_stream stream, ek_event *event);
+    void (*event_free)(ek_dev *dev, ek_event *event);
     /* Waits for all work of the device. Optional: calls return with their work done. */
     int (*synchronize)(ek_dev *dev);
 
@@ -142,7 +142,7 @@ struct ek_dev {
     double speed;  /* EK_LEAST_SPEED to 1; if below 1, its worker sleeps in proportion */
     struct ek_allocator *allocator; /* allocator.c */
     struct ek_worker *worker;       /* NULL until its first use */
-    _Atomic uint64_t busy_ns; /* time worked (part.h), without what clock_read has yet to add */
+    _Atomic uint64_t busy_ns; /* time worked (work.h), without what clock_read has yet to add */
     _Atomic int64_t rest_ns;  /* how long a slow device has yet to sleep; below 0: slept too long */
 };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/part.h"
 #include "core/trace.h"
+#include "core/work.h"
 #include "evenkeel/scope.h"
 
 /* The state of a job. Guarded by the barrier's lock. */
@@ -75,17 +75,17 @@ void ek_barrier_free(ek_barrier *barrier)
     free(barrier);
 }
 
-ek_seat ek_barrier_enter(ek_barrier *barrier, int index)
+ek_group_rank ek_barrier_enter(ek_barrier *barrier, int index)
 {
     ek_thread *self = ek_thread_self();
-    ek_seat before = self->seat;
-    self->seat = (ek_seat){barrier, index};
+    ek_group_rank before = self->rank;
+    self->rank = (ek_group_rank){barrier, index};
     return before;
 }
 
-void ek_barrier_leave(ek_barrier *barrier, int index, ek_seat before)
+void ek_barrier_leave(ek_barrier *barrier, int index, ek_group_rank before)
 {
-    ek_thread_self()->seat = before;
+    ek_thread_self()->rank = before;
     pthread_mutex_lock(&barrier->lock);
     barrier->jobs[index].ended = true;
     pthread_cond_broadcast(&barrier->changed);
@@ -189,7 +189,7 @@ static int barrier_wait(ek_barrier *barrier, int index, const char *name, uint64
     ek_span_begin(&span, EK_SPAN_WAIT, "waiting in", name, NULL);
     while (barrier->generation == generation && !barrier->broken.status &&
            barrier_absent(barrier) < 0)
-        ek_part_wait(&barrier->changed, &barrier->lock);
+        ek_work_wait(&barrier->changed, &barrier->lock);
     ek_span_end(&span);
     return barrier->generation == generation ? barrier_fail(barrier, name) : 0;
 }
@@ -200,9 +200,9 @@ int ek_rendezvous_count(void)
     /* A checkpoint's forward that would meet other jobs is refused. So one that backward computes
      * again had one job, and has one now. */
     const unsigned again = EK_MODE_ALONE | EK_MODE_BACKWARD;
-    if (!self->seat.barrier || (self->modes.flags & again) == again)
+    if (!self->rank.barrier || (self->modes.flags & again) == again)
         return 1;
-    return self->seat.barrier->count;
+    return self->rank.barrier->count;
 }
 
 int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_function *function)
@@ -215,7 +215,7 @@ int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_fu
         ek_scope_end(&scope);
         return rc < 0 ? ek_error_pending() : 0;
     }
-    ek_barrier *barrier = self->seat.barrier;
+    ek_barrier *barrier = self->rank.barrier;
     if (self->modes.flags & EK_MODE_ALONE)
         return EK_FAIL(EK_E_STATE,
                        "%s waits for the other replicas, which is impossible inside ek_checkpoint: "
@@ -227,9 +227,9 @@ int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_fu
     if (barrier->refusal)
         return EK_FAIL(EK_E_STATE, "%s waits for the other replicas, which is impossible here: %s",
                        name, barrier->refusal);
-    ek_part_rest();
+    ek_work_rest();
     pthread_mutex_lock(&barrier->lock);
-    int rc = barrier_wait(barrier, self->seat.index, name, place, mine, function);
+    int rc = barrier_wait(barrier, self->rank.index, name, place, mine, function);
     pthread_mutex_unlock(&barrier->lock);
     return rc;
 }

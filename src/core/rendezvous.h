@@ -45,7 +45,7 @@ void ek_barrier_free(ek_barrier *barrier);
 
 /* ek_barrier_enter makes the calling thread job `index` and returns what it was before;
  * ek_barrier_leave ends the job and restores that. */
-ek_seat ek_barrier_enter(ek_barrier *barrier, int index);
-void ek_barrier_leave(ek_barrier *barrier, int index, ek_seat before);
+ek_group_rank ek_barrier_enter(ek_barrier *barrier, int index);
+void ek_barrier_leave(ek_barrier *barrier, int index, ek_group_rank before);
 
 #endif

@@ -1,7 +1,7 @@
 /* staging.c: see staging.h. */
 #include "core/staging.h"
 
-static ek_tensor *staging_new_locked(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
+static ek_tensor *staging_new_pinned(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
 {
     int64_t strides[EK_MAX_DIMS], count = ek_shape_count(shape);
     size_t nbytes;
@@ -10,7 +10,7 @@ static ek_tensor *staging_new_locked(ek_dev *dev, ek_dtype dtype, const ek_shape
                 (long long)count, ek_dtype_name(dtype));
         return NULL;
     }
-    ek_storage *storage = ek_storage_new_locked(dev, nbytes);
+    ek_storage *storage = ek_storage_new_pinned(dev, nbytes);
     if (!storage)
         return NULL;
     ek_strides_of(shape, EK_CONTIGUOUS, strides);
@@ -23,8 +23,8 @@ ek_tensor *ek_staging_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
 {
     if (ek_dev_is_host(dev))
         return ek_tensor_new(dev, dtype, shape, EK_CONTIGUOUS);
-    if (dev->backend->locked_alloc)
-        return staging_new_locked(dev, dtype, shape);
+    if (dev->backend->pinned_alloc)
+        return staging_new_pinned(dev, dtype, shape);
     dev = ek_dev_get(ek_cpu());
     return dev ? ek_tensor_new(dev, dtype, shape, EK_CONTIGUOUS) : NULL;
 }
@@ -35,17 +35,17 @@ ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev)
     size_t nbytes = (size_t)ek_count(staged) * ek_dtype_size(staged->dtype);
     if (ek_tensor_dev(staged) == dev)
         return staged;
-    ek_storage *storage = ek_storage_new_for(dev, EK_QUEUE_UPLOAD, nbytes);
+    ek_storage *storage = ek_storage_new_for(dev, EK_STREAM_UPLOAD, nbytes);
     if (!storage)
         return NULL;
     ek_tensor *sent = ek_tensor_member(storage, staged->dtype, &shape, staged->stride, 0);
     ek_object_release(storage);
     if (!sent)
         return NULL;
-    int rc = ek_dev_send(dev, ek_tensor_address(sent), ek_tensor_dev(staged),
-                         ek_tensor_address(staged), nbytes);
-    if (storage->queue == EK_QUEUE_UPLOAD) { /* also after an error, with a part copied */
-        ek_dev_mark(dev, EK_QUEUE_UPLOAD, &storage->mark);
+    int rc = ek_dev_upload(dev, ek_tensor_address(sent), ek_tensor_dev(staged),
+                           ek_tensor_address(staged), nbytes);
+    if (storage->stream == EK_STREAM_UPLOAD) { /* also after an error, with a part copied */
+        ek_dev_record_event(dev, EK_STREAM_UPLOAD, &storage->event);
         storage->arriving = true;
     }
     return rc < 0 ? NULL : sent;
@@ -58,13 +58,13 @@ ek_tensor *ek_staging_receive(ek_tensor *sent, ek_dev *dev)
     return sent;
 }
 
-ek_tensor *ek_staging_bring(ek_tensor *staged, ek_dev *dev)
+ek_tensor *ek_staging_copy(ek_tensor *staged, ek_dev *dev)
 {
     ek_tensor *sent = ek_staging_send(staged, dev);
     return sent ? ek_staging_receive(sent, dev) : NULL;
 }
 
-bool ek_staging_brings(const ek_tensor *tensor, const ek_dev *dev)
+bool ek_staging_copies(const ek_tensor *tensor, const ek_dev *dev)
 {
-    return ek_dev_has_queues(dev) && ek_dev_is_host(ek_tensor_dev(tensor)) && ek_is_dense(tensor);
+    return ek_dev_has_streams(dev) && ek_dev_is_host(ek_tensor_dev(tensor)) && ek_is_dense(tensor);
 }

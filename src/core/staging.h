@@ -1,7 +1,7 @@
 /* staging.h: memory of the host from which a device is fed, and copies from there.
  *
  * Pinned memory is read by a GPU itself, while the caller goes on; a copy from plain memory goes
- * through buffers. Either way the copy runs in EK_QUEUE_UPLOAD, into memory of that stream, beside
+ * through buffers. Either way the copy runs in EK_STREAM_UPLOAD, into memory of that stream, beside
  * what the device computes. */
 #ifndef EK_CORE_STAGING_H
 #define EK_CORE_STAGING_H
@@ -25,9 +25,9 @@ ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev);
 ek_tensor *ek_staging_receive(ek_tensor *sent, ek_dev *dev);
 
 /* ek_staging_send and ek_staging_receive, for a tensor that is needed now. */
-ek_tensor *ek_staging_bring(ek_tensor *staged, ek_dev *dev);
+ek_tensor *ek_staging_copy(ek_tensor *staged, ek_dev *dev);
 
-/* True if ek_staging_bring is the best way to copy the tensor to `dev`. */
-bool ek_staging_brings(const ek_tensor *tensor, const ek_dev *dev);
+/* True if ek_staging_copy is the best way to copy the tensor to `dev`. */
+bool ek_staging_copies(const ek_tensor *tensor, const ek_dev *dev);
 
 #endif

@@ -4,12 +4,12 @@
 #include "core/error.h"
 #include "core/fork.h"
 
-int ek_dev_order(ek_dev *waiter, ek_dev *awaited)
+int ek_dev_wait(ek_dev *waiter, ek_dev *awaited)
 {
     EK_TRY(ek_fork_check());
-    if (waiter == awaited || !awaited->backend->order)
+    if (waiter == awaited || !awaited->backend->device_wait)
         return 0;
-    return awaited->backend->order(waiter, awaited);
+    return awaited->backend->device_wait(waiter, awaited);
 }
 
 int ek_dev_synchronize(ek_dev *dev)
@@ -28,35 +28,35 @@ int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, 
     bool with_host = to->backend->host_memory || from->backend->host_memory;
     if (with_host || to == from)
         return backend->copy(to, to_data, from, from_data, nbytes);
-    EK_TRY(ek_dev_order(to, from));
+    EK_TRY(ek_dev_wait(to, from));
     EK_TRY(backend->copy(to, to_data, from, from_data, nbytes));
-    return ek_dev_order(from, to);
+    return ek_dev_wait(from, to);
 }
 
-bool ek_dev_has_queues(const ek_dev *dev)
+bool ek_dev_has_streams(const ek_dev *dev)
 {
-    return dev->backend->mark != NULL;
+    return dev->backend->event_record != NULL;
 }
 
-void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
+void ek_dev_record_event(ek_dev *dev, ek_stream stream, ek_event **event)
 {
-    if (dev->backend->mark && !ek_forked())
-        dev->backend->mark(dev, queue, mark);
+    if (dev->backend->event_record && !ek_forked())
+        dev->backend->event_record(dev, stream, event);
 }
 
-void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
+void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event)
 {
-    if (mark && !ek_forked())
-        dev->backend->await(dev, queue, mark);
+    if (event && !ek_forked())
+        dev->backend->event_wait(dev, stream, event);
 }
 
-int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
 {
     EK_TRY(ek_fork_check());
     if (nbytes == 0)
         return 0;
-    return dev->backend->send ? dev->backend->send(dev, to_data, from_data, nbytes)
-                              : ek_dev_copy(dev, to_data, from, from_data, nbytes);
+    return dev->backend->upload ? dev->backend->upload(dev, to_data, from_data, nbytes)
+                                : ek_dev_copy(dev, to_data, from, from_data, nbytes);
 }
 
 bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)

@@ -6,29 +6,29 @@
 #include "core/backend.h"
 
 /* Makes work issued to `waiter` from now on come after all that was issued to `awaited` before. */
-int ek_dev_order(ek_dev *waiter, ek_dev *awaited);
+int ek_dev_wait(ek_dev *waiter, ek_dev *awaited);
 
 /* Returns when all work issued to the device is done. */
 int ek_dev_synchronize(ek_dev *dev);
 
 /* True if the device has several streams. */
-bool ek_dev_has_queues(const ek_dev *dev);
+bool ek_dev_has_streams(const ek_dev *dev);
 
-/* Record an event and wait for it, as the backend's `mark` and `await` (backend.h). They do nothing
- * if the device has one stream. */
-void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark);
-void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
+/* Record an event and wait for it, as the backend's `event_record` and `event_wait` (backend.h).
+ * They do nothing if the device has one stream. */
+void ek_dev_record_event(ek_dev *dev, ek_stream stream, ek_event **event);
+void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event);
 
-/* Copies contiguous bytes from a device of the host to `dev` in EK_QUEUE_UPLOAD, as the backend's
- * `send`; if the device has one stream, as ek_dev_copy. */
-int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
+/* Copies contiguous bytes from a device of the host to `dev` in EK_STREAM_UPLOAD, as the backend's
+ * `upload`; if the device has one stream, as ek_dev_copy. */
+int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
 /* Copies contiguous bytes between any two devices, after work issued to either before and ahead of
  * work issued to either later. If one side is memory of the host, it returns when the host may
  * change the source or has all of the result. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-/* True if kernels of `dev` can use the memory of `other` as their own (after ek_dev_order). */
+/* True if kernels of `dev` can use the memory of `other` as their own (after ek_dev_wait). */
 bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 
 /* The collectives to use among these devices (ek_collective), or a negative status. */

@@ -74,13 +74,13 @@ static void storage_destroy(ek_object *object)
 {
     ek_storage *storage = (ek_storage *)object;
     ek_object_release(atomic_load(&storage->derived));
-    if (storage->locked_by) {
+    if (storage->pinned_by) {
         if (!ek_forked()) /* the list of pinned blocks belongs to the parent */
-            storage->locked_by->locked_free(storage->data);
+            storage->pinned_by->pinned_free(storage->data);
     } else {
         ek_storage_receive(storage);
-        ek_dev_free_for(storage->dev, storage->queue, storage->data, storage->nbytes,
-                        storage->category, storage->mark);
+        ek_dev_free_for(storage->dev, storage->stream, storage->data, storage->nbytes,
+                        storage->category, storage->event);
     }
     free(storage);
 }
@@ -96,16 +96,16 @@ ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh)
 void ek_storage_receive(ek_storage *storage)
 {
     if (storage->arriving)
-        ek_dev_await(storage->dev, EK_QUEUE_COMPUTE, storage->mark);
+        ek_dev_wait_event(storage->dev, EK_STREAM_COMPUTE, storage->event);
     storage->arriving = false;
 }
 
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
 {
-    return ek_storage_new_for(dev, EK_QUEUE_COMPUTE, nbytes);
+    return ek_storage_new_for(dev, EK_STREAM_COMPUTE, nbytes);
 }
 
-ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes)
+ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
 {
     ek_storage *storage = ek_calloc(1, sizeof *storage);
     if (!storage)
@@ -114,16 +114,16 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes)
     storage->dev = dev;
     storage->nbytes = nbytes;
     storage->category = ek_thread_self()->modes.category;
-    storage->queue = ek_dev_has_queues(dev) ? queue : EK_QUEUE_COMPUTE;
-    if (ek_dev_alloc_for(dev, storage->queue, nbytes, storage->category, &storage->data,
-                         &storage->mark) < 0) {
+    storage->stream = ek_dev_has_streams(dev) ? stream : EK_STREAM_COMPUTE;
+    if (ek_dev_alloc_for(dev, storage->stream, nbytes, storage->category, &storage->data,
+                         &storage->event) < 0) {
         free(storage);
         return NULL;
     }
     return storage;
 }
 
-ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes)
+ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
 {
     ek_dev *plain = ek_dev_get(ek_cpu());
     ek_storage *storage = plain ? ek_calloc(1, sizeof *storage) : NULL;
@@ -132,9 +132,9 @@ ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes)
     ek_object_init(&storage->object, storage_destroy);
     storage->dev = plain;
     storage->nbytes = nbytes;
-    storage->locked_by = reader->backend;
-    storage->locked_for = reader;
-    if (reader->backend->locked_alloc(reader, nbytes, &storage->data) < 0) {
+    storage->pinned_by = reader->backend;
+    storage->pinned_for = reader;
+    if (reader->backend->pinned_alloc(reader, nbytes, &storage->data) < 0) {
         free(storage);
         return NULL;
     }
@@ -143,7 +143,7 @@ ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes)
 
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
 {
-    if (storage->category == category || storage->locked_by)
+    if (storage->category == category || storage->pinned_by)
         return;
     ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
     storage->category = category;
@@ -283,7 +283,7 @@ static void tensor_destroy(ek_object *object)
     ek_tensor *tensor = (ek_tensor *)object;
     ek_object_release(tensor->history);
     ek_object_release(tensor->grad);
-    ek_object_release(tensor->grad_slot);
+    ek_object_release(tensor->grad_buffer);
     ek_object_release(tensor->flat);
     ek_object_release(tensor->version);
     ek_object_release(tensor->storage);
@@ -423,7 +423,7 @@ ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape 
     return ek_scope_adopt(member);
 }
 
-void ek_tensor_rehome(ek_tensor *tensor, const ek_tensor *source)
+void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source)
 {
     ek_storage *storage = ek_object_retain(source->storage);
     ek_version *version = ek_object_retain(source->version);

@@ -24,12 +24,12 @@ typedef struct ek_storage {
     size_t nbytes;
     ek_memory_category category;
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
-    const ek_backend *locked_by;   /* whose pinned memory `data` is; NULL: `dev`'s memory */
-    const ek_dev *locked_for;      /* reader of pinned memory; may be closed by now */
-    ek_queue queue;                /* the stream that the memory was allocated for */
-    ek_mark *mark; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
-                      EK_QUEUE_UPLOAD after the copy into it */
-    bool arriving; /* EK_QUEUE_COMPUTE has yet to wait for `mark` */
+    const ek_backend *pinned_by;   /* whose pinned memory `data` is; NULL: `dev`'s memory */
+    const ek_dev *pinned_for;      /* reader of pinned memory; may be closed by now */
+    ek_stream stream;              /* the stream that the memory was allocated for */
+    ek_event *event; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
+                      EK_STREAM_UPLOAD after the copy into it */
+    bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event_record` */
 } ek_storage;
 
 typedef struct ek_version {
@@ -55,7 +55,7 @@ struct ek_tensor {
     int history_output; /* this tensor's index among the outputs of `history` */
     ek_object *history;
     struct ek_tensor *grad;
-    struct ek_tensor *grad_slot; /* one reference to memory for `grad` (of a slab), or NULL; with
+    struct ek_tensor *grad_buffer; /* one reference to memory for `grad` (of a slab), or NULL; with
                                     create_graph `grad` may be another tensor */
     /* One reference to the flat of a sharded leaf (autograd/shards.h), else NULL. */
     ek_object *flat;
@@ -64,12 +64,12 @@ struct ek_tensor {
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
-/* A storage in memory that `queue` uses first (ek_dev_alloc_for). */
-ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes);
-/* Makes EK_QUEUE_COMPUTE wait for a copy of EK_QUEUE_UPLOAD into the storage, if there is one. */
+/* A storage in memory that `stream` uses first (ek_dev_alloc_for). */
+ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes);
+/* Makes EK_STREAM_COMPUTE wait for a copy of EK_STREAM_UPLOAD into the storage, if there is one. */
 void ek_storage_receive(ek_storage *storage);
-/* A storage on cpu in pinned memory for `reader`, whose backend must have locked_alloc. */
-ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes);
+/* A storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
+ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
 /* Returns the storage's derived object (borrowed). If none, `fresh` (may be NULL) becomes it. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_version *ek_version_new(void);
@@ -103,7 +103,7 @@ ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape 
 
 /* Gives `tensor` the storage, version, dtype, offset and strides of `source`, which has the same
  * shape. The handle stays the same. For parameters that move. */
-void ek_tensor_rehome(ek_tensor *tensor, const ek_tensor *source);
+void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source);
 
 static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
 {

@@ -21,10 +21,10 @@ enum {
 };
 
 /* Which job of which group the thread runs (rendezvous.h). */
-typedef struct ek_seat {
+typedef struct ek_group_rank {
     struct ek_barrier *barrier; /* NULL: no group of several jobs */
     int index;
-} ek_seat;
+} ek_group_rank;
 
 typedef struct ek_thread {
     ek_thread_modes modes;
@@ -33,10 +33,10 @@ typedef struct ek_thread {
     size_t owned_count, owned_capacity;
     unsigned scope_depth;
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
-    ek_seat seat;
+    ek_group_rank rank;
     ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
     uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
-    uint64_t cpu_ns;         /* the thread's CPU time when its part began or last slept (part.h) */
+    uint64_t cpu_ns;         /* the thread's CPU time when its part began or last slept (work.h) */
     unsigned autocast_depth; /* how many autocast regions the thread is in */
     struct ek_cast *casts;   /* owned by ops/casts.c */
     struct ek_span *span;    /* the innermost open span (trace.h) */
@@ -47,10 +47,10 @@ ek_thread *ek_thread_self(void);
 
 /* True on workers and in jobs of a group. A group that is started there runs inline, because the
  * workers may be waiting for the calling thread. */
-static inline bool ek_thread_in_gang(void)
+static inline bool ek_thread_in_job(void)
 {
     const ek_thread *self = ek_thread_self();
-    return self->worker_of || self->seat.barrier;
+    return self->worker_of || self->rank.barrier;
 }
 
 /* Has `function` called whenever a thread that has a state ends, and in ek_shutdown for the calling

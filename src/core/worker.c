@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "core/object.h"
-#include "core/part.h"
 #include "core/rendezvous.h"
 #include "core/trace.h"
+#include "core/work.h"
 
 typedef struct job_group {
-    ek_gang_function *function;
+    ek_job_function *function;
     void *user;
     const char *what;      /* what sentences call a job */
     bool named;            /* the submitter gave `what`: jobs are replicas' forwards */
@@ -75,19 +75,19 @@ static void job_call(job_group *group, int index, ek_dev *dev)
 /* Runs one job on the calling thread. */
 static void job_run(job_group *group, int index, ek_dev *dev)
 {
-    ek_part part;
+    ek_work part;
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, group->what, NULL, dev);
-    ek_part_begin(&part, dev);
+    ek_work_begin(&part, dev);
     if (group->barrier) {
-        ek_seat before = ek_barrier_enter(group->barrier, index);
+        ek_group_rank before = ek_barrier_enter(group->barrier, index);
         job_call(group, index, dev);
-        ek_part_rest(); /* before leaving: the other jobs wait for this sleep too */
+        ek_work_rest(); /* before leaving: the other jobs wait for this sleep too */
         ek_barrier_leave(group->barrier, index, before);
     } else {
         job_call(group, index, dev);
     }
-    ek_part_end(&part);
+    ek_work_end(&part);
     ek_span_end(&span);
 }
 
@@ -197,7 +197,7 @@ static int group_run_on_workers(job_group *group, ek_dev *const *devs, int count
         ek_span_begin(&span, EK_SPAN_WAIT, "waiting for the workers", NULL, NULL);
         pthread_mutex_lock(&group->lock);
         while (group->remaining > 0)
-            ek_part_wait(&group->done, &group->lock);
+            ek_work_wait(&group->done, &group->lock);
         pthread_mutex_unlock(&group->lock);
         ek_span_end(&span);
     }
@@ -246,7 +246,7 @@ static int group_run(job_group *group, ek_dev *const *devs, int count, const cha
     return group->errors[failed].status;
 }
 
-int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void *user,
+int ek_jobs_run(ek_dev *const *devs, int count, ek_job_function *function, void *user,
                 const char *what)
 {
     ek_thread *self = ek_thread_self();
@@ -258,7 +258,7 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
                        .what = what ? what : "work",
                        .named = what != NULL,
                        .modes = self->modes,
-                       .nested = ek_thread_in_gang()};
+                       .nested = ek_thread_in_job()};
     ek_error_record before; /* an error that is pending already stays the pending one */
     ek_error_take(&before);
     int rc = group_run(&group, devs, count, what);

@@ -13,7 +13,7 @@
 
 /* Job `index` of a group. It runs in a scope of its own with the submitter's modes, and retains
  * what shall outlive the scope. Returns 0, or a negative status with the thread's error set. */
-typedef int ek_gang_function(void *user, int index);
+typedef int ek_job_function(void *user, int index);
 
 /* Runs function(user, i) on the worker of devs[i] for each i, side by side, and waits for all. cpu
  * has no worker: its jobs run on the calling thread, beside the others. A single job, and the jobs
@@ -23,7 +23,7 @@ typedef int ek_gang_function(void *user, int index);
  * When all jobs have ended, the error of one becomes the caller's: the first by index that failed
  * by itself, else the first that gave up because of another (EK_E_ABORTED). Its sentence is
  * prefixed "<what> <i> on <device>: " unless `what` is NULL. */
-int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void *user,
+int ek_jobs_run(ek_dev *const *devs, int count, ek_job_function *function, void *user,
                 const char *what);
 
 /* True if a worker has been started, so that devices compute beside the caller. Any thread. */

@@ -111,7 +111,7 @@ void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 
 /* ---- the pinned pool ---- */
 
-int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+int ek_cuda_make_pinned(ek_dev *dev, size_t nbytes, void **pointer)
 {
     void *memory;
     if (*pointer)
@@ -175,7 +175,7 @@ static int pinned_make(ek_dev *dev, size_t nbytes, pinned_block **made)
     *b = (pinned_block){.nbytes = nbytes, .physical = ek_cuda_of(dev)->physical, .held = true};
     int rc = ek_cuda_make_event(dev, &b->done);
     if (rc >= 0)
-        rc = ek_cuda_pinned_alloc(dev, nbytes, &b->memory);
+        rc = ek_cuda_make_pinned(dev, nbytes, &b->memory);
     if (rc < 0) {
         pinned_destroy(b);
         return rc;
@@ -188,7 +188,7 @@ static int pinned_make(ek_dev *dev, size_t nbytes, pinned_block **made)
     return 0;
 }
 
-int ek_cuda_locked_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
     int restore, rc = 0;
     size_t rounded = (nbytes / GRAIN + 1) * GRAIN;
@@ -212,7 +212,7 @@ static pinned_block *pinned_find(const void *memory)
     return b;
 }
 
-void ek_cuda_locked_free(void *pointer)
+void ek_cuda_pinned_free(void *pointer)
 {
     pinned_block *b = pinned_find(pointer);
     pthread_mutex_lock(&pinned_lock);
@@ -271,7 +271,7 @@ static int ring_make(ek_cuda_ring *ring, ek_dev *dev)
         return 0;
     for (int i = 0; i < ring->count; i++)
         EK_TRY(ek_cuda_make_event(dev, &ring->slots[i].done));
-    EK_TRY(ek_cuda_pinned_alloc(dev, (size_t)ring->count * ring->nbytes, &ring->memory));
+    EK_TRY(ek_cuda_make_pinned(dev, (size_t)ring->count * ring->nbytes, &ring->memory));
     for (int i = 0; i < ring->count; i++)
         ring->slots[i].buffer = (char *)ring->memory + (size_t)i * ring->nbytes;
     return 0;

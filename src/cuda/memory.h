@@ -4,8 +4,8 @@
 
 #include "cuda/runtime.h"
 
-/* The backend's slots of these names. If memory is short, the allocator frees its cache and asks
- * again. */
+/* The backend's slots pinned_alloc and pinned_free. If memory is short, the allocator frees its
+ * cache and asks again. */
 int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes);
 
@@ -20,9 +20,9 @@ void ek_cuda_memory_close(const ek_dev *dev);
  * Blocks belong to a physical GPU and not to a logical device, and outlive both while somebody
  * holds them. The ledger doesn't count them. */
 
-/* The backend's slots of these names. */
-int ek_cuda_locked_alloc(ek_dev *dev, size_t nbytes, void **pointer);
-void ek_cuda_locked_free(void *pointer);
+/* The backend's slots pinned_alloc and pinned_free. */
+int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer);
+void ek_cuda_pinned_free(void *pointer);
 
 /* The event that follows copies from a block; borrowed. NULL if `memory` is no block of dev's GPU.
  */
@@ -32,7 +32,7 @@ cudaEvent_t ek_cuda_pinned_event(const ek_dev *dev, const void *memory);
 void ek_cuda_pinned_close(const ek_cuda_device *device);
 
 /* Allocates pinned memory outside of the pool, unless *pointer is some already. */
-int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer);
+int ek_cuda_make_pinned(ek_dev *dev, size_t nbytes, void **pointer);
 
 /* ---- rings: pinned buffers through which pageable memory travels to and from a device ----
  *

@@ -55,7 +55,7 @@ typedef struct ek_cuda_device {
     int capability; /* compute capability: 90 for 9.0 */
     cudaStream_t compute;
     cudaStream_t copy;    /* copies from and to the host, in order with `compute` */
-    cudaStream_t upload;  /* the stream of EK_QUEUE_UPLOAD */
+    cudaStream_t upload;  /* the stream of EK_STREAM_UPLOAD */
     cudaEvent_t issued;   /* event in `compute`, recorded again and again (stream.h) */
     ek_cuda_fault *fault; /* the host's address of the fault record, which is pinned */
     ek_cuda_fault *fault_on_device;
@@ -110,7 +110,7 @@ int ek_cuda_late(const ek_dev *dev);
  * wait. */
 int ek_cuda_fault_check(ek_dev *dev);
 /* Makes `sentence` the error (EK_E_BACKEND) of the next call that issues work to the device, waits
- * for it or reads from it. Calls in EK_QUEUE_UPLOAD don't return it. Any thread. */
+ * for it or reads from it. Calls in EK_STREAM_UPLOAD don't return it. Any thread. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence);
 
 /* Waits until all work of the device is done. Returns faults and late errors. */

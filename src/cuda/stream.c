@@ -240,7 +240,7 @@ static int order_host(ek_dev *awaited)
     return ek_cuda_fault_check(awaited);
 }
 
-int ek_cuda_order(ek_dev *waiter, ek_dev *awaited)
+int ek_cuda_device_wait(ek_dev *waiter, ek_dev *awaited)
 {
     const ek_cuda_device *device = ek_cuda_of(awaited);
     int restore, rc;
@@ -262,40 +262,40 @@ int ek_cuda_order(ek_dev *waiter, ek_dev *awaited)
 
 /* ---- between the streams of a device ---- */
 
-static cudaStream_t stream_of_queue(const ek_dev *dev, ek_queue queue)
+static cudaStream_t stream_of(const ek_dev *dev, ek_stream which)
 {
-    return queue == EK_QUEUE_UPLOAD ? ek_cuda_of(dev)->upload : ek_cuda_of(dev)->compute;
+    return which == EK_STREAM_UPLOAD ? ek_cuda_of(dev)->upload : ek_cuda_of(dev)->compute;
 }
 
 /* If the event can't be recorded, the host waits for the stream instead. Then nothing is left to
  * wait for, and the event's older record will do. */
-void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
+void ek_cuda_event_record(ek_dev *dev, ek_stream which, ek_event **made)
 {
-    cudaEvent_t event = (cudaEvent_t)*mark;
-    cudaStream_t stream = stream_of_queue(dev, queue);
+    cudaEvent_t event = (cudaEvent_t)*made;
+    cudaStream_t stream = stream_of(dev, which);
     int restore = ek_cuda_enter_anyway(dev);
     if (!event && !ek_cuda_note(dev, "making an event",
                                 (int)cudaEventCreateWithFlags(&event, cudaEventDisableTiming)))
         event = NULL;
     if (!event || !ek_cuda_note(dev, "recording an event", (int)cudaEventRecord(event, stream)))
         ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_stream(ek_cuda_of(dev), stream));
-    *mark = (ek_mark *)event;
+    *made = (ek_event *)event;
     ek_cuda_leave(dev, restore);
 }
 
-void ek_cuda_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
+void ek_cuda_event_wait(ek_dev *dev, ek_stream which, ek_event *made)
 {
-    cudaEvent_t event = (cudaEvent_t)mark;
+    cudaEvent_t event = (cudaEvent_t)made;
     int restore = ek_cuda_enter_anyway(dev);
     if (!ek_cuda_note(dev, "waiting for an event",
-                      (int)cudaStreamWaitEvent(stream_of_queue(dev, queue), event, 0)))
+                      (int)cudaStreamWaitEvent(stream_of(dev, which), event, 0)))
         ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_event(event));
     ek_cuda_leave(dev, restore);
 }
 
-void ek_cuda_mark_free(ek_dev *dev, ek_mark *mark)
+void ek_cuda_event_free(ek_dev *dev, ek_event *made)
 {
     int restore = ek_cuda_enter_anyway(dev);
-    ek_cuda_note(dev, "giving an event back", (int)cudaEventDestroy((cudaEvent_t)mark));
+    ek_cuda_note(dev, "giving an event back", (int)cudaEventDestroy((cudaEvent_t)made));
     ek_cuda_leave(dev, restore);
 }

@@ -29,26 +29,26 @@ int ek_cuda_guard_leave(int physical, int restore);
  * - after, the compute stream waits for the other one, before the block is used there or given
  * back.
  *
- * A block for EK_QUEUE_UPLOAD keeps an event of the moment when it was given back. The upload
+ * A block for EK_STREAM_UPLOAD keeps an event of the moment when it was given back. The upload
  * stream waits for this event and for nothing else of the compute stream, so its copies run beside
- * kernels. If a stream of another device uses a block, ek_dev_order issues both waits, one per
+ * kernels. If a stream of another device uses a block, ek_dev_wait issues both waits, one per
  * direction.
  *
  * Note [Waits never form a circle]. A wait takes the latest record of its event at the time when
  * the wait is issued. So it waits only for work that was issued earlier, and such waits can't form
  * a circle. A device's events may therefore be recorded by any thread, without a lock: if another
- * thread records an event in between, the wait is only longer. The event of a mark has one owner.
+ * thread records an event in between, the wait is only longer. An ek_event has one owner.
  *
  * Collectives are the exception. The ranks of a collective wait for each other in both directions,
  * and they are issued one after another. If a wait of the last device for the first were issued
  * between two ranks, the last rank would wait behind the first one for ever. So the issue lock
  * keeps waits between devices out while a collective is issued. */
 
-/* The backend's slots of these names. An ek_mark is a cudaEvent_t. */
-int ek_cuda_order(ek_dev *waiter, ek_dev *awaited);
-void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark);
-void ek_cuda_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
-void ek_cuda_mark_free(ek_dev *dev, ek_mark *mark);
+/* The backend's slots of these names. An ek_event is a cudaEvent_t. */
+int ek_cuda_device_wait(ek_dev *waiter, ek_dev *awaited);
+void ek_cuda_event_record(ek_dev *dev, ek_stream which, ek_event **made);
+void ek_cuda_event_wait(ek_dev *dev, ek_stream which, ek_event *made);
+void ek_cuda_event_free(ek_dev *dev, ek_event *made);
 
 /* Creates an event without timing on the current GPU, unless *event is one already. */
 int ek_cuda_make_event(ek_dev *dev, cudaEvent_t *event);

@@ -69,7 +69,7 @@ static int upload_pinned(ek_dev *dev, void *to, const void *from, size_t nbytes,
     return rc < 0 ? ek_cuda_settle(device, rc) : 0;
 }
 
-int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes)
+int ek_cuda_upload(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes)
 {
     cudaEvent_t done = ek_cuda_pinned_event(dev, from_data);
     int restore, rc;
@@ -197,7 +197,7 @@ static int staged_prepare(ek_dev *to, ek_dev *from)
     for (int i = 0; i < EK_CUDA_STAGING && rc >= 0; i++) {
         rc = ek_cuda_make_event(from, &source->filled[i]);
         if (rc >= 0)
-            rc = ek_cuda_pinned_alloc(from, STAGED_CHUNK, &source->staging[i]);
+            rc = ek_cuda_make_pinned(from, STAGED_CHUNK, &source->staging[i]);
     }
     ek_cuda_leave(from, restore);
     return rc;

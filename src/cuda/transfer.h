@@ -5,7 +5,7 @@
  * the compute stream, because the memory may be in use, and the compute stream waits for it
  * afterwards. An upload returns when the source has been read, a download when the result is there.
  *
- * In EK_QUEUE_UPLOAD, by the upload stream, which waits for no kernel. The target is free in its
+ * In EK_STREAM_UPLOAD, by the upload stream, which waits for no kernel. The target is free in its
  * order, and the sender says when the compute stream has to wait (stream.h).
  *
  * Between devices: a plain copy on one GPU, and a peer copy between GPUs that reach each other,
@@ -30,7 +30,7 @@ typedef struct ek_cuda_transfer {
 } ek_cuda_transfer;
 
 /* The backend's slots of these names. */
-int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
+int ek_cuda_upload(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
 int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
                        size_t nbytes);
 bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other);

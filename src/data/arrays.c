@@ -29,10 +29,10 @@ typedef struct array_header {
 
 enum { IDX_U8 = 0x08 };
 
-static int idx_read_header(ek_stream *stream, array_header *header)
+static int idx_read_header(ek_byte_stream *stream, array_header *header)
 {
     uint8_t magic[4], size[4];
-    EK_TRY(ek_stream_read_header(stream, magic, sizeof magic));
+    EK_TRY(ek_byte_stream_read_header(stream, magic, sizeof magic));
     if (magic[0] != 0 || magic[1] != 0)
         return EK_FAIL_IN(EK_E_FORMAT, stream,
                           "not an IDX file: it begins with %02x %02x instead of 00 00", magic[0],
@@ -45,9 +45,10 @@ static int idx_read_header(ek_stream *stream, array_header *header)
                           EK_MAX_DIMS);
     header->element = ek_element_of(EK_U8);
     for (int i = 0; i < magic[3]; i++) {
-        EK_TRY(ek_stream_read_header(stream, size, sizeof size));
-        EK_TRY(ek_stream_add_size(stream, &header->shape,
-                                  (int64_t)size[0] << 24 | size[1] << 16 | size[2] << 8 | size[3]));
+        EK_TRY(ek_byte_stream_read_header(stream, size, sizeof size));
+        EK_TRY(ek_byte_stream_add_size(stream, &header->shape,
+                                       (int64_t)size[0] << 24 | size[1] << 16 | size[2] << 8 |
+                                           size[3]));
     }
     return 0;
 }
@@ -57,7 +58,7 @@ static int idx_read_header(ek_stream *stream, array_header *header)
 enum { MAX_HEADER = 65535 }; /* bytes: the most that version 1 allows */
 
 typedef struct npy_parser {
-    const ek_stream *stream;
+    const ek_byte_stream *stream;
     const char *text;
     size_t nbytes, at;
 } npy_parser;
@@ -191,7 +192,7 @@ static int npy_parse_shape(npy_parser *p, array_header *header)
         if (!comma)
             return npy_fail(p, "',' or ')'");
         EK_TRY(npy_parse_size(p, &size));
-        EK_TRY(ek_stream_add_size(p->stream, &header->shape, size));
+        EK_TRY(ek_byte_stream_add_size(p->stream, &header->shape, size));
         comma = npy_accept(p, ',');
         if (!comma && header->shape.ndim == 1)
             return npy_fail(p, "','");
@@ -245,10 +246,10 @@ static int npy_parse(npy_parser *p, array_header *header)
 /* ---- NumPy: the header ---- */
 
 /* The length is little-endian: 2 bytes in version 1, 4 bytes in later versions. */
-static int npy_read_length(ek_stream *stream, size_t *length)
+static int npy_read_length(ek_byte_stream *stream, size_t *length)
 {
     uint8_t start[8], bytes[4] = {0};
-    EK_TRY(ek_stream_read_header(stream, start, sizeof start));
+    EK_TRY(ek_byte_stream_read_header(stream, start, sizeof start));
     if (memcmp(start, "\x93NUMPY", 6) != 0)
         return EK_FAIL_IN(EK_E_FORMAT, stream,
                           "not an .npy file: it begins with %02x %02x instead of 93 4e", start[0],
@@ -256,7 +257,7 @@ static int npy_read_length(ek_stream *stream, size_t *length)
     if (start[6] < 1 || start[6] > 3 || start[7] != 0)
         return EK_FAIL_IN(EK_E_FORMAT, stream, "version %d.%d; 1.0, 2.0 and 3.0 are read", start[6],
                           start[7]);
-    EK_TRY(ek_stream_read_header(stream, bytes, start[6] == 1 ? 2 : 4));
+    EK_TRY(ek_byte_stream_read_header(stream, bytes, start[6] == 1 ? 2 : 4));
     *length = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16 | (size_t)bytes[3] << 24;
     if (*length > MAX_HEADER)
         return EK_FAIL_IN(EK_E_FORMAT, stream, "a header of %zu bytes; up to %d are read", *length,
@@ -265,7 +266,7 @@ static int npy_read_length(ek_stream *stream, size_t *length)
 }
 
 /* Reads magic, version and header. EK_E_DTYPE if Evenkeel lacks the element type. */
-static int npy_read_header(ek_stream *stream, array_header *header)
+static int npy_read_header(ek_byte_stream *stream, array_header *header)
 {
     size_t length = 0;
     EK_TRY(npy_read_length(stream, &length));
@@ -273,7 +274,7 @@ static int npy_read_header(ek_stream *stream, array_header *header)
     if (!text)
         return EK_E_NO_MEMORY;
     npy_parser p = {.stream = stream, .text = text, .nbytes = length};
-    int status = ek_stream_read_header(stream, text, length);
+    int status = ek_byte_stream_read_header(stream, text, length);
     if (status == 0)
         status = npy_parse(&p, header);
     free(text);
@@ -362,20 +363,20 @@ static ek_tensor *array_tensor(const array_header *header, const uint8_t *elemen
 }
 
 static ek_tensor *array_read(const char *what, const char *path,
-                             int (*read_header)(ek_stream *stream, array_header *header))
+                             int (*read_header)(ek_byte_stream *stream, array_header *header))
 {
-    ek_stream stream;
+    ek_byte_stream stream;
     array_header header = {0};
     ek_bytes elements = {0};
     ek_tensor *tensor = NULL;
-    if (ek_stream_open(&stream, what, path) < 0)
+    if (ek_byte_stream_open(&stream, what, path) < 0)
         return NULL;
     if (read_header(&stream, &header) == 0 &&
-        ek_stream_append_elements(&stream, (size_t)ek_shape_count(&header.shape),
-                                  ek_element_size(header.element), &elements) == 0)
+        ek_byte_stream_append_elements(&stream, (size_t)ek_shape_count(&header.shape),
+                                       ek_element_size(header.element), &elements) == 0)
         tensor = array_tensor(&header, elements.bytes);
     free(elements.bytes);
-    ek_stream_close(&stream);
+    ek_byte_stream_close(&stream);
     return tensor;
 }
 

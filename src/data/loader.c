@@ -129,7 +129,7 @@ static bool loader_can_send_ahead(const ek_loader_options *options)
 {
     bool beside = false;
     for (int i = 0; i < options->device_ids.count; i++)
-        beside = beside || ek_dev_has_queues(ek_dev_get(options->device_ids.devices[i]));
+        beside = beside || ek_dev_has_streams(ek_dev_get(options->device_ids.devices[i]));
     return beside && options->workers > 0 && options->send_ahead != EK_OFF;
 }
 

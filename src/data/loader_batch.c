@@ -21,7 +21,7 @@ bool ek_loader_worker(ek_worker_info *info)
 
 /* ---- from the host's memory to devices ---- */
 
-/* Copies to memory that feeds `dev`: its own, or page-locked host memory. Runs in the worker. */
+/* Copies to memory that feeds `dev`: its own, or pinned host memory. Runs in the worker. */
 static ek_tensor *part_stage(ek_tensor *tensor, ek_dev *dev)
 {
     if (ek_tensor_dev(tensor) == dev)

@@ -35,7 +35,7 @@ static ek_tensor *mnist_read(const char *directory, const char *name, int ndim, 
 {
     const int before = ek_error_status();
     char text[160];
-    *path = ek_stream_find("mnist", directory, name, mnist_must_hold);
+    *path = ek_byte_stream_find("mnist", directory, name, mnist_must_hold);
     if (!*path)
         return NULL;
     ek_tensor *tensor = ek_read_idx(*path);
@@ -129,14 +129,14 @@ static size_t cifar_nbytes(const cifar *kind)
 
 /* Returns the most bytes that are read. A few bytes of gzip can claim billions, so a compressed
  * file may hold at most all records of the data set. A plain file may have any size. */
-static size_t cifar_most_nbytes(const cifar *kind, const ek_stream *stream)
+static size_t cifar_most_nbytes(const cifar *kind, const ek_byte_stream *stream)
 {
     size_t all = MAX_RECORDS * cifar_nbytes(kind);
     return stream->file_nbytes > all ? stream->file_nbytes : all;
 }
 
-static int cifar_check_labels(const cifar *kind, const ek_stream *stream, const uint8_t *records,
-                              size_t count)
+static int cifar_check_labels(const cifar *kind, const ek_byte_stream *stream,
+                              const uint8_t *records, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         for (int k = 0; k < kind->labels; k++) {
@@ -150,11 +150,11 @@ static int cifar_check_labels(const cifar *kind, const ek_stream *stream, const 
     return 0;
 }
 
-static int cifar_read_records(const cifar *kind, ek_stream *stream, ek_bytes *records)
+static int cifar_read_records(const cifar *kind, ek_byte_stream *stream, ek_bytes *records)
 {
     size_t before = records->nbytes, size = cifar_nbytes(kind),
            most = cifar_most_nbytes(kind, stream);
-    EK_TRY(ek_stream_append(stream, most + 1, records));
+    EK_TRY(ek_byte_stream_append(stream, most + 1, records));
     size_t nbytes = records->nbytes - before;
     if (nbytes > most)
         return EK_FAIL_IN(EK_E_FORMAT, stream,
@@ -171,10 +171,10 @@ static int cifar_read_records(const cifar *kind, ek_stream *stream, ek_bytes *re
 /* Appends the records of a file. */
 static int cifar_read_file(const cifar *kind, const char *path, ek_bytes *records)
 {
-    ek_stream stream;
-    EK_TRY(ek_stream_open(&stream, "read_cifar", path));
+    ek_byte_stream stream;
+    EK_TRY(ek_byte_stream_open(&stream, "read_cifar", path));
     int status = cifar_read_records(kind, &stream, records);
-    ek_stream_close(&stream);
+    ek_byte_stream_close(&stream);
     return status;
 }
 
@@ -227,7 +227,7 @@ static int cifar_read_named(const cifar *kind, const char *directory, const char
                             ek_bytes *records)
 {
     const int before = ek_error_status();
-    char *path = ek_stream_find(kind->name, directory, name, kind->must_hold);
+    char *path = ek_byte_stream_find(kind->name, directory, name, kind->must_hold);
     if (!path)
         return ek_error_pending();
     int status = cifar_read_file(kind, path, records);

@@ -13,9 +13,9 @@ enum { FIRST_ROOM = 1 << 16, ZLIB_BUFFER = 1 << 14, MOST_AT_ONCE = 1 << 30 };
 
 /* ---- reading ---- */
 
-int ek_stream_open(ek_stream *stream, const char *what, const char *path)
+int ek_byte_stream_open(ek_byte_stream *stream, const char *what, const char *path)
 {
-    *stream = (ek_stream){.what = what, .path = path};
+    *stream = (ek_byte_stream){.what = what, .path = path};
     EK_TRY(ek_check_pointer(what, "the path", path));
     int descriptor = ek_file_open(what, path, &stream->file_nbytes);
     EK_TRY(descriptor);
@@ -28,7 +28,7 @@ int ek_stream_open(ek_stream *stream, const char *what, const char *path)
     return 0;
 }
 
-void ek_stream_close(ek_stream *stream)
+void ek_byte_stream_close(ek_byte_stream *stream)
 {
     if (stream->file)
         gzclose(stream->file);
@@ -37,7 +37,7 @@ void ek_stream_close(ek_stream *stream)
 
 /* Reports the system's error, or that of a damaged stream. gzread does not report a stream that
  * ends too early: it returns what is there, then nothing. */
-static int stream_check(const ek_stream *stream)
+static int stream_check(const ek_byte_stream *stream)
 {
     int code;
     const char *text = gzerror(stream->file, &code);
@@ -51,7 +51,7 @@ static int stream_check(const ek_stream *stream)
 }
 
 /* Reads up to nbytes, fewer only at the end of the file; *got says how many. */
-static int stream_read(ek_stream *stream, void *data, size_t nbytes, size_t *got)
+static int stream_read(ek_byte_stream *stream, void *data, size_t nbytes, size_t *got)
 {
     *got = 0;
     while (*got < nbytes) {
@@ -65,7 +65,7 @@ static int stream_read(ek_stream *stream, void *data, size_t nbytes, size_t *got
     return 0;
 }
 
-int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes)
+int ek_byte_stream_read_header(ek_byte_stream *stream, void *data, size_t nbytes)
 {
     size_t got;
     EK_TRY(stream_read(stream, data, nbytes, &got));
@@ -87,7 +87,7 @@ static int bytes_grow(ek_bytes *bytes, size_t most)
     return 0;
 }
 
-int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
+int ek_byte_stream_append(ek_byte_stream *stream, size_t most, ek_bytes *bytes)
 {
     size_t end = most < SIZE_MAX - bytes->nbytes ? bytes->nbytes + most : SIZE_MAX;
     while (bytes->nbytes < end) {
@@ -104,7 +104,7 @@ int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
 
 /* Refuses a claim that no gzip stream of this size can hold. A plain file that is too short fails
  * when it is read. */
-static int stream_check_claim(const ek_stream *stream, size_t count, size_t size)
+static int stream_check_claim(const ek_byte_stream *stream, size_t count, size_t size)
 {
     if (count * size / EK_DEFLATE_MOST <= stream->file_nbytes)
         return 0;
@@ -115,12 +115,13 @@ static int stream_check_claim(const ek_stream *stream, size_t count, size_t size
                       stream->file_nbytes * EK_DEFLATE_MOST);
 }
 
-int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes)
+int ek_byte_stream_append_elements(ek_byte_stream *stream, size_t count, size_t size,
+                                   ek_bytes *bytes)
 {
     size_t before = bytes->nbytes, got;
     uint8_t after;
     EK_TRY(stream_check_claim(stream, count, size));
-    EK_TRY(ek_stream_append(stream, count * size, bytes));
+    EK_TRY(ek_byte_stream_append(stream, count * size, bytes));
     if (bytes->nbytes - before < count * size)
         return EK_FAIL_IN(EK_E_FORMAT, stream, "truncated: %zu of %zu elements",
                           (bytes->nbytes - before) / size, count);
@@ -132,7 +133,7 @@ int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_b
 
 /* ---- sizes ---- */
 
-int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size)
+int ek_byte_stream_add_size(const ek_byte_stream *stream, ek_shape *shape, int64_t size)
 {
     const int64_t most = INT64_MAX / 16; /* elements; their bytes must fit in an int64_t */
     int64_t count = size ? size : 1;
@@ -165,8 +166,8 @@ static bool stream_is_missing(const char *path)
     return access(path, F_OK) != 0 && errno == ENOENT;
 }
 
-char *ek_stream_find(const char *what, const char *directory, const char *name,
-                     const char *must_hold)
+char *ek_byte_stream_find(const char *what, const char *directory, const char *name,
+                          const char *must_hold)
 {
     static const char *const endings[] = {"", ".gz"};
     if (ek_check_pointer(what, "the directory", directory) < 0)

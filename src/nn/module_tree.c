@@ -242,7 +242,7 @@ static void forget_gradient(ek_tensor *tensor)
 {
     ek_tensor_set_grad(tensor, NULL);
     ek_leaf_set_shards(tensor, NULL, 0);
-    ek_leaf_set_grad_slot(tensor, NULL);
+    ek_leaf_set_grad_buffer(tensor, NULL);
 }
 
 typedef ek_tensor *convert_function(ek_tensor *tensor, const void *user);
@@ -269,7 +269,7 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
         if (converted[i] == tensor)
             continue;
         forget_gradient(tensor);
-        ek_tensor_rehome(tensor, converted[i]);
+        ek_tensor_rebind(tensor, converted[i]);
     }
     free(converted);
     ek_memory_set_category(category);

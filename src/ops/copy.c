@@ -118,13 +118,13 @@ EK_OPERATION(to_device, "to_device", to_device_backward);
 static ek_tensor *copy_block_on(ek_dev *dev, ek_tensor *from)
 {
     ek_shape shape = ek_tensor_shape(from);
-    if (!ek_staging_brings(from, dev)) {
+    if (!ek_staging_copies(from, dev)) {
         ek_tensor *y = ek_tensor_new_strided(dev, from->dtype, &shape, from->stride);
         return y && copy_bytes(y, from) >= 0 ? y : NULL;
     }
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "copy to", dev->name, dev);
-    ek_tensor *y = ek_staging_bring(from, dev);
+    ek_tensor *y = ek_staging_copy(from, dev);
     ek_span_end(&span);
     return y;
 }

@@ -161,8 +161,8 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
     int64_t pitch = ek_slab_pitch(p->dtype, ek_count(p));
     bool is_padded = pitch != ek_count(p);
     bool joined =
-        segment_follows(p, q, pitch) && a->gradient == p->grad_slot &&
-        b->gradient == q->grad_slot && segment_follows(a->gradient, b->gradient, pitch) &&
+        segment_follows(p, q, pitch) && a->gradient == p->grad_buffer &&
+        b->gradient == q->grad_buffer && segment_follows(a->gradient, b->gradient, pitch) &&
         (!is_padded || (a->shard.end == ek_count(slot->parameter) &&
                         optimizer->algorithm->keeps_zeros(&optimizer->groups[slot->group])));
     for (int s = 0; s < states && joined; s++)
@@ -194,7 +194,7 @@ static int state_lay_out(ek_segment *const *segments, int count, int s)
         if (!*state)
             *state = ek_object_retain(member);
         else if (ek_copy_(member, *state))
-            ek_tensor_rehome(*state, member);
+            ek_tensor_rebind(*state, member);
         else
             status = ek_error_pending();
     }

@@ -8,7 +8,7 @@
  *     step_collect           lists their segments, in the order of memory, and gradients
  *     ek_optimizer_lay_out   flat.c: gives the segments state, laid out alike
  *     step_prepare_ranges    joins neighbours of equal phase to ranges, sorted by call
- *     step_update            updates all devices side by side (ek_gang_run)
+ *     step_update            updates all devices side by side (ek_jobs_run)
  *     step_update_device     one call per dtype, group and phase
  *     step_call              the algorithm's `update` (algorithms.c) calls the kernel
  *     sharding_publish       parallel/sharding.c, as flat->publish: sends shards to all devices
@@ -306,7 +306,7 @@ static void segment_note_update(const ek_segment *segment)
  * nevertheless, so that all copies stay equal. */
 static int step_update(step *this)
 {
-    int status = ek_gang_run(this->devs, this->dev_count, step_update_device, this, NULL);
+    int status = ek_jobs_run(this->devs, this->dev_count, step_update_device, this, NULL);
     bool stepped = false;
     for (int i = 0; i < this->range_count; i++) {
         const range *r = &this->ranges[i];

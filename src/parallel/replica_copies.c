@@ -39,7 +39,7 @@ static int copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
  * without being a view. A sharded parameter counts too, because it stays where its pieces are. */
 static bool copies_is_flat(const ek_tensor *tensor)
 {
-    return tensor->flat || (!tensor->is_view && (tensor->grad_slot ||
+    return tensor->flat || (!tensor->is_view && (tensor->grad_buffer ||
                                                  tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
 
@@ -60,7 +60,7 @@ static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor 
     EK_TRY(copies_slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
     for (int i = 0; i < count; i++) {
         ek_tensor *tensor = list->tensors[i];
-        bool needs = tensor->requires_grad && !tensor->grad_slot && !tensor->flat;
+        bool needs = tensor->requires_grad && !tensor->grad_buffer && !tensor->flat;
         chosen[i] = gradients && needs ? tensor : NULL;
     }
     EK_TRY(copies_slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
@@ -69,11 +69,11 @@ static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor 
             EK_TRY(ek_comm_copy(homes[i], list->tensors[i]));
     for (int i = 0; i < count; i++)
         if (slots[i])
-            EK_TRY(ek_leaf_set_grad_slot(list->tensors[i], slots[i]));
+            EK_TRY(ek_leaf_set_grad_buffer(list->tensors[i], slots[i]));
     for (int i = 0; i < count; i++) {
         if (!homes[i])
             continue;
-        ek_tensor_rehome(list->tensors[i], homes[i]);
+        ek_tensor_rebind(list->tensors[i], homes[i]);
         list->tensors[i]->is_view = false;
     }
     return 0;

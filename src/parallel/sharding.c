@@ -147,7 +147,7 @@ static int sharding_make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_t
     ek_memory_set_category(before);
     int rc = slab ? 0 : ek_error_pending();
     for (int k = 0; k < count && rc >= 0; k++)
-        rc = ek_leaf_set_grad_slot(list[k], slab->members[k]);
+        rc = ek_leaf_set_grad_buffer(list[k], slab->members[k]);
     ek_object_release(slab);
     return rc;
 }

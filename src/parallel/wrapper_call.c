@@ -10,7 +10,7 @@
  *     ek_tree_scatter       comm/tree.c: cuts the tensors among the arguments
  *     ek_wrapper_run        makes replicas, runs them, settles their buffers
  *     ek_replica_set_make   replica_set.c: refreshes copies, records the nodes of gradients
- *     wrapper_apply_all     calls the replicas side by side (ek_gang_run)
+ *     wrapper_apply_all     calls the replicas side by side (ek_jobs_run)
  *     ek_gather_value       comm/tree.c: joins the outputs on one device */
 #include <stdlib.h>
 
@@ -320,7 +320,7 @@ static int wrapper_apply_all(apply_call *call, ek_dev *const *devs, int count)
     ek_value *outputs = call->outputs;
     for (int i = 0; i < count; i++)
         outputs[i] = ek_value_none();
-    int rc = ek_gang_run(devs, count, wrapper_apply_one, call, "replica");
+    int rc = ek_jobs_run(devs, count, wrapper_apply_one, call, "replica");
     for (int i = 0; i < count; i++) {
         void *object = ek_value_object(outputs[i]);
         if (rc < 0)

@@ -65,7 +65,7 @@ TEST(passes_inside_of_jobs_run_on_their_thread)
 {
     double results[DEVICES], outside;
     grad_in_job(&outside, 0);
-    assert_ok(ek_gang_run(devs, DEVICES, grad_in_job, results, NULL));
+    assert_ok(ek_jobs_run(devs, DEVICES, grad_in_job, results, NULL));
     for (int i = 0; i < DEVICES; i++)
         ck_assert_mem_eq(&results[i], &outside, sizeof outside);
 }

@@ -274,7 +274,7 @@ TEST(functions_work_inside_of_jobs)
     double results[DEVICES];
     for (int d = 0; d < DEVICES; d++)
         devs[d] = ek_dev_get(test_device(d));
-    assert_ok(ek_gang_run(devs, DEVICES, apply_in_job, results, NULL));
+    assert_ok(ek_jobs_run(devs, DEVICES, apply_in_job, results, NULL));
     for (int d = 0; d < DEVICES; d++)
         ck_assert_double_eq(results[d], 6 * (d + 1));
 }

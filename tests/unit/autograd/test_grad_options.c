@@ -157,7 +157,7 @@ TEST(inside_of_jobs)
     assert_ok(test_devices_configure("3"));
     for (int d = 0; d < DEVICES; d++)
         devs[d] = ek_dev_get(test_device(d));
-    assert_ok(ek_gang_run(devs, DEVICES, penalty_in_job, results, NULL));
+    assert_ok(ek_jobs_run(devs, DEVICES, penalty_in_job, results, NULL));
     for (int d = 0; d < DEVICES; d++)
         ck_assert_double_eq(results[d], 9 * 12 * values[2] * values[2]); /* (9 x^4)'' */
     assert_ok(ek_shutdown());

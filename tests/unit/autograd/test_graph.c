@@ -207,7 +207,7 @@ TEST(parameters_may_be_rehomed_under_a_live_graph)
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *y = toy_sum(cube(x));
     ek_tensor *home = tensor_of(values, EK_SHAPE(3), EK_F64, test_device(0));
-    ek_tensor_rehome(x, home);
+    ek_tensor_rebind(x, home);
     ek_tensor *first = toy_grad(y, x, true);
     ek_tensor *second = toy_grad(toy_sum(first), x, false);
     for (int i = 0; i < 3; i++) {
@@ -312,7 +312,7 @@ TEST(gradients_can_have_a_home)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *slot = toy_full(NAN, EK_SHAPE(3), test_device(0));
-    assert_ok(ek_leaf_set_grad_slot(x, slot));
+    assert_ok(ek_leaf_set_grad_buffer(x, slot));
     ck_assert_ptr_null(ek_tensor_grad(x));
 
     for (int round = 0; round < 2; round++) {
@@ -359,7 +359,7 @@ TEST(gradients_can_have_a_home)
     ek_tensor *y = toy_leaf(values, 3, test_device(0));
     assert_ok(ek_backward(toy_sum(y)));
     ek_tensor *second = toy_full(NAN, EK_SHAPE(3), test_device(0));
-    assert_ok(ek_leaf_set_grad_slot(y, second));
+    assert_ok(ek_leaf_set_grad_buffer(y, second));
     ck_assert_ptr_eq(ek_tensor_grad(y), second);
     ck_assert_double_eq(element(second, 0), 1);
 }

@@ -81,7 +81,7 @@ static ek_flat *flat_of(const int64_t *piece_ends, int count)
         ek_tensor *piece = zeros(i % 3, elements);
         assert_ok(ek_tensor_set_requires_grad(piece, true));
         if (i % 2 == 0)
-            assert_ok(ek_leaf_set_grad_slot(piece, zeros(i % 3, elements)));
+            assert_ok(ek_leaf_set_grad_buffer(piece, zeros(i % 3, elements)));
         ek_flat_add(flat, 0, piece_ends[i], piece);
     }
     return flat;
@@ -104,8 +104,8 @@ static void assert_pieces(const ek_tensor *leaf, ek_tensor *whole)
         ek_tensor *part = ek_tensor_view(whole, 1, &count, &stride, whole->offset + shard->begin);
         assert_made(ek_tensor_grad(shard->piece));
         assert_close(ek_tensor_grad(shard->piece), part, 0, 0);
-        if (shard->piece->grad_slot)
-            ck_assert_ptr_eq(ek_tensor_grad(shard->piece), shard->piece->grad_slot);
+        if (shard->piece->grad_buffer)
+            ck_assert_ptr_eq(ek_tensor_grad(shard->piece), shard->piece->grad_buffer);
     }
 }
 
@@ -129,10 +129,10 @@ TEST(gradient_moves_and_returns)
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = leaf_of(1), *gradient = matrix(3);
-    assert_ok(ek_leaf_set_grad_slot(leaf, matrix(0)));
+    assert_ok(ek_leaf_set_grad_buffer(leaf, matrix(0)));
     assert_ok(ek_tensor_set_grad(leaf, gradient));
     divide(leaf);
-    ck_assert_ptr_null(leaf->grad_slot);
+    ck_assert_ptr_null(leaf->grad_buffer);
     ck_assert_ptr_null(ek_tensor_grad(leaf));
     ck_assert(ek_leaf_has_gradient(leaf));
     assert_pieces(leaf, gradient);
@@ -149,7 +149,7 @@ TEST(gradient_moves_and_returns)
 
     assert_ok(ek_leaf_set_shards(leaf, NULL, 0));
     ck_assert_ptr_null(ek_leaf_shards(leaf));
-    ck_assert_ptr_null(leaf->grad_slot);
+    ck_assert_ptr_null(leaf->grad_buffer);
     assert_close(ek_tensor_grad(leaf), gradient, 0, 0);
     ck_assert_ptr_eq(ek_gather_grad(leaf), ek_tensor_grad(leaf));
     end(&scope);

@@ -201,7 +201,7 @@ static void assert_nothing_open(void)
     for (int d = 0; d < DEVICES; d++)
         devs[d] = ek_dev_get(test_device(d));
     ck_assert_ptr_null(ek_thread_self()->span);
-    assert_ok(ek_gang_run(devs, DEVICES, look, clean, NULL));
+    assert_ok(ek_jobs_run(devs, DEVICES, look, clean, NULL));
     for (int d = 0; d < DEVICES; d++)
         ck_assert(clean[d]);
 }

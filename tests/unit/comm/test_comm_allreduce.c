@@ -130,7 +130,7 @@ static ek_tensor *together(ek_tensor *const *inputs, int count, void *user)
     ek_dev *devs[PARTS];
     for (int d = 0; d < PARTS; d++)
         devs[d] = ek_dev_get(test_device(d));
-    int rc = ek_gang_run(devs, PARTS, run_job, &j, "replica");
+    int rc = ek_jobs_run(devs, PARTS, run_job, &j, "replica");
     ek_tensor *y = NULL;
     for (int d = 0; d < PARTS; d++) {
         ek_scope_adopt(j.outputs[d]);
@@ -286,7 +286,7 @@ TEST(a_part_brings_its_own_alone)
         x[d] = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(d));
         devs[d] = ek_dev_get(test_device(d));
     }
-    assert_refused(ek_gang_run(devs, 4, bring_all, x, "replica"), EK_E_INVALID,
+    assert_refused(ek_jobs_run(devs, 4, bring_all, x, "replica"), EK_E_INVALID,
                    "this replica's 1 tensors alone, not 4");
 }
 

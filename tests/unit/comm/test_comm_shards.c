@@ -320,7 +320,7 @@ TEST(recorded_gathers_fill_slots)
         pieces[p] = piece_of(s, p, 0);
         slots[p] = ek_tensor_like(pieces[p]);
         assert_ok(ek_tensor_set_requires_grad(pieces[p], p < 3 || p == 6));
-        assert_ok(ek_leaf_set_grad_slot(pieces[p], slots[p]));
+        assert_ok(ek_leaf_set_grad_buffer(pieces[p], slots[p]));
     }
     assert_ok(ek_comm_record_all_gather(&s->division, pieces, whole));
     ck_assert(ek_tensor_requires_grad(whole[COUNT]));

@@ -160,7 +160,7 @@ TEST(slab_members_have_versions_of_their_own)
         ck_assert(element(range, i) == 0);
     assert_refused(ek_slab_range(slab, 16, 145), EK_E_INVALID, "range 16 to 145");
     /* A parameter moves in and keeps its handle. */
-    ek_tensor_rehome(like[0], slab->members[0]);
+    ek_tensor_rebind(like[0], slab->members[0]);
     ck_assert_ptr_eq(ek_tensor_address(like[0]), ek_tensor_address(slab->members[0]));
     ek_object_release(slab);
     assert_ok(ek_shutdown());

@@ -58,7 +58,7 @@ static int meet_once(void *user, int index)
 
 static void assert_usable(void)
 {
-    assert_ok(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"));
+    assert_ok(ek_jobs_run(devs, DEVICES, meet_once, NULL, "replica"));
 }
 
 /* ---- meeting ---- */
@@ -76,7 +76,7 @@ static int meet_often(void *user, int index)
 
 TEST(parts_meet_in_order_as_often_as_they_like)
 {
-    assert_ok(ek_gang_run(devs, DEVICES, meet_often, NULL, "replica"));
+    assert_ok(ek_jobs_run(devs, DEVICES, meet_often, NULL, "replica"));
     ek_memory_stats stats;
     assert_ok(ek_memory_get_stats(ek_host(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
@@ -92,12 +92,12 @@ static int nest_single(void *user, int index)
 {
     (void)user;
     int value = index + 5;
-    return ek_gang_run(&devs[index], 1, inner_part, &value, "inner");
+    return ek_jobs_run(&devs[index], 1, inner_part, &value, "inner");
 }
 
 TEST(a_gang_of_one_belongs_to_the_gang_around_it)
 {
-    assert_ok(ek_gang_run(devs, DEVICES, nest_single, NULL, "replica"));
+    assert_ok(ek_jobs_run(devs, DEVICES, nest_single, NULL, "replica"));
 }
 
 TEST(one_thread_meets_itself)
@@ -108,14 +108,14 @@ TEST(one_thread_meets_itself)
     assert_ok(meet("alone", 1, 7, 7));
     ek_thread_self()->modes.flags = 0;
     int value = 5678; /* the sum of one part */
-    assert_ok(ek_gang_run(&devs[1], 1, inner_part, &value, "replica"));
+    assert_ok(ek_jobs_run(&devs[1], 1, inner_part, &value, "replica"));
 }
 
 TEST(cpu_meets_the_others_on_the_callers_thread)
 {
     ek_dev *const mixed[] = {devs[2], ek_dev_get(ek_cpu()), devs[0], devs[1]};
     for (int i = 0; i < 100; i++)
-        assert_ok(ek_gang_run(mixed, 4, meet_once, NULL, "replica"));
+        assert_ok(ek_jobs_run(mixed, 4, meet_once, NULL, "replica"));
     ck_assert_int_eq(ek_rendezvous_count(), 1);
 }
 
@@ -158,7 +158,7 @@ TEST(a_part_that_fails_ends_the_waiting)
 {
     for (int i = 0; i < ROUNDS; i++) {
         plan p = {.failing = i % DEVICES, .status = EK_E_USER, .meetings = i % 3};
-        ck_assert_int_eq(ek_gang_run(devs, DEVICES, fail_or_wait, &p, "replica"), EK_E_USER);
+        ck_assert_int_eq(ek_jobs_run(devs, DEVICES, fail_or_wait, &p, "replica"), EK_E_USER);
         char sentence[64];
         snprintf(sentence, sizeof sentence, "replica %d on host:%d: part %d gives up", p.failing,
                  p.failing, p.failing);
@@ -174,7 +174,7 @@ TEST(a_part_that_ends_well_ends_the_waiting)
 {
     for (int i = 0; i < ROUNDS; i++) {
         plan p = {.failing = 1, .meetings = i % 2};
-        assert_refused(ek_gang_run(devs, DEVICES, fail_or_wait, &p, "replica"), EK_E_STATE,
+        assert_refused(ek_jobs_run(devs, DEVICES, fail_or_wait, &p, "replica"), EK_E_STATE,
                        "replica 1 on host:1 ended without taking part in");
         ck_assert_int_eq(atomic_load(&p.seen[1]), 0);
         ck_assert_int_lt(atomic_load(&p.seen[2]), 0);
@@ -199,7 +199,7 @@ TEST(parts_at_different_places_are_told_of_both)
 {
     for (int i = 0; i < ROUNDS; i++) {
         int odd = i % DEVICES;
-        assert_refused(ek_gang_run(devs, DEVICES, go_different_ways, &odd, "replica"), EK_E_STATE,
+        assert_refused(ek_jobs_run(devs, DEVICES, go_different_ways, &odd, "replica"), EK_E_STATE,
                        "replica 0 on host:0");
     }
     assert_usable();
@@ -213,7 +213,7 @@ static int same_name_other_place(void *user, int index)
 
 TEST(a_name_does_not_make_a_place)
 {
-    assert_refused(ek_gang_run(devs, DEVICES, same_name_other_place, NULL, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(devs, DEVICES, same_name_other_place, NULL, "replica"), EK_E_STATE,
                    "norm (1)");
     assert_usable();
 }
@@ -246,12 +246,12 @@ TEST(everybody_gets_the_error_of_the_common_work)
 {
     bool sentence = true;
     for (int i = 0; i < ROUNDS; i++) {
-        assert_refused(ek_gang_run(devs, DEVICES, call_what_fails, &sentence, "replica"),
+        assert_refused(ek_jobs_run(devs, DEVICES, call_what_fails, &sentence, "replica"),
                        EK_E_SHAPE, "replica 0 on host:0: 4 parts don't fit");
     }
     ck_assert_int_eq(atomic_load(&calls), ROUNDS);
     sentence = false;
-    assert_refused(ek_gang_run(devs, DEVICES, call_what_fails, &sentence, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(devs, DEVICES, call_what_fails, &sentence, "replica"), EK_E_STATE,
                    "without saying why");
     int value = 0;
     assert_refused(ek_rendezvous("common", 1, &value, cannot), EK_E_SHAPE, "1 parts");
@@ -269,7 +269,7 @@ static int fail_all(void *user, int index)
 TEST(the_first_error_that_is_not_a_consequence_is_raised)
 {
     for (int i = 0; i < ROUNDS; i++) {
-        assert_refused(ek_gang_run(devs, DEVICES, fail_all, NULL, "replica"), EK_E_USER,
+        assert_refused(ek_jobs_run(devs, DEVICES, fail_all, NULL, "replica"), EK_E_USER,
                        "replica 2 on host:2: part 2 fails");
     }
 }
@@ -284,7 +284,7 @@ static int come_with_an_error(void *user, int index)
 
 TEST(a_pending_error_does_not_meet)
 {
-    assert_refused(ek_gang_run(devs, DEVICES, come_with_an_error, NULL, "replica"), EK_E_IO,
+    assert_refused(ek_jobs_run(devs, DEVICES, come_with_an_error, NULL, "replica"), EK_E_IO,
                    "replica 3 on host:3: older");
     assert_usable();
 }
@@ -295,17 +295,17 @@ static int nest_several(void *user, int index)
 {
     (void)user;
     (void)index;
-    return ek_gang_run(devs, 2, meet_once, NULL, "inner");
+    return ek_jobs_run(devs, 2, meet_once, NULL, "inner");
 }
 
 TEST(a_gang_within_a_gang_cannot_meet)
 {
-    assert_refused(ek_gang_run(devs, DEVICES, nest_several, NULL, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(devs, DEVICES, nest_several, NULL, "replica"), EK_E_STATE,
                    "replica 0 on host:0: inner 0 on host:0: again waits for the other "
                    "replicas, which is impossible here: the jobs of a group within a group");
     /* Nor within the part that cpu has, whose thread is the caller's. */
     ek_dev *const mixed[] = {ek_dev_get(ek_cpu()), devs[0]};
-    assert_refused(ek_gang_run(mixed, 2, nest_several, NULL, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(mixed, 2, nest_several, NULL, "replica"), EK_E_STATE,
                    "a group within a group");
     assert_usable();
 }
@@ -314,9 +314,9 @@ TEST(parts_on_one_device_cannot_meet)
 {
     ek_dev *const twice_cpu[] = {devs[0], ek_dev_get(ek_cpu()), ek_dev_get(ek_cpu()), devs[1]};
     ek_dev *const twice[] = {devs[0], devs[1], devs[0], devs[2]};
-    assert_refused(ek_gang_run(twice_cpu, 4, meet_once, NULL, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(twice_cpu, 4, meet_once, NULL, "replica"), EK_E_STATE,
                    "two of them are on one device");
-    assert_refused(ek_gang_run(twice, 4, meet_once, NULL, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(twice, 4, meet_once, NULL, "replica"), EK_E_STATE,
                    "two of them are on one device");
     assert_usable();
 }
@@ -324,11 +324,11 @@ TEST(parts_on_one_device_cannot_meet)
 TEST(what_is_computed_again_cannot_meet)
 {
     ek_thread_self()->modes.flags = EK_MODE_ALONE;
-    assert_refused(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE,
                    "again waits for the other replicas, which is impossible inside "
                    "ek_checkpoint: its recomputation in backward has no others to meet");
     ek_thread_self()->modes.flags = EK_MODE_BACKWARD;
-    assert_refused(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE,
+    assert_refused(ek_jobs_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE,
                    "impossible in backward");
     ek_thread_self()->modes.flags = 0;
     assert_usable();

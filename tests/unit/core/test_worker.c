@@ -5,9 +5,9 @@
 #include <time.h>
 
 #include "core/object.h"
-#include "core/part.h"
 #include "core/rendezvous.h"
 #include "core/tensor.h"
+#include "core/work.h"
 #include "core/worker.h"
 #include "kit/devices.h"
 
@@ -49,10 +49,10 @@ TEST(parts_run_on_their_devices_with_the_submitters_modes)
     record first = {0}, second = {0};
     ek_thread_self()->modes.flags = EK_MODE_NO_GRAD;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
-    assert_ok(ek_gang_run(devs, DEVICES, part, &first, NULL));
+    assert_ok(ek_jobs_run(devs, DEVICES, part, &first, NULL));
     ek_thread_self()->modes.flags = 0;
     ek_memory_set_category(before);
-    assert_ok(ek_gang_run(devs, DEVICES, part, &second, NULL));
+    assert_ok(ek_jobs_run(devs, DEVICES, part, &second, NULL));
     for (int i = 0; i < DEVICES; i++) {
         ck_assert_ptr_eq(first.worker[i], devs[i]);
         ck_assert(pthread_equal(first.thread[i], second.thread[i]));
@@ -71,7 +71,7 @@ TEST(parts_run_on_their_devices_with_the_submitters_modes)
 TEST(one_part_runs_on_the_caller)
 {
     record seen = {0};
-    assert_ok(ek_gang_run(&devs[2], 1, part, &seen, NULL));
+    assert_ok(ek_jobs_run(&devs[2], 1, part, &seen, NULL));
     ck_assert(pthread_equal(seen.thread[0], pthread_self()));
     ek_release(seen.made[0]);
 }
@@ -79,20 +79,20 @@ TEST(one_part_runs_on_the_caller)
 TEST(the_first_error_by_index_is_raised)
 {
     record seen = {.fail = {0, 0, 1, 1}};
-    assert_refused(ek_gang_run(devs, DEVICES, part, &seen, "replica"), EK_E_USER,
+    assert_refused(ek_jobs_run(devs, DEVICES, part, &seen, "replica"), EK_E_USER,
                    "replica 2 on host:2: part 2 fails");
     for (int i = 0; i < DEVICES; i++) {
         ck_assert_ptr_nonnull(seen.made[i]); /* all have run */
         ek_release(seen.made[i]);
     }
     memset(&seen, 0, sizeof seen);
-    assert_ok(ek_gang_run(devs, DEVICES, part, &seen, "replica"));
+    assert_ok(ek_jobs_run(devs, DEVICES, part, &seen, "replica"));
     for (int i = 0; i < DEVICES; i++)
         ek_release(seen.made[i]);
     /* An error that was pending before stays the first. */
     ek_error(EK_E_IO, "older");
     seen.fail[0] = 1;
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, part, &seen, NULL), EK_E_USER);
+    ck_assert_int_eq(ek_jobs_run(devs, DEVICES, part, &seen, NULL), EK_E_USER);
     for (int i = 0; i < DEVICES; i++)
         ek_release(seen.made[i]);
     assert_error(EK_E_IO, "older");
@@ -101,7 +101,7 @@ TEST(the_first_error_by_index_is_raised)
 static int nested(void *user, int index)
 {
     record inner = {0};
-    int rc = ek_gang_run(devs, DEVICES, part, &inner, NULL);
+    int rc = ek_jobs_run(devs, DEVICES, part, &inner, NULL);
     for (int i = 0; i < DEVICES; i++) {
         if (!pthread_equal(inner.thread[i], pthread_self()))
             rc = ek_error(EK_E_USER, "a nested gang left its thread");
@@ -114,7 +114,7 @@ static int nested(void *user, int index)
 TEST(a_nested_gang_runs_inline)
 {
     int ran[DEVICES] = {0};
-    assert_ok(ek_gang_run(devs, DEVICES, nested, ran, NULL));
+    assert_ok(ek_jobs_run(devs, DEVICES, nested, ran, NULL));
     for (int i = 0; i < DEVICES; i++)
         ck_assert_int_eq(ran[i], 1);
 }
@@ -133,7 +133,7 @@ TEST(parts_on_the_caller_leave_its_modes)
     assert_made(cpu);
     ek_dev *const mixed[] = {cpu, devs[0], cpu};
     unsigned seen[3] = {7, 7, 7};
-    assert_ok(ek_gang_run(mixed, 3, leave_modes_changed, seen, NULL));
+    assert_ok(ek_jobs_run(mixed, 3, leave_modes_changed, seen, NULL));
     ck_assert_uint_eq(ek_thread_self()->modes.flags, 0);
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(seen[i], 0);
@@ -150,7 +150,7 @@ static void *caller(void *user)
     pthread_barrier_t barrier;
     pthread_barrier_init(&barrier, NULL, DEVICES);
     for (int i = 0; i < 200; i++)
-        if (ek_gang_run(devs, DEVICES, meet, &barrier, NULL) < 0)
+        if (ek_jobs_run(devs, DEVICES, meet, &barrier, NULL) < 0)
             *(int *)user = 1;
     pthread_barrier_destroy(&barrier);
     return NULL;
@@ -176,7 +176,7 @@ static int shut_library_down(void *user, int index)
 
 TEST(a_worker_cannot_end_the_workers)
 {
-    assert_refused(ek_gang_run(devs, 2, shut_library_down, NULL, "part"), EK_E_STATE,
+    assert_refused(ek_jobs_run(devs, 2, shut_library_down, NULL, "part"), EK_E_STATE,
                    "part 0 on host:0: ek_shutdown was called on the worker of host:0");
 }
 
@@ -207,7 +207,7 @@ TEST(a_slow_device_takes_its_time)
     ek_dev *both[2] = {ek_dev_get(ek_host(0)), ek_dev_get(ek_host(1))};
     struct timespec began, ended;
     clock_gettime(CLOCK_MONOTONIC, &began);
-    assert_ok(ek_gang_run(both, 2, work, NULL, NULL));
+    assert_ok(ek_jobs_run(both, 2, work, NULL, NULL));
     clock_gettime(CLOCK_MONOTONIC, &ended);
     double seconds =
         (double)(ended.tv_sec - began.tv_sec) + 1e-9 * (double)(ended.tv_nsec - began.tv_nsec);
@@ -244,14 +244,14 @@ static int nap_and_meet(void *user, int index)
 
 TEST(waiting_for_others_is_no_work)
 {
-    assert_ok(ek_gang_run(devs, 2, nap_and_meet, NULL, NULL));
+    assert_ok(ek_jobs_run(devs, 2, nap_and_meet, NULL, NULL));
     uint64_t waits = atomic_load(&devs[0]->busy_ns), works = atomic_load(&devs[1]->busy_ns);
     ck_assert_uint_ge(works, 60000000);
     ck_assert_uint_lt(waits, works / 2);
     ck_assert_uint_eq(atomic_load(&devs[2]->busy_ns), 0);
     /* A part within a part is the outer one's. */
     uint64_t before = atomic_load(&devs[3]->busy_ns);
-    assert_ok(ek_gang_run(&devs[0], 1, nap_and_meet, NULL, NULL));
+    assert_ok(ek_jobs_run(&devs[0], 1, nap_and_meet, NULL, NULL));
     ck_assert_uint_eq(atomic_load(&devs[3]->busy_ns), before);
     ck_assert_uint_gt(atomic_load(&devs[0]->busy_ns), waits);
 }
@@ -269,7 +269,7 @@ static int spin_part(void *user, int index)
     while (cpu_ns() - began < 700000)
         ;
     for (int i = 0; i < s->rests; i++)
-        ek_part_rest();
+        ek_work_rest();
     s->used += cpu_ns() - began;
     return 0;
 }
@@ -285,7 +285,7 @@ TEST(slow_devices_rest_in_proportion)
     ck_assert_uint_eq(stats.capacity, 256 << 20);
     spinning s = {.rests = 3};
     for (int i = 0; i < 40; i++)
-        assert_ok(ek_gang_run(&slow, 1, spin_part, &s, NULL));
+        assert_ok(ek_jobs_run(&slow, 1, spin_part, &s, NULL));
     int64_t owed = atomic_load(&slow->rest_ns);
     ck_assert_int_lt(owed, 1000000);
     ck_assert_int_ge(owed, -20000000);
@@ -312,6 +312,6 @@ TEST(debts_of_sleep_do_not_overflow)
     const int64_t credit = INT64_MIN / 2, most = INT64_C(1) << 55;
     dev->speed = 1e-300;
     atomic_store(&dev->rest_ns, credit);
-    assert_ok(ek_gang_run(&dev, 1, spin_once, NULL, NULL));
+    assert_ok(ek_jobs_run(&dev, 1, spin_once, NULL, NULL));
     ck_assert_int_eq(atomic_load(&dev->rest_ns), credit + most);
 }

@@ -68,7 +68,8 @@ static void *order_both_ways(void *user)
 {
     const pair *p = user;
     for (int i = 0; i < ROUNDS; i++)
-        if (ek_cuda_order(p->devs[1], p->devs[0]) < 0 || ek_cuda_order(p->devs[0], p->devs[1]) < 0)
+        if (ek_cuda_device_wait(p->devs[1], p->devs[0]) < 0 ||
+            ek_cuda_device_wait(p->devs[0], p->devs[1]) < 0)
             return user;
     return NULL;
 }
@@ -102,7 +103,7 @@ static void *synchronize(void *user)
 
 static void *order(void *user)
 {
-    return ek_dev_order(cpu_dev(), user) >= 0 ? NULL : user;
+    return ek_dev_wait(cpu_dev(), user) >= 0 ? NULL : user;
 }
 
 /* A device to which another thread issues work all the time is waited for as any other. */
@@ -218,7 +219,7 @@ static int by_read(many *m, int i)
 
 static int by_order(many *m, int i)
 {
-    return ek_dev_order(cpu_dev(), m->devs[i]);
+    return ek_dev_wait(cpu_dev(), m->devs[i]);
 }
 
 static waiting *const ways[] = {by_synchronize, by_read, by_order};
@@ -301,7 +302,7 @@ TEST(a_bystander_is_let_go_too)
     many m;
     open_many(&m);
     lose_in_broadcast(&m);
-    assert_ok(ek_dev_order(m.devs[4], m.devs[0]));
+    assert_ok(ek_dev_wait(m.devs[4], m.devs[0]));
     assert_ok(ek_synchronize(m.devs[4]->id));
     assert_refused(by_synchronize(&m, 0), EK_E_BACKEND, lost_gpu);
     close_many(&m, true);
@@ -321,7 +322,7 @@ TEST(errors_that_nccl_reports_end_a_collective)
     ek_emulator_fail_next("kernel", cudaErrorLaunchFailure, 0);
     assert_ok(ek_cuda_fill(m.devs[LOST], x, 1));
     assert_ok(ek_cuda_broadcast(three, 3, m.data, NBYTES));
-    assert_ok(ek_dev_order(m.devs[4], m.devs[0])); /* so that it can't end too soon */
+    assert_ok(ek_dev_wait(m.devs[4], m.devs[0])); /* so that it can't end too soon */
     assert_ok(ek_cuda_broadcast(two, 2, data, NBYTES));
     ek_emulator_fail_next("ncclCommGetAsyncError", 6, 0);
     assert_refused(by_synchronize(&m, 1), EK_E_BACKEND, "cudaErrorLaunchFailure");

@@ -39,7 +39,7 @@ static int call_download(ek_dev *dev, void *memory)
 static int call_order(ek_dev *dev, void *memory)
 {
     (void)memory;
-    return ek_dev_order(cpu_dev(), dev);
+    return ek_dev_wait(cpu_dev(), dev);
 }
 
 static int call_synchronize(ek_dev *dev, void *memory)
@@ -88,7 +88,7 @@ TEST(what_is_sent_takes_no_fault)
     assert_ok(ek_dev_alloc(dev, sizeof bytes, EK_MEMORY_ACTIVATION, &memory));
     raise_fault(dev, EK_CUDA_FAULT_INDEX, 7, 5, "gather");
     ek_cuda_tell(ek_cuda_of(dev), "cuda:1 is missing");
-    assert_ok(ek_dev_send(dev, memory, cpu_dev(), bytes, sizeof bytes));
+    assert_ok(ek_dev_upload(dev, memory, cpu_dev(), bytes, sizeof bytes));
     assert_refused(call_zero(dev, memory), EK_E_BACKEND, "cuda:1 is missing");
     assert_refused(call_zero(dev, memory), EK_E_INVALID, "gather on cuda:0: index 7");
     ek_dev_free(dev, memory, sizeof bytes, EK_MEMORY_ACTIVATION);
@@ -380,8 +380,8 @@ TEST_LOOP(a_lost_gpu_is_named_and_others_go_on, 0, 3)
         assert_refused(ek_dev_copy(cuda_dev(2), ek_tensor_address(c), lost[i],
                                    ek_tensor_address(there[i]), 64),
                        EK_E_BACKEND, part);
-        assert_refused(ek_dev_order(cuda_dev(2), lost[i]), EK_E_BACKEND, part);
-        assert_refused(ek_dev_order(lost[i], cuda_dev(2)), EK_E_BACKEND, part);
+        assert_refused(ek_dev_wait(cuda_dev(2), lost[i]), EK_E_BACKEND, part);
+        assert_refused(ek_dev_wait(lost[i], cuda_dev(2)), EK_E_BACKEND, part);
         assert_refused(ek_synchronize(lost[i]->id), EK_E_BACKEND,
                        "the host and devices on other GPUs go on");
     }

@@ -47,7 +47,7 @@ TEST_LOOP(what_is_given_back_at_once_arrives, 0, 6)
     for (int i = 0; i < TENSORS; i++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *staged = staged_rows(cuda_dev(0), 1 + i * 7, (uint8_t)i);
-        sent[i] = ek_scope_return(&scope, ek_staging_bring(staged, cuda_dev(0)));
+        sent[i] = ek_scope_return(&scope, ek_staging_copy(staged, cuda_dev(0)));
         assert_made(sent[i]);
         ck_assert(ek_device_equal(ek_tensor_device(sent[i]), ek_cuda(0)));
     }
@@ -64,7 +64,7 @@ TEST_LOOP(what_is_issued_later_sees_what_was_sent, 0, 6)
     emulator_set("ORDER", order);
     open_cuda(devices);
     for (int i = 0; i < 10; i++)
-        assert_rows(ek_staging_bring(staged_rows(cuda_dev(0), 3, (uint8_t)i), cuda_dev(0)), 3,
+        assert_rows(ek_staging_copy(staged_rows(cuda_dev(0), 3, (uint8_t)i), cuda_dev(0)), 3,
                     (uint8_t)i);
     close_cuda();
 }
@@ -75,13 +75,13 @@ TEST(for_any_device)
     for (int index = 0; index < 3; index++)
         for (int other = 0; other < 3; other++) {
             ek_tensor *staged = staged_rows(cuda_dev(index), ROWS, 9);
-            ek_tensor *sent = ek_staging_bring(staged, cuda_dev(other));
+            ek_tensor *sent = ek_staging_copy(staged, cuda_dev(other));
             assert_made(sent);
             ck_assert(ek_device_equal(ek_tensor_device(sent), ek_cuda(other)));
             assert_rows(sent, ROWS, 9);
         }
     ek_tensor *staged = staged_rows(cuda_dev(0), 3, 1);
-    ck_assert_ptr_eq(ek_staging_bring(staged, cpu_dev()), staged);
+    ck_assert_ptr_eq(ek_staging_copy(staged, cpu_dev()), staged);
     close_cuda();
 }
 
@@ -91,7 +91,7 @@ TEST(nothing_is_sent_of_nothing)
     ek_shape shape = EK_SHAPE(0, 4);
     ek_tensor *staged = ek_staging_new(cuda_dev(0), EK_F32, &shape);
     assert_made(staged);
-    assert_made(ek_staging_bring(staged, cuda_dev(0)));
+    assert_made(ek_staging_copy(staged, cuda_dev(0)));
     close_cuda();
 }
 
@@ -103,7 +103,7 @@ TEST(memory_is_kept)
     size_t after_first = 0;
     for (int i = 0; i < 20; i++) {
         ek_scope scope = ek_scope_begin();
-        assert_rows(ek_staging_bring(staged_rows(cuda_dev(0), ROWS - i, 3), cuda_dev(0)), ROWS - i,
+        assert_rows(ek_staging_copy(staged_rows(cuda_dev(0), ROWS - i, 3), cuda_dev(0)), ROWS - i,
                     3);
         ek_scope_end(&scope);
         if (i == 0)
@@ -153,7 +153,7 @@ TEST_LOOP(sending_does_not_wait_for_kernels, 0, 6)
     open_cuda("0");
     ek_dev *dev = cuda_dev(0);
     /* Memory that was used before, and buffers. */
-    ek_release(ek_keep(ek_staging_bring(source_of(locked, count, 1), dev)));
+    ek_release(ek_keep(ek_staging_copy(source_of(locked, count, 1), dev)));
     hold_compute(dev, &h);
     ek_tensor *sent = ek_staging_send(source_of(locked, count, 2), dev);
     assert_made(sent);
@@ -181,7 +181,7 @@ TEST_LOOP(memory_is_not_written_before_its_last_use, 0, 2)
         assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &copies[i]));
     for (int i = 0; i < ROUNDS; i++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *sent = ek_staging_bring(source_of(_i, BYTES, (uint8_t)(10 * i)), dev);
+        ek_tensor *sent = ek_staging_copy(source_of(_i, BYTES, (uint8_t)(10 * i)), dev);
         assert_made(sent);
         if (i % 3 == 1) /* one that nobody receives, nor uses */
             assert_made(ek_staging_send(source_of(_i, BYTES, 5), dev));
@@ -208,7 +208,7 @@ TEST(blocks_stay_with_their_queue)
     ek_dev *dev = cuda_dev(0);
     for (int i = 0; i < ROUNDS; i++) {
         ek_scope scope = ek_scope_begin();
-        assert_made(ek_staging_bring(source_of(true, BYTES, 1), dev));
+        assert_made(ek_staging_copy(source_of(true, BYTES, 1), dev));
         assert_made(ek_staging_send(source_of(true, BYTES, 2), dev));
         ek_scope_end(&scope);
         assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &other));
@@ -237,12 +237,12 @@ TEST_LOOP(calls_that_fail_leave_memory_whole, 0, 5)
     assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &copy));
     for (int after = 0; after < 12; after++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *first = ek_staging_bring(source_of(false, BYTES, 1), dev);
+        ek_tensor *first = ek_staging_copy(source_of(false, BYTES, 1), dev);
         assert_made(first);
         assert_ok(ek_dev_copy(dev, copy, dev, ek_tensor_address(first), BYTES));
         ek_emulator_fail_next(functions[_i], cudaErrorInvalidValue, after);
         ek_scope_end(&scope);
-        ek_tensor *sent = ek_staging_bring(source_of(after % 2, BYTES, 3), dev);
+        ek_tensor *sent = ek_staging_copy(source_of(after % 2, BYTES, 3), dev);
         ek_emulator_recover();
         if (sent) {
             drive_uploads();
@@ -281,7 +281,7 @@ TEST(filled_by_other_threads)
             ck_assert_int_eq(pthread_create(&threads[i], NULL, fill, &which[i]), 0);
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);
-            ek_tensor *sent = ek_staging_bring(filled[i], cuda_dev(i));
+            ek_tensor *sent = ek_staging_copy(filled[i], cuda_dev(i));
             ek_release(filled[i]);
             assert_rows(sent, ROWS, (uint8_t)(40 + i));
         }

@@ -87,7 +87,7 @@ TEST(part_of_a_storage)
     ek_tensor *all = counted_up(EK_SHAPE(6, 2), EK_F32);
     ek_tensor *middle = ek_tensor_view(all, 2, (int64_t[]){3, 2}, (int64_t[]){2, 1}, 4);
     ek_dataset *dataset = ek_tensor_dataset(middle);
-    ek_tensor_rehome(middle, ek_empty(EK_SHAPE(3, 2)));
+    ek_tensor_rebind(middle, ek_empty(EK_SHAPE(3, 2)));
     for (int64_t i = 0; i < 3; i++) {
         ck_assert(element(ek_value_tensor(ek_dataset_get(dataset, i)), 1) == 5 + 2 * i);
         ek_value batch = ek_dataset_get_batch(dataset, &i, 1, ek_cpu());

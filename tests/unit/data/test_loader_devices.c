@@ -217,7 +217,7 @@ TEST(sets_make_batches_where_they_are_needed)
 static pthread_t receiver;
 static atomic_int staged, locked, sent, sent_by_receiver;
 
-static int locked_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+static int pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
     (void)dev;
     atomic_fetch_add(&staged, !pthread_equal(pthread_self(), receiver));
@@ -226,13 +226,13 @@ static int locked_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return *pointer ? 0 : EK_E_NO_MEMORY;
 }
 
-static void locked_free(void *pointer)
+static void pinned_free(void *pointer)
 {
     atomic_fetch_sub(&locked, 1);
     free(pointer);
 }
 
-static int send_locked(ek_dev *dev, void *to, const void *from, size_t nbytes)
+static int upload_pinned(ek_dev *dev, void *to, const void *from, size_t nbytes)
 {
     (void)dev;
     atomic_fetch_add(&sent, 1);
@@ -264,9 +264,9 @@ TEST_LOOP(other_memory_is_fed_when_a_batch_is_given, 0, 3)
     ek_batch batch;
     ek_memory_stats stats;
     reading.host_memory = copying.host_memory = false;
-    reading.locked_alloc = locked_alloc;
-    reading.locked_free = locked_free;
-    reading.send = send_locked;
+    reading.pinned_alloc = pinned_alloc;
+    reading.pinned_free = pinned_free;
+    reading.upload = upload_pinned;
     reads->backend = &reading;
     plain->backend = &copying;
     receiver = pthread_self();
@@ -301,9 +301,9 @@ TEST(fed_memory_outlives_its_device)
     const ek_backend *before = reads->backend;
     ek_backend reading = *before;
     reading.host_memory = false;
-    reading.locked_alloc = locked_alloc;
-    reading.locked_free = locked_free;
-    reading.send = send_locked;
+    reading.pinned_alloc = pinned_alloc;
+    reading.pinned_free = pinned_free;
+    reading.upload = upload_pinned;
     reads->backend = &reading;
     ek_shape shape = EK_SHAPE(3);
     ek_tensor *fed = ek_keep(ek_staging_new(reads, EK_F32, &shape));

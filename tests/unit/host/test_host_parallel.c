@@ -170,7 +170,7 @@ TEST(devices_compute_side_by_side)
         g.y[i] = ek_tensor_new(devs[i], EK_F32, &EK_SHAPE(320), EK_CONTIGUOUS);
         assert_made(g.y[i]);
     }
-    assert_ok(ek_gang_run(devs, 4, convolve, &g, "replica"));
+    assert_ok(ek_jobs_run(devs, 4, convolve, &g, "replica"));
     for (int i = 1; i < 4; i++)
         case_same(g.y[0], g.y[i], "devices");
     ck_assert(case_get(g.y[0], 3) != 0);

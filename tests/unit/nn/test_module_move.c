@@ -142,7 +142,7 @@ TEST(hash_sees_parameters_alone)
 
     /* Order of memory and device don't matter, values do. */
     ek_tensor *weight = ek_module_tensor(same, "0.weight");
-    ek_tensor_rehome(weight, ek_contiguous(ek_detach(weight), EK_CONTIGUOUS));
+    ek_tensor_rebind(weight, ek_contiguous(ek_detach(weight), EK_CONTIGUOUS));
     ck_assert(ek_tensor_is_contiguous(weight, EK_CONTIGUOUS));
     assert_ok(ek_module_to_device(same, test_device(0)));
     assert_ok(ek_module_sha256(same, layout));

@@ -358,7 +358,7 @@ static void check_slots(const op_row *row)
         ek_tensor *slots[OP_INPUTS];
         for (int i = 1; i < run.count; i++, found++) {
             slots[i] = ek_fill_(ek_detach(ek_clone(run.inputs[i])), (double)NAN);
-            assert_ok(ek_leaf_set_grad_slot(run.inputs[i], slots[i]));
+            assert_ok(ek_leaf_set_grad_buffer(run.inputs[i], slots[i]));
         }
         assert_ok(ek_backward(op_output(&run), op_golden(&run, "dy")));
         for (int i = 0; i < run.count; i++) {

@@ -37,8 +37,8 @@ static inline void move_into_slabs(ek_tensor **leaves)
     assert_made(gradients);
     for (int i = 0; i < MEMBERS; i++) {
         assert_made(ek_copy_(values->members[i], ek_detach(leaves[i])));
-        ek_tensor_rehome(leaves[i], values->members[i]);
-        assert_ok(ek_leaf_set_grad_slot(leaves[i], gradients->members[i]));
+        ek_tensor_rebind(leaves[i], values->members[i]);
+        assert_ok(ek_leaf_set_grad_buffer(leaves[i], gradients->members[i]));
     }
     ek_object_release(values);
     ek_object_release(gradients);
@@ -55,9 +55,9 @@ static inline void give_gradients(ek_tensor **apart, ek_tensor **in_slabs, unsig
         if (absent >> i & 1)
             continue;
         assert_ok(ek_tensor_set_grad(apart[i], gradient));
-        if (in_slabs[i]->grad_slot) {
-            assert_made(ek_copy_(in_slabs[i]->grad_slot, gradient));
-            assert_ok(ek_tensor_set_grad(in_slabs[i], in_slabs[i]->grad_slot));
+        if (in_slabs[i]->grad_buffer) {
+            assert_made(ek_copy_(in_slabs[i]->grad_buffer, gradient));
+            assert_ok(ek_tensor_set_grad(in_slabs[i], in_slabs[i]->grad_buffer));
         } else {
             assert_ok(ek_tensor_set_grad(in_slabs[i], gradient));
         }

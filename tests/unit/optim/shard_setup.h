@@ -196,7 +196,7 @@ static inline void give_slots(fake_group *group)
             pieces[i] = group->flat.segments[i].shards[d].piece;
         make_homes(pieces, group->count, ek_tensor_device(pieces[0]), slots);
         for (int i = 0; i < group->count; i++) {
-            assert_ok(ek_leaf_set_grad_slot(pieces[i], slots[i]));
+            assert_ok(ek_leaf_set_grad_buffer(pieces[i], slots[i]));
             ek_object_release(slots[i]);
         }
     }
@@ -223,7 +223,7 @@ static inline fake_group *divide_over(ek_tensor *const *p, int count, int device
     ek_memory_set_category(before);
     for (int i = 0; i < count; i++) {
         assert_made(ek_copy_(homes[i], ek_detach(p[i])));
-        ek_tensor_rehome(p[i], homes[i]);
+        ek_tensor_rebind(p[i], homes[i]);
         for (int d = 1; d < devices; d++)
             assert_made(ek_copy_(group->copies[d][i], homes[i]));
         group->copies[0][i] = homes[i];

@@ -62,7 +62,7 @@ static inline void give_to_pieces(ek_tensor *q, ek_tensor *gradient, bool some)
                             (size_t)(shard->end - shard->begin) * ek_dtype_size(gradient->dtype)));
             continue;
         }
-        ek_tensor *slot = shard->piece->grad_slot;
+        ek_tensor *slot = shard->piece->grad_buffer;
         assert_ok(ek_dev_copy(ek_tensor_dev(slot), ek_tensor_address(slot), ek_tensor_dev(gradient),
                               address_of(gradient, shard->begin),
                               (size_t)(shard->end - shard->begin) * ek_dtype_size(slot->dtype)));

@@ -353,11 +353,11 @@ TEST(zero_grad_keeps_slots)
     ek_optimizer *optimizer = ek_sgd();
     assert_ok(ek_optimizer_add_group(optimizer, p, MEMBERS, (ek_optimizer_options){0}));
     give_gradients(apart, p, 0);
-    double value = element(p[1]->grad_slot, 5);
+    double value = element(p[1]->grad_buffer, 5);
     ek_zero_grad(optimizer);
     ck_assert_ptr_null(ek_tensor_grad(p[1]));
-    ck_assert_ptr_nonnull(p[1]->grad_slot);
-    ck_assert_double_eq(element(p[1]->grad_slot, 5), value);
+    ck_assert_ptr_nonnull(p[1]->grad_buffer);
+    ck_assert_double_eq(element(p[1]->grad_buffer, 5), value);
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());

@@ -209,7 +209,7 @@ TEST(frozen_neighbours_are_left_out)
     random_leaves(q);
     move_into_slabs(q);
     assert_ok(ek_tensor_set_requires_grad(q[1], false));
-    assert_ok(ek_leaf_set_grad_slot(q[1], NULL));
+    assert_ok(ek_leaf_set_grad_buffer(q[1], NULL));
     ek_optimizer *optimizer = make(ADAM, q);
     const char *names[] = {"exp_avg", "exp_avg_sq"};
     ek_tensor *ones = ek_ones(member_shape(0));

@@ -107,7 +107,7 @@ TEST(what_others_own_is_left)
     make_homes(pieces, 2, test_device(0), slots);
     make_homes(&flat->shards[1].piece, 1, test_device(1), slots + 2);
     for (int i = 0; i < PIECES; i++) {
-        assert_ok(ek_leaf_set_grad_slot(flat->shards[i].piece, slots[i == 0 ? 0 : 3 - i]));
+        assert_ok(ek_leaf_set_grad_buffer(flat->shards[i].piece, slots[i == 0 ? 0 : 3 - i]));
         ek_object_release(slots[i == 0 ? 0 : 3 - i]);
     }
     assert_ok(ek_leaf_set_shards(p, flat, 0));

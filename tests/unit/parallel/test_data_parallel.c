@@ -236,7 +236,7 @@ TEST_LOOP(a_module_on_two_devices_is_refused, 0, 2)
         for (int k = 0; k < 2; k++) {
             ek_tensor *parameter = ek_module_tensor(second, k ? "bias" : "weight");
             ek_tensor *there = ek_keep(ek_to_device(ek_detach(parameter), test_device(1)));
-            ek_tensor_rehome(parameter, there);
+            ek_tensor_rebind(parameter, there);
             ek_release(there);
         }
     assert_refused(ek_data_parallel(ek_sequential(first, second), .device_ids = devices),

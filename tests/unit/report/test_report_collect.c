@@ -519,7 +519,7 @@ TEST(workers_are_their_devices)
         devs[i] = host(i);
     ek_report *report = ek_report_start();
     assert_made(report);
-    assert_ok(ek_gang_run(devs, 4, part, NULL, "replica"));
+    assert_ok(ek_jobs_run(devs, 4, part, NULL, "replica"));
     assert_ok(ek_report_step(report));
     int count, seen[4] = {0};
     double seconds;

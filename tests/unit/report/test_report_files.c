@@ -70,7 +70,7 @@ static ek_report *make_report(const char *name)
     for (int i = 0; i < STEPS; i++) {
         ek_span span;
         ek_span_begin(&span, EK_SPAN_COMPUTE, "all", NULL, devs[1]);
-        assert_ok(ek_gang_run(devs, DEVICES, part, NULL, "replica"));
+        assert_ok(ek_jobs_run(devs, DEVICES, part, NULL, "replica"));
         ek_span_end(&span);
         assert_ok(ek_report_step(report));
     }
