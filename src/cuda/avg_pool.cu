@@ -7,20 +7,20 @@ template <typename I> struct box {
     ek_window<I> d[3];
 };
 
-template <typename I> EK_DEVICE box<I> box_of(const ek_cuda_pool &pool, const I at[3])
+template <typename I> EK_DEVICE box<I> avg_box_of(const ek_cuda_pool &pool, const I at[3])
 {
     return {
         {ek_window_of(pool, 0, at[0]), ek_window_of(pool, 1, at[1]), ek_window_of(pool, 2, at[2])}};
 }
 
-template <typename R, typename I> EK_DEVICE R divisor_of(const box<I> &b)
+template <typename R, typename I> EK_DEVICE R avg_divisor_of(const box<I> &b)
 {
     return (R)((int64_t)b.d[0].divisor * b.d[1].divisor * b.d[2].divisor);
 }
 
 /* sum += the V elements at `from`. */
 template <typename T, int V>
-EK_DEVICE void add_elements(typename ek_compute<T>::type (&sum)[V], const T *from)
+EK_DEVICE void avg_add_elements(typename ek_compute<T>::type (&sum)[V], const T *from)
 {
     typename ek_compute<T>::type values[V];
     ek_load_elements<T, V>(values, from);
@@ -35,7 +35,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
     I step = (I)pool.x.step[2];
     EK_GRID_LOOP(i, pool.y.count) {
         ek_index<I> index = ek_index_of(pool.y, (I)i);
-        box<I> b = box_of(pool, index.at);
+        box<I> b = avg_box_of(pool, index.at);
         const T *plane =
             (const T *)pool.x.data + ek_plane_offset(pool.x, index.sample, index.channel);
         R sum[V] = {};
@@ -45,10 +45,10 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
                 const T *row = plane + ek_offset_within(pool.x, at);
 #pragma unroll 4
                 for (I l = 0; l < b.d[2].count; l++)
-                    add_elements<T, V>(sum, row + l * step);
+                    avg_add_elements<T, V>(sum, row + l * step);
             }
         }
-        R divisor = divisor_of<R>(b);
+        R divisor = avg_divisor_of<R>(b);
         EK_EACH(v, V)
             sum[v] /= divisor;
         ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, index), sum);
@@ -58,7 +58,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
 /* The offset of a window's position p in its plane; p counts the window's positions. With `whole`
  * the window is the plane. */
 template <typename I>
-EK_DEVICE I offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool whole)
+EK_DEVICE I avg_offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool whole)
 {
     if (whole)
         return p * (I)pool.x.step[2];
@@ -83,7 +83,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_poo
         int64_t i = first + lane;
         bool real = i < pool.y.count;
         ek_index<I> index = ek_index_of(pool.y, (I)(real ? i : 0));
-        box<I> b = box_of(pool, index.at);
+        box<I> b = avg_box_of(pool, index.at);
         const T *plane =
             (const T *)pool.x.data + ek_plane_offset(pool.x, index.sample, index.channel);
         I count = real ? b.d[0].count * b.d[1].count * b.d[2].count : 0;
@@ -91,7 +91,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_poo
         R sum[V] = {};
 #pragma unroll 4
         for (I p = row; p < count; p += rows)
-            add_elements<T, V>(sum, plane + offset_in(pool, b, p, whole));
+            avg_add_elements<T, V>(sum, plane + avg_offset_in(pool, b, p, whole));
         __syncthreads(); /* `parts` may still be read from the round before */
         EK_EACH(v, V)
             parts[v][thread] = sum[v];
@@ -104,7 +104,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_poo
         }
         if (thread >= lanes || !real)
             continue;
-        R divisor = divisor_of<R>(b);
+        R divisor = avg_divisor_of<R>(b);
         EK_EACH(v, V)
             sum[v] = parts[v][thread] / divisor;
         ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, index), sum);
@@ -127,7 +127,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool poo
             for (I k = c1.first; k < c1.end; k++) {
                 for (I l = c2.first; l < c2.end; l++) {
                     I at[3] = {j, k, l};
-                    R values[V], divisor = divisor_of<R>(box_of(pool, at));
+                    R values[V], divisor = avg_divisor_of<R>(avg_box_of(pool, at));
                     ek_load_elements<T, V>(values, plane + ek_offset_within(pool.y, at));
                     EK_EACH(v, V)
                         sum[v] += values[v] / divisor;
@@ -143,7 +143,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool poo
 enum { LARGE_WINDOW = 128, LANES = 32 };
 
 /* About how many positions a window has. */
-static int64_t window_size(const ek_cuda_pool *pool)
+static int64_t avg_window_size(const ek_cuda_pool *pool)
 {
     if (pool->adaptive)
         return pool->y.plane > 0 ? pool->x.plane / pool->y.plane : 0;
@@ -156,7 +156,7 @@ static int64_t window_size(const ek_cuda_pool *pool)
 template <typename T>
 static int launch_avg_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
-    bool large = window_size(pool) >= LARGE_WINDOW;
+    bool large = avg_window_size(pool) >= LARGE_WINDOW;
     return ek_pool_by_kind<T, 16 / sizeof(T)>(*pool, false, [&](auto kind, const ek_cuda_pool &by) {
         typedef decltype(kind) K;
         if (!large || by.y.count >= (int64_t)stream->multiprocessors * 1024)

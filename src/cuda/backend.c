@@ -38,7 +38,7 @@ static int gpu_count(void)
     return gpus;
 }
 
-static const char *why_none(void)
+static const char *backend_why_none(void)
 {
     return gpu_count() == 0 ? absence : NULL;
 }
@@ -50,7 +50,7 @@ static int device_count(void)
     return spec.count;
 }
 
-static int configure(const char *specification, bool keep)
+static int backend_configure(const char *specification, bool keep)
 {
     ek_cuda_spec spec;
     EK_TRY(ek_cuda_spec_parse(specification, gpu_count(), &spec));
@@ -61,7 +61,7 @@ static int configure(const char *specification, bool keep)
 
 /* ---- opening and closing ---- */
 
-static int read_attributes(ek_dev *dev, ek_cuda_device *device)
+static int device_read_attributes(ek_dev *dev, ek_cuda_device *device)
 {
     int major = 0, minor = 0;
     const struct {
@@ -81,7 +81,7 @@ static int read_attributes(ek_dev *dev, ek_cuda_device *device)
 }
 
 /* Makes streams that don't wait for the default stream. */
-static int make_streams(ek_dev *dev, ek_cuda_device *device)
+static int device_make_streams(ek_dev *dev, ek_cuda_device *device)
 {
     cudaStream_t *const streams[] = {&device->compute, &device->copy, &device->upload};
     for (int i = 0; i < 3; i++)
@@ -90,7 +90,7 @@ static int make_streams(ek_dev *dev, ek_cuda_device *device)
     return ek_cuda_make_event(dev, &device->issued);
 }
 
-static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
+static int device_make_fault_record(ek_dev *dev, ek_cuda_device *device)
 {
     void *record, *on_device;
     EK_TRY(ek_cuda_check(dev, "allocating pinned memory",
@@ -105,8 +105,7 @@ static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
 }
 
 /* Frees all that the device owns. Errors are ignored, because they were reported when the device
- * became unusable. The GPU is made current first; else these calls would make a context on another.
- */
+ * became unusable. The GPU is current, else these calls would make a context on another one. */
 static void device_release(ek_cuda_device *device)
 {
     int physical = device->physical, restore;
@@ -150,11 +149,11 @@ static int device_open(ek_dev *dev)
         device_release(device);
         return rc;
     }
-    rc = read_attributes(dev, device);
+    rc = device_read_attributes(dev, device);
     if (rc >= 0)
-        rc = make_streams(dev, device);
+        rc = device_make_streams(dev, device);
     if (rc >= 0)
-        rc = make_fault_record(dev, device);
+        rc = device_make_fault_record(dev, device);
     if (rc >= 0)
         rc = ek_cuda_transfer_open(device);
     ek_cuda_leave(dev, restore);
@@ -207,8 +206,8 @@ const ek_backend ek_cuda_backend = {
     .name = "cuda",
     .kind = EK_CUDA,
     .device_count = device_count,
-    .why_none = why_none,
-    .configure = configure,
+    .why_none = backend_why_none,
+    .configure = backend_configure,
     .device_open = device_open,
     .device_idle = device_idle,
     .device_close = device_close,

@@ -99,8 +99,7 @@ static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem
     return rc < 0 ? rc : done;
 }
 
-/* Runs a problem that cuDNN supports. 0 if it doesn't, which a plan may find out only when it runs.
- */
+/* Runs a problem. 0 if cuDNN doesn't support it, which a plan may find out only when it runs. */
 static int conv_run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
                               ek_memory_format format)
 {

@@ -19,7 +19,7 @@
 
 /* Sets *source to the position that tap t of position i reads. False if it reads none. */
 template <typename I>
-EK_DEVICE bool source_of(const ek_cuda_conv_gather &conv, int d, I i, I t, I *source)
+EK_DEVICE bool gather_source_of(const ek_cuda_conv_gather &conv, int d, I i, I t, I *source)
 {
     I q = (I)conv.origin[d] + i * (I)conv.row_step[d] + t * (I)conv.tap_step[d];
     I divide = (I)conv.divide[d];
@@ -36,20 +36,21 @@ EK_DEVICE bool source_of(const ek_cuda_conv_gather &conv, int d, I i, I t, I *so
 }
 
 template <typename T, typename I, int LANES>
-EK_DEVICE typename ek_compute<T>::type sum_of_taps(const ek_cuda_conv_gather &conv, const I at[3],
-                                                   const T *from, const T *w, int lane)
+EK_DEVICE typename ek_compute<T>::type gather_sum_of_taps(const ek_cuda_conv_gather &conv,
+                                                          const I at[3], const T *from, const T *w,
+                                                          int lane)
 {
     typename ek_compute<T>::type sum = 0;
     I p[3], by_channel = (I)conv.from.by_channel;
     int64_t w_from = conv.w_from;
     for (I a = 0; a < (I)conv.taps[0]; a++) {
-        if (!source_of(conv, 0, at[0], a, &p[0]))
+        if (!gather_source_of(conv, 0, at[0], a, &p[0]))
             continue;
         for (I b = 0; b < (I)conv.taps[1]; b++) {
-            if (!source_of(conv, 1, at[1], b, &p[1]))
+            if (!gather_source_of(conv, 1, at[1], b, &p[1]))
                 continue;
             for (I c = 0; c < (I)conv.taps[2]; c++) {
-                if (!source_of(conv, 2, at[2], c, &p[2]))
+                if (!gather_source_of(conv, 2, at[2], c, &p[2]))
                     continue;
                 const T *u = from + ek_offset_within(conv.from, p);
                 const T *v = w + a * conv.w_tap[0] + b * conv.w_tap[1] + c * conv.w_tap[2];
@@ -74,7 +75,7 @@ template <typename T, typename I, int LANES> EK_KERNEL gather_each(ek_cuda_conv_
         const T *from = (const T *)conv.from.data +
                         ek_plane_offset(conv.from, index.sample, group * (I)conv.from_channels);
         const T *w = (const T *)conv.w + group * conv.w_group + column * conv.w_to;
-        R sum = sum_of_taps<T, I, LANES>(conv, index.at, from, w, lane);
+        R sum = gather_sum_of_taps<T, I, LANES>(conv, index.at, from, w, lane);
         if (LANES > 1)
             sum = ek_warp_sum(sum);
         if (conv.bias)
@@ -178,7 +179,7 @@ static __device__ void row_indices_fill(row_indices *rows, const ek_cuda_conv_ga
     }
 }
 
-EK_DEVICE bool is_inside(const ek_cuda_conv_gather &conv, const int row[3], const int k[3])
+EK_DEVICE bool gather_is_inside(const ek_cuda_conv_gather &conv, const int row[3], const int k[3])
 {
     return (unsigned)(row[0] + k[0]) < (unsigned)conv.from.size[0] &&
            (unsigned)(row[1] + k[1]) < (unsigned)conv.from.size[1] &&
@@ -194,9 +195,10 @@ struct gather_job {
 };
 
 template <typename T>
-EK_DEVICE void load_rows(tile<typename ek_compute<T>::type> *a, const ek_cuda_conv_gather &conv,
-                         const phase p[3], const row_indices &rows, const T *from, bool along_depth,
-                         int k0, int depth)
+EK_DEVICE void gather_load_rows(tile<typename ek_compute<T>::type> *a,
+                                const ek_cuda_conv_gather &conv, const phase p[3],
+                                const row_indices &rows, const T *from, bool along_depth, int k0,
+                                int depth)
 {
     typedef typename ek_compute<T>::type R;
     int k = -1;
@@ -208,16 +210,16 @@ EK_DEVICE void load_rows(tile<typename ek_compute<T>::type> *a, const ek_cuda_co
             index = depth_index_of(conv, p, k);
         }
         R value = 0;
-        if (k < depth && is_inside(conv, rows.at[at.i], index.at))
+        if (k < depth && gather_is_inside(conv, rows.at[at.i], index.at))
             value = ek_load(from + rows.from[at.i] + index.from);
         tile_put(a, at.depth, at.i, value);
     }
 }
 
 template <typename T>
-EK_DEVICE void load_weights(tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_gather &conv,
-                            const phase p[3], const T *w, int first, bool along_depth, int k0,
-                            int depth)
+EK_DEVICE void gather_load_weights(tile<typename ek_compute<T>::type> *b,
+                                   const ek_cuda_conv_gather &conv, const phase p[3], const T *w,
+                                   int first, bool along_depth, int k0, int depth)
 {
     typedef typename ek_compute<T>::type R;
     int k = -1;
@@ -236,9 +238,9 @@ EK_DEVICE void load_weights(tile<typename ek_compute<T>::type> *b, const ek_cuda
 }
 
 template <typename T>
-static __device__ void store_sums(const typename ek_compute<T>::type sum[SIDE][SIDE],
-                                  const ek_cuda_conv_gather &conv, const row_indices &rows, T *to,
-                                  int64_t first, const T *bias)
+static __device__ void gather_store_sums(const typename ek_compute<T>::type sum[SIDE][SIDE],
+                                         const ek_cuda_conv_gather &conv, const row_indices &rows,
+                                         T *to, int64_t first, const T *bias)
 {
     typedef typename ek_compute<T>::type R;
     int down = (int)threadIdx.x / (TILE / SIDE) * SIDE;
@@ -291,16 +293,16 @@ template <typename T> EK_KERNEL gather_tiles(ek_cuda_conv_gather conv, gather_jo
     const T *w = (const T *)conv.w + group * conv.w_group;
     R sum[SIDE][SIDE] = {};
     for (int k0 = 0; k0 < depth; k0 += DEPTH) {
-        load_rows(&a, conv, p, rows, from, job.from_along_depth, k0, depth);
-        load_weights(&b, conv, p, w, (int)column_tile * TILE, job.w_along_depth, k0, depth);
+        gather_load_rows(&a, conv, p, rows, from, job.from_along_depth, k0, depth);
+        gather_load_weights(&b, conv, p, w, (int)column_tile * TILE, job.w_along_depth, k0, depth);
         __syncthreads();
         tile_multiply(sum, &a, &b, thread / (TILE / SIDE), thread % (TILE / SIDE));
         __syncthreads();
     }
     int64_t channel = group * conv.to_channels;
     const T *bias = conv.bias ? (const T *)conv.bias + channel * conv.by_bias : (const T *)0;
-    store_sums(sum, conv, rows, (T *)conv.to.data + channel * conv.to.by_channel,
-               column_tile * TILE + thread % (TILE / SIDE) * SIDE, bias);
+    gather_store_sums(sum, conv, rows, (T *)conv.to.data + channel * conv.to.by_channel,
+                      column_tile * TILE + thread % (TILE / SIDE) * SIDE, bias);
 }
 
 /* ---- launching ---- */
@@ -318,7 +320,7 @@ static int64_t gcd(int64_t a, int64_t b)
 }
 
 template <typename T>
-static int launch_tiles(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
+static int launch_gather_tiles(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
     gather_job job;
     int64_t rows = conv->to.samples, count = 1;
@@ -338,7 +340,7 @@ static int launch_tiles(const ek_cuda_stream *stream, const ek_cuda_conv_gather 
 }
 
 template <typename T, int LANES>
-static int launch_each(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
+static int launch_gather_each(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
     bool wide = conv->wide || conv->from.wide || conv->to.wide;
     return ek_launch(stream, ek_grid(stream, conv->to.count, EK_BLOCK / LANES),
@@ -355,11 +357,11 @@ static int launch_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather
         terms *= (double)conv->taps[d] / (double)conv->divide[d];
     bool few = conv->to_channels < TILE / 4 || terms * (double)conv->to.count < 1 << 18;
     if (!conv->wide && !few)
-        return launch_tiles<T>(stream, conv);
+        return launch_gather_tiles<T>(stream, conv);
     bool idle = conv->to.count < (int64_t)stream->multiprocessors * EK_BLOCK;
     if (conv->from_channels >= EK_WARP && (conv->from.last || idle))
-        return launch_each<T, EK_WARP>(stream, conv);
-    return launch_each<T, 1>(stream, conv);
+        return launch_gather_each<T, EK_WARP>(stream, conv);
+    return launch_gather_each<T, 1>(stream, conv);
 }
 
 int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)

@@ -38,7 +38,8 @@ template <typename I> EK_DEVICE ek_index<I> row_index_of(const ek_cuda_conv_weig
     return index;
 }
 
-static __host__ __device__ __forceinline__ int64_t width_of(const ek_cuda_conv_weights &conv)
+static __host__ __device__ __forceinline__ int64_t
+weights_width_of(const ek_cuda_conv_weights &conv)
 {
     return conv.columns + (conv.bias ? 1 : 0);
 }
@@ -53,8 +54,8 @@ struct weight_indices {
     int64_t column_x[TILE];
 };
 
-static __device__ void fill_row(weight_indices *indices, const ek_cuda_conv_weights &conv, int i,
-                                int64_t row, int64_t end)
+static __device__ void weights_fill_row(weight_indices *indices, const ek_cuda_conv_weights &conv,
+                                        int i, int64_t row, int64_t end)
 {
     if (row >= end) {
         indices->row[i][0] = INT32_MIN / 2; /* outside of x with every tap */
@@ -72,8 +73,8 @@ static __device__ void fill_row(weight_indices *indices, const ek_cuda_conv_weig
     }
 }
 
-static __device__ void fill_column(weight_indices *indices, const ek_cuda_conv_weights &conv, int i,
-                                   int64_t column)
+static __device__ void weights_fill_column(weight_indices *indices,
+                                           const ek_cuda_conv_weights &conv, int i, int64_t column)
 {
     if (column >= conv.columns) {
         indices->column[i][0] = INT32_MIN / 4;
@@ -89,20 +90,20 @@ static __device__ void fill_column(weight_indices *indices, const ek_cuda_conv_w
     }
 }
 
-EK_DEVICE bool is_inside(const ek_cuda_conv_weights &conv, const int row[3], const int column[3])
+EK_DEVICE bool weights_is_inside(const ek_cuda_conv_weights &conv, const int row[3],
+                                 const int column[3])
 {
     return (unsigned)(row[0] + column[0]) < (unsigned)conv.x.size[0] &&
            (unsigned)(row[1] + column[1]) < (unsigned)conv.x.size[1] &&
            (unsigned)(row[2] + column[2]) < (unsigned)conv.x.size[2];
 }
 
-/* Loads 16 rows from `first` on: dy of the tile's `outputs` outputs, and x of the tile's columns.
- */
+/* Loads 16 rows from `first` on: dy of the tile's `outputs` outputs, and x of its columns. */
 template <typename T>
-EK_DEVICE void load_tiles(tile<typename ek_compute<T>::type> *a,
-                          tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_weights &conv,
-                          const weight_indices &indices, const T *x, const T *y, int64_t outputs,
-                          int first)
+EK_DEVICE void weights_load_tiles(tile<typename ek_compute<T>::type> *a,
+                                  tile<typename ek_compute<T>::type> *b,
+                                  const ek_cuda_conv_weights &conv, const weight_indices &indices,
+                                  const T *x, const T *y, int64_t outputs, int first)
 {
     typedef typename ek_compute<T>::type R;
     EK_EACH(j, SIDE) {
@@ -115,13 +116,13 @@ EK_DEVICE void load_tiles(tile<typename ek_compute<T>::type> *a,
         at = tile_index_of(!conv.x.last, (int)threadIdx.x, j);
         row = first + at.depth;
         value = 0;
-        if (is_inside(conv, indices.row[row], indices.column[at.i]))
+        if (weights_is_inside(conv, indices.row[row], indices.column[at.i]))
             value = ek_load(x + indices.row_x[row] + indices.column_x[at.i]);
         tile_put(b, at.depth, at.i, value);
     }
 }
 
-template <typename R> EK_DEVICE void add_and_clear(R total[SIDE][SIDE], R sum[SIDE][SIDE])
+template <typename R> EK_DEVICE void weights_add_and_clear(R total[SIDE][SIDE], R sum[SIDE][SIDE])
 {
     EK_EACH(i, SIDE)
         EK_EACH(j, SIDE) {
@@ -150,14 +151,14 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
     end = end < conv.rows ? end : conv.rows;
     R total[SIDE][SIDE] = {}, sum[SIDE][SIDE] = {}, bias = 0;
     if (thread < TILE)
-        fill_column(&indices, conv, thread, (int64_t)column_tile * TILE + thread);
+        weights_fill_column(&indices, conv, thread, (int64_t)column_tile * TILE + thread);
     for (; row < end; row += EK_BLOCK) {
-        fill_row(&indices, conv, thread, row + thread, end);
+        weights_fill_row(&indices, conv, thread, row + thread, end);
         __syncthreads();
         int count = end - row < EK_BLOCK ? (int)(end - row) : EK_BLOCK;
         R round_bias = 0;
         for (int first = 0; first < count; first += DEPTH) {
-            load_tiles(&a, &b, conv, indices, x, y, outputs, first);
+            weights_load_tiles(&a, &b, conv, indices, x, y, outputs, first);
             __syncthreads();
             tile_multiply(sum, &a, &b, thread / (TILE / SIDE), thread % (TILE / SIDE));
             if (conv.bias && column_tile == 0 && thread < TILE)
@@ -165,10 +166,10 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
                     round_bias += a.q[k][thread / SIDE].v[thread % SIDE];
             __syncthreads();
         }
-        add_and_clear(total, sum);
+        weights_add_and_clear(total, sum);
         bias += round_bias;
     }
-    int64_t width = width_of(conv);
+    int64_t width = weights_width_of(conv);
     R *to = (R *)conv.partials + (part * conv.groups * conv.outputs + channel) * width;
     for (int i = 0; i < SIDE; i++) {
         for (int j = 0; j < SIDE; j++) {
@@ -186,8 +187,9 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
 
 /* x at a row's position and a column's tap; 0 outside. */
 template <typename T, typename I>
-EK_DEVICE typename ek_compute<T>::type input_at(const ek_cuda_conv_weights &conv, const T *x,
-                                                const ek_index<I> &row, const I tap[3])
+EK_DEVICE typename ek_compute<T>::type weights_input_at(const ek_cuda_conv_weights &conv,
+                                                        const T *x, const ek_index<I> &row,
+                                                        const I tap[3])
 {
     I p[3];
     EK_EACH(d, 3) {
@@ -207,7 +209,7 @@ EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_bloc
     typedef typename ek_compute<T>::type R;
     __shared__ R parts[EK_BLOCK];
     int thread = (int)threadIdx.x, threads_down = EK_BLOCK / lanes;
-    int64_t width = width_of(conv), channels = conv.groups * conv.outputs;
+    int64_t width = weights_width_of(conv), channels = conv.groups * conv.outputs;
     int64_t block = blockIdx.x;
     int64_t output = block % output_blocks * lanes + thread % lanes;
     block /= output_blocks;
@@ -225,7 +227,7 @@ EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_bloc
     for (int64_t row = part * conv.part_rows + thread / lanes; row < end; row += threads_down) {
         ek_index<I> at = row_index_of(conv, (I)row);
         R dy = ek_load(y + ek_offset_of(conv.y, at));
-        sum += column < (I)conv.columns ? dy * input_at(conv, x, at, index.tap) : dy;
+        sum += column < (I)conv.columns ? dy * weights_input_at(conv, x, at, index.tap) : dy;
     }
     parts[thread] = sum;
     for (int half = threads_down / 2; half > 0; half /= 2) {
@@ -242,7 +244,7 @@ EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_bloc
 template <typename T, typename I> EK_KERNEL weights_join(ek_cuda_conv_weights conv)
 {
     typedef typename ek_compute<T>::type R;
-    int64_t width = width_of(conv), count = conv.groups * conv.outputs * width;
+    int64_t width = weights_width_of(conv), count = conv.groups * conv.outputs * width;
     EK_GRID_LOOP(i, count) {
         const R *from = (const R *)conv.partials + i;
         int64_t output = i / width, column = i - output * width;
@@ -263,22 +265,24 @@ template <typename T, typename I> EK_KERNEL weights_join(ek_cuda_conv_weights co
 
 /* ---- launching ---- */
 
-static int64_t parts_of(int64_t size, int64_t part)
+static int64_t weights_parts_of(int64_t size, int64_t part)
 {
     return (size + part - 1) / part;
 }
 
-static int lanes_of(const ek_cuda_conv_weights *conv)
+static int weights_lanes_of(const ek_cuda_conv_weights *conv)
 {
     return conv->y.last ? EK_WARP : 1;
 }
 
 /* The number of blocks of one part. */
-static int64_t blocks_of(const ek_cuda_conv_weights *conv)
+static int64_t weights_blocks_of(const ek_cuda_conv_weights *conv)
 {
     if (!conv->tiles)
-        return parts_of(conv->groups * conv->outputs, lanes_of(conv)) * width_of(*conv);
-    return conv->groups * parts_of(conv->outputs, TILE) * parts_of(conv->columns, TILE);
+        return weights_parts_of(conv->groups * conv->outputs, weights_lanes_of(conv)) *
+               weights_width_of(*conv);
+    return conv->groups * weights_parts_of(conv->outputs, TILE) *
+           weights_parts_of(conv->columns, TILE);
 }
 
 size_t ek_cuda_conv_weights_plan(const ek_cuda_stream *stream, ek_cuda_conv_weights *conv)
@@ -287,30 +291,32 @@ size_t ek_cuda_conv_weights_plan(const ek_cuda_stream *stream, ek_cuda_conv_weig
         (double)conv->rows * (double)conv->groups * (double)conv->outputs * (double)conv->columns;
     conv->tiles = !conv->wide && conv->outputs >= TILE / 4 && conv->columns >= TILE / 4 &&
                   products >= 1 << 18;
-    int64_t blocks = blocks_of(conv), wanted = (int64_t)stream->multiprocessors * 8;
-    int64_t most = parts_of(conv->rows, EK_BLOCK);
-    int64_t parts = blocks > 0 ? parts_of(wanted, blocks) : 1;
+    int64_t blocks = weights_blocks_of(conv), wanted = (int64_t)stream->multiprocessors * 8;
+    int64_t most = weights_parts_of(conv->rows, EK_BLOCK);
+    int64_t parts = blocks > 0 ? weights_parts_of(wanted, blocks) : 1;
     parts = parts < most ? parts : most;
     parts = parts > 1 ? parts : 1;
-    conv->part_rows = parts_of(parts_of(conv->rows, parts), EK_BLOCK) * EK_BLOCK;
-    conv->parts = conv->rows > 0 ? parts_of(conv->rows, conv->part_rows) : 1;
+    conv->part_rows = weights_parts_of(weights_parts_of(conv->rows, parts), EK_BLOCK) * EK_BLOCK;
+    conv->parts = conv->rows > 0 ? weights_parts_of(conv->rows, conv->part_rows) : 1;
     size_t size = conv->y.dtype == EK_F64 ? sizeof(double) : sizeof(float);
-    return (size_t)(conv->parts * conv->groups * conv->outputs * width_of(*conv)) * size;
+    return (size_t)(conv->parts * conv->groups * conv->outputs * weights_width_of(*conv)) * size;
 }
 
 template <typename T>
 static int launch_weights(const ek_cuda_stream *stream, const ek_cuda_conv_weights *conv)
 {
-    int64_t blocks = blocks_of(conv) * conv->parts;
-    int64_t count = conv->groups * conv->outputs * width_of(*conv);
+    int64_t blocks = weights_blocks_of(conv) * conv->parts;
+    int64_t count = conv->groups * conv->outputs * weights_width_of(*conv);
     int rc;
     if (conv->tiles)
-        rc = ek_launch(stream, (unsigned)blocks, weights_tiles<T>, *conv,
-                       parts_of(conv->columns, TILE), parts_of(conv->outputs, TILE));
+        rc =
+            ek_launch(stream, (unsigned)blocks, weights_tiles<T>, *conv,
+                      weights_parts_of(conv->columns, TILE), weights_parts_of(conv->outputs, TILE));
     else
         rc = ek_launch(stream, (unsigned)blocks,
                        conv->wide ? weights_each<T, int64_t> : weights_each<T, int32_t>, *conv,
-                       lanes_of(conv), parts_of(conv->groups * conv->outputs, lanes_of(conv)));
+                       weights_lanes_of(conv),
+                       weights_parts_of(conv->groups * conv->outputs, weights_lanes_of(conv)));
     if (rc != 0)
         return rc;
     return ek_launch(stream, ek_grid(stream, count),

@@ -16,7 +16,7 @@ EK_KERNEL copy_strided(T *out, const T *x, Strides strides, int64_t count)
 }
 
 template <typename T>
-static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
+static int launch_copy_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 {
     return ek_with_strides<2>(walk, [&](auto strides) {
         return ek_launch(stream, ek_grid(stream, walk->count), copy_strided<T, decltype(strides)>,
@@ -72,7 +72,7 @@ EK_KERNEL copy_transposed(T *out, const T *x, transposition plan, int64_t tiles)
 
 /* The dimension along which x is contiguous, if out is contiguous along another one and both are
  * long enough for tiles; else -1. */
-static int find_across(const ek_cuda_walk *walk)
+static int copy_find_across(const ek_cuda_walk *walk)
 {
     int inner = walk->ndim - 1;
     if (walk->stride[0][inner] != 1 || walk->stride[1][inner] <= 1 ||
@@ -85,7 +85,7 @@ static int find_across(const ek_cuda_walk *walk)
 }
 
 /* Fills *plan. Returns the number of tiles. */
-static int64_t make_plan(const ek_cuda_walk *walk, int across, transposition *plan)
+static int64_t copy_make_plan(const ek_cuda_walk *walk, int across, transposition *plan)
 {
     int inner = walk->ndim - 1;
     *plan = {};
@@ -112,8 +112,8 @@ static int64_t make_plan(const ek_cuda_walk *walk, int across, transposition *pl
 }
 
 template <typename T>
-static int launch_transposed(const ek_cuda_stream *stream, const ek_cuda_walk *walk,
-                             const transposition *plan, int64_t tiles)
+static int launch_copy_transposed(const ek_cuda_stream *stream, const ek_cuda_walk *walk,
+                                  const transposition *plan, int64_t tiles)
 {
     return ek_launch(stream, ek_grid(stream, tiles, 1), copy_transposed<T>, (T *)walk->data[0],
                      (const T *)walk->data[1], *plan, tiles);
@@ -121,17 +121,17 @@ static int launch_transposed(const ek_cuda_stream *stream, const ek_cuda_walk *w
 
 int ek_cuda_launch_copy(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size)
 {
-    int across = find_across(walk);
+    int across = copy_find_across(walk);
     if (across >= 0) {
         transposition plan;
-        int64_t tiles = make_plan(walk, across, &plan);
+        int64_t tiles = copy_make_plan(walk, across, &plan);
         if (tiles < (int64_t)1 << 31) {
-            EK_BY_SIZE(size, T, return launch_transposed<T>(stream, walk, &plan, tiles))
+            EK_BY_SIZE(size, T, return launch_copy_transposed<T>(stream, walk, &plan, tiles))
         }
     }
     ek_cuda_walk units = *walk;
     size = ek_widen(&units, size);
-    EK_BY_SIZE(size, T, return launch_strided<T>(stream, &units))
+    EK_BY_SIZE(size, T, return launch_copy_strided<T>(stream, &units))
 }
 
 /* ---- filling one run ---- */

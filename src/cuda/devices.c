@@ -8,14 +8,14 @@
 #include "core/locale.h"
 #include "core/thread.h"
 
-static int fault(const char *text, const char *at, const char *wanted)
+static int spec_fault(const char *text, const char *at, const char *wanted)
 {
     return ek_spec_fault(text, at, wanted,
                          "a list of [count x] number [: capacity] such as 0,1 or 4x0:8G");
 }
 
-static int append(const char *text, const char *at, ek_cuda_spec *spec, long count, long gpu,
-                  uint64_t capacity)
+static int spec_append(const char *text, const char *at, ek_cuda_spec *spec, long count, long gpu,
+                       uint64_t capacity)
 {
     EK_TRY(ek_spec_check_count(text, at, count, spec->count));
     for (long i = 0; i < count; i++) {
@@ -27,32 +27,32 @@ static int append(const char *text, const char *at, ek_cuda_spec *spec, long cou
 }
 
 /* Parses one item ("4x0:8G"), and moves *at past it. */
-static int parse_item(const char *text, const char **at, int gpus, ek_cuda_spec *spec)
+static int spec_parse_item(const char *text, const char **at, int gpus, ek_cuda_spec *spec)
 {
     const char *item = *at;
     uint64_t capacity = 0;
     char *end;
     long count = ek_spec_repeat(at);
     if (!ek_is_digit(**at))
-        return fault(text, *at, "the number of a GPU");
+        return spec_fault(text, *at, "the number of a GPU");
     const char *number = *at;
     long gpu = strtol(number, &end, 10);
     *at = ek_spec_skip_space(end);
     if (**at == ':') {
         *at = ek_spec_skip_space(*at + 1);
         if (!ek_spec_size(at, &capacity))
-            return fault(text, *at, "a capacity");
+            return spec_fault(text, *at, "a capacity");
         *at = ek_spec_skip_space(*at);
     }
     if (**at && **at != ',')
-        return fault(text, *at, "a comma");
+        return spec_fault(text, *at, "a comma");
     if (gpu >= gpus)
         return EK_FAIL(EK_E_DEVICE,
                        "device list \"%s\": there is no GPU %.*s (position %d); the CUDA runtime "
                        "finds %d, counted from 0",
                        text, (int)(end - number < 20 ? end - number : 20), number,
                        (int)(number - text) + 1, gpus);
-    return append(text, item, spec, count, gpu, capacity);
+    return spec_append(text, item, spec, count, gpu, capacity);
 }
 
 int ek_cuda_spec_parse(const char *text, int gpus, ek_cuda_spec *spec)
@@ -60,7 +60,7 @@ int ek_cuda_spec_parse(const char *text, int gpus, ek_cuda_spec *spec)
     ek_cuda_spec result = {0};
     const char *at = ek_spec_skip_space(text);
     for (;; at = ek_spec_skip_space(at + 1)) {
-        EK_TRY(parse_item(text, &at, gpus, &result));
+        EK_TRY(spec_parse_item(text, &at, gpus, &result));
         if (!*at)
             break;
     }

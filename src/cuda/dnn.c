@@ -30,7 +30,7 @@ int64_t ek_dnn_alignment(const void *address)
 /* Finds the padding after x in dimension i, from which cuDNN derives y's size. It is the padding
  * before if that gives y's size, because most engines know only this, else the most that does.
  * False if that is negative: then the end of x is not read, and cuDNN can't be told. */
-static bool problem_fit_padding(ek_dnn_problem *p, int i)
+static bool dnn_fit_padding(ek_dnn_problem *p, int i)
 {
     int64_t window = p->dilation[i] * (p->w[2 + i] - 1) + 1;
     /* positions of the padded x that are read */
@@ -67,7 +67,7 @@ bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_t
         p->stride[i] = params->stride[i];
         p->before[i] = params->padding[i];
         p->dilation[i] = params->dilation[i];
-        if (!problem_fit_padding(p, i))
+        if (!dnn_fit_padding(p, i))
             return false;
     }
     return true;
@@ -138,7 +138,7 @@ static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *probl
     return &dnn->plans[at];
 }
 
-static int64_t count_of(const int64_t *shape, int64_t ndim)
+static int64_t dnn_count_of(const int64_t *shape, int64_t ndim)
 {
     int64_t count = 1;
     for (int64_t d = 0; d < ndim; d++)
@@ -146,10 +146,10 @@ static int64_t count_of(const int64_t *shape, int64_t ndim)
     return count;
 }
 
-static int64_t most_workspace(const ek_dnn_problem *p)
+static int64_t dnn_most_workspace(const ek_dnn_problem *p)
 {
     int64_t ndim = 2 + p->dims;
-    int64_t count = count_of(p->x, ndim) + count_of(p->w, ndim) + count_of(p->y, ndim);
+    int64_t count = dnn_count_of(p->x, ndim) + dnn_count_of(p->w, ndim) + dnn_count_of(p->y, ndim);
     int64_t nbytes = (count + 1024) * (int64_t)sizeof(float);
     return nbytes > usual_workspace ? nbytes : usual_workspace;
 }
@@ -161,7 +161,7 @@ static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *pr
     if (!entry) {
         entry = dnn_entry(dnn, problem, hash);
         entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle}, problem,
-                                        most_workspace(problem), &entry->plan);
+                                        dnn_most_workspace(problem), &entry->plan);
         /* An error that an attempt left behind must not become the next launch's. */
         (void)cudaGetLastError();
     }

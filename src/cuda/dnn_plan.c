@@ -24,11 +24,11 @@ typedef struct dnn_attribute {
         name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, descriptor \
     }
 
-/* Makes a descriptor, sets its attributes, and finalises it. *made may be set even if this fails.
- */
-static cudnnStatus_t make_descriptor(const ek_cudnn_api *api, cudnnBackendDescriptorType_t kind,
-                                     const dnn_attribute *attributes, size_t count,
-                                     cudnnBackendDescriptor_t *made)
+/* Makes, describes and finalises a descriptor. *made may be set even if this fails. */
+static cudnnStatus_t graph_make_descriptor(const ek_cudnn_api *api,
+                                           cudnnBackendDescriptorType_t kind,
+                                           const dnn_attribute *attributes, size_t count,
+                                           cudnnBackendDescriptor_t *made)
 {
     EK_DNN_TRY(api->cudnnBackendCreateDescriptor(kind, made));
     for (size_t i = 0; i < count; i++)
@@ -38,10 +38,10 @@ static cudnnStatus_t make_descriptor(const ek_cudnn_api *api, cudnnBackendDescri
     return api->cudnnBackendFinalize(*made);
 }
 #define DNN_MAKE(api, kind, attributes, made) \
-    make_descriptor(api, kind, attributes, sizeof attributes / sizeof *attributes, made)
+    graph_make_descriptor(api, kind, attributes, sizeof attributes / sizeof *attributes, made)
 
-static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p, int64_t name,
-                                 const int64_t *shape, ek_dnn_graph *graph)
+static cudnnStatus_t graph_make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                       int64_t name, const int64_t *shape, ek_dnn_graph *graph)
 {
     bool between = name == EK_DNN_SUMS, narrow = p->dtype == EK_BF16 && !between;
     cudnnDataType_t dtype = narrow ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
@@ -57,21 +57,21 @@ static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *
     return DNN_MAKE(api, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes, &graph->tensors[name - 1]);
 }
 
-static cudnnStatus_t make_tensors(const ek_cudnn_api *api, const ek_dnn_problem *p,
-                                  ek_dnn_graph *graph)
+static cudnnStatus_t graph_make_tensors(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                        ek_dnn_graph *graph)
 {
     const int64_t bias[5] = {1, p->w[0], 1, 1, 1};
-    EK_DNN_TRY(make_tensor(api, p, EK_DNN_X, p->x, graph));
-    EK_DNN_TRY(make_tensor(api, p, EK_DNN_W, p->w, graph));
-    EK_DNN_TRY(make_tensor(api, p, EK_DNN_Y, p->y, graph));
+    EK_DNN_TRY(graph_make_tensor(api, p, EK_DNN_X, p->x, graph));
+    EK_DNN_TRY(graph_make_tensor(api, p, EK_DNN_W, p->w, graph));
+    EK_DNN_TRY(graph_make_tensor(api, p, EK_DNN_Y, p->y, graph));
     if (!p->bias)
         return CUDNN_STATUS_SUCCESS;
-    EK_DNN_TRY(make_tensor(api, p, EK_DNN_BIAS, bias, graph));
-    return make_tensor(api, p, EK_DNN_SUMS, p->y, graph);
+    EK_DNN_TRY(graph_make_tensor(api, p, EK_DNN_BIAS, bias, graph));
+    return graph_make_tensor(api, p, EK_DNN_SUMS, p->y, graph);
 }
 
-static cudnnStatus_t make_convolution(const ek_cudnn_api *api, const ek_dnn_problem *p,
-                                      cudnnBackendDescriptor_t *convolution)
+static cudnnStatus_t graph_make_convolution(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                            cudnnBackendDescriptor_t *convolution)
 {
     cudnnDataType_t computed = CUDNN_DATA_FLOAT;
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
@@ -117,8 +117,8 @@ static const operation_names operations[] = {
 };
 
 /* Makes the convolution's operation. It writes y, or the sums that the bias is added to. */
-static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
-                                    ek_dnn_graph *graph)
+static cudnnStatus_t graph_make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                          ek_dnn_graph *graph)
 {
     /* Factors are of the type that values are computed in, f32 for bf16 too. */
     const float alpha = 1, beta = 0;
@@ -135,7 +135,7 @@ static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_proble
 }
 
 /* Makes y = sums + bias. No engine adds a bias to an input gradient. */
-static cudnnStatus_t make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
+static cudnnStatus_t graph_make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
 {
     const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
     const cudnnDataType_t computed = CUDNN_DATA_FLOAT;
@@ -157,10 +157,10 @@ static cudnnStatus_t make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph)
 {
-    EK_DNN_TRY(make_tensors(api, problem, graph));
-    EK_DNN_TRY(make_convolution(api, problem, &graph->convolution));
-    EK_DNN_TRY(make_operation(api, problem, graph));
-    return problem->bias ? make_addition(api, graph) : CUDNN_STATUS_SUCCESS;
+    EK_DNN_TRY(graph_make_tensors(api, problem, graph));
+    EK_DNN_TRY(graph_make_convolution(api, problem, &graph->convolution));
+    EK_DNN_TRY(graph_make_operation(api, problem, graph));
+    return problem->bias ? graph_make_addition(api, graph) : CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,

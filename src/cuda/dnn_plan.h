@@ -20,8 +20,7 @@
             return dnn_status;                  \
     } while (0)
 
-/* The identifiers of tensors in a graph, and of their addresses when it runs. Sums have no address.
- */
+/* The identifiers of a graph's tensors and of their addresses. Sums have no address. */
 enum { EK_DNN_X = 1, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS, EK_DNN_SUMS, EK_DNN_TENSORS = 5 };
 
 /* The descriptors of a convolution, owned. All are NULL at first. */

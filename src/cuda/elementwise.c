@@ -3,7 +3,7 @@
 #include "cuda/runtime.h"
 #include "kernels/operations.h"
 
-static int check_dtype(bool has_integers, const char *kind, int op, ek_dtype dtype)
+static int elementwise_check_dtype(bool has_integers, const char *kind, int op, ek_dtype dtype)
 {
     if (has_integers || ek_dtype_is_floating(dtype))
         return 0;
@@ -14,7 +14,7 @@ static int check_dtype(bool has_integers, const char *kind, int op, ek_dtype dty
 int ek_cuda_unary(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b)
 {
     ek_cuda_stream stream;
-    EK_TRY(check_dtype(ek_unary_has_integers(op), "unary", (int)op, x->dtype));
+    EK_TRY(elementwise_check_dtype(ek_unary_has_integers(op), "unary", (int)op, x->dtype));
     EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(2, (const ek_tensor *[]){out, x});
     int launched =
@@ -26,7 +26,7 @@ int ek_cuda_binary(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x
                    const ek_tensor *y, double a)
 {
     ek_cuda_stream stream;
-    EK_TRY(check_dtype(ek_binary_has_integers(op), "binary", (int)op, x->dtype));
+    EK_TRY(elementwise_check_dtype(ek_binary_has_integers(op), "binary", (int)op, x->dtype));
     EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(3, (const ek_tensor *[]){out, x, y});
     int launched = walk.count == 0 ? 0 : ek_cuda_launch_binary(&stream, op, &walk, a);

@@ -27,7 +27,7 @@ struct loop_memory {
     int stays[1 + INPUTS]; /* true if constant along the innermost dimension */
 };
 
-static inline loop_memory memory_of(const ek_cuda_walk *walk)
+static inline loop_memory loop_memory_of(const ek_cuda_walk *walk)
 {
     loop_memory memory = {};
     for (int k = 0; k < walk->operands; k++) {
@@ -41,7 +41,7 @@ static inline loop_memory memory_of(const ek_cuda_walk *walk)
 /* ---- vectors ---- */
 
 template <typename T, typename C, int V>
-EK_DEVICE void load_vector(C (&values)[V], const void *data, int64_t offset, int stays)
+EK_DEVICE void loop_load_vector(C (&values)[V], const void *data, int64_t offset, int stays)
 {
     const T *from = (const T *)data + offset;
     if (stays) {
@@ -56,21 +56,21 @@ EK_DEVICE void load_vector(C (&values)[V], const void *data, int64_t offset, int
 /* Computes one vector. Out is the type of the output's elements; First and Rest are the inputs'.
  * `offset` counts elements. */
 template <int Inputs, int V, typename Out, typename First, typename Rest, typename F>
-EK_DEVICE void vector_step(const F &f, const loop_memory &memory, const int64_t *offset)
+EK_DEVICE void loop_vector_step(const F &f, const loop_memory &memory, const int64_t *offset)
 {
     typename ek_compute<Out>::type r[V];
     typename ek_compute<First>::type x[V];
-    load_vector<First>(x, memory.data[1], offset[1], memory.stays[1]);
+    loop_load_vector<First>(x, memory.data[1], offset[1], memory.stays[1]);
     if constexpr (Inputs == 1) {
         f(r, x);
     } else {
         typename ek_compute<Rest>::type y[V];
-        load_vector<Rest>(y, memory.data[2], offset[2], memory.stays[2]);
+        loop_load_vector<Rest>(y, memory.data[2], offset[2], memory.stays[2]);
         if constexpr (Inputs == 2) {
             f(r, x, y);
         } else {
             typename ek_compute<Rest>::type z[V];
-            load_vector<Rest>(z, memory.data[3], offset[3], memory.stays[3]);
+            loop_load_vector<Rest>(z, memory.data[3], offset[3], memory.stays[3]);
             f(r, x, y, z);
         }
     }
@@ -85,14 +85,14 @@ EK_KERNEL flat_loop(F f, loop_memory memory, int64_t count)
     EK_GRID_LOOP(i, vectors) {
         for (int k = 0; k <= Inputs; k++)
             offset[k] = memory.stays[k] ? 0 : i * V;
-        vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
+        loop_vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
     }
     /* Elements that are left don't fill a vector. */
     int64_t last = vectors * V + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (last < count) {
         for (int k = 0; k <= Inputs; k++)
             offset[k] = memory.stays[k] ? 0 : last;
-        vector_step<Inputs, 1, Out, First, Rest>(f, memory, offset);
+        loop_vector_step<Inputs, 1, Out, First, Rest>(f, memory, offset);
     }
 }
 
@@ -105,7 +105,7 @@ EK_KERNEL rows_loop(F f, loop_memory memory, ek_strided32<1 + Inputs> strides, i
         strides.find(i, found);
         for (int k = 0; k <= Inputs; k++)
             offset[k] = found[k];
-        vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
+        loop_vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
     }
 }
 
@@ -157,7 +157,8 @@ static int launch_flat(const ek_cuda_stream *stream, const ek_cuda_walk *walk, F
 {
     enum { V = vectors_of<Inputs, Out, First, Rest>::count };
     return ek_launch(stream, ek_grid(stream, walk->count, EK_BLOCK * V),
-                     flat_loop<Inputs, V, Out, First, Rest, F>, f, memory_of(walk), walk->count);
+                     flat_loop<Inputs, V, Out, First, Rest, F>, f, loop_memory_of(walk),
+                     walk->count);
 }
 
 template <int Inputs, typename Out, typename First, typename Rest, typename F>
@@ -166,7 +167,7 @@ static int launch_rows(const ek_cuda_stream *stream, const ek_cuda_walk *walk, F
     enum { V = vectors_of<Inputs, Out, First, Rest>::count };
     ek_cuda_walk steps = ek_by_vectors(walk, V);
     return ek_launch(stream, ek_grid(stream, steps.count),
-                     rows_loop<Inputs, V, Out, First, Rest, F>, f, memory_of(walk),
+                     rows_loop<Inputs, V, Out, First, Rest, F>, f, loop_memory_of(walk),
                      ek_strided32_of<1 + Inputs>(&steps), steps.count);
 }
 
@@ -183,7 +184,7 @@ static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk
     return ek_with_strides<1 + Inputs>(walk, [&](auto strides) {
         return ek_launch(stream, ek_grid(stream, walk->count),
                          strided_loop<Inputs, Out, First, Rest, F, decltype(strides)>, f,
-                         memory_of(walk), strides, walk->count);
+                         loop_memory_of(walk), strides, walk->count);
     });
 }
 

@@ -6,12 +6,12 @@
 #include "cuda/runtime.h"
 
 /* The stride along dim; 1 if the tensor has no dimensions. */
-static int64_t stride_along(const ek_tensor *tensor, int dim)
+static int64_t index_stride_along(const ek_tensor *tensor, int dim)
 {
     return tensor->ndim == 0 ? 1 : tensor->stride[dim];
 }
 
-static int64_t size_along(const ek_tensor *tensor, int dim)
+static int64_t index_size_along(const ek_tensor *tensor, int dim)
 {
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
@@ -22,10 +22,10 @@ static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is
                           int64_t stride[EK_MAX_DIMS])
 {
     for (int d = 0; d < like->ndim; d++)
-        stride[d] = !is_list ? index->stride[d] : d == dim ? stride_along(index, 0) : 0;
+        stride[d] = !is_list ? index->stride[d] : d == dim ? index_stride_along(index, 0) : 0;
 }
 
-static void strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_MAX_DIMS])
+static void index_strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_MAX_DIMS])
 {
     memcpy(stride, tensor->stride, sizeof *stride * EK_MAX_DIMS);
     if (tensor->ndim > 0)
@@ -34,8 +34,7 @@ static void strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_
 
 /* ---- selecting ---- */
 
-/* Makes elements 16 bytes wide if out and x share innermost runs that allow it. Returns their size.
- */
+/* Makes elements 16 bytes wide if innermost runs of out and x allow it. Returns their size. */
 static size_t index_widen(ek_cuda_index_job *job, size_t nbytes)
 {
     ek_cuda_strides *strides = &job->strides;
@@ -67,15 +66,15 @@ static int index_select_at(ek_dev *dev, const char *operation, ek_tensor *out, c
     if (ek_count(out) == 0)
         return 0;
     int64_t x_stride[EK_MAX_DIMS], index_stride[EK_MAX_DIMS];
-    strides_without(x, dim, x_stride);
+    index_strides_without(x, dim, x_stride);
     index_strides(out, index, is_list, dim, index_stride);
     ek_cuda_index_job job = {.operation = operation,
                              .dtype = x->dtype,
                              .out = ek_tensor_address(out),
                              .x = ek_tensor_address(x),
                              .index = ek_tensor_address(index),
-                             .size = size_along(x, dim),
-                             .stride = stride_along(x, dim)};
+                             .size = index_size_along(x, dim),
+                             .stride = index_stride_along(x, dim)};
     ek_cuda_strides_init(&job.strides, 3, out->ndim, out->shape,
                          (const int64_t *[]){out->stride, x_stride, index_stride});
     size_t nbytes = index_widen(&job, ek_dtype_size(x->dtype));
@@ -114,7 +113,7 @@ static int index_add_at(ek_dev *dev, const char *operation, ek_tensor *out, cons
     if (ek_count(like) == 0)
         return 0;
     int64_t out_stride[EK_MAX_DIMS], index_stride[EK_MAX_DIMS], shape[EK_MAX_DIMS];
-    strides_without(out, dim, out_stride);
+    index_strides_without(out, dim, out_stride);
     index_strides(x, index, is_list, dim, index_stride);
     memcpy(shape, like->shape, sizeof shape);
     ek_cuda_index_job job = {.operation = operation,
@@ -122,10 +121,10 @@ static int index_add_at(ek_dev *dev, const char *operation, ek_tensor *out, cons
                              .out = ek_tensor_address(out),
                              .x = ek_tensor_address(x),
                              .index = ek_tensor_address(index),
-                             .size = size_along(out, dim),
-                             .stride = stride_along(out, dim),
-                             .line = size_along(like, dim),
-                             .line_x = stride_along(x, dim),
+                             .size = index_size_along(out, dim),
+                             .stride = index_stride_along(out, dim),
+                             .line = index_size_along(like, dim),
+                             .line_x = index_stride_along(x, dim),
                              .line_index = x->ndim == 0 ? 1 : index_stride[dim]};
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));

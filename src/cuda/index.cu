@@ -2,7 +2,7 @@
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 
-EK_DEVICE bool in_range(const ek_cuda_index_job &job, ek_cuda_fault *fault, int64_t at)
+EK_DEVICE bool index_in_range(const ek_cuda_index_job &job, ek_cuda_fault *fault, int64_t at)
 {
     if (at >= 0 && at < job.size)
         return true;
@@ -19,7 +19,7 @@ template <typename T> EK_KERNEL gather(ek_cuda_index_job job, ek_cuda_fault *fau
         ek_offsets(job.strides, i, offset);
         int64_t at = job.index[offset[2]];
         T *out = (T *)job.out + offset[0];
-        if (in_range(job, fault, at))
+        if (index_in_range(job, fault, at))
             *out = ((const T *)job.x)[offset[1] + at * job.stride];
         else
             *out = T{};
@@ -41,7 +41,7 @@ template <typename T> EK_KERNEL scatter(ek_cuda_index_job job, ek_cuda_fault *fa
         int64_t offset[3];
         ek_offsets(job.strides, i, offset);
         int64_t at = job.index[offset[2]];
-        if (in_range(job, fault, at))
+        if (index_in_range(job, fault, at))
             atomicAdd((T *)job.out + offset[0] + at * job.stride, ((const T *)job.x)[offset[1]]);
     }
 }
@@ -59,7 +59,7 @@ EK_KERNEL scatter_lines(ek_cuda_index_job job, ek_cuda_fault *fault, int parts)
         const int64_t *index = job.index + offset[2];
         for (int64_t j = 0; j < job.line; j++) {
             int64_t at = index[j * job.line_index];
-            if ((at & (parts - 1)) == part && in_range(job, fault, at))
+            if ((at & (parts - 1)) == part && index_in_range(job, fault, at))
                 out[at * job.stride] += x[j * job.line_x];
         }
     }

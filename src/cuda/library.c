@@ -27,7 +27,7 @@ typedef struct library {
 
 #ifdef EK_CUDA_EMULATED
 
-static void *open_library(library *wanted)
+static void *library_open(library *wanted)
 {
     const char *soname = wanted->versions[0].soname;
     if (ek_emulator_has(soname))
@@ -36,7 +36,7 @@ static void *open_library(library *wanted)
     return NULL;
 }
 
-static void *symbol_of(void *handle, const char *name)
+static void *library_symbol(void *handle, const char *name)
 {
     (void)handle;
     return ek_emulator_symbol(name);
@@ -44,7 +44,7 @@ static void *symbol_of(void *handle, const char *name)
 
 #else
 
-static void *open_at(const char *folder, size_t length, const char *soname)
+static void *library_open_at(const char *folder, size_t length, const char *soname)
 {
     char path[1024];
     int used = snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, soname);
@@ -52,46 +52,46 @@ static void *open_at(const char *folder, size_t length, const char *soname)
 }
 
 /* Opens a library in the first folder of a list that has it. */
-static void *open_in(const char *folders, const char *soname, const char *before)
+static void *library_open_in(const char *folders, const char *soname, const char *before)
 {
     void *handle = NULL;
     for (const char *at = folders; at && *at && !handle;) {
         size_t length = strcspn(at, ":");
         if (length > 0 && before)
-            open_at(at, length, before);
+            library_open_at(at, length, before);
         if (length > 0)
-            handle = open_at(at, length, soname);
+            handle = library_open_at(at, length, soname);
         at += length + (at[length] == ':');
     }
     return handle;
 }
 
-static void *open_version(const char *soname, const char *before)
+static void *library_open_version(const char *soname, const char *before)
 {
-    void *handle = open_in(getenv("EVENKEEL_CUDA_LIBRARIES"), soname, before);
+    void *handle = library_open_in(getenv("EVENKEEL_CUDA_LIBRARIES"), soname, before);
     if (!handle)
         handle = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
     return handle;
 }
 
-static void *open_library(library *wanted)
+static void *library_open(library *wanted)
 {
     void *handle = NULL;
     for (int i = 0; !handle && wanted->versions[i].soname; i++) {
         const char *soname = wanted->versions[i].soname;
-        handle = open_version(soname, wanted->versions[i].before);
+        handle = library_open_version(soname, wanted->versions[i].before);
         if (!handle && i == 0) {
             const char *text = dlerror();
             snprintf(wanted->reason, sizeof wanted->reason, "%s", text ? text : soname);
         }
         if (!handle)
-            handle = open_in("/usr/local/cuda/lib64:/usr/local/cuda/lib", soname,
-                             wanted->versions[i].before);
+            handle = library_open_in("/usr/local/cuda/lib64:/usr/local/cuda/lib", soname,
+                                     wanted->versions[i].before);
     }
     return handle;
 }
 
-static void *symbol_of(void *handle, const char *name)
+static void *library_symbol(void *handle, const char *name)
 {
     return dlsym(handle, name);
 }
@@ -116,13 +116,13 @@ static bool library_unwanted(const char *name)
 static void library_load(library *wanted, void *table)
 {
     bool without = library_unwanted(wanted->name);
-    void *handle = without ? NULL : open_library(wanted);
+    void *handle = without ? NULL : library_open(wanted);
     if (without)
         snprintf(wanted->reason, sizeof wanted->reason, "EVENKEEL_CUDA_WITHOUT names it");
     if (handle)
         wanted->reason[0] = '\0';
     for (int i = 0; handle && wanted->functions[i]; i++) {
-        void *function = symbol_of(handle, wanted->functions[i]);
+        void *function = library_symbol(handle, wanted->functions[i]);
         memcpy((char *)table + (size_t)i * sizeof function, &function, sizeof function);
         if (!function) { /* the library stays open, because some don't survive being closed */
             snprintf(wanted->reason, sizeof wanted->reason, "it has no function %s",

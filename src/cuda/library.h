@@ -26,8 +26,7 @@
 #include <nccl.h>
 #endif
 
-/* The functions that are used, as tables that library.c fills. Members have the functions' names.
- */
+/* Tables of the functions that are used, which library.c fills. Members have those names. */
 typedef struct ek_cublas_api ek_cublas_api;
 typedef struct ek_cudnn_api ek_cudnn_api;
 typedef struct ek_nccl_api ek_nccl_api;

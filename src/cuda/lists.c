@@ -25,8 +25,8 @@ static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operand
 /* ---- sums ---- */
 
 /* Adds the addends [done, end) to all sums. If done > 0, the first addend is the sum so far. */
-static int add_some(const ek_cuda_stream *stream, int count, ek_tensor *const *outs,
-                    const ek_tensor *const *inputs, int done, int end)
+static int list_add_some(const ek_cuda_stream *stream, int count, ek_tensor *const *outs,
+                         const ek_tensor *const *inputs, int done, int end)
 {
     tensor_list lists[EK_CUDA_LIST_DATA] = {(tensor_list)outs, (tensor_list)outs};
     int operands = done > 0 ? 2 : 1, launched = 0;
@@ -53,8 +53,8 @@ int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
     EK_TRY(ek_cuda_begin(dev, &stream));
     int launched = 0;
     for (int done = 0; done < addends && launched == 0; done += MOST)
-        launched = add_some(&stream, count, outs, inputs, done,
-                            addends - done < MOST ? addends : done + MOST);
+        launched = list_add_some(&stream, count, outs, inputs, done,
+                                 addends - done < MOST ? addends : done + MOST);
     return ek_cuda_end(dev, &stream, "add_n", launched);
 }
 

@@ -16,12 +16,12 @@
 
 /* True if the matrix has rows of neighbours, which cuBLAS reads as the transposed matrix. The
  * stride of a dimension of size 1 means nothing. */
-static bool has_rows(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
+static bool matrix_has_rows(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     return (columns == 1 || m->column == 1) && (rows == 1 || m->row >= columns);
 }
 
-static ek_cuda_matrices transposed(const ek_cuda_matrices *m)
+static ek_cuda_matrices matrix_transposed(const ek_cuda_matrices *m)
 {
     return (ek_cuda_matrices){m->data, m->batch, m->column, m->row};
 }
@@ -30,8 +30,8 @@ static ek_cuda_matrices transposed(const ek_cuda_matrices *m)
  * rows (or columns) don't overlap. */
 static bool blas_reads(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
-    ek_cuda_matrices turned = transposed(m);
-    return has_rows(m, rows, columns) || has_rows(&turned, columns, rows);
+    ek_cuda_matrices turned = matrix_transposed(m);
+    return matrix_has_rows(m, rows, columns) || matrix_has_rows(&turned, columns, rows);
 }
 
 /* ---- the handle ---- */
@@ -146,18 +146,18 @@ typedef struct blas_operand {
 /* cuBLAS sees a matrix of rows as the transposed one. */
 static blas_operand blas_operand_of(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
-    bool by_rows = has_rows(m, rows, columns);
+    bool by_rows = matrix_has_rows(m, rows, columns);
     int64_t length = by_rows ? columns : rows, others = by_rows ? rows : columns;
     int64_t leading = by_rows ? m->row : m->column;
     return (blas_operand){by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, others == 1 ? length : leading};
 }
 
-static cudaDataType data_type(ek_dtype dtype)
+static cudaDataType blas_data_type(ek_dtype dtype)
 {
     return dtype == EK_F32 ? CUDA_R_32F : dtype == EK_F64 ? CUDA_R_64F : CUDA_R_16BF;
 }
 
-static cublasComputeType_t compute_type(ek_dtype dtype)
+static cublasComputeType_t blas_compute_type(ek_dtype dtype)
 {
     if (dtype == EK_F64)
         return CUBLAS_COMPUTE_64F;
@@ -166,7 +166,7 @@ static cublasComputeType_t compute_type(ek_dtype dtype)
     return CUBLAS_COMPUTE_32F;
 }
 
-static void *element(void *data, int64_t index, ek_dtype dtype)
+static void *blas_element(void *data, int64_t index, ek_dtype dtype)
 {
     return (char *)data + index * (int64_t)ek_dtype_size(dtype);
 }
@@ -184,8 +184,8 @@ static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_
     const void *beta = f64 ? (const void *)&add : &add_f;
     blas_operand x = blas_operand_of(&g->x, g->n, g->k), y = blas_operand_of(&g->y, g->k, g->m);
     int64_t leading = g->n == 1 ? g->m : g->out.row;
-    cudaDataType type = data_type(g->dtype);
-    cublasComputeType_t compute = compute_type(g->dtype);
+    cudaDataType type = blas_data_type(g->dtype);
+    cublasComputeType_t compute = blas_compute_type(g->dtype);
     int n = (int)g->n, m = (int)g->m, k = (int)g->k;
     if (g->batch == 1)
         return blas->api->cublasGemmEx(blas->handle, y.transpose, x.transpose, m, n, k, alpha,
@@ -196,17 +196,17 @@ static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_
         int count = (int)(g->batch - done < BATCHES ? g->batch - done : BATCHES);
         cublasStatus_t status = blas->api->cublasGemmStridedBatchedEx(
             blas->handle, y.transpose, x.transpose, m, n, k, alpha,
-            element(g->y.data, done * g->y.batch, g->dtype), type, (int)y.leading, g->y.batch,
-            element(g->x.data, done * g->x.batch, g->dtype), type, (int)x.leading, g->x.batch, beta,
-            element(g->out.data, done * g->out.batch, g->dtype), type, (int)leading, g->out.batch,
-            count, compute, CUBLAS_GEMM_DEFAULT);
+            blas_element(g->y.data, done * g->y.batch, g->dtype), type, (int)y.leading, g->y.batch,
+            blas_element(g->x.data, done * g->x.batch, g->dtype), type, (int)x.leading, g->x.batch,
+            beta, blas_element(g->out.data, done * g->out.batch, g->dtype), type, (int)leading,
+            g->out.batch, count, compute, CUBLAS_GEMM_DEFAULT);
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
     }
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static bool fits_int(const ek_cuda_gemm *g)
+static bool blas_fits_int(const ek_cuda_gemm *g)
 {
     const int64_t sizes[] = {g->n,     g->m,        g->k,       g->x.row,     g->x.column,
                              g->y.row, g->y.column, g->out.row, g->out.column};
@@ -236,14 +236,14 @@ static int blas_failed(ek_dev *dev, const struct ek_cuda_blas *blas, const ek_cu
 static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
 {
     ek_cuda_gemm g = *gemm;
-    if (!fits_int(&g))
+    if (!blas_fits_int(&g))
         return 0;
-    if (!has_rows(&g.out, g.n, g.m)) { /* then out^T = y^T x^T has rows */
+    if (!matrix_has_rows(&g.out, g.n, g.m)) { /* then out^T = y^T x^T has rows */
         g.n = gemm->m;
         g.m = gemm->n;
-        g.x = transposed(&gemm->y);
-        g.y = transposed(&gemm->x);
-        g.out = transposed(&gemm->out);
+        g.x = matrix_transposed(&gemm->y);
+        g.y = matrix_transposed(&gemm->x);
+        g.out = matrix_transposed(&gemm->out);
     }
     ek_cuda_device *device = ek_cuda_of(dev);
     struct ek_cuda_blas *blas;
@@ -265,14 +265,14 @@ static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
 
 /* ---- tensors ---- */
 
-static ek_cuda_matrices matrices_of(const ek_tensor *t)
+static ek_cuda_matrices matmul_matrices_of(const ek_tensor *t)
 {
     return (ek_cuda_matrices){ek_tensor_address(t), t->shape[0] > 1 ? t->stride[0] : 0,
                               t->stride[1], t->stride[2]};
 }
 
 /* Sets out (B, n, m) to its values before the product: zeros, or the bias in every row. */
-static int set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool accumulate)
+static int matmul_set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool accumulate)
 {
     if (!bias)
         return accumulate ? 0 : ek_cuda_fill(dev, out, 0);
@@ -289,7 +289,7 @@ static int set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool acc
 
 /* Joins many small products with one y into a single large one, if the rows of x and of out follow
  * each other. */
-static void join_batch(ek_cuda_gemm *g)
+static void matmul_join_batch(ek_cuda_gemm *g)
 {
     int64_t n = g->batch * g->n;
     if (g->batch > 1 && g->y.batch == 0 && g->x.batch == g->n * g->x.row &&
@@ -301,8 +301,8 @@ static void join_batch(ek_cuda_gemm *g)
 }
 
 /* Stages an operand if cuBLAS can't read it. A broadcast operand is copied once. */
-static int readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m, const ek_tensor *t,
-                    bool load)
+static int matmul_readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m,
+                           const ek_tensor *t, bool load)
 {
     ek_tensor part = {.dtype = t->dtype,
                       .ndim = 3,
@@ -313,21 +313,21 @@ static int readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m, cons
     if (blas_reads(m, t->shape[1], t->shape[2]))
         return 0;
     EK_TRY(ek_cuda_stage_begin(stage, dev, &part, t->dtype, EK_CONTIGUOUS, false, load));
-    *m = matrices_of(stage->tensor);
+    *m = matmul_matrices_of(stage->tensor);
     return 0;
 }
 
 /* Returns 1 when issued, 0 if there is no cuBLAS. The bias is in out already. */
-static int by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out, const ek_tensor *x,
-                   const ek_tensor *y)
+static int matmul_by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out, const ek_tensor *x,
+                          const ek_tensor *y)
 {
     ek_cuda_gemm g = *gemm;
     ek_cuda_stage sx = {.nbytes = 0}, sy = {.nbytes = 0}, so = {.nbytes = 0};
     int done = 0, rc;
-    EK_TRY_GOTO(readable(&sx, dev, &g.x, x, true), rc, end);
-    EK_TRY_GOTO(readable(&sy, dev, &g.y, y, true), rc, end);
-    EK_TRY_GOTO(readable(&so, dev, &g.out, out, g.accumulate), rc, end);
-    join_batch(&g);
+    EK_TRY_GOTO(matmul_readable(&sx, dev, &g.x, x, true), rc, end);
+    EK_TRY_GOTO(matmul_readable(&sy, dev, &g.y, y, true), rc, end);
+    EK_TRY_GOTO(matmul_readable(&so, dev, &g.out, out, g.accumulate), rc, end);
+    matmul_join_batch(&g);
     rc = done = blas_gemm(dev, &g);
 end:
     rc = ek_cuda_stage_end(&so, dev, out, done == 1, rc);
@@ -348,9 +348,9 @@ static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda
         /* cuBLAS adds out's values before it rounds. So a bias takes one pass over out, and bf16
          * isn't rounded twice. */
         if (bias)
-            EK_TRY(set_rows(dev, out, bias, g.accumulate));
+            EK_TRY(matmul_set_rows(dev, out, bias, g.accumulate));
         g.accumulate = g.accumulate || bias;
-        rc = by_blas(dev, &g, out, x, y);
+        rc = matmul_by_blas(dev, &g, out, x, y);
         if (rc != 0)
             return rc < 0 ? rc : 0;
     } else if (bias) {
@@ -367,15 +367,15 @@ int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
                          .n = out->shape[1],
                          .m = out->shape[2],
                          .k = x->shape[2],
-                         .x = matrices_of(x),
-                         .y = matrices_of(y),
-                         .out = matrices_of(out),
+                         .x = matmul_matrices_of(x),
+                         .y = matmul_matrices_of(y),
+                         .out = matmul_matrices_of(out),
                          .accumulate = accumulate};
     ek_cuda_stream stream;
     if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
         return 0;
     if (gemm.k == 0)
-        return set_rows(dev, out, bias, accumulate);
+        return matmul_set_rows(dev, out, bias, accumulate);
     EK_TRY(ek_cuda_begin(dev, &stream));
     return ek_cuda_end(dev, &stream, "matrix product",
                        matmul_issue(dev, &stream, &gemm, out, x, y, bias));

@@ -9,8 +9,9 @@ enum { TILE = 64, DEPTH = 16, SIDE = 16, PER_THREAD = TILE / SIDE };
 /* Loads rows of one operand's tile, whose corner is (row0, k0). Threads that follow each other read
  * along the smaller stride, which is k's if `along_k`. */
 template <typename T, typename C>
-EK_DEVICE void load_tile(C (*tile)[TILE + 1], const T *data, int64_t row0, int64_t rows,
-                         int64_t row_stride, int64_t k0, int64_t k, int64_t k_stride, bool along_k)
+EK_DEVICE void gemm_load_tile(C (*tile)[TILE + 1], const T *data, int64_t row0, int64_t rows,
+                              int64_t row_stride, int64_t k0, int64_t k, int64_t k_stride,
+                              bool along_k)
 {
     EK_EACH(i, TILE * DEPTH / EK_BLOCK) {
         int at = (int)threadIdx.x + i * EK_BLOCK;
@@ -35,8 +36,8 @@ template <typename T> EK_KERNEL gemm_tiles(ek_cuda_gemm g, int64_t tiles_across)
         const T *y = (const T *)g.y.data + batch * g.y.batch;
         C sums[PER_THREAD][PER_THREAD] = {};
         for (int64_t k0 = 0; k0 < g.k; k0 += DEPTH) {
-            load_tile(xs, x, row0, g.n, g.x.row, k0, g.k, g.x.column, g.x.column <= g.x.row);
-            load_tile(ys, y, column0, g.m, g.y.column, k0, g.k, g.y.row, g.y.row < g.y.column);
+            gemm_load_tile(xs, x, row0, g.n, g.x.row, k0, g.k, g.x.column, g.x.column <= g.x.row);
+            gemm_load_tile(ys, y, column0, g.m, g.y.column, k0, g.k, g.y.row, g.y.row < g.y.column);
             __syncthreads();
             EK_EACH(depth, DEPTH) {
                 C left[PER_THREAD], right[PER_THREAD];

@@ -36,8 +36,8 @@ template <typename T, typename I, int V> struct maximum {
 /* Takes a window of at most K x K with all loads under way at once. Taps beyond its last row or
  * column repeat that row or column, which changes nothing. */
 template <int K, typename T, typename I, int V>
-EK_DEVICE void take_small(maximum<T, I, V> &found, const T *plane, I first, I width,
-                          const ek_window<I> &w1, const ek_window<I> &w2, I row_step, I step)
+EK_DEVICE void max_take_small(maximum<T, I, V> &found, const T *plane, I first, I width,
+                              const ek_window<I> &w1, const ek_window<I> &w2, I row_step, I step)
 {
     ek_vector<T, V> taps[K][K];
     const T *from = plane + w1.first * row_step + w2.first * step;
@@ -57,7 +57,7 @@ EK_DEVICE void take_small(maximum<T, I, V> &found, const T *plane, I first, I wi
     }
 }
 
-/* One thread per output. K > 0 is that of take_small; 0 is for any windows. */
+/* One thread per output. K > 0 is that of max_take_small; 0 is for any windows. */
 template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_pool pool)
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
@@ -71,8 +71,8 @@ template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_po
         I first = (w0.first * height + w1.first) * width + w2.first;
         maximum<T, I, V> found(first);
         if constexpr (K > 0) {
-            take_small<K, T, I, V>(found, plane, first, width, w1, w2, (I)pool.x.step[1],
-                                   (I)pool.x.step[2]);
+            max_take_small<K, T, I, V>(found, plane, first, width, w1, w2, (I)pool.x.step[1],
+                                       (I)pool.x.step[2]);
         } else {
             for (I a = 0; a < w0.count; a++) {
                 for (I b = 0; b < w1.count; b++) {
@@ -195,7 +195,7 @@ EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 
 /* The position of one output, checked; -1 if it is out of range. */
 template <typename I>
-EK_DEVICE int32_t position_at(const ek_cuda_pool &pool, I offset, ek_cuda_fault *fault)
+EK_DEVICE int32_t max_position_at(const ek_cuda_pool &pool, I offset, ek_cuda_fault *fault)
 {
     int64_t position = ((const int64_t *)pool.index.data)[offset];
     if (position >= 0 && position < pool.x.plane)
@@ -209,7 +209,7 @@ template <typename T, typename I> EK_KERNEL max_gather(ek_cuda_pool pool, ek_cud
     typedef typename ek_compute<T>::type R;
     EK_GRID_LOOP(i, pool.y.count) {
         ek_index<I> index = ek_index_of(pool.y, (I)i);
-        int32_t position = position_at(pool, ek_offset_of(pool.index, index), fault);
+        int32_t position = max_position_at(pool, ek_offset_of(pool.index, index), fault);
         R value = 0;
         if (position >= 0)
             value = ek_load((const T *)pool.x.data +
@@ -226,23 +226,23 @@ template <typename T> struct channels_of {
     enum { count = sizeof(T) == 8 ? 2 : 4 };
 };
 
-static int larger(int64_t a, int64_t b)
+static int max_larger(int64_t a, int64_t b)
 {
     int64_t most = a > b ? a : b;
     return most > 100 ? 100 : (int)most;
 }
 
 /* The larger side of windows if the kernels without loops can take them, else 0. */
-static int window_side(const ek_cuda_pool *pool)
+static int max_window_side(const ek_cuda_pool *pool)
 {
     bool plain = pool->x.size[0] == 1 && pool->kernel[0] == 1 && pool->padding[0] == 0 &&
                  pool->dilation[1] == 1 && pool->dilation[2] == 1 && !pool->wide;
-    return plain ? larger(pool->kernel[1], pool->kernel[2]) : 0;
+    return plain ? max_larger(pool->kernel[1], pool->kernel[2]) : 0;
 }
 
 /* The most windows along a side that reach one input, if kernels without loops can take them, else
  * 0. */
-static int windows_side(const ek_cuda_pool *pool)
+static int max_windows_side(const ek_cuda_pool *pool)
 {
     int64_t most[3];
     for (int d = 0; d < 3; d++) {
@@ -250,13 +250,13 @@ static int windows_side(const ek_cuda_pool *pool)
         most[d] = (extent + pool->stride[d] - 1) / pool->stride[d];
     }
     bool plain = pool->x.size[0] == 1 && pool->y.size[0] == 1 && !pool->wide;
-    return plain ? larger(most[1], most[2]) : 0;
+    return plain ? max_larger(most[1], most[2]) : 0;
 }
 
 template <typename T>
 static int launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
-    int side = window_side(pool);
+    int side = max_window_side(pool);
     return ek_pool_by_kind<T, channels_of<T>::count>(
         *pool, true, [&](auto kind, const ek_cuda_pool &by) {
             typedef decltype(kind) K;
@@ -277,7 +277,7 @@ int ek_cuda_launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool 
 template <typename T>
 static int launch_max_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
-    int side = windows_side(pool);
+    int side = max_windows_side(pool);
     return ek_pool_by_kind<T, channels_of<T>::count>(
         *pool, true, [&](auto kind, const ek_cuda_pool &by) {
             typedef decltype(kind) K;

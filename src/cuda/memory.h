@@ -24,8 +24,7 @@ void ek_cuda_memory_close(const ek_dev *dev);
 int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_pinned_free(void *pointer);
 
-/* The event that follows copies from a block; borrowed. NULL if `memory` is no block of dev's GPU.
- */
+/* The event that follows copies from a block, borrowed. NULL if dev's GPU has no such block. */
 cudaEvent_t ek_cuda_pinned_event(const ek_dev *dev, const void *memory);
 
 /* Frees the blocks of this device's GPU that nobody holds, once copies from them are done. */

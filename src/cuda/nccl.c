@@ -124,8 +124,7 @@ static void nccl_leave(const nccl_call *call)
     ek_cuda_leave(call->dev, call->restore);
 }
 
-/* Takes ek_nccl_lock and the issue lock, and starts a group. After an error neither lock is held.
- */
+/* Takes ek_nccl_lock and the issue lock, and starts a group. After an error neither is held. */
 static int nccl_begin(nccl_call *call, ek_dev *const *devs, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -177,7 +176,7 @@ int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t 
 
 /* Collects the devices of the moves, each once. They ascend, so that an exchange among the same
  * devices finds its communicators again. */
-static int move_devices(const ek_block_move *moves, int count, ek_dev **devs)
+static int nccl_move_devices(const ek_block_move *moves, int count, ek_dev **devs)
 {
     bool seen[EK_MAX_DEVICES] = {false};
     ek_dev *by_index[EK_MAX_DEVICES];
@@ -195,7 +194,7 @@ static int move_devices(const ek_block_move *moves, int count, ek_dev **devs)
     return n;
 }
 
-static int rank_of(ek_dev *const *devs, const ek_dev *dev)
+static int nccl_rank_of(ek_dev *const *devs, const ek_dev *dev)
 {
     int rank = 0;
     while (devs[rank] != dev)
@@ -205,7 +204,7 @@ static int rank_of(ek_dev *const *devs, const ek_dev *dev)
 
 static int nccl_issue_move(const ek_nccl_group *group, const ek_block_move *move)
 {
-    int from = rank_of(group->devs, move->from), to = rank_of(group->devs, move->to);
+    int from = nccl_rank_of(group->devs, move->from), to = nccl_rank_of(group->devs, move->to);
     EK_TRY(ek_nccl_check(move->from, "send",
                          ek_nccl()->ncclSend(move->source, move->nbytes, ncclUint8, to,
                                              group->comms[from], ek_nccl_stream(move->from))));
@@ -218,7 +217,7 @@ int ek_cuda_exchange(const ek_block_move *moves, int count)
 {
     ek_dev *devs[EK_MAX_DEVICES];
     nccl_call call;
-    int rc = 0, n = move_devices(moves, count, devs);
+    int rc = 0, n = nccl_move_devices(moves, count, devs);
     if (n == 0)
         return 0;
     EK_TRY(nccl_begin(&call, devs, n));

@@ -81,8 +81,7 @@ static bool group_is_broken(ek_nccl_group *group, char reason[256])
 
 static void group_watch_all(void);
 
-/* Counts open groups. While there are any, waits of the host look after them. groups_lock is held.
- */
+/* Counts open groups. While there are any, host waits look after them. groups_lock is held. */
 static void group_count_open(int change)
 {
     open_groups += change;

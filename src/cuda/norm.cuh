@@ -69,8 +69,7 @@ static inline unsigned ek_norm_grid(const ek_cuda_norm *norm)
     return (unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most);
 }
 
-/* Launches kernels of <T, V> over rows or over planes, for vectors of 16 bytes or single elements.
- */
+/* Launches kernels of <T, V> over rows or planes, for vectors of 16 bytes or single elements. */
 #define EK_NORM_LAUNCH(stream, norm, by_rows, by_planes)                                   \
     EK_FLOATING((norm)->dtype, T, enum {V = 16 / sizeof(T)};                               \
                 return ek_launch(stream, ek_norm_grid(norm),                               \
@@ -184,8 +183,7 @@ template <typename R> EK_DEVICE R ek_norm_value(const void *values, int64_t i, R
     return values != nullptr ? ((const R *)values)[i] : otherwise;
 }
 
-/* ---- pairs: two sums; or moments, the mean and sum of squared deviations of `count` values ----
- */
+/* ---- pairs: two sums; or moments: mean and sum of squared deviations of `count` values ---- */
 
 template <typename R> struct ek_norm_pair {
     R first, second;

@@ -83,8 +83,7 @@ typedef struct ek_cuda_norm {
     ek_norm_line line;       /* sums: computed from by_group, whose groups are single channels */
 } ek_cuda_norm;
 
-/* Computes mean and (biased) variance into by_group, and `update`. Partial moments are joined, too.
- */
+/* Computes mean and (biased) variance into by_group, and `update`. Joins partial moments. */
 int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 /* Computes the sums of dy and of dy (x - mean), as partial sums; or into by_group, with the second
  * times invstd. With `element` dy is multiplied with weight. */

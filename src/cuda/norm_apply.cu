@@ -7,7 +7,7 @@ template <typename R> struct line {
 };
 
 template <typename R>
-EK_DEVICE line<R> line_of(const ek_cuda_norm &a, int64_t sample, int64_t column)
+EK_DEVICE line<R> apply_line_of(const ek_cuda_norm &a, int64_t sample, int64_t column)
 {
     const int64_t group = ek_norm_group(a, sample, column);
     const bool channel = !a.element;
@@ -22,7 +22,7 @@ template <typename R> struct plane {
 };
 
 template <typename R>
-EK_DEVICE plane<R> plane_of(const ek_cuda_norm &a, int64_t sample, int64_t column)
+EK_DEVICE plane<R> gradient_plane_of(const ek_cuda_norm &a, int64_t sample, int64_t column)
 {
     const int64_t group = ek_norm_group(a, sample, column);
     const R invstd = ek_norm_value(a.invstd, group, R(1));
@@ -39,13 +39,13 @@ EK_DEVICE plane<R> plane_of(const ek_cuda_norm &a, int64_t sample, int64_t colum
 enum { LOADS = 4 };
 
 template <typename T, typename R, int U, int V>
-EK_DEVICE void store(T *to, int64_t stride, const R (&from)[U][V])
+EK_DEVICE void apply_store(T *to, int64_t stride, const R (&from)[U][V])
 {
     EK_EACH(u, U)
         ek_norm_store(to + u * stride, from[u]);
 }
 
-template <typename R> EK_DEVICE R placed(R x, line<R> to, bool relu)
+template <typename R> EK_DEVICE R apply_placed(R x, line<R> to, bool relu)
 {
     const R y = (x - to.center) * to.scale + to.shift;
     return relu && y <= 0 ? R(0) : y;
@@ -61,8 +61,8 @@ EK_DEVICE void apply_row(T *y, int64_t y_stride, const T *x, int64_t x_stride,
     ek_norm_load(value, x, x_stride);
     EK_EACH(u, U)
         EK_EACH(v, V)
-            value[u][v] = placed(value[u][v], to[v], relu);
-    store(y, y_stride, value);
+            value[u][v] = apply_placed(value[u][v], to[v], relu);
+    apply_store(y, y_stride, value);
 }
 
 template <typename T, int V> EK_KERNEL apply_rows(const ek_cuda_norm a)
@@ -78,7 +78,7 @@ template <typename T, int V> EK_KERNEL apply_rows(const ek_cuda_norm a)
         int64_t r = own.begin;
         line<R> to[V];
         EK_EACH(v, V)
-            to[v] = line_of<R>(a, own.sample, own.column + v);
+            to[v] = apply_line_of<R>(a, own.sample, own.column + v);
         for (; r + (LOADS - 1) * own.step < own.end; r += LOADS * own.step) {
             apply_row<T, LOADS>(y, y_stride, x, x_stride, to, a.relu);
             x += LOADS * x_stride;
@@ -107,7 +107,7 @@ EK_DEVICE void gradient_row(const ek_norm_cursor<T> &at, const plane<R> (&to)[V]
             if (sums)
                 dy[u][v] = dy[u][v] - to[v].shift - (x[u][v] - to[v].center) * to[v].slope;
         }
-    store(at.dx, at.dx_step, dy);
+    apply_store(at.dx, at.dx_step, dy);
 }
 
 template <typename T, int V> EK_KERNEL gradient_rows(const ek_cuda_norm a)
@@ -123,7 +123,7 @@ template <typename T, int V> EK_KERNEL gradient_rows(const ek_cuda_norm a)
         int64_t r = own.begin;
         plane<R> to[V];
         EK_EACH(v, V)
-            to[v] = plane_of<R>(a, own.sample, own.column + v);
+            to[v] = gradient_plane_of<R>(a, own.sample, own.column + v);
         for (; r + (U - 1) * own.step < own.end; r += U * own.step) {
             gradient_row<T, U>(at, to, sums);
             at.advance(U);
@@ -146,7 +146,7 @@ EK_DEVICE void apply_run(T *y, const T *x, int step, const line<R> &to, const R 
     EK_EACH(u, U) {
         if (weight == nullptr && bias == nullptr) {
             EK_EACH(v, V)
-                value[u][v] = placed(value[u][v], to, relu);
+                value[u][v] = apply_placed(value[u][v], to, relu);
             continue;
         }
         R factor[V], term[V];
@@ -159,7 +159,7 @@ EK_DEVICE void apply_run(T *y, const T *x, int step, const line<R> &to, const R 
         EK_EACH(v, V)
             value[u][v] = (value[u][v] - to.center) * to.scale * factor[v] + term[v];
     }
-    store(y, step, value);
+    apply_store(y, step, value);
 }
 
 template <typename T, int V> EK_KERNEL apply_planes(const ek_cuda_norm a)
@@ -167,7 +167,7 @@ template <typename T, int V> EK_KERNEL apply_planes(const ek_cuda_norm a)
     typedef typename ek_compute<T>::type R;
     EK_TASK_LOOP(task, a.cut) {
         const ek_norm_planes own = ek_norm_planes_of(a, task);
-        const line<R> to = line_of<R>(a, own.sample, own.column);
+        const line<R> to = apply_line_of<R>(a, own.sample, own.column);
         const R *weight = nullptr, *bias = nullptr;
         if (a.element && a.weight != nullptr)
             weight = (const R *)a.weight + own.column * a.inner;
@@ -212,7 +212,7 @@ EK_DEVICE void gradient_run(const ek_norm_cursor<T> &at, int64_t i, int step, co
                 dy[u][v] = dy[u][v] - to.shift - (x[u][v] - to.center) * to.slope;
         }
     }
-    store(at.dx + i, step, dy);
+    apply_store(at.dx + i, step, dy);
 }
 
 template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
@@ -222,7 +222,7 @@ template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
     const bool sums = a.sum != nullptr;
     EK_TASK_LOOP(task, a.cut) {
         const ek_norm_planes own = ek_norm_planes_of(a, task);
-        const plane<R> to = plane_of<R>(a, own.sample, own.column);
+        const plane<R> to = gradient_plane_of<R>(a, own.sample, own.column);
         const R *weight = nullptr;
         if (a.element && a.weight != nullptr)
             weight = (const R *)a.weight + own.column * a.inner;

@@ -12,7 +12,7 @@ enum { GROUP = 4 }; /* loads of a thread that are on their way at once */
 
 /* Merges U rows into V columns of `count` values. */
 template <typename R, int U, int V>
-EK_DEVICE void add_rows(ek_norm_pair<R> (&own)[V], int *count, const R (&x)[U][V])
+EK_DEVICE void moments_add_rows(ek_norm_pair<R> (&own)[V], int *count, const R (&x)[U][V])
 {
     const ek_norm_weights<R> weights = ek_norm_weigh<true>((R)*count, (R)U);
     EK_EACH(v, V) {
@@ -28,7 +28,7 @@ EK_DEVICE void add_rows(ek_norm_pair<R> (&own)[V], int *count, const R (&x)[U][V
 }
 
 template <typename T, typename R, int U, int V>
-EK_DEVICE void load_rows(R (&x)[U][V], const T *from, int64_t stride, const R (&base)[V])
+EK_DEVICE void moments_load_rows(R (&x)[U][V], const T *from, int64_t stride, const R (&base)[V])
 {
     EK_EACH(u, U)
         ek_load_elements(x[u], from + u * stride);
@@ -39,8 +39,8 @@ EK_DEVICE void load_rows(R (&x)[U][V], const T *from, int64_t stride, const R (&
 
 /* Stores the moments of a column's part, or what is computed from them. */
 template <typename R>
-EK_DEVICE void put(const ek_cuda_norm &a, int64_t sample, int64_t part, int64_t column, R base,
-                   ek_norm_pair<R> own, int count)
+EK_DEVICE void moments_put(const ek_cuda_norm &a, int64_t sample, int64_t part, int64_t column,
+                           R base, ek_norm_pair<R> own, int count)
 {
     const double mean = (double)base + (double)own.first;
     if (a.first != nullptr) {
@@ -72,21 +72,21 @@ template <typename T, int V> EK_KERNEL moments_rows(const ek_cuda_norm a)
             x += r * a.x.row;
             for (; r + (GROUP - 1) * own.step < own.end; r += GROUP * own.step) {
                 R rows[GROUP][V];
-                load_rows(rows, x, stride, base);
-                add_rows(moments, &count, rows);
+                moments_load_rows(rows, x, stride, base);
+                moments_add_rows(moments, &count, rows);
                 x += GROUP * stride;
             }
             for (; r < own.end; r += own.step) {
                 R rows[1][V];
-                load_rows(rows, x, stride, base);
-                add_rows(moments, &count, rows);
+                moments_load_rows(rows, x, stride, base);
+                moments_add_rows(moments, &count, rows);
                 x += stride;
             }
         }
         ek_norm_join_teams<true>(moments, &count, own.team, own.step);
         if (any && own.team == 0)
             EK_EACH(v, V)
-                put(a, own.sample, own.part, own.column + v, base[v], moments[v], count);
+                moments_put(a, own.sample, own.part, own.column + v, base[v], moments[v], count);
     }
 }
 
@@ -94,7 +94,7 @@ template <typename T, int V> EK_KERNEL moments_rows(const ek_cuda_norm a)
 
 /* Merges n values. */
 template <typename R, int N>
-EK_DEVICE void add_values(ek_norm_pair<R> *own, int *count, const R (&x)[N])
+EK_DEVICE void moments_add_values(ek_norm_pair<R> *own, int *count, const R (&x)[N])
 {
     R sum = 0, squares = 0;
     EK_EACH(i, N)
@@ -106,14 +106,14 @@ EK_DEVICE void add_values(ek_norm_pair<R> *own, int *count, const R (&x)[N])
 }
 
 template <typename T, typename R, int U, int V>
-EK_DEVICE void add_run(ek_norm_pair<R> *own, int *count, const T *x, int step, R base)
+EK_DEVICE void moments_add_run(ek_norm_pair<R> *own, int *count, const T *x, int step, R base)
 {
     R values[U * V];
     EK_EACH(u, U)
         ek_load_elements(*(R(*)[V]) & values[u * V], x + (int64_t)u * step);
     EK_EACH(i, U * V)
         values[i] -= base;
-    add_values(own, count, values);
+    moments_add_values(own, count, values);
 }
 
 template <typename T, int V> EK_KERNEL moments_planes(const ek_cuda_norm a)
@@ -129,13 +129,13 @@ template <typename T, int V> EK_KERNEL moments_planes(const ek_cuda_norm a)
             const T *x = plane + o * a.x.row;
             int64_t i = own.begin;
             for (; i + (GROUP - 1) * own.step < own.end; i += GROUP * own.step)
-                add_run<T, R, GROUP, V>(&moments, &count, x + i, own.step, base);
+                moments_add_run<T, R, GROUP, V>(&moments, &count, x + i, own.step, base);
             for (; i < own.end; i += own.step)
-                add_run<T, R, 1, V>(&moments, &count, x + i, own.step, base);
+                moments_add_run<T, R, 1, V>(&moments, &count, x + i, own.step, base);
         }
         ek_norm_join_lanes<true>(&moments, &count, a.cut.team);
         if (own.lane == 0)
-            put(a, own.sample, own.part, own.column, base, moments, count);
+            moments_put(a, own.sample, own.part, own.column, base, moments, count);
     }
 }
 
@@ -146,7 +146,7 @@ enum {
     ROWS = EK_BLOCK / COLUMNS /* threads of each column */
 };
 
-EK_DEVICE double value_of(const void *values, bool wide, int64_t i, double otherwise)
+EK_DEVICE double merge_value_of(const void *values, bool wide, int64_t i, double otherwise)
 {
     if (values == nullptr)
         return otherwise;
@@ -154,7 +154,7 @@ EK_DEVICE double value_of(const void *values, bool wide, int64_t i, double other
 }
 
 template <typename R>
-EK_DEVICE void put_pair(void *const (&into)[2], int64_t i, double first, double second)
+EK_DEVICE void join_put_pair(void *const (&into)[2], int64_t i, double first, double second)
 {
     ((R *)into[0])[i] = (R)first;
     ((R *)into[1])[i] = (R)second;
@@ -163,22 +163,24 @@ EK_DEVICE void put_pair(void *const (&into)[2], int64_t i, double first, double 
 EK_DEVICE void join_put(void *const (&into)[2], bool wide, int64_t i, double first, double second)
 {
     if (wide)
-        put_pair<double>(into, i, first, second);
+        join_put_pair<double>(into, i, first, second);
     else
-        put_pair<float>(into, i, first, second);
+        join_put_pair<float>(into, i, first, second);
 }
 
 /* Stores the mean of a group, and what `update` makes of its variance. */
-EK_DEVICE void put_moments(const ek_cuda_norm &a, bool wide, int64_t i, double mean, double var)
+EK_DEVICE void join_put_moments(const ek_cuda_norm &a, bool wide, int64_t i, double mean,
+                                double var)
 {
     if (wide)
-        put_pair<double>(a.by_group, i, mean, ek_norm_updated(a.update, i, mean, var));
+        join_put_pair<double>(a.by_group, i, mean, ek_norm_updated(a.update, i, mean, var));
     else
-        put_pair<float>(a.by_group, i, mean, ek_norm_updated(a.update, i, (float)mean, (float)var));
+        join_put_pair<float>(a.by_group, i, mean,
+                             ek_norm_updated(a.update, i, (float)mean, (float)var));
 }
 
 /* The number of elements in a part of a column. */
-EK_DEVICE double part_count(const ek_cuda_norm &a, int64_t part)
+EK_DEVICE double join_part_count(const ek_cuda_norm &a, int64_t part)
 {
     const int64_t length = a.planes ? a.inner : a.rows;
     const int64_t begin = part % a.cut.spans * a.cut.span;
@@ -238,21 +240,22 @@ template <bool moments> EK_KERNEL join_columns(const ek_cuda_norm a, const bool 
                 const int64_t at = (sample * a.cut.parts + row) * a.channels + column;
                 double second = a.second[at];
                 if (all && a.invstd != nullptr)
-                    second *=
-                        value_of(a.invstd, wide, row / a.cut.parts * groups + column / a.each, 1);
-                join_add<moments>(&own, {{a.first[at], second}, moments ? part_count(a, row) : 0});
+                    second *= merge_value_of(a.invstd, wide,
+                                             row / a.cut.parts * groups + column / a.each, 1);
+                join_add<moments>(&own,
+                                  {{a.first[at], second}, moments ? join_part_count(a, row) : 0});
             }
         join_threads<moments>(&own, COLUMNS, ROWS);
         if (column >= a.channels || threadIdx.x / COLUMNS != 0)
             continue;
         const int64_t at = all ? column : sample * a.channels + column;
         if (moments) {
-            put_moments(a, wide, at, own.pair.first, own.pair.second / own.count);
+            join_put_moments(a, wide, at, own.pair.first, own.pair.second / own.count);
         } else if (all) {
             join_put(a.by_column, wide, at, own.pair.first, own.pair.second);
         } else {
-            const double weight = value_of(a.element ? nullptr : a.weight, wide, column, 1);
-            const double invstd = value_of(a.invstd, wide, at, 1);
+            const double weight = merge_value_of(a.element ? nullptr : a.weight, wide, column, 1);
+            const double invstd = merge_value_of(a.invstd, wide, at, 1);
             join_put(a.by_group, wide, at, weight * own.pair.first,
                      own.pair.second * (weight * invstd));
             if (wide)
@@ -276,18 +279,18 @@ template <bool moments> EK_KERNEL join_groups(const ek_cuda_norm a)
         for (int64_t i = threadIdx.x; i < entries; i += EK_BLOCK) {
             const int64_t part = i / a.each, column = channel + i % a.each;
             const int64_t at = ek_norm_partial(a, sample, part, column);
-            const double weight = moments ? 1 : value_of(a.weight, wide, column, 1);
+            const double weight = moments ? 1 : merge_value_of(a.weight, wide, column, 1);
             join_add<moments>(&own, {{weight * a.first[at], weight * a.second[at]},
-                                     moments ? part_count(a, part) : 0});
+                                     moments ? join_part_count(a, part) : 0});
         }
         join_threads<moments>(&own, 1, EK_BLOCK);
         if (threadIdx.x != 0)
             continue;
         if (moments)
-            put_moments(a, wide, task, own.pair.first, own.pair.second / own.count);
+            join_put_moments(a, wide, task, own.pair.first, own.pair.second / own.count);
         else
             join_put(a.by_group, wide, task, own.pair.first,
-                     own.pair.second * value_of(a.invstd, wide, task, 1));
+                     own.pair.second * merge_value_of(a.invstd, wide, task, 1));
     }
 }
 
@@ -316,7 +319,7 @@ int ek_cuda_launch_norm_merge(const ek_cuda_stream *stream, bool wide,
                      wide ? merge_chunks<double> : merge_chunks<float>, *merging);
 }
 
-static unsigned grid_of(int64_t tasks)
+static unsigned join_grid_of(int64_t tasks)
 {
     const int64_t most = 1 << 20;
     return (unsigned)(tasks < most ? tasks : most);
@@ -326,9 +329,10 @@ template <bool moments> static int launch_join(const ek_cuda_stream *stream, con
 {
     const int64_t blocks = (a->channels + COLUMNS - 1) / COLUMNS;
     if (a->each == 1)
-        return ek_launch(stream, grid_of(a->samples * blocks), join_columns<moments>, *a, false);
-    return ek_launch(stream, grid_of(a->samples * (a->channels / a->each)), join_groups<moments>,
-                     *a);
+        return ek_launch(stream, join_grid_of(a->samples * blocks), join_columns<moments>, *a,
+                         false);
+    return ek_launch(stream, join_grid_of(a->samples * (a->channels / a->each)),
+                     join_groups<moments>, *a);
 }
 
 static int launch_blocks(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
@@ -349,6 +353,6 @@ int ek_cuda_launch_norm_join_groups(const ek_cuda_stream *stream, const ek_cuda_
 
 int ek_cuda_launch_norm_join_columns(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    return ek_launch(stream, grid_of((norm->channels + COLUMNS - 1) / COLUMNS), join_columns<false>,
-                     *norm, true);
+    return ek_launch(stream, join_grid_of((norm->channels + COLUMNS - 1) / COLUMNS),
+                     join_columns<false>, *norm, true);
 }

@@ -4,8 +4,8 @@
 enum { GROUP = 4 }; /* vectors of each tensor that a thread has on their way at once */
 
 template <typename R>
-EK_DEVICE void put(const ek_cuda_norm &a, int64_t sample, int64_t part, int64_t column,
-                   ek_norm_pair<R> own)
+EK_DEVICE void reduce_put(const ek_cuda_norm &a, int64_t sample, int64_t part, int64_t column,
+                          ek_norm_pair<R> own)
 {
     if (a.first != nullptr) {
         const int64_t at = ek_norm_partial(a, sample, part, column);
@@ -23,8 +23,8 @@ EK_DEVICE void put(const ek_cuda_norm &a, int64_t sample, int64_t part, int64_t 
 /* ---- rows: V columns of a thread ---- */
 
 template <int U, typename T, typename R, int V>
-EK_DEVICE void add_rows(ek_norm_pair<R> (&own)[V], const ek_norm_cursor<T> &at,
-                        const R (&center)[V])
+EK_DEVICE void reduce_add_rows(ek_norm_pair<R> (&own)[V], const ek_norm_cursor<T> &at,
+                               const R (&center)[V])
 {
     R value[U][V], slope[U][V];
     ek_norm_load(slope, at.dy, at.dy_step);
@@ -57,25 +57,25 @@ template <typename T, int V> EK_KERNEL reduce_rows(const ek_cuda_norm a)
             EK_EACH(v, V)
                 center[v] = ((const R *)a.mean)[ek_norm_group(a, own.sample, own.column + v)];
             for (; r + (GROUP - 1) * own.step < own.end; r += GROUP * own.step) {
-                add_rows<GROUP>(sums, at, center);
+                reduce_add_rows<GROUP>(sums, at, center);
                 at.advance(GROUP);
             }
             for (; r < own.end; r += own.step) {
-                add_rows<1>(sums, at, center);
+                reduce_add_rows<1>(sums, at, center);
                 at.advance(1);
             }
         }
         ek_norm_join_teams<false>(sums, &count, own.team, own.step);
         if (any && own.team == 0)
             EK_EACH(v, V)
-                put(a, own.sample, own.part, own.column + v, sums[v]);
+                reduce_put(a, own.sample, own.part, own.column + v, sums[v]);
     }
 }
 
 /* Adds columns of elements. Each row has its own statistics, which a vector's elements share. */
 template <typename T, int U, typename R, int V>
-EK_DEVICE void add_elements(ek_norm_pair<R> (&own)[V], const ek_cuda_norm &a, int64_t row, int step,
-                            int64_t column)
+EK_DEVICE void reduce_add_elements(ek_norm_pair<R> (&own)[V], const ek_cuda_norm &a, int64_t row,
+                                   int step, int64_t column)
 {
     const int64_t groups = a.channels / a.each, group = column / a.each;
     R value[U][V], slope[U][V], center[U], scale[U];
@@ -106,9 +106,9 @@ template <typename T, int V> EK_KERNEL reduce_elements(const ek_cuda_norm a)
         int count = 0;
         int64_t r = own.begin;
         for (; any && r + (GROUP - 1) * own.step < own.end; r += GROUP * own.step)
-            add_elements<T, GROUP>(sums, a, r, own.step, own.column);
+            reduce_add_elements<T, GROUP>(sums, a, r, own.step, own.column);
         for (; any && r < own.end; r += own.step)
-            add_elements<T, 1>(sums, a, r, own.step, own.column);
+            reduce_add_elements<T, 1>(sums, a, r, own.step, own.column);
         ek_norm_join_teams<false>(sums, &count, own.team, own.step);
         if (any && own.team == 0)
             EK_EACH(v, V) {
@@ -127,8 +127,8 @@ template <typename T, int V> EK_KERNEL reduce_elements(const ek_cuda_norm a)
 /* ---- planes: one column of a team ---- */
 
 template <typename T, int U, int V, typename R>
-EK_DEVICE void add_run(ek_norm_pair<R> *own, const ek_norm_cursor<T> &at, int64_t i,
-                       const R *weight, int step, R center)
+EK_DEVICE void reduce_add_run(ek_norm_pair<R> *own, const ek_norm_cursor<T> &at, int64_t i,
+                              const R *weight, int step, R center)
 {
     R value[U][V], slope[U][V];
     ek_norm_load(slope, at.dy + i, step);
@@ -166,13 +166,13 @@ template <typename T, int V> EK_KERNEL reduce_planes(const ek_cuda_norm a)
             const ek_norm_cursor<T> at(a, own.sample, o, own.column, 0);
             int64_t i = own.begin;
             for (; i + (GROUP / 2 - 1) * own.step < own.end; i += GROUP / 2 * own.step)
-                add_run<T, GROUP / 2, V>(&sums, at, i, weight, own.step, center);
+                reduce_add_run<T, GROUP / 2, V>(&sums, at, i, weight, own.step, center);
             for (; i < own.end; i += own.step)
-                add_run<T, 1, V>(&sums, at, i, weight, own.step, center);
+                reduce_add_run<T, 1, V>(&sums, at, i, weight, own.step, center);
         }
         ek_norm_join_lanes<false>(&sums, &count, a.cut.team);
         if (own.lane == 0)
-            put(a, own.sample, own.part, own.column, sums);
+            reduce_put(a, own.sample, own.part, own.column, sums);
     }
 }
 

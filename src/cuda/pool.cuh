@@ -65,8 +65,7 @@ template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &po
     return w;
 }
 
-/* The outputs [first, end) whose windows reach over an input. With dilation some may step over it.
- */
+/* The outputs [first, end) whose windows reach over an input. Dilated ones may step over it. */
 template <typename I> struct ek_cover {
     I first, end;
 };

@@ -56,13 +56,13 @@ static int64_t reduced_count(const ek_walk *walk)
 }
 
 /* Elements of one load: 16 bytes if kernels load the dtype so, else one element. */
-static int whole_pack(ek_dtype dtype)
+static int reduce_whole_pack(ek_dtype dtype)
 {
     return ek_dtype_is_floating(dtype) ? 16 / (int)ek_dtype_size(dtype) : 1;
 }
 
 /* True if every row of columns starts at a multiple of 16 bytes. */
-static bool rows_are_aligned(const ek_cuda_reduction *r, int pack)
+static bool reduce_rows_are_aligned(const ek_cuda_reduction *r, int pack)
 {
     bool aligned = (uintptr_t)r->x % 16 == 0 && r->column_x == 1 && r->columns % pack == 0;
     for (int d = 0; d < r->kept.ndim; d++)
@@ -92,8 +92,8 @@ static void reduce_cut(ek_cuda_reduction *r, int multiprocessors, int64_t blocks
 
 static void reduce_plan_columns(ek_cuda_reduction *r, int multiprocessors, bool may_cut)
 {
-    int pack = whole_pack(r->x_dtype);
-    r->pack = r->kind <= EK_REDUCE_SUM_SQUARES && rows_are_aligned(r, pack) ? pack : 1;
+    int pack = reduce_whole_pack(r->x_dtype);
+    r->pack = r->kind <= EK_REDUCE_SUM_SQUARES && reduce_rows_are_aligned(r, pack) ? pack : 1;
     int64_t across = (r->columns + r->pack - 1) / r->pack;
     r->width = reduce_width(across, 32);
     int64_t blocks = (across + r->width - 1) / r->width * r->kept.count;
@@ -111,11 +111,11 @@ static void reduce_plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may
     r->runs = r->reduced.ndim == 1 || run >= (int64_t)r->team.lanes * 8;
     r->pack = 1;
     if (r->runs && r->reduced.stride[0][last] == 1 && r->kind <= EK_REDUCE_SUM_SQUARES)
-        r->pack = whole_pack(r->x_dtype);
+        r->pack = reduce_whole_pack(r->x_dtype);
     int64_t blocks = (r->kept.count * r->team.lanes + BLOCK - 1) / BLOCK;
     if (r->team.lanes == BLOCK)
         reduce_cut(r, may_cut ? multiprocessors : 0, blocks,
-                   (int64_t)BLOCK * PER_THREAD * whole_pack(r->x_dtype));
+                   (int64_t)BLOCK * PER_THREAD * reduce_whole_pack(r->x_dtype));
     else
         reduce_cut(r, 0, blocks, BLOCK);
 }
@@ -148,7 +148,7 @@ static void reduce_plan(ek_cuda_reduction *r, int multiprocessors, int ndim, con
 
 /* ---- both passes ---- */
 
-static ek_dtype sum_dtype(ek_dtype dtype)
+static ek_dtype reduce_sum_dtype(ek_dtype dtype)
 {
     return dtype == EK_F64 ? EK_F64 : ek_dtype_is_floating(dtype) ? EK_F32 : EK_I64;
 }
@@ -176,7 +176,7 @@ static ek_cuda_reduction reduce_join_of(const ek_cuda_reduction *first, int mult
     out_stride[0] = 0;
     ek_cuda_reduction join = {.kind = first->kind == EK_REDUCE_SUM_SQUARES ? EK_REDUCE_SUM
                                                                            : first->kind,
-                              .x_dtype = sum_dtype(first->x_dtype),
+                              .x_dtype = reduce_sum_dtype(first->x_dtype),
                               .out_dtype = first->out_dtype,
                               .out = first->out};
     reduce_plan(&join, multiprocessors, ndim + 1, shape, x_stride, out_stride, false);

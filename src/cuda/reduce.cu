@@ -6,17 +6,17 @@
 
 /* ---- operations ---- */
 
-template <typename T> EK_DEVICE T square(T a)
+template <typename T> EK_DEVICE T reduce_square(T a)
 {
     return a * a;
 }
-EK_DEVICE int64_t square(int64_t a)
+EK_DEVICE int64_t reduce_square(int64_t a)
 {
     return (int64_t)((uint64_t)a * (uint64_t)a); /* wraps */
 }
 
 /* The largest value there is, or the smallest. */
-template <typename A> EK_DEVICE A limit_of(bool largest)
+template <typename A> EK_DEVICE A reduce_limit_of(bool largest)
 {
     if constexpr (A(0.5) != A(0))
         return largest ? (A)INFINITY : -(A)INFINITY;
@@ -37,11 +37,11 @@ template <typename A, bool SUM> struct operation {
     }
     __device__ __forceinline__ A start() const
     {
-        return extreme ? limit_of<A>(flip) : A(0);
+        return extreme ? reduce_limit_of<A>(flip) : A(0);
     }
     __device__ __forceinline__ A value(A v) const
     {
-        return !extreme && flip ? square(v) : v;
+        return !extreme && flip ? reduce_square(v) : v;
     }
     /* Joins two accumulators. NaN wins. */
     __device__ __forceinline__ A operator()(A a, A b) const
@@ -80,7 +80,7 @@ template <typename T> struct places_of {
 };
 
 template <typename T, typename A, typename O, typename S>
-EK_DEVICE A take_each(const O &op, const ek_team &team, A total, const S &source, int64_t n)
+EK_DEVICE A reduce_take_each(const O &op, const ek_team &team, A total, const S &source, int64_t n)
 {
     int64_t i = team.lane, step = team.lanes;
     for (; i + 3 * step < n; i += 4 * step) {
@@ -96,7 +96,8 @@ EK_DEVICE A take_each(const O &op, const ek_team &team, A total, const S &source
 /* Reduces n elements that follow each other. Those before the first multiple of 16 bytes, and those
  * after the last, are taken one by one. */
 template <typename T, int N, typename A, typename O>
-static __device__ A take_run(const O &op, const ek_team &team, A total, const T *from, int64_t n)
+static __device__ A reduce_take_run(const O &op, const ek_team &team, A total, const T *from,
+                                    int64_t n)
 {
     int64_t head = (16 - (int64_t)((uintptr_t)from % 16)) % 16 / (int64_t)sizeof(T);
     head = head < n ? head : n;
@@ -131,13 +132,13 @@ static __device__ A take_run(const O &op, const ek_team &team, A total, const T 
 }
 
 template <typename T, int N, typename A, typename O>
-EK_DEVICE A take_chunk(const ek_cuda_reduction &r, const O &op, const ek_team &team, const T *x,
-                       int64_t begin, int64_t end)
+EK_DEVICE A reduce_take_chunk(const ek_cuda_reduction &r, const O &op, const ek_team &team,
+                              const T *x, int64_t begin, int64_t end)
 {
     A total = op.start();
     if (!r.runs) {
         places_of<T> source = {x, begin, &r.reduced};
-        return take_each<T>(op, team, total, source, end - begin);
+        return reduce_take_each<T>(op, team, total, source, end - begin);
     }
     int last = r.reduced.ndim - 1;
     int64_t size = r.reduced.shape[last];
@@ -146,10 +147,10 @@ EK_DEVICE A take_chunk(const ek_cuda_reduction &r, const O &op, const ek_team &t
         rest = rest < end - begin ? rest : end - begin;
         ek_offsets(r.reduced, begin, offset);
         if (N > 1) {
-            total = take_run<T, N>(op, team, total, x + offset[0], rest);
+            total = reduce_take_run<T, N>(op, team, total, x + offset[0], rest);
         } else {
             run_of<T> source = {x + offset[0], r.reduced.stride[0][last]};
-            total = take_each<T>(op, team, total, source, rest);
+            total = reduce_take_each<T>(op, team, total, source, rest);
         }
         begin += rest;
     }
@@ -173,7 +174,7 @@ template <typename T, int N> EK_KERNEL reduce_rows(ek_cuda_reduction r)
             int64_t begin = chunk * r.chunk, end = begin + r.chunk;
             end = end < r.reduced.count ? end : r.reduced.count;
             ek_offsets(r.kept, output, offset);
-            total = take_chunk<T, N, A>(r, op, team, (const T *)r.x + offset[0], begin, end);
+            total = reduce_take_chunk<T, N, A>(r, op, team, (const T *)r.x + offset[0], begin, end);
         }
         total = ek_team_join(team, total, op);
         if (task < tasks && team.lane == 0)
@@ -184,8 +185,8 @@ template <typename T, int N> EK_KERNEL reduce_rows(ek_cuda_reduction r)
 /* ---- the innermost dimension is kept: threads lie along it, and several rows side by side ---- */
 
 template <typename T, int N, typename A, typename O>
-EK_DEVICE void take_rows(const ek_cuda_reduction &r, const O &op, const T *x, int64_t row,
-                         int64_t end, int step, A (&total)[N])
+EK_DEVICE void reduce_take_rows(const ek_cuda_reduction &r, const O &op, const T *x, int64_t row,
+                                int64_t end, int step, A (&total)[N])
 {
     int64_t offset[1];
     for (; row + 3 * step < end; row += 4 * step) {
@@ -208,7 +209,7 @@ EK_DEVICE void take_rows(const ek_cuda_reduction &r, const O &op, const T *x, in
 
 /* Joins the rows of a block into the first one. */
 template <int N, typename A, typename O>
-EK_DEVICE void join_rows(const O &op, int width, A (&total)[N])
+EK_DEVICE void reduce_join_rows(const O &op, int width, A (&total)[N])
 {
     __shared__ A parts[N][EK_BLOCK];
     int thread = (int)threadIdx.x;
@@ -244,9 +245,9 @@ template <typename T, int N> EK_KERNEL reduce_columns(ek_cuda_reduction r)
         EK_EACH(j, N)
             total[j] = op.start();
         if (column < r.columns)
-            take_rows<T, N>(r, op, (const T *)r.x + offset[0] + column * r.column_x, begin + first,
-                            end, EK_BLOCK / r.width, total);
-        join_rows<N>(op, r.width, total);
+            reduce_take_rows<T, N>(r, op, (const T *)r.x + offset[0] + column * r.column_x,
+                                   begin + first, end, EK_BLOCK / r.width, total);
+        reduce_join_rows<N>(op, r.width, total);
         if (first != 0 || column >= r.columns)
             continue;
         EK_EACH(j, N)

@@ -61,8 +61,7 @@ typedef struct ek_cuda_device {
     ek_cuda_fault *fault_on_device;
     _Atomic(char *) told; /* the error that the next call returns; NULL if there is none */
     struct ek_cuda_transfer *transfer; /* owned by transfer.c */
-    pthread_mutex_t lock;              /* guards blas, dnn, clock, and the clearing of the fault
-                                        * record */
+    pthread_mutex_t lock;              /* guards blas, dnn, clock, and clearing of the fault */
     struct ek_cuda_blas *blas;         /* created with the first product; NULL before */
     struct ek_cuda_dnn *dnn;
     ek_cuda_clock clock;
@@ -97,8 +96,8 @@ void ek_cuda_leave(const ek_dev *dev, int restore);
  * An error that ends the process's use of a GPU (an illegal address, a failed launch) makes all
  * devices on this GPU unusable. dev may be NULL. */
 int ek_cuda_check(ek_dev *dev, const char *call, int error);
-/* As ek_cuda_check, but raises no error: for calls whose failure changes nothing. True on success.
- */
+/* As ek_cuda_check, but raises no error: for calls whose failure changes nothing. True if all went
+ * well. */
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 

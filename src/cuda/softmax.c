@@ -44,7 +44,7 @@ int ek_cuda_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, co
 
 /* ---- cross entropy ---- */
 
-static ek_cuda_values values_of(const ek_tensor *tensor)
+static ek_cuda_values entropy_values_of(const ek_tensor *tensor)
 {
     if (tensor == NULL)
         return (ek_cuda_values){.data = NULL};
@@ -68,9 +68,9 @@ static ek_cuda_entropy_job entropy_job(const ek_tensor *x, const ek_tensor *targ
                                .x = ek_tensor_address(x),
                                .dx = dx != NULL ? ek_tensor_address(dx) : NULL,
                                .target = ek_tensor_address(target),
-                               .loss = values_of(loss),
-                               .lse = values_of(lse),
-                               .weight = values_of(weight),
+                               .loss = entropy_values_of(loss),
+                               .lse = entropy_values_of(lse),
+                               .weight = entropy_values_of(weight),
                                .weight_stride = weight != NULL ? weight->stride[0] : 0,
                                .classes = x->shape[dim],
                                .stride_x = x->stride[dim],
@@ -122,8 +122,8 @@ int ek_cuda_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
                           const ek_tensor *weight, int64_t ignore_index)
 {
     ek_cuda_target_job job = {.target = ek_tensor_address(target),
-                              .weight = values_of(weight),
-                              .out = values_of(out),
+                              .weight = entropy_values_of(weight),
+                              .out = entropy_values_of(out),
                               .weight_stride = weight != NULL ? weight->stride[0] : 0,
                               .classes = weight != NULL ? weight->shape[0] : 0,
                               .ignore_index = ignore_index};

@@ -25,13 +25,13 @@ template <typename R> EK_DEVICE row_sum<R> ek_exchange(row_sum<R> own, int step)
 }
 
 /* The larger value. NaN wins. */
-template <typename R> EK_DEVICE R larger(R a, R b)
+template <typename R> EK_DEVICE R row_larger(R a, R b)
 {
     return b > a || b != b ? b : a;
 }
 
 /* What is subtracted from exponents. If all are -inf so far it is 0, because -inf - -inf is NaN. */
-template <typename R> EK_DEVICE R shift_of(R largest)
+template <typename R> EK_DEVICE R row_shift_of(R largest)
 {
     return largest == -(R)INFINITY ? (R)0 : largest;
 }
@@ -40,8 +40,8 @@ template <typename R> struct row_join {
     __device__ __forceinline__ row_sum<R> operator()(row_sum<R> a, row_sum<R> b) const
     {
         row_sum<R> both;
-        both.largest = larger(a.largest, b.largest);
-        R shift = shift_of(both.largest);
+        both.largest = row_larger(a.largest, b.largest);
+        R shift = row_shift_of(both.largest);
         both.sum = a.sum * exp(a.largest - shift) + b.sum * exp(b.largest - shift);
         return both;
     }
@@ -62,9 +62,9 @@ EK_DEVICE row_sum<typename ek_compute<T>::type> sum_row(const ek_team &team, boo
             int64_t at = c + k * team.lanes;
             v[k] = at < size ? ek_load(x + at * stride) : -(R)INFINITY;
         }
-        R largest = larger(larger(v[0], v[1]), larger(v[2], v[3]));
-        largest = larger(line.largest, largest);
-        R shift = shift_of(largest), sum = 0;
+        R largest = row_larger(row_larger(v[0], v[1]), row_larger(v[2], v[3]));
+        largest = row_larger(line.largest, largest);
+        R shift = row_shift_of(largest), sum = 0;
         EK_EACH(k, BATCH)
             sum += exp(v[k] - shift);
         line.sum = line.sum * exp(line.largest - shift) + sum;
@@ -103,8 +103,8 @@ template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
 
 /* The line's sum of dy, or of dy y. It goes by fours, which keeps the chain of roundings short. */
 template <typename T, typename R>
-EK_DEVICE R gradient_sum(const ek_cuda_softmax_job &job, const ek_team &team, const T *dy,
-                         const T *y)
+EK_DEVICE R softmax_gradient_sum(const ek_cuda_softmax_job &job, const ek_team &team, const T *dy,
+                                 const T *y)
 {
     R sum = 0;
     for (int64_t c = team.lane; c < job.size; c += 4 * team.lanes) {
@@ -130,7 +130,7 @@ template <typename T> EK_KERNEL softmax_gradient(ek_cuda_softmax_job job)
         if (valid)
             ek_offsets(job.lines, line, offset);
         const T *dy = (const T *)job.a + offset[1], *y = (const T *)job.b + offset[2];
-        R sum = ek_team_sum(team, valid ? gradient_sum<T, R>(job, team, dy, y) : (R)0);
+        R sum = ek_team_sum(team, valid ? softmax_gradient_sum<T, R>(job, team, dy, y) : (R)0);
         if (!valid)
             continue;
         T *dx = (T *)job.out + offset[0];
@@ -158,8 +158,8 @@ int ek_cuda_launch_softmax_gradient(const ek_cuda_stream *stream, const ek_cuda_
 /* ---- cross entropy ---- */
 
 /* True if the target counts. */
-EK_DEVICE bool target_counts(int64_t target, int64_t ignore_index, int64_t classes,
-                             ek_cuda_fault *fault, const char *operation)
+EK_DEVICE bool entropy_target_counts(int64_t target, int64_t ignore_index, int64_t classes,
+                                     ek_cuda_fault *fault, const char *operation)
 {
     if (target == ignore_index)
         return false;
@@ -169,7 +169,7 @@ EK_DEVICE bool target_counts(int64_t target, int64_t ignore_index, int64_t class
     return false;
 }
 
-template <typename R> EK_DEVICE R weight_of(const ek_cuda_entropy_job &job, int64_t c)
+template <typename R> EK_DEVICE R entropy_weight_of(const ek_cuda_entropy_job &job, int64_t c)
 {
     if (job.weight.data == NULL)
         return (R)1;
@@ -178,12 +178,13 @@ template <typename R> EK_DEVICE R weight_of(const ek_cuda_entropy_job &job, int6
 
 /* sum_c w[c] (lse - x[c]) */
 template <typename T, typename R>
-static __device__ R smooth_loss(const ek_cuda_entropy_job &job, const ek_team &team, const T *x,
-                                row_sum<R> all, R log_sum)
+static __device__ R entropy_smooth_loss(const ek_cuda_entropy_job &job, const ek_team &team,
+                                        const T *x, row_sum<R> all, R log_sum)
 {
     R sum = 0;
     for (int64_t c = team.lane; c < job.classes; c += team.lanes)
-        sum += weight_of<R>(job, c) * (all.largest - ek_load(x + c * job.stride_x) + log_sum);
+        sum +=
+            entropy_weight_of<R>(job, c) * (all.largest - ek_load(x + c * job.stride_x) + log_sum);
     return sum;
 }
 
@@ -202,14 +203,15 @@ EK_KERNEL entropy_forward(ek_cuda_entropy_job job, ek_cuda_fault *fault, const c
         row_sum<R> all = sum_row(team, valid, x, job.stride_x, job.classes);
         R log_sum = log(all.sum), spread = 0;
         if (smoothing != 0)
-            spread =
-                ek_team_sum(team, valid ? smooth_loss<T, R>(job, team, x, all, log_sum) : (R)0);
+            spread = ek_team_sum(team, valid ? entropy_smooth_loss<T, R>(job, team, x, all, log_sum)
+                                             : (R)0);
         if (!valid || team.lane != 0)
             continue;
         int64_t t = job.target[offset[1]];
         R loss = 0;
-        if (target_counts(t, job.params.ignore_index, job.classes, fault, operation)) {
-            loss = weight_of<R>(job, t) * (all.largest - ek_load(x + t * job.stride_x) + log_sum);
+        if (entropy_target_counts(t, job.params.ignore_index, job.classes, fault, operation)) {
+            loss = entropy_weight_of<R>(job, t) *
+                   (all.largest - ek_load(x + t * job.stride_x) + log_sum);
             if (smoothing != 0)
                 loss = (1 - smoothing) * loss + smoothing / (R)job.classes * spread;
         }
@@ -219,13 +221,13 @@ EK_KERNEL entropy_forward(ek_cuda_entropy_job job, ek_cuda_fault *fault, const c
 }
 
 /* sum_c w[c]. Each block computes it for itself. */
-template <typename R> static __device__ R total_weight(const ek_cuda_entropy_job &job)
+template <typename R> static __device__ R entropy_total_weight(const ek_cuda_entropy_job &job)
 {
     if (job.weight.data == NULL)
         return (R)job.classes;
     R sum = 0;
     for (int64_t c = threadIdx.x; c < job.classes; c += blockDim.x)
-        sum += weight_of<R>(job, c);
+        sum += entropy_weight_of<R>(job, c);
     return ek_block_sum(sum);
 }
 
@@ -235,7 +237,7 @@ EK_KERNEL entropy_gradient(ek_cuda_entropy_job job, ek_cuda_fault *fault, const 
     typedef typename ek_compute<T>::type R;
     ek_team team = ek_team_of(job.team);
     R smoothing = (R)job.params.label_smoothing, share = smoothing / (R)job.classes;
-    R total = smoothing != 0 ? total_weight<R>(job) : (R)0;
+    R total = smoothing != 0 ? entropy_total_weight<R>(job) : (R)0;
     EK_TEAM_LOOP(line, team, job.lines.count) {
         if (line >= job.lines.count)
             continue;
@@ -244,19 +246,19 @@ EK_KERNEL entropy_gradient(ek_cuda_entropy_job job, ek_cuda_fault *fault, const 
         const T *x = (const T *)job.x + offset[0];
         T *dx = (T *)job.dx + offset[4];
         int64_t t = job.target[offset[1]];
-        if (!target_counts(t, job.params.ignore_index, job.classes, fault, operation)) {
+        if (!entropy_target_counts(t, job.params.ignore_index, job.classes, fault, operation)) {
             for (int64_t c = team.lane; c < job.classes; c += team.lanes)
                 ek_store(dx + c * job.stride_dx, (R)0);
             continue;
         }
         R g = ek_load_as<R>(job.loss.data, job.loss.dtype, offset[2]);
         R lse = ek_load_as<R>(job.lse.data, job.lse.dtype, offset[3]);
-        R own = (1 - smoothing) * weight_of<R>(job, t), scale = g * (own + share * total);
+        R own = (1 - smoothing) * entropy_weight_of<R>(job, t), scale = g * (own + share * total);
 #pragma unroll 4
         for (int64_t c = team.lane; c < job.classes; c += team.lanes) {
             R slope = exp(ek_load(x + c * job.stride_x) - lse) * scale;
             if (smoothing != 0)
-                slope -= g * share * weight_of<R>(job, c);
+                slope -= g * share * entropy_weight_of<R>(job, c);
             if (c == t)
                 slope -= g * own;
             ek_store(dx + c * job.stride_dx, slope);
@@ -291,7 +293,7 @@ EK_KERNEL weigh_targets(ek_cuda_target_job job, ek_cuda_fault *fault, const char
         int64_t t = job.target[offset[0]];
         if (job.weight.data == NULL)
             sum += t != job.ignore_index ? 1 : 0;
-        else if (target_counts(t, job.ignore_index, job.classes, fault, operation))
+        else if (entropy_target_counts(t, job.ignore_index, job.classes, fault, operation))
             sum += ek_load_as<double>(job.weight.data, job.weight.dtype, t * job.weight_stride);
     }
     sum = ek_block_sum(sum);

@@ -49,7 +49,7 @@ static void driver_find(void)
 
 /* The GPU's primary context, which the runtime uses too. It is retained with its first use and
  * never released, as by the runtime. */
-static int context_of(int physical, CUcontext *context)
+static int driver_context_of(int physical, CUcontext *context)
 {
     static _Atomic(CUcontext) contexts[EK_CUDA_GPUS];
     *context = atomic_load_explicit(&contexts[physical], memory_order_acquire);
@@ -72,7 +72,7 @@ int ek_cuda_guard_enter(int physical, int *restore)
     if (*restore == physical)
         return 0;
     pthread_once(&driver_found, driver_find);
-    int error = driver_missing ? driver_missing : context_of(physical, &context);
+    int error = driver_missing ? driver_missing : driver_context_of(physical, &context);
     return error ? error : (int)driver.push(context);
 }
 

@@ -59,8 +59,7 @@ int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaSt
 
 /* ---- the issue lock: see Note [Waits never form a circle] ---- */
 
-/* Begins to issue waits of one device's streams for another's. Several threads may do so at once.
- */
+/* Begins to issue waits of one device's streams for another's. Several threads may at once. */
 void ek_cuda_issue_waits(void);
 /* Begins to issue all ranks of a collective. No other thread issues ranks or waits meanwhile. */
 void ek_cuda_issue_collective(void);

@@ -151,8 +151,7 @@ static inline bool ek_has_vectors(const ek_cuda_walk *walk, const size_t *sizes,
     return true;
 }
 
-/* The same walk by vectors of `count`: the innermost dimension has fewer steps, which are longer.
- */
+/* The same walk by vectors of `count`: the innermost dimension has fewer and longer steps. */
 static inline ek_cuda_walk ek_by_vectors(const ek_cuda_walk *walk, int count)
 {
     ek_cuda_walk result = *walk;

@@ -3,7 +3,7 @@
 #include "cuda/runtime.h"
 
 /* The scale as the host and PyTorch compute it: in the dtype for bilinear, in float for nearest. */
-static double scale_of(int64_t in, int64_t out, bool in_f64, bool align_corners)
+static double upsample_scale_of(int64_t in, int64_t out, bool in_f64, bool align_corners)
 {
     if (align_corners && out <= 1)
         return 0;
@@ -22,7 +22,7 @@ static ek_cuda_upsample upsample_job(const ek_tensor *small, const ek_tensor *la
     bool in_f64 = bilinear && small->dtype == EK_F64;
     for (int i = 0; i < 2; i++) {
         int64_t in = small->shape[2 + i], out = large->shape[2 + i];
-        job.scale[i] = scale_of(in, out, in_f64, align_corners);
+        job.scale[i] = upsample_scale_of(in, out, in_f64, align_corners);
         job.inverse[i] = job.scale[i] > 0 ? 1 / job.scale[i] : 0;
         job.wide = job.wide || in >= 1 << 30 || out >= 1 << 30;
     }

@@ -36,8 +36,7 @@ EK_DEVICE tap<R, I> tap_of(const ek_cuda_upsample &job, int d, I i)
     return t;
 }
 
-/* The positions [first, last] of `large` that may read position p of `small`, and up to two more.
- */
+/* The positions [first, last] of `large` that may read position p of `small`, or a few more. */
 template <typename R, typename I> struct reach {
     I first, last;
 };
@@ -48,8 +47,7 @@ EK_DEVICE reach<R, I> reach_of(const ek_cuda_upsample &job, int d, I p)
     I in = (I)job.small.size[1 + d], out = (I)job.large.size[1 + d];
     I margin = out >> 20; /* covers the rounding of large positions */
     R inverse = (R)job.inverse[d], half = job.align_corners ? (R)0 : (R)0.5;
-    /* Bilinear sources between p - 1 and p + 1 share in p. Nearest reads sources from p to p + 1.
-     */
+    /* Bilinear sources from p - 1 to p + 1 share in p. Nearest reads sources from p to p + 1. */
     R low = job.bilinear ? ((R)(p - 1) + half) * inverse - half : (R)p * inverse;
     R high = job.bilinear ? ((R)(p + 1) + half) * inverse - half : (R)(p + 1) * inverse;
     reach<R, I> r = {0, out - 1};
@@ -69,8 +67,8 @@ template <typename R, typename I> EK_DEVICE R share_of(const tap<R, I> &t, I p)
 /* values += share times the V elements at `from`. Elements without a share don't count, even if
  * they are infinite. */
 template <typename T, int V>
-EK_DEVICE void blend(typename ek_compute<T>::type (&values)[V], typename ek_compute<T>::type share,
-                     const T *from)
+EK_DEVICE void upsample_blend(typename ek_compute<T>::type (&values)[V],
+                              typename ek_compute<T>::type share, const T *from)
 {
     typename ek_compute<T>::type more[V];
     if (share == 0)
@@ -100,10 +98,10 @@ EK_KERNEL upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
             const T *lower = plane + h.lower * row_step, *upper = plane + h.upper * row_step;
             R values[V], below[V];
             ek_load_elements<T, V>(values, lower + w.lower * step);
-            blend<T, V>(values, w.share, lower + w.upper * step);
+            upsample_blend<T, V>(values, w.share, lower + w.upper * step);
             if (h.share != 0) {
                 ek_load_elements<T, V>(below, upper + w.lower * step);
-                blend<T, V>(below, w.share, upper + w.upper * step);
+                upsample_blend<T, V>(below, w.share, upper + w.upper * step);
                 EK_EACH(v, V)
                     values[v] = (1 - h.share) * values[v] + h.share * below[v];
             }
@@ -115,9 +113,9 @@ EK_KERNEL upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
 /* Adds up to V channels of an index that are `step` apart; there are `real`. PACKED: all V, next to
  * each other. */
 template <typename T, int V, bool PACKED>
-EK_DEVICE void add_channels(typename ek_compute<T>::type (&row)[V],
-                            typename ek_compute<T>::type share, const T *from, int64_t step,
-                            int real)
+EK_DEVICE void upsample_add_channels(typename ek_compute<T>::type (&row)[V],
+                                     typename ek_compute<T>::type share, const T *from,
+                                     int64_t step, int real)
 {
     typename ek_compute<T>::type values[V];
     if constexpr (PACKED) {
@@ -151,8 +149,8 @@ EK_KERNEL upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
             for (I k = w.first; k <= w.last; k++) {
                 R part = share_of(tap_of<R>(job, 1, k), index.at[2]);
                 if (part != 0)
-                    add_channels<T, V, PACKED>(row, part, plane + j * row_step + k * step,
-                                               job.large.by_channel, real);
+                    upsample_add_channels<T, V, PACKED>(row, part, plane + j * row_step + k * step,
+                                                        job.large.by_channel, real);
             }
             EK_EACH(v, V)
                 sum[v] += share * row[v];
@@ -168,14 +166,14 @@ EK_KERNEL upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
     }
 }
 
-static bool has_vectors(const ek_cuda_upsample &job, int count, size_t size)
+static bool upsample_has_vectors(const ek_cuda_upsample &job, int count, size_t size)
 {
     return !job.wide && ek_image_has_vectors(job.small, count, size) &&
            ek_image_has_vectors(job.large, count, size);
 }
 
 template <typename T, typename I, int V>
-static int launch_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
+static int launch_upsample_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     ek_cuda_upsample vectors = *job;
     if (V > 1) {
@@ -192,23 +190,23 @@ static int launch_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *
 }
 
 template <typename T>
-static int launch_forward_of(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
+static int launch_upsample_forward_of(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     enum { V = 16 / sizeof(T) };
     if (job->wide)
-        return launch_forward<T, int64_t, 1>(stream, job);
-    if (!has_vectors(*job, V, sizeof(T)))
-        return launch_forward<T, int32_t, 1>(stream, job);
-    return launch_forward<T, int32_t, V>(stream, job);
+        return launch_upsample_forward<T, int64_t, 1>(stream, job);
+    if (!upsample_has_vectors(*job, V, sizeof(T)))
+        return launch_upsample_forward<T, int32_t, 1>(stream, job);
+    return launch_upsample_forward<T, int32_t, V>(stream, job);
 }
 
 int ek_cuda_launch_upsample_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
-    EK_FLOATING(job->large.dtype, T, return launch_forward_of<T>(stream, job))
+    EK_FLOATING(job->large.dtype, T, return launch_upsample_forward_of<T>(stream, job))
 }
 
 template <typename T, typename I, int V, bool PACKED>
-static int launch_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
+static int launch_upsample_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     ek_cuda_image groups = job->small;
     groups.channels = (groups.channels + V - 1) / V;
@@ -219,19 +217,19 @@ static int launch_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample 
 }
 
 template <typename T>
-static int launch_gradient_of(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
+static int launch_upsample_gradient_of(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     enum { V = 16 / sizeof(T) };
     if (job->wide)
-        return launch_gradient<T, int64_t, 1, false>(stream, job);
-    if (has_vectors(*job, V, sizeof(T)))
-        return launch_gradient<T, int32_t, V, true>(stream, job);
+        return launch_upsample_gradient<T, int64_t, 1, false>(stream, job);
+    if (upsample_has_vectors(*job, V, sizeof(T)))
+        return launch_upsample_gradient<T, int32_t, V, true>(stream, job);
     if (job->small.count / GROUP < (int64_t)stream->multiprocessors * 1024)
-        return launch_gradient<T, int32_t, 1, false>(stream, job);
-    return launch_gradient<T, int32_t, GROUP, false>(stream, job);
+        return launch_upsample_gradient<T, int32_t, 1, false>(stream, job);
+    return launch_upsample_gradient<T, int32_t, GROUP, false>(stream, job);
 }
 
 int ek_cuda_launch_upsample_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
-    EK_FLOATING(job->small.dtype, T, return launch_gradient_of<T>(stream, job))
+    EK_FLOATING(job->small.dtype, T, return launch_upsample_gradient_of<T>(stream, job))
 }
