@@ -178,8 +178,7 @@ static void device_close(ek_dev *dev)
     device_release(ek_cuda_of(dev));
 }
 
-/* Makes the GPU current for a worker's thread for good, so that begin and end have nothing to
- * change. */
+/* Makes the GPU current for a worker's thread for good, so begin and end change nothing. */
 static int thread_enter(ek_dev *dev)
 {
     if (ek_thread_self()->worker_of != dev)

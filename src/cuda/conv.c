@@ -107,8 +107,7 @@ static int conv_run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_prob
     return rc > 0 ? conv_run_staged(dev, c, problem, format) : rc;
 }
 
-/* True if cuDNN can add the bias while it stores y: its elements are side by side, and aligned as
- * the rest. */
+/* True if cuDNN can add the bias while it stores y: its elements are side by side, and aligned. */
 static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
 {
     const ek_tensor *bias = c->bias;

@@ -88,7 +88,7 @@ template <typename T, typename I, int LANES> EK_KERNEL gather_each(ek_cuda_conv_
 /* ---- tiles ---- */
 
 /* One dimension of a phase. Its positions of `to` are first_row + i row_stride for `rows` values of
- * i. Its taps are first_tap + t tap_stride for `taps` values of t. They read origin + i step + t
+ * i. Its taps are first_tap + t tap_stride for `taps` values of t. Both read origin + i step + t
  * tap_step. */
 struct phase {
     int rows, first_row, row_stride;
@@ -347,8 +347,7 @@ static int launch_gather_each(const ek_cuda_stream *stream, const ek_cuda_conv_g
                      wide ? gather_each<T, int64_t, LANES> : gather_each<T, int32_t, LANES>, *conv);
 }
 
-/* Chooses the kernel: few columns leave tiles empty, and few products don't fill a device with
- * them. */
+/* Chooses the kernel: few columns leave tiles empty, few products don't fill a device. */
 template <typename T>
 static int launch_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {

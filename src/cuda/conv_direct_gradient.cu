@@ -46,8 +46,7 @@ weights_width_of(const ek_cuda_conv_weights &conv)
 
 /* ---- tiles ---- */
 
-/* The rows of a round and the columns of a tile: positions in x (a row's without the tap) and
- * offsets. */
+/* A round's rows and a tile's columns: positions in x (a row's without the tap) and offsets. */
 struct weight_indices {
     int row[EK_BLOCK][3], column[TILE][3];
     int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* offsets; row_y is negative if there is no row */

@@ -24,8 +24,7 @@ int ek_cuda_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
     return ek_cuda_end(dev, &stream, "copy", launched);
 }
 
-/* The bytes of a value, converted as the host does: by way of the type that the dtype is computed
- * in. */
+/* The bytes of a value, converted as on the host: by way of the dtype's computing type. */
 static ek_cuda_pattern pattern_of(ek_dtype dtype, double value)
 {
     ek_cuda_pattern pattern;

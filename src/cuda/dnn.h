@@ -22,8 +22,7 @@ typedef struct ek_dnn_problem {
     int64_t dims;      /* dimensions in space: 2 or 3 */
     int64_t x[5], w[5], y[5];
     int64_t stride[3], before[3], after[3], dilation[3]; /* `before` and `after` are the padding */
-    int64_t alignment;                                   /* common alignment of all three addresses:
-                                                          * 16 bytes at most */
+    int64_t alignment;                                   /* of all addresses, 16 at most */
     int64_t tf32, deterministic;
     int64_t bias; /* 1: forward adds a bias of O elements side by side, aligned as the rest */
 } ek_dnn_problem;

@@ -25,7 +25,7 @@ enum { EK_DNN_X = 1, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS, EK_DNN_SUMS, EK_DNN_TENSOR
 
 /* The descriptors of a convolution, owned. All are NULL at first. */
 typedef struct ek_dnn_graph {
-    cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS]; /* tensor i + 1 */
+    cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS]; /* by identifier - 1 */
     cudnnBackendDescriptor_t convolution, addition;   /* the kinds of operation */
     /* the operations on the tensors, and the graph of them */
     cudnnBackendDescriptor_t operations[2], graph;
@@ -67,8 +67,8 @@ typedef struct ek_dnn_plan {
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
-/* The addresses of a problem's tensors. bias is NULL if the problem has none, and workspace if the
- * plan needs none. */
+/* The addresses of a problem's tensors. bias is NULL if the problem has none, workspace if the plan
+ * needs none. */
 typedef struct ek_dnn_memory {
     void *x, *w, *y, *bias, *workspace;
 } ek_dnn_memory;

@@ -97,8 +97,7 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
 {
     if (error == cudaSuccess)
         return true;
-    /* CUDA keeps the error as the thread's last one too, where a launch, or the user's own CUDA
-     * code, would find it. */
+    /* CUDA also keeps the error as the thread's last one, for a launch or user's code to find. */
     (void)cudaGetLastError();
     if (dev && fault_is_sticky(error))
         lost_set(dev, call, error);
@@ -154,8 +153,8 @@ static int fault_report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
 
 /* ---- sentences for the next call ---- */
 
-/* The first sentence stays until it is returned, as the first fault does. Without memory for a copy
- * nothing is said. */
+/* The first sentence stays until it is returned, as the first fault does. Without memory none is
+ * kept. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
 {
     char *none = NULL, *copy = strdup(sentence);

@@ -16,8 +16,7 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* The strides of `index` over `like`'s dimensions: its own, or, if it is a list along dim, 0 along
- * all others. */
+/* The strides of `index` over `like`'s dimensions: its own, or 0 but along dim if it is a list. */
 static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is_list, int dim,
                           int64_t stride[EK_MAX_DIMS])
 {

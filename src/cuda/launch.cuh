@@ -34,8 +34,7 @@ static int ek_launch(const ek_cuda_stream *stream, dim3 grid, void (*kernel)(Exp
     return (int)cudaLaunchKernelEx(&config, kernel, static_cast<Expected>(actual)...);
 }
 
-/* The grid of a loop over `count` that each thread strides through: enough blocks to fill the
- * device. */
+/* The grid of a loop over `count` that each thread strides through: enough to fill the device. */
 static inline unsigned ek_grid(const ek_cuda_stream *stream, int64_t count,
                                int per_block = EK_BLOCK)
 {
@@ -132,8 +131,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
     EK_CASE(EK_F64, double, T, __VA_ARGS__) \
     EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__)
 
-/* EK_FLOATING(dtype, T, return f<T>(...)) runs the statement with T as the stored type. Other
- * dtypes are errors. */
+/* EK_FLOATING(dtype, T, return f<T>(...)) runs it with T as stored type. Other dtypes fail. */
 #define EK_FLOATING(dtype, T, ...)         \
     switch (dtype) {                       \
         EK_FLOATING_CASES(T, __VA_ARGS__)  \
@@ -151,8 +149,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue;       \
     }
 
-/* Runs the statement with C as the type that the dtype is computed in: float for bf16, int64_t for
- * u8. */
+/* Runs the statement with C as the dtype's computing type: float for bf16, int64_t for u8. */
 #define EK_BY_CLASS(dtype, C, ...)              \
     switch (dtype) {                            \
     case EK_F32:                                \
@@ -164,8 +161,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue;      \
     }
 
-/* ---- one dtype's values as another's: the host's conversions, between the types of ek_compute
- * ---- */
+/* ---- conversions between dtypes, as on the host: by way of the computing types ---- */
 
 /* Converts a value; both types are float, double or int64_t. Floating to integer truncates. NaN and
  * values that don't fit become INT64_MIN. */
@@ -245,8 +241,7 @@ static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
     return (uintptr_t)pointer % nbytes == 0;
 }
 
-/* Memory whose meaning does not matter, in units of 1 to 16 bytes. T is an unsigned type of `size`
- * bytes. */
+/* Memory without a meaning, in units of 1 to 16 bytes. T is an unsigned type of `size` bytes. */
 typedef ek_vector<uint64_t, 2> ek_unit16;
 #define EK_BY_SIZE(size, T, ...)               \
     switch (size) {                            \

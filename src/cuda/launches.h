@@ -8,8 +8,7 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* ---- elementwise: operand 1's dtype decides the type of unary and binary; integers have some only
- * ---- */
+/* ---- elementwise: the dtype of operand 1 decides how unary and binary are computed ---- */
 
 int ek_cuda_launch_unary(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk,
                          double a, double b);
@@ -53,8 +52,7 @@ typedef struct ek_cuda_reduction {
     int64_t chunk, chunks;
     int pack; /* elements of one load: 1, or as many as 16 bytes hold */
 
-    /* True if the innermost dimension is kept: threads lie along it, `width` of a block side by
-     * side. */
+    /* True if the innermost dimension is kept: threads lie along it, `width` side by side. */
     bool by_columns;
     int64_t columns, column_x, column_out; /* number of columns, and their strides */
     int width;
@@ -170,8 +168,7 @@ int ek_cuda_launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool 
 int ek_cuda_launch_max_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 int ek_cuda_launch_max_gather(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 
-/* ---- upsample: `small` is the image before upsampling, `large` the one after, whichever is larger
- * ---- */
+/* ---- upsample: `small` is the image before, `large` the one after, whatever their sizes ---- */
 
 typedef struct ek_cuda_upsample {
     ek_cuda_image small, large;
@@ -194,8 +191,7 @@ typedef struct ek_cuda_matrices {
 } ek_cuda_matrices;
 
 /* out (batch, n, m) = x (batch, n, k) y (batch, k, m) + bias (m). With `accumulate` this is added
- * to out. bias.data may be NULL. All are of one floating dtype; bf16 is summed in f32 and rounded
- * once. */
+ * to out. bias.data may be NULL. All have one floating dtype; bf16 is rounded once. */
 typedef struct ek_cuda_gemm {
     ek_dtype dtype;
     int64_t batch, n, m, k;

@@ -86,8 +86,7 @@ struct ek_nccl_api {
 #endif
 
 /* The library's functions, or NULL if it can't be used. Then the _reason is part of a sentence
- * ("cuBLAS cannot be used: ..."), else NULL. Both stay the same for the life of the process. Any
- * thread. */
+ * ("cuBLAS cannot be used: ..."), else NULL. Both stay the same for ever. Any thread. */
 const ek_cublas_api *ek_cublas(void);
 const char *ek_cublas_reason(void);
 const ek_cudnn_api *ek_cudnn(void);

@@ -231,7 +231,7 @@ static int blas_failed(ek_dev *dev, const struct ek_cuda_blas *blas, const ek_cu
 }
 
 /* Issues the product without bias. blas_reads is true for all three operands, none is empty, and k
- * is above 0. Returns 1 when issued, 0 if there is no cuBLAS or a size is beyond it, negative on
+ * is above 0. Returns 1 when issued, 0 if cuBLAS is missing or a size is beyond it, negative on
  * error. */
 static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
 {
@@ -287,8 +287,7 @@ static int matmul_set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, b
     return ek_cuda_copy(dev, out, &rows);
 }
 
-/* Joins many small products with one y into a single large one, if the rows of x and of out follow
- * each other. */
+/* Joins many small products with one y into a large one, if rows of x and of out follow on. */
 static void matmul_join_batch(ek_cuda_gemm *g)
 {
     int64_t n = g->batch * g->n;

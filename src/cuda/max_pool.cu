@@ -240,8 +240,7 @@ static int max_window_side(const ek_cuda_pool *pool)
     return plain ? max_larger(pool->kernel[1], pool->kernel[2]) : 0;
 }
 
-/* The most windows along a side that reach one input, if kernels without loops can take them, else
- * 0. */
+/* The most windows along a side that reach one input; 0 if only kernels with loops take them. */
 static int max_windows_side(const ek_cuda_pool *pool)
 {
     int64_t most[3];

@@ -101,8 +101,7 @@ void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes)
     (void)nbytes;
     ek_cuda_note(dev, "waiting for its work",
                  ek_cuda_wait_stream(ek_cuda_of(dev), ek_cuda_of(dev)->compute));
-    /* cudaFree waits for the GPU in the driver, perhaps for a collective of which ranks aren't
-     * issued yet. */
+    /* cudaFree waits for the GPU, perhaps for a collective whose last rank isn't issued. */
     ek_cuda_issue_waits();
     ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
     ek_cuda_issue_end();

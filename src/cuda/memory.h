@@ -4,8 +4,8 @@
 
 #include "cuda/runtime.h"
 
-/* The backend's slots pinned_alloc and pinned_free. If memory is short, the allocator frees its
- * cache and asks again. */
+/* The backend's slots memory_alloc and memory_free. If memory is short, the allocator frees its
+ * cache and retries. */
 int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes);
 

@@ -10,8 +10,8 @@
 #include "cuda/library.h"
 #include "cuda/runtime.h"
 
-/* The backend's slots of these names. Without NCCL's header there is only ek_cuda_collective, which
- * chooses copies. */
+/* The backend's slots of these names. Without NCCL's header only the first exists, and chooses
+ * copies. */
 int ek_cuda_collective(ek_dev *const *devs, int count);
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_cuda_exchange(const ek_block_move *moves, int count);

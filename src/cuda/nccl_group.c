@@ -142,8 +142,8 @@ static void group_name_rest(const ek_nccl_group *group, char text[128])
         snprintf(text + used, 128 - used, " and %d more", more);
 }
 
-/* Aborts the group. If there is a reason, each device whose rank had not ended gets it as the error
- * of its next call. */
+/* Aborts the group. If there is a reason, devices whose rank had not ended get it as the error of
+ * their next call. */
 static void group_abort(ek_nccl_group *group, const char *reason)
 {
     bool missing[EK_MAX_DEVICES] = {false};
@@ -184,8 +184,7 @@ static void group_watch_all(void)
     pthread_mutex_unlock(&groups_lock);
 }
 
-/* Waits until the group's collectives are over, which may be behind those of other lists. False if
- * they were given up. */
+/* Waits until the group's collectives are over, perhaps behind other lists'. False if given up. */
 static bool group_has_ended(const ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};

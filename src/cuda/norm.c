@@ -9,8 +9,7 @@
 #include "cuda/runtime.h"
 #include "kernels/norm.h"
 
-/* Takes the tensors in one form for all, and the statistics and parameters that are applied to
- * them. */
+/* Takes the tensors in one form for all, and the statistics and parameters for them. */
 static int norm_take(ek_norm_call *call, const ek_norm_tensors *tensors, const ek_norm_geometry *g,
                      bool runs, const ek_tensor *mean, const ek_tensor *invstd,
                      const ek_tensor *weight, const ek_tensor *bias)
@@ -162,8 +161,7 @@ static int norm_reduce_elements(ek_norm_call *call)
     return rc == 0 && norm->first ? ek_cuda_launch_norm_join_columns(&call->stream, norm) : rc;
 }
 
-/* Sums by group, and by column. Runs give sums of groups at once; sums of channels are joined to
- * both. */
+/* Sums by group and column. Runs give a group's sums at once; sums of channels are joined. */
 static int norm_run_sums(ek_norm_call *call, bool runs)
 {
     ek_cuda_norm *norm = &call->norm;

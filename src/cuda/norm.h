@@ -38,8 +38,7 @@ typedef struct ek_norm_cut {
     int64_t tasks;
 } ek_norm_cut;
 
-/* What is computed from means and variances, as ek_norm_update in kernels.h. Arrays are dense, or
- * NULL. */
+/* What is computed from means and variances, as kernels.h's ek_norm_update. Dense or NULL. */
 typedef struct ek_norm_updating {
     bool inverts; /* variances are replaced by 1 / sqrt(variance + eps) */
     void *running_mean, *running_var;
@@ -93,8 +92,7 @@ int ek_cuda_launch_norm_reduce(const ek_cuda_stream *stream, const ek_cuda_norm 
 int ek_cuda_launch_norm_elements(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 /* y = (x - mean) invstd weight + bias */
 int ek_cuda_launch_norm_apply(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* y = invstd weight dy - shift - (x - mean) slope. x isn't read without sums. invstd NULL stands
- * for 1. */
+/* y = invstd weight dy - shift - (x - mean) slope. Without sums x isn't read. invstd NULL: 1. */
 int ek_cuda_launch_norm_gradient(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 
 /* Join partial sums into results. join_groups multiplies both with weight (per channel; never with

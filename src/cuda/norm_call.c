@@ -305,8 +305,7 @@ int ek_cuda_norm_parameter_output(ek_norm_call *call, const ek_tensor *x, ek_ten
 enum {
     BLOCK = 256, /* threads of a block: launch.cuh's */
     WARP = 32,
-    /* about how many blocks sums have; the same on every GPU, because it decides the order of
-     * additions */
+    /* about how many blocks a sum has: fixed, for a fixed order of additions */
     BLOCKS = 512,
     SHORT_SUM = 8,  /* least loads that a thread sums up */
     LONG_SUM = 256, /* most loads that a thread sums up in f32 */

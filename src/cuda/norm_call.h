@@ -1,6 +1,5 @@
 /* norm_call.h: a call of a normalisation's slot. It has its tensors in a form that the kernels of
- * norm.h take, parameters and results as dense arrays of the computing type, and room for partial
- * sums. */
+ * norm.h take, parameters and results as dense arrays, and room for partial sums. */
 #ifndef EK_CUDA_NORM_CALL_H
 #define EK_CUDA_NORM_CALL_H
 

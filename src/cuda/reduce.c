@@ -27,8 +27,7 @@ static int reduce_width(int64_t n, int most)
 
 /* ---- geometry ---- */
 
-/* Splits the dimensions of a walk over x and out: kept ones, along which out moves, and reduced
- * ones. */
+/* Splits the dimensions of a walk over x and out: kept ones, which out has, and reduced ones. */
 static void reduce_split(ek_cuda_reduction *r, const ek_walk *walk)
 {
     int64_t shape[2][EK_MAX_DIMS], stride[2][2][EK_MAX_DIMS];
@@ -120,8 +119,8 @@ static void reduce_plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may
         reduce_cut(r, 0, blocks, BLOCK);
 }
 
-/* Plans a reduction. out_stride is 0 along reduced dimensions only. r's kind, dtypes and addresses
- * are set. */
+/* Plans a reduction. out_stride is 0 along reduced dimensions only. The caller sets r's
+ * kind, dtypes and addresses. */
 static void reduce_plan(ek_cuda_reduction *r, int multiprocessors, int ndim, const int64_t *shape,
                         const int64_t *x_stride, const int64_t *out_stride, bool may_cut)
 {

@@ -1,6 +1,5 @@
 /* reduce.cu: sums and extremes, and positions of extremes. Each thread has four loads under way at
- * once. It joins their values before it adds them to the accumulator, which keeps the chain of
- * roundings short. */
+ * once. It joins their values before the accumulator takes them, for few roundings in a row. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 

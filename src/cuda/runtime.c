@@ -97,8 +97,7 @@ static void clock_collect(ek_dev *dev, ek_cuda_clock *clock)
     (void)cudaGetLastError(); /* the calls that issue work report errors */
 }
 
-/* Runs `act` with the device current and its lock held. Errors are dropped: a clock that fails
- * shows no time. */
+/* Runs `act` with the device current and its lock held. Errors only cost the clock's time. */
 static void clock_act(ek_dev *dev, void (*act)(ek_dev *dev, ek_cuda_clock *clock))
 {
     ek_cuda_device *device = ek_cuda_of(dev);

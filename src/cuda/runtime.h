@@ -96,8 +96,7 @@ void ek_cuda_leave(const ek_dev *dev, int restore);
  * An error that ends the process's use of a GPU (an illegal address, a failed launch) makes all
  * devices on this GPU unusable. dev may be NULL. */
 int ek_cuda_check(ek_dev *dev, const char *call, int error);
-/* As ek_cuda_check, but raises no error: for calls whose failure changes nothing. True if all went
- * well. */
+/* As ek_cuda_check, but raises no error: if a failure changes nothing. True on success. */
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
@@ -105,8 +104,7 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
  * library returns only its own errors, and no call of ours has returned the device's. */
 int ek_cuda_late(const ek_dev *dev);
 
-/* Returns and clears the error of the fault record or of ek_cuda_tell; 0 if there is none. Doesn't
- * wait. */
+/* Returns and clears the error of the fault record or of ek_cuda_tell, or 0. Doesn't wait. */
 int ek_cuda_fault_check(ek_dev *dev);
 /* Makes `sentence` the error (EK_E_BACKEND) of the next call that issues work to the device, waits
  * for it or reads from it. Calls in EK_STREAM_UPLOAD don't return it. Any thread. */
@@ -115,8 +113,7 @@ void ek_cuda_tell(ek_cuda_device *device, const char *sentence);
 /* Waits until all work of the device is done. Returns faults and late errors. */
 int ek_cuda_synchronize(ek_dev *dev);
 
-/* Scratch memory of the device. Free it as soon as the kernels that use it are issued. nbytes 0
- * gives NULL. */
+/* Scratch memory of the device. Free it once its kernels are issued. nbytes 0 gives NULL. */
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 
@@ -124,8 +121,7 @@ void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
  * if there is too little (no error is pending then), negative on other errors. */
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 
-/* The size of a workspace that has room for an address at a multiple of 256 (0 for 0), and this
- * address. */
+/* The size of a workspace with room for an address at a multiple of 256, and this address. */
 static inline size_t ek_cuda_padded(size_t nbytes)
 {
     return nbytes > 0 ? nbytes + 256 : 0;
@@ -151,8 +147,7 @@ typedef struct ek_cuda_stage {
 } ek_cuda_stage;
 int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype,
                         ek_memory_format format, bool keep, bool load);
-/* Ends the stage. With `store` it first copies the values back into `original`. Returns `rc` if
- * that is an error. */
+/* Ends the stage. `store` copies the values back into `original`. Keeps `rc` if it is an error. */
 int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc);
 
 /* The backend's clock slots. They time replicas' forwards by the device's own clock. */

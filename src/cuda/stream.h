@@ -80,8 +80,7 @@ int ek_cuda_wait_event(cudaEvent_t event);
 /* Waits until nothing of a copy that failed half-way runs on the device. Returns rc. */
 int ek_cuda_settle(const ek_cuda_device *device, int rc);
 
-/* Makes waits poll and call `look` now and then. `look` itself must not wait. With NULL waits
- * sleep. */
+/* Makes waits poll and call `look` now and then. `look` must not wait. NULL: waits sleep. */
 void ek_cuda_wait_watched(void (*look)(void));
 
 #endif

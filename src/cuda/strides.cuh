@@ -213,8 +213,7 @@ static inline dim3 ek_team_grid(const ek_cuda_stream *stream, ek_cuda_team team,
     return ek_grid(stream, lines, EK_BLOCK / team.lanes);
 }
 
-/* Loops over lines. All threads of a block run the body equally often, so `line` may be beyond the
- * last. */
+/* Loops over lines. All threads of a block run the body equally often: `line` may be too large. */
 #define EK_TEAM_LOOP(line, team, lines)                                       \
     for (int64_t tile = blockIdx.x, line = tile * (team).seats + (team).seat; \
          tile * (team).seats < (lines);                                       \

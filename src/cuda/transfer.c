@@ -73,8 +73,7 @@ int ek_cuda_upload(ek_dev *dev, void *to_data, const void *from_data, size_t nby
 {
     cudaEvent_t done = ek_cuda_pinned_event(dev, from_data);
     int restore, rc;
-    /* Faults stay for a call that needs what was computed, because callers that send ahead drop
-     * errors. */
+    /* Faults stay for a call that needs results, because callers that send ahead drop errors. */
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     if (done)

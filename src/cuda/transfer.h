@@ -35,12 +35,11 @@ int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from
                        size_t nbytes);
 bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other);
 
-/* Makes and frees a device's buffers and events. The device is current, and nothing runs when it
- * closes. */
+/* Makes and frees a device's buffers and events. The device is current, and idle when it closes. */
 int ek_cuda_transfer_open(ek_cuda_device *device);
 void ek_cuda_transfer_close(ek_cuda_device *device);
 
-/* True if kernels and copies of either GPU can use the other's memory. Each pair is tried out once
+/* True if kernels and copies of either GPU can use the other's memory. Each pair is tried once
  * (peer.c). */
 bool ek_cuda_peers(const ek_cuda_device *a, const ek_cuda_device *b);
 

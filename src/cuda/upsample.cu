@@ -110,8 +110,7 @@ EK_KERNEL upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
     }
 }
 
-/* Adds up to V channels of an index that are `step` apart; there are `real`. PACKED: all V, next to
- * each other. */
+/* Adds `real` channels of an index, `step` apart. PACKED: these are V, next to each other. */
 template <typename T, int V, bool PACKED>
 EK_DEVICE void upsample_add_channels(typename ek_compute<T>::type (&row)[V],
                                      typename ek_compute<T>::type share, const T *from,
