@@ -12,7 +12,7 @@
 #include "host/host.h"
 #include "host/parallel.h"
 
-/* The last device to close frees what they share. */
+/* The number of open devices. The last one to close frees oneDNN's cache, which all share. */
 static atomic_int open_devices;
 
 static int cpu_count(void)
@@ -87,9 +87,9 @@ static int host_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_d
 #define FILLED(slot) .slot = ek_host_##slot,
 static const ek_kernels host_kernels = {EK_KERNELS(FILLED)};
 
-/* What the two have in common: memory, teams, kernels. */
-#define SHARED                                                                        \
-    .device_close = host_device_close, .thread_enter = host_thread_enter,             \
+/* The slots that both backends fill alike. */
+#define SHARED                                                                             \
+    .device_close = host_device_close, .thread_enter = host_thread_enter,                  \
     .memory_alloc = host_memory_alloc, .memory_free = host_memory_free, .copy = host_copy, \
     .host_memory = true, .kernels = &host_kernels
 

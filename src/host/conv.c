@@ -1,11 +1,11 @@
-/* conv.c: convolution and its gradients: brings the operands into the layout and dtype that compute
- * fastest, and chooses who computes. */
+/* conv.c: convolution and its gradients, by the fastest implementation. Operands are copied if that
+ * implementation needs another layout or dtype. */
 #include "host/conv.h"
 
 #include "host/host.h"
 #include "host/stage.h"
 
-/* Which of x, w (with bias) and y a kind computes. */
+/* A kind computes one of x, w (with bias) and y from the other two. */
 static bool conv_computes_x(ek_conv_kind kind)
 {
     return kind == EK_CONV_INPUT_GRADIENT;
@@ -21,16 +21,15 @@ static bool conv_computes_y(ek_conv_kind kind)
     return kind == EK_CONV_FORWARD;
 }
 
-/* Who computes. */
+/* The implementation: oneDNN, conv_columns.c or conv_implicit.c. */
 typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT } way;
 
-/* Computes in `dtype`. Returns 1 when done, 0 if another way must be taken, negative on error.
- */
+/* Computes in `dtype`. Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
 static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
                         ek_dtype dtype, way by)
 {
-    /* oneDNN reorders weights anyway. */
+    /* oneDNN takes row-major weights as they are, because it reorders weights anyway. */
     bool w_by_rows = by == BY_DNN && ek_tensor_is_contiguous(w, EK_CONTIGUOUS);
     bool keep_w = w->dtype == dtype && (w_by_rows || ek_is_channels_last(w));
     int w_axis = w_by_rows ? w->ndim - 1 : 1;
@@ -71,7 +70,7 @@ static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
         if (done != 0)
             return done < 0 ? done : 0;
     }
-    dtype = dtype == EK_BF16 ? EK_F32 : dtype; /* and back */
+    dtype = dtype == EK_BF16 ? EK_F32 : dtype; /* bf16 is computed in f32 and rounded at the end */
     if (dtype == EK_F32 && !empty) {
         way by = ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT : BY_DNN;
         int done = conv_compute(dev, kind, x, w, bias, y, params, EK_F32, by);

@@ -1,8 +1,8 @@
 /* conv_columns.c: convolution as matrix products over columns (im2col), channels-last.
  *
- * A row stands for one output position: the K = taps * C / groups inputs under its window, channels
- * innermost, as in the weights (O, K). Rows are made, multiplied and dropped in chunks of a fixed
- * size. */
+ * A row holds the inputs under the window of one output position: K = taps * C / groups values,
+ * channels innermost, as in the weights (O, K). Rows are made, multiplied and dropped in chunks of
+ * a fixed size. */
 #include "host/conv.h"
 
 #include <string.h>
@@ -16,10 +16,10 @@ typedef struct geometry {
     int64_t in[3], out[3], window[3], stride[3], padding[3], dilation[3];
     int64_t samples, channels, outputs, groups;
     int64_t group_channels, group_outputs;
-    int64_t taps, k, positions; /* of one output plane */
+    int64_t taps, k, positions; /* positions: of one output plane */
     ek_dtype dtype;
     size_t size;    /* bytes of an element */
-    bool pointwise; /* rows are x's own */
+    bool pointwise; /* windows of one element without stride: rows are x itself */
 } geometry;
 
 static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
@@ -37,7 +37,8 @@ static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, cons
                   .size = ek_dtype_size(x->dtype),
                   .pointwise = true};
     for (int i = 0; i < 3; i++) {
-        int d = i - (3 - params->dims); /* missing dimensions come first, with size 1 */
+        int d =
+            i - (3 - params->dims); /* dimensions that the tensors lack come first, with size 1 */
         g.in[i] = d < 0 ? 1 : x->shape[2 + d];
         g.out[i] = d < 0 ? 1 : y->shape[2 + d];
         g.window[i] = d < 0 ? 1 : w->shape[2 + d];
@@ -56,13 +57,14 @@ static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, cons
 /* A chunk of rows of one group. */
 typedef struct chunk {
     const geometry *g;
-    char *x; /* (samples, in, channels), at the group's first channel */
+    char *x; /* (samples, in, channels), from the group's first channel on */
     char *columns;
-    int64_t first; /* row */
+    int64_t first; /* the chunk's first row */
     int64_t count;
 } chunk;
 
-/* Where tap (i, j, l) of a row reads, in positions of the input plane; -1 in the padding. */
+/* The position in the input plane that a tap of the window reads for the output position `at`; -1
+ * for padding. */
 static int64_t columns_tap_position(const geometry *g, const int64_t at[3], int64_t tap)
 {
     int64_t index[3] = {tap / (g->window[1] * g->window[2]), tap / g->window[2] % g->window[1],
@@ -92,7 +94,7 @@ static void columns_gather_rows(void *context, int64_t begin, int64_t end)
     const geometry *g = c->g;
     size_t nbytes = (size_t)g->group_channels * g->size;
     int64_t plane = g->in[0] * g->in[1] * g->in[2];
-    if (nbytes == 0) /* no channels: there are no columns */
+    if (nbytes == 0) /* without channels there are no columns */
         return;
     char *to = c->columns + (size_t)(begin * g->k) * g->size;
     for (int64_t i = begin; i < end; i++) {
@@ -108,7 +110,8 @@ static void columns_gather_rows(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The adjoint: adds columns to x. Parts are blocks of channels, so that no two meet. */
+/* The adjoint of columns_gather_rows: adds columns to x. Threads work on different blocks of
+ * channels, so that no two write to one element. */
 enum { SCATTER_CHANNELS = 16 };
 
 #define SCATTER(NAME, TYPE)                                                                    \

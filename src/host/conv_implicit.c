@@ -3,9 +3,9 @@
  *
  * After Dukhan, "The indirect convolution algorithm" (2019): the innermost kernel computes a tile
  * of output positions and is given, for each tap of the window, where each position's channels lie.
- * Only the weights are packed. The input gradient is the same with x and y exchanged: there a
- * position has the taps that reach a position of y. An element's sum runs over taps and channels in
- * one fixed order, so that it doesn't depend on the number of threads. */
+ * Only the weights are packed. The input gradient is the same with x and y exchanged; the taps of a
+ * position of x are the taps that reach a position of y. An element's sum runs over taps and
+ * channels in one fixed order, so that it doesn't depend on the number of threads. */
 #include "host/conv.h"
 
 #include <stdatomic.h>
@@ -22,20 +22,20 @@
 
 enum { ROWS_AT_ONCE = 6, COLUMNS = 16 };
 
-/* One tap of the window at each of some output positions: where its channels are read. */
+/* One tap of the window: the address of the channels that it reads, for each position of a tile. */
 typedef struct conv_tap {
     const float *row[ROWS_AT_ONCE];
     int64_t tap;
 } conv_tap;
 
-/* out (rows, COLUMNS) = start (COLUMNS) + for each tap, row (channels) b[tap]
- * (channels, COLUMNS). 1 to ROWS_AT_ONCE rows. */
+/* Computes 1 to ROWS_AT_ONCE rows: out[r] (COLUMNS) = start (COLUMNS) + the sum over the taps of
+ * row[r] (channels) b[tap] (channels, COLUMNS). */
 typedef void conv_kernel(const conv_tap *taps, int64_t count, int64_t channels, const float *b,
                          const float *start, float *out);
 
 #if defined(__x86_64__)
 
-/* ROWS x 2 sums of 8 stay in registers over all taps. */
+/* ROWS x 2 vectors of 8 sums stay in registers over all taps. */
 #define KERNEL(NAME, ROWS)                                                                      \
     __attribute__((target("avx2,fma"))) static void NAME(const conv_tap *taps, int64_t count,   \
                                                          int64_t channels, const float *packed, \
@@ -74,7 +74,7 @@ KERNEL(implicit_four_rows, 4)
 KERNEL(implicit_five_rows, 5)
 KERNEL(implicit_six_rows, 6)
 
-/* By rows - 1; NULL if the processor has no AVX2 or no FMA. */
+/* The kernels, of which entry n - 1 computes n rows; NULL if the processor lacks AVX2 or FMA. */
 static conv_kernel *const *kernels_of_processor(void)
 {
     static conv_kernel *const kernels[ROWS_AT_ONCE] = {implicit_one_row,    implicit_two_rows,
@@ -83,7 +83,7 @@ static conv_kernel *const *kernels_of_processor(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernels : NULL;
 }
 
-/* Whether the processor has no wider vectors than they use. */
+/* True if the processor has no wider vectors than the kernels use. */
 static bool implicit_kernels_are_widest(void)
 {
     return !__builtin_cpu_supports("avx512f");
@@ -105,7 +105,7 @@ static bool implicit_kernels_are_widest(void)
 
 /* ---- a call ---- */
 
-/* Tiles that are computed with one panel of weights before the next. */
+/* So many tiles are computed with one panel of weights before the next panel. */
 enum { BLOCK_TILES = 32 };
 
 typedef struct job {
@@ -115,15 +115,16 @@ typedef struct job {
     const float *w, *bias;
     int64_t samples, in[2], out[2], channels, outputs;
     int64_t window[2], stride[2], padding[2], dilation[2], taps;
-    int64_t tiles, image_tiles; /* tiles of image_tiles images cover the same positions of each */
+    /* image_tiles: the number of groups of images, if a tile is one position of a group; else 0 */
+    int64_t tiles, image_tiles;
     int64_t panels;
     float *packed, *starts;
-    const float *zeros; /* channels of them */
+    const float *zeros; /* `channels` zeros, which taps in the padding read */
     conv_tap *tables;
     atomic_int next_part;
 } job;
 
-/* ---- packing of weights: panels of COLUMNS outputs, (taps, channels) of them ---- */
+/* ---- packing of weights: a panel is (taps, channels, COLUMNS), for COLUMNS outputs ---- */
 
 static void implicit_pack_panel(const job *j, int64_t panel)
 {
@@ -162,10 +163,10 @@ static void implicit_pack_panels(void *context, int64_t begin, int64_t end)
 typedef struct tile {
     int rows;
     int64_t taps;
-    int64_t position[ROWS_AT_ONCE]; /* of all samples' */
+    int64_t position[ROWS_AT_ONCE]; /* counted through all samples */
 } tile;
 
-/* Part i of n of count: as equal as can be. */
+/* The begin of part i if `count` is cut into n parts, as equal as can be. */
 static int64_t implicit_part_of(int64_t count, int64_t i, int64_t n)
 {
     return count * i / n;
@@ -188,7 +189,7 @@ static void implicit_place_tile(const job *j, int64_t index, tile *t)
     }
 }
 
-/* Where tap k of a position reads in one dimension; -1 outside. */
+/* The index that tap k of an output position reads in dimension d; -1 outside of the input. */
 static inline int64_t implicit_reach(const job *j, int d, int64_t position, int64_t k)
 {
     int64_t at;
@@ -205,7 +206,7 @@ static inline int64_t implicit_reach(const job *j, int d, int64_t position, int6
     return at >= 0 && at < j->in[d] ? at : -1;
 }
 
-/* Taps that no row of the tile has are left out. */
+/* Lists the taps of a tile. A tap is left out if it reads padding in all rows. */
 static void implicit_fill_table(const job *j, tile *t, conv_tap *table)
 {
     const float *image[ROWS_AT_ONCE];
@@ -266,7 +267,7 @@ static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The part of all taps of all positions that is not padding. */
+/* The fraction of all taps of all positions that don't read padding. */
 static double implicit_useful(const job *j)
 {
     double part = 1;
@@ -280,11 +281,12 @@ static double implicit_useful(const job *j)
     return part;
 }
 
-/* A tile of one position of several images has one set of taps, so that padding costs nothing; a
- * tile of neighbours is always full. */
+/* Chooses the kind of tiles. The rows of a tile may be one position of several images: then they
+ * have the same taps, and padding costs nothing. Or they may be neighbouring positions: then tiles
+ * are always full. */
 static void implicit_choose_tiles(job *j)
 {
-    /* Speed of the kernel of so many rows. */
+    /* The relative speed of a kernel by its number of rows. */
     static const double speed[ROWS_AT_ONCE + 1] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
     int64_t plane = j->out[0] * j->out[1];
     int64_t groups = ek_divide_up(j->samples, ROWS_AT_ONCE),
@@ -355,9 +357,9 @@ bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
     return real && params->dims == 2 && params->groups == 1 && kernels_of_processor();
 }
 
-/* Measured on a Zen 3 core against oneDNN 2.6, which has its AVX2 code to offer there. Smaller
- * channel counts leave panels half empty or taps too short; one tap alone needs no table. Windows
- * of 2, 3, 4, 5 and 7 gain alike. */
+/* The limits were measured on a Zen 3 core against oneDNN 2.6 and its AVX2 code. With fewer
+ * channels panels are half empty or taps too short. A window of one tap needs no table. Windows of
+ * 2, 3, 4, 5 and 7 gain alike. */
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params)
 {
@@ -373,6 +375,6 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
     if (kind == EK_CONV_WEIGHT_GRADIENT)
         return ek_conv_implicit_weight_wins(x, w, y, params);
     if (kind == EK_CONV_INPUT_GRADIENT && strided)
-        return least >= 64 && x->shape[0] >= 8; /* neighbours have different taps */
+        return least >= 64 && x->shape[0] >= 8; /* strided neighbours have different taps */
     return least >= 32 && most >= 64;
 }

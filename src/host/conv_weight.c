@@ -1,6 +1,6 @@
-/* conv_weight.c: convolution's weight gradient: the blocked matrix product of y's gradient
- * (outputs, positions) and the inputs under each window (positions, taps * channels), whose panels
- * are packed from x in place. */
+/* conv_weight.c: convolution's weight gradient as a blocked matrix product of y's gradient
+ * (outputs, positions) and the inputs under each window (positions, taps * channels). The inputs'
+ * panels are packed straight from x. */
 #include <string.h>
 
 #include "host/conv.h"
@@ -18,12 +18,13 @@ typedef struct product {
     const float *x, *y;
     int64_t channels, outputs, in[2], out[2];
     int64_t window[2], stride[2], padding[2], dilation[2];
-    /* One product of all taps, or one of each tap, over positions at which it reads inside. */
+    /* If by_tap, each tap is a product over the positions at which it reads inside the input. Else
+     * all taps are one product. */
     bool by_tap;
     rectangle rectangles[MAX_RECTANGLES];
 } product;
 
-/* Positions [begin, end) of `out` at which tap k reads inside. */
+/* [*begin, *end) are the output positions in dimension d at which tap k reads inside the input. */
 static inline void weight_range_of(const product *p, int d, int64_t k, int64_t *begin, int64_t *end)
 {
     int64_t shift = k * p->dilation[d] - p->padding[d], stride = p->stride[d];
@@ -33,7 +34,7 @@ static inline void weight_range_of(const product *p, int d, int64_t k, int64_t *
     *end = ek_larger(*begin, ek_smaller(*end, p->out[d]));
 }
 
-/* A run of a rectangle's positions in one row of one sample. */
+/* Neighbouring positions of a rectangle in one row of one sample. */
 typedef struct run {
     int64_t sample, row, column, count;
 } run;
@@ -45,7 +46,7 @@ static inline run weight_run_at(const rectangle *r, int64_t position, int64_t le
                  ek_smaller(left, r->count[1] - column)};
 }
 
-/* `count` rows of `length` floats, from a stride to another. */
+/* Copies `count` rows of `length` floats from one stride to another. */
 static inline void weight_copy_rows(float *to, int64_t to_stride, const float *from,
                                     int64_t from_stride, int64_t length, int64_t count)
 {
@@ -61,7 +62,7 @@ static inline void weight_zero_rows(float *to, int64_t to_stride, int64_t length
             to[i] = 0;
 }
 
-/* Copies by a length that the compiler knows if it is a usual one. */
+/* weight_copy_rows, with usual lengths known to the compiler. */
 static inline void weight_copy(float *to, int64_t to_stride, const float *from, int64_t from_stride,
                                int64_t length, int64_t count)
 {
@@ -93,7 +94,8 @@ EK_MULTIVERSION static void weight_pack_y(const void *context, int64_t batch, fl
     }
 }
 
-/* `length` channels from `channel` of one tap, for [first, first + depth) of the positions. */
+/* Packs `length` channels, from `channel` on, that one tap reads at positions [first, first +
+ * depth) of an area. */
 static inline void weight_pack_tap(const product *p, const rectangle *area, float *to, int64_t tap,
                                    int64_t channel, int64_t length, int64_t first, int64_t depth,
                                    int width)
@@ -182,7 +184,7 @@ static product weight_product_of(const ek_tensor *x, const ek_tensor *w, const e
                  .y = ek_tensor_address(y),
                  .channels = x->shape[1],
                  .outputs = y->shape[1]};
-    double useful = 1; /* the part that is not padding */
+    double useful = 1; /* the fraction of taps that don't read padding */
     for (int d = 0; d < 2; d++) {
         p.in[d] = x->shape[2 + d];
         p.out[d] = y->shape[2 + d];
@@ -197,12 +199,12 @@ static product weight_product_of(const ek_tensor *x, const ek_tensor *w, const e
         }
         useful *= (double)inside / (double)(p.window[d] * p.out[d]);
     }
-    /* Tap by tap y is packed more often, but no padding is multiplied. */
+    /* Products tap by tap pack y more often, but multiply no padding. */
     p.by_tap = useful < 0.9 && p.channels >= 64 && p.window[0] * p.window[1] <= MAX_RECTANGLES;
     return p;
 }
 
-/* Where much is padding; elsewhere oneDNN is as fast within what timings vary. */
+/* Products tap by tap win if much is padding. Otherwise oneDNN is as fast, within the noise. */
 bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                                   const ek_conv_params *params)
 {

@@ -58,11 +58,11 @@ typedef struct copy_job {
     ek_walk walk;
     ek_operand out, x;
     ek_class type;
-    int across; /* the dimension in which x is contiguous, if it is not the innermost */
+    int across; /* the dimension in which x is contiguous, for a transposition; else -1 */
     int64_t blocks_outer, blocks_inner;
 } copy_job;
 
-/* Rows: bytes if nothing changes, else by way of a tile. */
+/* Copies row by row: bytes if dtypes and strides allow it, else by way of a tile. */
 static void copy_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;
@@ -84,7 +84,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
                    (const char *)job->x.data + cursor.offset[1] * (int64_t)size, (size_t)n * size);
         } else {
             const void *row = ek_tile_load(walk, &cursor, &job->x, job->type, n, &tile);
-            if (row != &tile) { /* in place, but not where it shall be */
+            if (row != &tile) { /* x needs no conversion, but the tile is stored */
                 ek_row_load(job->type, &tile, job->x.dtype, row, 1, n);
                 row = &tile;
             }
@@ -95,7 +95,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* One block of a transposition: out[i][j] with j contiguous, x[j][i] with i contiguous. */
+/* Transposes one block: out[i][j] = x[j][i]. j is contiguous in out, i in x. */
 #define DEFINE_TRANSPOSE(type)                                                         \
     static void copy_transpose_##type(void *to, int64_t out_stride, const void *from,  \
                                       int64_t x_stride, int64_t rows, int64_t columns) \
@@ -117,7 +117,7 @@ DEFINE_TRANSPOSE(uint16_t)
 DEFINE_TRANSPOSE(uint32_t)
 DEFINE_TRANSPOSE(uint64_t)
 
-/* By the size of an element. */
+/* The function for each size of an element. */
 static void (*const copy_transposes[])(void *, int64_t, const void *, int64_t, int64_t, int64_t) = {
     [1] = copy_transpose_uint8_t,
     [2] = copy_transpose_uint16_t,
@@ -125,7 +125,8 @@ static void (*const copy_transposes[])(void *, int64_t, const void *, int64_t, i
     [8] = copy_transpose_uint64_t,
 };
 
-/* Part of the blocks: index = (outer position, block of `across`, block of the innermost). */
+/* Transposes blocks [begin, end). A block's index is (position in the other dimensions, block along
+ * `across`, block along the innermost dimension). */
 static void copy_transpose_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;
@@ -160,8 +161,8 @@ static void copy_transpose_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The dimension along which x is contiguous, where out and x are both contiguous along different
- * ones and both are long enough for blocks; else -1. */
+/* The dimension along which x is contiguous, if out is contiguous along another one and both are
+ * long enough for blocks; else -1. */
 static int copy_find_across(const ek_walk *walk)
 {
     int inner = walk->ndim - 1;

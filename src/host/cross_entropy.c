@@ -12,16 +12,16 @@
 #include "host/tile.h"
 #include "kernels/formulas.h"
 
-/* Most rows of a block, and the targets of one task of the denominator. */
+/* A block has at most ROWS rows. A task of the denominator has BLOCK targets. */
 enum { ROWS = 512, BLOCK = 16384 };
 
 typedef struct entropy_job {
     ek_axis axis;
     ek_axis_operand x, dx;
-    ek_operand target, value, lse; /* value: the loss, or its gradient */
+    ek_operand target, value, lse; /* value: the loss, or the loss's gradient */
     bool gradient;
     const ek_cross_entropy_params *params;
-    double *weight; /* per class; NULL: ones */
+    double *weight; /* one per class; NULL if all are 1 */
     double total_weight;
     size_t weight_nbytes;
     atomic_bool out_of_range;
@@ -42,7 +42,7 @@ static double entropy_weight_of(const entropy_job *job, int64_t class)
 
 /* ---- targets and weights ---- */
 
-/* The sentence for the first target out of range, in row-major order. */
+/* Fails with the first target out of range, in row-major order. */
 static int entropy_fail_target(const ek_tensor *target, int64_t classes, int64_t ignore_index)
 {
     int64_t at, value;
@@ -100,13 +100,13 @@ static int entropy_begin_weights(entropy_job *job, ek_dev *dev, const ek_tensor 
     return 0;
 }
 
-/* Slots by tensor: 0 is x and 4, of the gradient, dx. */
+/* slots[0] is scratch for x, slots[4] for dx. */
 static void entropy_part(void *context, void *const *slots, int64_t begin, int64_t end)
 {
     entropy_job *job = context;
     const ek_axis *axis = &job->axis;
     int64_t target[ROWS];
-    ek_tile value, lse; /* of the loss, or its gradient */
+    ek_tile value, lse; /* value: the loss, or the loss's gradient */
     ek_cursor cursor;
     ek_cursor_init(&axis->walk, &cursor, begin);
     while (begin < end) {
@@ -132,7 +132,7 @@ static void entropy_part(void *context, void *const *slots, int64_t begin, int64
     }
 }
 
-/* The loss, or with dx the gradient of x from the loss's, `value`. */
+/* Computes the loss into `value`, or if dx is given, dx from the loss's gradient `value`. */
 static int entropy_run(ek_dev *dev, const ek_tensor *value, const ek_tensor *lse,
                        const ek_tensor *x, const ek_tensor *dx, const ek_tensor *target,
                        const ek_tensor *weight, const ek_cross_entropy_params *params)
@@ -185,8 +185,8 @@ int ek_host_cross_entropy_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *
 typedef struct target_weight_job {
     ek_walk walk;
     ek_operand target;
-    const double *weight; /* NULL: ones */
-    double *partial;      /* per block */
+    const double *weight; /* NULL if all are 1 */
+    double *partial;      /* one sum per block */
     int64_t classes, ignore_index;
     atomic_bool out_of_range;
 } target_weight_job;
@@ -254,7 +254,8 @@ int ek_host_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
 
 #else /* for each EK_REAL */
 
-/* sum = log(sum), lse = largest + sum: the loss takes both apart, for large logits. */
+/* sum = log(sum), lse = largest + sum. The loss uses largest and sum, because lse of large logits
+ * has no digits left for sum. */
 EK_MULTIVERSION
 static void EK_NAME(entropy_log_sums)(int64_t rows, EK_REAL *restrict lse,
                                       const EK_REAL *restrict largest, EK_REAL *restrict sum)

@@ -36,7 +36,8 @@ static dnnl_status_t dnn_conv_describe_activation(dnnl_memory_desc_t *desc, cons
                                             stride);
 }
 
-/* (groups,) outputs, inputs, window. If the primitive may choose, the layout is left open. */
+/* Describes weights as ([groups,] outputs, inputs, window). If `open`, the primitive chooses the
+ * layout. */
 static dnnl_status_t dnn_conv_describe_weights(dnnl_memory_desc_t *desc, const ek_tensor *w,
                                                int64_t groups, bool open)
 {
@@ -86,10 +87,12 @@ static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *
         d->stride[i] = a->params->stride[i];
         d->dilation[i] = a->params->dilation[i] - 1;
         d->padding_begin[i] = a->params->padding[i];
-        /* The last window may end before the padding does: negative padding cuts. */
+        /* Negative padding cuts the input, because the last window may end before the input does.
+         * */
         d->padding_end[i] = (a->y->shape[2 + i] - 1) * a->params->stride[i] + window -
                             a->x->shape[2 + i] - a->params->padding[i];
-        /* oneDNN cuts less than a stride (output_padding below the dilation may ask for more). */
+        /* oneDNN cuts less than a stride. output_padding may ask for more, if a dilation exceeds
+         * the stride. */
         if (d->padding_end[i] <= -d->stride[i])
             return dnnl_unimplemented;
     }
@@ -118,8 +121,8 @@ static dnnl_status_t dnn_conv_describe_operation(dnnl_convolution_desc_t *operat
     }
 }
 
-/* Of bf16 weight gradients oneDNN (2.6) leaves out those elements of a window that never lie on
- * the input, and some that do, where the input is about as small as the window and padded. */
+/* In bf16 weight gradients oneDNN 2.6 leaves out elements of a window that never lie on the input,
+ * and some that do, if the input is padded and about as small as the window. */
 static bool dnn_conv_leaves_elements_out(const arguments *a)
 {
     const ek_conv_params *params = a->params;
@@ -133,9 +136,9 @@ static bool dnn_conv_leaves_elements_out(const arguments *a)
     return false;
 }
 
-/* Before weight gradients of windows of one element with a stride, oneDNN (2.6) copies those
- * elements that windows see, and then reads and writes beyond the copy where the inputs are no
- * multiple of a vector (8 or 16 channels): wrong numbers, and other memory overwritten. */
+/* For weight gradients of strided windows of one element, oneDNN 2.6 copies the elements that
+ * windows see. It then reads and writes beyond that copy if the channels are no multiple of a
+ * vector (8 or 16): results are wrong, and other memory is overwritten. */
 static bool dnn_conv_writes_beyond(const arguments *a)
 {
     enum { LONGEST_VECTOR = 16 };
@@ -154,7 +157,8 @@ static bool dnn_conv_is_miscomputed(const arguments *a)
            (dnn_conv_writes_beyond(a) || dnn_conv_leaves_elements_out(a));
 }
 
-/* What computes a->kind; `forward` is a description that gradients are chosen by. */
+/* Chooses the primitive of a kind. A gradient is chosen to fit `forward`, the forward's
+ * description. */
 static dnnl_status_t dnn_conv_choose(dnnl_primitive_desc_t *chosen, const description *d,
                                      ek_conv_kind kind, dnnl_engine_t engine,
                                      const_dnnl_primitive_attr_t attributes,
@@ -165,8 +169,7 @@ static dnnl_status_t dnn_conv_choose(dnnl_primitive_desc_t *chosen, const descri
     return dnnl_primitive_desc_create(chosen, &operation, attributes, engine, forward);
 }
 
-/* Makes plan->primitive, or leaves it NULL if only the slow reference code is there, or wrong
- * code. */
+/* Makes plan->primitive, or leaves it NULL if oneDNN has only slow reference code or wrong code. */
 static dnnl_status_t dnn_conv_build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
                                               const_dnnl_primitive_attr_t attributes,
                                               const arguments *a)

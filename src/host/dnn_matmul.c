@@ -1,6 +1,6 @@
-/* dnn_matmul.c: matrix products by oneDNN: of f32 by sgemm, which needs no primitive and no
- * descriptor (the overhead of a small product is below a microsecond), of bf16, summed in f32, by
- * the primitive. */
+/* dnn_matmul.c: matrix products by oneDNN. f32 goes to sgemm, which needs no primitive and no
+ * descriptor: a small product has less than a microsecond of overhead. bf16, summed in f32, goes to
+ * the matmul primitive. */
 #include "host/dnn_plan.h"
 
 #include <stdatomic.h>
@@ -20,7 +20,8 @@ typedef struct sgemm_operand {
     int64_t leading;
 } sgemm_operand;
 
-/* Dimensions of size 1 fit any stride. False if neither direction has unit stride. */
+/* Describes one matrix of a batch; false if neither direction has unit stride. The stride of a
+ * dimension of size 1 doesn't matter. */
 static bool sgemm_describe(sgemm_operand *o, const ek_matrices *m, int64_t rows, int64_t columns,
                            int64_t batch)
 {
@@ -38,7 +39,7 @@ static bool sgemm_describe(sgemm_operand *o, const ek_matrices *m, int64_t rows,
     return false;
 }
 
-/* Copies a matrix to `dense`, row by row, or with `back` from it. */
+/* Copies a matrix to `dense`, row by row, or with `back` from `dense` to the matrix. */
 static void sgemm_copy(float *dense, const ek_matrices *m, int64_t rows, int64_t columns,
                        int64_t batch, bool back)
 {
@@ -52,7 +53,7 @@ static void sgemm_copy(float *dense, const ek_matrices *m, int64_t rows, int64_t
 
 typedef struct sgemm_job {
     const ek_gemm *gemm;
-    float *workspace; /* for each part: copies of those of a, b, c that sgemm can't address */
+    float *workspace; /* for each part: copies of operands that sgemm can't address */
     int64_t workspace_stride, b_at, c_at;
     bool copy_a, copy_b, copy_c, transpose_c;
     atomic_int next_part;
@@ -79,7 +80,7 @@ static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t batch, float *workspa
 
     float beta = g->accumulate ? 1.0f : 0.0f, *out = (float *)(uintptr_t)c.data;
     dnnl_status_t status;
-    if (c.transposed == 'T') /* c' = b' a' */
+    if (c.transposed == 'T') /* c is transposed: c' = b' a' */
         status =
             dnnl_sgemm(b.transposed == 'N' ? 'T' : 'N', a.transposed == 'N' ? 'T' : 'N', g->m, g->n,
                        g->k, 1.0f, b.data, b.leading, a.data, a.leading, beta, out, c.leading);
@@ -128,8 +129,8 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
     p.c_at = p.b_at + (p.copy_b ? gemm->k * gemm->m : 0);
     p.workspace_stride = p.c_at + (p.copy_c ? gemm->n * gemm->m : 0);
 
-    /* Many products: side by side, each on one thread. Few: one after the other, each by the team.
-     */
+    /* Many products run side by side, each on one thread. Few run one after the other, each on the
+     * whole team. */
     ek_parallel_enter(dev);
     int threads = ek_parallel_threads(dev);
     bool side_by_side = gemm->batch >= threads;
@@ -186,7 +187,8 @@ static void dnn_matmul_describe(const void *user, char what[EK_DNN_TEXT])
 
 /* ---- the plan ---- */
 
-/* One product has matrices of two dimensions: not all implementations take three. */
+/* Describes the last `ndim` dimensions of an operand. One product has two, because not all
+ * implementations take three. */
 static dnnl_status_t dnn_matmul_describe_operand(dnnl_memory_desc_t *desc, const operand *o,
                                                  int ndim)
 {
@@ -211,7 +213,7 @@ static dnnl_status_t dnn_matmul_describe_product(dnnl_matmul_desc_t *operation, 
                                  &plan->y);
 }
 
-/* Makes plan->primitive, or leaves it NULL if only the slow reference code is there. */
+/* Makes plan->primitive, or leaves it NULL if oneDNN has only slow reference code. */
 static dnnl_status_t dnn_matmul_build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
                                                 const_dnnl_primitive_attr_t attributes,
                                                 const arguments *a)
@@ -271,7 +273,7 @@ static dnnl_status_t dnn_matmul_run(const ek_dnn_plan *plan, const void *user, c
     return ek_dnn_run(plan->primitive, &args, stream);
 }
 
-/* 1 when done, 0 if there is nothing fast, negative on error. */
+/* Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
 static int dnn_matmul_multiply(ek_dev *dev, const arguments *a)
 {
     static const ek_dnn_kind matmul = {dnn_matmul_build, dnn_matmul_run, dnn_matmul_describe};
@@ -290,7 +292,7 @@ static int dnn_matmul_multiply(ek_dev *dev, const arguments *a)
 
 /* ---- operands that the primitive can address ---- */
 
-/* Matrices after each other, each row by row; those that are only read may also lie column by
+/* True if matrices follow each other and each lies row by row. An input may also lie column by
  * column. */
 static bool dnn_matmul_addressable(const ek_tensor *t, bool output)
 {
@@ -306,7 +308,7 @@ static operand dnn_matmul_operand_of(const ek_tensor *t)
     operand o = {.dtype = t->dtype, .data = ek_tensor_address(t)};
     memcpy(o.shape, t->shape, sizeof o.shape);
     memcpy(o.stride, t->stride, sizeof o.stride);
-    if (o.shape[0] == 1) /* then any value will do: one, that equal plans are found */
+    if (o.shape[0] == 1) /* the stride doesn't matter: a fixed one finds equal plans */
         o.stride[0] = o.shape[1] * o.shape[2];
     return o;
 }
@@ -319,7 +321,7 @@ static operand dnn_matmul_bias_of(const ek_tensor *bias)
     return (operand){bias->dtype, {1, 1, columns}, {columns, columns, 1}, ek_tensor_address(bias)};
 }
 
-/* The rows of a batch against one matrix are one matrix. */
+/* Makes a batch one matrix with all rows, for products with one shared matrix. */
 static void dnn_matmul_fold(operand *o)
 {
     o->shape[1] *= o->shape[0];
@@ -335,7 +337,7 @@ static bool dnn_matmul_foldable(const ek_tensor *t)
 int ek_dnn_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                   const ek_tensor *bias, bool accumulate)
 {
-    ek_tensor one = *y; /* of a batch that is one matrix */
+    ek_tensor one = *y; /* a matrix that the whole batch shares is described once */
     bool shared = y->stride[0] == 0 && y->shape[0] > 1;
     if (shared)
         one.shape[0] = 1;

@@ -1,5 +1,5 @@
-/* dnn_plan.c: a bounded hash table of plans for all devices, least recently used out first.
- * Compiling a primitive takes milliseconds and is done outside the lock. */
+/* dnn_plan.c: a bounded hash table of plans, shared by all devices. The least recently used plan is
+ * dropped first. Compiling a primitive takes milliseconds and is done outside of the lock. */
 #include "host/dnn_plan.h"
 
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 
 enum { BUCKETS = 512, MAX_PLANS = 1024 };
 
-/* All guarded by lock; plans themselves are constant once they are in the table. */
+/* `lock` guards all members, and next, users and last_use of the plans. The rest of a plan is
+ * constant once it is in the table. */
 static struct {
     pthread_mutex_t lock;
     dnnl_engine_t engine;
@@ -126,7 +127,7 @@ static void dnn_plan_evict_locked(void)
             if ((*link)->users == 0 && (!oldest || (*link)->last_use < (*oldest)->last_use))
                 oldest = link;
     if (!oldest)
-        return; /* all are running: the bound is exceeded for a moment */
+        return; /* all plans are running: the table exceeds its bound for a moment */
     ek_dnn_plan *plan = *oldest;
     *oldest = plan->next;
     cache.count--;
@@ -167,7 +168,7 @@ static dnnl_status_t dnn_plan_build(ek_dnn_plan *plan, const ek_dnn_kind *kind,
     return status;
 }
 
-/* The plan of a key, built on first use; release after use. NULL on error. */
+/* The plan of a key, built on first use; NULL on error. The caller hands it to dnn_plan_release. */
 static ek_dnn_plan *dnn_plan_acquire(const ek_dnn_kind *kind, const ek_dnn_key *key,
                                      const void *arguments, dnnl_engine_t engine)
 {
@@ -188,7 +189,7 @@ static ek_dnn_plan *dnn_plan_acquire(const ek_dnn_kind *kind, const ek_dnn_key *
         return NULL;
     }
     pthread_mutex_lock(&cache.lock);
-    plan = dnn_plan_find_locked(key, bucket); /* another thread may have been faster */
+    plan = dnn_plan_find_locked(key, bucket); /* another thread may have added the plan */
     if (!plan) {
         if (cache.count >= MAX_PLANS)
             dnn_plan_evict_locked();
@@ -219,7 +220,7 @@ size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan)
 static int dnn_plan_run(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_plan *plan,
                         const void *arguments, dnnl_engine_t engine)
 {
-    /* Primitive and reorder share the scratch, after each other. */
+    /* Primitive and reorder use the same scratch, one after the other. */
     size_t scratch_nbytes = dnnl_memory_desc_get_size(&plan->scratch);
     size_t reorder_nbytes = dnnl_memory_desc_get_size(&plan->reorder_scratch);
     size_t nbytes = ek_dnn_weight_bytes(plan) +

@@ -9,7 +9,7 @@ enum { GRAIN = 16384 };
 
 typedef struct elementwise_job elementwise_job;
 
-/* Computes one tile: operands as contiguous runs of the class. */
+/* Computes one tile of n elements; operands are contiguous runs of the class. */
 typedef void tile_body(const elementwise_job *job, int64_t n, void *result,
                        const void *const *operands);
 
@@ -20,12 +20,12 @@ struct elementwise_job {
     int op;
     double a, b;
     tile_body *tile;
-    bool output_is_bytes; /* operand 0 is u8 memory whatever the class */
-    bool first_is_bytes;  /* so is operand 1 */
+    bool output_is_bytes; /* the tile's result is u8, whatever the class */
+    bool first_is_bytes;  /* the tile's first operand is u8, whatever the class */
 };
 
-/* ---- loops over contiguous runs, which carry EK_IVDEP: out may be an operand, but never overlaps
- * one otherwise ---- */
+/* ---- loops over contiguous runs. EK_IVDEP is right because out is an operand or overlaps none
+ * ---- */
 
 #define UNARY_CASE(suffix, name)                             \
     case EK_UNARY_##name:                                    \
@@ -53,7 +53,7 @@ struct elementwise_job {
             out[i] = x[i] operator y[i]; \
         break;
 
-/* The tiles of a class; `scalar` is the type that a and b are read in. */
+/* Defines the tile bodies of a class. a and b are read as `scalar`. */
 #define DEFINE_TILES(suffix, type, scalar, UNARY, BINARY)                             \
     EK_MULTIVERSION                                                                   \
     static void unary_##suffix(const elementwise_job *job, int64_t n, void *result,   \
@@ -109,7 +109,7 @@ DEFINE_TILES(f32, float, float, EK_UNARY_REALS, EK_BINARY_REALS)
 DEFINE_TILES(f64, double, double, EK_UNARY_REALS, EK_BINARY_REALS)
 DEFINE_TILES(i64, int64_t, double, EK_UNARY_INTEGERS, EK_BINARY_INTEGERS)
 
-/* By class. */
+/* The tile bodies by ek_class. */
 static tile_body *const unary_tiles[] = {unary_f32, unary_f64, unary_i64};
 static tile_body *const binary_tiles[] = {binary_f32, binary_f64, binary_i64};
 static tile_body *const compare_tiles[] = {compare_f32, compare_f64, compare_i64};
@@ -129,12 +129,13 @@ static void elementwise_tiles(void *context, int64_t begin, int64_t end)
     int64_t ready[EK_WALK_OPERANDS] = {0}; /* elements that a periodic operand's tile holds */
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
-    for (int k = 1; k < walk->operands; k++) /* once for all tiles */
+    for (int k = 1; k < walk->operands; k++) /* constants are loaded once for all tiles */
         if (job->operand[k].constant && !(k == 1 && job->first_is_bytes))
             in[k] = ek_tile_load(walk, &cursor, &job->operand[k], job->type, EK_TILE, &tiles[k]);
     while (begin < end) {
         int64_t count = direct ? end - begin : ek_tile_count(walk, &cursor, end - begin);
-        /* Bytewise operands are computed in, or loaded as: i64 would do, bytes are faster. */
+        /* Conditions and results of comparisons are u8 in a tile; i64 would work, but u8 is faster.
+         * */
         uint8_t bytes_out[EK_TILE], bytes_in[EK_TILE];
         for (int k = 1; k < walk->operands; k++) {
             const ek_operand *operand = &job->operand[k];
@@ -230,7 +231,7 @@ int ek_host_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const
 
 typedef struct add_job {
     const ek_operand *out;
-    const ek_tensor *const *inputs; /* each `step` after the one before */
+    const ek_tensor *const *inputs; /* addend k is inputs[k * step] */
     int step, count;
     ek_class type;
 } add_job;

@@ -18,8 +18,8 @@
 #include <immintrin.h>
 #endif
 
-/* A packed block of a takes 96 or 192 KiB, in level 2. BLOCK_ROWS is a multiple of all kernels'
- * rows. */
+/* A packed block of a takes 96 KiB in f32 and 192 KiB in f64, for the level 2 cache. BLOCK_ROWS is
+ * a multiple of the rows of every kernel. */
 enum {
     BLOCK_ROWS = 96,
     BLOCK_DEPTH = 256,
@@ -30,8 +30,8 @@ enum {
 
 /* ---- the innermost loop, for AVX-512, AVX2 with FMA, and anything ---- */
 
-/* The innermost product of the blocked one: acc (rows, columns) row-major = a (k, rows) b (k,
- * columns), both packed. */
+/* The innermost product: acc (rows, columns), row-major, = a' b for packed a (k, rows) and b (k,
+ * columns). */
 typedef struct gemm_kernel {
     int rows, columns;
     void (*run)(int64_t k, const void *a, const void *b, void *acc);
@@ -60,7 +60,7 @@ PLAIN(gemm_plain_f64, double)
 
 #if defined(__x86_64__)
 
-/* ROWS x 2 sums of one VECTOR each stay in registers: 6 x 2 of 16, 12 x 2 of 32. */
+/* ROWS x 2 vectors of sums stay in registers: 6 x 2 of 16 with AVX2, 12 x 2 of 32 with AVX-512. */
 #define VECTORISED(NAME, TARGET, ROWS, REAL, VECTOR, ZERO, LOAD, STORE, SPLAT, FMA)             \
     __attribute__((target(TARGET))) static void NAME(int64_t k, const void *packed_a,           \
                                                      const void *packed_b, void *out)           \
@@ -99,7 +99,7 @@ VECTORISED(gemm_avx512_f64, "avx512f", 12, double, __m512d, _mm512_setzero_pd, _
 
 #endif
 
-/* The best one for this processor. */
+/* The best kernel for this processor. */
 static const gemm_kernel *gemm_kernel_best(ek_dtype dtype)
 {
     bool wide = dtype == EK_F64;
@@ -123,14 +123,14 @@ typedef struct tiles {
     int64_t tile_rows, tile_columns;
     int64_t row_tiles, column_tiles;
     void *workspace;
-    size_t packed_a, workspace_stride; /* elements for each part */
+    size_t packed_a, workspace_stride; /* elements of one part: its packed a, and all */
     atomic_int next_part;
 } tiles;
 
 #define EK_FOR_REALS "host/gemm.c"
 #include "kernels/for_reals.h"
 
-/* Tiles as large as leaves each thread several. */
+/* Chooses tiles as large as possible, but several for each thread. */
 static void gemm_choose_tiles(tiles *t, int threads)
 {
     const ek_gemm *g = t->gemm;
@@ -150,8 +150,8 @@ static void gemm_choose_tiles(tiles *t, int threads)
     }
 }
 
-/* If packing is the caller's and slower than a copy: tiles of equal size, as many for each
- * thread. */
+/* Chooses tiles of equal size, the same number for each thread, because packing by the caller is
+ * slower than a copy. */
 static void gemm_choose_equal_tiles(tiles *t, int threads)
 {
     const ek_gemm *g = t->gemm;
@@ -192,8 +192,9 @@ static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm)
     return 0;
 }
 
-/* oneDNN's f32 product is the faster one, but for few rows against a wide b that is not transposed,
- * which it doesn't pack: 28 against 45 GFLOP/s for (256, 2048) x (2048, 2048) on a Zen 3 core. */
+/* oneDNN's f32 product is faster, except for few rows times a wide b that is not transposed,
+ * because oneDNN doesn't pack such a b. For (256, 2048) x (2048, 2048) on a Zen 3 core oneDNN does
+ * 28 GFLOP/s, this file 45. */
 static bool gemm_blocked_is_faster(const ek_gemm *gemm)
 {
     bool b_by_rows = gemm->b.column_stride == 1 && gemm->b.row_stride >= gemm->m;
@@ -204,7 +205,7 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
 {
     if (gemm->batch == 0 || gemm->n == 0 || gemm->m == 0)
         return 0;
-    /* A batch of rows against one matrix is one product. */
+    /* Products of a batch with one shared matrix are one product. */
     ek_gemm folded = *gemm;
     bool packs = gemm->pack_a || gemm->pack_b;
     if (gemm->batch > 1 && !packs && gemm->b.batch_stride == 0 &&
@@ -295,7 +296,7 @@ static void EK_NAME(gemm_compute_tile)(const tiles *t, int64_t tile, EK_REAL *pa
     int64_t k = g->batch_k ? g->batch_k[batch] : g->k;
     int mr = t->kernel->rows, nr = t->kernel->columns;
     EK_REAL acc[MAX_ROWS * MAX_COLUMNS];
-    /* With k = 0 one empty round writes the zeros. */
+    /* If k is 0, one empty round writes the zeros. */
     for (int64_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_DEPTH) {
         int64_t depth = ek_smaller(BLOCK_DEPTH, k - k0);
         bool add = g->accumulate || k0 > 0;

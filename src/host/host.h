@@ -1,5 +1,5 @@
-/* host.h: the kernels of the host backend, ek_host_<slot> for each slot of kernels/kernels.h, where
- * its contract stands; and what many of them need. */
+/* host.h: the kernels of the host backend, ek_host_<slot> for each slot of kernels/kernels.h, which
+ * has the contract; and helpers of many kernels. */
 #ifndef EK_HOST_HOST_H
 #define EK_HOST_HOST_H
 
@@ -19,24 +19,26 @@ static inline int64_t ek_larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* How many pieces of `unit` make up n, the last one perhaps in part. */
+/* How many pieces of `unit` cover n; the last piece may be shorter. */
 static inline int64_t ek_divide_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit;
 }
 
-/* Bytes that keep what follows them aligned. */
+/* nbytes rounded up to a multiple of 64, so that memory behind them is aligned. */
 static inline size_t ek_round_up(size_t nbytes)
 {
     return (nbytes + 63) / 64 * 64;
 }
 
-/* The first value of `index` (i64, any strides) outside of [0, size) that is not *ignored (NULL:
- * none is ignored), and where it stands in row-major order. False if there is none. */
+/* Finds the first value of `index` (i64, any strides) outside of [0, size), and its position in
+ * row-major order; false if there is none. Values equal to *ignored don't count; NULL ignores none.
+ * */
 bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignored,
                      int64_t *position, int64_t *value);
 
-/* Of each of `rows` rows of `size` elements: the largest, and the sum of exp(x - largest). */
+/* For each of `rows` rows of `size` elements: the largest element, and the sum of exp(x - largest).
+ * */
 void ek_exp_sums_f32(int64_t rows, int64_t size, const float *x, float *largest, float *sum);
 void ek_exp_sums_f64(int64_t rows, int64_t size, const double *x, double *largest, double *sum);
 

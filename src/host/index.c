@@ -9,7 +9,7 @@
 enum { GRAIN = 16384 };
 
 typedef struct index_job {
-    ek_walk walk; /* all dimensions but `dim`, or all: see each kernel */
+    ek_walk walk; /* over all dimensions but `dim`; for gather over all */
     char *out;
     const char *x;
     const int64_t *index;
@@ -24,7 +24,7 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* `index_dim`: the dimension of index that dim is in it. */
+/* index_dim is the dimension of `index` that runs along dim. */
 static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
                               const ek_tensor *index, int index_dim)
 {
@@ -58,8 +58,8 @@ bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignore
     return false;
 }
 
-/* All of index within [0, size); the sentence names the first that is not, by position in row-major
- * order. */
+/* Fails unless all of `index` is in [0, size). The sentence names the first value outside, by its
+ * position in row-major order. */
 static int index_check_bounds(const ek_tensor *index, int dim, int64_t size)
 {
     int64_t at, value;
@@ -71,7 +71,7 @@ static int index_check_bounds(const ek_tensor *index, int dim, int64_t size)
                    (long long)value, (long long)at, dim, (long long)size, (long long)size - 1);
 }
 
-/* `shape` of a tensor with dimension dim made 1, for walks over the others. */
+/* Makes `shape` the tensor's with size 1 in dim, for walks over the other dimensions. */
 static void index_shape_without(const ek_tensor *tensor, int dim, int64_t shape[EK_MAX_DIMS])
 {
     for (int d = 0; d < tensor->ndim; d++)
@@ -111,7 +111,7 @@ static void index_add_run(ek_dtype dtype, char *out, int64_t out_stride, const c
         ADD_RUN(double);
 }
 
-/* Zeros to add to. */
+/* Checks an addition at an index, and fills out with zeros. */
 static int index_begin_adding(ek_dev *dev, ek_tensor *out, int dim, const ek_tensor *index)
 {
     if (out->dtype != EK_F32 && out->dtype != EK_F64)
@@ -123,7 +123,7 @@ static int index_begin_adding(ek_dev *dev, ek_tensor *out, int dim, const ek_ten
 
 /* ---- index_select ---- */
 
-/* Position = index, then place within the slice. */
+/* A position counts the indices first, then the elements of a slice. */
 static void index_select_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
@@ -163,7 +163,7 @@ int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int di
 
 /* ---- index_add ---- */
 
-/* Each thread has part of the slice and adds all indices to it, in order. */
+/* Each thread has a part of every slice, to which it adds the slices of x in order. */
 static void index_add_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
@@ -251,7 +251,7 @@ int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, con
                 x[i * walk->stride[2][last]];                                                      \
     } while (0)
 
-/* Each thread has part of the lines along dim; additions to one line are made in order. */
+/* Each thread has some of the lines along dim, and adds to each line in order. */
 static void index_scatter_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;

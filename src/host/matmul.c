@@ -5,15 +5,15 @@
 #include "host/parallel.h"
 #include "host/stage.h"
 
-/* Operands of more elements are converted to f32 block by block, with at least BLOCK_SIDE rows and
- * columns in each where there are that many. */
+/* Larger operands are converted to f32 in blocks of BLOCK_ELEMENTS, with BLOCK_SIDE rows and
+ * columns or more, if there are that many. */
 enum { BLOCK_ELEMENTS = 1 << 22, BLOCK_SIDE = 64 };
 
 typedef struct matmul_block {
     int64_t n, m, k;
 } matmul_block;
 
-/* out (B, n, m) = or += bias (m). */
+/* Writes bias (m) to all rows of out (B, n, m), or adds it. */
 typedef struct bias_rows {
     const ek_tensor *out;
     const ek_tensor *bias;
@@ -47,14 +47,14 @@ static ek_matrices matmul_matrices_of(const ek_tensor *tensor)
                          tensor->stride[2]};
 }
 
-/* The dimension of a matrix that runs fastest in memory: conversion keeps it. */
+/* The dimension of a matrix that runs fastest in memory, which conversion keeps. */
 static int matmul_fastest(const ek_tensor *t)
 {
     return t->stride[1] == 1 ? 1 : 2;
 }
 
-/* What is one matrix for the whole batch is converted once: without the batch, and with it again.
- */
+/* A matrix that the whole batch shares has batch stride 0. It is converted once, with batch size 1.
+ * */
 static ek_tensor matmul_without_batch(const ek_tensor *t)
 {
     ek_tensor one = *t;
@@ -73,7 +73,7 @@ static ek_tensor matmul_with_batch(const ek_tensor *one, const ek_tensor *t)
     return all;
 }
 
-/* In f32 and back: all that is given at once. */
+/* Converts all operands to f32, multiplies, and converts the result back. */
 static int matmul_block_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                                const ek_tensor *bias, bool accumulate)
 {
@@ -106,8 +106,7 @@ static ek_tensor matmul_part_of(const ek_tensor *t, int dim, int64_t start, int6
     return part;
 }
 
-/* One matrix product, its operands in blocks; a sum over several blocks of the depth is made in
- * f32 too. */
+/* One matrix product in blocks. Sums over several blocks of k are kept in f32. */
 static int matmul_matrix_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                                 const ek_tensor *bias, bool accumulate, matmul_block block)
 {
@@ -139,7 +138,7 @@ static int matmul_matrix_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x,
     return rc;
 }
 
-/* Operands of any size, of which no more than three blocks are converted at a time. */
+/* Operands of any size; at most three blocks are converted at a time. */
 static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                          const ek_tensor *bias, bool accumulate)
 {
@@ -158,7 +157,7 @@ static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
         }
         return rc;
     }
-    /* Matrices that are the whole batch's don't count for each. */
+    /* A matrix that the whole batch shares doesn't count for each product. */
     int64_t largest =
         ek_larger(n * m, ek_larger(x->stride[0] ? n * k : 1, y->stride[0] ? k * m : 1));
     int64_t step = ek_larger(1, BLOCK_ELEMENTS / largest);

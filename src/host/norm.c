@@ -1,8 +1,8 @@
 /* norm.c: the slots of normalisation.
  *
- * Sums are made per channel, of the whole batch or of each sample, and joined by group; what is
- * applied has parameters per channel (norm_pass.c). If parameters are per element, or one group has
- * none, or channels are elements, there are rows instead (norm_rows.c). */
+ * Sums are made per channel, over the whole batch or over each sample, and joined by group. Results
+ * have parameters per channel (norm_pass.c). If parameters are per element, or one group has none,
+ * or channels are single elements, rows are computed instead (norm_rows.c). */
 #include <math.h>
 
 #include "host/host.h"
@@ -10,18 +10,18 @@
 
 enum { GRAIN = 4096 };
 
-/* Statistics, by sample and group; for those of the batch there is one sample in this sense. */
+/* Statistics are by sample and group. Statistics of the batch have one sample. */
 typedef struct norm_call {
     ek_norm_pass pass;
-    int64_t channels, groups, each; /* of a sample; `each`: channels of a group */
-    double count;                   /* that sums are divided by */
+    int64_t channels, groups, each; /* of a sample; each: channels of one group */
+    double count;                   /* the divisor of sums */
     bool weighted;                  /* the sums lack the weight */
     const ek_tensor *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
     const ek_norm_sums *sums;
     ek_tensor *into_mean, *into_var;
 } norm_call;
 
-/* out, dy and mask may be NULL. */
+/* Begins a pass with sums per channel. out, dy and mask may be NULL. */
 static int norm_begin(norm_call *call, ek_dev *dev, const ek_norm_geometry *g, ek_tensor *out,
                       const ek_tensor *x, const ek_tensor *dy, const ek_tensor *mask, bool sums,
                       bool parameters)
@@ -42,8 +42,8 @@ static void norm_over_samples(norm_call *call, ek_parallel_body *body)
 
 /* ---- moments ---- */
 
-/* All channels of a group have equally many values: the mean of their means is exact, and a second
- * pass over these adds what lies between channels. */
+/* Joins the moments of a group's channels. All have equally many values, so that the mean of their
+ * means is exact; a second pass over the means adds their distances. */
 static void norm_join_moments(void *context, int64_t begin, int64_t end)
 {
     norm_call *call = context;
@@ -71,7 +71,7 @@ static int norm_move(ek_dev *dev, ek_tensor *running, const ek_tensor *value, do
     return ek_host_binary(dev, EK_BINARY_ADD, running, running, value, momentum * scale);
 }
 
-/* What becomes of moments; var is turned into invstd at last. */
+/* Updates the running statistics and the number of batches, and turns var into invstd. */
 static int norm_update(ek_dev *dev, const ek_tensor *mean, ek_tensor *var,
                        const ek_norm_update *update)
 {
@@ -87,8 +87,8 @@ static int norm_update(ek_dev *dev, const ek_tensor *mean, ek_tensor *var,
     return ek_host_unary(dev, EK_UNARY_RECIPROCAL, var, var, 0, 0);
 }
 
-/* The groups of a sample lie one after the other if channels are elements; one group is a run in
- * any order of memory. */
+/* Begins a pass over runs if each group is a run: if channels are single elements, or if there is
+ * one group, in any order of memory. */
 static int norm_begin_moments(norm_call *call, ek_dev *dev, const ek_norm_geometry *g,
                               const ek_tensor *x)
 {
@@ -149,7 +149,7 @@ int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
 
 /* ---- apply ---- */
 
-/* Those of the line that makes the output, or the gradient of x if there are sums. */
+/* Sets the parameters of the line that makes y, or dx if there are sums. */
 static void norm_set_parameters(void *context, int64_t begin, int64_t end)
 {
     norm_call *call = context;
@@ -205,7 +205,7 @@ static void norm_join_groups(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* What makes the gradient of x from the sums of channel c. */
+/* Stores the line that makes dx from the sums of channel c. */
 static void norm_store_line(const norm_call *call, int64_t c, double dbias, double dweight)
 {
     const ek_norm_sums *sums = call->sums;

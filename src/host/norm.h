@@ -1,13 +1,12 @@
-/* norm.h: passes over memory that the slots of normalisation share (norm_pass.c, norm_loops.c), and
- * those over rows with parameters per element (norm_rows.c).
+/* norm.h: the passes over memory that the slots of normalisation share (norm_pass.c, norm_loops.c),
+ * and the slots over rows with parameters per element (norm_rows.c).
  *
- * Sums are per column: a channel, of the whole batch (batch norm) or of one sample (group norm),
- * and what is applied has parameters per column. Rows: memory is `rows` of C contiguous channels
- * (channels-last, and (N, C)). If C is small and rows follow each other without gaps, `lanes` of
- * them are taken as one row of lanes * C, so that loops over a row are long enough for vectors;
- * parameters are repeated accordingly. Planes: for each of `outer` samples and C channels a
- * contiguous run of `inner` elements. The batch is all of this once, or each sample by itself is
- * (`samples` > 1, `outer` 1). */
+ * Sums and parameters are per column: a channel of the whole batch (batch norm) or of one sample
+ * (group norm). Memory is rows or planes. Rows are `rows` of C contiguous channels (channels-last,
+ * and (N, C)). If C is small and rows follow each other without gaps, `lanes` rows are taken as one
+ * row of lanes * C, so that loops over a row are long enough for vectors; parameters are repeated
+ * accordingly. Planes are contiguous runs of `inner` elements, for each of `outer` samples and C
+ * channels. A plan describes the whole batch, or one of `samples` samples (`outer` is 1 then). */
 #ifndef EK_HOST_NORM_H
 #define EK_HOST_NORM_H
 
@@ -19,14 +18,14 @@
 #include "kernels/norm.h"
 
 typedef struct ek_norm_plan {
-    int64_t samples, sample_stride; /* parts with sums and parameters of their own */
+    int64_t samples, sample_stride; /* samples with columns of their own; 1 for the batch */
     int64_t channels;
     bool planes;
     /* rows */
-    int64_t rows, row_stride;   /* of the joined rows */
+    int64_t rows, row_stride;   /* rows after joining */
     int64_t lanes, width;       /* width = lanes * channels */
     int64_t rest;               /* elements after the last joined row (lanes > 1) */
-    int64_t block_rows, blocks; /* of one sample */
+    int64_t block_rows, blocks; /* blocks of a sample's rows */
     /* planes */
     int64_t outer, outer_stride, channel_stride, inner;
 } ek_norm_plan;
@@ -36,7 +35,7 @@ enum {
     EK_NORM_LANES = 64     /* elements of a joined row */
 };
 
-/* Rows that are summed in the tensor's own type before they join the sums in f64. */
+/* The number of rows that are summed in the tensor's own type before they join the sums in f64. */
 static inline int64_t ek_norm_short_rows(int64_t columns)
 {
     int64_t rows = 3072 / (columns > 0 ? columns : 1);
@@ -47,25 +46,25 @@ static inline int64_t ek_norm_short_rows(int64_t columns)
 typedef struct ek_norm_job {
     ek_norm_plan plan;
     const void *x, *dy, *mask;                  /* mask: y_relu or NULL */
-    void *y;                                    /* also dx */
+    void *y;                                    /* y or dx */
     const void *center, *scale, *shift, *slope; /* parameters, [sample][width], or NULL */
     double *first, *second;                     /* partial sums, [sample][block][width] */
     bool relu;
 } ek_norm_job;
 
-/* The tensors of a pass: what is written, and what is read. */
+/* The tensors of a pass. Only the first is written. */
 enum { EK_NORM_OUT, EK_NORM_X, EK_NORM_DY, EK_NORM_MASK, EK_NORM_TENSORS };
 enum { EK_NORM_CENTER, EK_NORM_SCALE, EK_NORM_SHIFT, EK_NORM_SLOPE, EK_NORM_PARAMETERS };
 
-/* What has sums of its own. */
+/* The unit that has sums of its own. */
 typedef enum ek_norm_parts {
     EK_NORM_BATCH,   /* a channel of the batch */
     EK_NORM_SAMPLES, /* a channel of a sample */
-    EK_NORM_ROWS     /* a sample, which is one run; cut into equal pieces if it is long, which
-                        count as channels */
+    EK_NORM_ROWS /* a sample, which is one run; a long run is cut into equal pieces, which count as
+                    channels */
 } ek_norm_parts;
 
-/* One call: its tensors in one layout that has a plan, and in the type that is computed in. */
+/* One pass: its tensors in one layout that has a plan, in f32 or f64. */
 typedef struct ek_norm_pass {
     ek_dev *dev;
     bool is_f64;
@@ -75,34 +74,35 @@ typedef struct ek_norm_pass {
     size_t room_bytes;
 } ek_norm_pass;
 
-/* x is given; the others may be NULL. Only `out` is stored back. */
+/* Begins a pass. out, dy and mask may be NULL. Only out is stored back. */
 int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *out, const ek_tensor *x,
                        const ek_tensor *dy, const ek_tensor *mask, ek_norm_parts parts);
-/* Stores and frees; keeps `rc` if it is an error. */
+/* Stores out and frees the workspace. Returns rc if that is an error. */
 int ek_norm_pass_end(ek_norm_pass *pass, int rc);
-/* EK_NORM_ROWS: another number of pieces, which divides the length. */
+/* For EK_NORM_ROWS: cuts a sample into another number of pieces, which divides its length. */
 void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces);
 
-/* Room for partial sums, and for parameters; ends the pass on error. */
+/* Allocates the workspace for partial sums and for parameters. Ends the pass on error. */
 int ek_norm_pass_take_room(ek_norm_pass *pass, bool sums, bool parameters);
-/* Sets a parameter, in the type that is computed in. */
+/* Sets one parameter of a column. */
 void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value);
 
-/* Sums by column: of dy and of dy (x - center), where a mask leaves out what is not positive in it;
- * without dy, moments of x. */
+/* Sums dy and dy (x - center) by column. With a mask, only elements count whose mask is positive or
+ * NaN. Without dy, the sums are moments of x. */
 void ek_norm_pass_sum(ek_norm_pass *pass);
 typedef struct ek_moments {
-    double count, mean, deviation; /* deviation: squared, and summed */
+    double count, mean, deviation; /* deviation: the sum of squares */
 } ek_moments;
 ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c);
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
                      double *second);
 
-/* y = scale dy - shift - (x - center) slope; scale dy if shift and slope are NULL. Without dy,
- * y = (x - center) scale + shift, with `relu` not below 0. */
+/* Writes scale dy - shift - (x - center) slope, or scale dy if shift and slope are NULL. Without dy
+ * it writes (x - center) scale + shift, and with `relu` 0 for negative values. */
 void ek_norm_pass_apply(ek_norm_pass *pass);
 
-/* The loops of norm_loops.c, each over part of the work of a job: by column, sums and elements. */
+/* The loops of norm_loops.c, each over part of an ek_norm_job: sums, and lines that make y or dx.
+ * */
 ek_parallel_body ek_norm_sum_rows_f32, ek_norm_sum_rows_f64;
 ek_parallel_body ek_norm_sum_planes_f32, ek_norm_sum_planes_f64;
 ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64;
@@ -110,7 +110,7 @@ ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64;
 
 /* ---- values of a channel, sample or group ---- */
 
-/* How far element i is from the first: tensors of two dimensions are contiguous. */
+/* The offset of element i. Tensors of two dimensions are contiguous. */
 static inline int64_t ek_norm_offset(const ek_tensor *tensor, int64_t i)
 {
     return tensor->ndim == 1 ? i * tensor->stride[0] : i;

@@ -10,7 +10,7 @@
 
 #else /* for each EK_REAL */
 
-/* Element `at` and those after it; NULL of NULL. */
+/* The address of element `at`; NULL for NULL. */
 static inline const EK_REAL *EK_NAME(norm_at)(const void *data, int64_t at)
 {
     return data ? (const EK_REAL *)data + at : NULL;
@@ -22,7 +22,7 @@ static inline int64_t EK_NAME(norm_columns_of)(const ek_norm_plan *plan, int64_t
     return rest < EK_NORM_COLUMNS ? rest : EK_NORM_COLUMNS;
 }
 
-/* Where the first plane of a column begins; columns are channels, sample by sample. */
+/* The offset of a column's first plane. Columns are channels, sample by sample. */
 static inline int64_t EK_NAME(norm_plane_of)(const ek_norm_plan *plan, int64_t column)
 {
     return column / plan->channels * plan->sample_stride +
@@ -31,9 +31,9 @@ static inline int64_t EK_NAME(norm_plane_of)(const ek_norm_plan *plan, int64_t c
 
 /* ---- moments ---- */
 
-/* Joins n values of mean m / n and squared deviations s to those of `count` values (Chan et al.).
- * The short sums are two-pass: exact mean first, then deviations, while the rows are in the cache.
- */
+/* The moments of each column. Blocks of few rows are summed in two passes, mean and then
+ * deviations, while their rows are in the cache. A block then joins the rows before (Chan et al.).
+ * */
 EK_MULTIVERSION
 static void EK_NAME(norm_moments_block)(const EK_REAL *x, int64_t stride, int64_t rows,
                                         int64_t columns, double *mean, double *deviation)
@@ -63,7 +63,7 @@ static void EK_NAME(norm_moments_block)(const EK_REAL *x, int64_t stride, int64_
         double own = (double)n, before = (double)done;
         double part = own / (own + before), both = before * part;
         for (int64_t c = 0; c < columns; c++) {
-            double residue = (double)rest[c] / own; /* of the rounded mean */
+            double residue = (double)rest[c] / own; /* the error of the rounded mean */
             double delta = (double)sum[c] + residue - mean[c];
             mean[c] += delta * part;
             deviation[c] += (double)square[c] - residue * residue * own + delta * delta * both;
@@ -71,8 +71,7 @@ static void EK_NAME(norm_moments_block)(const EK_REAL *x, int64_t stride, int64_
     }
 }
 
-/* One run of a plane, of at most EK_TILE elements: sum, or sum of squared deviations from `center`.
- */
+/* The sum of a run of at most EK_TILE elements. */
 EK_MULTIVERSION
 static double EK_NAME(norm_run_sum)(const EK_REAL *x, int64_t n)
 {
@@ -229,7 +228,7 @@ static void EK_NAME(norm_reduce_plane)(const ek_norm_job *job, int64_t c)
     }
 }
 
-/* ---- both kinds of sums: with dy, or moments ---- */
+/* ---- sums over rows and planes: with dy, or moments ---- */
 
 void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
 {
@@ -298,9 +297,9 @@ static void EK_NAME(norm_gradient_run)(EK_REAL *restrict dx, const EK_REAL *rest
     }
 }
 
-/* ---- both kinds of elements: with dy, or from x alone ---- */
+/* ---- lines over rows and planes: dx with dy, else y ---- */
 
-/* Parts are joined rows, the last of a sample shorter. */
+/* A part is a joined row; the last row of a sample may be shorter. */
 void EK_NAME(ek_norm_line_rows)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;

@@ -1,6 +1,6 @@
-/* norm_pass.c: passes over memory for normalisation: how it is cut, and what is joined. The rows
- * are cut into blocks by the shape alone, which are joined in order, so that statistics don't
- * depend on threads. */
+/* norm_pass.c: passes over memory for normalisation. Rows are cut into blocks by the shape alone,
+ * and the blocks' sums are joined in order, so that statistics don't depend on the number of
+ * threads. */
 #include "host/norm.h"
 
 #include "host/host.h"
@@ -51,7 +51,7 @@ void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces)
     pass_cut_row(plan, plan->channels * plan->inner, pieces);
 }
 
-/* False if the memory is neither rows nor planes. */
+/* Makes a plan of x; false if x's memory is neither rows nor planes. */
 static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, ek_norm_parts parts)
 {
     *plan = (ek_norm_plan){.channels = x->shape[1], .samples = 1};
@@ -205,7 +205,7 @@ static ek_moments pass_join(ek_moments a, ek_moments b)
                         a.deviation + b.deviation + delta * delta * a.count * part};
 }
 
-/* The rows after the last joined one: fewer than there are lanes. */
+/* The moments of the rows after the last joined row; they are fewer than `lanes`. */
 static ek_moments pass_rest_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
 {
     const ek_norm_plan *plan = &pass->job.plan;

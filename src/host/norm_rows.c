@@ -1,7 +1,7 @@
-/* norm_rows.c: normalisation with parameters per element. With one group (layer norm) a
- * sample is a row of contiguous memory, in whatever order of its dimensions; without space, where a
- * channel is an element, each group of a sample is a row. Weight and bias are brought into the
- * order of a sample, which is cheap: they are as long as one. */
+/* norm_rows.c: normalisation with parameters per element, over rows of contiguous memory. With one
+ * group (layer norm) a row is a sample, whose dimensions may have any order. If channels are single
+ * elements, a row is a group of a sample. Weight and bias are copied to the order of a sample,
+ * which is cheap, because they are as long as one sample. */
 #ifndef EK_REAL
 #include "host/host.h"
 #include "host/norm.h"
@@ -9,24 +9,24 @@
 enum {
     GRAIN = 16384,
     PART = 1024,     /* elements of one task */
-    LANES = 16,      /* of a sum over a row */
-    SHORT_ROWS = 32, /* that are summed in the tensor's own type */
-    BLOCKS = 64      /* of rows, at most: each has sums of its own for every element */
+    LANES = 16,      /* accumulators of a sum over a row */
+    SHORT_ROWS = 32, /* rows that are summed in the tensor's own type */
+    BLOCKS = 64      /* blocks of rows, at most; each has its own sums per element */
 };
 
 typedef struct rows_job {
     int64_t groups, rows, length; /* rows: samples times groups */
     int64_t stride;               /* from sample to sample */
-    int64_t parts;                /* of a row */
+    int64_t parts;                /* parts of a row */
     int64_t block_samples, blocks;
     const void *x, *dy, *weight, *bias;     /* weight and bias of all groups, or NULL */
-    void *y;                                /* also dx */
-    double *center, *scale, *shift, *slope; /* by row */
+    void *y;                                /* y or dx */
+    double *center, *scale, *shift, *slope; /* one per row */
     double *first, *second;                 /* sums by row and part, or NULL */
     double *dweight, *dbias;                /* by block, group and element, or NULL */
 } rows_job;
 
-/* Where a row's parameters begin, and where its values. */
+/* The offset of a row's parameters. */
 static inline int64_t rows_own_offset(const rows_job *job, int64_t row)
 {
     return row % job->groups * job->length;
@@ -54,7 +54,7 @@ typedef struct rows_call {
     size_t nbytes;
 } rows_call;
 
-/* NULL for nothing. */
+/* Takes `count` doubles from the room; NULL for none. */
 static double *rows_take(double **room, int64_t count)
 {
     double *at = *room;
@@ -62,7 +62,8 @@ static double *rows_take(double **room, int64_t count)
     return count > 0 ? at : NULL;
 }
 
-/* Parameters by row, and what the call asks for: `sums` by row, `elements` by block and element. */
+/* Allocates the parameters by row and, if asked for, weight and bias (`affine`), sums by row and
+ * part, and sums by block and element (`elements`). */
 static int rows_take_room(rows_call *call, bool affine, bool sums, bool elements)
 {
     rows_job *job = &call->job;
@@ -85,8 +86,8 @@ static int rows_take_room(rows_call *call, bool affine, bool sums, bool elements
     return 0;
 }
 
-/* A tensor of one sample of x, on the caller's stack, over `data`; its first `ndim` dimensions,
- * where the others have size 1. */
+/* Makes `view`, on the caller's stack, show `data` as one sample of x, with its first `ndim`
+ * dimensions; the others have size 1. */
 static void rows_sample_view(ek_tensor *view, ek_storage *storage, const rows_call *call,
                              const ek_tensor *x, int ndim, const void *data, ek_dtype dtype)
 {
@@ -102,7 +103,7 @@ static void rows_sample_view(ek_tensor *view, ek_storage *storage, const rows_ca
     }
 }
 
-/* Brings a parameter into the sample's order; `otherwise` if there is none. */
+/* Copies a parameter to the order of a sample; fills with `otherwise` if there is no parameter. */
 static int rows_load_parameter(const rows_call *call, const ek_tensor *x, const void *room,
                                const ek_tensor *parameter, double otherwise)
 {
@@ -121,7 +122,7 @@ static int rows_end(rows_call *call, int rc)
     return ek_norm_pass_end(&call->pass, rc);
 }
 
-/* The rows that the batch's memory has, without room. */
+/* Fills the job's geometry, without the workspace. */
 static void rows_set_geometry(rows_call *call, const ek_tensor *x, int64_t groups, bool elements)
 {
     rows_job *job = &call->job;
@@ -140,7 +141,7 @@ static void rows_set_geometry(rows_call *call, const ek_tensor *x, int64_t group
     job->blocks = (samples + job->block_samples - 1) / job->block_samples;
 }
 
-/* y and dy, weight and bias may be NULL. */
+/* Begins a call. y, dy, weight, bias and sums may be NULL. */
 static int rows_begin(rows_call *call, ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                       const ek_tensor *dy, const ek_tensor *mean, const ek_tensor *invstd,
                       const ek_tensor *weight, const ek_tensor *bias, const ek_norm_sums *sums)
@@ -184,7 +185,7 @@ int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
     return rows_end(&call, 0);
 }
 
-/* Sums of all blocks into the first. */
+/* Adds the sums of all blocks to the first block. */
 static void rows_join_blocks(void *context, int64_t begin, int64_t end)
 {
     rows_job *job = context;
@@ -275,8 +276,8 @@ static void EK_NAME(rows_apply_part)(EK_REAL *restrict y, const EK_REAL *restric
 
 /* ---- sums ---- */
 
-/* Over a part of a row: of weight dy, and of weight dy (x - center). A lane adds few values in the
- * tensor's own type. */
+/* Sums weight dy and weight dy (x - center) over a part of a row. A lane adds few values, so that
+ * the tensor's own type is precise enough. */
 EK_MULTIVERSION
 static void EK_NAME(rows_sum_part)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK_REAL center,
                                    const EK_REAL *weight, double *first, double *second)
@@ -320,8 +321,8 @@ static void EK_NAME(rows_add_part)(EK_REAL *restrict sum, EK_REAL *restrict prod
     }
 }
 
-/* Rows of a block and group, over one part: their own sums, and those of every element over the
- * rows. */
+/* For one part of the rows of a block and group: the sums over each row, and the sums of each
+ * element over the rows. */
 static void EK_NAME(rows_reduce_block)(const rows_job *job, int64_t block, int64_t group,
                                        int64_t part)
 {
@@ -384,7 +385,7 @@ static void EK_NAME(rows_gradient_part)(EK_REAL *restrict y, const EK_REAL *rest
     }
 }
 
-/* With dy the gradient, else x normalised. */
+/* Makes dx if there is dy, else y. */
 static void EK_NAME(rows_line_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;

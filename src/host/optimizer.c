@@ -26,7 +26,7 @@ static int optimizer_check_dtypes(const char *name, int count, ek_tensor *const 
     return 0;
 }
 
-/* The steps of `count` parameters, whose states are states[k][i]; an array of them may be NULL. */
+/* Steps `count` parameters. State k of parameter i is states[k][i]; states[k] may be NULL. */
 static int optimizer_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                                ek_tensor *const *gradients, ek_tensor *const *const states[STATES],
                                const void *params, ek_parallel_body *f32, ek_parallel_body *f64)

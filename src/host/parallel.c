@@ -13,8 +13,8 @@
 #include "core/thread.h"
 #include "core/worker.h"
 
-/* How much more work the caller's team needs to be woken for while devices have workers: it has
- * gone to sleep, and when it is done it spins for a while on the cores that they compute on. */
+/* While devices have workers, a team of the caller is started only for COLD times as much work.
+ * Such a team has gone to sleep, and after its work it spins on the cores that the workers use. */
 enum { COLD = 16 };
 
 int ek_parallel_cores(void)
@@ -25,8 +25,8 @@ int ek_parallel_cores(void)
 
 /* The calling thread's team, whose threads stay for the next one of its size. */
 static _Thread_local struct {
-    int started; /* its size, the calling thread included; 0: none yet */
-    int most;    /* that it can have, once more were wanted than can be had; 0: not known */
+    int started; /* the team's size with the calling thread; 0 without a team */
+    int most;    /* the most threads to be had, once more were wanted; else 0 */
 } own_team;
 
 int ek_parallel_threads(const ek_dev *dev)
@@ -42,8 +42,8 @@ int ek_parallel_threads(const ek_dev *dev)
 
 /* ---- whether the threads of a team can be had ----
  *
- * GNU OpenMP ends the process where it cannot start a thread, so they are tried first: as many are
- * started as the team will need, all at once, and end again. */
+ * GNU OpenMP ends the process if it cannot start a thread. So plain threads are tried first: as
+ * many as the team will need are started, all at once, and end again. */
 
 typedef struct trial {
     pthread_mutex_t lock;
@@ -54,7 +54,7 @@ typedef struct trial {
 typedef struct trial_thread {
     pthread_t thread;
     trial *trial;
-    pid_t number; /* the kernel's; written by the thread */
+    pid_t number; /* the kernel's id, written by the thread itself */
 } trial_thread;
 
 static void *parallel_trial_main(void *user)
@@ -77,14 +77,14 @@ static void parallel_trial_wait_until_gone(pid_t number, uint64_t until)
         sched_yield();
 }
 
-/* How many of `count` threads can be started beside each other now, limits of the system and of
- * the user being what they are; they have ended on return. */
+/* How many of `count` threads can run at the same time under the present limits of system and user.
+ * All have ended on return. */
 static int parallel_trial_run(int count)
 {
     enum { PATIENCE_NS = 100000000 };
     trial t = {.over = false};
     trial_thread *threads =
-        calloc((size_t)count, sizeof *threads); /* no sentence: 0 is an answer */
+        calloc((size_t)count, sizeof *threads); /* without an error: 0 threads is an answer */
     int had = 0;
     if (!threads)
         return 0;
@@ -113,7 +113,7 @@ static int parallel_trial_run(int count)
 
 /* ---- teams ---- */
 
-/* The size of the team for the device, whose threads are there on return. */
+/* Starts the threads of the calling thread's team for the device. Returns the team's size. */
 static int parallel_team_for(const ek_dev *dev)
 {
     int threads = ek_parallel_threads(dev);
@@ -160,7 +160,7 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
     int64_t part = (count + threads - 1) / threads;
     if (part < grain)
         part = grain;
-        /* The team always has the same size: GNU OpenMP starts threads anew when it changes. */
+        /* The team's size never changes, because GNU OpenMP would start threads anew. */
 #pragma omp parallel num_threads(threads)
     {
         int64_t team = omp_get_num_threads();

@@ -12,17 +12,17 @@
 /* Part [begin, end) of the work. */
 typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
 
-/* Runs body over [0, count), each index once, in contiguous parts of at least `grain` (except the
- * last), on the device's threads, in no more parts than threads; inline if one part remains or a
- * team is active already. */
+/* Runs body over [0, count) on the device's threads. Each index is in one part. Parts are
+ * contiguous, no more than threads, and have at least `grain` indices, except the last. A single
+ * part runs inline, and so does all work inside of a team. */
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);
 
 /* How many cores this process may use; at least 1. */
 int ek_parallel_cores(void);
 
-/* How many threads the calling thread's team for the device has: those that the device is to
- * compute with, or what can be had where that turned out to be less. */
+/* The size of the calling thread's team for the device: dev->threads, or fewer if the system has no
+ * more threads. */
 int ek_parallel_threads(const ek_dev *dev);
 
 /* Starts the calling thread's team for the device, and sets its size for libraries that ask OpenMP
