@@ -44,7 +44,7 @@ ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y)
     return arithmetic_add_scaled(&sub_operation, x, y, -1);
 }
 
-/* ---- mul: saves a factor if the other's gradient will be asked for ---- */
+/* ---- mul: a factor is saved if the other one wants a gradient ---- */
 
 int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
@@ -133,8 +133,7 @@ ek_tensor *ek_minimum(ek_tensor *x, ek_tensor *y)
 
 /* ---- comparisons, which carry no gradient ---- */
 
-/* Moves the scalar operand that is on cpu, if one is, and shows both in one shape: without history.
- */
+/* Compares without history: moving a scalar from cpu and expanding aren't recorded either. */
 static ek_tensor *arithmetic_compare(const char *name, ek_compare op, ek_tensor *x, ek_tensor *y)
 {
     bool before = ek_set_grad_enabled(false);

@@ -1,4 +1,4 @@
-/* autocast.c: see autocast.h; and the regions in which casts are remembered. */
+/* autocast.c: see autocast.h. The public regions, ek_autocast_begin and its end, are here, too. */
 #include "ops/autocast.h"
 
 #include <pthread.h>
@@ -32,7 +32,7 @@ static ek_tensor autocast_whole(ek_storage *storage, ek_dtype dtype)
                        .storage = storage};
 }
 
-/* A storage's elements in bf16: one launch for a slab. One reference. */
+/* Casts all elements of a storage to bf16, by one launch. The result is owned by the caller. */
 static ek_storage *autocast_cast_storage(ek_storage *from)
 {
     ek_tensor wide = autocast_whole(from, EK_F32);
@@ -48,7 +48,7 @@ static ek_storage *autocast_cast_storage(ek_storage *from)
     return NULL;
 }
 
-/* The same elements in `storage`, bf16. */
+/* A bf16 tensor of x's geometry in `storage`, recorded as a cast of x. */
 static ek_tensor *autocast_shown_in(ek_storage *storage, ek_tensor *x)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -56,7 +56,7 @@ static ek_tensor *autocast_shown_in(ek_storage *storage, ek_tensor *x)
     return y ? ek_record_cast(y, x) : NULL;
 }
 
-/* By way of its storage, as that keeps what was cast, unless that doesn't pay. */
+/* Casts a parameter's whole storage, which keeps the cast, unless that doesn't pay. */
 static ek_tensor *autocast_cast_parameter(ek_tensor *x)
 {
     ek_narrow_found found;
@@ -77,7 +77,7 @@ static ek_tensor *autocast_cast_parameter(ek_tensor *x)
     return y;
 }
 
-/* What is computed again in backward has handles of its own. */
+/* True if the thread remembers casts of x. Recomputation in backward has tensors of its own. */
 static bool autocast_is_remembered(const ek_tensor *x)
 {
     return !x->history && !(ek_thread_self()->modes.flags & EK_MODE_ALONE);
@@ -87,11 +87,11 @@ ek_tensor *ek_autocast_narrow(ek_tensor *x)
 {
     if (!x || x->dtype != EK_F32 || !autocast_is_on())
         return x;
-    if (!autocast_is_parameter(x)) /* inputs and views come and go */
+    if (!autocast_is_parameter(x)) /* inputs and views live too short to be remembered */
         return ek_to_dtype(x, EK_BF16);
     if (!autocast_is_remembered(x))
         return autocast_cast_parameter(x);
-    /* A cast without history would cut the graph; one with history would start one. */
+    /* A cast without history would cut a graph; a cast with history would start one. */
     const bool graph = x->requires_grad && ek_grad_enabled();
     const int pending = ek_error_status();
     ek_tensor *known = ek_cast_find(x, graph);
@@ -151,15 +151,16 @@ void ek_autocast_loss(ek_loss_options *options)
     options->pos_weight = ek_autocast_wide(options->pos_weight);
 }
 
-/* ---- handles ---- */
+/* ---- casts that a thread remembers ---- */
 
-/* One for each version, offset and `graph`, so that handles that come and go (aliases, detached
- * ones) replace each other. All are references: an address never comes to mean something else. */
+/* A remembered cast. There is one per version, offset and `graph`, so that short-lived aliases of a
+ * leaf replace each other. All references are owned, so that no address is used again while it is
+ * compared. */
 typedef struct ek_cast ek_cast;
 struct ek_cast {
     ek_cast *next;
     ek_tensor *leaf, *cast;
-    ek_version *version; /* the leaf's when it was cast */
+    ek_version *version; /* the leaf's version, to which `count` belongs */
     int64_t offset;
     uint64_t count;
     bool graph;
@@ -191,7 +192,7 @@ static bool autocast_is_stale(const ek_cast *entry)
     return entry->count != autocast_writes_of(entry->version);
 }
 
-/* All, or those that are stale. */
+/* Forgets all casts, or without `all` the stale ones. */
 static void autocast_forget(ek_thread *thread, bool all)
 {
     for (ek_cast **at = &thread->casts; *at;) {
@@ -211,11 +212,12 @@ ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
     const ek_cast *entry = autocast_entry_of(leaf, graph);
     if (!entry || !ek_same_layout(entry->cast, leaf))
         return NULL;
-    if (autocast_is_stale(entry)) { /* with it a step's others, of which each holds a slab's cast */
+    if (autocast_is_stale(
+            entry)) { /* a step makes all casts stale, and each keeps a slab's cast alive */
         autocast_forget(ek_thread_self(), false);
         return NULL;
     }
-    /* History leads to the very handle that collects the gradient. */
+    /* The history of a cast leads to the one alias of the leaf that collects the gradient. */
     if (graph && entry->leaf != leaf)
         return NULL;
     return ek_scope_adopt(ek_keep(entry->cast));
@@ -255,13 +257,13 @@ __attribute__((constructor)) static void autocast_watch_threads(void)
     ek_thread_at_exit(autocast_thread_exit);
 }
 
-/* ---- numbers ---- */
+/* ---- bf16 elements of a storage ---- */
 
 /* The bf16 elements of a storage. */
 typedef struct narrow {
     ek_derived derived;
     pthread_mutex_t lock;
-    _Atomic(ek_storage *) elements; /* a reference, or NULL; written under `lock` */
+    _Atomic(ek_storage *) elements; /* owned, or NULL; written under `lock` */
     int64_t used;                   /* guarded by `lock`: elements that were read */
     bool wastes;                    /* guarded by `lock` */
     _Atomic uint64_t writes;
@@ -297,7 +299,7 @@ static void narrow_destroy(ek_object *object)
     free(self);
 }
 
-/* The storage's, made with its first use; NULL with an error. */
+/* The `narrow` of a storage (borrowed), made on first use; NULL with an error. */
 static narrow *narrow_of(ek_storage *storage)
 {
     narrow *known = (narrow *)ek_storage_derive(storage, NULL);

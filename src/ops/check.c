@@ -33,7 +33,7 @@ bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek
                    ek_dtype_name(x->dtype), ek_dtype_name(dtype)) == 0;
 }
 
-/* What integers hold: whole numbers in [low, end). */
+/* The whole numbers that integer dtypes hold: [low, end). */
 static const struct {
     double low, end;
     const char *text;

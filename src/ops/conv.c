@@ -18,12 +18,12 @@
 /* The operations under one public name, as errors show them. */
 typedef struct conv_family {
     const char *name;
-    int dims; /* of x, behind (N, C) */
+    int dims; /* x's dimensions behind (N, C) */
     bool transposed;
     ek_operation forward, input_gradient, weight_gradient;
 } conv_family;
 
-/* Shapes of a convolution from x to y. Of one dimension: lifted to two. */
+/* Shapes of a convolution from x to y. A convolution of one dimension is lifted to two. */
 typedef struct conv_attributes {
     const conv_family *family;
     ek_conv_params params;
@@ -32,7 +32,7 @@ typedef struct conv_attributes {
 
 /* ---- the three operations ---- */
 
-/* As far as there is such an order: for images and their weights. */
+/* Images and their weights become channels-last, other tensors row-major. */
 static ek_tensor *conv_channels_last(ek_tensor *x)
 {
     return ek_contiguous(x, EK_CHANNELS_LAST);
@@ -53,7 +53,7 @@ static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
                      EK_ATTRIBUTES(*attributes));
 }
 
-/* x += bias, one pass more over fresh memory. */
+/* x += bias, per channel, without history: x is fresh memory. */
 static int conv_add_to_channels(ek_tensor *x, const ek_tensor *bias)
 {
     ek_tensor view;
@@ -83,9 +83,9 @@ static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bi
                      EK_ATTRIBUTES(*attributes));
 }
 
-/* *result is the weight's gradient, written to `dw` if that is given, else to a new tensor. If
- * `dbias` is given, the bias's is made in the same pass: in *dbias, or a new tensor where that is
- * NULL. */
+/* *result is the gradient of the weight, in `dw`, or in a new tensor if dw is NULL. If `dbias` is
+ * given, the bias's gradient is computed in the same pass, into *dbias, or into a new tensor if
+ * *dbias is NULL. */
 static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
                                 ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
 {
@@ -128,7 +128,7 @@ static ek_tensor *conv_sum_to_channels(ek_tensor *y)
     return ek_sum_mask(y, ~2U, ~2U);
 }
 
-/* Its adjoint. */
+/* The adjoint of conv_sum_to_channels. */
 static ek_tensor *conv_spread_channels(ek_tensor *bias, const ek_shape *shape)
 {
     ek_shape channels = {.ndim = shape->ndim};
@@ -257,7 +257,7 @@ static int conv_check_channels(const conv_family *family, const ek_tensor *x, co
     return 0;
 }
 
-/* Sizes that products of sizes and options can't overflow with. */
+/* Refuses sizes so large that products of sizes and options could overflow. */
 static int conv_check_sizes(const conv_family *family, const ek_tensor *x, const ek_tensor *w)
 {
     if (w->shape[0] > INT32_MAX || w->shape[1] > INT32_MAX)
@@ -271,7 +271,7 @@ static int conv_check_sizes(const conv_family *family, const ek_tensor *x, const
     return 0;
 }
 
-/* y's size from x's. */
+/* The size of a convolution's result in direction i. */
 static int conv_output_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
                             int64_t *result)
 {
@@ -288,7 +288,7 @@ static int conv_output_size(const conv_attributes *a, int i, int64_t size, int64
     return 0;
 }
 
-/* The other way round. */
+/* The size of a transposed convolution's result in direction i. */
 static int conv_transposed_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
                                 int64_t output_padding, int64_t *result)
 {
@@ -328,7 +328,7 @@ static int conv_read_shapes(conv_attributes *a, const ek_tensor *x, const ek_ten
 
 /* ---- calls ---- */
 
-/* From one dimension to two. */
+/* Lifts a convolution of one dimension to two. */
 static void conv_lift(conv_attributes *a)
 {
     ek_spatial_lift(a->params.stride, 1);
@@ -383,8 +383,8 @@ static ek_tensor *conv_convolve(const conv_family *family, ek_conv_options *opti
     return ek_scope_return(&scope, conv_checked(family, options));
 }
 
-/* `FORWARD` and `INPUT_GRADIENT` end the names of these operations: a transposed convolution's
- * forward is an input gradient, and the other way round. */
+/* Defines a public convolution. FORWARD and INPUT_GRADIENT are suffixes of these operations' names:
+ * a transposed convolution's forward is an input gradient, and the other way round. */
 #define PUBLIC_CONV(id, DIMS, TRANSPOSED, FORWARD, INPUT_GRADIENT)                                \
     static const conv_family id = {                                                               \
         .name = #id,                                                                              \

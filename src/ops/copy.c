@@ -1,5 +1,5 @@
-/* copy.c: tensors filled with numbers, or with the elements of another: in another order of memory,
- * dtype, or place. */
+/* copy.c: tensors filled with numbers, or with the elements of another tensor in another memory
+ * order, dtype or device. */
 #include "core/staging.h"
 #include "core/trace.h"
 #include "ops/ops.h"
@@ -20,7 +20,7 @@ static int copy_bytes(const ek_tensor *x, const ek_tensor *y)
     return rc;
 }
 
-/* Between devices only blocks travel: conversions happen before and after. */
+/* Only dense blocks travel between devices. Conversions happen before and after. */
 int ek_transfer(ek_tensor *x, const ek_tensor *y)
 {
     ek_dev *to = x->storage->dev, *from = y->storage->dev;
@@ -114,7 +114,7 @@ ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype)
 EK_BACKWARD(to_device, ek_device, ek_to_device(g, *a))
 EK_OPERATION(to_device, "to_device", to_device_backward);
 
-/* A dense tensor's copy on another device; one from the host doesn't wait for the device. */
+/* Copies a dense tensor to another device. A copy from the host doesn't wait for the device. */
 static ek_tensor *copy_block_on(ek_dev *dev, ek_tensor *from)
 {
     ek_shape shape = ek_tensor_shape(from);
@@ -184,7 +184,7 @@ ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device)
     if (count > 0 && (unsigned)dtype < EK_DTYPES &&
         !ek_holds("arange", "the last number", dtype, (double)(count - 1)))
         return NULL;
-    /* Counted in i64 in plain memory; the conversion rounds as the dtype does. */
+    /* Numbers are counted in i64 on cpu; the conversion rounds as the dtype does. */
     ek_tensor *x = ek_empty(EK_SHAPE(count), EK_I64);
     if (!x)
         return NULL;

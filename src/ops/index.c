@@ -1,5 +1,5 @@
-/* index.c: elements by position, and their adjoints, each other's gradient. Kernels check bounds.
- */
+/* index.c: elements by position, and the adjoints; each is the other's gradient. Kernels check
+ * bounds. */
 #include "ops/ops.h"
 
 typedef struct index_attributes {
@@ -42,7 +42,7 @@ ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape 
 {
     if (!ek_floating("index_add", "x", x) || !ek_given("index_add", "index", index))
         return NULL;
-    if (x->dtype == EK_BF16) /* too coarse to add up in */
+    if (x->dtype == EK_BF16) /* bf16 is too coarse to add up in */
         return ek_to_dtype(ek_index_add(ek_to_dtype(x, EK_F32), dim, index, shape), EK_BF16);
     index_attributes attributes = {ek_tensor_shape(x), dim};
     ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, shape, EK_CONTIGUOUS);
@@ -61,7 +61,7 @@ EK_BACKWARD(scatter_add, index_attributes, ek_gather_dim(g, a->dim, ek_node_save
 EK_OPERATION(gather, "gather_dim", gather_backward);
 EK_OPERATION(scatter_add, "scatter_add_dim", scatter_add_backward);
 
-/* `index` addresses `whole` along dim: no larger than it in the other dimensions. */
+/* True if `index` can address `whole` along dim: it must not be larger in other dimensions. */
 static bool index_addresses(const char *operation, const ek_tensor *index, const ek_shape *whole,
                             int dim)
 {

@@ -2,7 +2,7 @@
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
-/* True if x may be written; the sentence says why not. */
+/* True if x may be written. Else the error says why not. */
 static bool inplace_writable(const char *operation, ek_tensor *x)
 {
     if (!ek_given(operation, "x", x) || ek_check_in_place(operation, x) < 0)
@@ -14,8 +14,8 @@ static bool inplace_writable(const char *operation, ek_tensor *x)
                    operation) == 0;
 }
 
-/* y expanded to x's shape. If it shows x's memory in another geometry, or is saved from it, a
- * copy. */
+/* y expanded to x's shape. y is copied first if it shows x's memory and is saved or has another
+ * geometry. */
 static ek_tensor *inplace_operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
 {
     if (!ek_given(operation, "y", y))
@@ -35,7 +35,8 @@ static ek_tensor *inplace_operand(const char *operation, ek_tensor *x, ek_tensor
     return ek_expand(y, shape);
 }
 
-/* The same, of x's device and dtype. */
+/* inplace_operand for a y that must have x's device and dtype. A scalar on cpu is moved, and
+ * autocast casts y. */
 static ek_tensor *inplace_like_operand(const char *operation, ek_tensor *x, ek_tensor *y,
                                        bool saved)
 {
@@ -65,8 +66,7 @@ ek_tensor *ek_add_(ek_tensor *x, ek_tensor *y)
     return ek_add_scaled_(x, y, 1);
 }
 
-/* ---- mul_: x is overwritten, so that a copy of it is saved where y's gradient will ask for it
- * ---- */
+/* ---- mul_: x is overwritten, so that a copy is saved if y wants a gradient ---- */
 
 EK_OPERATION(mul, "mul_", ek_mul_backward);
 
@@ -98,7 +98,7 @@ ek_tensor *ek_mul_scalar_(ek_tensor *x, double c)
     return EK_RECORD_WRITTEN(x, &mul_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
 }
 
-/* ---- fill_, copy_: what x was before counts no more ---- */
+/* ---- fill_, copy_: the gradient of x's former elements is 0 ---- */
 
 EK_BACKWARD(fill, void, ek_zeros_like(g))
 EK_OPERATION(fill, "fill_", fill_backward);
@@ -112,7 +112,7 @@ ek_tensor *ek_fill_(ek_tensor *x, double value)
 }
 
 typedef struct copy_attributes {
-    ek_device device; /* y's */
+    ek_device device; /* y's device */
     ek_dtype dtype;
 } copy_attributes;
 
@@ -134,7 +134,7 @@ ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y)
         return NULL;
     if (x == y)
         return x;
-    /* What is small travels, and is repeated where it arrives. */
+    /* y travels before it is expanded, because it is smaller then. */
     if (y->storage->dev != x->storage->dev && !ek_same_shape(x, y))
         y = ek_to_device(y, x->storage->dev->id);
     if (!y || !(y = inplace_operand("copy_", x, y, false)) || ek_transfer(x, y) < 0)

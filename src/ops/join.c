@@ -26,7 +26,7 @@ static int cat_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
 
 EK_OPERATION(cat, "cat", cat_backward);
 
-/* The result's shape: that of the first, with the sum of sizes along dim. */
+/* The result's shape is the first tensor's, with the sum of the sizes along dim. */
 static int cat_shape(ek_tensor *const *tensors, int count, int dim, ek_shape *shape)
 {
     *shape = ek_tensor_shape(tensors[0]);
@@ -43,14 +43,14 @@ static int cat_shape(ek_tensor *const *tensors, int count, int dim, ek_shape *sh
                            "cat: shapes %s and %s (tensor %d) differ outside of dimension %d",
                            EK_SHAPE_TEXT(&of_first), EK_SHAPE_TEXT(&own), i, dim);
         }
-        /* Views that repeat elements may be as long as they like. */
+        /* Sizes of views that repeat elements may be large enough to overflow. */
         if (__builtin_add_overflow(shape->dims[dim], x->shape[dim], &shape->dims[dim]))
             return EK_FAIL(EK_E_SHAPE, "cat: %d tensors are too long in dimension %d", count, dim);
     }
     return 0;
 }
 
-/* Channels-last if all inputs are that, and not row-major as well. */
+/* Channels-last if all inputs are channels-last and not all are row-major, too. */
 static ek_memory_format cat_format(ek_tensor *const *tensors, int count)
 {
     bool row_major = true;
@@ -64,7 +64,7 @@ static ek_memory_format cat_format(ek_tensor *const *tensors, int count)
     return row_major ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
 }
 
-/* The same with f32 for bf16. */
+/* ek_cat with bf16 tensors cast to f32. */
 static ek_tensor *cat_wide(ek_tensor *const *tensors, int count, int dim)
 {
     ek_tensor **wide = ek_calloc((size_t)count, sizeof *wide), *y = NULL;
@@ -143,7 +143,7 @@ exit:
     return y;
 }
 
-/* ---- split: one node for all pieces, whose gradient is cat; zeros where a piece has none ---- */
+/* ---- split: one node for all pieces. Its gradient is cat, with zeros for unused pieces ---- */
 
 static int split_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
@@ -160,7 +160,7 @@ static int split_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
 
 EK_OPERATION(split, "split", split_backward);
 
-/* Views of `size` elements each, or of sizes[i]. */
+/* Makes views of `size` elements each, or of sizes[i] if `sizes` is given. */
 static int join_split(ek_tensor *x, int dim, int64_t size, const int64_t *sizes, int count,
                       ek_tensor **out)
 {
@@ -224,7 +224,8 @@ int ek_split_sizes(ek_tensor *x, const int64_t *sizes, int count, int dim, ek_te
     return join_split(x, dim, 0, sizes, count, out);
 }
 
-/* torch.chunk: pieces of ceil(n / k), as many as that makes; n = 0 makes k empty ones. */
+/* torch.chunk: pieces of ceil(n / k) elements, which may be fewer than k. n = 0 gives k empty
+ * pieces. */
 static int64_t chunk_size(int64_t n, int k)
 {
     if (n < 0 || k < 1)

@@ -5,7 +5,7 @@
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
-/* mean, sum or nothing. */
+/* Reduces a loss to its mean or sum, or not at all. */
 static ek_tensor *loss_reduce(ek_tensor *loss, ek_reduction reduction)
 {
     if (reduction == EK_MEAN)
@@ -21,8 +21,8 @@ static bool loss_check_reduction(const char *name, ek_reduction reduction)
                    (int)reduction) == 0;
 }
 
-/* The operands of a loss are floating, alike and of one shape: broadcasting here is nearly always a
- * forgotten squeeze. */
+/* Checks that the operands of a loss are floating, alike and of one shape. Broadcasting is refused,
+ * because here it is nearly always a forgotten squeeze. */
 static bool loss_check_pair(const char *name, const ek_loss_options *options)
 {
     const ek_tensor *x = options->input, *y = options->target;
@@ -43,7 +43,7 @@ static bool loss_check_pair(const char *name, const ek_loss_options *options)
 
 /* ---- (x - y)^2 and |x - y| ---- */
 
-/* The gradient of the first operand; the second's is its negative. */
+/* dx is the gradient of the first operand; the second operand's is -dx. */
 static int loss_give_opposite(ek_node *node, ek_tensor *dx, ek_tensor **results)
 {
     if (ek_node_needs(node, 0))
@@ -83,7 +83,7 @@ static ek_tensor *checked_difference_loss(const ek_loss_options *options, ek_bin
     return loss_reduce(loss, options->reduction);
 }
 
-/* Defines a loss, of whose options `checked` is an expression. */
+/* Defines a public loss. `checked` is an expression of `options`. */
 #define PUBLIC_LOSS(name, checked)                         \
     ek_tensor *ek_f_##name##_with(ek_loss_options options) \
     {                                                      \
@@ -114,7 +114,7 @@ static ek_tensor *loss_softplus_of_negative(ek_tensor *x)
     return ek_f_softplus(ek_neg(x));
 }
 
-/* v s, for s of the operands' shape. */
+/* s pos_weight, or s if pos_weight is NULL. */
 static ek_tensor *loss_weigh_positive(ek_tensor *s, ek_tensor *pos_weight)
 {
     return pos_weight ? ek_mul(s, pos_weight) : s;
@@ -197,9 +197,10 @@ PUBLIC_LOSS(bce_with_logits, loss_checked_bce(&options))
  * Per element i with target t, class weights w and smoothing e, cross entropy is
  *     loss = sum_c T_c (lse(x) - x_c),   T_c = (1 - e) w_t [c = t] + e / C w_c,
  * or 0 if t is ignored. Backward needs the logits, the target and lse: log-probabilities are
- * never stored. With W = sum_c T_c and p = softmax(x), its gradient E(g, x) = g (W p - T) is an
- * operation of its own, with derivatives for an arriving a d/dg = sum_c a E(1, x)          d/dx = g
- * W p (a - sum_c a p) = W g softmax_gradient(a, p). */
+ * never stored. With W = sum_c T_c and p = softmax(x), the gradient E(g, x) = g (W p - T) is an
+ * operation of its own. If a is the gradient of E's result, E has the derivatives
+ *     d/dg = sum_c a E(1, x)
+ *     d/dx = g W p (a - sum_c a p) = W g softmax_gradient(a, p). */
 
 typedef struct target_options {
     ek_tensor *target; /* i64 (N, d1, ...) */
@@ -224,7 +225,7 @@ static ek_shape loss_shape_without_classes(const ek_tensor *x)
     return shape;
 }
 
-/* A scalar of i64, any: not all of them are doubles. */
+/* A scalar of any i64. Not all i64 are doubles, which ek_filled takes. */
 static ek_tensor *loss_index_scalar(ek_dev *dev, int64_t index)
 {
     const double number = (double)index;
@@ -234,7 +235,7 @@ static ek_tensor *loss_index_scalar(ek_dev *dev, int64_t index)
     return ek_to_device(ek_from_data(&index, scalar, EK_I64), dev->id);
 }
 
-/* u8, 1 if the target counts. */
+/* A u8 mask: 1 if the target counts, 0 if it is ignored. */
 static ek_tensor *loss_counted(ek_tensor *target, int64_t ignore_index)
 {
     if (!target)
@@ -248,8 +249,8 @@ static ek_tensor *loss_class_index(ek_tensor *target, ek_tensor *counts)
     return ek_mul(target, ek_to_dtype(counts, EK_I64));
 }
 
-/* weight[t] per element of `index`, 0 if the target does not count; without weight 1. Of
- * `dtype`. */
+/* weight[t] for each element of `index`, or 1 without weight; 0 if the target doesn't count. The
+ * result has `dtype`. */
 static ek_tensor *loss_weight_per_element(ek_tensor *weight, ek_tensor *index, ek_tensor *counts,
                                           ek_dtype dtype)
 {
@@ -263,7 +264,7 @@ static ek_tensor *loss_weight_per_element(ek_tensor *weight, ek_tensor *index, e
     return ek_mul(picked, counts_as_number);
 }
 
-/* W: what the softmax of an element is weighted with. */
+/* W of the formulas above, per element. */
 static ek_tensor *loss_total_weight(const target_options *options, const ek_tensor *x)
 {
     ek_tensor *counts = loss_counted(options->target, options->params.ignore_index);
@@ -359,7 +360,7 @@ static ek_tensor *nll(ek_tensor *x, const target_options *options)
     ek_tensor *picked = ek_squeeze(ek_gather_dim(x, 1, ek_unsqueeze(index, 1)), 1);
     if (!picked)
         ek_error_prefix(before, "nll_loss: target");
-    /* Chosen, not multiplied by 0: class 0 of an ignored element may be infinite. */
+    /* Ignored elements are replaced, not multiplied by 0, because their class 0 may be infinite. */
     ek_tensor *own = ek_where(counts, picked, ek_number_like(x, 0));
     return ek_mul(ek_neg(own), loss_weight_per_element(options->weight, index, counts, x->dtype));
 }

@@ -20,7 +20,7 @@ static void matmul_borrow_batch(ek_tensor *view, const ek_tensor *x)
     }
 }
 
-/* Into `out`, which is there already. */
+/* Computes x y [+ bias] into `out`. */
 static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, const ek_tensor *bias)
 {
     ek_dev *dev = ek_tensor_dev(out);
@@ -33,7 +33,7 @@ static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, co
     matmul_borrow_batch(&y_batch, y);
     if (x_batch.shape[2] > 0)
         return kernels->matmul(dev, &out_batch, &x_batch, &y_batch, bias, false);
-    /* A sum of no products. */
+    /* The inner size is 0: sums of no products are 0. */
     if (!bias)
         return kernels->fill(dev, out, 0);
     ek_shape shape = ek_tensor_shape(out);
@@ -47,7 +47,7 @@ static ek_tensor *matmul_matrix_of(const ek_tensor *x, int64_t rows, int64_t col
     return ek_tensor_new(ek_tensor_dev(x), x->dtype, &EK_SHAPE(rows, columns), EK_CONTIGUOUS);
 }
 
-/* x y for matrices, or batches of equal size of them, with the gradients as such products again. */
+/* x y for two matrices, or two batches of equal size. The gradients are such products again. */
 static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y);
 
 static ek_tensor *matmul_transposed(ek_tensor *x)
@@ -81,9 +81,9 @@ static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y)
                      EK_SAVED(ek_wants(y) ? x : NULL, ek_wants(x) ? y : NULL));
 }
 
-/* ---- matmul: what isn't two or three dimensions becomes so ---- */
+/* ---- matmul: operands of other dimensions become two or three ---- */
 
-/* x with its leading dimensions expanded to those of `batch` and then made one. */
+/* x with its leading dimensions expanded to `batch` and joined to one dimension. */
 static ek_tensor *matmul_with_batch(ek_tensor *x, ek_shape batch)
 {
     ek_shape expanded = batch;
@@ -112,14 +112,14 @@ static ek_tensor *matmul_batched(ek_tensor *x, ek_tensor *y)
                       result);
 }
 
-/* Operands of two or more dimensions. */
+/* The product of operands of two or more dimensions. */
 static ek_tensor *matmul(ek_tensor *x, ek_tensor *y)
 {
     if (x->ndim == 2 && y->ndim == 2)
         return matmul_product(x, y);
     if (y->ndim > 2)
         return matmul_batched(x, y);
-    /* One matrix on the right: x's batches are more rows. */
+    /* y is one matrix: the batches of x are more rows. */
     ek_shape shape = ek_tensor_shape(x);
     int64_t columns = shape.dims[x->ndim - 1], rows = 1;
     for (int i = 0; i < x->ndim - 1; i++)

@@ -35,18 +35,19 @@
 
 #include "ops/ops.h"
 
-/* What G gives; parts that nobody wants are NULL. */
+/* The outputs of G; outputs that nobody wants are NULL. */
 typedef struct norm_gradients {
     ek_tensor *dx, *dw, *db, *s;
 } norm_gradients;
 
-/* Slots for results that lie in a leaf's gradient already, or NULLs. */
+/* What is asked of G. dw and db are leaves' gradient buffers to write to, or NULL for new tensors.
+ * */
 typedef struct norm_request {
     bool want_dx, want_sums; /* sums: dw and db */
     ek_tensor *dw, *db;
 } norm_request;
 
-/* y_relu: the output if a ReLU followed, else NULL. */
+/* Computes G. y_relu is the output if a ReLU followed, else NULL. */
 static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu,
                          ek_norm_statistics stats, ek_norm_attributes attributes,
                          norm_request request, norm_gradients *result);
@@ -76,7 +77,7 @@ ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attribut
     return ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &shape, EK_CONTIGUOUS);
 }
 
-/* In x's dtype, for products with it. */
+/* Casts values to x's dtype, for products with x. */
 static ek_tensor *norm_like(ek_tensor *values, const ek_tensor *x)
 {
     return values && values->dtype != x->dtype ? ek_to_dtype(values, x->dtype) : values;
@@ -114,8 +115,8 @@ static ek_tensor *norm_sum_affine(ek_tensor *u, ek_norm_attributes attributes)
     return norm_sum(u, attributes.element ? 1U : ~2U);
 }
 
-/* x's shape with groups and the channels in one as two dimensions: a view in any order of memory,
- * unless there is no room for one dimension more, where the last two become one. */
+/* x's shape with the channels as two dimensions: groups, and channels of a group. If that makes one
+ * dimension too many, the last two become one. */
 static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attributes)
 {
     ek_shape shape = {.ndim = 3,
@@ -129,7 +130,7 @@ static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attribut
     return shape;
 }
 
-/* u f, u of x's shape, f like a statistic. */
+/* u f, for u of x's shape and f of a statistic's. */
 static ek_tensor *norm_mul_statistic(ek_tensor *u, ek_tensor *f, ek_norm_attributes attributes)
 {
     if (!u || !f)
@@ -159,7 +160,7 @@ ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y)
 
 /* ---- r as a function of x ---- */
 
-/* Saved x, mean, and r itself, which leads on to x. */
+/* Saved x, mean, and r, whose history leads on to x. */
 static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
@@ -228,7 +229,7 @@ ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_s
 
 /* ---- G ---- */
 
-/* What G was of, and the gradient of its dx. */
+/* The inputs of G, and the gradient a that arrives at its output dx. */
 typedef struct norm_operands {
     ek_tensor *dy, *x, *w, *a;
     ek_norm_statistics stats;
@@ -236,12 +237,13 @@ typedef struct norm_operands {
     bool want_dy, want_x, want_w; /* want_x: through the statistics */
 } norm_operands;
 
-/* What reaches dy, x (through the statistics) and w from a and e; NULL for zero. */
+/* The terms of a and e in the gradients of dy, x (through the statistics) and w; NULL is zero. */
 typedef struct norm_terms {
     ek_tensor *dy, *x, *w;
 } norm_terms;
 
-/* -r [ (s A.dx + A.s dx) / n + xhat sum(a dx) / n ]. What is small is scaled. */
+/* -r [ (s A.dx + A.s dx) / n + xhat sum(a dx) / n ]. The scaling is of factors per statistic, which
+ * are small tensors. */
 static ek_tensor *norm_through_statistics(const norm_operands *o, const norm_gradients *a_parts,
                                           ek_tensor *xhat, ek_tensor *dx, ek_tensor *s)
 {
@@ -253,7 +255,8 @@ static ek_tensor *norm_through_statistics(const norm_operands *o, const norm_gra
     return ek_add(ek_add(first, second), norm_mul_statistic(xhat, ek_mul(q, r), attributes));
 }
 
-/* dx and s are G's. */
+/* The terms for statistics of samples. e is the gradient that arrives at s; dx and s are outputs of
+ * G. */
 static int norm_sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_tensor *s,
                              norm_terms *terms)
 {
@@ -263,7 +266,7 @@ static int norm_sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx
         EK_TRY(norm_gradient(o->a, o->x, NULL, NULL, o->stats, attributes,
                              (norm_request){.want_dx = true}, &a_parts));
     ek_tensor *xhat = o->a || e ? ek_norm_normalize(o->x, NULL, NULL, o->stats, attributes) : NULL;
-    /* What meets w dy: A.dx + xhat e. */
+    /* A.dx + xhat e, which is multiplied by w for dy, and by dy for w. */
     ek_tensor *met = ek_norm_added(a_parts.dx, e ? norm_mul_statistic(xhat, e, attributes) : NULL);
     if (o->want_dy)
         terms->dy = ek_norm_mul_affine(met, o->w, attributes);
@@ -275,8 +278,8 @@ static int norm_sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx
     return ek_error_status();
 }
 
-/* -w r [ G((a D.dw + dy A.dw) / n, x; 1).dx + xhat q / n ]: what is rounded is projected at last,
- * which bf16 needs if the sums over the batch that follow are to be right. */
+/* -w r [ G((a D.dw + dy A.dw) / n, x; 1).dx + xhat q / n ]. The projection G follows the rounding
+ * to bf16, so that later sums over the batch come out right. */
 static ek_tensor *norm_through_batch(const norm_operands *o, ek_tensor *a_dw, ek_tensor *d_dw,
                                      ek_tensor *q)
 {
@@ -294,8 +297,8 @@ static ek_tensor *norm_through_batch(const norm_operands *o, ek_tensor *a_dw, ek
         norm_mul_statistic(ek_add(inner.dx, line), o->w ? ek_mul(o->w, r) : r, attributes));
 }
 
-/* Of the batch, where a weight is as good as a statistic: with D = G(dy, x; 1), q = sum(a D.dx),
- * which is the gradient of w. */
+/* The terms for statistics of the batch, with D = G(dy, x; 1) and q = sum(a D.dx), the gradient of
+ * w. */
 static int norm_batch_terms(const norm_operands *o, norm_terms *terms)
 {
     norm_gradients a_parts, d_parts;
@@ -316,8 +319,8 @@ static int norm_batch_terms(const norm_operands *o, norm_terms *terms)
     return ek_error_status();
 }
 
-/* Inputs dy, x, w; outputs dx, dw, db, s; saved dy, x, w, mean, invstd, y_relu, and of samples dx
- * and s. The formulas at the top. */
+/* Inputs dy, x, w; outputs dx, dw, db, s; saved dy, x, w, mean, invstd, y_relu, and for statistics
+ * of samples dx and s. The formulas are at the head of the file. */
 static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     norm_operands o = {.dy = ek_node_saved(node, 0),
@@ -362,7 +365,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
 
 EK_OPERATION(gradient, "norm_gradient", gradient_backward);
 
-/* Of the batch dx needs dw and db, of samples sums of its own. */
+/* With statistics of the batch dx needs dw and db, with statistics of samples sums of its own. */
 static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu,
                          ek_norm_statistics stats, ek_norm_attributes attributes,
                          norm_request request, norm_gradients *result)

@@ -12,10 +12,10 @@
  *     apply   y = w xhat(x', Z) + b  dx' = dy, s = w r, z = -(s db, s r dw) / n,
  *                                    dw = sum(dy xhat), db = sum(dy)
  *
- * (z1 has a term -z2 (mean - c), too, which is 0 but has a gradient.) The gradient of x' is left as
- * a product that isn't formed, of dy and of what comes as the "gradient" of s, so that a pass over
- * memory less gives dx. What is sent back is fused into one kernel, `sums`. L's derivatives are
- * L and R(a, x) = (sum(a), sum(a (x - c))), those of R are L and L. */
+ * (z1 has a term -z2 (mean - c), too, which is 0 but has a gradient.) The gradient of x' is a
+ * product that isn't formed: dy arrives as its gradient, and the other factor as the gradient of s.
+ * That saves a pass over memory for dx. One kernel, `sums`, makes all that is sent back. L's
+ * derivatives are L and R(a, x) = (sum(a), sum(a (x - c))); R's are L and L. */
 #include "ops/norm.h"
 #include "ops/ops.h"
 
@@ -35,7 +35,7 @@ static ek_tensor *chunk_new_rows(const ek_tensor *x)
     return chunk_new(x, EK_SHAPE(2, x->shape[1]));
 }
 
-/* NULLs are zeros. */
+/* x y; NULL counts as zero. */
 static ek_tensor *chunk_mul(ek_tensor *x, ek_tensor *y)
 {
     return x && y ? ek_mul(x, y) : NULL;
@@ -52,7 +52,7 @@ static ek_tensor *chunk_stack(ek_tensor *first, ek_tensor *second)
     return rows[0] && rows[1] ? ek_stack(rows, 2, 0) : NULL;
 }
 
-/* mean - center: 0 but for its gradient. NULL if nobody asks for that. */
+/* mean - center, which is 0 but has a gradient. NULL if nobody asks for that gradient. */
 static ek_tensor *chunk_drift(ek_tensor *mean, ek_tensor *center)
 {
     return ek_records(&mean, 1) ? ek_sub(mean, center) : NULL;
@@ -63,7 +63,7 @@ static ek_tensor *chunk_drift(ek_tensor *mean, ek_tensor *center)
 static ek_tensor *chunk_line(ek_tensor *u, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
                              ek_tensor *center);
 
-/* Inputs a, x; saved these and center. */
+/* Inputs a, x; saved a, x, center. */
 static int pair_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *a = ek_node_saved(node, 0), *x = ek_node_saved(node, 1);
@@ -77,7 +77,7 @@ static int pair_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
 
 EK_OPERATION(pair, "norm_chunk_pair", pair_backward);
 
-/* R, as rows. */
+/* R(a, x) about `center`, as two rows. */
 static ek_tensor *chunk_pair(ek_tensor *a, ek_tensor *x, ek_tensor *center)
 {
     ek_tensor *rows = a && x && center ? chunk_new_rows(x) : NULL;
@@ -93,7 +93,7 @@ static ek_tensor *chunk_wide(ek_tensor *x)
     return x ? ek_to_dtype(x, ek_norm_dtype(x)) : NULL;
 }
 
-/* Inputs u, scale, x, rows; saved these and center. */
+/* Inputs u, scale, x, rows; saved u, scale, x, rows, center. */
 static int line_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *u = ek_node_saved(node, 0), *scale = ek_node_saved(node, 1);
@@ -131,7 +131,7 @@ static ek_tensor *chunk_line(ek_tensor *u, ek_tensor *scale, ek_tensor *x, ek_te
                      EK_SAVED(u, scale, x, rows, center));
 }
 
-/* ---- what a chunk brings ---- */
+/* ---- the moments of a chunk ---- */
 
 /* Input x; outputs x', the moments (for Z's part of the chunk) and s; saved x and the statistics,
  * which are written later. */
@@ -151,7 +151,7 @@ int ek_norm_chunk_begin(ek_tensor *x, ek_norm_chunk *chunk)
                              .statistics = chunk_new_rows(x),
                              .alias = ek_tensor_alias(x)};
     ek_tensor *mean = chunk_row(chunk->moments, 0), *var = chunk_row(chunk->moments, 1);
-    /* Nobody reads s. */
+    /* Nobody reads the values of s. */
     chunk->scale = mean ? ek_tensor_alias(mean) : NULL;
     if (!var || !chunk->statistics || !chunk->alias || !chunk->scale)
         return ek_error_pending();
@@ -187,13 +187,13 @@ int ek_norm_chunks_merge(ek_tensor *statistics, ek_tensor *moments, const int64_
 
 /* ---- mean and r as functions of Z ---- */
 
-/* Input Z; outputs mean, r; saved these and center; the attribute is n. */
+/* Input Z; outputs mean, r; saved mean, r, center; the attribute is n. */
 static int statistics_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     double share = 1 / *(const double *)ek_node_attributes(node);
     ek_tensor *mean = ek_node_saved(node, 0), *r = ek_node_saved(node, 1);
     EK_TRY(ek_error_status());
-    /* What var's gradient is, times -2. */
+    /* -2 times the gradient of var. */
     ek_tensor *bend = gradients[1] ? ek_mul(ek_mul(gradients[1], r), ek_square(r)) : NULL;
     ek_tensor *first = chunk_mul(bend, chunk_drift(mean, ek_node_saved(node, 2)));
     ek_tensor *rows = chunk_stack(ek_norm_added(gradients[0], first), bend ? ek_neg(bend) : NULL);
@@ -203,19 +203,19 @@ static int statistics_backward(ek_node *node, ek_tensor *const *gradients, ek_te
 
 EK_OPERATION(statistics, "norm_chunk_statistics", statistics_backward);
 
-/* ---- what is sent back ---- */
+/* ---- the gradients that are sent back ---- */
 
-/* Sums of dy and dy xhat, and what follows from them for z and s. */
+/* The outputs of chunk_sums: sum(dy), sum(dy xhat), z as two rows, and s. */
 enum { DBIAS, DWEIGHT, ROWS, SCALE, SUMS };
 
-/* dy, and what apply saved; mean and r lead on to Z. */
+/* dy, and the tensors that chunk_apply saved. The history of mean and r leads on to Z. */
 typedef struct chunk_operands {
     ek_tensor *dy, *x, *mean, *r, *w, *center;
     double count;
 } chunk_operands;
 
-/* Inputs dy, x, mean, r, w; saved these, center, and dbias, dweight and s. With h = -(gradient of
- * z) / n and s = w r, the gradients of dbias and dweight are P = g + s h1 and Q = g + s r h2. */
+/* Inputs dy, x, mean, r, w; saved dy, x, mean, r, w, center, dbias, dweight, s. With h = -(gradient
+ * of z) / n and s = w r, the gradients of dbias and dweight are P = g + s h1 and Q = g + s r h2. */
 static int sums_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     double count = *(const double *)ek_node_attributes(node);
@@ -278,8 +278,8 @@ static int chunk_sums(const chunk_operands *o, ek_tensor *results[SUMS])
                                                         EK_ATTRIBUTES(o->count)});
 }
 
-/* Inputs x', Z, w, b, s; saved x, mean, r, w, center: what further derivatives bring to x isn't to
- * meet what is left to x' without its scale. */
+/* Inputs x', Z, w, b, s; saved x, mean, r, w, center. x is saved instead of x', because the
+ * gradient of x' lacks its scale and further derivatives must not be added to it. */
 static int chunk_apply_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     chunk_operands o = {.dy = gradients[0],

@@ -1,12 +1,11 @@
-/* norm_public.c: batch, group, instance and layer norm: what they take, what of the batch's
- * statistics is tracked. */
+/* norm_public.c: the public batch, group, instance and layer norm, and running statistics. */
 #include "ops/autocast.h"
 #include "ops/norm.h"
 #include "ops/ops.h"
 
 static const char batch_norm_name[] = "batch_norm";
 
-/* Nothing to normalise, but still a function of the operands. */
+/* The result for an x without elements, which still depends on the operands. */
 static ek_tensor *norm_empty(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
                              ek_norm_attributes attributes)
 {
@@ -17,7 +16,7 @@ static ek_tensor *norm_empty(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
                 : y;
 }
 
-/* A parameter, or another tensor of its kind, is absent or fits. */
+/* True if a parameter or running statistic is NULL or fits x. */
 static bool norm_fits(const char *operation, const char *name, const ek_tensor *x,
                       const ek_tensor *tensor, ek_norm_attributes attributes)
 {
@@ -89,7 +88,7 @@ int ek_norm_tracking_begin(const ek_norm_tracking *tracking, int64_t count, ek_n
         update->batches = tracking->batches;
         return 0;
     }
-    /* Every channel reads the number: it is counted before. */
+    /* The batch is counted first, because every channel reads the number. */
     update->average = tracking->batches;
     return ek_norm_count_batch(tracking);
 }
@@ -102,7 +101,7 @@ void ek_norm_tracking_end(const ek_norm_tracking *tracking)
             ek_tensor_written(written[i], batch_norm_name);
 }
 
-/* x's own statistics; moves the running ones. */
+/* Computes x's own statistics and updates the running ones. */
 static int norm_own_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, double eps,
                                ek_norm_attributes attributes, ek_norm_statistics *stats)
 {
@@ -133,7 +132,7 @@ static int norm_running_statistics(const ek_batch_norm_options *options, double 
                                         (const double[]){1}, &update);
 }
 
-/* What this call moves. */
+/* The running statistics that this call updates. */
 static ek_norm_tracking norm_tracking_of(const ek_batch_norm_options *options, ek_tensor *batches)
 {
     if (!options->training || !options->running_mean)
@@ -183,7 +182,7 @@ ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options)
 
 /* ---- group, instance, layer ---- */
 
-/* x (N, C, ...), checked by the caller as far as groups go. */
+/* Normalises x (N, C, ...) by groups. The caller has checked x and the groups. */
 static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
                               double eps, ek_norm_attributes attributes)
 {
@@ -223,8 +222,8 @@ ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_t
             "group_norm: expected a number of channels that groups divides, got input size %s "
             "and %lld groups",
             EK_SIZE_TEXT(x), (long long)groups);
-    /* One value per group is its own mean: the result is the bias. PyTorch refuses it for a batch
-     * of one only. */
+    /* A group of one value is its own mean, so that the result is the bias. PyTorch refuses that
+     * only for a batch of one. */
     if (ek_count(x) == groups)
         return EK_REFUSE(
             EK_E_SHAPE,
@@ -258,7 +257,7 @@ ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
     if (!ek_floating("layer_norm", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
     int lead = x->ndim - normalized_ndim;
-    /* Rows are a dimension of their own, so that one has to be left for them. */
+    /* The leading dimensions become one dimension of rows, for which there must be room. */
     int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
     if (normalized_ndim < 1 || normalized_ndim > most) {
         return EK_REFUSE(

@@ -13,10 +13,10 @@
  *         return EK_RECORD(z, &sign_mul_operation, EK_INPUTS(x), EK_SAVED(y));
  *     }
  *
- * One that is a function of one tensor's elements alone is a line (EK_UNARY_OPERATION). A backward
- * is written in operations, so that the files of this folder call each other in a circle: they are
- * one layer. If a kernel makes the gradient of a parameter, backward lets it write straight to
- * ek_node_destination, where there is one: convolution, linear, normalisation and casts do.
+ * An elementwise operation of one tensor is one line (EK_UNARY_OPERATION). A backward calls
+ * operations, so that the files of this folder call each other in a circle: they are one layer. If
+ * a kernel makes the gradient of a parameter, backward lets it write straight to
+ * ek_node_destination, if that exists: convolution, linear, normalisation and casts do.
  *
  * Checks return false (or a negative number) with the sentence set; `operation` and `name` are
  * static strings that start the sentence: "exp: x is NULL". */
@@ -35,8 +35,8 @@
 #define EK_OPERATION(id, title, function) \
     static const ek_operation id##_operation = {.name = title, .backward = function}
 
-/* Defines `id_backward` of an operation with one input. `gradient` is an expression of g, which is
- * the result's gradient, of node, and of a, which points to the attributes, of this type. */
+/* Defines `id_backward` for an operation with one input. `gradient` is an expression of node; of g,
+ * the result's gradient; and of a, which points to the attributes, of this type. */
 #define EK_BACKWARD(id, type, gradient)                                                       \
     static int id##_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results) \
     {                                                                                         \
@@ -47,61 +47,61 @@
         return 0;                                                                             \
     }
 
-/* EK_FAIL as the result of what returns a tensor, NULL. */
+/* EK_FAIL for functions that return a tensor: its value is NULL. */
 #define EK_REFUSE(...) ((void)EK_FAIL(__VA_ARGS__), (void *)NULL)
 
-/* A tensor, its shape, or a shape, for a sentence. */
+/* Text for errors: of a tensor, of a tensor's shape, of a shape. */
 #define EK_TENSOR_TEXT(x) ek_tensor_text((x), (char[200]){0})
 #define EK_SIZE_TEXT(x) EK_SHAPE_TEXT((ek_shape[]){ek_tensor_shape(x)})
 #define EK_SHAPE_TEXT(shape) ek_shape_text((shape), (char[160]){0})
 
-/* y, a variable, once a slot of its device's kernels has written it, which an empty one doesn't
- * need; NULL if it is that, or the slot fails. */
+/* Writes the variable y by a slot of its device's kernels, unless y is empty. Gives y, or NULL if y
+ * is NULL or the slot fails. */
 #define EK_RUN(y, slot, ...)                                                                      \
     ((y) && (ek_count(y) == 0 || ek_kernels_of(y)->slot(ek_tensor_dev(y), (y), __VA_ARGS__) >= 0) \
          ? (y)                                                                                    \
          : NULL)
 
-/* x, after an operation in place has written it, with the operation recorded. */
+/* Records an operation in place that has written x. Gives x. */
 #define EK_RECORD_WRITTEN(x, operation, ...)    \
     (ek_tensor_written((x), (operation)->name), \
      ek_record_in_place((x), (operation), &(const ek_record_options){__VA_ARGS__}))
 
 /* ---- checks ---- */
 
-/* Not NULL. With an error pending, that error stays. */
+/* x is not NULL. An error that is pending stays. */
 bool ek_given(const char *operation, const char *name, const ek_tensor *x);
-/* Given, and of a floating dtype. */
+/* x is not NULL and has a floating dtype. */
 bool ek_floating(const char *operation, const char *name, const ek_tensor *x);
-/* NULL is fine unless an error is pending: then it is that error. */
+/* x may be NULL, unless an error is pending, which may be the reason. */
 static inline bool ek_optional(const ek_tensor *x)
 {
     return x || ek_error_status() == 0;
 }
-/* x and y on one device, and of one dtype. The second only asks for the device. */
+/* x and y have one device and one dtype; for ek_same_device one device is enough. */
 bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y);
 bool ek_same_device(const char *operation, const ek_tensor *x, const ek_tensor *y);
-/* Of this dtype. */
+/* x is not NULL and has this dtype. */
 bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek_dtype dtype);
-/* A number that goes into elements of `dtype`: any if that is floating, else one that the dtype
- * holds exactly, EK_E_DTYPE otherwise: no fraction is dropped. */
+/* `dtype` can store `value`: any value if it is floating, else a whole number in its range.
+ * Otherwise EK_E_DTYPE. */
 bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double value);
-/* The same for an end of a range; one that no element of `dtype` reaches holds too. */
+/* ek_holds for an end of a range, which may also lie beyond all elements of `dtype`. */
 bool ek_holds_low(const char *operation, const char *name, ek_dtype dtype, double value);
 bool ek_holds_high(const char *operation, const char *name, ek_dtype dtype, double value);
-/* Exactly this shape. */
+/* x is not NULL and has exactly this shape. */
 bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
                  const ek_shape *shape);
-/* A dimension of x in [0, ndim) from one that may count from the end, or EK_E_SHAPE. */
+/* A dimension of x in [0, ndim), from one that may count from the end, or EK_E_SHAPE. */
 int ek_dimension(const char *operation, const ek_tensor *x, int dim);
-/* The dimensions that a reduction means, as a mask, or a negative status. */
+/* The dimensions of a reduction as a bit mask, or a negative status. */
 int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options);
-/* Of zero dimensions, on cpu: moves to the other operand's device. */
+/* True for a scalar on cpu, which moves to the other operand's device. */
 static inline bool ek_is_cpu_scalar(const ek_tensor *x)
 {
     return x->ndim == 0 && x->storage->dev->id.kind == EK_CPU;
 }
-/* x carries a gradient: worth saving what its gradient needs. */
+/* True if x wants a gradient, so that what its gradient needs must be saved. */
 static inline bool ek_wants(const ek_tensor *x)
 {
     return x && x->requires_grad;
@@ -112,25 +112,25 @@ static inline bool ek_wants(const ek_tensor *x)
 /* The shape that a and b broadcast to, or EK_E_SHAPE with the dimension that does not. */
 int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape *b,
                         ek_shape *result);
-/* Makes *x and *y two tensors of one shape, device and dtype: a scalar of zero dimensions on cpu
- * moves to the other's device, and what is smaller is expanded (a view with zero strides, whose
- * gradient is summed). Differentiable. */
+/* Gives *x and *y one shape, and checks that device and dtype agree. A scalar on cpu moves to the
+ * other's device, and autocast may cast. Smaller operands are expanded: views with zero strides,
+ * whose gradients are summed. Differentiable. */
 bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y);
 
-/* `view`, on the caller's stack, shows x's memory; for kernels only, which read geometry, dtype and
- * storage. x must outlive it. */
+/* Makes `view`, on the caller's stack, show x's memory (borrowed). For kernels only, which read
+ * geometry, dtype and storage. x must outlive the view. */
 void ek_borrow(ek_tensor *view, const ek_tensor *x);
-/* The same, expanded to `shape`, to which x must broadcast. */
+/* Borrows x expanded to `shape`, to which x must broadcast. */
 void ek_borrow_expanded(ek_tensor *view, const ek_tensor *x, const ek_shape *shape);
-/* The same, narrowed along `dim`. */
+/* Borrows `length` elements of x along `dim`, from `start` on, `step` apart. */
 void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
                      int64_t step);
 
 /* ---- results ---- */
 
-/* An uninitialised tensor for an elementwise result: the operands' shape (all have it) and device;
- * the memory order is that of the first operand without gaps or zero strides, or else of the first
- * without zero strides, or else row-major. Operands may be NULL, but for the first. */
+/* An uninitialised tensor for an elementwise result, of the shape and device that all operands
+ * have. Its memory order is the first dense operand's, else the first one's without zero strides,
+ * else row-major. y and z may be NULL. */
 ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z, ek_dtype dtype);
 
 /* New tensors filled with f(x; a, b) and f(x, y; a), not recorded. x and y have one shape. */
@@ -143,8 +143,8 @@ typedef enum ek_unary_saved { EK_SAVED_nothing, EK_SAVED_x, EK_SAVED_y } ek_unar
 typedef struct ek_unary_rules {
     ek_unary formula;
     ek_unary_saved saved;
-    bool integers; /* takes them too */
-    bool wide;     /* autocast computes it in f32 */
+    bool integers; /* integers are allowed */
+    bool wide;     /* autocast computes the operation in f32 */
 } ek_unary_rules;
 
 /* Checks x, computes and records. */
@@ -166,7 +166,7 @@ ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *r
     EK_OPERATION(id, title, id##_backward);                                                      \
     static const ek_unary_rules id##_rules = {EK_UNARY_##NAME, EK_SAVED_##saved, __VA_ARGS__};
 
-/* The same, and `ek_tensor *function(ek_tensor *x)`. */
+/* EK_UNARY_RULES, and the function `ek_tensor *function(ek_tensor *x)`. */
 #define EK_UNARY_OPERATION(function, title, NAME, saved, gradient, ...)     \
     EK_UNARY_RULES(function, title, NAME, saved, gradient, __VA_ARGS__)     \
     ek_tensor *function(ek_tensor *x)                                       \
@@ -177,7 +177,7 @@ ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *r
 /* A tensor filled with a number, without history. */
 ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value);
 ek_tensor *ek_zeros_like(const ek_tensor *x);
-/* A number on x's device and of x's dtype, zero dimensions. */
+/* A scalar of x's device and dtype. */
 ek_tensor *ek_number_like(const ek_tensor *x, double value);
 
 /* x itself, as a result: one more reference, in the caller's scope. */
@@ -188,16 +188,17 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 
 /* ---- differentiable operations without a public name ---- */
 
-/* y, which has x's elements in another floating dtype, as the result of ek_to_dtype. */
+/* Records y, which has x's elements in another floating dtype, as the result of ek_to_dtype. */
 ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 
-/* The sum over the dimensions of a mask, of which those of `dropped` disappear; also for NULL. */
+/* The sum over the dimensions in the mask `reduced`. Those in `dropped` disappear, others get size
+ * 1. NULL for NULL. */
 ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
 /* x / c. */
 ek_tensor *ek_div_scalar(ek_tensor *x, double c);
 /* slope x where y <= 0, else x (a NaN in y hides nothing). Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
-/* x y (1 - y), and x (1 - y^2). */
+/* x y (1 - y) for sigmoid, and x (1 - y^2) for tanh. */
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y);
 /* x sign(y). Constant in y. */
@@ -210,11 +211,12 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
  * ek_index_select. */
 ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
 
-/* y (dy - sum(dy y)) along dim, y = softmax(x): x's gradient from y's. Differentiable in both. */
+/* y (dy - sum(dy y)) along dim for y = softmax(x): the gradient of x from dy, the gradient of y.
+ * Differentiable in both. */
 ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim);
 
-/* Backward of x + alpha y, whose attribute is alpha, and of a product whose factors were saved in
- * order, each if the other's gradient asks. */
+/* The backward of x + alpha y, with alpha as attribute; and of x y, which saved x and y in this
+ * order, each if the other wants a gradient. */
 int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 

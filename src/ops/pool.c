@@ -9,9 +9,9 @@
 /* The operations under one public name, as errors show them. */
 typedef struct pool_family {
     const char *name;
-    int dims; /* of x, behind (N, C) */
+    int dims; /* x's dimensions behind (N, C) */
     ek_operation forward, gradient;
-    ek_operation gather; /* the gradient's adjoint, of maxima only */
+    ek_operation gather; /* the adjoint of `gradient`, for maxima only */
 } pool_family;
 
 /* A pool maps images of `x` to images of `y`. */
@@ -48,7 +48,7 @@ static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_att
                      EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
 
-/* Of the pool itself and of max_pool_gather: input x, saved index. */
+/* The backward of the pool itself and of max_pool_gather: input x, saved index. */
 EK_BACKWARD(max_pool, pool_attributes, max_pool_scatter(g, ek_node_saved(node, 0), a))
 
 EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a))
@@ -64,7 +64,7 @@ EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a
          .backward = max_pool_backward }                                          \
     }
 
-/* ---- averages: the windows of `params`, or adaptive ones where params.dims is 0 ---- */
+/* ---- averages: the windows of `params`, or adaptive ones if params.dims is 0 ---- */
 
 static ek_tensor *pool_average(ek_tensor *x, const pool_attributes *a)
 {
@@ -133,8 +133,9 @@ static int64_t pool_window_count(int64_t size, const ek_pool_params *params, int
     return count;
 }
 
-/* A window that meets only padding has no maximum and no average. One that starts inside meets an
- * element; one that starts in the padding does with its first tap inside, if that is in reach. */
+/* True if a window reads only padding: it has no maximum and no average. A window that starts
+ * inside of the input reads an element. A window that starts in the padding reads one if its first
+ * tap behind the padding is inside. */
 static bool pool_has_empty_window(int64_t size, int64_t count, const ek_pool_params *params, int i)
 {
     const int64_t dilation = params->dilation[i];

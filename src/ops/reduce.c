@@ -8,7 +8,7 @@
 
 typedef struct sum_attributes {
     ek_shape whole; /* the input's shape */
-    ek_shape kept;  /* the same with size 1 if reduced */
+    ek_shape kept;  /* `whole` with size 1 in reduced dimensions */
 } sum_attributes;
 
 static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -23,7 +23,7 @@ static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
 
 EK_OPERATION(sum, "sum", sum_backward);
 
-/* Drops dimensions of size 1, given by a mask, of a tensor nobody else has seen yet. */
+/* Drops the dimensions in a mask, which have size 1. Nobody else has seen y yet. */
 static void reduce_drop_dimensions(ek_tensor *y, unsigned mask)
 {
     int ndim = 0;
@@ -36,7 +36,7 @@ static void reduce_drop_dimensions(ek_tensor *y, unsigned mask)
     y->ndim = ndim;
 }
 
-/* The input's shape with size 1 if it is summed. */
+/* The input's shape with size 1 in summed dimensions. */
 static ek_shape reduce_kept_shape(const ek_tensor *x, unsigned mask)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -46,7 +46,7 @@ static ek_shape reduce_kept_shape(const ek_tensor *x, unsigned mask)
     return shape;
 }
 
-/* How many elements are summed for one of the result. */
+/* How many elements are summed for one element of the result. */
 static int64_t reduce_summed_count(const ek_tensor *x, unsigned mask)
 {
     int64_t count = 1;
@@ -115,7 +115,7 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
 
 /* ---- extremes: elements are gathered, so that the gradient goes where they came from ---- */
 
-/* Positions along dim, with size 1 there. */
+/* The positions of the extremes along *dim, with size 1 there. *dim becomes non-negative. */
 static ek_tensor *reduce_positions(const char *operation, ek_reduce_kind kind, ek_tensor *x,
                                    int *dim)
 {
@@ -161,9 +161,8 @@ ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim)
 
 /* ---- sqrt(x), with gradient 0 at 0 ----
  *
- * The root is safe: if it is 0, so is its gradient, and the gradient of that, to any order. A
- * quotient by 0 is never formed, not even one that is thrown away afterwards: its own gradient
- * would be NaN. */
+ * If the root is 0, its gradients of any order are 0. A quotient by 0 is never formed, not even one
+ * that is thrown away afterwards, because its own gradient would be NaN. */
 
 /* 1 / x, and 0 if x is 0; NaN stays NaN. */
 static ek_tensor *reduce_safe_reciprocal(ek_tensor *x)
@@ -232,13 +231,13 @@ ek_tensor *ek_norm_with(ek_reduce_options options)
 
 /* ---- log(sum(exp(x))), whose gradient is softmax ---- */
 
-/* Saved x and the result with its dimensions kept, which leads on to x. */
+/* Saved x, and the result with its dimensions kept, whose history leads on to x. */
 EK_BACKWARD(logsumexp, void,
             ek_mul(g, ek_exp(ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1)))))
 EK_OPERATION(logsumexp, "logsumexp", logsumexp_backward);
 
-/* Without history. The largest is taken off first; if it is infinite nothing is, so that infinities
- * come out as they are. */
+/* Computes without history. The largest element is subtracted first, unless it is infinite, so that
+ * infinities come out right. */
 static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
 {
     ek_shape kept = reduce_kept_shape(x, mask);
@@ -252,7 +251,7 @@ static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
     return ek_add(ek_log(ek_sum_mask(ek_exp(ek_sub(x, largest)), mask, 0)), largest);
 }
 
-/* bf16 goes through f32. */
+/* bf16 is computed in f32. */
 ek_tensor *ek_logsumexp_with(ek_reduce_options options)
 {
     int mask = ek_reduced_dimensions("logsumexp", &options);
@@ -273,7 +272,7 @@ ek_tensor *ek_logsumexp_with(ek_reduce_options options)
 
 typedef struct variance_attributes {
     unsigned mask;
-    double share; /* of a squared difference: 1 / (n - 1); infinite, for NaN, where n is 1 or 0 */
+    double share; /* 1 / (n - 1); infinite if n is 1 or 0, which gives NaN */
 } variance_attributes;
 
 static ek_tensor *reduce_mean_kept(ek_tensor *x, unsigned mask)
@@ -313,7 +312,7 @@ static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attribut
     return ek_run_unary(EK_UNARY_AFFINE, y, attributes.share, 0);
 }
 
-/* bf16 goes through f32: its rounded mean is as far from the true one as neighbours are apart. */
+/* bf16 is computed in f32, because a mean rounded to bf16 is too far from the true one. */
 static ek_tensor *reduce_variance(const char *operation, const ek_reduce_options *options)
 {
     int mask = ek_reduced_dimensions(operation, options);
@@ -336,7 +335,7 @@ ek_tensor *ek_var_with(ek_reduce_options options)
     return reduce_variance("var", &options);
 }
 
-/* PyTorch's gradient where the deviation is 0 is 0, too. */
+/* The gradient is 0 if the deviation is 0, as in PyTorch. */
 ek_tensor *ek_std_with(ek_reduce_options options)
 {
     return reduce_safe_root(reduce_variance("std", &options));

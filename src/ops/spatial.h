@@ -5,28 +5,28 @@
 
 #include "core/tensor.h"
 
-/* The order of x's memory, which results keep; channels-last if both would do. */
+/* The memory order of x, which results keep; channels-last if x has both orders. */
 ek_memory_format ek_spatial_format(const ek_tensor *x);
 
-/* x is floating and has `dims` dimensions behind (N, C). */
+/* Checks that x is floating and has `dims` dimensions behind (N, C). */
 int ek_spatial_check(const char *name, const ek_tensor *x, int dims);
 
-/* "length", "height", ...: direction i of `dims`. */
+/* The name of direction i of `dims`: "length", "height", ... */
 const char *ek_spatial_direction(int dims, int i);
 
-/* An option for all directions or for each. result[i] is each[i] where given, else `all` where
- * given, else otherwise[i]; EK_ZERO is 0. EK_E_INVALID for entries of directions that x lacks, and
- * unless all results are at least `least`. */
+/* Reads an option that is given for all directions or for each. result[i] is each[i] if given, else
+ * `all` if given, else otherwise[i]; EK_ZERO means 0. EK_E_INVALID if a direction that x lacks has
+ * an entry, or if a result is less than `least`. */
 int ek_spatial_option(const char *name, const char *option, int dims, const int each[3], int all,
                       const int64_t otherwise[3], int64_t least, int64_t result[3]);
 extern const int64_t ek_spatial_zeros[3], ek_spatial_ones[3];
 
-/* EK_E_INVALID unless all are at least `least`. */
+/* EK_E_INVALID unless all values are at least `least`. */
 int ek_spatial_least(const char *name, const char *option, int dims, const int64_t *values,
                      int64_t least);
 
-/* One dimension is computed as two with a height of 1, so that kernels know two and three: puts
- * `first` before the only value. */
+/* Puts `first` before the only value. One dimension is computed as two with a height of 1, so that
+ * kernels know only two and three. */
 void ek_spatial_lift(int64_t values[3], int64_t first);
 
 #endif

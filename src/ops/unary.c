@@ -12,7 +12,7 @@ EK_BACKWARD(affine, double, *a == 1 ? g : ek_mul_scalar(g, *a))
 EK_OPERATION(add_scalar, "add_scalar", affine_backward);
 EK_OPERATION(mul_scalar, "mul_scalar", affine_backward);
 
-/* a x + b, of which c is the number that is given. */
+/* a x + b. c is the user's number, which x's dtype must hold. */
 static ek_tensor *unary_affine(const ek_operation *operation, ek_tensor *x, double c, double a,
                                double b)
 {
@@ -210,14 +210,15 @@ ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
     if (!ek_floating("leaky_relu", "x", x))
         return NULL;
     ek_tensor *y = ek_run_unary(EK_UNARY_LEAKY_RELU, x, negative_slope, 0);
-    /* The output has the input's sign unless the slope is negative, and the next layer saves it
-     * too. */
+    /* The output has the input's sign unless the slope is negative. The output is better to save,
+     * because the next layer saves it, too. */
     ek_tensor *saved = negative_slope >= 0 ? y : x;
     return EK_RECORD(y, &leaky_relu_operation, EK_INPUTS(x), EK_SAVED(saved),
                      EK_ATTRIBUTES(negative_slope));
 }
 
-/* ---- of sigmoid and tanh: operations of x and y, which saves x if y asks for it ---- */
+/* ---- gradients of sigmoid and tanh: operations of x and y, with x saved if y wants a gradient
+ * ---- */
 
 static ek_tensor *unary_gradient_of(const ek_operation *operation, ek_binary formula, ek_tensor *x,
                                     ek_tensor *y)
@@ -228,7 +229,7 @@ static ek_tensor *unary_gradient_of(const ek_operation *operation, ek_binary for
                      EK_SAVED(ek_wants(y) ? x : NULL, y));
 }
 
-/* Of z = x y (1 - y): dx = h y (1 - y), dy = h x (1 - 2 y). */
+/* The backward of z = x y (1 - y): dx = h y (1 - y), dy = h x (1 - 2 y). */
 static int sigmoid_gradient_backward(ek_node *node, ek_tensor *const *gradients,
                                      ek_tensor **results)
 {
@@ -247,7 +248,7 @@ ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y)
     return unary_gradient_of(&sigmoid_gradient_operation, EK_BINARY_SIGMOID_GRADIENT, x, y);
 }
 
-/* Of z = x (1 - y^2): dx = h (1 - y^2), dy = -2 h x y. */
+/* The backward of z = x (1 - y^2): dx = h (1 - y^2), dy = -2 h x y. */
 static int tanh_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *h = gradients[0], *y = ek_node_saved(node, 1);
@@ -266,8 +267,8 @@ ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y)
 
 /* ---- dropout ---- */
 
-/* 0 with probability p, else 1 / (1 - p): drawn in row-major order on the CPU, laid out like x.
- * Those of f64 are PyTorch's. */
+/* A mask of 0 with probability p, else 1 / (1 - p), drawn in row-major order on the CPU and laid
+ * out like x. f64 draws PyTorch's numbers. */
 static ek_tensor *dropout_mask(const ek_tensor *x, double p)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -282,7 +283,7 @@ static ek_tensor *dropout_mask(const ek_tensor *x, double p)
     int64_t count = ek_count(mask);
     ek_generator *generator = ek_generator_lock(NULL);
     for (int64_t i = 0; i < count; i++) {
-        /* A product, since the processor cannot guess which way a coin falls. */
+        /* A product instead of a branch, because the processor cannot predict a coin. */
         if (dtype == EK_F64)
             wide[i] = scale * (ek_generator_f64(generator) < 1 - p);
         else

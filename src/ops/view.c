@@ -15,9 +15,9 @@ static ek_tensor *view_as(ek_tensor *x, const ek_shape *shape, const int64_t *st
                      &reshape_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
 }
 
-/* Strides that show x's elements in row-major order as `shape`; false if there are none. Runs of
- * x's dimensions that lie one within the other in memory are cut anew, from the last to the first.
- */
+/* Finds strides that show x's elements in row-major order as `shape`; false if there are none.
+ * Neighbouring dimensions of x that are contiguous to each other form a run. Runs are cut into the
+ * dimensions of `shape`, from the last to the first. */
 static bool view_strides(const ek_tensor *x, const ek_shape *shape, int64_t *stride)
 {
     int64_t run = 1, cut = 1, base = x->ndim > 0 ? x->stride[x->ndim - 1] : 1;
@@ -44,7 +44,7 @@ static bool view_strides(const ek_tensor *x, const ek_shape *shape, int64_t *str
     return true;
 }
 
-/* Puts the size that -1 stands for. */
+/* Checks a shape, and replaces -1 by the size that fits. */
 static int view_complete_shape(const ek_tensor *x, ek_shape *shape)
 {
     int64_t count = ek_count(x), known = 1;
@@ -63,7 +63,7 @@ static int view_complete_shape(const ek_tensor *x, ek_shape *shape)
         else if (shape->dims[i] == 0)
             has_zero = true;
         else if (__builtin_mul_overflow(known, shape->dims[i], &known))
-            known = INT64_MAX; /* more than any tensor has */
+            known = INT64_MAX; /* more elements than any tensor has */
     }
     if (has_zero && known < INT64_MAX)
         known = 0;
@@ -240,7 +240,7 @@ ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
 typedef struct slice_attributes {
     ek_shape shape; /* of the whole */
     int dim;
-    bool drop; /* one element, whose dimension disappeared */
+    bool drop; /* select: one element, whose dimension disappeared */
     int64_t start, step;
 } slice_attributes;
 
@@ -255,13 +255,13 @@ static int slice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
 EK_OPERATION(slice, "slice", slice_backward);
 EK_OPERATION(select, "select", slice_backward);
 
-/* Checked: 0 <= start, and start + (length - 1) step is inside. */
+/* The caller has checked that 0 <= start and that start + (length - 1) step is inside. */
 static ek_tensor *view_slice(ek_tensor *x, int dim, int64_t start, int64_t length, int64_t step)
 {
     ek_tensor part;
     slice_attributes attributes = {ek_tensor_shape(x), dim, false, start, step};
-    /* The stride of a single element counts for nothing: it stays, and doesn't grow from slice to
-     * slice. */
+    /* The stride of a single element doesn't matter. It stays, so that it doesn't grow from slice
+     * to slice. */
     ek_borrow_slice(&part, x, dim, length > 0 ? start : 0, length, length > 1 ? step : 1);
     return EK_RECORD(ek_tensor_view(x, part.ndim, part.shape, part.stride, part.offset),
                      &slice_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
@@ -313,7 +313,7 @@ ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index)
                      EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
 
-/* ---- the adjoint: zeros with x in its place; its own gradient is the slice again ---- */
+/* ---- the adjoint of slice: zeros with x in its place. Its gradient is the slice again ---- */
 
 typedef struct place_attributes {
     int dim;
