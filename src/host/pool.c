@@ -11,31 +11,31 @@
 /* Channels are computed in blocks that fit the registers and the stack. */
 enum { BLOCK = 64 };
 
-/* Planes of up to three dimensions; missing ones come first, with size 1. x (N, in, C) and y (N,
- * out, C) are channels-last, in the order of their names. */
+/* One call, over planes of up to three dimensions. Dimensions that are missing come first and have
+ * size 1. x (N, in, C) and y (N, out, C) are channels-last. */
 typedef struct pool {
     int64_t samples, channels;
     int64_t in[3], out[3];
     int64_t in_plane, out_plane;
     int64_t kernel[3], stride[3], padding[3], dilation[3];
-    bool adaptive; /* windows by the sizes alone */
+    bool adaptive; /* windows follow from the sizes alone */
     bool count_include_pad;
-    void *x, *y;              /* or their gradients */
-    int64_t *index;           /* (N, out, C), of maxima only */
+    void *x, *y;              /* x and y, or their gradients */
+    int64_t *index;           /* (N, out, C), for maxima; else NULL */
     atomic_bool out_of_range; /* set by kernels that read a position outside of the plane */
 } pool;
 
-/* One dimension of a window: first position, number of positions inside the plane and the step
- * between them, and how many positions count for the mean. */
+/* One dimension of a window: `count` positions inside the plane, from `first` on, `step` apart.
+ * `divisor` positions count for the mean. */
 typedef struct window {
     int64_t first, count, step, divisor;
 } window;
 
-/* An integer of the size of a maximum, for its position in the plane. */
+/* The type of a maximum's position in the plane: an integer of the maximum's size. */
 typedef int32_t position_f32;
 typedef int64_t position_f64;
 
-/* Whether the position can be read from or added to. */
+/* True if the position is inside the plane. Else the pool's out_of_range is set. */
 static inline bool pool_holds(pool *p, int64_t position)
 {
     if (position >= 0 && position < p->in_plane)
@@ -49,7 +49,7 @@ static inline int64_t pool_blocks(const pool *p)
     return (p->channels + BLOCK - 1) / BLOCK;
 }
 
-/* params NULL: adaptive. */
+/* params is NULL for adaptive pooling. */
 static pool pool_of(const ek_tensor *x, const ek_tensor *y, const ek_pool_params *params)
 {
     pool p = {.samples = x->shape[0],
@@ -109,7 +109,7 @@ static void pool_window(const pool *p, int64_t position, window w[3])
 #define EK_FOR_REALS "host/pool.c"
 #include "kernels/for_reals.h"
 
-/* The sentence for the first position out of range, in the row-major order of `index`. */
+/* Fails with the first position out of range, in the row-major order of `index`. */
 static int pool_fail_position(const ek_tensor *index, int64_t plane)
 {
     int64_t at, value;
@@ -121,12 +121,12 @@ static int pool_fail_position(const ek_tensor *index, int64_t plane)
                    (long long)value, (long long)at, (long long)plane, (long long)plane - 1);
 }
 
-/* What a kernel computes. Items are (sample, channel block) if it is x, else (sample, output
- * position). */
+/* The output of a kernel. A kernel's items are (sample, block of channels) if it computes x, else
+ * (sample, output position). */
 typedef enum pool_output { COMPUTES_X, COMPUTES_Y, COMPUTES_Y_INDEX } pool_output;
 
-/* Stages x and y (and index, unless NULL) as channels-last of the dtype that bf16 computes in, runs
- * the kernel of that dtype over all items, and stages out what is computed. */
+/* Stages x, y and index (may be NULL) as channels-last, with bf16 as f32; runs the kernel over all
+ * items; copies the output back. */
 static int pool_run(ek_dev *dev, pool_output output, ek_parallel_body *f32, ek_parallel_body *f64,
                     const ek_tensor *x, const ek_tensor *y, const ek_tensor *index,
                     const ek_pool_params *params)
@@ -172,7 +172,7 @@ int ek_host_max_pool_forward(ek_dev *dev, ek_tensor *y, ek_tensor *index, const 
 int ek_host_max_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                               const ek_tensor *index, const ek_pool_params *params)
 {
-    (void)params; /* positions say where; windows only bound them */
+    (void)params; /* the positions are all that the gradient needs */
     return pool_run(dev, COMPUTES_X, pool_max_gradient_f32, pool_max_gradient_f64, dx, dy, index,
                     NULL);
 }
@@ -227,7 +227,7 @@ static inline void EK_NAME(pool_max_window)(const pool *p, const window w[3], co
                 EK_NAME(position) here = (EK_NAME(position))position;
                 for (int64_t c = 0; c < channels; c++) {
                     EK_REAL value = from[c];
-                    bool better = (value > best[c]) | (value != value); /* NaN wins */
+                    bool better = (value > best[c]) | (value != value); /* a NaN wins */
                     best[c] = better ? value : best[c];
                     at[c] = better ? here : at[c];
                 }
@@ -261,7 +261,7 @@ static inline void EK_NAME(pool_avg_window)(const pool *p, const window w[3], co
         y[c] = sum[c] / divisor;
 }
 
-/* The maxima of windows if there is room for their positions, else the averages. */
+/* The maxima of windows if p->index is given, else the averages. */
 EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, int64_t end)
 {
     const pool *p = context;

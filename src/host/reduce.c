@@ -1,7 +1,6 @@
-/* reduce.c: reductions. The reduced elements of one output are cut into blocks by their number
- * alone, blocks are summed in f64 (integers in i64) and joined in order, so that results don't
- * depend on threads.
- */
+/* reduce.c: reductions. The elements of one output are cut into blocks by their number alone.
+ * Blocks are summed in f64 (integers in i64) and joined in order, so that results don't depend on
+ * the number of threads. */
 #include <math.h>
 
 #include "host/host.h"
@@ -11,8 +10,8 @@
 enum {
     BLOCK = 8192, /* elements that one task adds up */
     LANES = 16,
-    COLUMNS = 256, /* outputs of one task where the innermost dimension is kept */
-    NARROW = 32    /* fewer columns than this: several rows are added side by side */
+    COLUMNS = 256, /* outputs of one task, if the innermost dimension is kept */
+    NARROW = 32    /* with fewer columns several rows are added side by side */
 };
 
 typedef union value {
@@ -57,7 +56,7 @@ typedef union value {
         break;                                     \
     }
 
-/* The loop of the class and kind, which are `type` and `kind`. */
+/* Runs the loop of the class in `type` and the reduction in `kind`. */
 #define BY_CLASS(LOOP)                                                 \
     switch (type) {                                                    \
     case EK_CLASS_F32:                                                 \
@@ -75,8 +74,8 @@ EK_MULTIVERSION
 static void reduce_add_row(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
                            int64_t n){BY_CLASS(COLUMNS_LOOP)}
 
-/* Four rows of f32 `stride` apart: their sum is within half an ulp or two, and f64 gets a quarter.
- */
+/* Adds up four rows of f32, `stride` apart, and adds the sum to f64. It is within an ulp or two,
+ * and saves three of four conversions. */
 EK_MULTIVERSION
     static void reduce_add_four(double *restrict acc, const float *row, int64_t stride, int64_t n)
 {
@@ -85,7 +84,7 @@ EK_MULTIVERSION
         acc[j] += (double)((a[j] + b[j]) + (c[j] + d[j]));
 }
 
-/* A run of n elements, LANES side by side; the lanes are joined by the caller. */
+/* Reduces a run of n elements to LANES accumulators, which the caller joins. */
 #define LANES_LOOP(acc_type, type, take)            \
     do {                                            \
         acc_type *restrict lanes = accumulators;    \
@@ -129,7 +128,7 @@ static value reduce_start_of(ek_reduce_kind kind, ek_class type)
     }
 }
 
-/* Joins two accumulators: sums of squares are added. */
+/* Joins two accumulators. Sums of squares join like sums. */
 static value reduce_join(ek_reduce_kind kind, ek_class type, value a, value b)
 {
     bool integer = type == EK_CLASS_I64;
@@ -152,11 +151,11 @@ typedef struct reduce_job {
     ek_reduce_kind kind;
     ek_class type;
     ek_operand x, out;
-    bool in_place;                           /* rows of x can be read if they are */
-    ek_walk kept, reduced;                   /* outer dimensions; strides: 0 of x, 1 of out */
+    bool in_place;                           /* rows of x can be read as they are */
+    ek_walk kept, reduced;                   /* outer dimensions; operand 0 is x, 1 is out */
     int64_t inner, inner_stride, out_stride; /* the innermost dimension */
     bool inner_kept;
-    int64_t rows_per_block, runs_per_row; /* one of them is 1 */
+    int64_t rows_per_block, runs_per_row; /* one of the two is 1 */
     int64_t blocks, column_parts;
     int side_by_side; /* rows added at once */
     value *partial;   /* [kept][block][inner or 1] */
@@ -384,14 +383,14 @@ int ek_host_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
 /* ---- position of the largest ---- */
 
 typedef struct arg_job {
-    ek_walk walk; /* all but the dimension: 0 of index, 1 of x */
+    ek_walk walk; /* over the other dimensions; operand 0 is index, 1 is x */
     const ek_tensor *x;
     int64_t *index;
     bool smallest;
     int64_t size, stride;
 } arg_job;
 
-/* f32 is compared in f64, which holds it. */
+/* f32 is compared as f64, which is exact. */
 #define FIND(type, tile, best)                                                      \
     for (int64_t i = 0; i < n; i++) {                                               \
         type v = (tile)[i];                                                         \

@@ -5,7 +5,7 @@
 #include "host/tile.h"
 #include "kernels/formulas.h"
 
-/* Most rows of a block; rows shorter than NARROW are worked on together. */
+/* A block has at most ROWS rows. Rows shorter than NARROW are computed together. */
 enum { ROWS = 512, NARROW = 32 };
 
 /* Computes rows of `out` from those of one or two tensors. */
@@ -75,7 +75,7 @@ int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, co
 
 /* ---- the stable exponentials of softmax and cross entropy ---- */
 
-/* Of 8 elements or more, in 8 lanes. NaN wins, so that it stays. */
+/* The largest element of a row, in 8 lanes. A NaN wins, so that it stays. */
 EK_MULTIVERSION
 static EK_REAL EK_NAME(softmax_largest_of)(int64_t size, const EK_REAL *row)
 {
@@ -109,7 +109,8 @@ static double EK_NAME(softmax_sum_of)(int64_t size, const EK_REAL *x)
     return total;
 }
 
-/* e = exp(x - largest), and per row the largest and the sum of e. NaN wins, so that it stays. */
+/* e = exp(x - largest), with the largest element and the sum of e of each row. A NaN wins, so that
+ * it stays. */
 EK_MULTIVERSION
 static void EK_NAME(softmax_exponentials)(int64_t rows, int64_t size, const EK_REAL *restrict x,
                                           EK_REAL *restrict e, EK_REAL *restrict largest,
@@ -148,7 +149,7 @@ static void EK_NAME(softmax_exponentials)(int64_t rows, int64_t size, const EK_R
         sum[r] = (EK_REAL)EK_NAME(softmax_sum_of)(size, e + r * size);
 }
 
-/* The sum of soften for one long row, of which only a tile is softened at a time. */
+/* The sum of exp(x - most) over one long row, a tile at a time. */
 EK_MULTIVERSION
 static EK_REAL EK_NAME(softmax_exponential_sum)(int64_t size, const EK_REAL *restrict row,
                                                 EK_REAL most)
@@ -205,7 +206,7 @@ static double EK_NAME(softmax_dot_of)(int64_t size, const EK_REAL *x, const EK_R
     return total;
 }
 
-/* y = e / sum, e = exp(x - largest), or x - largest - log(sum) */
+/* y = exp(x - largest) / sum, or with `logarithm` x - largest - log(sum). */
 EK_MULTIVERSION
 static void EK_NAME(softmax_block)(int64_t rows, int64_t size, void *out, const void *in,
                                    const void *none, bool logarithm)

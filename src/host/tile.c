@@ -6,7 +6,7 @@
 
 enum {
     SHORT_ROW = 128,  /* shorter rows share a tile */
-    SHORT_BLOCK = 512 /* elements of a block of rows along one dimension, if these are short */
+    SHORT_BLOCK = 512 /* elements of a block of short rows along one dimension */
 };
 
 ek_class ek_class_of(ek_dtype dtype)
@@ -35,8 +35,7 @@ static size_t tile_class_size(ek_class type)
 
 /* ---- rows ---- */
 
-/* Conversions by way of a value's natural type: X_of_Y where X is an element and Y a class, or the
- * other way round. */
+/* Conversions between the type of a class and the type of an element. */
 #define SAME(v) (v)
 #define TO_FLOAT(v) ((float)(v))
 #define TO_DOUBLE(v) ((double)(v))
@@ -313,8 +312,8 @@ static char *axis_address(const ek_axis *axis, const ek_cursor *cursor,
            (cursor->offset[o->index] + row * stride) * (int64_t)ek_dtype_size(o->dtype);
 }
 
-/* If positions follow each other in memory, elements of one class are taken together: memory is
- * read in its own order and turned round in the scratch. */
+/* True if positions follow each other in memory. Then the elements of all rows at one index of the
+ * dimension are moved together, in the order of memory, and transposed in the scratch. */
 static bool axis_is_across(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
 {
     return rows > 1 && axis->walk.stride[operand->operand.index][axis->walk.ndim - 1] == 1 &&
@@ -334,7 +333,7 @@ static void axis_move_across(ek_class class, void *to, int64_t to_stride, const 
         MOVE_ACROSS(double)
 }
 
-/* `rows` rows between the operand's memory and the slot. */
+/* Moves `rows` rows from the operand's memory to the slot, or without `load` back. */
 static void axis_move(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                       int64_t rows, char *slot, bool load)
 {

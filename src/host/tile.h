@@ -1,7 +1,7 @@
 /* tile.h: operands of any dtype and stride as short contiguous runs of f32, f64 or i64.
  *
- * Kernels are written for contiguous memory of three types only. What lies otherwise passes through
- * a buffer that stays in the first-level cache. */
+ * Kernels are written for contiguous memory of three types only. Other memory passes through a
+ * buffer, a tile, that stays in the first-level cache. */
 #ifndef EK_HOST_TILE_H
 #define EK_HOST_TILE_H
 
@@ -9,7 +9,8 @@
 
 enum { EK_TILE = 512 }; /* elements of a buffer */
 
-/* Before a loop whose iterations don't depend on each other, although its pointers may be equal. */
+/* Stands before a loop whose iterations don't depend on each other, although its pointers may be
+ * equal. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define EK_IVDEP _Pragma("GCC ivdep")
 #else
@@ -29,7 +30,8 @@ ek_class ek_class_of(ek_dtype dtype);
 /* The memory of the dtype is of the class's type. */
 bool ek_class_is_dtype(ek_class type, ek_dtype dtype);
 
-/* `count` elements from `source`, `stride` apart, as class `type` in a row; and back. */
+/* ek_row_load converts `count` elements from `source`, `stride` apart, to a row of class `type`;
+ * ek_row_store converts a row back. */
 void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, int64_t stride,
                  int64_t count);
 void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, int64_t stride,
@@ -37,7 +39,7 @@ void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, 
 
 /* One operand of a walk. */
 typedef struct ek_operand {
-    int index; /* in the walk */
+    int index; /* the operand's number in the walk */
     ek_dtype dtype;
     void *data; /* address of the first element */
     bool constant;
@@ -46,30 +48,30 @@ typedef struct ek_operand {
 
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor);
 
-/* How many elements from the cursor one tile takes: at most the row where rows are long, several
- * rows if they are short. */
+/* How many elements from the cursor on one tile takes: part of one long row, or several short rows.
+ * */
 int64_t ek_tile_count(const ek_walk *walk, const ek_cursor *cursor, int64_t rest);
 
-/* The address of `count` elements from the cursor as class `type`: in place where they lie so, else
- * loaded into `tile`. */
+/* The address of `count` elements from the cursor on, as class `type`: the operand's memory if it
+ * is like that, else `tile`, into which they are loaded. */
 const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                          ek_class type, int64_t count, ek_tile *tile);
 
-/* Where to compute the result: in place, or `tile`; then ek_tile_store puts the latter in its
- * place. */
+/* The address to compute a result at: the operand's memory, or `tile`. In the second case
+ * ek_tile_store copies the tile to the operand's memory. */
 void *ek_tile_target(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                      ek_class type, int64_t count, ek_tile *tile);
 void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                    ek_class type, int64_t count, const void *target, const ek_tile *tile);
 
-/* The cursor after `count` elements, over as many rows as that takes. */
+/* Advances the cursor by `count` elements, over any number of rows. */
 void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count);
 
 /* ---- one dimension of a tensor at a time: softmax and cross entropy ----
  *
- * Positions are the walk over all other dimensions. A few positions at a time are computed on as
- * rows of contiguous f32 or f64, `size` long: operands that lie in memory like that are used in
- * place. Only the others get scratch memory, since a row may be all of the data. */
+ * Positions are the walk over all other dimensions. A few positions at a time are computed as rows
+ * of `size` contiguous f32 or f64. Operands whose memory is like that are used in place. Only other
+ * operands get scratch memory, because a row may be all of the data. */
 
 typedef struct ek_axis {
     ek_walk walk; /* the positions; one operand per tensor */
@@ -79,17 +81,18 @@ typedef struct ek_axis {
     int64_t parts;
     char *scratch; /* per part a slot for each operand that needs one */
     size_t slot_nbytes, scratch_nbytes;
-    int slot_of[EK_WALK_OPERANDS]; /* -1: none */
+    int slot_of[EK_WALK_OPERANDS]; /* -1 if it needs no slot */
     int slots;
 } ek_axis;
 
-/* `tensors` have the dimension where has_axis[k] is true; the first one's shape counts, without
+/* Tensor k has the dimension `dim` if has_axis[k]. Positions are the first tensor's shape without
  * `dim`. */
 int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, const bool *has_axis,
                   int count, int dim);
 void ek_axis_end(ek_axis *axis, ek_dev *dev);
 
-/* Runs body(context, part's slots by tensor, begin, end) for parts of the positions. */
+/* Runs body on parts [begin, end) of the positions. slots[k] is the part's slot for tensor k, or
+ * NULL. */
 typedef void ek_axis_body(void *context, void *const *slots, int64_t begin, int64_t end);
 void ek_axis_for(const ek_axis *axis, ek_dev *dev, ek_axis_body *body, void *context);
 
@@ -102,16 +105,19 @@ typedef struct ek_axis_operand {
 ek_axis_operand ek_axis_operand_of(const ek_axis *axis, int index, const ek_tensor *tensor,
                                    int dim);
 
-/* `rows` rows from the cursor as the class's type, one after the other: in place or in `slot`. */
+/* The address of `rows` rows from the cursor on, one after the other, as the class's type: the
+ * operand's memory, or `slot`, into which they are loaded. */
 const void *ek_axis_load(const ek_axis *axis, const ek_cursor *cursor,
                          const ek_axis_operand *operand, int64_t rows, void *slot);
-/* Where to compute `rows` rows; ek_axis_store puts them in their place if that was `slot`. */
+/* The address to compute `rows` rows at: the operand's memory, or `slot`. In the second case
+ * ek_axis_store copies the slot to the operand's memory. */
 void *ek_axis_target(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                      int64_t rows, void *slot);
 void ek_axis_store(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                    int64_t rows, const void *target, void *slot);
 
-/* Rows of the next block: within one row of the walk, so that offsets grow by one stride. */
+/* The number of rows of the next block. A block stays within one row of the walk, so that offsets
+ * grow by one stride. */
 static inline int64_t ek_axis_rows(const ek_axis *axis, const ek_cursor *cursor, int64_t rest)
 {
     int64_t rows = ek_cursor_row_rest(&axis->walk, cursor);

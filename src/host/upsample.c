@@ -7,8 +7,8 @@
 #include "host/parallel.h"
 #include "host/stage.h"
 
-/* Output position i = lower_share[i] * input lower[i] + upper_share[i] * input upper[i]; first[j]
- * is the first output that reads input j or one above it. */
+/* The taps of one direction: output i is lower_share[i] * input lower[i] + upper_share[i] * input
+ * upper[i]. first[j] is the first output that reads input j or a later one. */
 typedef struct taps {
     int64_t in, out;
     int64_t *lower, *upper, *first;
@@ -17,7 +17,7 @@ typedef struct taps {
 
 typedef struct upsample_job {
     taps height, width;
-    int64_t planes, k; /* dense (planes, H, W, k) */
+    int64_t planes, k; /* images are dense (planes, H, W, k) */
     const void *x;     /* what is read: x, or dy */
     void *y;           /* what is written: y, or dx */
     void *scratch;     /* one row per part */
@@ -124,7 +124,7 @@ int ek_host_upsample_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, b
 
 #else /* for each EK_REAL */
 
-/* Where each of `out` positions reads `in` ones: PyTorch's source index, computed in EK_REAL for
+/* Fills the taps from `in` to `out` positions with PyTorch's source index, computed in EK_REAL for
  * bilinear and in float for nearest. */
 static void EK_NAME(upsample_fill_taps)(taps *t, int64_t in, int64_t out, bool bilinear,
                                         bool align_corners)
@@ -171,8 +171,8 @@ static void EK_NAME(upsample_accumulate)(int64_t n, EK_REAL *restrict row, EK_RE
         row[i] += a * u[i];
 }
 
-/* One row of y from one row of x, each of pixels of k elements. Elements without a share don't
- * count, not even if they are infinite. */
+/* Makes one row of y from one row of x. Pixels have k elements. An element with share 0 isn't read,
+ * because it may be infinite. */
 EK_MULTIVERSION
 static void EK_NAME(upsample_spread)(const taps *t, int64_t k, EK_REAL *restrict y,
                                      const EK_REAL *restrict x)
@@ -190,7 +190,7 @@ static void EK_NAME(upsample_spread)(const taps *t, int64_t k, EK_REAL *restrict
     }
 }
 
-/* The adjoint: dx += from dy. */
+/* The adjoint of upsample_spread: adds dy to dx. */
 EK_MULTIVERSION
 static void EK_NAME(upsample_collect)(const taps *t, int64_t k, EK_REAL *restrict dx,
                                       const EK_REAL *restrict dy)

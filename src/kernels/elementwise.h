@@ -3,7 +3,7 @@
  * (formulas.h). An operation is added by a row.
  *
  * Formulas of reals are compiled for f32 and f64: EK_REAL is the type, EK_NAME(f) the type's f.
- * Those of integers are compiled for i64, and wrap where they overflow. */
+ * Formulas of integers are compiled for i64, and wrap on overflow. */
 #ifndef EK_KERNELS_ELEMENTWISE_H
 #define EK_KERNELS_ELEMENTWISE_H
 
@@ -26,7 +26,7 @@
     X(TANH, EK_NAME(ek_tanh)(x))                                                            \
     /* log(1 + e^x), as max(x, 0) + log(1 + e^-|x|) */                                      \
     X(SOFTPLUS, (x <= 0 ? 0 : x) + EK_NAME(ek_log1p)(EK_NAME(ek_exp)(-EK_NAME(ek_abs)(x)))) \
-    /* the normal distribution's, in double: floats have no digits for its tail */          \
+    /* the normal distribution's, in double, because its tail needs the digits */           \
     X(NDTR, (EK_REAL)(0.5 * erfc(-0.70710678118654752 * (double)x)))                        \
     X(GELU, x *EK_NAME(ek_unary_NDTR)(x, 0, 0))                                             \
     X(GELU_TANH, x *EK_NAME(ek_unary_SIGMOID)((EK_REAL)1.5957691216057308 * x *             \
@@ -47,20 +47,20 @@
 
 /* ---- z = f(x, y; a) ---- */
 
-#define EK_BINARY_REALS(X)                                                          \
-    X(ADD, x + a * y)                                                               \
-    X(SUB, x - y)                                                                   \
-    X(MUL, x *y)                                                                    \
-    X(DIV, x / y)                                                                   \
-    X(MAXIMUM, ((x > y) | (x != x)) ? x : y)                                        \
-    X(MINIMUM, ((x < y) | (x != x)) ? x : y)                                        \
-    /* x is a gradient and y an output. Without a slope an infinite gradient is cut \
-     * off too; a NaN hides nothing. */                                             \
-    X(RELU_GRADIENT, y <= 0 ? (a == 0 ? 0 : a * x) : x)                             \
-    X(SIGMOID_GRADIENT, x *(1 - y) * y)                                             \
-    X(TANH_GRADIENT, x *(1 - y * y))                                                \
-    X(SIGN_MUL, x *(EK_REAL)((y > 0) - (y < 0)))                                    \
-    X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                        \
+#define EK_BINARY_REALS(X)                                                     \
+    X(ADD, x + a * y)                                                          \
+    X(SUB, x - y)                                                              \
+    X(MUL, x *y)                                                               \
+    X(DIV, x / y)                                                              \
+    X(MAXIMUM, ((x > y) | (x != x)) ? x : y)                                   \
+    X(MINIMUM, ((x < y) | (x != x)) ? x : y)                                   \
+    /* x is a gradient and y an output. With slope 0 even an infinite gradient \
+     * becomes 0. A NaN in y lets the gradient pass. */                        \
+    X(RELU_GRADIENT, y <= 0 ? (a == 0 ? 0 : a * x) : x)                        \
+    X(SIGMOID_GRADIENT, x *(1 - y) * y)                                        \
+    X(TANH_GRADIENT, x *(1 - y * y))                                           \
+    X(SIGN_MUL, x *(EK_REAL)((y > 0) - (y < 0)))                               \
+    X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                   \
     X(ABSOLUTE_DIFFERENCE, EK_NAME(ek_abs)(x - y))
 
 #define EK_BINARY_INTEGERS(X)                                             \

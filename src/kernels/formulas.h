@@ -4,7 +4,7 @@
  *
  * Functions exist as <name>_f32, <name>_f64 and, for the operations that integers have, <name>_i64.
  * The f32 functions are free of branches and calls, so that loops over them vectorise; exp, log and
- * tanh are within 2 ulp of the true value (S. L. Moshier's Cephes polynomials). NaN stays NaN where
+ * tanh are within 2 ulp of the true value (S. L. Moshier's Cephes polynomials). NaN stays NaN if
  * PyTorch keeps it. */
 #ifndef EK_KERNELS_FORMULAS_H
 #define EK_KERNELS_FORMULAS_H
@@ -15,7 +15,7 @@
 #include "core/bits.h"
 #include "kernels/elementwise.h"
 
-/* Truncates; NaN and what does not fit become INT64_MIN, as the x86 instruction has it. */
+/* Truncates. NaN and values that don't fit become INT64_MIN, as with the x86 instruction. */
 EK_FORMULA int64_t ek_i64_of(double x)
 {
     return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
@@ -25,8 +25,8 @@ EK_FORMULA int64_t ek_i64_of(double x)
 
 EK_FORMULA float ek_exp_f32(float x)
 {
-    /* e^x = 2^n e^r with n = x / ln 2 rounded by adding 1.5 * 2^23, |r| <= ln 2 / 2. Limits are
-     * where the result is 0 and infinity. */
+    /* e^x = 2^n e^r with n = x / ln 2 rounded by adding 1.5 * 2^23, |r| <= ln 2 / 2. Beyond
+     * the limits the result is 0 or infinity. */
     const float magic = 12582912.0f;
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;
@@ -50,7 +50,7 @@ EK_FORMULA float ek_exp_f32(float x)
 
 EK_FORMULA float ek_log_f32(float x)
 {
-    /* Subnormal numbers are scaled up first. m in [sqrt(1/2), sqrt(2)). */
+    /* Subnormal numbers are scaled up first. x = 2^e (1 + m), 1 + m in [sqrt(1/2), sqrt(2)). */
     int tiny = x < 1.17549435e-38f;
     float scaled = tiny ? x * 8388608.0f : x;
     uint32_t bits = ek_bits_of(scaled);
@@ -100,7 +100,7 @@ EK_FORMULA float ek_log1p_f32(float x)
     return d == 0.0f ? x : corrected;
 }
 
-/* The library's. */
+/* Functions of the C library. */
 #define EK_LIBRARY_FUNCTION(type, name, function) \
     EK_FORMULA type name(type x)                  \
     {                                             \
@@ -139,7 +139,8 @@ EK_FORMULA double ek_clamp_f64(double x, double low, double high)
     return raised > high ? high : raised;
 }
 
-/* Bounds may be fractions or infinite. Compared as integers: doubles don't hold all of them. */
+/* Bounds may be fractions or infinite. They are compared as integers, because doubles don't hold
+ * all i64. */
 EK_FORMULA int64_t ek_clamp_i64(int64_t x, double a, double b)
 {
     int64_t low = a >= 9223372036854775808.0 ? INT64_MAX : ek_i64_of(ceil(a));

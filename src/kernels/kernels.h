@@ -1,14 +1,14 @@
 /* kernels.h: the table of kernels a backend fills, one slot per kernel.
  *
- * Contract for every slot. Tensors live on `dev` and the caller has checked shapes, dtypes and
- * devices; outputs are allocated by the caller, never alias inputs unless said so, and need not be
- * dense. Kernels don't touch versions or history. All take f32 and f64; "any dtype" is said where
- * it holds; bf16 is computed in f32 and rounded once. Results don't depend on the number of
- * threads, but for matrix products and convolutions, which a library may cut by its team: these are
- * the same from run to run for a given number of threads. Scratch memory comes from ek_dev_alloc as
- * EK_MEMORY_WORKSPACE. Returns 0 or a negative status with the sentence set; a device that works
- * behind the caller's back reports what only its kernels see (an index out of range) by a later
- * call, at the latest by the one that waits for it or reads from it. */
+ * Contract for every slot. Tensors live on `dev`. The caller has checked shapes, dtypes and
+ * devices, and has allocated the outputs, which need not be dense. Outputs never alias inputs
+ * unless a slot says so. Kernels don't touch versions or history. All take f32 and f64; "any dtype"
+ * is said if it holds; bf16 is computed in f32 and rounded once. Results don't depend on the number
+ * of threads, except for matrix products and convolutions, which a library may cut by its team: for
+ * a given number of threads they are the same from run to run. Scratch memory comes from
+ * ek_dev_alloc as EK_MEMORY_WORKSPACE. A slot returns 0, or a negative status with an error set. If
+ * a device works asynchronously, an error that only its kernels see (an index out of range) comes
+ * from a later call, at the latest from one that waits for the device or reads from it. */
 #ifndef EK_KERNELS_KERNELS_H
 #define EK_KERNELS_KERNELS_H
 
@@ -17,7 +17,7 @@
 
 /* ---- memory: any dtype ---- */
 typedef int ek_fill_kernel(ek_dev *dev, ek_tensor *out, double value);
-/* Same shape, any strides, converts dtypes (floating to integer truncates). */
+/* out and x have one shape and any strides. Dtypes are converted; floating to integer truncates. */
 typedef int ek_copy_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x);
 
 /* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input.
@@ -31,17 +31,17 @@ typedef int ek_compare_kernel(ek_dev *dev, ek_compare op, ek_tensor *out, const 
                               const ek_tensor *y);
 typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condition,
                             const ek_tensor *x, const ek_tensor *y);
-/* outs[i] = inputs[i] + inputs[count + i] + inputs[2 count + i] + ..., in this order: `count` sums
- * of one dtype, each of `addends` tensors. Those of a sum and its output are dense and of one
- * layout; the output may be the first of them. */
+/* `count` sums of one dtype, each of `addends` tensors: outs[i] = inputs[i] + inputs[count + i] +
+ * inputs[2 count + i] + ..., in this order. The addends and the output of a sum are dense and of
+ * one layout; the output may be the first addend. */
 typedef int ek_add_n_kernel(ek_dev *dev, int count, ek_tensor *const *outs,
                             const ek_tensor *const *inputs, int addends);
 
 /* ---- reductions: out has x's ndim with size 1 if reduced. Sums of i64 and u8 inputs go to
  * i64 ---- */
 typedef int ek_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x);
-/* First position of the largest (or smallest) along dim; index i64 with size 1 there; NaN wins.
- */
+/* The first position of the largest (or smallest) along dim. index is i64, with size 1 there. A NaN
+ * wins. */
 typedef int ek_arg_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index,
                                  const ek_tensor *x, int dim);
 
@@ -69,7 +69,7 @@ typedef int ek_conv_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x
                                    const ek_conv_params *params);
 typedef int ek_conv_input_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                           const ek_tensor *w, const ek_conv_params *params);
-/* dbias or NULL. */
+/* dbias may be NULL. */
 typedef int ek_conv_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
                                            const ek_tensor *x, const ek_tensor *dy,
                                            const ek_conv_params *params);
@@ -78,8 +78,8 @@ typedef int ek_conv_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor
  * of the maximum ---- */
 typedef int ek_max_pool_forward_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *index,
                                        const ek_tensor *x, const ek_pool_params *params);
-/* dx = sum of dy at index, positions that forward found with the same params; and its adjoint: y =
- * x at index. A position outside of the plane is EK_E_INVALID. */
+/* dx = sum of dy at index, the positions that forward found with the same params. The adjoint is
+ * max_pool_gather, y = x at index. A position outside of the plane is EK_E_INVALID. */
 typedef int ek_max_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                         const ek_tensor *index, const ek_pool_params *params);
 typedef int ek_max_pool_gather_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
@@ -99,30 +99,31 @@ typedef int ek_upsample_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_ten
                                         bool bilinear, bool align_corners);
 
 /* ---- normalisation: batch, group, instance and layer norm are one. x is (N, C, ...);
- * kernels/norm.h has its geometry. Statistics, and sums of the same shape, are (C), each channel's
- * over the whole batch, or (N, G), each sample's over groups of C / G channels; the latter are
- * contiguous. They are f32 for bf16 inputs. Weight and bias are (C), or with statistics (N, 1) per
- * element, of x's shape without N; each may be NULL. xhat = (x - mean) invstd; an invstd of NULL
- * is 1. Of the batch only there are `relu`, `y_relu`, tensors in an update, and scale, shift
- * and slope; of samples only, sum and sum_xhat. ---- */
+ * kernels/norm.h has its geometry. Statistics are (C), each over a channel of the whole batch, or
+ * (N, G), each over a group of C / G channels of a sample; (N, G) is contiguous. Sums have the same
+ * shapes. All are f32 for bf16 inputs. Weight and bias are (C), or with statistics of one group per
+ * sample also per element, of x's shape without N. Each may be NULL. xhat = (x - mean) invstd;
+ * an invstd of NULL is 1. Only with statistics (C) there are `relu`, `y_relu`, tensors in an
+ * update, scale, shift and slope; only with (N, G) sum and sum_xhat. ---- */
 
-/* What else becomes of a mean and a variance of `count` values. Each of the tensors may be NULL,
- * running_mean and running_var both. */
+/* What a kernel of statistics updates beside its outputs. Tensors may be NULL; running_mean and
+ * running_var are NULL together. */
 typedef struct ek_norm_update {
     double eps;
-    /* (1 - momentum) running + momentum value; the value of variances is the unbiased one */
+    /* become (1 - momentum) running + momentum value, for variances with the unbiased one of
+     * `count` values */
     ek_tensor *running_mean, *running_var;
     double momentum, count;
-    const ek_tensor *average; /* i64 scalar: momentum is 1 by this instead */
-    ek_tensor *batches;       /* i64 scalar: one more; not `average` */
+    const ek_tensor *average; /* i64 scalar: the momentum is 1 / average instead */
+    ek_tensor *batches;       /* i64 scalar that is counted up; not the tensor `average` */
 } ek_norm_update;
 /* Mean and biased variance, by a stable two-pass or merged (Chan) sum. With an update, var gets
  * 1 / sqrt(variance + eps). */
 typedef int ek_norm_moments_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
                                    const ek_norm_update *update);
 /* Mean (C) and 1 / sqrt(variance + eps) of all values of several chunks (Chan et al. 1983), from
- * the chunks' means and biased variances (chunks, C) and what share each chunk has of all values;
- * (C) is one chunk, whose moments come out as they are. At most EK_MAX_DEVICES chunks. */
+ * the chunks' means and biased variances (chunks, C). shares[i] is chunk i's part of all values.
+ * Means of shape (C) are one chunk. At most EK_MAX_DEVICES chunks. */
 typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd,
                                  const ek_tensor *means, const ek_tensor *vars,
                                  const double *shares, const ek_norm_update *update);
@@ -130,13 +131,14 @@ typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd
 typedef int ek_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                                  const ek_tensor *mean, const ek_tensor *invstd,
                                  const ek_tensor *weight, const ek_tensor *bias, bool relu);
-/* Either pair may be NULL, and the three at the end. */
+/* The outputs of norm_reduce. sum and sum_xhat, dweight and dbias, and the last three tensors are
+ * NULL if nobody wants them. */
 typedef struct ek_norm_sums {
-    ek_tensor *sum, *sum_xhat;  /* of a statistic's values: of weight dy, of weight dy xhat */
-    ek_tensor *dweight, *dbias; /* of what shares a parameter: of dy xhat, of dy */
-    /* dx = scale dy + shift + slope (x - mean), shift and slope still to be summed over chunks that
-     * have `count` values of a channel together: scale = weight invstd, shift = -scale dbias /
-     * count, slope = -scale invstd dweight / count. With dweight and dbias. */
+    ek_tensor *sum, *sum_xhat;  /* over a statistic's values: of weight dy, weight dy xhat */
+    ek_tensor *dweight, *dbias; /* over a parameter's values: of dy xhat, of dy */
+    /* The line dx = scale dy + shift + slope (x - mean), only with dweight and dbias: scale =
+     * weight invstd, shift = -scale dbias / count, slope = -scale invstd dweight / count. The
+     * caller sums shift and slope over chunks that have `count` values of a channel together. */
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
@@ -145,9 +147,9 @@ typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const e
                                   const ek_tensor *x, const ek_tensor *mean,
                                   const ek_tensor *invstd, const ek_tensor *weight,
                                   const ek_tensor *y_relu);
-/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count): the sums contain the weight. Those
- * of the batch, which are dbias and dweight, are multiplied with it here, unless invstd is NULL. If
- * the sums are NULL: invstd weight dy. */
+/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if the sums
+ * are NULL. Sums (N, G) contain the weight. Sums (C) are dbias and dweight, which the kernel
+ * multiplies by the weight, unless invstd is NULL. */
 typedef int ek_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                     const ek_tensor *x, const ek_tensor *mean,
                                     const ek_tensor *invstd, const ek_tensor *weight,
@@ -173,12 +175,12 @@ typedef int ek_cross_entropy_gradient_kernel(ek_dev *dev, ek_tensor *dx, const e
                                              const ek_tensor *lse, const ek_tensor *x,
                                              const ek_tensor *target, const ek_tensor *weight,
                                              const ek_cross_entropy_params *params);
-/* out: 0-d sum of weight[target] over targets that count. */
+/* out is a scalar: the sum of weight[target] over targets that count. */
 typedef int ek_target_weight_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
                                     const ek_tensor *weight, int64_t ignore_index);
 
-/* ---- optimizers: `count` parameters of one dtype; those with one index are all dense with one
- * layout. NULL in the place of an array of states that the options don't need. ---- */
+/* ---- optimizers: `count` parameters of one dtype. A parameter, its gradient and its states are
+ * dense with one layout. An array of states that the options don't need is NULL. ---- */
 typedef int ek_sgd_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *parameters,
                                     ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
                                     const ek_sgd_params *params);
@@ -188,8 +190,7 @@ typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *p
                                      ek_tensor *const *max_exp_avg_sqs,
                                      const ek_adam_params *params);
 
-/* All slots. A new one stands here and has its type above; then the compiler asks both backends for
- * it. */
+/* All slots. If one is added here, with its type above, the compiler asks both backends for it. */
 /* clang-format off */
 #define EK_KERNELS(SLOT) \
     SLOT(fill) SLOT(copy) \
@@ -214,7 +215,7 @@ typedef struct ek_kernels {
 } ek_kernels;
 /* clang-format on */
 
-/* The table of a tensor's device. */
+/* The kernels of a tensor's device. */
 static inline const ek_kernels *ek_kernels_of(const ek_tensor *tensor)
 {
     return tensor->storage->dev->backend->kernels;

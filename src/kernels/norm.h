@@ -7,7 +7,7 @@
 /* x (N, C, ...) as (outer, groups, channels of a group, inner). */
 typedef struct ek_norm_geometry {
     int64_t outer, groups, each, inner;
-    bool batch; /* statistics sum over outer, too: one for each channel */
+    bool batch; /* statistics are over outer, too: one for each channel */
 } ek_norm_geometry;
 
 /* From the shape of x's statistics: (C), or (N, groups). x isn't empty. */
@@ -24,9 +24,9 @@ static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_
     return g;
 }
 
-/* True if a group of a sample is one run whose parameters are per element of it: there is one group
- * and `parameter` (one of those that are there, or NULL) is of x's shape without N, or every
- * channel is a single value. */
+/* True if a group of a sample is one run with parameters per element. It is if every channel is a
+ * single value, or if there is one group and `parameter` (weight or bias, or NULL) has x's shape
+ * without N. */
 static inline bool ek_norm_has_runs(const ek_norm_geometry *g, const ek_tensor *x,
                                     const ek_tensor *parameter)
 {

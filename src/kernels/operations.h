@@ -29,7 +29,7 @@ static inline bool ek_binary_has_integers(ek_binary op)
     }
 }
 
-/* The operation itself, but for powers that are products, as PyTorch computes them. */
+/* The operation itself, or for some powers the operation that PyTorch computes them by. */
 static inline ek_unary ek_unary_simplest(ek_unary op, double a)
 {
     if (op != EK_UNARY_POW)

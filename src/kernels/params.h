@@ -57,7 +57,7 @@ typedef struct ek_adam_params {
     double lr, beta1, beta2, eps, weight_decay;
     bool decoupled; /* AdamW */
     bool maximize;
-    int64_t step; /* 1 for the first */
+    int64_t step; /* the number of this step, from 1 on */
 } ek_adam_params;
 
 /* Cross entropy: which targets count, and how. */

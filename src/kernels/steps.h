@@ -1,6 +1,6 @@
-/* steps.h: the arithmetic of optimizer steps, once for all backends: PyTorch 1.13's single-tensor
- * path, operation by operation; what it keeps in double is computed in double and rounded once.
- * Functions end in _f32 and _f64. */
+/* steps.h: the arithmetic of optimizer steps, once for all backends. It is PyTorch 1.13's
+ * single-tensor path, operation by operation; numbers that PyTorch keeps in double are computed in
+ * double and rounded once. Functions end in _f32 and _f64. */
 #ifndef EK_KERNELS_STEPS_H
 #define EK_KERNELS_STEPS_H
 
@@ -9,9 +9,9 @@
 
 typedef enum ek_sgd_kind {
     EK_SGD_PLAIN,    /* without momentum: no buffer */
-    EK_SGD_FIRST,    /* the buffer becomes the gradient */
-    EK_SGD_NESTEROV, /* and later steps, with either kind of momentum */
-    EK_SGD_HEAVY,
+    EK_SGD_FIRST,    /* first step with momentum: the buffer becomes the gradient */
+    EK_SGD_NESTEROV, /* later steps with Nesterov momentum */
+    EK_SGD_HEAVY,    /* later steps with plain momentum */
     EK_SGD_KINDS
 } ek_sgd_kind;
 
@@ -33,7 +33,7 @@ static inline ek_sgd_kind ek_sgd_kind_of(const ek_sgd_params *params)
 
 typedef struct EK_NAME(ek_sgd_constants) {
     EK_REAL lr, decay, momentum, kept, sign;
-    EK_REAL own; /* part of itself that is added to the first gradient */
+    EK_REAL own; /* the part of the first gradient that is added to itself */
 } EK_NAME(ek_sgd_constants);
 
 EK_FORMULA EK_NAME(ek_sgd_constants) EK_NAME(ek_sgd_constants_of)(const ek_sgd_params *p)
@@ -48,7 +48,7 @@ EK_FORMULA EK_NAME(ek_sgd_constants) EK_NAME(ek_sgd_constants_of)(const ek_sgd_p
     return c;
 }
 
-/* The parameter w with its gradient; *buffer (where the kind has one) is replaced. */
+/* The new value of parameter w. *buffer is replaced, if the kind has a buffer. */
 EK_FORMULA EK_REAL EK_NAME(ek_sgd)(ek_sgd_kind kind, EK_NAME(ek_sgd_constants) c, EK_REAL w,
                                    EK_REAL gradient, EK_REAL *buffer)
 {
@@ -88,8 +88,8 @@ EK_FORMULA EK_NAME(ek_adam_constants) EK_NAME(ek_adam_constants_of)(const ek_ada
     return c;
 }
 
-/* The parameter w with its gradient; the averages are replaced, so is *largest (AMSGrad's) unless
- * it is NULL. exp_avg as PyTorch 1.13 has it: multiplied, then added to. */
+/* The new value of parameter w. The averages are replaced, and so is *largest (AMSGrad), unless it
+ * is NULL. exp_avg is multiplied and then added to, as in PyTorch 1.13. */
 EK_FORMULA EK_REAL EK_NAME(ek_adam)(EK_NAME(ek_adam_constants) c, EK_REAL w, EK_REAL gradient,
                                     EK_REAL *exp_avg, EK_REAL *exp_avg_sq, EK_REAL *largest)
 {

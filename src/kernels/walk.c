@@ -1,6 +1,7 @@
+/* walk.c: see walk.h. */
 #include "kernels/walk.h"
 
-/* Dimension i lies outside of j: the first operand that moves along both decides. */
+/* True if a walk has dimension i outside of j. The first operand whose strides differ decides. */
 static bool walk_is_outside(int operands, const int64_t *const *strides, int i, int j)
 {
     for (int k = 0; k < operands; k++) {
@@ -11,7 +12,7 @@ static bool walk_is_outside(int operands, const int64_t *const *strides, int i, 
     return i < j;
 }
 
-/* One step along dimension `outer` is as far as the whole of `inner`, for every operand. */
+/* True if for every operand one step along `outer` is as far as all of `inner`. */
 static bool walk_can_join(const ek_walk *walk, int outer, int inner)
 {
     for (int k = 0; k < walk->operands; k++)

@@ -25,21 +25,21 @@ typedef struct ek_cursor {
     int64_t offset[EK_WALK_OPERANDS];
 } ek_cursor;
 
-/* All of the first tensor's shape. */
+/* Begins a walk over tensors that all have the first tensor's shape. */
 void ek_walk_init(ek_walk *walk, int operands, const ek_tensor *const *tensors);
 
-/* The same over explicit geometry: stride[k] has ndim entries. */
+/* Begins a walk over explicit geometry. strides[k] has ndim entries. */
 void ek_walk_init_raw(ek_walk *walk, int operands, int ndim, const int64_t *shape,
                       const int64_t *const *strides);
 
-/* Operand k is one run of stride 1, in the order of the walk. */
+/* True if the operand is one run of stride 1, in the order of the walk. */
 bool ek_walk_is_flat(const ek_walk *walk, int operand);
-/* Operand k is one element. */
+/* True if the operand is one element, repeated. */
 bool ek_walk_is_constant(const ek_walk *walk, int operand);
 
 void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position);
 
-/* Forward by `count` elements that don't go beyond the end of the innermost row. */
+/* Advances by `count` elements, which must not go beyond the end of the innermost row. */
 static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
 {
     int d = walk->ndim - 1;
@@ -60,7 +60,7 @@ static inline int64_t ek_cursor_row_rest(const ek_walk *walk, const ek_cursor *c
     return walk->shape[walk->ndim - 1] - cursor->index[walk->ndim - 1];
 }
 
-/* The same, but at most `rest`. */
+/* Elements from the cursor to the end of its innermost row, but at most `rest`. */
 static inline int64_t ek_cursor_run(const ek_walk *walk, const ek_cursor *cursor, int64_t rest)
 {
     int64_t run = ek_cursor_row_rest(walk, cursor);
