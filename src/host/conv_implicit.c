@@ -105,7 +105,7 @@ static bool implicit_kernels_are_widest(void)
 
 /* ---- a call ---- */
 
-/* So many tiles are computed with one panel of weights before the next panel. */
+/* The number of tiles that are computed with one panel of weights before the next panel. */
 enum { BLOCK_TILES = 32 };
 
 typedef struct job {

@@ -13,9 +13,10 @@ enum { GRAIN = 4096 };
 /* Statistics are by sample and group. Statistics of the batch have one sample. */
 typedef struct norm_call {
     ek_norm_pass pass;
-    int64_t channels, groups, each; /* of a sample; each: channels of one group */
-    double count;                   /* the divisor of sums */
-    bool weighted;                  /* the sums lack the weight */
+    int64_t channels, groups,
+        each;      /* channels and groups of a sample; each: channels of one group */
+    double count;  /* the divisor of sums */
+    bool weighted; /* the sums lack the weight */
     const ek_tensor *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
     const ek_norm_sums *sums;
     ek_tensor *into_mean, *into_var;

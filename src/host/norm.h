@@ -42,7 +42,7 @@ static inline int64_t ek_norm_short_rows(int64_t columns)
     return rows > 32 ? 32 : rows < 8 ? 8 : rows;
 }
 
-/* What the passes read and write. */
+/* The operands of a pass. */
 typedef struct ek_norm_job {
     ek_norm_plan plan;
     const void *x, *dy, *mask;                  /* mask: y_relu or NULL */

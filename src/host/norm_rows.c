@@ -16,14 +16,14 @@ enum {
 
 typedef struct rows_job {
     int64_t groups, rows, length; /* rows: samples times groups */
-    int64_t stride;               /* from sample to sample */
+    int64_t stride;               /* distance of samples in memory */
     int64_t parts;                /* parts of a row */
     int64_t block_samples, blocks;
     const void *x, *dy, *weight, *bias;     /* weight and bias of all groups, or NULL */
     void *y;                                /* y or dx */
     double *center, *scale, *shift, *slope; /* one per row */
     double *first, *second;                 /* sums by row and part, or NULL */
-    double *dweight, *dbias;                /* by block, group and element, or NULL */
+    double *dweight, *dbias;                /* sums by block, group and element, or NULL */
 } rows_job;
 
 /* The offset of a row's parameters. */

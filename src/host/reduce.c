@@ -11,7 +11,7 @@ enum {
     BLOCK = 8192, /* elements that one task adds up */
     LANES = 16,
     COLUMNS = 256, /* outputs of one task, if the innermost dimension is kept */
-    NARROW = 32    /* with fewer columns several rows are added side by side */
+    NARROW = 32    /* if there are fewer columns, several rows are added side by side */
 };
 
 typedef union value {

@@ -11,7 +11,7 @@ typedef struct ek_stage {
     ek_tensor *original;
     ek_tensor own;
     ek_storage storage;
-    size_t nbytes; /* of the copy; 0 if there is none */
+    size_t nbytes; /* size of the copy; 0 if there is none */
 } ek_stage;
 
 /* Begins a stage for x. With `keep` it is x itself. Else it is a workspace of `dtype`, in which

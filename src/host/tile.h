@@ -43,7 +43,7 @@ typedef struct ek_operand {
     ek_dtype dtype;
     void *data; /* address of the first element */
     bool constant;
-    bool periodic; /* the same in every row */
+    bool periodic; /* every row has the same elements */
 } ek_operand;
 
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor);
@@ -75,9 +75,9 @@ void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count);
 
 typedef struct ek_axis {
     ek_walk walk; /* the positions; one operand per tensor */
-    int64_t size; /* of the dimension */
+    int64_t size; /* size of the dimension */
     ek_class type;
-    int64_t rows; /* of one block */
+    int64_t rows; /* rows of one block */
     int64_t parts;
     char *scratch; /* per part a slot for each operand that needs one */
     size_t slot_nbytes, scratch_nbytes;

@@ -18,8 +18,8 @@ typedef struct taps {
 typedef struct upsample_job {
     taps height, width;
     int64_t planes, k; /* images are dense (planes, H, W, k) */
-    const void *x;     /* what is read: x, or dy */
-    void *y;           /* what is written: y, or dx */
+    const void *x;     /* the input: x, or dy */
+    void *y;           /* the output: y, or dx */
     void *scratch;     /* one row per part */
     int64_t scratch_row, parts;
 } upsample_job;

@@ -106,8 +106,8 @@ typedef int ek_upsample_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_ten
  * an invstd of NULL is 1. Only with statistics (C) there are `relu`, `y_relu`, tensors in an
  * update, scale, shift and slope; only with (N, G) sum and sum_xhat. ---- */
 
-/* What a kernel of statistics updates beside its outputs. Tensors may be NULL; running_mean and
- * running_var are NULL together. */
+/* Tensors that a kernel of statistics updates beside its outputs. Each may be NULL; running_mean
+ * and running_var are NULL together. */
 typedef struct ek_norm_update {
     double eps;
     /* become (1 - momentum) running + momentum value, for variances with the unbiased one of
@@ -142,7 +142,7 @@ typedef struct ek_norm_sums {
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
-/* With y_relu not NULL, dy counts only if y_relu > 0 (or NaN). */
+/* If y_relu is given, dy counts only if y_relu > 0 (or NaN). */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
                                   const ek_tensor *x, const ek_tensor *mean,
                                   const ek_tensor *invstd, const ek_tensor *weight,

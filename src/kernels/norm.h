@@ -10,7 +10,7 @@ typedef struct ek_norm_geometry {
     bool batch; /* statistics are over outer, too: one for each channel */
 } ek_norm_geometry;
 
-/* From the shape of x's statistics: (C), or (N, groups). x isn't empty. */
+/* The geometry of x, which isn't empty, for statistics of shape (C) or (N, groups). */
 static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_tensor *statistics)
 {
     ek_norm_geometry g;

@@ -68,7 +68,7 @@ int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast);
 
 typedef struct ek_narrow_found {
     ek_storage *elements; /* bf16 elements, in the f32 elements' order; owned, or NULL */
-    bool wastes;          /* so few of the last cast were read that casting all doesn't pay */
+    bool wastes;          /* the last cast didn't pay: few of its elements were read */
     uint64_t writes;      /* the count of writes, for ek_narrow_keep */
 } ek_narrow_found;
 

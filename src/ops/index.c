@@ -3,7 +3,7 @@
 #include "ops/ops.h"
 
 typedef struct index_attributes {
-    ek_shape shape; /* of the input */
+    ek_shape shape; /* the input's shape */
     int dim;
 } index_attributes;
 

@@ -40,8 +40,8 @@ typedef struct norm_gradients {
     ek_tensor *dx, *dw, *db, *s;
 } norm_gradients;
 
-/* What is asked of G. dw and db are leaves' gradient buffers to write to, or NULL for new tensors.
- * */
+/* The outputs that are asked of G. dw and db are leaves' gradient buffers to write to, or NULL for
+ * new tensors. */
 typedef struct norm_request {
     bool want_dx, want_sums; /* sums: dw and db */
     ek_tensor *dw, *db;
@@ -365,7 +365,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
 
 EK_OPERATION(gradient, "norm_gradient", gradient_backward);
 
-/* With statistics of the batch dx needs dw and db, with statistics of samples sums of its own. */
+/* dx needs dw and db if statistics are of the batch, and sums of its own if they are of samples. */
 static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu,
                          ek_norm_statistics stats, ek_norm_attributes attributes,
                          norm_request request, norm_gradients *result)

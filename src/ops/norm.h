@@ -34,7 +34,7 @@ int ek_norm_chunk_begin(ek_tensor *x, ek_norm_chunk *chunk);
 typedef struct ek_norm_tracking {
     ek_tensor *mean, *var; /* (C); NULL if nothing is tracked */
     ek_tensor *batches;    /* i64 scalar, or NULL */
-    double momentum;       /* with batches also EK_CUMULATIVE, which is 1 / their number */
+    double momentum;       /* may be EK_CUMULATIVE with batches: 1 / their number */
 } ek_norm_tracking;
 
 /* Writes `statistics` (2, C) from all chunks' moments (chunks, 2, C), and updates the tracked

@@ -137,7 +137,7 @@ ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z,
 ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b);
 ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a);
 
-/* What an elementwise operation of one tensor saves for its gradient. */
+/* The tensor that an elementwise operation of one tensor saves for its gradient. */
 typedef enum ek_unary_saved { EK_SAVED_nothing, EK_SAVED_x, EK_SAVED_y } ek_unary_saved;
 
 typedef struct ek_unary_rules {
@@ -191,12 +191,12 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 /* Records y, which has x's elements in another floating dtype, as the result of ek_to_dtype. */
 ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 
-/* The sum over the dimensions in the mask `reduced`. Those in `dropped` disappear, others get size
- * 1. NULL for NULL. */
+/* The sum over the dimensions in the mask `reduced`. Dimensions in `dropped` disappear, others get
+ * size 1. NULL for NULL. */
 ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
 /* x / c. */
 ek_tensor *ek_div_scalar(ek_tensor *x, double c);
-/* slope x where y <= 0, else x (a NaN in y hides nothing). Constant in y. */
+/* slope x if y <= 0, else x; a NaN in y lets x pass. Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
 /* x y (1 - y) for sigmoid, and x (1 - y^2) for tanh. */
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);

@@ -113,7 +113,7 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
     return ek_sum_mask(x, reduced, (1u << lead) - 1);
 }
 
-/* ---- extremes: elements are gathered, so that the gradient goes where they came from ---- */
+/* ---- extremes: elements are gathered, so that gradients go to the gathered elements ---- */
 
 /* The positions of the extremes along *dim, with size 1 there. *dim becomes non-negative. */
 static ek_tensor *reduce_positions(const char *operation, ek_reduce_kind kind, ek_tensor *x,

@@ -181,7 +181,7 @@ ek_tensor *ek_clamp(ek_tensor *x, double low, double high)
                      EK_SAVED(x), EK_ATTRIBUTES(attributes));
 }
 
-/* ---- relu, leaky relu: dx = slope g where y <= 0, else g ---- */
+/* ---- relu, leaky relu: dx = slope g if y <= 0, else g ---- */
 
 EK_BACKWARD(relu_gradient, double, ek_relu_gradient(g, ek_node_saved(node, 0), *a))
 EK_OPERATION(relu_gradient, "relu_gradient", relu_gradient_backward);

@@ -238,7 +238,7 @@ ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
 /* ---- parts along one dimension ---- */
 
 typedef struct slice_attributes {
-    ek_shape shape; /* of the whole */
+    ek_shape shape; /* the whole's shape */
     int dim;
     bool drop; /* select: one element, whose dimension disappeared */
     int64_t start, step;
