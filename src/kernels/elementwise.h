@@ -67,7 +67,7 @@
     X(ADD, (int64_t)((uint64_t)x + (uint64_t)ek_i64_of(a) * (uint64_t)y)) \
     X(SUB, (int64_t)((uint64_t)x - (uint64_t)y))                          \
     X(MUL, (int64_t)((uint64_t)x * (uint64_t)y))                          \
-    /* Truncates; by zero gives 0. */                                     \
+    /* Truncates. A division by zero gives 0. */                          \
     X(DIV, y == 0 ? 0 : y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y)     \
     X(MAXIMUM, x > y ? x : y)                                             \
     X(MINIMUM, x < y ? x : y)

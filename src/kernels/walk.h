@@ -12,11 +12,11 @@
 enum { EK_WALK_OPERANDS = 6 };
 
 typedef struct ek_walk {
-    int ndim; /* at least 1 */
+    int ndim; /* 1 or more */
     int operands;
     int64_t count; /* elements */
     int64_t shape[EK_MAX_DIMS];
-    int64_t stride[EK_WALK_OPERANDS][EK_MAX_DIMS]; /* in elements */
+    int64_t stride[EK_WALK_OPERANDS][EK_MAX_DIMS]; /* counted in elements */
 } ek_walk;
 
 /* A place on a walk: position in each dimension, and offset of each operand in elements. */

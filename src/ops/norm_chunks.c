@@ -35,7 +35,7 @@ static ek_tensor *chunk_new_rows(const ek_tensor *x)
     return chunk_new(x, EK_SHAPE(2, x->shape[1]));
 }
 
-/* x y; NULL counts as zero. */
+/* The product x y; NULL counts as zero. */
 static ek_tensor *chunk_mul(ek_tensor *x, ek_tensor *y)
 {
     return x && y ? ek_mul(x, y) : NULL;
