@@ -40,21 +40,6 @@ static ek_value conv_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(self->family->function(options));
 }
 
-#define CONV(NAME, DIMS, TRANSPOSED)                                    \
-    static const conv_family NAME = {.type = {.name = #NAME,            \
-                                              .size = sizeof(conv),     \
-                                              .forward = conv_forward}, \
-                                     .function = ek_f_##NAME##_with,    \
-                                     .dims = DIMS,                      \
-                                     .transposed = TRANSPOSED}
-
-CONV(conv1d, 1, false);
-CONV(conv2d, 2, false);
-CONV(conv3d, 3, false);
-CONV(conv_transpose1d, 1, true);
-CONV(conv_transpose2d, 2, true);
-CONV(conv_transpose3d, 3, true);
-
 static int conv_read_output_padding(const conv_family *family, const ek_conv_module_options *from,
                                     ek_conv_options *to)
 {
@@ -139,32 +124,22 @@ static ek_module *conv_new(const conv_family *family, const ek_conv_module_optio
     return ek_module_finish((ek_module *)self);
 }
 
-ek_module *ek_conv1d_with(ek_conv_module_options options)
-{
-    return conv_new(&conv1d, &options);
-}
+/* A family and its constructor. */
+#define CONV(NAME, DIMS, TRANSPOSED)                                          \
+    ek_module *ek_##NAME##_with(ek_conv_module_options options)               \
+    {                                                                         \
+        static const conv_family family = {.type = {.name = #NAME,            \
+                                                    .size = sizeof(conv),     \
+                                                    .forward = conv_forward}, \
+                                           .function = ek_f_##NAME##_with,    \
+                                           .dims = DIMS,                      \
+                                           .transposed = TRANSPOSED};         \
+        return conv_new(&family, &options);                                   \
+    }
 
-ek_module *ek_conv2d_with(ek_conv_module_options options)
-{
-    return conv_new(&conv2d, &options);
-}
-
-ek_module *ek_conv3d_with(ek_conv_module_options options)
-{
-    return conv_new(&conv3d, &options);
-}
-
-ek_module *ek_conv_transpose1d_with(ek_conv_module_options options)
-{
-    return conv_new(&conv_transpose1d, &options);
-}
-
-ek_module *ek_conv_transpose2d_with(ek_conv_module_options options)
-{
-    return conv_new(&conv_transpose2d, &options);
-}
-
-ek_module *ek_conv_transpose3d_with(ek_conv_module_options options)
-{
-    return conv_new(&conv_transpose3d, &options);
-}
+CONV(conv1d, 1, false)
+CONV(conv2d, 2, false)
+CONV(conv3d, 3, false)
+CONV(conv_transpose1d, 1, true)
+CONV(conv_transpose2d, 2, true)
+CONV(conv_transpose3d, 3, true)

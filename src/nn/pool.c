@@ -1,6 +1,8 @@
 /* pool.c: pooling, upsampling and flattening: modules without parameters. */
 #include "nn/nn.h"
 
+#include <string.h>
+
 /* ---- windows ---- */
 
 /* What the constructors of pooling modules differ in. */
@@ -24,21 +26,6 @@ static ek_value pool_forward(ek_module *module, const ek_args *args)
     options.x = ek_only_input(module, args);
     return ek_value_of_tensor(self->family->function(options));
 }
-
-#define POOL(NAME, DIMS, MAXIMUM)                                       \
-    static const pool_family NAME = {.type = {.name = #NAME,            \
-                                              .size = sizeof(pool),     \
-                                              .forward = pool_forward}, \
-                                     .function = ek_f_##NAME##_with,    \
-                                     .dims = DIMS,                      \
-                                     .maximum = MAXIMUM}
-
-POOL(max_pool1d, 1, true);
-POOL(max_pool2d, 2, true);
-POOL(max_pool3d, 3, true);
-POOL(avg_pool1d, 1, false);
-POOL(avg_pool2d, 2, false);
-POOL(avg_pool3d, 3, false);
 
 static int pool_read_options(const pool_family *family, const ek_pool_module_options *from,
                              ek_pool_options *to)
@@ -80,64 +67,45 @@ static ek_module *pool_new(const pool_family *family, const ek_pool_module_optio
     return (ek_module *)self;
 }
 
-ek_module *ek_max_pool1d_with(ek_pool_module_options options)
-{
-    return pool_new(&max_pool1d, &options);
-}
+/* A family and its constructor. */
+#define POOL(NAME, DIMS, MAXIMUM)                                             \
+    ek_module *ek_##NAME##_with(ek_pool_module_options options)               \
+    {                                                                         \
+        static const pool_family family = {.type = {.name = #NAME,            \
+                                                    .size = sizeof(pool),     \
+                                                    .forward = pool_forward}, \
+                                           .function = ek_f_##NAME##_with,    \
+                                           .dims = DIMS,                      \
+                                           .maximum = MAXIMUM};               \
+        return pool_new(&family, &options);                                   \
+    }
 
-ek_module *ek_max_pool2d_with(ek_pool_module_options options)
-{
-    return pool_new(&max_pool2d, &options);
-}
-
-ek_module *ek_max_pool3d_with(ek_pool_module_options options)
-{
-    return pool_new(&max_pool3d, &options);
-}
-
-ek_module *ek_avg_pool1d_with(ek_pool_module_options options)
-{
-    return pool_new(&avg_pool1d, &options);
-}
-
-ek_module *ek_avg_pool2d_with(ek_pool_module_options options)
-{
-    return pool_new(&avg_pool2d, &options);
-}
-
-ek_module *ek_avg_pool3d_with(ek_pool_module_options options)
-{
-    return pool_new(&avg_pool3d, &options);
-}
+POOL(max_pool1d, 1, true)
+POOL(max_pool2d, 2, true)
+POOL(max_pool3d, 3, true)
+POOL(avg_pool1d, 1, false)
+POOL(avg_pool2d, 2, false)
+POOL(avg_pool3d, 3, false)
 
 /* ---- to a given size ---- */
 
 typedef struct resize {
     ek_module module;
+    int dims;
     int64_t size[3];
     ek_upsample_mode mode;
     bool align_corners;
 } resize;
 
-static ek_value adaptive_avg_pool1d_forward(ek_module *module, const ek_args *args)
+static ek_value adaptive_forward(ek_module *module, const ek_args *args)
 {
-    const int64_t *size = ((const resize *)module)->size;
+    const resize *self = (resize *)module;
+    const int64_t *size = self->size;
     ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(ek_f_adaptive_avg_pool1d(x, size[0]));
-}
-
-static ek_value adaptive_avg_pool2d_forward(ek_module *module, const ek_args *args)
-{
-    const int64_t *size = ((const resize *)module)->size;
-    ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(ek_f_adaptive_avg_pool2d(x, size[0], size[1]));
-}
-
-static ek_value adaptive_avg_pool3d_forward(ek_module *module, const ek_args *args)
-{
-    const int64_t *size = ((const resize *)module)->size;
-    ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(ek_f_adaptive_avg_pool3d(x, size[0], size[1], size[2]));
+    return ek_value_of_tensor(self->dims == 1 ? ek_f_adaptive_avg_pool1d(x, size[0])
+                              : self->dims == 2
+                                  ? ek_f_adaptive_avg_pool2d(x, size[0], size[1])
+                                  : ek_f_adaptive_avg_pool3d(x, size[0], size[1], size[2]));
 }
 
 static ek_value upsample_forward(ek_module *module, const ek_args *args)
@@ -148,15 +116,15 @@ static ek_value upsample_forward(ek_module *module, const ek_args *args)
         ek_f_upsample(x, self->size[0], self->size[1], self->mode, self->align_corners));
 }
 
-#define RESIZE(NAME)                                                   \
+#define RESIZE(NAME, FORWARD)                                          \
     static const ek_module_type NAME##_type = {.name = #NAME,          \
                                                .size = sizeof(resize), \
-                                               .forward = NAME##_forward}
+                                               .forward = FORWARD}
 
-RESIZE(adaptive_avg_pool1d);
-RESIZE(adaptive_avg_pool2d);
-RESIZE(adaptive_avg_pool3d);
-RESIZE(upsample);
+RESIZE(adaptive_avg_pool1d, adaptive_forward);
+RESIZE(adaptive_avg_pool2d, adaptive_forward);
+RESIZE(adaptive_avg_pool3d, adaptive_forward);
+RESIZE(upsample, upsample_forward);
 
 static ek_module *resize_new(const ek_module_type *type, int dims, const int64_t *size)
 {
@@ -168,8 +136,10 @@ static ek_module *resize_new(const ek_module_type *type, int dims, const int64_t
             return NULL;
         }
     resize *self = (resize *)ek_module_new(type);
-    for (int i = 0; self && i < dims; i++)
-        self->size[i] = size[i];
+    if (self) {
+        self->dims = dims;
+        memcpy(self->size, size, (size_t)dims * sizeof *size);
+    }
     return (ek_module *)self;
 }
 

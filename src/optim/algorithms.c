@@ -16,13 +16,6 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-int ek_optimizer_check_option(const char *algorithm, const char *what, double value)
-{
-    return value >= 0 ? 0
-                      : EK_FAIL(EK_E_INVALID, "%s: invalid %s %g, it has to be 0 or more",
-                                algorithm, what, value);
-}
-
 /* ---- SGD ---- */
 
 static int sgd_resolve(const ek_optimizer_options *given, const ek_optimizer_options *defaults,

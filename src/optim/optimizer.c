@@ -6,6 +6,13 @@
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
 
+int ek_optimizer_check_option(const char *algorithm, const char *what, double value)
+{
+    return value >= 0 ? 0
+                      : EK_FAIL(EK_E_INVALID, "%s: invalid %s %g, it has to be 0 or more",
+                                algorithm, what, value);
+}
+
 int ek_optimizer_check(const ek_optimizer *optimizer)
 {
     if (optimizer)
