@@ -258,9 +258,7 @@ bool ek_sharding_has(const ek_sharding *s, int parameter)
 typedef struct recording {
     const ek_sharding *sharding;
     const ek_sharding_forward *forward;
-    ek_dev *devs[EK_MAX_DEVICES]; /* devices in order of addition */
-    int order[EK_MAX_DEVICES];    /* devs[k] is device order[k] of the forward */
-    int *indices;                 /* the bucket's parameters, descending */
+    int *indices; /* the bucket's parameters, descending */
     int count;
     ek_tensor **like, **out, **inputs;
     ek_piece *pieces;
@@ -282,10 +280,10 @@ static int recording_end_bucket(recording *r)
                 (ek_piece){k, shard->begin, shard->end, ek_tensor_dev(shard->piece)};
         }
         for (int d = 0; d < f->devices; d++)
-            r->out[d * n + k] = f->handles[r->order[d] * f->stride + i];
+            r->out[d * n + k] = f->handles[d * f->stride + i];
     }
     r->count = 0;
-    ek_division division = {r->devs, f->devices, r->like, n, r->pieces, pieces, r->devs[0]};
+    ek_division division = {f->devs, f->devices, r->like, n, r->pieces, pieces, f->home};
     return n ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
 }
 
@@ -317,9 +315,6 @@ int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *f
     size_t count = (size_t)forward->parameter_count + 1;
     size_t pieces = (size_t)sharding->flat.shard_count + 1;
     recording r = {.sharding = sharding, .forward = forward};
-    ek_comm_sum_order(forward->devs, forward->devices, forward->home, r.order);
-    for (int d = 0; d < forward->devices; d++)
-        r.devs[d] = forward->devs[r.order[d]];
     r.indices = ek_calloc(count, sizeof *r.indices);
     r.like = ek_calloc(count, sizeof *r.like);
     r.out = ek_calloc(count * (size_t)forward->devices, sizeof *r.out);

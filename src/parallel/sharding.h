@@ -46,7 +46,7 @@ int ek_sharding_publish(ek_sharding *sharding);
 
 /* One forward: handles[r * stride + i] is parameter i on devs[r], in any order. */
 typedef struct ek_sharding_forward {
-    const ek_dev *home; /* the module's device */
+    ek_dev *home; /* the module's device */
     ek_tensor *const *parameters;
     int parameter_count;
     ek_dev *const *devs;
