@@ -9,8 +9,8 @@ EK_BEGIN_DECLARATIONS
 
 /* ek_data_parallel without the gather. The output is a list marked per_device, with one element per
  * replica in the order of device_ids; devices without samples have none. With at most one device,
- * in evaluation mode, and with .plain it is the output of the plain module, not a list. Inputs may
- * be scattered already: a list marked per_device (EK_SCATTERED). */
+ * or in evaluation mode, or with .plain, it is the plain module's output, not a list. Inputs may be
+ * scattered already: a list marked per_device (EK_SCATTERED). */
 EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
 #define ek_data_parallel_model(...) \
     ek_data_parallel_model_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))

@@ -74,8 +74,8 @@ EK_API double ek_report_step_seconds(const ek_report *report);
 EK_API int ek_report_get_device(const ek_report *report, int index, ek_device_report *device);
 /* The largest peak of a device divided by the mean of all devices' peaks; 1 if nothing was used. */
 EK_API double ek_report_imbalance(const ek_report *report);
-/* A device's memory over time, ascending. A sample is the fullest moment of its stretch of time, or
- * the level throughout stretches without changes. Copies at most `room` samples and returns how
+/* A device's memory in order of time. A sample is the fullest moment of a stretch of time, or the
+ * level of several without changes. Copies at most `room` samples and returns how
  * many there are, which grows while the report collects. */
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);

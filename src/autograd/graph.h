@@ -130,8 +130,8 @@ int ek_leaf_set_grad_buffer(ek_tensor *leaf, ek_tensor *slot);
  * only too, and its backward evaluates F' again: gradients of any order come from these two lines.
  */
 
-/* F writes its outputs, NULL at first, in the scope. In gradient mode the outputs are a graph from
- * the inputs, which are leaves of this evaluation; the gradients of inputs that require one are
+/* F sets outputs[o], which is NULL before, in the scope. In gradient mode the outputs' graph ends
+ * at the inputs, which are leaves of this evaluation; requires_grad tells whose gradients are
  * wanted. With equal state F gives equal values each time. */
 typedef int ek_recomputed_function(ek_object *state, ek_tensor *const *inputs, int input_count,
                                    ek_tensor **outputs, int output_count);

@@ -63,7 +63,8 @@ typedef struct ek_backend {
      * that turns to another device. Optional: nothing to prepare. */
     int (*thread_enter)(ek_dev *dev);
 
-    /* Asks the system for memory aligned to 64 bytes. NULL, with 0, if there is none left. */
+    /* Gets memory from the system, aligned to 64 bytes. If none is left, returns 0 and *pointer is
+     * NULL. */
     int (*memory_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*memory_free)(ek_dev *dev, void *pointer, size_t nbytes);
 

@@ -27,9 +27,9 @@ int64_t ek_dnn_alignment(const void *address)
     return alignment;
 }
 
-/* Finds the padding after x in dimension i, from which cuDNN derives y's size. It is the padding
- * before if that gives y's size, because most engines know only this, else the most that does.
- * False if that is negative: then the end of x is not read, and cuDNN can't be told. */
+/* Finds the padding after x in dimension i from which cuDNN derives y's size: `before` if it fits,
+ * because most engines know only equal ones, else the largest that fits. False if that is negative:
+ * cuDNN can't skip the end of x. */
 static bool dnn_fit_padding(ek_dnn_problem *p, int i)
 {
     int64_t window = p->dilation[i] * (p->w[2 + i] - 1) + 1;

@@ -301,7 +301,7 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
 /* The most suggestions to look at, the best first: a plan is rarely the tenth. */
 enum { SUGGESTIONS = 48 };
 
-/* Makes a plan of the suggestions of one mode. */
+/* Makes a plan of the first suggestion that can be used. */
 static bool plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
                         const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics,
                         int64_t most, ek_dnn_plan *plan)

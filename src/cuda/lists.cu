@@ -3,7 +3,7 @@
  *
  * Sums: each thread adds up its elements, one addend after the other, in the caller's order; the
  * output may be the first addend. Steps: the arithmetic is the host's (kernels/steps.h); in f32
- * last bits may differ, if one of the compilers fuses another product with a sum. */
+ * last bits may differ, if the compilers fuse different products with sums. */
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 #include "kernels/steps.h"

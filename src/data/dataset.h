@@ -26,8 +26,8 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
 ek_value ek_collate_numbered(const ek_value *samples, const int64_t *numbers, int64_t count,
                              ek_device device);
 
-/* Returns the same nest with each tensor replaced by `function`'s result; NULL is an error. */
 typedef ek_tensor *ek_batch_function(ek_tensor *tensor, ek_dev *dev);
+/* Returns the same tree with function(tensor, dev) for each tensor; an error if that is NULL. */
 ek_value ek_batch_map(ek_value batch, ek_batch_function *function, ek_dev *dev);
 
 /* Cancels batches that nobody waits for any more. From now on this thread gets no further sample of

@@ -33,7 +33,7 @@ typedef struct ek_loader_slot {
     bool made;                     /* guarded by lock: the worker is done with the slot */
     int parts;
     ek_value part[EK_MAX_DEVICES]; /* references, in order, of devices with samples */
-    int device[EK_MAX_DEVICES];    /* each part's index in device_ids */
+    int device[EK_MAX_DEVICES];    /* index of each part's device in device_ids */
     bool sent;                     /* the copies of the parts to their devices have begun */
     ek_error_record error;         /* why the batch could not be made; status 0: no error */
     ek_generator after;            /* EK_SEED_WORKER: the worker's generator afterwards */

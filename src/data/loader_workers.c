@@ -133,8 +133,8 @@ int ek_loader_start(ek_loader *loader)
 
 /* ---- the caller's side ---- */
 
-/* Returns a waiting worker to wake for a batch; NULL: none waits. The first one is preferred,
- * because its caches are warmest. loader->lock is held. */
+/* Returns a waiting worker that may make batch `number`, or NULL. The first is preferred: its
+ * caches are warmest. loader->lock is held. */
 static ek_loader_maker *loader_resting(ek_loader *loader, int64_t number)
 {
     int workers = loader->options.workers;

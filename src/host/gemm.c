@@ -150,8 +150,8 @@ static void gemm_choose_tiles(tiles *t, int threads)
     }
 }
 
-/* Chooses tiles of equal size, the same number for each thread, because packing by the caller is
- * slower than a copy. */
+/* Packing by the caller is slow, so tiles are few: of equal size and, if possible, as many for each
+ * thread. */
 static void gemm_choose_equal_tiles(tiles *t, int threads)
 {
     const ek_gemm *g = t->gemm;

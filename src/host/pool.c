@@ -207,7 +207,7 @@ int ek_host_adaptive_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tens
 
 #else /* for each EK_REAL */
 
-/* The maximum of `channels` (at most a block) neighbouring channels over one window. */
+/* The maximum and its index over one window, for each of `channels` <= BLOCK channels. */
 static inline void EK_NAME(pool_max_window)(const pool *p, const window w[3], const EK_REAL *x,
                                             int64_t channels, EK_REAL *y, int64_t *index)
 {

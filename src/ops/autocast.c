@@ -259,7 +259,7 @@ __attribute__((constructor)) static void autocast_watch_threads(void)
 
 /* ---- bf16 elements of a storage ---- */
 
-/* The bf16 elements of a storage. */
+/* A bf16 copy of an f32 storage. */
 typedef struct narrow {
     ek_derived derived;
     pthread_mutex_t lock;

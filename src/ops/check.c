@@ -1,4 +1,4 @@
-/* check.c: operand checks, each with its sentence. */
+/* check.c: operand checks, each with its error message. */
 #include <math.h>
 #include <stdio.h>
 

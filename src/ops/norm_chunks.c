@@ -133,8 +133,8 @@ static ek_tensor *chunk_line(ek_tensor *u, ek_tensor *scale, ek_tensor *x, ek_te
 
 /* ---- the moments of a chunk ---- */
 
-/* Input x; outputs x', the moments (for Z's part of the chunk) and s; saved x and the statistics,
- * which are written later. */
+/* Input x; outputs x', the moments (in place of z's sums) and s, as at the head; saved x and the
+ * statistics, which are written later. */
 static int chunk_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     results[0] = chunk_line(gradients[0], gradients[2], ek_node_saved(node, 0), gradients[1],

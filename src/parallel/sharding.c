@@ -214,9 +214,8 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
     ek_sharding *s = ek_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    int most =
-        count +
-        devices * EK_DTYPES; /* a bound between two devices cuts one parameter of its dtype */
+    /* Each bound between two devices may cut one parameter per dtype. */
+    int most = count + devices * EK_DTYPES;
     ek_object_init(&s->flat.object, sharding_destroy);
     s->flat.enter = sharding_enter;
     s->flat.leave = sharding_leave;

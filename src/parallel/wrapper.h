@@ -60,7 +60,7 @@ void ek_wrapper_leave(ek_wrapper *wrapper);
 ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
                                ek_value (*forward)(ek_module *module, const ek_args *args));
 
-/* True if a call is a plain call of the child. */
+/* True if calls go to the child itself: there are no replicas, or the wrapper is one. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
 
 /* Calls `function` for the child on the first device, with inputs moved there and joined. */
