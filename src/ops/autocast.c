@@ -257,7 +257,7 @@ __attribute__((constructor)) static void autocast_watch_threads(void)
     ek_thread_at_exit(autocast_thread_exit);
 }
 
-/* ---- bf16 elements of a storage ---- */
+/* ---- bf16 copies of storages ---- */
 
 /* A bf16 copy of an f32 storage. */
 typedef struct narrow {

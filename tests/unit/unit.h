@@ -122,4 +122,9 @@ ek_tensor *tensor_of(const double *values, ek_shape shape, ek_dtype dtype, ek_de
 ek_tensor *golden(const char *file, const char *name);
 bool golden_has(const char *file, const char *name);
 
+/* A row of a switch that makes what a number stands for. */
+#define CASE_IS(label, ...) \
+    case label:             \
+        return __VA_ARGS__
+
 #endif

@@ -86,22 +86,15 @@ static inline ek_module *make_criterion(loss_kind kind, ek_dtype dtype)
 {
     const double weights[CLASSES] = {0.5, 1, 3, 0.25};
     switch (kind) {
-    case CROSS_ENTROPY:
-        return ek_cross_entropy_loss(.ignore_index = IGNORED);
-    case WEIGHTED:
-        return ek_cross_entropy_loss(.ignore_index = IGNORED,
-                                     .weight =
-                                         tensor_of(weights, EK_SHAPE(CLASSES), dtype, ek_cpu()));
-    case SUM:
-        return ek_cross_entropy_loss(.ignore_index = IGNORED, .reduction = EK_SUM);
-    case SQUARES:
-        return ek_mse_loss();
-    case BINARY:
-        return ek_bce_with_logits_loss();
-    case USERS_COUNTED:
-        return ek_module_new(&counted_type);
-    case USERS_SUM:
-        return ek_module_new(&counted_sum_type);
+        CASE_IS(CROSS_ENTROPY, ek_cross_entropy_loss(.ignore_index = IGNORED));
+        CASE_IS(WEIGHTED, ek_cross_entropy_loss(.ignore_index = IGNORED,
+                                                .weight = tensor_of(weights, EK_SHAPE(CLASSES),
+                                                                    dtype, ek_cpu())));
+        CASE_IS(SUM, ek_cross_entropy_loss(.ignore_index = IGNORED, .reduction = EK_SUM));
+        CASE_IS(SQUARES, ek_mse_loss());
+        CASE_IS(BINARY, ek_bce_with_logits_loss());
+        CASE_IS(USERS_COUNTED, ek_module_new(&counted_type));
+        CASE_IS(USERS_SUM, ek_module_new(&counted_sum_type));
     default:
         return ek_module_new(&samples_type);
     }

@@ -13,26 +13,16 @@ static ek_sampler *make_kind(int kind, ek_generator *generator)
     static const int64_t subset[] = {4, -3, 90, 12, 7, 7};
     static const double weights[] = {1, 0, 2, 0.5};
     switch (kind) {
-    case 0:
-        return ek_sequential_sampler(10);
-    case 1:
-        return ek_random_sampler(10, .generator = generator);
-    case 2:
-        return ek_subset_random_sampler(subset, 6, generator);
-    case 3:
-        return ek_weighted_random_sampler(weights, 4, 9, generator);
-    case 4:
-        return ek_distributed_sampler(10, 3, 1, .automatic_epochs = true);
-    case 5:
-        return ek_distributed_inference_sampler(10, 3, 2, EK_DEFAULT);
-    case 6:
-        return ek_random_identity_sampler(identities, PEOPLE, 2);
-    case 7:
-        return ek_distributed_random_identity_sampler(identities, PEOPLE, 2);
-    case 8:
-        return make_user(&backwards_type, 9, NO_FAULT);
-    case 9:
-        return ek_batch_sampler(ek_random_sampler(10, .generator = generator), 3, false);
+        CASE_IS(0, ek_sequential_sampler(10));
+        CASE_IS(1, ek_random_sampler(10, .generator = generator));
+        CASE_IS(2, ek_subset_random_sampler(subset, 6, generator));
+        CASE_IS(3, ek_weighted_random_sampler(weights, 4, 9, generator));
+        CASE_IS(4, ek_distributed_sampler(10, 3, 1, .automatic_epochs = true));
+        CASE_IS(5, ek_distributed_inference_sampler(10, 3, 2, EK_DEFAULT));
+        CASE_IS(6, ek_random_identity_sampler(identities, PEOPLE, 2));
+        CASE_IS(7, ek_distributed_random_identity_sampler(identities, PEOPLE, 2));
+        CASE_IS(8, make_user(&backwards_type, 9, NO_FAULT));
+        CASE_IS(9, ek_batch_sampler(ek_random_sampler(10, .generator = generator), 3, false));
     default:
         return make_user(&pairs_type, 9, NO_FAULT);
     }

@@ -44,48 +44,28 @@ static bool takes(ek_dtype dtype, bool integers)
 static double unary_of(ek_unary op, double x, double a, double b)
 {
     switch (op) {
-    case EK_UNARY_AFFINE:
-        return a * x + b;
-    case EK_UNARY_NEG:
-        return -x;
-    case EK_UNARY_ABS:
-        return fabs(x);
-    case EK_UNARY_SIGN:
-        return x > 0 ? 1 : x < 0 ? -1 : 0;
-    case EK_UNARY_SQUARE:
-        return x * x;
-    case EK_UNARY_SQRT:
-        return sqrt(x);
-    case EK_UNARY_RECIPROCAL:
-        return 1 / x;
-    case EK_UNARY_POW:
-        return pow(x, a);
-    case EK_UNARY_EXP:
-        return exp(x);
-    case EK_UNARY_LOG:
-        return log(x);
-    case EK_UNARY_SIGMOID:
-        return 1 / (1 + exp(-x));
-    case EK_UNARY_TANH:
-        return tanh(x);
-    case EK_UNARY_SOFTPLUS:
-        return log1p(exp(x));
-    case EK_UNARY_NDTR:
-        return 0.5 * erfc(-x / sqrt(2));
-    case EK_UNARY_GELU:
-        return x * 0.5 * erfc(-x / sqrt(2));
-    case EK_UNARY_GELU_TANH:
-        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
-    case EK_UNARY_RELU:
-        return x > 0 ? x : 0;
-    case EK_UNARY_LEAKY_RELU:
-        return x > 0 ? x : a * x;
-    case EK_UNARY_CLAMP:
-        return fmin(fmax(x, a), b);
-    case EK_UNARY_STEP:
-        return x > a ? 1 : b;
-    case EK_UNARY_INSIDE:
-        return a <= x && x <= b ? 1 : 0;
+        CASE_IS(EK_UNARY_AFFINE, a * x + b);
+        CASE_IS(EK_UNARY_NEG, -x);
+        CASE_IS(EK_UNARY_ABS, fabs(x));
+        CASE_IS(EK_UNARY_SIGN, x > 0 ? 1 : x < 0 ? -1 : 0);
+        CASE_IS(EK_UNARY_SQUARE, x * x);
+        CASE_IS(EK_UNARY_SQRT, sqrt(x));
+        CASE_IS(EK_UNARY_RECIPROCAL, 1 / x);
+        CASE_IS(EK_UNARY_POW, pow(x, a));
+        CASE_IS(EK_UNARY_EXP, exp(x));
+        CASE_IS(EK_UNARY_LOG, log(x));
+        CASE_IS(EK_UNARY_SIGMOID, 1 / (1 + exp(-x)));
+        CASE_IS(EK_UNARY_TANH, tanh(x));
+        CASE_IS(EK_UNARY_SOFTPLUS, log1p(exp(x)));
+        CASE_IS(EK_UNARY_NDTR, 0.5 * erfc(-x / sqrt(2)));
+        CASE_IS(EK_UNARY_GELU, x * 0.5 * erfc(-x / sqrt(2)));
+        CASE_IS(EK_UNARY_GELU_TANH,
+                0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))));
+        CASE_IS(EK_UNARY_RELU, x > 0 ? x : 0);
+        CASE_IS(EK_UNARY_LEAKY_RELU, x > 0 ? x : a * x);
+        CASE_IS(EK_UNARY_CLAMP, fmin(fmax(x, a), b));
+        CASE_IS(EK_UNARY_STEP, x > a ? 1 : b);
+        CASE_IS(EK_UNARY_INSIDE, a <= x && x <= b ? 1 : 0);
     default:
         return NAN;
     }
@@ -171,30 +151,18 @@ TEST(limits_of_exponentials)
 static double binary_of(ek_binary op, double x, double y, double a)
 {
     switch (op) {
-    case EK_BINARY_ADD:
-        return x + a * y;
-    case EK_BINARY_SUB:
-        return x - y;
-    case EK_BINARY_MUL:
-        return x * y;
-    case EK_BINARY_DIV:
-        return x / y;
-    case EK_BINARY_MAXIMUM:
-        return fmax(x, y);
-    case EK_BINARY_MINIMUM:
-        return fmin(x, y);
-    case EK_BINARY_RELU_GRADIENT:
-        return y <= 0 ? a * x : x;
-    case EK_BINARY_SIGMOID_GRADIENT:
-        return x * y * (1 - y);
-    case EK_BINARY_TANH_GRADIENT:
-        return x * (1 - y * y);
-    case EK_BINARY_SIGN_MUL:
-        return x * ((y > 0) - (y < 0));
-    case EK_BINARY_SQUARED_DIFFERENCE:
-        return (x - y) * (x - y);
-    case EK_BINARY_ABSOLUTE_DIFFERENCE:
-        return fabs(x - y);
+        CASE_IS(EK_BINARY_ADD, x + a * y);
+        CASE_IS(EK_BINARY_SUB, x - y);
+        CASE_IS(EK_BINARY_MUL, x * y);
+        CASE_IS(EK_BINARY_DIV, x / y);
+        CASE_IS(EK_BINARY_MAXIMUM, fmax(x, y));
+        CASE_IS(EK_BINARY_MINIMUM, fmin(x, y));
+        CASE_IS(EK_BINARY_RELU_GRADIENT, y <= 0 ? a * x : x);
+        CASE_IS(EK_BINARY_SIGMOID_GRADIENT, x * y * (1 - y));
+        CASE_IS(EK_BINARY_TANH_GRADIENT, x * (1 - y * y));
+        CASE_IS(EK_BINARY_SIGN_MUL, x * ((y > 0) - (y < 0)));
+        CASE_IS(EK_BINARY_SQUARED_DIFFERENCE, (x - y) * (x - y));
+        CASE_IS(EK_BINARY_ABSOLUTE_DIFFERENCE, fabs(x - y));
     default:
         return NAN;
     }

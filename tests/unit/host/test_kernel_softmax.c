@@ -101,20 +101,13 @@ static double special(int64_t line, int64_t c)
 {
     const double infinity = (double)INFINITY;
     switch (line) {
-    case 0:
-        return -infinity;
-    case 1:
-        return c == 2 ? (double)NAN : 0.5;
-    case 2:
-        return c == 3 ? infinity : (double)c;
-    case 3:
-        return c < 4 ? -infinity : 1;
-    case 4:
-        return 1e4 + (double)(c % 3);
-    case 5:
-        return c == 5 ? 3e38 : -3e38;
-    case 6:
-        return c == 5 ? 1e4 : -infinity;
+        CASE_IS(0, -infinity);
+        CASE_IS(1, c == 2 ? (double)NAN : 0.5);
+        CASE_IS(2, c == 3 ? infinity : (double)c);
+        CASE_IS(3, c < 4 ? -infinity : 1);
+        CASE_IS(4, 1e4 + (double)(c % 3));
+        CASE_IS(5, c == 5 ? 3e38 : -3e38);
+        CASE_IS(6, c == 5 ? 1e4 : -infinity);
     default:
         return c == 3 ? infinity : -infinity;
     }

@@ -7,82 +7,44 @@
 static ek_module *module_of(int number)
 {
     switch (number) {
-    case 0:
-        return ek_linear(3, 2);
-    case 1:
-        return ek_conv1d(3, 2, 3);
-    case 2:
-        return ek_conv2d(3, 2, 3);
-    case 3:
-        return ek_conv3d(3, 2, 3);
-    case 4:
-        return ek_conv_transpose1d(3, 2, 3);
-    case 5:
-        return ek_conv_transpose2d(3, 2, 3);
-    case 6:
-        return ek_conv_transpose3d(3, 2, 3);
-    case 7:
-        return ek_batch_norm1d(3);
-    case 8:
-        return ek_batch_norm2d(3);
-    case 9:
-        return ek_batch_norm3d(3);
-    case 10:
-        return ek_instance_norm1d(3);
-    case 11:
-        return ek_instance_norm2d(3);
-    case 12:
-        return ek_instance_norm3d(3);
-    case 13:
-        return ek_layer_norm(EK_SHAPE(3));
-    case 14:
-        return ek_group_norm(3, 3);
-    case 15:
-        return ek_max_pool1d(2);
-    case 16:
-        return ek_max_pool2d(2);
-    case 17:
-        return ek_max_pool3d(2);
-    case 18:
-        return ek_avg_pool1d(2);
-    case 19:
-        return ek_avg_pool2d(2);
-    case 20:
-        return ek_avg_pool3d(2);
-    case 21:
-        return ek_adaptive_avg_pool1d(2);
-    case 22:
-        return ek_adaptive_avg_pool2d(2, 2);
-    case 23:
-        return ek_adaptive_avg_pool3d(2, 2, 2);
-    case 24:
-        return ek_upsample(2, 2, EK_BILINEAR, false);
-    case 25:
-        return ek_relu();
-    case 26:
-        return ek_leaky_relu(0.1);
-    case 27:
-        return ek_sigmoid();
-    case 28:
-        return ek_tanh();
-    case 29:
-        return ek_dropout(0.5);
-    case 30:
-        return ek_identity();
-    case 31:
-        return ek_flatten(3, -1);
-    case 32:
-        return ek_sequential(ek_linear(3, 2));
-    case 33:
-        return ek_checkpoint(ek_linear(3, 2));
-    case 34:
-        return ek_cross_entropy_loss();
-    case 35:
-        return ek_nll_loss();
-    case 36:
-        return ek_mse_loss();
-    case 37:
-        return ek_l1_loss();
+        CASE_IS(0, ek_linear(3, 2));
+        CASE_IS(1, ek_conv1d(3, 2, 3));
+        CASE_IS(2, ek_conv2d(3, 2, 3));
+        CASE_IS(3, ek_conv3d(3, 2, 3));
+        CASE_IS(4, ek_conv_transpose1d(3, 2, 3));
+        CASE_IS(5, ek_conv_transpose2d(3, 2, 3));
+        CASE_IS(6, ek_conv_transpose3d(3, 2, 3));
+        CASE_IS(7, ek_batch_norm1d(3));
+        CASE_IS(8, ek_batch_norm2d(3));
+        CASE_IS(9, ek_batch_norm3d(3));
+        CASE_IS(10, ek_instance_norm1d(3));
+        CASE_IS(11, ek_instance_norm2d(3));
+        CASE_IS(12, ek_instance_norm3d(3));
+        CASE_IS(13, ek_layer_norm(EK_SHAPE(3)));
+        CASE_IS(14, ek_group_norm(3, 3));
+        CASE_IS(15, ek_max_pool1d(2));
+        CASE_IS(16, ek_max_pool2d(2));
+        CASE_IS(17, ek_max_pool3d(2));
+        CASE_IS(18, ek_avg_pool1d(2));
+        CASE_IS(19, ek_avg_pool2d(2));
+        CASE_IS(20, ek_avg_pool3d(2));
+        CASE_IS(21, ek_adaptive_avg_pool1d(2));
+        CASE_IS(22, ek_adaptive_avg_pool2d(2, 2));
+        CASE_IS(23, ek_adaptive_avg_pool3d(2, 2, 2));
+        CASE_IS(24, ek_upsample(2, 2, EK_BILINEAR, false));
+        CASE_IS(25, ek_relu());
+        CASE_IS(26, ek_leaky_relu(0.1));
+        CASE_IS(27, ek_sigmoid());
+        CASE_IS(28, ek_tanh());
+        CASE_IS(29, ek_dropout(0.5));
+        CASE_IS(30, ek_identity());
+        CASE_IS(31, ek_flatten(3, -1));
+        CASE_IS(32, ek_sequential(ek_linear(3, 2)));
+        CASE_IS(33, ek_checkpoint(ek_linear(3, 2)));
+        CASE_IS(34, ek_cross_entropy_loss());
+        CASE_IS(35, ek_nll_loss());
+        CASE_IS(36, ek_mse_loss());
+        CASE_IS(37, ek_l1_loss());
     default:
         return ek_bce_with_logits_loss();
     }
