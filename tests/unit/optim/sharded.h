@@ -113,4 +113,22 @@ static inline void step_both(ek_optimizer *whole, ek_optimizer *divided)
 static const unsigned absent[] = {0x80, 0x81, 0x86, 0x80, 0xf8, 0x80};
 enum { STEPS = sizeof absent / sizeof *absent };
 
+/* Every test has four devices, seeded numbers and a scope of its own. */
+static ek_scope test_scope;
+
+static inline void begin_test(void)
+{
+    test_scope = ek_scope_begin();
+    ek_manual_seed(12);
+    assert_ok(test_devices_configure("4"));
+}
+
+static inline void end_test(void)
+{
+    ek_scope_end(&test_scope);
+    assert_ok(ek_shutdown());
+}
+
+FIXTURE(begin_test, end_test)
+
 #endif

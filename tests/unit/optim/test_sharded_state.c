@@ -34,21 +34,13 @@ static void change_division(int i, bool optimizer_first)
 
 TEST_LOOP(state_follows_the_division, 0, CASES)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(12);
-    assert_ok(test_devices_configure("4"));
     change_division(_i, true);
     change_division(_i, false);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A wrapper that goes leaves nothing of its devices' memory behind in the optimizer. */
 TEST(former_pieces_are_not_kept)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(13);
-    assert_ok(test_devices_configure("2"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -68,16 +60,11 @@ TEST(former_pieces_are_not_kept)
     assert_equal_lists(q, p, PARAMETERS);
     ek_optimizer_free(whole);
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A module that is moved has whole parameters, and their state comes along. */
 TEST(a_moved_module_is_whole)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(14);
-    assert_ok(test_devices_configure("3"));
     ek_module *nets[2];
     ek_tensor *p[2][2];
     ek_optimizer *optimizers[2];
@@ -109,8 +96,6 @@ TEST(a_moved_module_is_whole)
         ek_optimizer_free(optimizers[k]);
         ek_module_free(nets[k]);
     }
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- state out and in ---- */
@@ -166,20 +151,12 @@ static void exchange_state(int i, bool into_divided)
 
 TEST_LOOP(state_is_the_same_for_both_kinds, 0, CASES)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(16);
-    assert_ok(test_devices_configure("4"));
     exchange_state(_i, true);
     exchange_state(_i, false);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(state_of_the_whole_is_a_copy)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(17);
-    assert_ok(test_devices_configure("2"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -198,16 +175,11 @@ TEST(state_of_the_whole_is_a_copy)
     ck_assert_ptr_null(ek_optimizer_state(divided, q[0], "exp_avg"));
     ck_assert_ptr_null(ek_optimizer_state(divided, q[1], "momentum_buffer"));
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* What a restore prepares is where the step looks for it. */
 TEST(restored_state_stays_where_it_is)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(18);
-    assert_ok(test_devices_configure("3"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -236,8 +208,6 @@ TEST(restored_state_stays_where_it_is)
     assert_equal_lists(q, p, PARAMETERS);
     ek_optimizer_free(whole);
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- memory ---- */

@@ -32,24 +32,16 @@ static void step_as_whole(int i, int devices, bool straddling)
 
 TEST_LOOP(steps_as_the_whole_does, 0, CASES)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(11);
-    assert_ok(test_devices_configure("4"));
     for (int devices = 1; devices <= MOST_DEVICES; devices++) {
         step_as_whole(_i, devices, false);
         step_as_whole(_i, devices, true);
     }
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- the group ---- */
 
 TEST(a_failing_refresh_leaves_all)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(20);
-    assert_ok(test_devices_configure("2"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -64,8 +56,6 @@ TEST(a_failing_refresh_leaves_all)
     for (int d = 0; d < 2; d++)
         ck_assert_uint_eq(bytes_of(test_device(d), EK_MEMORY_OPTIMIZER), 0);
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 static int do_nothing(ek_flat *flat)
@@ -130,9 +120,6 @@ TEST(what_others_own_is_left)
 /* What a user wrote into a parameter is what is stepped. */
 TEST(parameters_may_be_written_between_steps)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(21);
-    assert_ok(test_devices_configure("3"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -150,16 +137,11 @@ TEST(parameters_may_be_written_between_steps)
     assert_published(group);
     ek_optimizer_free(whole);
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A graph that saved the parameter, or a piece, must not go on with what the step made of it. */
 TEST(graphs_notice_the_step)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(22);
-    assert_ok(test_devices_configure("2"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -179,17 +161,12 @@ TEST(graphs_notice_the_step)
         assert_error(EK_E_MODIFIED, "the optimizer's step");
     }
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- gradients ---- */
 
 TEST(zero_grad_empties_pieces)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(23);
-    assert_ok(test_devices_configure("2"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -206,15 +183,10 @@ TEST(zero_grad_empties_pieces)
     assert_equal_lists(q, p, PARAMETERS);
     ck_assert_int_eq(group->published, 0);
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(gradients_are_clipped_in_pieces)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_manual_seed(24);
-    assert_ok(test_devices_configure("3"));
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
@@ -243,6 +215,4 @@ TEST(gradients_are_clipped_in_pieces)
         assert_close(ek_gather_grad(q[i]), ek_tensor_grad(p[i]), 0, 0);
     ek_optimizer_free(whole);
     ek_optimizer_free(divided);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
