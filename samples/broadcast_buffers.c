@@ -38,7 +38,7 @@ typedef float channel_means[CHANNELS];
 typedef struct buffer_view {
     ek_tensor *running_mean[DEVICES];  /* references: read on to see what becomes of them */
     channel_means inside[DEVICES];     /* running means at the start of the forward */
-    channel_means batch_mean[DEVICES]; /* what normalises the replica's chunk */
+    channel_means batch_mean[DEVICES]; /* the means that normalise each replica's chunk */
 } buffer_view;
 
 typedef struct observed {

@@ -164,7 +164,7 @@ typedef struct evaluation {
 
 typedef struct classify {
     train_job job;
-    char plan[1024]; /* of balanced-auto: each device's share; "" for others */
+    char plan[1024]; /* each device's share in balanced-auto; "" in other modes */
     ek_loader *training, *testing;
     ek_generator *test_random;      /* the testing loader's: testing changes nothing in training */
     int64_t train_count;            /* pictures; 0: they could not be read */

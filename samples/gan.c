@@ -102,8 +102,8 @@ typedef struct gan {
     ek_module *generator_model, *critic_model; /* their wrappers */
     ek_module *on_real, *on_fake, *on_made;    /* criteria; on_made is the generator's */
     ek_optimizer *generator_optimizer, *critic_optimizer;
-    ek_generator *random;  /* of noise and penalty */
-    ek_generator *shuffle; /* of the pictures' order */
+    ek_generator *random;  /* draws noise and the penalty's points */
+    ek_generator *shuffle; /* draws the order of pictures */
     ek_loader *loader;     /* NULL: the pictures could not be read */
     int64_t step;          /* generator steps that are finished */
     series series[SERIES];

@@ -228,7 +228,7 @@ static int train_steps(train_job *job, const run_settings *s, ek_dataset *scenes
                                          NULL,
                                          &run},
                        s->stopped);
-    if (rc == 0 && run.step < steps) /* what is left after the last step is short */
+    if (rc == 0 && run.step < steps) /* stopped; after the last step it ends soon */
         rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
                       (int)run.step, (int)steps);
     if (rc == 0) {

@@ -64,7 +64,7 @@ typedef struct mode_result {
     char plan[512];                /* of balanced-auto; "" for others */
     double step_seconds;           /* median */
     double samples_per_second;
-    series losses, seconds;          /* of each step; owned */
+    series losses, seconds;          /* one value per step; owned */
     double pixel_accuracy, mean_iou; /* on the test scenes */
     int64_t parameters;
     char sha256[65]; /* of the parameters; "" if only the largest batch was looked for */

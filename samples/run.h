@@ -104,7 +104,7 @@ char *run_path(const char *directory, const char *name, char path[4096]);
 
 typedef struct checkpoint {
     ek_archive *archive;
-    const char *path; /* of what is read; NULL: it is written */
+    const char *path; /* the file that is read; NULL: a file is written */
 } checkpoint;
 
 typedef struct checkpoint_kind {

@@ -59,7 +59,7 @@ EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels
 
 typedef struct ek_named_tensor {
     const char *name;
-    ek_tensor *tensor; /* of any dtype, layout and device; borrowed */
+    ek_tensor *tensor; /* any dtype, layout and device; borrowed */
 } ek_named_tensor;
 
 typedef struct ek_metadata {

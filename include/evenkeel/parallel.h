@@ -74,7 +74,7 @@ typedef struct ek_data_parallel_options {
      * without gradient mode follow the plan, but are neither counted nor measured for it; nor are
      * those of scattered inputs. */
     ek_split_policy split;
-    ek_plan_goal goal;              /* what EK_SPLIT_AUTO optimises */
+    ek_plan_goal goal;              /* EK_SPLIT_AUTO optimises it */
     int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
                                        cut in proportion */
     double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares of the batch per device */

@@ -55,7 +55,7 @@ typedef struct loading {
     target *targets; /* parameters, then buffers */
     int count, room, parameters;
     ek_map by_tensor; /* from a tensor to the index of its target plus 1 */
-    bool *used;       /* which names of the range belong to a target */
+    bool *used;       /* true for names of the range that belong to a target */
     ek_load_report report;
 } loading;
 

@@ -7,7 +7,7 @@
 
 #include "core/tensor.h"
 
-enum { EK_SLAB_ALIGNMENT = 64 }; /* of members, in bytes */
+enum { EK_SLAB_ALIGNMENT = 64 }; /* members' alignment in bytes */
 
 typedef struct ek_slab {
     ek_object object;

@@ -14,7 +14,7 @@
 typedef struct job_group {
     ek_job_function *function;
     void *user;
-    const char *what;      /* what sentences call a job */
+    const char *what;      /* the noun for a job in error messages */
     bool named;            /* the submitter gave `what`: jobs are replicas' forwards */
     ek_thread_modes modes; /* the modes of the submitter */
     bool nested;           /* the submitter is a job of another group */

@@ -1,8 +1,9 @@
 /* norm.c: the slots of normalisation.
  *
- * A group is a plane of one column, whose sums are made at once, if it is one run of memory and its
- * parameters are per element (layer norm) or absent. Otherwise sums are made by channel, of the
- * batch or of each sample, and those of a sample's channels are joined by group. */
+ * The sums of a group are made at once, as those of a plane with one column, if the group is one
+ * run of memory and its parameters are absent or per element: layer norm, or channels of one value
+ * each (ek_norm_has_runs). Otherwise sums are made by channel, of the batch or of each sample, and
+ * those of a sample's channels are joined by group. */
 #include <math.h>
 
 #include "cuda/norm_call.h"

@@ -1,6 +1,7 @@
-/* for_reals.h: includes the file that EK_FOR_REALS names twice: EK_REAL is float and then double,
- * and EK_NAME(f) is that type's f. A file may name itself: what stands for each type is in its
- * #else of #ifndef EK_REAL. No include guard: each use is another file's. */
+/* for_reals.h: includes the file named by EK_FOR_REALS two times, with EK_REAL float and with
+ * EK_REAL double. EK_NAME(f) is the function f of that type. If a file names itself, its code for
+ * each type stands in the #else of its #ifndef EK_REAL. There is no include guard, because several
+ * files include this header. */
 #define EK_REAL float
 #define EK_NAME(name) name##_f32
 #include EK_FOR_REALS
