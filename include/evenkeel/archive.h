@@ -60,7 +60,7 @@ EK_API int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_op
                                     ek_module *module);
 /* Puts the number of steps, the first learning rates ("initial_lr") and the present ones ("lr"). */
 EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule);
-/* Puts the generators: default, devices', Python's and NumPy's (random.h). No work may run. */
+/* Puts all generators: the default one, devices', Python's, NumPy's (random.h). No work may run. */
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
 /* Puts one generator of the caller. */
 EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator);
@@ -92,15 +92,16 @@ EK_API int ek_archive_get_float(const ek_archive *archive, const char *name, dou
 /* A text, valid as long as the archive; NULL without an error if there is none. */
 EK_API const char *ek_archive_get_text(const ek_archive *archive, const char *name);
 
-/* Pairs of devices, as torch.load's map_location: what was put on `from` is loaded to `to`. */
+/* Pairs of devices, as torch.load's map_location: a tensor saved from `from` is loaded to `to`. */
 typedef struct ek_device_map {
     int count;
     struct {
         ek_device from, to;
     } pairs[EK_MAX_DEVICES];
 } ek_device_map;
-/* A tensor, in the scope, on the device that it was put on, or that the map (NULL: none) gives for
- * it. EK_E_DEVICE if that does not exist. A tensor that another program wrote is on cpu. */
+/* A tensor, in the scope, on the device where it lay when it was put, or on the one that the map
+ * (NULL: none) gives for that. EK_E_DEVICE if the device does not exist. A tensor that another
+ * program wrote is on cpu. */
 EK_API ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name,
                                     const ek_device_map *map);
 
@@ -123,8 +124,8 @@ typedef struct ek_load_options {
  * as they are. All replicas have the new values at the next forward, also with .broadcast_buffers
  * off. Names in the file may begin with "module." after `name`. Tied weights load from any of their
  * paths. If the file has several of these paths, tensors that differ from the first are unexpected.
- * EK_E_INVALID for names, EK_E_SHAPE, and EK_E_DTYPE for dtypes that cannot be read. The report is
- * filled also if names or shapes are an error, with 0 loaded. */
+ * EK_E_INVALID if names do not match, EK_E_SHAPE, and EK_E_DTYPE for dtypes that cannot be read. If
+ * names or shapes are an error, the report is filled too, with 0 loaded. */
 EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *name,
                                        ek_load_options options);
 /* ek_archive_load_module(a, "model", net, .strict = EK_OFF) */

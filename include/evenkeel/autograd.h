@@ -37,7 +37,7 @@ EK_API bool ek_set_grad_enabled(bool enabled);
 typedef struct ek_backward_options {
     const char *keywords;
     ek_tensor *loss;
-    ek_tensor *gradient; /* d loss; NULL: 1, for a loss of one element */
+    ek_tensor *gradient; /* gradient of the loss; NULL: 1, if the loss has one element */
     bool retain_graph;   /* keeps saved tensors for another backward; create_graph implies it */
     bool create_graph;
 } ek_backward_options;
@@ -62,13 +62,13 @@ typedef struct ek_grad_options {
     ek_tensor *const *inputs;
     int input_count;
     ek_tensor **gradients; /* result: input_count tensors, in the scope */
-    /* One per output, or NULL. A NULL entry stands for 1, for an output of one element. */
+    /* One per output; NULL: all are NULL. A NULL entry stands for 1; the output has one element. */
     ek_tensor *const *grad_outputs;
     ek_switch retain_graph; /* default: as create_graph */
     bool create_graph;
-    /* If an input has no part in the outputs, its gradient is NULL; with this off it is
-     * EK_E_AUTOGRAD. Masks (of relu, abs, clamp, max, ...) are constant, so no part comes from
-     * them; torch computes zeros there. */
+    /* On: an input that has no part in the outputs gets the gradient NULL. Off: such an input is
+     * EK_E_AUTOGRAD. Masks (of relu, abs, clamp, max, ...) are constants: an input that acts
+     * through a mask alone has no part, whereas torch gives it zeros. */
     bool allow_unused;
 } ek_grad_options;
 
@@ -93,8 +93,8 @@ typedef struct ek_gradcheck_options {
     double relative_tolerance; /* default 1e-3 */
 } ek_gradcheck_options;
 
-/* Compares the backward of `function` with central differences; ek_gradgradcheck also that of its
- * gradient. Returns 0, or EK_E_AUTOGRAD with the worst element. */
+/* Compares the backward of `function` with central differences. ek_gradgradcheck also compares the
+ * backward of its gradient. Returns 0, or EK_E_AUTOGRAD with the worst element. */
 EK_API int ek_gradcheck_with(ek_gradcheck_options options);
 EK_API int ek_gradgradcheck_with(ek_gradcheck_options options);
 #define ek_gradcheck(...) ek_gradcheck_with(EK_OPTIONS(ek_gradcheck_options, __VA_ARGS__))

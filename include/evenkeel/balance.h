@@ -30,8 +30,8 @@ typedef struct ek_data_parallel_criterion_options {
     ek_loss_reduction reduction;
     int dim;
     bool is_target_scattered; /* targets are lists with one element per device */
-    /* How to cut whole targets if the outputs have no batch dimension that says so (a number per
-     * device): EK_SPLIT_CHUNK or EK_SPLIT_EVEN, over the outputs' devices. */
+    /* How to cut whole targets over the outputs' devices if the outputs have no batch dimension
+     * (one number per device): EK_SPLIT_CHUNK or EK_SPLIT_EVEN. */
     ek_split_policy split;
 } ek_data_parallel_criterion_options;
 

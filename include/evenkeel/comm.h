@@ -1,10 +1,9 @@
 /* comm.h: differentiable communication between the devices of this process.
  *
  * Semantics are those of torch.nn.parallel.comm, on any list of devices, cpu included. Each call is
- * one graph node with an input and an output per device; a coalesced call is one node per buffer.
- * Gradients of gradients work. Sums add the root first, then the other devices in ascending order,
- * so that results are the same to the bit in every run. On the source's own device the output is a
- * view. */
+ * one graph node for all devices; a coalesced call is one node per buffer. Gradients of gradients
+ * work. Sums add the root's term first, then the other devices' terms by kind and index, so that
+ * results are the same to the bit in every run. On the source's own device the output is a view. */
 #ifndef EVENKEEL_COMM_H
 #define EVENKEEL_COMM_H
 
@@ -28,9 +27,9 @@ EK_API int ek_broadcast_coalesced(ek_tensor *const *tensors, int count,
                                   const ek_device_list *devices, size_t buffer_nbytes,
                                   ek_tensor **out);
 
-/* The sum of tensors of one shape and dtype, one per device, on `destination`, which must hold one
- * of them (the root; the last if there are several). One input is returned as it is. Backward:
- * broadcast. */
+/* The sum, on `destination`, of tensors of one shape and dtype. One of them, the root, must lie on
+ * `destination`; if several do, the root is the last of these. A single input is returned as it is.
+ * Backward: broadcast. */
 EK_API ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination);
 
 /* Sums lists of tensors: inputs[d * count + i] is tensor i of device d. Writes `count` sums to
@@ -45,7 +44,7 @@ EK_API int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const in
                       int dim, ek_tensor **out);
 
 /* Joins tensors along `dim` on `destination`, in order. Scalars become a vector. Other dimensions
- * must agree (EK_E_SHAPE names the index). Backward: scatter. */
+ * must agree (EK_E_SHAPE names the tensor). Backward: scatter. */
 EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination, int dim);
 
 /* Sums over devices and gives every device the result. tensors[d * num_inputs + i] is tensor i of
@@ -56,8 +55,8 @@ EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device dest
  * In a replica's forward, `tensors` are those of this replica alone (count == num_inputs), and the
  * call waits for the same call of all other replicas. A replica that has nothing to add passes
  * zeros. If a replica fails, the others get EK_E_ABORTED with its error. EK_E_STATE if a replica
- * ends without the call or makes another one, in backward, and inside ek_checkpoint. With gradient
- * mode off, a replica's sums have no history, and nothing flows back to its tensors. */
+ * ends without this call or makes a different one; also in backward and inside ek_checkpoint. With
+ * gradient mode off, a replica's sums have no history, and nothing flows back to its tensors. */
 EK_API int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor **out);
 
 /* ---- trees of values: tensors are cut or joined, other leaves repeated or compared ---- */
@@ -65,8 +64,8 @@ EK_API int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek
 /* Cuts a tree into chunks: writes one value per chunk to `out` (room for devices->count) and
  * returns how many there are. chunk_sizes as in ek_scatter. Tensors of different batch sizes are
  * EK_E_SHAPE. A tree without tensors gives one value per device. A list marked per_device is not
- * cut: its elements are moved to their devices, and tensors beside it are cut to their batch
- * sizes. */
+ * cut: its elements are moved to their devices, and tensors beside the list are cut to the batch
+ * sizes of its elements. */
 EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
                             const int64_t *chunk_sizes, int dim, ek_value *out);
 

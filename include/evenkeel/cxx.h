@@ -21,12 +21,12 @@ template <class T, size_t N> constexpr const T *ek_items(const T (&items)[N])
 {
     return items;
 }
-/* Its result has the size of the number of arguments. Never called, so nothing is evaluated. */
+/* The sizeof of its result is the number of arguments. Never called, so nothing is evaluated. */
 template <class... A> char (&ek_counted(const A &...))[sizeof...(A)];
 #define EK_ITEMS(type, ...) ek_items<type>({__VA_ARGS__})
 #define EK_COUNT(type, ...) ((int)sizeof(ek_counted(__VA_ARGS__)))
 
-/* Options with member `m` alone set, from {a}; or those of a list that designates one member. */
+/* of({a}): options with member `m` alone set. of({.x = a}): options with member `x` alone set. */
 template <class O, class A, A O::*m> struct ek_leading {
     static O of(A a)
     {

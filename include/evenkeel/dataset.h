@@ -139,8 +139,8 @@ EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 /* ---- data sets from files (readers of single files: evenkeel/data.h) ---- */
 
 /* Data sets that are wholly in memory. Each file may also end in .gz; if both exist, the plain one
- * is read. EK_E_IO if a file is missing (with what the directory must hold) or unreadable,
- * EK_E_FORMAT if it is damaged. Sentences name the file. */
+ * is read. EK_E_IO if a file is unreadable, or missing (the sentence then lists what the directory
+ * must hold). EK_E_FORMAT if a file is damaged. Error sentences name the file. */
 
 /* The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-... if
  * `train` is false. A sample is (u8 (1, H, W), i64 scalar). EK_E_FORMAT if counts differ. */
@@ -151,12 +151,12 @@ EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
 /* Pictures in one directory per class, as torchvision's ImageFolder: all regular files below
- * <root>/<class> whose names end in .png, .jpg or .jpeg, in any case. Classes are sorted by the
- * bytes of their names, pictures by those of their directories and names. Symbolic links are
- * followed; a directory is not entered again within itself. A sample is (u8 (3, H, W), class as an
- * integer); files are read when their samples are. EK_E_INVALID if there is no class, if a class
- * (named) has no picture, and if links lead to more than 2^14 directories of one class. EK_E_IO if
- * a directory cannot be listed. */
+ * <root>/<class> whose names end in .png, .jpg or .jpeg (or capitals). Classes are sorted by the
+ * bytes of their names, pictures by those of their directories, then of their names. Symbolic links
+ * are followed; a directory is not entered again within itself. A sample is (u8 (3, H, W), class as
+ * an integer); files are read when their samples are. EK_E_INVALID if there is no class, if a class
+ * has no picture (the sentence names it), and if links lead to more than 2^14 directories of one
+ * class. EK_E_IO if a directory cannot be listed. */
 EK_API ek_dataset *ek_image_folder(const char *root);
 /* The name of a class, and the path of a sample; valid as long as the folder. NULL with
  * EK_E_INVALID if out of range, or for a data set of another type. */

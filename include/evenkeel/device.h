@@ -8,9 +8,9 @@
  * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list
  * of `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". A capacity is in bytes, with K,
  * M, G as powers of 1024; 0 means none. A device of speed s, from 0.001 to 1, sleeps so that
- * replicas' forwards, and any backward, take 1/s of their time on it; other work of the calling
- * thread is not slowed. Unset means one host device per two cores, at least 1. The variable is read
- * on first use; ek_host_devices_configure overrides it.
+ * replicas' forwards, and any backward, take 1/s times as long on it; other work is not slowed.
+ * Unset means one host device per two cores, at least 1. The variable is read on first use;
+ * ek_host_devices_configure overrides it.
  *
  * Forks. Fork before the first tensor or loader is made, and before the first call that asks for
  * CUDA devices. A child that is forked later has none of the threads that compute: every call there
@@ -92,12 +92,13 @@ EK_API int ek_device_parse(const char *text, ek_device *device);
  * has changed. */
 EK_API int ek_host_devices_configure(const char *specification);
 
-/* Replaces the CUDA devices, which are logical, as EVENKEEL_CUDA_DEVICES does: a list of `[count x]
- * number [: capacity]` with the CUDA runtime's numbers. "0,1" is two GPUs; "0,0,0,0" is four
- * devices on one GPU, each with its own streams and ledger; "4x0:8G" gives them capacities. Unset
- * means one device per GPU, without a capacity. Returns 0; EK_E_INVALID with the position of the
- * fault; EK_E_DEVICE for a number that the machine or the build lacks; or EK_E_STATE if a CUDA
- * device is in use. On an error nothing has changed. */
+/* Replaces the CUDA devices, which are logical. The specification is that of the environment's
+ * EVENKEEL_CUDA_DEVICES: a list of `[count x] number [: capacity]` with the CUDA runtime's numbers.
+ * "0,1" is two GPUs; "0,0,0,0" is four devices on one GPU, each with its own streams and ledger;
+ * "4x0:8G" gives them capacities. If the variable is unset, there is one device per GPU, without a
+ * capacity. Returns 0; EK_E_INVALID with the position of the fault; EK_E_DEVICE for a number that
+ * the machine or the build lacks; or EK_E_STATE if a CUDA device is in use. On an error nothing has
+ * changed. */
 EK_API int ek_cuda_devices_configure(const char *specification);
 
 /* Waits until all work issued to the device is done, and returns its error, if any, or 0. */
@@ -148,7 +149,7 @@ EK_API int ek_memory_get_stats(ek_device device, ek_memory_stats *stats);
 /* Sets the peaks to what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);
 
-/* Limits the reserved bytes of a device (0: no limit). 0, or EK_E_STATE if more is in use. */
+/* Limits a device's reserved bytes (0: no limit). Returns 0, or EK_E_STATE if more is in use. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 
 /* Gives cached blocks back to the system. */

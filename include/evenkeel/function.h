@@ -43,8 +43,8 @@ typedef struct ek_function {
 
     /* Writes the gradients of the inputs to `results`. NULL stands for zero, and is right for
      * inputs for which ek_function_needs is false. gradients[o] is NULL if none arrived for output
-     * o. Gradient mode is on if its results are to be differentiated. NULL: outputs carry no
-     * gradient. */
+     * o. Gradient mode is on if its results are to be differentiated. If `backward` is NULL,
+     * outputs carry no gradient. */
     int (*backward)(ek_function_call *call, ek_tensor *const *gradients, ek_tensor **results);
 
     /* Optional: frees what ek_function_user returns. Called when the graph is released, or after
@@ -61,11 +61,11 @@ EK_API int ek_function_apply_user(const ek_function *function, ek_tensor *const 
 #define ek_function_apply(function, inputs, count, outputs) \
     ek_function_apply_user((function), (inputs), (count), (outputs), NULL)
 
-/* Saves tensors for the backward: inputs, outputs, or others, which count as constants when
+/* Saves tensors for the backward: inputs, outputs, or others. Others count as constants when
  * gradients are differentiated. NULLs stay NULL. Called in forward, at most once. */
 EK_API int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int count);
 /* Saved tensor `index`, in the scope. Called in backward. NULL with EK_E_MODIFIED if the tensor has
- * been modified since, with EK_E_STATE if an earlier backward has freed it. */
+ * been modified since; NULL with EK_E_STATE if an earlier backward has freed it. */
 EK_API ek_tensor *ek_function_saved(ek_function_call *call, int index);
 /* True if the gradient of this input is needed. In forward: true if it may be. */
 EK_API bool ek_function_needs(const ek_function_call *call, int input);

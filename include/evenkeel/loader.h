@@ -50,10 +50,10 @@ typedef struct ek_loader_options {
     const char *keywords;
     ek_dataset *dataset; /* one reference is taken over (evenkeel/dataset.h) */
 
-    /* The order of samples: ascending; shuffled by ek_random_sampler with `generator`; a sampler's;
-     * or that of a sampler that makes batches. The loader owns samplers, also if it could not be
-     * made. Give at most one of the three; batch_sampler excludes batch_size and drop_last
-     * (EK_E_INVALID). */
+    /* The order of samples: 0, 1, 2, ...; shuffled by ek_random_sampler with `generator`; that of
+     * `sampler`; or that of batch_sampler, which makes batches. The loader owns samplers, also if
+     * it could not be made. Give at most one of the three; batch_sampler excludes batch_size and
+     * drop_last (EK_E_INVALID). */
     bool shuffle;
     ek_sampler *sampler;
     ek_sampler *batch_sampler;
@@ -70,7 +70,7 @@ typedef struct ek_loader_options {
     ek_worker_function *worker_start;
     void *worker_user;
 
-    /* Devices for whose parts batches are cut. Values are then lists marked per_device, as the
+    /* Batches are cut into parts for these devices. Values are then lists marked per_device, as the
      * data-parallel wrappers take them, with one element per device that gets samples, in this
      * order. A part for a host device is written to its memory; one for a GPU to pinned memory, and
      * copied while the GPU computes (see send_ahead). With one device: plain values there. Empty:
@@ -91,7 +91,7 @@ typedef struct ek_loader_options {
 EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
 #define ek_data_loader(...) \
     ek_data_loader_with(EK_OPTIONS_1(ek_loader_options, dataset, __VA_ARGS__))
-/* May be called at any time; it waits for samples that are being read, not for whole batches. Free
+/* Frees a loader at any time. Waits for samples that are being read, not for whole batches. Free
  * loaders before ek_shutdown, because their threads use the library. NULL is ignored. */
 EK_API void ek_loader_free(ek_loader *loader);
 
@@ -112,7 +112,7 @@ typedef struct ek_batch {
 EK_API int ek_loader_next(ek_loader *loader, ek_batch *batch);
 /* Abandons the current pass; the next call of ek_loader_next begins another. */
 EK_API int ek_loader_reset(ek_loader *loader);
-/* How many batches a pass has; samples if batch_size is 0. */
+/* How many batches a pass has, or how many samples if batch_size is 0. */
 EK_API int64_t ek_loader_length(ek_loader *loader);
 /* Sets the sampler's epoch, for the next pass. */
 EK_API int ek_loader_set_epoch(ek_loader *loader, int64_t epoch);

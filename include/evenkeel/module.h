@@ -49,8 +49,8 @@ typedef struct ek_args {
 typedef struct ek_replication {
     int index, count; /* index of the replica, and how many there are; replica 0 is called first */
     ek_module *original;
-    /* For the modules' use: NULL for the first replica, then as the last one left it. If `release`
-     * is set, it is called with the context when the forward has ended. */
+    /* For the modules' use: NULL for the first replica, then as the replica before left it. If
+     * `release` is set, it is called with the context when the forward has ended. */
     void *context;
     void (*release)(void *context);
 } ek_replication;
@@ -74,8 +74,8 @@ typedef struct ek_module_type {
     void (*destroy)(ek_module *self);
 
     /* Optional, for criteria: computes this call's loss as a sum and a weight. A loss that is not
-     * reduced is a sum of any shape, without a weight. Returns 0 or a negative status. If NULL,
-     * `forward` gives a scalar: a mean, multiplied by `denominator`, or a sum (`is_sum`). */
+     * reduced is a sum of any shape, without a weight. Returns 0 or a negative status. If NULL, the
+     * scalar that `forward` gives is used: a sum (`is_sum`), or a mean times `denominator`. */
     int (*loss_sum)(ek_module *self, const ek_args *args, ek_loss_sum *loss);
 
     /* Optional, for criteria without `loss_sum`: the number by which the mean divides, as a scalar

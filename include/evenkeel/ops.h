@@ -23,7 +23,7 @@ EK_API ek_tensor *ek_add(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_mul(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_div(ek_tensor *x, ek_tensor *y);
-EK_API ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y); /* half the gradient each if equal */
+EK_API ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y); /* equal ones get half the gradient */
 EK_API ek_tensor *ek_minimum(ek_tensor *x, ek_tensor *y);
 /* x + alpha y */
 EK_API ek_tensor *ek_add_scaled(ek_tensor *x, ek_tensor *y, double alpha);
@@ -68,8 +68,8 @@ EK_API ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope);
 EK_API ek_tensor *ek_f_sigmoid(ek_tensor *x);
 EK_API ek_tensor *ek_f_tanh(ek_tensor *x);
 EK_API ek_tensor *ek_f_softplus(ek_tensor *x); /* log(1 + exp(x)), stable */
-/* x Phi(x), or the approximation by tanh: PyTorch's `approximate`. ek_ndtr(x) is Phi(x), the normal
- * distribution's. */
+/* GELU is x Phi(x), or its approximation by tanh, as PyTorch's `approximate`. ek_ndtr(x) is Phi(x),
+ * the normal distribution function. */
 typedef enum ek_gelu_approximate { EK_GELU_NONE = 0, EK_GELU_TANH = 1 } ek_gelu_approximate;
 EK_API ek_tensor *ek_f_gelu(ek_tensor *x, ek_gelu_approximate approximate);
 EK_API ek_tensor *ek_ndtr(ek_tensor *x);
@@ -110,7 +110,7 @@ EK_API ek_tensor *ek_var_with(ek_reduce_options options);
 EK_API ek_tensor *ek_std_with(ek_reduce_options options);
 #define ek_var(...) ek_var_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 #define ek_std(...) ek_std_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* log(sum(exp(x))), stable; of -inf alone -inf, with an inf inf. The gradient is softmax. */
+/* log(sum(exp(x))), stable: -inf if all x are -inf, inf if one is inf. The gradient is softmax. */
 EK_API ek_tensor *ek_logsumexp_with(ek_reduce_options options);
 #define ek_logsumexp(...) ek_logsumexp_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 /* Largest and smallest element along `dim`. The gradient goes to the first of equal ones. */
@@ -262,12 +262,12 @@ EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 /* ---- normalisation with statistics per sample: biased variance, no running statistics ---- */
 
 /* Normalises over the last `normalized_ndim` dimensions, at most EK_MAX_DIMS - 1. Weight and bias
- * have their shape, or are NULL. Here and below eps 0 means 1e-5, EK_ZERO means 0. */
+ * have the shape of these, or are NULL. Here and below eps 0 means 1e-5, EK_ZERO means 0. */
 EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
                                   ek_tensor *bias, double eps);
 /* Takes x (N, C, ...) and normalises over each of `groups` groups of channels and over space.
- * Weight and bias are (C) or NULL. One value per group gives the bias; EK_E_SHAPE in a batch of
- * one. */
+ * Weight and bias are (C) or NULL. If a group has one value, the result is the bias; in a batch of
+ * one that is EK_E_SHAPE. */
 EK_API ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
                                   double eps);
 /* Group norm with one channel per group. One value per channel is EK_E_SHAPE. */

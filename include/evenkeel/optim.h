@@ -40,10 +40,10 @@ EK_API ek_optimizer *ek_adamw_with(ek_optimizer_options options);
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
 /* Adds a group with its own options, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index.
- * `module` among them is ignored. Numbers that are left out are those that the optimizer was made
- * with; switches that are on there stay on. EK_E_INVALID for a parameter that is in a group
- * already, is no leaf, or is a view with gaps. EK_E_DTYPE unless it is f32 or f64: keep parameters
- * in f32 and compute in bf16 by autocast. */
+ * Their `module` is ignored. Numbers that are left out are those that the optimizer was made with;
+ * switches that were on then stay on. EK_E_INVALID for a parameter that is in a group already, is
+ * no leaf, or is a view with gaps. EK_E_DTYPE unless it is f32 or f64: keep parameters in f32 and
+ * compute in bf16 by autocast. */
 EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                                   ek_optimizer_options options);
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
@@ -57,12 +57,12 @@ EK_API int ek_step(ek_optimizer *optimizer);
 EK_API void ek_zero_grad(ek_optimizer *optimizer);
 
 /* A state of one parameter, for checkpoints: "momentum_buffer", "exp_avg", "exp_avg_sq" or
- * "max_exp_avg_sq". NULL, without an error, if there is none yet. Owned by the optimizer; of a
- * sharded parameter it is a copy of the whole, on cpu, in the scope. */
+ * "max_exp_avg_sq". NULL, without an error, if there is none yet. Owned by the optimizer. For a
+ * sharded parameter it is a copy of the whole state instead, on cpu, in the scope. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
-/* True if it is a parameter of the optimizer. */
+/* True if `parameter` is one of the optimizer's. */
 EK_API bool ek_optimizer_has(ek_optimizer *optimizer, const ek_tensor *parameter);
 /* How many parameters all groups have; 0 for a NULL optimizer. */
 EK_API int ek_optimizer_parameter_count(const ek_optimizer *optimizer);

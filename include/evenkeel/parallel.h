@@ -2,8 +2,8 @@
  *
  * Each device has one long-lived worker thread, which runs its replica's forward and its part of
  * backward. When all replicas have finished, an error of one becomes the caller's, with replica and
- * device in its sentence. If several fail, it is the first by index in forward, and one of the
- * first to fail in backward. */
+ * device in its sentence. If several fail, the caller gets the error of the first by index in
+ * forward, and that of one of the first to fail in backward. */
 #ifndef EVENKEEL_PARALLEL_H
 #define EVENKEEL_PARALLEL_H
 
@@ -29,8 +29,8 @@ EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int
 
 /* What becomes of the module's buffers that replicas write in training (running statistics). */
 typedef enum ek_running_stats {
-    /* Those of the first replica that takes part, on whatever device. (PyTorch loses them if device
-     * 0 takes no part.) */
+    /* The module gets those of the first replica that takes part, on whatever device. (PyTorch
+     * loses them if device 0 takes no part.) */
     EK_RUNNING_STATS_FIRST = 0,
     /* The average over the replicas that take part, weighted by their samples. For batch norm with
      * momentum m it is (1 - m) r + m times the weighted mean of the replicas' batch statistics. It
@@ -49,7 +49,7 @@ typedef enum ek_shard_policy {
      *
      * ek_gather_grad gives the whole gradient of a sharded parameter. ek_tensor_grad is NULL,
      * unless a gradient was set or the wrapped module was called directly: that gradient is whole,
-     * on device_ids[0], until the step adds it to the others. ek_grad reaches a sharded parameter
+     * on device_ids[0], until the step adds it to the shards'. ek_grad reaches a sharded parameter
      * only through direct calls of the wrapped module. Parameters that don't require a gradient
      * when the wrapper is made stay whole. Parameters that are converted, moved or replaced are
      * sharded anew at the next forward.

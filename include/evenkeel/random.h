@@ -11,8 +11,8 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_generator ek_generator;
 
-/* Makes a generator, owned by the caller and freed with ek_generator_free; NULL with an error
- * without memory. For one thread at a time. */
+/* Makes a generator, owned by the caller and freed with ek_generator_free; NULL with an error if
+ * memory is short. For one thread at a time. */
 EK_API ek_generator *ek_generator_new(uint64_t seed);
 EK_API void ek_generator_free(ek_generator *generator);
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
@@ -47,7 +47,7 @@ EK_API int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator 
 EK_API int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator);
 /* Integers in [low, high). */
 EK_API int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator);
-/* 1 with probability p, else 0, by one uniform per element of the tensor's dtype: u < p. */
+/* 1 with probability p, else 0. Each element draws a uniform u of its dtype, and is 1 if u < p. */
 EK_API int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator);
 
 /* New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */

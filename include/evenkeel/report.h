@@ -75,8 +75,8 @@ EK_API int ek_report_get_device(const ek_report *report, int index, ek_device_re
 /* The largest peak of a device divided by the mean of all devices' peaks; 1 if nothing was used. */
 EK_API double ek_report_imbalance(const ek_report *report);
 /* A device's memory in order of time. A sample is the fullest moment of a stretch of time, or the
- * level of several without changes. Copies at most `room` samples and returns how
- * many there are, which grows while the report collects. */
+ * level during several stretches without changes. Copies at most `room` samples and returns how
+ * many there are; that number grows while the report collects. */
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 
@@ -97,8 +97,8 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *      "reports": [{"name", "steps", "seconds", "step_seconds", "imbalance", "largest_batch",
  *        "devices": [{"device": "host:0", "capacity", "peak": SAMPLE, "peak_operation",
  *          "reserved_peak", "computing", "communicating", "waiting",
- *          "memory": [SAMPLE, ...],         since the start, each until the next
- *          "step_memory": [SAMPLE, ...]}],  of the last finished step, since it began
+ *          "memory": [SAMPLE, ...],         since the start; each holds until the next
+ *          "step_memory": [SAMPLE, ...]}],  the last finished step's, since it began
  *        "last_step": {"seconds", "dropped",
  *          "spans": [{"device", "thread", "depth", "kind", "begin", "end", "label"}]}}]}
  *

@@ -60,7 +60,7 @@ EK_API ek_sampler *ek_sampler_new(const ek_sampler_type *type);
 EK_API void ek_sampler_free(ek_sampler *sampler); /* NULL is ignored */
 
 EK_API int64_t ek_sampler_length(ek_sampler *sampler);
-/* Sets the epoch, on which the order of some samplers depends, and of batch samplers over them: the
+/* Sets the epoch. The order of some samplers, and of batch samplers over them, depends on it: the
  * same epoch gives the same order. If it is never set and automatic_epochs is off, a distributed
  * sampler draws the same pass every time. */
 EK_API int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch);
@@ -111,8 +111,8 @@ EK_API ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t coun
 EK_API ek_sampler *ek_weighted_random_sampler(const double *weights, int64_t count,
                                               int64_t num_samples, ek_generator *generator);
 
-/* Batches of `batch_size` samples of another sampler, which it owns from now on, also if it fails.
- * A smaller last batch is left out if drop_last. */
+/* Batches of `batch_size` samples of `sampler`. Takes ownership of `sampler`, also if it fails. A
+ * smaller last batch is left out if drop_last. */
 EK_API ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_last);
 
 /* ---- the share of one rank ---- */
@@ -124,9 +124,9 @@ typedef struct ek_distributed_sampler_options {
     int rank;          /* EK_E_INVALID: "Invalid rank 2, rank should be in the interval [0, 1]" */
     ek_switch shuffle; /* default on: a permutation by seed + epoch, the same for all ranks */
     int64_t seed;
-    bool drop_last; /* drops the last samples so that all ranks have as many */
-    /* Default on: the first samples are repeated at the end so that all ranks have as many. Off,
-     * for evaluation: none is repeated, and lengths differ by at most one. */
+    bool drop_last; /* drops the last samples so that all ranks have equally many */
+    /* Default on: the first samples are repeated at the end so that all ranks have equally many.
+     * Off, for evaluation: none is repeated, and lengths differ by at most one. */
     ek_switch padding;
     bool contiguous;       /* rank r gets a block; else each num_replicas-th sample from r on */
     bool automatic_epochs; /* each pass that is drawn ends an epoch */

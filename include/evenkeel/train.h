@@ -12,7 +12,7 @@ typedef struct ek_train_options {
     ek_module *model;     /* any module, data-parallel or not */
     ek_module *criterion; /* called as (output, target) */
     ek_optimizer *optimizer;
-    ek_value input; /* EK_VALUE(x): a tensor or a tree; of a list, each element is one argument */
+    ek_value input; /* EK_VALUE(x): a tensor or a tree; each element of a list is one argument */
     /* EK_VALUE(y), cut as the input is. None: the criterion is called as (output). */
     ek_value target;
     int dim; /* the dimension along which input and target are cut */
@@ -56,9 +56,10 @@ typedef struct ek_find_batch_options {
                                   default 1 */
 } ek_find_batch_options;
 
-/* The largest batch that `function` runs without EK_E_OUT_OF_MEMORY. The batch grows until one
- * fails, in steps that the memory used so far suggests; then the bracket is halved. Returns 0 if
- * not even the first fits, and a negative status for any other error, which ends the search.
+/* The largest batch that `function` runs without EK_E_OUT_OF_MEMORY. Batches are made larger until
+ * one fails, in steps that the memory used so far suggests. Then the gap between the largest that
+ * fitted and the one that failed is halved again and again. Returns 0 if not even the first fits,
+ * and a negative status for any other error, which ends the search.
  *
  * The batch will also fit in later steps: each batch is run twice, so that the second run has the
  * optimizer's state, which the first step makes. So `function` may take a single step. If the model
