@@ -9,8 +9,9 @@
 
 /* ---- data_parallel_model.c ---- */
 
-/* The wrapper in `module` if its calls leave one output per device: an ek_data_parallel_model of
- * several devices in training and not .plain. NULL, without an error, for everything else. */
+/* `module` itself, as a wrapper, if its calls leave one output per device: an
+ * ek_data_parallel_model of several devices, in training, not .plain. NULL, without an error, for
+ * everything else. */
 ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 
 /* ---- loss_sum.c: sums and weights are f64 scalars in the caller's scope ---- */
@@ -18,10 +19,10 @@ ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 /* A tensor of zero dimensions. */
 bool ek_loss_is_scalar(ek_value loss);
 
-/* `loss` as a sum and a weight: a mean times its weight, or a sum if `weight` is NULL. */
+/* Writes the mean `loss` as a sum, `loss` times `weight`. If `weight` is NULL, `loss` is a sum. */
 int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part);
 
-/* Calls the criterion for a part of a batch. A scalar loss is written to *part; of any other,
+/* Calls the criterion for a part of a batch. A scalar loss is written to *part; for any other,
  * part->sum is NULL. `samples` is the weight of a mean that has no denominator. Returns the loss as
  * the criterion made it, a mean or a sum, or EK_VALUE_ERROR. */
 ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double samples,
@@ -50,9 +51,9 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
 /* Appends the model's parameters and the optimizer's, each once; both may be NULL. */
 int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list);
 
-/* The tensors that hold gradients: the leaves, and the shards of those that are sharded. Any
- * forward may shard a parameter, or make it whole again. Makes an array of references; returns how
- * many. */
+/* Makes an array of references to the tensors that hold gradients, and returns how many there are:
+ * the leaves, and the shards of sharded leaves. A later forward may shard a leaf, or make it whole
+ * again. */
 int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holders);
 
 /* The tensors that ek_collect_trained finds, and the gradients that they had before the step. */

@@ -4,15 +4,15 @@
  *
  *     ek_train_step        train_step.c: the loss of each micro-batch is a part of the batch's
  *     criterion_forward    here: the loss of each device is a part of the call's
- *     criterion_parts      finds the devices of the outputs, cuts the targets as those are cut
+ *     criterion_parts      finds the outputs' devices, cuts the targets as the outputs are cut
  *     ek_wrapper_run       wrapper_call.c: runs replicas of the criterion side by side
  *     criterion_part       on each device: spreads an output that is a list, asks the criterion
  *     ek_loss_sum_ask      loss_sum.c: its slot `loss_sum`, or its mean times its `denominator`
  *     criterion_join       scalars meet on the first device, other losses stay on theirs
  *     ek_loss_sums_mean    loss_sum.c: adds sums and weights (ek_loss_sums_add), and divides once
  *
- * A training step in micro-batches wants the sum itself: criterion_loss_sum stands for
- * criterion_forward, and ek_loss_sums_add for criterion_join. */
+ * A training step in micro-batches wants the sum itself. There criterion_loss_sum takes the place
+ * of criterion_forward, and ek_loss_sums_add that of criterion_join. */
 #include <stdlib.h>
 
 #include "balance/balance.h"
@@ -70,7 +70,7 @@ static ek_loss_sum criterion_part_in(ek_value weighed)
 /* What the criterion is to return on each device. */
 typedef struct criterion_mode {
     int dim;     /* the batch dimension */
-    bool weighs; /* (loss, sum, weight); else the loss alone */
+    bool weighs; /* true: (loss, sum, weight); false: the loss alone */
 } criterion_mode;
 
 static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *user)
@@ -89,9 +89,9 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
     return loss;
 }
 
-/* ---- its call on all devices ---- */
+/* ---- the criterion's call on all devices ---- */
 
-/* Writes on which of device_ids the outputs lie: one per device, in that order, gaps allowed. */
+/* Writes which of device_ids the outputs lie on: at most one on each, in device_ids' order. */
 static int criterion_find_places(const data_parallel_criterion *self, ek_value outputs,
                                  ek_places *places)
 {
@@ -265,7 +265,7 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
     return ek_wrapper_call_alone((ek_wrapper *)module, args, criterion_call);
 }
 
-/* A micro-batch's mean of means has its number of samples as weight. */
+/* The weight of a micro-batch's mean of means is its number of samples. */
 static int criterion_sum_of_means(data_parallel_criterion *self, const ek_args *args,
                                   ek_loss_sum *total)
 {

@@ -31,7 +31,7 @@ typedef struct search {
     ek_training_state *state;
     bool plans; /* the model's split is EK_SPLIT_AUTO */
     size_t plan_nbytes;
-    int64_t fits, smaller, failing, most; /* batches; 0: none yet */
+    int64_t fits, smaller, failing, most; /* batches; 0: none yet; `smaller` fitted before `fits` */
     int64_t least_growth;
     uint64_t peaks[EK_MAX_DEVICES], smaller_peaks[EK_MAX_DEVICES]; /* peaks at `fits`, `smaller` */
 } search;
@@ -48,7 +48,7 @@ static int find_begin_run(search *s)
     return rc;
 }
 
-/* Calls the user's function; its status, or that of the work that it issued. */
+/* Calls the user's function. Returns its status, or that of the work that it issued. */
 static int find_run(search *s, int64_t batch)
 {
     ek_thread *self = ek_thread_self();
@@ -64,7 +64,7 @@ static int find_run(search *s, int64_t batch)
     return rc;
 }
 
-/* 1 if the batch fits, `runs` times in a row; 0 if memory runs out; negative for another error. */
+/* 1 if the batch fits `runs` times in a row; 0 if memory runs out; negative for another error. */
 static int find_run_from_start(search *s, int64_t batch, int runs)
 {
     int rc = 0;
@@ -120,7 +120,8 @@ static int find_try_batch(search *s, int64_t batch)
 
 /* ---- which batch next ---- */
 
-/* How many more samples device d has room for by its line; `most` if it has no capacity or line. */
+/* How many more samples device d has room for by its line, at most `most`; `most` if the device has
+ * no capacity or no line. */
 static double find_room_on(const search *s, int d, double most)
 {
     ek_memory_stats stats;
@@ -140,7 +141,7 @@ static int64_t find_next_to_grow(search *s)
     for (int d = 0; s->smaller > 0 && d < s->devices.count; d++)
         more = find_room_on(s, d, more);
     int64_t growth = (int64_t)more / multiple * multiple;
-    if (growth < s->least_growth) { /* a line that is too steep: grow faster with each try */
+    if (growth < s->least_growth) { /* a line may be too steep: grow faster with each try */
         growth = s->least_growth;
         s->least_growth *= 2;
     }

@@ -1,10 +1,10 @@
 /* gradient_penalty.c: penalties on the norm of a critic's gradient, on any number of devices.
  *
- * The points are made for the whole batch. A critic whose outputs stay apart (balanced) gets them
- * cut as it cuts its inputs, each chunk a leaf on its device; any other gets one leaf. One ek_grad
- * over all outputs gives the gradients, because synchronised normalisation carries a chunk's
- * influence to other replicas' outputs. Each device's worker takes the norms of its own gradients;
- * only sums are added across devices. */
+ * The points at which the gradient is taken are made for the whole batch. A critic whose outputs
+ * stay apart (balanced) gets them cut as it cuts its inputs, each chunk a leaf on its device; any
+ * other critic gets one leaf. One ek_grad over all outputs gives the gradients, because
+ * synchronised normalisation carries a chunk's influence to other replicas' outputs. Each device's
+ * worker takes the norms of its own gradients; only sums are added across devices. */
 #include <math.h>
 
 #include "balance/balance.h"
@@ -120,7 +120,7 @@ static ek_tensor *penalty_interpolate(ek_tensor *x, ek_tensor *y, ek_generator *
     return ek_add(x, ek_mul(ek_sub(y, x), a));
 }
 
-/* x + std b / 2, with one uniform number b per element, and std that of the whole batch. */
+/* x + std b / 2, with one uniform number b per element; std is the deviation of the whole batch. */
 static ek_tensor *penalty_perturb(ek_tensor *x, ek_generator *generator)
 {
     ek_tensor *b = penalty_draw_uniform(ek_tensor_shape(x), x, generator);
@@ -167,8 +167,7 @@ typedef struct penalty {
     ek_tensor *sums[EK_MAX_DEVICES]; /* per part, the sum of its samples' penalties */
 } penalty;
 
-/* The device of the single leaf: that of the critic's outputs if it is a wrapper, else that of x.
- */
+/* The device of the single leaf: that of a wrapper's outputs, or of x if the critic is plain. */
 static ek_device penalty_place_of(ek_module *critic, const ek_tensor *x)
 {
     ek_device device = ek_tensor_device(x);
@@ -200,7 +199,7 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
         ek_error_prefix(before, "gradient penalty: %s", wrapper->module.type->name);
         return ek_error_pending();
     }
-    /* The scatter begins the critic's forward; its plans must count that as one with gradients. */
+    /* The scatter begins the critic's forward. Plans count only forwards in gradient mode. */
     bool enabled = ek_set_grad_enabled(true);
     int rc = ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call);
     ek_set_grad_enabled(enabled);

@@ -2,9 +2,9 @@
  *
  * The loss of the batch is sum_k s_k / sum_k w_k over its parts' sums and weights (loss_sum.c). The
  * weight of all is known after the last part only. So each part's sum goes backward with the factor
- * 1 / n, where n is the batch's samples, which keeps the numbers in their range. The gradients are
+ * 1 / n, where n is the batch's number of samples; this keeps gradients in their range. They are
  * scaled once at the end, by n / sum_k w_k. That factor is 1, and nothing is scaled, if the loss is
- * a mean over samples. Weights on devices stay there: the host does not wait. */
+ * a mean over samples. Weights on GPUs stay there: the host does not wait for them. */
 #include "evenkeel/train.h"
 
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static bool step_cut_tensor(ek_value *value, void *user)
     return true;
 }
 
-/* Part `index` of a nest of tensors: each tensor is cut to a view, other leaves stay. */
+/* Part `index` of a tree of tensors: each tensor is cut to a view, other leaves stay. */
 static ek_value step_part_of(const train_step *step, ek_value value, int index)
 {
     return step->parts == 1 ? value
@@ -83,8 +83,8 @@ static ek_value step_part_of(const train_step *step, ek_value value, int index)
 
 /* ---- one part ---- */
 
-/* A tensor of a plain module, on whose device its inputs have to be; NULL if it has none, and for
- * wrappers, which move their inputs themselves. */
+/* The first tensor of a plain module; inputs have to be on its device. NULL if the module has none,
+ * and for wrappers, which move their inputs themselves. */
 static ek_tensor *step_first_tensor(ek_module *module)
 {
     ek_tensor_list list = {0};
@@ -166,7 +166,7 @@ static int step_run_part(train_step *step, int index)
         return ek_error_pending();
     EK_TRY(step_run_criterion(step, index, output, &part));
     ek_device device = ek_tensor_device(part.sum);
-    EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* makes 0 of the 0 / 0 of an empty part */
+    EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* on GPUs an empty part's NaN becomes 0 */
     EK_TRY(step_add_to_total(step, &part));
     int empty = ek_loss_sum_is_empty(&part), all_empty = ek_loss_sum_is_empty(&step->total);
     EK_TRY(empty < 0 ? empty : all_empty);

@@ -188,7 +188,7 @@ static int state_restore_slot(const ek_training_state *state, const saved_slot *
     ek_tensor *states[EK_STATES];
     int count = 0;
     if (ek_optimizer_steps(state->optimizer, saved->parameter) == saved->steps)
-        return 0; /* no step was taken before saving */
+        return 0; /* no step was taken since saving */
     for (int s = 0; saved->states && s < state->state_names; s++) {
         if (!saved->states[s])
             continue;

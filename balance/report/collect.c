@@ -112,7 +112,7 @@ static void log_add(ek_log *log, const ek_span *span, int device, uint64_t ended
     ek_unlock(&log->lock);
 }
 
-/* Ends the step: its page becomes the last finished one's, and its sums are added to busy. */
+/* Ends the step: its page becomes the finished step's, and its sums are added to `busy`. */
 static void log_turn(ek_log *log, int devices, ek_busy *busy)
 {
     ek_lock(&log->lock);

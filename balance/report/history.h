@@ -25,7 +25,7 @@ typedef struct ek_stretch {
 } ek_stretch;
 
 typedef struct ek_series {
-    ek_stretch *stretches; /* ascending, those with changes; room for EK_SERIES_STRETCHES */
+    ek_stretch *stretches; /* those with changes, in order of time; room for EK_SERIES_STRETCHES */
     int count;
     unsigned shift;
 } ek_series;
@@ -51,8 +51,8 @@ ek_memory_sample ek_moment_sample(const ek_moment *moment);
 
 /* ---- steps ----
  *
- * While there is room each step has a record of its own. If it is full, pairs become one: a record
- * is the sum of twice as many steps. */
+ * While there is room each step has a record of its own. When the room is full, pairs of records
+ * become one: a record is then the sum of twice as many steps. */
 
 /* Nanoseconds of one device in one step. The device waits for the rest of the step. */
 typedef struct ek_busy {
@@ -81,7 +81,7 @@ int ek_steps_init(ek_steps *steps, int devices);
 void ek_steps_free(ek_steps *steps);
 
 /* Adds a finished step. If several threads worked for a device, its times may add up to more than
- * the step's: they are scaled to it. */
+ * the step's time `ns`; then they are scaled down to that. */
 void ek_steps_add(ek_steps *steps, uint64_t ns, const ek_busy *busy);
 
 /* The median of the records' seconds per step; 0 if there are none. */

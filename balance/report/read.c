@@ -162,7 +162,7 @@ static int span_compare(const void *a, const void *b)
     return x->depth - y->depth;
 }
 
-/* Seconds since the step began, within it. */
+/* Seconds since the finished step began, clamped to its duration. */
 static double report_within_step(const ek_report *report, uint64_t clock)
 {
     const uint64_t began = report->finished_began;
@@ -185,8 +185,8 @@ static void log_copy_page(const ek_report *report, const ek_log *log, ek_report_
     }
 }
 
-/* Pages of finished steps stay as they are until ek_report_step, which the caller's thread calls:
- * only their place is guarded. */
+/* Called with logs_lock held, which guards the list of logs. Pages of finished steps need no lock:
+ * only ek_report_step changes them, which the caller's thread calls. */
 static int gathered_read(const ek_report *report, ek_gathered *gathered)
 {
     int count = 0;

@@ -1,6 +1,6 @@
 /* trace.c: the last finished step in the Chrome trace format, which Perfetto opens.
  *
- * One process, a thread for each that worked, complete events for spans, and for each device a
+ * It has one process, each thread that worked, complete events for spans, and for each device a
  * counter of its memory by category. Times are microseconds since the step began. */
 #include <math.h>
 #include <stdlib.h>
@@ -143,8 +143,8 @@ static void trace_put_name(ek_json_writer *json, const char *what, int thread, c
     ek_json_close(json, '}');
 }
 
-/* The device of a thread whose spans are all of one device, if no worker is that device's; else -1.
- * Such a thread is shown under the device's name. */
+/* The device of a thread whose spans are all of one device, if that device's worker had no spans;
+ * else -1. Such a thread is shown under the device's name. */
 static int trace_only_device(const trace *t, int thread)
 {
     int device = -1;
