@@ -1,6 +1,6 @@
 /* collate.c: makes batches of samples.
  *
- * It descends all samples side by side. At each place of their nesting the values of all samples
+ * Samples are descended side by side. At each place of their nesting the values of all samples
  * must be of the same kind; else the error names the place and the sample that differs. The
  * recursion is as deep as samples are nested. That depth is bounded because a value can hold only
  * values that were made before it. */

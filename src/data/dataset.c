@@ -13,7 +13,7 @@
 
 /* ---- reference counts ---- */
 
-/* Lies in front of the struct, which keeps the alignment that malloc gives. */
+/* Lies in front of each data set's struct. Its own alignment keeps the struct aligned. */
 typedef struct dataset_counter {
     alignas(max_align_t) atomic_int references;
 } dataset_counter;
@@ -56,7 +56,7 @@ ek_dataset *ek_dataset_keep(ek_dataset *dataset)
 
 void ek_dataset_free(ek_dataset *dataset)
 {
-    /* acq_rel: who destroys the data set sees what other owners wrote before they released it. */
+    /* acq_rel: the thread that destroys the data set sees what other owners wrote before. */
     if (!dataset || atomic_fetch_sub_explicit(&dataset_counter_of(dataset)->references, 1,
                                               memory_order_acq_rel) != 1)
         return;

@@ -74,7 +74,7 @@ static void view_destroy(ek_dataset *dataset)
 }
 
 /* The first type lacks get_batch, the second has it. A view gets the first one if any of its parts
- * lacks get_batch, so that its callers know to read each sample once. */
+ * lacks get_batch, so that callers read the view sample by sample. */
 #define VIEW_TYPES(kind)                                                                          \
     {                                                                                             \
         {.name = (kind),                                                                          \

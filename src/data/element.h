@@ -19,8 +19,8 @@ typedef struct ek_element {
     bool unread; /* no dtype holds this type's values */
 } ek_element;
 
-/* Returns the type of this name, or NULL. All types lie in one array, whose alignments never fall.
- * That is also the order in which the safetensors reference sorts dtypes. */
+/* Returns the type of this name, or NULL. All types lie in one array, in the order in which the
+ * safetensors reference sorts dtypes. In it no type has a smaller alignment than the one before. */
 const ek_element *ek_element_find(const char *name);
 /* Returns the type that `dtype` is written as. */
 const ek_element *ek_element_of(ek_dtype dtype);
@@ -30,7 +30,7 @@ static inline size_t ek_element_size(const ek_element *element)
     return (size_t)element->bits / 8;
 }
 
-/* Returns a converted copy of the elements. The caller frees it. NULL without memory. */
+/* Returns a converted copy of the elements. The caller frees it. NULL if memory is short. */
 void *ek_element_widened(const ek_element *element, const void *from, size_t count);
 
 #endif

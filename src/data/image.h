@@ -11,7 +11,7 @@
 
 /* An encoded picture. */
 typedef struct ek_encoded {
-    const char *what, *path; /* begin every error message; borrowed */
+    const char *what, *path; /* the beginning of every error message; borrowed */
     const uint8_t *bytes;
     size_t nbytes;
     int channels; /* the channels asked for; 0: the file's own channels and values */
@@ -29,7 +29,7 @@ ek_tensor *ek_encoded_jpeg(const ek_encoded *picture);
  * channels of a byte. Decoders call it before they allocate anything of that size. */
 int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t height);
 
-/* Returns an uninitialised result with the channels asked for; with `own` ones if that is 0. */
+/* Returns an uninitialised result with picture->channels channels, or with `own` if that is 0. */
 ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, int64_t height,
                              ek_dtype dtype);
 

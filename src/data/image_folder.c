@@ -16,8 +16,8 @@
 #include "data/dataset.h"
 #include "evenkeel/data.h"
 
-/* The most directories that one walk reaches through symbolic links. Links between directories can
- * make endlessly many paths even if no path returns to a directory of its own. */
+/* The most directories that one walk reaches through symbolic links. A few links between
+ * directories can make a huge number of paths even if no path enters a directory twice. */
 static const int max_linked = 1 << 14;
 
 /* ---- texts: strings in one block, one behind the other ---- */
@@ -288,8 +288,8 @@ static int walk_give_paths(walk *self, texts *paths)
     return 0;
 }
 
-/* Appends the paths of the regular files below `path` whose names end in .png, .jpg or .jpeg, in
- * any case. Directories come in the order of their paths' bytes, files in that of their names.
+/* Appends the paths of the regular files below `path` whose names end in .png, .jpg or .jpeg (or
+ * capitals). Directories come in the order of their paths' bytes, files in that of their names.
  * Symbolic links are followed, but a directory within itself is not entered again. EK_E_INVALID if
  * links lead to more than max_linked directories; EK_E_IO if a directory cannot be listed. */
 static int walk_pictures(const char *path, texts *paths)

@@ -46,9 +46,9 @@ static bool jpeg_has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
     return false;
 }
 
-/* The end marker is looked for here, because TurboJPEG keeps only the first of several warnings. A
- * coded block of 8 x 8 values takes at least one bit, and stands for at most 4 x 4 blocks of
- * pixels. So a small file cannot ask for much memory. */
+/* The end marker is looked for here: TurboJPEG reports a missing one as a warning, and keeps only
+ * the first of several warnings. A coded block of 8 x 8 values takes at least one bit, and stands
+ * for at most 4 x 4 blocks of pixels. So a small file cannot ask for much memory. */
 static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
 {
     enum { PIXELS_PER_BYTE = 64 * 16 * 8 };
@@ -97,7 +97,7 @@ static bool jpeg_is_harmless(tjhandle handle)
     return false;
 }
 
-/* The sizes decide, not the status: TurboJPEG also fails after warnings, and for unusual
+/* The sizes decide, not the status: TurboJPEG also returns an error after warnings, and for unusual
  * subsampling that it decodes nevertheless. */
 static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *width, int *height,
                             int *space)

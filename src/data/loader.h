@@ -29,10 +29,10 @@ typedef struct ek_loader_slot {
     int64_t number;
     const int64_t *indices; /* borrowed from the pass */
     int64_t count;
-    int64_t sizes[EK_MAX_DEVICES]; /* samples of each device; sizes[0] if no device is named */
+    int64_t sizes[EK_MAX_DEVICES]; /* samples per device; all in sizes[0] if no device is named */
     bool made;                     /* guarded by lock: the worker is done with the slot */
     int parts;
-    ek_value part[EK_MAX_DEVICES]; /* references, in order, of devices with samples */
+    ek_value part[EK_MAX_DEVICES]; /* one reference per device that has samples, in order */
     int device[EK_MAX_DEVICES];    /* index of each part's device in device_ids */
     bool sent;                     /* the copies of the parts to their devices have begun */
     ek_error_record error;         /* why the batch could not be made; status 0: no error */
@@ -67,7 +67,7 @@ struct ek_loader {
     int64_t batches; /* batches of the whole pass, with those before `first` */
     int64_t given;
     uint64_t base_seed;
-    ek_generator *after; /* EK_SEED_WORKER: workers' generators after batches given */
+    ek_generator *after; /* EK_SEED_WORKER: workers' generators after the batches given so far */
 
     ek_value data, input, target; /* the last batch given; one reference each */
     ek_loader_stats stats;        /* all but worked_ns */
@@ -81,7 +81,7 @@ struct ek_loader {
     pthread_cond_t made; /* the caller's thread waits for it */
     int64_t awaited; /* guarded by lock: the batch that the caller's thread waits for; -1: none */
     int64_t asked;   /* guarded by lock: how many batches were handed out */
-    int64_t taken;   /* guarded by lock: with EK_SEED_BATCH, how many of those workers have taken */
+    int64_t taken;   /* guarded by lock: with EK_SEED_BATCH, how many batches workers have taken */
     int busy;        /* guarded by lock: workers that make a batch, or still start */
     bool quit;       /* guarded by lock: threads end */
     uint64_t worked_ns; /* guarded by lock */

@@ -13,7 +13,7 @@
  *
  *     given       i64: batches of the pass that were given
  *     base_seed   i64
- *     indices     i64: of the samples that are left
+ *     indices     i64: the samples that are left
  *     ends        i64: where their batches end, if the sampler makes batches
  *     of_worker   u8: with EK_SEED_WORKER the workers' generators, one after another
  *

@@ -32,7 +32,7 @@ static int content_compare_entries(const void *a, const void *b)
 
 /* What is written: the header, then the entries in their order. */
 typedef struct content {
-    const char *what, *path; /* begin every error message; borrowed */
+    const char *what, *path; /* the beginning of every error message; borrowed */
     const ek_metadata *metadata;
     int metadata_count;
     entry *entries;

@@ -50,7 +50,7 @@ int ek_sampler_check_rank(const char *function, int num_replicas, int rank);
 
 /* ---- states: dictionaries of tensors that samplers and loaders save ----
  *
- * In writing, an error makes the value an error value, and so the dictionary. */
+ * An error while a value is written makes an error value of it, and so of the whole dictionary. */
 
 enum { EK_STATE_MOST = 13 };
 
@@ -87,8 +87,8 @@ int ek_state_int(const ek_state *state, const char *key, int64_t low, int64_t hi
 int ek_state_bytes(const ek_state *state, const char *key, void *bytes, int64_t nbytes);
 /* Checks that the bytes are those of `text`; `what` ("sampler") is what the message calls it. */
 int ek_state_is_text(const ek_state *state, const char *key, const char *text, const char *what);
-/* Reads "generator", whole; the caller copies it to its place when all else was read. The key must
- * be there if `expected`, and else must not: that is, if `what` was made with a generator. */
+/* Reads a whole "generator"; the caller copies it to its place when all else was read. `expected`
+ * says that `what` was made with a generator. Then the key must be there, otherwise it must not. */
 int ek_state_generator(const ek_state *state, bool expected, const char *what,
                        ek_generator *generator);
 /* Reads the rest of a pass. Its indices are in [low, high]; if `batches`, its ends rise to the

@@ -69,7 +69,7 @@ int ek_state_check(const ek_state *state)
                    ek_value_kind_name(state->value));
 }
 
-/* Finds the key's tensor, of this dtype and one dimension; with `ndim` 0, of at most one. */
+/* Finds the key's tensor, of this dtype. `ndim` 1: it has one dimension; 0: it has at most one. */
 static int state_find(const ek_state *state, const char *key, ek_dtype dtype, int ndim,
                       ek_tensor **tensor)
 {

@@ -6,8 +6,8 @@
 #include "core/heap.h"
 #include "data/dataset.h"
 
-/* One tensor: row-major, on cpu. The data set has its own handle to it, so it keeps no graph of the
- * caller's alive, and the caller may free or change the other handle. */
+/* One tensor: row-major, on cpu. The data set has its own handle to it, so that no graph of the
+ * caller is kept alive, and the caller may free or change their handle. */
 typedef struct column {
     ek_tensor *tensor;
     size_t row_nbytes;
@@ -26,7 +26,7 @@ static int64_t tensors_length(ek_dataset *dataset)
     return ((tensor_dataset *)dataset)->length;
 }
 
-/* Returns the list of what `make` gives for each column, or that value if there is one. */
+/* Returns the list of what `make` gives for each column; a single column's value is no list. */
 typedef ek_tensor *column_function(const column *from, const void *context);
 
 static ek_value tensors_columns(const tensor_dataset *self, column_function *make,

@@ -209,7 +209,6 @@ static int transform_check_tensor(const ek_tensor *tensor)
     return 0;
 }
 
-/* Leaves `out` uninitialised if the chain fails. */
 static ek_tensor *chain_run_tensor(const ek_chain *chain, ek_tensor *tensor,
                                    ek_generator *generator)
 {

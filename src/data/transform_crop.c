@@ -80,7 +80,7 @@ static int64_t crop_smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Copies a window of `in` to `out`. Its first pixel (top, left) may lie outside of `in`. */
+/* Copies a window of `in` to `out`. The window's first pixel, (top, left), may lie outside `in`. */
 static void crop_copy(const crop *self, const ek_array *in, ek_array *out, int64_t top,
                       int64_t left)
 {

@@ -39,7 +39,7 @@ static int resize_describe(const ek_transform *transform, ek_array *array)
 
 /* ---- bilinear ---- */
 
-/* The weight of the second of two neighbours, between which a position of the result lies. */
+/* The weight of one of the two neighbours between which a position of the result lies. */
 typedef union share {
     float f32; /* for u8 and f32 elements */
     double f64;
@@ -100,7 +100,7 @@ DEFINE_BLEND(float, f32)
 DEFINE_BLEND(double, f64)
 #undef DEFINE_BLEND
 
-/* Adding 1.5 * 2^23 rounds the sum to a whole number, because it leaves no bits below 1. */
+/* Adding 1.5 * 2^23 rounds the sum to a whole number: a float of that size has no bits below 1. */
 EK_MULTIVERSION
 static void blend_u8(int64_t count, const tap *t, const void *lower, const void *upper,
                      void *result)

@@ -367,8 +367,8 @@ static void transformed_destroy(ek_dataset *dataset)
     ek_dataset_free(self->of);
 }
 
-/* The type over data sets with get_batch. Samples of others, as pictures of files, may differ in
- * shape until they are transformed, so they are transformed one by one and then collated. */
+/* transformed_rows is for data sets with get_batch. Samples of other sets, such as pictures in
+ * files, may differ in shape before, so they are transformed one by one and then collated. */
 static const ek_dataset_type transformed_rows = {.name = "transformed",
                                                  .size = sizeof(transformed),
                                                  .length = transformed_length,
@@ -430,7 +430,7 @@ static int transformed_add_parts(transformed *self, const ek_field_transforms *f
     return 0;
 }
 
-/* Makes the struct, which owns nothing yet. */
+/* Makes the struct, which does not own the data set and the transforms yet. */
 static transformed *transformed_new(const ek_dataset *of, const ek_field_transforms *fields,
                                     int count)
 {
