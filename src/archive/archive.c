@@ -329,7 +329,7 @@ int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_p
 
 enum { KINDS = EK_CUDA + 1 };
 
-/* Returns the device that most tensors were put on. Of equals it is the first by kind and index. */
+/* Returns the device of the most tensors. Of equals it is the first by kind and index. */
 static ek_device archive_usual_device(const ek_archive *archive)
 {
     int counts[KINDS][EK_MAX_DEVICES] = {{0}};

@@ -10,11 +10,11 @@
 #include "data/safetensors.h"
 #include "evenkeel/archive.h"
 
-/* The most parts of a name, because values nest no deeper. */
+/* The most parts of a name. Values nest no deeper. */
 enum { EK_ARCHIVE_DEPTH = 128 };
 
-/* Metadata that says on which devices tensors were put on. This key alone is for most tensors (if
- * it is missing: cpu). With a colon and a tensor's name behind it, the key is for that tensor. */
+/* The metadata key for the devices on which tensors lay when they were put. The key alone is for
+ * most tensors (if it is missing: cpu). With a colon and a tensor's name it is for that tensor. */
 #define EK_ARCHIVE_RESERVED "evenkeel."
 #define EK_ARCHIVE_DEVICE "evenkeel.device"
 
@@ -42,7 +42,7 @@ struct ek_archive {
     ek_map names; /* hashes of all names ever put, also of those taken back */
 };
 
-/* Returns "name.path", or only the other if one is "". The caller frees it. NULL without memory. */
+/* Returns "name.path", or one of them if the other is "". The caller frees it. NULL on error. */
 char *ek_archive_join(const char *name, const char *path);
 
 /* ---- writing: archive.c ---- */
@@ -66,7 +66,7 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status);
 /* Adds a tensor as "name.path"; either may be "". A NULL tensor returns the pending error. */
 int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
                    ek_device device);
-/* As ek_archive_add, for what entry.make will make of entry.object, on cpu; takes a reference. */
+/* As ek_archive_add, for the tensor that entry.make will make of entry.object, which is retained. */
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry);
 /* As ek_archive_add, for a new tensor of these elements. */
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,

@@ -1,8 +1,8 @@
 /* archive_module.c: writes the parameters and buffers of modules, and loads them.
  *
  * A tensor that a module has in several places (tied weights) is written once, under the first of
- * its paths. A file from elsewhere may have it under another path, or under several. Then any of
- * them is loaded, if all that the file has are equal. */
+ * its paths. A file from elsewhere may have it under another path, or under several. Then one of
+ * them is loaded, and those that differ from it are unexpected. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static const char *loading_name(const loading *l, int i)
     return ek_safetensors_sorted(l->file, l->below.begin + i);
 }
 
-/* Returns the index in the range of the prefix with `path` behind; negative if it has none. */
+/* Returns the index, in the range, of the name "<prefix><path>"; negative if there is none. */
 static int loading_find(const loading *l, const char *path)
 {
     return ek_safetensors_find(l->file, l->prefix, path) - l->below.begin;
@@ -253,7 +253,7 @@ static int loading_check_arrays(const loading *l)
 
 /* Does all that may run out of memory, before anything is written. Each buffer gets a fresh version
  * object, because replicas with buffers of their own (.broadcast_buffers off) take the module's
- * buffer only if its version object is another one. */
+ * buffer only if its version object is a new one. */
 static int loading_convert(loading *l)
 {
     for (int i = 0; i < l->count; i++) {

@@ -63,7 +63,8 @@ typedef struct writer {
     int count; /* how many parameters were written */
 } writer;
 
-/* Adds a parameter's state, noted with its device. Sharded states are assembled while written. */
+/* Adds a parameter's state, and notes the parameter's device. Sharded states are assembled when
+ * they are written. */
 static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_tensor *parameter,
                             const char *state)
 {

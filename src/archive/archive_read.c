@@ -35,7 +35,7 @@ ek_archive *ek_archive_open(const char *path)
 
 /* ---- names ---- */
 
-/* In the order of bytes '/' follows '.' directly, so the range ends before `name` with a '/'. */
+/* '/' is the byte after '.', so the range ends where `name` with a '/' behind it would stand. */
 ek_archive_range ek_archive_below(const ek_archive *archive, const char *name)
 {
     if (!*name)
