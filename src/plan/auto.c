@@ -29,7 +29,7 @@ typedef struct auto_counters {
     uint64_t peak, state, optimizer, capacity, failures, busy_ns;
 } auto_counters;
 
-/* All that is known, and the forward that is under way. Flat: ek_auto_peek tries on a copy. */
+/* All that is known, and the forward that is under way. It can be copied: ek_auto_peek does. */
 typedef struct auto_state {
     ek_plan_device known[EK_MAX_DEVICES];
     bool open;                    /* a forward is under way */
@@ -39,7 +39,7 @@ typedef struct auto_state {
     int measured;                 /* forwards that were measured, up to EK_SPLIT_PROBES */
     double first[EK_MAX_DEVICES]; /* the first forward's bytes per sample, without state */
     int64_t batch, sizes[EK_MAX_DEVICES];
-    int64_t changing; /* how many of the last forwards each had another batch than the one before */
+    int64_t changing; /* how many forwards in a row had another batch size than the one before */
     auto_counters before[EK_MAX_DEVICES];
     int64_t planned;              /* the forward of the last plan from models; -1: none yet */
     bool failed;                  /* a device ran out of memory in the last forward */
@@ -52,7 +52,7 @@ struct ek_auto {
     ek_plan_goal goal;
     ek_plans *plans;
     bool goes_on;                  /* there was a plan before the first forward */
-    int64_t start[EK_MAX_DEVICES]; /* the sizes of that first plan */
+    int64_t start[EK_MAX_DEVICES]; /* the sizes of that plan */
     ek_memory_watch watches[EK_MAX_DEVICES];
     auto_state state;
 };
@@ -169,8 +169,8 @@ static void auto_learn(auto_state *s, ek_dev *const *devs, int devices, const au
 
 /* ---- first plans ---- */
 
-/* In the proportions of the plan that the run goes on from, within what has not failed. Devices
- * without a share get what the others can't take. */
+/* Splits in the proportions of the plan that the run goes on from, within the bounds from failures.
+ * Devices without a share get what the others can't take. */
 static void auto_resume(const ek_auto *automatic, const auto_state *s, int64_t batch,
                         int64_t *sizes)
 {
@@ -240,7 +240,7 @@ static void auto_probe(const ek_auto *automatic, const auto_state *s, int64_t ba
 /* What is decided about one forward. */
 typedef struct decision {
     int64_t sizes[EK_MAX_DEVICES];
-    int64_t plan[EK_MAX_DEVICES]; /* equal to `sizes`, or in proportion to them */
+    int64_t plan[EK_MAX_DEVICES]; /* `sizes`, or the plan for another batch that gives `sizes` */
     bool fresh;                   /* `plan` differs from the last plan */
     int tried;                    /* an idle device that gets a sample to be measured; -1: none */
     bool modelled;                /* `plan` comes from `proposal` */
@@ -270,8 +270,8 @@ static bool auto_gains(const ek_auto *automatic, const ek_proposal *proposal, co
 }
 
 /* True if the proposal is to replace the last plan, which gives `held` of this batch. A smaller
- * batch that comes once, as the last of an epoch, is no reason for that. A larger batch than the
- * plan was made for need not wait. */
+ * batch that comes once, as the last of an epoch, is no reason for that. A batch larger than the
+ * one that the plan was made for need not wait for least_stay forwards. */
 static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t forward,
                           int64_t batch, int64_t planned_batch, const int64_t *held,
                           const ek_proposal *proposal)
@@ -285,8 +285,8 @@ static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t
     return due && auto_gains(automatic, proposal, held);
 }
 
-/* True if the last plan is worth replacing although batch sizes keep changing. It is compared for
- * the batch that it was made for. */
+/* True if the last plan is worth replacing although batch sizes keep changing. The plans are
+ * compared for the batch that the last one was made for. */
 static bool auto_look_again(const ek_auto *automatic, const auto_state *s, int64_t forward,
                             const int64_t *last, ek_proposal *proposal)
 {
@@ -392,7 +392,7 @@ static void auto_start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, c
 }
 
 /* A device may still be working at the forward before. While probes are timed it is waited for, so
- * that each forward's time is its own. Later forwards are alike, and nobody waits. */
+ * that each forward's time is its own. Later forwards resemble each other, so nobody waits. */
 static int auto_synchronize(const ek_auto *automatic, ek_dev *const *devs)
 {
     const auto_state *s = &automatic->state;

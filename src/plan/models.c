@@ -2,12 +2,12 @@
  *
  * Note [Memory is piecewise linear]
  *
- * Measured memory is exact, but not one plane: which part of a step has the peak depends on the
- * size. So each batch size asked for gets a plane of its own, nbytes = fixed + per_sample n +
- * per_batch batch. It is fitted by least squares, in which points of other batches weigh less, and
- * shifted to the nearest points. Points may leave the two slopes undetermined: all of one size, or
- * n always in proportion to the batch. A weak prior then decides that all growth is per sample, and
- * that nothing is fixed.
+ * Measured memory is exact, but no single plane over n (the device's samples) and the batch: which
+ * part of a step has the peak depends on the size. So each batch size asked for gets a plane of its
+ * own, nbytes = fixed + per_sample n + per_batch batch. It is fitted by least squares, in which
+ * points of other batches weigh less, and shifted to the nearest points. Points may leave the two
+ * slopes undetermined, if all have one size, or n is always in proportion to the batch. A weak
+ * prior then decides that all growth is per sample, and that nothing is fixed.
  *
  * Measured time is noisy, so the model is a line through the medians of each size. */
 
@@ -78,7 +78,7 @@ static memory_moments memory_moments_of(const ek_memory_model *model, int64_t ba
     return m;
 }
 
-/* Fits both slopes. Neither is negative, and `lowest` bounds per_sample: fixed memory is >= 0. */
+/* Fits both slopes, neither negative. `lowest` bounds per_sample, so that fixed memory is >= 0. */
 static void memory_fit(const memory_moments *m, double *per_sample, double *per_batch)
 {
     double own = prior * prior * m->n * m->n, all = prior * prior * m->batch * m->batch;
@@ -138,7 +138,8 @@ static void memory_shift(ek_memory_model *model, int64_t batch, int64_t n, doubl
     }
 }
 
-/* A size has one point, which keeps its last two values; the larger counts. The newest is last. */
+/* Each pair of batch and n has one point, which keeps its last two values; the larger one counts.
+ * The newest point is last. */
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
 {
     if (model->stale)

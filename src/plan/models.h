@@ -21,7 +21,7 @@ typedef struct ek_memory_model {
         int64_t batch, n;
         double nbytes;         /* the last measurement */
         double before;         /* the measurement before it */
-    } points[EK_MODEL_POINTS]; /* each of another size, the newest last */
+    } points[EK_MODEL_POINTS]; /* no two for the same batch and n; the newest is last */
     int count;
     bool stale; /* fixed memory has changed since the points were added */
 } ek_memory_model;

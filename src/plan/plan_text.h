@@ -6,7 +6,7 @@
 
 typedef struct ek_plans {
     int devices, count, capacity;
-    int64_t *forwards; /* ascending; the first of a parsed text is 0 */
+    int64_t *forwards; /* in ascending order; the first of a parsed text is 0 */
     int64_t *sizes;    /* [count][devices] */
 } ek_plans;
 

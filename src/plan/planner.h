@@ -44,9 +44,9 @@ int ek_planner_hold(ek_planner *planner, ek_dev *const *devs, int64_t batch, int
 /* Notes other work of the wrapper on its devices, which must not be measured as a forward's. */
 void ek_planner_disturb(ek_planner *planner);
 
-/* Writes all plans so far as text (evenkeel/plan.h), with the one that the planner was given; "" if
- * none has a text, as torch.chunk. Writes at most `room` bytes with the NUL. Returns the whole
- * text's length, as snprintf. */
+/* Writes all plans so far as text (evenkeel/plan.h), including one that the planner was given; ""
+ * if there are none, as for torch.chunk. Writes at most `room` bytes with the NUL. Returns the
+ * whole text's length, as snprintf. */
 size_t ek_planner_text(const ek_planner *planner, char *text, size_t room);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct ek_plan_device {
 /* A plan, and the costs of each device for this batch size. */
 typedef struct ek_proposal {
     int64_t sizes[EK_MAX_DEVICES];
-    int64_t most[EK_MAX_DEVICES];    /* by capacity and failures */
+    int64_t most[EK_MAX_DEVICES];    /* limits by capacity and by failures */
     ek_cost memory[EK_MAX_DEVICES];  /* bytes, with parameters and optimizer state */
     ek_cost time[EK_MAX_DEVICES];    /* nanoseconds */
     double capacity[EK_MAX_DEVICES]; /* the capacity that memory is compared with */

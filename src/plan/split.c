@@ -48,7 +48,7 @@ void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t 
         remainders[i] = share % sum;
         left -= sizes[i];
     }
-    /* More remainders are not zero than samples are left, so no device gets two. */
+    /* More devices have a remainder than samples are left, so no device gets two. */
     for (; left > 0; left--) {
         int largest = 0;
         for (int i = 1; i < devices; i++)
@@ -184,7 +184,7 @@ static bool split_level(int64_t batch, int devices, const ek_cost *costs, int64_
     if (!split_take(batch, devices, costs, split_of_rank(high), taken))
         return false;
     low--;
-    while (low < high - 1) { /* `high` takes the whole batch, `low` less */
+    while (low < high - 1) { /* at level `high` the whole batch is taken, at `low` less */
         int64_t middle = low + (int64_t)(((uint64_t)high - (uint64_t)low) / 2);
         if (split_take(batch, devices, costs, split_of_rank(middle), taken))
             high = middle;

@@ -11,14 +11,14 @@ void ek_split_chunk(int64_t batch, int devices, int64_t *sizes);
 void ek_split_even(int64_t batch, int devices, int64_t *sizes);
 /* Cuts by weights (finite, 0 or more, not all 0). The largest remainders are rounded up. */
 void ek_split_weights(int64_t batch, int devices, const double *weights, int64_t *sizes);
-/* Writes the weights as whole numbers without a common divisor, in the same proportions to 2^-48 of
- * the largest. */
+/* Writes the weights as whole numbers without a common divisor, in the same proportions within
+ * 2^-48 of the largest. */
 void ek_split_whole(int devices, const double *weights, int64_t *whole);
-/* As ek_split_weights, for whole numbers: a batch of their sum is cut exactly so. */
+/* As ek_split_weights, for whole numbers: a batch that is their sum is cut into exactly these. */
 void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t *sizes);
-/* Gives the first device `first` samples and splits the rest evenly, if `first` is less than the
- * others then get; else torch.chunk's sizes. This is BalancedDataParallel of transformer-xl. With 0
- * the first of several devices never gets a sample. */
+/* Gives the first device `first` samples and splits the rest evenly, if `first` is less than each
+ * other device then gets; else writes torch.chunk's sizes. This is BalancedDataParallel of
+ * transformer-xl. With 0 the first of several devices never gets a sample. */
 void ek_split_first(int64_t batch, int devices, int64_t first, int64_t *sizes);
 
 /* The cost of n > 0 samples on a device is fixed + per_sample * n; no samples cost nothing. The
@@ -39,8 +39,8 @@ bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *s
 enum { EK_SPLIT_PROBES = 3 };
 
 /* Moves samples between neighbours: one way for probe 0, the other way for probe 1, none for probe
- * 2. It moves `part` of the smaller one's samples, but at least 1. No device loses its last sample
- * or gets more than room[i]. */
+ * 2. It moves `part` times the samples of the neighbour that has fewer, but at least 1. No device
+ * loses its last sample or gets more than room[i]. */
 void ek_split_probe(int probe, double part, int devices, const int64_t *room, int64_t *sizes);
 
 #endif
