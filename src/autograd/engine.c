@@ -78,7 +78,7 @@ static bool engine_dev_comes_before(const ek_dev *a, const ek_dev *b)
     return a->id.kind != b->id.kind ? a->id.kind < b->id.kind : a->id.index < b->id.index;
 }
 
-/* Adds a device to the ascending list, unless the device is cpu or in the list already. */
+/* Adds a device to the list, sorted by kind and index, unless it is cpu or in the list already. */
 static void engine_dev_list(ek_dev **devs, int *count, ek_dev *dev)
 {
     int at = 0;
@@ -304,7 +304,7 @@ static int run_node(ek_run *run, int lane, ek_task *task)
     }
     if (!run->retain_graph)
         ek_node_free_saved(node);
-    ek_work_rest(); /* before others get the results */
+    ek_work_rest(); /* a slow device sleeps before others get the results */
     for (int i = 0; i < node->input_count; i++) {
         int status = run_deliver(run, lane, &task->routes[i], results[i]);
         rc = rc < 0 ? rc : status;

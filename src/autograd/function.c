@@ -144,8 +144,8 @@ static int function_check_call(const ek_function *function, ek_tensor *const *in
     return 0;
 }
 
-/* A handle of the call's own on an output, because the user may hold the forward's. In the
- * scope. */
+/* Checks an output. Returns a handle of the call's own, in the scope, because the user may hold the
+ * forward's. */
 static ek_tensor *function_check_output(const ek_function_call *call, int index, ek_tensor *output)
 {
     const char *name = call->application->function.name;

@@ -1,4 +1,4 @@
-/* gradcheck.c: backward against central differences.
+/* gradcheck.c: compares backward with central differences.
  *
  * The outputs of a function are weighted by a fixed random direction, so that one number is
  * differentiated: L = sum of direction * output. For every element e of every input that requires a
@@ -284,7 +284,7 @@ static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int 
     return rc < 0 ? rc : wanted_count;
 }
 
-/* A random gradient of the output, varied like an input. The directions have other seeds. */
+/* A random gradient of the output, varied like an input. Its seed is that of no direction. */
 static ek_tensor *gradcheck_random_gradient(const ek_gradcheck_options *options)
 {
     ek_tensor *output = options->function(options->inputs, options->input_count, options->user);

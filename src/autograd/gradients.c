@@ -71,8 +71,8 @@ static bool gradient_is_exclusive(const ek_tensor *tensor)
            atomic_load_explicit(&tensor->storage->object.references, memory_order_acquire) == 1;
 }
 
-/* sum + gradient. The result lies in `into`, one of the two, or if that is NULL in new memory, and
- * is then recorded if create_graph. Takes both references. Returns one, or NULL on error. */
+/* sum + gradient. The result lies in `into`, which is one of the two. If `into` is NULL, it lies in
+ * new memory, and is recorded if create_graph. Takes both references; returns one, or NULL. */
 static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *into,
                                bool create_graph, const char *writer)
 {
@@ -156,8 +156,8 @@ static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
     return copy;
 }
 
-/* Sets a leaf's first gradient: a copy in the leaf's slot; without a slot, or with create_graph,
- * the gradient itself or a copy in new memory. */
+/* Sets a leaf's first gradient: a copy in the leaf's grad buffer; without such a buffer, or with
+ * create_graph, the gradient itself or a copy in new memory. */
 static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
     ek_tensor *slot = leaf->grad_buffer;

@@ -107,28 +107,27 @@ int ek_node_output_count(const ek_node *node);
 /* Zeros of the output's shape, dtype and device, in the scope. */
 ek_tensor *ek_node_zeros(ek_node *node, int output);
 
-/* The empty grad slot of the leaf behind `input`, if the leaf gets no other contribution in this
- * run; else NULL. A backward that writes its result there, and returns the slot, saves the engine a
- * copy. The leaf owns the slot. Only the thread that runs the node's backward may call this. */
+/* The empty grad buffer of the leaf behind `input`, if the leaf gets no other contribution in this
+ * run; else NULL. A backward that writes its result there, and returns the buffer, saves the engine
+ * a copy. The leaf owns it. Only the thread that runs the node's backward may call this. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
 
 /* ---- leaves ---- */
 
-/* Gives a leaf a slot: memory in a slab where its gradients are to lie, of its shape, dtype and
- * device (else EK_E_INVALID). NULL takes the slot away. The slot's elements need not be set; a
+/* Gives a leaf a grad buffer: memory in a slab where its gradients are to lie, of its shape, dtype
+ * and device (else EK_E_INVALID). NULL takes the buffer away. Its elements need not be set; a
  * gradient that the leaf has already is copied there. ek_tensor_set_grad(leaf, NULL) marks the
- * gradient as unset and doesn't touch the slot. With create_graph the gradient lies elsewhere, and
- * leaf->grad != leaf->grad_buffer. */
+ * gradient as unset and doesn't touch the buffer. With create_graph the gradient lies elsewhere,
+ * and leaf->grad != leaf->grad_buffer. */
 int ek_leaf_set_grad_buffer(ek_tensor *leaf, ek_tensor *slot);
 
 /* ---- an operation that keeps only its inputs ----
  *
- * F is a function of tensors that any operations make up. C(F) has its values, but no graph of the
+ * F is a function of tensors that any operations make up. C(F) has F's values, but no graph of the
  * inside: the node holds the inputs, and its backward evaluates F again, on leaves of its own, and
  * differentiates that. This backward is itself a function of the inputs and the gradients,
  * F'(x, g), and it is called as C(F'). So with create_graph the node of the gradient keeps inputs
- * only too, and its backward evaluates F' again: gradients of any order come from these two lines.
- */
+ * only too, and its backward evaluates F' again. In this way gradients of any order follow. */
 
 /* F sets outputs[o], which is NULL before, in the scope. In gradient mode the outputs' graph ends
  * at the inputs, which are leaves of this evaluation; requires_grad tells whose gradients are
@@ -155,7 +154,7 @@ void ek_recomputed_destroy(void *attributes);
 
 /* ---- the operations that the engine itself needs; src/ops has the others ---- */
 
-/* x + y of one shape, dtype and device, for folding gradients; recorded in gradient mode. */
+/* x + y of one shape, dtype and device, for sums of gradients; recorded in gradient mode. */
 ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
 
 /* A copy of x with the layout of `like` (same shape, dtype, device); recorded in gradient mode. */

@@ -220,8 +220,8 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
     return copy;
 }
 
-/* Memory for a piece's range of the whole gradient. If the piece has no gradient: its slot, or new
- * memory, which becomes the gradient. Else a temporary through which the range is added. */
+/* Memory for a piece's range of the whole gradient. If the piece has no gradient: its grad buffer,
+ * or new memory, which becomes the gradient. Else a temporary through which the range is added. */
 static ek_tensor *leaf_shard_room(const ek_tensor *piece)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);

@@ -334,7 +334,7 @@ static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int o
     return tensor;
 }
 
-/* History of a saved leaf that was moved since: x is the leaf, y a handle on the saved memory. */
+/* History of a saved leaf that was moved since: from the leaf to a handle on the saved memory. */
 static int saved_leaf_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     (void)node;

@@ -148,8 +148,8 @@ void ek_recomputed_destroy(void *attributes)
     ek_object_release(((ek_recomputed *)attributes)->state);
 }
 
-/* Evaluates the function on leaves that stand for the inputs, then puts the inputs back for leaves
- * among the outputs. */
+/* Evaluates the function on leaves that stand for the inputs. An output that is such a leaf is
+ * replaced by the input. */
 static int recompute_evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const *inputs,
                                         int input_count, ek_tensor **outputs, int output_count)
 {
@@ -192,7 +192,8 @@ static int recompute_call(const ek_recomputed *recomputed, ek_tensor *const *inp
                   : ek_record_recomputed(outputs, output_count, recomputed, inputs, input_count);
 }
 
-/* Calls C(F'). Room: `inputs` for the node's inputs and gradients, `outputs` for its inputs. */
+/* Calls C(F'). There is room for the node's inputs and gradients in `inputs`, and for a gradient of
+ * each input in `outputs`. */
 static int recompute_backward(ek_node *node, const ek_recomputed *gradient_of,
                               ek_tensor *const *gradients, ek_tensor **results, ek_tensor **inputs,
                               ek_tensor **outputs)

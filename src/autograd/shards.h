@@ -3,15 +3,15 @@
  * A flat is a list of parameters that are sharded together. Each parameter is a segment of the flat
  * and is cut into shards: ranges of its elements in the order of memory. Each shard has a device
  * that owns it. The shard's `piece` is a leaf of its own: flat, on the owner's copy of the
- * elements, with a slot for its gradient. Forwards are recorded from the pieces
+ * elements, with a grad buffer. Forwards are recorded from the pieces
  * (comm/collectives.h), so that gradients arrive there. The optimizer steps the pieces in place;
  * then `publish` copies them to the parameters and to all devices. A leaf knows only its flat and
  * its segment's index.
  *
- * Sharded parameters (each device keeps only its own shards) would have the same ranges, and a flag
- * that tells whether a device's copy is complete. They would be gathered before the forward of
- * their module, released after it, and gathered again by the first backward that reads them.
- * `publish` would then send nothing, and `refresh` would gather. */
+ * If the parameters too were sharded (each device keeping only its own shards), they would have the
+ * same ranges, and a flag that tells whether a device's copy is complete. They would be gathered
+ * before the forward of their module, released after it, and gathered again by the first backward
+ * that reads them. `publish` would then send nothing, and `refresh` would gather. */
 #ifndef EK_AUTOGRAD_SHARDS_H
 #define EK_AUTOGRAD_SHARDS_H
 
@@ -22,7 +22,7 @@ typedef struct ek_shard {
     ek_tensor *piece;   /* one reference; a leaf with these elements */
 } ek_shard;
 
-/* The shards of one segment: ascending, without gaps, over all of its elements. */
+/* The shards of one segment, in order, without gaps, over all of its elements. */
 typedef struct ek_shards {
     int count;
     ek_shard *shards;
@@ -34,8 +34,8 @@ typedef struct ek_flat {
     ek_shards *segments; /* owned; one per parameter */
     int count, shard_count;
     ek_shard *shards; /* owned; those of a segment follow each other */
-    /* Optional: the calling thread owns the pieces and all copies until `leave`. EK_E_STATE if
-     * another thread does. */
+    /* Optional: gives the calling thread the pieces and all copies until `leave`. EK_E_STATE if
+     * another thread has them. */
     int (*enter)(struct ek_flat *flat);
     void (*leave)(struct ek_flat *flat);
     /* Updates pieces whose parameter was written since (by a checkpoint or a user). */
@@ -51,15 +51,15 @@ typedef struct ek_flat {
 int ek_flat_init(ek_flat *flat, int count, int most);
 void ek_flat_clear(ek_flat *flat);
 
-/* Adds a shard to a segment, from the end of the shard before. All shards of a segment are added
- * before those of the next segment. Retains the piece, which may be NULL and come later. */
+/* Adds a shard to a segment, from the end of the shard before to `end`. All shards of a segment are
+ * added before those of the next. Retains the piece, which may be NULL and be set later. */
 void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *piece);
 
 /* Makes a dense leaf a segment of the flat and retains the flat, whose shards don't change from now
  * on. NULL makes the leaf whole again. EK_E_INVALID unless the pieces are flat leaves of the leaf's
  * dtype that cover it. The leaf's gradient moves to the new pieces, or with NULL back to the leaf;
- * pieces that are given up lose theirs. The leaf's grad slot is taken away. On an error nothing has
- * changed. */
+ * pieces that are given up lose theirs. The leaf's grad buffer is taken away. On an error nothing
+ * has changed. */
 int ek_leaf_set_shards(ek_tensor *leaf, ek_flat *flat, int segment);
 
 /* The leaf's flat; NULL if the leaf is whole. */
