@@ -294,7 +294,7 @@ static ek_tensor *reduce_room(const ek_division *division, int p, ek_tensor *int
 
 /* Makes elements [begin, end) of a sum, in the order of memory of `out`, if the terms are laid out
  * otherwise. Whole rows of the slowest dimension are added at once; rows that are cut are split
- * along the next dimension. The rest of `out` may be missing. */
+ * along the next dimension. `out` needs memory for these elements only. */
 static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
 {
     int dim = ek_comm_slowest(sum->out);

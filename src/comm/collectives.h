@@ -8,8 +8,8 @@
  *     one for each tensor, whole, on a root   broadcast        reduce_add
  *     ranges of tensors on several devices    all_gather       reduce_scatter
  *
- * Note [Order of terms]. Sums add the root's term first, then the other devices' terms, ascending
- * by kind and index of the device. */
+ * Note [Order of terms]. Sums add the root's term first, then the other devices' terms, ordered by
+ * kind and index of the device. */
 #ifndef EK_COMM_COLLECTIVES_H
 #define EK_COMM_COLLECTIVES_H
 
@@ -76,9 +76,8 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
 
 /* When a bucket of a dtype is closed, as in PyTorch. */
 typedef enum ek_bucket_rule {
-    EK_BUCKETS_OF_BROADCAST, /* closed once it holds `limit` bytes; the rest in the order of dtypes
-                              */
-    EK_BUCKETS_OF_REDUCE     /* closed before it exceeds `limit`; the rest as dtypes were seen */
+    EK_BUCKETS_OF_BROADCAST, /* closed once it holds `limit` bytes; at the end, in dtypes' order */
+    EK_BUCKETS_OF_REDUCE     /* closed before it exceeds `limit`; at the end, as dtypes were seen */
 } ek_bucket_rule;
 
 /* Puts the tensors' positions into buckets of one dtype each: bucket b is order[ends[b - 1] ..

@@ -10,7 +10,7 @@
 
 enum {
     MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* fewer bytes don't pay for waking workers */
+    WORKER_BYTES = 1 << 18 /* below this, waking workers takes longer than it saves */
 };
 
 static int dev_set_find(const ek_dev_set *set, const ek_dev *dev)
@@ -221,7 +221,7 @@ static bool exchange_is_block(const ek_move *move)
                                      ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
 }
 
-/* Does moves until MOST_AT_ONCE blocks have come together, then sends the blocks at once. Moves
+/* Makes moves until MOST_AT_ONCE blocks have come together, then sends the blocks at once. Moves
  * between devices that exchange, and moves that are packed first, become blocks; all others are
  * copied. Returns how many moves are done. */
 static int exchange_send_some(const ek_move *moves, int count, bool collective)
@@ -325,7 +325,7 @@ static int exchange_copy_on_worker(void *user, int index)
 }
 
 /* Makes the moves to each receiver on its worker, and moves within a device on the calling thread.
- * Without memory for the workers' jobs the calling thread makes all; copies may be made twice. */
+ * If there is no memory for the workers' jobs, the calling thread makes all moves once more. */
 static int exchange_copy_on_workers(exchange *x)
 {
     int pending = ek_error_status();
@@ -350,8 +350,8 @@ static bool exchange_can_use_workers(const exchange *x)
 
 /* ---- broadcast ---- */
 
-/* If several receivers get the same list from one device, one receiver after another: how many
- * moves each has. Else 0. */
+/* How many moves each receiver has, if several receivers get the same list from one device, one
+ * receiver after another; else 0. */
 static int broadcast_length(const exchange *x)
 {
     const ek_move *moves = x->moves;

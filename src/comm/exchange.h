@@ -19,8 +19,8 @@ typedef struct ek_move {
 
 /* Copies each move's elements. The caller puts moves between the same two devices one after
  * another, in the order of memory. Moves that are neighbours on both sides are one copy. Bytes
- * between neighbours of `to` are padding and may be overwritten. Moves that are neighbours of `to`
- * alone are packed first if the devices don't reach each other's memory, at most
+ * between neighbouring targets are padding and may be overwritten. Moves whose targets alone are
+ * neighbours are packed first if the devices don't reach each other's memory, at most
  * EK_COMM_BUFFER_BYTES at a time (EK_MEMORY_COMMUNICATION). Equal lists for several receivers, one
  * list after another, are a broadcast.
  *
@@ -28,7 +28,7 @@ typedef struct ek_move {
  * any of the moves may have been done. */
 int ek_exchange(const char *what, const ek_move *moves, int count);
 
-/* Makes one move on the calling thread, without a span. If it can't be written in place, it goes
+/* Makes one move on the calling thread, without a span. Elements that can't be written in place go
  * through blocks of at most EK_COMM_BUFFER_BYTES. */
 int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
 
@@ -44,8 +44,8 @@ typedef struct ek_addition {
  * order, so that numbers don't depend on buffers, collectives or threads. (EVENKEEL_COMM=nccl-sum
  * asks for an exception.) Terms that the device can't read in place, or that are laid out
  * otherwise, are copied in batches. No device needs more than EK_COMM_BUFFER_BYTES for a batch
- * (EK_MEMORY_COMMUNICATION). If the backend has collectives, all devices that have terms add
- * slices. `what` names the spans. After an error any of the sums may have been made, whole or in
+ * (EK_MEMORY_COMMUNICATION). If the backend has collectives, each device that has terms adds a
+ * slice. `what` names the spans. After an error any of the sums may have been made, whole or in
  * part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
@@ -54,8 +54,7 @@ int ek_add_all(const char *what, const ek_addition *sums, int count);
 int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t length,
                      ek_tensor **terms, ek_addition *part);
 
-/* ---- memory for copies of tensors, and parts of tensors; what is made belongs to the scope ----
- */
+/* ---- memory for copies of tensors, and parts of tensors; results are in the scope ---- */
 
 enum { EK_COMM_ALIGNMENT = 64 }; /* bytes; a slab's members start at multiples of this */
 
@@ -72,7 +71,7 @@ ek_tensor *ek_comm_part(const ek_tensor *tensor, int dim, int64_t start, int64_t
 /* Elements [begin, end) of a dense tensor in order of memory, flat, with a version of its own. */
 ek_tensor *ek_comm_flat(const ek_tensor *dense, int64_t begin, int64_t end);
 
-/* The dimension that is slowest in memory, among those of several elements; -1 if there is none.
+/* The slowest dimension in memory, among those of size 2 or more; -1 if there is none.
  * Parts along it are dense if the tensor is. */
 int ek_comm_slowest(const ek_tensor *tensor);
 

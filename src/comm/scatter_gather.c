@@ -168,7 +168,7 @@ static int copy_chunks(ek_tensor *whole, ek_tensor *const *tensors, const chunks
     return ek_exchange("gather", moves, count);
 }
 
-/* Joins the chunks on c->whole. NULL chunks, but not all, count as zeros. */
+/* Joins the chunks on c->whole. NULL chunks count as zeros; at least one isn't NULL. */
 static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
 {
     ek_span span;

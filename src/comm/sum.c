@@ -364,7 +364,7 @@ static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev
     return batch_flush(b);
 }
 
-/* Adds on all devices, in chunks of half the buffers' size, because lists may have to be packed. */
+/* Adds on all devices, in chunks of half the buffers' size: packing may need as much again. */
 static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);
@@ -381,7 +381,7 @@ static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek
     return rc;
 }
 
-/* True if each tensor of the next sum follows its neighbour of this sum, all with the same step. */
+/* True if each tensor of the next sum follows that of this sum in memory, all at one distance. */
 static bool sum_are_neighbours(const ek_addition *sum, const ek_addition *next)
 {
     ptrdiff_t step = ek_comm_step(sum->out, next->out);
