@@ -9,8 +9,10 @@
  * torch.optim.Adam and AdamW:
  *
  *     g += weight_decay p  (Adam)  or  p -= lr weight_decay p  (AdamW);
- *     m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;  (amsgrad: v' = max(v', v) below)
- *     p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps) */
+ *     m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;
+ *     p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *
+ * With amsgrad, max_v = max(max_v, v) takes the place of v in the last line. */
 #include <math.h>
 
 #include "kernels/kernels.h"

@@ -149,8 +149,8 @@ static bool segment_follows(const ek_tensor *a, const ek_tensor *b, int64_t pitc
     return a && b && a->storage == b->storage && b->offset - a->offset == pitch;
 }
 
-/* Between a and b is padding if both gradients lie in their slots and a's shard ends its
- * parameter. */
+/* What lies between a and b is padding if both gradients lie in their grad buffers and a's shard
+ * ends its parameter. */
 bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
                       int states)
 {

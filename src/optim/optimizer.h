@@ -30,7 +30,7 @@ typedef struct ek_algorithm {
     /* Parameters of equal phase may share a kernel call. `step` counts from 1. */
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
-    /* True if elements whose value, gradient and state are zero stay zero: a slab's padding. */
+    /* True if elements whose value, gradient and state are zero stay zero, as a slab's padding. */
     bool (*keeps_zeros)(const ek_optimizer_options *options);
 
     /* Updates `count` flat ranges of one device and dtype once. state[s] has a tensor per range, or
@@ -125,8 +125,8 @@ ek_object *ek_slot_state_parts(const ek_slot *slot, int s);
 /* The whole state on cpu, in the scope, of the parameter's shape and the state's dtype. */
 ek_tensor *ek_state_parts_gather(ek_object *parts);
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
-/* `state` on cpu, in the parameter's shape, dtype and order of memory: itself if it is so and
- * shares no memory with the slot's state, else a copy in the scope. */
+/* `state` on cpu, in the parameter's shape, dtype and order of memory: itself if it is that already
+ * and shares no memory with the slot's state, else a copy in the scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
 /* Copies a tensor from ek_slot_convert_state to state s of all segments. */
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);

@@ -6,7 +6,7 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-/* ---- out ---- */
+/* ---- reading state ---- */
 
 /* The parameter's slot. NULL, without an error, if the optimizer doesn't have the parameter. */
 static ek_slot *state_slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
@@ -95,7 +95,7 @@ const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
     return index < count ? algorithm->state_names[index] : NULL;
 }
 
-/* ---- in: checks ---- */
+/* ---- writing state: checks ---- */
 
 static int state_check(const char *algorithm, const char *name, const ek_tensor *parameter,
                        const ek_tensor *state)
@@ -162,11 +162,11 @@ static int state_check_call(const ek_optimizer *optimizer, const ek_slot *slot, 
     return 0;
 }
 
-/* ---- in ---- */
+/* ---- writing state ---- */
 
-/* Gives the slot memory for its states beside its neighbours' state, as if all parameters had
- * gradients: there the next step will look. Slots without updates are cut anew too, so that setting
- * many parameters in turn lays state out once. */
+/* Gives the slot memory for its states beside its neighbours' state, where the next step will look
+ * for them. All parameters count as having gradients. Slots without updates are cut anew too, so
+ * that setting many parameters in turn lays state out once. */
 static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
 {
     for (int i = 0; i < optimizer->slot_count; i++)
