@@ -41,11 +41,13 @@ int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
 
 /* ---- averages ----
  *
- *     b = b_0 + sum_r (n_r / n) (b_r - b_0), r ascending
+ * Replica r has the buffer b_r and n_r of the n samples. The average
  *
- * is computed on the module's device, which has b_0, for all buffers of a dtype at once. Buffers
- * that are equal everywhere stay what they are to the bit, because only differences are
- * weighted. */
+ *     b = b_0 + sum_r (n_r / n) (b_r - b_0)
+ *
+ * is computed on the module's device, which has b_0, for all buffers of a dtype at once, in the
+ * order of r. Buffers that are equal everywhere stay what they are to the bit, because only
+ * differences are weighted. */
 
 /* Buffers of one dtype that a replica wrote. */
 typedef struct buffer_group {
@@ -66,7 +68,7 @@ static int group_move(const buffer_group *g, int place, const ek_slab *slab, boo
     return ek_exchange("running statistics", g->moves, g->count);
 }
 
-/* Averages a group. The slabs: b_0; the sum of weighted differences, zero at first; one b_r. */
+/* Averages a group. slabs[0] gets b_0, slabs[1] (zeros) the weighted sum, slabs[2] one b_r. */
 static int group_add(const buffer_group *g, const ek_places *places, const double *weights,
                      ek_slab *const *slabs)
 {

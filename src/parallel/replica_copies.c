@@ -35,7 +35,7 @@ static int copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 
 /* ---- the module's own ---- */
 
-/* True if the tensor lies in a slab: it has a grad slot, or a storage that is larger than itself
+/* True if the tensor lies in a slab: it has a grad buffer, or a storage larger than itself
  * without being a view. A sharded parameter counts too, because it stays where its pieces are. */
 static bool copies_is_flat(const ek_tensor *tensor)
 {
@@ -44,7 +44,7 @@ static bool copies_is_flat(const ek_tensor *tensor)
 }
 
 /* Moves the listed parameters into slabs. `room` is for three lists of `list->count`: parameters
- * that move or get a slot, their new places, and their slots. */
+ * that move or get a grad buffer, their new places, and their grad buffers. */
 static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
 {
     int count = list->count;

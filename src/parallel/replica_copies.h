@@ -8,7 +8,7 @@
 
 /* What is known of one tensor's copy on one device. */
 typedef struct ek_sent {
-    ek_version *version;      /* the source's, one reference; NULL: nothing was sent */
+    ek_version *version;      /* of the source when it was sent; one reference; NULL: never sent */
     uint64_t source, replica; /* versions of source and copy after the last sending */
     uint64_t begun;           /* version of the copy when its last forward began */
 } ek_sent;
@@ -30,7 +30,7 @@ struct ek_replica_set {
     ek_copies copies[EK_MAX_DEVICES];
     bool divides;
     ek_call_guard *guard;  /* the wrapper's; NULL unless the set shards */
-    ek_sharding *sharding; /* NULL unless the set shards and has succeeded */
+    ek_sharding *sharding; /* NULL while parameters are not sharded */
     ek_data_parallel_stats stats;
 };
 

@@ -55,8 +55,8 @@ static int set_refresh_divided(void *user)
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
-/* Notes that all devices have parameter i from its owners; if status is negative, copies are
- * stale. */
+/* Notes that all devices got parameter i from its shards' owners, or, if status is negative, that
+ * the copies are stale. */
 static void set_note_published(void *user, int i, int status)
 {
     ek_replica_set *set = user;

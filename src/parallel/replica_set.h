@@ -15,7 +15,7 @@
 #include "evenkeel/parallel.h"
 #include "parallel/call_guard.h"
 
-/* The devices that take part in one call: indices into a list of devices, ascending. */
+/* The devices that take part in one call: indices into a list of devices, in ascending order. */
 typedef struct ek_places {
     int count;
     int at[EK_MAX_DEVICES];
@@ -47,7 +47,7 @@ int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guar
 int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_places *places,
                         ek_module **replicas);
 
-/* To be called after the forward of the last replicas. Does nothing if devs[0] took part, because
+/* To be called after the forward of the replicas made last. Does nothing if devs[0] took part, as
  * its replica writes the module's own buffers. Else what the first replica wrote to its buffers
  * becomes the module's. (In PyTorch such writes are lost with the replica.) Buffers that require a
  * gradient are left out. */

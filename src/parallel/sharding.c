@@ -19,7 +19,7 @@ typedef struct part {
 } part;
 
 struct ek_sharding {
-    /* Shards ascend by dtype and parameter: a device's range of a dtype is a run of them. */
+    /* Shards are sorted by dtype and parameter: a device's range of a dtype is a run of them. */
     ek_flat flat;
     ek_sharding_owner owner;
     int devices;
@@ -133,7 +133,7 @@ static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies
     return 0;
 }
 
-/* Makes slots for the gradients of a device's shards of one dtype. `list` is room for handles. */
+/* Makes the grad buffers of a device's shards of one dtype. `list` is room for handles. */
 static int sharding_make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
 {
     int count = 0;
@@ -257,7 +257,7 @@ bool ek_sharding_has(const ek_sharding *s, int parameter)
 typedef struct recording {
     const ek_sharding *sharding;
     const ek_sharding_forward *forward;
-    int *indices; /* the bucket's parameters, descending */
+    int *indices; /* the bucket's parameters, in descending order */
     int count;
     ek_tensor **like, **out, **inputs;
     ek_piece *pieces;
@@ -406,7 +406,7 @@ static void parameter_make_whole(ek_tensor *leaf)
         ek_error_clear();
 }
 
-/* Tries once more to share a step that could not be shared, because only the parameters remain. */
+/* Tries once more to share a step that could not be shared: the pieces are about to be dropped. */
 static void sharding_share_the_rest(ek_sharding *s)
 {
     int pending = ek_error_status();

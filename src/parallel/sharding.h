@@ -3,7 +3,7 @@
  * All parameters of one dtype, in order of registration and each padded to 64 bytes as in a slab,
  * are one stretch of memory. The stretch is cut into a range per device, at multiples of 64 bytes.
  * The shards in range d have their pieces on device d: flat leaves on its copy of the parameters
- * (on the first device: on the parameters themselves), with slots for their gradients in one slab.
+ * (on the first device: on the parameters themselves), with their grad buffers in one slab.
  * Neighbours in the slab of gradients are neighbours in the slab of parameters, with the same
  * distances, so that an optimizer steps a range at once. */
 #ifndef EK_PARALLEL_SHARDING_H
@@ -22,7 +22,7 @@ typedef struct ek_sharding_owner {
     /* Sends parameters that were written since the last sending to all copies. */
     int (*refresh)(void *user);
     /* Tells that parameter i has new elements, in the module and in all copies. If status is
-     * negative, it only may have them. */
+     * negative, some may lack them. */
     void (*published)(void *user, int i, int status);
 } ek_sharding_owner;
 
@@ -44,7 +44,7 @@ bool ek_sharding_has(const ek_sharding *sharding, int parameter);
 /* Sends pieces that were written since the last time to all devices. Allocates no host memory. */
 int ek_sharding_publish(ek_sharding *sharding);
 
-/* One forward: handles[r * stride + i] is parameter i on devs[r], in any order. */
+/* One forward: handles[r * stride + i] is parameter i on devs[r]. devs may be in any order. */
 typedef struct ek_sharding_forward {
     ek_dev *home; /* the module's device */
     ek_tensor *const *parameters;

@@ -177,7 +177,7 @@ static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .size = sizeof(ek_batch_norm_module),
                                                     .forward = sync_batch_norm_forward};
 
-/* A new place to meet, for a module and the replicas that copy it. */
+/* A new id for the rendezvous of a module's replicas, which copy the id with the module. */
 static uint64_t sync_new_place(void)
 {
     static atomic_uint_fast64_t last;
@@ -194,8 +194,8 @@ ek_module *ek_sync_batch_norm_with(ek_norm_options options)
 
 /* ---- converting ---- */
 
-/* Turns a batch normalisation into a synchronised one in place, because parents, an optimizer or a
- * wrapper may point to it. */
+/* Turns every batch normalisation in the module into a synchronised one, in place, because parents,
+ * an optimizer or a wrapper may point to it. */
 static void sync_convert(ek_module *module)
 {
     if (ek_module_is_batch_norm(module)) {

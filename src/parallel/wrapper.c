@@ -45,7 +45,7 @@ static int wrapper_plan(ek_wrapper *wrapper, const ek_data_parallel_options *opt
                                .plan = options->plan};
     memcpy(wishes.chunks, options->chunks, sizeof wishes.chunks);
     memcpy(wishes.weights, options->weights, sizeof wishes.weights);
-    /* A list of zeros that was written is refused like any other wrong list. */
+    /* Marks a list of zeros that was written, so that the planner refuses it. */
     if (wishes.chunks[0] == 0 && ek_keyword_is_written(options->keywords, "chunks", 7))
         wishes.chunks[0] = EK_ZERO;
     if (wishes.weights[0] == 0 && ek_keyword_is_written(options->keywords, "weights", 8))

@@ -46,8 +46,8 @@ typedef struct ek_wrapper_call {
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
 /* Logs one line if the smallest device has less than three quarters of the largest's memory, or
- * else of its speed, and the options don't treat unequal devices. The line has a plan that would
- * suit. */
+ * else the slowest less than that of the fastest's speed, and the options don't treat unequal
+ * devices. The line has a plan that would suit. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
 /* The module as a wrapper; NULL, without an error, if it is no wrapper. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
@@ -71,8 +71,8 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
  * and opened again since the last call, and checks that the child is on the first. */
 int ek_wrapper_begin(ek_wrapper *wrapper);
 
-/* The devices that take part in a call, and the sizes along `dim`, one per place, of the chunks. If
- * not `sized`, scatter chooses the sizes, and may leave out the last places. */
+/* The devices that take part in a call and, if `sized`, the chunks' sizes along `dim`, one per
+ * place. Otherwise scatter chooses the sizes, and may leave out the last places. */
 typedef struct ek_wrapper_cut {
     ek_places places;
     bool sized;
@@ -84,8 +84,8 @@ typedef struct ek_wrapper_cut {
 int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_args *args,
                        ek_wrapper_call *call);
 
-/* Runs `function` on replicas, side by side, each with its part of the call. Then gives what they
- * wrote to buffers to the module. Writes one output per part, in the caller's scope. */
+/* Runs `function` on replicas, side by side, each with its part of the call. Then the module gets
+ * what they wrote to buffers. Writes one output per part, in the caller's scope. */
 int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
                    void *user, ek_value *outputs);
 

@@ -97,7 +97,8 @@ static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_pla
     return devices;
 }
 
-/* Inputs and keywords as one value, which has one number of chunks; wrapper_args_of undoes this. */
+/* Inputs and keywords as one value, so that both are cut into equally many chunks; wrapper_args_of
+ * undoes this. */
 static ek_value wrapper_value_of(const ek_args *args)
 {
     return EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
@@ -309,7 +310,7 @@ static int wrapper_apply_one(void *user, int index)
     ek_value output = call->function(call->modules[index], &call->args[index], call->user);
     if (output.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    call->outputs[index] = ek_value_keep(output); /* kept, because the job's scope ends with it */
+    call->outputs[index] = ek_value_keep(output); /* kept, because the scope ends with the job */
     return 0;
 }
 
