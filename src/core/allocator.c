@@ -3,7 +3,8 @@
  * A released block is cached and given out again for a request of exactly its rounded size.
  * Training steps ask for the same sizes again and again, and exact fit keeps the ledger exact.
  * Cached blocks are dropped, oldest first, if a request would exceed the capacity, if the system
- * has no memory left, and, for memory of the host, if more is cached than was ever in use.
+ * has no memory left, and, for memory of the host, if more is cached than was ever in use at once
+ * (and than cache_floor).
  *
  * A block stays with the stream that it was asked for. A block of EK_STREAM_COMPUTE can be used
  * again at once, in that stream's order. A block of another stream keeps an event that was recorded
@@ -28,12 +29,11 @@ typedef struct ek_block {
     void *pointer;
     size_t nbytes;
     ek_stream stream;
-    ek_event
-        *event; /* where EK_STREAM_COMPUTE was at the release; NULL for blocks of that stream */
+    ek_event *event; /* recorded at the release; NULL for blocks of EK_STREAM_COMPUTE */
 } ek_block;
 
 enum { ALIGNMENT = 64, BUCKETS = 256 };
-/* So much cached memory of the host is never worth dropping. */
+/* This much cached memory of the host is never dropped for being too much. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
 
 /* The allocator of one device. `lock` guards all members. */

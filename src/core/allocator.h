@@ -38,7 +38,7 @@ void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch);
 uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
 void ek_memory_watch_end(ek_memory_watch *watch);
 
-/* Restores the device's peaks from `before`, or sets them to what is in use if more. Any thread. */
+/* Restores the device's peaks from `before`, but not below what is in use now. Any thread. */
 void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before);
 
 /* Copies the ledger. Any thread. */

@@ -107,9 +107,9 @@ typedef struct ek_backend {
     int (*device_wait)(ek_dev *waiter, ek_dev *awaited);
     /* `event_record` records in *event all work issued to the stream so far; it makes the event if
      * *event is NULL. `event_wait` makes work issued to the stream from now on wait for the event;
-     * NULL has nothing to wait for. Neither blocks or fails: if no event can be had, the host waits
-     * for the work instead, *event may stay NULL, and errors show up in later work. An event is
-     * used by one thread at a time. Optional, all three or none: there is one stream. */
+     * NULL has nothing to wait for. Neither blocks nor fails: if no event can be had, the host
+     * waits for the work instead, *event may stay NULL, and errors show up in later work. An event
+     * is used by one thread at a time. Optional, all three or none: there is one stream. */
     void (*event_record)(ek_dev *dev, ek_stream stream, ek_event **event);
     void (*event_wait)(ek_dev *dev, ek_stream stream, ek_event *event);
     void (*event_free)(ek_dev *dev, ek_event *event);

@@ -143,8 +143,8 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
-/* Waits for the device's work and has it give its workspaces back. An error of that work is logged,
- * because the device is closed all the same. */
+/* Waits for the device's work and has the device give its workspaces back. An error of that work is
+ * logged, because the device is closed all the same. */
 static void device_quiesce(ek_dev *dev)
 {
     ek_error_record before, late;

@@ -15,10 +15,10 @@ ek_dev *ek_dev_get(ek_device device);
  * and for one that is too long. An empty list is fine. */
 int ek_device_list_check(const char *what, const ek_device_list *list);
 
-/* How long the device has worked: the wall time of parts on it without their waiting (work.h), or,
- * if the device has a clock, the time of the replicas' forwards that it has finished. The device's
- * clock counts from the first call of this function on, and only a few forwards between two calls.
- * Doesn't wait. Any thread. */
+/* How long the device has worked: the wall time of threads' work for it (work.h), or, if the device
+ * has a clock, the time of the replicas' forwards that it has finished. The device's clock counts
+ * from the first call of this function on, and at most a few forwards between two calls. Doesn't
+ * wait. Any thread. */
 uint64_t ek_dev_busy_ns(ek_dev *dev);
 
 /* Fills with zero bytes, in order with the device's work. */

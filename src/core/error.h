@@ -4,14 +4,14 @@
 
 #include "evenkeel/status.h"
 
-/* Sets an error of the library itself, at a place of the library's source. Returns the status. */
+/* Sets an error of the library itself, with the place in its source. Returns the status. */
 #define EK_FAIL(status, ...) ek_error_set((status), __FILE__, __LINE__, __VA_ARGS__)
 
 /* EK_FAIL in a function that returns a pointer: its value is NULL. */
 #define EK_FAIL_NULL(status, ...) (EK_FAIL((status), __VA_ARGS__), NULL)
 
-/* Sets the error "<what>: <path>: sentence" of a file. `source` points to a struct that has these two
- * texts as members. */
+/* Sets the error "<what>: <path>: sentence" of a file. `source` points to a struct that has these
+ * two texts as members. */
 #define EK_FAIL_IN(status, source, ...) \
     ek_error_set_in((status), (source)->what, (source)->path, __FILE__, __LINE__, __VA_ARGS__)
 int ek_error_set_in(int status, const char *what, const char *path, const char *file, int line,
@@ -45,8 +45,8 @@ int ek_error_pending(void);
 int ek_error_outcome(int rc);
 
 /* Puts the operation and ": " before the pending sentence, unless the sentence begins with the
- * operation already. `before` is ek_error_status() at its begin: if that was an error, nothing
- * changes. */
+ * operation already. `before` is ek_error_status() when the operation began: if that was an error,
+ * nothing changes. */
 void ek_error_prefix(int before, const char *format, ...) EK_PRINTF(2, 3);
 
 /* Writes one log line (ek_set_log). */

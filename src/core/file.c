@@ -121,8 +121,8 @@ static void temporary_name(char *name, size_t room, const char *directory, int n
              (unsigned long)now.tv_nsec, number);
 }
 
-/* Calls give(t, name) with new names as long as names are taken. Keeps the name for which it
- * returns 0. Returns -1 with errno if it fails for another reason. */
+/* Calls give(t, name) with new names as long as names are taken. Keeps the name for which `give`
+ * returns 0. Returns -1 with errno if `give` fails for another reason. */
 static int temporary_with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
 {
     size_t room = strlen(t->directory) + 80;
@@ -154,7 +154,7 @@ static char *file_descriptor_path(int descriptor, char text[32])
     return text;
 }
 
-/* Opens a file without a name. Returns -1 if there are none, or none could be named later. */
+/* Opens a file without a name. Returns -1 if that is impossible, or naming the file later is. */
 static int temporary_open_nameless(const char *directory)
 {
     char link[32];
@@ -256,7 +256,7 @@ static int file_synchronise_directory(int directory, const char *what, const cha
                    path, strerror(errno));
 }
 
-/* The path up to and including its last slash; owned by the caller, NULL without memory. */
+/* The path up to and including its last slash; owned by the caller, NULL if memory is short. */
 static char *file_directory_of(const char *path)
 {
     char *directory = ek_strdup(path);

@@ -29,7 +29,7 @@ void ek_fork_arm(void);
 /* Has `abandon` called first thing in a forked child. For one constructor only. */
 void ek_fork_at_child(void (*abandon)(void));
 
-/* Do nothing in a forked child: a thread that it lacks may hold the lock. It has one thread. */
+/* Do nothing in a forked child, which has one thread: one that it lacks may hold the lock. */
 static inline void ek_lock(pthread_mutex_t *lock)
 {
     if (!ek_forked())

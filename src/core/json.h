@@ -50,7 +50,7 @@ typedef struct ek_json_value {
     size_t nbytes;    /* the length of text */
 } ek_json_value;
 
-/* Reads a value. Of an array or object it reads the opening bracket only (ek_json_next). */
+/* Reads a value; of an array or object only the opening bracket. ek_json_next then reads on. */
 int ek_json_read(ek_json_reader *reader, ek_json_value *value);
 
 /* Returns 1 if the innermost open array or object has another element; *key becomes its key, or

@@ -16,7 +16,7 @@ static void locale_make_plain(void)
 locale_t ek_locale_begin(void)
 {
     pthread_once(&plain_once, locale_make_plain);
-    return uselocale(plain); /* without memory `plain` is 0, which changes nothing */
+    return uselocale(plain); /* if memory was short, `plain` is 0, which changes nothing */
 }
 
 void ek_locale_end(locale_t before)

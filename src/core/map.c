@@ -11,7 +11,7 @@ typedef struct ek_map_entry {
     void *value;
 } ek_map_entry;
 
-/* The entry of `key`, or the free entry for it. capacity is a power of two; one entry is free. */
+/* The entry of `key`, or else a free one, of which there is always one. capacity: a power of 2. */
 static ek_map_entry *map_find(ek_map_entry *entries, size_t capacity, const void *key)
 {
     /* Fibonacci hashing, because addresses share their low bits. */

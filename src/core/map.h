@@ -18,8 +18,8 @@ void **ek_map_at(ek_map *map, const void *key);
 /* The value of `key`, or NULL if there is no such key. Never an error. */
 void *ek_map_find(const ek_map *map, const void *key);
 
-/* Adds `key` and returns true. Returns false if the key is known, and also, with *status
- * EK_E_NO_MEMORY, without memory. */
+/* Adds `key` and returns true. Returns false if the key is known, or, with *status EK_E_NO_MEMORY,
+ * if memory is short. */
 bool ek_map_add(ek_map *map, const void *key, int *status);
 
 void ek_map_clear(ek_map *map);

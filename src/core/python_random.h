@@ -1,7 +1,7 @@
 /* python_random.h: the draws of Python's `random` and of NumPy's RandomState, for samplers that
  * were written with them.
  *
- * Both are the Mersenne Twister of generator.h, seeded and used in other ways. As for
+ * Both are the Mersenne Twister of generator.h, each seeded and used in its own way. As for
  * `random.shuffle` and `np.random.choice`, NULL stands for the process's own generator of each
  * kind. These two start from seed 0 and are not locked: they are for one thread at a time. Numbers
  * are those of CPython 3.2 and later. */

@@ -17,7 +17,7 @@ typedef void draw_function(ek_generator *generator, const fill *how, void *out, 
 struct fill {
     draw_function *draw;
     ek_dtype dtype;
-    double a, b; /* low and high; mean and std; or p */
+    double a, b; /* by `draw`: low and high, mean and std, or p in `a` */
     int64_t low;
     uint64_t range;
 };

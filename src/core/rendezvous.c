@@ -197,8 +197,8 @@ static int barrier_wait(ek_barrier *barrier, int index, const char *name, uint64
 int ek_rendezvous_count(void)
 {
     const ek_thread *self = ek_thread_self();
-    /* A checkpoint's forward that would meet other jobs is refused. So one that backward computes
-     * again had one job, and has one now. */
+    /* A checkpoint's forward that would meet other jobs is refused. So a forward that backward
+     * computes again met no others, and meets none now. */
     const unsigned again = EK_MODE_ALONE | EK_MODE_BACKWARD;
     if (!self->rank.barrier || (self->modes.flags & again) == again)
         return 1;

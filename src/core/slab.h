@@ -14,11 +14,11 @@ typedef struct ek_slab {
     ek_storage *storage;
     ek_dtype dtype;
     int count;
-    int64_t elements;    /* of the whole slab, padding included */
+    int64_t elements;    /* elements of the whole slab, padding included */
     ek_tensor **members; /* one reference each */
 } ek_slab;
 
-/* From the start of a member of `count` elements to that of the next, in elements. */
+/* The distance, in elements, from the start of a member of `count` elements to the next member. */
 static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
 {
     int64_t unit = EK_SLAB_ALIGNMENT / (int64_t)ek_dtype_size(dtype);
@@ -30,7 +30,7 @@ static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
  * reference. */
 ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
 
-/* Elements [begin, end) as a flat handle without version of its own, in the scope. */
+/* Elements [begin, end) as a flat handle, in the scope, with a version that no member shares. */
 ek_tensor *ek_slab_range(const ek_slab *slab, int64_t begin, int64_t end);
 
 /* Bumps every member's version. */

@@ -172,8 +172,8 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_log_function *log_function;
 static void *log_user;
 
-/* The child has no log function if another thread was inside it at the fork, because it may hold
- * locks for ever. log_lock is not held over forks, because the log function itself may fork. */
+/* The child has no log function if another thread was inside it at the fork: its locks may stay
+ * locked for ever. log_lock is not held over forks, because the log function itself may fork. */
 static void log_in_child(void)
 {
     if (pthread_mutex_trylock(&log_lock) == 0) {

@@ -23,9 +23,9 @@ void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event);
  * `upload`; if the device has one stream, as ek_dev_copy. */
 int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-/* Copies contiguous bytes between any two devices, after work issued to either before and ahead of
- * work issued to either later. If one side is memory of the host, it returns when the host may
- * change the source or has all of the result. */
+/* Copies contiguous bytes between any two devices, after all earlier work of both and before all
+ * later work of both. If one side is memory of the host, it returns when the host may change the
+ * source or has all of the result. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
 /* True if kernels of `dev` can use the memory of `other` as their own (after ek_dev_wait). */

@@ -24,12 +24,12 @@ typedef struct ek_storage {
     size_t nbytes;
     ek_memory_category category;
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
-    const ek_backend *pinned_by;   /* whose pinned memory `data` is; NULL: `dev`'s memory */
+    const ek_backend *pinned_by;   /* the backend that pinned `data`; NULL: `dev`'s own memory */
     const ek_dev *pinned_for;      /* reader of pinned memory; may be closed by now */
     ek_stream stream;              /* the stream that the memory was allocated for */
     ek_event *event; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
                       EK_STREAM_UPLOAD after the copy into it */
-    bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event_record` */
+    bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event` */
 } ek_storage;
 
 typedef struct ek_version {
@@ -124,8 +124,8 @@ static inline int64_t ek_count(const ek_tensor *tensor)
     return count;
 }
 
-/* Geometry. Strides whose product of sizes exceeds INT64_MAX stop there. A dense tensor has no gaps
- * or overlaps, in some order of dimensions. Dimensions of size 1 never matter. */
+/* Geometry. A stride that would exceed INT64_MAX becomes INT64_MAX. A dense tensor has no gaps or
+ * overlaps, in some order of dimensions. Dimensions of size 1 never matter. */
 void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides);
 bool ek_is_dense(const ek_tensor *tensor);
 /* True if the shapes are equal, and the strides of all dimensions of more than one element. */

@@ -1,6 +1,6 @@
 /* tensor_io.c: copies elements between tensors and the caller's memory, in row-major order.
  *
- * What is copied between devices is a tensor's span: the storage from its first to its last byte.
+ * What is copied between devices is a tensor's span: the memory from its first to its last element.
  * The CPU then puts the elements in order. */
 #include <math.h>
 #include <stdlib.h>

@@ -36,7 +36,7 @@ typedef struct ek_thread {
     ek_group_rank rank;
     ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
     uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
-    uint64_t cpu_ns;         /* the thread's CPU time when its part began or last slept (work.h) */
+    uint64_t cpu_ns;         /* the thread's CPU time when it began work or last slept (work.h) */
     unsigned autocast_depth; /* how many autocast regions the thread is in */
     struct ek_cast *casts;   /* owned by ops/casts.c */
     struct ek_span *span;    /* the innermost open span (trace.h) */

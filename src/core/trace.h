@@ -38,7 +38,7 @@ typedef struct ek_span {
 /* The tracer. It is called on any thread with locks held: it must not allocate device memory, begin
  * spans, or wait for a thread that does. */
 typedef struct ek_tracer {
-    void (*span)(const ek_span *span, uint64_t ended, void *user); /* it ended at `ended` */
+    void (*span)(const ek_span *span, uint64_t ended, void *user); /* the span ended at `ended` */
     /* The memory of a device has changed. `span` is the thread's innermost one, or NULL. The lock
      * of the device's allocator is held. */
     void (*memory)(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
@@ -58,7 +58,7 @@ void ek_span_close(ek_span *span);
 void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats);
 
 /* Begins a span. On a worker it belongs to the worker's device, whatever span_dev is. On another
- * thread NULL stands for the device of the span around it, or of the part that the thread runs. The
+ * thread NULL stands for the device of the span around it, or that which the thread works for. The
  * struct must not move until ek_span_end, because spans are linked by address. */
 #define ek_span_begin(span, span_kind, span_what, span_name, span_dev)  \
     do {                                                                \

@@ -21,8 +21,8 @@ ek_value ek_value_like(ek_value container, const ek_value *items);
  * elements of a list or dictionary that stays are then asked one by one. */
 typedef bool ek_value_replacement(ek_value *value, void *user);
 
-/* The tree `value` with its parts as `replace` leaves them, asked from the outside in. Lists marked
- * per_device stay so. In the scope. The first error ends the walk and is returned. */
+/* The tree `value` with its parts as `replace` leaves them; outer parts come before inner ones.
+ * Lists marked per_device stay so. In the scope. The first error ends the walk and is returned. */
 ek_value ek_value_map(ek_value value, ek_value_replacement *replace, void *user);
 
 #endif

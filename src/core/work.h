@@ -20,8 +20,9 @@ void ek_work_end(ek_work *work);
 /* pthread_cond_wait, whose time does not count as work. */
 void ek_work_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
 
-/* Sleeps the time that a slow device owes for its work since it began or last slept. A short
- * debt is kept for later. Called with no lock held, before other threads get a result. */
+/* Sleeps the time that a slow device owes for this thread's work since the work began or the thread
+ * last slept. A short debt is kept for later. Called with no lock held, before other threads get a
+ * result. */
 void ek_work_rest(void);
 
 #endif

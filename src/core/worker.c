@@ -22,7 +22,7 @@ typedef struct job_group {
     ek_barrier *barrier; /* NULL for a single job, which belongs to the group around it */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    int remaining; /* guarded by lock: unended jobs on workers */
+    int remaining; /* guarded by lock: how many jobs on workers have not ended */
 } job_group;
 
 typedef struct ek_job {
