@@ -95,9 +95,8 @@ static inline ek_field_transforms ek_field_transforms_of(int index, const char *
  * numbers. So pictures of one size are cropped and flipped alike if their random transforms are of
  * the same kinds in the same order; other transforms and options (a mask's fill, a picture's
  * normalisation) may differ. Afterwards the generator is where the first element's draws left it.
- * Other threads may draw from the default generator meanwhile: it then has another seed, so that no
- * number is drawn twice, and goes on after their draws. EK_E_INVALID for an element that is named
- * twice.
+ * Meanwhile the default generator has another seed, so that other threads draw other numbers; if
+ * they draw, it goes on from where they left it. EK_E_INVALID for an element that is named twice.
  *
  *     ek_transformed_alike(set,
  *                          EK_FIELD(0, ek_random_crop(256, .padding = 8),

@@ -66,7 +66,7 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status);
 /* Adds a tensor as "name.path"; either may be "". A NULL tensor returns the pending error. */
 int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
                    ek_device device);
-/* As ek_archive_add, for the tensor that entry.make will make of entry.object, which is retained. */
+/* As ek_archive_add, for the tensor that entry.make makes of entry.object, which is retained. */
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry);
 /* As ek_archive_add, for a new tensor of these elements. */
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,

@@ -149,7 +149,7 @@ static int decoding_decode(png_decoding *self)
     return 0;
 }
 
-/* libpng fails to begin without memory, or if it is another version than the headers. */
+/* libpng fails to begin if memory is short, or if its version is not that of its headers. */
 static int decoding_fail_begin(const png_decoding *self)
 {
     if (self->png || self->no_memory)
