@@ -19,7 +19,7 @@ ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 /* A tensor of zero dimensions. */
 bool ek_loss_is_scalar(ek_value loss);
 
-/* Writes the mean `loss` as a sum, `loss` times `weight`. If `weight` is NULL, `loss` is a sum. */
+/* Writes the mean `loss` as a sum, `loss` times `weight`. If `weight` is NULL, `loss` already is one. */
 int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part);
 
 /* Calls the criterion for a part of a batch. A scalar loss is written to *part; for any other,
@@ -66,8 +66,8 @@ int ek_step_gradients_set_aside(ek_step_gradients *gradients);
 /* Adds the gradients that were set aside to the step's own. */
 int ek_step_gradients_add_earlier(ek_step_gradients *gradients);
 
-/* Multiplies all gradients by `scalar`, a f64 tensor on any device that the host does not read, or
- * by `number` if scalar is NULL. */
+/* Multiplies all gradients by `scalar`, a f64 tensor on any device, which the host does not read,
+ * or by `number` if scalar is NULL. */
 int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, ek_tensor *scalar);
 
 /* Removes all gradients. For a step that failed. */

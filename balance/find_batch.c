@@ -169,7 +169,7 @@ static int64_t find_search_largest(search *s)
     return s->fits;
 }
 
-/* ---- before and after ---- */
+/* ---- before and after the search ---- */
 
 /* Puts defaults in, and checks the options. */
 static int find_resolve(ek_find_batch_options *o)

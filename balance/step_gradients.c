@@ -93,7 +93,7 @@ void ek_step_gradients_free(ek_step_gradients *gradients)
 
 /* ---- earlier gradients ---- */
 
-/* Sets a gradient aside; copies it if it lies in the grad buffer, which the next one reuses. */
+/* Sets a gradient aside; copies it if it lies in the grad buffer, which the next gradient needs. */
 static int gradients_set_one_aside(ek_tensor *holder, ek_tensor **earlier)
 {
     ek_tensor *gradient = ek_tensor_grad(holder);

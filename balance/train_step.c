@@ -22,7 +22,7 @@ typedef struct train_step {
     ek_step_gradients *gradients;
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
-    ek_loss_sum total;          /* the parts so far; references */
+    ek_loss_sum total;          /* sum and weight of the parts so far; references */
 } train_step;
 
 /* ---- micro-batches ---- */
@@ -177,7 +177,7 @@ static int step_run_part(train_step *step, int index)
     return gradient ? ek_backward(part.sum, .gradient = gradient) : ek_error_pending();
 }
 
-/* ---- after the last ---- */
+/* ---- after the last part ---- */
 
 /* The factor for all gradients: *scalar, if the weight lies on a GPU, else *number. It is 1 if the
  * weight is 0, so that only the loss is NaN. */

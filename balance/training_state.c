@@ -212,7 +212,7 @@ static int state_restore_optimizer(const ek_training_state *state)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole state ---- */
 
 static int state_save(ek_module *model, ek_training_state *state)
 {

@@ -28,7 +28,7 @@ static void label_drop_cut_letter(char *label, size_t used)
     label[used] = '\0';
 }
 
-/* "backward of conv2d"; empty for NULL. */
+/* Writes a label such as "backward of conv2d", or "" if the span is NULL. */
 static void span_label(const ek_span *span, char label[96])
 {
     size_t used = 0;
@@ -266,7 +266,7 @@ int ek_report_step(ek_report *report)
     return 0;
 }
 
-/* ---- begin and end ---- */
+/* ---- a report's begin and end ---- */
 
 static _Atomic uint64_t serials;
 

@@ -52,7 +52,7 @@ typedef struct ek_tracked {
     uint64_t step_began; /* a time of ek_clock_ns */
     ek_moment peak;
     char peak_operation[96];
-    ek_series run;        /* since the report began */
+    ek_series run;        /* the memory since the report began */
     ek_series running;    /* the running step's memory */
     ek_series finished;   /* the last finished step's memory */
     uint64_t finished_ns; /* the last finished step's duration */

@@ -12,7 +12,7 @@
  * stretch with a change begins. If time outgrows the stretches, they double: pairs become one. */
 
 typedef struct ek_moment {
-    uint64_t ns; /* since the series began */
+    uint64_t ns; /* time since the series began */
     int64_t step;
     uint64_t in_use;
     uint64_t now[EK_MEMORY_CATEGORIES];
@@ -25,7 +25,7 @@ typedef struct ek_stretch {
 } ek_stretch;
 
 typedef struct ek_series {
-    ek_stretch *stretches; /* those with changes, in order of time; room for EK_SERIES_STRETCHES */
+    ek_stretch *stretches; /* stretches with changes, by time; room for EK_SERIES_STRETCHES */
     int count;
     unsigned shift;
 } ek_series;

@@ -11,7 +11,7 @@
  * one before it, and has a greater depth. */
 typedef struct ek_report_span {
     int device; /* index in the report */
-    int thread; /* its number, from 0 */
+    int thread; /* the thread's number, from 0 */
     int depth;  /* how many spans of the same thread and device are around it */
     ek_span_kind kind;
     double begin, end; /* seconds since the step began */

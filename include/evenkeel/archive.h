@@ -133,7 +133,8 @@ EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *na
     ek_archive_load_module_with((archive), (name), \
                                 EK_OPTIONS_1(ek_load_options, module, __VA_ARGS__))
 /* Loads learning rates, step counts and states for those parameters of the module that the
- * optimizer has. The file must have all of them, and as many groups. Other options stay. */
+ * optimizer has. The file must have all of them, and the same number of groups. Other options
+ * stay. */
 EK_API int ek_archive_load_optimizer(const ek_archive *archive, const char *name,
                                      ek_optimizer *optimizer, ek_module *module);
 /* Loads a schedule and sets the optimizer's learning rates to the saved ones. */

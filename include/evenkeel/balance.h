@@ -43,7 +43,7 @@ typedef struct ek_data_parallel_criterion_options {
  *
  * The criterion is replicated to the outputs' devices, which must be the model's, in the same
  * order. Scalar losses are reduced onto device 0. Losses that are no scalars (reduction none) stay
- * on their devices, in a list marked per_device that ek_value_to_device joins in batch order.  A
+ * on their devices, in a list marked per_device that ek_value_to_device joins in batch order. A
  * device whose weight (its denominator) is zero contributes zero, and gets no gradient. If all
  * weights are zero the loss is NaN, as on one device. On GPUs the gradient 0 is sent to such a
  * device instead, because waiting for weights would cost time. A criterion of the user must not

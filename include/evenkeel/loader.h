@@ -38,7 +38,7 @@ typedef enum ek_seeding {
  * a batch separately; the result is in the caller's scope. */
 typedef ek_value ek_collate_function(const ek_value *samples, int64_t count, void *user);
 /* Called in each worker before its first batch. Numbers that it draws do not change those of
- * batches. Returns 0, or a negative status, which then every batch gives. */
+ * batches. Returns 0, or a negative status, which every batch then returns. */
 typedef int ek_worker_function(int worker, void *user);
 /* Writes how many samples of a batch each device gets; `sizes` is zeroed, and its sum must be
  * `batch`. It may call ek_data_parallel_sizes. It runs in the thread that calls ek_loader_next,
@@ -122,7 +122,7 @@ EK_API ek_sampler *ek_loader_sampler(ek_loader *loader);
 
 /* The worker that calls a data set or transform. */
 typedef struct ek_worker_info {
-    int worker, workers; /* its number, from 0; how many there are */
+    int worker, workers; /* the worker's number, from 0; how many workers there are */
     uint64_t seed;       /* base seed of the pass + worker */
 } ek_worker_info;
 /* Returns false, leaving *info as it is, on a thread that is no loader's worker. */

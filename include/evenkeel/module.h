@@ -112,15 +112,15 @@ EK_API void ek_module_free(ek_module *module);
 
 /* Registers *member under `name` (copied; no dots) and stores `tensor` there with a reference of
  * its own. A parameter is made to require a gradient. `member` must lie within the struct. If it is
- * NULL, only the module's table holds the tensor, for numbers of tensors that are known at run time
- * only. A NULL tensor registers an absent one (a bias that is off). Returns 0; the pending error if
- * `tensor` is the NULL of a failed operation; or EK_E_INVALID for a name that is taken or
- * malformed, or a member outside of the struct. */
+ * NULL, only the module's table holds the tensor, for modules that find out at run time how many
+ * tensors they have. A NULL tensor registers an absent one (a bias that is off). Returns 0; the
+ * pending error if `tensor` is the NULL of a failed operation; or EK_E_INVALID for a name that is
+ * taken or malformed, or a member outside of the struct. */
 EK_API int ek_register_parameter(ek_module *module, const char *name, ek_tensor **member,
                                  ek_tensor *tensor);
 EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member,
                               ek_tensor *tensor);
-/* Registers a child. The module takes ownership of `child`, also if it fails. A child that has a
+/* Registers a child. The module takes ownership of `child`, even on an error. A child that has a
  * parent already is then shared by both. */
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);

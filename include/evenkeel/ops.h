@@ -23,7 +23,7 @@ EK_API ek_tensor *ek_add(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_mul(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_div(ek_tensor *x, ek_tensor *y);
-EK_API ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y); /* equal ones get half the gradient */
+EK_API ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y); /* equal elements share the gradient */
 EK_API ek_tensor *ek_minimum(ek_tensor *x, ek_tensor *y);
 /* x + alpha y */
 EK_API ek_tensor *ek_add_scaled(ek_tensor *x, ek_tensor *y, double alpha);
@@ -249,7 +249,7 @@ typedef struct ek_batch_norm_options {
     ek_tensor *x;                          /* (N, C) or (N, C, ...) */
     ek_tensor *weight, *bias;              /* (C) or NULL */
     ek_tensor *running_mean, *running_var; /* (C) or NULL; updated if training */
-    bool training;                         /* in effect on if there are no running statistics */
+    bool training;                         /* counts as true without running statistics */
     double momentum;                       /* default 0.1 */
     double eps;                            /* default 1e-5 */
 } ek_batch_norm_options;

@@ -136,11 +136,11 @@ EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64
 
 /* ---- modules that know their replicas ---- */
 
-/* Has each replication of this wrapper (ek_data_parallel, _model or _criterion) call `replicated`
- * of all modules in all replicas that have one. The calls are made in the calling thread before any
- * forward: for the modules of the first replica, depth first in order of registration, shared ones
- * once; then for those of the second, and so on. An error fails the forward, with replica and
- * device in its sentence.
+/* From now on, each forward of this wrapper (ek_data_parallel, _model or _criterion) that makes
+ * replicas calls `replicated` of every module in them whose type has it. The calling thread does
+ * this before any replica's forward: for the modules of the first replica, depth first in order of
+ * registration, shared ones once; then for those of the second, and so on. An error fails the
+ * forward, with replica and device in its sentence.
  *
  * The replicas of a module in one forward share one ek_replication. Its context is released when
  * all replicas have run, also after errors; forwards that ek_checkpoint runs again in backward have

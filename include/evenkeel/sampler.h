@@ -121,7 +121,7 @@ typedef struct ek_distributed_sampler_options {
     const char *keywords;
     int64_t count;
     int num_replicas;  /* default 1 */
-    int rank;          /* EK_E_INVALID: "Invalid rank 2, rank should be in the interval [0, 1]" */
+    int rank;          /* in [0, num_replicas), else EK_E_INVALID */
     ek_switch shuffle; /* default on: a permutation by seed + epoch, the same for all ranks */
     int64_t seed;
     bool drop_last; /* drops the last samples so that all ranks have equally many */

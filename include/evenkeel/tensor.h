@@ -83,7 +83,7 @@ EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
 #define ek_zeros(...) ek_zeros_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 #define ek_ones(...) ek_ones_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 /* ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for an integer dtype that cannot hold the value.
- * Doubles beyond 2^53 are not every i64; use ek_from_data for those. */
+ * Beyond 2^53 not every i64 is a double; use ek_from_data for those that are not. */
 #define ek_full(value, ...) \
     ek_full_with((value), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 

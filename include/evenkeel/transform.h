@@ -130,11 +130,11 @@ typedef struct ek_crop_options {
     int64_t height, width; /* width 0: as height */
     int64_t padding;       /* added on all four sides before the crop */
     double fill;           /* value of the padding */
-    bool pad_if_needed;    /* pads smaller pictures, on both sides by what is missing */
+    bool pad_if_needed;    /* pads a smaller picture, on either side by as much as it lacks */
 } ek_crop_options;
 /* ek_random_crop(28, .padding = 2): as torchvision's RandomCrop. Draws the top edge, then the left
- * one, by one randint each; nothing if the size is right already. EK_E_SHAPE for pictures that are
- * too small. EK_E_DTYPE, also of ek_center_crop, if integers cannot hold `fill`. */
+ * one, by one randint each; no number if the size is right already. EK_E_SHAPE for pictures that
+ * are too small. EK_E_DTYPE, also of ek_center_crop, if integers cannot hold `fill`. */
 EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
 #define ek_random_crop(...) \
     ek_random_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))

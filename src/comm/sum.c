@@ -410,7 +410,7 @@ static int sum_add_by_library(const ek_addition *sums, int count, const ek_dev_s
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- whole lists of sums ---- */
 
 static int sum_add_batches(batch *b, const ek_addition *sums, int count)
 {

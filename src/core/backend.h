@@ -83,7 +83,7 @@ typedef struct ek_backend {
     /* Copies from memory of the host in EK_STREAM_UPLOAD, ordered by the caller's events alone.
      * Returns when the caller may write to the source or free it. If the source is the start of a
      * block of pinned_alloc, it returns at once, and nobody may write to the block any more.
-     * Optional: `copy`. */
+     * Optional: `copy` is used. */
     int (*upload)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* True if kernels of `dev` can read and write the memory of `other`, a different device of this
      * backend, at full speed. Optional: true if both are memory of the host. */
@@ -94,8 +94,8 @@ typedef struct ek_backend {
     int (*collective)(ek_dev *const *devs, int count);
     /* Collectives, each in order with the work of every device that takes part. broadcast copies
      * data[0] on devs[0] to data[i] on devs[i]. exchange does any number of moves. sum adds data[i]
-     * on devs[i] into `out` on devs[0], which may be data[0]. Optional as far as `collective` does
-     * not offer them. */
+     * on devs[i] into `out` on devs[0], which may be data[0]. Those that `collective` never
+     * offers may be NULL. */
     int (*broadcast)(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
     int (*exchange)(const ek_block_move *moves, int count);
     int (*sum)(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,

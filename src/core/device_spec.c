@@ -17,7 +17,7 @@ const char *ek_spec_skip_space(const char *at)
     return at;
 }
 
-/* Reads a number of digits and at most one decimal point; NAN if there is none at `at`. */
+/* Reads a number, written as digits with at most one decimal point; NAN if `at` has none. */
 static double spec_read_number(const char *at, char **end)
 {
     if (!ek_is_digit(*at) && *at != '.')

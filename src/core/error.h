@@ -7,7 +7,7 @@
 /* Sets an error of the library itself, with the place in its source. Returns the status. */
 #define EK_FAIL(status, ...) ek_error_set((status), __FILE__, __LINE__, __VA_ARGS__)
 
-/* EK_FAIL in a function that returns a pointer: its value is NULL. */
+/* As EK_FAIL, for a function that returns a pointer: the macro's value is NULL. */
 #define EK_FAIL_NULL(status, ...) (EK_FAIL((status), __VA_ARGS__), NULL)
 
 /* Sets the error "<what>: <path>: sentence" of a file. `source` points to a struct that has these

@@ -26,10 +26,10 @@ int ek_fork_check(void);
 /* Says that a device is open, so that children from now on count as forked. Any thread. */
 void ek_fork_arm(void);
 
-/* Has `abandon` called first thing in a forked child. For one constructor only. */
+/* Makes every forked child call `abandon` before anything else. For one constructor only. */
 void ek_fork_at_child(void (*abandon)(void));
 
-/* Do nothing in a forked child, which has one thread: one that it lacks may hold the lock. */
+/* Lock and unlock, but do nothing in a forked child: a thread that it lacks may hold the lock. */
 static inline void ek_lock(pthread_mutex_t *lock)
 {
     if (!ek_forked())

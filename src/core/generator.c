@@ -284,7 +284,7 @@ struct ek_generators {
     uint64_t seedings;
     int count;
     int place[DEVICE_GENERATORS];
-    device_generator of_device[]; /* the seeded ones; entry i is that of of_device[place[i]] */
+    device_generator of_device[]; /* the seeded ones; entry i was copied from of_device[place[i]] */
 };
 
 ek_generators *ek_generators_save(void)

@@ -63,7 +63,7 @@ void ek_generators_load(const ek_generator *shared, const ek_device *devices,
 uint32_t ek_generator_u32(ek_generator *generator);
 uint64_t ek_generator_u64(ek_generator *generator);
 
-/* torch.randint(0, below): of 32 bits if they are enough. */
+/* torch.randint(0, below): draws 32 bits if they are enough, else 64. */
 static inline int64_t ek_generator_below(ek_generator *generator, int64_t below)
 {
     uint64_t draw = below >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);

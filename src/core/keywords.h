@@ -1,4 +1,4 @@
-/* keywords.h: resolves a number of EK_GIVEN (base.h): 0 means the default, EK_ZERO means 0. */
+/* keywords.h: resolves what EK_GIVEN (base.h) gives: 0 means the default, EK_ZERO means 0. */
 #ifndef EK_CORE_KEYWORDS_H
 #define EK_CORE_KEYWORDS_H
 

@@ -1,7 +1,7 @@
 /* slab.h: one contiguous storage for many tensors of one dtype on one device.
  *
- * Members keep their own shape, strides and version counter, and start at multiples of 64 bytes. A
- * slab makes broadcast few large copies, reduction one pass and an optimizer step one kernel. */
+ * Members keep their own shape, strides and version counter, and start at multiples of 64 bytes. So
+ * a broadcast is few large copies, a reduction is one pass, and an optimizer step one kernel. */
 #ifndef EK_CORE_SLAB_H
 #define EK_CORE_SLAB_H
 

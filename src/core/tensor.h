@@ -55,7 +55,7 @@ struct ek_tensor {
     int history_output; /* this tensor's index among the outputs of `history` */
     ek_object *history;
     struct ek_tensor *grad;
-    struct ek_tensor *grad_buffer; /* one reference to memory for `grad` (of a slab), or NULL; with
+    struct ek_tensor *grad_buffer; /* one reference to a slab's memory for `grad`, or NULL; with
                                     create_graph `grad` may be another tensor */
     /* One reference to the flat of a sharded leaf (autograd/shards.h), else NULL. */
     ek_object *flat;
@@ -70,7 +70,7 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes);
 void ek_storage_receive(ek_storage *storage);
 /* A storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
-/* Returns the storage's derived object (borrowed). If none, `fresh` (may be NULL) becomes it. */
+/* Returns the storage's derived object (borrowed); without one, makes `fresh` it, unless NULL. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_version *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */

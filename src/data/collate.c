@@ -209,7 +209,7 @@ static ek_value collate_numbers(const collation *c, const ek_value *values, ek_d
 static ek_value collate(const collation *c, const ek_value *values, const place *where);
 
 /* Returns the index of the dictionary's element under `key`, or -1. It tries `guess` first, because
- * dictionaries of one data set most often have one order. */
+ * dictionaries of one data set most often have the same order. */
 static int collate_find_key(ek_value dict, const char *key, int guess)
 {
     if (strcmp(ek_value_key(dict, guess), key) == 0)

@@ -31,7 +31,7 @@ ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, 
     return ek_empty(EK_SHAPE(channels, height, width), .dtype = dtype);
 }
 
-/* ---- colours: with AVX2 the compiler's shuffles make them ten times as fast ---- */
+/* ---- colours: these loops are ten times as fast if the compiler may use AVX2's shuffles ---- */
 
 static inline void planes_split(const uint8_t *restrict pixels, size_t step, uint8_t *restrict red,
                                 uint8_t *restrict green, uint8_t *restrict blue, size_t count)

@@ -189,7 +189,7 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
 
 void ek_loader_free(ek_loader *loader)
 {
-    if (!loader || (loader->started && ek_forked())) /* a forked child has no such threads */
+    if (!loader || (loader->started && ek_forked())) /* a forked child lacks the threads */
         return;
     bool whole = loader->after != NULL; /* `after` is the last thing that loader_fill allocates */
     if (whole)

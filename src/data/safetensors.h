@@ -26,7 +26,7 @@ typedef struct ek_array_source {
     ek_tensor *(*make)(ek_object *object); /* returns the tensor in the scope */
     ek_object *object;
 } ek_array_source;
-/* As ek_safetensors_save. EK_E_STATE if `make` returns another dtype or shape than was said. */
+/* As ek_safetensors_save. EK_E_STATE if the tensor from `make` has another dtype or shape. */
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 
@@ -65,9 +65,9 @@ const char *ek_safetensors_find_metadata(const ek_safetensors *file, const char 
 
 /* Returns name `index`, from 0 to the number of tensors less 1, in the order of strcmp. */
 const char *ek_safetensors_sorted(const ek_safetensors *file, int index);
-/* Returns how many names come before the concatenation of `begin` and `end` in that order. */
+/* Returns how many names come before `begin` followed by `end` in the order of strcmp. */
 int ek_safetensors_place(const ek_safetensors *file, const char *begin, const char *end);
-/* Returns the index, in that order, of the name that is the concatenation; -1 if there is none. */
+/* Returns the index, for ek_safetensors_sorted, of the name `begin` followed by `end`, or -1. */
 int ek_safetensors_find(const ek_safetensors *file, const char *begin, const char *end);
 
 /* A tensor's elements in the mapped file: row-major, unaligned, valid while it is open. */

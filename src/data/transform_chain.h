@@ -36,7 +36,7 @@ int ek_transforms_check(const char *caller, ek_transform *const *transforms, int
 
 /* ---- for the transforms themselves ---- */
 
-/* Writes a text as "u8[1, 28, 28]" for messages, and returns it. */
+/* Writes dtype and shape for messages, such as "u8[1, 28, 28]", and returns the text. */
 char *ek_array_text(const ek_array *array, char text[200]);
 
 /* The limit of heights, widths and paddings. Products and sums of a few of them don't overflow. */

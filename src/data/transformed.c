@@ -367,8 +367,8 @@ static void transformed_destroy(ek_dataset *dataset)
     ek_dataset_free(self->of);
 }
 
-/* transformed_rows is for data sets with get_batch. Samples of other sets, such as pictures in
- * files, may differ in shape before, so they are transformed one by one and then collated. */
+/* transformed_rows is for data sets with get_batch. In other sets, such as pictures in files, raw
+ * samples may differ in shape, so they are transformed one by one and then collated. */
 static const ek_dataset_type transformed_rows = {.name = "transformed",
                                                  .size = sizeof(transformed),
                                                  .length = transformed_length,

@@ -46,7 +46,7 @@ static int clip_norm_sum_squares(ek_tensor *const *gradients, bool *done, int co
 {
     ek_dev *dev = ek_tensor_dev(gradients[first]);
     ek_dtype dtype = gradients[first]->dtype;
-    /* Sums of bf16 are f32, because bf16 is too coarse. */
+    /* Squares of bf16 are summed in f32, because bf16 is too coarse. */
     ek_dtype sum_dtype = dtype == EK_BF16 ? EK_F32 : dtype;
     ek_shape shape = EK_SHAPE(count);
     ek_tensor *squares = ek_tensor_new(dev, sum_dtype, &shape, EK_CONTIGUOUS);

@@ -2,7 +2,7 @@
  *
  * The table has all segments by group and place. Segments that follow each other within one slab
  * form a block. Each kind of state has a slab that is laid out like the block, so that a step of a
- * block is one range of each.
+ * block updates one range of each slab.
  *
  * A parameter may be cut otherwise between two steps, because a wrapper shards parameters whose
  * optimizer was made before, or makes them whole again. The state then moves to the new segments.

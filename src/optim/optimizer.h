@@ -133,8 +133,8 @@ int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);
 
 /* ---- for checkpoints ---- */
 
-/* Calls ek_slot_state_parts by the names of parameter and state. *parts is NULL if the parameter is
- * whole or has no such state. Returns 0 or a negative status. */
+/* As ek_slot_state_parts, for a parameter and the name of a state. *parts is NULL if the parameter
+ * is whole or has no such state. Returns 0 or a negative status. */
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype);
 

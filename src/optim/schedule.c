@@ -49,8 +49,8 @@ static double schedule_height(const ek_schedule *schedule, int64_t step)
     return 1 + cos(pi * (double)step / (double)schedule->period);
 }
 
-/* Beyond T_max the rate rises again. At its lowest point the ratio of heights is undefined, so the
- * next rate is computed from `initial`. */
+/* Beyond T_max the rate rises again. At the lowest rate schedule_height is 0, by which nothing can
+ * be divided, so the next rate is computed from `initial`. */
 static double schedule_cosine_next(const ek_schedule *schedule, int64_t step, double initial,
                                    double rate)
 {

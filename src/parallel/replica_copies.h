@@ -8,7 +8,7 @@
 
 /* What is known of one tensor's copy on one device. */
 typedef struct ek_sent {
-    ek_version *version;      /* of the source when it was sent; one reference; NULL: never sent */
+    ek_version *version;      /* the source's version object when sent; one reference or NULL */
     uint64_t source, replica; /* versions of source and copy after the last sending */
     uint64_t begun;           /* version of the copy when its last forward began */
 } ek_sent;
@@ -29,7 +29,7 @@ struct ek_replica_set {
     int count, parameters;
     ek_copies copies[EK_MAX_DEVICES];
     bool divides;
-    ek_call_guard *guard;  /* the wrapper's; NULL unless the set shards */
+    ek_call_guard *guard;  /* the wrapper's guard; NULL unless the set shards */
     ek_sharding *sharding; /* NULL while parameters are not sharded */
     ek_data_parallel_stats stats;
 };
@@ -48,8 +48,7 @@ void ek_copies_forget(ek_replica_set *set);
 /* Sends the stale ones of the first `end` entries to the devices at these places, side by side. */
 int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end);
 
-/* Notes that device d has the elements of entry i's source; if not `known`, that entry i is
- * stale. */
+/* Notes that device d's copy of entry i equals its source if `known`, or else that it is stale. */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);
 
 #endif

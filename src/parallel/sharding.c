@@ -387,7 +387,7 @@ int ek_sharding_publish(ek_sharding *s)
     return rc;
 }
 
-/* ---- the end ---- */
+/* ---- the end of a sharding ---- */
 
 /* Makes the parameter whole. Drops its gradient if there is no memory for the whole one. */
 static void parameter_make_whole(ek_tensor *leaf)

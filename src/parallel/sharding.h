@@ -22,7 +22,7 @@ typedef struct ek_sharding_owner {
     /* Sends parameters that were written since the last sending to all copies. */
     int (*refresh)(void *user);
     /* Tells that parameter i has new elements, in the module and in all copies. If status is
-     * negative, some may lack them. */
+     * negative, some copies may lack them. */
     void (*published)(void *user, int i, int status);
 } ek_sharding_owner;
 

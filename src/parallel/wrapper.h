@@ -45,9 +45,9 @@ typedef struct ek_wrapper_call {
  * parameters into slabs. Ignores output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
-/* Logs one line if the smallest device has less than three quarters of the largest's memory, or
- * else the slowest less than that of the fastest's speed, and the options don't treat unequal
- * devices. The line has a plan that would suit. */
+/* Logs one line if the smallest device has less than 3/4 of the largest's memory, or else the
+ * slowest less than 3/4 of the fastest's speed, and the options don't treat unequal devices. The
+ * line has a plan that would suit. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
 /* The module as a wrapper; NULL, without an error, if it is no wrapper. */
 ek_wrapper *ek_wrapper_of(ek_module *module);

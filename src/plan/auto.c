@@ -33,8 +33,8 @@ typedef struct auto_counters {
 typedef struct auto_state {
     ek_plan_device known[EK_MAX_DEVICES];
     bool open;                    /* a forward is under way */
-    bool disturbed;               /* other work came after that forward */
-    bool before_disturbed;        /* other work came after the forward before it */
+    bool disturbed;               /* other work came after the forward under way */
+    bool before_disturbed;        /* other work came after the forward before */
     bool begun;                   /* the first forward, which is not measured, is over */
     int measured;                 /* forwards that were measured, up to EK_SPLIT_PROBES */
     double first[EK_MAX_DEVICES]; /* the first forward's bytes per sample, without state */
@@ -52,7 +52,7 @@ struct ek_auto {
     ek_plan_goal goal;
     ek_plans *plans;
     bool goes_on;                  /* there was a plan before the first forward */
-    int64_t start[EK_MAX_DEVICES]; /* the sizes of that plan */
+    int64_t start[EK_MAX_DEVICES]; /* the sizes of the plan before the first forward */
     ek_memory_watch watches[EK_MAX_DEVICES];
     auto_state state;
 };

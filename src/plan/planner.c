@@ -15,7 +15,7 @@ struct ek_planner {
     const char *what;
     int devices;
     enum { BY_CHUNK, BY_FIRST, BY_PLANS, BY_MEASURE } way;
-    int64_t first;      /* BY_FIRST: the first device's samples */
+    int64_t first;      /* BY_FIRST: how many samples the first device gets */
     ek_plans plans;     /* BY_PLANS: all plans; BY_MEASURE: the plans so far */
     ek_auto *automatic; /* BY_MEASURE; owned */
     int64_t forward;    /* the number of the next forward */
