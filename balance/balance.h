@@ -19,7 +19,7 @@ ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 /* A tensor of zero dimensions. */
 bool ek_loss_is_scalar(ek_value loss);
 
-/* Writes the mean `loss` as a sum, `loss` times `weight`. If `weight` is NULL, `loss` already is one. */
+/* Writes the mean `loss` times `weight` as a sum; if `weight` is NULL, `loss` itself is the sum. */
 int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part);
 
 /* Calls the criterion for a part of a batch. A scalar loss is written to *part; for any other,

@@ -117,7 +117,7 @@ static int criterion_find_places(const data_parallel_criterion *self, ek_value o
     return 0;
 }
 
-/* Copies the call's inputs, with targets that are scattered already marked as per device. */
+/* Copies the call's inputs, and marks targets as per device if they are scattered already. */
 static int criterion_mark_scattered(const data_parallel_criterion *self, int parts,
                                     const ek_args *args, ek_value *inputs)
 {

@@ -199,7 +199,7 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
         ek_error_prefix(before, "gradient penalty: %s", wrapper->module.type->name);
         return ek_error_pending();
     }
-    /* The scatter begins the critic's forward. Plans count only forwards in gradient mode. */
+    /* The scatter begins the critic's forward, which plans count only in gradient mode. */
     bool enabled = ek_set_grad_enabled(true);
     int rc = ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call);
     ek_set_grad_enabled(enabled);

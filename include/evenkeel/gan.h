@@ -76,8 +76,7 @@ typedef struct ek_gradient_penalty_options {
      * number per sample, (N) or (N, 1, ...). */
     ek_module *critic;
     ek_tensor *real; /* (N, ...); may be NULL for R2 */
-    ek_tensor *fake; /* same shape, dtype and device; its history is unused; may be NULL (DRAGAN,
-                        R1) */
+    ek_tensor *fake; /* like `real`; its history is unused; may be NULL for DRAGAN and R1 */
     ek_penalty_kind kind;
     double weight;           /* default 10; 0 gives 0, but the same random numbers are drawn */
     ek_generator *generator; /* NULL: the default one */

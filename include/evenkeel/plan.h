@@ -36,7 +36,7 @@ typedef enum ek_plan_goal {
 /* ---- plans as text, for command lines, logs and checkpoints ----
  *
  *     "12,20,20"                 12 samples for the first device, 20 for each other
- *     "16,16,16; 4: 22,13,13"    from the wrapper's forward number 4 on (the first is 0) the second
+ *     "16,16,16; 4: 22,13,13"    at first 16 each; from the wrapper's fifth forward on 22, 13, 13
  *
  * An entry gives the sizes for batches of its sum; others are cut in its proportions, with the
  * largest remainders rounded up, the first of equal ones. White space is allowed between

@@ -120,9 +120,9 @@ EK_API ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count,
 
 /* Converts to f32; u8 to [0, 1] as x / 255, other dtypes without scaling. */
 EK_API ek_transform *ek_to_float(void);
-/* (x - mean[c]) / std[c] for channel c, for f32 or f64. Channels are the last dimension but two;
- * `channels` 1 means one mean and std for all. The arrays are copied. EK_E_INVALID for a std that
- * is not positive. */
+/* (x - mean[c]) / std[c] for channel c, for f32 or f64. Channels are the third dimension from the
+ * end; `channels` 1 means one mean and std for all. The arrays are copied. EK_E_INVALID for a std
+ * that is not positive. */
 EK_API ek_transform *ek_normalize(const double *mean, const double *std, int channels);
 
 typedef struct ek_crop_options {

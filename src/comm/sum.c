@@ -64,7 +64,7 @@ static int batch_open(batch *b, int room, int most)
                : ek_error_pending();
 }
 
-/* True if the sum's device reads the term in place. With collectives devices exchange even terms
+/* True if the sum's device reads the term in place. With collectives, devices exchange even terms
  * that they could read. */
 static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
 {

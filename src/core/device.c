@@ -143,7 +143,7 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
-/* Waits for the device's work and has the device give its workspaces back. An error of that work is
+/* Waits for the device's work and makes it give its workspaces back. An error of that work is
  * logged, because the device is closed all the same. */
 static void device_quiesce(ek_dev *dev)
 {
@@ -212,7 +212,7 @@ static int device_configure_host(const char *specification, bool keep)
     return 0;
 }
 
-/* Closes the devices of a kind and has `configure` replace them. None is closed if one holds
+/* Closes the devices of a kind and replaces them by `configure`. None is closed if one holds
  * memory. */
 static int device_configure_devices(ek_device_kind kind, const char *specification,
                                     int (*configure)(const char *specification, bool keep))

@@ -30,7 +30,7 @@ long ek_spec_repeat(const char **at);
 bool ek_spec_size(const char **at, uint64_t *nbytes);
 /* Sets EK_E_INVALID: what is wanted at this position, and the grammar of the list. */
 int ek_spec_fault(const char *text, const char *at, const char *wanted, const char *grammar);
-/* EK_E_INVALID if `count` is below 1, or together with the `before` devices so far too large. */
+/* EK_E_INVALID if `count` is below 1, or too large when there are `before` devices already. */
 int ek_spec_check_count(const char *text, const char *at, long count, int before);
 
 /* ---- the configuration of host devices ---- */

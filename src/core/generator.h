@@ -28,10 +28,10 @@ void ek_generator_unlock(ek_generator *generator);
  * one set before. For draws that are to be repeated: the shared generator does not advance. */
 ek_generator *ek_generator_stand_in(ek_generator *generator);
 
-/* Borrows the calling thread's default generator, for draws that stand-ins repeat while user code
- * runs. `begin` becomes a copy of it. No lock is held until ek_generator_give_back. So that no two
- * threads draw the same numbers, the shared generator has another seed until then, and `meanwhile`
- * becomes a copy of that state. */
+/* Borrows the calling thread's default generator, so that stand-ins can repeat its draws while user
+ * code runs. `begin` becomes a copy of it. No lock is held until ek_generator_give_back. So that no
+ * two threads draw the same numbers, the shared generator has another seed until then, and
+ * `meanwhile` becomes a copy of that state. */
 void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile);
 /* Called by the same thread. The generator goes on as `end`, unless other threads have drawn from
  * it or seeded it: then it goes on as they left it. */

@@ -53,10 +53,11 @@ static inline bool ek_thread_in_job(void)
     return self->worker_of || self->rank.barrier;
 }
 
-/* Has `function` called whenever a thread that has a state ends, and in ek_shutdown for the calling
- * thread. Owners of members of ek_thread release them there. For constructors only. */
+/* Registers a function that is called whenever a thread that has a state ends, and in ek_shutdown
+ * for the calling thread. Owners of members of ek_thread release them there. For constructors
+ * only. */
 void ek_thread_at_exit(void (*function)(ek_thread *thread));
-/* Calls these functions now, for the calling thread. */
+/* Calls the registered functions now, for the calling thread. */
 void ek_thread_clear(void);
 
 #endif

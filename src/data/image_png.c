@@ -61,7 +61,7 @@ static void decoding_give_bytes(png_structp png, png_bytep data, size_t nbytes)
 
 /* ---- steps ---- */
 
-/* Deflate expands a byte to at most 1032, so a small file cannot ask for much memory. */
+/* A deflated byte expands to at most 1032, so a small file cannot ask for much memory. */
 static int decoding_check_claim(const png_decoding *self, int64_t width, int64_t height)
 {
     uint64_t nbytes = (uint64_t)png_get_rowbytes(self->png, self->info) * (uint64_t)height;

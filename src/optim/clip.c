@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-/* All gradients, in the order of the slots. A sharded parameter has those of its pieces. */
+/* All gradients, in the order of the slots; for a sharded parameter those of its pieces. */
 typedef struct gradient_list {
     ek_tensor **gradients;
     int count, room;

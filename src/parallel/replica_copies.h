@@ -48,7 +48,7 @@ void ek_copies_forget(ek_replica_set *set);
 /* Sends the stale ones of the first `end` entries to the devices at these places, side by side. */
 int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end);
 
-/* Notes that device d's copy of entry i equals its source if `known`, or else that it is stale. */
+/* If `known`, notes that device d's copy of entry i equals its source; else that it is stale. */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);
 
 #endif

@@ -38,7 +38,8 @@ void ek_replica_set_free(ek_replica_set *set);
 
 /* Shards the parameters' gradients over all of the set's devices from now on (parallel/sharding.h).
  * Makes copies on all devices, and shards the parameters that require a gradient now. If the module
- * has changed since, the next replicas shard it anew. An optimizer's step enters the guard. */
+ * has changed since, it is sharded anew with the next replicas. An optimizer's step enters the
+ * guard. */
 int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);
 
 /* Makes replicas[i] for the device places->at[i]. devs are all of the set's devices, the same in
