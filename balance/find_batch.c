@@ -78,7 +78,7 @@ static int find_run_from_start(search *s, int64_t batch, int runs)
     return rc < 0 ? rc : 1;
 }
 
-/* As find_run_from_start, for EK_SPLIT_AUTO: the batch fits if PLAN_RUNS runs in a row do. If a
+/* As find_run_from_start, for EK_SPLIT_AUTO: the batch fits if PLAN_RUNS runs in a row fit. If a
  * failure changed the plan, the count begins again. */
 static int find_run_planned(search *s, int64_t batch)
 {

@@ -76,7 +76,7 @@ struct ek_report {
     uint64_t began;                       /* a time of ek_clock_ns */
     uint64_t ended;                       /* nanoseconds from began until ek_report_stop */
     _Atomic uint64_t step_began;          /* a time of ek_clock_ns */
-    uint64_t finished_began, finished_ns; /* the last finished step */
+    uint64_t finished_began, finished_ns; /* begin and duration of the last finished step */
     ek_steps steps;
     ek_gathered *gathered;
     int64_t largest_batch;

@@ -54,7 +54,7 @@ ek_memory_sample ek_moment_sample(const ek_moment *moment);
  * While there is room each step has a record of its own. When the room is full, pairs of records
  * become one: a record is then the sum of twice as many steps. */
 
-/* Nanoseconds of one device in one step. The device waits for the rest of the step. */
+/* Nanoseconds of one device in one step. In the rest of the step the device waits. */
 typedef struct ek_busy {
     uint64_t computing, communicating;
 } ek_busy;

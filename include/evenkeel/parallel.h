@@ -78,8 +78,8 @@ typedef struct ek_data_parallel_options {
     int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
                                        cut in proportion */
     double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares of the batch per device */
-    /* Samples on the first device, if that is fewer than an equal share; the rest is even. A
-     * written 0: none there. Left out: equal shares. */
+    /* Samples on the first device, if that is fewer than an equal share; the other devices share
+     * the rest evenly. A written 0: none there. Left out: equal shares. */
     int64_t first_device_batch;
     /* A plan as text (ek_data_parallel_plan), to be replayed. With EK_SPLIT_AUTO planning instead
      * goes on from its last entry, as after a checkpoint. */

@@ -44,7 +44,7 @@ EK_API void ek_allow_tf32(bool allow);
 EK_API bool ek_tf32_allowed(void);
 
 /* Restricts GPUs to algorithms whose results are the same to the bit in every run; some are slower.
- * The host always uses such. Set for the process; off by default, turned on by ek_set_seed. */
+ * The host uses no others. Set for the process; off by default, turned on by ek_set_seed. */
 EK_API void ek_use_deterministic_algorithms(bool on);
 EK_API bool ek_deterministic(void);
 

@@ -40,7 +40,7 @@ static const uint64_t cache_floor = (uint64_t)64 << 20;
 struct ek_allocator {
     pthread_mutex_t lock;
     struct ek_block *buckets[BUCKETS]; /* cached blocks by hash of their size */
-    struct ek_block *oldest, *newest;  /* the same blocks by time of their release */
+    struct ek_block *oldest, *newest;  /* cached blocks by time of their release */
     struct ek_block *spare;            /* unused ek_block records */
     ek_memory_stats stats;
     struct ek_memory_watch *watches;

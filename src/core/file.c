@@ -154,7 +154,7 @@ static char *file_descriptor_path(int descriptor, char text[32])
     return text;
 }
 
-/* Opens a file without a name. Returns -1 if that is impossible, or naming the file later is. */
+/* Opens a file without a name. Returns -1 if it cannot be opened, or not be named later. */
 static int temporary_open_nameless(const char *directory)
 {
     char link[32];

@@ -28,7 +28,7 @@ typedef struct ek_json_reader {
     char *text;
     size_t nbytes, at;
     int depth;                                /* how many arrays and objects are open */
-    unsigned char objects[EK_JSON_DEPTH / 8]; /* a bit per open one: 1 for an object */
+    unsigned char objects[EK_JSON_DEPTH / 8]; /* one bit for each: 1 for an object */
     bool begun;                               /* an element precedes `at` */
     char error[100];
 } ek_json_reader;

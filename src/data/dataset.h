@@ -30,8 +30,8 @@ typedef ek_tensor *ek_batch_function(ek_tensor *tensor, ek_dev *dev);
 /* Returns the same tree with function(tensor, dev) for each tensor; an error if that is NULL. */
 ek_value ek_batch_map(ek_value batch, ek_batch_function *function, ek_dev *dev);
 
-/* Cancels batches that nobody waits for any more. From now on this thread gets no further sample of
- * a batch once *stop is true; with NULL it never stops. Returns the previous pointer. */
+/* For batches that nobody waits for any more: from now on, once *stop is true, this thread gets no
+ * further sample of a batch. NULL ends that. Returns the previous pointer. */
 const atomic_bool *ek_dataset_stop_when(const atomic_bool *stop);
 bool ek_dataset_stopped(void);
 

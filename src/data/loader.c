@@ -347,7 +347,7 @@ static ek_loader_slot *loader_made_slot(ek_loader *loader)
     return slot;
 }
 
-/* Fails with the first worker's error from worker_start. Every batch fails so. */
+/* Fails with the first worker's error from worker_start. Every batch fails with it. */
 static int loader_start_error(ek_loader *loader)
 {
     const int before = ek_error_status();

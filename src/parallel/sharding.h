@@ -27,7 +27,7 @@ typedef struct ek_sharding_owner {
 } ek_sharding_owner;
 
 /* Shards those of the module's parameters that require a gradient. copies[d][i] is parameter i on
- * devs[d] for d > 0, laid out like the parameter. Gradients that exist already move to the pieces.
+ * devs[d] for d > 0, laid out like the parameter. Existing gradients move to the pieces.
  * EK_E_STATE if a parameter is sharded already. Returns one reference; NULL with an error, and then
  * nothing has changed. */
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,

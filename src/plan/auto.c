@@ -29,7 +29,7 @@ typedef struct auto_counters {
     uint64_t peak, state, optimizer, capacity, failures, busy_ns;
 } auto_counters;
 
-/* All that is known, and the forward that is under way. It can be copied: ek_auto_peek does. */
+/* All that is known, and the forward that is under way. ek_auto_peek works on a copy of it. */
 typedef struct auto_state {
     ek_plan_device known[EK_MAX_DEVICES];
     bool open;                    /* a forward is under way */

@@ -1,4 +1,4 @@
-/* plan_text.h: which plan holds from which forward on, and the text of that (evenkeel/plan.h). */
+/* plan_text.h: which plan holds from which forward on, as a list and as text (evenkeel/plan.h). */
 #ifndef EK_PLAN_PLAN_TEXT_H
 #define EK_PLAN_PLAN_TEXT_H
 

@@ -21,7 +21,7 @@ void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t 
  * transformer-xl. With 0 the first of several devices never gets a sample. */
 void ek_split_first(int64_t batch, int devices, int64_t first, int64_t *sizes);
 
-/* The cost of n > 0 samples on a device is fixed + per_sample * n; no samples cost nothing. The
+/* The cost of n > 0 samples on a device is fixed + per_sample * n; zero samples cost 0. The
  * device takes `most` samples at most. Costs are finite, and per_sample is not negative. */
 typedef struct ek_cost {
     double fixed, per_sample;
