@@ -62,7 +62,7 @@ typedef struct ek_grad_options {
     ek_tensor *const *inputs;
     int input_count;
     ek_tensor **gradients; /* result: input_count tensors, in the scope */
-    /* One per output; NULL: all are NULL. A NULL entry stands for 1, for a one-element output. */
+    /* One per output; NULL: all are NULL. A NULL entry is 1, for an output of one element. */
     ek_tensor *const *grad_outputs;
     ek_switch retain_graph; /* default: as create_graph */
     bool create_graph;

@@ -43,7 +43,7 @@ typedef struct ek_function {
 
     /* Writes the gradients of the inputs to `results`. NULL stands for zero, and is right for
      * inputs for which ek_function_needs is false. gradients[o] is NULL if none arrived for output
-     * o. Gradient mode is on if its results are to be differentiated. If `backward` is NULL,
+     * o. Gradient mode is on if the results are to be differentiated. If `backward` is NULL,
      * outputs carry no gradient. */
     int (*backward)(ek_function_call *call, ek_tensor *const *gradients, ek_tensor **results);
 

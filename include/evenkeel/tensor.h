@@ -25,8 +25,8 @@ static inline bool ek_dtype_is_floating(ek_dtype dtype)
     return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16;
 }
 
-/* Order of the elements in memory. EK_CHANNELS_LAST is for 4 dimensions, as of activations and
- * weights: the shape stays N, C, H, W, while memory runs N, H, W, C. */
+/* Order of the elements in memory. EK_CHANNELS_LAST is for tensors of 4 dimensions (pictures,
+ * weights): the shape stays N, C, H, W, while memory runs N, H, W, C. */
 typedef enum ek_memory_format { EK_CONTIGUOUS = 0, EK_CHANNELS_LAST = 1 } ek_memory_format;
 
 typedef struct ek_shape {

@@ -142,8 +142,8 @@ static bool gradient_fills_storage(const ek_tensor *tensor)
            (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) == tensor->storage->nbytes;
 }
 
-/* Makes the gradient the leaf's own: the tensor itself if nobody else can see its memory, else a
- * copy. Takes and returns one reference. */
+/* Returns a gradient for the leaf alone: the tensor itself if nobody else can see its memory, else
+ * a copy. Takes and returns one reference. */
 static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
 {
     if (gradient_is_exclusive(gradient) && gradient_fills_storage(gradient) &&

@@ -36,7 +36,7 @@ typedef struct ek_version {
     ek_object object;
     atomic_uint_fast64_t count;
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
-    atomic_uint_fast64_t recorded; /* writes that a graph recorded; earlier views are stale */
+    atomic_uint_fast64_t recorded; /* how many writes a graph recorded; older views are stale */
 } ek_version;
 
 struct ek_tensor {

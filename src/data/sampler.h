@@ -50,7 +50,7 @@ int ek_sampler_check_rank(const char *function, int num_replicas, int rank);
 
 /* ---- states: dictionaries of tensors that samplers and loaders save ----
  *
- * An error while a value is written makes an error value of it, and so of the whole dictionary. */
+ * If a value cannot be written, it becomes an error value, and so does the whole dictionary. */
 
 enum { EK_STATE_MOST = 13 };
 

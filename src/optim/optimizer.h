@@ -30,7 +30,7 @@ typedef struct ek_algorithm {
     /* Parameters of equal phase may share a kernel call. `step` counts from 1. */
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
-    /* True if elements whose value, gradient and state are zero stay zero, as a slab's padding. */
+    /* True if elements whose value, gradient and state are zero stay zero, like padding. */
     bool (*keeps_zeros)(const ek_optimizer_options *options);
 
     /* Updates `count` flat ranges of one device and dtype once. state[s] has a tensor per range, or
