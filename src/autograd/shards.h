@@ -51,8 +51,9 @@ typedef struct ek_flat {
 int ek_flat_init(ek_flat *flat, int count, int most);
 void ek_flat_clear(ek_flat *flat);
 
-/* Adds a shard to a segment, from the end of the shard before to `end`. All shards of a segment are
- * added before those of the next. Retains the piece, which may be NULL and be set later. */
+/* Adds a shard to a segment. It begins where the segment's last shard ends, and ends at `end`. All
+ * shards of a segment are added before those of the next. Retains the piece, which may be NULL and
+ * be set later. */
 void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *piece);
 
 /* Makes a dense leaf a segment of the flat and retains the flat, whose shards don't change from now

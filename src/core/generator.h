@@ -54,8 +54,8 @@ void ek_generators_restore(const ek_generators *saved);
 /* The generator of a device, which its worker goes on with (borrowed, for files). NULL, without an
  * error, if the worker would first seed it from the shared one. No work may run. */
 ek_generator *ek_device_generator(ek_device device);
-/* The shared generator becomes `shared`, and that of devices[i] becomes own[i]. All other devices'
- * are seeded from the shared one at their next draw. No work may run. */
+/* The shared generator becomes `shared`, and that of devices[i] becomes own[i]. Those of all other
+ * devices are seeded from the shared one at their next draw. No work may run. */
 void ek_generators_load(const ek_generator *shared, const ek_device *devices,
                         const ek_generator *own, int count);
 

@@ -22,12 +22,14 @@ typedef int ek_rendezvous_function(void *const *brought, int count);
  * group. A group of one job counts as part of the group around it. */
 int ek_rendezvous_count(void);
 
-/* Waits until all jobs have arrived and the common work is done. `name` (a static string) and
- * `place` tell one rendezvous from another. A single job does the work at once. After one of these
- * errors all later rendezvous of the group fail too: EK_E_ABORTED with its sentence, if another job
- * has failed; EK_E_STATE, if another job ended well without arriving, or waits at another
- * rendezvous (both names are said); EK_E_STATE, if jobs cannot meet: they run one after the other
- * (a group within a group, two jobs on cpu), modes carry EK_MODE_ALONE, or backward runs. */
+/* Waits for all jobs of the group; one does the common work. `name` (a static string) and `place`
+ * tell one rendezvous from another. A single job does the work at once. After one of these errors
+ * all later rendezvous of the group fail too:
+ *   EK_E_ABORTED with its sentence, if another job has failed;
+ *   EK_E_STATE, if another job ended well without arriving, or waits at another rendezvous (both
+ *   names are said);
+ *   EK_E_STATE, if jobs cannot meet: they run one after the other (a group within a group, two jobs
+ *   on cpu), modes carry EK_MODE_ALONE, or backward runs. */
 int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_function *function);
 
 /* ---- for groups of jobs ---- */

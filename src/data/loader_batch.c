@@ -242,7 +242,7 @@ static bool batch_is_sample_list(ek_value value)
     return value.kind == EK_VALUE_LIST && !value.per_device && ek_value_length(value) > 0;
 }
 
-/* Returns element `index` of each sample list. A per-device value gives one per device. */
+/* Returns element `index` of the batch; of a per-device value, a list with one for each device. */
 static ek_value batch_element(ek_value data, int index)
 {
     ek_value items[EK_MAX_DEVICES];

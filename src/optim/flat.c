@@ -299,7 +299,7 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s)
     return whole;
 }
 
-/* True if writing the slot's state may write `tensor`. */
+/* True if writing the slot's state may overwrite `tensor`. */
 static bool slot_shares_memory(const ek_slot *slot, const ek_tensor *tensor)
 {
     for (int i = 0; i < slot->cut.count; i++)
