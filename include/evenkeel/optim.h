@@ -79,8 +79,8 @@ EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int in
 
 /* Learning-rate schedules, as torch.optim.lr_scheduler.StepLR and CosineAnnealingLR. Call
  * ek_schedule_step after each epoch (or step). A step goes on from the groups' present rates, which
- * ek_optimizer_set_lr may have changed. A group that is added later starts from its own rate. A
- * rate that would become negative (a rate below lr_min can, past the end) is EK_E_INVALID. On an
+ * ek_optimizer_set_lr may have changed. A group that is added later starts from its own rate.
+ * EK_E_INVALID if a rate would become negative, as one below lr_min can after `steps` steps. On an
  * error nothing has changed. A schedule must not be stepped after its optimizer is freed. */
 typedef struct ek_schedule ek_schedule;
 EK_API ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma);
