@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/tensor.h"
 #include "core/value.h"
 #include "evenkeel/parallel.h"

@@ -9,7 +9,6 @@
 
 #include "archive/archive.h"
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/map.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"

@@ -4,7 +4,6 @@
 
 #include "archive/archive.h"
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"

@@ -5,7 +5,6 @@
 #include "archive/archive.h"
 #include "core/error.h"
 #include "core/generator.h"
-#include "core/heap.h"
 #include "core/python_random.h"
 
 /* ---- writing ---- */

@@ -6,7 +6,6 @@
 
 #include "archive/archive.h"
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/tensor.h"
 
 int ek_archive_check_get(ek_archive_get_call *get)

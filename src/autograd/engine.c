@@ -15,7 +15,6 @@
 
 #include "autograd/run.h"
 #include "core/trace.h"
-#include "core/work.h"
 #include "core/worker.h"
 
 /* The backward call that this thread is in. Nested passes form a list on the stack. */

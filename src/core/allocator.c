@@ -10,7 +10,7 @@
  * again at once, in that stream's order. A block of another stream keeps an event that was recorded
  * in EK_STREAM_COMPUTE when the block was released; the other stream waits for the event when the
  * block is given out again. A block that comes from the system has nothing to wait for. */
-#include "core/allocator.h"
+#include "core/device.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,9 +18,7 @@
 
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/heap.h"
 #include "core/locale.h"
-#include "core/stream.h"
 #include "core/trace.h"
 
 typedef struct ek_block {

@@ -143,7 +143,7 @@ struct ek_dev {
     double speed;  /* EK_LEAST_SPEED to 1; if below 1, its worker sleeps in proportion */
     struct ek_allocator *allocator; /* allocator.c */
     struct ek_worker *worker;       /* NULL until its first use */
-    _Atomic uint64_t busy_ns; /* time worked (work.h), without what clock_read has yet to add */
+    _Atomic uint64_t busy_ns; /* time worked (worker.h), without what clock_read has yet to add */
     _Atomic int64_t rest_ns;  /* how long a slow device has yet to sleep; below 0: slept too long */
 };
 

@@ -1,12 +1,11 @@
-/* device.h: the registry of logical devices. */
+/* device.h: logical devices: the registry, their memory and its ledger, and the order between their
+ * streams. */
 #ifndef EK_CORE_DEVICE_H
 #define EK_CORE_DEVICE_H
 
 #include <pthread.h>
 
-#include "core/allocator.h"
 #include "core/backend.h"
-#include "core/stream.h"
 
 /* The device, opened if need be (borrowed); NULL with EK_E_DEVICE if there is none. Any thread. */
 ek_dev *ek_dev_get(ek_device device);
@@ -15,13 +14,124 @@ ek_dev *ek_dev_get(ek_device device);
  * and for one that is too long. An empty list is fine. */
 int ek_device_list_check(const char *what, const ek_device_list *list);
 
-/* How long the device has worked: the wall time of threads' work for it (work.h), or, if the device
- * has a clock, the time of the replicas' forwards that it has finished. The device's clock counts
- * from the first call of this function on, and at most a few forwards between two calls. Doesn't
- * wait. Any thread. */
+/* How long the device has worked: the wall time of threads' work for it (worker.h), or, if the
+ * device has a clock, the time of the replicas' forwards that it has finished. The device's clock
+ * counts from the first call of this function on, and at most a few forwards between two calls.
+ * Doesn't wait. Any thread. */
 uint64_t ek_dev_busy_ns(ek_dev *dev);
 
 /* Fills with zero bytes, in order with the device's work. */
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
+
+/* ---- allocator.c: memory, and the ledger that counts it by category ---- */
+
+/* Allocates nbytes on a device, aligned to 64 bytes and counted under `category`, for work of
+ * EK_STREAM_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names the
+ * device, the request, what is in use by category, and the capacity; nothing has changed, and
+ * smaller requests may succeed. Any thread. */
+int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
+void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
+
+/* The same for memory that `stream` uses first: work issued there from now on may use it, without a
+ * wait for all other streams. ek_dev_free_for takes the same stream, once EK_STREAM_COMPUTE comes
+ * after all uses of the memory (ek_dev_wait_event). *event is an event that goes with the memory:
+ * the caller may record it anew and hands it back with the memory. It is NULL for
+ * EK_STREAM_COMPUTE. */
+int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
+                     void **pointer, ek_event **event);
+void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,
+                     ek_memory_category category, ek_event *event);
+
+/* Moves nbytes that are in use from one category to another. */
+void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
+                         ek_memory_category to);
+
+/* A private peak, beside the public one. Any number of watches may run at a time. The caller owns
+ * the struct, which is linked until ek_memory_watch_end. Any thread. */
+typedef struct ek_memory_watch {
+    ek_dev *dev;   /* NULL once the watch has ended or the device is closed */
+    uint64_t peak; /* guarded by the allocator's lock (ek_ledger_hold) */
+    struct ek_memory_watch *next;
+} ek_memory_watch;
+/* Begins a watch whose peak is what is in use now. */
+void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch);
+/* Returns the peak so far, and starts a new one at what is in use now. */
+uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
+void ek_memory_watch_end(ek_memory_watch *watch);
+
+/* Restores the device's peaks from `before`, but not below what is in use now. Any thread. */
+void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before);
+
+/* Copies the ledger. Any thread. */
+void ek_ledger_read(ek_dev *dev, ek_memory_stats *stats);
+
+/* Locks the device's allocator until ek_ledger_release and returns its ledger (borrowed). The
+ * caller must not allocate on the device meanwhile. The tracer's `memory` (trace.h) is called with
+ * this lock held. */
+const ek_memory_stats *ek_ledger_hold(ek_dev *dev);
+void ek_ledger_release(ek_dev *dev);
+
+/* Sets the peaks to what is in use now. */
+void ek_ledger_reset_peak(ek_dev *dev);
+
+/* Sets the capacity; 0 means none. Returns false and changes nothing if more than nbytes is in use.
+ * *in_use becomes what is in use either way. */
+bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use);
+
+/* For the registry, core/device.c. ek_dev_trim gives all cached blocks back to the system. */
+int ek_allocator_open(ek_dev *dev);
+void ek_allocator_close(ek_dev *dev);
+void ek_dev_trim(ek_dev *dev);
+
+/* True if blocks are cached. For memory_alloc of backends, where the allocator's lock is held. */
+bool ek_dev_has_cached(const ek_dev *dev);
+
+/* Gives the cached blocks back to the system. Returns 1 if there were some, 0 if there were none,
+ * and -1 if another thread holds the allocator's lock, in which case nothing was done. For
+ * memory_alloc of backends whose devices share memory. */
+int ek_dev_trim_if_free(ek_dev *dev);
+
+/* ---- stream.c: order between devices and their streams, and copies: the backend's functions, or
+ * the defaults of those that it lacks (backend.h) ---- */
+
+/* Makes work issued to `waiter` from now on come after all that was issued to `awaited` before. */
+int ek_dev_wait(ek_dev *waiter, ek_dev *awaited);
+
+/* Returns when all work issued to the device is done. */
+int ek_dev_synchronize(ek_dev *dev);
+
+/* True if the device has several streams. */
+bool ek_dev_has_streams(const ek_dev *dev);
+
+/* Record an event and wait for it, as the backend's `event_record` and `event_wait` (backend.h).
+ * They do nothing if the device has one stream. */
+void ek_dev_record_event(ek_dev *dev, ek_stream stream, ek_event **event);
+void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event);
+
+/* Copies contiguous bytes from a device of the host to `dev` in EK_STREAM_UPLOAD, as the backend's
+ * `upload`; if the device has one stream, as ek_dev_copy. */
+int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
+
+/* Copies contiguous bytes between any two devices, after all earlier work of both and before all
+ * later work of both. If one side is memory of the host, it returns when the host may change the
+ * source or has all of the result. */
+int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
+
+/* True if kernels of `dev` can use the memory of `other` as their own (after ek_dev_wait). */
+bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
+
+/* The collectives to use among these devices (ek_collective), or a negative status. */
+int ek_dev_collective(ek_dev *const *devs, int count);
+
+/* Collectives (backend.h) among devices for which ek_dev_collective has offered them. Without the
+ * backend's own, broadcast and exchange copy from device to device. ek_dev_sum needs
+ * EK_COLLECTIVE_SUMS. */
+int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
+int ek_dev_exchange(const ek_block_move *moves, int count);
+int ek_dev_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
+               ek_dtype dtype);
+
+/* True if the CPU can read and write the device's memory directly. */
+bool ek_dev_is_host(const ek_dev *dev);
 
 #endif

@@ -1,11 +1,9 @@
-/* heap.c: see heap.h. */
-#include "core/heap.h"
+/* heap.c: see error.h. */
+#include "core/error.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/error.h"
 
 void *ek_calloc_at(size_t count, size_t size, const char *file, int line)
 {

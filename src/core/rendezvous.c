@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/trace.h"
-#include "core/work.h"
+#include "core/worker.h"
 #include "evenkeel/scope.h"
 
 /* The state of a job. Guarded by the barrier's lock. */

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#include "core/heap.h"
+#include "core/error.h"
 #include "core/object.h"
-#include "core/thread_state.h"
+#include "core/thread.h"
 #include "evenkeel/tensor.h"
 
 void *ek_object_retain(void *object)

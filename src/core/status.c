@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/locale.h"
-#include "core/thread_state.h"
+#include "core/thread.h"
 
 const char *ek_status_name(int status)
 {

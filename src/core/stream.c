@@ -1,5 +1,5 @@
-/* stream.c: see stream.h. */
-#include "core/stream.h"
+/* stream.c: see device.h. */
+#include "core/device.h"
 
 #include "core/error.h"
 #include "core/fork.h"

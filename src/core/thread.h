@@ -1,10 +1,65 @@
-/* thread.h: what nearly every file needs: errors, forks, the heap, and the thread's state. */
+/* thread.h: the state of each thread, with what nearly every file needs: errors, the heap, forks.
+ */
 #ifndef EK_CORE_THREAD_H
 #define EK_CORE_THREAD_H
 
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/heap.h"
-#include "core/thread_state.h"
+#include "evenkeel/device.h"
+
+typedef struct ek_dev ek_dev;
+
+/* A job starts with its submitter's modes. Autograd and autocast give `flags` their meaning. */
+typedef struct ek_thread_modes {
+    unsigned flags;
+    ek_memory_category category;
+} ek_thread_modes;
+
+enum {
+    EK_MODE_NO_GRAD = 1u << 0,
+    EK_MODE_ALONE = 1u << 1,    /* in a checkpoint's forward: no rendezvous */
+    EK_MODE_BACKWARD = 1u << 2, /* in backward: no rendezvous */
+    EK_MODE_AUTOCAST = 1u << 3  /* autocast is on (evenkeel/precision.h) */
+};
+
+/* Which job of which group the thread runs (rendezvous.h). */
+typedef struct ek_group_rank {
+    struct ek_barrier *barrier; /* NULL: no group of several jobs */
+    int index;
+} ek_group_rank;
+
+typedef struct ek_thread {
+    ek_thread_modes modes;
+    ek_error_record error;
+    void **owned; /* the scope list: one reference each */
+    size_t owned_count, owned_capacity;
+    unsigned scope_depth;
+    ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
+    ek_group_rank rank;
+    ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
+    uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
+    uint64_t cpu_ns;         /* the thread's CPU time when it began work or last slept (worker.h) */
+    unsigned autocast_depth; /* how many autocast regions the thread is in */
+    struct ek_cast *casts;   /* owned by ops/casts.c */
+    struct ek_span *span;    /* the innermost open span (trace.h) */
+    unsigned trace_number;   /* owned by trace.c */
+} ek_thread;
+
+ek_thread *ek_thread_self(void);
+
+/* True on workers and in jobs of a group. A group that is started there runs inline, because the
+ * workers may be waiting for the calling thread. */
+static inline bool ek_thread_in_job(void)
+{
+    const ek_thread *self = ek_thread_self();
+    return self->worker_of || self->rank.barrier;
+}
+
+/* Registers a function that is called whenever a thread that has a state ends, and in ek_shutdown
+ * for the calling thread. Owners of members of ek_thread release them there. For constructors
+ * only. */
+void ek_thread_at_exit(void (*function)(ek_thread *thread));
+/* Calls the registered functions now, for the calling thread. */
+void ek_thread_clear(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* work.c: how long devices work, and how long slow ones sleep. */
-#include "core/work.h"
+#include "core/worker.h"
 
 #include <stdatomic.h>
 #include <time.h>

@@ -9,7 +9,6 @@
 #include "core/object.h"
 #include "core/rendezvous.h"
 #include "core/trace.h"
-#include "core/work.h"
 
 typedef struct job_group {
     ek_job_function *function;

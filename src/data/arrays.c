@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/tensor.h"
 #include "data/element.h"
 #include "data/stream.h"

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/value.h"
 #include "data/dataset.h"
 

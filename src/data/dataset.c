@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/value.h"
 
 /* ---- reference counts ---- */

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/keywords.h"
 #include "core/python_random.h"
 #include "data/dataset.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/heap.h"
+#include "core/error.h"
 
 /* ---- whole numbers ---- */
 

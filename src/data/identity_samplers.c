@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/keywords.h"
 #include "core/python_random.h"
 #include "data/sampler.h"

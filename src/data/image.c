@@ -8,7 +8,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/heap.h"
 #include "evenkeel/data.h"
 #include "evenkeel/scope.h"
 

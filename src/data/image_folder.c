@@ -11,7 +11,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/heap.h"
 #include "core/locale.h"
 #include "data/dataset.h"
 #include "evenkeel/data.h"

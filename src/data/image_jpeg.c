@@ -4,7 +4,6 @@
 #include <turbojpeg.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "data/image.h"
 
 /* ---- before decoding ---- */

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "data/image.h"
 
 /* A picture that is being decoded. Local variables may be stale after libpng's longjmp, so all that

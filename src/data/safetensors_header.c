@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/json.h"
 #include "data/safetensors.h"
 

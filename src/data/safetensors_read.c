@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/heap.h"
 #include "data/safetensors.h"
 
 /* ---- opening and closing ---- */

@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/heap.h"
 #include "core/json.h"
 #include "core/tensor.h"
 #include "data/safetensors.h"

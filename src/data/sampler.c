@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "data/sampler.h"
 
 /* ---- passes ---- */

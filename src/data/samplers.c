@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/keywords.h"
 #include "data/sampler.h"
 

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/heap.h"
 #include "data/stream.h"
 
 enum { FIRST_ROOM = 1 << 16, ZLIB_BUFFER = 1 << 14, MOST_AT_ONCE = 1 << 30 };

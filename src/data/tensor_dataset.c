@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "data/dataset.h"
 
 /* One tensor: row-major, on cpu. The data set has its own handle to it, so that no graph of the

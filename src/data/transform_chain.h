@@ -3,7 +3,6 @@
 #define EK_DATA_TRANSFORM_CHAIN_H
 
 #include "core/error.h"
-#include "core/heap.h"
 #include "core/multiversion.h"
 #include "evenkeel/transform.h"
 

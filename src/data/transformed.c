@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/generator.h"
-#include "core/heap.h"
 #include "core/value.h"
 #include "data/dataset.h"
 #include "data/transform_chain.h"

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "core/thread.h"
-#include "plan/proposal.h"
 #include "plan/split.h"
 
 /* A plan stays for so many forwards, unless a device runs out of memory. */

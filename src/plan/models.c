@@ -11,7 +11,7 @@
  *
  * Measured time is noisy, so the model is a line through the medians of each size. */
 
-#include "plan/models.h"
+#include "plan/auto.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* proposal.c: makes a plan from the models, and logs it. */
 
-#include "plan/proposal.h"
+#include "plan/auto.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -7,7 +7,6 @@
 #include "core/object.h"
 #include "core/rendezvous.h"
 #include "core/tensor.h"
-#include "core/work.h"
 #include "core/worker.h"
 #include "kit/devices.h"
 

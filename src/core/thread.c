@@ -1,5 +1,5 @@
-/* thread_state.c: see thread_state.h. */
-#include "core/thread_state.h"
+/* thread.c: see thread.h. */
+#include "core/thread.h"
 
 #include <pthread.h>
 #include <stdbool.h>
