@@ -76,9 +76,3 @@ ek_tensor *ek_slab_range(const ek_slab *slab, int64_t begin, int64_t end)
     }
     return ek_tensor_member(slab->storage, slab->dtype, &shape, &stride, begin);
 }
-
-void ek_slab_written(ek_slab *slab, const char *writer)
-{
-    for (int i = 0; i < slab->count; i++)
-        ek_tensor_written(slab->members[i], writer);
-}

@@ -33,7 +33,4 @@ ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
 /* Elements [begin, end) as a flat handle, in the scope, with a version that no member shares. */
 ek_tensor *ek_slab_range(const ek_slab *slab, int64_t begin, int64_t end);
 
-/* Bumps every member's version. */
-void ek_slab_written(ek_slab *slab, const char *writer);
-
 #endif

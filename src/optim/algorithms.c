@@ -20,12 +20,10 @@
 
 /* ---- SGD ---- */
 
-static int sgd_resolve(const ek_optimizer_options *given, const ek_optimizer_options *defaults,
-                       ek_optimizer_options *resolved)
+static int sgd_resolve(const ek_algorithm *algorithm, const ek_optimizer_options *given,
+                       const ek_optimizer_options *defaults, ek_optimizer_options *resolved)
 {
-    static const ek_optimizer_options own = {.lr = 1e-3};
-    if (!defaults)
-        defaults = &own;
+    (void)algorithm;
     if (EK_GIVEN(given, beta1, 6) != 0 || EK_GIVEN(given, beta2, 7) != 0 ||
         EK_GIVEN(given, eps, 8) != 0 || given->amsgrad)
         return EK_FAIL(EK_E_INVALID, "sgd has no beta1, beta2, eps or amsgrad; adam has");
@@ -67,10 +65,11 @@ static bool sgd_keeps_zeros(const ek_optimizer_options *options)
     return true;
 }
 
-static int sgd_update(const ek_optimizer_options *options, int64_t step, int count,
-                      ek_tensor *const *parameters, ek_tensor *const *gradients,
-                      ek_tensor *const *const *state)
+static int sgd_update(const ek_algorithm *algorithm, const ek_optimizer_options *options,
+                      int64_t step, int count, ek_tensor *const *parameters,
+                      ek_tensor *const *gradients, ek_tensor *const *const *state)
 {
+    (void)algorithm;
     const ek_sgd_params params = {.lr = options->lr,
                                   .momentum = options->momentum,
                                   .dampening = options->dampening,
@@ -84,6 +83,7 @@ static int sgd_update(const ek_optimizer_options *options, int64_t step, int cou
 }
 
 static const ek_algorithm sgd = {.name = "sgd",
+                                 .defaults = {.lr = 1e-3},
                                  .state_names = {"momentum_buffer"},
                                  .resolve = sgd_resolve,
                                  .state_count = sgd_state_count,
@@ -98,9 +98,10 @@ ek_optimizer *ek_sgd_with(ek_optimizer_options options)
 
 /* ---- Adam ---- */
 
-static int adam_resolve_as(const char *name, const ek_optimizer_options *given,
-                           const ek_optimizer_options *defaults, ek_optimizer_options *resolved)
+static int adam_resolve(const ek_algorithm *algorithm, const ek_optimizer_options *given,
+                        const ek_optimizer_options *defaults, ek_optimizer_options *resolved)
 {
+    const char *name = algorithm->name;
     if (EK_GIVEN(given, momentum, 2) != 0 || EK_GIVEN(given, dampening, 3) != 0 || given->nesterov)
         return EK_FAIL(EK_E_INVALID, "%s has no momentum, dampening or nesterov; sgd has", name);
     ek_optimizer_options o = {.lr = ek_number_or(EK_GIVEN(given, lr, 1), defaults->lr),
@@ -123,21 +124,6 @@ static int adam_resolve_as(const char *name, const ek_optimizer_options *given,
     return 0;
 }
 
-static int adam_resolve(const ek_optimizer_options *given, const ek_optimizer_options *defaults,
-                        ek_optimizer_options *resolved)
-{
-    static const ek_optimizer_options own = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-    return adam_resolve_as("adam", given, defaults ? defaults : &own, resolved);
-}
-
-static int adamw_resolve(const ek_optimizer_options *given, const ek_optimizer_options *defaults,
-                         ek_optimizer_options *resolved)
-{
-    static const ek_optimizer_options own = {
-        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2};
-    return adam_resolve_as("adamw", given, defaults ? defaults : &own, resolved);
-}
-
 static int adam_state_count(const ek_optimizer_options *options)
 {
     return options->amsgrad ? 3 : 2;
@@ -156,16 +142,16 @@ static bool adam_keeps_zeros(const ek_optimizer_options *options)
     return options->eps > 0;
 }
 
-static int adam_update_as(bool decoupled, const ek_optimizer_options *options, int64_t step,
-                          int count, ek_tensor *const *parameters, ek_tensor *const *gradients,
-                          ek_tensor *const *const *state)
+static int adam_update(const ek_algorithm *algorithm, const ek_optimizer_options *options,
+                       int64_t step, int count, ek_tensor *const *parameters,
+                       ek_tensor *const *gradients, ek_tensor *const *const *state)
 {
     const ek_adam_params params = {.lr = options->lr,
                                    .beta1 = options->beta1,
                                    .beta2 = options->beta2,
                                    .eps = options->eps,
                                    .weight_decay = options->weight_decay,
-                                   .decoupled = decoupled,
+                                   .decoupled = algorithm->decoupled,
                                    .maximize = options->maximize,
                                    .step = step};
     return ek_kernels_of(parameters[0])
@@ -173,28 +159,16 @@ static int adam_update_as(bool decoupled, const ek_optimizer_options *options, i
                          state[1], state[2], &params);
 }
 
-static int adam_update(const ek_optimizer_options *options, int64_t step, int count,
-                       ek_tensor *const *parameters, ek_tensor *const *gradients,
-                       ek_tensor *const *const *state)
-{
-    return adam_update_as(false, options, step, count, parameters, gradients, state);
-}
-
-static int adamw_update(const ek_optimizer_options *options, int64_t step, int count,
-                        ek_tensor *const *parameters, ek_tensor *const *gradients,
-                        ek_tensor *const *const *state)
-{
-    return adam_update_as(true, options, step, count, parameters, gradients, state);
-}
-
-#define EK_ADAM(algorithm)                                                                    \
-    {                                                                                         \
-        .name = #algorithm, .state_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},       \
-        .resolve = algorithm##_resolve, .state_count = adam_state_count, .phase = adam_phase, \
-        .keeps_zeros = adam_keeps_zeros, .update = algorithm##_update                         \
-    }
-static const ek_algorithm adam = EK_ADAM(adam);
-static const ek_algorithm adamw = EK_ADAM(adamw);
+/* The part that Adam and AdamW have in common. */
+#define EK_ADAM                                                                            \
+    .state_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .resolve = adam_resolve,   \
+    .state_count = adam_state_count, .phase = adam_phase, .keeps_zeros = adam_keeps_zeros, \
+    .update = adam_update
+static const ek_algorithm adam = {
+    EK_ADAM, .name = "adam", .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}};
+static const ek_algorithm adamw = {
+    EK_ADAM, .name = "adamw", .decoupled = true,
+    .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2}};
 
 ek_optimizer *ek_adam_with(ek_optimizer_options options)
 {

@@ -94,7 +94,7 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     if (count < 1 || !parameters)
         return EK_FAIL(EK_E_INVALID, "%s: a group needs at least one parameter", algorithm->name);
     ek_optimizer_options resolved;
-    EK_TRY(algorithm->resolve(&options, &optimizer->defaults, &resolved));
+    EK_TRY(algorithm->resolve(algorithm, &options, &optimizer->defaults, &resolved));
     for (int i = 0; i < count; i++)
         EK_TRY(optimizer_parameter_check(optimizer, parameters[i], i));
     ek_optimizer_options *groups =
@@ -146,7 +146,7 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer
     if (!optimizer)
         return NULL;
     optimizer->algorithm = algorithm;
-    int status = algorithm->resolve(options, NULL, &optimizer->defaults);
+    int status = algorithm->resolve(algorithm, options, &algorithm->defaults, &optimizer->defaults);
     if (status == 0 && options->module) {
         ek_tensor_list list = {0};
         status = ek_module_collect(options->module, true, false, &list);

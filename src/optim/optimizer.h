@@ -18,11 +18,13 @@ enum { EK_STATES = 3 }; /* most states of one parameter */
 typedef struct ek_algorithm {
     const char *name;
     const char *state_names[EK_STATES]; /* NULL at the end */
+    ek_optimizer_options defaults;      /* plain numbers */
+    bool decoupled;                     /* AdamW: weights decay by themselves */
 
     /* Checks `given` and fills *resolved with plain numbers. Options that are left out come from
-     * `defaults`, or from the algorithm if `defaults` is NULL. */
-    int (*resolve)(const ek_optimizer_options *given, const ek_optimizer_options *defaults,
-                   ek_optimizer_options *resolved);
+     * `defaults`. */
+    int (*resolve)(const struct ek_algorithm *algorithm, const ek_optimizer_options *given,
+                   const ek_optimizer_options *defaults, ek_optimizer_options *resolved);
 
     /* How many of the states these options need. */
     int (*state_count)(const ek_optimizer_options *options);
@@ -35,9 +37,9 @@ typedef struct ek_algorithm {
 
     /* Updates `count` flat ranges of one device and dtype once. state[s] has a tensor per range, or
      * is NULL if the options don't need state s. */
-    int (*update)(const ek_optimizer_options *options, int64_t step, int count,
-                  ek_tensor *const *parameters, ek_tensor *const *gradients,
-                  ek_tensor *const *const *state);
+    int (*update)(const struct ek_algorithm *algorithm, const ek_optimizer_options *options,
+                  int64_t step, int count, ek_tensor *const *parameters,
+                  ek_tensor *const *gradients, ek_tensor *const *const *state);
 } ek_algorithm;
 
 /* A whole parameter, or one of its shards. */

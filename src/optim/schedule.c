@@ -86,8 +86,21 @@ static int schedule_note_groups(ek_schedule *schedule)
     return 0;
 }
 
-static ek_schedule *schedule_new(const ek_schedule *settings)
+/* Makes a schedule with these settings. `what` is the period's name, which has to be at least 1;
+ * the number called `name` has to be 0 or more. */
+static ek_schedule *schedule_new(const ek_schedule *settings, const char *what, const char *name,
+                                 double number)
 {
+    const char *kind = settings->kind->name;
+    if (!settings->optimizer)
+        return ek_error_status() < 0
+                   ? NULL
+                   : EK_FAIL_NULL(EK_E_INVALID, "%s: the optimizer is NULL", kind);
+    if (settings->period < 1)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: %s has to be at least 1, not %lld", kind, what,
+                            (long long)settings->period);
+    if (!(number >= 0))
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: %s has to be 0 or more, not %g", kind, name, number);
     ek_schedule *schedule = ek_calloc(1, sizeof *schedule);
     if (!schedule)
         return NULL;
@@ -99,40 +112,22 @@ static ek_schedule *schedule_new(const ek_schedule *settings)
     return schedule;
 }
 
-/* True if there is an optimizer and the period is at least 1; else an error is pending. */
-static bool schedule_usable(const char *name, const ek_optimizer *optimizer, const char *what,
-                            int64_t period)
-{
-    if (!optimizer && ek_error_status() == 0)
-        EK_FAIL(EK_E_INVALID, "%s: the optimizer is NULL", name);
-    else if (optimizer && period < 1)
-        EK_FAIL(EK_E_INVALID, "%s: %s has to be at least 1, not %lld", name, what,
-                (long long)period);
-    return optimizer && period >= 1;
-}
-
 ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma)
 {
-    if (!schedule_usable("step_lr", optimizer, "step_size", step_size))
-        return NULL;
-    if (!(gamma >= 0)) {
-        EK_FAIL(EK_E_INVALID, "step_lr: gamma has to be 0 or more, not %g", gamma);
-        return NULL;
-    }
-    return schedule_new(&(const ek_schedule){
-        .kind = &step_kind, .optimizer = optimizer, .period = step_size, .gamma = gamma});
+    const ek_schedule settings = {.kind = &step_kind,
+                                  .optimizer = optimizer,
+                                  .period = step_size,
+                                  .gamma = gamma};
+    return schedule_new(&settings, "step_size", "gamma", gamma);
 }
 
 ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min)
 {
-    if (!schedule_usable("cosine_annealing_lr", optimizer, "steps", steps))
-        return NULL;
-    if (!(lr_min >= 0)) {
-        EK_FAIL(EK_E_INVALID, "cosine_annealing_lr: lr_min has to be 0 or more, not %g", lr_min);
-        return NULL;
-    }
-    return schedule_new(&(const ek_schedule){
-        .kind = &cosine_kind, .optimizer = optimizer, .period = steps, .lr_min = lr_min});
+    const ek_schedule settings = {.kind = &cosine_kind,
+                                  .optimizer = optimizer,
+                                  .period = steps,
+                                  .lr_min = lr_min};
+    return schedule_new(&settings, "steps", "lr_min", lr_min);
 }
 
 static int schedule_check_made(const ek_schedule *schedule)

@@ -259,9 +259,10 @@ static int step_call(const step *this, int begin, int end)
     ek_tensor *const *state[EK_STATES] = {NULL};
     for (int s = 0; s < range_state_count(this, r); s++)
         state[s] = this->operands[STATE + s] + begin;
-    EK_TRY(this->optimizer->algorithm->update(&this->optimizer->groups[r->group], r->step,
-                                              end - begin, this->operands[PARAMETER] + begin,
-                                              this->operands[GRADIENT] + begin, state));
+    const ek_algorithm *algorithm = this->optimizer->algorithm;
+    EK_TRY(algorithm->update(algorithm, &this->optimizer->groups[r->group], r->step, end - begin,
+                             this->operands[PARAMETER] + begin, this->operands[GRADIENT] + begin,
+                             state));
     for (int i = begin; i < end; i++)
         this->ranges[i].done = true;
     return 0;

@@ -85,13 +85,6 @@ void ek_split_whole(int devices, const double *weights, int64_t *whole)
         whole[i] /= divisor;
 }
 
-void ek_split_weights(int64_t batch, int devices, const double *weights, int64_t *sizes)
-{
-    int64_t whole[EK_MAX_DEVICES];
-    ek_split_whole(devices, weights, whole);
-    ek_split_chunks(batch, devices, whole, sizes);
-}
-
 /* ---- levels ---- */
 
 /* Maps doubles to whole numbers in the same order, so that a level can be bisected exactly. */

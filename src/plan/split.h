@@ -9,12 +9,11 @@
 /* Writes torch.chunk's sizes, or even ones. */
 void ek_split_chunk(int64_t batch, int devices, int64_t *sizes);
 void ek_split_even(int64_t batch, int devices, int64_t *sizes);
-/* Cuts by weights (finite, 0 or more, not all 0). The largest remainders are rounded up. */
-void ek_split_weights(int64_t batch, int devices, const double *weights, int64_t *sizes);
-/* Writes the weights as whole numbers without a common divisor, in the same proportions within
- * 2^-48 of the largest. */
+/* Writes weights (finite, 0 or more, not all 0) as whole numbers without a common divisor, in the
+ * same proportions within 2^-48 of the largest. */
 void ek_split_whole(int devices, const double *weights, int64_t *whole);
-/* As ek_split_weights, for whole numbers: a batch that is their sum is cut into exactly these. */
+/* Cuts in the proportions of whole numbers (0 or more, not all 0). The largest remainders are
+ * rounded up, so a batch of the numbers' sum is cut exactly so. */
 void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t *sizes);
 /* Gives the first device `first` samples and splits the rest evenly, if `first` is less than each
  * other device then gets; else writes torch.chunk's sizes. This is BalancedDataParallel of

@@ -153,7 +153,7 @@ TEST(slab_members_have_versions_of_their_own)
     uint64_t before = ek_tensor_version(slab->members[1]);
     ek_tensor_written(slab->members[0], "test");
     ck_assert_uint_eq(ek_tensor_version(slab->members[1]), before);
-    ek_slab_written(slab, "test");
+    ek_tensor_written(slab->members[1], "test");
     ck_assert_uint_eq(ek_tensor_version(slab->members[1]), before + 1);
     ek_tensor *range = ek_slab_range(slab, 16, 144);
     for (int i = 0; i < 128; i++)

@@ -87,16 +87,23 @@ TEST(the_first_device_is_relieved_as_published)
 
 /* ---- proportions ---- */
 
+static void split_weights(int64_t batch, int devices, const double *weights, int64_t *sizes)
+{
+    int64_t whole[EK_MAX_DEVICES];
+    ek_split_whole(devices, weights, whole);
+    ek_split_chunks(batch, devices, whole, sizes);
+}
+
 TEST(shares_are_rounded_by_the_largest_remainder)
 {
     int64_t sizes[EK_MAX_DEVICES];
-    ek_split_weights(10, 3, (const double[]){1, 1, 1}, sizes);
+    split_weights(10, 3, (const double[]){1, 1, 1}, sizes);
     assert_sizes(sizes, 3, SIZES(4, 3, 3));
-    ek_split_weights(52, 3, (const double[]){0.12, 0.2, 0.2}, sizes);
+    split_weights(52, 3, (const double[]){0.12, 0.2, 0.2}, sizes);
     assert_sizes(sizes, 3, SIZES(12, 20, 20));
-    ek_split_weights(7, 3, (const double[]){0, 1e-300, 3e-300}, sizes);
+    split_weights(7, 3, (const double[]){0, 1e-300, 3e-300}, sizes);
     assert_sizes(sizes, 3, SIZES(0, 2, 5));
-    ek_split_weights(6, 2, (const double[]){1e308, 1e308}, sizes);
+    split_weights(6, 2, (const double[]){1e308, 1e308}, sizes);
     assert_sizes(sizes, 2, SIZES(3, 3));
     ek_split_chunks(52, 3, SIZES(12, 20, 20), sizes);
     assert_sizes(sizes, 3, SIZES(12, 20, 20));
