@@ -37,11 +37,9 @@ int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part)
 static ek_tensor *loss_told_number(const ek_module *criterion, const char *what, ek_tensor *number)
 {
     char text[200];
-    if (number && ek_count(number) != 1) {
-        EK_FAIL(EK_E_SHAPE, "%s: the %s of its loss has to be one number, not %s",
-                criterion->type->name, what, ek_tensor_text(number, text));
-        return NULL;
-    }
+    if (number && ek_count(number) != 1)
+        return EK_FAIL_NULL(EK_E_SHAPE, "%s: the %s of its loss has to be one number, not %s",
+                            criterion->type->name, what, ek_tensor_text(number, text));
     bool is_scalar = number && ek_tensor_ndim(number) == 0;
     return ek_to_dtype(is_scalar ? number : ek_reshape(number, ek_scalar_shape()), EK_F64);
 }

@@ -40,9 +40,6 @@ static void run_unlock(ek_run *run)
 
 /* ---- lanes: which thread runs what, and in which order ---- */
 
-/* All accelerators of both kinds. */
-enum { MAX_LANES = 2 * EK_MAX_DEVICES };
-
 /* Adds a task to the lane's heap of ready tasks. run->lock is held if the run is threaded. */
 static void lane_push(ek_lane *lane, ek_task *task)
 {
@@ -72,25 +69,11 @@ static ek_task *lane_pop(ek_lane *lane)
     return top;
 }
 
-static bool engine_dev_comes_before(const ek_dev *a, const ek_dev *b)
+/* Adds a device that tasks run on. cpu has no lane of its own. */
+static void engine_add_dev(ek_dev_set *devs, ek_dev *dev)
 {
-    return a->id.kind != b->id.kind ? a->id.kind < b->id.kind : a->id.index < b->id.index;
-}
-
-/* Adds a device to the list, sorted by kind and index, unless it is cpu or in the list already. */
-static void engine_dev_list(ek_dev **devs, int *count, ek_dev *dev)
-{
-    int at = 0;
-    if (!dev || dev->id.kind == EK_CPU)
-        return;
-    while (at < *count && engine_dev_comes_before(devs[at], dev))
-        at++;
-    if ((at < *count && devs[at] == dev) || *count == MAX_LANES)
-        return;
-    for (int i = *count; i > at; i--)
-        devs[i] = devs[i - 1];
-    devs[at] = dev;
-    ++*count;
+    if (dev && dev->id.kind != EK_CPU)
+        ek_dev_set_add(devs, dev);
 }
 
 static int lane_of(const ek_run *run, const ek_dev *dev)
@@ -127,19 +110,18 @@ static void task_assign(ek_run *run, ek_task *task, int position)
  * first. If the calling thread is a job of a group (ek_jobs_run), all tasks share one lane. */
 static int run_assign_lanes(ek_run *run)
 {
-    ek_dev *devs[MAX_LANES];
-    int count = 0;
+    ek_dev_set devs = {0};
     for (int t = 0; t < run->count; t++) {
         const ek_task *task = run->order[t];
         if (!task->needed)
             continue;
-        engine_dev_list(devs, &count, task_dev(task));
+        engine_add_dev(&devs, task_dev(task));
         for (int i = 0; task->node && i < task->buffer_count; i++)
-            engine_dev_list(devs, &count,
-                            task->buffers[i].expected ? task->node->outputs[i].dev : NULL);
+            engine_add_dev(&devs, task->buffers[i].expected ? task->node->outputs[i].dev : NULL);
     }
-    run->threaded = count > 1 && !ek_thread_in_job();
-    run->lane_count = run->threaded ? count : 1;
+    ek_dev_set_sort(&devs);
+    run->threaded = devs.count > 1 && !ek_thread_in_job();
+    run->lane_count = run->threaded ? devs.count : 1;
     run->lanes = ek_run_alloc(run, (size_t)run->lane_count * sizeof *run->lanes);
     if (!run->lanes)
         return ek_error_pending();
@@ -148,7 +130,8 @@ static int run_assign_lanes(ek_run *run)
     if (!tasks)
         return ek_error_pending();
     for (int l = 0; l < run->lane_count; l++)
-        run->lanes[l].dev = count ? devs[l] : NULL;
+        run->lanes[l].dev = devs.devs[l]; /* NULL if there are none */
+    ;
     for (int t = 0; t < run->count; t++) {
         task_assign(run, run->order[t], t);
         tasks[run->order[t]->lane] += run->order[t]->needed;

@@ -72,9 +72,8 @@ ek_tensor *ek_function_saved(ek_function_call *call, int index)
         return NULL;
     if (call->node)
         return ek_node_saved(call->node, index);
-    EK_FAIL(EK_E_STATE, "%s: ek_function_saved is for the backward",
-            call->application->function.name);
-    return NULL;
+    return EK_FAIL_NULL(EK_E_STATE, "%s: ek_function_saved is for the backward",
+                        call->application->function.name);
 }
 
 bool ek_function_needs(const ek_function_call *call, int input)
@@ -158,18 +157,17 @@ static ek_tensor *function_check_output(const ek_function_call *call, int index,
     for (int i = 0; i < call->input_count; i++) {
         if (!call->inputs[i] || call->inputs[i]->version != output->version)
             continue;
-        EK_FAIL(EK_E_AUTOGRAD,
-                "%s: output %d, %s, is input %d or a view of its memory; give a copy (ek_clone)",
-                name, index, ek_tensor_text(output, text), i);
-        return NULL;
+        return EK_FAIL_NULL(
+            EK_E_AUTOGRAD,
+            "%s: output %d, %s, is input %d or a view of its memory; give a copy (ek_clone)", name,
+            index, ek_tensor_text(output, text), i);
     }
-    if (output->requires_grad) {
-        EK_FAIL(EK_E_AUTOGRAD,
-                "%s: output %d, %s, was there before the forward and has a gradient of its own; "
-                "give a copy (ek_clone)",
-                name, index, ek_tensor_text(output, text));
-        return NULL;
-    }
+    if (output->requires_grad)
+        return EK_FAIL_NULL(
+            EK_E_AUTOGRAD,
+            "%s: output %d, %s, was there before the forward and has a gradient of its own; "
+            "give a copy (ek_clone)",
+            name, index, ek_tensor_text(output, text));
     return ek_tensor_alias(output);
 }
 

@@ -7,34 +7,28 @@ static ek_tensor *grad_of_root(const char *function, int index, ek_tensor *outpu
                                ek_tensor *gradient)
 {
     char texts[2][200];
-    if (!output) {
-        EK_FAIL(EK_E_INVALID, "%s: output %d is NULL", function, index);
-        return NULL;
-    }
+    if (!output)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: output %d is NULL", function, index);
     ek_tensor_text(output, texts[0]);
-    if (!output->requires_grad) {
-        EK_FAIL(
+    if (!output->requires_grad)
+        return EK_FAIL_NULL(
             EK_E_AUTOGRAD,
             "%s: output %d, %s, has no gradient: nothing that it was computed from requires one, "
             "or gradient mode was off",
             function, index, texts[0]);
-        return NULL;
-    }
     if (gradient) {
         if (ek_same_shape(gradient, output) && gradient->dtype == output->dtype &&
             ek_tensor_dev(gradient) == ek_tensor_dev(output))
             return gradient;
-        EK_FAIL(EK_E_SHAPE, "%s: the gradient given for output %d is %s, but the output is %s",
-                function, index, ek_tensor_text(gradient, texts[1]), texts[0]);
-        return NULL;
+        return EK_FAIL_NULL(EK_E_SHAPE,
+                            "%s: the gradient given for output %d is %s, but the output is %s",
+                            function, index, ek_tensor_text(gradient, texts[1]), texts[0]);
     }
-    if (ek_count(output) != 1) {
-        EK_FAIL(
+    if (ek_count(output) != 1)
+        return EK_FAIL_NULL(
             EK_E_SHAPE,
             "%s: output %d, %s, has more than one element (or none): give its gradient, or sum it",
             function, index, texts[0]);
-        return NULL;
-    }
     ek_tensor *ones = ek_tensor_like(output);
     if (!ones || ek_kernels_of(ones)->fill(ek_tensor_dev(ones), ones, 1) < 0)
         return NULL;

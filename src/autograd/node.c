@@ -227,14 +227,12 @@ ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
         return NULL;
     if (!ek_records(options->inputs, options->input_count))
         return x;
-    if (x->is_view) {
-        EK_FAIL(
+    if (x->is_view)
+        return EK_FAIL_NULL(
             EK_E_AUTOGRAD,
             "%s writes a value with a gradient into a view, whose base would not know; build the "
             "result out of place (ek_cat, ek_where)",
             operation->name);
-        return NULL;
-    }
     atomic_fetch_add_explicit(&x->version->recorded, 1, memory_order_relaxed);
     return ek_record(x, operation, options);
 }
@@ -352,19 +350,15 @@ static ek_tensor *saved_leaf(const ek_tensor *storage, ek_tensor *leaf)
 
 ek_tensor *ek_node_saved(ek_node *node, int index)
 {
-    if (index < 0 || index >= node->saved_count) {
-        EK_FAIL(EK_E_INVALID, "%s has saved %d tensors, there is no saved tensor %d",
-                node->operation->name, node->saved_count, index);
-        return NULL;
-    }
-    if (node->freed) {
-        EK_FAIL(
+    if (index < 0 || index >= node->saved_count)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s has saved %d tensors, there is no saved tensor %d",
+                            node->operation->name, node->saved_count, index);
+    if (node->freed)
+        return EK_FAIL_NULL(
             EK_E_STATE,
             "the saved tensors of %s were freed by an earlier backward through this graph; call "
             "backward with retain_graph the first time",
             node->operation->name);
-        return NULL;
-    }
     const ek_saved *saved = &node->saved[index];
     if (!saved->tensor || saved_check(node, saved) < 0)
         return NULL;

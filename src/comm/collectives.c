@@ -34,12 +34,8 @@ void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int 
         if (d == root)
             continue;
         int at = n++;
-        for (; at > begin; at--) {
-            ek_device before = devs[order[at - 1]]->id, id = devs[d]->id;
-            if (before.kind < id.kind || (before.kind == id.kind && before.index <= id.index))
-                break;
+        for (; at > begin && ek_dev_compare(devs[order[at - 1]], devs[d]) > 0; at--)
             order[at] = order[at - 1];
-        }
         order[at] = d;
     }
 }

@@ -13,22 +13,6 @@ enum {
     WORKER_BYTES = 1 << 18 /* below this, waking workers takes longer than it saves */
 };
 
-static int dev_set_find(const ek_dev_set *set, const ek_dev *dev)
-{
-    int at = 0;
-    while (at < set->count && set->devs[at] != dev)
-        at++;
-    return at;
-}
-
-int ek_dev_set_add(ek_dev_set *set, ek_dev *dev)
-{
-    int at = dev_set_find(set, dev);
-    if (at == set->count)
-        set->devs[set->count++] = dev;
-    return at;
-}
-
 /* ---- memory for copies, and parts ---- */
 
 ek_tensor *ek_comm_like(const ek_tensor *like, ek_dev *dev)
@@ -335,7 +319,7 @@ static int exchange_copy_on_workers(exchange *x)
     if (rc == EK_E_NO_MEMORY)
         return exchange_copy_to(x, NULL);
     for (int i = 0; i < x->count && rc >= 0; i++)
-        if (dev_set_find(&x->receivers, ek_tensor_dev(x->moves[i].to)) == x->receivers.count)
+        if (ek_dev_set_find(&x->receivers, ek_tensor_dev(x->moves[i].to)) == x->receivers.count)
             rc = ek_comm_copy(x->moves[i].to, x->moves[i].from);
     return rc;
 }
@@ -380,8 +364,8 @@ static int exchange_common_length(const exchange *x, int n, int first, int lengt
 /* Broadcasts moves [first, first + length) of each receiver's n as one block. */
 static int broadcast_block(const exchange *x, int n, int first, int length, ek_tensor *source)
 {
-    ek_dev *devs[EK_COMM_MOST_DEVICES] = {ek_tensor_dev(x->moves[0].from)};
-    void *data[EK_COMM_MOST_DEVICES] = {ek_tensor_address(source)};
+    ek_dev *devs[EK_MOST_DEVICES] = {ek_tensor_dev(x->moves[0].from)};
+    void *data[EK_MOST_DEVICES] = {ek_tensor_address(source)};
     int count = 1;
     for (int r = 0; r < x->count; r += n) {
         devs[count] = ek_tensor_dev(x->moves[r].to);

@@ -87,17 +87,4 @@ static inline size_t ek_comm_nbytes(const ek_tensor *tensor)
     return (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
 }
 
-/* ---- devices that take part ---- */
-
-enum { EK_COMM_MOST_DEVICES = 2 * EK_MAX_DEVICES + 1 }; /* all devices of both kinds, and cpu */
-
-/* A set of devices, in the order in which they were added. Starts as {0}. */
-typedef struct ek_dev_set {
-    int count;
-    ek_dev *devs[EK_COMM_MOST_DEVICES];
-} ek_dev_set;
-
-/* Adds the device if the set doesn't have it. Returns its index. */
-int ek_dev_set_add(ek_dev_set *set, ek_dev *dev);
-
 #endif

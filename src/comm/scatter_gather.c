@@ -220,10 +220,9 @@ static int gather_check_part(const ek_tensor *part, const ek_tensor *first, int 
 
 ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination, int dim)
 {
-    if (count < 1 || count > EK_MAX_DEVICES) {
-        EK_FAIL(EK_E_INVALID, "gather: 1 to %d tensors are needed, not %d", EK_MAX_DEVICES, count);
-        return NULL;
-    }
+    if (count < 1 || count > EK_MAX_DEVICES)
+        return EK_FAIL_NULL(EK_E_INVALID, "gather: 1 to %d tensors are needed, not %d",
+                            EK_MAX_DEVICES, count);
     ek_tensor *parts[EK_MAX_DEVICES];
     chunks c = {.whole = ek_dev_get(destination), .count = count};
     if (!c.whole || chunks_unsqueezed(tensors, count, parts) < 0)

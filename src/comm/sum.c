@@ -34,8 +34,8 @@ typedef struct batch {
     ek_tensor **handles; /* two handles for each term */
     ek_move *results;    /* moves of sums that were added elsewhere, at most `room` */
     int result_count;
-    ek_dev_set devs;                     /* devices that take part */
-    size_t staged[EK_COMM_MOST_DEVICES]; /* bytes that each device stages */
+    ek_dev_set devs;                /* devices that take part */
+    size_t staged[EK_MOST_DEVICES]; /* bytes that each device stages */
 } batch;
 
 static void batch_close(batch *b)
@@ -209,7 +209,7 @@ static int batch_flush(batch *b)
 static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
 {
     size_t size = ek_dtype_size(sum->out->dtype);
-    memset(cost, 0, EK_COMM_MOST_DEVICES * sizeof *cost);
+    memset(cost, 0, EK_MOST_DEVICES * sizeof *cost);
     int to = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->out));
     for (int p = 0; p < sum->count; p++) {
         int from = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->terms[p]));
@@ -274,7 +274,7 @@ static bool sum_all_alike(const ek_addition *sum)
  * row that is larger than all buffers is cut along its own slowest dimension. */
 static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
 {
-    size_t cost[EK_COMM_MOST_DEVICES];
+    size_t cost[EK_MOST_DEVICES];
     ek_tensor *terms[EK_MAX_DEVICES];
     bool flat = sum_all_alike(sum);
     int dim = flat ? -1 : ek_comm_slowest(sum->out);

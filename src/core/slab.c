@@ -69,10 +69,8 @@ ek_tensor *ek_slab_range(const ek_slab *slab, int64_t begin, int64_t end)
 {
     ek_shape shape = {1, {end - begin}};
     int64_t stride = 1;
-    if (begin < 0 || end < begin || end > slab->elements) {
-        EK_FAIL(EK_E_INVALID, "range %lld to %lld of a slab of %lld elements", (long long)begin,
-                (long long)end, (long long)slab->elements);
-        return NULL;
-    }
+    if (begin < 0 || end < begin || end > slab->elements)
+        return EK_FAIL_NULL(EK_E_INVALID, "range %lld to %lld of a slab of %lld elements",
+                            (long long)begin, (long long)end, (long long)slab->elements);
     return ek_tensor_member(slab->storage, slab->dtype, &shape, &stride, begin);
 }

@@ -5,11 +5,10 @@ static ek_tensor *staging_new_pinned(ek_dev *dev, ek_dtype dtype, const ek_shape
 {
     int64_t strides[EK_MAX_DIMS], count = ek_shape_count(shape);
     size_t nbytes;
-    if (__builtin_mul_overflow((size_t)count, ek_dtype_size(dtype), &nbytes)) {
-        EK_FAIL(EK_E_SHAPE, "staging: %lld elements of %s are more than memory can have",
-                (long long)count, ek_dtype_name(dtype));
-        return NULL;
-    }
+    if (__builtin_mul_overflow((size_t)count, ek_dtype_size(dtype), &nbytes))
+        return EK_FAIL_NULL(EK_E_SHAPE,
+                            "staging: %lld elements of %s are more than memory can have",
+                            (long long)count, ek_dtype_name(dtype));
     ek_storage *storage = ek_storage_new_pinned(dev, nbytes);
     if (!storage)
         return NULL;

@@ -440,20 +440,15 @@ void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source)
 
 ek_tensor *ek_empty_with(ek_tensor_options options)
 {
-    if (options.shape.ndim < 0 || options.shape.ndim > EK_MAX_DIMS) {
-        EK_FAIL(EK_E_SHAPE, "a tensor of %d dimensions; between 0 and %d are possible",
-                options.shape.ndim, EK_MAX_DIMS);
-        return NULL;
-    }
-    if ((unsigned)options.dtype >= EK_DTYPES) {
-        EK_FAIL(EK_E_DTYPE, "%d is no dtype", (int)options.dtype);
-        return NULL;
-    }
-    if (options.requires_grad && !ek_dtype_is_floating(options.dtype)) {
-        EK_FAIL(EK_E_DTYPE, "a tensor of %s cannot require a gradient; f32, f64 and bf16 can",
-                ek_dtype_name(options.dtype));
-        return NULL;
-    }
+    if (options.shape.ndim < 0 || options.shape.ndim > EK_MAX_DIMS)
+        return EK_FAIL_NULL(EK_E_SHAPE, "a tensor of %d dimensions; between 0 and %d are possible",
+                            options.shape.ndim, EK_MAX_DIMS);
+    if ((unsigned)options.dtype >= EK_DTYPES)
+        return EK_FAIL_NULL(EK_E_DTYPE, "%d is no dtype", (int)options.dtype);
+    if (options.requires_grad && !ek_dtype_is_floating(options.dtype))
+        return EK_FAIL_NULL(EK_E_DTYPE,
+                            "a tensor of %s cannot require a gradient; f32, f64 and bf16 can",
+                            ek_dtype_name(options.dtype));
     ek_dev *dev = ek_dev_get(options.device);
     if (!dev)
         return NULL;

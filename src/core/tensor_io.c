@@ -55,12 +55,6 @@ static void io_reorder(const ek_tensor *tensor, char *rows, char *span, directio
     }
 }
 
-/* The device cpu, the other end of copies to and from the caller's memory. */
-static ek_dev *io_plain_memory(void)
-{
-    return ek_dev_get(ek_cpu());
-}
-
 static int io_check_room(const char *what, const ek_tensor *tensor, const void *data, size_t nbytes,
                          size_t *needed)
 {
@@ -77,39 +71,48 @@ static int io_check_room(const char *what, const ek_tensor *tensor, const void *
     return 0;
 }
 
-int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes)
+/* Copies all elements between row-major memory of the caller and the tensor. */
+static int io_copy(const ek_tensor *tensor, char *rows, size_t nbytes, direction way)
 {
-    size_t needed;
-    EK_TRY(io_check_room("to_data", tensor, data, nbytes, &needed));
-    if (needed == 0)
-        return 0;
-    ek_dev *dev = ek_tensor_dev(tensor);
-    size_t span_nbytes = (size_t)io_span(tensor) * ek_dtype_size(tensor->dtype);
+    ek_dev *dev = ek_tensor_dev(tensor), *cpu;
+    char *address = ek_tensor_address(tensor);
     bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
-
     if (ek_dev_is_host(dev)) {
         if (in_order)
-            memcpy(data, ek_tensor_address(tensor), needed);
+            memcpy(way == TO_ROWS ? rows : address, way == TO_ROWS ? address : rows, nbytes);
         else
-            io_reorder(tensor, data, ek_tensor_address(tensor), TO_ROWS);
+            io_reorder(tensor, rows, address, way);
         return 0;
     }
-    ek_dev *plain = io_plain_memory();
-    char *span = in_order ? data : ek_calloc(1, span_nbytes);
-    if (!span || !plain)
+    if (!(cpu = ek_dev_get(ek_cpu())))
         return ek_error_pending();
-    int rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
-    if (!in_order) {
-        if (rc >= 0)
-            io_reorder(tensor, data, span, TO_ROWS);
-        free(span);
-    }
+    if (in_order)
+        return way == TO_ROWS ? ek_dev_copy(cpu, rows, dev, address, nbytes)
+                              : ek_dev_copy(dev, address, cpu, rows, nbytes);
+    size_t span_nbytes = (size_t)io_span(tensor) * ek_dtype_size(tensor->dtype);
+    char *span = ek_calloc(1, span_nbytes);
+    if (!span)
+        return ek_error_pending();
+    /* Gaps keep their contents: the span is read, its elements are changed, and it is written. */
+    int rc = ek_dev_copy(cpu, span, dev, address, span_nbytes);
+    if (rc >= 0)
+        io_reorder(tensor, rows, span, way);
+    if (rc >= 0 && way == FROM_ROWS)
+        rc = ek_dev_copy(dev, address, cpu, span, span_nbytes);
+    free(span);
     return rc;
+}
+
+int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes)
+{
+    size_t needed = 0;
+    EK_TRY(io_check_room("to_data", tensor, data, nbytes, &needed));
+    return needed ? io_copy(tensor, data, needed, TO_ROWS) : 0;
 }
 
 int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
 {
-    size_t needed;
+    size_t needed = 0;
     EK_TRY(io_check_room("set_data", tensor, data, nbytes, &needed));
     if (needed == 0)
         return 0;
@@ -119,39 +122,10 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
                        "set_data: elements of %s share memory (an expanded view); clone it first",
                        ek_tensor_text(tensor, text));
     }
-    ek_dev *dev = ek_tensor_dev(tensor);
-    char *rows = (char *)(uintptr_t)data; /* not written to: the way is FROM_ROWS */
-    bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
-    int rc;
-
-    if (ek_dev_is_host(dev)) {
-        if (in_order)
-            memcpy(ek_tensor_address(tensor), data, needed);
-        else
-            io_reorder(tensor, rows, ek_tensor_address(tensor), FROM_ROWS);
-        ek_tensor_written(tensor, "set_data");
-        return 0;
-    }
-    ek_dev *plain = io_plain_memory();
-    if (!plain)
-        return ek_error_pending();
-    if (in_order) {
-        rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, data, needed);
-    } else { /* gaps keep their contents: read the span, change its elements, write it back */
-        size_t span_nbytes = (size_t)io_span(tensor) * ek_dtype_size(tensor->dtype);
-        char *span = ek_calloc(1, span_nbytes);
-        if (!span)
-            return ek_error_pending();
-        rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
-        if (rc >= 0) {
-            io_reorder(tensor, rows, span, FROM_ROWS);
-            rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, span, span_nbytes);
-        }
-        free(span);
-    }
-    if (rc >= 0)
-        ek_tensor_written(tensor, "set_data");
-    return rc;
+    /* The caller's memory is not written to in this direction. */
+    EK_TRY(io_copy(tensor, (char *)(uintptr_t)data, needed, FROM_ROWS));
+    ek_tensor_written(tensor, "set_data");
+    return 0;
 }
 
 ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)

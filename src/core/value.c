@@ -303,11 +303,9 @@ ek_value ek_value_at(ek_value value, int index)
 
 const char *ek_value_key(ek_value value, int index)
 {
-    if (value.kind != EK_VALUE_DICT || index < 0 || index >= value.as.dict->count) {
-        EK_FAIL(EK_E_INVALID, "key %d of %s of %d", index, ek_value_kind_name(value),
-                ek_value_length(value));
-        return NULL;
-    }
+    if (value.kind != EK_VALUE_DICT || index < 0 || index >= value.as.dict->count)
+        return EK_FAIL_NULL(EK_E_INVALID, "key %d of %s of %d", index, ek_value_kind_name(value),
+                            ek_value_length(value));
     return value.as.dict->entries[index].key;
 }
 

@@ -46,8 +46,7 @@ typedef struct step {
     range *ranges; /* sorted by device, then by call */
     int range_count;
     ek_tensor **operands[OPERANDS]; /* flat handles, by range */
-    ek_dev *devs[2 * EK_MAX_DEVICES + 1];
-    int dev_count;
+    ek_dev_set devs;
     step_flat *flats; /* the flats of sharded parameters, each once */
     int flat_count;
 } step;
@@ -149,8 +148,7 @@ static int step_collect(step *this)
 static int range_compare_calls(const range *a, const range *b)
 {
     if (a->dev != b->dev)
-        return a->dev->id.kind != b->dev->id.kind ? (int)a->dev->id.kind - (int)b->dev->id.kind
-                                                  : a->dev->id.index - b->dev->id.index;
+        return ek_dev_compare(a->dev, b->dev);
     if (a->dtype != b->dtype)
         return (int)a->dtype - (int)b->dtype;
     if (a->group != b->group)
@@ -232,8 +230,7 @@ static int step_prepare_ranges(step *this)
         this->ranges[this->range_count] = step_range(this, begin);
     qsort(this->ranges, (size_t)this->range_count, sizeof *this->ranges, range_compare);
     for (int i = 0; i < this->range_count; i++)
-        if (i == 0 || this->ranges[i].dev != this->ranges[i - 1].dev)
-            this->devs[this->dev_count++] = this->ranges[i].dev;
+        ek_dev_set_add(&this->devs, this->ranges[i].dev);
     return step_prepare_operands(this);
 }
 
@@ -276,12 +273,12 @@ static int step_update_device(void *user, int index)
     int rc = 0;
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", this->optimizer->algorithm->name,
-                  this->devs[index]);
+                  this->devs.devs[index]);
     for (int begin = 0, end; begin < this->range_count && rc >= 0; begin = end) {
         end = begin + 1;
         while (end < this->range_count && range_compare_calls(&ranges[begin], &ranges[end]) == 0)
             end++;
-        if (ranges[begin].dev == this->devs[index])
+        if (ranges[begin].dev == this->devs.devs[index])
             rc = step_call(this, begin, end);
     }
     ek_span_end(&timed);
@@ -307,7 +304,7 @@ static void segment_note_update(const ek_segment *segment)
  * nevertheless, so that all copies stay equal. */
 static int step_update(step *this)
 {
-    int status = ek_jobs_run(this->devs, this->dev_count, step_update_device, this, NULL);
+    int status = ek_jobs_run(this->devs.devs, this->devs.count, step_update_device, this, NULL);
     bool stepped = false;
     for (int i = 0; i < this->range_count; i++) {
         const range *r = &this->ranges[i];

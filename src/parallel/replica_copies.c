@@ -8,10 +8,8 @@
 #include "core/slab.h"
 #include "nn/module_table.h"
 
-/* Makes a slab on dev per dtype for the tensors that aren't NULL. members[i] is the member for
- * tensors[i], one reference. */
-static int copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
-                             ek_memory_category category, ek_tensor **members)
+int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
+                         ek_memory_category category, ek_tensor **members)
 {
     ek_tensor **chosen = ek_calloc((size_t)count + 1, sizeof *chosen);
     int rc = chosen ? 0 : ek_error_pending();
@@ -57,13 +55,13 @@ static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor 
                            ek_tensor_dev(tensor)->name);
         chosen[i] = copies_is_flat(tensor) ? NULL : tensor;
     }
-    EK_TRY(copies_slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
+    EK_TRY(ek_copies_slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
     for (int i = 0; i < count; i++) {
         ek_tensor *tensor = list->tensors[i];
         bool needs = tensor->requires_grad && !tensor->grad_buffer && !tensor->flat;
         chosen[i] = gradients && needs ? tensor : NULL;
     }
-    EK_TRY(copies_slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
+    EK_TRY(ek_copies_slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
     for (int i = 0; i < count; i++)
         if (homes[i])
             EK_TRY(ek_comm_copy(homes[i], list->tensors[i]));
@@ -125,11 +123,11 @@ int ek_copies_allocate(ek_replica_set *set, int d)
                           ek_calloc((size_t)set->count + 1, sizeof *copies->sent)};
     int rc = copies->tensors && copies->sent ? 0 : ek_error_pending();
     if (rc >= 0)
-        rc = copies_slabs_make(set->devs[d], set->sources, parameters, EK_MEMORY_PARAMETER,
-                               copies->tensors);
+        rc = ek_copies_slabs_make(set->devs[d], set->sources, parameters, EK_MEMORY_PARAMETER,
+                                  copies->tensors);
     if (rc >= 0)
-        rc = copies_slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
-                               EK_MEMORY_PARAMETER, copies->tensors + parameters);
+        rc = ek_copies_slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
+                                  EK_MEMORY_PARAMETER, copies->tensors + parameters);
     if (rc < 0)
         copies_free(set, copies);
     return rc;

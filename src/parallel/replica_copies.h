@@ -41,6 +41,11 @@ struct ek_replica_set {
  * error nothing has changed. */
 int ek_flatten_parameters(ek_module *module, bool gradients);
 
+/* Makes a slab on dev per dtype for the tensors that aren't NULL. members[i] is the member for
+ * tensors[i], one reference. */
+int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
+                         ek_memory_category category, ek_tensor **members);
+
 /* Makes the copies on device d if there are none. */
 int ek_copies_allocate(ek_replica_set *set, int d);
 void ek_copies_forget(ek_replica_set *set);

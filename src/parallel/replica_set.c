@@ -141,73 +141,108 @@ static int set_make_handles(const ek_replica_set *set, const ek_places *places, 
     return 0;
 }
 
-/* The replicas of a forward while their nodes are recorded. */
+/* Sizes of buckets of gradients. The first is small, so that reduction starts early. */
+enum { FIRST_BUCKET_BYTES = 1 << 20, BUCKET_BYTES = 4 << 20 };
+
+/* A forward while its nodes are recorded, and the open bucket. */
 typedef struct recording {
     const ek_replica_set *set;
-    int count;
+    int devices;
     ek_dev *devs[EK_MAX_DEVICES]; /* the replicas' devices */
     ek_tensor *const *handles;    /* handles from set_make_handles */
-    ek_tensor **work;             /* room for (count + 1) lists of handles */
+    bool
+        sharded; /* records sharded parameters, whose gradients go to the owners; else the others */
+    int *indices, count; /* the bucket's entries, in descending order */
+    ek_tensor **like, **out, **inputs;
+    ek_piece *pieces;
 } recording;
 
-static bool set_is_recorded(const ek_replica_set *set, int i, ek_dtype dtype)
+static bool recording_has(const recording *r, int i, ek_dtype dtype)
 {
-    return set->sources[i]->requires_grad && set->sources[i]->dtype == dtype &&
-           !ek_sharding_has(set->sharding, i);
+    const ek_tensor *source = r->set->sources[i];
+    return source->requires_grad && source->dtype == dtype &&
+           ek_sharding_has(r->set->sharding, i) == r->sharded;
 }
 
-/* Records a bucket: the n tensors of the dtype among entries [begin, end), in order of memory. */
-static int set_record_bucket(const recording *r, int begin, int end, ek_dtype dtype, int n)
+static void recording_add_input(recording *r, int k, ek_shard shard, int *count)
+{
+    shard.piece->requires_grad = true; /* like the parameter */
+    r->pieces[*count] = (ek_piece){k, shard.begin, shard.end, ek_tensor_dev(shard.piece)};
+    r->inputs[(*count)++] = shard.piece;
+}
+
+/* Records the bucket, in order of memory. The order of sums is that of Note [Order of terms]
+ * (comm/collectives.h), with the module's device as the root. */
+static int recording_end_bucket(recording *r)
 {
     const ek_replica_set *set = r->set;
-    ek_tensor **out = r->work + n;
-    for (int i = begin, k = 0; i < end && n > 0; i++) {
-        if (!set_is_recorded(set, i, dtype))
-            continue;
-        for (int d = 0; d < r->count; d++)
-            out[d * n + k] = r->handles[d * set->count + i];
-        r->work[k++] = set->sources[i];
+    int n = r->count, inputs = 0;
+    r->count = 0;
+    for (int k = 0; k < n; k++) {
+        int i = r->indices[n - 1 - k];
+        ek_tensor *source = set->sources[i];
+        r->like[k] = source;
+        for (int j = 0; j < (r->sharded ? ek_leaf_shard_count(source) : 1); j++)
+            recording_add_input(r, k,
+                                r->sharded ? ek_leaf_shard(source, j) : (ek_shard){.piece = source},
+                                &inputs);
+        for (int d = 0; d < r->devices; d++)
+            r->out[d * n + k] = r->handles[d * set->count + i];
     }
-    ek_division whole = ek_division_whole(set->devs[0], r->devs, r->count, n);
-    return n > 0 ? ek_comm_record_all_gather(&whole, r->work, out) : 0;
+    const ek_piece *pieces = r->sharded ? r->pieces : NULL;
+    ek_division division = {r->devs, r->devices, r->like, n, pieces, inputs, set->devs[0]};
+    return n > 0 ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
 }
 
-static int set_record_dtype(const recording *r, ek_dtype dtype)
+/* Buckets go from the last entry to the first. A bucket has one owner, on whose thread it is
+ * reduced; a parameter of several owners is a bucket by itself. */
+static int recording_add_dtype(recording *r, ek_dtype dtype)
 {
-    size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
-    int n = 0, end = r->set->count;
-    for (int i = end - 1; i >= 0; i--) {
-        if (!set_is_recorded(r->set, i, dtype))
+    size_t nbytes = 0, limit = FIRST_BUCKET_BYTES;
+    const ek_dev *owner = NULL;
+    for (int i = r->set->count - 1; i >= 0; i--) {
+        const ek_tensor *source = r->set->sources[i];
+        if (!recording_has(r, i, dtype))
             continue;
-        n++;
-        nbytes += ek_comm_nbytes(r->set->sources[i]);
-        if (nbytes < limit)
-            continue;
-        EK_TRY(set_record_bucket(r, i, end, dtype, n));
-        nbytes = 0;
-        n = 0;
-        end = i;
-        limit = EK_BUCKET_BYTES;
+        const ek_dev *own = r->set->devs[0];
+        if (r->sharded)
+            own = ek_leaf_shard_count(source) == 1 ? ek_tensor_dev(ek_leaf_shard(source, 0).piece)
+                                                   : NULL;
+        if (r->count && (nbytes >= limit || !own || own != owner)) {
+            EK_TRY(recording_end_bucket(r));
+            limit = BUCKET_BYTES;
+            nbytes = 0;
+        }
+        owner = own;
+        r->indices[r->count++] = i;
+        nbytes += ek_comm_nbytes(source);
     }
-    return set_record_bucket(r, 0, end, dtype, n);
+    return recording_end_bucket(r);
 }
 
 static int set_record(const ek_replica_set *set, const ek_places *places, ek_tensor *const *handles)
 {
     if (!ek_grad_enabled())
         return 0;
-    recording r = {.set = set, .count = places->count, .handles = handles};
+    size_t count = (size_t)set->count + 1, inputs = count + EK_MAX_DEVICES;
+    recording r = {.set = set, .devices = places->count, .handles = handles};
     for (int i = 0; i < places->count; i++)
         r.devs[i] = set->devs[places->at[i]];
-    r.work = ek_calloc((size_t)set->count * ((size_t)places->count + 1) + 1, sizeof *r.work);
-    int rc = r.work ? 0 : ek_error_pending();
-    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
-        rc = set_record_dtype(&r, (ek_dtype)dtype);
-    if (rc >= 0 && set->sharding)
-        rc = ek_sharding_record(set->sharding,
-                                &(ek_sharding_forward){set->devs[0], set->sources, set->parameters,
-                                                       r.devs, r.count, handles, set->count});
-    free(r.work);
+    r.indices = ek_calloc(count, sizeof *r.indices);
+    r.like = ek_calloc(count, sizeof *r.like);
+    r.out = ek_calloc(count * (size_t)places->count, sizeof *r.out);
+    r.inputs = ek_calloc(inputs, sizeof *r.inputs);
+    r.pieces = ek_calloc(inputs, sizeof *r.pieces);
+    int rc = r.indices && r.like && r.out && r.inputs && r.pieces ? 0 : ek_error_pending();
+    for (int k = 0; k < (set->sharding ? 2 : 1) * EK_DTYPES && rc >= 0; k++) {
+        r.sharded = k >= EK_DTYPES;
+        rc = recording_add_dtype(&r, (ek_dtype)(k % EK_DTYPES));
+    }
+    free(r.indices);
+    free(r.like);
+    free(r.out);
+    free(r.inputs);
+    free(r.pieces);
     return rc;
 }
 

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "autograd/graph.h"
-#include "comm/collectives.h"
 #include "comm/exchange.h"
 #include "core/slab.h"
+#include "parallel/replica_copies.h"
 
 /* What a sharding knows of a shard. */
 typedef struct part {
@@ -133,22 +133,22 @@ static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies
     return 0;
 }
 
-/* Makes the grad buffers of a device's shards of one dtype. `list` is room for handles. */
-static int sharding_make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
+/* Gives the shards of each device room for their gradients, in slabs. `list` is room for a list of
+ * shards and a list of gradients. */
+static int sharding_make_gradients(const ek_sharding *s, ek_tensor **list)
 {
-    int count = 0;
-    for (int p = 0; p < s->flat.shard_count; p++)
-        if (s->parts[p].owner == d && s->flat.shards[p].piece->dtype == dtype)
-            list[count++] = s->flat.shards[p].piece;
-    if (count == 0)
-        return 0;
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
-    ek_slab *slab = ek_slab_new(s->devs[d], list, count);
-    ek_memory_set_category(before);
-    int rc = slab ? 0 : ek_error_pending();
-    for (int k = 0; k < count && rc >= 0; k++)
-        rc = ek_leaf_set_grad_buffer(list[k], slab->members[k]);
-    ek_object_release(slab);
+    int count = s->flat.shard_count, rc = 0;
+    ek_tensor **own = list, **gradients = list + count;
+    for (int d = 0; d < s->devices && rc >= 0; d++) {
+        for (int p = 0; p < count; p++)
+            own[p] = s->parts[p].owner == d ? s->flat.shards[p].piece : NULL;
+        rc = ek_copies_slabs_make(s->devs[d], own, count, EK_MEMORY_GRADIENT, gradients);
+        for (int p = 0; p < count && rc >= 0; p++)
+            if (own[p])
+                rc = ek_leaf_set_grad_buffer(own[p], gradients[p]);
+    }
+    for (int p = 0; p < count; p++)
+        ek_object_release(gradients[p]);
     return rc;
 }
 
@@ -158,11 +158,9 @@ static int sharding_divide(ek_sharding *s, ek_tensor *const *const *copies)
     ek_scope scope = ek_scope_begin();
     int rc = sharding_make_handles(s, copies);
     ek_scope_end(&scope);
-    ek_tensor **list = ek_calloc((size_t)s->flat.shard_count + 1, sizeof(ek_tensor *));
-    if (!list)
-        rc = ek_error_pending();
-    for (int k = 0; k < s->devices * EK_DTYPES && rc >= 0; k++)
-        rc = sharding_make_slots(s, k / EK_DTYPES, (ek_dtype)(k % EK_DTYPES), list);
+    ek_tensor **list = ek_calloc(2 * (size_t)s->flat.shard_count + 1, sizeof(ek_tensor *));
+    if (rc >= 0)
+        rc = list ? sharding_make_gradients(s, list) : ek_error_pending();
     free(list);
     for (int i = 0; i < s->flat.count && rc >= 0; i++)
         if (s->parameters[i])
@@ -249,85 +247,6 @@ bool ek_sharding_is_current(const ek_sharding *s)
 bool ek_sharding_has(const ek_sharding *s, int parameter)
 {
     return s && parameter < s->flat.count && s->parameters[parameter];
-}
-
-/* ---- nodes that return replicas' gradients to the shards' owners ---- */
-
-/* One forward while its nodes are recorded, and room for a bucket. */
-typedef struct recording {
-    const ek_sharding *sharding;
-    const ek_sharding_forward *forward;
-    int *indices; /* the bucket's parameters, in descending order */
-    int count;
-    ek_tensor **like, **out, **inputs;
-    ek_piece *pieces;
-} recording;
-
-static int recording_end_bucket(recording *r)
-{
-    const ek_sharding_forward *f = r->forward;
-    int n = r->count, pieces = 0;
-    for (int k = 0; k < n; k++) {
-        int i = r->indices[n - 1 - k];
-        const ek_shards *shards = ek_leaf_shards(f->parameters[i]);
-        r->like[k] = f->parameters[i];
-        for (int j = 0; j < shards->count; j++) {
-            const ek_shard *shard = &shards->shards[j];
-            shard->piece->requires_grad = true; /* like the parameter */
-            r->inputs[pieces] = shard->piece;
-            r->pieces[pieces++] =
-                (ek_piece){k, shard->begin, shard->end, ek_tensor_dev(shard->piece)};
-        }
-        for (int d = 0; d < f->devices; d++)
-            r->out[d * n + k] = f->handles[d * f->stride + i];
-    }
-    r->count = 0;
-    ek_division division = {f->devs, f->devices, r->like, n, r->pieces, pieces, f->home};
-    return n ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
-}
-
-static int recording_add_dtype(recording *r, ek_dtype dtype)
-{
-    size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
-    const ek_dev *owner = NULL;
-    for (int i = r->forward->parameter_count - 1; i >= 0; i--) {
-        const ek_tensor *parameter = r->forward->parameters[i];
-        if (!ek_sharding_has(r->sharding, i) || !parameter->requires_grad ||
-            parameter->dtype != dtype)
-            continue;
-        const ek_shards *shards = ek_leaf_shards(parameter);
-        const ek_dev *own = shards->count == 1 ? ek_tensor_dev(shards->shards[0].piece) : NULL;
-        if (r->count && (nbytes >= limit || !own || own != owner)) {
-            EK_TRY(recording_end_bucket(r));
-            limit = EK_BUCKET_BYTES;
-            nbytes = 0;
-        }
-        owner = own;
-        r->indices[r->count++] = i;
-        nbytes += ek_comm_nbytes(parameter);
-    }
-    return recording_end_bucket(r);
-}
-
-int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *forward)
-{
-    size_t count = (size_t)forward->parameter_count + 1;
-    size_t pieces = (size_t)sharding->flat.shard_count + 1;
-    recording r = {.sharding = sharding, .forward = forward};
-    r.indices = ek_calloc(count, sizeof *r.indices);
-    r.like = ek_calloc(count, sizeof *r.like);
-    r.out = ek_calloc(count * (size_t)forward->devices, sizeof *r.out);
-    r.inputs = ek_calloc(pieces, sizeof *r.inputs);
-    r.pieces = ek_calloc(pieces, sizeof *r.pieces);
-    int rc = r.indices && r.like && r.out && r.inputs && r.pieces ? 0 : ek_error_pending();
-    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
-        rc = recording_add_dtype(&r, (ek_dtype)dtype);
-    free(r.indices);
-    free(r.like);
-    free(r.out);
-    free(r.inputs);
-    free(r.pieces);
-    return rc;
 }
 
 /* ---- publishing ---- */

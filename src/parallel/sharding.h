@@ -44,23 +44,4 @@ bool ek_sharding_has(const ek_sharding *sharding, int parameter);
 /* Sends pieces that were written since the last time to all devices. Allocates no host memory. */
 int ek_sharding_publish(ek_sharding *sharding);
 
-/* One forward: handles[r * stride + i] is parameter i on devs[r]. devs may be in any order. */
-typedef struct ek_sharding_forward {
-    ek_dev *home; /* the module's device */
-    ek_tensor *const *parameters;
-    int parameter_count;
-    ek_dev *const *devs;
-    int devices;
-    ek_tensor *const *handles;
-    int stride;
-} ek_sharding_forward;
-
-/* Records the nodes that return the forward's gradients to the pieces. Buckets go from the last
- * parameter to the first. A bucket has one owner, on whose thread it is reduced; a parameter of
- * several owners is a bucket by itself. The order of sums is that of Note [Order of terms]
- * (comm/collectives.h), with `home` as the root. */
-int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *forward);
-
-/* Sizes of buckets of gradients. The first is small, so that reduction starts early. */
-enum { EK_FIRST_BUCKET_BYTES = 1 << 20, EK_BUCKET_BYTES = 4 << 20 };
 #endif

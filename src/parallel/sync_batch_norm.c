@@ -211,10 +211,8 @@ static void sync_convert(ek_module *module)
 
 ek_module *ek_convert_sync_batch_norm(ek_module *module)
 {
-    if (!module) {
-        EK_FAIL(EK_E_INVALID, "convert_sync_batch_norm: module is NULL");
-        return NULL;
-    }
+    if (!module)
+        return EK_FAIL_NULL(EK_E_INVALID, "convert_sync_batch_norm: module is NULL");
     sync_convert(module);
     return module;
 }

@@ -93,10 +93,8 @@ static int wrapper_check(const char *what, const ek_data_parallel_options *optio
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options)
 {
     ek_module *child = options->module;
-    if (!child) {
-        EK_FAIL(EK_E_INVALID, "%s: module is NULL", type->name);
-        return NULL;
-    }
+    if (!child)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", type->name);
     ek_wrapper *wrapper = (ek_wrapper *)ek_module_new(type);
     if (!wrapper) {
         ek_module_free(child);
@@ -141,9 +139,8 @@ ek_module *ek_data_parallel_module(ek_module *data_parallel)
     ek_wrapper *wrapper = ek_wrapper_of(data_parallel);
     if (wrapper)
         return wrapper->child;
-    EK_FAIL(EK_E_INVALID, "%s is no data-parallel wrapper",
-            data_parallel ? data_parallel->type->name : "NULL");
-    return NULL;
+    return EK_FAIL_NULL(EK_E_INVALID, "%s is no data-parallel wrapper",
+                        data_parallel ? data_parallel->type->name : "NULL");
 }
 
 int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats)

@@ -192,11 +192,9 @@ static int planner_use(ek_planner *planner, const ek_split_options *options)
 
 ek_planner *ek_planner_new(const char *what, const ek_split_options *options, int devices)
 {
-    if (devices < 1 || devices > EK_MAX_DEVICES) {
-        EK_FAIL(EK_E_INVALID, "%s: plans are for between 1 and %d devices, not for %d", what,
-                EK_MAX_DEVICES, devices);
-        return NULL;
-    }
+    if (devices < 1 || devices > EK_MAX_DEVICES)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: plans are for between 1 and %d devices, not for %d",
+                            what, EK_MAX_DEVICES, devices);
     ek_planner *planner = ek_calloc(1, sizeof *planner);
     if (!planner)
         return NULL;
