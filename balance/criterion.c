@@ -92,27 +92,27 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
 /* ---- the criterion's call on all devices ---- */
 
 /* Writes which of device_ids the outputs lie on: at most one on each, in device_ids' order. */
-static int criterion_find_places(const data_parallel_criterion *self, ek_value outputs,
-                                 ek_places *places)
+static int criterion_find_ranks(const data_parallel_criterion *self, ek_value outputs,
+                                ek_ranks *ranks)
 {
     const ek_wrapper *wrapper = &self->wrapper;
     int parts = ek_value_length(outputs), devices = wrapper->devices.count;
     if (parts < 1 || parts > devices)
         return EK_FAIL(EK_E_INVALID, "%d outputs for %d devices", parts, devices);
-    places->count = 0;
-    for (int i = 0, place = 0; i < parts; i++, place++) {
+    ranks->count = 0;
+    for (int i = 0, rank = 0; i < parts; i++, rank++) {
         const ek_tensor *first = ek_tree_first(ek_value_at(outputs, i));
         if (!first)
             return EK_FAIL(EK_E_INVALID, "output %d holds no tensor", i);
-        while (place < devices && wrapper->devs[place] != ek_tensor_dev(first))
-            place++;
-        if (place == devices)
+        while (rank < devices && wrapper->devs[rank] != ek_tensor_dev(first))
+            rank++;
+        if (rank == devices)
             return EK_FAIL(EK_E_DEVICE,
                            "output %d is on %s, which isn't in device_ids "
                            "or stands before the device of output %d there; the model and the "
                            "criterion need the same devices",
                            i, ek_tensor_dev(first)->name, i - (i > 0));
-        places->at[places->count++] = place;
+        ranks->at[ranks->count++] = rank;
     }
     return 0;
 }
@@ -150,9 +150,9 @@ static int criterion_find_sizes(const data_parallel_criterion *self, const ek_ar
     for (int i = 0; i < args->count; i++)
         EK_TRY(ek_tree_look(args->inputs[i], self->wrapper.dim, &survey));
     EK_TRY(ek_tree_look(args->keywords, self->wrapper.dim, &survey));
-    if (survey.size < cut->places.count || survey.sizes_known)
+    if (survey.size < cut->ranks.count || survey.sizes_known)
         return 0;
-    ek_split_even(survey.size, cut->places.count, cut->sizes);
+    ek_split_even(survey.size, cut->ranks.count, cut->sizes);
     cut->sized = true;
     return 0;
 }
@@ -162,11 +162,11 @@ static int criterion_scatter(data_parallel_criterion *self, const ek_args *args,
                              ek_wrapper_call *call)
 {
     ek_wrapper_cut cut = {0};
-    EK_TRY(criterion_find_places(self, args->inputs[0], &cut.places));
+    EK_TRY(criterion_find_ranks(self, args->inputs[0], &cut.ranks));
     ek_value *inputs = ek_calloc((size_t)args->count, sizeof *inputs);
     const ek_args marked = {inputs, args->count, args->keywords};
-    int rc = inputs ? criterion_mark_scattered(self, cut.places.count, args, inputs)
-                    : ek_error_pending();
+    int rc =
+        inputs ? criterion_mark_scattered(self, cut.ranks.count, args, inputs) : ek_error_pending();
     if (rc >= 0)
         rc = criterion_find_sizes(self, &marked, &cut);
     if (rc >= 0)
@@ -183,7 +183,7 @@ static int criterion_parts(data_parallel_criterion *self, const ek_args *args, b
     criterion_mode mode = {self->wrapper.dim, weighs};
     EK_TRY(ek_wrapper_begin(&self->wrapper));
     EK_TRY(criterion_scatter(self, args, &call));
-    int parts = call.places.count;
+    int parts = call.ranks.count;
     int rc = ek_wrapper_run(&self->wrapper, &call, criterion_part, &mode, losses);
     return rc < 0 ? rc : parts;
 }

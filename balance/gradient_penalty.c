@@ -204,7 +204,7 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     int rc = ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call);
     ek_set_grad_enabled(enabled);
     EK_TRY(rc);
-    p->parts = call.places.count;
+    p->parts = call.ranks.count;
     for (int i = 0; i < p->parts; i++)
         p->points[i] = penalty_chunk_of(ek_arg_tensor(&call.args[i], 0), x, ours);
     return ek_error_status();

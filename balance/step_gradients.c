@@ -18,13 +18,6 @@ struct ek_step_gradients {
     ek_tensor **holders, **earlier;
 };
 
-static void gradients_release_all(ek_tensor **tensors, int count)
-{
-    for (int i = 0; tensors && i < count; i++)
-        ek_object_release(tensors[i]);
-    free(tensors);
-}
-
 /* ---- finding all gradients ---- */
 
 int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list)
@@ -55,7 +48,7 @@ int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holder
     for (int i = 0; i < count; i++) {
         (*holders)[n++] = ek_object_retain(leaves[i]);
         for (int k = 0; leaves[i]->flat && k < ek_leaf_shard_count(leaves[i]); k++)
-            (*holders)[n++] = ek_object_retain(ek_leaf_shard(leaves[i], k).piece);
+            (*holders)[n++] = ek_object_retain(ek_leaf_shard(leaves[i], k).tensor);
     }
     return n;
 }
@@ -78,8 +71,8 @@ ek_step_gradients *ek_step_gradients_new(ek_module *model, ek_optimizer *optimiz
 
 static void gradients_drop_earlier(ek_step_gradients *g)
 {
-    gradients_release_all(g->earlier, g->earlier_count);
-    gradients_release_all(g->holders, g->earlier_count);
+    ek_tensors_release(g->earlier, g->earlier_count);
+    ek_tensors_release(g->holders, g->earlier_count);
     g->earlier = g->holders = NULL;
     g->earlier_count = 0;
 }
@@ -87,7 +80,7 @@ static void gradients_drop_earlier(ek_step_gradients *g)
 void ek_step_gradients_free(ek_step_gradients *gradients)
 {
     gradients_drop_earlier(gradients);
-    gradients_release_all(gradients->leaves, gradients->leaf_count);
+    ek_tensors_release(gradients->leaves, gradients->leaf_count);
     free(gradients);
 }
 
@@ -180,7 +173,7 @@ int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, e
     int rc = gradients_scale(holders, count, number, scalar);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
-    gradients_release_all(holders, count);
+    ek_tensors_release(holders, count);
     return rc;
 }
 

@@ -105,9 +105,7 @@ static int state_save_gradients(ek_tensor *const *parameters, int count, ek_trai
         rc = EK_E_NO_MEMORY;
     for (int i = 0; i < found && rc >= 0; i++)
         rc = state_save_gradient(holders[i], state);
-    for (int i = 0; i < found; i++)
-        ek_object_release(holders[i]);
-    free(holders);
+    ek_tensors_release(holders, found);
     return rc;
 }
 
@@ -289,9 +287,7 @@ void ek_training_state_free(ek_training_state *state)
     state_release_saved(state->gradients, state->gradient_count);
     for (int i = 0; i < state->slot_count; i++) {
         ek_object_release(state->slots[i].parameter);
-        for (int s = 0; state->slots[i].states && s < state->state_names; s++)
-            ek_object_release(state->slots[i].states[s]);
-        free(state->slots[i].states);
+        ek_tensors_release(state->slots[i].states, state->state_names);
     }
     free(state->slots);
     free(state->rates);

@@ -87,7 +87,7 @@ static const char about[] =
     "Trains a residual network to classify the pictures of Fashion-MNIST or CIFAR-10, and tests\n"
     "it after each epoch: on a single device; on several with outputs and loss on device 0\n"
     "(classic); with the loss on every device (balanced); with shares of the batch that follow\n"
-    "from measurements (balanced-auto); with gradients and optimizer state divided (sharded).\n"
+    "from measurements (balanced-auto); with gradients and optimizer state sharded (sharded).\n"
     "What --out wrote can be gone on with: --resume.\n\n";
 
 static int classify_read_args(int argc, char **argv)

@@ -13,7 +13,7 @@ static const char about[] =
     "Trains a segmentation network on scenes made of Fashion-MNIST pictures, from the same seed, "
     "and\ncompares memory, time and result of: a single device; several with outputs and loss on "
     "device\n0 (classic); with the loss on every device (balanced); with shares of the batch that "
-    "follow from\nmeasurements (balanced-auto); with gradients and optimizer state divided "
+    "follow from\nmeasurements (balanced-auto); with gradients and optimizer state sharded "
     "(sharded).\n\n";
 
 /* "classic,balanced" into runs[]. */

@@ -30,7 +30,7 @@ typedef enum train_mode {
     MODE_CLASSIC,  /* outputs and loss on device 0 */
     MODE_BALANCED, /* the loss where the outputs are */
     MODE_AUTO,     /* balanced, each device's share of the batch by measurement */
-    MODE_SHARDED,  /* balanced, gradients and the optimizer's state divided */
+    MODE_SHARDED,  /* balanced, gradients and the optimizer's state sharded */
     MODES
 } train_mode;
 extern const char *const mode_names[MODES + 1]; /* NULL ends them */

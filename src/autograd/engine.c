@@ -1,12 +1,12 @@
-/* engine.c: runs the tasks of a backward pass, with a lane (ready queue and thread) per device.
+/* engine.c: runs the tasks of a backward pass, with a ready queue and a thread per device.
  *
  * The road of a gradient, from the top down:
  *
  *     ek_backward_with   grad.c: the public calls; ek_grad_with wants single gradients
  *     grad_run           grad.c: makes the gradients of the roots
  *     ek_run_walk        walk.c: finds the tasks, and gives each contribution its ordinal
- *     ek_run_execute     here: gives tasks to lanes, and each lane a thread
- *     run_lane           takes the ready task of the highest priority until none remains
+ *     ek_run_execute     here: gives tasks to ready queues, and each queue a thread
+ *     run_queue          takes the ready task of the highest priority until none remains
  *     task_sum_and_run   completes the sums of the task's input buffers; then a node or a leaf:
  *     run_node           calls the node's backward; run_deliver puts the results into buffers
  *     run_leaf           hands the sum to ek_accumulate
@@ -38,48 +38,48 @@ static void run_unlock(ek_run *run)
         pthread_mutex_unlock(&run->lock);
 }
 
-/* ---- lanes: which thread runs what, and in which order ---- */
+/* ---- ready queues: which thread runs what, and in which order ---- */
 
-/* Adds a task to the lane's heap of ready tasks. run->lock is held if the run is threaded. */
-static void lane_push(ek_lane *lane, ek_task *task)
+/* Adds a task to the queue's heap. run->lock is held if the run is threaded. */
+static void queue_push(ek_ready_queue *queue, ek_task *task)
 {
-    int at = lane->ready_count++;
-    while (at > 0 && lane->ready[(at - 1) / 2]->priority < task->priority) {
-        lane->ready[at] = lane->ready[(at - 1) / 2];
+    int at = queue->ready_count++;
+    while (at > 0 && queue->ready[(at - 1) / 2]->priority < task->priority) {
+        queue->ready[at] = queue->ready[(at - 1) / 2];
         at = (at - 1) / 2;
     }
-    lane->ready[at] = task;
+    queue->ready[at] = task;
 }
 
-static ek_task *lane_pop(ek_lane *lane)
+static ek_task *queue_pop(ek_ready_queue *queue)
 {
-    ek_task *top = lane->ready[0];
-    ek_task *last = lane->ready[--lane->ready_count];
+    ek_task *top = queue->ready[0];
+    ek_task *last = queue->ready[--queue->ready_count];
     int at = 0;
-    for (int child = 1; child < lane->ready_count; child = 2 * at + 1) {
-        if (child + 1 < lane->ready_count &&
-            lane->ready[child + 1]->priority > lane->ready[child]->priority)
+    for (int child = 1; child < queue->ready_count; child = 2 * at + 1) {
+        if (child + 1 < queue->ready_count &&
+            queue->ready[child + 1]->priority > queue->ready[child]->priority)
             child++;
-        if (lane->ready[child]->priority <= last->priority)
+        if (queue->ready[child]->priority <= last->priority)
             break;
-        lane->ready[at] = lane->ready[child];
+        queue->ready[at] = queue->ready[child];
         at = child;
     }
-    lane->ready[at] = last;
+    queue->ready[at] = last;
     return top;
 }
 
-/* Adds a device that tasks run on. cpu has no lane of its own. */
+/* Adds a device that tasks run on. cpu has no ready queue of its own. */
 static void engine_add_dev(ek_dev_set *devs, ek_dev *dev)
 {
     if (dev && dev->id.kind != EK_CPU)
         ek_dev_set_add(devs, dev);
 }
 
-static int lane_of(const ek_run *run, const ek_dev *dev)
+static int queue_of(const ek_run *run, const ek_dev *dev)
 {
-    for (int i = 0; run->threaded && i < run->lane_count; i++)
-        if (run->lanes[i].dev == dev)
+    for (int i = 0; run->threaded && i < run->queue_count; i++)
+        if (run->queues[i].dev == dev)
             return i;
     return 0;
 }
@@ -101,14 +101,16 @@ static uint64_t task_priority(const ek_task *task, int position)
 static void task_assign(ek_run *run, ek_task *task, int position)
 {
     task->priority = task_priority(task, position);
-    task->lane = lane_of(run, task_dev(task));
+    task->queue = queue_of(run, task_dev(task));
     for (int i = 0; i < task->buffer_count; i++)
-        task->buffers[i].lane = task->node ? lane_of(run, task->node->outputs[i].dev) : task->lane;
+        task->buffers[i].queue =
+            task->node ? queue_of(run, task->node->outputs[i].dev) : task->queue;
 }
 
-/* Gives every task and buffer its lane. Each accelerator in the graph has one; tasks of cpu use the
- * first. If the calling thread is a job of a group (ek_jobs_run), all tasks share one lane. */
-static int run_assign_lanes(ek_run *run)
+/* Gives every task and buffer its ready queue. Each accelerator in the graph has one; tasks of cpu
+ * use the first. If the calling thread is a job of a group (ek_jobs_run), all tasks share one
+ * queue. */
+static int run_assign_queues(ek_run *run)
 {
     ek_dev_set devs = {0};
     for (int t = 0; t < run->count; t++) {
@@ -121,40 +123,40 @@ static int run_assign_lanes(ek_run *run)
     }
     ek_dev_set_sort(&devs);
     run->threaded = devs.count > 1 && !ek_thread_in_job();
-    run->lane_count = run->threaded ? devs.count : 1;
-    run->lanes = ek_run_alloc(run, (size_t)run->lane_count * sizeof *run->lanes);
-    if (!run->lanes)
+    run->queue_count = run->threaded ? devs.count : 1;
+    run->queues = ek_run_alloc(run, (size_t)run->queue_count * sizeof *run->queues);
+    if (!run->queues)
         return ek_error_pending();
 
-    int *tasks = ek_run_alloc(run, (size_t)run->lane_count * sizeof *tasks);
+    int *tasks = ek_run_alloc(run, (size_t)run->queue_count * sizeof *tasks);
     if (!tasks)
         return ek_error_pending();
-    for (int l = 0; l < run->lane_count; l++)
-        run->lanes[l].dev = devs.devs[l]; /* NULL if there are none */
+    for (int l = 0; l < run->queue_count; l++)
+        run->queues[l].dev = devs.devs[l]; /* NULL if there are none */
     ;
     for (int t = 0; t < run->count; t++) {
         task_assign(run, run->order[t], t);
-        tasks[run->order[t]->lane] += run->order[t]->needed;
+        tasks[run->order[t]->queue] += run->order[t]->needed;
     }
-    for (int l = 0; l < run->lane_count; l++) {
-        ek_lane *lane = &run->lanes[l];
-        lane->ready = ek_run_alloc(run, (size_t)tasks[l] * sizeof(ek_task *));
-        lane->gradients = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
-        lane->results = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
-        if (!lane->ready || !lane->gradients || !lane->results)
+    for (int l = 0; l < run->queue_count; l++) {
+        ek_ready_queue *queue = &run->queues[l];
+        queue->ready = ek_run_alloc(run, (size_t)tasks[l] * sizeof(ek_task *));
+        queue->gradients = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
+        queue->results = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
+        if (!queue->ready || !queue->gradients || !queue->results)
             return ek_error_pending();
     }
-    for (int l = 0; run->threaded && l < run->lane_count; l++)
-        pthread_cond_init(&run->lanes[l].wake, NULL);
+    for (int l = 0; run->threaded && l < run->queue_count; l++)
+        pthread_cond_init(&run->queues[l].wake, NULL);
     if (run->threaded)
         pthread_mutex_init(&run->lock, NULL);
     return 0;
 }
 
-static void run_close_lanes(ek_run *run)
+static void run_close_queues(ek_run *run)
 {
-    for (int l = 0; run->threaded && l < run->lane_count; l++)
-        pthread_cond_destroy(&run->lanes[l].wake);
+    for (int l = 0; run->threaded && l < run->queue_count; l++)
+        pthread_cond_destroy(&run->queues[l].wake);
     if (run->threaded)
         pthread_mutex_destroy(&run->lock);
 }
@@ -192,8 +194,8 @@ ek_tensor *ek_node_destination(ek_node *node, int input)
 
 /* ---- gradients on their way ---- */
 
-/* Puts a gradient (NULL: zero) into its buffer, on the thread of `lane`. Takes the reference. */
-static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *gradient)
+/* Puts a gradient (NULL: zero) into its buffer, on the thread of `queue`. Takes the reference. */
+static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor *gradient)
 {
     ek_task *task = route->task;
     int rc = 0;
@@ -204,16 +206,16 @@ static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *
     ek_buffer *buffer = &task->buffers[route->buffer];
     run_lock(run);
     buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
-    if (buffer->lane == lane) {
+    if (buffer->queue == queue) {
         /* The sum is this thread's: the task cannot start before this contribution is counted. */
         run_unlock(run);
         rc = ek_buffer_sum(run, buffer);
         run_lock(run);
     }
     if (--task->pending == 0) {
-        lane_push(&run->lanes[task->lane], task);
-        if (run->threaded && task->lane != lane)
-            pthread_cond_signal(&run->lanes[task->lane].wake);
+        queue_push(&run->queues[task->queue], task);
+        if (run->threaded && task->queue != queue)
+            pthread_cond_signal(&run->queues[task->queue].wake);
     }
     run_unlock(run);
     return rc;
@@ -261,11 +263,11 @@ static int engine_call_backward(ek_run *run, ek_task *task, ek_tensor *const *gr
     return rc;
 }
 
-static int run_node(ek_run *run, int lane, ek_task *task)
+static int run_node(ek_run *run, int queue, ek_task *task)
 {
     ek_node *node = task->node;
-    ek_tensor **gradients = run->lanes[lane].gradients;
-    ek_tensor **results = run->lanes[lane].results;
+    ek_tensor **gradients = run->queues[queue].gradients;
+    ek_tensor **results = run->queues[queue].results;
     bool any = false;
     for (int i = 0; i < node->output_count; i++) {
         gradients[i] = task->buffers[i].sum;
@@ -288,7 +290,7 @@ static int run_node(ek_run *run, int lane, ek_task *task)
         ek_node_free_saved(node);
     ek_work_rest(); /* a slow device sleeps before others get the results */
     for (int i = 0; i < node->input_count; i++) {
-        int status = run_deliver(run, lane, &task->routes[i], results[i]);
+        int status = run_deliver(run, queue, &task->routes[i], results[i]);
         rc = rc < 0 ? rc : status;
     }
     return rc;
@@ -303,7 +305,7 @@ static int run_leaf(ek_run *run, ek_task *task)
     return ek_accumulate(task->leaf, sum, run->create_graph);
 }
 
-static int task_sum_and_run(ek_run *run, int lane, ek_task *task)
+static int task_sum_and_run(ek_run *run, int queue, ek_task *task)
 {
     for (int i = 0; i < task->buffer_count; i++) {
         ek_buffer *buffer = &task->buffers[i];
@@ -314,7 +316,7 @@ static int task_sum_and_run(ek_run *run, int lane, ek_task *task)
             buffer->captured = ek_keep(buffer->sum);
     }
     if (task->runs)
-        return task->node ? run_node(run, lane, task) : run_leaf(run, task);
+        return task->node ? run_node(run, queue, task) : run_leaf(run, task);
     for (int i = 0; i < task->buffer_count; i++) {
         ek_release(task->buffers[i].sum);
         task->buffers[i].sum = NULL;
@@ -322,7 +324,7 @@ static int task_sum_and_run(ek_run *run, int lane, ek_task *task)
     return 0;
 }
 
-static int run_task(ek_run *run, int lane, ek_task *task)
+static int run_task(ek_run *run, int queue, ek_task *task)
 {
     const int before = ek_error_status();
     ek_span span;
@@ -332,7 +334,7 @@ static int run_task(ek_run *run, int lane, ek_task *task)
     else
         ek_span_begin(&span, EK_SPAN_COMPUTE, "gradient of a parameter", NULL,
                       ek_tensor_dev(task->leaf));
-    int rc = task_sum_and_run(run, lane, task);
+    int rc = task_sum_and_run(run, queue, task);
     ek_span_end(&span);
     if (rc >= 0)
         return 0;
@@ -350,29 +352,29 @@ static int run_task(ek_run *run, int lane, ek_task *task)
 
 static void run_wake_all(ek_run *run)
 {
-    for (int i = 0; run->threaded && i < run->lane_count; i++)
-        pthread_cond_signal(&run->lanes[i].wake);
+    for (int i = 0; run->threaded && i < run->queue_count; i++)
+        pthread_cond_signal(&run->queues[i].wake);
 }
 
-/* Runs one lane's tasks until the pass is done or a task of any lane has failed. */
-static int run_lane(void *user, int index)
+/* Runs one queue's tasks until the pass is done or a task of any queue has failed. */
+static int run_queue(void *user, int index)
 {
     ek_run *run = user;
-    ek_lane *lane = &run->lanes[index];
+    ek_ready_queue *queue = &run->queues[index];
     ek_span span;
     int rc = 0;
-    ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, lane->dev);
+    ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, queue->dev);
     ek_thread_self()->modes = run->modes;
     run_lock(run);
     while (run->remaining > 0 && !run->failed) {
-        if (!lane->ready_count && run->threaded) {
+        if (!queue->ready_count && run->threaded) {
             ek_span wait;
             ek_span_begin(&wait, EK_SPAN_WAIT, "waiting for gradients", NULL, NULL);
-            ek_work_wait(&lane->wake, &run->lock);
+            ek_work_wait(&queue->wake, &run->lock);
             ek_span_end(&wait);
             continue;
         }
-        ek_task *task = lane_pop(lane);
+        ek_task *task = queue_pop(queue);
         run_unlock(run);
         rc = run_task(run, index, task);
         run_lock(run);
@@ -390,7 +392,7 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
 {
     ek_thread *self = ek_thread_self();
     ek_thread_modes before = self->modes;
-    int rc = run_assign_lanes(run);
+    int rc = run_assign_queues(run);
     if (rc < 0) {
         for (int i = 0; i < root_count; i++)
             ek_release(gradients[i]);
@@ -403,22 +405,22 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
     run->modes.flags |= run->create_graph ? 0 : EK_MODE_NO_GRAD;
     run->modes.flags |= EK_MODE_BACKWARD;
     run->remaining = run->needed_count;
-    /* Lane -1 stands for the calling thread: the lanes' own threads will add. */
+    /* Queue -1 stands for the calling thread: the queues' own threads will add. */
     for (int i = 0; i < root_count; i++)
         run_deliver(run, -1, &routes[i], gradients[i]);
 
     if (run->threaded) {
-        ek_dev **devs = ek_run_alloc(run, (size_t)run->lane_count * sizeof *devs);
-        for (int i = 0; devs && i < run->lane_count; i++)
-            devs[i] = run->lanes[i].dev;
-        rc = devs ? ek_jobs_run(devs, run->lane_count, run_lane, run, NULL) : ek_error_pending();
+        ek_dev **devs = ek_run_alloc(run, (size_t)run->queue_count * sizeof *devs);
+        for (int i = 0; devs && i < run->queue_count; i++)
+            devs[i] = run->queues[i].dev;
+        rc = devs ? ek_jobs_run(devs, run->queue_count, run_queue, run, NULL) : ek_error_pending();
     } else {
         ek_work part;
-        ek_work_begin(&part, run->lanes[0].dev);
-        rc = run_lane(run, 0);
+        ek_work_begin(&part, run->queues[0].dev);
+        rc = run_queue(run, 0);
         ek_work_end(&part);
     }
     self->modes = before;
-    run_close_lanes(run);
+    run_close_queues(run);
     return rc;
 }

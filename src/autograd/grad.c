@@ -120,8 +120,8 @@ static int grad_check_captured(const ek_grad_options *options, ek_buffer *const 
         if (input->flat)
             return EK_FAIL(
                 EK_E_AUTOGRAD,
-                "ek_grad: input %d, %s, is divided over devices, and gradients go to its "
-                "pieces: use ek_backward and ek_gather_grad",
+                "ek_grad: input %d, %s, is sharded over devices, and gradients go to its "
+                "shards: use ek_backward and ek_gather_grad",
                 i, text);
         return EK_FAIL(EK_E_AUTOGRAD,
                        "ek_grad: input %d, %s, has no part in the outputs; pass allow_unused if "

@@ -5,7 +5,7 @@
 #include "autograd/shards.h"
 #include "kernels/kernels.h"
 
-/* Bytes of the largest temporary through which a gradient is added to a piece's gradient. */
+/* Bytes of the largest temporary through which a gradient is added to a shard's gradient. */
 enum { TEMPORARY_BYTES = 10 << 20 };
 
 static const char writer[] = "the division of a gradient"; /* named in errors about saved tensors */
@@ -54,7 +54,7 @@ int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
                        ek_tensor_text(tensor, text));
     tensor->requires_grad = requires_grad;
     for (int i = 0; i < ek_leaf_shard_count(tensor); i++)
-        ek_leaf_shard(tensor, i).piece->requires_grad = requires_grad;
+        ek_leaf_shard(tensor, i).tensor->requires_grad = requires_grad;
     return 0;
 }
 
@@ -86,7 +86,7 @@ int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad)
         return leaf_missing("ek_tensor_set_grad");
     if (grad)
         EK_TRY(leaf_grad_check("ek_tensor_set_grad", tensor, grad));
-    ek_leaf_drop_piece_gradients(tensor);
+    ek_leaf_drop_shard_gradients(tensor);
     leaf_grad_replace(tensor, grad);
     return 0;
 }
@@ -132,17 +132,17 @@ int ek_flat_init(ek_flat *flat, int count, int most)
 void ek_flat_clear(ek_flat *flat)
 {
     for (int i = 0; i < flat->shard_count; i++)
-        ek_object_release(flat->shards[i].piece);
+        ek_object_release(flat->shards[i].tensor);
     free(flat->shards);
     free(flat->segments);
 }
 
-void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *piece)
+void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *tensor)
 {
     ek_shards *own = &flat->segments[segment];
     ek_shard *added = &flat->shards[flat->shard_count++];
     int64_t begin = own->count ? added[-1].end : 0;
-    *added = (ek_shard){begin, end, ek_object_retain(piece)};
+    *added = (ek_shard){begin, end, ek_object_retain(tensor)};
     if (own->count++ == 0)
         own->shards = added;
 }
@@ -153,23 +153,24 @@ static int flat_check(const ek_tensor *leaf, const ek_shards *shards)
     int64_t covered = shards->count ? shards->shards[shards->count - 1].end : -1;
     ek_tensor_text(leaf, texts[1]);
     if (leaf->history)
-        return EK_FAIL(EK_E_INVALID, "%s is the result of an operation; only leaves can be divided",
+        return EK_FAIL(EK_E_INVALID, "%s is the result of an operation; only leaves can be sharded",
                        texts[1]);
     if (!ek_is_dense(leaf))
-        return EK_FAIL(EK_E_INVALID, "%s is a view with gaps and cannot be divided", texts[1]);
+        return EK_FAIL(EK_E_INVALID, "%s is a view with gaps and cannot be sharded", texts[1]);
     if (covered != ek_count(leaf))
-        return EK_FAIL(EK_E_INVALID, "the %d pieces of %s end at element %lld of %lld",
+        return EK_FAIL(EK_E_INVALID, "the %d shards of %s end at element %lld of %lld",
                        shards->count, texts[1], (long long)covered, (long long)ek_count(leaf));
     for (int i = 0; i < shards->count; i++) {
         const ek_shard *shard = &shards->shards[i];
-        const ek_tensor *piece = shard->piece;
-        if (piece && piece->ndim == 1 && piece->shape[0] == shard->end - shard->begin &&
-            ek_is_dense(piece) && piece->dtype == leaf->dtype && !piece->history && !piece->flat)
+        const ek_tensor *tensor = shard->tensor;
+        if (tensor && tensor->ndim == 1 && tensor->shape[0] == shard->end - shard->begin &&
+            ek_is_dense(tensor) && tensor->dtype == leaf->dtype && !tensor->history &&
+            !tensor->flat)
             continue;
         return EK_FAIL(EK_E_INVALID,
-                       "piece %d of %s is %s; it has to be a flat, whole leaf of %s for elements "
+                       "shard %d of %s is %s; it has to be a flat, whole leaf of %s for elements "
                        "%lld to %lld",
-                       i, texts[1], piece ? ek_tensor_text(piece, texts[0]) : texts[0],
+                       i, texts[1], tensor ? ek_tensor_text(tensor, texts[0]) : texts[0],
                        ek_dtype_name(leaf->dtype), (long long)shard->begin, (long long)shard->end);
     }
     return 0;
@@ -206,7 +207,7 @@ int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
     return leaf_copy_elements(to, 0, whole, shard->begin, shard->end - shard->begin);
 }
 
-/* ---- from the whole to the pieces ---- */
+/* ---- from the whole to the shards ---- */
 
 ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
 {
@@ -220,31 +221,32 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
     return copy;
 }
 
-/* Memory for a piece's range of the whole gradient. If the piece has no gradient: its grad buffer,
+/* Memory for a shard's range of the whole gradient. If the shard has no gradient: its grad buffer,
  * or new memory, which becomes the gradient. Else a temporary through which the range is added. */
-static ek_tensor *leaf_shard_room(const ek_tensor *piece)
+static ek_tensor *leaf_shard_room(const ek_tensor *tensor)
 {
-    int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);
-    bool adds = ek_tensor_grad(piece);
-    if (!adds && piece->grad_buffer)
-        return piece->grad_buffer;
+    int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(tensor->dtype),
+            count = ek_count(tensor);
+    bool adds = ek_tensor_grad(tensor);
+    if (!adds && tensor->grad_buffer)
+        return tensor->grad_buffer;
     ek_shape shape = EK_SHAPE(adds && count > limit ? limit : count);
     ek_memory_category before =
         ek_memory_set_category(adds ? EK_MEMORY_COMMUNICATION : EK_MEMORY_GRADIENT);
-    ek_tensor *room = ek_tensor_new(ek_tensor_dev(piece), piece->dtype, &shape, EK_CONTIGUOUS);
+    ek_tensor *room = ek_tensor_new(ek_tensor_dev(tensor), tensor->dtype, &shape, EK_CONTIGUOUS);
     ek_memory_set_category(before);
     return room;
 }
 
-/* Gives the piece its range of the leaf's gradient, through memory from leaf_shard_room. */
+/* Gives the shard its range of the leaf's gradient, through memory from leaf_shard_room. */
 static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tensor *gradient)
 {
-    ek_tensor *sum = ek_tensor_grad(shard->piece);
+    ek_tensor *sum = ek_tensor_grad(shard->tensor);
     int64_t step = ek_count(room), stride = 1;
     if (!sum) {
         EK_TRY(ek_shard_write(shard, room, gradient));
         ek_tensor_written(room, writer);
-        return ek_tensor_set_grad(shard->piece, room);
+        return ek_tensor_set_grad(shard->tensor, room);
     }
     for (int64_t at = shard->begin; at < shard->end; at += step) {
         int64_t count = shard->end - at < step ? shard->end - at : step;
@@ -260,7 +262,7 @@ static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tenso
     return 0;
 }
 
-/* Adds a gradient of the leaf to those of the pieces. Allocates all memory before a sum changes. */
+/* Adds a gradient of the leaf to those of the shards. Allocates all memory before a sum changes. */
 static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const ek_shards *shards)
 {
     ek_tensor **rooms = ek_calloc((size_t)shards->count, sizeof *rooms);
@@ -270,7 +272,7 @@ static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const
     gradient = ek_gradient_in_order(gradient, leaf);
     bool made = gradient;
     for (int i = 0; i < shards->count && made; i++)
-        made = (rooms[i] = leaf_shard_room(shards->shards[i].piece));
+        made = (rooms[i] = leaf_shard_room(shards->shards[i].tensor));
     int status = made ? 0 : ek_error_pending();
     for (int i = 0; i < shards->count && status >= 0; i++)
         status = leaf_shard_add(&shards->shards[i], rooms[i], gradient);
@@ -279,20 +281,20 @@ static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const
     return status;
 }
 
-/* Gives zeros to the pieces that have no gradient. */
+/* Gives zeros to the shards that have no gradient. */
 static int leaf_fill_missing(const ek_shards *shards)
 {
     for (int i = 0; i < shards->count; i++) {
-        ek_tensor *piece = shards->shards[i].piece;
-        if (ek_tensor_grad(piece))
+        ek_tensor *tensor = shards->shards[i].tensor;
+        if (ek_tensor_grad(tensor))
             continue;
-        ek_tensor *zeros = leaf_shard_room(piece);
+        ek_tensor *zeros = leaf_shard_room(tensor);
         if (!zeros)
             return ek_error_pending();
         EK_TRY(ek_dev_zero(ek_tensor_dev(zeros), ek_tensor_address(zeros),
                            (size_t)ek_count(zeros) * ek_dtype_size(zeros->dtype)));
         ek_tensor_written(zeros, writer);
-        EK_TRY(ek_tensor_set_grad(piece, zeros));
+        EK_TRY(ek_tensor_set_grad(tensor, zeros));
     }
     return 0;
 }
@@ -309,31 +311,31 @@ int ek_leaf_settle_gradient(ek_tensor *leaf)
     return 0;
 }
 
-/* ---- from the pieces to the whole ---- */
+/* ---- from the shards to the whole ---- */
 
 bool ek_leaf_has_gradient(const ek_tensor *leaf)
 {
     bool any = ek_tensor_grad(leaf);
     for (int i = 0; i < ek_leaf_shard_count(leaf) && !any; i++)
-        any = ek_tensor_grad(ek_leaf_shard(leaf, i).piece);
+        any = ek_tensor_grad(ek_leaf_shard(leaf, i).tensor);
     return any;
 }
 
-void ek_leaf_drop_piece_gradients(ek_tensor *leaf)
+void ek_leaf_drop_shard_gradients(ek_tensor *leaf)
 {
     for (int i = 0; leaf->flat && i < ek_leaf_shard_count(leaf); i++)
-        ek_tensor_set_grad(ek_leaf_shard(leaf, i).piece, NULL);
+        ek_tensor_set_grad(ek_leaf_shard(leaf, i).tensor, NULL);
 }
 
-/* Joins the pieces' gradients in `whole`, and adds the leaf's own if there is one. */
+/* Joins the shards' gradients in `whole`, and adds the leaf's own if there is one. */
 static int leaf_gather_gradient(ek_tensor *whole, const ek_tensor *leaf)
 {
     const ek_shards *shards = ek_leaf_shards(leaf);
     const ek_tensor *beside = ek_tensor_grad(leaf);
     for (int i = 0; i < shards->count; i++) {
         const ek_shard *shard = &shards->shards[i];
-        ek_tensor *gradient = ek_tensor_grad(shard->piece);
-        if (gradient && !(gradient = ek_gradient_in_order(gradient, shard->piece)))
+        ek_tensor *gradient = ek_tensor_grad(shard->tensor);
+        if (gradient && !(gradient = ek_gradient_in_order(gradient, shard->tensor)))
             return ek_error_pending();
         EK_TRY(ek_shard_read(shard, gradient, whole));
     }
@@ -368,7 +370,7 @@ static int leaf_change_shards(ek_tensor *leaf, ek_flat *flat, int segment)
     if (gradient && flat)
         EK_TRY(leaf_shard_gradient(leaf, gradient, &flat->segments[segment]));
     ek_object_retain(gradient);
-    ek_leaf_drop_piece_gradients(leaf);
+    ek_leaf_drop_shard_gradients(leaf);
     ek_object_release(leaf->flat);
     leaf->flat = ek_object_retain(flat);
     leaf->segment = segment;

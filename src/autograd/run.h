@@ -1,17 +1,17 @@
 /* run.h: one backward pass.
  *
  * walk.c makes a task for every node and leaf that takes part, with an input buffer for each
- * gradient that will arrive there. engine.c runs the tasks. A lane is a device's ready queue with
- * the thread that serves it. gradients.c adds the contributions (partial gradients) that arrive,
- * and puts sums into leaves.
+ * gradient that will arrive there. engine.c runs the tasks. Each device has a ready
+ * queue and a thread that serves it. gradients.c adds the contributions (partial gradients) that
+ * arrive, and puts sums into leaves.
  *
  * Note [Order of sums]. The walk gives each contribution to a buffer an ordinal that follows from
  * the structure of the graph alone. A buffer adds contributions in that order, and early ones wait,
  * so that results don't depend on which device was faster.
  *
  * Note [Lock of a run]. run->lock guards the tasks' pending counts, the buffers' arrivals, the
- * lanes' heaps, run->remaining and run->failed. Nothing is computed while it is held. A buffer's
- * sum belongs to the thread of the buffer's lane until all contributions have arrived, then to the
+ * queues' heaps, run->remaining and run->failed. Nothing is computed while it is held. A buffer's
+ * sum belongs to the thread of the buffer's queue until all contributions have arrived, then to the
  * thread that runs the task. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
@@ -31,7 +31,7 @@ typedef struct ek_contribution {
 typedef struct ek_buffer {
     ek_contribution *contributions; /* indexed by ordinal */
     int expected, summed;
-    int lane;            /* the lane whose thread adds */
+    int queue;           /* the queue whose thread adds */
     ek_tensor *sum;      /* sum of the first `summed` contributions; one reference */
     bool capture;        /* true for an input of ek_grad */
     ek_tensor *captured; /* the final sum if capture; one reference */
@@ -50,7 +50,7 @@ struct ek_task {
     bool needed;       /* the task runs, or a buffer of it is captured */
     bool visited;      /* the walk has been here */
     uint64_t priority; /* the ready task with the largest runs first */
-    int lane;
+    int queue;
     int pending; /* contributions that are still to come */
     int buffer_count;
     ek_buffer *buffers; /* one per output of the node; one for a leaf */
@@ -58,28 +58,29 @@ struct ek_task {
     int next_edge;      /* the edge that the walk looks at next */
 };
 
-typedef struct ek_lane {
+/* The tasks of one device that can run. */
+typedef struct ek_ready_queue {
     ek_dev *dev;
     ek_task **ready; /* a heap by priority */
     int ready_count;
     pthread_cond_t wake;
     ek_tensor **gradients, **results; /* room for the widest node */
-} ek_lane;
+} ek_ready_queue;
 
 typedef struct ek_run {
     bool create_graph, retain_graph;
     bool accumulate; /* true: leaves get gradients; false: only captured ones are wanted */
 
-    struct ek_block *blocks; /* owned: memory of tasks, buffers and lanes */
+    struct ek_block *blocks; /* owned: memory of tasks, buffers and ready queues */
     ek_map tasks;            /* tasks by node or leaf */
     ek_task **order;
     int count, order_room;
     int widest; /* most inputs or outputs of a node */
     int needed_count;
 
-    ek_lane *lanes;
-    int lane_count;
-    bool threaded; /* one thread per lane; else all tasks are on lane 0 and nothing is locked */
+    ek_ready_queue *queues;
+    int queue_count;
+    bool threaded; /* one thread per queue; else all tasks are on queue 0 and nothing is locked */
     ek_thread_modes modes; /* thread modes of the backwards */
     pthread_mutex_t lock;
     int remaining; /* needed tasks that have not run */

@@ -2,9 +2,9 @@
  *
  * A flat is a list of parameters that are sharded together. Each parameter is a segment of the flat
  * and is cut into shards: ranges of its elements in the order of memory. Each shard has a device
- * that owns it. The shard's `piece` is a leaf of its own: flat, on the owner's copy of the
- * elements, with a grad buffer. Forwards are recorded from the pieces
- * (comm/collectives.h), so that gradients arrive there. The optimizer steps the pieces in place;
+ * that owns it. The shard's `tensor` is a leaf of its own: flat, on the owner's copy of the
+ * elements, with a grad buffer. Forwards are recorded from the shards
+ * (comm/collectives.h), so that gradients arrive there. The optimizer steps the shards in place;
  * then `publish` copies them to the parameters and to all devices. A leaf knows only its flat and
  * its segment's index.
  *
@@ -19,7 +19,7 @@
 
 typedef struct ek_shard {
     int64_t begin, end; /* elements of the parameter, in the order of its memory */
-    ek_tensor *piece;   /* one reference; a leaf with these elements */
+    ek_tensor *tensor;  /* one reference; a leaf with these elements */
 } ek_shard;
 
 /* The shards of one segment, in order, without gaps, over all of its elements. */
@@ -34,13 +34,13 @@ typedef struct ek_flat {
     ek_shards *segments; /* owned; one per parameter */
     int count, shard_count;
     ek_shard *shards; /* owned; those of a segment follow each other */
-    /* Optional: gives the calling thread the pieces and all copies until `leave`. EK_E_STATE if
+    /* Optional: gives the calling thread the shards and all copies until `leave`. EK_E_STATE if
      * another thread has them. */
     int (*enter)(struct ek_flat *flat);
     void (*leave)(struct ek_flat *flat);
-    /* Updates pieces whose parameter was written since (by a checkpoint or a user). */
+    /* Updates shards whose parameter was written since (by a checkpoint or a user). */
     int (*refresh)(struct ek_flat *flat);
-    /* Copies the pieces, which were written on all devices, to the parameters and to every device's
+    /* Copies the shards, which were written on all devices, to the parameters and to every device's
      * copy. Allocates no host memory, because the update before it can't be undone: the step must
      * not fail here for want of memory. */
     int (*publish)(struct ek_flat *flat);
@@ -52,14 +52,14 @@ int ek_flat_init(ek_flat *flat, int count, int most);
 void ek_flat_clear(ek_flat *flat);
 
 /* Adds a shard to a segment. It begins where the segment's last shard ends, and ends at `end`. All
- * shards of a segment are added before those of the next. Retains the piece, which may be NULL and
+ * shards of a segment are added before those of the next. Retains the shard, which may be NULL and
  * be set later. */
-void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *piece);
+void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *tensor);
 
 /* Makes a dense leaf a segment of the flat and retains the flat, whose shards don't change from now
- * on. NULL makes the leaf whole again. EK_E_INVALID unless the pieces are flat leaves of the leaf's
- * dtype that cover it. The leaf's gradient moves to the new pieces, or with NULL back to the leaf;
- * pieces that are given up lose theirs. The leaf's grad buffer is taken away. On an error nothing
+ * on. NULL makes the leaf whole again. EK_E_INVALID unless the shards are flat leaves of the leaf's
+ * dtype that cover it. The leaf's gradient moves to the new shards, or with NULL back to the leaf;
+ * shards that are given up lose theirs. The leaf's grad buffer is taken away. On an error nothing
  * has changed. */
 int ek_leaf_set_shards(ek_tensor *leaf, ek_flat *flat, int segment);
 
@@ -97,19 +97,19 @@ static inline ek_shard ek_leaf_shard(const ek_tensor *leaf, int index)
 int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole);
 int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole);
 
-/* Completes the gradient of a sharded leaf: if the leaf or a piece has one, all pieces have one
+/* Completes the gradient of a sharded leaf: if the leaf or a shard has one, all shards have one
  * afterwards. A gradient of the leaf itself (its module was used without replicas) is added to the
- * pieces' and dropped. Pieces that got none get zeros. Does nothing for whole leaves. On an error
+ * shards' and dropped. Shards that got none get zeros. Does nothing for whole leaves. On an error
  * the gradient is unchanged. */
 int ek_leaf_settle_gradient(ek_tensor *leaf);
 
 /* `gradient` in the order of memory of `like`: itself, or a copy on its device, in the scope. */
 ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like);
 
-/* True if the leaf or one of its pieces has a gradient. */
+/* True if the leaf or one of its shards has a gradient. */
 bool ek_leaf_has_gradient(const ek_tensor *leaf);
 
-/* Removes the pieces' gradients; does nothing for leaves that are whole. */
-void ek_leaf_drop_piece_gradients(ek_tensor *leaf);
+/* Removes the shards' gradients; does nothing for leaves that are whole. */
+void ek_leaf_drop_shard_gradients(ek_tensor *leaf);
 
 #endif

@@ -118,23 +118,31 @@ static int allreduce_meet(ek_tensor *const *tensors, int count, ek_tensor **out)
 int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor **out)
 {
     EK_TRY(ek_error_status());
-    if (num_inputs < 0 || count < 0 || (num_inputs == 0 ? count != 0 : count % num_inputs != 0) ||
-        (count > 0 && (!tensors || !out)))
-        return EK_FAIL(EK_E_INVALID,
-                       "allreduce: %d tensors, when there are to be %d of each device%s", count,
-                       num_inputs, count > 0 && (!tensors || !out) ? ", at NULL" : "");
+    if (num_inputs < 0 || count < 0)
+        return EK_FAIL(EK_E_INVALID, "allreduce: num_inputs is %d and count %d; both are 0 or more",
+                       num_inputs, count);
+    if (num_inputs == 0 ? count != 0 : count % num_inputs != 0)
+        return EK_FAIL(
+            EK_E_INVALID,
+            "allreduce: %d tensors can't be num_inputs = %d of each device; count has to be "
+            "a multiple of num_inputs",
+            count, num_inputs);
+    if (count > 0) {
+        EK_TRY(ek_check_pointer(what, "the array of tensors", tensors));
+        EK_TRY(ek_check_pointer(what, "the array for the sums", out));
+    }
     if (count > 0)
         memset(out, 0, (size_t)count * sizeof(ek_tensor *));
-    /* In backward the threads of a group are lanes (run.h), not replicas: a full list is summed by
-     * the calling thread alone. */
-    bool lane = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
-    if (lane || ek_rendezvous_count() == 1)
+    /* In backward the threads of a group serve ready queues (run.h) and are no replicas: a full
+     * list is summed by the calling thread alone. */
+    bool in_backward = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
+    if (in_backward || ek_rendezvous_count() == 1)
         return num_inputs > 0 ? allreduce_sum_lists(tensors, count / num_inputs, num_inputs, out)
                               : 0;
     if (count != num_inputs)
         return EK_FAIL(EK_E_INVALID,
-                       "allreduce: inside of a replica there are to be this replica's %d tensors "
-                       "alone, not %d",
+                       "allreduce: in a replica's forward the tensors are this replica's alone: "
+                       "count has to be num_inputs, %d, not %d",
                        num_inputs, count);
     return allreduce_meet(tensors, count, out);
 }

@@ -61,7 +61,7 @@ int ek_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t
 
 /* Broadcasts or sums lists of all->count whole tensors, bucket by bucket. To broadcast, `in` is one
  * list and `out` one per device; to sum, the other way round. `limit` 0 is the default. */
-static int bucket_each(ek_bucket_rule rule, const ek_division *all, ek_tensor *const *in,
+static int bucket_each(ek_bucket_rule rule, const ek_placement *all, ek_tensor *const *in,
                        size_t limit, ek_tensor **out)
 {
     bool sums = rule == EK_BUCKETS_OF_REDUCE;
@@ -76,7 +76,7 @@ static int bucket_each(ek_bucket_rule rule, const ek_division *all, ek_tensor *c
     int rc = buckets < 0 ? buckets : 0;
     for (int b = 0, begin = 0; b < buckets && rc >= 0; begin = ends[b++]) {
         int n = ends[b] - begin;
-        ek_division bucket = ek_division_whole(all->root, all->devs, all->devices, n);
+        ek_placement bucket = ek_placement_whole(all->root, all->devs, all->devices, n);
         ek_tensor **made = own + (ptrdiff_t)in_lists * n;
         for (int k = 0; k < in_lists * n; k++)
             own[k] = in[k / n * count + order[begin + k % n]];
@@ -100,7 +100,7 @@ int ek_broadcast(ek_tensor *tensor, const ek_device_list *devices, ek_tensor **o
         return ek_error_pending();
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_devices("broadcast", devices, devs));
-    ek_division whole = ek_division_whole(ek_tensor_dev(tensor), devs, devices->count, 1);
+    ek_placement whole = ek_placement_whole(ek_tensor_dev(tensor), devs, devices->count, 1);
     return ek_comm_all_gather(&whole, &tensor, NULL, out);
 }
 
@@ -125,7 +125,7 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
                            "tensor %d is %s",
                            devs[0]->name, i, ek_tensor_text(tensors[i], text));
     }
-    ek_division whole = ek_division_whole(devs[0], devs, devices->count, count);
+    ek_placement whole = ek_placement_whole(devs[0], devs, devices->count, count);
     return bucket_each(EK_BUCKETS_OF_BROADCAST, &whole, tensors, buffer_nbytes, out);
 }
 
@@ -199,7 +199,7 @@ ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destina
         return NULL;
     if (count == 1)
         return ek_itself(tensors[0]);
-    ek_division whole = ek_division_whole(root, devs, count, 1);
+    ek_placement whole = ek_placement_whole(root, devs, count, 1);
     return ek_comm_reduce_scatter(&whole, tensors, NULL, NULL, &sum) < 0 ? NULL : sum;
 }
 
@@ -219,6 +219,6 @@ int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count, ek
         if (!out[i])
             return ek_error_pending();
     }
-    ek_division whole = ek_division_whole(root, devs, devices, count);
+    ek_placement whole = ek_placement_whole(root, devs, devices, count);
     return devices == 1 ? 0 : bucket_each(EK_BUCKETS_OF_REDUCE, &whole, inputs, buffer_nbytes, out);
 }

@@ -40,49 +40,49 @@ void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int 
     }
 }
 
-/* ---- divisions ---- */
+/* ---- placements ---- */
 
-ek_division ek_division_whole(ek_dev *root, ek_dev *const *devs, int devices, int count)
+ek_placement ek_placement_whole(ek_dev *root, ek_dev *const *devs, int devices, int count)
 {
-    return (ek_division){
-        .devs = devs, .devices = devices, .count = count, .piece_count = count, .root = root};
+    return (ek_placement){
+        .devs = devs, .devices = devices, .count = count, .slice_count = count, .root = root};
 }
 
-static int division_tensor(const ek_division *division, int piece)
+static int placement_tensor(const ek_placement *placement, int slice)
 {
-    return division->pieces ? division->pieces[piece].tensor : piece;
+    return placement->slices ? placement->slices[slice].tensor : slice;
 }
 
 /* The attributes of a node. The tensors in `shapes` have dtype, shape and strides but no memory. */
-typedef struct division_kept {
-    ek_division division;
+typedef struct placement_kept {
+    ek_placement placement;
     ek_dev *devs[EK_MAX_DEVICES];
-    ek_piece *pieces; /* owned, like `shapes` and `like`; NULL if pieces are whole */
+    ek_comm_slice *slices; /* owned, like `shapes` and `like`; NULL if slices are whole */
     ek_tensor *shapes, **like;
-} division_kept;
+} placement_kept;
 
-static void division_forget(void *attributes)
+static void placement_forget(void *attributes)
 {
-    division_kept *kept = attributes;
-    free(kept->pieces);
+    placement_kept *kept = attributes;
+    free(kept->slices);
     free(kept->shapes);
     free(kept->like);
 }
 
-static int division_keep(const ek_division *from, division_kept *kept)
+static int placement_keep(const ek_placement *from, placement_kept *kept)
 {
-    *kept = (division_kept){.division = *from};
+    *kept = (placement_kept){.placement = *from};
     memcpy(kept->devs, from->devs, (size_t)from->devices * sizeof(ek_dev *));
-    if (!from->pieces)
+    if (!from->slices)
         return 0;
-    kept->pieces = ek_calloc((size_t)from->piece_count + 1, sizeof(ek_piece));
+    kept->slices = ek_calloc((size_t)from->slice_count + 1, sizeof(ek_comm_slice));
     kept->shapes = ek_calloc((size_t)from->count + 1, sizeof(ek_tensor));
     kept->like = ek_calloc((size_t)from->count + 1, sizeof(ek_tensor *));
-    if (!kept->pieces || !kept->shapes || !kept->like) {
-        division_forget(kept);
+    if (!kept->slices || !kept->shapes || !kept->like) {
+        placement_forget(kept);
         return ek_error_pending();
     }
-    memcpy(kept->pieces, from->pieces, (size_t)from->piece_count * sizeof(ek_piece));
+    memcpy(kept->slices, from->slices, (size_t)from->slice_count * sizeof(ek_comm_slice));
     for (int i = 0; i < from->count; i++) {
         kept->like[i] = &kept->shapes[i];
         kept->like[i]->dtype = from->like[i]->dtype;
@@ -93,33 +93,33 @@ static int division_keep(const ek_division *from, division_kept *kept)
     return 0;
 }
 
-static ek_division division_of(const ek_node *node)
+static ek_placement placement_of(const ek_node *node)
 {
-    const division_kept *kept = ek_node_attributes(node);
-    ek_division division = kept->division;
-    division.devs = kept->devs;
-    division.pieces = kept->pieces;
-    division.like = kept->like;
-    return division;
+    const placement_kept *kept = ek_node_attributes(node);
+    ek_placement placement = kept->placement;
+    placement.devs = kept->devs;
+    placement.slices = kept->slices;
+    placement.like = kept->like;
+    return placement;
 }
 
-/* Records operations[0] if pieces are whole, else operations[1]. */
-static int division_record(const ek_division *division, ek_tensor *const *inputs, int input_count,
-                           const ek_operation *operations, ek_tensor *const *outputs,
-                           int output_count)
+/* Records operations[0] if slices are whole, else operations[1]. */
+static int placement_record(const ek_placement *placement, ek_tensor *const *inputs,
+                            int input_count, const ek_operation *operations,
+                            ek_tensor *const *outputs, int output_count)
 {
-    division_kept kept;
+    placement_kept kept;
     if (!ek_records(inputs, input_count))
         return 0;
-    EK_TRY(division_keep(division, &kept));
-    return ek_record_outputs(outputs, output_count, &operations[division->pieces != NULL],
+    EK_TRY(placement_keep(placement, &kept));
+    return ek_record_outputs(outputs, output_count, &operations[placement->slices != NULL],
                              &(const ek_record_options){.inputs = inputs,
                                                         .input_count = input_count,
                                                         EK_ATTRIBUTES(kept)});
 }
 
 /* True for each input of the node whose gradient is wanted. To be freed with free(). */
-static bool *division_wanted_inputs(const ek_node *node)
+static bool *placement_wanted_inputs(const ek_node *node)
 {
     int count = ek_node_input_count(node);
     bool *wanted = ek_calloc((size_t)count + 1, sizeof *wanted);
@@ -128,18 +128,18 @@ static bool *division_wanted_inputs(const ek_node *node)
     return wanted;
 }
 
-/* ---- pieces to all devices ---- */
+/* ---- slices to all devices ---- */
 
 static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    ek_division division = division_of(node);
-    ek_tensor **into = ek_calloc((size_t)division.piece_count + 1, sizeof *into);
-    bool *wanted = division_wanted_inputs(node);
+    ek_placement placement = placement_of(node);
+    ek_tensor **into = ek_calloc((size_t)placement.slice_count + 1, sizeof *into);
+    bool *wanted = placement_wanted_inputs(node);
     int rc = into && wanted ? 0 : ek_error_pending();
-    for (int p = 0; p < division.piece_count && rc >= 0; p++)
+    for (int p = 0; p < placement.slice_count && rc >= 0; p++)
         into[p] = wanted[p] ? ek_node_destination(node, p) : NULL;
     if (rc >= 0)
-        rc = ek_comm_reduce_scatter(&division, gradients, wanted, into, results);
+        rc = ek_comm_reduce_scatter(&placement, gradients, wanted, into, results);
     free(wanted);
     free(into);
     return rc;
@@ -147,95 +147,98 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 
 /* Urgent: replicas' gradients are summed and freed while the rest of backward goes on. */
 static const ek_operation gather_operations[] = {
-    {.name = "broadcast", .backward = gather_backward, .destroy = division_forget, .urgent = true},
-    {.name = "all_gather", .backward = gather_backward, .destroy = division_forget, .urgent = true},
+    {.name = "broadcast", .backward = gather_backward, .destroy = placement_forget, .urgent = true},
+    {.name = "all_gather",
+     .backward = gather_backward,
+     .destroy = placement_forget,
+     .urgent = true},
 };
 
-int ek_comm_record_all_gather(const ek_division *division, ek_tensor *const *pieces,
+int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *slices,
                               ek_tensor *const *whole)
 {
-    int count = division->count, outputs = division->devices * count;
-    if (!ek_records(pieces, division->piece_count))
+    int count = placement->count, outputs = placement->devices * count;
+    if (!ek_records(slices, placement->slice_count))
         return 0;
     /* Tensors that require no gradient are left out of the node. */
     ek_tensor **out = ek_calloc((size_t)outputs + 1, sizeof *out);
     if (!out)
         return ek_error_pending();
-    for (int p = 0; p < division->piece_count; p++)
-        for (int at = division_tensor(division, p); at < outputs && ek_records(&pieces[p], 1);
+    for (int p = 0; p < placement->slice_count; p++)
+        for (int at = placement_tensor(placement, p); at < outputs && ek_records(&slices[p], 1);
              at += count)
             out[at] = whole[at];
-    int rc =
-        division_record(division, pieces, division->piece_count, gather_operations, out, outputs);
+    int rc = placement_record(placement, slices, placement->slice_count, gather_operations, out,
+                              outputs);
     free(out);
     return rc;
 }
 
-/* Makes device d's tensors, whole[0 .. count): aliases of pieces that lie there whole, else new
+/* Makes device d's tensors, whole[0 .. count): aliases of slices that lie there whole, else new
  * memory. Appends the moves that fill this memory to `moves`, which has n, and returns the new
  * count. `work` has room for two lists. */
-static int gather_room(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
+static int gather_room(const ek_placement *placement, ek_tensor *const *slices, const bool *wanted,
                        int d, ek_tensor **work, ek_move *moves, int n, ek_tensor **whole)
 {
     int made = 0;
-    ek_dev *dev = division->devs[d];
-    ek_tensor **room = work + division->count;
-    bool aliases = !division->pieces && dev == division->root;
-    for (int p = 0; p < division->piece_count; p++) {
-        int i = division_tensor(division, p);
-        if (!pieces[p] || (wanted && !wanted[i]))
+    ek_dev *dev = placement->devs[d];
+    ek_tensor **room = work + placement->count;
+    bool aliases = !placement->slices && dev == placement->root;
+    for (int p = 0; p < placement->slice_count; p++) {
+        int i = placement_tensor(placement, p);
+        if (!slices[p] || (wanted && !wanted[i]))
             continue;
-        whole[i] = aliases            ? ek_tensor_alias(pieces[p])
-                   : division->pieces ? division->like[i]
-                                      : pieces[p];
+        whole[i] = aliases             ? ek_tensor_alias(slices[p])
+                   : placement->slices ? placement->like[i]
+                                       : slices[p];
         if (!whole[i])
             return ek_error_pending();
     }
     if (aliases)
         return n;
-    for (int i = 0; i < division->count; i++)
+    for (int i = 0; i < placement->count; i++)
         if (whole[i])
             work[made++] = whole[i];
     EK_TRY(made ? ek_comm_room(dev, work, made, room) : 0);
-    for (int i = 0; i < division->count; i++)
+    for (int i = 0; i < placement->count; i++)
         if (whole[i])
             whole[i] = *room++;
-    for (int p = 0; p < division->piece_count; p++) {
-        ek_tensor *place = whole[division_tensor(division, p)];
+    for (int p = 0; p < placement->slice_count; p++) {
+        ek_tensor *place = whole[placement_tensor(placement, p)];
         if (!place)
             continue;
-        if (division->pieces)
-            place = ek_comm_flat(place, division->pieces[p].begin, division->pieces[p].end);
+        if (placement->slices)
+            place = ek_comm_flat(place, placement->slices[p].begin, placement->slices[p].end);
         if (!place)
             return ek_error_pending();
-        if (pieces[p])
-            moves[n++] = (ek_move){place, pieces[p]};
+        if (slices[p])
+            moves[n++] = (ek_move){place, slices[p]};
         else
             EK_TRY(ek_dev_zero(dev, ek_tensor_address(place), ek_comm_nbytes(place)));
     }
     return n;
 }
 
-int ek_comm_all_gather(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
+int ek_comm_all_gather(const ek_placement *placement, ek_tensor *const *slices, const bool *wanted,
                        ek_tensor **whole)
 {
-    int count = division->count, n = 0;
-    size_t devices = (size_t)division->devices;
+    int count = placement->count, n = 0;
+    size_t devices = (size_t)placement->devices;
     memset(whole, 0, devices * (size_t)count * sizeof *whole);
-    ek_move *moves = ek_calloc(devices * (size_t)division->piece_count + 1, sizeof *moves);
+    ek_move *moves = ek_calloc(devices * (size_t)placement->slice_count + 1, sizeof *moves);
     ek_tensor **work = ek_calloc(2 * (size_t)count + 1, sizeof *work);
     int rc = moves && work ? 0 : ek_error_pending();
-    for (int d = 0; d < division->devices && rc >= 0; d++) {
+    for (int d = 0; d < placement->devices && rc >= 0; d++) {
         const bool *own = wanted ? wanted + (ptrdiff_t)d * count : NULL;
         rc = n =
-            gather_room(division, pieces, own, d, work, moves, n, whole + (ptrdiff_t)d * count);
+            gather_room(placement, slices, own, d, work, moves, n, whole + (ptrdiff_t)d * count);
     }
     if (rc >= 0)
-        rc = ek_exchange(division->pieces ? "all_gather" : "broadcast", moves, n);
+        rc = ek_exchange(placement->slices ? "all_gather" : "broadcast", moves, n);
     free(moves);
     free(work);
     if (rc >= 0)
-        rc = ek_comm_record_all_gather(division, pieces, whole);
+        rc = ek_comm_record_all_gather(placement, slices, whole);
     if (rc < 0)
         memset(whole, 0, devices * (size_t)count * sizeof *whole);
     return rc;
@@ -245,47 +248,47 @@ int ek_comm_all_gather(const ek_division *division, ek_tensor *const *pieces, co
 
 static int reduce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    ek_division division = division_of(node);
-    bool *wanted = division_wanted_inputs(node);
+    ek_placement placement = placement_of(node);
+    bool *wanted = placement_wanted_inputs(node);
     int rc =
-        wanted ? ek_comm_all_gather(&division, gradients, wanted, results) : ek_error_pending();
+        wanted ? ek_comm_all_gather(&placement, gradients, wanted, results) : ek_error_pending();
     free(wanted);
     return rc;
 }
 
 static const ek_operation reduce_operations[] = {
-    {.name = "reduce_add", .backward = reduce_backward, .destroy = division_forget},
-    {.name = "reduce_scatter", .backward = reduce_backward, .destroy = division_forget},
+    {.name = "reduce_add", .backward = reduce_backward, .destroy = placement_forget},
+    {.name = "reduce_scatter", .backward = reduce_backward, .destroy = placement_forget},
 };
 
-/* Writes to `terms` the tensors that have piece p's elements, in order of addition. Returns the
+/* Writes to `terms` the tensors that have slice p's elements, in order of addition. Returns the
  * count. */
-static int reduce_terms(const ek_division *division, ek_tensor *const *whole, const int *order,
+static int reduce_terms(const ek_placement *placement, ek_tensor *const *whole, const int *order,
                         int p, ek_tensor **terms)
 {
     int n = 0;
-    for (int d = 0; d < division->devices; d++) {
-        ek_tensor *there = whole[order[d] * division->count + division_tensor(division, p)];
+    for (int d = 0; d < placement->devices; d++) {
+        ek_tensor *there = whole[order[d] * placement->count + placement_tensor(placement, p)];
         if (there)
             terms[n++] = there;
     }
     return n;
 }
 
-/* Memory for piece p's sum: the term itself if it is the only one and lies there already. */
-static ek_tensor *reduce_room(const ek_division *division, int p, ek_tensor *into,
+/* Memory for slice p's sum: the term itself if it is the only one and lies there already. */
+static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *into,
                               ek_tensor *const *terms, int n)
 {
     if (into)
         return ek_itself(into);
-    if (division->pieces) {
-        const ek_piece *piece = &division->pieces[p];
-        return ek_tensor_new(piece->dev, terms[0]->dtype,
-                             &(ek_shape){1, {piece->end - piece->begin}}, EK_CONTIGUOUS);
+    if (placement->slices) {
+        const ek_comm_slice *slice = &placement->slices[p];
+        return ek_tensor_new(slice->dev, terms[0]->dtype,
+                             &(ek_shape){1, {slice->end - slice->begin}}, EK_CONTIGUOUS);
     }
-    return n == 1 && ek_tensor_dev(terms[0]) == division->root
+    return n == 1 && ek_tensor_dev(terms[0]) == placement->root
                ? ek_tensor_alias(terms[0])
-               : ek_comm_like(terms[0], division->root);
+               : ek_comm_like(terms[0], placement->root);
 }
 
 /* Makes elements [begin, end) of a sum, in the order of memory of `out`, if the terms are laid out
@@ -309,69 +312,69 @@ static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
     return 0;
 }
 
-/* Replaces each term by its range for piece p and returns the number of terms. If the terms are not
+/* Replaces each term by its range for slice p and returns the number of terms. If the terms are not
  * laid out like the tensor, makes the sum at once and returns 0. */
-static int reduce_range(const ek_division *division, int p, ek_tensor *out, ek_tensor **terms,
+static int reduce_range(const ek_placement *placement, int p, ek_tensor *out, ek_tensor **terms,
                         int n)
 {
-    const ek_piece *piece = &division->pieces[p];
-    const ek_tensor *like = division->like[piece->tensor];
+    const ek_comm_slice *slice = &placement->slices[p];
+    const ek_tensor *like = placement->like[slice->tensor];
     bool alike = true;
     for (int t = 0; t < n; t++)
         alike = alike && ek_comm_alike(terms[t], like);
     if (!alike) {
         ek_tensor *whole =
-            ek_tensor_view(out, like->ndim, like->shape, like->stride, out->offset - piece->begin);
-        return whole ? reduce_rows(&(ek_addition){whole, terms, n}, piece->begin, piece->end)
+            ek_tensor_view(out, like->ndim, like->shape, like->stride, out->offset - slice->begin);
+        return whole ? reduce_rows(&(ek_addition){whole, terms, n}, slice->begin, slice->end)
                      : ek_error_pending();
     }
     for (int t = 0; t < n; t++) {
-        terms[t] = ek_comm_flat(terms[t], piece->begin, piece->end);
+        terms[t] = ek_comm_flat(terms[t], slice->begin, slice->end);
         if (!terms[t])
             return ek_error_pending();
     }
     return n;
 }
 
-static int reduce_all(const ek_division *division, ek_tensor *const *whole, const int *order,
-                      ek_tensor *const *pieces, ek_addition *sums, ek_tensor **terms)
+static int reduce_all(const ek_placement *placement, ek_tensor *const *whole, const int *order,
+                      ek_tensor *const *slices, ek_addition *sums, ek_tensor **terms)
 {
     int count = 0;
-    for (int p = 0; p < division->piece_count; p++) {
-        int n = pieces[p] ? reduce_terms(division, whole, order, p, terms) : 0;
-        if (n == 0 || (n == 1 && pieces[p]->version == terms[0]->version))
+    for (int p = 0; p < placement->slice_count; p++) {
+        int n = slices[p] ? reduce_terms(placement, whole, order, p, terms) : 0;
+        if (n == 0 || (n == 1 && slices[p]->version == terms[0]->version))
             continue;
-        if (division->pieces)
-            n = reduce_range(division, p, pieces[p], terms, n);
+        if (placement->slices)
+            n = reduce_range(placement, p, slices[p], terms, n);
         EK_TRY(n);
         if (n > 0)
-            sums[count++] = (ek_addition){pieces[p], terms, n};
+            sums[count++] = (ek_addition){slices[p], terms, n};
         terms += n;
     }
-    return ek_add_all(division->pieces ? "reduce_scatter" : "reduce", sums, count);
+    return ek_add_all(placement->slices ? "reduce_scatter" : "reduce", sums, count);
 }
 
-int ek_comm_reduce_scatter(const ek_division *division, ek_tensor *const *whole, const bool *wanted,
-                           ek_tensor *const *into, ek_tensor **pieces)
+int ek_comm_reduce_scatter(const ek_placement *placement, ek_tensor *const *whole,
+                           const bool *wanted, ek_tensor *const *into, ek_tensor **slices)
 {
-    int order[EK_MAX_DEVICES] = {0}, count = division->piece_count;
-    ek_comm_sum_order(division->devs, division->devices, division->root, order);
-    memset(pieces, 0, (size_t)count * sizeof *pieces);
+    int order[EK_MAX_DEVICES] = {0}, count = placement->slice_count;
+    ek_comm_sum_order(placement->devs, placement->devices, placement->root, order);
+    memset(slices, 0, (size_t)count * sizeof *slices);
     ek_addition *sums = ek_calloc((size_t)count + 1, sizeof *sums);
-    ek_tensor **terms = ek_calloc((size_t)count * (size_t)division->devices + 1, sizeof *terms);
+    ek_tensor **terms = ek_calloc((size_t)count * (size_t)placement->devices + 1, sizeof *terms);
     int rc = sums && terms ? 0 : ek_error_pending();
     for (int p = 0; p < count && rc >= 0; p++) {
-        int n = !wanted || wanted[p] ? reduce_terms(division, whole, order, p, terms) : 0;
-        if (n > 0 && !(pieces[p] = reduce_room(division, p, into ? into[p] : NULL, terms, n)))
+        int n = !wanted || wanted[p] ? reduce_terms(placement, whole, order, p, terms) : 0;
+        if (n > 0 && !(slices[p] = reduce_room(placement, p, into ? into[p] : NULL, terms, n)))
             rc = ek_error_pending();
     }
     ek_scope scope = ek_scope_begin();
     if (rc >= 0)
-        rc = reduce_all(division, whole, order, pieces, sums, terms);
+        rc = reduce_all(placement, whole, order, slices, sums, terms);
     ek_scope_end(&scope);
     free(terms);
     free(sums);
     EK_TRY(rc);
-    return division_record(division, whole, division->devices * division->count, reduce_operations,
-                           pieces, count);
+    return placement_record(placement, whole, placement->devices * placement->count,
+                            reduce_operations, slices, count);
 }

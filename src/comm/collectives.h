@@ -2,9 +2,9 @@
  *
  * There is one pair of operations, and each is the other's backward. `count` tensors lie whole on
  * each of `devices` devices: whole[d * count + i] is tensor i on device d. Their elements also lie
- * once, as pieces (whole tensors or shards):
+ * once, as slices (whole tensors or shards):
  *
- *     pieces                                  to all devices   sums of all devices
+ *     slices                                  to all devices   sums of all devices
  *     one for each tensor, whole, on a root   broadcast        reduce_add
  *     ranges of tensors on several devices    all_gather       reduce_scatter
  *
@@ -23,48 +23,48 @@ int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **de
  * The root is the last of devs that is `first`. */
 void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order);
 
-/* ---- divisions ---- */
+/* ---- placements ---- */
 
 /* A flat tensor with a range of a tensor's elements, in their order of memory. */
-typedef struct ek_piece {
+typedef struct ek_comm_slice {
     int tensor;         /* index of the tensor */
     int64_t begin, end; /* range of the tensor's elements */
-    ek_dev *dev;        /* device of the piece */
-} ek_piece;
+    ek_dev *dev;        /* device of the slice */
+} ek_comm_slice;
 
-typedef struct ek_division {
+typedef struct ek_placement {
     ek_dev *const *devs;
     int devices;
-    /* Shape, order of memory and dtype of each tensor; dense. Not read if pieces are whole. */
+    /* Shape, order of memory and dtype of each tensor; dense. Not read if slices are whole. */
     ek_tensor *const *like;
     int count;
-    /* The pieces, tensor by tensor. NULL: piece i is tensor i, whole, on the root. */
-    const ek_piece *pieces;
-    int piece_count;
+    /* The slices, tensor by tensor. NULL: slice i is tensor i, whole, on the root. */
+    const ek_comm_slice *slices;
+    int slice_count;
     ek_dev *root; /* the device whose terms are added first */
-} ek_division;
+} ek_placement;
 
-/* The division of `count` tensors that lie whole on `root`. */
-ek_division ek_division_whole(ek_dev *root, ek_dev *const *devs, int devices, int count);
+/* The placement of `count` tensors that lie whole on `root`. */
+ek_placement ek_placement_whole(ek_dev *root, ek_dev *const *devs, int devices, int count);
 
-/* Joins the pieces, all of one dtype, on every device: writes whole[d * count + i], in the scope. A
- * NULL piece counts as zeros; a tensor whose pieces are all NULL becomes NULL. `wanted`, indexed
- * like whole, says which tensors to make; NULL: all. A device that has a tensor whole as its piece
+/* Joins the slices, all of one dtype, on every device: writes whole[d * count + i], in the scope. A
+ * NULL slice counts as zeros; a tensor whose slices are all NULL becomes NULL. `wanted`, indexed
+ * like whole, says which tensors to make; NULL: all. A device that has a tensor whole as its slice
  * gets an alias. */
-int ek_comm_all_gather(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
+int ek_comm_all_gather(const ek_placement *placement, ek_tensor *const *slices, const bool *wanted,
                        ek_tensor **whole);
 
 /* Records an all_gather whose results exist already in `whole`, as in replicas whose memory
  * persists. Does nothing if gradient mode is off. */
-int ek_comm_record_all_gather(const ek_division *division, ek_tensor *const *pieces,
+int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *slices,
                               ek_tensor *const *whole);
 
-/* Sums each piece's elements over all devices, on the piece's device: writes pieces[p], in the
- * scope. NULL terms count as zeros; a piece whose terms are all NULL becomes NULL. `wanted` says
- * which pieces to make; NULL: all. into[p] is memory for piece p, if `into` and into[p] aren't
+/* Sums each slice's elements over all devices, on the slice's device: writes slices[p], in the
+ * scope. NULL terms count as zeros; a slice whose terms are all NULL becomes NULL. `wanted` says
+ * which slices to make; NULL: all. into[p] is memory for slice p, if `into` and into[p] aren't
  * NULL. */
-int ek_comm_reduce_scatter(const ek_division *division, ek_tensor *const *whole, const bool *wanted,
-                           ek_tensor *const *into, ek_tensor **pieces);
+int ek_comm_reduce_scatter(const ek_placement *placement, ek_tensor *const *whole,
+                           const bool *wanted, ek_tensor *const *into, ek_tensor **slices);
 
 /* ---- lists from callers, and which of their tensors travel together ---- */
 

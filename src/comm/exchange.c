@@ -324,8 +324,8 @@ static int exchange_copy_on_workers(exchange *x)
     return rc;
 }
 
-/* False in backward, because workers then run the lanes of a pass (autograd/run.h), which may be
- * waiting for these moves. */
+/* False in backward, because workers then serve the ready queues of a pass (autograd/run.h), which
+ * may be waiting for these moves. */
 static bool exchange_can_use_workers(const exchange *x)
 {
     return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&

@@ -7,9 +7,7 @@
 static void slab_destroy(ek_object *object)
 {
     ek_slab *slab = (ek_slab *)object;
-    for (int i = 0; i < slab->count; i++)
-        ek_object_release(slab->members[i]);
-    free(slab->members);
+    ek_tensors_release(slab->members, slab->count);
     ek_object_release(slab->storage);
     free(slab);
 }

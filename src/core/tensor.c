@@ -326,6 +326,13 @@ static ek_tensor *tensor_handle_new(ek_dtype dtype, int ndim, const int64_t *sha
     return tensor;
 }
 
+void ek_tensors_release(ek_tensor **tensors, int count)
+{
+    for (int i = 0; tensors && i < count; i++)
+        ek_object_release(tensors[i]);
+    free(tensors);
+}
+
 ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                                  const int64_t *strides)
 {

@@ -76,6 +76,9 @@ ek_version *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 
+/* Releases `count` references (NULL: none) and frees the list. NULL does nothing. */
+void ek_tensors_release(ek_tensor **tensors, int count);
+
 /* A new tensor in the scope, uninitialised. The format is row-major, or channels-last for 4
  * dimensions. Given strides must be dense: those of a contiguous tensor, permuted. */
 ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,

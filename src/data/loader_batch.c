@@ -140,18 +140,18 @@ static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
 
 /* The state of a thread around a call of the user's function, which gets fresh modes, the worker's
  * generator, no pending error, and a scope whose contents are released afterwards. */
-typedef struct surroundings {
+typedef struct call_context {
     ek_scope scope;
     ek_thread_modes modes;
     ek_generator *generator;
     bool stands_in;
     const atomic_bool *stop;
-} surroundings;
+} call_context;
 
-static surroundings surroundings_enter(const ek_loader *loader, ek_generator *generator)
+static call_context context_enter(const ek_loader *loader, ek_generator *generator)
 {
     ek_thread *self = ek_thread_self();
-    surroundings before = {.modes = self->modes,
+    call_context before = {.modes = self->modes,
                            .stands_in = generator != NULL,
                            .stop = ek_dataset_stop_when(&loader->stop)};
     self->modes = (ek_thread_modes){.category = EK_MEMORY_ACTIVATION};
@@ -161,7 +161,7 @@ static surroundings surroundings_enter(const ek_loader *loader, ek_generator *ge
     return before;
 }
 
-static void surroundings_leave(surroundings *before)
+static void context_leave(call_context *before)
 {
     ek_scope_end(&before->scope);
     if (before->stands_in)
@@ -192,13 +192,13 @@ static void maker_say_where(const ek_loader_maker *worker, int64_t number, int b
 void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const int pending = ek_error_status();
-    surroundings before = surroundings_enter(worker->loader, maker_generator(worker, slot));
+    call_context before = context_enter(worker->loader, maker_generator(worker, slot));
     if (slot->error.status == 0 && maker_make_parts(worker, slot) < 0) {
         maker_say_where(worker, slot->number, pending);
         ek_error_take(&slot->error);
         ek_loader_drop(slot);
     }
-    surroundings_leave(&before);
+    context_leave(&before);
     if (ek_loader_seeds_workers(worker->loader))
         slot->after = worker->generator;
 }
@@ -212,10 +212,10 @@ void ek_loader_start_worker(ek_loader_maker *worker)
     if (!options->worker_start)
         return;
     ek_generator_seed_late(&generator, worker->loader->base_seed + (uint64_t)worker->number);
-    surroundings before = surroundings_enter(worker->loader, &generator);
+    call_context before = context_enter(worker->loader, &generator);
     if (ek_error_outcome(options->worker_start(worker->number, options->worker_user)) < 0)
         ek_error_prefix(0, "worker_start");
-    surroundings_leave(&before);
+    context_leave(&before);
     ek_error_take(&worker->failed);
 }
 
@@ -317,19 +317,19 @@ void ek_loader_send_ahead(ek_loader *loader, ek_loader_slot *slot)
     ek_error_record error;
     if (slot->error.status || slot->sent)
         return;
-    surroundings before = surroundings_enter(loader, NULL);
+    call_context before = context_enter(loader, NULL);
     if (slot_send(loader, slot) < 0 && ek_error_take(&error) == EK_E_OUT_OF_MEMORY)
         loader->sends_ahead = false;
-    surroundings_leave(&before);
+    context_leave(&before);
 }
 
 int ek_loader_take(ek_loader *loader, ek_loader_slot *slot)
 {
     if (slot->error.status)
         return ek_error_raise(&slot->error);
-    surroundings before = surroundings_enter(loader, NULL);
+    call_context before = context_enter(loader, NULL);
     int rc = slot_give(loader, slot);
-    surroundings_leave(&before);
+    context_leave(&before);
     ek_loader_drop(slot);
     return rc;
 }

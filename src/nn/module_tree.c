@@ -236,7 +236,7 @@ void ek_module_train(ek_module *module, bool training)
 
 /* ---- on another device or of another dtype, under the same handles ---- */
 
-/* A gradient lies where its parameter was: it goes, and a slab's slot with it. So do the pieces of
+/* A gradient lies where its parameter was: it goes, and a slab's slot with it. So do the shards of
  * a divided parameter. Without a gradient nothing of this can fail. */
 static void forget_gradient(ek_tensor *tensor)
 {

@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-/* All gradients, in the order of the slots; for a sharded parameter those of its pieces. */
+/* All gradients, in the order of the slots; for a sharded parameter those of its shards. */
 typedef struct gradient_list {
     ek_tensor **gradients;
     int count, room;
@@ -20,7 +20,7 @@ static int clip_collect(const ek_optimizer *optimizer, gradient_list *list)
     for (int i = 0; i < optimizer->slot_count; i++) {
         const ek_tensor *parameter = optimizer->slots[i]->parameter;
         for (int k = 0; k < ek_leaf_shard_count(parameter); k++) {
-            ek_tensor *gradient = ek_tensor_grad(ek_leaf_shard(parameter, k).piece);
+            ek_tensor *gradient = ek_tensor_grad(ek_leaf_shard(parameter, k).tensor);
             if (!gradient || ek_count(gradient) == 0)
                 continue;
             EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));

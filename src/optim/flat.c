@@ -93,12 +93,12 @@ static int segment_compare(const void *x, const void *y)
     const ek_segment *a = *(ek_segment *const *)x, *b = *(ek_segment *const *)y;
     if (a->slot->group != b->slot->group)
         return a->slot->group < b->slot->group ? -1 : 1;
-    if (!a->shard.piece || !b->shard.piece)
-        return (a->shard.piece != NULL) - (b->shard.piece != NULL);
-    if (a->shard.piece->storage != b->shard.piece->storage)
-        return (uintptr_t)a->shard.piece->storage < (uintptr_t)b->shard.piece->storage ? -1 : 1;
-    if (a->shard.piece->offset != b->shard.piece->offset)
-        return a->shard.piece->offset < b->shard.piece->offset ? -1 : 1;
+    if (!a->shard.tensor || !b->shard.tensor)
+        return (a->shard.tensor != NULL) - (b->shard.tensor != NULL);
+    if (a->shard.tensor->storage != b->shard.tensor->storage)
+        return (uintptr_t)a->shard.tensor->storage < (uintptr_t)b->shard.tensor->storage ? -1 : 1;
+    if (a->shard.tensor->offset != b->shard.tensor->offset)
+        return a->shard.tensor->offset < b->shard.tensor->offset ? -1 : 1;
     /* An empty segment begins where its neighbour does, and comes first. */
     int64_t p = a->shard.end - a->shard.begin, q = b->shard.end - b->shard.begin;
     return (p > q) - (p < q);
@@ -131,8 +131,8 @@ int ek_optimizer_sort(ek_optimizer *optimizer)
         const ek_slot *slot = optimizer->slots[i];
         bool is_current = slot_is_current(slot);
         for (int k = 0; k < slot->cut.count; k++)
-            slot->cut.segments[k].shard.piece =
-                is_current ? ek_leaf_shard(slot->parameter, k).piece : NULL;
+            slot->cut.segments[k].shard.tensor =
+                is_current ? ek_leaf_shard(slot->parameter, k).tensor : NULL;
     }
     for (int i = 1; i < optimizer->segment_count; i++)
         sorted = sorted && segment_compare(&table[i - 1], &table[i]) <= 0;
@@ -154,7 +154,7 @@ static bool segment_follows(const ek_tensor *a, const ek_tensor *b, int64_t pitc
 bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
                       int states)
 {
-    const ek_tensor *p = a->shard.piece, *q = b->shard.piece;
+    const ek_tensor *p = a->shard.tensor, *q = b->shard.tensor;
     const ek_slot *slot = a->slot;
     if (!p || !q || slot->group != b->slot->group || p->dtype != q->dtype)
         return false;
@@ -180,7 +180,7 @@ static int state_lay_out(ek_segment *const *segments, int count, int s)
     if (!tensors)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++)
-        tensors[i] = segments[i]->shard.piece;
+        tensors[i] = segments[i]->shard.tensor;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     ek_slab *slab = ek_slab_new(ek_tensor_dev(tensors[0]), tensors, count);
     ek_memory_set_category(before);
@@ -207,11 +207,11 @@ static int state_lay_out(ek_segment *const *segments, int count, int s)
 static bool state_is_laid_out(ek_segment *const *segments, int count, int s)
 {
     for (int i = 0; i < count; i++) {
-        const ek_tensor *tensor = segments[i]->shard.piece, *state = segments[i]->state[s];
+        const ek_tensor *tensor = segments[i]->shard.tensor, *state = segments[i]->state[s];
         if (!state || state->dtype != tensor->dtype || !ek_same_layout(state, tensor) ||
             ek_tensor_dev(state) != ek_tensor_dev(tensor))
             return false;
-        const ek_tensor *last = i > 0 ? segments[i - 1]->shard.piece : NULL;
+        const ek_tensor *last = i > 0 ? segments[i - 1]->shard.tensor : NULL;
         if (last && !segment_follows(segments[i - 1]->state[s], state,
                                      ek_slab_pitch(last->dtype, ek_count(last))))
             return false;
@@ -245,7 +245,7 @@ static ek_tensor *state_on_cpu(const ek_tensor *parameter, ek_dtype dtype, const
     return cpu ? ek_tensor_new_strided(cpu, dtype, &shape, stride) : NULL;
 }
 
-/* A state of one parameter, as a flat of one segment whose pieces are the state's tensors. */
+/* A state of one parameter, as a flat of one segment whose shards are the state's tensors. */
 typedef struct state_parts {
     ek_flat flat;
     ek_tensor *parameter; /* one reference */
@@ -286,7 +286,7 @@ ek_tensor *ek_state_parts_gather(ek_object *object)
     const state_parts *parts = (state_parts *)object;
     ek_tensor *whole = state_on_cpu(parts->parameter, parts->dtype, parts->stride);
     for (int i = 0; i < parts->flat.shard_count && whole; i++)
-        if (ek_shard_read(&parts->flat.shards[i], parts->flat.shards[i].piece, whole) < 0)
+        if (ek_shard_read(&parts->flat.shards[i], parts->flat.shards[i].tensor, whole) < 0)
             return NULL;
     return whole;
 }
@@ -349,7 +349,7 @@ static int cut_take_state(ek_cut *cut, const ek_slot *slot, int s)
     for (int i = 0; i < cut->count; i++) {
         ek_segment *segment = &cut->segments[i];
         ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
-        segment->state[s] = ek_keep(ek_tensor_like(segment->shard.piece));
+        segment->state[s] = ek_keep(ek_tensor_like(segment->shard.tensor));
         ek_memory_set_category(before);
         if (!segment->state[s])
             return ek_error_pending();

@@ -45,12 +45,12 @@ typedef struct ek_algorithm {
 /* A whole parameter, or one of its shards. */
 typedef struct ek_segment {
     struct ek_slot *slot;
-    /* The shard as the last ek_optimizer_sort found it. Its piece is borrowed, and NULL if the
+    /* The shard as the last ek_optimizer_sort found it. Its tensor is borrowed, and NULL if the
      * parameter's shards have changed since. */
     ek_shard shard;
-    /* One reference each, laid out like the piece. NULL or zeros before the first update. */
+    /* One reference each, laid out like the shard. NULL or zeros before the first update. */
     ek_tensor *state[EK_STATES];
-    /* This step's gradient, in the piece's order of memory. Borrowed; NULL: none. */
+    /* This step's gradient, in the shard's order of memory. Borrowed; NULL: none. */
     ek_tensor *gradient;
 } ek_segment;
 

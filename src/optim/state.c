@@ -175,7 +175,7 @@ static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
     EK_TRY(ek_optimizer_sort(optimizer));
     for (int i = 0; i < optimizer->segment_count; i++) {
         ek_segment *segment = optimizer->table[i];
-        segment->gradient = segment->shard.piece ? segment->shard.piece->grad_buffer : NULL;
+        segment->gradient = segment->shard.tensor ? segment->shard.tensor->grad_buffer : NULL;
     }
     return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
 }

@@ -117,12 +117,12 @@ static int step_gradient_check(const ek_optimizer *optimizer, const ek_tensor *p
                    ek_tensor_text(gradient, texts[1]));
 }
 
-/* Finds the segment's gradient, in the piece's order of memory. */
+/* Finds the segment's gradient, in the shard's order of memory. */
 static int segment_find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
 {
-    ek_tensor *piece = segment->shard.piece, *gradient = ek_tensor_grad(piece);
-    EK_TRY(step_gradient_check(optimizer, piece, gradient));
-    segment->gradient = ek_gradient_in_order(gradient, piece);
+    ek_tensor *tensor = segment->shard.tensor, *gradient = ek_tensor_grad(tensor);
+    EK_TRY(step_gradient_check(optimizer, tensor, gradient));
+    segment->gradient = ek_gradient_in_order(gradient, tensor);
     return segment->gradient ? 0 : ek_error_pending();
 }
 
@@ -173,7 +173,7 @@ static range step_range(const step *this, int begin)
 {
     const ek_optimizer *optimizer = this->optimizer;
     const ek_slot *slot = this->segments[begin]->slot;
-    const ek_tensor *tensor = this->segments[begin]->shard.piece;
+    const ek_tensor *tensor = this->segments[begin]->shard.tensor;
     const ek_optimizer_options *options = &optimizer->groups[slot->group];
     range r = {.begin = begin,
                .dev = ek_tensor_dev(tensor),
@@ -209,9 +209,9 @@ static int step_prepare_operands(step *this)
         const range *r = &this->ranges[i];
         const ek_segment *first = this->segments[r->begin], *last = this->segments[r->end - 1];
         int64_t count =
-            last->shard.piece->offset - first->shard.piece->offset + ek_count(last->shard.piece);
+            last->shard.tensor->offset - first->shard.tensor->offset + ek_count(last->shard.tensor);
         for (int k = 0; k < STATE + range_state_count(this, r); k++) {
-            const ek_tensor *tensor = k == PARAMETER  ? first->shard.piece
+            const ek_tensor *tensor = k == PARAMETER  ? first->shard.tensor
                                       : k == GRADIENT ? first->gradient
                                                       : first->state[k - STATE];
             if (!(this->operands[k][i] = range_handle(tensor, count)))
@@ -289,14 +289,14 @@ static int step_update_device(void *user, int index)
 static void segment_note_update(const ek_segment *segment)
 {
     ek_slot *slot = segment->slot;
-    ek_tensor_written(segment->shard.piece, writer);
+    ek_tensor_written(segment->shard.tensor, writer);
     for (int s = 0; s < EK_STATES && segment->state[s]; s++)
         ek_tensor_written(segment->state[s], writer);
     if (!slot->takes_part)
         return;
     slot->takes_part = false;
     slot->step++;
-    if (slot->parameter != segment->shard.piece)
+    if (slot->parameter != segment->shard.tensor)
         ek_tensor_written(slot->parameter, writer);
 }
 

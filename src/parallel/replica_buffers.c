@@ -6,17 +6,17 @@
 #include "kernels/kernels.h"
 #include "parallel/replica_copies.h"
 
-static bool buffer_was_written_at(const ek_replica_set *set, int place, int i)
+static bool buffer_was_written_at(const ek_replica_set *set, int rank, int i)
 {
-    const ek_copies *copies = &set->copies[place];
+    const ek_copies *copies = &set->copies[rank];
     return !set->sources[i]->requires_grad &&
            ek_tensor_version(copies->tensors[i]) != copies->sent[i].begun;
 }
 
-int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
+int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_ranks *ranks)
 {
     const int before = ek_error_status();
-    int first = places->at[0], count = 0;
+    int first = ranks->at[0], count = 0;
     if (first == 0 || set->parameters == set->count)
         return 0;
     ek_move *moves = ek_calloc((size_t)set->count, sizeof *moves);
@@ -57,11 +57,11 @@ typedef struct buffer_group {
     ek_move *moves;      /* room for one replica's moves */
 } buffer_group;
 
-/* Copies a place's buffers to the slab's members if `fetch`, else the members to the buffers. */
-static int group_move(const buffer_group *g, int place, const ek_slab *slab, bool fetch)
+/* Copies a rank's buffers to the slab's members if `fetch`, else the members to the buffers. */
+static int group_move(const buffer_group *g, int rank, const ek_slab *slab, bool fetch)
 {
     for (int k = 0; k < g->count; k++) {
-        ek_tensor *buffer = g->set->copies[place].tensors[g->entries[k]];
+        ek_tensor *buffer = g->set->copies[rank].tensors[g->entries[k]];
         g->moves[k] =
             fetch ? (ek_move){slab->members[k], buffer} : (ek_move){buffer, slab->members[k]};
     }
@@ -69,7 +69,7 @@ static int group_move(const buffer_group *g, int place, const ek_slab *slab, boo
 }
 
 /* Averages a group. slabs[0] gets b_0, slabs[1] (zeros) the weighted sum, slabs[2] one b_r. */
-static int group_add(const buffer_group *g, const ek_places *places, const double *weights,
+static int group_add(const buffer_group *g, const ek_ranks *ranks, const double *weights,
                      ek_slab *const *slabs)
 {
     ek_tensor *flat[3];
@@ -82,8 +82,8 @@ static int group_add(const buffer_group *g, const ek_places *places, const doubl
     ek_dev *dev = ek_tensor_dev(sum);
     const ek_kernels *kernels = ek_kernels_of(sum);
     EK_TRY(group_move(g, 0, slabs[0], true));
-    for (int r = 1; r < places->count; r++) {
-        EK_TRY(group_move(g, places->at[r], slabs[2], true));
+    for (int r = 1; r < ranks->count; r++) {
+        EK_TRY(group_move(g, ranks->at[r], slabs[2], true));
         EK_TRY(kernels->binary(dev, EK_BINARY_SUB, other, other, first, 0));
         EK_TRY(kernels->binary(dev, EK_BINARY_ADD, sum, sum, other, weights[r]));
     }
@@ -94,7 +94,7 @@ static int group_add(const buffer_group *g, const ek_places *places, const doubl
     return 0;
 }
 
-static int group_average(const buffer_group *g, const ek_places *places, const double *weights)
+static int group_average(const buffer_group *g, const ek_ranks *ranks, const double *weights)
 {
     ek_slab *slabs[3] = {0};
     int rc = 0;
@@ -106,7 +106,7 @@ static int group_average(const buffer_group *g, const ek_places *places, const d
     ek_memory_set_category(before);
     ek_scope scope = ek_scope_begin();
     if (rc >= 0)
-        rc = group_add(g, places, weights, slabs);
+        rc = group_add(g, ranks, weights, slabs);
     ek_scope_end(&scope);
     for (int k = 0; k < 3; k++)
         ek_object_release(slabs[k]);
@@ -114,13 +114,13 @@ static int group_average(const buffer_group *g, const ek_places *places, const d
 }
 
 /* Finds the buffers of a dtype that any of the replicas wrote. */
-static void group_find(buffer_group *g, const ek_places *places, ek_dtype dtype)
+static void group_find(buffer_group *g, const ek_ranks *ranks, ek_dtype dtype)
 {
     g->count = 0;
     for (int i = g->set->parameters; i < g->set->count; i++) {
         bool written = false;
-        for (int r = 0; r < places->count; r++)
-            written = written || buffer_was_written_at(g->set, places->at[r], i);
+        for (int r = 0; r < ranks->count; r++)
+            written = written || buffer_was_written_at(g->set, ranks->at[r], i);
         if (!written || g->set->sources[i]->dtype != dtype)
             continue;
         g->sources[g->count] = g->set->sources[i];
@@ -128,14 +128,14 @@ static void group_find(buffer_group *g, const ek_places *places, ek_dtype dtype)
     }
 }
 
-int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_places *places,
+int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_ranks *ranks,
                                    const int64_t *samples)
 {
     size_t room = (size_t)set->count + 1;
     double weights[EK_MAX_DEVICES], total = 0;
-    for (int r = 0; r < places->count; r++)
+    for (int r = 0; r < ranks->count; r++)
         total += (double)samples[r];
-    for (int r = 0; r < places->count; r++)
+    for (int r = 0; r < ranks->count; r++)
         weights[r] = (double)samples[r] / total;
     buffer_group g = {.set = set,
                       .entries = ek_calloc(room, sizeof *g.entries),
@@ -143,9 +143,9 @@ int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_places *p
                       .moves = ek_calloc(room, sizeof *g.moves)};
     int rc = g.entries && g.sources && g.moves ? 0 : ek_error_pending();
     for (int dtype = 0; dtype < EK_DTYPES && total > 0 && rc >= 0; dtype++) {
-        group_find(&g, places, (ek_dtype)dtype);
+        group_find(&g, ranks, (ek_dtype)dtype);
         if (g.count > 0 && ek_dtype_is_floating((ek_dtype)dtype))
-            rc = group_average(&g, places, weights);
+            rc = group_average(&g, ranks, weights);
     }
     free(g.entries);
     free(g.sources);

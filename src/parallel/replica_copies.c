@@ -34,7 +34,7 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 /* ---- the module's own ---- */
 
 /* True if the tensor lies in a slab: it has a grad buffer, or a storage larger than itself
- * without being a view. A sharded parameter counts too, because it stays where its pieces are. */
+ * without being a view. A sharded parameter counts too, because it stays where its shards are. */
 static bool copies_is_flat(const ek_tensor *tensor)
 {
     return tensor->flat || (!tensor->is_view && (tensor->grad_buffer ||
@@ -42,7 +42,7 @@ static bool copies_is_flat(const ek_tensor *tensor)
 }
 
 /* Moves the listed parameters into slabs. `room` is for three lists of `list->count`: parameters
- * that move or get a grad buffer, their new places, and their grad buffers. */
+ * that move or get a grad buffer, their new ranks, and their grad buffers. */
 static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
 {
     int count = list->count;
@@ -158,15 +158,15 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
-/* Makes the moves; moves[first[k] .. first[k + 1]) go to the k-th place. The copies count as
+/* Makes the moves; moves[first[k] .. first[k + 1]) go to the k-th rank. The copies count as
  * written afterwards, also after an error, so that older graphs that saved them report that. */
-static int copies_send_stale(ek_replica_set *set, const ek_places *places, const ek_move *moves,
+static int copies_send_stale(ek_replica_set *set, const ek_ranks *ranks, const ek_move *moves,
                              const int *first)
 {
     const int before = ek_error_status();
-    int rc = ek_exchange("refreshing replicas", moves, first[places->count]);
-    for (int k = 0; k < places->count; k++) {
-        int d = places->at[k], next = first[k];
+    int rc = ek_exchange("refreshing replicas", moves, first[ranks->count]);
+    for (int k = 0; k < ranks->count; k++) {
+        int d = ranks->at[k], next = first[k];
         for (int i = 0; i < set->count && next < first[k + 1]; i++) {
             if (set->copies[d].tensors[i] != moves[next].to)
                 continue;
@@ -179,15 +179,15 @@ static int copies_send_stale(ek_replica_set *set, const ek_places *places, const
     return rc;
 }
 
-int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end)
+int ek_copies_refresh(ek_replica_set *set, const ek_ranks *ranks, int end)
 {
     size_t parameters = 0, buffers = 0;
     int first[EK_MAX_DEVICES + 1] = {0}, n = 0, rc = 0;
-    ek_move *moves = ek_calloc((size_t)places->count * (size_t)end + 1, sizeof *moves);
+    ek_move *moves = ek_calloc((size_t)ranks->count * (size_t)end + 1, sizeof *moves);
     if (!moves)
         return ek_error_pending();
-    for (int k = 0; k < places->count && rc >= 0; first[++k] = n) {
-        int d = places->at[k];
+    for (int k = 0; k < ranks->count && rc >= 0; first[++k] = n) {
+        int d = ranks->at[k];
         rc = d > 0 ? ek_copies_allocate(set, d) : 0;
         for (int i = 0; i < end && d > 0 && rc >= 0; i++) {
             if (!copies_is_stale(set, d, i))
@@ -197,7 +197,7 @@ int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end)
         }
     }
     if (rc >= 0 && parameters + buffers > 0)
-        rc = copies_send_stale(set, places, moves, first);
+        rc = copies_send_stale(set, ranks, moves, first);
     free(moves);
     EK_TRY(rc);
     set->stats.parameter_broadcasts += parameters > 0;

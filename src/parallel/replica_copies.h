@@ -28,7 +28,7 @@ struct ek_replica_set {
     ek_tensor **sources; /* borrowed from copies[0], which holds the originals */
     int count, parameters;
     ek_copies copies[EK_MAX_DEVICES];
-    bool divides;
+    bool shards;
     ek_call_guard *guard;  /* the wrapper's guard; NULL unless the set shards */
     ek_sharding *sharding; /* NULL while parameters are not sharded */
     ek_data_parallel_stats stats;
@@ -50,8 +50,8 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 int ek_copies_allocate(ek_replica_set *set, int d);
 void ek_copies_forget(ek_replica_set *set);
 
-/* Sends the stale ones of the first `end` entries to the devices at these places, side by side. */
-int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end);
+/* Sends the stale ones of the first `end` entries to the devices at these ranks, side by side. */
+int ek_copies_refresh(ek_replica_set *set, const ek_ranks *ranks, int end);
 
 /* If `known`, notes that device d's copy of entry i equals its source; else that it is stale. */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);

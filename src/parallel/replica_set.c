@@ -34,7 +34,7 @@ static bool set_is_current(const ek_replica_set *set, const ek_tensor_list *list
 {
     if (!set->sources || list->count != set->count || parameters != set->parameters)
         return false;
-    if (set->divides && !(set->sharding && ek_sharding_is_current(set->sharding)))
+    if (set->shards && !(set->sharding && ek_sharding_is_current(set->sharding)))
         return false;
     for (int i = 0; i < list->count; i++) {
         if (list->tensors[i] != set->sources[i])
@@ -48,10 +48,10 @@ static bool set_is_current(const ek_replica_set *set, const ek_tensor_list *list
 
 /* ---- sharding ---- */
 
-static int set_refresh_divided(void *user)
+static int set_refresh_sharded(void *user)
 {
     ek_replica_set *set = user;
-    ek_places all = ek_first_places(set->devices);
+    ek_ranks all = ek_first_ranks(set->devices);
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
@@ -68,8 +68,8 @@ static void set_note_published(void *user, int i, int status)
     }
 }
 
-/* Shards the module's parameters. All devices get copies, because the pieces are parts of them. */
-static int set_divide(ek_replica_set *set)
+/* Shards the module's parameters. All devices get copies, because the slices are parts of them. */
+static int set_shard(ek_replica_set *set)
 {
     ek_tensor *const *there[EK_MAX_DEVICES] = {0};
     EK_TRY(ek_flatten_parameters(set->module, false));
@@ -79,7 +79,7 @@ static int set_divide(ek_replica_set *set)
     }
     set->sharding =
         ek_sharding_new(set->module, set->devs, set->devices, set->sources, set->parameters, there,
-                        (ek_sharding_owner){set, set->guard, set_refresh_divided,
+                        (ek_sharding_owner){set, set->guard, set_refresh_sharded,
                                             set_note_published});
     return set->sharding ? 0 : ek_error_pending();
 }
@@ -98,7 +98,7 @@ static int set_describe(ek_replica_set *set, const ek_tensor_list *list, int par
     set->parameters = parameters;
     for (int i = 0; i < set->count; i++)
         set->sources[i] = ek_object_retain(list->tensors[i]);
-    return set->divides ? set_divide(set) : 0;
+    return set->shards ? set_shard(set) : 0;
 }
 
 static int set_look_at_module(ek_replica_set *set)
@@ -113,10 +113,10 @@ static int set_look_at_module(ek_replica_set *set)
 }
 
 /* Notes the buffers' versions when a forward begins, to tell later which ones it wrote. */
-static void set_note_begun(ek_replica_set *set, const ek_places *places)
+static void set_note_begun(ek_replica_set *set, const ek_ranks *ranks)
 {
-    for (int r = 0; r < places->count; r++) {
-        ek_copies *copies = &set->copies[places->at[r]];
+    for (int r = 0; r < ranks->count; r++) {
+        ek_copies *copies = &set->copies[ranks->at[r]];
         for (int i = set->parameters; i < set->count; i++)
             copies->sent[i].begun = ek_tensor_version(copies->tensors[i]);
     }
@@ -126,12 +126,12 @@ static void set_note_begun(ek_replica_set *set, const ek_places *places)
 
 /* Makes handles[r * set->count + i], in the scope. The first device has the module's own
  * buffers. */
-static int set_make_handles(const ek_replica_set *set, const ek_places *places, ek_tensor **handles)
+static int set_make_handles(const ek_replica_set *set, const ek_ranks *ranks, ek_tensor **handles)
 {
-    for (int r = 0; r < places->count; r++) {
+    for (int r = 0; r < ranks->count; r++) {
         for (int i = 0; i < set->count; i++) {
-            ek_tensor *tensor = set->copies[places->at[r]].tensors[i];
-            bool own = places->at[r] == 0 && i >= set->parameters && !tensor->requires_grad;
+            ek_tensor *tensor = set->copies[ranks->at[r]].tensors[i];
+            bool own = ranks->at[r] == 0 && i >= set->parameters && !tensor->requires_grad;
             ek_tensor **handle = &handles[r * set->count + i];
             *handle = own ? tensor : ek_tensor_alias(tensor);
             if (!*handle)
@@ -154,7 +154,7 @@ typedef struct recording {
         sharded; /* records sharded parameters, whose gradients go to the owners; else the others */
     int *indices, count; /* the bucket's entries, in descending order */
     ek_tensor **like, **out, **inputs;
-    ek_piece *pieces;
+    ek_comm_slice *slices;
 } recording;
 
 static bool recording_has(const recording *r, int i, ek_dtype dtype)
@@ -166,9 +166,9 @@ static bool recording_has(const recording *r, int i, ek_dtype dtype)
 
 static void recording_add_input(recording *r, int k, ek_shard shard, int *count)
 {
-    shard.piece->requires_grad = true; /* like the parameter */
-    r->pieces[*count] = (ek_piece){k, shard.begin, shard.end, ek_tensor_dev(shard.piece)};
-    r->inputs[(*count)++] = shard.piece;
+    shard.tensor->requires_grad = true; /* like the parameter */
+    r->slices[*count] = (ek_comm_slice){k, shard.begin, shard.end, ek_tensor_dev(shard.tensor)};
+    r->inputs[(*count)++] = shard.tensor;
 }
 
 /* Records the bucket, in order of memory. The order of sums is that of Note [Order of terms]
@@ -184,14 +184,15 @@ static int recording_end_bucket(recording *r)
         r->like[k] = source;
         for (int j = 0; j < (r->sharded ? ek_leaf_shard_count(source) : 1); j++)
             recording_add_input(r, k,
-                                r->sharded ? ek_leaf_shard(source, j) : (ek_shard){.piece = source},
+                                r->sharded ? ek_leaf_shard(source, j)
+                                           : (ek_shard){.tensor = source},
                                 &inputs);
         for (int d = 0; d < r->devices; d++)
             r->out[d * n + k] = r->handles[d * set->count + i];
     }
-    const ek_piece *pieces = r->sharded ? r->pieces : NULL;
-    ek_division division = {r->devs, r->devices, r->like, n, pieces, inputs, set->devs[0]};
-    return n > 0 ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
+    const ek_comm_slice *slices = r->sharded ? r->slices : NULL;
+    ek_placement placement = {r->devs, r->devices, r->like, n, slices, inputs, set->devs[0]};
+    return n > 0 ? ek_comm_record_all_gather(&placement, r->inputs, r->out) : 0;
 }
 
 /* Buckets go from the last entry to the first. A bucket has one owner, on whose thread it is
@@ -206,7 +207,7 @@ static int recording_add_dtype(recording *r, ek_dtype dtype)
             continue;
         const ek_dev *own = r->set->devs[0];
         if (r->sharded)
-            own = ek_leaf_shard_count(source) == 1 ? ek_tensor_dev(ek_leaf_shard(source, 0).piece)
+            own = ek_leaf_shard_count(source) == 1 ? ek_tensor_dev(ek_leaf_shard(source, 0).tensor)
                                                    : NULL;
         if (r->count && (nbytes >= limit || !own || own != owner)) {
             EK_TRY(recording_end_bucket(r));
@@ -220,20 +221,20 @@ static int recording_add_dtype(recording *r, ek_dtype dtype)
     return recording_end_bucket(r);
 }
 
-static int set_record(const ek_replica_set *set, const ek_places *places, ek_tensor *const *handles)
+static int set_record(const ek_replica_set *set, const ek_ranks *ranks, ek_tensor *const *handles)
 {
     if (!ek_grad_enabled())
         return 0;
     size_t count = (size_t)set->count + 1, inputs = count + EK_MAX_DEVICES;
-    recording r = {.set = set, .devices = places->count, .handles = handles};
-    for (int i = 0; i < places->count; i++)
-        r.devs[i] = set->devs[places->at[i]];
+    recording r = {.set = set, .devices = ranks->count, .handles = handles};
+    for (int i = 0; i < ranks->count; i++)
+        r.devs[i] = set->devs[ranks->at[i]];
     r.indices = ek_calloc(count, sizeof *r.indices);
     r.like = ek_calloc(count, sizeof *r.like);
-    r.out = ek_calloc(count * (size_t)places->count, sizeof *r.out);
+    r.out = ek_calloc(count * (size_t)ranks->count, sizeof *r.out);
     r.inputs = ek_calloc(inputs, sizeof *r.inputs);
-    r.pieces = ek_calloc(inputs, sizeof *r.pieces);
-    int rc = r.indices && r.like && r.out && r.inputs && r.pieces ? 0 : ek_error_pending();
+    r.slices = ek_calloc(inputs, sizeof *r.slices);
+    int rc = r.indices && r.like && r.out && r.inputs && r.slices ? 0 : ek_error_pending();
     for (int k = 0; k < (set->sharding ? 2 : 1) * EK_DTYPES && rc >= 0; k++) {
         r.sharded = k >= EK_DTYPES;
         rc = recording_add_dtype(&r, (ek_dtype)(k % EK_DTYPES));
@@ -242,7 +243,7 @@ static int set_record(const ek_replica_set *set, const ek_places *places, ek_ten
     free(r.like);
     free(r.out);
     free(r.inputs);
-    free(r.pieces);
+    free(r.slices);
     return rc;
 }
 
@@ -259,10 +260,10 @@ ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcas
     return set;
 }
 
-int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard)
+int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard)
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
-    set->divides = true;
+    set->shards = true;
     set->guard = guard;
     return set_look_at_module(set);
 }
@@ -275,20 +276,20 @@ void ek_replica_set_free(ek_replica_set *set)
     free(set);
 }
 
-int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_places *places,
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_ranks *ranks,
                         ek_module **replicas)
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
     EK_TRY(set_look_at_module(set));
     EK_TRY(ek_sharding_publish(set->sharding));
-    EK_TRY(ek_copies_refresh(set, places, set->count));
-    int count = places->count;
+    EK_TRY(ek_copies_refresh(set, ranks, set->count));
+    int count = ranks->count;
     ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));
     if (!handles)
         return ek_error_pending();
-    int rc = set_make_handles(set, places, handles);
+    int rc = set_make_handles(set, ranks, handles);
     if (rc >= 0)
-        rc = set_record(set, places, handles);
+        rc = set_record(set, ranks, handles);
     int made = 0;
     while (made < count && rc >= 0) {
         replicas[made] = ek_module_copy_with(set->module, set->sources,
@@ -303,8 +304,8 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
     free(handles);
     if (rc < 0)
         return rc;
-    set_note_begun(set, places);
-    set->stats.forwards += count > 1 || places->at[0] != 0;
+    set_note_begun(set, ranks);
+    set->stats.forwards += count > 1 || ranks->at[0] != 0;
     return 0;
 }
 
@@ -364,7 +365,7 @@ int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **r
     ek_replica_set *set = ek_replica_set_new(module, devices->count, true);
     if (!set)
         return ek_error_pending();
-    ek_places all = ek_first_places(devices->count);
+    ek_ranks all = ek_first_ranks(devices->count);
     int rc = ek_replica_set_make(set, devs, &all, replicas);
     ek_replica_set_free(set);
     return rc;

@@ -16,17 +16,17 @@
 #include "parallel/call_guard.h"
 
 /* The devices that take part in one call: indices into a list of devices, in ascending order. */
-typedef struct ek_places {
+typedef struct ek_ranks {
     int count;
     int at[EK_MAX_DEVICES];
-} ek_places;
+} ek_ranks;
 
-static inline ek_places ek_first_places(int count)
+static inline ek_ranks ek_first_ranks(int count)
 {
-    ek_places places = {.count = count};
+    ek_ranks ranks = {.count = count};
     for (int i = 0; i < count; i++)
-        places.at[i] = i;
-    return places;
+        ranks.at[i] = i;
+    return ranks;
 }
 
 typedef struct ek_replica_set ek_replica_set;
@@ -40,24 +40,24 @@ void ek_replica_set_free(ek_replica_set *set);
  * Makes copies on all devices, and shards the parameters that require a gradient now. If the module
  * has changed since, it is sharded anew with the next replicas. An optimizer's step enters the
  * guard. */
-int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);
+int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);
 
-/* Makes replicas[i] for the device places->at[i]. devs are all of the set's devices, the same in
+/* Makes replicas[i] for the device ranks->at[i]. devs are all of the set's devices, the same in
  * every call; the module lies on devs[0]. Each replica is to be freed with ek_module_free. On an
  * error there are none. */
-int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_places *places,
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_ranks *ranks,
                         ek_module **replicas);
 
 /* To be called after the forward of the replicas made last. Does nothing if devs[0] took part, as
  * its replica writes the module's own buffers. Else what the first replica wrote to its buffers
  * becomes the module's. (In PyTorch such writes are lost with the replica.) Buffers that require a
  * gradient are left out. */
-int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places);
+int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_ranks *ranks);
 
 /* To be called after ek_replica_set_settle_buffers, for a set that broadcasts buffers. Every
  * floating buffer that a replica wrote becomes, in the module, the average over the replicas,
  * weighted by their samples. Without any sample it stays. */
-int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_places *places,
+int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_ranks *ranks,
                                    const int64_t *samples);
 
 /* Statistics of what the set has sent so far. */

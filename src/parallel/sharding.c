@@ -13,7 +13,7 @@
 typedef struct part {
     int parameter;
     int owner;          /* index of the device that owns the shard */
-    uint64_t published; /* version of the piece when all devices had its elements */
+    uint64_t published; /* version of the shard when all devices had its elements */
     uint64_t unshared;  /* version of the parameter when sending failed; 0 if it didn't */
     bool changed;       /* true, while publishing, if other devices lack elements */
 } part;
@@ -26,7 +26,7 @@ struct ek_sharding {
     ek_dev *devs[EK_MAX_DEVICES];
     ek_tensor **parameters; /* one reference each; NULL if not sharded */
     part *parts;            /* owned; one per shard */
-    /* there[d * shards + p] is shard p on device d, one reference; on the owner it is the piece. */
+    /* there[d * shards + p] is shard p on device d, one reference; on the owner it is the leaf. */
     ek_tensor **there;
     /* Room for devices * shards moves, because publishing must not fail for want of memory. */
     ek_move *moves;
@@ -34,18 +34,11 @@ struct ek_sharding {
 
 /* ---- releasing ---- */
 
-static void sharding_tensors_release(ek_tensor **tensors, int count)
-{
-    for (int i = 0; tensors && i < count; i++)
-        ek_object_release(tensors[i]);
-    free(tensors);
-}
-
 static void sharding_destroy(ek_object *object)
 {
     ek_sharding *s = (ek_sharding *)object;
-    sharding_tensors_release(s->parameters, s->flat.count);
-    sharding_tensors_release(s->there, s->devices * s->flat.shard_count);
+    ek_tensors_release(s->parameters, s->flat.count);
+    ek_tensors_release(s->there, s->devices * s->flat.shard_count);
     ek_flat_clear(&s->flat);
     free(s->moves);
     free(s->parts);
@@ -127,8 +120,8 @@ static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies
         if (d != s->parts[k % count].owner)
             continue;
         s->there[k]->requires_grad = true;
-        shard->piece = ek_object_retain(s->there[k]);
-        s->parts[k % count].published = ek_tensor_version(shard->piece);
+        shard->tensor = ek_object_retain(s->there[k]);
+        s->parts[k % count].published = ek_tensor_version(shard->tensor);
     }
     return 0;
 }
@@ -141,7 +134,7 @@ static int sharding_make_gradients(const ek_sharding *s, ek_tensor **list)
     ek_tensor **own = list, **gradients = list + count;
     for (int d = 0; d < s->devices && rc >= 0; d++) {
         for (int p = 0; p < count; p++)
-            own[p] = s->parts[p].owner == d ? s->flat.shards[p].piece : NULL;
+            own[p] = s->parts[p].owner == d ? s->flat.shards[p].tensor : NULL;
         rc = ek_copies_slabs_make(s->devs[d], own, count, EK_MEMORY_GRADIENT, gradients);
         for (int p = 0; p < count && rc >= 0; p++)
             if (own[p])
@@ -152,7 +145,7 @@ static int sharding_make_gradients(const ek_sharding *s, ek_tensor **list)
     return rc;
 }
 
-static int sharding_divide(ek_sharding *s, ek_tensor *const *const *copies)
+static int sharding_make(ek_sharding *s, ek_tensor *const *const *copies)
 {
     sharding_cut(s);
     ek_scope scope = ek_scope_begin();
@@ -174,8 +167,8 @@ static int parameter_check_whole(const char *path, ek_tensor *tensor, void *user
     if (!tensor->flat)
         return 0;
     return EK_FAIL(EK_E_STATE,
-                   "parameter \"%s\" is divided by another wrapper, which must be freed before "
-                   "this one can divide it",
+                   "parameter \"%s\" is sharded by another wrapper, which must be freed before "
+                   "this one can shard it",
                    path);
 }
 
@@ -229,7 +222,7 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
         if (parameter_can_be_sharded(parameters[i]))
             s->parameters[i] = ek_object_retain(parameters[i]);
     if (rc >= 0)
-        rc = sharding_divide(s, copies);
+        rc = sharding_make(s, copies);
     if (rc >= 0)
         return s;
     ek_sharding_end(s);
@@ -262,7 +255,7 @@ static int sharding_deliver(const ek_sharding *s)
             for (int p = 0; p < shards; p++)
                 if (s->parts[p].changed && s->parts[p].owner == owner)
                     s->moves[count++] =
-                        (ek_move){s->there[d * shards + p], s->flat.shards[p].piece};
+                        (ek_move){s->there[d * shards + p], s->flat.shards[p].tensor};
         }
     }
     return ek_exchange("sharing the step", s->moves, count);
@@ -273,7 +266,7 @@ static int sharding_deliver(const ek_sharding *s)
 static bool part_is_changed(const ek_sharding *s, int p)
 {
     part *own = &s->parts[p];
-    uint64_t now = ek_tensor_version(s->flat.shards[p].piece);
+    uint64_t now = ek_tensor_version(s->flat.shards[p].tensor);
     if (own->unshared && own->unshared != ek_tensor_version(s->parameters[own->parameter])) {
         own->published = now;
         own->unshared = 0;
@@ -295,7 +288,7 @@ int ek_sharding_publish(ek_sharding *s)
         if (!own->changed)
             continue;
         if (rc >= 0)
-            own->published = ek_tensor_version(s->flat.shards[p].piece);
+            own->published = ek_tensor_version(s->flat.shards[p].tensor);
         if (own->parameter != noted)
             s->owner.published(s->owner.user, own->parameter, rc);
         noted = own->parameter;
@@ -314,24 +307,24 @@ static void parameter_make_whole(ek_tensor *leaf)
     int pending = ek_error_status();
     if (ek_leaf_set_shards(leaf, NULL, 0) >= 0)
         return;
-    ek_leaf_drop_piece_gradients(leaf);
+    ek_leaf_drop_shard_gradients(leaf);
     ek_tensor_set_grad(leaf, NULL);
     ek_leaf_set_shards(leaf, NULL, 0);
     ek_log_line(EK_LOG_WARNING,
-                "the gradient of a parameter that is divided no more was dropped: "
+                "the gradient of a parameter that is sharded no more was dropped: "
                 "%s has no memory for it",
                 ek_tensor_dev(leaf)->name);
     if (pending == 0)
         ek_error_clear();
 }
 
-/* Tries once more to share a step that could not be shared: the pieces are about to be dropped. */
+/* Tries once more to share a step that could not be shared: the shards are about to be dropped. */
 static void sharding_share_the_rest(ek_sharding *s)
 {
     int pending = ek_error_status();
     if (!s->there || ek_sharding_publish(s) >= 0)
         return;
-    ek_log_line(EK_LOG_WARNING, "parameters that are divided no more miss a step of some devices: "
+    ek_log_line(EK_LOG_WARNING, "parameters that are sharded no more miss a step of some devices: "
                                 "it could not be shared");
     if (pending == 0)
         ek_error_clear();

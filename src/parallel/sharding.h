@@ -2,7 +2,7 @@
  *
  * All parameters of one dtype, in order of registration and each padded to 64 bytes as in a slab,
  * are one stretch of memory. The stretch is cut into a range per device, at multiples of 64 bytes.
- * The shards in range d have their pieces on device d: flat leaves on its copy of the parameters
+ * The shards in range d are owned by device d: flat leaves on its copy of the parameters
  * (on the first device: on the parameters themselves), with their grad buffers in one slab.
  * Neighbours in the slab of gradients are neighbours in the slab of parameters, with the same
  * distances, so that an optimizer steps a range at once. */
@@ -27,7 +27,7 @@ typedef struct ek_sharding_owner {
 } ek_sharding_owner;
 
 /* Shards those of the module's parameters that require a gradient. copies[d][i] is parameter i on
- * devs[d] for d > 0, laid out like the parameter. Existing gradients move to the pieces.
+ * devs[d] for d > 0, laid out like the parameter. Existing gradients move to the shards.
  * EK_E_STATE if a parameter is sharded already. Returns one reference; NULL with an error, and then
  * nothing has changed. */
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,
@@ -41,7 +41,7 @@ void ek_sharding_end(ek_sharding *sharding);
 bool ek_sharding_is_current(const ek_sharding *sharding);
 bool ek_sharding_has(const ek_sharding *sharding, int parameter);
 
-/* Sends pieces that were written since the last time to all devices. Allocates no host memory. */
+/* Sends shards that were written since the last time to all devices. Allocates no host memory. */
 int ek_sharding_publish(ek_sharding *sharding);
 
 #endif

@@ -70,7 +70,7 @@ static int sync_send_moments(sync_share *const *shares, int parts)
     all = ek_reshape(all, EK_SHAPE(chunks, 2, -1));
     if (!all)
         return ek_error_pending();
-    ek_division whole = ek_division_whole(devs[0], devs, parts, 1);
+    ek_placement whole = ek_placement_whole(devs[0], devs, parts, 1);
     EK_TRY(ek_comm_all_gather(&whole, &all, NULL, out));
     for (int p = 0; p < parts; p++) {
         shares[p]->moments = ek_keep(out[p]);

@@ -60,18 +60,17 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
     int count = wrapper->devices.count;
     if (count > 1)
         EK_TRY(ek_check_home(wrapper->module.type->name, wrapper->child, NULL));
-    wrapper->divides = wrapper->divides && count > 1;
+    wrapper->shards = wrapper->shards && count > 1;
     ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     EK_TRY(ek_module_to_device(wrapper->child, home));
-    EK_TRY(ek_flatten_parameters(wrapper->child, !wrapper->divides));
+    EK_TRY(ek_flatten_parameters(wrapper->child, !wrapper->shards));
     if (count < 2)
         return 0;
     wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
     if (!wrapper->replicas)
         return ek_error_pending();
-    return wrapper->divides
-               ? ek_replica_set_divide(wrapper->replicas, wrapper->devs, wrapper->guard)
-               : 0;
+    return wrapper->shards ? ek_replica_set_shard(wrapper->replicas, wrapper->devs, wrapper->guard)
+                           : 0;
 }
 
 static int wrapper_check(const char *what, const ek_data_parallel_options *options)
@@ -102,7 +101,7 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
     }
     wrapper->dim = options->dim;
     wrapper->running_stats = options->running_stats;
-    wrapper->divides = options->shard == EK_SHARD_OPTIMIZER;
+    wrapper->shards = options->shard == EK_SHARD_OPTIMIZER;
     wrapper->measures = options->split == EK_SPLIT_AUTO;
     wrapper->module.training = child->training;
     int rc = ek_register_module(&wrapper->module, "", &wrapper->child, child);

@@ -23,7 +23,7 @@ typedef struct ek_wrapper {
     ek_planner *planner;  /* the plan by which batches are cut */
     ek_running_stats running_stats;
     bool measures;            /* true with EK_SPLIT_AUTO */
-    bool divides;             /* true with EK_SHARD_OPTIMIZER and several devices */
+    bool shards;              /* true with EK_SHARD_OPTIMIZER and several devices */
     bool calls_back;          /* modules are told of their replication */
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
@@ -36,7 +36,7 @@ ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user);
 
 /* One call, cut for the devices that take part. Its values are in the caller's scope. */
 typedef struct ek_wrapper_call {
-    ek_places places; /* indices into the wrapper's `devices` */
+    ek_ranks ranks; /* indices into the wrapper's `devices` */
     ek_args args[EK_MAX_DEVICES];
 } ek_wrapper_call;
 
@@ -72,9 +72,9 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
 int ek_wrapper_begin(ek_wrapper *wrapper);
 
 /* The devices that take part in a call and, if `sized`, the chunks' sizes along `dim`, one per
- * place. Otherwise scatter chooses the sizes, and may leave out the last places. */
+ * place. Otherwise scatter chooses the sizes, and may leave out the last ranks. */
 typedef struct ek_wrapper_cut {
-    ek_places places;
+    ek_ranks ranks;
     bool sized;
     int64_t sizes[EK_MAX_DEVICES];
 } ek_wrapper_cut;

@@ -37,15 +37,15 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
 
 /* The devices where a scattered list's elements lie, so that they stay there; else the first
  * devices. */
-static ek_places wrapper_places_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
+static ek_ranks wrapper_ranks_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
-    ek_places places = {0};
+    ek_ranks ranks = {0};
     int parts = ek_value_length(survey->placed);
-    for (int place = 0; place < wrapper->devices.count && places.count < parts; place++)
-        if (ek_tensor_dev(ek_tree_first(ek_value_at(survey->placed, places.count))) ==
-            wrapper->devs[place])
-            places.at[places.count++] = place;
-    return places.count == survey->parts ? places : ek_first_places(survey->parts);
+    for (int rank = 0; rank < wrapper->devices.count && ranks.count < parts; rank++)
+        if (ek_tensor_dev(ek_tree_first(ek_value_at(survey->placed, ranks.count))) ==
+            wrapper->devs[rank])
+            ranks.at[ranks.count++] = rank;
+    return ranks.count == survey->parts ? ranks : ek_first_ranks(survey->parts);
 }
 
 /* Cuts by the plan for a batch, without devices that get nothing. In no-grad mode the plan is only
@@ -55,13 +55,13 @@ static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cu
     int64_t sizes[EK_MAX_DEVICES];
     EK_TRY(ek_grad_enabled() ? ek_planner_begin(wrapper->planner, wrapper->devs, batch, sizes)
                              : ek_planner_hold(wrapper->planner, wrapper->devs, batch, sizes));
-    cut->places.count = 0;
+    cut->ranks.count = 0;
     cut->sized = true;
-    for (int place = 0; place < wrapper->devices.count; place++) {
-        if (sizes[place] == 0)
+    for (int rank = 0; rank < wrapper->devices.count; rank++) {
+        if (sizes[rank] == 0)
             continue;
-        cut->sizes[cut->places.count] = sizes[place];
-        cut->places.at[cut->places.count++] = place;
+        cut->sizes[cut->ranks.count] = sizes[rank];
+        cut->ranks.at[cut->ranks.count++] = rank;
     }
     return 0;
 }
@@ -71,29 +71,29 @@ static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cu
 static int wrapper_decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
 {
     int devices = wrapper->devices.count;
-    *cut = (ek_wrapper_cut){.places = ek_first_places(devices)};
+    *cut = (ek_wrapper_cut){.ranks = ek_first_ranks(devices)};
     if (survey->parts > devices)
         return 0; /* scatter's error */
     if (survey->parts)
-        cut->places = wrapper_places_of(wrapper, survey);
+        cut->ranks = wrapper_ranks_of(wrapper, survey);
     if (survey->size <= 0 || survey->sizes_known || ek_planner_is_chunk(wrapper->planner))
         return 0;
     EK_TRY(wrapper_follow_plan(wrapper, survey->size, cut));
-    if (survey->parts && survey->parts != cut->places.count)
+    if (survey->parts && survey->parts != cut->ranks.count)
         return EK_FAIL(EK_E_SHAPE,
                        "the plan cuts a batch of %lld into %d chunks, but a scattered list has %d "
                        "elements",
-                       (long long)survey->size, cut->places.count, survey->parts);
+                       (long long)survey->size, cut->ranks.count, survey->parts);
     return 0;
 }
 
 /* ---- cutting ---- */
 
-static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_places *places)
+static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_ranks *ranks)
 {
-    ek_device_list devices = {.count = places->count};
-    for (int i = 0; i < places->count; i++)
-        devices.devices[i] = wrapper->devices.devices[places->at[i]];
+    ek_device_list devices = {.count = ranks->count};
+    for (int i = 0; i < ranks->count; i++)
+        devices.devices[i] = wrapper->devices.devices[ranks->at[i]];
     return devices;
 }
 
@@ -115,7 +115,7 @@ int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_
 {
     *call = (ek_wrapper_call){0};
     if (args->count == 0 && ek_value_length(args->keywords) == 0) {
-        call->places = cut ? cut->places : ek_first_places(1);
+        call->ranks = cut ? cut->ranks : ek_first_ranks(1);
         return 0;
     }
     ek_wrapper_cut own;
@@ -127,12 +127,12 @@ int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_
     if (!cut)
         EK_TRY(wrapper_decide(wrapper, &survey, &own));
     cut = cut ? cut : &own;
-    ek_device_list devices = wrapper_devices_at(wrapper, &cut->places);
+    ek_device_list devices = wrapper_devices_at(wrapper, &cut->ranks);
     int count = ek_tree_scatter(whole, &survey, &devices, cut->sized ? cut->sizes : NULL,
                                 wrapper->dim, parts);
     EK_TRY(count);
-    call->places = cut->places;
-    call->places.count = count;
+    call->ranks = cut->ranks;
+    call->ranks.count = count;
     for (int p = 0; p < count; p++)
         call->args[p] = wrapper_args_of(parts[p]);
     return 0;
@@ -267,22 +267,22 @@ static void replicas_end(wrapper_replicas *replicas)
 /* Makes the replicas, and tells them of their replication if the wrapper is patched. If the first
  * device is alone, the child itself runs; but a sharding wrapper makes a replica even then, whose
  * gradients go to the shards' owners. */
-static int replicas_make(ek_wrapper *wrapper, const ek_places *places, ek_dev *const *devs,
+static int replicas_make(ek_wrapper *wrapper, const ek_ranks *ranks, ek_dev *const *devs,
                          wrapper_replicas *replicas)
 {
     *replicas = (wrapper_replicas){0};
-    bool alone = places->count == 1 && places->at[0] == 0;
-    if (alone && !wrapper->divides) {
+    bool alone = ranks->count == 1 && ranks->at[0] == 0;
+    if (alone && !wrapper->shards) {
         replicas->modules[0] = ek_module_retain(wrapper->child);
         replicas->count = 1;
         return 0;
     }
-    EK_TRY(ek_replica_set_make(wrapper->replicas, wrapper->devs, places, replicas->modules));
-    replicas->count = places->count;
+    EK_TRY(ek_replica_set_make(wrapper->replicas, wrapper->devs, ranks, replicas->modules));
+    replicas->count = ranks->count;
     int rc = 0;
     if (wrapper->calls_back && !alone)
         rc = replications_call(&replicas->told, wrapper->child, replicas->modules, devs,
-                               places->count);
+                               ranks->count);
     if (rc < 0)
         replicas_end(replicas);
     return rc;
@@ -353,7 +353,7 @@ int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
 static int wrapper_count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call,
                                  int64_t *samples)
 {
-    for (int p = 0; p < call->places.count; p++) {
+    for (int p = 0; p < call->ranks.count; p++) {
         const ek_args *args = &call->args[p];
         int64_t size = -1;
         for (int i = 0; i <= args->count && size == -1; i++)
@@ -369,22 +369,22 @@ static int wrapper_count_samples(const ek_wrapper *wrapper, const ek_wrapper_cal
 int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
                    void *user, ek_value *outputs)
 {
-    const ek_places *places = &call->places;
+    const ek_ranks *ranks = &call->ranks;
     wrapper_replicas replicas;
     ek_dev *devs[EK_MAX_DEVICES];
     int64_t samples[EK_MAX_DEVICES];
-    bool averages = wrapper->running_stats == EK_RUNNING_STATS_AVERAGE && places->count > 1;
+    bool averages = wrapper->running_stats == EK_RUNNING_STATS_AVERAGE && ranks->count > 1;
     if (averages)
         EK_TRY(wrapper_count_samples(wrapper, call, samples));
-    for (int i = 0; i < places->count; i++)
-        devs[i] = wrapper->devs[places->at[i]];
-    EK_TRY(replicas_make(wrapper, places, devs, &replicas));
+    for (int i = 0; i < ranks->count; i++)
+        devs[i] = wrapper->devs[ranks->at[i]];
+    EK_TRY(replicas_make(wrapper, ranks, devs, &replicas));
     int rc = wrapper_apply_all(&(apply_call){replicas.modules, call->args, function, user, outputs},
-                               devs, places->count);
+                               devs, ranks->count);
     if (rc >= 0)
-        rc = ek_replica_set_settle_buffers(wrapper->replicas, places);
+        rc = ek_replica_set_settle_buffers(wrapper->replicas, ranks);
     if (rc >= 0 && averages)
-        rc = ek_replica_set_average_buffers(wrapper->replicas, places, samples);
+        rc = ek_replica_set_average_buffers(wrapper->replicas, ranks, samples);
     replicas_end(&replicas);
     return rc;
 }
@@ -394,7 +394,7 @@ int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs
     ek_wrapper_call call;
     EK_TRY(ek_wrapper_begin(wrapper));
     EK_TRY(ek_wrapper_scatter(wrapper, NULL, args, &call));
-    int parts = call.places.count;
+    int parts = call.ranks.count;
     int rc = ek_wrapper_run(wrapper, &call, ek_part_forward, NULL, outputs);
     return rc < 0 ? rc : parts;
 }

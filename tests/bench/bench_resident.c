@@ -3,7 +3,7 @@
  *     bench_resident [WIDTH [STEPS [PERCENT]]]
  *
  * Trains a perceptron of three layers of WIDTH x WIDTH (3000: 1 GB and more) with Adam on four host
- * devices, classic, balanced and with divided state, and compares the growth of the reserved bytes
+ * devices, classic, balanced and with sharded state, and compares the growth of the reserved bytes
  * of all devices with the growth of the process' resident set, from before the model to the peak.
  * Fails if they differ by more than PERCENT (5). */
 #include <math.h>

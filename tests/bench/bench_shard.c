@@ -2,7 +2,7 @@
  *
  *     bench_shard NET [DEVICES [THREADS [SECONDS]]]
  *
- * trains the net twice in one process, undivided and divided, step by step in turn, and prints both
+ * trains the net twice in one process, unsharded and sharded, step by step in turn, and prints both
  * medians and the median of the ratios of pairs. */
 #include <stdio.h>
 
@@ -11,7 +11,7 @@
 enum { WARMUPS = 3 };
 
 typedef struct shard_sides {
-    training jobs[2]; /* undivided, divided */
+    training jobs[2]; /* unsharded, sharded */
     const ek_device_list *devices;
 } shard_sides;
 
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = job_compare(&pairs, shard_step, &sides, WARMUPS, given.budget);
     if (rc == 0)
-        printf("%-14s %dx%d undivided %.3f ms, divided %.3f ms, ratio %.4f (median of %d pairs)\n",
+        printf("%-14s %dx%d unsharded %.3f ms, sharded %.3f ms, ratio %.4f (median of %d pairs)\n",
                argv[1], given.devices.count, given.threads,
                1000 * job_median(pairs.seconds[0], pairs.count),
                1000 * job_median(pairs.seconds[1], pairs.count),

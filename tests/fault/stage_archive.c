@@ -6,7 +6,7 @@
 typedef struct archive_row {
     const char *name;
     bool save;    /* else load */
-    bool divided; /* the optimizer that is saved, or loaded into */
+    bool sharded; /* the optimizer that is saved, or loaded into */
     bool other;   /* loads into another number of devices */
 } archive_row;
 
@@ -34,13 +34,13 @@ static ek_loader *make_loader(void)
     return ek_data_loader(ek_tensor_dataset(x), .batch_size = 2, .shuffle = true);
 }
 
-static int make(archive_run *r, int devices, bool divided)
+static int make(archive_run *r, int devices, bool sharded)
 {
     ek_device_list list = ek_devices(EK_HOST, devices);
     r->model =
         ek_data_parallel_model(ek_sequential(ek_linear(2, 3), ek_batch_norm1d(3), ek_linear(3, 1)),
                                .device_ids = list,
-                               .shard = divided ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
+                               .shard = sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
                                .split = EK_SPLIT_EVEN);
     r->criterion = ek_data_parallel_criterion(ek_mse_loss(), .device_ids = list);
     r->optimizer = ek_adam(r->model, .lr = 0.01);
@@ -138,7 +138,7 @@ static int load(const char *path)
 static int archive_set_up(int row)
 {
     const archive_row *r = &rows[row];
-    int status = make(&run, 3, r->divided && r->save);
+    int status = make(&run, 3, r->sharded && r->save);
     for (int i = 0; i < 2 && status >= 0; i++)
         status = step(&run);
     if (status >= 0)
@@ -146,7 +146,7 @@ static int archive_set_up(int row)
     if (status < 0 || r->save)
         return status;
     give_back(&run);
-    return make(&run, r->other ? 2 : 3, r->divided);
+    return make(&run, r->other ? 2 : 3, r->sharded);
 }
 
 static int archive_attempt(int row)

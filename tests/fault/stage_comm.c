@@ -2,11 +2,11 @@
 #include "rows.h"
 
 /* All tensors, each times another number, as one on host:0. */
-static ek_tensor *gathered(int count, ek_tensor **pieces)
+static ek_tensor *gathered(int count, ek_tensor **slices)
 {
     ek_tensor *flat[2 * FAULT_DEVICES] = {NULL};
     for (int i = 0; i < count; i++)
-        flat[i] = ek_to_device(ek_mul_scalar(ek_f_flatten(pieces[i], 0, -1), i + 1), ek_host(0));
+        flat[i] = ek_to_device(ek_mul_scalar(ek_f_flatten(slices[i], 0, -1), i + 1), ek_host(0));
     return count < 0 ? NULL : ek_cat(flat, count, 0);
 }
 

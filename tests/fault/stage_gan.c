@@ -6,7 +6,7 @@
 typedef struct gan_row {
     const char *name;
     ek_penalty_kind kind;
-    bool classic, balanced, synchronised, divided, checkpoint;
+    bool classic, balanced, synchronised, sharded, checkpoint;
     bool narrow; /* autocast to bf16 */
 } gan_row;
 
@@ -15,7 +15,7 @@ static const gan_row rows[] = {
     {"wgan-gp-classic", EK_PENALTY_WGAN_GP, .classic = true},
     {"wgan-gp-balanced", EK_PENALTY_WGAN_GP, .balanced = true, .synchronised = true,
      .checkpoint = true},
-    {"wgan-lp-sharded", EK_PENALTY_WGAN_LP, .balanced = true, .divided = true},
+    {"wgan-lp-sharded", EK_PENALTY_WGAN_LP, .balanced = true, .sharded = true},
     {"dragan", EK_PENALTY_DRAGAN, .synchronised = true},
     {"dragan-balanced", EK_PENALTY_DRAGAN, .balanced = true},
     {"r1-balanced", EK_PENALTY_R1, .balanced = true},
@@ -40,7 +40,7 @@ static ek_module *gan_critic(const gan_row *row)
         return ek_data_parallel(net, .device_ids = devices);
     if (row->balanced)
         return ek_data_parallel_model(net, .device_ids = devices,
-                                      .shard = row->divided ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
+                                      .shard = row->sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
     return net;
 }
 

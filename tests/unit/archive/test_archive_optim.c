@@ -1,5 +1,5 @@
 /* test_archive_optim.c: a training that goes on from a file goes on as if it had not been stopped,
- * also on another number of devices, divided or not. */
+ * also on another number of devices, sharded or not. */
 #include <math.h>
 
 #include "archive_setup.h"
@@ -12,7 +12,7 @@ enum { BATCH = 12, BEFORE = 3, AFTER = 3 };
 
 typedef struct job {
     int devices;
-    bool divided;
+    bool sharded;
 } job;
 
 typedef struct training {
@@ -36,7 +36,7 @@ static training begin(job j, uint64_t seed, bool sgd)
     training t = {0};
     ek_device_list devices = ek_devices(test_kind(), j.devices);
     t.model = ek_data_parallel(net(seed), .device_ids = devices,
-                               .shard = j.divided ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
+                               .shard = j.sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
     assert_made(t.model);
     t.optimizer = sgd ? ek_sgd(t.model, .lr = 0.05, .momentum = 0.9)
                       : ek_adam(t.model, .lr = 0.01, .amsgrad = true);
@@ -117,7 +117,7 @@ static void assert_goes_on(job from, job to, bool sgd)
         double loss = step(&t, BEFORE + i);
         ck_assert_msg(fabs(loss - losses[i]) <= tolerance * losses[i],
                       "%d%s to %d%s, step %d: loss %.17g, wanted %.17g", from.devices,
-                      from.divided ? " divided" : "", to.devices, to.divided ? " divided" : "", i,
+                      from.sharded ? " sharded" : "", to.devices, to.sharded ? " sharded" : "", i,
                       loss, losses[i]);
     }
     ck_assert(ek_optimizer_lr(t.optimizer, 0) == rate);
@@ -134,7 +134,7 @@ TEST_LOOP(training_goes_on, 0, JOBS)
         assert_goes_on(jobs[_i], jobs[to], to % 2);
 }
 
-/* Into one that has trained already, divided or not; states that are put are not yet gathered. */
+/* Into one that has trained already, sharded or not; states that are put are not yet gathered. */
 TEST_LOOP(a_used_optimizer_is_overwritten, 0, JOBS)
 {
     training one = begin(jobs[_i], 1, false), other = begin(jobs[_i], 2, false);

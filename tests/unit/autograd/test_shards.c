@@ -1,4 +1,4 @@
-/* Leaves in pieces: where gradients go, and how they come back. */
+/* Leaves in shards: where gradients go, and how they come back. */
 #include "autograd/shards.h"
 
 #include "toy.h"
@@ -72,40 +72,40 @@ static ek_tensor *zeros(int device, int64_t count)
     return tensor;
 }
 
-/* Pieces on device 0, 1, 2, 0; every other one with a slot. One reference. */
-static ek_flat *flat_of(const int64_t *piece_ends, int count)
+/* Shards on device 0, 1, 2, 0; every other one with a slot. One reference. */
+static ek_flat *flat_of(const int64_t *shard_ends, int count)
 {
     ek_flat *flat = new_flat(count);
     for (int i = 0; i < count; i++) {
-        int64_t elements = piece_ends[i] - (i ? piece_ends[i - 1] : 0);
-        ek_tensor *piece = zeros(i % 3, elements);
-        assert_ok(ek_tensor_set_requires_grad(piece, true));
+        int64_t elements = shard_ends[i] - (i ? shard_ends[i - 1] : 0);
+        ek_tensor *tensor = zeros(i % 3, elements);
+        assert_ok(ek_tensor_set_requires_grad(tensor, true));
         if (i % 2 == 0)
-            assert_ok(ek_leaf_set_grad_buffer(piece, zeros(i % 3, elements)));
-        ek_flat_add(flat, 0, piece_ends[i], piece);
+            assert_ok(ek_leaf_set_grad_buffer(tensor, zeros(i % 3, elements)));
+        ek_flat_add(flat, 0, shard_ends[i], tensor);
     }
     return flat;
 }
 
-static void divide(ek_tensor *leaf)
+static void shard(ek_tensor *leaf)
 {
     ek_flat *flat = flat_of(ends, PIECES);
     assert_ok(ek_leaf_set_shards(leaf, flat, 0));
     ek_object_release(flat);
 }
 
-/* The pieces' gradients are `whole`'s elements, in order of its memory. */
-static void assert_pieces(const ek_tensor *leaf, ek_tensor *whole)
+/* The shards' gradients are `whole`'s elements, in order of its memory. */
+static void assert_shards(const ek_tensor *leaf, ek_tensor *whole)
 {
     const ek_shards *shards = ek_leaf_shards(leaf);
     for (int i = 0; i < shards->count; i++) {
         const ek_shard *shard = &shards->shards[i];
         int64_t count = shard->end - shard->begin, stride = 1;
         ek_tensor *part = ek_tensor_view(whole, 1, &count, &stride, whole->offset + shard->begin);
-        assert_made(ek_tensor_grad(shard->piece));
-        assert_close(ek_tensor_grad(shard->piece), part, 0, 0);
-        if (shard->piece->grad_buffer)
-            ck_assert_ptr_eq(ek_tensor_grad(shard->piece), shard->piece->grad_buffer);
+        assert_made(ek_tensor_grad(shard->tensor));
+        assert_close(ek_tensor_grad(shard->tensor), part, 0, 0);
+        if (shard->tensor->grad_buffer)
+            ck_assert_ptr_eq(ek_tensor_grad(shard->tensor), shard->tensor->grad_buffer);
     }
 }
 
@@ -131,19 +131,19 @@ TEST(gradient_moves_and_returns)
     ek_tensor *leaf = leaf_of(1), *gradient = matrix(3);
     assert_ok(ek_leaf_set_grad_buffer(leaf, matrix(0)));
     assert_ok(ek_tensor_set_grad(leaf, gradient));
-    divide(leaf);
+    shard(leaf);
     ck_assert_ptr_null(leaf->grad_buffer);
     ck_assert_ptr_null(ek_tensor_grad(leaf));
     ck_assert(ek_leaf_has_gradient(leaf));
-    assert_pieces(leaf, gradient);
+    assert_shards(leaf, gradient);
     assert_close(ek_gather_grad(leaf), gradient, 0, 0);
 
     /* To another division. */
     ek_flat *others = flat_of((const int64_t[]){30, COUNT}, 2);
-    ek_tensor *former = ek_keep(ek_leaf_shards(leaf)->shards[2].piece);
+    ek_tensor *former = ek_keep(ek_leaf_shards(leaf)->shards[2].tensor);
     assert_ok(ek_leaf_set_shards(leaf, others, 0));
     ek_object_release(others);
-    assert_pieces(leaf, gradient);
+    assert_shards(leaf, gradient);
     ck_assert_ptr_null(ek_tensor_grad(former));
     ek_release(former);
 
@@ -160,7 +160,7 @@ TEST(no_gradient_is_none)
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = leaf_of(1);
-    divide(leaf);
+    shard(leaf);
     ck_assert(!ek_leaf_has_gradient(leaf));
     ck_assert_ptr_null(ek_gather_grad(leaf));
     assert_ok(ek_leaf_settle_gradient(leaf));
@@ -173,13 +173,13 @@ TEST(no_gradient_is_none)
     end(&scope);
 }
 
-/* What arrives beside the pieces is added to them, or fills those that have none. */
+/* What arrives beside the shards is added to them, or fills those that have none. */
 TEST(settles_what_arrives_beside)
 {
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = leaf_of(1), *factor = matrix(2), *sum = matrix(2);
-    divide(leaf);
+    shard(leaf);
     for (int turn = 1; turn <= 3; turn++) {
         assert_ok(ek_backward(toy_mul(leaf, factor), .gradient = matrix(1)));
         assert_ok(ek_kernels_of(sum)->binary(ek_tensor_dev(sum), EK_BINARY_MUL, sum, factor,
@@ -190,11 +190,11 @@ TEST(settles_what_arrives_beside)
         ck_assert_ptr_nonnull(ek_tensor_grad(leaf));
         assert_ok(ek_leaf_settle_gradient(leaf));
         ck_assert_ptr_null(ek_tensor_grad(leaf));
-        assert_pieces(leaf, sum);
+        assert_shards(leaf, sum);
         assert_close(ek_gather_grad(leaf), sum, 0, 0);
     }
-    /* A piece without one counts as zeros. */
-    ek_tensor_set_grad(ek_leaf_shards(leaf)->shards[2].piece, NULL);
+    /* A shard without one counts as zeros. */
+    ek_tensor_set_grad(ek_leaf_shards(leaf)->shards[2].tensor, NULL);
     ek_tensor *gathered = ek_gather_grad(leaf);
     assert_made(gathered);
     ck_assert_double_eq(element(gathered, 4), 0);
@@ -213,20 +213,20 @@ TEST(orders_of_memory_differ)
     ek_tensor *leaf = filled(test_device(0), EK_F32, &shape, strides, 0);
     ek_tensor *gradient = matrix(5);
     assert_ok(ek_tensor_set_requires_grad(leaf, true));
-    divide(leaf);
+    shard(leaf);
     assert_ok(ek_tensor_set_grad(leaf, gradient));
     assert_ok(ek_leaf_settle_gradient(leaf));
-    assert_pieces(leaf, filled(test_device(0), EK_F32, &shape, strides, 5));
+    assert_shards(leaf, filled(test_device(0), EK_F32, &shape, strides, 5));
     assert_close(ek_gather_grad(leaf), gradient, 0, 0);
     end(&scope);
 }
 
-TEST(setting_replaces_the_pieces)
+TEST(setting_replaces_the_shards)
 {
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = leaf_of(1);
-    divide(leaf);
+    shard(leaf);
     for (int turn = 0; turn < 2; turn++) {
         assert_ok(ek_tensor_set_grad(leaf, matrix(turn)));
         assert_close(ek_gather_grad(leaf), matrix(turn), 0, 0);
@@ -235,18 +235,18 @@ TEST(setting_replaces_the_pieces)
     /* What doesn't fit changes nothing. */
     assert_refused(ek_tensor_set_grad(leaf, zeros(0, COUNT)), EK_E_INVALID, "no gradient");
     assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
-    /* Freezing keeps what there is, and pieces freeze and thaw with their leaf. */
+    /* Freezing keeps what there is, and shards freeze and thaw with their leaf. */
     for (int requires_grad = 0; requires_grad < 2; requires_grad++) {
         assert_ok(ek_tensor_set_requires_grad(leaf, requires_grad));
         assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
         for (int i = 0; i < PIECES; i++)
-            ck_assert_int_eq(ek_tensor_requires_grad(ek_leaf_shards(leaf)->shards[i].piece),
+            ck_assert_int_eq(ek_tensor_requires_grad(ek_leaf_shards(leaf)->shards[i].tensor),
                              requires_grad);
     }
     assert_ok(ek_tensor_set_grad(leaf, NULL));
     ck_assert(!ek_leaf_has_gradient(leaf));
     for (int i = 0; i < PIECES; i++)
-        ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shards(leaf)->shards[i].piece));
+        ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shards(leaf)->shards[i].tensor));
     end(&scope);
 }
 
@@ -257,10 +257,10 @@ static void assert_flat_refused(ek_tensor *leaf, ek_flat *flat, const char *part
     ek_object_release(flat);
 }
 
-static void replace_piece(ek_flat *flat, int index, ek_tensor *piece)
+static void replace_shard(ek_flat *flat, int index, ek_tensor *tensor)
 {
-    ek_release(flat->shards[index].piece);
-    flat->shards[index].piece = ek_keep(piece);
+    ek_release(flat->shards[index].tensor);
+    flat->shards[index].tensor = ek_keep(tensor);
 }
 
 TEST(refuses_what_does_not_cover)
@@ -269,29 +269,29 @@ TEST(refuses_what_does_not_cover)
     begin(&scope);
     ek_tensor *leaf = leaf_of(1);
     assert_flat_refused(leaf, flat_of((const int64_t[]){3, COUNT - 1}, 2),
-                        "the 2 pieces of f32[5, 7] on host:0 end at element 34 of 35");
+                        "the 2 shards of f32[5, 7] on host:0 end at element 34 of 35");
 
     ek_flat *flat = flat_of((const int64_t[]){3, COUNT}, 2);
     flat->shards[1].begin = 4;
     assert_flat_refused(leaf, flat, "for elements 4 to 35");
 
     flat = flat_of((const int64_t[]){3, COUNT}, 2);
-    replace_piece(flat, 1, zeros(0, COUNT - 4));
+    replace_shard(flat, 1, zeros(0, COUNT - 4));
     assert_flat_refused(leaf, flat, "a flat, whole leaf of f32 for elements 3 to 35");
 
     flat = flat_of((const int64_t[]){3, COUNT}, 2);
-    flat->shards[1].piece->dtype = EK_BF16;
+    flat->shards[1].tensor->dtype = EK_BF16;
     assert_flat_refused(leaf, flat, "leaf of f32");
 
     flat = flat_of((const int64_t[]){3, COUNT}, 2);
-    replace_piece(flat, 0, NULL);
-    assert_flat_refused(leaf, flat, "piece 0 of f32[5, 7] on host:0 is NULL");
+    replace_shard(flat, 0, NULL);
+    assert_flat_refused(leaf, flat, "shard 0 of f32[5, 7] on host:0 is NULL");
 
     ek_tensor *view =
         ek_tensor_view(leaf, 2, (const int64_t[]){ROWS, COLUMNS - 1}, leaf->stride, leaf->offset);
     assert_flat_refused(view, flat_of((const int64_t[]){ROWS * (COLUMNS - 1)}, 1), "gaps");
     assert_flat_refused(toy_exp(leaf), flat_of((const int64_t[]){COUNT}, 1), "only leaves");
-    assert_flat_refused(leaf, new_flat(0), "the 0 pieces");
+    assert_flat_refused(leaf, new_flat(0), "the 0 shards");
     end(&scope);
 }
 
@@ -317,14 +317,14 @@ TEST(temporaries_are_bounded)
     assert_ok(ek_memory_set_capacity(test_device(1), before.in_use + 4096));
     assert_refused(ek_leaf_settle_gradient(leaf), EK_E_OUT_OF_MEMORY, "host:1");
     ck_assert_double_eq(element(ek_tensor_grad(leaf), LARGE - 1), 9);
-    ck_assert_double_eq(element(ek_tensor_grad(ek_leaf_shards(leaf)->shards[0].piece), 0), 3);
+    ck_assert_double_eq(element(ek_tensor_grad(ek_leaf_shards(leaf)->shards[0].tensor), 0), 3);
     assert_ok(ek_memory_set_capacity(test_device(1), 0));
     assert_ok(ek_leaf_settle_gradient(leaf));
     assert_ok(ek_memory_get_stats(test_device(1), &after));
     ck_assert_uint_gt(after.peak, before.peak);
     ck_assert_uint_le(after.peak - before.peak, LIMIT);
     ck_assert_uint_eq(after.in_use, before.in_use);
-    ek_tensor *sums = ek_tensor_grad(ek_leaf_shards(leaf)->shards[1].piece);
+    ek_tensor *sums = ek_tensor_grad(ek_leaf_shards(leaf)->shards[1].tensor);
     int64_t few = 3, stride = LIMIT / 4 + 1;
     assert_close(ek_tensor_view(sums, 1, &few, &stride, sums->offset),
                  tensor_of((const double[]){12, 12, 12}, EK_SHAPE(3), EK_F32, test_device(1)), 0,

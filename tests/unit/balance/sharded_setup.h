@@ -1,4 +1,4 @@
-/* sharded_setup.h: the same training with whole and with divided state. */
+/* sharded_setup.h: the same training with whole and with sharded state. */
 #ifndef EK_TESTS_SHARDED_SETUP_H
 #define EK_TESTS_SHARDED_SETUP_H
 

@@ -1,4 +1,4 @@
-/* Gradients and optimizer state divided over devices: numbers are the undivided run's, memory is
+/* Gradients and optimizer state sharded over devices: numbers are the unsharded run's, memory is
  * level. */
 #include "sharded_setup.h"
 
@@ -10,16 +10,16 @@ static int step_count(void)
 static void compare(job j, int steps)
 {
     j.shard = true;
-    outcome divided = run(&j, steps);
+    outcome sharded = run(&j, steps);
     job other = whole(j);
-    outcome undivided = run(&other, steps);
-    assert_same_outcome(&divided, &undivided, steps);
+    outcome unsharded = run(&other, steps);
+    assert_same_outcome(&sharded, &unsharded, steps);
 }
 
 static const int64_t batches[] = {8, 10, 3, 1};
 
 /* Over 2, 3 and 4 devices. */
-TEST_LOOP(training_is_the_undivided_run, 0, 12)
+TEST_LOOP(training_is_the_unsharded_run, 0, 12)
 {
     job j = {.devices = 2 + _i / 4, .batch = batches[_i % 4]};
     for (int k = 0; k < 4; k++) {
@@ -216,7 +216,7 @@ TEST_LOOP(whole_gradients_can_be_gathered, 0, 4)
     free_trainer(&b);
 }
 
-/* What reaches only the pieces is no gradient of the parameter. */
+/* What reaches only the shards is no gradient of the parameter. */
 TEST(single_gradients_are_asked_for_otherwise)
 {
     job j = {.mode = BALANCED, .devices = 3, .batch = 6, .shard = true};
@@ -227,7 +227,7 @@ TEST(single_gradients_are_asked_for_otherwise)
     ek_tensor *loss = loss_of(&t, images, target), *weight = ek_module_tensor(t.model, "0.weight");
     assert_refused(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &weight, .input_count = 1,
                            .gradients = &gradient),
-                   EK_E_AUTOGRAD, "is divided over devices, and gradients go to its pieces");
+                   EK_E_AUTOGRAD, "is sharded over devices, and gradients go to its shards");
     ck_assert_ptr_null(gradient);
     ek_scope_end(&scope);
     ek_release(images);
@@ -306,7 +306,7 @@ static outcome run_mixed(const job *j)
     return o;
 }
 
-/* If whole gradients and pieces meet the order of additions is another: not to the bit. */
+/* If whole gradients and shards meet the order of additions is another: not to the bit. */
 TEST(the_module_can_be_used_itself)
 {
     job j = {.mode = BALANCED, .dtype = EK_F64, .devices = 4, .batch = 6, .shard = true};

@@ -1,4 +1,4 @@
-/* Divided state where something fails: memory, copies between devices. */
+/* Sharded state where something fails: memory, copies between devices. */
 #include <stdatomic.h>
 
 #include "core/device.h"
@@ -38,8 +38,8 @@ TEST_LOOP(out_of_memory_is_survived, 0, 4)
     /* Running statistics have seen some of the large batch: the state is compared, not they. */
     ek_release(large[0]);
     ek_release(large[1]);
-    job undivided = whole(j);
-    trainer other = make_job(&undivided);
+    job unsharded = whole(j);
+    trainer other = make_job(&unsharded);
     one_step(&j, &other, 0);
     for (int step = 1; step < 5; step++)
         ck_assert_double_eq(o.losses[step - 1], one_step(&j, &other, step));
@@ -85,10 +85,10 @@ static void make_failing(void)
 
 TEST_LOOP(devices_that_do_not_reach_each_other, 0, test_kind() == EK_HOST ? 4 : 0)
 {
-    job j = small_job(3 + _i / 2), undivided = whole(j);
+    job j = small_job(3 + _i / 2), unsharded = whole(j);
     j.mlp = _i / 2 * 300;
-    undivided.mlp = j.mlp;
-    outcome wanted = run(&undivided, 4);
+    unsharded.mlp = j.mlp;
+    outcome wanted = run(&unsharded, 4);
     make_remote(DEVICES, _i % 2 ? EK_COLLECTIVE_MOVES : EK_COLLECTIVE_NONE);
     outcome o = run(&j, 4);
     ck_assert_int_eq(atomic_load(&exchanges) > 0, _i % 2);
@@ -98,8 +98,8 @@ TEST_LOOP(devices_that_do_not_reach_each_other, 0, test_kind() == EK_HOST ? 4 : 
 /* What was stepped and could not be shared is shared before it is used. */
 TEST_LOOP(a_share_that_fails_is_made_up_for, 0, test_kind() == EK_HOST ? 3 : 0)
 {
-    job j = small_job(3), undivided = whole(j);
-    outcome wanted = run(&undivided, 4), o = {.count = 0};
+    job j = small_job(3), unsharded = whole(j);
+    outcome wanted = run(&unsharded, 4), o = {.count = 0};
     make_failing();
     trainer t = make_job(&j);
     for (int step = 0; step < 4; step++) {
@@ -158,8 +158,8 @@ TEST_LOOP(a_share_that_failed_is_made_up_for_at_the_end, 0, test_kind() == EK_HO
 /* What a user writes after it (a checkpoint) is what counts. */
 TEST_LOOP(what_is_written_after_a_share_that_failed_stays, 0, test_kind() == EK_HOST ? 3 : 0)
 {
-    job j = small_job(3), undivided = whole(j);
-    outcome wanted = run(&undivided, 3), o = {.count = 0};
+    job j = small_job(3), unsharded = whole(j);
+    outcome wanted = run(&unsharded, 3), o = {.count = 0};
     make_failing();
     trainer t = make_job(&j);
     checkpoint c = {.count = 0};

@@ -1,4 +1,4 @@
-/* Divided state through the lives of its modules, wrappers and optimizers: what is made, changed
+/* Sharded state through the lives of its modules, wrappers and optimizers: what is made, changed
  * and freed in between, and in any order. */
 #include "nn/module_table.h"
 #include "sharded_setup.h"
@@ -27,11 +27,11 @@ static outcome run_in_two(const job *first, const job *second)
     return o;
 }
 
-TEST_LOOP(checkpoints_are_the_undivided_ones, 0, 4)
+TEST_LOOP(checkpoints_are_the_unsharded_ones, 0, 4)
 {
-    job divided = small_job(3), undivided = whole(divided);
-    outcome wanted = run(&undivided, 6);
-    outcome o = run_in_two(_i & 1 ? &divided : &undivided, _i & 2 ? &divided : &undivided);
+    job sharded = small_job(3), unsharded = whole(sharded);
+    outcome wanted = run(&unsharded, 6);
+    outcome o = run_in_two(_i & 1 ? &sharded : &unsharded, _i & 2 ? &sharded : &unsharded);
     assert_same_outcome(&o, &wanted, 6);
 }
 
@@ -73,8 +73,8 @@ static outcome run_bare(const job *j)
 
 TEST_LOOP(a_wrapper_can_go_before_the_optimizer, 0, 3)
 {
-    job divided = small_job(2 + _i), undivided = whole(divided);
-    outcome a = run_bare(&divided), b = run_bare(&undivided);
+    job sharded = small_job(2 + _i), unsharded = whole(sharded);
+    outcome a = run_bare(&sharded), b = run_bare(&unsharded);
     assert_same_outcome(&a, &b, 3);
 }
 
@@ -98,7 +98,7 @@ TEST_LOOP(all_orders_of_freeing, 0, 4)
         ek_optimizer_free(t.optimizer);
     }
     ek_module_free(t.loss);
-    /* The graph still has the pieces. */
+    /* The graph still has the shards. */
     if (!(_i & 1))
         assert_ok(ek_backward(loss));
     ek_scope_end(&scope);
@@ -113,9 +113,9 @@ TEST(a_module_is_divided_once)
     trainer t = wrap(&j, ek_module_retain(net)); /* later ones take references of their own */
     assert_refused(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2),
                                     .shard = EK_SHARD_OPTIMIZER),
-                   EK_E_STATE, "parameter \"0.weight\" is divided by another wrapper");
+                   EK_E_STATE, "parameter \"0.weight\" is sharded by another wrapper");
     one_step(&j, &t, 0);
-    /* Another that doesn't divide works beside it. */
+    /* Another that doesn't shard works beside it. */
     ek_module *beside = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
     assert_made(beside);
     ek_scope scope = ek_scope_begin();
@@ -137,7 +137,7 @@ TEST(a_module_is_divided_once)
 }
 
 /* One parameter that fills its memory to the last byte looks like one that lies in no slab; its
- * pieces stay on it whoever wraps its module beside. */
+ * shards stay on it whoever wraps its module beside. */
 TEST_LOOP(divided_parameters_stay_where_they_are, 0, 2)
 {
     ek_module *net = ek_linear(16, 4, .bias = EK_OFF);
@@ -271,8 +271,8 @@ static outcome run_changing(const job *j, change *function, int steps)
 
 static void assert_change_is_the_same(job j, change *function)
 {
-    job undivided = whole(j);
-    outcome a = run_changing(&j, function, 6), b = run_changing(&undivided, function, 6);
+    job unsharded = whole(j);
+    outcome a = run_changing(&j, function, 6), b = run_changing(&unsharded, function, 6);
     assert_same_outcome(&a, &b, 6);
 }
 
@@ -321,16 +321,16 @@ TEST(frozen_after_the_forward)
     free_trainer(&t);
 }
 
-/* Undivided from the beginning, and divided only in what required a gradient then. */
+/* Unsharded from the beginning, and sharded only in what required a gradient then. */
 TEST(parameters_without_a_gradient_stay_whole)
 {
-    job j = small_job(3), undivided = whole(j);
+    job j = small_job(3), unsharded = whole(j);
     outcome o[2];
     for (int k = 0; k < 2; k++) {
         o[k] = (outcome){.count = 0};
         ek_module *net = make_net(true, EK_F32);
         assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(net, "3.weight"), false));
-        trainer t = wrap(k ? &undivided : &j, net);
+        trainer t = wrap(k ? &unsharded : &j, net);
         one_step(&j, &t, 0);
         assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(net, "3.weight"), true));
         for (int step = 1; step < 4; step++)
@@ -341,7 +341,7 @@ TEST(parameters_without_a_gradient_stay_whole)
     assert_same_outcome(&o[0], &o[1], 4);
 }
 
-/* Converted to f64 and later moved away and back: divided anew, with the state it had. */
+/* Converted to f64 and later moved away and back: sharded anew, with the state it had. */
 static void convert(const trainer *t, int step)
 {
     if (step == 2 || step == 4)
@@ -369,7 +369,7 @@ static outcome run_converting(const job *j)
 
 TEST(converted_modules_are_divided_anew)
 {
-    job j = small_job(3), undivided = whole(j);
-    outcome a = run_converting(&j), b = run_converting(&undivided);
+    job j = small_job(3), unsharded = whole(j);
+    outcome a = run_converting(&j), b = run_converting(&unsharded);
     assert_same_outcome(&a, &b, 6);
 }

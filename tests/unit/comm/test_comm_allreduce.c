@@ -55,10 +55,16 @@ TEST(wrong_lists_are_refused)
     ek_tensor *f64 = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(1));
     ek_tensor *out[4];
     assert_refused(ek_allreduce((ek_tensor *[]){a, b, a}, 2, 3, out), EK_E_INVALID,
-                   "allreduce: 3 tensors, when there are to be 2 of each device");
-    assert_refused(ek_allreduce((ek_tensor *[]){a}, 0, 1, out), EK_E_INVALID, "0 of each device");
-    assert_refused(ek_allreduce((ek_tensor *[]){a}, -1, 1, out), EK_E_INVALID, "allreduce");
-    assert_refused(ek_allreduce(NULL, 1, 2, out), EK_E_INVALID, "at NULL");
+                   "allreduce: 3 tensors can't be num_inputs = 2 of each device; count has to be a "
+                   "multiple of num_inputs");
+    assert_refused(ek_allreduce((ek_tensor *[]){a}, 0, 1, out), EK_E_INVALID,
+                   "num_inputs = 0 of each device");
+    assert_refused(ek_allreduce((ek_tensor *[]){a}, -1, 1, out), EK_E_INVALID,
+                   "allreduce: num_inputs is -1 and count 1; both are 0 or more");
+    assert_refused(ek_allreduce(NULL, 1, 2, out), EK_E_INVALID,
+                   "allreduce: the array of tensors is NULL");
+    assert_refused(ek_allreduce((ek_tensor *[]){a, b}, 1, 2, NULL), EK_E_INVALID,
+                   "allreduce: the array for the sums is NULL");
     assert_refused(ek_allreduce((ek_tensor *[]){a, long_b}, 1, 2, out), EK_E_SHAPE,
                    "allreduce: input 1 has an invalid size");
     assert_refused(ek_allreduce((ek_tensor *[]){a, f64}, 1, 2, out), EK_E_DTYPE,
@@ -287,7 +293,7 @@ TEST(a_part_brings_its_own_alone)
         devs[d] = ek_dev_get(test_device(d));
     }
     assert_refused(ek_jobs_run(devs, 4, bring_all, x, "replica"), EK_E_INVALID,
-                   "this replica's 1 tensors alone, not 4");
+                   "this replica's alone: count has to be num_inputs, 1, not 4");
 }
 
 /* ---- in backward ---- */

@@ -1,4 +1,4 @@
-/* all_gather and reduce_scatter of divided tensors. */
+/* all_gather and reduce_scatter of sharded tensors. */
 #include "comm/collectives.h"
 
 #include <string.h>
@@ -14,8 +14,8 @@ enum { COUNT = 4, PIECES = 7 };
 typedef struct setting {
     ek_dev *devs[DEVICES];
     ek_tensor *like[COUNT];
-    ek_piece pieces[PIECES];
-    ek_division division;
+    ek_comm_slice slices[PIECES];
+    ek_placement placement;
 } setting;
 
 static ek_tensor *channels_last(ek_tensor *x)
@@ -36,11 +36,12 @@ static setting *set_up(int devices, ek_dtype dtype)
     s.like[2] = ek_zeros(EK_SHAPE(0, 3), .dtype = dtype, .device = home);
     s.like[3] = ek_zeros((ek_shape){0}, .dtype = dtype, .device = home);
     ek_dev *second = ek_dev_get(test_device(1)), *third = ek_dev_get(test_device(2));
-    const ek_piece pieces[PIECES] = {{0, 0, 1, s.devs[0]}, {0, 1, 3, second},     {0, 3, 5, third},
-                                     {1, 0, 7, third},     {1, 7, 12, s.devs[0]}, {2, 0, 0, second},
-                                     {3, 0, 1, second}};
-    memcpy(s.pieces, pieces, sizeof pieces);
-    s.division = (ek_division){s.devs, devices, s.like, COUNT, s.pieces, PIECES, s.devs[0]};
+    const ek_comm_slice slices[PIECES] = {{0, 0, 1, s.devs[0]},  {0, 1, 3, second},
+                                          {0, 3, 5, third},      {1, 0, 7, third},
+                                          {1, 7, 12, s.devs[0]}, {2, 0, 0, second},
+                                          {3, 0, 1, second}};
+    memcpy(s.slices, slices, sizeof slices);
+    s.placement = (ek_placement){s.devs, devices, s.like, COUNT, s.slices, PIECES, s.devs[0]};
     return &s;
 }
 
@@ -67,76 +68,76 @@ static ek_tensor *whole_of(const setting *s, int i, int d, double first)
 
 static void make_wholes(const setting *s, ek_tensor **whole)
 {
-    for (int d = 0; d < s->division.devices; d++)
+    for (int d = 0; d < s->placement.devices; d++)
         for (int i = 0; i < COUNT; i++)
             whole[d * COUNT + i] = whole_of(s, i, d, 100 * d + 20 * i);
 }
 
 /* Piece p: element k is first + 20 * tensor + its place in the tensor. */
-static ek_tensor *piece_of(const setting *s, int p, double first)
+static ek_tensor *slice_of(const setting *s, int p, double first)
 {
-    const ek_piece *piece = &s->pieces[p];
-    return ramp(first + 20 * piece->tensor + (double)piece->begin, 1,
-                EK_SHAPE(piece->end - piece->begin), s->like[piece->tensor]->dtype, piece->dev->id);
+    const ek_comm_slice *slice = &s->slices[p];
+    return ramp(first + 20 * slice->tensor + (double)slice->begin, 1,
+                EK_SHAPE(slice->end - slice->begin), s->like[slice->tensor]->dtype, slice->dev->id);
 }
 
 TEST(sums_go_to_owners)
 {
     const setting *s = set_up(3, EK_F32);
-    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    ek_tensor *whole[3 * COUNT], *slices[PIECES];
     make_wholes(s, whole);
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices));
     for (int p = 0; p < PIECES; p++) {
-        const ek_piece *piece = &s->pieces[p];
-        assert_on(pieces[p], piece->dev->id);
-        ck_assert_int_eq(ek_tensor_count(pieces[p]), piece->end - piece->begin);
-        assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
+        const ek_comm_slice *slice = &s->slices[p];
+        assert_on(slices[p], slice->dev->id);
+        ck_assert_int_eq(ek_tensor_count(slices[p]), slice->end - slice->begin);
+        assert_ramp(slices[p], 300 + 3 * (20 * slice->tensor + (double)slice->begin), 3);
     }
 }
 
 TEST(missing_parts_count_as_zeros)
 {
     const setting *s = set_up(3, EK_F32);
-    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    ek_tensor *whole[3 * COUNT], *slices[PIECES];
     make_wholes(s, whole);
     whole[0 * COUNT + 0] = NULL;
     whole[0 * COUNT + 1] = whole[2 * COUNT + 1] = NULL;
     for (int d = 0; d < 3; d++)
         whole[d * COUNT + 3] = NULL;
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
-    assert_ramp(pieces[1], 300 + 2, 2);
-    assert_ramp(pieces[3], 120, 1);
-    assert_ramp(pieces[4], 127, 1);
-    assert_made(pieces[5]);
-    ck_assert_ptr_null(pieces[6]);
+    assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices));
+    assert_ramp(slices[1], 300 + 2, 2);
+    assert_ramp(slices[3], 120, 1);
+    assert_ramp(slices[4], 127, 1);
+    assert_made(slices[5]);
+    ck_assert_ptr_null(slices[6]);
 }
 
 TEST(only_wanted_sums_are_made)
 {
     const setting *s = set_up(3, EK_F32);
-    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    ek_tensor *whole[3 * COUNT], *slices[PIECES];
     bool wanted[PIECES] = {[1] = true, [4] = true};
     make_wholes(s, whole);
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, wanted, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->placement, whole, wanted, NULL, slices));
     for (int p = 0; p < PIECES; p++)
-        ck_assert(wanted[p] == (pieces[p] != NULL));
-    assert_ramp(pieces[1], 303, 3);
-    assert_ramp(pieces[4], 300 + 81, 3);
+        ck_assert(wanted[p] == (slices[p] != NULL));
+    assert_ramp(slices[1], 303, 3);
+    assert_ramp(slices[4], 300 + 81, 3);
 }
 
 TEST(sums_go_into_given_memory)
 {
     const setting *s = set_up(2, EK_F64);
-    ek_tensor *whole[2 * COUNT], *pieces[PIECES], *into[PIECES] = {0};
+    ek_tensor *whole[2 * COUNT], *slices[PIECES], *into[PIECES] = {0};
     make_wholes(s, whole);
     into[2] = ek_zeros(EK_SHAPE(2), .dtype = EK_F64, .device = test_device(2));
     into[4] = ek_zeros(EK_SHAPE(5), .dtype = EK_F64, .device = test_device(0));
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, into, pieces));
-    ck_assert_ptr_eq(pieces[2], into[2]);
-    ck_assert_ptr_eq(pieces[4], into[4]);
-    assert_ramp(pieces[2], 106, 2);
-    assert_ramp(pieces[3], 140, 2);
-    assert_ramp(pieces[4], 154, 2);
+    assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, into, slices));
+    ck_assert_ptr_eq(slices[2], into[2]);
+    ck_assert_ptr_eq(slices[4], into[4]);
+    assert_ramp(slices[2], 106, 2);
+    assert_ramp(slices[3], 140, 2);
+    assert_ramp(slices[4], 154, 2);
 }
 
 /* In f64, 1 beside 1e17 is nothing. values[d] lies on device d. */
@@ -147,10 +148,10 @@ TEST_LOOP(the_root_is_added_first_then_the_others_ascending, 0, 3)
         int root;
         double values[3], sum;
     } cases[] = {{0, {1e17, -1e17, 1}, 1}, {1, {1e17, -1e17, 1}, 1}, {2, {1e17, -1e17, 1}, 0}};
-    ek_tensor *whole[3], *pieces[3];
-    s->division.root = ek_dev_get(test_device(cases[_i].root));
-    s->division.count = 1;
-    s->division.piece_count = 3;
+    ek_tensor *whole[3], *slices[3];
+    s->placement.root = ek_dev_get(test_device(cases[_i].root));
+    s->placement.count = 1;
+    s->placement.slice_count = 3;
     for (int turn = 0; turn < 3; turn++) {
         for (int k = 0; k < 3; k++) {
             int d = (k + turn) % 3;
@@ -158,16 +159,16 @@ TEST_LOOP(the_root_is_added_first_then_the_others_ascending, 0, 3)
             whole[k] = ek_full(cases[_i].values[d], EK_SHAPE(5), .dtype = EK_F64,
                                .device = test_device(d));
         }
-        assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
+        assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices));
         for (int p = 0; p < 3; p++)
-            ck_assert_double_eq(element(pieces[p], 0), cases[_i].sum);
+            ck_assert_double_eq(element(slices[p], 0), cases[_i].sum);
     }
 }
 
 TEST(gradients_may_be_laid_out_otherwise)
 {
     const setting *s = set_up(3, EK_F32);
-    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    ek_tensor *whole[3 * COUNT], *slices[PIECES];
     make_wholes(s, whole);
     ek_tensor *first = ek_full(2, EK_SHAPE(1), .device = test_device(0));
     whole[0] = ek_expand(first, EK_SHAPE(5));
@@ -178,19 +179,19 @@ TEST(gradients_may_be_laid_out_otherwise)
                                  EK_CONTIGUOUS),
                    EK_SHAPE(3, 0, 1, 2));
     ck_assert(!ek_same_layout(whole[2 * COUNT + 1], whole[1]));
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
-    assert_ramp(pieces[1], 302 + 2, 2);
-    assert_ramp(pieces[3], 300 + 60, 3);
-    assert_ramp(pieces[4], 300 + 81, 3);
+    assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices));
+    assert_ramp(slices[1], 302 + 2, 2);
+    assert_ramp(slices[3], 300 + 60, 3);
+    assert_ramp(slices[4], 300 + 81, 3);
 }
 
-TEST(pieces_are_joined_on_every_device)
+TEST(slices_are_joined_on_every_device)
 {
     const setting *s = set_up(4, EK_F32);
-    ek_tensor *whole[4 * COUNT], *pieces[PIECES];
+    ek_tensor *whole[4 * COUNT], *slices[PIECES];
     for (int p = 0; p < PIECES; p++)
-        pieces[p] = piece_of(s, p, 1);
-    assert_ok(ek_comm_all_gather(&s->division, pieces, NULL, whole));
+        slices[p] = slice_of(s, p, 1);
+    assert_ok(ek_comm_all_gather(&s->placement, slices, NULL, whole));
     for (int d = 0; d < 4; d++) {
         for (int i = 0; i < COUNT; i++) {
             assert_on(whole[d * COUNT + i], test_device(d));
@@ -203,18 +204,18 @@ TEST(pieces_are_joined_on_every_device)
 TEST(missing_pieces_are_zeros)
 {
     const setting *s = set_up(2, EK_F64);
-    ek_tensor *whole[2 * COUNT], *pieces[PIECES] = {0};
+    ek_tensor *whole[2 * COUNT], *slices[PIECES] = {0};
     /* Memory that will be used again is not zero. */
     ek_scope scope = ek_scope_begin();
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < COUNT; i++)
             assert_made(ek_add_scalar(whole_of(s, i, d, 1), 1));
     ek_scope_end(&scope);
-    pieces[1] = piece_of(s, 1, 1);
-    pieces[4] =
+    slices[1] = slice_of(s, 1, 1);
+    slices[4] =
         ek_expand(ek_full(3, EK_SHAPE(1), .dtype = EK_F64, .device = test_device(0)), EK_SHAPE(5));
     bool wanted[2 * COUNT] = {true, true, true, true, false, true, true, true};
-    assert_ok(ek_comm_all_gather(&s->division, pieces, wanted, whole));
+    assert_ok(ek_comm_all_gather(&s->placement, slices, wanted, whole));
     const double expected[] = {0, 2, 3, 0, 0};
     for (int k = 0; k < 5; k++)
         ck_assert_double_eq(element(whole[0], k), expected[k]);
@@ -258,26 +259,26 @@ static ek_tensor *total(ek_tensor *const *tensors, int count)
 static ek_tensor *gathered(ek_tensor *const *inputs, int count, void *user)
 {
     const setting *s = user;
-    ek_tensor *whole[DEVICES * COUNT], *pieces[PIECES] = {0};
+    ek_tensor *whole[DEVICES * COUNT], *slices[PIECES] = {0};
     for (int i = 0; i < count; i++)
-        pieces[i] = i % 2 ? inputs[i] : curve(inputs[i], i);
-    if (ek_comm_all_gather(&s->division, pieces, NULL, whole) < 0)
+        slices[i] = i % 2 ? inputs[i] : curve(inputs[i], i);
+    if (ek_comm_all_gather(&s->placement, slices, NULL, whole) < 0)
         return NULL;
     whole[1] = NULL; /* nobody uses it there */
-    return total(whole, s->division.devices * COUNT);
+    return total(whole, s->placement.devices * COUNT);
 }
 
 static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
 {
     const setting *s = user;
-    ek_tensor *whole[DEVICES * COUNT] = {0}, *pieces[PIECES];
+    ek_tensor *whole[DEVICES * COUNT] = {0}, *slices[PIECES];
     for (int i = 0; i < count; i++)
         whole[i] = i % 2 ? inputs[i] : curve(inputs[i], i);
     whole[COUNT] = NULL;
-    if (ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces) < 0)
+    if (ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices) < 0)
         return NULL;
-    pieces[3] = NULL;
-    return total(pieces, PIECES);
+    slices[3] = NULL;
+    return total(slices, PIECES);
 }
 
 static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
@@ -291,11 +292,11 @@ static void check(ek_check_function *function, ek_tensor *const *inputs, int cou
 TEST(gathers_differentiate_to_any_order)
 {
     setting *s = set_up(3, EK_F64);
-    ek_tensor *pieces[PIECES];
+    ek_tensor *slices[PIECES];
     for (int p = 0; p < PIECES; p++)
-        pieces[p] = random_leaf(1 + (uint64_t)p, piece_of(s, p, 0));
-    check(gathered, pieces, PIECES, s);
-    check(gathered, pieces, 4, s);
+        slices[p] = random_leaf(1 + (uint64_t)p, slice_of(s, p, 0));
+    check(gathered, slices, PIECES, s);
+    check(gathered, slices, 4, s);
 }
 
 TEST(sums_differentiate_to_any_order)
@@ -310,19 +311,19 @@ TEST(sums_differentiate_to_any_order)
     check(scattered, whole, 2 * COUNT, s);
 }
 
-/* Replicas whose memory is there already: gradients come to the pieces' slots. */
+/* Replicas whose memory is there already: gradients come to the slices' slots. */
 TEST(recorded_gathers_fill_slots)
 {
     const setting *s = set_up(3, EK_F32);
-    ek_tensor *whole[3 * COUNT], *pieces[PIECES], *slots[PIECES];
+    ek_tensor *whole[3 * COUNT], *slices[PIECES], *slots[PIECES];
     make_wholes(s, whole);
     for (int p = 0; p < PIECES; p++) {
-        pieces[p] = piece_of(s, p, 0);
-        slots[p] = ek_tensor_like(pieces[p]);
-        assert_ok(ek_tensor_set_requires_grad(pieces[p], p < 3 || p == 6));
-        assert_ok(ek_leaf_set_grad_buffer(pieces[p], slots[p]));
+        slices[p] = slice_of(s, p, 0);
+        slots[p] = ek_tensor_like(slices[p]);
+        assert_ok(ek_tensor_set_requires_grad(slices[p], p < 3 || p == 6));
+        assert_ok(ek_leaf_set_grad_buffer(slices[p], slots[p]));
     }
-    assert_ok(ek_comm_record_all_gather(&s->division, pieces, whole));
+    assert_ok(ek_comm_record_all_gather(&s->placement, slices, whole));
     ck_assert(ek_tensor_requires_grad(whole[COUNT]));
     ck_assert(!ek_tensor_requires_grad(whole[COUNT + 1]));
     ek_tensor *loss = ek_zeros((ek_shape){0});
@@ -332,43 +333,43 @@ TEST(recorded_gathers_fill_slots)
     }
     assert_ok(ek_backward(loss));
     for (int p = 0; p < 3; p++) {
-        ck_assert_ptr_eq(ek_tensor_grad(pieces[p]), slots[p]);
+        ck_assert_ptr_eq(ek_tensor_grad(slices[p]), slots[p]);
         assert_ramp(slots[p], 6, 0);
     }
-    ck_assert_ptr_null(ek_tensor_grad(pieces[6]));
+    ck_assert_ptr_null(ek_tensor_grad(slices[6]));
 }
 
 /* ---- bounded buffers ---- */
 
 /* All that is fetched at a time is one exchange. */
-TEST_LOOP(pieces_are_exchanged_where_devices_can, 0, test_kind() == EK_HOST ? 1 : 0)
+TEST_LOOP(slices_are_exchanged_where_devices_can, 0, test_kind() == EK_HOST ? 1 : 0)
 {
     const setting *s = set_up(3, EK_F32);
-    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    ek_tensor *whole[3 * COUNT], *slices[PIECES];
     make_wholes(s, whole);
     make_remote(3, EK_COLLECTIVE_MOVES);
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices));
     ck_assert_int_eq(copies, 0);
     ck_assert_int_eq(exchanges, 1);
     for (int p = 0; p < PIECES; p++) {
-        const ek_piece *piece = &s->pieces[p];
-        assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
+        const ek_comm_slice *slice = &s->slices[p];
+        assert_ramp(slices[p], 300 + 3 * (20 * slice->tensor + (double)slice->begin), 3);
     }
 }
 
 TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
 {
     const setting *s = set_up(3, EK_F32);
-    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    ek_tensor *whole[3 * COUNT], *slices[PIECES];
     make_wholes(s, whole);
     if (test_kind() == EK_HOST)
         make_remote(3, EK_COLLECTIVE_NONE);
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices));
     if (test_kind() == EK_HOST)
         ck_assert_int_eq(copies, 6); /* to three owners, from two devices each */
     for (int p = 0; p < PIECES; p++) {
-        const ek_piece *piece = &s->pieces[p];
-        assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
+        const ek_comm_slice *slice = &s->slices[p];
+        assert_ramp(slices[p], 300 + 3 * (20 * slice->tensor + (double)slice->begin), 3);
     }
 }
 
@@ -388,7 +389,7 @@ static ek_tensor *large(int d, bool turned)
 static void sum_large(bool apart, bool turned)
 {
     ek_dev *devs[3];
-    ek_tensor *whole[3], *pieces[3], *into[3];
+    ek_tensor *whole[3], *slices[3], *into[3];
     for (int d = 0; d < 3; d++) {
         devs[d] = ek_dev_get(test_device(d));
         ek_scope scope = ek_scope_begin();
@@ -397,10 +398,10 @@ static void sum_large(bool apart, bool turned)
     }
     int64_t quarter = ROWS / 4 * COLUMNS;
     ek_tensor *like = large(0, false);
-    const ek_piece parts[3] = {{0, 0, quarter, devs[0]},
-                               {0, quarter, 2 * quarter, devs[1]},
-                               {0, 2 * quarter, 4 * quarter, devs[2]}};
-    ek_division division = {devs, 3, &like, 1, parts, 3, devs[0]};
+    const ek_comm_slice parts[3] = {{0, 0, quarter, devs[0]},
+                                    {0, quarter, 2 * quarter, devs[1]},
+                                    {0, 2 * quarter, 4 * quarter, devs[2]}};
+    ek_placement placement = {devs, 3, &like, 1, parts, 3, devs[0]};
     if (apart)
         make_remote(3, EK_COLLECTIVE_NONE);
     uint64_t before[3];
@@ -410,7 +411,7 @@ static void sum_large(bool apart, bool turned)
         assert_ok(ek_memory_get_stats(devs[d]->id, &stats));
         before[d] = stats.in_use;
     }
-    assert_ok(ek_comm_reduce_scatter(&division, whole, NULL, into, pieces));
+    assert_ok(ek_comm_reduce_scatter(&placement, whole, NULL, into, slices));
     for (int d = 0; d < 3; d++) {
         ek_memory_stats stats;
         assert_ok(ek_memory_get_stats(devs[d]->id, &stats));
@@ -420,7 +421,7 @@ static void sum_large(bool apart, bool turned)
         ck_assert_uint_le(extra, EK_COMM_BUFFER_BYTES);
         ck_assert_uint_eq(stats.in_use, before[d]);
         for (int64_t row = 0; row < ROWS / 4; row += 17)
-            ck_assert_double_eq(element(pieces[d], row * COLUMNS + 5),
+            ck_assert_double_eq(element(slices[d], row * COLUMNS + 5),
                                 3 * 4096 + 3 * ((double)row + ROWS / 4 * d));
     }
 }

@@ -1,5 +1,5 @@
-/* shard_setup.h: parameters that are divided by hand over several devices, as the data-parallel
- * wrappers divide theirs. */
+/* shard_setup.h: parameters that are sharded by hand over several devices, as the data-parallel
+ * wrappers shard theirs. */
 #ifndef EK_TESTS_SHARD_SETUP_H
 #define EK_TESTS_SHARD_SETUP_H
 
@@ -19,7 +19,7 @@ typedef struct fake_group {
     ek_flat flat;
     int count, devices;
     ek_tensor *parameters[PARAMETERS]; /* borrowed */
-    uint64_t versions[PARAMETERS];     /* at which the pieces had the parameters' values */
+    uint64_t versions[PARAMETERS];     /* at which the shards had the parameters' values */
     ek_tensor *copies[MOST_DEVICES][PARAMETERS]; /* references; of device 0 the parameters */
     int refreshed, published, fail;              /* fail: the next refresh does */
 } fake_group;
@@ -74,9 +74,9 @@ static inline int copy_range(ek_tensor *to, ek_tensor *from, const ek_shard *sha
 static inline int owner_of(const fake_group *group, const ek_shard *shard)
 {
     for (int d = 0; d < group->devices; d++)
-        if (ek_tensor_dev(group->copies[d][0]) == ek_tensor_dev(shard->piece))
+        if (ek_tensor_dev(group->copies[d][0]) == ek_tensor_dev(shard->tensor))
             return d;
-    ck_abort_msg("nobody owns a piece");
+    ck_abort_msg("nobody owns a shard");
 }
 
 static inline int fake_refresh(ek_flat *flat)
@@ -146,22 +146,22 @@ static inline void make_homes(ek_tensor *const *tensors, int count, ek_device de
     }
 }
 
-/* ---- divisions ---- */
+/* ---- shardings ---- */
 
 /* A flat leaf on the owner's copy. */
-static inline ek_tensor *piece_of(ek_tensor *copy, int64_t begin, int64_t end)
+static inline ek_tensor *shard_of(ek_tensor *copy, int64_t begin, int64_t end)
 {
     ek_shape shape = {1, {end - begin}};
     int64_t stride = 1;
-    ek_tensor *piece =
+    ek_tensor *tensor =
         ek_tensor_member(copy->storage, copy->dtype, &shape, &stride, copy->offset + begin);
-    assert_made(piece);
-    piece->requires_grad = true;
-    return ek_object_retain(piece);
+    assert_made(tensor);
+    tensor->requires_grad = true;
+    return ek_object_retain(tensor);
 }
 
 /* Where device d's part of a parameter's elements begins. "Straddling": cuts anywhere, so that
- * parameters have pieces on several devices, some of them empty. Else whole slabs are cut at
+ * parameters have shards on several devices, some of them empty. Else whole slabs are cut at
  * multiples of 16 elements. */
 static inline int64_t cut(const ek_tensor *parameter, int devices, int d, bool straddling)
 {
@@ -181,9 +181,9 @@ static inline void divide_parameter(fake_group *group, int i, bool straddling)
     for (int d = 0; d < group->devices; d++) {
         int64_t begin = cut(parameter, group->devices, d, straddling);
         int64_t end = cut(parameter, group->devices, d + 1, straddling);
-        ek_tensor *piece = piece_of(group->copies[d][i], begin, end);
-        ek_flat_add(&group->flat, i, end, piece);
-        ek_object_release(piece);
+        ek_tensor *tensor = shard_of(group->copies[d][i], begin, end);
+        ek_flat_add(&group->flat, i, end, tensor);
+        ek_object_release(tensor);
     }
 }
 
@@ -191,12 +191,12 @@ static inline void give_slots(fake_group *group)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
     for (int d = 0; d < group->devices; d++) {
-        ek_tensor *pieces[PARAMETERS], *slots[PARAMETERS];
+        ek_tensor *tensors[PARAMETERS], *slots[PARAMETERS];
         for (int i = 0; i < group->count; i++)
-            pieces[i] = group->flat.segments[i].shards[d].piece;
-        make_homes(pieces, group->count, ek_tensor_device(pieces[0]), slots);
+            tensors[i] = group->flat.segments[i].shards[d].tensor;
+        make_homes(tensors, group->count, ek_tensor_device(tensors[0]), slots);
         for (int i = 0; i < group->count; i++) {
-            assert_ok(ek_leaf_set_grad_buffer(pieces[i], slots[i]));
+            assert_ok(ek_leaf_set_grad_buffer(tensors[i], slots[i]));
             ek_object_release(slots[i]);
         }
     }

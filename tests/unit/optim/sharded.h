@@ -1,4 +1,4 @@
-/* sharded.h: the same training twice: with whole parameters, and with divided ones. */
+/* sharded.h: the same training twice: with whole parameters, and with sharded ones. */
 #ifndef EK_TESTS_SHARDED_H
 #define EK_TESTS_SHARDED_H
 
@@ -22,8 +22,8 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases, ADAM = 3, NO_EPS = 4, AMSGRAD = 5 };
 
-/* How the divided parameter gets it: as a whole, in its pieces' slots, half there and half through
- * the parameter itself, or in some of the pieces only (the rest is zeros). */
+/* How the sharded parameter gets it: as a whole, in its shards' slots, half there and half through
+ * the parameter itself, or in some of the shards only (the rest is zeros). */
 typedef enum arrival { AS_A_WHOLE, IN_PIECES, BOTH_WAYS, IN_SOME_PIECES, ARRIVALS } arrival;
 static int arrivals = ARRIVALS; /* that are in use */
 
@@ -51,7 +51,7 @@ static inline ek_tensor *random_gradient(ek_tensor *p)
     return gradient;
 }
 
-static inline void give_to_pieces(ek_tensor *q, ek_tensor *gradient, bool some)
+static inline void give_to_shards(ek_tensor *q, ek_tensor *gradient, bool some)
 {
     const ek_shards *shards = ek_leaf_shards(q);
     for (int k = 0; k < shards->count; k++) {
@@ -62,11 +62,11 @@ static inline void give_to_pieces(ek_tensor *q, ek_tensor *gradient, bool some)
                             (size_t)(shard->end - shard->begin) * ek_dtype_size(gradient->dtype)));
             continue;
         }
-        ek_tensor *slot = shard->piece->grad_buffer;
+        ek_tensor *slot = shard->tensor->grad_buffer;
         assert_ok(ek_dev_copy(ek_tensor_dev(slot), ek_tensor_address(slot), ek_tensor_dev(gradient),
                               address_of(gradient, shard->begin),
                               (size_t)(shard->end - shard->begin) * ek_dtype_size(slot->dtype)));
-        assert_ok(ek_tensor_set_grad(shard->piece, slot));
+        assert_ok(ek_tensor_set_grad(shard->tensor, slot));
     }
 }
 
@@ -83,7 +83,7 @@ static inline void give(ek_tensor *p, ek_tensor *q, arrival how)
     if (how == AS_A_WHOLE)
         assert_ok(ek_tensor_set_grad(q, gradient));
     else
-        give_to_pieces(q, gradient, how == IN_SOME_PIECES);
+        give_to_shards(q, gradient, how == IN_SOME_PIECES);
     assert_ok(ek_tensor_set_grad(p, ek_clone(gradient)));
     if (how != BOTH_WAYS)
         return;
@@ -103,10 +103,10 @@ static inline void give_all(ek_tensor **p, ek_tensor **q, unsigned absent, int h
     }
 }
 
-static inline void step_both(ek_optimizer *whole, ek_optimizer *divided)
+static inline void step_both(ek_optimizer *whole, ek_optimizer *sharded)
 {
     assert_ok(settled(ek_step(whole)));
-    assert_ok(settled(ek_step(divided)));
+    assert_ok(settled(ek_step(sharded)));
 }
 
 /* The last parameter is frozen throughout. */

@@ -1,9 +1,9 @@
-/* State of parameters in pieces: where it lies, where it goes when the division changes, out and
+/* State of parameters in shards: where it lies, where it goes when the sharding changes, out and
  * in. */
 #include "evenkeel/nn.h"
 #include "sharded.h"
 
-/* ---- changes of division ---- */
+/* ---- changes of sharding ---- */
 
 static void change_division(int i, bool optimizer_first)
 {
@@ -11,23 +11,23 @@ static void change_division(int i, bool optimizer_first)
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
-    ek_optimizer *whole = make(i, p), *divided = optimizer_first ? make(i, q) : NULL;
+    ek_optimizer *whole = make(i, p), *sharded = optimizer_first ? make(i, q) : NULL;
     for (int k = 0; k < (int)(sizeof devices / sizeof *devices); k++) {
         if (k > 0 && devices[k] > 0)
             divide_over(q, PARAMETERS, devices[k], k % 2 == 0);
         else
             make_whole(q, PARAMETERS);
-        if (!divided)
-            divided = make(i, q);
+        if (!sharded)
+            sharded = make(i, q);
         /* Absent ones follow when their turn comes. */
         for (int step = 0; step < 2; step++) {
             give_all(p, q, absent[(k + step) % STEPS], step + k);
-            step_both(whole, divided);
+            step_both(whole, sharded);
             assert_equal_lists(q, p, PARAMETERS);
         }
     }
     ek_optimizer_free(whole);
-    ek_optimizer_free(divided);
+    ek_optimizer_free(sharded);
     for (int d = 1; d < MOST_DEVICES; d++)
         ck_assert_uint_eq(bytes_of(test_device(d), EK_MEMORY_OPTIMIZER), 0);
 }
@@ -39,27 +39,27 @@ TEST_LOOP(state_follows_the_division, 0, CASES)
 }
 
 /* A wrapper that goes leaves nothing of its devices' memory behind in the optimizer. */
-TEST(former_pieces_are_not_kept)
+TEST(former_shards_are_not_kept)
 {
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
-    ek_optimizer *whole = make(ADAM, p), *divided = make(ADAM, q);
+    ek_optimizer *whole = make(ADAM, p), *sharded = make(ADAM, q);
     ek_scope inner = ek_scope_begin();
     divide_over(q, PARAMETERS, 2, false);
     give_all(p, q, 0, 0);
-    step_both(whole, divided);
+    step_both(whole, sharded);
     make_whole(q, PARAMETERS);
     ek_scope_end(&inner);
     ck_assert_uint_eq(bytes_of(test_device(1), EK_MEMORY_PARAMETER), 0);
     ck_assert_uint_eq(bytes_of(test_device(1), EK_MEMORY_GRADIENT), 0);
     assert_close(ek_to_device(ek_optimizer_state(whole, p[1], "exp_avg"), ek_cpu()),
-                 ek_optimizer_state(divided, q[1], "exp_avg"), 0, 0);
+                 ek_optimizer_state(sharded, q[1], "exp_avg"), 0, 0);
     give_all(p, q, 0, 0);
-    step_both(whole, divided);
+    step_both(whole, sharded);
     assert_equal_lists(q, p, PARAMETERS);
     ek_optimizer_free(whole);
-    ek_optimizer_free(divided);
+    ek_optimizer_free(sharded);
 }
 
 /* A module that is moved has whole parameters, and their state comes along. */
@@ -122,13 +122,13 @@ static void exchange_state(int i, bool into_divided)
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
-    ek_optimizer *whole = make(i, p), *divided = make(i, q);
+    ek_optimizer *whole = make(i, p), *sharded = make(i, q);
     divide_over(q, PARAMETERS, 3, true);
     for (int step = 0; step < 2; step++) {
         give_all(p, q, absent[step], step);
-        step_both(whole, divided);
+        step_both(whole, sharded);
     }
-    ek_optimizer **renewed = into_divided ? &divided : &whole;
+    ek_optimizer **renewed = into_divided ? &sharded : &whole;
     ek_optimizer *other = make(i, into_divided ? q : p);
     for (int k = PARAMETERS - 1; k >= 0; k--)
         carry_over(*renewed, into_divided ? q[k] : p[k], *renewed, into_divided ? q[k] : p[k]);
@@ -136,17 +136,17 @@ static void exchange_state(int i, bool into_divided)
         if (into_divided)
             carry_over(whole, p[k], other, q[k]);
         else
-            carry_over(divided, q[k], other, p[k]);
+            carry_over(sharded, q[k], other, p[k]);
     }
     ek_optimizer_free(*renewed);
     *renewed = other;
     for (int step = 2; step < STEPS; step++) {
         give_all(p, q, absent[step], step);
-        step_both(whole, divided);
+        step_both(whole, sharded);
         assert_equal_lists(q, p, PARAMETERS);
     }
     ek_optimizer_free(whole);
-    ek_optimizer_free(divided);
+    ek_optimizer_free(sharded);
 }
 
 TEST_LOOP(state_is_the_same_for_both_kinds, 0, CASES)
@@ -161,20 +161,20 @@ TEST(state_of_the_whole_is_a_copy)
     random_parameters(p, test_device(0));
     copies_of(p, q);
     divide_over(q, PARAMETERS, 2, true);
-    ek_optimizer *divided = make(ADAM, q);
-    ck_assert_ptr_null(ek_optimizer_state(divided, q[1], "exp_avg"));
+    ek_optimizer *sharded = make(ADAM, q);
+    ck_assert_ptr_null(ek_optimizer_state(sharded, q[1], "exp_avg"));
     ck_assert_int_eq(ek_error_status(), 0);
     give_all(p, q, 1, IN_PIECES);
-    assert_ok(ek_step(divided));
-    ek_tensor *state = ek_optimizer_state(divided, q[1], "exp_avg");
+    assert_ok(ek_step(sharded));
+    ek_tensor *state = ek_optimizer_state(sharded, q[1], "exp_avg");
     assert_made(state);
     ck_assert(ek_device_equal(ek_tensor_device(state), ek_cpu()));
     ck_assert(ek_same_layout(state, q[1]));
     assert_made(ek_fill_(state, 3));
-    ck_assert_double_ne(element(ek_optimizer_state(divided, q[1], "exp_avg"), 0), 3);
-    ck_assert_ptr_null(ek_optimizer_state(divided, q[0], "exp_avg"));
-    ck_assert_ptr_null(ek_optimizer_state(divided, q[1], "momentum_buffer"));
-    ek_optimizer_free(divided);
+    ck_assert_double_ne(element(ek_optimizer_state(sharded, q[1], "exp_avg"), 0), 3);
+    ck_assert_ptr_null(ek_optimizer_state(sharded, q[0], "exp_avg"));
+    ck_assert_ptr_null(ek_optimizer_state(sharded, q[1], "momentum_buffer"));
+    ek_optimizer_free(sharded);
 }
 
 /* What a restore prepares is where the step looks for it. */
@@ -183,14 +183,14 @@ TEST(restored_state_stays_where_it_is)
     ek_tensor *p[PARAMETERS], *q[PARAMETERS];
     random_parameters(p, test_device(0));
     copies_of(p, q);
-    ek_optimizer *whole = make(AMSGRAD, p), *divided = make(AMSGRAD, q);
+    ek_optimizer *whole = make(AMSGRAD, p), *sharded = make(AMSGRAD, q);
     give_all(p, q, 0, AS_A_WHOLE);
     assert_ok(ek_step(whole));
     for (int i = 0; i < PARAMETERS; i++)
         assert_made(ek_copy_(ek_detach(q[i]), ek_detach(p[i])));
     divide_over(q, PARAMETERS, 3, false);
     for (int i = PARAMETERS - 1; i >= 0; i--)
-        carry_over(whole, p[i], divided, q[i]);
+        carry_over(whole, p[i], sharded, q[i]);
     for (int i = 0; i < PARAMETERS; i++)
         give(p[i], q[i], IN_PIECES);
     ek_memory_stats before[3], after[3];
@@ -198,7 +198,7 @@ TEST(restored_state_stays_where_it_is)
         assert_ok(ek_memory_reset_peak(test_device(d)));
         assert_ok(ek_memory_get_stats(test_device(d), &before[d]));
     }
-    assert_ok(ek_step(divided));
+    assert_ok(ek_step(sharded));
     for (int d = 0; d < 3; d++) {
         assert_ok(ek_memory_get_stats(test_device(d), &after[d]));
         ck_assert_uint_eq(before[d].now[EK_MEMORY_OPTIMIZER], after[d].now[EK_MEMORY_OPTIMIZER]);
@@ -207,7 +207,7 @@ TEST(restored_state_stays_where_it_is)
     assert_ok(ek_step(whole));
     assert_equal_lists(q, p, PARAMETERS);
     ek_optimizer_free(whole);
-    ek_optimizer_free(divided);
+    ek_optimizer_free(sharded);
 }
 
 /* ---- memory ---- */
@@ -224,9 +224,9 @@ TEST(each_device_has_its_part_of_the_state)
     ek_optimizer *optimizer = ek_adam();
     assert_ok(ek_optimizer_add_group(optimizer, p, 2, (ek_optimizer_options){0}));
     for (int i = 0; i < 2; i++)
-        give_to_pieces(p[i], random_gradient(p[i]), false);
+        give_to_shards(p[i], random_gradient(p[i]), false);
     assert_ok(ek_step(optimizer));
-    /* Each device has all of its piece of one parameter and nothing of the other's. */
+    /* Each device has all of its shard of one parameter and nothing of the other's. */
     for (int d = 0; d < DEVICES; d++) {
         uint64_t nbytes = bytes_of(test_device(d), EK_MEMORY_OPTIMIZER);
         ck_assert_uint_ge(nbytes, 2 * 4 * COUNT / DEVICES);
@@ -244,12 +244,12 @@ static void run_out(bool with_state)
     ek_scope scope = ek_scope_begin();
     ek_tensor *p = ek_zeros(EK_SHAPE(COUNT), .device = test_device(0), .requires_grad = true);
     ek_tensor *q = ek_zeros(EK_SHAPE(COUNT), .device = test_device(0), .requires_grad = true);
-    ek_optimizer *whole = ek_adam(), *divided = ek_adam();
+    ek_optimizer *whole = ek_adam(), *sharded = ek_adam();
     assert_ok(ek_optimizer_add_group(whole, &p, 1, (ek_optimizer_options){0}));
-    assert_ok(ek_optimizer_add_group(divided, &q, 1, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(sharded, &q, 1, (ek_optimizer_options){0}));
     if (with_state) {
         give(p, q, AS_A_WHOLE);
-        step_both(whole, divided);
+        step_both(whole, sharded);
     }
     fake_group *group = divide_over(&q, 1, DEVICES, false);
     give(p, q, BOTH_WAYS);
@@ -263,23 +263,23 @@ static void run_out(bool with_state)
     assert_ok(ek_memory_get_stats(test_device(2), &stats));
     /* Room for what settles the gradient, and for one of the states. */
     assert_ok(ek_memory_set_capacity(test_device(2), stats.in_use + COUNT / DEVICES * 4 + 4096));
-    assert_refused(ek_step(divided), EK_E_OUT_OF_MEMORY, "host:2");
+    assert_refused(ek_step(sharded), EK_E_OUT_OF_MEMORY, "host:2");
     for (int d = 0; d < DEVICES; d++)
         ck_assert_uint_eq(bytes_of(test_device(d), EK_MEMORY_OPTIMIZER), bytes[d]);
-    ck_assert_int_eq(ek_optimizer_steps(divided, q), with_state);
+    ck_assert_int_eq(ek_optimizer_steps(sharded, q), with_state);
     assert_close(ek_detach(q), ek_detach(p), 0, 0);
     assert_close(ek_gather_grad(q), gradient, 0, 0);
     ck_assert_int_eq(group->published, 0);
     if (with_state)
-        assert_close(ek_optimizer_state(divided, q, "exp_avg"),
+        assert_close(ek_optimizer_state(sharded, q, "exp_avg"),
                      ek_optimizer_state(whole, p, "exp_avg"), 0, 0);
 
     assert_ok(ek_memory_set_capacity(test_device(2), 0));
-    step_both(whole, divided);
+    step_both(whole, sharded);
     assert_close(ek_detach(q), ek_detach(p), 0, 0);
     ck_assert_int_eq(group->published, 1);
     ek_optimizer_free(whole);
-    ek_optimizer_free(divided);
+    ek_optimizer_free(sharded);
     ek_scope_end(&scope);
 }
 

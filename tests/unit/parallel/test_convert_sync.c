@@ -173,7 +173,7 @@ TEST(in_what_is_computed_again)
     assert_refused(ek_apply(model, normal(1, shape_of(2, 10), EK_F64, ek_cpu())), EK_E_STATE,
                    "sync_batch_norm waits for the other replicas, which is impossible "
                    "inside ek_checkpoint");
-    /* One chunk has nobody to wait for, also if lanes of several devices run its backward. */
+    /* One chunk has nobody to wait for, also if threads of several devices run its backward. */
     ek_tensor *x = normal(1, shape_of(2, 1), EK_F64, test_device(3)), *y = ek_detach(x);
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_tensor_set_requires_grad(y, true));
