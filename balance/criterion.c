@@ -223,10 +223,8 @@ static ek_value criterion_join(const data_parallel_criterion *self, ek_value *pa
     }
     if (scalars == 0)
         return ek_value_per_device(parts, count);
-    if (scalars < count) {
-        EK_FAIL(EK_E_SHAPE, "%d of %d devices gave a scalar loss", scalars, count);
-        return ek_value_error();
-    }
+    if (scalars < count)
+        return EK_FAIL_VALUE(EK_E_SHAPE, "%d of %d devices gave a scalar loss", scalars, count);
     for (int i = 0; i < count && !weighed; i++) /* a mean of means: equal weights */
         if (ek_loss_sum_of(parts[i].as.tensor, ek_scalar(1, EK_F64, ek_cpu()), &sums[i]) < 0)
             return ek_value_error();

@@ -316,10 +316,8 @@ static ek_value tree_join_list(ek_value list, const tree_join *to)
 {
     ek_value items[EK_MAX_DEVICES];
     int count = ek_value_length(list);
-    if (count < 1 || count > EK_MAX_DEVICES) {
-        EK_FAIL(EK_E_SHAPE, "a scattered list of %d elements", count);
-        return ek_value_error();
-    }
+    if (count < 1 || count > EK_MAX_DEVICES)
+        return EK_FAIL_VALUE(EK_E_SHAPE, "a scattered list of %d elements", count);
     for (int i = 0; i < count; i++)
         items[i] = ek_value_at(list, i);
     return count == 1 ? ek_value_to_device(items[0], to->device, to->dim)

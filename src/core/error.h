@@ -55,7 +55,7 @@ void ek_error_prefix(int before, const char *format, ...) EK_PRINTF(2, 3);
 /* Writes one log line (ek_set_log). */
 void ek_log_line(ek_log_level level, const char *format, ...) EK_PRINTF(2, 3);
 
-/* ---- memory (heap.c) ---- */
+/* ---- memory ---- */
 
 /* calloc, realloc and strdup that set EK_E_NO_MEMORY with the caller's place. Free with free(). */
 void *ek_calloc_at(size_t count, size_t size, const char *file, int line);

@@ -99,10 +99,9 @@ static void list_destroy(ek_object *object)
 
 ek_value ek_value_list(const ek_value *items, int count)
 {
-    if (count < 0 || (count && !items)) {
-        EK_FAIL(EK_E_INVALID, "a list of %d values%s", count, items ? "" : ", which are NULL");
-        return ek_value_error();
-    }
+    if (count < 0 || (count && !items))
+        return EK_FAIL_VALUE(EK_E_INVALID, "a list of %d values%s", count,
+                             items ? "" : ", which are NULL");
     for (int i = 0; i < count; i++)
         if (items[i].kind == EK_VALUE_ERROR)
             return ek_value_error();
@@ -293,10 +292,9 @@ int ek_value_length(ek_value value)
 ek_value ek_value_at(ek_value value, int index)
 {
     int length = ek_value_length(value);
-    if (index < 0 || index >= length) {
-        EK_FAIL(EK_E_INVALID, "element %d of %s of %d", index, ek_value_kind_name(value), length);
-        return ek_value_error();
-    }
+    if (index < 0 || index >= length)
+        return EK_FAIL_VALUE(EK_E_INVALID, "element %d of %s of %d", index,
+                             ek_value_kind_name(value), length);
     return value.kind == EK_VALUE_LIST ? value.as.list->items[index]
                                        : value.as.dict->entries[index].value;
 }

@@ -2,7 +2,11 @@
 #ifndef EK_CORE_VALUE_H
 #define EK_CORE_VALUE_H
 
+#include "core/error.h"
 #include "evenkeel/value.h"
+
+/* EK_FAIL in a function that returns a value. */
+#define EK_FAIL_VALUE(status, ...) (EK_FAIL((status), __VA_ARGS__), ek_value_error())
 
 /* The counted object of a value (borrowed); NULL for numbers, pointers and none. */
 void *ek_value_object(ek_value value);

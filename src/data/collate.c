@@ -168,10 +168,9 @@ static ek_value collate_tensors(const collation *c, const ek_value *values, cons
     char text[200], at[200];
     if (first->ndim == EK_MAX_DIMS) {
         place_write(where, at, sizeof at);
-        EK_FAIL(EK_E_SHAPE,
-                "collate: samples%s are %s; a batch of them has more than %d dimensions", at,
-                ek_tensor_text(first, text), EK_MAX_DIMS);
-        return ek_value_error();
+        return EK_FAIL_VALUE(
+            EK_E_SHAPE, "collate: samples%s are %s; a batch of them has more than %d dimensions",
+            at, ek_tensor_text(first, text), EK_MAX_DIMS);
     }
     ek_shape shape = {.ndim = first->ndim + 1, .dims = {c->count}};
     memcpy(shape.dims + 1, first->shape, (size_t)first->ndim * sizeof *first->shape);
@@ -273,11 +272,10 @@ static ek_value collate(const collation *c, const ek_value *values, const place 
 ek_value ek_collate_numbered(const ek_value *samples, const int64_t *numbers_of, int64_t count,
                              ek_device device)
 {
-    if (count < 1 || !samples) {
-        EK_FAIL(EK_E_INVALID, "collate: %s",
-                count < 1 ? "there is no sample; at least one is wanted" : "the samples are NULL");
-        return ek_value_error();
-    }
+    if (count < 1 || !samples)
+        return EK_FAIL_VALUE(EK_E_INVALID, "collate: %s",
+                             count < 1 ? "there is no sample; at least one is wanted"
+                                       : "the samples are NULL");
     collation c = {ek_batch_dev(device, "collate"), numbers_of, count};
     if (!c.dev)
         return ek_value_error();

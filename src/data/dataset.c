@@ -113,11 +113,9 @@ ek_value ek_dataset_get(ek_dataset *dataset, int64_t index)
     int64_t length = ek_dataset_length(dataset);
     if (length < 0)
         return ek_value_error();
-    if (index < -length || index >= length) {
-        EK_FAIL(EK_E_INVALID, "%s: sample %lld of %lld", dataset->type->name, (long long)index,
-                (long long)length);
-        return ek_value_error();
-    }
+    if (index < -length || index >= length)
+        return EK_FAIL_VALUE(EK_E_INVALID, "%s: sample %lld of %lld", dataset->type->name,
+                             (long long)index, (long long)length);
     return dataset_sample(dataset, index < 0 ? index + length : index);
 }
 
