@@ -68,11 +68,7 @@ EK_API ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope);
 EK_API ek_tensor *ek_f_sigmoid(ek_tensor *x);
 EK_API ek_tensor *ek_f_tanh(ek_tensor *x);
 EK_API ek_tensor *ek_f_softplus(ek_tensor *x); /* log(1 + exp(x)), stable */
-/* GELU is x Phi(x), or its approximation by tanh, as PyTorch's `approximate`. ek_ndtr(x) is Phi(x),
- * the normal distribution function. */
-typedef enum ek_gelu_approximate { EK_GELU_NONE = 0, EK_GELU_TANH = 1 } ek_gelu_approximate;
-EK_API ek_tensor *ek_f_gelu(ek_tensor *x, ek_gelu_approximate approximate);
-EK_API ek_tensor *ek_ndtr(ek_tensor *x);
+EK_API ek_tensor *ek_ndtr(ek_tensor *x);       /* Phi(x), the normal distribution function */
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);
 /* If training, zeroes elements with probability p and scales the others by 1 / (1 - p); else

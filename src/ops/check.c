@@ -61,6 +61,12 @@ bool ek_holds_high(const char *operation, const char *name, ek_dtype dtype, doub
     return value >= integer_ranges[dtype].end || ek_holds(operation, name, dtype, value);
 }
 
+bool ek_chosen(const char *operation, const char *name, int choice, int count, const char *names)
+{
+    return (choice >= 0 && choice < count) ||
+           EK_REFUSE(EK_E_INVALID, "%s: %s must be %s, got %d", operation, name, names, choice);
+}
+
 bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x, const ek_shape *shape)
 {
     if (!ek_given(operation, name, x))

@@ -15,10 +15,7 @@ static ek_tensor *loss_reduce(ek_tensor *loss, ek_reduction reduction)
 
 static bool loss_check_reduction(const char *name, ek_reduction reduction)
 {
-    if (reduction == EK_MEAN || reduction == EK_SUM || reduction == EK_NONE)
-        return true;
-    return EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d", name,
-                   (int)reduction) == 0;
+    return ek_chosen(name, "reduction", (int)reduction, 3, "EK_MEAN, EK_SUM or EK_NONE");
 }
 
 /* Checks that the operands of a loss are floating, alike and of one shape. Broadcasting is refused,

@@ -13,7 +13,7 @@
  *         return EK_RECORD(z, &sign_mul_operation, EK_INPUTS(x), EK_SAVED(y));
  *     }
  *
- * An elementwise operation of one tensor is one line (EK_UNARY_OPERATION). A backward calls
+ * An elementwise operation of one tensor is a row (unary.c). A backward calls
  * operations, so that the files of this folder call each other in a circle: they are one layer. If
  * a kernel makes the gradient of a parameter, backward lets it write straight to
  * ek_node_destination, if that exists: convolution, linear, normalisation and casts do.
@@ -89,6 +89,8 @@ bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double va
 /* ek_holds for an end of a range, which may also lie beyond all elements of `dtype`. */
 bool ek_holds_low(const char *operation, const char *name, ek_dtype dtype, double value);
 bool ek_holds_high(const char *operation, const char *name, ek_dtype dtype, double value);
+/* `choice`, the value of an enumeration, is below `count`. `names` are the enumerators. */
+bool ek_chosen(const char *operation, const char *name, int choice, int count, const char *names);
 /* x is not NULL and has exactly this shape. */
 bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
                  const ek_shape *shape);
@@ -137,42 +139,12 @@ ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z,
 ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b);
 ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a);
 
-/* The tensor that an elementwise operation of one tensor saves for its gradient. */
-typedef enum ek_unary_saved { EK_SAVED_nothing, EK_SAVED_x, EK_SAVED_y } ek_unary_saved;
-
-typedef struct ek_unary_rules {
-    ek_unary formula;
-    ek_unary_saved saved;
-    bool integers; /* integers are allowed */
-    bool wide;     /* autocast computes the operation in f32 */
-} ek_unary_rules;
-
-/* Checks x, computes and records. */
-ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *rules, ek_tensor *x);
-
-/* Defines `id_rules`, whose formula is row NAME of kernels/elementwise.h, and `id_operation`.
- * `saved` is x, y or nothing: what the gradient needs beside g, which is the result's gradient.
- * `gradient` is an expression of both in differentiable operations. Further arguments are rules, as
- * in `.wide = true`. */
-#define EK_UNARY_RULES(id, title, NAME, saved, gradient, ...)                                    \
-    static int id##_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)    \
-    {                                                                                            \
-        ek_tensor *g = gradients[0];                                                             \
-        ek_tensor *saved = EK_SAVED_##saved == EK_SAVED_nothing ? NULL : ek_node_saved(node, 0); \
-        (void)saved;                                                                             \
-        results[0] = gradient;                                                                   \
-        return 0;                                                                                \
-    }                                                                                            \
-    EK_OPERATION(id, title, id##_backward);                                                      \
-    static const ek_unary_rules id##_rules = {EK_UNARY_##NAME, EK_SAVED_##saved, __VA_ARGS__};
-
-/* EK_UNARY_RULES, and the function `ek_tensor *function(ek_tensor *x)`. */
-#define EK_UNARY_OPERATION(function, title, NAME, saved, gradient, ...)     \
-    EK_UNARY_RULES(function, title, NAME, saved, gradient, __VA_ARGS__)     \
-    ek_tensor *function(ek_tensor *x)                                       \
-    {                                                                       \
-        return ek_unary_apply(&function##_operation, &function##_rules, x); \
-    }
+/* An expression of x and a in differentiable operations. */
+typedef ek_tensor *ek_composition(ek_tensor *x, double a);
+/* The gradient of x from g, the gradient of composition(x, a). If gradient mode is on, the result
+ * is differentiable. For operations that are one kernel and whose value is also such an expression.
+ */
+ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_tensor *x, double a);
 
 /* A tensor filled with a number, without history. */
 ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value);
@@ -201,6 +173,8 @@ ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
 /* x y (1 - y) for sigmoid, and x (1 - y^2) for tanh. */
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y);
+/* exp(-x^2 / 2) / sqrt(2 pi), the derivative of ek_ndtr. */
+ek_tensor *ek_normal_density(ek_tensor *x);
 /* x sign(y). Constant in y. */
 ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y);
 /* Zeros of `shape` with x at elements start, start + step, ... along `dim`: the adjoint of

@@ -6,31 +6,187 @@
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
-/* ---- a x + b ---- */
+/* ---- rows: y = f(x; a, b) ---- */
 
-EK_BACKWARD(affine, double, *a == 1 ? g : ek_mul_scalar(g, *a))
-EK_OPERATION(add_scalar, "add_scalar", affine_backward);
-EK_OPERATION(mul_scalar, "mul_scalar", affine_backward);
+/* The tensor that a row saves for its gradient. */
+typedef enum unary_saved { SAVED_nothing, SAVED_x, SAVED_y } unary_saved;
+
+typedef struct unary_numbers {
+    double a, b;
+} unary_numbers;
+
+typedef struct unary_row {
+    ek_operation operation;
+    ek_unary formula;
+    unary_saved saved;
+    bool integers; /* integers are allowed */
+    bool wide;     /* autocast computes the operation in f32 */
+    int choices;   /* unless 0, the formulas are this many rows from `formula` on; a picks one */
+} unary_row;
+
+/* Checks x, computes and records. */
+static ek_tensor *unary_apply(const unary_row *row, ek_tensor *x, double a, double b)
+{
+    if (row->wide && ek_autocast_widens(x)) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *wide = ek_autocast_wide(x);
+        return ek_scope_return(&scope, wide ? unary_apply(row, wide, a, b) : NULL);
+    }
+    if (!(row->integers ? ek_given : ek_floating)(row->operation.name, "x", x))
+        return NULL;
+    int formula = (int)row->formula + (row->choices ? (int)a : 0);
+    ek_tensor *y = ek_run_unary((ek_unary)formula, x, a, b);
+    ek_tensor *saved = row->saved == SAVED_x ? x : row->saved == SAVED_y ? y : NULL;
+    unary_numbers numbers = {a, b};
+    return EK_RECORD(y, &row->operation, EK_INPUTS(x), EK_SAVED(saved), EK_ATTRIBUTES(numbers));
+}
+
+/* Defines `id_row`, whose formula is row NAME of kernels/elementwise.h. `saved` is x, y or nothing:
+ * what the gradient needs beside the numbers a and b and g, the gradient of y. `gradient` is an
+ * expression of these in differentiable operations. Further arguments are members of the row, as in
+ * `.wide = true`. */
+#define UNARY_ROW(id, title, NAME, saved_, gradient, ...)                                      \
+    static int id##_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)  \
+    {                                                                                          \
+        const unary_numbers *numbers = ek_node_attributes(node);                               \
+        const double a = numbers->a, b = numbers->b;                                           \
+        ek_tensor *g = gradients[0], *saved_ = SAVED_##saved_ ? ek_node_saved(node, 0) : NULL; \
+        (void)a, (void)b;                                                                      \
+        if (SAVED_##saved_ && !saved_)                                                         \
+            return ek_error_pending();                                                         \
+        results[0] = gradient;                                                                 \
+        return 0;                                                                              \
+    }                                                                                          \
+    static const unary_row id##_row = {{.name = title, .backward = id##_backward},             \
+                                       EK_UNARY_##NAME,                                        \
+                                       SAVED_##saved_,                                         \
+                                       __VA_ARGS__};
+
+/* UNARY_ROW, and the function `ek_tensor *function(ek_tensor *x)`. */
+#define UNARY_OPERATION(function, title, NAME, saved, gradient, ...) \
+    UNARY_ROW(function, title, NAME, saved, gradient, __VA_ARGS__)   \
+    ek_tensor *function(ek_tensor *x)                                \
+    {                                                                \
+        return unary_apply(&function##_row, x, 0, 0);                \
+    }
+
+/* ---- rows whose gradient is that of a composition ---- */
+
+ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_tensor *x, double a)
+{
+    unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
+    bool differentiable = ek_grad_enabled();
+    if (!differentiable) {
+        x = ek_tensor_alias(x);
+        if (!x)
+            return NULL;
+        x->requires_grad = true;
+    }
+    *flags = (before & ~(unsigned)EK_MODE_NO_GRAD) | EK_MODE_ALONE; /* no cast outlives the call */
+    ek_tensor *y = composition(x, a), *dx = NULL;
+    *flags = before;
+    if (!y || ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &dx, .grad_outputs = &g, .create_graph = differentiable) < 0)
+        return NULL;
+    return dx;
+}
+
+/* UNARY_ROW for a formula that equals `composition`. */
+#define UNARY_COMPOSED(id, title, NAME, composition, ...)      \
+    static ek_tensor *id##_composition(ek_tensor *x, double a) \
+    {                                                          \
+        (void)a;                                               \
+        return composition;                                    \
+    }                                                          \
+    UNARY_ROW(id, title, NAME, x, ek_composed_gradient(g, id##_composition, x, a), __VA_ARGS__)
+
+/* Defines `ek_tensor *function(ek_tensor *x, type choice)` for a row with `.choices`, whose names
+ * are `names`. The choice is the row's number a. */
+#define UNARY_CHOICE(function, type, choice, names)                                        \
+    ek_tensor *function(ek_tensor *x, type choice)                                         \
+    {                                                                                      \
+        const unary_row *row = &function##_row;                                            \
+        return ek_chosen(row->operation.name, #choice, (int)choice, row->choices, (names)) \
+                   ? unary_apply(row, x, choice, 0)                                        \
+                   : NULL;                                                                 \
+    }
+
+/* ---- functions of the elements alone ---- */
+
+UNARY_OPERATION(ek_neg, "neg", NEG, nothing, ek_neg(g), .integers = true)
+UNARY_OPERATION(ek_abs, "abs", ABS, x, ek_sign_mul(g, x), .integers = true)
+UNARY_OPERATION(ek_sign, "sign", SIGN, nothing, ek_zeros_like(g), .integers = true)
+UNARY_OPERATION(ek_sqrt, "sqrt", SQRT, y, ek_div(g, ek_mul_scalar(y, 2)), .wide = false)
+UNARY_OPERATION(ek_square, "square", SQUARE, x, ek_mul(g, ek_mul_scalar(x, 2)), .integers = true,
+                .wide = true)
+UNARY_OPERATION(ek_reciprocal, "reciprocal", RECIPROCAL, y, ek_neg(ek_mul(g, ek_square(y))),
+                .wide = true)
+UNARY_OPERATION(ek_exp, "exp", EXP, y, ek_mul(g, y), .wide = true)
+UNARY_OPERATION(ek_log, "log", LOG, x, ek_div(g, x), .wide = true)
+UNARY_OPERATION(ek_f_sigmoid, "sigmoid", SIGMOID, y, ek_sigmoid_gradient(g, y), .wide = false)
+UNARY_OPERATION(ek_f_tanh, "tanh", TANH, y, ek_tanh_gradient(g, y), .wide = false)
+UNARY_OPERATION(ek_f_softplus, "softplus", SOFTPLUS, x, ek_mul(g, ek_f_sigmoid(x)), .wide = true)
+UNARY_OPERATION(ek_f_relu, "relu", RELU, y, ek_relu_gradient(g, y, 0), .wide = false)
+UNARY_OPERATION(ek_ndtr, "ndtr", NDTR, x, ek_mul(g, ek_normal_density(x)), .wide = false)
+UNARY_OPERATION(ek_normal_density, "normal_density", NORMAL_DENSITY, x,
+                ek_neg(ek_mul(ek_mul(g, x), ek_normal_density(x))), .wide = false)
+
+/* ---- functions with numbers ---- */
+
+UNARY_ROW(add_scalar, "add_scalar", AFFINE, nothing, g, .integers = true)
+UNARY_ROW(mul_scalar, "mul_scalar", AFFINE, nothing, a == 1 ? g : ek_mul_scalar(g, a),
+          .integers = true)
 
 /* a x + b. c is the user's number, which x's dtype must hold. */
-static ek_tensor *unary_affine(const ek_operation *operation, ek_tensor *x, double c, double a,
-                               double b)
+static ek_tensor *unary_affine(const unary_row *row, ek_tensor *x, double c, double a, double b)
 {
-    if (!ek_given(operation->name, "x", x) || !ek_holds(operation->name, "c", x->dtype, c))
-        return NULL;
-    return EK_RECORD(ek_run_unary(EK_UNARY_AFFINE, x, a, b), operation, EK_INPUTS(x),
-                     EK_ATTRIBUTES(a));
+    const char *name = row->operation.name;
+    return ek_given(name, "x", x) && ek_holds(name, "c", x->dtype, c) ? unary_apply(row, x, a, b)
+                                                                      : NULL;
 }
 
 ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 {
-    return unary_affine(&add_scalar_operation, x, c, 1, c);
+    return unary_affine(&add_scalar_row, x, c, 1, c);
 }
 
 ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
 {
-    return unary_affine(&mul_scalar_operation, x, c, c, 0);
+    return unary_affine(&mul_scalar_row, x, c, c, 0);
 }
+
+UNARY_ROW(pow, "pow_scalar", POW, x,
+          a == 0 ? ek_zeros_like(g) : ek_mul(g, ek_mul_scalar(ek_pow_scalar(x, a - 1), a)),
+          .wide = true)
+
+ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent)
+{
+    return unary_apply(&pow_row, x, exponent, 0);
+}
+
+UNARY_ROW(clamp, "clamp", CLAMP, x, ek_relu_gradient(g, ek_run_unary(EK_UNARY_INSIDE, x, a, b), 0),
+          .integers = true)
+
+ek_tensor *ek_clamp(ek_tensor *x, double low, double high)
+{
+    if (!ek_given("clamp", "x", x) || !ek_holds_low("clamp", "low", x->dtype, low) ||
+        !ek_holds_high("clamp", "high", x->dtype, high))
+        return NULL;
+    return unary_apply(&clamp_row, x, low, high);
+}
+
+/* The output has the input's sign unless the slope is negative. The output is better to save,
+ * because the next layer saves it, too. */
+UNARY_ROW(leaky_relu, "leaky_relu", LEAKY_RELU, y, ek_relu_gradient(g, y, a), .wide = false)
+UNARY_ROW(falling_relu, "leaky_relu", LEAKY_RELU, x, ek_relu_gradient(g, x, a), .wide = false)
+
+ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
+{
+    return unary_apply(negative_slope >= 0 ? &leaky_relu_row : &falling_relu_row, x, negative_slope,
+                       0);
+}
+
+/* ---- x / c ---- */
 
 /* x / c is not x (1 / c) in floating point: a mean of 49 ones must be 1. */
 EK_BACKWARD(div_scalar, double, ek_div_scalar(g, *a))
@@ -56,89 +212,6 @@ ek_tensor *ek_div_scalar(ek_tensor *x, double c)
     return EK_RECORD(y, &div_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
 }
 
-/* ---- x^p ---- */
-
-static int pow_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    double p = *(const double *)ek_node_attributes(node);
-    if (p == 0)
-        results[0] = ek_zeros_like(gradients[0]);
-    else
-        results[0] =
-            ek_mul(gradients[0], ek_mul_scalar(ek_pow_scalar(ek_node_saved(node, 0), p - 1), p));
-    return 0;
-}
-
-EK_OPERATION(pow, "pow_scalar", pow_backward);
-
-ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent)
-{
-    if (!ek_floating("pow_scalar", "x", x) || !(x = ek_autocast_wide(x)))
-        return NULL;
-    ek_tensor *y = exponent == 2 ? ek_run_unary(EK_UNARY_SQUARE, x, 0, 0)
-                                 : ek_run_unary(EK_UNARY_POW, x, exponent, 0);
-    return EK_RECORD(y, &pow_operation, EK_INPUTS(x), EK_SAVED(exponent == 0 ? NULL : x),
-                     EK_ATTRIBUTES(exponent));
-}
-
-/* ---- functions of the elements alone ---- */
-
-ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *rules, ek_tensor *x)
-{
-    if (rules->wide && ek_autocast_widens(x)) {
-        ek_scope scope = ek_scope_begin();
-        ek_tensor *wide = ek_autocast_wide(x);
-        return ek_scope_return(&scope, wide ? ek_unary_apply(operation, rules, wide) : NULL);
-    }
-    if (!(rules->integers ? ek_given : ek_floating)(operation->name, "x", x))
-        return NULL;
-    ek_tensor *y = ek_run_unary(rules->formula, x, 0, 0);
-    ek_tensor *saved = rules->saved == EK_SAVED_x ? x : rules->saved == EK_SAVED_y ? y : NULL;
-    return EK_RECORD(y, operation, EK_INPUTS(x), EK_SAVED(saved));
-}
-
-EK_UNARY_OPERATION(ek_neg, "neg", NEG, nothing, ek_neg(g), .integers = true)
-EK_UNARY_OPERATION(ek_abs, "abs", ABS, x, ek_sign_mul(g, x), .integers = true)
-EK_UNARY_OPERATION(ek_sign, "sign", SIGN, nothing, ek_zeros_like(g), .integers = true)
-EK_UNARY_OPERATION(ek_sqrt, "sqrt", SQRT, y, ek_div(g, ek_mul_scalar(y, 2)), .wide = false)
-EK_UNARY_OPERATION(ek_square, "square", SQUARE, x, ek_mul(g, ek_mul_scalar(x, 2)), .integers = true,
-                   .wide = true)
-EK_UNARY_OPERATION(ek_reciprocal, "reciprocal", RECIPROCAL, y, ek_neg(ek_mul(g, ek_square(y))),
-                   .wide = true)
-EK_UNARY_OPERATION(ek_exp, "exp", EXP, y, ek_mul(g, y), .wide = true)
-EK_UNARY_OPERATION(ek_log, "log", LOG, x, ek_div(g, x), .wide = true)
-EK_UNARY_OPERATION(ek_f_sigmoid, "sigmoid", SIGMOID, y, ek_sigmoid_gradient(g, y), .wide = false)
-EK_UNARY_OPERATION(ek_f_tanh, "tanh", TANH, y, ek_tanh_gradient(g, y), .wide = false)
-EK_UNARY_OPERATION(ek_f_softplus, "softplus", SOFTPLUS, x, ek_mul(g, ek_f_sigmoid(x)), .wide = true)
-
-/* ---- gelu: x ndtr(x), or x sigmoid(2 u) for 2 u = k x + c x^3, k = sqrt(8 / pi) ---- */
-
-/* k x + c x^3 */
-static ek_tensor *gelu_cubic(ek_tensor *x, double c)
-{
-    return ek_mul(x, ek_add_scalar(ek_mul_scalar(ek_square(x), c), 1.5957691216057308));
-}
-#define NORMAL_DENSITY ek_mul_scalar(ek_exp(ek_mul_scalar(ek_square(x), -0.5)), 0.3989422804014327)
-#define GATE ek_f_sigmoid(gelu_cubic(x, 0.07135481627260025))
-
-EK_UNARY_OPERATION(ek_ndtr, "ndtr", NDTR, x, ek_mul(g, NORMAL_DENSITY), .wide = false)
-EK_UNARY_RULES(gelu, "gelu", GELU, x, ek_mul(g, ek_add(ek_ndtr(x), ek_mul(x, NORMAL_DENSITY))),
-               .wide = false)
-EK_UNARY_RULES(gelu_tanh, "gelu", GELU_TANH, x,
-               ek_mul(g,
-                      ek_add(GATE, ek_sigmoid_gradient(gelu_cubic(x, 0.21406444881780076), GATE))),
-               .wide = false)
-
-ek_tensor *ek_f_gelu(ek_tensor *x, ek_gelu_approximate approximate)
-{
-    if (approximate != EK_GELU_NONE && approximate != EK_GELU_TANH)
-        return EK_REFUSE(EK_E_INVALID,
-                         "gelu: approximate must be EK_GELU_NONE or EK_GELU_TANH, got %d",
-                         (int)approximate);
-    return approximate == EK_GELU_TANH ? ek_unary_apply(&gelu_tanh_operation, &gelu_tanh_rules, x)
-                                       : ek_unary_apply(&gelu_operation, &gelu_rules, x);
-}
-
 /* ---- x sign(y) ---- */
 
 EK_BACKWARD(sign_mul, void, ek_sign_mul(g, ek_node_saved(node, 0)))
@@ -152,41 +225,10 @@ ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
                      EK_SAVED(y));
 }
 
-/* ---- clamp ---- */
-
-typedef struct clamp_attributes {
-    double low, high;
-} clamp_attributes;
-
-static int clamp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    const clamp_attributes *attributes = ek_node_attributes(node);
-    ek_tensor *x = ek_node_saved(node, 0);
-    if (!x)
-        return ek_error_pending();
-    ek_tensor *inside = ek_run_unary(EK_UNARY_INSIDE, x, attributes->low, attributes->high);
-    results[0] = ek_relu_gradient(gradients[0], inside, 0);
-    return 0;
-}
-
-EK_OPERATION(clamp, "clamp", clamp_backward);
-
-ek_tensor *ek_clamp(ek_tensor *x, double low, double high)
-{
-    if (!ek_given("clamp", "x", x) || !ek_holds_low("clamp", "low", x->dtype, low) ||
-        !ek_holds_high("clamp", "high", x->dtype, high))
-        return NULL;
-    clamp_attributes attributes = {low, high};
-    return EK_RECORD(ek_run_unary(EK_UNARY_CLAMP, x, low, high), &clamp_operation, EK_INPUTS(x),
-                     EK_SAVED(x), EK_ATTRIBUTES(attributes));
-}
-
-/* ---- relu, leaky relu: dx = slope g if y <= 0, else g ---- */
+/* ---- slope x if y <= 0, else x ---- */
 
 EK_BACKWARD(relu_gradient, double, ek_relu_gradient(g, ek_node_saved(node, 0), *a))
 EK_OPERATION(relu_gradient, "relu_gradient", relu_gradient_backward);
-EK_OPERATION(relu, "relu", relu_gradient_backward);
-EK_OPERATION(leaky_relu, "leaky_relu", relu_gradient_backward);
 
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope)
 {
@@ -194,27 +236,6 @@ ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope)
         return NULL;
     ek_tensor *z = ek_run_binary(EK_BINARY_RELU_GRADIENT, x, y, slope);
     return EK_RECORD(z, &relu_gradient_operation, EK_INPUTS(x), EK_SAVED(y), EK_ATTRIBUTES(slope));
-}
-
-ek_tensor *ek_f_relu(ek_tensor *x)
-{
-    if (!ek_floating("relu", "x", x))
-        return NULL;
-    double slope = 0;
-    ek_tensor *y = ek_run_unary(EK_UNARY_RELU, x, 0, 0);
-    return EK_RECORD(y, &relu_operation, EK_INPUTS(x), EK_SAVED(y), EK_ATTRIBUTES(slope));
-}
-
-ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
-{
-    if (!ek_floating("leaky_relu", "x", x))
-        return NULL;
-    ek_tensor *y = ek_run_unary(EK_UNARY_LEAKY_RELU, x, negative_slope, 0);
-    /* The output has the input's sign unless the slope is negative. The output is better to save,
-     * because the next layer saves it, too. */
-    ek_tensor *saved = negative_slope >= 0 ? y : x;
-    return EK_RECORD(y, &leaky_relu_operation, EK_INPUTS(x), EK_SAVED(saved),
-                     EK_ATTRIBUTES(negative_slope));
 }
 
 /* ---- gradients of sigmoid and tanh: operations of x and y, with x saved if y wants a gradient

@@ -37,11 +37,9 @@ ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_upsampl
 {
     const char *name = "upsample";
     if (!ek_given(name, "x", x) || ek_spatial_check(name, x, 2) < 0 ||
-        ek_spatial_least(name, "the output", 2, (const int64_t[]){height, width}, 1) < 0)
+        ek_spatial_least(name, "the output", 2, (const int64_t[]){height, width}, 1) < 0 ||
+        !ek_chosen(name, "mode", (int)mode, 2, "EK_NEAREST or EK_BILINEAR"))
         return NULL;
-    if (mode != EK_NEAREST && mode != EK_BILINEAR)
-        return EK_REFUSE(EK_E_INVALID, "upsample: mode must be EK_NEAREST or EK_BILINEAR, got %d",
-                         (int)mode);
     if (mode == EK_NEAREST && align_corners)
         return EK_REFUSE(EK_E_INVALID,
                          "upsample: align_corners is for EK_BILINEAR, but mode is EK_NEAREST");
