@@ -166,6 +166,8 @@ ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 /* The sum over the dimensions in the mask `reduced`. Dimensions in `dropped` disappear, others get
  * size 1. NULL for NULL. */
 ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
+/* a x + b, in one kernel. x's dtype holds both numbers. */
+ek_tensor *ek_affine(ek_tensor *x, double a, double b);
 /* x / c. */
 ek_tensor *ek_div_scalar(ek_tensor *x, double c);
 /* slope x if y <= 0, else x; a NaN in y lets x pass. Constant in y. */

@@ -137,22 +137,23 @@ UNARY_ROW(add_scalar, "add_scalar", AFFINE, nothing, g, .integers = true)
 UNARY_ROW(mul_scalar, "mul_scalar", AFFINE, nothing, a == 1 ? g : ek_mul_scalar(g, a),
           .integers = true)
 
-/* a x + b. c is the user's number, which x's dtype must hold. */
-static ek_tensor *unary_affine(const unary_row *row, ek_tensor *x, double c, double a, double b)
+ek_tensor *ek_affine(ek_tensor *x, double a, double b)
 {
-    const char *name = row->operation.name;
-    return ek_given(name, "x", x) && ek_holds(name, "c", x->dtype, c) ? unary_apply(row, x, a, b)
-                                                                      : NULL;
+    return unary_apply(&mul_scalar_row, x, a, b);
 }
 
 ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 {
-    return unary_affine(&add_scalar_row, x, c, 1, c);
+    return ek_given("add_scalar", "x", x) && ek_holds("add_scalar", "c", x->dtype, c)
+               ? unary_apply(&add_scalar_row, x, 1, c)
+               : NULL;
 }
 
 ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
 {
-    return unary_affine(&mul_scalar_row, x, c, c, 0);
+    return ek_given("mul_scalar", "x", x) && ek_holds("mul_scalar", "c", x->dtype, c)
+               ? ek_affine(x, c, 0)
+               : NULL;
 }
 
 UNARY_ROW(pow, "pow_scalar", POW, x,
@@ -258,8 +259,7 @@ static int sigmoid_gradient_backward(ek_node *node, ek_tensor *const *gradients,
     if (ek_node_needs(node, 0))
         results[0] = ek_sigmoid_gradient(h, y);
     if (ek_node_needs(node, 1))
-        results[1] =
-            ek_mul(ek_mul(h, ek_node_saved(node, 0)), ek_add_scalar(ek_mul_scalar(y, -2), 1));
+        results[1] = ek_mul(ek_mul(h, ek_node_saved(node, 0)), ek_affine(y, -2, 1));
     return 0;
 }
 EK_OPERATION(sigmoid_gradient, "sigmoid_gradient", sigmoid_gradient_backward);
