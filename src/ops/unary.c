@@ -91,14 +91,15 @@ ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_te
     return dx;
 }
 
-/* UNARY_ROW for a formula that equals `composition`. */
-#define UNARY_COMPOSED(id, title, NAME, composition, ...)      \
+/* UNARY_ROW for a formula that equals `composition`. `member` is one of the row, as in
+ * `.wide = true`. */
+#define UNARY_COMPOSED(id, title, NAME, member, composition)   \
     static ek_tensor *id##_composition(ek_tensor *x, double a) \
     {                                                          \
         (void)a;                                               \
         return composition;                                    \
     }                                                          \
-    UNARY_ROW(id, title, NAME, x, ek_composed_gradient(g, id##_composition, x, a), __VA_ARGS__)
+    UNARY_ROW(id, title, NAME, x, ek_composed_gradient(g, id##_composition, x, a), member)
 
 /* Defines `ek_tensor *function(ek_tensor *x, type choice)` for a row with `.choices`, whose names
  * are `names`. The choice is the row's number a. */
