@@ -65,6 +65,8 @@ EK_API ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y);
 
 EK_API ek_tensor *ek_f_relu(ek_tensor *x);
 EK_API ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope);
+typedef enum ek_gelu_approximate { EK_GELU_NONE = 0, EK_GELU_TANH = 1 } ek_gelu_approximate;
+EK_API ek_tensor *ek_f_gelu(ek_tensor *x, ek_gelu_approximate approximate); /* x Phi(x) */
 EK_API ek_tensor *ek_f_sigmoid(ek_tensor *x);
 EK_API ek_tensor *ek_f_tanh(ek_tensor *x);
 EK_API ek_tensor *ek_f_softplus(ek_tensor *x); /* log(1 + exp(x)), stable */

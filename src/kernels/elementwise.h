@@ -29,6 +29,9 @@
     /* the normal distribution's, in double, because its tail needs the digits */           \
     X(NDTR, (EK_REAL)(0.5 * erfc(-0.70710678118654752 * (double)x)))                        \
     X(NORMAL_DENSITY, (EK_REAL)0.3989422804014327 * EK_NAME(ek_exp)((EK_REAL)-0.5 * x * x)) \
+    X(GELU, x *EK_NAME(ek_unary_NDTR)(x, 0, 0))                                             \
+    X(GELU_TANH, x / (1 + EK_NAME(ek_exp)(x * ((EK_REAL)-1.5957691216057308 -               \
+                                               (EK_REAL)0.07135481627260025 * x * x))))     \
     X(RELU, x <= 0 ? 0 : x) /* NaN stays NaN */                                             \
     X(LEAKY_RELU, x > 0 ? x : a * x)                                                        \
     X(STEP, x > a ? 1 : b)                                                                  \

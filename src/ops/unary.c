@@ -131,6 +131,11 @@ UNARY_OPERATION(ek_f_relu, "relu", RELU, y, ek_relu_gradient(g, y, 0), .wide = f
 UNARY_OPERATION(ek_ndtr, "ndtr", NDTR, x, ek_mul(g, ek_normal_density(x)), .wide = false)
 UNARY_OPERATION(ek_normal_density, "normal_density", NORMAL_DENSITY, x,
                 ek_neg(ek_mul(ek_mul(g, x), ek_normal_density(x))), .wide = false)
+UNARY_COMPOSED(ek_f_gelu, "gelu", GELU, .choices = 2,
+               ek_mul(x, a ? ek_f_sigmoid(ek_mul(x, ek_affine(ek_square(x), 0.07135481627260025,
+                                                              1.5957691216057308)))
+                           : ek_ndtr(x)))
+UNARY_CHOICE(ek_f_gelu, ek_gelu_approximate, approximate, "EK_GELU_NONE or EK_GELU_TANH")
 
 /* ---- functions with numbers ---- */
 

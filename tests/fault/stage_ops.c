@@ -84,6 +84,8 @@ ROWS_STAGE(ops_arithmetic, ARITHMETIC);
     X(sigmoid, "f2x3", ek_f_sigmoid(x[0]))                                   \
     X(tanh, "f2x3", ek_f_tanh(x[0]))                                         \
     X(softplus, "f2x3", ek_f_softplus(x[0]))                                 \
+    X(gelu, "f2x3", ek_f_gelu(x[0], EK_GELU_NONE))                           \
+    X(gelu_tanh, "f2x3", ek_f_gelu(x[0], EK_GELU_TANH))                      \
     X(ndtr, "f2x3", ek_ndtr(x[0]))                                           \
     X(softmax, "f2x3", ek_f_softmax(x[0], 1))                                \
     X(log_softmax, "f2x3x2", ek_f_log_softmax(x[0], 1))                      \

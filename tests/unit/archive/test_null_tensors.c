@@ -189,6 +189,7 @@ CALL(ek_f_leaky_relu(NOTHING, 1));
 CALL(ek_f_sigmoid(NOTHING));
 CALL(ek_f_tanh(NOTHING));
 CALL(ek_f_softplus(NOTHING));
+CALL(ek_f_gelu(NOTHING, EK_GELU_NONE));
 CALL(ek_ndtr(NOTHING));
 CALL(ek_logsumexp(NOTHING));
 CALL(ek_f_softmax(NOTHING, 0));

@@ -59,6 +59,9 @@ static double unary_of(ek_unary op, double x, double a, double b)
         CASE_IS(EK_UNARY_SOFTPLUS, log1p(exp(x)));
         CASE_IS(EK_UNARY_NDTR, 0.5 * erfc(-x / sqrt(2)));
         CASE_IS(EK_UNARY_NORMAL_DENSITY, exp(-x * x / 2) / sqrt(2 * acos(-1)));
+        CASE_IS(EK_UNARY_GELU, x * 0.5 * erfc(-x / sqrt(2)));
+        CASE_IS(EK_UNARY_GELU_TANH,
+                0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))));
         CASE_IS(EK_UNARY_RELU, x > 0 ? x : 0);
         CASE_IS(EK_UNARY_LEAKY_RELU, x > 0 ? x : a * x);
         CASE_IS(EK_UNARY_CLAMP, fmin(fmax(x, a), b));
