@@ -188,159 +188,130 @@ static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk
     });
 }
 
-/* ---- y = f(x; a, b) ---- */
+/* ---- y = f(x; a, b) and z = f(x, y; a): x + a y and its like may differ from the host's in the
+ * last bit ---- */
+
+#define FORMULA_CASE(KIND, kind, name, suffix, ...)                  \
+    case EK_##KIND##_##name:                                         \
+        for (int j = 0; j < V; j++)                                  \
+            r[j] = ek_##kind##_##name##_##suffix(x[j], __VA_ARGS__); \
+        break;
+#define UNARY_F32(name, formula) FORMULA_CASE(UNARY, unary, name, f32, a, b)
+#define UNARY_F64(name, formula) FORMULA_CASE(UNARY, unary, name, f64, a, b)
+#define UNARY_I64(name, formula) FORMULA_CASE(UNARY, unary, name, i64, a, b)
+#define BINARY_F32(name, formula) FORMULA_CASE(BINARY, binary, name, f32, y[j], a)
+#define BINARY_F64(name, formula) FORMULA_CASE(BINARY, binary, name, f64, y[j], a)
+#define BINARY_I64(name, formula) FORMULA_CASE(BINARY, binary, name, i64, y[j], a)
+
+/* Defines formula_evaluate, which computes V elements by the row `op`, for the type C. a and b are
+ * read as `scalar`. */
+#define FORMULA_EVALUATE(C, scalar, unary_cases, binary_cases)                                 \
+    template <int V>                                                                           \
+    EK_DEVICE void formula_evaluate(ek_unary op, scalar a, scalar b, C(&r)[V], const C(&x)[V]) \
+    {                                                                                          \
+        switch (op) {                                                                          \
+            unary_cases default : break;                                                       \
+        }                                                                                      \
+    }                                                                                          \
+    template <int V>                                                                           \
+    EK_DEVICE void formula_evaluate(ek_binary op, scalar a, scalar, C(&r)[V], const C(&x)[V],  \
+                                    const C(&y)[V])                                            \
+    {                                                                                          \
+        switch (op) {                                                                          \
+            binary_cases default : break;                                                      \
+        }                                                                                      \
+    }
+FORMULA_EVALUATE(float, float, EK_UNARY_REALS(UNARY_F32), EK_BINARY_REALS(BINARY_F32))
+FORMULA_EVALUATE(double, double, EK_UNARY_REALS(UNARY_F64), EK_BINARY_REALS(BINARY_F64))
+FORMULA_EVALUATE(int64_t, double, EK_UNARY_INTEGERS(UNARY_I64), EK_BINARY_INTEGERS(BINARY_I64))
+
+/* The type of a and b for elements of type C. */
+template <typename C> struct formula_scalar {
+    typedef double type;
+};
+template <> struct formula_scalar<float> {
+    typedef float type;
+};
 
 /* Any operation, chosen at run time. */
-#define UNARY_CASE(suffix, name)                           \
-    case EK_UNARY_##name:                                  \
-        for (int j = 0; j < V; j++)                        \
-            r[j] = ek_unary_##name##_##suffix(x[j], a, b); \
-        break;
-#define UNARY_F32(name, formula) UNARY_CASE(f32, name)
-#define UNARY_F64(name, formula) UNARY_CASE(f64, name)
-#define UNARY_I64(name, formula) UNARY_CASE(i64, name)
-
-template <typename C> struct unary_any;
-
-#define UNARY_ANY(C, scalar, cases)                                                                \
-    template <> struct unary_any<C> {                                                              \
-        int op;                                                                                    \
-        scalar a, b;                                                                               \
-        unary_any(ek_unary op_, double a_, double b_) : op((int)op_), a((scalar)a_), b((scalar)b_) \
-        {                                                                                          \
-        }                                                                                          \
-        template <int V> __device__ void operator()(C (&r)[V], const C (&x)[V]) const              \
-        {                                                                                          \
-            switch (op) {                                                                          \
-                cases default : break;                                                             \
-            }                                                                                      \
-        }                                                                                          \
-    };
-UNARY_ANY(float, float, EK_UNARY_REALS(UNARY_F32))
-UNARY_ANY(double, double, EK_UNARY_REALS(UNARY_F64))
-UNARY_ANY(int64_t, double, EK_UNARY_INTEGERS(UNARY_I64))
+template <typename Op, typename scalar> struct formula_any {
+    Op op;
+    scalar a, b;
+    template <int V, typename C, typename... Rest>
+    __device__ void operator()(C (&r)[V], const C (&x)[V], const Rest &...y) const
+    {
+        formula_evaluate(op, a, b, r, x, y...);
+    }
+};
 
 /* One operation of f32 (and bf16), chosen at compile time: training consists of these. */
+template <typename Op, Op op> struct formula_one {
+    float a, b;
+    template <int V, typename... Rest>
+    __device__ void operator()(float (&r)[V], const float (&x)[V], const Rest &...y) const
+    {
+        formula_evaluate(op, a, b, r, x, y...);
+    }
+};
 
-#define UNARY_ONE(name, formula)                                                              \
-    struct unary_##name {                                                                     \
-        float a, b;                                                                           \
-        template <int V> __device__ void operator()(float (&r)[V], const float (&x)[V]) const \
-        {                                                                                     \
-            for (int j = 0; j < V; j++)                                                       \
-                r[j] = ek_unary_##name##_f32(x[j], a, b);                                     \
-        }                                                                                     \
-    };
-EK_UNARY_REALS(UNARY_ONE)
+#define FORMULA_LAUNCH(Op, name, inputs) \
+    case name:                           \
+        return launch_flat<inputs, T, T, T>(stream, walk, formula_one<Op, name>{a, b});
+#define UNARY_LAUNCH(name, formula) FORMULA_LAUNCH(ek_unary, EK_UNARY_##name, 1)
+#define BINARY_LAUNCH(name, formula) FORMULA_LAUNCH(ek_binary, EK_BINARY_##name, 2)
+#define FORMULA_LAUNCH_ONE(Op, cases)                                                            \
+    template <typename T>                                                                        \
+    static int formula_launch_one(const ek_cuda_stream *stream, Op op, const ek_cuda_walk *walk, \
+                                  float a, float b)                                              \
+    {                                                                                            \
+        switch (op) {                                                                            \
+            cases default : return (int)cudaErrorInvalidValue;                                   \
+        }                                                                                        \
+    }
+FORMULA_LAUNCH_ONE(ek_unary, EK_UNARY_REALS(UNARY_LAUNCH))
+FORMULA_LAUNCH_ONE(ek_binary, EK_BINARY_REALS(BINARY_LAUNCH))
 
-template <typename T>
-static int unary_vectors(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk,
-                         double a, double b)
+template <int Inputs, typename T, typename Op>
+static int formula_vectors(const ek_cuda_stream *stream, Op op, const ek_cuda_walk *walk, double a,
+                           double b)
 {
-    typedef typename ek_compute<T>::type C;
+    typedef typename formula_scalar<typename ek_compute<T>::type>::type scalar;
+    formula_any<Op, scalar> any = {op, (scalar)a, (scalar)b};
     if (walk->ndim > 1)
-        return launch_rows<1, T, T, T>(stream, walk, unary_any<C>(op, a, b));
-    if constexpr (sizeof(C) != sizeof(float))
-        return launch_flat<1, T, T, T>(stream, walk, unary_any<C>(op, a, b));
+        return launch_rows<Inputs, T, T, T>(stream, walk, any);
+    if constexpr (sizeof(scalar) == sizeof(float))
+        return formula_launch_one<T>(stream, op, walk, any.a, any.b);
     else
-        switch (op) {
-#define UNARY_LAUNCH(name, formula) \
-    case EK_UNARY_##name:           \
-        return launch_flat<1, T, T, T>(stream, walk, unary_##name{(float)a, (float)b});
-            EK_UNARY_REALS(UNARY_LAUNCH)
-        default:
-            return (int)cudaErrorInvalidValue;
-        }
+        return launch_flat<Inputs, T, T, T>(stream, walk, any);
+}
+
+template <int Inputs, typename Op>
+static int formula_launch(const ek_cuda_stream *stream, Op op, const ek_cuda_walk *walk, double a,
+                          double b)
+{
+    ek_dtype dtype = walk->dtype[1];
+    if (dtype == walk->dtype[0] && dtype == walk->dtype[Inputs]) {
+        EK_ANY_DTYPE(dtype, T,
+                     if (vectors_of<Inputs, T, T, T>::fit(
+                             walk)) return formula_vectors<Inputs, T>(stream, op, walk, a, b))
+    }
+    EK_BY_CLASS(dtype, C, {
+        typedef typename formula_scalar<C>::type scalar;
+        return launch_strided<Inputs, C, C, C>(stream, walk,
+                                               formula_any<Op, scalar>{op, (scalar)a, (scalar)b});
+    })
 }
 
 int ek_cuda_launch_unary(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk,
                          double a, double b)
 {
-    ek_dtype dtype = walk->dtype[1];
-    if (dtype == walk->dtype[0]) {
-        EK_ANY_DTYPE(dtype, T,
-                     if (vectors_of<1, T, T, T>::fit(walk)) return unary_vectors<T>(stream, op,
-                                                                                    walk, a, b))
-    }
-    EK_BY_CLASS(dtype, C, return launch_strided<1, C, C, C>(stream, walk, unary_any<C>(op, a, b)))
-}
-
-/* ---- z = f(x, y; a): x + a y and its like may differ from the host's in the last bit ---- */
-
-#define BINARY_CASE(suffix, name)                              \
-    case EK_BINARY_##name:                                     \
-        for (int j = 0; j < V; j++)                            \
-            r[j] = ek_binary_##name##_##suffix(x[j], y[j], a); \
-        break;
-#define BINARY_F32(name, formula) BINARY_CASE(f32, name)
-#define BINARY_F64(name, formula) BINARY_CASE(f64, name)
-#define BINARY_I64(name, formula) BINARY_CASE(i64, name)
-
-template <typename C> struct binary_any;
-
-#define BINARY_ANY(C, scalar, cases)                                                  \
-    template <> struct binary_any<C> {                                                \
-        int op;                                                                       \
-        scalar a;                                                                     \
-        binary_any(ek_binary op_, double a_) : op((int)op_), a((scalar)a_)            \
-        {                                                                             \
-        }                                                                             \
-        template <int V>                                                              \
-        __device__ void operator()(C (&r)[V], const C (&x)[V], const C (&y)[V]) const \
-        {                                                                             \
-            switch (op) {                                                             \
-                cases default : break;                                                \
-            }                                                                         \
-        }                                                                             \
-    };
-BINARY_ANY(float, float, EK_BINARY_REALS(BINARY_F32))
-BINARY_ANY(double, double, EK_BINARY_REALS(BINARY_F64))
-BINARY_ANY(int64_t, double, EK_BINARY_INTEGERS(BINARY_I64))
-
-/* One operation of f32 (and bf16), chosen at compile time. */
-
-#define BINARY_ONE(name, formula)                                                                 \
-    struct binary_##name {                                                                        \
-        float a;                                                                                  \
-        template <int V>                                                                          \
-        __device__ void operator()(float (&r)[V], const float (&x)[V], const float (&y)[V]) const \
-        {                                                                                         \
-            for (int j = 0; j < V; j++)                                                           \
-                r[j] = ek_binary_##name##_f32(x[j], y[j], a);                                     \
-        }                                                                                         \
-    };
-EK_BINARY_REALS(BINARY_ONE)
-
-template <typename T>
-static int binary_vectors(const ek_cuda_stream *stream, ek_binary op, const ek_cuda_walk *walk,
-                          double a)
-{
-    typedef typename ek_compute<T>::type C;
-    if (walk->ndim > 1)
-        return launch_rows<2, T, T, T>(stream, walk, binary_any<C>(op, a));
-    if constexpr (sizeof(C) != sizeof(float))
-        return launch_flat<2, T, T, T>(stream, walk, binary_any<C>(op, a));
-    else
-        switch (op) {
-#define BINARY_LAUNCH(name, formula) \
-    case EK_BINARY_##name:           \
-        return launch_flat<2, T, T, T>(stream, walk, binary_##name{(float)a});
-            EK_BINARY_REALS(BINARY_LAUNCH)
-        default:
-            return (int)cudaErrorInvalidValue;
-        }
+    return formula_launch<1>(stream, op, walk, a, b);
 }
 
 int ek_cuda_launch_binary(const ek_cuda_stream *stream, ek_binary op, const ek_cuda_walk *walk,
                           double a)
 {
-    ek_dtype dtype = walk->dtype[1];
-    if (dtype == walk->dtype[0] && dtype == walk->dtype[2]) {
-        EK_ANY_DTYPE(dtype, T,
-                     if (vectors_of<2, T, T, T>::fit(walk)) return binary_vectors<T>(stream, op,
-                                                                                     walk, a))
-    }
-    EK_BY_CLASS(dtype, C, return launch_strided<2, C, C, C>(stream, walk, binary_any<C>(op, a)))
+    return formula_launch<2>(stream, op, walk, a, 0);
 }
 
 /* ---- comparisons, whose results are bytes, and choices by such bytes ---- */
