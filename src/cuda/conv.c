@@ -7,6 +7,7 @@
 #include "cuda/dnn.h"
 #include "cuda/runtime.h"
 #include "evenkeel/precision.h"
+#include "kernels/stage.h"
 
 /* A convolution to compute. x, w, y and bias stand for their gradients if these are computed. */
 typedef struct conv_call {
@@ -81,12 +82,13 @@ static int64_t conv_alignment_of(const ek_tensor *t, ek_memory_format format)
 static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
                            ek_memory_format format)
 {
-    ek_cuda_stage stages[3] = {{.nbytes = 0}};
+    ek_stage stages[3] = {{.nbytes = 0}};
     ek_tensor *const tensors[3] = {(ek_tensor *)c->x, (ek_tensor *)c->w, (ek_tensor *)c->y};
     int output = conv_output(c), done = 0, rc = 0;
     for (int i = 0; i < 3 && rc >= 0; i++)
-        rc = ek_cuda_stage_begin(&stages[i], dev, tensors[i], tensors[0]->dtype, format,
-                                 ek_dnn_is_dense(tensors[i], format), i != output);
+        rc = ek_stage_begin(&stages[i], dev, tensors[i], tensors[0]->dtype,
+                            ek_axis_of(format, tensors[i]->ndim),
+                            ek_dnn_is_dense(tensors[i], format), i != output);
     if (rc >= 0)
         rc = done = ek_cuda_dnn_run(dev, problem, stages[CONV_X].tensor, stages[CONV_W].tensor,
                                     stages[CONV_Y].tensor, problem->bias ? c->bias : NULL);
@@ -95,7 +97,7 @@ static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem
     if (rc > 0 && output == CONV_W && c->bias)
         rc = conv_sum_channels(dev, c->bias, stages[CONV_Y].tensor);
     for (int i = 2; i >= 0; i--)
-        rc = ek_cuda_stage_end(&stages[i], dev, tensors[i], done > 0 && i == output, rc);
+        rc = ek_stage_end(&stages[i], dev, done > 0 && i == output, rc);
     return rc < 0 ? rc : done;
 }
 

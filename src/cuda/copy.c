@@ -1,5 +1,4 @@
-/* copy.c: which way a copy goes; the bytes of a value, and how they get into memory; tensors as
- * dense copies of another dtype or layout. */
+/* copy.c: which way a copy goes; the bytes of a value, and how they get into memory. */
 #include <string.h>
 
 #include "cuda/launches.h"
@@ -73,61 +72,4 @@ int ek_cuda_fill(ek_dev *dev, ek_tensor *out, double value)
     else if (walk.count > 0)
         launched = ek_cuda_launch_fill(&stream, &walk, size, &pattern);
     return ek_cuda_end(dev, &stream, "fill", launched);
-}
-
-/* ---- stages ---- */
-
-void ek_cuda_dense_strides(int ndim, const int64_t *shape, ek_memory_format format,
-                           int64_t *strides)
-{
-    bool last = format == EK_CHANNELS_LAST && (ndim == 4 || ndim == 5);
-    int64_t step = last ? shape[1] : 1;
-    for (int d = ndim - 1; d >= 0; d--) {
-        if (last && d == 1)
-            continue;
-        strides[d] = step;
-        step *= shape[d];
-    }
-    if (last)
-        strides[1] = 1;
-}
-
-int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype,
-                        ek_memory_format format, bool keep, bool load)
-{
-    stage->nbytes = 0;
-    stage->tensor = (ek_tensor *)x; /* written only by a stage that was begun for an output */
-    if (keep || !x)
-        return 0;
-    size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(dtype);
-    nbytes = nbytes > 0 ? nbytes : 1;
-    void *data;
-    EK_TRY(ek_cuda_scratch(dev, nbytes, &data));
-    stage->nbytes = nbytes;
-    stage->storage.dev = dev;
-    stage->storage.data = data;
-    stage->storage.nbytes = nbytes;
-    ek_tensor *own = &stage->own;
-    own->dtype = dtype;
-    own->ndim = x->ndim;
-    own->offset = 0;
-    own->storage = &stage->storage;
-    own->version = NULL;
-    for (int d = 0; d < x->ndim; d++)
-        own->shape[d] = x->shape[d];
-    ek_cuda_dense_strides(own->ndim, own->shape, format, own->stride);
-    stage->tensor = own;
-    int rc = load ? ek_cuda_copy(dev, own, x) : 0;
-    return rc < 0 ? ek_cuda_stage_end(stage, dev, NULL, false, rc) : 0;
-}
-
-int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc)
-{
-    if (stage->nbytes == 0)
-        return rc;
-    if (store && rc >= 0)
-        rc = ek_cuda_copy(dev, original, &stage->own);
-    ek_cuda_scratch_free(dev, stage->storage.data, stage->nbytes);
-    stage->nbytes = 0;
-    return rc;
 }

@@ -6,17 +6,13 @@
 
 #include "cuda/dnn_plan.h"
 #include "evenkeel/precision.h"
+#include "kernels/stage.h"
 
 /* ---- problems ---- */
 
 bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format)
 {
-    int64_t strides[EK_MAX_DIMS];
-    ek_cuda_dense_strides(tensor->ndim, tensor->shape, format, strides);
-    for (int d = 0; d < tensor->ndim; d++)
-        if (tensor->shape[d] != 1 && tensor->stride[d] != strides[d])
-            return false;
-    return true;
+    return ek_is_dense_along(tensor, ek_axis_of(format, tensor->ndim));
 }
 
 int64_t ek_dnn_alignment(const void *address)

@@ -1,6 +1,8 @@
 /* dnn_plan.c: see dnn_plan.h. */
 #include "cuda/dnn_plan.h"
 
+#include "kernels/stage.h"
+
 #ifdef EK_HAVE_CUDNN
 
 cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
@@ -46,7 +48,7 @@ static cudnnStatus_t graph_make_tensor(const ek_cudnn_api *api, const ek_dnn_pro
     bool between = name == EK_DNN_SUMS, narrow = p->dtype == EK_BF16 && !between;
     cudnnDataType_t dtype = narrow ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     int64_t ndim = 2 + p->dims, strides[5];
-    ek_cuda_dense_strides((int)ndim, shape, (ek_memory_format)p->format, strides);
+    ek_strides_along((int)ndim, shape, ek_axis_of((ek_memory_format)p->format, (int)ndim), strides);
     const dnn_attribute attributes[] = {
         {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
         {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape},

@@ -11,6 +11,7 @@
 #include "cuda/library.h"
 #include "cuda/runtime.h"
 #include "evenkeel/precision.h"
+#include "kernels/stage.h"
 
 /* ---- layouts ---- */
 
@@ -300,8 +301,8 @@ static void matmul_join_batch(ek_cuda_gemm *g)
 }
 
 /* Stages an operand if cuBLAS can't read it. A broadcast operand is copied once. */
-static int matmul_readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m,
-                           const ek_tensor *t, bool load)
+static int matmul_readable(ek_stage *stage, ek_dev *dev, ek_cuda_matrices *m, const ek_tensor *t,
+                           bool load)
 {
     ek_tensor part = {.dtype = t->dtype,
                       .ndim = 3,
@@ -311,7 +312,8 @@ static int matmul_readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *
                       .storage = t->storage};
     if (blas_reads(m, t->shape[1], t->shape[2]))
         return 0;
-    EK_TRY(ek_cuda_stage_begin(stage, dev, &part, t->dtype, EK_CONTIGUOUS, false, load));
+    EK_TRY(ek_stage_begin(stage, dev, &part, t->dtype, 2, false, load));
+    stage->original = (ek_tensor *)t; /* written only if t is the output */
     *m = matmul_matrices_of(stage->tensor);
     return 0;
 }
@@ -321,7 +323,7 @@ static int matmul_by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out,
                           const ek_tensor *y)
 {
     ek_cuda_gemm g = *gemm;
-    ek_cuda_stage sx = {.nbytes = 0}, sy = {.nbytes = 0}, so = {.nbytes = 0};
+    ek_stage sx = {.nbytes = 0}, sy = {.nbytes = 0}, so = {.nbytes = 0};
     int done = 0, rc;
     EK_TRY_GOTO(matmul_readable(&sx, dev, &g.x, x, true), rc, end);
     EK_TRY_GOTO(matmul_readable(&sy, dev, &g.y, y, true), rc, end);
@@ -329,9 +331,9 @@ static int matmul_by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out,
     matmul_join_batch(&g);
     rc = done = blas_gemm(dev, &g);
 end:
-    rc = ek_cuda_stage_end(&so, dev, out, done == 1, rc);
-    rc = ek_cuda_stage_end(&sy, dev, NULL, false, rc);
-    rc = ek_cuda_stage_end(&sx, dev, NULL, false, rc);
+    rc = ek_stage_end(&so, dev, done == 1, rc);
+    rc = ek_stage_end(&sy, dev, false, rc);
+    rc = ek_stage_end(&sx, dev, false, rc);
     return rc < 0 ? rc : done;
 }
 

@@ -167,8 +167,7 @@ int ek_cuda_norm_end(ek_norm_call *call, int rc)
     rc = ek_cuda_check(call->dev, call->operation, rc);
     ek_cuda_norm_free_sums(call);
     for (int i = 0; i < call->stages; i++)
-        rc = ek_cuda_stage_end(&call->stage[i], call->dev, call->stored[i], call->stored[i] != NULL,
-                               rc);
+        rc = ek_stage_end(&call->stage[i], call->dev, call->stage[i].original != NULL, rc);
     return ek_cuda_end(call->dev, &call->stream, call->operation, rc);
 }
 
@@ -176,9 +175,10 @@ int ek_cuda_norm_end(ek_norm_call *call, int rc)
 static int norm_take(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored, bool load,
                      ek_dtype dtype, ek_memory_format format, bool keep, const ek_tensor **taken)
 {
-    ek_cuda_stage *stage = &call->stage[call->stages];
-    EK_TRY(ek_cuda_stage_begin(stage, call->dev, t, dtype, format, keep, load));
-    call->stored[call->stages++] = stored;
+    ek_stage *stage = &call->stage[call->stages];
+    EK_TRY(ek_stage_begin(stage, call->dev, t, dtype, ek_axis_of(format, t->ndim), keep, load));
+    stage->original = stored;
+    call->stages++;
     *taken = stage->tensor;
     return 0;
 }

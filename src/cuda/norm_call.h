@@ -5,6 +5,7 @@
 
 #include "cuda/norm.h"
 #include "cuda/runtime.h"
+#include "kernels/stage.h"
 
 /* The set of elements that has statistics of its own. */
 typedef enum ek_norm_kind {
@@ -28,10 +29,9 @@ typedef struct ek_norm_call {
     ek_cuda_norm norm;
     bool last; /* runs: a sample has dimension 1 innermost in memory */
     int stages;
-    ek_cuda_stage stage[EK_NORM_STAGES];
-    ek_tensor *stored[EK_NORM_STAGES]; /* results that stages are copied to, borrowed; else NULL */
-    ek_tensor wide[EK_NORM_STAGES];    /* parameters per element, as tensors of one sample */
-    size_t nbytes;                     /* bytes of partial sums */
+    ek_stage stage[EK_NORM_STAGES]; /* `original` is the result to copy to, borrowed; else NULL */
+    ek_tensor wide[EK_NORM_STAGES]; /* parameters per element, as tensors of one sample */
+    size_t nbytes;                  /* bytes of partial sums */
 } ek_norm_call;
 
 /* Begins a call. x isn't empty. A call must not be moved, because stages point into it. Any of

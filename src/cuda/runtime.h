@@ -131,25 +131,6 @@ static inline void *ek_cuda_aligned(void *workspace)
     return workspace ? (char *)workspace + (256 - (uintptr_t)workspace % 256) % 256 : NULL;
 }
 
-/* Strides of a dense tensor of `ndim` dimensions. They are row-major; with EK_CHANNELS_LAST and 4
- * or 5 dimensions, dimension 1 is innermost. */
-void ek_cuda_dense_strides(int ndim, const int64_t *shape, ek_memory_format format,
-                           int64_t *strides);
-
-/* A tensor in a form that a kernel reads: with `keep` the original, else a dense copy in scratch
- * memory. `load` copies the original's values by the kernel `copy`. `format` matters for 4 and 5
- * dimensions only: EK_CHANNELS_LAST puts dimension 1 innermost. */
-typedef struct ek_cuda_stage {
-    ek_tensor *tensor; /* the tensor that the kernel uses: the original or `own` */
-    ek_tensor own;
-    ek_storage storage;
-    size_t nbytes; /* bytes of the copy; 0 if `tensor` is the original */
-} ek_cuda_stage;
-int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype,
-                        ek_memory_format format, bool keep, bool load);
-/* Ends the stage. `store` copies the values back into `original`. Keeps `rc` if it is an error. */
-int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc);
-
 /* The backend's clock slots. They time replicas' forwards by the device's own clock. */
 void ek_cuda_clock_begin(ek_dev *dev);
 void ek_cuda_clock_end(ek_dev *dev);

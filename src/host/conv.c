@@ -3,7 +3,7 @@
 #include "host/conv.h"
 
 #include "host/host.h"
-#include "host/stage.h"
+#include "kernels/stage.h"
 
 /* A kind computes one of x, w (with bias) and y from the other two. */
 static bool conv_computes_x(ek_conv_kind kind)

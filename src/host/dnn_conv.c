@@ -8,7 +8,7 @@
 #include "host/dnn.h"
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/stage.h"
+#include "kernels/stage.h"
 
 typedef struct arguments {
     ek_conv_kind kind;
@@ -31,7 +31,7 @@ static dnnl_status_t dnn_conv_describe_activation(dnnl_memory_desc_t *desc, cons
 {
     dnnl_dims_t shape, stride;
     memcpy(shape, tensor->shape, sizeof tensor->shape[0] * (size_t)tensor->ndim);
-    ek_channels_last_strides(tensor->ndim, tensor->shape, stride);
+    ek_strides_along(tensor->ndim, tensor->shape, 1, stride);
     return dnnl_memory_desc_init_by_strides(desc, tensor->ndim, shape, ek_dnn_type(tensor->dtype),
                                             stride);
 }
@@ -46,7 +46,7 @@ static dnnl_status_t dnn_conv_describe_weights(dnnl_memory_desc_t *desc, const e
     ek_shape w_shape = ek_tensor_shape(w);
     int ndim = 0;
     if (ek_is_channels_last(w))
-        ek_channels_last_strides(w->ndim, w->shape, w_stride);
+        ek_strides_along(w->ndim, w->shape, 1, w_stride);
     else
         ek_strides_of(&w_shape, EK_CONTIGUOUS, w_stride);
     if (groups > 1) {

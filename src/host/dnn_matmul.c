@@ -9,7 +9,7 @@
 
 #include "host/dnn.h"
 #include "host/parallel.h"
-#include "host/stage.h"
+#include "kernels/stage.h"
 
 /* ---- sgemm ---- */
 

@@ -3,7 +3,7 @@
 #include "host/gemm.h"
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/stage.h"
+#include "kernels/stage.h"
 
 /* Larger operands are converted to f32 in blocks of BLOCK_ELEMENTS, with BLOCK_SIDE rows and
  * columns or more, if there are that many. */

@@ -11,11 +11,11 @@
 #define EK_HOST_NORM_H
 
 #include "host/parallel.h"
-#include "host/stage.h"
 #include "host/tile.h"
 #include "kernels/formulas.h"
 #include "kernels/kernels.h"
 #include "kernels/norm.h"
+#include "kernels/stage.h"
 
 typedef struct ek_norm_plan {
     int64_t samples, sample_stride; /* samples with columns of their own; 1 for the batch */

@@ -6,7 +6,7 @@
 
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/stage.h"
+#include "kernels/stage.h"
 
 /* Channels are computed in blocks that fit the registers and the stack. */
 enum { BLOCK = 64 };

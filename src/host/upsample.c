@@ -5,7 +5,7 @@
 
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/stage.h"
+#include "kernels/stage.h"
 
 /* The taps of one direction: output i is lower_share[i] * input lower[i] + upper_share[i] * input
  * upper[i]. first[j] is the first output that reads input j or a later one. */

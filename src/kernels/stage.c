@@ -1,7 +1,7 @@
 /* stage.c: see stage.h. */
-#include "host/stage.h"
+#include "kernels/stage.h"
 
-#include "host/host.h"
+#include "kernels/kernels.h"
 
 int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
                    bool keep, bool load)
@@ -12,26 +12,24 @@ int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
     if (keep || !x)
         return 0;
     size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(dtype);
+    nbytes = nbytes > 0 ? nbytes : 1;
     void *data;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &data));
-    stage->nbytes = nbytes > 0 ? nbytes : 1;
+    stage->nbytes = nbytes;
     stage->storage.dev = dev;
     stage->storage.data = data;
+    stage->storage.nbytes = nbytes;
     ek_tensor *own = &stage->own;
     own->dtype = dtype;
     own->ndim = x->ndim;
     own->offset = 0;
     own->storage = &stage->storage;
     own->version = NULL;
-    int64_t stride = x->ndim > 0 ? x->shape[axis] : 1;
-    for (int d = x->ndim - 1; d >= 0; d--) {
+    for (int d = 0; d < x->ndim; d++)
         own->shape[d] = x->shape[d];
-        own->stride[d] = d == axis ? 1 : stride;
-        if (d != axis)
-            stride *= x->shape[d];
-    }
+    ek_strides_along(own->ndim, own->shape, axis, own->stride);
     stage->tensor = own;
-    int rc = load ? ek_host_copy(dev, own, x) : 0;
+    int rc = load ? ek_kernels_of(own)->copy(dev, own, x) : 0;
     return rc < 0 ? ek_stage_end(stage, dev, false, rc) : 0;
 }
 
@@ -46,33 +44,32 @@ int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc)
     if (stage->nbytes == 0)
         return rc;
     if (store && rc >= 0)
-        rc = ek_host_copy(dev, stage->original, &stage->own);
-    size_t nbytes = (size_t)ek_count(&stage->own) * ek_dtype_size(stage->own.dtype);
-    ek_dev_free(dev, stage->storage.data, nbytes, EK_MEMORY_WORKSPACE);
+        rc = ek_kernels_of(&stage->own)->copy(dev, stage->original, &stage->own);
+    ek_dev_free(dev, stage->storage.data, stage->nbytes, EK_MEMORY_WORKSPACE);
     stage->nbytes = 0;
     return rc;
 }
 
-void ek_channels_last_strides(int ndim, const int64_t *shape, int64_t *stride)
+void ek_strides_along(int ndim, const int64_t *shape, int axis, int64_t *stride)
 {
-    int64_t step = shape[1];
-    stride[1] = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
-        if (i == 1)
-            continue;
-        stride[i] = step;
-        step *= shape[i];
+    int64_t step = ndim > 0 ? shape[axis] : 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        stride[d] = d == axis ? 1 : step;
+        step *= d == axis ? 1 : shape[d];
     }
+}
+
+bool ek_is_dense_along(const ek_tensor *tensor, int axis)
+{
+    int64_t stride[EK_MAX_DIMS];
+    ek_strides_along(tensor->ndim, tensor->shape, axis, stride);
+    for (int d = 0; d < tensor->ndim; d++)
+        if (tensor->shape[d] != 1 && tensor->stride[d] != stride[d])
+            return false;
+    return true;
 }
 
 bool ek_is_channels_last(const ek_tensor *tensor)
 {
-    int64_t stride[EK_MAX_DIMS];
-    if (tensor->ndim < 2)
-        return false;
-    ek_channels_last_strides(tensor->ndim, tensor->shape, stride);
-    for (int i = 0; i < tensor->ndim; i++)
-        if (tensor->shape[i] != 1 && tensor->stride[i] != stride[i])
-            return false;
-    return true;
+    return tensor->ndim >= 2 && ek_is_dense_along(tensor, 1);
 }

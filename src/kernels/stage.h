@@ -1,7 +1,7 @@
 /* stage.h: brings tensors into the dtype and memory order that a kernel reads. A stage uses the
  * original if it fits, else a dense copy. */
-#ifndef EK_HOST_STAGE_H
-#define EK_HOST_STAGE_H
+#ifndef EK_KERNELS_STAGE_H
+#define EK_KERNELS_STAGE_H
 
 #include "core/tensor.h"
 
@@ -25,9 +25,19 @@ int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
  * is an error. */
 int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc);
 
-/* True for a dense tensor of 2 or more dimensions with dimension 1 fastest and the others in order.
- * Strides of dimensions of size 1 don't matter. */
+/* The strides of a dense tensor in which dimension `axis` runs fastest and the others are
+ * row-major. */
+void ek_strides_along(int ndim, const int64_t *shape, int axis, int64_t *stride);
+/* True if the tensor has these strides. Those of dimensions of size 1 don't matter. */
+bool ek_is_dense_along(const ek_tensor *tensor, int axis);
+/* ek_is_dense_along for dimension 1; false for fewer than 2 dimensions. */
 bool ek_is_channels_last(const ek_tensor *tensor);
-void ek_channels_last_strides(int ndim, const int64_t *shape, int64_t *stride);
+
+/* The dimension that runs fastest in a format of `ndim` dimensions. EK_CHANNELS_LAST counts for 4
+ * and 5 dimensions only. */
+static inline int ek_axis_of(ek_memory_format format, int ndim)
+{
+    return format == EK_CHANNELS_LAST && (ndim == 4 || ndim == 5) ? 1 : ndim - 1;
+}
 
 #endif
