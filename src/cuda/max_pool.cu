@@ -1,14 +1,16 @@
-/* max_pool.cu: max pooling. All kernels are bound by memory. Forward reads each input once from
- * memory, and again from the caches if windows overlap; it writes 8 bytes of position with each
- * maximum. The gradient reads as much and writes each input once.
+/* max_pool.cu: max pooling. The memory's speed limits every kernel here. The forward reads each
+ * input from memory once; if windows overlap, further reads of it come from the caches. The forward
+ * writes a maximum and its position, which takes 8 bytes. The gradient reads the positions and the
+ * gradients of the maxima, and writes the gradient of each input once.
  *
- * With channels innermost a thread has V neighbouring channels of one index. V is at most 4, so
- * that a thread's positions are one sector of memory. */
+ * If channels are innermost, a thread of the forward or of the gradient computes V neighbouring
+ * channels. V is at most 4: the thread's V positions then take at most 32 bytes, which is one
+ * sector of memory. */
 #include "cuda/pool.cuh"
 
 /* ---- forward ---- */
 
-/* The best so far of V channels, and its position. */
+/* For each of V channels, the largest value so far and its position. */
 template <typename T, typename I, int V> struct maximum {
     typedef typename ek_compute<T>::type R;
     R best[V];

@@ -91,8 +91,8 @@ ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_te
     return dx;
 }
 
-/* UNARY_ROW for a formula that equals `composition`. `member` is one of the row, as in
- * `.wide = true`. */
+/* UNARY_ROW for a formula that equals `composition`, an expression of x and a in differentiable
+ * operations. `member` sets a member of the row, as in `.wide = true`. */
 #define UNARY_COMPOSED(id, title, NAME, member, composition)   \
     static ek_tensor *id##_composition(ek_tensor *x, double a) \
     {                                                          \
@@ -101,8 +101,8 @@ ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_te
     }                                                          \
     UNARY_ROW(id, title, NAME, x, ek_composed_gradient(g, id##_composition, x, a), member)
 
-/* Defines `ek_tensor *function(ek_tensor *x, type choice)` for a row with `.choices`, whose names
- * are `names`. The choice is the row's number a. */
+/* Defines `ek_tensor *function(ek_tensor *x, type choice)` for a row with `.choices`. The choice
+ * becomes the row's number a. `names` lists the enumerators for the error sentence. */
 #define UNARY_CHOICE(function, type, choice, names)                                        \
     ek_tensor *function(ek_tensor *x, type choice)                                         \
     {                                                                                      \
