@@ -1,6 +1,7 @@
 #include "args.h"
 
 #include <errno.h>
+#include <evenkeel/plan.h>
 #include <evenkeel/status.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -150,14 +151,11 @@ static void args_help(const char *about, const arg_spec *args)
         snprintf(left, sizeof left, "--%s %s", arg->name, arg->placeholder);
         printf("  %-20s %s", left, arg->help);
         if (arg->words)
-            printf(": %s (%s)", arg_list_words(arg, text, sizeof text),
-                   arg->words[*(int *)arg->value]);
-        else if (arg->kind == ARG_INT && *(int64_t *)arg->value)
-            printf(" (%" PRId64 ")", *(int64_t *)arg->value);
-        else if (arg->kind == ARG_REAL && *(double *)arg->value >= arg->low)
-            printf(" (%g)", *(double *)arg->value);
-        else if (arg->kind == ARG_TEXT && *(const char **)arg->value)
-            printf(" (%s)", *(const char **)arg->value);
+            printf(": %s", arg_list_words(arg, text, sizeof text));
+        const char *standard =
+            arg->kind == ARG_DEVICE ? arg->words[*(int *)arg->value] : arg->standard;
+        if (standard)
+            printf(" (%s)", standard);
         putchar('\n');
     }
     printf("  %-20s %s\n", "--help", "this text");
@@ -167,8 +165,10 @@ int args_read(int argc, char **argv, const char *about, const arg_spec *args)
 {
     args_program = argv[0];
     for (const arg_spec *arg = args; arg->name; arg++)
-        if (arg->kind == ARG_DEVICE && !*(int *)arg->value)
+        if (arg->kind == ARG_DEVICE)
             *(int *)arg->value = ek_default_device_kind();
+        else if (arg->standard)
+            arg_parse(arg, arg->standard);
     for (int i = 1; i < argc; i++) /* before any is parsed: the help shows defaults */
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             args_help(about, args);
@@ -290,22 +290,17 @@ int devices_text_count(const char *text)
                                text, EK_MAX_DEVICES);
 }
 
-ek_device_list devices_open_text(int kind, const char *text)
+ek_device_list devices_chosen(int kind, const char *text, bool single)
 {
     const ek_device_list none = {.count = -1};
-    int count = devices_text_count(text);
-    if (count > 0)
+    int count = text ? devices_text_count(text) : single;
+    if (!text || count > 0)
         return devices_open(kind, count);
     int rc = kind == EK_CUDA ? ek_cuda_devices_configure(text) : ek_host_devices_configure(text);
     return rc < 0 ? none : ek_devices((ek_device_kind)kind, 0);
 }
 
-ek_device_list devices_chosen(int kind, const char *text, bool single)
-{
-    return text ? devices_open_text(kind, text) : devices_open(kind, single ? 1 : 0);
-}
-
-int devices_check(int kind, const char *text, bool single)
+int devices_check(int kind, const char *text, bool single, const char *plan)
 {
     if (text && devices_text_count(text) < 0)
         return -1;
@@ -316,5 +311,5 @@ int devices_check(int kind, const char *text, bool single)
         return args_complain("--devices %s: --mode single trains on one device; another mode is "
                              "needed for more",
                              text);
-    return count;
+    return plan && ek_plan_check(plan, count) < 0 ? args_complain_error("plan", plan) : count;
 }

@@ -1,7 +1,7 @@
 /* args.h: command-line options from a table, and the devices that they name.
  *
- *     static int64_t batch = 64;
- *     static const arg_spec args[] = {arg_int("batch", &batch, 1, 4096, "N", "rows per step"),
+ *     static int64_t batch;
+ *     static const arg_spec args[] = {arg_int("batch", &batch, "64", 1, 4096, "rows per step"),
  *                                     arg_end};
  *     int rc = args_read(argc, argv, "Trains a model.\n\n", args);
  */
@@ -18,19 +18,20 @@ enum { FAILED = 1, REFUSED = 2 };
 
 typedef enum arg_kind {
     ARG_INT,    /* int64_t, in [low, high] */
-    ARG_REAL,   /* double, in [low, high]; the help shows no default below `low` */
+    ARG_REAL,   /* double, in [low, high] */
     ARG_BYTES,  /* uint64_t: 4096, 512M, 1.5G */
     ARG_TEXT,   /* const char *, which may point into argv afterwards */
     ARG_SWITCH, /* bool */
     ARG_WORD,   /* int: the position of one of some words */
-    ARG_DEVICE  /* int: EK_HOST or EK_CUDA; 0 becomes the default kind */
+    ARG_DEVICE  /* int: EK_HOST or EK_CUDA; unless given, the default kind */
 } arg_kind;
 
-/* One option. Its value holds the default until args_read writes to it. */
+/* One option. */
 typedef struct arg_spec {
     const char *name; /* without the dashes; NULL ends a table */
     arg_kind kind;
     void *value;
+    const char *standard; /* the default, as a user would write it; NULL: the value stays */
     double low, high;
     const char *placeholder; /* for the help: "N" */
     const char *help;
@@ -39,16 +40,19 @@ typedef struct arg_spec {
 
 /* Rows of a table. */
 /* clang-format off */
-#define arg_int(name, value, low, high, placeholder, help) \
-    {name, ARG_INT, value, low, high, placeholder, help, NULL}
-#define arg_real(name, value, low, high, help) {name, ARG_REAL, value, low, high, "X", help, NULL}
-#define arg_bytes(name, value, help) {name, ARG_BYTES, value, 0, 0, "BYTES", help, NULL}
-#define arg_text(name, value, holder, help) {name, ARG_TEXT, value, 0, 0, holder, help, NULL}
-#define arg_switch(name, value, help) {name, ARG_SWITCH, value, 0, 0, "", help, NULL}
-#define arg_word(name, value, words, holder, help) {name, ARG_WORD, value, 0, 0, holder, help, words}
+#define arg_int(name, value, standard, low, high, help) \
+    {name, ARG_INT, value, standard, low, high, "N", help, NULL}
+#define arg_real(name, value, standard, low, high, help) \
+    {name, ARG_REAL, value, standard, low, high, "X", help, NULL}
+#define arg_bytes(name, value, help) {name, ARG_BYTES, value, NULL, 0, 0, "BYTES", help, NULL}
+#define arg_text(name, value, standard, holder, help) \
+    {name, ARG_TEXT, value, standard, 0, 0, holder, help, NULL}
+#define arg_switch(name, value, help) {name, ARG_SWITCH, value, NULL, 0, 0, "", help, NULL}
+#define arg_word(name, value, standard, words, holder, help) \
+    {name, ARG_WORD, value, standard, 0, 0, holder, help, words}
 #define arg_device(value) \
-    {"device", ARG_DEVICE, value, 0, 0, "KIND", "which kind of devices", args_device_words}
-#define arg_end {NULL, ARG_SWITCH, NULL, 0, 0, NULL, NULL, NULL}
+    {"device", ARG_DEVICE, value, NULL, 0, 0, "KIND", "which kind of devices", args_device_words}
+#define arg_end {NULL, ARG_SWITCH, NULL, NULL, 0, 0, NULL, NULL, NULL}
 /* clang-format on */
 extern const char *const args_device_words[];
 
@@ -86,14 +90,15 @@ int args_check_files(const char *resume, const char *json, const char *out);
  * says which these are; unset, as many host devices as asked for are made, or logical devices on
  * the machine's GPUs in turn. Nothing may live on that kind. A list of count -1 with an error. */
 ek_device_list devices_open(int kind, int count);
-/* The same from an option's text: a number, or a list as the environment takes it
- * ("512M@1,256M@0.5"; for GPUs "0,0:8G"), which is used instead of the environment's. */
-ek_device_list devices_open_text(int kind, const char *text);
-/* The devices of --devices: by its text, or NULL, all there are, or one if `single`. */
+/* The same from the text of --devices: a number, or a list as the environment takes it
+ * ("512M@1,256M@0.5"; for GPUs "0,0:8G"), which is used instead of the environment's. NULL: all
+ * there are, or one if `single`. */
 ek_device_list devices_chosen(int kind, const char *text, bool single);
-/* How many these are; -1 after a complaint, also for more than one if `single`. */
-int devices_check(int kind, const char *text, bool single);
-/* The number in an option's text; 0 for a list; -1 after a complaint, for a number out of range. */
+/* How many these are; -1 after a complaint, also for more than one if `single`, and for a plan
+ * (NULL: none) that is not for so many. */
+int devices_check(int kind, const char *text, bool single, const char *plan);
+/* The number in the text of --devices; 0 for a list; -1 after a complaint, for a number out of
+ * range. */
 int devices_text_count(const char *text);
 
 #endif

@@ -210,12 +210,12 @@ static void print_means(const ek_device_list *devices, const char *moment,
 
 int main(int argc, char **argv)
 {
-    int policy = POLICIES, kind = 0;
+    int policy, kind;
     int64_t seed = 0;
     const arg_spec args[] = {
-        arg_word("case", &policy, policy_names, "CASE", "what to show"),
+        arg_word("case", &policy, "all", policy_names, "CASE", "what to show"),
         arg_device(&kind),
-        arg_int("seed", &seed, 0, ARG_MOST_SEED, "N", "of the weights"),
+        arg_int("seed", &seed, NULL, 0, ARG_MOST_SEED, "of the weights"),
         arg_end,
     };
     int rc = args_read(argc, argv, about, args);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "networks.h"
-#include "results.h"
+#include "run.h"
 
 /* ---- settings ---- */
 
@@ -29,57 +29,51 @@ static struct classify_options {
     int64_t workers, every;
     double lr, momentum, weight_decay, gamma, smoothing;
     bool plain; /* pictures as they are: no crops, no flips */
-    const char *data, *out, *json, *resume;
-} opt = {.mode = MODE_BALANCED,
-         .batch = 128,
-         .epochs = 8,
-         .width = 16,
-         .blocks = 1,
-         .step_epochs = 3,
-         .workers = 1,
-         .lr = -1,
-         .momentum = 0.9,
-         .weight_decay = 5e-4,
-         .gamma = 0.1};
+    const char *data;
+    run_files files;
+} opt = {.lr = -1}; /* until the optimizer is known */
 
 enum { MOST = 1 << 20, CLASSES = 10 };
 static const arg_spec classify_args[] = {
-    arg_word("dataset", &opt.set, set_names, "NAME", "what to classify"),
-    arg_text("data", &opt.data, "DIR",
+    arg_word("dataset", &opt.set, "fashion-mnist", set_names, "NAME", "what to classify"),
+    arg_text("data", &opt.data, NULL, "DIR",
              "its files; of fashion-mnist /usr/share/datasets/fashion-mnist"),
-    arg_word("mode", &opt.mode, mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, "N",
+    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
+    arg_text("devices", &opt.device_text, NULL, "N",
              "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
     arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, goal_names, "GOAL", "what balanced-auto levels"),
-    arg_text("plan", &opt.plan, "PLAN", "what balanced-auto follows instead: 40,32,32,24"),
-    arg_int("epochs", &opt.epochs, 1, MOST, "N", "passes over the training pictures"),
-    arg_int("steps", &opt.steps, 1, MOST, "N",
+    arg_word("goal", &opt.goal, "memory", goal_names, "GOAL", "what balanced-auto levels"),
+    arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 40,32,32,24"),
+    arg_int("epochs", &opt.epochs, "8", 1, MOST, "passes over the training pictures"),
+    arg_int("steps", &opt.steps, NULL, 1, MOST,
             "stop after so many, as if all epochs were to follow"),
-    arg_int("batch", &opt.batch, 1, MOST, "N", "pictures per step"),
-    arg_int("width", &opt.width, 1, 512, "N", "channels of the first stage"),
-    arg_int("blocks", &opt.blocks, 1, RESNET_MOST_BLOCKS, "N", "in each of three stages"),
-    arg_word("norm", &opt.norm, norm_names, "KIND", "over the whole batch, or on each device"),
-    arg_word("optimizer", &opt.optimizer, optimizer_names, "NAME", "the optimizer"),
-    arg_real("lr", &opt.lr, 0, 1e6, "learning rate; 0.1, with adam(w) 0.003"),
-    arg_real("momentum", &opt.momentum, 0, 1, "of sgd"),
-    arg_real("weight-decay", &opt.weight_decay, 0, 1e6, "of the optimizer"),
-    arg_word("schedule", &opt.schedule, schedule_names, "KIND", "of the learning rate, to its end"),
-    arg_int("step-epochs", &opt.step_epochs, 1, MOST, "N",
+    arg_int("batch", &opt.batch, "128", 1, MOST, "pictures per step"),
+    arg_int("width", &opt.width, "16", 1, 512, "channels of the first stage"),
+    arg_int("blocks", &opt.blocks, "1", 1, RESNET_MOST_BLOCKS, "in each of three stages"),
+    arg_word("norm", &opt.norm, "sync-batch", norm_names, "KIND",
+             "over the whole batch, or on each device"),
+    arg_word("optimizer", &opt.optimizer, "sgd", optimizer_names, "NAME", "the optimizer"),
+    arg_real("lr", &opt.lr, NULL, 0, 1e6, "learning rate; 0.1, with adam(w) 0.003"),
+    arg_real("momentum", &opt.momentum, "0.9", 0, 1, "of sgd"),
+    arg_real("weight-decay", &opt.weight_decay, "0.0005", 0, 1e6, "of the optimizer"),
+    arg_word("schedule", &opt.schedule, "cosine", schedule_names, "KIND",
+             "of the learning rate, to its end"),
+    arg_int("step-epochs", &opt.step_epochs, "3", 1, MOST,
             "after which schedule step multiplies the rate"),
-    arg_real("gamma", &opt.gamma, 0, 1, "by which it does"),
-    arg_real("smoothing", &opt.smoothing, 0, 1, "of the labels in training"),
+    arg_real("gamma", &opt.gamma, "0.1", 0, 1, "by which it does"),
+    arg_real("smoothing", &opt.smoothing, "0", 0, 1, "of the labels in training"),
     arg_switch("plain", &opt.plain, "train on pictures as they are: neither shifted nor mirrored"),
-    arg_int("seed", &opt.seed, 0, ARG_MOST_SEED, "N", "of weights, order and augmentation"),
-    arg_int("train-samples", &opt.train_samples, 1, MOST, "N",
+    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and augmentation"),
+    arg_int("train-samples", &opt.train_samples, NULL, 1, MOST,
             "train on the first so many pictures"),
-    arg_int("test-samples", &opt.test_samples, 1, MOST, "N", "test on the first so many pictures"),
-    arg_int("loader-workers", &opt.workers, 0, 64, "N",
+    arg_int("test-samples", &opt.test_samples, NULL, 1, MOST, "test on the first so many pictures"),
+    arg_int("loader-workers", &opt.workers, "1", 0, 64,
             "threads that make batches; 0: none, steps wait for them"),
-    arg_text("out", &opt.out, "DIR", "write a checkpoint there after each epoch and at the end"),
-    arg_int("every", &opt.every, 1, MOST, "N", "and each so many steps"),
-    arg_text("resume", &opt.resume, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.json, "FILE", "write the results there"),
+    arg_text("out", &opt.files.out, NULL, "DIR",
+             "write a checkpoint there after each epoch and at the end"),
+    arg_int("every", &opt.every, NULL, 1, MOST, "and each so many steps"),
+    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
+    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
     arg_end,
 };
 
@@ -90,11 +84,8 @@ static const char about[] =
     "from measurements (balanced-auto); with gradients and optimizer state sharded (sharded).\n"
     "What --out wrote can be gone on with: --resume.\n\n";
 
-static int classify_read_args(int argc, char **argv)
+static int classify_check(void)
 {
-    int rc = args_read(argc, argv, about, classify_args);
-    if (rc != 0)
-        return rc;
     if (opt.lr < 0)
         opt.lr = opt.optimizer == SGD ? 0.1 : 0.003;
     if (!opt.data && opt.set == FASHION_MNIST)
@@ -105,14 +96,9 @@ static int classify_read_args(int argc, char **argv)
                              set_names[opt.set]);
     if (opt.plan && opt.mode != MODE_AUTO)
         return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
-    int count = devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
-    if (count < 0)
-        return -1;
     if (opt.plan && strchr(opt.plan, ';'))
         return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
-    if (opt.plan && ek_plan_check(opt.plan, count) < 0)
-        return args_complain_error("plan", opt.plan);
-    return args_check_files(opt.resume, opt.json, opt.out);
+    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, opt.plan);
 }
 
 /* ---- data ---- */
@@ -163,18 +149,19 @@ typedef struct evaluation {
 } evaluation;
 
 typedef struct classify {
+    run_state state; /* in steps */
     train_job job;
     char plan[1024]; /* each device's share in balanced-auto; "" in other modes */
     ek_loader *training, *testing;
-    ek_generator *test_random;      /* the testing loader's: testing changes nothing in training */
-    int64_t train_count;            /* pictures; 0: they could not be read */
-    int64_t epoch_steps, last_step; /* steps in an epoch; at which the run ends */
-    int64_t step;                   /* steps that are finished, from the run's start */
-    epoch_record *epochs;           /* owned */
-    int64_t epoch_count;            /* finished epochs */
+    ek_generator *test_random; /* the testing loader's: testing changes nothing in training */
+    int64_t train_count;       /* pictures */
+    int64_t epoch_steps;       /* steps in an epoch */
+    epoch_record *epochs;      /* owned */
+    int64_t epoch_count;       /* finished epochs */
     epoch_sums now;
     evaluation tested;
-    double speed; /* samples per second of this program's steps */
+    int64_t here;        /* steps of this program */
+    double here_seconds; /* of these */
 } classify;
 
 /* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
@@ -201,14 +188,14 @@ static int classify_make(train_job *job, int64_t epoch_steps, const char *plan)
     return ek_error_status();
 }
 
-static void classify_close(classify *c)
+static void classify_close(run_state *run)
 {
+    classify *c = (classify *)run;
     ek_loader_free(c->training);
     ek_loader_free(c->testing);
     ek_generator_free(c->test_random);
     job_free(&c->job);
     free(c->epochs);
-    *c = (classify){0};
 }
 
 /* A step on a batch of darkness: memory and time depend on sizes alone. Whole, since nothing is
@@ -251,15 +238,9 @@ static int classify_measure_plan(classify *c)
 /* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
 static int classify_find_plan(classify *c, const ek_archive *from)
 {
-    const char *plan = opt.plan;
     if (opt.mode != MODE_AUTO)
         return 0;
-    if (!plan && from) {
-        plan = ek_archive_get_text(from, "plan");
-        if (plan && (!*plan || ek_plan_check(plan, c->job.devices.count) < 0))
-            plan = NULL;
-        ek_error_clear();
-    }
+    const char *plan = opt.plan ? opt.plan : checkpoint_plan(from, "plan", c->job.devices.count);
     if (!plan)
         return classify_measure_plan(c);
     snprintf(c->plan, sizeof c->plan, "%s", plan);
@@ -283,12 +264,10 @@ static int64_t classify_best(const classify *c)
     return best;
 }
 
-static void classify_list(const checkpoint *file, void *user)
+static void classify_list(run_state *run, const checkpoint *file)
 {
-    classify *c = user;
-    if (checkpoint_step(file, &c->step, c->last_step) < 0)
-        return;
-    c->epoch_count = c->step / c->epoch_steps;
+    classify *c = (classify *)run;
+    c->epoch_count = run->step / c->epoch_steps;
     checkpoint_part(file, module, "model", c->job.network);
     checkpoint_part(file, optimizer, "optimizer", c->job.optimizer, c->job.network);
     if (c->job.schedule)
@@ -301,19 +280,6 @@ static void classify_list(const checkpoint *file, void *user)
                            EK_SHAPE(c->epoch_count, RECORD_NUMBERS));
     if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
         ek_archive_put_plan(file->archive, "plan", c->job.model);
-}
-
-static const checkpoint_kind classify_checkpoint = {
-    "evenkeel classify 1", classify_args,
-    "dataset train-samples plain seed epochs batch width blocks norm optimizer lr momentum "
-    "weight-decay schedule step-epochs gamma smoothing",
-    classify_list};
-
-static int classify_write(void *user)
-{
-    char path[4096];
-    return checkpoint_save(&classify_checkpoint, run_path(opt.out, "checkpoint.safetensors", path),
-                           user);
 }
 
 /* ---- opening: both sets, before anything else: a run without them is not begun ---- */
@@ -354,47 +320,50 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
     return ek_error_status();
 }
 
-/* Begins, or goes on from --resume. 0 or a negative status; close it anyway. */
-static int classify_open(classify *c)
+static int classify_open(run_state *run, const ek_archive *from)
 {
-    *c = (classify){
-        .job = {.mode = (train_mode)opt.mode,
-                .devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE)}};
-    ek_scope scope = ek_scope_begin();
-    ek_archive *from = NULL;
+    classify *c = (classify *)run;
+    c->job.mode = (train_mode)opt.mode;
+    c->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
     ek_dataset *training = classify_pictures(true);
     ek_dataset *testing = training ? classify_pictures(false) : NULL;
     int rc = ek_error_status();
+    run->unread = rc < 0;
     if (rc == 0) {
         c->train_count = classify_count(training, opt.train_samples);
         c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
-        c->last_step = opt.epochs * c->epoch_steps;
-        if (opt.steps > 0 && opt.steps < c->last_step)
-            c->last_step = opt.steps;
+        const int64_t last = opt.epochs * c->epoch_steps;
+        *run = (run_state){.name = mode_names[opt.mode],
+                           .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
+                           .batch = opt.batch,
+                           .every = {c->epoch_steps, opt.every}};
         c->epochs = calloc((size_t)opt.epochs, sizeof *c->epochs);
         if (!c->epochs)
             rc = ek_error(EK_E_NO_MEMORY, "no memory for the records of %lld epochs",
                           (long long)opt.epochs);
     }
-    if (rc == 0 && opt.resume) {
-        from = checkpoint_open(&classify_checkpoint, opt.resume);
-        rc = ek_error_status();
-    }
     if (rc == 0)
         rc = classify_open_parts(c, from, training, testing);
-    if (rc == 0 && from)
-        rc = checkpoint_load(&classify_checkpoint, from, opt.resume, c);
-    ek_archive_free(from);
     ek_dataset_free(training);
     ek_dataset_free(testing);
-    ek_scope_end(&scope);
     return rc;
+}
+
+static void classify_explain(void)
+{
+    if (opt.set == FASHION_MNIST)
+        pictures_explain(opt.data);
+    else
+        args_complain("--data %s must hold the six files of CIFAR-10's binary version: "
+                      "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+                      opt.data);
 }
 
 /* ---- testing and training ---- */
 
-static int classify_test_batch(ek_module *network, const ek_batch *batch, evaluation *sums)
+static int classify_test_batch(ek_module *network, const ek_batch *batch, void *user)
 {
+    evaluation *sums = user;
     ek_tensor *target = ek_value_tensor(batch->target);
     ek_tensor *logits = ek_apply(network, ek_value_tensor(batch->input));
     ek_tensor *right = ek_to_dtype(ek_eq(ek_argmax(logits, 1, false), target), EK_F64);
@@ -410,27 +379,16 @@ static int classify_test_batch(ek_module *network, const ek_batch *batch, evalua
     return 0;
 }
 
-/* One pass over the pictures that the network was not trained on, in evaluation mode and without
- * gradients; it is in training mode afterwards. */
-static int classify_test(ek_module *network, ek_loader *loader, evaluation *result)
+/* One pass over the pictures that the network was not trained on. */
+static int classify_test(classify *c)
 {
-    bool had_gradients = ek_set_grad_enabled(false);
     evaluation sums = {0};
-    ek_batch batch;
-    int rc = 0;
-    ek_module_train(network, false);
-    while (rc >= 0 && (rc = ek_loader_next(loader, &batch)) > 0) {
-        ek_scope scope = ek_scope_begin();
-        rc = classify_test_batch(network, &batch, &sums);
-        ek_scope_end(&scope);
-    }
-    ek_module_train(network, true);
-    ek_set_grad_enabled(had_gradients);
-    *result = sums;
+    int rc = loader_evaluate(c->testing, c->job.network, classify_test_batch, &sums);
     if (rc == 0) {
-        result->loss = sums.loss / (double)sums.count;
-        result->accuracy = sums.accuracy / (double)sums.count;
+        sums.loss /= (double)sums.count;
+        sums.accuracy /= (double)sums.count;
     }
+    c->tested = sums;
     return rc;
 }
 
@@ -459,17 +417,20 @@ static int classify_train_batch(classify *c)
 }
 
 /* One step; after the last one of an epoch also its test and record. */
-static int classify_step(void *user)
+static int classify_step(run_state *run)
 {
-    classify *c = user;
+    classify *c = (classify *)run;
     double begin = seconds_now(), waited = classify_waited(c);
     int rc = classify_train_batch(c);
-    c->now.seconds += seconds_now() - begin;
+    double seconds = seconds_now() - begin;
+    c->now.seconds += seconds;
     c->now.waited += classify_waited(c) - waited;
+    c->here++;
+    c->here_seconds += seconds;
     c->tested.count = 0;
-    if (rc < 0 || ++c->step % c->epoch_steps != 0)
+    if (rc < 0 || ++run->step % c->epoch_steps != 0)
         return rc;
-    rc = classify_test(c->job.network, c->testing, &c->tested);
+    rc = classify_test(c);
     if (rc == 0)
         c->epochs[c->epoch_count++] = (epoch_record){.train_loss = c->now.loss / c->now.samples,
                                                      .test_loss = c->tested.loss,
@@ -480,11 +441,18 @@ static int classify_step(void *user)
     return rc;
 }
 
-/* After an epoch a line that stays. */
-static bool classify_note(char note[128], void *user)
+/* Tests, unless an epoch has just ended. */
+static int classify_finish(run_state *run)
 {
-    const classify *c = user;
-    if (c->step % c->epoch_steps != 0) {
+    classify *c = (classify *)run;
+    return c->tested.count == 0 ? classify_test(c) : 0;
+}
+
+/* After an epoch a line that stays. */
+static bool classify_note(const run_state *run, char note[128])
+{
+    const classify *c = (const classify *)run;
+    if (run->step % c->epoch_steps != 0) {
         snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", c->epoch_count + 1,
                  c->now.loss / c->now.samples);
         return false;
@@ -509,29 +477,6 @@ static epoch_sums classify_total(const classify *c)
     return total;
 }
 
-/* Steps until the last one is finished, or until *stopped after the step at hand; then tests,
- * unless an epoch has just ended. */
-static int classify_train(classify *c, const volatile sig_atomic_t *stopped)
-{
-    const int64_t first = c->step;
-    const double before = classify_total(c).seconds;
-    const run_plan plan = {mode_names[opt.mode],
-                           &c->step,
-                           c->last_step,
-                           opt.batch,
-                           {c->epoch_steps, opt.every},
-                           classify_step,
-                           classify_note,
-                           opt.out ? classify_write : NULL,
-                           c};
-    int rc = run_steps(&plan, stopped);
-    double seconds = classify_total(c).seconds - before;
-    c->speed = seconds > 0 ? (double)((c->step - first) * opt.batch) / seconds : 0;
-    if (rc == 0 && c->step >= c->last_step && c->tested.count == 0)
-        rc = classify_test(c->job.network, c->testing, &c->tested);
-    return rc;
-}
-
 /* ---- results ---- */
 
 static double share_of(double part, double whole)
@@ -539,8 +484,15 @@ static double share_of(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-static void classify_print(const classify *c)
+/* Samples per second of this program's steps. */
+static double classify_speed(const classify *c)
 {
+    return share_of((double)(c->here * opt.batch), c->here_seconds);
+}
+
+static void classify_print(const run_state *run)
+{
+    const classify *c = (const classify *)run;
     const epoch_sums total = classify_total(c);
     const int64_t best = classify_best(c);
     if (c->epoch_count > 0)
@@ -559,110 +511,81 @@ static void classify_print(const classify *c)
     printf("\nStep %" PRId64 ": test loss %.4f, accuracy %.2f %% of %" PRId64
            " pictures. %.0f samples/s; %.2f %% of the\ntraining time was spent waiting for "
            "batches\n",
-           c->step, c->tested.loss, 100 * c->tested.accuracy, c->tested.count, c->speed,
+           run->step, c->tested.loss, 100 * c->tested.accuracy, c->tested.count, classify_speed(c),
            100 * share_of(total.waited, total.seconds));
+    if (opt.files.out)
+        printf("Checkpoint: %s/checkpoint.safetensors\n", opt.files.out);
 }
 
 static void classify_json_times(json_writer *json, double seconds, double waited)
 {
-    json_real(json, "training_seconds", seconds);
-    json_real(json, "waiting_seconds", waited);
-    json_real(json, "waiting_share", share_of(waited, seconds));
+    json_write(json, "training_seconds %g waiting_seconds %g waiting_share %g", seconds, waited,
+               share_of(waited, seconds));
 }
 
-static void classify_json_settings(json_writer *json, const classify *c)
+static int classify_results(const run_state *run, json_writer *json)
 {
-    json_begin(json, "settings", '{');
-    json_settings(json, classify_args, "dataset mode");
-    json_integer(json, "devices", c->job.devices.count);
-    if (c->plan[0])
-        json_text(json, "plan", c->plan);
-    json_integer(json, "training_samples", c->train_count);
-    json_settings(json, classify_args, "epochs");
-    json_integer(json, "epoch_steps", c->epoch_steps);
-    json_settings(json, classify_args,
-                  "batch width blocks norm optimizer lr momentum weight-decay schedule smoothing");
-    json_integer(json, "augmented", !opt.plain);
-    json_settings(json, classify_args, "seed loader-workers");
-    json_end(json, '}');
-}
-
-static int classify_write_json(const classify *c)
-{
+    const classify *c = (const classify *)run;
     const epoch_sums total = classify_total(c);
     const int64_t best = classify_best(c);
-    json_writer json;
-    int rc = json_open(&json, opt.json);
-    if (rc < 0)
-        return rc;
-    classify_json_settings(&json, c);
-    rc = json_network(&json, "network", c->job.network);
+    json_write(json, "settings {");
+    json_settings(json, classify_args, "dataset mode");
+    json_write(json, "devices %jd", (int64_t)c->job.devices.count);
+    if (c->plan[0])
+        json_write(json, "plan %s", c->plan);
+    json_write(json, "training_samples %jd", c->train_count);
+    json_settings(json, classify_args, "epochs");
+    json_write(json, "epoch_steps %jd", c->epoch_steps);
+    json_settings(json, classify_args,
+                  "batch width blocks norm optimizer lr momentum weight-decay schedule smoothing");
+    json_write(json, "augmented %jd", (int64_t)!opt.plain);
+    json_settings(json, classify_args, "seed loader-workers");
+    json_write(json, "}");
+    int rc = json_network(json, "network", c->job.network);
     if (rc == 0)
-        rc = json_devices(&json, &c->job.devices);
-    json_integer(&json, "finished_steps", c->step);
-    json_begin(&json, "epochs", '[');
+        rc = json_devices(json, &c->job.devices);
+    json_write(json, "finished_steps %jd epochs [", run->step);
     for (const epoch_record *r = c->epochs; r < c->epochs + c->epoch_count; r++) {
-        json_begin(&json, NULL, '{');
-        json_real(&json, "training_loss", r->train_loss);
-        json_real(&json, "test_loss", r->test_loss);
-        json_real(&json, "test_accuracy", r->test_accuracy);
-        classify_json_times(&json, r->seconds, r->waited);
-        json_end(&json, '}');
+        json_write(json, "{ training_loss %g test_loss %g test_accuracy %g", r->train_loss,
+                   r->test_loss, r->test_accuracy);
+        classify_json_times(json, r->seconds, r->waited);
+        json_write(json, "}");
     }
-    json_end(&json, ']');
+    json_write(json, "]");
     if (best >= 0)
-        json_real(&json, "best_accuracy", c->epochs[best].test_accuracy);
-    if (c->tested.count > 0) {
-        json_begin(&json, "test", '{');
-        json_integer(&json, "samples", c->tested.count);
-        json_real(&json, "loss", c->tested.loss);
-        json_real(&json, "accuracy", c->tested.accuracy);
-        json_end(&json, '}');
-    }
-    json_real(&json, "samples_per_second", c->speed);
-    classify_json_times(&json, total.seconds, total.waited);
-    return json_close(&json, opt.json, rc);
+        json_write(json, "best_accuracy %g", c->epochs[best].test_accuracy);
+    if (c->tested.count > 0)
+        json_write(json, "test { samples %jd loss %g accuracy %g }", c->tested.count,
+                   c->tested.loss, c->tested.accuracy);
+    json_write(json, "samples_per_second %g", classify_speed(c));
+    classify_json_times(json, total.seconds, total.waited);
+    return rc;
 }
 
 /* ---- the program ---- */
 
-/* Says what there is to say after the steps; returns the exit status. */
-static int classify_finish(const classify *c, int argc, char **argv)
-{
-    char path[4096];
-    if (opt.json && classify_write_json(c) < 0)
-        return args_fail(FAILED);
-    if (c->step < c->last_step)
-        return interrupt_explain(c->step, run_path(opt.out, "checkpoint.safetensors", path), argc,
-                                 argv);
-    classify_print(c);
-    if (opt.out)
-        printf("Checkpoint: %s\n", run_path(opt.out, "checkpoint.safetensors", path));
-    return 0;
-}
+static const run_kind classify_kind = {
+    .size = sizeof(classify),
+    .about = about,
+    .args = classify_args,
+    .files = &opt.files,
+    .format = "evenkeel classify 1",
+    .deciding = "dataset train-samples plain seed epochs batch width blocks norm optimizer lr "
+                "momentum weight-decay schedule step-epochs gamma smoothing",
+    .check = classify_check,
+    .open = classify_open,
+    .explain = classify_explain,
+    .close = classify_close,
+    .take = classify_step,
+    .note = classify_note,
+    .finish = classify_finish,
+    .list = classify_list,
+    .results = classify_results,
+    .print = classify_print,
+};
 
 int main(int argc, char **argv)
 {
     classify c;
-    int status, rc = classify_read_args(argc, argv);
-    if (rc != 0)
-        return rc == ARGS_HELP ? 0 : REFUSED;
-    const volatile sig_atomic_t *stopped = interrupt_catch();
-    if (classify_open(&c) < 0) {
-        status = args_fail(REFUSED);
-        if (c.train_count == 0 && opt.set == FASHION_MNIST)
-            pictures_explain(opt.data);
-        else if (c.train_count == 0)
-            args_complain("--data %s must hold the six files of CIFAR-10's binary version: "
-                          "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
-                          opt.data);
-    } else if (classify_train(&c, stopped) < 0) {
-        args_complain("after step %lld: %s", (long long)c.step, ek_error_message());
-        ek_error_clear();
-        status = FAILED;
-    } else {
-        status = classify_finish(&c, argc, argv);
-    }
-    classify_close(&c);
-    return ek_shutdown() < 0 && status == 0 ? args_fail(FAILED) : status;
+    return run_main(&classify_kind, &c.state, argc, argv);
 }

@@ -71,11 +71,14 @@ static int run(ek_module *net, ek_loader *loader, int devices)
 
 int main(int argc, char **argv)
 {
-    int kind = 0;
-    int64_t count = 2, seed = 0;
+    int kind;
+    int64_t count, seed = 0;
     const arg_spec args[] = {
-        arg_int("devices", &count, 1, EK_MAX_DEVICES, "N", "how many devices"), arg_device(&kind),
-        arg_int("seed", &seed, 0, ARG_MOST_SEED, "N", "of weights, rows and their order"), arg_end};
+        arg_int("devices", &count, "2", 1, EK_MAX_DEVICES, "how many devices"),
+        arg_device(&kind),
+        arg_int("seed", &seed, NULL, 0, ARG_MOST_SEED, "of weights, rows and their order"),
+        arg_end,
+    };
     int rc = args_read(argc, argv,
                        "Runs a linear layer of 5 inputs and 2 outputs, data parallel, over 100 "
                        "random rows in shuffled\nbatches of 30, and prints the sizes that each "

@@ -12,37 +12,13 @@ static const char about[] =
     "Two ranks read a data set of pictures in batches of 4, for two epochs. Shows the numbers of\n"
     "the pictures that each rank gets, batch by batch.\n\n";
 
-/* ---- the data set: a picture, its label and its number ---- */
-
-typedef struct pictures {
-    ek_dataset dataset;
-    int64_t count;
-} pictures;
-
-static int64_t pictures_length(ek_dataset *dataset)
-{
-    return ((pictures *)dataset)->count;
-}
-
-static ek_value pictures_get(ek_dataset *dataset, int64_t index)
-{
-    (void)dataset;
-    return EK_LIST(ek_full((double)index, EK_SHAPE(CHANNELS, SIDE, SIDE), EK_U8),
-                   ek_value_of_int(index % LABELS), ek_value_of_int(index));
-}
-
-static const ek_dataset_type pictures_type = {.name = "pictures",
-                                              .size = sizeof(pictures),
-                                              .length = pictures_length,
-                                              .get = pictures_get};
-
+/* Samples are a picture, its label and its number. */
 static ek_dataset *make_pictures(int64_t count)
 {
-    pictures *self = (pictures *)ek_dataset_new(&pictures_type);
-    if (!self)
-        return NULL;
-    self->count = count;
-    return &self->dataset;
+    ek_tensor *numbers = ek_arange(count, EK_I64, ek_cpu());
+    ek_tensor *labels = ek_randint(0, LABELS, EK_SHAPE(count), EK_I64);
+    return ek_tensor_dataset(ek_zeros(EK_SHAPE(count, CHANNELS, SIDE, SIDE), EK_U8), labels,
+                             numbers);
 }
 
 /* ---- the cases ---- */
@@ -142,11 +118,11 @@ static int print_case(const sampler_case *c, int64_t seed)
 
 int main(int argc, char **argv)
 {
-    int chosen = ALL;
+    int chosen;
     int64_t seed = 0;
     const arg_spec args[] = {
-        arg_word("case", &chosen, case_names, "CASE", "what to show"),
-        arg_int("seed", &seed, 0, ARG_MOST_SEED, "N", "of the distributed samplers"),
+        arg_word("case", &chosen, "all", case_names, "CASE", "what to show"),
+        arg_int("seed", &seed, NULL, 0, ARG_MOST_SEED, "of the distributed samplers"),
         arg_end,
     };
     int rc = args_read(argc, argv, about, args);

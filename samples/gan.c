@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "networks.h"
-#include "results.h"
+#include "run.h"
 
 /* ---- settings ---- */
 
@@ -32,41 +32,36 @@ static struct gan_options {
     int64_t batch, critic_steps, steps, width, every, seed;
     double lr, weight;
     bool automatic, sharded;
-    const char *data, *out, *json, *resume;
-} opt = {/* a sample's gradient is to depend on that sample alone */ .norm = NORM_NONE,
-         .mode = MODE_BALANCED,
-         .batch = 64,
-         .critic_steps = 3,
-         .steps = 500,
-         .width = 32,
-         .every = 100,
-         .lr = 5e-4,
-         .weight = 10,
-         .data = "/usr/share/datasets/fashion-mnist"};
+    const char *data;
+    run_files files;
+} opt;
 
 enum { MOST = 1 << 20 };
+/* The critic is without normalisation by default, so that a sample's gradient depends on that
+ * sample alone. */
 static const arg_spec gan_args[] = {
-    arg_word("penalty", &opt.penalty, penalty_names, "KIND", "of the critic's gradient"),
-    arg_real("weight", &opt.weight, 0, 1e6, "of the penalty"),
-    arg_word("critic-norm", &opt.norm, norm_names, "KIND", "normalisation in the critic"),
-    arg_word("loss", &opt.loss, loss_names, "KIND", "of critic and generator"),
-    arg_word("mode", &opt.mode, gan_modes, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, "N", "devices; all there are unless given"),
+    arg_word("penalty", &opt.penalty, "wgan-gp", penalty_names, "KIND", "of the critic's gradient"),
+    arg_real("weight", &opt.weight, "10", 0, 1e6, "of the penalty"),
+    arg_word("critic-norm", &opt.norm, "none", norm_names, "KIND", "normalisation in the critic"),
+    arg_word("loss", &opt.loss, "wasserstein", loss_names, "KIND", "of critic and generator"),
+    arg_word("mode", &opt.mode, "balanced", gan_modes, "MODE", "how devices are used"),
+    arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
     arg_device(&opt.kind),
     arg_switch("auto", &opt.automatic, "each device's share of a batch by measurement"),
     arg_switch("shard", &opt.sharded, "shard gradients and the optimizers' state over the devices"),
-    arg_int("batch", &opt.batch, 2, MOST, "N", "pictures per critic step"),
-    arg_int("critic-steps", &opt.critic_steps, 1, 1000, "N", "critic steps per generator step"),
-    arg_int("steps", &opt.steps, 1, MOST, "N", "generator steps, those resumed from included"),
-    arg_int("width", &opt.width, 1, 512, "N", "channels of the critic's first layer"),
-    arg_real("lr", &opt.lr, 0, 1, "learning rate of both"),
-    arg_word("dtype", &opt.dtype, dtype_names, "TYPE", "of parameters and pictures"),
-    arg_int("seed", &opt.seed, 0, ARG_MOST_SEED, "N", "of weights, order and noise"),
-    arg_text("data", &opt.data, "DIR", "Fashion-MNIST's files"),
-    arg_text("out", &opt.out, "DIR", "write pictures, charts and checkpoints there"),
-    arg_int("every", &opt.every, 1, MOST, "N", "steps between those"),
-    arg_text("resume", &opt.resume, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.json, "FILE", "write the results there"),
+    arg_int("batch", &opt.batch, "64", 2, MOST, "pictures per critic step"),
+    arg_int("critic-steps", &opt.critic_steps, "3", 1, 1000, "critic steps per generator step"),
+    arg_int("steps", &opt.steps, "500", 1, MOST, "generator steps, those resumed from included"),
+    arg_int("width", &opt.width, "32", 1, 512, "channels of the critic's first layer"),
+    arg_real("lr", &opt.lr, "0.0005", 0, 1, "learning rate of both"),
+    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
+    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
+    arg_text("data", &opt.data, "/usr/share/datasets/fashion-mnist", "DIR",
+             "Fashion-MNIST's files"),
+    arg_text("out", &opt.files.out, NULL, "DIR", "write pictures, charts and checkpoints there"),
+    arg_int("every", &opt.every, "100", 1, MOST, "steps between those"),
+    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
+    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
     arg_end,
 };
 
@@ -75,14 +70,9 @@ static const char about[] =
     "on a single device, on several with outputs and losses on device 0 (classic), or with losses\n"
     "and penalty on every device (balanced).\n\n";
 
-static int gan_read_args(int argc, char **argv)
+static int gan_check(void)
 {
-    int rc = args_read(argc, argv, about, gan_args);
-    if (rc != 0)
-        return rc;
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE) < 0
-               ? -1
-               : args_check_files(opt.resume, opt.json, opt.out);
+    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
 }
 
 /* ---- opening and closing ---- */
@@ -95,6 +85,7 @@ static const char *const series_names[SERIES] = {"critic_losses",    "penalties"
                                                  "generator_losses", "step_seconds"};
 
 typedef struct gan {
+    run_state state; /* in generator steps */
     bool balanced;
     ek_device_list devices;
     ek_module *generator, *critic;             /* the networks; owned by the models */
@@ -103,8 +94,7 @@ typedef struct gan {
     ek_optimizer *generator_optimizer, *critic_optimizer;
     ek_generator *random;  /* draws noise and the penalty's points */
     ek_generator *shuffle; /* draws the order of pictures */
-    ek_loader *loader;     /* NULL: the pictures could not be read */
-    int64_t step;          /* generator steps that are finished */
+    ek_loader *loader;
     series series[SERIES];
 } gan;
 
@@ -112,16 +102,11 @@ typedef struct gan {
 static ek_module *gan_wrap(const gan *g, ek_module *network, const ek_archive *from,
                            const char *plan_name)
 {
-    const char *plan = from && opt.automatic ? ek_archive_get_text(from, plan_name) : NULL;
-    if (plan && ek_plan_check(plan, g->devices.count) < 0) {
-        ek_error_clear();
-        plan = NULL;
-    }
     ek_data_parallel_options options = {
         .module = network,
         .device_ids = g->devices,
         .split = opt.automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
-        .plan = plan,
+        .plan = opt.automatic ? checkpoint_plan(from, plan_name, g->devices.count) : NULL,
         .shard = opt.sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
     };
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
@@ -169,8 +154,9 @@ static ek_dataset *gan_pictures(ek_dataset *bytes)
                           ek_normalize(&half, &half, 1));
 }
 
-static void gan_close(gan *g)
+static void gan_close(run_state *run)
 {
+    gan *g = (gan *)run;
     ek_loader_free(g->loader);
     ek_optimizer_free(g->critic_optimizer);
     ek_optimizer_free(g->generator_optimizer);
@@ -313,9 +299,9 @@ static int gan_critic_step(gan *g)
 }
 
 /* The critic steps, and a generator step behind them. */
-static int gan_step(void *user)
+static int gan_step(run_state *run)
 {
-    gan *g = user;
+    gan *g = (gan *)run;
     double begin = seconds_now(), loss;
     int rc = 0;
     for (int64_t i = 0; i < opt.critic_steps && rc == 0; i++)
@@ -328,18 +314,16 @@ static int gan_step(void *user)
     ek_scope_end(&scope);
     if (rc < 0)
         return rc;
-    g->step++;
+    run->step++;
     series_add(&g->series[GENERATOR_LOSSES], loss);
     return series_add(&g->series[SECONDS], seconds_now() - begin);
 }
 
 /* ---- beginning, or going on ---- */
 
-static void gan_list(const checkpoint *file, void *user)
+static void gan_list(run_state *run, const checkpoint *file)
 {
-    gan *g = user;
-    if (checkpoint_step(file, &g->step, opt.steps) < 0)
-        return;
+    gan *g = (gan *)run;
     checkpoint_part(file, module, "generator", g->generator);
     checkpoint_part(file, optimizer, "generator_optimizer", g->generator_optimizer, g->generator);
     checkpoint_part(file, module, "critic", g->critic);
@@ -357,36 +341,30 @@ static void gan_list(const checkpoint *file, void *user)
     }
 }
 
-/* Mode and devices may be others than when the file was written. */
-static const checkpoint_kind gan_checkpoint = {
-    "evenkeel gan 2", gan_args,
-    "seed dtype width critic-norm penalty weight loss batch critic-steps lr", gan_list};
-
-/* Begins a run, or goes on from --resume. 0 or a negative status; close it anyway. */
-static int gan_open(gan *g)
+static int gan_open(run_state *run, const ek_archive *from)
 {
-    ek_scope scope = ek_scope_begin();
-    *g = (gan){.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE)};
-    ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, true), opt.data, EK_SHAPE(1, 28, 28));
-    int64_t count = bytes ? ek_dataset_length(bytes) : 0;
-    ek_archive *from = NULL;
+    gan *g = (gan *)run;
+    *run = (run_state){.name = gan_modes[opt.mode],
+                       .last = opt.steps,
+                       .batch = opt.batch * opt.critic_steps,
+                       .every = {opt.every}};
+    g->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
     for (int i = 0; i < SERIES; i++)
         g->series[i].name = series_names[i];
-    if (count > 0) {
-        g->shuffle = ek_generator_new((uint64_t)opt.seed);
-        g->loader = ek_data_loader(gan_pictures(bytes), .batch_size = opt.batch,
-                                   .sampler = shuffled_sampler(count, g->shuffle));
-    }
-    if (g->loader && opt.resume)
-        from = checkpoint_open(&gan_checkpoint, opt.resume);
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = gan_open_networks(g, from);
-    if (rc == 0 && from)
-        rc = checkpoint_load(&gan_checkpoint, from, opt.resume, g);
-    ek_archive_free(from);
-    ek_scope_end(&scope);
-    return rc;
+    ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, true), opt.data, EK_SHAPE(1, 28, 28));
+    run->unread = !bytes;
+    if (!bytes)
+        return ek_error_status();
+    int64_t count = ek_dataset_length(bytes);
+    g->shuffle = ek_generator_new((uint64_t)opt.seed);
+    g->loader = ek_data_loader(gan_pictures(bytes), .batch_size = opt.batch,
+                               .sampler = shuffled_sampler(count, g->shuffle));
+    return gan_open_networks(g, from);
+}
+
+static void gan_explain(void)
+{
+    pictures_explain(opt.data);
 }
 
 /* ---- what a run writes ---- */
@@ -454,7 +432,7 @@ static int gan_write_page(const char *path, gan *g)
              "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch %" PRId64
              ", seed %" PRId64 ", step %" PRId64,
              loss_names[opt.loss], penalty_names[opt.penalty], opt.weight, norm_names[opt.norm],
-             gan_modes[opt.mode], g->devices.count, opt.batch, opt.seed, g->step);
+             gan_modes[opt.mode], g->devices.count, opt.batch, opt.seed, g->state.step);
     return ek_report_html_page(path, NULL, 0,
                                &(const ek_report_page){.title = "Fashion-MNIST from noise",
                                                        .subtitle = text,
@@ -462,20 +440,16 @@ static int gan_write_page(const char *path, gan *g)
                                                        .user = g});
 }
 
-/* Writes samples-<step>.png, losses.html and checkpoint.safetensors to --out. */
-static int gan_write(void *user)
+/* Writes samples-<step>.png and losses.html to --out. */
+static int gan_write(run_state *run)
 {
-    gan *g = user;
+    gan *g = (gan *)run;
     char name[64], path[4096];
     ek_scope scope = ek_scope_begin();
-    snprintf(name, sizeof name, "samples-%06" PRId64 ".png", g->step);
-    int rc = gan_write_png(run_path(opt.out, name, path), gan_draw(g));
+    snprintf(name, sizeof name, "samples-%06" PRId64 ".png", run->step);
+    int rc = gan_write_png(run_path(opt.files.out, name, path), gan_draw(g));
     ek_scope_end(&scope);
-    if (rc == 0)
-        rc = gan_write_page(run_path(opt.out, "losses.html", path), g);
-    if (rc < 0)
-        return rc;
-    return checkpoint_save(&gan_checkpoint, run_path(opt.out, "checkpoint.safetensors", path), g);
+    return rc < 0 ? rc : gan_write_page(run_path(opt.files.out, "losses.html", path), g);
 }
 
 static double gan_median_step(const gan *g)
@@ -483,84 +457,67 @@ static double gan_median_step(const gan *g)
     return median_of(g->series[SECONDS].values, g->series[SECONDS].count);
 }
 
-static int gan_write_json(const gan *g)
+static int gan_results(const run_state *run, json_writer *json)
 {
-    json_writer json;
-    int rc = json_open(&json, opt.json);
-    if (rc < 0)
-        return rc;
-    json_begin(&json, "settings", '{');
-    json_settings(&json, gan_args, "penalty weight critic-norm loss mode");
-    json_integer(&json, "devices", g->devices.count);
-    json_settings(&json, gan_args, "batch critic-steps steps width lr dtype seed");
-    json_end(&json, '}');
-    json_integer(&json, "finished_steps", g->step);
-    rc = json_network(&json, "generator", g->generator);
+    const gan *g = (const gan *)run;
+    json_write(json, "settings {");
+    json_settings(json, gan_args, "penalty weight critic-norm loss mode");
+    json_write(json, "devices %jd", (int64_t)g->devices.count);
+    json_settings(json, gan_args, "batch critic-steps steps width lr dtype seed");
+    json_write(json, "} finished_steps %jd", run->step);
+    int rc = json_network(json, "generator", g->generator);
     if (rc == 0)
-        rc = json_network(&json, "critic", g->critic);
+        rc = json_network(json, "critic", g->critic);
     if (rc == 0)
-        rc = json_devices(&json, &g->devices);
-    json_real(&json, "median_step_seconds", gan_median_step(g));
+        rc = json_devices(json, &g->devices);
+    json_write(json, "median_step_seconds %g", gan_median_step(g));
     for (int i = 0; i < SERIES; i++)
-        json_series(&json, g->series[i].name, &g->series[i]);
-    return json_close(&json, opt.json, rc);
+        json_series(json, g->series[i].name, &g->series[i]);
+    return rc;
+}
+
+static void gan_print(const run_state *run)
+{
+    const gan *g = (const gan *)run;
+    print_peaks(&g->devices);
+    printf("Median step: %.0f ms\n", 1000 * gan_median_step(g));
+    if (opt.files.out)
+        printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
 }
 
 /* ---- the program ---- */
 
-static bool gan_note(char note[128], void *user)
+static bool gan_note(const run_state *run, char note[128])
 {
-    const series *of = ((const gan *)user)->series;
+    const series *of = ((const gan *)run)->series;
     int64_t last = of[CRITIC_LOSSES].count - 1;
     snprintf(note, 128, "critic %.3f  penalty %.3f  W %.3f", of[CRITIC_LOSSES].values[last],
              of[PENALTIES].values[last], of[WASSERSTEIN].values[last]);
     return false;
 }
 
-static int gan_train(gan *g, const volatile sig_atomic_t *stopped)
-{
-    const run_plan plan = {gan_modes[opt.mode],
-                           &g->step,
-                           opt.steps,
-                           opt.batch * opt.critic_steps,
-                           {opt.every, 0},
-                           gan_step,
-                           gan_note,
-                           opt.out ? gan_write : NULL,
-                           g};
-    return run_steps(&plan, stopped);
-}
-
-/* Says what there is to say after the steps; returns the exit status. */
-static int gan_finish(const gan *g, int argc, char **argv)
-{
-    char path[4096];
-    if (opt.json && gan_write_json(g) < 0)
-        return args_fail(FAILED);
-    if (g->step < opt.steps)
-        return interrupt_explain(g->step, run_path(opt.out, "checkpoint.safetensors", path), argc,
-                                 argv);
-    print_peaks(&g->devices);
-    printf("Median step: %.0f ms\n", 1000 * gan_median_step(g));
-    if (opt.out)
-        printf("Pictures, charts, checkpoint: %s\n", opt.out);
-    return 0;
-}
+static const run_kind gan_kind = {
+    .size = sizeof(gan),
+    .about = about,
+    .args = gan_args,
+    .files = &opt.files,
+    .format = "evenkeel gan 2",
+    /* A run may go on in another mode and on other devices. */
+    .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
+    .check = gan_check,
+    .open = gan_open,
+    .explain = gan_explain,
+    .close = gan_close,
+    .take = gan_step,
+    .note = gan_note,
+    .draw = gan_write,
+    .list = gan_list,
+    .results = gan_results,
+    .print = gan_print,
+};
 
 int main(int argc, char **argv)
 {
     gan g;
-    int status, rc = gan_read_args(argc, argv);
-    if (rc != 0)
-        return rc == ARGS_HELP ? 0 : REFUSED;
-    const volatile sig_atomic_t *stopped = interrupt_catch();
-    if (gan_open(&g) < 0) {
-        status = args_fail(REFUSED);
-        if (!g.loader)
-            pictures_explain(opt.data);
-    } else {
-        status = gan_train(&g, stopped) < 0 ? args_fail(FAILED) : gan_finish(&g, argc, argv);
-    }
-    gan_close(&g);
-    return ek_shutdown() < 0 && status == 0 ? args_fail(FAILED) : status;
+    return run_main(&gan_kind, &g.state, argc, argv);
 }

@@ -34,61 +34,40 @@ static int settings_parse_modes(run_settings *s)
     return 0;
 }
 
-/* Opens the devices once, so that a list that can't be had is refused now. */
-static int settings_check_devices(run_settings *s)
-{
-    if (devices_text_count(s->device_text) < 0)
-        return -1;
-    s->devices = devices_open_text(s->kind, s->device_text).count;
-    if (s->devices < 0)
-        return args_complain_error("devices", s->device_text);
-    if (s->plan && ek_plan_check(s->plan, (int)s->devices) < 0)
-        return args_complain_error("plan", s->plan);
-    return 0;
-}
-
 static int settings_parse(run_settings *s, int argc, char **argv)
 {
     enum { MOST = 1 << 20 };
     static const volatile sig_atomic_t never;
     static const char *const goals[] = {"memory", "time", NULL};
-    *s = (run_settings){.device_text = "4",
-                        .batch = 64,
-                        .size = 64,
-                        .width = 32,
-                        .scenes = 2048,
-                        .test_scenes = 512,
-                        .lr = -1,
-                        .momentum = 0.9,
-                        .modes = ALL_MODES,
-                        .optimizer = "sgd",
-                        .stopped = &never,
-                        .data = "/usr/share/datasets/fashion-mnist"};
+    *s = (run_settings){.lr = -1, .stopped = &never};
     const arg_spec args[] = {
-        arg_text("devices", &s->device_text, "N", "how many devices, or a list: 512M@1,256M@0.5"),
+        arg_text("devices", &s->device_text, "4", "N",
+                 "how many devices, or a list: 512M@1,256M@0.5"),
         arg_device(&s->kind),
-        arg_int("batch", &s->batch, 1, MOST, "N", "scenes per step"),
-        arg_int("steps", &s->steps, 1, MOST, "N", "steps per mode; 128 unless --epochs"),
-        arg_int("epochs", &s->epochs, 1, MOST, "N", "passes over the training scenes"),
-        arg_text("modes", &s->modes, "LIST", "which to run"),
-        arg_int("seed", &s->seed, 0, ARG_MOST_SEED, "N", "of scenes, weights and order"),
-        arg_real("lr", &s->lr, 0, 1e6, "learning rate; 0.05, with adam 0.001"),
-        arg_text("optimizer", &s->optimizer, "NAME", "sgd or adam"),
-        arg_real("momentum", &s->momentum, 0, 1, "of sgd"),
-        arg_int("width", &s->width, 1, 512, "N", "channels of the first convolution"),
-        arg_int("size", &s->size, PICTURE, 1024, "N", "height and width of a scene"),
-        arg_int("scenes", &s->scenes, 1, MOST, "N", "training scenes"),
-        arg_int("test-scenes", &s->test_scenes, 1, MOST, "N", "test scenes"),
-        arg_text("data", &s->data, "DIR", "Fashion-MNIST's files"),
+        arg_int("batch", &s->batch, "64", 1, MOST, "scenes per step"),
+        arg_int("steps", &s->steps, NULL, 1, MOST, "steps per mode; 128 unless --epochs"),
+        arg_int("epochs", &s->epochs, NULL, 1, MOST, "passes over the training scenes"),
+        arg_text("modes", &s->modes, ALL_MODES, "LIST", "which to run"),
+        arg_int("seed", &s->seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights and order"),
+        arg_real("lr", &s->lr, NULL, 0, 1e6, "learning rate; 0.05, with adam 0.001"),
+        arg_text("optimizer", &s->optimizer, "sgd", "NAME", "sgd or adam"),
+        arg_real("momentum", &s->momentum, "0.9", 0, 1, "of sgd"),
+        arg_int("width", &s->width, "32", 1, 512, "channels of the first convolution"),
+        arg_int("size", &s->size, "64", PICTURE, 1024, "height and width of a scene"),
+        arg_int("scenes", &s->scenes, "2048", 1, MOST, "training scenes"),
+        arg_int("test-scenes", &s->test_scenes, "512", 1, MOST, "test scenes"),
+        arg_text("data", &s->data, "/usr/share/datasets/fashion-mnist", "DIR",
+                 "Fashion-MNIST's files"),
         arg_bytes("cap", &s->capacity, "memory per device: 64M, 1.5G"),
         arg_switch("find-batch", &s->find_batch,
                    "only find each mode's largest batch (by default under 3 times single's state)"),
-        arg_word("goal", &s->goal, goals, "GOAL", "what balanced-auto levels"),
-        arg_text("plan", &s->plan, "PLAN",
+        arg_word("goal", &s->goal, "memory", goals, "GOAL", "what balanced-auto levels"),
+        arg_text("plan", &s->plan, NULL, "PLAN",
                  "what balanced-auto follows instead: 16,16,16,16; 3: 20,15,15,14"),
-        arg_text("json", &s->json, "FILE", "write the results there"),
-        arg_text("html", &s->html, "FILE", "write a page with charts there"),
-        arg_text("trace", &s->trace, "FILE", "write the last mode's last step there, for Perfetto"),
+        arg_text("json", &s->json, NULL, "FILE", "write the results there"),
+        arg_text("html", &s->html, NULL, "FILE", "write a page with charts there"),
+        arg_text("trace", &s->trace, NULL, "FILE",
+                 "write the last mode's last step there, for Perfetto"),
         arg_end,
     };
     int rc = args_read(argc, argv, about, args);
@@ -102,7 +81,8 @@ static int settings_parse(run_settings *s, int argc, char **argv)
     if (settings_parse_modes(s) < 0 || args_check_output("json", s->json) < 0 ||
         args_check_output("html", s->html) < 0 || args_check_output("trace", s->trace) < 0)
         return -1;
-    return settings_check_devices(s);
+    s->devices = devices_check(s->kind, s->device_text, false, s->plan);
+    return s->devices < 0 ? -1 : 0;
 }
 
 int settings_steps(const run_settings *s)
@@ -124,9 +104,8 @@ int settings_steps(const run_settings *s)
 static int job_open(train_job *job, const run_settings *s, train_mode mode)
 {
     bool single = mode == MODE_SINGLE, counted = devices_text_count(s->device_text) > 0;
-    *job = (train_job){.mode = mode,
-                       .devices =
-                           devices_open_text(s->kind, single && counted ? "1" : s->device_text)};
+    const char *devices = single && counted ? "1" : s->device_text;
+    *job = (train_job){.mode = mode, .devices = devices_chosen(s->kind, devices, false)};
     if (single && job->devices.count > 1)
         job->devices.count = 1;
     for (int i = 0; i < job->devices.count && s->capacity; i++)
@@ -154,11 +133,12 @@ static int job_close(train_job *job, int rc)
 /* ---- training in one mode ---- */
 
 typedef struct mode_run {
+    run_state state;
     train_job *job;
     const run_settings *settings;
     ek_dataset *scenes;
     ek_loader *loader;
-    int64_t step, first_reported;
+    int64_t first_reported;
     mode_result *result;
 } mode_run;
 
@@ -171,12 +151,12 @@ static ek_value train_next_scenes(mode_run *run)
     return loader_next(run->loader, &batch) < 0 ? ek_value_error() : batch.data;
 }
 
-static int train_step(void *user)
+static int train_step(run_state *state)
 {
-    mode_run *run = user;
+    mode_run *run = (mode_run *)state;
     mode_result *result = run->result;
     double loss;
-    if (run->step == run->first_reported) {
+    if (state->step == run->first_reported) {
         result->report = ek_report_start(.name = result->name, .device_ids = run->job->devices);
         if (!result->report)
             return ek_error_status();
@@ -193,23 +173,26 @@ static int train_step(void *user)
         rc = series_add(&result->losses, loss);
     if (rc == 0)
         rc = series_add(&result->seconds, seconds);
-    run->step += rc == 0;
+    state->step += rc == 0;
     return rc;
 }
 
-static bool train_note(char note[128], void *user)
+static bool train_note(const run_state *state, char note[128])
 {
-    const mode_run *run = user;
-    snprintf(note, 128, "loss %.4f", run->result->losses.values[run->step - 1]);
+    const mode_run *run = (const mode_run *)state;
+    snprintf(note, 128, "loss %.4f", run->result->losses.values[state->step - 1]);
     return false;
 }
+
+static const run_kind train_kind = {.take = train_step, .note = train_note};
 
 static int train_steps(train_job *job, const run_settings *s, ek_dataset *scenes, int64_t steps,
                        mode_result *result)
 {
     enum { SETTLING = 6 }; /* measured plans do, in the first steps: longer reports begin behind */
     ek_generator *shuffle = ek_generator_new((uint64_t)s->seed);
-    mode_run run = {.job = job,
+    mode_run run = {.state = {.name = result->name, .last = steps, .batch = result->batch},
+                    .job = job,
                     .settings = s,
                     .scenes = scenes,
                     .result = result,
@@ -218,19 +201,10 @@ static int train_steps(train_job *job, const run_settings *s, ek_dataset *scenes
                                 .sampler = shuffled_sampler(ek_dataset_length(scenes), shuffle));
     int rc = ek_error_status();
     if (rc == 0)
-        rc = run_steps(&(const run_plan){result->name,
-                                         &run.step,
-                                         steps,
-                                         result->batch,
-                                         {0, 0},
-                                         train_step,
-                                         train_note,
-                                         NULL,
-                                         &run},
-                       s->stopped);
-    if (rc == 0 && run.step < steps) /* stopped; after the last step it ends soon */
+        rc = run_steps(&train_kind, &run.state, s->stopped);
+    if (rc == 0 && run.state.step < steps) /* stopped; after the last step it ends soon */
         rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
-                      (int)run.step, (int)steps);
+                      (int)run.state.step, (int)steps);
     if (rc == 0) {
         result->step_seconds = median_of(result->seconds.values, steps);
         result->samples_per_second = (double)result->batch / result->step_seconds;
@@ -264,7 +238,8 @@ static void mode_result_free(mode_result *result)
     *result = (mode_result){0};
 }
 
-/* Trains and evaluates. On success the result is to be freed; memory is given back in any case. */
+/* Trains and evaluates. The result is to be freed in any case; the devices' memory is given back.
+ */
 static int train_run(const run_settings *s, ek_dataset *train, ek_dataset *test, train_mode mode,
                      mode_result *result)
 {
@@ -278,10 +253,7 @@ static int train_run(const run_settings *s, ek_dataset *train, ek_dataset *test,
                       &result->mean_iou);
     if (rc == 0)
         rc = ek_module_sha256(job.network, result->sha256);
-    rc = job_close(&job, rc);
-    if (rc < 0)
-        mode_result_free(result);
-    return rc;
+    return job_close(&job, rc);
 }
 
 /* ---- the largest batch of a mode ---- */
@@ -347,10 +319,7 @@ static int train_find_batch(const run_settings *s, ek_dataset *train, train_mode
         rc = train_reported(&job, s, train, STEPS, result);
         ek_report_set_largest_batch(result->report, result->largest);
     }
-    rc = job_close(&job, rc);
-    if (rc < 0)
-        mode_result_free(result);
-    return rc;
+    return job_close(&job, rc);
 }
 
 /* Without a capacity by option or list it becomes three times what a single device holds when no
@@ -359,7 +328,7 @@ static int batch_choose_capacity(run_settings *s, ek_dataset *train)
 {
     ek_memory_stats stats;
     train_job job;
-    ek_device_list devices = devices_open_text(s->kind, s->device_text);
+    ek_device_list devices = devices_chosen(s->kind, s->device_text, false);
     int rc =
         devices.count > 0 ? ek_memory_get_stats(devices.devices[0], &stats) : ek_error_status();
     if (rc < 0 || s->capacity || stats.capacity)
@@ -380,15 +349,21 @@ static int batch_choose_capacity(run_settings *s, ek_dataset *train)
 
 /* ---- the program ---- */
 
+static void print_results(const run_settings *s, const mode_result *results, int count)
+{
+    if (s->find_batch)
+        report_batches(results, count);
+    else
+        report_table(results, count);
+}
+
 /* Ctrl-C: what is lost by it. Modes that were finished before are worth their rows. */
 static int explain_stop(const run_settings *s, const mode_result *results, int count)
 {
     ek_error_record error;
     ek_error_take(&error);
-    if (s->find_batch && count > 0)
-        report_batches(results, count);
-    else if (count > 0)
-        report_table(results, count);
+    if (count > 0)
+        print_results(s, results, count);
     printf("Stopped: %s\n", error.message);
     if (s->json || s->html || s->trace)
         puts("No file was written");
@@ -442,10 +417,7 @@ static int run_all(run_settings *s, ek_dataset *train, ek_dataset *test, mode_re
 
 static int report(const run_settings *s, const mode_result *results, int count)
 {
-    if (s->find_batch)
-        report_batches(results, count);
-    else
-        report_table(results, count);
+    print_results(s, results, count);
     if ((s->json && report_json(s->json, s, results, count) < 0) ||
         (s->html && report_html(s->html, s, results, count) < 0))
         return args_fail(FAILED);
@@ -495,7 +467,7 @@ int main(int argc, char **argv)
     rc = run_all(&settings, train, test, results, &count);
     if (rc == 0)
         rc = report(s, results, count);
-    for (int m = 0; m < count; m++)
+    for (int m = 0; m < MODES; m++)
         mode_result_free(&results[m]);
     ek_dataset_free(train);
     ek_dataset_free(test);

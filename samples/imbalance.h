@@ -4,7 +4,7 @@
 #define SAMPLES_IMBALANCE_H
 
 #include "networks.h"
-#include "results.h"
+#include "run.h"
 
 /* ---- the task: segmentation of scenes of Fashion-MNIST's pictures ---- */
 

@@ -82,70 +82,40 @@ void report_batches(const mode_result *results, int count)
 
 /* ---- JSON ---- */
 
-static void json_workload(json_writer *json, const run_settings *settings,
-                          const mode_result *results)
-{
-    json_begin(json, "workload", '{');
-    json_text(json, "name", "segmentation of Fashion-MNIST scenes");
-    json_integer(json, "devices", settings->devices);
-    json_text(json, "device_list", settings->device_text);
-    json_integer(json, "batch", settings->batch);
-    json_integer(json, "steps", settings_steps(settings));
-    json_integer(json, "seed", settings->seed);
-    json_text(json, "optimizer", settings->optimizer);
-    json_real(json, "lr", settings->lr);
-    json_integer(json, "size", settings->size);
-    json_integer(json, "width", settings->width);
-    json_integer(json, "parameters", results[0].parameters);
-    json_integer(json, "training_scenes", settings->scenes);
-    json_integer(json, "test_scenes", settings->test_scenes);
-    json_integer(json, "capacity_bytes", (int64_t)settings->capacity);
-    json_end(json, '}');
-}
-
 static void json_device(json_writer *json, const mode_result *r, int index)
 {
     ek_device_report device;
     char name[16];
     if (ek_report_get_device(r->report, index, &device) < 0)
         return;
-    json_begin(json, NULL, '{');
-    json_text(json, "name", ek_device_name(device.device, name));
-    json_integer(json, "share", r->share[index]);
-    json_integer(json, "capacity_bytes", (int64_t)device.capacity);
-    json_integer(json, "peak_bytes", (int64_t)device.peak.in_use);
-    json_integer(json, "peak_step", device.peak.step);
-    json_text(json, "peak_operation", device.peak_operation);
+    json_write(json,
+               "{ name %s share %jd capacity_bytes %jd peak_bytes %jd peak_step %jd "
+               "peak_operation %s",
+               ek_device_name(device.device, name), r->share[index], (int64_t)device.capacity,
+               (int64_t)device.peak.in_use, device.peak.step, device.peak_operation);
     json_categories(json, device.peak.now);
-    json_real(json, "computing_seconds", device.computing);
-    json_real(json, "communicating_seconds", device.communicating);
-    json_real(json, "waiting_seconds", device.waiting);
-    json_end(json, '}');
+    json_write(json, "computing_seconds %g communicating_seconds %g waiting_seconds %g }",
+               device.computing, device.communicating, device.waiting);
 }
 
 static void json_mode(json_writer *json, const mode_result *r)
 {
-    json_begin(json, NULL, '{');
-    json_text(json, "name", r->name);
-    json_integer(json, "batch", r->batch);
+    json_write(json, "{ name %s batch %jd", r->name, r->batch);
     if (r->largest >= 0)
-        json_integer(json, "largest_batch", r->largest);
+        json_write(json, "largest_batch %jd", r->largest);
     if (r->plan[0])
-        json_text(json, "plan", r->plan);
-    json_begin(json, "devices", '[');
+        json_write(json, "plan %s", r->plan);
+    json_write(json, "devices [");
     for (int d = 0; r->report && d < ek_report_device_count(r->report); d++)
         json_device(json, r, d);
-    json_end(json, ']');
-    json_real(json, "imbalance", r->report ? ek_report_imbalance(r->report) : 0);
-    json_real(json, "step_seconds", r->step_seconds);
-    json_real(json, "samples_per_second", r->samples_per_second);
+    json_write(json, "] imbalance %g step_seconds %g samples_per_second %g",
+               r->report ? ek_report_imbalance(r->report) : 0.0, r->step_seconds,
+               r->samples_per_second);
     json_series(json, "losses", &r->losses);
-    if (r->sha256[0]) {
-        json_real(json, "pixel_accuracy", r->pixel_accuracy);
-        json_real(json, "mean_iou", r->mean_iou);
-        json_text(json, "parameters_sha256", r->sha256);
-    }
-    json_end(json, '}');
+    if (r->sha256[0])
+        json_write(json, "pixel_accuracy %g mean_iou %g parameters_sha256 %s", r->pixel_accuracy,
+                   r->mean_iou, r->sha256);
+    json_write(json, "}");
 }
 
 int report_json(const char *path, const run_settings *settings, const mode_result *results,
@@ -155,11 +125,16 @@ int report_json(const char *path, const run_settings *settings, const mode_resul
     int rc = json_open(&json, path);
     if (rc < 0)
         return rc;
-    json_workload(&json, settings, results);
-    json_begin(&json, "modes", '[');
+    json_write(&json, "workload { name %s devices %jd device_list %s batch %jd steps %jd seed %jd",
+               "segmentation of Fashion-MNIST scenes", settings->devices, settings->device_text,
+               settings->batch, (int64_t)settings_steps(settings), settings->seed);
+    json_write(&json, "optimizer %s lr %g size %jd width %jd parameters %jd", settings->optimizer,
+               settings->lr, settings->size, settings->width, results[0].parameters);
+    json_write(&json, "training_scenes %jd test_scenes %jd capacity_bytes %jd } modes [",
+               settings->scenes, settings->test_scenes, (int64_t)settings->capacity);
     for (int m = 0; m < count; m++)
         json_mode(&json, &results[m]);
-    json_end(&json, ']');
+    json_write(&json, "]");
     return json_close(&json, path, 0);
 }
 

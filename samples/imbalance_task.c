@@ -158,11 +158,16 @@ enum { AT_ONCE = 16 }; /* scenes: few, so that a capacity which fits training fi
 
 typedef int64_t confusion_matrix[SCENE_CLASSES][SCENE_CLASSES]; /* [label][prediction] */
 
-static int evaluate_batch(ek_module *network, ek_device device, const ek_batch *batch,
-                          confusion_matrix confusion)
+typedef struct evaluation {
+    ek_device device;
+    confusion_matrix confusion;
+} evaluation;
+
+static int evaluate_batch(ek_module *network, const ek_batch *batch, void *user)
 {
+    evaluation *sums = user;
     ek_tensor *labels = ek_value_tensor(batch->target);
-    ek_tensor *images = ek_to_device(ek_value_tensor(batch->input), device);
+    ek_tensor *images = ek_to_device(ek_value_tensor(batch->input), sums->device);
     ek_tensor *logits = ek_apply(network, images);
     logits = ek_f_upsample(logits, ek_tensor_size(labels, 1), ek_tensor_size(labels, 2),
                            EK_BILINEAR, true);
@@ -173,7 +178,7 @@ static int evaluate_batch(ek_module *network, ek_device device, const ek_batch *
     const int64_t count = ek_tensor_count(labels);
     for (int64_t i = 0; i < count; i++)
         if (expected[i] != SCENE_IGNORED)
-            confusion[expected[i]][found[i]]++;
+            sums->confusion[expected[i]][found[i]]++;
     return 0;
 }
 
@@ -202,21 +207,11 @@ static void evaluate_confusion(confusion_matrix confusion, double *pixel_accurac
 int evaluate(ek_module *network, ek_device device, ek_dataset *scenes, double *pixel_accuracy,
              double *mean_iou)
 {
-    confusion_matrix confusion = {{0}};
-    bool had_gradients = ek_set_grad_enabled(false);
+    evaluation sums = {.device = device};
     ek_loader *loader = ek_data_loader(ek_dataset_keep(scenes), .batch_size = AT_ONCE);
-    ek_batch batch;
-    int rc = loader ? 1 : ek_error_status();
-    ek_module_train(network, false);
-    while (rc >= 0 && (rc = ek_loader_next(loader, &batch)) > 0) {
-        ek_scope scope = ek_scope_begin();
-        rc = evaluate_batch(network, device, &batch, confusion);
-        ek_scope_end(&scope);
-    }
-    ek_module_train(network, true);
-    ek_set_grad_enabled(had_gradients);
+    int rc = loader ? loader_evaluate(loader, network, evaluate_batch, &sums) : ek_error_status();
     ek_loader_free(loader);
     if (rc == 0)
-        evaluate_confusion(confusion, pixel_accuracy, mean_iou);
+        evaluate_confusion(sums.confusion, pixel_accuracy, mean_iou);
     return rc;
 }

@@ -98,19 +98,14 @@ ek_module *gan_critic(int width, int norm)
 static ek_module *gan_up(int in, int out, int stride, int padding)
 {
     return ek_sequential(ek_conv_transpose2d(in, out, 4, .stride = stride, .padding = padding),
-                         ek_batch_norm2d(out), ek_relu());
+                         ek_sync_batch_norm(out), ek_relu());
 }
 
 ek_module *gan_generator(int width)
 {
-    ek_module *network =
-        ek_sequential(gan_up(GAN_NOISE, 4 * width, 1, 0), gan_up(4 * width, 2 * width, 2, 1),
-                      gan_up(2 * width, width, 2, 1),
-                      ek_conv_transpose2d(width, 1, 4, .stride = 2, .padding = 1), ek_tanh());
-    ek_module *synchronised = network ? ek_convert_sync_batch_norm(network) : NULL;
-    if (!synchronised)
-        ek_module_free(network);
-    return synchronised;
+    return ek_sequential(gan_up(GAN_NOISE, 4 * width, 1, 0), gan_up(4 * width, 2 * width, 2, 1),
+                         gan_up(2 * width, width, 2, 1),
+                         ek_conv_transpose2d(width, 1, 4, .stride = 2, .padding = 1), ek_tanh());
 }
 
 /* ---- a residual network (He et al. 2016): a user's own modules ---- */

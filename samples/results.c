@@ -1,10 +1,53 @@
-/* results.c: JSON, member by member; lines and curves. */
+/* results.c: series, JSON, lines and curves. */
 #include "results.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* ---- series ---- */
+
+int series_add(series *to, double value)
+{
+    if ((to->count & (to->count - 1)) == 0) { /* no room is left at powers of two */
+        size_t room = to->count ? 2 * (size_t)to->count : 1;
+        double *values = realloc(to->values, room * sizeof *values);
+        if (!values)
+            return ek_error(EK_E_NO_MEMORY, "no memory for %zu numbers", room);
+        to->values = values;
+    }
+    to->values[to->count++] = value;
+    return 0;
+}
+
+void series_free(series *list, int count)
+{
+    for (int i = 0; i < count; i++) {
+        free(list[i].values);
+        list[i] = (series){.name = list[i].name};
+    }
+}
+
+static int median_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double median_of(const double *values, int64_t count)
+{
+    double *sorted = malloc((size_t)(count + 1) * sizeof *sorted), median = 0;
+    if (sorted && count > 0) {
+        memcpy(sorted, values, (size_t)count * sizeof *sorted);
+        qsort(sorted, (size_t)count, sizeof *sorted, median_compare);
+        median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+    }
+    free(sorted);
+    return median;
+}
 
 /* ---- JSON ---- */
 
@@ -36,6 +79,65 @@ static void json_lead(json_writer *json, const char *key)
     }
 }
 
+static void json_begin(json_writer *json, const char *key, char bracket)
+{
+    json_lead(json, key);
+    fputc(bracket, json->stream);
+    json->depth++;
+    json->follows = false;
+}
+
+static void json_end(json_writer *json, char bracket)
+{
+    json->depth--;
+    if (!json->flat)
+        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
+    fputc(bracket, json->stream);
+    json->flat = false;
+    json->follows = true;
+    if (json->depth == 0)
+        fputc('\n', json->stream);
+}
+
+static void json_real(json_writer *json, const char *key, double value)
+{
+    json_lead(json, key);
+    if (isfinite(value))
+        fprintf(json->stream, "%.17g", value);
+    else
+        fputs("null", json->stream);
+}
+
+void json_write(json_writer *json, const char *format, ...)
+{
+    va_list values;
+    char name[64];
+    const char *key = NULL;
+    va_start(values, format);
+    for (; *format; format += strspn(format, " ")) {
+        size_t length = strcspn(format, " ");
+        const char kind = *format == '%' ? format[length - 1] : *format;
+        if (kind == '{' || kind == '[') {
+            json_begin(json, key, kind);
+        } else if (kind == '}' || kind == ']') {
+            json_end(json, kind);
+        } else if (*format != '%') {
+            snprintf(name, sizeof name, "%.*s", (int)length, format);
+        } else if (kind == 'g') {
+            json_real(json, key, va_arg(values, double));
+        } else {
+            json_lead(json, key);
+            if (kind == 's')
+                json_quote(json->stream, va_arg(values, const char *));
+            else
+                fprintf(json->stream, "%jd", va_arg(values, intmax_t));
+        }
+        key = strchr("{}[]%", *format) ? NULL : name;
+        format += length;
+    }
+    va_end(values);
+}
+
 int json_open(json_writer *json, const char *path)
 {
     *json = (json_writer){.stream = fopen(path, "w")};
@@ -51,47 +153,6 @@ int json_close(json_writer *json, const char *path, int rc)
     int failed = ferror(json->stream);
     failed = fclose(json->stream) != 0 || failed;
     return rc == 0 && failed ? ek_error(EK_E_IO, "%s: %s", path, strerror(errno)) : rc;
-}
-
-void json_begin(json_writer *json, const char *key, char bracket)
-{
-    json_lead(json, key);
-    fputc(bracket, json->stream);
-    json->depth++;
-    json->follows = false;
-}
-
-void json_end(json_writer *json, char bracket)
-{
-    json->depth--;
-    if (!json->flat)
-        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
-    fputc(bracket, json->stream);
-    json->flat = false;
-    json->follows = true;
-    if (json->depth == 0)
-        fputc('\n', json->stream);
-}
-
-void json_text(json_writer *json, const char *key, const char *text)
-{
-    json_lead(json, key);
-    json_quote(json->stream, text);
-}
-
-void json_integer(json_writer *json, const char *key, int64_t value)
-{
-    json_lead(json, key);
-    fprintf(json->stream, "%" PRId64, value);
-}
-
-void json_real(json_writer *json, const char *key, double value)
-{
-    json_lead(json, key);
-    if (isfinite(value))
-        fprintf(json->stream, "%.17g", value);
-    else
-        fputs("null", json->stream);
 }
 
 void json_series(json_writer *json, const char *key, const series *numbers)
@@ -110,20 +171,21 @@ void json_settings(json_writer *json, const arg_spec *args, const char *names)
         snprintf(key, sizeof key, "%s", arg->name);
         for (char *dash = key; (dash = strchr(dash, '-'));)
             *dash = '_';
-        if (arg->kind == ARG_INT)
-            json_integer(json, key, *(int64_t *)arg->value);
-        else if (arg->kind == ARG_REAL)
-            json_real(json, key, *(double *)arg->value);
+        json_lead(json, key);
+        if (arg->kind == ARG_INT || arg->kind == ARG_REAL)
+            fputs(arg_value_text(arg, text), json->stream);
         else
-            json_text(json, key, arg_value_text(arg, text));
+            json_quote(json->stream, arg_value_text(arg, text));
     }
 }
 
 void json_categories(json_writer *json, const uint64_t *nbytes)
 {
     json_begin(json, "categories", '{');
-    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        json_integer(json, ek_memory_category_name((ek_memory_category)c), (int64_t)nbytes[c]);
+    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++) {
+        json_lead(json, ek_memory_category_name((ek_memory_category)c));
+        fprintf(json->stream, "%" PRIu64, nbytes[c]);
+    }
     json_end(json, '}');
 }
 
@@ -137,9 +199,8 @@ int json_devices(json_writer *json, const ek_device_list *devices)
         rc = ek_memory_get_stats(devices->devices[d], &stats);
         if (rc < 0)
             break;
-        json_begin(json, NULL, '{');
-        json_text(json, "name", ek_device_name(devices->devices[d], name));
-        json_integer(json, "peak_bytes", (int64_t)stats.peak);
+        json_write(json, "{ name %s peak_bytes %jd", ek_device_name(devices->devices[d], name),
+                   (int64_t)stats.peak);
         json_categories(json, stats.at_peak);
         json_end(json, '}');
     }
@@ -154,9 +215,7 @@ int json_network(json_writer *json, const char *key, ek_module *network)
     if (rc < 0)
         return rc;
     json_begin(json, key, '{');
-    json_integer(json, "parameters", ek_module_numel(network));
-    json_text(json, "parameters_sha256", sha256);
-    json_end(json, '}');
+    json_write(json, "parameters %jd parameters_sha256 %s }", ek_module_numel(network), sha256);
     return 0;
 }
 
@@ -179,17 +238,12 @@ void page_curves(FILE *page, const char *title, const char *x, const series *cur
 {
     json_writer json = {.stream = page};
     fputs("<script type=\"application/json\" class=\"chart\">", page);
-    json_begin(&json, NULL, '{');
-    json_text(&json, "title", title);
-    json_text(&json, "unit", x);
-    json_begin(&json, "series", '[');
+    json_write(&json, "{ title %s unit %s series [", title, x);
     for (int i = 0; i < count; i++) {
-        json_begin(&json, NULL, '{');
-        json_text(&json, "name", curves[i].name);
+        json_write(&json, "{ name %s", curves[i].name);
         json_series(&json, "values", &curves[i]);
         json_end(&json, '}');
     }
-    json_end(&json, ']');
-    json_end(&json, '}');
+    json_write(&json, "] }");
     fputs("</script>\n", page);
 }

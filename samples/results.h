@@ -1,10 +1,25 @@
-/* results.h: results of the samples as JSON, as lines for a terminal, and as curves on a page. */
+/* results.h: numbers of a run, one after the other, and results as JSON, as lines for a terminal,
+ * and as curves on a page. */
 #ifndef SAMPLES_RESULTS_H
 #define SAMPLES_RESULTS_H
 
-#include "run.h"
+#include <evenkeel/evenkeel.h>
 
-/* ---- JSON: commas and indents come by themselves; the key is NULL inside an array ---- */
+#include "args.h"
+
+/* ---- series: a number per step, or per whatever else ---- */
+
+typedef struct series {
+    const char *name;
+    double *values; /* owned */
+    int64_t count;
+} series;
+int series_add(series *to, double value); /* 0 or EK_E_NO_MEMORY */
+void series_free(series *list, int count);
+/* Of values[0..count-1], which stay as they are; 0 if there are none. */
+double median_of(const double *values, int64_t count);
+
+/* ---- JSON: commas and indents come by themselves ---- */
 
 typedef struct json_writer {
     FILE *stream;
@@ -17,11 +32,12 @@ typedef struct json_writer {
 int json_open(json_writer *json, const char *path);
 /* Ends it: `rc` if that is an error, else 0 or EK_E_IO. */
 int json_close(json_writer *json, const char *path, int rc);
-void json_begin(json_writer *json, const char *key, char bracket); /* '{' or '[' */
-void json_end(json_writer *json, char bracket);                    /* '}' or ']' */
-void json_text(json_writer *json, const char *key, const char *text);
-void json_integer(json_writer *json, const char *key, int64_t value);
-void json_real(json_writer *json, const char *key, double value); /* null if not finite */
+/* Writes what `format` lists, with blanks between: brackets as they are, and values, each behind
+ * its name if it is a member: %s (text), %jd (int64_t), %g (double, null if not finite).
+ *
+ *     json_write(&json, "test { samples %jd loss %g }", count, loss);
+ */
+void json_write(json_writer *json, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void json_series(json_writer *json, const char *key, const series *numbers);
 /* These options (names with blanks between them) as members: "critic_norm" for --critic-norm. */
 void json_settings(json_writer *json, const arg_spec *args, const char *names);

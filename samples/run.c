@@ -1,4 +1,4 @@
-/* run.c: ways to train, steps, series, checkpoints. */
+/* run.c: ways to train, steps, checkpoints, programs. */
 #include "run.h"
 
 #include <inttypes.h>
@@ -62,6 +62,23 @@ int loader_next(ek_loader *loader, ek_batch *batch)
     return rc < 0 ? rc : 0;
 }
 
+int loader_evaluate(ek_loader *loader, ek_module *network,
+                    int (*take)(ek_module *network, const ek_batch *batch, void *user), void *user)
+{
+    bool had_gradients = ek_set_grad_enabled(false);
+    ek_batch batch;
+    int rc = 0;
+    ek_module_train(network, false);
+    while (rc >= 0 && (rc = ek_loader_next(loader, &batch)) > 0) {
+        ek_scope scope = ek_scope_begin();
+        rc = take(network, &batch, user);
+        ek_scope_end(&scope);
+    }
+    ek_module_train(network, true);
+    ek_set_grad_enabled(had_gradients);
+    return rc;
+}
+
 /* ---- ways to train ---- */
 
 const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
@@ -111,8 +128,11 @@ void job_free(train_job *job)
 
 /* ---- steps ---- */
 
+#define CHECKPOINT_NAME "checkpoint.safetensors"
+
 typedef struct progress_bar {
-    const run_plan *plan;
+    const run_kind *kind;
+    const run_state *run;
     int64_t first; /* steps that an earlier run has done */
     bool terminal;
     double start, redrawn; /* when, in seconds */
@@ -129,14 +149,14 @@ static void progress_clear(const progress_bar *bar)
 static void progress_show(progress_bar *bar)
 {
     enum { PLAIN_LINES = 5 };
-    const int64_t total = bar->plan->last, done = *bar->plan->step;
+    const int64_t total = bar->run->last, done = bar->run->step;
     const int64_t every = total > PLAIN_LINES ? total / PLAIN_LINES : 1;
     double now = seconds_now(), elapsed = now - bar->start;
     double rate = elapsed > 0 ? (double)(done - bar->first) / elapsed : 0;
     int left = rate > 0 ? (int)((double)(total - done) / rate + 0.5) : 0;
     bool due = bar->terminal ? now - bar->redrawn >= 0.1 : done % every == 0;
     char note[128];
-    bool stays = bar->plan->note(note, bar->plan->user);
+    bool stays = bar->kind->note(bar->run, note);
     if (!stays && !due && done < total)
         return;
     progress_clear(bar);
@@ -144,33 +164,41 @@ static void progress_show(progress_bar *bar)
         puts(note);
     } else {
         printf("%-9s step %" PRId64 " of %" PRId64 ", %.0f samples/s, %d:%02d left, %s%s",
-               bar->plan->name, done, total, rate * (double)bar->plan->batch, left / 60, left % 60,
+               bar->run->name, done, total, rate * (double)bar->run->batch, left / 60, left % 60,
                note, bar->terminal ? "" : "\n");
         bar->redrawn = now;
     }
     fflush(stdout);
 }
 
-int run_steps(const run_plan *plan, const volatile sig_atomic_t *stopped)
+static int run_write(const run_kind *kind, run_state *run)
 {
-    progress_bar bar = {plan, *plan->step, isatty(STDOUT_FILENO), seconds_now(), 0};
+    char path[4096];
+    int rc = kind->draw ? kind->draw(run) : 0;
+    return rc < 0 ? rc : run_save(kind, run, run_path(kind->files->out, CHECKPOINT_NAME, path));
+}
+
+int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t *stopped)
+{
+    progress_bar bar = {kind, run, run->step, isatty(STDOUT_FILENO), seconds_now(), 0};
+    const bool writes = kind->files && kind->files->out;
     int64_t written = -1; /* the last step with files: none of this run yet */
     int rc = 0;
-    while (rc == 0 && *plan->step < plan->last && !*stopped) {
-        rc = plan->take(plan->user);
+    while (rc == 0 && run->step < run->last && !*stopped) {
+        rc = kind->take(run);
         if (rc < 0)
             break;
         progress_show(&bar);
         bool due = false;
         for (int i = 0; i < 2; i++)
-            due = due || (plan->every[i] > 0 && *plan->step % plan->every[i] == 0);
-        if (plan->write && due) {
-            rc = plan->write(plan->user);
-            written = *plan->step;
+            due = due || (run->every[i] > 0 && run->step % run->every[i] == 0);
+        if (writes && due) {
+            rc = run_write(kind, run);
+            written = run->step;
         }
     }
     progress_clear(&bar);
-    return rc == 0 && plan->write && written < *plan->step ? plan->write(plan->user) : rc;
+    return rc == 0 && writes && written < run->step ? run_write(kind, run) : rc;
 }
 
 /* ---- Ctrl-C and kill ---- */
@@ -221,7 +249,9 @@ static void interrupt_print_word(const char *word)
     putchar('\'');
 }
 
-int interrupt_explain(int64_t step, const char *file, int argc, char **argv)
+/* Prints the same command with --resume FILE, for a shell; with NULL, that nothing was kept.
+ * Returns interrupt_status(). */
+static int interrupt_explain(int64_t step, const char *file, int argc, char **argv)
 {
     if (!file) {
         printf("Stopped after step %" PRId64 ". Nothing was kept: --out DIR writes checkpoints\n",
@@ -241,127 +271,7 @@ int interrupt_explain(int64_t step, const char *file, int argc, char **argv)
     return interrupt_status();
 }
 
-/* ---- series ---- */
-
-int series_add(series *to, double value)
-{
-    if ((to->count & (to->count - 1)) == 0) { /* no room is left at powers of two */
-        size_t room = to->count ? 2 * (size_t)to->count : 1;
-        double *values = realloc(to->values, room * sizeof *values);
-        if (!values)
-            return ek_error(EK_E_NO_MEMORY, "no memory for %zu numbers", room);
-        to->values = values;
-    }
-    to->values[to->count++] = value;
-    return 0;
-}
-
-void series_free(series *list, int count)
-{
-    for (int i = 0; i < count; i++) {
-        free(list[i].values);
-        list[i] = (series){.name = list[i].name};
-    }
-}
-
-static int median_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double median_of(const double *values, int64_t count)
-{
-    double *sorted = malloc((size_t)(count + 1) * sizeof *sorted), median = 0;
-    if (sorted && count > 0) {
-        memcpy(sorted, values, (size_t)count * sizeof *sorted);
-        qsort(sorted, (size_t)count, sizeof *sorted, median_compare);
-        median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
-    }
-    free(sorted);
-    return median;
-}
-
-char *run_path(const char *directory, const char *name, char path[4096])
-{
-    if (directory)
-        snprintf(path, 4096, "%s/%s", directory, name);
-    return directory ? path : NULL;
-}
-
 /* ---- checkpoints ---- */
-
-int checkpoint_save(const checkpoint_kind *kind, const char *path, void *user)
-{
-    ek_scope scope = ek_scope_begin();
-    checkpoint file = {ek_archive_new(), NULL};
-    const char *names = kind->deciding;
-    ek_archive_put_text(file.archive, "format", kind->format);
-    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
-        char key[64], text[64];
-        snprintf(key, sizeof key, "settings.%s", arg->name);
-        ek_archive_put_text(file.archive, key, arg_value_text(arg, text));
-    }
-    kind->list(&file, user);
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = ek_archive_save(file.archive, path);
-    ek_archive_free(file.archive);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-static int checkpoint_check(const checkpoint_kind *kind, const ek_archive *archive,
-                            const char *path)
-{
-    const char *found = ek_archive_get_text(archive, "format"), *names = kind->deciding;
-    if (!found || strcmp(found, kind->format) != 0)
-        return ek_error(EK_E_FORMAT,
-                        "%s: its format is \"%s\"; a checkpoint of this program (%s) is needed",
-                        path, found ? found : "", kind->format);
-    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
-        char key[64], text[64];
-        snprintf(key, sizeof key, "settings.%s", arg->name);
-        found = ek_archive_get_text(archive, key);
-        if (!found)
-            return ek_error(EK_E_FORMAT,
-                            "%s: no \"%s\" in it; a checkpoint of this program is needed", path,
-                            key);
-        if (strcmp(found, arg_value_text(arg, text)) != 0)
-            return ek_error(EK_E_INVALID,
-                            "%s was made with --%s %s, not %s; it goes on with that only", path,
-                            arg->name, found, text);
-    }
-    return 0;
-}
-
-ek_archive *checkpoint_open(const checkpoint_kind *kind, const char *path)
-{
-    ek_archive *archive = ek_archive_open(path);
-    if (archive && checkpoint_check(kind, archive, path) == 0)
-        return archive;
-    ek_archive_free(archive);
-    return NULL;
-}
-
-int checkpoint_load(const checkpoint_kind *kind, ek_archive *from, const char *path, void *user)
-{
-    ek_scope scope = ek_scope_begin();
-    kind->list(&(checkpoint){from, path}, user);
-    ek_scope_end(&scope);
-    return ek_error_status();
-}
-
-int checkpoint_step(const checkpoint *file, int64_t *step, int64_t last)
-{
-    if (!file->path)
-        return ek_archive_put(file->archive, "step", ek_value_of_int(*step));
-    int rc = ek_archive_get_int(file->archive, "step", step);
-    if (rc == 0 && (*step < 0 || *step > last))
-        rc = ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", file->path,
-                      (long long)*step, (long long)last);
-    return rc;
-}
 
 void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader)
 {
@@ -400,4 +310,146 @@ void checkpoint_series(const checkpoint *file, const char *name, series *numbers
     }
     checkpoint_numbers(file, name, numbers->count ? numbers->values : &none,
                        EK_SHAPE(numbers->count));
+}
+
+const char *checkpoint_plan(const ek_archive *archive, const char *name, int devices)
+{
+    const char *plan = archive ? ek_archive_get_text(archive, name) : NULL;
+    if (!plan || !*plan)
+        return NULL;
+    if (ek_plan_check(plan, devices) == 0)
+        return plan;
+    ek_error_clear();
+    return NULL;
+}
+
+/* ---- runs ---- */
+
+/* Lists what all programs have in common, and the program's own. */
+static void run_list(const run_kind *kind, run_state *run, const checkpoint *file)
+{
+    int rc = 0;
+    if (!file->path)
+        ek_archive_put(file->archive, "step", ek_value_of_int(run->step));
+    else
+        rc = ek_archive_get_int(file->archive, "step", &run->step);
+    if (rc == 0 && (run->step < 0 || run->step > run->last))
+        rc = ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", file->path,
+                      (long long)run->step, (long long)run->last);
+    if (rc == 0)
+        kind->list(run, file);
+}
+
+int run_save(const run_kind *kind, run_state *run, const char *path)
+{
+    ek_scope scope = ek_scope_begin();
+    checkpoint file = {ek_archive_new(), NULL};
+    const char *names = kind->deciding;
+    ek_archive_put_text(file.archive, "format", kind->format);
+    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
+        char key[64], text[64];
+        snprintf(key, sizeof key, "settings.%s", arg->name);
+        ek_archive_put_text(file.archive, key, arg_value_text(arg, text));
+    }
+    run_list(kind, run, &file);
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = ek_archive_save(file.archive, path);
+    ek_archive_free(file.archive);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* EK_E_FORMAT for a file of another program; EK_E_INVALID for one of a run with other settings. */
+static int run_check_file(const run_kind *kind, const ek_archive *archive)
+{
+    const char *path = kind->files->resume, *names = kind->deciding;
+    const char *found = ek_archive_get_text(archive, "format");
+    if (!found || strcmp(found, kind->format) != 0)
+        return ek_error(EK_E_FORMAT,
+                        "%s: its format is \"%s\"; a checkpoint of this program (%s) is needed",
+                        path, found ? found : "", kind->format);
+    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
+        char key[64], text[64];
+        snprintf(key, sizeof key, "settings.%s", arg->name);
+        found = ek_archive_get_text(archive, key);
+        if (!found)
+            return ek_error(EK_E_FORMAT,
+                            "%s: no \"%s\" in it; a checkpoint of this program is needed", path,
+                            key);
+        if (strcmp(found, arg_value_text(arg, text)) != 0)
+            return ek_error(EK_E_INVALID,
+                            "%s was made with --%s %s, not %s; it goes on with that only", path,
+                            arg->name, found, text);
+    }
+    return 0;
+}
+
+int run_open(const run_kind *kind, run_state *run)
+{
+    memset(run, 0, kind->size);
+    const char *path = kind->files->resume;
+    ek_scope scope = ek_scope_begin();
+    ek_archive *from = path ? ek_archive_open(path) : NULL;
+    if (from)
+        run_check_file(kind, from);
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = kind->open(run, from);
+    if (rc == 0 && from)
+        run_list(kind, run, &(checkpoint){from, path});
+    ek_archive_free(from);
+    ek_scope_end(&scope);
+    return rc < 0 ? rc : ek_error_status();
+}
+
+char *run_path(const char *directory, const char *name, char path[4096])
+{
+    if (directory)
+        snprintf(path, 4096, "%s/%s", directory, name);
+    return directory ? path : NULL;
+}
+
+/* What there is to write and to say after the steps; returns the exit status. */
+static int run_finish(const run_kind *kind, run_state *run, int argc, char **argv)
+{
+    json_writer json;
+    char path[4096];
+    int rc = kind->finish && run->step >= run->last ? kind->finish(run) : 0;
+    if (rc == 0 && kind->files->json) {
+        rc = json_open(&json, kind->files->json);
+        if (rc == 0)
+            rc = json_close(&json, kind->files->json, kind->results(run, &json));
+    }
+    if (rc < 0)
+        return args_fail(FAILED);
+    if (run->step < run->last)
+        return interrupt_explain(run->step, run_path(kind->files->out, CHECKPOINT_NAME, path), argc,
+                                 argv);
+    kind->print(run);
+    return 0;
+}
+
+int run_main(const run_kind *kind, run_state *run, int argc, char **argv)
+{
+    int status, rc = args_read(argc, argv, kind->about, kind->args);
+    if (rc == ARGS_HELP)
+        return 0;
+    if (rc < 0 || kind->check() < 0 ||
+        args_check_files(kind->files->resume, kind->files->json, kind->files->out) < 0)
+        return REFUSED;
+    const volatile sig_atomic_t *stopped = interrupt_catch();
+    if (run_open(kind, run) < 0) {
+        status = args_fail(REFUSED);
+        if (run->unread)
+            kind->explain();
+    } else if (run_steps(kind, run, stopped) < 0) {
+        args_complain("after step %lld: %s", (long long)run->step, ek_error_message());
+        ek_error_clear();
+        status = FAILED;
+    } else {
+        status = run_finish(kind, run, argc, argv);
+    }
+    kind->close(run);
+    return ek_shutdown() < 0 && status == 0 ? args_fail(FAILED) : status;
 }

@@ -1,12 +1,11 @@
 /* run.h: what the samples' longer runs share: ways to train, steps with their progress and Ctrl-C,
- * series of numbers, checkpoints. */
+ * checkpoints, and a whole program made of these. */
 #ifndef SAMPLES_RUN_H
 #define SAMPLES_RUN_H
 
-#include <evenkeel/evenkeel.h>
 #include <signal.h>
 
-#include "args.h"
+#include "results.h"
 
 double seconds_now(void);
 
@@ -20,6 +19,11 @@ ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_sha
 ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator);
 /* The next batch of a loader without an end: a new pass begins behind the last batch of one. */
 int loader_next(ek_loader *loader, ek_batch *batch);
+/* Calls `take` for each batch of one pass, in a scope of its own, with the network in evaluation
+ * mode and without gradients. Afterwards the network is in training mode. 0 or a negative status.
+ */
+int loader_evaluate(ek_loader *loader, ek_module *network,
+                    int (*take)(ek_module *network, const ek_batch *batch, void *user), void *user);
 /* Complains that --data must hold Fashion-MNIST's files, and says where they come from. */
 void pictures_explain(const char *directory);
 
@@ -52,24 +56,6 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);
 void job_free(train_job *job);
 
-/* ---- steps, with a line of progress: redrawn on a terminal, a few plain ones elsewhere ---- */
-
-typedef struct run_plan {
-    const char *name;
-    const int64_t *step; /* finished steps */
-    int64_t last, batch; /* at which the run ends; samples per step */
-    int64_t every[2];    /* > 0: `write` at multiples of these */
-    /* A step, which it counts. */
-    int (*take)(void *user);
-    /* What to say after it: behind the numbers, or if it returns true, as a line that stays. */
-    bool (*note)(char note[128], void *user);
-    int (*write)(void *user); /* files; NULL: none */
-    void *user;
-} run_plan;
-/* Steps until the last is finished, or until *stopped after the step at hand. What was not written
- * by then is written at the end. */
-int run_steps(const run_plan *plan, const volatile sig_atomic_t *stopped);
-
 /* ---- Ctrl-C and kill ---- */
 
 /* From now on the first SIGINT or SIGTERM writes its number to what this points to, for the loop to
@@ -77,24 +63,6 @@ int run_steps(const run_plan *plan, const volatile sig_atomic_t *stopped);
 const volatile sig_atomic_t *interrupt_catch(void);
 /* The exit status of a run that was stopped, as shells say it: 130 for SIGINT, 143 for SIGTERM. */
 int interrupt_status(void);
-/* Prints the same command with --resume FILE, for a shell; with NULL, that nothing was kept.
- * Returns interrupt_status(). */
-int interrupt_explain(int64_t step, const char *file, int argc, char **argv);
-
-/* ---- series: a number per step, or per whatever else ---- */
-
-typedef struct series {
-    const char *name;
-    double *values; /* owned */
-    int64_t count;
-} series;
-int series_add(series *to, double value); /* 0 or EK_E_NO_MEMORY */
-void series_free(series *list, int count);
-/* Of values[0..count-1], which stay as they are; 0 if there are none. */
-double median_of(const double *values, int64_t count);
-
-/* "DIRECTORY/NAME" in `path`, which it returns; NULL without a directory. */
-char *run_path(const char *directory, const char *name, char path[4096]);
 
 /* ---- checkpoints: all that a run needs to go on as if it had not been stopped ----
  *
@@ -107,22 +75,6 @@ typedef struct checkpoint {
     const char *path; /* the file that is read; NULL: a file is written */
 } checkpoint;
 
-typedef struct checkpoint_kind {
-    const char *format;
-    const arg_spec *args;
-    const char *deciding; /* names of options, with blanks between them: "seed lr" */
-    void (*list)(const checkpoint *file, void *user);
-} checkpoint_kind;
-
-/* Writes the file whole or not at all. */
-int checkpoint_save(const checkpoint_kind *kind, const char *path, void *user);
-/* NULL if it can't be read, is of another program (EK_E_FORMAT), or is of a run with other settings
- * (EK_E_INVALID names the first). */
-ek_archive *checkpoint_open(const checkpoint_kind *kind, const char *path);
-int checkpoint_load(const checkpoint_kind *kind, ek_archive *from, const char *path, void *user);
-
-/* *step, which is to be in [0, last]. */
-int checkpoint_step(const checkpoint *file, int64_t *step, int64_t last);
 /* checkpoint_part(file, module, "critic", g->critic): ek_archive_put_module, or load. In the same
  * way: optimizer, schedule, random, generator. */
 #define checkpoint_part(file, kind, ...)                                 \
@@ -132,5 +84,61 @@ void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *load
 void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape);
 /* Replaces what is in the series. */
 void checkpoint_series(const checkpoint *file, const char *name, series *numbers);
+/* A plan to go on from: NULL if the archive (NULL: none) has none, or one for another number of
+ * devices. */
+const char *checkpoint_plan(const ek_archive *archive, const char *name, int devices);
+
+/* ---- runs ---- */
+
+/* A run under way: the first member of a program's own struct. */
+typedef struct run_state {
+    const char *name;   /* for the line of progress */
+    int64_t step, last; /* finished steps; at which the run ends */
+    int64_t batch;      /* samples per step */
+    int64_t every[2];   /* > 0: files are written at multiples of these */
+    bool unread;        /* the files of --data could not be read */
+} run_state;
+
+/* Files of the options --out (a directory), --json and --resume; NULL: not given. */
+typedef struct run_files {
+    const char *out, *json, *resume;
+} run_files;
+
+/* A program that trains. Functions return 0 or a negative status. */
+typedef struct run_kind {
+    size_t size; /* of the program's own struct */
+    const char *about;
+    const arg_spec *args;
+    const run_files *files;
+    const char *format;   /* of checkpoints */
+    const char *deciding; /* options that a checkpoint holds, with blanks between: "seed lr" */
+    /* Checks and completes what args_read took: 0, or -1 after a complaint. */
+    int (*check)(void);
+    /* Makes the run, whose memory is zero; `from` is the checkpoint to go on from, or NULL. */
+    int (*open)(run_state *run, const ek_archive *from);
+    void (*explain)(void);         /* says which files --data must hold */
+    void (*close)(run_state *run); /* also what could not be opened */
+    int (*take)(run_state *run);   /* a step, which it counts */
+    /* What to say after it: behind the numbers, or if it returns true, as a line that stays. */
+    bool (*note)(const run_state *run, char note[128]);
+    int (*draw)(run_state *run);   /* writes files beside the checkpoint; NULL: none */
+    int (*finish)(run_state *run); /* after the last step; NULL: nothing */
+    /* What a checkpoint holds, `step` excepted; by the functions above. */
+    void (*list)(run_state *run, const checkpoint *file);
+    int (*results)(const run_state *run, json_writer *json);
+    void (*print)(const run_state *run);
+} run_kind;
+
+/* Steps until the last is finished, or until *stopped after the step at hand. What was not written
+ * by then is written at the end. */
+int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t *stopped);
+/* Opens the run, from the checkpoint of --resume if there is one. Close it anyway. */
+int run_open(const run_kind *kind, run_state *run);
+/* Writes the file whole or not at all. */
+int run_save(const run_kind *kind, run_state *run, const char *path);
+/* "DIRECTORY/NAME" in `path`, which it returns; NULL without a directory. */
+char *run_path(const char *directory, const char *name, char path[4096]);
+/* The program: from the command line to the exit status. */
+int run_main(const run_kind *kind, run_state *run, int argc, char **argv);
 
 #endif

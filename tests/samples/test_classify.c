@@ -100,7 +100,7 @@ static void remove_pictures(void)
 static void make_small(void)
 {
     char name[] = "classify", *argv[] = {name, NULL};
-    ck_assert_int_eq(classify_read_args(1, argv), 0);
+    ck_assert_int_eq(args_read(1, argv, "", classify_args) + (classify_check() < 0), 0);
     opt.kind = test_kind();
     opt.data = fashion;
     opt.width = 4;
@@ -111,14 +111,14 @@ static void make_small(void)
 
 static int close_run(classify *run)
 {
-    classify_close(run);
+    classify_close(&run->state);
     return ek_shutdown();
 }
 
 static void train_to(classify *run, int64_t step)
 {
-    while (run->step < step)
-        assert_ok(classify_step(run));
+    while (run->state.step < step)
+        assert_ok(classify_step(&run->state));
 }
 
 FIXTURE(make_pictures, remove_pictures)
@@ -141,15 +141,15 @@ static epoch_record *stop_and_go_on(int64_t step, int workers, char sha256[65])
 {
     classify run;
     opt.workers = workers;
-    opt.resume = NULL;
-    assert_ok(classify_open(&run));
+    opt.files.resume = NULL;
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, step);
-    assert_ok(checkpoint_save(&classify_checkpoint, saved, &run));
+    assert_ok(run_save(&classify_kind, &run.state, saved));
     assert_ok(close_run(&run));
     opt.workers = 1 - workers;
-    opt.resume = saved;
-    assert_ok(classify_open(&run));
-    ck_assert_int_eq(run.step, step);
+    opt.files.resume = saved;
+    assert_ok(run_open(&classify_kind, &run.state));
+    ck_assert_int_eq(run.state.step, step);
     finish(&run, sha256);
     ck_assert_int_eq(run.epoch_count, 2);
     epoch_record *epochs = run.epochs;
@@ -171,7 +171,7 @@ TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
         opt.device_text = "1";
     if (opt.mode == MODE_AUTO && test_kind() == EK_HOST)
         opt.device_text = "64M,64M,32M,32M"; /* something to level */
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     finish(&run, whole);
     epoch_record *wanted = run.epochs;
     run.epochs = NULL;
@@ -200,10 +200,10 @@ static double largest_difference(const double *a, const double *b, int count)
 /* The losses of the last steps, which end in `losses`. */
 static void last_losses(classify *run, double *losses)
 {
-    for (int i = 0; run->step < END - 1; i++) {
+    for (int i = 0; run->state.step < END - 1; i++) {
         double before = run->now.loss;
-        int64_t step = run->step;
-        assert_ok(classify_step(run));
+        int64_t step = run->state.step;
+        assert_ok(classify_step(&run->state));
         losses[i] = step % run->epoch_steps == run->epoch_steps - 1
                         ? run->epochs[run->epoch_count - 1].train_loss
                         : run->now.loss - before;
@@ -220,16 +220,16 @@ TEST(other_devices_go_on)
     const int64_t stop = 3, count = END - 1 - stop;
     opt.mode = MODE_SHARDED;
     opt.lr = 0.01; /* roundings don't grow much in six steps */
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, stop);
-    assert_ok(checkpoint_save(&classify_checkpoint, saved, &run));
+    assert_ok(run_save(&classify_kind, &run.state, saved));
     last_losses(&run, whole);
     assert_ok(close_run(&run));
-    opt.resume = saved;
+    opt.files.resume = saved;
     for (int mode = 0; mode < MODES; mode++) {
         opt.mode = mode;
         opt.device_text = mode == MODE_SINGLE ? "1" : "2";
-        assert_ok(classify_open(&run));
+        assert_ok(run_open(&classify_kind, &run.state));
         last_losses(&run, other);
         ck_assert_double_le(largest_difference(whole, other, (int)count), 0.02);
         assert_ok(close_run(&run));
@@ -244,20 +244,20 @@ TEST(plans_are_kept)
     classify run;
     opt.mode = MODE_AUTO;
     opt.plan = "10,7,5,3";
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, 2);
-    assert_ok(checkpoint_save(&classify_checkpoint, saved, &run));
+    assert_ok(run_save(&classify_kind, &run.state, saved));
     assert_ok(close_run(&run));
     opt.plan = NULL;
-    opt.resume = saved;
-    assert_ok(classify_open(&run));
+    opt.files.resume = saved;
+    assert_ok(run_open(&classify_kind, &run.state));
     ck_assert_str_eq(run.plan, "10,7,5,3");
-    assert_ok(classify_step(&run));
+    assert_ok(classify_step(&run.state));
     assert_ok(close_run(&run));
     opt.device_text = "2";
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     ck_assert_int_eq(ek_plan_check(run.plan, 2), 0);
-    assert_ok(classify_step(&run));
+    assert_ok(classify_step(&run.state));
     assert_ok(close_run(&run));
 }
 
@@ -266,7 +266,7 @@ TEST(plans_are_kept)
 static void refuse(int status, const char *part)
 {
     classify run;
-    ck_assert_int_eq(classify_open(&run), status);
+    ck_assert_int_eq(run_open(&classify_kind, &run.state), status);
     assert_error(status, part);
     assert_ok(close_run(&run));
 }
@@ -276,11 +276,11 @@ TEST(other_checkpoints_are_refused)
     classify run;
     ek_named_tensor one = {"weight", NULL};
     make_small();
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, 1);
-    assert_ok(checkpoint_save(&classify_checkpoint, saved, &run));
+    assert_ok(run_save(&classify_kind, &run.state, saved));
     assert_ok(close_run(&run));
-    opt.resume = saved;
+    opt.files.resume = saved;
     const struct classify_options same = opt;
     opt.width = 6;
     refuse(EK_E_INVALID, "was made with --width 4, not 6");
@@ -295,7 +295,7 @@ TEST(other_checkpoints_are_refused)
     refuse(EK_E_INVALID, "was made with --seed 0, not 1");
     opt = same;
     opt.steps = 1; /* may be */
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     assert_ok(close_run(&run));
     one.tensor = ek_ones(EK_SHAPE(2));
     assert_ok(ek_safetensors_save(saved, &one, 1, NULL, 0));
@@ -309,8 +309,8 @@ TEST(missing_pictures_are_told)
     classify run;
     make_small();
     opt.data = "/nowhere";
-    ck_assert_int_eq(classify_open(&run), EK_E_IO);
-    ck_assert_int_eq(run.train_count, 0);
+    ck_assert_int_eq(run_open(&classify_kind, &run.state), EK_E_IO);
+    ck_assert(run.state.unread);
     assert_error(EK_E_IO, "/nowhere");
     assert_ok(close_run(&run));
 }
@@ -323,10 +323,10 @@ TEST(losses_must_be_numbers)
     opt.lr = 1e6;
     opt.momentum = 0.99;
     opt.epochs = 40;
-    assert_ok(classify_open(&run));
-    ck_assert_int_eq(classify_train(&run, &stopped), EK_E_INVALID);
+    assert_ok(run_open(&classify_kind, &run.state));
+    ck_assert_int_eq(run_steps(&classify_kind, &run.state, &stopped), EK_E_INVALID);
     assert_error(EK_E_INVALID, "a smaller --lr may help");
-    ck_assert_int_lt(run.step, run.last_step);
+    ck_assert_int_lt(run.state.step, run.state.last);
     assert_ok(close_run(&run));
 }
 
@@ -335,9 +335,9 @@ TEST(runs_can_be_stopped)
     make_small();
     classify run;
     const volatile sig_atomic_t stopped = 1;
-    assert_ok(classify_open(&run));
-    assert_ok(classify_train(&run, &stopped));
-    ck_assert_int_eq(run.step, 0);
+    assert_ok(run_open(&classify_kind, &run.state));
+    assert_ok(run_steps(&classify_kind, &run.state, &stopped));
+    ck_assert_int_eq(run.state.step, 0);
     ck_assert_int_eq(run.tested.count, 0);
     assert_ok(close_run(&run));
 }
@@ -351,13 +351,14 @@ TEST(tests_count_each_picture_once)
 {
     make_small();
     classify run;
-    evaluation first, second;
     double sum = 0;
     int64_t right = 0;
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, 2);
-    assert_ok(classify_test(run.job.network, run.testing, &first));
-    assert_ok(classify_test(run.job.network, run.testing, &second));
+    assert_ok(classify_test(&run));
+    const evaluation first = run.tested;
+    assert_ok(classify_test(&run));
+    const evaluation second = run.tested;
     ck_assert_int_eq(first.count, TESTING);
     ck_assert(first.loss == second.loss && first.accuracy == second.accuracy);
     ck_assert(run.job.network->training && ek_grad_enabled());
@@ -387,13 +388,13 @@ TEST(rates_follow_their_schedule)
     make_small();
     classify run;
     opt.device_text = "1";
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, 5); /* half way */
     ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.05), 1e-12);
     assert_ok(close_run(&run));
     opt.schedule = SCHEDULE_STEP;
     opt.step_epochs = 1;
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, 4);
     ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.1), 1e-12);
     train_to(&run, 5);
@@ -409,7 +410,7 @@ TEST(coloured_pictures_are_classified)
     opt.data = cifar;
     opt.batch = 20;
     opt.epochs = 1;
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     ck_assert_int_eq(run.train_count, 5 * FEW);
     train_to(&run, 3);
     ck_assert_int_eq(run.tested.count, FEW);
@@ -425,7 +426,7 @@ TEST(the_network_learns)
     opt.plain = true;
     opt.epochs = 12;
     opt.lr = 0.05;
-    assert_ok(classify_open(&run));
+    assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, 60);
     ck_assert_double_gt(run.tested.accuracy, 0.4); /* by chance: 0.1 */
     ck_assert_double_lt(run.epochs[11].train_loss, 0.6 * run.epochs[0].train_loss);

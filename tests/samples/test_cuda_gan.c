@@ -22,7 +22,7 @@ typedef struct measured {
 static void choose(ek_device_kind kind, ek_dtype dtype)
 {
     char name[] = "gan", *argv[] = {name, NULL};
-    ck_assert_int_eq(gan_read_args(1, argv), 0);
+    ck_assert_int_eq(args_read(1, argv, "", gan_args), 0);
     opt.kind = kind;
     opt.dtype = dtype;
     opt.device_text = "2";
@@ -36,7 +36,7 @@ static void choose(ek_device_kind kind, ek_dtype dtype)
 
 static int close_run(gan *run)
 {
-    gan_close(run);
+    gan_close(&run->state);
     return ek_shutdown();
 }
 
@@ -72,9 +72,9 @@ TEST(f64_stays_close_over_all_steps)
     for (int gpu = 0; gpu < 2; gpu++) {
         gan run;
         choose(gpu ? EK_CUDA : EK_HOST, EK_F64);
-        assert_ok(gan_open(&run));
-        while (run.step < STEPS)
-            assert_ok(gan_step(&run));
+        assert_ok(run_open(&gan_kind, &run.state));
+        while (run.state.step < STEPS)
+            assert_ok(gan_step(&run.state));
         keep(&run, &of[gpu]);
         assert_ok(close_run(&run));
     }
@@ -91,21 +91,21 @@ TEST(f32_steps_are_close_from_the_same_state)
     gan run;
     ck_assert_ptr_nonnull(mkdtemp(folder));
     choose(EK_HOST, EK_F32);
-    assert_ok(gan_open(&run));
-    while (run.step < STEPS) {
-        snprintf(path, sizeof path, "%s/%d", folder, (int)run.step);
-        assert_ok(checkpoint_save(&gan_checkpoint, path, &run));
-        assert_ok(gan_step(&run));
+    assert_ok(run_open(&gan_kind, &run.state));
+    while (run.state.step < STEPS) {
+        snprintf(path, sizeof path, "%s/%d", folder, (int)run.state.step);
+        assert_ok(run_save(&gan_kind, &run.state, path));
+        assert_ok(gan_step(&run.state));
     }
     keep(&run, &host);
     assert_ok(close_run(&run));
 
     opt.kind = EK_CUDA;
-    opt.resume = path;
+    opt.files.resume = path;
     for (int step = 0; step < STEPS; step++) {
         snprintf(path, sizeof path, "%s/%d", folder, step);
-        assert_ok(gan_open(&run));
-        assert_ok(gan_step(&run));
+        assert_ok(run_open(&gan_kind, &run.state));
+        assert_ok(gan_step(&run.state));
         keep(&run, &gpu);
         compare_step(&host, &gpu, step, 1e-4);
         assert_ok(close_run(&run));

@@ -16,7 +16,7 @@ int gan_main(int argc, char **argv);
 static void make_small(void)
 {
     char name[] = "gan", *argv[] = {name, NULL};
-    ck_assert_int_eq(gan_read_args(1, argv), 0);
+    ck_assert_int_eq(args_read(1, argv, "", gan_args), 0);
     opt.kind = test_kind();
     opt.width = 4;
     opt.batch = 10; /* does not divide by 3 and 4 */
@@ -26,7 +26,7 @@ static void make_small(void)
 
 static int close_run(gan *run)
 {
-    gan_close(run);
+    gan_close(&run->state);
     return ek_shutdown();
 }
 
@@ -232,7 +232,7 @@ static void check_agreement(int penalty, int norm, ek_dtype dtype)
         ek_scope_end(&scope);
     }
     for (int i = 0; i < count; i++)
-        gan_close(&jobs[i].job);
+        gan_close(&jobs[i].job.state);
     ek_generator_free(random);
     assert_ok(ek_shutdown());
 }
@@ -260,7 +260,7 @@ TEST(words_are_options)
 {
     static const char *const words[] = {"red", "green", "blue", NULL};
     int chosen = 0;
-    const arg_spec args[] = {arg_word("colour", &chosen, words, "WORD", "of it"), arg_end};
+    const arg_spec args[] = {arg_word("colour", &chosen, NULL, words, "WORD", "of it"), arg_end};
     char program[] = "p", right[] = "--colour=blue", wrong[] = "--colour=yellow", *said = NULL;
     char *good[] = {program, right, NULL}, *bad[] = {program, wrong, NULL};
     size_t length;
@@ -361,7 +361,7 @@ TEST(pictures_are_written)
     unlink(path);
     ck_assert_int_eq(gan_write_png("/nowhere/x.png", drawn), EK_E_IO);
     assert_error(EK_E_IO, "/nowhere/x.png");
-    gan_close(&job);
+    gan_close(&job.state);
     assert_ok(ek_shutdown());
 }
 
@@ -386,21 +386,21 @@ TEST_LOOP(resumed_runs_are_the_same, 0, 1 + MODE_BALANCED)
     opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
     opt.norm = NORM_SYNC_BATCH;
     close(mkstemp(path));
-    assert_ok(gan_open(&run));
+    assert_ok(run_open(&gan_kind, &run.state));
     for (int step = 0; step < 4; step++) {
-        assert_ok(gan_step(&run));
+        assert_ok(gan_step(&run.state));
         if (step == 1)
-            assert_ok(checkpoint_save(&gan_checkpoint, path, &run));
+            assert_ok(run_save(&gan_kind, &run.state, path));
     }
     hashes(&run, whole);
     memcpy(losses, run.series[GENERATOR_LOSSES].values, sizeof losses);
     assert_ok(close_run(&run));
 
-    opt.resume = path;
-    assert_ok(gan_open(&run));
-    ck_assert_int_eq(run.step, 2);
-    while (run.step < 4)
-        assert_ok(gan_step(&run));
+    opt.files.resume = path;
+    assert_ok(run_open(&gan_kind, &run.state));
+    ck_assert_int_eq(run.state.step, 2);
+    while (run.state.step < 4)
+        assert_ok(gan_step(&run.state));
     hashes(&run, resumed);
     ck_assert_str_eq(whole[0], resumed[0]);
     ck_assert_str_eq(whole[1], resumed[1]);
@@ -413,7 +413,7 @@ TEST_LOOP(resumed_runs_are_the_same, 0, 1 + MODE_BALANCED)
 static void refuse(int status, const char *part)
 {
     gan run;
-    ck_assert_int_eq(gan_open(&run), status);
+    ck_assert_int_eq(run_open(&gan_kind, &run.state), status);
     assert_error(status, part);
     assert_ok(close_run(&run));
 }
@@ -424,12 +424,12 @@ TEST(other_checkpoints_are_refused)
     char path[] = "/tmp/test_gan_XXXXXX";
     make_small();
     close(mkstemp(path));
-    assert_ok(gan_open(&run));
-    assert_ok(gan_step(&run));
-    assert_ok(checkpoint_save(&gan_checkpoint, path, &run));
+    assert_ok(run_open(&gan_kind, &run.state));
+    assert_ok(gan_step(&run.state));
+    assert_ok(run_save(&gan_kind, &run.state, path));
     assert_ok(close_run(&run));
 
-    opt.resume = path;
+    opt.files.resume = path;
     const struct gan_options same = opt;
     opt.width = 6;
     refuse(EK_E_INVALID, "was made with --width 4, not 6");
@@ -439,8 +439,8 @@ TEST(other_checkpoints_are_refused)
     opt = same;
     opt.mode = MODE_BALANCED; /* may change */
     opt.device_text = "2";
-    assert_ok(gan_open(&run));
-    assert_ok(gan_step(&run));
+    assert_ok(run_open(&gan_kind, &run.state));
+    assert_ok(gan_step(&run.state));
     assert_ok(close_run(&run));
     opt = same;
     ck_assert_int_eq(truncate(path, 1000), 0);
@@ -453,9 +453,9 @@ TEST(runs_can_be_stopped)
     gan run;
     make_small();
     volatile sig_atomic_t stopped = 1;
-    assert_ok(gan_open(&run));
-    assert_ok(gan_train(&run, &stopped));
-    ck_assert_int_eq(run.step, 0);
+    assert_ok(run_open(&gan_kind, &run.state));
+    assert_ok(run_steps(&gan_kind, &run.state, &stopped));
+    ck_assert_int_eq(run.state.step, 0);
     assert_ok(close_run(&run));
 }
 
@@ -467,11 +467,11 @@ TEST_LOOP(memory_does_not_grow, 0, 1 + MODE_BALANCED)
     opt.mode = _i;
     opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
     opt.steps = 30;
-    assert_ok(gan_open(&run));
-    while (run.step < opt.steps) {
-        assert_ok(gan_step(&run));
-        for (int d = 0; d < run.devices.count && run.step >= 2; d++) {
-            if (run.step == 2)
+    assert_ok(run_open(&gan_kind, &run.state));
+    while (run.state.step < opt.steps) {
+        assert_ok(gan_step(&run.state));
+        for (int d = 0; d < run.devices.count && run.state.step >= 2; d++) {
+            if (run.state.step == 2)
                 before[d] = bytes_in_use(run.devices.devices[d]);
             ck_assert_uint_eq(bytes_in_use(run.devices.devices[d]), before[d]);
         }
