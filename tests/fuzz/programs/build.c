@@ -64,20 +64,13 @@ static ek_module *make_criterion(const program *p)
         o.weight = ek_to_dtype(ek_from_data(weights, EK_SHAPE(p->classes), .dtype = EK_F64),
                                program_dtype(p));
     switch (p->task) {
-    case TASK_CROSS_ENTROPY:
-        return ek_cross_entropy_loss_with(o);
-    case TASK_NLL:
-        return ek_nll_loss_with(o);
-    case TASK_MSE:
-        return ek_mse_loss_with(o);
-    case TASK_L1:
-        return ek_l1_loss_with(o);
-    case TASK_BCE:
-        return ek_bce_with_logits_loss_with(o);
-    case TASK_WEIGHTED:
-        return weighted_criterion_new();
-    case TASK_SAMPLES:
-        return samples_criterion_new();
+        CASE_IS(TASK_CROSS_ENTROPY, ek_cross_entropy_loss_with(o));
+        CASE_IS(TASK_NLL, ek_nll_loss_with(o));
+        CASE_IS(TASK_MSE, ek_mse_loss_with(o));
+        CASE_IS(TASK_L1, ek_l1_loss_with(o));
+        CASE_IS(TASK_BCE, ek_bce_with_logits_loss_with(o));
+        CASE_IS(TASK_WEIGHTED, weighted_criterion_new());
+        CASE_IS(TASK_SAMPLES, samples_criterion_new());
     default:
         return ek_gan_loss((ek_gan_loss_kind)p->critic, EK_GAN_CRITIC_REAL);
     }

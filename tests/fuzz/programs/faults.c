@@ -73,18 +73,14 @@ bool fault_strikes(int fault, ek_device device)
 bool fault_explains(int fault, int status)
 {
     switch (fault) {
-    case FAULT_FORWARD:
-    case FAULT_BACKWARD:
-        return status == EK_E_USER;
-    case FAULT_SILENT:
-        return status == EK_E_STATE || status == EK_E_USER;
-    case FAULT_CAPACITY:
-        return status == EK_E_OUT_OF_MEMORY;
-    case FAULT_ALLOCATION:
-        return status == EK_E_NO_MEMORY || status == EK_E_OUT_OF_MEMORY || status == EK_E_IO;
-    case FAULT_CALL:
-        return status == EK_E_NO_MEMORY || status == EK_E_OUT_OF_MEMORY || status == EK_E_BACKEND ||
-               status == EK_E_IO;
+        CASE_IS(FAULT_FORWARD, status == EK_E_USER);
+        CASE_IS(FAULT_BACKWARD, status == EK_E_USER);
+        CASE_IS(FAULT_SILENT, status == EK_E_STATE || status == EK_E_USER);
+        CASE_IS(FAULT_CAPACITY, status == EK_E_OUT_OF_MEMORY);
+        CASE_IS(FAULT_ALLOCATION,
+                status == EK_E_NO_MEMORY || status == EK_E_OUT_OF_MEMORY || status == EK_E_IO);
+        CASE_IS(FAULT_CALL, status == EK_E_NO_MEMORY || status == EK_E_OUT_OF_MEMORY ||
+                                status == EK_E_BACKEND || status == EK_E_IO);
     default:
         return status == EK_E_IO || status == EK_E_FORMAT || status == EK_E_NO_MEMORY;
     }

@@ -88,47 +88,29 @@ static ek_module *make_upsample(const placed_layer *l)
 static ek_module *make_bare(const placed_layer *l)
 {
     switch (l->kind) {
-    case LAYER_LINEAR:
-        return make_linear(l);
-    case LAYER_CONV:
-    case LAYER_TRANSPOSE:
-        return make_conv(l);
-    case LAYER_BATCH_NORM:
-    case LAYER_SYNC_NORM:
-    case LAYER_GROUP_NORM:
-    case LAYER_INSTANCE_NORM:
-        return make_norm(l);
-    case LAYER_LAYER_NORM:
-        return make_layer_norm(l);
-    case LAYER_RELU:
-        return ek_relu();
-    case LAYER_LEAKY_RELU:
-        return ek_leaky_relu(0.2);
-    case LAYER_SIGMOID:
-        return ek_sigmoid();
-    case LAYER_TANH:
-        return ek_tanh();
-    case LAYER_DROPOUT:
-        return ek_dropout(l->variant % 2 ? 0.3 : 0);
-    case LAYER_FLATTEN:
-        return ek_flatten(1, -1);
-    case LAYER_MAX_POOL:
-    case LAYER_AVG_POOL:
-        return make_pool(l);
-    case LAYER_ADAPTIVE_POOL:
-        return make_adaptive_pool(l);
-    case LAYER_UPSAMPLE:
-        return make_upsample(l);
-    case LAYER_GUARD:
-        return guard_new(l->variant);
-    case LAYER_OPS:
-        return ops_new(l->variant);
-    case LAYER_MIX:
-        return mix_new();
-    case LAYER_SPARE:
-        return spare_new(l->before.features);
-    case LAYER_WRONG:
-        return wrong_new();
+        CASE_IS(LAYER_LINEAR, make_linear(l));
+        CASE_IS(LAYER_CONV, make_conv(l));
+        CASE_IS(LAYER_TRANSPOSE, make_conv(l));
+        CASE_IS(LAYER_BATCH_NORM, make_norm(l));
+        CASE_IS(LAYER_SYNC_NORM, make_norm(l));
+        CASE_IS(LAYER_GROUP_NORM, make_norm(l));
+        CASE_IS(LAYER_INSTANCE_NORM, make_norm(l));
+        CASE_IS(LAYER_LAYER_NORM, make_layer_norm(l));
+        CASE_IS(LAYER_RELU, ek_relu());
+        CASE_IS(LAYER_LEAKY_RELU, ek_leaky_relu(0.2));
+        CASE_IS(LAYER_SIGMOID, ek_sigmoid());
+        CASE_IS(LAYER_TANH, ek_tanh());
+        CASE_IS(LAYER_DROPOUT, ek_dropout(l->variant % 2 ? 0.3 : 0));
+        CASE_IS(LAYER_FLATTEN, ek_flatten(1, -1));
+        CASE_IS(LAYER_MAX_POOL, make_pool(l));
+        CASE_IS(LAYER_AVG_POOL, make_pool(l));
+        CASE_IS(LAYER_ADAPTIVE_POOL, make_adaptive_pool(l));
+        CASE_IS(LAYER_UPSAMPLE, make_upsample(l));
+        CASE_IS(LAYER_GUARD, guard_new(l->variant));
+        CASE_IS(LAYER_OPS, ops_new(l->variant));
+        CASE_IS(LAYER_MIX, mix_new());
+        CASE_IS(LAYER_SPARE, spare_new(l->before.features));
+        CASE_IS(LAYER_WRONG, wrong_new());
     default:
         return ek_identity();
     }

@@ -128,6 +128,11 @@ enum { FAULTS(WORD_CONSTANT) FAULT_COUNT };
 enum { MOMENTS(WORD_CONSTANT) };
 #undef WORD_CONSTANT
 
+/* A row of a switch that gives what a word stands for. */
+#define CASE_IS(label, ...) \
+    case label:             \
+        return __VA_ARGS__
+
 /* ---- records ---- */
 
 /* Devices and how the work is divided over them. */
