@@ -80,8 +80,8 @@ int args_fail(int status);
 /* A file that is written at the end has to be one that can be: 0, or -1 after a complaint. NULL is
  * no file. */
 int args_check_output(const char *option, const char *path);
-/* Checks the files of --resume and --json and the directory of --out, which is made if it is
- * missing, in the same way. */
+/* Checks the files of --resume and --json in the same way, and the directory of --out, which is
+ * made if it is missing. */
 int args_check_files(const char *resume, const char *json, const char *out);
 
 /* ---- devices ---- */

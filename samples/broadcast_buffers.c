@@ -99,21 +99,16 @@ static ek_module *observed_network(buffer_view *view)
 
 /* ---- two training steps under one policy ---- */
 
-/* The running means of each device, again and again. */
-typedef struct train_result {
-    int looks;
-    const char *moments[MOST_LOOKS]; /* "inside the first forward" */
-    channel_means means[MOST_LOOKS][DEVICES];
-    channel_means batch_mean[DEVICES]; /* of each device's chunk in the last forward */
-    double loss;                       /* of the first forward */
-} train_result;
-
+/* Two steps, and the running means of each device, again and again. */
 typedef struct training {
-    buffer_view view;
     ek_module *model; /* data parallel over DEVICES devices */
     ek_optimizer *optimizer;
     ek_tensor *batch; /* first half zeros, second half ones */
-    train_result *result;
+    buffer_view view; /* of the last forward */
+    int looks;
+    const char *moments[MOST_LOOKS]; /* "inside the first forward" */
+    channel_means means[MOST_LOOKS][DEVICES];
+    double loss; /* of the first forward */
 } training;
 
 static int train_begin(training *run, buffer_policy policy, const ek_device_list *devices,
@@ -138,8 +133,8 @@ static int train_begin(training *run, buffer_policy policy, const ek_device_list
 /* The next look's means, for the caller to fill in. */
 static channel_means *train_look(training *run, const char *moment)
 {
-    run->result->moments[run->result->looks] = moment;
-    return run->result->means[run->result->looks++];
+    run->moments[run->looks] = moment;
+    return run->means[run->looks++];
 }
 
 /* Looks at the running means of all devices as they are now. */
@@ -168,28 +163,27 @@ static int train_steps(training *run, buffer_policy policy)
     if (policy == POLICY_EXTRA)
         train_forward(run, "inside the extra forward");
     ek_zero_grad(run->optimizer);
-    if (ek_backward(loss) < 0 || ek_step(run->optimizer) < 0 ||
-        ek_item(loss, &run->result->loss) < 0 || train_look_now(run, "after backward and step") < 0)
+    if (ek_backward(loss) < 0 || ek_step(run->optimizer) < 0 || ek_item(loss, &run->loss) < 0 ||
+        train_look_now(run, "after backward and step") < 0)
         return ek_error_status();
     train_forward(run,
                   policy == POLICY_EXTRA ? "inside the next forward" : "inside the second forward");
-    memcpy(run->result->batch_mean, run->view.batch_mean, sizeof run->view.batch_mean);
     return ek_error_status();
 }
 
+/* What it makes is freed; the looks stay. */
 static int train_twice(buffer_policy policy, const ek_device_list *devices, uint64_t seed,
-                       train_result *result)
+                       training *run)
 {
     ek_scope scope = ek_scope_begin();
-    training run = {.result = result};
-    *result = (train_result){0};
-    int rc = train_begin(&run, policy, devices, seed);
+    *run = (training){0};
+    int rc = train_begin(run, policy, devices, seed);
     if (rc == 0)
-        rc = train_steps(&run, policy);
-    ek_optimizer_free(run.optimizer);
-    ek_module_free(run.model);
+        rc = train_steps(run, policy);
+    ek_optimizer_free(run->optimizer);
+    ek_module_free(run->model);
     for (int d = 0; d < DEVICES; d++)
-        ek_release(run.view.running_mean[d]);
+        ek_release(run->view.running_mean[d]);
     ek_scope_end(&scope);
     return rc;
 }
@@ -227,18 +221,18 @@ int main(int argc, char **argv)
         return REFUSED;
     }
     for (int p = 0; p < POLICIES; p++) {
-        train_result result;
+        training run;
         if (policy != POLICIES && policy != p)
             continue;
-        if (train_twice((buffer_policy)p, &devices, (uint64_t)seed, &result) < 0) {
+        if (train_twice((buffer_policy)p, &devices, (uint64_t)seed, &run) < 0) {
             args_complain("%s: %s", policy_names[p], ek_error_message());
             return FAILED;
         }
         printf("%s: %s\n", policy_names[p], policy_lines[p]);
-        for (int i = 0; i < result.looks; i++)
-            print_means(&devices, result.moments[i], result.means[i]);
-        print_means(&devices, "mean of the last batch", result.batch_mean);
-        printf("  %-26s%.4g\n\n", "loss", result.loss);
+        for (int i = 0; i < run.looks; i++)
+            print_means(&devices, run.moments[i], run.means[i]);
+        print_means(&devices, "mean of the last batch", run.view.batch_mean);
+        printf("  %-26s%.4g\n\n", "loss", run.loss);
     }
     return ek_shutdown() < 0 ? FAILED : 0;
 }

@@ -135,7 +135,8 @@ static ek_dataset *classify_pictures(bool train)
 typedef struct epoch_record {
     double train_loss; /* mean over the samples as they were trained on */
     double test_loss, test_accuracy;
-    double seconds, waited; /* of training; of these for batches */
+    double seconds; /* of training */
+    double waited;  /* seconds of these in which a step waited for its batch */
 } epoch_record;
 
 /* The epoch under way: sums over its steps so far. */
@@ -160,8 +161,8 @@ typedef struct classify {
     int64_t epoch_count;       /* finished epochs */
     epoch_sums now;
     evaluation tested;
-    int64_t here;        /* steps of this program */
-    double here_seconds; /* of these */
+    int64_t here;        /* steps of this process, without those that it resumed from */
+    double here_seconds; /* that these steps took */
 } classify;
 
 /* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
@@ -198,8 +199,8 @@ static void classify_close(run_state *run)
     free(c->epochs);
 }
 
-/* A step on a batch of darkness: memory and time depend on sizes alone. Whole, since nothing is
- * measured of batches that are cut already. */
+/* A step on a batch of zeros: memory and time depend on sizes alone. The batch is whole, because a
+ * wrapper does not measure batches that are cut already. */
 static int classify_try_batch(int64_t batch, void *user)
 {
     const struct picture_set *set = &picture_sets[opt.set];
@@ -305,7 +306,7 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
     if (rc < 0)
         return rc;
     c->test_random = ek_generator_new((uint64_t)opt.seed);
-    /* On several devices a part of each batch is made where it is needed. */
+    /* On several devices each device's part of a batch is made on that device. */
     c->training =
         ek_data_loader(.dataset = ek_dataset_keep(training),
                        .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
@@ -484,7 +485,7 @@ static double share_of(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-/* Samples per second of this program's steps. */
+/* Samples per second of this process's steps. */
 static double classify_speed(const classify *c)
 {
     return share_of((double)(c->here * opt.batch), c->here_seconds);

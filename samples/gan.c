@@ -2,12 +2,12 @@
  * device or several, losses and penalty in one place or on every device.
  *
  * Everything random is drawn on the CPU, for the whole batch, from one generator: noise first, then
- * the penalty's numbers. So any number of devices, in either mode, sees the same ones.
+ * the penalty's numbers. So a run draws the same numbers in every mode, on any number of devices.
  *
  * In balanced mode nothing meets on a device: pictures stay where the generator made them and go to
  * the critic as they are, and losses and norms are computed there. Only the penalty's choice of
- * points between real and made pictures needs whole batches: for it the made ones are copied to
- * plain memory (cpu), where the real ones are, so that it costs no device anything. */
+ * points between real and made pictures needs whole batches. For that choice the made pictures are
+ * copied to cpu, where the real ones are, so that the copies take no device's memory. */
 #include <inttypes.h>
 #include <math.h>
 #include <png.h>
@@ -88,19 +88,26 @@ typedef struct gan {
     run_state state; /* in generator steps */
     bool balanced;
     ek_device_list devices;
-    ek_module *generator, *critic;             /* the networks; owned by the models */
-    ek_module *generator_model, *critic_model; /* their wrappers */
-    ek_module *on_real, *on_fake, *on_made;    /* criteria; on_made is the generator's */
-    ek_optimizer *generator_optimizer, *critic_optimizer;
-    ek_generator *random;  /* draws noise and the penalty's points */
-    ek_generator *shuffle; /* draws the order of pictures */
+    train_job generator, critic; /* the critic's criterion is for real pictures */
+    ek_module *on_fake;          /* the critic's criterion for made ones */
+    ek_generator *random;        /* draws noise and the penalty's points */
+    ek_generator *shuffle;       /* draws the order of pictures */
     ek_loader *loader;
     series series[SERIES];
 } gan;
 
-/* A resumed run goes on from its plan if it has as many devices as then. */
-static ek_module *gan_wrap(const gan *g, ek_module *network, const ek_archive *from,
-                           const char *plan_name)
+static ek_module *gan_criterion(const gan *g, ek_gan_role role)
+{
+    ek_module *loss = ek_gan_loss((ek_gan_loss_kind)opt.loss, role);
+    return g->balanced ? ek_data_parallel_criterion(loss, .device_ids = g->devices) : loss;
+}
+
+/* A resumed run goes on from its plan if it has as many devices as then.
+ *
+ * Adam's betas: half of the usual momentum (Radford et al. 2016), and a short memory of squares,
+ * since the critic's gradients change with the generator (Gulrajani et al. 2017). */
+static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_role role,
+                     const ek_archive *from, const char *plan_name)
 {
     ek_data_parallel_options options = {
         .module = network,
@@ -110,20 +117,11 @@ static ek_module *gan_wrap(const gan *g, ek_module *network, const ek_archive *f
         .shard = opt.sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
     };
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    return g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
-}
-
-static ek_module *gan_criterion(const gan *g, ek_gan_role role)
-{
-    ek_module *loss = ek_gan_loss((ek_gan_loss_kind)opt.loss, role);
-    return g->balanced ? ek_data_parallel_criterion(loss, .device_ids = g->devices) : loss;
-}
-
-/* Its betas: half of the usual momentum (Radford et al. 2016), and a short memory of squares,
- * since the critic's gradients change with the generator (Gulrajani et al. 2017). */
-static ek_optimizer *gan_adam(ek_module *model)
-{
-    return ek_adam(model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
+    job->network = network;
+    job->model =
+        g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
+    job->criterion = gan_criterion(g, role);
+    job->optimizer = ek_adam(job->model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
 }
 
 /* Makes the networks on g->devices from the seed. 0 or a negative status; close it anyway. */
@@ -133,15 +131,11 @@ static int gan_open_networks(gan *g, const ek_archive *from)
     g->balanced = opt.mode == MODE_BALANCED;
     ek_manual_seed(seed);
     g->random = ek_generator_new(seed + 1);
-    g->generator = gan_generator((int)opt.width);
-    g->generator_model = gan_wrap(g, g->generator, from, "generator_plan");
-    g->critic = gan_critic((int)opt.width, opt.norm);
-    g->critic_model = gan_wrap(g, g->critic, from, "critic_plan");
-    g->on_real = gan_criterion(g, EK_GAN_CRITIC_REAL);
+    gan_wrap(g, &g->generator, gan_generator((int)opt.width), EK_GAN_GENERATOR, from,
+             "generator_plan");
+    gan_wrap(g, &g->critic, gan_critic((int)opt.width, opt.norm), EK_GAN_CRITIC_REAL, from,
+             "critic_plan");
     g->on_fake = gan_criterion(g, EK_GAN_CRITIC_FAKE);
-    g->on_made = gan_criterion(g, EK_GAN_GENERATOR);
-    g->generator_optimizer = gan_adam(g->generator_model);
-    g->critic_optimizer = gan_adam(g->critic_model);
     return ek_error_status();
 }
 
@@ -158,13 +152,9 @@ static void gan_close(run_state *run)
 {
     gan *g = (gan *)run;
     ek_loader_free(g->loader);
-    ek_optimizer_free(g->critic_optimizer);
-    ek_optimizer_free(g->generator_optimizer);
-    ek_module_free(g->on_made);
     ek_module_free(g->on_fake);
-    ek_module_free(g->on_real);
-    ek_module_free(g->critic_model);
-    ek_module_free(g->generator_model);
+    job_free(&g->critic);
+    job_free(&g->generator);
     ek_generator_free(g->random);
     ek_generator_free(g->shuffle);
     series_free(g->series, SERIES);
@@ -185,11 +175,12 @@ static ek_tensor *gan_noise(gan *g, int64_t count)
     return noise && ek_normal_(noise, 0, 1, g->random) == 0 ? noise : NULL;
 }
 
-/* Pictures without history: one tensor per device in balanced mode on several devices, else one. */
+/* Pictures without history: one tensor per device in balanced mode on several devices, else one
+ * tensor for all. */
 static ek_value gan_make(gan *g, ek_tensor *noise)
 {
     bool had_gradients = ek_set_grad_enabled(false);
-    ek_value made = ek_forward(g->generator_model, noise);
+    ek_value made = ek_forward(g->generator.model, noise);
     ek_set_grad_enabled(had_gradients);
     return made;
 }
@@ -204,7 +195,7 @@ static int gan_add_gradient(ek_tensor *loss, double *value)
 static int gan_add_scores(gan *g, ek_module *on, ek_value pictures, double *loss, double *mean)
 {
     ek_scope scope = ek_scope_begin();
-    ek_value scores = ek_forward(g->critic_model, pictures);
+    ek_value scores = ek_forward(g->critic.model, pictures);
     int rc = gan_add_gradient(ek_loss(on, scores), loss);
     bool had_gradients = ek_set_grad_enabled(false);
     ek_tensor *all = ek_value_tensor(ek_value_to_device(scores, ek_cpu(), 0));
@@ -225,7 +216,7 @@ static int gan_add_penalty(gan *g, ek_tensor *real, ek_value made, double *penal
     ek_scope scope = ek_scope_begin();
     ek_tensor *fake =
         between ? ek_value_tensor(ek_value_to_device(made, ek_tensor_device(real), 0)) : NULL;
-    int rc = gan_add_gradient(ek_gradient_penalty(g->critic_model, real, fake,
+    int rc = gan_add_gradient(ek_gradient_penalty(g->critic.model, real, fake,
                                                   .kind = (ek_penalty_kind)opt.penalty,
                                                   .weight = opt.weight, .generator = g->random),
                               penalty);
@@ -243,14 +234,15 @@ static int gan_critic_gradient(gan *g, ek_tensor *real, ek_value made, critic_re
     ek_tensor *here = ek_to_device(real, cut ? ek_cpu() : g->devices.devices[0]);
     double of_real = 0, of_fake = 0;
     *record = (critic_record){0};
-    ek_zero_grad(g->critic_optimizer);
-    int rc = gan_add_scores(g, g->on_real, ek_value_of_tensor(here), &record->on_real, &of_real);
+    ek_zero_grad(g->critic.optimizer);
+    int rc = gan_add_scores(g, g->critic.criterion, ek_value_of_tensor(here), &record->on_real,
+                            &of_real);
     if (rc == 0)
         rc = gan_add_scores(g, g->on_fake, made, &record->on_fake, &of_fake);
     if (rc == 0)
         rc = gan_add_penalty(g, here, made, &record->penalty);
     if (rc == 0) /* without a limit: only the norm is asked for */
-        rc = ek_clip_grad_norm(g->critic_optimizer, INFINITY, &record->gradient_norm,
+        rc = ek_clip_grad_norm(g->critic.optimizer, INFINITY, &record->gradient_norm,
                                .error_if_nonfinite = true);
     record->loss = record->on_real + record->on_fake + record->penalty;
     record->wasserstein = of_real - of_fake;
@@ -262,11 +254,11 @@ static int gan_critic_gradient(gan *g, ek_tensor *real, ek_value made, critic_re
 static int gan_generator_gradient(gan *g, ek_tensor *noise, double *loss)
 {
     ek_scope scope = ek_scope_begin();
-    ek_zero_grad(g->generator_optimizer);
-    ek_module_set_requires_grad(g->critic, false);
-    ek_value scores = ek_forward(g->critic_model, ek_forward(g->generator_model, noise));
-    int rc = gan_add_gradient(ek_loss(g->on_made, scores), loss);
-    ek_module_set_requires_grad(g->critic, true);
+    ek_zero_grad(g->generator.optimizer);
+    ek_module_set_requires_grad(g->critic.network, false);
+    ek_value scores = ek_forward(g->critic.model, ek_forward(g->generator.model, noise));
+    int rc = gan_add_gradient(ek_loss(g->generator.criterion, scores), loss);
+    ek_module_set_requires_grad(g->critic.network, true);
     ek_scope_end(&scope);
     return rc;
 }
@@ -288,7 +280,7 @@ static int gan_critic_step(gan *g)
     ek_value made = real ? gan_make(g, gan_noise(g, ek_tensor_size(real, 0))) : ek_value_error();
     int rc = real ? gan_critic_gradient(g, real, made, &record) : ek_error_status();
     if (rc == 0)
-        rc = ek_step(g->critic_optimizer);
+        rc = ek_step(g->critic.optimizer);
     ek_scope_end(&scope);
     if (rc < 0)
         return rc;
@@ -310,7 +302,7 @@ static int gan_step(run_state *run)
     if (rc == 0)
         rc = gan_generator_gradient(g, gan_noise(g, opt.batch), &loss);
     if (rc == 0)
-        rc = ek_step(g->generator_optimizer);
+        rc = ek_step(g->generator.optimizer);
     ek_scope_end(&scope);
     if (rc < 0)
         return rc;
@@ -324,10 +316,11 @@ static int gan_step(run_state *run)
 static void gan_list(run_state *run, const checkpoint *file)
 {
     gan *g = (gan *)run;
-    checkpoint_part(file, module, "generator", g->generator);
-    checkpoint_part(file, optimizer, "generator_optimizer", g->generator_optimizer, g->generator);
-    checkpoint_part(file, module, "critic", g->critic);
-    checkpoint_part(file, optimizer, "critic_optimizer", g->critic_optimizer, g->critic);
+    checkpoint_part(file, module, "generator", g->generator.network);
+    checkpoint_part(file, optimizer, "generator_optimizer", g->generator.optimizer,
+                    g->generator.network);
+    checkpoint_part(file, module, "critic", g->critic.network);
+    checkpoint_part(file, optimizer, "critic_optimizer", g->critic.optimizer, g->critic.network);
     checkpoint_part(file, generator, "random", g->random);
     checkpoint_loader(file, "loader", g->loader);
     for (int i = 0; i < SERIES; i++) {
@@ -336,8 +329,8 @@ static void gan_list(run_state *run, const checkpoint *file)
         checkpoint_series(file, name, &g->series[i]);
     }
     if (opt.automatic && !file->path) { /* read as the networks are wrapped */
-        ek_archive_put_plan(file->archive, "generator_plan", g->generator_model);
-        ek_archive_put_plan(file->archive, "critic_plan", g->critic_model);
+        ek_archive_put_plan(file->archive, "generator_plan", g->generator.model);
+        ek_archive_put_plan(file->archive, "critic_plan", g->critic.model);
     }
 }
 
@@ -381,11 +374,11 @@ static ek_tensor *gan_draw(gan *g)
     ek_tensor *grid = ek_full(0x20, EK_SHAPE(GRID_SIDE, GRID_SIDE), EK_U8);
     ek_tensor *noise = ek_empty(EK_SHAPE(GRID * GRID, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
     ek_normal_(noise, 0, 1, random);
-    ek_module_train(g->generator, false);
+    ek_module_train(g->generator.network, false);
     for (int row = 0; row < GRID && ek_error_status() == 0; row++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *part = ek_narrow(noise, 0, (int64_t)row * GRID, GRID);
-        ek_tensor *made = ek_apply(g->generator, ek_to_device(part, g->devices.devices[0]));
+        ek_tensor *made = ek_apply(g->generator.network, ek_to_device(part, g->devices.devices[0]));
         made = ek_to_dtype(ek_to_device(made, ek_cpu()), EK_F64);                /* in (-1, 1) */
         made = ek_add_scalar(ek_mul_scalar(ek_add_scalar(made, 1), 127.5), 0.5); /* rounds */
         ek_tensor *bytes = ek_to_dtype(ek_clamp(made, 0, 255), EK_U8);
@@ -395,7 +388,7 @@ static ek_tensor *gan_draw(gan *g)
                      ek_select(ek_select(bytes, 0, column), 0, 0));
         ek_scope_end(&scope);
     }
-    ek_module_train(g->generator, true);
+    ek_module_train(g->generator.network, true);
     ek_generator_free(random);
     ek_set_grad_enabled(had_gradients);
     return ek_error_status() == 0 ? grid : NULL;
@@ -465,9 +458,9 @@ static int gan_results(const run_state *run, json_writer *json)
     json_write(json, "devices %jd", (int64_t)g->devices.count);
     json_settings(json, gan_args, "batch critic-steps steps width lr dtype seed");
     json_write(json, "} finished_steps %jd", run->step);
-    int rc = json_network(json, "generator", g->generator);
+    int rc = json_network(json, "generator", g->generator.network);
     if (rc == 0)
-        rc = json_network(json, "critic", g->critic);
+        rc = json_network(json, "critic", g->critic.network);
     if (rc == 0)
         rc = json_devices(json, &g->devices);
     json_write(json, "median_step_seconds %g", gan_median_step(g));

@@ -134,12 +134,12 @@ static int job_close(train_job *job, int rc)
 
 typedef struct mode_run {
     run_state state;
-    train_job *job;
     const run_settings *settings;
-    ek_dataset *scenes;
+    ek_dataset *scenes; /* for training */
+    train_job job;
     ek_loader *loader;
     int64_t first_reported;
-    mode_result *result;
+    mode_result *result; /* NULL if only the largest batch is looked for */
 } mode_run;
 
 /* The next scenes, fewer at the end of a pass; a largest batch is whole, as it was found. */
@@ -157,14 +157,14 @@ static int train_step(run_state *state)
     mode_result *result = run->result;
     double loss;
     if (state->step == run->first_reported) {
-        result->report = ek_report_start(.name = result->name, .device_ids = run->job->devices);
+        result->report = ek_report_start(.name = result->name, .device_ids = run->job.devices);
         if (!result->report)
             return ek_error_status();
     }
     ek_scope scope = ek_scope_begin();
     ek_value scenes = train_next_scenes(run);
     double begin = seconds_now();
-    int rc = job_step(run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
+    int rc = job_step(&run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
     double seconds = seconds_now() - begin;
     ek_scope_end(&scope);
     if (rc == 0 && result->report)
@@ -186,47 +186,47 @@ static bool train_note(const run_state *state, char note[128])
 
 static const run_kind train_kind = {.take = train_step, .note = train_note};
 
-static int train_steps(train_job *job, const run_settings *s, ek_dataset *scenes, int64_t steps,
-                       mode_result *result)
+static int train_steps(mode_run *run, int64_t steps)
 {
-    enum { SETTLING = 6 }; /* measured plans do, in the first steps: longer reports begin behind */
-    ek_generator *shuffle = ek_generator_new((uint64_t)s->seed);
-    mode_run run = {.state = {.name = result->name, .last = steps, .batch = result->batch},
-                    .job = job,
-                    .settings = s,
-                    .scenes = scenes,
-                    .result = result,
-                    .first_reported = steps >= 3 * SETTLING ? SETTLING : 0};
-    run.loader = ek_data_loader(ek_dataset_keep(scenes), .batch_size = result->batch,
-                                .sampler = shuffled_sampler(ek_dataset_length(scenes), shuffle));
+    enum {
+        SETTLING = 6
+    }; /* steps until measured plans settle: reports of longer runs begin then */
+    mode_result *result = run->result;
+    ek_generator *shuffle = ek_generator_new((uint64_t)run->settings->seed);
+    run->state = (run_state){.name = result->name, .last = steps, .batch = result->batch};
+    run->first_reported = steps >= 3 * SETTLING ? SETTLING : 0;
+    run->loader =
+        ek_data_loader(ek_dataset_keep(run->scenes), .batch_size = result->batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(run->scenes), shuffle));
     int rc = ek_error_status();
     if (rc == 0)
-        rc = run_steps(&train_kind, &run.state, s->stopped);
-    if (rc == 0 && run.state.step < steps) /* stopped; after the last step it ends soon */
+        rc = run_steps(&train_kind, &run->state, run->settings->stopped);
+    if (rc == 0 && run->state.step < steps) /* stopped before its last step */
         rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
-                      (int)run.state.step, (int)steps);
+                      (int)run->state.step, (int)steps);
     if (rc == 0) {
         result->step_seconds = median_of(result->seconds.values, steps);
         result->samples_per_second = (double)result->batch / result->step_seconds;
     }
-    ek_loader_free(run.loader);
+    ek_loader_free(run->loader);
     ek_generator_free(shuffle);
     return rc;
 }
 
 /* `steps` steps and their report, and the plan that they ended with. */
-static int train_reported(train_job *job, const run_settings *s, ek_dataset *scenes, int64_t steps,
-                          mode_result *result)
+static int train_reported(mode_run *run, int64_t steps)
 {
-    int rc = train_steps(job, s, scenes, steps, result);
+    mode_result *result = run->result;
+    ek_module *model = run->job.model;
+    int rc = train_steps(run, steps);
     int stopped = result->report ? ek_report_stop(result->report) : 0;
     rc = rc < 0 ? rc : stopped;
     if (rc == 0)
-        rc = ek_data_parallel_sizes(job->model, result->batch, result->share);
-    if (rc == 0 && job->mode == MODE_AUTO &&
-        ek_data_parallel_plan(job->model, result->plan, sizeof result->plan) < 0)
+        rc = ek_data_parallel_sizes(model, result->batch, result->share);
+    if (rc == 0 && run->job.mode == MODE_AUTO &&
+        ek_data_parallel_plan(model, result->plan, sizeof result->plan) < 0)
         rc = ek_error_status();
-    result->parameters = ek_module_numel(job->network);
+    result->parameters = ek_module_numel(run->job.network);
     return rc;
 }
 
@@ -243,48 +243,41 @@ static void mode_result_free(mode_result *result)
 static int train_run(const run_settings *s, ek_dataset *train, ek_dataset *test, train_mode mode,
                      mode_result *result)
 {
-    train_job job;
+    mode_run run = {.settings = s, .scenes = train, .result = result};
     *result = (mode_result){.name = mode_names[mode], .batch = s->batch, .largest = -1};
-    int rc = job_open(&job, s, mode);
+    int rc = job_open(&run.job, s, mode);
     if (rc == 0)
-        rc = train_reported(&job, s, train, settings_steps(s), result);
+        rc = train_reported(&run, settings_steps(s));
     if (rc == 0)
-        rc = evaluate(job.network, job.devices.devices[0], test, &result->pixel_accuracy,
+        rc = evaluate(run.job.network, run.job.devices.devices[0], test, &result->pixel_accuracy,
                       &result->mean_iou);
     if (rc == 0)
-        rc = ek_module_sha256(job.network, result->sha256);
-    return job_close(&job, rc);
+        rc = ek_module_sha256(run.job.network, result->sha256);
+    return job_close(&run.job, rc);
 }
 
 /* ---- the largest batch of a mode ---- */
 
-typedef struct batch_trial {
-    train_job *job;
-    ek_dataset *scenes;
-    const run_settings *settings;
-} batch_trial;
-
 static int batch_try(int64_t batch, void *user)
 {
-    const batch_trial *trial = user;
-    if (*trial->settings->stopped)
+    mode_run *run = user;
+    if (*run->settings->stopped)
         return ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
-                        mode_names[trial->job->mode], (long long)batch);
+                        mode_names[run->job.mode], (long long)batch);
     ek_scope scope = ek_scope_begin();
-    ek_value scenes = scenes_first(trial->scenes, batch);
-    int rc = job_step(trial->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), NULL);
+    ek_value scenes = scenes_first(run->scenes, batch);
+    int rc = job_step(&run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), NULL);
     ek_scope_end(&scope);
     return rc;
 }
 
 /* At most `most`; 0 if not even one scene fits, or not even the model. */
-static int64_t batch_find(train_job *job, const run_settings *s, ek_dataset *train, train_mode mode,
-                          int64_t most)
+static int64_t batch_find(mode_run *run, train_mode mode, int64_t most)
 {
-    batch_trial trial = {job, train, s};
-    int64_t fits = job_open(job, s, mode);
+    train_job *job = &run->job;
+    int64_t fits = job_open(job, run->settings, mode);
     if (fits == 0 && most > 0)
-        fits = ek_find_batch(.function = batch_try, .user = &trial, .device_ids = job->devices,
+        fits = ek_find_batch(.function = batch_try, .user = run, .device_ids = job->devices,
                              .model = job->model, .optimizer = job->optimizer, .most = most);
     if (fits < 0 && ek_error_status() == EK_E_OUT_OF_MEMORY) {
         ek_error_clear();
@@ -298,9 +291,9 @@ static int64_t batch_find(train_job *job, const run_settings *s, ek_dataset *tra
 static int64_t train_largest_batch(const run_settings *s, ek_dataset *train, train_mode mode,
                                    int64_t failing)
 {
-    train_job job;
-    int64_t fits = batch_find(&job, s, train, mode, failing - 1);
-    int closed = job_close(&job, 0);
+    mode_run run = {.settings = s, .scenes = train};
+    int64_t fits = batch_find(&run, mode, failing - 1);
+    int closed = job_close(&run.job, 0);
     return fits < 0 ? fits : closed < 0 ? closed : fits;
 }
 
@@ -310,16 +303,16 @@ static int train_find_batch(const run_settings *s, ek_dataset *train, train_mode
                             mode_result *result)
 {
     enum { STEPS = 4, MOST_TRIED = 65536 };
-    train_job job;
+    mode_run run = {.settings = s, .scenes = train, .result = result};
     *result = (mode_result){.name = mode_names[mode]};
-    result->largest = batch_find(&job, s, train, mode, MOST_TRIED);
+    result->largest = batch_find(&run, mode, MOST_TRIED);
     int rc = result->largest < 0 ? (int)result->largest : 0;
     if (result->largest > 0) {
         result->batch = result->largest;
-        rc = train_reported(&job, s, train, STEPS, result);
+        rc = train_reported(&run, STEPS);
         ek_report_set_largest_batch(result->report, result->largest);
     }
-    return job_close(&job, rc);
+    return job_close(&run.job, rc);
 }
 
 /* Without a capacity by option or list it becomes three times what a single device holds when no
@@ -327,18 +320,18 @@ static int train_find_batch(const run_settings *s, ek_dataset *train, train_mode
 static int batch_choose_capacity(run_settings *s, ek_dataset *train)
 {
     ek_memory_stats stats;
-    train_job job;
+    mode_run run = {.settings = s, .scenes = train};
     ek_device_list devices = devices_chosen(s->kind, s->device_text, false);
     int rc =
         devices.count > 0 ? ek_memory_get_stats(devices.devices[0], &stats) : ek_error_status();
     if (rc < 0 || s->capacity || stats.capacity)
         return rc;
-    rc = job_open(&job, s, MODE_SINGLE);
+    rc = job_open(&run.job, s, MODE_SINGLE);
     if (rc == 0)
-        rc = batch_try(1, &(batch_trial){&job, train, s});
+        rc = batch_try(1, &run);
     if (rc == 0)
-        rc = ek_memory_get_stats(job.devices.devices[0], &stats);
-    rc = job_close(&job, rc);
+        rc = ek_memory_get_stats(run.job.devices.devices[0], &stats);
+    rc = job_close(&run.job, rc);
     if (rc < 0)
         return rc;
     s->capacity = 3 * stats.in_use;

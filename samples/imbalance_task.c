@@ -1,5 +1,5 @@
-/* imbalance_task.c: scenes of pictures with a label per pixel, the network that labels them, its
- * criterion, and how well it does. */
+/* imbalance_task.c: scenes of pictures with a label per pixel, and how well a network labels them.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,7 +152,7 @@ ek_value scenes_first(ek_dataset *scenes, int64_t count)
     return batch;
 }
 
-/* ---- how well it does ---- */
+/* ---- how well a network labels them ---- */
 
 enum { AT_ONCE = 16 }; /* scenes: few, so that a capacity which fits training fits this */
 

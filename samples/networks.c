@@ -65,7 +65,7 @@ ek_module *segmentation_criterion(void)
  * 0.02: with the defaults, 100 steps bring the Wasserstein estimate down to 4 with these and to 12
  * with those. */
 
-/* Without a norm the identity: paths of parameters are the same for all. */
+/* NORM_NONE is the identity, so that parameters have the same paths with any norm. */
 static ek_module *gan_norm(int norm, int channels)
 {
     switch (norm) {
@@ -129,7 +129,7 @@ static const ek_module_type resnet_block_type = {.name = "basic_block",
                                                  .size = sizeof(basic_block),
                                                  .forward = resnet_block_forward};
 
-/* What follows normalises: a bias would be subtracted again. */
+/* The layer that follows normalises, which would subtract a bias again. */
 static ek_module *resnet_conv(int in, int out, int kernel, int stride)
 {
     return ek_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .bias = EK_OFF);

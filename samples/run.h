@@ -112,17 +112,17 @@ typedef struct run_kind {
     const run_files *files;
     const char *format;   /* of checkpoints */
     const char *deciding; /* options that a checkpoint holds, with blanks between: "seed lr" */
-    /* Checks and completes what args_read took: 0, or -1 after a complaint. */
+    /* Checks and completes what args_read took; negative after a complaint. */
     int (*check)(void);
     /* Makes the run, whose memory is zero; `from` is the checkpoint to go on from, or NULL. */
     int (*open)(run_state *run, const ek_archive *from);
     void (*explain)(void);         /* says which files --data must hold */
-    void (*close)(run_state *run); /* also what could not be opened */
+    void (*close)(run_state *run); /* called after `open` in any case, if that failed too */
     int (*take)(run_state *run);   /* a step, which it counts */
     /* What to say after it: behind the numbers, or if it returns true, as a line that stays. */
     bool (*note)(const run_state *run, char note[128]);
     int (*draw)(run_state *run);   /* writes files beside the checkpoint; NULL: none */
-    int (*finish)(run_state *run); /* after the last step; NULL: nothing */
+    int (*finish)(run_state *run); /* called when the last step is finished; NULL: nothing */
     /* What a checkpoint holds, `step` excepted; by the functions above. */
     void (*list)(run_state *run, const checkpoint *file);
     int (*results)(const run_state *run, json_writer *json);

@@ -26,16 +26,16 @@ static void assert_near(double value, double wanted, double absolute)
 }
 
 /* The batch's mean as device d's normalisation sees it. */
-static double batch_mean(const train_result *result, buffer_policy policy, int d, int c)
+static double batch_mean(const training *result, buffer_policy policy, int d, int c)
 {
     if (policy != POLICY_SYNCHRONISED)
-        return (double)result->batch_mean[d][c];
-    return ((double)result->batch_mean[0][c] + (double)result->batch_mean[1][c]) / 2;
+        return (double)result->view.batch_mean[d][c];
+    return ((double)result->view.batch_mean[0][c] + (double)result->view.batch_mean[1][c]) / 2;
 }
 
 TEST_LOOP(running_means_are_pytorchs, 0, POLICIES)
 {
-    train_result result;
+    training result;
     ek_device_list devices = ek_devices(test_kind(), DEVICES);
     assert_ok(train_twice((buffer_policy)_i, &devices, 0, &result));
     ck_assert_int_eq(result.looks, looks[_i]);
@@ -63,7 +63,7 @@ TEST_LOOP(running_means_are_pytorchs, 0, POLICIES)
 
 TEST_LOOP(devices_differ_as_they_should, 0, POLICIES)
 {
-    train_result result;
+    training result;
     ek_device_list devices = ek_devices(test_kind(), DEVICES);
     assert_ok(train_twice((buffer_policy)_i, &devices, 3, &result));
     for (int look = 0; look < result.looks; look++) {

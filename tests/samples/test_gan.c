@@ -61,7 +61,7 @@ static void open_job(copyable_job *job, int mode, int devices, int reference)
     *job = (copyable_job){.reference = reference, .job.devices = ek_devices(test_kind(), devices)};
     opt.mode = mode;
     assert_ok(gan_open_networks(&job->job, NULL));
-    ek_module *const networks[] = {job->job.critic, job->job.generator};
+    ek_module *const networks[] = {job->job.critic.network, job->job.generator.network};
     for (int i = 0; i < 2; i++) {
         assert_ok(ek_module_parameters(networks[i], add_tensor, job));
         assert_ok(ek_module_buffers(networks[i], add_tensor, job));
@@ -155,7 +155,7 @@ static void compare_critic(copyable_job *jobs, int count, int step, ek_tensor *r
         if (shared)
             made = ek_value_of_tensor(shared);
         assert_ok(gan_critic_gradient(job, real, made, &records[i]));
-        read_gradient(job->critic, &gradients[i]);
+        read_gradient(job->critic.network, &gradients[i]);
         const critic_record *r = &records[wanted];
         assert_agree("the critic", step, job, records[i].loss, r->loss,
                      fabs(r->on_real) + fabs(r->on_fake) + fabs(r->penalty), &gradients[i],
@@ -171,7 +171,7 @@ static void compare_generator(copyable_job *jobs, int count, int step)
         gan *job = &jobs[i].job;
         const int wanted = jobs[i].reference;
         assert_ok(gan_generator_gradient(job, gan_noise(job, opt.batch), &losses[i]));
-        read_gradient(job->generator, &gradients[i]);
+        read_gradient(job->generator.network, &gradients[i]);
         assert_agree("the generator", step, job, losses[i], losses[wanted], fabs(losses[wanted]),
                      &gradients[i], &gradients[wanted]);
     }
@@ -183,7 +183,7 @@ static void compare_step(copyable_job *jobs, int count, int step, ek_tensor *rea
     for (int i = 1; i < count; i++)
         copy_state(&jobs[i], &jobs[0]);
     compare_critic(jobs, count, step, real);
-    assert_ok(ek_step(jobs[0].job.critic_optimizer));
+    assert_ok(ek_step(jobs[0].job.critic.optimizer));
     if (step % EVERY)
         return;
     /* The generator's gradient goes through the critic's slopes: f64 alone shows it (see above). */
@@ -195,7 +195,7 @@ static void compare_step(copyable_job *jobs, int count, int step, ek_tensor *rea
         double loss;
         assert_ok(gan_generator_gradient(&jobs[0].job, gan_noise(&jobs[0].job, 10), &loss));
     }
-    assert_ok(ek_step(jobs[0].job.generator_optimizer));
+    assert_ok(ek_step(jobs[0].job.generator.optimizer));
 }
 
 /* Jobs to compare: everything with one device, except where batch normalisation sees the parts
@@ -371,8 +371,8 @@ GROUP(runs)
 
 static void hashes(gan *run, char text[2][65])
 {
-    assert_ok(ek_module_sha256(run->generator, text[0]));
-    assert_ok(ek_module_sha256(run->critic, text[1]));
+    assert_ok(ek_module_sha256(run->generator.network, text[0]));
+    assert_ok(ek_module_sha256(run->critic.network, text[1]));
 }
 
 /* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not. */
