@@ -71,18 +71,12 @@ int args_read(int argc, char **argv, const char *about, const arg_spec *args);
 
 /* Prints "program: sentence" to standard error; returns -1. */
 int args_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* The same with the library's pending error, which it clears, behind the option at fault:
- * "program: --plan 3,4: sentence". */
-int args_complain_error(const char *option, const char *text);
-/* The same without an option; returns the exit status `status`. */
+/* The same with the library's pending error, which it clears; returns the exit status `status`. */
 int args_fail(int status);
 
 /* A file that is written at the end has to be one that can be: 0, or -1 after a complaint. NULL is
  * no file. */
 int args_check_output(const char *option, const char *path);
-/* Checks the files of --resume and --json in the same way, and the directory of --out, which is
- * made if it is missing. */
-int args_check_files(const char *resume, const char *json, const char *out);
 
 /* ---- devices ---- */
 

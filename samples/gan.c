@@ -445,11 +445,6 @@ static int gan_write(run_state *run)
     return rc < 0 ? rc : gan_write_page(run_path(opt.files.out, "losses.html", path), g);
 }
 
-static double gan_median_step(const gan *g)
-{
-    return median_of(g->series[SECONDS].values, g->series[SECONDS].count);
-}
-
 static int gan_results(const run_state *run, json_writer *json)
 {
     const gan *g = (const gan *)run;
@@ -463,7 +458,7 @@ static int gan_results(const run_state *run, json_writer *json)
         rc = json_network(json, "critic", g->critic.network);
     if (rc == 0)
         rc = json_devices(json, &g->devices);
-    json_write(json, "median_step_seconds %g", gan_median_step(g));
+    json_write(json, "median_step_seconds %g", series_median(&g->series[SECONDS]));
     for (int i = 0; i < SERIES; i++)
         json_series(json, g->series[i].name, &g->series[i]);
     return rc;
@@ -473,7 +468,7 @@ static void gan_print(const run_state *run)
 {
     const gan *g = (const gan *)run;
     print_peaks(&g->devices);
-    printf("Median step: %.0f ms\n", 1000 * gan_median_step(g));
+    printf("Median step: %.0f ms\n", 1000 * series_median(&g->series[SECONDS]));
     if (opt.files.out)
         printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
 }

@@ -205,7 +205,7 @@ static int train_steps(mode_run *run, int64_t steps)
         rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
                       (int)run->state.step, (int)steps);
     if (rc == 0) {
-        result->step_seconds = median_of(result->seconds.values, steps);
+        result->step_seconds = series_median(&result->seconds);
         result->samples_per_second = (double)result->batch / result->step_seconds;
     }
     ek_loader_free(run->loader);

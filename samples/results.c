@@ -37,12 +37,13 @@ static int median_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double median_of(const double *values, int64_t count)
+double series_median(const series *numbers)
 {
-    double *sorted = malloc((size_t)(count + 1) * sizeof *sorted), median = 0;
+    const size_t count = (size_t)numbers->count;
+    double *sorted = malloc((count + 1) * sizeof *sorted), median = 0;
     if (sorted && count > 0) {
-        memcpy(sorted, values, (size_t)count * sizeof *sorted);
-        qsort(sorted, (size_t)count, sizeof *sorted, median_compare);
+        memcpy(sorted, numbers->values, count * sizeof *sorted);
+        qsort(sorted, count, sizeof *sorted, median_compare);
         median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
     }
     free(sorted);

@@ -16,8 +16,7 @@ typedef struct series {
 } series;
 int series_add(series *to, double value); /* 0 or EK_E_NO_MEMORY */
 void series_free(series *list, int count);
-/* Of values[0..count-1], which stay as they are; 0 if there are none. */
-double median_of(const double *values, int64_t count);
+double series_median(const series *numbers); /* 0 if there are none */
 
 /* ---- JSON: commas and indents come by themselves ---- */
 

@@ -1,10 +1,12 @@
 /* run.c: ways to train, steps, checkpoints, programs. */
 #include "run.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -430,13 +432,28 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
     return 0;
 }
 
+/* The files must be ones that can be read and written; the directory is made if it is missing. */
+static int run_check_files(const run_files *files)
+{
+    const char *resume = files->resume, *out = files->out;
+    struct stat status;
+    if (resume && access(resume, R_OK) < 0)
+        return args_complain("--resume %s: %s", resume, strerror(errno));
+    if (args_check_output("json", files->json) < 0)
+        return -1;
+    if (out && stat(out, &status) < 0 && mkdir(out, 0777) < 0)
+        return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
+    if (out && (stat(out, &status) < 0 || !S_ISDIR(status.st_mode) || access(out, W_OK) < 0))
+        return args_complain("--out %s: a directory that can be written is needed", out);
+    return 0;
+}
+
 int run_main(const run_kind *kind, run_state *run, int argc, char **argv)
 {
     int status, rc = args_read(argc, argv, kind->about, kind->args);
     if (rc == ARGS_HELP)
         return 0;
-    if (rc < 0 || kind->check() < 0 ||
-        args_check_files(kind->files->resume, kind->files->json, kind->files->out) < 0)
+    if (rc < 0 || kind->check() < 0 || run_check_files(kind->files) < 0)
         return REFUSED;
     const volatile sig_atomic_t *stopped = interrupt_catch();
     if (run_open(kind, run) < 0) {

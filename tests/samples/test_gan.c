@@ -316,10 +316,10 @@ TEST(networks_have_their_shapes)
 
 TEST(records_have_a_median)
 {
-    const double odd[] = {3, 0, 10}, even[] = {0, 1, 10, 3};
-    ck_assert(median_of(NULL, 0) == 0);
-    ck_assert(median_of(odd, 3) == 3);
-    ck_assert(median_of(even, 4) == 2);
+    double odd[] = {3, 0, 10}, even[] = {0, 1, 10, 3};
+    ck_assert(series_median(&(series){.count = 0}) == 0);
+    ck_assert(series_median(&(series){.values = odd, .count = 3}) == 3);
+    ck_assert(series_median(&(series){.values = even, .count = 4}) == 2);
     ck_assert(even[1] == 1); /* they stay */
 }
 
