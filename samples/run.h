@@ -117,7 +117,7 @@ typedef struct run_kind {
     /* Makes the run, whose memory is zero; `from` is the checkpoint to go on from, or NULL. */
     int (*open)(run_state *run, const ek_archive *from);
     void (*explain)(void);         /* says which files --data must hold */
-    void (*close)(run_state *run); /* called after `open` in any case, if that failed too */
+    void (*close)(run_state *run); /* called in any case, also if `open` failed or was not called */
     int (*take)(run_state *run);   /* a step, which it counts */
     /* What to say after it: behind the numbers, or if it returns true, as a line that stays. */
     bool (*note)(const run_state *run, char note[128]);
@@ -125,8 +125,8 @@ typedef struct run_kind {
     int (*finish)(run_state *run); /* called when the last step is finished; NULL: nothing */
     /* What a checkpoint holds, `step` excepted; by the functions above. */
     void (*list)(run_state *run, const checkpoint *file);
-    int (*results)(const run_state *run, json_writer *json);
-    void (*print)(const run_state *run);
+    int (*results)(const run_state *run, json_writer *json); /* writes the members of --json */
+    void (*print)(const run_state *run); /* says what a finished run has come to */
 } run_kind;
 
 /* Steps until the last is finished, or until *stopped after the step at hand. What was not written
