@@ -93,7 +93,7 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
 
 /* Writes which of device_ids the outputs lie on: at most one on each, in device_ids' order. */
 static int criterion_find_ranks(const data_parallel_criterion *self, ek_value outputs,
-                                ek_ranks *ranks)
+                                ek_rank_list *ranks)
 {
     const ek_wrapper *wrapper = &self->wrapper;
     int parts = ek_value_length(outputs), devices = wrapper->devices.count;

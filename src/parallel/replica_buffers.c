@@ -13,7 +13,7 @@ static bool buffer_was_written_at(const ek_replica_set *set, int rank, int i)
            ek_tensor_version(copies->tensors[i]) != copies->sent[i].begun;
 }
 
-int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_ranks *ranks)
+int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_rank_list *ranks)
 {
     const int before = ek_error_status();
     int first = ranks->at[0], count = 0;
@@ -69,7 +69,7 @@ static int group_move(const buffer_group *g, int rank, const ek_slab *slab, bool
 }
 
 /* Averages a group. slabs[0] gets b_0, slabs[1] (zeros) the weighted sum, slabs[2] one b_r. */
-static int group_add(const buffer_group *g, const ek_ranks *ranks, const double *weights,
+static int group_add(const buffer_group *g, const ek_rank_list *ranks, const double *weights,
                      ek_slab *const *slabs)
 {
     ek_tensor *flat[3];
@@ -94,7 +94,7 @@ static int group_add(const buffer_group *g, const ek_ranks *ranks, const double 
     return 0;
 }
 
-static int group_average(const buffer_group *g, const ek_ranks *ranks, const double *weights)
+static int group_average(const buffer_group *g, const ek_rank_list *ranks, const double *weights)
 {
     ek_slab *slabs[3] = {0};
     int rc = 0;
@@ -114,7 +114,7 @@ static int group_average(const buffer_group *g, const ek_ranks *ranks, const dou
 }
 
 /* Finds the buffers of a dtype that any of the replicas wrote. */
-static void group_find(buffer_group *g, const ek_ranks *ranks, ek_dtype dtype)
+static void group_find(buffer_group *g, const ek_rank_list *ranks, ek_dtype dtype)
 {
     g->count = 0;
     for (int i = g->set->parameters; i < g->set->count; i++) {
@@ -128,7 +128,7 @@ static void group_find(buffer_group *g, const ek_ranks *ranks, ek_dtype dtype)
     }
 }
 
-int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_ranks *ranks,
+int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_rank_list *ranks,
                                    const int64_t *samples)
 {
     size_t room = (size_t)set->count + 1;

@@ -160,7 +160,7 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
 
 /* Makes the moves; moves[first[k] .. first[k + 1]) go to the k-th rank. The copies count as
  * written afterwards, also after an error, so that older graphs that saved them report that. */
-static int copies_send_stale(ek_replica_set *set, const ek_ranks *ranks, const ek_move *moves,
+static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, const ek_move *moves,
                              const int *first)
 {
     const int before = ek_error_status();
@@ -179,7 +179,7 @@ static int copies_send_stale(ek_replica_set *set, const ek_ranks *ranks, const e
     return rc;
 }
 
-int ek_copies_refresh(ek_replica_set *set, const ek_ranks *ranks, int end)
+int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
 {
     size_t parameters = 0, buffers = 0;
     int first[EK_MAX_DEVICES + 1] = {0}, n = 0, rc = 0;

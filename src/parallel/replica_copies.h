@@ -51,7 +51,7 @@ int ek_copies_allocate(ek_replica_set *set, int d);
 void ek_copies_forget(ek_replica_set *set);
 
 /* Sends the stale ones of the first `end` entries to the devices at these ranks, side by side. */
-int ek_copies_refresh(ek_replica_set *set, const ek_ranks *ranks, int end);
+int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end);
 
 /* If `known`, notes that device d's copy of entry i equals its source; else that it is stale. */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);

@@ -51,7 +51,7 @@ static bool set_is_current(const ek_replica_set *set, const ek_tensor_list *list
 static int set_refresh_sharded(void *user)
 {
     ek_replica_set *set = user;
-    ek_ranks all = ek_first_ranks(set->devices);
+    ek_rank_list all = ek_first_rank_list(set->devices);
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
@@ -113,7 +113,7 @@ static int set_look_at_module(ek_replica_set *set)
 }
 
 /* Notes the buffers' versions when a forward begins, to tell later which ones it wrote. */
-static void set_note_begun(ek_replica_set *set, const ek_ranks *ranks)
+static void set_note_begun(ek_replica_set *set, const ek_rank_list *ranks)
 {
     for (int r = 0; r < ranks->count; r++) {
         ek_copies *copies = &set->copies[ranks->at[r]];
@@ -126,7 +126,8 @@ static void set_note_begun(ek_replica_set *set, const ek_ranks *ranks)
 
 /* Makes handles[r * set->count + i], in the scope. The first device has the module's own
  * buffers. */
-static int set_make_handles(const ek_replica_set *set, const ek_ranks *ranks, ek_tensor **handles)
+static int set_make_handles(const ek_replica_set *set, const ek_rank_list *ranks,
+                            ek_tensor **handles)
 {
     for (int r = 0; r < ranks->count; r++) {
         for (int i = 0; i < set->count; i++) {
@@ -221,7 +222,8 @@ static int recording_add_dtype(recording *r, ek_dtype dtype)
     return recording_end_bucket(r);
 }
 
-static int set_record(const ek_replica_set *set, const ek_ranks *ranks, ek_tensor *const *handles)
+static int set_record(const ek_replica_set *set, const ek_rank_list *ranks,
+                      ek_tensor *const *handles)
 {
     if (!ek_grad_enabled())
         return 0;
@@ -276,7 +278,7 @@ void ek_replica_set_free(ek_replica_set *set)
     free(set);
 }
 
-int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_ranks *ranks,
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_list *ranks,
                         ek_module **replicas)
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
@@ -365,7 +367,7 @@ int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **r
     ek_replica_set *set = ek_replica_set_new(module, devices->count, true);
     if (!set)
         return ek_error_pending();
-    ek_ranks all = ek_first_ranks(devices->count);
+    ek_rank_list all = ek_first_rank_list(devices->count);
     int rc = ek_replica_set_make(set, devs, &all, replicas);
     ek_replica_set_free(set);
     return rc;

@@ -16,14 +16,14 @@
 #include "parallel/call_guard.h"
 
 /* The devices that take part in one call: indices into a list of devices, in ascending order. */
-typedef struct ek_ranks {
+typedef struct ek_rank_list {
     int count;
     int at[EK_MAX_DEVICES];
-} ek_ranks;
+} ek_rank_list;
 
-static inline ek_ranks ek_first_ranks(int count)
+static inline ek_rank_list ek_first_rank_list(int count)
 {
-    ek_ranks ranks = {.count = count};
+    ek_rank_list ranks = {.count = count};
     for (int i = 0; i < count; i++)
         ranks.at[i] = i;
     return ranks;
@@ -45,19 +45,19 @@ int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_call_guard
 /* Makes replicas[i] for the device ranks->at[i]. devs are all of the set's devices, the same in
  * every call; the module lies on devs[0]. Each replica is to be freed with ek_module_free. On an
  * error there are none. */
-int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_ranks *ranks,
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_list *ranks,
                         ek_module **replicas);
 
 /* To be called after the forward of the replicas made last. Does nothing if devs[0] took part, as
  * its replica writes the module's own buffers. Else what the first replica wrote to its buffers
  * becomes the module's. (In PyTorch such writes are lost with the replica.) Buffers that require a
  * gradient are left out. */
-int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_ranks *ranks);
+int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_rank_list *ranks);
 
 /* To be called after ek_replica_set_settle_buffers, for a set that broadcasts buffers. Every
  * floating buffer that a replica wrote becomes, in the module, the average over the replicas,
  * weighted by their samples. Without any sample it stays. */
-int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_ranks *ranks,
+int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_rank_list *ranks,
                                    const int64_t *samples);
 
 /* Statistics of what the set has sent so far. */

@@ -36,7 +36,7 @@ ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user);
 
 /* One call, cut for the devices that take part. Its values are in the caller's scope. */
 typedef struct ek_wrapper_call {
-    ek_ranks ranks; /* indices into the wrapper's `devices` */
+    ek_rank_list ranks; /* indices into the wrapper's `devices` */
     ek_args args[EK_MAX_DEVICES];
 } ek_wrapper_call;
 
@@ -74,7 +74,7 @@ int ek_wrapper_begin(ek_wrapper *wrapper);
 /* The devices that take part in a call and, if `sized`, the chunks' sizes along `dim`, one per
  * place. Otherwise scatter chooses the sizes, and may leave out the last ranks. */
 typedef struct ek_wrapper_cut {
-    ek_ranks ranks;
+    ek_rank_list ranks;
     bool sized;
     int64_t sizes[EK_MAX_DEVICES];
 } ek_wrapper_cut;

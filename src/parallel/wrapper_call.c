@@ -37,15 +37,15 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
 
 /* The devices where a scattered list's elements lie, so that they stay there; else the first
  * devices. */
-static ek_ranks wrapper_ranks_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
+static ek_rank_list wrapper_ranks_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
-    ek_ranks ranks = {0};
+    ek_rank_list ranks = {0};
     int parts = ek_value_length(survey->placed);
     for (int rank = 0; rank < wrapper->devices.count && ranks.count < parts; rank++)
         if (ek_tensor_dev(ek_tree_first(ek_value_at(survey->placed, ranks.count))) ==
             wrapper->devs[rank])
             ranks.at[ranks.count++] = rank;
-    return ranks.count == survey->parts ? ranks : ek_first_ranks(survey->parts);
+    return ranks.count == survey->parts ? ranks : ek_first_rank_list(survey->parts);
 }
 
 /* Cuts by the plan for a batch, without devices that get nothing. In no-grad mode the plan is only
@@ -71,7 +71,7 @@ static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cu
 static int wrapper_decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
 {
     int devices = wrapper->devices.count;
-    *cut = (ek_wrapper_cut){.ranks = ek_first_ranks(devices)};
+    *cut = (ek_wrapper_cut){.ranks = ek_first_rank_list(devices)};
     if (survey->parts > devices)
         return 0; /* scatter's error */
     if (survey->parts)
@@ -89,7 +89,7 @@ static int wrapper_decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_
 
 /* ---- cutting ---- */
 
-static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_ranks *ranks)
+static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_rank_list *ranks)
 {
     ek_device_list devices = {.count = ranks->count};
     for (int i = 0; i < ranks->count; i++)
@@ -115,7 +115,7 @@ int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_
 {
     *call = (ek_wrapper_call){0};
     if (args->count == 0 && ek_value_length(args->keywords) == 0) {
-        call->ranks = cut ? cut->ranks : ek_first_ranks(1);
+        call->ranks = cut ? cut->ranks : ek_first_rank_list(1);
         return 0;
     }
     ek_wrapper_cut own;
@@ -267,7 +267,7 @@ static void replicas_end(wrapper_replicas *replicas)
 /* Makes the replicas, and tells them of their replication if the wrapper is patched. If the first
  * device is alone, the child itself runs; but a sharding wrapper makes a replica even then, whose
  * gradients go to the shards' owners. */
-static int replicas_make(ek_wrapper *wrapper, const ek_ranks *ranks, ek_dev *const *devs,
+static int replicas_make(ek_wrapper *wrapper, const ek_rank_list *ranks, ek_dev *const *devs,
                          wrapper_replicas *replicas)
 {
     *replicas = (wrapper_replicas){0};
@@ -369,7 +369,7 @@ static int wrapper_count_samples(const ek_wrapper *wrapper, const ek_wrapper_cal
 int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
                    void *user, ek_value *outputs)
 {
-    const ek_ranks *ranks = &call->ranks;
+    const ek_rank_list *ranks = &call->ranks;
     wrapper_replicas replicas;
     ek_dev *devs[EK_MAX_DEVICES];
     int64_t samples[EK_MAX_DEVICES];

@@ -117,7 +117,7 @@ TEST(only_what_was_written_is_sent)
     ek_module *net = make_bn_net(), *replicas[2];
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_dev *devs[] = {ek_dev_get(test_device(0)), ek_dev_get(test_device(1))};
-    const ek_ranks ranks = {2, {0, 1}};
+    const ek_rank_list ranks = {2, {0, 1}};
     ek_replica_set *set = ek_replica_set_new(net, 2, true);
     uint64_t versions[3][2];
     const void *data[3];
