@@ -42,11 +42,11 @@ static int close_run(gan *run)
 
 static void keep(const gan *run, measured *into)
 {
-    int64_t critic = run->step * CRITIC_STEPS;
+    int64_t critic = run->state.step * CRITIC_STEPS;
     memcpy(into->critic, run->series[CRITIC_LOSSES].values, (size_t)critic * sizeof(double));
     memcpy(into->penalty, run->series[PENALTIES].values, (size_t)critic * sizeof(double));
     memcpy(into->generator, run->series[GENERATOR_LOSSES].values,
-           (size_t)run->step * sizeof(double));
+           (size_t)run->state.step * sizeof(double));
 }
 
 /* Losses are differences of scores: what is close is measured against 1 if they are small. */
