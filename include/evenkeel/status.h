@@ -16,21 +16,22 @@
 
 EK_BEGIN_DECLARATIONS
 
-#define EK_STATUS_MAP(X)                                         \
-    X(E_INVALID, -1, "invalid argument")                         \
-    X(E_SHAPE, -2, "shapes do not fit")                          \
-    X(E_DTYPE, -3, "wrong dtype")                                \
-    X(E_DEVICE, -4, "wrong or unknown device")                   \
-    X(E_OUT_OF_MEMORY, -5, "device out of memory")               \
-    X(E_NO_MEMORY, -6, "process out of memory")                  \
-    X(E_IO, -7, "input or output failed")                        \
-    X(E_FORMAT, -8, "malformed data")                            \
-    X(E_STATE, -9, "call not allowed in this state")             \
-    X(E_AUTOGRAD, -10, "gradient cannot be computed")            \
-    X(E_MODIFIED, -11, "saved tensor was modified in place")     \
-    X(E_ABORTED, -12, "given up because another replica failed") \
-    X(E_BACKEND, -13, "a backend library failed")                \
-    X(E_USER, -14, "error in user code")
+#define EK_STATUS_MAP(X)                                                 \
+    X(E_INVALID, -1, "invalid argument")                                 \
+    X(E_SHAPE, -2, "shapes do not fit")                                  \
+    X(E_DTYPE, -3, "wrong dtype")                                        \
+    X(E_DEVICE, -4, "wrong or unknown device")                           \
+    X(E_OUT_OF_MEMORY, -5, "device out of memory")                       \
+    X(E_NO_MEMORY, -6, "process out of memory")                          \
+    X(E_IO, -7, "input or output failed")                                \
+    X(E_FORMAT, -8, "malformed data")                                    \
+    X(E_STATE, -9, "call not allowed in this state")                     \
+    X(E_AUTOGRAD, -10, "gradient cannot be computed")                    \
+    X(E_MODIFIED, -11, "saved tensor was modified in place")             \
+    X(E_ABORTED, -12, "given up because another replica or rank failed") \
+    X(E_BACKEND, -13, "a backend library failed")                        \
+    X(E_USER, -14, "error in user code")                                 \
+    X(E_TIMEOUT, -15, "another rank did not come in time")
 
 typedef enum ek_status {
     EK_OK = 0,
