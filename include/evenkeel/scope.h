@@ -34,10 +34,11 @@ EK_API struct ek_tensor *ek_keep(struct ek_tensor *tensor);
 /* Drops one reference; NULL is ignored. Any thread. */
 EK_API void ek_release(struct ek_tensor *tensor);
 
-/* Ends the root scope of the calling thread, joins all workers and frees the cached memory of every
- * device. No other thread may be inside the library. Afterwards the library can be used again from
- * the start. Returns 0, or EK_E_STATE with a sentence that names a device with memory in use,
- * because a tensor is still kept. */
+/* Leaves the process group, for which all ranks call it (dist.h), ends the root scope of the
+ * calling thread, joins all workers and frees the cached memory of every device. No other thread
+ * may be inside the library. Afterwards the library can be used again from the start. Returns 0, or
+ * EK_E_STATE with a sentence that names a device with memory in use, because a tensor is still
+ * kept. */
 EK_API int ek_shutdown(void);
 
 EK_END_DECLARATIONS

@@ -287,14 +287,21 @@ int ek_synchronize(ek_device device)
     return dev ? ek_dev_synchronize(dev) : ek_error_pending();
 }
 
+static int (*device_leave)(void); /* set by one constructor, constant afterwards */
+
+void ek_at_shutdown(int (*leave)(void))
+{
+    device_leave = leave;
+}
+
 int ek_shutdown(void)
 {
     if (ek_forked())
         return 0; /* a child has no threads to join */
     EK_TRY(device_check_not_worker("ek_shutdown"));
+    int rc = device_leave ? device_leave() : 0;
     ek_thread_clear();
     ek_workers_join();
-    int rc = 0;
     pthread_mutex_lock(&registry_lock);
     for (int kind = 0; kind < KINDS; kind++) {
         int closed = device_close_kind(kind);

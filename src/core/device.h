@@ -45,6 +45,10 @@ uint64_t ek_dev_busy_ns(ek_dev *dev);
 /* Fills with zero bytes, in order with the device's work. */
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
 
+/* Has `leave` called first thing in ek_shutdown, whose outcome its status becomes. For one
+ * constructor: that of the folder that knows of other processes. */
+void ek_at_shutdown(int (*leave)(void));
+
 /* ---- allocator.c: memory, and the ledger that counts it by category ---- */
 
 /* Allocates nbytes on a device, aligned to 64 bytes and counted under `category`, for work of

@@ -22,18 +22,19 @@
  * card ends its work with an error on all ranks. By Note [Agreement] no other transfer can be open
  * on a group after that, so that its communicator is clean and can be used again. When all groups
  * of a rank have had such an agreement, its next epoch begins. Notices and messages carry the
- * epoch, and those of an older one are dropped.
+ * epoch, and those of an older one are dropped. If the groups are not clean within two seconds,
+ * because a process has stopped, the world is broken: every call fails with the same sentence, and
+ * ek_communication_close ends the job.
  *
- * Note [Lock of the communication]
+ * Note [Lock of a communication]
  *
- * communication->lock guards the list of submitted works, the state and the outcome of works, the
- * failure that is to be told, and `closing`. All else belongs to the communication thread. The lock
- * is not held in calls to the transport, and no other lock is taken under it. */
+ * communication->lock guards the members that say so, and `ended` and the outcome of works. All
+ * else belongs to the communication thread. The lock is not held in calls to the transport, and no
+ * other lock is taken under it. */
 #ifndef EK_DISTRIBUTED_COMMUNICATION_H
 #define EK_DISTRIBUTED_COMMUNICATION_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "core/tensor.h"
 #include "distributed/transport.h"
@@ -43,126 +44,263 @@ typedef struct ek_communication ek_communication;
 
 /* ---- cards ---- */
 
-enum {
-    EK_CARD_BYTES = 256,
-    EK_CARD_PAYLOAD = 128 /* bytes of data that travel with an agreement */
-};
+enum { EK_CARD_PAYLOAD = 128 }; /* bytes of data that travel with an agreement */
 
-typedef enum ek_card_state {
-    EK_CARD_CALL = 1, /* the rank makes the call */
-    EK_CARD_FAILED    /* the rank takes no part, because the job has failed */
-} ek_card_state;
-
-/* What one rank is about to do. Zeroed before it is filled: cards are compared as bytes. */
+/* What one rank is about to do. Zeroed before it is filled, since cards are compared as bytes. */
 typedef struct ek_card {
-    uint64_t number; /* of the call in its group, from 1 */
-    uint32_t state, epoch;
-    int32_t verb; /* ek_verb.id */
+    bool failed;    /* the rank takes no part, because the job has failed */
+    uint32_t epoch; /* of the failure */
+    /* From here to `shape` cards of one call are equal. */
+    int32_t verb; /* ek_verb_id */
     int32_t op, dtype, ndim;
-    int32_t root;    /* rank in the group, or -1 */
-    uint32_t nbytes; /* of the payload: not compared */
+    int32_t root; /* rank in the group, or -1 */
     int64_t shape[EK_MAX_DIMS];
-    char payload[EK_CARD_PAYLOAD];
+    uint32_t nbytes; /* of the payload; the ranks' may differ */
+    _Alignas(8) char payload[EK_CARD_PAYLOAD];
 } ek_card;
 
 /* ---- works ---- */
 
+/* The kinds of calls: number and name. */
+#define EK_VERBS(X)                           \
+    X(SHUTDOWN, "shutdown")                   \
+    X(NEW_GROUP, "new_group")                 \
+    X(DESTROY_GROUP, "destroy_process_group") \
+    X(BARRIER, "barrier")                     \
+    X(BROADCAST, "broadcast")                 \
+    X(ALL_REDUCE, "all_reduce")               \
+    X(REDUCE, "reduce")                       \
+    X(ALL_GATHER, "all_gather")               \
+    X(GATHER, "gather")                       \
+    X(SCATTER, "scatter")                     \
+    X(REDUCE_SCATTER, "reduce_scatter")       \
+    X(ALL_TO_ALL, "all_to_all")               \
+    X(SEND, "send")                           \
+    X(RECV, "recv")                           \
+    X(BACKWARD, "the reduction of gradients")
+typedef enum ek_verb_id {
+#define EK_VERB_ENUM(name, text) EK_VERB_##name,
+    EK_VERBS(EK_VERB_ENUM)
+#undef EK_VERB_ENUM
+        EK_VERB_COUNT
+} ek_verb_id;
+
+/* "all_reduce"; "an unknown call" for other numbers. */
+const char *ek_verb_name(int id);
+
 /* What a work does after its agreement: one per kind of call, constant. */
 typedef struct ek_verb {
-    const char *name; /* "all_reduce" */
-    int id;           /* the same on all ranks */
-    /* Goes on with a committed work. Called when it is committed (work->stage is 0), then each time
-     * that its request is complete. It starts the next transfer (work->request), or ends the work
-     * by leaving the request NULL. Returns 0 or a negative status with the error set; errors do
-     * not end a work early: the transfers that the other ranks expect are made all the same. */
-    int (*go_on)(ek_dist_work *work);
+    ek_verb_id id;
+    /* Goes on with a committed work: called at once (work->stage is 0), then each time that its
+     * request is complete (stage 1, 2, ...). It starts the next transfer (work->request), or ends
+     * the work by leaving that NULL. A negative status, with the error set, ends it too. Errors
+     * of this rank alone do not end a work: the transfers that other ranks expect are made all the
+     * same. */
+    int (*go_on)(ek_dist_work *work); /* NULL for messages */
 } ek_verb;
 
 typedef enum ek_work_state {
     EK_WORK_SUBMITTED,
-    EK_WORK_AGREEING,  /* the card is out */
-    EK_WORK_COMMITTED,
-    EK_WORK_ENDED
+    EK_WORK_AGREEING, /* its card is out */
+    EK_WORK_REFUSED,  /* the agreement had failed cards; the notice is yet to come */
+    EK_WORK_COMMITTED
 } ek_work_state;
+
+/* A tensor that a call sends or receives. */
+typedef struct ek_work_tensor {
+    ek_tensor *tensor; /* the user's; retained */
+    ek_tensor *memory; /* row-major, on the host: `tensor` itself or a copy of it; retained */
+    bool receives;     /* `memory` is copied to `tensor` at the end */
+    uint64_t version;  /* of `tensor` when it was submitted */
+} ek_work_tensor;
+
+/* The layout of a tensor on the wire, for pairs of ranks that must agree. */
+typedef struct ek_wire_shape {
+    int32_t dtype, ndim; /* dtype -1: no tensor */
+    int64_t shape[EK_MAX_DIMS];
+} ek_wire_shape;
 
 struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    ek_work_state state;
     uint64_t began; /* ek_clock_ns() at submission */
     double timeout; /* seconds */
-    int result;     /* what ek_dist_wait returns if nothing failed */
-    ek_error_record error;
 
-    /* The call. `tensor` is the user's, `memory` a row-major host tensor with its elements: itself
-     * or a copy, which is copied back if `receives`. All are retained. */
+    /* The call; set before submission, read-only afterwards. */
     ek_card card;
-    ek_tensor *tensor, *memory;
-    bool sends, receives;
-    uint64_t version; /* of `tensor` at submission */
-    ek_dist_work **parts; /* list calls: a work that holds the tensor of each rank */
+    ek_work_tensor *tensors;
+    int count;
+    void *user;              /* the verb's */
+    int peer;                /* of a message: rank in the world; EK_DIST_ANY: any */
+    int tag;                 /* of a message */
+    bool first_missing_only; /* after a time-out only one missing rank is named */
 
-    /* The communication thread's. */
-    ek_request *request;
-    ek_card *cards; /* of all ranks, once committed */
+    /* The verb's room, the communication thread's; scratch is allocated before submission. */
     int stage;
-    int64_t done; /* elements that are done, of a call that is cut into parts */
-    char *scratch;
-    size_t scratch_nbytes;
+    int64_t done; /* elements that are done, of a call that is made in parts */
+    ek_request *request;
+    char *scratch, *room;
+    ek_bytes *out, *in;           /* per rank of the group */
+    ek_wire_shape *gives, *takes; /* per rank: what out and in are */
+    int result;                   /* what ek_dist_wait returns unless something failed */
+
+    ek_work_state state; /* the communication thread's */
+    /* Under the communication's lock: */
+    bool ended;
+    bool abandoned; /* transfers may still use the memory, which is never freed */
+    ek_error_record error;
 };
 
 /* ---- groups ---- */
 
 struct ek_process_group {
-    ek_process_group *next; /* of the communication's groups, in the order of making */
-    ek_communication *communication;
-    int number;      /* 0: the world */
-    char name[64];   /* "the world", "group 2" */
-    int size, rank;  /* rank is -1 if this process is not in it */
-    int *ranks;      /* the members' ranks in the world, ascending */
-    double timeout;  /* seconds */
+    ek_process_group *next;      /* of the communication's groups, in the order of their numbers */
+    ek_process_group *next_made; /* of the groups that world.c has made */
+    ek_communication *communication; /* NULL: a world of one */
+    int number;                      /* 0: the world */
+    char name[32];                   /* "the world", "group 2" */
+    int size, rank;                  /* rank is -1 if this process is not in it */
+    int *ranks;                      /* the members' ranks in the world, ascending; owned */
+    double timeout;                  /* seconds */
 
     /* The communication thread's. */
     ek_communicator *communicator;
-    ek_dist_work *first, *last; /* works in order; the first is under way */
+    ek_dist_work *first, **end; /* works in order; the first is under way */
     uint64_t calls;             /* agreements that have ended */
-    ek_card *cards;             /* of all ranks, of the agreement under way */
+    ek_card *cards;             /* of all ranks, of the last agreement */
+    size_t *bounds;             /* of the cards, in bytes */
     ek_request *agreement;      /* NULL: none is under way */
-    uint32_t clean;             /* the epoch whose failure the group has drained, plus 1 */
-    const char *last_call;      /* for inquiries: name of the last work that ended, and when */
+    bool answering;             /* this rank's card in it is a failed one */
+    uint32_t clean;             /* failures of epochs below this are drained */
+    int last_verb; /* for inquiries: the last work that ended (-1: none yet), and when */
     uint64_t last_ended;
 };
 
 /* ---- the thread ---- */
 
-/* Opens the transport on a new communication thread. `timeout` is the world's, in seconds. Writes
- * the communication, whose world group exists. Status with the error set. */
-int ek_communication_open(const ek_transport *transport, void *context, double timeout, bool check,
-                          ek_communication **communication);
+/* A failure of the job. */
+typedef struct ek_failure {
+    int origin; /* rank in the world */
+    ek_error_record error;
+} ek_failure;
 
-/* Ends the thread. All ranks call it. If they do not come, or the world is broken, the job is ended
- * by the transport. NULL is ignored. */
+struct ek_communication {
+    const ek_transport *transport;
+    ek_world_place place;
+    char (*hosts)[64]; /* of all ranks */
+    bool check;
+    ek_process_group *world;
+    pthread_t thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;  /* of the communication thread */
+    pthread_cond_t ended; /* a work has ended, or a failure is over */
+    /* Under the lock: */
+    ek_dist_work *submitted, **submitted_end;
+    bool raise; /* `raised` is a failure of this rank that is yet to begin */
+    ek_failure raised;
+    bool failing;       /* a failure is under way */
+    bool broken;        /* a failure that could not be drained, and that every call gets */
+    bool untold;        /* no call has had the failure as its error yet */
+    ek_failure failure; /* the last one */
+    uint64_t draining;  /* ek_clock_ns() when it began */
+    bool opened;        /* ek_communication_open may go on */
+
+    /* The communication thread's. */
+    void *context;
+    ek_communicator *everybody, *notices, *messages;
+    ek_process_group *groups; /* that this rank is in, but for those being destroyed */
+    uint32_t epoch;
+    bool shut; /* all ranks have agreed to end */
+    struct ek_notices *board;
+    struct ek_messages *post;
+
+    int groups_made; /* for one thread at a time, as public calls */
+};
+
+/* Opens the transport on a new communication thread. `timeout` is the world's, in seconds. Writes
+ * the communication, whose world group exists; on error NULL. `several`: how many processes the
+ * launcher has told of (0: none); another number is EK_E_BACKEND. */
+int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
+                          bool check, ek_communication **communication);
+
+/* Ends the thread and frees all. All ranks call it. If they don't come or the world is broken, the
+ * transport ends the job. NULL is ignored. */
 int ek_communication_close(ek_communication *communication);
 
-/* Where the process stands, and the world's group. Constant once opened. */
-const ek_world_place *ek_communication_place(const ek_communication *communication);
-ek_process_group *ek_communication_world(const ek_communication *communication);
-
-/* Makes a group of the world's ranks[0 .. count), ascending; a collective call of the world. */
+/* Makes the group of the world's ranks[0 .. count), ascending: a collective call of the world. */
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
                                              int count, double timeout);
+/* A collective call of the group, which frees it. On an error it is freed all the same. */
+int ek_communication_destroy_group(ek_process_group *group);
 
-/* A new work with one reference, and its release: by ek_dist_wait. */
-ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb);
-void ek_dist_work_free(ek_dist_work *work);
+/* A new work without tensors. It is freed by ek_dist_wait, or by the call below. */
+ek_dist_work *ek_work_new(ek_process_group *group, const ek_verb *verb);
+void ek_work_free(ek_dist_work *work);
 
-/* Hands the work to the communication thread. If a failure is yet to be told, it becomes the
- * error of this call, and the work is freed. */
-int ek_dist_submit(ek_dist_work *work);
+/* Adds a tensor to work->tensors, which has room for it, with row-major memory on the host: a copy
+ * unless `tensor` has that. `sends` says whether a copy needs the elements. */
+int ek_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives);
 
-/* A failure of this rank becomes that of all: sends the notice and waits until the groups are clean
- * again, two seconds at most. */
+/* Hands the work to the communication thread. On an error, also one of another rank that is yet to
+ * be told, the work is freed. */
+int ek_work_submit(ek_dist_work *work);
+
+/* ek_work_submit and ek_dist_wait. */
+int ek_work_run(ek_dist_work *work);
+
+/* Copies the last failure; its status is 0 if there was none. */
+ek_failure ek_communication_failure(ek_communication *communication);
+
+/* Makes the error a failure of the job, and waits until it is drained or the world is broken. */
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error);
+
+/* ---- for the files of this folder, on the communication thread ---- */
+
+/* A negative return of the transport breaks the world: in `what`, with the transport's reason. */
+void ek_communication_break(ek_communication *communication, const char *what, int status);
+
+/* Begins a failure of the job, unless one is under way. */
+void ek_communication_fail(ek_communication *communication, int origin,
+                           const ek_error_record *error);
+
+/* Ends a work with a status (0, or negative with the error set on this thread). */
+void ek_work_end(ek_dist_work *work, int status);
+/* Ends a work with the failure that is under way. */
+void ek_work_abort(ek_dist_work *work);
+
+/* True once the work has waited as long as it may. */
+bool ek_work_is_late(const ek_dist_work *work);
+
+/* Goes on with a group's works; true if anything went on. agreement.c. */
+bool ek_group_turn(ek_process_group *group);
+
+/* Opens and frees what notice.c and message.c keep; NULL is ignored. */
+struct ek_notices *ek_notices_open(ek_communication *communication);
+void ek_notices_close(ek_communication *communication);
+struct ek_messages *ek_messages_open(ek_communication *communication);
+void ek_messages_close(ek_communication *communication);
+
+/* Go on with notices, inquiries and messages; true if anything went on. */
+bool ek_notices_turn(ek_communication *communication);
+bool ek_messages_turn(ek_communication *communication);
+
+/* Takes over a submitted message. */
+void ek_messages_add(ek_communication *communication, ek_dist_work *work);
+/* Ends the messages that their receiver has not accepted. */
+void ek_messages_abort(ek_communication *communication);
+/* True for messages, which need no agreement. */
+static inline bool ek_work_is_message(const ek_dist_work *work)
+{
+    return work->verb->id == EK_VERB_SEND || work->verb->id == EK_VERB_RECV;
+}
+
+/* Asks the ranks of the work's group where they are, and then begins the failure EK_E_TIMEOUT. Only
+ * `peer` (rank in the world) is asked, unless it is negative. */
+void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer);
+
+/* Tells all ranks of a failure of this rank. */
+void ek_notices_tell(ek_communication *communication, const ek_error_record *error);
 
 #endif

@@ -1,0 +1,164 @@
+/* agreement.c: a group's works, one after another: agreement, then transfers (communication.h's
+ * notes). */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "distributed/combine.h"
+#include "distributed/communication.h"
+
+/* "broadcast of f32[2, 3] from rank 1". */
+static void agreement_describe(const ek_process_group *group, const ek_card *card, char text[200])
+{
+    char shape[120] = "";
+    int length = 0;
+    for (int d = 0; d < card->ndim && card->dtype >= 0 && length < 100; d++)
+        length += snprintf(shape + length, sizeof shape - (size_t)length, "%s%lld", d ? ", " : "",
+                           (long long)card->shape[d]);
+    int at = snprintf(text, 200, "%s", ek_verb_name(card->verb));
+    if (card->dtype >= 0)
+        at += snprintf(text + at, 200 - (size_t)at, " of %s[%s]",
+                       ek_dtype_name((ek_dtype)card->dtype), shape);
+    if (card->op >= 0)
+        at +=
+            snprintf(text + at, 200 - (size_t)at, " by %s", ek_combine_name((ek_dist_op)card->op));
+    if (card->root >= 0)
+        snprintf(text + at, 200 - (size_t)at, ", root rank %d", group->ranks[card->root]);
+}
+
+static bool agreement_same(const ek_process_group *group, const ek_card *a, const ek_card *b)
+{
+    if (!group->communication->check)
+        return a->verb == b->verb;
+    return memcmp(&a->verb, &b->verb, offsetof(ek_card, nbytes) - offsetof(ek_card, verb)) == 0;
+}
+
+/* 0 if all cards name the same call, else EK_E_STATE with the first that differs from rank 0's. */
+static int agreement_compare(const ek_process_group *group)
+{
+    for (int r = 1; r < group->size; r++) {
+        if (agreement_same(group, &group->cards[0], &group->cards[r]))
+            continue;
+        char first[200], other[200];
+        agreement_describe(group, &group->cards[0], first);
+        agreement_describe(group, &group->cards[r], other);
+        return EK_FAIL(EK_E_STATE,
+                       "call %llu of %s differs: rank %d calls %s, rank %d %s; all ranks of a "
+                       "group make the same calls in the same order",
+                       (unsigned long long)group->calls, group->name, group->ranks[0], first,
+                       group->ranks[r], other);
+    }
+    return 0;
+}
+
+static void agreement_pop(ek_process_group *group)
+{
+    group->first = group->first->next;
+    if (!group->first)
+        group->end = &group->first;
+}
+
+/* Sends this rank's card: that of the first work, or a failed one. */
+static void agreement_begin(ek_process_group *group, ek_dist_work *work)
+{
+    ek_communication *communication = group->communication;
+    ek_card *card = &group->cards[group->rank];
+    if (work) {
+        *card = work->card;
+        work->state = EK_WORK_AGREEING;
+    } else {
+        *card = (ek_card){.failed = true, .epoch = communication->epoch};
+    }
+    group->answering = !work;
+    int rc = communication->transport->all_gather(group->communicator, group->cards, group->bounds,
+                                                  &group->agreement);
+    if (rc < 0)
+        ek_communication_break(communication, "agreement", rc);
+}
+
+static void agreement_end(ek_process_group *group)
+{
+    ek_dist_work *work = group->answering ? NULL : group->first;
+    bool failed = false;
+    group->calls++;
+    for (int r = 0; r < group->size; r++) {
+        const ek_card *card = &group->cards[r];
+        if (card->failed && group->clean <= card->epoch)
+            group->clean = card->epoch + 1;
+        failed = failed || card->failed;
+    }
+    if (!work)
+        return;
+    if (failed) {
+        work->state = EK_WORK_REFUSED;
+        return;
+    }
+    int rc = agreement_compare(group);
+    if (rc < 0) {
+        agreement_pop(group);
+        ek_work_end(work, rc);
+    } else {
+        work->state = EK_WORK_COMMITTED;
+    }
+}
+
+/* Ends the work, which is the first, unless its verb has started a transfer. */
+static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
+{
+    int rc = work->verb->go_on(work);
+    if (group->communication->broken) { /* the work has ended with that */
+        ek_error_clear();
+        return;
+    }
+    work->stage++;
+    if (work->request)
+        return;
+    agreement_pop(group);
+    ek_work_end(work, rc);
+}
+
+/* 1: complete; 0: not yet; broken worlds count as not yet. */
+static int agreement_test(ek_process_group *group, ek_request **request, const char *what)
+{
+    ek_communication *communication = group->communication;
+    int rc = communication->transport->test(request, NULL);
+    if (rc < 0)
+        ek_communication_break(communication, what, rc);
+    else if (rc == 0 && group->first && !communication->failing && ek_work_is_late(group->first))
+        ek_notices_inquire(communication, group->first, -1);
+    return rc > 0;
+}
+
+bool ek_group_turn(ek_process_group *group)
+{
+    const ek_communication *communication = group->communication;
+    ek_dist_work *work = group->first;
+    if (group->agreement) {
+        if (!agreement_test(group, &group->agreement, "agreement"))
+            return false;
+        agreement_end(group);
+        return true;
+    }
+    if (work && work->state == EK_WORK_COMMITTED) {
+        if (work->request && !agreement_test(group, &work->request, ek_verb_name(work->verb->id)))
+            return false;
+        agreement_go_on(group, work);
+        return true;
+    }
+    if (work && work->state == EK_WORK_REFUSED) {
+        if (!communication->failing)
+            return false; /* the notice with the sentence is on its way */
+        agreement_pop(group);
+        ek_work_abort(work);
+        return true;
+    }
+    if (communication->failing && group->clean <= communication->epoch) {
+        agreement_begin(group, NULL);
+        return true;
+    }
+    if (!work)
+        return false;
+    agreement_begin(group, work);
+    return true;
+}

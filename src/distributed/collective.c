@@ -1,0 +1,422 @@
+/* collective.c: see collective.h.
+ *
+ * Note [Sums in the order of ranks]
+ *
+ * Each rank combines one slice of the elements: all-to-all brings it that slice of every rank, it
+ * combines them in the order of ranks, and all-gather brings the results to all. Per rank that
+ * moves 2 (N - 1) / N times the bytes of the tensor, as a ring does, which is the least. The
+ * order of additions depends on the number of ranks alone. Small tensors are all-gathered whole,
+ * and every rank combines all; the bits are the same. */
+#include "distributed/collective.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "core/thread.h"
+#include "distributed/combine.h"
+
+enum {
+    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks: at most this is all-gathered whole */
+    SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
+};
+
+void ek_work_card(ek_dist_work *work, const ek_tensor *memory)
+{
+    ek_card *card = &work->card;
+    size_t nbytes = ek_comm_nbytes(memory);
+    card->dtype = (int32_t)memory->dtype;
+    card->ndim = memory->ndim;
+    memcpy(card->shape, memory->shape, (size_t)memory->ndim * sizeof(int64_t));
+    if (nbytes > EK_CARD_PAYLOAD)
+        return;
+    card->nbytes = (uint32_t)nbytes;
+    memcpy(card->payload, ek_tensor_address(memory), nbytes);
+}
+
+/* ---- barrier and broadcast ---- */
+
+static int collective_barrier(ek_dist_work *work)
+{
+    (void)work;
+    return 0;
+}
+const ek_verb ek_verb_barrier = {EK_VERB_BARRIER, collective_barrier};
+
+static int collective_broken(ek_dist_work *work, int rc)
+{
+    ek_communication *communication = work->group->communication;
+    ek_communication_break(communication, ek_verb_name(work->verb->id), rc);
+    return ek_error_raise(&communication->failure.error);
+}
+
+static int collective_broadcast(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    const ek_tensor *memory = work->tensors[0].memory;
+    size_t nbytes = ek_comm_nbytes(memory);
+    int root = work->card.root;
+    if (work->stage > 0)
+        return 0;
+    if (nbytes <= EK_CARD_PAYLOAD) {
+        memcpy(ek_tensor_address(memory), group->cards[root].payload, nbytes);
+        return 0;
+    }
+    int rc =
+        group->communication->transport->broadcast(group->communicator, ek_tensor_address(memory),
+                                                   nbytes, root, &work->request);
+    return rc < 0 ? collective_broken(work, rc) : 0;
+}
+const ek_verb ek_verb_broadcast = {EK_VERB_BROADCAST, collective_broadcast};
+
+/* ---- sums (Note [Sums in the order of ranks]) ---- */
+
+/* The part of a tensor that is combined at once, and its slices. */
+typedef struct sum_part {
+    ek_tensor *memory;
+    size_t size;   /* of an element */
+    char *address; /* of the part */
+    int64_t count; /* elements of the part */
+    int ranks, rank;
+    int64_t widest; /* slice, in elements */
+} sum_part;
+
+static int64_t sum_slice_begin(const sum_part *part, int rank)
+{
+    return part->count / part->ranks * rank +
+           (rank < part->count % part->ranks ? rank : part->count % part->ranks);
+}
+
+static int64_t sum_slice_count(const sum_part *part, int rank)
+{
+    return sum_slice_begin(part, rank + 1) - sum_slice_begin(part, rank);
+}
+
+static int64_t sum_part_most(const ek_tensor *memory)
+{
+    return SUM_PART_NBYTES / (int64_t)ek_dtype_size(memory->dtype);
+}
+
+static sum_part sum_part_of(const ek_dist_work *work)
+{
+    sum_part part = {.memory = work->tensors[0].memory};
+    int64_t left = ek_count(part.memory) - work->done, most = sum_part_most(part.memory);
+    part.size = ek_dtype_size(part.memory->dtype);
+    part.address = (char *)ek_tensor_address(part.memory) + (size_t)work->done * part.size;
+    part.count = left < most ? left : most;
+    part.ranks = work->group->size;
+    part.rank = work->group->rank;
+    part.widest = part.count / part.ranks + (part.count % part.ranks != 0);
+    return part;
+}
+
+static bool sum_is_whole(const ek_tensor *memory, int ranks)
+{
+    return ek_comm_nbytes(memory) * (size_t)ranks <= SUM_WHOLE_NBYTES;
+}
+
+size_t ek_sum_scratch(const ek_tensor *memory, int ranks)
+{
+    size_t nbytes = ek_comm_nbytes(memory);
+    if (nbytes <= EK_CARD_PAYLOAD)
+        return 0;
+    if (sum_is_whole(memory, ranks))
+        return nbytes * (size_t)ranks;
+    int64_t count = ek_count(memory), most = sum_part_most(memory);
+    int64_t part = count < most ? count : most;
+    return (size_t)(part / ranks + 1) * (size_t)ranks * ek_dtype_size(memory->dtype);
+}
+
+/* Combines terms[r] for every rank r, on the rank that wants the result. */
+static void sum_combine(const ek_dist_work *work, const void **terms, void *out, int64_t n)
+{
+    ek_combine((ek_dist_op)work->card.op, (ek_dtype)work->card.dtype, terms, work->group->size, out,
+               n);
+}
+
+static const void **sum_terms(ek_dist_work *work)
+{
+    return (const void **)(void *)work->out; /* per rank; `out` is not in use then */
+}
+
+static bool sum_wants(const ek_dist_work *work)
+{
+    return work->card.root < 0 || work->card.root == work->group->rank;
+}
+
+/* The elements travelled in the cards. */
+static int sum_of_cards(ek_dist_work *work)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    const void **terms = sum_terms(work);
+    for (int r = 0; r < work->group->size; r++)
+        terms[r] = work->group->cards[r].payload;
+    if (sum_wants(work))
+        sum_combine(work, terms, ek_tensor_address(memory), ek_count(memory));
+    return 0;
+}
+
+static int sum_whole(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    const ek_tensor *memory = work->tensors[0].memory;
+    size_t nbytes = ek_comm_nbytes(memory);
+    if (work->stage == 0) {
+        size_t *bounds = (size_t *)(void *)work->in;
+        for (int r = 0; r <= group->size; r++)
+            bounds[r] = (size_t)r * nbytes;
+        memcpy(work->scratch + bounds[group->rank], ek_tensor_address(memory), nbytes);
+        return group->communication->transport->all_gather(group->communicator, work->scratch,
+                                                           bounds, &work->request);
+    }
+    const void **terms = sum_terms(work);
+    for (int r = 0; r < group->size; r++)
+        terms[r] = work->scratch + (size_t)r * nbytes;
+    if (sum_wants(work))
+        sum_combine(work, terms, ek_tensor_address(memory), ek_count(memory));
+    return 0;
+}
+
+/* Sends slice r to rank r. */
+static int sum_spread(ek_dist_work *work, const sum_part *part)
+{
+    size_t mine = (size_t)sum_slice_count(part, part->rank) * part->size;
+    for (int r = 0; r < part->ranks; r++) {
+        work->out[r].data = part->address + (size_t)sum_slice_begin(part, r) * part->size;
+        work->out[r].nbytes = (size_t)sum_slice_count(part, r) * part->size;
+        work->in[r].data = work->scratch + (size_t)(part->widest * r) * part->size;
+        work->in[r].nbytes = mine;
+    }
+    return work->group->communication->transport->all_to_all(work->group->communicator, work->out,
+                                                             work->in, &work->request);
+}
+
+/* Combines this rank's slice: in place, or in scratch if only the root gets the result. */
+static char *sum_slice(ek_dist_work *work, const sum_part *part)
+{
+    const void **terms = sum_terms(work);
+    char *mine = part->address + (size_t)sum_slice_begin(part, part->rank) * part->size;
+    char *room = work->scratch + (size_t)(part->widest * part->rank) * part->size;
+    for (int r = 0; r < part->ranks; r++)
+        terms[r] = work->scratch + (size_t)(part->widest * r) * part->size;
+    terms[part->rank] = mine;
+    char *out = sum_wants(work) ? mine : room;
+    sum_combine(work, terms, out, sum_slice_count(part, part->rank));
+    return out;
+}
+
+/* Brings all slices to all ranks, or to the root. */
+static int sum_collect(ek_dist_work *work, const sum_part *part, char *mine)
+{
+    const ek_process_group *group = work->group;
+    if (work->card.root < 0) {
+        size_t *bounds = (size_t *)(void *)work->in;
+        for (int r = 0; r <= part->ranks; r++)
+            bounds[r] = (size_t)sum_slice_begin(part, r) * part->size;
+        return group->communication->transport->all_gather(group->communicator, part->address,
+                                                           bounds, &work->request);
+    }
+    bool root = work->card.root == part->rank;
+    for (int r = 0; r < part->ranks; r++) {
+        size_t nbytes = (size_t)sum_slice_count(part, part->rank) * part->size;
+        work->out[r] = (ek_bytes){mine, r == work->card.root ? nbytes : 0};
+        work->in[r].data = part->address + (size_t)sum_slice_begin(part, r) * part->size;
+        work->in[r].nbytes = root ? (size_t)sum_slice_count(part, r) * part->size : 0;
+    }
+    return group->communication->transport->all_to_all(group->communicator, work->out, work->in,
+                                                       &work->request);
+}
+
+static int collective_sum(ek_dist_work *work)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    if (ek_comm_nbytes(memory) <= EK_CARD_PAYLOAD)
+        return sum_of_cards(work);
+    int rc = 0;
+    if (sum_is_whole(memory, work->group->size)) {
+        rc = sum_whole(work);
+    } else {
+        sum_part part = sum_part_of(work);
+        if (work->stage % 2 == 1) {
+            rc = sum_collect(work, &part, sum_slice(work, &part));
+        } else {
+            if (work->stage > 0)
+                work->done += part.count;
+            part = sum_part_of(work);
+            if (part.count > 0)
+                rc = sum_spread(work, &part);
+        }
+    }
+    return rc < 0 ? collective_broken(work, rc) : 0;
+}
+const ek_verb ek_verb_all_reduce = {EK_VERB_ALL_REDUCE, collective_sum};
+const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum};
+
+/* ---- a tensor for each pair of ranks ---- */
+
+ek_wire_shape ek_wire_shape_of(const ek_tensor *tensor)
+{
+    ek_wire_shape shape = {.dtype = -1};
+    if (tensor) {
+        shape.dtype = (int32_t)tensor->dtype;
+        shape.ndim = tensor->ndim;
+        memcpy(shape.shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
+    }
+    return shape;
+}
+
+void ek_wire_shape_text(const ek_wire_shape *shape, char text[120])
+{
+    if (shape->dtype < 0) {
+        snprintf(text, 120, "no tensor");
+        return;
+    }
+    int length = snprintf(text, 120, "%s[", ek_dtype_name((ek_dtype)shape->dtype));
+    for (int d = 0; d < shape->ndim && length < 90; d++)
+        length += snprintf(text + length, 120 - (size_t)length, "%s%lld", d ? ", " : "",
+                           (long long)shape->shape[d]);
+    snprintf(text + length, 120 - (size_t)length, "]");
+}
+
+/* What one rank says of the shapes that others give it. */
+typedef struct verdict {
+    int32_t status;
+    char text[252];
+} verdict;
+
+/* What the comparison of shapes needs, in scratch. */
+typedef struct pairs_room {
+    ek_wire_shape *theirs; /* per rank: what it gives to this one */
+    verdict *verdicts;     /* of all ranks */
+    size_t *bounds;
+    ek_bytes *out, *in;
+} pairs_room;
+
+static size_t pairs_room_of(char *scratch, int ranks, pairs_room *room)
+{
+    size_t n = (size_t)ranks, at = 0;
+    room->theirs = (ek_wire_shape *)(void *)(scratch + at);
+    at += n * sizeof *room->theirs;
+    room->verdicts = (verdict *)(void *)(scratch + at);
+    at += n * sizeof *room->verdicts;
+    room->bounds = (size_t *)(void *)(scratch + at);
+    at += (n + 1) * sizeof *room->bounds;
+    room->out = (ek_bytes *)(void *)(scratch + at);
+    at += n * sizeof *room->out;
+    room->in = (ek_bytes *)(void *)(scratch + at);
+    return at + n * sizeof *room->in;
+}
+
+int ek_work_pairs(ek_dist_work *work)
+{
+    int ranks = work->group->size;
+    size_t n = (size_t)ranks;
+    pairs_room room;
+    char nowhere[1];
+    work->scratch = ek_calloc(pairs_room_of(nowhere, ranks, &room), 1);
+    work->out = ek_calloc(n, sizeof *work->out);
+    work->in = ek_calloc(n, sizeof *work->in);
+    work->gives = ek_calloc(n, sizeof *work->gives);
+    work->takes = ek_calloc(n, sizeof *work->takes);
+    if (!work->scratch || !work->out || !work->in || !work->gives || !work->takes)
+        return ek_error_pending();
+    for (int r = 0; r < ranks; r++)
+        work->gives[r].dtype = work->takes[r].dtype = -1;
+    return 0;
+}
+
+static int pairs_send_shapes(ek_dist_work *work, const pairs_room *room)
+{
+    for (int r = 0; r < work->group->size; r++) {
+        room->out[r] = (ek_bytes){&work->gives[r], sizeof *work->gives};
+        room->in[r] = (ek_bytes){&room->theirs[r], sizeof *room->theirs};
+    }
+    room->theirs[work->group->rank] = work->gives[work->group->rank];
+    return work->group->communication->transport->all_to_all(work->group->communicator, room->out,
+                                                             room->in, &work->request);
+}
+
+static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
+{
+    const ek_process_group *group = work->group;
+    verdict *mine = &room->verdicts[group->rank];
+    for (int r = 0; r < group->size; r++)
+        room->bounds[r + 1] = (size_t)(r + 1) * sizeof(verdict);
+    for (int r = 0; r < group->size && mine->status == 0; r++) {
+        if (memcmp(&room->theirs[r], &work->takes[r], sizeof *work->takes) == 0)
+            continue;
+        char given[120], taken[120];
+        ek_wire_shape_text(&room->theirs[r], given);
+        ek_wire_shape_text(&work->takes[r], taken);
+        mine->status = room->theirs[r].dtype != work->takes[r].dtype ? EK_E_DTYPE : EK_E_SHAPE;
+        snprintf(mine->text, sizeof mine->text,
+                 "rank %d gives %.80s to rank %d, which awaits %.80s", group->ranks[r], given,
+                 group->ranks[group->rank], taken);
+    }
+    return group->communication->transport->all_gather(group->communicator, room->verdicts,
+                                                       room->bounds, &work->request);
+}
+
+/* The first complaint, which is every rank's. */
+static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
+{
+    for (int r = 0; r < work->group->size; r++)
+        if (room->verdicts[r].status < 0)
+            return EK_FAIL(room->verdicts[r].status, "%s: %.251s", ek_verb_name(work->verb->id),
+                           room->verdicts[r].text);
+    return 0;
+}
+
+/* 1 once the data is here, 0 before. */
+static int pairs_go_on(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    pairs_room room;
+    pairs_room_of(work->scratch, group->size, &room);
+    int rc;
+    switch (work->stage) {
+    case 0:
+        rc = pairs_send_shapes(work, &room);
+        break;
+    case 1:
+        rc = pairs_send_verdict(work, &room);
+        break;
+    case 2:
+        EK_TRY(pairs_judge(work, &room));
+        rc = group->communication->transport->all_to_all(group->communicator, work->out, work->in,
+                                                         &work->request);
+        break;
+    default:
+        return 1;
+    }
+    return rc < 0 ? collective_broken(work, rc) : 0;
+}
+
+static int collective_exchange(ek_dist_work *work)
+{
+    int rc = pairs_go_on(work), rank = work->group->rank;
+    if (rc > 0 && work->in[rank].data && work->in[rank].data != work->out[rank].data)
+        memcpy(work->in[rank].data, work->out[rank].data, work->in[rank].nbytes);
+    return rc < 0 ? rc : 0;
+}
+const ek_verb ek_verb_all_gather = {EK_VERB_ALL_GATHER, collective_exchange};
+const ek_verb ek_verb_gather = {EK_VERB_GATHER, collective_exchange};
+const ek_verb ek_verb_scatter = {EK_VERB_SCATTER, collective_exchange};
+const ek_verb ek_verb_all_to_all = {EK_VERB_ALL_TO_ALL, collective_exchange};
+
+/* The sum goes to the memory of the first tensor. */
+static int collective_reduce_scatter(ek_dist_work *work)
+{
+    int rc = pairs_go_on(work);
+    if (rc <= 0)
+        return rc;
+    const void **terms = work->user;
+    const ek_tensor *memory = work->tensors[0].memory;
+    for (int r = 0; r < work->group->size; r++)
+        terms[r] = r == work->group->rank ? work->out[r].data : work->in[r].data;
+    ek_combine((ek_dist_op)work->card.op, memory->dtype, terms, work->group->size,
+               ek_tensor_address(memory), ek_count(memory));
+    return 0;
+}
+const ek_verb ek_verb_reduce_scatter = {EK_VERB_REDUCE_SCATTER, collective_reduce_scatter};

@@ -1,0 +1,298 @@
+/* notice.c: small packets between any two ranks: notices of failures, and inquiries.
+ *
+ * Each rank keeps one receive for packets of any rank posted. An inquiry asks where the ranks of a
+ * group are; communication threads answer, so that a rank whose program hangs is told from one
+ * whose process has stopped. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+#include "distributed/packet.h"
+
+static const double patience = 0.5; /* seconds in which other ranks answer an inquiry */
+
+/* A packet on its way to another rank. */
+typedef struct outgoing {
+    struct outgoing *next;
+    ek_packet packet;
+    ek_request *request;
+} outgoing;
+
+/* What one rank has answered to an inquiry. */
+typedef struct whereabouts {
+    bool answered, in_call;
+    uint64_t calls;
+    double seconds;
+    int verb;
+} whereabouts;
+
+struct ek_notices {
+    ek_packet incoming;
+    ek_request *receive;
+    outgoing *sent;
+    bool early; /* `incoming` is of the next epoch, and waits for it */
+    int early_from;
+
+    /* The inquiry under way, if `asked`. */
+    ek_dist_work *asked;
+    int peer;
+    uint64_t asked_at;
+    whereabouts *answers; /* per rank of the world */
+};
+
+struct ek_notices *ek_notices_open(ek_communication *communication)
+{
+    struct ek_notices *board = ek_calloc(1, sizeof *board);
+    if (!board)
+        return NULL;
+    board->answers = ek_calloc((size_t)communication->place.size, sizeof *board->answers);
+    if (!board->answers) {
+        free(board);
+        return NULL;
+    }
+    return board;
+}
+
+void ek_notices_close(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    if (!board)
+        return;
+    if (board->receive)
+        communication->transport->cancel(&board->receive);
+    while (board->sent) {
+        outgoing *next = board->sent->next;
+        while (board->sent->request &&
+               communication->transport->test(&board->sent->request, NULL) == 0)
+            ;
+        free(board->sent);
+        board->sent = next;
+    }
+    free(board->answers);
+    free(board);
+    communication->board = NULL;
+}
+
+void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet)
+{
+    outgoing *one = ek_calloc(1, sizeof *one);
+    if (!one) {
+        ek_error_clear(); /* the receiver's time-out tells of it */
+        return;
+    }
+    one->packet = *packet;
+    int rc = communication->transport->send(communication->notices, &one->packet,
+                                            sizeof one->packet, to, 0, &one->request);
+    if (rc < 0) {
+        free(one);
+        ek_communication_break(communication, "notice", rc);
+        return;
+    }
+    one->next = communication->board->sent;
+    communication->board->sent = one;
+}
+
+void ek_notices_tell(ek_communication *communication, const ek_error_record *error)
+{
+    ek_packet packet = {.kind = EK_PACKET_FAILURE, .epoch = communication->epoch};
+    packet.status = error->status;
+    snprintf(packet.text, sizeof packet.text, "%.*s", (int)sizeof packet.text - 1, error->message);
+    for (int r = 0; r < communication->place.size; r++)
+        if (r != communication->place.rank)
+            ek_packet_send(communication, r, &packet);
+}
+
+/* ---- inquiries ---- */
+
+static ek_process_group *notice_group(ek_communication *communication, int number)
+{
+    ek_process_group *group = communication->groups;
+    while (group && group->number != number)
+        group = group->next;
+    return group;
+}
+
+static void notice_answer(ek_communication *communication, int to, const ek_packet *question)
+{
+    ek_packet answer = {.kind = EK_PACKET_HERE, .group = question->group, .verb = -1};
+    const ek_process_group *group = notice_group(communication, question->group);
+    if (group) {
+        const ek_dist_work *work = group->first;
+        answer.number = group->calls;
+        answer.in_call = work != NULL;
+        answer.verb = work ? (int)work->verb->id : group->last_verb;
+        uint64_t since = work ? work->began : group->last_ended;
+        answer.seconds = since ? (double)(ek_clock_ns() - since) * 1e-9 : 0;
+    }
+    ek_packet_send(communication, to, &answer);
+}
+
+static bool notice_is_asked(const ek_communication *communication, const ek_process_group *group,
+                            int rank)
+{
+    int peer = communication->board->peer;
+    return rank != communication->place.rank && (peer < 0 || group->ranks[rank] == peer);
+}
+
+void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer)
+{
+    struct ek_notices *board = communication->board;
+    if (board->asked)
+        return;
+    board->asked = work;
+    board->peer = peer;
+    board->asked_at = ek_clock_ns();
+    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
+    ek_packet question = {.kind = EK_PACKET_WHERE, .group = work->group->number};
+    for (int r = 0; r < work->group->size; r++)
+        if (notice_is_asked(communication, work->group, r))
+            ek_packet_send(communication, work->group->ranks[r], &question);
+}
+
+/* Adds where a rank is, if it holds up the call. Returns the new length. */
+static int notice_describe(const ek_communication *communication, const ek_dist_work *work,
+                           int rank, char *text, size_t room)
+{
+    const whereabouts *where = &communication->board->answers[rank];
+    const char *host = communication->hosts[rank];
+    uint64_t here = work->group->calls;
+    if (!where->answered)
+        return snprintf(text, room, "; rank %d on %s does not answer", rank, host);
+    if (!ek_work_is_message(work) && where->in_call && where->calls >= here)
+        return 0;
+    if (where->verb < 0)
+        return snprintf(text, room, "; rank %d on %s has made no call of %s yet", rank, host,
+                        work->group->name);
+    if (where->in_call)
+        return snprintf(text, room, "; rank %d on %s is in call %llu, %s, since %.1f s", rank, host,
+                        (unsigned long long)where->calls + 1, ek_verb_name(where->verb),
+                        where->seconds);
+    return snprintf(text, room, "; rank %d on %s is at call %llu, %s, which it left %.1f s ago",
+                    rank, host, (unsigned long long)where->calls, ek_verb_name(where->verb),
+                    where->seconds);
+}
+
+/* Begins the failure once all have answered, or have had the time to. */
+static bool notice_end_inquiry(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    const ek_dist_work *work = board->asked;
+    if (!work)
+        return false;
+    if (communication->failing) {
+        board->asked = NULL;
+        return true;
+    }
+    const ek_process_group *group = work->group;
+    bool all = true;
+    for (int r = 0; r < group->size; r++)
+        all = all && (!notice_is_asked(communication, group, r) ||
+                      board->answers[group->ranks[r]].answered);
+    if (!all && (double)(ek_clock_ns() - board->asked_at) < patience * 1e9)
+        return false;
+    ek_error_record error = {.status = EK_E_TIMEOUT};
+    size_t room = sizeof error.message;
+    int length = snprintf(error.message, room, "%s (call %llu of %s) waited %.1f s",
+                          ek_verb_name(work->verb->id),
+                          (unsigned long long)group->calls + (work->state < EK_WORK_COMMITTED),
+                          group->name, (double)(ek_clock_ns() - work->began) * 1e-9);
+    int begin = length;
+    for (int r = 0; r < group->size && length < (int)room - 200; r++) {
+        if (notice_is_asked(communication, group, r))
+            length += notice_describe(communication, work, group->ranks[r], error.message + length,
+                                      room - (size_t)length);
+        if (length > begin && work->first_missing_only)
+            break;
+    }
+    if (length == begin)
+        snprintf(error.message + length, room - (size_t)length,
+                 "; all ranks are in it, and its data does not arrive");
+    board->asked = NULL;
+    ek_communication_fail(communication, communication->place.rank, &error);
+    return true;
+}
+
+/* ---- packets that come ---- */
+
+static void notice_failure(ek_communication *communication, int from, const ek_packet *packet)
+{
+    ek_error_record error = {.status = packet->status};
+    snprintf(error.message, sizeof error.message, "%.*s", (int)sizeof packet->text - 1,
+             packet->text);
+    ek_communication_fail(communication, from, &error);
+}
+
+static void notice_dispatch(ek_communication *communication, int from, const ek_packet *packet)
+{
+    switch (packet->kind) {
+    case EK_PACKET_FAILURE:
+        notice_failure(communication, from, packet);
+        break;
+    case EK_PACKET_WHERE:
+        notice_answer(communication, from, packet);
+        break;
+    case EK_PACKET_HERE: {
+        whereabouts *where = &communication->board->answers[from];
+        *where =
+            (whereabouts){true, packet->in_call, packet->number, packet->seconds, packet->verb};
+        break;
+    }
+    default:
+        ek_message_packet(communication, from, packet);
+        break;
+    }
+}
+
+/* Frees the packets that have left. */
+static void notice_sweep(ek_communication *communication)
+{
+    for (outgoing **at = &communication->board->sent; *at;) {
+        outgoing *one = *at;
+        int rc = communication->transport->test(&one->request, NULL);
+        if (rc == 0) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        free(one);
+        if (rc < 0) {
+            ek_communication_break(communication, "notice", rc);
+            return;
+        }
+    }
+}
+
+bool ek_notices_turn(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    const ek_transport *transport = communication->transport;
+    if (communication->broken)
+        return false;
+    notice_sweep(communication);
+    bool any = notice_end_inquiry(communication);
+    int from = board->early_from, rc = board->early;
+    if (!board->receive && !board->early)
+        rc = transport->receive(communication->notices, &board->incoming, sizeof board->incoming,
+                                EK_TRANSPORT_ANY, 0, &board->receive);
+    if (board->receive && rc >= 0)
+        rc = transport->test(&board->receive, &from);
+    if (rc < 0) {
+        ek_communication_break(communication, "notice", rc);
+        return true;
+    }
+    if (rc == 0)
+        return any;
+    /* Questions and answers are of any epoch. */
+    const ek_packet *packet = &board->incoming;
+    bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
+                    packet->kind == EK_PACKET_ACCEPT;
+    board->early = !timeless && packet->epoch > communication->epoch;
+    board->early_from = from;
+    if (board->early)
+        return any;
+    if (timeless || packet->epoch == communication->epoch)
+        notice_dispatch(communication, from, packet);
+    return true;
+}

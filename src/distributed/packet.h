@@ -1,0 +1,33 @@
+/* packet.h: what ranks tell each other one by one, beside collectives. */
+#ifndef EK_DISTRIBUTED_PACKET_H
+#define EK_DISTRIBUTED_PACKET_H
+
+#include "distributed/communication.h"
+
+typedef enum ek_packet_kind {
+    EK_PACKET_FAILURE = 1, /* status, text */
+    EK_PACKET_WHERE,       /* group: where are you? */
+    EK_PACKET_HERE,        /* group, number of calls that have ended, in_call, verb, seconds */
+    EK_PACKET_OFFER,       /* group, tag, offer, shape: a message for you */
+    EK_PACKET_ACCEPT,      /* offer, transfer, number of bytes: send it under this tag */
+    EK_PACKET_REFUSE       /* offer, status, text: its shape or dtype is not what I wait for */
+} ek_packet_kind;
+
+typedef struct ek_packet {
+    uint32_t kind, epoch;
+    int32_t group, tag, verb, status;
+    uint32_t offer, transfer;
+    uint64_t number;
+    double seconds;
+    bool in_call;
+    ek_wire_shape shape;
+    char text[768];
+} ek_packet;
+
+/* Sends a packet to another rank of the world. */
+void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet);
+
+/* Takes one of the three kinds of packet that messages use. */
+void ek_message_packet(ek_communication *communication, int from, const ek_packet *packet);
+
+#endif

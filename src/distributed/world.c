@@ -1,0 +1,404 @@
+/* world.c: joining and leaving the job, process groups, and errors of the job. */
+#include "distributed/world.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/device.h"
+#include "core/keywords.h"
+#include "core/thread.h"
+#include "distributed/launcher.h"
+
+static const double default_timeout = 1800; /* seconds */
+
+static ek_communication *world_communication;
+static ek_process_group *world_alone;  /* the world of a process without others */
+static ek_process_group *world_groups; /* made by ek_dist_new_group; linked by `next_made` */
+
+ek_communication *ek_world_communication(void)
+{
+    return world_communication;
+}
+
+bool ek_dist_is_initialized(void)
+{
+    return world_communication || world_alone;
+}
+
+ek_process_group *ek_dist_world(void)
+{
+    return world_communication ? world_communication->world : world_alone;
+}
+
+/* ---- a group without others ---- */
+
+static void world_free_alone(ek_process_group *group)
+{
+    if (group)
+        free(group->ranks);
+    free(group);
+}
+
+/* The group of one rank, which needs no communication. */
+static ek_process_group *world_new_alone(int number)
+{
+    ek_process_group *group = ek_calloc(1, sizeof *group);
+    int *ranks = ek_calloc(1, sizeof *ranks);
+    if (!group || !ranks) {
+        free(ranks);
+        free(group);
+        return NULL;
+    }
+    group->size = 1;
+    group->ranks = ranks;
+    group->number = number;
+    snprintf(group->name, sizeof group->name, number ? "group %d" : "the world", number);
+    return group;
+}
+
+/* ---- joining ---- */
+
+static int world_check_options(const ek_dist_options *options)
+{
+    if (options->init_method && strcmp(options->init_method, "env://") != 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "init_process_group: init_method \"%s\"; rank and world size are the "
+                       "launcher's (\"env://\"): start the program with mpirun -n 2 PROGRAM",
+                       options->init_method);
+    if ((unsigned)options->backend > EK_DIST_MPI)
+        return EK_FAIL(EK_E_INVALID, "init_process_group: backend %d is unknown",
+                       (int)options->backend);
+    return 0;
+}
+
+/* Rank and world size that are given must be those that there are. */
+static int world_check_place(const ek_dist_options *options, int rank, int size)
+{
+    int given_size = (int)ek_integer_or(EK_GIVEN(options, world_size, 3), size);
+    int given_rank = (int)ek_integer_or(EK_GIVEN(options, rank, 4), rank);
+    if (given_size == size && given_rank == rank)
+        return 0;
+    return EK_FAIL(
+        EK_E_INVALID,
+        "init_process_group: rank %d of %d was asked for, but the launcher has made this "
+        "process rank %d of %d",
+        given_rank, given_size, rank, size);
+}
+
+/* Seconds; negative with the error set. */
+static double world_timeout(const ek_dist_options *options)
+{
+    const char *text = getenv("EVENKEEL_DIST_TIMEOUT");
+    double seconds = ek_number_or(EK_GIVEN(options, timeout, 2), 0);
+    if (seconds == 0 && text && *text) {
+        char *end;
+        seconds = strtod(text, &end);
+        if (*end || !(seconds > 0) || !isfinite(seconds)) {
+            EK_FAIL(EK_E_INVALID,
+                    "EVENKEEL_DIST_TIMEOUT is \"%s\"; it is a positive number of seconds", text);
+            return -1;
+        }
+    }
+    if (seconds == 0)
+        seconds = default_timeout;
+    if (!(seconds > 0) || !isfinite(seconds)) {
+        EK_FAIL(EK_E_INVALID, "init_process_group: a timeout of %g seconds; it must be positive",
+                seconds);
+        return -1;
+    }
+    return seconds;
+}
+
+/* A program that ends without ek_shutdown tells the others why they are about to be ended. */
+static void world_at_exit(void)
+{
+    if (!world_communication || ek_forked())
+        return;
+    ek_error_record error = {.status = EK_E_STATE};
+    snprintf(error.message, sizeof error.message,
+             "the program has ended without ek_shutdown%s%.800s",
+             ek_error_status() < 0 ? "; its error was: " : "", ek_error_message());
+    ek_communication_raise(world_communication, &error);
+}
+
+int ek_dist_init_process_group_with(ek_dist_options options)
+{
+    EK_TRY(ek_fork_check());
+    if (ek_dist_is_initialized())
+        return EK_FAIL(EK_E_STATE, "init_process_group: the process is in a world already");
+    ek_launched launched;
+    EK_TRY(ek_launcher_find(&launched));
+    EK_TRY(world_check_options(&options));
+    if (launched.size > 0)
+        EK_TRY(world_check_place(&options, launched.rank, launched.size));
+    double timeout = world_timeout(&options);
+    if (timeout < 0)
+        return ek_error_pending();
+    if (!launched.several) {
+        world_alone = world_new_alone(0);
+        return world_alone ? 0 : ek_error_pending();
+    }
+    const ek_transport *transport;
+    EK_TRY(ek_launcher_transport(&launched, &transport));
+    EK_TRY(ek_communication_open(transport, NULL, launched.size, timeout, options.check != EK_OFF,
+                                 &world_communication));
+    ek_fork_arm();
+    ek_world = world_communication->place;
+    if (launched.size <= 0 && world_check_place(&options, ek_world.rank, ek_world.size) < 0)
+        return ek_world_outcome(NULL, ek_error_pending());
+    static bool registered; /* for one thread at a time */
+    if (!registered)
+        registered = atexit(world_at_exit) == 0;
+    return 0;
+}
+
+/* ---- groups ---- */
+
+static int world_compare_ranks(const void *a, const void *b)
+{
+    int first = *(const int *)a, second = *(const int *)b;
+    return (first > second) - (first < second);
+}
+
+/* Sorts a copy of the ranks, and checks them. */
+static int world_sorted_ranks(const ek_group_options *options, int size, int *ranks)
+{
+    for (int i = 0; i < options->count; i++)
+        ranks[i] = options->ranks[i];
+    qsort(ranks, (size_t)options->count, sizeof *ranks, world_compare_ranks);
+    for (int i = 0; i < options->count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= size)
+            return EK_FAIL(EK_E_INVALID, "new_group: rank %d; the world has ranks 0 to %d",
+                           ranks[i], size - 1);
+        if (i > 0 && ranks[i] == ranks[i - 1])
+            return EK_FAIL(EK_E_INVALID, "new_group: rank %d is named twice", ranks[i]);
+    }
+    return 0;
+}
+
+static int world_check_group(const ek_group_options *options, const ek_process_group *world,
+                             double timeout)
+{
+    if (options->ranks && (options->count < 1 || options->count > world->size))
+        return EK_FAIL(EK_E_INVALID, "new_group: %d ranks; 1 to %d are possible", options->count,
+                       world->size);
+    if (world->communication && !(timeout > 0 && isfinite(timeout)))
+        return EK_FAIL(EK_E_INVALID, "new_group: a timeout of %g seconds; it must be positive",
+                       timeout);
+    return 0;
+}
+
+ek_process_group *ek_dist_new_group_with(ek_group_options options)
+{
+    static int made_alone; /* groups made in worlds of one */
+    ek_process_group *world, *group = NULL;
+    if (ek_world_group("new_group", NULL, &world) < 0)
+        return NULL;
+    double timeout = ek_number_or(EK_GIVEN(&options, timeout, 2), world->timeout);
+    int count = options.ranks ? options.count : world->size, rc;
+    int *ranks = NULL;
+    if ((rc = world_check_group(&options, world, timeout)) >= 0) {
+        ranks = ek_calloc((size_t)count, sizeof *ranks);
+        rc = ranks ? 0 : ek_error_pending();
+    }
+    for (int i = 0; i < count && rc >= 0; i++)
+        ranks[i] = i;
+    if (rc >= 0 && options.ranks)
+        rc = world_sorted_ranks(&options, world->size, ranks);
+    if (ek_world_outcome(world, rc) >= 0)
+        group = world->communication
+                    ? ek_communication_new_group(world->communication, ranks, count, timeout)
+                    : world_new_alone(++made_alone);
+    free(ranks);
+    if (!group)
+        return NULL;
+    group->next_made = world_groups;
+    world_groups = group;
+    return group;
+}
+
+static int world_destroy_made(ek_process_group *group)
+{
+    ek_process_group **at = &world_groups;
+    while (*at && *at != group)
+        at = &(*at)->next_made;
+    if (!*at)
+        return EK_FAIL(EK_E_INVALID,
+                       "destroy_process_group: not a group that ek_dist_new_group has made");
+    *at = group->next_made;
+    if (group->communication)
+        return ek_communication_destroy_group(group);
+    world_free_alone(group);
+    return 0;
+}
+
+int ek_dist_destroy_process_group(ek_process_group *group)
+{
+    EK_TRY(ek_fork_check());
+    if (!ek_dist_is_initialized())
+        return group ? EK_FAIL(EK_E_STATE, "destroy_process_group: there is no process group") : 0;
+    if (group && group != ek_dist_world())
+        return world_destroy_made(group);
+    int rc = 0;
+    while (world_groups && rc >= 0)
+        rc = world_destroy_made(world_groups);
+    int closed = ek_communication_close(world_communication);
+    world_communication = NULL;
+    world_free_alone(world_alone);
+    world_alone = NULL;
+    ek_world = (ek_world_place){.size = 1, .local_size = 1};
+    return rc < 0 ? rc : closed;
+}
+
+int ek_world_group(const char *what, ek_process_group *given, ek_process_group **group)
+{
+    EK_TRY(ek_fork_check());
+    if (!given && !ek_dist_is_initialized())
+        return EK_FAIL(EK_E_STATE,
+                       "%s: there is no process group; call "
+                       "ek_dist_init_process_group first",
+                       what);
+    *group = given ? given : ek_dist_world();
+    if ((*group)->rank >= 0)
+        return 1;
+    ek_log_line(EK_LOG_WARNING, "%s: rank %d is not in %s, for which it was called", what,
+                ek_dist_get_rank(NULL), (*group)->name);
+    return 0;
+}
+
+int ek_world_root(const char *what, const ek_process_group *group, int rank)
+{
+    for (int r = 0; r < group->size; r++)
+        if (group->ranks[r] == rank)
+            return r;
+    return EK_FAIL(EK_E_INVALID, "%s: rank %d is not in %s, which has %d %s%d", what, rank,
+                   group->name, group->size, group->size == 1 ? "rank: " : "ranks; the last is ",
+                   group->ranks[group->size - 1]);
+}
+
+static int world_leave(void)
+{
+    return ek_dist_destroy_process_group(NULL);
+}
+
+__attribute__((constructor)) static void world_watch_shutdown(void)
+{
+    ek_at_shutdown(world_leave);
+}
+
+/* ---- ranks ---- */
+
+int ek_dist_get_rank(const ek_process_group *group)
+{
+    if (!group)
+        group = ek_dist_world();
+    return group ? group->rank : 0;
+}
+
+int ek_dist_get_world_size(const ek_process_group *group)
+{
+    if (!group)
+        group = ek_dist_world();
+    return !group ? 1 : group->rank < 0 ? -1 : group->size;
+}
+
+int ek_dist_local_rank(void)
+{
+    return ek_world.local_rank;
+}
+
+int ek_dist_local_size(void)
+{
+    return ek_world.local_size;
+}
+
+const char *ek_dist_host(int rank)
+{
+    if (world_communication)
+        return rank >= 0 && rank < world_communication->place.size
+                   ? world_communication->hosts[rank]
+                   : NULL;
+    static char host[64];
+    if (!host[0])
+        gethostname(host, sizeof host - 1);
+    return rank == 0 ? host : NULL;
+}
+
+ek_device_list ek_dist_devices(ek_device_kind kind)
+{
+    ek_device_list all = ek_devices(kind, 0);
+    if (kind != EK_CUDA || all.count < 1 || ek_world.local_size == 1)
+        return all;
+    /* More processes than GPUs share them. */
+    int begin = all.count * ek_world.local_rank / ek_world.local_size;
+    int end = all.count * (ek_world.local_rank + 1) / ek_world.local_size;
+    if (end == begin)
+        end = begin + 1;
+    return ek_device_list_of(all.devices + begin, end - begin);
+}
+
+int ek_dist_group_rank(const ek_process_group *group, int rank)
+{
+    group = group ? group : ek_dist_world();
+    if (!group)
+        return EK_FAIL(EK_E_STATE, "group_rank: there is no process group");
+    return ek_world_root("group_rank", group, rank);
+}
+
+int ek_dist_global_rank(const ek_process_group *group, int group_rank)
+{
+    group = group ? group : ek_dist_world();
+    if (!group)
+        return EK_FAIL(EK_E_STATE, "global_rank: there is no process group");
+    if (group_rank < 0 || group_rank >= group->size)
+        return EK_FAIL(EK_E_INVALID, "global_rank: rank %d of %s, which has ranks 0 to %d",
+                       group_rank, group->name, group->size - 1);
+    return group->ranks[group_rank];
+}
+
+/* ---- errors of the job ---- */
+
+/* True if the pending error is the job's failure, of which all ranks know. */
+static bool world_is_told(ek_communication *communication, ek_failure *failure)
+{
+    if (ek_error_status() >= 0 || !communication)
+        return false;
+    *failure = ek_communication_failure(communication);
+    return failure->error.status < 0 && strstr(ek_error_message(), failure->error.message);
+}
+
+int ek_world_outcome(const ek_process_group *group, int rc)
+{
+    ek_communication *communication = group ? group->communication : world_communication;
+    ek_failure failure;
+    if (rc >= 0 || !communication || world_is_told(communication, &failure))
+        return rc;
+    ek_error_record error;
+    ek_error_take(&error);
+    ek_communication_raise(communication, &error);
+    return ek_error_raise(&error);
+}
+
+int ek_dist_raise(void)
+{
+    return ek_world_outcome(NULL, ek_error_status());
+}
+
+int ek_dist_error_rank(void)
+{
+    ek_failure failure;
+    bool remote = world_is_told(world_communication, &failure) &&
+                  failure.origin != world_communication->place.rank;
+    return remote ? failure.origin : -1;
+}
+
+void ek_dist_print_error(FILE *stream)
+{
+    if (ek_dist_error_rank() < 0)
+        ek_print_error(stream);
+    else
+        ek_error_clear();
+}
