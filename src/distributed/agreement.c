@@ -66,7 +66,7 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
     ek_card *card = &group->cards[group->rank];
     if (work) {
         *card = work->card;
-        work->state = EK_WORK_AGREEING;
+        work->state = EK_DIST_WORK_AGREEING;
     } else {
         *card = (ek_card){.failed = true, .epoch = communication->epoch};
     }
@@ -91,15 +91,15 @@ static void agreement_end(ek_process_group *group)
     if (!work)
         return;
     if (failed) {
-        work->state = EK_WORK_REFUSED;
+        work->state = EK_DIST_WORK_REFUSED;
         return;
     }
     int rc = agreement_compare(group);
     if (rc < 0) {
         agreement_pop(group);
-        ek_work_end(work, rc);
+        ek_dist_work_end(work, rc);
     } else {
-        work->state = EK_WORK_COMMITTED;
+        work->state = EK_DIST_WORK_COMMITTED;
     }
 }
 
@@ -115,7 +115,7 @@ static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
     if (work->request)
         return;
     agreement_pop(group);
-    ek_work_end(work, rc);
+    ek_dist_work_end(work, rc);
 }
 
 /* 1: complete; 0: not yet; broken worlds count as not yet. */
@@ -125,7 +125,8 @@ static int agreement_test(ek_process_group *group, ek_request **request, const c
     int rc = communication->transport->test(request, NULL);
     if (rc < 0)
         ek_communication_break(communication, what, rc);
-    else if (rc == 0 && group->first && !communication->failing && ek_work_is_late(group->first))
+    else if (rc == 0 && group->first && !communication->failing &&
+             ek_dist_work_is_late(group->first))
         ek_notices_inquire(communication, group->first, -1);
     return rc > 0;
 }
@@ -140,17 +141,17 @@ bool ek_group_turn(ek_process_group *group)
         agreement_end(group);
         return true;
     }
-    if (work && work->state == EK_WORK_COMMITTED) {
+    if (work && work->state == EK_DIST_WORK_COMMITTED) {
         if (work->request && !agreement_test(group, &work->request, ek_verb_name(work->verb->id)))
             return false;
         agreement_go_on(group, work);
         return true;
     }
-    if (work && work->state == EK_WORK_REFUSED) {
+    if (work && work->state == EK_DIST_WORK_REFUSED) {
         if (!communication->failing)
             return false; /* the notice with the sentence is on its way */
         agreement_pop(group);
-        ek_work_abort(work);
+        ek_dist_work_abort(work);
         return true;
     }
     if (communication->failing && group->clean <= communication->epoch) {

@@ -27,13 +27,13 @@ static int calls_check_tensor(const char *what, const char *operand, const ek_te
 /* A work with room for `count` tensors. */
 static ek_dist_work *calls_work(ek_process_group *group, const ek_verb *verb, int count)
 {
-    ek_dist_work *work = ek_work_new(group, verb);
+    ek_dist_work *work = ek_dist_work_new(group, verb);
     if (!work)
         return NULL;
     work->tensors = ek_calloc((size_t)count + 1, sizeof *work->tensors);
     if (work->tensors)
         return work;
-    ek_work_free(work);
+    ek_dist_work_free(work);
     return NULL;
 }
 
@@ -41,8 +41,8 @@ static ek_dist_work *calls_work(ek_process_group *group, const ek_verb *verb, in
 static int calls_finish(ek_dist_work *work, ek_dist_work **async)
 {
     if (!async)
-        return ek_work_run(work);
-    EK_TRY(ek_work_submit(work));
+        return ek_dist_work_run(work);
+    EK_TRY(ek_dist_work_submit(work));
     *async = work;
     return 0;
 }
@@ -51,7 +51,7 @@ static int calls_finish(ek_dist_work *work, ek_dist_work **async)
  * works are theirs already. */
 static int calls_refuse(const ek_process_group *group, ek_dist_work *work)
 {
-    ek_work_free(work);
+    ek_dist_work_free(work);
     return ek_world_outcome(group, ek_error_pending());
 }
 
@@ -79,9 +79,9 @@ static int calls_one(const ek_dist_call *call, ek_process_group *group, const ek
         return calls_refuse(group, NULL);
     work->card.root = root;
     work->card.op = op;
-    if (ek_work_add(work, call->tensor, sends, receives) < 0)
+    if (ek_dist_work_add(work, call->tensor, sends, receives) < 0)
         return calls_refuse(group, work);
-    ek_work_card(work, work->tensors[0].memory);
+    ek_dist_work_card(work, work->tensors[0].memory);
     if (op >= 0 && calls_sum_room(work) < 0)
         return calls_refuse(group, work);
     return calls_finish(work, call->work);
@@ -134,7 +134,7 @@ static int calls_barrier(ek_process_group *given, double seconds, bool first_onl
     int part = ek_world_group("barrier", given, &group);
     if (part <= 0 || group->size == 1)
         return part < 0 ? part : 0;
-    ek_dist_work *work = ek_work_new(group, &ek_verb_barrier);
+    ek_dist_work *work = ek_dist_work_new(group, &ek_verb_barrier);
     if (!work)
         return calls_refuse(group, NULL);
     if (seconds > 0)
@@ -194,11 +194,11 @@ static ek_dist_work *calls_message(const ek_dist_call *call, ek_process_group *g
     }
     work->peer = call->rank;
     work->tag = call->tag;
-    if (ek_work_add(work, call->tensor, sends, !sends) < 0) {
+    if (ek_dist_work_add(work, call->tensor, sends, !sends) < 0) {
         calls_refuse(group, work);
         return NULL;
     }
-    return ek_work_submit(work) < 0 ? NULL : work;
+    return ek_dist_work_submit(work) < 0 ? NULL : work;
 }
 
 static int calls_send_or_receive(const ek_dist_call *call, const ek_verb *verb)
@@ -252,12 +252,12 @@ ek_dist_work *ek_dist_irecv_with(ek_dist_call call)
 static int calls_add_pairs(ek_dist_work *work, ek_tensor *const *tensors, bool several, int rank,
                            bool gives)
 {
-    ek_work_tensor *one = NULL;
+    ek_dist_work_tensor *one = NULL;
     for (int r = 0; r < work->group->size; r++) {
         if (rank >= 0 && r != rank)
             continue;
         if (several || !one) {
-            EK_TRY(ek_work_add(work, several ? tensors[r] : tensors[0], gives, !gives));
+            EK_TRY(ek_dist_work_add(work, several ? tensors[r] : tensors[0], gives, !gives));
             one = &work->tensors[work->count - 1];
         }
         ek_bytes bytes = {ek_tensor_address(one->memory), ek_comm_nbytes(one->memory)};
@@ -295,7 +295,7 @@ typedef struct pattern {
 /* The tensor of reduce_scatter is written at the end; what comes in lies in memory of its own. */
 static int calls_add_terms(ek_dist_work *work, ek_tensor *tensor)
 {
-    EK_TRY(ek_work_add(work, tensor, false, true));
+    EK_TRY(ek_dist_work_add(work, tensor, false, true));
     int ranks = work->group->size;
     const ek_tensor *memory = work->tensors[0].memory;
     size_t nbytes = (ek_comm_nbytes(memory) + 63) / 64 * 64,
@@ -316,7 +316,7 @@ static int calls_fill(ek_dist_work *work, const ek_dist_list_call *call, const p
                       int root)
 {
     bool listed = !how->rooted || root == work->group->rank;
-    EK_TRY(ek_work_pairs(work));
+    EK_TRY(ek_dist_work_pairs(work));
     if (how->reduces) {
         EK_TRY(calls_add_terms(work, call->tensor));
         return calls_add_pairs(work, call->list, true, -1, true);

@@ -22,7 +22,7 @@ enum {
     SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 
-void ek_work_card(ek_dist_work *work, const ek_tensor *memory)
+void ek_dist_work_card(ek_dist_work *work, const ek_tensor *memory)
 {
     ek_card *card = &work->card;
     size_t nbytes = ek_comm_nbytes(memory);
@@ -308,7 +308,7 @@ static size_t pairs_room_of(char *scratch, int ranks, pairs_room *room)
     return at + n * sizeof *room->in;
 }
 
-int ek_work_pairs(ek_dist_work *work)
+int ek_dist_work_pairs(ek_dist_work *work)
 {
     int ranks = work->group->size;
     size_t n = (size_t)ranks;

@@ -16,10 +16,10 @@ extern const ek_verb ek_verb_reduce_scatter;
 extern const ek_verb ek_verb_send, ek_verb_recv;
 
 /* Allocates out, in, gives and takes, and scratch for the comparison of shapes. */
-int ek_work_pairs(ek_dist_work *work);
+int ek_dist_work_pairs(ek_dist_work *work);
 
 /* Fills the card's dtype and shape from a tensor, and its payload with the elements if they fit. */
-void ek_work_card(ek_dist_work *work, const ek_tensor *memory);
+void ek_dist_work_card(ek_dist_work *work, const ek_tensor *memory);
 
 /* Bytes of scratch that a sum of a tensor over `size` ranks needs. */
 size_t ek_sum_scratch(const ek_tensor *memory, int size);

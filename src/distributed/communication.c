@@ -17,7 +17,7 @@ static const double grace = 2.0; /* seconds in which a failure must be drained *
 
 /* ---- failures and ends of works: the communication thread ---- */
 
-bool ek_work_is_late(const ek_dist_work *work)
+bool ek_dist_work_is_late(const ek_dist_work *work)
 {
     return (double)(ek_clock_ns() - work->began) > work->timeout * 1e9;
 }
@@ -25,7 +25,7 @@ bool ek_work_is_late(const ek_dist_work *work)
 static void communication_end_work(ek_dist_work *work, const ek_error_record *error)
 {
     ek_communication *communication = work->group->communication;
-    if (!ek_work_is_message(work)) {
+    if (!ek_dist_work_is_message(work)) {
         work->group->last_verb = (int)work->verb->id;
         work->group->last_ended = ek_clock_ns();
     }
@@ -37,7 +37,7 @@ static void communication_end_work(ek_dist_work *work, const ek_error_record *er
     pthread_mutex_unlock(&communication->lock);
 }
 
-void ek_work_end(ek_dist_work *work, int status)
+void ek_dist_work_end(ek_dist_work *work, int status)
 {
     ek_error_record error = {0};
     if (status < 0) {
@@ -47,7 +47,7 @@ void ek_work_end(ek_dist_work *work, int status)
     communication_end_work(work, &error);
 }
 
-void ek_work_abort(ek_dist_work *work)
+void ek_dist_work_abort(ek_dist_work *work)
 {
     communication_end_work(work, &work->group->communication->failure.error);
 }
@@ -60,7 +60,7 @@ static bool communication_take_submitted(ek_communication *communication)
         ek_dist_work *work = communication->submitted;
         communication->submitted = work->next;
         work->next = NULL;
-        if (ek_work_is_message(work)) {
+        if (ek_dist_work_is_message(work)) {
             ek_messages_add(communication, work);
         } else {
             *work->group->end = work;
@@ -75,14 +75,14 @@ static bool communication_take_submitted(ek_communication *communication)
 static void communication_abort_waiting(ek_process_group *group)
 {
     ek_dist_work **at = &group->first;
-    if (group->first && group->first->state != EK_WORK_SUBMITTED)
+    if (group->first && group->first->state != EK_DIST_WORK_SUBMITTED)
         at = &group->first->next;
     ek_dist_work *work = *at;
     *at = NULL;
     group->end = at;
     while (work) {
         ek_dist_work *next = work->next;
-        ek_work_abort(work);
+        ek_dist_work_abort(work);
         work = next;
     }
 }
@@ -133,7 +133,7 @@ static void communication_give_up(ek_communication *communication)
         group->end = &group->first;
         if (work) {
             work->abandoned = true;
-            ek_work_abort(work);
+            ek_dist_work_abort(work);
         }
     }
     ek_messages_abort(communication);
@@ -156,7 +156,7 @@ static bool communication_drain(ek_communication *communication)
     bool clean = true;
     for (ek_process_group *group = communication->groups; group; group = group->next)
         clean = clean && group->clean > communication->epoch &&
-                !(group->first && group->first->state == EK_WORK_REFUSED);
+                !(group->first && group->first->state == EK_DIST_WORK_REFUSED);
     if (!clean) {
         if ((double)(ek_clock_ns() - communication->draining) > grace * 1e9)
             communication_give_up(communication);
@@ -459,8 +459,8 @@ int ek_communication_close(ek_communication *communication)
          attempt++) {
         ek_error_record before;
         ek_error_take(&before);
-        ek_dist_work *work = ek_work_new(communication->world, &communication_shutdown);
-        rc = work ? ek_work_run(work) : ek_error_pending();
+        ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown);
+        rc = work ? ek_dist_work_run(work) : ek_error_pending();
         if (before.status < 0) {
             ek_error_clear();
             ek_error_raise(&before);
@@ -503,7 +503,7 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
     ek_process_group *group =
         communication_group_new(communication, ++communication->groups_made, ranks, count, timeout);
     ek_dist_work *work =
-        group ? ek_work_new(communication->world, &communication_make_group) : NULL;
+        group ? ek_dist_work_new(communication->world, &communication_make_group) : NULL;
     if (!work) {
         communication_free_group(group);
         return NULL;
@@ -515,7 +515,7 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
     work->card.ndim = 2;
     work->card.shape[0] = count;
     work->card.shape[1] = (int64_t)(hash >> 1);
-    if (ek_work_run(work) < 0) {
+    if (ek_dist_work_run(work) < 0) {
         communication_free_group(group);
         return NULL;
     }
@@ -542,8 +542,8 @@ int ek_communication_destroy_group(ek_process_group *group)
 {
     int rc = 0;
     if (group->rank >= 0) {
-        ek_dist_work *work = ek_work_new(group, &communication_destroy_group);
-        rc = work ? ek_work_run(work) : ek_error_pending();
+        ek_dist_work *work = ek_dist_work_new(group, &communication_destroy_group);
+        rc = work ? ek_dist_work_run(work) : ek_error_pending();
     }
     if (!group->communicator) /* else its communicator stays open, until the job ends */
         communication_free_group(group);
@@ -560,7 +560,7 @@ const char *ek_verb_name(int id)
     return (unsigned)id < EK_VERB_COUNT ? names[id] : "an unknown call";
 }
 
-ek_dist_work *ek_work_new(ek_process_group *group, const ek_verb *verb)
+ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb)
 {
     ek_dist_work *work = ek_calloc(1, sizeof *work);
     if (!work)
@@ -573,7 +573,7 @@ ek_dist_work *ek_work_new(ek_process_group *group, const ek_verb *verb)
     return work;
 }
 
-void ek_work_free(ek_dist_work *work)
+void ek_dist_work_free(ek_dist_work *work)
 {
     if (!work || work->abandoned)
         return;
@@ -610,9 +610,9 @@ static ek_tensor *communication_stage(ek_tensor *tensor, bool sends)
     return memory;
 }
 
-int ek_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives)
+int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives)
 {
-    ek_work_tensor *one = &work->tensors[work->count];
+    ek_dist_work_tensor *one = &work->tensors[work->count];
     one->memory = communication_stage(tensor, sends);
     if (!one->memory)
         return ek_error_pending();
@@ -623,7 +623,7 @@ int ek_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives
     return 0;
 }
 
-int ek_work_submit(ek_dist_work *work)
+int ek_dist_work_submit(ek_dist_work *work)
 {
     ek_communication *communication = work->group->communication;
     work->began = ek_clock_ns();
@@ -639,7 +639,7 @@ int ek_work_submit(ek_dist_work *work)
     pthread_mutex_unlock(&communication->lock);
     if (!refused)
         return 0;
-    ek_work_free(work);
+    ek_dist_work_free(work);
     return ek_error_raise(&error);
 }
 
@@ -647,7 +647,7 @@ int ek_work_submit(ek_dist_work *work)
 static int communication_receive(ek_dist_work *work)
 {
     for (int i = 0; i < work->count; i++) {
-        ek_work_tensor *one = &work->tensors[i];
+        ek_dist_work_tensor *one = &work->tensors[i];
         bool staged = one->memory != one->tensor;
         if (atomic_load(&one->tensor->version->count) != one->version)
             return EK_FAIL(EK_E_MODIFIED,
@@ -680,7 +680,7 @@ int ek_dist_wait(ek_dist_work *work)
     ek_span_end(&span);
     int rc = work->error.status < 0 ? ek_error_raise(&work->error) : communication_receive(work);
     int result = work->result;
-    ek_work_free(work);
+    ek_dist_work_free(work);
     return rc < 0 ? rc : result;
 }
 
@@ -696,9 +696,9 @@ int ek_dist_is_completed(const ek_dist_work *work)
     return ended;
 }
 
-int ek_work_run(ek_dist_work *work)
+int ek_dist_work_run(ek_dist_work *work)
 {
-    EK_TRY(ek_work_submit(work));
+    EK_TRY(ek_dist_work_submit(work));
     return ek_dist_wait(work);
 }
 
@@ -713,7 +713,8 @@ ek_failure ek_communication_failure(ek_communication *communication)
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error)
 {
     pthread_mutex_lock(&communication->lock);
-    if (!communication->failing && !communication->broken) {
+    /* A failure that this rank has not been told of yet takes the place of its own. */
+    if (!communication->failing && !communication->broken && !communication->untold) {
         communication->raised = (ek_failure){communication->place.rank, *error};
         communication->raise = true;
         pthread_cond_signal(&communication->wake);

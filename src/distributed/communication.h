@@ -99,20 +99,20 @@ typedef struct ek_verb {
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
 } ek_verb;
 
-typedef enum ek_work_state {
-    EK_WORK_SUBMITTED,
-    EK_WORK_AGREEING, /* its card is out */
-    EK_WORK_REFUSED,  /* the agreement had failed cards; the notice is yet to come */
-    EK_WORK_COMMITTED
-} ek_work_state;
+typedef enum ek_dist_work_state {
+    EK_DIST_WORK_SUBMITTED,
+    EK_DIST_WORK_AGREEING, /* its card is out */
+    EK_DIST_WORK_REFUSED,  /* the agreement had failed cards; the notice is yet to come */
+    EK_DIST_WORK_COMMITTED
+} ek_dist_work_state;
 
 /* A tensor that a call sends or receives. */
-typedef struct ek_work_tensor {
+typedef struct ek_dist_work_tensor {
     ek_tensor *tensor; /* the user's; retained */
     ek_tensor *memory; /* row-major, on the host: `tensor` itself or a copy of it; retained */
     bool receives;     /* `memory` is copied to `tensor` at the end */
     uint64_t version;  /* of `tensor` when it was submitted */
-} ek_work_tensor;
+} ek_dist_work_tensor;
 
 /* The layout of a tensor on the wire, for pairs of ranks that must agree. */
 typedef struct ek_wire_shape {
@@ -129,7 +129,7 @@ struct ek_dist_work {
 
     /* The call; set before submission, read-only afterwards. */
     ek_card card;
-    ek_work_tensor *tensors;
+    ek_dist_work_tensor *tensors;
     int count;
     void *user;              /* the verb's */
     int peer;                /* of a message: rank in the world; EK_DIST_ANY: any */
@@ -145,7 +145,7 @@ struct ek_dist_work {
     ek_wire_shape *gives, *takes; /* per rank: what out and in are */
     int result;                   /* what ek_dist_wait returns unless something failed */
 
-    ek_work_state state; /* the communication thread's */
+    ek_dist_work_state state; /* the communication thread's */
     /* Under the communication's lock: */
     bool ended;
     bool abandoned; /* transfers may still use the memory, which is never freed */
@@ -236,19 +236,19 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
 int ek_communication_destroy_group(ek_process_group *group);
 
 /* A new work without tensors. It is freed by ek_dist_wait, or by the call below. */
-ek_dist_work *ek_work_new(ek_process_group *group, const ek_verb *verb);
-void ek_work_free(ek_dist_work *work);
+ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb);
+void ek_dist_work_free(ek_dist_work *work);
 
 /* Adds a tensor to work->tensors, which has room for it, with row-major memory on the host: a copy
  * unless `tensor` has that. `sends` says whether a copy needs the elements. */
-int ek_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives);
+int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives);
 
 /* Hands the work to the communication thread. On an error, also one of another rank that is yet to
  * be told, the work is freed. */
-int ek_work_submit(ek_dist_work *work);
+int ek_dist_work_submit(ek_dist_work *work);
 
-/* ek_work_submit and ek_dist_wait. */
-int ek_work_run(ek_dist_work *work);
+/* ek_dist_work_submit and ek_dist_wait. */
+int ek_dist_work_run(ek_dist_work *work);
 
 /* Copies the last failure; its status is 0 if there was none. */
 ek_failure ek_communication_failure(ek_communication *communication);
@@ -266,12 +266,12 @@ void ek_communication_fail(ek_communication *communication, int origin,
                            const ek_error_record *error);
 
 /* Ends a work with a status (0, or negative with the error set on this thread). */
-void ek_work_end(ek_dist_work *work, int status);
+void ek_dist_work_end(ek_dist_work *work, int status);
 /* Ends a work with the failure that is under way. */
-void ek_work_abort(ek_dist_work *work);
+void ek_dist_work_abort(ek_dist_work *work);
 
 /* True once the work has waited as long as it may. */
-bool ek_work_is_late(const ek_dist_work *work);
+bool ek_dist_work_is_late(const ek_dist_work *work);
 
 /* Goes on with a group's works; true if anything went on. agreement.c. */
 bool ek_group_turn(ek_process_group *group);
@@ -291,7 +291,7 @@ void ek_messages_add(ek_communication *communication, ek_dist_work *work);
 /* Ends the messages that their receiver has not accepted. */
 void ek_messages_abort(ek_communication *communication);
 /* True for messages, which need no agreement. */
-static inline bool ek_work_is_message(const ek_dist_work *work)
+static inline bool ek_dist_work_is_message(const ek_dist_work *work)
 {
     return work->verb->id == EK_VERB_SEND || work->verb->id == EK_VERB_RECV;
 }

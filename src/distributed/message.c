@@ -95,7 +95,7 @@ static void message_remove(ek_dist_work **list, const ek_dist_work *work)
 void ek_messages_add(ek_communication *communication, ek_dist_work *work)
 {
     struct ek_messages *post = communication->post;
-    work->state = EK_WORK_AGREEING;
+    work->state = EK_DIST_WORK_AGREEING;
     if (work->verb->id == EK_VERB_RECV) {
         message_append(&post->receives, work);
         return;
@@ -132,7 +132,7 @@ static bool message_offer_new(ek_communication *communication)
 
 static bool message_fits(const ek_dist_work *work, const offer *one)
 {
-    return work->state == EK_WORK_AGREEING && one->packet.group == work->group->number &&
+    return work->state == EK_DIST_WORK_AGREEING && one->packet.group == work->group->number &&
            one->packet.tag == work->tag && (work->peer == EK_DIST_ANY || work->peer == one->from);
 }
 
@@ -153,7 +153,7 @@ static void message_refuse(ek_communication *communication, ek_dist_work *work, 
              one->from, communication->place.rank, work->tag, sent, awaited);
     ek_packet_send(communication, one->from, &refusal);
     message_remove(&communication->post->receives, work);
-    ek_work_end(work, EK_FAIL(refusal.status, "%s", refusal.text));
+    ek_dist_work_end(work, EK_FAIL(refusal.status, "%s", refusal.text));
 }
 
 static void message_accept(ek_communication *communication, ek_dist_work *work, const offer *one)
@@ -169,7 +169,7 @@ static void message_accept(ek_communication *communication, ek_dist_work *work, 
                             .offer = one->packet.offer,
                             .transfer = post->transfers++ % MESSAGE_TRANSFERS,
                             .number = message_nbytes(work)};
-    work->state = EK_WORK_COMMITTED;
+    work->state = EK_DIST_WORK_COMMITTED;
     work->result = one->from;
     int rc = communication->transport->receive(communication->messages,
                                                ek_tensor_address(message_memory(work)),
@@ -230,7 +230,7 @@ static void message_fill(ek_communication *communication, int to, const ek_packe
 static void message_send(ek_communication *communication, ek_dist_work *work,
                          const ek_packet *packet)
 {
-    work->state = EK_WORK_COMMITTED;
+    work->state = EK_DIST_WORK_COMMITTED;
     int rc = communication->transport->send(communication->messages,
                                             ek_tensor_address(message_memory(work)),
                                             message_nbytes(work), work->peer, (int)packet->transfer,
@@ -268,8 +268,8 @@ void ek_message_packet(ek_communication *communication, int from, const ek_packe
             message_fill(communication, from, packet);
     } else if (work) {
         message_remove(&post->sends, work);
-        ek_work_end(work,
-                    EK_FAIL(packet->status, "%.*s", (int)sizeof packet->text - 1, packet->text));
+        ek_dist_work_end(work, EK_FAIL(packet->status, "%.*s", (int)sizeof packet->text - 1,
+                                       packet->text));
     }
 }
 
@@ -292,9 +292,9 @@ static bool message_finish(ek_communication *communication, ek_dist_work **list)
         }
         if (rc > 0) {
             message_remove(list, work);
-            ek_work_end(work, 0);
+            ek_dist_work_end(work, 0);
             any = true;
-        } else if (!communication->failing && ek_work_is_late(work)) {
+        } else if (!communication->failing && ek_dist_work_is_late(work)) {
             ek_notices_inquire(communication, work, work->peer);
         }
     }
@@ -335,13 +335,13 @@ static void message_abort_list(ek_dist_work **list, bool broken)
 {
     while (*list) {
         ek_dist_work *work = *list;
-        if (work->state == EK_WORK_COMMITTED && !broken) {
+        if (work->state == EK_DIST_WORK_COMMITTED && !broken) {
             list = &work->next;
             continue;
         }
         *list = work->next;
         work->abandoned = work->request != NULL;
-        ek_work_abort(work);
+        ek_dist_work_abort(work);
     }
 }
 

@@ -160,7 +160,7 @@ static int notice_describe(const ek_communication *communication, const ek_dist_
     uint64_t here = work->group->calls;
     if (!where->answered)
         return snprintf(text, room, "; rank %d on %s does not answer", rank, host);
-    if (!ek_work_is_message(work) && where->in_call && where->calls >= here)
+    if (!ek_dist_work_is_message(work) && where->in_call && where->calls >= here)
         return 0;
     if (where->verb < 0)
         return snprintf(text, room, "; rank %d on %s has made no call of %s yet", rank, host,
@@ -196,7 +196,7 @@ static bool notice_end_inquiry(ek_communication *communication)
     size_t room = sizeof error.message;
     int length = snprintf(error.message, room, "%s (call %llu of %s) waited %.1f s",
                           ek_verb_name(work->verb->id),
-                          (unsigned long long)group->calls + (work->state < EK_WORK_COMMITTED),
+                          (unsigned long long)group->calls + (work->state < EK_DIST_WORK_COMMITTED),
                           group->name, (double)(ek_clock_ns() - work->began) * 1e-9);
     int begin = length;
     for (int r = 0; r < group->size && length < (int)room - 200; r++) {

@@ -194,7 +194,7 @@ static int world_check_group(const ek_group_options *options, const ek_process_g
 ek_process_group *ek_dist_new_group_with(ek_group_options options)
 {
     static int made_alone; /* groups made in worlds of one */
-    ek_process_group *world, *group = NULL;
+    ek_process_group *world = NULL, *group = NULL;
     if (ek_world_group("new_group", NULL, &world) < 0)
         return NULL;
     double timeout = ek_number_or(EK_GIVEN(&options, timeout, 2), world->timeout);

@@ -1,0 +1,37 @@
+/* ranks.h: ranks as threads of one test, each with a communication of its own over the loop. */
+#ifndef EK_TESTS_RANKS_H
+#define EK_TESTS_RANKS_H
+
+#include "distributed/communication.h"
+#include "evenkeel/evenkeel.h"
+#include "kit/loop.h"
+
+/* What a test's function gets, on the thread of its rank. Returns NULL or what failed. */
+typedef const char *ranks_function(ek_process_group *world, void *user);
+
+typedef struct ranks_run {
+    loop *loop;
+    ranks_function *function;
+    void *user;
+    double timeout; /* seconds; 0: 60 */
+    bool lax;       /* ranks do not compare their calls */
+    bool breaks;    /* the world is broken at the end: closing fails */
+} ranks_run;
+
+/* The loop_function of a ranks_run: opens a communication, runs the function in a scope, closes. */
+const char *ranks_of(int rank, void *run);
+
+/* Runs the function on `size` ranks with delays drawn from the seed, and checks that nothing was
+ * violated and nothing is left. */
+void ranks_check(int size, uint64_t seed, ranks_function *function, void *user);
+
+/* A call's outcome must be this status, and its sentence contain the text. */
+const char *ranks_expect(int rc, int status, const char *text);
+#define RANKS_EXPECT(call, status, text) LOOP_PASS(ranks_expect((call), (status), (text)))
+#define RANKS_OK(call)                                                                    \
+    do {                                                                                  \
+        if ((call) < 0)                                                                   \
+            return loop_failure(__FILE__, __LINE__, "%s: %s", #call, ek_error_message()); \
+    } while (0)
+
+#endif

@@ -1,0 +1,335 @@
+/* Collectives over 1 to 5 ranks: against the same numbers computed in a loop. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bits.h"
+#include "core/tensor.h"
+#include "kit/ranks.h"
+
+enum { MOST = 5 };
+
+/* ---- numbers that every rank can compute of every rank ---- */
+
+static double number_of(ek_dtype dtype, int rank, int64_t i)
+{
+    uint64_t bits =
+        ((uint64_t)i * 2654435761u + (uint64_t)rank * 40503u + 12345u) * 0x9e3779b97f4a7c15u;
+    double unit = (double)(bits >> 40) / (double)(1 << 24);
+    if (dtype == EK_U8)
+        return floor(unit * 255);
+    return dtype == EK_I64 ? floor(unit * 2000) - 1000 : unit * 4 - 2;
+}
+
+static void write_number(ek_dtype dtype, void *data, int64_t i, double x)
+{
+    switch (dtype) {
+    case EK_F32:
+        ((float *)data)[i] = (float)x;
+        break;
+    case EK_F64:
+        ((double *)data)[i] = x;
+        break;
+    case EK_BF16:
+        ((uint16_t *)data)[i] = ek_bf16_of((float)x);
+        break;
+    case EK_I64:
+        ((int64_t *)data)[i] = (int64_t)x;
+        break;
+    case EK_U8:
+        ((uint8_t *)data)[i] = (uint8_t)x;
+        break;
+    }
+}
+
+static ek_tensor *numbers(ek_dtype dtype, int rank, int64_t n)
+{
+    ek_tensor *x = ek_empty(EK_SHAPE(n), dtype, .device = ek_cpu());
+    for (int64_t i = 0; x && i < n; i++)
+        write_number(dtype, ek_tensor_address(x), i, number_of(dtype, rank, i));
+    return x;
+}
+
+/* One element of the result, in the order of ranks, with the roundings of the dtype. */
+static double combined(ek_dist_op op, ek_dtype dtype, int ranks, int64_t i)
+{
+    float f = 0;
+    double d = 0;
+    int64_t n = 0;
+    for (int r = 0; r < ranks; r++) {
+        double x = number_of(dtype, r, i);
+        if (dtype == EK_F64) {
+            d = r == 0                  ? x
+                : op == EK_DIST_PRODUCT ? d * x
+                : op == EK_DIST_MIN     ? fmin(d, x)
+                : op == EK_DIST_MAX     ? fmax(d, x)
+                                        : d + x;
+        } else if (ek_dtype_is_floating(dtype)) {
+            float y = dtype == EK_BF16 ? ek_float_of_bf16(ek_bf16_of((float)x)) : (float)x;
+            f = r == 0                  ? y
+                : op == EK_DIST_PRODUCT ? f * y
+                : op == EK_DIST_MIN     ? fminf(f, y)
+                : op == EK_DIST_MAX     ? fmaxf(f, y)
+                                        : f + y;
+        } else {
+            int64_t y = (int64_t)x;
+            n = r == 0                  ? y
+                : op == EK_DIST_PRODUCT ? (int64_t)((uint64_t)n * (uint64_t)y)
+                : op == EK_DIST_MIN     ? (n < y ? n : y)
+                : op == EK_DIST_MAX     ? (n > y ? n : y)
+                : op == EK_DIST_BAND    ? (n & y)
+                : op == EK_DIST_BOR     ? (n | y)
+                : op == EK_DIST_BXOR    ? (n ^ y)
+                                        : n + y;
+        }
+    }
+    if (op == EK_DIST_AVG && dtype == EK_F64)
+        return d / ranks;
+    if (op == EK_DIST_AVG)
+        f /= (float)ranks;
+    return dtype == EK_F64 ? d : ek_dtype_is_floating(dtype) ? (double)f : (double)n;
+}
+
+static bool same_as_combined(const ek_tensor *x, ek_dist_op op, int ranks)
+{
+    int64_t n = ek_count(x);
+    size_t size = ek_dtype_size(x->dtype);
+    for (int64_t i = 0; i < n; i++) {
+        char wanted[8];
+        double value = combined(op, x->dtype, ranks, i);
+        if (x->dtype == EK_U8)
+            value = (double)(uint8_t)(int64_t)value;
+        write_number(x->dtype, wanted, 0, value);
+        if (memcmp(wanted, (const char *)ek_tensor_address(x) + (size_t)i * size, size) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Sizes around the bounds of cards, slices, whole sums and parts of sums. */
+static const int64_t sizes[] = {0, 1, 2, 3, 4, 5, 31, 33, 1000, 70000, 300001};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static bool op_fits(ek_dist_op op, ek_dtype dtype)
+{
+    return ek_dtype_is_floating(dtype) ? op < EK_DIST_BAND : op != EK_DIST_AVG;
+}
+
+static const char *all_reduce(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int s = 0; s < SIZES; s++)
+        for (int dtype = 0; dtype < EK_DTYPES; dtype++)
+            for (ek_dist_op op = 0; op <= EK_DIST_BXOR; op++) {
+                if (!op_fits(op, dtype) || (sizes[s] > 1000 && op > EK_DIST_AVG && dtype > 0))
+                    continue;
+                ek_scope scope = ek_scope_begin();
+                ek_tensor *x = numbers(dtype, world->rank, sizes[s]);
+                RANKS_OK(ek_dist_all_reduce(x, .op = op, .group = world));
+                LOOP_CHECK(same_as_combined(x, op, world->size));
+                ek_scope_end(&scope);
+            }
+    return NULL;
+}
+
+static const char *reduce(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int s = 0; s < SIZES; s++)
+        for (int dst = 0; dst < world->size; dst++) {
+            ek_scope scope = ek_scope_begin();
+            ek_tensor *x = numbers(EK_F32, world->rank, sizes[s]);
+            RANKS_OK(ek_dist_reduce(x, dst, .group = world));
+            if (world->rank == dst)
+                LOOP_CHECK(same_as_combined(x, EK_DIST_SUM, world->size));
+            else
+                LOOP_CHECK(memcmp(ek_tensor_address(x),
+                                  ek_tensor_address(numbers(EK_F32, world->rank, sizes[s])),
+                                  (size_t)sizes[s] * 4) == 0);
+            ek_scope_end(&scope);
+        }
+    return NULL;
+}
+
+static bool is_of_rank(const ek_tensor *x, int rank)
+{
+    ek_tensor *wanted = numbers(x->dtype, rank, ek_count(x));
+    return memcmp(ek_tensor_address(x), ek_tensor_address(wanted),
+                  (size_t)ek_count(x) * ek_dtype_size(x->dtype)) == 0;
+}
+
+static const char *broadcast(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int s = 0; s < SIZES; s++)
+        for (int src = 0; src < world->size; src++) {
+            ek_scope scope = ek_scope_begin();
+            ek_tensor *x = numbers(EK_BF16, world->rank, sizes[s]);
+            RANKS_OK(ek_dist_broadcast(x, src, .group = world));
+            LOOP_CHECK(is_of_rank(x, src));
+            ek_scope_end(&scope);
+        }
+    return NULL;
+}
+
+/* Rank r's tensors have r + extra elements. */
+static const char *lists(ek_process_group *world, void *user)
+{
+    int64_t extra = *(const int64_t *)user;
+    int size = world->size, rank = world->rank;
+    ek_tensor *list[MOST], *inputs[MOST];
+    ek_tensor *mine = numbers(EK_F32, rank, rank + extra);
+    for (int r = 0; r < size; r++)
+        list[r] = ek_zeros(EK_SHAPE(r + extra), .device = ek_cpu());
+    RANKS_OK(ek_dist_all_gather(mine, list, .group = world));
+    for (int r = 0; r < size; r++)
+        LOOP_CHECK(is_of_rank(list[r], r));
+
+    for (int root = 0; root < size; root++) {
+        for (int r = 0; r < size; r++)
+            list[r] = ek_zeros(EK_SHAPE(r + extra), .device = ek_cpu());
+        RANKS_OK(ek_dist_gather(mine, rank == root ? list : NULL, root, .group = world));
+        for (int r = 0; r < size && rank == root; r++)
+            LOOP_CHECK(is_of_rank(list[r], r));
+        ek_tensor *part = ek_zeros(EK_SHAPE(rank + extra), .device = ek_cpu());
+        RANKS_OK(ek_dist_scatter(part, rank == root ? list : NULL, root, .group = world));
+        LOOP_CHECK(is_of_rank(part, rank));
+    }
+    /* Rank r gives rank s r + s + extra elements. */
+    for (int r = 0; r < size; r++) {
+        inputs[r] = numbers(EK_F32, rank * size + r, rank + r + extra);
+        list[r] = ek_zeros(EK_SHAPE(rank + r + extra), .device = ek_cpu());
+    }
+    RANKS_OK(ek_dist_all_to_all(.inputs = inputs, .list = list, .group = world));
+    for (int r = 0; r < size; r++)
+        LOOP_CHECK(is_of_rank(list[r], r * size + rank));
+    return NULL;
+}
+
+static const char *reduce_scatter(ek_process_group *world, void *user)
+{
+    int64_t extra = *(const int64_t *)user;
+    ek_tensor *list[MOST];
+    for (int r = 0; r < world->size; r++)
+        list[r] = numbers(EK_F32, world->rank, r + extra);
+    ek_tensor *sum = ek_zeros(EK_SHAPE(world->rank + extra), .device = ek_cpu());
+    RANKS_OK(ek_dist_reduce_scatter(sum, list, .group = world));
+    LOOP_CHECK(same_as_combined(sum, EK_DIST_SUM, world->size));
+    return NULL;
+}
+
+/* Transposed tensors and device memory travel by copies. */
+static const char *strided(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_tensor *x = ek_empty(EK_SHAPE(70, 50), .device = ek_host(0));
+    for (int64_t i = 0; i < 3500; i++)
+        ((float *)ek_tensor_address(x))[i] = (float)(i + 10000 * world->rank);
+    ek_tensor *t = ek_transpose(x, 0, 1);
+    uint64_t before = atomic_load(&x->version->count);
+    RANKS_OK(ek_dist_all_reduce(t, .group = world));
+    LOOP_CHECK(world->size == 1 || atomic_load(&x->version->count) > before);
+    int n = world->size;
+    for (int64_t i = 0; i < 3500; i++)
+        LOOP_CHECK(((float *)ek_tensor_address(x))[i] ==
+                   (float)(i * n + 10000 * (n * (n - 1) / 2)));
+    return NULL;
+}
+
+static const char *started(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_dist_work *works[20];
+    ek_tensor *x[20];
+    for (int i = 0; i < 20; i++) {
+        x[i] = numbers(EK_F32, world->rank, 40 + i * 1000);
+        RANKS_OK(ek_dist_all_reduce(x[i], .group = world, .work = &works[i]));
+        LOOP_CHECK(works[i] || world->size == 1);
+    }
+    for (int i = 19; i >= 0; i--) {
+        RANKS_OK(ek_dist_wait(works[i]));
+        LOOP_CHECK(same_as_combined(x[i], EK_DIST_SUM, world->size));
+    }
+    if (world->size == 1)
+        return NULL;
+    /* Nobody writes to a tensor that is under way. */
+    RANKS_OK(ek_dist_all_reduce(x[0], .group = world, .work = &works[0]));
+    ek_tensor_touch(x[0]);
+    RANKS_EXPECT(ek_dist_wait(works[0]), EK_E_MODIFIED, "between the call and ek_dist_wait");
+    return NULL;
+}
+
+/* ---- groups ---- */
+
+static const char *groups(ek_process_group *world, void *user)
+{
+    (void)user;
+    int evens[] = {0, 2};
+    ek_process_group *pair = ek_communication_new_group(world->communication, evens, 2, 60);
+    ek_process_group *all =
+        ek_communication_new_group(world->communication, (int[]){0, 1, 2}, 3, 60);
+    LOOP_CHECK(pair && all);
+    ek_tensor *x = ek_full(world->rank + 1, EK_SHAPE(300), .device = ek_cpu());
+    RANKS_OK(ek_dist_all_reduce(x, .group = pair));
+    LOOP_CHECK(element(x, 0) == (world->rank == 1 ? 2 : 4));
+    RANKS_OK(ek_dist_all_reduce(x, .group = all));
+    LOOP_CHECK(element(x, 299) == 10);
+    if (pair->rank >= 0) {
+        RANKS_OK(ek_dist_broadcast(x, 2, .group = pair)); /* ranks are the world's */
+        RANKS_EXPECT(ek_dist_broadcast(x, 1, .group = pair), EK_E_INVALID,
+                     "rank 1 is not in group 1");
+    } else { /* that was a failure of the job */
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "rank 1 is not in group 1");
+    }
+    RANKS_OK(ek_dist_barrier(.group = world));
+    RANKS_OK(ek_communication_destroy_group(pair));
+    RANKS_OK(ek_communication_destroy_group(all));
+    return NULL;
+}
+
+/* ---- tests: _i + 1 ranks, with other delays for each number ---- */
+
+TEST_LOOP(all_reduce_is_the_sum_in_the_order_of_ranks, 0, MOST)
+{
+    ranks_check(_i + 1, (uint64_t)_i, all_reduce, NULL);
+}
+
+TEST_LOOP(reduce_leaves_other_ranks_alone, 0, MOST)
+{
+    ranks_check(_i + 1, (uint64_t)_i, reduce, NULL);
+}
+
+TEST_LOOP(broadcast_is_the_roots, 0, MOST)
+{
+    ranks_check(_i + 1, (uint64_t)_i, broadcast, NULL);
+}
+
+TEST_LOOP(each_rank_gets_its_tensor_of_each, 0, MOST)
+{
+    int64_t extras[] = {0, 7, 30000};
+    for (int e = 0; e < 3; e++)
+        ranks_check(_i + 1, (uint64_t)_i, lists, &extras[e]);
+}
+
+TEST_LOOP(reduce_scatter_gives_each_rank_its_sum, 0, MOST)
+{
+    int64_t extras[] = {0, 7, 30000};
+    for (int e = 0; e < 3; e++)
+        ranks_check(_i + 1, (uint64_t)_i, reduce_scatter, &extras[e]);
+}
+
+TEST_LOOP(strides_and_devices_are_the_caller_s_alone, 0, MOST)
+{
+    ranks_check(_i + 1, (uint64_t)_i, strided, NULL);
+}
+
+TEST_LOOP(calls_that_are_only_started_end_in_any_order, 0, MOST)
+{
+    ranks_check(_i + 1, (uint64_t)_i, started, NULL);
+}
+
+TEST_LOOP(groups_have_the_world_s_ranks, 0, 4)
+{
+    ranks_check(3, (uint64_t)_i, groups, NULL);
+}

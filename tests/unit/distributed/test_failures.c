@@ -1,0 +1,290 @@
+/* What ends a call early: ranks that fail, calls that differ, ranks that do not come. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/tensor.h"
+#include "kit/ranks.h"
+
+enum { RANKS = 3, LARGE = 100000 };
+
+static ek_tensor *ones(int64_t n)
+{
+    return ek_ones(EK_SHAPE(n), .device = ek_cpu());
+}
+
+/* After every failure the world works. */
+static const char *works(ek_process_group *world)
+{
+    ek_tensor *small = ones(3), *large = ones(LARGE);
+    RANKS_OK(ek_dist_all_reduce(small, .group = world));
+    RANKS_OK(ek_dist_all_reduce(large, .group = world));
+    LOOP_CHECK(element(small, 2) == world->size && element(large, LARGE - 1) == world->size);
+    RANKS_OK(ek_dist_barrier(.group = world));
+    return NULL;
+}
+
+/* ---- a rank that fails ---- */
+
+static int raise_on(const ek_process_group *world, const char *sentence)
+{
+    ek_error_record error = {.status = EK_E_OUT_OF_MEMORY};
+    snprintf(error.message, sizeof error.message, "%s", sentence);
+    return ek_communication_raise(world->communication, &error);
+}
+
+/* The calls that other ranks are in when rank 1 fails. */
+enum { IN_BARRIER, IN_SUM, IN_LARGE_SUM, IN_LIST, IN_SEND, IN_RECV, IN_NOTHING, CALLS };
+
+static int call_that_fails(ek_process_group *world, int call)
+{
+    ek_tensor *list[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        list[r] = ones(10);
+    switch (call) {
+    case IN_BARRIER:
+        return ek_dist_barrier(.group = world);
+    case IN_SUM:
+        return ek_dist_all_reduce(ones(4), .group = world);
+    case IN_LARGE_SUM:
+        return ek_dist_all_reduce(ones(LARGE), .group = world);
+    case IN_LIST:
+        return ek_dist_all_gather(ones(10), list, .group = world);
+    case IN_SEND:
+        return ek_dist_send(ones(5), 1, .group = world);
+    case IN_RECV:
+        return ek_dist_recv(ones(5), EK_DIST_ANY, .group = world);
+    default:
+        usleep(20000);
+        return ek_dist_barrier(.group = world);
+    }
+}
+
+static const char *one_fails(ek_process_group *world, void *user)
+{
+    int call = *(const int *)user;
+    for (int round = 0; round < 3; round++) {
+        RANKS_OK(ek_dist_barrier(.group = world));
+        if (world->rank == 1) {
+            if (round == 1)
+                usleep(10000);
+            LOOP_CHECK(raise_on(world, "no memory for layer 3") == EK_E_OUT_OF_MEMORY);
+        } else {
+            RANKS_EXPECT(call_that_fails(world, call), EK_E_ABORTED, "rank 1 on ");
+        }
+        LOOP_PASS(works(world));
+    }
+    return NULL;
+}
+
+TEST_LOOP(a_failure_is_every_rank_s_and_the_world_works_again, 0, 4 * CALLS)
+{
+    int call = _i % CALLS;
+    ranks_check(RANKS, (uint64_t)(_i / CALLS), one_fails, &call);
+}
+
+static const char *all_fail(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int round = 0; round < 10; round++) {
+        LOOP_CHECK(raise_on(world, "each by itself") == EK_E_OUT_OF_MEMORY);
+        LOOP_PASS(works(world));
+    }
+    return NULL;
+}
+
+TEST_LOOP(ranks_that_fail_at_once_have_their_own_error, 0, 4)
+{
+    ranks_check(RANKS, (uint64_t)_i, all_fail, NULL);
+}
+
+/* Works that were only started fail with the call that waits for them. */
+static const char *started(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_dist_work *works_of[5];
+    ek_tensor *x = ones(LARGE);
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank == 2) {
+        raise_on(world, "alone");
+        return works(world);
+    }
+    for (int i = 0; i < 5; i++)
+        if (ek_dist_all_reduce(ek_clone(x), .group = world, .work = &works_of[i]) < 0) {
+            RANKS_EXPECT(EK_E_ABORTED, EK_E_ABORTED, "rank 2 on "); /* the notice came before */
+            works_of[i] = NULL;
+            for (int k = 0; k < i; k++) {
+                ek_dist_wait(works_of[k]);
+                ek_error_clear();
+            }
+            return works(world);
+        }
+    for (int i = 0; i < 5; i++)
+        RANKS_EXPECT(ek_dist_wait(works_of[i]), EK_E_ABORTED, "alone");
+    return works(world);
+}
+
+TEST_LOOP(calls_under_way_fail_too, 0, 6)
+{
+    ranks_check(RANKS, (uint64_t)_i, started, NULL);
+}
+
+/* A failure reaches groups that the failing rank is not in. */
+static const char *elsewhere(ek_process_group *world, void *user)
+{
+    (void)user;
+    int pair_ranks[] = {0, 1};
+    ek_process_group *pair = ek_communication_new_group(world->communication, pair_ranks, 2, 60);
+    LOOP_CHECK(pair);
+    if (world->rank == 2) {
+        usleep(5000);
+        raise_on(world, "outside");
+    } else if (world->rank == 0) { /* waits for rank 1, which waits for rank 2 */
+        RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = pair), EK_E_ABORTED, "outside");
+    } else {
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "outside");
+    }
+    LOOP_PASS(works(world));
+    if (world->rank < 2)
+        RANKS_OK(ek_dist_all_reduce(ones(LARGE), .group = pair));
+    RANKS_OK(ek_communication_destroy_group(pair));
+    return NULL;
+}
+
+TEST_LOOP(groups_that_the_rank_is_not_in_fail_too, 0, 6)
+{
+    ranks_check(RANKS, (uint64_t)_i, elsewhere, NULL);
+}
+
+/* ---- calls that differ ---- */
+
+static int differing_call(ek_process_group *world, int what)
+{
+    int odd = world->rank == 1;
+    ek_tensor *list[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        list[r] = ones(odd && r == 2 ? 11 : 10);
+    switch (what) {
+    case 0:
+        return odd ? ek_dist_barrier(.group = world) : ek_dist_all_reduce(ones(4), .group = world);
+    case 1:
+        return ek_dist_all_reduce(ones(4 + odd), .group = world);
+    case 2:
+        return ek_dist_broadcast(ones(4), odd, .group = world);
+    case 3:
+        return ek_dist_all_reduce(ones(4), .group = world, .op = odd ? EK_DIST_MAX : EK_DIST_SUM);
+    case 4:
+        return ek_dist_all_reduce(odd ? ek_zeros(EK_SHAPE(4), EK_F64, .device = ek_cpu()) : ones(4),
+                                  .group = world);
+    case 5:
+        return ek_dist_all_gather(ones(10), list, .group = world);
+    default:
+        return ek_dist_all_to_all(.inputs = list, .list = list, .group = world);
+    }
+}
+
+static const struct {
+    int status;
+    const char *sentence;
+} differences[] = {
+    {EK_E_STATE, "rank 0 calls all_reduce of f32[4] by SUM, rank 1 barrier"},
+    {EK_E_STATE, "rank 0 calls all_reduce of f32[4] by SUM, rank 1 all_reduce of f32[5] by SUM"},
+    {EK_E_STATE, "rank 0 calls broadcast of f32[4], root rank 0, rank 1 broadcast of f32[4], root "
+                 "rank 1"},
+    {EK_E_STATE, "rank 1 all_reduce of f32[4] by MAX"},
+    {EK_E_STATE, "rank 1 all_reduce of f64[4] by SUM"},
+    {EK_E_SHAPE, "rank 2 gives f32[10] to rank 1, which awaits f32[11]"},
+    {EK_E_SHAPE, "rank 2 gives f32[10] to rank 1, which awaits f32[11]"},
+};
+enum { DIFFERENCES = sizeof differences / sizeof *differences };
+
+static const char *they_differ(ek_process_group *world, void *user)
+{
+    int what = *(const int *)user;
+    for (int round = 0; round < 2; round++) {
+        RANKS_EXPECT(differing_call(world, what), differences[what].status,
+                     differences[what].sentence);
+        LOOP_PASS(works(world));
+    }
+    return NULL;
+}
+
+TEST_LOOP(calls_that_differ_fail_on_all_ranks_alike, 0, DIFFERENCES)
+{
+    ranks_check(RANKS, (uint64_t)_i, they_differ, &_i);
+}
+
+/* ---- ranks that do not come ---- */
+
+static const char *one_is_late(ek_process_group *world, void *user)
+{
+    int where = *(const int *)user;
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank == 2) {
+        usleep(1200000); /* in its own code, while its communication thread answers */
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "rank 2 on ");
+    } else if (where == 0) {
+        RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT,
+                     "is at call 1, barrier, which it left");
+    } else {
+        RANKS_EXPECT(ek_dist_recv(ones(5), 2, .group = world), EK_E_TIMEOUT, "rank 2 on ");
+    }
+    if (world->rank < 2)
+        usleep(1200000);
+    return works(world);
+}
+
+TEST_LOOP(a_rank_that_does_not_come_is_named, 0, 2)
+{
+    ranks_run run = {.loop = loop_new(RANKS, 1),
+                     .function = one_is_late,
+                     .user = &_i,
+                     .timeout = 0.3};
+    assert_loop(run.loop, ranks_of, &run);
+    loop_free(run.loop);
+}
+
+/* Rank 2's process stops: the others cannot go on, and say so in time. */
+static const char *one_stops(ek_process_group *world, void *user)
+{
+    loop *l = user;
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank == 2) {
+        loop_stop(l, 2);
+        return NULL;
+    }
+    usleep(50000);
+    RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT, "does not answer");
+    RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "does not answer");
+    return NULL;
+}
+
+TEST(a_rank_that_has_stopped_breaks_the_world)
+{
+    loop *l = loop_new(RANKS, 1);
+    ranks_run run = {.loop = l, .function = one_stops, .user = l, .timeout = 0.3, .breaks = true};
+    ck_assert_ptr_null(loop_run(l, ranks_of, &run));
+    ck_assert(loop_ended(l, NULL));
+}
+
+static const char *monitored(ek_process_group *world, void *user)
+{
+    bool all = *(const int *)user;
+    if (world->rank > 0) {
+        usleep(1000000);
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT,
+                     "barrier (call 1 of the world)");
+        return works(world);
+    }
+    int rc = ek_dist_monitored_barrier(0.2, all, world);
+    LOOP_CHECK(strstr(ek_error_message(), "rank 1 on "));
+    LOOP_CHECK(!strstr(ek_error_message(), "rank 2 on ") == !all);
+    RANKS_EXPECT(rc, EK_E_TIMEOUT, "has made no call of the world yet");
+    return works(world);
+}
+
+TEST_LOOP(a_monitored_barrier_names_one_or_all, 0, 2)
+{
+    ranks_check(RANKS, 1, monitored, &_i);
+}
