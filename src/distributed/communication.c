@@ -106,7 +106,9 @@ void ek_communication_fail(ek_communication *communication, int origin,
         return;
     pthread_mutex_lock(&communication->lock);
     communication_take_submitted(communication);
-    communication->failing = communication->untold = true;
+    communication->failing = true;
+    communication->untold = !communication->raise; /* a rank that is raising has its own error */
+    communication->raise = false;
     communication->failure.origin = origin;
     communication_describe(communication, origin, error, &communication->failure.error);
     communication->draining = ek_clock_ns();
@@ -272,6 +274,14 @@ static void communication_close_all(ek_communication *communication)
         transport->close(communication->everybody);
 }
 
+static bool communication_must_leave(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool leave = communication->leave;
+    pthread_mutex_unlock(&communication->lock);
+    return leave;
+}
+
 static void *communication_main(void *user)
 {
     ek_communication *communication = user;
@@ -287,18 +297,22 @@ static void *communication_main(void *user)
         pthread_cond_wait(&communication->wake, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
     int idle = 0;
-    while (rc >= 0 && !communication->shut && !communication->broken) {
+    while (rc >= 0 && !communication->shut) {
         if (communication_turn(communication)) {
             idle = 0;
             continue;
         }
+        if (communication_must_leave(communication))
+            break;
         idle++;
         int nap = NAP_SHORTEST + (idle - NAP_AFTER);
         int longest = communication_is_busy(communication) ? NAP_LONGEST : NAP_IDLE;
         if (idle > NAP_AFTER)
             communication_nap(communication, nap < longest ? nap : longest);
     }
-    if (!communication->broken)
+    if (rc >= 0 && !communication->shut)
+        communication->transport->end(communication->everybody, 1);
+    else
         communication_close_all(communication);
     return NULL;
 }
@@ -349,6 +363,14 @@ static ek_process_group *communication_group_new(ek_communication *communication
 
 static void communication_free(ek_communication *communication)
 {
+    while (communication->abandoned) {
+        ek_dist_work *work = communication->abandoned;
+        communication->abandoned = work->next;
+        work->abandoned = false;
+        ek_dist_work_free(work);
+    }
+    ek_notices_close(communication);
+    ek_messages_close(communication);
     communication_free_group(communication->world);
     pthread_cond_destroy(&communication->ended);
     pthread_cond_destroy(&communication->wake);
@@ -467,12 +489,20 @@ int ek_communication_close(ek_communication *communication)
         }
     }
     if (rc < 0) {
-        communication->transport->end(communication->everybody, 1);
-        return rc; /* the thread may be in a transfer for ever */
+        pthread_mutex_lock(&communication->lock);
+        communication->leave = true;
+        pthread_cond_signal(&communication->wake);
+        pthread_mutex_unlock(&communication->lock);
     }
-    pthread_join(communication->thread, NULL);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)grace;
+    if (rc >= 0)
+        pthread_join(communication->thread, NULL);
+    else if (pthread_timedjoin_np(communication->thread, NULL, &until) != 0)
+        return rc; /* it waits in the transport for ever, and keeps its memory */
     communication_free(communication);
-    return 0;
+    return rc;
 }
 
 /* ---- groups ---- */
@@ -575,8 +605,16 @@ ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb)
 
 void ek_dist_work_free(ek_dist_work *work)
 {
-    if (!work || work->abandoned)
+    if (!work)
         return;
+    if (work->abandoned) {
+        ek_communication *communication = work->group->communication;
+        pthread_mutex_lock(&communication->lock);
+        work->next = communication->abandoned;
+        communication->abandoned = work;
+        pthread_mutex_unlock(&communication->lock);
+        return;
+    }
     for (int i = 0; i < work->count; i++) {
         ek_object_release(work->tensors[i].tensor);
         ek_object_release(work->tensors[i].memory);

@@ -200,12 +200,14 @@ struct ek_communication {
     ek_dist_work *submitted, **submitted_end;
     bool raise; /* `raised` is a failure of this rank that is yet to begin */
     ek_failure raised;
-    bool failing;       /* a failure is under way */
-    bool broken;        /* a failure that could not be drained, and that every call gets */
-    bool untold;        /* no call has had the failure as its error yet */
-    ek_failure failure; /* the last one */
-    uint64_t draining;  /* ek_clock_ns() when it began */
-    bool opened;        /* ek_communication_open may go on */
+    bool failing;            /* a failure is under way */
+    bool broken;             /* a failure that could not be drained, and that every call gets */
+    bool untold;             /* no call has had the failure as its error yet */
+    ek_failure failure;      /* the last one */
+    uint64_t draining;       /* ek_clock_ns() when it began */
+    bool opened;             /* ek_communication_open may go on */
+    bool leave;              /* the thread is to end the job */
+    ek_dist_work *abandoned; /* ended works whose memory open transfers may use */
 
     /* The communication thread's. */
     void *context;

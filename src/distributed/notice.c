@@ -60,11 +60,11 @@ void ek_notices_close(ek_communication *communication)
     struct ek_notices *board = communication->board;
     if (!board)
         return;
-    if (board->receive)
+    if (board->receive && communication->shut)
         communication->transport->cancel(&board->receive);
     while (board->sent) {
         outgoing *next = board->sent->next;
-        while (board->sent->request &&
+        while (communication->shut && board->sent->request &&
                communication->transport->test(&board->sent->request, NULL) == 0)
             ;
         free(board->sent);

@@ -222,7 +222,7 @@ static const char *one_is_late(ek_process_group *world, void *user)
     int where = *(const int *)user;
     RANKS_OK(ek_dist_barrier(.group = world));
     if (world->rank == 2) {
-        usleep(1200000); /* in its own code, while its communication thread answers */
+        usleep(2000000); /* in its own code, while its communication thread answers */
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "rank 2 on ");
     } else if (where == 0) {
         RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT,
@@ -231,7 +231,7 @@ static const char *one_is_late(ek_process_group *world, void *user)
         RANKS_EXPECT(ek_dist_recv(ones(5), 2, .group = world), EK_E_TIMEOUT, "rank 2 on ");
     }
     if (world->rank < 2)
-        usleep(1200000);
+        usleep(700000);
     return works(world);
 }
 
@@ -240,7 +240,7 @@ TEST_LOOP(a_rank_that_does_not_come_is_named, 0, 2)
     ranks_run run = {.loop = loop_new(RANKS, 1),
                      .function = one_is_late,
                      .user = &_i,
-                     .timeout = 0.3};
+                     .timeout = 1};
     assert_loop(run.loop, ranks_of, &run);
     loop_free(run.loop);
 }
