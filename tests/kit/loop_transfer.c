@@ -1,0 +1,279 @@
+/* loop_transfer.c: requests, what sets them going, and messages; see loop.h. */
+#include "kit/loop_state.h"
+
+/* ---- requests ---- */
+
+/* FNV-1a. */
+uint64_t loop_sum(const ek_request *request)
+{
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (int i = 0; i < request->outs; i++)
+        for (size_t b = 0; b < request->out[i].nbytes; b++)
+            sum = (sum ^ ((const unsigned char *)request->out[i].data)[b]) * 0x100000001b3u;
+    return sum;
+}
+
+ek_request *loop_request(ek_communicator *communicator, const char *call, uint64_t number, int outs,
+                         int ins)
+{
+    loop_process *process = communicator->process;
+    ek_request *request = loop_room(1, sizeof *request);
+    request->process = process;
+    request->members = communicator->members;
+    request->call = call;
+    request->number = number;
+    request->outs = outs;
+    request->ins = ins;
+    request->out = loop_room((size_t)outs, sizeof(ek_bytes));
+    request->in = loop_room((size_t)ins, sizeof(ek_bytes));
+    request->source = communicator->rank;
+    loop_draw_due(process, process, &request->due_tests, &request->due_ns);
+    if (process->fail_request > 0 && --process->fail_request == 0)
+        request->status = LOOP_E_FAULT;
+    ek_request **end = &process->requests;
+    while (*end)
+        end = &(*end)->next;
+    return *end = request;
+}
+
+void loop_request_free(ek_request *request)
+{
+    loop *l = request->process->loop;
+    for (int rank = 0; rank < l->size; rank++)
+        for (loop_parcel *p = l->processes[rank].parcels; p; p = p->next) {
+            if (p->sender == request)
+                p->sender = NULL; /* and never leaves */
+            if (p->receiver == request) {
+                p->receiver = NULL;
+                p->lost = true;
+            }
+        }
+    ek_request **at = &request->process->requests;
+    while (*at != request)
+        at = &(*at)->next;
+    *at = request->next;
+    free(request->out);
+    free(request->in);
+    free(request);
+}
+
+int loop_open_requests(const loop_process *process, const loop_members *members)
+{
+    int open = 0;
+    for (const ek_request *request = process->requests; request; request = request->next)
+        open += !members || request->members == members;
+    return open;
+}
+
+/* Small parcels leave at once, most of them. The others wait until their receiver is there. */
+void loop_post(ek_request *request, int rank, int to, const ek_bytes *bytes)
+{
+    loop_process *process = request->process;
+    if (request->status < 0)
+        return;
+    loop_process *target = &process->loop->processes[request->members->ranks[to]];
+    loop_parcel *parcel = loop_room(1, sizeof *parcel);
+    parcel->members = request->members;
+    parcel->number = request->number;
+    parcel->from = rank;
+    parcel->tag = request->tag;
+    parcel->nbytes = bytes->nbytes;
+    parcel->data = loop_room(bytes->nbytes, 1);
+    if (bytes->nbytes > 0)
+        memcpy(parcel->data, bytes->data, bytes->nbytes);
+    loop_draw_due(process, target, &parcel->due_tests, &parcel->due_ns);
+    parcel->held = process->stopped;
+    bool waits = loop_draw(process, 3) == 0;
+    if (bytes->nbytes > LOOP_EAGER || (process->loop->seed != 0 && waits)) {
+        parcel->sender = request;
+        request->unsent++;
+    } else {
+        parcel->sent = true;
+    }
+    loop_parcel **end = &target->parcels;
+    while (*end)
+        end = &(*end)->next;
+    *end = parcel;
+}
+
+/* ---- progress ---- */
+
+static bool loop_fits(const loop_parcel *parcel, const ek_request *request)
+{
+    if (parcel->members != request->members || parcel->number != request->number ||
+        request->status < 0 || request->hangs)
+        return false;
+    return parcel->number > 0 ||
+           (request->ins == 1 && !request->taken && request->tag == parcel->tag &&
+            (request->from == EK_TRANSPORT_ANY || request->from == parcel->from));
+}
+
+/* Messages of one tag between two ranks stay in order. */
+static bool loop_is_overtaking(const loop_process *process, const loop_parcel *parcel)
+{
+    for (const loop_parcel *p = process->parcels; p != parcel; p = p->next)
+        if (!p->receiver && !p->lost && p->members == parcel->members && p->number == 0 &&
+            parcel->number == 0 && p->from == parcel->from && p->tag == parcel->tag)
+            return true;
+    return false;
+}
+
+static void loop_match(loop_process *process, loop_parcel *parcel)
+{
+    if (parcel->held || !loop_is_due(process, parcel->due_tests, parcel->due_ns) ||
+        loop_is_overtaking(process, parcel))
+        return;
+    ek_request *request = process->requests;
+    while (request && !loop_fits(parcel, request))
+        request = request->next;
+    if (!request)
+        return;
+    parcel->receiver = request;
+    request->taken = true;
+    if (parcel->number == 0)
+        request->source = parcel->from;
+}
+
+/* The parcel's bytes reach the memory of its receiver. */
+static void loop_deliver(loop_process *process, const loop_parcel *parcel)
+{
+    ek_request *request = parcel->receiver;
+    const ek_bytes *room = &request->in[parcel->number > 0 ? parcel->from : 0];
+    bool wrong = parcel->number > 0 && parcel->nbytes != room->nbytes;
+    if (wrong) {
+        loop_violation(process->loop,
+                       "%s %llu of communicator %d: rank %d sends %zu bytes to rank "
+                       "%d, which has room for %zu",
+                       request->call, (unsigned long long)request->number, request->members->id,
+                       request->members->ranks[parcel->from], parcel->nbytes, process->rank,
+                       room->nbytes);
+        request->hangs = true;
+    } else if (parcel->nbytes > room->nbytes) {
+        request->status = LOOP_E_TRUNCATED;
+    } else if (parcel->nbytes > 0) {
+        memcpy(room->data, parcel->data, parcel->nbytes);
+    }
+    request->missing--;
+}
+
+/* What a call of test sets going: the rank's parcels leave, if they are awaited, and those to it
+ * arrive. */
+static void loop_go_on(loop_process *process)
+{
+    loop *l = process->loop;
+    for (int rank = 0; rank < l->size; rank++)
+        for (loop_parcel *p = l->processes[rank].parcels; p; p = p->next)
+            if (p->sender && p->sender->process == process && (p->receiver || p->lost)) {
+                p->sent = true;
+                p->sender->unsent--;
+                p->sender = NULL;
+            }
+    loop_parcel **at = &process->parcels;
+    while (*at) {
+        loop_parcel *parcel = *at;
+        if (!parcel->receiver && !parcel->lost)
+            loop_match(process, parcel);
+        if (!parcel->sent || (!parcel->receiver && !parcel->lost)) {
+            at = &parcel->next;
+            continue;
+        }
+        if (parcel->receiver)
+            loop_deliver(process, parcel);
+        *at = parcel->next;
+        free(parcel->data);
+        free(parcel);
+    }
+}
+
+/* ---- messages ---- */
+
+int loop_check_message(const ek_communicator *communicator, const char *call, int rank, int tag)
+{
+    if (rank >= 0 && rank < communicator->members->size && tag >= 0 && tag < LOOP_TAGS)
+        return 0;
+    return loop_violation(communicator->process->loop,
+                          "rank %d calls %s with rank %d of %d and tag %d",
+                          communicator->process->rank, call, rank, communicator->members->size,
+                          tag);
+}
+
+/* Whether this message is the one that loop_drop speaks of. */
+static bool loop_drops(loop_process *process, int to)
+{
+    return process->drop > 0 && to == process->drop_to && --process->drop == 0;
+}
+
+int loop_send(ek_communicator *communicator, const void *data, size_t nbytes, int to, int tag,
+              ek_request **request)
+{
+    loop_process *process = communicator->process;
+    int rc = loop_start(process);
+    *request = NULL;
+    if (rc == 0)
+        rc = loop_check_message(communicator, "send", to, tag);
+    if (rc < 0)
+        return loop_leave(process, rc);
+    *request = loop_request(communicator, "send", 0, 1, 0);
+    (*request)->tag = tag;
+    (*request)->out[0] = (ek_bytes){(void *)data, nbytes};
+    (*request)->sum = loop_sum(*request);
+    if (!loop_drops(process, communicator->members->ranks[to]))
+        loop_post(*request, communicator->rank, to, &(*request)->out[0]);
+    return loop_leave(process, 0);
+}
+
+int loop_receive(ek_communicator *communicator, void *data, size_t nbytes, int from, int tag,
+                 ek_request **request)
+{
+    loop_process *process = communicator->process;
+    int rc = loop_start(process);
+    *request = NULL;
+    if (rc == 0)
+        rc = loop_check_message(communicator, "receive", from == EK_TRANSPORT_ANY ? 0 : from, tag);
+    if (rc < 0)
+        return loop_leave(process, rc);
+    *request = loop_request(communicator, "receive", 0, 0, 1);
+    (*request)->from = from;
+    (*request)->tag = tag;
+    (*request)->in[0] = (ek_bytes){data, nbytes};
+    (*request)->sum = loop_sum(*request);
+    (*request)->missing = 1;
+    return loop_leave(process, 0);
+}
+
+void loop_cancel(ek_request **request)
+{
+    loop_process *process = (*request)->process;
+    loop_enter(process);
+    if ((*request)->ins != 1 || (*request)->number > 0)
+        loop_violation(process->loop, "rank %d cancels a %s", process->rank, (*request)->call);
+    loop_request_free(*request);
+    *request = NULL;
+    loop_leave(process, 0);
+}
+
+int loop_test(ek_request **request, int *source)
+{
+    ek_request *tested = *request;
+    loop_process *process = tested->process;
+    int rc = loop_enter(process);
+    if (rc == 0) {
+        if (process->stopped)
+            return loop_leave(process, 0);
+        process->tests++;
+        loop_go_on(process);
+        bool complete = tested->missing == 0 && tested->unsent == 0 && !tested->hangs;
+        if (!loop_is_due(process, tested->due_tests, tested->due_ns) ||
+            (tested->status == 0 && !complete))
+            return loop_leave(process, 0);
+        if (loop_sum(tested) != tested->sum)
+            loop_violation(process->loop, "rank %d changes memory before its %s is complete",
+                           process->rank, tested->call);
+        rc = tested->status < 0 ? tested->status : 1;
+    }
+    if (source)
+        *source = tested->source;
+    loop_request_free(tested);
+    *request = NULL;
+    return loop_leave(process, rc);
+}
