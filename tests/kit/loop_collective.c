@@ -1,8 +1,6 @@
 /* loop_collective.c: calls that all ranks of a communicator make; see loop.h. */
 #include "kit/loop_state.h"
 
-/* ---- collectives ---- */
-
 loop_record *loop_join(ek_communicator *communicator, const char *call, const size_t *sizes,
                        int count)
 {
@@ -18,7 +16,6 @@ loop_record *loop_join(ek_communicator *communicator, const char *call, const si
         record->number = number;
         record->call = call;
         record->first = communicator->rank;
-        record->size_count = count;
         record->sizes = loop_room((size_t)count, sizeof *sizes);
         if (count > 0)
             memcpy(record->sizes, sizes, nbytes);

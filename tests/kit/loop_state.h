@@ -38,7 +38,6 @@ struct loop_record {
     const char *call;
     int first; /* the rank that made it first */
     size_t *sizes;
-    int size_count;
     int joined, left;
     bool broken;
     int *colors, *keys; /* split: by rank; -1 as long as a rank has not called */

@@ -117,6 +117,7 @@ TEST(every_call_of_a_killed_rank_fails)
     ck_assert_int_eq(t->all_gather(worlds[2], all, (size_t[]){0, 1, 2, 3}, &request), LOOP_E_DEAD);
     ck_assert_int_eq(t->broadcast(worlds[2], all, 1, 0, &request), LOOP_E_DEAD);
     ck_assert_int_eq(t->split(worlds[2], 0, 0, &part), LOOP_E_DEAD);
+    received(1, 2, &all[0]); /* stays open */
     ck_assert_int_eq(t->close(worlds[2]), LOOP_E_DEAD);
     worlds[2] = NULL;
     ck_assert_ptr_null(request);
@@ -331,6 +332,13 @@ TEST(ranks_and_tags_that_do_not_exist_are_violations)
                      "rank 0 calls broadcast with rank -1 of 3 and tag 0\n");
     t->send(worlds[0], &data, 1, 0, 32767, &request);
     ck_assert_int_eq(tested(&request), 1);
+}
+
+TEST(the_world_is_closed_by_close)
+{
+    t->close_communicator(worlds[2]);
+    worlds[2] = NULL;
+    assert_violation("rank 2 closes the world as a communicator\n");
 }
 
 TEST(only_receives_can_be_cancelled)
