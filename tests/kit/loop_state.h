@@ -1,5 +1,6 @@
-/* loop_state.h: what the files of the loop share. See loop.h. loop->lock guards everything;
- * functions other than loop_room are called with it, if they do not say otherwise. */
+/* loop_state.h: what the files of the loop share; see loop.h. loop->lock guards everything.
+ * Functions are called with it, but loop_enter and loop_start, which lock it, and those of the
+ * transport's table. */
 #ifndef EK_TESTS_KIT_LOOP_STATE_H
 #define EK_TESTS_KIT_LOOP_STATE_H
 
@@ -40,7 +41,7 @@ struct loop_record {
     size_t *sizes;
     int joined, left;
     bool broken;
-    int *colors, *keys; /* split: by rank; -1 as long as a rank has not called */
+    int *colors, *keys; /* split: by rank */
     loop_members **parts;
 };
 
