@@ -12,6 +12,9 @@
  * Unset means one host device per two cores, at least 1. The variable is read on first use;
  * ek_host_devices_configure overrides it.
  *
+ * Cores are those that the process may run on (its affinity mask), divided by the number of ranks
+ * on the machine (evenkeel/dist.h) if it has joined a process group before it used a device.
+ *
  * Forks. Fork before the first tensor or loader is made, and before the first call that asks for
  * CUDA devices. A child that is forked later has none of the threads that compute: every call there
  * that needs a device is EK_E_STATE. It can still read tensors on cpu and host devices and release

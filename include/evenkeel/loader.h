@@ -35,15 +35,16 @@ typedef enum ek_seeding {
 } ek_seeding;
 
 /* Makes samples into a batch in place of ek_collate. Called in a worker, for each device's part of
- * a batch separately; the result is in the caller's scope. */
+ * a batch separately; the result is in the caller's scope. For an empty batch it gets one sample,
+ * and its tensors lose their rows (dimension 0). */
 typedef ek_value ek_collate_function(const ek_value *samples, int64_t count, void *user);
 /* Called in each worker before its first batch. Numbers that it draws do not change those of
  * batches. Returns 0, or a negative status, which every batch then returns. */
 typedef int ek_worker_function(int worker, void *user);
-/* Writes how many samples of a batch each device gets; `sizes` is zeroed, and its sum must be
- * `batch`. It may call ek_data_parallel_sizes. It runs in the thread that calls ek_loader_next,
- * when a worker is assigned the batch: up to workers * prefetch batches before the batch is
- * returned. Returns 0 or a negative status. */
+/* Writes how many samples of a batch that isn't empty each device gets; `sizes` is zeroed, and its
+ * sum must be `batch`. It may call ek_data_parallel_sizes. It runs in the thread that calls
+ * ek_loader_next, when a worker is assigned the batch: up to workers * prefetch batches before the
+ * batch is returned. Returns 0 or a negative status. */
 typedef int ek_sizes_function(int64_t batch, int64_t *sizes, void *user);
 
 typedef struct ek_loader_options {
@@ -59,6 +60,14 @@ typedef struct ek_loader_options {
     ek_sampler *batch_sampler;
     int64_t batch_size; /* default 1; a written 0: samples as they are, not collated */
     bool drop_last;     /* leaves out a last batch that is smaller */
+    /* On: a pass goes on with empty batches until every rank has had as many as the one with the
+     * most, so that all take part in each step. Nothing is communicated: the sampler knows the
+     * shares of all ranks (ek_sampler_longest), which only differ if it doesn't pad. An empty batch
+     * has what a batch of the data set's first sample has, with 0 samples: tensors of the same
+     * dtypes and shapes with 0 rows. It is plain, or on the first of several devices. Default: on
+     * if there are several processes (evenkeel/dist.h). EK_E_INVALID for EK_ON with batch_size 0,
+     * for which it is off. */
+    ek_switch empty_batches;
 
     int workers;  /* threads that make batches; 0: ek_loader_next makes them, without prefetch */
     int prefetch; /* how many batches each worker may be ahead; default 2 */
@@ -112,7 +121,7 @@ typedef struct ek_batch {
 EK_API int ek_loader_next(ek_loader *loader, ek_batch *batch);
 /* Abandons the current pass; the next call of ek_loader_next begins another. */
 EK_API int ek_loader_reset(ek_loader *loader);
-/* How many batches a pass has, or how many samples if batch_size is 0. */
+/* How many batches a pass has, with the empty ones; samples if batch_size is 0. */
 EK_API int64_t ek_loader_length(ek_loader *loader);
 /* Sets the sampler's epoch, for the next pass. */
 EK_API int ek_loader_set_epoch(ek_loader *loader, int64_t epoch);

@@ -21,7 +21,14 @@ EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
  * by a lock and starts from seed 67280421310721. On a device's worker (in replicas on several
  * devices) NULL is that device's own generator instead. It is seeded from the default one's seed
  * and the device's number whenever the default one is seeded or restored, so that replicas draw the
- * same numbers in every run. ek_manual_seed seeds the default generator. */
+ * same numbers in every run. ek_manual_seed seeds the default generator.
+ *
+ * Several ranks (evenkeel/dist.h): the default generator is the process's own, and nothing makes
+ * the ranks' differ. Seeded alike it draws alike, so that modules begin with the same parameters on
+ * every rank. Devices are numbered over all ranks, rank by rank. So replicas of ranks with M
+ * devices each draw what those of one process with all these devices draw, dropout for example.
+ * This holds for wrappers of one device too, cpu included; in a process without other ranks, such a
+ * wrapper draws from the default generator. */
 EK_API void ek_manual_seed(uint64_t seed);
 
 /* Makes runs repeatable: seeds the default generator and with it the devices', seeds Python's and

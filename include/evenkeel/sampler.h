@@ -41,6 +41,9 @@ typedef struct ek_sampler_type {
      * self->generator. Returns 0 or a negative status. */
     int (*draw)(ek_sampler *self, ek_pass *pass);
     bool makes_batches; /* `draw` calls ek_pass_end_batch */
+    /* Optional, for samplers that give each rank a share: the length of the longest share of any
+     * rank. NULL: all ranks' shares have this one's length. */
+    int64_t (*longest)(ek_sampler *self);
     /* Optional: frees what the struct owns. */
     void (*destroy)(ek_sampler *self);
 } ek_sampler_type;
@@ -60,7 +63,10 @@ EK_API ek_sampler *ek_sampler_new(const ek_sampler_type *type);
 EK_API void ek_sampler_free(ek_sampler *sampler); /* NULL is ignored */
 
 EK_API int64_t ek_sampler_length(ek_sampler *sampler);
-/* Sets the epoch. The order of some samplers, and of batch samplers over them, depends on it: the
+/* The length of the longest share of any rank. More than ek_sampler_length if another rank's share
+ * is longer; of samplers that give no shares, the same. */
+EK_API int64_t ek_sampler_longest(ek_sampler *sampler);
+/* Sets the epoch, on which the order of some samplers depends, and of batch samplers over them: the
  * same epoch gives the same order. If it is never set and automatic_epochs is off, a distributed
  * sampler draws the same pass every time. */
 EK_API int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch);
@@ -115,13 +121,17 @@ EK_API ek_sampler *ek_weighted_random_sampler(const double *weights, int64_t cou
  * smaller last batch is left out if drop_last. */
 EK_API ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_last);
 
-/* ---- the share of one rank ---- */
+/* ---- the share of one rank ----
+ *
+ * By default num_replicas is the number of processes (evenkeel/dist.h) and rank that of this one: 1
+ * and 0 without a process group. Each can be written; then it is what is written. */
 
 typedef struct ek_distributed_sampler_options {
     const char *keywords;
     int64_t count;
-    int num_replicas;  /* default 1 */
-    int rank;          /* in [0, num_replicas), else EK_E_INVALID */
+    int num_replicas;  /* default: the number of processes */
+    int rank;          /* default: this process's. EK_E_INVALID: "Invalid rank 2, rank should be in
+                          the interval [0, 1]" */
     ek_switch shuffle; /* default on: a permutation by seed + epoch, the same for all ranks */
     int64_t seed;
     bool drop_last; /* drops the last samples so that all ranks have equally many */
@@ -146,7 +156,7 @@ typedef struct ek_identity_sampler_options {
     const int64_t *identities; /* identity of each sample; copied */
     int64_t count;
     int64_t num_instances;  /* samples of an identity side by side; default 4 */
-    int num_replicas, rank; /* for the distributed sampler; default 1 and 0 */
+    int num_replicas, rank; /* for the distributed sampler; default: the world's */
     int64_t seed;
     bool automatic_epochs;
 } ek_identity_sampler_options;
@@ -162,10 +172,19 @@ EK_API ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampl
 #define ek_distributed_random_identity_sampler(...) \
     ek_distributed_random_identity_sampler_with(    \
         EK_OPTIONS_2(ek_identity_sampler_options, identities, count, __VA_ARGS__))
-/* DistributedInferenceSampler: contiguous blocks. Padding repeats the last sample. With padding off
- * none is repeated, and lengths differ by at most one. */
-EK_API ek_sampler *ek_distributed_inference_sampler(int64_t count, int num_replicas, int rank,
-                                                    ek_switch padding);
+
+typedef struct ek_inference_sampler_options {
+    const char *keywords;
+    int64_t count;
+    int num_replicas, rank; /* default: the world's */
+    /* Default on: the last sample is repeated. Off: none is, and lengths differ by at most one. */
+    ek_switch padding;
+} ek_inference_sampler_options;
+/* DistributedInferenceSampler: contiguous blocks. */
+EK_API ek_sampler *ek_distributed_inference_sampler_with(ek_inference_sampler_options options);
+#define ek_distributed_inference_sampler(...) \
+    ek_distributed_inference_sampler_with(    \
+        EK_OPTIONS_1(ek_inference_sampler_options, count, __VA_ARGS__))
 
 EK_END_DECLARATIONS
 #endif

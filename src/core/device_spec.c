@@ -5,10 +5,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/locale.h"
 #include "core/thread.h"
+#include "core/world.h"
 
 const char *ek_spec_skip_space(const char *at)
 {
@@ -170,13 +170,27 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
 
 static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(spec_lock);
-static ek_device_spec spec_now;
+static ek_device_spec spec_now; /* guarded by spec_lock, as are the two below */
 static bool spec_known;
+static int spec_ranks; /* the ranks of this machine that spec_now suits; 0: any, it was asked for */
 
-static int spec_from_environment(ek_device_spec *spec)
+/* One host device per two cores. */
+static void spec_default(ek_device_spec *spec)
+{
+    int count = ek_world_cores() / 2;
+    *spec = (ek_device_spec){.count = count < 1                ? 1
+                                      : count > EK_MAX_DEVICES ? EK_MAX_DEVICES
+                                                               : count};
+    for (int i = 0; i < spec->count; i++)
+        spec->devices[i].speed = 1.0;
+}
+
+/* Writes the ranks of this machine that the answer suits; 0: any. */
+static int spec_from_environment(ek_device_spec *spec, int *ranks)
 {
     const int before = ek_error_status();
     const char *text = getenv("EVENKEEL_HOST_DEVICES");
+    *ranks = 0;
     if (text && *text) {
         if (ek_device_spec_parse(text, spec) < 0) {
             ek_error_prefix(before, "EVENKEEL_HOST_DEVICES");
@@ -184,12 +198,8 @@ static int spec_from_environment(ek_device_spec *spec)
         }
         return 0;
     }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    long count = cores / 2 < 1 ? 1 : cores / 2 > EK_MAX_DEVICES ? EK_MAX_DEVICES : cores / 2;
-    memset(spec, 0, sizeof *spec);
-    spec->count = (int)count;
-    for (int i = 0; i < spec->count; i++)
-        spec->devices[i].speed = 1.0;
+    *ranks = ek_world.local_size;
+    spec_default(spec);
     return 0;
 }
 
@@ -197,8 +207,8 @@ int ek_host_spec(ek_device_spec *spec)
 {
     int rc = 0;
     pthread_mutex_lock(&spec_lock);
-    if (!spec_known) {
-        rc = spec_from_environment(&spec_now);
+    if (!spec_known || (spec_ranks && spec_ranks != ek_world.local_size)) {
+        rc = spec_from_environment(&spec_now, &spec_ranks);
         spec_known = rc == 0;
     }
     if (rc == 0)
@@ -212,5 +222,6 @@ void ek_host_spec_set(const ek_device_spec *spec)
     pthread_mutex_lock(&spec_lock);
     spec_now = *spec;
     spec_known = true;
+    spec_ranks = 0;
     pthread_mutex_unlock(&spec_lock);
 }

@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/thread.h"
+#include "core/world.h"
 
 enum { SHIFTED_WORDS = 397 };
 
@@ -21,11 +22,12 @@ static uint64_t seedings = 1; /* default_generator's seedings + 1; guarded by de
 
 /* The default generator of a device's worker. Workers do not share one, because replicas that draw
  * side by side would then get their numbers in an order that differs from run to run. No lock is
- * needed: each is used by its device's worker alone. */
+ * needed: each is used by its device's worker alone, or by the thread that draws in its place. */
 typedef struct device_generator {
     ek_generator generator;
     uint64_t seeding; /* the value of `seedings` when it was seeded; 0: not yet */
-    bool loaded;      /* restored for the device's next worker, not left by an earlier one */
+    bool goes_on;     /* the device's next worker goes on with it: it was restored, or drawn from in
+                         the worker's place; an earlier worker hasn't left it */
 } device_generator;
 
 enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEVICES };
@@ -94,6 +96,18 @@ uint64_t ek_generator_u64(ek_generator *generator)
 
 /* ---- generators ---- */
 
+/* Seeds a device's generator, unless that was done at this seeding of the shared one. */
+static void generator_seed_device(device_generator *own, ek_device device, uint64_t seed,
+                                  uint64_t seeding)
+{
+    if (own->seeding == seeding)
+        return;
+    uint64_t number = (uint64_t)(ek_world.first_device[device.kind] + device.index + 1);
+    memset(&own->generator, 0, sizeof own->generator);
+    generator_seed_words(&own->generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
+    own->seeding = seeding;
+}
+
 ek_generator *ek_generator_lock(ek_generator *generator)
 {
     if (generator)
@@ -106,29 +120,47 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     pthread_mutex_lock(&default_lock);
     if (default_generator.left == 0)
         generator_seed_words(&default_generator, default_seed);
-    const ek_dev *dev = ek_thread_self()->worker_of;
+    const ek_thread *self = ek_thread_self();
+    if (self->draws_for) {
+        device_generator *own = generator_of_device_at(self->draws_for->id);
+        generator_seed_device(own, self->draws_for->id, default_generator.seed, seedings);
+        own->goes_on = true;
+        return &own->generator;
+    }
+    const ek_dev *dev = self->worker_of;
     if (!dev)
         return &default_generator;
     uint64_t seed = default_generator.seed, seeding = seedings;
     pthread_mutex_unlock(&default_lock);
     if (!of_worker) { /* an earlier worker of the device may have left its generator */
         of_worker = generator_of_device_at(dev->id);
-        of_worker->seeding = of_worker->loaded ? of_worker->seeding : 0;
+        of_worker->seeding = of_worker->goes_on ? of_worker->seeding : 0;
     }
-    of_worker->loaded = false;
-    if (of_worker->seeding != seeding) {
-        uint64_t number = (uint64_t)dev->id.index + 1;
-        memset(&of_worker->generator, 0, sizeof of_worker->generator);
-        generator_seed_words(&of_worker->generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
-        of_worker->seeding = seeding;
-    }
+    of_worker->goes_on = false;
+    generator_seed_device(of_worker, dev->id, seed, seeding);
     return &of_worker->generator;
+}
+
+/* Returns the generator of the device that the thread draws for; NULL: it draws for none. */
+static const ek_generator *generator_drawn_for(void)
+{
+    const ek_dev *dev = ek_thread_self()->draws_for;
+    return dev ? &generator_of_device_at(dev->id)->generator : NULL;
 }
 
 void ek_generator_unlock(ek_generator *generator)
 {
-    if (generator == &default_generator)
+    if (generator == &default_generator || generator == generator_drawn_for())
         pthread_mutex_unlock(&default_lock);
+}
+
+ek_dev *ek_generator_draw_for(ek_dev *dev)
+{
+    ek_thread *self = ek_thread_self();
+    ek_dev *before = self->draws_for;
+    if (!self->worker_of)
+        self->draws_for = ek_world.size > 1 ? dev : NULL;
+    return before;
 }
 
 ek_generator *ek_generator_stand_in(ek_generator *generator)
@@ -338,5 +370,5 @@ void ek_generators_load(const ek_generator *shared, const ek_device *devices,
     pthread_mutex_unlock(&default_lock);
     for (int i = 0; i < count; i++)
         *generator_of_device_at(devices[i]) =
-            (device_generator){.generator = own[i], .seeding = current, .loaded = true};
+            (device_generator){.generator = own[i], .seeding = current, .goes_on = true};
 }

@@ -2,6 +2,7 @@
 #ifndef EK_CORE_GENERATOR_H
 #define EK_CORE_GENERATOR_H
 
+#include "core/thread_state.h"
 #include "evenkeel/random.h"
 
 enum { EK_TWISTER_WORDS = 624 };
@@ -19,8 +20,8 @@ struct ek_generator {
 };
 
 /* Returns `generator` if it is not NULL, without a lock. Otherwise returns the calling thread's
- * default generator: its stand-in, or on a worker its device's generator, neither locked; else the
- * shared one, locked until ek_generator_unlock. */
+ * default generator: its stand-in, or on a worker its device's generator, neither locked; else that
+ * of the device it draws for, or the shared one, both locked until ek_generator_unlock. */
 ek_generator *ek_generator_lock(ek_generator *generator);
 void ek_generator_unlock(ek_generator *generator);
 
@@ -28,10 +29,18 @@ void ek_generator_unlock(ek_generator *generator);
  * one set before. For draws that are to be repeated: the shared generator does not advance. */
 ek_generator *ek_generator_stand_in(ek_generator *generator);
 
-/* Borrows the calling thread's default generator, so that stand-ins can repeat its draws while user
- * code runs. `begin` becomes a copy of it. No lock is held until ek_generator_give_back. So that no
- * two threads draw the same numbers, the shared generator has another seed until then, and
- * `meanwhile` becomes a copy of that state. */
+/* Makes the device's generator the calling thread's default one, for work that the thread does in
+ * place of the device's worker; NULL ends that. Returns the device set before. It does nothing on
+ * workers, which have that generator, and nothing without several ranks: there one device alone
+ * draws from the shared generator, as a module without a wrapper does. With several ranks, whose
+ * shared generators are alike, replicas of ranks with one device would otherwise all draw the same
+ * numbers. */
+ek_dev *ek_generator_draw_for(ek_dev *dev);
+
+/* Takes the calling thread's default generator over for draws that stand-ins repeat while user code
+ * runs. `begin` becomes a copy of it. No lock is held until ek_generator_give_back. So that no two
+ * threads draw the same numbers, the shared generator is reseeded meanwhile, and `meanwhile`
+ * becomes a copy of that state. */
 void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile);
 /* Called by the same thread. The generator goes on as `end`, unless other threads have drawn from
  * it or seeded it: then it goes on as they left it. */

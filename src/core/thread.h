@@ -35,6 +35,7 @@ typedef struct ek_thread {
     size_t owned_count, owned_capacity;
     unsigned scope_depth;
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
+    ek_dev *draws_for; /* the device as whose worker it draws (generator.h); NULL: none */
     ek_group_rank rank;
     ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
     uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/generator.h"
 #include "core/object.h"
 #include "core/rendezvous.h"
 #include "core/trace.h"
@@ -59,11 +60,13 @@ static int job_run_timed(job_group *group, int index, ek_dev *dev)
 static void job_call(job_group *group, int index, ek_dev *dev)
 {
     ek_thread_self()->modes = group->modes; /* the job before may have changed them */
+    ek_dev *drawn_for = ek_generator_draw_for(dev);
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
     if (status >= 0)
         status = job_run_timed(group, index, dev);
     ek_scope_end(&scope);
+    ek_generator_draw_for(drawn_for);
     if (status < 0)
         ek_error_pending(); /* sets an error if the job has set none */
     ek_error_take(&group->errors[index]);

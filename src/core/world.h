@@ -7,11 +7,25 @@
 #ifndef EK_CORE_WORLD_H
 #define EK_CORE_WORLD_H
 
+#include "evenkeel/device.h"
+
 typedef struct ek_world_place {
     int rank, size;             /* among all processes of the job; 0 of 1 without a process group */
     int local_rank, local_size; /* among those on the same machine */
+    /* By device kind: the number of this process's device 0 among the devices of all ranks, which
+     * are counted rank by rank. Device i has the number first_device[kind] + i. It is negative if
+     * a rank's first devices are ones that it doesn't use. */
+    int first_device[EK_CUDA + 1];
 } ek_world_place;
 
 extern ek_world_place ek_world;
+
+/* How many cores this process is to compute on: those of its affinity mask, divided among the ranks
+ * of this machine; at least 1. Any thread. */
+int ek_world_cores(void);
+
+/* Logs a warning, once, if this machine has more ranks than this process may use cores, though the
+ * machine has more: a launcher has bound the rank to them. No lock may be held. */
+void ek_world_check_cores(void);
 
 #endif

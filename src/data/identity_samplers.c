@@ -162,23 +162,22 @@ static const ek_index_sampler_type distributed_identity_type =
 
 /* ---- making ---- */
 
+/* num_replicas and rank are resolved already. */
 static ek_sampler *identity_new(const ek_index_sampler_type *type, const char *function,
                                 const ek_identity_sampler_options *options)
 {
     int64_t instances = ek_integer_or(EK_GIVEN(options, num_instances, 2), 4);
-    int num_replicas = (int)ek_integer_or(EK_GIVEN(options, num_replicas, 3), 1);
     int64_t count = options->count;
     if (ek_sampler_check_array(function, "the array of identities", options->identities, count) <
             0 ||
-        ek_sampler_check_least(function, "num_instances", instances, 1) < 0 ||
-        ek_sampler_check_rank(function, num_replicas, options->rank) < 0)
+        ek_sampler_check_least(function, "num_instances", instances, 1) < 0)
         return NULL;
     identity_sampler *self = ek_index_sampler_new(type, count, 0);
     if (!self)
         return NULL;
     self->base.sampler.automatic_epochs = options->automatic_epochs;
     self->instances = instances;
-    self->num_replicas = num_replicas;
+    self->num_replicas = options->num_replicas;
     self->rank = options->rank;
     self->seed = options->seed;
     if (identity_group(self, options->identities, count) < 0) {
@@ -190,7 +189,8 @@ static ek_sampler *identity_new(const ek_index_sampler_type *type, const char *f
 
 ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options)
 {
-    if (options.num_replicas > 1 || options.rank || options.seed)
+    options.num_replicas = (int)ek_integer_or(EK_GIVEN(&options, num_replicas, 3), 1);
+    if (options.num_replicas != 1 || options.rank || options.seed)
         return EK_FAIL_NULL(EK_E_INVALID,
                             "random_identity_sampler: it has no ranks, and draws from the process' "
                             "generators (ek_set_seed); num_replicas, rank and seed are "
@@ -200,6 +200,10 @@ ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options)
 
 ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampler_options options)
 {
-    return identity_new(&distributed_identity_type, "distributed_random_identity_sampler",
-                        &options);
+    static const char function[] = "distributed_random_identity_sampler";
+    options.num_replicas = EK_GIVEN(&options, num_replicas, 3);
+    options.rank = EK_GIVEN(&options, rank, 4);
+    if (ek_sampler_find_rank(function, &options.num_replicas, &options.rank) < 0)
+        return NULL;
+    return identity_new(&distributed_identity_type, function, &options);
 }

@@ -8,6 +8,7 @@
 #include "core/device.h"
 #include "core/keywords.h"
 #include "core/trace.h"
+#include "core/world.h"
 #include "plan/split.h"
 
 enum { DEFAULT_PREFETCH = 2 };
@@ -43,8 +44,15 @@ static int loader_check_batches(const ek_loader_options *o)
                        "data_loader: batch_size %lld; 1 or more are possible, or 0 for "
                        "samples as they are",
                        (long long)o->batch_size);
+    if ((unsigned)o->empty_batches > EK_OFF)
+        return EK_FAIL(EK_E_INVALID, "data_loader: empty_batches can be EK_ON or EK_OFF, not %d",
+                       (int)o->empty_batches);
     if (o->batch_size != EK_ZERO)
         return 0;
+    if (o->empty_batches == EK_ON)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: samples as they are (batch_size 0) cannot be followed by "
+                       "empty_batches");
     if (o->drop_last || o->collate)
         return EK_FAIL(EK_E_INVALID,
                        "data_loader: %s has no meaning for samples as they are (batch_size "
@@ -146,6 +154,8 @@ static int loader_fill(ek_loader *loader)
     if (options->batch_size == 0 && !options->batch_sampler)
         options->batch_size = 1;
     loader->single = options->batch_size == EK_ZERO;
+    loader->evens = !loader->single && options->empty_batches != EK_OFF &&
+                    (options->empty_batches == EK_ON || ek_world.size > 1);
     loader->sends_ahead = loader_can_send_ahead(options);
     loader->batch_size = loader->single ? 1 : options->batch_size;
     loader->slot_count = options->workers ? options->workers * options->prefetch : 1;
@@ -224,6 +234,10 @@ void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, in
 {
     const ek_pass *pass = &loader->pass;
     int64_t in_pass = number - loader->first, size = loader->batch_size;
+    if (in_pass >= ek_loader_batches_in(loader, pass)) {
+        *begin = *end = pass->count;
+        return;
+    }
     if (size == 0) {
         *begin = in_pass ? pass->ends[in_pass - 1] : 0;
         *end = pass->ends[in_pass];
@@ -233,10 +247,22 @@ void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, in
     *end = pass->count - *begin < size ? pass->count : *begin + size;
 }
 
+int64_t ek_loader_longest(const ek_loader *loader)
+{
+    if (!loader->evens)
+        return 0;
+    int64_t longest = ek_sampler_longest(loader->sampler);
+    return longest < 0
+               ? longest
+               : ek_loader_batches_in(loader, &(ek_pass){.count = longest, .batches = longest});
+}
+
 void ek_loader_go_on(ek_loader *loader)
 {
     ek_loader_settle(loader, loader->first);
     loader->batches = loader->first + ek_loader_batches_in(loader, &loader->pass);
+    if (loader->batches < loader->longest)
+        loader->batches = loader->longest;
     loader->given = loader->first;
     loader->begun = true;
     for (int w = 0; w < loader->options.workers && ek_loader_seeds_workers(loader); w++)
@@ -248,11 +274,13 @@ static int loader_begin_pass(ek_loader *loader)
 {
     uint64_t base_seed = ek_random_u64(loader->options.generator) & INT64_MAX;
     ek_scope scope = ek_scope_begin();
-    int rc = ek_sampler_draw(loader->sampler, &loader->pass);
+    int64_t longest = ek_loader_longest(loader); /* of this epoch, which drawing may end */
+    int rc = longest < 0 ? (int)longest : ek_sampler_draw(loader->sampler, &loader->pass);
     ek_scope_end(&scope);
     if (rc < 0)
         return rc;
     loader->base_seed = base_seed;
+    loader->longest = longest;
     loader->first = 0;
     for (int w = 0; w < loader->options.workers; w++)
         ek_generator_seed_late(&loader->after[w], base_seed + (uint64_t)w);
@@ -289,6 +317,8 @@ static int loader_cut(const ek_loader *loader, ek_loader_slot *slot)
     const ek_loader_options *options = &loader->options;
     int devices = options->device_ids.count ? options->device_ids.count : 1;
     memset(slot->sizes, 0, sizeof slot->sizes);
+    if (slot->count == 0)
+        return 0;
     if (options->sizes)
         return loader_ask_sizes(loader, slot->count, slot->sizes);
     if (options->split == EK_SPLIT_EVEN)
@@ -305,7 +335,7 @@ static void loader_prepare(ek_loader *loader, int64_t number)
     int64_t begin, end;
     ek_loader_range(loader, number, &begin, &end);
     slot->number = number;
-    slot->indices = loader->pass.indices + begin;
+    slot->indices = end > begin ? loader->pass.indices + begin : NULL;
     slot->count = end - begin;
     slot->made = false;
     slot->error.status = 0;
@@ -437,10 +467,12 @@ int64_t ek_loader_length(ek_loader *loader)
 {
     if (!loader)
         return ek_error_pending();
-    int64_t length = ek_sampler_length(loader->sampler);
-    if (length < 0 || loader->batch_size == 0)
-        return length;
-    return ek_loader_batches_in(loader, &(ek_pass){.count = length});
+    int64_t length = ek_sampler_length(loader->sampler), longest = ek_loader_longest(loader);
+    if (length < 0 || longest < 0)
+        return length < 0 ? length : longest;
+    if (loader->batch_size != 0)
+        length = ek_loader_batches_in(loader, &(ek_pass){.count = length});
+    return length < longest ? longest : length;
 }
 
 int ek_loader_set_epoch(ek_loader *loader, int64_t epoch)

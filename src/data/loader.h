@@ -27,16 +27,17 @@ enum { EK_LOADER_MOST_WORKERS = 1024, EK_LOADER_MOST_SLOTS = 1 << 16 };
 /* A batch on its way to the caller. See Note [Who may touch a loader]. */
 typedef struct ek_loader_slot {
     int64_t number;
-    const int64_t *indices; /* borrowed from the pass */
-    int64_t count;
-    int64_t sizes[EK_MAX_DEVICES]; /* samples per device; all in sizes[0] if no device is named */
+    const int64_t *indices;        /* borrowed from the pass */
+    int64_t count;                 /* 0: an empty batch */
+    int64_t sizes[EK_MAX_DEVICES]; /* samples of each device; sizes[0] if no device is named */
     bool made;                     /* guarded by lock: the worker is done with the slot */
     int parts;
     ek_value part[EK_MAX_DEVICES]; /* one reference per device that has samples, in order */
     int device[EK_MAX_DEVICES];    /* index of each part's device in device_ids */
     bool sent;                     /* the copies of the parts to their devices have begun */
     ek_error_record error;         /* why the batch could not be made; status 0: no error */
-    ek_generator after;            /* EK_SEED_WORKER: the worker's generator afterwards */
+    ek_generator after; /* EK_SEED_WORKER: the worker's generator afterwards. Until then, of an
+                           empty batch: what its sample draws from */
 } ek_loader_slot;
 
 /* A maker of batches: a worker's thread, or the caller's thread if there are no workers. */
@@ -58,13 +59,15 @@ struct ek_loader {
     ek_sampler *sampler; /* owned */
     int64_t batch_size;  /* 0: the sampler makes the batches */
     bool single;         /* each batch is one sample as it is */
+    bool evens;          /* passes are filled up with empty batches */
     bool sends_ahead;    /* a batch that is made in time is sent one call before it is given */
 
     /* The pass that is under way. */
     bool begun;
     ek_pass pass;
     int64_t first;   /* the number of the first batch in `pass`: not 0 after a load */
-    int64_t batches; /* batches of the whole pass, with those before `first` */
+    int64_t longest; /* batches of the rank with the most; 0 without empty batches */
+    int64_t batches; /* batches of the whole pass, with those before `first` and empty ones */
     int64_t given;
     uint64_t base_seed;
     ek_generator *after; /* EK_SEED_WORKER: workers' generators after the batches given so far */
@@ -124,10 +127,13 @@ void ek_loader_join(ek_loader *loader);
 
 /* ---- loader.c ---- */
 
-/* Writes the range of the pass's indices that batch `number` has. */
+/* Writes the range of the pass's indices that batch `number` has; an empty one at their end for
+ * batches behind those of the pass. */
 void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, int64_t *end);
 /* Returns how many batches a pass, or the rest of one, has. */
 int64_t ek_loader_batches_in(const ek_loader *loader, const ek_pass *pass);
+/* Returns how many batches the longest pass of any rank has; 0 if no batches are empty. */
+int64_t ek_loader_longest(const ek_loader *loader);
 /* Begins or resumes loader->pass at batch loader->first. The workers' generators are copied from
  * loader->after. */
 void ek_loader_go_on(ek_loader *loader);

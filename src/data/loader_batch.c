@@ -79,8 +79,20 @@ static ek_value maker_collate(ek_loader_maker *worker, const int64_t *indices, i
     return ek_value_error();
 }
 
+/* The tensor without its rows. One without dimensions stays. */
+static ek_tensor *part_without_rows(ek_tensor *tensor, ek_dev *dev)
+{
+    (void)dev;
+    ek_shape shape = ek_tensor_shape(tensor);
+    if (shape.ndim == 0)
+        return tensor;
+    shape.dims[0] = 0;
+    return ek_tensor_new(ek_tensor_dev(tensor), tensor->dtype, &shape, EK_CONTIGUOUS);
+}
+
+/* With `empty`, the samples are only read for their shapes, and the part has none of them. */
 static ek_value maker_make_part(ek_loader_maker *worker, const int64_t *indices, int64_t count,
-                                ek_device device)
+                                bool empty, ek_device device)
 {
     const ek_loader *loader = worker->loader;
     ek_dataset *dataset = loader->options.dataset;
@@ -95,6 +107,8 @@ static ek_value maker_make_part(ek_loader_maker *worker, const int64_t *indices,
     else
         part =
             ek_dataset_get_batch(dataset, indices, count, ek_dev_is_host(dev) ? device : ek_cpu());
+    if (empty && part.kind != EK_VALUE_ERROR)
+        part = ek_batch_map(part, part_without_rows, dev);
     if (loader->options.device_ids.count == 0)
         return part; /* tensors from a user's function may lie on any device */
     return part.kind == EK_VALUE_ERROR ? part : ek_batch_map(part, part_stage, dev);
@@ -118,14 +132,17 @@ static int slot_check_indices(const ek_loader *loader, const ek_loader_slot *slo
 static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const ek_device_list *devices = &worker->loader->options.device_ids;
-    const int64_t *indices = slot->indices;
+    static const int64_t first_sample = 0;
+    const bool empty = slot->count == 0;
+    const int64_t *indices = empty ? &first_sample : slot->indices;
     EK_TRY(slot_check_indices(worker->loader, slot));
     for (int d = 0; d < (devices->count ? devices->count : 1); d++) {
-        if (slot->sizes[d] == 0)
+        int64_t count = empty && d == 0 ? 1 : slot->sizes[d];
+        if (count == 0)
             continue;
         ek_device device = devices->count ? devices->devices[d] : ek_cpu();
         ek_scope scope = ek_scope_begin();
-        ek_value part = maker_make_part(worker, indices, slot->sizes[d], device);
+        ek_value part = maker_make_part(worker, indices, count, empty, device);
         if (part.kind != EK_VALUE_ERROR) {
             slot->device[slot->parts] = d;
             slot->part[slot->parts++] = ek_value_keep(part);
@@ -133,7 +150,7 @@ static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
         ek_scope_end(&scope);
         if (part.kind == EK_VALUE_ERROR)
             return ek_error_pending();
-        indices += slot->sizes[d];
+        indices += count;
     }
     return 0;
 }
@@ -170,10 +187,15 @@ static void context_leave(call_context *before)
     ek_thread_self()->modes = before->modes;
 }
 
-/* Returns the generator that replaces the default one for this batch; NULL: none does. */
-static ek_generator *maker_generator(ek_loader_maker *worker, const ek_loader_slot *slot)
+/* Returns the generator that replaces the default one for this batch; NULL: none does. An empty
+ * batch always has one of its own, because what others draw may not depend on a rank's share. */
+static ek_generator *maker_generator(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const ek_loader *loader = worker->loader;
+    if (slot->count == 0) {
+        ek_generator_seed_late(&slot->after, loader->base_seed + (uint64_t)slot->number);
+        return &slot->after;
+    }
     if (loader->options.seeding == EK_SEED_WORKER)
         return loader->options.workers ? &worker->generator : NULL;
     ek_generator_seed_late(&worker->generator, loader->base_seed + (uint64_t)slot->number);

@@ -17,7 +17,8 @@
  *     ends        i64: where their batches end, if the sampler makes batches
  *     of_worker   u8: with EK_SEED_WORKER the workers' generators, one after another
  *
- * The rest of the pass is saved itself, so that no sampler has to draw it again. */
+ * The rest of the pass is saved itself, so that no sampler has to draw it again. Empty batches are
+ * not: the sampler knows how many a pass has. */
 #include <stdlib.h>
 
 #include "data/loader.h"
@@ -55,13 +56,13 @@ static void loader_put_workers(const ek_loader *loader, ek_state_writer *writer)
 
 static void loader_put_pass(const ek_loader *loader, ek_state_writer *writer)
 {
-    int64_t begin = loader->pass.count, end;
-    if (loader->given < loader->batches)
-        ek_loader_range(loader, loader->given, &begin, &end);
+    int64_t begin, end, in_pass = loader->given - loader->first;
+    int64_t most = ek_loader_batches_in(loader, &loader->pass);
+    ek_loader_range(loader, loader->given, &begin, &end);
     ek_state_put_int(writer, "given", loader->given);
     ek_state_put_int(writer, "base_seed", (int64_t)loader->base_seed);
     ek_state_put_pass(writer, &loader->pass, begin, loader->batch_size == 0,
-                      loader->given - loader->first);
+                      in_pass < most ? in_pass : most);
     if (ek_loader_seeds_workers(loader))
         loader_put_workers(loader, writer);
 }
@@ -93,7 +94,7 @@ ek_value ek_loader_state(ek_loader *loader)
 /* ---- loading: everything is read and checked before anything is changed ---- */
 
 typedef struct loader_loaded {
-    int64_t begun, given, base_seed;
+    int64_t begun, given, base_seed, longest;
     ek_pass pass;
     ek_generator generator;
     ek_generator *of_worker;
@@ -150,6 +151,9 @@ static int loader_read(const ek_loader *loader, const ek_state *state, loader_lo
         EK_TRY(ek_state_pass(state, loader->batch_size == 0, 0, length - 1, &into->pass));
         if (ek_loader_seeds_workers(loader))
             EK_TRY(loader_read_workers(loader, state, into));
+        into->longest = ek_loader_longest(loader);
+        if (into->longest < 0)
+            return (int)into->longest;
     }
     return ek_state_generator(state, options->generator, "loader", &into->generator);
 }
@@ -167,6 +171,7 @@ static void loader_take(ek_loader *loader, loader_loaded *from)
     loader->pass = from->pass;
     from->pass = (ek_pass){0};
     loader->first = from->given;
+    loader->longest = from->longest;
     loader->base_seed = (uint64_t)from->base_seed;
     for (int w = 0; from->of_worker && w < loader->options.workers; w++)
         loader->after[w] = from->of_worker[w];

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/keywords.h"
+#include "core/world.h"
 #include "data/sampler.h"
 
 /* ---- passes ---- */
@@ -67,12 +69,14 @@ int ek_sampler_check_array(const char *function, const char *what, const void *a
     return count > 0 ? ek_check_pointer(function, what, array) : 0;
 }
 
-int ek_sampler_check_rank(const char *function, int num_replicas, int rank)
+int ek_sampler_find_rank(const char *function, int *num_replicas, int *rank)
 {
-    EK_TRY(ek_sampler_check_least(function, "num_replicas", num_replicas, 1));
-    if (rank < 0 || rank >= num_replicas)
+    *num_replicas = (int)ek_integer_or(*num_replicas, ek_world.size);
+    *rank = (int)ek_integer_or(*rank, ek_world.rank);
+    EK_TRY(ek_sampler_check_least(function, "num_replicas", *num_replicas, 1));
+    if (*rank < 0 || *rank >= *num_replicas)
         return EK_FAIL(EK_E_INVALID, "%s: Invalid rank %d, rank should be in the interval [0, %d]",
-                       function, rank, num_replicas - 1);
+                       function, *rank, *num_replicas - 1);
     return 0;
 }
 
@@ -106,14 +110,27 @@ void ek_sampler_free(ek_sampler *sampler)
     free(sampler);
 }
 
+/* The outcome of a type's `length` or `longest`. */
+static int64_t sampler_check_length(const char *function, const ek_sampler *sampler, int64_t length)
+{
+    if (length >= 0 || ek_error_status())
+        return length >= 0 ? length : ek_error_status();
+    return EK_FAIL(EK_E_INVALID, "%s: sampler \"%s\" gives %lld", function, sampler->type->name,
+                   (long long)length);
+}
+
 int64_t ek_sampler_length(ek_sampler *sampler)
 {
     EK_TRY(ek_check_given("sampler_length", "the sampler", sampler));
-    int64_t length = sampler->type->length(sampler);
-    if (length >= 0 || ek_error_status())
-        return length >= 0 ? length : ek_error_status();
-    return EK_FAIL(EK_E_INVALID, "sampler_length: sampler \"%s\" gives %lld", sampler->type->name,
-                   (long long)length);
+    return sampler_check_length("sampler_length", sampler, sampler->type->length(sampler));
+}
+
+int64_t ek_sampler_longest(ek_sampler *sampler)
+{
+    EK_TRY(ek_check_given("sampler_longest", "the sampler", sampler));
+    if (!sampler->type->longest)
+        return ek_sampler_length(sampler);
+    return sampler_check_length("sampler_longest", sampler, sampler->type->longest(sampler));
 }
 
 int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch)
@@ -229,13 +246,23 @@ typedef struct batch_sampler {
     bool drop_last;
 } batch_sampler;
 
-static int64_t batch_length(ek_sampler *sampler)
+/* Returns how many batches so many samples make, or the error that `samples` is. */
+static int64_t batch_count(const ek_sampler *sampler, int64_t samples)
 {
-    const batch_sampler *self = (batch_sampler *)sampler;
-    int64_t samples = ek_sampler_length(sampler->inner);
+    const batch_sampler *self = (const batch_sampler *)sampler;
     if (samples < 0)
         return samples;
     return samples / self->batch_size + (!self->drop_last && samples % self->batch_size != 0);
+}
+
+static int64_t batch_length(ek_sampler *sampler)
+{
+    return batch_count(sampler, ek_sampler_length(sampler->inner));
+}
+
+static int64_t batch_longest(ek_sampler *sampler)
+{
+    return batch_count(sampler, ek_sampler_longest(sampler->inner));
 }
 
 static int batch_draw(ek_sampler *sampler, ek_pass *pass)
@@ -258,6 +285,7 @@ static const ek_sampler_type batch_type = {.name = "batch",
                                            .size = sizeof(batch_sampler),
                                            .length = batch_length,
                                            .draw = batch_draw,
+                                           .longest = batch_longest,
                                            .makes_batches = true};
 
 ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_last)
@@ -285,6 +313,12 @@ ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_
 int64_t ek_index_sampler_length(ek_sampler *sampler)
 {
     return ((ek_index_sampler *)sampler)->length;
+}
+
+int64_t ek_index_sampler_longest(ek_sampler *sampler)
+{
+    const ek_index_sampler *self = (ek_index_sampler *)sampler;
+    return self->length + self->lacks;
 }
 
 int ek_index_sampler_draw(ek_sampler *sampler, ek_pass *pass)

@@ -13,6 +13,7 @@ typedef struct ek_index_sampler {
     ek_sampler sampler;
     int64_t low, high; /* samples lie in [low, high), also in a loaded state */
     int64_t length;    /* samples in a pass */
+    int64_t lacks;     /* how many more the longest pass of any rank has */
     int64_t room;      /* how many samples `fill` may write; at least the length */
     void *owned;       /* memory that is freed with the sampler; NULL: none */
 } ek_index_sampler;
@@ -24,6 +25,7 @@ typedef struct ek_index_sampler_type {
 } ek_index_sampler_type;
 
 int64_t ek_index_sampler_length(ek_sampler *sampler);
+int64_t ek_index_sampler_longest(ek_sampler *sampler);
 int ek_index_sampler_draw(ek_sampler *sampler, ek_pass *pass);
 void ek_index_sampler_destroy(ek_sampler *sampler);
 #define EK_INDEX_SAMPLER_TYPE(kind, object, function)  \
@@ -32,6 +34,7 @@ void ek_index_sampler_destroy(ek_sampler *sampler);
                  .size = sizeof(object),               \
                  .length = ek_index_sampler_length,    \
                  .draw = ek_index_sampler_draw,        \
+                 .longest = ek_index_sampler_longest,  \
                  .destroy = ek_index_sampler_destroy}, \
         .fill = (function)                             \
     }
@@ -45,8 +48,9 @@ int ek_sampler_check_least(const char *function, const char *what, int64_t value
 /* Checks that an array of `count` values is not NULL; it may be if `count` is 0. */
 int ek_sampler_check_array(const char *function, const char *what, const void *array,
                            int64_t count);
-/* Checks that `rank` is in [0, num_replicas). */
-int ek_sampler_check_rank(const char *function, int num_replicas, int rank);
+/* Resolves num_replicas and rank, which are EK_GIVEN's: by default the world's size and rank.
+ * Checks that the rank is in [0, num_replicas). */
+int ek_sampler_find_rank(const char *function, int *num_replicas, int *rank);
 
 /* ---- states: dictionaries of tensors that samplers and loaders save ----
  *

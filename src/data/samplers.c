@@ -246,10 +246,10 @@ static const ek_index_sampler_type inference_type =
 static distributed_sampler *distributed_new(const ek_index_sampler_type *type, const char *function,
                                             const ek_distributed_sampler_options *options)
 {
-    int replicas = options->num_replicas, rank = options->rank;
+    int replicas = EK_GIVEN(options, num_replicas, 1), rank = EK_GIVEN(options, rank, 2);
     bool padding = options->padding != EK_OFF, drop_last = options->drop_last;
     if (ek_sampler_check_least(function, "the count", options->count, 0) < 0 ||
-        ek_sampler_check_rank(function, replicas, rank) < 0)
+        ek_sampler_find_rank(function, &replicas, &rank) < 0)
         return NULL;
     int64_t each = options->count / replicas, rest = options->count % replicas;
     bool uneven = !padding && !drop_last;
@@ -257,6 +257,7 @@ static distributed_sampler *distributed_new(const ek_index_sampler_type *type, c
     distributed_sampler *self = ek_index_sampler_new(type, options->count, length);
     if (!self)
         return NULL;
+    self->base.lacks = uneven && rest != 0 && rank >= rest;
     self->begin = rank;
     self->step = replicas;
     if (options->contiguous) {
@@ -271,21 +272,20 @@ static distributed_sampler *distributed_new(const ek_index_sampler_type *type, c
 
 ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options options)
 {
-    options.num_replicas = (int)ek_integer_or(EK_GIVEN(&options, num_replicas, 1), 1);
     return (ek_sampler *)distributed_new(&distributed_type, "distributed_sampler", &options);
 }
 
-ek_sampler *ek_distributed_inference_sampler(int64_t count, int num_replicas, int rank,
-                                             ek_switch padding)
+ek_sampler *ek_distributed_inference_sampler_with(ek_inference_sampler_options options)
 {
-    const ek_distributed_sampler_options options = {.count = count,
-                                                    .num_replicas = num_replicas,
-                                                    .rank = rank,
-                                                    .shuffle = EK_OFF,
-                                                    .padding = padding,
-                                                    .contiguous = true};
+    const ek_distributed_sampler_options block = {.keywords = options.keywords,
+                                                  .count = options.count,
+                                                  .num_replicas = options.num_replicas,
+                                                  .rank = options.rank,
+                                                  .shuffle = EK_OFF,
+                                                  .padding = options.padding,
+                                                  .contiguous = true};
     distributed_sampler *self =
-        distributed_new(&inference_type, "distributed_inference_sampler", &options);
+        distributed_new(&inference_type, "distributed_inference_sampler", &block);
     if (self)
         self->repeat_last = true;
     return (ek_sampler *)self;

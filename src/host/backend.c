@@ -8,6 +8,7 @@
 
 #include "core/device_spec.h"
 #include "core/thread.h"
+#include "core/world.h"
 #include "host/dnn.h"
 #include "host/host.h"
 #include "host/parallel.h"
@@ -17,12 +18,13 @@ static atomic_int open_devices;
 
 static int cpu_count(void)
 {
+    ek_world_check_cores();
     return 1;
 }
 
 static int cpu_open(ek_dev *dev)
 {
-    dev->threads = ek_parallel_cores();
+    dev->threads = ek_world_cores();
     atomic_fetch_add(&open_devices, 1);
     return 0;
 }
@@ -30,6 +32,7 @@ static int cpu_open(ek_dev *dev)
 static int host_count(void)
 {
     ek_device_spec spec;
+    ek_world_check_cores();
     EK_TRY(ek_host_spec(&spec));
     return spec.count;
 }
@@ -38,7 +41,7 @@ static int host_open(ek_dev *dev)
 {
     ek_device_spec spec;
     EK_TRY(ek_host_spec(&spec));
-    int share = ek_parallel_cores() / spec.count;
+    int share = ek_world_cores() / spec.count;
     dev->threads = share > 1 ? share : 1;
     dev->speed = spec.devices[dev->id.index].speed;
     uint64_t none;

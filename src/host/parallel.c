@@ -17,12 +17,6 @@
  * Such a team has gone to sleep, and after its work it spins on the cores that the workers use. */
 enum { COLD = 16 };
 
-int ek_parallel_cores(void)
-{
-    int cores = omp_get_num_procs();
-    return cores > 1 ? cores : 1;
-}
-
 /* The calling thread's team, whose threads stay for the next one of its size. */
 static _Thread_local struct {
     int started; /* the team's size with the calling thread; 0 without a team */

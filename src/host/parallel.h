@@ -18,9 +18,6 @@ typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);
 
-/* How many cores this process may use; at least 1. */
-int ek_parallel_cores(void);
-
 /* The size of the calling thread's team for the device: dev->threads, or fewer if the system has no
  * more threads. */
 int ek_parallel_threads(const ek_dev *dev);

@@ -16,6 +16,7 @@
 
 #include "comm/collectives.h"
 #include "comm/tree.h"
+#include "core/generator.h"
 #include "core/map.h"
 #include "core/value.h"
 #include "core/worker.h"
@@ -157,7 +158,13 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
     if (moved.kind == EK_VALUE_ERROR)
         return moved;
     const ek_args own = wrapper_args_of(moved);
-    return function(wrapper->child, &own, user);
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_value_error();
+    ek_dev *drawn_for = ek_generator_draw_for(dev);
+    ek_value output = function(wrapper->child, &own, user);
+    ek_generator_draw_for(drawn_for);
+    return output;
 }
 
 /* ---- replication callbacks ---- */

@@ -12,10 +12,11 @@ typedef struct loader_row {
     bool resumed;     /* the state of the middle, in another loader */
     bool own;         /* a data set of one's own, collated by one's own function */
     bool worker_seed; /* PyTorch's seeds */
+    bool empty;       /* a rank whose last batch is empty */
 } loader_row;
 
 static const loader_row rows[] = {
-    {"plain", 0, false, false, false, false, false, false},
+    {"plain", 0, false, false, false, false, false, false, false},
     {"transforms", 0, .transforms = true},
     {"workers", 2, .transforms = true},
     {"workers-parts", 2, .parts = true, .transforms = true},
@@ -23,6 +24,8 @@ static const loader_row rows[] = {
     {"own", 1, .own = true, .worker_seed = true},
     {"stopped", 2, .parts = true, .stopped = true},
     {"resumed", 1, .transforms = true, .resumed = true},
+    {"empty", 0, .transforms = true, .resumed = true, .empty = true},
+    {"empty-parts", 2, .parts = true, .empty = true},
 };
 
 /* ---- a data set of one's own ---- */
@@ -99,6 +102,11 @@ static ek_loader *make(const loader_row *row)
                                  .shuffle = true,
                                  .workers = row->workers,
                                  .seeding = row->worker_seed ? EK_SEED_WORKER : EK_SEED_BATCH};
+    if (row->empty) {
+        options.shuffle = false;
+        options.sampler = ek_distributed_sampler(SAMPLES, 2, 1, .padding = EK_OFF);
+        options.empty_batches = EK_ON;
+    }
     if (row->own) {
         options.collate = collate;
         options.worker_start = worker_start;

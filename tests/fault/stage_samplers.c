@@ -127,6 +127,10 @@ static int go_through(ek_sampler *sampler, ek_pass *pass)
     note_pass(pass);
     FAULT_TRY(ek_sampler_set_epoch(sampler, 3));
     FAULT_TRY(step_into(sampler));
+    int64_t longest = ek_sampler_longest(sampler);
+    if (longest < 0)
+        return (int)longest;
+    fault_note((double)longest);
     ek_value state = ek_sampler_state(sampler);
     FAULT_TRY(fault_note_value(state));
     FAULT_TRY(ek_sampler_load_state(sampler, state));

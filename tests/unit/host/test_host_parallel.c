@@ -83,7 +83,7 @@ TEST(parallel_for_nests)
 
 TEST(host_devices_share_the_cores)
 {
-    int cores = ek_parallel_cores();
+    int cores = ek_world_cores();
     ck_assert_int_ge(cores, 1);
     assert_ok(ek_host_devices_configure("3x64M,32M@0.5"));
     ck_assert_int_eq(ek_device_count(EK_HOST), 4);
