@@ -110,8 +110,8 @@ EK_API void ek_loader_free(ek_loader *loader);
 typedef struct ek_batch {
     ek_value data;          /* the collated samples */
     ek_value input, target; /* elements 0 and 1 of samples that are lists, else `data` and none */
-    const int64_t *indices; /* indices of the samples */
-    int64_t count;          /* number of samples */
+    const int64_t *indices; /* indices of the samples; NULL for an empty batch */
+    int64_t count;          /* number of samples; 0: an empty batch */
     int64_t number;         /* number of the batch in its pass, from 0 */
 } ek_batch;
 

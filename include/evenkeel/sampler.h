@@ -41,11 +41,11 @@ typedef struct ek_sampler_type {
      * self->generator. Returns 0 or a negative status. */
     int (*draw)(ek_sampler *self, ek_pass *pass);
     bool makes_batches; /* `draw` calls ek_pass_end_batch */
+    /* Optional: frees what the struct owns. */
+    void (*destroy)(ek_sampler *self);
     /* Optional, for samplers that give each rank a share: the length of the longest share of any
      * rank. NULL: all ranks' shares have this one's length. */
     int64_t (*longest)(ek_sampler *self);
-    /* Optional: frees what the struct owns. */
-    void (*destroy)(ek_sampler *self);
 } ek_sampler_type;
 
 struct ek_sampler {

@@ -79,12 +79,14 @@ TEST(user_faults)
 
 TEST(broken_types)
 {
-    const ek_sampler_type types[] = {{NULL, sizeof(backwards), backwards_length, backwards_draw,
-                                      false, NULL},
-                                     {"x", sizeof(backwards), NULL, backwards_draw, false, NULL},
-                                     {"x", sizeof(backwards), backwards_length, NULL, false, NULL},
-                                     {"x", sizeof(ek_sampler) - 1, backwards_length, backwards_draw,
-                                      false, NULL}};
+    const ek_sampler_type types[] = {
+        {.size = sizeof(backwards), .length = backwards_length, .draw = backwards_draw},
+        {.name = "x", .size = sizeof(backwards), .draw = backwards_draw},
+        {.name = "x", .size = sizeof(backwards), .length = backwards_length},
+        {.name = "x",
+         .size = sizeof(ek_sampler) - 1,
+         .length = backwards_length,
+         .draw = backwards_draw}};
     static const char *const parts[] = {"no name", "no length", "no draw", "size is too small"};
     assert_refused(ek_sampler_new(NULL), EK_E_INVALID, "type is NULL");
     for (int i = 0; i < 4; i++) {

@@ -1,4 +1,5 @@
 /* The classic wrapper: one device's values and gradients from several. */
+#include "core/world.h"
 #include "parallel_setup.h"
 
 static const struct {
@@ -286,6 +287,91 @@ TEST(replicas_draw_the_same_numbers_in_every_run)
     double same;
     assert_ok(ek_item(ek_mean(ek_to_dtype(ek_eq(a, b), EK_F64)), &same));
     ck_assert_double_eq_tol(same, 0.5, 0.05);
+    ek_module_free(model);
+}
+
+/* ---- several ranks ---- */
+
+enum { DRAWERS = 4 };
+
+/* Dropout's second forward on `devices` devices of the `first`th on; in a job of several ranks if
+ * `ranks` is more than 1. Rows of a device in this forward: 2. */
+static ek_tensor *drawn_by(int ranks, int first, ek_device_list devices)
+{
+    const ek_world_place before = ek_world;
+    ek_module *model = ek_data_parallel(ek_dropout(0.5), .device_ids = devices);
+    assert_made(model);
+    ek_world.size = ranks;
+    ek_world.first_device[devices.devices[0].kind] = first;
+    ek_manual_seed(11);
+    ek_tensor *x = ek_ones(EK_SHAPE(2 * devices.count, 1000));
+    assert_made(ek_apply(model, x));
+    ek_tensor *second = ek_to_device(ek_apply(model, x), ek_cpu());
+    assert_made(second);
+    ek_world = before;
+    ek_module_free(model);
+    return second;
+}
+
+/* However the devices are spread over ranks. */
+TEST_LOOP(ranks_draw_as_devices_of_one_process, 0, 6)
+{
+    static const int spreads[][DRAWERS] = {{4}, {2, 2}, {1, 3}, {3, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
+    const bool on_cpu = _i == 5; /* each rank computes on cpu */
+    ek_tensor *whole = drawn_by(1, 0, ek_devices(test_kind(), DRAWERS));
+    for (int r = 0, first = 0; first < DRAWERS; first += spreads[_i][r++]) {
+        int count = spreads[_i][r];
+        ek_tensor *part = drawn_by(DRAWERS, first,
+                                   on_cpu ? EK_DEVICES(ek_cpu()) : ek_devices(test_kind(), count));
+        assert_close(part, ek_narrow(whole, 0, 2 * first, 2 * count), 0, 0);
+    }
+}
+
+/* Of a rank's share of a machine's GPUs, the first may have any index. */
+TEST(devices_before_a_ranks_own_are_not_counted)
+{
+    ek_tensor *whole = drawn_by(1, 0, ek_devices(test_kind(), DRAWERS));
+    ek_device_list last = {2, {test_device(2), test_device(3)}};
+    assert_close(drawn_by(2, -2, last), ek_narrow(whole, 0, 0, 4), 0, 0);
+}
+
+/* The default generator is every rank's alike, and that of a device alone without other ranks. */
+TEST(one_device_draws_from_the_default_generator_in_a_process_alone)
+{
+    ek_tensor *alone = drawn_by(1, 3, ek_devices(test_kind(), 1));
+    ek_manual_seed(11);
+    ek_module *net = ek_dropout(0.5);
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 1000));
+    assert_made(ek_apply(net, x));
+    assert_close(ek_apply(net, x), alone, 0, 0);
+    const ek_world_place before = ek_world;
+    for (int rank = 0; rank < 2; rank++) {
+        ek_world = (ek_world_place){.rank = rank, .size = 2, .first_device = {rank, rank, rank}};
+        ek_manual_seed(11);
+        assert_made(ek_apply(net, x));
+        assert_close(ek_apply(net, x), alone, 0, 0);
+    }
+    ek_world = before;
+    ek_module_free(net);
+}
+
+/* The first device alone has a small batch, and then its worker goes on. */
+TEST(a_worker_goes_on_with_numbers_drawn_in_its_place)
+{
+    const ek_world_place before = ek_world;
+    ek_world.size = 2;
+    ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 2));
+    ek_manual_seed(11);
+    ek_tensor *first = ek_to_device(ek_apply(model, ek_ones(EK_SHAPE(1, 1000))), ek_cpu());
+    ek_tensor *second = ek_to_device(ek_apply(model, ek_ones(EK_SHAPE(2, 1000))), ek_cpu());
+    ek_tensor *third = ek_to_device(ek_apply(model, ek_ones(EK_SHAPE(1, 1000))), ek_cpu());
+    ek_world = before;
+    ek_tensor *others[] = {ek_narrow(second, 0, 0, 1), third};
+    for (int i = 0; i < 2; i++) {
+        double same;
+        assert_ok(ek_item(ek_mean(ek_to_dtype(ek_eq(first, others[i]), EK_F64)), &same));
+        ck_assert_double_eq_tol(same, 0.5, 0.1);
+    }
     ek_module_free(model);
 }
 
