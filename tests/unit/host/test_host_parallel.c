@@ -1,7 +1,5 @@
 /* Loops over a device's threads, and the backend's devices. */
-#include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "core/worker.h"
 #include "core/world.h"
@@ -100,68 +98,6 @@ TEST(host_devices_share_the_cores)
         ck_assert(stats.capacity == (uint64_t)(i == 3 ? 32 : 64) << 20);
     }
     assert_refused(ek_dev_get(ek_host(4)), EK_E_DEVICE, "host:4");
-}
-
-/* ---- ranks ---- */
-
-static int at_least_one(int count)
-{
-    return count > 1 ? count : 1;
-}
-
-/* Without EVENKEEL_HOST_DEVICES there is a host device per two cores. */
-TEST_LOOP(ranks_of_a_machine_share_its_cores, 1, 5)
-{
-    ck_assert_int_eq(unsetenv("EVENKEEL_HOST_DEVICES"), 0);
-    const int cores = ek_world_cores(), alone = ek_device_count(EK_HOST);
-    ck_assert_int_eq(alone, at_least_one(cores / 2));
-    ek_world.local_size = _i; /* a process group is made before a device is used */
-    ck_assert_int_eq(ek_world_cores(), at_least_one(cores / _i));
-    const int devices = ek_device_count(EK_HOST);
-    ck_assert_int_eq(devices, at_least_one(cores / _i / 2));
-    ck_assert_int_eq(ek_device_threads(ek_cpu()), at_least_one(cores / _i));
-    ck_assert_int_eq(ek_device_threads(ek_host(0)), at_least_one(cores / _i / devices));
-    ek_world.local_size = 1;
-    ck_assert_int_eq(ek_device_count(EK_HOST), alone);
-    /* What was asked for stays. */
-    assert_ok(ek_host_devices_configure("3"));
-    ek_world.local_size = _i;
-    ck_assert_int_eq(ek_device_count(EK_HOST), 3);
-}
-
-static char warning[512];
-static int warnings;
-
-static void keep_warning(ek_log_level level, const char *line, void *user)
-{
-    (void)user;
-    if (level != EK_LOG_WARNING)
-        return;
-    warnings++;
-    snprintf(warning, sizeof warning, "%s", line);
-}
-
-/* Case 0: bound, as mpirun binds two ranks; 1: bound, but alone; 2: not bound. */
-TEST_LOOP(a_rank_bound_to_few_cores_is_warned_once, 0, 3)
-{
-    const int online = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    cpu_set_t all, one;
-    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
-    const int core = sched_getcpu();
-    ck_assert_int_ge(core, 0);
-    CPU_ZERO(&one);
-    CPU_SET((size_t)core, &one);
-    ek_set_log(keep_warning, NULL);
-    ek_world.local_size = _i == 1 ? 1 : _i == 2 ? 2 * online : 2;
-    ck_assert_int_eq(sched_setaffinity(0, sizeof one, _i == 2 ? &all : &one), 0);
-    ck_assert_int_eq(ek_device_threads(ek_cpu()), 1);
-    ck_assert_int_ge(ek_device_count(EK_HOST), 1);
-    ck_assert_int_ge(ek_device_threads(ek_host(0)), 1);
-    const bool bound = _i == 2 ? CPU_COUNT(&all) < online : _i == 0 && online > 1;
-    ck_assert_int_eq(warnings, bound);
-    if (bound)
-        ck_assert_ptr_nonnull(strstr(warning, "--bind-to none"));
-    ek_set_log(NULL, NULL);
 }
 
 TEST(memory_is_aligned_and_copied)

@@ -355,6 +355,25 @@ TEST(one_device_draws_from_the_default_generator_in_a_process_alone)
     ek_module_free(net);
 }
 
+/* A batch so small that one of two devices gets it. */
+TEST(ranks_draw_their_own_for_small_batches)
+{
+    const ek_world_place before = ek_world;
+    ek_tensor *drawn[2];
+    double same;
+    for (int rank = 0; rank < 2; rank++) {
+        ek_world = (ek_world_place){.rank = rank, .size = 2};
+        ek_world.first_device[test_kind()] = 2 * rank;
+        ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 2));
+        ek_manual_seed(11);
+        drawn[rank] = ek_to_device(ek_apply(model, ek_ones(EK_SHAPE(1, 1000))), ek_cpu());
+        ek_world = before;
+        ek_module_free(model);
+    }
+    assert_ok(ek_item(ek_mean(ek_to_dtype(ek_eq(drawn[0], drawn[1]), EK_F64)), &same));
+    ck_assert_double_eq_tol(same, 0.5, 0.1);
+}
+
 /* The first device alone has a small batch, and then its worker goes on. */
 TEST(a_worker_goes_on_with_numbers_drawn_in_its_place)
 {

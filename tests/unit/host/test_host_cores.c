@@ -1,0 +1,132 @@
+/* The cores that a process computes on: those of its affinity mask, shared by the machine's ranks.
+ * This program's sched_getaffinity and sysconf stand before the system's. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "core/world.h"
+#include "host_cases.h"
+
+/* ---- a machine ---- */
+
+static int allowed = 1, online = 1; /* cores; no core allowed: the mask is refused */
+
+__attribute__((visibility("default"))) int sched_getaffinity(pid_t process, size_t nbytes,
+                                                             cpu_set_t *mask)
+{
+    ck_assert_int_eq(process, getpid());
+    if (allowed == 0) {
+        errno = EPERM;
+        return -1;
+    }
+    CPU_ZERO_S(nbytes, mask);
+    for (int core = 0; core < allowed; core++)
+        CPU_SET_S((size_t)(7 * core), nbytes, mask); /* on large machines, beyond the first 1024 */
+    return 0;
+}
+
+__attribute__((visibility("default"))) long sysconf(int name)
+{
+    long (*next)(int);
+    if (name == _SC_NPROCESSORS_ONLN)
+        return online;
+    void *symbol = dlsym(RTLD_NEXT, "sysconf");
+    memcpy(&next, &symbol, sizeof next);
+    return next(name);
+}
+
+static void machine(int cores, int of_mask, int ranks)
+{
+    online = cores;
+    allowed = of_mask;
+    ek_world.local_size = ranks;
+    ck_assert_int_eq(unsetenv("EVENKEEL_HOST_DEVICES"), 0);
+}
+
+/* ---- counts ---- */
+
+TEST(cores_are_those_of_the_mask_over_the_ranks)
+{
+    static const int cases[][4] = {
+        /* cores, of the mask, ranks; this process's */
+        {8, 8, 1, 8}, {8, 3, 1, 3}, {8, 8, 2, 4},       {8, 8, 3, 2},
+        {8, 6, 4, 1}, {8, 1, 2, 1}, {8, 8, 9, 1},       {1, 1, 1, 1},
+        {8, 0, 1, 8}, {8, 0, 2, 4}, {300, 300, 2, 150}, {4000, 4000, 1, 4000},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        machine(cases[i][0], cases[i][1], cases[i][2]);
+        ck_assert_int_eq(ek_world_cores(), cases[i][3]);
+    }
+}
+
+/* A process group is made before a device is used, but the devices may have been counted. */
+TEST(devices_and_threads_are_those_of_a_ranks_share)
+{
+    machine(24, 24, 1);
+    ck_assert_int_eq(ek_device_count(EK_HOST), 12); /* one per two cores */
+    ek_world.local_size = 2;
+    ck_assert_int_eq(ek_device_count(EK_HOST), 6);
+    ck_assert_int_eq(ek_device_threads(ek_cpu()), 12);
+    ck_assert_int_eq(ek_device_threads(ek_host(5)), 2);
+    assert_refused(ek_device_threads(ek_host(6)), EK_E_DEVICE, "this process has 6");
+    ek_world.local_size = 1;
+    ck_assert_int_eq(ek_device_count(EK_HOST), 12);
+}
+
+TEST(devices_that_were_asked_for_stay)
+{
+    machine(24, 24, 1);
+    assert_ok(ek_host_devices_configure("3"));
+    ek_world.local_size = 2;
+    ck_assert_int_eq(ek_device_count(EK_HOST), 3);
+    ck_assert_int_eq(ek_device_threads(ek_host(2)), 4);
+}
+
+TEST(the_environments_devices_stay)
+{
+    machine(24, 24, 1);
+    ck_assert_int_eq(setenv("EVENKEEL_HOST_DEVICES", "5", 1), 0);
+    ck_assert_int_eq(ek_device_count(EK_HOST), 5);
+    ek_world.local_size = 2;
+    ck_assert_int_eq(ek_device_count(EK_HOST), 5);
+}
+
+/* ---- the warning ---- */
+
+static char warning[512];
+static int warnings;
+
+static void keep_warning(ek_log_level level, const char *line, void *user)
+{
+    (void)user;
+    if (level != EK_LOG_WARNING)
+        return;
+    warnings++;
+    snprintf(warning, sizeof warning, "%s", line);
+    ck_assert_int_ge(ek_device_count(EK_HOST), 1); /* no lock is held */
+}
+
+static const struct {
+    int cores, of_mask, ranks;
+    bool warned;
+} bindings[] = {
+    {8, 1, 2, true},  /* as mpirun binds two ranks */
+    {8, 3, 4, true},  /* to three */
+    {8, 1, 1, false}, /* alone: by taskset, say */
+    {8, 4, 2, false}, /* to a part of the machine with room for all */
+    {2, 2, 4, false}, /* not bound: more ranks than cores */
+};
+
+TEST_LOOP(a_rank_bound_to_few_cores_is_warned_once, 0, sizeof bindings / sizeof *bindings)
+{
+    machine(bindings[_i].cores, bindings[_i].of_mask, bindings[_i].ranks);
+    ek_set_log(keep_warning, NULL);
+    ck_assert_int_ge(ek_device_threads(ek_cpu()), 1);
+    ck_assert_int_ge(ek_device_count(EK_HOST), 1);
+    ck_assert_int_ge(ek_device_threads(ek_host(0)), 1);
+    ck_assert_int_eq(warnings, bindings[_i].warned);
+    if (bindings[_i].warned)
+        ck_assert_ptr_nonnull(strstr(warning, "--bind-to none"));
+    ek_set_log(NULL, NULL);
+}
