@@ -43,13 +43,21 @@ typedef struct ek_function {
 
     /* Writes the gradients of the inputs to `results`. NULL stands for zero, and is right for
      * inputs for which ek_function_needs is false. gradients[o] is NULL if none arrived for output
-     * o. Gradient mode is on if the results are to be differentiated. If `backward` is NULL,
-     * outputs carry no gradient. */
+     * o (but see `meets`). Gradient mode is on if its results are to be differentiated. If
+     * `backward` is NULL, outputs carry no gradient. */
     int (*backward)(ek_function_call *call, ek_tensor *const *gradients, ek_tensor **results);
 
     /* Optional: frees what ek_function_user returns. Called when the graph is released, or after
      * the forward if it failed or nothing was recorded. */
     void (*destroy)(void *user);
+
+    /* True: its backward meets other ranks (calls ek_dist_*). The backward then runs also if no
+     * gradient arrived, as those of other ranks may have: gradients that didn't arrive are zeros,
+     * and NULL only for outputs that carry none. Such backwards run one after another, in the
+     * opposite order of their forwards, which is to be the same on all ranks. EK_E_STATE in
+     * backward inside ek_checkpoint if devices go backward side by side, and in ek_backward and
+     * ek_grad called inside of a replica. */
+    bool meets;
 } ek_function;
 
 enum { EK_FUNCTION_TENSORS = 64 }; /* limit for inputs, outputs and saved tensors, each */

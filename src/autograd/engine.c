@@ -10,7 +10,8 @@
  *     task_sum_and_run   completes the sums of the task's input buffers; then a node or a leaf:
  *     run_node           calls the node's backward; run_deliver puts the results into buffers
  *     run_leaf           hands the sum to ek_accumulate
- *     ek_accumulate      gradients.c: adds the sum to the leaf's gradient */
+ *     ek_accumulate      gradients.c: adds the sum to the leaf's gradient
+ *     ek_run_leaf_arrived  grad_hook.c: tells who wants to know that the leaf has it */
 #include <string.h>
 
 #include "autograd/run.h"
@@ -90,12 +91,13 @@ static ek_dev *task_dev(const ek_task *task)
 }
 
 /* Tasks that only sum, and leaves, come first, because they end the life of temporaries. Then come
- * urgent operations, then the node that was recorded last. */
+ * urgent operations, then the node that was recorded last (Note [Nodes that meet]). */
 static uint64_t task_priority(const ek_task *task, int position)
 {
     if (!task->runs || task->leaf)
         return UINT64_C(2) << 62 | (uint64_t)position;
-    return (task->node->operation->urgent ? UINT64_C(1) << 62 : 0) | task->node->sequence;
+    bool urgent = task->node->operation->urgent && !task->meets;
+    return (urgent ? UINT64_C(1) << 62 : 0) | task->node->sequence;
 }
 
 static void task_assign(ek_run *run, ek_task *task, int position)
@@ -192,7 +194,61 @@ ek_tensor *ek_node_destination(ek_node *node, int input)
     return task->leaf->grad_buffer;
 }
 
+/* The innermost backward call of this thread that runs beside those of other queues, or NULL. */
+static const ek_execution *engine_execution_beside(void)
+{
+    const ek_execution *execution = current;
+    while (execution && !execution->run->threaded)
+        execution = execution->outer;
+    return execution;
+}
+
+int ek_check_meeting(const char *operation)
+{
+    const ek_execution *execution = engine_execution_beside();
+    if (!execution || execution->task->meets)
+        return 0;
+    return EK_FAIL(EK_E_STATE,
+                   "%s meets other ranks, which is impossible in backward of %s on several devices "
+                   "(inside ek_checkpoint, for one): these go on side by side, and each rank would "
+                   "meet in another order",
+                   operation, execution->task->node->operation->name);
+}
+
+/* Refuses a pass with nodes that meet if other passes may run beside it. */
+static int run_check_meetings(const ek_run *run)
+{
+    if (!run->meeting_count)
+        return 0;
+    const char *name = run->meetings[0]->node->operation->name;
+    EK_TRY(ek_check_meeting(name));
+    if (engine_execution_beside() || !ek_thread_self()->rank.barrier)
+        return 0;
+    return EK_FAIL(EK_E_STATE,
+                   "%s meets other ranks in backward, which is impossible inside of a replica: "
+                   "replicas go on side by side, and each rank would meet in another order",
+                   name);
+}
+
 /* ---- gradients on their way ---- */
+
+/* Puts a task whose contributions have all arrived on its queue, for the thread of `queue`. A node
+ * that meets waits for its turn. run->lock is held if the run is threaded. */
+static void run_make_ready(ek_run *run, int queue, ek_task *task)
+{
+    if (task->meets && task != run->meetings[run->met])
+        return;
+    queue_push(&run->queues[task->queue], task);
+    if (run->threaded && task->queue != queue)
+        pthread_cond_signal(&run->queues[task->queue].wake);
+}
+
+/* Ends the turn of a node that meets. run->lock is held if the run is threaded. */
+static void run_end_turn(ek_run *run, int queue)
+{
+    if (++run->met < run->meeting_count && run->meetings[run->met]->pending == 0)
+        run_make_ready(run, queue, run->meetings[run->met]);
+}
 
 /* Puts a gradient (NULL: zero) into its buffer, on the thread of `queue`. Takes the reference. */
 static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor *gradient)
@@ -212,11 +268,8 @@ static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor 
         rc = ek_buffer_sum(run, buffer);
         run_lock(run);
     }
-    if (--task->pending == 0) {
-        queue_push(&run->queues[task->queue], task);
-        if (run->threaded && task->queue != queue)
-            pthread_cond_signal(&run->queues[task->queue].wake);
-    }
+    if (--task->pending == 0)
+        run_make_ready(run, queue, task);
     run_unlock(run);
     return rc;
 }
@@ -263,6 +316,20 @@ static int engine_call_backward(ek_run *run, ek_task *task, ek_tensor *const *gr
     return rc;
 }
 
+/* Makes zeros for outputs that carry a gradient and got none. One reference each. */
+static int engine_fill_gradients(ek_node *node, ek_tensor **gradients)
+{
+    for (int i = 0; i < node->output_count; i++) {
+        const ek_output_info *output = &node->outputs[i];
+        if (gradients[i] || !output->dev || !ek_dtype_is_floating(output->dtype))
+            continue;
+        gradients[i] = ek_keep(ek_node_zeros(node, i));
+        if (!gradients[i])
+            return ek_error_pending();
+    }
+    return 0;
+}
+
 static int run_node(ek_run *run, int queue, ek_task *task)
 {
     ek_node *node = task->node;
@@ -278,9 +345,11 @@ static int run_node(ek_run *run, int queue, ek_task *task)
         results[i] = NULL;
 
     int rc = 0;
-    if (any) { /* without any gradient all results are zero */
+    if (any || task->meets) { /* without any gradient all results are zero */
         ek_scope scope = ek_scope_begin();
-        rc = engine_call_backward(run, task, gradients, results);
+        rc = task->meets ? engine_fill_gradients(node, gradients) : 0;
+        if (rc >= 0)
+            rc = engine_call_backward(run, task, gradients, results);
         ek_thread_self()->modes = run->modes;
         for (int i = 0; i < node->output_count; i++)
             ek_release(gradients[i]);
@@ -300,6 +369,7 @@ static int run_leaf(ek_run *run, ek_task *task)
 {
     ek_tensor *sum = task->buffers[0].sum;
     task->buffers[0].sum = NULL;
+    task->some = sum;
     if (!sum)
         return 0;
     return ek_accumulate(task->leaf, sum, run->create_graph);
@@ -336,8 +406,8 @@ static int run_task(ek_run *run, int queue, ek_task *task)
                       ek_tensor_dev(task->leaf));
     int rc = task_sum_and_run(run, queue, task);
     ek_span_end(&span);
-    if (rc >= 0)
-        return 0;
+    if (rc >= 0) /* the hook's errors are its own */
+        return task->hook ? ek_run_leaf_arrived(run, task, task->some) : 0;
     char text[200];
     if (task->node)
         ek_error_prefix(before, "in backward of %s on %s", task->node->operation->name,
@@ -378,6 +448,8 @@ static int run_queue(void *user, int index)
         run_unlock(run);
         rc = run_task(run, index, task);
         run_lock(run);
+        if (task->meets)
+            run_end_turn(run, index);
         run->remaining--;
         run->failed = run->failed || rc < 0;
         if (run->failed || run->remaining == 0)
@@ -388,39 +460,55 @@ static int run_queue(void *user, int index)
     return rc;
 }
 
-int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
+/* Delivers the roots' gradients, and runs all queues until they have ended. */
+static int run_queues(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
-    ek_thread *self = ek_thread_self();
-    ek_thread_modes before = self->modes;
-    int rc = run_assign_queues(run);
-    if (rc < 0) {
-        for (int i = 0; i < root_count; i++)
-            ek_release(gradients[i]);
+    run->remaining = run->needed_count;
+    /* Queue -1 stands for the calling thread: the queues' own threads will add. */
+    for (int i = 0; i < root_count; i++)
+        run_deliver(run, -1, &routes[i], gradients[i]);
+    if (!run->threaded) {
+        ek_work part;
+        ek_work_begin(&part, run->queues[0].dev);
+        int rc = run_queue(run, 0);
+        ek_work_end(&part);
         return rc;
     }
-    run->modes = before;
+    ek_dev **devs = ek_run_alloc(run, (size_t)run->queue_count * sizeof *devs);
+    if (!devs)
+        return ek_error_pending();
+    for (int i = 0; i < run->queue_count; i++)
+        devs[i] = run->queues[i].dev;
+    return ek_jobs_run(devs, run->queue_count, run_queue, run, NULL);
+}
+
+static void run_set_modes(ek_run *run)
+{
+    run->modes = ek_thread_self()->modes;
     run->modes.category = EK_MEMORY_ACTIVATION;
     /* Autocast is off, because the forward's casts are nodes of the graph. */
     run->modes.flags &= ~(unsigned)(EK_MODE_NO_GRAD | EK_MODE_AUTOCAST);
     run->modes.flags |= run->create_graph ? 0 : EK_MODE_NO_GRAD;
     run->modes.flags |= EK_MODE_BACKWARD;
-    run->remaining = run->needed_count;
-    /* Queue -1 stands for the calling thread: the queues' own threads will add. */
-    for (int i = 0; i < root_count; i++)
-        run_deliver(run, -1, &routes[i], gradients[i]);
+}
 
-    if (run->threaded) {
-        ek_dev **devs = ek_run_alloc(run, (size_t)run->queue_count * sizeof *devs);
-        for (int i = 0; devs && i < run->queue_count; i++)
-            devs[i] = run->queues[i].dev;
-        rc = devs ? ek_jobs_run(devs, run->queue_count, run_queue, run, NULL) : ek_error_pending();
+int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
+{
+    int rc = run_check_meetings(run);
+    bool assigned = rc >= 0 && (rc = run_assign_queues(run)) >= 0;
+    run_set_modes(run);
+    if (rc >= 0)
+        rc = ek_run_begin_hooks(run);
+    if (rc >= 0) {
+        ek_thread_modes before = ek_thread_self()->modes;
+        rc = run_queues(run, routes, gradients, root_count);
+        ek_thread_self()->modes = before;
     } else {
-        ek_work part;
-        ek_work_begin(&part, run->queues[0].dev);
-        rc = run_queue(run, 0);
-        ek_work_end(&part);
+        for (int i = 0; i < root_count; i++)
+            ek_release(gradients[i]);
     }
-    self->modes = before;
-    run_close_queues(run);
+    rc = ek_run_finish_hooks(run, rc);
+    if (assigned)
+        run_close_queues(run);
     return rc;
 }

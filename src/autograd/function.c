@@ -268,7 +268,8 @@ int ek_function_apply_user(const ek_function *function, ek_tensor *const *inputs
     ek_object_init(&self->object, application_destroy);
     self->operation = (ek_operation){.name = function->name,
                                      .backward = function_run_backward,
-                                     .destroy = application_release};
+                                     .destroy = application_release,
+                                     .meets = function->meets};
     self->function = *function;
     self->user = user;
     self->autocast = ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;

@@ -41,6 +41,10 @@ typedef struct ek_operation {
      * operations that other threads wait for or that free memory, like reducing a bucket of
      * gradients. */
     bool urgent;
+    /* True: the backward meets other ranks. It runs also if no gradient arrived, because theirs
+     * run: gradients that did not arrive are given as zeros. Such backwards run one after another
+     * (Note [Nodes that meet]), and are not urgent. */
+    bool meets;
 } ek_operation;
 
 typedef struct ek_edge {
@@ -111,6 +115,11 @@ ek_tensor *ek_node_zeros(ek_node *node, int output);
  * run; else NULL. A backward that writes its result there, and returns the buffer, saves the engine
  * a copy. The leaf owns it. Only the thread that runs the node's backward may call this. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
+
+/* To be called before an operation meets other ranks, in forward or backward. EK_E_STATE in a
+ * backward that runs beside those of other devices, unless it belongs to an operation that
+ * `meets`. */
+int ek_check_meeting(const char *operation);
 
 /* ---- leaves ---- */
 

@@ -12,12 +12,22 @@
  * Note [Lock of a run]. run->lock guards the tasks' pending counts, the buffers' arrivals, the
  * queues' heaps, run->remaining and run->failed. Nothing is computed while it is held. A buffer's
  * sum belongs to the thread of the buffer's queue until all contributions have arrived, then to the
- * thread that runs the task. */
+ * thread that runs the task.
+ *
+ * Note [Nodes that meet]. The backward of a node whose operation `meets` waits for that of the same
+ * node on the other ranks. So all ranks run these nodes in one order, whichever queue of theirs is
+ * faster: one after another over all queues, by descending sequence number. The order is possible,
+ * because a node's gradients come from nodes that were recorded later. It is the same on all ranks
+ * if these recorded the nodes in the same order. Nodes that meet are neither skipped for want of a
+ * gradient nor urgent. On a single queue, nodes whose backward makes a pass with such nodes (a
+ * checkpoint's) have their place in that order too. On several queues they have none, and
+ * ek_check_meeting refuses them. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
 
 #include <pthread.h>
 
+#include "autograd/grad_hook.h"
 #include "autograd/graph.h"
 #include "core/map.h"
 
@@ -43,12 +53,22 @@ typedef struct ek_route {
     int buffer, ordinal;
 } ek_route;
 
+/* A hook of leaves that take part. */
+typedef struct ek_run_hook {
+    struct ek_run_hook *next;
+    ek_grad_hook *hook; /* one reference */
+    int *leaves;        /* indices of the leaves that take part, ascending */
+    int count;
+    bool begun; /* begin succeeded, so that finish follows */
+} ek_run_hook;
+
 struct ek_task {
     ek_node *node;     /* borrowed; NULL if the task is a leaf's */
     ek_tensor *leaf;   /* borrowed; NULL if the task is a node's */
     bool runs;         /* a backward or an accumulation follows the sums */
     bool needed;       /* the task runs, or a buffer of it is captured */
     bool visited;      /* the walk has been here */
+    bool meets;        /* a node that runs and meets other ranks */
     uint64_t priority; /* the ready task with the largest runs first */
     int queue;
     int pending; /* contributions that are still to come */
@@ -56,6 +76,9 @@ struct ek_task {
     ek_buffer *buffers; /* one per output of the node; one for a leaf */
     ek_route *routes;   /* one per input of the node */
     int next_edge;      /* the edge that the walk looks at next */
+    ek_run_hook *hook;  /* the leaf's hook; NULL: none */
+    int hook_index;     /* the hook's number of the leaf */
+    bool some;          /* the leaf got a gradient */
 };
 
 /* The tasks of one device that can run. */
@@ -77,6 +100,9 @@ typedef struct ek_run {
     int count, order_room;
     int widest; /* most inputs or outputs of a node */
     int needed_count;
+    ek_task **meetings; /* the tasks that meet, by descending sequence number */
+    int meeting_count;
+    ek_run_hook *hooks; /* in the order in which the walk found their leaves */
 
     ek_ready_queue *queues;
     int queue_count;
@@ -84,6 +110,7 @@ typedef struct ek_run {
     ek_thread_modes modes; /* thread modes of the backwards */
     pthread_mutex_t lock;
     int remaining; /* needed tasks that have not run */
+    int met;       /* meetings that are over: it is the turn of meetings[met] */
     bool failed;
 } ek_run;
 
@@ -111,6 +138,18 @@ int ek_buffer_sum(ek_run *run, ek_buffer *buffer);
 
 /* Adds `gradient` to the leaf's gradient. Takes the reference. */
 int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);
+
+/* ---- grad_hook.c ---- */
+
+/* Finds the hooks of the leaves that take part. */
+int ek_run_collect_hooks(ek_run *run);
+void ek_run_drop_hooks(ek_run *run);
+
+/* The calls of Note [Calls of a grad hook]. ek_run_finish_hooks takes the pass's status, and
+ * returns it, or that of the first finish that failed. */
+int ek_run_begin_hooks(ek_run *run);
+int ek_run_leaf_arrived(const ek_run *run, const ek_task *task, bool some);
+int ek_run_finish_hooks(ek_run *run, int status);
 
 /* ---- engine.c ---- */
 

@@ -109,6 +109,8 @@ static void walk_decide(ek_run *run, ek_task *task)
             task->runs = task->runs || (task->routes[i].task && task->routes[i].task->needed);
     }
     task->needed = task->runs;
+    task->meets = task->node && task->runs && task->node->operation->meets;
+    run->meeting_count += task->meets;
     for (int i = 0; i < task->buffer_count; i++)
         task->needed = task->needed || task->buffers[i].capture;
     run->needed_count += task->needed;
@@ -198,6 +200,27 @@ static int walk_count_contributions(ek_run *run, int root_count, ek_route *route
     return 0;
 }
 
+static int walk_compare_meetings(const void *a, const void *b)
+{
+    uint64_t x = (*(ek_task *const *)a)->node->sequence, y = (*(ek_task *const *)b)->node->sequence;
+    return (x < y) - (x > y);
+}
+
+static int walk_list_meetings(ek_run *run)
+{
+    int count = 0;
+    if (!run->meeting_count)
+        return 0;
+    run->meetings = ek_run_alloc(run, (size_t)run->meeting_count * sizeof(ek_task *));
+    if (!run->meetings)
+        return ek_error_pending();
+    for (int t = 0; t < run->count; t++)
+        if (run->order[t]->meets)
+            run->meetings[count++] = run->order[t];
+    qsort(run->meetings, (size_t)count, sizeof(ek_task *), walk_compare_meetings);
+    return 0;
+}
+
 int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *routes)
 {
     ek_stack stack = {0};
@@ -213,11 +236,15 @@ int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *
         rc = walk_from(run, task, &stack);
     }
     free(stack.tasks);
-    return rc < 0 ? rc : walk_count_contributions(run, root_count, routes);
+    EK_TRY(rc);
+    EK_TRY(walk_count_contributions(run, root_count, routes));
+    EK_TRY(walk_list_meetings(run));
+    return ek_run_collect_hooks(run);
 }
 
 void ek_run_free(ek_run *run)
 {
+    ek_run_drop_hooks(run);
     for (int t = 0; t < run->count; t++) {
         const ek_task *task = run->order[t];
         for (int i = 0; i < task->buffer_count; i++) {
