@@ -54,9 +54,9 @@ typedef struct ek_function {
     /* True: its backward meets other ranks (calls ek_dist_*). The backward then runs also if no
      * gradient arrived, as those of other ranks may have: gradients that didn't arrive are zeros,
      * and NULL only for outputs that carry none. Such backwards run one after another, in the
-     * opposite order of their forwards, which is to be the same on all ranks. EK_E_STATE in
-     * backward inside ek_checkpoint if devices go backward side by side, and in ek_backward and
-     * ek_grad called inside of a replica. */
+     * opposite order of their forwards, which is to be the same on all ranks; so does the backward
+     * of ek_checkpoint around one. EK_E_STATE inside of a replica, because replicas run side by
+     * side. */
     bool meets;
 } ek_function;
 

@@ -147,7 +147,8 @@ EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mo
  *
  * Operations that wait for other replicas (ek_sync_batch_norm, ek_allreduce) are refused in `body`,
  * because backwards of replicas don't wait for each other. So are data-parallel wrappers: put the
- * checkpoint inside the wrapper. */
+ * checkpoint inside the wrapper. Operations that meet other ranks are not, outside of replicas: the
+ * checkpoint's backward takes its turn among theirs (ek_function.meets). */
 EK_API ek_module *ek_checkpoint(ek_module *body);
 
 /* ---- criteria: ek_loss(criterion, input, target) ---- */

@@ -206,28 +206,19 @@ static const ek_execution *engine_execution_beside(void)
 int ek_check_meeting(const char *operation)
 {
     const ek_execution *execution = engine_execution_beside();
-    if (!execution || execution->task->meets)
+    const ek_group_rank *rank = &ek_thread_self()->rank;
+    if (execution ? execution->task->meets : !rank->barrier || rank->leads)
         return 0;
+    if (execution)
+        return EK_FAIL(EK_E_STATE,
+                       "%s meets other ranks, which is impossible in backward of %s beside other "
+                       "devices' backward, because each rank would meet in another order; "
+                       "ek_function.meets gives a backward its turn",
+                       operation, execution->task->node->operation->name);
     return EK_FAIL(EK_E_STATE,
-                   "%s meets other ranks, which is impossible in backward of %s on several devices "
-                   "(inside ek_checkpoint, for one): these go on side by side, and each rank would "
-                   "meet in another order",
-                   operation, execution->task->node->operation->name);
-}
-
-/* Refuses a pass with nodes that meet if other passes may run beside it. */
-static int run_check_meetings(const ek_run *run)
-{
-    if (!run->meeting_count)
-        return 0;
-    const char *name = run->meetings[0]->node->operation->name;
-    EK_TRY(ek_check_meeting(name));
-    if (engine_execution_beside() || !ek_thread_self()->rank.barrier)
-        return 0;
-    return EK_FAIL(EK_E_STATE,
-                   "%s meets other ranks in backward, which is impossible inside of a replica: "
-                   "replicas go on side by side, and each rank would meet in another order",
-                   name);
+                   "%s meets other ranks, which is impossible in one of several replicas side by "
+                   "side, because each rank would meet in another order",
+                   operation);
 }
 
 /* ---- gradients on their way ---- */
@@ -494,7 +485,7 @@ static void run_set_modes(ek_run *run)
 
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
-    int rc = run_check_meetings(run);
+    int rc = run->meeting_count ? ek_check_meeting(run->meetings[0]->node->operation->name) : 0;
     bool assigned = rc >= 0 && (rc = run_assign_queues(run)) >= 0;
     run_set_modes(run);
     if (rc >= 0)

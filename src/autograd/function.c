@@ -217,8 +217,10 @@ static int function_run_forward(ek_function_call *call, ek_tensor **outputs)
 static int function_record(ek_function_call *call, ek_tensor *const *outputs, int output_count)
 {
     application *self = call->application;
-    if (!call->records)
+    if (!call->records) {
+        ek_thread_self()->meetings += self->operation.meets; /* else counted when it is recorded */
         return 0;
+    }
     ek_object_retain(self); /* the node's reference */
     return ek_record_outputs(outputs, output_count, &self->operation,
                              &(ek_record_options){.inputs = call->inputs,
@@ -269,7 +271,7 @@ int ek_function_apply_user(const ek_function *function, ek_tensor *const *inputs
     self->operation = (ek_operation){.name = function->name,
                                      .backward = function_run_backward,
                                      .destroy = application_release,
-                                     .meets = function->meets};
+                                     .meets = function->meets && function->backward};
     self->function = *function;
     self->user = user;
     self->autocast = ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;

@@ -23,9 +23,10 @@
  * second begin.
  *
  * Each call has a scope and the modes of the pass: gradient mode is on if create_graph, autocast is
- * off, and other replicas cannot be waited for. Each returns 0 or a negative status with the error
- * set, which becomes the pass's. A pass whose begin fails runs nothing, so that it can be made
- * again. */
+ * off, and other replicas cannot be waited for. Nodes that meet other ranks can be recorded in
+ * begin and finish, but in arrived only if one device takes part. Each returns 0 or a negative
+ * status with the error set, which becomes the pass's. A pass whose begin fails runs nothing, so
+ * that it can be made again. */
 #ifndef EK_AUTOGRAD_GRAD_HOOK_H
 #define EK_AUTOGRAD_GRAD_HOOK_H
 

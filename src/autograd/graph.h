@@ -116,9 +116,10 @@ ek_tensor *ek_node_zeros(ek_node *node, int output);
  * a copy. The leaf owns it. Only the thread that runs the node's backward may call this. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
 
-/* To be called before an operation meets other ranks, in forward or backward. EK_E_STATE in a
- * backward that runs beside those of other devices, unless it belongs to an operation that
- * `meets`. */
+/* To be called before an operation meets other ranks, in forward or backward; recording does it for
+ * operations that `meets`. EK_E_STATE on threads that run side by side, whose order is not the same
+ * on all ranks: jobs of a group, except in the common work of a rendezvous, and backwards of
+ * several devices, except those of operations that `meets`. */
 int ek_check_meeting(const char *operation);
 
 /* ---- leaves ---- */

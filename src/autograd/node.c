@@ -189,10 +189,12 @@ static void node_set_history(ek_tensor *output, ek_node *node, int index)
 int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_operation *operation,
                       const ek_record_options *options)
 {
+    ek_thread_self()->meetings += operation->meets;
     if (!ek_records(options->inputs, options->input_count))
         return 0;
     ek_node *node = NULL;
-    if (node_check_views(operation, options) >= 0)
+    if ((!operation->meets || ek_check_meeting(operation->name) >= 0) &&
+        node_check_views(operation, options) >= 0)
         node = node_new(operation, output_count, options);
     if (!node) {
         if (operation->destroy)

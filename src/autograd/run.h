@@ -18,10 +18,11 @@
  * node on the other ranks. So all ranks run these nodes in one order, whichever queue of theirs is
  * faster: one after another over all queues, by descending sequence number. The order is possible,
  * because a node's gradients come from nodes that were recorded later. It is the same on all ranks
- * if these recorded the nodes in the same order. Nodes that meet are neither skipped for want of a
- * gradient nor urgent. On a single queue, nodes whose backward makes a pass with such nodes (a
- * checkpoint's) have their place in that order too. On several queues they have none, and
- * ek_check_meeting refuses them. */
+ * if these recorded the nodes in the same order, which is why ek_check_meeting refuses to record
+ * them on threads that run side by side. A backward that makes a pass with such nodes has to be of
+ * an operation that meets itself, so that the pass has its place in the order; a checkpoint's is,
+ * if its forward called one. On a single queue every node has its place. Nodes that meet are
+ * neither skipped for want of a gradient nor urgent. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
 

@@ -79,7 +79,7 @@ ek_group_rank ek_barrier_enter(ek_barrier *barrier, int index)
 {
     ek_thread *self = ek_thread_self();
     ek_group_rank before = self->rank;
-    self->rank = (ek_group_rank){barrier, index};
+    self->rank = (ek_group_rank){barrier, index, false};
     return before;
 }
 
@@ -151,7 +151,9 @@ static void barrier_lead(ek_barrier *barrier, ek_rendezvous_function *function)
 {
     pthread_mutex_unlock(&barrier->lock);
     ek_scope scope = ek_scope_begin();
+    ek_thread_self()->rank.leads = true;
     int rc = function(barrier->brought, barrier->count);
+    ek_thread_self()->rank.leads = false;
     ek_scope_end(&scope);
     pthread_mutex_lock(&barrier->lock);
     if (rc < 0) {

@@ -37,6 +37,7 @@ typedef struct ek_thread {
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
     ek_dev *draws_for; /* the device as whose worker it draws (generator.h); NULL: none */
     ek_group_rank rank;
+    bool leads; /* the thread does the common work of a rendezvous, while the other jobs wait */
     ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
     uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
     uint64_t cpu_ns;         /* the thread's CPU time when it began work or last slept (worker.h) */
@@ -44,6 +45,7 @@ typedef struct ek_thread {
     struct ek_cast *casts;   /* owned by ops/casts.c */
     struct ek_span *span;    /* the innermost open span (trace.h) */
     unsigned trace_number;   /* owned by trace.c */
+    unsigned meetings;       /* calls so far of operations that meet (autograd/graph.h) */
 } ek_thread;
 
 ek_thread *ek_thread_self(void);

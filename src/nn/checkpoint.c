@@ -68,6 +68,7 @@ typedef struct record {
     ek_value arguments;               /* treedef of the list (inputs, keywords); one reference */
     int argument_tensors, parameters; /* how many of `tensors` these are */
     ek_generator generator;           /* the default generator before the forward */
+    bool meets;                       /* the forward called operations that meet other ranks */
 } record;
 
 static void checkpoint_destroy_record(ek_object *object)
@@ -190,16 +191,18 @@ static int checkpoint_look(record *self, ek_tensor **inputs)
 }
 
 /* Calls the body without a graph. It is an error if the body writes to an input or a parameter. */
-static ek_value checkpoint_call_body(const record *self, const ek_args *args,
-                                     ek_tensor *const *inputs, uint64_t *versions)
+static ek_value checkpoint_call_body(record *self, const ek_args *args, ek_tensor *const *inputs,
+                                     uint64_t *versions)
 {
     for (int i = 0; i < self->tensors.count; i++)
         versions[i] = ek_tensor_version(inputs[i]);
     ek_thread *thread = ek_thread_self();
     ek_thread_modes before = thread->modes;
+    unsigned meetings = thread->meetings;
     thread->modes.flags |= EK_MODE_NO_GRAD | EK_MODE_ALONE;
     ek_value output = ek_module_forward(self->body, args);
     thread->modes = before;
+    self->meets = thread->meetings != meetings;
     for (int i = 0; i < self->tensors.count && output.kind != EK_VALUE_ERROR; i++) {
         char text[200];
         if (ek_tensor_version(inputs[i]) == versions[i])
@@ -217,14 +220,18 @@ static ek_value checkpoint_call_body(const record *self, const ek_args *args,
 static const ek_operation operation = {.name = "checkpoint",
                                        .backward = ek_recomputed_backward,
                                        .destroy = ek_recomputed_destroy};
+static const ek_operation meeting_operation = {.name = "checkpoint",
+                                               .backward = ek_recomputed_backward,
+                                               .destroy = ek_recomputed_destroy,
+                                               .meets = true};
 
 /* The output with a graph: one node that evaluates the forward again in backward. */
 static ek_value checkpoint_attach(record *self, ek_value output, ek_tensor *const *inputs)
 {
     ek_tensor_list list = {0};
     ek_value treedef = treedef_of(output, &list);
-    ek_recomputed recomputed = {&operation, checkpoint_evaluate, &self->object,
-                                ek_thread_self()->modes.flags};
+    ek_recomputed recomputed = {self->meets ? &meeting_operation : &operation, checkpoint_evaluate,
+                                &self->object, ek_thread_self()->modes.flags};
     if (treedef.kind != EK_VALUE_ERROR &&
         ek_record_recomputed(list.tensors, list.count, &recomputed, inputs, self->tensors.count) >=
             0)

@@ -1,5 +1,6 @@
 /* Nodes whose backward meets other ranks: they run without gradients too, one after another, in one
  * order whatever device is faster. */
+#include "core/rendezvous.h"
 #include "evenkeel/function.h"
 #include "kit/devices.h"
 #include "toy.h"
@@ -79,7 +80,7 @@ static const ek_operation meet_operation = {.name = "meet",
 
 static ek_tensor *meet_with(ek_tensor *x, meeting how)
 {
-    if (!x || ek_check_meeting("meet") < 0)
+    if (!x)
         return NULL;
     return EK_RECORD(ek_fold_copy(ek_detach(x), x), &meet_operation, EK_INPUTS(x),
                      EK_ATTRIBUTES(how));
@@ -345,8 +346,7 @@ TEST(computed_again_on_several_devices_is_refused)
     ek_tensor *x = toy_leaf((double[]){1, 2}, 2, test_device(1));
     ek_tensor *y = toy_to(toy_sum(computed_again(x, 0)), devs[0], 0);
     assert_refused(ek_backward(y), EK_E_STATE,
-                   "meet meets other ranks, which is impossible in "
-                   "backward of again on several devices");
+                   "meet meets other ranks, which is impossible in backward of again beside");
     assert_met(NULL, 0);
 }
 
@@ -387,7 +387,8 @@ TEST_LOOP(functions_of_users_meet, 0, 2)
         assert_met((const int[]){7}, 1);
         ck_assert_double_eq(element(ek_tensor_grad(x), 1), 1);
     } else {
-        assert_refused(ek_backward(loss), EK_E_STATE, "in backward of pass on several devices");
+        assert_refused(ek_backward(loss), EK_E_STATE,
+                       "impossible in backward of pass beside other");
         assert_met(NULL, 0);
         /* On one device there is one order. */
         assert_ok(ek_function_apply(&function, &x, 1, &y));
@@ -396,19 +397,62 @@ TEST_LOOP(functions_of_users_meet, 0, 2)
     }
 }
 
-static int grad_in_job(void *user, int index)
+typedef struct job_losses {
+    ek_tensor *loss[2]; /* goes backward; NULL: the job records */
+} job_losses;
+
+static int run_job(void *user, int index)
 {
-    (void)user;
+    ek_tensor *loss = ((job_losses *)user)->loss[index];
+    if (loss)
+        return ek_backward(loss);
     ek_tensor *x = toy_full(1, EK_SHAPE(2), test_device(index));
     EK_TRY(ek_tensor_set_requires_grad(x, true));
-    return ek_backward(toy_sum(meet(x, index)));
+    return meet(x, index) ? 0 : ek_error_status();
 }
 
-TEST(passes_of_replicas_are_refused)
+TEST(replicas_are_refused)
 {
-    assert_refused(ek_jobs_run(devs, 2, grad_in_job, NULL, NULL), EK_E_STATE,
-                   "meet meets other ranks in backward, which is impossible inside of a replica");
+    job_losses none = {{NULL}}, made;
+    for (int i = 0; i < 2; i++) {
+        ek_tensor *x = toy_leaf((double[]){1, 2}, 2, test_device(i));
+        made.loss[i] = toy_sum(meet(x, i));
+    }
+    assert_refused(ek_jobs_run(devs, 2, run_job, &none, NULL), EK_E_STATE,
+                   "meet meets other ranks, which is impossible in one of several replicas");
+    assert_refused(ek_jobs_run(devs, 2, run_job, &made, NULL), EK_E_STATE,
+                   "meet meets other ranks, which is impossible in one of several replicas");
     assert_met(NULL, 0);
-    assert_ok(ek_jobs_run(devs, 1, grad_in_job, NULL, NULL)); /* one job meets no other */
+    /* One job meets no other. */
+    assert_ok(ek_jobs_run(devs, 1, run_job, &none, NULL));
+    assert_ok(ek_jobs_run(devs, 1, run_job, &made, NULL));
     assert_met((const int[]){0}, 1);
+    assert_ok(ek_backward(made.loss[1]));
+    assert_met((const int[]){1}, 1);
+}
+
+/* What replicas do together is done once, and in the same order on all ranks. */
+static ek_tensor *common; /* one reference */
+
+static int meet_together(void *const *brought, int count)
+{
+    (void)count;
+    common = ek_keep(meet(meet(brought[0], 0), 1));
+    return common ? 0 : ek_error_pending();
+}
+
+static int rendezvous_in_job(void *user, int index)
+{
+    (void)index;
+    return ek_rendezvous("together", 0, user, meet_together);
+}
+
+TEST(the_common_work_of_a_rendezvous_records)
+{
+    ek_tensor *x = toy_leaf((double[]){1, 2}, 2, test_device(0));
+    assert_ok(ek_jobs_run(devs, DEVICES, rendezvous_in_job, x, NULL));
+    assert_ok(ek_backward(toy_sum(common)));
+    assert_met((const int[]){1, 0}, 2);
+    ck_assert_double_eq(element(ek_tensor_grad(x), 1), 1);
+    ek_release(common);
 }
