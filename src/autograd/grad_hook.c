@@ -57,18 +57,18 @@ static int hook_list_leaves(ek_run *run, ek_run_hook *entry)
     return 0;
 }
 
-int ek_run_collect_hooks(ek_run *run)
+int ek_run_collect_hook(ek_run *run, ek_task *task)
 {
-    for (int t = 0; run->accumulate && t < run->count; t++) {
-        ek_task *task = run->order[t];
-        if (!task->leaf || !task->leaf->grad_hook)
-            continue;
-        task->hook = hook_entry(run, task->leaf->grad_hook);
-        if (!task->hook)
-            return ek_error_pending();
-        task->hook_index = task->leaf->grad_hook_index;
-        task->hook->count++;
-    }
+    task->hook = hook_entry(run, task->leaf->grad_hook);
+    if (!task->hook)
+        return ek_error_pending();
+    task->hook_index = task->leaf->grad_hook_index;
+    task->hook->count++;
+    return 0;
+}
+
+int ek_run_list_hooked(ek_run *run)
+{
     for (ek_run_hook *entry = run->hooks; entry; entry = entry->next)
         EK_TRY(hook_list_leaves(run, entry));
     return 0;

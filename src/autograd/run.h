@@ -70,16 +70,18 @@ struct ek_task {
     bool needed;       /* the task runs, or a buffer of it is captured */
     bool visited;      /* the walk has been here */
     bool meets;        /* a node that runs and meets other ranks */
+    bool some;         /* a leaf that got a gradient */
     uint64_t priority; /* the ready task with the largest runs first */
     int queue;
     int pending; /* contributions that are still to come */
     int buffer_count;
+    union {
+        int next_edge;  /* of a node: the edge that the walk looks at next */
+        int hook_index; /* of a leaf: the hook's number of it */
+    };
     ek_buffer *buffers; /* one per output of the node; one for a leaf */
     ek_route *routes;   /* one per input of the node */
-    int next_edge;      /* the edge that the walk looks at next */
-    ek_run_hook *hook;  /* the leaf's hook; NULL: none */
-    int hook_index;     /* the hook's number of the leaf */
-    bool some;          /* the leaf got a gradient */
+    ek_run_hook *hook;  /* of a leaf; NULL: none */
 };
 
 /* The tasks of one device that can run. */
@@ -142,8 +144,10 @@ int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);
 
 /* ---- grad_hook.c ---- */
 
-/* Finds the hooks of the leaves that take part. */
-int ek_run_collect_hooks(ek_run *run);
+/* Notes the hook of a leaf that takes part, in the order of the walk; then lists the leaves of
+ * every hook. */
+int ek_run_collect_hook(ek_run *run, ek_task *task);
+int ek_run_list_hooked(ek_run *run);
 void ek_run_drop_hooks(ek_run *run);
 
 /* The calls of Note [Calls of a grad hook]. ek_run_finish_hooks takes the pass's status, and

@@ -152,6 +152,8 @@ static int walk_from(ek_run *run, ek_task *root, ek_stack *stack)
         }
         stack->count--;
         walk_decide(run, task);
+        if (task->leaf && task->runs && task->leaf->grad_hook)
+            EK_TRY(ek_run_collect_hook(run, task));
         EK_TRY(walk_append(run, task));
     }
     return 0;
@@ -239,7 +241,7 @@ int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *
     EK_TRY(rc);
     EK_TRY(walk_count_contributions(run, root_count, routes));
     EK_TRY(walk_list_meetings(run));
-    return ek_run_collect_hooks(run);
+    return ek_run_list_hooked(run);
 }
 
 void ek_run_free(ek_run *run)

@@ -59,10 +59,10 @@ struct ek_tensor {
                                     create_graph `grad` may be another tensor */
     /* One reference to the flat of a sharded leaf (autograd/shards.h), else NULL. */
     ek_object *flat;
-    int segment; /* index of the leaf among the flat's segments */
+    int segment;         /* index of the leaf among the flat's segments */
+    int grad_hook_index; /* the hook's number of the leaf */
     /* One reference to who is told about the leaf's gradients (autograd/grad_hook.h), or NULL. */
     struct ek_grad_hook *grad_hook;
-    int grad_hook_index; /* the hook's number of the leaf */
 };
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
