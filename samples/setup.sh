@@ -31,6 +31,8 @@ has() {
     libpng-dev) has_header png.h ;;
     libturbojpeg0-dev) has_header turbojpeg.h ;;
     check) has_header check.h ;;
+    libopenmpi-dev) command -v mpicc.openmpi || command -v mpicc ;;
+    openmpi-bin) command -v mpirun.openmpi || command -v mpirun ;;
     ccache) command -v ccache ;;
     locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
     dataset-fashion-mnist) test -r $fashion_mnist/train-images-idx3-ubyte.gz ;;
@@ -50,6 +52,8 @@ purpose() {
     libpng-dev) echo "libpng: reads and writes pictures" ;;
     libturbojpeg0-dev) echo "TurboJPEG: reads pictures" ;;
     check) echo "Check: the unit tests" ;;
+    libopenmpi-dev) echo "Open MPI: what programs of several processes are built with" ;;
+    openmpi-bin) echo "mpirun, which starts programs of several processes" ;;
     locales) echo "other languages' locales, for the test that files are the same in all" ;;
     ccache) echo "compiles once what two builds share" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
