@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "distributed/launcher.h"
-#include "ranks.h"
+#include "job.h"
 
 static const ek_transport *transport;
 static ek_communicator *world;
@@ -22,7 +22,7 @@ static int rank, size;
 static int done(int status, int line, const char *call)
 {
     if (status < 0)
-        ranks_fail(__FILE__, line, call, "status %d: %s", status, transport->reason(status));
+        job_fail(__FILE__, line, call, "status %d: %s", status, transport->reason(status));
     return status;
 }
 
@@ -399,8 +399,8 @@ static void *run(void *unused)
     (void)unused;
     ek_launched launched;
     CHECK_OK(ek_launcher_find(&launched));
-    ranks_rank = rank = launched.rank;
-    ranks_size = size = launched.size;
+    job_rank = rank = launched.rank;
+    job_size = size = launched.size;
     CHECK(launched.several && size > 1, "start it with mpirun");
     CHECK_OK(ek_launcher_transport(&launched, &transport));
     DONE(transport->open(NULL, &world, &place));
