@@ -2,7 +2,7 @@
 #ifndef EK_CORE_GENERATOR_H
 #define EK_CORE_GENERATOR_H
 
-#include "core/thread_state.h"
+#include "core/thread.h"
 #include "evenkeel/random.h"
 
 enum { EK_TWISTER_WORDS = 624 };

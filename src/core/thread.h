@@ -26,6 +26,7 @@ enum {
 typedef struct ek_group_rank {
     struct ek_barrier *barrier; /* NULL: no group of several jobs */
     int index;
+    bool leads; /* the thread does the common work of a rendezvous, while the other jobs wait */
 } ek_group_rank;
 
 typedef struct ek_thread {
@@ -37,7 +38,6 @@ typedef struct ek_thread {
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
     ek_dev *draws_for; /* the device as whose worker it draws (generator.h); NULL: none */
     ek_group_rank rank;
-    bool leads; /* the thread does the common work of a rendezvous, while the other jobs wait */
     ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
     uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
     uint64_t cpu_ns;         /* the thread's CPU time when it began work or last slept (worker.h) */
