@@ -112,7 +112,7 @@ static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
         return;
     }
     work->stage++;
-    if (work->request)
+    if (work->request || rc > 0)
         return;
     agreement_pop(group);
     ek_dist_work_end(work, rc);
@@ -143,6 +143,8 @@ bool ek_group_turn(ek_process_group *group)
     }
     if (work && work->state == EK_DIST_WORK_COMMITTED) {
         if (work->request && !agreement_test(group, &work->request, ek_verb_name(work->verb->id)))
+            return false;
+        if (work->verb->ready && !work->verb->ready(work))
             return false;
         agreement_go_on(group, work);
         return true;

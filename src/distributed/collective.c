@@ -1,12 +1,4 @@
-/* collective.c: see collective.h.
- *
- * Note [Sums in the order of ranks]
- *
- * Each rank combines one slice of the elements: all-to-all brings it that slice of every rank, it
- * combines them in the order of ranks, and all-gather brings the results to all. Per rank that
- * moves 2 (N - 1) / N times the bytes of the tensor, as a ring does, which is the least. The
- * order of additions depends on the number of ranks alone. Small tensors are all-gathered whole,
- * and every rank combines all; the bits are the same. */
+/* collective.c: see collective.h. */
 #include "distributed/collective.h"
 
 #include <stdio.h>
@@ -16,6 +8,7 @@
 #include "comm/exchange.h"
 #include "core/thread.h"
 #include "distributed/combine.h"
+#include "distributed/sum.h"
 
 enum {
     SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks: at most this is all-gathered whole */
@@ -42,7 +35,7 @@ static int collective_barrier(ek_dist_work *work)
     (void)work;
     return 0;
 }
-const ek_verb ek_verb_barrier = {EK_VERB_BARRIER, collective_barrier};
+const ek_verb ek_verb_barrier = {.id = EK_VERB_BARRIER, .go_on = collective_barrier};
 
 static int collective_broken(ek_dist_work *work, int rc)
 {
@@ -68,49 +61,33 @@ static int collective_broadcast(ek_dist_work *work)
                                                    nbytes, root, &work->request);
     return rc < 0 ? collective_broken(work, rc) : 0;
 }
-const ek_verb ek_verb_broadcast = {EK_VERB_BROADCAST, collective_broadcast};
+const ek_verb ek_verb_broadcast = {.id = EK_VERB_BROADCAST, .go_on = collective_broadcast};
 
-/* ---- sums (Note [Sums in the order of ranks]) ---- */
-
-/* The part of a tensor that is combined at once, and its slices. */
-typedef struct sum_part {
-    ek_tensor *memory;
-    size_t size;   /* of an element */
-    char *address; /* of the part */
-    int64_t count; /* elements of the part */
-    int ranks, rank;
-    int64_t widest; /* slice, in elements */
-} sum_part;
-
-static int64_t sum_slice_begin(const sum_part *part, int rank)
-{
-    return part->count / part->ranks * rank +
-           (rank < part->count % part->ranks ? rank : part->count % part->ranks);
-}
-
-static int64_t sum_slice_count(const sum_part *part, int rank)
-{
-    return sum_slice_begin(part, rank + 1) - sum_slice_begin(part, rank);
-}
+/* ---- sums (sum.h) ---- */
 
 static int64_t sum_part_most(const ek_tensor *memory)
 {
     return SUM_PART_NBYTES / (int64_t)ek_dtype_size(memory->dtype);
 }
 
-static sum_part sum_part_of(const ek_dist_work *work)
+/* The part of the tensor that is combined at present. */
+static ek_sum sum_part(const ek_dist_work *work)
 {
-    sum_part part = {.memory = work->tensors[0].memory};
-    int64_t left = ek_count(part.memory) - work->done, most = sum_part_most(part.memory);
-    part.size = ek_dtype_size(part.memory->dtype);
-    part.address = (char *)ek_tensor_address(part.memory) + (size_t)work->done * part.size;
-    part.count = left < most ? left : most;
-    part.ranks = work->group->size;
-    part.rank = work->group->rank;
-    part.widest = part.count / part.ranks + (part.count % part.ranks != 0);
-    return part;
+    const ek_tensor *memory = work->tensors[0].memory;
+    int64_t left = ek_count(memory) - work->done, most = sum_part_most(memory);
+    return (ek_sum){.group = work->group,
+                    .op = (ek_dist_op)work->card.op,
+                    .dtype = memory->dtype,
+                    .address = (char *)ek_tensor_address(memory) +
+                               (size_t)work->done * ek_dtype_size(memory->dtype),
+                    .count = left < most ? left : most,
+                    .root = work->card.root,
+                    .scratch = work->scratch,
+                    .out = work->out,
+                    .in = work->in};
 }
 
+/* Small tensors are all-gathered whole, and every rank combines all; the bits are the same. */
 static bool sum_is_whole(const ek_tensor *memory, int ranks)
 {
     return ek_comm_nbytes(memory) * (size_t)ranks <= SUM_WHOLE_NBYTES;
@@ -124,36 +101,19 @@ size_t ek_sum_scratch(const ek_tensor *memory, int ranks)
     if (sum_is_whole(memory, ranks))
         return nbytes * (size_t)ranks;
     int64_t count = ek_count(memory), most = sum_part_most(memory);
-    int64_t part = count < most ? count : most;
-    return (size_t)(part / ranks + 1) * (size_t)ranks * ek_dtype_size(memory->dtype);
+    return ek_sum_scratch_nbytes(memory->dtype, count < most ? count : most, ranks);
 }
 
-/* Combines terms[r] for every rank r, on the rank that wants the result. */
-static void sum_combine(const ek_dist_work *work, const void **terms, void *out, int64_t n)
-{
-    ek_combine((ek_dist_op)work->card.op, (ek_dtype)work->card.dtype, terms, work->group->size, out,
-               n);
-}
-
-static const void **sum_terms(ek_dist_work *work)
-{
-    return (const void **)(void *)work->out; /* per rank; `out` is not in use then */
-}
-
-static bool sum_wants(const ek_dist_work *work)
-{
-    return work->card.root < 0 || work->card.root == work->group->rank;
-}
-
-/* The elements travelled in the cards. */
-static int sum_of_cards(ek_dist_work *work)
+/* Combines what each rank has sent, on the ranks that get the result. */
+static int sum_combine(ek_dist_work *work, const char *first, size_t stride)
 {
     const ek_tensor *memory = work->tensors[0].memory;
-    const void **terms = sum_terms(work);
+    const void **terms = (const void **)(void *)work->out; /* free by now */
     for (int r = 0; r < work->group->size; r++)
-        terms[r] = work->group->cards[r].payload;
-    if (sum_wants(work))
-        sum_combine(work, terms, ek_tensor_address(memory), ek_count(memory));
+        terms[r] = first + (size_t)r * stride;
+    if (work->card.root < 0 || work->card.root == work->group->rank)
+        ek_combine((ek_dist_op)work->card.op, memory->dtype, terms, work->group->size,
+                   ek_tensor_address(memory), ek_count(memory));
     return 0;
 }
 
@@ -162,96 +122,37 @@ static int sum_whole(ek_dist_work *work)
     const ek_process_group *group = work->group;
     const ek_tensor *memory = work->tensors[0].memory;
     size_t nbytes = ek_comm_nbytes(memory);
-    if (work->stage == 0) {
-        size_t *bounds = (size_t *)(void *)work->in;
-        for (int r = 0; r <= group->size; r++)
-            bounds[r] = (size_t)r * nbytes;
-        memcpy(work->scratch + bounds[group->rank], ek_tensor_address(memory), nbytes);
-        return group->communication->transport->all_gather(group->communicator, work->scratch,
-                                                           bounds, &work->request);
-    }
-    const void **terms = sum_terms(work);
-    for (int r = 0; r < group->size; r++)
-        terms[r] = work->scratch + (size_t)r * nbytes;
-    if (sum_wants(work))
-        sum_combine(work, terms, ek_tensor_address(memory), ek_count(memory));
-    return 0;
-}
-
-/* Sends slice r to rank r. */
-static int sum_spread(ek_dist_work *work, const sum_part *part)
-{
-    size_t mine = (size_t)sum_slice_count(part, part->rank) * part->size;
-    for (int r = 0; r < part->ranks; r++) {
-        work->out[r].data = part->address + (size_t)sum_slice_begin(part, r) * part->size;
-        work->out[r].nbytes = (size_t)sum_slice_count(part, r) * part->size;
-        work->in[r].data = work->scratch + (size_t)(part->widest * r) * part->size;
-        work->in[r].nbytes = mine;
-    }
-    return work->group->communication->transport->all_to_all(work->group->communicator, work->out,
-                                                             work->in, &work->request);
-}
-
-/* Combines this rank's slice: in place, or in scratch if only the root gets the result. */
-static char *sum_slice(ek_dist_work *work, const sum_part *part)
-{
-    const void **terms = sum_terms(work);
-    char *mine = part->address + (size_t)sum_slice_begin(part, part->rank) * part->size;
-    char *room = work->scratch + (size_t)(part->widest * part->rank) * part->size;
-    for (int r = 0; r < part->ranks; r++)
-        terms[r] = work->scratch + (size_t)(part->widest * r) * part->size;
-    terms[part->rank] = mine;
-    char *out = sum_wants(work) ? mine : room;
-    sum_combine(work, terms, out, sum_slice_count(part, part->rank));
-    return out;
-}
-
-/* Brings all slices to all ranks, or to the root. */
-static int sum_collect(ek_dist_work *work, const sum_part *part, char *mine)
-{
-    const ek_process_group *group = work->group;
-    if (work->card.root < 0) {
-        size_t *bounds = (size_t *)(void *)work->in;
-        for (int r = 0; r <= part->ranks; r++)
-            bounds[r] = (size_t)sum_slice_begin(part, r) * part->size;
-        return group->communication->transport->all_gather(group->communicator, part->address,
-                                                           bounds, &work->request);
-    }
-    bool root = work->card.root == part->rank;
-    for (int r = 0; r < part->ranks; r++) {
-        size_t nbytes = (size_t)sum_slice_count(part, part->rank) * part->size;
-        work->out[r] = (ek_bytes){mine, r == work->card.root ? nbytes : 0};
-        work->in[r].data = part->address + (size_t)sum_slice_begin(part, r) * part->size;
-        work->in[r].nbytes = root ? (size_t)sum_slice_count(part, r) * part->size : 0;
-    }
-    return group->communication->transport->all_to_all(group->communicator, work->out, work->in,
+    if (work->stage > 0)
+        return sum_combine(work, work->scratch, nbytes);
+    size_t *bounds = (size_t *)(void *)work->in;
+    for (int r = 0; r <= group->size; r++)
+        bounds[r] = (size_t)r * nbytes;
+    memcpy(work->scratch + bounds[group->rank], ek_tensor_address(memory), nbytes);
+    return group->communication->transport->all_gather(group->communicator, work->scratch, bounds,
                                                        &work->request);
+}
+
+static int sum_in_parts(ek_dist_work *work)
+{
+    ek_sum part = sum_part(work);
+    if (work->stage % 2 == 1)
+        return ek_sum_collect(&part, ek_sum_slice(&part), &work->request);
+    if (work->stage > 0)
+        work->done += part.count;
+    part = sum_part(work);
+    return part.count > 0 ? ek_sum_spread(&part, &work->request) : 0;
 }
 
 static int collective_sum(ek_dist_work *work)
 {
     const ek_tensor *memory = work->tensors[0].memory;
     if (ek_comm_nbytes(memory) <= EK_CARD_PAYLOAD)
-        return sum_of_cards(work);
-    int rc = 0;
-    if (sum_is_whole(memory, work->group->size)) {
-        rc = sum_whole(work);
-    } else {
-        sum_part part = sum_part_of(work);
-        if (work->stage % 2 == 1) {
-            rc = sum_collect(work, &part, sum_slice(work, &part));
-        } else {
-            if (work->stage > 0)
-                work->done += part.count;
-            part = sum_part_of(work);
-            if (part.count > 0)
-                rc = sum_spread(work, &part);
-        }
-    }
+        return sum_combine(work, work->group->cards[0].payload, sizeof(ek_card));
+    int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
     return rc < 0 ? collective_broken(work, rc) : 0;
 }
-const ek_verb ek_verb_all_reduce = {EK_VERB_ALL_REDUCE, collective_sum};
-const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum};
+const ek_verb ek_verb_all_reduce = {.id = EK_VERB_ALL_REDUCE, .go_on = collective_sum};
+const ek_verb ek_verb_reduce = {.id = EK_VERB_REDUCE, .go_on = collective_sum};
 
 /* ---- a tensor for each pair of ranks ---- */
 
@@ -400,10 +301,10 @@ static int collective_exchange(ek_dist_work *work)
         memcpy(work->in[rank].data, work->out[rank].data, work->in[rank].nbytes);
     return rc < 0 ? rc : 0;
 }
-const ek_verb ek_verb_all_gather = {EK_VERB_ALL_GATHER, collective_exchange};
-const ek_verb ek_verb_gather = {EK_VERB_GATHER, collective_exchange};
-const ek_verb ek_verb_scatter = {EK_VERB_SCATTER, collective_exchange};
-const ek_verb ek_verb_all_to_all = {EK_VERB_ALL_TO_ALL, collective_exchange};
+const ek_verb ek_verb_all_gather = {.id = EK_VERB_ALL_GATHER, .go_on = collective_exchange};
+const ek_verb ek_verb_gather = {.id = EK_VERB_GATHER, .go_on = collective_exchange};
+const ek_verb ek_verb_scatter = {.id = EK_VERB_SCATTER, .go_on = collective_exchange};
+const ek_verb ek_verb_all_to_all = {.id = EK_VERB_ALL_TO_ALL, .go_on = collective_exchange};
 
 /* The sum goes to the memory of the first tensor. */
 static int collective_reduce_scatter(ek_dist_work *work)
@@ -419,4 +320,5 @@ static int collective_reduce_scatter(ek_dist_work *work)
                ek_tensor_address(memory), ek_count(memory));
     return 0;
 }
-const ek_verb ek_verb_reduce_scatter = {EK_VERB_REDUCE_SCATTER, collective_reduce_scatter};
+const ek_verb ek_verb_reduce_scatter = {.id = EK_VERB_REDUCE_SCATTER,
+                                        .go_on = collective_reduce_scatter};

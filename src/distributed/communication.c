@@ -456,12 +456,20 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
     return 0;
 }
 
+void ek_communication_wake(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    pthread_cond_signal(&communication->wake);
+    pthread_mutex_unlock(&communication->lock);
+}
+
 static int communication_go_on_shutdown(ek_dist_work *work)
 {
     work->group->communication->shut = true;
     return 0;
 }
-static const ek_verb communication_shutdown = {EK_VERB_SHUTDOWN, communication_go_on_shutdown};
+static const ek_verb communication_shutdown = {.id = EK_VERB_SHUTDOWN,
+                                               .go_on = communication_go_on_shutdown};
 
 static bool communication_is_broken(ek_communication *communication)
 {
@@ -525,7 +533,8 @@ static int communication_go_on_new_group(ek_dist_work *work)
     }
     return 0;
 }
-static const ek_verb communication_make_group = {EK_VERB_NEW_GROUP, communication_go_on_new_group};
+static const ek_verb communication_make_group = {.id = EK_VERB_NEW_GROUP,
+                                                 .go_on = communication_go_on_new_group};
 
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
                                              int count, double timeout)
@@ -565,8 +574,8 @@ static int communication_go_on_destroy(ek_dist_work *work)
     group->communicator = NULL;
     return 0;
 }
-static const ek_verb communication_destroy_group = {EK_VERB_DESTROY_GROUP,
-                                                    communication_go_on_destroy};
+static const ek_verb communication_destroy_group = {.id = EK_VERB_DESTROY_GROUP,
+                                                    .go_on = communication_go_on_destroy};
 
 int ek_communication_destroy_group(ek_process_group *group)
 {

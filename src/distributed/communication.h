@@ -97,6 +97,9 @@ typedef struct ek_verb {
      * of this rank alone do not end a work: the transfers that other ranks expect are made all the
      * same. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
+    /* Optional: whether go_on has what it needs to start the next transfer. If not, it is asked
+     * again. go_on then returns 1 to be called again without a transfer between. */
+    bool (*ready)(ek_dist_work *work);
 } ek_verb;
 
 typedef enum ek_dist_work_state {
@@ -230,6 +233,9 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
 /* Ends the thread and frees all. All ranks call it. If they don't come or the world is broken, the
  * transport ends the job. NULL is ignored. */
 int ek_communication_close(ek_communication *communication);
+
+/* Has the thread ask again what is ready. Any thread. */
+void ek_communication_wake(ek_communication *communication);
 
 /* Makes the group of the world's ranks[0 .. count), ascending: a collective call of the world. */
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,

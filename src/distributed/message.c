@@ -273,8 +273,8 @@ void ek_message_packet(ek_communication *communication, int from, const ek_packe
     }
 }
 
-const ek_verb ek_verb_send = {EK_VERB_SEND, NULL};
-const ek_verb ek_verb_recv = {EK_VERB_RECV, NULL};
+const ek_verb ek_verb_send = {.id = EK_VERB_SEND};
+const ek_verb ek_verb_recv = {.id = EK_VERB_RECV};
 
 /* ---- the turn, and failures ---- */
 

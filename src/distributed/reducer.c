@@ -1,0 +1,378 @@
+/* reducer.c: see reducer.h. */
+#include "distributed/reducer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/graph.h"
+#include "comm/exchange.h"
+#include "core/object.h"
+#include "core/thread.h"
+#include "distributed/sum.h"
+#include "nn/module_table.h"
+#include "parallel/replica_copies.h"
+
+/* ---- the hook: Note [Unused parameters] ---- */
+
+/* The memory of the leaf's gradient in the slab becomes its gradient's, or zeros. */
+static int reducer_settle(ek_tensor *leaf)
+{
+    ek_tensor *buffer = leaf->grad_buffer;
+    if (!leaf->grad)
+        return ek_dev_zero(ek_tensor_dev(buffer), ek_tensor_address(buffer), ek_comm_nbytes(buffer));
+    return leaf->grad == buffer ? 0 : ek_leaf_set_grad_buffer(leaf, buffer);
+}
+
+/* What is averaged of a bucket on another device than the host is a copy. */
+static int reducer_stage(ek_bucket *bucket)
+{
+    if (bucket->memory == bucket->range)
+        return 0;
+    EK_TRY(ek_comm_copy(bucket->memory, bucket->range));
+    return ek_synchronize(ek_tensor_dev(bucket->range)->id);
+}
+
+static int reducer_leaf_is_settled(ek_reducer *reducer, int leaf)
+{
+    ek_bucket *bucket = &reducer->buckets[reducer->bucket_of[leaf]];
+    pthread_mutex_lock(&reducer->lock);
+    bool last = --bucket->pending == 0;
+    pthread_mutex_unlock(&reducer->lock);
+    if (!last)
+        return 0;
+    EK_TRY(reducer_stage(bucket));
+    ek_reducer_ready(reducer, bucket);
+    return 0;
+}
+
+static int reducer_check(const ek_reducer *reducer)
+{
+    if (reducer->pass != EK_PASS_NONE)
+        return EK_FAIL(EK_E_STATE,
+                       "a backward through this ek_distributed_data_parallel is under way on "
+                       "another thread; ranks could not tell the two apart");
+    for (int i = 0; i < reducer->count; i++) {
+        const ek_bucket *bucket = &reducer->buckets[reducer->bucket_of[i]];
+        const ek_tensor *buffer = reducer->leaves[i]->grad_buffer;
+        if (!buffer || buffer->storage != bucket->range->storage)
+            return EK_FAIL(EK_E_STATE,
+                           "parameter %d was moved, converted or sharded after "
+                           "ek_distributed_data_parallel was made; wrap the module anew",
+                           i);
+    }
+    return 0;
+}
+
+static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph)
+{
+    ek_reducer *reducer = (ek_reducer *)hook;
+    EK_TRY(reducer_check(reducer));
+    if (!reducer->armed) {
+        reducer->pass = EK_PASS_LOCAL;
+        return 0;
+    }
+    memset(reducer->taking_part, 0, (size_t)reducer->count * sizeof(bool));
+    for (int k = 0; k < count; k++)
+        reducer->taking_part[leaves[k]] = true;
+    if (create_graph) {
+        reducer->pass = EK_PASS_GRAPH;
+        return 0;
+    }
+    for (int b = 0; b < reducer->bucket_count; b++) {
+        reducer->buckets[b].pending = reducer->buckets[b].end - reducer->buckets[b].first;
+        reducer->buckets[b].ready = false;
+    }
+    EK_TRY(ek_reducer_pass_begin(reducer));
+    reducer->pass = EK_PASS_REDUCED;
+    reducer->stats.backwards++;
+    int rc = 0;
+    for (int i = 0; i < reducer->count && rc >= 0; i++) {
+        if (reducer->taking_part[i])
+            continue;
+        rc = reducer_settle(reducer->leaves[i]);
+        if (rc >= 0)
+            rc = reducer_leaf_is_settled(reducer, i);
+    }
+    if (rc < 0) { /* no finish will be called */
+        rc = ek_reducer_pass_end(reducer, rc);
+        reducer->pass = EK_PASS_NONE;
+    }
+    return rc;
+}
+
+static int reducer_arrived(ek_grad_hook *hook, int leaf, bool some)
+{
+    ek_reducer *reducer = (ek_reducer *)hook;
+    (void)some;
+    if (reducer->pass != EK_PASS_REDUCED)
+        return 0;
+    EK_TRY(reducer_settle(reducer->leaves[leaf]));
+    return reducer_leaf_is_settled(reducer, leaf);
+}
+
+/* Gradients that other ranks have are here too; what was averaged in a copy goes back. */
+static int reducer_take(ek_reducer *reducer)
+{
+    const ek_process_group *group = reducer->group;
+    for (int b = 0; b < reducer->bucket_count; b++) {
+        const ek_bucket *bucket = &reducer->buckets[b];
+        if (bucket->memory != bucket->range)
+            EK_TRY(ek_comm_copy(bucket->range, bucket->memory));
+        reducer->stats.nbytes += ek_comm_nbytes(bucket->range);
+    }
+    reducer->stats.buckets += (uint64_t)reducer->bucket_count;
+    for (int i = 0; i < reducer->count; i++) {
+        ek_tensor *leaf = reducer->leaves[i];
+        bool present = false;
+        for (int r = 0; r < group->size; r++)
+            present = present || ek_reducer_report(reducer, r)->present[i];
+        if (!present)
+            continue;
+        ek_tensor_written(leaf->grad_buffer, "the reduction of gradients");
+        if (!leaf->grad)
+            EK_TRY(ek_tensor_set_grad(leaf, leaf->grad_buffer));
+    }
+    return 0;
+}
+
+/* Gradients of a failed backward are of no use, and differ between ranks. */
+static void reducer_drop(ek_reducer *reducer)
+{
+    ek_error_record error;
+    ek_error_take(&error);
+    for (int i = 0; i < reducer->count; i++)
+        if (reducer->taking_part[i])
+            ek_tensor_set_grad(reducer->leaves[i], NULL);
+    ek_error_clear();
+    ek_error_raise(&error);
+}
+
+static int reducer_finish(ek_grad_hook *hook, int status)
+{
+    ek_reducer *reducer = (ek_reducer *)hook;
+    int rc = 0;
+    if (reducer->pass == EK_PASS_REDUCED) {
+        ek_pass_report *mine = ek_reducer_report(reducer, reducer->group->rank);
+        for (int i = 0; i < reducer->count; i++)
+            mine->present[i] = reducer->leaves[i]->grad != NULL;
+        rc = ek_reducer_pass_end(reducer, status);
+        if (rc >= 0)
+            rc = reducer_take(reducer);
+        if (rc < 0)
+            reducer_drop(reducer);
+    } else if (reducer->pass == EK_PASS_GRAPH) {
+        rc = ek_reducer_average_in_graph(reducer, status);
+    }
+    reducer->pass = EK_PASS_NONE;
+    return rc;
+}
+
+/* ---- buckets: Note [Gradients are the buckets] ---- */
+
+/* Gives the leaves without a grad buffer one, in a slab per device and dtype. */
+static int reducer_make_slabs(ek_reducer *reducer)
+{
+    size_t count = (size_t)reducer->count;
+    ek_tensor **chosen = ek_calloc(2 * count + 1, sizeof(ek_tensor *));
+    if (!chosen)
+        return ek_error_pending();
+    ek_tensor **made = chosen + count;
+    int rc = 0;
+    for (int i = 0; i < reducer->count && rc >= 0; i++) {
+        ek_dev *dev = ek_tensor_dev(reducer->leaves[i]);
+        if (reducer->leaves[i]->grad_buffer)
+            continue;
+        for (int k = 0; k < reducer->count; k++) {
+            ek_tensor *leaf = reducer->leaves[k];
+            chosen[k] = !leaf->grad_buffer && ek_tensor_dev(leaf) == dev ? leaf : NULL;
+        }
+        rc = ek_copies_slabs_make(dev, chosen, reducer->count, EK_MEMORY_GRADIENT, made);
+        for (int k = 0; k < reducer->count && rc >= 0; k++)
+            if (made[k])
+                rc = ek_leaf_set_grad_buffer(reducer->leaves[k], made[k]);
+        for (int k = 0; k < reducer->count; k++) {
+            ek_object_release(made[k]);
+            made[k] = NULL;
+        }
+    }
+    free(chosen);
+    return rc;
+}
+
+static size_t reducer_leaf_nbytes(const ek_reducer *reducer, int leaf)
+{
+    return ek_comm_nbytes(reducer->leaves[leaf]);
+}
+
+/* True if leaf i + 1 follows leaf i in one slab. */
+static bool reducer_follows(const ek_reducer *reducer, int i)
+{
+    const ek_tensor *a = reducer->leaves[i]->grad_buffer, *b = reducer->leaves[i + 1]->grad_buffer;
+    return a->storage == b->storage &&
+           b->offset == a->offset + ek_slab_pitch(a->dtype, ek_count(a));
+}
+
+static const size_t reducer_first_nbytes = 1 << 20; /* of the first bucket, and of the last one */
+
+/* Cuts the leaves [begin, end), which follow each other, from the end: a small bucket, then ones of
+ * `cap` bytes, then smaller and smaller ones. */
+static void reducer_cut(ek_reducer *reducer, int begin, int end, size_t cap)
+{
+    size_t left = 0;
+    for (int i = begin; i < end; i++)
+        left += reducer_leaf_nbytes(reducer, i);
+    size_t room = reducer_first_nbytes < cap ? reducer_first_nbytes : cap;
+    while (end > begin) {
+        int first = end;
+        size_t nbytes = 0;
+        do
+            nbytes += reducer_leaf_nbytes(reducer, --first);
+        while (first > begin && nbytes + reducer_leaf_nbytes(reducer, first - 1) <= room);
+        for (int i = first; i < end; i++)
+            reducer->bucket_of[i] = reducer->bucket_count;
+        reducer->buckets[reducer->bucket_count++] = (ek_bucket){.first = first, .end = end};
+        left -= nbytes;
+        end = first;
+        room = left / 2 < cap ? left / 2 : cap;
+        room = room < reducer_first_nbytes ? reducer_first_nbytes : room;
+        room = room < cap ? room : cap;
+    }
+}
+
+/* The stretch of the slab that the bucket's leaves and the padding between them take. */
+static int reducer_make_range(const ek_reducer *reducer, ek_bucket *bucket)
+{
+    const ek_tensor *first = reducer->leaves[bucket->first]->grad_buffer;
+    const ek_tensor *last = reducer->leaves[bucket->end - 1]->grad_buffer;
+    ek_shape shape = EK_SHAPE(last->offset + ek_count(last) - first->offset);
+    int64_t stride = 1;
+    ek_tensor *range =
+        ek_tensor_member(first->storage, first->dtype, &shape, &stride, first->offset);
+    ek_tensor *memory = range;
+    if (range && ek_tensor_dev(range)->id.kind == EK_CUDA)
+        memory = ek_tensor_like_on(range, range->dtype, ek_dev_get(ek_cpu()));
+    if (!range || !memory)
+        return ek_error_pending();
+    bucket->range = ek_object_retain(range);
+    bucket->memory = ek_object_retain(memory);
+    return 0;
+}
+
+static int reducer_make_buckets(ek_reducer *reducer, size_t cap)
+{
+    for (int end = reducer->count; end > 0;) {
+        int begin = end - 1;
+        while (begin > 0 && reducer_follows(reducer, begin - 1))
+            begin--;
+        reducer_cut(reducer, begin, end, cap);
+        end = begin;
+    }
+    size_t scratch = 1, wire = 1;
+    ek_scope scope = ek_scope_begin();
+    int rc = 0;
+    for (int b = 0; b < reducer->bucket_count && rc >= 0; b++) {
+        rc = reducer_make_range(reducer, &reducer->buckets[b]);
+        if (rc < 0)
+            break;
+        const ek_tensor *range = reducer->buckets[b].range;
+        size_t needs = ek_sum_scratch_nbytes(range->dtype, ek_count(range), reducer->group->size);
+        scratch = needs > scratch ? needs : scratch;
+        wire = ek_comm_nbytes(range) > wire ? ek_comm_nbytes(range) : wire;
+    }
+    ek_scope_end(&scope);
+    if (rc < 0)
+        return rc;
+    reducer->scratch = ek_calloc(scratch, 1);
+    reducer->wire = ek_calloc(reducer->narrow ? wire : 1, 1);
+    return reducer->scratch && reducer->wire ? 0 : ek_error_pending();
+}
+
+/* ---- making and freeing ---- */
+
+static void reducer_destroy(ek_object *object)
+{
+    ek_reducer *reducer = (ek_reducer *)object;
+    for (int i = 0; i < reducer->count; i++)
+        ek_object_release(reducer->leaves[i]);
+    for (int b = 0; b < reducer->bucket_count; b++) {
+        ek_object_release(reducer->buckets[b].range);
+        ek_object_release(reducer->buckets[b].memory);
+    }
+    pthread_mutex_destroy(&reducer->lock);
+    free(reducer->leaves);
+    free(reducer->buckets);
+    free(reducer->bucket_of);
+    free(reducer->taking_part);
+    free(reducer->scratch);
+    free(reducer->wire);
+    free(reducer->reports);
+    free(reducer->out);
+    free(reducer->in);
+    free(reducer->bounds);
+    free(reducer);
+}
+
+static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
+{
+    size_t leaves = (size_t)list->count + 1, ranks = (size_t)reducer->group->size + 1;
+    reducer->report_nbytes = (sizeof(ek_pass_report) + leaves + 7) / 8 * 8;
+    reducer->leaves = ek_calloc(leaves, sizeof *reducer->leaves);
+    reducer->buckets = ek_calloc(leaves, sizeof *reducer->buckets);
+    reducer->bucket_of = ek_calloc(leaves, sizeof *reducer->bucket_of);
+    reducer->taking_part = ek_calloc(leaves, sizeof *reducer->taking_part);
+    reducer->reports = ek_calloc(ranks, reducer->report_nbytes);
+    reducer->out = ek_calloc(ranks, sizeof *reducer->out);
+    reducer->in = ek_calloc(ranks, sizeof *reducer->in);
+    reducer->bounds = ek_calloc(ranks, sizeof *reducer->bounds);
+    if (!reducer->leaves || !reducer->buckets || !reducer->bucket_of || !reducer->taking_part ||
+        !reducer->reports || !reducer->out || !reducer->in || !reducer->bounds)
+        return ek_error_pending();
+    for (int i = 0; i < list->count; i++)
+        if (list->tensors[i]->requires_grad)
+            reducer->leaves[reducer->count++] = ek_object_retain(list->tensors[i]);
+    return 0;
+}
+
+ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb,
+                           bool narrow)
+{
+    ek_reducer *reducer = ek_calloc(1, sizeof *reducer);
+    if (!reducer)
+        return NULL;
+    ek_object_init(&reducer->hook.object, reducer_destroy);
+    pthread_mutex_init(&reducer->lock, NULL);
+    reducer->hook.begin = reducer_begin;
+    reducer->hook.arrived = reducer_arrived;
+    reducer->hook.finish = reducer_finish;
+    reducer->narrow = narrow;
+    ek_tensor_list list = {0};
+    int rc = ek_module_collect(module, true, false, &list);
+    if (rc >= 0) {
+        reducer->group = ek_communication_new_group(group->communication, group->ranks, group->size,
+                                                    group->timeout);
+        rc = reducer->group ? reducer_allocate(reducer, &list) : ek_error_pending();
+    }
+    ek_tensor_list_clear(&list);
+    if (rc >= 0)
+        rc = reducer_make_slabs(reducer);
+    if (rc >= 0)
+        rc = reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20)));
+    for (int i = 0; i < reducer->count && rc >= 0; i++)
+        rc = ek_leaf_set_grad_hook(reducer->leaves[i], &reducer->hook, i);
+    if (rc >= 0)
+        return reducer;
+    ek_reducer_free(reducer);
+    return NULL;
+}
+
+void ek_reducer_free(ek_reducer *reducer)
+{
+    if (!reducer)
+        return;
+    for (int i = 0; i < reducer->count; i++)
+        if (reducer->leaves[i]->grad_hook == &reducer->hook)
+            ek_leaf_set_grad_hook(reducer->leaves[i], NULL, 0);
+    if (reducer->group)
+        ek_communication_destroy_group(reducer->group);
+    ek_object_release(reducer);
+}

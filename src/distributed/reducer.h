@@ -1,0 +1,98 @@
+/* reducer.h: averages the gradients of a module over ranks while backward goes on.
+ *
+ * The road of a gradient between ranks:
+ *
+ *     ek_backward          autograd/engine.c: tells the reducer, which is a grad hook
+ *     reducer_begin        reducer.c: zeroes what will not come, submits the pass as one work
+ *     reducer_arrived      a leaf has its gradient; the last of a bucket makes the bucket ready
+ *     pass_go_on           reducer_pass.c: the communication thread averages bucket by bucket
+ *     reducer_finish       says which gradients there are here, waits, takes what there is anywhere
+ *
+ * Note [Gradients are the buckets]
+ *
+ * The gradients of a module lie in a slab per device and dtype, in the order in which parameters
+ * were registered. A bucket is a stretch of a slab, and is averaged in place. Backward finds the
+ * last parameters' gradients first, so that buckets are cut from the end. The first is small, so
+ * that the averaging begins early; the last ones are small too, because what is exposed at the end
+ * of backward is the last of them. Numbers don't depend on the cuts (sum.h).
+ *
+ * Note [Unused parameters]
+ *
+ * The engine's walk knows which leaves take part before anything runs. The others are sent as they
+ * are, or as zeros if they have no gradient. At the end each rank says which gradients it has: one
+ * that there is on any rank is there on all, and one that there is on none stays absent. */
+#ifndef EK_DISTRIBUTED_REDUCER_H
+#define EK_DISTRIBUTED_REDUCER_H
+
+#include <pthread.h>
+
+#include "autograd/grad_hook.h"
+#include "distributed/communication.h"
+#include "evenkeel/ddp.h"
+#include "evenkeel/module.h"
+
+/* A stretch of a slab of gradients. */
+typedef struct ek_bucket {
+    int first, end;    /* its leaves */
+    ek_tensor *range;  /* flat handle on the stretch; one reference */
+    ek_tensor *memory; /* the host's memory in which it is averaged: `range`, or a copy; ditto */
+    int pending;       /* leaves that are yet to arrive; under the reducer's lock */
+    bool ready;        /* ditto */
+} ek_bucket;
+
+/* What a rank says at the end of a pass. */
+typedef struct ek_pass_report {
+    int32_t status;
+    char sentence[500];
+    unsigned char present[]; /* per leaf */
+} ek_pass_report;
+
+typedef struct ek_reducer {
+    ek_grad_hook hook;
+    ek_process_group *group; /* of its own: buckets don't wait for other calls */
+    ek_tensor **leaves;      /* parameters that require a gradient; one reference each */
+    int count;
+    ek_bucket *buckets; /* in the order in which they are averaged */
+    int bucket_count;
+    int *bucket_of; /* per leaf */
+    bool narrow;    /* f32 travels as bf16 */
+    bool armed;     /* the next backwards are reduced */
+    ek_distributed_stats stats;
+
+    /* The pass under way. */
+    enum { EK_PASS_NONE, EK_PASS_LOCAL, EK_PASS_GRAPH, EK_PASS_REDUCED } pass;
+    ek_dist_work *work;
+    bool *taking_part; /* per leaf */
+    pthread_mutex_t lock;
+    bool closed; /* under the lock: this rank's report is complete */
+
+    /* The pass, on the communication thread. */
+    int bucket, phase;
+    char *scratch, *wire, *reports; /* terms; bf16; of all ranks */
+    size_t report_nbytes;
+    ek_bytes *out, *in;
+    size_t *bounds;
+} ek_reducer;
+
+/* Makes a reducer for the module's parameters that require a gradient, and sets their hooks. All
+ * ranks of the group call it with modules of one layout. One reference. NULL with an error. */
+ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb,
+                           bool narrow);
+/* Takes the hooks away, destroys the group and drops the reference; NULL is ignored. */
+void ek_reducer_free(ek_reducer *reducer);
+
+/* ---- reducer_pass.c ---- */
+
+/* Begins and waits for the averaging of a pass. Both return a status. */
+int ek_reducer_pass_begin(ek_reducer *reducer);
+/* `status`: this rank's outcome; if negative, the error is pending. */
+int ek_reducer_pass_end(ek_reducer *reducer, int status);
+/* Marks the bucket ready, or the report complete. Any thread. */
+void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket);
+
+static inline ek_pass_report *ek_reducer_report(const ek_reducer *reducer, int rank)
+{
+    return (ek_pass_report *)(void *)(reducer->reports + (size_t)rank * reducer->report_nbytes);
+}
+
+#endif

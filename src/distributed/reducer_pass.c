@@ -1,0 +1,177 @@
+/* reducer_pass.c: one pass of a reducer as a work of its group: buckets, then reports. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "core/bits.h"
+#include "core/clock.h"
+#include "core/thread.h"
+#include "distributed/reducer.h"
+#include "distributed/sum.h"
+
+/* ---- the communication thread ---- */
+
+static bool pass_is_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    return reducer->narrow && bucket->range->dtype == EK_F32;
+}
+
+static ek_sum pass_sum(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    bool narrow = pass_is_narrow(reducer, bucket);
+    return (ek_sum){.group = reducer->group,
+                    .op = EK_DIST_AVG,
+                    .dtype = narrow ? EK_BF16 : bucket->range->dtype,
+                    .address = narrow ? reducer->wire : ek_tensor_address(bucket->memory),
+                    .count = ek_count(bucket->range),
+                    .root = -1,
+                    .scratch = reducer->scratch,
+                    .out = reducer->out,
+                    .in = reducer->in};
+}
+
+static void pass_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    const float *from = ek_tensor_address(bucket->memory);
+    uint16_t *to = (uint16_t *)(void *)reducer->wire;
+    for (int64_t i = 0; i < ek_count(bucket->range); i++)
+        to[i] = ek_bf16_of(from[i]);
+}
+
+static void pass_widen(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    const uint16_t *from = (const uint16_t *)(const void *)reducer->wire;
+    float *to = ek_tensor_address(bucket->memory);
+    for (int64_t i = 0; i < ek_count(bucket->range); i++)
+        to[i] = ek_float_of_bf16(from[i]);
+}
+
+/* A bucket is averaged in three phases; after the last bucket the reports travel. */
+static bool pass_ready(ek_dist_work *work)
+{
+    ek_reducer *reducer = work->user;
+    if (reducer->phase > 0)
+        return true;
+    pthread_mutex_lock(&reducer->lock);
+    bool ready = reducer->bucket < reducer->bucket_count ? reducer->buckets[reducer->bucket].ready
+                                                         : reducer->closed;
+    pthread_mutex_unlock(&reducer->lock);
+    return ready;
+}
+
+static int pass_send_reports(ek_reducer *reducer, ek_request **request)
+{
+    const ek_process_group *group = reducer->group;
+    for (int r = 0; r <= group->size; r++)
+        reducer->bounds[r] = (size_t)r * reducer->report_nbytes;
+    return group->communication->transport->all_gather(group->communicator, reducer->reports,
+                                                       reducer->bounds, request);
+}
+
+/* Writes to *rc what the transport returned; true if the pass goes on. */
+static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
+{
+    *rc = 0;
+    if (reducer->bucket == reducer->bucket_count) {
+        if (reducer->phase++ == 0)
+            *rc = pass_send_reports(reducer, request);
+        return false;
+    }
+    const ek_bucket *bucket = &reducer->buckets[reducer->bucket];
+    ek_sum sum = pass_sum(reducer, bucket);
+    switch (reducer->phase++) {
+    case 0:
+        if (pass_is_narrow(reducer, bucket))
+            pass_narrow(reducer, bucket);
+        *rc = ek_sum_spread(&sum, request);
+        break;
+    case 1: *rc = ek_sum_collect(&sum, ek_sum_slice(&sum), request); break;
+    default:
+        if (pass_is_narrow(reducer, bucket))
+            pass_widen(reducer, bucket);
+        reducer->bucket++;
+        reducer->phase = 0;
+        break;
+    }
+    return true;
+}
+
+static int pass_go_on(ek_dist_work *work)
+{
+    ek_reducer *reducer = work->user;
+    int rc;
+    bool more = pass_step(reducer, &work->request, &rc);
+    if (rc >= 0)
+        return more;
+    ek_communication *communication = work->group->communication;
+    ek_communication_break(communication, "the reduction of gradients", rc);
+    return ek_error_raise(&communication->failure.error);
+}
+
+static const ek_verb pass_verb = {
+    .id = EK_VERB_BACKWARD, .go_on = pass_go_on, .ready = pass_ready};
+
+/* ---- the threads of backward ---- */
+
+int ek_reducer_pass_begin(ek_reducer *reducer)
+{
+    ek_dist_work *work = ek_dist_work_new(reducer->group, &pass_verb);
+    if (!work)
+        return ek_error_pending();
+    work->user = reducer;
+    work->card.ndim = 1;
+    work->card.shape[0] = reducer->bucket_count;
+    reducer->bucket = reducer->phase = 0;
+    reducer->closed = false;
+    EK_TRY(ek_dist_work_submit(work));
+    reducer->work = work;
+    return 0;
+}
+
+void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket)
+{
+    pthread_mutex_lock(&reducer->lock);
+    if (bucket)
+        bucket->ready = true;
+    else
+        reducer->closed = true;
+    pthread_mutex_unlock(&reducer->lock);
+    ek_communication_wake(reducer->group->communication);
+}
+
+/* The first rank's failure, if any, as this rank's error. */
+static int pass_judge(const ek_reducer *reducer)
+{
+    const ek_process_group *group = reducer->group;
+    for (int r = 0; r < group->size; r++) {
+        const ek_pass_report *report = ek_reducer_report(reducer, r);
+        if (report->status < 0)
+            return EK_FAIL(EK_E_ABORTED, "rank %d on %s: %.499s", group->ranks[r],
+                           group->communication->hosts[group->ranks[r]], report->sentence);
+    }
+    return 0;
+}
+
+int ek_reducer_pass_end(ek_reducer *reducer, int status)
+{
+    ek_pass_report *mine = ek_reducer_report(reducer, reducer->group->rank);
+    ek_error_record error;
+    ek_error_take(&error);
+    mine->status = status < 0 ? status : 0;
+    snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
+             error.message);
+    /* Buckets that will never come are sent as they are: the other ranks wait for them. */
+    for (int b = 0; b < reducer->bucket_count && status < 0; b++)
+        if (!reducer->buckets[b].ready)
+            ek_reducer_ready(reducer, &reducer->buckets[b]);
+    ek_reducer_ready(reducer, NULL);
+    uint64_t began = ek_clock_ns();
+    int rc = ek_dist_wait(reducer->work);
+    reducer->work = NULL;
+    reducer->stats.exposed += (double)(ek_clock_ns() - began) * 1e-9;
+    if (error.status < 0) { /* a rank's own error says more than the others' */
+        ek_error_clear();
+        return ek_error_raise(&error);
+    }
+    return rc < 0 ? rc : pass_judge(reducer);
+}

@@ -1,0 +1,34 @@
+/* sum.h: sums over ranks, and other combinations (combine.h), of one stretch of elements.
+ *
+ * Note [Sums in the order of ranks]
+ *
+ * Each rank combines one slice of the elements: all-to-all brings it that slice of every rank, it
+ * combines them in the order of ranks, and all-gather brings the results to all. Per rank that
+ * moves 2 (N - 1) / N times the bytes of the stretch, as a ring does, which is the least. The order
+ * of additions depends on the number of ranks alone, so that results don't depend on how elements
+ * are cut into stretches. */
+#ifndef EK_DISTRIBUTED_SUM_H
+#define EK_DISTRIBUTED_SUM_H
+
+#include "distributed/communication.h"
+
+typedef struct ek_sum {
+    const ek_process_group *group;
+    ek_dist_op op;
+    ek_dtype dtype;
+    char *address; /* of the elements, in the host's memory */
+    int64_t count;
+    int root;           /* the rank in the group that gets the result; -1: all */
+    char *scratch;      /* ek_sum_scratch_nbytes */
+    ek_bytes *out, *in; /* group->size + 1 of each, for the sum's use */
+} ek_sum;
+
+/* Bytes of scratch for stretches of at most `count` elements. */
+size_t ek_sum_scratch_nbytes(ek_dtype dtype, int64_t count, int ranks);
+
+/* The three steps; the first and the third start a transfer, and return the transport's status. */
+int ek_sum_spread(const ek_sum *sum, ek_request **request); /* slice r to rank r */
+char *ek_sum_slice(const ek_sum *sum);                      /* combines this rank's slice */
+int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request); /* all slices */
+
+#endif
