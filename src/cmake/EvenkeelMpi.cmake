@@ -2,7 +2,8 @@
 #
 # The library links no MPI. It opens a plugin at run time if mpirun has started it: libevenkeel_mpi_openmpi.so or
 # libevenkeel_mpi_mpich.so. Each is built if its compiler wrapper is found, both if both are (as on Debian, with
-# mpicc.openmpi and mpicc.mpich); otherwise one, for the MPI that find_package(MPI) finds.
+# mpicc.openmpi and mpicc.mpich; MPI_C_COMPILER names another wrapper); otherwise one, for the MPI that find_package(MPI)
+# finds.
 #
 # Sets EK_MPI_KINDS, a list of openmpi and mpich, and for each its targets ek_mpi_<kind> (what to compile and link with)
 # and evenkeel_mpi_<kind> (the plugin).
@@ -76,6 +77,9 @@ function(ek_mpi_plugin target kind)
 endfunction()
 
 if(EVENKEEL_MPI MATCHES "^(AUTO|ON)$")
+    if(MPI_C_COMPILER) # who names a wrapper means it
+        ek_mpi_wrapper(${MPI_C_COMPILER})
+    endif()
     foreach(kind openmpi mpich)
         find_program(EK_MPICC_${kind} mpicc.${kind})
         if(NOT EK_MPICC_${kind})
