@@ -209,6 +209,39 @@ EK_API int ek_dist_all_to_all_with(ek_dist_list_call call);
     ek_dist_reduce_scatter_with(EK_OPTIONS_2(ek_dist_list_call, tensor, list, __VA_ARGS__))
 #define ek_dist_all_to_all(...) ek_dist_all_to_all_with(EK_OPTIONS(ek_dist_list_call, __VA_ARGS__))
 
+/* ---- values ---- */
+
+/* Trees of tensors of any shape, dtype and device, of numbers, lists, dictionaries and none. What
+ * comes out is new, in the scope, with tensors on cpu and without history. Pointers are
+ * EK_E_INVALID on the rank that has them, and an error on all. */
+
+/* The value of rank src, on all ranks; what others give is not read. EK_VALUE_ERROR with an error.
+ * EK_VALUE_NONE if this rank is not in the group. */
+EK_API ek_value ek_dist_broadcast_value(ek_value value, int src, ek_process_group *group);
+/* Writes every rank's value to values[0 .. size of the group), in the order of ranks. */
+EK_API int ek_dist_all_gather_value(ek_value value, ek_value *values, ek_process_group *group);
+
+/* ---- operations of the graph ---- */
+
+/* Functions of all ranks' tensors, differentiable to any order: if all ranks go backward, each from
+ * its own loss, gradients are those of the sum of all ranks' losses. Results are in the scope. NULL
+ * with an error, which is an error of all ranks.
+ *
+ * All ranks call them in the same order, also in backward: they record graphs of the same
+ * operations, and take the gradients of all or of none of them. If the tensor of one rank requires
+ * a gradient, the results of all ranks do. Gradient mode is on on all ranks or off on all, else
+ * EK_E_STATE. The group exists as long as the graph. In a group of one rank, and on a rank that is
+ * not in the group, the result is x. */
+
+/* The sum over all ranks, whose tensors have one shape and dtype. */
+EK_API ek_tensor *ek_dist_sum(ek_tensor *x, ek_process_group *group);
+/* The sum over the number of ranks; floating dtypes. */
+EK_API ek_tensor *ek_dist_mean(ek_tensor *x, ek_process_group *group);
+/* All ranks' tensors one after another along dim, as ek_cat. Sizes along dim may differ, and may be
+ * 0; other sizes and dtypes agree, else EK_E_SHAPE or EK_E_DTYPE. A gradient is the rank's part of
+ * the sum of all ranks' gradients. */
+EK_API ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *group);
+
 /* ---- errors ---- */
 
 /* Makes this rank's pending error an error of all ranks. Returns its status; 0 if none is pending.

@@ -24,19 +24,6 @@ static int calls_check_tensor(const char *what, const char *operand, const ek_te
     return 0;
 }
 
-/* A work with room for `count` tensors. */
-static ek_dist_work *calls_work(ek_process_group *group, const ek_verb *verb, int count)
-{
-    ek_dist_work *work = ek_dist_work_new(group, verb);
-    if (!work)
-        return NULL;
-    work->tensors = ek_calloc((size_t)count + 1, sizeof *work->tensors);
-    if (work->tensors)
-        return work;
-    ek_dist_work_free(work);
-    return NULL;
-}
-
 /* Submits the work, and waits unless the caller has asked for the work. */
 static int calls_finish(ek_dist_work *work, ek_dist_work **async)
 {
@@ -57,24 +44,13 @@ static int calls_refuse(const ek_process_group *group, ek_dist_work *work)
 
 /* ---- one tensor on every rank ---- */
 
-static int calls_sum_room(ek_dist_work *work)
-{
-    const ek_tensor *memory = work->tensors[0].memory;
-    size_t nbytes = ek_sum_scratch(memory, work->group->size);
-    size_t ranks = (size_t)work->group->size + 1;
-    work->out = ek_calloc(ranks, sizeof *work->out);
-    work->in = ek_calloc(ranks, sizeof *work->in);
-    work->scratch = ek_calloc(nbytes + 1, 1);
-    return work->out && work->in && work->scratch ? 0 : ek_error_pending();
-}
-
 /* op: -1 for broadcast. root: rank in the group, or -1. */
 static int calls_one(const ek_dist_call *call, ek_process_group *group, const ek_verb *verb, int op,
                      int root)
 {
     bool sends = op >= 0 || root == group->rank;
     bool receives = op < 0 ? root != group->rank : root < 0 || root == group->rank;
-    ek_dist_work *work = calls_work(group, verb, 1);
+    ek_dist_work *work = ek_dist_work_of(group, verb, 1);
     if (!work)
         return calls_refuse(group, NULL);
     work->card.root = root;
@@ -82,7 +58,7 @@ static int calls_one(const ek_dist_call *call, ek_process_group *group, const ek
     if (ek_dist_work_add(work, call->tensor, sends, receives) < 0)
         return calls_refuse(group, work);
     ek_dist_work_card(work, work->tensors[0].memory);
-    if (op >= 0 && calls_sum_room(work) < 0)
+    if (op >= 0 && ek_dist_work_sum(work) < 0)
         return calls_refuse(group, work);
     return calls_finish(work, call->work);
 }
@@ -187,7 +163,7 @@ static ek_dist_work *calls_message(const ek_dist_call *call, ek_process_group *g
                                    const ek_verb *verb)
 {
     bool sends = verb == &ek_verb_send;
-    ek_dist_work *work = calls_work(group, verb, 1);
+    ek_dist_work *work = ek_dist_work_of(group, verb, 1);
     if (!work) {
         calls_refuse(group, NULL);
         return NULL;
@@ -378,7 +354,7 @@ static int calls_pairs(const ek_dist_list_call *call, const pattern *how)
     int rc = how->rooted && root < 0 ? root : calls_check_pattern(call, how, group, root);
     if (rc >= 0 && group->size == 1)
         return calls_alone(call, how);
-    ek_dist_work *work = rc >= 0 ? calls_work(group, how->verb, 2 * group->size + 1) : NULL;
+    ek_dist_work *work = rc >= 0 ? ek_dist_work_of(group, how->verb, 2 * group->size + 1) : NULL;
     if (!work)
         return calls_refuse(group, NULL);
     work->card.root = root;

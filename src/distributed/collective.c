@@ -15,6 +15,18 @@ enum {
     SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 
+ek_dist_work *ek_dist_work_of(ek_process_group *group, const ek_verb *verb, int count)
+{
+    ek_dist_work *work = ek_dist_work_new(group, verb);
+    if (!work)
+        return NULL;
+    work->tensors = ek_calloc((size_t)count + 1, sizeof *work->tensors);
+    if (work->tensors)
+        return work;
+    ek_dist_work_free(work);
+    return NULL;
+}
+
 void ek_dist_work_card(ek_dist_work *work, const ek_tensor *memory)
 {
     ek_card *card = &work->card;
@@ -37,8 +49,10 @@ static int collective_barrier(ek_dist_work *work)
 }
 const ek_verb ek_verb_barrier = {.id = EK_VERB_BARRIER, .go_on = collective_barrier};
 
-static int collective_broken(ek_dist_work *work, int rc)
+int ek_dist_work_started(ek_dist_work *work, int rc)
 {
+    if (rc >= 0)
+        return 0;
     ek_communication *communication = work->group->communication;
     ek_communication_break(communication, ek_verb_name(work->verb->id), rc);
     return ek_error_raise(&communication->failure.error);
@@ -59,7 +73,7 @@ static int collective_broadcast(ek_dist_work *work)
     int rc =
         group->communication->transport->broadcast(group->communicator, ek_tensor_address(memory),
                                                    nbytes, root, &work->request);
-    return rc < 0 ? collective_broken(work, rc) : 0;
+    return ek_dist_work_started(work, rc);
 }
 const ek_verb ek_verb_broadcast = {.id = EK_VERB_BROADCAST, .go_on = collective_broadcast};
 
@@ -93,7 +107,7 @@ static bool sum_is_whole(const ek_tensor *memory, int ranks)
     return ek_comm_nbytes(memory) * (size_t)ranks <= SUM_WHOLE_NBYTES;
 }
 
-size_t ek_sum_scratch(const ek_tensor *memory, int ranks)
+static size_t sum_scratch(const ek_tensor *memory, int ranks)
 {
     size_t nbytes = ek_comm_nbytes(memory);
     if (nbytes <= EK_CARD_PAYLOAD)
@@ -102,6 +116,16 @@ size_t ek_sum_scratch(const ek_tensor *memory, int ranks)
         return nbytes * (size_t)ranks;
     int64_t count = ek_count(memory), most = sum_part_most(memory);
     return ek_sum_scratch_nbytes(memory->dtype, count < most ? count : most, ranks);
+}
+
+int ek_dist_work_sum(ek_dist_work *work)
+{
+    size_t nbytes = sum_scratch(work->tensors[0].memory, work->group->size);
+    size_t ranks = (size_t)work->group->size + 1;
+    work->out = ek_calloc(ranks, sizeof *work->out);
+    work->in = ek_calloc(ranks, sizeof *work->in);
+    work->scratch = ek_calloc(nbytes + 1, 1);
+    return work->out && work->in && work->scratch ? 0 : ek_error_pending();
 }
 
 /* Combines what each rank has sent, on the ranks that get the result. */
@@ -149,7 +173,7 @@ static int collective_sum(ek_dist_work *work)
     if (ek_comm_nbytes(memory) <= EK_CARD_PAYLOAD)
         return sum_combine(work, work->group->cards[0].payload, sizeof(ek_card));
     int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
-    return rc < 0 ? collective_broken(work, rc) : 0;
+    return ek_dist_work_started(work, rc);
 }
 const ek_verb ek_verb_all_reduce = {.id = EK_VERB_ALL_REDUCE, .go_on = collective_sum};
 const ek_verb ek_verb_reduce = {.id = EK_VERB_REDUCE, .go_on = collective_sum};
@@ -291,7 +315,7 @@ static int pairs_go_on(ek_dist_work *work)
     default:
         return 1;
     }
-    return rc < 0 ? collective_broken(work, rc) : 0;
+    return ek_dist_work_started(work, rc);
 }
 
 static int collective_exchange(ek_dist_work *work)

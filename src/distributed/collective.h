@@ -21,8 +21,14 @@ int ek_dist_work_pairs(ek_dist_work *work);
 /* Fills the card's dtype and shape from a tensor, and its payload with the elements if they fit. */
 void ek_dist_work_card(ek_dist_work *work, const ek_tensor *memory);
 
-/* Bytes of scratch that a sum of a tensor over `size` ranks needs. */
-size_t ek_sum_scratch(const ek_tensor *memory, int size);
+/* Allocates what the sum of the work's first tensor needs. */
+int ek_dist_work_sum(ek_dist_work *work);
+
+/* A new work with room for `count` tensors. */
+ek_dist_work *ek_dist_work_of(ek_process_group *group, const ek_verb *verb, int count);
+
+/* For verbs whose call to the transport has returned rc: a negative one breaks the world. */
+int ek_dist_work_started(ek_dist_work *work, int rc);
 
 /* A tensor's dtype and shape; NULL: no tensor. */
 ek_wire_shape ek_wire_shape_of(const ek_tensor *tensor);

@@ -46,6 +46,13 @@ typedef struct ek_communication ek_communication;
 
 enum { EK_CARD_PAYLOAD = 128 }; /* bytes of data that travel with an agreement */
 
+/* A rank's part in the graph of an operation between ranks (differentiable.c). */
+typedef enum ek_card_gradient {
+    EK_CARD_GRADIENT_OFF = 0, /* gradient mode is off */
+    EK_CARD_GRADIENT_NONE,    /* it is on, but the rank's tensor requires no gradient */
+    EK_CARD_GRADIENT_REQUIRED
+} ek_card_gradient;
+
 /* What one rank is about to do. Zeroed before it is filled, since cards are compared as bytes. */
 typedef struct ek_card {
     bool failed;    /* the rank takes no part, because the job has failed */
@@ -55,7 +62,8 @@ typedef struct ek_card {
     int32_t op, dtype, ndim;
     int32_t root; /* rank in the group, or -1 */
     int64_t shape[EK_MAX_DIMS];
-    uint32_t nbytes; /* of the payload; the ranks' may differ */
+    uint32_t nbytes; /* of the payload; the ranks' may differ, as what follows */
+    ek_card_gradient gradient;
     _Alignas(8) char payload[EK_CARD_PAYLOAD];
 } ek_card;
 
@@ -77,7 +85,15 @@ typedef struct ek_card {
     X(ALL_TO_ALL, "all_to_all")               \
     X(SEND, "send")                           \
     X(RECV, "recv")                           \
-    X(BACKWARD, "the reduction of gradients")
+    X(BACKWARD, "the reduction of gradients") \
+    X(SUM, "dist_sum")                        \
+    X(MEAN, "dist_mean")                      \
+    X(JOIN, "dist_join")                      \
+    X(JOIN_PARTS, "the parts of dist_join")   \
+    X(SPLIT, "the gradient of dist_join")     \
+    X(COUNTS, "the counts of all ranks")      \
+    X(GATHER_VALUE, "all_gather_value")       \
+    X(PRESENCE, "average_gradients")
 typedef enum ek_verb_id {
 #define EK_VERB_ENUM(name, text) EK_VERB_##name,
     EK_VERBS(EK_VERB_ENUM)

@@ -19,7 +19,8 @@ static int reducer_settle(ek_tensor *leaf)
 {
     ek_tensor *buffer = leaf->grad_buffer;
     if (!leaf->grad)
-        return ek_dev_zero(ek_tensor_dev(buffer), ek_tensor_address(buffer), ek_comm_nbytes(buffer));
+        return ek_dev_zero(ek_tensor_dev(buffer), ek_tensor_address(buffer),
+                           ek_comm_nbytes(buffer));
     return leaf->grad == buffer ? 0 : ek_leaf_set_grad_buffer(leaf, buffer);
 }
 

@@ -85,7 +85,9 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
             pass_narrow(reducer, bucket);
         *rc = ek_sum_spread(&sum, request);
         break;
-    case 1: *rc = ek_sum_collect(&sum, ek_sum_slice(&sum), request); break;
+    case 1:
+        *rc = ek_sum_collect(&sum, ek_sum_slice(&sum), request);
+        break;
     default:
         if (pass_is_narrow(reducer, bucket))
             pass_widen(reducer, bucket);
@@ -108,8 +110,7 @@ static int pass_go_on(ek_dist_work *work)
     return ek_error_raise(&communication->failure.error);
 }
 
-static const ek_verb pass_verb = {
-    .id = EK_VERB_BACKWARD, .go_on = pass_go_on, .ready = pass_ready};
+static const ek_verb pass_verb = {.id = EK_VERB_BACKWARD, .go_on = pass_go_on, .ready = pass_ready};
 
 /* ---- the threads of backward ---- */
 

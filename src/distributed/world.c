@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/ranks.h"
 #include "core/device.h"
 #include "core/keywords.h"
 #include "core/thread.h"
@@ -287,6 +288,7 @@ static int world_leave(void)
 __attribute__((constructor)) static void world_watch_shutdown(void)
 {
     ek_at_shutdown(world_leave);
+    ek_ranks_of = ek_process_group_ranks;
 }
 
 /* ---- ranks ---- */

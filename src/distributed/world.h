@@ -16,6 +16,10 @@ int ek_world_root(const char *what, const ek_process_group *group, int rank);
  * knew, they get its error. */
 int ek_world_outcome(const ek_process_group *group, int rc);
 
+/* A group (NULL: the world) as other folders see it (comm/ranks.h): one reference. NULL without an
+ * error if this rank is alone or not in the group, NULL with an error if there is no memory. */
+struct ek_ranks *ek_process_group_ranks(ek_process_group *group);
+
 /* The world's communication; NULL: there is one rank. */
 ek_communication *ek_world_communication(void);
 

@@ -1,0 +1,39 @@
+/* ranks.h: what lies beyond this process, for folders that don't know processes.
+ *
+ * Modules and operations that take other processes into account hold an ek_ranks. src/distributed
+ * makes them of process groups. NULL stands for a process without others, so that a holder asks
+ * `if (ranks)` and else does nothing. The calls are collective: all ranks make them in the same
+ * order. An error of one rank is an error of all. */
+#ifndef EK_COMM_RANKS_H
+#define EK_COMM_RANKS_H
+
+#include "core/object.h"
+#include "evenkeel/tensor.h"
+
+enum { EK_RANKS_COUNTS = 16 }; /* numbers that a rank can give to `gather` */
+
+typedef struct ek_ranks {
+    ek_object object;
+    int rank, size; /* size > 1 */
+    /* All ranks' tensors one after another along dim; ek_dist_join. Sizes along dim may differ.
+     * `sizes`: those of all ranks, if each rank knows them and dim >= 0, which saves a round; or
+     * NULL. In the scope. */
+    ek_tensor *(*join)(struct ek_ranks *ranks, ek_tensor *x, int dim, const int64_t *sizes);
+    /* The sum over all ranks; ek_dist_sum. */
+    ek_tensor *(*sum)(struct ek_ranks *ranks, ek_tensor *x);
+    /* Every rank gives `count` numbers and gets those of all: all[r * count + i] is number i of
+     * rank r. */
+    int (*gather)(struct ek_ranks *ranks, const int64_t *mine, int count, int64_t *all);
+    /* What has become of something that each rank has done for itself: rc is the rank's outcome,
+     * and if it is negative, its error is pending. 0 if all went well; else an error on all ranks.
+     */
+    int (*agree)(struct ek_ranks *ranks, int rc);
+} ek_ranks;
+
+struct ek_process_group;
+
+/* The ranks of a group; NULL: the world. One reference. NULL without an error if there are no
+ * others. src/distributed sets it; NULL in programs without it. */
+extern ek_ranks *(*ek_ranks_of)(struct ek_process_group *group);
+
+#endif

@@ -1,0 +1,526 @@
+/* differentiable.c: sums and joins over ranks as operations of the graph.
+ *
+ * Each operation is a function of all ranks' tensors, and its backward is the adjoint of that
+ * function: a sum's is the sum, a mean's the mean. A join's is a split, which gives each rank its
+ * part of the sum of all ranks' gradients, and a split's is the join again. So the backwards of all
+ * ranks together compute the gradients of the sum of their losses, to any order.
+ *
+ * Note [All ranks record, or none]
+ *
+ * The backward of an operation between ranks meets them again, so that it must be in all their
+ * graphs. Each card tells whether its rank's tensor requires a gradient. If one does, all ranks
+ * record. A rank whose own tensor requires none records a leaf in its place, which gets no
+ * gradient. A rank without gradient mode could not follow: that is an error on all ranks. */
+#include "distributed/differentiable.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "distributed/collective.h"
+#include "distributed/combine.h"
+#include "distributed/world.h"
+#include "ops/ops.h"
+
+/* ---- who records (Note [All ranks record, or none]) ---- */
+
+static void record_card(ek_dist_work *work, const ek_tensor *x)
+{
+    work->card.gradient = !ek_grad_enabled() ? EK_CARD_GRADIENT_OFF
+                          : x->requires_grad ? EK_CARD_GRADIENT_REQUIRED
+                                             : EK_CARD_GRADIENT_NONE;
+}
+
+/* On the communication thread, once all cards are here: work->result becomes 1 if ranks record. */
+static int record_agree(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    int required = -1, off = -1;
+    for (int r = group->size - 1; r >= 0; r--) {
+        if (group->cards[r].gradient == EK_CARD_GRADIENT_REQUIRED)
+            required = r;
+        if (group->cards[r].gradient == EK_CARD_GRADIENT_OFF)
+            off = r;
+    }
+    if (required >= 0 && off >= 0)
+        return EK_FAIL(EK_E_STATE,
+                       "%s: rank %d's tensor requires a gradient, but gradient mode is off on rank "
+                       "%d; it must be on or off on all ranks",
+                       ek_verb_name(work->verb->id), group->ranks[required], group->ranks[off]);
+    work->result = required >= 0;
+    return 0;
+}
+
+/* What is recorded as the input x if ranks record. *wanted: its gradient is. */
+static ek_tensor *record_input(ek_tensor *x, int records, bool *wanted)
+{
+    *wanted = x->requires_grad;
+    if (!records || x->requires_grad)
+        return x;
+    ek_tensor *leaf = ek_tensor_alias(x);
+    if (leaf)
+        leaf->requires_grad = true;
+    return leaf;
+}
+
+/* The error of this rank alone, before or after a work, which becomes all ranks'. */
+static ek_tensor *record_refuse(const ek_process_group *group, ek_dist_work *work)
+{
+    ek_dist_work_free(work);
+    ek_world_outcome(group, ek_error_pending());
+    return NULL;
+}
+
+/* ---- sums and means ---- */
+
+typedef struct sum_attributes {
+    ek_process_group *group;
+    bool wanted;
+} sum_attributes;
+
+static int sum_go_on(ek_dist_work *work)
+{
+    if (work->stage == 0)
+        EK_TRY(record_agree(work));
+    return ek_verb_all_reduce.go_on(work);
+}
+static const ek_verb sum_verb = {.id = EK_VERB_SUM, .go_on = sum_go_on};
+static const ek_verb mean_verb = {.id = EK_VERB_MEAN, .go_on = sum_go_on};
+
+static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *group);
+
+static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const sum_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *sum = sum_run(&sum_verb, gradients[0], attributes->group);
+    results[0] = attributes->wanted ? sum : NULL;
+    return sum ? 0 : ek_error_pending();
+}
+
+static int mean_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const sum_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *mean = sum_run(&mean_verb, gradients[0], attributes->group);
+    results[0] = attributes->wanted ? mean : NULL;
+    return mean ? 0 : ek_error_pending();
+}
+
+static const ek_operation sum_operation = {.name = "dist_sum",
+                                           .backward = sum_backward,
+                                           .meets = true};
+static const ek_operation mean_operation = {.name = "dist_mean",
+                                            .backward = mean_backward,
+                                            .meets = true};
+
+/* x's elements in new row-major memory of its device, which becomes the sum. */
+static ek_dist_work *sum_work(const ek_verb *verb, const ek_tensor *x, ek_tensor *y,
+                              ek_process_group *group)
+{
+    if (!y || ek_comm_copy(y, x) < 0)
+        return NULL;
+    ek_dist_work *work = ek_dist_work_of(group, verb, 1);
+    if (!work)
+        return NULL;
+    work->card.op = verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM;
+    record_card(work, x);
+    if (ek_dist_work_add(work, y, true, true) >= 0) {
+        ek_dist_work_card(work, work->tensors[0].memory);
+        if (ek_dist_work_sum(work) >= 0)
+            return work;
+    }
+    ek_dist_work_free(work);
+    return NULL;
+}
+
+static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *group)
+{
+    ek_shape shape = ek_tensor_shape(x);
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
+    ek_dist_work *work = sum_work(verb, x, y, group);
+    if (!work)
+        return record_refuse(group, NULL);
+    int records = ek_dist_work_run(work);
+    if (records < 0)
+        return NULL;
+    sum_attributes attributes = {.group = group};
+    ek_tensor *input = record_input(x, records, &attributes.wanted);
+    y = input ? EK_RECORD(y, verb == &mean_verb ? &mean_operation : &sum_operation,
+                          EK_INPUTS(input), EK_ATTRIBUTES(attributes))
+              : NULL;
+    return y ? y : record_refuse(group, NULL);
+}
+
+static ek_tensor *sum_call(const ek_verb *verb, ek_tensor *x, ek_process_group *given)
+{
+    const char *what = ek_verb_name(verb->id);
+    ek_process_group *group;
+    int part = ek_world_group(what, given, &group);
+    if (part <= 0)
+        return part == 0 && ek_given(what, "x", x) ? ek_itself(x) : NULL;
+    if (!ek_given(what, "x", x) ||
+        ek_combine_check(what, verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM, x->dtype) < 0 ||
+        ek_check_meeting(what) < 0)
+        return record_refuse(group, NULL);
+    return group->size > 1 ? sum_run(verb, x, group) : ek_itself(x);
+}
+
+ek_tensor *ek_dist_sum(ek_tensor *x, ek_process_group *group)
+{
+    return sum_call(&sum_verb, x, group);
+}
+
+ek_tensor *ek_dist_mean(ek_tensor *x, ek_process_group *group)
+{
+    return sum_call(&mean_verb, x, group);
+}
+
+/* ---- what the ranks join ---- */
+
+/* The attributes of joins and splits. */
+typedef struct join_plan {
+    ek_process_group *group;
+    bool wanted; /* the input's gradient */
+    int dim;
+    int64_t at[]; /* rank r has [at[r], at[r + 1]) along dim */
+} join_plan;
+
+static size_t join_plan_size(const ek_process_group *group)
+{
+    return sizeof(join_plan) + ((size_t)group->size + 1) * sizeof(int64_t);
+}
+
+/* Freed by the caller. */
+static join_plan *join_plan_new(ek_process_group *group, int dim)
+{
+    join_plan *plan = ek_calloc(1, join_plan_size(group));
+    if (!plan)
+        return NULL;
+    plan->group = group;
+    plan->dim = dim;
+    return plan;
+}
+
+/* What a rank's card says of its part. */
+typedef struct join_part {
+    ek_wire_shape shape;
+    int32_t dim;
+} join_part;
+_Static_assert(sizeof(join_part) <= EK_CARD_PAYLOAD, "a card has room for a part");
+
+/* EK_E_DTYPE or EK_E_SHAPE if two parts cannot be joined. */
+static int join_compare(const ek_dist_work *work, const join_part *first, const join_part *part,
+                        int rank)
+{
+    bool fits = part->shape.ndim == first->shape.ndim;
+    for (int d = 0; d < first->shape.ndim && fits; d++)
+        fits = d == first->dim || part->shape.shape[d] == first->shape.shape[d];
+    if (fits && part->shape.dtype == first->shape.dtype && part->dim == first->dim)
+        return 0;
+    const int *ranks = work->group->ranks;
+    char first_text[120], text[120];
+    ek_wire_shape_text(&first->shape, first_text);
+    ek_wire_shape_text(&part->shape, text);
+    return EK_FAIL(part->shape.dtype != first->shape.dtype ? EK_E_DTYPE : EK_E_SHAPE,
+                   "%s: rank %d has %s and joins along dimension %d, rank %d has %s and joins "
+                   "along dimension %d; they may differ only in the size along that dimension",
+                   ek_verb_name(work->verb->id), ranks[0], first_text, (int)first->dim, ranks[rank],
+                   text, (int)part->dim);
+}
+
+/* work->user: the plan whose bounds are to be set. */
+static int join_go_on(ek_dist_work *work)
+{
+    join_plan *plan = work->user;
+    join_part first, part;
+    memcpy(&first, work->group->cards[0].payload, sizeof first);
+    for (int r = 0; r < work->group->size; r++) {
+        memcpy(&part, work->group->cards[r].payload, sizeof part);
+        EK_TRY(join_compare(work, &first, &part, r));
+        plan->at[r + 1] = plan->at[r] + part.shape.shape[plan->dim];
+    }
+    return 0;
+}
+const ek_verb ek_verb_join = {.id = EK_VERB_JOIN, .go_on = join_go_on};
+const ek_verb ek_verb_gather_value = {.id = EK_VERB_GATHER_VALUE, .go_on = join_go_on};
+const ek_verb ek_verb_presence = {.id = EK_VERB_PRESENCE, .go_on = join_go_on};
+
+static int join_agree(const ek_verb *verb, const ek_tensor *x, join_plan *plan)
+{
+    ek_dist_work *work = ek_dist_work_of(plan->group, verb, 0);
+    if (!work)
+        return ek_world_outcome(plan->group, ek_error_pending());
+    join_part part;
+    memset(&part, 0, sizeof part);
+    part.shape = ek_wire_shape_of(x);
+    part.dim = plan->dim;
+    memcpy(work->card.payload, &part, sizeof part);
+    work->card.nbytes = sizeof part;
+    work->user = plan;
+    return ek_dist_work_run(work);
+}
+
+/* ---- joins and splits ---- */
+
+/* The shape of the whole, or of a rank's part if rank >= 0. */
+static ek_shape join_shape(const join_plan *plan, const ek_tensor *like, int rank)
+{
+    ek_shape shape = ek_tensor_shape(like);
+    shape.dims[plan->dim] =
+        rank < 0 ? plan->at[plan->group->size] : plan->at[rank + 1] - plan->at[rank];
+    return shape;
+}
+
+static void join_card(ek_dist_work *work, ek_dtype dtype, const ek_shape *whole)
+{
+    work->card.dtype = (int32_t)dtype;
+    work->card.ndim = whole->ndim;
+    memcpy(work->card.shape, whole->dims, (size_t)whole->ndim * sizeof(int64_t));
+}
+
+static int join_parts_go_on(ek_dist_work *work)
+{
+    if (work->stage > 0)
+        return 0;
+    EK_TRY(record_agree(work));
+    const ek_process_group *group = work->group;
+    int rc = group->communication->transport->all_gather(group->communicator,
+                                                         ek_tensor_address(work->tensors[0].memory),
+                                                         (const size_t *)(const void *)work->room,
+                                                         &work->request);
+    return ek_dist_work_started(work, rc);
+}
+static const ek_verb join_parts_verb = {.id = EK_VERB_JOIN_PARTS, .go_on = join_parts_go_on};
+
+/* The part of rank r, row-major, in memory that has the parts one after another. */
+static ek_tensor *join_part_of(const join_plan *plan, const ek_tensor *parts, int r)
+{
+    ek_shape shape = join_shape(plan, parts, r);
+    int64_t strides[EK_MAX_DIMS], each = parts->shape[plan->dim]; /* elements at one place of dim */
+    each = each ? ek_count(parts) / each : 0;
+    ek_strides_of(&shape, EK_CONTIGUOUS, strides);
+    return ek_tensor_member(parts->storage, parts->dtype, &shape, strides,
+                            parts->offset + each * plan->at[r]);
+}
+
+static ek_dist_work *join_work(const join_plan *plan, const ek_tensor *x, ek_tensor *parts)
+{
+    ek_process_group *group = plan->group;
+    ek_tensor *mine = parts ? join_part_of(plan, parts, group->rank) : NULL;
+    if (!mine || ek_comm_copy(mine, x) < 0 || ek_synchronize(ek_tensor_dev(x)->id) < 0)
+        return NULL;
+    ek_dist_work *work = ek_dist_work_of(group, &join_parts_verb, 1);
+    if (!work)
+        return NULL;
+    size_t *bounds = ek_calloc((size_t)group->size + 1, sizeof *bounds);
+    work->room = (char *)bounds;
+    if (!bounds || ek_dist_work_add(work, parts, true, true) < 0) {
+        ek_dist_work_free(work);
+        return NULL;
+    }
+    int64_t along = parts->shape[plan->dim];
+    for (int r = 0; r <= group->size && along; r++)
+        bounds[r] = ek_comm_nbytes(parts) / (size_t)along * (size_t)plan->at[r];
+    ek_shape whole = ek_tensor_shape(parts);
+    join_card(work, parts->dtype, &whole);
+    record_card(work, x);
+    return work;
+}
+
+/* `parts` as the whole, on `dev`. */
+static ek_tensor *join_arrange(const join_plan *plan, ek_tensor *parts, ek_dev *dev)
+{
+    int64_t before = 1; /* elements of the dimensions before dim */
+    for (int d = 0; d < plan->dim; d++)
+        before *= parts->shape[d];
+    if (before == 1 && ek_tensor_dev(parts) == dev)
+        return parts;
+    ek_shape shape = ek_tensor_shape(parts);
+    ek_tensor *whole = ek_tensor_new(dev, parts->dtype, &shape, EK_CONTIGUOUS);
+    for (int r = 0; r < plan->group->size && whole; r++) {
+        ek_tensor *from = join_part_of(plan, parts, r);
+        ek_tensor *to = ek_comm_part(whole, plan->dim, plan->at[r], plan->at[r + 1] - plan->at[r]);
+        if (!from || !to || ek_comm_copy(to, from) < 0)
+            return NULL;
+    }
+    return whole;
+}
+
+static const ek_operation join_operation, split_operation;
+
+static ek_tensor *join_record(const join_plan *plan, ek_tensor *y, ek_tensor *x, int records,
+                              const ek_operation *operation)
+{
+    join_plan *own = y ? join_plan_new(plan->group, plan->dim) : NULL;
+    if (!own)
+        return NULL;
+    memcpy(own->at, plan->at, join_plan_size(plan->group) - sizeof *plan);
+    ek_tensor *input = record_input(x, records, &own->wanted);
+    y = input ? EK_RECORD(y, operation, EK_INPUTS(input), .attributes = own,
+                          .attributes_size = join_plan_size(plan->group))
+              : NULL;
+    free(own);
+    return y;
+}
+
+static ek_tensor *join_run(const join_plan *plan, ek_tensor *x)
+{
+    ek_process_group *group = plan->group;
+    ek_dev *dev = ek_tensor_dev(x), *host = dev->id.kind == EK_CUDA ? ek_dev_get(ek_cpu()) : dev;
+    ek_shape shape = join_shape(plan, x, -1);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *parts = host ? ek_tensor_new(host, x->dtype, &shape, EK_CONTIGUOUS) : NULL;
+    ek_tensor *y = NULL;
+    ek_dist_work *work = join_work(plan, x, parts);
+    int records = work ? ek_dist_work_run(work) : 0;
+    if (work && records >= 0)
+        y = join_record(plan, join_arrange(plan, parts, dev), x, records, &join_operation);
+    if (!y && records >= 0)
+        record_refuse(group, NULL);
+    return ek_scope_return(&scope, y);
+}
+
+/* Adds what goes to each rank, and memory for what comes from each. work->user: pointers to the
+ * terms. */
+static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_work *work)
+{
+    size_t ranks = (size_t)plan->group->size;
+    size_t nbytes = (ek_comm_nbytes(work->tensors[0].memory) + 63) / 64 * 64;
+    size_t pointers = (ranks * sizeof(void *) + 63) / 64 * 64;
+    work->out = ek_calloc(ranks, sizeof *work->out);
+    work->in = ek_calloc(ranks, sizeof *work->in);
+    work->room = ek_calloc(pointers + nbytes * ranks, 1);
+    if (!work->out || !work->in || !work->room)
+        return ek_error_pending();
+    work->user = work->room;
+    for (int r = 0; r < plan->group->size; r++) {
+        ek_tensor *part =
+            ek_comm_part(whole, plan->dim, plan->at[r], plan->at[r + 1] - plan->at[r]);
+        if (!part || ek_dist_work_add(work, part, true, false) < 0)
+            return ek_error_pending();
+        const ek_tensor *memory = work->tensors[r + 1].memory;
+        work->out[r] = (ek_bytes){ek_tensor_address(memory), ek_comm_nbytes(memory)};
+        work->in[r] = (ek_bytes){work->room + pointers + nbytes * (size_t)r,
+                                 ek_comm_nbytes(work->tensors[0].memory)};
+    }
+    return 0;
+}
+
+static int split_go_on(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    if (work->stage == 0) {
+        EK_TRY(record_agree(work));
+        int rc = group->communication->transport->all_to_all(group->communicator, work->out,
+                                                             work->in, &work->request);
+        return ek_dist_work_started(work, rc);
+    }
+    const void **terms = work->user;
+    const ek_tensor *memory = work->tensors[0].memory;
+    for (int r = 0; r < group->size; r++)
+        terms[r] = r == group->rank ? work->out[r].data : work->in[r].data;
+    ek_combine(EK_DIST_SUM, memory->dtype, terms, group->size, ek_tensor_address(memory),
+               ek_count(memory));
+    return 0;
+}
+static const ek_verb split_verb = {.id = EK_VERB_SPLIT, .go_on = split_go_on};
+
+static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, ek_tensor *y)
+{
+    ek_dist_work *work = ek_dist_work_of(plan->group, &split_verb, plan->group->size + 1);
+    if (!work)
+        return NULL;
+    ek_shape shape = ek_tensor_shape(whole);
+    join_card(work, whole->dtype, &shape);
+    record_card(work, whole);
+    if (ek_dist_work_add(work, y, false, true) >= 0 && split_fill(plan, whole, work) >= 0)
+        return work;
+    ek_dist_work_free(work);
+    return NULL;
+}
+
+/* This rank's part of the sum of all ranks' `whole`. */
+static ek_tensor *split_run(const join_plan *plan, ek_tensor *whole)
+{
+    ek_shape shape = join_shape(plan, whole, plan->group->rank);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(whole), whole->dtype, &shape, EK_CONTIGUOUS);
+    ek_dist_work *work = y ? split_work(plan, whole, y) : NULL;
+    int records = work ? ek_dist_work_run(work) : 0;
+    y = work && records >= 0 ? join_record(plan, y, whole, records, &split_operation) : NULL;
+    if (!y && records >= 0)
+        record_refuse(plan->group, NULL);
+    return ek_scope_return(&scope, y);
+}
+
+static int join_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const join_plan *plan = ek_node_attributes(node);
+    ek_tensor *part = split_run(plan, gradients[0]);
+    results[0] = plan->wanted ? part : NULL;
+    return part ? 0 : ek_error_pending();
+}
+
+static int split_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const join_plan *plan = ek_node_attributes(node);
+    ek_tensor *whole = join_run(plan, gradients[0]);
+    results[0] = plan->wanted ? whole : NULL;
+    return whole ? 0 : ek_error_pending();
+}
+
+static const ek_operation join_operation = {.name = "dist_join",
+                                            .backward = join_backward,
+                                            .meets = true};
+static const ek_operation split_operation = {.name = "gradient of dist_join",
+                                             .backward = split_backward,
+                                             .meets = true};
+
+/* ---- calls ---- */
+
+ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, ek_process_group *group)
+{
+    const char *what = ek_verb_name(verb->id);
+    join_plan *plan = NULL;
+    if (ek_given(what, "x", x) && (dim = ek_dimension(what, x, dim)) >= 0 &&
+        ek_check_meeting(what) >= 0)
+        plan = join_plan_new(group, dim);
+    if (!plan)
+        return record_refuse(group, NULL);
+    ek_tensor *y = NULL;
+    if (group->size == 1)
+        y = ek_itself(x);
+    else if (join_agree(verb, x, plan) >= 0)
+        y = join_run(plan, x);
+    free(plan);
+    return y;
+}
+
+ek_tensor *ek_join_sizes(ek_tensor *x, int dim, const int64_t *sizes, ek_process_group *group)
+{
+    const char *what = ek_verb_name(EK_VERB_JOIN);
+    join_plan *plan = NULL;
+    if (ek_given(what, "x", x) && ek_check_meeting(what) >= 0) {
+        if (x->shape[dim] == sizes[group->rank])
+            plan = join_plan_new(group, dim);
+        else
+            EK_FAIL(EK_E_SHAPE, "%s: the size is %lld along dimension %d, but it was to be %lld",
+                    what, (long long)x->shape[dim], dim, (long long)sizes[group->rank]);
+    }
+    if (!plan)
+        return record_refuse(group, NULL);
+    for (int r = 0; r < group->size; r++)
+        plan->at[r + 1] = plan->at[r] + sizes[r];
+    ek_tensor *y = group->size == 1 ? ek_itself(x) : join_run(plan, x);
+    free(plan);
+    return y;
+}
+
+ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *given)
+{
+    const char *what = ek_verb_name(EK_VERB_JOIN);
+    ek_process_group *group;
+    int part = ek_world_group(what, given, &group);
+    if (part <= 0)
+        return part == 0 && ek_given(what, "x", x) ? ek_itself(x) : NULL;
+    return ek_join(&ek_verb_join, x, dim, group);
+}

@@ -1,0 +1,97 @@
+/* ranks.c: a process group as other folders see it (comm/ranks.h). */
+#include "comm/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/graph.h"
+#include "distributed/collective.h"
+#include "distributed/differentiable.h"
+#include "distributed/world.h"
+
+typedef struct process_ranks {
+    ek_ranks ranks;
+    ek_process_group *group;
+} process_ranks;
+
+static ek_process_group *ranks_group(ek_ranks *ranks)
+{
+    return ((process_ranks *)ranks)->group;
+}
+
+static ek_tensor *ranks_join(ek_ranks *ranks, ek_tensor *x, int dim, const int64_t *sizes)
+{
+    ek_process_group *group = ranks_group(ranks);
+    return sizes ? ek_join_sizes(x, dim, sizes, group) : ek_join(&ek_verb_join, x, dim, group);
+}
+
+static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
+{
+    return ek_dist_sum(x, ranks_group(ranks));
+}
+
+/* ---- counts: they travel in the cards ---- */
+
+/* work->user: where the numbers of all ranks go. */
+static int ranks_counts_go_on(ek_dist_work *work)
+{
+    char *all = work->user;
+    for (int r = 0; r < work->group->size; r++)
+        memcpy(all + (size_t)r * work->card.nbytes, work->group->cards[r].payload,
+               work->card.nbytes);
+    return 0;
+}
+static const ek_verb counts_verb = {.id = EK_VERB_COUNTS, .go_on = ranks_counts_go_on};
+_Static_assert(EK_RANKS_COUNTS * sizeof(int64_t) <= EK_CARD_PAYLOAD, "a card has room for them");
+
+static int ranks_gather(ek_ranks *ranks, const int64_t *mine, int count, int64_t *all)
+{
+    ek_process_group *group = ranks_group(ranks);
+    const char *what = ek_verb_name(EK_VERB_COUNTS);
+    if (count < 0 || count > EK_RANKS_COUNTS)
+        return ek_world_outcome(group, EK_FAIL(EK_E_INVALID, "%s: %d of them; at most %d", what,
+                                               count, EK_RANKS_COUNTS));
+    ek_dist_work *work =
+        ek_check_meeting(what) >= 0 ? ek_dist_work_of(group, &counts_verb, 0) : NULL;
+    if (!work)
+        return ek_world_outcome(group, ek_error_pending());
+    work->card.dtype = EK_I64;
+    work->card.ndim = 1;
+    work->card.shape[0] = count;
+    work->card.nbytes = (uint32_t)((size_t)count * sizeof *mine);
+    memcpy(work->card.payload, mine, work->card.nbytes);
+    work->user = all;
+    return ek_dist_work_run(work);
+}
+
+static int ranks_agree(ek_ranks *ranks, int rc)
+{
+    ek_process_group *group = ranks_group(ranks);
+    return rc < 0 ? ek_world_outcome(group, rc) : ek_dist_barrier(.group = group);
+}
+
+/* ---- the object ---- */
+
+static void ranks_destroy(ek_object *object)
+{
+    free(object);
+}
+
+ek_ranks *ek_process_group_ranks(ek_process_group *group)
+{
+    group = group ? group : ek_dist_world();
+    if (!group || group->size == 1 || group->rank < 0)
+        return NULL;
+    process_ranks *made = ek_calloc(1, sizeof *made);
+    if (!made)
+        return NULL;
+    ek_object_init(&made->ranks.object, ranks_destroy);
+    made->ranks.rank = group->rank;
+    made->ranks.size = group->size;
+    made->ranks.join = ranks_join;
+    made->ranks.sum = ranks_sum;
+    made->ranks.gather = ranks_gather;
+    made->ranks.agree = ranks_agree;
+    made->group = group;
+    return &made->ranks;
+}
