@@ -1,4 +1,13 @@
-/* ddp.h: training over several processes (dist.h): gradients that are averaged over ranks. */
+/* ddp.h: training over several processes (dist.h): gradients that are averaged over ranks.
+ *
+ * ek_distributed_data_parallel is torch.nn.parallel.DistributedDataParallel: every rank has the
+ * whole module and a batch of its own, and after each ek_backward all ranks have the mean of their
+ * gradients, so that their optimizers do the same. The mean is that of the ranks' losses: if each
+ * rank's loss is the mean over its samples and all have as many, it is the loss of all samples.
+ *
+ *     ek_dist_init_process_group();
+ *     ek_module *model = ek_distributed_data_parallel(net);
+ *     ... forward, loss, ek_zero_grad, ek_backward, ek_step, as in one process ... */
 #ifndef EVENKEEL_DDP_H
 #define EVENKEEL_DDP_H
 
@@ -6,6 +15,67 @@
 #include "evenkeel/module.h"
 
 EK_BEGIN_DECLARATIONS
+
+typedef struct ek_distributed_options {
+    const char *keywords;
+    /* Ownership passes to the wrapper. A plain module; one whose parameters lie on several devices;
+     * or a data-parallel wrapper of this process's devices (parallel.h, balance.h). */
+    ek_module *module;
+    /* Several devices: ek_data_parallel over them inside of the rank. One: the module is moved
+     * there. EK_E_INVALID if the module lies on several devices or is a wrapper, as for
+     * output_device. */
+    ek_device_list device_ids;
+    ek_device output_device; /* of several devices; default: the first */
+    int dim;                 /* the dimension along which inputs are cut for several devices */
+    /* On: before each forward in training mode with gradient mode on, all ranks get rank 0's
+     * buffers (running statistics). Never in evaluation. */
+    ek_switch broadcast_buffers;
+    ek_process_group *process_group;
+    double bucket_cap_mb; /* 25: gradients travel in pieces of at most this; numbers are the same */
+    /* PyTorch's options that nothing depends on here: parameters that a backward does not use are
+     * always found, and gradients always lie in buckets. */
+    bool find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph;
+    ek_switch init_sync; /* on: all ranks get rank 0's parameters and buffers now */
+    ek_switch
+        bf16_gradients; /* on: f32 gradients travel in bf16 and are added in f32; default off */
+} ek_distributed_options;
+
+/* Wraps a module; all ranks of the group do so, with modules of the same parameters (else
+ * EK_E_STATE names the first that differs). Parameter paths are the wrapped module's.
+ *
+ * Backward. Gradients are averaged in buckets while backward goes on. Every ek_backward that
+ * reaches the module's parameters is one pass of all ranks: each rank makes as many, in the same
+ * order. A parameter that got a gradient on some ranks only counts as zero on the others; one that
+ * got none anywhere stays without. Gradients that were there before are averaged with the new ones,
+ * which leaves alone what is equal on all ranks. With create_graph the averaged gradients can be
+ * differentiated again. ek_grad averages nothing. A failed backward is an error on all ranks, and
+ * drops the gradients of its parameters.
+ *
+ * Parameters that are frozen, moved or replaced after wrapping need a new wrapper. With one rank
+ * everything is a plain call. NULL with an error; the module is freed. */
+EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options options);
+#define ek_distributed_data_parallel(...) \
+    ek_distributed_data_parallel_with(EK_OPTIONS_1(ek_distributed_options, module, __VA_ARGS__))
+
+/* Between begin and end, gradients add up on each rank alone. The first backward through a forward
+ * after the end averages the sums. As in PyTorch, it is the forward that counts. */
+typedef struct ek_no_sync {
+    ek_module *model;
+    bool before;
+} ek_no_sync;
+EK_API ek_no_sync ek_no_sync_begin(ek_module *model);
+EK_API void ek_no_sync_end(ek_no_sync *no_sync);
+
+/* What a wrapper has sent so far. Seconds are those of this rank. */
+typedef struct ek_distributed_stats {
+    uint64_t backwards;     /* passes that were averaged */
+    uint64_t buckets;       /* in all passes */
+    uint64_t nbytes;        /* of gradients that were averaged */
+    uint64_t buffer_nbytes; /* of buffers that rank 0 has sent */
+    double exposed;         /* that backward waited, after its own work, for the averages */
+} ek_distributed_stats;
+/* EK_E_INVALID for a module that is no distributed wrapper. */
+EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats);
 
 /* Replaces the gradients of the module's parameters by their mean over the ranks of the group, so
  * that an optimizer's step is the same on all. For a loop without a wrapper: after ek_backward.

@@ -7,8 +7,11 @@
 #include "autograd/graph.h"
 #include "comm/exchange.h"
 #include "core/object.h"
+#include "core/slab.h"
 #include "core/thread.h"
 #include "distributed/sum.h"
+#include "distributed/world.h"
+#include "evenkeel/ops.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
 
@@ -376,4 +379,30 @@ void ek_reducer_free(ek_reducer *reducer)
     if (reducer->group)
         ek_communication_destroy_group(reducer->group);
     ek_object_release(reducer);
+}
+
+/* ---- gradients with a history ---- */
+
+int ek_reducer_average_in_graph(ek_reducer *reducer, int status)
+{
+    ek_process_group *group = reducer->group;
+    if (status < 0)
+        return ek_world_outcome(group, status); /* the others are about to wait for this rank */
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *mine = ek_zeros(EK_SHAPE(reducer->count), EK_U8, .device = ek_cpu());
+    unsigned char *present = mine ? ek_tensor_address(mine) : NULL;
+    for (int i = 0; i < reducer->count && mine; i++)
+        present[i] = reducer->leaves[i]->grad != NULL;
+    int rc = mine ? ek_dist_all_reduce(mine, .op = EK_DIST_MAX, .group = group)
+                  : ek_world_outcome(group, ek_error_pending());
+    for (int i = 0; i < reducer->count && rc >= 0; i++) {
+        ek_tensor *leaf = reducer->leaves[i];
+        if (!present[i])
+            continue;
+        ek_tensor *own = leaf->grad ? leaf->grad : ek_fill_(ek_tensor_like(leaf), 0);
+        ek_tensor *mean = ek_dist_mean(own, group);
+        rc = mean ? ek_tensor_set_grad(leaf, mean) : ek_error_pending();
+    }
+    ek_scope_end(&scope);
+    return rc;
 }

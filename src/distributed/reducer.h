@@ -81,6 +81,9 @@ ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bu
 /* Takes the hooks away, destroys the group and drops the reference; NULL is ignored. */
 void ek_reducer_free(ek_reducer *reducer);
 
+/* With create_graph: gradients become means of the ranks', with a history. status as below. */
+int ek_reducer_average_in_graph(ek_reducer *reducer, int status);
+
 /* ---- reducer_pass.c ---- */
 
 /* Begins and waits for the averaging of a pass. Both return a status. */

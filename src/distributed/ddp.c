@@ -1,0 +1,224 @@
+/* ddp.c: ek_distributed_data_parallel: a module whose gradients are averaged over ranks. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/generator.h"
+#include "core/keywords.h"
+#include "core/thread.h"
+#include "distributed/layout.h"
+#include "distributed/reducer.h"
+#include "distributed/world.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/parallel.h"
+#include "nn/module_table.h"
+#include "parallel/replica_copies.h"
+#include "parallel/wrapper.h"
+
+static const char ddp_name[] = "distributed_data_parallel";
+
+typedef struct distributed {
+    ek_module module;
+    ek_module *child;
+    ek_process_group *group;
+    ek_reducer *reducer; /* NULL with one rank */
+    bool broadcasts;     /* rank 0's buffers, before forwards */
+    bool syncs;          /* false between ek_no_sync_begin and ek_no_sync_end */
+    uint64_t buffer_nbytes;
+} distributed;
+
+/* ---- forward ---- */
+
+static int ddp_send_buffers(distributed *self)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(self->child, false, true, &list));
+    int rc = ek_layout_broadcast(list.tensors, list.count, 0, self->group, &self->buffer_nbytes);
+    ek_tensor_list_clear(&list);
+    return rc;
+}
+
+/* A plain module draws random numbers as its device does in any rank's share of devices. */
+static ek_value ddp_call_child(const distributed *self, const ek_args *args)
+{
+    ek_tensor_list list = {0};
+    if (ek_wrapper_of(self->child) || ek_module_collect(self->child, true, false, &list) < 0)
+        return ek_module_forward(self->child, args);
+    ek_dev *dev = list.count ? ek_tensor_dev(list.tensors[0]) : NULL;
+    ek_tensor_list_clear(&list);
+    ek_dev *drawn_for = dev ? ek_generator_draw_for(dev) : NULL;
+    ek_value output = ek_module_forward(self->child, args);
+    if (dev)
+        ek_generator_draw_for(drawn_for);
+    return output;
+}
+
+static ek_value ddp_forward(ek_module *module, const ek_args *args)
+{
+    distributed *self = (distributed *)module;
+    if (!self->reducer)
+        return ek_module_forward(self->child, args);
+    bool trains = module->training && ek_grad_enabled();
+    if (trains && self->broadcasts && ddp_send_buffers(self) < 0)
+        return ek_value_error();
+    if (ek_grad_enabled())
+        self->reducer->armed = self->syncs;
+    ek_value output = ddp_call_child(self, args);
+    if (output.kind == EK_VALUE_ERROR || ek_error_status() < 0)
+        ek_world_outcome(self->group, ek_error_pending()); /* the others wait in backward */
+    return output;
+}
+
+static void ddp_destroy(ek_module *module)
+{
+    ek_reducer_free(((distributed *)module)->reducer);
+}
+
+static const ek_module_type ddp_type = {.name = "distributed_data_parallel",
+                                        .size = sizeof(distributed),
+                                        .forward = ddp_forward,
+                                        .destroy = ddp_destroy};
+
+/* ---- making ---- */
+
+/* Whether the module's tensors lie on one device, and which. */
+static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(module, true, true, &list));
+    *several = false;
+    *dev = list.count ? ek_tensor_dev(list.tensors[0]) : NULL;
+    for (int i = 1; i < list.count; i++)
+        *several = *several || ek_tensor_dev(list.tensors[i]) != *dev;
+    ek_tensor_list_clear(&list);
+    return 0;
+}
+
+/* Places the child as the options ask: on a device, or replicated over several. */
+static int ddp_place(ek_module **child, const ek_distributed_options *options)
+{
+    const ek_device_list *ids = &options->device_ids;
+    const ek_dev *dev;
+    bool several, wrapper = ek_wrapper_of(*child);
+    bool output = ek_keyword_is_written(options->keywords, "output_device", 2);
+    EK_TRY(ek_device_list_check(ddp_name, ids));
+    EK_TRY(ddp_devices_of(*child, &dev, &several));
+    if ((ids->count > 0 || output) && (several || wrapper))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: device_ids and output_device are for a module on one device; this one "
+                       "%s, and stays there",
+                       ddp_name,
+                       wrapper ? "is a data-parallel wrapper" : "lies on several devices");
+    if (ids->count > 1) {
+        ek_module *wrapped =
+            output ? ek_data_parallel(*child, .device_ids = *ids,
+                                      .output_device = options->output_device, .dim = options->dim)
+                   : ek_data_parallel(*child, .device_ids = *ids, .dim = options->dim);
+        *child = wrapped;
+        return wrapped ? 0 : ek_error_pending();
+    }
+    if (ids->count == 1)
+        EK_TRY(ek_module_to_device(*child, ids->devices[0]));
+    return several || wrapper ? 0 : ek_flatten_parameters(*child, true);
+}
+
+static int ddp_check(const ek_distributed_options *options, double cap)
+{
+    if (!(cap > 0) || !isfinite(cap))
+        return EK_FAIL(EK_E_INVALID, "%s: bucket_cap_mb is %g; it must be positive", ddp_name, cap);
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(options->module, true, false, &list));
+    bool any = false;
+    for (int i = 0; i < list.count; i++)
+        any = any || list.tensors[i]->requires_grad;
+    ek_tensor_list_clear(&list);
+    return any ? 0
+               : EK_FAIL(EK_E_INVALID,
+                         "%s: no parameter of the module requires a gradient, so that there is "
+                         "nothing to average",
+                         ddp_name);
+}
+
+static int ddp_start(distributed *self, const ek_distributed_options *options, double cap)
+{
+    EK_TRY(ek_layout_agree(ddp_name, self->child, self->group));
+    if (options->init_sync != EK_OFF) {
+        ek_tensor_list list = {0};
+        EK_TRY(ek_module_collect(self->child, true, true, &list));
+        int rc = ek_layout_broadcast(list.tensors, list.count, 0, self->group, NULL);
+        ek_tensor_list_clear(&list);
+        EK_TRY(rc);
+    }
+    self->reducer = ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON);
+    return self->reducer ? 0 : ek_error_pending();
+}
+
+ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
+{
+    ek_module *child = options.module;
+    ek_process_group *group = NULL;
+    if (!child)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", ddp_name);
+    double cap = ek_number_or(EK_GIVEN(&options, bucket_cap_mb, 6), 25);
+    int part = ek_world_group(ddp_name, options.process_group, &group), rc = part;
+    if (rc >= 0)
+        rc = ddp_check(&options, cap);
+    if (rc >= 0)
+        rc = ddp_place(&child, &options);
+    distributed *self = rc >= 0 ? (distributed *)ek_module_new(&ddp_type) : NULL;
+    if (!self) {
+        ek_module_free(child);
+        ek_world_outcome(group, ek_error_pending());
+        return NULL;
+    }
+    self->group = group;
+    self->syncs = true;
+    self->broadcasts = options.broadcast_buffers != EK_OFF;
+    self->module.training = child->training;
+    rc = ek_register_module(&self->module, "", &self->child, child);
+    if (rc < 0)
+        ek_world_outcome(group, rc);
+    else if (part > 0 && group->size > 1)
+        rc = ddp_start(self, &options, cap);
+    if (rc >= 0)
+        return &self->module;
+    ek_module_free(&self->module);
+    return NULL;
+}
+
+/* ---- what callers ask ---- */
+
+static distributed *ddp_of(ek_module *module)
+{
+    if (module && module->type == &ddp_type)
+        return (distributed *)module;
+    return EK_FAIL_NULL(EK_E_INVALID, "%s is no ek_distributed_data_parallel",
+                        module ? module->type->name : "NULL");
+}
+
+ek_no_sync ek_no_sync_begin(ek_module *model)
+{
+    distributed *self = ddp_of(model);
+    ek_no_sync no_sync = {self ? model : NULL, self && self->syncs};
+    if (self)
+        self->syncs = false;
+    return no_sync;
+}
+
+void ek_no_sync_end(ek_no_sync *no_sync)
+{
+    if (no_sync && no_sync->model)
+        ((distributed *)no_sync->model)->syncs = no_sync->before;
+}
+
+int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats)
+{
+    const distributed *self = ddp_of(model);
+    if (!self)
+        return ek_error_pending();
+    if (!stats)
+        return EK_FAIL(EK_E_INVALID, "%s: stats is NULL", ddp_name);
+    *stats = self->reducer ? self->reducer->stats : (ek_distributed_stats){0};
+    stats->buffer_nbytes = self->buffer_nbytes;
+    return 0;
+}

@@ -1,0 +1,160 @@
+/* ek_distributed_data_parallel over ranks that are threads, against one process with all samples.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "kit/ranks.h"
+
+enum { IN = 6, HIDDEN = 300, OUT = 3, STEPS = 5, EACH = 4 };
+
+static ek_tensor *numbers(int64_t rows, int64_t columns, ek_dtype dtype, int64_t from)
+{
+    double values[1024];
+    for (int64_t i = 0; i < rows * columns; i++)
+        values[i] = sin((double)(i + from * columns) * 1.7) * 0.7;
+    ek_tensor *x = ek_from_data(values, EK_SHAPE(rows, columns), EK_F64, .device = ek_cpu());
+    return dtype == EK_F64 ? x : ek_to_dtype(x, dtype);
+}
+
+/* The same values in every rank. The middle layer makes more than one bucket of 1 KiB. */
+static ek_module *make_net(ek_dtype dtype)
+{
+    ek_module *net = ek_sequential(ek_linear(IN, HIDDEN), ek_tanh(), ek_linear(HIDDEN, OUT));
+    if (net && ek_module_to_dtype(net, dtype) < 0) {
+        ek_module_free(net);
+        return NULL;
+    }
+    return net;
+}
+
+typedef struct setting {
+    ek_dtype dtype;
+    double cap; /* MiB of a bucket */
+
+    ek_tensor *parameters[16]; /* what one process has after the steps; kept */
+    int count;
+} setting;
+
+static int fill(const char *path, ek_tensor *parameter, void *user)
+{
+    int *number = user;
+    (void)path;
+    int64_t n = ek_count(parameter);
+    for (int64_t i = 0; i < n; i++) {
+        double x = cos((double)(i + 31 * *number)) * 0.3;
+        if (parameter->dtype == EK_F64)
+            ((double *)ek_tensor_address(parameter))[i] = x;
+        else
+            ((float *)ek_tensor_address(parameter))[i] = (float)x;
+    }
+    ek_tensor_touch(parameter);
+    ++*number;
+    return 0;
+}
+
+static ek_tensor *loss_of(ek_module *model, const setting *s, int step, int64_t first, int64_t rows)
+{
+    ek_tensor *x = numbers(rows, IN, s->dtype, first + 100 * step);
+    ek_tensor *y = numbers(rows, OUT, s->dtype, first + 100 * step + 50);
+    ek_tensor *difference = ek_sub(ek_apply(model, x), y);
+    return ek_mean(ek_mul(difference, difference));
+}
+
+/* STEPS steps of the model on some of the samples. */
+static int train(ek_module *model, const setting *s, int64_t first, int64_t rows)
+{
+    ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1, .momentum = 0.9);
+    int rc = optimizer ? 0 : -1;
+    for (int step = 0; step < STEPS && rc >= 0; step++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *loss = loss_of(model, s, step, first, rows);
+        ek_zero_grad(optimizer);
+        rc = ek_backward(loss);
+        if (rc >= 0)
+            rc = ek_step(optimizer);
+        ek_scope_end(&scope);
+    }
+    ek_optimizer_free(optimizer);
+    return rc;
+}
+
+typedef struct list {
+    ek_tensor *tensors[16];
+    int count;
+} list;
+
+static int collect(const char *path, ek_tensor *parameter, void *user)
+{
+    list *l = user;
+    (void)path;
+    l->tensors[l->count++] = parameter;
+    return 0;
+}
+
+static double distance(const ek_tensor *a, const ek_tensor *b)
+{
+    double sum = 0, norm = 0;
+    for (int64_t i = 0; i < ek_count(a); i++) {
+        double x = element(a, i), y = element(b, i);
+        sum += (x - y) * (x - y);
+        norm += y * y;
+    }
+    return sqrt(sum / norm);
+}
+
+static const char *ddp_trains(ek_process_group *world, void *user)
+{
+    const setting *s = user;
+    int number = world->rank * 7; /* rank 0's values become all ranks' */
+    ek_module *net = make_net(s->dtype);
+    RANKS_OK(ek_module_parameters(net, fill, &number));
+    ek_module *model =
+        ek_distributed_data_parallel(net, .process_group = world, .bucket_cap_mb = s->cap);
+    LOOP_CHECK(model);
+    RANKS_OK(train(model, s, world->rank * EACH, EACH));
+    list l = {0};
+    RANKS_OK(ek_module_parameters(model, collect, &l));
+    for (int i = 0; i < l.count; i++) {
+        double tolerance = s->dtype == EK_F64 ? 1e-12 : 1e-5;
+        LOOP_CHECK(distance(l.tensors[i], s->parameters[i]) <= tolerance);
+        ek_tensor *first = ek_clone(ek_detach(l.tensors[i])); /* equal to the bit on all ranks */
+        RANKS_OK(ek_dist_broadcast(first, 0, .group = world));
+        LOOP_CHECK(memcmp(ek_tensor_address(first),
+                          ek_tensor_address(ek_contiguous(ek_detach(l.tensors[i]), EK_CONTIGUOUS)),
+                          (size_t)ek_count(first) * ek_dtype_size(first->dtype)) == 0);
+    }
+    ek_module_free(model);
+    return NULL;
+}
+
+/* Parameters of one process after the same steps with all ranks' samples. */
+static void reference(setting *s, int ranks)
+{
+    int number = 0;
+    ek_module *net = make_net(s->dtype);
+    assert_made(net);
+    assert_ok(ek_module_parameters(net, fill, &number));
+    assert_ok(train(net, s, 0, ranks * EACH));
+    list l = {0};
+    assert_ok(ek_module_parameters(net, collect, &l));
+    s->count = l.count;
+    for (int i = 0; i < l.count; i++)
+        s->parameters[i] = ek_keep(ek_clone(ek_detach(l.tensors[i])));
+    ek_module_free(net);
+}
+
+static void forget(setting *s)
+{
+    for (int i = 0; i < s->count; i++)
+        ek_release(s->parameters[i]);
+}
+
+TEST_LOOP(ranks_train_as_one_process, 0, 8)
+{
+    setting s = {.dtype = _i % 2 ? EK_F32 : EK_F64, .cap = _i < 4 ? 25 : 0.001};
+    int ranks = 2 + _i / 2 % 2;
+    reference(&s, ranks);
+    ranks_check(ranks, (uint64_t)_i, ddp_trains, &s);
+    forget(&s);
+}
