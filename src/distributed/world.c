@@ -125,6 +125,31 @@ static void world_at_exit(void)
     ek_communication_raise(world_communication, &error);
 }
 
+/* Numbers the devices over ranks, so that each draws random numbers of its own. */
+static int world_number_devices(void)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *all = ek_zeros(EK_SHAPE(ek_world.size, 2), EK_I64, .device = ek_cpu());
+    int64_t *counts = all ? ek_tensor_address(all) : NULL;
+    ek_device_list gpus = ek_dist_devices(EK_CUDA);
+    if (counts) {
+        counts[2 * ek_world.rank] = ek_device_count(EK_HOST);
+        counts[2 * ek_world.rank + 1] = gpus.count > 0 ? gpus.count : 0;
+    }
+    int rc = counts ? ek_error_status() : ek_error_pending();
+    rc = rc < 0 ? ek_world_outcome(NULL, rc) : ek_dist_all_reduce(all);
+    ek_world.first_device[EK_CPU] = ek_world.rank;
+    ek_world.first_device[EK_HOST] = ek_world.first_device[EK_CUDA] = 0;
+    for (int r = 0; r < ek_world.rank && rc >= 0; r++) {
+        ek_world.first_device[EK_HOST] += (int)counts[2 * r];
+        ek_world.first_device[EK_CUDA] += (int)counts[2 * r + 1];
+    }
+    if (gpus.count > 0) /* its own share begins with this one */
+        ek_world.first_device[EK_CUDA] -= gpus.devices[0].index;
+    ek_scope_end(&scope);
+    return rc;
+}
+
 int ek_dist_init_process_group_with(ek_dist_options options)
 {
     EK_TRY(ek_fork_check());
@@ -153,7 +178,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     static bool registered; /* for one thread at a time */
     if (!registered)
         registered = atexit(world_at_exit) == 0;
-    return 0;
+    return world_number_devices();
 }
 
 /* ---- groups ---- */
@@ -331,7 +356,9 @@ const char *ek_dist_host(int rank)
 
 ek_device_list ek_dist_devices(ek_device_kind kind)
 {
-    ek_device_list all = ek_devices(kind, 0);
+    ek_device_list all = {0};
+    if (kind != EK_CUDA || ek_device_count(kind) > 0)
+        all = ek_devices(kind, 0);
     if (kind != EK_CUDA || all.count < 1 || ek_world.local_size == 1)
         return all;
     /* More processes than GPUs share them. */
