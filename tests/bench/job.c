@@ -15,13 +15,23 @@ static ek_shape shape_of(int64_t batch, const int64_t *dims, int count)
     return shape;
 }
 
-/* Drawn on the host, as the twin's. */
+/* Drawn on the host, as the twin's. A rank has its part of the batch. */
 static ek_tensor *data(const workload *load, ek_device device, const int64_t *dims, int ndim,
                        int64_t classes)
 {
     ek_shape shape = shape_of(load->batch, dims, ndim);
     ek_tensor *drawn = classes ? ek_randint(0, classes, shape) : ek_randn(shape);
-    return ek_to_device(drawn, device);
+    int64_t each = load->batch / ek_dist_get_world_size(NULL);
+    ek_tensor *part = ek_narrow(drawn, 0, each * ek_dist_get_rank(NULL), each);
+    return ek_to_device(ek_contiguous(part, EK_CONTIGUOUS), device);
+}
+
+/* The network on these devices; with several ranks it has one device on each. */
+static ek_module *model(ek_data_parallel_options options)
+{
+    if (ek_dist_get_world_size(NULL) > 1)
+        return ek_distributed_data_parallel(options.module, .device_ids = options.device_ids);
+    return ek_data_parallel_model_with(options);
 }
 
 int job_open(training *job, const workload *load, const ek_device_list *devices,
@@ -33,7 +43,7 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
     ek_manual_seed(0);
     options.module = load->network();
     options.device_ids = *devices;
-    job->model = ek_data_parallel_model_with(options);
+    job->model = model(options);
     job->criterion = ek_data_parallel_criterion(load->criterion(), .device_ids = *devices);
     job->optimizer = load->optimizer(job->model);
     job->input = ek_keep(data(load, first, load->input, load->input_dims, 0));

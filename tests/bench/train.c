@@ -5,7 +5,12 @@
  * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS", where LOSS is that of the fourth step,
  * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
  * run under autocast, with -tf32 products may round to it. On GPUs (DEVICES may be more than there
- * are; THREADS is nothing then) steps are timed in blocks, at whose ends all is waited for. */
+ * are; THREADS is nothing then) steps are timed in blocks, at whose ends all is waited for.
+ *
+ *     samples/mpirun -n RANKS train NET DEVICES THREADS [SECONDS]
+ *
+ * does so on several ranks, each with its part of the batch; rank 0 prints, beside the share of the
+ * step in which it waited for gradients to be averaged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +26,13 @@ typedef struct setting {
     ek_device_kind kind;
     ek_device_list devices;
     int threads; /* of each host device */
+    int ranks;
     double budget;
 } setting;
 
 typedef struct result {
     double median, fourth_loss;
+    double exposed; /* share of the time in which backward waited for other ranks */
     int steps;
 } result;
 
@@ -39,6 +46,27 @@ static double block_seconds(training *job, const setting *how, int steps)
     return job_settle(&how->devices) < 0 ? -1 : (job_now() - begin) / steps;
 }
 
+/* How many more blocks there are to be, of so many seconds each: the same on all ranks. */
+static int agree_on_blocks(const setting *how, double seconds)
+{
+    ek_scope scope = ek_scope_begin();
+    double wanted = how->budget / seconds, count = 0;
+    ek_tensor *blocks = ek_scalar(wanted < MOST_BLOCKS ? wanted : MOST_BLOCKS, EK_F64, ek_cpu());
+    int rc = ek_dist_broadcast(blocks, 0);
+    if (rc >= 0)
+        rc = ek_item(blocks, &count);
+    ek_scope_end(&scope);
+    return rc < 0 ? rc : (int)count;
+}
+
+/* Whether blocks are left to be timed. */
+static bool goes_on(const setting *how, int count, int least, int agreed, double start)
+{
+    if (how->ranks > 1)
+        return count < least || count < agreed;
+    return count < MOST_BLOCKS && (count < least || job_now() - start < how->budget);
+}
+
 static int measure(training *job, const setting *how, result *r)
 {
     static double seconds[MOST_BLOCKS];
@@ -49,12 +77,20 @@ static int measure(training *job, const setting *how, result *r)
             return -1;
     if (job_settle(&how->devices) < 0)
         return -1;
+    ek_distributed_stats before = {0}, after = {0};
+    if (how->ranks > 1 && ek_distributed_get_stats(job->model, &before) < 0)
+        return -1;
     double start = job_now();
-    while (count < MOST_BLOCKS && (count < least || job_now() - start < how->budget)) {
+    for (int agreed = 0; goes_on(how, count, least, agreed, start);) {
         seconds[count] = block_seconds(job, how, block);
         if (seconds[count++] < 0)
             return -1;
+        if (count == 1 && how->ranks > 1 && (agreed = agree_on_blocks(how, seconds[0])) < 0)
+            return -1;
     }
+    if (how->ranks > 1 && ek_distributed_get_stats(job->model, &after) < 0)
+        return -1;
+    r->exposed = (after.exposed - before.exposed) / (job_now() - start);
     r->median = job_median(seconds, count);
     r->steps = count * block;
     return 0;
@@ -90,15 +126,23 @@ int main(int argc, char **argv)
         fprintf(stderr, "NET is one of %s\n", names);
         return 2;
     }
-    int rc = job_devices(&how.devices, how.kind, devices, how.threads);
+    int rc = ek_dist_init_process_group();
+    how.ranks = ek_dist_get_world_size(NULL);
+    if (rc == 0)
+        rc = job_devices(&how.devices, how.kind, devices, how.threads);
     if (rc == 0)
         rc = job_open(&job, &how.load, &how.devices, (ek_data_parallel_options){0});
     if (rc == 0)
         rc = measure(&job, &how, &r);
+    int rank = ek_dist_get_rank(NULL);
     job_close(&job);
     if (job_exit(rc) != 0)
         return 1;
-    printf("%s %dx%d %.6f %d %.6f\n", how.name, devices, how.threads, r.median, r.steps,
-           r.fourth_loss);
+    if (rank == 0 && how.ranks == 1)
+        printf("%s %dx%d %.6f %d %.6f\n", how.name, devices, how.threads, r.median, r.steps,
+               r.fourth_loss);
+    else if (rank == 0)
+        printf("%s %dx%dx%d %.6f %d %.6f %.3f\n", how.name, how.ranks, devices, how.threads,
+               r.median, r.steps, r.fourth_loss, r.exposed);
     return 0;
 }
