@@ -137,6 +137,7 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
                  base ? base + 1 : file, line);
     }
     error->status = status ? status : EK_E_STATE;
+    error->told = false;
     return error->status;
 }
 

@@ -686,6 +686,7 @@ int ek_dist_work_submit(ek_dist_work *work)
     pthread_mutex_unlock(&communication->lock);
     if (!refused)
         return 0;
+    error.told = true;
     ek_dist_work_free(work);
     return ek_error_raise(&error);
 }
@@ -725,6 +726,7 @@ int ek_dist_wait(ek_dist_work *work)
         communication->untold = false;
     pthread_mutex_unlock(&communication->lock);
     ek_span_end(&span);
+    work->error.told = true; /* works fail on all ranks */
     int rc = work->error.status < 0 ? ek_error_raise(&work->error) : communication_receive(work);
     int result = work->result;
     ek_dist_work_free(work);

@@ -390,24 +390,16 @@ int ek_dist_global_rank(const ek_process_group *group, int group_rank)
 
 /* ---- errors of the job ---- */
 
-/* True if the pending error is the job's failure, of which all ranks know. */
-static bool world_is_told(ek_communication *communication, ek_failure *failure)
-{
-    if (ek_error_status() >= 0 || !communication)
-        return false;
-    *failure = ek_communication_failure(communication);
-    return failure->error.status < 0 && strstr(ek_error_message(), failure->error.message);
-}
-
 int ek_world_outcome(const ek_process_group *group, int rc)
 {
     ek_communication *communication = group ? group->communication : world_communication;
-    ek_failure failure;
-    if (rc >= 0 || !communication || world_is_told(communication, &failure))
+    const ek_error_record *pending = &ek_thread_self()->error;
+    if (rc >= 0 || !communication || (pending->status < 0 && pending->told))
         return rc;
     ek_error_record error;
     ek_error_take(&error);
     ek_communication_raise(communication, &error);
+    error.told = true;
     return ek_error_raise(&error);
 }
 
@@ -418,9 +410,11 @@ int ek_dist_raise(void)
 
 int ek_dist_error_rank(void)
 {
-    ek_failure failure;
-    bool remote = world_is_told(world_communication, &failure) &&
-                  failure.origin != world_communication->place.rank;
+    if (ek_error_status() >= 0 || !world_communication || !ek_thread_self()->error.told)
+        return -1;
+    ek_failure failure = ek_communication_failure(world_communication);
+    bool remote = failure.error.status < 0 && failure.origin != world_communication->place.rank &&
+                  strstr(ek_error_message(), failure.error.message);
     return remote ? failure.origin : -1;
 }
 

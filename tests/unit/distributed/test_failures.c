@@ -84,6 +84,24 @@ TEST_LOOP(a_failure_is_every_rank_s_and_the_world_works_again, 0, 4 * CALLS)
     ranks_check(RANKS, (uint64_t)(_i / CALLS), one_fails, &call);
 }
 
+/* A rank that fails in the same way again, with the same sentence, is heard each time. */
+static const char *fails_alike(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int round = 0; round < 3; round++) {
+        ek_tensor *x = world->rank == 1 ? NULL : ones(4);
+        RANKS_EXPECT(ek_dist_all_reduce(x, .group = world),
+                     world->rank == 1 ? EK_E_INVALID : EK_E_ABORTED, "tensor is NULL");
+        LOOP_PASS(works(world));
+    }
+    return NULL;
+}
+
+TEST_LOOP(the_same_failure_twice_is_two_failures, 0, 4)
+{
+    ranks_check(RANKS, (uint64_t)_i, fails_alike, NULL);
+}
+
 static const char *all_fail(ek_process_group *world, void *user)
 {
     (void)user;
@@ -266,6 +284,7 @@ TEST(a_rank_that_has_stopped_breaks_the_world)
     ranks_run run = {.loop = l, .function = one_stops, .user = l, .timeout = 0.3, .breaks = true};
     ck_assert_ptr_null(loop_run(l, ranks_of, &run));
     ck_assert(loop_ended(l, NULL));
+    loop_free(l);
 }
 
 static const char *monitored(ek_process_group *world, void *user)
