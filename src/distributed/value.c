@@ -165,13 +165,29 @@ static int value_skip_padding(value_reader *reader)
     return value_get(reader, padding) ? 0 : ek_error_pending();
 }
 
+/* True if a tensor can have this layout and the bytes that are left have its elements. */
+static bool value_layout_fits(const value_reader *reader, const ek_wire_shape *layout)
+{
+    if (layout->dtype < 0 || layout->dtype >= EK_DTYPES || layout->ndim < 0 ||
+        layout->ndim > EK_MAX_DIMS)
+        return false;
+    bool empty = false, fits = true;
+    for (int d = 0; d < layout->ndim; d++) {
+        fits = fits && layout->shape[d] >= 0;
+        empty = empty || layout->shape[d] == 0;
+    }
+    uint64_t most = (reader->nbytes - reader->at) / ek_dtype_size((ek_dtype)layout->dtype);
+    for (int d = 0; d < layout->ndim && fits && !empty; d++)
+        most /= (uint64_t)layout->shape[d];
+    return fits && (empty || most > 0);
+}
+
 static ek_value value_get_tensor(value_reader *reader)
 {
     ek_wire_shape layout;
     if (value_get_into(reader, &layout, sizeof layout) < 0 || value_skip_padding(reader) < 0)
         return ek_value_error();
-    if (layout.dtype < 0 || layout.dtype >= EK_DTYPES || layout.ndim < 0 ||
-        layout.ndim > EK_MAX_DIMS) {
+    if (!value_layout_fits(reader, &layout)) {
         value_fail_bytes(reader);
         return ek_value_error();
     }

@@ -17,7 +17,10 @@ static int loop_open(void *context, ek_communicator **world, ek_world_place *pla
         return loop_leave(process, rc);
     process->opened = true;
     *world = loop_handle(process, l->world, process->rank);
-    *place = (ek_world_place){process->rank, l->size, process->rank, l->size};
+    *place = (ek_world_place){.rank = process->rank,
+                              .size = l->size,
+                              .local_rank = process->rank,
+                              .local_size = l->size};
     return loop_leave(process, 0);
 }
 
