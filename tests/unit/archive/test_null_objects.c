@@ -280,6 +280,7 @@ CALL(ek_sampler_next(a_sampler(), NOTHING));
 CALL(ek_sampler_next_batch(NOTHING, &room.indices, room.numbers));
 CALL(ek_sampler_next_batch(a_sampler(), NOTHING, room.numbers));
 CALL(ek_sampler_next_batch(a_sampler(), &room.indices, NOTHING));
+CALL(ek_sampler_longest(NOTHING));
 CALL(ek_sampler_state(NOTHING));
 CALL(ek_sampler_load_state(NOTHING, EK_VALUE(a_tensor())));
 CALL(ek_random_sampler_with((ek_random_sampler_options){0}));

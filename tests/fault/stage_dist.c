@@ -1,0 +1,134 @@
+/* stage_dist.c: dist.h and ddp.h in a world of one rank, which allocates for itself alone. What
+ * several ranks do when one of them fails is tests/unit/distributed's. */
+#include "fault.h"
+
+static ek_tensor *numbers(void)
+{
+    return ek_arange(6, EK_F32, ek_host(0));
+}
+
+static int join(void)
+{
+    return ek_dist_is_initialized() ? 0 : ek_dist_init_process_group(.timeout = 20);
+}
+
+static int groups(void)
+{
+    FAULT_TRY(join());
+    ek_process_group *group = ek_dist_new_group(EK_RANKS(0));
+    if (!group)
+        return ek_error_status();
+    fault_note(ek_dist_get_rank(group) + 2 * ek_dist_get_world_size(ek_dist_world()));
+    fault_note(ek_dist_group_rank(group, 0) + 2 * ek_dist_global_rank(group, 0));
+    fault_note(ek_dist_local_rank() + 2 * ek_dist_local_size());
+    fault_note(ek_dist_devices(EK_HOST).count);
+    if (!ek_dist_host(0) || ek_dist_host(1))
+        fault_broken("the only rank has a host");
+    return ek_dist_destroy_process_group(group);
+}
+
+static int collectives(void)
+{
+    ek_tensor *x = numbers(), *y = ek_zeros(EK_SHAPE(6), .device = ek_host(0));
+    ek_dist_work *work = NULL;
+    FAULT_TRY(join());
+    FAULT_TRY(ek_dist_broadcast(x, 0));
+    FAULT_TRY(ek_dist_all_reduce(x, .work = &work));
+    fault_note(ek_dist_is_completed(work));
+    FAULT_TRY(ek_dist_wait(work));
+    FAULT_TRY(ek_dist_reduce(x, 0));
+    FAULT_TRY(ek_dist_barrier());
+    FAULT_TRY(ek_dist_monitored_barrier(1, true, NULL));
+    FAULT_TRY(ek_dist_all_gather(x, &y));
+    FAULT_TRY(ek_dist_gather(x, &y, 0));
+    FAULT_TRY(ek_dist_scatter(y, &x, 0));
+    FAULT_TRY(ek_dist_reduce_scatter(y, &x));
+    FAULT_TRY(ek_dist_all_to_all(.inputs = &x, .list = &y));
+    return fault_note_tensor(y);
+}
+
+/* There is nobody to send to. */
+static int messages(void)
+{
+    ek_tensor *x = numbers();
+    FAULT_TRY(join());
+    if (!x)
+        return ek_error_status();
+    int refused = (ek_dist_send(x, 0) == EK_E_INVALID) + !ek_dist_isend(x, 0);
+    ek_error_clear();
+    refused += (ek_dist_recv(x, 0) == EK_E_INVALID) + !ek_dist_irecv(x, 0);
+    fault_note(refused + 10 * ek_dist_error_rank());
+    ek_error_clear();
+    ek_dist_print_error(stderr); /* none is pending */
+    return ek_dist_raise();
+}
+
+static int values(void)
+{
+    ek_value all = ek_value_none();
+    FAULT_TRY(join());
+    ek_value value = ek_value_dict((const ek_value_entry[]){{"a", EK_VALUE(numbers())},
+                                                            {"b", EK_LIST(ek_value_of_int(3))}},
+                                   2);
+    FAULT_TRY(fault_note_value(ek_dist_broadcast_value(value, 0, NULL)));
+    FAULT_TRY(ek_dist_all_gather_value(value, &all, NULL));
+    return fault_note_value(all);
+}
+
+static int operations(void)
+{
+    FAULT_TRY(join());
+    ek_tensor *x = ek_dist_sum(numbers(), NULL);
+    return fault_note_tensor(ek_dist_join(ek_dist_mean(x, NULL), 0, NULL));
+}
+
+static int train(ek_module *model)
+{
+    ek_tensor *x = ek_reshape(numbers(), EK_SHAPE(2, 3));
+    ek_distributed_stats stats;
+    ek_no_sync no_sync = ek_no_sync_begin(model);
+    int status = ek_backward(ek_sum(ek_apply(model, x)));
+    ek_no_sync_end(&no_sync);
+    FAULT_TRY(status);
+    FAULT_TRY(ek_backward(ek_sum(ek_apply(model, x))));
+    FAULT_TRY(ek_dist_average_gradients(model, NULL));
+    FAULT_TRY(ek_distributed_get_stats(model, &stats));
+    fault_note((double)stats.nbytes);
+    return fault_note_gradients(model);
+}
+
+static int ddp(void)
+{
+    FAULT_TRY(join());
+    ek_set_seed(3);
+    ek_module *net = ek_linear(3, 2);
+    if (net && ek_module_to_device(net, ek_host(0)) < 0) {
+        ek_module_free(net);
+        return ek_error_status();
+    }
+    ek_module *model = ek_distributed_data_parallel(net);
+    int status = model ? train(model) : ek_error_status();
+    ek_module_free(model);
+    return status;
+}
+
+static const struct {
+    const char *name;
+    int (*attempt)(void);
+} rows[] = {
+    {"groups", groups}, {"collectives", collectives}, {"messages", messages},
+    {"values", values}, {"operations", operations},   {"ddp", ddp},
+};
+
+static int dist_attempt(int row)
+{
+    return rows[row].attempt();
+}
+
+static void dist_clear(int row)
+{
+    (void)row;
+    ek_dist_destroy_process_group(NULL);
+}
+
+FAULT_STAGE(dist, FAULT_ROWS(rows), .attempt = dist_attempt, .clear = dist_clear);
