@@ -1,8 +1,8 @@
 /* dist.h: several processes: ranks, groups, messages and collectives.
  *
  * A launcher (mpirun) starts the same program several times. Each process has a rank, and any
- * number of devices. Without a launcher the program is a world of one rank, in which every call
- * below is allowed and has nothing to wait for; then no MPI is needed.
+ * number of devices. Without a launcher, ek_dist_init_process_group makes a world of one rank, in
+ * which every call below is allowed and has nothing to wait for; then no MPI is needed.
  *
  * Semantics are those of torch.distributed. All ranks of a group make the same collective calls in
  * the same order. The ranks compare each call before they issue it: calls that differ are

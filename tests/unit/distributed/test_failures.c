@@ -307,3 +307,13 @@ TEST_LOOP(a_monitored_barrier_names_one_or_all, 0, 2)
 {
     ranks_check(RANKS, 1, monitored, &_i);
 }
+
+/* With .check off the ranks compare what kind of call each makes, and no more. */
+TEST(kinds_of_calls_are_always_compared)
+{
+    int what = 0;
+    ranks_run run = {
+        .loop = loop_new(RANKS, 1), .function = they_differ, .user = &what, .lax = true};
+    assert_loop(run.loop, ranks_of, &run);
+    loop_free(run.loop);
+}
