@@ -1,5 +1,8 @@
 /* broadcast_buffers.c: what becomes of batch normalisation's running means on two devices, of which
- * one is fed zeros and the other one ones: sent at every forward, kept apart, or synchronised. */
+ * one is fed zeros and the other one ones: sent at every forward, kept apart, or synchronised. The
+ * devices are those of one process, or of two ranks:
+ *
+ *     samples/mpirun -n 2 build/samples/broadcast_buffers */
 #include <evenkeel/evenkeel.h>
 #include <string.h>
 
@@ -11,12 +14,14 @@ static const char about[] =
     "Trains Conv2d(3, 5, 3, padding 1), BatchNorm2d(5), summed, for a step on two devices: of\n"
     "one batch of 14 the first device gets 7 samples of zeros, the second 7 of ones. The loss is\n"
     "the mean of the squared sums; Adam, learning rate 0.001. Shows the running means of each\n"
-    "device at five moments, for each way of treating them.\n\n";
+    "device at five moments, for each way of treating them. Started by mpirun on two ranks, each "
+    "has\n"
+    "one of the devices.\n\n";
 
 typedef enum buffer_policy {
     POLICY_BROADCAST,    /* device 0's buffers are sent at every forward */
     POLICY_KEPT,         /* each device goes on with its own */
-    POLICY_SYNCHRONISED, /* statistics of the whole batch */
+    POLICY_SYNCHRONISED, /* statistics of the whole batch; devices of one process only */
     POLICY_EXTRA,        /* as the first, and one more forward, not used, before backward */
     POLICIES
 } buffer_policy;
@@ -99,11 +104,19 @@ static ek_module *observed_network(buffer_view *view)
 
 /* ---- two training steps under one policy ---- */
 
+/* The devices that this process sees: all, or of two ranks its own. */
+static int first_device, end_device = DEVICES;
+
+static bool over_ranks(void)
+{
+    return end_device - first_device < DEVICES;
+}
+
 /* Two steps, and the running means of each device, again and again. */
 typedef struct training {
     ek_module *model; /* data parallel over DEVICES devices */
     ek_optimizer *optimizer;
-    ek_tensor *batch; /* first half zeros, second half ones */
+    ek_tensor *batch; /* zeros for the first device, ones for the second */
     buffer_view view; /* of the last forward */
     int looks;
     const char *moments[MOST_LOOKS]; /* "inside the first forward" */
@@ -111,23 +124,37 @@ typedef struct training {
     double loss; /* of the first forward */
 } training;
 
+/* Without replicas there is no callback: a rank's network is told which one it is. */
+static ek_module *wrap_rank(ek_module *network, buffer_view *view, ek_switch sends)
+{
+    ek_module *model = ek_distributed_data_parallel(network, .broadcast_buffers = sends);
+    ek_tensor *mean = model ? ek_module_tensor(model, "norm.running_mean") : NULL;
+    if (mean) {
+        ((observed *)network)->index = first_device;
+        view->running_mean[first_device] = ek_keep(mean);
+    }
+    return model;
+}
+
 static int train_begin(training *run, buffer_policy policy, const ek_device_list *devices,
                        uint64_t seed)
 {
     const ek_shape half = EK_SHAPE(7, 3, 5, 5);
+    const ek_switch sends = policy == POLICY_KEPT ? EK_OFF : EK_DEFAULT;
     ek_manual_seed(seed);
     ek_module *network = observed_network(&run->view);
     if (network && policy == POLICY_SYNCHRONISED && !ek_convert_sync_batch_norm(network)) {
         ek_module_free(network);
         network = NULL;
     }
-    run->model = ek_data_parallel(network, *devices,
-                                  .broadcast_buffers = policy == POLICY_KEPT ? EK_OFF : EK_DEFAULT);
+    run->model = over_ranks() ? wrap_rank(network, &run->view, sends)
+                              : ek_data_parallel(network, *devices, .broadcast_buffers = sends);
     run->optimizer = run->model ? ek_adam(run->model, .lr = 1e-3) : NULL;
-    run->batch = ek_cat((ek_tensor *const[]){ek_zeros(half), ek_ones(half)}, 2, 0);
+    ek_tensor *const halves[DEVICES] = {ek_zeros(half), ek_ones(half)};
+    run->batch = ek_cat(halves + first_device, end_device - first_device, 0);
     if (!run->optimizer || !run->batch)
         return ek_error_status();
-    return ek_patch_replication_callback(run->model);
+    return over_ranks() ? 0 : ek_patch_replication_callback(run->model);
 }
 
 /* The next look's means, for the caller to fill in. */
@@ -141,7 +168,7 @@ static channel_means *train_look(training *run, const char *moment)
 static int train_look_now(training *run, const char *moment)
 {
     channel_means *means = train_look(run, moment);
-    for (int d = 0; d < DEVICES; d++)
+    for (int d = first_device; d < end_device; d++)
         if (ek_to_data(run->view.running_mean[d], means[d], sizeof means[d]) < 0)
             return ek_error_status();
     return 0;
@@ -171,6 +198,23 @@ static int train_steps(training *run, buffer_policy policy)
     return ek_error_status();
 }
 
+/* Of two ranks each has looked at its own device; afterwards both have all that was seen. */
+static int train_share(training *run)
+{
+    const ek_shape shape = EK_SHAPE(MOST_LOOKS + 1, DEVICES, CHANNELS);
+    float seen[MOST_LOOKS + 1][DEVICES][CHANNELS] = {{{0}}};
+    for (int i = 0; i < run->looks; i++)
+        memcpy(seen[i][first_device], run->means[i][first_device], sizeof(channel_means));
+    memcpy(seen[MOST_LOOKS][first_device], run->view.batch_mean[first_device],
+           sizeof(channel_means));
+    ek_tensor *all = ek_from_data(seen, shape, EK_F32, .device = ek_cpu());
+    if (ek_dist_all_reduce(all, .op = EK_DIST_SUM) < 0 || ek_to_data(all, seen, sizeof seen) < 0)
+        return ek_error_status();
+    memcpy(run->means, seen, sizeof run->means);
+    memcpy(run->view.batch_mean, seen[MOST_LOOKS], sizeof run->view.batch_mean);
+    return 0;
+}
+
 /* What it makes is freed; the looks stay. */
 static int train_twice(buffer_policy policy, const ek_device_list *devices, uint64_t seed,
                        training *run)
@@ -180,6 +224,8 @@ static int train_twice(buffer_policy policy, const ek_device_list *devices, uint
     int rc = train_begin(run, policy, devices, seed);
     if (rc == 0)
         rc = train_steps(run, policy);
+    if (rc == 0 && over_ranks())
+        rc = train_share(run);
     ek_optimizer_free(run->optimizer);
     ek_module_free(run->model);
     for (int d = 0; d < DEVICES; d++)
@@ -194,12 +240,49 @@ static void print_means(const ek_device_list *devices, const char *moment,
                         channel_means means[DEVICES])
 {
     for (int d = 0; d < DEVICES; d++) {
-        char name[16];
-        printf("  %-26s%s ", d ? "" : moment, ek_device_name(devices->devices[d], name));
+        char name[16] = "rank 0";
+        name[5] = (char)('0' + d);
+        if (!over_ranks())
+            ek_device_name(devices->devices[d], name);
+        printf("  %-26s%s ", d ? "" : moment, name);
         for (int c = 0; c < CHANNELS; c++)
             printf(" %11.7f", (double)means[d][c]);
         putchar('\n');
     }
+}
+
+static int show(buffer_policy policy, const ek_device_list *devices, uint64_t seed)
+{
+    training run;
+    int rc = train_twice(policy, devices, seed, &run);
+    if (rc < 0 || first_device > 0) /* of ranks the first prints */
+        return rc;
+    printf("%s: %s\n", policy_names[policy], policy_lines[policy]);
+    for (int i = 0; i < run.looks; i++)
+        print_means(devices, run.moments[i], run.means[i]);
+    print_means(devices, "mean of the last batch", run.view.batch_mean);
+    printf("  %-26s%.4g\n\n", "loss", run.loss);
+    return 0;
+}
+
+/* Finds the devices: this process's, or of two ranks one on each. */
+static int open_devices(int kind, int policy, ek_device_list *devices)
+{
+    int ranks = ek_dist_get_world_size(NULL);
+    if (ranks > 1 && (ranks != DEVICES || policy == POLICY_SYNCHRONISED))
+        return args_complain(ranks != DEVICES
+                                 ? "%d ranks: it is for one or two"
+                                 : "--case synchronised is for the devices of one process, not of "
+                                   "%d ranks",
+                             ranks);
+    *devices = ranks == 1 ? devices_open(kind, DEVICES) : ek_dist_devices((ek_device_kind)kind);
+    if (devices->count < (ranks == 1 ? DEVICES : 1))
+        return args_complain("%d devices are needed: %s", DEVICES, ek_error_message());
+    if (ranks > 1) {
+        first_device = ek_dist_get_rank(NULL);
+        end_device = first_device + 1;
+    }
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -215,24 +298,18 @@ int main(int argc, char **argv)
     int rc = args_read(argc, argv, about, args);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
-    ek_device_list devices = devices_open(kind, DEVICES);
-    if (devices.count != DEVICES) {
-        args_complain("%d devices are needed: %s", DEVICES, ek_error_message());
+    ek_device_list devices;
+    if (ek_dist_init_process_group() < 0)
+        return args_fail(FAILED);
+    if (open_devices(kind, policy, &devices) < 0)
         return REFUSED;
-    }
     for (int p = 0; p < POLICIES; p++) {
-        training run;
-        if (policy != POLICIES && policy != p)
+        if (policy != p && (policy != POLICIES || (over_ranks() && p == POLICY_SYNCHRONISED)))
             continue;
-        if (train_twice((buffer_policy)p, &devices, (uint64_t)seed, &run) < 0) {
+        if (show((buffer_policy)p, &devices, (uint64_t)seed) < 0) {
             args_complain("%s: %s", policy_names[p], ek_error_message());
             return FAILED;
         }
-        printf("%s: %s\n", policy_names[p], policy_lines[p]);
-        for (int i = 0; i < run.looks; i++)
-            print_means(&devices, run.moments[i], run.means[i]);
-        print_means(&devices, "mean of the last batch", run.view.batch_mean);
-        printf("  %-26s%.4g\n\n", "loss", run.loss);
     }
     return ek_shutdown() < 0 ? FAILED : 0;
 }

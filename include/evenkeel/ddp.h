@@ -11,6 +11,7 @@
 #ifndef EVENKEEL_DDP_H
 #define EVENKEEL_DDP_H
 
+#include "evenkeel/archive.h"
 #include "evenkeel/dist.h"
 #include "evenkeel/module.h"
 
@@ -86,6 +87,12 @@ EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stat
  * devices and be sharded. After an error some of them may have been averaged; a repeated call
  * averages the others too, and leaves these as they are but for rounding. */
 EK_API int ek_dist_average_gradients(ek_module *module, ek_process_group *group);
+
+/* ek_archive_save on the rank `rank`, which all ranks of the group call. The other ranks' archives
+ * are not read and may be NULL. It returns when the file is written, so that any rank may open it
+ * then. If it cannot be written, that is an error on all ranks. */
+EK_API int ek_dist_archive_save(ek_archive *archive, const char *path, int rank,
+                                ek_process_group *group);
 
 EK_END_DECLARATIONS
 #endif
