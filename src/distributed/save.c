@@ -23,8 +23,9 @@ int ek_dist_archive_save(ek_archive *archive, const char *path, int rank, ek_pro
     int part = ek_world_group(what, given, &group);
     if (part <= 0)
         return part;
-    EK_TRY(ek_world_outcome(group, ek_world_root(what, group, rank)));
-    if (ek_dist_get_rank(NULL) == rank)
+    int root = ek_world_root(what, group, rank);
+    EK_TRY(ek_world_outcome(group, root));
+    if (group->rank == root)
         EK_TRY(ek_world_outcome(group, ek_archive_save(archive, path)));
     return save_meet(rank, group);
 }
