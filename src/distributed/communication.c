@@ -479,23 +479,31 @@ static bool communication_is_broken(ek_communication *communication)
     return broken;
 }
 
-int ek_communication_close(ek_communication *communication)
+/* Runs a work of the group that ends something. A failure of another rank that is yet to be told
+ * ends the first attempt, on this rank alone or on all, so that there is a second: otherwise ranks
+ * that were told before would wait for this one. Returns the outcome of the last attempt. The
+ * pending error is the one from before, or what the first attempt has brought. */
+static int communication_run_end(ek_process_group *group, const ek_verb *verb)
 {
-    if (!communication)
-        return 0;
-    /* A failure of another rank that is yet to be told ends the first attempt. */
-    int rc = -1;
-    for (int attempt = 0; attempt < 2 && rc < 0 && !communication_is_broken(communication);
-         attempt++) {
+    int rc = -1, attempts = 0;
+    do {
         ek_error_record before;
         ek_error_take(&before);
-        ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown);
+        ek_dist_work *work = ek_dist_work_new(group, verb);
         rc = work ? ek_dist_work_run(work) : ek_error_pending();
         if (before.status < 0) {
             ek_error_clear();
             ek_error_raise(&before);
         }
-    }
+    } while (rc < 0 && ++attempts < 2 && !communication_is_broken(group->communication));
+    return rc;
+}
+
+int ek_communication_close(ek_communication *communication)
+{
+    if (!communication)
+        return 0;
+    int rc = communication_run_end(communication->world, &communication_shutdown);
     if (rc < 0) {
         pthread_mutex_lock(&communication->lock);
         communication->leave = true;
@@ -579,11 +587,7 @@ static const ek_verb communication_destroy_group = {.id = EK_VERB_DESTROY_GROUP,
 
 int ek_communication_destroy_group(ek_process_group *group)
 {
-    int rc = 0;
-    if (group->rank >= 0) {
-        ek_dist_work *work = ek_dist_work_new(group, &communication_destroy_group);
-        rc = work ? ek_dist_work_run(work) : ek_error_pending();
-    }
+    int rc = group->rank >= 0 ? communication_run_end(group, &communication_destroy_group) : 0;
     if (!group->communicator) /* else its communicator stays open, until the job ends */
         communication_free_group(group);
     return rc;

@@ -148,6 +148,27 @@ TEST_LOOP(calls_under_way_fail_too, 0, 6)
     ranks_check(RANKS, (uint64_t)_i, started, NULL);
 }
 
+/* Rank 1 has failed; the others are told of it by the call that destroys a group. */
+static const char *destroyed(ek_process_group *world, void *user)
+{
+    int all[RANKS] = {0, 1, 2};
+    (void)user;
+    ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
+    LOOP_CHECK(group);
+    if (world->rank == 1)
+        raise_on(world, "before the end");
+    else
+        usleep(20000);
+    ek_communication_destroy_group(group);
+    ek_error_clear();
+    return works(world);
+}
+
+TEST_LOOP(a_group_is_destroyed_after_a_failure_too, 0, 4)
+{
+    ranks_check(RANKS, (uint64_t)_i, destroyed, NULL);
+}
+
 /* A failure reaches groups that the failing rank is not in. */
 static const char *elsewhere(ek_process_group *world, void *user)
 {
