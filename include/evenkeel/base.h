@@ -72,4 +72,7 @@ typedef enum ek_switch { EK_DEFAULT = 0, EK_ON = 1, EK_OFF = 2 } ek_switch;
 /* Tensors have at most this many dimensions. */
 enum { EK_MAX_DIMS = 8 };
 
+/* Processes that communicate (dist.h). */
+typedef struct ek_process_group ek_process_group;
+
 #endif

@@ -39,6 +39,9 @@ typedef struct ek_distributed_options {
     ek_switch init_sync; /* on: all ranks get rank 0's parameters and buffers now */
     ek_switch
         bf16_gradients; /* on: f32 gradients travel in bf16 and are added in f32; default off */
+    /* On: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no process
+     * group of their own get this one, as long as the wrapper exists. */
+    ek_switch sync_statistics;
 } ek_distributed_options;
 
 /* Wraps a module; all ranks of the group do so, with modules of the same parameters (else

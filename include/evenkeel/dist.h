@@ -30,8 +30,7 @@ EK_BEGIN_DECLARATIONS
 
 /* ---- process groups ---- */
 
-/* Ranks that communicate. Owned by the library until it is destroyed. */
-typedef struct ek_process_group ek_process_group;
+/* An ek_process_group (base.h) is owned by the library until it is destroyed. */
 
 /* What carries tensors. */
 typedef enum ek_dist_backend {

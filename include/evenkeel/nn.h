@@ -61,6 +61,9 @@ typedef struct ek_norm_options {
     double momentum;               /* default 0.1; or EK_CUMULATIVE (ops.h) */
     ek_switch affine;              /* default on; instance norm: default off */
     ek_switch track_running_stats; /* default on; must not be on for instance norm */
+    /* ek_sync_batch_norm alone: the processes whose chunks share statistics. NULL: those of the
+     * ek_distributed_data_parallel around it, if there is one. */
+    ek_process_group *process_group;
 } ek_norm_options;
 /* Parameters weight, bias; buffers running_mean, running_var, num_batches_tracked (i64). */
 EK_API ek_module *ek_batch_norm1d_with(ek_norm_options options); /* (N, C) or (N, C, L) */

@@ -153,8 +153,13 @@ EK_API int ek_patch_replication_callback(ek_module *data_parallel);
  * one forward merge their statistics, weighted by their numbers of values (Chan et al. 1983). So
  * results and gradients of any order are those of one device, for any chunks, single samples
  * included. x is (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W). Running statistics are updated
- * by the mean and unbiased variance of the whole batch. In evaluation, and without other replicas,
- * it is plain batch normalisation. */
+ * by the mean and unbiased variance of the whole batch. In evaluation, and without other replicas
+ * or ranks, it is plain batch normalisation.
+ *
+ * With .process_group, or inside of ek_distributed_data_parallel, the batch is that of all ranks of
+ * the group, of which some may have no samples. All ranks make the same forwards and backwards. A
+ * group that is given is used by replicas of this module too, and exists as long as the module and
+ * its graphs. */
 EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
 #define ek_sync_batch_norm(...) \
     ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
@@ -164,6 +169,8 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
  * that pointers to modules and tensors (an optimizer's, a wrapper's) stay valid. Inputs must have
  * as many dimensions as before. NULL gives the pending error. */
 EK_API ek_module *ek_convert_sync_batch_norm(ek_module *module);
+/* The same with the option .process_group, also for those that are synchronised already. */
+EK_API ek_module *ek_convert_sync_batch_norm_over(ek_module *module, ek_process_group *group);
 
 EK_END_DECLARATIONS
 #endif

@@ -1,4 +1,4 @@
 /* ranks.c: see ranks.h. */
 #include "comm/ranks.h"
 
-ek_ranks *(*ek_ranks_of)(struct ek_process_group *group);
+ek_ranks *(*ek_ranks_of)(ek_process_group *group);

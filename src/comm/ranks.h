@@ -30,10 +30,9 @@ typedef struct ek_ranks {
     int (*agree)(struct ek_ranks *ranks, int rc);
 } ek_ranks;
 
-struct ek_process_group;
-
-/* The ranks of a group; NULL: the world. One reference. NULL without an error if there are no
+/* The ranks of a group; NULL: the world. One object per group, which must not be used after the
+ * group's end; one reference. NULL without an error if there are no
  * others. src/distributed sets it; NULL in programs without it. */
-extern ek_ranks *(*ek_ranks_of)(struct ek_process_group *group);
+extern ek_ranks *(*ek_ranks_of)(ek_process_group *group);
 
 #endif

@@ -323,6 +323,7 @@ static void communication_free_group(ek_process_group *group)
 {
     if (!group)
         return;
+    ek_object_release(group->view);
     free(group->ranks);
     free(group->cards);
     free(group->bounds);

@@ -182,6 +182,7 @@ struct ek_process_group {
     int size, rank;                  /* rank is -1 if this process is not in it */
     int *ranks;                      /* the members' ranks in the world, ascending; owned */
     double timeout;                  /* seconds */
+    struct ek_ranks *view; /* as other folders see it (ranks.c); NULL until somebody has asked */
 
     /* The communication thread's. */
     ek_communicator *communicator;

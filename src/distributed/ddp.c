@@ -13,6 +13,7 @@
 #include "evenkeel/parallel.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
+#include "parallel/sync_batch_norm.h"
 #include "parallel/wrapper.h"
 
 static const char ddp_name[] = "distributed_data_parallel";
@@ -21,9 +22,10 @@ typedef struct distributed {
     ek_module module;
     ek_module *child;
     ek_process_group *group;
-    ek_reducer *reducer; /* NULL with one rank */
-    bool broadcasts;     /* rank 0's buffers, before forwards */
-    bool syncs;          /* false between ek_no_sync_begin and ek_no_sync_end */
+    ek_reducer *reducer;   /* NULL with one rank */
+    bool broadcasts;       /* rank 0's buffers, before forwards */
+    bool syncs_statistics; /* of synchronised batch normalisations in the child */
+    bool syncs;            /* false between ek_no_sync_begin and ek_no_sync_end */
     uint64_t buffer_nbytes;
 } distributed;
 
@@ -71,7 +73,10 @@ static ek_value ddp_forward(ek_module *module, const ek_args *args)
 
 static void ddp_destroy(ek_module *module)
 {
-    ek_reducer_free(((distributed *)module)->reducer);
+    distributed *self = (distributed *)module;
+    if (self->child && self->syncs_statistics)
+        ek_sync_batch_norm_inherit(self->child, NULL);
+    ek_reducer_free(self->reducer);
 }
 
 static const ek_module_type ddp_type = {.name = "distributed_data_parallel",
@@ -150,7 +155,14 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
         EK_TRY(rc);
     }
     self->reducer = ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON);
-    return self->reducer ? 0 : ek_error_pending();
+    ek_ranks *ranks = self->reducer ? ek_process_group_ranks(self->group) : NULL;
+    if (!ranks)
+        return ek_error_pending();
+    self->syncs_statistics = options->sync_statistics != EK_OFF;
+    if (self->syncs_statistics)
+        ek_sync_batch_norm_inherit(self->child, ranks);
+    ek_object_release(ranks);
+    return 0;
 }
 
 ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)

@@ -82,6 +82,8 @@ ek_ranks *ek_process_group_ranks(ek_process_group *group)
     group = group ? group : ek_dist_world();
     if (!group || group->size == 1 || group->rank < 0)
         return NULL;
+    if (group->view)
+        return ek_object_retain(group->view);
     process_ranks *made = ek_calloc(1, sizeof *made);
     if (!made)
         return NULL;
@@ -93,5 +95,6 @@ ek_ranks *ek_process_group_ranks(ek_process_group *group)
     made->ranks.gather = ranks_gather;
     made->ranks.agree = ranks_agree;
     made->group = group;
-    return &made->ranks;
+    group->view = &made->ranks;
+    return ek_object_retain(group->view);
 }

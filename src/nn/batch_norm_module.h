@@ -12,7 +12,10 @@ typedef struct ek_batch_norm_module {
     ek_tensor *num_batches_tracked;        /* i64 scalar; NULL if track_running_stats is off */
     double eps, momentum;
     int ndim_least, ndim_most; /* bounds of the input's dimensions */
-    uint64_t place;            /* synchronised type: where replicas meet (rendezvous.h) */
+    /* Of the synchronised type: */
+    uint64_t place;         /* where replicas meet (rendezvous.h) */
+    struct ek_ranks *ranks; /* other processes (comm/ranks.h), or NULL; one reference */
+    bool ranks_are_given;   /* by the options or a conversion, not by the wrapper around it */
 } ek_batch_norm_module;
 
 /* Makes a module of `type`, with this struct; owned by the caller, NULL with an error. */

@@ -85,6 +85,10 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_op
                 (long long)options->features);
         return NULL;
     }
+    if (options->process_group) {
+        EK_FAIL(EK_E_INVALID, "%s: process_group is an option of ek_sync_batch_norm", type->name);
+        return NULL;
+    }
     if (!(eps >= 0) || !((momentum >= 0 && momentum <= 1) || momentum == EK_CUMULATIVE)) {
         EK_FAIL(EK_E_INVALID,
                 "%s: eps %g has to be at least 0, momentum %g between 0 and 1 or EK_CUMULATIVE",

@@ -166,6 +166,10 @@ static ek_module *instance_norm_new(const ek_module_type *type, const ek_norm_op
                 type->name);
         return NULL;
     }
+    if (options->process_group) {
+        EK_FAIL(EK_E_INVALID, "%s: process_group is an option of ek_sync_batch_norm", type->name);
+        return NULL;
+    }
     if (options->momentum != 0) {
         EK_FAIL(EK_E_INVALID, "%s: momentum is for running statistics, and none are kept",
                 type->name);

@@ -18,8 +18,9 @@ ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_te
 
 /* One chunk of a batch. */
 typedef struct ek_norm_chunk {
-    ek_tensor *x;       /* not empty */
-    ek_tensor *moments; /* (2, C): the chunk's mean and biased variance, in the statistics' dtype */
+    ek_tensor *x;
+    /* (2, C): the chunk's mean and biased variance, in the statistics' dtype; NaN if x is empty. */
+    ek_tensor *moments;
     /* (2, C), without history: mean and 1 / sqrt(var + eps) of all chunks, once they are merged. */
     ek_tensor *statistics;
     /* For one ek_norm_chunk_apply: an alias of x whose history leads to x, and a tensor (C) whose

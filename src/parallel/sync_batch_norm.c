@@ -1,27 +1,38 @@
-/* sync_batch_norm.c: batch normalisation with the statistics of all replicas' chunks.
+/* sync_batch_norm.c: batch normalisation with the statistics of all replicas' chunks, and of those
+ * of other processes.
  *
  * Each replica computes the moments of its own chunk. The last replica to arrive at the rendezvous
- * copies all moments to every replica, and joins the replicas' graphs by one node, whose backward
- * sums the chunks' gradients by an allreduce. Each replica then merges the moments. So gradients of
- * any order reach every chunk through the statistics. */
+ * gathers all moments, joins those of the other ranks to them, and copies all to every replica. It
+ * joins the replicas' graphs by one node, whose backward sums the chunks' gradients over replicas
+ * and ranks. Each replica then merges the moments. So gradients of any order reach every chunk
+ * through the statistics.
+ *
+ * Note [Every rank takes part]
+ *
+ * The node's backward meets that of the other ranks. So it is recorded on all ranks if it is on
+ * one, and it has every chunk of the rank, also one without values: the backward of an empty batch
+ * reaches it too. */
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/collectives.h"
+#include "comm/ranks.h"
 #include "core/object.h"
 #include "core/rendezvous.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/comm.h"
 #include "evenkeel/parallel.h"
-#include "nn/batch_norm_module.h"
 #include "nn/module_table.h"
 #include "ops/norm.h"
+#include "parallel/sync_batch_norm.h"
 
 static const char sync_name[] = "sync_batch_norm";
 
 /* What a replica gives to the others and gets from them. */
 typedef struct sync_share {
     ek_norm_chunk chunk;
+    ek_ranks *ranks;                /* NULL: this process is alone */
     int64_t count;                  /* values per channel in this replica's chunk */
     int64_t total;                  /* values per channel in all chunks */
     int chunks;                     /* count of the chunks that have values */
@@ -30,10 +41,17 @@ typedef struct sync_share {
     ek_tensor *shared;  /* the chunk's statistics in the graph; one reference */
 } sync_share;
 
+/* The chunks that have values: this process's, then those of all ranks. */
+typedef struct sync_chunks {
+    ek_tensor *moments; /* (count, 2, C) on the first replica's device, without history */
+    int count;
+    int64_t *counts; /* values per channel; owned */
+    bool records;    /* statistics are to have a history (Note [Every rank takes part]) */
+} sync_chunks;
+
 static int sync_check(sync_share *const *shares, int parts)
 {
     const ek_tensor *first = shares[0]->chunk.x;
-    int64_t total = 0;
     for (int p = 0; p < parts; p++) {
         const ek_tensor *x = shares[p]->chunk.x;
         char text[200], expected[200];
@@ -42,43 +60,200 @@ static int sync_check(sync_share *const *shares, int parts)
                            "channels and dtype must agree, but replica %d has %s "
                            "and replica 0 %s",
                            p, ek_tensor_text(x, text), ek_tensor_text(first, expected));
-        total += shares[p]->count;
-    }
-    for (int p = 0; p < parts; p++) {
-        shares[p]->total = total;
-        if (shares[p]->count > 0)
-            EK_TRY(ek_check_values_per_channel(shares[p]->chunk.x, total));
     }
     return 0;
 }
 
-/* Copies the moments of all chunks to every replica. */
-static int sync_send_moments(sync_share *const *shares, int parts)
+/* ---- moments ---- */
+
+static int sync_own_chunks(sync_share *const *shares, int parts, sync_chunks *chunks)
 {
-    ek_tensor *moments[EK_MAX_DEVICES], *out[EK_MAX_DEVICES];
-    ek_dev *devs[EK_MAX_DEVICES];
-    int64_t counts[EK_MAX_DEVICES];
-    int chunks = 0;
+    ek_tensor *moments[EK_MAX_DEVICES], *first = shares[0]->chunk.moments;
+    chunks->counts = ek_calloc((size_t)parts, sizeof *chunks->counts);
+    if (!chunks->counts)
+        return ek_error_pending();
     for (int p = 0; p < parts; p++) {
-        devs[p] = ek_tensor_dev(shares[p]->chunk.x);
+        chunks->records = chunks->records || shares[p]->chunk.moments->requires_grad;
         if (shares[p]->count == 0)
             continue;
-        moments[chunks] = ek_detach(shares[p]->chunk.moments);
-        counts[chunks++] = shares[p]->count;
+        moments[chunks->count] = ek_detach(shares[p]->chunk.moments);
+        chunks->counts[chunks->count++] = shares[p]->count;
     }
-    ek_tensor *all = ek_gather(moments, chunks, devs[0]->id, 0);
-    all = ek_reshape(all, EK_SHAPE(chunks, 2, -1));
-    if (!all)
-        return ek_error_pending();
-    ek_placement whole = ek_placement_whole(devs[0], devs, parts, 1);
-    EK_TRY(ek_comm_all_gather(&whole, &all, NULL, out));
-    for (int p = 0; p < parts; p++) {
-        shares[p]->moments = ek_keep(out[p]);
-        shares[p]->chunks = chunks;
-        memcpy(shares[p]->counts, counts, (size_t)chunks * sizeof *counts);
+    ek_device device = ek_tensor_device(first);
+    ek_tensor *all = chunks->count ? ek_gather(moments, chunks->count, device, 0)
+                                   : ek_empty(EK_SHAPE(0, 2, first->shape[1]),
+                                              .dtype = first->dtype, .device = device);
+    chunks->moments = all ? ek_reshape(all, EK_SHAPE(chunks->count, 2, first->shape[1])) : NULL;
+    return chunks->moments ? 0 : ek_error_pending();
+}
+
+/* The moments (2, C) of chunks [begin, end), at most EK_MAX_DEVICES, taken as one of `count`
+ * values. */
+static ek_tensor *sync_merged(const sync_chunks *chunks, int begin, int end, int64_t count)
+{
+    double shares[EK_MAX_DEVICES];
+    for (int k = begin; k < end; k++)
+        shares[k - begin] = (double)chunks->counts[k] / (double)count;
+    ek_tensor *moments = ek_narrow(chunks->moments, 0, begin, end - begin);
+    ek_tensor *weights = ek_from_data(shares, EK_SHAPE(end - begin, 1), EK_F64, .device = ek_cpu());
+    if (!moments || !weights)
+        return NULL;
+    weights = ek_to_device(ek_to_dtype(weights, moments->dtype), ek_tensor_device(moments));
+    ek_tensor *means = ek_select(moments, 1, 0), *vars = ek_select(moments, 1, 1);
+    ek_tensor *mean = ek_sum(ek_mul(means, weights), EK_DIMS(0), .keepdim = true);
+    ek_tensor *spread = ek_add(vars, ek_square(ek_sub(means, mean)));
+    ek_tensor *rows[] = {mean, ek_sum(ek_mul(spread, weights), EK_DIMS(0), .keepdim = true)};
+    return mean && rows[1] ? ek_cat(rows, 2, 0) : NULL;
+}
+
+/* Takes neighbours as one until there are at most `most` chunks. */
+static int sync_thin(sync_chunks *chunks, int most)
+{
+    ek_tensor *merged[EK_MAX_DEVICES];
+    while (chunks->count > most) {
+        /* Up to EK_MAX_DEVICES neighbours become one, in up to EK_MAX_DEVICES places at once. */
+        int each = (chunks->count + most - 1) / most;
+        each = each < EK_MAX_DEVICES ? each : EK_MAX_DEVICES;
+        int places = 0, at = 0;
+        for (; at < chunks->count && places < most; places++) {
+            int end = at + each < chunks->count ? at + each : chunks->count;
+            int64_t count = 0;
+            for (int k = at; k < end; k++)
+                count += chunks->counts[k];
+            merged[places] = sync_merged(chunks, at, end, count);
+            if (!merged[places])
+                return ek_error_pending();
+            chunks->counts[places] = count;
+            at = end;
+        }
+        ek_tensor *parts[] = {ek_stack(merged, places, 0),
+                              ek_narrow(chunks->moments, 0, at, chunks->count - at)};
+        chunks->moments = ek_cat(parts, 2, 0);
+        if (!chunks->moments)
+            return ek_error_pending();
+        memmove(chunks->counts + places, chunks->counts + at,
+                (size_t)(chunks->count - at) * sizeof *chunks->counts);
+        chunks->count -= at - places;
     }
     return 0;
 }
+
+/* ---- other ranks ---- */
+
+/* The numbers that a rank tells the others. */
+enum {
+    TOLD_GRADIENT, /* a sync_gradient */
+    TOLD_CHANNELS,
+    TOLD_DTYPE,
+    TOLD_CHUNKS,
+    TOLD_COUNTS, /* values per channel of each chunk */
+    TOLD_MOST = EK_RANKS_COUNTS - TOLD_COUNTS
+};
+
+typedef enum sync_gradient { GRADIENT_OFF, GRADIENT_NONE, GRADIENT_REQUIRED } sync_gradient;
+
+/* Refuses what differs between ranks; all ranks do so alike. */
+static int sync_check_ranks(const int64_t *all, int size)
+{
+    int required = -1, off = -1;
+    for (int r = 0; r < size; r++) {
+        const int64_t *told = all + (size_t)r * EK_RANKS_COUNTS;
+        if (told[TOLD_CHANNELS] != all[TOLD_CHANNELS] || told[TOLD_DTYPE] != all[TOLD_DTYPE])
+            return EK_FAIL(EK_E_SHAPE,
+                           "channels and dtype must agree, but rank %d has %lld channels of %s and "
+                           "rank 0 %lld of %s",
+                           r, (long long)told[TOLD_CHANNELS],
+                           ek_dtype_name((ek_dtype)told[TOLD_DTYPE]), (long long)all[TOLD_CHANNELS],
+                           ek_dtype_name((ek_dtype)all[TOLD_DTYPE]));
+        required = told[TOLD_GRADIENT] == GRADIENT_REQUIRED ? r : required;
+        off = told[TOLD_GRADIENT] == GRADIENT_OFF ? r : off;
+    }
+    if (required < 0 || off < 0)
+        return required >= 0;
+    return EK_FAIL(EK_E_STATE,
+                   "rank %d's input requires a gradient, but gradient mode is off on rank %d; it "
+                   "must be on or off on all ranks",
+                   required, off);
+}
+
+static int sync_told(ek_ranks *ranks, const int64_t *all, int64_t *sizes, sync_chunks *chunks)
+{
+    int rc = sync_check_ranks(all, ranks->size);
+    EK_TRY(rc);
+    chunks->records = rc > 0;
+    int64_t *counts = ek_calloc((size_t)ranks->size * TOLD_MOST, sizeof *counts);
+    if (!counts)
+        return ek_error_pending();
+    free(chunks->counts);
+    chunks->counts = counts;
+    chunks->count = 0;
+    for (int r = 0; r < ranks->size; r++) {
+        const int64_t *told = all + (size_t)r * EK_RANKS_COUNTS;
+        sizes[r] = told[TOLD_CHUNKS];
+        for (int k = 0; k < sizes[r]; k++)
+            counts[chunks->count++] = told[TOLD_COUNTS + k];
+    }
+    return 0;
+}
+
+/* The chunks of all ranks, in their order, in place of the own ones. */
+static int sync_join_ranks(ek_ranks *ranks, const ek_tensor *x, bool enabled, sync_chunks *chunks)
+{
+    int64_t mine[EK_RANKS_COUNTS] = {0};
+    EK_TRY(sync_thin(chunks, TOLD_MOST));
+    mine[TOLD_GRADIENT] = !enabled          ? GRADIENT_OFF
+                          : chunks->records ? GRADIENT_REQUIRED
+                                            : GRADIENT_NONE;
+    mine[TOLD_CHANNELS] = x->shape[1];
+    mine[TOLD_DTYPE] = x->dtype;
+    mine[TOLD_CHUNKS] = chunks->count;
+    memcpy(mine + TOLD_COUNTS, chunks->counts, (size_t)chunks->count * sizeof *mine);
+    int64_t *all = ek_calloc((size_t)ranks->size * (EK_RANKS_COUNTS + 1), sizeof *all);
+    if (!all)
+        return ek_error_pending();
+    int64_t *sizes = all + (size_t)ranks->size * EK_RANKS_COUNTS;
+    int rc = ranks->gather(ranks, mine, EK_RANKS_COUNTS, all);
+    if (rc >= 0)
+        rc = sync_told(ranks, all, sizes, chunks);
+    if (rc >= 0 && chunks->count > 0) {
+        chunks->moments = ranks->join(ranks, chunks->moments, 0, sizes);
+        rc = chunks->moments ? sync_thin(chunks, EK_MAX_DEVICES) : ek_error_pending();
+    }
+    free(all);
+    return rc;
+}
+
+/* ---- the replicas' shares ---- */
+
+static int64_t sync_total(const sync_chunks *chunks)
+{
+    int64_t total = 0;
+    for (int k = 0; k < chunks->count; k++)
+        total += chunks->counts[k];
+    return total;
+}
+
+/* Copies the moments of all chunks to every replica. */
+static int sync_send_moments(sync_share *const *shares, int parts, sync_chunks *chunks)
+{
+    ek_tensor *out[EK_MAX_DEVICES];
+    ek_dev *devs[EK_MAX_DEVICES];
+    for (int p = 0; p < parts; p++)
+        devs[p] = ek_tensor_dev(shares[p]->chunk.x);
+    out[0] = chunks->moments;
+    if (parts > 1) {
+        ek_placement whole = ek_placement_whole(devs[0], devs, parts, 1);
+        EK_TRY(ek_comm_all_gather(&whole, &chunks->moments, NULL, out));
+    }
+    for (int p = 0; p < parts; p++) {
+        shares[p]->moments = ek_keep(out[p]);
+        shares[p]->chunks = chunks->count;
+        memcpy(shares[p]->counts, chunks->counts, (size_t)chunks->count * sizeof *chunks->counts);
+    }
+    return 0;
+}
+
+/* ---- the graph ---- */
 
 /* Input d is chunk d's moments, and output d the statistics of all chunks for replica d. Each
  * input's gradient is the sum of all outputs' gradients. */
@@ -101,22 +276,75 @@ static int sync_join_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
 static const ek_operation sync_join_operation = {.name = "sync_batch_norm_join",
                                                  .backward = sync_join_backward};
 
-static int sync_join(sync_share *const *shares, int parts)
+typedef struct sync_meeting {
+    ek_ranks *ranks; /* as long as the group */
+    bool wanted;     /* the inputs' gradients; false: an input stands in for one with a history */
+} sync_meeting;
+
+/* The same with the sum over all ranks. */
+static int sync_ranks_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const sync_meeting *meeting = ek_node_attributes(node);
+    const int chunks = ek_node_input_count(node);
+    ek_tensor *given[EK_MAX_DEVICES];
+    for (int d = 0; d < chunks; d++)
+        given[d] = gradients[d] ? gradients[d] : ek_node_zeros(node, d);
+    ek_tensor *sum = given[0] ? ek_reduce_add(given, chunks, ek_tensor_device(given[0])) : NULL;
+    sum = meeting->ranks->sum(meeting->ranks, sum);
+    for (int d = 0; d < chunks && sum; d++)
+        if (meeting->wanted && ek_node_needs(node, d))
+            results[d] = ek_to_device(sum, ek_tensor_device(given[d]));
+    return sum ? ek_error_status() : ek_error_pending();
+}
+
+static const ek_operation sync_ranks_operation = {.name = "sync_batch_norm_ranks",
+                                                  .backward = sync_ranks_backward,
+                                                  .meets = true};
+
+static int sync_record(sync_share *const *shares, int parts, const sync_chunks *all)
 {
     ek_tensor *inputs[EK_MAX_DEVICES], *outputs[EK_MAX_DEVICES];
+    sync_meeting meeting = {.ranks = shares[0]->ranks};
     int chunks = 0;
     for (int p = 0; p < parts; p++) {
         ek_tensor *shared = ek_tensor_alias(shares[p]->chunk.statistics);
         if (!shared)
             return ek_error_pending();
         shares[p]->shared = ek_keep(shared);
-        if (shares[p]->count == 0)
+        if (shares[p]->count == 0 && !meeting.ranks)
             continue;
+        meeting.wanted = meeting.wanted || shares[p]->chunk.moments->requires_grad;
         inputs[chunks] = shares[p]->chunk.moments;
         outputs[chunks++] = shared;
     }
-    return ek_record_outputs(outputs, chunks, &sync_join_operation,
-                             &(const ek_record_options){.inputs = inputs, .input_count = chunks});
+    if (meeting.ranks && all->records && !meeting.wanted) {
+        inputs[0] = ek_tensor_alias(inputs[0]);
+        if (!inputs[0] || ek_tensor_set_requires_grad(inputs[0], true) < 0)
+            return ek_error_pending();
+    }
+    return ek_record_outputs(outputs, chunks,
+                             meeting.ranks ? &sync_ranks_operation : &sync_join_operation,
+                             &(const ek_record_options){.inputs = inputs,
+                                                        .input_count = chunks,
+                                                        EK_ATTRIBUTES(meeting)});
+}
+
+/* ---- a forward ---- */
+
+static int sync_meet_in(sync_share *const *shares, int parts, bool enabled, sync_chunks *chunks)
+{
+    const ek_tensor *x = shares[0]->chunk.x;
+    ek_ranks *ranks = shares[0]->ranks;
+    EK_TRY(sync_own_chunks(shares, parts, chunks));
+    if (ranks)
+        EK_TRY(sync_join_ranks(ranks, x, enabled, chunks));
+    int64_t total = sync_total(chunks);
+    for (int p = 0; p < parts; p++) {
+        shares[p]->total = total;
+        if (shares[p]->count > 0 || ranks) /* all ranks refuse a single value */
+            EK_TRY(ek_check_values_per_channel(shares[p]->chunk.x, total));
+    }
+    return total > 0 ? sync_send_moments(shares, parts, chunks) : 0;
 }
 
 /* Runs on the last replica's thread. Gradient mode is on whichever that is; replicas without
@@ -124,14 +352,16 @@ static int sync_join(sync_share *const *shares, int parts)
 static int sync_meet(void *const *brought, int parts)
 {
     sync_share *const *shares = (sync_share *const *)brought;
-    EK_TRY(sync_check(shares, parts));
-    if (shares[0]->total == 0)
-        return 0;
-    bool before = ek_set_grad_enabled(true);
-    int rc = sync_send_moments(shares, parts);
+    sync_chunks chunks = {0};
+    int rc = sync_check(shares, parts);
+    bool before = ek_set_grad_enabled(false);
     if (rc >= 0)
-        rc = sync_join(shares, parts);
+        rc = sync_meet_in(shares, parts, before, &chunks);
+    ek_set_grad_enabled(true);
+    if (rc >= 0 && shares[0]->total > 0)
+        rc = sync_record(shares, parts, &chunks);
     ek_set_grad_enabled(before);
+    free(chunks.counts);
     return rc;
 }
 
@@ -144,7 +374,8 @@ static ek_tensor *sync_normalise(ek_batch_norm_module *self, ek_tensor *x)
                                        .var = self->running_var,
                                        .batches = self->num_batches_tracked,
                                        .momentum = self->momentum};
-    sync_share mine = {.count = ek_count(x) > 0 ? ek_count(x) / x->shape[1] : 0};
+    sync_share mine = {.ranks = self->ranks,
+                       .count = ek_count(x) > 0 ? ek_count(x) / x->shape[1] : 0};
     if (ek_norm_chunk_begin(x, &mine.chunk) < 0)
         return NULL;
     int rc = ek_rendezvous(sync_name, self->place, &mine, sync_meet);
@@ -155,7 +386,7 @@ static ek_tensor *sync_normalise(ek_batch_norm_module *self, ek_tensor *x)
                                                mine.chunks, self->eps, &tracking)
                         : ek_norm_count_batch(&tracking)) < 0)
         return NULL;
-    if (mine.count == 0)
+    if (mine.count == 0 && !(mine.ranks && mine.total > 0))
         return ek_f_batch_norm_with(options); /* the result is as empty as x */
     return ek_norm_chunk_apply(&mine.chunk, mine.shared, mine.total, self->weight, self->bias);
 }
@@ -166,16 +397,26 @@ static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_only_input(module, args);
     if (ek_batch_norm_module_check(self, x) < 0)
         return ek_value_error();
-    if (!module->training || ek_rendezvous_count() == 1)
+    bool alone = ek_rendezvous_count() == 1;
+    if (!module->training || (alone && !self->ranks))
         return ek_value_of_tensor(ek_batch_norm_tracked(ek_batch_norm_module_options(self, x),
                                                         false, self->num_batches_tracked));
     ek_scope scope = ek_scope_begin();
-    return ek_value_of_tensor(ek_scope_return(&scope, sync_normalise(self, x)));
+    ek_tensor *y = ek_scope_return(&scope, sync_normalise(self, x));
+    if (!y && alone) /* the other ranks wait for this one; replicas' errors are the wrapper's */
+        self->ranks->agree(self->ranks, ek_error_pending());
+    return ek_value_of_tensor(y);
+}
+
+static void sync_batch_norm_destroy(ek_module *module)
+{
+    ek_object_release(((ek_batch_norm_module *)module)->ranks);
 }
 
 static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .size = sizeof(ek_batch_norm_module),
-                                                    .forward = sync_batch_norm_forward};
+                                                    .forward = sync_batch_norm_forward,
+                                                    .destroy = sync_batch_norm_destroy};
 
 /* A new id for the rendezvous of a module's replicas, which copy the id with the module. */
 static uint64_t sync_new_place(void)
@@ -184,35 +425,97 @@ static uint64_t sync_new_place(void)
     return atomic_fetch_add(&last, 1) + 1;
 }
 
+/* The ranks of a group that was given; NULL if there are no others. */
+static int sync_ranks_of(ek_process_group *group, ek_ranks **ranks)
+{
+    *ranks = group && ek_ranks_of ? ek_ranks_of(group) : NULL;
+    return *ranks ? 0 : ek_error_status();
+}
+
+/* Drops the reference to the ranks before. */
+static void sync_set_ranks(ek_batch_norm_module *self, ek_ranks *ranks, bool given)
+{
+    ek_object_release(self->ranks);
+    self->ranks = ek_object_retain(ranks);
+    self->ranks_are_given = given;
+}
+
 ek_module *ek_sync_batch_norm_with(ek_norm_options options)
 {
+    ek_ranks *ranks;
+    ek_process_group *group = options.process_group;
+    options.process_group = NULL;
+    if (sync_ranks_of(group, &ranks) < 0)
+        return NULL;
     ek_module *module = ek_batch_norm_module_new(&sync_batch_norm_type, &options, 2, 5);
-    if (module)
-        ((ek_batch_norm_module *)module)->place = sync_new_place();
+    if (module) {
+        ek_batch_norm_module *self = (ek_batch_norm_module *)module;
+        self->place = sync_new_place();
+        sync_set_ranks(self, ranks, group != NULL);
+    }
+    ek_object_release(ranks);
     return module;
 }
 
 /* ---- converting ---- */
 
-/* Turns every batch normalisation in the module into a synchronised one, in place, because parents,
- * an optimizer or a wrapper may point to it. */
-static void sync_convert(ek_module *module)
+typedef void sync_visitor(ek_batch_norm_module *self, void *user);
+
+/* Visits the module and those in it, synchronised ones; with `convert` all batch normalisations
+ * become so before, in place, because parents, an optimizer or a wrapper may point to them. */
+static void sync_visit(ek_module *module, bool convert, sync_visitor *visit, void *user)
 {
-    if (ek_module_is_batch_norm(module)) {
+    if (convert && ek_module_is_batch_norm(module)) {
         module->type = &sync_batch_norm_type;
         ((ek_batch_norm_module *)module)->place = sync_new_place();
     }
+    if (module->type == &sync_batch_norm_type)
+        visit((ek_batch_norm_module *)module, user);
     for (int i = 0; i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind == EK_MEMBER_MODULE && *member.slot.module)
-            sync_convert(*member.slot.module);
+            sync_visit(*member.slot.module, convert, visit, user);
     }
+}
+
+typedef struct sync_conversion {
+    ek_process_group *group;
+    ek_ranks *ranks;
+} sync_conversion;
+
+static void sync_converted(ek_batch_norm_module *self, void *user)
+{
+    const sync_conversion *conversion = user;
+    if (conversion->group)
+        sync_set_ranks(self, conversion->ranks, true);
+}
+
+ek_module *ek_convert_sync_batch_norm_over(ek_module *module, ek_process_group *group)
+{
+    sync_conversion conversion = {.group = group};
+    if (!module)
+        return EK_FAIL_NULL(EK_E_INVALID, "convert_sync_batch_norm: module is NULL");
+    if (sync_ranks_of(group, &conversion.ranks) < 0)
+        return NULL;
+    sync_visit(module, true, sync_converted, &conversion);
+    ek_object_release(conversion.ranks);
+    return module;
 }
 
 ek_module *ek_convert_sync_batch_norm(ek_module *module)
 {
-    if (!module)
-        return EK_FAIL_NULL(EK_E_INVALID, "convert_sync_batch_norm: module is NULL");
-    sync_convert(module);
-    return module;
+    return ek_convert_sync_batch_norm_over(module, NULL);
+}
+
+/* ---- for wrappers ---- */
+
+static void sync_inherit(ek_batch_norm_module *self, void *user)
+{
+    if (!self->ranks_are_given)
+        sync_set_ranks(self, user, false);
+}
+
+void ek_sync_batch_norm_inherit(ek_module *module, ek_ranks *ranks)
+{
+    sync_visit(module, false, sync_inherit, ranks);
 }
