@@ -2,6 +2,7 @@
 #ifndef EK_BALANCE_BALANCE_H
 #define EK_BALANCE_BALANCE_H
 
+#include "comm/ranks.h"
 #include "evenkeel/gan.h"
 #include "evenkeel/optim.h"
 #include "nn/module_table.h"
@@ -39,6 +40,13 @@ int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_los
 
 /* The loss of all parts, on `root`: NaN only if all are empty. NULL on error. */
 ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root);
+
+/* The loss of all ranks, on the device of this rank's part: the sum of their sums over the sum of
+ * their weights, the same number on each. Its gradient is such that the mean over ranks of the
+ * ranks' gradients is the loss's. Weights are constants: one small collective call in forward, none
+ * in backward. A part of weight 0 counts as 0, and its sum should be of no other value. NULL with
+ * an error, which is one on all ranks. */
+ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks);
 
 /* ---- criterion.c ---- */
 

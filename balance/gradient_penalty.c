@@ -4,8 +4,9 @@
  * stay apart (balanced) gets them cut as it cuts its inputs, each chunk a leaf on its device; any
  * other critic gets one leaf. One ek_grad over all outputs gives the gradients, because
  * synchronised normalisation carries a chunk's influence to other replicas' outputs. Each device's
- * worker takes the norms of its own gradients; only sums are added across devices. */
+ * worker takes the norms of its own gradients; only sums are added across devices, and ranks. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "balance/balance.h"
 #include "core/keywords.h"
@@ -37,7 +38,14 @@ static bool penalty_needs_fake(ek_penalty_kind kind)
 
 /* ---- what a penalty needs ---- */
 
-static int penalty_check_samples(const char *kind, const char *name, const ek_tensor *x)
+/* Which samples of all ranks' are this rank's: [first, first + count) of `all`. */
+typedef struct penalty_rows {
+    ek_ranks *ranks; /* NULL: all samples are this process's */
+    int64_t first, all;
+} penalty_rows;
+
+static int penalty_check_samples(const char *kind, const char *name, const ek_tensor *x,
+                                 const penalty_rows *rows)
 {
     char text[200];
     if (!x) {
@@ -48,7 +56,8 @@ static int penalty_check_samples(const char *kind, const char *name, const ek_te
     if (!ek_dtype_is_floating(x->dtype))
         return EK_FAIL(EK_E_DTYPE, "gradient penalty: %s samples have to be floating, not %s", name,
                        ek_tensor_text(x, text));
-    if (x->ndim == 0 || ek_count(x) == 0)
+    bool elsewhere = rows->ranks && x->ndim > 0 && x->shape[0] == 0 && rows->all > 0;
+    if (x->ndim == 0 || (ek_count(x) == 0 && !elsewhere))
         return EK_FAIL(EK_E_SHAPE,
                        "gradient penalty: %s samples have to be (N, ...) with at least one "
                        "element, not %s",
@@ -79,7 +88,17 @@ static int penalty_check_pair(const ek_tensor *real, const ek_tensor *fake)
     return 0;
 }
 
-static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind)
+/* Elements in the samples of all ranks. */
+static int64_t penalty_elements(const ek_tensor *x, const penalty_rows *rows)
+{
+    int64_t each = 1;
+    for (int i = 1; i < x->ndim; i++)
+        each *= x->shape[i];
+    return rows->all * each;
+}
+
+static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind,
+                                const penalty_rows *rows)
 {
     const char *name = ek_penalty_name(kind);
     if (!name)
@@ -88,12 +107,12 @@ static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek
     if ((!real || !fake) && ek_error_status() < 0)
         return ek_error_status(); /* making real or fake has failed */
     if (penalty_needs_real(kind))
-        EK_TRY(penalty_check_samples(name, "real", real));
+        EK_TRY(penalty_check_samples(name, "real", real, rows));
     if (penalty_needs_fake(kind))
-        EK_TRY(penalty_check_samples(name, "fake", fake));
+        EK_TRY(penalty_check_samples(name, "fake", fake, rows));
     if (penalty_needs_real(kind) && penalty_needs_fake(kind))
         EK_TRY(penalty_check_pair(real, fake));
-    if (kind == EK_PENALTY_DRAGAN && ek_count(real) < 2)
+    if (kind == EK_PENALTY_DRAGAN && penalty_elements(real, rows) < 2)
         return EK_FAIL(EK_E_SHAPE,
                        "gradient penalty: dragan needs the deviation of real's elements, and there "
                        "is only one");
@@ -102,42 +121,106 @@ static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek
 
 /* ---- points: the samples at which the critic's gradient is taken ---- */
 
-/* Uniform in [0, 1), of real's dtype and device. */
+/* Uniform in [0, 1), of real's dtype and device: this rank's rows of `shape`, whose first dimension
+ * is that of all ranks' samples. */
 static ek_tensor *penalty_draw_uniform(ek_shape shape, const ek_tensor *real,
-                                       ek_generator *generator)
+                                       const penalty_rows *rows, ek_generator *generator)
 {
+    shape.dims[0] = rows->all;
     ek_tensor *u = ek_empty(shape, .dtype = real->dtype, .device = ek_tensor_device(real));
-    return u && ek_uniform_(u, 0, 1, generator) < 0 ? NULL : u;
+    if (!u || ek_uniform_(u, 0, 1, generator) < 0)
+        return NULL;
+    return rows->ranks ? ek_narrow(u, 0, rows->first, real->shape[0]) : u;
 }
 
 /* x + a (y - x), with one uniform number a per sample. */
-static ek_tensor *penalty_interpolate(ek_tensor *x, ek_tensor *y, ek_generator *generator)
+static ek_tensor *penalty_interpolate(ek_tensor *x, ek_tensor *y, const penalty_rows *rows,
+                                      ek_generator *generator)
 {
     ek_shape shape = {.ndim = x->ndim};
-    for (int i = 0; i < x->ndim; i++)
-        shape.dims[i] = i == 0 ? x->shape[0] : 1;
-    ek_tensor *a = penalty_draw_uniform(shape, x, generator);
-    return ek_add(x, ek_mul(ek_sub(y, x), a));
+    for (int i = 1; i < x->ndim; i++)
+        shape.dims[i] = 1;
+    ek_tensor *a = penalty_draw_uniform(shape, x, rows, generator);
+    return a ? ek_add(x, ek_mul(ek_sub(y, x), a)) : NULL;
+}
+
+/* Writes count, mean, and sum of squared distances from the mean. */
+static int penalty_measure(ek_tensor *x, double *moments)
+{
+    moments[0] = (double)ek_count(x);
+    moments[1] = moments[2] = 0;
+    if (ek_count(x) == 0)
+        return 0;
+    ek_tensor *mean = ek_mean(x);
+    EK_TRY(ek_item(mean, &moments[1]));
+    return ek_item(ek_sum(ek_square(ek_sub(x, mean))), &moments[2]);
+}
+
+/* The unbiased deviation of all ranks' elements. */
+static ek_tensor *penalty_deviation(ek_tensor *x, const penalty_rows *rows)
+{
+    ek_ranks *ranks = rows->ranks;
+    if (!ranks)
+        return ek_std(x);
+    double mine[3];
+    ek_tensor *moments = penalty_measure(x, mine) < 0
+                             ? NULL
+                             : ek_from_data(mine, EK_SHAPE(1, 3), EK_F64, .device = ek_cpu());
+    moments = ranks->join(ranks, moments, 0, NULL);
+    if (!moments)
+        return NULL;
+    const double *all = ek_tensor_address(moments);
+    double count = 0, mean = 0, squares = 0;
+    for (int r = 0; r < ranks->size; r++, all += 3) {
+        double share = all[0] / (count += all[0]), apart = all[1] - mean;
+        if (all[0] == 0)
+            continue;
+        squares += all[2] + apart * apart * all[0] * (1 - share);
+        mean += apart * share;
+    }
+    return ek_scalar(sqrt(squares / (count - 1)), x->dtype, ek_tensor_device(x));
 }
 
 /* x + std b / 2, with one uniform number b per element; std is the deviation of the whole batch. */
-static ek_tensor *penalty_perturb(ek_tensor *x, ek_generator *generator)
+static ek_tensor *penalty_perturb(ek_tensor *x, const penalty_rows *rows, ek_generator *generator)
 {
-    ek_tensor *b = penalty_draw_uniform(ek_tensor_shape(x), x, generator);
-    return ek_add(x, ek_mul(b, ek_mul_scalar(ek_std(x), 0.5)));
+    ek_tensor *b = penalty_draw_uniform(ek_tensor_shape(x), x, rows, generator);
+    ek_tensor *std = b ? penalty_deviation(x, rows) : NULL;
+    return std ? ek_add(x, ek_mul(b, ek_mul_scalar(std, 0.5))) : NULL;
 }
 
 static ek_tensor *penalty_points_of_kind(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
-                                         ek_generator *generator)
+                                         const penalty_rows *rows, ek_generator *generator)
 {
     if (kind == EK_PENALTY_R1 || kind == EK_PENALTY_R2)
         return ek_detach(kind == EK_PENALTY_R1 ? real : fake);
-    ek_tensor *other = kind == EK_PENALTY_DRAGAN ? penalty_perturb(real, generator) : fake;
-    return other ? penalty_interpolate(real, other, generator) : NULL;
+    ek_tensor *other = kind == EK_PENALTY_DRAGAN ? penalty_perturb(real, rows, generator) : fake;
+    return other ? penalty_interpolate(real, other, rows, generator) : NULL;
 }
 
-ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
-                             ek_generator *generator)
+/* Writes which samples are this rank's. All ranks call it if there are any. */
+static int penalty_find_rows(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind,
+                             penalty_rows *rows)
+{
+    const ek_tensor *x = penalty_needs_real(kind) ? real : fake;
+    int64_t count = x && x->ndim > 0 ? x->shape[0] : 0;
+    rows->first = 0;
+    rows->all = count;
+    if (!rows->ranks || !x)
+        return 0;
+    int64_t *counts = ek_calloc((size_t)rows->ranks->size, sizeof *counts);
+    int rc = counts ? rows->ranks->gather(rows->ranks, &count, 1, counts) : ek_error_pending();
+    rows->all = 0;
+    for (int r = 0; r < rows->ranks->size && rc >= 0; r++) {
+        rows->first += r < rows->ranks->rank ? counts[r] : 0;
+        rows->all += counts[r];
+    }
+    free(counts);
+    return rc;
+}
+
+static ek_tensor *penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
+                                 penalty_rows *rows, ek_generator *generator)
 {
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
@@ -145,11 +228,19 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
      */
     real = ek_autocast_wide(real);
     fake = ek_autocast_wide(fake);
-    ek_tensor *x = penalty_check_points(real, fake, kind) < 0
+    ek_tensor *x = penalty_find_rows(real, fake, kind, rows) < 0 ||
+                           penalty_check_points(real, fake, kind, rows) < 0
                        ? NULL
-                       : penalty_points_of_kind(real, fake, kind, generator);
+                       : penalty_points_of_kind(real, fake, kind, rows, generator);
     ek_set_grad_enabled(enabled);
     return ek_scope_return(&scope, x);
+}
+
+ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
+                             ek_generator *generator)
+{
+    penalty_rows rows = {0};
+    return penalty_points(real, fake, kind, &rows, generator);
 }
 
 /* ---- leaves: the points on the critic's devices ---- */
@@ -157,7 +248,9 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
 /* One penalty, in parts. Its tensors are in the scope. */
 typedef struct penalty {
     ek_penalty_kind kind;
-    int64_t samples; /* samples of all parts */
+    ek_module *child;  /* the critic, or what an ek_distributed_data_parallel wraps */
+    penalty_rows rows; /* of the samples of all parts */
+    int64_t samples;   /* samples of this rank's parts */
     int parts;
     bool apart;     /* the critic takes and gives one tensor per part; if false there is one part */
     ek_device home; /* where the parts' sums meet */
@@ -237,11 +330,12 @@ static int penalty_check_dim(ek_module *critic)
 
 static int penalty_make_points(const ek_gradient_penalty_options *options, penalty *p)
 {
-    EK_TRY(penalty_check_dim(options->critic));
+    EK_TRY(penalty_check_dim(p->child));
     ek_scope scope = ek_scope_begin();
-    ek_tensor *x = ek_penalty_points(options->real, options->fake, p->kind, options->generator);
+    ek_tensor *x =
+        penalty_points(options->real, options->fake, p->kind, &p->rows, options->generator);
     bool enabled = ek_set_grad_enabled(false);
-    int rc = x ? penalty_place_points(options->critic, x, p) : ek_error_pending();
+    int rc = x ? penalty_place_points(p->child, x, p) : ek_error_pending();
     ek_set_grad_enabled(enabled);
     if (x)
         p->samples = x->shape[0];
@@ -372,32 +466,68 @@ static int penalty_check_options(const ek_gradient_penalty_options *options, dou
     return 0;
 }
 
-static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, double weight)
+/* The mean penalty of all samples times `weight`. */
+static ek_tensor *penalty_mean(const penalty *p, ek_tensor *sum, double weight)
 {
-    penalty p = {.kind = options->kind};
-    if (penalty_make_points(options, &p) < 0 || penalty_call_critic(options->critic, &p) < 0 ||
-        penalty_differentiate_critic(&p) < 0 || penalty_sum_penalties(&p) < 0)
-        return NULL;
-    ek_tensor *sum = ek_reduce_add(p.sums, p.parts, ek_tensor_device(p.sums[0]));
-    if (p.apart)
-        sum = ek_to_device(sum, p.home);
-    return ek_mul_scalar(sum, weight / (double)p.samples);
+    if (!p->rows.ranks)
+        return ek_mul_scalar(sum, weight / (double)p->samples);
+    ek_loss_sum part = {ek_to_dtype(ek_mul_scalar(sum, weight), EK_F64),
+                        ek_scalar((double)p->samples, EK_F64, ek_cpu())};
+    return part.sum && part.weight
+               ? ek_to_dtype(ek_loss_sum_over_ranks(&part, p->rows.ranks), sum->dtype)
+               : NULL;
 }
 
-ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
+static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, penalty *p, double weight)
 {
-    double weight = ek_number_or(EK_GIVEN(&options, weight, 4), 10);
-    if (penalty_check_options(&options, weight) < 0)
+    if (penalty_make_points(options, p) < 0 || penalty_call_critic(options->critic, p) < 0 ||
+        penalty_differentiate_critic(p) < 0 || penalty_sum_penalties(p) < 0)
         return NULL;
-    ek_wrapper *wrapper = ek_wrapper_of(options.critic);
+    ek_tensor *sum = ek_reduce_add(p->sums, p->parts, ek_tensor_device(p->sums[0]));
+    if (p->apart)
+        sum = ek_to_device(sum, p->home);
+    return sum ? penalty_mean(p, sum, weight) : NULL;
+}
+
+/* Finds the ranks; those of a group that is given with a reference. */
+static int penalty_find_ranks(const ek_gradient_penalty_options *options, penalty *p,
+                              ek_ranks **given)
+{
+    *given = NULL;
+    p->rows.ranks = ek_ranks_around(options->critic, &p->child);
+    if (!options->process_group || !ek_ranks_of)
+        return 0;
+    *given = p->rows.ranks = ek_ranks_of(options->process_group);
+    return *given ? 0 : ek_error_status();
+}
+
+static ek_tensor *penalty_alone(const ek_gradient_penalty_options *options, penalty *p,
+                                double weight)
+{
+    ek_wrapper *wrapper = ek_wrapper_of(p->child);
     const int before = ek_error_status();
     if (wrapper && ek_wrapper_enter(wrapper) < 0) {
         ek_error_prefix(before, "gradient penalty");
         return NULL;
     }
     ek_scope scope = ek_scope_begin();
-    ek_tensor *result = ek_scope_return(&scope, penalty_of(&options, weight));
+    ek_tensor *result = ek_scope_return(&scope, penalty_of(options, p, weight));
     if (wrapper)
         ek_wrapper_leave(wrapper);
+    return result;
+}
+
+ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
+{
+    penalty p = {.kind = options.kind};
+    ek_ranks *given;
+    double weight = ek_number_or(EK_GIVEN(&options, weight, 4), 10);
+    if (penalty_find_ranks(&options, &p, &given) < 0)
+        return NULL;
+    ek_tensor *result =
+        penalty_check_options(&options, weight) < 0 ? NULL : penalty_alone(&options, &p, weight);
+    if (!result && p.rows.ranks) /* the other ranks wait for this one */
+        p.rows.ranks->agree(p.rows.ranks, ek_error_pending());
+    ek_object_release(given);
     return result;
 }

@@ -10,7 +10,14 @@
  *
  * An empty part's mean is 0 / 0, and no factor makes its gradient finite. If the host knows the
  * weight, such a part is left out. If the weight lies on a GPU, the host does not wait for it: the
- * sum is replaced by 0 there. */
+ * sum is replaced by 0 there.
+ *
+ * Note [Losses of ranks]
+ *
+ * Ranks take the mean of their gradients. With s the sum of rank r, N the number of ranks and D the
+ * weight of all, rank r's loss has the gradient of N s / D, so that this mean is the gradient of
+ * the loss of all ranks. Its value is that of all ranks, too: the two differ by a constant. */
+#include "autograd/graph.h"
 #include "balance/balance.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
@@ -168,4 +175,50 @@ ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root
     if (ek_loss_sums_add(parts, count, root, &total) < 0)
         return NULL;
     return total.weight ? ek_div(total.sum, ek_to_device(total.weight, root)) : total.sum;
+}
+
+/* ---- parts of ranks: Note [Losses of ranks] ---- */
+
+/* Input: this rank's sum. The attribute is N / D. */
+static int loss_of_ranks_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_mul_scalar(gradients[0], *(const double *)ek_node_attributes(node));
+    return ek_error_status();
+}
+
+static const ek_operation loss_of_ranks_operation = {.name = "loss_of_ranks",
+                                                     .backward = loss_of_ranks_backward};
+
+/* The numbers that ranks add: sum, weight, and 1 for a part that has a weight. */
+static ek_tensor *loss_told(const ek_loss_sum *part)
+{
+    double numbers[3] = {0};
+    if (ek_item(part->sum, &numbers[0]) < 0 ||
+        (part->weight && ek_item(part->weight, &numbers[1]) < 0))
+        return NULL;
+    numbers[2] = part->weight != NULL;
+    if (part->weight && numbers[1] == 0)
+        numbers[0] = 0;
+    return ek_from_data(numbers, EK_SHAPE(3), EK_F64, .device = ek_cpu());
+}
+
+ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks)
+{
+    double told[3], factor = ranks->size;
+    bool enabled = ek_set_grad_enabled(false);
+    ek_tensor *all = ranks->sum(ranks, part->sum ? loss_told(part) : NULL);
+    ek_set_grad_enabled(enabled);
+    if (!all || ek_to_data(all, told, sizeof told) < 0)
+        return NULL;
+    if (told[2] != 0 && told[2] != ranks->size)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "the loss of some ranks is a sum and that of others a mean; all ranks "
+                            "need the same criterion");
+    if (told[2] != 0) {
+        /* If nothing counts, the value is NaN as that of one device, but gradients stay finite. */
+        factor = told[1] == 0 ? 0 : factor / told[1];
+        told[0] /= told[1];
+    }
+    ek_tensor *loss = ek_scalar(told[0], EK_F64, ek_tensor_device(part->sum));
+    return EK_RECORD(loss, &loss_of_ranks_operation, EK_INPUTS(part->sum), EK_ATTRIBUTES(factor));
 }

@@ -12,6 +12,7 @@
 #define EVENKEEL_DDP_H
 
 #include "evenkeel/archive.h"
+#include "evenkeel/balance.h"
 #include "evenkeel/dist.h"
 #include "evenkeel/module.h"
 
@@ -60,6 +61,29 @@ typedef struct ek_distributed_options {
 EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options options);
 #define ek_distributed_data_parallel(...) \
     ek_distributed_data_parallel_with(EK_OPTIONS_1(ek_distributed_options, module, __VA_ARGS__))
+
+typedef struct ek_distributed_criterion_options {
+    const char *keywords;
+    ek_module *module; /* any criterion, also ek_data_parallel_criterion; ownership passes */
+    ek_process_group *process_group;
+    /* EK_EXACT: the sum over all ranks divided by the weight of all: the loss and gradient of one
+     * process, for any batches and any ignored targets. EK_MEAN_OF_MEANS: the mean of the losses of
+     * the ranks that have samples, as with PyTorch's DDP. */
+    ek_loss_reduction reduction;
+    int dim; /* of the batch */
+} ek_distributed_criterion_options;
+
+/* A criterion for the outputs of ek_distributed_data_parallel, called as the one that it wraps, by
+ * all ranks. The result is the loss of all ranks' samples, the same number on each; the mean of the
+ * ranks' gradients is its gradient, to any order. Also in evaluation and without gradient mode. A
+ * rank whose batch is empty, or has ignored targets only, adds nothing, and goes forward and
+ * backward as the others do. If all do so the loss is NaN, and gradients are 0. Losses that are no
+ * scalars (reduction none) stay as they are, without communication. With one rank everything is a
+ * plain call. NULL with an error; the module is freed. */
+EK_API ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options options);
+#define ek_distributed_criterion(...) \
+    ek_distributed_criterion_with(    \
+        EK_OPTIONS_1(ek_distributed_criterion_options, module, __VA_ARGS__))
 
 /* Between begin and end, gradients add up on each rank alone. The first backward through a forward
  * after the end averages the sums. As in PyTorch, it is the forward that counts. */

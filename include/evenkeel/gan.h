@@ -80,6 +80,9 @@ typedef struct ek_gradient_penalty_options {
     ek_penalty_kind kind;
     double weight;           /* default 10; 0 gives 0, but the same random numbers are drawn */
     ek_generator *generator; /* NULL: the default one */
+    /* Processes, each of which has some of the samples, or none: the penalty is that of all. NULL:
+     * this process alone, or those of a critic that is an ek_distributed_data_parallel. */
+    ek_process_group *process_group;
 } ek_gradient_penalty_options;
 
 /* The penalty times `weight`: a scalar, in the scope, whose backward reaches the critic's
@@ -88,7 +91,12 @@ typedef struct ek_gradient_penalty_options {
  * scalars are sent; the result is on the output device of ek_data_parallel. A norm of 0 gives no
  * NaN. The critic's training mode stays, and so do the accumulated gradients of its parameters.
  * EK_E_AUTOGRAD if gradient mode is off. Samples may lie on any device for a wrapper, but on the
- * critic's for a plain critic. */
+ * critic's for a plain critic.
+ *
+ * Over several ranks the result is the penalty of all samples on each, and the mean of the ranks'
+ * gradients is its gradient, to any order. If the ranks' generators are in one state, each rank
+ * draws the numbers of all samples and takes those of its own, so that they do not depend on the
+ * number of ranks; that of the first samples is rank 0. */
 EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
 #define ek_gradient_penalty(...) \
     ek_gradient_penalty_with(    \

@@ -35,4 +35,18 @@ typedef struct ek_ranks {
  * others. src/distributed sets it; NULL in programs without it. */
 extern ek_ranks *(*ek_ranks_of)(ek_process_group *group);
 
+struct ek_module;
+
+/* The ranks that a distributed wrapper (ddp.h) goes over, and the module that it wraps; both are
+ * borrowed. NULL for other modules, whose *child is the module itself, and if there are no other
+ * ranks. src/distributed sets it; NULL in programs without it. */
+extern ek_ranks *(*ek_ranks_of_wrapper)(struct ek_module *module, struct ek_module **child);
+
+/* The same in all programs. */
+static inline ek_ranks *ek_ranks_around(struct ek_module *module, struct ek_module **child)
+{
+    *child = module;
+    return module && ek_ranks_of_wrapper ? ek_ranks_of_wrapper(module, child) : NULL;
+}
+
 #endif

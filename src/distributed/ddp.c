@@ -6,6 +6,7 @@
 #include "core/generator.h"
 #include "core/keywords.h"
 #include "core/thread.h"
+#include "distributed/ddp.h"
 #include "distributed/layout.h"
 #include "distributed/reducer.h"
 #include "distributed/world.h"
@@ -23,6 +24,7 @@ typedef struct distributed {
     ek_module *child;
     ek_process_group *group;
     ek_reducer *reducer;   /* NULL with one rank */
+    ek_ranks *ranks;       /* the group's, one reference; NULL with one rank */
     bool broadcasts;       /* rank 0's buffers, before forwards */
     bool syncs_statistics; /* of synchronised batch normalisations in the child */
     bool syncs;            /* false between ek_no_sync_begin and ek_no_sync_end */
@@ -77,6 +79,7 @@ static void ddp_destroy(ek_module *module)
     if (self->child && self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, NULL);
     ek_reducer_free(self->reducer);
+    ek_object_release(self->ranks);
 }
 
 static const ek_module_type ddp_type = {.name = "distributed_data_parallel",
@@ -155,13 +158,12 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
         EK_TRY(rc);
     }
     self->reducer = ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON);
-    ek_ranks *ranks = self->reducer ? ek_process_group_ranks(self->group) : NULL;
-    if (!ranks)
+    self->ranks = self->reducer ? ek_process_group_ranks(self->group) : NULL;
+    if (!self->ranks)
         return ek_error_pending();
     self->syncs_statistics = options->sync_statistics != EK_OFF;
     if (self->syncs_statistics)
-        ek_sync_batch_norm_inherit(self->child, ranks);
-    ek_object_release(ranks);
+        ek_sync_batch_norm_inherit(self->child, self->ranks);
     return 0;
 }
 
@@ -199,6 +201,14 @@ ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
 }
 
 /* ---- what callers ask ---- */
+
+ek_ranks *ek_distributed_ranks(ek_module *module, ek_module **child)
+{
+    if (module->type != &ddp_type)
+        return ek_distributed_criterion_ranks(module, child);
+    *child = ((distributed *)module)->child;
+    return ((distributed *)module)->ranks;
+}
 
 static distributed *ddp_of(ek_module *module)
 {

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/keywords.h"
 #include "core/thread.h"
+#include "distributed/ddp.h"
 #include "distributed/launcher.h"
 
 static const double default_timeout = 1800; /* seconds */
@@ -314,6 +315,7 @@ __attribute__((constructor)) static void world_watch_shutdown(void)
 {
     ek_at_shutdown(world_leave);
     ek_ranks_of = ek_process_group_ranks;
+    ek_ranks_of_wrapper = ek_distributed_ranks;
 }
 
 /* ---- ranks ---- */

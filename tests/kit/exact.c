@@ -1,0 +1,198 @@
+/* exact.c: see exact.h. */
+#include "kit/exact.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IN = 6, OUT = 3, SIDE = 6, CLASSES = 4, IGNORED = 255 };
+
+/* ---- modules ---- */
+
+static int fill(const char *path, ek_tensor *parameter, void *user)
+{
+    int *number = user;
+    (void)path;
+    double *values = ek_tensor_data(parameter);
+    for (int64_t i = 0; i < ek_tensor_count(parameter); i++)
+        values[i] = cos((double)(i + 31 * *number) * 1.3) * 0.4;
+    ek_tensor_touch(parameter);
+    ++*number;
+    return 0;
+}
+
+static ek_module *make_model(exact_task task)
+{
+    switch (task) {
+    case EXACT_MLP:
+        return ek_sequential(ek_linear(IN, 9), ek_tanh(), ek_linear(9, OUT));
+    case EXACT_CONVOLUTIONS:
+        return ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_sync_batch_norm(4), ek_relu(),
+                             ek_conv2d(4, 3, 3, .stride = 2), ek_sync_batch_norm(3), ek_tanh(),
+                             ek_flatten(1, -1), ek_linear(12, CLASSES));
+    case EXACT_SEGMENTATION:
+        return ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_sync_batch_norm(4), ek_tanh(),
+                             ek_conv2d(4, CLASSES, 1));
+    default:
+        return ek_sequential(ek_conv2d(2, 4, 3, .stride = 2), ek_sync_batch_norm(4), ek_tanh(),
+                             ek_flatten(1, -1), ek_linear(16, 1));
+    }
+}
+
+exact_job exact_make(exact_task task)
+{
+    exact_job job = {.task = task, .model = make_model(task)};
+    int number = 0;
+    if (!job.model || ek_module_to_dtype(job.model, EK_F64) < 0 ||
+        ek_module_parameters(job.model, fill, &number) < 0) {
+        exact_free(&job);
+        return job;
+    }
+    job.criteria[0] = task == EXACT_MLP            ? ek_mse_loss()
+                      : task == EXACT_CONVOLUTIONS ? ek_cross_entropy_loss()
+                      : task == EXACT_SEGMENTATION
+                          ? ek_cross_entropy_loss(.ignore_index = IGNORED)
+                          : ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_REAL);
+    if (task == EXACT_CRITIC)
+        job.criteria[1] = ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
+    return job;
+}
+
+void exact_free(exact_job *job)
+{
+    ek_module_free(job->model);
+    for (int i = 0; i < 2; i++)
+        ek_module_free(job->criteria[i]);
+    *job = (exact_job){.task = job->task};
+}
+
+/* ---- samples ---- */
+
+static double number_of(int64_t sample, int64_t i, int salt)
+{
+    return sin((double)(sample * 211 + i * 7 + salt * 1013) * 0.77) * 1.3;
+}
+
+/* The samples' numbers; each has `shape` without its first dimension. */
+static ek_tensor *samples(ek_shape shape, int64_t first, int salt)
+{
+    ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = ek_cpu());
+    double *values = x ? ek_tensor_data(x) : NULL;
+    int64_t each = 1;
+    for (int d = 1; d < shape.ndim; d++)
+        each *= shape.dims[d];
+    for (int64_t i = 0; x && i < each * shape.dims[0]; i++)
+        values[i] = number_of(first + i / each, i % each, salt);
+    if (x)
+        ek_tensor_touch(x);
+    return x;
+}
+
+static ek_tensor *targets(ek_shape shape, int64_t first, bool ignores)
+{
+    ek_tensor *x = ek_empty(shape, .dtype = EK_I64, .device = ek_cpu());
+    int64_t *values = x ? ek_tensor_data(x) : NULL, each = 1;
+    for (int d = 1; d < shape.ndim; d++)
+        each *= shape.dims[d];
+    for (int64_t i = 0; x && i < each * shape.dims[0]; i++) {
+        int64_t sample = first + i / each;
+        bool ignored = ignores && (sample < 2 || i % each % (2 + sample) == 0);
+        values[i] = ignored ? IGNORED : (sample * 3 + i % each) % CLASSES;
+    }
+    if (x)
+        ek_tensor_touch(x);
+    return x;
+}
+
+/* ---- a step ---- */
+
+static ek_tensor *critic_loss(const exact_job *job, int64_t first, int64_t count)
+{
+    ek_tensor *real = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
+    ek_tensor *fake = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 2);
+    if (!real || !fake)
+        return NULL;
+    ek_generator *generator = ek_generator_new(17);
+    ek_tensor *on_real = ek_loss(job->criteria[0], ek_forward(job->model, real));
+    ek_tensor *on_fake = ek_loss(job->criteria[1], ek_forward(job->model, fake));
+    ek_tensor *penalty =
+        on_real && on_fake ? ek_gradient_penalty(job->model, real, fake, .kind = EK_PENALTY_WGAN_GP,
+                                                 .generator = generator)
+                           : NULL;
+    ek_generator_free(generator);
+    return penalty ? ek_add(ek_add(on_real, on_fake), penalty) : NULL;
+}
+
+ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count)
+{
+    ek_tensor *x, *y;
+    switch (job->task) {
+    case EXACT_MLP:
+        x = samples(EK_SHAPE(count, IN), first, 1);
+        y = samples(EK_SHAPE(count, OUT), first, 2);
+        break;
+    case EXACT_CONVOLUTIONS:
+        x = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
+        y = targets(EK_SHAPE(count), first, false);
+        break;
+    case EXACT_SEGMENTATION:
+        x = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
+        y = targets(EK_SHAPE(count, SIDE, SIDE), first, true);
+        break;
+    default:
+        return critic_loss(job, first, count);
+    }
+    return x && y ? ek_loss(job->criteria[0], ek_forward(job->model, x), y) : NULL;
+}
+
+/* ---- outcomes ---- */
+
+typedef struct list {
+    ek_tensor *tensors[40];
+    int count;
+} list;
+
+static int add(list *l, ek_tensor *x)
+{
+    x = x ? ek_to_device(ek_to_dtype(ek_detach(x), EK_F64), ek_cpu()) : NULL;
+    x = x ? ek_reshape(x, EK_SHAPE(-1)) : NULL;
+    l->tensors[l->count++] = x;
+    return x ? 0 : -1;
+}
+
+static int add_gradient(const char *path, ek_tensor *parameter, void *user)
+{
+    (void)path;
+    return add(user, ek_tensor_grad(parameter));
+}
+
+static int add_buffer(const char *path, ek_tensor *buffer, void *user)
+{
+    (void)path;
+    return add(user, buffer);
+}
+
+ek_tensor *exact_outcome(const exact_job *job, ek_tensor *loss)
+{
+    list l = {0};
+    if (add(&l, loss) < 0 || ek_module_parameters(job->model, add_gradient, &l) != 0 ||
+        ek_module_buffers(job->model, add_buffer, &l) != 0)
+        return NULL;
+    return ek_cat(l.tensors, l.count, 0);
+}
+
+double exact_distance(const ek_tensor *a, const ek_tensor *b)
+{
+    int64_t count = ek_tensor_count(b);
+    double *values = malloc(2 * (size_t)count * sizeof *values), sum = 0, norm = 0;
+    size_t nbytes = (size_t)count * sizeof *values;
+    bool read = values && ek_tensor_count(a) == count && ek_to_data(a, values, nbytes) >= 0 &&
+                ek_to_data(b, values + count, nbytes) >= 0;
+    for (int64_t i = 0; read && i < count; i++) {
+        double apart = values[i] - values[count + i];
+        sum += apart * apart;
+        norm += values[count + i] * values[count + i];
+    }
+    free(values);
+    return read ? sqrt(sum / norm) : NAN;
+}

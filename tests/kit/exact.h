@@ -1,0 +1,37 @@
+/* exact.h: small trainings in f64, of which N ranks have to make what one process makes. Sample i
+ * is the same wherever it is, and so are parameters. */
+#ifndef EK_TESTS_KIT_EXACT_H
+#define EK_TESTS_KIT_EXACT_H
+
+#include "evenkeel/evenkeel.h"
+
+typedef enum exact_task {
+    EXACT_MLP,
+    EXACT_CONVOLUTIONS, /* with synchronised batch normalisation, as all that follow */
+    EXACT_SEGMENTATION, /* many targets are ignored, and all of the first two samples */
+    EXACT_CRITIC,       /* WGAN-GP: a penalty on the critic's gradient */
+    EXACT_TASKS
+} exact_task;
+
+/* A module and its criteria. The wrappers around them are the caller's. */
+typedef struct exact_job {
+    exact_task task;
+    ek_module *model;
+    ek_module *criteria[2]; /* the second is the critic's for fake samples, else NULL */
+} exact_job;
+
+/* All NULL with an error. */
+exact_job exact_make(exact_task task);
+void exact_free(exact_job *job);
+
+/* The loss of the samples [first, first + count), in the scope. */
+ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count);
+
+/* Gradients and then running statistics of the model, one after another; loss is put before them.
+ * On cpu, in the scope. NULL with an error, also if a parameter has no gradient. */
+ek_tensor *exact_outcome(const exact_job *job, ek_tensor *loss);
+
+/* |a - b| / |b|, or NaN. */
+double exact_distance(const ek_tensor *a, const ek_tensor *b);
+
+#endif
