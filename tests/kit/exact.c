@@ -9,6 +9,26 @@ enum { IN = 6, OUT = 3, SIDE = 6, CLASSES = 4, IGNORED = 255 };
 
 /* ---- modules ---- */
 
+/* A user's criterion: a mean over the pixels that count, NaN if there are none. */
+static ek_value mean_forward(ek_module *module, const ek_args *args)
+{
+    (void)module;
+    return ek_value_of_tensor(ek_f_cross_entropy(.input = ek_arg_tensor(args, 0),
+                                                 .target = ek_arg_tensor(args, 1),
+                                                 .ignore_index = IGNORED));
+}
+
+static ek_tensor *mean_denominator(ek_module *module, const ek_args *args)
+{
+    (void)module;
+    return ek_target_weight(ek_arg_tensor(args, 1), NULL, IGNORED, EK_F64);
+}
+
+static const ek_module_type mean_type = {.name = "mean",
+                                         .size = sizeof(ek_module),
+                                         .forward = mean_forward,
+                                         .denominator = mean_denominator};
+
 static int fill(const char *path, ek_tensor *parameter, void *user)
 {
     int *number = user;
@@ -51,7 +71,7 @@ exact_job exact_make(exact_task task)
     job.criteria[0] = task == EXACT_MLP            ? ek_mse_loss()
                       : task == EXACT_CONVOLUTIONS ? ek_cross_entropy_loss()
                       : task == EXACT_SEGMENTATION
-                          ? ek_cross_entropy_loss(.ignore_index = IGNORED)
+                          ? ek_module_new(&mean_type)
                           : ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_REAL);
     if (task == EXACT_CRITIC)
         job.criteria[1] = ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
@@ -142,7 +162,10 @@ ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count)
     default:
         return critic_loss(job, first, count);
     }
-    return x && y ? ek_loss(job->criteria[0], ek_forward(job->model, x), y) : NULL;
+    ek_value output = x && y ? ek_forward(job->model, x) : ek_value_error();
+    if (output.kind == EK_VALUE_TENSOR)
+        y = ek_to_device(y, ek_tensor_device(output.as.tensor));
+    return ek_loss(job->criteria[0], output, y);
 }
 
 /* ---- outcomes ---- */
