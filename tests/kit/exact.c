@@ -9,19 +9,27 @@ enum { IN = 6, OUT = 3, SIDE = 6, CLASSES = 4, IGNORED = 255 };
 
 /* ---- modules ---- */
 
-/* A user's criterion: a mean over the pixels that count, NaN if there are none. */
-static ek_value mean_forward(ek_module *module, const ek_args *args)
-{
-    (void)module;
-    return ek_value_of_tensor(ek_f_cross_entropy(.input = ek_arg_tensor(args, 0),
-                                                 .target = ek_arg_tensor(args, 1),
-                                                 .ignore_index = IGNORED));
-}
-
+/* A user's criterion: a mean over the pixels that count. If there are none, it and its gradient are
+ * NaN. */
 static ek_tensor *mean_denominator(ek_module *module, const ek_args *args)
 {
     (void)module;
     return ek_target_weight(ek_arg_tensor(args, 1), NULL, IGNORED, EK_F64);
+}
+
+static ek_value mean_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *logits = ek_arg_tensor(args, 0), *target = ek_arg_tensor(args, 1);
+    ek_tensor *weight = mean_denominator(module, args);
+    if (!weight)
+        return ek_value_error();
+    ek_tensor *ignored = ek_scalar(IGNORED, EK_I64, ek_tensor_device(target));
+    ek_tensor *counts = ek_to_dtype(ek_ne(target, ignored), EK_F64);
+    counts = counts ? ek_unsqueeze(counts, 1) : NULL;
+    ek_tensor *sum = ek_f_cross_entropy(.input = logits, .target = target, .ignore_index = IGNORED,
+                                        .reduction = EK_SUM);
+    sum = ek_add(sum, ek_sum(ek_mul(ek_square(logits), counts)));
+    return ek_value_of_tensor(ek_div(sum, weight));
 }
 
 static const ek_module_type mean_type = {.name = "mean",
