@@ -26,6 +26,7 @@
 #include "evenkeel/report.h"
 #include "evenkeel/sampler.h"
 #include "evenkeel/scope.h"
+#include "evenkeel/spawn.h"
 #include "evenkeel/status.h"
 #include "evenkeel/tensor.h"
 #include "evenkeel/train.h"

@@ -144,6 +144,15 @@ static bool plugin_find(const plugin *wanted, char path[LAUNCHER_PATH])
     return false;
 }
 
+bool ek_launcher_has_plugin(const char *mpi)
+{
+    char path[LAUNCHER_PATH];
+    for (size_t i = 0; i < sizeof plugins / sizeof plugins[0]; i++)
+        if (strcmp(plugins[i].mpi, mpi) == 0)
+            return plugin_find(&plugins[i], path);
+    return false;
+}
+
 static int plugin_missing(const ek_launched *launched, const plugin *wanted, const plugin *other)
 {
     char path[LAUNCHER_PATH], there[64] = "";

@@ -28,4 +28,7 @@ int ek_launcher_find(ek_launched *launched);
  * folder of the build, or in that of the installation. EK_E_BACKEND if there is none that fits. */
 int ek_launcher_transport(const ek_launched *launched, const ek_transport **transport);
 
+/* True if the plugin for "Open MPI" or "MPICH" is in one of these folders. */
+bool ek_launcher_has_plugin(const char *mpi);
+
 #endif
