@@ -31,9 +31,11 @@ static int training_open(training *run, const ek_device_list *devices)
 static int training_save(const training *run, ek_tensor *input, const char *path)
 {
     ek_archive *archive = ek_archive_new();
-    ek_archive_put_module(archive, "model", run->model);
-    ek_archive_put(archive, "input", ek_value_of_tensor(input));
-    int rc = ek_dist_archive_save(archive, path, 0, NULL);
+    int rc = ek_archive_put_module(archive, "model", run->model);
+    if (rc == 0)
+        rc = ek_archive_put(archive, "input", ek_value_of_tensor(input));
+    /* A rank that has failed by itself tells the others, who are about to wait for it. */
+    rc = rc < 0 ? ek_dist_raise() : ek_dist_archive_save(archive, path, 0, NULL);
     ek_archive_free(archive);
     return rc;
 }

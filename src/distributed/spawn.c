@@ -31,7 +31,7 @@
 enum { SPAWN_FOLDER = 256, SPAWN_PATH = SPAWN_FOLDER + 32, SPAWN_TEXT = 1200 };
 enum { SPAWN_SIGNALLED = 128 }; /* a shell's status for a signal, less its number */
 
-static const double spawn_grace = 5; /* seconds that other ranks have to end after one has failed */
+static const double spawn_grace = 3; /* seconds that other ranks have to end after one has failed */
 
 static int spawn_calls; /* calls of ek_spawn so far; for one thread at a time */
 

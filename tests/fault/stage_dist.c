@@ -1,5 +1,5 @@
-/* stage_dist.c: dist.h and ddp.h in a world of one rank, which allocates for itself alone. What
- * several ranks do when one of them fails is tests/unit/distributed's. */
+/* stage_dist.c: dist.h, ddp.h and spawn.h in a world of one rank, which allocates for itself alone.
+ * What several ranks do when one of them fails is tests/unit/distributed's. */
 #include "fault.h"
 
 static ek_tensor *numbers(void)
@@ -112,12 +112,48 @@ static int ddp(void)
     return status;
 }
 
+static int save(void)
+{
+    FAULT_TRY(join());
+    ek_archive *archive = ek_archive_new();
+    int status = ek_archive_put(archive, "numbers", ek_value_of_tensor(numbers()));
+    if (status == 0)
+        status = ek_dist_archive_save(archive, fault_path("dist.safetensors"), 0, NULL);
+    ek_archive_free(archive);
+    return status;
+}
+
+static int note_rank(int rank, void *user)
+{
+    fault_note(rank);
+    FAULT_TRY(ek_dist_init_process_group());
+    return fault_note_tensor(ek_dist_sum(user, NULL));
+}
+
+/* Of one process; several are begun by tests/ranks/test_spawn.c. */
+static int spawn(void)
+{
+    ek_spawned *spawned = NULL;
+    ek_tensor *x = numbers();
+    if (!x)
+        return ek_error_status();
+    FAULT_TRY(ek_spawn(note_rank, .user = x, .nprocs = 1, .join = EK_OFF, .result = &spawned));
+    int status = ek_spawn_join(spawned, 0);
+    return status < 0 ? status : 0;
+}
+
 static const struct {
     const char *name;
     int (*attempt)(void);
 } rows[] = {
-    {"groups", groups}, {"collectives", collectives}, {"messages", messages},
-    {"values", values}, {"operations", operations},   {"ddp", ddp},
+    {"groups", groups},
+    {"collectives", collectives},
+    {"messages", messages},
+    {"values", values},
+    {"operations", operations},
+    {"ddp", ddp},
+    {"save", save},
+    {"spawn", spawn},
 };
 
 static int dist_attempt(int row)

@@ -74,3 +74,11 @@ CALL(ek_distributed_get_stats(NOTHING, &(ek_distributed_stats){0}));
 CALL(ek_distributed_get_stats((world(), ek_distributed_data_parallel(a_module())), NOTHING));
 CALL(ek_dist_average_gradients(NOTHING, world()));
 CALL(ek_dist_average_gradients(a_module(), NOTHING));
+CALL(ek_dist_archive_save(NOTHING, "x", 0, world()));
+CALL((world(), ek_dist_archive_save(NOTHING, "x", 0, NOTHING)));
+CALL((world(), ek_dist_archive_save(ek_archive_new(), NOTHING, 0, NOTHING)));
+
+/* ---- spawn.h ---- */
+
+CALL(ek_spawn_with((ek_spawn_options){0}));
+CALL(ek_spawn_join(NOTHING, 1));
