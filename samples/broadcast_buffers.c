@@ -21,7 +21,7 @@ static const char about[] =
 typedef enum buffer_policy {
     POLICY_BROADCAST,    /* device 0's buffers are sent at every forward */
     POLICY_KEPT,         /* each device goes on with its own */
-    POLICY_SYNCHRONISED, /* statistics of the whole batch; devices of one process only */
+    POLICY_SYNCHRONISED, /* statistics of the whole batch */
     POLICY_EXTRA,        /* as the first, and one more forward, not used, before backward */
     POLICIES
 } buffer_policy;
@@ -266,15 +266,11 @@ static int show(buffer_policy policy, const ek_device_list *devices, uint64_t se
 }
 
 /* Finds the devices: this process's, or of two ranks one on each. */
-static int open_devices(int kind, int policy, ek_device_list *devices)
+static int open_devices(int kind, ek_device_list *devices)
 {
     int ranks = ek_dist_get_world_size(NULL);
-    if (ranks > 1 && (ranks != DEVICES || policy == POLICY_SYNCHRONISED))
-        return args_complain(ranks != DEVICES
-                                 ? "%d ranks: it is for one or two"
-                                 : "--case synchronised is for the devices of one process, not of "
-                                   "%d ranks",
-                             ranks);
+    if (ranks != 1 && ranks != DEVICES)
+        return args_complain("%d ranks: it is for one or two", ranks);
     *devices = ranks == 1 ? devices_open(kind, DEVICES) : ek_dist_devices((ek_device_kind)kind);
     if (devices->count < (ranks == 1 ? DEVICES : 1))
         return args_complain("%d devices are needed: %s", DEVICES, ek_error_message());
@@ -301,10 +297,10 @@ int main(int argc, char **argv)
     ek_device_list devices;
     if (ek_dist_init_process_group() < 0)
         return args_fail(FAILED);
-    if (open_devices(kind, policy, &devices) < 0)
+    if (open_devices(kind, &devices) < 0)
         return REFUSED;
     for (int p = 0; p < POLICIES; p++) {
-        if (policy != p && (policy != POLICIES || (over_ranks() && p == POLICY_SYNCHRONISED)))
+        if (policy != POLICIES && policy != p)
             continue;
         if (show((buffer_policy)p, &devices, (uint64_t)seed) < 0) {
             args_complain("%s: %s", policy_names[p], ek_error_message());
