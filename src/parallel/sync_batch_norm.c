@@ -391,19 +391,23 @@ static ek_tensor *sync_normalise(ek_batch_norm_module *self, ek_tensor *x)
     return ek_norm_chunk_apply(&mine.chunk, mine.shared, mine.total, self->weight, self->bias);
 }
 
+static ek_tensor *sync_forward(ek_batch_norm_module *self, ek_tensor *x)
+{
+    if (ek_batch_norm_module_check(self, x) < 0)
+        return NULL;
+    if (!self->module.training || (ek_rendezvous_count() == 1 && !self->ranks))
+        return ek_batch_norm_tracked(ek_batch_norm_module_options(self, x), false,
+                                     self->num_batches_tracked);
+    ek_scope scope = ek_scope_begin();
+    return ek_scope_return(&scope, sync_normalise(self, x));
+}
+
 static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
-    ek_tensor *x = ek_only_input(module, args);
-    if (ek_batch_norm_module_check(self, x) < 0)
-        return ek_value_error();
-    bool alone = ek_rendezvous_count() == 1;
-    if (!module->training || (alone && !self->ranks))
-        return ek_value_of_tensor(ek_batch_norm_tracked(ek_batch_norm_module_options(self, x),
-                                                        false, self->num_batches_tracked));
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *y = ek_scope_return(&scope, sync_normalise(self, x));
-    if (!y && alone) /* the other ranks wait for this one; replicas' errors are the wrapper's */
+    ek_tensor *y = sync_forward(self, ek_only_input(module, args));
+    /* The other ranks wait for this one. Replicas' errors are the wrapper's. */
+    if (!y && module->training && self->ranks && ek_rendezvous_count() == 1)
         self->ranks->agree(self->ranks, ek_error_pending());
     return ek_value_of_tensor(y);
 }

@@ -88,6 +88,11 @@ static int train(ek_module *model)
     ek_distributed_stats stats;
     ek_no_sync no_sync = ek_no_sync_begin(model);
     int status = ek_backward(ek_sum(ek_apply(model, x)));
+    ek_module *criterion = ek_distributed_criterion(ek_mse_loss());
+    if (status >= 0)
+        status = ek_backward(ek_loss(criterion, ek_forward(model, x),
+                                     ek_zeros(EK_SHAPE(2, 2), .device = ek_host(0))));
+    ek_module_free(criterion);
     ek_no_sync_end(&no_sync);
     FAULT_TRY(status);
     FAULT_TRY(ek_backward(ek_sum(ek_apply(model, x))));
@@ -101,7 +106,12 @@ static int ddp(void)
 {
     FAULT_TRY(join());
     ek_set_seed(3);
-    ek_module *net = ek_linear(3, 2);
+    ek_module *net =
+        ek_sequential(ek_linear(3, 2), ek_sync_batch_norm(2, .process_group = ek_dist_world()));
+    if (net && !ek_convert_sync_batch_norm_over(net, ek_dist_world())) {
+        ek_module_free(net);
+        return ek_error_status();
+    }
     if (net && ek_module_to_device(net, ek_host(0)) < 0) {
         ek_module_free(net);
         return ek_error_status();

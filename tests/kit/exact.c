@@ -49,6 +49,12 @@ static int fill(const char *path, ek_tensor *parameter, void *user)
     return 0;
 }
 
+int exact_fill(ek_module *module)
+{
+    int number = 0, rc = module ? ek_module_to_dtype(module, EK_F64) : ek_error_status();
+    return rc < 0 ? rc : ek_module_parameters(module, fill, &number);
+}
+
 static ek_module *make_model(exact_task task)
 {
     switch (task) {
@@ -70,9 +76,7 @@ static ek_module *make_model(exact_task task)
 exact_job exact_make(exact_task task)
 {
     exact_job job = {.task = task, .model = make_model(task)};
-    int number = 0;
-    if (!job.model || ek_module_to_dtype(job.model, EK_F64) < 0 ||
-        ek_module_parameters(job.model, fill, &number) < 0) {
+    if (!job.model || exact_fill(job.model) < 0) {
         exact_free(&job);
         return job;
     }
@@ -194,7 +198,7 @@ static int add(list *l, ek_tensor *x)
 static int add_gradient(const char *path, ek_tensor *parameter, void *user)
 {
     (void)path;
-    return add(user, ek_tensor_grad(parameter));
+    return ek_tensor_grad(parameter) ? add(user, ek_tensor_grad(parameter)) : 0;
 }
 
 static int add_buffer(const char *path, ek_tensor *buffer, void *user)

@@ -20,6 +20,9 @@ typedef struct exact_job {
     ek_module *criteria[2]; /* the second is the critic's for fake samples, else NULL */
 } exact_job;
 
+/* Converts a module to f64 and fills its parameters, the same way each time. */
+int exact_fill(ek_module *module);
+
 /* All NULL with an error. */
 exact_job exact_make(exact_task task);
 void exact_free(exact_job *job);
@@ -28,7 +31,7 @@ void exact_free(exact_job *job);
 ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count);
 
 /* Gradients and then running statistics of the model, one after another; loss is put before them.
- * On cpu, in the scope. NULL with an error, also if a parameter has no gradient. */
+ * On cpu, in the scope. NULL with an error. */
 ek_tensor *exact_outcome(const exact_job *job, ek_tensor *loss);
 
 /* |a - b| / |b|, or NaN. */

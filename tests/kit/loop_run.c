@@ -5,7 +5,7 @@
 
 #include "kit/loop.h"
 
-enum { RUN_RANKS = 64, RUN_TEXT = 1024 };
+enum { RUN_RANKS = 80, RUN_TEXT = 1024 };
 
 typedef struct run {
     loop *loop;

@@ -200,6 +200,7 @@ CALL(ek_data_parallel_sizes(a_module(), 1, NOTHING));
 CALL(ek_patch_replication_callback(NOTHING));
 CALL(ek_sync_batch_norm_with((ek_norm_options){0}));
 CALL(ek_convert_sync_batch_norm(NOTHING));
+CALL(ek_convert_sync_batch_norm_over(NOTHING, NOTHING));
 
 /* ---- balance.h ---- */
 
