@@ -216,6 +216,8 @@ static int penalty_find_rows(const ek_tensor *real, const ek_tensor *fake, ek_pe
         rows->all += counts[r];
     }
     free(counts);
+    if (rc >= 0 && rows->all == 0)
+        rc = ek_ranks_alike(EK_FAIL(EK_E_SHAPE, "gradient penalty: no rank has any samples"));
     return rc;
 }
 

@@ -210,10 +210,11 @@ ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks)
     ek_set_grad_enabled(enabled);
     if (!all || ek_to_data(all, told, sizeof told) < 0)
         return NULL;
-    if (told[2] != 0 && told[2] != ranks->size)
-        return EK_FAIL_NULL(EK_E_INVALID,
-                            "the loss of some ranks is a sum and that of others a mean; all ranks "
-                            "need the same criterion");
+    if (told[2] != 0 && told[2] != ranks->size) {
+        ek_ranks_alike(EK_FAIL(EK_E_INVALID, "the loss of some ranks is a sum and that of others a "
+                                             "mean; all ranks need the same criterion"));
+        return NULL;
+    }
     if (told[2] != 0) {
         /* If nothing counts, the value is NaN as that of one device, but gradients stay finite. */
         factor = told[1] == 0 ? 0 : factor / told[1];

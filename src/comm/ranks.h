@@ -8,6 +8,7 @@
 #define EK_COMM_RANKS_H
 
 #include "core/object.h"
+#include "core/thread.h"
 #include "evenkeel/tensor.h"
 
 enum { EK_RANKS_COUNTS = 16 }; /* numbers that a rank can give to `gather` */
@@ -34,6 +35,15 @@ typedef struct ek_ranks {
  * group's end; one reference. NULL without an error if there are no
  * others. src/distributed sets it; NULL in programs without it. */
 extern ek_ranks *(*ek_ranks_of)(ek_process_group *group);
+
+/* For an outcome that all ranks have found alike: if it is negative, its error needs no telling.
+ * Returns rc. */
+static inline int ek_ranks_alike(int rc)
+{
+    if (rc < 0)
+        ek_thread_self()->error.told = true;
+    return rc;
+}
 
 struct ek_module;
 

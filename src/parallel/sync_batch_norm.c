@@ -178,7 +178,7 @@ static int sync_check_ranks(const int64_t *all, int size)
 
 static int sync_told(ek_ranks *ranks, const int64_t *all, int64_t *sizes, sync_chunks *chunks)
 {
-    int rc = sync_check_ranks(all, ranks->size);
+    int rc = ek_ranks_alike(sync_check_ranks(all, ranks->size));
     EK_TRY(rc);
     chunks->records = rc > 0;
     int64_t *counts = ek_calloc((size_t)ranks->size * TOLD_MOST, sizeof *counts);
@@ -342,7 +342,7 @@ static int sync_meet_in(sync_share *const *shares, int parts, bool enabled, sync
     for (int p = 0; p < parts; p++) {
         shares[p]->total = total;
         if (shares[p]->count > 0 || ranks) /* all ranks refuse a single value */
-            EK_TRY(ek_check_values_per_channel(shares[p]->chunk.x, total));
+            EK_TRY(ek_ranks_alike(ek_check_values_per_channel(shares[p]->chunk.x, total)));
     }
     return total > 0 ? sync_send_moments(shares, parts, chunks) : 0;
 }
