@@ -48,6 +48,13 @@ ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root
  * an error, which is one on all ranks. */
 ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks);
 
+/* Only the numbers: the loss, and what this rank's gradients of its sum are to be multiplied by. */
+int ek_loss_sum_of_ranks(const ek_loss_sum *part, ek_ranks *ranks, double *value, double *factor);
+
+/* 0, as a function of the call's tensors whose gradients are 0: the sum of a part that does not
+ * count. So backward goes through the whole model on this rank too, and meets the others in it. */
+ek_tensor *ek_loss_nothing(const ek_args *args, ek_device device);
+
 /* ---- criterion.c ---- */
 
 /* The positional inputs (first, rest...) of a call. A list as `first` gives one input per element,

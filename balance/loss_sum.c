@@ -20,6 +20,7 @@
 #include "autograd/graph.h"
 #include "balance/balance.h"
 #include "core/tensor.h"
+#include "core/value.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/comm.h"
 #include "evenkeel/ops.h"
@@ -202,24 +203,58 @@ static ek_tensor *loss_told(const ek_loss_sum *part)
     return ek_from_data(numbers, EK_SHAPE(3), EK_F64, .device = ek_cpu());
 }
 
-ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks)
+int ek_loss_sum_of_ranks(const ek_loss_sum *part, ek_ranks *ranks, double *value, double *factor)
 {
-    double told[3], factor = ranks->size;
+    double told[3];
     bool enabled = ek_set_grad_enabled(false);
     ek_tensor *all = ranks->sum(ranks, part->sum ? loss_told(part) : NULL);
     ek_set_grad_enabled(enabled);
     if (!all || ek_to_data(all, told, sizeof told) < 0)
+        return ek_error_pending();
+    if (told[2] != 0 && told[2] != ranks->size)
+        return ek_ranks_alike(EK_FAIL(EK_E_INVALID, "the loss of some ranks is a sum and that of "
+                                                    "others a mean; all ranks need the same "
+                                                    "criterion"));
+    *value = told[2] != 0 ? told[0] / told[1] : told[0];
+    /* If nothing counts, the value is NaN as that of one device, but gradients stay finite. */
+    *factor = told[2] == 0 ? ranks->size : told[1] == 0 ? 0 : ranks->size / told[1];
+    return 0;
+}
+
+ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks)
+{
+    double value, factor;
+    if (ek_loss_sum_of_ranks(part, ranks, &value, &factor) < 0)
         return NULL;
-    if (told[2] != 0 && told[2] != ranks->size) {
-        ek_ranks_alike(EK_FAIL(EK_E_INVALID, "the loss of some ranks is a sum and that of others a "
-                                             "mean; all ranks need the same criterion"));
-        return NULL;
-    }
-    if (told[2] != 0) {
-        /* If nothing counts, the value is NaN as that of one device, but gradients stay finite. */
-        factor = told[1] == 0 ? 0 : factor / told[1];
-        told[0] /= told[1];
-    }
-    ek_tensor *loss = ek_scalar(told[0], EK_F64, ek_tensor_device(part->sum));
+    ek_tensor *loss = ek_scalar(value, EK_F64, ek_tensor_device(part->sum));
     return EK_RECORD(loss, &loss_of_ranks_operation, EK_INPUTS(part->sum), EK_ATTRIBUTES(factor));
+}
+
+/* ---- a part that does not count ---- */
+
+typedef struct loss_nothing {
+    ek_device device;
+    ek_tensor *sum;
+} loss_nothing;
+
+static bool loss_add_nothing(ek_value *value, void *user)
+{
+    loss_nothing *nothing = user;
+    if (value->kind != EK_VALUE_TENSOR || !value->as.tensor->requires_grad)
+        return false;
+    ek_tensor *none = ek_narrow(ek_reshape(value->as.tensor, EK_SHAPE(-1)), 0, 0, 0);
+    none = ek_to_device(ek_to_dtype(ek_sum(none), EK_F64), nothing->device);
+    nothing->sum = ek_add(nothing->sum, none);
+    if (!nothing->sum)
+        *value = ek_value_error();
+    return !nothing->sum;
+}
+
+ek_tensor *ek_loss_nothing(const ek_args *args, ek_device device)
+{
+    loss_nothing nothing = {device, ek_scalar(0, EK_F64, device)};
+    for (int i = 0; i < args->count && nothing.sum; i++)
+        if (ek_value_map(args->inputs[i], loss_add_nothing, &nothing).kind == EK_VALUE_ERROR)
+            return NULL;
+    return nothing.sum;
 }

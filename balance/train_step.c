@@ -4,7 +4,15 @@
  * weight of all is known after the last part only. So each part's sum goes backward with the factor
  * 1 / n, where n is the batch's number of samples; this keeps gradients in their range. They are
  * scaled once at the end, by n / sum_k w_k. That factor is 1, and nothing is scaled, if the loss is
- * a mean over samples. Weights on GPUs stay there: the host does not wait for them. */
+ * a mean over samples. Weights on GPUs stay there: the host does not wait for them.
+ *
+ * Note [Micro-batches of ranks]
+ *
+ * A model that averages its gradients over ranks does so in the last part's backward. All ranks
+ * make as many parts, of which some may be empty, because each forward may meet the other ranks. By
+ * then gradients have to have their scale: the weight of all is known after the last forward, so
+ * that the gradients so far are scaled before the last backward. With an ek_distributed_criterion
+ * the weight is that of all ranks. */
 #include "evenkeel/train.h"
 
 #include <stdlib.h>
@@ -23,6 +31,10 @@ typedef struct train_step {
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
     ek_loss_sum total;          /* sum and weight of the parts so far; references */
+    /* Note [Micro-batches of ranks] */
+    bool distributed;          /* the model or the criterion goes over ranks */
+    ek_ranks *averages, *adds; /* of the model; of the criterion; NULL: none */
+    double loss;               /* once the last part is done, if `distributed` */
 } train_step;
 
 /* ---- micro-batches ---- */
@@ -43,18 +55,26 @@ static int step_plan(train_step *step)
                        "a list that is scattered already cannot be cut into %d micro-batches; give "
                        "the whole batch, the model scatters each part",
                        wanted);
-    if (survey.size <= 0)
+    if (survey.size < 0 || (survey.size == 0 && !step->distributed))
         return 0;
     step->samples = survey.size;
     step->part_size = (survey.size + wanted - 1) / wanted;
-    step->parts = (int)((survey.size + step->part_size - 1) / step->part_size);
+    step->parts =
+        step->distributed ? wanted : (int)((survey.size + step->part_size - 1) / step->part_size);
     return 0;
 }
 
 static int64_t step_part_length(const train_step *step, int index)
 {
     int64_t left = step->samples - index * step->part_size;
+    left = left < 0 ? 0 : left;
     return left < step->part_size ? left : step->part_size;
+}
+
+static int64_t step_part_begin(const train_step *step, int index)
+{
+    int64_t begin = index * step->part_size;
+    return begin < step->samples ? begin : step->samples;
 }
 
 typedef struct part_cut {
@@ -69,7 +89,7 @@ static bool step_cut_tensor(ek_value *value, void *user)
     if (value->kind != EK_VALUE_TENSOR)
         return false;
     *value = ek_value_of_tensor(ek_narrow(value->as.tensor, step->options->dim,
-                                          cut->index * step->part_size,
+                                          step_part_begin(step, cut->index),
                                           step_part_length(step, cut->index)));
     return true;
 }
@@ -89,7 +109,9 @@ static ek_tensor *step_first_tensor(ek_module *module)
 {
     ek_tensor_list list = {0};
     ek_tensor *first = NULL;
-    if (!ek_wrapper_of(module) && ek_module_collect(module, true, true, &list) >= 0 &&
+    ek_module *child;
+    ek_ranks_around(module, &child);
+    if (!ek_wrapper_of(child) && ek_module_collect(module, true, true, &list) >= 0 &&
         list.count > 0)
         first = list.tensors[0];
     ek_tensor_list_clear(&list);
@@ -118,6 +140,17 @@ static ek_value step_run_model(const train_step *step, int index)
     return output;
 }
 
+/* A part of weight 0 goes backward too, since other ranks' parts do. */
+static int step_leave_empty_out(const ek_args *args, ek_loss_sum *part)
+{
+    double weight = 1;
+    if (part->weight)
+        EK_TRY(ek_item(part->weight, &weight));
+    if (weight == 0)
+        part->sum = ek_loss_nothing(args, ek_tensor_device(part->sum));
+    return part->sum ? 0 : ek_error_pending();
+}
+
 /* Writes the part's loss: a sum and a weight; with a single part the loss alone, without weight. */
 static int step_run_criterion(const train_step *step, int index, ek_value output, ek_loss_sum *part)
 {
@@ -135,8 +168,10 @@ static int step_run_criterion(const train_step *step, int index, ek_value output
                           : ek_loss_sum_ask(options->criterion, &args, samples, part);
     if (loss.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    if (whole ? ek_loss_is_scalar(loss) : part->sum != NULL)
-        return whole ? ek_loss_sum_of(loss.as.tensor, NULL, part) : 0;
+    if (whole && ek_loss_is_scalar(loss))
+        return ek_loss_sum_of(loss.as.tensor, NULL, part);
+    if (!whole && part->sum)
+        return step->distributed ? step_leave_empty_out(&args, part) : 0;
     return EK_FAIL(EK_E_SHAPE,
                    "the criterion gives %s, but a training step needs one number; its reduction "
                    "has to be a mean or a sum",
@@ -156,6 +191,35 @@ static int step_add_to_total(train_step *step, const ek_loss_sum *part)
     return 0;
 }
 
+/* After the last forward: the loss, and the factor of the last sum's gradient, which becomes that
+ * of the gradients so far. */
+static int step_scale_earlier(train_step *step, double share, double *factor)
+{
+    const ek_loss_sum *total = &step->total;
+    double sum, weight = 1;
+    if (step->adds) {
+        EK_TRY(ek_loss_sum_of_ranks(total, step->adds, &step->loss, factor));
+    } else {
+        EK_TRY(ek_item(total->sum, &sum));
+        if (total->weight)
+            EK_TRY(ek_item(total->weight, &weight));
+        step->loss = sum / weight;
+        *factor = weight == 0 ? 0 : 1 / weight;
+    }
+    return ek_step_gradients_scale(step->gradients, *factor / share, NULL);
+}
+
+/* The backward of a part (Note [Micro-batches of ranks]). */
+static int step_backward_of_ranks(train_step *step, const ek_loss_sum *part, int index)
+{
+    bool last = index == step->parts - 1;
+    double share = part->weight && step->samples > 0 ? 1 / (double)step->samples : 1;
+    if (last)
+        EK_TRY(step_scale_earlier(step, share, &share));
+    ek_tensor *gradient = ek_scalar(share, EK_F64, ek_tensor_device(part->sum));
+    return gradient ? ek_backward(part->sum, .gradient = gradient) : ek_error_pending();
+}
+
 /* Forward and backward of one part. Backward is left out for a part with weight 0; but if all parts
  * are such, the last one's runs, which gives the gradients of one whole batch. */
 static int step_run_part(train_step *step, int index)
@@ -168,6 +232,8 @@ static int step_run_part(train_step *step, int index)
     ek_device device = ek_tensor_device(part.sum);
     EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* on GPUs an empty part's NaN becomes 0 */
     EK_TRY(step_add_to_total(step, &part));
+    if (step->distributed && step->parts > 1)
+        return step_backward_of_ranks(step, &part, index);
     int empty = ek_loss_sum_is_empty(&part), all_empty = ek_loss_sum_is_empty(&step->total);
     EK_TRY(empty < 0 ? empty : all_empty);
     if (empty && !(all_empty && index == step->parts - 1))
@@ -216,10 +282,14 @@ static int step_finish(train_step *step, double *loss)
 {
     const ek_train_options *options = step->options;
     double value;
-    EK_TRY(step_scale_gradients(step));
+    bool scaled = step->distributed && step->parts > 1;
+    if (!scaled)
+        EK_TRY(step_scale_gradients(step));
     EK_TRY(ek_step_gradients_add_earlier(step->gradients));
     /* The loss is read before the step, so that an error in it leaves parameters as they are. */
-    if (loss)
+    if (scaled)
+        value = step->loss;
+    else if (loss)
         EK_TRY(
             ek_item(ek_loss_sums_mean(&step->total, 1, ek_tensor_device(step->total.sum)), &value));
     if (!options->accumulate_only) {
@@ -246,7 +316,11 @@ static int step_run(train_step *step, double *loss)
     for (int k = 0; k < step->parts; k++) {
         /* The scope frees a part's activations before the next part. */
         ek_scope scope = ek_scope_begin();
+        bool waits = step->averages && k < step->parts - 1;
+        bool before = waits && ek_ranks_set_sync(options->model, false);
         int rc = step_run_part(step, k);
+        if (waits)
+            ek_ranks_set_sync(options->model, before);
         ek_scope_end(&scope);
         EK_TRY(rc);
     }
@@ -276,6 +350,10 @@ static int step_run_alone(ek_train_options options, double *loss)
 {
     const int before = ek_error_status();
     train_step step = {.options = &options};
+    ek_module *child;
+    step.averages = ek_ranks_around(options.model, &child);
+    step.adds = ek_ranks_around(options.criterion, &child);
+    step.distributed = step.averages || step.adds;
     step.gradients = ek_step_gradients_new(options.model, options.optimizer);
     if (!step.gradients)
         return ek_error_pending();
@@ -287,6 +365,9 @@ static int step_run_alone(ek_train_options options, double *loss)
     if (rc < 0) {
         ek_step_gradients_remove(step.gradients);
         ek_error_prefix(before, "train_step");
+        ek_ranks *ranks = step.averages ? step.averages : step.adds;
+        if (ranks) /* the others wait for this rank */
+            ranks->agree(ranks, rc);
     }
     ek_step_gradients_free(step.gradients);
     return rc < 0 ? rc : 0;
@@ -297,7 +378,10 @@ int ek_train_step_with(double *loss, ek_train_options options)
 {
     const int before = ek_error_status();
     EK_TRY(step_check(&options));
-    ek_wrapper *wrappers[] = {ek_wrapper_of(options.model), ek_wrapper_of(options.criterion)};
+    ek_module *model, *criterion;
+    ek_ranks_around(options.model, &model);
+    ek_ranks_around(options.criterion, &criterion);
+    ek_wrapper *wrappers[] = {ek_wrapper_of(model), ek_wrapper_of(criterion)};
     int entered = 0, rc = 0;
     for (; entered < 2 && rc >= 0; entered += rc >= 0)
         rc = wrappers[entered] ? ek_wrapper_enter(wrappers[entered]) : 0;

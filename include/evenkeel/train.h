@@ -20,7 +20,11 @@ typedef struct ek_train_options {
      * after the other. Their gradients add up before the one step, so that activations take the
      * memory of one part. Loss and gradients are those of the whole batch: sums are divided by the
      * weight of all parts (ek_module_type.loss_sum). Only batch normalisation and its like see
-     * parts. The criterion's loss must be a scalar. 0 and 1: the batch is not cut. */
+     * parts. The criterion's loss must be a scalar. 0 and 1: the batch is not cut.
+     *
+     * With an ek_distributed_data_parallel or an ek_distributed_criterion, all ranks give the same
+     * number and make as many parts, the last of which may be empty. Gradients are averaged once,
+     * in the last part's backward. */
     int micro_batches;
     /* > 0: ek_clip_grad_norm is called before the step. A norm that is not finite is EK_E_INVALID:
      * no step is taken, and parameters and state stay as they are. */

@@ -51,6 +51,9 @@ struct ek_module;
  * borrowed. NULL for other modules, whose *child is the module itself, and if there are no other
  * ranks. src/distributed sets it; NULL in programs without it. */
 extern ek_ranks *(*ek_ranks_of_wrapper)(struct ek_module *module, struct ek_module **child);
+/* Whether backwards through the next forwards of an ek_distributed_data_parallel average gradients;
+ * returns what held before. */
+extern bool (*ek_ranks_set_sync)(struct ek_module *model, bool sync);
 
 /* The same in all programs. */
 static inline ek_ranks *ek_ranks_around(struct ek_module *module, struct ek_module **child)

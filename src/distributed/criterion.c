@@ -20,37 +20,6 @@ typedef struct distributed_criterion {
     int dim;
 } distributed_criterion;
 
-/* ---- a part that does not count ---- */
-
-typedef struct criterion_nothing {
-    ek_device device;
-    ek_tensor *sum;
-} criterion_nothing;
-
-static bool criterion_add_nothing(ek_value *value, void *user)
-{
-    criterion_nothing *nothing = user;
-    if (value->kind != EK_VALUE_TENSOR || !value->as.tensor->requires_grad)
-        return false;
-    ek_tensor *none = ek_narrow(ek_reshape(value->as.tensor, EK_SHAPE(-1)), 0, 0, 0);
-    none = ek_to_device(ek_to_dtype(ek_sum(none), EK_F64), nothing->device);
-    nothing->sum = ek_add(nothing->sum, none);
-    if (!nothing->sum)
-        *value = ek_value_error();
-    return !nothing->sum;
-}
-
-/* 0, as a function of the call's tensors whose gradients are 0. So backward goes through the whole
- * model on this rank too, and meets the other ranks in it. */
-static ek_tensor *criterion_nothing_of(const ek_args *args, ek_device device)
-{
-    criterion_nothing nothing = {device, ek_scalar(0, EK_F64, device)};
-    for (int i = 0; i < args->count && nothing.sum; i++)
-        if (ek_value_map(args->inputs[i], criterion_add_nothing, &nothing).kind == EK_VALUE_ERROR)
-            return NULL;
-    return nothing.sum;
-}
-
 /* ---- this rank's part ---- */
 
 /* Samples of the call; 1 if its first input has no batch dimension. */
@@ -106,7 +75,7 @@ static ek_value criterion_of_ranks(const distributed_criterion *self, const ek_a
     if (part.weight && ek_item(part.weight, &weight) < 0)
         return ek_value_error();
     if (weight == 0)
-        part.sum = criterion_nothing_of(args, ek_tensor_device(part.sum));
+        part.sum = ek_loss_nothing(args, ek_tensor_device(part.sum));
     ek_tensor *all = part.sum ? ek_loss_sum_over_ranks(&part, self->ranks) : NULL;
     return ek_value_of_tensor(all ? ek_to_dtype(all, criterion_dtype(args, loss.as.tensor)) : NULL);
 }
@@ -152,8 +121,9 @@ ek_ranks *ek_distributed_criterion_ranks(ek_module *module, ek_module **child)
 {
     if (module->type != &criterion_type)
         return NULL;
-    *child = ((distributed_criterion *)module)->child;
-    return ((distributed_criterion *)module)->ranks;
+    const distributed_criterion *self = (distributed_criterion *)module;
+    *child = self->child;
+    return self->reduction == EK_EXACT ? self->ranks : NULL;
 }
 
 static int criterion_start(distributed_criterion *self,

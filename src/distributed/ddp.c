@@ -218,6 +218,16 @@ static distributed *ddp_of(ek_module *module)
                         module ? module->type->name : "NULL");
 }
 
+bool ek_distributed_set_sync(ek_module *module, bool sync)
+{
+    if (module->type != &ddp_type)
+        return true;
+    distributed *self = (distributed *)module;
+    bool before = self->syncs;
+    self->syncs = sync;
+    return before;
+}
+
 ek_no_sync ek_no_sync_begin(ek_module *model)
 {
     distributed *self = ddp_of(model);

@@ -10,4 +10,7 @@ ek_ranks *ek_distributed_ranks(ek_module *module, ek_module **child);
 /* The same of an ek_distributed_criterion alone. */
 ek_ranks *ek_distributed_criterion_ranks(ek_module *module, ek_module **child);
 
+/* See ek_ranks_set_sync. Other modules stay as they are: true. */
+bool ek_distributed_set_sync(ek_module *module, bool sync);
+
 #endif

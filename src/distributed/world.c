@@ -316,6 +316,7 @@ __attribute__((constructor)) static void world_watch_shutdown(void)
     ek_at_shutdown(world_leave);
     ek_ranks_of = ek_process_group_ranks;
     ek_ranks_of_wrapper = ek_distributed_ranks;
+    ek_ranks_set_sync = ek_distributed_set_sync;
 }
 
 /* ---- ranks ---- */
