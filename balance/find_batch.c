@@ -7,6 +7,7 @@
  * Each try starts from the same state and without cached blocks, so that the result does not depend
  * on earlier tries. A model with EK_SPLIT_AUTO keeps what its plans have learnt, and the
  * optimizer's state, because that is part of the memory that it measures. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "balance/balance.h"
@@ -29,7 +30,8 @@ typedef struct search {
     ek_device_list devices;
     ek_dev *devs[EK_MAX_DEVICES];
     ek_training_state *state;
-    bool plans; /* the model's split is EK_SPLIT_AUTO */
+    ek_ranks *ranks; /* that search together; NULL: this process alone */
+    bool plans;      /* the model's split is EK_SPLIT_AUTO */
     size_t plan_nbytes;
     int64_t fits, smaller, failing, most; /* batches; 0: none yet; `smaller` fitted before `fits` */
     int64_t least_growth;
@@ -64,13 +66,73 @@ static int find_run(search *s, int64_t batch)
     return rc;
 }
 
+/* ---- several ranks ---- */
+
+/* Gathers a number of each rank in *all, which the caller frees. An error of another rank that
+ * comes in the meantime becomes this rank's outcome, if it had none. */
+static int find_gather(ek_ranks *ranks, ek_error_record *error, int64_t **all)
+{
+    *all = ek_calloc((size_t)ranks->size, sizeof **all);
+    if (!*all)
+        return ek_error_pending();
+    int rc = -1;
+    for (int tries = 0; tries <= ranks->size && rc < 0; tries++) {
+        const int64_t mine = error->status;
+        rc = ranks->gather(ranks, &mine, 1, *all);
+        if (rc < 0 && error->status == 0)
+            ek_error_take(error);
+        ek_error_clear();
+    }
+    return rc < 0 ? ek_error_raise(error) : 0;
+}
+
+/* What has become of a run on all ranks: EK_E_OUT_OF_MEMORY if memory has run out on one. */
+static int find_agree(ek_ranks *ranks, int rc)
+{
+    ek_error_record error = {0};
+    int64_t *all;
+    if (rc < 0) {
+        ranks->agree(ranks, rc);
+        ek_error_take(&error);
+    }
+    int outcome = find_gather(ranks, &error, &all);
+    bool memory = false, other = outcome < 0;
+    for (int r = 0; r < ranks->size && outcome >= 0; r++) {
+        memory = memory || all[r] == EK_E_OUT_OF_MEMORY;
+        other = other || (all[r] < 0 && all[r] != EK_E_OUT_OF_MEMORY && all[r] != EK_E_ABORTED);
+        rc = all[r] < rc ? (int)all[r] : rc;
+    }
+    free(all);
+    if (outcome < 0)
+        return outcome;
+    if (memory && !other)
+        return ek_ranks_alike(EK_FAIL(EK_E_OUT_OF_MEMORY, "find_batch: a rank is out of memory"));
+    if (error.status < 0)
+        return ek_error_raise(&error);
+    return rc < 0 ? ek_ranks_alike(EK_FAIL(EK_E_ABORTED, "find_batch: another rank has failed"))
+                  : 0;
+}
+
+/* The smallest of the ranks' batches: each has found its own by its devices' memory. */
+static int64_t find_smallest(ek_ranks *ranks, int64_t batch)
+{
+    int64_t *all = ek_calloc((size_t)ranks->size, sizeof *all);
+    int rc = all ? ranks->gather(ranks, &batch, 1, all) : ek_error_pending();
+    for (int r = 0; r < ranks->size && rc >= 0; r++)
+        batch = all[r] < batch ? all[r] : batch;
+    free(all);
+    return rc < 0 ? rc : batch;
+}
+
 /* 1 if the batch fits `runs` times in a row; 0 if memory runs out; negative for another error. */
 static int find_run_from_start(search *s, int64_t batch, int runs)
 {
     int rc = 0;
     EK_TRY(find_begin_run(s));
-    for (int k = 0; k < runs && rc >= 0; k++)
+    for (int k = 0; k < runs && rc >= 0; k++) {
         rc = find_run(s, batch);
+        rc = s->ranks ? find_agree(s->ranks, rc) : rc;
+    }
     if (rc == EK_E_OUT_OF_MEMORY) {
         ek_error_clear();
         return 0;
@@ -162,7 +224,12 @@ static int64_t find_search_largest(search *s)
 {
     int64_t multiple = s->options->multiple;
     while (s->fits < s->most && !(s->failing && s->failing - s->fits <= multiple)) {
-        EK_TRY(find_try_batch(s, find_next_batch(s)));
+        int64_t batch = find_next_batch(s);
+        if (s->ranks)
+            batch = find_smallest(s->ranks, batch);
+        if (batch < 0)
+            return batch;
+        EK_TRY(find_try_batch(s, batch));
         if (!s->fits)
             return 0; /* not even the first batch fits */
     }
@@ -235,6 +302,8 @@ int64_t ek_find_batch_with(ek_find_batch_options options)
     ek_memory_stats before[EK_MAX_DEVICES];
     EK_TRY(find_resolve(&options));
     search s = {.options = &options, .most = options.most, .least_growth = options.multiple};
+    ek_module *child;
+    s.ranks = ek_ranks_around(options.model, &child);
     const ek_wrapper *wrapper = options.model ? ek_wrapper_of(options.model) : NULL;
     s.plans = wrapper && wrapper->measures && wrapper->devices.count > 1;
     s.plan_nbytes = s.plans ? (size_t)wrapper->devices.count * sizeof(int64_t) : 0;

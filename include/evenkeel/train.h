@@ -70,6 +70,9 @@ typedef struct ek_find_batch_options {
  * plans by itself (EK_SPLIT_AUTO), each batch is run four times so that the plan settles, and one
  * that failed is tried again as long as the failure changed the plan, at most eight times.
  *
+ * If the model is an ek_distributed_data_parallel all ranks search together, with the same options:
+ * a batch fits if it fits on every rank, and all get the same result. The batch is each rank's.
+ *
  * Afterwards parameters, buffers, gradients, the optimizer's state and step counts, random
  * generators, learning rates and devices' peaks are as before; copies are kept on cpu meanwhile.
  * What a wrapper makes in its first forward (replicas, room for gradients) stays. If something

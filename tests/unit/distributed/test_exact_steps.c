@@ -91,3 +91,48 @@ TEST_LOOP(steps_in_micro_batches, 0, (int)(sizeof settings / sizeof settings[0])
     ranks_check(s.ranks, (uint64_t)_i, trains, &s);
     exact_free(&job);
 }
+
+/* ---- the largest batch ---- */
+
+typedef struct search {
+    int64_t most;   /* that this rank has memory for */
+    int64_t broken; /* the batch that fails for another reason; 0: none */
+    ek_process_group *world;
+} search;
+
+static int run_batch(int64_t batch, void *user)
+{
+    const search *s = user;
+    if (batch == s->broken)
+        return ek_error_set(EK_E_INVALID, __FILE__, __LINE__, "batch %d is broken", (int)batch);
+    if (batch > s->most)
+        return ek_error_set(EK_E_OUT_OF_MEMORY, __FILE__, __LINE__, "no memory");
+    return ek_dist_barrier(.group = s->world);
+}
+
+static const char *searches(ek_process_group *world, void *user)
+{
+    static const int64_t most[] = {90, 21, 700};
+    search s = {.most = most[world->rank], .world = world};
+    (void)user;
+    exact_job job = make_job();
+    ek_module *model = ek_distributed_data_parallel(job.model, .process_group = world);
+    LOOP_CHECK(model);
+    job.model = model;
+    ek_device_list cpu = ek_devices(EK_HOST, 1);
+    int64_t batch = ek_find_batch(run_batch, &s, .device_ids = cpu, .model = model);
+    if (batch != 21)
+        return loop_failure(__FILE__, __LINE__, "rank %d: %d, %s", world->rank, (int)batch,
+                            ek_error_message());
+    s.broken = world->rank == 2 ? 16 : 0;
+    batch = ek_find_batch(run_batch, &s, .device_ids = cpu, .model = model);
+    LOOP_CHECK(batch == (world->rank == 2 ? EK_E_INVALID : EK_E_ABORTED));
+    ek_error_clear();
+    exact_free(&job);
+    return NULL;
+}
+
+TEST(all_ranks_find_one_batch)
+{
+    ranks_check(3, 9, searches, NULL);
+}
