@@ -1,5 +1,6 @@
 /* test_exact.c: ranks of two devices each make the loss, gradients and running statistics of one
- * device in one process. Every rank trains all samples alone first. */
+ * device in one process. Every rank trains all samples alone first. Then they look for the largest
+ * batch. */
 #include <stdio.h>
 
 #include "job.h"
@@ -64,6 +65,40 @@ static void check_cut(exact_task task, way how, const int64_t *counts, const ek_
     ek_scope_end(&scope);
 }
 
+/* ---- the largest batch ---- */
+
+typedef struct search {
+    int64_t most;   /* that this rank has memory for */
+    int64_t broken; /* the batch that fails for another reason; 0: none */
+} search;
+
+static int run_batch(int64_t batch, void *user)
+{
+    const search *s = user;
+    if (batch == s->broken) /* an error of this rank's own */
+        return ek_dist_send(NULL, 0);
+    if (batch > s->most)
+        return EK_E_OUT_OF_MEMORY;
+    return ek_dist_barrier();
+}
+
+static void ranks_find_one_batch(void)
+{
+    static const int64_t most[RANKS] = {90, 21, 700, 40};
+    search s = {.most = most[job_rank]};
+    ek_device_list devices = ek_devices(EK_HOST, 1);
+    ek_module *model = ek_distributed_data_parallel(ek_linear(3, 2));
+    CHECK(model, "%s", ek_error_message());
+    int64_t batch = ek_find_batch(run_batch, &s, .device_ids = devices, .model = model);
+    CHECK(batch == 21, "%d: %s", (int)batch, ek_error_message());
+    s.broken = job_rank == 1 ? 16 : 0;
+    batch = ek_find_batch(run_batch, &s, .device_ids = devices, .model = model);
+    CHECK(batch == (job_rank == 1 ? EK_E_INVALID : EK_E_ABORTED), "%d: %s", (int)batch,
+          ek_error_message());
+    ek_error_clear();
+    ek_module_free(model);
+}
+
 int main(void)
 {
     CHECK_OK(ek_host_devices_configure("2"));
@@ -79,6 +114,7 @@ int main(void)
                 check_cut((exact_task)task, (way)how, cuts[c], expected);
     }
     ek_scope_end(&scope);
+    ranks_find_one_batch();
     CHECK_OK(ek_shutdown());
     if (job_rank == 0)
         printf("%d ranks: all is well\n", job_size);
