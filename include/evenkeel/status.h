@@ -48,7 +48,9 @@ EK_API const char *ek_status_message(int status);
 /* One error by value, as ek_error_take fills it. `message` is always terminated. */
 typedef struct ek_error_record {
     int status;
-    bool told; /* the other ranks of the job have an error for it too (dist.h) */
+    bool told;  /* the other ranks of the job have an error for it too (dist.h) */
+    int origin; /* 1 + the rank on which it began; 0: this one. What all ranks find alike begins on
+                   the first */
     char message[1024];
 } ek_error_record;
 

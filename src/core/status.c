@@ -138,6 +138,7 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     }
     error->status = status ? status : EK_E_STATE;
     error->told = false;
+    error->origin = 0;
     return error->status;
 }
 

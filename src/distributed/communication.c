@@ -44,12 +44,17 @@ void ek_dist_work_end(ek_dist_work *work, int status)
         ek_error_pending(); /* sets an error if the verb has set none */
         ek_error_take(&error);
     }
+    /* A call of a group ends alike on all its ranks: the first of them prints the error. */
+    if (status < 0 && error.origin == 0 && !ek_dist_work_is_message(work))
+        error.origin = work->group->ranks[0] + 1;
     communication_end_work(work, &error);
 }
 
 void ek_dist_work_abort(ek_dist_work *work)
 {
-    communication_end_work(work, &work->group->communication->failure.error);
+    ek_communication *communication = work->group->communication;
+    work->failure = communication->failures;
+    communication_end_work(work, &communication->failure.error);
 }
 
 /* Moves the submitted works to their groups. The lock is held. */
@@ -92,6 +97,7 @@ static void communication_describe(const ek_communication *communication, int or
                                    const ek_error_record *error, ek_error_record *told)
 {
     *told = *error;
+    told->origin = origin + 1;
     if (origin == communication->place.rank)
         return;
     told->status = error->status == EK_E_TIMEOUT ? EK_E_TIMEOUT : EK_E_ABORTED;
@@ -107,6 +113,7 @@ void ek_communication_fail(ek_communication *communication, int origin,
     pthread_mutex_lock(&communication->lock);
     communication_take_submitted(communication);
     communication->failing = true;
+    communication->failures++;
     communication->untold = !communication->raise; /* a rank that is raising has its own error */
     communication->raise = false;
     communication->failure.origin = origin;
@@ -127,6 +134,7 @@ static void communication_give_up(ek_communication *communication)
     pthread_mutex_lock(&communication->lock);
     communication_take_submitted(communication);
     communication->broken = true;
+    communication->raise = false;
     pthread_mutex_unlock(&communication->lock);
     for (ek_process_group *group = communication->groups; group; group = group->next) {
         communication_abort_waiting(group);
@@ -211,8 +219,6 @@ static bool communication_turn(ek_communication *communication)
     bool any = communication_take_submitted(communication);
     bool raise = communication->raise && !communication->failing;
     ek_failure raised = communication->raised;
-    if (raise)
-        communication->raise = false;
     pthread_mutex_unlock(&communication->lock);
     if (raise)
         ek_communication_fail(communication, raised.origin, &raised.error);
@@ -726,8 +732,7 @@ int ek_dist_wait(ek_dist_work *work)
     pthread_mutex_lock(&communication->lock);
     while (!work->ended)
         pthread_cond_wait(&communication->ended, &communication->lock);
-    if (work->error.status < 0 && communication->untold &&
-        strcmp(work->error.message, communication->failure.error.message) == 0)
+    if (work->failure == communication->failures)
         communication->untold = false;
     pthread_mutex_unlock(&communication->lock);
     ek_span_end(&span);
@@ -756,26 +761,24 @@ int ek_dist_work_run(ek_dist_work *work)
     return ek_dist_wait(work);
 }
 
-ek_failure ek_communication_failure(ek_communication *communication)
-{
-    pthread_mutex_lock(&communication->lock);
-    ek_failure failure = communication->failure;
-    pthread_mutex_unlock(&communication->lock);
-    return failure;
-}
-
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error)
 {
     pthread_mutex_lock(&communication->lock);
-    /* A failure that this rank has not been told of yet takes the place of its own. */
-    if (!communication->failing && !communication->broken && !communication->untold) {
+    /* A failure that this rank has been told of is over before its next one begins. */
+    while (communication->failing && !communication->untold && !communication->broken)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    uint32_t epoch = communication->epoch;
+    /* One that it has not been told of yet takes the place of its own. */
+    if (!communication->untold && !communication->broken) {
         communication->raised = (ek_failure){communication->place.rank, *error};
         communication->raise = true;
         pthread_cond_signal(&communication->wake);
     }
-    while ((communication->raise || communication->failing) && !communication->broken)
-        pthread_cond_wait(&communication->ended, &communication->lock);
     communication->untold = false;
+    /* Another failure may begin before this thread goes on; its next call tells of that. */
+    while ((communication->raise || communication->failing) && communication->epoch == epoch &&
+           !communication->broken)
+        pthread_cond_wait(&communication->ended, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
     return error->status;
 }

@@ -167,7 +167,8 @@ struct ek_dist_work {
     ek_dist_work_state state; /* the communication thread's */
     /* Under the communication's lock: */
     bool ended;
-    bool abandoned; /* transfers may still use the memory, which is never freed */
+    bool abandoned;   /* transfers may still use the memory, which is never freed */
+    uint32_t failure; /* the number of the failure that ended it; 0: none */
     ek_error_record error;
 };
 
@@ -223,6 +224,7 @@ struct ek_communication {
     bool failing;            /* a failure is under way */
     bool broken;             /* a failure that could not be drained, and that every call gets */
     bool untold;             /* no call has had the failure as its error yet */
+    uint32_t failures;       /* that have begun */
     ek_failure failure;      /* the last one */
     uint64_t draining;       /* ek_clock_ns() when it began */
     bool opened;             /* ek_communication_open may go on */
@@ -233,8 +235,8 @@ struct ek_communication {
     void *context;
     ek_communicator *everybody, *notices, *messages;
     ek_process_group *groups; /* that this rank is in, but for those being destroyed */
-    uint32_t epoch;
-    bool shut; /* all ranks have agreed to end */
+    uint32_t epoch;           /* changed under the lock */
+    bool shut;                /* all ranks have agreed to end */
     struct ek_notices *board;
     struct ek_messages *post;
 
@@ -274,9 +276,6 @@ int ek_dist_work_submit(ek_dist_work *work);
 
 /* ek_dist_work_submit and ek_dist_wait. */
 int ek_dist_work_run(ek_dist_work *work);
-
-/* Copies the last failure; its status is 0 if there was none. */
-ek_failure ek_communication_failure(ek_communication *communication);
 
 /* Makes the error a failure of the job, and waits until it is drained or the world is broken. */
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error);

@@ -20,6 +20,14 @@ typedef struct outgoing {
     ek_request *request;
 } outgoing;
 
+/* A packet of a later epoch, which waits for that. The notice that ends this one may come after it,
+ * since it is from another rank. */
+typedef struct early {
+    struct early *next;
+    int from;
+    ek_packet packet;
+} early;
+
 /* What one rank has answered to an inquiry. */
 typedef struct whereabouts {
     bool answered, in_call;
@@ -32,8 +40,7 @@ struct ek_notices {
     ek_packet incoming;
     ek_request *receive;
     outgoing *sent;
-    bool early; /* `incoming` is of the next epoch, and waits for it */
-    int early_from;
+    early *early; /* in order of arrival */
 
     /* The inquiry under way, if `asked`. */
     ek_dist_work *asked;
@@ -69,6 +76,11 @@ void ek_notices_close(ek_communication *communication)
             ;
         free(board->sent);
         board->sent = next;
+    }
+    while (board->early) {
+        early *next = board->early->next;
+        free(board->early);
+        board->early = next;
     }
     free(board->answers);
     free(board);
@@ -264,6 +276,53 @@ static void notice_sweep(ek_communication *communication)
     }
 }
 
+static void notice_keep(ek_communication *communication, int from, const ek_packet *packet)
+{
+    early *one = ek_calloc(1, sizeof *one);
+    if (!one) {
+        ek_error_record error;
+        ek_error_take(&error);
+        ek_communication_fail(communication, communication->place.rank, &error);
+        return;
+    }
+    one->from = from;
+    one->packet = *packet;
+    early **at = &communication->board->early;
+    while (*at)
+        at = &(*at)->next;
+    *at = one;
+}
+
+/* Takes the packets whose epoch has come. */
+static bool notice_take_early(ek_communication *communication)
+{
+    bool any = false;
+    for (early **at = &communication->board->early; *at && !communication->broken;) {
+        early *one = *at;
+        if (one->packet.epoch > communication->epoch) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        if (one->packet.epoch == communication->epoch)
+            notice_dispatch(communication, one->from, &one->packet);
+        free(one);
+        any = true;
+    }
+    return any;
+}
+
+static void notice_take(ek_communication *communication, int from, const ek_packet *packet)
+{
+    /* Questions and answers are of any epoch. */
+    bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
+                    packet->kind == EK_PACKET_ACCEPT;
+    if (timeless || packet->epoch == communication->epoch)
+        notice_dispatch(communication, from, packet);
+    else if (packet->epoch > communication->epoch)
+        notice_keep(communication, from, packet);
+}
+
 bool ek_notices_turn(ek_communication *communication)
 {
     struct ek_notices *board = communication->board;
@@ -272,27 +331,16 @@ bool ek_notices_turn(ek_communication *communication)
         return false;
     notice_sweep(communication);
     bool any = notice_end_inquiry(communication);
-    int from = board->early_from, rc = board->early;
-    if (!board->receive && !board->early)
+    any |= notice_take_early(communication);
+    int from = 0, rc = 0;
+    if (!board->receive)
         rc = transport->receive(communication->notices, &board->incoming, sizeof board->incoming,
                                 EK_TRANSPORT_ANY, 0, &board->receive);
-    if (board->receive && rc >= 0)
+    if (rc >= 0)
         rc = transport->test(&board->receive, &from);
-    if (rc < 0) {
+    if (rc < 0)
         ek_communication_break(communication, "notice", rc);
-        return true;
-    }
-    if (rc == 0)
-        return any;
-    /* Questions and answers are of any epoch. */
-    const ek_packet *packet = &board->incoming;
-    bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
-                    packet->kind == EK_PACKET_ACCEPT;
-    board->early = !timeless && packet->epoch > communication->epoch;
-    board->early_from = from;
-    if (board->early)
-        return any;
-    if (timeless || packet->epoch == communication->epoch)
-        notice_dispatch(communication, from, packet);
-    return true;
+    else if (rc > 0)
+        notice_take(communication, from, &board->incoming);
+    return any || rc != 0;
 }

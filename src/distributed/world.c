@@ -94,8 +94,8 @@ static int world_check_place(const ek_dist_options *options, int rank, int size)
 static double world_timeout(const ek_dist_options *options)
 {
     const char *text = getenv("EVENKEEL_DIST_TIMEOUT");
-    double seconds = ek_number_or(EK_GIVEN(options, timeout, 2), 0);
-    if (seconds == 0 && text && *text) {
+    double seconds = default_timeout;
+    if (text && *text) {
         char *end;
         seconds = strtod(text, &end);
         if (*end || !(seconds > 0) || !isfinite(seconds)) {
@@ -104,8 +104,7 @@ static double world_timeout(const ek_dist_options *options)
             return -1;
         }
     }
-    if (seconds == 0)
-        seconds = default_timeout;
+    seconds = ek_number_or(EK_GIVEN(options, timeout, 2), seconds);
     if (!(seconds > 0) || !isfinite(seconds)) {
         EK_FAIL(EK_E_INVALID, "init_process_group: a timeout of %g seconds; it must be positive",
                 seconds);
@@ -401,6 +400,7 @@ int ek_world_outcome(const ek_process_group *group, int rc)
         return rc;
     ek_error_record error;
     ek_error_take(&error);
+    error.origin = communication->place.rank + 1;
     ek_communication_raise(communication, &error);
     error.told = true;
     return ek_error_raise(&error);
@@ -413,12 +413,9 @@ int ek_dist_raise(void)
 
 int ek_dist_error_rank(void)
 {
-    if (ek_error_status() >= 0 || !world_communication || !ek_thread_self()->error.told)
-        return -1;
-    ek_failure failure = ek_communication_failure(world_communication);
-    bool remote = failure.error.status < 0 && failure.origin != world_communication->place.rank &&
-                  strstr(ek_error_message(), failure.error.message);
-    return remote ? failure.origin : -1;
+    const ek_error_record *pending = &ek_thread_self()->error;
+    int origin = pending->status < 0 ? pending->origin - 1 : -1;
+    return world_communication && origin != world_communication->place.rank ? origin : -1;
 }
 
 void ek_dist_print_error(FILE *stream)

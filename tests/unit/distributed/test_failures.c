@@ -117,6 +117,37 @@ TEST_LOOP(ranks_that_fail_at_once_have_their_own_error, 0, 4)
     ranks_check(RANKS, (uint64_t)_i, all_fail, NULL);
 }
 
+/* Rank 1 fails as soon as it is told of rank 0's failure. */
+static const char *one_after_another(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int round = 0; round < 20; round++) {
+        bool told = false;
+        if (world->rank == 0) {
+            LOOP_CHECK(raise_on(world, "the first") == EK_E_OUT_OF_MEMORY);
+        } else {
+            int rc = ek_dist_barrier(.group = world);
+            bool both = strstr(ek_error_message(), "the first");
+            RANKS_EXPECT(rc, EK_E_ABORTED, both ? "the first" : "the second");
+            if (world->rank == 1) {
+                LOOP_CHECK(raise_on(world, "the second") == EK_E_OUT_OF_MEMORY);
+                LOOP_PASS(works(world));
+                continue;
+            }
+            told = !both; /* of the last failure alone */
+        }
+        if (!told)
+            RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "the second");
+        LOOP_PASS(works(world));
+    }
+    return NULL;
+}
+
+TEST_LOOP(a_rank_that_has_failed_is_told_of_the_next_failure, 0, 6)
+{
+    ranks_check(RANKS, (uint64_t)_i, one_after_another, NULL);
+}
+
 /* Works that were only started fail with the call that waits for them. */
 static const char *started(ek_process_group *world, void *user)
 {
