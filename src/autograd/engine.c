@@ -485,11 +485,21 @@ static void run_set_modes(ek_run *run)
 
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
-    int rc = run->meeting_count ? ek_check_meeting(run->meetings[0]->node->operation->name) : 0;
+    int rc = root_count < 0 ? root_count : 0;
+    if (rc >= 0 && run->meeting_count)
+        rc = ek_check_meeting(run->meetings[0]->node->operation->name);
     bool assigned = rc >= 0 && (rc = run_assign_queues(run)) >= 0;
     run_set_modes(run);
-    if (rc >= 0)
-        rc = ek_run_begin_hooks(run);
+    /* Hooks are told of a pass that has failed already, too: other ranks may wait for this one. */
+    ek_error_record error;
+    ek_error_take(&error);
+    int begun = ek_run_begin_hooks(run);
+    if (rc < 0) {
+        ek_error_clear();
+        ek_error_raise(&error);
+    } else {
+        rc = begun;
+    }
     if (rc >= 0) {
         ek_thread_modes before = ek_thread_self()->modes;
         rc = run_queues(run, routes, gradients, root_count);

@@ -2,20 +2,27 @@
 #include "autograd/run.h"
 #include "kernels/kernels.h"
 
-/* Checks one root and makes its gradient, in the scope. */
+/* A walk can begin at the root. */
+static int grad_check_root(const char *function, int index, const ek_tensor *output)
+{
+    char text[200];
+    if (!output)
+        return EK_FAIL(EK_E_INVALID, "%s: output %d is NULL", function, index);
+    if (!output->requires_grad)
+        return EK_FAIL(
+            EK_E_AUTOGRAD,
+            "%s: output %d, %s, has no gradient: nothing that it was computed from requires one, "
+            "or gradient mode was off",
+            function, index, ek_tensor_text(output, text));
+    return 0;
+}
+
+/* The gradient of a root, in the scope. */
 static ek_tensor *grad_of_root(const char *function, int index, ek_tensor *output,
                                ek_tensor *gradient)
 {
     char texts[2][200];
-    if (!output)
-        return EK_FAIL_NULL(EK_E_INVALID, "%s: output %d is NULL", function, index);
     ek_tensor_text(output, texts[0]);
-    if (!output->requires_grad)
-        return EK_FAIL_NULL(
-            EK_E_AUTOGRAD,
-            "%s: output %d, %s, has no gradient: nothing that it was computed from requires one, "
-            "or gradient mode was off",
-            function, index, texts[0]);
     if (gradient) {
         if (ek_same_shape(gradient, output) && gradient->dtype == output->dtype &&
             ek_tensor_dev(gradient) == ek_tensor_dev(output))
@@ -43,6 +50,9 @@ static int grad_run(ek_run *run, const char *function, ek_tensor *const *roots,
     ek_tensor **gradients = ek_run_alloc(run, (size_t)count * sizeof *gradients);
     if (!routes || !gradients)
         return ek_error_pending();
+    for (int i = 0; i < count; i++)
+        EK_TRY(grad_check_root(function, i, roots[i]));
+    EK_TRY(ek_run_walk(run, roots, count, routes));
     ek_scope scope = ek_scope_begin();
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_ACTIVATION);
     int rc = 0;
@@ -51,12 +61,10 @@ static int grad_run(ek_run *run, const char *function, ek_tensor *const *roots,
         rc = gradients[i] ? 0 : ek_error_pending();
     }
     ek_memory_set_category(before);
-    if (rc >= 0)
-        rc = ek_run_walk(run, roots, count, routes);
     for (int i = 0; rc >= 0 && i < count; i++)
         ek_keep(gradients[i]);
     ek_scope_end(&scope);
-    return rc < 0 ? rc : ek_run_execute(run, routes, gradients, count);
+    return ek_run_execute(run, routes, gradients, rc < 0 ? rc : count);
 }
 
 int ek_backward_with(ek_backward_options options)

@@ -158,7 +158,8 @@ int ek_run_finish_hooks(ek_run *run, int status);
 
 /* ---- engine.c ---- */
 
-/* Runs all tasks. gradients[i], whose reference is taken, goes to routes[i]. */
+/* Runs all tasks. gradients[i], whose reference is taken, goes to routes[i]. A negative root_count
+ * is the status of a pass that has failed before: grad hooks are told of it, and it is returned. */
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count);
 
 #endif

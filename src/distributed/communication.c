@@ -13,7 +13,8 @@
 #include "core/thread.h"
 #include "core/trace.h"
 
-static const double grace = 2.0; /* seconds in which a failure must be drained */
+static const double grace = 1.5;       /* seconds in which a failure must be drained */
+static const double leave_grace = 1.0; /* seconds that others have to leave too, if one is lost */
 
 /* ---- failures and ends of works: the communication thread ---- */
 
@@ -32,6 +33,8 @@ static void communication_end_work(ek_dist_work *work, const ek_error_record *er
     pthread_mutex_lock(&communication->lock);
     if (error)
         work->error = *error;
+    if (work->group == communication->world && work->error.status >= 0)
+        communication->lost = false;
     work->ended = true;
     pthread_cond_broadcast(&communication->ended);
     pthread_mutex_unlock(&communication->lock);
@@ -114,6 +117,7 @@ void ek_communication_fail(ek_communication *communication, int origin,
     communication_take_submitted(communication);
     communication->failing = true;
     communication->failures++;
+    communication->lost = communication->lost || error->status == EK_E_TIMEOUT;
     communication->untold = !communication->raise; /* a rank that is raising has its own error */
     communication->raise = false;
     communication->failure.origin = origin;
@@ -399,7 +403,7 @@ static ek_communication *communication_new(const ek_transport *transport, void *
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&communication->lock, NULL);
     pthread_cond_init(&communication->wake, &monotonic);
-    pthread_cond_init(&communication->ended, NULL);
+    pthread_cond_init(&communication->ended, &monotonic);
     pthread_condattr_destroy(&monotonic);
     return communication;
 }
@@ -431,6 +435,27 @@ static int communication_set_up(ek_communication *communication, int several, do
     return 0;
 }
 
+/* False if the other processes do not come in time. */
+static bool communication_await_open(ek_communication *communication, double timeout)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    double seconds = timeout < 1e9 ? timeout : 1e9;
+    until.tv_sec += (time_t)seconds;
+    until.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_nsec -= 1000000000L;
+        until.tv_sec++;
+    }
+    int rc = 0;
+    pthread_mutex_lock(&communication->lock);
+    while (!communication->opened && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&communication->ended, &communication->lock, &until);
+    bool opened = communication->opened;
+    pthread_mutex_unlock(&communication->lock);
+    return opened;
+}
+
 int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
                           bool check, ek_communication **communication)
 {
@@ -444,10 +469,13 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
         return EK_FAIL(EK_E_NO_MEMORY, "no thread for communication can be had");
     }
     pthread_setname_np(opened->thread, "ek communicate");
-    pthread_mutex_lock(&opened->lock);
-    while (!opened->opened)
-        pthread_cond_wait(&opened->ended, &opened->lock);
-    pthread_mutex_unlock(&opened->lock);
+    if (!communication_await_open(opened, timeout)) {
+        pthread_detach(opened->thread); /* it waits in the transport, and keeps its memory */
+        return EK_FAIL(EK_E_TIMEOUT,
+                       "init_process_group waited %.1f s: not all processes of the job have called "
+                       "it",
+                       timeout);
+    }
     int rc = opened->failure.error.status ? ek_error_raise(&opened->failure.error)
                                           : communication_set_up(opened, several, timeout);
     if (rc < 0) {
@@ -506,11 +534,43 @@ static int communication_run_end(ek_process_group *group, const ek_verb *verb)
     return rc;
 }
 
-int ek_communication_close(ek_communication *communication)
+/* The last chance to print an error that began on this rank. */
+static void communication_print(const ek_communication *communication, const ek_error_record *error)
+{
+    if (error->origin == communication->place.rank + 1)
+        fprintf(stderr, "evenkeel: %s\n", error->message);
+}
+
+/* All ranks agree to end. EK_E_TIMEOUT if one does not come. */
+static int communication_shut(ek_communication *communication, bool soon)
+{
+    int rc = -1;
+    bool late = false;
+    /* A failure of another rank that is yet to be told ends the first attempt. */
+    for (int attempt = 0; attempt < 2 && rc < 0 && !late; attempt++) {
+        ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown);
+        if (work && (soon || communication->lost) && work->timeout > leave_grace)
+            work->timeout = leave_grace;
+        bool submitted = work && ek_dist_work_submit(work) >= 0;
+        rc = submitted ? ek_dist_wait(work) : ek_error_pending();
+        ek_error_record error;
+        ek_error_take(&error);
+        late = (submitted && rc == EK_E_TIMEOUT) || communication_is_broken(communication);
+        if (rc < 0 && submitted)
+            communication_print(communication, &error);
+    }
+    return rc;
+}
+
+int ek_communication_close(ek_communication *communication, bool soon)
 {
     if (!communication)
         return 0;
-    int rc = communication_run_end(communication->world, &communication_shutdown);
+    ek_error_record before;
+    ek_error_take(&before);
+    int rc = communication_is_broken(communication) ? EK_E_ABORTED
+                                                    : communication_shut(communication, soon);
+    ek_error_raise(&before);
     if (rc < 0) {
         pthread_mutex_lock(&communication->lock);
         communication->leave = true;
@@ -519,7 +579,7 @@ int ek_communication_close(ek_communication *communication)
     }
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)grace;
+    until.tv_sec += 2;
     if (rc >= 0)
         pthread_join(communication->thread, NULL);
     else if (pthread_timedjoin_np(communication->thread, NULL, &until) != 0)
@@ -592,9 +652,19 @@ static int communication_go_on_destroy(ek_dist_work *work)
 static const ek_verb communication_destroy_group = {.id = EK_VERB_DESTROY_GROUP,
                                                     .go_on = communication_go_on_destroy};
 
+/* True on all ranks if one of them did not come in time: nobody waits for it once more. */
+static bool communication_is_lost(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool lost = communication->lost;
+    pthread_mutex_unlock(&communication->lock);
+    return lost;
+}
+
 int ek_communication_destroy_group(ek_process_group *group)
 {
-    int rc = group->rank >= 0 ? communication_run_end(group, &communication_destroy_group) : 0;
+    bool waits = group->rank >= 0 && !communication_is_lost(group->communication);
+    int rc = waits ? communication_run_end(group, &communication_destroy_group) : 0;
     if (!group->communicator) /* else its communicator stays open, until the job ends */
         communication_free_group(group);
     return rc;

@@ -22,7 +22,7 @@
  * card ends its work with an error on all ranks. By Note [Agreement] no other transfer can be open
  * on a group after that, so that its communicator is clean and can be used again. When all groups
  * of a rank have had such an agreement, its next epoch begins. Notices and messages carry the
- * epoch, and those of an older one are dropped. If the groups are not clean within two seconds,
+ * epoch, and those of an older one are dropped. If the groups are not clean within 1.5 seconds,
  * because a process has stopped, the world is broken: every call fails with the same sentence, and
  * ek_communication_close ends the job.
  *
@@ -225,6 +225,7 @@ struct ek_communication {
     bool broken;             /* a failure that could not be drained, and that every call gets */
     bool untold;             /* no call has had the failure as its error yet */
     uint32_t failures;       /* that have begun */
+    bool lost;               /* a rank did not come in time, and all have not met since */
     ek_failure failure;      /* the last one */
     uint64_t draining;       /* ek_clock_ns() when it began */
     bool opened;             /* ek_communication_open may go on */
@@ -245,13 +246,16 @@ struct ek_communication {
 
 /* Opens the transport on a new communication thread. `timeout` is the world's, in seconds. Writes
  * the communication, whose world group exists; on error NULL. `several`: how many processes the
- * launcher has told of (0: none); another number is EK_E_BACKEND. */
+ * launcher has told of (0: none); another number is EK_E_BACKEND. EK_E_TIMEOUT if not all processes
+ * come in that time; the program can only end then. */
 int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
                           bool check, ek_communication **communication);
 
-/* Ends the thread and frees all. All ranks call it. If they don't come or the world is broken, the
- * transport ends the job. NULL is ignored. */
-int ek_communication_close(ek_communication *communication);
+/* Ends the thread and frees all. All ranks call it. If they don't come in time, or the world is
+ * broken, the transport ends the job. Time is that of the world, or short: if `soon`, or if a rank
+ * was missing before. An error that is pending stays; others are printed by the rank on which they
+ * began. NULL is ignored. */
+int ek_communication_close(ek_communication *communication, bool soon);
 
 /* Has the thread ask again what is ready. Any thread. */
 void ek_communication_wake(ek_communication *communication);

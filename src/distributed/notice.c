@@ -11,7 +11,7 @@
 #include "core/thread.h"
 #include "distributed/packet.h"
 
-static const double patience = 0.5; /* seconds in which other ranks answer an inquiry */
+static const double patience = 0.3; /* seconds in which other ranks answer an inquiry */
 
 /* A packet on its way to another rank. */
 typedef struct outgoing {

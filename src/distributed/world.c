@@ -113,16 +113,24 @@ static double world_timeout(const ek_dist_options *options)
     return seconds;
 }
 
-/* A program that ends without ek_shutdown tells the others why they are about to be ended. */
-static void world_at_exit(void)
+/* A program that ends without ek_shutdown tells the others why, and gives them a short time to end
+ * too. */
+static void world_at_exit(int status, void *unused)
 {
+    (void)unused;
     if (!world_communication || ek_forked())
         return;
+    if (pthread_equal(pthread_self(), world_communication->thread))
+        return; /* the transport ends the job by exit */
     ek_error_record error = {.status = EK_E_STATE};
     snprintf(error.message, sizeof error.message,
-             "the program has ended without ek_shutdown%s%.800s",
+             "the program has ended with status %d and without ek_shutdown%s%.800s", status,
              ek_error_status() < 0 ? "; its error was: " : "", ek_error_message());
     ek_communication_raise(world_communication, &error);
+    fprintf(stderr, "evenkeel: rank %d: %s\n", world_communication->place.rank, error.message);
+    fflush(NULL); /* the job may be ended now */
+    ek_communication_close(world_communication, true);
+    world_communication = NULL;
 }
 
 /* Numbers the devices over ranks, so that each draws random numbers of its own. */
@@ -177,7 +185,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
         return ek_world_outcome(NULL, ek_error_pending());
     static bool registered; /* for one thread at a time */
     if (!registered)
-        registered = atexit(world_at_exit) == 0;
+        registered = on_exit(world_at_exit, NULL) == 0;
     return world_number_devices();
 }
 
@@ -271,7 +279,7 @@ int ek_dist_destroy_process_group(ek_process_group *group)
     int rc = 0;
     while (world_groups && rc >= 0)
         rc = world_destroy_made(world_groups);
-    int closed = ek_communication_close(world_communication);
+    int closed = ek_communication_close(world_communication, false);
     world_communication = NULL;
     world_free_alone(world_alone);
     world_alone = NULL;

@@ -19,7 +19,7 @@ const char *ranks_of(int rank, void *user)
         return failure;
     if (ek_error_status() < 0)
         return loop_failure(__FILE__, __LINE__, "an error was left: %s", ek_error_message());
-    int rc = ek_communication_close(communication);
+    int rc = ek_communication_close(communication, false);
     if (run->breaks ? rc >= 0 : rc < 0)
         return loop_failure(__FILE__, __LINE__, "close: %d, %s", rc, ek_error_message());
     ek_error_clear();
