@@ -114,9 +114,9 @@ EK_API ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count);
     ek_concat_dataset_of(EK_ITEMS(ek_dataset *, __VA_ARGS__), EK_COUNT(ek_dataset *, __VA_ARGS__))
 
 /* Cuts a random permutation of `dataset` into subsets, written to parts[0..count-1], as
- * torch.utils.data.random_split with the same generator. Lengths must add up to the length of the
- * set; fractions to 1, within 1e-9. A fraction's length is rounded down, and the samples that
- * remain go one each to the first parts. EK_E_INVALID otherwise. On an error no part is made. */
+ * torch.utils.data.random_split with the same generator. EK_E_INVALID if lengths do not add up to
+ * the length of the set, or fractions to 1 within 1e-9. Lengths from fractions are rounded down,
+ * and the samples that remain go one each to the first parts. On an error no part is made. */
 EK_API int ek_random_split(ek_dataset *dataset, const int64_t *lengths, int count,
                            ek_generator *generator, ek_dataset **parts);
 EK_API int ek_random_split_fractions(ek_dataset *dataset, const double *fractions, int count,

@@ -183,7 +183,8 @@ static void name_list_add(name_list *list, const char *name)
     list->length += (size_t)n;
 }
 
-/* Writes the number of names and the first name to the report. Returns the message's text. */
+/* Writes the number of all names to `count` and the first one to `first`. Returns the list's text,
+ * completed by the number of names that it leaves out. */
 static const char *name_list_end(name_list *list, int *count, char first[256])
 {
     if (list->count > NAMES_SHOWN)

@@ -19,9 +19,10 @@ struct ek_generator {
     double cached_normal;
 };
 
-/* Returns `generator` if it is not NULL, without a lock. Otherwise returns the calling thread's
- * default generator: its stand-in, or on a worker its device's generator, neither locked; else that
- * of the device it draws for, or the shared one, both locked until ek_generator_unlock. */
+/* Returns `generator`, or if it is NULL the calling thread's default generator. This is the
+ * thread's stand-in if one is set, else on a worker the generator of its device, else that of the
+ * device that the thread draws for (ek_generator_draw_for), else the shared generator. Only the
+ * last two are locked, until ek_generator_unlock. */
 ek_generator *ek_generator_lock(ek_generator *generator);
 void ek_generator_unlock(ek_generator *generator);
 

@@ -1,5 +1,5 @@
-/* python_random.c: CPython's seeding by array (Matsumoto and Nishimura, 2002), its bits and
- * shuffle, and NumPy's masked rejection, over the same Mersenne Twister. */
+/* python_random.c: draws the numbers of CPython's `random` (seeded as by init_by_array of Matsumoto
+ * and Nishimura, 2002) and of NumPy's RandomState from Mersenne Twisters of generator.h. */
 #include "core/python_random.h"
 
 enum { PYTHON, NUMPY, OWNERS };

@@ -152,7 +152,8 @@ void ek_cuda_strides_init(ek_cuda_strides *into, int operands, int ndim, const i
 void ek_cuda_strides_without(ek_cuda_strides *into, int operands, const ek_tensor *const *tensors,
                              const bool *has_dim, int dim);
 
-/* How a block of EK_BLOCK threads works on lines (one position each, `size` elements long). */
+/* How a block of EK_BLOCK threads works on lines. A line is the `size` elements along one dimension
+ * (which are summed, for example) at one position of the other dimensions. */
 typedef struct ek_cuda_team {
     int lanes; /* threads of a line: a power of two up to 32, or all of a block */
     /* Neighbouring threads have neighbouring lines, and the lanes of one line lie 32 apart. This is
@@ -160,9 +161,10 @@ typedef struct ek_cuda_team {
     bool across;
 } ek_cuda_team;
 
-/* The least elements of a lane if lines fill the device, for lines whose elements follow each other
- * in memory. What is written should lie side by side for the lanes. What is only read comes from
- * the caches, and joining lanes costs more. */
+/* The fewest elements that a lane gets if there are enough lines to keep the device busy, for lines
+ * whose elements follow each other in memory. With few elements per lane, lanes write to
+ * neighbouring addresses. Reads come from the caches; for them fewer lanes are better, because
+ * joining the lanes' results costs more. */
 enum { EK_CUDA_TEAM_WRITES = 4, EK_CUDA_TEAM_READS = 16 };
 
 /* The team for `lines`. With `inner`, the elements of a line lie closer in memory than neighbouring

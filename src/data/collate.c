@@ -61,7 +61,7 @@ typedef struct collation {
     int64_t count;
 } collation;
 
-/* A place in the nesting, as a linked list whose first node is the innermost list or dictionary. */
+/* A place in a sample's nested lists and dictionaries: a linked list, the innermost one first. */
 typedef struct place {
     const struct place *outer;
     int index;
@@ -88,7 +88,7 @@ static size_t place_write(const place *where, char *text, size_t room)
     return used < room ? used : room - 1;
 }
 
-/* Fails with "collate: <message>"; the message names sample i and its place. */
+/* Fails with "collate: sample <i> at <where> <message>"; `where` is the place within the sample. */
 static int collate_fail(const collation *c, int status, int64_t i, const place *where,
                         const char *format, ...) EK_PRINTF(5, 6);
 static int collate_fail(const collation *c, int status, int64_t i, const place *where,

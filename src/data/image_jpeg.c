@@ -118,8 +118,9 @@ static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *wid
     return jpeg_check_claim(picture, *width, *height);
 }
 
-/* Converts four inverted inks, as Adobe writes them and all decoders read them, to RGB in place. A
- * colour is the light that black leaves, less the light that the ink takes. */
+/* Converts CMYK pixels to RGB in place. Their values are inverted (255 is no ink), as Adobe writes
+ * them and all decoders read them. A colour is paper - round(ink * paper / 255): `paper` is the
+ * inverted black, and `ink` is 255 less the inverted value. */
 static void jpeg_from_inks(uint8_t *pixels, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

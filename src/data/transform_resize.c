@@ -39,7 +39,7 @@ static int resize_describe(const ek_transform *transform, ek_array *array)
 
 /* ---- bilinear ---- */
 
-/* The weight of one of the two neighbours between which a position of the result lies. */
+/* The weight of one of the two source pixels that a result pixel is blended from. */
 typedef union share {
     float f32; /* for u8 and f32 elements */
     double f64;
@@ -50,8 +50,9 @@ typedef struct tap {
     share lower_share, upper_share;
 } tap;
 
-/* The centre of pixel i of the result lies at scale * (i + 0.5) - 0.5 of the picture. It is
- * computed in the precision of the elements. */
+/* Fills taps[i]: the source pixels, along one dimension, on both sides of the centre of result
+ * pixel i, and their weights. In source coordinates that centre is scale * (i + 0.5) - 0.5. It is
+ * computed in f32 for u8 and f32 elements, in f64 for f64 ones. */
 #define DEFINE_TAPS(real, member)                                                \
     static void taps_##member(tap *taps, int64_t in, int64_t out)                \
     {                                                                            \

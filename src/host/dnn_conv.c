@@ -87,12 +87,11 @@ static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *
         d->stride[i] = a->params->stride[i];
         d->dilation[i] = a->params->dilation[i] - 1;
         d->padding_begin[i] = a->params->padding[i];
-        /* Negative padding cuts the input, because the last window may end before the input does.
-         * */
+        /* Negative if the last window ends before the input does: the rest of it is cut off. */
         d->padding_end[i] = (a->y->shape[2 + i] - 1) * a->params->stride[i] + window -
                             a->x->shape[2 + i] - a->params->padding[i];
-        /* oneDNN cuts less than a stride. output_padding may ask for more, if a dilation exceeds
-         * the stride. */
+        /* oneDNN can only cut off less than a stride. More has to be cut for an output_padding of
+         * at least the stride, which a dilation above the stride allows. */
         if (d->padding_end[i] <= -d->stride[i])
             return dnnl_unimplemented;
     }

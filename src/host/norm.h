@@ -3,10 +3,11 @@
  *
  * Sums and parameters are per column: a channel of the whole batch (batch norm) or of one sample
  * (group norm). Memory is rows or planes. Rows are `rows` of C contiguous channels (channels-last,
- * and (N, C)). If C is small and rows follow each other without gaps, `lanes` rows are taken as one
- * row of lanes * C, so that loops over a row are long enough for vectors; parameters are repeated
- * accordingly. Planes are contiguous runs of `inner` elements, for each of `outer` samples and C
- * channels. A plan describes the whole batch, or one of `samples` samples (`outer` is 1 then). */
+ * and (N, C)). If C is small and rows follow each other without gaps, `lanes` of them are joined to
+ * one row of lanes * C elements, so that loops over a row are long enough for vectors; a joined
+ * row's parameters are those of the C channels, repeated `lanes` times. Planes are contiguous runs
+ * of `inner` elements, for each of `outer` samples and C channels. A plan describes the whole
+ * batch, or one of `samples` samples (`outer` is 1 then). */
 #ifndef EK_HOST_NORM_H
 #define EK_HOST_NORM_H
 
@@ -22,7 +23,7 @@ typedef struct ek_norm_plan {
     int64_t channels;
     bool planes;
     /* rows */
-    int64_t rows, row_stride;   /* rows after joining */
+    int64_t rows, row_stride;   /* number of joined rows; elements from one to the next */
     int64_t lanes, width;       /* width = lanes * channels */
     int64_t rest;               /* elements after the last joined row (lanes > 1) */
     int64_t block_rows, blocks; /* blocks of a sample's rows */
@@ -101,8 +102,8 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
  * it writes (x - center) scale + shift, and with `relu` 0 for negative values. */
 void ek_norm_pass_apply(ek_norm_pass *pass);
 
-/* The loops of norm_loops.c, each over part of an ek_norm_job: sums, and lines that make y or dx.
- * */
+/* The loops of norm_loops.c, each over a part of an ek_norm_job. The sum loops fill `first` and
+ * `second`, the line loops write y or dx. */
 ek_parallel_body ek_norm_sum_rows_f32, ek_norm_sum_rows_f64;
 ek_parallel_body ek_norm_sum_planes_f32, ek_norm_sum_planes_f64;
 ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64;

@@ -276,8 +276,8 @@ static void EK_NAME(rows_apply_part)(EK_REAL *restrict y, const EK_REAL *restric
 
 /* ---- sums ---- */
 
-/* Sums weight dy and weight dy (x - center) over a part of a row. A lane adds few values, so that
- * the tensor's own type is precise enough. */
+/* Sums weight * dy and weight * dy * (x - center) over a part of a row. Each lane adds at most PART
+ * / LANES values, so the tensor's own type is precise enough. */
 EK_MULTIVERSION
 static void EK_NAME(rows_sum_part)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK_REAL center,
                                    const EK_REAL *weight, double *first, double *second)

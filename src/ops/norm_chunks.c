@@ -208,7 +208,8 @@ EK_OPERATION(statistics, "norm_chunk_statistics", statistics_backward);
 /* The outputs of chunk_sums: sum(dy), sum(dy xhat), z as two rows, and s. */
 enum { DBIAS, DWEIGHT, ROWS, SCALE, SUMS };
 
-/* dy, and the tensors that chunk_apply saved. The history of mean and r leads on to Z. */
+/* dy, and the tensors that chunk_apply saved. Z, the sums that make mean and r, is not among them:
+ * gradients of mean and r reach it through their histories. */
 typedef struct chunk_operands {
     ek_tensor *dy, *x, *mean, *r, *w, *center;
     double count;

@@ -136,7 +136,7 @@ static int64_t adam_phase(const ek_optimizer_options *options, int64_t step)
     return step;
 }
 
-/* With eps 0 padding would become NaN: zero moment over zero deviation. */
+/* With eps 0 the padding between the tensors of a slab would become NaN: 0 / 0. */
 static bool adam_keeps_zeros(const ek_optimizer_options *options)
 {
     return options->eps > 0;

@@ -102,7 +102,8 @@ static void sharding_cut(ek_sharding *s)
     }
 }
 
-/* Makes handles on the shards on all devices. copies[d][i] is parameter i on devs[d] for d > 0. */
+/* Makes a handle for every shard on every device: there[d * shard_count + k] is shard k on devs[d].
+ * copies[d][i] is the replica of parameter i on devs[d], for d > 0. */
 static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies)
 {
     int count = s->flat.shard_count;

@@ -81,7 +81,7 @@ static void plans_skip_space(reader *r)
     r->at += strspn(r->at, " \t\r\n");
 }
 
-/* Reads digits up to `largest`, and skips white space behind them. */
+/* Reads a whole number from 0 to `largest`, and skips white space before and after it. */
 static int plans_read_number(reader *r, int64_t largest, const char *wanted, int64_t *number)
 {
     plans_skip_space(r);

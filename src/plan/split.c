@@ -1,5 +1,6 @@
-/* split.c: computes sizes from proportions and from costs. Results are whole numbers, so the same
- * options give the same sizes on every machine. */
+/* split.c: computes how many samples of a batch each device gets, from proportions or from costs.
+ * Proportions are cut in whole-number arithmetic, so the same proportions give the same sizes on
+ * every machine. */
 
 #include "plan/split.h"
 
