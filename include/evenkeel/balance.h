@@ -16,8 +16,8 @@ EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
     ek_data_parallel_model_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
 
 typedef enum ek_loss_reduction {
-    /* The sum over all devices divided by the weight of all: the loss and gradient of one device,
-     * for any chunks and any ignored targets. */
+    /* The devices' sums of losses, added up and divided by the sum of their weights (ek_loss_sum).
+     * This is the loss and gradient of one device, for any chunks and any ignored targets. */
     EK_EXACT = 0,
     /* The mean of the devices' means, as in the literature. */
     EK_MEAN_OF_MEANS = 1
@@ -44,10 +44,10 @@ typedef struct ek_data_parallel_criterion_options {
  * The criterion is replicated to the outputs' devices, which must be the model's, in the same
  * order. Scalar losses are reduced onto device 0. Losses that are no scalars (reduction none) stay
  * on their devices, in a list marked per_device that ek_value_to_device joins in batch order. A
- * device whose weight (its denominator) is zero contributes zero, and gets no gradient. If all
- * weights are zero the loss is NaN, as on one device. On GPUs the gradient 0 is sent to such a
- * device instead, because waiting for weights would cost time. A criterion of the user must not
- * turn that 0 into NaN, as 0 / 0 does; one with ek_module_type.loss_sum never does. */
+ * device whose weight (its denominator) is zero contributes zero, and gets no gradient; on GPUs it
+ * gets the gradient 0, because waiting for weights would cost time. If all weights are zero the
+ * loss is NaN, as on one device. A criterion of the user must not turn that 0 into NaN, as 0 / 0
+ * does; one with ek_module_type.loss_sum never does. */
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
 #define ek_data_parallel_criterion(...) \
     ek_data_parallel_criterion_with(    \

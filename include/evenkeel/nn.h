@@ -181,7 +181,8 @@ EK_API ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options);
 EK_API int ek_init_uniform(ek_tensor *tensor, double low, double high);
 EK_API int ek_init_normal(ek_tensor *tensor, double mean, double std);
 EK_API int ek_init_constant(ek_tensor *tensor, double value);
-/* Fan in is dimension 1 times the receptive field; `a` is the rectifier's negative slope. */
+/* Fan in is the size of dimension 1 times those of the dimensions after it (the kernel's); `a` is
+ * the rectifier's negative slope. */
 EK_API int ek_init_kaiming_uniform(ek_tensor *tensor, double a);
 EK_API int ek_init_kaiming_normal(ek_tensor *tensor, double a);
 EK_API int ek_init_xavier_uniform(ek_tensor *tensor, double gain);

@@ -25,7 +25,7 @@ EK_API ek_tensor *ek_mul(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_div(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y); /* equal elements share the gradient */
 EK_API ek_tensor *ek_minimum(ek_tensor *x, ek_tensor *y);
-/* x + alpha y */
+/* x + alpha * y */
 EK_API ek_tensor *ek_add_scaled(ek_tensor *x, ek_tensor *y, double alpha);
 EK_API ek_tensor *ek_add_scalar(ek_tensor *x, double c);
 EK_API ek_tensor *ek_mul_scalar(ek_tensor *x, double c);
@@ -184,7 +184,8 @@ typedef struct ek_conv_options {
     int padding;        /* default 0 */
     int dilation;       /* default 1 */
     int groups;         /* default 1 */
-    int output_padding; /* transposed only: added to one side; less than stride or dilation */
+    int output_padding; /* transposed only: added at the end; less than stride or less than dilation
+                         */
     int strides[3], paddings[3], dilations[3], output_paddings[3];
 } ek_conv_options;
 EK_API ek_tensor *ek_f_conv1d_with(ek_conv_options options);
@@ -195,7 +196,7 @@ EK_API ek_tensor *ek_f_conv3d_with(ek_conv_options options);
 #define ek_f_conv2d(...) ek_f_conv2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 #define ek_f_conv3d(...) ek_f_conv3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 /* Transposed convolution: the gradient of a convolution with respect to its input. The output size
- * is (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1. */
+ * is (size - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1. */
 EK_API ek_tensor *ek_f_conv_transpose1d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv_transpose2d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv_transpose3d_with(ek_conv_options options);
@@ -264,8 +265,8 @@ EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
                                   ek_tensor *bias, double eps);
 /* Takes x (N, C, ...) and normalises over each of `groups` groups of channels and over space.
- * Weight and bias are (C) or NULL. If a group has one value, the result is the bias; in a batch of
- * one that is EK_E_SHAPE. */
+ * Weight and bias are (C) or NULL. If a group has one value, the result is the bias, but in a batch
+ * of one sample EK_E_SHAPE. */
 EK_API ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
                                   double eps);
 /* Group norm with one channel per group. One value per channel is EK_E_SHAPE. */

@@ -8,10 +8,10 @@
  * x. All others give the dtype of their operands. f64 is not converted. These are PyTorch's lists
  * for CUDA.
  *
- * Parameters (the master weights) and their gradients stay f32. Their bf16 copies are kept, at half
- * as many bytes of category EK_MEMORY_PARAMETER, until the parameters are next written (after a
- * write by hand call ek_tensor_touch). Replicas, further forwards and ek_checkpoint's recomputation
- * share the copies. A wrapper's parameters are converted all at once.
+ * Parameters (the master weights) and their gradients stay f32. Their bf16 copies, half as large
+ * and counted as EK_MEMORY_PARAMETER, are kept until the parameters are next written (after a write
+ * by hand call ek_tensor_touch). Replicas, further forwards and ek_checkpoint's recomputation share
+ * the copies. A wrapper's parameters are converted all at once.
  *
  * The mode belongs to the thread; jobs on workers inherit it. Only the forward and the loss need to
  * be in the region: backward, inside or outside, uses the dtypes of the forward, and

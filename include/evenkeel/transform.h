@@ -138,8 +138,8 @@ typedef struct ek_crop_options {
 EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
 #define ek_random_crop(...) \
     ek_random_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
-/* The middle, with edges rounded as by torchvision's CenterCrop. Smaller pictures are padded with
- * `fill`, whatever pad_if_needed. */
+/* The middle of a picture; its top and left edges are rounded as by torchvision's CenterCrop.
+ * Smaller pictures are padded with `fill`, whatever pad_if_needed. */
 EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
 #define ek_center_crop(...) \
     ek_center_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))

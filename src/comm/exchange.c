@@ -350,7 +350,8 @@ static int broadcast_length(const exchange *x)
     return n;
 }
 
-/* How many of `length` moves, from `first` on, have the same steps at all receivers. */
+/* How many of `length` moves, from `first` on, lie alike at all receivers: the bytes from each
+ * target to the next are the same there as at the first receiver. */
 static int exchange_common_length(const exchange *x, int n, int first, int length)
 {
     for (int r = n; r < x->count; r += n)

@@ -25,7 +25,7 @@ typedef struct ek_dev_set {
     ek_dev *devs[EK_MOST_DEVICES];
 } ek_dev_set;
 
-/* Returns the device's index; `count` if the set doesn't have it. */
+/* Returns the device's index; set->count if the set doesn't have it. */
 int ek_dev_set_find(const ek_dev_set *set, const ek_dev *dev);
 /* Adds the device if the set doesn't have it. Returns its index. */
 int ek_dev_set_add(ek_dev_set *set, ek_dev *dev);
@@ -37,9 +37,9 @@ void ek_dev_set_sort(ek_dev_set *set);
 int ek_device_list_check(const char *what, const ek_device_list *list);
 
 /* How long the device has worked: the wall time of threads' work for it (worker.h), or, if the
- * device has a clock, the time of the replicas' forwards that it has finished. The device's clock
- * counts from the first call of this function on, and at most a few forwards between two calls.
- * Doesn't wait. Any thread. */
+ * device has a clock, the time of the replicas' forwards that it has finished. The clock starts
+ * with the first call of this function. If many forwards run between two calls, it counts only a
+ * few of them. Doesn't wait. Any thread. */
 uint64_t ek_dev_busy_ns(ek_dev *dev);
 
 /* Fills with zero bytes, in order with the device's work. */

@@ -22,7 +22,7 @@ struct fill {
     uint64_t range;
 };
 
-/* As in PyTorch, x (high - low) + low is rounded once. */
+/* As in PyTorch, x * (high - low) + low is rounded once (fma), for x uniform in [0, 1). */
 static void random_draw_uniform(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     if (how->dtype == EK_F64) {

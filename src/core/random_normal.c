@@ -23,8 +23,8 @@ static const double pi = 3.14159265358979323846;
 
 /* ---- f32 blocks ---- */
 
-/* Natural logarithm for x in (0, 1]. With x = m 2^e and m in [sqrt(1/2), sqrt(2)) it is e log 2
- * plus a polynomial in m - 1. */
+/* Natural logarithm for x in (0, 1]. With x = m * 2^e and m in [sqrt(1/2), sqrt(2)) it is e *
+ * log(2) plus a polynomial in m - 1. */
 static inline __attribute__((always_inline)) float log_polynomial(float x)
 {
     uint32_t bits = ek_bits_of(x);

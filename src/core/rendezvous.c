@@ -134,7 +134,8 @@ static void barrier_break(ek_barrier *barrier)
     pthread_cond_broadcast(&barrier->changed);
 }
 
-/* A job that waits at another rendezvous; -1 if there is none. barrier->lock is held. */
+/* The index of a job that waits at another rendezvous; -1 if there is none. barrier->lock is
+ * held. */
 static int barrier_elsewhere(const ek_barrier *barrier, const char *name, uint64_t place)
 {
     for (int i = 0; i < barrier->count; i++) {

@@ -25,9 +25,9 @@ static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
     return (count + unit - 1) / unit * unit;
 }
 
-/* A slab with a member for each of `tensors` (same shapes and strides, made dense), on dev, under
- * the calling thread's category, zeroed (padding must stay finite). All of one dtype. One
- * reference. */
+/* A slab on dev with a member for each of `tensors`, which are of one dtype. A member has its
+ * tensor's shape and order of memory, without gaps. All bytes are zero, because padding must be
+ * finite, and count under the calling thread's category. One reference. */
 ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
 
 /* Elements [begin, end) as a flat handle, in the scope, with a version that no member shares. */

@@ -66,8 +66,8 @@ typedef struct request {
     int64_t count;
 } request;
 
-/* Rows are gathered in an order that no processor foresees, so AHEAD rows are prefetched. The first
- * LINES_AHEAD lines are enough: within a long row the processor prefetches by itself. */
+/* Rows are gathered in an order that processors cannot predict, so AHEAD rows are prefetched. The
+ * first LINES_AHEAD lines are enough: within a long row the processor prefetches by itself. */
 enum { AHEAD = 4, LINE = 64, LINES_AHEAD = 16 };
 
 static inline void rows_fetch(const char *row, size_t nbytes)

@@ -1,5 +1,5 @@
-/* cross_entropy.c: cross entropy over dimension 1. Per element and with lse = log sum exp x, as
- * PyTorch 1.13 has it:
+/* cross_entropy.c: cross entropy over dimension 1. Per element with logits x and target t, with lse
+ * = log(sum(exp(x))), as PyTorch 1.13 has it:
  *
  *   loss = (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c])
  *

@@ -16,7 +16,7 @@ typedef struct norm_call {
     int64_t channels, groups,
         each;      /* channels and groups of a sample; each: channels of one group */
     double count;  /* the divisor of sums */
-    bool weighted; /* the sums lack the weight */
+    bool weighted; /* the sums are without the weight, which still has to be multiplied in */
     const ek_tensor *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
     const ek_norm_sums *sums;
     ek_tensor *into_mean, *into_var;

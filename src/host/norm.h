@@ -88,18 +88,18 @@ int ek_norm_pass_take_room(ek_norm_pass *pass, bool sums, bool parameters);
 /* Sets one parameter of a column. */
 void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value);
 
-/* Sums dy and dy (x - center) by column. With a mask, only elements count whose mask is positive or
- * NaN. Without dy, the sums are moments of x. */
+/* Sums dy and dy * (x - center) by column. With a mask, only elements count whose mask is positive
+ * or NaN. Without dy, the sums are moments of x. */
 void ek_norm_pass_sum(ek_norm_pass *pass);
 typedef struct ek_moments {
-    double count, mean, deviation; /* deviation: the sum of squares */
+    double count, mean, deviation; /* deviation: the sum of (x - mean)^2 */
 } ek_moments;
 ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c);
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
                      double *second);
 
-/* Writes scale dy - shift - (x - center) slope, or scale dy if shift and slope are NULL. Without dy
- * it writes (x - center) scale + shift, and with `relu` 0 for negative values. */
+/* Writes scale * dy - shift - (x - center) * slope, or scale * dy if shift and slope are NULL.
+ * Without dy it writes (x - center) * scale + shift, and with `relu` 0 for negative values. */
 void ek_norm_pass_apply(ek_norm_pass *pass);
 
 /* The loops of norm_loops.c, each over a part of an ek_norm_job. The sum loops fill `first` and

@@ -124,7 +124,7 @@ static void EK_NAME(norm_moments_plane)(const ek_norm_job *job, int64_t c)
     job->second[c] = deviation;
 }
 
-/* ---- y = (x - center) scale + shift ---- */
+/* ---- y = (x - center) * scale + shift ---- */
 
 EK_MULTIVERSION
 static void EK_NAME(norm_apply_row)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
@@ -152,7 +152,7 @@ static void EK_NAME(norm_apply_run)(EK_REAL *restrict y, const EK_REAL *restrict
     }
 }
 
-/* ---- sums of dy and dy (x - center) ---- */
+/* ---- sums of dy and dy * (x - center) ---- */
 
 EK_MULTIVERSION
 static void EK_NAME(norm_reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_REAL *mask,
@@ -262,7 +262,7 @@ void EK_NAME(ek_norm_sum_planes)(void *context, int64_t begin, int64_t end)
         (!job->dy ? EK_NAME(norm_moments_plane) : EK_NAME(norm_reduce_plane))(job, c);
 }
 
-/* ---- dx = scale dy - shift - (x - center) slope ---- */
+/* ---- dx = scale * dy - shift - (x - center) * slope ---- */
 
 EK_MULTIVERSION
 static void EK_NAME(norm_gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict dy,

@@ -258,7 +258,7 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
 
 #else /* for each EK_REAL */
 
-/* ---- y = (x - center) scale weight + bias ---- */
+/* ---- y = (x - center) * scale * weight + bias ---- */
 
 EK_MULTIVERSION
 static void EK_NAME(rows_apply_part)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
@@ -368,7 +368,7 @@ static void EK_NAME(rows_reduce_parts)(void *context, int64_t begin, int64_t end
     (job, task / job->parts / job->groups, task / job->parts % job->groups, task % job->parts);
 }
 
-/* ---- y = scale weight dy - shift - (x - center) slope ---- */
+/* ---- dx = scale * weight * dy - shift - (x - center) * slope ---- */
 
 EK_MULTIVERSION
 static void EK_NAME(rows_gradient_part)(EK_REAL *restrict y, const EK_REAL *restrict dy,

@@ -27,7 +27,7 @@ typedef union ek_tile {
 } ek_tile;
 
 ek_class ek_class_of(ek_dtype dtype);
-/* The memory of the dtype is of the class's type. */
+/* True if elements of this dtype are stored as the class's type, so that nothing is converted. */
 bool ek_class_is_dtype(ek_class type, ek_dtype dtype);
 
 /* ek_row_load converts `count` elements from `source`, `stride` apart, to a row of class `type`;

@@ -97,8 +97,7 @@ void ek_sha256_end(ek_sha256 *hash, char text[65])
         snprintf(text + 8 * i, 9, "%08x", (unsigned)hash->state[i]);
 }
 
-/* ---- parameters: each one's dtype, ndim and sizes (little-endian), then its elements' bytes ----
- */
+/* ---- parameters: dtype, ndim, sizes (little-endian), then the elements' bytes, row-major ---- */
 
 static void sha256_add_number(ek_sha256 *hash, uint64_t number, int nbytes)
 {

@@ -1,5 +1,5 @@
-/* arithmetic.c: x + y, x - y, x y, x / y, the larger and the smaller, comparisons, and choice by a
- * condition; x and y broadcast. */
+/* arithmetic.c: x + y, x - y, x * y, x / y, the larger and the smaller, comparisons, and choice by
+ * a condition; x and y broadcast. */
 #include "ops/ops.h"
 
 /* ---- add, sub: z = x + alpha y ---- */

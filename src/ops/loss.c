@@ -18,8 +18,8 @@ static bool loss_check_reduction(const char *name, ek_reduction reduction)
     return ek_chosen(name, "reduction", (int)reduction, 3, "EK_MEAN, EK_SUM or EK_NONE");
 }
 
-/* Checks that the operands of a loss are floating, alike and of one shape. Broadcasting is refused,
- * because here it is nearly always a forgotten squeeze. */
+/* Checks that the operands of a loss are floating, of one device, one dtype and one shape.
+ * Broadcasting is refused, because here it is nearly always a forgotten squeeze. */
 static bool loss_check_pair(const char *name, const ek_loss_options *options)
 {
     const ek_tensor *x = options->input, *y = options->target;
@@ -111,7 +111,7 @@ static ek_tensor *loss_softplus_of_negative(ek_tensor *x)
     return ek_f_softplus(ek_neg(x));
 }
 
-/* s pos_weight, or s if pos_weight is NULL. */
+/* s * pos_weight, or s if pos_weight is NULL. */
 static ek_tensor *loss_weigh_positive(ek_tensor *s, ek_tensor *pos_weight)
 {
     return pos_weight ? ek_mul(s, pos_weight) : s;

@@ -20,7 +20,7 @@ static void matmul_borrow_batch(ek_tensor *view, const ek_tensor *x)
     }
 }
 
-/* Computes x y [+ bias] into `out`. */
+/* Writes the matrix product of x and y, plus the bias if it isn't NULL, to `out`. */
 static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, const ek_tensor *bias)
 {
     ek_dev *dev = ek_tensor_dev(out);
@@ -47,7 +47,8 @@ static ek_tensor *matmul_matrix_of(const ek_tensor *x, int64_t rows, int64_t col
     return ek_tensor_new(ek_tensor_dev(x), x->dtype, &EK_SHAPE(rows, columns), EK_CONTIGUOUS);
 }
 
-/* x y for two matrices, or two batches of equal size. The gradients are such products again. */
+/* The product of two matrices, or of two batches of equal size. The gradients are such products
+ * again. */
 static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y);
 
 static ek_tensor *matmul_transposed(ek_tensor *x)

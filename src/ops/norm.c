@@ -10,9 +10,8 @@
  *                              dw = sum(dy xhat) and db = sum(dy) over what shares a weight,
  *                              dx = r g if mean and var are constants.
  *
- * dx, which is symmetric between g and what it is multiplied with, is r times a projection: it
- * takes from g what the mean and xhat explain. For gradients a, b, c, e that arrive at G's outputs,
- * with A = G(a, x; 1):
+ * dx is r P g. The projection P g = g - sum(g) / n - xhat sum(g xhat) / n is symmetric: sum(a P g)
+ * = sum(g P a). For gradients a, b, c, e that arrive at G's outputs, with A = G(a, x; 1):
  *
  *     d/d dy = w A.dx + N(x; b, c) + w xhat e
  *     d/d w  = sum(dy A.dx) + sum(dy xhat e)
@@ -24,8 +23,8 @@
  * differentiation: all of it is the fused N and G, factors per statistic, and products; none
  * recomputes a statistic. A ReLU adds a constant mask on dy.
  *
- * Of the batch, a weight is shared by what shares a statistic, so that w comes out of the sums:
- * s = w dw is no output of its own, and with D = G(dy, x; 1), q = sum(a D.dx)
+ * Of the batch, a weight is shared by what shares a statistic, so that w comes out of the sums: s =
+ * w dw is no output of its own, and with D = G(dy, x; 1), q = sum(a D.dx)
  *
  *     d/d dy = G(a, x; w).dx + N(x; b, c),   d/d w = q
  *     d/d x  = G(dy, x; b).dx - w r [ G((a D.dw + dy A.dw) / n, x; 1).dx + xhat q / n ]
@@ -160,7 +159,7 @@ ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y)
 
 /* ---- r as a function of x ---- */
 
-/* Saved x, mean, and r, whose history leads on to x. */
+/* Saved x, mean, and r with its history, so that derivatives of r reach x. */
 static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);

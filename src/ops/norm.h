@@ -46,10 +46,11 @@ int ek_norm_chunks_merge(ek_tensor *statistics, ek_tensor *moments, const int64_
 /* Counts a batch that has no values, and updates nothing else. */
 int ek_norm_count_batch(const ek_norm_tracking *tracking);
 
-/* weight xhat + bias; weight and bias (C) may be NULL. `shared` stands for the chunk's statistics
- * in the graph: it is an output of one node for all chunks. That node has the chunks' moments as
- * inputs, and gives each input the sum of the gradients of all outputs. `total` is the number of
- * values of a channel in all chunks. Differentiable to any order. */
+/* weight * xhat + bias with xhat = (x - mean) / sqrt(var + eps); weight and bias (C) may be NULL.
+ * `shared` stands for the chunk's statistics in the graph: it is an output of one node for all
+ * chunks. That node has the chunks' moments as inputs, and gives each input the sum of the
+ * gradients of all outputs. `total` is the number of values of a channel in all chunks.
+ * Differentiable to any order. */
 ek_tensor *ek_norm_chunk_apply(const ek_norm_chunk *chunk, ek_tensor *shared, int64_t total,
                                ek_tensor *weight, ek_tensor *bias);
 
@@ -70,7 +71,7 @@ typedef struct ek_norm_attributes {
     bool relu;
 } ek_norm_attributes;
 
-/* w xhat + b, recorded. x isn't empty; w and b may be NULL. */
+/* w * xhat + b with xhat = (x - mean) * invstd, recorded. x isn't empty; w and b may be NULL. */
 ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
                              ek_norm_attributes attributes);
 
@@ -82,7 +83,7 @@ static inline ek_dtype ek_norm_dtype(const ek_tensor *x)
 ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attributes);
 /* The shape of weight and bias. */
 ek_shape ek_norm_affine_shape(const ek_tensor *x, ek_norm_attributes attributes);
-/* u w, for u of x's shape. A w of NULL counts as 1. */
+/* u * w, for u of x's shape. A w of NULL counts as 1. */
 ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes);
 /* x + y; NULL counts as zero. */
 ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y);

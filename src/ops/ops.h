@@ -166,18 +166,18 @@ ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 /* The sum over the dimensions in the mask `reduced`. Dimensions in `dropped` disappear, others get
  * size 1. NULL for NULL. */
 ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
-/* a x + b, in one kernel. x's dtype holds both numbers. */
+/* a * x + b, in one kernel. x's dtype holds both numbers. */
 ek_tensor *ek_affine(ek_tensor *x, double a, double b);
 /* x / c. */
 ek_tensor *ek_div_scalar(ek_tensor *x, double c);
-/* slope x if y <= 0, else x; a NaN in y lets x pass. Constant in y. */
+/* slope * x if y <= 0, else x, also if y is NaN. Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
-/* x y (1 - y) for sigmoid, and x (1 - y^2) for tanh. */
+/* x * y * (1 - y) for sigmoid, and x * (1 - y^2) for tanh. */
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y);
 /* exp(-x^2 / 2) / sqrt(2 pi), the derivative of ek_ndtr. */
 ek_tensor *ek_normal_density(ek_tensor *x);
-/* x sign(y). Constant in y. */
+/* x * sign(y). Constant in y. */
 ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y);
 /* Zeros of `shape` with x at elements start, start + step, ... along `dim`: the adjoint of
  * ek_slice. */
@@ -187,11 +187,11 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
  * ek_index_select. */
 ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
 
-/* y (dy - sum(dy y)) along dim for y = softmax(x): the gradient of x from dy, the gradient of y.
- * Differentiable in both. */
+/* y * (dy - sum(dy * y)) along dim for y = softmax(x): the gradient of x from dy, the gradient of
+ * y. Differentiable in both. */
 ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim);
 
-/* The backward of x + alpha y, with alpha as attribute; and of x y, which saved x and y in this
+/* The backward of x + alpha * y, with alpha as attribute; and of x * y, which saved x and y in this
  * order, each if the other wants a gradient. */
 int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);

@@ -231,7 +231,8 @@ ek_tensor *ek_norm_with(ek_reduce_options options)
 
 /* ---- log(sum(exp(x))), whose gradient is softmax ---- */
 
-/* Saved x, and the result with its dimensions kept, whose history leads on to x. */
+/* Saved x, and the result with its dimensions kept and its history, so that its derivatives reach
+ * x. */
 EK_BACKWARD(logsumexp, void,
             ek_mul(g, ek_exp(ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1)))))
 EK_OPERATION(logsumexp, "logsumexp", logsumexp_backward);

@@ -195,7 +195,7 @@ ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
 
 /* ---- x / c ---- */
 
-/* x / c is not x (1 / c) in floating point: a mean of 49 ones must be 1. */
+/* x / c is not x * (1 / c) in floating point: a mean of 49 ones must be 1. */
 EK_BACKWARD(div_scalar, double, ek_div_scalar(g, *a))
 EK_OPERATION(div_scalar, "div_scalar", div_scalar_backward);
 
@@ -219,7 +219,7 @@ ek_tensor *ek_div_scalar(ek_tensor *x, double c)
     return EK_RECORD(y, &div_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
 }
 
-/* ---- x sign(y) ---- */
+/* ---- x * sign(y) ---- */
 
 EK_BACKWARD(sign_mul, void, ek_sign_mul(g, ek_node_saved(node, 0)))
 EK_OPERATION(sign_mul, "sign_mul", sign_mul_backward);
@@ -232,7 +232,7 @@ ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
                      EK_SAVED(y));
 }
 
-/* ---- slope x if y <= 0, else x ---- */
+/* ---- slope * x if y <= 0, else x ---- */
 
 EK_BACKWARD(relu_gradient, double, ek_relu_gradient(g, ek_node_saved(node, 0), *a))
 EK_OPERATION(relu_gradient, "relu_gradient", relu_gradient_backward);
@@ -310,7 +310,7 @@ static ek_tensor *dropout_mask(const ek_tensor *x, double p)
     int64_t count = ek_count(mask);
     ek_generator *generator = ek_generator_lock(NULL);
     for (int64_t i = 0; i < count; i++) {
-        /* A product instead of a branch, because the processor cannot predict a coin. */
+        /* A product instead of a branch, because processors cannot predict random branches. */
         if (dtype == EK_F64)
             wide[i] = scale * (ek_generator_f64(generator) < 1 - p);
         else

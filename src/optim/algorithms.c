@@ -2,15 +2,15 @@
  *
  * SGD with momentum, as torch.optim.SGD:
  *
- *     g += weight_decay p;  b = momentum b + (1 - dampening) g  (b = g at first);
- *     p -= lr (nesterov ? g + momentum b : b)
+ *     g += weight_decay * p;  b = momentum * b + (1 - dampening) * g  (b = g at first);
+ *     p -= lr * (nesterov ? g + momentum * b : b)
  *
  * Adam (Kingma and Ba 2015), AMSGrad (Reddi et al. 2018) and AdamW (Loshchilov and Hutter 2019), as
  * torch.optim.Adam and AdamW:
  *
- *     g += weight_decay p  (Adam)  or  p -= lr weight_decay p  (AdamW);
- *     m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;
- *     p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *     g += weight_decay * p  (Adam)  or  p -= lr * weight_decay * p  (AdamW);
+ *     m += (1 - beta1) * (g - m);  v = beta2 * v + (1 - beta2) * g^2;
+ *     p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  *
  * With amsgrad, max_v = max(max_v, v) takes the place of v in the last line. */
 #include <math.h>

@@ -30,7 +30,8 @@ static int clip_collect(const ek_optimizer *optimizer, gradient_list *list)
     return 0;
 }
 
-/* Element `index` of a vector, shaped as the whole reduction of `like`. */
+/* Element `index` of a vector as a view with like->ndim dimensions of size 1, into which a kernel
+ * reduces all of `like`. */
 static ek_tensor *clip_square_cell(const ek_tensor *vector, int64_t index, const ek_tensor *like)
 {
     int64_t ones[EK_MAX_DIMS];

@@ -18,11 +18,11 @@ enum { EK_STATES = 3 }; /* most states of one parameter */
 typedef struct ek_algorithm {
     const char *name;
     const char *state_names[EK_STATES]; /* NULL at the end */
-    ek_optimizer_options defaults;      /* plain numbers */
-    bool decoupled;                     /* AdamW: weights decay by themselves */
+    ek_optimizer_options defaults;      /* numbers as they are used: 0 means 0 */
+    bool decoupled;                     /* AdamW: decay is not part of the gradient */
 
-    /* Checks `given` and fills *resolved with plain numbers. Options that are left out come from
-     * `defaults`. */
+    /* Checks `given` and fills *resolved with the numbers to use. Options that are left out come
+     * from `defaults`. */
     int (*resolve)(const struct ek_algorithm *algorithm, const ek_optimizer_options *given,
                    const ek_optimizer_options *defaults, ek_optimizer_options *resolved);
 

@@ -43,7 +43,7 @@ static const schedule_kind step_kind = {"step_lr", schedule_step_next, schedule_
 
 static const double pi = 3.14159265358979323846;
 
-/* 1 + cos of the angle after `step` steps. */
+/* 1 + cos(pi * step / T_max), which falls from 2 to 0 in T_max steps. */
 static double schedule_height(const ek_schedule *schedule, int64_t step)
 {
     return 1 + cos(pi * (double)step / (double)schedule->period);

@@ -142,7 +142,7 @@ static int set_make_handles(const ek_replica_set *set, const ek_rank_list *ranks
     return 0;
 }
 
-/* Sizes of buckets of gradients. The first is small, so that reduction starts early. */
+/* Bytes of gradients per bucket. The first bucket is small, so that reduction starts early. */
 enum { FIRST_BUCKET_BYTES = 1 << 20, BUCKET_BYTES = 4 << 20 };
 
 /* A forward while its nodes are recorded, and the open bucket. */

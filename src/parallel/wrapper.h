@@ -71,8 +71,9 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
  * and opened again since the last call, and checks that the child is on the first. */
 int ek_wrapper_begin(ek_wrapper *wrapper);
 
-/* The devices that take part in a call and, if `sized`, the chunks' sizes along `dim`, one per
- * place. Otherwise scatter chooses the sizes, and may leave out the last ranks. */
+/* The devices that take part in a call and, if `sized`, the sizes of their chunks along `dim`:
+ * sizes[i] is for the device ranks.at[i]. Otherwise scatter chooses the sizes, and may leave out
+ * the last ranks. */
 typedef struct ek_wrapper_cut {
     ek_rank_list ranks;
     bool sized;

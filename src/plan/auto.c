@@ -17,10 +17,10 @@
 #include "core/thread.h"
 #include "plan/split.h"
 
-/* A plan stays for so many forwards, unless a device runs out of memory. */
+/* The fewest forwards for which a plan stays, unless a device runs out of memory. */
 static const int64_t least_stay = 8;
-/* A device that got no samples, because it was slow, gets one again after so many forwards; after
- * twice as many the next time, and so on. */
+/* The number of forwards after which a device that gets no samples, because it was slow, gets one
+ * again. It doubles each time. */
 static const int64_t first_retry = 64;
 
 /* One device's counters at one moment. */
@@ -42,7 +42,7 @@ typedef struct auto_state {
     auto_counters before[EK_MAX_DEVICES];
     int64_t planned;              /* the forward of the last plan from models; -1: none yet */
     bool failed;                  /* a device ran out of memory in the last forward */
-    int64_t retry_after;          /* an idle device gets a sample after so many forwards */
+    int64_t retry_after;          /* forwards after which an idle device gets a sample */
     int64_t idle[EK_MAX_DEVICES]; /* forwards since the device last had samples */
 } auto_state;
 

@@ -4,7 +4,7 @@
  *
  * Measured memory is exact, but no single plane over n (the device's samples) and the batch: which
  * part of a step has the peak depends on the size. So each batch size asked for gets a plane of its
- * own, nbytes = fixed + per_sample n + per_batch batch. It is fitted by least squares, in which
+ * own, nbytes = fixed + per_sample * n + per_batch * batch. It is fitted by least squares, in which
  * points of other batches weigh less, and shifted to the nearest points. Points may leave the two
  * slopes undetermined, if all have one size, or n is always in proportion to the batch. A weak
  * prior then decides that all growth is per sample, and that nothing is fixed.

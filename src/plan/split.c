@@ -86,7 +86,7 @@ void ek_split_whole(int devices, const double *weights, int64_t *whole)
         whole[i] /= divisor;
 }
 
-/* ---- levels ---- */
+/* ---- levels: a level is a cost that no device may exceed ---- */
 
 /* Maps doubles to whole numbers in the same order, so that a level can be bisected exactly. */
 static int64_t split_rank_of(double number)
@@ -136,7 +136,9 @@ static bool split_take(int64_t batch, int devices, const ek_cost *costs, double 
     return left == 0;
 }
 
-/* Gives `left` more samples: raises the smallest sizes to one height, within their limits. */
+/* Gives `left` more samples: every size below a common height becomes that height, or the device's
+ * limit if that is less. Samples that then remain go one each to the first devices at that
+ * height. */
 static void split_fill(int64_t left, int devices, const int64_t *limits, int64_t *sizes)
 {
     int64_t low = 0, high = INT64_MAX;
