@@ -24,7 +24,7 @@ int ek_cuda_conv_direct_weight_gradient(struct ek_dev *dev, ek_tensor *dw, ek_te
  * of the window and the channels of its group of `from`. With tap t, position i of `to` reads
  * position q / divide of `from`, with
  *
- *     q = origin + i row_step + t tap_step,
+ *     q = origin + i * row_step + t * tap_step,
  *
  * if divide divides q and the result lies inside. (origin, row_step, tap_step, divide) is
  * (-padding, stride, dilation, 1) for forward, and (padding, 1, -dilation, stride) for the input

@@ -87,9 +87,9 @@ template <typename T, typename I, int LANES> EK_KERNEL gather_each(ek_cuda_conv_
 
 /* ---- tiles ---- */
 
-/* One dimension of a phase. Its positions of `to` are first_row + i row_stride for `rows` values of
- * i. Its taps are first_tap + t tap_stride for `taps` values of t. Both read origin + i step + t
- * tap_step. */
+/* One dimension of a phase. Its positions of `to` are first_row + i * row_stride for `rows` values
+ * of i. Its taps are first_tap + t * tap_stride for `taps` values of t. Such a position and tap
+ * read origin + i * step + t * tap_step. */
 struct phase {
     int rows, first_row, row_stride;
     int taps, first_tap, tap_stride;

@@ -25,7 +25,7 @@ template <typename R> EK_DEVICE void tile_put(tile<R> *t, int depth, int i, R va
     t->q[depth][i / SIDE].v[i % SIDE] = value;
 }
 
-/* sum[i][j] += a (depth, 4 down + i) b (depth, 4 across + j) */
+/* sum[i][j] += the sum over depth of a[depth][4 * down + i] * b[depth][4 * across + j] */
 template <typename R>
 EK_DEVICE void tile_multiply(R sum[SIDE][SIDE], const tile<R> *a, const tile<R> *b, int down,
                              int across)

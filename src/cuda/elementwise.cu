@@ -188,7 +188,7 @@ static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk
     });
 }
 
-/* ---- y = f(x; a, b) and z = f(x, y; a): x + a y and its like may differ from the host's in the
+/* ---- y = f(x; a, b) and z = f(x, y; a): x + a * y and its like may differ from the host's in the
  * last bit ---- */
 
 #define FORMULA_CASE(KIND, kind, name, suffix, ...)                  \

@@ -2,8 +2,8 @@
  * own kernel if it cannot be opened.
  *
  * cuBLAS's handle and workspace are made with the device's first product and kept under
- * ek_cuda_device.lock. cuBLAS speaks of matrices in column-major order, so that a row-major matrix
- * is to it the transposed one: out = x y is asked for as out^T = y^T x^T. */
+ * ek_cuda_device.lock. cuBLAS takes matrices as column-major, and read so a row-major matrix is its
+ * own transpose. The product out = x y is therefore computed as out^T = y^T x^T. */
 #include <limits.h>
 #include <stdlib.h>
 

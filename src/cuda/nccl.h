@@ -18,7 +18,7 @@ int ek_cuda_exchange(const ek_block_move *moves, int count);
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype);
 
-/* Closes the communicators of this device. Nothing of them runs. */
+/* Closes the communicators of this device, whose work has all ended. */
 void ek_cuda_nccl_close(ek_cuda_device *device);
 
 /* ---- communicators by list of devices ----

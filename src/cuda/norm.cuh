@@ -297,7 +297,7 @@ EK_DEVICE R ek_norm_updated(const ek_norm_updating &u, int64_t i, R mean, R var)
     return u.inverts ? 1 / sqrt(var + (R)u.eps) : var;
 }
 
-/* Stores what follows from a channel's sums of dy and of dy (x - mean). */
+/* Stores what follows from a channel's sums of dy and of dy * (x - mean). */
 template <typename R>
 EK_DEVICE void ek_norm_put_line(const ek_norm_line &line, int64_t i, R sum, R product, R invstd)
 {

@@ -236,8 +236,8 @@ void ek_module_train(ek_module *module, bool training)
 
 /* ---- on another device or of another dtype, under the same handles ---- */
 
-/* A gradient lies where its parameter was: it goes, and a slab's slot with it. So do the shards of
- * a divided parameter. Without a gradient nothing of this can fail. */
+/* Drops the tensor's gradient, its shards and its grad buffer, because they lie on the device and
+ * have the dtype that the tensor is about to leave. */
 static void forget_gradient(ek_tensor *tensor)
 {
     ek_tensor_set_grad(tensor, NULL);
@@ -287,8 +287,8 @@ static ek_tensor *convert_device(ek_tensor *tensor, const void *user)
 int ek_module_to_device(ek_module *module, ek_device device)
 {
     EK_TRY(convert_all(module, convert_device, &device));
-    /* Blocks of a model's size are not asked for again if it was made: plain memory has no
-     * capacity that would ever make it give them back. */
+    /* The model's old memory on cpu is now cached there. Blocks of its sizes are rarely asked for
+     * again, and cpu has no capacity that would make it drop them. */
     return device.kind == EK_CPU ? 0 : ek_memory_trim(ek_cpu());
 }
 

@@ -28,7 +28,7 @@ static double memory_value(const memory_point *p)
     return p->nbytes > p->before ? p->nbytes : p->before;
 }
 
-/* Returns how near another batch size is: 1 if it is the same, towards 0 the more they differ. */
+/* Returns how near another batch size is: the smaller of the two divided by the larger. */
 static double memory_nearness(int64_t batch, int64_t other)
 {
     double a = (double)batch, b = (double)other;
