@@ -203,8 +203,7 @@ static int64_t find_next_to_grow(search *s)
     for (int d = 0; s->smaller > 0 && d < s->devices.count; d++)
         more = find_room_on(s, d, more);
     int64_t growth = (int64_t)more / multiple * multiple;
-    if (growth <
-        s->least_growth) { /* the line's slope may be too large: grow faster with each try */
+    if (growth < s->least_growth) { /* a line may be too steep: grow faster with each try */
         growth = s->least_growth;
         s->least_growth *= 2;
     }

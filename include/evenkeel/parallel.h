@@ -33,9 +33,9 @@ typedef enum ek_running_stats {
      * loses them if device 0 takes no part.) */
     EK_RUNNING_STATS_FIRST = 0,
     /* The average over the replicas that take part, weighted by their samples. For batch norm with
-     * momentum m it is (1 - m) r + m times the weighted mean of the replicas' batch statistics. It
-     * applies to floating buffers without a gradient that a replica wrote; integer buffers are the
-     * first replica's. Needs broadcast_buffers. */
+     * momentum m and running statistic r it is (1 - m) * r + m * s, with s the weighted mean of the
+     * replicas' batch statistics. It applies to floating buffers without a gradient that a replica
+     * wrote; integer buffers are the first replica's. Needs broadcast_buffers. */
     EK_RUNNING_STATS_AVERAGE = 1
 } ek_running_stats;
 

@@ -84,15 +84,16 @@ typedef struct ek_cuda_norm {
 
 /* Computes mean and (biased) variance into by_group, and `update`. Joins partial moments. */
 int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* Computes the sums of dy and of dy (x - mean), as partial sums; or into by_group, with the second
- * times invstd. With `element` dy is multiplied with weight. */
+/* Computes the sums of dy and of dy * (x - mean), as partial sums; or into by_group, with the
+ * second times invstd. With `element` dy is multiplied with weight. */
 int ek_cuda_launch_norm_reduce(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 /* As norm_reduce, for columns of elements over the samples, whose cut is that of rows. `each`
  * elements share a mean. */
 int ek_cuda_launch_norm_elements(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* y = (x - mean) invstd weight + bias */
+/* y = (x - mean) * invstd * weight + bias */
 int ek_cuda_launch_norm_apply(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* y = invstd weight dy - shift - (x - mean) slope. Without sums x isn't read. invstd NULL: 1. */
+/* dx (in y) = invstd * weight * dy - shift - (x - mean) * slope. Shift and slope follow from the
+ * sums; without sums they are 0 and x isn't read. invstd NULL: 1. */
 int ek_cuda_launch_norm_gradient(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 
 /* Join partial sums into results. join_groups multiplies both with weight (per channel; never with

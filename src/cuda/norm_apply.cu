@@ -1,7 +1,7 @@
 /* norm_apply.cu: normalised values, and the gradient of x. */
 #include "cuda/norm.cuh"
 
-/* y = (x - center) scale + shift */
+/* y = (x - center) * scale + shift */
 template <typename R> struct line {
     R center, scale, shift;
 };
@@ -16,7 +16,7 @@ EK_DEVICE line<R> apply_line_of(const ek_cuda_norm &a, int64_t sample, int64_t c
             channel ? ek_norm_value(a.bias, column, R(0)) : R(0)};
 }
 
-/* dx = scale dy - shift - (x - center) slope */
+/* dx = scale * dy - shift - (x - center) * slope */
 template <typename R> struct plane {
     R center, scale, shift, slope;
 };

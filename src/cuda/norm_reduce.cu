@@ -1,4 +1,4 @@
-/* norm_reduce.cu: sums of dy and of dy (x - mean) by column. */
+/* norm_reduce.cu: sums of dy and of dy * (x - mean) by column. */
 #include "cuda/norm.cuh"
 
 enum { GROUP = 4 }; /* vectors of each tensor that a thread has on their way at once */

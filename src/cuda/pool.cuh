@@ -41,7 +41,7 @@ template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &po
     I size = (I)pool.x.size[d];
     ek_window<I> w;
     w.step = (I)pool.dilation[d];
-    if (pool.adaptive) { /* floor(i size / n) to ceil((i + 1) size / n) */
+    if (pool.adaptive) { /* floor(i * size / n) to ceil((i + 1) * size / n) */
         I n = (I)pool.y.size[d];
         w.first = ek_divide(i * size, pool.y.per_size[d]);
         w.count = ek_divide((i + 1) * size + n - 1, pool.y.per_size[d]) - w.first;
@@ -74,7 +74,7 @@ template <typename I> EK_DEVICE ek_cover<I> ek_cover_of(const ek_cuda_pool &pool
 {
     I n = (I)pool.y.size[d];
     ek_cover<I> cover;
-    if (pool.adaptive) { /* all i with i size < (p + 1) n and (i + 1) size > p n */
+    if (pool.adaptive) { /* all i with i * size < (p + 1) * n and (i + 1) * size > p * n */
         I size = (I)pool.x.size[d];
         cover.first = ek_divide(p * n, pool.x.per_size[d]);
         cover.end = ek_divide((p + 1) * n + size - 1, pool.x.per_size[d]);

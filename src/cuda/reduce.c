@@ -5,8 +5,8 @@
 
 enum {
     BLOCK = 256,
-    FEW = 16,          /* so few reduced elements are summed by one thread */
-    NARROW = 8,        /* so few columns use only a small part of a line of memory */
+    FEW = 16,          /* up to this many reduced elements, one thread sums them */
+    NARROW = 8,        /* fewer columns use only a small part of a cache line */
     PER_THREAD = 16,   /* least elements of a thread before work is cut into chunks */
     BLOCKS_PER_SM = 8, /* blocks that fill a multiprocessor */
     MOST_CHUNKS = 1024

@@ -1,7 +1,7 @@
 /* softmax.cu: softmax, cross entropy and their gradients: a team of threads per line. Softmax reads
  * a line twice; the second time it comes from a cache, unless it is very long.
  *
- * With lse = log sum exp x, as the host has it, cross entropy is
+ * With logits x, target t and lse = log(sum(exp(x))), as the host has it, cross entropy is
  *
  *   loss = (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c])
  *
@@ -101,7 +101,8 @@ template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
     }
 }
 
-/* The line's sum of dy, or of dy y. It goes by fours, which keeps the chain of roundings short. */
+/* The line's sum of dy, or of dy * y. A lane first adds four terms by themselves, so that fewer
+ * roundings follow each other. */
 template <typename T, typename R>
 EK_DEVICE R softmax_gradient_sum(const ek_cuda_softmax_job &job, const ek_team &team, const T *dy,
                                  const T *y)

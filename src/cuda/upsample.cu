@@ -8,7 +8,7 @@
 
 enum { ROWS = 4, GROUP = 4 };
 
-/* What one position reads in one dimension: (1 - share) lower + share upper. */
+/* What one position reads in one dimension: (1 - share) * lower + share * upper. */
 template <typename R, typename I> struct tap {
     I lower, upper;
     R share;
@@ -64,7 +64,7 @@ template <typename R, typename I> EK_DEVICE R share_of(const tap<R, I> &t, I p)
     return (t.lower == p ? 1 - t.share : (R)0) + (t.upper == p ? t.share : (R)0);
 }
 
-/* values += share times the V elements at `from`. Elements without a share don't count, even if
+/* values += share times the V elements at `from`. Elements whose share is 0 don't count, even if
  * they are infinite. */
 template <typename T, int V>
 EK_DEVICE void upsample_blend(typename ek_compute<T>::type (&values)[V],

@@ -51,8 +51,8 @@ typedef struct ek_cuda_stream {
  *
  * A multiplication and a shift take the place of a machine's division, of some 20 instructions. */
 
-/* n / by for n < 2^31: (high half of n factor + n) >> shift, with factor = floor(2^32 (2^shift -
- * by) / by) + 1 and 2^shift the first power of 2 that is not smaller than `by`. */
+/* n / by for n < 2^31: (high half of n * factor, plus n) >> shift, with factor = floor(2^32 *
+ * (2^shift - by) / by) + 1 and 2^shift the first power of 2 that is not smaller than `by`. */
 typedef struct ek_cuda_divisor {
     uint32_t by, factor, shift;
 } ek_cuda_divisor;
