@@ -30,7 +30,7 @@ EK_API ek_tensor *ek_read_npy(const char *path);
 /* Reads a file of the binary version of CIFAR-10 or CIFAR-100 (`classes`: 10 or 100), plain, or
  * gzip with at most 60000 records. *pictures is u8 (N, 3, 32, 32) on cpu. *labels is i64 (N); for
  * CIFAR-100 it is (N, 2), the coarse label, below 20, and the fine one. Both are NULL on error:
- * EK_E_IO, or EK_E_FORMAT for an empty file, a part of a record, or a label that is no class. */
+ * EK_E_IO, or EK_E_FORMAT for an empty file, an incomplete record, or a label that is no class. */
 EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek_tensor **labels);
 
 /* Reads a PNG or JPEG file, as its first bytes say, into a tensor (channels, H, W) on cpu.

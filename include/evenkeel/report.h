@@ -74,9 +74,9 @@ EK_API double ek_report_step_seconds(const ek_report *report);
 EK_API int ek_report_get_device(const ek_report *report, int index, ek_device_report *device);
 /* The largest peak of a device divided by the mean of all devices' peaks; 1 if nothing was used. */
 EK_API double ek_report_imbalance(const ek_report *report);
-/* A device's memory in order of time. A sample is the fullest moment of a stretch of time, or the
- * level during several stretches without changes. Copies at most `room` samples and returns how
- * many there are; that number grows while the report collects. */
+/* A device's memory in order of time. A sample is the moment of a stretch of time when most memory
+ * was in use, or the amount during several stretches without changes. Copies at most `room` samples
+ * and returns how many there are; that number grows while the report collects. */
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 

@@ -275,7 +275,8 @@ static int reduce_terms(const ek_placement *placement, ek_tensor *const *whole, 
     return n;
 }
 
-/* Memory for slice p's sum: the term itself if it is the only one and lies there already. */
+/* Memory for slice p's sum: `into` if that is given, the term itself if it is the only one and lies
+ * there already, else a new tensor. */
 static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *into,
                               ek_tensor *const *terms, int n)
 {

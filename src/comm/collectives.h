@@ -76,8 +76,11 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
 
 /* When a bucket of a dtype is closed, as in PyTorch. */
 typedef enum ek_bucket_rule {
-    EK_BUCKETS_OF_BROADCAST, /* closed once it holds `limit` bytes; those left, in dtypes' order */
-    EK_BUCKETS_OF_REDUCE     /* closed before it exceeds `limit`; those left, as dtypes were seen */
+    /* A bucket closes once it holds `limit` bytes. Those open at the end follow by dtype. */
+    EK_BUCKETS_OF_BROADCAST,
+    /* A bucket closes before it exceeds `limit`. Those open at the end follow in the order in which
+     * their dtypes were first seen. */
+    EK_BUCKETS_OF_REDUCE
 } ek_bucket_rule;
 
 /* Puts the tensors' positions into buckets of one dtype each: bucket b is order[ends[b - 1] ..

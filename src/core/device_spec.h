@@ -28,7 +28,8 @@ long ek_spec_repeat(const char **at);
 /* Reads a size with an optional K, M, G or T, and an optional B or iB after it; moves *at past it.
  * Returns false if there is none. */
 bool ek_spec_size(const char **at, uint64_t *nbytes);
-/* Sets EK_E_INVALID: what is wanted at this position, and the grammar of the list. */
+/* Sets EK_E_INVALID with a sentence that says what is wanted at this position, and the grammar of
+ * the list. */
 int ek_spec_fault(const char *text, const char *at, const char *wanted, const char *grammar);
 /* EK_E_INVALID if `count` is below 1, or too large when there are `before` devices already. */
 int ek_spec_check_count(const char *text, const char *at, long count, int before);

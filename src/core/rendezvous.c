@@ -1,4 +1,5 @@
-/* rendezvous.c: a barrier at which one of the jobs of a group works for all. */
+/* rendezvous.c: a barrier at which one of the jobs of a group does the common work while the others
+ * wait. */
 #include "core/rendezvous.h"
 
 #include <pthread.h>

@@ -42,7 +42,7 @@ typedef struct ek_thread {
     uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
     uint64_t cpu_ns;         /* the thread's CPU time when it began work or last slept (worker.h) */
     unsigned autocast_depth; /* how many autocast regions the thread is in */
-    struct ek_cast *casts;   /* owned by ops/casts.c */
+    struct ek_cast *casts;   /* owned by ops/autocast.c */
     struct ek_span *span;    /* the innermost open span (trace.h) */
     unsigned trace_number;   /* owned by trace.c */
     unsigned meetings;       /* calls so far of operations that meet (autograd/graph.h) */

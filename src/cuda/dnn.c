@@ -77,7 +77,8 @@ bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_t
 enum { PLANS = 512 };
 
 /* Workspace that a plan may have at first, or room for copies of all three tensors in another order
- * if that is more. The limit keeps one layer from deciding how large a batch can be. */
+ * if that is more. Without the limit, one layer's workspace could decide how large a batch can
+ * be. */
 static const int64_t usual_workspace = (int64_t)1 << 30;
 
 typedef struct kept_plan {

@@ -97,7 +97,8 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
 {
     if (error == cudaSuccess)
         return true;
-    /* CUDA also keeps the error as the thread's last one, for a launch or user's code to find. */
+    /* CUDA also keeps the error as the thread's last one. It is cleared, so that no later launch or
+     * user's code takes it for its own. */
     (void)cudaGetLastError();
     if (dev && fault_is_sticky(error))
         lost_set(dev, call, error);

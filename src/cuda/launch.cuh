@@ -241,7 +241,8 @@ static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
     return (uintptr_t)pointer % nbytes == 0;
 }
 
-/* Memory without a meaning, in units of 1 to 16 bytes. T is an unsigned type of `size` bytes. */
+/* For memory that is moved and not computed with, in units of 1 to 16 bytes. T is an unsigned type
+ * of `size` bytes. */
 typedef ek_vector<uint64_t, 2> ek_unit16;
 #define EK_BY_SIZE(size, T, ...)               \
     switch (size) {                            \

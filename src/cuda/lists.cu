@@ -22,7 +22,7 @@ struct list_part {
 /* The part of a list that this block works on. An element of any operand has `size` bytes. */
 EK_DEVICE list_part list_part_of(const ek_cuda_list &list, int size)
 {
-    int at = 0; /* the last entry whose first block is not after this one */
+    int at = 0; /* the last entry whose first block is this block or an earlier one */
     for (int above = list.count; above - at > 1;) {
         int middle = (at + above) / 2;
         if (list.first[middle] <= blockIdx.x)

@@ -30,7 +30,7 @@ cudaEvent_t ek_cuda_pinned_event(const ek_dev *dev, const void *memory);
 /* Frees the blocks of this device's GPU that nobody holds, once copies from them are done. */
 void ek_cuda_pinned_close(const ek_cuda_device *device);
 
-/* Allocates pinned memory outside of the pool, unless *pointer is some already. */
+/* Allocates pinned memory outside of the pool. Does nothing if *pointer is not NULL. */
 int ek_cuda_make_pinned(ek_dev *dev, size_t nbytes, void **pointer);
 
 /* ---- rings: pinned buffers through which pageable memory travels to and from a device ----

@@ -184,7 +184,8 @@ static void group_watch_all(void)
     pthread_mutex_unlock(&groups_lock);
 }
 
-/* Waits until the group's collectives are over, perhaps behind other lists'. False if given up. */
+/* Waits until the group's collectives are over, and those of other groups that come before them.
+ * False if the group was given up meanwhile. */
 static bool group_has_ended(const ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};

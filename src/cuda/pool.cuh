@@ -65,7 +65,8 @@ template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &po
     return w;
 }
 
-/* The outputs [first, end) whose windows reach over an input. Dilated ones may step over it. */
+/* The outputs [first, end) whose windows reach over an input. Dilated windows may have no tap on
+ * it. */
 template <typename I> struct ek_cover {
     I first, end;
 };

@@ -121,7 +121,8 @@ void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
  * if there is too little (no error is pending then), negative on other errors. */
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 
-/* The size of a workspace with room for an address at a multiple of 256, and this address. */
+/* How many bytes to allocate for a workspace of nbytes that begins at a multiple of 256, and the
+ * address in such memory at which it begins. */
 static inline size_t ek_cuda_padded(size_t nbytes)
 {
     return nbytes > 0 ? nbytes + 256 : 0;

@@ -50,7 +50,7 @@ void ek_cuda_event_record(ek_dev *dev, ek_stream which, ek_event **made);
 void ek_cuda_event_wait(ek_dev *dev, ek_stream which, ek_event *made);
 void ek_cuda_event_free(ek_dev *dev, ek_event *made);
 
-/* Creates an event without timing on the current GPU, unless *event is one already. */
+/* Creates an event without timing on the current GPU. Does nothing if *event is not NULL. */
 int ek_cuda_make_event(ek_dev *dev, cudaEvent_t *event);
 int ek_cuda_record(ek_dev *dev, cudaEvent_t event, cudaStream_t stream);
 int ek_cuda_stream_wait(ek_dev *dev, cudaStream_t stream, cudaEvent_t event);

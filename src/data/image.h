@@ -20,8 +20,8 @@ typedef struct ek_encoded {
 /* Fails with EK_E_NO_MEMORY, because there is no memory to decode the picture. */
 int ek_encoded_fail_memory(const ek_encoded *picture);
 
-/* Both return the tensor in the scope, and leave nothing else there. NULL with EK_E_FORMAT or
- * EK_E_NO_MEMORY. */
+/* Decode a PNG or JPEG file. Both return the tensor in the scope, and leave nothing else there.
+ * NULL with EK_E_FORMAT or EK_E_NO_MEMORY. */
 ek_tensor *ek_encoded_png(const ek_encoded *picture);
 ek_tensor *ek_encoded_jpeg(const ek_encoded *picture);
 

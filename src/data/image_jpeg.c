@@ -120,7 +120,7 @@ static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *wid
 
 /* Converts CMYK pixels to RGB in place. Their values are inverted (255 is no ink), as Adobe writes
  * them and all decoders read them. A colour is paper - round(ink * paper / 255): `paper` is the
- * inverted black, and `ink` is 255 less the inverted value. */
+ * inverted black, and ink is 255 less the colour's inverted value. */
 static void jpeg_from_inks(uint8_t *pixels, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

@@ -2,8 +2,8 @@
  *
  * The caller's thread draws a pass, hands its batches out to a ring of slots, and takes them from
  * there in the same order. Workers make the batches. Batch b lies in slot b modulo the number of
- * slots, which is workers x prefetch: no worker is farther ahead. Without workers there is one
- * slot, and the caller's thread makes the batch.
+ * slots, which is workers * prefetch, so no batch is made farther ahead. Without workers there is
+ * one slot, and the caller's thread makes the batch.
  *
  * Note [Who may touch a loader]
  *

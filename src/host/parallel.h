@@ -13,8 +13,8 @@
 typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
 
 /* Runs body over [0, count) on the device's threads. Each index is in one part. Parts are
- * contiguous, no more than threads, and have at least `grain` indices, except the last. A single
- * part runs inline, and so does all work inside of a team. */
+ * contiguous and have at least `grain` indices, except the last; there are no more parts than
+ * threads. A single part runs inline, and so does all work inside of a team. */
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);
 

@@ -217,7 +217,7 @@ ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
         autocast_forget(ek_thread_self(), false);
         return NULL;
     }
-    /* The history of a cast leads to the one alias of the leaf that collects the gradient. */
+    /* Gradients of the cast go to the alias of the leaf that was cast, not to another alias. */
     if (graph && entry->leaf != leaf)
         return NULL;
     return ek_scope_adopt(ek_keep(entry->cast));

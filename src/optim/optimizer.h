@@ -32,7 +32,8 @@ typedef struct ek_algorithm {
     /* Parameters of equal phase may share a kernel call. `step` counts from 1. */
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
-    /* True if elements whose value, gradient and state are zero stay zero, like padding. */
+    /* True if elements whose value, gradient and state are zero stay zero. Padding consists of such
+     * elements, and is then updated together with its neighbours. */
     bool (*keeps_zeros)(const ek_optimizer_options *options);
 
     /* Updates `count` flat ranges of one device and dtype once. state[s] has a tensor per range, or

@@ -57,7 +57,8 @@ typedef struct buffer_group {
     ek_move *moves;      /* room for one replica's moves */
 } buffer_group;
 
-/* Copies a rank's buffers to the slab's members if `fetch`, else the members to the buffers. */
+/* Copies the buffers of rank `rank`'s replica to the slab's members if `fetch`, else the members to
+ * the buffers. */
 static int group_move(const buffer_group *g, int rank, const ek_slab *slab, bool fetch)
 {
     for (int k = 0; k < g->count; k++) {

@@ -42,7 +42,7 @@ static bool copies_is_flat(const ek_tensor *tensor)
 }
 
 /* Moves the listed parameters into slabs. `room` is for three lists of `list->count`: parameters
- * that move or get a grad buffer, their new ranks, and their grad buffers. */
+ * that move or get a grad buffer, the slab members that they move to, and their grad buffers. */
 static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
 {
     int count = list->count;
@@ -158,8 +158,8 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
-/* Makes the moves; moves[first[k] .. first[k + 1]) go to the k-th rank. The copies count as
- * written afterwards, also after an error, so that older graphs that saved them report that. */
+/* Makes the moves; moves[first[k] .. first[k + 1]) go to the device ranks->at[k]. The copies count
+ * as written afterwards, also after an error, so that older graphs that saved them report that. */
 static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, const ek_move *moves,
                              const int *first)
 {

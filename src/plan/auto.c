@@ -23,7 +23,7 @@ static const int64_t least_stay = 8;
  * again. It doubles each time. */
 static const int64_t first_retry = 64;
 
-/* One device's counters at one moment. */
+/* One device's counters at one moment: bytes, failed allocations, and the time worked. */
 typedef struct auto_counters {
     uint64_t peak, state, optimizer, capacity, failures, busy_ns;
 } auto_counters;

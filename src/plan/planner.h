@@ -22,7 +22,7 @@ typedef struct ek_split_options {
 typedef struct ek_planner ek_planner;
 
 /* `what` begins error messages and log lines; it must be static. NULL with EK_E_INVALID if options
- * contradict each other or the number of devices. */
+ * contradict each other or do not fit the number of devices. */
 ek_planner *ek_planner_new(const char *what, const ek_split_options *options, int devices);
 void ek_planner_free(ek_planner *planner);
 
