@@ -138,9 +138,10 @@ EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 
 /* ---- data sets from files (readers of single files: evenkeel/data.h) ---- */
 
-/* Data sets that are wholly in memory. Each file may also end in .gz; if both exist, the plain one
- * is read. EK_E_IO if a file is unreadable, or missing (the sentence then lists what the directory
- * must hold). EK_E_FORMAT if a file is damaged. Error sentences name the file. */
+/* ek_mnist, ek_cifar10 and ek_cifar100 hold all samples in memory. Each of their files may also end
+ * in .gz; if both exist, the plain one is read. EK_E_IO if a file is unreadable, or missing (the
+ * sentence then lists what the directory must hold). EK_E_FORMAT if a file is damaged. Error
+ * sentences name the file. */
 
 /* The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-... if
  * `train` is false. A sample is (u8 (1, H, W), i64 scalar). EK_E_FORMAT if counts differ. */

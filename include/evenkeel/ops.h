@@ -93,8 +93,8 @@ typedef struct ek_reduce_options {
 #define EK_DIMS(...) .dims = {__VA_ARGS__}, .dim_count = EK_COUNT(int, __VA_ARGS__)
 
 /* ek_sum(x) sums all elements; ek_sum(x, EK_DIMS(0, 2), .keepdim = true) sums over two dimensions.
- * The order of f32 additions is pairwise or blocked, and does not depend on the number of threads.
- */
+ * The order of additions follows from shape, strides and device, not from the number of
+ * threads. */
 EK_API ek_tensor *ek_sum_with(ek_reduce_options options);
 EK_API ek_tensor *ek_mean_with(ek_reduce_options options);
 #define EK_REDUCE_OPTIONS(...) EK_OPTIONS_1(ek_reduce_options, x, __VA_ARGS__)

@@ -1,7 +1,8 @@
 /* random.h: PyTorch's CPU random numbers, bit for bit (Linux on x86-64 with fused multiply-add).
  *
  * A generator is a Mersenne Twister with PyTorch's seeding and order of draws. Numbers are always
- * drawn on the CPU and copied to the tensor's device, so that they don't depend on it. */
+ * drawn on the CPU and copied to the tensor's device, so that they are the same on every
+ * device. */
 #ifndef EVENKEEL_RANDOM_H
 #define EVENKEEL_RANDOM_H
 

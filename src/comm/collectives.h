@@ -74,7 +74,7 @@ int ek_comm_reduce_scatter(const ek_placement *placement, ek_tensor *const *whol
 int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices, int count,
                         ek_dev **devs);
 
-/* When a bucket of a dtype is closed, as in PyTorch. */
+/* When the open bucket of a dtype is closed, as in PyTorch. */
 typedef enum ek_bucket_rule {
     /* A bucket closes once it holds `limit` bytes. Those open at the end follow by dtype. */
     EK_BUCKETS_OF_BROADCAST,

@@ -10,7 +10,7 @@
 
 enum {
     MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* below this, waking workers takes longer than it saves */
+    WORKER_BYTES = 1 << 18 /* for fewer bytes, waking workers takes longer than it saves */
 };
 
 /* ---- memory for copies, and parts ---- */

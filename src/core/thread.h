@@ -1,5 +1,5 @@
-/* thread.h: the state of each thread, with what nearly every file needs: errors, the heap, forks.
- */
+/* thread.h: the state of each thread. Includes what nearly every file needs: errors, memory,
+ * forks. */
 #ifndef EK_CORE_THREAD_H
 #define EK_CORE_THREAD_H
 

@@ -78,7 +78,7 @@ template <typename I> EK_DEVICE ek_index<I> ek_index_of(const ek_cuda_image &ima
     return index;
 }
 
-/* The offset of a plane, of a place within one, and of both. */
+/* The offset of a plane, of a position within its plane, and of an element, which is their sum. */
 template <typename I> EK_DEVICE I ek_plane_offset(const ek_cuda_image &image, I sample, I channel)
 {
     return sample * (I)image.by_sample + channel * (I)image.by_channel;

@@ -1,5 +1,5 @@
-/* index.c: the tensors of indexing kernels, taken apart. The kernel finds an index that is out of
- * range: it then reads 0, or adds nothing. */
+/* index.c: the tensors of indexing kernels, taken apart. The kernel notes an index that is out of
+ * range as a fault (view.h), and reads 0 or adds nothing instead. */
 #include <string.h>
 
 #include "cuda/launches.h"

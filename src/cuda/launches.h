@@ -138,8 +138,8 @@ typedef struct ek_cuda_index_job {
     int64_t stride; /* stride along it of the operand that index addresses */
 
     /* Operands: out, x, index. The operand that index addresses has stride 0 along the dimension.
-     * If additions have a fixed order, these are only the lines along the dimension; a line has
-     * `line` elements, with strides line_x and line_index. */
+     * If additions have a fixed order, a position of `strides` is a whole line along the dimension;
+     * a line has `line` elements, with strides line_x and line_index. */
     ek_cuda_strides strides;
     int64_t line, line_x, line_index;
 } ek_cuda_index_job;

@@ -1,5 +1,5 @@
-/* softmax.c: softmax, cross entropy and their gradients. The kernel finds a target that is out of
- * range, which then counts as an ignored one. */
+/* softmax.c: softmax, cross entropy and their gradients. The kernel notes a target that is out of
+ * range as a fault (view.h), and goes on as if it were ignored. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 

@@ -123,7 +123,7 @@ static int index_begin_adding(ek_dev *dev, ek_tensor *out, int dim, const ek_ten
 
 /* ---- index_select ---- */
 
-/* A position counts the indices first, then the elements of a slice. */
+/* Position p is element p % walk->count of the slice for index p / walk->count. */
 static void index_select_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;

@@ -111,7 +111,7 @@ ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64;
 
 /* ---- values of a channel, sample or group ---- */
 
-/* The offset of element i. Tensors of two dimensions are contiguous. */
+/* The offset of element i in row-major order. Tensors of two dimensions are contiguous. */
 static inline int64_t ek_norm_offset(const ek_tensor *tensor, int64_t i)
 {
     return tensor->ndim == 1 ? i * tensor->stride[0] : i;

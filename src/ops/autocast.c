@@ -56,7 +56,8 @@ static ek_tensor *autocast_shown_in(ek_storage *storage, ek_tensor *x)
     return y ? ek_record_cast(y, x) : NULL;
 }
 
-/* Casts a parameter's whole storage, which keeps the cast, unless that doesn't pay. */
+/* Casts a parameter's whole storage, which keeps the cast. Casts x alone if few elements of the
+ * storage's last cast were read. */
 static ek_tensor *autocast_cast_parameter(ek_tensor *x)
 {
     ek_narrow_found found;

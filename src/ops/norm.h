@@ -23,8 +23,8 @@ typedef struct ek_norm_chunk {
     ek_tensor *moments;
     /* (2, C), without history: mean and 1 / sqrt(var + eps) of all chunks, once they are merged. */
     ek_tensor *statistics;
-    /* For one ek_norm_chunk_apply: an alias of x whose history leads to x, and a tensor (C) whose
-     * values nobody reads. */
+    /* For one ek_norm_chunk_apply: an alias of x that is recorded as a function of x, and a tensor
+     * (C) whose values nobody reads. */
     ek_tensor *alias, *scale;
 } ek_norm_chunk;
 

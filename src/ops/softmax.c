@@ -22,7 +22,8 @@ static ek_tensor *softmax_sum_along(ek_tensor *x, int dim)
 
 EK_BACKWARD(softmax, softmax_attributes, softmax_gradient(g, ek_node_saved(node, 0), *a))
 
-/* Inputs dy, y. The map from dy is symmetric for softmax; a is the gradient that arrives. */
+/* Inputs dy, y. For softmax the map from dy to dx is symmetric, so it is its own adjoint. a is the
+ * gradient that arrives. */
 static int softmax_gradient_backward(ek_node *node, ek_tensor *const *gradients,
                                      ek_tensor **results)
 {
