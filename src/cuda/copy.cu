@@ -38,7 +38,7 @@ struct transposition {
     int64_t out_stride[EK_MAX_DIMS], x_stride[EK_MAX_DIMS];
 };
 
-/* Transposes tiles. Their numbers run fastest along the innermost dimension. */
+/* Transposes tiles, which are numbered fastest along the innermost dimension. */
 template <typename T>
 EK_KERNEL copy_transposed(T *out, const T *x, transposition plan, int64_t tiles)
 {

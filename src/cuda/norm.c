@@ -63,7 +63,8 @@ int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
 
 /* ---- merge ---- */
 
-/* Takes values of chunks, and the step from chunk to chunk. */
+/* Sets *values to the elements of t (chunks, ...) and *step to the elements from one chunk to the
+ * next; t is copied if its dtype or innermost stride doesn't fit. */
 static int norm_take_chunks(ek_norm_call *call, const ek_tensor *t, const void **values,
                             int64_t *step)
 {

@@ -26,7 +26,8 @@ EK_DEVICE void ek_norm_cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
             dy[u][v] = y[u][v] <= 0 ? R(0) : dy[u][v];
 }
 
-/* Stores 16 bytes at once, because in some loops the compiler takes a plain assignment apart. */
+/* Stores 16 bytes at once; in some loops the compiler makes several stores of a plain
+ * assignment. */
 template <typename P> EK_DEVICE void ek_norm_put(void *to, P pack)
 {
 #ifdef __CUDA_ARCH__

@@ -23,8 +23,8 @@
  * differentiation: all of it is the fused N and G, factors per statistic, and products; none
  * recomputes a statistic. A ReLU adds a constant mask on dy.
  *
- * Of the batch, a weight is shared by what shares a statistic, so that w comes out of the sums: s =
- * w dw is no output of its own, and with D = G(dy, x; 1), q = sum(a D.dx)
+ * If statistics are of the batch, what shares a statistic also shares a weight. So w comes out of
+ * the sums, s is w dw and no output, and with D = G(dy, x; 1), q = sum(a D.dx)
  *
  *     d/d dy = G(a, x; w).dx + N(x; b, c),   d/d w = q
  *     d/d x  = G(dy, x; b).dx - w r [ G((a D.dw + dy A.dw) / n, x; 1).dx + xhat q / n ]

@@ -14,7 +14,7 @@ typedef struct part {
     int parameter;
     int owner;          /* index of the device that owns the shard */
     uint64_t published; /* version of the shard when all devices had its elements */
-    uint64_t unshared;  /* version of the parameter when sending failed; 0 if it didn't */
+    uint64_t unshared;  /* version of the parameter when sending the shard failed; 0: sent */
     bool changed;       /* true, while publishing, if other devices lack elements */
 } part;
 
