@@ -237,7 +237,8 @@ void ek_module_train(ek_module *module, bool training)
 /* ---- on another device or of another dtype, under the same handles ---- */
 
 /* Drops the tensor's gradient, its shards and its grad buffer, because they lie on the device and
- * have the dtype that the tensor is about to leave. */
+ * have the dtype that the tensor is about to leave. The gradient goes first: without it the other
+ * calls cannot fail. */
 static void forget_gradient(ek_tensor *tensor)
 {
     ek_tensor_set_grad(tensor, NULL);
