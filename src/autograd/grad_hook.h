@@ -6,17 +6,10 @@
  *
  * Note [Calls of a grad hook]
  *
-<<<<<<< HEAD
- *     begin    on the caller's thread, before any backward runs. Leaves that take part and are not
- *              in the list don't exist: each of the list gets one call of `arrived`, unless the
- *              pass fails.
- *     arrived  on the thread that runs the ready queue of the leaf's device, once the leaf
-=======
  *     begin    on the caller's thread, before any backward runs. It lists exactly those of the
  *              hook's leaves that take part, and unless the pass fails `arrived` is called once for
  *              each of them.
  *     arrived  on the thread that runs the ready queue of the leaf's device, once the leaf
->>>>>>> a09d3d8 (What begin of a grad hook lists, said plainly)
  *              has what it will have. Leaves arrive in any order, and those of several devices at
  *              the same time.
  *     finish   on the caller's thread, after all queues have ended; once for each begin that
