@@ -149,7 +149,9 @@ static int pass_judge(const ek_reducer *reducer)
         const ek_pass_report *report = ek_reducer_report(reducer, r);
         if (report->status >= 0)
             continue;
-        ek_error_record error = {.status = EK_E_ABORTED, .origin = group->ranks[r] + 1};
+        ek_error_record error = {.status = EK_E_ABORTED,
+                                 .told = true,
+                                 .origin = group->ranks[r] + 1};
         snprintf(error.message, sizeof error.message, "rank %d on %s: %.499s", group->ranks[r],
                  group->communication->hosts[group->ranks[r]], report->sentence);
         return ek_error_raise(&error);
@@ -176,7 +178,8 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     reducer->stats.exposed += (double)(ek_clock_ns() - began) * 1e-9;
     if (error.status < 0) { /* a rank's own error says more than the others' */
         ek_error_clear();
-        error.origin = reducer->group->ranks[reducer->group->rank] + 1; /* all know of it */
+        error.told = true; /* by the reports */
+        error.origin = reducer->group->ranks[reducer->group->rank] + 1;
         return ek_error_raise(&error);
     }
     return rc < 0 ? rc : pass_judge(reducer);

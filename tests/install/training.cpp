@@ -151,12 +151,38 @@ static void training()
     ek_module_free(loss);
 }
 
+// A world of one rank, in which every call is allowed.
+static void ranks()
+{
+    CHECK(ek_dist_init_process_group(.timeout = 60) == 0);
+    ek_process_group *group = ek_dist_new_group(EK_RANKS(0), .timeout = 30);
+    CHECK(group && ek_dist_get_world_size(group) == 1 && ek_dist_new_group());
+    ek_tensor *x = ek_ones(EK_SHAPE(3)), *y = ek_zeros(EK_SHAPE(3));
+    ek_dist_work *work = nullptr;
+    CHECK(ek_dist_all_reduce(x) == 0 && ek_dist_all_reduce(x, .op = EK_DIST_MAX) == 0);
+    CHECK(ek_dist_broadcast(x, 0) == 0 && ek_dist_reduce(x, 0, .group = group) == 0);
+    CHECK(ek_dist_broadcast(.tensor = x, .work = &work) == 0 && ek_dist_wait(work) == 0);
+    CHECK(ek_dist_barrier() == 0 && ek_dist_barrier(.group = group) == 0);
+    CHECK(ek_dist_all_gather(x, &y) == 0 && number(y) == 3);
+    CHECK(ek_dist_gather(x, &y, 0) == 0 && ek_dist_scatter(y, &x, 0) == 0);
+    CHECK(ek_dist_reduce_scatter(y, &x, .op = EK_DIST_AVG) == 0);
+    CHECK(ek_dist_all_to_all(.list = &y, .inputs = &x) == 0);
+    CHECK(ek_dist_send(x, 0) < 0 && ek_dist_recv(x, EK_DIST_ANY, .tag = 1) < 0);
+    CHECK(!ek_dist_isend(x, 0, .tag = 1) && !ek_dist_irecv(x, 0));
+    ek_error_clear();
+    ek_module *model = ek_distributed_data_parallel(ek_linear(3, 1), .bucket_cap_mb = 1);
+    CHECK(ek_backward(ek_sum(ek_apply(model, x))) == 0);
+    ek_module_free(model);
+    CHECK(ek_dist_destroy_process_group(nullptr) == 0);
+}
+
 int main()
 {
     ek_scope scope = ek_scope_begin();
     options();
     values();
     data();
+    ranks();
     ek_scope_end(&scope);
     training();
     CHECK(ek_shutdown() == 0);

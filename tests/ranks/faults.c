@@ -257,7 +257,7 @@ static int run_cell(fault what, place where, const char *cell)
     ek_scope scope = ek_scope_begin();
     int rc = job_rank == WRONG ? fail(what, where) : where == SHUTDOWN ? 0 : visit(where);
     if (what >= KILL) {
-        if (rc >= 0)
+        if (rc >= 0 && where != SHUTDOWN)
             rc = ek_dist_barrier(); /* who was not in the call */
     } else if (where != SHUTDOWN) {
         judge(what, where, rc, cell);
