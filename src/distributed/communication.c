@@ -570,6 +570,8 @@ int ek_communication_close(ek_communication *communication, bool soon)
     ek_error_take(&before);
     int rc = communication_is_broken(communication) ? EK_E_ABORTED
                                                     : communication_shut(communication, soon);
+    if (rc < 0) /* nobody can ask for it any more */
+        communication_print(communication, &before);
     ek_error_raise(&before);
     if (rc < 0) {
         pthread_mutex_lock(&communication->lock);
