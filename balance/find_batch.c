@@ -30,7 +30,7 @@ typedef struct search {
     ek_device_list devices;
     ek_dev *devs[EK_MAX_DEVICES];
     ek_training_state *state;
-    ek_ranks *ranks; /* that search together; NULL: this process alone */
+    ek_ranks *ranks; /* the ranks that search together; NULL: this process alone */
     bool plans;      /* the model's split is EK_SPLIT_AUTO */
     size_t plan_nbytes;
     int64_t fits, smaller, failing, most; /* batches; 0: none yet; `smaller` fitted before `fits` */

@@ -251,7 +251,7 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
 typedef struct penalty {
     ek_penalty_kind kind;
     ek_module *child;  /* the critic, or what an ek_distributed_data_parallel wraps */
-    penalty_rows rows; /* of the samples of all parts */
+    penalty_rows rows; /* the rows of all parts' samples */
     int64_t samples;   /* samples of this rank's parts */
     int parts;
     bool apart;     /* the critic takes and gives one tensor per part; if false there is one part */

@@ -33,7 +33,7 @@ typedef struct train_step {
     ek_loss_sum total;          /* sum and weight of the parts so far; references */
     /* Note [Micro-batches of ranks] */
     bool distributed;          /* the model or the criterion goes over ranks */
-    ek_ranks *averages, *adds; /* of the model; of the criterion; NULL: none */
+    ek_ranks *averages, *adds; /* the model's ranks; the criterion's; NULL: none */
     double loss;               /* once the last part is done, if `distributed` */
 } train_step;
 

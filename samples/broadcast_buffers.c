@@ -117,7 +117,7 @@ typedef struct training {
     ek_module *model; /* data parallel over DEVICES devices */
     ek_optimizer *optimizer;
     ek_tensor *batch; /* zeros for the first device, ones for the second */
-    buffer_view view; /* of the last forward */
+    buffer_view view; /* what the last forward showed */
     int looks;
     const char *moments[MOST_LOOKS]; /* "inside the first forward" */
     channel_means means[MOST_LOOKS][DEVICES];

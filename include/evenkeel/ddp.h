@@ -27,7 +27,7 @@ typedef struct ek_distributed_options {
      * there. EK_E_INVALID if the module lies on several devices or is a wrapper, as for
      * output_device. */
     ek_device_list device_ids;
-    ek_device output_device; /* of several devices; default: the first */
+    ek_device output_device; /* where several devices' outputs are joined; default: the first */
     int dim;                 /* the dimension along which inputs are cut for several devices */
     /* On: before each forward in training mode with gradient mode on, all ranks get rank 0's
      * buffers (running statistics). Never in evaluation. */
@@ -70,7 +70,7 @@ typedef struct ek_distributed_criterion_options {
      * process, for any batches and any ignored targets. EK_MEAN_OF_MEANS: the mean of the losses of
      * the ranks that have samples, as with PyTorch's DDP. */
     ek_loss_reduction reduction;
-    int dim; /* of the batch */
+    int dim; /* the batch's dimension */
 } ek_distributed_criterion_options;
 
 /* A criterion for the outputs of ek_distributed_data_parallel, called as the one that it wraps, by
@@ -98,9 +98,9 @@ EK_API void ek_no_sync_end(ek_no_sync *no_sync);
 typedef struct ek_distributed_stats {
     uint64_t backwards;     /* passes that were averaged */
     uint64_t buckets;       /* in all passes */
-    uint64_t nbytes;        /* of gradients that were averaged */
-    uint64_t buffer_nbytes; /* of buffers that rank 0 has sent */
-    double exposed;         /* that backward waited, after its own work, for the averages */
+    uint64_t nbytes;        /* bytes of gradients that were averaged */
+    uint64_t buffer_nbytes; /* bytes of buffers that rank 0 has sent */
+    double exposed;         /* seconds that backward waited for averages after its own work */
 } ek_distributed_stats;
 /* EK_E_INVALID for a module that is no distributed wrapper. */
 EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats);

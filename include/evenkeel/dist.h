@@ -125,7 +125,7 @@ typedef struct ek_dist_call {
     int rank;          /* src or dst, in calls that have one */
     ek_process_group *group;
     ek_dist_op op;
-    int tag; /* of messages: not negative */
+    int tag; /* a message's tag, not negative */
     /* PyTorch's async_op. The call only starts, and ek_dist_wait ends it. Until then nobody may
      * write to what is sent or read what is received. */
     ek_dist_work **work;
@@ -175,7 +175,7 @@ EK_API int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_pro
 
 typedef struct ek_dist_list_call {
     const char *keywords;
-    ek_tensor *tensor;        /* what goes out or comes in on this rank; all_to_all: NULL */
+    ek_tensor *tensor;        /* the tensor that goes out or comes in here; all_to_all: NULL */
     ek_tensor *const *list;   /* a tensor per rank of the group, in the order of ranks */
     int rank;                 /* src or dst, in calls that have one */
     ek_tensor *const *inputs; /* all_to_all: what goes out; what comes in is `list` */

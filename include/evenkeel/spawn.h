@@ -40,7 +40,7 @@ typedef struct ek_spawn_options {
     /* The processes are ended if this process ends, or the thread that has called. Always so with
      * `join` on. */
     bool daemon;
-    ek_spawned **result; /* with `join` off: for ek_spawn_join */
+    ek_spawned **result; /* gets what ek_spawn_join takes, if `join` is off */
 } ek_spawn_options;
 
 /* Starts the processes and waits for them. If one of them fails, the others are ended, and the

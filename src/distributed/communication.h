@@ -286,6 +286,21 @@ int ek_communication_raise(ek_communication *communication, const ek_error_recor
 
 /* ---- for the files of this folder, on the communication thread ---- */
 
+/* Moves the submitted works to their groups; true if there were any. The lock is held. */
+bool ek_communication_take_submitted(ek_communication *communication);
+
+/* Ends the failure that is under way once all groups are clean, or have had their time; true if it
+ * ended. */
+bool ek_communication_drain(ek_communication *communication);
+
+/* True if a failure could not be drained. Any thread. */
+bool ek_communication_is_broken(ek_communication *communication);
+
+/* A group of count ranks of the world, ascending (NULL: the first ones), without a communicator. */
+ek_process_group *ek_process_group_new(ek_communication *communication, int number,
+                                       const int *ranks, int count, double timeout);
+void ek_process_group_free(ek_process_group *group);
+
 /* A negative return of the transport breaks the world: in `what`, with the transport's reason. */
 void ek_communication_break(ek_communication *communication, const char *what, int status);
 

@@ -1,0 +1,148 @@
+/* process_group.c: makes and destroys the groups of a communication. */
+#include "distributed/communication.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/thread.h"
+
+void ek_process_group_free(ek_process_group *group)
+{
+    if (!group)
+        return;
+    ek_object_release(group->view);
+    free(group->ranks);
+    free(group->cards);
+    free(group->bounds);
+    free(group);
+}
+
+ek_process_group *ek_process_group_new(ek_communication *communication, int number,
+                                       const int *ranks, int count, double timeout)
+{
+    ek_process_group *group = ek_calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    group->communication = communication;
+    group->number = number;
+    group->size = count;
+    group->rank = group->last_verb = -1;
+    group->timeout = timeout;
+    group->end = &group->first;
+    group->ranks = ek_calloc((size_t)count, sizeof(int));
+    group->cards = ek_calloc((size_t)count, sizeof(ek_card));
+    group->bounds = ek_calloc((size_t)count + 1, sizeof(size_t));
+    if (!group->ranks || !group->cards || !group->bounds) {
+        ek_process_group_free(group);
+        return NULL;
+    }
+    for (int r = 0; r < count; r++) {
+        group->ranks[r] = ranks ? ranks[r] : r;
+        if (group->ranks[r] == communication->place.rank)
+            group->rank = r;
+        group->bounds[r + 1] = (size_t)(r + 1) * sizeof(ek_card);
+    }
+    if (number == 0)
+        snprintf(group->name, sizeof group->name, "the world");
+    else
+        snprintf(group->name, sizeof group->name, "group %d", number);
+    return group;
+}
+
+/* Runs a work of the group that ends something. A failure of another rank that is yet to be told
+ * ends the first attempt, on this rank alone or on all, so that there is a second: otherwise ranks
+ * that were told before would wait for this one. Returns the outcome of the last attempt. The
+ * pending error is the one from before, or what the first attempt has brought. */
+static int group_run_end(ek_process_group *group, const ek_verb *verb)
+{
+    int rc = -1, attempts = 0;
+    do {
+        ek_error_record before;
+        ek_error_take(&before);
+        ek_dist_work *work = ek_dist_work_new(group, verb);
+        rc = work ? ek_dist_work_run(work) : ek_error_pending();
+        if (before.status < 0) {
+            ek_error_clear();
+            ek_error_raise(&before);
+        }
+    } while (rc < 0 && ++attempts < 2 && !ek_communication_is_broken(group->communication));
+    return rc;
+}
+
+static int group_go_on_new_group(ek_dist_work *work)
+{
+    ek_process_group *group = work->user;
+    ek_communication *communication = group->communication;
+    int rc = communication->transport->split(communication->everybody, group->rank < 0 ? -1 : 0,
+                                             group->rank, &group->communicator);
+    if (rc < 0)
+        return EK_FAIL(EK_E_BACKEND, "new_group: %s makes no communicator: %s",
+                       communication->transport->name, communication->transport->reason(rc));
+    group->clean = communication->epoch;
+    if (group->rank >= 0) {
+        ek_process_group **at = &communication->groups;
+        while (*at)
+            at = &(*at)->next;
+        *at = group;
+    }
+    return 0;
+}
+static const ek_verb group_make_group = {.id = EK_VERB_NEW_GROUP, .go_on = group_go_on_new_group};
+
+ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
+                                             int count, double timeout)
+{
+    ek_process_group *group =
+        ek_process_group_new(communication, ++communication->groups_made, ranks, count, timeout);
+    ek_dist_work *work = group ? ek_dist_work_new(communication->world, &group_make_group) : NULL;
+    if (!work) {
+        ek_process_group_free(group);
+        return NULL;
+    }
+    work->user = group;
+    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+    for (int r = 0; r < count; r++)
+        hash = (hash ^ (uint64_t)group->ranks[r]) * UINT64_C(1099511628211);
+    work->card.ndim = 2;
+    work->card.shape[0] = count;
+    work->card.shape[1] = (int64_t)(hash >> 1);
+    if (ek_dist_work_run(work) < 0) {
+        ek_process_group_free(group);
+        return NULL;
+    }
+    return group;
+}
+
+static int group_go_on_destroy(ek_dist_work *work)
+{
+    ek_process_group *group = work->group;
+    ek_communication *communication = group->communication;
+    ek_process_group **at = &communication->groups;
+    while (*at && *at != group)
+        at = &(*at)->next;
+    if (*at)
+        *at = group->next;
+    communication->transport->close_communicator(group->communicator);
+    group->communicator = NULL;
+    return 0;
+}
+static const ek_verb group_destroy_group = {.id = EK_VERB_DESTROY_GROUP,
+                                            .go_on = group_go_on_destroy};
+
+/* True on all ranks if one of them did not come in time: nobody waits for it once more. */
+static bool group_is_lost(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool lost = communication->lost;
+    pthread_mutex_unlock(&communication->lock);
+    return lost;
+}
+
+int ek_communication_destroy_group(ek_process_group *group)
+{
+    bool waits = group->rank >= 0 && !group_is_lost(group->communication);
+    int rc = waits ? group_run_end(group, &group_destroy_group) : 0;
+    if (!group->communicator) /* else its communicator stays open, until the job ends */
+        ek_process_group_free(group);
+    return rc;
+}

@@ -1,0 +1,169 @@
+/* work.c: works on the caller's thread: made, submitted, waited for. */
+#include "distributed/communication.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "core/clock.h"
+#include "core/thread.h"
+#include "core/trace.h"
+
+const char *ek_verb_name(int id)
+{
+#define EK_VERB_TEXT(name, text) text,
+    static const char *const names[] = {EK_VERBS(EK_VERB_TEXT)};
+#undef EK_VERB_TEXT
+    return (unsigned)id < EK_VERB_COUNT ? names[id] : "an unknown call";
+}
+
+ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb)
+{
+    ek_dist_work *work = ek_calloc(1, sizeof *work);
+    if (!work)
+        return NULL;
+    work->group = group;
+    work->verb = verb;
+    work->timeout = group->timeout;
+    work->card.verb = verb->id;
+    work->card.op = work->card.dtype = work->card.root = -1;
+    return work;
+}
+
+void ek_dist_work_free(ek_dist_work *work)
+{
+    if (!work)
+        return;
+    if (work->abandoned) {
+        ek_communication *communication = work->group->communication;
+        pthread_mutex_lock(&communication->lock);
+        work->next = communication->abandoned;
+        communication->abandoned = work;
+        pthread_mutex_unlock(&communication->lock);
+        return;
+    }
+    for (int i = 0; i < work->count; i++) {
+        ek_object_release(work->tensors[i].tensor);
+        ek_object_release(work->tensors[i].memory);
+    }
+    free(work->tensors);
+    free(work->scratch);
+    free(work->room);
+    free(work->out);
+    free(work->in);
+    free(work->gives);
+    free(work->takes);
+    free(work);
+}
+
+/* Device memory, strides and gaps are for this side alone: on the wire a tensor is row-major. */
+static ek_tensor *work_stage(ek_tensor *tensor, bool sends)
+{
+    const ek_dev *dev = ek_tensor_dev(tensor);
+    if (dev->id.kind != EK_CUDA && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS))
+        return ek_object_retain(tensor);
+    ek_shape shape = {.ndim = tensor->ndim};
+    memcpy(shape.dims, tensor->shape, sizeof shape.dims);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *memory = ek_tensor_new(ek_dev_get(ek_cpu()), tensor->dtype, &shape, EK_CONTIGUOUS);
+    if (memory && sends && ek_comm_copy(memory, tensor) < 0)
+        memory = NULL;
+    if (memory && sends && ek_synchronize(dev->id) < 0)
+        memory = NULL;
+    ek_object_retain(memory);
+    ek_scope_end(&scope);
+    return memory;
+}
+
+int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives)
+{
+    ek_dist_work_tensor *one = &work->tensors[work->count];
+    one->memory = work_stage(tensor, sends);
+    if (!one->memory)
+        return ek_error_pending();
+    one->tensor = ek_object_retain(tensor);
+    one->receives = receives;
+    one->version = atomic_load(&tensor->version->count);
+    work->count++;
+    return 0;
+}
+
+int ek_dist_work_submit(ek_dist_work *work)
+{
+    ek_communication *communication = work->group->communication;
+    work->began = ek_clock_ns();
+    pthread_mutex_lock(&communication->lock);
+    bool refused = communication->untold || communication->broken;
+    ek_error_record error = communication->failure.error;
+    communication->untold = false;
+    if (!refused) {
+        *communication->submitted_end = work;
+        communication->submitted_end = &work->next;
+        pthread_cond_signal(&communication->wake);
+    }
+    pthread_mutex_unlock(&communication->lock);
+    if (!refused)
+        return 0;
+    error.told = true;
+    ek_dist_work_free(work);
+    return ek_error_raise(&error);
+}
+
+/* Copies what came to the user's tensors. */
+static int work_receive(ek_dist_work *work)
+{
+    for (int i = 0; i < work->count; i++) {
+        ek_dist_work_tensor *one = &work->tensors[i];
+        bool staged = one->memory != one->tensor;
+        if (atomic_load(&one->tensor->version->count) != one->version)
+            return EK_FAIL(EK_E_MODIFIED,
+                           "%s: the tensor was written to between the call and ek_dist_wait",
+                           ek_verb_name(work->verb->id));
+        if (!one->receives)
+            continue;
+        if (staged)
+            EK_TRY(ek_comm_copy(one->tensor, one->memory));
+        ek_tensor_written(one->tensor, ek_verb_name(work->verb->id));
+    }
+    return 0;
+}
+
+int ek_dist_wait(ek_dist_work *work)
+{
+    if (!work)
+        return 0;
+    EK_TRY(ek_fork_check());
+    ek_communication *communication = work->group->communication;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_WAIT, ek_verb_name(work->verb->id), NULL, NULL);
+    pthread_mutex_lock(&communication->lock);
+    while (!work->ended)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    if (work->failure == communication->failures)
+        communication->untold = false;
+    pthread_mutex_unlock(&communication->lock);
+    ek_span_end(&span);
+    work->error.told = true; /* works fail on all ranks */
+    int rc = work->error.status < 0 ? ek_error_raise(&work->error) : work_receive(work);
+    int result = work->result;
+    ek_dist_work_free(work);
+    return rc < 0 ? rc : result;
+}
+
+int ek_dist_is_completed(const ek_dist_work *work)
+{
+    if (!work)
+        return 1;
+    EK_TRY(ek_fork_check());
+    ek_communication *communication = work->group->communication;
+    pthread_mutex_lock(&communication->lock);
+    bool ended = work->ended;
+    pthread_mutex_unlock(&communication->lock);
+    return ended;
+}
+
+int ek_dist_work_run(ek_dist_work *work)
+{
+    EK_TRY(ek_dist_work_submit(work));
+    return ek_dist_wait(work);
+}
