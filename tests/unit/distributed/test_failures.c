@@ -1,4 +1,5 @@
 /* What ends a call early: ranks that fail, calls that differ, ranks that do not come. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -287,32 +288,40 @@ TEST_LOOP(calls_that_differ_fail_on_all_ranks_alike, 0, DIFFERENCES)
 
 /* ---- ranks that do not come ---- */
 
+/* How many ranks have had their error: others wait for that and not for a time, so that the tests
+ * don't depend on how fast the machine is. */
+static atomic_int told;
+
+static void wait_until_told(int ranks)
+{
+    while (atomic_load(&told) < ranks)
+        usleep(1000);
+}
+
 static const char *one_is_late(ek_process_group *world, void *user)
 {
     int where = *(const int *)user;
+    double patience = world->timeout;
     RANKS_OK(ek_dist_barrier(.group = world));
-    if (world->rank == 2) {
-        usleep(2000000); /* in its own code, while its communication thread answers */
+    if (world->rank == 2) { /* in its own code, while its communication thread answers */
+        wait_until_told(2);
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "rank 2 on ");
-    } else if (where == 0) {
+        return works(world);
+    }
+    world->timeout = 0.5;
+    if (where == 0)
         RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT,
                      "is at call 1, barrier, which it left");
-    } else {
+    else
         RANKS_EXPECT(ek_dist_recv(ones(5), 2, .group = world), EK_E_TIMEOUT, "rank 2 on ");
-    }
-    if (world->rank < 2)
-        usleep(700000);
+    world->timeout = patience;
+    atomic_fetch_add(&told, 1);
     return works(world);
 }
 
 TEST_LOOP(a_rank_that_does_not_come_is_named, 0, 2)
 {
-    ranks_run run = {.loop = loop_new(RANKS, 1),
-                     .function = one_is_late,
-                     .user = &_i,
-                     .timeout = 1};
-    assert_loop(run.loop, ranks_of, &run);
-    loop_free(run.loop);
+    ranks_check(RANKS, 1, one_is_late, &_i);
 }
 
 /* Rank 2's process stops: the others cannot go on, and say so in time. */
@@ -320,11 +329,13 @@ static const char *one_stops(ek_process_group *world, void *user)
 {
     loop *l = user;
     RANKS_OK(ek_dist_barrier(.group = world));
+    world->timeout = 0.3;
     if (world->rank == 2) {
         loop_stop(l, 2);
+        atomic_store(&told, 1);
         return NULL;
     }
-    usleep(50000);
+    wait_until_told(1);
     RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT, "does not answer");
     RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "does not answer");
     return NULL;
@@ -333,7 +344,7 @@ static const char *one_stops(ek_process_group *world, void *user)
 TEST(a_rank_that_has_stopped_breaks_the_world)
 {
     loop *l = loop_new(RANKS, 1);
-    ranks_run run = {.loop = l, .function = one_stops, .user = l, .timeout = 0.3, .breaks = true};
+    ranks_run run = {.loop = l, .function = one_stops, .user = l, .breaks = true};
     ck_assert_ptr_null(loop_run(l, ranks_of, &run));
     ck_assert(loop_ended(l, NULL));
     loop_free(l);
@@ -352,6 +363,7 @@ static const char *monitored(ek_process_group *world, void *user)
     LOOP_CHECK(strstr(ek_error_message(), "rank 1 on "));
     LOOP_CHECK(!strstr(ek_error_message(), "rank 2 on ") == !all);
     RANKS_EXPECT(rc, EK_E_TIMEOUT, "has made no call of the world yet");
+    atomic_store(&told, 1);
     return works(world);
 }
 
@@ -364,8 +376,10 @@ TEST_LOOP(a_monitored_barrier_names_one_or_all, 0, 2)
 TEST(kinds_of_calls_are_always_compared)
 {
     int what = 0;
-    ranks_run run = {
-        .loop = loop_new(RANKS, 1), .function = they_differ, .user = &what, .lax = true};
+    ranks_run run = {.loop = loop_new(RANKS, 1),
+                     .function = they_differ,
+                     .user = &what,
+                     .lax = true};
     assert_loop(run.loop, ranks_of, &run);
     loop_free(run.loop);
 }
