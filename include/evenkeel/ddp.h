@@ -101,6 +101,9 @@ typedef struct ek_distributed_stats {
     uint64_t nbytes;        /* bytes of gradients that were averaged */
     uint64_t buffer_nbytes; /* bytes of buffers that rank 0 has sent */
     double exposed;         /* seconds that backward waited for averages after its own work */
+    bool shares_memory;     /* all ranks are on one machine: gradients are averaged in memory that
+                               they share. The environment's EVENKEEL_DIST_SHARED_MEMORY=0 has them
+                               travel as messages instead */
 } ek_distributed_stats;
 /* EK_E_INVALID for a module that is no distributed wrapper. */
 EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats);

@@ -177,6 +177,23 @@ static void *allocator_from_system(ek_dev *dev, size_t nbytes, int *status)
     return pointer;
 }
 
+/* Counts bytes that are in use from now on. The allocator's lock is held. */
+static void allocator_count(ek_dev *dev, size_t rounded, ek_memory_category category)
+{
+    struct ek_allocator *a = dev->allocator;
+    ek_memory_stats *stats = &a->stats;
+    stats->in_use += rounded;
+    stats->now[category] += rounded;
+    if (stats->in_use > stats->peak) {
+        stats->peak = stats->in_use;
+        memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    }
+    for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
+        if (stats->in_use > watch->peak)
+            watch->peak = stats->in_use;
+    ek_trace_memory(dev, stats);
+}
+
 int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
                      void **pointer, ek_event **event)
 {
@@ -203,16 +220,7 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
         return status < 0 ? status : allocator_out_of_memory(dev, rounded, category, &now);
     }
     stats->allocations++;
-    stats->in_use += rounded;
-    stats->now[category] += rounded;
-    if (stats->in_use > stats->peak) {
-        stats->peak = stats->in_use;
-        memcpy(stats->at_peak, stats->now, sizeof stats->now);
-    }
-    for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
-        if (stats->in_use > watch->peak)
-            watch->peak = stats->in_use;
-    ek_trace_memory(dev, stats);
+    allocator_count(dev, rounded, category);
     pthread_mutex_unlock(&a->lock);
     ek_dev_wait_event(dev, stream, *event);
     return 0;
@@ -270,6 +278,27 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
         allocator_give_back(dev, pointer, rounded, event);
     }
     ek_trace_memory(dev, stats);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins)
+{
+    struct ek_allocator *a = dev->allocator;
+    size_t rounded = allocator_round_up(nbytes);
+    if (ek_forked())
+        return;
+    pthread_mutex_lock(&a->lock);
+    if (begins) {
+        a->stats.reserved += rounded;
+        allocator_count(dev, rounded, category);
+        if (a->stats.reserved > a->stats.reserved_peak)
+            a->stats.reserved_peak = a->stats.reserved;
+    } else {
+        a->stats.reserved -= rounded;
+        a->stats.in_use -= rounded;
+        a->stats.now[category] -= rounded;
+        ek_trace_memory(dev, &a->stats);
+    }
     pthread_mutex_unlock(&a->lock);
 }
 

@@ -68,6 +68,9 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
 void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,
                      ek_memory_category category, ek_event *event);
 
+/* Counts memory that the device uses from now on, or no longer, and that others have allocated. */
+void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins);
+
 /* Moves nbytes that are in use from one category to another. */
 void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
                          ek_memory_category to);

@@ -70,11 +70,12 @@ char *ek_shape_text(const ek_shape *shape, char text[160])
 
 /* ---- storages and versions ---- */
 
-static void storage_destroy(ek_object *object)
+static void storage_free_memory(ek_storage *storage)
 {
-    ek_storage *storage = (ek_storage *)object;
-    ek_object_release(atomic_load(&storage->derived));
-    if (storage->pinned_by) {
+    if (storage->owner) {
+        ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
+        ek_object_release(storage->owner);
+    } else if (storage->pinned_by) {
         if (!ek_forked()) /* the list of pinned blocks belongs to the parent */
             storage->pinned_by->pinned_free(storage->data);
     } else {
@@ -82,7 +83,23 @@ static void storage_destroy(ek_object *object)
         ek_dev_free_for(storage->dev, storage->stream, storage->data, storage->nbytes,
                         storage->category, storage->event);
     }
+}
+
+static void storage_destroy(ek_object *object)
+{
+    ek_storage *storage = (ek_storage *)object;
+    ek_object_release(atomic_load(&storage->derived));
+    storage_free_memory(storage);
     free(storage);
+}
+
+void ek_storage_move(ek_storage *storage, ek_object *owner, void *data)
+{
+    memcpy(data, storage->data, storage->nbytes);
+    storage_free_memory(storage);
+    ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, true);
+    storage->data = data;
+    storage->owner = ek_object_retain(owner);
 }
 
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh)

@@ -24,9 +24,10 @@ typedef struct ek_storage {
     size_t nbytes;
     ek_memory_category category;
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
-    const ek_backend *pinned_by;   /* the backend that pinned `data`; NULL: `dev`'s own memory */
-    const ek_dev *pinned_for;      /* reader of pinned memory; may be closed by now */
-    ek_stream stream;              /* the stream that the memory was allocated for */
+    ek_object *owner; /* one reference to what holds `data` (ek_storage_move); NULL: the device */
+    const ek_backend *pinned_by; /* the backend that pinned `data`; NULL: `dev`'s own memory */
+    const ek_dev *pinned_for;    /* reader of pinned memory; may be closed by now */
+    ek_stream stream;            /* the stream that the memory was allocated for */
     ek_event *event; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
                       EK_STREAM_UPLOAD after the copy into it */
     bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event` */
@@ -73,6 +74,9 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes);
 void ek_storage_receive(ek_storage *storage);
 /* A storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
+/* Copies the elements to `data`, memory of the host that `owner` holds and that has room for them,
+ * and gives the old memory back. Handles stay valid; nobody may use them meanwhile. */
+void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
 /* Returns the storage's derived object (borrowed); without one, makes `fresh` it, unless NULL. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_version *ek_version_new(void);

@@ -118,6 +118,23 @@ static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
     ek_dist_work_end(work, rc);
 }
 
+static void agreement_inquire_if_late(const ek_process_group *group)
+{
+    ek_communication *communication = group->communication;
+    if (group->first && !communication->failing && ek_dist_work_is_late(group->first))
+        ek_notices_inquire(communication, group->first, -1);
+}
+
+/* Whether the work, which is the first, may go on. */
+static bool agreement_is_ready(const ek_process_group *group, ek_dist_work *work)
+{
+    ek_readiness readiness = work->verb->ready ? work->verb->ready(work) : EK_READY;
+    work->awaits_caller = readiness == EK_AWAITS_CALLER;
+    if (readiness == EK_AWAITS_RANKS)
+        agreement_inquire_if_late(group);
+    return readiness == EK_READY;
+}
+
 /* 1: complete; 0: not yet; broken worlds count as not yet. */
 static int agreement_test(ek_process_group *group, ek_request **request, const char *what)
 {
@@ -125,9 +142,8 @@ static int agreement_test(ek_process_group *group, ek_request **request, const c
     int rc = communication->transport->test(request, NULL);
     if (rc < 0)
         ek_communication_break(communication, what, rc);
-    else if (rc == 0 && group->first && !communication->failing &&
-             ek_dist_work_is_late(group->first))
-        ek_notices_inquire(communication, group->first, -1);
+    else if (rc == 0)
+        agreement_inquire_if_late(group);
     return rc > 0;
 }
 
@@ -144,7 +160,7 @@ bool ek_group_turn(ek_process_group *group)
     if (work && work->state == EK_DIST_WORK_COMMITTED) {
         if (work->request && !agreement_test(group, &work->request, ek_verb_name(work->verb->id)))
             return false;
-        if (work->verb->ready && !work->verb->ready(work))
+        if (!agreement_is_ready(group, work))
             return false;
         agreement_go_on(group, work);
         return true;

@@ -120,38 +120,64 @@ static void combine_divide(ek_dtype dtype, void *block, int count, int n)
     }
 }
 
+/* A block of the result, in f32 for bf16, in `sum`. */
+static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
+                          size_t at, int n, void *sum)
+{
+    float wide[COMBINE_BLOCK];
+    combine_function *combine = combine_of(op, dtype);
+    for (int t = 0; t < count; t++) {
+        const void *term = (const char *)terms[t] + at;
+        if (dtype == EK_BF16) {
+            combine_widen(t == 0 ? sum : wide, term, n);
+            term = wide;
+        } else if (t == 0) {
+            memcpy(sum, term, (size_t)n * ek_dtype_size(dtype));
+        }
+        if (t > 0)
+            combine(sum, term, n);
+    }
+    if (op == EK_DIST_AVG)
+        combine_divide(dtype, sum, count, n);
+}
+
+static void combine_store(ek_dtype dtype, const void *sum, void *out, int n)
+{
+    if (dtype != EK_BF16) {
+        memcpy(out, sum, (size_t)n * ek_dtype_size(dtype));
+        return;
+    }
+    const float *values = sum;
+    uint16_t *narrow = out;
+    for (int i = 0; i < n; i++)
+        narrow[i] = ek_bf16_of(values[i]);
+}
+
+static int combine_length(int64_t begin, int64_t n)
+{
+    return (int)(n - begin < COMBINE_BLOCK ? n - begin : COMBINE_BLOCK);
+}
+
 void ek_combine(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count, void *out,
                 int64_t n)
 {
     _Alignas(64) char sum[COMBINE_BLOCK * sizeof(double)];
-    float wide[COMBINE_BLOCK];
-    combine_function *combine = combine_of(op, dtype);
-    size_t size = ek_dtype_size(dtype);
     for (int64_t begin = 0; begin < n; begin += COMBINE_BLOCK) {
-        int block = (int)(n - begin < COMBINE_BLOCK ? n - begin : COMBINE_BLOCK);
-        size_t at = (size_t)begin * size;
-        for (int t = 0; t < count; t++) {
-            const void *term = (const char *)terms[t] + at;
-            void *target = sum;
-            if (dtype == EK_BF16) {
-                target = t == 0 ? (void *)sum : wide;
-                combine_widen(target, term, block);
-                term = wide;
-            } else if (t == 0) {
-                memcpy(sum, term, (size_t)block * size);
-            }
-            if (t > 0)
-                combine(sum, term, block);
-        }
-        if (op == EK_DIST_AVG)
-            combine_divide(dtype, sum, count, block);
-        if (dtype == EK_BF16) {
-            const float *values = (const float *)(const void *)sum;
-            uint16_t *narrow = (uint16_t *)((char *)out + at);
-            for (int i = 0; i < block; i++)
-                narrow[i] = ek_bf16_of(values[i]);
-        } else {
-            memcpy((char *)out + at, sum, (size_t)block * size);
-        }
+        size_t at = (size_t)begin * ek_dtype_size(dtype);
+        int block = combine_length(begin, n);
+        combine_block(op, dtype, terms, count, at, block, sum);
+        combine_store(dtype, sum, (char *)out + at, block);
+    }
+}
+
+void ek_combine_in_place(ek_dist_op op, ek_dtype dtype, void *const *terms, int count, int64_t n)
+{
+    _Alignas(64) char sum[COMBINE_BLOCK * sizeof(double)];
+    for (int64_t begin = 0; begin < n; begin += COMBINE_BLOCK) {
+        size_t at = (size_t)begin * ek_dtype_size(dtype);
+        int block = combine_length(begin, n);
+        combine_block(op, dtype, (const void *const *)terms, count, at, block, sum);
+        for (int t = 0; t < count; t++)
+            combine_store(dtype, sum, (char *)terms[t] + at, block);
     }
 }

@@ -13,6 +13,9 @@
 void ek_combine(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count, void *out,
                 int64_t n);
 
+/* The same in place: all terms become the result. */
+void ek_combine_in_place(ek_dist_op op, ek_dtype dtype, void *const *terms, int count, int64_t n);
+
 /* EK_E_INVALID or EK_E_DTYPE, for the call `what`, if the operation is unknown or not defined for
  * the dtype. */
 int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype);

@@ -17,8 +17,9 @@ static const double leave_grace = 1.0; /* seconds that others have to leave too,
 
 /* ---- the communication thread ---- */
 
-/* Naps between turns in which nothing went on: none at first, then short ones while works are
- * under way, and longer ones while there is nothing to do but to listen. */
+/* Naps between turns in which nothing went on, in microseconds. While works are under way they are
+ * short and grow; if a thread waits for one, its core is free, and some turns come without naps at
+ * first. While there is nothing to do but to listen they are long: all other threads compute. */
 enum { NAP_AFTER = 200, NAP_SHORTEST = 50, NAP_LONGEST = 500, NAP_IDLE = 5000 }; /* turns; us */
 
 static bool communication_is_busy(const ek_communication *communication)
@@ -26,24 +27,31 @@ static bool communication_is_busy(const ek_communication *communication)
     if (communication->failing)
         return true;
     for (ek_process_group *group = communication->groups; group; group = group->next)
-        if (group->first || group->agreement)
+        if (group->agreement || (group->first && !group->first->awaits_caller))
             return true;
-    return false;
+    return ek_messages_are_open(communication);
 }
 
-/* Sleeps unless works were submitted. */
-static void communication_nap(ek_communication *communication, int microseconds)
+/* Sleeps after so many turns in which nothing went on, unless there is something new. */
+static void communication_nap(ek_communication *communication, int turns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += microseconds * 1000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_nsec -= 1000000000L;
-        until.tv_sec++;
-    }
+    bool busy = communication_is_busy(communication);
     pthread_mutex_lock(&communication->lock);
-    if (!communication->submitted && !communication->raise)
+    if (communication->waiting > 0)
+        turns -= NAP_AFTER;
+    int nap = NAP_SHORTEST + turns < NAP_LONGEST ? NAP_SHORTEST + turns : NAP_LONGEST;
+    bool news = communication->submitted || communication->raise || communication->woken;
+    if (!news && (turns > 0 || !busy)) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (busy ? nap : NAP_IDLE) * 1000L;
+        if (until.tv_nsec >= 1000000000L) {
+            until.tv_nsec -= 1000000000L;
+            until.tv_sec++;
+        }
         pthread_cond_timedwait(&communication->wake, &communication->lock, &until);
+    }
+    communication->woken = false;
     pthread_mutex_unlock(&communication->lock);
 }
 
@@ -136,19 +144,15 @@ static void *communication_main(void *user)
     while (rc >= 0 && !communication->world && !communication->shut)
         pthread_cond_wait(&communication->wake, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
-    int idle = 0;
+    int turns = 0;
     while (rc >= 0 && !communication->shut) {
         if (communication_turn(communication)) {
-            idle = 0;
+            turns = 0;
             continue;
         }
         if (communication_must_leave(communication))
             break;
-        idle++;
-        int nap = NAP_SHORTEST + (idle - NAP_AFTER);
-        int longest = communication_is_busy(communication) ? NAP_LONGEST : NAP_IDLE;
-        if (idle > NAP_AFTER)
-            communication_nap(communication, nap < longest ? nap : longest);
+        communication_nap(communication, ++turns);
     }
     if (rc >= 0 && !communication->shut)
         communication->transport->end(communication->everybody, 1);
@@ -281,6 +285,7 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
 void ek_communication_wake(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);
+    communication->woken = true;
     pthread_cond_signal(&communication->wake);
     pthread_mutex_unlock(&communication->lock);
 }

@@ -104,6 +104,13 @@ typedef enum ek_verb_id {
 /* "all_reduce"; "an unknown call" for other numbers. */
 const char *ek_verb_name(int id);
 
+/* Whether a committed work has what it needs for its next step. */
+typedef enum ek_readiness {
+    EK_READY,
+    EK_AWAITS_CALLER, /* a thread of this rank, which will call ek_communication_wake */
+    EK_AWAITS_RANKS   /* other ranks: asked again and again, until the work's time is over */
+} ek_readiness;
+
 /* What a work does after its agreement: one per kind of call, constant. */
 typedef struct ek_verb {
     ek_verb_id id;
@@ -113,9 +120,9 @@ typedef struct ek_verb {
      * of this rank alone do not end a work: the transfers that other ranks expect are made all the
      * same. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
-    /* Optional: whether go_on has what it needs to start the next transfer. If not, it is asked
-     * again. go_on then returns 1 to be called again without a transfer between. */
-    bool (*ready)(ek_dist_work *work);
+    /* Optional: asked before go_on is called. With it, go_on returns 1 to be called again without a
+     * transfer between. */
+    ek_readiness (*ready)(ek_dist_work *work);
 } ek_verb;
 
 typedef enum ek_dist_work_state {
@@ -164,7 +171,8 @@ struct ek_dist_work {
     ek_wire_shape *gives, *takes; /* per rank: what out and in are */
     int result;                   /* what ek_dist_wait returns unless something failed */
 
-    ek_dist_work_state state; /* the communication thread's */
+    ek_dist_work_state state; /* the communication thread's, as the next */
+    bool awaits_caller;       /* as `ready` said last */
     /* Under the communication's lock: */
     bool ended;
     bool abandoned;   /* transfers may still use the memory, which is never freed */
@@ -219,7 +227,9 @@ struct ek_communication {
     pthread_cond_t ended; /* a work has ended, or a failure is over */
     /* Under the lock: */
     ek_dist_work *submitted, **submitted_end;
-    bool raise; /* `raised` is a failure of this rank that is yet to begin */
+    int waiting; /* threads in ek_dist_wait */
+    bool woken;  /* ek_communication_wake was called since the last nap */
+    bool raise;  /* `raised` is a failure of this rank that is yet to begin */
     ek_failure raised;
     bool failing;            /* a failure is under way */
     bool broken;             /* a failure that could not be drained, and that every call gets */
@@ -329,6 +339,8 @@ void ek_messages_close(ek_communication *communication);
 bool ek_notices_turn(ek_communication *communication);
 bool ek_messages_turn(ek_communication *communication);
 
+/* Whether messages are under way. */
+bool ek_messages_are_open(const ek_communication *communication);
 /* Takes over a submitted message. */
 void ek_messages_add(ek_communication *communication, ek_dist_work *work);
 /* Ends the messages that their receiver has not accepted. */

@@ -252,5 +252,6 @@ int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats)
         return EK_FAIL(EK_E_INVALID, "%s: stats is NULL", ddp_name);
     *stats = self->reducer ? self->reducer->stats : (ek_distributed_stats){0};
     stats->buffer_nbytes = self->buffer_nbytes;
+    stats->shares_memory = self->reducer && self->reducer->window;
     return 0;
 }

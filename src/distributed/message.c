@@ -331,6 +331,12 @@ bool ek_messages_turn(ek_communication *communication)
     return any | message_sweep(communication);
 }
 
+bool ek_messages_are_open(const ek_communication *communication)
+{
+    const struct ek_messages *post = communication->post;
+    return post->sends || post->receives || post->fillers;
+}
+
 static void message_abort_list(ek_dist_work **list, bool broken)
 {
     while (*list) {

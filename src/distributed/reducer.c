@@ -291,6 +291,54 @@ static int reducer_make_buckets(ek_reducer *reducer, size_t cap)
     return reducer->scratch && reducer->wire ? 0 : ek_error_pending();
 }
 
+/* ---- the window: Note [Ranks of one machine share the slabs] ---- */
+
+static bool reducer_can_share(const ek_reducer *reducer)
+{
+    for (int b = 0; b < reducer->bucket_count; b++)
+        if (!ek_tensor_dev(reducer->buckets[b].range)->backend->host_memory ||
+            reducer->buckets[b].range->storage->pinned_by)
+            return false;
+    return !reducer->narrow;
+}
+
+/* The bytes that a storage takes in the window. */
+static size_t reducer_room(const ek_storage *storage)
+{
+    return (storage->nbytes + EK_SLAB_ALIGNMENT - 1) / EK_SLAB_ALIGNMENT * EK_SLAB_ALIGNMENT;
+}
+
+/* The first bucket in the same storage. */
+static const ek_bucket *reducer_first_of_storage(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    const ek_bucket *first = reducer->buckets;
+    while (first->range->storage != bucket->range->storage)
+        first++;
+    return first;
+}
+
+/* Moves the slabs into a window, if there can be one. */
+static int reducer_share(ek_reducer *reducer)
+{
+    size_t nbytes = 0;
+    for (int b = 0; b < reducer->bucket_count; b++) {
+        ek_bucket *bucket = &reducer->buckets[b];
+        const ek_bucket *first = reducer_first_of_storage(reducer, bucket);
+        bucket->storage_at = first == bucket ? nbytes : first->storage_at;
+        if (first == bucket)
+            nbytes += reducer_room(bucket->range->storage);
+    }
+    EK_TRY(ek_window_open(reducer->group, nbytes, reducer_can_share(reducer), &reducer->window));
+    for (int b = 0; b < reducer->bucket_count && reducer->window; b++) {
+        const ek_bucket *bucket = &reducer->buckets[b];
+        if (reducer_first_of_storage(reducer, bucket) == bucket)
+            ek_storage_move(bucket->range->storage, &reducer->window->object,
+                            ek_window_memory(reducer->window, reducer->group->rank) +
+                                bucket->storage_at);
+    }
+    return 0;
+}
+
 /* ---- making and freeing ---- */
 
 static void reducer_destroy(ek_object *object)
@@ -302,6 +350,7 @@ static void reducer_destroy(ek_object *object)
         ek_object_release(reducer->buckets[b].range);
         ek_object_release(reducer->buckets[b].memory);
     }
+    ek_object_release(reducer->window);
     pthread_mutex_destroy(&reducer->lock);
     free(reducer->leaves);
     free(reducer->buckets);
@@ -361,6 +410,10 @@ ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bu
         rc = reducer_make_slabs(reducer);
     if (rc >= 0)
         rc = reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20)));
+    if (rc >= 0)
+        rc = reducer_share(reducer);
+    else if (reducer->group)
+        ek_world_outcome(reducer->group, rc); /* the others are about to share */
     for (int i = 0; i < reducer->count && rc >= 0; i++)
         rc = ek_leaf_set_grad_hook(reducer->leaves[i], &reducer->hook, i);
     if (rc >= 0)

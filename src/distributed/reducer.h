@@ -16,6 +16,15 @@
  * that the averaging begins early; the last ones are small too, because what is exposed at the end
  * of backward is the last of them. Numbers don't depend on the cuts (sum.h).
  *
+ * Note [Ranks of one machine share the slabs]
+ *
+ * If all ranks of the group can, their slabs lie in a window (window.h). A rank then averages its
+ * slice of a bucket where it lies, for all ranks at once: nothing is sent, and each element is read
+ * and written once per rank, as between devices of one process. A bucket begins when all ranks have
+ * counted it as ready. A slice is read and written by one rank only, so that nothing else needs to
+ * be waited for until the reports, which a rank sends when it has done its slices of all buckets.
+ * The sums are the same to the bit as those that travel.
+ *
  * Note [Unused parameters]
  *
  * The engine's walk knows which leaves take part before anything runs. The others are sent as they
@@ -28,12 +37,14 @@
 
 #include "autograd/grad_hook.h"
 #include "distributed/communication.h"
+#include "distributed/window.h"
 #include "evenkeel/ddp.h"
 #include "evenkeel/module.h"
 
 /* A stretch of a slab of gradients. */
 typedef struct ek_bucket {
     int first, end;    /* its leaves */
+    size_t storage_at; /* of the slab in the window, in bytes */
     ek_tensor *range;  /* flat handle on the stretch; one reference */
     ek_tensor *memory; /* the host's memory in which it is averaged: `range`, or a copy; ditto */
     int pending;       /* leaves that are yet to arrive; under the reducer's lock */
@@ -54,9 +65,10 @@ typedef struct ek_reducer {
     int count;
     ek_bucket *buckets; /* in the order in which they are averaged */
     int bucket_count;
-    int *bucket_of; /* per leaf */
-    bool narrow;    /* f32 travels as bf16 */
-    bool armed;     /* the next backwards are reduced */
+    int *bucket_of;    /* per leaf */
+    bool narrow;       /* f32 travels as bf16 */
+    bool armed;        /* the next backwards are reduced */
+    ek_window *window; /* in which the slabs lie; NULL: buckets travel as messages */
     ek_distributed_stats stats;
 
     /* The pass under way. */
@@ -68,6 +80,8 @@ typedef struct ek_reducer {
 
     /* The pass, on the communication thread. */
     int bucket, phase;
+    int announced;                  /* buckets of this pass that the window's counter tells of */
+    uint64_t passes;                /* that have ended */
     char *scratch, *wire, *reports; /* terms; bf16; of all ranks */
     size_t report_nbytes;
     ek_bytes *out, *in;

@@ -47,17 +47,51 @@ static void pass_widen(const ek_reducer *reducer, const ek_bucket *bucket)
         to[i] = ek_float_of_bf16(from[i]);
 }
 
-/* A bucket is averaged in three phases; after the last bucket the reports travel. */
-static bool pass_ready(ek_dist_work *work)
+/* Counts the buckets that have become ready, in their order; the reducer's lock is held. */
+static void pass_announce(ek_reducer *reducer)
+{
+    while (reducer->announced < reducer->bucket_count &&
+           reducer->buckets[reducer->announced].ready) {
+        ek_window_add(reducer->window);
+        reducer->announced++;
+    }
+}
+
+static bool pass_is_ready_on_all(const ek_reducer *reducer)
+{
+    uint64_t before = reducer->passes * (uint64_t)reducer->bucket_count;
+    for (int r = 0; r < reducer->window->size; r++)
+        if (ek_window_count(reducer->window, r) <= before + (uint64_t)reducer->bucket)
+            return false;
+    return true;
+}
+
+/* After the last bucket the reports travel. */
+static ek_readiness pass_ready(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
     if (reducer->phase > 0)
-        return true;
+        return EK_READY;
+    bool report = reducer->bucket == reducer->bucket_count;
     pthread_mutex_lock(&reducer->lock);
-    bool ready = reducer->bucket < reducer->bucket_count ? reducer->buckets[reducer->bucket].ready
-                                                         : reducer->closed;
+    bool ready = report ? reducer->closed : reducer->buckets[reducer->bucket].ready;
+    if (reducer->window)
+        pass_announce(reducer);
     pthread_mutex_unlock(&reducer->lock);
-    return ready;
+    if (!ready)
+        return EK_AWAITS_CALLER;
+    return report || !reducer->window || pass_is_ready_on_all(reducer) ? EK_READY : EK_AWAITS_RANKS;
+}
+
+static void pass_sum_in_window(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    const ek_window *window = reducer->window;
+    char **addresses = (char **)(void *)reducer->in;
+    ek_sum sum = pass_sum(reducer, bucket);
+    for (int r = 0; r < window->size; r++)
+        addresses[r] = ek_window_memory(window, r) + bucket->storage_at +
+                       (size_t)bucket->range->offset * ek_dtype_size(bucket->range->dtype);
+    ek_sum_in_place(&sum, addresses);
 }
 
 static int pass_send_reports(ek_reducer *reducer, ek_request **request)
@@ -76,9 +110,16 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
     if (reducer->bucket == reducer->bucket_count) {
         if (reducer->phase++ == 0)
             *rc = pass_send_reports(reducer, request);
+        else
+            reducer->passes++;
         return false;
     }
     const ek_bucket *bucket = &reducer->buckets[reducer->bucket];
+    if (reducer->window) {
+        pass_sum_in_window(reducer, bucket);
+        reducer->bucket++;
+        return true;
+    }
     ek_sum sum = pass_sum(reducer, bucket);
     switch (reducer->phase++) {
     case 0:
@@ -123,7 +164,7 @@ int ek_reducer_pass_begin(ek_reducer *reducer)
     work->user = reducer;
     work->card.ndim = 1;
     work->card.shape[0] = reducer->bucket_count;
-    reducer->bucket = reducer->phase = 0;
+    reducer->bucket = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
     EK_TRY(ek_dist_work_submit(work));
     reducer->work = work;

@@ -74,3 +74,14 @@ int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request)
     }
     return transport->all_to_all(group->communicator, sum->out, sum->in, request);
 }
+
+void ek_sum_in_place(const ek_sum *sum, char *const *addresses)
+{
+    int rank = sum->group->rank;
+    void **terms = (void **)(void *)sum->out;
+    size_t at = (size_t)(sum_address(sum, rank) - sum->address);
+    for (int r = 0; r < sum->group->size; r++)
+        terms[r] = addresses[r] + at;
+    ek_combine_in_place(sum->op, sum->dtype, terms, sum->group->size,
+                        sum_begin(sum, rank + 1) - sum_begin(sum, rank));
+}

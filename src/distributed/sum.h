@@ -31,4 +31,9 @@ int ek_sum_spread(const ek_sum *sum, ek_request **request); /* slice r to rank r
 char *ek_sum_slice(const ek_sum *sum);                      /* combines this rank's slice */
 int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request); /* all slices */
 
+/* The sum of elements that this process can write for every rank (window.h), at addresses[rank] for
+ * each: combines this rank's slice, and stores it for all. Each rank does so once all elements are
+ * there, and the sum is complete when all have done so. */
+void ek_sum_in_place(const ek_sum *sum, char *const *addresses);
+
 #endif

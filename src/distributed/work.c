@@ -137,8 +137,14 @@ int ek_dist_wait(ek_dist_work *work)
     ek_span span;
     ek_span_begin(&span, EK_SPAN_WAIT, ek_verb_name(work->verb->id), NULL, NULL);
     pthread_mutex_lock(&communication->lock);
+    communication->waiting++;
+    if (!work->ended) {
+        communication->woken = true;
+        pthread_cond_signal(&communication->wake);
+    }
     while (!work->ended)
         pthread_cond_wait(&communication->ended, &communication->lock);
+    communication->waiting--;
     if (work->failure == communication->failures)
         communication->untold = false;
     pthread_mutex_unlock(&communication->lock);
