@@ -26,10 +26,10 @@ static ek_tensor *data(const workload *load, ek_device device, const int64_t *di
     return ek_to_device(ek_contiguous(part, EK_CONTIGUOUS), device);
 }
 
-/* The network on these devices; with several ranks it has one device on each. */
-static ek_module *model(ek_data_parallel_options options)
+/* The network on these devices; several ranks have these devices each. */
+static ek_module *model(const workload *load, ek_data_parallel_options options)
 {
-    if (ek_dist_get_world_size(NULL) > 1)
+    if (load->distributed || ek_dist_get_world_size(NULL) > 1)
         return ek_distributed_data_parallel(options.module, .device_ids = options.device_ids);
     return ek_data_parallel_model_with(options);
 }
@@ -43,7 +43,7 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
     ek_manual_seed(0);
     options.module = load->network();
     options.device_ids = *devices;
-    job->model = model(options);
+    job->model = model(load, options);
     job->criterion = ek_data_parallel_criterion(load->criterion(), .device_ids = *devices);
     job->optimizer = load->optimizer(job->model);
     job->input = ek_keep(data(load, first, load->input, load->input_dims, 0));

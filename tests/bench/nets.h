@@ -25,8 +25,9 @@ typedef struct workload {
     ek_module *(*criterion)(void);
     ek_tensor *(*loss)(const training *job);
     ek_optimizer *(*optimizer)(ek_module *model);
-    bool bf16; /* forward and loss under autocast */
-    bool tf32; /* products of f32 may round their operands to tf32, where a GPU can */
+    bool bf16;        /* forward and loss under autocast */
+    bool tf32;        /* products of f32 may round their operands to tf32, where a GPU can */
+    bool distributed; /* for several ranks, also if there is one */
 } workload;
 
 /* "NET[-bf16|-tf32][@BATCH]": the net, with that batch and precision if they are said. False
