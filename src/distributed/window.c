@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,12 +84,20 @@ static bool window_map(ek_window *window, int rank, int file)
     return window->parts[rank];
 }
 
+/* A file beyond the process's limit would be a signal. */
+static bool window_is_within_limit(size_t nbytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+           (limit.rlim_cur == RLIM_INFINITY || nbytes <= limit.rlim_cur);
+}
+
 /* Makes this rank's part; *file is its descriptor. The pages are reserved here: if they were only
  * asked for when they are touched, a machine without memory would end the process. */
 static window_offer window_make(ek_window *window, int *file)
 {
     window_offer none = {0};
-    *file = memfd_create("evenkeel", MFD_CLOEXEC);
+    *file = window_is_within_limit(window->nbytes) ? memfd_create("evenkeel", MFD_CLOEXEC) : -1;
     if (*file < 0 || posix_fallocate(*file, 0, (off_t)window->nbytes) != 0 ||
         !window_map(window, window->rank, *file))
         return none;
@@ -101,20 +110,21 @@ static window_offer window_make(ek_window *window, int *file)
                           .mark = header->mark};
 }
 
-/* Maps another rank's part. */
+/* Maps another rank's part. In another container its name may be that of anything. */
 static bool window_take(ek_window *window, int rank, const window_offer *offer)
 {
     char name[64];
     struct stat status;
     snprintf(name, sizeof name, "/proc/%lld/fd/%lld", (long long)offer->pid,
              (long long)offer->file);
-    int file = open(name, O_RDWR | O_CLOEXEC);
-    if (file < 0)
+    if (stat(name, &status) < 0 || !S_ISREG(status.st_mode) ||
+        status.st_size != (off_t)window->nbytes)
         return false;
-    bool whole = fstat(file, &status) == 0 && status.st_size == (off_t)window->nbytes;
-    bool taken = whole && window_map(window, rank, file) &&
+    int file = open(name, O_RDWR | O_CLOEXEC);
+    bool taken = file >= 0 && window_map(window, rank, file) &&
                  window_header_of(window, rank)->mark == offer->mark;
-    close(file);
+    if (file >= 0)
+        close(file);
     return taken;
 }
 
