@@ -34,9 +34,12 @@ EK_BEGIN_DECLARATIONS
 
 /* What carries tensors. */
 typedef enum ek_dist_backend {
-    EK_DIST_AUTO = 0, /* MPI for host tensors; NCCL for CUDA's if it can be had, else copies over
-                         MPI */
-    EK_DIST_MPI
+    /* MPI for tensors of the host. NCCL for tensors of GPUs if all ranks of the group have it and a
+     * GPU of their own, else MPI through page-locked memory of the host. */
+    EK_DIST_AUTO = 0,
+    EK_DIST_MPI, /* for all tensors */
+    EK_DIST_NCCL /* as EK_DIST_AUTO, but EK_E_BACKEND if NCCL can't carry a GPU's tensor. Messages
+                    between two ranks, and tensors of a few numbers, go by MPI all the same */
 } ek_dist_backend;
 
 typedef struct ek_dist_options {

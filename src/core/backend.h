@@ -17,8 +17,9 @@ struct ek_kernels; /* one function pointer per kernel: kernels/kernels.h */
  * after all uses of it by other streams. So its next user needs to wait for one event only,
  * recorded in EK_STREAM_COMPUTE at the release (core/allocator.c). */
 typedef enum ek_stream {
-    EK_STREAM_COMPUTE, /* kernels */
-    EK_STREAM_UPLOAD,  /* copies from the host */
+    EK_STREAM_COMPUTE,     /* kernels */
+    EK_STREAM_UPLOAD,      /* copies from the host */
+    EK_STREAM_COMMUNICATE, /* copies to the host for other processes, and what meets them */
 } ek_stream;
 
 /* An event: how far a stream was when the event was recorded. Defined by the backend. */
@@ -75,16 +76,19 @@ typedef struct ek_backend {
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
     /* Fills with zeros, in order with the device's work. Optional: memset or a copy of zeros. */
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
-    /* Pinned memory of the host, which the device reads by itself (staging.h). It may be freed
-     * before the device has read it, and after the device is closed. Optional, both or none: plain
-     * memory is used. Any thread. */
+    /* Pinned memory of the host, which the device reads and writes by itself (staging.h). It may be
+     * freed before the device is done with it, and after the device is closed. Optional, both or
+     * none: plain memory is used. Any thread. */
     int (*pinned_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*pinned_free)(void *pointer);
     /* Copies from memory of the host in EK_STREAM_UPLOAD, ordered by the caller's events alone.
-     * Returns when the caller may write to the source or free it. If the source is the start of a
-     * block of pinned_alloc, it returns at once, and nobody may write to the block any more.
-     * Optional: `copy` is used. */
+     * Returns when the caller may write to the source or free it. If the source lies in a block of
+     * pinned_alloc, it returns at once, and nobody may write there any more. Optional: `copy` is
+     * used. */
     int (*upload)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
+    /* Copies to memory that lies in a block of the device's pinned_alloc, in EK_STREAM_COMMUNICATE,
+     * ordered by the caller's events alone. Returns at once. Optional: `copy` is used. */
+    int (*download)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* True if kernels of `dev` can read and write the memory of `other`, a different device of this
      * backend, at full speed. Optional: true if both are memory of the host. */
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
@@ -109,9 +113,12 @@ typedef struct ek_backend {
      * *event is NULL. `event_wait` makes work issued to the stream from now on wait for the event;
      * NULL has nothing to wait for. Neither blocks nor fails: if no event can be had, the host
      * waits for the work instead, *event may stay NULL, and errors show up in later work. An event
-     * is used by one thread at a time. Optional, all three or none: there is one stream. */
+     * is used by one thread at a time. `event_done` doesn't wait: 1 if all is done that the event
+     * follows, 0 if not, negative if the device can't be used any more, or has found a fault in its
+     * input. Optional, all four or none: there is one stream. */
     void (*event_record)(ek_dev *dev, ek_stream stream, ek_event **event);
     void (*event_wait)(ek_dev *dev, ek_stream stream, ek_event *event);
+    int (*event_done)(ek_dev *dev, ek_event *event);
     void (*event_free)(ek_dev *dev, ek_event *event);
     /* Waits for all work of the device. Optional: calls return with their work done. */
     int (*synchronize)(ek_dev *dev);
@@ -123,6 +130,10 @@ typedef struct ek_backend {
     void (*clock_begin)(ek_dev *dev);
     void (*clock_end)(ek_dev *dev);
     void (*clock_read)(ek_dev *dev);
+
+    /* What lies between the devices of several processes (rail.h). Optional: they communicate
+     * through memory of the host. */
+    const struct ek_rail_backend *rails;
 
     bool host_memory; /* the CPU can read and write the memory */
     const struct ek_kernels *kernels;

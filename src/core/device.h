@@ -132,14 +132,20 @@ int ek_dev_synchronize(ek_dev *dev);
 /* True if the device has several streams. */
 bool ek_dev_has_streams(const ek_dev *dev);
 
-/* Record an event and wait for it, as the backend's `event_record` and `event_wait` (backend.h).
- * They do nothing if the device has one stream. */
+/* Record an event, wait for it, ask for it and free it, as the backend's `event_record` and so on
+ * (backend.h). They do nothing if the device has one stream; then all is done. NULL is done. */
 void ek_dev_record_event(ek_dev *dev, ek_stream stream, ek_event **event);
 void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event);
+int ek_dev_event_done(ek_dev *dev, ek_event *event);
+void ek_dev_free_event(ek_dev *dev, ek_event *event);
 
 /* Copies contiguous bytes from a device of the host to `dev` in EK_STREAM_UPLOAD, as the backend's
  * `upload`; if the device has one stream, as ek_dev_copy. */
 int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
+
+/* Copies contiguous bytes to pinned memory of the host in EK_STREAM_COMMUNICATE, as the backend's
+ * `download`; if the device has one stream, as ek_dev_copy. */
+int ek_dev_download(ek_dev *dev, ek_dev *to, void *to_data, const void *from_data, size_t nbytes);
 
 /* Copies contiguous bytes between any two devices, after all earlier work of both and before all
  * later work of both. If one side is memory of the host, it returns when the host may change the

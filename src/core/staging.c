@@ -1,6 +1,11 @@
 /* staging.c: see staging.h. */
 #include "core/staging.h"
 
+static size_t staging_nbytes(const ek_tensor *tensor)
+{
+    return (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
+}
+
 static ek_tensor *staging_new_pinned(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
 {
     int64_t strides[EK_MAX_DIMS], count = ek_shape_count(shape);
@@ -31,7 +36,7 @@ ek_tensor *ek_staging_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
 ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev)
 {
     ek_shape shape = ek_tensor_shape(staged);
-    size_t nbytes = (size_t)ek_count(staged) * ek_dtype_size(staged->dtype);
+    size_t nbytes = staging_nbytes(staged);
     if (ek_tensor_dev(staged) == dev)
         return staged;
     ek_storage *storage = ek_storage_new_for(dev, EK_STREAM_UPLOAD, nbytes);
@@ -66,4 +71,29 @@ ek_tensor *ek_staging_copy(ek_tensor *staged, ek_dev *dev)
 bool ek_staging_copies(const ek_tensor *tensor, const ek_dev *dev)
 {
     return ek_dev_has_streams(dev) && ek_dev_is_host(ek_tensor_dev(tensor)) && ek_is_dense(tensor);
+}
+
+/* ---- to the host, and back ---- */
+
+int ek_staging_fetch(ek_tensor *host, const ek_tensor *from, ek_event **event)
+{
+    ek_dev *dev = ek_tensor_dev(from);
+    ek_dev_record_event(dev, EK_STREAM_COMPUTE, event);
+    ek_dev_wait_event(dev, EK_STREAM_COMMUNICATE, *event);
+    EK_TRY(ek_dev_download(dev, ek_tensor_dev(host), ek_tensor_address(host),
+                           ek_tensor_address(from), staging_nbytes(from)));
+    ek_dev_record_event(dev, EK_STREAM_COMMUNICATE, event);
+    return 0;
+}
+
+int ek_staging_deliver(ek_tensor *to, const ek_tensor *host, ek_event **event)
+{
+    ek_dev *dev = ek_tensor_dev(to);
+    ek_dev_record_event(dev, EK_STREAM_COMPUTE, event);
+    ek_dev_wait_event(dev, EK_STREAM_UPLOAD, *event);
+    int rc = ek_dev_upload(dev, ek_tensor_address(to), ek_tensor_dev(host), ek_tensor_address(host),
+                           staging_nbytes(to));
+    ek_dev_record_event(dev, EK_STREAM_UPLOAD, event); /* also after an error, with a part copied */
+    ek_dev_wait_event(dev, EK_STREAM_COMPUTE, *event);
+    return rc;
 }

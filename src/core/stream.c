@@ -50,6 +50,18 @@ void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event)
         dev->backend->event_wait(dev, stream, event);
 }
 
+int ek_dev_event_done(ek_dev *dev, ek_event *event)
+{
+    EK_TRY(ek_fork_check());
+    return event ? dev->backend->event_done(dev, event) : 1;
+}
+
+void ek_dev_free_event(ek_dev *dev, ek_event *event)
+{
+    if (event && !ek_forked())
+        dev->backend->event_free(dev, event);
+}
+
 int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
 {
     EK_TRY(ek_fork_check());
@@ -57,6 +69,15 @@ int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_dat
         return 0;
     return dev->backend->upload ? dev->backend->upload(dev, to_data, from_data, nbytes)
                                 : ek_dev_copy(dev, to_data, from, from_data, nbytes);
+}
+
+int ek_dev_download(ek_dev *dev, ek_dev *to, void *to_data, const void *from_data, size_t nbytes)
+{
+    EK_TRY(ek_fork_check());
+    if (nbytes == 0)
+        return 0;
+    return dev->backend->download ? dev->backend->download(dev, to_data, from_data, nbytes)
+                                  : ek_dev_copy(to, to_data, dev, from_data, nbytes);
 }
 
 bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)

@@ -76,8 +76,10 @@ static void storage_free_memory(ek_storage *storage)
         ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
         ek_object_release(storage->owner);
     } else if (storage->pinned_by) {
-        if (!ek_forked()) /* the list of pinned blocks belongs to the parent */
+        if (!ek_forked()) { /* the list of pinned blocks belongs to the parent */
             storage->pinned_by->pinned_free(storage->data);
+            ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
+        }
     } else {
         ek_storage_receive(storage);
         ek_dev_free_for(storage->dev, storage->stream, storage->data, storage->nbytes,
@@ -149,18 +151,20 @@ ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
     ek_object_init(&storage->object, storage_destroy);
     storage->dev = plain;
     storage->nbytes = nbytes;
+    storage->category = ek_thread_self()->modes.category;
     storage->pinned_by = reader->backend;
     storage->pinned_for = reader;
     if (reader->backend->pinned_alloc(reader, nbytes, &storage->data) < 0) {
         free(storage);
         return NULL;
     }
+    ek_dev_count_foreign(plain, nbytes, storage->category, true);
     return storage;
 }
 
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
 {
-    if (storage->category == category || storage->pinned_by)
+    if (storage->category == category)
         return;
     ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
     storage->category = category;

@@ -7,6 +7,7 @@
 
 #include "cuda/devices.h"
 #include "cuda/nccl.h"
+#include "cuda/nccl_ranks.h"
 #include "cuda/stream.h"
 #include "cuda/transfer.h"
 
@@ -83,8 +84,9 @@ static int device_read_attributes(ek_dev *dev, ek_cuda_device *device)
 /* Makes streams that don't wait for the default stream. */
 static int device_make_streams(ek_dev *dev, ek_cuda_device *device)
 {
-    cudaStream_t *const streams[] = {&device->compute, &device->copy, &device->upload};
-    for (int i = 0; i < 3; i++)
+    cudaStream_t *const streams[] = {&device->compute, &device->copy, &device->upload,
+                                     &device->communicate};
+    for (int i = 0; i < 4; i++)
         EK_TRY(ek_cuda_check(dev, "making a stream",
                              (int)cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking)));
     return ek_cuda_make_event(dev, &device->issued);
@@ -117,8 +119,9 @@ static void device_release(ek_cuda_device *device)
         cudaFreeHost(device->fault);
     if (device->issued)
         cudaEventDestroy(device->issued);
-    const cudaStream_t streams[] = {device->upload, device->copy, device->compute};
-    for (int i = 0; i < 3; i++)
+    const cudaStream_t streams[] = {device->communicate, device->upload, device->copy,
+                                    device->compute};
+    for (int i = 0; i < 4; i++)
         if (streams[i])
             cudaStreamDestroy(streams[i]);
     if (entered)
@@ -218,6 +221,7 @@ const ek_backend ek_cuda_backend = {
     .pinned_alloc = ek_cuda_pinned_alloc,
     .pinned_free = ek_cuda_pinned_free,
     .upload = ek_cuda_upload,
+    .download = ek_cuda_download,
     .reaches = ek_cuda_reaches,
     .collective = ek_cuda_collective,
 #ifdef EK_HAVE_NCCL
@@ -228,10 +232,12 @@ const ek_backend ek_cuda_backend = {
     .device_wait = ek_cuda_device_wait,
     .event_record = ek_cuda_event_record,
     .event_wait = ek_cuda_event_wait,
+    .event_done = ek_cuda_event_done,
     .event_free = ek_cuda_event_free,
     .synchronize = ek_cuda_synchronize,
     .clock_begin = ek_cuda_clock_begin,
     .clock_end = ek_cuda_clock_end,
     .clock_read = ek_cuda_clock_read,
+    .rails = &ek_cuda_rails,
     .kernels = &ek_cuda_kernels,
 };

@@ -4,6 +4,7 @@
 #define EK_CUDA_LAUNCHES_H
 
 #include "cuda/view.h"
+#include "evenkeel/dist.h"
 #include "kernels/params.h"
 
 EK_BEGIN_DECLARATIONS
@@ -200,6 +201,20 @@ typedef struct ek_cuda_gemm {
     bool accumulate;
 } ek_cuda_gemm;
 int ek_cuda_launch_gemm(const ek_cuda_stream *stream, const ek_cuda_gemm *gemm);
+
+/* ---- combine: what ranks have sent (core/rail.h) ---- */
+
+typedef struct ek_cuda_combination {
+    ek_dtype dtype;
+    int op; /* ek_dist_op */
+    const char *terms,
+        *own;      /* the term of rank r lies r strides after `terms`; that of `rank`, at own */
+    size_t stride; /* bytes */
+    int ranks, rank;
+    void *out; /* may be `own` */
+    int64_t count;
+} ek_cuda_combination;
+int ek_cuda_launch_combine(const ek_cuda_stream *stream, const ek_cuda_combination *job);
 
 /* ---- lists of tensors ---- */
 

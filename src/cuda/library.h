@@ -67,18 +67,22 @@ struct ek_cudnn_api {
 #endif
 
 #ifdef EK_HAVE_NCCL
-#define EK_NCCL_MAP(X)       \
-    X(ncclGetErrorString)    \
-    X(ncclCommInitAll)       \
-    X(ncclCommDestroy)       \
-    X(ncclCommAbort)         \
-    X(ncclCommGetAsyncError) \
-    X(ncclGroupStart)        \
-    X(ncclGroupEnd)          \
-    X(ncclSend)              \
-    X(ncclRecv)              \
-    X(ncclBroadcast)         \
-    X(ncclReduce)
+#define EK_NCCL_MAP(X)        \
+    X(ncclGetErrorString)     \
+    X(ncclCommInitAll)        \
+    X(ncclCommInitRankConfig) \
+    X(ncclGetUniqueId)        \
+    X(ncclGetVersion)         \
+    X(ncclCommDestroy)        \
+    X(ncclCommAbort)          \
+    X(ncclCommGetAsyncError)  \
+    X(ncclGroupStart)         \
+    X(ncclGroupEnd)           \
+    X(ncclSend)               \
+    X(ncclRecv)               \
+    X(ncclBroadcast)          \
+    X(ncclReduce)             \
+    X(ncclAllReduce)
 
 struct ek_nccl_api {
     EK_NCCL_MAP(EK_LIBRARY_MEMBER)

@@ -129,14 +129,14 @@ typedef struct pinned_block {
     size_t nbytes;
     int physical;
     bool held;
-    cudaEvent_t done; /* follows the last copy from the block; over if never recorded */
+    cudaEvent_t done; /* follows the last copy from or to the block; over if never recorded */
 } pinned_block;
 
 /* All blocks. Guarded by pinned_lock. */
 static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
 static pinned_block *pinned_blocks;
 
-/* Waits for copies from the block, because another logical device of the GPU may still read it. */
+/* Waits for copies, because another logical device of the GPU may still use the block. */
 static void pinned_destroy(pinned_block *b)
 {
     if (b->done) {
@@ -201,11 +201,12 @@ int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return rc;
 }
 
+/* The block in which the memory lies. */
 static pinned_block *pinned_find(const void *memory)
 {
     pthread_mutex_lock(&pinned_lock);
     pinned_block *b = pinned_blocks;
-    while (b && b->memory != memory)
+    while (b && (uintptr_t)memory - (uintptr_t)b->memory >= b->nbytes)
         b = b->next;
     pthread_mutex_unlock(&pinned_lock);
     return b;

@@ -16,15 +16,16 @@ void ek_cuda_memory_close(const ek_dev *dev);
 /* ---- the pinned pool ----
  *
  * Pinning takes long and may wait for the GPU, so blocks are kept for reuse. An event follows the
- * copies from each block. A block that is given back is handed out again once its event is over.
- * Blocks belong to a physical GPU and not to a logical device, and outlive both while somebody
- * holds them. The ledger doesn't count them. */
+ * copies from and to each block. A block that is given back is handed out again once its event is
+ * over. Blocks belong to a physical GPU and not to a logical device, and outlive both while
+ * somebody holds them. The ledger counts those that a storage holds (tensor.c). */
 
 /* The backend's slots pinned_alloc and pinned_free. */
 int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_pinned_free(void *pointer);
 
-/* The event that follows copies from a block, borrowed. NULL if dev's GPU has no such block. */
+/* The event that follows copies from and to the block in which the memory lies, borrowed. NULL if
+ * dev's GPU has no such block. */
 cudaEvent_t ek_cuda_pinned_event(const ek_dev *dev, const void *memory);
 
 /* Frees the blocks of this device's GPU that nobody holds, once copies from them are done. */

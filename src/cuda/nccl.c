@@ -227,7 +227,7 @@ int ek_cuda_exchange(const ek_block_move *moves, int count)
     return nccl_end(&call, rc);
 }
 
-static int nccl_dtype(ek_dtype dtype, ncclDataType_t *type)
+int ek_nccl_dtype(ek_dtype dtype, ncclDataType_t *type)
 {
     switch (dtype) {
     case EK_F32:
@@ -255,7 +255,7 @@ int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, in
     ncclDataType_t type = ncclFloat32;
     nccl_call call;
     int rc = 0;
-    EK_TRY(nccl_dtype(dtype, &type));
+    EK_TRY(ek_nccl_dtype(dtype, &type));
     EK_TRY(nccl_begin(&call, devs, count));
     for (int i = 0; i < count && rc >= 0; i++)
         rc = ek_nccl_check(devs[i], "reduce",

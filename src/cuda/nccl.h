@@ -66,6 +66,9 @@ static inline cudaStream_t ek_nccl_stream(const ek_dev *dev)
     return ek_cuda_of(dev)->compute;
 }
 
+/* NCCL's name of a dtype; EK_E_DTYPE if it has none. */
+int ek_nccl_dtype(ek_dtype dtype, ncclDataType_t *type);
+
 /* Turns NCCL's result into a status. */
 int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result);
 

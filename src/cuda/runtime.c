@@ -33,9 +33,10 @@ int ek_cuda_synchronize(ek_dev *dev)
     int restore;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
-    const cudaStream_t streams[] = {device->compute, device->copy, device->upload};
+    const cudaStream_t streams[] = {device->compute, device->copy, device->upload,
+                                    device->communicate};
     int rc = 0;
-    for (int i = 0; i < 3 && rc >= 0; i++)
+    for (int i = 0; i < 4 && rc >= 0; i++)
         rc = ek_cuda_check(dev, i == 0 ? "waiting for its work" : "waiting for its copies",
                            ek_cuda_wait_stream(device, streams[i]));
     ek_cuda_leave(dev, restore);

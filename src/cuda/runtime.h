@@ -54,10 +54,11 @@ typedef struct ek_cuda_device {
     int multiprocessors;
     int capability; /* compute capability: 90 for 9.0 */
     cudaStream_t compute;
-    cudaStream_t copy;    /* copies from and to the host, in order with `compute` */
-    cudaStream_t upload;  /* the stream of EK_STREAM_UPLOAD */
-    cudaEvent_t issued;   /* event in `compute`, recorded again and again (stream.h) */
-    ek_cuda_fault *fault; /* the host's address of the fault record, which is pinned */
+    cudaStream_t copy;        /* copies from and to the host, in order with `compute` */
+    cudaStream_t upload;      /* the stream of EK_STREAM_UPLOAD */
+    cudaStream_t communicate; /* the stream of EK_STREAM_COMMUNICATE */
+    cudaEvent_t issued;       /* event in `compute`, recorded again and again (stream.h) */
+    ek_cuda_fault *fault;     /* the host's address of the fault record, which is pinned */
     ek_cuda_fault *fault_on_device;
     _Atomic(char *) told; /* the error that the next call returns; NULL if there is none */
     struct ek_cuda_transfer *transfer; /* owned by transfer.c */

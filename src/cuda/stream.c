@@ -204,8 +204,9 @@ int ek_cuda_wait_event(cudaEvent_t event)
 
 int ek_cuda_settle(const ek_cuda_device *device, int rc)
 {
-    const cudaStream_t streams[] = {device->compute, device->copy, device->upload};
-    for (int i = 0; i < 3; i++)
+    const cudaStream_t streams[] = {device->compute, device->copy, device->upload,
+                                    device->communicate};
+    for (int i = 0; i < 4; i++)
         ek_cuda_note(device->dev, i == 0 ? "waiting for its work" : "waiting for its copies",
                      ek_cuda_wait_stream(device, streams[i]));
     return rc;
@@ -264,7 +265,10 @@ int ek_cuda_device_wait(ek_dev *waiter, ek_dev *awaited)
 
 static cudaStream_t stream_of(const ek_dev *dev, ek_stream which)
 {
-    return which == EK_STREAM_UPLOAD ? ek_cuda_of(dev)->upload : ek_cuda_of(dev)->compute;
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    return which == EK_STREAM_UPLOAD        ? device->upload
+           : which == EK_STREAM_COMMUNICATE ? device->communicate
+                                            : device->compute;
 }
 
 /* If the event can't be recorded, the host waits for the stream instead. Then nothing is left to
@@ -291,6 +295,23 @@ void ek_cuda_event_wait(ek_dev *dev, ek_stream which, ek_event *made)
                       (int)cudaStreamWaitEvent(stream_of(dev, which), event, 0)))
         ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_event(event));
     ek_cuda_leave(dev, restore);
+}
+
+int ek_cuda_event_done(ek_dev *dev, ek_event *made)
+{
+    int restore;
+    EK_TRY(ek_cuda_usable(dev));
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    cudaError_t error = cudaEventQuery((cudaEvent_t)made);
+    if (error == cudaErrorNotReady)
+        (void)cudaGetLastError(); /* it was an answer */
+    int rc =
+        error == cudaErrorNotReady ? 0 : ek_cuda_check(dev, "what an event follows", (int)error);
+    ek_cuda_leave(dev, restore);
+    if (rc < 0 || error != cudaSuccess)
+        return rc;
+    rc = ek_cuda_fault_check(dev);
+    return rc < 0 ? rc : 1;
 }
 
 void ek_cuda_event_free(ek_dev *dev, ek_event *made)

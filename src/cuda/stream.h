@@ -48,6 +48,7 @@ int ek_cuda_guard_leave(int physical, int restore);
 int ek_cuda_device_wait(ek_dev *waiter, ek_dev *awaited);
 void ek_cuda_event_record(ek_dev *dev, ek_stream which, ek_event **made);
 void ek_cuda_event_wait(ek_dev *dev, ek_stream which, ek_event *made);
+int ek_cuda_event_done(ek_dev *dev, ek_event *made);
 void ek_cuda_event_free(ek_dev *dev, ek_event *made);
 
 /* Creates an event without timing on the current GPU. Does nothing if *event is not NULL. */

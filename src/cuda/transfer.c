@@ -177,6 +177,23 @@ static int download(ek_dev *dev, void *to, const void *from, size_t nbytes)
     return rc < 0 ? rc : fault;
 }
 
+int ek_cuda_download(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    cudaEvent_t done = ek_cuda_pinned_event(dev, to_data);
+    int restore;
+    /* As for uploads, faults stay for a call that needs results. */
+    EK_TRY(ek_cuda_usable(dev));
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    int rc = ek_cuda_check(dev, "a copy to pinned memory",
+                           (int)cudaMemcpyAsync(to_data, from_data, nbytes, cudaMemcpyDeviceToHost,
+                                                device->communicate));
+    if (rc >= 0 && done)
+        rc = ek_cuda_record(dev, done, device->communicate);
+    ek_cuda_leave(dev, restore);
+    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
+}
+
 /* ---- staged copies: between GPUs that don't reach each other ----
  *
  * Chunks alternate between two pinned buffers of the host: the source fills one buffer while the

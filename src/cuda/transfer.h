@@ -8,6 +8,9 @@
  * In EK_STREAM_UPLOAD, by the upload stream, which waits for no kernel. The target is free in its
  * order, and the sender says when the compute stream has to wait (stream.h).
  *
+ * In EK_STREAM_COMMUNICATE, to pinned memory that other processes are sent from. As with uploads,
+ * the caller's events say when.
+ *
  * Between devices: a plain copy on one GPU, and a peer copy between GPUs that reach each other,
  * both by the destination's compute stream. Other copies are staged through pinned memory of the
  * host. The host never waits for them. */
@@ -31,6 +34,7 @@ typedef struct ek_cuda_transfer {
 
 /* The backend's slots of these names. */
 int ek_cuda_upload(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
+int ek_cuda_download(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
 int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
                        size_t nbytes);
 bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other);

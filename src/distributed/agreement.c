@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "distributed/combine.h"
 #include "distributed/communication.h"
+#include "distributed/staging.h"
 
 /* "broadcast of f32[2, 3] from rank 1". */
 static void agreement_describe(const ek_process_group *group, const ek_card *card, char text[200])
@@ -65,6 +66,9 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
     ek_communication *communication = group->communication;
     ek_card *card = &group->cards[group->rank];
     if (work) {
+        if (work->count > 0 && work->tensors[0].source && work->card.nbytes > 0)
+            memcpy(work->card.payload, ek_tensor_address(work->tensors[0].memory),
+                   work->card.nbytes);
         *card = work->card;
         work->state = EK_DIST_WORK_AGREEING;
     } else {
@@ -147,6 +151,22 @@ static int agreement_test(ek_process_group *group, ek_request **request, const c
     return rc > 0;
 }
 
+/* Begins the agreement of the work, which is the first, once its tensors are in the host's memory.
+ */
+static bool agreement_stage(ek_process_group *group, ek_dist_work *work)
+{
+    ek_communication *communication = group->communication;
+    int staged = ek_dist_work_staged(work);
+    if (staged > 0) {
+        agreement_begin(group, work);
+    } else if (staged < 0) { /* the other ranks wait for this one */
+        ek_error_record error;
+        ek_error_take(&error);
+        ek_communication_fail(communication, communication->place.rank, &error);
+    }
+    return staged != 0;
+}
+
 bool ek_group_turn(ek_process_group *group)
 {
     const ek_communication *communication = group->communication;
@@ -176,8 +196,5 @@ bool ek_group_turn(ek_process_group *group)
         agreement_begin(group, NULL);
         return true;
     }
-    if (!work)
-        return false;
-    agreement_begin(group, work);
-    return true;
+    return work && agreement_stage(group, work);
 }

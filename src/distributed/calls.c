@@ -8,6 +8,7 @@
 #include "core/thread.h"
 #include "distributed/collective.h"
 #include "distributed/combine.h"
+#include "distributed/rail.h"
 #include "distributed/world.h"
 
 /* ---- what the calls have in common ---- */
@@ -55,11 +56,15 @@ static int calls_one(const ek_dist_call *call, ek_process_group *group, const ek
         return calls_refuse(group, NULL);
     work->card.root = root;
     work->card.op = op;
+    if (ek_comm_nbytes(call->tensor) > EK_CARD_PAYLOAD && ek_dist_work_rail(work, call->tensor) < 0)
+        return calls_refuse(group, work);
     if (ek_dist_work_add(work, call->tensor, sends, receives) < 0)
         return calls_refuse(group, work);
-    ek_dist_work_card(work, work->tensors[0].memory);
+    ek_dist_work_card(work);
     if (op >= 0 && ek_dist_work_sum(work) < 0)
         return calls_refuse(group, work);
+    if (op < 0 && work->rail)
+        ek_rail_run_broadcast(work->rail, work->tensors[0].memory, root);
     return calls_finish(work, call->work);
 }
 
@@ -277,12 +282,17 @@ static int calls_add_terms(ek_dist_work *work, ek_tensor *tensor)
     size_t nbytes = (ek_comm_nbytes(memory) + 63) / 64 * 64,
            pointers = (size_t)ranks * sizeof(void *);
     pointers = (pointers + 63) / 64 * 64;
-    char *room = ek_calloc(pointers + nbytes * (size_t)ranks, 1);
+    char *room = ek_calloc(pointers + (work->rail ? 0 : nbytes * (size_t)ranks), 1);
     if (!room)
         return ek_error_pending();
     work->user = work->room = room;
+    char *terms = room + pointers;
+    if (work->rail) {
+        EK_TRY(ek_rail_run_room(work->rail, nbytes * (size_t)ranks + 1));
+        terms = ek_tensor_address(work->rail->scratch);
+    }
     for (int r = 0; r < ranks; r++) {
-        work->in[r] = (ek_bytes){room + pointers + nbytes * (size_t)r, ek_comm_nbytes(memory)};
+        work->in[r] = (ek_bytes){terms + nbytes * (size_t)r, ek_comm_nbytes(memory)};
         work->takes[r] = ek_wire_shape_of(memory);
     }
     return 0;
@@ -292,6 +302,8 @@ static int calls_fill(ek_dist_work *work, const ek_dist_list_call *call, const p
                       int root)
 {
     bool listed = !how->rooted || root == work->group->rank;
+    const ek_tensor *first = how->inputs ? call->inputs[0] : call->tensor;
+    EK_TRY(ek_dist_work_rail(work, first));
     EK_TRY(ek_dist_work_pairs(work));
     if (how->reduces) {
         EK_TRY(calls_add_terms(work, call->tensor));
@@ -361,6 +373,8 @@ static int calls_pairs(const ek_dist_list_call *call, const pattern *how)
     work->card.op = how->reduces ? (int)call->op : -1;
     if (calls_fill(work, call, how, root) < 0)
         return calls_refuse(group, work);
+    if (work->rail)
+        ek_rail_run_pairs(work->rail, work, how->reduces ? (int)call->op : -1);
     return calls_finish(work, call->work);
 }
 

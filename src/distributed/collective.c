@@ -8,6 +8,7 @@
 #include "comm/exchange.h"
 #include "core/thread.h"
 #include "distributed/combine.h"
+#include "distributed/rail.h"
 #include "distributed/sum.h"
 
 enum {
@@ -27,17 +28,20 @@ ek_dist_work *ek_dist_work_of(ek_process_group *group, const ek_verb *verb, int 
     return NULL;
 }
 
-void ek_dist_work_card(ek_dist_work *work, const ek_tensor *memory)
+void ek_dist_work_card(ek_dist_work *work)
 {
     ek_card *card = &work->card;
+    const ek_dist_work_tensor *one = &work->tensors[0];
+    const ek_tensor *memory = one->memory;
     size_t nbytes = ek_comm_nbytes(memory);
     card->dtype = (int32_t)memory->dtype;
     card->ndim = memory->ndim;
     memcpy(card->shape, memory->shape, (size_t)memory->ndim * sizeof(int64_t));
-    if (nbytes > EK_CARD_PAYLOAD)
+    if (nbytes > EK_CARD_PAYLOAD || work->rail)
         return;
     card->nbytes = (uint32_t)nbytes;
-    memcpy(card->payload, ek_tensor_address(memory), nbytes);
+    if (!one->source) /* else when it is here (agreement.c) */
+        memcpy(card->payload, ek_tensor_address(memory), nbytes);
 }
 
 /* ---- barrier and broadcast ---- */
@@ -60,6 +64,8 @@ int ek_dist_work_started(ek_dist_work *work, int rc)
 
 static int collective_broadcast(ek_dist_work *work)
 {
+    if (work->rail)
+        return ek_rail_go_on(work);
     const ek_process_group *group = work->group;
     const ek_tensor *memory = work->tensors[0].memory;
     size_t nbytes = ek_comm_nbytes(memory);
@@ -75,7 +81,9 @@ static int collective_broadcast(ek_dist_work *work)
                                                    nbytes, root, &work->request);
     return ek_dist_work_started(work, rc);
 }
-const ek_verb ek_verb_broadcast = {.id = EK_VERB_BROADCAST, .go_on = collective_broadcast};
+const ek_verb ek_verb_broadcast = {.id = EK_VERB_BROADCAST,
+                                   .go_on = collective_broadcast,
+                                   .ready = ek_rail_ready};
 
 /* ---- sums (sum.h) ---- */
 
@@ -120,7 +128,11 @@ static size_t sum_scratch(const ek_tensor *memory, int ranks)
 
 int ek_dist_work_sum(ek_dist_work *work)
 {
-    size_t nbytes = sum_scratch(work->tensors[0].memory, work->group->size);
+    const ek_tensor *memory = work->tensors[0].memory;
+    if (work->rail)
+        return ek_rail_run_sum(work->rail, work->group, (ek_dist_op)work->card.op, memory->dtype,
+                               ek_tensor_address(memory), ek_count(memory), work->card.root);
+    size_t nbytes = sum_scratch(memory, work->group->size);
     size_t ranks = (size_t)work->group->size + 1;
     work->out = ek_calloc(ranks, sizeof *work->out);
     work->in = ek_calloc(ranks, sizeof *work->in);
@@ -169,14 +181,20 @@ static int sum_in_parts(ek_dist_work *work)
 
 static int collective_sum(ek_dist_work *work)
 {
+    if (work->rail)
+        return ek_rail_go_on(work);
     const ek_tensor *memory = work->tensors[0].memory;
     if (ek_comm_nbytes(memory) <= EK_CARD_PAYLOAD)
         return sum_combine(work, work->group->cards[0].payload, sizeof(ek_card));
     int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
     return ek_dist_work_started(work, rc);
 }
-const ek_verb ek_verb_all_reduce = {.id = EK_VERB_ALL_REDUCE, .go_on = collective_sum};
-const ek_verb ek_verb_reduce = {.id = EK_VERB_REDUCE, .go_on = collective_sum};
+const ek_verb ek_verb_all_reduce = {.id = EK_VERB_ALL_REDUCE,
+                                    .go_on = collective_sum,
+                                    .ready = ek_rail_ready};
+const ek_verb ek_verb_reduce = {.id = EK_VERB_REDUCE,
+                                .go_on = collective_sum,
+                                .ready = ek_rail_ready};
 
 /* ---- a tensor for each pair of ranks ---- */
 
@@ -293,8 +311,8 @@ static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
     return 0;
 }
 
-/* 1 once the data is here, 0 before. */
-static int pairs_go_on(ek_dist_work *work)
+/* The first stages: 1 once the ranks agree about the shapes, 0 before. */
+static int pairs_agree(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;
     pairs_room room;
@@ -307,32 +325,59 @@ static int pairs_go_on(ek_dist_work *work)
     case 1:
         rc = pairs_send_verdict(work, &room);
         break;
-    case 2:
-        EK_TRY(pairs_judge(work, &room));
-        rc = group->communication->transport->all_to_all(group->communicator, work->out, work->in,
-                                                         &work->request);
-        break;
     default:
+        EK_TRY(pairs_judge(work, &room));
         return 1;
     }
     return ek_dist_work_started(work, rc);
 }
 
+enum { PAIRS_MOVE = 2 }; /* the stage in which the data starts */
+
+/* 1 once the data is here, 0 before. */
+static int pairs_go_on(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    if (work->stage > PAIRS_MOVE)
+        return 1;
+    int rc = pairs_agree(work);
+    if (rc <= 0)
+        return rc;
+    rc = group->communication->transport->all_to_all(group->communicator, work->out, work->in,
+                                                     &work->request);
+    return ek_dist_work_started(work, rc);
+}
+
+/* Whatever a rail does with the pairs. */
+static int pairs_go_on_rail(ek_dist_work *work)
+{
+    int rc = work->stage <= PAIRS_MOVE ? pairs_agree(work) : 1;
+    return rc <= 0 ? rc : ek_rail_go_on(work);
+}
+
 static int collective_exchange(ek_dist_work *work)
 {
+    if (work->rail)
+        return pairs_go_on_rail(work);
     int rc = pairs_go_on(work), rank = work->group->rank;
     if (rc > 0 && work->in[rank].data && work->in[rank].data != work->out[rank].data)
         memcpy(work->in[rank].data, work->out[rank].data, work->in[rank].nbytes);
     return rc < 0 ? rc : 0;
 }
-const ek_verb ek_verb_all_gather = {.id = EK_VERB_ALL_GATHER, .go_on = collective_exchange};
-const ek_verb ek_verb_gather = {.id = EK_VERB_GATHER, .go_on = collective_exchange};
-const ek_verb ek_verb_scatter = {.id = EK_VERB_SCATTER, .go_on = collective_exchange};
-const ek_verb ek_verb_all_to_all = {.id = EK_VERB_ALL_TO_ALL, .go_on = collective_exchange};
+#define COLLECTIVE_EXCHANGE(number)                                          \
+    {                                                                        \
+        .id = (number), .go_on = collective_exchange, .ready = ek_rail_ready \
+    }
+const ek_verb ek_verb_all_gather = COLLECTIVE_EXCHANGE(EK_VERB_ALL_GATHER);
+const ek_verb ek_verb_gather = COLLECTIVE_EXCHANGE(EK_VERB_GATHER);
+const ek_verb ek_verb_scatter = COLLECTIVE_EXCHANGE(EK_VERB_SCATTER);
+const ek_verb ek_verb_all_to_all = COLLECTIVE_EXCHANGE(EK_VERB_ALL_TO_ALL);
 
 /* The sum goes to the memory of the first tensor. */
 static int collective_reduce_scatter(ek_dist_work *work)
 {
+    if (work->rail)
+        return pairs_go_on_rail(work);
     int rc = pairs_go_on(work);
     if (rc <= 0)
         return rc;
@@ -345,4 +390,5 @@ static int collective_reduce_scatter(ek_dist_work *work)
     return 0;
 }
 const ek_verb ek_verb_reduce_scatter = {.id = EK_VERB_REDUCE_SCATTER,
-                                        .go_on = collective_reduce_scatter};
+                                        .go_on = collective_reduce_scatter,
+                                        .ready = ek_rail_ready};

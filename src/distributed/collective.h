@@ -18,8 +18,9 @@ extern const ek_verb ek_verb_send, ek_verb_recv;
 /* Allocates out, in, gives and takes, and scratch for the comparison of shapes. */
 int ek_dist_work_pairs(ek_dist_work *work);
 
-/* Fills the card's dtype and shape from a tensor, and its payload with the elements if they fit. */
-void ek_dist_work_card(ek_dist_work *work, const ek_tensor *memory);
+/* Fills the card's dtype and shape from the work's first tensor, and its payload with the elements
+ * if they fit. */
+void ek_dist_work_card(ek_dist_work *work);
 
 /* Allocates what the sum of the work's first tensor needs. */
 int ek_dist_work_sum(ek_dist_work *work);

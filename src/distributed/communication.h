@@ -93,7 +93,8 @@ typedef struct ek_card {
     X(SPLIT, "the gradient of dist_join")     \
     X(COUNTS, "the counts of all ranks")      \
     X(GATHER_VALUE, "all_gather_value")       \
-    X(PRESENCE, "average_gradients")
+    X(PRESENCE, "average_gradients")          \
+    X(RAIL, "the first use of a GPU")
 typedef enum ek_verb_id {
 #define EK_VERB_ENUM(name, text) EK_VERB_##name,
     EK_VERBS(EK_VERB_ENUM)
@@ -136,6 +137,8 @@ typedef enum ek_dist_work_state {
 typedef struct ek_dist_work_tensor {
     ek_tensor *tensor; /* the user's; retained */
     ek_tensor *memory; /* row-major, on the host: `tensor` itself or a copy of it; retained */
+    ek_tensor *source; /* on a device, from which `memory` is being filled; retained; NULL: none */
+    ek_event *event;   /* that follows the copy */
     bool receives;     /* `memory` is copied to `tensor` at the end */
     uint64_t version;  /* of `tensor` when it was submitted */
 } ek_dist_work_tensor;
@@ -157,7 +160,9 @@ struct ek_dist_work {
     ek_card card;
     ek_dist_work_tensor *tensors;
     int count;
-    void *user;              /* the verb's */
+    void *user; /* the verb's */
+    struct ek_rail_run
+        *rail;               /* if its tensors travel between GPUs; owned. NULL: by the transport */
     int peer;                /* of a message: rank in the world; EK_DIST_ANY: any */
     int tag;                 /* of a message */
     bool first_missing_only; /* after a time-out only one missing rank is named */
@@ -191,6 +196,7 @@ struct ek_process_group {
     int size, rank;                  /* rank is -1 if this process is not in it */
     int *ranks;                      /* the members' ranks in the world, ascending; owned */
     double timeout;                  /* seconds */
+    struct ek_group_rail *rails;     /* under the communication's lock, for one thread at a time */
     struct ek_ranks *view; /* as other folders see it (ranks.c); NULL until somebody has asked */
 
     /* The communication thread's. */
@@ -219,6 +225,7 @@ struct ek_communication {
     ek_world_place place;
     char (*hosts)[64]; /* of all ranks */
     bool check;
+    ek_dist_backend backend; /* of GPUs' tensors */
     ek_process_group *world;
     pthread_t thread;
 
@@ -250,6 +257,8 @@ struct ek_communication {
     bool shut;                /* all ranks have agreed to end */
     struct ek_notices *board;
     struct ek_messages *post;
+    struct ek_turn *turns; /* of jobs that are yet to be issued (rail.h) */
+    uint64_t turn_clock;
 
     int groups_made; /* for one thread at a time, as public calls */
 };
@@ -281,8 +290,10 @@ ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb);
 void ek_dist_work_free(ek_dist_work *work);
 
 /* Adds a tensor to work->tensors, which has room for it, with row-major memory on the host: a copy
- * unless `tensor` has that. `sends` says whether a copy needs the elements. */
+ * unless `tensor` has that (staging.h). `sends` says whether a copy needs the elements. */
 int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives);
+/* The same for a tensor that is sent from `memory`, which is the caller's. */
+int ek_dist_work_add_from(ek_dist_work *work, ek_tensor *tensor, ek_tensor *memory);
 
 /* Hands the work to the communication thread. On an error, also one of another rank that is yet to
  * be told, the work is freed. */

@@ -19,6 +19,8 @@
 #include "comm/exchange.h"
 #include "distributed/collective.h"
 #include "distributed/combine.h"
+#include "distributed/rail.h"
+#include "distributed/staging.h"
 #include "distributed/world.h"
 #include "ops/ops.h"
 
@@ -84,8 +86,8 @@ static int sum_go_on(ek_dist_work *work)
         EK_TRY(record_agree(work));
     return ek_verb_all_reduce.go_on(work);
 }
-static const ek_verb sum_verb = {.id = EK_VERB_SUM, .go_on = sum_go_on};
-static const ek_verb mean_verb = {.id = EK_VERB_MEAN, .go_on = sum_go_on};
+static const ek_verb sum_verb = {.id = EK_VERB_SUM, .go_on = sum_go_on, .ready = ek_rail_ready};
+static const ek_verb mean_verb = {.id = EK_VERB_MEAN, .go_on = sum_go_on, .ready = ek_rail_ready};
 
 static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *group);
 
@@ -123,8 +125,9 @@ static ek_dist_work *sum_work(const ek_verb *verb, const ek_tensor *x, ek_tensor
         return NULL;
     work->card.op = verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM;
     record_card(work, x);
-    if (ek_dist_work_add(work, y, true, true) >= 0) {
-        ek_dist_work_card(work, work->tensors[0].memory);
+    bool carded = ek_comm_nbytes(y) <= EK_CARD_PAYLOAD;
+    if ((carded || ek_dist_work_rail(work, y) >= 0) && ek_dist_work_add(work, y, true, true) >= 0) {
+        ek_dist_work_card(work);
         if (ek_dist_work_sum(work) >= 0)
             return work;
     }
@@ -279,9 +282,12 @@ static void join_card(ek_dist_work *work, ek_dtype dtype, const ek_shape *whole)
 
 static int join_parts_go_on(ek_dist_work *work)
 {
+    if (work->stage == 0)
+        EK_TRY(record_agree(work));
+    if (work->rail)
+        return ek_rail_go_on(work);
     if (work->stage > 0)
         return 0;
-    EK_TRY(record_agree(work));
     const ek_process_group *group = work->group;
     int rc = group->communication->transport->all_gather(group->communicator,
                                                          ek_tensor_address(work->tensors[0].memory),
@@ -289,7 +295,9 @@ static int join_parts_go_on(ek_dist_work *work)
                                                          &work->request);
     return ek_dist_work_started(work, rc);
 }
-static const ek_verb join_parts_verb = {.id = EK_VERB_JOIN_PARTS, .go_on = join_parts_go_on};
+static const ek_verb join_parts_verb = {.id = EK_VERB_JOIN_PARTS,
+                                        .go_on = join_parts_go_on,
+                                        .ready = ek_rail_ready};
 
 /* The part of rank r, row-major, in memory that has the parts one after another. */
 static ek_tensor *join_part_of(const join_plan *plan, const ek_tensor *parts, int r)
@@ -302,39 +310,85 @@ static ek_tensor *join_part_of(const join_plan *plan, const ek_tensor *parts, in
                             parts->offset + each * plan->at[r]);
 }
 
-static ek_dist_work *join_work(const join_plan *plan, const ek_tensor *x, ek_tensor *parts)
+/* Memory in which the parts come together: on the device if it has a rail, else on the host. */
+static ek_tensor *join_memory(const join_plan *plan, const ek_dist_work *work, const ek_tensor *x)
 {
-    ek_process_group *group = plan->group;
-    ek_tensor *mine = parts ? join_part_of(plan, parts, group->rank) : NULL;
-    if (!mine || ek_comm_copy(mine, x) < 0 || ek_synchronize(ek_tensor_dev(x)->id) < 0)
-        return NULL;
-    ek_dist_work *work = ek_dist_work_of(group, &join_parts_verb, 1);
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_shape shape = join_shape(plan, x, -1);
+    return work->rail || ek_dev_is_host(dev) ? ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS)
+                                             : ek_stage_memory(dev, x->dtype, &shape);
+}
+
+/* Adds the parts, as the first tensor, and x, which is one of them. */
+static int join_fill(const join_plan *plan, ek_dist_work *work, ek_tensor *x, ek_tensor *parts)
+{
+    ek_tensor *mine = parts ? join_part_of(plan, parts, plan->group->rank) : NULL;
+    if (!mine)
+        return ek_error_pending();
+    if (work->rail)
+        EK_TRY(ek_comm_copy(mine, x));
+    EK_TRY(ek_dist_work_add(work, parts, true, true));
+    return work->rail ? 0 : ek_dist_work_add_from(work, x, mine);
+}
+
+static int join_set_bounds(const join_plan *plan, ek_dist_work *work)
+{
+    const ek_tensor *parts = work->tensors[0].tensor;
+    int ranks = plan->group->size, rank = plan->group->rank;
+    int64_t along = parts->shape[plan->dim];
+    size_t *bounds = ek_calloc((size_t)ranks + 1, sizeof *bounds);
+    work->room = (char *)bounds;
+    if (!bounds)
+        return ek_error_pending();
+    for (int r = 0; r <= ranks && along; r++)
+        bounds[r] = ek_comm_nbytes(parts) / (size_t)along * (size_t)plan->at[r];
+    if (!work->rail)
+        return 0;
+    work->out = ek_calloc((size_t)ranks, sizeof *work->out);
+    work->in = ek_calloc((size_t)ranks, sizeof *work->in);
+    if (!work->out || !work->in)
+        return ek_error_pending();
+    char *address = ek_tensor_address(parts);
+    for (int r = 0; r < ranks; r++) {
+        work->in[r] = (ek_bytes){address + bounds[r], bounds[r + 1] - bounds[r]};
+        work->out[r] = (ek_bytes){address + bounds[rank], bounds[rank + 1] - bounds[rank]};
+    }
+    ek_rail_run_pairs(work->rail, work, -1);
+    return 0;
+}
+
+/* work->tensors[0].tensor becomes the parts, one after another. */
+static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
+{
+    ek_dist_work *work = ek_dist_work_of(plan->group, &join_parts_verb, 2);
     if (!work)
         return NULL;
-    size_t *bounds = ek_calloc((size_t)group->size + 1, sizeof *bounds);
-    work->room = (char *)bounds;
-    if (!bounds || ek_dist_work_add(work, parts, true, true) < 0) {
-        ek_dist_work_free(work);
-        return NULL;
-    }
-    int64_t along = parts->shape[plan->dim];
-    for (int r = 0; r <= group->size && along; r++)
-        bounds[r] = ek_comm_nbytes(parts) / (size_t)along * (size_t)plan->at[r];
-    ek_shape whole = ek_tensor_shape(parts);
-    join_card(work, parts->dtype, &whole);
+    ek_shape whole = join_shape(plan, x, -1);
+    join_card(work, x->dtype, &whole);
     record_card(work, x);
-    return work;
+    if (ek_dist_work_rail(work, x) >= 0 &&
+        join_fill(plan, work, x, join_memory(plan, work, x)) >= 0 &&
+        join_set_bounds(plan, work) >= 0)
+        return work;
+    ek_dist_work_free(work);
+    return NULL;
 }
 
 /* `parts` as the whole, on `dev`. */
 static ek_tensor *join_arrange(const join_plan *plan, ek_tensor *parts, ek_dev *dev)
 {
     int64_t before = 1; /* elements of the dimensions before dim */
+    ek_shape shape = ek_tensor_shape(parts);
     for (int d = 0; d < plan->dim; d++)
         before *= parts->shape[d];
-    if (before == 1 && ek_tensor_dev(parts) == dev)
+    if (ek_tensor_dev(parts) != dev) {
+        ek_tensor *there = ek_tensor_new(dev, parts->dtype, &shape, EK_CONTIGUOUS);
+        if (!there || ek_stage_deliver(there, parts) < 0)
+            return NULL;
+        parts = there;
+    }
+    if (before == 1)
         return parts;
-    ek_shape shape = ek_tensor_shape(parts);
     ek_tensor *whole = ek_tensor_new(dev, parts->dtype, &shape, EK_CONTIGUOUS);
     for (int r = 0; r < plan->group->size && whole; r++) {
         ek_tensor *from = join_part_of(plan, parts, r);
@@ -365,12 +419,11 @@ static ek_tensor *join_record(const join_plan *plan, ek_tensor *y, ek_tensor *x,
 static ek_tensor *join_run(const join_plan *plan, ek_tensor *x)
 {
     ek_process_group *group = plan->group;
-    ek_dev *dev = ek_tensor_dev(x), *host = dev->id.kind == EK_CUDA ? ek_dev_get(ek_cpu()) : dev;
-    ek_shape shape = join_shape(plan, x, -1);
+    ek_dev *dev = ek_tensor_dev(x);
     ek_scope scope = ek_scope_begin();
-    ek_tensor *parts = host ? ek_tensor_new(host, x->dtype, &shape, EK_CONTIGUOUS) : NULL;
     ek_tensor *y = NULL;
-    ek_dist_work *work = join_work(plan, x, parts);
+    ek_dist_work *work = join_work(plan, x);
+    ek_tensor *parts = work ? work->tensors[0].tensor : NULL; /* the scope's too */
     int records = work ? ek_dist_work_run(work) : 0;
     if (work && records >= 0)
         y = join_record(plan, join_arrange(plan, parts, dev), x, records, &join_operation);
@@ -388,10 +441,15 @@ static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_wor
     size_t pointers = (ranks * sizeof(void *) + 63) / 64 * 64;
     work->out = ek_calloc(ranks, sizeof *work->out);
     work->in = ek_calloc(ranks, sizeof *work->in);
-    work->room = ek_calloc(pointers + nbytes * ranks, 1);
+    work->room = ek_calloc(pointers + (work->rail ? 0 : nbytes * ranks), 1);
     if (!work->out || !work->in || !work->room)
         return ek_error_pending();
     work->user = work->room;
+    char *terms = work->room + pointers;
+    if (work->rail) {
+        EK_TRY(ek_rail_run_room(work->rail, nbytes * ranks + 1));
+        terms = ek_tensor_address(work->rail->scratch);
+    }
     for (int r = 0; r < plan->group->size; r++) {
         ek_tensor *part =
             ek_comm_part(whole, plan->dim, plan->at[r], plan->at[r + 1] - plan->at[r]);
@@ -399,17 +457,22 @@ static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_wor
             return ek_error_pending();
         const ek_tensor *memory = work->tensors[r + 1].memory;
         work->out[r] = (ek_bytes){ek_tensor_address(memory), ek_comm_nbytes(memory)};
-        work->in[r] = (ek_bytes){work->room + pointers + nbytes * (size_t)r,
-                                 ek_comm_nbytes(work->tensors[0].memory)};
+        work->in[r] =
+            (ek_bytes){terms + nbytes * (size_t)r, ek_comm_nbytes(work->tensors[0].memory)};
     }
+    if (work->rail)
+        ek_rail_run_pairs(work->rail, work, EK_DIST_SUM);
     return 0;
 }
 
 static int split_go_on(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;
-    if (work->stage == 0) {
+    if (work->stage == 0)
         EK_TRY(record_agree(work));
+    if (work->rail)
+        return ek_rail_go_on(work);
+    if (work->stage == 0) {
         int rc = group->communication->transport->all_to_all(group->communicator, work->out,
                                                              work->in, &work->request);
         return ek_dist_work_started(work, rc);
@@ -422,7 +485,9 @@ static int split_go_on(ek_dist_work *work)
                ek_count(memory));
     return 0;
 }
-static const ek_verb split_verb = {.id = EK_VERB_SPLIT, .go_on = split_go_on};
+static const ek_verb split_verb = {.id = EK_VERB_SPLIT,
+                                   .go_on = split_go_on,
+                                   .ready = ek_rail_ready};
 
 static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, ek_tensor *y)
 {
@@ -432,7 +497,8 @@ static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, e
     ek_shape shape = ek_tensor_shape(whole);
     join_card(work, whole->dtype, &shape);
     record_card(work, whole);
-    if (ek_dist_work_add(work, y, false, true) >= 0 && split_fill(plan, whole, work) >= 0)
+    if (ek_dist_work_rail(work, whole) >= 0 && ek_dist_work_add(work, y, false, true) >= 0 &&
+        split_fill(plan, whole, work) >= 0)
         return work;
     ek_dist_work_free(work);
     return NULL;

@@ -138,7 +138,7 @@ static int gradients_prepare(gradient_list *list)
 typedef struct gradient_bucket {
     ek_tensor **means; /* borrowed */
     int count;
-    ek_tensor *flat; /* all of them, one after another, on cpu; one reference; NULL: none */
+    ek_tensor *flat; /* all of them, one after another; one reference; NULL: none */
     ek_dist_work *work;
 } gradient_bucket;
 
@@ -166,11 +166,21 @@ static int bucket_copy(const gradient_bucket *bucket, bool back)
                      : ek_comm_copy(member, mean);
         if (rc >= 0 && back)
             ek_tensor_written(mean, gradients_call);
-        if (rc >= 0 && !back)
+        if (rc >= 0 && !back && ek_dev_is_host(ek_tensor_dev(member)))
             rc = ek_synchronize(ek_tensor_dev(mean)->id);
     }
     ek_scope_end(&scope);
     return rc;
+}
+
+/* Where the means are put together: on their device, if it is one, else on cpu. */
+static ek_device bucket_place(const gradient_bucket *bucket)
+{
+    ek_dev *dev = ek_tensor_dev(bucket->means[0]);
+    for (int i = 1; i < bucket->count; i++)
+        if (ek_tensor_dev(bucket->means[i]) != dev)
+            return ek_cpu();
+    return ek_dev_is_host(dev) ? ek_cpu() : dev->id;
 }
 
 static int bucket_begin(gradient_bucket *bucket, ek_process_group *group)
@@ -180,7 +190,8 @@ static int bucket_begin(gradient_bucket *bucket, ek_process_group *group)
         total += ek_count(bucket->means[i]);
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     ek_scope scope = ek_scope_begin();
-    bucket->flat = ek_keep(ek_empty(EK_SHAPE(total), bucket->means[0]->dtype, .device = ek_cpu()));
+    bucket->flat =
+        ek_keep(ek_empty(EK_SHAPE(total), bucket->means[0]->dtype, .device = bucket_place(bucket)));
     ek_scope_end(&scope);
     ek_memory_set_category(before);
     if (!bucket->flat || bucket_copy(bucket, false) < 0)

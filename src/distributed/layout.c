@@ -112,7 +112,7 @@ int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group
 
 /* ---- sending ---- */
 
-/* Copies between a tensor and its row-major elements at `bytes`, on cpu. */
+/* Copies between a tensor and its row-major elements in `bytes`. */
 static int layout_copy(ek_tensor *tensor, ek_tensor *bytes, int64_t at, bool pack)
 {
     ek_shape shape = ek_tensor_shape(tensor);
@@ -123,13 +123,23 @@ static int layout_copy(ek_tensor *tensor, ek_tensor *bytes, int64_t at, bool pac
     if (!packed)
         return ek_error_pending();
     EK_TRY(ek_comm_copy(pack ? packed : tensor, pack ? tensor : packed));
-    return pack ? ek_synchronize(ek_tensor_dev(tensor)->id) : 0;
+    bool waits = pack && ek_dev_is_host(ek_tensor_dev(bytes));
+    return waits ? ek_synchronize(ek_tensor_dev(tensor)->id) : 0;
 }
 
 static int64_t layout_pitch(const ek_tensor *tensor)
 {
     return ((int64_t)ek_comm_nbytes(tensor) + EK_COMM_ALIGNMENT - 1) / EK_COMM_ALIGNMENT *
            EK_COMM_ALIGNMENT;
+}
+
+/* Where the tensors are packed: on their device, if it is one, else on cpu. */
+static ek_device layout_place(ek_tensor *const *tensors, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (ek_tensor_dev(tensors[i]) != ek_tensor_dev(tensors[0]))
+            return ek_cpu();
+    return ek_dev_is_host(ek_tensor_dev(tensors[0])) ? ek_cpu() : ek_tensor_dev(tensors[0])->id;
 }
 
 int ek_layout_broadcast(ek_tensor *const *tensors, int count, int root, ek_process_group *group,
@@ -141,7 +151,9 @@ int ek_layout_broadcast(ek_tensor *const *tensors, int count, int root, ek_proce
     if (total == 0)
         return 0;
     ek_scope scope = ek_scope_begin();
-    ek_tensor *bytes = ek_zeros(EK_SHAPE(total), EK_U8, .device = ek_cpu());
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    ek_tensor *bytes = ek_zeros(EK_SHAPE(total), EK_U8, .device = layout_place(tensors, count));
+    ek_memory_set_category(before);
     int rc = bytes ? 0 : ek_error_pending();
     for (int i = 0; i < count && rc >= 0 && group->rank == root;
          at += layout_pitch(tensors[i]), i++)

@@ -13,6 +13,7 @@
 #include "core/thread.h"
 #include "distributed/collective.h"
 #include "distributed/packet.h"
+#include "distributed/staging.h"
 
 enum { MESSAGE_TRANSFERS = 32768 }; /* numbers of transfers, used in turn */
 
@@ -115,6 +116,15 @@ static bool message_offer_new(ek_communication *communication)
         next = work->next;
         if (work->stage > 0)
             continue;
+        int staged = ek_dist_work_staged(work);
+        if (staged == 0)
+            break; /* messages stay in order */
+        if (staged < 0) {
+            ek_error_record error;
+            ek_error_take(&error);
+            ek_communication_fail(communication, communication->place.rank, &error);
+            return true; /* the list is another one now */
+        }
         work->stage = 1;
         any = true;
         ek_packet packet = {.kind = EK_PACKET_OFFER,

@@ -1,5 +1,5 @@
 /* process_group.c: makes and destroys the groups of a communication. */
-#include "distributed/communication.h"
+#include "distributed/rail.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@ void ek_process_group_free(ek_process_group *group)
 {
     if (!group)
         return;
+    ek_rails_close(group);
     ek_object_release(group->view);
     free(group->ranks);
     free(group->cards);

@@ -27,15 +27,6 @@ static int reducer_settle(ek_tensor *leaf)
     return leaf->grad == buffer ? 0 : ek_leaf_set_grad_buffer(leaf, buffer);
 }
 
-/* What is averaged of a bucket on another device than the host is a copy. */
-static int reducer_stage(ek_bucket *bucket)
-{
-    if (bucket->memory == bucket->range)
-        return 0;
-    EK_TRY(ek_comm_copy(bucket->memory, bucket->range));
-    return ek_synchronize(ek_tensor_dev(bucket->range)->id);
-}
-
 static int reducer_leaf_is_settled(ek_reducer *reducer, int leaf)
 {
     ek_bucket *bucket = &reducer->buckets[reducer->bucket_of[leaf]];
@@ -44,7 +35,7 @@ static int reducer_leaf_is_settled(ek_reducer *reducer, int leaf)
     pthread_mutex_unlock(&reducer->lock);
     if (!last)
         return 0;
-    EK_TRY(reducer_stage(bucket));
+    EK_TRY(ek_bucket_fetch(bucket));
     ek_reducer_ready(reducer, bucket);
     return 0;
 }
@@ -114,16 +105,12 @@ static int reducer_arrived(ek_grad_hook *hook, int leaf, bool some)
     return reducer_leaf_is_settled(reducer, leaf);
 }
 
-/* Gradients that other ranks have are here too; what was averaged in a copy goes back. */
+/* Gradients that other ranks have are here too. */
 static int reducer_take(ek_reducer *reducer)
 {
     const ek_process_group *group = reducer->group;
-    for (int b = 0; b < reducer->bucket_count; b++) {
-        const ek_bucket *bucket = &reducer->buckets[b];
-        if (bucket->memory != bucket->range)
-            EK_TRY(ek_comm_copy(bucket->range, bucket->memory));
-        reducer->stats.nbytes += ek_comm_nbytes(bucket->range);
-    }
+    for (int b = 0; b < reducer->bucket_count; b++)
+        reducer->stats.nbytes += ek_comm_nbytes(reducer->buckets[b].range);
     reducer->stats.buckets += (uint64_t)reducer->bucket_count;
     for (int i = 0; i < reducer->count; i++) {
         ek_tensor *leaf = reducer->leaves[i];
@@ -252,14 +239,7 @@ static int reducer_make_range(const ek_reducer *reducer, ek_bucket *bucket)
     int64_t stride = 1;
     ek_tensor *range =
         ek_tensor_member(first->storage, first->dtype, &shape, &stride, first->offset);
-    ek_tensor *memory = range;
-    if (range && ek_tensor_dev(range)->id.kind == EK_CUDA)
-        memory = ek_tensor_like_on(range, range->dtype, ek_dev_get(ek_cpu()));
-    if (!range || !memory)
-        return ek_error_pending();
-    bucket->range = ek_object_retain(range);
-    bucket->memory = ek_object_retain(memory);
-    return 0;
+    return range ? ek_bucket_open(bucket, range) : ek_error_pending();
 }
 
 static int reducer_make_buckets(ek_reducer *reducer, size_t cap)
@@ -346,10 +326,8 @@ static void reducer_destroy(ek_object *object)
     ek_reducer *reducer = (ek_reducer *)object;
     for (int i = 0; i < reducer->count; i++)
         ek_object_release(reducer->leaves[i]);
-    for (int b = 0; b < reducer->bucket_count; b++) {
-        ek_object_release(reducer->buckets[b].range);
-        ek_object_release(reducer->buckets[b].memory);
-    }
+    for (int b = 0; b < reducer->bucket_count; b++)
+        ek_bucket_close(&reducer->buckets[b]);
     ek_object_release(reducer->window);
     pthread_mutex_destroy(&reducer->lock);
     free(reducer->leaves);

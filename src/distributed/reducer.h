@@ -36,7 +36,7 @@
 #include <pthread.h>
 
 #include "autograd/grad_hook.h"
-#include "distributed/communication.h"
+#include "distributed/rail.h"
 #include "distributed/window.h"
 #include "evenkeel/ddp.h"
 #include "evenkeel/module.h"
@@ -47,6 +47,9 @@ typedef struct ek_bucket {
     size_t storage_at; /* of the slab in the window, in bytes */
     ek_tensor *range;  /* flat handle on the stretch; one reference */
     ek_tensor *memory; /* the host's memory in which it is averaged: `range`, or a copy; ditto */
+    ek_rail_run run;   /* if run.rail: it travels from GPU to GPU, and `memory` is `range` */
+    ek_tensor *wire;   /* as bf16 on a rail, if gradients are narrow; one reference, or NULL */
+    ek_event *event;   /* follows the last copy between the two, if they differ */
     int pending;       /* leaves that are yet to arrive; under the reducer's lock */
     bool ready;        /* ditto */
 } ek_bucket;
@@ -82,6 +85,7 @@ typedef struct ek_reducer {
     int bucket, phase;
     int announced;                  /* buckets of this pass that the window's counter tells of */
     uint64_t passes;                /* that have ended */
+    ek_error_record lost;           /* of a copy of a bucket, if its status is negative */
     char *scratch, *wire, *reports; /* terms; bf16; of all ranks */
     size_t report_nbytes;
     ek_bytes *out, *in;
@@ -97,6 +101,24 @@ void ek_reducer_free(ek_reducer *reducer);
 
 /* With create_graph: gradients become means of the ranks', with a history. status as below. */
 int ek_reducer_average_in_graph(ek_reducer *reducer, int status);
+
+/* ---- bucket.c: for one bucket ---- */
+
+int ek_bucket_open(ek_bucket *bucket, ek_tensor *range);
+void ek_bucket_close(ek_bucket *bucket);
+/* Before a pass: chooses how the bucket travels; a collective call. After it: gives that back, and
+ * orders what came before later work of the device. */
+int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket);
+int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket);
+/* The bucket's gradients have all arrived. */
+int ek_bucket_fetch(ek_bucket *bucket);
+
+/* On the communication thread; errors go to reducer->lost. Whether the elements can travel; how
+ * they do on a rail (true once they have, meanwhile it may have started *request or be not ready);
+ * and the begin of the way back from the host's memory. */
+bool ek_bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket);
+bool ek_bucket_go_on(ek_reducer *reducer, ek_bucket *bucket, ek_request **request);
+void ek_bucket_return(ek_reducer *reducer, ek_bucket *bucket);
 
 /* ---- reducer_pass.c ---- */
 

@@ -9,6 +9,7 @@
 #include "core/thread.h"
 #include "distributed/reducer.h"
 #include "distributed/sum.h"
+#include "distributed/world.h"
 
 /* ---- the communication thread ---- */
 
@@ -70,17 +71,22 @@ static bool pass_is_ready_on_all(const ek_reducer *reducer)
 static ek_readiness pass_ready(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
+    ek_bucket *bucket =
+        reducer->bucket < reducer->bucket_count ? &reducer->buckets[reducer->bucket] : NULL;
     if (reducer->phase > 0)
-        return EK_READY;
-    bool report = reducer->bucket == reducer->bucket_count;
+        return bucket && bucket->run.rail ? ek_rail_run_ready(&bucket->run, reducer->group)
+                                          : EK_READY;
     pthread_mutex_lock(&reducer->lock);
-    bool ready = report ? reducer->closed : reducer->buckets[reducer->bucket].ready;
+    bool ready = bucket ? bucket->ready : reducer->closed;
     if (reducer->window)
         pass_announce(reducer);
     pthread_mutex_unlock(&reducer->lock);
     if (!ready)
         return EK_AWAITS_CALLER;
-    return report || !reducer->window || pass_is_ready_on_all(reducer) ? EK_READY : EK_AWAITS_RANKS;
+    if (!bucket)
+        return EK_READY;
+    bool complete = reducer->window ? pass_is_ready_on_all(reducer) : ek_bucket_fetched(reducer, bucket);
+    return complete ? EK_READY : EK_AWAITS_RANKS;
 }
 
 static void pass_sum_in_window(const ek_reducer *reducer, const ek_bucket *bucket)
@@ -97,6 +103,12 @@ static void pass_sum_in_window(const ek_reducer *reducer, const ek_bucket *bucke
 static int pass_send_reports(ek_reducer *reducer, ek_request **request)
 {
     const ek_process_group *group = reducer->group;
+    ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
+    if (mine->status >= 0 && reducer->lost.status < 0) {
+        mine->status = reducer->lost.status;
+        snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
+                 reducer->lost.message);
+    }
     for (int r = 0; r <= group->size; r++)
         reducer->bounds[r] = (size_t)r * reducer->report_nbytes;
     return group->communication->transport->all_gather(group->communicator, reducer->reports,
@@ -114,10 +126,18 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
             reducer->passes++;
         return false;
     }
-    const ek_bucket *bucket = &reducer->buckets[reducer->bucket];
+    ek_bucket *bucket = &reducer->buckets[reducer->bucket];
     if (reducer->window) {
         pass_sum_in_window(reducer, bucket);
         reducer->bucket++;
+        return true;
+    }
+    if (bucket->run.rail) {
+        reducer->phase++;
+        if (ek_bucket_go_on(reducer, bucket, request)) {
+            reducer->bucket++;
+            reducer->phase = 0;
+        }
         return true;
     }
     ek_sum sum = pass_sum(reducer, bucket);
@@ -133,6 +153,7 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
     default:
         if (pass_is_narrow(reducer, bucket))
             pass_widen(reducer, bucket);
+        ek_bucket_return(reducer, bucket);
         reducer->bucket++;
         reducer->phase = 0;
         break;
@@ -156,19 +177,41 @@ static const ek_verb pass_verb = {.id = EK_VERB_BACKWARD, .go_on = pass_go_on, .
 
 /* ---- the threads of backward ---- */
 
-int ek_reducer_pass_begin(ek_reducer *reducer)
+static int pass_end_buckets(ek_reducer *reducer)
+{
+    int rc = 0;
+    for (int b = 0; b < reducer->bucket_count; b++) {
+        int ended = ek_bucket_end(reducer, &reducer->buckets[b]);
+        rc = rc < 0 ? rc : ended;
+    }
+    return rc;
+}
+
+static int pass_submit(ek_reducer *reducer)
 {
     ek_dist_work *work = ek_dist_work_new(reducer->group, &pass_verb);
     if (!work)
-        return ek_error_pending();
+        return ek_world_outcome(reducer->group, ek_error_pending());
     work->user = reducer;
     work->card.ndim = 1;
     work->card.shape[0] = reducer->bucket_count;
     reducer->bucket = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
+    reducer->lost = (ek_error_record){0};
     EK_TRY(ek_dist_work_submit(work));
     reducer->work = work;
     return 0;
+}
+
+int ek_reducer_pass_begin(ek_reducer *reducer)
+{
+    int rc = 0;
+    for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
+        rc = ek_bucket_begin(reducer, &reducer->buckets[b]);
+    rc = rc < 0 ? ek_world_outcome(reducer->group, rc) : pass_submit(reducer);
+    if (rc < 0)
+        pass_end_buckets(reducer);
+    return rc;
 }
 
 void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket)
@@ -216,6 +259,7 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     uint64_t began = ek_clock_ns();
     int rc = ek_dist_wait(reducer->work);
     reducer->work = NULL;
+    int ended = pass_end_buckets(reducer);
     reducer->stats.exposed += (double)(ek_clock_ns() - began) * 1e-9;
     if (error.status < 0) { /* a rank's own error says more than the others' */
         ek_error_clear();
@@ -223,5 +267,5 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
         error.origin = reducer->group->ranks[reducer->group->rank] + 1;
         return ek_error_raise(&error);
     }
-    return rc < 0 ? rc : pass_judge(reducer);
+    return rc < 0 ? rc : ended < 0 ? ended : pass_judge(reducer);
 }

@@ -12,6 +12,7 @@
 
 #include <stddef.h>
 
+#include "core/bytes.h"
 #include "core/world.h"
 
 enum {
@@ -25,11 +26,6 @@ enum {
 typedef struct ek_communicator ek_communicator; /* a set of ranks; its transport defines it */
 typedef struct ek_request ek_request;           /* a transfer that has been started */
 typedef struct ek_transport ek_transport;
-
-typedef struct ek_bytes {
-    void *data;
-    size_t nbytes;
-} ek_bytes;
 
 /* Functions that return int return 0, or a negative number of the transport's own, for which
  * `reason` has a text. Memory that a request reads or writes stays valid until the request is

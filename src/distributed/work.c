@@ -2,12 +2,12 @@
 #include "distributed/communication.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "comm/exchange.h"
 #include "core/clock.h"
 #include "core/thread.h"
 #include "core/trace.h"
+#include "distributed/rail.h"
+#include "distributed/staging.h"
 
 const char *ek_verb_name(int id)
 {
@@ -43,9 +43,12 @@ void ek_dist_work_free(ek_dist_work *work)
         return;
     }
     for (int i = 0; i < work->count; i++) {
+        ek_stage_close(&work->tensors[i]);
         ek_object_release(work->tensors[i].tensor);
-        ek_object_release(work->tensors[i].memory);
     }
+    if (work->rail)
+        ek_rail_run_close(work->rail, work->group);
+    free(work->rail);
     free(work->tensors);
     free(work->scratch);
     free(work->room);
@@ -56,35 +59,28 @@ void ek_dist_work_free(ek_dist_work *work)
     free(work);
 }
 
-/* Device memory, strides and gaps are for this side alone: on the wire a tensor is row-major. */
-static ek_tensor *work_stage(ek_tensor *tensor, bool sends)
+static void work_added(ek_dist_work *work, ek_tensor *tensor, bool receives)
 {
-    const ek_dev *dev = ek_tensor_dev(tensor);
-    if (dev->id.kind != EK_CUDA && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS))
-        return ek_object_retain(tensor);
-    ek_shape shape = {.ndim = tensor->ndim};
-    memcpy(shape.dims, tensor->shape, sizeof shape.dims);
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *memory = ek_tensor_new(ek_dev_get(ek_cpu()), tensor->dtype, &shape, EK_CONTIGUOUS);
-    if (memory && sends && ek_comm_copy(memory, tensor) < 0)
-        memory = NULL;
-    if (memory && sends && ek_synchronize(dev->id) < 0)
-        memory = NULL;
-    ek_object_retain(memory);
-    ek_scope_end(&scope);
-    return memory;
-}
-
-int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives)
-{
-    ek_dist_work_tensor *one = &work->tensors[work->count];
-    one->memory = work_stage(tensor, sends);
-    if (!one->memory)
-        return ek_error_pending();
+    ek_dist_work_tensor *one = &work->tensors[work->count++];
     one->tensor = ek_object_retain(tensor);
     one->receives = receives;
     one->version = atomic_load(&tensor->version->count);
-    work->count++;
+}
+
+/* Device memory, strides and gaps are for this side alone: on the wire a tensor is row-major. */
+int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives)
+{
+    ek_dist_work_tensor *one = &work->tensors[work->count];
+    EK_TRY(work->rail ? ek_rail_stage(work->rail, one, tensor, sends)
+                      : ek_stage_open(one, tensor, sends));
+    work_added(work, tensor, receives);
+    return 0;
+}
+
+int ek_dist_work_add_from(ek_dist_work *work, ek_tensor *tensor, ek_tensor *memory)
+{
+    EK_TRY(ek_stage_fill(&work->tensors[work->count], tensor, memory));
+    work_added(work, tensor, false);
     return 0;
 }
 
@@ -122,7 +118,7 @@ static int work_receive(ek_dist_work *work)
         if (!one->receives)
             continue;
         if (staged)
-            EK_TRY(ek_comm_copy(one->tensor, one->memory));
+            EK_TRY(ek_stage_deliver(one->tensor, one->memory));
         ek_tensor_written(one->tensor, ek_verb_name(work->verb->id));
     }
     return 0;

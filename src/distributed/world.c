@@ -10,6 +10,7 @@
 #include "comm/ranks.h"
 #include "core/device.h"
 #include "core/keywords.h"
+#include "core/rail.h"
 #include "core/thread.h"
 #include "distributed/ddp.h"
 #include "distributed/launcher.h"
@@ -70,7 +71,7 @@ static int world_check_options(const ek_dist_options *options)
                        "init_process_group: init_method \"%s\"; rank and world size are the "
                        "launcher's (\"env://\"): start the program with mpirun -n 2 PROGRAM",
                        options->init_method);
-    if ((unsigned)options->backend > EK_DIST_MPI)
+    if ((unsigned)options->backend > EK_DIST_NCCL)
         return EK_FAIL(EK_E_INVALID, "init_process_group: backend %d is unknown",
                        (int)options->backend);
     return 0;
@@ -133,6 +134,26 @@ static void world_at_exit(int status, void *unused)
     world_communication = NULL;
 }
 
+/* EK_DIST_NCCL is an error if this process has no GPU, or no NCCL. */
+static int world_check_backend(ek_dist_backend backend)
+{
+    const ek_backend *cuda = NULL;
+    for (const ek_backend *const *one = ek_backend_table; *one; one++)
+        cuda = (*one)->kind == EK_CUDA ? *one : cuda;
+    if (backend != EK_DIST_NCCL)
+        return 0;
+    const char *reason = !cuda ? "this library was built without CUDA" : NULL;
+    if (cuda && cuda->device_count() < 1)
+        reason = cuda->why_none && cuda->why_none() ? cuda->why_none() : "there are no GPUs";
+    if (!reason)
+        reason = cuda->rails ? cuda->rails->reason() : "it is not part of this build";
+    return !reason ? 0
+                   : EK_FAIL(EK_E_BACKEND,
+                             "init_process_group: EK_DIST_NCCL, but NCCL cannot be used: %s; "
+                             "EK_DIST_AUTO carries tensors of GPUs by what there is",
+                             reason);
+}
+
 /* Numbers the devices over ranks, so that each draws random numbers of its own. */
 static int world_number_devices(void)
 {
@@ -172,6 +193,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     if (timeout < 0)
         return ek_error_pending();
     if (!launched.several) {
+        EK_TRY(world_check_backend(options.backend));
         world_alone = world_new_alone(0);
         return world_alone ? 0 : ek_error_pending();
     }
@@ -181,6 +203,9 @@ int ek_dist_init_process_group_with(ek_dist_options options)
                                  &world_communication));
     ek_fork_arm();
     ek_world = world_communication->place;
+    world_communication->backend = options.backend;
+    if (world_check_backend(options.backend) < 0)
+        return ek_world_outcome(NULL, ek_error_pending());
     if (launched.size <= 0 && world_check_place(&options, ek_world.rank, ek_world.size) < 0)
         return ek_world_outcome(NULL, ek_error_pending());
     static bool registered; /* for one thread at a time */

@@ -2,11 +2,13 @@
 // operation of its stream; an exchange runs when all who take part have come to it.
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <unistd.h>
 
 #include "exchange.h"
 #include "machine.h"
@@ -16,9 +18,10 @@ using namespace emulator;
 namespace
 {
 
-// The ranks that ncclCommInitAll has made, and exchanges that wait for some of them.
+// The ranks of a communicator, and exchanges that wait for some of them.
 struct Clique {
-    std::vector<int> devices;
+    std::vector<int> devices;              // by rank; -1: it has yet to come (ncclCommInitRankConfig)
+    ncclResult_t refused = ncclSuccess;    // why these ranks make no communicator
     std::shared_ptr<std::set<int>> aborted = std::make_shared<std::set<int>>();
     std::vector<std::shared_ptr<Meeting>> meetings; // that are not over
     std::vector<Position> last;                     // operation of each rank
@@ -32,9 +35,16 @@ struct Clique {
 
 } // namespace
 
+namespace
+{
+struct Call;
+}
+
 struct ncclComm {
     std::shared_ptr<Clique> clique;
     int rank;
+    std::shared_ptr<std::vector<Call>> begun; // what a non-blocking one has yet to issue; else NULL
+    bool asked = false;                       // for its state since
 };
 
 namespace
@@ -152,6 +162,15 @@ ncclResult_t issue_group(Machine &m, Lock &lock, const std::vector<Call> &calls)
     return ncclSuccess;
 }
 
+// A non-blocking communicator issues what it was given when it is asked for the second time.
+ncclResult_t begin_group(Machine &m, Lock &lock, const std::vector<Call> &calls)
+{
+    if (calls.empty() || !calls[0].comm.begun)
+        return issue_group(m, lock, calls);
+    *calls[0].comm.begun = calls;
+    return ncclInProgress;
+}
+
 bool buffer_fits(Machine &m, const void *pointer, const Part &part, int device)
 {
     size_t size = part.count * nccl_element_size(part.type);
@@ -162,6 +181,8 @@ ncclResult_t check(Machine &m, ncclComm_t comm, const Part &part, cudaStream_t h
 {
     if (comm->clique->failed)
         return ncclInternalError;
+    if (comm->begun && !comm->begun->empty())
+        return ncclInvalidUsage; // before ncclCommGetAsyncError has said that all is issued
     int ranks = (int)comm->clique->devices.size(),
         device = comm->clique->devices[(size_t)comm->rank];
     Stream stream = handle ? stream_of(m, handle) : m.devices[(size_t)device].null_stream;
@@ -197,7 +218,7 @@ ncclResult_t add_call(const char *name, ncclComm_t comm, Part part, cudaStream_t
         Stream stream = handle ? stream_of(m, handle) : m.devices[(size_t)device].null_stream;
         Call call = {*comm, stream.get(), part};
         if (group_depth() == 0)
-            return issue_group(m, lock, {call});
+            return begin_group(m, lock, {call});
         group_calls().push_back(call);
         return ncclSuccess;
     });
@@ -251,7 +272,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist)
         clique->collectives.resize((size_t)ndev);
         clique->last.resize((size_t)ndev);
         for (int i = 0; i < ndev; i++)
-            comms[i] = new ncclComm{clique, i};
+            comms[i] = new ncclComm{clique, i, nullptr};
         m.communicators += (size_t)ndev;
         return ncclSuccess;
     });
@@ -282,6 +303,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
             meeting->members.clear();
         clique.meetings.clear();
     }
+    if (comm->begun)
+        comm->begun->clear();
     m.communicators--;
     m.aborts++;
     m.changed.notify_all();
@@ -308,12 +331,65 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 }
 
 // NCCL knows nothing of a rank whose GPU is lost in the same process. Tests can let it report more.
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     Machine &m = machine();
     Lock lock(m.lock);
     *error = (ncclResult_t)take_failure(m, "ncclCommGetAsyncError");
+    if (*error != ncclSuccess || !comm->begun)
+        return ncclSuccess;
+    Clique &clique = *comm->clique;
+    if (clique.refused != ncclSuccess) {
+        *error = clique.refused;
+    } else if (std::count(clique.devices.begin(), clique.devices.end(), -1) > 0) {
+        *error = ncclInProgress;
+    } else if (!comm->begun->empty() && !comm->asked) {
+        comm->asked = true;
+        *error = ncclInProgress;
+    } else if (!comm->begun->empty()) {
+        comm->asked = false;
+        std::vector<Call> calls;
+        calls.swap(*comm->begun);
+        *error = issue_group(m, lock, calls);
+    }
     return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    return library_call("ncclGetUniqueId", ncclUnhandledCudaError, [&](Machine &, Lock &) {
+        static int made = 0;
+        memset(id, 0, sizeof *id);
+        snprintf(id->internal, sizeof id->internal, "emulated %d %d", (int)getpid(), ++made);
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
+{
+    return library_call("ncclCommInitRankConfig", ncclUnhandledCudaError, [&](Machine &m, Lock &) {
+        static std::map<std::string, std::weak_ptr<Clique>> cliques;
+        if (!config || config->blocking || rank < 0 || rank >= ranks)
+            return ncclInvalidArgument;
+        std::shared_ptr<Clique> clique = cliques[id.internal].lock();
+        if (!clique) {
+            clique = std::make_shared<Clique>();
+            clique->devices.assign((size_t)ranks, -1);
+            clique->collectives.resize((size_t)ranks);
+            clique->last.resize((size_t)ranks);
+            cliques[id.internal] = clique;
+        }
+        int device = current_device(), pid = 0;
+        if (sscanf(id.internal, "emulated %d ", &pid) != 1 || pid != (int)getpid())
+            clique->refused = ncclSystemError; // another process's GPUs are not to be reached
+        if (std::count(clique->devices.begin(), clique->devices.end(), device) > 0)
+            clique->refused = ncclInvalidUsage;
+        clique->devices[(size_t)rank] = device;
+        *comm = new ncclComm{clique, rank, std::make_shared<std::vector<Call>>()};
+        m.communicators++;
+        return ncclInProgress;
+    });
 }
 
 size_t ek_emulator_live_communicators(void)
@@ -341,9 +417,10 @@ ncclResult_t ncclGroupEnd(void)
     group_error() = ncclSuccess;
     if (status == ncclSuccess)
         status = library_call("ncclGroupEnd", ncclUnhandledCudaError,
-                              [&](Machine &m, Lock &lock) { return issue_group(m, lock, calls); });
+                              [&](Machine &m, Lock &lock) { return begin_group(m, lock, calls); });
     for (const Call &call : calls)
-        call.comm.clique->failed = call.comm.clique->failed || status != ncclSuccess;
+        call.comm.clique->failed = call.comm.clique->failed ||
+                                   (status != ncclSuccess && status != ncclInProgress);
     return status;
 }
 

@@ -7,6 +7,17 @@
 
 enum { IN = 6, OUT = 3, SIDE = 6, CLASSES = 4, IGNORED = 255 };
 
+/* Where models and samples are that no wrapper puts elsewhere: cpu, or the rank's first GPU if
+ * EVENKEEL_TEST_DEVICES is "cuda". */
+static ek_device exact_home(void)
+{
+    const char *kind = getenv("EVENKEEL_TEST_DEVICES");
+    if (!kind || strcmp(kind, "cuda") != 0)
+        return ek_cpu();
+    ek_device_list gpus = ek_dist_devices(EK_CUDA);
+    return gpus.count > 0 ? gpus.devices[0] : ek_cpu();
+}
+
 /* ---- modules ---- */
 
 /* A user's criterion: a mean over the pixels that count. If there are none, it and its gradient are
@@ -76,7 +87,8 @@ static ek_module *make_model(exact_task task)
 exact_job exact_make(exact_task task)
 {
     exact_job job = {.task = task, .model = make_model(task)};
-    if (!job.model || exact_fill(job.model) < 0) {
+    if (!job.model || exact_fill(job.model) < 0 ||
+        ek_module_to_device(job.model, exact_home()) < 0) {
         exact_free(&job);
         return job;
     }
@@ -115,9 +127,10 @@ static ek_tensor *samples(ek_shape shape, int64_t first, int salt)
         each *= shape.dims[d];
     for (int64_t i = 0; x && i < each * shape.dims[0]; i++)
         values[i] = number_of(first + i / each, i % each, salt);
-    if (x)
-        ek_tensor_touch(x);
-    return x;
+    if (!x)
+        return NULL;
+    ek_tensor_touch(x);
+    return ek_to_device(x, exact_home());
 }
 
 static ek_tensor *targets(ek_shape shape, int64_t first, bool ignores)
@@ -131,9 +144,10 @@ static ek_tensor *targets(ek_shape shape, int64_t first, bool ignores)
         bool ignored = ignores && (sample < 2 || i % each % (2 + sample) == 0);
         values[i] = ignored ? IGNORED : (sample * 3 + i % each) % CLASSES;
     }
-    if (x)
-        ek_tensor_touch(x);
-    return x;
+    if (!x)
+        return NULL;
+    ek_tensor_touch(x);
+    return ek_to_device(x, exact_home());
 }
 
 /* ---- a step ---- */

@@ -11,6 +11,18 @@
 
 typedef struct ncclComm *ncclComm_t;
 
+#define NCCL_UNIQUE_ID_BYTES 128
+typedef struct {
+    char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+
+/* The member that the emulator reads, which knows non-blocking communicators alone. */
+typedef struct {
+    size_t size;
+    int blocking;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 1}
+
 typedef enum {
     ncclSuccess = 0,
     ncclUnhandledCudaError = 1,
@@ -60,6 +72,12 @@ const char *ncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm);
 /* Refuses a device that stands twice in the list. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist);
+ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
+/* One rank at a time, on the current device: those of one id in one process find each other. Until
+ * all are there, and until what a call has begun is in its stream, ncclCommGetAsyncError says
+ * ncclInProgress. An id of another process is a system error, which is found then. */
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
+                                    ncclConfig_t *config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count);

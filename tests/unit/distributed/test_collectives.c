@@ -48,7 +48,19 @@ static ek_tensor *numbers(ek_dtype dtype, int rank, int64_t n)
     ek_tensor *x = ek_empty(EK_SHAPE(n), dtype, .device = ek_cpu());
     for (int64_t i = 0; x && i < n; i++)
         write_number(dtype, ek_tensor_address(x), i, number_of(dtype, rank, i));
-    return x;
+    return x ? ek_to_device(x, test_home()) : NULL;
+}
+
+static ek_tensor *zeros(int64_t n)
+{
+    return ek_zeros(EK_SHAPE(n), .device = test_home());
+}
+
+/* The elements, row-major, in the host's memory. */
+static const void *elements(const ek_tensor *x)
+{
+    x = ek_contiguous(ek_to_device((ek_tensor *)x, ek_cpu()), EK_CONTIGUOUS);
+    return x ? ek_tensor_address(x) : NULL;
 }
 
 /* One element of the result, in the order of ranks, with the roundings of the dtype. */
@@ -95,13 +107,14 @@ static bool same_as_combined(const ek_tensor *x, ek_dist_op op, int ranks)
 {
     int64_t n = ek_count(x);
     size_t size = ek_dtype_size(x->dtype);
+    const char *found = elements(x);
     for (int64_t i = 0; i < n; i++) {
         char wanted[8];
         double value = combined(op, x->dtype, ranks, i);
         if (x->dtype == EK_U8)
             value = (double)(uint8_t)(int64_t)value;
         write_number(x->dtype, wanted, 0, value);
-        if (memcmp(wanted, (const char *)ek_tensor_address(x) + (size_t)i * size, size) != 0)
+        if (!found || memcmp(wanted, found + (size_t)i * size, size) != 0)
             return false;
     }
     return true;
@@ -119,7 +132,7 @@ static bool op_fits(ek_dist_op op, ek_dtype dtype)
 static const char *all_reduce(ek_process_group *world, void *user)
 {
     (void)user;
-    for (int s = 0; s < SIZES; s++)
+    for (int s = 0; s < SIZES; s += test_is_short() ? 3 : 1)
         for (int dtype = 0; dtype < EK_DTYPES; dtype++)
             for (ek_dist_op op = 0; op <= EK_DIST_BXOR; op++) {
                 if (!op_fits(op, dtype) || (sizes[s] > 1000 && op > EK_DIST_AVG && dtype > 0))
@@ -144,8 +157,7 @@ static const char *reduce(ek_process_group *world, void *user)
             if (world->rank == dst)
                 LOOP_CHECK(same_as_combined(x, EK_DIST_SUM, world->size));
             else
-                LOOP_CHECK(memcmp(ek_tensor_address(x),
-                                  ek_tensor_address(numbers(EK_F32, world->rank, sizes[s])),
+                LOOP_CHECK(memcmp(elements(x), elements(numbers(EK_F32, world->rank, sizes[s])),
                                   (size_t)sizes[s] * 4) == 0);
             ek_scope_end(&scope);
         }
@@ -155,8 +167,8 @@ static const char *reduce(ek_process_group *world, void *user)
 static bool is_of_rank(const ek_tensor *x, int rank)
 {
     ek_tensor *wanted = numbers(x->dtype, rank, ek_count(x));
-    return memcmp(ek_tensor_address(x), ek_tensor_address(wanted),
-                  (size_t)ek_count(x) * ek_dtype_size(x->dtype)) == 0;
+    return memcmp(elements(x), elements(wanted), (size_t)ek_count(x) * ek_dtype_size(x->dtype)) ==
+           0;
 }
 
 static const char *broadcast(ek_process_group *world, void *user)
@@ -181,25 +193,25 @@ static const char *lists(ek_process_group *world, void *user)
     ek_tensor *list[MOST], *inputs[MOST];
     ek_tensor *mine = numbers(EK_F32, rank, rank + extra);
     for (int r = 0; r < size; r++)
-        list[r] = ek_zeros(EK_SHAPE(r + extra), .device = ek_cpu());
+        list[r] = zeros(r + extra);
     RANKS_OK(ek_dist_all_gather(mine, list, .group = world));
     for (int r = 0; r < size; r++)
         LOOP_CHECK(is_of_rank(list[r], r));
 
     for (int root = 0; root < size; root++) {
         for (int r = 0; r < size; r++)
-            list[r] = ek_zeros(EK_SHAPE(r + extra), .device = ek_cpu());
+            list[r] = zeros(r + extra);
         RANKS_OK(ek_dist_gather(mine, rank == root ? list : NULL, root, .group = world));
         for (int r = 0; r < size && rank == root; r++)
             LOOP_CHECK(is_of_rank(list[r], r));
-        ek_tensor *part = ek_zeros(EK_SHAPE(rank + extra), .device = ek_cpu());
+        ek_tensor *part = zeros(rank + extra);
         RANKS_OK(ek_dist_scatter(part, rank == root ? list : NULL, root, .group = world));
         LOOP_CHECK(is_of_rank(part, rank));
     }
     /* Rank r gives rank s r + s + extra elements. */
     for (int r = 0; r < size; r++) {
         inputs[r] = numbers(EK_F32, rank * size + r, rank + r + extra);
-        list[r] = ek_zeros(EK_SHAPE(rank + r + extra), .device = ek_cpu());
+        list[r] = zeros(rank + r + extra);
     }
     RANKS_OK(ek_dist_all_to_all(.inputs = inputs, .list = list, .group = world));
     for (int r = 0; r < size; r++)
@@ -213,7 +225,7 @@ static const char *reduce_scatter(ek_process_group *world, void *user)
     ek_tensor *list[MOST];
     for (int r = 0; r < world->size; r++)
         list[r] = numbers(EK_F32, world->rank, r + extra);
-    ek_tensor *sum = ek_zeros(EK_SHAPE(world->rank + extra), .device = ek_cpu());
+    ek_tensor *sum = zeros(world->rank + extra);
     RANKS_OK(ek_dist_reduce_scatter(sum, list, .group = world));
     LOOP_CHECK(same_as_combined(sum, EK_DIST_SUM, world->size));
     return NULL;
@@ -223,17 +235,18 @@ static const char *reduce_scatter(ek_process_group *world, void *user)
 static const char *strided(ek_process_group *world, void *user)
 {
     (void)user;
-    ek_tensor *x = ek_empty(EK_SHAPE(70, 50), .device = ek_host(0));
+    ek_tensor *x = ek_empty(EK_SHAPE(70, 50), .device = ek_cpu());
     for (int64_t i = 0; i < 3500; i++)
         ((float *)ek_tensor_address(x))[i] = (float)(i + 10000 * world->rank);
+    x = ek_to_device(x, test_device(0));
     ek_tensor *t = ek_transpose(x, 0, 1);
     uint64_t before = atomic_load(&x->version->count);
     RANKS_OK(ek_dist_all_reduce(t, .group = world));
     LOOP_CHECK(world->size == 1 || atomic_load(&x->version->count) > before);
     int n = world->size;
+    const float *sum = elements(x);
     for (int64_t i = 0; i < 3500; i++)
-        LOOP_CHECK(((float *)ek_tensor_address(x))[i] ==
-                   (float)(i * n + 10000 * (n * (n - 1) / 2)));
+        LOOP_CHECK(sum[i] == (float)(i * n + 10000 * (n * (n - 1) / 2)));
     return NULL;
 }
 
@@ -270,7 +283,7 @@ static const char *groups(ek_process_group *world, void *user)
     ek_process_group *all =
         ek_communication_new_group(world->communication, (int[]){0, 1, 2}, 3, 60);
     LOOP_CHECK(pair && all);
-    ek_tensor *x = ek_full(world->rank + 1, EK_SHAPE(300), .device = ek_cpu());
+    ek_tensor *x = ek_full(world->rank + 1, EK_SHAPE(300), .device = test_home());
     RANKS_OK(ek_dist_all_reduce(x, .group = pair));
     LOOP_CHECK(element(x, 0) == (world->rank == 1 ? 2 : 4));
     RANKS_OK(ek_dist_all_reduce(x, .group = all));

@@ -14,18 +14,7 @@ static ek_tensor *numbers(int64_t rows, int64_t columns, ek_dtype dtype, int64_t
     for (int64_t i = 0; i < rows * columns; i++)
         values[i] = sin((double)(i + from * columns) * 1.7) * 0.7;
     ek_tensor *x = ek_from_data(values, EK_SHAPE(rows, columns), EK_F64, .device = ek_cpu());
-    return dtype == EK_F64 ? x : ek_to_dtype(x, dtype);
-}
-
-/* The same values in every rank. The middle layer makes more than one bucket of 1 KiB. */
-static ek_module *make_net(ek_dtype dtype)
-{
-    ek_module *net = ek_sequential(ek_linear(IN, HIDDEN), ek_tanh(), ek_linear(HIDDEN, OUT));
-    if (net && ek_module_to_dtype(net, dtype) < 0) {
-        ek_module_free(net);
-        return NULL;
-    }
-    return net;
+    return ek_to_device(ek_to_dtype(x, dtype), test_home());
 }
 
 typedef struct setting {
@@ -51,6 +40,17 @@ static int fill(const char *path, ek_tensor *parameter, void *user)
     ek_tensor_touch(parameter);
     ++*number;
     return 0;
+}
+
+/* The middle layer makes more than one bucket of 1 KiB. */
+static ek_module *make_net(ek_dtype dtype, int number)
+{
+    ek_module *net = ek_sequential(ek_linear(IN, HIDDEN), ek_tanh(), ek_linear(HIDDEN, OUT));
+    if (net && ek_module_to_dtype(net, dtype) >= 0 &&
+        ek_module_parameters(net, fill, &number) >= 0 && ek_module_to_device(net, test_home()) >= 0)
+        return net;
+    ek_module_free(net);
+    return NULL;
 }
 
 static ek_tensor *loss_of(ek_module *model, const setting *s, int step, int64_t first, int64_t rows)
@@ -106,9 +106,7 @@ static double distance(const ek_tensor *a, const ek_tensor *b)
 static const char *ddp_trains(ek_process_group *world, void *user)
 {
     const setting *s = user;
-    int number = world->rank * 7; /* rank 0's values become all ranks' */
-    ek_module *net = make_net(s->dtype);
-    RANKS_OK(ek_module_parameters(net, fill, &number));
+    ek_module *net = make_net(s->dtype, world->rank * 7); /* rank 0's values become all ranks' */
     ek_module *model =
         ek_distributed_data_parallel(net, .process_group = world, .bucket_cap_mb = s->cap);
     LOOP_CHECK(model);
@@ -120,8 +118,10 @@ static const char *ddp_trains(ek_process_group *world, void *user)
         LOOP_CHECK(distance(l.tensors[i], s->parameters[i]) <= tolerance);
         ek_tensor *first = ek_clone(ek_detach(l.tensors[i])); /* equal to the bit on all ranks */
         RANKS_OK(ek_dist_broadcast(first, 0, .group = world));
-        LOOP_CHECK(memcmp(ek_tensor_address(first),
-                          ek_tensor_address(ek_contiguous(ek_detach(l.tensors[i]), EK_CONTIGUOUS)),
+        first = ek_to_device(first, ek_cpu());
+        ek_tensor *own = ek_to_device(ek_detach(l.tensors[i]), ek_cpu());
+        LOOP_CHECK(first && own);
+        LOOP_CHECK(memcmp(ek_tensor_address(first), ek_tensor_address(own),
                           (size_t)ek_count(first) * ek_dtype_size(first->dtype)) == 0);
     }
     ek_module_free(model);
@@ -131,10 +131,8 @@ static const char *ddp_trains(ek_process_group *world, void *user)
 /* Parameters of one process after the same steps with all ranks' samples. */
 static void reference(setting *s, int ranks)
 {
-    int number = 0;
-    ek_module *net = make_net(s->dtype);
+    ek_module *net = make_net(s->dtype, 0);
     assert_made(net);
-    assert_ok(ek_module_parameters(net, fill, &number));
     assert_ok(train(net, s, 0, ranks * EACH));
     list l = {0};
     assert_ok(ek_module_parameters(net, collect, &l));

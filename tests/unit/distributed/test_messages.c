@@ -7,7 +7,7 @@
 
 static ek_tensor *filled(double value, int64_t n)
 {
-    return ek_full(value, EK_SHAPE(n), .device = ek_cpu());
+    return ek_full(value, EK_SHAPE(n), .device = test_home());
 }
 
 static const char *to_and_fro(ek_process_group *world, void *user)

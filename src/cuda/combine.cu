@@ -1,0 +1,87 @@
+/* combine.cu: combinations of the terms that ranks have sent, in the order of ranks. The arithmetic
+ * is that of the host (distributed/combine.c), to the bit: bf16 is combined in f32 and rounded once,
+ * integers wrap. */
+#include "cuda/launch.cuh"
+#include "cuda/launches.h"
+
+template <typename R> EK_DEVICE R combine_plus(R a, R b)
+{
+    return ek_plus(a, b);
+}
+
+template <typename R> EK_DEVICE R combine_times(R a, R b)
+{
+    return a * b;
+}
+EK_DEVICE int64_t combine_times(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+
+/* The result of a bitwise operation; floating dtypes have none (ek_combine_check). */
+template <int Op, typename R> EK_DEVICE R combine_bits(R a, R)
+{
+    return a;
+}
+template <int Op> EK_DEVICE int64_t combine_bits(int64_t a, int64_t b)
+{
+    return Op == EK_DIST_BAND ? a & b : Op == EK_DIST_BOR ? a | b : a ^ b;
+}
+
+template <int Op, typename R> EK_DEVICE R combine_two(R a, R b)
+{
+    if constexpr (Op == EK_DIST_SUM || Op == EK_DIST_AVG)
+        return combine_plus(a, b);
+    else if constexpr (Op == EK_DIST_PRODUCT)
+        return combine_times(a, b);
+    else if constexpr (Op == EK_DIST_MIN)
+        return a != a || a < b ? a : b;
+    else if constexpr (Op == EK_DIST_MAX)
+        return a != a || a > b ? a : b;
+    else
+        return combine_bits<Op>(a, b);
+}
+
+template <typename T, int Op> EK_KERNEL combine(ek_cuda_combination job)
+{
+    typedef typename ek_compute<T>::type real;
+    EK_GRID_LOOP(i, job.count) {
+        real sum = real(0);
+        for (int r = 0; r < job.ranks; r++) {
+            const char *term =
+                r == job.rank ? job.own : job.terms + (size_t)r * job.stride;
+            real next = ek_load((const T *)term + i);
+            sum = r == 0 ? next : combine_two<Op>(sum, next);
+        }
+        if constexpr (Op == EK_DIST_AVG)
+            sum = sum / (real)job.ranks;
+        ek_store((T *)job.out + i, sum);
+    }
+}
+
+template <typename T>
+static int launch_combine(const ek_cuda_stream *stream, const ek_cuda_combination *job)
+{
+    unsigned grid = ek_grid(stream, job->count);
+    switch (job->op) {
+#define COMBINE_CASE(op) \
+    case op:             \
+        return ek_launch(stream, grid, combine<T, op>, *job);
+        COMBINE_CASE(EK_DIST_SUM)
+        COMBINE_CASE(EK_DIST_AVG)
+        COMBINE_CASE(EK_DIST_PRODUCT)
+        COMBINE_CASE(EK_DIST_MIN)
+        COMBINE_CASE(EK_DIST_MAX)
+        COMBINE_CASE(EK_DIST_BAND)
+        COMBINE_CASE(EK_DIST_BOR)
+        COMBINE_CASE(EK_DIST_BXOR)
+#undef COMBINE_CASE
+    default:
+        return (int)cudaErrorInvalidValue;
+    }
+}
+
+int ek_cuda_launch_combine(const ek_cuda_stream *stream, const ek_cuda_combination *job)
+{
+    EK_ANY_DTYPE(job->dtype, T, return launch_combine<T>(stream, job))
+}
