@@ -136,8 +136,10 @@ bool ek_bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket)
 
 bool ek_bucket_go_on(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
 {
-    if (ek_rail_run_go_on(&bucket->run, reducer->group, request) < 0)
+    if (ek_rail_run_go_on(&bucket->run, reducer->group, request) < 0) {
         bucket_fail(reducer);
+        reducer->failure = bucket->run.failure;
+    }
     return ek_rail_run_is_over(&bucket->run);
 }
 

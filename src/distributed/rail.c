@@ -279,16 +279,26 @@ void ek_rail_run_restart(ek_rail_run *run)
 {
     run->step = run->meets ? RUN_MEET : RUN_PROPOSE;
     run->state = EK_RAIL_BUSY;
+    run->failure = 0;
     run->error = (ek_error_record){0};
+}
+
+/* A failure of the job ends the run. */
+static void run_leave(ek_rail_run *run, const ek_communication *communication)
+{
+    run->state = -1;
+    run->rail->broken = true;
+    run->failure = communication->failures;
+    run->error = communication->failure.error;
 }
 
 /* The rail has failed on this rank, which tells all others. */
 static void run_fail(ek_rail_run *run, ek_communication *communication)
 {
-    ek_error_take(&run->error);
-    run->state = -1;
-    run->rail->broken = true;
-    ek_communication_fail(communication, communication->place.rank, &run->error);
+    ek_error_record error;
+    ek_error_take(&error);
+    ek_communication_fail(communication, communication->place.rank, &error);
+    run_leave(run, communication);
 }
 
 /* The job of all has failed, and what others have left undone will never come. */
@@ -304,9 +314,7 @@ static void run_test(ek_rail_run *run, ek_communication *communication)
     if (run->state < 0 || run->state == EK_RAIL_DONE)
         return;
     if (rail->broken || run_is_left(communication)) {
-        rail->broken = true;
-        run->error = communication->failure.error;
-        run->state = -1;
+        run_leave(run, communication);
         return;
     }
     run->state = rail->dev->backend->rails->test(rail->rail);
@@ -347,8 +355,7 @@ static void run_begin(ek_rail_run *run, ek_communication *communication)
     ek_group_rail *rail = run->rail;
     rail->busy = true;
     if (rail->broken) {
-        run->error = communication->failure.error;
-        run->state = -1;
+        run_leave(run, communication);
     } else if (rail->dev->backend->rails->begin(rail->rail, &run->job) < 0) {
         run_fail(run, communication);
     }
@@ -364,8 +371,6 @@ static int run_end(ek_rail_run *run)
     if (rail->rail)
         rail->dev->backend->rails->close(rail->rail);
     rail->rail = NULL;
-    if (run->error.status >= 0)
-        return EK_FAIL(EK_E_ABORTED, "NCCL was given up");
     return ek_error_raise(&run->error);
 }
 
@@ -442,7 +447,10 @@ int ek_rail_stage(const ek_rail_run *run, ek_dist_work_tensor *one, ek_tensor *t
 
 int ek_rail_go_on(ek_dist_work *work)
 {
-    return ek_rail_run_go_on(work->rail, work->group, &work->request);
+    int rc = ek_rail_run_go_on(work->rail, work->group, &work->request);
+    if (rc < 0)
+        work->failure = work->rail->failure;
+    return rc;
 }
 
 bool ek_rail_ready(ek_dist_work *work)

@@ -62,6 +62,7 @@ typedef struct ek_rail_run {
     uint64_t *times;
     size_t *bounds;
     ek_error_record error;
+    uint32_t failure; /* the number of the failure of the job that ended it; 0: none */
 } ek_rail_run;
 
 /* Makes the run of a rail that the caller uses, which the run releases. */

@@ -85,7 +85,8 @@ typedef struct ek_reducer {
     int bucket, phase;
     int announced;                  /* buckets of this pass that the window's counter tells of */
     uint64_t passes;                /* that have ended */
-    ek_error_record lost;           /* of a copy of a bucket, if its status is negative */
+    ek_error_record lost;           /* of a bucket, if its status is negative */
+    uint32_t failure;               /* the failure of the job that this was; 0: none */
     char *scratch, *wire, *reports; /* terms; bf16; of all ranks */
     size_t report_nbytes;
     ek_bytes *out, *in;

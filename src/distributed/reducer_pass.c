@@ -166,6 +166,8 @@ static int pass_go_on(ek_dist_work *work)
     ek_reducer *reducer = work->user;
     int rc;
     bool more = pass_step(reducer, &work->request, &rc);
+    if (reducer->failure)
+        work->failure = reducer->failure;
     if (rc >= 0)
         return more;
     ek_communication *communication = work->group->communication;
@@ -198,6 +200,7 @@ static int pass_submit(ek_reducer *reducer)
     reducer->bucket = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
     reducer->lost = (ek_error_record){0};
+    reducer->failure = 0;
     EK_TRY(ek_dist_work_submit(work));
     reducer->work = work;
     return 0;

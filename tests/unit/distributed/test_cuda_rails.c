@@ -1,0 +1,479 @@
+/* Tensors that travel from GPU to GPU: each rank has a GPU of its own. What comes out is to the bit
+ * what comes out of the host's tensors. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "distributed/rail.h"
+#include "kit/ranks.h"
+#include "unit.h"
+#ifdef EK_CUDA_EMULATED
+#include <emulator.h>
+#endif
+
+enum { GPUS = 4 };
+
+BEFORE_ALL(skip_without_gpu)
+
+static int gpus; /* that ranks can have */
+
+static void open_gpus(void)
+{
+    char list[] = "0,1,2,3";
+    setenv("EK_EMULATOR_DEVICES", "4", 1);
+    for (gpus = GPUS; gpus > 0; gpus--) {
+        list[2 * gpus - 1] = '\0';
+        if (ek_cuda_devices_configure(list) >= 0)
+            return;
+        ek_error_clear();
+    }
+}
+
+static void close_gpus(void)
+{
+    assert_ok(ek_shutdown());
+#ifdef EK_CUDA_EMULATED
+    ck_assert_uint_eq(ek_emulator_live_communicators(), 0);
+    ck_assert_uint_eq(ek_emulator_live_streams(), 0);
+    ck_assert_uint_eq(ek_emulator_live_events(), 0);
+    ck_assert_uint_eq(ek_emulator_pinned_allocations(), 0);
+#endif
+}
+
+FIXTURE(open_gpus, close_gpus)
+
+/* ---- numbers ---- */
+
+static ek_tensor *numbers(ek_dtype dtype, int seed, int64_t n)
+{
+    ek_tensor *x = ek_empty(EK_SHAPE(n), EK_F64, .device = ek_cpu());
+    for (int64_t i = 0; x && i < n; i++)
+        ((double *)ek_tensor_address(x))[i] = sin((double)(i * 7 + seed * 1013) * 0.77) * 100;
+    return ek_to_dtype(x, dtype);
+}
+
+static ek_tensor *on_gpu(ek_tensor *x, const ek_process_group *world)
+{
+    return ek_to_device(x, ek_cuda(world->rank));
+}
+
+static bool same(ek_tensor *gpu, ek_tensor *host)
+{
+    ek_tensor *a = ek_contiguous(ek_to_device(gpu, ek_cpu()), EK_CONTIGUOUS);
+    ek_tensor *b = ek_contiguous(host, EK_CONTIGUOUS);
+    return a && b && ek_same_shape(a, b) && a->dtype == b->dtype &&
+           memcmp(ek_tensor_address(a), ek_tensor_address(b),
+                  (size_t)ek_count(a) * ek_dtype_size(a->dtype)) == 0;
+}
+
+/* ---- calls ---- */
+
+static const int64_t sizes[] = {0, 5, 127, 1000, 70001};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static bool op_fits(ek_dist_op op, ek_dtype dtype)
+{
+    return ek_dtype_is_floating(dtype) ? op < EK_DIST_BAND : op != EK_DIST_AVG;
+}
+
+static const char *reduces(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int s = 0; s < SIZES; s++)
+        for (int dtype = 0; dtype < EK_DTYPES; dtype++)
+            for (ek_dist_op op = 0; op <= EK_DIST_BXOR; op++) {
+                if (!op_fits(op, dtype) || (s == 4 && op > EK_DIST_AVG))
+                    continue;
+                ek_scope scope = ek_scope_begin();
+                ek_tensor *x = numbers(dtype, world->rank, sizes[s]), *y = on_gpu(x, world);
+                RANKS_OK(ek_dist_all_reduce(x, .op = op, .group = world));
+                RANKS_OK(ek_dist_all_reduce(y, .op = op, .group = world));
+                LOOP_CHECK(same(y, x));
+                RANKS_OK(ek_dist_reduce(x, world->size - 1, .op = op, .group = world));
+                RANKS_OK(ek_dist_reduce(y, world->size - 1, .op = op, .group = world));
+                LOOP_CHECK(same(y, x));
+                ek_scope_end(&scope);
+            }
+    LOOP_CHECK(world->rails && world->rails->rail);
+    return NULL;
+}
+
+static ek_tensor *given(ek_process_group *world, int from, int to, int64_t extra, bool gpu)
+{
+    ek_tensor *x = numbers(EK_F32, 10 * from + to, from + to + extra);
+    return gpu ? on_gpu(x, world) : x;
+}
+
+static ek_tensor *awaited(ek_process_group *world, int from, int to, int64_t extra, bool gpu)
+{
+    ek_tensor *x = ek_zeros(EK_SHAPE(from + to + extra), .device = ek_cpu());
+    return gpu ? on_gpu(x, world) : x;
+}
+
+/* All calls with lists; *outcome becomes what has come, one tensor after another. */
+static const char *lists_of(ek_process_group *world, int64_t extra, bool gpu, ek_tensor **outcome)
+{
+    int size = world->size, rank = world->rank, count = 0;
+    ek_tensor *in[GPUS], *out[GPUS], *all[6 * GPUS + 4];
+    for (int r = 0; r < size; r++) {
+        in[r] = awaited(world, r, rank, extra, gpu);
+        out[r] = given(world, rank, r, extra, gpu);
+    }
+    RANKS_OK(ek_dist_all_to_all(.inputs = out, .list = in, .group = world));
+    for (int r = 0; r < size; r++)
+        all[count++] = in[r];
+    for (int r = 0; r < size; r++)
+        in[r] = awaited(world, r, 0, extra, gpu);
+    RANKS_OK(ek_dist_all_gather(given(world, rank, 0, extra, gpu), in, .group = world));
+    for (int r = 0; r < size; r++)
+        all[count++] = in[r];
+    for (int r = 0; r < size; r++)
+        in[r] = awaited(world, r, 0, extra, gpu);
+    RANKS_OK(ek_dist_gather(given(world, rank, 0, extra, gpu), rank == 1 ? in : NULL, 1,
+                            .group = world));
+    for (int r = 0; r < size && rank == 1; r++)
+        all[count++] = in[r];
+    ek_tensor *part = awaited(world, 0, rank, extra, gpu);
+    for (int r = 0; r < size; r++)
+        out[r] = given(world, 0, r, extra, gpu);
+    RANKS_OK(ek_dist_scatter(part, rank == 0 ? out : NULL, 0, .group = world));
+    all[count++] = part;
+    for (int r = 0; r < size; r++)
+        out[r] = ek_reshape(given(world, rank, rank, extra, gpu), EK_SHAPE(-1));
+    for (int r = 0; r < size; r++) {
+        out[r] = numbers(EK_F32, 10 * rank + r, r + extra);
+        out[r] = gpu ? on_gpu(out[r], world) : out[r];
+    }
+    ek_tensor *sum = awaited(world, 0, rank, extra, gpu);
+    RANKS_OK(ek_dist_reduce_scatter(sum, out, .group = world));
+    all[count++] = sum;
+    ek_tensor *sent = given(world, rank, 0, extra, gpu);
+    sent = ek_narrow(sent, 0, 0, extra);
+    RANKS_OK(ek_dist_broadcast(sent, 1, .group = world));
+    all[count++] = sent;
+    *outcome = ek_cat(all, count, 0);
+    LOOP_CHECK(*outcome);
+    return NULL;
+}
+
+static const char *lists(ek_process_group *world, void *user)
+{
+    int64_t extra = *(const int64_t *)user;
+    ek_tensor *on_host, *on_device;
+    LOOP_PASS(lists_of(world, extra, false, &on_host));
+    LOOP_PASS(lists_of(world, extra, true, &on_device));
+    LOOP_CHECK(same(on_device, on_host));
+    return NULL;
+}
+
+/* Strides, and tensors that lie elsewhere than the call's first. */
+static const char *strided(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_tensor *x = ek_reshape(numbers(EK_F32, world->rank, 3500), EK_SHAPE(70, 50));
+    ek_tensor *y = on_gpu(x, world), *list[GPUS], *copies[GPUS];
+    RANKS_OK(ek_dist_all_reduce(ek_transpose(x, 0, 1), .group = world));
+    RANKS_OK(ek_dist_all_reduce(ek_transpose(y, 0, 1), .group = world));
+    LOOP_CHECK(same(y, x));
+    for (int r = 0; r < world->size; r++) {
+        list[r] = ek_zeros(EK_SHAPE(50, 70), .device = ek_cpu());
+        copies[r] = ek_zeros(EK_SHAPE(50, 70), .device = ek_cpu());
+        if (r % 2)
+            list[r] = ek_to_device(list[r], ek_cuda((world->rank + r) % world->size));
+    }
+    RANKS_OK(ek_dist_all_gather(ek_transpose(y, 0, 1), list, .group = world));
+    RANKS_OK(ek_dist_all_gather(ek_transpose(x, 0, 1), copies, .group = world));
+    for (int r = 0; r < world->size; r++)
+        LOOP_CHECK(same(list[r], copies[r]));
+    return NULL;
+}
+
+/* ---- operations of the graph ---- */
+
+static const char *graph_of(ek_process_group *world, bool gpu, ek_tensor **outcome)
+{
+    ek_tensor *x =
+        ek_reshape(numbers(EK_F64, world->rank, 60 + 30 * world->rank), EK_SHAPE(2, -1, 5));
+    x = ek_clone(gpu ? on_gpu(x, world) : x);
+    RANKS_OK(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *whole = ek_dist_join(ek_mul(x, x), 1, world);
+    ek_tensor *mean = ek_dist_mean(ek_sum(whole, EK_DIMS(1)), world);
+    ek_tensor *sum = ek_dist_sum(ek_mul(whole, whole), world);
+    LOOP_CHECK(whole && mean && sum);
+    RANKS_OK(ek_backward(ek_add(ek_sum(ek_mul(mean, mean)), ek_sum(sum))));
+    ek_tensor *parts[] = {ek_reshape(ek_detach(whole), EK_SHAPE(-1)),
+                          ek_reshape(ek_detach(mean), EK_SHAPE(-1)),
+                          ek_reshape(ek_tensor_grad(x), EK_SHAPE(-1))};
+    *outcome = ek_to_device(ek_cat(parts, 3, 0), ek_cpu());
+    LOOP_CHECK(*outcome);
+    return NULL;
+}
+
+static const char *graph(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_tensor *on_host, *on_device;
+    LOOP_PASS(graph_of(world, false, &on_host));
+    LOOP_PASS(graph_of(world, true, &on_device));
+    for (int64_t i = 0; i < ek_count(on_host); i++) {
+        double a = element(on_host, i), b = element(on_device, i);
+        LOOP_CHECK(fabs(a - b) <= 1e-12 * (1 + fabs(a)));
+    }
+    return NULL;
+}
+
+/* ---- ek_distributed_data_parallel ---- */
+
+typedef struct setting {
+    bool narrow;
+    ek_dist_backend backend;
+} setting;
+
+static int fill(const char *path, ek_tensor *parameter, void *user)
+{
+    int *number = user;
+    (void)path;
+    for (int64_t i = 0; i < ek_count(parameter); i++)
+        ((float *)ek_tensor_address(parameter))[i] =
+            (float)cos((double)(i + 31 * ++*number)) * 0.3f;
+    ek_tensor_touch(parameter);
+    return 0;
+}
+
+static const char *train(ek_process_group *world, const setting *s, ek_tensor **outcome)
+{
+    int number = 0;
+    world->communication->backend = s->backend;
+    ek_module *net = ek_sequential(ek_conv2d(2, 8, 3), ek_sync_batch_norm(8), ek_relu(),
+                                   ek_flatten(1, -1), ek_linear(128, 40), ek_linear(40, 3));
+    LOOP_CHECK(net);
+    RANKS_OK(ek_module_parameters(net, fill, &number));
+    ek_module *model =
+        ek_distributed_data_parallel(net,
+                                     .device_ids =
+                                         ek_device_list_of((ek_device[]){ek_cuda(world->rank)}, 1),
+                                     .process_group = world, .bucket_cap_mb = 0.004,
+                                     .bf16_gradients = s->narrow ? EK_ON : EK_OFF);
+    LOOP_CHECK(model);
+    ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1);
+    for (int step = 0; step < 3; step++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *x = numbers(EK_F32, 10 * world->rank + step, 3 * 2 * 36);
+        x = on_gpu(ek_mul_scalar(ek_reshape(x, EK_SHAPE(3, 2, 6, 6)), 0.01), world);
+        ek_zero_grad(optimizer);
+        RANKS_OK(ek_backward(ek_mean(ek_square(ek_apply(model, x)))));
+        RANKS_OK(ek_step(optimizer));
+        ek_scope_end(&scope);
+    }
+    *outcome = ek_clone(ek_to_device(ek_detach(ek_module_tensor(net, "0.weight")), ek_cpu()));
+    LOOP_CHECK(*outcome);
+    ek_optimizer_free(optimizer);
+    ek_module_free(model);
+    return NULL;
+}
+
+/* The same to the bit, whatever carries the gradients. */
+static const char *trains(ek_process_group *world, void *user)
+{
+    setting s = *(const setting *)user;
+    ek_tensor *staged, *carried;
+    s.backend = EK_DIST_MPI;
+    LOOP_PASS(train(world, &s, &staged));
+    s.backend = EK_DIST_NCCL;
+    LOOP_PASS(train(world, &s, &carried));
+    LOOP_CHECK(same(carried, staged));
+    return NULL;
+}
+
+/* ---- tests; a machine with one GPU has none for them ---- */
+
+static bool enough(int ranks)
+{
+    return gpus >= ranks;
+}
+
+TEST_LOOP(sums_are_those_of_the_host, 2, 5)
+{
+    if (enough(_i))
+        ranks_check(_i, (uint64_t)_i, reduces, NULL);
+}
+
+TEST_LOOP(lists_are_those_of_the_host, 0, 6)
+{
+    int64_t extras[] = {1, 700};
+    if (enough(2 + _i % 3))
+        ranks_check(2 + _i % 3, (uint64_t)_i, lists, &extras[_i / 3]);
+}
+
+TEST_LOOP(any_layout_and_place, 2, 4)
+{
+    if (enough(_i))
+        ranks_check(_i, (uint64_t)_i, strided, NULL);
+}
+
+TEST_LOOP(operations_of_the_graph, 2, 4)
+{
+    if (enough(_i))
+        ranks_check(_i, (uint64_t)_i, graph, NULL);
+}
+
+TEST_LOOP(training_is_the_same_by_nccl_and_by_host_memory, 0, 4)
+{
+    setting s = {.narrow = _i % 2};
+    if (enough(2 + _i / 2))
+        ranks_check(2 + _i / 2, (uint64_t)_i, trains, &s);
+}
+
+/* ---- the order of jobs ---- */
+
+/* Groups that share GPUs, whose calls the ranks start in different orders. */
+static const char *interleaved(ek_process_group *world, void *user)
+{
+    enum { CALLS = 12 };
+    (void)user;
+    ek_process_group *groups[3] = {world};
+    for (int g = 1; g < 3; g++)
+        groups[g] = ek_communication_new_group(world->communication, (int[]){0, 1, 2}, 3, 60);
+    LOOP_CHECK(groups[1] && groups[2]);
+    ek_dist_work *works[3][CALLS];
+    ek_tensor *x[3][CALLS];
+    for (int g = 0; g < 3; g++)
+        for (int i = 0; i < CALLS; i++)
+            x[g][i] =
+                on_gpu(ek_full(world->rank + g, EK_SHAPE(500 + i), .device = ek_cpu()), world);
+    for (int g = 0; g < 3; g++) /* rails are made together */
+        RANKS_OK(ek_dist_broadcast(x[g][0], 0, .group = groups[g]));
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < CALLS; i++) {
+            int g = (k + world->rank) % 3;
+            RANKS_OK(ek_dist_all_reduce(x[g][i], .group = groups[g], .work = &works[g][i]));
+        }
+    for (int k = 0; k < 3; k++)
+        for (int i = CALLS - 1; i >= 0; i--)
+            RANKS_OK(ek_dist_wait(works[(k + world->rank) % 3][i]));
+    for (int g = 0; g < 3; g++)
+        for (int i = 0; i < CALLS; i++)
+            LOOP_CHECK(element(x[g][i], 499 + i) == (i ? 3 + 3 * g : 3 * g));
+    for (int g = 1; g < 3; g++)
+        RANKS_OK(ek_communication_destroy_group(groups[g]));
+    return NULL;
+}
+
+TEST_LOOP(groups_that_share_gpus_don_t_wait_in_a_circle, 0, 8)
+{
+    if (enough(3))
+        ranks_check(3, (uint64_t)_i, interleaved, NULL);
+}
+
+/* ---- whom NCCL does not serve ---- */
+
+typedef struct refusal {
+    const char *reason;
+    bool own; /* each rank has a GPU of its own */
+} refusal;
+
+static const char *refused(ek_process_group *world, void *user)
+{
+    const refusal *why = user;
+    ek_tensor *x =
+        ek_to_device(numbers(EK_F32, world->rank, 1000), ek_cuda(why->own ? world->rank : 0));
+    ek_tensor *y = numbers(EK_F32, world->rank, 1000);
+    RANKS_OK(ek_dist_all_reduce(x, .group = world));
+    RANKS_OK(ek_dist_all_reduce(y, .group = world));
+    LOOP_CHECK(same(x, y));
+    LOOP_CHECK(world->rails && !world->rails->rail);
+    world->communication->backend = EK_DIST_NCCL;
+    RANKS_EXPECT(ek_dist_all_reduce(x, .group = world), EK_E_BACKEND,
+                 "between the ranks of the world, as a call before");
+    ek_process_group *group =
+        ek_communication_new_group(world->communication, (int[]){0, 1}, 2, 60);
+    LOOP_CHECK(group);
+    RANKS_EXPECT(ek_dist_all_reduce(x, .group = group), EK_E_BACKEND, why->reason);
+    RANKS_OK(ek_dist_all_reduce(y, .group = group)); /* the host's by MPI */
+    RANKS_OK(ek_communication_destroy_group(group));
+    return NULL;
+}
+
+TEST(ranks_on_one_gpu_are_staged)
+{
+    ranks_check(2, 1, refused, &(refusal){"ranks 0 and 1 share a GPU", false});
+}
+
+TEST(ranks_without_nccl_are_staged)
+{
+    setenv("EVENKEEL_CUDA_WITHOUT", "nccl", 1);
+    ranks_check(2, 1, refused, &(refusal){"rank 0: EVENKEEL_CUDA_WITHOUT names it", false});
+}
+
+/* One rank's tensor is on a GPU, the other's is not: a call that differs. */
+static const char *mixed(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_tensor *x = numbers(EK_F32, world->rank, 1000);
+    RANKS_EXPECT(ek_dist_all_reduce(world->rank ? on_gpu(x, world) : x, .group = world), EK_E_STATE,
+                 "rank 1 the first use of a GPU");
+    RANKS_OK(ek_dist_all_reduce(on_gpu(x, world), .group = world));
+    return NULL;
+}
+
+TEST(a_gpu_meets_no_host)
+{
+    if (enough(2))
+        ranks_check(2, 1, mixed, NULL);
+}
+
+#ifdef EK_CUDA_EMULATED
+
+/* ---- failures ---- */
+
+typedef struct failing {
+    const char *function;
+    int error, after;
+} failing;
+
+/* One rank's NCCL fails; all ranks have an error, and go on with new communicators. */
+static const char *fails(ek_process_group *world, void *user)
+{
+    const failing *f = user;
+    ek_tensor *x = on_gpu(numbers(EK_F32, world->rank, 1000), world);
+    RANKS_OK(ek_dist_all_reduce(x, .group = world));
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank == 0)
+        ek_emulator_fail_next(f->function, f->error, f->after);
+    RANKS_OK(ek_dist_barrier(.group = world));
+    int rc = ek_dist_all_reduce(x, .group = world);
+    if (rc >= 0) /* it was over here before the others failed */
+        rc = ek_dist_barrier(.group = world);
+    LOOP_CHECK(rc == EK_E_BACKEND || rc == EK_E_ABORTED);
+    LOOP_CHECK(strstr(ek_error_message(), "NCCL"));
+    ek_error_clear();
+    ek_tensor *y = numbers(EK_F32, world->rank + 5, 1000), *z = on_gpu(y, world);
+    RANKS_OK(ek_dist_all_reduce(y, .group = world));
+    RANKS_OK(ek_dist_all_reduce(z, .group = world));
+    LOOP_CHECK(same(z, y));
+    return NULL;
+}
+
+static const failing failures[] = {{"ncclGroupEnd", 3, 0},
+                                   {"ncclGroupEnd", 3, 2},
+                                   {"ncclSend", 4, 1},
+                                   {"ncclCommGetAsyncError", 6, 0},
+                                   {"ncclCommGetAsyncError", 6, 4}};
+
+TEST_LOOP(a_failure_ends_communicators, 0, (int)(sizeof failures / sizeof *failures))
+{
+    failing f = failures[_i];
+    ranks_check(2 + _i % 2, (uint64_t)_i, fails, &f);
+}
+
+/* One rank can make no id, or no communicator. */
+TEST_LOOP(ranks_whose_communicators_fail_are_staged, 0, 2)
+{
+    const char *function = _i ? "ncclCommInitRankConfig" : "ncclGetUniqueId";
+    for (int i = 0; i < 2; i++)
+        ek_emulator_fail_next(function, 2, i * _i);
+    ranks_check(2, 1, refused, &(refusal){"unhandled system error", true});
+}
+
+#endif
