@@ -322,21 +322,19 @@ static void run_test(ek_rail_run *run, ek_communication *communication)
         run_fail(run, communication);
 }
 
-bool ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group)
+ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group)
 {
     ek_communication *communication = group->communication;
-    switch (run->step) {
-    case RUN_BEGIN:
-        return !run->rail->busy && turn_has_come(communication, &run->turn);
-    case RUN_ISSUED:
+    bool ready = true;
+    if (run->step == RUN_BEGIN)
+        ready = !run->rail->busy && turn_has_come(communication, &run->turn);
+    if (run->step == RUN_ISSUED || run->step == RUN_END)
         run_test(run, communication);
-        return run->state != EK_RAIL_BUSY;
-    case RUN_END:
-        run_test(run, communication);
-        return run->state < 0 || run->state == EK_RAIL_DONE;
-    default:
-        return true;
-    }
+    if (run->step == RUN_ISSUED)
+        ready = run->state != EK_RAIL_BUSY;
+    if (run->step == RUN_END)
+        ready = run->state < 0 || run->state == EK_RAIL_DONE;
+    return ready ? EK_READY : EK_AWAITS_RANKS;
 }
 
 static int run_tell(ek_rail_run *run, const ek_process_group *group, ek_request **request)
@@ -453,7 +451,7 @@ int ek_rail_go_on(ek_dist_work *work)
     return rc;
 }
 
-bool ek_rail_ready(ek_dist_work *work)
+ek_readiness ek_rail_ready(ek_dist_work *work)
 {
-    return !work->rail || ek_rail_run_ready(work->rail, work->group);
+    return work->rail ? ek_rail_run_ready(work->rail, work->group) : EK_READY;
 }

@@ -84,7 +84,7 @@ int ek_rail_run_room(ek_rail_run *run, size_t nbytes);
  * as ek_verb's go_on and ready. The first starts transfers in *request. */
 void ek_rail_run_restart(ek_rail_run *run);
 int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_request **request);
-bool ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group);
+ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group);
 bool ek_rail_run_is_over(const ek_rail_run *run);
 
 /* ---- works ---- */
@@ -96,7 +96,7 @@ int ek_rail_stage(const ek_rail_run *run, ek_dist_work_tensor *one, ek_tensor *t
 
 /* For verbs: go_on of a work with a run, and `ready` of any work. */
 int ek_rail_go_on(ek_dist_work *work);
-bool ek_rail_ready(ek_dist_work *work);
+ek_readiness ek_rail_ready(ek_dist_work *work);
 
 /* ---- rail_open.c ---- */
 

@@ -85,7 +85,8 @@ static ek_readiness pass_ready(ek_dist_work *work)
         return EK_AWAITS_CALLER;
     if (!bucket)
         return EK_READY;
-    bool complete = reducer->window ? pass_is_ready_on_all(reducer) : ek_bucket_fetched(reducer, bucket);
+    bool complete =
+        reducer->window ? pass_is_ready_on_all(reducer) : ek_bucket_fetched(reducer, bucket);
     return complete ? EK_READY : EK_AWAITS_RANKS;
 }
 
