@@ -288,3 +288,100 @@ TEST(filled_by_other_threads)
     }
     close_cuda();
 }
+
+/* ---- to the host, and back ---- */
+
+static ek_tensor *bytes_of(ek_dev *dev, double value)
+{
+    ek_tensor *x = ek_empty(EK_SHAPE(BYTES), .dtype = EK_U8, .device = dev->id);
+    assert_made(x);
+    assert_ok(ek_cuda_fill(dev, x, value));
+    return x;
+}
+
+static void assert_all(const ek_tensor *host, int value)
+{
+    const uint8_t *bytes = ek_tensor_data((ek_tensor *)host);
+    for (int i = 0; i < BYTES; i++)
+        if (bytes[i] != value)
+            ck_abort_msg("byte %d is %d, wanted %d", i, bytes[i], value);
+}
+
+static void drive_event(ek_dev *dev, ek_event *event)
+{
+    const struct timespec moment = {0, 100000};
+    int done;
+    while ((done = ek_dev_event_done(dev, event)) == 0)
+        nanosleep(&moment, NULL);
+    ck_assert_int_eq(done, 1);
+}
+
+/* What is fetched is what the kernels before have written, and not what those after will write. */
+TEST(fetching_does_not_wait_for_kernels)
+{
+    hold h = {.patience = 5};
+    ek_shape shape = EK_SHAPE(BYTES);
+    ek_event *event = NULL;
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    ek_tensor *host = ek_staging_new(dev, EK_U8, &shape), *x = bytes_of(dev, 1);
+    assert_made(host);
+    hold_compute(dev, &h);
+    assert_ok(ek_cuda_fill(dev, x, 2));
+    assert_ok(ek_staging_fetch(host, x, &event));
+    ek_dev_wait_event(dev, EK_STREAM_COMPUTE, event);
+    assert_ok(ek_cuda_fill(dev, x, 3));
+    ck_assert_msg(!atomic_load(&h.gave_up), "the call waited for the compute stream");
+    atomic_store(&h.released, true);
+    drive_event(dev, event);
+    assert_all(host, 2);
+    assert_ok(ek_synchronize(dev->id));
+    assert_all(host, 2);
+    ek_dev_free_event(dev, event);
+    close_cuda();
+}
+
+/* Kernels before read what was there, and kernels after what is delivered. */
+TEST(delivering_waits_for_its_turn)
+{
+    hold h = {.patience = 5};
+    ek_shape shape = EK_SHAPE(BYTES);
+    ek_event *event = NULL;
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    ek_tensor *host = ek_staging_new(dev, EK_U8, &shape), *x = bytes_of(dev, 1);
+    ek_tensor *before = bytes_of(dev, 0), *after = bytes_of(dev, 0);
+    assert_made(host);
+    memset(ek_tensor_data(host), 7, BYTES);
+    hold_compute(dev, &h);
+    assert_ok(ek_cuda_copy(dev, before, x));
+    assert_ok(ek_staging_deliver(x, host, &event));
+    assert_ok(ek_cuda_copy(dev, after, x));
+    ck_assert_msg(!atomic_load(&h.gave_up), "the call waited for the compute stream");
+    atomic_store(&h.released, true);
+    uint8_t first, last;
+    assert_ok(ek_to_data(ek_tensor_view(before, 1, &(int64_t){1}, &(int64_t){1}, 0), &first, 1));
+    assert_ok(
+        ek_to_data(ek_tensor_view(after, 1, &(int64_t){1}, &(int64_t){1}, BYTES - 1), &last, 1));
+    ck_assert_uint_eq(first, 1);
+    ck_assert_uint_eq(last, 7);
+    ek_dev_free_event(dev, event);
+    close_cuda();
+}
+
+TEST(page_locked_memory_is_counted)
+{
+    ek_memory_stats stats;
+    ek_shape shape = EK_SHAPE(BYTES);
+    open_cuda("0");
+    ek_scope scope = ek_scope_begin();
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    assert_made(ek_staging_new(cuda_dev(0), EK_U8, &shape));
+    ek_memory_set_category(before);
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
+    ck_assert_uint_eq(stats.now[EK_MEMORY_COMMUNICATION], BYTES);
+    ek_scope_end(&scope);
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
+    ck_assert_uint_eq(stats.in_use, 0);
+    close_cuda();
+}

@@ -477,3 +477,14 @@ TEST_LOOP(ranks_whose_communicators_fail_are_staged, 0, 2)
 }
 
 #endif
+
+/* ---- EK_DIST_NCCL ---- */
+
+TEST(nccl_that_is_missing_is_told_at_the_beginning)
+{
+    setenv("EVENKEEL_CUDA_WITHOUT", "nccl", 1);
+    assert_refused(ek_dist_init_process_group(.backend = EK_DIST_NCCL), EK_E_BACKEND,
+                   "NCCL cannot be used: EVENKEEL_CUDA_WITHOUT names it");
+    ck_assert(!ek_dist_is_initialized());
+    assert_ok(ek_dist_init_process_group());
+}
