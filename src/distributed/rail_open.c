@@ -2,14 +2,18 @@
  *
  * Cards say what each rank has; from them all ranks conclude alike whether there can be a rail.
  * Then the first rank makes an id and broadcasts it, and each rank begins its part. Again and again
- * the ranks tell each other how far they are: until all have their parts, or one has failed. */
+ * the ranks tell each other how far they are: until all have their parts, or one has failed or
+ * given up. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/thread.h"
 #include "distributed/collective.h"
 #include "distributed/rail.h"
+
+static const double opening_most = 120; /* seconds that a rank waits for NCCL to be ready */
 
 /* What a rank's card says. */
 typedef struct opening_card {
@@ -34,6 +38,7 @@ typedef struct opening {
         char reason[92];
         char id[EK_RAIL_ID];
     } name;
+    uint64_t began;             /* ek_clock_ns() when this rank began its part */
     opening_progress *progress; /* of all ranks */
     size_t *bounds;
     enum { OPENING_JUDGE, OPENING_ID, OPENING_TELL, OPENING_HEAR } step;
@@ -128,9 +133,18 @@ static void opening_fail(opening *self, opening_progress *mine)
 static void opening_begin(opening *self, const ek_process_group *group)
 {
     opening_progress *mine = &self->progress[group->rank];
+    self->began = ek_clock_ns();
     if (opening_backend(self)->open(self->entry->dev, self->name.id, group->size, group->rank,
                                     &self->entry->rail) < 0)
         opening_fail(self, mine);
+}
+
+/* True if this rank is to give up. */
+static bool opening_is_late(const opening *self, const ek_dist_work *work)
+{
+    double most = work->timeout / 2 < opening_most ? work->timeout / 2 : opening_most;
+    return work->group->communication->failing ||
+           (double)(ek_clock_ns() - self->began) > most * 1e9;
 }
 
 static int opening_tell(opening *self, ek_dist_work *work)
@@ -139,6 +153,8 @@ static int opening_tell(opening *self, ek_dist_work *work)
     opening_progress *mine = &self->progress[group->rank];
     if (mine->state >= 0)
         mine->state = opening_backend(self)->test(self->entry->rail);
+    if (mine->state == EK_RAIL_BUSY && opening_is_late(self, work))
+        mine->state = EK_FAIL(EK_E_TIMEOUT, "NCCL could not connect the ranks in time");
     if (mine->state < 0 && self->entry->rail)
         opening_fail(self, mine);
     int rc = group->communication->transport->all_gather(group->communicator, self->progress,

@@ -286,6 +286,29 @@ static const char *trains(ek_process_group *world, void *user)
     return NULL;
 }
 
+/* NCCL adds in an order of its own. */
+static const char *library_sums(ek_process_group *world, void *user)
+{
+    (void)user;
+    for (int dtype = 0; dtype < EK_DTYPES; dtype++)
+        for (ek_dist_op op = 0; op <= EK_DIST_BXOR; op++) {
+            if (!op_fits(op, dtype))
+                continue;
+            ek_scope scope = ek_scope_begin();
+            ek_tensor *x = numbers(dtype, world->rank, 300), *y = on_gpu(x, world);
+            RANKS_OK(ek_dist_all_reduce(x, .op = op, .group = world));
+            RANKS_OK(ek_dist_all_reduce(y, .op = op, .group = world));
+            for (int64_t i = 0; i < ek_count(x); i++) {
+                double a = element(y, i), b = element(x, i);
+                bool narrow = dtype == EK_BF16; /* NCCL rounds each sum */
+                LOOP_CHECK(fabs(a - b) <= (narrow ? 0.02 : 1e-5) * fabs(b) + (narrow ? 2 : 1e-3));
+            }
+            ek_scope_end(&scope);
+        }
+    LOOP_CHECK(world->rails && world->rails->library);
+    return NULL;
+}
+
 /* ---- tests; a machine with one GPU has none for them ---- */
 
 static bool enough(int ranks)
@@ -297,6 +320,13 @@ TEST_LOOP(sums_are_those_of_the_host, 2, 5)
 {
     if (enough(_i))
         ranks_check(_i, (uint64_t)_i, reduces, NULL);
+}
+
+TEST(sums_may_be_left_to_nccl)
+{
+    setenv("EVENKEEL_DIST_SUM", "nccl", 1);
+    if (enough(3))
+        ranks_check(3, 1, library_sums, NULL);
 }
 
 TEST_LOOP(lists_are_those_of_the_host, 0, 6)
@@ -465,6 +495,34 @@ TEST_LOOP(a_failure_ends_communicators, 0, (int)(sizeof failures / sizeof *failu
 {
     failing f = failures[_i];
     ranks_check(2 + _i % 2, (uint64_t)_i, fails, &f);
+}
+
+/* A rank whose GPU is lost tells the others, which do not wait for it. */
+static const char *loses_gpu(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_tensor *x = on_gpu(numbers(EK_F32, world->rank, 1000), world);
+    ek_tensor *y = numbers(EK_F32, world->rank, 1000);
+    RANKS_OK(ek_dist_all_reduce(x, .group = world));
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank == 1) {
+        ek_emulator_fail_next("kernel", 700, 0); /* an illegal address */
+        ek_add_(x, x);
+    }
+    int rc = ek_dist_all_reduce(x, .group = world);
+    if (rc >= 0)
+        rc = ek_dist_barrier(.group = world);
+    LOOP_CHECK(rc == EK_E_BACKEND || rc == EK_E_ABORTED);
+    LOOP_CHECK(strstr(ek_error_message(), "cuda:1"));
+    ek_error_clear();
+    RANKS_OK(ek_dist_all_reduce(y, .group = world));
+    return NULL;
+}
+
+TEST_LOOP(a_lost_gpu_is_told_to_all, 2, 4)
+{
+    ranks_check(_i, (uint64_t)_i, loses_gpu, NULL);
+    ek_emulator_recover();
 }
 
 /* One rank can make no id, or no communicator. */
