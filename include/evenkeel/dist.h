@@ -124,7 +124,7 @@ typedef struct ek_dist_work ek_dist_work;
 
 typedef struct ek_dist_call {
     const char *keywords;
-    ek_tensor *tensor; /* any device and layout */
+    ek_tensor *tensor; /* any layout; on GPUs of all ranks, or of none */
     int rank;          /* src or dst, in calls that have one */
     ek_process_group *group;
     ek_dist_op op;

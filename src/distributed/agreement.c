@@ -25,13 +25,15 @@ static void agreement_describe(const ek_process_group *group, const ek_card *car
         at +=
             snprintf(text + at, 200 - (size_t)at, " by %s", ek_combine_name((ek_dist_op)card->op));
     if (card->root >= 0)
-        snprintf(text + at, 200 - (size_t)at, ", root rank %d", group->ranks[card->root]);
+        at += snprintf(text + at, 200 - (size_t)at, ", root rank %d", group->ranks[card->root]);
+    if (card->rail > 0)
+        snprintf(text + at, 200 - (size_t)at, " between GPUs (set %d of them)", (int)card->rail);
 }
 
 static bool agreement_same(const ek_process_group *group, const ek_card *a, const ek_card *b)
 {
     if (!group->communication->check)
-        return a->verb == b->verb;
+        return a->verb == b->verb && a->rail == b->rail;
     return memcmp(&a->verb, &b->verb, offsetof(ek_card, nbytes) - offsetof(ek_card, verb)) == 0;
 }
 

@@ -61,6 +61,7 @@ typedef struct ek_card {
     int32_t verb; /* ek_verb_id */
     int32_t op, dtype, ndim;
     int32_t root; /* rank in the group, or -1 */
+    int32_t rail; /* the number of the group's rail on which tensors travel (rail.h); 0: none */
     int64_t shape[EK_MAX_DIMS];
     uint32_t nbytes; /* of the payload; the ranks' may differ, as what follows */
     ek_card_gradient gradient;
@@ -136,9 +137,10 @@ typedef enum ek_dist_work_state {
 /* A tensor that a call sends or receives. */
 typedef struct ek_dist_work_tensor {
     ek_tensor *tensor; /* the user's; retained */
-    ek_tensor *memory; /* row-major, on the host: `tensor` itself or a copy of it; retained */
+    /* Row-major, on the host, or on the device of a rail: `tensor` itself or a copy; retained. */
+    ek_tensor *memory;
     ek_tensor *source; /* on a device, from which `memory` is being filled; retained; NULL: none */
-    ek_event *event;   /* that follows the copy */
+    ek_event *event;   /* that follows the device's work with `source` */
     bool receives;     /* `memory` is copied to `tensor` at the end */
     uint64_t version;  /* of `tensor` when it was submitted */
 } ek_dist_work_tensor;
@@ -196,6 +198,7 @@ struct ek_process_group {
     int size, rank;                  /* rank is -1 if this process is not in it */
     int *ranks;                      /* the members' ranks in the world, ascending; owned */
     double timeout;                  /* seconds */
+    int rails_made;                  /* for one thread at a time; the same on all ranks */
     struct ek_group_rail *rails;     /* under the communication's lock, for one thread at a time */
     struct ek_ranks *view; /* as other folders see it (ranks.c); NULL until somebody has asked */
 

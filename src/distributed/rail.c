@@ -76,6 +76,7 @@ static int rail_make(ek_process_group *group, ek_dev *dev, ek_group_rail **made,
     else
         ek_log_line(EK_LOG_INFO, "tensors of %s travel between the ranks of %s by NCCL%s",
                     dev->name, group->name, entry->library ? ", which also adds" : "");
+    entry->number = ++group->rails_made;
     pthread_mutex_lock(&communication->lock);
     entry->next = group->rails;
     group->rails = entry;
@@ -417,6 +418,7 @@ int ek_dist_work_rail(ek_dist_work *work, const ek_tensor *tensor)
         ek_rail_release(work->group, rail);
         return ek_error_pending();
     }
+    work->card.rail = rail->number;
     EK_TRY(ek_rail_run_open(work->rail, work->group, rail));
     ek_rail_run_restart(work->rail);
     return 0;

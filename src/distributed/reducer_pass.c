@@ -198,6 +198,7 @@ static int pass_submit(ek_reducer *reducer)
     work->user = reducer;
     work->card.ndim = 1;
     work->card.shape[0] = reducer->bucket_count;
+    work->card.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
     reducer->bucket = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
     reducer->lost = (ek_error_record){0};

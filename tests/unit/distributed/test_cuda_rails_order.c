@@ -91,12 +91,18 @@ static const char *mixed(ek_process_group *world, void *user)
     RANKS_EXPECT(ek_dist_all_reduce(world->rank ? on_gpu(x, world) : x, .group = world), EK_E_STATE,
                  "rank 1 the first use of a GPU");
     RANKS_OK(ek_dist_all_reduce(on_gpu(x, world), .group = world));
+    RANKS_EXPECT(ek_dist_all_reduce(world->rank ? on_gpu(x, world) : x, .group = world), EK_E_STATE,
+                 "rank 1 all_reduce of f32[1000] by SUM between GPUs");
+    RANKS_OK(ek_dist_all_reduce(ek_to_device(x, ek_cuda(2 + world->rank)), .group = world));
+    RANKS_EXPECT(ek_dist_all_reduce(ek_to_device(x, ek_cuda(3 * world->rank)), .group = world),
+                 EK_E_STATE, "between GPUs (set 2 of them)");
+    RANKS_OK(ek_dist_all_reduce(on_gpu(x, world), .group = world));
     return NULL;
 }
 
 TEST(a_gpu_meets_no_host)
 {
-    if (enough(2))
+    if (enough(4))
         ranks_check(2, 1, mixed, NULL);
 }
 
