@@ -32,16 +32,19 @@ void *ek_emulator_symbol(const char *name)
 #undef cublasSetStream
 #undef cublasSetWorkspace
 #undef cublasSetPointerMode
-        VERSIONED(cublasCreate) VERSIONED(cublasDestroy) VERSIONED(cublasGetVersion) VERSIONED(
-            cublasSetStream) VERSIONED(cublasSetWorkspace) VERSIONED(cublasSetPointerMode)
-            ENTRY(cublasSetMathMode) ENTRY(cublasSetAtomicsMode) ENTRY(cublasGetStatusName)
-                ENTRY(cublasGetStatusString) ENTRY(cublasGemmEx) ENTRY(cublasGemmStridedBatchedEx)
-                    ENTRY(ncclGetVersion) ENTRY(ncclGetErrorString) ENTRY(ncclGetLastError)
-                        ENTRY(ncclCommInitAll) ENTRY(ncclGetUniqueId) ENTRY(ncclCommInitRankConfig) ENTRY(ncclCommDestroy) ENTRY(ncclCommAbort)
-                            ENTRY(ncclCommCount) ENTRY(ncclCommUserRank) ENTRY(ncclCommCuDevice)
-                                ENTRY(ncclCommGetAsyncError) ENTRY(ncclGroupStart)
-                                    ENTRY(ncclGroupEnd) ENTRY(ncclSend) ENTRY(ncclRecv)
-                                        ENTRY(ncclBroadcast) ENTRY(ncclReduce) ENTRY(ncclAllReduce)
+        VERSIONED(cublasCreate) VERSIONED(cublasDestroy) VERSIONED(cublasGetVersion)
+            VERSIONED(cublasSetStream) VERSIONED(cublasSetWorkspace) VERSIONED(cublasSetPointerMode)
+                ENTRY(cublasSetMathMode) ENTRY(cublasSetAtomicsMode) ENTRY(cublasGetStatusName)
+                    ENTRY(cublasGetStatusString) ENTRY(cublasGemmEx)
+                        ENTRY(cublasGemmStridedBatchedEx) ENTRY(ncclGetVersion)
+                            ENTRY(ncclGetErrorString) ENTRY(ncclGetLastError) ENTRY(ncclCommInitAll)
+                                ENTRY(ncclGetUniqueId) ENTRY(ncclCommInitRankConfig)
+                                    ENTRY(ncclCommDestroy) ENTRY(ncclCommAbort) ENTRY(ncclCommCount)
+                                        ENTRY(ncclCommUserRank) ENTRY(ncclCommCuDevice)
+                                            ENTRY(ncclCommGetAsyncError) ENTRY(ncclGroupStart)
+                                                ENTRY(ncclGroupEnd) ENTRY(ncclSend) ENTRY(ncclRecv)
+                                                    ENTRY(ncclBroadcast) ENTRY(ncclReduce)
+                                                        ENTRY(ncclAllReduce)
 #undef ENTRY
 #undef VERSIONED
     };

@@ -20,13 +20,13 @@ namespace
 
 // The ranks of a communicator, and exchanges that wait for some of them.
 struct Clique {
-    std::vector<int> devices;              // by rank; -1: it has yet to come (ncclCommInitRankConfig)
-    ncclResult_t refused = ncclSuccess;    // why these ranks make no communicator
+    std::vector<int> devices;           // by rank; -1: it has yet to come (ncclCommInitRankConfig)
+    ncclResult_t refused = ncclSuccess; // why these ranks make no communicator
     std::shared_ptr<std::set<int>> aborted = std::make_shared<std::set<int>>();
     std::vector<std::shared_ptr<Meeting>> meetings; // that are not over
     std::vector<Position> last;                     // operation of each rank
-    bool failed = false;                            // a group did: nothing but an abort is left
-    std::vector<uint64_t> collectives;              // that each rank has issued
+    std::set<int> failed;              // ranks whose group did: nothing but an abort is left
+    std::vector<uint64_t> collectives; // that each rank has issued
     std::map<uint64_t, std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>>> open;
     typedef std::pair<int, int> Pair; // from, to
     typedef std::deque<std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>>> Waiting;
@@ -179,7 +179,7 @@ bool buffer_fits(Machine &m, const void *pointer, const Part &part, int device)
 
 ncclResult_t check(Machine &m, ncclComm_t comm, const Part &part, cudaStream_t handle)
 {
-    if (comm->clique->failed)
+    if (comm->clique->failed.count(comm->rank))
         return ncclInternalError;
     if (comm->begun && !comm->begun->empty())
         return ncclInvalidUsage; // before ncclCommGetAsyncError has said that all is issued
@@ -418,9 +418,16 @@ ncclResult_t ncclGroupEnd(void)
     if (status == ncclSuccess)
         status = library_call("ncclGroupEnd", ncclUnhandledCudaError,
                               [&](Machine &m, Lock &lock) { return begin_group(m, lock, calls); });
-    for (const Call &call : calls)
-        call.comm.clique->failed = call.comm.clique->failed ||
-                                   (status != ncclSuccess && status != ncclInProgress);
+    if (status == ncclSuccess || status == ncclInProgress)
+        return status;
+    Machine &m = machine();
+    Lock lock(m.lock);
+    for (const Call &call : calls) {
+        Clique &clique = *call.comm.clique;
+        for (int rank = 0; rank < (int)clique.devices.size(); rank++)
+            if (!call.comm.begun || rank == call.comm.rank) // ranks of one call, or this one
+                clique.failed.insert(rank);
+    }
     return status;
 }
 
