@@ -150,7 +150,7 @@ static int state_save_slot(ek_training_state *state, ek_tensor *parameter, saved
         return EK_E_NO_MEMORY;
     for (int s = 0; s < state->state_names; s++) {
         const char *name = ek_optimizer_state_name(optimizer, s);
-        ek_tensor *of_slot = ek_optimizer_state(optimizer, parameter, name);
+        ek_tensor *of_slot = ek_optimizer_own_state(optimizer, parameter, name);
         if (of_slot)
             saved->states[s] = state_copy_of(of_slot);
         if (!saved->states[s] && (of_slot || ek_error_status() < 0))

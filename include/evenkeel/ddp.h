@@ -38,6 +38,9 @@ typedef struct ek_distributed_options {
      * always found, and gradients always lie in buckets. */
     bool find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph;
     ek_switch init_sync; /* on: all ranks get rank 0's parameters and buffers now */
+    /* EK_SHARD_OPTIMIZER: the optimizer's state is divided over the devices of all ranks (below).
+     * With one rank, over those of device_ids. */
+    ek_shard_policy shard;
     ek_switch
         bf16_gradients; /* on: f32 gradients travel in bf16 and are added in f32; default off */
     /* On: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no process
@@ -57,7 +60,28 @@ typedef struct ek_distributed_options {
  * drops the gradients of its parameters.
  *
  * Parameters that are frozen, moved or replaced after wrapping need a new wrapper. With one rank
- * everything is a plain call. NULL with an error; the module is freed. */
+ * everything is a plain call. NULL with an error; the module is freed.
+ *
+ * With EK_SHARD_OPTIMIZER (ZeRO-1) each device of each rank owns a range of every bucket. After a
+ * backward each rank has its ranges of the averaged gradients, ek_step updates them, with their
+ * state, on their devices, and then all ranks get all parameters. That is as much communication as
+ * without, and a rank's share of the state's memory. Parameters and state are the same to the bit,
+ * with any optimizer, with ek_no_sync and ek_train_step; but ek_clip_grad_norm adds the ranges'
+ * squares, so that the norm's last bits may differ (it is the same on all ranks).
+ *
+ * These are calls of all ranks then: ek_step of an optimizer that has such parameters with
+ * gradients, the same ones on all ranks, else EK_E_STATE; ek_clip_grad_norm; ek_gather_grad and
+ * ek_optimizer_state, which join the whole; and a backward that finds averaged gradients from
+ * before. A failure of one rank before its update leaves all parameters and states as they were; a
+ * later one is an error on all ranks, which have equal parameters. ek_tensor_grad is NULL but for
+ * gradients that are not averaged yet, or were set. A backward inside of ek_no_sync after one that
+ * was averaged, without ek_zero_grad between, adds up in another order: last bits may differ if
+ * there are several. Gradients with a history (create_graph) are whole on each rank until the step.
+ *
+ * Checkpoints are ek_dist_archive_save's, of any number of ranks and loaded on any number. When the
+ * wrapper is freed, averaged gradients are dropped, and the state becomes whole at the optimizer's
+ * next step, which is a call of all ranks once more, before the process group is destroyed. A
+ * wrapper of this process's devices that is wrapped must not have .shard itself (EK_E_INVALID). */
 EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options options);
 #define ek_distributed_data_parallel(...) \
     ek_distributed_data_parallel_with(EK_OPTIONS_1(ek_distributed_options, module, __VA_ARGS__))
@@ -100,6 +124,7 @@ typedef struct ek_distributed_stats {
     uint64_t buckets;       /* in all passes */
     uint64_t nbytes;        /* bytes of gradients that were averaged */
     uint64_t buffer_nbytes; /* bytes of buffers that rank 0 has sent */
+    uint64_t shared_nbytes; /* bytes of divided parameters that all ranks got after steps */
     double exposed;         /* seconds that backward waited for averages after its own work */
     bool shares_memory;     /* all ranks are on one machine: gradients are averaged in memory that
                                they share. The environment's EVENKEEL_DIST_SHARED_MEMORY=0 has them
@@ -119,8 +144,11 @@ EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stat
 EK_API int ek_dist_average_gradients(ek_module *module, ek_process_group *group);
 
 /* ek_archive_save on the rank `rank`, which all ranks of the group call. The other ranks' archives
- * are not read and may be NULL. It returns when the file is written, so that any rank may open it
- * then. If it cannot be written, that is an error on all ranks. */
+ * may be NULL, unless they hold states that are divided over ranks (EK_SHARD_OPTIMIZER): then each
+ * rank puts the same states into its own, and the file gets the whole ones, so that it can be
+ * loaded on any number of ranks, divided or not. Nothing else of these archives is read. Only one
+ * whole state at a time takes memory. It returns when the file is written, so that any rank may
+ * open it then. If it cannot be written, that is an error on all ranks. */
 EK_API int ek_dist_archive_save(ek_archive *archive, const char *path, int rank,
                                 ek_process_group *group);
 

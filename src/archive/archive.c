@@ -404,12 +404,17 @@ static ek_array_source archive_source(const ek_archive_entry *entry)
     return source;
 }
 
-int ek_archive_save(ek_archive *archive, const char *path)
+static int archive_check_save(const ek_archive *archive, const char *path)
 {
-    const ek_archive_put_call put = {archive, "archive_save", ""};
-    pair_list list = {0};
+    const ek_archive_put_call put = {(ek_archive *)archive, "archive_save", ""};
     EK_TRY(ek_archive_check_put(&put));
-    EK_TRY(ek_check_given(put.what, "the path", path));
+    return ek_check_given(put.what, "the path", path);
+}
+
+int ek_archive_save_divided(ek_archive *archive, const char *path)
+{
+    pair_list list = {0};
+    EK_TRY(archive_check_save(archive, path));
     ek_array_source *sources = ek_calloc((size_t)archive->count, sizeof *sources);
     int status = sources ? pair_add_all(&list, archive) : EK_E_NO_MEMORY;
     for (int i = 0; i < archive->count && status == 0; i++)
@@ -417,6 +422,51 @@ int ek_archive_save(ek_archive *archive, const char *path)
     if (status == 0)
         status = ek_safetensors_save_from(path, sources, archive->count, list.pairs, list.count);
     pair_free(&list);
+    free(sources);
+    return status;
+}
+
+int ek_archive_save(ek_archive *archive, const char *path)
+{
+    EK_TRY(archive_check_save(archive, path));
+    for (int i = 0; i < archive->count; i++)
+        if (archive->entries[i].divided)
+            return EK_FAIL(EK_E_STATE,
+                           "archive_save: \"%.200s\" is divided over several processes; "
+                           "ek_dist_archive_save, called by all of them, puts it together",
+                           archive->entries[i].name);
+    return ek_archive_save_divided(archive, path);
+}
+
+/* ---- saving: parts that other processes have ---- */
+
+int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest)
+{
+    int count = 0;
+    *digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (int i = 0; archive && i < archive->count; i++) {
+        const ek_archive_entry *entry = &archive->entries[i];
+        char shape[200];
+        if (!entry->divided)
+            continue;
+        count++;
+        for (const char *at = entry->name; *at; at++)
+            *digest = (*digest ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+        for (const char *at = ek_shape_text(&entry->shape, shape); *at; at++)
+            *digest = (*digest ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+        *digest = (*digest ^ (uint64_t)entry->dtype) * UINT64_C(0x100000001b3);
+    }
+    return count;
+}
+
+int ek_archive_give(const ek_archive *archive)
+{
+    ek_array_source *sources = ek_calloc((size_t)archive->count + 1, sizeof *sources);
+    int count = 0;
+    for (int i = 0; i < archive->count && sources; i++)
+        if (archive->entries[i].divided)
+            sources[count++] = archive_source(&archive->entries[i]);
+    int status = sources ? ek_safetensors_make(sources, count) : EK_E_NO_MEMORY;
     free(sources);
     return status;
 }

@@ -23,6 +23,7 @@ typedef struct ek_archive_entry {
     char *name;        /* owned */
     ek_object *object; /* one reference: the tensor, or the argument of `make` */
     ek_tensor *(*make)(ek_object *object); /* result in the scope; NULL: `object` is the tensor */
+    bool divided;                          /* `make` is a call of several processes (ek_owners) */
     ek_dtype dtype;
     ek_shape shape;
     ek_device device; /* the device that the metadata notes */
@@ -71,6 +72,14 @@ int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_arc
 /* As ek_archive_add, for a new tensor of these elements. */
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device);
+
+/* ek_archive_save for archives with entries that are divided between processes: meanwhile the
+ * others call ek_archive_give. */
+int ek_archive_save_divided(ek_archive *archive, const char *path);
+/* Gives this process's part of its archive's divided entries to the process that saves. */
+int ek_archive_give(const ek_archive *archive);
+/* How many divided entries there are, and a digest of their names, dtypes and shapes. */
+int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest);
 
 /* True if something was put under the name, or below it. */
 bool ek_archive_has_put(const ek_archive *archive, const char *name);

@@ -73,6 +73,7 @@ static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_
                               .device = device};
     EK_TRY(ek_optimizer_state_parts(w->optimizer, parameter, state, &entry.object, &entry.dtype));
     if (entry.object) {
+        entry.divided = ek_state_parts_are_divided(entry.object);
         int status = ek_archive_add_made(put, state, entry);
         ek_object_release(entry.object);
         return status;
@@ -172,7 +173,7 @@ static int reader_note_before(const reader *r, parameter_entry *entry)
     const char *state;
     before->steps = ek_optimizer_steps(r->optimizer, entry->parameter);
     for (int s = 0; before->steps > 0 && (state = ek_optimizer_state_name(r->optimizer, s)); s++) {
-        ek_tensor *tensor = ek_optimizer_state(r->optimizer, entry->parameter, state);
+        ek_tensor *tensor = ek_optimizer_own_state(r->optimizer, entry->parameter, state);
         if (!tensor && ek_error_status() == 0)
             continue; /* the parameter's group has no such state */
         ek_tensor *copy = tensor ? ek_clone(ek_to_device(tensor, ek_cpu())) : NULL;

@@ -1,5 +1,6 @@
 /* grad.c: ek_backward and ek_grad. */
 #include "autograd/run.h"
+#include "autograd/shards.h"
 #include "kernels/kernels.h"
 
 /* A walk can begin at the root. */
@@ -125,7 +126,7 @@ static int grad_check_captured(const ek_grad_options *options, ek_buffer *const 
             continue;
         const ek_tensor *input = options->inputs[i];
         ek_tensor_text(input, text);
-        if (input->flat)
+        if (input->flat && !ek_leaf_owners(input))
             return EK_FAIL(
                 EK_E_AUTOGRAD,
                 "ek_grad: input %d, %s, is sharded over devices, and gradients go to its "

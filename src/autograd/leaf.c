@@ -135,20 +135,29 @@ void ek_flat_clear(ek_flat *flat)
         ek_object_release(flat->shards[i].tensor);
     free(flat->shards);
     free(flat->segments);
+    free(flat->stepped);
+    ek_object_release(flat->owners);
 }
 
-void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *tensor)
+void ek_flat_add_range(ek_flat *flat, int segment, int64_t begin, int64_t end, ek_tensor *tensor)
 {
     ek_shards *own = &flat->segments[segment];
     ek_shard *added = &flat->shards[flat->shard_count++];
-    int64_t begin = own->count ? added[-1].end : 0;
     *added = (ek_shard){begin, end, ek_object_retain(tensor)};
     if (own->count++ == 0)
         own->shards = added;
 }
 
-static int flat_check(const ek_tensor *leaf, const ek_shards *shards)
+void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *tensor)
 {
+    const ek_shards *own = &flat->segments[segment];
+    int64_t begin = own->count ? own->shards[own->count - 1].end : 0;
+    ek_flat_add_range(flat, segment, begin, end, tensor);
+}
+
+static int flat_check(const ek_tensor *leaf, const ek_flat *flat, int segment)
+{
+    const ek_shards *shards = &flat->segments[segment];
     char texts[2][200] = {"NULL"};
     int64_t covered = shards->count ? shards->shards[shards->count - 1].end : -1;
     ek_tensor_text(leaf, texts[1]);
@@ -157,7 +166,7 @@ static int flat_check(const ek_tensor *leaf, const ek_shards *shards)
                        texts[1]);
     if (!ek_is_dense(leaf))
         return EK_FAIL(EK_E_INVALID, "%s is a view with gaps and cannot be sharded", texts[1]);
-    if (covered != ek_count(leaf))
+    if (covered != ek_count(leaf) && !flat->owners)
         return EK_FAIL(EK_E_INVALID, "the %d shards of %s end at element %lld of %lld",
                        shards->count, texts[1], (long long)covered, (long long)ek_count(leaf));
     for (int i = 0; i < shards->count; i++) {
@@ -183,11 +192,11 @@ static int leaf_copy_elements(ek_tensor *to, int64_t to_begin, const ek_tensor *
                               int64_t from_begin, int64_t count)
 {
     size_t size = ek_dtype_size(to->dtype);
-    if (count == 0)
+    char *target = (char *)ek_tensor_address(to) + (size_t)to_begin * size;
+    const char *source = (const char *)ek_tensor_address(from) + (size_t)from_begin * size;
+    if (count == 0 || target == source)
         return 0;
-    return ek_dev_copy(ek_tensor_dev(to), (char *)ek_tensor_address(to) + (size_t)to_begin * size,
-                       ek_tensor_dev(from),
-                       (const char *)ek_tensor_address(from) + (size_t)from_begin * size,
+    return ek_dev_copy(ek_tensor_dev(to), target, ek_tensor_dev(from), source,
                        (size_t)count * size);
 }
 
@@ -205,6 +214,36 @@ int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole
 int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
 {
     return leaf_copy_elements(to, 0, whole, shard->begin, shard->end - shard->begin);
+}
+
+/* This process's elements, flat, for its owners to join. NULL with an error. */
+static ek_tensor *shards_own(const ek_shard *shards, int count, const ek_tensor *whole)
+{
+    int64_t begin = shards[0].begin;
+    ek_shape shape = EK_SHAPE(shards[count - 1].end - begin);
+    ek_tensor *own = ek_tensor_new(ek_tensor_dev(whole), whole->dtype, &shape, EK_CONTIGUOUS);
+    for (int i = 0; i < count && own; i++) {
+        const ek_shard shard = {shards[i].begin - begin, shards[i].end - begin, NULL};
+        if (ek_shard_read(&shard, shards[i].tensor, own) < 0)
+            return NULL;
+    }
+    return own;
+}
+
+int ek_shards_gather(const ek_shard *shards, int count, ek_owners *owners, ek_tensor *whole)
+{
+    for (int i = 0; i < count && !owners; i++)
+        EK_TRY(ek_shard_read(&shards[i], shards[i].tensor, whole));
+    if (!owners)
+        return 0;
+    const ek_tensor *all = owners->join(owners, shards_own(shards, count, whole));
+    if (!all)
+        return ek_error_pending();
+    if (ek_count(all) != ek_count(whole))
+        return EK_FAIL(EK_E_STATE,
+                       "the owners of a divided tensor have %lld elements together; it has %lld",
+                       (long long)ek_count(all), (long long)ek_count(whole));
+    return leaf_copy_elements(whole, 0, all, 0, ek_count(whole));
 }
 
 /* ---- from the whole to the shards ---- */
@@ -327,18 +366,34 @@ void ek_leaf_drop_shard_gradients(ek_tensor *leaf)
         ek_tensor_set_grad(ek_leaf_shard(leaf, i).tensor, NULL);
 }
 
+/* Writes the shards' gradients, in the shards' order of memory, to parts[i].tensor. */
+static int leaf_list_gradients(const ek_shards *shards, ek_shard *parts)
+{
+    for (int i = 0; i < shards->count; i++) {
+        const ek_tensor *tensor = shards->shards[i].tensor;
+        ek_tensor *gradient = ek_tensor_grad(tensor);
+        parts[i] = shards->shards[i];
+        parts[i].tensor = gradient ? ek_gradient_in_order(gradient, tensor) : NULL;
+        if (gradient && !parts[i].tensor)
+            return ek_error_pending();
+    }
+    return 0;
+}
+
 /* Joins the shards' gradients in `whole`, and adds the leaf's own if there is one. */
 static int leaf_gather_gradient(ek_tensor *whole, const ek_tensor *leaf)
 {
     const ek_shards *shards = ek_leaf_shards(leaf);
     const ek_tensor *beside = ek_tensor_grad(leaf);
-    for (int i = 0; i < shards->count; i++) {
-        const ek_shard *shard = &shards->shards[i];
-        ek_tensor *gradient = ek_tensor_grad(shard->tensor);
-        if (gradient && !(gradient = ek_gradient_in_order(gradient, shard->tensor)))
-            return ek_error_pending();
-        EK_TRY(ek_shard_read(shard, gradient, whole));
-    }
+    ek_owners *owners = ek_leaf_owners(leaf);
+    ek_shard *parts = ek_calloc((size_t)shards->count, sizeof *parts);
+    int rc = whole && parts ? leaf_list_gradients(shards, parts) : ek_error_pending();
+    if (rc >= 0)
+        rc = ek_shards_gather(parts, shards->count, owners, whole);
+    else if (owners) /* they wait for this process */
+        owners->join(owners, NULL);
+    free(parts);
+    EK_TRY(rc);
     return beside ? ek_kernels_of(whole)->binary(ek_tensor_dev(whole), EK_BINARY_ADD, whole, whole,
                                                  beside, 1)
                   : 0;
@@ -356,7 +411,7 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
     ek_tensor *whole = ek_tensor_like(parameter);
     ek_memory_set_category(before);
-    bool made = whole && leaf_gather_gradient(whole, parameter) >= 0;
+    bool made = leaf_gather_gradient(whole, parameter) >= 0;
     return ek_scope_return(&scope, made ? whole : NULL);
 }
 
@@ -364,8 +419,9 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
 
 static int leaf_change_shards(ek_tensor *leaf, ek_flat *flat, int segment)
 {
-    ek_tensor *gradient = ek_gather_grad(leaf);
-    if (!gradient && ek_leaf_has_gradient(leaf))
+    bool divided = ek_leaf_owners(leaf); /* what other processes have is not to be had here */
+    ek_tensor *gradient = divided ? ek_tensor_grad(leaf) : ek_gather_grad(leaf);
+    if (!gradient && !divided && ek_leaf_has_gradient(leaf))
         return ek_error_pending();
     if (gradient && flat)
         EK_TRY(leaf_shard_gradient(leaf, gradient, &flat->segments[segment]));
@@ -386,7 +442,7 @@ int ek_leaf_set_shards(ek_tensor *leaf, ek_flat *flat, int segment)
     if ((ek_object *)flat == leaf->flat)
         return 0;
     if (flat)
-        EK_TRY(flat_check(leaf, &flat->segments[segment]));
+        EK_TRY(flat_check(leaf, flat, segment));
     ek_scope scope = ek_scope_begin();
     int status = leaf_change_shards(leaf, flat, segment);
     ek_scope_end(&scope);

@@ -30,6 +30,10 @@ typedef struct ek_array_source {
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 
+/* Makes, in the order in which ek_safetensors_save_from writes them, the tensors that `make` makes,
+ * and drops them. For tensors that processes make together, of which one saves them. */
+int ek_safetensors_make(const ek_array_source *sources, int count);
+
 /* ---- reading ---- */
 
 /* A tensor of a file. */

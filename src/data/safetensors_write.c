@@ -249,6 +249,34 @@ int ek_safetensors_save_from(const char *path, const ek_array_source *sources, i
     return status;
 }
 
+static int content_make_all(const content *c)
+{
+    int status = 0;
+    for (int i = 0; i < c->count && status >= 0; i++) {
+        const entry *e = &c->entries[i];
+        ek_scope scope = ek_scope_begin();
+        if (e->nbytes > 0)
+            status = content_check_made(e, e->source->make(e->source->object));
+        ek_scope_end(&scope);
+    }
+    return status;
+}
+
+int ek_safetensors_make(const ek_array_source *sources, int count)
+{
+    content c = {.what = "safetensors_save",
+                 .path = "another process's file",
+                 .entries = ek_calloc((size_t)count + 1, sizeof *c.entries),
+                 .count = count,
+                 .texts = ek_calloc((size_t)count + 1, sizeof *c.texts)};
+    int status = c.entries && c.texts ? content_describe(&c, sources) : EK_E_NO_MEMORY;
+    if (status >= 0)
+        status = content_make_all(&c);
+    free(c.texts);
+    free(c.entries);
+    return status;
+}
+
 int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
                         const ek_metadata *metadata, int metadata_count)
 {

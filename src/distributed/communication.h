@@ -87,6 +87,7 @@ typedef struct ek_card {
     X(SEND, "send")                           \
     X(RECV, "recv")                           \
     X(BACKWARD, "the reduction of gradients") \
+    X(STEP, "the optimizer's step")           \
     X(SUM, "dist_sum")                        \
     X(MEAN, "dist_mean")                      \
     X(JOIN, "dist_join")                      \

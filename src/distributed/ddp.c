@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/collectives.h"
 #include "core/generator.h"
 #include "core/keywords.h"
 #include "core/thread.h"
 #include "distributed/ddp.h"
+#include "distributed/divided.h"
 #include "distributed/layout.h"
 #include "distributed/reducer.h"
 #include "distributed/world.h"
@@ -24,6 +26,7 @@ typedef struct distributed {
     ek_module *child;
     ek_process_group *group;
     ek_reducer *reducer;   /* NULL with one rank */
+    ek_divided *divided;   /* NULL unless parameters are divided over ranks */
     ek_ranks *ranks;       /* the group's, one reference; NULL with one rank */
     bool broadcasts;       /* rank 0's buffers, before forwards */
     bool syncs_statistics; /* of synchronised batch normalisations in the child */
@@ -78,6 +81,7 @@ static void ddp_destroy(ek_module *module)
     distributed *self = (distributed *)module;
     if (self->child && self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, NULL);
+    ek_divided_end(self->divided);
     ek_reducer_free(self->reducer);
     ek_object_release(self->ranks);
 }
@@ -102,9 +106,11 @@ static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
     return 0;
 }
 
-/* Places the child as the options ask: on a device, or replicated over several. */
-static int ddp_place(ek_module **child, const ek_distributed_options *options)
+/* Places the child as the options ask: on a device, or replicated over several, which share the
+ * optimizer's state by themselves only if there are no other ranks. */
+static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
 {
+    ek_shard_policy shard = ranks > 1 ? EK_SHARD_NONE : options->shard;
     const ek_device_list *ids = &options->device_ids;
     const ek_dev *dev;
     bool several, wrapper = ek_wrapper_of(*child);
@@ -118,10 +124,11 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options)
                        ddp_name,
                        wrapper ? "is a data-parallel wrapper" : "lies on several devices");
     if (ids->count > 1) {
-        ek_module *wrapped =
-            output ? ek_data_parallel(*child, .device_ids = *ids,
-                                      .output_device = options->output_device, .dim = options->dim)
-                   : ek_data_parallel(*child, .device_ids = *ids, .dim = options->dim);
+        ek_module *wrapped = output ? ek_data_parallel(*child, .device_ids = *ids,
+                                                       .output_device = options->output_device,
+                                                       .dim = options->dim, .shard = shard)
+                                    : ek_data_parallel(*child, .device_ids = *ids,
+                                                       .dim = options->dim, .shard = shard);
         *child = wrapped;
         return wrapped ? 0 : ek_error_pending();
     }
@@ -130,21 +137,50 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options)
     return several || wrapper ? 0 : ek_flatten_parameters(*child, true);
 }
 
-static int ddp_check(const ek_distributed_options *options, double cap)
+static int ddp_check(const ek_distributed_options *options, double cap, int ranks)
 {
     if (!(cap > 0) || !isfinite(cap))
         return EK_FAIL(EK_E_INVALID, "%s: bucket_cap_mb is %g; it must be positive", ddp_name, cap);
+    if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
+        return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", ddp_name, (int)options->shard);
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(options->module, true, false, &list));
-    bool any = false;
-    for (int i = 0; i < list.count; i++)
+    bool any = false, sharded = false;
+    for (int i = 0; i < list.count; i++) {
         any = any || list.tensors[i]->requires_grad;
+        sharded = sharded || list.tensors[i]->flat;
+    }
     ek_tensor_list_clear(&list);
+    if (sharded && ranks > 1)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: a wrapper shards the module's parameters already; leave .shard out "
+                       "there, and give it here, for the devices of all ranks",
+                       ddp_name);
     return any ? 0
                : EK_FAIL(EK_E_INVALID,
                          "%s: no parameter of the module requires a gradient, so that there is "
                          "nothing to average",
                          ddp_name);
+}
+
+/* The devices among which this rank shares its part: those of the wrapper around the child, or
+ * none, for parameters that stay where they are. */
+static int ddp_share_devices(ek_module *child, ek_dev **devs)
+{
+    const ek_wrapper *wrapper = ek_wrapper_of(child);
+    if (!wrapper || wrapper->devices.count < 2)
+        return 0;
+    EK_TRY(ek_comm_devices(ddp_name, &wrapper->devices, devs));
+    return wrapper->devices.count;
+}
+
+static int ddp_divide(distributed *self)
+{
+    ek_dev *devs[EK_MAX_DEVICES] = {NULL};
+    int devices = ddp_share_devices(self->child, devs);
+    EK_TRY(devices);
+    self->divided = ek_divided_new(self->reducer, self->ranks, devs, devices);
+    return self->divided ? 0 : ek_error_pending();
 }
 
 static int ddp_start(distributed *self, const ek_distributed_options *options, double cap)
@@ -160,7 +196,9 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
     self->reducer = ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON);
     self->ranks = self->reducer ? ek_process_group_ranks(self->group) : NULL;
     if (!self->ranks)
-        return ek_error_pending();
+        return ek_world_outcome(self->group, ek_error_pending());
+    if (options->shard == EK_SHARD_OPTIMIZER)
+        EK_TRY(ek_world_outcome(self->group, ddp_divide(self)));
     self->syncs_statistics = options->sync_statistics != EK_OFF;
     if (self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, self->ranks);
@@ -176,9 +214,9 @@ ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
     double cap = ek_number_or(EK_GIVEN(&options, bucket_cap_mb, 6), 25);
     int part = ek_world_group(ddp_name, options.process_group, &group), rc = part;
     if (rc >= 0)
-        rc = ddp_check(&options, cap);
+        rc = ddp_check(&options, cap, part > 0 ? group->size : 1);
     if (rc >= 0)
-        rc = ddp_place(&child, &options);
+        rc = ddp_place(&child, &options, part > 0 ? group->size : 1);
     distributed *self = rc >= 0 ? (distributed *)ek_module_new(&ddp_type) : NULL;
     if (!self) {
         ek_module_free(child);

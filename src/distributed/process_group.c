@@ -5,13 +5,14 @@
 #include <stdlib.h>
 
 #include "core/thread.h"
+#include "distributed/world.h"
 
 void ek_process_group_free(ek_process_group *group)
 {
     if (!group)
         return;
     ek_rails_close(group);
-    ek_object_release(group->view);
+    ek_process_group_forget_ranks(group);
     free(group->ranks);
     free(group->cards);
     free(group->bounds);

@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "autograd/graph.h"
+#include "autograd/shards.h"
 #include "distributed/collective.h"
 #include "distributed/differentiable.h"
 #include "distributed/world.h"
+#include "evenkeel/autograd.h"
 
 typedef struct process_ranks {
     ek_ranks ranks;
@@ -70,6 +72,78 @@ static int ranks_agree(ek_ranks *ranks, int rc)
     return rc < 0 ? ek_world_outcome(group, rc) : ek_dist_barrier(.group = group);
 }
 
+/* ---- owners of divided parameters (autograd/shards.h) ---- */
+
+typedef struct rank_owners {
+    ek_owners owners;
+    ek_ranks *ranks; /* one reference */
+    double *terms;   /* room for a number per rank */
+} rank_owners;
+
+/* Optimizers keep owners for longer than the group may be there. */
+static int owners_check(const rank_owners *self)
+{
+    if (ranks_group(self->ranks))
+        return 0;
+    return EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is divided over has "
+                               "been destroyed; save the state before, with ek_dist_archive_save");
+}
+
+static ek_tensor *owners_join(ek_owners *owners, ek_tensor *own)
+{
+    const rank_owners *self = (rank_owners *)owners;
+    if (owners_check(self) < 0)
+        return NULL;
+    bool enabled = ek_set_grad_enabled(false);
+    ek_tensor *all = NULL;
+    if (own)
+        all = self->ranks->join(self->ranks, own, 0, NULL);
+    else
+        self->ranks->agree(self->ranks, ek_error_pending());
+    ek_set_grad_enabled(enabled);
+    return all;
+}
+
+static int owners_sum(ek_owners *owners, int status, double *value)
+{
+    const rank_owners *self = (rank_owners *)owners;
+    int64_t bits;
+    EK_TRY(owners_check(self));
+    if (status < 0)
+        return self->ranks->agree(self->ranks, status);
+    _Static_assert(sizeof bits == sizeof *value, "a double travels as its bits");
+    memcpy(&bits, value, sizeof bits);
+    EK_TRY(self->ranks->gather(self->ranks, &bits, 1, (int64_t *)(void *)self->terms));
+    *value = 0;
+    for (int r = 0; r < self->ranks->size; r++)
+        *value += self->terms[r];
+    return 0;
+}
+
+static void owners_destroy(ek_object *object)
+{
+    rank_owners *self = (rank_owners *)object;
+    ek_object_release(self->ranks);
+    free(self->terms);
+    free(self);
+}
+
+ek_owners *ek_ranks_owners(ek_ranks *ranks)
+{
+    rank_owners *self = ek_calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    ek_object_init(&self->owners.object, owners_destroy);
+    self->owners.join = owners_join;
+    self->owners.sum = owners_sum;
+    self->ranks = ek_object_retain(ranks);
+    self->terms = ek_calloc((size_t)ranks->size, sizeof *self->terms);
+    if (self->terms)
+        return &self->owners;
+    ek_object_release(self);
+    return NULL;
+}
+
 /* ---- the object ---- */
 
 static void ranks_destroy(ek_object *object)
@@ -97,4 +171,12 @@ ek_ranks *ek_process_group_ranks(ek_process_group *group)
     made->group = group;
     group->view = &made->ranks;
     return ek_object_retain(group->view);
+}
+
+void ek_process_group_forget_ranks(ek_process_group *group)
+{
+    if (group->view)
+        ((process_ranks *)group->view)->group = NULL;
+    ek_object_release(group->view);
+    group->view = NULL;
 }

@@ -9,6 +9,7 @@
 #include "core/object.h"
 #include "core/slab.h"
 #include "core/thread.h"
+#include "distributed/divided.h"
 #include "distributed/sum.h"
 #include "distributed/world.h"
 #include "evenkeel/ops.h"
@@ -62,6 +63,8 @@ static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool 
 {
     ek_reducer *reducer = (ek_reducer *)hook;
     EK_TRY(reducer_check(reducer));
+    if (reducer->divided)
+        EK_TRY(ek_divided_begin(reducer->divided, reducer->armed));
     if (!reducer->armed) {
         reducer->pass = EK_PASS_LOCAL;
         return 0;
@@ -120,7 +123,9 @@ static int reducer_take(ek_reducer *reducer)
         if (!present)
             continue;
         ek_tensor_written(leaf->grad_buffer, "the reduction of gradients");
-        if (!leaf->grad)
+        if (reducer->divided)
+            EK_TRY(ek_divided_take(reducer->divided, i));
+        else if (!leaf->grad)
             EK_TRY(ek_tensor_set_grad(leaf, leaf->grad_buffer));
     }
     return 0;
@@ -148,7 +153,7 @@ static int reducer_finish(ek_grad_hook *hook, int status)
             mine->present[i] = reducer->leaves[i]->grad != NULL;
         rc = ek_reducer_pass_end(reducer, status);
         if (rc >= 0)
-            rc = reducer_take(reducer);
+            rc = ek_world_outcome(reducer->group, reducer_take(reducer));
         if (rc < 0)
             reducer_drop(reducer);
     } else if (reducer->pass == EK_PASS_GRAPH) {

@@ -7,6 +7,8 @@
  *     reducer_arrived      a leaf has its gradient; the last of a bucket makes the bucket ready
  *     pass_go_on           reducer_pass.c: the communication thread averages bucket by bucket
  *     reducer_finish       says which gradients there are here, waits, takes what there is anywhere
+ *     ek_divided_take      divided.c, if parameters are divided over ranks: takes this rank's
+ * slices
  *
  * Note [Gradients are the buckets]
  *
@@ -72,6 +74,8 @@ typedef struct ek_reducer {
     bool narrow;       /* f32 travels as bf16 */
     bool armed;        /* the next backwards are reduced */
     ek_window *window; /* in which the slabs lie; NULL: buckets travel as messages */
+    /* Who divides the parameters over the ranks (divided.h), or NULL. Borrowed. */
+    struct ek_divided *divided;
     ek_distributed_stats stats;
 
     /* The pass under way. */
@@ -129,6 +133,15 @@ int ek_reducer_pass_begin(ek_reducer *reducer);
 int ek_reducer_pass_end(ek_reducer *reducer, int status);
 /* Marks the bucket ready, or the report complete. Any thread. */
 void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket);
+
+/* Reports, for calls of the reducer's group. Writes this rank's: `status` is its outcome. What was
+ * pending on the thread goes to *pending. */
+void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *pending);
+/* Starts the transfer of all ranks' reports. Returns the transport's status. */
+int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request);
+/* What has become of the call, which has ended with rc: this rank's own error, if `status` was
+ * negative, or else the first rank's that has failed. What was pending is so again. */
+int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc);
 
 static inline ek_pass_report *ek_reducer_report(const ek_reducer *reducer, int rank)
 {

@@ -95,13 +95,15 @@ static void pass_sum_in_window(const ek_reducer *reducer, const ek_bucket *bucke
     const ek_window *window = reducer->window;
     char **addresses = (char **)(void *)reducer->in;
     ek_sum sum = pass_sum(reducer, bucket);
+    if (reducer->divided) /* each rank needs its own slice alone */
+        sum.root = window->rank;
     for (int r = 0; r < window->size; r++)
         addresses[r] = ek_window_memory(window, r) + bucket->storage_at +
                        (size_t)bucket->range->offset * ek_dtype_size(bucket->range->dtype);
     ek_sum_in_place(&sum, addresses);
 }
 
-static int pass_send_reports(ek_reducer *reducer, ek_request **request)
+int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
 {
     const ek_process_group *group = reducer->group;
     ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
@@ -122,7 +124,7 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
     *rc = 0;
     if (reducer->bucket == reducer->bucket_count) {
         if (reducer->phase++ == 0)
-            *rc = pass_send_reports(reducer, request);
+            *rc = ek_reducer_send_reports(reducer, request);
         else
             reducer->passes++;
         return false;
@@ -142,6 +144,7 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
         return true;
     }
     ek_sum sum = pass_sum(reducer, bucket);
+    char *slice;
     switch (reducer->phase++) {
     case 0:
         if (pass_is_narrow(reducer, bucket))
@@ -149,12 +152,15 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
         *rc = ek_sum_spread(&sum, request);
         break;
     case 1:
-        *rc = ek_sum_collect(&sum, ek_sum_slice(&sum), request);
+        slice = ek_sum_slice(&sum);
+        if (!reducer->divided) /* else each rank needs its own slice alone */
+            *rc = ek_sum_collect(&sum, slice, request);
         break;
     default:
         if (pass_is_narrow(reducer, bucket))
             pass_widen(reducer, bucket);
-        ek_bucket_return(reducer, bucket);
+        if (!reducer->divided)
+            ek_bucket_return(reducer, bucket);
         reducer->bucket++;
         reducer->phase = 0;
         break;
@@ -248,14 +254,34 @@ static int pass_judge(const ek_reducer *reducer)
     return 0;
 }
 
-int ek_reducer_pass_end(ek_reducer *reducer, int status)
+void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *pending)
 {
     ek_pass_report *mine = ek_reducer_report(reducer, reducer->group->rank);
-    ek_error_record error;
-    ek_error_take(&error);
+    ek_error_take(pending);
     mine->status = status < 0 ? status : 0;
     snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
-             error.message);
+             pending->message);
+}
+
+int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc)
+{
+    if (status >= 0)
+        status = rc < 0 ? rc : pass_judge(reducer);
+    else {                    /* a rank's own error says more than the others' */
+        pending->told = true; /* by the reports */
+        pending->origin = reducer->group->ranks[reducer->group->rank] + 1;
+    }
+    if (pending->status < 0) {
+        ek_error_clear();
+        ek_error_raise(pending);
+    }
+    return status < 0 ? status : 0;
+}
+
+int ek_reducer_pass_end(ek_reducer *reducer, int status)
+{
+    ek_error_record pending;
+    ek_reducer_write_report(reducer, status, &pending);
     /* Buckets that will never come are sent as they are: the other ranks wait for them. */
     for (int b = 0; b < reducer->bucket_count && status < 0; b++)
         if (!reducer->buckets[b].ready)
@@ -266,11 +292,5 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     reducer->work = NULL;
     int ended = pass_end_buckets(reducer);
     reducer->stats.exposed += (double)(ek_clock_ns() - began) * 1e-9;
-    if (error.status < 0) { /* a rank's own error says more than the others' */
-        ek_error_clear();
-        error.told = true; /* by the reports */
-        error.origin = reducer->group->ranks[reducer->group->rank] + 1;
-        return ek_error_raise(&error);
-    }
-    return rc < 0 ? rc : ended < 0 ? ended : pass_judge(reducer);
+    return ek_reducer_judge(reducer, status, &pending, rc < 0 ? rc : ended);
 }

@@ -1,9 +1,15 @@
 /* save.c: archives that one rank writes for all. */
+#include <stdlib.h>
+
+#include "archive/archive.h"
+#include "comm/ranks.h"
 #include "core/thread.h"
 #include "distributed/world.h"
 #include "evenkeel/ddp.h"
 #include "evenkeel/ops.h"
 #include "evenkeel/scope.h"
+
+static const char save_call[] = "dist_archive_save";
 
 /* Waits until all ranks are here. The broadcast of an element compares the ranks' `rank`. */
 static int save_meet(int rank, ek_process_group *group)
@@ -16,16 +22,54 @@ static int save_meet(int rank, ek_process_group *group)
     return rc;
 }
 
+/* Whether all ranks' archives have the same states that are divided over ranks, and whether there
+ * are any. */
+static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *divided)
+{
+    enum { COUNT, DIGEST, NUMBERS };
+    uint64_t digest;
+    int64_t mine[NUMBERS] = {ek_archive_count_divided(archive, &digest)};
+    int64_t *all = ek_calloc((size_t)ranks->size * NUMBERS, sizeof *all);
+    if (!all)
+        return ranks->agree(ranks, ek_error_pending());
+    mine[DIGEST] = (int64_t)digest;
+    int rc = ranks->gather(ranks, mine, NUMBERS, all);
+    for (int r = 1; r < ranks->size && rc >= 0; r++) {
+        const int64_t *other = all + r * NUMBERS;
+        if (other[COUNT] != all[COUNT] || other[DIGEST] != all[DIGEST])
+            rc = ek_ranks_alike(EK_FAIL(
+                EK_E_STATE,
+                "%s: the archive of rank %d of the group has %lld states that are divided over "
+                "ranks, that of rank %d %lld%s; each rank puts the same into its own",
+                save_call, 0, (long long)all[COUNT], r, (long long)other[COUNT],
+                other[COUNT] == all[COUNT] ? " others" : ""));
+    }
+    free(all);
+    *divided = mine[COUNT] > 0;
+    return rc;
+}
+
+static int save_on(ek_archive *archive, const char *path, int root, ek_process_group *group)
+{
+    bool divided = false;
+    ek_ranks *ranks = ek_process_group_ranks(group);
+    int rc = ranks ? save_compare(archive, ranks, &divided) : ek_error_status();
+    ek_object_release(ranks);
+    EK_TRY(rc);
+    if (group->rank == root)
+        return ek_world_outcome(group, divided ? ek_archive_save_divided(archive, path)
+                                               : ek_archive_save(archive, path));
+    return divided ? ek_world_outcome(group, ek_archive_give(archive)) : 0;
+}
+
 int ek_dist_archive_save(ek_archive *archive, const char *path, int rank, ek_process_group *given)
 {
-    static const char what[] = "dist_archive_save";
     ek_process_group *group;
-    int part = ek_world_group(what, given, &group);
+    int part = ek_world_group(save_call, given, &group);
     if (part <= 0)
         return part;
-    int root = ek_world_root(what, group, rank);
+    int root = ek_world_root(save_call, group, rank);
     EK_TRY(ek_world_outcome(group, root));
-    if (group->rank == root)
-        EK_TRY(ek_world_outcome(group, ek_archive_save(archive, path)));
+    EK_TRY(save_on(archive, path, root, group));
     return save_meet(rank, group);
 }

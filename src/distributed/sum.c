@@ -3,10 +3,16 @@
 
 #include "distributed/combine.h"
 
+int64_t ek_sum_begin(int64_t count, int ranks, int rank)
+{
+    int64_t units = (count + EK_SUM_UNIT - 1) / EK_SUM_UNIT, rest = units % ranks;
+    int64_t begin = (units / ranks * rank + (rank < rest ? rank : rest)) * EK_SUM_UNIT;
+    return begin < count ? begin : count;
+}
+
 static int64_t sum_begin(const ek_sum *sum, int rank)
 {
-    int64_t ranks = sum->group->size, rest = sum->count % ranks;
-    return sum->count / ranks * rank + (rank < rest ? rank : rest);
+    return ek_sum_begin(sum->count, sum->group->size, rank);
 }
 
 /* Bytes of a rank's slice, and its address. */
@@ -28,7 +34,7 @@ static char *sum_term(const ek_sum *sum, int rank)
 
 size_t ek_sum_scratch_nbytes(ek_dtype dtype, int64_t count, int ranks)
 {
-    return (size_t)(count / ranks + 1) * (size_t)ranks * ek_dtype_size(dtype);
+    return (size_t)ek_sum_begin(count, ranks, 1) * (size_t)ranks * ek_dtype_size(dtype);
 }
 
 int ek_sum_spread(const ek_sum *sum, ek_request **request)
@@ -82,6 +88,10 @@ void ek_sum_in_place(const ek_sum *sum, char *const *addresses)
     size_t at = (size_t)(sum_address(sum, rank) - sum->address);
     for (int r = 0; r < sum->group->size; r++)
         terms[r] = addresses[r] + at;
-    ek_combine_in_place(sum->op, sum->dtype, terms, sum->group->size,
-                        sum_begin(sum, rank + 1) - sum_begin(sum, rank));
+    int64_t count = sum_begin(sum, rank + 1) - sum_begin(sum, rank);
+    if (sum->root < 0)
+        ek_combine_in_place(sum->op, sum->dtype, terms, sum->group->size, count);
+    else
+        ek_combine(sum->op, sum->dtype, (const void *const *)terms, sum->group->size,
+                   terms[sum->root], count);
 }

@@ -12,6 +12,13 @@
 
 #include "distributed/communication.h"
 
+/* Slices begin at multiples of this many elements: 64 bytes or a multiple of them in f32 and f64,
+ * so that an optimizer can step a slice as it steps a whole slab (core/slab.h). */
+enum { EK_SUM_UNIT = 16 };
+
+/* The first element of a rank's slice of `count` elements; for `ranks` itself, the end. */
+int64_t ek_sum_begin(int64_t count, int ranks, int rank);
+
 typedef struct ek_sum {
     const ek_process_group *group;
     ek_dist_op op;
@@ -32,8 +39,8 @@ char *ek_sum_slice(const ek_sum *sum);                      /* combines this ran
 int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request); /* all slices */
 
 /* The sum of elements that this process can write for every rank (window.h), at addresses[rank] for
- * each: combines this rank's slice, and stores it for all. Each rank does so once all elements are
- * there, and the sum is complete when all have done so. */
+ * each: combines this rank's slice, and stores it for all, or for the root. Each rank does so once
+ * all elements are there, and the sum is complete when all have done so. */
 void ek_sum_in_place(const ek_sum *sum, char *const *addresses);
 
 #endif

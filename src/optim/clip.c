@@ -7,11 +7,30 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-/* All gradients, in the order of the slots; for a sharded parameter those of its shards. */
+/* All gradients, in the order of the slots; for a sharded parameter those of its shards. Of one
+ * that is divided between processes that is this process's part. */
 typedef struct gradient_list {
     ek_tensor **gradients;
     int count, room;
+    /* Per gradient: the processes that it is divided between, or NULL. Borrowed. */
+    ek_owners **owners;
+    int owners_room;
 } gradient_list;
+
+static void clip_free(gradient_list *list)
+{
+    free(list->gradients);
+    free(list->owners);
+}
+
+static int clip_add(gradient_list *list, ek_tensor *gradient, ek_owners *owners)
+{
+    EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));
+    EK_TRY(ek_grow(&list->owners, &list->owners_room, list->count + 1));
+    list->owners[list->count] = owners;
+    list->gradients[list->count++] = gradient;
+    return 0;
+}
 
 static int clip_collect(const ek_optimizer *optimizer, gradient_list *list)
 {
@@ -21,10 +40,8 @@ static int clip_collect(const ek_optimizer *optimizer, gradient_list *list)
         const ek_tensor *parameter = optimizer->slots[i]->parameter;
         for (int k = 0; k < ek_leaf_shard_count(parameter); k++) {
             ek_tensor *gradient = ek_tensor_grad(ek_leaf_shard(parameter, k).tensor);
-            if (!gradient || ek_count(gradient) == 0)
-                continue;
-            EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));
-            list->gradients[list->count++] = gradient;
+            if (gradient && ek_count(gradient) > 0)
+                EK_TRY(clip_add(list, gradient, ek_leaf_owners(parameter)));
         }
     }
     return 0;
@@ -73,17 +90,56 @@ static int clip_norm_sum_squares(ek_tensor *const *gradients, bool *done, int co
     return status;
 }
 
-static int clip_norm_total(ek_tensor *const *gradients, int count, double *norm)
+/* Adds to *sum the squares of the gradients with these owners. */
+static int clip_norm_add(const gradient_list *list, const ek_owners *owners, double *sum)
 {
-    bool *done = ek_calloc((size_t)count, sizeof *done);
-    if (!done)
-        return EK_E_NO_MEMORY;
-    double sum = 0;
-    int status = 0;
+    size_t room = (size_t)list->count + 1;
+    bool *done = ek_calloc(room, sizeof *done);
+    ek_tensor **gradients = ek_calloc(room, sizeof *gradients);
+    int count = 0, status = done && gradients ? 0 : EK_E_NO_MEMORY;
+    for (int i = 0; i < list->count && status == 0; i++)
+        if (list->owners[i] == owners)
+            gradients[count++] = list->gradients[i];
     for (int i = 0; i < count && status == 0; i++)
         if (!done[i])
-            status = clip_norm_sum_squares(gradients, done, count, i, &sum);
+            status = clip_norm_sum_squares(gradients, done, count, i, sum);
+    free(gradients);
     free(done);
+    return status;
+}
+
+/* The owners of a slot's gradient; NULL also if a slot before has the same. */
+static ek_owners *clip_owners_of(const ek_optimizer *optimizer, int slot)
+{
+    const ek_tensor *parameter = optimizer->slots[slot]->parameter;
+    ek_owners *owners = ek_leaf_owners(parameter);
+    if (!owners || !ek_leaf_has_gradient(parameter))
+        return NULL;
+    for (int i = 0; i < slot; i++)
+        if (ek_leaf_owners(optimizer->slots[i]->parameter) == owners &&
+            ek_leaf_has_gradient(optimizer->slots[i]->parameter))
+            return NULL;
+    return owners;
+}
+
+/* The norm of all gradients, those of other processes included. `status`: the outcome so far, which
+ * other processes are told. */
+static int clip_norm_total(const ek_optimizer *optimizer, const gradient_list *list, int status,
+                           double *norm)
+{
+    double sum = 0;
+    if (status >= 0)
+        status = clip_norm_add(list, NULL, &sum);
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        ek_owners *owners = clip_owners_of(optimizer, i);
+        double part = 0;
+        if (!owners)
+            continue;
+        if (status >= 0)
+            status = clip_norm_add(list, owners, &part);
+        EK_TRY(status = owners->sum(owners, status, &part));
+        sum += part;
+    }
     *norm = sqrt(sum);
     return status;
 }
@@ -110,10 +166,11 @@ static int clip_check(const char *name, const ek_optimizer *optimizer, const cha
     return ek_fork_check();
 }
 
-static int clip_norm(const gradient_list *list, const ek_clip_grad_norm_options *options)
+static int clip_norm(gradient_list *list, const ek_clip_grad_norm_options *options)
 {
     double total = 0;
-    EK_TRY(clip_norm_total(list->gradients, list->count, &total));
+    int status = clip_collect(options->optimizer, list);
+    EK_TRY(clip_norm_total(options->optimizer, list, status, &total));
     if (options->norm)
         *options->norm = total;
     if (options->error_if_nonfinite && !isfinite(total))
@@ -135,12 +192,10 @@ int ek_clip_grad_norm_with(ek_clip_grad_norm_options options)
     gradient_list list = {0};
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
-    int status = clip_collect(optimizer, &list);
-    if (status >= 0)
-        status = clip_norm(&list, &options);
+    int status = clip_norm(&list, &options);
     ek_set_grad_enabled(grad_enabled);
     ek_scope_end(&scope);
-    free(list.gradients);
+    clip_free(&list);
     return status;
 }
 
@@ -152,6 +207,6 @@ int ek_clip_grad_value(ek_optimizer *optimizer, double max_value)
     if (status >= 0)
         status = clip_apply(list.gradients, list.count, EK_UNARY_CLAMP, -max_value, max_value,
                             "clip_grad_value");
-    free(list.gradients);
+    clip_free(&list);
     return status;
 }

@@ -22,10 +22,11 @@ static int cut_make(ek_slot *slot, ek_cut *cut)
 {
     int count = ek_leaf_shard_count(slot->parameter);
     *cut = (ek_cut){.id = ek_leaf_flat_id(slot->parameter),
+                    .owners = ek_object_retain(ek_leaf_owners(slot->parameter)),
                     .count = count,
                     .segments = ek_calloc((size_t)count, sizeof(ek_segment))};
     if (!cut->segments) {
-        cut->count = 0;
+        cut->count = 0; /* for cut_clear */
         return EK_E_NO_MEMORY;
     }
     memcpy(cut->stride, slot->parameter->stride, sizeof cut->stride);
@@ -40,6 +41,7 @@ static void cut_clear(ek_cut *cut)
         for (int s = 0; s < EK_STATES; s++)
             ek_object_release(cut->segments[i].state[s]);
     free(cut->segments);
+    ek_object_release(cut->owners);
     *cut = (ek_cut){0};
 }
 
@@ -251,7 +253,7 @@ typedef struct state_parts {
     ek_tensor *parameter; /* one reference */
     ek_dtype dtype;
     int64_t stride[EK_MAX_DIMS];
-} state_parts;
+} state_parts; /* flat.owners: those of the cut */
 
 static void state_parts_destroy(ek_object *object)
 {
@@ -276,19 +278,29 @@ ek_object *ek_slot_state_parts(const ek_slot *slot, int s)
         ek_object_release(parts);
         return NULL;
     }
+    parts->flat.owners = ek_object_retain(cut->owners);
     for (int i = 0; i < cut->count; i++)
-        ek_flat_add(&parts->flat, 0, cut->segments[i].shard.end, cut->segments[i].state[s]);
+        ek_flat_add_range(&parts->flat, 0, cut->segments[i].shard.begin, cut->segments[i].shard.end,
+                          cut->segments[i].state[s]);
     return &parts->flat.object;
+}
+
+bool ek_state_parts_are_divided(const ek_object *object)
+{
+    return ((const state_parts *)object)->flat.owners;
 }
 
 ek_tensor *ek_state_parts_gather(ek_object *object)
 {
     const state_parts *parts = (state_parts *)object;
+    ek_owners *owners = parts->flat.owners;
     ek_tensor *whole = state_on_cpu(parts->parameter, parts->dtype, parts->stride);
-    for (int i = 0; i < parts->flat.shard_count && whole; i++)
-        if (ek_shard_read(&parts->flat.shards[i], parts->flat.shards[i].tensor, whole) < 0)
-            return NULL;
-    return whole;
+    if (!whole && owners) /* they wait for this process */
+        owners->join(owners, NULL);
+    if (!whole)
+        return NULL;
+    int rc = ek_shards_gather(parts->flat.shards, parts->flat.shard_count, owners, whole);
+    return rc < 0 ? NULL : whole;
 }
 
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s)
@@ -296,6 +308,19 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s)
     ek_object *parts = ek_slot_state_parts(slot, s);
     ek_tensor *whole = parts ? ek_state_parts_gather(parts) : NULL;
     ek_object_release(parts);
+    return whole;
+}
+
+ek_tensor *ek_slot_own_state(const ek_slot *slot, int s)
+{
+    const ek_cut *cut = &slot->cut;
+    const ek_tensor *first = cut->segments[0].state[s];
+    ek_tensor *whole = state_on_cpu(slot->parameter, first->dtype, cut->stride);
+    if (whole && ek_shard_read(&(ek_shard){0, ek_count(whole), NULL}, NULL, whole) < 0)
+        return NULL;
+    for (int i = 0; i < cut->count && whole; i++)
+        if (ek_shard_read(&cut->segments[i].shard, cut->segments[i].state[s], whole) < 0)
+            return NULL;
     return whole;
 }
 
@@ -371,7 +396,8 @@ int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot)
     }
     if (status < 0) {
         cut_clear(&cut);
-        return status;
+        ek_owners *owners = slot->cut.owners; /* they wait for this process */
+        return owners && slot->step > 0 ? owners->sum(owners, status, NULL) : status;
     }
     cut_clear(&slot->cut);
     slot->cut = cut;

@@ -1,7 +1,8 @@
 /* optimizer.h: what optimizers are made of, for this folder and for checkpoints.
  *
  * An optimizer has a slot per parameter. A slot has one segment if its parameter is whole, and one
- * per shard if the parameter is sharded (autograd/shards.h). The optimizer's table has all segments
+ * per shard if the parameter is sharded (autograd/shards.h). Of a parameter that is divided between
+ * processes these are the shards of this process. The optimizer's table has all segments
  * in the order of memory. Neighbours there are stepped as one range, with state that is laid out
  * like the parameters. */
 #ifndef EK_OPTIM_OPTIMIZER_H
@@ -58,6 +59,7 @@ typedef struct ek_segment {
 /* All segments of one parameter. */
 typedef struct ek_cut {
     uint64_t id;                 /* id of the parameter's flat; 0 if the parameter is whole */
+    ek_owners *owners;           /* the flat's, one reference, or NULL */
     int64_t stride[EK_MAX_DIMS]; /* the parameter's strides, for the order of elements */
     int count;
     ek_segment *segments; /* owned; NULL if there is no cut */
@@ -125,9 +127,13 @@ void ek_slot_forget_state(ek_slot *slot);
 /* State s of all segments as one object, which may outlive optimizer and parameter. One reference;
  * NULL with an error. */
 ek_object *ek_slot_state_parts(const ek_slot *slot, int s);
-/* The whole state on cpu, in the scope, of the parameter's shape and the state's dtype. */
+/* The whole state on cpu, in the scope, of the parameter's shape and the state's dtype. If it is
+ * divided between processes, all owners call it. */
 ek_tensor *ek_state_parts_gather(ek_object *parts);
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
+/* What this process owns of a state that there is, on cpu, in the scope; the rest is zeros. */
+ek_tensor *ek_slot_own_state(const ek_slot *slot, int s);
+bool ek_state_parts_are_divided(const ek_object *parts);
 /* `state` on cpu, in the parameter's shape, dtype and order of memory: itself if it is that already
  * and shares no memory with the slot's state, else a copy in the scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
@@ -140,6 +146,10 @@ int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);
  * is whole or has no such state. Returns 0 or a negative status. */
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype);
+
+/* As ek_optimizer_state, but without a call of other processes: what they own is zeros. Enough for
+ * ek_optimizer_set_state to bring back. */
+ek_tensor *ek_optimizer_own_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name);
 
 ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule);
 

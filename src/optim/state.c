@@ -36,6 +36,16 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
     return state && slot->cut.id ? ek_slot_gather_state(slot, s) : state;
 }
 
+ek_tensor *ek_optimizer_own_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
+{
+    const ek_slot *slot = state_slot_of(optimizer, parameter);
+    int s = state_index(optimizer, name);
+    bool divided = slot && slot->step > 0 && slot->cut.owners && s < EK_STATES;
+    if (!divided)
+        return ek_optimizer_state(optimizer, parameter, name);
+    return slot->cut.segments[0].state[s] ? ek_slot_own_state(slot, s) : NULL;
+}
+
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype)
 {

@@ -8,10 +8,12 @@
  *     step_collect           lists their segments, in the order of memory, and gradients
  *     ek_optimizer_lay_out   flat.c: gives the segments state, laid out alike
  *     step_prepare_ranges    joins neighbours of equal phase to ranges, sorted by call
+ *     step_agree             flats that are divided between processes: all of them have come so far
  *     step_update            updates all devices side by side (ek_jobs_run)
  *     step_update_device     one call per dtype, group and phase
  *     step_call              the algorithm's `update` (algorithms.c) calls the kernel
  *     sharding_publish       parallel/sharding.c, as flat->publish: sends shards to all devices
+ *     divided_publish        distributed/divided_step.c, as flat->publish: and to all processes
  *
  * The phase is the count of updates if the formula depends on that count. */
 #include <stdlib.h>
@@ -37,6 +39,7 @@ enum { PARAMETER, GRADIENT, STATE, OPERANDS = STATE + EK_STATES };
 typedef struct step_flat {
     ek_flat *flat;   /* borrowed; entered */
     bool takes_part; /* true if one of its parameters takes part */
+    bool agreed;     /* true if flat->agree has succeeded: `publish` must follow */
 } step_flat;
 
 typedef struct step {
@@ -93,6 +96,8 @@ static int step_choose(step *this)
         slot->takes_part = ek_leaf_has_gradient(slot->parameter);
         if (entry && slot->takes_part)
             entry->takes_part = true;
+        if (entry && slot->takes_part && flat->stepped)
+            flat->stepped[slot->parameter->segment] = true;
         if (slot->takes_part)
             EK_TRY(ek_slot_recut(optimizer, slot));
     }
@@ -245,6 +250,37 @@ static int step_prepare(step *this)
     return step_prepare_ranges(this);
 }
 
+/* ---- flats that are divided between processes ---- */
+
+/* Tells the other processes that this one can't step, if the optimizer has parameters that are
+ * divided between them. Returns the status. */
+static int step_tell(const ek_optimizer *optimizer, int status)
+{
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        ek_flat *flat = ek_leaf_flat(optimizer->slots[i]->parameter);
+        if (flat && flat->agree)
+            return flat->agree(flat, status);
+    }
+    return status;
+}
+
+/* After this all processes update, or none does. */
+static int step_agree(step *this)
+{
+    int status = 0;
+    for (int i = 0; i < this->flat_count && status >= 0; i++) {
+        step_flat *entry = &this->flats[i];
+        if (!entry->takes_part || !entry->flat->agree)
+            continue;
+        status = entry->flat->agree(entry->flat, 0);
+        entry->agreed = status >= 0;
+    }
+    for (int i = 0; i < this->flat_count && status < 0; i++)
+        if (this->flats[i].agreed)
+            this->flats[i].flat->publish(this->flats[i].flat, status);
+    return status;
+}
+
 /* ---- updates ---- */
 
 static const char writer[] = "the optimizer's step"; /* named in errors about saved tensors */
@@ -312,9 +348,10 @@ static int step_update(step *this)
         for (int k = r->begin; k < r->end && r->done; k++)
             segment_note_update(this->segments[k]);
     }
-    for (int i = 0; i < this->flat_count && stepped; i++) {
-        ek_flat *flat = this->flats[i].flat;
-        int published = this->flats[i].takes_part ? flat->publish(flat) : 0;
+    for (int i = 0; i < this->flat_count; i++) {
+        const step_flat *entry = &this->flats[i];
+        bool publishes = entry->flat->agree ? entry->agreed : entry->takes_part && stepped;
+        int published = publishes ? entry->flat->publish(entry->flat, status) : 0;
         status = status < 0 ? status : published;
     }
     return status;
@@ -335,6 +372,7 @@ int ek_step(ek_optimizer *optimizer)
                   step_first_dev(optimizer));
     ek_scope scope = ek_scope_begin();
     int status = step_prepare(&this);
+    status = status < 0 ? step_tell(optimizer, status) : step_agree(&this);
     if (status < 0)
         ek_optimizer_forget_unused_state(optimizer);
     else

@@ -192,8 +192,9 @@ static int sharding_refresh(ek_flat *flat)
     return s->owner.refresh(s->owner.user);
 }
 
-static int sharding_publish(ek_flat *flat)
+static int sharding_publish(ek_flat *flat, int status)
 {
+    (void)status;
     return ek_sharding_publish((ek_sharding *)flat);
 }
 

@@ -15,6 +15,12 @@ static int nothing(ek_flat *flat)
     return 0;
 }
 
+static int publish_nothing(ek_flat *flat, int status)
+{
+    (void)flat;
+    return status < 0 ? status : 0;
+}
+
 static atomic_int flats;
 
 static void flat_destroy(ek_object *object)
@@ -30,7 +36,8 @@ static ek_flat *new_flat(int count)
     ck_assert_ptr_nonnull(flat);
     ek_object_init(&flat->object, flat_destroy);
     assert_ok(ek_flat_init(flat, 1, count));
-    flat->refresh = flat->publish = nothing;
+    flat->refresh = nothing;
+    flat->publish = publish_nothing;
     atomic_fetch_add(&flats, 1);
     return flat;
 }

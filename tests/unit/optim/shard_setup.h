@@ -97,8 +97,9 @@ static inline int fake_refresh(ek_flat *flat)
     return 0;
 }
 
-static inline int fake_publish(ek_flat *flat)
+static inline int fake_publish(ek_flat *flat, int status)
 {
+    (void)status;
     fake_group *group = (fake_group *)flat;
     group->published++;
     for (int i = 0; i < group->count; i++) {
