@@ -1,0 +1,285 @@
+/* ek_distributed_data_parallel with EK_SHARD_OPTIMIZER: numbers are those of whole optimizers, to
+ * the bit, in whatever way gradients come. */
+#include "divided.h"
+
+static void six_devices(void)
+{
+    assert_ok(ek_host_devices_configure("6"));
+}
+
+static void no_devices(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+FIXTURE(six_devices, no_devices)
+
+/* ---- how gradients come in one step ---- */
+
+typedef enum coming {
+    ONCE,
+    AFTER_NO_SYNC,  /* a backward of each rank alone, then one of all */
+    TWICE,          /* two of all, without ek_zero_grad between */
+    NO_SYNC_AMIDST, /* one of all, one of each rank alone, one of all */
+    UNEVEN,         /* ranks have 1, 2, 3 samples */
+    EMPTY,          /* rank 1 has none */
+    UNUSED,         /* a term is not used, in every other step */
+    HALF_UNUSED,    /* ... on the last rank alone */
+    HISTORY,        /* with create_graph */
+    GIVEN,          /* set by hand, in place of what came */
+    KEPT,           /* those of the steps before are still there */
+    CUT,            /* ek_clip_grad_value */
+    NOWHERE,        /* in every other step there are none */
+    COMINGS
+} coming;
+
+static int come(const model_pair *pair, int way, coming how, int step)
+{
+    int rank = pair->group->rank;
+    int64_t rows = how == UNEVEN ? rank + 1 : how == EMPTY && rank == 1 ? 0 : 3, at = 7 * step;
+    two_ways *net = pair->nets[way];
+    net->alone =
+        (how == UNUSED && step % 2) || (how == HALF_UNUSED && rank == pair->group->size - 1);
+    if (how != KEPT)
+        ek_zero_grad(pair->optimizers[way]);
+    if (how == NOWHERE && step % 2)
+        return 0;
+    int rc = 0;
+    if (how == TWICE || how == NO_SYNC_AMIDST)
+        rc = pair_backward(pair, way, rows, at + 1000);
+    if (how == AFTER_NO_SYNC || how == NO_SYNC_AMIDST) {
+        ek_no_sync no_sync = ek_no_sync_begin(pair->models[way]);
+        for (int i = 0; i < (how == AFTER_NO_SYNC ? 2 : 1) && rc >= 0; i++)
+            rc = pair_backward(pair, way, rows, at + 2000 + 10 * i);
+        ek_no_sync_end(&no_sync);
+    }
+    if (rc >= 0)
+        rc = how == HISTORY
+                 ? ek_backward(loss_of(pair, way, rows, at + 100 * rank), .create_graph = true)
+                 : pair_backward(pair, way, rows, at);
+    tensor_list list = parameters_of(pair->models[way]);
+    for (int i = 0; i < list.count && how == GIVEN && rc >= 0; i++)
+        rc = ek_tensor_set_grad(list.tensors[i], ek_mul_scalar(ek_detach(list.tensors[i]), 0.5));
+    if (how == CUT && rc >= 0)
+        rc = ek_clip_grad_value(pair->optimizers[way], 0.05);
+    return rc;
+}
+
+typedef struct training {
+    pair_setting setting;
+    coming how;
+    int steps;
+} training;
+
+static const char *trains(ek_process_group *world, void *user)
+{
+    const training *t = user;
+    model_pair pair;
+    LOOP_PASS(pair_make(&pair, world, &t->setting));
+    for (int step = 0; step < t->steps; step++) {
+        for (int way = 0; way < WAYS; way++) {
+            ek_scope scope = ek_scope_begin();
+            RANKS_OK(come(&pair, way, t->how, step));
+            RANKS_OK(ek_step(pair.optimizers[way]));
+            ek_scope_end(&scope);
+        }
+        LOOP_PASS(pair_compare(&pair, "after a step"));
+    }
+    pair_free(&pair);
+    return NULL;
+}
+
+static void check(int ranks, uint64_t seed, training t)
+{
+    t.steps = t.steps ? t.steps : 3;
+    ranks_check(ranks, seed, trains, &t);
+}
+
+TEST_LOOP(every_algorithm, 0, 2 * ALGORITHMS)
+{
+    check(2, (uint64_t)_i,
+          (training){.setting = {.dtype = _i % 2 ? EK_F32 : EK_F64,
+                                 .algorithm = _i / 2,
+                                 .groups = _i % 3 == 0,
+                                 .cap = _i % 2 ? 0.001 : 0}});
+}
+
+/* Ranks times devices; small buckets are cut in many places, and the large one in few. */
+TEST_LOOP(ranks_and_devices, 0, 12)
+{
+    check(2 + _i % 2, (uint64_t)_i,
+          (training){.setting = {.dtype = _i % 4 < 2 ? EK_F32 : EK_F64,
+                                 .algorithm = ADAM,
+                                 .devices = _i / 4,
+                                 .groups = _i % 3 == 0,
+                                 .cap = _i % 2 ? 0.0005 : 25}});
+}
+
+TEST_LOOP(gradients_that_come_in_some_way, 0, 2 * COMINGS)
+{
+    check(2 + _i % 2, (uint64_t)_i,
+          (training){.setting = {.dtype = _i % 2 ? EK_F32 : EK_F64,
+                                 .algorithm = _i % 2 ? ADAMW : MOMENTUM,
+                                 .devices = _i % 4 == 3 ? 2 : 0,
+                                 .cap = _i % 3 ? 0.001 : 0},
+                     .how = (coming)(_i / 2),
+                     .steps = 4});
+}
+
+TEST_LOOP(gradients_in_some_way_over_two_devices, 0, COMINGS)
+{
+    check(2, (uint64_t)_i,
+          (training){.setting = {.dtype = EK_F32, .algorithm = ADAM, .devices = 2, .cap = 0.001},
+                     .how = (coming)_i,
+                     .steps = 4});
+}
+
+TEST_LOOP(narrow_gradients, 0, 4)
+{
+    check(2 + _i % 2, (uint64_t)_i,
+          (training){.setting = {.dtype = EK_F32,
+                                 .algorithm = ADAM,
+                                 .devices = _i / 2 * 2,
+                                 .narrow = true,
+                                 .cap = 0.001}});
+}
+
+/* ---- the norm of all gradients ---- */
+
+static const char *clips(ek_process_group *world, void *user)
+{
+    const pair_setting *setting = user;
+    model_pair pair;
+    double norms[WAYS];
+    LOOP_PASS(pair_make(&pair, world, setting));
+    for (int way = 0; way < WAYS; way++) {
+        RANKS_OK(pair_backward(&pair, way, 3, 5));
+        RANKS_OK(ek_clip_grad_norm(pair.optimizers[way], 0.1, .norm = &norms[way]));
+    }
+    LOOP_CHECK(fabs(norms[DIVIDED] - norms[WHOLE]) <=
+               norms[WHOLE] * (setting->dtype == EK_F64 ? 1e-14 : 1e-6));
+    ek_tensor *all = ek_scalar(norms[DIVIDED], EK_F64, ek_cpu()); /* one number everywhere */
+    RANKS_OK(ek_dist_broadcast(all, 0, .group = world));
+    LOOP_CHECK(element(all, 0) == norms[DIVIDED]);
+    tensor_list whole = parameters_of(pair.models[WHOLE]);
+    tensor_list divided = parameters_of(pair.models[DIVIDED]);
+    for (int i = 0; i < whole.count; i++) {
+        ek_tensor *a = ek_tensor_grad(whole.tensors[i]), *b = ek_gather_grad(divided.tensors[i]);
+        LOOP_CHECK(!a == !b);
+        for (int64_t k = 0; a && k < ek_count(a); k++)
+            LOOP_CHECK(fabs(element(a, k) - element(b, k)) <=
+                       fabs(element(a, k)) * (setting->dtype == EK_F64 ? 1e-14 : 1e-6));
+    }
+    /* What is not finite on one rank's part is so on all. */
+    if (world->rank == 0)
+        ek_tensor_set_grad(divided.tensors[0],
+                           ek_full(INFINITY, ek_tensor_shape(divided.tensors[0]),
+                                   .dtype = setting->dtype, .device = ek_cpu()));
+    else
+        RANKS_OK(ek_tensor_set_grad(divided.tensors[0],
+                                    ek_zeros(ek_tensor_shape(divided.tensors[0]),
+                                             .dtype = setting->dtype, .device = ek_cpu())));
+    RANKS_EXPECT(ek_clip_grad_norm(pair.optimizers[DIVIDED], 1, .error_if_nonfinite = true),
+                 EK_E_INVALID, "the norm of the gradients is inf");
+    pair_free(&pair);
+    return NULL;
+}
+
+TEST_LOOP(the_norm_is_that_of_all_ranks, 0, 4)
+{
+    pair_setting setting = {.dtype = _i % 2 ? EK_F32 : EK_F64,
+                            .algorithm = MOMENTUM,
+                            .cap = _i / 2 ? 0.001 : 25};
+    ranks_check(2 + _i % 2, (uint64_t)_i, clips, &setting);
+}
+
+/* ---- whole training steps ---- */
+
+static const char *steps_in_parts(ek_process_group *world, void *user)
+{
+    const pair_setting *setting = user;
+    model_pair pair;
+    LOOP_PASS(pair_make(&pair, world, setting));
+    int64_t rows = 2 + 3 * world->rank;
+    for (int step = 0; step < 4; step++) {
+        double losses[WAYS];
+        for (int way = 0; way < WAYS; way++) {
+            ek_scope scope = ek_scope_begin();
+            ek_module *criterion = ek_distributed_criterion(ek_mse_loss(), .process_group = world);
+            for (int once = 0; once < 1 + (step == 2); once++) /* gradients from before are kept */
+                RANKS_OK(ek_train_step(
+                    &losses[way], .model = pair.models[way], .criterion = criterion,
+                    .optimizer = pair.optimizers[way],
+                    .input = EK_VALUE(rows_of(rows, IN, setting->dtype, 40 * step + once)),
+                    .target = EK_VALUE(rows_of(rows, OUT, setting->dtype, 40 * step + once)),
+                    .micro_batches = 1 + step % 3, .accumulate_only = step == 2));
+            if (step == 2)
+                RANKS_OK(ek_step(pair.optimizers[way]));
+            ek_module_free(criterion);
+            ek_scope_end(&scope);
+        }
+        LOOP_CHECK(losses[WHOLE] == losses[DIVIDED]);
+        LOOP_PASS(pair_compare(&pair, "after ek_train_step"));
+    }
+    pair_free(&pair);
+    return NULL;
+}
+
+TEST_LOOP(training_steps, 0, 6)
+{
+    pair_setting setting = {.dtype = _i % 2 ? EK_F32 : EK_F64,
+                            .algorithm = _i % 2 ? ADAM : MOMENTUM,
+                            .devices = _i / 3 * 2,
+                            .cap = 0.001};
+    ranks_check(2 + _i % 2, (uint64_t)_i, steps_in_parts, &setting);
+}
+
+/* ---- parameters that are written between steps, and optimizers of a part ---- */
+
+static const char *writes(ek_process_group *world, void *user)
+{
+    const pair_setting *setting = user;
+    model_pair pair;
+    LOOP_PASS(pair_make(&pair, world, setting));
+    for (int step = 0; step < 3; step++) {
+        for (int way = 0; way < WAYS; way++) {
+            ek_scope scope = ek_scope_begin();
+            RANKS_OK(come(&pair, way, ONCE, step));
+            RANKS_OK(ek_step(pair.optimizers[way]));
+            tensor_list list = parameters_of(pair.models[way]);
+            bool enabled = ek_set_grad_enabled(false);
+            for (int i = 0; i < list.count; i++)
+                LOOP_CHECK(ek_mul_scalar_(list.tensors[i], 0.75));
+            ek_set_grad_enabled(enabled);
+            ek_scope_end(&scope);
+        }
+        LOOP_PASS(pair_compare(&pair, "after writing"));
+    }
+    /* Another optimizer has one parameter, and leaves the rest as it is: also its versions. */
+    for (int way = 0; way < WAYS; way++) {
+        tensor_list list = parameters_of(pair.models[way]);
+        uint64_t versions[MOST];
+        RANKS_OK(come(&pair, way, ONCE, 9));
+        ek_optimizer *other = ek_adam_with((ek_optimizer_options){.lr = 0.1});
+        LOOP_CHECK(other);
+        RANKS_OK(ek_optimizer_add_group(other, &list.tensors[2], 1, (ek_optimizer_options){0}));
+        for (int i = 0; i < list.count; i++)
+            versions[i] = ek_tensor_version(list.tensors[i]);
+        RANKS_OK(ek_step(other));
+        for (int i = 0; i < list.count; i++)
+            LOOP_CHECK((versions[i] == ek_tensor_version(list.tensors[i])) == (i != 2));
+        ek_optimizer_free(other);
+    }
+    LOOP_PASS(pair_compare(&pair, "after another optimizer's step"));
+    pair_free(&pair);
+    return NULL;
+}
+
+TEST_LOOP(what_is_written_between_steps_counts, 0, 3)
+{
+    pair_setting setting = {.dtype = EK_F32,
+                            .algorithm = ADAM,
+                            .devices = _i,
+                            .cap = _i == 1 ? 25 : 0.001};
+    ranks_check(2, (uint64_t)_i, writes, &setting);
+}
