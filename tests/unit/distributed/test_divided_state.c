@@ -236,12 +236,15 @@ static const char *wraps_anew(ek_process_group *world, void *user)
             RANKS_OK(step_alike(&pair, WHOLE, step));
             RANKS_OK(step_alike(&pair, DIVIDED, step));
             LOOP_PASS(pair_compare(&pair, "without a wrapper"));
-            for (int way = 0; way < WAYS; way++)
+            for (int way = 0; way < WAYS; way++) {
+                ek_module *net = pair.models[way]; /* it had a parent: the new one shares it */
                 pair.models[way] =
-                    ek_distributed_data_parallel(pair.models[way], .process_group = world,
+                    ek_distributed_data_parallel(net, .process_group = world,
                                                  .bucket_cap_mb = 0.0005 * step,
                                                  .shard = way == DIVIDED ? EK_SHARD_OPTIMIZER
                                                                          : EK_SHARD_NONE);
+                ek_module_free(net);
+            }
             LOOP_CHECK(pair.models[WHOLE] && pair.models[DIVIDED]);
         }
         for (int way = 0; way < WAYS; way++) {
