@@ -28,13 +28,25 @@ typedef enum fault {
     LOOP,
     FAULTS
 } fault;
-typedef enum place { INIT, BARRIER, SUM, MESSAGE, BUCKET, NO_SYNC, SAVE, SHUTDOWN, PLACES } place;
+typedef enum place {
+    INIT,
+    BARRIER,
+    SUM,
+    MESSAGE,
+    BUCKET,
+    NO_SYNC,
+    STEP,
+    SAVE,
+    SHUTDOWN,
+    PLACES
+} place;
 static const char *const faults[] = {"forward", "user",  "memory", "mismatch", "kill",
                                      "stop",    "exit0", "exit3",  "loop"};
-static const char *const places[] = {"init",   "barrier", "all_reduce", "message",
-                                     "bucket", "no_sync", "save",       "shutdown"};
+static const char *const places[] = {"init",    "barrier", "all_reduce", "message", "bucket",
+                                     "no_sync", "step",    "save",       "shutdown"};
 
-static ek_module *model, *plain;
+static ek_module *model, *plain, *divided; /* the last one's optimizer is divided over ranks */
+static ek_optimizer *optimizer;
 static const char *folder;
 static bool breaks; /* the next forward of the module fails */
 
@@ -94,6 +106,18 @@ static int train_in_parts(bool sync)
     return rc < 0 ? rc : ek_backward(ek_sum(ek_apply(model, samples(8))));
 }
 
+static int give_gradient(const char *path, ek_tensor *parameter, void *user)
+{
+    (void)path, (void)user;
+    return ek_tensor_set_grad(parameter, ek_mul_scalar(ek_detach(parameter), 0.1));
+}
+
+static int step(void)
+{
+    int rc = ek_module_parameters(divided, give_gradient, NULL);
+    return rc < 0 ? rc : ek_step(optimizer);
+}
+
 static int add(int64_t count)
 {
     return ek_dist_all_reduce(ek_ones(EK_SHAPE(count), .device = ek_cpu()));
@@ -136,6 +160,8 @@ static int visit(place where)
         return train(model);
     case NO_SYNC:
         return train_in_parts(false);
+    case STEP:
+        return step();
     case SAVE:
         return save();
     default:
@@ -171,7 +197,7 @@ static int differ(place where)
         return send_or_receive(LARGE + 1);
     case NO_SYNC:
         return train_in_parts(true);
-    default: /* the others are in a barrier, in backward, or leave */
+    default: /* the others are in a barrier, in backward, in a step, or leave */
         return add(LARGE);
     }
 }
@@ -280,6 +306,8 @@ static int leave(int rc)
 {
     if (rc < 0)
         ek_dist_print_error(stderr);
+    ek_optimizer_free(optimizer);
+    ek_module_free(divided);
     ek_module_free(model);
     ek_module_free(plain);
     return ek_shutdown() < 0 || rc < 0;
@@ -310,7 +338,9 @@ int main(int argc, char **argv)
             plain = net_new();
             model = ek_distributed_data_parallel(net_new(), .bucket_cap_mb = 0.001,
                                                  .broadcast_buffers = EK_OFF);
-            if (!model || !plain || train(model) < 0)
+            divided = ek_distributed_data_parallel(net_new(), .shard = EK_SHARD_OPTIMIZER);
+            optimizer = ek_adam(divided, .lr = 1e-3);
+            if (!model || !plain || !optimizer || train(model) < 0)
                 return leave(ek_error_status());
             recover("before");
         }

@@ -1,0 +1,252 @@
+/* Steps of divided parameters that fail on a rank, and ranks whose steps differ: an error on all
+ * of them, and the next step is that of ranks that never failed. */
+#include "autograd/shards.h"
+#include "core/error.h"
+#include "divided.h"
+
+static void six_devices(void)
+{
+    assert_ok(ek_host_devices_configure("6"));
+}
+
+static void no_devices(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+FIXTURE(six_devices, no_devices)
+
+/* All gradients of a step, and their step. */
+static int train(const model_pair *pair, int way, int step)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_zero_grad(pair->optimizers[way]);
+    int rc = pair_backward(pair, way, 3, 7 * step);
+    if (rc >= 0)
+        rc = ek_step(pair->optimizers[way]);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+static const char *train_both(const model_pair *pair, int step)
+{
+    RANKS_OK(train(pair, WHOLE, step));
+    RANKS_OK(train(pair, DIVIDED, step));
+    return pair_compare(pair, "after a step");
+}
+
+/* ---- one rank has no memory for its state ---- */
+
+static int limit(const model_pair *pair, bool none)
+{
+    ek_device device = devices_of(pair->group, pair->setting.devices).devices[0];
+    ek_memory_stats stats;
+    EK_TRY(ek_memory_trim(device));
+    EK_TRY(ek_memory_get_stats(device, &stats));
+    return ek_memory_set_capacity(device, none ? stats.reserved : 0);
+}
+
+static const char *lacks_memory(ek_process_group *world, void *user)
+{
+    const pair_setting *setting = user;
+    model_pair pair;
+    bool wrong = world->rank == 1;
+    LOOP_PASS(pair_make(&pair, world, setting));
+    for (int way = 0; way < WAYS; way++) /* the module is as it was: the first step makes state */
+        RANKS_OK(pair_backward(&pair, way, 3, 5));
+    tensor_list list = parameters_of(pair.models[DIVIDED]);
+    ek_tensor *before[MOST];
+    for (int i = 0; i < list.count; i++)
+        before[i] = ek_clone(ek_detach(list.tensors[i]));
+    if (wrong)
+        RANKS_OK(limit(&pair, true));
+    for (int round = 0; round < 3; round++) {
+        int rc = ek_step(pair.optimizers[DIVIDED]);
+        RANKS_EXPECT(rc, wrong ? EK_E_OUT_OF_MEMORY : EK_E_ABORTED,
+                     wrong ? "out of memory" : "rank 1 on ");
+        for (int i = 0; i < list.count; i++) {
+            LOOP_CHECK(same_bits(before[i], list.tensors[i]));
+            LOOP_CHECK_EQ(ek_optimizer_steps(pair.optimizers[DIVIDED], list.tensors[i]), 0);
+        }
+    }
+    if (wrong)
+        RANKS_OK(limit(&pair, false));
+    /* The gradients are still there. */
+    for (int way = 0; way < WAYS; way++)
+        RANKS_OK(ek_step(pair.optimizers[way]));
+    LOOP_PASS(pair_compare(&pair, "after the failures"));
+    LOOP_PASS(train_both(&pair, 1));
+    pair_free(&pair);
+    return NULL;
+}
+
+TEST_LOOP(memory_that_one_rank_lacks, 0, 4)
+{
+    pair_setting setting = {.dtype = EK_F64,
+                            .algorithm = _i % 2 ? ADAM : MOMENTUM,
+                            .devices = 1 + _i / 2,
+                            .cap = _i % 2 ? 0.001 : 25};
+    ranks_check(2 + _i % 2, (uint64_t)_i, lacks_memory, &setting);
+}
+
+/* ---- one rank does not come to its step ---- */
+
+typedef enum elsewhere {
+    IN_FORWARD,
+    IN_TRAIN_STEP, /* its criterion fails; the others are in backward, and then in the step */
+    BEFORE_CLIP,   /* the others are in ek_clip_grad_norm */
+    BEFORE_STEP,
+    ELSEWHERE
+} elsewhere;
+
+static int raise_own(const ek_process_group *world)
+{
+    ek_error_record error = {.status = EK_E_USER, .message = "out of luck"};
+    return ek_communication_raise(world->communication, &error);
+}
+
+static int train_step(const model_pair *pair, bool wrong)
+{
+    double loss;
+    ek_module *criterion = ek_distributed_criterion(ek_mse_loss(), .process_group = pair->group);
+    int rc = ek_train_step(&loss, .model = pair->models[DIVIDED], .criterion = criterion,
+                           .optimizer = pair->optimizers[DIVIDED],
+                           .input = EK_VALUE(rows_of(2, IN, EK_F32, 1)),
+                           .target = EK_VALUE(rows_of(2, wrong ? OUT + 1 : OUT, EK_F32, 1)));
+    ek_module_free(criterion);
+    return rc;
+}
+
+static int go_until(const model_pair *pair, elsewhere where, bool wrong)
+{
+    if (where == IN_TRAIN_STEP)
+        return train_step(pair, wrong);
+    pair->nets[DIVIDED]->fails = wrong && where == IN_FORWARD;
+    int rc = pair_backward(pair, DIVIDED, 3, 7);
+    pair->nets[DIVIDED]->fails = false;
+    EK_TRY(rc);
+    if (wrong)
+        return raise_own(pair->group);
+    return where == BEFORE_CLIP ? ek_clip_grad_norm(pair->optimizers[DIVIDED], 1)
+                                : ek_step(pair->optimizers[DIVIDED]);
+}
+
+static const char *comes_not(ek_process_group *world, void *user)
+{
+    const pair_setting setting = {.dtype = EK_F32, .algorithm = ADAM, .cap = 0.001};
+    model_pair pair;
+    bool wrong = world->rank == 1;
+    LOOP_PASS(pair_make(&pair, world, &setting));
+    LOOP_PASS(train_both(&pair, 0));
+    for (int round = 0; round < 2; round++) {
+        ek_scope scope = ek_scope_begin();
+        ek_zero_grad(pair.optimizers[DIVIDED]);
+        int rc = go_until(&pair, *(const elsewhere *)user, wrong);
+        ek_scope_end(&scope);
+        LOOP_CHECK(rc < 0);
+        if (!wrong)
+            RANKS_EXPECT(rc, EK_E_ABORTED, "rank 1 on ");
+        ek_error_clear();
+        ek_zero_grad(pair.optimizers[WHOLE]);
+        ek_zero_grad(pair.optimizers[DIVIDED]);
+        LOOP_PASS(pair_compare(&pair, "after a failure"));
+        LOOP_PASS(train_both(&pair, 1 + round));
+    }
+    pair_free(&pair);
+    return NULL;
+}
+
+TEST_LOOP(a_rank_that_does_not_come, 0, 2 * ELSEWHERE)
+{
+    elsewhere where = (elsewhere)(_i / 2);
+    ranks_check(2 + _i % 2, (uint64_t)_i, comes_not, &where);
+}
+
+/* ---- a rank whose update fails, when all ranks are in theirs ---- */
+
+static const char *breaks_off(ek_process_group *world, void *user)
+{
+    const pair_setting *setting = user;
+    model_pair pair;
+    bool wrong = world->rank == 1;
+    LOOP_PASS(pair_make(&pair, world, setting));
+    tensor_list list = parameters_of(pair.models[DIVIDED]);
+    ek_flat *flat = ek_leaf_flat(list.tensors[0]);
+    RANKS_OK(flat->enter(flat));
+    for (int i = 0; i < flat->count; i++)
+        flat->stepped[i] = true;
+    RANKS_OK(flat->refresh(flat));
+    RANKS_OK(flat->agree(flat, 0));
+    bool enabled = ek_set_grad_enabled(false);
+    for (int k = 0; k < flat->shard_count; k++) /* each rank writes its number */
+        LOOP_CHECK(ek_fill_(flat->shards[k].tensor, world->rank + 1));
+    ek_set_grad_enabled(enabled);
+    int rc = flat->publish(flat, wrong ? ek_error(EK_E_USER, "the kernel is broken") : 0);
+    flat->leave(flat);
+    RANKS_EXPECT(rc, wrong ? EK_E_USER : EK_E_ABORTED, "the kernel is broken");
+    /* All ranks have what there is. */
+    double sum = 0, least = 1e9, most = 0;
+    for (int i = 0; i < list.count; i++) {
+        ek_tensor *first =
+            ek_contiguous(ek_to_device(ek_detach(list.tensors[i]), ek_cpu()), EK_CONTIGUOUS);
+        ek_tensor *other = ek_clone(first);
+        RANKS_OK(ek_dist_broadcast(other, 0, .group = world));
+        LOOP_CHECK(same_bits(first, other));
+        for (int64_t k = 0; ek_tensor_requires_grad(list.tensors[i]) && k < ek_count(first); k++) {
+            double x = element(first, k);
+            sum += x;
+            least = fmin(least, x);
+            most = fmax(most, x);
+        }
+    }
+    LOOP_CHECK(least == 1 && most == world->size && sum > 0);
+    RANKS_OK(train(&pair, DIVIDED, 0)); /* and go on */
+    pair_free(&pair);
+    return NULL;
+}
+
+TEST_LOOP(an_update_that_fails, 0, 3)
+{
+    pair_setting setting = {.dtype = EK_F32, .algorithm = ADAM, .devices = _i, .cap = 0.001};
+    ranks_check(2 + _i % 2, (uint64_t)_i, breaks_off, &setting);
+}
+
+/* ---- ranks that differ ---- */
+
+static const char *differ(ek_process_group *world, void *user)
+{
+    const pair_setting *setting = user;
+    model_pair pair;
+    LOOP_PASS(pair_make(&pair, world, setting));
+    LOOP_PASS(train_both(&pair, 0));
+    tensor_list list = parameters_of(pair.models[DIVIDED]);
+    bool wrong = world->rank == 1;
+    RANKS_OK(pair_backward(&pair, DIVIDED, 3, 1));
+    if (wrong)
+        RANKS_OK(ek_tensor_set_grad(list.tensors[1], NULL));
+    RANKS_EXPECT(ek_step(pair.optimizers[DIVIDED]), EK_E_STATE,
+                 "rank 0 has gradients of 5, and rank 1 of 4; a step is of the same parameters");
+    if (!wrong)
+        RANKS_OK(ek_tensor_set_grad(list.tensors[0], NULL));
+    RANKS_EXPECT(ek_step(pair.optimizers[DIVIDED]), EK_E_STATE, "and rank 1 of 4 others");
+    ek_zero_grad(pair.optimizers[WHOLE]);
+    ek_zero_grad(pair.optimizers[DIVIDED]);
+    LOOP_PASS(pair_compare(&pair, "after differences"));
+    /* A step on one rank alone meets another call of the others. */
+    RANKS_OK(pair_backward(&pair, DIVIDED, 3, 1));
+    if (wrong) {
+        RANKS_EXPECT(ek_step(pair.optimizers[DIVIDED]), EK_E_STATE, "the optimizer's step");
+    } else {
+        ek_zero_grad(pair.optimizers[DIVIDED]);
+        RANKS_EXPECT(pair_backward(&pair, DIVIDED, 3, 1), EK_E_STATE, "the optimizer's step");
+    }
+    LOOP_PASS(train_both(&pair, 2));
+    pair_free(&pair);
+    return NULL;
+}
+
+TEST_LOOP(ranks_that_step_otherwise, 0, 3)
+{
+    pair_setting setting = {.dtype = EK_F32, .algorithm = ADAM, .cap = 0.001};
+    ranks_check(2, (uint64_t)_i, differ, &setting);
+}
