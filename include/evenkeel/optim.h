@@ -50,7 +50,8 @@ EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
 EK_API double ek_optimizer_lr(const ek_optimizer *optimizer, int group);
 EK_API int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr);
 
-/* Updates every parameter that has a gradient. On an error nothing has been updated. */
+/* Updates every parameter that has a gradient. On an error nothing has been updated. All ranks call
+ * it if parameters are divided over them (ddp.h). */
 EK_API int ek_step(ek_optimizer *optimizer);
 
 /* Removes the gradients of all parameters. */
@@ -58,7 +59,8 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
 
 /* A state of one parameter, for checkpoints: "momentum_buffer", "exp_avg", "exp_avg_sq" or
  * "max_exp_avg_sq". NULL, without an error, if there is none yet. Owned by the optimizer. For a
- * sharded parameter it is a copy of the whole state instead, on cpu, in the scope. */
+ * sharded parameter it is a copy of the whole state instead, on cpu, in the scope; if it is divided
+ * over ranks (ddp.h), all of them call this. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 

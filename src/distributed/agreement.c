@@ -87,17 +87,21 @@ static void agreement_end(ek_process_group *group)
 {
     ek_dist_work *work = group->answering ? NULL : group->first;
     bool failed = false;
+    uint32_t epoch = 0; /* of the last failure among the cards */
     group->calls++;
     for (int r = 0; r < group->size; r++) {
         const ek_card *card = &group->cards[r];
         if (card->failed && group->clean <= card->epoch)
             group->clean = card->epoch + 1;
+        if (card->failed && card->epoch > epoch)
+            epoch = card->epoch;
         failed = failed || card->failed;
     }
     if (!work)
         return;
     if (failed) {
         work->state = EK_DIST_WORK_REFUSED;
+        work->refused = epoch;
         return;
     }
     int rc = agreement_compare(group);
@@ -188,8 +192,9 @@ bool ek_group_turn(ek_process_group *group)
         return true;
     }
     if (work && work->state == EK_DIST_WORK_REFUSED) {
-        if (!communication->failing)
-            return false; /* the notice with the sentence is on its way */
+        /* The notice with the sentence is on its way; the failure before may be under way still. */
+        if (!communication->failing || communication->epoch < work->refused)
+            return false;
         agreement_pop(group);
         ek_dist_work_abort(work);
         return true;

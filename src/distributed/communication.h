@@ -179,8 +179,9 @@ struct ek_dist_work {
     ek_wire_shape *gives, *takes; /* per rank: what out and in are */
     int result;                   /* what ek_dist_wait returns unless something failed */
 
-    ek_dist_work_state state; /* the communication thread's, as the next */
+    ek_dist_work_state state; /* the communication thread's, as the next two */
     bool awaits_caller;       /* as `ready` said last */
+    uint32_t refused;         /* epoch of the failure that refused it */
     /* Under the communication's lock: */
     bool ended;
     bool abandoned;   /* transfers may still use the memory, which is never freed */

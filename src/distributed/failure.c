@@ -164,7 +164,8 @@ bool ek_communication_drain(ek_communication *communication)
     bool clean = true;
     for (ek_process_group *group = communication->groups; group; group = group->next)
         clean = clean && group->clean > communication->epoch &&
-                !(group->first && group->first->state == EK_DIST_WORK_REFUSED);
+                !(group->first && group->first->state == EK_DIST_WORK_REFUSED &&
+                  group->first->refused <= communication->epoch);
     if (!clean) {
         if ((double)(ek_clock_ns() - communication->draining) > grace * 1e9)
             failure_give_up(communication);

@@ -39,9 +39,9 @@ static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *divide
         if (other[COUNT] != all[COUNT] || other[DIGEST] != all[DIGEST])
             rc = ek_ranks_alike(EK_FAIL(
                 EK_E_STATE,
-                "%s: the archive of rank %d of the group has %lld states that are divided over "
+                "%s: the archive of rank 0 of the group has %lld states that are divided over "
                 "ranks, that of rank %d %lld%s; each rank puts the same into its own",
-                save_call, 0, (long long)all[COUNT], r, (long long)other[COUNT],
+                save_call, (long long)all[COUNT], r, (long long)other[COUNT],
                 other[COUNT] == all[COUNT] ? " others" : ""));
     }
     free(all);
@@ -53,7 +53,9 @@ static int save_on(ek_archive *archive, const char *path, int root, ek_process_g
 {
     bool divided = false;
     ek_ranks *ranks = ek_process_group_ranks(group);
-    int rc = ranks ? save_compare(archive, ranks, &divided) : ek_error_status();
+    int rc = ranks             ? save_compare(archive, ranks, &divided)
+             : group->size > 1 ? ek_error_pending()
+                               : 0;
     ek_object_release(ranks);
     EK_TRY(rc);
     if (group->rank == root)

@@ -60,8 +60,8 @@ static inline two_ways *two_ways_new(ek_dtype dtype, ek_device device)
                        ek_sequential(ek_linear(IN, HIDDEN), ek_tanh(), ek_linear(HIDDEN, OUT)));
     ek_register_module(&self->module, "side", &self->side, ek_linear(IN, OUT));
     if (ek_module_to_dtype(&self->module, dtype) < 0 ||
-        ek_module_to_device(&self->module, device) < 0 ||
         ek_module_parameters(&self->module, two_ways_fill, &number) < 0 ||
+        ek_module_to_device(&self->module, device) < 0 ||
         ek_tensor_set_requires_grad(ek_module_tensor(&self->module, "side.bias"), false) < 0)
         return NULL;
     return self;
@@ -117,7 +117,7 @@ static inline ek_device_list devices_of(const ek_process_group *group, int count
 {
     ek_device_list list = {.count = count};
     for (int k = 0; k < count; k++)
-        list.devices[k] = ek_host(group->rank * count + k);
+        list.devices[k] = test_device(group->rank * count + k);
     return list;
 }
 

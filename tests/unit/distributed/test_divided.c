@@ -4,7 +4,7 @@
 
 static void six_devices(void)
 {
-    assert_ok(ek_host_devices_configure("6"));
+    assert_ok(test_devices_configure("6"));
 }
 
 static void no_devices(void)
@@ -282,4 +282,58 @@ TEST_LOOP(what_is_written_between_steps_counts, 0, 3)
                             .devices = _i,
                             .cap = _i == 1 ? 25 : 0.001};
     ranks_check(2, (uint64_t)_i, writes, &setting);
+}
+
+/* ---- several models, and what is sent ---- */
+
+/* One optimizer has the parameters of two models. */
+static const char *steps_two_models(ek_process_group *world, void *user)
+{
+    model_pair pairs[2];
+    for (int k = 0; k < 2; k++)
+        LOOP_PASS(pair_make(&pairs[k], world, user));
+    for (int way = 0; way < WAYS; way++) {
+        tensor_list list = parameters_of(pairs[1].models[way]);
+        RANKS_OK(ek_optimizer_add_group(pairs[0].optimizers[way], list.tensors, list.count,
+                                        (ek_optimizer_options){.lr = 0.03}));
+        ek_optimizer_free(pairs[1].optimizers[way]);
+        pairs[1].optimizers[way] = pairs[0].optimizers[way];
+    }
+    for (int step = 0; step < 3; step++) {
+        for (int way = 0; way < WAYS; way++) {
+            ek_scope scope = ek_scope_begin();
+            ek_zero_grad(pairs[0].optimizers[way]);
+            for (int k = step == 1; k < 2; k++) /* the first has no gradients in the second step */
+                RANKS_OK(pair_backward(&pairs[k], way, 3, 10 * step + k));
+            RANKS_OK(ek_clip_grad_value(pairs[0].optimizers[way], 0.1));
+            RANKS_OK(ek_step(pairs[0].optimizers[way]));
+            ek_scope_end(&scope);
+        }
+        for (int k = 0; k < 2; k++)
+            LOOP_PASS(pair_compare(&pairs[k], "of two"));
+    }
+    double norm = 0;
+    RANKS_OK(ek_clip_grad_norm(pairs[0].optimizers[DIVIDED], 1, .norm = &norm));
+    LOOP_CHECK(norm > 0);
+    for (int way = 0; way < WAYS; way++) {
+        pairs[1].optimizers[way] = NULL;
+        ek_distributed_stats stats;
+        RANKS_OK(ek_distributed_get_stats(pairs[0].models[way], &stats));
+        /* What is frozen is not sent; padding may be. */
+        uint64_t elements = (uint64_t)(ek_module_numel(pairs[0].models[way]) - OUT);
+        uint64_t least = way == DIVIDED ? 2 * 8 * elements : 0;
+        LOOP_CHECK(stats.shared_nbytes >= least && stats.shared_nbytes <= least + least / 20);
+    }
+    for (int k = 1; k >= 0; k--)
+        pair_free(&pairs[k]);
+    return NULL;
+}
+
+TEST_LOOP(one_optimizer_of_two_models, 0, 2)
+{
+    pair_setting setting = {.dtype = EK_F64,
+                            .algorithm = ADAM,
+                            .devices = 2 * _i,
+                            .cap = _i ? 0.001 : 25};
+    ranks_check(2 + _i % 2, (uint64_t)_i, steps_two_models, &setting);
 }

@@ -6,7 +6,7 @@
 
 static void six_devices(void)
 {
-    assert_ok(ek_host_devices_configure("6"));
+    assert_ok(test_devices_configure("6"));
 }
 
 static void no_devices(void)
@@ -60,7 +60,7 @@ static const char *lacks_memory(ek_process_group *world, void *user)
         before[i] = ek_clone(ek_detach(list.tensors[i]));
     if (wrong)
         RANKS_OK(limit(&pair, true));
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 6; round++) {
         int rc = ek_step(pair.optimizers[DIVIDED]);
         RANKS_EXPECT(rc, wrong ? EK_E_OUT_OF_MEMORY : EK_E_ABORTED,
                      wrong ? "out of memory" : "rank 1 on ");

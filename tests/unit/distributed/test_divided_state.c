@@ -1,5 +1,6 @@
 /* The state of optimizers that are divided over ranks: how much of it there is, files, wrappers
  * that come and go, and refusals. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,7 +16,7 @@ static void make_folder(void)
     snprintf(folder, sizeof folder, "/tmp/evenkeel-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/file", folder);
-    assert_ok(ek_host_devices_configure("6"));
+    assert_ok(test_devices_configure("6"));
 }
 
 static void remove_folder(void)
@@ -270,18 +271,37 @@ TEST_LOOP(the_state_follows_the_wrapper, 0, 4)
 
 /* ---- a state that is saved in memory ---- */
 
+/* Generators are the process's, in which the ranks are threads. */
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+static ek_training_state *save_state(const model_pair *pair, int way)
+{
+    pthread_mutex_lock(&one_at_a_time);
+    ek_training_state *state = ek_training_state_save(pair->models[way], pair->optimizers[way]);
+    pthread_mutex_unlock(&one_at_a_time);
+    return state;
+}
+
+static int restore_state(ek_training_state *state)
+{
+    pthread_mutex_lock(&one_at_a_time);
+    int rc = ek_training_state_restore(state);
+    pthread_mutex_unlock(&one_at_a_time);
+    return rc;
+}
+
 static const char *goes_back(ek_process_group *world, void *user)
 {
     model_pair pair;
     LOOP_PASS(pair_make(&pair, world, user));
     for (int way = 0; way < WAYS; way++) {
         RANKS_OK(step_alike(&pair, way, 0));
-        ek_training_state *state = ek_training_state_save(pair.models[way], pair.optimizers[way]);
+        ek_training_state *state = save_state(&pair, way);
         LOOP_CHECK(state);
         if (way == DIVIDED) { /* and forward again, to be undone */
             RANKS_OK(pair_backward(&pair, way, 3, 1));
             RANKS_OK(ek_step(pair.optimizers[way]));
-            RANKS_OK(ek_training_state_restore(state));
+            RANKS_OK(restore_state(state));
         }
         ek_training_state_free(state);
         ek_zero_grad(pair.optimizers[way]);
@@ -332,7 +352,7 @@ TEST(one_rank_shares_over_its_devices)
 {
     assert_ok(ek_dist_init_process_group());
     ek_module *model = ek_distributed_data_parallel(&two_ways_new(EK_F32, ek_cpu())->module,
-                                                    .device_ids = ek_devices(EK_HOST, 2),
+                                                    .device_ids = ek_devices(test_kind(), 2),
                                                     .shard = EK_SHARD_OPTIMIZER);
     assert_made(model);
     ek_optimizer *optimizer = ek_adam(model);
@@ -340,7 +360,7 @@ TEST(one_rank_shares_over_its_devices)
     assert_ok(ek_step(optimizer));
     ek_memory_stats stats[2];
     for (int k = 0; k < 2; k++)
-        assert_ok(ek_memory_get_stats(ek_host(k), &stats[k]));
+        assert_ok(ek_memory_get_stats(test_device(k), &stats[k]));
     ck_assert(stats[0].now[EK_MEMORY_OPTIMIZER] > 0 && stats[1].now[EK_MEMORY_OPTIMIZER] > 0);
     ek_optimizer_free(optimizer);
     ek_module_free(model);
