@@ -45,7 +45,8 @@ typedef enum ek_shard_policy {
     /* Gradients and optimizer state (ZeRO-1): each device owns a range of the parameters. It gets
      * the summed gradient of its range during backward and steps that range; then the other devices
      * get the result. Parameters stay whole on every device. Results are the same to the bit as
-     * without sharding, and so are checkpoints. With one device nothing is sharded.
+     * without sharding, and so are checkpoints. With one device nothing is sharded. For the devices
+     * of all ranks see ek_distributed_data_parallel (ddp.h).
      *
      * ek_gather_grad gives the whole gradient of a sharded parameter. ek_tensor_grad is NULL,
      * unless a gradient was set or the wrapped module was called directly: that gradient is whole,

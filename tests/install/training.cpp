@@ -170,7 +170,8 @@ static void ranks()
     CHECK(ek_dist_send(x, 0) < 0 && ek_dist_recv(x, EK_DIST_ANY, .tag = 1) < 0);
     CHECK(!ek_dist_isend(x, 0, .tag = 1) && !ek_dist_irecv(x, 0));
     ek_error_clear();
-    ek_module *model = ek_distributed_data_parallel(ek_linear(3, 1), .bucket_cap_mb = 1);
+    ek_module *model = ek_distributed_data_parallel(ek_linear(3, 1), .bucket_cap_mb = 1,
+                                                    .shard = EK_SHARD_OPTIMIZER);
     CHECK(ek_backward(ek_sum(ek_apply(model, x))) == 0);
     ek_module_free(model);
     CHECK(ek_dist_destroy_process_group(nullptr) == 0);

@@ -23,12 +23,16 @@ typedef struct two_ways {
 static ek_value two_ways_forward(ek_module *module, const ek_args *args)
 {
     const two_ways *self = (two_ways *)module;
-    ek_tensor *x = ek_arg_tensor(args, 0), *y = ek_apply(self->main, x);
+    ek_tensor *x = ek_arg_tensor(args, 0), *y = ek_apply(self->main, x), *z;
     if (self->fails) {
         ek_error(EK_E_USER, "out of luck");
         return ek_value_error();
     }
-    return ek_value_of_tensor(self->alone ? y : ek_add(y, ek_apply(self->side, x)));
+    if (self->alone)
+        return ek_value_of_tensor(y);
+    z = ek_apply(self->side,
+                 ek_to_device(x, ek_tensor_device(ek_module_tensor(self->side, "weight"))));
+    return ek_value_of_tensor(ek_add(y, ek_to_device(z, ek_tensor_device(y))));
 }
 
 static const ek_module_type two_ways_type = {.name = "two_ways",
@@ -101,6 +105,7 @@ typedef struct pair_setting {
     int devices; /* per rank; 0: cpu */
     double cap;  /* MiB of a bucket; 0: 25 */
     bool narrow, groups;
+    bool spans; /* over two devices: each term is on one of them */
 } pair_setting;
 
 enum { WHOLE, DIVIDED, WAYS };
@@ -162,14 +167,18 @@ static inline const char *pair_make(model_pair *pair, ek_process_group *group,
                                     const pair_setting *setting)
 {
     *pair = (model_pair){.setting = *setting, .group = group};
-    ek_device_list devices = devices_of(group, setting->devices);
+    ek_device_list devices = devices_of(group, setting->spans ? 2 : setting->devices);
+    ek_device_list wrapped = devices;
+    if (setting->spans) /* it stays where it is */
+        wrapped.count = 0;
     for (int way = 0; way < WAYS; way++) {
-        two_ways *net =
-            two_ways_new(setting->dtype, setting->devices ? devices.devices[0] : ek_cpu());
+        two_ways *net = two_ways_new(setting->dtype, devices.count ? devices.devices[0] : ek_cpu());
+        if (net && setting->spans)
+            RANKS_OK(ek_module_to_device(net->side, devices.devices[1]));
         LOOP_CHECK(net);
         pair->nets[way] = net;
         pair->models[way] =
-            ek_distributed_data_parallel(&net->module, .device_ids = devices,
+            ek_distributed_data_parallel(&net->module, .device_ids = wrapped,
                                          .process_group = group,
                                          .bucket_cap_mb = setting->cap > 0 ? setting->cap : 25,
                                          .bf16_gradients = setting->narrow ? EK_ON : EK_OFF,
@@ -196,8 +205,8 @@ static inline ek_tensor *loss_of(const model_pair *pair, int way, int64_t rows, 
 {
     ek_dtype dtype = pair->setting.dtype;
     ek_tensor *x = rows_of(rows, IN, dtype, from);
-    if (pair->setting.devices == 1)
-        x = ek_to_device(x, devices_of(pair->group, 1).devices[0]);
+    if (pair->setting.spans || pair->setting.devices == 1) /* no wrapper moves it */
+        x = ek_to_device(x, ek_tensor_device(ek_module_tensor(pair->models[way], "main.0.weight")));
     ek_tensor *y = ek_apply(pair->models[way], x);
     ek_tensor *wanted = rows_of(rows, OUT, dtype, from + 50);
     if (!y)

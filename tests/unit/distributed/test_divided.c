@@ -115,6 +115,16 @@ TEST_LOOP(ranks_and_devices, 0, 12)
                                  .cap = _i % 2 ? 0.0005 : 25}});
 }
 
+TEST_LOOP(modules_on_several_devices, 0, 4)
+{
+    check(2 + _i % 2, (uint64_t)_i,
+          (training){.setting = {.dtype = _i % 2 ? EK_F32 : EK_F64,
+                                 .algorithm = _i % 2 ? ADAM : MOMENTUM,
+                                 .spans = true,
+                                 .cap = _i / 2 ? 0.001 : 25},
+                     .how = _i == 3 ? TWICE : UNUSED});
+}
+
 TEST_LOOP(gradients_that_come_in_some_way, 0, 2 * COMINGS)
 {
     check(2 + _i % 2, (uint64_t)_i,

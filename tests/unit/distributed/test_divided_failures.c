@@ -35,6 +35,8 @@ static const char *train_both(const model_pair *pair, int step)
     return pair_compare(pair, "after a step");
 }
 
+enum { FAILURES = 6 };
+
 /* ---- one rank has no memory for its state ---- */
 
 static int limit(const model_pair *pair, bool none)
@@ -60,20 +62,26 @@ static const char *lacks_memory(ek_process_group *world, void *user)
         before[i] = ek_clone(ek_detach(list.tensors[i]));
     if (wrong)
         RANKS_OK(limit(&pair, true));
-    for (int round = 0; round < 6; round++) {
+    /* The others may hear of two failures as one, but of none twice. Their first success is rank
+     * 1's too. */
+    int errors = 0;
+    while (errors < FAILURES || !wrong) {
         int rc = ek_step(pair.optimizers[DIVIDED]);
+        if (rc >= 0 && !wrong && errors > 0)
+            break;
         RANKS_EXPECT(rc, wrong ? EK_E_OUT_OF_MEMORY : EK_E_ABORTED,
                      wrong ? "out of memory" : "rank 1 on ");
+        LOOP_CHECK(++errors <= FAILURES);
         for (int i = 0; i < list.count; i++) {
             LOOP_CHECK(same_bits(before[i], list.tensors[i]));
             LOOP_CHECK_EQ(ek_optimizer_steps(pair.optimizers[DIVIDED], list.tensors[i]), 0);
         }
     }
-    if (wrong)
+    if (wrong) {
         RANKS_OK(limit(&pair, false));
-    /* The gradients are still there. */
-    for (int way = 0; way < WAYS; way++)
-        RANKS_OK(ek_step(pair.optimizers[way]));
+        RANKS_OK(ek_step(pair.optimizers[DIVIDED]));
+    }
+    RANKS_OK(ek_step(pair.optimizers[WHOLE])); /* the gradients are still there */
     LOOP_PASS(pair_compare(&pair, "after the failures"));
     LOOP_PASS(train_both(&pair, 1));
     pair_free(&pair);
