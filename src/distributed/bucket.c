@@ -67,7 +67,7 @@ static int bucket_begin_on_rail(ek_reducer *reducer, ek_bucket *bucket, ek_group
                            ek_tensor_address(cargo), ek_count(cargo), -1);
 }
 
-static int bucket_begin_staged(ek_bucket *bucket)
+int ek_bucket_stage(ek_bucket *bucket)
 {
     ek_shape shape = ek_tensor_shape(bucket->range);
     if (!bucket->memory)
@@ -81,9 +81,11 @@ int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket)
     ek_group_rail *rail;
     if (bucket_is_plain(bucket))
         return 0;
+    if (reducer->divided)
+        return ek_bucket_stage(bucket);
     EK_TRY(ek_rail_find(ek_verb_name(EK_VERB_BACKWARD), reducer->group, bucket_dev(bucket), &rail));
     ek_scope scope = ek_scope_begin();
-    int rc = rail ? bucket_begin_on_rail(reducer, bucket, rail) : bucket_begin_staged(bucket);
+    int rc = rail ? bucket_begin_on_rail(reducer, bucket, rail) : ek_bucket_stage(bucket);
     ek_scope_end(&scope);
     return rc;
 }

@@ -82,8 +82,9 @@ static bool divided_is_in_place(const ek_divided *d, const ek_bucket *bucket)
 
 static int divided_make_memory(ek_divided *d, int b)
 {
-    const ek_bucket *bucket = &d->reducer->buckets[b];
+    ek_bucket *bucket = &d->reducer->buckets[b];
     const ek_tensor *first = d->reducer->leaves[bucket->first];
+    EK_TRY(ek_bucket_stage(bucket));
     d->in_place[b] = divided_is_in_place(d, bucket);
     ek_tensor *memory = bucket->memory; /* nothing of the gradients is there between two passes */
     if (d->in_place[b])

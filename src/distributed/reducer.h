@@ -111,6 +111,9 @@ int ek_reducer_average_in_graph(ek_reducer *reducer, int status);
 
 int ek_bucket_open(ek_bucket *bucket, ek_tensor *range);
 void ek_bucket_close(ek_bucket *bucket);
+/* Makes the host's memory through which the gradients of a GPU travel, unless there is one. In a
+ * scope. Gradients that are divided over ranks always travel so. */
+int ek_bucket_stage(ek_bucket *bucket);
 /* Before a pass: chooses how the bucket travels; a collective call. After it: gives that back, and
  * orders what came before later work of the device. */
 int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket);
