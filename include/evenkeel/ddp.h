@@ -125,10 +125,16 @@ typedef struct ek_distributed_stats {
     uint64_t nbytes;        /* bytes of gradients that were averaged */
     uint64_t buffer_nbytes; /* bytes of buffers that rank 0 has sent */
     uint64_t shared_nbytes; /* bytes of divided parameters that all ranks got after steps */
+    double communicating;   /* seconds in which averages were under way */
     double exposed;         /* seconds that backward waited for averages after its own work */
-    bool shares_memory;     /* all ranks are on one machine: gradients are averaged in memory that
-                               they share. The environment's EVENKEEL_DIST_SHARED_MEMORY=0 has them
-                               travel as messages instead */
+    /* Seconds of `exposed` in which the averages waited for ranks that finished their backward
+     * later, and the rank of the world that most often was the last to finish; -1: none so far.
+     * Ranks tell each other in a backward what the one before it was like. */
+    double waited;
+    int waited_for;
+    bool shares_memory; /* all ranks are on one machine: gradients are averaged in memory that
+                           they share. The environment's EVENKEEL_DIST_SHARED_MEMORY=0 has them
+                           travel as messages instead */
 } ek_distributed_stats;
 /* EK_E_INVALID for a module that is no distributed wrapper. */
 EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats);

@@ -13,9 +13,16 @@
 
 enum { EK_RANKS_COUNTS = 16 }; /* numbers that a rank can give to `gather` */
 
+/* Calls that all ranks of a group made together, and to which one rank came last. */
+typedef struct ek_ranks_wait {
+    uint64_t calls;
+    uint64_t waited; /* nanoseconds that this process waited for that rank then */
+} ek_ranks_wait;
+
 typedef struct ek_ranks {
     ek_object object;
-    int rank, size; /* size > 1 */
+    int rank, size;   /* size > 1 */
+    const char *host; /* the name of this process's machine */
     /* All ranks' tensors one after another along dim; ek_dist_join. Sizes along dim may differ.
      * `sizes`: those of all ranks, if each rank knows them and dim >= 0, which saves a round; or
      * NULL. In the scope. */
@@ -29,6 +36,9 @@ typedef struct ek_ranks {
      * and if it is negative, its error is pending. 0 if all went well; else an error on all ranks.
      */
     int (*agree)(struct ek_ranks *ranks, int rc);
+    /* Writes for each rank how often it came last so far; no call of all ranks. Returns the
+     * nanoseconds that this process's calls have waited for communication. */
+    uint64_t (*waits)(struct ek_ranks *ranks, ek_ranks_wait *of);
 } ek_ranks;
 
 /* The ranks of a group; NULL: the world. One object per group, which must not be used after the

@@ -77,6 +77,10 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
         *card = (ek_card){.failed = true, .epoch = communication->epoch};
     }
     group->answering = !work;
+    card->timed = group->timed;
+    card->waited = group->waited;
+    group->timed = group->sending = 0;
+    group->arrived = ek_clock_ns();
     int rc = communication->transport->all_gather(group->communicator, group->cards, group->bounds,
                                                   &group->agreement);
     if (rc < 0)
@@ -97,6 +101,7 @@ static void agreement_end(ek_process_group *group)
             epoch = card->epoch;
         failed = failed || card->failed;
     }
+    ek_waits_compare(group);
     if (!work)
         return;
     if (failed) {
@@ -108,9 +113,11 @@ static void agreement_end(ek_process_group *group)
     if (rc < 0) {
         agreement_pop(group);
         ek_dist_work_end(work, rc);
-    } else {
-        work->state = EK_DIST_WORK_COMMITTED;
+        return;
     }
+    work->state = EK_DIST_WORK_COMMITTED;
+    if (!work->verb->ready)
+        ek_waits_time(group, work);
 }
 
 /* Ends the work, which is the first, unless its verb has started a transfer. */
@@ -124,6 +131,10 @@ static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
     work->stage++;
     if (work->request || rc > 0)
         return;
+    if (work->verb->ready) {
+        ek_waits_send(group, false);
+        ek_waits_time(group, work);
+    }
     agreement_pop(group);
     ek_dist_work_end(work, rc);
 }
@@ -136,10 +147,13 @@ static void agreement_inquire_if_late(const ek_process_group *group)
 }
 
 /* Whether the work, which is the first, may go on. */
-static bool agreement_is_ready(const ek_process_group *group, ek_dist_work *work)
+static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
 {
-    ek_readiness readiness = work->verb->ready ? work->verb->ready(work) : EK_READY;
+    if (!work->verb->ready)
+        return true;
+    ek_readiness readiness = work->verb->ready(work);
     work->awaits_caller = readiness == EK_AWAITS_CALLER;
+    ek_waits_send(group, !work->awaits_caller);
     if (readiness == EK_AWAITS_RANKS)
         agreement_inquire_if_late(group);
     return readiness == EK_READY;

@@ -178,6 +178,7 @@ static void communication_free(ek_communication *communication)
     pthread_cond_destroy(&communication->wake);
     pthread_mutex_destroy(&communication->lock);
     free(communication->hosts);
+    free(communication->waits.of);
     free(communication);
 }
 
@@ -208,7 +209,10 @@ static int communication_set_up(ek_communication *communication, int several, do
                        "the launcher has started %d processes, but %s knows of %d; start the "
                        "program with the launcher of the same MPI",
                        several, communication->transport->name, place->size);
-    ek_process_group *world = ek_process_group_new(communication, 0, NULL, place->size, timeout);
+    communication->waits.of = ek_calloc((size_t)place->size, sizeof *communication->waits.of);
+    ek_process_group *world =
+        communication->waits.of ? ek_process_group_new(communication, 0, NULL, place->size, timeout)
+                                : NULL;
     if (!world)
         return ek_error_pending();
     world->communicator = communication->everybody;

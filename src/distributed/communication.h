@@ -36,6 +36,7 @@
 
 #include <pthread.h>
 
+#include "comm/ranks.h"
 #include "core/tensor.h"
 #include "distributed/transport.h"
 #include "evenkeel/dist.h"
@@ -65,6 +66,8 @@ typedef struct ek_card {
     int64_t shape[EK_MAX_DIMS];
     uint32_t nbytes; /* of the payload; the ranks' may differ, as what follows */
     ek_card_gradient gradient;
+    /* How long the rank has waited in an earlier call (waits.c). */
+    uint64_t timed, waited; /* the call's number, from 1 (0: none); nanoseconds */
     _Alignas(8) char payload[EK_CARD_PAYLOAD];
 } ek_card;
 
@@ -124,7 +127,8 @@ typedef struct ek_verb {
      * same. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
     /* Optional: asked before go_on is called. With it, go_on returns 1 to be called again without a
-     * transfer between. */
+     * transfer between. The rank gives its part while the work goes on, and work->arrived says when
+     * that was complete. */
     ek_readiness (*ready)(ek_dist_work *work);
 } ek_verb;
 
@@ -156,8 +160,9 @@ struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    uint64_t began; /* ek_clock_ns() at submission */
-    double timeout; /* seconds */
+    uint64_t began;   /* ek_clock_ns() at submission */
+    uint64_t arrived; /* the same when the rank's part was complete; for verbs with `ready` */
+    double timeout;   /* seconds */
 
     /* The call; set before submission, read-only afterwards. */
     ek_card card;
@@ -189,6 +194,15 @@ struct ek_dist_work {
     ek_error_record error;
 };
 
+/* ---- waits (waits.c) ---- */
+
+/* What this rank's calls have waited so far. Under the communication's lock. */
+typedef struct ek_waits {
+    uint64_t exposed;       /* nanoseconds that callers of ek_dist_wait waited */
+    uint64_t communicating; /* of a group: nanoseconds in which transfers or sums were under way */
+    ek_ranks_wait *of;      /* by rank; owned */
+} ek_waits;
+
 /* ---- groups ---- */
 
 struct ek_process_group {
@@ -213,8 +227,14 @@ struct ek_process_group {
     ek_request *agreement;      /* NULL: none is under way */
     bool answering;             /* this rank's card in it is a failed one */
     uint32_t clean;             /* failures of epochs below this are drained */
-    int last_verb; /* for inquiries: the last work that ended (-1: none yet), and when */
+    uint64_t arrived;           /* ek_clock_ns() when this rank's card went out */
+    uint64_t timed, waited;     /* what the next card will say */
+    bool timed_pass;            /* the call that was timed last had a verb with `ready` */
+    uint64_t sending; /* ek_clock_ns() since when the first work awaits no caller; 0: it does */
+    int last_verb;    /* for inquiries: the last work that ended (-1: none yet), and when */
     uint64_t last_ended;
+
+    ek_waits waits; /* of works whose verbs have `ready`, by rank of the group */
 };
 
 /* ---- the thread ---- */
@@ -252,6 +272,7 @@ struct ek_communication {
     uint64_t draining;       /* ek_clock_ns() when it began */
     bool opened;             /* ek_communication_open may go on */
     bool leave;              /* the thread is to end the job */
+    ek_waits waits;          /* of all groups and messages, by rank of the world */
     ek_dist_work *abandoned; /* ended works whose memory open transfers may use */
 
     /* The communication thread's. */
@@ -307,6 +328,9 @@ int ek_dist_work_submit(ek_dist_work *work);
 /* ek_dist_work_submit and ek_dist_wait. */
 int ek_dist_work_run(ek_dist_work *work);
 
+/* A caller of the work has waited for so long. The lock is held. waits.c. */
+void ek_waits_expose(ek_dist_work *work, uint64_t ns);
+
 /* Makes the error a failure of the job, and waits until it is drained or the world is broken. */
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error);
 
@@ -344,6 +368,14 @@ bool ek_dist_work_is_late(const ek_dist_work *work);
 
 /* Goes on with a group's works; true if anything went on. agreement.c. */
 bool ek_group_turn(ek_process_group *group);
+
+/* Now all ranks' parts of the group's work, which is the first, are complete. */
+void ek_waits_time(ek_process_group *group, const ek_dist_work *work);
+/* Finds out from the cards of an agreement who came last to an earlier call. */
+void ek_waits_compare(ek_process_group *group);
+/* From now on transfers or sums of the group's work are under way, or none; for verbs with `ready`.
+ */
+void ek_waits_send(ek_process_group *group, bool sends);
 
 /* Opens and frees what notice.c and message.c keep; NULL is ignored. */
 struct ek_notices *ek_notices_open(ek_communication *communication);

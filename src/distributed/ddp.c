@@ -288,7 +288,9 @@ int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats)
         return ek_error_pending();
     if (!stats)
         return EK_FAIL(EK_E_INVALID, "%s: stats is NULL", ddp_name);
-    *stats = self->reducer ? self->reducer->stats : (ek_distributed_stats){0};
+    *stats = self->reducer ? self->reducer->stats : (ek_distributed_stats){.waited_for = -1};
+    if (self->reducer)
+        ek_waits_read(self->reducer->group, stats);
     stats->buffer_nbytes = self->buffer_nbytes;
     stats->shares_memory = self->reducer && self->reducer->window;
     return 0;

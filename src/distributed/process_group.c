@@ -16,6 +16,7 @@ void ek_process_group_free(ek_process_group *group)
     free(group->ranks);
     free(group->cards);
     free(group->bounds);
+    free(group->waits.of);
     free(group);
 }
 
@@ -34,7 +35,8 @@ ek_process_group *ek_process_group_new(ek_communication *communication, int numb
     group->ranks = ek_calloc((size_t)count, sizeof(int));
     group->cards = ek_calloc((size_t)count, sizeof(ek_card));
     group->bounds = ek_calloc((size_t)count + 1, sizeof(size_t));
-    if (!group->ranks || !group->cards || !group->bounds) {
+    group->waits.of = ek_calloc((size_t)count, sizeof *group->waits.of);
+    if (!group->ranks || !group->cards || !group->bounds || !group->waits.of) {
         ek_process_group_free(group);
         return NULL;
     }

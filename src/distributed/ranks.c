@@ -144,6 +144,20 @@ ek_owners *ek_ranks_owners(ek_ranks *ranks)
     return NULL;
 }
 
+/* ---- waits ---- */
+
+static uint64_t ranks_waits(ek_ranks *ranks, ek_ranks_wait *of)
+{
+    const ek_process_group *group = ranks_group(ranks);
+    ek_communication *communication = group->communication;
+    pthread_mutex_lock(&communication->lock);
+    for (int r = 0; r < group->size; r++)
+        of[r] = communication->waits.of[group->ranks[r]];
+    uint64_t exposed = communication->waits.exposed;
+    pthread_mutex_unlock(&communication->lock);
+    return exposed;
+}
+
 /* ---- the object ---- */
 
 static void ranks_destroy(ek_object *object)
@@ -164,10 +178,12 @@ ek_ranks *ek_process_group_ranks(ek_process_group *group)
     ek_object_init(&made->ranks.object, ranks_destroy);
     made->ranks.rank = group->rank;
     made->ranks.size = group->size;
+    made->ranks.host = group->communication->hosts[group->ranks[group->rank]];
     made->ranks.join = ranks_join;
     made->ranks.sum = ranks_sum;
     made->ranks.gather = ranks_gather;
     made->ranks.agree = ranks_agree;
+    made->ranks.waits = ranks_waits;
     made->group = group;
     group->view = &made->ranks;
     return ek_object_retain(group->view);

@@ -76,7 +76,7 @@ typedef struct ek_reducer {
     ek_window *window; /* in which the slabs lie; NULL: buckets travel as messages */
     /* Who divides the parameters over the ranks (divided.h), or NULL. Borrowed. */
     struct ek_divided *divided;
-    ek_distributed_stats stats;
+    ek_distributed_stats stats; /* its counts */
 
     /* The pass under way. */
     enum { EK_PASS_NONE, EK_PASS_LOCAL, EK_PASS_GRAPH, EK_PASS_REDUCED } pass;
@@ -145,6 +145,9 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request);
 /* What has become of the call, which has ended with rc: this rank's own error, if `status` was
  * negative, or else the first rank's that has failed. What was pending is so again. */
 int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc);
+
+/* Seconds, and who came last, of what the group has averaged. waits.c. */
+void ek_waits_read(ek_process_group *group, ek_distributed_stats *stats);
 
 static inline ek_pass_report *ek_reducer_report(const ek_reducer *reducer, int rank)
 {

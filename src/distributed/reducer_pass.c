@@ -286,11 +286,10 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     for (int b = 0; b < reducer->bucket_count && status < 0; b++)
         if (!reducer->buckets[b].ready)
             ek_reducer_ready(reducer, &reducer->buckets[b]);
+    reducer->work->arrived = ek_clock_ns();
     ek_reducer_ready(reducer, NULL);
-    uint64_t began = ek_clock_ns();
     int rc = ek_dist_wait(reducer->work);
     reducer->work = NULL;
     int ended = pass_end_buckets(reducer);
-    reducer->stats.exposed += (double)(ek_clock_ns() - began) * 1e-9;
     return ek_reducer_judge(reducer, status, &pending, rc < 0 ? rc : ended);
 }

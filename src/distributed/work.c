@@ -132,6 +132,7 @@ int ek_dist_wait(ek_dist_work *work)
     ek_communication *communication = work->group->communication;
     ek_span span;
     ek_span_begin(&span, EK_SPAN_WAIT, ek_verb_name(work->verb->id), NULL, NULL);
+    uint64_t began = ek_clock_ns();
     pthread_mutex_lock(&communication->lock);
     communication->waiting++;
     if (!work->ended) {
@@ -141,6 +142,7 @@ int ek_dist_wait(ek_dist_work *work)
     while (!work->ended)
         pthread_cond_wait(&communication->ended, &communication->lock);
     communication->waiting--;
+    ek_waits_expose(work, ek_clock_ns() - began);
     if (work->failure == communication->failures)
         communication->untold = false;
     pthread_mutex_unlock(&communication->lock);

@@ -296,6 +296,14 @@ int loop_leaks(loop *l)
     return open;
 }
 
+int loop_collectives(loop *l, int rank)
+{
+    pthread_mutex_lock(&l->lock);
+    int started = l->processes[rank].collectives;
+    pthread_mutex_unlock(&l->lock);
+    return started;
+}
+
 int loop_strays(loop *l)
 {
     int strays = 0;

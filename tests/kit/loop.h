@@ -78,6 +78,8 @@ const char *loop_violations(loop *l);
 int loop_leaks(loop *l);
 /* The messages that have been sent, and not been received. */
 int loop_strays(loop *l);
+/* How many collective transfers a rank has started. */
+int loop_collectives(loop *l, int rank);
 /* The job has been ended, at first with this status (may be NULL). */
 bool loop_ended(loop *l, int *status);
 
