@@ -260,6 +260,8 @@ int ek_report_step(ek_report *report)
     atomic_store(&report->step_began, now);
     ek_steps_add(&report->steps, report->finished_ns, busy);
     ek_gathered_clear(report->gathered);
+    ek_sent_clear(report->sent);
+    EK_TRY(ek_report_note_waits(report));
     if (atomic_load(&report->lost))
         return EK_FAIL(EK_E_NO_MEMORY, "report_step: the process had no memory for a thread's "
                                        "spans: times are incomplete");
@@ -306,12 +308,15 @@ static int report_open(ek_report *report, const ek_report_options *options)
     memset(report->index_of, -1, sizeof report->index_of);
     report->name = ek_strdup(options->name ? options->name : "run");
     report->gathered = ek_calloc(1, sizeof *report->gathered);
+    report->sent = ek_calloc(1, sizeof *report->sent);
+    report->group = options->process_group;
     report->devices = ek_calloc((size_t)list.count, sizeof *report->devices);
-    if (!report->name || !report->gathered || !report->devices)
+    if (!report->name || !report->gathered || !report->sent || !report->devices)
         return ek_error_pending();
     report->count = list.count;
     for (int d = 0; d < list.count; d++)
         EK_TRY(tracked_open(report, d, list.devices[d]));
+    EK_TRY(ek_report_begin_waits(report));
     return ek_steps_init(&report->steps, list.count);
 }
 
@@ -392,6 +397,10 @@ void ek_report_free(ek_report *report)
     if (report->gathered)
         ek_gathered_clear(report->gathered);
     free(report->gathered);
+    if (report->sent)
+        ek_sent_clear(report->sent);
+    free(report->sent);
+    ek_report_free_waits(report);
     free(report->devices);
     free(report->name);
     pthread_mutex_destroy(&report->logs_lock);

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "comm/ranks.h"
 #include "core/device.h"
 #include "report/history.h"
 #include "report/report.h"
@@ -66,6 +67,34 @@ typedef struct ek_gathered {
     int64_t dropped;
 } ek_gathered;
 
+/* ---- several ranks (ranks.c) ---- */
+
+/* A device of any rank, as that rank sent it. */
+typedef struct ek_sent_device {
+    ek_device_report numbers;
+    ek_memory_sample *samples[2]; /* since the start; of the last finished step; owned */
+    int counts[2];
+} ek_sent_device;
+
+/* What ek_report_gather has taken in, of all ranks one after another. Arrays are owned. */
+typedef struct ek_sent {
+    int rank_count; /* 0: nothing was taken in */
+    ek_rank_report *ranks;
+    ek_sent_device *devices;
+    int device_count;
+    ek_report_span *spans; /* of the last finished steps, sorted */
+    int span_count;
+    int64_t dropped;
+    int *thread_devices; /* by thread, as ek_report_thread_device */
+    int thread_count;
+} ek_sent;
+
+/* What this rank's calls have waited; differences of two are a time's. */
+typedef struct ek_waited {
+    uint64_t exposed;
+    ek_ranks_wait *of; /* by rank */
+} ek_waited;
+
 struct ek_report {
     char *name;
     int count; /* number of devices */
@@ -81,6 +110,11 @@ struct ek_report {
     ek_gathered *gathered;
     int64_t largest_batch;
 
+    ek_process_group *group;       /* the ranks that write together; NULL: the world */
+    int rank, rank_count;          /* when the report began */
+    ek_waited at_start, at_finish; /* the latter: at the end of the last finished step */
+    ek_sent *sent;
+
     atomic_bool lost; /* there was no memory for a thread's log */
 
     pthread_mutex_t logs_lock;
@@ -90,5 +124,14 @@ struct ek_report {
 
 /* Drops the gathered spans: a step has ended. */
 void ek_gathered_clear(ek_gathered *gathered);
+
+/* The same for what was taken in from other ranks. */
+void ek_sent_clear(ek_sent *sent);
+/* Begins to count what calls wait, brings the count up to date when a step ends, and frees it. */
+int ek_report_begin_waits(ek_report *report);
+int ek_report_note_waits(ek_report *report);
+void ek_report_free_waits(ek_report *report);
+/* What this process knows of itself. */
+void ek_report_own_rank(const ek_report *report, ek_rank_report *rank);
 
 #endif

@@ -92,9 +92,12 @@ static int page_check(const char *what, const char *path, ek_report *const *repo
 static int page_make(const char *what, const char *path, ek_report *const *reports, int count,
                      const ek_report_page *page)
 {
-    EK_TRY(page_check(what, path, reports, count));
     page_job job = {.reports = reports, .count = count, .page = page ? *page : (ek_report_page){0}};
-    return ek_file_replace_text(what, path, page_write, &job);
+    int writes = ek_report_begin_writing(reports, count, page_check(what, path, reports, count));
+    if (writes < 0)
+        return writes;
+    return ek_report_end_writing(reports, count,
+                                 writes ? ek_file_replace_text(what, path, page_write, &job) : 0);
 }
 
 int ek_report_html_page(const char *path, ek_report *const *reports, int count,

@@ -50,6 +50,8 @@ static int json_put_device(ek_json_writer *json, const ek_report *report, int in
     EK_TRY(ek_report_get_device(report, index, &device));
     ek_json_begin(json, NULL, '{');
     ek_json_put_text(json, "device", ek_device_name(device.device, name));
+    if (ek_report_rank_count(report) > 1)
+        ek_json_put_integer(json, "rank", device.rank);
     ek_json_put_integer(json, "capacity", (int64_t)device.capacity);
     json_put_sample(json, "peak", &device.peak);
     ek_json_put_text(json, "peak_operation", device.peak_operation);
@@ -90,6 +92,31 @@ static int json_put_spans(ek_json_writer *json, const ek_report *report)
     return 0;
 }
 
+static int json_put_ranks(ek_json_writer *json, const ek_report *report)
+{
+    const int count = ek_report_rank_count(report);
+    if (count == 1)
+        return 0;
+    ek_json_begin(json, "ranks", '[');
+    for (int r = 0; r < count; r++) {
+        ek_rank_report rank;
+        EK_TRY(ek_report_get_rank(report, r, &rank));
+        ek_json_begin(json, NULL, '{');
+        ek_json_put_integer(json, "rank", rank.rank);
+        ek_json_put_text(json, "host", rank.host);
+        ek_json_put_integer(json, "steps", rank.steps);
+        ek_json_put_real(json, "seconds", rank.seconds, DIGITS);
+        ek_json_put_real(json, "exposed", rank.exposed, DIGITS);
+        ek_json_put_real(json, "waited", rank.waited, DIGITS);
+        ek_json_put_integer(json, "waited_for", rank.waited_for);
+        ek_json_put_integer(json, "last", rank.last);
+        ek_json_put_integer(json, "calls", rank.calls);
+        ek_json_close(json, '}');
+    }
+    ek_json_close(json, ']');
+    return 0;
+}
+
 static int json_put_report(ek_json_writer *json, const ek_report *report)
 {
     ek_json_begin(json, NULL, '{');
@@ -99,6 +126,7 @@ static int json_put_report(ek_json_writer *json, const ek_report *report)
     ek_json_put_real(json, "step_seconds", ek_report_step_seconds(report), DIGITS);
     ek_json_put_real(json, "imbalance", ek_report_imbalance(report), DIGITS);
     ek_json_put_integer(json, "largest_batch", ek_report_largest_batch(report));
+    EK_TRY(json_put_ranks(json, report));
     ek_json_begin(json, "devices", '[');
     for (int d = 0; d < ek_report_device_count(report); d++)
         EK_TRY(json_put_device(json, report, d));
@@ -134,7 +162,7 @@ static int json_write(FILE *stream, void *user)
     return 0;
 }
 
-int ek_report_json(const char *path, ek_report *const *reports, int count)
+static int json_check(const char *path, ek_report *const *reports, int count)
 {
     if (!path || !*path || count < 1 || !reports)
         return EK_FAIL(EK_E_INVALID, "report_json: %s",
@@ -142,6 +170,15 @@ int ek_report_json(const char *path, ek_report *const *reports, int count)
     for (int i = 0; i < count; i++)
         if (!reports[i])
             return EK_FAIL(EK_E_INVALID, "report_json: report %d is NULL", i);
+    return 0;
+}
+
+int ek_report_json(const char *path, ek_report *const *reports, int count)
+{
     json_job job = {reports, count};
-    return ek_file_replace_text("report_json", path, json_write, &job);
+    int writes = ek_report_begin_writing(reports, count, json_check(path, reports, count));
+    if (writes < 0)
+        return writes;
+    return ek_report_end_writing(
+        reports, count, writes ? ek_file_replace_text("report_json", path, json_write, &job) : 0);
 }

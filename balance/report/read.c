@@ -39,7 +39,7 @@ const char *ek_report_name(const ek_report *report)
 
 int ek_report_device_count(const ek_report *report)
 {
-    return report ? report->count : 0;
+    return !report ? 0 : report->sent->rank_count ? report->sent->device_count : report->count;
 }
 
 int64_t ek_report_step_count(const ek_report *report)
@@ -76,16 +76,20 @@ static int report_check_index(const ek_report *report, int index)
         return EK_FAIL(EK_E_INVALID, "report: it is NULL");
     if (report->collecting)
         EK_TRY(ek_fork_check());
-    return index >= 0 && index < report->count
+    const int count = ek_report_device_count(report);
+    return index >= 0 && index < count
                ? 0
-               : EK_FAIL(EK_E_INVALID, "report: there is no device %d; it has %d", index,
-                         report->count);
+               : EK_FAIL(EK_E_INVALID, "report: there is no device %d; it has %d", index, count);
 }
 
 int ek_report_get_device(const ek_report *report, int index, ek_device_report *device)
 {
     EK_TRY(report_check_index(report, index));
     EK_TRY(ek_check_pointer("report_device", "where to put the numbers", device));
+    if (report->sent->rank_count) {
+        *device = report->sent->devices[index].numbers;
+        return 0;
+    }
     const ek_tracked *tracked = tracked_lock(report, index);
     *device = (ek_device_report){.device = tracked->id,
                                  .capacity = tracked->capacity,
@@ -101,17 +105,50 @@ int ek_report_get_device(const ek_report *report, int index, ek_device_report *d
     return 0;
 }
 
+static uint64_t device_peak(const ek_report *report, int index)
+{
+    if (report->sent->rank_count)
+        return report->sent->devices[index].numbers.peak.in_use;
+    const ek_tracked *tracked = tracked_lock(report, index);
+    const uint64_t peak = tracked->peak.in_use;
+    tracked_unlock(tracked);
+    return peak;
+}
+
+int ek_report_device_rank(const ek_report *report, int index)
+{
+    return report->sent->rank_count ? report->sent->devices[index].numbers.rank : 0;
+}
+
+char *ek_report_device_text(const ek_report *report, const ek_device_report *device, char text[40])
+{
+    char name[16];
+    ek_device_name(device->device, name);
+    if (report->sent->rank_count)
+        snprintf(text, 40, "rank %d %s", device->rank, name);
+    else
+        snprintf(text, 40, "%s", name);
+    return text;
+}
+
 double ek_report_imbalance(const ek_report *report)
 {
     double sum = 0, most = 0;
-    for (int d = 0; d < ek_report_device_count(report); d++) {
-        const ek_tracked *tracked = tracked_lock(report, d);
-        const double peak = (double)tracked->peak.in_use;
-        tracked_unlock(tracked);
+    const int count = ek_report_device_count(report);
+    for (int d = 0; d < count; d++) {
+        const double peak = (double)device_peak(report, d);
         sum += peak;
         most = peak > most ? peak : most;
     }
-    return sum > 0 ? most * report->count / sum : 1;
+    return sum > 0 ? most * count / sum : 1;
+}
+
+static int sent_read(const ek_sent_device *device, int which, ek_memory_sample *samples, int room)
+{
+    const int count = device->counts[which];
+    for (int i = 0; i < count && i < room; i++)
+        samples[i] = device->samples[which][i];
+    return count;
 }
 
 int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples, int room)
@@ -119,6 +156,8 @@ int ek_report_memory(const ek_report *report, int index, ek_memory_sample *sampl
     if (room > 0)
         EK_TRY(ek_check_pointer("report_memory", "the array for the samples", samples));
     EK_TRY(report_check_index(report, index));
+    if (report->sent->rank_count)
+        return sent_read(&report->sent->devices[index], 0, samples, room);
     const ek_tracked *tracked = tracked_lock(report, index);
     const int count = ek_series_read(&tracked->run, report_ns(report), samples, room);
     tracked_unlock(tracked);
@@ -128,12 +167,35 @@ int ek_report_memory(const ek_report *report, int index, ek_memory_sample *sampl
 int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *samples, int room)
 {
     EK_TRY(report_check_index(report, index));
+    if (report->sent->rank_count)
+        return sent_read(&report->sent->devices[index], 1, samples, room);
     const ek_tracked *tracked = tracked_lock(report, index);
     const int count = report->steps.total
                           ? ek_series_read(&tracked->finished, tracked->finished_ns, samples, room)
                           : 0;
     tracked_unlock(tracked);
     return count;
+}
+
+/* ---- ranks ---- */
+
+int ek_report_rank_count(const ek_report *report)
+{
+    return !report ? 0 : report->sent->rank_count ? report->sent->rank_count : 1;
+}
+
+int ek_report_get_rank(const ek_report *report, int index, ek_rank_report *rank)
+{
+    EK_TRY(ek_check_pointer("report_get_rank", "the report", report));
+    EK_TRY(ek_check_pointer("report_get_rank", "where to put the numbers", rank));
+    const int count = ek_report_rank_count(report);
+    if (index < 0 || index >= count)
+        return EK_FAIL(EK_E_INVALID, "report: there is no rank %d; it has %d", index, count);
+    if (report->sent->rank_count)
+        *rank = report->sent->ranks[index];
+    else
+        ek_report_own_rank(report, rank);
+    return 0;
 }
 
 /* ---- the last finished step's spans ---- */
@@ -150,7 +212,7 @@ void ek_gathered_clear(ek_gathered *gathered)
     *gathered = (ek_gathered){0};
 }
 
-static int span_compare(const void *a, const void *b)
+int ek_report_span_compare(const void *a, const void *b)
 {
     const ek_report_span *x = a, *y = b;
     if (x->begin != y->begin)
@@ -201,7 +263,7 @@ static int gathered_read(const ek_report *report, ek_gathered *gathered)
         gathered->count += page->count;
         gathered->dropped += page->dropped;
     }
-    qsort(gathered->spans, (size_t)count, sizeof *gathered->spans, span_compare);
+    qsort(gathered->spans, (size_t)count, sizeof *gathered->spans, ek_report_span_compare);
     gathered->ready = true;
     return 0;
 }
@@ -229,6 +291,11 @@ const ek_report_span *ek_report_spans(const ek_report *report, int *count, doubl
 {
     const ek_gathered *gathered;
     int rc = gathered_get(report, &gathered);
+    if (rc == 0 && report->sent->rank_count) {
+        *count = report->sent->span_count;
+        *seconds = nanosecond * (double)report->finished_ns;
+        return *count ? report->sent->spans : NULL;
+    }
     *count = gathered ? gathered->count : rc;
     *seconds = gathered ? nanosecond * (double)report->finished_ns : 0;
     return gathered && gathered->count ? gathered->spans : NULL;
@@ -236,6 +303,8 @@ const ek_report_span *ek_report_spans(const ek_report *report, int *count, doubl
 
 int ek_report_thread_count(const ek_report *report)
 {
+    if (report->sent->rank_count)
+        return report->sent->thread_count;
     ek_lock(logs_lock(report));
     const int count = report->threads;
     ek_unlock(logs_lock(report));
@@ -245,6 +314,8 @@ int ek_report_thread_count(const ek_report *report)
 int ek_report_thread_device(const ek_report *report, int thread)
 {
     int device = -1;
+    if (report->sent->rank_count)
+        return thread < report->sent->thread_count ? report->sent->thread_devices[thread] : -1;
     ek_lock(logs_lock(report));
     for (const ek_log *log = report->logs; log; log = log->next)
         if (log->thread == thread)
@@ -256,6 +327,8 @@ int ek_report_thread_device(const ek_report *report, int thread)
 int64_t ek_report_spans_dropped(const ek_report *report)
 {
     const ek_gathered *gathered;
+    if (report->sent->rank_count)
+        return report->sent->dropped;
     int rc = gathered_get(report, &gathered);
     return gathered ? gathered->dropped : rc;
 }

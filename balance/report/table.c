@@ -12,53 +12,93 @@ static const char *const columns[EK_MEMORY_CATEGORIES] = {
     [EK_MEMORY_COMMUNICATION] = "commun", [EK_MEMORY_WORKSPACE] = "work",
 };
 
+/* Columns of a device's name. */
+static int table_width(const ek_report *report)
+{
+    return ek_report_rank_count(report) > 1 ? 15 : 8;
+}
+
 static void table_write_head(const ek_report *report, FILE *stream)
 {
     const int64_t largest = ek_report_largest_batch(report);
     fprintf(stream, "%s: %lld steps, median %.2f ms; imbalance %.2f", ek_report_name(report),
             (long long)ek_report_step_count(report), 1e3 * ek_report_step_seconds(report),
             ek_report_imbalance(report));
+    if (ek_report_rank_count(report) > 1)
+        fprintf(stream, "; %d ranks", ek_report_rank_count(report));
     if (largest > 0)
         fprintf(stream, "; largest batch %lld", (long long)largest);
     fputs("\n\nPeak memory in MiB, what it was for at that moment, and what asked for it\n\n",
           stream);
-    fprintf(stream, "%-8s %9s %8s", "device", "peak", "capacity");
+    fprintf(stream, "%-*s %9s %8s", table_width(report), "device", "peak", "capacity");
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         fprintf(stream, " %8s", columns[c]);
     fputs("  at\n", stream);
 }
 
-static void table_write_memory(const ek_device_report *device, FILE *stream)
+static void table_write_memory(const ek_report *report, const ek_device_report *device,
+                               FILE *stream)
 {
     const ek_memory_sample *peak = &device->peak;
-    char name[16], share[16] = "-";
+    char name[40], share[16] = "-";
     if (device->capacity)
         snprintf(share, sizeof share, "%.0f %%",
                  100 * (double)peak->in_use / (double)device->capacity);
-    fprintf(stream, "%-8s %9.2f %8s", ek_device_name(device->device, name),
-            (double)peak->in_use / mebibyte, share);
+    fprintf(stream, "%-*s %9.2f %8s", table_width(report),
+            ek_report_device_text(report, device, name), (double)peak->in_use / mebibyte, share);
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         fprintf(stream, " %8.2f", (double)peak->now[c] / mebibyte);
     fprintf(stream, "  %s\n", device->peak_operation[0] ? device->peak_operation : "-");
 }
 
-/* One kind of time in the mean step: milliseconds and percent. */
+/* One kind of time in the mean of `steps` steps, > 0: milliseconds and percent. */
 static void table_write_share(double seconds, double all, int64_t steps, FILE *stream)
 {
     fprintf(stream, " %9.2f %3.0f %%", 1e3 * seconds / (double)steps,
             all > 0 ? 100 * seconds / all : 0);
 }
 
-static void table_write_time(const ek_report *report, const ek_device_report *device, FILE *stream)
+/* A step ends for all ranks' devices when their own rank ends it. */
+static int table_write_time(const ek_report *report, int index, FILE *stream)
 {
-    const int64_t steps = ek_report_step_count(report);
-    const double all = ek_report_seconds(report);
-    char name[16];
-    fprintf(stream, "%-8s", ek_device_name(device->device, name));
-    table_write_share(device->computing, all, steps, stream);
-    table_write_share(device->communicating, all, steps, stream);
-    table_write_share(device->waiting, all, steps, stream);
+    ek_device_report device;
+    ek_rank_report rank;
+    char name[40];
+    EK_TRY(ek_report_get_device(report, index, &device));
+    EK_TRY(ek_report_get_rank(report, device.rank, &rank));
+    if (rank.steps == 0)
+        return 0;
+    fprintf(stream, "%-*s", table_width(report), ek_report_device_text(report, &device, name));
+    table_write_share(device.computing, rank.seconds, rank.steps, stream);
+    table_write_share(device.communicating, rank.seconds, rank.steps, stream);
+    table_write_share(device.waiting, rank.seconds, rank.steps, stream);
     fputc('\n', stream);
+    return 0;
+}
+
+static int table_write_ranks(const ek_report *report, FILE *stream)
+{
+    fputs(
+        "\nMilliseconds of the mean step in which a rank's calls waited for communication, and for "
+        "ranks that\ncame later; of the calls of all ranks, those to which it came last\n\n",
+        stream);
+    fprintf(stream, "%-8s %15s %15s %8s %13s  %s\n", "rank", "exposed", "for ranks", "mostly",
+            "last", "on");
+    for (int r = 0; r < ek_report_rank_count(report); r++) {
+        ek_rank_report rank;
+        char mostly[16] = "-", last[32];
+        EK_TRY(ek_report_get_rank(report, r, &rank));
+        if (rank.steps == 0)
+            continue;
+        if (rank.waited_for >= 0)
+            snprintf(mostly, sizeof mostly, "%d", rank.waited_for);
+        snprintf(last, sizeof last, "%lld of %lld", (long long)rank.last, (long long)rank.calls);
+        fprintf(stream, "%-8d", rank.rank);
+        table_write_share(rank.exposed, rank.seconds, rank.steps, stream);
+        table_write_share(rank.waited, rank.seconds, rank.steps, stream);
+        fprintf(stream, " %8s %13s  %s\n", mostly, last, rank.host);
+    }
+    return 0;
 }
 
 static int table_write(const ek_report *report, FILE *stream)
@@ -67,23 +107,21 @@ static int table_write(const ek_report *report, FILE *stream)
     table_write_head(report, stream);
     for (int d = 0; d < ek_report_device_count(report); d++) {
         EK_TRY(ek_report_get_device(report, d, &device));
-        table_write_memory(&device, stream);
+        table_write_memory(report, &device, stream);
     }
     if (ek_report_step_count(report) > 0)
-        fprintf(stream, "\nMilliseconds of the mean step\n\n%-8s %15s %15s %15s\n", "device",
-                "computing", "communicating", "waiting");
-    for (int d = 0; d < ek_report_device_count(report) && ek_report_step_count(report) > 0; d++) {
-        EK_TRY(ek_report_get_device(report, d, &device));
-        table_write_time(report, &device, stream);
-    }
+        fprintf(stream, "\nMilliseconds of the mean step\n\n%-*s %15s %15s %15s\n",
+                table_width(report), "device", "computing", "communicating", "waiting");
+    for (int d = 0; d < ek_report_device_count(report) && ek_report_step_count(report) > 0; d++)
+        EK_TRY(table_write_time(report, d, stream));
+    if (ek_report_step_count(report) > 0 && ek_report_rank_count(report) > 1)
+        EK_TRY(table_write_ranks(report, stream));
     fputc('\n', stream);
     return 0;
 }
 
-int ek_report_table(const ek_report *report, FILE *stream)
+static int table_write_whole(const ek_report *report, FILE *stream)
 {
-    if (!report || !stream)
-        return EK_FAIL(EK_E_INVALID, "report_table: the %s is NULL", report ? "stream" : "report");
     locale_t before = ek_locale_begin();
     int rc = table_write(report, stream);
     ek_locale_end(before);
@@ -91,4 +129,17 @@ int ek_report_table(const ek_report *report, FILE *stream)
     if (fflush(stream) != 0 || ferror(stream))
         return EK_FAIL(EK_E_IO, "report_table: the stream does not take what is written");
     return 0;
+}
+
+int ek_report_table(const ek_report *report, FILE *stream)
+{
+    /* What was taken in from other ranks is not const. */
+    ek_report *written = (ek_report *)report;
+    int rc = report && stream ? 0
+                              : EK_FAIL(EK_E_INVALID, "report_table: the %s is NULL",
+                                        report ? "stream" : "report");
+    int writes = ek_report_begin_writing(&written, 1, rc);
+    if (writes < 0)
+        return writes;
+    return ek_report_end_writing(&written, 1, writes ? table_write_whole(report, stream) : 0);
 }

@@ -1,7 +1,8 @@
 /* trace.c: the last finished step in the Chrome trace format, which Perfetto opens.
  *
- * It has one process, each thread that worked, complete events for spans, and for each device a
- * counter of its memory by category. Times are microseconds since the step began. */
+ * It has a process per rank, each thread that worked, complete events for spans, and for each
+ * device a counter of its memory by category. Times are microseconds since the rank's step began.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,7 +11,7 @@
 #include "core/thread.h"
 #include "report/report.h"
 
-enum { PROCESS = 1, DIGITS = 15 };
+enum { DIGITS = 15 };
 
 /* A span or a sample of a device's memory. */
 typedef struct event {
@@ -26,9 +27,10 @@ typedef struct trace {
     const ek_report_span *spans;
     int span_count;
     double seconds;
-    char names[EK_MAX_DEVICES][16];
-    ek_memory_sample *samples[EK_MAX_DEVICES]; /* owned */
-    event *events;                             /* owned */
+    int device_count;
+    char (*names)[16];          /* of devices; owned */
+    ek_memory_sample **samples; /* of devices; owned, as are their members */
+    event *events;              /* owned */
     int count, room;
 } trace;
 
@@ -76,7 +78,13 @@ static int event_compare(const void *a, const void *b)
 
 static int trace_collect(trace *t)
 {
-    for (int d = 0; d < ek_report_device_count(t->report); d++)
+    const size_t devices = (size_t)ek_report_device_count(t->report);
+    t->names = ek_calloc(devices, sizeof *t->names);
+    t->samples = ek_calloc(devices, sizeof *t->samples);
+    if (!t->names || !t->samples)
+        return ek_error_pending();
+    t->device_count = (int)devices;
+    for (int d = 0; d < t->device_count; d++)
         EK_TRY(trace_add_device(t, d));
     for (int i = 0; i < t->span_count; i++)
         EK_TRY(trace_add(t, (event){.begin = trace_microseconds(t->spans[i].begin),
@@ -89,7 +97,13 @@ static int trace_collect(trace *t)
 
 /* ---- writing ---- */
 
-static void trace_put_span(ek_json_writer *json, const event *e, const char *device)
+/* The number of a device's process; -1: that of a thread with spans of no device. */
+static int trace_process(const trace *t, int device)
+{
+    return 1 + (device < 0 ? 0 : ek_report_device_rank(t->report, device));
+}
+
+static void trace_put_span(ek_json_writer *json, const trace *t, const event *e)
 {
     static const char *const kinds[EK_SPAN_KINDS] = {"computing", "communicating", "waiting"};
     const ek_report_span *span = e->span;
@@ -98,21 +112,21 @@ static void trace_put_span(ek_json_writer *json, const event *e, const char *dev
     ek_json_put_text(json, "ph", "X");
     ek_json_put_real(json, "ts", e->begin, DIGITS);
     ek_json_put_real(json, "dur", trace_microseconds(span->end - span->begin), DIGITS);
-    ek_json_put_integer(json, "pid", PROCESS);
+    ek_json_put_integer(json, "pid", trace_process(t, e->device));
     ek_json_put_integer(json, "tid", span->thread + 1);
     ek_json_begin(json, "args", '{');
-    ek_json_put_text(json, "device", device);
+    ek_json_put_text(json, "device", t->names[e->device]);
     ek_json_close(json, '}');
 }
 
-static void trace_put_sample(ek_json_writer *json, const event *e, const char *device)
+static void trace_put_sample(ek_json_writer *json, const trace *t, const event *e)
 {
     char name[32];
-    snprintf(name, sizeof name, "memory of %s", device);
+    snprintf(name, sizeof name, "memory of %s", t->names[e->device]);
     ek_json_put_text(json, "name", name);
     ek_json_put_text(json, "ph", "C");
     ek_json_put_real(json, "ts", e->begin, DIGITS);
-    ek_json_put_integer(json, "pid", PROCESS);
+    ek_json_put_integer(json, "pid", trace_process(t, e->device));
     ek_json_begin(json, "args", '{');
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         ek_json_put_integer(json, ek_memory_category_name(c), (int64_t)e->sample->now[c]);
@@ -121,21 +135,21 @@ static void trace_put_sample(ek_json_writer *json, const event *e, const char *d
 
 static void trace_put_event(ek_json_writer *json, const trace *t, const event *e)
 {
-    const char *device = t->names[e->device];
     ek_json_begin(json, NULL, '{');
     if (e->span)
-        trace_put_span(json, e, device);
+        trace_put_span(json, t, e);
     else
-        trace_put_sample(json, e, device);
+        trace_put_sample(json, t, e);
     ek_json_close(json, '}');
 }
 
-static void trace_put_name(ek_json_writer *json, const char *what, int thread, const char *name)
+static void trace_put_name(ek_json_writer *json, const char *what, int process, int thread,
+                           const char *name)
 {
     ek_json_begin(json, NULL, '{');
     ek_json_put_text(json, "name", what);
     ek_json_put_text(json, "ph", "M");
-    ek_json_put_integer(json, "pid", PROCESS);
+    ek_json_put_integer(json, "pid", process);
     ek_json_put_integer(json, "tid", thread);
     ek_json_begin(json, "args", '{');
     ek_json_put_text(json, "name", name);
@@ -161,14 +175,39 @@ static int trace_only_device(const trace *t, int thread)
     return device;
 }
 
-static void trace_put_names(ek_json_writer *json, const trace *t)
+/* The process of a thread: that of its spans' devices, which are all of one rank. */
+static int trace_thread_process(const trace *t, int thread)
 {
-    trace_put_name(json, "process_name", 0, ek_report_name(t->report));
+    int device = ek_report_thread_device(t->report, thread);
+    for (int i = 0; i < t->span_count && device < 0; i++)
+        if (t->spans[i].thread == thread)
+            device = t->spans[i].device;
+    return trace_process(t, device);
+}
+
+/* "balanced"; "balanced, rank 1 on node7" if there are several ranks. */
+static int trace_put_processes(ek_json_writer *json, const trace *t)
+{
+    const int count = ek_report_rank_count(t->report);
+    for (int r = 0; r < count; r++) {
+        ek_rank_report rank;
+        char name[256];
+        EK_TRY(ek_report_get_rank(t->report, r, &rank));
+        snprintf(name, sizeof name, "%.120s, rank %d on %s", ek_report_name(t->report), rank.rank,
+                 rank.host);
+        trace_put_name(json, "process_name", 1 + r, 0,
+                       count > 1 ? name : ek_report_name(t->report));
+    }
+    return 0;
+}
+
+static void trace_put_threads(ek_json_writer *json, const trace *t)
+{
     for (int thread = 0; thread < ek_report_thread_count(t->report); thread++) {
         int device = ek_report_thread_device(t->report, thread);
         if (device < 0)
             device = trace_only_device(t, thread);
-        trace_put_name(json, "thread_name", thread + 1,
+        trace_put_name(json, "thread_name", trace_thread_process(t, thread), thread + 1,
                        device < 0 ? "calling thread" : t->names[device]);
     }
 }
@@ -184,7 +223,8 @@ static int trace_write(FILE *stream, void *user)
     ek_json_put_integer(&json, "spans_dropped", ek_report_spans_dropped(t->report));
     ek_json_close(&json, '}');
     ek_json_begin(&json, "traceEvents", '[');
-    trace_put_names(&json, t);
+    EK_TRY(trace_put_processes(&json, t));
+    trace_put_threads(&json, t);
     for (int i = 0; i < t->count; i++)
         trace_put_event(&json, t, &t->events[i]);
     ek_json_close(&json, ']');
@@ -193,20 +233,37 @@ static int trace_write(FILE *stream, void *user)
     return 0;
 }
 
-int ek_report_trace(const char *path, const ek_report *report)
+static int trace_check(const char *path, const ek_report *report)
 {
     if (!path || !*path || !report)
         return EK_FAIL(EK_E_INVALID, "report_trace: the %s",
                        report ? "path is missing" : "report is NULL");
     if (ek_report_step_count(report) == 0)
         return EK_FAIL(EK_E_STATE, "report_trace: no step has ended (ek_report_step)");
+    return 0;
+}
+
+static int trace_make(const char *path, const ek_report *report)
+{
     trace t = {.report = report};
     t.spans = ek_report_spans(report, &t.span_count, &t.seconds);
     int rc = t.span_count < 0 ? t.span_count : trace_collect(&t);
     if (rc == 0)
         rc = ek_file_replace_text("report_trace", path, trace_write, &t);
-    for (int d = 0; d < EK_MAX_DEVICES; d++)
+    for (int d = 0; d < t.device_count; d++)
         free(t.samples[d]);
+    free(t.samples);
+    free(t.names);
     free(t.events);
     return rc;
+}
+
+int ek_report_trace(const char *path, const ek_report *report)
+{
+    /* What was taken in from other ranks is not const. */
+    ek_report *written = (ek_report *)report;
+    int writes = ek_report_begin_writing(&written, 1, trace_check(path, report));
+    if (writes < 0)
+        return writes;
+    return ek_report_end_writing(&written, 1, writes ? trace_make(path, report) : 0);
 }

@@ -12,7 +12,13 @@
  * Collecting costs less than a hundredth of a step. Its memory doesn't grow with the run: older
  * samples are merged, with exact maxima. Times are those of the host's clock. For host devices they
  * are the time of computing; work that was issued to a GPU may end later. One report collects at a
- * time. All functions but ek_report_start are for the thread that started the report. */
+ * time. All functions but ek_report_start are for the thread that started the report.
+ *
+ * Several processes (dist.h). Each rank starts a report of its own, and a report is written with
+ * the devices of all ranks: ek_report_table, _json, _html, _html_page and _trace are calls that all
+ * ranks of the report's group make in the same order. Each begins with ek_report_gather; then rank
+ * 0 writes, and an error of any rank is an error of all. What other ranks give as path or stream is
+ * not used. A rank that doesn't come is EK_E_TIMEOUT, as in all calls of ranks. */
 #ifndef EVENKEEL_REPORT_H
 #define EVENKEEL_REPORT_H
 
@@ -28,6 +34,9 @@ typedef struct ek_report_options {
     const char *keywords;
     const char *name;          /* name of the run, for titles; copied; default "run" */
     ek_device_list device_ids; /* empty: all accelerators of the default kind */
+    /* The ranks that write together; NULL: the world. It must exist as long as reports of it are
+     * written, so these are written before ek_shutdown (else EK_E_STATE). */
+    ek_process_group *process_group;
 } ek_report_options;
 
 /* Starts to collect. The report has peaks of its own; those of ek_memory_get_stats are not reset.
@@ -45,6 +54,11 @@ EK_API void ek_report_free(ek_report *report);
 
 /* ---- reading ---- */
 
+/* Takes in what the reports of all ranks of the group have collected so far; all ranks call it.
+ * From then until the next step the report's devices are those of all ranks, in the order of ranks,
+ * on every rank. Does nothing if there are no other ranks. */
+EK_API int ek_report_gather(ek_report *report);
+
 /* Bytes on one device at one moment. `now` is in_use by category. */
 typedef struct ek_memory_sample {
     double seconds; /* time since the start */
@@ -55,6 +69,7 @@ typedef struct ek_memory_sample {
 
 typedef struct ek_device_report {
     ek_device device;
+    int rank;                /* of the group; 0 without other ranks */
     uint64_t capacity;       /* 0: none */
     ek_memory_sample peak;   /* the moment when in_use was largest */
     char peak_operation[96]; /* the operation that allocated then: "backward of conv2d" */
@@ -72,6 +87,25 @@ EK_API double ek_report_seconds(const ek_report *report);
 EK_API double ek_report_step_seconds(const ek_report *report);
 /* Returns 0, or EK_E_INVALID if there is no such device. */
 EK_API int ek_report_get_device(const ek_report *report, int index, ek_device_report *device);
+/* A rank of the report's group; seconds are those of all its finished steps together. */
+typedef struct ek_rank_report {
+    int rank;
+    char host[64]; /* its machine's name; "" without other ranks */
+    int64_t steps;
+    double seconds;
+    double exposed; /* its calls waited for communication: what computing didn't hide */
+    /* Calls that all ranks of a group make, reductions of gradients among them: this rank's part
+     * was complete, but those of ranks that came later weren't. */
+    double waited;
+    int waited_for; /* the rank for which it waited longest; -1: none */
+    int64_t last;   /* how many of these calls this rank came to last, */
+    int64_t calls;  /* of all */
+} ek_rank_report;
+
+/* How many ranks the report has taken in: 1 until ek_report_gather. */
+EK_API int ek_report_rank_count(const ek_report *report);
+/* Returns 0, or EK_E_INVALID if there is no such rank. */
+EK_API int ek_report_get_rank(const ek_report *report, int index, ek_rank_report *rank);
 /* The largest peak of a device divided by the mean of all devices' peaks; 1 if nothing was used. */
 EK_API double ek_report_imbalance(const ek_report *report);
 /* A device's memory in order of time. A sample is the moment of a stretch of time when most memory
@@ -102,6 +136,12 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *        "last_step": {"seconds", "dropped",
  *          "spans": [{"device", "thread", "depth", "kind", "begin", "end", "label"}]}}]}
  *
+ * With several ranks each device has a "rank", seconds count from the start, or the last step's
+ * begin, of that rank, and a report has
+ *
+ *     "ranks": [{"rank", "host", "steps", "seconds", "exposed", "waited", "waited_for", "last",
+ *       "calls"}]
+ *
  * SAMPLE is {"seconds", "step", "in_use", "categories": {"parameter": 4096, ...}}. A span's device
  * is an index into `devices`, its kind "compute", "communicate" or "wait". Spans are sorted by
  * begin, outer ones first; `dropped` counts those for which there was no room. A capacity or
@@ -124,7 +164,7 @@ EK_API int ek_report_html_page(const char *path, ek_report *const *reports, int 
                                const ek_report_page *page);
 
 /* Writes the last finished step, operation by operation, in the Chrome trace format, for Perfetto
- * or chrome://tracing. */
+ * or chrome://tracing. Each rank is a process there; its times count from the begin of its step. */
 EK_API int ek_report_trace(const char *path, const ek_report *report);
 
 EK_END_DECLARATIONS

@@ -113,8 +113,13 @@ static int collect(void)
     if (status >= 0)
         status = ek_report_stop(run.report);
     ek_device_report about;
+    ek_rank_report rank;
+    if (status >= 0)
+        status = ek_report_gather(run.report);
     if (status >= 0)
         status = ek_report_get_device(run.report, 0, &about);
+    if (status >= 0)
+        status = ek_report_get_rank(run.report, ek_report_rank_count(run.report) - 1, &rank);
     if (status >= 0)
         status = query();
     ek_report_free(run.report);

@@ -41,6 +41,7 @@ static struct {
     ek_worker_info worker;
     ek_loader_stats loader;
     ek_device_report report;
+    ek_rank_report rank;
     ek_memory_sample samples[8];
     ek_error_record error;
     ek_args args;

@@ -196,6 +196,26 @@ const tests = {
         assertHas(drawn, "All are about as full; host:0 holds most: 3.00\u00a0MiB", "imbalance: level1.00");
     },
 
+    ranks_say_who_waited_for_whom() {
+        const rank = (rank, exposed, waited, waited_for, last) =>
+            ({rank, host: `node${rank}`, steps: 3, seconds: 1, exposed, waited, waited_for, last, calls: 8});
+        const devices = [0, 1].map(rank => ({...device("host:0", 3 - rank), rank}));
+        const drawn = page(report("alone"), report("together", {devices, ranks: [rank(0, 0.5, 0.375, 1, 1),
+                                                                                 rank(1, 0.125, 0, -1, 7)]}));
+        assertHas(drawn, "rank 0 host:0 is the fullest", "Communication was exposed for 13\u00a0% to 50\u00a0%",
+            "Rank 1 came last most often, to 7 of 8 calls of all ranks; the others waited 375\u00a0ms at most",
+            "50\u00a0% exposedwaited 375\u00a0ms for later ranks, longest for rank 1; last 1 of 8 times; on node0",
+            "13\u00a0% exposedlast 7 of 8 times; on node1");
+        const bar = all(drawn, "div").find(one => one.attributes["aria-label"]?.startsWith("rank 0: "));
+        assert.equal(bar.attributes["aria-label"],
+            "rank 0: for later ranks 38\u00a0%, exposed 13\u00a0%, hidden, or no communication 50\u00a0%");
+        const cells = all(drawn, "table").at(-1).querySelectorAll("td").map(cell => cell.textContent).join("|");
+        assert.equal(cells, "0|node0|3|1.000|0.500|0.375|1|1|8|1|node1|3|1.000|0.125|0.000||7|8");
+        assert(!page(report("alone")).text.includes("Ranks"));
+        const quiet = {...rank(0, 0, 0, -1, 0), seconds: 0, calls: 0};
+        assertHas(page(report("none", {devices, ranks: [quiet, {...quiet, rank: 1}]})), "exposed for 0\u00a0%");
+    },
+
     reports_stand_side_by_side() {
         const drawn = page(report("classic way"), report("sharded way", {largest_batch: 77}));
         assert.equal(drawn.charts.length, 8);

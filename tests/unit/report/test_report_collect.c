@@ -81,7 +81,7 @@ TEST(the_peak_has_its_moment_and_operation)
 {
     assert_ok(ek_host_devices_configure("2x1M"));
     void *before = take(0, 4096, EK_MEMORY_PARAMETER);
-    ek_report *report = ek_report_start(.name = "one");
+    ek_report *report = ek_report_start(.name = "one", .device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     ck_assert_str_eq(ek_report_name(report), "one");
     ck_assert_int_eq(ek_report_device_count(report), 2);
@@ -126,7 +126,7 @@ TEST(the_peak_has_its_moment_and_operation)
 TEST(every_change_is_a_sample)
 {
     assert_ok(ek_host_devices_configure("1"));
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     void *memory = take(0, 4096, EK_MEMORY_ACTIVATION);
     int count = ek_report_memory(report, 0, samples, ROOM);
@@ -156,7 +156,7 @@ TEST(every_change_is_a_sample)
 TEST(spans_are_told_to_the_device_that_works)
 {
     assert_ok(ek_host_devices_configure("2"));
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     ck_assert_str_eq(ek_report_name(report), "run");
     ek_span outer, inner, wait;
@@ -321,7 +321,7 @@ TEST(spans_without_room_are_counted)
 {
     enum { SPANS = 40000 };
     assert_ok(ek_host_devices_configure("1"));
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     for (int step = 0; step < 2; step++) {
         for (int i = 0; i < SPANS; i++)
@@ -346,7 +346,7 @@ TEST(what_lies_before_the_step_counts_in_none)
     assert_ok(ek_host_devices_configure("1"));
     ek_span before, across;
     ek_span_begin(&before, EK_SPAN_COMPUTE, "before", NULL, host(0)); /* nobody collects */
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     ek_span_end(&before);
     ek_span_begin(&across, EK_SPAN_COMPUTE, "across", NULL, host(0));
@@ -369,7 +369,7 @@ TEST(what_lies_before_the_step_counts_in_none)
     /* What is open when collecting ends is told to nobody, and goes on. */
     ek_span_begin(&across, EK_SPAN_COMPUTE, "open", NULL, host(0));
     assert_ok(ek_report_stop(report));
-    ek_report *next = ek_report_start(.name = "next");
+    ek_report *next = ek_report_start(.name = "next", .device_ids = ek_devices(EK_HOST, 0));
     assert_made(next);
     void *memory = take(0, 64, EK_MEMORY_WORKSPACE);
     ck_assert_str_eq(device_of(next, 0).peak_operation, "open");
@@ -386,7 +386,7 @@ TEST(labels_have_an_end)
 {
     char longest[300];
     assert_ok(ek_host_devices_configure("1"));
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     for (size_t i = 0; i + 3 <= sizeof longest; i += 2)
         memcpy(longest + i, "\xC3\xA4", 3); /* a letter of two bytes */
@@ -481,7 +481,7 @@ TEST(threads_go_on_while_reports_come_and_go)
         assert_made(host(i)); /* open */
     start_threads(threads, indices);
     for (int round = 0; round < 24; round++) {
-        ek_report *report = ek_report_start();
+        ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
         assert_made(report);
         for (int step = 0; step < 5; step++) {
             pass(200);
@@ -517,7 +517,7 @@ TEST(workers_are_their_devices)
     ek_dev *devs[4];
     for (int i = 0; i < 4; i++)
         devs[i] = host(i);
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     assert_ok(ek_jobs_run(devs, 4, part, NULL, "replica"));
     assert_ok(ek_report_step(report));

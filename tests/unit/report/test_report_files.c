@@ -63,7 +63,7 @@ static int part(void *user, int index)
 static ek_report *make_report(const char *name)
 {
     ek_dev *devs[DEVICES];
-    ek_report *report = ek_report_start(.name = name);
+    ek_report *report = ek_report_start(.name = name, .device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     for (int d = 0; d < DEVICES; d++)
         devs[d] = ek_dev_get(ek_host(d));
@@ -250,7 +250,7 @@ TEST(the_table_names_devices_and_operations)
 TEST(files_are_written_whole_or_not_at_all)
 {
     char missing[128];
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     assert_refused(ek_report_trace(path, report), EK_E_STATE, "no step");
     ek_report_free(report);

@@ -16,15 +16,16 @@ static void use(int index)
 TEST(one_report_collects_at_a_time)
 {
     assert_ok(ek_host_devices_configure("1"));
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
-    assert_refused(ek_report_start(), EK_E_STATE, "report_start");
+    assert_refused(ek_report_start(.device_ids = ek_devices(EK_HOST, 0)), EK_E_STATE,
+                   "report_start");
     assert_ok(ek_report_step(report));
     assert_ok(ek_report_stop(report));
     assert_ok(ek_report_stop(report));
     assert_refused(ek_report_step(report), EK_E_STATE, "stopped");
     for (int i = 0; i < 100; i++) {
-        ek_report *other = ek_report_start();
+        ek_report *other = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
         assert_made(other);
         ek_report_free(other);
     }
@@ -56,7 +57,7 @@ TEST(devices_are_checked)
 TEST(devices_may_close_before_the_report)
 {
     assert_ok(ek_host_devices_configure("2"));
-    ek_report *report = ek_report_start();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     use(1);
     assert_ok(ek_report_step(report));
@@ -75,7 +76,7 @@ TEST(devices_may_close_before_the_report)
     assert_ok(ek_report_stop(report));
     ck_assert_int_eq(ek_report_step_count(report), 1);
     ek_report_free(report);
-    report = ek_report_start();
+    report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
     assert_made(report);
     assert_ok(ek_shutdown());
     ek_report_free(report);
