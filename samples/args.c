@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+bool args_quiet;
 static const char *args_program = "sample";
 
 const char *const args_device_words[] = {"cpu", "host", "cuda", NULL};
@@ -198,6 +199,8 @@ int args_read(int argc, char **argv, const char *about, const arg_spec *args)
 int args_complain(const char *format, ...)
 {
     va_list arguments;
+    if (args_quiet)
+        return -1;
     va_start(arguments, format);
     fprintf(stderr, "%s: ", args_program);
     vfprintf(stderr, format, arguments);

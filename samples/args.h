@@ -69,6 +69,8 @@ enum { ARGS_HELP = 1 };
  * would be right. */
 int args_read(int argc, char **argv, const char *about, const arg_spec *args);
 
+/* Set in a process whose complaints another one makes too: they are not printed. */
+extern bool args_quiet;
 /* Prints "program: sentence" to standard error; returns -1. */
 int args_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same with the library's pending error, which it clears; returns the exit status `status`. */

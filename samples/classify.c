@@ -224,7 +224,7 @@ static int classify_measure_plan(classify *c)
                       "a batch of %lld does not fit on these devices, however it is cut",
                       (long long)batch);
     if (rc > 0)
-        rc = ek_data_parallel_sizes(trial.model, batch, sizes);
+        rc = ek_data_parallel_sizes(trial.parallel, world_share(batch), sizes);
     job_free(&trial);
     size_t length = 0; /* "40,30,30" */
     for (int d = 0; d < c->job.devices.count; d++) {
@@ -280,7 +280,7 @@ static void classify_list(run_state *run, const checkpoint *file)
         checkpoint_numbers(file, "epochs", &c->epochs->train_loss,
                            EK_SHAPE(c->epoch_count, RECORD_NUMBERS));
     if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
-        ek_archive_put_plan(file->archive, "plan", c->job.model);
+        ek_archive_put_plan(file->archive, "plan", c->job.parallel);
 }
 
 /* ---- opening: both sets, before anything else: a run without them is not begun ---- */
@@ -294,7 +294,7 @@ static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
 
 static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
 {
-    return ek_data_parallel_sizes(((classify *)user)->job.model, batch, sizes);
+    return ek_data_parallel_sizes(((classify *)user)->job.parallel, batch, sizes);
 }
 
 static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *training,
@@ -306,12 +306,15 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
     if (rc < 0)
         return rc;
     c->test_random = ek_generator_new((uint64_t)opt.seed);
-    /* On several devices each device's part of a batch is made on that device. */
+    /* On several devices each device's part of a batch is made on that device. With several ranks
+     * batches are those of all, and made on cpu. */
+    const bool alone = world_size() == 1;
+    const ek_device_list loaded = alone ? c->job.devices : EK_DEVICES(ek_cpu());
     c->training =
         ek_data_loader(.dataset = ek_dataset_keep(training),
                        .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
-                       .workers = (int)opt.workers, .device_ids = c->job.devices, .sizes_user = c,
-                       .sizes = c->job.devices.count > 1 ? sizes_of_parts : NULL);
+                       .workers = (int)opt.workers, .device_ids = loaded, .sizes_user = c,
+                       .sizes = loaded.count > 1 ? sizes_of_parts : NULL);
     c->testing =
         ek_data_loader(.dataset = ek_dataset_keep(testing),
                        .sampler = ek_sequential_sampler(classify_count(testing, opt.test_samples)),

@@ -99,7 +99,8 @@ typedef struct gan {
 static ek_module *gan_criterion(const gan *g, ek_gan_role role)
 {
     ek_module *loss = ek_gan_loss((ek_gan_loss_kind)opt.loss, role);
-    return g->balanced ? ek_data_parallel_criterion(loss, .device_ids = g->devices) : loss;
+    return world_criterion(g->balanced ? ek_data_parallel_criterion(loss, .device_ids = g->devices)
+                                       : loss);
 }
 
 /* A resumed run goes on from its plan if it has as many devices as then.
@@ -118,8 +119,9 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
     };
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
     job->network = network;
-    job->model =
+    job->parallel =
         g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
+    job->model = world_model(job->parallel);
     job->criterion = gan_criterion(g, role);
     job->optimizer = ek_adam(job->model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
 }
@@ -168,11 +170,11 @@ typedef struct critic_record {
     double gradient_norm;                   /* of all of the critic's parameters together */
 } critic_record;
 
-/* Noise for `count` pictures, on cpu. */
+/* This rank's rows of noise for `count` pictures of all ranks, on cpu. */
 static ek_tensor *gan_noise(gan *g, int64_t count)
 {
     ek_tensor *noise = ek_empty(EK_SHAPE(count, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
-    return noise && ek_normal_(noise, 0, 1, g->random) == 0 ? noise : NULL;
+    return noise && ek_normal_(noise, 0, 1, g->random) == 0 ? world_rows(noise) : NULL;
 }
 
 /* Pictures without history: one tensor per device in balanced mode on several devices, else one
@@ -198,7 +200,7 @@ static int gan_add_scores(gan *g, ek_module *on, ek_value pictures, double *loss
     ek_value scores = ek_forward(g->critic.model, pictures);
     int rc = gan_add_gradient(ek_loss(on, scores), loss);
     bool had_gradients = ek_set_grad_enabled(false);
-    ek_tensor *all = ek_value_tensor(ek_value_to_device(scores, ek_cpu(), 0));
+    ek_tensor *all = world_all(ek_value_tensor(ek_value_to_device(scores, ek_cpu(), 0)));
     if (rc == 0)
         rc = ek_item(ek_mean(ek_to_dtype(all, EK_F64)), mean);
     ek_set_grad_enabled(had_gradients);
@@ -263,7 +265,7 @@ static int gan_generator_gradient(gan *g, ek_tensor *noise, double *loss)
     return rc;
 }
 
-/* The next pictures, on cpu: fewer at the end of a pass. */
+/* The next pictures of all ranks, on cpu: fewer at the end of a pass. */
 static ek_tensor *gan_real(gan *g)
 {
     ek_batch batch;
@@ -278,7 +280,7 @@ static int gan_critic_step(gan *g)
     critic_record record;
     ek_tensor *real = gan_real(g);
     ek_value made = real ? gan_make(g, gan_noise(g, ek_tensor_size(real, 0))) : ek_value_error();
-    int rc = real ? gan_critic_gradient(g, real, made, &record) : ek_error_status();
+    int rc = real ? gan_critic_gradient(g, world_rows(real), made, &record) : ek_error_status();
     if (rc == 0)
         rc = ek_step(g->critic.optimizer);
     ek_scope_end(&scope);
@@ -329,8 +331,8 @@ static void gan_list(run_state *run, const checkpoint *file)
         checkpoint_series(file, name, &g->series[i]);
     }
     if (opt.automatic && !file->path) { /* read as the networks are wrapped */
-        ek_archive_put_plan(file->archive, "generator_plan", g->generator.model);
-        ek_archive_put_plan(file->archive, "critic_plan", g->critic.model);
+        ek_archive_put_plan(file->archive, "generator_plan", g->generator.parallel);
+        ek_archive_put_plan(file->archive, "critic_plan", g->critic.parallel);
     }
 }
 

@@ -121,12 +121,33 @@ static int job_open(train_job *job, const run_settings *s, train_mode mode)
     return ek_error_status();
 }
 
+/* What ek_shutdown does with devices; that would end the ranks' world too. */
+static int job_clear_devices(const ek_device_list *devices)
+{
+    int rc = 0;
+    for (int d = 0; d < devices->count && rc == 0; d++) {
+        ek_device device = devices->devices[d];
+        ek_memory_stats stats;
+        char name[16];
+        rc = ek_memory_get_stats(device, &stats);
+        if (rc == 0 && stats.in_use > 0)
+            rc = ek_error(EK_E_STATE, "%s still holds %llu bytes", ek_device_name(device, name),
+                          (unsigned long long)stats.in_use);
+        if (rc == 0)
+            rc = ek_memory_trim(device);
+    }
+    return rc;
+}
+
 /* `rc` if that is an error; else 0, or EK_E_STATE with a sentence if a device's memory has not come
  * back to zero. */
 static int job_close(train_job *job, int rc)
 {
+    const ek_device_list devices = job->devices;
     job_free(job);
-    int closed = ek_shutdown();
+    if (rc < 0 && world_size() > 1)
+        return rc;
+    int closed = world_size() == 1 ? ek_shutdown() : job_clear_devices(&devices);
     return rc < 0 ? rc : closed;
 }
 
@@ -213,18 +234,38 @@ static int train_steps(mode_run *run, int64_t steps)
     return rc;
 }
 
+/* Takes in the devices of all ranks, and how many samples of the batch each has. */
+static int train_shares(const mode_run *run, mode_result *result)
+{
+    int64_t own[EK_MAX_DEVICES], count = run->job.devices.count;
+    int rc = ek_report_gather(result->report);
+    if (rc == 0)
+        rc = ek_data_parallel_sizes(run->job.parallel, world_share(result->batch), own);
+    if (rc < 0)
+        return rc;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *all = world_all(ek_from_data(own, EK_SHAPE(count), EK_I64));
+    const size_t nbytes = all ? (size_t)ek_tensor_count(all) * sizeof own[0] : 0;
+    result->share = all ? malloc(nbytes) : NULL;
+    if (result->share)
+        ek_to_data(all, result->share, nbytes);
+    else if (all)
+        ek_error(EK_E_NO_MEMORY, "no memory for the devices' shares");
+    ek_scope_end(&scope);
+    return ek_error_status();
+}
+
 /* `steps` steps and their report, and the plan that they ended with. */
 static int train_reported(mode_run *run, int64_t steps)
 {
     mode_result *result = run->result;
-    ek_module *model = run->job.model;
     int rc = train_steps(run, steps);
     int stopped = result->report ? ek_report_stop(result->report) : 0;
     rc = rc < 0 ? rc : stopped;
     if (rc == 0)
-        rc = ek_data_parallel_sizes(model, result->batch, result->share);
+        rc = train_shares(run, result);
     if (rc == 0 && run->job.mode == MODE_AUTO &&
-        ek_data_parallel_plan(model, result->plan, sizeof result->plan) < 0)
+        ek_data_parallel_plan(run->job.parallel, result->plan, sizeof result->plan) < 0)
         rc = ek_error_status();
     result->parameters = ek_module_numel(run->job.network);
     return rc;
@@ -235,6 +276,7 @@ static void mode_result_free(mode_result *result)
     ek_report_free(result->report);
     series_free(&result->losses, 1);
     series_free(&result->seconds, 1);
+    free(result->share);
     *result = (mode_result){0};
 }
 
@@ -261,7 +303,10 @@ static int train_run(const run_settings *s, ek_dataset *train, ek_dataset *test,
 static int batch_try(int64_t batch, void *user)
 {
     mode_run *run = user;
-    if (*run->settings->stopped)
+    int stopped = interrupt_agree(run->settings->stopped);
+    if (stopped < 0)
+        return stopped;
+    if (stopped > 0)
         return ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
                         mode_names[run->job.mode], (long long)batch);
     ek_scope scope = ek_scope_begin();
@@ -367,17 +412,22 @@ static int explain_stop(const run_settings *s, const mode_result *results, int c
 static int explain(const run_settings *s, ek_dataset *train, train_mode mode)
 {
     ek_error_record error;
+    const bool says = world_says_error();
     ek_error_take(&error);
-    fprintf(stderr, "%s: %s\n", mode_names[mode], error.message);
-    if (error.status != EK_E_OUT_OF_MEMORY)
+    if (says)
+        fprintf(stderr, "%s: %s\n", mode_names[mode], error.message);
+    if (world_most(error.status == EK_E_OUT_OF_MEMORY) <= 0)
         return FAILED;
-    fprintf(stderr, "%s: looking for the largest batch that fits ...\n", mode_names[mode]);
+    if (says)
+        fprintf(stderr, "%s: looking for the largest batch that fits ...\n", mode_names[mode]);
     int64_t fits = train_largest_batch(s, train, mode, s->batch);
     if (fits < 0 && *s->stopped)
         return explain_stop(s, NULL, 0);
     if (fits < 0)
-        ek_print_error(stderr);
-    else if (fits == 0)
+        return world_fail(FAILED);
+    if (!says)
+        return FAILED;
+    if (fits == 0)
         fprintf(stderr,
                 "%s: not even a batch of 1 fits; give more with --cap, or a smaller --width\n",
                 mode_names[mode]);
@@ -405,15 +455,15 @@ static int run_all(run_settings *s, ek_dataset *train, ek_dataset *test, mode_re
         return explain_stop(s, results, *count);
     if (rc < 0 && !s->find_batch)
         return explain(s, train, (train_mode)(mode - 1));
-    return rc < 0 ? args_fail(FAILED) : 0;
+    return rc < 0 ? world_fail(FAILED) : 0;
 }
 
 static int report(const run_settings *s, const mode_result *results, int count)
 {
     print_results(s, results, count);
-    if ((s->json && report_json(s->json, s, results, count) < 0) ||
-        (s->html && report_html(s->html, s, results, count) < 0))
-        return args_fail(FAILED);
+    int rc = s->json && world_is_first() ? report_json(s->json, s, results, count) : 0;
+    if (world_most(rc < 0) != 0 || (s->html && report_html(s->html, s, results, count) < 0))
+        return world_fail(FAILED);
     if (s->html)
         printf("Charts: %s\n", s->html);
     while (count > 0 && !results[count - 1].report)
@@ -421,7 +471,7 @@ static int report(const run_settings *s, const mode_result *results, int count)
     if (!s->trace || count == 0)
         return 0;
     if (ek_report_trace(s->trace, results[count - 1].report) < 0)
-        return args_fail(FAILED);
+        return world_fail(FAILED);
     printf("Trace of %s: %s\n", results[count - 1].name, s->trace);
     return 0;
 }
@@ -430,27 +480,31 @@ static int report(const run_settings *s, const mode_result *results, int count)
 static void show_log(ek_log_level level, const char *line, void *user)
 {
     (void)user;
-    if (level >= EK_LOG_INFO)
+    if (level >= EK_LOG_INFO && world_is_first())
         fprintf(stderr, "%s\n", line);
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     run_settings settings;
     mode_result results[MODES] = {{0}};
     int count = 0, rc = settings_parse(&settings, argc, argv);
+    if (rc == ARGS_HELP)
+        return 0;
+    rc = world_most(rc < 0);
     if (rc != 0)
-        return rc == ARGS_HELP ? 0 : REFUSED;
+        return rc > 0 ? REFUSED : world_fail(REFUSED);
     const run_settings *s = &settings;
     settings.stopped = interrupt_catch();
     ek_dataset *train = scenes_make(s->data, true, s->scenes, s->size, (uint64_t)s->seed);
     ek_dataset *test = NULL; /* other pictures, and another seed */
     if (train)
         test = scenes_make(s->data, false, s->test_scenes, s->size, (uint64_t)s->seed + 1);
-    if (!test) {
-        args_fail(REFUSED);
+    if (world_most(!test) != 0) {
+        world_fail(REFUSED);
         pictures_explain(s->data);
         ek_dataset_free(train);
+        ek_dataset_free(test);
         return REFUSED;
     }
     printf("Scenes: %lld for training, %lld for testing, %lld x %lld pixels\n",
@@ -465,4 +519,10 @@ int main(int argc, char **argv)
     ek_dataset_free(train);
     ek_dataset_free(test);
     return rc;
+}
+
+int main(int argc, char **argv)
+{
+    int status = world_join() < 0 ? args_fail(REFUSED) : run_program(argc, argv);
+    return ek_shutdown() < 0 && status == 0 ? args_fail(FAILED) : status;
 }

@@ -57,12 +57,12 @@ int settings_steps(const run_settings *settings);
 
 typedef struct mode_result {
     const char *name;
-    ek_report *report;             /* owned: memory and time per device */
-    int64_t batch;                 /* that was trained with */
-    int64_t largest;               /* the largest that fits, if it was looked for; else -1 */
-    int64_t share[EK_MAX_DEVICES]; /* of the batch, per device, at the end */
-    char plan[512];                /* of balanced-auto; "" for others */
-    double step_seconds;           /* median */
+    ek_report *report;   /* owned: memory and time per device */
+    int64_t batch;       /* that was trained with */
+    int64_t largest;     /* the largest that fits, if it was looked for; else -1 */
+    int64_t *share;      /* of the batch, per device, at the end; owned */
+    char plan[512];      /* of balanced-auto; "" for others */
+    double step_seconds; /* median */
     double samples_per_second;
     series losses, seconds;          /* one value per step; owned */
     double pixel_accuracy, mean_iou; /* on the test scenes */

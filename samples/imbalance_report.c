@@ -15,15 +15,34 @@ static const char *const table_columns[EK_MEMORY_CATEGORIES] = {
     [EK_MEMORY_COMMUNICATION] = "commun", [EK_MEMORY_WORKSPACE] = "work",
 };
 
+/* "host:0"; "rank 1 host:0" if there are several ranks. */
+static char *device_text(const ek_report *report, const ek_device_report *device, char text[40])
+{
+    char name[16];
+    ek_device_name(device->device, name);
+    if (ek_report_rank_count(report) > 1)
+        snprintf(text, 40, "rank %d %s", device->rank, name);
+    else
+        snprintf(text, 40, "%s", name);
+    return text;
+}
+
+/* Columns of a device's name. */
+static int table_width(const mode_result *r)
+{
+    return ek_report_rank_count(r->report) > 1 ? 15 : 8;
+}
+
 static void table_row(const mode_result *r, int index)
 {
     ek_device_report device;
-    char name[16];
+    char name[40];
     int64_t steps = ek_report_step_count(r->report);
     if (ek_report_get_device(r->report, index, &device) < 0)
         return;
-    printf("%-13s %-8s %6" PRId64 " %8.2f", r->name, ek_device_name(device.device, name),
-           r->share[index], (double)device.peak.in_use / mebibyte);
+    printf("%-13s %-*s %6" PRId64 " %8.2f", r->name, table_width(r),
+           device_text(r->report, &device, name), r->share[index],
+           (double)device.peak.in_use / mebibyte);
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         printf(" %7.2f", (double)device.peak.now[c] / mebibyte);
     printf(" %8.1f", steps > 0 ? 1000 * device.computing / (double)steps : 0);
@@ -40,7 +59,8 @@ void report_table(const mode_result *results, int count)
         "\nPer device: its share of the batch; its peak in MiB and what that was for: parameters,\n"
         "gradients, optimizer state, activations, communication, workspace; milliseconds of a\n"
         "step in which it computed. Imbalance: the fullest device's peak over the mean of all.\n");
-    printf("%-13s %-8s %6s %8s", "mode", "device", "share", "peak");
+    printf("%-13s %-*s %6s %8s", "mode", count > 0 ? table_width(&results[0]) : 8, "device",
+           "share", "peak");
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         printf(" %7s", table_columns[c]);
     printf(" %8s %9s %8s %9s %8s %8s %8s\n", "computes", "imbalance", "step ms", "samples/s",
@@ -85,13 +105,13 @@ void report_batches(const mode_result *results, int count)
 static void json_device(json_writer *json, const mode_result *r, int index)
 {
     ek_device_report device;
-    char name[16];
+    char name[40];
     if (ek_report_get_device(r->report, index, &device) < 0)
         return;
     json_write(json,
                "{ name %s share %jd capacity_bytes %jd peak_bytes %jd peak_step %jd "
                "peak_operation %s",
-               ek_device_name(device.device, name), r->share[index], (int64_t)device.capacity,
+               device_text(r->report, &device, name), r->share[index], (int64_t)device.capacity,
                (int64_t)device.peak.in_use, device.peak.step, device.peak_operation);
     json_categories(json, device.peak.now);
     json_write(json, "computing_seconds %g communicating_seconds %g waiting_seconds %g }",

@@ -91,11 +91,6 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
 {
     ek_data_parallel_options options = {.module = network, .device_ids = job->devices};
     job->network = network;
-    job->criterion = criterion;
-    if (job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC) {
-        job->model = ek_data_parallel_with(options);
-        return;
-    }
     if (job->mode == MODE_AUTO && plan) {
         options.plan = plan;
     } else if (job->mode == MODE_AUTO) {
@@ -104,15 +99,27 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
     } else if (job->mode == MODE_SHARDED) {
         options.shard = EK_SHARD_OPTIMIZER;
     }
-    job->model = ek_data_parallel_model_with(options);
-    job->criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
+    if (job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC) {
+        job->parallel = ek_data_parallel_with(options);
+    } else {
+        job->parallel = ek_data_parallel_model_with(options);
+        criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
+    }
+    job->model = world_model(job->parallel);
+    job->criterion = world_criterion(criterion);
+}
+
+static ek_value job_rows(ek_value batch)
+{
+    return world_size() == 1 ? batch : EK_VALUE(world_rows(ek_value_tensor(batch)));
 }
 
 int job_step(train_job *job, ek_value input, ek_value target, double *loss)
 {
     ek_scope scope = ek_scope_begin();
     int rc = ek_train_step(loss, .model = job->model, .criterion = job->criterion,
-                           .optimizer = job->optimizer, .input = input, .target = target);
+                           .optimizer = job->optimizer, .input = job_rows(input),
+                           .target = job_rows(target));
     if (rc == 0 && job->schedule)
         rc = ek_schedule_step(job->schedule);
     ek_scope_end(&scope);
@@ -176,7 +183,8 @@ static void progress_show(progress_bar *bar)
 static int run_write(const run_kind *kind, run_state *run)
 {
     char path[4096];
-    int rc = kind->draw ? kind->draw(run) : 0;
+    int rc = kind->draw && world_is_first() ? kind->draw(run) : 0;
+    ek_dist_raise(); /* the other ranks are to meet this one in run_save */
     return rc < 0 ? rc : run_save(kind, run, run_path(kind->files->out, CHECKPOINT_NAME, path));
 }
 
@@ -186,7 +194,10 @@ int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t 
     const bool writes = kind->files && kind->files->out;
     int64_t written = -1; /* the last step with files: none of this run yet */
     int rc = 0;
-    while (rc == 0 && run->step < run->last && !*stopped) {
+    while (rc == 0 && run->step < run->last) {
+        rc = interrupt_agree(stopped);
+        if (rc != 0)
+            break;
         rc = kind->take(run);
         if (rc < 0)
             break;
@@ -200,6 +211,7 @@ int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t 
         }
     }
     progress_clear(&bar);
+    rc = rc > 0 ? 0 : rc;
     return rc == 0 && writes && written < run->step ? run_write(kind, run) : rc;
 }
 
@@ -228,6 +240,14 @@ const volatile sig_atomic_t *interrupt_catch(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     return &interrupt_stopped;
+}
+
+int interrupt_agree(const volatile sig_atomic_t *stopped)
+{
+    int agreed = world_most((int)*stopped);
+    if (agreed > 0)
+        interrupt_stopped = agreed;
+    return agreed;
 }
 
 int interrupt_status(void)
@@ -356,7 +376,8 @@ int run_save(const run_kind *kind, run_state *run, const char *path)
     run_list(kind, run, &file);
     int rc = ek_error_status();
     if (rc == 0)
-        rc = ek_archive_save(file.archive, path);
+        rc = world_size() == 1 ? ek_archive_save(file.archive, path)
+                               : ek_dist_archive_save(file.archive, path, 0, NULL);
     ek_archive_free(file.archive);
     ek_scope_end(&scope);
     return rc;
@@ -418,13 +439,13 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
     json_writer json;
     char path[4096];
     int rc = kind->finish && run->step >= run->last ? kind->finish(run) : 0;
-    if (rc == 0 && kind->files->json) {
+    if (rc == 0 && kind->files->json && world_is_first()) {
         rc = json_open(&json, kind->files->json);
         if (rc == 0)
             rc = json_close(&json, kind->files->json, kind->results(run, &json));
     }
-    if (rc < 0)
-        return args_fail(FAILED);
+    if (world_most(rc < 0) != 0)
+        return world_fail(FAILED);
     if (run->step < run->last)
         return interrupt_explain(run->step, run_path(kind->files->out, CHECKPOINT_NAME, path), argc,
                                  argv);
@@ -439,34 +460,54 @@ static int run_check_files(const run_files *files)
     struct stat status;
     if (resume && access(resume, R_OK) < 0)
         return args_complain("--resume %s: %s", resume, strerror(errno));
-    if (args_check_output("json", files->json) < 0)
+    if (world_is_first() && args_check_output("json", files->json) < 0)
         return -1;
-    if (out && stat(out, &status) < 0 && mkdir(out, 0777) < 0)
+    if (out && stat(out, &status) < 0 && mkdir(out, 0777) < 0 && errno != EEXIST)
         return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
     if (out && (stat(out, &status) < 0 || !S_ISDIR(status.st_mode) || access(out, W_OK) < 0))
         return args_complain("--out %s: a directory that can be written is needed", out);
     return 0;
 }
 
-int run_main(const run_kind *kind, run_state *run, int argc, char **argv)
+/* "after step 12: " before the pending error's sentence. */
+static void run_say_step(const run_state *run)
 {
-    int status, rc = args_read(argc, argv, kind->about, kind->args);
+    ek_error_record error;
+    char message[sizeof error.message];
+    ek_error_take(&error);
+    snprintf(message, sizeof message, "after step %lld: %.*s", (long long)run->step,
+             (int)sizeof message - 40, error.message);
+    memcpy(error.message, message, sizeof message);
+    ek_error_raise(&error);
+}
+
+/* What the ranks do once they have met. */
+static int run_program(const run_kind *kind, run_state *run, int argc, char **argv)
+{
+    int rc = args_read(argc, argv, kind->about, kind->args);
     if (rc == ARGS_HELP)
         return 0;
-    if (rc < 0 || kind->check() < 0 || run_check_files(kind->files) < 0)
-        return REFUSED;
+    rc = world_most(rc < 0 || kind->check() < 0 || run_check_files(kind->files) < 0);
+    if (rc != 0)
+        return rc > 0 ? REFUSED : world_fail(REFUSED);
     const volatile sig_atomic_t *stopped = interrupt_catch();
+    int status;
     if (run_open(kind, run) < 0) {
-        status = args_fail(REFUSED);
+        status = world_fail(REFUSED);
         if (run->unread)
             kind->explain();
     } else if (run_steps(kind, run, stopped) < 0) {
-        args_complain("after step %lld: %s", (long long)run->step, ek_error_message());
-        ek_error_clear();
-        status = FAILED;
+        run_say_step(run);
+        status = world_fail(FAILED);
     } else {
         status = run_finish(kind, run, argc, argv);
     }
     kind->close(run);
+    return status;
+}
+
+int run_main(const run_kind *kind, run_state *run, int argc, char **argv)
+{
+    int status = world_join() < 0 ? args_fail(REFUSED) : run_program(kind, run, argc, argv);
     return ek_shutdown() < 0 && status == 0 ? args_fail(FAILED) : status;
 }

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include "results.h"
+#include "world.h"
 
 double seconds_now(void);
 
@@ -43,7 +44,8 @@ extern const char *const mode_names[MODES + 1]; /* NULL ends them */
 typedef struct train_job {
     train_mode mode;
     ek_device_list devices;
-    ek_module *network; /* owned by the model */
+    ek_module *network;  /* owned by the model */
+    ek_module *parallel; /* goes over this process's devices: the model, or owned by it */
     ek_module *model, *criterion;
     ek_optimizer *optimizer;
     ek_schedule *schedule; /* NULL: the rate stays */
@@ -52,7 +54,8 @@ typedef struct train_job {
 /* Makes job->model and job->criterion of a network and a criterion, which they own. MODE_AUTO
  * follows the plan, or measures for the goal (an ek_plan_goal) if that is NULL. */
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal);
-/* One training step; for `loss` see ek_train_step. 0 or a negative status. */
+/* One training step on the batch of all ranks; for `loss` see ek_train_step. 0 or a negative
+ * status. */
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);
 void job_free(train_job *job);
 
@@ -61,6 +64,9 @@ void job_free(train_job *job);
 /* From now on the first SIGINT or SIGTERM writes its number to what this points to, for the loop to
  * look at after each step; the second ends the program at once. */
 const volatile sig_atomic_t *interrupt_catch(void);
+/* What a signal has written on any rank: 0 or its number, on all ranks, which all call this. Or a
+ * negative status. */
+int interrupt_agree(const volatile sig_atomic_t *stopped);
 /* The exit status of a run that was stopped, as shells say it: 130 for SIGINT, 143 for SIGTERM. */
 int interrupt_status(void);
 
