@@ -121,7 +121,7 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
     job->network = network;
     job->parallel =
         g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
-    job->model = world_model(job->parallel);
+    job->model = world_model(job->parallel, opt.sharded);
     job->criterion = gan_criterion(g, role);
     job->optimizer = ek_adam(job->model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
 }

@@ -105,7 +105,7 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
         job->parallel = ek_data_parallel_model_with(options);
         criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
     }
-    job->model = world_model(job->parallel);
+    job->model = world_model(job->parallel, job->mode == MODE_SHARDED);
     job->criterion = world_criterion(criterion);
 }
 

@@ -72,9 +72,18 @@ ek_tensor *world_all(ek_tensor *rows)
     return world_size() == 1 ? rows : ek_dist_join(rows, 0, NULL);
 }
 
-ek_module *world_model(ek_module *model)
+ek_module *world_model(ek_module *model, bool sharded)
 {
-    return world_size() == 1 ? model : ek_distributed_data_parallel(model);
+    if (world_size() == 1)
+        return model;
+    if (!sharded)
+        return ek_distributed_data_parallel(model);
+    ek_error(EK_E_INVALID,
+             "gradients and state are sharded over the devices of one process; "
+             "with %d ranks another mode is needed",
+             world_size());
+    ek_module_free(model);
+    return NULL;
 }
 
 ek_module *world_criterion(ek_module *criterion)
