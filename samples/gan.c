@@ -115,7 +115,7 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
         .device_ids = g->devices,
         .split = opt.automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
         .plan = opt.automatic ? checkpoint_plan(from, plan_name, g->devices.count) : NULL,
-        .shard = opt.sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
+        .shard = opt.sharded && world_size() == 1 ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
     };
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
     job->network = network;

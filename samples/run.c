@@ -96,7 +96,7 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
     } else if (job->mode == MODE_AUTO) {
         options.split = EK_SPLIT_AUTO;
         options.goal = (ek_plan_goal)goal;
-    } else if (job->mode == MODE_SHARDED) {
+    } else if (job->mode == MODE_SHARDED && world_size() == 1) {
         options.shard = EK_SHARD_OPTIMIZER;
     }
     if (job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC) {

@@ -79,8 +79,8 @@ ek_module *world_model(ek_module *model, bool sharded)
     if (!sharded)
         return ek_distributed_data_parallel(model);
     ek_error(EK_E_INVALID,
-             "gradients and state are sharded over the devices of one process; "
-             "with %d ranks another mode is needed",
+             "gradients and state are sharded over the devices of one process only; with %d ranks "
+             "another mode is needed",
              world_size());
     ek_module_free(model);
     return NULL;

@@ -24,8 +24,8 @@ ek_tensor *world_rows(ek_tensor *batch);
 /* All ranks' rows. */
 ek_tensor *world_all(ek_tensor *rows);
 
-/* Wrap what one process trains with. Ownership passes. A model whose state is sharded over this
- * process's devices is EK_E_INVALID if there are other ranks. */
+/* Wrap what one process trains with. Ownership passes. `sharded`: gradients and state are divided
+ * over all ranks, which is EK_E_INVALID if there are others. */
 ek_module *world_model(ek_module *model, bool sharded);
 ek_module *world_criterion(ek_module *criterion);
 
