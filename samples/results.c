@@ -1,5 +1,6 @@
 /* results.c: series, JSON, lines and curves. */
 #include "results.h"
+#include "world.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -190,23 +191,68 @@ void json_categories(json_writer *json, const uint64_t *nbytes)
     json_end(json, '}');
 }
 
+/* A device's peak as numbers, since ranks send each other tensors. */
+typedef struct device_peak {
+    int64_t rank, kind, index, nbytes, categories[EK_MEMORY_CATEGORIES];
+} device_peak;
+enum { PEAK_NUMBERS = sizeof(device_peak) / sizeof(int64_t) };
+
+/* The peaks of all ranks' devices, to be freed; NULL on an error. */
+static device_peak *peaks_of_all(const ek_device_list *devices, int64_t *count)
+{
+    device_peak own[EK_MAX_DEVICES] = {{0}}, *all = NULL;
+    for (int d = 0; d < devices->count; d++) {
+        const ek_device device = devices->devices[d];
+        ek_memory_stats stats = {0};
+        ek_memory_get_stats(device, &stats);
+        own[d] = (device_peak){
+            ek_dist_get_rank(NULL), device.kind, device.index, (int64_t)stats.peak, {0}};
+        for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+            own[d].categories[c] = (int64_t)stats.at_peak[c];
+    }
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *gathered =
+        world_all(ek_from_data(own, EK_SHAPE(devices->count, PEAK_NUMBERS), EK_I64));
+    *count = gathered ? ek_tensor_size(gathered, 0) : 0;
+    const size_t nbytes = (size_t)*count * sizeof *all;
+    all = gathered ? malloc(nbytes) : NULL;
+    if (all)
+        ek_to_data(gathered, all, nbytes);
+    else if (gathered)
+        ek_error(EK_E_NO_MEMORY, "no memory for the peaks of %lld devices", (long long)*count);
+    ek_scope_end(&scope);
+    return all;
+}
+
+static char *peak_name(const device_peak *peak, char name[40])
+{
+    const ek_device device = {(ek_device_kind)peak->kind, (int)peak->index};
+    char own[16];
+    ek_device_name(device, own);
+    if (world_size() == 1)
+        snprintf(name, 40, "%s", own);
+    else
+        snprintf(name, 40, "rank %d %s", (int)peak->rank, own);
+    return name;
+}
+
 int json_devices(json_writer *json, const ek_device_list *devices)
 {
-    ek_memory_stats stats;
-    char name[16];
-    int rc = 0;
+    int64_t count;
+    device_peak *peaks = peaks_of_all(devices, &count);
     json_begin(json, "devices", '[');
-    for (int d = 0; d < devices->count && rc == 0; d++) {
-        rc = ek_memory_get_stats(devices->devices[d], &stats);
-        if (rc < 0)
-            break;
-        json_write(json, "{ name %s peak_bytes %jd", ek_device_name(devices->devices[d], name),
-                   (int64_t)stats.peak);
-        json_categories(json, stats.at_peak);
+    for (int64_t i = 0; peaks && i < count; i++) {
+        uint64_t categories[EK_MEMORY_CATEGORIES];
+        char name[40];
+        for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+            categories[c] = (uint64_t)peaks[i].categories[c];
+        json_write(json, "{ name %s peak_bytes %jd", peak_name(&peaks[i], name), peaks[i].nbytes);
+        json_categories(json, categories);
         json_end(json, '}');
     }
     json_end(json, ']');
-    return rc;
+    free(peaks);
+    return ek_error_status();
 }
 
 int json_network(json_writer *json, const char *key, ek_module *network)
@@ -224,14 +270,14 @@ int json_network(json_writer *json, const char *key, ek_module *network)
 
 void print_peaks(const ek_device_list *devices)
 {
-    for (int d = 0; d < devices->count; d++) {
-        ek_memory_stats stats;
-        char name[16];
-        if (ek_memory_get_stats(devices->devices[d], &stats) == 0)
-            printf("%s%s %.1f MiB",
-                   d ? ", " : "Peak memory: ", ek_device_name(devices->devices[d], name),
-                   (double)stats.peak / (1 << 20));
+    int64_t count;
+    device_peak *peaks = peaks_of_all(devices, &count);
+    for (int64_t i = 0; peaks && i < count; i++) {
+        char name[40];
+        printf("%s%s %.1f MiB", i ? ", " : "Peak memory: ", peak_name(&peaks[i], name),
+               (double)peaks[i].nbytes / (1 << 20));
     }
+    free(peaks);
     putchar('\n');
 }
 

@@ -42,14 +42,15 @@ void json_series(json_writer *json, const char *key, const series *numbers);
 void json_settings(json_writer *json, const arg_spec *args, const char *names);
 /* Bytes by category, as an object "categories". */
 void json_categories(json_writer *json, const uint64_t *nbytes);
-/* An array "devices": names, peaks and what these were used for. 0 or a negative status. */
+/* An array "devices" of those of all ranks, which all call this: names, peaks and what these were
+ * used for. 0 or a negative status. */
 int json_devices(json_writer *json, const ek_device_list *devices);
 /* An object: the number of parameters and their hash. 0 or a negative status. */
 int json_network(json_writer *json, const char *key, ek_module *network);
 
 /* ---- for a terminal and for a page ---- */
 
-/* A line with each device's peak. */
+/* A line with the peak of each device of all ranks, which all call this. */
 void print_peaks(const ek_device_list *devices);
 /* A chart on a page of the library's (ek_report_page.more): curves over their values' numbers,
  * which count `x`s. Names hold no '<'. */

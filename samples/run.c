@@ -439,10 +439,11 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
     json_writer json;
     char path[4096];
     int rc = kind->finish && run->step >= run->last ? kind->finish(run) : 0;
-    if (rc == 0 && kind->files->json && world_is_first()) {
-        rc = json_open(&json, kind->files->json);
+    if (rc == 0 && kind->files->json) { /* what it holds is of all ranks */
+        const char *file = world_is_first() ? kind->files->json : "/dev/null";
+        rc = json_open(&json, file);
         if (rc == 0)
-            rc = json_close(&json, kind->files->json, kind->results(run, &json));
+            rc = json_close(&json, file, kind->results(run, &json));
     }
     if (world_most(rc < 0) != 0)
         return world_fail(FAILED);

@@ -131,6 +131,7 @@ typedef struct run_kind {
     int (*finish)(run_state *run); /* called when the last step is finished; NULL: nothing */
     /* What a checkpoint holds, `step` excepted; by the functions above. */
     void (*list)(run_state *run, const checkpoint *file);
+    /* Called on all ranks: */
     int (*results)(const run_state *run, json_writer *json); /* writes the members of --json */
     void (*print)(const run_state *run); /* says what a finished run has come to */
 } run_kind;
