@@ -17,8 +17,8 @@
  * Several processes (dist.h). Each rank starts a report of its own, and a report is written with
  * the devices of all ranks: ek_report_table, _json, _html, _html_page and _trace are calls that all
  * ranks of the report's group make in the same order. Each begins with ek_report_gather; then rank
- * 0 writes, and an error of any rank is an error of all. What other ranks give as path or stream is
- * not used. A rank that doesn't come is EK_E_TIMEOUT, as in all calls of ranks. */
+ * 0 writes to its path or stream, and an error of any rank is an error of all. A rank that doesn't
+ * come is EK_E_TIMEOUT, as in all calls of ranks. */
 #ifndef EVENKEEL_REPORT_H
 #define EVENKEEL_REPORT_H
 
