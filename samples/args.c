@@ -226,6 +226,8 @@ int args_fail(int status)
 
 int args_check_output(const char *option, const char *path)
 {
+    if (args_quiet)
+        return 0;
     bool existed = path && access(path, F_OK) == 0;
     FILE *file = path ? fopen(path, "a") : NULL;
     if (path && !file)

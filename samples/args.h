@@ -77,7 +77,7 @@ int args_complain(const char *format, ...) __attribute__((format(printf, 1, 2)))
 int args_fail(int status);
 
 /* A file that is written at the end has to be one that can be: 0, or -1 after a complaint. NULL is
- * no file. */
+ * no file. Where args_quiet is set nothing is looked at. */
 int args_check_output(const char *option, const char *path);
 
 /* ---- devices ---- */

@@ -461,7 +461,7 @@ static int run_check_files(const run_files *files)
     struct stat status;
     if (resume && access(resume, R_OK) < 0)
         return args_complain("--resume %s: %s", resume, strerror(errno));
-    if (world_is_first() && args_check_output("json", files->json) < 0)
+    if (args_check_output("json", files->json) < 0)
         return -1;
     if (out && stat(out, &status) < 0 && mkdir(out, 0777) < 0 && errno != EEXIST)
         return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
