@@ -196,17 +196,28 @@ int args_read(int argc, char **argv, const char *about, const arg_spec *args)
 
 /* ---- complaints ---- */
 
+static char args_kept[2048];
+
 int args_complain(const char *format, ...)
 {
     va_list arguments;
-    if (args_quiet)
-        return -1;
     va_start(arguments, format);
-    fprintf(stderr, "%s: ", args_program);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    if (args_quiet) {
+        vsnprintf(args_kept, sizeof args_kept, format, arguments);
+    } else {
+        fprintf(stderr, "%s: ", args_program);
+        vfprintf(stderr, format, arguments);
+        fputc('\n', stderr);
+    }
     va_end(arguments);
     return -1;
+}
+
+void args_complain_late(void)
+{
+    if (args_kept[0])
+        fprintf(stderr, "%s: %s\n", args_program, args_kept);
+    args_kept[0] = '\0';
 }
 
 /* The pending error behind the option at fault: "program: --plan 3,4: sentence". Clears it. */

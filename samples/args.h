@@ -69,8 +69,10 @@ enum { ARGS_HELP = 1 };
  * would be right. */
 int args_read(int argc, char **argv, const char *about, const arg_spec *args);
 
-/* Set in a process whose complaints another one makes too: they are not printed. */
+/* Set in a process whose complaints another one makes too, as a rule: they are not printed. */
 extern bool args_quiet;
+/* Prints the last complaint that was not. */
+void args_complain_late(void);
 /* Prints "program: sentence" to standard error; returns -1. */
 int args_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same with the library's pending error, which it clears; returns the exit status `status`. */

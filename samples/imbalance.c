@@ -493,7 +493,7 @@ static int run_program(int argc, char **argv)
     int count = 0, rc = settings_parse(&settings, argc, argv);
     if (rc == ARGS_HELP)
         return 0;
-    rc = world_most(rc < 0);
+    rc = world_refuses(rc < 0);
     if (rc != 0)
         return rc > 0 ? REFUSED : world_fail(REFUSED);
     const run_settings *s = &settings;

@@ -245,7 +245,7 @@ const volatile sig_atomic_t *interrupt_catch(void)
 int interrupt_agree(const volatile sig_atomic_t *stopped)
 {
     int agreed = world_most((int)*stopped);
-    if (agreed > 0)
+    if (agreed > 0 && world_size() > 1)
         interrupt_stopped = agreed;
     return agreed;
 }
@@ -442,6 +442,7 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
     if (rc == 0 && kind->files->json) { /* what it holds is of all ranks */
         const char *file = world_is_first() ? kind->files->json : "/dev/null";
         rc = json_open(&json, file);
+        ek_dist_raise(); /* the other ranks are to meet this one there */
         if (rc == 0)
             rc = json_close(&json, file, kind->results(run, &json));
     }
@@ -488,7 +489,7 @@ static int run_program(const run_kind *kind, run_state *run, int argc, char **ar
     int rc = args_read(argc, argv, kind->about, kind->args);
     if (rc == ARGS_HELP)
         return 0;
-    rc = world_most(rc < 0 || kind->check() < 0 || run_check_files(kind->files) < 0);
+    rc = world_refuses(rc < 0 || kind->check() < 0 || run_check_files(kind->files) < 0);
     if (rc != 0)
         return rc > 0 ? REFUSED : world_fail(REFUSED);
     const volatile sig_atomic_t *stopped = interrupt_catch();

@@ -44,6 +44,15 @@ int world_most(int value)
     return rc < 0 ? rc : (int)most;
 }
 
+int world_refuses(bool refused)
+{
+    const int size = world_size(), rank = ek_dist_get_rank(NULL);
+    int most = world_most(refused ? size - rank : 0);
+    if (most == size - rank)
+        args_complain_late();
+    return most > 0 ? 1 : most;
+}
+
 /* The first of the `count` rows that is not one of the ranks before this one. Rows are cut as
  * torch.chunk does, and as data-parallel wrappers do: so are numbers those of a wrapper's devices.
  */

@@ -19,6 +19,10 @@ int world_most(int value);
 
 /* How many rows of a batch of `count` are this rank's. */
 int64_t world_share(int64_t count);
+/* Whether any rank refuses its arguments, after a complaint, which is then printed once; all ranks
+ * call it. 1, 0 or a negative status. */
+int world_refuses(bool refused);
+
 /* This rank's rows (dimension 0) of a batch; of the others' too if all of them go through this. */
 ek_tensor *world_rows(ek_tensor *batch);
 /* All ranks' rows. */
