@@ -127,7 +127,7 @@ typedef struct ek_verb {
      * same. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
     /* Optional: asked before go_on is called. With it, go_on returns 1 to be called again without a
-     * transfer between. The rank gives its part while the work goes on, and work->arrived says when
+     * transfer between. If the rank gives its part while the work goes on, work->arrived says when
      * that was complete. */
     ek_readiness (*ready)(ek_dist_work *work);
 } ek_verb;
@@ -161,7 +161,7 @@ struct ek_dist_work {
     ek_process_group *group;
     const ek_verb *verb;
     uint64_t began;   /* ek_clock_ns() at submission */
-    uint64_t arrived; /* the same when the rank's part was complete; for verbs with `ready` */
+    uint64_t arrived; /* the same when the rank's part was complete; 0: with its card */
     double timeout;   /* seconds */
 
     /* The call; set before submission, read-only afterwards. */

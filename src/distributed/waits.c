@@ -18,7 +18,7 @@ void ek_waits_time(ek_process_group *group, const ek_dist_work *work)
 {
     group->timed = group->calls;
     group->timed_pass = work->verb->ready;
-    group->waited = ek_clock_ns() - (work->verb->ready ? work->arrived : group->arrived);
+    group->waited = ek_clock_ns() - (work->arrived ? work->arrived : group->arrived);
 }
 
 static void waits_add(ek_ranks_wait *wait, uint64_t ns)
