@@ -7,8 +7,7 @@
 
 /* ---- settings ---- */
 
-#define MODES_OF_RANKS "single,classic,balanced,balanced-auto"
-#define ALL_MODES MODES_OF_RANKS ",sharded"
+#define ALL_MODES "single,classic,balanced,balanced-auto,sharded"
 
 static const char about[] =
     "Trains a segmentation network on scenes made of Fashion-MNIST pictures, from the same seed, "
@@ -48,8 +47,7 @@ static int settings_parse(run_settings *s, int argc, char **argv)
         arg_int("batch", &s->batch, "64", 1, MOST, "scenes per step"),
         arg_int("steps", &s->steps, NULL, 1, MOST, "steps per mode; 128 unless --epochs"),
         arg_int("epochs", &s->epochs, NULL, 1, MOST, "passes over the training scenes"),
-        arg_text("modes", &s->modes, world_size() == 1 ? ALL_MODES : MODES_OF_RANKS, "LIST",
-                 "which to run"),
+        arg_text("modes", &s->modes, ALL_MODES, "LIST", "which to run"),
         arg_int("seed", &s->seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights and order"),
         arg_real("lr", &s->lr, NULL, 0, 1e6, "learning rate; 0.05, with adam 0.001"),
         arg_text("optimizer", &s->optimizer, "sgd", "NAME", "sgd or adam"),

@@ -85,14 +85,8 @@ ek_module *world_model(ek_module *model, bool sharded)
 {
     if (world_size() == 1)
         return model;
-    if (!sharded)
-        return ek_distributed_data_parallel(model);
-    ek_error(EK_E_INVALID,
-             "gradients and state are sharded over the devices of one process only; with %d ranks "
-             "another mode is needed",
-             world_size());
-    ek_module_free(model);
-    return NULL;
+    return ek_distributed_data_parallel(model,
+                                        .shard = sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
 }
 
 ek_module *world_criterion(ek_module *criterion)

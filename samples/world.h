@@ -29,7 +29,7 @@ ek_tensor *world_rows(ek_tensor *batch);
 ek_tensor *world_all(ek_tensor *rows);
 
 /* Wrap what one process trains with. Ownership passes. `sharded`: gradients and state are divided
- * over all ranks, which is EK_E_INVALID if there are others. */
+ * over the devices of all ranks, if there are several. */
 ek_module *world_model(ek_module *model, bool sharded);
 ek_module *world_criterion(ek_module *criterion);
 

@@ -2,6 +2,7 @@
  * that they will step, and then get each other's shards. */
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/thread.h"
 #include "distributed/collective.h"
 #include "distributed/divided.h"
@@ -214,6 +215,7 @@ int ek_divided_publish(ek_flat *flat, int status)
     ek_reducer_write_report(reducer, status, &pending);
     pthread_mutex_lock(&reducer->lock);
     d->closed = true;
+    d->work->arrived = ek_clock_ns();
     pthread_mutex_unlock(&reducer->lock);
     ek_communication_wake(reducer->group->communication);
     rc = ek_dist_wait(d->work);
