@@ -14,6 +14,9 @@
  * fails meanwhile. If they differ, the call fails on all ranks alike, and nothing was started. A
  * few bytes of data travel in the card itself, so that small collectives end with the agreement.
  *
+ * Tensors of GPUs are complete before their work's agreement begins: in the host's memory, from
+ * which they are sent (staging.h), or on the GPUs, between which they travel directly (rail.h).
+ *
  * Note [Failures drain themselves]
  *
  * A rank that fails sends a notice to all ranks. From then on every rank answers the next

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "distributed/launcher.h"
+#include "evenkeel/dist.h"
 #include "unit.h"
 
 /* Whatever started the tests. */
@@ -261,4 +262,19 @@ TEST(a_plugin_beside_the_program_is_found)
     rmdir(folder);
     assert_ok(rc);
     ck_assert_str_eq(transport->name, "a fake");
+}
+
+/* ---- EK_DIST_NCCL ---- */
+
+TEST(nccl_without_gpus_is_refused)
+{
+    setenv("EK_EMULATOR_DEVICES", "0", 1);
+    if (ek_device_count(EK_CUDA) > 0)
+        return;
+    ek_error_clear();
+    assert_refused(ek_dist_init_process_group(.backend = EK_DIST_NCCL), EK_E_BACKEND,
+                   "EK_DIST_NCCL, but NCCL cannot be used: ");
+    ck_assert(!ek_dist_is_initialized());
+    assert_refused(ek_dist_init_process_group(.backend = EK_DIST_NCCL + 1), EK_E_INVALID,
+                   "backend 3 is unknown");
 }
