@@ -346,6 +346,76 @@ TEST(refusals)
     end_ranks(r);
 }
 
+/* ---- communicators of one rank each ---- */
+
+static ncclResult_t state_of(ncclComm_t comm)
+{
+    ncclResult_t state = ncclSuccess;
+    ck_assert_int_eq(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    return state;
+}
+
+static ncclComm_t begin_rank(ncclUniqueId id, int ranks, int rank, int device)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = nullptr;
+    config.blocking = 0;
+    OK(cudaSetDevice(device));
+    ck_assert_int_eq(ncclCommInitRankConfig(&comm, ranks, id, rank, &config), ncclInProgress);
+    return comm;
+}
+
+/* All calls end later than they return. */
+TEST(ranks_find_each_other)
+{
+    Ranks r = begin_ranks();
+    ncclUniqueId id;
+    ncclComm_t comms[RANKS];
+    ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+    for (int i = 0; i < RANKS; i++) {
+        comms[i] = begin_rank(id, RANKS, i, i);
+        ck_assert_int_eq(state_of(comms[0]), i < RANKS - 1 ? ncclInProgress : ncclSuccess);
+    }
+    for (int i = 0; i < RANKS; i++) {
+        ck_assert_int_eq(ncclAllReduce(r.x[i], r.y[i], COUNT, ncclFloat, ncclSum, comms[i],
+                                       r.streams[i]),
+                         ncclInProgress);
+        ck_assert_int_eq(ncclSend(r.x[i], COUNT, ncclFloat, (i + 1) % RANKS, comms[i],
+                                  r.streams[i]),
+                         ncclInvalidUsage);
+        ck_assert_int_eq(cudaStreamQuery(r.streams[i]), cudaSuccess); // nothing is there yet
+    }
+    for (int i = 0; i < RANKS; i++) {
+        ck_assert_int_eq(state_of(comms[i]), ncclInProgress);
+        ck_assert_int_eq(state_of(comms[i]), ncclSuccess);
+    }
+    for (int i = 0; i < RANKS; i++) {
+        float sum = 0;
+        for (int k = 0; k < RANKS; k++)
+            sum += r.x[k][1];
+        OK(cudaStreamSynchronize(r.streams[i]));
+        ck_assert_float_eq(r.y[i][1], sum);
+        ncclCommAbort(comms[i]);
+    }
+    end_ranks(r);
+    ck_assert_uint_eq(ek_emulator_live_communicators(), 0);
+}
+
+TEST(ranks_that_cannot_be_connected)
+{
+    Ranks r = begin_ranks();
+    ncclUniqueId id, other = {"emulated 1 1"};
+    ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+    ncclComm_t first = begin_rank(id, 2, 0, 1), second = begin_rank(id, 2, 1, 1);
+    ck_assert_int_eq(state_of(first), ncclInvalidUsage); // on one GPU
+    ck_assert_int_eq(state_of(second), ncclInvalidUsage);
+    ncclComm_t stranger = begin_rank(other, 2, 0, 0); // another process's
+    ck_assert_int_eq(state_of(stranger), ncclSystemError);
+    for (ncclComm_t comm : {first, second, stranger})
+        ncclCommAbort(comm);
+    end_ranks(r);
+}
+
 TEST(symbols)
 {
     ck_assert(ek_emulator_has("libcublas.so.13") && ek_emulator_has("libnccl.so.2"));
