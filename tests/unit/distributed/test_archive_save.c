@@ -30,6 +30,8 @@ static ek_archive *archive_of(int rank)
 {
     ek_archive *archive = ek_archive_new();
     ek_archive_put(archive, "rank", ek_value_of_int(rank));
+    ek_archive_put(archive, "x",
+                   ek_value_of_tensor(ek_full(rank, EK_SHAPE(300), .device = test_home())));
     return archive;
 }
 
@@ -42,6 +44,8 @@ static const char *save_as(ek_process_group *world, void *user)
     ek_archive_free(archive);
     archive = ek_archive_open(path); /* it is there on every rank */
     RANKS_OK(ek_archive_get_int(archive, "rank", &found));
+    ek_tensor *x = ek_value_tensor(ek_archive_get(archive, "x"));
+    LOOP_CHECK(x && element(x, 299) == writer);
     ek_archive_free(archive);
     LOOP_CHECK(found == writer);
     return NULL;

@@ -162,6 +162,7 @@ static const char *graph(ek_process_group *world, void *user)
 
 typedef struct setting {
     bool narrow;
+    int gpus; /* of each rank */
     ek_dist_backend backend;
 } setting;
 
@@ -184,18 +185,17 @@ static const char *train(ek_process_group *world, const setting *s, ek_tensor **
                                    ek_flatten(1, -1), ek_linear(128, 40), ek_linear(40, 3));
     LOOP_CHECK(net);
     RANKS_OK(ek_module_parameters(net, fill, &number));
-    ek_module *model =
-        ek_distributed_data_parallel(net,
-                                     .device_ids =
-                                         ek_device_list_of((ek_device[]){ek_cuda(world->rank)}, 1),
-                                     .process_group = world, .bucket_cap_mb = 0.004,
-                                     .bf16_gradients = s->narrow ? EK_ON : EK_OFF);
+    ek_device first = ek_cuda(s->gpus * world->rank);
+    ek_device_list own = ek_device_list_of((ek_device[]){first, ek_cuda(first.index + 1)}, s->gpus);
+    ek_module *model = ek_distributed_data_parallel(net, .device_ids = own, .process_group = world,
+                                                    .bucket_cap_mb = 0.004,
+                                                    .bf16_gradients = s->narrow ? EK_ON : EK_OFF);
     LOOP_CHECK(model);
     ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1);
     for (int step = 0; step < 3; step++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *x = numbers(EK_F32, 10 * world->rank + step, 3 * 2 * 36);
-        x = on_gpu(ek_mul_scalar(ek_reshape(x, EK_SHAPE(3, 2, 6, 6)), 0.01), world);
+        x = ek_to_device(ek_mul_scalar(ek_reshape(x, EK_SHAPE(3, 2, 6, 6)), 0.01), first);
         ek_zero_grad(optimizer);
         RANKS_OK(ek_backward(ek_mean(ek_square(ek_apply(model, x)))));
         RANKS_OK(ek_step(optimizer));
@@ -278,9 +278,10 @@ TEST_LOOP(operations_of_the_graph, 2, 4)
         ranks_check(_i, (uint64_t)_i, graph, NULL);
 }
 
-TEST_LOOP(training_is_the_same_by_nccl_and_by_host_memory, 0, 4)
+TEST_LOOP(training_is_the_same_by_nccl_and_by_host_memory, 0, 6)
 {
-    setting s = {.narrow = _i % 2};
-    if (enough(2 + _i / 2))
-        ranks_check(2 + _i / 2, (uint64_t)_i, trains, &s);
+    int ranks = _i < 4 ? 2 + _i / 2 : 2;
+    setting s = {.narrow = _i % 2, .gpus = _i < 4 ? 1 : 2};
+    if (enough(ranks * s.gpus))
+        ranks_check(ranks, (uint64_t)_i, trains, &s);
 }
