@@ -116,7 +116,7 @@ static void agreement_end(ek_process_group *group)
         return;
     }
     work->state = EK_DIST_WORK_COMMITTED;
-    if (!work->verb->ready)
+    if (!work->verb->gradual)
         ek_waits_time(group, work);
 }
 
@@ -131,7 +131,7 @@ static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
     work->stage++;
     if (work->request || rc > 0)
         return;
-    if (work->verb->ready) {
+    if (work->verb->gradual) {
         ek_waits_send(group, false);
         ek_waits_time(group, work);
     }

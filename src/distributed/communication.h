@@ -130,9 +130,10 @@ typedef struct ek_verb {
      * same. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
     /* Optional: asked before go_on is called. With it, go_on returns 1 to be called again without a
-     * transfer between. If the rank gives its part while the work goes on, work->arrived says when
-     * that was complete. */
+     * transfer between. */
     ek_readiness (*ready)(ek_dist_work *work);
+    /* The rank gives its part while the work goes on; work->arrived says when it was complete. */
+    bool gradual;
 } ek_verb;
 
 typedef enum ek_dist_work_state {

@@ -17,7 +17,7 @@ static const double nanosecond = 1e-9;
 void ek_waits_time(ek_process_group *group, const ek_dist_work *work)
 {
     group->timed = group->calls;
-    group->timed_pass = work->verb->ready;
+    group->timed_pass = work->verb->gradual;
     group->waited = ek_clock_ns() - (work->arrived ? work->arrived : group->arrived);
 }
 
@@ -61,7 +61,7 @@ void ek_waits_send(ek_process_group *group, bool sends)
 
 void ek_waits_expose(ek_dist_work *work, uint64_t ns)
 {
-    if (work->verb->ready)
+    if (work->verb->gradual)
         work->group->waits.exposed += ns;
     work->group->communication->waits.exposed += ns;
 }
