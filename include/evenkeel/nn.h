@@ -107,6 +107,7 @@ EK_API ek_module *ek_leaky_relu(double negative_slope);
 EK_API ek_module *ek_sigmoid(void);
 EK_API ek_module *ek_tanh(void);
 EK_API ek_module *ek_dropout(double p);
+EK_API ek_module *ek_dropout2d(double p); /* whole channels of (N, C, H, W) */
 EK_API ek_module *ek_identity(void);
 EK_API ek_module *ek_flatten(int start_dim, int end_dim); /* usually 1, -1 */
 

@@ -74,9 +74,9 @@ EK_API ek_tensor *ek_ndtr(ek_tensor *x);       /* Phi(x), the normal distributio
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);
 /* If training, zeroes elements with probability p and scales the others by 1 / (1 - p); else
- * returns x itself. The mask is drawn on the CPU in row-major order from the default generator. As
- * in PyTorch, an f64 element is kept if its f64 uniform is below 1 - p, an f32 or bf16 element if
- * its f32 uniform is at least p. */
+ * returns x itself. The mask is drawn on the CPU in row-major order from the default generator: an
+ * element of any dtype is kept if its f64 uniform is below 1 - p, as in PyTorch (on the CPU; builds
+ * with MKL draw from a generator of MKL's instead). */
 EK_API ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training);
 
 /* ---- reductions ---- */

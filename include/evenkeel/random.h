@@ -55,7 +55,8 @@ EK_API int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator 
 EK_API int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator);
 /* Integers in [low, high). */
 EK_API int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator);
-/* 1 with probability p, else 0. Each element draws a uniform u of its dtype, and is 1 if u < p. */
+/* 1 with probability p, else 0. Each element draws an f64 uniform u, whatever its dtype, and is 1
+ * if u < p. */
 EK_API int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator);
 
 /* New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */

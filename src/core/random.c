@@ -93,16 +93,12 @@ static void random_draw_integers(ek_generator *generator, const fill *how, void 
     }
 }
 
-/* bf16, which has too few bits, compares with an f32 uniform; integers with an f64 uniform. */
+/* As in PyTorch, numbers of every dtype are drawn by f64 uniforms. */
 static void random_draw_bernoulli(ek_generator *generator, const fill *how, void *out,
                                   int64_t count)
 {
-    bool single = how->dtype == EK_F32 || how->dtype == EK_BF16;
-    for (int64_t i = 0; i < count; i++) {
-        bool one = single ? ek_generator_f32(generator) < (float)how->a
-                          : ek_generator_f64(generator) < how->a;
-        random_store(how->dtype, out, i, one);
-    }
+    for (int64_t i = 0; i < count; i++)
+        random_store(how->dtype, out, i, ek_generator_f64(generator) < how->a);
 }
 
 /* ---- tensors ---- */

@@ -1,5 +1,6 @@
 /* layers.c: layers without windows: linear, dropout, elementwise functions, and the identity. */
 
+#include "core/tensor.h"
 #include "nn/nn.h"
 
 /* ---- linear: y = x W^T + b ---- */
@@ -64,16 +65,48 @@ static const ek_module_type dropout_type = {.name = "dropout",
                                             .size = sizeof(dropout),
                                             .forward = dropout_forward};
 
-ek_module *ek_dropout(double p)
+/* As in PyTorch, one number is drawn for each channel of each sample. */
+static ek_value dropout2d_forward(ek_module *module, const ek_args *args)
+{
+    const dropout *self = (dropout *)module;
+    ek_tensor *x = ek_only_input(module, args);
+    if (x && x->ndim != 4) {
+        char text[200];
+        EK_FAIL(EK_E_SHAPE, "expected an input of 4 dimensions, got %s", ek_tensor_text(x, text));
+        x = NULL;
+    }
+    if (!x || !module->training || self->p == 0)
+        return ek_value_of_tensor(x ? ek_f_dropout(x, self->p, false) : NULL);
+    ek_tensor *channels = ek_ones(EK_SHAPE(x->shape[0], x->shape[1], 1, 1), .dtype = x->dtype,
+                                  .device = ek_tensor_device(x));
+    return ek_value_of_tensor(ek_mul(x, ek_f_dropout(channels, self->p, true)));
+}
+
+static const ek_module_type dropout2d_type = {.name = "dropout2d",
+                                              .size = sizeof(dropout),
+                                              .forward = dropout2d_forward};
+
+static ek_module *dropout_make(const ek_module_type *type, double p)
 {
     if (!(p >= 0 && p <= 1)) {
-        EK_FAIL(EK_E_INVALID, "dropout: the probability has to be between 0 and 1, not %g", p);
+        EK_FAIL(EK_E_INVALID, "%s: the probability has to be between 0 and 1, not %g", type->name,
+                p);
         return NULL;
     }
-    dropout *self = (dropout *)ek_module_new(&dropout_type);
+    dropout *self = (dropout *)ek_module_new(type);
     if (self)
         self->p = p;
     return (ek_module *)self;
+}
+
+ek_module *ek_dropout(double p)
+{
+    return dropout_make(&dropout_type, p);
+}
+
+ek_module *ek_dropout2d(double p)
+{
+    return dropout_make(&dropout2d_type, p);
 }
 
 /* ---- elementwise functions, and the identity ---- */

@@ -295,7 +295,7 @@ ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y)
 /* ---- dropout ---- */
 
 /* A mask of 0 with probability p, else 1 / (1 - p), drawn in row-major order on the CPU and laid
- * out like x. f64 draws PyTorch's numbers. */
+ * out like x. PyTorch draws f64 numbers for every dtype, and divides in the tensor's. */
 static ek_tensor *dropout_mask(const ek_tensor *x, double p)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -305,16 +305,17 @@ static ek_tensor *dropout_mask(const ek_tensor *x, double p)
     ek_tensor *mask = ek_empty(shape, dtype);
     if (!mask)
         return NULL;
-    float *narrow = ek_tensor_data(mask);
+    float *narrow = ek_tensor_data(mask), narrow_scale = 1 / (float)(1 - p);
     double *wide = ek_tensor_data(mask), scale = 1 / (1 - p);
     int64_t count = ek_count(mask);
     ek_generator *generator = ek_generator_lock(NULL);
     for (int64_t i = 0; i < count; i++) {
         /* A product instead of a branch, because processors cannot predict random branches. */
+        bool kept = ek_generator_f64(generator) < 1 - p;
         if (dtype == EK_F64)
-            wide[i] = scale * (ek_generator_f64(generator) < 1 - p);
+            wide[i] = scale * kept;
         else
-            narrow[i] = (float)(scale * ((double)ek_generator_f32(generator) >= p));
+            narrow[i] = narrow_scale * (float)kept;
     }
     ek_generator_unlock(generator);
     mask = ek_to_dtype(mask, x->dtype);

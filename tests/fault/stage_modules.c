@@ -165,6 +165,7 @@ static ek_tensor *initialised(void)
     X(sync_batch_norm, "f4x2", call(ek_sync_batch_norm(2), x[0]))                                  \
     X(activations, "f4x2", call(ek_sequential(ek_leaky_relu(0.1), ek_sigmoid(), ek_tanh()), x[0])) \
     X(dropout, "f4x2", call(ek_sequential(ek_dropout(0.5), ek_identity()), x[0]))                  \
+    X(dropout2d, "f2x2x2x2", call(ek_dropout2d(0.5), x[0]))                                        \
     X(flatten, "f2x2x2", call(ek_flatten(1, -1), x[0]))                                            \
     X(max_pool1d, "f1x2x4", call(ek_max_pool1d(2), x[0]))                                          \
     X(max_pool2d, "f1x2x4x4", call(ek_max_pool2d(2), x[0]))                                        \

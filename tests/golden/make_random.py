@@ -1,6 +1,7 @@
 """random.golden: what PyTorch's CPU generator draws."""
 
 import torch
+from torch.nn import functional as F
 
 from golden import Golden
 
@@ -78,9 +79,11 @@ with Golden("random.golden") as g:
     strided(g, "uniform", TYPES, lambda x: x.uniform_(-0.3, 1.1))
     strided(g, "normal", TYPES, lambda x: x.normal_(0.25, 1.5))
     strided(g, "random", ("f32", "i64", "u8"), lambda x: x.random_(3, 100))
-    # One uniform of f64 for each, but for f32, which takes the dtype's own (PyTorch too where the rate is a tensor).
-    strided(g, "bernoulli", ("f64", "i64", "u8"), lambda x: x.bernoulli_(0.3))
-    strided(g, "bernoulli", ("f32",), lambda x: (x.uniform_() < 0.3).float())
-    strided(g, "dropout", ("f64",), lambda x: torch.nn.functional.dropout(torch.ones_like(x), 0.4))
-    torch.manual_seed(42)
-    g.add("dropout", torch.nn.functional.dropout(torch.ones(3, 7, dtype=torch.float64), 0.4))
+    # One uniform of f64 for each, whatever the dtype (in builds without MKL).
+    strided(g, "bernoulli", ("f32", "f64", "bf16", "i64", "u8"), lambda x: x.bernoulli_(0.3))
+    strided(g, "dropout", ("f32", "f64"), lambda x: F.dropout(torch.ones_like(x), 0.4))
+    for name in ("f32", "f64"):
+        torch.manual_seed(42)
+        g.add(f"dropout/{name}", F.dropout(torch.full((3, 7), 3, dtype=TYPES[name]), 0.4))
+        torch.manual_seed(42)
+        g.add(f"dropout2d/{name}", F.dropout2d(torch.full((4, 5, 2, 3), 3, dtype=TYPES[name]), 0.4))

@@ -198,6 +198,7 @@ TEST(other_memory_is_filled_in_its_own_order)
     check_strided("random", "u8", EK_U8);
     check_strided("bernoulli", "f32", EK_F32);
     check_strided("bernoulli", "f64", EK_F64);
+    check_strided("bernoulli", "bf16", EK_BF16);
     check_strided("bernoulli", "i64", EK_I64);
     check_strided("bernoulli", "u8", EK_U8);
 }
@@ -267,9 +268,9 @@ TEST(bernoulli)
     ek_manual_seed(3);
     assert_ok(ek_bernoulli_(mask, 0.3, NULL));
     ek_manual_seed(3);
-    u = ek_rand(EK_SHAPE(1000));
+    u = ek_rand(EK_SHAPE(1000), EK_F64);
     for (int i = 0; i < 1000; i++) {
-        ck_assert(element(mask, i) == (element(u, i) < (double)0.3f ? 1 : 0));
+        ck_assert(element(mask, i) == (element(u, i) < 0.3 ? 1 : 0));
         ones += element(mask, i) == 1;
     }
     ck_assert_int_gt(ones, 250);

@@ -165,6 +165,24 @@ TEST(layers_without_weights)
     ek_scope_end(&scope);
 }
 
+TEST(dropout2d_drops_channels)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *module = ek_dropout2d(0.4);
+    ek_tensor *x = ek_full(3, EK_SHAPE(4, 5, 2, 3), .device = test_device(0)), *y;
+    for (int type = 0; type < 2; type++) {
+        ek_manual_seed(42);
+        y = ek_apply(module, type ? ek_to_dtype(x, EK_F64) : x);
+        assert_close(y, golden("random.golden", type ? "dropout2d/f64" : "dropout2d/f32"), 0, 0);
+    }
+    assert_made(ek_apply(module, ek_zeros(EK_SHAPE(0, 5, 2, 3), .device = test_device(0))));
+    assert_refused(ek_apply(module, ek_ones(EK_SHAPE(4, 5, 2))), EK_E_SHAPE, "4 dimensions");
+    ek_module_train(module, false);
+    ck_assert(ek_apply(module, x) == x);
+    ek_module_free(module);
+    ek_scope_end(&scope);
+}
+
 TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
 {
     ek_module *conv = ek_conv2d(1, 1, 3, .kernels = {0, 5});
@@ -190,6 +208,7 @@ TEST(options_out_of_range)
     assert_refused(ek_batch_norm1d(3, .momentum = 1.5), EK_E_INVALID, "momentum 1.5");
     assert_refused(ek_dropout(1.5), EK_E_INVALID, "1.5");
     assert_refused(ek_dropout(__builtin_nan("")), EK_E_INVALID, "probability");
+    assert_refused(ek_dropout2d(-0.1), EK_E_INVALID, "dropout2d: the probability");
     assert_refused(ek_max_pool2d(0), EK_E_INVALID, "kernel must be at least 1, got 0 x 0");
     assert_refused(ek_max_pool2d(2, .padding = 2), EK_E_INVALID, "padding 2");
     assert_refused(ek_max_pool2d(2, .count_include_pad = EK_OFF), EK_E_INVALID,

@@ -45,11 +45,12 @@ static ek_module *module_of(int number)
         CASE_IS(35, ek_nll_loss());
         CASE_IS(36, ek_mse_loss());
         CASE_IS(37, ek_l1_loss());
+        CASE_IS(38, ek_dropout2d(0.5));
     default:
         return ek_bce_with_logits_loss();
     }
 }
-enum { MODULES = 39, IDENTITY = 30 };
+enum { MODULES = 40, IDENTITY = 30 };
 
 TEST_LOOP(modules, 0, MODULES)
 {

@@ -119,60 +119,67 @@ TEST(operands_may_overlap)
 
 /* ---- dropout ---- */
 
-TEST(dropout_of_f64_is_pytorchs)
+static const struct dropout_type {
+    ek_dtype dtype;
+    const char *name;
+} dropout_types[] = {{EK_F32, "f32"}, {EK_F64, "f64"}};
+
+TEST_LOOP(dropout_in_any_layout_is_pytorchs, 0, 2)
 {
-    ek_manual_seed(42);
-    assert_close(ek_f_dropout(ek_ones(EK_SHAPE(3, 7), EK_F64), 0.4, true),
-                 golden("random.golden", "dropout"), 1e-15, 0);
+    ek_dtype dtype = dropout_types[_i].dtype;
     const struct {
         const char *name;
         ek_tensor *x;
     } layouts[] = {
-        {"transposed", ek_transpose(ek_ones(EK_SHAPE(4, 5), EK_F64), 0, 1)},
-        {"gaps", ek_slice(ek_ones(EK_SHAPE(6, 8), EK_F64), 1, 1, 8, 2)},
+        {"transposed", ek_transpose(ek_ones(EK_SHAPE(4, 5), dtype), 0, 1)},
+        {"gaps", ek_slice(ek_ones(EK_SHAPE(6, 8), dtype), 1, 1, 8, 2)},
         {"permuted",
-         ek_permute(ek_narrow(ek_ones(EK_SHAPE(2, 3, 7), EK_F64), 2, 0, 5), EK_SHAPE(2, 0, 1))},
-        {"row", ek_select(ek_ones(EK_SHAPE(17, 2), EK_F64), 1, 0)},
+         ek_permute(ek_narrow(ek_ones(EK_SHAPE(2, 3, 7), dtype), 2, 0, 5), EK_SHAPE(2, 0, 1))},
+        {"row", ek_select(ek_ones(EK_SHAPE(17, 2), dtype), 1, 0)},
     };
     for (int i = 0; i < 4; i++) {
         ek_manual_seed(42);
         for (int turn = 1; turn <= 2; turn++) {
             char name[100];
-            snprintf(name, sizeof name, "strided/dropout/f64/%s/%d", layouts[i].name, turn);
-            assert_close(ek_f_dropout(layouts[i].x, 0.4, true), golden("random.golden", name),
-                         1e-15, 0);
+            snprintf(name, sizeof name, "strided/dropout/%s/%s/%d", dropout_types[_i].name,
+                     layouts[i].name, turn);
+            assert_close(ek_f_dropout(layouts[i].x, 0.4, true), golden("random.golden", name), 0,
+                         0);
         }
     }
 }
 
-TEST(dropout_draws_in_row_major_order)
+TEST_LOOP(dropout_is_pytorchs, 0, 2)
 {
-    ek_tensor *u = golden("ops.golden", "uniform_7");
-    for (int transposed = 0; transposed < 2; transposed++) {
-        ek_tensor *x = ek_full(3, EK_SHAPE(3, 5), .device = test_device(0), .requires_grad = true);
-        if (transposed) {
-            x = ek_full(3, EK_SHAPE(5, 3), .device = test_device(0), .requires_grad = true);
-            ek_manual_seed(7);
-            ek_tensor *y = ek_f_dropout(ek_transpose(x, 0, 1), 0.4, true);
-            for (int i = 0; i < 15; i++)
-                ck_assert_double_eq_tol(element(y, i), element(u, i) >= 0.4 ? 5 : 0, 1e-6);
-            continue;
-        }
+    char name[100];
+    snprintf(name, sizeof name, "dropout/%s", dropout_types[_i].name);
+    ek_tensor *expected = golden("random.golden", name), *gradient;
+    ek_tensor *x = ek_full(3, EK_SHAPE(3, 7), .dtype = dropout_types[_i].dtype,
+                           .device = test_device(0), .requires_grad = true);
+    ek_manual_seed(42);
+    ek_tensor *y = ek_f_dropout(x, 0.4, true);
+    assert_close(y, expected, 0, 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    gradient = ek_tensor_grad(x);
+    for (int i = 0; i < 21; i++)
+        ck_assert_double_eq_tol(element(gradient, i), element(expected, i) / 3, 1e-6);
+    ck_assert(ek_f_dropout(x, 0.4, false) == x);
+    ck_assert(ek_f_dropout(x, 0, true) == x);
+    assert_close(ek_f_dropout(x, 1, true), ek_zeros(EK_SHAPE(3, 7), dropout_types[_i].dtype), 0, 0);
+    assert_refused(ek_f_dropout(x, 1.5, true), EK_E_INVALID,
+                   "dropout: p is 1.5; it must lie between 0 and 1");
+}
+
+TEST(dropout_draws_alike_for_bf16)
+{
+    ek_tensor *y[2];
+    for (int type = 0; type < 2; type++) {
         ek_manual_seed(7);
-        ek_tensor *y = ek_f_dropout(x, 0.4, true);
-        assert_made(y);
-        assert_ok(ek_backward(ek_sum(y)));
-        for (int i = 0; i < 15; i++) {
-            bool kept = element(u, i) >= 0.4;
-            ck_assert_double_eq_tol(element(y, i), kept ? 5 : 0, 1e-6);
-            ck_assert_double_eq_tol(element(ek_tensor_grad(x), i), kept ? 1 / 0.6 : 0, 1e-6);
-        }
-        ck_assert(ek_f_dropout(x, 0.4, false) == x);
-        ck_assert(ek_f_dropout(x, 0, true) == x);
-        assert_close(ek_f_dropout(x, 1, true), ek_zeros(EK_SHAPE(3, 5)), 0, 0);
-        assert_refused(ek_f_dropout(x, 1.5, true), EK_E_INVALID,
-                       "dropout: p is 1.5; it must lie between 0 and 1");
+        y[type] = ek_f_dropout(ek_ones(EK_SHAPE(9, 9), type ? EK_BF16 : EK_F32), 0.4, true);
+        assert_made(y[type]);
     }
+    for (int i = 0; i < 81; i++)
+        ck_assert((element(y[0], i) == 0) == (element(y[1], i) == 0));
 }
 
 /* ---- what is left after an operation ---- */
