@@ -2,6 +2,8 @@
  * averages its gradients with those of the others before each step.
  *
  *     samples/mpirun -n 2 build/samples/distributed_sgd */
+#include <stdlib.h>
+
 #include <evenkeel/evenkeel.h>
 
 #include "../args.h"
@@ -15,31 +17,43 @@ static const char about[] =
 
 static struct {
     const char *data;
-    int64_t epochs;
-    double share;
+    int64_t epochs, samples;
 } opt;
 
 static ek_module *make_net(void)
 {
     return ek_sequential(ek_conv2d(1, 10, 5), ek_max_pool2d(2), ek_relu(), ek_conv2d(10, 20, 5),
-                         ek_max_pool2d(2), ek_relu(), ek_flatten(1, -1), ek_linear(320, 50),
-                         ek_relu(), ek_dropout(0.5), ek_linear(50, CLASSES));
+                         ek_dropout2d(0.5), ek_max_pool2d(2), ek_relu(), ek_flatten(1, -1),
+                         ek_linear(320, 50), ek_relu(), ek_dropout(0.5), ek_linear(50, CLASSES));
+}
+
+/* The first samples of the training set, normalised. */
+static ek_dataset *make_pictures(void)
+{
+    const double mean = 0.1307, std = 0.3081;
+    ek_dataset *all = ek_mnist(opt.data, true);
+    int64_t count = all ? ek_dataset_length(all) : 0;
+    count = opt.samples && opt.samples < count ? opt.samples : count;
+    int64_t *indices = malloc((size_t)(count + 1) * sizeof *indices);
+    for (int64_t i = 0; indices && i < count; i++)
+        indices[i] = i;
+    ek_dataset *first = ek_subset(all, indices, count);
+    free(indices);
+    return ek_transformed(first, 0, ek_to_float(), ek_normalize(&mean, &std, 1));
 }
 
 /* This rank's part, in batches of its share: the same partition on all ranks, by the same seed. */
 static ek_loader *make_loader(int rank, int size)
 {
-    const double mean = 0.1307, std = 0.3081;
     double sizes[EK_MAX_DEVICES];
     if (size > EK_MAX_DEVICES) {
         ek_error(EK_E_USER, "at most %d ranks", EK_MAX_DEVICES);
         return NULL;
     }
     for (int r = 0; r < size; r++)
-        sizes[r] = opt.share / size;
-    ek_dataset *pictures =
-        ek_transformed(ek_mnist(opt.data, true), 0, ek_to_float(), ek_normalize(&mean, &std, 1));
-    ek_dataset *part = ek_partition(rank, pictures, .sizes = sizes, .count = size, .seed = 1234);
+        sizes[r] = 1.0 / size;
+    ek_dataset *part =
+        ek_partition(rank, make_pictures(), .sizes = sizes, .count = size, .seed = 1234);
     return ek_data_loader(part, .batch_size = GLOBAL_BATCH / size, .shuffle = true);
 }
 
@@ -57,8 +71,10 @@ static int train_batch(ek_module *net, ek_optimizer *optimizer, const ek_batch *
     return 0;
 }
 
-static int train(ek_module *net, ek_loader *loader, ek_optimizer *optimizer, int rank)
+/* Writes the mean loss of each epoch; prints it if losses is NULL. */
+static int train(ek_module *net, ek_loader *loader, ek_optimizer *optimizer, double *losses)
 {
+    int rank = ek_dist_get_rank(NULL);
     ek_batch batch;
     int rc = 0;
     for (int64_t epoch = 0; epoch < opt.epochs && rc == 0; epoch++) {
@@ -70,13 +86,16 @@ static int train(ek_module *net, ek_loader *loader, ek_optimizer *optimizer, int
             if (rc < 0)
                 return rc;
         }
-        printf("Rank %d, epoch %lld: %g\n", rank, (long long)epoch,
-               sum / (double)ek_loader_length(loader));
+        sum /= (double)ek_loader_length(loader);
+        if (losses)
+            losses[epoch] = sum;
+        else
+            printf("Rank %d, epoch %lld: %g\n", rank, (long long)epoch, sum);
     }
     return rc;
 }
 
-static int run(void)
+static int run(double *losses)
 {
     int rank = ek_dist_get_rank(NULL), size = ek_dist_get_world_size(NULL);
     ek_manual_seed(1234); /* all ranks begin with the same parameters */
@@ -84,8 +103,8 @@ static int run(void)
     ek_loader *loader = make_loader(rank, size);
     ek_optimizer *optimizer = net && loader ? ek_sgd(net, .lr = 0.01, .momentum = 0.5) : NULL;
     char hash[65];
-    int rc = optimizer ? train(net, loader, optimizer, rank) : ek_error_status();
-    if (rc == 0 && (rc = ek_module_sha256(net, hash)) == 0) /* the same on all ranks */
+    int rc = optimizer ? train(net, loader, optimizer, losses) : ek_error_status();
+    if (rc == 0 && !losses && (rc = ek_module_sha256(net, hash)) == 0) /* the same on all ranks */
         printf("Rank %d, parameters: %.16s\n", rank, hash);
     ek_optimizer_free(optimizer);
     ek_loader_free(loader);
@@ -98,7 +117,7 @@ int main(int argc, char **argv)
     const arg_spec args[] = {
         arg_text("data", &opt.data, "/usr/share/datasets/fashion-mnist", "DIR", "the pictures"),
         arg_int("epochs", &opt.epochs, "10", 1, MOST, "passes over the data"),
-        arg_real("share", &opt.share, "1", 0, 1, "how much of the data is used"),
+        arg_int("samples", &opt.samples, "0", 0, MOST, "the first ones of the data; 0: all"),
         arg_end,
     };
     int rc = args_read(argc, argv, about, args);
@@ -106,7 +125,7 @@ int main(int argc, char **argv)
         return rc == ARGS_HELP ? 0 : REFUSED;
     rc = ek_dist_init_process_group();
     if (rc == 0) {
-        rc = run();
+        rc = run(NULL);
         ek_dist_raise(); /* a rank that cannot read the data must not keep the others waiting */
     }
     if (rc < 0)

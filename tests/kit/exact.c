@@ -25,7 +25,8 @@ static ek_device exact_home(void)
 static ek_tensor *mean_denominator(ek_module *module, const ek_args *args)
 {
     (void)module;
-    return ek_target_weight(ek_arg_tensor(args, 1), NULL, IGNORED, EK_F64);
+    ek_tensor *logits = ek_arg_tensor(args, 0);
+    return ek_target_weight(ek_arg_tensor(args, 1), NULL, IGNORED, ek_tensor_dtype(logits));
 }
 
 static ek_value mean_forward(ek_module *module, const ek_args *args)
@@ -35,7 +36,7 @@ static ek_value mean_forward(ek_module *module, const ek_args *args)
     if (!weight)
         return ek_value_error();
     ek_tensor *ignored = ek_scalar(IGNORED, EK_I64, ek_tensor_device(target));
-    ek_tensor *counts = ek_to_dtype(ek_ne(target, ignored), EK_F64);
+    ek_tensor *counts = ek_to_dtype(ek_ne(target, ignored), ek_tensor_dtype(logits));
     counts = counts ? ek_unsqueeze(counts, 1) : NULL;
     ek_tensor *sum = ek_f_cross_entropy(.input = logits, .target = target, .ignore_index = IGNORED,
                                         .reduction = EK_SUM);
@@ -84,10 +85,16 @@ static ek_module *make_model(exact_task task)
     }
 }
 
-exact_job exact_make(exact_task task)
+const char *exact_name(exact_task task)
 {
-    exact_job job = {.task = task, .model = make_model(task)};
-    if (!job.model || exact_fill(job.model) < 0 ||
+    static const char *const names[] = {"MLP", "convolutions", "segmentation", "critic"};
+    return names[task];
+}
+
+exact_job exact_make(exact_task task, ek_dtype dtype)
+{
+    exact_job job = {.task = task, .dtype = dtype, .model = make_model(task)};
+    if (!job.model || exact_fill(job.model) < 0 || ek_module_to_dtype(job.model, dtype) < 0 ||
         ek_module_to_device(job.model, exact_home()) < 0) {
         exact_free(&job);
         return job;
@@ -100,6 +107,25 @@ exact_job exact_make(exact_task task)
     if (task == EXACT_CRITIC)
         job.criteria[1] = ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
     return job;
+}
+
+int exact_wrap(exact_job *job, exact_way way, ek_process_group *group)
+{
+    ek_device_list devices = way == EXACT_ONE_DEVICE ? (ek_device_list){0} : ek_devices(EK_HOST, 2);
+    if (way == EXACT_BALANCED)
+        job->model = ek_data_parallel_model(job->model, .device_ids = devices);
+    job->model = way == EXACT_CLASSIC
+                     ? ek_distributed_data_parallel(job->model, .device_ids = devices,
+                                                    .process_group = group)
+                     : ek_distributed_data_parallel(job->model, .process_group = group);
+    for (int i = 0; i < 2 && job->criteria[i]; i++) {
+        if (way == EXACT_BALANCED)
+            job->criteria[i] = ek_data_parallel_criterion(job->criteria[i], .device_ids = devices);
+        job->criteria[i] = ek_distributed_criterion(job->criteria[i], .process_group = group);
+        if (!job->criteria[i])
+            return ek_error_status();
+    }
+    return job->model ? 0 : ek_error_status();
 }
 
 void exact_free(exact_job *job)
@@ -118,7 +144,7 @@ static double number_of(int64_t sample, int64_t i, int salt)
 }
 
 /* The samples' numbers; each has `shape` without its first dimension. */
-static ek_tensor *samples(ek_shape shape, int64_t first, int salt)
+static ek_tensor *samples(const exact_job *job, ek_shape shape, int64_t first, int salt)
 {
     ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = ek_cpu());
     double *values = x ? ek_tensor_data(x) : NULL;
@@ -130,7 +156,7 @@ static ek_tensor *samples(ek_shape shape, int64_t first, int salt)
     if (!x)
         return NULL;
     ek_tensor_touch(x);
-    return ek_to_device(x, exact_home());
+    return ek_to_device(ek_to_dtype(x, job->dtype), exact_home());
 }
 
 static ek_tensor *targets(ek_shape shape, int64_t first, bool ignores)
@@ -140,8 +166,8 @@ static ek_tensor *targets(ek_shape shape, int64_t first, bool ignores)
     for (int d = 1; d < shape.ndim; d++)
         each *= shape.dims[d];
     for (int64_t i = 0; x && i < each * shape.dims[0]; i++) {
-        int64_t sample = first + i / each;
-        bool ignored = ignores && (sample < 2 || i % each % (2 + sample) == 0);
+        int64_t sample = first + i / each, kind = sample % 9;
+        bool ignored = ignores && (kind < 2 || i % each % (2 + kind) == 0);
         values[i] = ignored ? IGNORED : (sample * 3 + i % each) % CLASSES;
     }
     if (!x)
@@ -154,8 +180,8 @@ static ek_tensor *targets(ek_shape shape, int64_t first, bool ignores)
 
 static ek_tensor *critic_loss(const exact_job *job, int64_t first, int64_t count)
 {
-    ek_tensor *real = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
-    ek_tensor *fake = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 2);
+    ek_tensor *real = samples(job, EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
+    ek_tensor *fake = samples(job, EK_SHAPE(count, 2, SIDE, SIDE), first, 2);
     if (!real || !fake)
         return NULL;
     ek_generator *generator = ek_generator_new(17);
@@ -174,15 +200,15 @@ ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count)
     ek_tensor *x, *y;
     switch (job->task) {
     case EXACT_MLP:
-        x = samples(EK_SHAPE(count, IN), first, 1);
-        y = samples(EK_SHAPE(count, OUT), first, 2);
+        x = samples(job, EK_SHAPE(count, IN), first, 1);
+        y = samples(job, EK_SHAPE(count, OUT), first, 2);
         break;
     case EXACT_CONVOLUTIONS:
-        x = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
+        x = samples(job, EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
         y = targets(EK_SHAPE(count), first, false);
         break;
     case EXACT_SEGMENTATION:
-        x = samples(EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
+        x = samples(job, EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
         y = targets(EK_SHAPE(count, SIDE, SIDE), first, true);
         break;
     default:
@@ -215,6 +241,12 @@ static int add_gradient(const char *path, ek_tensor *parameter, void *user)
     return ek_tensor_grad(parameter) ? add(user, ek_tensor_grad(parameter)) : 0;
 }
 
+static int add_parameter(const char *path, ek_tensor *parameter, void *user)
+{
+    (void)path;
+    return add(user, parameter);
+}
+
 static int add_buffer(const char *path, ek_tensor *buffer, void *user)
 {
     (void)path;
@@ -228,6 +260,20 @@ ek_tensor *exact_outcome(const exact_job *job, ek_tensor *loss)
         ek_module_buffers(job->model, add_buffer, &l) != 0)
         return NULL;
     return ek_cat(l.tensors, l.count, 0);
+}
+
+ek_tensor *exact_gradients(const exact_job *job)
+{
+    list l = {0};
+    return ek_module_parameters(job->model, add_gradient, &l) == 0 ? ek_cat(l.tensors, l.count, 0)
+                                                                   : NULL;
+}
+
+ek_tensor *exact_parameters(const exact_job *job)
+{
+    list l = {0};
+    return ek_module_parameters(job->model, add_parameter, &l) == 0 ? ek_cat(l.tensors, l.count, 0)
+                                                                    : NULL;
 }
 
 double exact_distance(const ek_tensor *a, const ek_tensor *b)
@@ -244,4 +290,41 @@ double exact_distance(const ek_tensor *a, const ek_tensor *b)
     }
     free(values);
     return read ? sqrt(sum / norm) : NAN;
+}
+
+/* ---- bits ---- */
+
+/* FNV-1a. */
+static int hash(uint64_t *bits, ek_tensor *x)
+{
+    size_t nbytes = (size_t)ek_tensor_count(x) * ek_dtype_size(ek_tensor_dtype(x));
+    unsigned char *bytes = malloc(nbytes + 1);
+    int rc = bytes ? ek_to_data(x, bytes, nbytes) : ek_error(EK_E_USER, "out of memory");
+    for (size_t i = 0; i < nbytes && rc >= 0; i++)
+        *bits = (*bits ^ bytes[i]) * UINT64_C(0x100000001b3);
+    free(bytes);
+    return rc < 0 ? rc : 0;
+}
+
+static int hash_parameter(const char *path, ek_tensor *parameter, void *user)
+{
+    ek_tensor *gradient = ek_tensor_grad(parameter);
+    (void)path;
+    int rc = hash(user, parameter);
+    return rc < 0 || !gradient ? rc : hash(user, gradient);
+}
+
+static int hash_buffer(const char *path, ek_tensor *buffer, void *user)
+{
+    (void)path;
+    return hash(user, buffer);
+}
+
+uint64_t exact_bits(ek_module *model)
+{
+    uint64_t bits = UINT64_C(0xcbf29ce484222325);
+    return ek_module_parameters(model, hash_parameter, &bits) == 0 &&
+                   ek_module_buffers(model, hash_buffer, &bits) == 0
+               ? bits
+               : 0;
 }

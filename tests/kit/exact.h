@@ -1,5 +1,5 @@
-/* exact.h: small trainings in f64, of which N ranks have to make what one process makes. Sample i
- * is the same wherever it is, and so are parameters. */
+/* exact.h: small trainings, of which N ranks have to make what one process makes. Sample i is the
+ * same wherever it is, and so are parameters. */
 #ifndef EK_TESTS_KIT_EXACT_H
 #define EK_TESTS_KIT_EXACT_H
 
@@ -13,9 +13,20 @@ typedef enum exact_task {
     EXACT_TASKS
 } exact_task;
 
-/* A module and its criteria. The wrappers around them are the caller's. */
+const char *exact_name(exact_task task);
+
+/* How the devices of one rank share its batch. */
+typedef enum exact_way {
+    EXACT_ONE_DEVICE,
+    EXACT_CLASSIC,  /* ek_data_parallel, made by the wrapper of ranks */
+    EXACT_BALANCED, /* the balanced model and criterion */
+    EXACT_WAYS
+} exact_way;
+
+/* A module and its criteria. */
 typedef struct exact_job {
     exact_task task;
+    ek_dtype dtype;
     ek_module *model;
     ek_module *criteria[2]; /* the second is the critic's for fake samples, else NULL */
 } exact_job;
@@ -23,8 +34,10 @@ typedef struct exact_job {
 /* Converts a module to f64 and fills its parameters, the same way each time. */
 int exact_fill(ek_module *module);
 
-/* All NULL with an error. */
-exact_job exact_make(exact_task task);
+/* Without wrappers; all NULL with an error. */
+exact_job exact_make(exact_task task, ek_dtype dtype);
+/* Puts the job into the wrappers of ranks, and of two host devices unless there is to be one. */
+int exact_wrap(exact_job *job, exact_way way, ek_process_group *group);
 void exact_free(exact_job *job);
 
 /* The loss of the samples [first, first + count), in the scope. */
@@ -34,7 +47,14 @@ ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count);
  * On cpu, in the scope. NULL with an error. */
 ek_tensor *exact_outcome(const exact_job *job, ek_tensor *loss);
 
+/* The gradients alone, or the parameters. */
+ek_tensor *exact_gradients(const exact_job *job);
+ek_tensor *exact_parameters(const exact_job *job);
+
 /* |a - b| / |b|, or NaN. */
 double exact_distance(const ek_tensor *a, const ek_tensor *b);
+
+/* A hash of the bytes of gradients, parameters and buffers; 0 with an error. */
+uint64_t exact_bits(ek_module *model);
 
 #endif

@@ -1,68 +1,171 @@
-/* test_exact.c: ranks of two devices each make the loss, gradients and running statistics of one
- * device in one process. Every rank trains all samples alone first. Then they look for the largest
- * batch. */
+/* test_exact.c: ranks of one device and of two each make the loss, gradients and running statistics
+ * of one device in one process, and stay equal to the bit while they train. Every rank trains all
+ * samples alone first. Then they look for the largest batch.
+ *
+ *     samples/mpirun -n 2 test_exact --all
+ *
+ * trains with every combination of model, dtype, devices and batch, and prints a line for each. */
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "job.h"
 #include "kit/exact.h"
 
-enum { TOTAL = 9, RANKS = 4 };
+enum { RANKS = 4, STEPS = 50 };
 
-static const int64_t cuts[][RANKS] = {{5, 4},    {2, 7},    {9, 0},       {1, 8},      {3, 3, 3},
-                                      {4, 0, 5}, {2, 1, 6}, {2, 3, 2, 2}, {0, 1, 8, 0}};
+/* How many samples each rank has: even, uneven and empty batches. */
+typedef struct cut {
+    int ranks;
+    int64_t counts[RANKS];
+} cut;
 
-static int ranks_of(const int64_t *counts)
+static const cut cuts[] = {{2, {4, 4}},       {2, {2, 7}},      {2, {9, 0}},    {2, {1, 8}},
+                           {3, {3, 3, 3}},    {3, {2, 1, 6}},   {3, {4, 0, 5}}, {4, {2, 2, 2, 2}},
+                           {4, {2, 3, 2, 2}}, {4, {0, 1, 8, 0}}};
+enum { CUTS = sizeof cuts / sizeof cuts[0] };
+
+/* ---- training ---- */
+
+typedef struct outcome {
+    ek_tensor *first;      /* loss, gradients and running statistics of the first step */
+    ek_tensor *gradients;  /* of the first step */
+    ek_tensor *parameters; /* after the last step */
+} outcome;
+
+/* Trains on the samples of its rank: step s has the samples from s * total on. */
+static outcome train(const exact_job *job, int64_t first, int64_t count, int64_t total, int steps)
 {
-    int ranks = 0;
-    for (int r = 0; r < RANKS; r++)
-        ranks = counts[r] > 0 || r < 2 ? r + 1 : ranks;
-    return counts == cuts[8] ? RANKS : ranks;
-}
-
-typedef enum way { ONE_DEVICE, CLASSIC, BALANCED, WAYS } way;
-
-static exact_job wrapped(exact_task task, way how)
-{
-    exact_job job = exact_make(task);
-    ek_device_list devices = ek_devices(EK_HOST, 2);
-    CHECK(job.model, "%s", ek_error_message());
-    if (how == BALANCED)
-        job.model = ek_data_parallel_model(job.model, .device_ids = devices);
-    job.model = how == CLASSIC ? ek_distributed_data_parallel(job.model, .device_ids = devices)
-                               : ek_distributed_data_parallel(job.model);
-    CHECK(job.model, "%s", ek_error_message());
-    for (int i = 0; i < 2 && job.criteria[i]; i++) {
-        if (how == BALANCED)
-            job.criteria[i] = ek_data_parallel_criterion(job.criteria[i], .device_ids = devices);
-        job.criteria[i] = ek_distributed_criterion(job.criteria[i]);
-        CHECK(job.criteria[i], "%s", ek_error_message());
+    outcome made = {NULL};
+    ek_optimizer *optimizer = ek_sgd(job->model, .lr = 0.02, .momentum = 0.9);
+    CHECK(optimizer, "%s", ek_error_message());
+    for (int step = 0; step < steps; step++) {
+        ek_scope scope = ek_scope_begin();
+        ek_zero_grad(optimizer);
+        ek_tensor *loss = exact_loss(job, step * total + first, count);
+        CHECK(loss, "%s", ek_error_message());
+        CHECK_OK(ek_backward(loss));
+        if (step == 0) {
+            made.first = exact_outcome(job, loss);
+            made.gradients = exact_gradients(job);
+            CHECK(made.first && made.gradients, "%s", ek_error_message());
+            ek_keep(made.first);
+            ek_keep(made.gradients);
+        }
+        CHECK_OK(ek_step(optimizer));
+        ek_scope_end(&scope);
     }
-    return job;
+    made.parameters = exact_parameters(job);
+    CHECK(made.parameters, "%s", ek_error_message());
+    ek_optimizer_free(optimizer);
+    return made;
 }
 
-static ek_tensor *outcome_of(exact_job *job, int64_t first, int64_t count)
+static void forget(outcome *made)
 {
-    ek_tensor *loss = exact_loss(job, first, count);
-    CHECK(loss, "%s", ek_error_message());
-    CHECK_OK(ek_backward(loss));
-    ek_tensor *outcome = exact_outcome(job, loss);
-    CHECK(outcome, "%s", ek_error_message());
-    exact_free(job);
-    return outcome;
+    ek_release(made->first);
+    ek_release(made->gradients);
 }
 
-static void check_cut(exact_task task, way how, const int64_t *counts, const ek_tensor *expected)
+/* The largest of all ranks' numbers; NaN if any is. */
+static double largest(double x)
 {
-    int64_t first = 0;
-    for (int r = 0; r < job_rank; r++)
-        first += counts[r];
+    ek_tensor *all[RANKS], *own = ek_full(x, EK_SHAPE(1), .dtype = EK_F64, .device = ek_cpu());
+    double most = 0, value = 0;
+    for (int r = 0; r < job_size; r++)
+        all[r] = ek_zeros(EK_SHAPE(1), .dtype = EK_F64, .device = ek_cpu());
+    CHECK_OK(ek_dist_all_gather(own, all));
+    for (int r = 0; r < job_size; r++) {
+        CHECK_OK(ek_item(all[r], &value));
+        most = value > most || isnan(value) ? value : most;
+    }
+    return most;
+}
+
+/* All ranks have the same bits, of gradients, parameters and running statistics. */
+static void check_bits(const exact_job *job, const char *what)
+{
+    uint64_t bits = exact_bits(job->model);
+    ek_tensor *own = ek_from_data(&bits, EK_SHAPE(1), EK_I64, .device = ek_cpu());
+    ek_tensor *first = ek_clone(own);
+    CHECK(bits && first, "%s", ek_error_message());
+    CHECK_OK(ek_dist_broadcast(first, 0));
+    CHECK(memcmp(ek_tensor_data(first), &bits, sizeof bits) == 0, "%s: other bits than rank 0's",
+          what);
+}
+
+typedef struct figures {
+    double gradients, first, parameters; /* distances from one device */
+} figures;
+
+static figures check_cut(exact_task task, ek_dtype dtype, exact_way way, const cut *c,
+                         const outcome *alone, int steps)
+{
+    int64_t first = 0, total = 0;
+    for (int r = 0; r < c->ranks; r++) {
+        first += r < job_rank ? c->counts[r] : 0;
+        total += c->counts[r];
+    }
     ek_scope scope = ek_scope_begin();
-    exact_job job = wrapped(task, how);
-    ek_tensor *outcome = outcome_of(&job, first, counts[job_rank]);
-    double distance = exact_distance(outcome, expected);
-    CHECK(distance <= 1e-12, "task %d, way %d, samples %d %d ..: %g apart", task, how,
-          (int)counts[0], (int)counts[1], distance);
+    exact_job job = exact_make(task, dtype);
+    CHECK_OK(exact_wrap(&job, way, NULL));
+    outcome made = train(&job, first, c->counts[job_rank], total, steps);
+    char what[100];
+    snprintf(what, sizeof what, "%s %s, way %d, samples %d %d ..", exact_name(task),
+             ek_dtype_name(dtype), (int)way, (int)c->counts[0], (int)c->counts[1]);
+    figures f = {exact_distance(made.gradients, alone->gradients),
+                 exact_distance(made.first, alone->first),
+                 steps == STEPS ? exact_distance(made.parameters, alone->parameters) : 0};
+    double tolerance = dtype == EK_F64 ? 1e-12 : 1e-5;
+    CHECK(f.gradients <= tolerance, "%s: gradients are %g apart", what, f.gradients);
+    CHECK(f.first <= tolerance, "%s: outcomes are %g apart", what, f.first);
+    CHECK(f.parameters <= tolerance, "%s: parameters are %g apart", what, f.parameters);
+    check_bits(&job, what);
+    f = (figures){largest(f.gradients), largest(f.first), largest(f.parameters)};
+    forget(&made);
+    exact_free(&job);
     ek_scope_end(&scope);
+    return f;
+}
+
+static void print_figures(exact_task task, ek_dtype dtype, exact_way way, const cut *c, figures f)
+{
+    char batch[40] = "";
+    for (int r = 0; r < c->ranks; r++)
+        sprintf(batch + strlen(batch), "%s%d", r ? "+" : "", (int)c->counts[r]);
+    printf("%-12s %s  %d x %d %-8s %-8s gradients %.1e  with loss and statistics %.1e  "
+           "parameters after %d steps %.1e, equal to the bit on all ranks\n",
+           exact_name(task), ek_dtype_name(dtype), c->ranks, way == EXACT_ONE_DEVICE ? 1 : 2,
+           way == EXACT_ONE_DEVICE ? ""
+           : way == EXACT_CLASSIC  ? "classic"
+                                   : "balanced",
+           batch, f.gradients, f.first, STEPS, f.parameters);
+}
+
+/* Without `all` one way alone trains for long with each model, dtype and batch. */
+static void check_task(exact_task task, ek_dtype dtype, bool all)
+{
+    for (int c = 0; c < CUTS; c++) {
+        if (cuts[c].ranks != job_size)
+            continue;
+        int64_t total = 0;
+        for (int r = 0; r < job_size; r++)
+            total += cuts[c].counts[r];
+        exact_job job = exact_make(task, dtype);
+        CHECK(job.model, "%s", ek_error_message());
+        ek_scope scope = ek_scope_begin();
+        outcome alone = train(&job, 0, total, total, STEPS);
+        for (int way = 0; way < EXACT_WAYS; way++) {
+            bool is_long = all || way == ((int)task + c + (dtype == EK_F32)) % EXACT_WAYS;
+            figures f =
+                check_cut(task, dtype, (exact_way)way, &cuts[c], &alone, is_long ? STEPS : 1);
+            if (all && job_rank == 0)
+                print_figures(task, dtype, (exact_way)way, &cuts[c], f);
+        }
+        forget(&alone);
+        exact_free(&job);
+        ek_scope_end(&scope);
+    }
 }
 
 /* ---- the largest batch ---- */
@@ -99,19 +202,17 @@ static void ranks_find_one_batch(void)
     ek_module_free(model);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
     CHECK_OK(ek_host_devices_configure("2"));
     CHECK_OK(ek_dist_init_process_group());
     job_rank = ek_dist_get_rank(NULL);
     job_size = ek_dist_get_world_size(NULL);
     ek_scope scope = ek_scope_begin();
     for (int task = 0; task < EXACT_TASKS; task++) {
-        exact_job alone = exact_make((exact_task)task);
-        ek_tensor *expected = outcome_of(&alone, 0, TOTAL);
-        for (int c = 0; c < (int)(sizeof cuts / sizeof cuts[0]); c++)
-            for (int how = 0; how < WAYS && ranks_of(cuts[c]) == job_size; how++)
-                check_cut((exact_task)task, (way)how, cuts[c], expected);
+        check_task((exact_task)task, EK_F64, all);
+        check_task((exact_task)task, EK_F32, all);
     }
     ek_scope_end(&scope);
     ranks_find_one_batch();

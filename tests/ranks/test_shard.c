@@ -19,7 +19,7 @@ typedef struct training {
 
 static training training_new(exact_task task, way how, ek_shard_policy shard)
 {
-    exact_job job = exact_make(task);
+    exact_job job = exact_make(task, EK_F64);
     ek_device_list devices = ek_devices(EK_HOST, 2);
     CHECK(job.model, "%s", ek_error_message());
     if (how == BALANCED)

@@ -131,7 +131,7 @@ TEST(one_input_with_a_history_is_enough)
 
 static const char *of_many(ek_process_group *world, void *user)
 {
-    exact_job job = exact_make(EXACT_CONVOLUTIONS);
+    exact_job job = exact_make(EXACT_CONVOLUTIONS, EK_F64);
     job.model = ek_distributed_data_parallel(job.model, .process_group = world);
     job.criteria[0] = ek_distributed_criterion(job.criteria[0], .process_group = world);
     LOOP_CHECK(job.model && job.criteria[0]);
@@ -144,7 +144,7 @@ static const char *of_many(ek_process_group *world, void *user)
 
 TEST(more_ranks_than_chunks_that_a_kernel_takes)
 {
-    exact_job job = exact_make(EXACT_CONVOLUTIONS);
+    exact_job job = exact_make(EXACT_CONVOLUTIONS, EK_F64);
     ek_tensor *loss = exact_loss(&job, 0, MANY);
     assert_ok(ek_backward(loss));
     ek_tensor *outcome = exact_outcome(&job, loss);

@@ -30,7 +30,7 @@ static ek_tensor *outcome_of(const exact_job *job, int64_t first, int64_t count)
 
 static ek_tensor *one_process(exact_task task)
 {
-    exact_job job = exact_make(task);
+    exact_job job = exact_make(task, EK_F64);
     assert_made(job.model);
     ek_tensor *outcome = outcome_of(&job, 0, TOTAL);
     assert_made(outcome);
@@ -38,24 +38,27 @@ static ek_tensor *one_process(exact_task task)
     return outcome;
 }
 
-/* The job with its wrappers. */
-static exact_job wrap(exact_job job, ek_process_group *world, bool gives_group)
+/* In the wrappers of ranks, with the group given to the batch normalisations and not by the
+ * wrapper.
+ */
+static int wrap_with_groups(exact_job *job, ek_process_group *world)
 {
-    ek_module *net = gives_group ? ek_convert_sync_batch_norm_over(job.model, world) : job.model;
-    job.model = ek_distributed_data_parallel(net, .process_group = world,
-                                             .sync_statistics = gives_group ? EK_OFF : EK_ON);
+    ek_module *net = ek_convert_sync_batch_norm_over(job->model, world);
+    job->model =
+        ek_distributed_data_parallel(net, .process_group = world, .sync_statistics = EK_OFF);
     for (int i = 0; i < 2; i++)
-        if (job.criteria[i])
-            job.criteria[i] = ek_distributed_criterion(job.criteria[i], .process_group = world);
-    return job;
+        if (job->criteria[i])
+            job->criteria[i] = ek_distributed_criterion(job->criteria[i], .process_group = world);
+    return job->model && job->criteria[0] ? 0 : ek_error_status();
 }
 
 static const char *one_rank(ek_process_group *world, void *user)
 {
     const setting *s = user;
-    exact_job job = wrap(exact_make(s->task), world, s->gives_group);
+    exact_job job = exact_make(s->task, EK_F64);
     LOOP_CHECK(job.model);
-    LOOP_CHECK(job.criteria[0]);
+    RANKS_OK(s->gives_group ? wrap_with_groups(&job, world)
+                            : exact_wrap(&job, EXACT_ONE_DEVICE, world));
     int64_t first = 0;
     for (int r = 0; r < world->rank; r++)
         first += s->cut->counts[r];
