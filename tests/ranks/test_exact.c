@@ -119,7 +119,8 @@ static figures check_cut(exact_task task, ek_dtype dtype, exact_way way, const c
     double tolerance = dtype == EK_F64 ? 1e-12 : 1e-5;
     CHECK(f.gradients <= tolerance, "%s: gradients are %g apart", what, f.gradients);
     CHECK(f.first <= tolerance, "%s: outcomes are %g apart", what, f.first);
-    CHECK(f.parameters <= tolerance, "%s: parameters are %g apart", what, f.parameters);
+    /* Roundings grow with the steps. */
+    CHECK(f.parameters <= 10 * tolerance, "%s: parameters are %g apart", what, f.parameters);
     check_bits(&job, what);
     f = (figures){largest(f.gradients), largest(f.first), largest(f.parameters)};
     forget(&made);
