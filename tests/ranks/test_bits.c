@@ -14,7 +14,7 @@
 #include "kit/exact.h"
 #include "kit/ranks.h"
 
-enum { RANKS = 3, MOST = 8, LAYERS = 26, WIDTH = 512, EACH = 2 };
+enum { RANKS = 3, MOST = 8, LAYERS = 16, WIDTH = 512, EACH = 2 };
 
 /* All ranks of the group have these bits; rank 0 prints them. */
 static void tell(uint64_t bits, const char *what, ek_process_group *group)
@@ -39,7 +39,7 @@ static int fill(const char *path, ek_tensor *parameter, void *generator)
     return ek_normal_(parameter, 0, 0.05, generator);
 }
 
-/* 26 MiB of parameters, and no bucket need be larger than 1 MiB. */
+/* 16 MiB of parameters, and no bucket need be larger than 1 MiB. */
 static ek_module *make_net(void)
 {
     ek_module *layers[2 * LAYERS];
