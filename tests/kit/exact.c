@@ -294,15 +294,16 @@ double exact_distance(const ek_tensor *a, const ek_tensor *b)
 
 /* ---- bits ---- */
 
-/* FNV-1a. */
+/* FNV-1a, of words in place of bytes. */
 static int hash(uint64_t *bits, ek_tensor *x)
 {
     size_t nbytes = (size_t)ek_tensor_count(x) * ek_dtype_size(ek_tensor_dtype(x));
-    unsigned char *bytes = malloc(nbytes + 1);
-    int rc = bytes ? ek_to_data(x, bytes, nbytes) : ek_error(EK_E_USER, "out of memory");
-    for (size_t i = 0; i < nbytes && rc >= 0; i++)
-        *bits = (*bits ^ bytes[i]) * UINT64_C(0x100000001b3);
-    free(bytes);
+    size_t words = (nbytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+    uint64_t *data = calloc(words + 1, sizeof *data);
+    int rc = data ? ek_to_data(x, data, nbytes) : ek_error(EK_E_USER, "out of memory");
+    for (size_t i = 0; i < words && rc >= 0; i++)
+        *bits = (*bits ^ data[i]) * UINT64_C(0x100000001b3);
+    free(data);
     return rc < 0 ? rc : 0;
 }
 
