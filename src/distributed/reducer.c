@@ -195,11 +195,6 @@ static int reducer_make_slabs(ek_reducer *reducer)
     return rc;
 }
 
-static size_t reducer_leaf_nbytes(const ek_reducer *reducer, int leaf)
-{
-    return ek_comm_nbytes(reducer->leaves[leaf]);
-}
-
 /* True if leaf i + 1 follows leaf i in one slab. */
 static bool reducer_follows(const ek_reducer *reducer, int i)
 {
@@ -210,29 +205,49 @@ static bool reducer_follows(const ek_reducer *reducer, int i)
 
 static const size_t reducer_first_nbytes = 1 << 20; /* of the first bucket, and of the last one */
 
-/* Cuts the leaves [begin, end), which follow each other, from the end: a small bucket, then ones of
- * `cap` bytes, then smaller and smaller ones. */
-static void reducer_cut(ek_reducer *reducer, int begin, int end, size_t cap)
+int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets)
 {
     size_t left = 0;
+    int count = 0;
     for (int i = begin; i < end; i++)
-        left += reducer_leaf_nbytes(reducer, i);
+        left += nbytes[i];
     size_t room = reducer_first_nbytes < cap ? reducer_first_nbytes : cap;
     while (end > begin) {
         int first = end;
-        size_t nbytes = 0;
+        size_t taken = 0;
         do
-            nbytes += reducer_leaf_nbytes(reducer, --first);
-        while (first > begin && nbytes + reducer_leaf_nbytes(reducer, first - 1) <= room);
-        for (int i = first; i < end; i++)
-            reducer->bucket_of[i] = reducer->bucket_count;
-        reducer->buckets[reducer->bucket_count++] = (ek_bucket){.first = first, .end = end};
-        left -= nbytes;
+            taken += nbytes[--first];
+        while (first > begin && taken + nbytes[first - 1] <= room);
+        buckets[count++] = (ek_bucket){.first = first, .end = end};
+        left -= taken;
         end = first;
         room = left / 2 < cap ? left / 2 : cap;
         room = room < reducer_first_nbytes ? reducer_first_nbytes : room;
         room = room < cap ? room : cap;
     }
+    return count;
+}
+
+/* Cuts all leaves, slab by slab. */
+static int reducer_cut_all(ek_reducer *reducer, size_t cap)
+{
+    size_t *nbytes = ek_calloc((size_t)reducer->count + 1, sizeof *nbytes);
+    if (!nbytes)
+        return ek_error_pending();
+    for (int i = 0; i < reducer->count; i++)
+        nbytes[i] = ek_comm_nbytes(reducer->leaves[i]);
+    for (int begin, end = reducer->count; end > 0; end = begin) {
+        begin = end - 1;
+        while (begin > 0 && reducer_follows(reducer, begin - 1))
+            begin--;
+        reducer->bucket_count +=
+            ek_reducer_cut(nbytes, begin, end, cap, &reducer->buckets[reducer->bucket_count]);
+    }
+    free(nbytes);
+    for (int b = 0; b < reducer->bucket_count; b++)
+        for (int i = reducer->buckets[b].first; i < reducer->buckets[b].end; i++)
+            reducer->bucket_of[i] = b;
+    return 0;
 }
 
 /* The stretch of the slab that the bucket's leaves and the padding between them take. */
@@ -249,13 +264,7 @@ static int reducer_make_range(const ek_reducer *reducer, ek_bucket *bucket)
 
 static int reducer_make_buckets(ek_reducer *reducer, size_t cap)
 {
-    for (int end = reducer->count; end > 0;) {
-        int begin = end - 1;
-        while (begin > 0 && reducer_follows(reducer, begin - 1))
-            begin--;
-        reducer_cut(reducer, begin, end, cap);
-        end = begin;
-    }
+    EK_TRY(reducer_cut_all(reducer, cap));
     size_t scratch = 1, wire = 1;
     ek_scope scope = ek_scope_begin();
     int rc = 0;

@@ -104,6 +104,11 @@ ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bu
 /* Takes the hooks away, destroys the group and drops the reference; NULL is ignored. */
 void ek_reducer_free(ek_reducer *reducer);
 
+/* Cuts the leaves [begin, end), which follow each other and have so many bytes, into buckets, from
+ * the end: a small one, then ones of at most `cap` bytes, then smaller and smaller ones. A leaf is
+ * never cut. Writes first and end of each and returns how many there are. */
+int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets);
+
 /* With create_graph: gradients become means of the ranks', with a history. status as below. */
 int ek_reducer_average_in_graph(ek_reducer *reducer, int status);
 
