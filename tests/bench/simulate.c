@@ -39,8 +39,9 @@ static double sim_ring_message(const sim_cluster *cluster, int ranks, double nby
     return fmax(far, near);
 }
 
-/* Halving is from far to near: between nodes the vectors are longest, and all ranks of a node send
- * at a time. Ranks beyond the last power of two give theirs away before, and get the sum after. */
+/* Halving is from near to far: vectors that pass between nodes, from all ranks of a node at a time,
+ * are the shortest. Ranks beyond the last power of two give theirs away before, and get the sum
+ * after. */
 static double sim_halving_cost(const sim_cluster *cluster, int ranks, double nbytes, bool doubling)
 {
     double inside = sim_node_ranks(cluster, ranks), nodes = sim_nodes(cluster, ranks);
@@ -52,9 +53,9 @@ static double sim_halving_cost(const sim_cluster *cluster, int ranks, double nby
         seconds = latency + rounds[0] * nbytes * far + rounds[1] * nbytes * near +
                   log2(power) * nbytes * cluster->add;
     } else {
-        double left = exp2(-rounds[0]);
-        seconds = 2 * latency + 2 * (1 - left) * nbytes * far +
-                  2 * (left - 1 / power) * nbytes * near + (1 - 1 / power) * nbytes * cluster->add;
+        double left = exp2(-rounds[1]);
+        seconds = 2 * latency + 2 * (1 - left) * nbytes * near +
+                  2 * (left - 1 / power) * nbytes * far + (1 - 1 / power) * nbytes * cluster->add;
     }
     if (ranks > power)
         seconds += 2 * sim_ring_message(cluster, ranks, nbytes) + nbytes * cluster->add;

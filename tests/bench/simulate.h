@@ -67,8 +67,8 @@ typedef struct sim_cluster {
  *     ring       the same (Patarasuk and Yuan 2009); but of a node's ranks one alone sends to the
  *                next node
  *     library    the least of a ring, recursive doubling: lg N (alpha + n beta + n gamma), and
- *                halving and doubling: 2 lg N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma (Thakur,
- *                Rabenseifner and Gropp 2005)
+ *                halving and doubling, near ranks first: 2 lg N alpha + 2 (N-1)/N n beta +
+ *                (N-1)/N n gamma (Thakur, Rabenseifner and Gropp 2005)
  *     two-level  ordered within nodes, and of each rank's slice between nodes, as in BlueConnect
  *                (Cho, Finkler, Kung and Hunter 2019) */
 typedef enum sim_sum { SIM_ORDERED, SIM_RING, SIM_LIBRARY, SIM_TWO_LEVEL, SIM_SUMS } sim_sum;
