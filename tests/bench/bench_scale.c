@@ -20,11 +20,11 @@
 #include "scale_profile.h"
 
 static struct {
-    bool profile, calibrate;
+    bool profile, calibrate, messages;
     int64_t predict, copies, threads, in_flight, steps, seed;
     const char *net, *from, *machine;
     double cores, seconds, cap, speed_up, tokens, teraflops;
-    double latency, local_latency, local_gigabytes, add_gigabytes, turn, sigma;
+    double latency, local_latency, local_gigabytes, add_gigabytes, shared_gigabytes, turn, sigma;
 } scale;
 
 static const arg_spec scale_args[] = {
@@ -35,6 +35,7 @@ static const arg_spec scale_args[] = {
     arg_text("net", &scale.net, "resnet18@32", "NET", "the net that is measured"),
     arg_text("from", &scale.from, NULL, "PROFILE", "what --profile has printed: measures nothing"),
     arg_text("machine", &scale.machine, NULL, "FILE", "what --calibrate has printed"),
+    arg_switch("messages", &scale.messages, "ranks of one node share no memory"),
     arg_int("copies", &scale.copies, "1", 1, 64, "processes that are measured at a time"),
     arg_int("threads", &scale.threads, "1", 1, 1024, "threads that compute, of a rank"),
     arg_real("cores", &scale.cores, "0", 0, 1e6, "cores of a node; 0: always enough"),
@@ -49,6 +50,8 @@ static const arg_spec scale_args[] = {
     arg_real("local-latency", &scale.local_latency, "1", 0, 1e9, "microseconds within a node"),
     arg_real("local", &scale.local_gigabytes, "20", 1e-6, 1e9, "GB/s of a rank within a node"),
     arg_real("add", &scale.add_gigabytes, "20", 1e-6, 1e9, "GB/s of terms that are added"),
+    arg_real("shared", &scale.shared_gigabytes, "10", 1e-6, 1e9,
+             "GB/s of gradients that are averaged in shared memory"),
     arg_real("turn", &scale.turn, "50", 0, 1e9, "microseconds until a call's turn comes"),
     arg_real("sigma", &scale.sigma, "0.02", 0, 10, "jitter: sigma of the logarithm of a step"),
     arg_int("steps", &scale.steps, "100", 1, 1e6, "simulated steps, of which the mean is taken"),
@@ -92,6 +95,8 @@ static int scale_predict(void)
         return args_complain("--predict needs --machine");
     if (scale_profile(&profile) < 0 || machine_read(&cluster, scale.machine) < 0)
         return -1;
+    if (scale.messages)
+        cluster.shared = 0;
     sim_result result = sim_simulate(&profile, &cluster,
                                      (sim_run){.ranks = (int)scale.predict,
                                                .in_flight = (int)scale.in_flight,
@@ -112,6 +117,7 @@ static sim_cluster scale_cluster(double gigabits, int per_node)
                          .cores = scale.cores,
                          .threads = (double)scale.threads,
                          .add = 1e-9 / scale.add_gigabytes,
+                         .shared = scale.messages ? 0 : 1e-9 / scale.shared_gigabytes,
                          .turn = 1e-6 * scale.turn};
 }
 

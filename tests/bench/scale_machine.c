@@ -14,7 +14,9 @@
 
 #include "args.h"
 #include "core/tensor.h"
+#include "core/thread.h"
 #include "distributed/combine.h"
+#include "distributed/window.h"
 #include "job.h"
 
 enum { MACHINE_SIZES = 5, MACHINE_MOST_ROUNDS = 1000, MACHINE_SMALL = 101, MACHINE_TERM = 1 << 21 };
@@ -80,6 +82,31 @@ static int machine_add(double *seconds)
     ek_scope_end(&scope);
     if (rc >= 0)
         *seconds = job_median(samples, MACHINE_SMALL) / (MACHINE_TERM * sizeof(float));
+    return rc;
+}
+
+/* Seconds per byte of a bucket in memory that the ranks share; 0 if they cannot. */
+static int machine_shared(double *seconds)
+{
+    double samples[MACHINE_SMALL];
+    ek_process_group *world = ek_dist_world();
+    ek_window *window;
+    int64_t slice = MACHINE_TERM / world->size;
+    EK_TRY(ek_window_open(world, MACHINE_TERM * sizeof(float), true, &window));
+    void **terms = ek_calloc((size_t)world->size, sizeof *terms);
+    int rc = terms ? 0 : ek_error_status();
+    for (int i = 0; i < MACHINE_SMALL && window && rc >= 0; i++) {
+        for (int r = 0; r < world->size; r++)
+            terms[r] = (float *)(void *)ek_window_memory(window, r) + slice * world->rank;
+        rc = ek_dist_barrier();
+        double began = job_now();
+        ek_combine_in_place(EK_DIST_AVG, EK_F32, terms, world->size, slice);
+        samples[i] = job_now() - began;
+    }
+    if (window && rc >= 0)
+        *seconds = job_median(samples, MACHINE_SMALL) / (MACHINE_TERM * sizeof(float));
+    free(terms);
+    ek_object_release(window);
     return rc;
 }
 
@@ -157,7 +184,8 @@ int machine_measure(sim_cluster *cluster, double budget)
     if (others < 1)
         return args_complain("one rank has nobody to send to: start it by samples/mpirun -n 2");
     if (machine_barrier(&barrier) < 0 || machine_ping(&ping) < 0 ||
-        machine_add(&cluster->add) < 0 || machine_sum(&sums, budget) < 0)
+        machine_add(&cluster->add) < 0 || machine_shared(&cluster->shared) < 0 ||
+        machine_sum(&sums, budget) < 0)
         return -1;
     double moved = others / (others + 1);
     cluster->local.latency = fmin(ping, barrier / others);
@@ -171,9 +199,9 @@ int machine_measure(sim_cluster *cluster, double budget)
 
 void machine_write(const sim_cluster *cluster, FILE *stream)
 {
-    fprintf(stream, "latency %.4g per_byte %.4g add %.4g turn %.4g load %.3f\n",
-            cluster->local.latency, cluster->local.per_byte, cluster->add, cluster->turn,
-            cluster->load);
+    fprintf(stream, "latency %.4g per_byte %.4g add %.4g shared %.4g turn %.4g load %.3f\n",
+            cluster->local.latency, cluster->local.per_byte, cluster->add, cluster->shared,
+            cluster->turn, cluster->load);
 }
 
 int machine_read(sim_cluster *cluster, const char *path)
@@ -182,10 +210,12 @@ int machine_read(sim_cluster *cluster, const char *path)
     if (!file)
         return args_complain("%s cannot be opened", path);
     sim_link *link = &cluster->local;
-    bool ok = fscanf(file, "latency %lf per_byte %lf add %lf turn %lf load %lf", &link->latency,
-                     &link->per_byte, &cluster->add, &cluster->turn, &cluster->load) == 5 &&
+    bool ok = fscanf(file, "latency %lf per_byte %lf add %lf shared %lf turn %lf load %lf",
+                     &link->latency, &link->per_byte, &cluster->add, &cluster->shared,
+                     &cluster->turn, &cluster->load) == 6 &&
               link->latency >= 0 && link->per_byte >= 0 && cluster->add >= 0 &&
-              cluster->turn >= 0 && cluster->load >= 0 && cluster->load <= 1;
+              cluster->shared >= 0 && cluster->turn >= 0 && cluster->load >= 0 &&
+              cluster->load <= 1;
     fclose(file);
     cluster->network = *link;
     cluster->per_node = INT_MAX;

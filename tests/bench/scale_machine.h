@@ -7,8 +7,8 @@
 #include "simulate.h"
 
 /* Measures between the ranks of the world for about `budget` seconds; all call it. Every rank lies
- * on one node: both links, `per_node`, `load`, `add` and `turn` are filled. 0 or a negative
- * status. */
+ * on one node: both links, `per_node`, `load`, `add`, `shared` and `turn` are filled. 0 or a
+ * negative status. */
 int machine_measure(sim_cluster *cluster, double budget);
 
 /* Reads what `write` has written; a complaint and -1 if that is impossible. */

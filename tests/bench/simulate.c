@@ -98,8 +98,13 @@ sim_cost sim_sum_cost(const sim_cluster *cluster, sim_sum sum, int ranks, double
     case SIM_RING:
         exchange = (ranks - 1) * sim_ring_message(cluster, ranks, slice);
         break;
-    default:
+    case SIM_ORDERED:
+        if (cluster->shared > 0 && sim_nodes(cluster, ranks) <= 1)
+            return (sim_cost){.add = nbytes * cluster->shared};
         exchange = sim_gather_cost(cluster, ranks, slice);
+        break;
+    default:
+        return (sim_cost){NAN, NAN, NAN};
     }
     return (sim_cost){exchange, add, exchange};
 }

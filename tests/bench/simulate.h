@@ -56,14 +56,17 @@ typedef struct sim_cluster {
     int per_node;     /* ranks */
     double cores;     /* of a node; 0: always enough */
     double threads;   /* of a rank, that compute */
-    double load; /* of a core, by a transfer under way: 0 if a network carries it, 1 if a core */
-    double add;  /* seconds per byte of a term */
-    double turn; /* seconds that a call waits for the communication thread */
+    double load;   /* of a core, by a transfer under way: 0 if a network carries it, 1 if a core */
+    double add;    /* seconds per byte of a term */
+    double shared; /* seconds per byte of a bucket that lies in memory which the ranks of the only
+                      node share (distributed/reducer.h): a rank's, for its slice; 0: they send */
+    double turn;   /* seconds that a call waits for the communication thread */
 } sim_cluster;
 
 /* How the ranks' gradients are added. Seconds for n bytes on N ranks, each on a node of its own:
  *
- *     ordered    2 (N-1) alpha + 2 (N-1)/N n beta + (N-1)/N n gamma: sum.h
+ *     ordered    2 (N-1) alpha + 2 (N-1)/N n beta + (N-1)/N n gamma: sum.h; in shared memory the
+ *                addition alone
  *     ring       the same (Patarasuk and Yuan 2009); but of a node's ranks one alone sends to the
  *                next node
  *     library    the least of a ring, recursive doubling: lg N (alpha + n beta + n gamma), and

@@ -45,6 +45,17 @@ TEST(the_ranks_of_a_node_share_its_network)
     check_cost(sim_sum_cost(&cluster, SIM_TWO_LEVEL, 2, 8), 5, 20, 5);
 }
 
+TEST(shared_memory_is_added_in_place)
+{
+    sim_cluster cluster = plain;
+    cluster.per_node = 4;
+    cluster.shared = 7;
+    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 4, 8), 0, 56, 0);
+    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 2, 8), 0, 56, 0);
+    cluster.per_node = 1;
+    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 4, 8), 24, 30, 24);
+}
+
 /* At equal bytes, latency decides: the rings' grows with the ranks, the library's with their
  * logarithm. */
 TEST(many_ranks_are_for_the_library)
