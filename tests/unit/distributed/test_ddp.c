@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/tensor.h"
+#include "distributed/reducer.h"
 #include "kit/ranks.h"
 
 enum { IN = 6, HIDDEN = 300, OUT = 3, STEPS = 5, EACH = 4 };
@@ -155,4 +156,45 @@ TEST_LOOP(ranks_train_as_one_process, 0, 8)
     reference(&s, ranks);
     ranks_check(ranks, (uint64_t)_i, ddp_trains, &s);
     forget(&s);
+}
+
+/* ---- the buckets ---- */
+
+enum { MOST_LEAVES = 64 };
+
+/* Cuts `count` leaves of so many bytes; the buckets have sizes[] leaves each, and all of them. */
+static void check_cut(const size_t *nbytes, int count, size_t cap, const int *sizes, int buckets)
+{
+    ek_bucket cut[MOST_LEAVES];
+    ck_assert_int_eq(ek_reducer_cut(nbytes, 0, count, cap, cut), buckets);
+    for (int b = 0, end = count; b < buckets; end = cut[b++].first) {
+        ck_assert_int_eq(cut[b].end, end);
+        ck_assert_int_eq(cut[b].end - cut[b].first, sizes[b]);
+    }
+    ck_assert_int_eq(cut[buckets - 1].first, 0);
+}
+
+TEST(buckets_are_small_at_first_and_taper)
+{
+    size_t mib = 1 << 20, nbytes[MOST_LEAVES];
+    for (int i = 0; i < MOST_LEAVES; i++)
+        nbytes[i] = mib;
+    check_cut(nbytes, 64, 25 * mib, (const int[]){1, 25, 19, 9, 5, 2, 1, 1, 1}, 9);
+    check_cut(nbytes, 5, mib / 2, (const int[]){1, 1, 1, 1, 1}, 5);
+    nbytes[1] = 100 * mib; /* a leaf is never cut */
+    nbytes[3] = mib / 2;
+    nbytes[4] = mib / 4;
+    check_cut(nbytes, 5, 25 * mib, (const int[]){2, 1, 1, 1}, 4);
+}
+
+TEST(a_stretch_of_leaves_is_cut_alone)
+{
+    size_t nbytes[] = {1, 2, 3, 4, 5};
+    ek_bucket cut[2];
+    ck_assert_int_eq(ek_reducer_cut(nbytes, 1, 4, 100, cut), 1);
+    ck_assert_int_eq(cut[0].first, 1);
+    ck_assert_int_eq(cut[0].end, 4);
+    ck_assert_int_eq(ek_reducer_cut(nbytes, 1, 4, 7, cut), 2);
+    ck_assert_int_eq(cut[0].first, 2);
+    ck_assert_int_eq(cut[1].end, 2);
 }
