@@ -162,13 +162,16 @@ static int machine_sum(machine_sums *sums, double budget)
     return rc;
 }
 
-/* The slope of the line through the medians, by least squares. */
-static double machine_slope(machine_sums *sums)
+/* The slope of the line through the shortest sums of each size, by least squares: what disturbs a
+ * sum makes it longer. */
+static double machine_slope(const machine_sums *sums)
 {
     double x = 0, y = 0, xx = 0, xy = 0;
     for (int i = 0; i < MACHINE_SIZES; i++) {
         double nbytes = machine_mib[i] * (1 << 20);
-        double seconds = job_median(sums->seconds[i], sums->rounds);
+        double seconds = INFINITY;
+        for (int k = 0; k < sums->rounds; k++)
+            seconds = fmin(seconds, sums->seconds[i][k]);
         x += nbytes;
         y += seconds;
         xx += nbytes * nbytes;
