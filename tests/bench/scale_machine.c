@@ -162,22 +162,19 @@ static int machine_sum(machine_sums *sums, double budget)
     return rc;
 }
 
-/* The slope of the line through the shortest sums of each size, by least squares: what disturbs a
- * sum makes it longer. */
-static double machine_slope(const machine_sums *sums)
+/* Seconds per byte that is summed, from the shortest sum of each size: what disturbs a sum makes it
+ * longer. */
+static double machine_per_byte(const machine_sums *sums)
 {
-    double x = 0, y = 0, xx = 0, xy = 0;
+    double nbytes = 0, seconds = 0;
     for (int i = 0; i < MACHINE_SIZES; i++) {
-        double nbytes = machine_mib[i] * (1 << 20);
-        double seconds = INFINITY;
+        double shortest = INFINITY;
         for (int k = 0; k < sums->rounds; k++)
-            seconds = fmin(seconds, sums->seconds[i][k]);
-        x += nbytes;
-        y += seconds;
-        xx += nbytes * nbytes;
-        xy += nbytes * seconds;
+            shortest = fmin(shortest, sums->seconds[i][k]);
+        nbytes += machine_mib[i] * (1 << 20);
+        seconds += shortest;
     }
-    return (MACHINE_SIZES * xy - x * y) / (MACHINE_SIZES * xx - x * x);
+    return seconds / nbytes;
 }
 
 int machine_measure(sim_cluster *cluster, double budget)
@@ -193,7 +190,7 @@ int machine_measure(sim_cluster *cluster, double budget)
     double moved = others / (others + 1);
     cluster->local.latency = fmin(ping, barrier / others);
     cluster->turn = barrier - others * cluster->local.latency;
-    cluster->local.per_byte = fmax(machine_slope(&sums) - moved * cluster->add, 0) / (2 * moved);
+    cluster->local.per_byte = fmax(machine_per_byte(&sums) - moved * cluster->add, 0) / (2 * moved);
     cluster->load = fmin(sums.cpu / sums.wall, 1);
     cluster->network = cluster->local;
     cluster->per_node = INT_MAX;

@@ -85,57 +85,48 @@ static void profile_destroy(ek_object *object)
     (void)object;
 }
 
-/* What was measured, step by step. */
+/* What was measured: all steps' seconds, and the shortest step. */
 typedef struct profile_samples {
-    double forward[PROFILE_MOST_STEPS], backward[PROFILE_MOST_STEPS];
-    double optimizer[PROFILE_MOST_STEPS], logarithm[PROFILE_MOST_STEPS];
-    float arrived[PROFILE_MOST_LEAVES][PROFILE_MOST_STEPS];
+    double logarithm[PROFILE_MOST_STEPS];
     int count;
+    double shortest, forward, backward, optimizer;
+    double arrived[PROFILE_MOST_LEAVES];
 } profile_samples;
 
-static int profile_step(training *job, profile_watch *watch, profile_samples *samples, int leaves)
+static int profile_step(training *job, profile_watch *watch, profile_samples *samples)
 {
     double began = job_now();
     if (job_step(job, NULL) < 0)
         return -1;
     double ended = job_now();
-    int at = samples->count++;
-    samples->forward[at] = watch->began - began;
-    samples->backward[at] = watch->ended - watch->began;
-    samples->optimizer[at] = ended - watch->ended;
-    samples->logarithm[at] = log(ended - began);
-    for (int i = 0; i < leaves; i++)
-        samples->arrived[i][at] = (float)watch->arrived[i];
+    samples->logarithm[samples->count++] = log(ended - began);
+    if (samples->count > 1 && ended - began >= samples->shortest)
+        return 0;
+    samples->shortest = ended - began;
+    samples->forward = watch->began - began;
+    samples->backward = watch->ended - watch->began;
+    samples->optimizer = ended - watch->ended;
+    memcpy(samples->arrived, watch->arrived, sizeof samples->arrived);
     return 0;
 }
 
-static double profile_median(const float *values, int count)
-{
-    static double sorted[PROFILE_MOST_STEPS];
-    for (int i = 0; i < count; i++)
-        sorted[i] = values[i];
-    return job_median(sorted, count);
-}
-
+/* What disturbs a step makes it longer, so that the shortest is taken. */
 static int profile_summarise(sim_profile *profile, profile_samples *samples,
                              const ek_tensor_list *leaves, double cap_mb)
 {
-    static double ready[PROFILE_MOST_LEAVES];
     static size_t nbytes[PROFILE_MOST_LEAVES];
     int count = samples->count;
-    profile->forward = job_median(samples->forward, count);
-    profile->backward = job_median(samples->backward, count);
-    profile->optimizer = job_median(samples->optimizer, count);
+    profile->forward = samples->forward;
+    profile->backward = samples->backward;
+    profile->optimizer = samples->optimizer;
     /* Half the distance of the quantiles that a deviation lies between, for which one long pause
      * is nothing. */
     job_median(samples->logarithm, count);
     profile->sigma =
         (samples->logarithm[count * 84 / 100] - samples->logarithm[count * 16 / 100]) / 2;
-    for (int i = 0; i < leaves->count; i++) {
-        ready[i] = profile_median(samples->arrived[i], count);
+    for (int i = 0; i < leaves->count; i++)
         nbytes[i] = ek_comm_nbytes(leaves->tensors[i]);
-    }
-    return profile_cut(profile, ready, nbytes, leaves->count, cap_mb);
+    return profile_cut(profile, samples->arrived, nbytes, leaves->count, cap_mb);
 }
 
 static double profile_buffers(ek_module *model)
@@ -177,7 +168,7 @@ static int profile_train(sim_profile *profile, training *job, double budget, dou
     double start = job_now();
     while (rc >= 0 && samples.count < PROFILE_MOST_STEPS &&
            (samples.count < PROFILE_LEAST_STEPS || job_now() - start < budget))
-        rc = profile_step(job, &watch, &samples, leaves.count);
+        rc = profile_step(job, &watch, &samples);
     if (rc >= 0)
         rc = profile_summarise(profile, &samples, &leaves, cap_mb);
     profile->buffer_nbytes = profile_buffers(job->model);
