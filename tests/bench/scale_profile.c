@@ -85,12 +85,13 @@ static void profile_destroy(ek_object *object)
     (void)object;
 }
 
-/* What was measured: all steps' seconds, and the shortest step. */
+/* What was measured: all steps' seconds, and the shortest of each phase, since what disturbs one
+ * makes it longer. */
 typedef struct profile_samples {
     double logarithm[PROFILE_MOST_STEPS];
     int count;
-    double shortest, forward, backward, optimizer;
-    double arrived[PROFILE_MOST_LEAVES];
+    double forward, backward, optimizer;
+    double arrived[PROFILE_MOST_LEAVES]; /* of the shortest backward */
 } profile_samples;
 
 static int profile_step(training *job, profile_watch *watch, profile_samples *samples)
@@ -98,19 +99,18 @@ static int profile_step(training *job, profile_watch *watch, profile_samples *sa
     double began = job_now();
     if (job_step(job, NULL) < 0)
         return -1;
-    double ended = job_now();
+    double ended = job_now(), backward = watch->ended - watch->began;
+    bool first = samples->count == 0;
     samples->logarithm[samples->count++] = log(ended - began);
-    if (samples->count > 1 && ended - began >= samples->shortest)
+    samples->forward = fmin(first ? INFINITY : samples->forward, watch->began - began);
+    samples->optimizer = fmin(first ? INFINITY : samples->optimizer, ended - watch->ended);
+    if (!first && backward >= samples->backward)
         return 0;
-    samples->shortest = ended - began;
-    samples->forward = watch->began - began;
-    samples->backward = watch->ended - watch->began;
-    samples->optimizer = ended - watch->ended;
+    samples->backward = backward;
     memcpy(samples->arrived, watch->arrived, sizeof samples->arrived);
     return 0;
 }
 
-/* What disturbs a step makes it longer, so that the shortest is taken. */
 static int profile_summarise(sim_profile *profile, profile_samples *samples,
                              const ek_tensor_list *leaves, double cap_mb)
 {
