@@ -10,10 +10,7 @@
  *     bench_scale --profile --net mlp@128 --copies 2       what a rank does by itself
  *     samples/mpirun -n 2 bench_scale --calibrate          what transfers cost on this machine
  *     bench_scale --predict 4 --from PROFILE --machine FILE --cores 2 */
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "args.h"
 #include "scale_machine.h"

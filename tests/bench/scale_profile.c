@@ -198,8 +198,9 @@ int profile_measure(sim_profile *profile, const workload *load, int threads, int
     job_close(&job);
     if (copy)
         _exit(job_exit(rc));
-    while (wait(NULL) > 0) {
-    }
+    for (int status; wait(&status) > 0;)
+        if (status != 0 && rc >= 0)
+            rc = args_complain("a copy of the process failed");
     return rc;
 }
 

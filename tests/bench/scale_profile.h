@@ -9,8 +9,9 @@
 #include "simulate.h"
 
 /* Trains the workload on one device of so many threads for about `budget` seconds, in `copies`
- * processes at a time, as the ranks of one machine do. Nothing may have called the library before.
- * Each bucket has at most cap_mb MiB. 0 or a negative status. */
+ * processes at a time, as the ranks of one machine do, and takes the shortest of each phase.
+ * Nothing may have called the library before. Each bucket has at most cap_mb MiB. 0 or a negative
+ * status. */
 int profile_measure(sim_profile *profile, const workload *load, int threads, int copies,
                     double budget, double cap_mb);
 
