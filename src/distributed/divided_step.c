@@ -160,6 +160,7 @@ int ek_divided_agree(ek_flat *flat, int status)
     step_list_runs(d);
     d->run = 0;
     d->committed = d->closed = false;
+    d->reducer->lost = (ek_error_record){0}; /* of a pass before */
     d->work = work;
     EK_TRY(ek_dist_work_submit(work));
     return step_wait_commit(d);
