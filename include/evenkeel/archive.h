@@ -42,7 +42,8 @@ EK_API void ek_archive_free(ek_archive *archive); /* NULL is ignored */
  * A put keeps references to tensors. ek_archive_save reads their elements, so no training step may
  * come between; modules and optimizers may be freed. The name "" puts without a prefix.
  * EK_E_INVALID if a name is taken, if a tensor's name is also a prefix of others, and for a name
- * with an empty part ("a..b") or more than 128 parts. A put that fails has put nothing. */
+ * with an empty part ("a..b") or more than 128 parts. A put that fails has put nothing; as long as
+ * its error is pending, ek_archive_save fails with it and writes nothing. */
 
 EK_API ek_archive *ek_archive_new(void);
 /* Puts a tensor, a number, or a dictionary or list of these. A number becomes an i64 or f64 tensor

@@ -5,18 +5,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/tensor.h"
+#include "core/thread.h"
 #include "core/value.h"
 #include "evenkeel/parallel.h"
 
-int ek_archive_check_put(const ek_archive_put_call *put)
+int ek_archive_noted(ek_archive *archive, int status)
+{
+    if (status < 0 && archive->failure.status >= 0)
+        archive->failure = ek_thread_self()->error;
+    return status;
+}
+
+int ek_archive_check_given(const ek_archive_put_call *put, const char *operand, const void *pointer)
+{
+    return ek_archive_noted(put->archive, ek_check_given(put->what, operand, pointer));
+}
+
+static int archive_check_written(const ek_archive_put_call *put)
 {
     EK_TRY(ek_check_given(put->what, "the archive", put->archive));
-    if (put->archive->file)
-        return EK_FAIL(EK_E_STATE, "%s: %s is open to be read; ek_archive_new makes one to write",
-                       put->what, put->archive->path);
-    return ek_check_given(put->what, "the name", put->name);
+    return put->archive->file
+               ? EK_FAIL(EK_E_STATE, "%s: %s is open to be read; ek_archive_new makes one to write",
+                         put->what, put->archive->path)
+               : 0;
+}
+
+int ek_archive_check_put(const ek_archive_put_call *put)
+{
+    EK_TRY(archive_check_written(put));
+    return ek_archive_check_given(put, "the name", put->name);
 }
 
 /* ---- the table of names ---- */
@@ -151,7 +169,7 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
     if (status >= 0)
         return 0;
     archive_cut(archive, mark);
-    return status;
+    return ek_archive_noted(archive, status);
 }
 
 /* Appends an entry, and takes over entry.name. */
@@ -292,18 +310,23 @@ static int archive_append_text(ek_archive *archive, const char *name, const char
     return ek_archive_end(archive, before, status);
 }
 
+static int archive_check_text(const ek_archive_put_call *put)
+{
+    EK_TRY(name_check_parts(put->what, put->name));
+    if (strncmp(put->name, EK_ARCHIVE_RESERVED, strlen(EK_ARCHIVE_RESERVED)) == 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: \"%.200s\": names of texts that begin with \"%s\" are "
+                       "the archive's own",
+                       put->what, put->name, EK_ARCHIVE_RESERVED);
+    return name_check_free(put->archive, put->what, put->name, true);
+}
+
 int ek_archive_put_text(ek_archive *archive, const char *name, const char *text)
 {
     const ek_archive_put_call put = {archive, "archive_put_text", name};
     EK_TRY(ek_archive_check_put(&put));
-    EK_TRY(ek_check_given(put.what, "the text", text));
-    EK_TRY(name_check_parts(put.what, name));
-    if (strncmp(name, EK_ARCHIVE_RESERVED, strlen(EK_ARCHIVE_RESERVED)) == 0)
-        return EK_FAIL(EK_E_INVALID,
-                       "%s: \"%.200s\": names of texts that begin with \"%s\" are "
-                       "the archive's own",
-                       put.what, name, EK_ARCHIVE_RESERVED);
-    EK_TRY(name_check_free(archive, put.what, name, true));
+    EK_TRY(ek_archive_check_given(&put, "the text", text));
+    EK_TRY(ek_archive_noted(archive, archive_check_text(&put)));
     return archive_append_text(archive, name, text);
 }
 
@@ -311,17 +334,17 @@ int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_p
 {
     const ek_archive_put_call put = {archive, "archive_put_plan", name};
     EK_TRY(ek_archive_check_put(&put));
-    EK_TRY(ek_check_given(put.what, "the module", data_parallel));
+    EK_TRY(ek_archive_check_given(&put, "the module", data_parallel));
     int64_t length = ek_data_parallel_plan(data_parallel, NULL, 0);
     if (length <= 0) /* an error, or there are no plans yet */
-        return (int)length;
+        return ek_archive_noted(archive, (int)length);
     char *text = ek_calloc(1, (size_t)length + 1);
     if (!text)
-        return EK_E_NO_MEMORY;
+        return ek_archive_noted(archive, EK_E_NO_MEMORY);
     int64_t written = ek_data_parallel_plan(data_parallel, text, (size_t)length + 1);
     int status = written < 0 ? (int)written : ek_archive_put_text(archive, name, text);
     free(text);
-    return status;
+    return ek_archive_noted(archive, status);
 }
 
 /* ---- saving: devices ---- */
@@ -404,10 +427,19 @@ static ek_array_source archive_source(const ek_archive_entry *entry)
     return source;
 }
 
+/* Returns the error of a put that failed, unless somebody has taken or cleared it. */
+static int archive_check_complete(const ek_archive *archive)
+{
+    bool pending = archive->failure.status < 0 && ek_error_status() == archive->failure.status &&
+                   strcmp(ek_error_message(), archive->failure.message) == 0;
+    return pending ? archive->failure.status : 0;
+}
+
 static int archive_check_save(const ek_archive *archive, const char *path)
 {
     const ek_archive_put_call put = {(ek_archive *)archive, "archive_save", ""};
-    EK_TRY(ek_archive_check_put(&put));
+    EK_TRY(archive_check_written(&put));
+    EK_TRY(archive_check_complete(archive));
     return ek_check_given(put.what, "the path", path);
 }
 

@@ -9,6 +9,7 @@
 #include "core/object.h"
 #include "data/safetensors.h"
 #include "evenkeel/archive.h"
+#include "evenkeel/status.h"
 
 /* The most parts of a name. Values nest no deeper. */
 enum { EK_ARCHIVE_DEPTH = 128 };
@@ -40,7 +41,8 @@ struct ek_archive {
     int count, room;
     ek_archive_text_entry *texts;
     int text_count, text_room;
-    ek_map names; /* hashes of all names ever put, also of those taken back */
+    ek_map names;            /* hashes of all names ever put, also of those taken back */
+    ek_error_record failure; /* of the first put that failed; status 0: none did */
 };
 
 /* Returns "name.path", or one of them if the other is "". The caller frees it. NULL on error. */
@@ -56,6 +58,11 @@ typedef struct ek_archive_put_call {
 
 /* Returns 0 if the archive is being written and the name is given. */
 int ek_archive_check_put(const ek_archive_put_call *put);
+/* Returns 0 if what is to be put is given (ek_check_given). */
+int ek_archive_check_given(const ek_archive_put_call *put, const char *operand,
+                           const void *pointer);
+/* Returns the outcome of a put. If it is an error, the archive notes it. */
+int ek_archive_noted(ek_archive *archive, int status);
 
 /* How far an archive was filled. If `status` is an error, ek_archive_end goes back there. */
 typedef struct ek_archive_mark {

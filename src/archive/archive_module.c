@@ -25,7 +25,7 @@ int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *modu
 {
     ek_archive_put_call put = {archive, "archive_put_module", name};
     EK_TRY(ek_archive_check_put(&put));
-    EK_TRY(ek_check_given(put.what, "the module", module));
+    EK_TRY(ek_archive_check_given(&put, "the module", module));
     ek_archive_mark mark = ek_archive_begin(archive);
     int status = ek_module_parameters(module, module_put_tensor, &put);
     if (status == 0)

@@ -121,8 +121,8 @@ int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer
 {
     writer w = {{archive, "archive_put_optimizer", name}, optimizer, 0};
     EK_TRY(ek_archive_check_put(&w.put));
-    EK_TRY(ek_check_given(w.put.what, "the optimizer", optimizer));
-    EK_TRY(ek_check_given(w.put.what, "the module", module));
+    EK_TRY(ek_archive_check_given(&w.put, "the optimizer", optimizer));
+    EK_TRY(ek_archive_check_given(&w.put, "the module", module));
     ek_archive_mark mark = ek_archive_begin(archive);
     return ek_archive_end(archive, mark, writer_put_all(&w, module));
 }
@@ -307,7 +307,7 @@ int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *
     const ek_archive_put_call put = {archive, "archive_put_schedule", name};
     int count;
     EK_TRY(ek_archive_check_put(&put));
-    EK_TRY(ek_check_given(put.what, "the schedule", schedule));
+    EK_TRY(ek_archive_check_given(&put, "the schedule", schedule));
     ek_archive_mark mark = ek_archive_begin(archive);
     const double *initial = ek_schedule_initial(schedule, &count);
     int64_t steps = ek_schedule_steps(schedule);

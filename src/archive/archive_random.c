@@ -37,7 +37,7 @@ int ek_archive_put_random(ek_archive *archive, const char *name)
     EK_TRY(ek_archive_check_put(&put));
     char *devices = ek_archive_join(name, "devices");
     if (!devices)
-        return EK_E_NO_MEMORY;
+        return ek_archive_noted(archive, EK_E_NO_MEMORY);
     ek_archive_mark mark = ek_archive_begin(archive);
     int status = random_put(&put, "default", NULL);
     if (status == 0)
@@ -54,8 +54,8 @@ int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator
 {
     const ek_archive_put_call put = {archive, "archive_put_generator", name};
     EK_TRY(ek_archive_check_put(&put));
-    EK_TRY(ek_check_given(put.what, "the generator", generator));
-    return random_put(&put, "", generator);
+    EK_TRY(ek_archive_check_given(&put, "the generator", generator));
+    return ek_archive_noted(archive, random_put(&put, "", generator));
 }
 
 /* ---- loading ---- */

@@ -201,6 +201,30 @@ TEST(wrong_names_are_refused)
     ek_archive_free(a);
 }
 
+/* A put that nobody has looked at fails the save too. */
+TEST(a_save_fails_with_the_put_that_failed)
+{
+    ek_value one = ek_value_of_int(1);
+    for (int what = 0; what < 4; what++) {
+        ek_archive *a = ek_archive_new();
+        assert_ok(ek_archive_put(a, "a", one));
+        int rc = what == 0   ? ek_archive_put(a, "a", one)
+                 : what == 1 ? ek_archive_put(a, NULL, one)
+                 : what == 2 ? ek_archive_put_text(a, "evenkeel.x", "y")
+                             : ek_archive_put_module(a, "m", NULL);
+        ck_assert_int_lt(rc, 0);
+        assert_ok(ek_archive_put_text(a, "later", "x"));
+        ck_assert_int_eq(ek_archive_save(a, file_path), EK_E_INVALID);
+        assert_error(EK_E_INVALID, "archive_put");
+        ck_assert_int_eq(files_in_directory(), 0);
+        /* Somebody has: the error is cleared. */
+        a = through_file(a);
+        ck_assert_int_eq(ek_value_length(ek_archive_get(a, "")), 1);
+        ek_archive_free(a);
+        ck_assert_int_eq(unlink(file_path), 0);
+    }
+}
+
 TEST(depth_is_bounded)
 {
     enum { DEEP = 3000 };
