@@ -59,8 +59,9 @@ typedef struct ek_distributed_options {
  * differentiated again. ek_grad averages nothing. A failed backward is an error on all ranks, and
  * drops the gradients of its parameters.
  *
- * Parameters that are frozen, moved or replaced after wrapping need a new wrapper. With one rank
- * everything is a plain call. NULL with an error; the module is freed.
+ * ek_module_free of the wrapper waits for no other rank; a rank that goes on with its own then has
+ * an error. Parameters that are frozen, moved or replaced after wrapping need a new wrapper. With
+ * one rank everything is a plain call. NULL with an error; the module is freed.
  *
  * With EK_SHARD_OPTIMIZER (ZeRO-1) each device of each rank owns a range of every bucket. After a
  * backward each rank has its ranges of the averaged gradients, ek_step updates them, with their

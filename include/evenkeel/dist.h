@@ -60,7 +60,8 @@ EK_API int ek_dist_init_process_group_with(ek_dist_options options);
 #define ek_dist_init_process_group(...) \
     ek_dist_init_process_group_with(EK_OPTIONS(ek_dist_options, __VA_ARGS__))
 
-/* Destroys a group; NULL: all groups and the world. All ranks of the group call it. ek_shutdown
+/* Destroys a group; NULL: all groups and the world. All ranks of the group call it. That of a group
+ * waits for nobody, and a rank that still calls the group finds that the calls differ. ek_shutdown
  * does it for the world. */
 EK_API int ek_dist_destroy_process_group(ek_process_group *group);
 
@@ -253,8 +254,8 @@ EK_API int ek_dist_raise(void);
 /* The rank on which the calling thread's pending error began; -1: this rank, or no error. */
 EK_API int ek_dist_error_rank(void);
 
-/* Prints the pending error, as ek_print_error, on the rank on which it began; elsewhere it is only
- * cleared, unless that rank cannot print it. So each error is printed once. */
+/* Prints the pending error, as ek_print_error and with the rank, on the rank on which it began;
+ * elsewhere it is only cleared, unless that rank cannot print it. So each error is printed once. */
 EK_API void ek_dist_print_error(FILE *stream);
 
 EK_END_DECLARATIONS

@@ -37,7 +37,12 @@ typedef struct ek_train_options {
 /* ek_train_step(&loss, .model = m, .criterion = c, .optimizer = o, .input = EK_VALUE(x), ...):
  * zero_grad, forward, loss, backward, step. Writes the loss to *loss; NULL saves waiting for it. On
  * an error parameters are as before and gradients are removed, so that a smaller step can be tried.
- * Buffers (running statistics) keep the updates of forwards that ran. */
+ * Buffers (running statistics) keep the updates of forwards that ran.
+ *
+ * Over ranks an error up to the last backward is one of all ranks, and nobody steps. A rank that
+ * fails after it (in reading its loss or in clipping, for lack of memory) takes no step, while the
+ * others may have taken theirs: their next call has its error, and their parameters may differ from
+ * that rank's. A new wrapper sends rank 0's. */
 EK_API int ek_train_step_with(double *loss, ek_train_options options);
 #define ek_train_step(loss, ...) \
     ek_train_step_with((loss), EK_OPTIONS(ek_train_options, __VA_ARGS__))

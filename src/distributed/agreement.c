@@ -62,7 +62,13 @@ static void agreement_pop(ek_process_group *group)
         group->end = &group->first;
 }
 
-/* Sends this rank's card: that of the first work, or a failed one. */
+/* True if the group has to have an agreement with a failed card of this rank. */
+static bool agreement_is_unclean(const ek_process_group *group)
+{
+    return group->communication->failing && group->clean <= group->communication->epoch;
+}
+
+/* Sends this rank's card: that of the first work, or one that says why there is none. */
 static void agreement_begin(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;
@@ -74,7 +80,11 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
         *card = work->card;
         work->state = EK_DIST_WORK_AGREEING;
     } else {
-        *card = (ek_card){.failed = true, .epoch = communication->epoch};
+        memset(card, 0, sizeof *card);
+        card->failed = agreement_is_unclean(group);
+        card->epoch = communication->epoch;
+        card->verb = EK_VERB_DESTROY_GROUP;
+        card->op = card->dtype = card->root = -1;
     }
     group->answering = !work;
     card->timed = group->timed;
@@ -87,6 +97,22 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
         ek_communication_break(communication, "agreement", rc);
 }
 
+/* Ends the work (NULL: none) with the pending error of calls that differ, a failure of the job: the
+ * ranks may wait for each other in other groups too. */
+static void agreement_differ(ek_process_group *group, ek_dist_work *work)
+{
+    ek_communication *communication = group->communication;
+    ek_error_record error;
+    ek_error_take(&error);
+    ek_communication_fail(communication, group->ranks[0], &error);
+    if (!work)
+        return;
+    agreement_pop(group);
+    work->failure = communication->failures;
+    ek_dist_work_end(work, ek_error_raise(&error));
+}
+
+/* The group may be closed, and freed. */
 static void agreement_end(ek_process_group *group)
 {
     ek_dist_work *work = group->answering ? NULL : group->first;
@@ -102,22 +128,21 @@ static void agreement_end(ek_process_group *group)
         failed = failed || card->failed;
     }
     ek_waits_compare(group);
-    if (!work)
-        return;
-    if (failed) {
+    if (failed && work) {
         work->state = EK_DIST_WORK_REFUSED;
         work->refused = epoch;
-        return;
     }
-    int rc = agreement_compare(group);
-    if (rc < 0) {
-        agreement_pop(group);
-        ek_dist_work_end(work, rc);
+    if (failed)
         return;
+    if (agreement_compare(group) < 0) {
+        agreement_differ(group, work);
+    } else if (!work) {
+        ek_process_group_close(group);
+    } else {
+        work->state = EK_DIST_WORK_COMMITTED;
+        if (!work->verb->gradual)
+            ek_waits_time(group, work);
     }
-    work->state = EK_DIST_WORK_COMMITTED;
-    if (!work->verb->gradual)
-        ek_waits_time(group, work);
 }
 
 /* Ends the work, which is the first, unless its verb has started a transfer. */
@@ -213,9 +238,14 @@ bool ek_group_turn(ek_process_group *group)
         ek_dist_work_abort(work);
         return true;
     }
-    if (communication->failing && group->clean <= communication->epoch) {
+    if (agreement_is_unclean(group)) {
         agreement_begin(group, NULL);
         return true;
     }
-    return work && agreement_stage(group, work);
+    if (work)
+        return agreement_stage(group, work);
+    if (!ek_process_group_is_given_up(group))
+        return false;
+    agreement_begin(group, NULL);
+    return true;
 }

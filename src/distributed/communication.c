@@ -12,8 +12,10 @@
 #include "core/clock.h"
 #include "core/thread.h"
 #include "core/trace.h"
+#include "distributed/roster.h"
 
-static const double leave_grace = 1.0; /* seconds that others have to leave too, if one is lost */
+/* Seconds that others have to leave too: if a rank ends early, and if one is lost. */
+static const double leave_grace = 1.0, leave_grace_of_lost = 0.5;
 
 /* ---- the communication thread ---- */
 
@@ -27,7 +29,8 @@ static bool communication_is_busy(const ek_communication *communication)
     if (communication->failing)
         return true;
     for (ek_process_group *group = communication->groups; group; group = group->next)
-        if (group->agreement || (group->first && !group->first->awaits_caller))
+        if ((group->agreement && !ek_process_group_is_given_up(group)) ||
+            (group->first && !group->first->awaits_caller))
             return true;
     return ek_messages_are_open(communication);
 }
@@ -66,14 +69,22 @@ static bool communication_turn(ek_communication *communication)
         ek_communication_fail(communication, raised.origin, &raised.error);
     any |= raise;
     any |= ek_notices_turn(communication);
-    any |= ek_messages_turn(communication);
+    bool goes_on = ek_messages_turn(communication);
     ek_process_group *next;
     for (ek_process_group *group = communication->groups; group && !communication->broken;
          group = next) {
-        next = group->next; /* a group may be destroyed in its turn */
-        any |= ek_group_turn(group);
+        next = group->next; /* a group may be closed in its turn */
+        goes_on |= ek_group_turn(group);
     }
-    return any | ek_communication_drain(communication);
+    if (goes_on && communication->failing)
+        communication->progress = ek_clock_ns();
+    return any | goes_on | ek_communication_drain(communication);
+}
+
+/* True once all ranks have agreed to end, and all groups but the world are closed. */
+static bool communication_is_over(const ek_communication *communication)
+{
+    return communication->shut && (!communication->groups || !communication->groups->next);
 }
 
 static int communication_open_all(ek_communication *communication)
@@ -145,16 +156,17 @@ static void *communication_main(void *user)
         pthread_cond_wait(&communication->wake, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
     int turns = 0;
-    while (rc >= 0 && !communication->shut) {
+    while (rc >= 0 && !communication_is_over(communication)) {
         if (communication_turn(communication)) {
             turns = 0;
             continue;
         }
-        if (communication_must_leave(communication))
+        if (communication_must_leave(communication) ||
+            (communication->shut && communication->broken))
             break;
         communication_nap(communication, ++turns);
     }
-    if (rc >= 0 && !communication->shut)
+    if (rc >= 0 && !communication_is_over(communication))
         communication->transport->end(communication->everybody, 1);
     else
         communication_close_all(communication);
@@ -173,13 +185,31 @@ static void communication_free(ek_communication *communication)
     }
     ek_notices_close(communication);
     ek_messages_close(communication);
-    ek_process_group_free(communication->world);
+    ek_communication_free_groups(communication);
     pthread_cond_destroy(&communication->ended);
     pthread_cond_destroy(&communication->wake);
     pthread_mutex_destroy(&communication->lock);
     free(communication->hosts);
     free(communication->waits.of);
     free(communication);
+}
+
+static int communication_make_locks(ek_communication *communication)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    bool lock = pthread_mutex_init(&communication->lock, NULL) == 0;
+    bool wake = lock && pthread_cond_init(&communication->wake, &monotonic) == 0;
+    bool ended = wake && pthread_cond_init(&communication->ended, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+    if (ended)
+        return 0;
+    if (wake)
+        pthread_cond_destroy(&communication->wake);
+    if (lock)
+        pthread_mutex_destroy(&communication->lock);
+    return EK_FAIL(EK_E_NO_MEMORY, "no lock for communication can be had");
 }
 
 static ek_communication *communication_new(const ek_transport *transport, void *context)
@@ -190,14 +220,10 @@ static ek_communication *communication_new(const ek_transport *transport, void *
     communication->transport = transport;
     communication->context = context;
     communication->submitted_end = &communication->submitted;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&communication->lock, NULL);
-    pthread_cond_init(&communication->wake, &monotonic);
-    pthread_cond_init(&communication->ended, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    return communication;
+    if (communication_make_locks(communication) >= 0)
+        return communication;
+    free(communication);
+    return NULL;
 }
 
 /* Makes what needs the place in the world. The thread waits meanwhile. */
@@ -263,13 +289,10 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
         communication_free(opened);
         return EK_FAIL(EK_E_NO_MEMORY, "no thread for communication can be had");
     }
-    pthread_setname_np(opened->thread, "ek communicate");
+    pthread_setname_np(opened->thread, EK_COMMUNICATION_THREAD);
     if (!communication_await_open(opened, timeout)) {
         pthread_detach(opened->thread); /* it waits in the transport, and keeps its memory */
-        return EK_FAIL(EK_E_TIMEOUT,
-                       "init_process_group waited %.1f s: not all processes of the job have called "
-                       "it",
-                       timeout);
+        return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s", timeout);
     }
     int rc = opened->failure.error.status ? ek_error_raise(&opened->failure.error)
                                           : communication_set_up(opened, several, timeout);
@@ -302,11 +325,20 @@ static int communication_go_on_shutdown(ek_dist_work *work)
 static const ek_verb communication_shutdown = {.id = EK_VERB_SHUTDOWN,
                                                .go_on = communication_go_on_shutdown};
 
-/* The last chance to print an error that began on this rank. */
-static void communication_print(const ek_communication *communication, const ek_error_record *error)
+void ek_communication_print(const ek_communication *communication, const ek_error_record *error,
+                            FILE *stream)
 {
-    if (error->origin == communication->place.rank + 1)
-        fprintf(stderr, "evenkeel: %s\n", error->message);
+    int rank = communication->place.rank;
+    fprintf(stream, "evenkeel: rank %d on %s: %s\n", rank, communication->hosts[rank],
+            error->message);
+}
+
+/* The last chance to print an error that began on this rank. */
+static void communication_print_own(const ek_communication *communication,
+                                    const ek_error_record *error)
+{
+    if (error->status < 0 && error->origin == communication->place.rank + 1)
+        ek_communication_print(communication, error, stderr);
 }
 
 /* All ranks agree to end. EK_E_TIMEOUT if one does not come. */
@@ -317,15 +349,17 @@ static int communication_shut(ek_communication *communication, bool soon)
     /* A failure of another rank that is yet to be told ends the first attempt. */
     for (int attempt = 0; attempt < 2 && rc < 0 && !late; attempt++) {
         ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown);
-        if (work && (soon || communication->lost) && work->timeout > leave_grace)
-            work->timeout = leave_grace;
+        if (work && (soon || communication->lost)) {
+            double seconds = communication->lost ? leave_grace_of_lost : leave_grace;
+            work->timeout = work->timeout < seconds ? work->timeout : seconds;
+        }
         bool submitted = work && ek_dist_work_submit(work) >= 0;
         rc = submitted ? ek_dist_wait(work) : ek_error_pending();
         ek_error_record error;
         ek_error_take(&error);
         late = (submitted && rc == EK_E_TIMEOUT) || ek_communication_is_broken(communication);
         if (rc < 0 && submitted)
-            communication_print(communication, &error);
+            communication_print_own(communication, &error);
     }
     return rc;
 }
@@ -339,7 +373,7 @@ int ek_communication_close(ek_communication *communication, bool soon)
     int rc = ek_communication_is_broken(communication) ? EK_E_ABORTED
                                                        : communication_shut(communication, soon);
     if (rc < 0) /* nobody can ask for it any more */
-        communication_print(communication, &before);
+        communication_print_own(communication, &before);
     ek_error_raise(&before);
     if (rc < 0) {
         pthread_mutex_lock(&communication->lock);

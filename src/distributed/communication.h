@@ -25,9 +25,21 @@
  * card ends its work with an error on all ranks. By Note [Agreement] no other transfer can be open
  * on a group after that, so that its communicator is clean and can be used again. When all groups
  * of a rank have had such an agreement, its next epoch begins. Notices and messages carry the
- * epoch, and those of an older one are dropped. If the groups are not clean within 1.5 seconds,
- * because a process has stopped, the world is broken: every call fails with the same sentence, and
- * ek_communication_close ends the job.
+ * epoch, and those of an older one are dropped. Calls that differ are such a failure too, which all
+ * ranks of their group find, and of which the first one tells.
+ *
+ * If nothing has gone on for 1.5 seconds, all ranks are asked for a sign of life, because a
+ * transfer or a verb that waits for its program may take longer. If one of them doesn't answer,
+ * because its process has stopped, the world is broken: every call fails with the same sentence,
+ * and ek_communication_close ends the job. After a time-out nobody is asked.
+ *
+ * Note [Groups that are given up]
+ *
+ * Who destroys a group waits for nobody. From then on this rank's card in the group's agreements
+ * says so. Once an agreement has such cards alone, all ranks close the communicator. Until then the
+ * group takes part in failures, because other ranks' groups become clean by its cards. A rank that
+ * still calls the group finds that the calls differ. At the end of the world all ranks give up all
+ * groups.
  *
  * Note [Lock of a communication]
  *
@@ -38,6 +50,8 @@
 #define EK_DISTRIBUTED_COMMUNICATION_H
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 
 #include "comm/ranks.h"
 #include "core/tensor.h"
@@ -212,7 +226,7 @@ typedef struct ek_waits {
 struct ek_process_group {
     ek_process_group *next;      /* of the communication's groups, in the order of their numbers */
     ek_process_group *next_made; /* of the groups that world.c has made */
-    ek_communication *communication; /* NULL: a world of one */
+    ek_communication *communication; /* NULL: a world of one, or one that has ended */
     int number;                      /* 0: the world */
     char name[32];                   /* "the world", "group 2" */
     int size, rank;                  /* rank is -1 if this process is not in it */
@@ -221,6 +235,7 @@ struct ek_process_group {
     int rails_made;                  /* for one thread at a time; the same on all ranks */
     struct ek_group_rail *rails;     /* under the communication's lock, for one thread at a time */
     struct ek_ranks *view; /* as other folders see it (ranks.c); NULL until somebody has asked */
+    atomic_bool retired;   /* this rank has given it up; it is the communication thread's then */
 
     /* The communication thread's. */
     ek_communicator *communicator;
@@ -229,7 +244,7 @@ struct ek_process_group {
     ek_card *cards;             /* of all ranks, of the last agreement */
     size_t *bounds;             /* of the cards, in bytes */
     ek_request *agreement;      /* NULL: none is under way */
-    bool answering;             /* this rank's card in it is a failed one */
+    bool answering;             /* this rank's card in it is of no work */
     uint32_t clean;             /* failures of epochs below this are drained */
     uint64_t arrived;           /* ek_clock_ns() when this rank's card went out */
     uint64_t timed, waited;     /* what the next card will say */
@@ -273,7 +288,6 @@ struct ek_communication {
     uint32_t failures;       /* that have begun */
     bool lost;               /* a rank did not come in time, and all have not met since */
     ek_failure failure;      /* the last one */
-    uint64_t draining;       /* ek_clock_ns() when it began */
     bool opened;             /* ek_communication_open may go on */
     bool leave;              /* the thread is to end the job */
     ek_waits waits;          /* of all groups and messages, by rank of the world */
@@ -282,8 +296,10 @@ struct ek_communication {
     /* The communication thread's. */
     void *context;
     ek_communicator *everybody, *notices, *messages;
-    ek_process_group *groups; /* that this rank is in, but for those being destroyed */
+    ek_process_group *groups; /* that this rank is in; the world is the first */
     uint32_t epoch;           /* changed under the lock */
+    uint64_t progress;        /* ek_clock_ns() when something last went on */
+    bool silent;              /* a rank did not answer before the failure that is under way */
     bool shut;                /* all ranks have agreed to end */
     struct ek_notices *board;
     struct ek_messages *post;
@@ -306,14 +322,19 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
  * began. NULL is ignored. */
 int ek_communication_close(ek_communication *communication, bool soon);
 
+/* Prints an error, and on which rank it is. */
+void ek_communication_print(const ek_communication *communication, const ek_error_record *error,
+                            FILE *stream);
+
 /* Has the thread ask again what is ready. Any thread. */
 void ek_communication_wake(ek_communication *communication);
 
 /* Makes the group of the world's ranks[0 .. count), ascending: a collective call of the world. */
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
                                              int count, double timeout);
-/* A collective call of the group, which frees it. On an error it is freed all the same. */
-int ek_communication_destroy_group(ek_process_group *group);
+/* Gives up a group that is not the world. It waits for nobody, and frees the group once all ranks
+ * have given it up. Works of the group have ended. Also after the world's end. */
+void ek_communication_destroy_group(ek_process_group *group);
 
 /* A new work without tensors. It is freed by ek_dist_wait, or by the call below. */
 ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb);
@@ -338,6 +359,12 @@ void ek_waits_expose(ek_dist_work *work, uint64_t ns);
 /* Makes the error a failure of the job, and waits until it is drained or the world is broken. */
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error);
 
+/* How many failures of the job have begun. */
+uint32_t ek_communication_failures(ek_communication *communication);
+/* Waits for a failure of the job, after the first `before` ones, that is known to be on its way,
+ * and raises its error. Returns the status. */
+int ek_communication_take_failure(ek_communication *communication, uint32_t before);
+
 /* ---- for the files of this folder, on the communication thread ---- */
 
 /* Moves the submitted works to their groups; true if there were any. The lock is held. */
@@ -354,6 +381,13 @@ bool ek_communication_is_broken(ek_communication *communication);
 ek_process_group *ek_process_group_new(ek_communication *communication, int number,
                                        const int *ranks, int count, double timeout);
 void ek_process_group_free(ek_process_group *group);
+/* True if this rank calls the group no more. */
+bool ek_process_group_is_given_up(const ek_process_group *group);
+/* Closes a group that all its ranks have given up. Who holds it still, at the end of the world,
+ * frees it. */
+void ek_process_group_close(ek_process_group *group);
+/* Frees the world and what was given up, after the thread's end. Holders free other groups. */
+void ek_communication_free_groups(ek_communication *communication);
 
 /* A negative return of the transport breaks the world: in `what`, with the transport's reason. */
 void ek_communication_break(ek_communication *communication, const char *what, int status);
@@ -395,6 +429,8 @@ bool ek_messages_turn(ek_communication *communication);
 bool ek_messages_are_open(const ek_communication *communication);
 /* Takes over a submitted message. */
 void ek_messages_add(ek_communication *communication, ek_dist_work *work);
+/* A message that this rank waits for, or NULL. */
+const ek_dist_work *ek_messages_first(const ek_communication *communication);
 /* Ends the messages that their receiver has not accepted. */
 void ek_messages_abort(ek_communication *communication);
 /* True for messages, which need no agreement. */
@@ -406,6 +442,12 @@ static inline bool ek_dist_work_is_message(const ek_dist_work *work)
 /* Asks the ranks of the work's group where they are, and then begins the failure EK_E_TIMEOUT. Only
  * `peer` (rank in the world) is asked, unless it is negative. */
 void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer);
+
+/* Forgets the inquiry for a work that has ended. */
+void ek_notices_forget(ek_communication *communication, const ek_dist_work *work);
+/* While a failure is drained: false once a rank has not given the sign of life that it was asked
+ * for. */
+bool ek_notices_are_all_alive(ek_communication *communication);
 
 /* Tells all ranks of a failure of this rank. */
 void ek_notices_tell(ek_communication *communication, const ek_error_record *error);

@@ -63,8 +63,12 @@ static ek_value ddp_call_child(const distributed *self, const ek_args *args)
 static ek_value ddp_forward(ek_module *module, const ek_args *args)
 {
     distributed *self = (distributed *)module;
-    if (!self->reducer)
+    if (!self->reducer || (!self->reducer->group->communication && !ek_grad_enabled()))
         return ek_module_forward(self->child, args);
+    if (!self->reducer->group->communication) {
+        EK_FAIL(EK_E_STATE, "%s: the process group that it averages over was destroyed", ddp_name);
+        return ek_value_error();
+    }
     bool trains = module->training && ek_grad_enabled();
     if (trains && self->broadcasts && ddp_send_buffers(self) < 0)
         return ek_value_error();
@@ -231,7 +235,7 @@ ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
     if (rc < 0)
         ek_world_outcome(group, rc);
     else if (part > 0 && group->size > 1)
-        rc = ddp_start(self, &options, cap);
+        rc = ek_world_outcome(group, ddp_start(self, &options, cap));
     if (rc >= 0)
         return &self->module;
     ek_module_free(&self->module);

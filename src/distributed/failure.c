@@ -8,7 +8,9 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
-static const double grace = 1.5; /* seconds in which a failure must be drained */
+/* Seconds without progress after which a failure counts as stuck; after a time-out for which a rank
+ * did not answer, it does sooner. */
+static const double grace = 1.5, grace_of_silent = 0.3;
 
 /* ---- failures and ends of works: the communication thread ---- */
 
@@ -20,6 +22,7 @@ bool ek_dist_work_is_late(const ek_dist_work *work)
 static void failure_end_work(ek_dist_work *work, const ek_error_record *error)
 {
     ek_communication *communication = work->group->communication;
+    ek_notices_forget(communication, work);
     if (!ek_dist_work_is_message(work)) {
         work->group->last_verb = (int)work->verb->id;
         work->group->last_ended = ek_clock_ns();
@@ -116,7 +119,8 @@ void ek_communication_fail(ek_communication *communication, int origin,
     communication->raise = false;
     communication->failure.origin = origin;
     failure_describe(communication, origin, error, &communication->failure.error);
-    communication->draining = ek_clock_ns();
+    communication->progress = ek_clock_ns();
+    pthread_cond_broadcast(&communication->ended); /* ek_communication_take_failure waits for it */
     pthread_mutex_unlock(&communication->lock);
     ek_log_line(EK_LOG_WARNING, "job failed: %s", communication->failure.error.message);
     if (origin == communication->place.rank)
@@ -156,6 +160,16 @@ void ek_communication_break(ek_communication *communication, const char *what, i
     failure_give_up(communication);
 }
 
+/* Note [Failures drain themselves] */
+static bool failure_is_stuck(ek_communication *communication)
+{
+    double quiet = (double)(ek_clock_ns() - communication->progress) * 1e-9;
+    if (communication->failure.error.status == EK_E_TIMEOUT)
+        return quiet > (communication->silent ? grace_of_silent : grace);
+    return quiet > grace &&
+           (quiet > communication->world->timeout || !ek_notices_are_all_alive(communication));
+}
+
 /* A failure is over once all groups are clean. */
 bool ek_communication_drain(ek_communication *communication)
 {
@@ -167,11 +181,11 @@ bool ek_communication_drain(ek_communication *communication)
                 !(group->first && group->first->state == EK_DIST_WORK_REFUSED &&
                   group->first->refused <= communication->epoch);
     if (!clean) {
-        if ((double)(ek_clock_ns() - communication->draining) > grace * 1e9)
-            failure_give_up(communication);
-        else
+        if (!failure_is_stuck(communication))
             return false;
+        failure_give_up(communication);
     }
+    communication->silent = false;
     pthread_mutex_lock(&communication->lock);
     communication->epoch++;
     communication->failing = false;
@@ -200,6 +214,26 @@ int ek_communication_raise(ek_communication *communication, const ek_error_recor
         pthread_cond_wait(&communication->ended, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
     return error->status;
+}
+
+uint32_t ek_communication_failures(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    uint32_t failures = communication->failures;
+    pthread_mutex_unlock(&communication->lock);
+    return failures;
+}
+
+int ek_communication_take_failure(ek_communication *communication, uint32_t before)
+{
+    pthread_mutex_lock(&communication->lock);
+    while (communication->failures == before)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    ek_error_record error = communication->failure.error;
+    communication->untold = false;
+    pthread_mutex_unlock(&communication->lock);
+    error.told = true;
+    return ek_error_raise(&error);
 }
 
 bool ek_communication_is_broken(ek_communication *communication)

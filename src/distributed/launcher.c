@@ -53,8 +53,12 @@ static int variable_read(const char *name, int *value)
 
 static int launcher_read(const launcher *read, ek_launched *launched)
 {
-    *launched = (ek_launched){
-        .rank = -1, .size = 0, .local_rank = -1, .mpi = read->mpi, .either = read->either};
+    *launched = (ek_launched){.rank = -1,
+                              .size = 0,
+                              .local_rank = -1,
+                              .mpi = read->mpi,
+                              .either = read->either,
+                              .rank_variable = read->rank};
     EK_TRY(variable_read(read->size, &launched->size));
     EK_TRY(variable_read(read->rank, &launched->rank));
     EK_TRY(variable_read(read->local_rank, &launched->local_rank));

@@ -16,6 +16,7 @@ typedef struct ek_launched {
     int local_size;  /* 0 if the launcher does not tell */
     const char *mpi; /* whose launcher it is: "Open MPI" or "MPICH"; NULL if there is none */
     bool either;     /* it starts both, and `mpi` is a guess: Slurm's */
+    const char *rank_variable; /* where the launcher tells the rank; NULL if there is none */
 } ek_launched;
 
 /* Reads the environment. Without a launcher the process is 0 of 1. EK_E_STATE if variables

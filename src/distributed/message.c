@@ -288,6 +288,12 @@ const ek_verb ek_verb_recv = {.id = EK_VERB_RECV};
 
 /* ---- the turn, and failures ---- */
 
+const ek_dist_work *ek_messages_first(const ek_communication *communication)
+{
+    const struct ek_messages *post = communication->post;
+    return post->receives ? post->receives : post->sends;
+}
+
 /* Ends those of a list whose transfer is complete. */
 static bool message_finish(ek_communication *communication, ek_dist_work **list)
 {

@@ -13,6 +13,9 @@
 
 static const double patience = 0.3; /* seconds in which other ranks answer an inquiry */
 
+/* Seconds between questions for a sign of life, and in which they are answered. */
+static const double life_interval = 0.5, life_patience = 1.5;
+
 /* A packet on its way to another rank. */
 typedef struct outgoing {
     struct outgoing *next;
@@ -28,12 +31,13 @@ typedef struct early {
     ek_packet packet;
 } early;
 
+enum { NOTICE_PLACE = 160 }; /* the length of what a rank says of where it is */
+
 /* What one rank has answered to an inquiry. */
 typedef struct whereabouts {
-    bool answered, in_call;
-    uint64_t calls;
-    double seconds;
-    int verb;
+    bool answered, in_call; /* of the group that was asked about */
+    uint64_t calls;         /* of that group, that have ended */
+    char place[NOTICE_PLACE];
 } whereabouts;
 
 struct ek_notices {
@@ -47,6 +51,10 @@ struct ek_notices {
     int peer;
     uint64_t asked_at;
     whereabouts *answers; /* per rank of the world */
+
+    /* While a failure is drained. */
+    uint64_t alive_asked_at; /* 0: not yet */
+    uint32_t alive_epoch;    /* of that failure */
 };
 
 struct ek_notices *ek_notices_open(ek_communication *communication)
@@ -108,7 +116,9 @@ void ek_packet_send(ek_communication *communication, int to, const ek_packet *pa
 
 void ek_notices_tell(ek_communication *communication, const ek_error_record *error)
 {
-    ek_packet packet = {.kind = EK_PACKET_FAILURE, .epoch = communication->epoch};
+    ek_packet packet = {.kind = EK_PACKET_FAILURE,
+                        .epoch = communication->epoch,
+                        .silent = communication->silent};
     packet.status = error->status;
     snprintf(packet.text, sizeof packet.text, "%.*s", (int)sizeof packet.text - 1, error->message);
     for (int r = 0; r < communication->place.size; r++)
@@ -126,18 +136,65 @@ static ek_process_group *notice_group(ek_communication *communication, int numbe
     return group;
 }
 
+/* "is in call 3 of group 2, all_reduce, since 1.2 s"; the group is left out if it was asked about.
+ */
+static void notice_place_in(const ek_process_group *group, const ek_process_group *asked,
+                            char place[NOTICE_PLACE])
+{
+    const ek_dist_work *work = group->first;
+    uint64_t call = group->calls + (work && work->state < EK_DIST_WORK_COMMITTED);
+    char of[64] = "";
+    if (group != asked)
+        snprintf(of, sizeof of, " of %s", group->name);
+    if (work)
+        snprintf(place, NOTICE_PLACE, "is in call %llu%s, %s, since %.1f s",
+                 (unsigned long long)call, of, ek_verb_name(work->verb->id),
+                 (double)(ek_clock_ns() - work->began) * 1e-9);
+    else
+        snprintf(place, NOTICE_PLACE, "is at call %llu%s, %s, which it left %.1f s ago",
+                 (unsigned long long)call, of, ek_verb_name(group->last_verb),
+                 (double)(ek_clock_ns() - group->last_ended) * 1e-9);
+}
+
+static void notice_place_in_message(const ek_dist_work *work, char place[NOTICE_PLACE])
+{
+    char peer[32] = "any rank";
+    if (work->peer >= 0)
+        snprintf(peer, sizeof peer, "rank %d", work->peer);
+    snprintf(place, NOTICE_PLACE, "is in %s %s %s, since %.1f s", ek_verb_name(work->verb->id),
+             work->verb->id == EK_VERB_SEND ? "to" : "from", peer,
+             (double)(ek_clock_ns() - work->began) * 1e-9);
+}
+
+/* Says where this rank is: in a call of the group that was asked about (NULL: unknown here), in one
+ * of another group, in a message, or after its last call. */
+static void notice_place(const ek_communication *communication, const ek_process_group *asked,
+                         char place[NOTICE_PLACE])
+{
+    const ek_process_group *in = asked && asked->first ? asked : NULL, *last = NULL;
+    for (const ek_process_group *group = communication->groups; group; group = group->next) {
+        if (!in && group->first)
+            in = group;
+        if (group->last_ended && (!last || group->last_ended > last->last_ended))
+            last = group;
+    }
+    const ek_dist_work *message = in ? NULL : ek_messages_first(communication);
+    if (message)
+        notice_place_in_message(message, place);
+    else if (in || last)
+        notice_place_in(in ? in : last, asked, place);
+    else
+        snprintf(place, NOTICE_PLACE, "has made no call of %s yet",
+                 asked ? asked->name : "the group");
+}
+
 static void notice_answer(ek_communication *communication, int to, const ek_packet *question)
 {
-    ek_packet answer = {.kind = EK_PACKET_HERE, .group = question->group, .verb = -1};
+    ek_packet answer = {.kind = EK_PACKET_HERE};
     const ek_process_group *group = notice_group(communication, question->group);
-    if (group) {
-        const ek_dist_work *work = group->first;
-        answer.number = group->calls;
-        answer.in_call = work != NULL;
-        answer.verb = work ? (int)work->verb->id : group->last_verb;
-        uint64_t since = work ? work->began : group->last_ended;
-        answer.seconds = since ? (double)(ek_clock_ns() - since) * 1e-9 : 0;
-    }
+    answer.number = group ? group->calls : 0;
+    answer.in_call = group && group->first;
+    notice_place(communication, group, answer.text);
     ek_packet_send(communication, to, &answer);
 }
 
@@ -163,27 +220,40 @@ void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int
             ek_packet_send(communication, work->group->ranks[r], &question);
 }
 
+void ek_notices_forget(ek_communication *communication, const ek_dist_work *work)
+{
+    if (communication->board->asked == work)
+        communication->board->asked = NULL;
+}
+
+bool ek_notices_are_all_alive(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    bool all = true, first = board->alive_epoch != communication->epoch || !board->alive_asked_at;
+    for (int r = 0; r < communication->place.size && !first; r++)
+        all = all && (r == communication->place.rank || board->answers[r].answered);
+    double waited = (double)(ek_clock_ns() - board->alive_asked_at) * 1e-9;
+    if (!first && (!all || waited < life_interval))
+        return all || waited < life_patience;
+    board->alive_epoch = communication->epoch;
+    board->alive_asked_at = ek_clock_ns();
+    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
+    ek_packet question = {.kind = EK_PACKET_WHERE};
+    for (int r = 0; r < communication->place.size; r++)
+        if (r != communication->place.rank)
+            ek_packet_send(communication, r, &question);
+    return true;
+}
+
 /* Adds where a rank is, if it holds up the call. Returns the new length. */
 static int notice_describe(const ek_communication *communication, const ek_dist_work *work,
                            int rank, char *text, size_t room)
 {
     const whereabouts *where = &communication->board->answers[rank];
-    const char *host = communication->hosts[rank];
-    uint64_t here = work->group->calls;
-    if (!where->answered)
-        return snprintf(text, room, "; rank %d on %s does not answer", rank, host);
-    if (!ek_dist_work_is_message(work) && where->in_call && where->calls >= here)
+    if (where->in_call && where->calls >= work->group->calls && !ek_dist_work_is_message(work))
         return 0;
-    if (where->verb < 0)
-        return snprintf(text, room, "; rank %d on %s has made no call of %s yet", rank, host,
-                        work->group->name);
-    if (where->in_call)
-        return snprintf(text, room, "; rank %d on %s is in call %llu, %s, since %.1f s", rank, host,
-                        (unsigned long long)where->calls + 1, ek_verb_name(where->verb),
-                        where->seconds);
-    return snprintf(text, room, "; rank %d on %s is at call %llu, %s, which it left %.1f s ago",
-                    rank, host, (unsigned long long)where->calls, ek_verb_name(where->verb),
-                    where->seconds);
+    return snprintf(text, room, "; rank %d on %s %s", rank, communication->hosts[rank],
+                    where->answered ? where->place : "does not answer");
 }
 
 /* Begins the failure once all have answered, or have had the time to. */
@@ -222,6 +292,7 @@ static bool notice_end_inquiry(ek_communication *communication)
         snprintf(error.message + length, room - (size_t)length,
                  "; all ranks are in it, and its data does not arrive");
     board->asked = NULL;
+    communication->silent = !all;
     ek_communication_fail(communication, communication->place.rank, &error);
     return true;
 }
@@ -233,6 +304,7 @@ static void notice_failure(ek_communication *communication, int from, const ek_p
     ek_error_record error = {.status = packet->status};
     snprintf(error.message, sizeof error.message, "%.*s", (int)sizeof packet->text - 1,
              packet->text);
+    communication->silent = communication->silent || packet->silent;
     ek_communication_fail(communication, from, &error);
 }
 
@@ -247,8 +319,8 @@ static void notice_dispatch(ek_communication *communication, int from, const ek_
         break;
     case EK_PACKET_HERE: {
         whereabouts *where = &communication->board->answers[from];
-        *where =
-            (whereabouts){true, packet->in_call, packet->number, packet->seconds, packet->verb};
+        *where = (whereabouts){true, packet->in_call, packet->number, ""};
+        snprintf(where->place, sizeof where->place, "%.*s", NOTICE_PLACE - 1, packet->text);
         break;
     }
     default:

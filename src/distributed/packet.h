@@ -5,9 +5,9 @@
 #include "distributed/communication.h"
 
 typedef enum ek_packet_kind {
-    EK_PACKET_FAILURE = 1, /* status, text */
+    EK_PACKET_FAILURE = 1, /* status, text, silent */
     EK_PACKET_WHERE,       /* group: where are you? */
-    EK_PACKET_HERE,        /* group, number of calls that have ended, in_call, verb, seconds */
+    EK_PACKET_HERE,        /* number of the group's calls that have ended, in_call, text */
     EK_PACKET_OFFER,       /* group, tag, offer, shape: a message for you */
     EK_PACKET_ACCEPT,      /* offer, transfer, number of bytes: send it under this tag */
     EK_PACKET_REFUSE       /* offer, status, text: its shape or dtype is not what I wait for */
@@ -15,11 +15,10 @@ typedef enum ek_packet_kind {
 
 typedef struct ek_packet {
     uint32_t kind, epoch;
-    int32_t group, tag, verb, status;
+    int32_t group, tag, status;
     uint32_t offer, transfer;
     uint64_t number;
-    double seconds;
-    bool in_call;
+    bool in_call, silent;
     ek_wire_shape shape;
     char text[768];
 } ek_packet;

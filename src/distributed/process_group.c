@@ -53,26 +53,6 @@ ek_process_group *ek_process_group_new(ek_communication *communication, int numb
     return group;
 }
 
-/* Runs a work of the group that ends something. A failure of another rank that is yet to be told
- * ends the first attempt, on this rank alone or on all, so that there is a second: otherwise ranks
- * that were told before would wait for this one. Returns the outcome of the last attempt. The
- * pending error is the one from before, or what the first attempt has brought. */
-static int group_run_end(ek_process_group *group, const ek_verb *verb)
-{
-    int rc = -1, attempts = 0;
-    do {
-        ek_error_record before;
-        ek_error_take(&before);
-        ek_dist_work *work = ek_dist_work_new(group, verb);
-        rc = work ? ek_dist_work_run(work) : ek_error_pending();
-        if (before.status < 0) {
-            ek_error_clear();
-            ek_error_raise(&before);
-        }
-    } while (rc < 0 && ++attempts < 2 && !ek_communication_is_broken(group->communication));
-    return rc;
-}
-
 static int group_go_on_new_group(ek_dist_work *work)
 {
     ek_process_group *group = work->user;
@@ -117,36 +97,44 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
     return group;
 }
 
-static int group_go_on_destroy(ek_dist_work *work)
+void ek_process_group_close(ek_process_group *group)
 {
-    ek_process_group *group = work->group;
     ek_communication *communication = group->communication;
     ek_process_group **at = &communication->groups;
-    while (*at && *at != group)
+    while (*at != group)
         at = &(*at)->next;
-    if (*at)
-        *at = group->next;
+    *at = group->next;
     communication->transport->close_communicator(group->communicator);
     group->communicator = NULL;
-    return 0;
-}
-static const ek_verb group_destroy_group = {.id = EK_VERB_DESTROY_GROUP,
-                                            .go_on = group_go_on_destroy};
-
-/* True on all ranks if one of them did not come in time: nobody waits for it once more. */
-static bool group_is_lost(ek_communication *communication)
-{
-    pthread_mutex_lock(&communication->lock);
-    bool lost = communication->lost;
-    pthread_mutex_unlock(&communication->lock);
-    return lost;
-}
-
-int ek_communication_destroy_group(ek_process_group *group)
-{
-    bool waits = group->rank >= 0 && !group_is_lost(group->communication);
-    int rc = waits ? group_run_end(group, &group_destroy_group) : 0;
-    if (!group->communicator) /* else its communicator stays open, until the job ends */
+    group->communication = NULL;
+    if (atomic_load(&group->retired))
         ek_process_group_free(group);
-    return rc;
+}
+
+bool ek_process_group_is_given_up(const ek_process_group *group)
+{
+    const ek_communication *communication = group->communication;
+    return atomic_load(&group->retired) || (communication->shut && group != communication->world);
+}
+
+void ek_communication_destroy_group(ek_process_group *group)
+{
+    ek_communication *communication = group->communication;
+    if (!communication || group->rank < 0) {
+        ek_process_group_free(group);
+        return;
+    }
+    atomic_store(&group->retired, true);
+    ek_communication_wake(communication);
+}
+
+void ek_communication_free_groups(ek_communication *communication)
+{
+    while (communication->groups) {
+        ek_process_group *group = communication->groups;
+        communication->groups = group->next;
+        group->communication = NULL;
+        if (atomic_load(&group->retired) || group == communication->world)
+            ek_process_group_free(group);
+    }
 }

@@ -158,6 +158,8 @@ static int reducer_finish(ek_grad_hook *hook, int status)
             reducer_drop(reducer);
     } else if (reducer->pass == EK_PASS_GRAPH) {
         rc = ek_reducer_average_in_graph(reducer, status);
+    } else if (status < 0) {
+        rc = ek_world_outcome(reducer->group, status); /* nodes of the others' backward may meet */
     }
     reducer->pass = EK_PASS_NONE;
     return rc;
@@ -384,8 +386,11 @@ ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bu
     ek_reducer *reducer = ek_calloc(1, sizeof *reducer);
     if (!reducer)
         return NULL;
+    if (pthread_mutex_init(&reducer->lock, NULL) != 0) {
+        free(reducer);
+        return EK_FAIL_NULL(EK_E_NO_MEMORY, "no lock for the reduction of gradients can be had");
+    }
     ek_object_init(&reducer->hook.object, reducer_destroy);
-    pthread_mutex_init(&reducer->lock, NULL);
     reducer->hook.begin = reducer_begin;
     reducer->hook.arrived = reducer_arrived;
     reducer->hook.finish = reducer_finish;

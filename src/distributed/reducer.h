@@ -59,6 +59,7 @@ typedef struct ek_bucket {
 /* What a rank says at the end of a pass. */
 typedef struct ek_pass_report {
     int32_t status;
+    bool raised; /* the error is a failure of the job, of which each rank is told */
     char sentence[500];
     unsigned char present[]; /* per leaf */
 } ek_pass_report;
@@ -81,6 +82,7 @@ typedef struct ek_reducer {
     /* The pass under way. */
     enum { EK_PASS_NONE, EK_PASS_LOCAL, EK_PASS_GRAPH, EK_PASS_REDUCED } pass;
     ek_dist_work *work;
+    uint32_t failures; /* of the job before it */
     bool *taking_part; /* per leaf */
     pthread_mutex_t lock;
     bool closed; /* under the lock: this rank's report is complete */
@@ -101,7 +103,8 @@ typedef struct ek_reducer {
  * ranks of the group call it with modules of one layout. One reference. NULL with an error. */
 ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb,
                            bool narrow);
-/* Takes the hooks away, destroys the group and drops the reference; NULL is ignored. */
+/* Takes the hooks away, gives up the group and drops the reference; waits for nobody. NULL is
+ * ignored. */
 void ek_reducer_free(ek_reducer *reducer);
 
 /* Cuts the leaves [begin, end), which follow each other and have so many bytes, into buckets, from

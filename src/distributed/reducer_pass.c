@@ -212,6 +212,7 @@ static int pass_submit(ek_reducer *reducer)
     reducer->closed = false;
     reducer->lost = (ek_error_record){0};
     reducer->failure = 0;
+    reducer->failures = ek_communication_failures(reducer->group->communication);
     EK_TRY(ek_dist_work_submit(work));
     reducer->work = work;
     return 0;
@@ -247,6 +248,8 @@ static int pass_judge(const ek_reducer *reducer)
         const ek_pass_report *report = ek_reducer_report(reducer, r);
         if (report->status >= 0)
             continue;
+        if (report->raised)
+            return ek_communication_take_failure(group->communication, reducer->failures);
         ek_error_record error = {.status = EK_E_ABORTED,
                                  .told = true,
                                  .origin = group->ranks[r] + 1};
@@ -261,6 +264,7 @@ void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *p
 {
     ek_pass_report *mine = ek_reducer_report(reducer, reducer->group->rank);
     ek_error_take(pending);
+    mine->raised = false;
     mine->status = status < 0 ? status : 0;
     snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
              pending->message);
@@ -270,8 +274,8 @@ int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pen
 {
     if (status >= 0)
         status = rc < 0 ? rc : pass_judge(reducer);
-    else {                    /* a rank's own error says more than the others' */
-        pending->told = true; /* by the reports */
+    else if (!pending->told) { /* a rank's own error says more than the others' */
+        pending->told = true;  /* by the reports */
         pending->origin = reducer->group->ranks[reducer->group->rank] + 1;
     }
     if (pending->status < 0) {
@@ -283,14 +287,24 @@ int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pen
 
 int ek_reducer_pass_end(ek_reducer *reducer, int status)
 {
+    const ek_process_group *group = reducer->group;
     ek_error_record pending;
     ek_reducer_write_report(reducer, status, &pending);
+    ek_reducer_report(reducer, group->rank)->raised =
+        pending.status < 0 &&
+        (!pending.told || ek_communication_failures(group->communication) != reducer->failures);
     /* Buckets that will never come are sent as they are: the other ranks wait for them. */
     for (int b = 0; b < reducer->bucket_count && status < 0; b++)
         if (!reducer->buckets[b].ready)
             ek_reducer_ready(reducer, &reducer->buckets[b]);
     reducer->work->arrived = ek_clock_ns();
     ek_reducer_ready(reducer, NULL);
+    /* The others may be in a node's backward that meets this rank, and not come to the reports. */
+    if (pending.status < 0 && !pending.told) {
+        pending.origin = group->ranks[group->rank] + 1;
+        pending.told = true;
+        ek_communication_raise(group->communication, &pending);
+    }
     int rc = ek_dist_wait(reducer->work);
     reducer->work = NULL;
     int ended = pass_end_buckets(reducer);

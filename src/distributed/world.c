@@ -14,6 +14,7 @@
 #include "core/thread.h"
 #include "distributed/ddp.h"
 #include "distributed/launcher.h"
+#include "distributed/roster.h"
 
 static const double default_timeout = 1800; /* seconds */
 
@@ -128,7 +129,7 @@ static void world_at_exit(int status, void *unused)
              "the program has ended with status %d and without ek_shutdown%s%.800s", status,
              ek_error_status() < 0 ? "; its error was: " : "", ek_error_message());
     ek_communication_raise(world_communication, &error);
-    fprintf(stderr, "evenkeel: rank %d: %s\n", world_communication->place.rank, error.message);
+    ek_communication_print(world_communication, &error, stderr);
     fflush(NULL); /* the job may be ended now */
     ek_communication_close(world_communication, true);
     world_communication = NULL;
@@ -179,6 +180,17 @@ static int world_number_devices(void)
     return rc;
 }
 
+/* The outcome of opening; the sentence of a time-out says which ranks have not come. */
+static int world_name_missing(const ek_launched *launched, double timeout, int rc)
+{
+    if (rc != EK_E_TIMEOUT)
+        return rc;
+    char missing[800];
+    ek_roster_describe(launched, missing, sizeof missing);
+    ek_error_clear();
+    return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s: %s", timeout, missing);
+}
+
 int ek_dist_init_process_group_with(ek_dist_options options)
 {
     EK_TRY(ek_fork_check());
@@ -199,8 +211,10 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     }
     const ek_transport *transport;
     EK_TRY(ek_launcher_transport(&launched, &transport));
-    EK_TRY(ek_communication_open(transport, NULL, launched.size, timeout, options.check != EK_OFF,
-                                 &world_communication));
+    int rc = ek_communication_open(transport, NULL, launched.size, timeout, options.check != EK_OFF,
+                                   &world_communication);
+    if (rc < 0)
+        return world_name_missing(&launched, timeout, rc);
     ek_fork_arm();
     ek_world = world_communication->place;
     world_communication->backend = options.backend;
@@ -289,8 +303,9 @@ static int world_destroy_made(ek_process_group *group)
                        "destroy_process_group: not a group that ek_dist_new_group has made");
     *at = group->next_made;
     if (group->communication)
-        return ek_communication_destroy_group(group);
-    world_free_alone(group);
+        ek_communication_destroy_group(group);
+    else
+        world_free_alone(group);
     return 0;
 }
 
@@ -301,15 +316,14 @@ int ek_dist_destroy_process_group(ek_process_group *group)
         return group ? EK_FAIL(EK_E_STATE, "destroy_process_group: there is no process group") : 0;
     if (group && group != ek_dist_world())
         return world_destroy_made(group);
-    int rc = 0;
-    while (world_groups && rc >= 0)
-        rc = world_destroy_made(world_groups);
-    int closed = ek_communication_close(world_communication, false);
+    while (world_groups)
+        world_destroy_made(world_groups);
+    int rc = ek_communication_close(world_communication, false);
     world_communication = NULL;
     world_free_alone(world_alone);
     world_alone = NULL;
     ek_world = (ek_world_place){.size = 1, .local_size = 1};
-    return rc < 0 ? rc : closed;
+    return rc;
 }
 
 int ek_world_group(const char *what, ek_process_group *given, ek_process_group **group)
@@ -453,8 +467,11 @@ int ek_dist_error_rank(void)
 
 void ek_dist_print_error(FILE *stream)
 {
-    if (ek_dist_error_rank() < 0)
+    ek_error_record error;
+    if (!world_communication)
         ek_print_error(stream);
-    else
+    else if (ek_dist_error_rank() >= 0)
         ek_error_clear();
+    else if (stream && ek_error_take(&error))
+        ek_communication_print(world_communication, &error, stream);
 }

@@ -3,13 +3,18 @@
  *     mpirun -n 3 faults FAULT:PLACE...
  *
  * In each cell rank 1 has a fault while the others are in a place. After an error all ranks are
- * told of it, and then train, add and send as if nothing had been. Of the faults kill, stop, exit0,
- * exit3 and loop there is one, the last: the other ranks' errors are printed, and status 1 given.
- * Each rank writes its process id to the file that PIDS names. */
+ * told of it, and then train, add and send as if nothing had been; rank 0 says so, after how many
+ * milliseconds, and with which error. Of the faults kill, stop, exit0, exit3 and loop there is one,
+ * the last: the other ranks' errors are printed, and status 1 given. So it is if the place is init
+ * or shutdown.
+ *
+ * In FOLDER each rank writes its process id to the file `pids`, and to `marks` the time in
+ * milliseconds at which it comes to a place that not all ranks leave. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "evenkeel/evenkeel.h"
@@ -34,6 +39,8 @@ typedef enum place {
     SUM,
     MESSAGE,
     BUCKET,
+    SYNC_FORWARD,
+    SYNC_BACKWARD,
     NO_SYNC,
     STEP,
     SAVE,
@@ -42,13 +49,15 @@ typedef enum place {
 } place;
 static const char *const faults[] = {"forward", "user",  "memory", "mismatch", "kill",
                                      "stop",    "exit0", "exit3",  "loop"};
-static const char *const places[] = {"init",    "barrier", "all_reduce", "message", "bucket",
-                                     "no_sync", "step",    "save",       "shutdown"};
+static const char *const places[] = {"init",   "barrier",      "all_reduce",    "message",
+                                     "bucket", "sync_forward", "sync_backward", "no_sync",
+                                     "step",   "save",         "shutdown"};
 
-static ek_module *model, *plain, *divided; /* the last one's optimizer is divided over ranks */
+/* synced: its batch normalisation is, over ranks; divided: its optimizer is. */
+static ek_module *model, *synced, *plain, *divided;
 static ek_optimizer *optimizer;
 static const char *folder;
-static bool breaks; /* the next forward of the module fails */
+static bool breaks, breaks_back; /* the next forward, or backward, of the modules fails */
 
 static int find(const char *const *names, int count, const char *name, size_t length)
 {
@@ -59,14 +68,55 @@ static int find(const char *const *names, int count, const char *name, size_t le
     return -1;
 }
 
-/* ---- a module whose forward can fail ---- */
+/* ---- what the script reads ---- */
+
+static void note(const char *name, long long number)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "a");
+    CHECK(file, "%s cannot be written", path);
+    fprintf(file, "%lld\n", number);
+    fclose(file);
+}
+
+static long long milliseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- a module whose forward and backward can fail ---- */
+
+static int fragile_pass(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    (void)call;
+    y[0] = ek_clone(x[0]);
+    return 0;
+}
+
+static int fragile_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    (void)call;
+    if (breaks_back)
+        return ek_error(EK_E_USER, "the layer is broken");
+    dx[0] = dy[0];
+    return 0;
+}
+
+static const ek_function fragile_function = {.name = "fragile",
+                                             .forward = fragile_pass,
+                                             .backward = fragile_backward};
 
 static ek_value fragile_forward(ek_module *self, const ek_args *args)
 {
     (void)self;
-    if (!breaks)
-        return ek_value_of_tensor(ek_arg_tensor(args, 0));
-    ek_error(EK_E_USER, "the layer is broken");
+    ek_tensor *x = ek_arg_tensor(args, 0), *y = NULL;
+    if (breaks)
+        ek_error(EK_E_USER, "the layer is broken");
+    else if (x && ek_function_apply(&fragile_function, &x, 1, &y) >= 0)
+        return ek_value_of_tensor(y);
     return ek_value_error();
 }
 
@@ -74,12 +124,20 @@ static const ek_module_type fragile_type = {.name = "fragile",
                                             .size = sizeof(ek_module),
                                             .forward = fragile_forward};
 
-/* On a device that can have a capacity. */
-static ek_module *net_new(void)
+/* On a device that can have a capacity. Whatever of the two passes fails does so before the other
+ * ranks' normalisations have met. */
+static ek_module *net_new(bool sync)
 {
-    ek_module *net = ek_sequential(ek_linear(64, 64), ek_module_new(&fragile_type),
-                                   ek_batch_norm1d(64), ek_linear(64, 1));
+    ek_module *norm = sync ? ek_sync_batch_norm(64) : ek_batch_norm1d(64);
+    ek_module *net = ek_sequential(ek_linear(64, 64), ek_module_new(&fragile_type), norm,
+                                   ek_module_new(&fragile_type), ek_linear(64, 1));
     return net && ek_module_to_device(net, ek_host(0)) >= 0 ? net : NULL;
+}
+
+static ek_module *distributed_new(bool sync)
+{
+    return ek_distributed_data_parallel(net_new(sync), .bucket_cap_mb = 0.001,
+                                        .broadcast_buffers = EK_OFF);
 }
 
 static ek_tensor *samples(int64_t count)
@@ -89,10 +147,15 @@ static ek_tensor *samples(int64_t count)
 
 /* ---- what ranks do together ---- */
 
-static int train(ek_module *module)
+static ek_tensor *loss_of(ek_module *module, ek_tensor *x)
 {
     ek_module_zero_grad(module);
-    return ek_backward(ek_sum(ek_square(ek_apply(module, samples(32)))));
+    return ek_sum(ek_square(ek_apply(module, x)));
+}
+
+static int train(ek_module *module)
+{
+    return ek_backward(loss_of(module, samples(32)));
 }
 
 static int train_in_parts(bool sync)
@@ -158,6 +221,9 @@ static int visit(place where)
         return send_or_receive(LARGE);
     case BUCKET:
         return train(model);
+    case SYNC_FORWARD:
+    case SYNC_BACKWARD:
+        return train(synced);
     case NO_SYNC:
         return train_in_parts(false);
     case STEP:
@@ -171,18 +237,17 @@ static int visit(place where)
 
 /* ---- faults ---- */
 
-/* Backward has no memory for the gradients of hidden layers. */
-static int train_without_memory(ek_module *module)
+/* Forward, or backward, has no memory for hidden layers. */
+static int train_without_memory(ek_module *module, bool forward)
 {
     ek_memory_stats stats;
-    ek_module_zero_grad(module);
-    ek_tensor *loss = ek_sum(ek_square(ek_apply(module, samples(32))));
-    CHECK_OK(loss ? 0 : ek_error_status());
-    CHECK_OK(ek_memory_get_stats(ek_tensor_device(loss), &stats));
-    CHECK_OK(ek_memory_set_capacity(ek_tensor_device(loss), stats.in_use));
-    int rc = ek_backward(loss);
-    ek_memory_set_capacity(ek_tensor_device(loss), 0);
-    CHECK(rc == EK_E_OUT_OF_MEMORY, "backward without memory: %s: %s", ek_status_name(rc),
+    ek_tensor *x = samples(32), *loss = forward ? NULL : loss_of(module, x);
+    CHECK_OK(ek_error_status());
+    CHECK_OK(ek_memory_get_stats(ek_host(0), &stats));
+    CHECK_OK(ek_memory_set_capacity(ek_host(0), stats.in_use));
+    int rc = ek_backward(forward ? loss_of(module, x) : loss);
+    ek_memory_set_capacity(ek_host(0), 0);
+    CHECK(rc == EK_E_OUT_OF_MEMORY, "training without memory: %s: %s", ek_status_name(rc),
           ek_error_message());
     return rc;
 }
@@ -202,22 +267,47 @@ static int differ(place where)
     }
 }
 
+/* Rank 1's part of what comes before the place. */
+static ek_tensor *come_to(place where)
+{
+    ek_tensor *loss = where == SYNC_BACKWARD ? loss_of(synced, samples(32)) : NULL;
+    CHECK_OK(ek_error_status());
+    return loss;
+}
+
+static int break_layer(place where)
+{
+    bool sync = where == SYNC_FORWARD || where == SYNC_BACKWARD;
+    ek_tensor *loss = come_to(where);
+    breaks = !loss;
+    breaks_back = loss != NULL;
+    int rc = loss ? ek_backward(loss) : train(sync ? synced : model);
+    breaks = breaks_back = false;
+    return rc;
+}
+
+static int run_out_of_memory(place where)
+{
+    if (where == BUCKET || where == NO_SYNC)
+        return train_without_memory(model, false);
+    if (where == SYNC_FORWARD || where == SYNC_BACKWARD)
+        return train_without_memory(synced, where == SYNC_FORWARD);
+    train_without_memory(plain, false);
+    return ek_dist_raise();
+}
+
 static int fail(fault what, place where)
 {
-    int rc = 0;
+    if (what == FORWARD)
+        return break_layer(where);
+    if (what == MEMORY)
+        return run_out_of_memory(where);
+    come_to(where);
+    if (what >= KILL)
+        note("marks", milliseconds());
     switch (what) {
-    case FORWARD:
-        breaks = true;
-        rc = train(model);
-        breaks = false;
-        return rc;
     case USER:
         ek_error(EK_E_USER, "the sample is broken");
-        return ek_dist_raise();
-    case MEMORY:
-        if (where == BUCKET || where == NO_SYNC)
-            return train_without_memory(model);
-        train_without_memory(plain);
         return ek_dist_raise();
     case MISMATCH:
         return differ(where);
@@ -234,7 +324,7 @@ static int fail(fault what, place where)
         for (;;) /* without end, and without a call */
             usleep(1000);
     }
-    return rc;
+    return 0;
 }
 
 /* ---- cells ---- */
@@ -259,6 +349,7 @@ static void recover(const char *cell)
     }
 }
 
+/* The error is the one that is wanted, and the other ranks' names rank 1. Then it is over. */
 static void judge(fault what, place where, int rc, const char *cell)
 {
     static const char *const sentences[] = {"the layer is broken", "the sample is broken", "memory",
@@ -280,26 +371,27 @@ static void judge(fault what, place where, int rc, const char *cell)
 /* An error of all ranks, or the end. */
 static int run_cell(fault what, place where, const char *cell)
 {
+    char sentence[1024] = "";
     ek_scope scope = ek_scope_begin();
+    bool ends = what >= KILL || where == SHUTDOWN;
+    long long began = milliseconds();
+    if (ends)
+        note("marks", began);
     int rc = job_rank == WRONG ? fail(what, where) : where == SHUTDOWN ? 0 : visit(where);
-    if (what >= KILL) {
+    if (ends) {
         if (rc >= 0 && where != SHUTDOWN)
             rc = ek_dist_barrier(); /* who was not in the call */
-    } else if (where != SHUTDOWN) {
+    } else {
         judge(what, where, rc, cell);
+        long long took = milliseconds() - began;
+        snprintf(sentence, sizeof sentence, "%s", ek_error_message());
         recover(cell);
+        if (job_rank == 0)
+            fprintf(stderr, "cell %s %lld %s\n", cell, took, sentence);
         rc = 0;
     }
     ek_scope_end(&scope);
     return rc;
-}
-
-static void write_pid(void)
-{
-    FILE *file = fopen(getenv("PIDS"), "a");
-    CHECK(file, "PIDS is no file");
-    fprintf(file, "%d\n", (int)getpid());
-    fclose(file);
 }
 
 static int leave(int rc)
@@ -309,8 +401,32 @@ static int leave(int rc)
     ek_optimizer_free(optimizer);
     ek_module_free(divided);
     ek_module_free(model);
+    ek_module_free(synced);
     ek_module_free(plain);
     return ek_shutdown() < 0 || rc < 0;
+}
+
+/* Joins the job, and makes what is trained. `what`: the fault of this rank meanwhile, or FAULTS. */
+static int join(fault what)
+{
+    note("marks", milliseconds());
+    if (what == USER)
+        return ek_error(EK_E_USER, "the sample is broken");
+    if (what >= KILL && what < FAULTS)
+        fail(what, INIT);
+    int rc = what == MISMATCH ? ek_dist_init_process_group(.world_size = 7)
+                              : ek_dist_init_process_group();
+    if (rc < 0)
+        return rc;
+    plain = net_new(false);
+    model = distributed_new(false);
+    synced = distributed_new(true);
+    divided = ek_distributed_data_parallel(net_new(false), .shard = EK_SHARD_OPTIMIZER);
+    optimizer = ek_adam(divided, .lr = 1e-3);
+    if (!model || !synced || !plain || !optimizer || train(model) < 0 || train(synced) < 0)
+        return ek_error_status();
+    recover("before");
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -319,36 +435,18 @@ int main(int argc, char **argv)
     job_rank = atoi(rank ? rank : getenv("PMI_RANK"));
     job_size = 3;
     folder = getenv("FOLDER");
-    write_pid();
-    CHECK(argc > 1, "cells are missing");
-    fault what = FAULTS;
-    place where = PLACES;
+    CHECK(folder && argc > 1, "FOLDER or cells are missing");
+    note("pids", getpid());
     for (int i = 1; i < argc; i++) {
         size_t length = strcspn(argv[i], ":");
-        what = (fault)find(faults, FAULTS, argv[i], length);
-        where = (place)find(places, PLACES, argv[i] + length + 1, strlen(argv[i] + length + 1));
-        if (i == 1) {
-            bool wrong = where == INIT && job_rank == WRONG;
-            if (wrong && what >= KILL)
-                fail(what, where);
-            int rc =
-                wrong ? ek_dist_init_process_group(.world_size = 7) : ek_dist_init_process_group();
-            if (rc < 0)
-                return leave(rc);
-            plain = net_new();
-            model = ek_distributed_data_parallel(net_new(), .bucket_cap_mb = 0.001,
-                                                 .broadcast_buffers = EK_OFF);
-            divided = ek_distributed_data_parallel(net_new(), .shard = EK_SHARD_OPTIMIZER);
-            optimizer = ek_adam(divided, .lr = 1e-3);
-            if (!model || !plain || !optimizer || train(model) < 0)
-                return leave(ek_error_status());
-            recover("before");
-        }
-        int rc = run_cell(what, where, argv[i]);
+        const char *name = argv[i] + length + 1;
+        fault what = (fault)find(faults, FAULTS, argv[i], length);
+        place where = (place)find(places, PLACES, name, strlen(name));
+        int rc = i == 1 ? join(where == INIT && job_rank == WRONG ? what : FAULTS) : 0;
+        if (rc >= 0)
+            rc = run_cell(what, where, argv[i]);
         if (rc < 0 || what >= KILL)
             return leave(rc);
-        if (job_rank == 0 && where != SHUTDOWN)
-            fprintf(stderr, "%s: all ranks go on\n", argv[i]);
     }
     return leave(0);
 }

@@ -198,3 +198,50 @@ TEST(a_stretch_of_leaves_is_cut_alone)
     ck_assert_int_eq(cut[0].first, 2);
     ck_assert_int_eq(cut[1].end, 2);
 }
+
+/* ---- the end of a wrapper ---- */
+
+/* Rank 0 frees its wrapper, and goes on, before the others free theirs. */
+static const char *freed_alone(ek_process_group *world, void *user)
+{
+    (void)user;
+    ek_module *model = ek_distributed_data_parallel(make_net(EK_F32, 0), .process_group = world);
+    LOOP_CHECK(model);
+    if (world->rank == 0)
+        ek_module_free(model);
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank > 0)
+        ek_module_free(model);
+    return NULL;
+}
+
+TEST_LOOP(a_wrapper_is_freed_without_the_others, 0, 3)
+{
+    ranks_check(3, (uint64_t)_i, freed_alone, NULL);
+}
+
+/* Wrappers live on after the world: they can be freed, and called as the module that they wrap. */
+static ek_module *kept[3];
+
+static const char *keep(ek_process_group *world, void *user)
+{
+    (void)user;
+    kept[world->rank] = ek_distributed_data_parallel(make_net(EK_F32, 0), .process_group = world);
+    LOOP_CHECK(kept[world->rank]);
+    return NULL;
+}
+
+TEST(a_wrapper_outlives_the_world)
+{
+    ranks_check(3, 1, keep, NULL);
+    ek_scope scope = ek_scope_begin();
+    for (int rank = 0; rank < 3; rank++) {
+        ek_tensor *x = numbers(2, IN, EK_F32, 0);
+        assert_refused(ek_apply(kept[rank], x), EK_E_STATE, "was destroyed");
+        bool enabled = ek_set_grad_enabled(false);
+        assert_made(ek_apply(kept[rank], x));
+        ek_set_grad_enabled(enabled);
+        ek_module_free(kept[rank]);
+    }
+    ek_scope_end(&scope);
+}

@@ -180,7 +180,7 @@ TEST_LOOP(calls_under_way_fail_too, 0, 6)
     ranks_check(RANKS, (uint64_t)_i, started, NULL);
 }
 
-/* Rank 1 has failed; the others are told of it by the call that destroys a group. */
+/* Rank 1 has failed; the others destroy a group before they are told of it. */
 static const char *destroyed(ek_process_group *world, void *user)
 {
     int all[RANKS] = {0, 1, 2};
@@ -189,16 +189,65 @@ static const char *destroyed(ek_process_group *world, void *user)
     LOOP_CHECK(group);
     if (world->rank == 1)
         raise_on(world, "before the end");
-    else
-        usleep(20000);
     ek_communication_destroy_group(group);
-    ek_error_clear();
+    if (world->rank != 1)
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "before the end");
     return works(world);
 }
 
 TEST_LOOP(a_group_is_destroyed_after_a_failure_too, 0, 4)
 {
     ranks_check(RANKS, (uint64_t)_i, destroyed, NULL);
+}
+
+/* Nobody waits for others who keep the group, until the end of the world or for ever. */
+static const char *given_up(ek_process_group *world, void *user)
+{
+    int all[RANKS] = {0, 1, 2};
+    bool ever = *(const int *)user > 1;
+    ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
+    LOOP_CHECK(group);
+    RANKS_OK(ek_dist_all_reduce(ones(4), .group = group));
+    if (world->rank == 0)
+        ek_communication_destroy_group(group);
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank == 2) {
+        raise_on(world, "while one has given up the group");
+    } else {
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "given up the group");
+    }
+    LOOP_PASS(works(world));
+    if (world->rank > 0 && ever)
+        ek_communication_destroy_group(group);
+    return works(world);
+}
+
+TEST_LOOP(who_destroys_a_group_waits_for_nobody, 0, 4)
+{
+    ranks_check(RANKS, (uint64_t)(_i % 2), given_up, &_i);
+}
+
+/* Rank 0 has given the group up, and the others call it. */
+static const char *called_late(ek_process_group *world, void *user)
+{
+    (void)user;
+    int all[RANKS] = {0, 1, 2};
+    ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
+    LOOP_CHECK(group);
+    if (world->rank == 0) {
+        ek_communication_destroy_group(group);
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_STATE, "rank 1 all_reduce");
+    } else {
+        RANKS_EXPECT(ek_dist_all_reduce(ones(4), .group = group), EK_E_STATE,
+                     "rank 0 calls destroy_process_group, rank 1 all_reduce");
+        ek_communication_destroy_group(group);
+    }
+    return works(world);
+}
+
+TEST_LOOP(a_call_of_a_group_that_another_rank_has_destroyed_differs, 0, 4)
+{
+    ranks_check(RANKS, (uint64_t)_i, called_late, NULL);
 }
 
 /* A failure reaches groups that the failing rank is not in. */
@@ -219,7 +268,7 @@ static const char *elsewhere(ek_process_group *world, void *user)
     LOOP_PASS(works(world));
     if (world->rank < 2)
         RANKS_OK(ek_dist_all_reduce(ones(LARGE), .group = pair));
-    RANKS_OK(ek_communication_destroy_group(pair));
+    ek_communication_destroy_group(pair);
     return NULL;
 }
 
@@ -286,6 +335,83 @@ TEST_LOOP(calls_that_differ_fail_on_all_ranks_alike, 0, DIFFERENCES)
     ranks_check(RANKS, (uint64_t)_i, they_differ, &_i);
 }
 
+/* What differs in one group is an error in others too, in which the ranks would wait for each
+ * other. */
+static const char *differ_elsewhere(ek_process_group *world, void *user)
+{
+    (void)user;
+    int all[RANKS] = {0, 1, 2};
+    ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
+    ek_dist_work *work = NULL;
+    LOOP_CHECK(group);
+    if (world->rank != 1)
+        RANKS_OK(ek_dist_all_reduce(ones(4), .group = group, .work = &work));
+    RANKS_EXPECT(world->rank == 1 ? ek_dist_all_reduce(ones(4), .group = world)
+                                  : ek_dist_barrier(.group = world),
+                 EK_E_STATE, "rank 0 calls barrier, rank 1 all_reduce");
+    if (world->rank == 0)
+        RANKS_EXPECT(ek_dist_wait(work), EK_E_STATE, "rank 1 all_reduce");
+    if (world->rank == 2)
+        RANKS_EXPECT(ek_dist_wait(work), EK_E_ABORTED, "rank 1 all_reduce");
+    LOOP_PASS(works(world));
+    RANKS_OK(ek_dist_all_reduce(ones(4), .group = group));
+    ek_communication_destroy_group(group);
+    return NULL;
+}
+
+TEST_LOOP(calls_that_differ_end_other_calls_too, 0, 4)
+{
+    ranks_check(RANKS, (uint64_t)_i, differ_elsewhere, NULL);
+}
+
+/* ---- a failure that takes long to drain ---- */
+
+static atomic_int committed, released;
+
+static ek_readiness slow_is_ready(ek_dist_work *work)
+{
+    return work->group->rank > 0 || atomic_load(&released) ? EK_READY : EK_AWAITS_CALLER;
+}
+
+static int slow_go_on(ek_dist_work *work)
+{
+    (void)work;
+    return 0;
+}
+
+static const ek_verb slow = {.id = EK_VERB_BARRIER, .go_on = slow_go_on, .ready = slow_is_ready};
+
+/* Rank 2 fails while rank 0 is in a call that needs two seconds more. */
+static const char *drains_slowly(ek_process_group *world, void *user)
+{
+    (void)user;
+    int members[] = {0, 1};
+    ek_process_group *pair = ek_communication_new_group(world->communication, members, 2, 60);
+    LOOP_CHECK(pair);
+    if (world->rank == 2) {
+        while (!atomic_load(&committed))
+            usleep(1000);
+        LOOP_CHECK(raise_on(world, "meanwhile") == EK_E_OUT_OF_MEMORY);
+    } else {
+        ek_dist_work *work = ek_dist_work_new(pair, &slow);
+        LOOP_CHECK(work);
+        RANKS_OK(ek_dist_work_run(work));
+        atomic_store(&committed, 1);
+        if (world->rank == 1) {
+            usleep(2000000);
+            atomic_store(&released, 1);
+        }
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "meanwhile");
+    }
+    ek_communication_destroy_group(pair);
+    return works(world);
+}
+
+TEST(a_failure_waits_for_calls_that_take_long)
+{
+    ranks_check(RANKS, 1, drains_slowly, NULL);
+}
+
 /* ---- ranks that do not come ---- */
 
 /* How many ranks have had their error: others wait for that and not for a time, so that the tests
@@ -322,6 +448,60 @@ static const char *one_is_late(ek_process_group *world, void *user)
 TEST_LOOP(a_rank_that_does_not_come_is_named, 0, 2)
 {
     ranks_check(RANKS, 1, one_is_late, &_i);
+}
+
+/* Rank 2 is in a call of another group, or in a message. */
+static const char *one_is_elsewhere(ek_process_group *world, void *user)
+{
+    int where = *(const int *)user, all[RANKS] = {0, 1, 2};
+    ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
+    LOOP_CHECK(group);
+    if (world->rank == 2) {
+        int rc = where ? ek_dist_recv(ones(5), 0, .group = world, .tag = 7)
+                       : ek_dist_barrier(.group = world);
+        RANKS_EXPECT(rc, EK_E_TIMEOUT, "all_reduce (call 1 of group 1) waited");
+    } else {
+        group->timeout = 0.3;
+        RANKS_EXPECT(ek_dist_all_reduce(ones(4), .group = group), EK_E_TIMEOUT,
+                     where ? "is in recv from rank 0, since"
+                           : "is in call 2 of the world, barrier, since");
+    }
+    LOOP_PASS(works(world));
+    ek_communication_destroy_group(group);
+    return NULL;
+}
+
+TEST_LOOP(a_rank_that_is_elsewhere_is_found_there, 0, 2)
+{
+    ranks_check(RANKS, 1, one_is_elsewhere, &_i);
+}
+
+/* The answer to rank 0's question is lost, and rank 2 comes while rank 0 waits for that. */
+static const char *comes_meanwhile(ek_process_group *world, void *user)
+{
+    loop_drop(user, 2, 0, 1);
+    if (world->rank == 2) {
+        usleep(200000);
+        RANKS_OK(ek_dist_barrier(.group = world));
+    } else {
+        double patience = world->timeout;
+        world->timeout = world->rank == 0 ? 0.05 : patience;
+        int rc = ek_dist_barrier(.group = world);
+        world->timeout = patience;
+        if (rc != EK_E_TIMEOUT) /* a machine may be too slow for it */
+            RANKS_OK(rc);
+        ek_error_clear();
+        usleep(500000);
+    }
+    return works(world);
+}
+
+TEST(a_question_ends_with_the_call_that_it_is_for)
+{
+    loop *l = loop_new(RANKS, 1);
+    ranks_run run = {.loop = l, .function = comes_meanwhile, .user = l};
+    assert_loop(l, ranks_of, &run);
+    loop_free(l);
 }
 
 /* Rank 2's process stops: the others cannot go on, and say so in time. */
