@@ -1,0 +1,162 @@
+/* Ranks that do not come: who is named, where they are found, and what becomes of the world. */
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kit/ranks.h"
+
+enum { RANKS = 3, LARGE = 100000 };
+
+static ek_tensor *ones(int64_t n)
+{
+    return ek_ones(EK_SHAPE(n), .device = ek_cpu());
+}
+
+/* After every failure the world works. */
+static const char *works(ek_process_group *world)
+{
+    ek_tensor *small = ones(3), *large = ones(LARGE);
+    RANKS_OK(ek_dist_all_reduce(small, .group = world));
+    RANKS_OK(ek_dist_all_reduce(large, .group = world));
+    LOOP_CHECK(element(small, 2) == world->size && element(large, LARGE - 1) == world->size);
+    RANKS_OK(ek_dist_barrier(.group = world));
+    return NULL;
+}
+
+/* How many ranks have had their error: others wait for that and not for a time, so that the tests
+ * don't depend on how fast the machine is. */
+static atomic_int told;
+
+static void wait_until_told(int ranks)
+{
+    while (atomic_load(&told) < ranks)
+        usleep(1000);
+}
+
+static const char *one_is_late(ek_process_group *world, void *user)
+{
+    int where = *(const int *)user;
+    double patience = world->timeout;
+    RANKS_OK(ek_dist_barrier(.group = world));
+    if (world->rank == 2) { /* in its own code, while its communication thread answers */
+        wait_until_told(2);
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "rank 2 on ");
+        return works(world);
+    }
+    world->timeout = 0.5;
+    if (where == 0)
+        RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT,
+                     "is at call 1, barrier, which it left");
+    else
+        RANKS_EXPECT(ek_dist_recv(ones(5), 2, .group = world), EK_E_TIMEOUT, "rank 2 on ");
+    world->timeout = patience;
+    atomic_fetch_add(&told, 1);
+    return works(world);
+}
+
+TEST_LOOP(a_rank_that_does_not_come_is_named, 0, 2)
+{
+    ranks_check(RANKS, 1, one_is_late, &_i);
+}
+
+/* Rank 2 is in a call of another group, or in a message. */
+static const char *one_is_elsewhere(ek_process_group *world, void *user)
+{
+    int where = *(const int *)user, all[RANKS] = {0, 1, 2};
+    ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
+    LOOP_CHECK(group);
+    if (world->rank == 2) {
+        int rc = where ? ek_dist_recv(ones(5), 0, .group = world, .tag = 7)
+                       : ek_dist_barrier(.group = world);
+        RANKS_EXPECT(rc, EK_E_TIMEOUT, "all_reduce (call 1 of group 1) waited");
+    } else {
+        group->timeout = 0.3;
+        RANKS_EXPECT(ek_dist_all_reduce(ones(4), .group = group), EK_E_TIMEOUT,
+                     where ? "is in recv from rank 0, since"
+                           : "is in call 2 of the world, barrier, since");
+    }
+    LOOP_PASS(works(world));
+    ek_communication_destroy_group(group);
+    return NULL;
+}
+
+TEST_LOOP(a_rank_that_is_elsewhere_is_found_there, 0, 2)
+{
+    ranks_check(RANKS, 1, one_is_elsewhere, &_i);
+}
+
+/* The answer to rank 0's question is lost, and rank 2 comes while rank 0 waits for that. */
+static const char *comes_meanwhile(ek_process_group *world, void *user)
+{
+    loop_drop(user, 2, 0, 1);
+    if (world->rank == 2) {
+        usleep(200000);
+        RANKS_OK(ek_dist_barrier(.group = world));
+    } else {
+        double patience = world->timeout;
+        world->timeout = world->rank == 0 ? 0.05 : patience;
+        int rc = ek_dist_barrier(.group = world);
+        world->timeout = patience;
+        if (rc != EK_E_TIMEOUT) /* a machine may be too slow for it */
+            RANKS_OK(rc);
+        ek_error_clear();
+        usleep(500000);
+    }
+    return works(world);
+}
+
+TEST(a_question_ends_with_the_call_that_it_is_for)
+{
+    loop *l = loop_new(RANKS, 1);
+    ranks_run run = {.loop = l, .function = comes_meanwhile, .user = l};
+    assert_loop(l, ranks_of, &run);
+    loop_free(l);
+}
+
+/* Rank 2's process stops: the others cannot go on, and say so in time. */
+static const char *one_stops(ek_process_group *world, void *user)
+{
+    loop *l = user;
+    RANKS_OK(ek_dist_barrier(.group = world));
+    world->timeout = 0.3;
+    if (world->rank == 2) {
+        loop_stop(l, 2);
+        atomic_store(&told, 1);
+        return NULL;
+    }
+    wait_until_told(1);
+    RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT, "does not answer");
+    RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "does not answer");
+    return NULL;
+}
+
+TEST(a_rank_that_has_stopped_breaks_the_world)
+{
+    loop *l = loop_new(RANKS, 1);
+    ranks_run run = {.loop = l, .function = one_stops, .user = l, .breaks = true};
+    ck_assert_ptr_null(loop_run(l, ranks_of, &run));
+    ck_assert(loop_ended(l, NULL));
+    loop_free(l);
+}
+
+static const char *monitored(ek_process_group *world, void *user)
+{
+    bool all = *(const int *)user;
+    if (world->rank > 0) {
+        usleep(1000000);
+        RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT,
+                     "barrier (call 1 of the world)");
+        return works(world);
+    }
+    int rc = ek_dist_monitored_barrier(0.2, all, world);
+    LOOP_CHECK(strstr(ek_error_message(), "rank 1 on "));
+    LOOP_CHECK(!strstr(ek_error_message(), "rank 2 on ") == !all);
+    RANKS_EXPECT(rc, EK_E_TIMEOUT, "has made no call of the world yet");
+    atomic_store(&told, 1);
+    return works(world);
+}
+
+TEST_LOOP(a_monitored_barrier_names_one_or_all, 0, 2)
+{
+    ranks_check(RANKS, 1, monitored, &_i);
+}
