@@ -137,6 +137,7 @@ static void failure_give_up(ek_communication *communication)
     ek_communication_take_submitted(communication);
     communication->broken = true;
     communication->raise = false;
+    pthread_cond_broadcast(&communication->ended);
     pthread_mutex_unlock(&communication->lock);
     for (ek_process_group *group = communication->groups; group; group = group->next) {
         failure_abort_waiting(group);
@@ -227,7 +228,7 @@ uint32_t ek_communication_failures(ek_communication *communication)
 int ek_communication_take_failure(ek_communication *communication, uint32_t before)
 {
     pthread_mutex_lock(&communication->lock);
-    while (communication->failures == before)
+    while (communication->failures == before && !communication->broken)
         pthread_cond_wait(&communication->ended, &communication->lock);
     ek_error_record error = communication->failure.error;
     communication->untold = false;

@@ -202,6 +202,39 @@ TEST_LOOP(a_group_is_destroyed_after_a_failure_too, 0, 4)
 
 static ek_process_group *kept[RANKS]; /* until after the world's end */
 
+typedef struct broken_run {
+    loop *loop;
+    int call; /* of the transport, from the failure on: two notices, and the agreement */
+} broken_run;
+
+/* The transport of rank 1 fails while rank 1 tells the others of a failure, or drains it. */
+static const char *breaks_while_it_raises(ek_process_group *world, void *user)
+{
+    const broken_run *broken = user;
+    int rc = ek_dist_barrier(.group = world);
+    if (world->rank == 1) {
+        RANKS_OK(rc);
+        loop_fail_call(broken->loop, 1, broken->call);
+        LOOP_CHECK(raise_on(world, "and then it breaks") == EK_E_OUT_OF_MEMORY);
+    }
+    LOOP_CHECK(ek_dist_barrier(.group = world) < 0);
+    ek_error_clear(); /* the first barrier's may be pending too: rank 1 has ended the job */
+    return NULL;
+}
+
+TEST_LOOP(a_rank_that_raises_a_failure_learns_that_the_world_is_broken, 1, 4)
+{
+    loop *l = loop_new(RANKS, 0);
+    broken_run broken = {l, _i};
+    ranks_run run = {.loop = l,
+                     .function = breaks_while_it_raises,
+                     .user = &broken,
+                     .breaks = true};
+    const char *failure = loop_run(l, ranks_of, &run);
+    ck_assert_msg(!failure, "%s", failure);
+    loop_free(l);
+}
+
 /* Nobody waits for others who keep the group. */
 static const char *given_up(ek_process_group *world, void *user)
 {
