@@ -66,11 +66,17 @@ static const char *one_is_elsewhere(ek_process_group *world, void *user)
     ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
     LOOP_CHECK(group);
     if (world->rank == 2) {
-        int rc = where ? ek_dist_recv(ones(5), 0, .group = world, .tag = 7)
-                       : ek_dist_barrier(.group = world);
-        RANKS_EXPECT(rc, EK_E_TIMEOUT, "all_reduce (call 1 of group 1) waited");
+        ek_dist_work *work = NULL;
+        ek_tensor *x = ones(5);
+        if (where)
+            RANKS_OK(ek_dist_recv(x, 0, .group = world, .tag = 7, .work = &work));
+        else
+            RANKS_OK(ek_dist_barrier(.group = world, .work = &work));
+        atomic_store(&told, 1);
+        RANKS_EXPECT(ek_dist_wait(work), EK_E_TIMEOUT, "all_reduce (call 1 of group 1) waited");
     } else {
-        group->timeout = 0.3;
+        wait_until_told(1);
+        group->timeout = 0.1;
         RANKS_EXPECT(ek_dist_all_reduce(ones(4), .group = group), EK_E_TIMEOUT,
                      where ? "is in recv from rank 0, since"
                            : "is in call 2 of the world, barrier, since");
