@@ -298,7 +298,8 @@ struct ek_communication {
     ek_communicator *everybody, *notices, *messages;
     ek_process_group *groups; /* that this rank is in; the world is the first */
     uint32_t epoch;           /* changed under the lock */
-    uint64_t progress;        /* ek_clock_ns() when something last went on */
+    uint64_t draining;        /* ek_clock_ns() when the failure that is under way began */
+    uint64_t progress;        /* and when something last went on */
     bool silent;              /* a rank did not answer before the failure that is under way */
     bool shut;                /* all ranks have agreed to end */
     struct ek_notices *board;

@@ -119,7 +119,7 @@ void ek_communication_fail(ek_communication *communication, int origin,
     communication->raise = false;
     communication->failure.origin = origin;
     failure_describe(communication, origin, error, &communication->failure.error);
-    communication->progress = ek_clock_ns();
+    communication->draining = communication->progress = ek_clock_ns();
     pthread_cond_broadcast(&communication->ended); /* ek_communication_take_failure waits for it */
     pthread_mutex_unlock(&communication->lock);
     ek_log_line(EK_LOG_WARNING, "job failed: %s", communication->failure.error.message);
