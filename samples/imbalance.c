@@ -121,7 +121,7 @@ static int job_open(train_job *job, const run_settings *s, train_mode mode)
     return ek_error_status();
 }
 
-/* What ek_shutdown does with devices; that would end the ranks' world too. */
+/* Does with devices what ek_shutdown does, which would also end the world of ranks. */
 static int job_clear_devices(const ek_device_list *devices)
 {
     int rc = 0;

@@ -54,8 +54,8 @@ int world_refuses(bool refused)
 }
 
 /* The first of the `count` rows that is not one of the ranks before this one. Rows are cut as
- * torch.chunk does, and as data-parallel wrappers do: so are numbers those of a wrapper's devices.
- */
+ * torch.chunk does, and as data-parallel wrappers do, so that a rank's rows are those that a
+ * wrapper would give the device of that number. */
 static int64_t world_first_row(int64_t count, int rank)
 {
     const int64_t each = (count + world_size() - 1) / world_size();

@@ -16,14 +16,14 @@ bool world_is_first(void);
 /* The largest of the ranks' values, none of which is negative; all ranks call it. Or a negative
  * status. */
 int world_most(int value);
-
-/* How many rows of a batch of `count` are this rank's. */
-int64_t world_share(int64_t count);
 /* Whether any rank refuses its arguments, after a complaint, which is then printed once; all ranks
  * call it. 1, 0 or a negative status. */
 int world_refuses(bool refused);
 
-/* This rank's rows (dimension 0) of a batch; of the others' too if all of them go through this. */
+/* How many rows of a batch of `count` are this rank's. */
+int64_t world_share(int64_t count);
+
+/* This rank's rows (dimension 0) of a batch that all ranks have whole. */
 ek_tensor *world_rows(ek_tensor *batch);
 /* All ranks' rows. */
 ek_tensor *world_all(ek_tensor *rows);

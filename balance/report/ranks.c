@@ -11,20 +11,28 @@
 #include "evenkeel/autograd.h"
 #include "report/collect.h"
 
-/* One reference; NULL if there are no other ranks, or with an error. */
-static ek_ranks *ranks_of(ek_process_group *group)
+/* *ranks: one reference, or NULL if there are no other ranks. An error that is pending stays, and
+ * is none of this call. */
+static int ranks_of(ek_process_group *group, ek_ranks **ranks)
 {
-    return ek_ranks_of ? ek_ranks_of(group) : NULL;
+    ek_error_record before;
+    ek_error_take(&before);
+    *ranks = ek_ranks_of ? ek_ranks_of(group) : NULL;
+    int rc = *ranks ? 0 : ek_error_status();
+    if (rc >= 0)
+        ek_error_raise(&before);
+    return rc;
 }
 
 /* ---- waits ---- */
 
 int ek_report_begin_waits(ek_report *report)
 {
-    ek_ranks *ranks = ranks_of(report->group);
+    ek_ranks *ranks;
     report->rank_count = 1;
+    EK_TRY(ranks_of(report->group, &ranks));
     if (!ranks)
-        return ek_error_status();
+        return 0;
     report->rank = ranks->rank;
     report->rank_count = ranks->size;
     report->at_start.of = ek_calloc((size_t)ranks->size, sizeof(ek_ranks_wait));
@@ -42,9 +50,11 @@ int ek_report_begin_waits(ek_report *report)
 
 int ek_report_note_waits(ek_report *report)
 {
-    ek_ranks *ranks = report->rank_count > 1 ? ranks_of(report->group) : NULL;
+    ek_ranks *ranks = NULL;
+    if (report->rank_count > 1)
+        EK_TRY(ranks_of(report->group, &ranks));
     if (!ranks)
-        return report->rank_count > 1 ? ek_error_status() : 0;
+        return 0;
     report->at_finish.exposed = ranks->waits(ranks, report->at_finish.of);
     ek_object_release(ranks);
     return 0;
@@ -107,11 +117,11 @@ static int share_put(share *to, const void *data, size_t nbytes)
 typedef int share_reader(const ek_report *report, int index, ek_memory_sample *samples, int room);
 static share_reader *const share_readers[2] = {ek_report_memory, ek_report_step_memory};
 
-static int share_put_device(share *to, const ek_report *report, int index)
+static int share_put_device(share *to, const ek_report *report, int index, int rank)
 {
     ek_device_report numbers;
     EK_TRY(ek_report_get_device(report, index, &numbers));
-    numbers.rank = report->rank;
+    numbers.rank = rank;
     EK_TRY(share_put(to, &numbers, sizeof numbers));
     for (int which = 0; which < 2; which++) {
         /* They may become more while they are counted. */
@@ -139,10 +149,11 @@ static int share_make(share *to, const ek_report *report, const ek_ranks *ranks)
         return head.spans;
     head.dropped = ek_report_spans_dropped(report);
     ek_report_own_rank(report, &head.rank);
+    head.rank.rank = ranks->rank; /* which it may not have had when the report began */
     snprintf(head.rank.host, sizeof head.rank.host, "%s", ranks->host);
     EK_TRY(share_put(to, &head, sizeof head));
     for (int d = 0; d < head.devices; d++)
-        EK_TRY(share_put_device(to, report, d));
+        EK_TRY(share_put_device(to, report, d, ranks->rank));
     EK_TRY(share_put(to, spans, (size_t)head.spans * sizeof *spans));
     for (int thread = 0; thread < head.threads; thread++) {
         const int device = ek_report_thread_device(report, thread);
@@ -264,13 +275,13 @@ static int gather_exchange(ek_ranks *ranks, const share *mine, ek_sent *sent)
 static int gather_from(ek_report *report, ek_ranks *ranks)
 {
     ek_sent_clear(report->sent);
-    if (!ranks && report->rank_count > 1 && ek_error_status() >= 0)
+    if (!ranks && report->rank_count > 1)
         return EK_FAIL(EK_E_STATE,
                        "report: it is of %d ranks, whose process group is no more; write it "
                        "before ek_shutdown",
                        report->rank_count);
     if (!ranks)
-        return ek_error_status();
+        return 0;
     EK_TRY(ek_fork_check());
     ek_scope scope = ek_scope_begin();
     bool had_gradients = ek_set_grad_enabled(false);
@@ -290,7 +301,8 @@ static int gather_from(ek_report *report, ek_ranks *ranks)
 int ek_report_gather(ek_report *report)
 {
     EK_TRY(ek_check_pointer("report_gather", "the report", report));
-    ek_ranks *ranks = ranks_of(report->group);
+    ek_ranks *ranks;
+    EK_TRY(ranks_of(report->group, &ranks));
     int rc = gather_from(report, ranks);
     ek_object_release(ranks);
     return rc;
@@ -298,12 +310,13 @@ int ek_report_gather(ek_report *report)
 
 /* ---- writing ---- */
 
-/* The ranks of a call that writes these reports, which may be wrong; ditto. */
-static ek_ranks *writing_ranks(ek_report *const *reports, int count)
+/* The ranks that write these reports, as ranks_of. The arguments are not checked yet. */
+static int writing_ranks(ek_report *const *reports, int count, ek_ranks **ranks)
 {
+    *ranks = NULL;
     if (count == 0)
-        return NULL;
-    return ranks_of(count > 0 && reports && reports[0] ? reports[0]->group : NULL);
+        return 0;
+    return ranks_of(count > 0 && reports && reports[0] ? reports[0]->group : NULL, ranks);
 }
 
 static int writing_check(ek_report *const *reports, int count)
@@ -317,7 +330,8 @@ static int writing_check(ek_report *const *reports, int count)
 
 int ek_report_begin_writing(ek_report *const *reports, int count, int rc)
 {
-    ek_ranks *ranks = writing_ranks(reports, count);
+    ek_ranks *ranks;
+    EK_TRY(writing_ranks(reports, count, &ranks));
     if (rc >= 0)
         rc = writing_check(reports, count);
     if (ranks && rc < 0)
@@ -332,7 +346,8 @@ int ek_report_begin_writing(ek_report *const *reports, int count, int rc)
 
 int ek_report_end_writing(ek_report *const *reports, int count, int rc)
 {
-    ek_ranks *ranks = writing_ranks(reports, count);
+    ek_ranks *ranks;
+    EK_TRY(writing_ranks(reports, count, &ranks));
     if (ranks)
         rc = ranks->agree(ranks, rc);
     ek_object_release(ranks);

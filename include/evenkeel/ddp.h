@@ -59,9 +59,10 @@ typedef struct ek_distributed_options {
  * differentiated again. ek_grad averages nothing. A failed backward is an error on all ranks, and
  * drops the gradients of its parameters.
  *
- * ek_module_free of the wrapper waits for no other rank; a rank that goes on with its own then has
- * an error. Parameters that are frozen, moved or replaced after wrapping need a new wrapper. With
- * one rank everything is a plain call. NULL with an error; the module is freed.
+ * ek_module_free of the wrapper waits for no other rank; a rank that goes on training with its own
+ * wrapper then gets an error. Parameters that are frozen, moved or replaced after wrapping need a
+ * new wrapper. With one rank nothing is sent: over several devices it is ek_data_parallel. NULL
+ * with an error; the module is freed.
  *
  * With EK_SHARD_OPTIMIZER (ZeRO-1) each device of each rank owns a range of every bucket. After a
  * backward each rank has its ranges of the averaged gradients, ek_step updates them, with their
@@ -76,8 +77,9 @@ typedef struct ek_distributed_options {
  * before. A failure of one rank before its update leaves all parameters and states as they were; a
  * later one is an error on all ranks, which have equal parameters. ek_tensor_grad is NULL but for
  * gradients that are not averaged yet, or were set. A backward inside of ek_no_sync after one that
- * was averaged, without ek_zero_grad between, adds up in another order: last bits may differ if
- * there are several. Gradients with a history (create_graph) are whole on each rank until the step.
+ * was averaged, without ek_zero_grad between, adds up in another order, so that last bits may
+ * differ if several such backwards follow each other. Gradients with a history (create_graph) are
+ * whole on each rank until the step.
  *
  * Checkpoints are ek_dist_archive_save's, of any number of ranks and loaded on any number. When the
  * wrapper is freed, averaged gradients are dropped, and the state becomes whole at the optimizer's

@@ -38,8 +38,10 @@ typedef enum ek_dist_backend {
      * GPU of their own, else MPI through page-locked memory of the host. */
     EK_DIST_AUTO = 0,
     EK_DIST_MPI, /* for all tensors */
-    EK_DIST_NCCL /* as EK_DIST_AUTO, but EK_E_BACKEND if NCCL can't carry a GPU's tensor. Messages
-                    between two ranks, and tensors of a few numbers, go by MPI all the same */
+    /* As EK_DIST_AUTO, but EK_E_BACKEND if NCCL can't carry a GPU's tensor. Messages between two
+     * ranks, values, gradients of divided optimizers, and tensors of at most 128 bytes go by MPI
+     * all the same. */
+    EK_DIST_NCCL
 } ek_dist_backend;
 
 typedef struct ek_dist_options {
@@ -60,9 +62,9 @@ EK_API int ek_dist_init_process_group_with(ek_dist_options options);
 #define ek_dist_init_process_group(...) \
     ek_dist_init_process_group_with(EK_OPTIONS(ek_dist_options, __VA_ARGS__))
 
-/* Destroys a group; NULL: all groups and the world. All ranks of the group call it. That of a group
- * waits for nobody, and a rank that still calls the group finds that the calls differ. ek_shutdown
- * does it for the world. */
+/* Destroys a group; NULL: all groups and the world. All ranks of the group call it. Destroying a
+ * group waits for no other rank; a rank that still calls the group gets EK_E_STATE. ek_shutdown
+ * destroys the world. */
 EK_API int ek_dist_destroy_process_group(ek_process_group *group);
 
 EK_API bool ek_dist_is_initialized(void);

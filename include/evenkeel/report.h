@@ -35,7 +35,8 @@ typedef struct ek_report_options {
     const char *name;          /* name of the run, for titles; copied; default "run" */
     ek_device_list device_ids; /* empty: all accelerators of the default kind */
     /* The ranks that write together; NULL: the world. It must exist as long as reports of it are
-     * written, so these are written before ek_shutdown (else EK_E_STATE). */
+     * written, so these are written before ek_shutdown (else EK_E_STATE). A rank outside the group
+     * reports itself alone, and needs a path of its own. */
     ek_process_group *process_group;
 } ek_report_options;
 
@@ -93,13 +94,13 @@ typedef struct ek_rank_report {
     char host[64]; /* its machine's name; "" without other ranks */
     int64_t steps;
     double seconds;
-    double exposed; /* its calls waited for communication: what computing didn't hide */
-    /* Calls that all ranks of a group make, reductions of gradients among them: this rank's part
-     * was complete, but those of ranks that came later weren't. */
+    double exposed; /* in which calls waited for communication that computing did not hide */
+    /* In which this rank had brought its part to a call of all ranks (reductions of gradients
+     * included), and others had not. */
     double waited;
     int waited_for; /* the rank for which it waited longest; -1: none */
-    int64_t last;   /* how many of these calls this rank came to last, */
-    int64_t calls;  /* of all */
+    int64_t last;   /* calls of all ranks to which this rank came last */
+    int64_t calls;  /* calls that all ranks of a group have made */
 } ek_rank_report;
 
 /* How many ranks the report has taken in: 1 until ek_report_gather. */

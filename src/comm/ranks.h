@@ -42,8 +42,8 @@ typedef struct ek_ranks {
 } ek_ranks;
 
 /* The ranks of a group; NULL: the world. One object per group, which must not be used after the
- * group's end; one reference. NULL without an error if there are no
- * others. src/distributed sets it; NULL in programs without it. */
+ * group's end; one reference. NULL without an error if there are no others. src/distributed sets
+ * it; NULL in programs without it. */
 extern ek_ranks *(*ek_ranks_of)(ek_process_group *group);
 
 /* For an outcome that all ranks have found alike: if it is negative, its error needs no telling.

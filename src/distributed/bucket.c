@@ -79,6 +79,7 @@ int ek_bucket_stage(ek_bucket *bucket)
 int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket)
 {
     ek_group_rail *rail;
+    bucket->fetched = false;
     if (bucket_is_plain(bucket))
         return 0;
     if (reducer->divided)
@@ -96,7 +97,8 @@ int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket)
     if (bucket_is_plain(bucket))
         return 0;
     ek_dev_wait_event(bucket_dev(bucket), EK_STREAM_COMPUTE, bucket->event);
-    if (bucket->run.rail && bucket->wire)
+    if (bucket->fetched && bucket->run.rail && bucket->wire && bucket->run.state >= 0 &&
+        ek_rail_run_is_over(&bucket->run))
         rc = bucket_convert(bucket->range, bucket->wire);
     ek_rail_run_close(&bucket->run, reducer->group);
     return rc;
@@ -106,11 +108,14 @@ int ek_bucket_fetch(ek_bucket *bucket)
 {
     if (bucket_is_plain(bucket))
         return 0;
-    if (!bucket->run.rail)
-        return ek_staging_fetch(bucket->memory, bucket->range, &bucket->event);
-    if (bucket->wire)
-        EK_TRY(bucket_convert(bucket->wire, bucket->range));
-    ek_dev_record_event(bucket_dev(bucket), EK_STREAM_COMPUTE, &bucket->event);
+    if (!bucket->run.rail) {
+        EK_TRY(ek_staging_fetch(bucket->memory, bucket->range, &bucket->event));
+    } else {
+        if (bucket->wire)
+            EK_TRY(bucket_convert(bucket->wire, bucket->range));
+        ek_dev_record_event(bucket_dev(bucket), EK_STREAM_COMPUTE, &bucket->event);
+    }
+    bucket->fetched = true;
     return 0;
 }
 
@@ -149,7 +154,7 @@ bool ek_bucket_go_on(ek_reducer *reducer, ek_bucket *bucket, ek_request **reques
 void ek_bucket_return(ek_reducer *reducer, ek_bucket *bucket)
 {
     ek_dev *dev = bucket_dev(bucket);
-    if (bucket_is_plain(bucket) || bucket->run.rail)
+    if (bucket_is_plain(bucket) || bucket->run.rail || !bucket->fetched)
         return;
     if (ek_dev_upload(dev, ek_tensor_address(bucket->range), ek_tensor_dev(bucket->memory),
                       ek_tensor_address(bucket->memory), ek_comm_nbytes(bucket->range)) < 0)

@@ -178,7 +178,7 @@ struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    uint64_t began;   /* ek_clock_ns() at submission */
+    uint64_t began;   /* ek_clock_ns() at submission, or when a gradual work last had its part */
     uint64_t arrived; /* the same when the rank's part was complete; 0: with its card */
     double timeout;   /* seconds */
 
@@ -279,6 +279,7 @@ struct ek_communication {
     /* Under the lock: */
     ek_dist_work *submitted, **submitted_end;
     int waiting; /* threads in ek_dist_wait */
+    int gradual; /* gradual works (ek_verb) that have been submitted and have not ended */
     bool woken;  /* ek_communication_wake was called since the last nap */
     bool raise;  /* `raised` is a failure of this rank that is yet to begin */
     ek_failure raised;

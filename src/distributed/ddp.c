@@ -70,7 +70,7 @@ static ek_value ddp_forward(ek_module *module, const ek_args *args)
         return ek_value_error();
     }
     bool trains = module->training && ek_grad_enabled();
-    if (trains && self->broadcasts && ddp_send_buffers(self) < 0)
+    if (trains && self->broadcasts && ek_world_outcome(self->group, ddp_send_buffers(self)) < 0)
         return ek_value_error();
     if (ek_grad_enabled())
         self->reducer->armed = self->syncs;
@@ -187,9 +187,64 @@ static int ddp_divide(distributed *self)
     return self->divided ? 0 : ek_error_pending();
 }
 
+/* What must be the same on all ranks, since buckets and transfers follow from it. */
+enum { DDP_CAP, DDP_NARROW, DDP_SHARD, DDP_BUFFERS, DDP_TRAINED, DDP_WHICH, DDP_NUMBERS };
+static const char *const ddp_numbers[DDP_NUMBERS] = {
+    "bucket_cap_mb in bytes",
+    "bf16_gradients",
+    "shard",
+    "broadcast_buffers",
+    "the number of parameters that require a gradient",
+    "a digest of which parameters require a gradient"};
+
+static int ddp_read_numbers(const distributed *self, const ek_distributed_options *options,
+                            double cap, int64_t *numbers)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(self->child, true, false, &list));
+    uint64_t digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    numbers[DDP_TRAINED] = 0;
+    for (int i = 0; i < list.count; i++) {
+        bool trained = list.tensors[i]->requires_grad;
+        numbers[DDP_TRAINED] += trained;
+        digest = (digest ^ (uint64_t)trained) * UINT64_C(0x100000001b3);
+    }
+    ek_tensor_list_clear(&list);
+    numbers[DDP_WHICH] = (int64_t)(digest >> 1);
+    numbers[DDP_CAP] = cap < 1e12 ? (int64_t)(cap * (1 << 20)) : INT64_MAX;
+    numbers[DDP_NARROW] = options->bf16_gradients == EK_ON;
+    numbers[DDP_SHARD] = options->shard;
+    numbers[DDP_BUFFERS] = self->broadcasts;
+    return 0;
+}
+
+/* EK_E_STATE on all ranks unless they agree. */
+static int ddp_compare(const distributed *self, const ek_distributed_options *options, double cap)
+{
+    int64_t mine[DDP_NUMBERS];
+    int64_t *all = ek_calloc((size_t)self->group->size * DDP_NUMBERS, sizeof *all);
+    int rc = all ? ddp_read_numbers(self, options, cap, mine) : ek_error_pending();
+    rc = rc < 0 ? ek_world_outcome(self->group, rc)
+                : self->ranks->gather(self->ranks, mine, DDP_NUMBERS, all);
+    for (int r = 1; r < self->group->size && rc >= 0; r++)
+        for (int i = 0; i < DDP_NUMBERS && rc >= 0; i++)
+            if (all[r * DDP_NUMBERS + i] != all[i])
+                rc = ek_ranks_alike(EK_FAIL(
+                    EK_E_STATE,
+                    "%s: the ranks' wrappers differ: %s is %lld on rank %d and %lld on rank %d",
+                    ddp_name, ddp_numbers[i], (long long)all[i], self->group->ranks[0],
+                    (long long)all[r * DDP_NUMBERS + i], self->group->ranks[r]));
+    free(all);
+    return rc;
+}
+
 static int ddp_start(distributed *self, const ek_distributed_options *options, double cap)
 {
+    self->ranks = ek_process_group_ranks(self->group);
+    if (!self->ranks)
+        return ek_world_outcome(self->group, ek_error_pending());
     EK_TRY(ek_layout_agree(ddp_name, self->child, self->group));
+    EK_TRY(ddp_compare(self, options, cap));
     if (options->init_sync != EK_OFF) {
         ek_tensor_list list = {0};
         EK_TRY(ek_module_collect(self->child, true, true, &list));
@@ -198,8 +253,7 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
         EK_TRY(rc);
     }
     self->reducer = ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON);
-    self->ranks = self->reducer ? ek_process_group_ranks(self->group) : NULL;
-    if (!self->ranks)
+    if (!self->reducer)
         return ek_world_outcome(self->group, ek_error_pending());
     if (options->shard == EK_SHARD_OPTIMIZER)
         EK_TRY(ek_world_outcome(self->group, ddp_divide(self)));

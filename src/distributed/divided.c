@@ -380,7 +380,11 @@ static int divided_collect(const ek_divided *d, const ek_bucket *bucket)
     ek_tensor *own = divided_own_mean(d, bucket);
     if (!own)
         return ek_error_pending();
-    ek_tensor *all = d->ranks->join(d->ranks, own, 0, NULL);
+    int64_t *sizes = ek_calloc((size_t)d->ranks->size, sizeof *sizes);
+    for (int r = 0; r < d->ranks->size && sizes; r++)
+        sizes[r] = divided_slice(d, bucket, r + 1) - divided_slice(d, bucket, r);
+    ek_tensor *all = sizes ? d->ranks->join(d->ranks, own, 0, sizes) : NULL;
+    free(sizes);
     if (!all)
         return ek_error_pending();
     for (int i = bucket->first; i < bucket->end; i++) {
@@ -432,7 +436,7 @@ int ek_divided_begin(ek_divided *d, bool reduced)
     }
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
-    return reduced ? ek_world_outcome(d->reducer->group, rc) : rc;
+    return rc;
 }
 
 int ek_divided_take(ek_divided *d, int leaf)

@@ -148,6 +148,10 @@ int ek_divided_agree(ek_flat *flat, int status)
 {
     ek_divided *d = (ek_divided *)flat;
     ek_process_group *group = d->reducer->group;
+    if (!group->communication)
+        return status < 0 ? status
+                          : EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is "
+                                                "divided over was destroyed");
     if (status < 0)
         return ek_world_outcome(group, status);
     ek_dist_work *work = ek_dist_work_new(group, &step_verb);
@@ -225,7 +229,7 @@ int ek_divided_publish(ek_flat *flat, int status)
     rc = ek_dist_wait(d->work);
     d->work = NULL;
     if (rc >= 0)
-        rc = step_scatter(d);
+        rc = ek_world_outcome(reducer->group, step_scatter(d));
     for (const ek_divided_run *run = d->runs; run < d->runs + d->run_count; run++)
         reducer->stats.shared_nbytes +=
             (uint64_t)(run->end - run->begin) * ek_dtype_size(d->memory[run->bucket]->dtype);

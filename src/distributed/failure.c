@@ -32,6 +32,7 @@ static void failure_end_work(ek_dist_work *work, const ek_error_record *error)
         work->error = *error;
     if (work->group == communication->world && work->error.status >= 0)
         communication->lost = false;
+    communication->gradual -= work->verb->gradual;
     work->ended = true;
     pthread_cond_broadcast(&communication->ended);
     pthread_mutex_unlock(&communication->lock);
@@ -198,6 +199,13 @@ bool ek_communication_drain(ek_communication *communication)
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error)
 {
     pthread_mutex_lock(&communication->lock);
+    /* A gradual work of this rank may wait for the caller, and the drain for the work: nothing is
+     * waited for then but that the failure begins. One under way is an error on all ranks as it is.
+     */
+    if (communication->failing && !communication->untold && communication->gradual > 0) {
+        pthread_mutex_unlock(&communication->lock);
+        return error->status;
+    }
     /* A failure that this rank has been told of is over before its next one begins. */
     while (communication->failing && !communication->untold && !communication->broken)
         pthread_cond_wait(&communication->ended, &communication->lock);
@@ -210,8 +218,8 @@ int ek_communication_raise(ek_communication *communication, const ek_error_recor
     }
     communication->untold = false;
     /* Another failure may begin before this thread goes on; its next call tells of that. */
-    while ((communication->raise || communication->failing) && communication->epoch == epoch &&
-           !communication->broken)
+    while ((communication->raise || (communication->failing && communication->gradual == 0)) &&
+           communication->epoch == epoch && !communication->broken)
         pthread_cond_wait(&communication->ended, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
     return error->status;

@@ -124,6 +124,7 @@ void ek_communication_destroy_group(ek_process_group *group)
         ek_process_group_free(group);
         return;
     }
+    ek_process_group_forget_ranks(group); /* here: its holders are this thread's */
     atomic_store(&group->retired, true);
     ek_communication_wake(communication);
 }

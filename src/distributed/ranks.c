@@ -21,15 +21,27 @@ static ek_process_group *ranks_group(ek_ranks *ranks)
     return ((process_ranks *)ranks)->group;
 }
 
-static ek_tensor *ranks_join(ek_ranks *ranks, ek_tensor *x, int dim, const int64_t *sizes)
+/* The same; NULL with an error if it was destroyed. */
+static ek_process_group *ranks_group_there(ek_ranks *ranks)
 {
     ek_process_group *group = ranks_group(ranks);
+    if (group && group->communication)
+        return group;
+    return EK_FAIL_NULL(EK_E_STATE, "the process group whose ranks meet here was destroyed");
+}
+
+static ek_tensor *ranks_join(ek_ranks *ranks, ek_tensor *x, int dim, const int64_t *sizes)
+{
+    ek_process_group *group = ranks_group_there(ranks);
+    if (!group)
+        return NULL;
     return sizes ? ek_join_sizes(x, dim, sizes, group) : ek_join(&ek_verb_join, x, dim, group);
 }
 
 static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
 {
-    return ek_dist_sum(x, ranks_group(ranks));
+    ek_process_group *group = ranks_group_there(ranks);
+    return group ? ek_dist_sum(x, group) : NULL;
 }
 
 /* ---- counts: they travel in the cards ---- */
@@ -48,8 +60,10 @@ _Static_assert(EK_RANKS_COUNTS * sizeof(int64_t) <= EK_CARD_PAYLOAD, "a card has
 
 static int ranks_gather(ek_ranks *ranks, const int64_t *mine, int count, int64_t *all)
 {
-    ek_process_group *group = ranks_group(ranks);
+    ek_process_group *group = ranks_group_there(ranks);
     const char *what = ek_verb_name(EK_VERB_COUNTS);
+    if (!group)
+        return ek_error_pending();
     if (count < 0 || count > EK_RANKS_COUNTS)
         return ek_world_outcome(group, EK_FAIL(EK_E_INVALID, "%s: %d of them; at most %d", what,
                                                count, EK_RANKS_COUNTS));
@@ -68,8 +82,10 @@ static int ranks_gather(ek_ranks *ranks, const int64_t *mine, int count, int64_t
 
 static int ranks_agree(ek_ranks *ranks, int rc)
 {
-    ek_process_group *group = ranks_group(ranks);
-    return rc < 0 ? ek_world_outcome(group, rc) : ek_dist_barrier(.group = group);
+    ek_process_group *group = rc < 0 ? ranks_group(ranks) : ranks_group_there(ranks);
+    if (rc >= 0 && group)
+        return ek_dist_barrier(.group = group);
+    return group && group->communication ? ek_world_outcome(group, rc) : ek_error_pending();
 }
 
 /* ---- owners of divided parameters (autograd/shards.h) ---- */
@@ -149,7 +165,9 @@ ek_owners *ek_ranks_owners(ek_ranks *ranks)
 static uint64_t ranks_waits(ek_ranks *ranks, ek_ranks_wait *of)
 {
     const ek_process_group *group = ranks_group(ranks);
-    ek_communication *communication = group->communication;
+    ek_communication *communication = group ? group->communication : NULL;
+    if (!communication)
+        return 0;
     pthread_mutex_lock(&communication->lock);
     for (int r = 0; r < group->size; r++)
         of[r] = communication->waits.of[group->ranks[r]];

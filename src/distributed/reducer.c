@@ -43,6 +43,9 @@ static int reducer_leaf_is_settled(ek_reducer *reducer, int leaf)
 
 static int reducer_check(const ek_reducer *reducer)
 {
+    if (!reducer->group->communication)
+        return EK_FAIL(EK_E_STATE, "the process group that gradients are averaged over was "
+                                   "destroyed");
     if (reducer->pass != EK_PASS_NONE)
         return EK_FAIL(EK_E_STATE,
                        "a backward through this ek_distributed_data_parallel is under way on "
@@ -62,9 +65,11 @@ static int reducer_check(const ek_reducer *reducer)
 static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph)
 {
     ek_reducer *reducer = (ek_reducer *)hook;
-    EK_TRY(reducer_check(reducer));
-    if (reducer->divided)
-        EK_TRY(ek_divided_begin(reducer->divided, reducer->armed));
+    int rc = reducer_check(reducer);
+    if (rc >= 0 && reducer->divided)
+        rc = ek_divided_begin(reducer->divided, reducer->armed);
+    if (rc < 0) /* the others begin their pass */
+        return reducer->group->communication ? ek_world_outcome(reducer->group, rc) : rc;
     if (!reducer->armed) {
         reducer->pass = EK_PASS_LOCAL;
         return 0;
@@ -83,7 +88,6 @@ static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool 
     EK_TRY(ek_reducer_pass_begin(reducer));
     reducer->pass = EK_PASS_REDUCED;
     reducer->stats.backwards++;
-    int rc = 0;
     for (int i = 0; i < reducer->count && rc >= 0; i++) {
         if (reducer->taking_part[i])
             continue;

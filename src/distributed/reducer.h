@@ -52,6 +52,7 @@ typedef struct ek_bucket {
     ek_rail_run run;   /* if run.rail: it travels from GPU to GPU, and `memory` is `range` */
     ek_tensor *wire;   /* as bf16 on a rail, if gradients are narrow; one reference, or NULL */
     ek_event *event;   /* follows the last copy between the two, if they differ */
+    bool fetched;      /* in this pass the gradients were brought to where they travel from */
     int pending;       /* leaves that are yet to arrive; under the reducer's lock */
     bool ready;        /* ditto */
 } ek_bucket;

@@ -108,6 +108,7 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
     const ek_process_group *group = reducer->group;
     ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
     if (mine->status >= 0 && reducer->lost.status < 0) {
+        mine->raised = reducer->failure != 0;
         mine->status = reducer->lost.status;
         snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
                  reducer->lost.message);

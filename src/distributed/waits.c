@@ -70,6 +70,9 @@ void ek_waits_read(ek_process_group *group, ek_distributed_stats *stats)
 {
     uint64_t waited = 0, most = 0;
     int last = -1;
+    stats->waited_for = -1;
+    if (!group->communication) /* destroyed */
+        return;
     pthread_mutex_lock(&group->communication->lock);
     for (int r = 0; r < group->size; r++) {
         const ek_ranks_wait *wait = &group->waits.of[r];

@@ -95,6 +95,7 @@ int ek_dist_work_submit(ek_dist_work *work)
     if (!refused) {
         *communication->submitted_end = work;
         communication->submitted_end = &work->next;
+        communication->gradual += work->verb->gradual;
         pthread_cond_signal(&communication->wake);
     }
     pthread_mutex_unlock(&communication->lock);

@@ -72,6 +72,13 @@ static int world_check_options(const ek_dist_options *options)
                        "init_process_group: init_method \"%s\"; rank and world size are the "
                        "launcher's (\"env://\"): start the program with mpirun -n 2 PROGRAM",
                        options->init_method);
+    const char *sums = getenv("EVENKEEL_DIST_SUM");
+    if (sums && *sums && strcmp(sums, "nccl") != 0)
+        return EK_FAIL(
+            EK_E_INVALID,
+            "EVENKEEL_DIST_SUM is \"%.80s\"; it can be nccl, or absent: then sums are made "
+            "in the order of ranks",
+            sums);
     if ((unsigned)options->backend > EK_DIST_NCCL)
         return EK_FAIL(EK_E_INVALID, "init_process_group: backend %d is unknown",
                        (int)options->backend);

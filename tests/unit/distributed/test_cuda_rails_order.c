@@ -33,7 +33,7 @@ static const char *interleaved(ek_process_group *world, void *user)
         for (int i = 0; i < CALLS; i++)
             LOOP_CHECK(element(x[g][i], 499 + i) == (i ? 3 + 3 * g : 3 * g));
     for (int g = 1; g < 3; g++)
-        RANKS_OK(ek_communication_destroy_group(groups[g]));
+        ek_communication_destroy_group(groups[g]);
     return NULL;
 }
 
@@ -68,7 +68,7 @@ static const char *refused(ek_process_group *world, void *user)
     LOOP_CHECK(group);
     RANKS_EXPECT(ek_dist_all_reduce(x, .group = group), EK_E_BACKEND, why->reason);
     RANKS_OK(ek_dist_all_reduce(y, .group = group)); /* the host's by MPI */
-    RANKS_OK(ek_communication_destroy_group(group));
+    ek_communication_destroy_group(group);
     return NULL;
 }
 

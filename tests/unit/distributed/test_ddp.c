@@ -238,10 +238,82 @@ TEST(a_wrapper_outlives_the_world)
     for (int rank = 0; rank < 3; rank++) {
         ek_tensor *x = numbers(2, IN, EK_F32, 0);
         assert_refused(ek_apply(kept[rank], x), EK_E_STATE, "was destroyed");
+        ek_distributed_stats stats;
+        assert_ok(ek_distributed_get_stats(kept[rank], &stats));
+        ck_assert_int_eq(stats.waited_for, -1);
         bool enabled = ek_set_grad_enabled(false);
         assert_made(ek_apply(kept[rank], x));
         ek_set_grad_enabled(enabled);
         ek_module_free(kept[rank]);
     }
     ek_scope_end(&scope);
+}
+
+/* ---- wrappers that differ ---- */
+
+static int freeze(const char *path, ek_tensor *parameter, void *user)
+{
+    const char *frozen = user;
+    return strcmp(path, frozen) == 0 ? ek_tensor_set_requires_grad(parameter, false) : 0;
+}
+
+/* Rank 1 makes its wrapper otherwise; all ranks are told of it, and the group works on. */
+static const char *differs(ek_process_group *world, void *user)
+{
+    int how = *(int *)user, other = world->rank == 1;
+    static const char *const sentences[] = {
+        "bucket_cap_mb in bytes is 26214400 on rank 0 and 1048576 on rank 1",
+        "bf16_gradients is 0 on rank 0 and 1 on rank 1", "shard is 0 on rank 0 and ",
+        "require a gradient is 4 on rank 0 and 3 on rank 1",
+        "which parameters require a gradient is "};
+    ek_module *net = make_net(EK_F32, 0);
+    LOOP_CHECK(net);
+    if (how == 3 && other)
+        RANKS_OK(ek_module_parameters(net, freeze, (void *)(uintptr_t) "0.bias"));
+    if (how == 4)
+        RANKS_OK(
+            ek_module_parameters(net, freeze, (void *)(uintptr_t)(other ? "2.bias" : "0.bias")));
+    ek_module *model =
+        ek_distributed_data_parallel(net, .process_group = world,
+                                     .bucket_cap_mb = how == 0 && other ? 1 : 25,
+                                     .bf16_gradients = how == 1 && other ? EK_ON : EK_OFF,
+                                     .shard =
+                                         how == 2 && other ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
+    LOOP_CHECK(!model);
+    LOOP_PASS(ranks_expect(ek_error_status(), EK_E_STATE, sentences[how]));
+    RANKS_OK(ek_dist_barrier(.group = world));
+    return NULL;
+}
+
+TEST_LOOP(wrappers_that_differ_are_refused_everywhere, 0, 5)
+{
+    ranks_check(3, (uint64_t)_i, differs, &_i);
+}
+
+/* Rank 1 moves a parameter after wrapping. Its backward is refused, and the others' end with that
+ */
+static const char *moves(ek_process_group *world, void *user)
+{
+    (void)user;
+    setting s = {.dtype = EK_F32};
+    ek_module *net = make_net(EK_F32, 0);
+    ek_module *model = ek_distributed_data_parallel(net, .process_group = world);
+    LOOP_CHECK(model);
+    if (world->rank == 1)
+        RANKS_OK(ek_module_to_dtype(net, EK_F64));
+    if (world->rank == 1)
+        RANKS_OK(ek_module_to_dtype(net, EK_F32));
+    ek_tensor *loss = loss_of(model, &s, 0, world->rank * EACH, EACH);
+    LOOP_CHECK(loss);
+    int rc = ek_backward(loss);
+    LOOP_PASS(
+        ranks_expect(rc, world->rank == 1 ? EK_E_STATE : EK_E_ABORTED, "wrap the module anew"));
+    RANKS_OK(ek_dist_barrier(.group = world));
+    ek_module_free(model);
+    return NULL;
+}
+
+TEST(a_backward_that_cannot_begin_on_one_rank_ends_on_all)
+{
+    ranks_check(3, 1, moves, NULL);
 }
