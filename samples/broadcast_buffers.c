@@ -255,7 +255,7 @@ static int show(buffer_policy policy, const ek_device_list *devices, uint64_t se
 {
     training run;
     int rc = train_twice(policy, devices, seed, &run);
-    if (rc < 0 || first_device > 0) /* of ranks the first prints */
+    if (rc < 0 || first_device > 0) /* the rank of the first device prints */
         return rc;
     printf("%s: %s\n", policy_names[policy], policy_lines[policy]);
     for (int i = 0; i < run.looks; i++)

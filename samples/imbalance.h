@@ -58,10 +58,10 @@ int settings_steps(const run_settings *settings);
 typedef struct mode_result {
     const char *name;
     ek_report *report;   /* owned: memory and time per device */
-    int64_t batch;       /* that was trained with */
+    int64_t batch;       /* the batch that was trained with */
     int64_t largest;     /* the largest that fits, if it was looked for; else -1 */
-    int64_t *share;      /* of the batch, per device, at the end; owned */
-    char plan[512];      /* of balanced-auto; "" for others */
+    int64_t *share;      /* each device's share of the batch at the end; owned */
+    char plan[512];      /* the plan of balanced-auto; "" in other modes */
     double step_seconds; /* median */
     double samples_per_second;
     series losses, seconds;          /* one value per step; owned */

@@ -439,7 +439,7 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
     json_writer json;
     char path[4096];
     int rc = kind->finish && run->step >= run->last ? kind->finish(run) : 0;
-    if (rc == 0 && kind->files->json) { /* what it holds is of all ranks */
+    if (rc == 0 && kind->files->json) { /* it holds numbers of all ranks */
         const char *file = world_is_first() ? kind->files->json : "/dev/null";
         rc = json_open(&json, file);
         ek_dist_raise(); /* the other ranks are to meet this one there */

@@ -82,7 +82,7 @@ typedef struct ek_sent {
     ek_rank_report *ranks;
     ek_sent_device *devices;
     int device_count;
-    ek_report_span *spans; /* of the last finished steps, sorted */
+    ek_report_span *spans; /* those of the last finished steps, sorted */
     int span_count;
     int64_t dropped;
     int *thread_devices; /* by thread, as ek_report_thread_device */

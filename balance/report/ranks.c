@@ -149,7 +149,7 @@ static int share_make(share *to, const ek_report *report, const ek_ranks *ranks)
         return head.spans;
     head.dropped = ek_report_spans_dropped(report);
     ek_report_own_rank(report, &head.rank);
-    head.rank.rank = ranks->rank; /* which it may not have had when the report began */
+    head.rank.rank = ranks->rank; /* the report may be older than the world */
     snprintf(head.rank.host, sizeof head.rank.host, "%s", ranks->host);
     EK_TRY(share_put(to, &head, sizeof head));
     for (int d = 0; d < head.devices; d++)

@@ -28,8 +28,8 @@ typedef struct trace {
     int span_count;
     double seconds;
     int device_count;
-    char (*names)[16];          /* of devices; owned */
-    ek_memory_sample **samples; /* of devices; owned, as are their members */
+    char (*names)[16];          /* the devices' names; owned */
+    ek_memory_sample **samples; /* each device's samples; owned, as are the lists */
     event *events;              /* owned */
     int count, room;
 } trace;

@@ -70,7 +70,7 @@ typedef struct ek_memory_sample {
 
 typedef struct ek_device_report {
     ek_device device;
-    int rank;                /* of the group; 0 without other ranks */
+    int rank;                /* the rank in the group that has it; 0 without other ranks */
     uint64_t capacity;       /* 0: none */
     ek_memory_sample peak;   /* the moment when in_use was largest */
     char peak_operation[96]; /* the operation that allocated then: "backward of conv2d" */

@@ -42,7 +42,7 @@ struct ek_archive {
     ek_archive_text_entry *texts;
     int text_count, text_room;
     ek_map names;            /* hashes of all names ever put, also of those taken back */
-    ek_error_record failure; /* of the first put that failed; status 0: none did */
+    ek_error_record failure; /* the first put's that failed; status 0: none did */
 };
 
 /* Returns "name.path", or one of them if the other is "". The caller frees it. NULL on error. */

@@ -98,8 +98,9 @@ int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group
     int rc = ek_module_parameters(module, layout_visit, &list);
     if (rc >= 0)
         rc = ek_module_buffers(module, layout_visit, &list);
-    ek_tensor *all = layout_join(&list, group);
-    rc = all ? 0 : ek_error_pending();
+    ek_tensor *all = rc >= 0 ? layout_join(&list, group) : NULL;
+    if (!all)
+        rc = ek_world_outcome(group, ek_error_pending());
     int64_t index = rc >= 0 ? layout_first_difference(all, group->size) : -1;
     if (index >= 0)
         rc = layout_complain(what, &list, index, group);

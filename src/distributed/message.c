@@ -17,13 +17,6 @@
 
 enum { MESSAGE_TRANSFERS = 32768 }; /* numbers of transfers, used in turn */
 
-/* An offer that no receive has fitted yet. */
-typedef struct offer {
-    struct offer *next;
-    int from; /* rank in the world */
-    ek_packet packet;
-} offer;
-
 /* Zeros that are sent in place of a message that was given up. */
 typedef struct filler {
     struct filler *next;
@@ -34,7 +27,7 @@ typedef struct filler {
 struct ek_messages {
     /* In order of submission. Sends: `done` is the number of the offer. */
     ek_dist_work *sends, *receives;
-    offer *offers; /* in order of arrival */
+    ek_kept_packet *offers; /* offers that no receive has fitted yet */
     filler *fillers;
     uint32_t offered, transfers; /* numbers used so far */
 };
@@ -48,7 +41,7 @@ struct ek_messages *ek_messages_open(ek_communication *communication)
 static void message_drop_offers(struct ek_messages *post)
 {
     while (post->offers) {
-        offer *next = post->offers->next;
+        ek_kept_packet *next = post->offers->next;
         free(post->offers);
         post->offers = next;
     }
@@ -140,14 +133,15 @@ static bool message_offer_new(ek_communication *communication)
 
 /* ---- receiving ---- */
 
-static bool message_fits(const ek_dist_work *work, const offer *one)
+static bool message_fits(const ek_dist_work *work, const ek_kept_packet *one)
 {
     return work->state == EK_DIST_WORK_AGREEING && one->packet.group == work->group->number &&
            one->packet.tag == work->tag && (work->peer == EK_DIST_ANY || work->peer == one->from);
 }
 
 /* Both ends get the sentence. */
-static void message_refuse(ek_communication *communication, ek_dist_work *work, const offer *one)
+static void message_refuse(ek_communication *communication, ek_dist_work *work,
+                           const ek_kept_packet *one)
 {
     char sent[120], awaited[120];
     ek_wire_shape awaits = message_shape(work);
@@ -166,7 +160,8 @@ static void message_refuse(ek_communication *communication, ek_dist_work *work, 
     ek_dist_work_end(work, EK_FAIL(refusal.status, "%s", refusal.text));
 }
 
-static void message_accept(ek_communication *communication, ek_dist_work *work, const offer *one)
+static void message_accept(ek_communication *communication, ek_dist_work *work,
+                           const ek_kept_packet *one)
 {
     struct ek_messages *post = communication->post;
     ek_wire_shape awaits = message_shape(work);
@@ -199,12 +194,12 @@ static bool message_match(ek_communication *communication)
     bool any = false;
     for (ek_dist_work *work = post->receives; work; work = next) {
         next = work->next;
-        offer **at = &post->offers;
+        ek_kept_packet **at = &post->offers;
         while (*at && !message_fits(work, *at))
             at = &(*at)->next;
         if (!*at)
             continue;
-        offer *one = *at;
+        ek_kept_packet *one = *at;
         *at = one->next;
         message_accept(communication, work, one);
         free(one);
@@ -253,19 +248,7 @@ void ek_message_packet(ek_communication *communication, int from, const ek_packe
 {
     struct ek_messages *post = communication->post;
     if (packet->kind == EK_PACKET_OFFER) {
-        offer *one = ek_calloc(1, sizeof *one);
-        if (!one) {
-            ek_error_record error;
-            ek_error_take(&error);
-            ek_communication_fail(communication, communication->place.rank, &error);
-            return;
-        }
-        one->from = from;
-        one->packet = *packet;
-        offer **at = &post->offers;
-        while (*at)
-            at = &(*at)->next;
-        *at = one;
+        ek_packet_keep(communication, &post->offers, from, packet);
         return;
     }
     ek_dist_work *work = post->sends;

@@ -25,11 +25,6 @@ typedef struct outgoing {
 
 /* A packet of a later epoch, which waits for that. The notice that ends this one may come after it,
  * since it is from another rank. */
-typedef struct early {
-    struct early *next;
-    int from;
-    ek_packet packet;
-} early;
 
 enum { NOTICE_PLACE = 160 }; /* the length of what a rank says of where it is */
 
@@ -44,7 +39,7 @@ struct ek_notices {
     ek_packet incoming;
     ek_request *receive;
     outgoing *sent;
-    early *early; /* in order of arrival */
+    ek_kept_packet *early; /* in order of arrival */
 
     /* The inquiry under way, if `asked`. */
     ek_dist_work *asked;
@@ -86,7 +81,7 @@ void ek_notices_close(ek_communication *communication)
         board->sent = next;
     }
     while (board->early) {
-        early *next = board->early->next;
+        ek_kept_packet *next = board->early->next;
         free(board->early);
         board->early = next;
     }
@@ -348,9 +343,10 @@ static void notice_sweep(ek_communication *communication)
     }
 }
 
-static void notice_keep(ek_communication *communication, int from, const ek_packet *packet)
+void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int from,
+                    const ek_packet *packet)
 {
-    early *one = ek_calloc(1, sizeof *one);
+    ek_kept_packet *one = ek_calloc(1, sizeof *one);
     if (!one) {
         ek_error_record error;
         ek_error_take(&error);
@@ -359,18 +355,17 @@ static void notice_keep(ek_communication *communication, int from, const ek_pack
     }
     one->from = from;
     one->packet = *packet;
-    early **at = &communication->board->early;
-    while (*at)
-        at = &(*at)->next;
-    *at = one;
+    while (*list)
+        list = &(*list)->next;
+    *list = one;
 }
 
 /* Takes the packets whose epoch has come. */
 static bool notice_take_early(ek_communication *communication)
 {
     bool any = false;
-    for (early **at = &communication->board->early; *at && !communication->broken;) {
-        early *one = *at;
+    for (ek_kept_packet **at = &communication->board->early; *at && !communication->broken;) {
+        ek_kept_packet *one = *at;
         if (one->packet.epoch > communication->epoch) {
             at = &one->next;
             continue;
@@ -392,7 +387,7 @@ static void notice_take(ek_communication *communication, int from, const ek_pack
     if (timeless || packet->epoch == communication->epoch)
         notice_dispatch(communication, from, packet);
     else if (packet->epoch > communication->epoch)
-        notice_keep(communication, from, packet);
+        ek_packet_keep(communication, &communication->board->early, from, packet);
 }
 
 bool ek_notices_turn(ek_communication *communication)

@@ -23,6 +23,17 @@ typedef struct ek_packet {
     char text[768];
 } ek_packet;
 
+/* A packet that waits for its time, in a list in order of arrival. */
+typedef struct ek_kept_packet {
+    struct ek_kept_packet *next;
+    int from; /* rank in the world */
+    ek_packet packet;
+} ek_kept_packet;
+
+/* Appends a copy of the packet to the list. Without memory the job fails. */
+void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int from,
+                    const ek_packet *packet);
+
 /* Sends a packet to another rank of the world. */
 void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet);
 
