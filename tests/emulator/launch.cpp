@@ -2,6 +2,7 @@
 #include "block.h"
 #include "machine.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -20,6 +21,13 @@ bool valid(const cudaLaunchConfig_t &config)
     return some && grid_fits && block_fits && config.dynamicSmemBytes == 0;
 }
 
+// A small number of 32 bits, followed by padding that still holds half of some address, reads like
+// an address whose lower half is the number.
+bool is_number(const void *word)
+{
+    return (uint32_t)(uintptr_t)word < 1 << 16;
+}
+
 // An argument that points into memory which the device cannot reach; NULL if there is none.
 const void *unreachable(Machine &m, const ek_emulator_call &call, int device)
 {
@@ -30,7 +38,7 @@ const void *unreachable(Machine &m, const ek_emulator_call &call, int device)
     for (size_t at = 0; at + sizeof(void *) <= call.size; at += sizeof(void *)) {
         void *word;
         memcpy(&word, arguments + at, sizeof word);
-        const Allocation *allocation = m.find(word);
+        const Allocation *allocation = is_number(word) ? nullptr : m.find(word);
         if (allocation && allocation->device >= 0 && allocation->device != device &&
             !peers.count(allocation->device))
             return word;
