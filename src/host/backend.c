@@ -11,6 +11,7 @@
 #include "core/world.h"
 #include "host/dnn.h"
 #include "host/host.h"
+#include "host/isa.h"
 #include "host/parallel.h"
 
 /* The number of open devices. The last one to close frees oneDNN's cache, which all share. */
@@ -24,6 +25,7 @@ static int cpu_count(void)
 
 static int cpu_open(ek_dev *dev)
 {
+    EK_TRY(ek_host_check_settings());
     dev->threads = ek_world_cores();
     atomic_fetch_add(&open_devices, 1);
     return 0;
@@ -41,6 +43,7 @@ static int host_open(ek_dev *dev)
 {
     ek_device_spec spec;
     EK_TRY(ek_host_spec(&spec));
+    EK_TRY(ek_host_check_settings());
     int share = ek_world_cores() / spec.count;
     dev->threads = share > 1 ? share : 1;
     dev->speed = spec.devices[dev->id.index].speed;

@@ -21,8 +21,8 @@ static bool conv_computes_y(ek_conv_kind kind)
     return kind == EK_CONV_FORWARD;
 }
 
-/* The implementation: oneDNN, conv_columns.c or conv_implicit.c. */
-typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT } way;
+/* The implementation: oneDNN, conv_columns.c, conv_implicit.c or winograd.c. */
+typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT, WINOGRAD } way;
 
 /* Computes in `dtype`. Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
 static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -43,7 +43,10 @@ static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, cons
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !conv_computes_w(kind)), rc,
                 end);
     EK_TRY_GOTO(ek_stage_image(sy, dev, y, dtype, !conv_computes_y(kind)), rc, end);
-    if (by == IMPLICIT) {
+    if (by == WINOGRAD) {
+        rc = ek_conv_winograd(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
+        done = 1;
+    } else if (by == IMPLICIT) {
         rc = ek_conv_implicit(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
         done = 1;
     } else if (by == BY_COLUMNS) {
@@ -72,7 +75,9 @@ static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     }
     dtype = dtype == EK_BF16 ? EK_F32 : dtype; /* bf16 is computed in f32 and rounded at the end */
     if (dtype == EK_F32 && !empty) {
-        way by = ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT : BY_DNN;
+        way by = ek_conv_winograd_wins(kind, x, w, y, params)   ? WINOGRAD
+                 : ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT
+                                                                : BY_DNN;
         int done = conv_compute(dev, kind, x, w, bias, y, params, EK_F32, by);
         if (done != 0)
             return done < 0 ? done : 0;

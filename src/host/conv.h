@@ -32,4 +32,21 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);
 
+/* Sums y's gradient (f32, two dimensions) over all but its channels. */
+void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
+
+/* ---- f32 images by Winograd's forms: winograd.h ---- */
+
+/* True if ek_conv_winograd can compute this. Layouts don't matter. */
+bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                          const ek_conv_params *params);
+
+/* True if ek_conv_winograd can compute this and was measured to be faster than the others. */
+bool ek_conv_winograd_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                           const ek_tensor *y, const ek_conv_params *params);
+
+/* Computes f32. No tensor is empty. */
+int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
+
 #endif

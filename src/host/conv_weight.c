@@ -175,6 +175,13 @@ EK_MULTIVERSION static void weight_sum_bias(void *context, int64_t begin, int64_
     }
 }
 
+void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y)
+{
+    bias_sum sum = {ek_tensor_address(y), ek_tensor_address(bias),
+                    y->shape[0] * y->shape[2] * y->shape[3], y->shape[1]};
+    ek_parallel_for(dev, ek_divide_up(sum.outputs, BIAS_COLUMNS), 1, weight_sum_bias, &sum);
+}
+
 /* ---- the gradient ---- */
 
 static product weight_product_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
@@ -215,11 +222,8 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
     product p = weight_product_of(x, w, y, params);
-    if (bias) {
-        bias_sum sum = {p.y, ek_tensor_address(bias), x->shape[0] * p.out[0] * p.out[1], p.outputs};
-        ek_parallel_for(dev, (p.outputs + BIAS_COLUMNS - 1) / BIAS_COLUMNS, 1, weight_sum_bias,
-                        &sum);
-    }
+    if (bias)
+        ek_conv_bias_gradient(dev, bias, y);
     int64_t taps = p.window[0] * p.window[1], k[MAX_RECTANGLES];
     int64_t products = p.by_tap ? taps : 1;
     for (int64_t i = 0; i < products; i++) {

@@ -1,0 +1,19 @@
+/* isa.h: which instructions the host's kernels use. */
+#ifndef EK_HOST_ISA_H
+#define EK_HOST_ISA_H
+
+#include <stdbool.h>
+
+/* In ascending order. AVX2 stands for AVX2 and FMA. */
+typedef enum ek_isa { EK_ISA_PLAIN, EK_ISA_AVX2, EK_ISA_AVX512 } ek_isa;
+
+/* The best that the processor has, or that EVENKEEL_HOST_ISA (plain, avx2, avx512) allows. */
+ek_isa ek_host_isa(void);
+
+/* True if EVENKEEL_HOST_WITHOUT, a list with commas, names the algorithm ("winograd"). */
+bool ek_host_without(const char *algorithm);
+
+/* Whether both variables can be understood; else an error. */
+int ek_host_check_settings(void);
+
+#endif

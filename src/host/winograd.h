@@ -1,0 +1,97 @@
+/* winograd.h: convolutions with fewer multiplications.
+ *
+ * After Winograd, "Arithmetic complexity of computations" (1980), and Lavin and Gray, "Fast
+ * algorithms for convolutional neural networks" (2016). F(m x m, r x r) computes a tile of m x m
+ * outputs under windows of r x r taps from points x points inputs, where points = m + r - 1. Inputs
+ * and weights are transformed, multiplied point by point (a sum over channels at each point), and
+ * the products are transformed to outputs:
+ *
+ *     y = A' [(G w G') . (B' x B)] A
+ *
+ * The gradient of x is a convolution too, of y's gradient with the turned window. That of w is
+ *
+ *     dw = G' [(B' x B) . (A dy A')] G
+ *
+ * A window of 4 x 4 with stride 2 is four windows of 2 x 2 with stride 1, each on every second row
+ * and column of the input. */
+#ifndef EK_HOST_WINOGRAD_H
+#define EK_HOST_WINOGRAD_H
+
+#include "host/block.h"
+#include "host/conv.h"
+
+enum { EK_WINOGRAD_POINTS = 6 }; /* the most of a form, in one dimension */
+
+/* Transforms q x q arrays of n values, whose addresses are given, to p x p arrays, which lie
+ * `stride` apart. n is a multiple of the form's lanes. */
+typedef void ek_winograd_spread(const float *const *from, float *to, int64_t stride, int64_t n);
+
+/* Transforms q x q arrays of n values, which lie `stride` apart, to p x p arrays, whose addresses
+ * are given, and adds start (n) to each of them. */
+typedef void ek_winograd_collect(const float *from, int64_t stride, const float *start,
+                                 float *const *to, int64_t n);
+
+/* F(outputs x outputs, taps x taps). */
+typedef struct ek_winograd_form {
+    int outputs, taps, points;     /* in one dimension */
+    int lanes;                     /* the length of vectors: 8 or 16 */
+    ek_winograd_spread *inputs;    /* B': points x points to points x points */
+    ek_winograd_spread *weights;   /* G: taps x taps to points x points */
+    ek_winograd_spread *gradients; /* A: outputs x outputs to points x points */
+    ek_winograd_collect *results;  /* A': points x points to outputs x outputs */
+    ek_winograd_collect *sums;     /* G': points x points to taps x taps */
+} ek_winograd_form;
+
+/* F(2x2, 2x2), F(2x2, 3x3) or F(4x4, 3x3). Vectors of 16 need AVX-512, those of 8 AVX2. */
+const ek_winograd_form *ek_winograd_form_of(int outputs, int taps, int lanes);
+
+/* Where tiles read and write in one dimension. Input i of tile t is element
+ * (t * outputs + i) * stride + shift + p of part p, and 0 outside of [0, in). Tap j of part p is
+ * tap first_tap + j * tap_step + p of the window. Output o = t * outputs + i of [0, out) is element
+ * o * out_stride + out_shift of the result. */
+typedef struct ek_winograd_line {
+    int64_t in, stride, shift;
+    int64_t first_tap, tap_step;
+    int64_t out, out_stride, out_shift;
+    int64_t to; /* the result's size */
+    int64_t tiles;
+} ek_winograd_line;
+
+/* A convolution by a form: y's, or one of its gradients. */
+typedef struct ek_winograd {
+    const ek_winograd_form *form;
+    ek_winograd_line line[2];
+    int64_t samples, channels, outputs; /* channels are those that are summed over, or w's */
+    int64_t window[2];
+    int parts;     /* in one dimension: the stride of a window that is taken apart, else 1 */
+    int64_t depth; /* parts x parts x channels */
+    int64_t tiles; /* of all samples */
+    const float *from;
+} ek_winograd;
+
+/* The number of points of a tile, and of parts. */
+static inline int ek_winograd_area(const ek_winograd *w)
+{
+    return w->form->points * w->form->points;
+}
+
+/* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`. */
+void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
+                        const float **from);
+
+/* The position of output (i0, i1) of a tile in the result, counted through all samples; -1 if the
+ * result ends before it. */
+int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int i0, int i1);
+
+/* The number of tap (j0, j1) of part (p0, p1) in the window. */
+int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);
+
+/* The plan of a forward or of a weight gradient, which read the same inputs. */
+ek_winograd ek_winograd_plan(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                             const ek_conv_params *params);
+
+/* ek_conv_winograd's weight gradient. */
+int ek_winograd_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
+                       const ek_tensor *y, const ek_conv_params *params);
+
+#endif

@@ -1,0 +1,188 @@
+/* winograd_weight.c: convolution's weight gradient by Winograd's forms.
+ *
+ * Tiles are taken in groups of a fixed number. All threads transform a group's inputs and the
+ * gradients of its outputs, then multiply these point by point; sums over groups grow in memory. A
+ * sum runs over tiles in an order that depends on shapes alone. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "host/host.h"
+#include "host/parallel.h"
+#include "host/winograd.h"
+
+enum {
+    SUMS_NBYTES = 9 << 19,  /* the most sums at a time */
+    GROUP_NBYTES = 2 << 20, /* what a group's inputs and gradients should take */
+    LEAST_TILES = 128,
+    MOST_TILES = 512,
+    TILES_AT_ONCE = 4,
+    MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
+    MOST_TAPS = 9
+};
+
+typedef struct job {
+    const ek_winograd *plan;
+    const ek_block_products *products;
+    const float *dy;
+    float *dw;
+    int64_t first, count;          /* the group's tiles */
+    int64_t group;                 /* the most tiles of a group */
+    int64_t first_output, outputs; /* the outputs whose sums are at hand */
+    int64_t columns, panels;       /* inputs are in panels of so many columns */
+    bool again;                    /* the group's inputs are there */
+    /* (points, panels, group, columns), (points, group, gradients_row), (points, outputs, panels,
+     * columns) */
+    float *inputs, *gradients, *sums;
+    int64_t inputs_stride, gradients_stride, sums_stride, gradients_row; /* from point to point */
+    const float *zeros;
+    _Atomic int64_t next;
+} job;
+
+static void winograd_weight_inputs(const job *j, int64_t tile)
+{
+    const ek_winograd *plan = j->plan;
+    const float *from[MOST_POINTS], *at[MOST_POINTS];
+    int64_t line = 0;
+    for (int p = 0; p < plan->parts * plan->parts; p++) {
+        ek_winograd_inputs(plan, j->first + tile, p / plan->parts, p % plan->parts, j->zeros, from);
+        for (int64_t c = 0, n; c < plan->channels; c += n, line += n) {
+            n = ek_smaller(j->columns - line % j->columns, plan->channels - c);
+            for (int i = 0; i < ek_winograd_area(plan); i++)
+                at[i] = from[i] + c;
+            float *to =
+                j->inputs + (line / j->columns * j->group + tile) * j->columns + line % j->columns;
+            plan->form->inputs(at, to, j->inputs_stride, n);
+        }
+    }
+    for (int i = 0; i < ek_winograd_area(plan) && line % j->columns != 0; i++)
+        memset(j->inputs + i * j->inputs_stride +
+                   (line / j->columns * j->group + tile) * j->columns + line % j->columns,
+               0, (size_t)(j->columns - line % j->columns) * sizeof(float));
+}
+
+static void winograd_weight_gradients(const job *j, int64_t tile)
+{
+    const ek_winograd *plan = j->plan;
+    const float *from[MOST_POINTS];
+    int side = plan->form->outputs;
+    for (int i = 0; i < side * side; i++) {
+        int64_t position = ek_winograd_output(plan, j->first + tile, i / side, i % side);
+        from[i] = position < 0 ? j->zeros : j->dy + position * plan->outputs + j->first_output;
+    }
+    plan->form->gradients(from, j->gradients + tile * j->gradients_row, j->gradients_stride,
+                          j->outputs);
+}
+
+static void winograd_weight_transform(void *context, int64_t begin, int64_t end)
+{
+    job *j = context;
+    (void)begin, (void)end;
+    for (;;) {
+        int64_t tile = atomic_fetch_add(&j->next, TILES_AT_ONCE);
+        if (tile >= j->count)
+            return;
+        for (int64_t last = ek_smaller(tile + TILES_AT_ONCE, j->count); tile < last; tile++) {
+            if (!j->again)
+                winograd_weight_inputs(j, tile);
+            winograd_weight_gradients(j, tile);
+        }
+    }
+}
+
+static void winograd_weight_multiply(void *context, int64_t begin, int64_t end)
+{
+    job *j = context;
+    (void)begin, (void)end;
+    for (;;) {
+        int64_t next = atomic_fetch_add(&j->next, 1), point = next / j->panels,
+                panel = next % j->panels, row = j->panels * j->columns;
+        if (point >= ek_winograd_area(j->plan))
+            return;
+        for (int64_t o = 0; o < j->outputs; o += j->products->rows)
+            j->products->by_columns[ek_smaller(j->products->rows, j->outputs - o) - 1](
+                j->count, j->gradients + point * j->gradients_stride + o, j->gradients_row,
+                j->inputs + point * j->inputs_stride + panel * j->group * j->columns,
+                j->sums + point * j->sums_stride + o * row + panel * j->columns, row, j->first > 0);
+    }
+}
+
+static void winograd_weight_results(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const ek_winograd *plan = j->plan;
+    int taps = plan->form->taps;
+    int64_t window = plan->window[0] * plan->window[1];
+    float *to[MOST_TAPS];
+    for (int64_t o = begin; o < end; o++) {
+        float *dw = j->dw + (j->first_output + o) * window * plan->channels;
+        for (int p = 0; p < plan->parts * plan->parts; p++) {
+            for (int t = 0; t < taps * taps; t++)
+                to[t] = dw + ek_winograd_tap(plan, p / plan->parts, p % plan->parts, t / taps,
+                                             t % taps) *
+                                 plan->channels;
+            plan->form->sums(j->sums + o * j->panels * j->columns + p * plan->channels,
+                             j->sums_stride, j->zeros, to, plan->channels);
+        }
+    }
+}
+
+/* Every thread takes pieces of `work` until none is left. */
+static void winograd_weight_share(ek_dev *dev, job *j, ek_parallel_body *work)
+{
+    atomic_store(&j->next, 0);
+    ek_parallel_for(dev, ek_parallel_threads(dev), 1, work, j);
+}
+
+static void winograd_weight_run(ek_dev *dev, job *j, int64_t outputs)
+{
+    const ek_winograd *plan = j->plan;
+    for (; j->first_output < plan->outputs; j->first_output += outputs) {
+        j->outputs = ek_smaller(outputs, plan->outputs - j->first_output);
+        for (j->first = 0; j->first < plan->tiles; j->first += j->group) {
+            j->count = ek_smaller(j->group, plan->tiles - j->first);
+            winograd_weight_share(dev, j, winograd_weight_transform);
+            winograd_weight_share(dev, j, winograd_weight_multiply);
+        }
+        j->again = plan->tiles <= j->group;
+        ek_parallel_for(dev, j->outputs, 1 + 256 / plan->depth, winograd_weight_results, j);
+    }
+}
+
+int ek_winograd_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
+                       const ek_tensor *y, const ek_conv_params *params)
+{
+    ek_winograd plan = ek_winograd_plan(x, w, y, params);
+    job j = {.plan = &plan,
+             .products = ek_block_products_of_processor(),
+             .dy = ek_tensor_address(y),
+             .dw = ek_tensor_address(w),
+             .columns = ek_block_products_of_processor()->columns};
+    j.panels = ek_divide_up(plan.depth, j.columns);
+    enum { APART = 16 };
+    int area = ek_winograd_area(&plan);
+    int64_t size = (int64_t)sizeof(float) * area, depth = j.panels * j.columns;
+    int64_t outputs = SUMS_NBYTES / (size * depth) / plan.form->lanes * plan.form->lanes;
+    outputs = ek_smaller(ek_larger(outputs, plan.form->lanes), plan.outputs);
+    j.group = ek_larger(GROUP_NBYTES / (size * (depth + outputs)), LEAST_TILES);
+    j.group = ek_smaller(ek_smaller(j.group, MOST_TILES), plan.tiles);
+    j.gradients_row = outputs + APART;
+    j.inputs_stride = j.panels * j.group * j.columns + APART;
+    j.gradients_stride = j.group * j.gradients_row + APART;
+    j.sums_stride = outputs * depth + APART;
+    size_t inputs = (size_t)(area * j.inputs_stride);
+    size_t gradients = (size_t)(area * j.gradients_stride);
+    size_t sums = (size_t)(area * j.sums_stride);
+    size_t zeros = (size_t)ek_larger(plan.channels, outputs);
+    size_t nbytes = (inputs + gradients + sums + zeros) * sizeof(float);
+    void *workspace;
+    if (bias)
+        ek_conv_bias_gradient(dev, bias, y);
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    j.inputs = workspace;
+    j.gradients = j.inputs + inputs;
+    j.sums = j.gradients + gradients;
+    j.zeros = memset(j.sums + sums, 0, zeros * sizeof(float));
+    winograd_weight_run(dev, &j, outputs);
+    ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    return 0;
+}

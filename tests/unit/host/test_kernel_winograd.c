@@ -1,0 +1,66 @@
+/* Winograd's forms against loops in double, on every instruction set that the processor has. */
+#include "conv_cases.h"
+#include "host/conv.h"
+#include "host/isa.h"
+
+static const conv_case cases[] = {
+    {"3x3", 2, 2, 16, 32, 1, {8, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"no padding", 2, 3, 32, 16, 1, {9, 7}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},
+    {"odd sizes", 2, 2, 8, 24, 1, {7, 11}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"wide padding", 2, 1, 8, 8, 1, {5, 4}, {3, 3}, {1, 1}, {3, 2}, {1, 1}},
+    {"one position", 2, 5, 16, 8, 1, {1, 1}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"one window", 2, 1, 40, 72, 1, {3, 3}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},
+    {"several blocks", 2, 5, 40, 72, 1, {15, 14}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"several groups of tiles", 2, 9, 8, 16, 1, {31, 31}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"many weights", 2, 2, 256, 360, 1, {6, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"4x4", 2, 3, 16, 32, 1, {8, 8}, {4, 4}, {2, 2}, {1, 1}, {1, 1}},
+    {"4x4, odd sizes", 2, 2, 8, 24, 1, {9, 7}, {4, 4}, {2, 2}, {1, 1}, {1, 1}},
+    {"4x4, no padding", 2, 2, 24, 8, 1, {10, 11}, {4, 4}, {2, 2}, {0, 0}, {1, 1}},
+    {"4x4, wide padding", 2, 2, 8, 8, 1, {5, 4}, {4, 4}, {2, 2}, {2, 3}, {1, 1}},
+    {"4x4, to one position", 2, 7, 16, 16, 1, {4, 4}, {4, 4}, {2, 2}, {0, 0}, {1, 1}},
+    {"4x4, several blocks", 2, 6, 40, 72, 1, {26, 28}, {4, 4}, {2, 2}, {1, 1}, {1, 1}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void check(const conv_case *c, int64_t unread)
+{
+    const twin_layout last[] = {TWIN_LAST, TWIN_LAST, TWIN_LAST};
+    problem p = problem_of(c, unread, EK_F32, last, true);
+    const ek_conv_params *params = &p.params;
+    ek_tensor *x = p.x.host, *w = p.w.host, *bias = p.bias.host, *dy = p.dy.host, *out[RESULTS];
+    for (int i = 0; i < RESULTS; i++)
+        out[i] = p.out[i].host;
+    static const char *const isas[] = {"plain", "avx2", "avx512"};
+    for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
+        double *once[RESULTS] = {NULL};
+        setenv("EVENKEEL_HOST_ISA", isas[isa], 1);
+        if (ek_host_isa() != isa)
+            continue; /* the processor lacks it */
+        ck_assert(ek_conv_winograd_can(x, w, dy, params) == (isa != EK_ISA_PLAIN));
+        for (int threads = 1; threads <= 2 && isa != EK_ISA_PLAIN; threads++) {
+            ek_dev *dev = case_device(threads);
+            for (int i = 0; i < RESULTS; i++)
+                case_poison(out[i]);
+            assert_ok(ek_conv_winograd(dev, EK_CONV_FORWARD, x, w, bias, out[Y], params));
+            assert_ok(ek_conv_winograd(dev, EK_CONV_INPUT_GRADIENT, out[DX], w, NULL, dy, params));
+            assert_ok(ek_conv_winograd(dev, EK_CONV_WEIGHT_GRADIENT, x, out[DW], out[DBIAS], dy,
+                                       params));
+            for (int i = 0; i < RESULTS; i++) {
+                case_compare(out[i], p.wanted[i], case_tolerance(EK_F32), c->what);
+                twin_repeated(out[i], &once[i], c->what);
+            }
+        }
+    }
+    problem_free(&p);
+}
+
+TEST_LOOP(winograd, 0, CASES)
+{
+    check(&cases[_i], 0);
+}
+
+/* As a transposed convolution asks for with an output padding. */
+TEST_LOOP(winograd_leaves_the_last_windows_out, 0, CASES)
+{
+    check(&cases[_i], 1);
+}
