@@ -43,6 +43,15 @@ EK_API ek_dtype ek_autocast_dtype(void);
 EK_API void ek_allow_tf32(bool allow);
 EK_API bool ek_tf32_allowed(void);
 
+/* Lets the host compute f32 convolutions with windows of 3 x 3 by Winograd's F(4x4, 3x3), with a
+ * quarter of the multiplications. The largest error is about ten times that of a direct sum: up to
+ * 1e-4 of the root mean square of the result. Without it the host uses F(2x2, 3x3) and F(2x2, 2x2),
+ * with less than half of the multiplications, whose errors are those of a direct sum. With either,
+ * an infinity or NaN reaches all outputs of its tile. Off by default. Set for the process, from the
+ * next operation on. */
+EK_API void ek_allow_fast_convolution(bool allow);
+EK_API bool ek_fast_convolution_allowed(void);
+
 /* Restricts GPUs to algorithms whose results are the same to the bit in every run; some are slower.
  * The host uses no others. Set for the process; off by default, turned on by ek_set_seed. */
 EK_API void ek_use_deterministic_algorithms(bool on);

@@ -6,7 +6,7 @@
 #include "core/python_random.h"
 #include "evenkeel/random.h"
 
-static atomic_bool tf32, deterministic;
+static atomic_bool tf32, fast_convolution, deterministic;
 
 void ek_allow_tf32(bool allow)
 {
@@ -16,6 +16,16 @@ void ek_allow_tf32(bool allow)
 bool ek_tf32_allowed(void)
 {
     return atomic_load_explicit(&tf32, memory_order_relaxed);
+}
+
+void ek_allow_fast_convolution(bool allow)
+{
+    atomic_store_explicit(&fast_convolution, allow, memory_order_relaxed);
+}
+
+bool ek_fast_convolution_allowed(void)
+{
+    return atomic_load_explicit(&fast_convolution, memory_order_relaxed);
 }
 
 void ek_use_deterministic_algorithms(bool on)

@@ -22,7 +22,7 @@ static bool conv_computes_y(ek_conv_kind kind)
 }
 
 /* The implementation: oneDNN, conv_columns.c, conv_implicit.c or winograd.c. */
-typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT, WINOGRAD } way;
+typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT, WINOGRAD_2, WINOGRAD_4 } way;
 
 /* Computes in `dtype`. Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
 static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -43,8 +43,9 @@ static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, cons
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !conv_computes_w(kind)), rc,
                 end);
     EK_TRY_GOTO(ek_stage_image(sy, dev, y, dtype, !conv_computes_y(kind)), rc, end);
-    if (by == WINOGRAD) {
-        rc = ek_conv_winograd(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
+    if (by == WINOGRAD_2 || by == WINOGRAD_4) {
+        rc = ek_conv_winograd(dev, kind, by == WINOGRAD_2 ? 2 : 4, sx->tensor, sw->tensor,
+                              sb->tensor, sy->tensor, params);
         done = 1;
     } else if (by == IMPLICIT) {
         rc = ek_conv_implicit(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
@@ -63,6 +64,16 @@ end:
     return rc < 0 ? rc : done;
 }
 
+/* The fastest way for f32. */
+static way conv_way(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                    const ek_conv_params *params)
+{
+    int side = ek_conv_winograd_side(kind, x, w, y, params);
+    if (side != 0)
+        return side == 2 ? WINOGRAD_2 : WINOGRAD_4;
+    return ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT : BY_DNN;
+}
+
 static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
@@ -75,9 +86,7 @@ static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     }
     dtype = dtype == EK_BF16 ? EK_F32 : dtype; /* bf16 is computed in f32 and rounded at the end */
     if (dtype == EK_F32 && !empty) {
-        way by = ek_conv_winograd_wins(kind, x, w, y, params)   ? WINOGRAD
-                 : ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT
-                                                                : BY_DNN;
+        way by = conv_way(kind, x, w, y, params);
         int done = conv_compute(dev, kind, x, w, bias, y, params, EK_F32, by);
         if (done != 0)
             return done < 0 ? done : 0;

@@ -41,12 +41,14 @@ void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *
 bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                           const ek_conv_params *params);
 
-/* True if ek_conv_winograd can compute this and was measured to be faster than the others. */
-bool ek_conv_winograd_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                           const ek_tensor *y, const ek_conv_params *params);
+/* The side of the tiles by which ek_conv_winograd is faster than the others: 2, 4 if errors may be
+ * larger (ek_allow_fast_convolution), or 0 if it is not. */
+int ek_conv_winograd_side(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                          const ek_tensor *y, const ek_conv_params *params);
 
-/* Computes f32. No tensor is empty. */
-int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
+/* Computes f32 by tiles of side x side: 2, or 4 for windows of 3 x 3. No tensor is empty. */
+int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
+                     const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
+                     const ek_conv_params *params);
 
 #endif

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "host/host.h"
-#include "host/isa.h"
 #include "host/parallel.h"
 
 enum {
@@ -25,124 +24,6 @@ enum {
     MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
 };
-
-/* ---- plans ---- */
-
-/* The geometry of y = x * w in one dimension. */
-static ek_winograd_line winograd_forward_line(int64_t in, int64_t out, int64_t stride,
-                                              int64_t padding)
-{
-    return (ek_winograd_line){.in = in,
-                              .stride = stride,
-                              .shift = -padding,
-                              .tap_step = stride,
-                              .out = out,
-                              .out_stride = 1,
-                              .to = out};
-}
-
-/* The geometry of x's elements with i % stride == part, whose gradient is a convolution of y's with
- * stride 1 and every stride-th tap of the window, turned. */
-static ek_winograd_line winograd_gradient_line(int64_t x, int64_t y, int64_t taps, int64_t stride,
-                                               int64_t padding, int64_t part)
-{
-    int64_t first = (part + padding) % stride, shift = (part + padding) / stride;
-    return (ek_winograd_line){.in = y,
-                              .stride = 1,
-                              .shift = shift - taps + 1,
-                              .first_tap = first + (taps - 1) * stride,
-                              .tap_step = -stride,
-                              .out = ek_divide_up(x - part, stride),
-                              .out_stride = stride,
-                              .out_shift = part,
-                              .to = x};
-}
-
-/* Vectors are as long as the processor has them, if channels are multiples of their length. */
-static const ek_winograd_form *winograd_form_for(const ek_tensor *w)
-{
-    bool wide = ek_host_isa() == EK_ISA_AVX512 && w->shape[0] % 16 == 0 && w->shape[1] % 16 == 0;
-    return ek_winograd_form_of(2, w->shape[2] == 4 ? 2 : 3, wide ? 16 : 8);
-}
-
-static ek_winograd winograd_plan_lines(const ek_tensor *w, const ek_tensor *from,
-                                       const ek_tensor *to, int parts,
-                                       const ek_winograd_line lines[2])
-{
-    ek_winograd plan = {.form = winograd_form_for(w),
-                        .line = {lines[0], lines[1]},
-                        .samples = from->shape[0],
-                        .channels = from->shape[1],
-                        .outputs = to->shape[1],
-                        .window = {w->shape[2], w->shape[3]},
-                        .parts = parts,
-                        .from = ek_tensor_address(from)};
-    for (int d = 0; d < 2; d++)
-        plan.line[d].tiles = ek_divide_up(lines[d].out, plan.form->outputs);
-    plan.depth = plan.channels * parts * parts;
-    plan.tiles = plan.samples * plan.line[0].tiles * plan.line[1].tiles;
-    return plan;
-}
-
-ek_winograd ek_winograd_plan(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                             const ek_conv_params *params)
-{
-    ek_winograd_line lines[2];
-    for (int d = 0; d < 2; d++)
-        lines[d] = winograd_forward_line(x->shape[2 + d], y->shape[2 + d], params->stride[d],
-                                         params->padding[d]);
-    return winograd_plan_lines(w, x, y, (int)params->stride[0], lines);
-}
-
-/* ---- geometry ---- */
-
-static int64_t winograd_sample(const ek_winograd *w, int64_t tile, int64_t at[2])
-{
-    at[1] = tile % w->line[1].tiles;
-    at[0] = tile / w->line[1].tiles % w->line[0].tiles;
-    return tile / w->line[1].tiles / w->line[0].tiles;
-}
-
-void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
-                        const float **from)
-{
-    int64_t at[2], index[2][EK_WINOGRAD_POINTS];
-    int64_t sample = winograd_sample(w, tile, at);
-    int points = w->form->points, part[2] = {p0, p1};
-    for (int d = 0; d < 2; d++) {
-        const ek_winograd_line *line = &w->line[d];
-        int64_t next = at[d] * w->form->outputs * line->stride + line->shift + part[d];
-        for (int i = 0; i < points; i++, next += line->stride)
-            index[d][i] = next >= 0 && next < line->in ? next : -1;
-    }
-    for (int i = 0; i < points; i++) {
-        const float *row =
-            w->from + (sample * w->line[0].in + index[0][i]) * w->line[1].in * w->channels;
-        for (int j = 0; j < points; j++)
-            *from++ =
-                index[0][i] >= 0 && index[1][j] >= 0 ? row + index[1][j] * w->channels : zeros;
-    }
-}
-
-int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int i0, int i1)
-{
-    int64_t at[2], position = winograd_sample(w, tile, at);
-    int i[2] = {i0, i1};
-    for (int d = 0; d < 2; d++) {
-        const ek_winograd_line *line = &w->line[d];
-        int64_t o = at[d] * w->form->outputs + i[d];
-        if (o >= line->out)
-            return -1;
-        position = position * line->to + o * line->out_stride + line->out_shift;
-    }
-    return position;
-}
-
-int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1)
-{
-    return (w->line[0].first_tap + j0 * w->line[0].tap_step + p0) * w->window[1] +
-           w->line[1].first_tap + j1 * w->line[1].tap_step + p1;
-}
 
 /* ---- a call ---- */
 
@@ -358,61 +239,19 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
     return 0;
 }
 
-/* Each part of x is a convolution of its own. */
-static int winograd_input_gradient(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
-                                   const ek_tensor *y, const ek_conv_params *params)
+int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
+                     const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
+                     const ek_conv_params *params)
 {
-    int stride = (int)params->stride[0];
-    for (int part = 0; part < stride * stride; part++) {
-        ek_winograd_line lines[2];
-        int p[2] = {part / stride, part % stride};
-        for (int d = 0; d < 2; d++)
-            lines[d] =
-                winograd_gradient_line(x->shape[2 + d], y->shape[2 + d], w->shape[2 + d] / stride,
-                                       stride, params->padding[d], p[d]);
-        ek_winograd plan = winograd_plan_lines(w, y, x, 1, lines);
+    if (kind == EK_CONV_WEIGHT_GRADIENT)
+        return ek_winograd_weight(dev, side, x, w, bias, y, params);
+    const ek_tensor *to = kind == EK_CONV_FORWARD ? y : x;
+    const float *start = kind == EK_CONV_FORWARD && bias ? ek_tensor_address(bias) : NULL;
+    for (int part = 0; part < ek_winograd_problems(kind, params); part++) {
+        ek_winograd plan = ek_winograd_plan(kind, side, part, x, w, y, params);
         if (plan.tiles > 0)
-            EK_TRY(
-                winograd_run(dev, &plan, true, ek_tensor_address(w), NULL, ek_tensor_address(x)));
+            EK_TRY(winograd_run(dev, &plan, kind == EK_CONV_INPUT_GRADIENT, ek_tensor_address(w),
+                                start, ek_tensor_address(to)));
     }
     return 0;
-}
-
-int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
-{
-    if (kind == EK_CONV_INPUT_GRADIENT)
-        return winograd_input_gradient(dev, x, w, y, params);
-    if (kind == EK_CONV_WEIGHT_GRADIENT)
-        return ek_winograd_weight(dev, x, w, bias, y, params);
-    ek_winograd plan = ek_winograd_plan(x, w, y, params);
-    return winograd_run(dev, &plan, false, ek_tensor_address(w),
-                        bias ? ek_tensor_address(bias) : NULL, ek_tensor_address(y));
-}
-
-/* ---- choice ---- */
-
-bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                          const ek_conv_params *params)
-{
-    bool real = x->dtype == EK_F32 || x->dtype == EK_BF16;
-    if (!real || params->dims != 2 || params->groups != 1 || !ek_block_products_of_processor())
-        return false;
-    for (int d = 0; d < 2; d++) {
-        int64_t window = w->shape[2 + d], stride = params->stride[d];
-        bool form = (window == 3 && stride == 1) || (window == 4 && stride == 2);
-        if (!form || window != w->shape[2] || params->dilation[d] != 1)
-            return false;
-    }
-    return x->shape[1] % 8 == 0 && y->shape[1] % 8 == 0;
-}
-
-bool ek_conv_winograd_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                           const ek_tensor *y, const ek_conv_params *params)
-{
-    (void)kind;
-    if (!ek_conv_winograd_can(x, w, y, params) || ek_host_without("winograd"))
-        return false;
-    int64_t tiles = ek_winograd_plan(x, w, y, params).tiles;
-    return x->shape[1] >= 32 && y->shape[1] >= 32 && tiles >= 128;
 }

@@ -86,12 +86,15 @@ int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int i0, int i1);
 /* The number of tap (j0, j1) of part (p0, p1) in the window. */
 int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);
 
-/* The plan of a forward or of a weight gradient, which read the same inputs. */
-ek_winograd ek_winograd_plan(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                             const ek_conv_params *params);
+/* How many plans compute a convolution: each part of a strided input gradient has its own. */
+int ek_winograd_problems(ek_conv_kind kind, const ek_conv_params *params);
+
+/* The plan of one of them by tiles of side x side. A weight gradient's is that of the forward. */
+ek_winograd ek_winograd_plan(ek_conv_kind kind, int side, int problem, const ek_tensor *x,
+                             const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params);
 
 /* ek_conv_winograd's weight gradient. */
-int ek_winograd_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
-                       const ek_tensor *y, const ek_conv_params *params);
+int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tensor *w,
+                       const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
 #endif

@@ -148,10 +148,10 @@ static void winograd_weight_run(ek_dev *dev, job *j, int64_t outputs)
     }
 }
 
-int ek_winograd_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
-                       const ek_tensor *y, const ek_conv_params *params)
+int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tensor *w,
+                       const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
-    ek_winograd plan = ek_winograd_plan(x, w, y, params);
+    ek_winograd plan = ek_winograd_plan(EK_CONV_WEIGHT_GRADIENT, side, 0, x, w, y, params);
     job j = {.plan = &plan,
              .products = ek_block_products_of_processor(),
              .dy = ek_tensor_address(y),
