@@ -1,4 +1,4 @@
-/* block.c: small products in registers. */
+/* block.c: small blocks in registers. */
 #include "host/block.h"
 
 #include <stddef.h>
@@ -63,7 +63,41 @@ const ek_block_products *ek_block_products_of_processor(void)
     return isa == EK_ISA_AVX512 ? &avx512 : isa == EK_ISA_AVX2 ? &avx2 : NULL;
 }
 
+/* Three rounds, each of which brings together elements that are twice as far apart. */
+__attribute__((target("avx2"))) void ek_block_transpose(const float *from, int64_t from_stride,
+                                                        float *to, int64_t to_stride)
+{
+    __m256 a[EK_BLOCK_SQUARE], b[EK_BLOCK_SQUARE];
+#pragma GCC unroll 8
+    for (int r = 0; r < EK_BLOCK_SQUARE; r++)
+        a[r] = _mm256_loadu_ps(from + r * from_stride);
+#pragma GCC unroll 4
+    for (int r = 0; r < EK_BLOCK_SQUARE; r += 2) {
+        b[r] = _mm256_unpacklo_ps(a[r], a[r + 1]);
+        b[r + 1] = _mm256_unpackhi_ps(a[r], a[r + 1]);
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < EK_BLOCK_SQUARE; r += 4) {
+        a[r] = _mm256_shuffle_ps(b[r], b[r + 2], 0x44);
+        a[r + 1] = _mm256_shuffle_ps(b[r], b[r + 2], 0xee);
+        a[r + 2] = _mm256_shuffle_ps(b[r + 1], b[r + 3], 0x44);
+        a[r + 3] = _mm256_shuffle_ps(b[r + 1], b[r + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        _mm256_storeu_ps(to + c * to_stride, _mm256_permute2f128_ps(a[c], a[c + 4], 0x20));
+        _mm256_storeu_ps(to + (c + 4) * to_stride, _mm256_permute2f128_ps(a[c], a[c + 4], 0x31));
+    }
+}
+
 #else
+
+void ek_block_transpose(const float *from, int64_t from_stride, float *to, int64_t to_stride)
+{
+    for (int r = 0; r < EK_BLOCK_SQUARE; r++)
+        for (int c = 0; c < EK_BLOCK_SQUARE; c++)
+            to[c * to_stride + r] = from[r * from_stride + c];
+}
 
 const ek_block_products *ek_block_products_of_processor(void)
 {

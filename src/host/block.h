@@ -1,4 +1,4 @@
-/* block.h: the innermost loops of products whose left factor is read in place. */
+/* block.h: the innermost loops on small blocks that fit registers. */
 #ifndef EK_HOST_BLOCK_H
 #define EK_HOST_BLOCK_H
 
@@ -21,5 +21,10 @@ typedef struct ek_block_products {
 
 /* Those of AVX-512 or of AVX2 with FMA; NULL if the processor has neither. */
 const ek_block_products *ek_block_products_of_processor(void);
+
+/* to[c * to_stride + r] = from[r * from_stride + c] for r and c below EK_BLOCK_SQUARE. Only where
+ * there are products. */
+enum { EK_BLOCK_SQUARE = 8 };
+void ek_block_transpose(const float *from, int64_t from_stride, float *to, int64_t to_stride);
 
 #endif

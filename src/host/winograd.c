@@ -20,7 +20,6 @@ enum {
     LEAST_TILES = 24,
     MOST_TILES = 96,
     OUTPUTS_AT_ONCE = 64, /* a multiple of all processors' columns */
-    PACKED_CHANNELS = 8,
     MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
 };
@@ -46,46 +45,38 @@ typedef struct job {
     _Atomic int64_t next_block;
 } job;
 
-/* Lists where the taps of `lanes` outputs of a panel are for one channel. With weights by outputs
- * they are brought together in `packed` for PACKED_CHANNELS channels at a time. */
-static void winograd_pack_taps(const job *j, int64_t first, int64_t lanes, int64_t channel, int p0,
-                               int p1,
-                               float packed[MOST_TAPS][PACKED_CHANNELS][EK_BLOCK_MOST_COLUMNS])
+/* Brings together the taps of `lanes` outputs, from `first` on, for EK_BLOCK_SQUARE channels. */
+static void winograd_pack_taps(const job *j, const int64_t *taps, int64_t first, int64_t lanes,
+                               int64_t channel,
+                               float to[MOST_TAPS][EK_BLOCK_SQUARE][EK_BLOCK_MOST_COLUMNS])
 {
-    const ek_winograd *plan = j->plan;
-    int taps = plan->form->taps;
-    int64_t window = plan->window[0] * plan->window[1];
-    for (int t = 0; t < taps * taps; t++) {
-        int64_t tap = ek_winograd_tap(plan, p0, p1, t / taps, t % taps);
-        for (int64_t o = 0; o < lanes; o++) {
-            const float *from = j->w + ((first + o) * window + tap) * plan->channels + channel;
-            for (int c = 0; c < PACKED_CHANNELS; c++)
-                packed[t][c][o] = from[c];
-        }
-    }
+    int64_t row = j->plan->window[0] * j->plan->window[1] * j->plan->channels;
+    int count = j->plan->form->taps * j->plan->form->taps;
+    for (int t = 0; t < count; t++)
+        for (int64_t o = 0; o < lanes; o += EK_BLOCK_SQUARE)
+            ek_block_transpose(j->w + (first + o) * row + taps[t] * j->plan->channels + channel,
+                               row, &to[t][0][o], EK_BLOCK_MOST_COLUMNS);
 }
 
 /* Transforms the weights of a panel in one part. Its lanes beyond the last output are zero. */
 static void winograd_transform_panel(const job *j, int64_t panel, int p0, int p1)
 {
     const ek_winograd *plan = j->plan;
-    int taps = plan->form->taps;
-    int64_t first = (j->first_panel + panel) * j->columns,
-            window = plan->window[0] * plan->window[1];
+    int side = plan->form->taps;
+    int64_t first = (j->first_panel + panel) * j->columns, taps[MOST_TAPS];
     int64_t lanes = ek_smaller(j->columns, plan->outputs - first);
-    float *to =
-        j->weights + (panel * plan->depth + (p0 * plan->parts + p1) * plan->channels) * j->columns;
-    float packed[MOST_TAPS][PACKED_CHANNELS][EK_BLOCK_MOST_COLUMNS];
+    int64_t line = panel * plan->depth + (p0 * plan->parts + p1) * plan->channels;
+    float *to = j->weights + line * j->columns;
+    float packed[MOST_TAPS][EK_BLOCK_SQUARE][EK_BLOCK_MOST_COLUMNS];
     const float *from[MOST_TAPS];
+    for (int t = 0; t < side * side; t++)
+        taps[t] = ek_winograd_tap(plan, p0, p1, t / side, t % side);
     for (int64_t c = 0; c < plan->channels; c++, to += j->columns) {
-        int lane = (int)(c % PACKED_CHANNELS);
-        if (!j->by_inputs && lane == 0)
-            winograd_pack_taps(j, first, lanes, c, p0, p1, packed);
-        for (int t = 0; t < taps * taps; t++) {
-            int64_t tap = ek_winograd_tap(plan, p0, p1, t / taps, t % taps);
-            from[t] =
-                j->by_inputs ? j->w + (c * window + tap) * plan->outputs + first : packed[t][lane];
-        }
+        const float *row = j->w + c * plan->window[0] * plan->window[1] * plan->outputs + first;
+        if (!j->by_inputs && c % EK_BLOCK_SQUARE == 0)
+            winograd_pack_taps(j, taps, first, lanes, c, packed);
+        for (int t = 0; t < side * side; t++)
+            from[t] = j->by_inputs ? row + taps[t] * plan->outputs : packed[t][c % EK_BLOCK_SQUARE];
         plan->form->weights(from, to, j->weights_stride, lanes);
         for (int i = 0; i < ek_winograd_area(plan) && lanes < j->columns; i++)
             memset(to + i * j->weights_stride + lanes, 0,

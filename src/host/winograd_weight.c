@@ -2,7 +2,8 @@
  *
  * Tiles are taken in groups of a fixed number. All threads transform a group's inputs and the
  * gradients of its outputs, then multiply these point by point; sums over groups grow in memory. A
- * sum runs over tiles in an order that depends on shapes alone. */
+ * sum runs over tiles in an order that depends on shapes alone. The gradient of the bias falls off:
+ * at point (1, 1) the transformed gradients of a tile are their sum. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ enum {
     LEAST_TILES = 128,
     MOST_TILES = 512,
     TILES_AT_ONCE = 4,
+    LANES = 8,
     MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
 };
@@ -24,7 +26,7 @@ typedef struct job {
     const ek_winograd *plan;
     const ek_block_products *products;
     const float *dy;
-    float *dw;
+    float *dw, *db;                /* db: NULL if there is no bias */
     int64_t first, count;          /* the group's tiles */
     int64_t group;                 /* the most tiles of a group */
     int64_t first_output, outputs; /* the outputs whose sums are at hand */
@@ -89,6 +91,22 @@ static void winograd_weight_transform(void *context, int64_t begin, int64_t end)
     }
 }
 
+/* Adds the group's gradients to db. */
+EK_MULTIVERSION static void winograd_weight_bias(const job *j)
+{
+    const float *gradients = j->gradients + (j->plan->form->points + 1) * j->gradients_stride;
+    float *restrict db = j->db + j->first_output;
+    for (int64_t o = 0; o < j->outputs; o += LANES) {
+        float sum[LANES] = {0};
+        for (int64_t t = 0; t < j->count; t++)
+            for (int64_t i = 0; i < LANES; i++)
+                sum[i] += gradients[t * j->gradients_row + o + i];
+        for (int64_t i = 0; i < LANES; i++)
+            db[o + i] = (j->first > 0 ? db[o + i] : 0) + sum[i];
+    }
+}
+
+/* One piece of work more than there are points and panels: the bias. */
 static void winograd_weight_multiply(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
@@ -96,6 +114,8 @@ static void winograd_weight_multiply(void *context, int64_t begin, int64_t end)
     for (;;) {
         int64_t next = atomic_fetch_add(&j->next, 1), point = next / j->panels,
                 panel = next % j->panels, row = j->panels * j->columns;
+        if (point == ek_winograd_area(j->plan) && panel == 0 && j->db)
+            winograd_weight_bias(j);
         if (point >= ek_winograd_area(j->plan))
             return;
         for (int64_t o = 0; o < j->outputs; o += j->products->rows)
@@ -156,6 +176,7 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
              .products = ek_block_products_of_processor(),
              .dy = ek_tensor_address(y),
              .dw = ek_tensor_address(w),
+             .db = bias ? ek_tensor_address(bias) : NULL,
              .columns = ek_block_products_of_processor()->columns};
     j.panels = ek_divide_up(plan.depth, j.columns);
     enum { APART = 16 };
@@ -175,8 +196,6 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
     size_t zeros = (size_t)ek_larger(plan.channels, outputs);
     size_t nbytes = (inputs + gradients + sums + zeros) * sizeof(float);
     void *workspace;
-    if (bias)
-        ek_conv_bias_gradient(dev, bias, y);
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     j.inputs = workspace;
     j.gradients = j.inputs + inputs;
