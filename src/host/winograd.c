@@ -15,7 +15,7 @@
 enum {
     WEIGHTS_NBYTES = 9 << 19, /* the most transformed weights at a time: a part of level 3 */
     INPUTS_NBYTES =
-        384 << 10,         /* what a block's transformed inputs should take: a part of level 2 */
+        256 << 10,         /* what a block's transformed inputs should take: a part of level 2 */
     KEPT_NBYTES = 8 << 20, /* inputs are kept from one part of the weights to the next up to here */
     LEAST_TILES = 24,
     MOST_TILES = 96,
@@ -93,15 +93,21 @@ static void winograd_transform_panels(void *context, int64_t begin, int64_t end)
                                  (int)(i % parts));
 }
 
+/* What the next step reads is asked for ahead: to wait for it takes as long as to transform it. */
 static void winograd_transform_inputs(const job *j, int64_t first, int64_t count, float *to)
 {
     const ek_winograd *plan = j->plan;
-    const float *from[MOST_POINTS];
-    for (int64_t t = 0; t < count; t++)
-        for (int p = 0; p < plan->parts * plan->parts; p++, to += plan->channels) {
-            ek_winograd_inputs(plan, first + t, p / plan->parts, p % plan->parts, j->zeros, from);
-            plan->form->inputs(from, to, j->inputs_stride, plan->channels);
-        }
+    const float *from[2][MOST_POINTS];
+    int64_t parts = plan->parts * plan->parts, steps = count * parts;
+    for (int64_t step = 0; step <= steps; step++) {
+        int64_t tile = first + step / parts, part = step % parts;
+        if (step < steps)
+            ek_winograd_inputs_ahead(plan, tile, (int)(part / plan->parts),
+                                     (int)(part % plan->parts), j->zeros, from[step % 2]);
+        if (step > 0)
+            plan->form->inputs(from[(step - 1) % 2], to + (step - 1) * plan->channels,
+                               j->inputs_stride, plan->channels);
+    }
 }
 
 /* The products of a block with up to OUTPUTS_AT_ONCE / j->columns panels, at all points. */

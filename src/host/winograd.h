@@ -79,6 +79,10 @@ static inline int ek_winograd_area(const ek_winograd *w)
 void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
                         const float **from);
 
+/* The same for a tile that is read soon: what the tile before it does not read is asked for. */
+void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
+                              const float *zeros, const float **from);
+
 /* The position of output (i0, i1) of a tile in the result, counted through all samples; -1 if the
  * result ends before it. */
 int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int i0, int i1);

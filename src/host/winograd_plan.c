@@ -106,6 +106,18 @@ void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, cons
     }
 }
 
+void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
+                              const float *zeros, const float **from)
+{
+    enum { LINE = 64 / sizeof(float) };
+    int points = w->form->points;
+    ek_winograd_inputs(w, tile, p0, p1, zeros, from);
+    for (int i = 0; i < points; i++)
+        for (int j = w->form->taps - 1; j < points; j++)
+            for (int64_t c = 0; c < w->channels; c += LINE)
+                __builtin_prefetch(from[i * points + j] + c);
+}
+
 int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int i0, int i1)
 {
     int64_t at[2], position = winograd_sample(w, tile, at);

@@ -13,7 +13,7 @@
 
 enum {
     SUMS_NBYTES = 9 << 19,  /* the most sums at a time */
-    GROUP_NBYTES = 2 << 20, /* what a group's inputs and gradients should take */
+    GROUP_NBYTES = 1 << 20, /* what a group's inputs and gradients should take */
     LEAST_TILES = 128,
     MOST_TILES = 512,
     TILES_AT_ONCE = 4,
@@ -40,26 +40,29 @@ typedef struct job {
     _Atomic int64_t next;
 } job;
 
-static void winograd_weight_inputs(const job *j, int64_t tile)
+/* Transforms the inputs `from` of one part; its first is line `line` of the sums. */
+static void winograd_weight_inputs(const job *j, int64_t tile, int64_t line,
+                                   const float *const *from)
 {
     const ek_winograd *plan = j->plan;
-    const float *from[MOST_POINTS], *at[MOST_POINTS];
-    int64_t line = 0;
-    for (int p = 0; p < plan->parts * plan->parts; p++) {
-        ek_winograd_inputs(plan, j->first + tile, p / plan->parts, p % plan->parts, j->zeros, from);
-        for (int64_t c = 0, n; c < plan->channels; c += n, line += n) {
-            n = ek_smaller(j->columns - line % j->columns, plan->channels - c);
-            for (int i = 0; i < ek_winograd_area(plan); i++)
-                at[i] = from[i] + c;
-            float *to =
-                j->inputs + (line / j->columns * j->group + tile) * j->columns + line % j->columns;
-            plan->form->inputs(at, to, j->inputs_stride, n);
-        }
+    const float *at[MOST_POINTS];
+    for (int64_t c = 0, n; c < plan->channels; c += n, line += n) {
+        n = ek_smaller(j->columns - line % j->columns, plan->channels - c);
+        for (int i = 0; i < ek_winograd_area(plan); i++)
+            at[i] = from[i] + c;
+        float *to =
+            j->inputs + (line / j->columns * j->group + tile) * j->columns + line % j->columns;
+        plan->form->inputs(at, to, j->inputs_stride, n);
     }
-    for (int i = 0; i < ek_winograd_area(plan) && line % j->columns != 0; i++)
-        memset(j->inputs + i * j->inputs_stride +
-                   (line / j->columns * j->group + tile) * j->columns + line % j->columns,
-               0, (size_t)(j->columns - line % j->columns) * sizeof(float));
+}
+
+/* Sets the columns beyond the last input to zero. */
+static void winograd_weight_pad(const job *j, int64_t tile)
+{
+    int64_t rest = j->panels * j->columns - j->plan->depth;
+    float *to = j->inputs + ((j->panels - 1) * j->group + tile + 1) * j->columns - rest;
+    for (int i = 0; i < ek_winograd_area(j->plan) && rest > 0; i++)
+        memset(to + i * j->inputs_stride, 0, (size_t)rest * sizeof *to);
 }
 
 static void winograd_weight_gradients(const job *j, int64_t tile)
@@ -75,6 +78,23 @@ static void winograd_weight_gradients(const job *j, int64_t tile)
                           j->outputs);
 }
 
+/* All of a tile. What another one reads is asked for while this one is transformed. */
+static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
+{
+    const ek_winograd *plan = j->plan;
+    const float *from[MOST_POINTS];
+    for (int p = 0; p < plan->parts * plan->parts && !j->again; p++) {
+        int p0 = p / plan->parts, p1 = p % plan->parts;
+        if (next < j->count)
+            ek_winograd_inputs_ahead(plan, j->first + next, p0, p1, j->zeros, from);
+        ek_winograd_inputs(plan, j->first + tile, p0, p1, j->zeros, from);
+        winograd_weight_inputs(j, tile, p * plan->channels, from);
+    }
+    if (!j->again)
+        winograd_weight_pad(j, tile);
+    winograd_weight_gradients(j, tile);
+}
+
 static void winograd_weight_transform(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
@@ -83,11 +103,8 @@ static void winograd_weight_transform(void *context, int64_t begin, int64_t end)
         int64_t tile = atomic_fetch_add(&j->next, TILES_AT_ONCE);
         if (tile >= j->count)
             return;
-        for (int64_t last = ek_smaller(tile + TILES_AT_ONCE, j->count); tile < last; tile++) {
-            if (!j->again)
-                winograd_weight_inputs(j, tile);
-            winograd_weight_gradients(j, tile);
-        }
+        for (int64_t last = ek_smaller(tile + TILES_AT_ONCE, j->count); tile < last; tile++)
+            winograd_weight_tile(j, tile, tile + 1 < last ? tile + 1 : j->count);
     }
 }
 
