@@ -65,17 +65,17 @@ static void winograd_weight_pad(const job *j, int64_t tile)
         memset(to + i * j->inputs_stride, 0, (size_t)rest * sizeof *to);
 }
 
-static void winograd_weight_gradients(const job *j, int64_t tile)
+/* Writes the addresses of the gradients of a tile's outputs to `from`, and asks for them. */
+static void winograd_weight_find(const job *j, int64_t tile, const float **from)
 {
-    const ek_winograd *plan = j->plan;
-    const float *from[MOST_POINTS];
-    int side = plan->form->outputs;
+    enum { LINE = 64 / sizeof(float) };
+    int side = j->plan->form->outputs;
     for (int i = 0; i < side * side; i++) {
-        int64_t position = ek_winograd_output(plan, j->first + tile, i / side, i % side);
-        from[i] = position < 0 ? j->zeros : j->dy + position * plan->outputs + j->first_output;
+        int64_t position = ek_winograd_output(j->plan, j->first + tile, i / side, i % side);
+        from[i] = position < 0 ? j->zeros : j->dy + position * j->plan->outputs + j->first_output;
+        for (int64_t o = 0; o < j->outputs; o += LINE)
+            __builtin_prefetch(from[i] + o);
     }
-    plan->form->gradients(from, j->gradients + tile * j->gradients_row, j->gradients_stride,
-                          j->outputs);
 }
 
 /* All of a tile. What another one reads is asked for while this one is transformed. */
@@ -83,6 +83,8 @@ static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
 {
     const ek_winograd *plan = j->plan;
     const float *from[MOST_POINTS];
+    if (next < j->count)
+        winograd_weight_find(j, next, from);
     for (int p = 0; p < plan->parts * plan->parts && !j->again; p++) {
         int p0 = p / plan->parts, p1 = p % plan->parts;
         if (next < j->count)
@@ -92,7 +94,9 @@ static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
     }
     if (!j->again)
         winograd_weight_pad(j, tile);
-    winograd_weight_gradients(j, tile);
+    winograd_weight_find(j, tile, from);
+    plan->form->gradients(from, j->gradients + tile * j->gradients_row, j->gradients_stride,
+                          j->outputs);
 }
 
 static void winograd_weight_transform(void *context, int64_t begin, int64_t end)
