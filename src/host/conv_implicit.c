@@ -11,94 +11,94 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "host/block.h"
 #include "host/host.h"
+#include "host/isa.h"
 #include "host/parallel.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-/* ---- the innermost loop, for AVX2 with FMA ---- */
+/* ---- the innermost loop, for AVX-512, and AVX2 with FMA ---- */
 
-enum { ROWS_AT_ONCE = 6, COLUMNS = 16 };
+enum { MOST_ROWS = 12, MOST_COLUMNS = 32 };
 
 /* One tap of the window: the address of the channels that it reads, for each position of a tile. */
 typedef struct conv_tap {
-    const float *row[ROWS_AT_ONCE];
+    const float *row[MOST_ROWS];
     int64_t tap;
 } conv_tap;
 
-/* Computes 1 to ROWS_AT_ONCE rows: out[r] (COLUMNS) = start (COLUMNS) + the sum over the taps of
- * row[r] (channels) b[tap] (channels, COLUMNS). */
+/* Computes some rows: out[r] (columns) = start (columns) + the sum over the taps of row[r]
+ * (channels) b[tap] (channels, columns). */
 typedef void conv_kernel(const conv_tap *taps, int64_t count, int64_t channels, const float *b,
                          const float *start, float *out);
 
+/* Entry n - 1 of `run` computes n rows. */
+typedef struct conv_kernels {
+    int rows, columns;
+    conv_kernel *run[MOST_ROWS];
+} conv_kernels;
+
 #if defined(__x86_64__)
 
-/* ROWS x 2 vectors of 8 sums stay in registers over all taps. */
-#define KERNEL(NAME, ROWS)                                                                      \
-    __attribute__((target("avx2,fma"))) static void NAME(const conv_tap *taps, int64_t count,   \
-                                                         int64_t channels, const float *packed, \
-                                                         const float *start, float *out)        \
-    {                                                                                           \
-        __m256 sum[ROWS][2];                                                                    \
-        _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++)                                  \
-        {                                                                                       \
-            sum[r][0] = _mm256_loadu_ps(start);                                                 \
-            sum[r][1] = _mm256_loadu_ps(start + 8);                                             \
-        }                                                                                       \
-        for (int64_t i = 0; i < count; i++) {                                                   \
-            const float *b = packed + taps[i].tap * channels * COLUMNS, *x[ROWS];               \
-            _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++) x[r] = taps[i].row[r];       \
-            for (int64_t c = 0; c < channels; c++) {                                            \
-                __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);                    \
-                _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++)                          \
-                {                                                                               \
-                    __m256 a = _mm256_set1_ps(x[r][c]);                                         \
-                    sum[r][0] = _mm256_fmadd_ps(a, b0, sum[r][0]);                              \
-                    sum[r][1] = _mm256_fmadd_ps(a, b1, sum[r][1]);                              \
-                }                                                                               \
-                b += COLUMNS;                                                                   \
-            }                                                                                   \
-        }                                                                                       \
-        _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++)                                  \
-        {                                                                                       \
-            _mm256_storeu_ps(out + COLUMNS * r, sum[r][0]);                                     \
-            _mm256_storeu_ps(out + COLUMNS * r + 8, sum[r][1]);                                 \
-        }                                                                                       \
+/* ROWS x 2 vectors of sums stay in registers over all taps. */
+#define KERNEL(NAME, TARGET, ROWS, VECTOR, P)                                               \
+    __attribute__((target(TARGET))) static void NAME(const conv_tap *taps, int64_t count,   \
+                                                     int64_t channels, const float *packed, \
+                                                     const float *start, float *out)        \
+    {                                                                                       \
+        enum { WIDTH = sizeof(VECTOR) / sizeof(float) };                                    \
+        VECTOR sum[ROWS][2];                                                                \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                             \
+        {                                                                                   \
+            sum[r][0] = P##_loadu_ps(start);                                                \
+            sum[r][1] = P##_loadu_ps(start + WIDTH);                                        \
+        }                                                                                   \
+        for (int64_t i = 0; i < count; i++) {                                               \
+            const float *b = packed + taps[i].tap * channels * 2 * WIDTH, *x[ROWS];         \
+            _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) x[r] = taps[i].row[r];  \
+            for (int64_t c = 0; c < channels; c++) {                                        \
+                VECTOR b0 = P##_loadu_ps(b), b1 = P##_loadu_ps(b + WIDTH);                  \
+                _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                     \
+                {                                                                           \
+                    VECTOR a = P##_set1_ps(x[r][c]);                                        \
+                    sum[r][0] = P##_fmadd_ps(a, b0, sum[r][0]);                             \
+                    sum[r][1] = P##_fmadd_ps(a, b1, sum[r][1]);                             \
+                }                                                                           \
+                b += 2 * WIDTH;                                                             \
+            }                                                                               \
+        }                                                                                   \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                             \
+        {                                                                                   \
+            P##_storeu_ps(out + 2 * WIDTH * r, sum[r][0]);                                  \
+            P##_storeu_ps(out + 2 * WIDTH * r + WIDTH, sum[r][1]);                          \
+        }                                                                                   \
     }
-KERNEL(implicit_one_row, 1)
-KERNEL(implicit_two_rows, 2)
-KERNEL(implicit_three_rows, 3)
-KERNEL(implicit_four_rows, 4)
-KERNEL(implicit_five_rows, 5)
-KERNEL(implicit_six_rows, 6)
+#define TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define TO_12(X) TO_6(X) X(7) X(8) X(9) X(10) X(11) X(12)
+#define AVX2(ROWS) KERNEL(implicit_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256)
+#define AVX512(ROWS) KERNEL(implicit_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512)
+TO_6(AVX2)
+TO_12(AVX512)
 
-/* The kernels, of which entry n - 1 computes n rows; NULL if the processor lacks AVX2 or FMA. */
-static conv_kernel *const *kernels_of_processor(void)
+/* The kernels of the processor; NULL if it has neither AVX-512 nor AVX2 and FMA. */
+static const conv_kernels *kernels_of_processor(void)
 {
-    static conv_kernel *const kernels[ROWS_AT_ONCE] = {implicit_one_row,    implicit_two_rows,
-                                                       implicit_three_rows, implicit_four_rows,
-                                                       implicit_five_rows,  implicit_six_rows};
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernels : NULL;
-}
-
-/* True if the processor has no wider vectors than the kernels use. */
-static bool implicit_kernels_are_widest(void)
-{
-    return !__builtin_cpu_supports("avx512f");
+#define AVX2_NAME(ROWS) implicit_avx2_##ROWS,
+#define AVX512_NAME(ROWS) implicit_avx512_##ROWS,
+    static const conv_kernels avx2 = {6, 16, {TO_6(AVX2_NAME)}};
+    static const conv_kernels avx512 = {12, 32, {TO_12(AVX512_NAME)}};
+    ek_isa isa = ek_host_isa();
+    return isa == EK_ISA_AVX512 ? &avx512 : isa == EK_ISA_AVX2 ? &avx2 : NULL;
 }
 
 #else
 
-static conv_kernel *const *kernels_of_processor(void)
+static const conv_kernels *kernels_of_processor(void)
 {
     return NULL;
-}
-
-static bool implicit_kernels_are_widest(void)
-{
-    return true;
 }
 
 #endif
@@ -109,6 +109,7 @@ static bool implicit_kernels_are_widest(void)
 enum { BLOCK_TILES = 32 };
 
 typedef struct job {
+    const conv_kernels *kernels;
     bool gradient;
     const float *from; /* (samples, in, channels): x, or y's gradient */
     float *to;         /* (samples, out, outputs): y, or x's gradient */
@@ -124,31 +125,36 @@ typedef struct job {
     atomic_int next_part;
 } job;
 
-/* ---- packing of weights: a panel is (taps, channels, COLUMNS), for COLUMNS outputs ---- */
+/* ---- packing of weights: a panel is (taps, channels, columns), for `columns` outputs ---- */
 
 static void implicit_pack_panel(const job *j, int64_t panel)
 {
-    int64_t first = panel * COLUMNS, left = j->outputs - first;
-    int64_t count = ek_smaller(left, COLUMNS);
-    float *to = j->packed + panel * j->taps * j->channels * COLUMNS;
+    int64_t columns = j->kernels->columns;
+    int64_t first = panel * columns, left = j->outputs - first;
+    int64_t count = ek_smaller(left, columns);
+    float *to = j->packed + panel * j->taps * j->channels * columns;
     float *start = j->starts + first;
-    memset(start, 0, COLUMNS * sizeof *start);
+    memset(start, 0, columns * sizeof *start);
     if (j->bias)
         memcpy(start, j->bias + first, (size_t)count * sizeof *start);
-    if (count < COLUMNS)
-        memset(to, 0, (size_t)(j->taps * j->channels) * COLUMNS * sizeof *to);
+    if (count < columns)
+        memset(to, 0, (size_t)(j->taps * j->channels) * columns * sizeof *to);
     if (j->gradient) { /* w is (channels, taps, outputs) */
         for (int64_t tap = 0; tap < j->taps; tap++)
-            for (int64_t c = 0; c < j->channels; c++, to += COLUMNS)
+            for (int64_t c = 0; c < j->channels; c++, to += columns)
                 memcpy(to, j->w + (c * j->taps + tap) * j->outputs + first,
                        (size_t)count * sizeof *to);
         return;
     }
     int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
     const float *from = j->w + first * depth;
-    for (int64_t d = 0; d < depth; d++, to += COLUMNS)
+    int64_t whole = count == columns ? depth / EK_BLOCK_SQUARE * EK_BLOCK_SQUARE : 0;
+    for (int64_t d = 0; d < whole; d += EK_BLOCK_SQUARE)
+        for (int64_t o = 0; o < columns; o += EK_BLOCK_SQUARE)
+            ek_block_transpose(from + o * depth + d, depth, to + d * columns + o, columns);
+    for (int64_t d = whole; d < depth; d++)
         for (int64_t o = 0; o < count; o++)
-            to[o] = from[o * depth + d];
+            to[d * columns + o] = from[o * depth + d];
 }
 
 static void implicit_pack_panels(void *context, int64_t begin, int64_t end)
@@ -159,11 +165,11 @@ static void implicit_pack_panels(void *context, int64_t begin, int64_t end)
 
 /* ---- tiles ---- */
 
-/* Up to ROWS_AT_ONCE output positions. */
+/* Output positions, as many as a kernel has rows, or fewer. */
 typedef struct tile {
     int rows;
     int64_t taps;
-    int64_t position[ROWS_AT_ONCE]; /* counted through all samples */
+    int64_t position[MOST_ROWS]; /* counted through all samples */
 } tile;
 
 /* The begin of part i if `count` is cut into n parts, as equal as can be. */
@@ -209,8 +215,8 @@ static inline int64_t implicit_reach(const job *j, int d, int64_t position, int6
 /* Lists the taps of a tile. A tap is left out if it reads padding in all rows. */
 static void implicit_fill_table(const job *j, tile *t, conv_tap *table)
 {
-    const float *image[ROWS_AT_ONCE];
-    int64_t at[ROWS_AT_ONCE][2], plane = j->out[0] * j->out[1];
+    const float *image[MOST_ROWS];
+    int64_t at[MOST_ROWS][2], plane = j->out[0] * j->out[1];
     for (int r = 0; r < t->rows; r++) {
         int64_t position = t->position[r] % plane;
         image[r] = j->from + t->position[r] / plane * j->in[0] * j->in[1] * j->channels;
@@ -237,11 +243,11 @@ static void implicit_fill_table(const job *j, tile *t, conv_tap *table)
 static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
-    conv_kernel *const *kernels = kernels_of_processor();
+    int64_t columns = j->kernels->columns;
     int part = atomic_fetch_add(&j->next_part, 1);
     conv_tap *tables = j->tables + part * BLOCK_TILES * j->taps;
     tile tiles[BLOCK_TILES];
-    float sums[ROWS_AT_ONCE * COLUMNS];
+    float sums[MOST_ROWS * MOST_COLUMNS];
     for (int64_t first = begin; first < end; first += BLOCK_TILES) {
         int count = end - first < BLOCK_TILES ? (int)(end - first) : BLOCK_TILES;
         for (int i = 0; i < count; i++) {
@@ -249,18 +255,18 @@ static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
             implicit_fill_table(j, &tiles[i], tables + i * j->taps);
         }
         for (int64_t panel = 0; panel < j->panels; panel++) {
-            int64_t column = panel * COLUMNS, left = j->outputs - column;
+            int64_t column = panel * columns, left = j->outputs - column;
             const float *b = j->packed + column * j->taps * j->channels;
             for (int i = 0; i < count; i++) {
                 const tile *t = &tiles[i];
-                kernels[t->rows - 1](tables + i * j->taps, t->taps, j->channels, b,
-                                     j->starts + column, sums);
+                j->kernels->run[t->rows - 1](tables + i * j->taps, t->taps, j->channels, b,
+                                             j->starts + column, sums);
                 for (int r = 0; r < t->rows; r++) {
                     float *to = j->to + t->position[r] * j->outputs + column;
-                    if (left >= COLUMNS)
-                        memcpy(to, sums + r * COLUMNS, COLUMNS * sizeof *to);
+                    if (left >= columns)
+                        memcpy(to, sums + r * columns, columns * sizeof *to);
                     else
-                        memcpy(to, sums + r * COLUMNS, (size_t)left * sizeof *to);
+                        memcpy(to, sums + r * columns, (size_t)left * sizeof *to);
                 }
             }
         }
@@ -286,24 +292,24 @@ static double implicit_useful(const job *j)
  * are always full. */
 static void implicit_choose_tiles(job *j)
 {
-    /* The relative speed of a kernel by its number of rows. */
-    static const double speed[ROWS_AT_ONCE + 1] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
+    /* The relative speed of a kernel by its number of rows: with 6 or more no unit waits. */
+    static const double speed[] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
     int64_t plane = j->out[0] * j->out[1];
-    int64_t groups = ek_divide_up(j->samples, ROWS_AT_ONCE),
+    int64_t groups = ek_divide_up(j->samples, j->kernels->rows),
             rows = ek_divide_up(j->samples, groups);
-    if (implicit_useful(j) < speed[rows]) {
+    if (implicit_useful(j) < speed[ek_smaller(rows, 6)]) {
         j->image_tiles = groups;
         j->tiles = groups * plane;
     } else {
-        j->tiles = ek_divide_up(j->samples * plane, ROWS_AT_ONCE);
+        j->tiles = ek_divide_up(j->samples * plane, j->kernels->rows);
     }
 }
 
 static int implicit_run(ek_dev *dev, job *j)
 {
     implicit_choose_tiles(j);
-    j->panels = ek_divide_up(j->outputs, COLUMNS);
-    int64_t padded = j->panels * COLUMNS;
+    j->panels = ek_divide_up(j->outputs, j->kernels->columns);
+    int64_t padded = j->panels * j->kernels->columns;
     int64_t parts = ek_smaller(ek_parallel_threads(dev), j->tiles);
     size_t packed = ek_round_up((size_t)(padded * j->taps * j->channels) * sizeof(float));
     size_t starts = ek_round_up((size_t)padded * sizeof(float));
@@ -331,7 +337,8 @@ int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const e
         return ek_conv_implicit_weight(dev, x, w, bias, y, params);
     bool gradient = kind == EK_CONV_INPUT_GRADIENT;
     const ek_tensor *from = gradient ? y : x, *to = gradient ? x : y;
-    job j = {.gradient = gradient,
+    job j = {.kernels = kernels_of_processor(),
+             .gradient = gradient,
              .from = ek_tensor_address(from),
              .to = ek_tensor_address(to),
              .w = ek_tensor_address(w),
@@ -363,7 +370,7 @@ bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params)
 {
-    if (!ek_conv_implicit_can(x, params) || !implicit_kernels_are_widest())
+    if (!ek_conv_implicit_can(x, params))
         return false;
     int64_t c = x->shape[1], o = y->shape[1], least = c < o ? c : o, most = c < o ? o : c;
     bool strided = false;
