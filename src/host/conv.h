@@ -25,9 +25,10 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
 int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                      const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
-/* Weight gradients, for ek_conv_implicit_wins and ek_conv_implicit. */
-bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                                  const ek_conv_params *params);
+/* Weight gradients, for ek_conv_implicit_wins and ek_conv_implicit. It can if channels fill
+ * vectors. */
+bool ek_conv_implicit_weight_can(const ek_tensor *x);
+bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y);
 int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);

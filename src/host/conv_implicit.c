@@ -364,7 +364,7 @@ bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
     return real && params->dims == 2 && params->groups == 1 && kernels_of_processor();
 }
 
-/* The limits were measured on a Zen 3 core against oneDNN 2.6 and its AVX2 code. With fewer
+/* The limits were measured on Zen 3 (AVX2) and Zen 5 (AVX-512) cores against oneDNN 2.6. With fewer
  * channels panels are half empty or taps too short. A window of one tap needs no table. Windows of
  * 2, 3, 4, 5 and 7 gain alike. */
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -373,15 +373,15 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
     if (!ek_conv_implicit_can(x, params))
         return false;
     int64_t c = x->shape[1], o = y->shape[1], least = c < o ? c : o, most = c < o ? o : c;
-    bool strided = false;
+    bool strided = false, wide = ek_host_isa() == EK_ISA_AVX512;
     for (int d = 0; d < 2; d++) {
         if (w->shape[2 + d] < 2 || params->stride[d] > 2 || params->dilation[d] != 1)
             return false;
         strided = strided || params->stride[d] != 1;
     }
     if (kind == EK_CONV_WEIGHT_GRADIENT)
-        return ek_conv_implicit_weight_wins(x, w, y, params);
-    if (kind == EK_CONV_INPUT_GRADIENT && strided)
-        return least >= 64 && x->shape[0] >= 8; /* strided neighbours have different taps */
-    return least >= 32 && most >= 64;
+        return ek_conv_implicit_weight_wins(x, y);
+    if (kind == EK_CONV_INPUT_GRADIENT && strided) /* strided neighbours have different taps */
+        return least >= (wide ? 128 : 64) && x->shape[0] >= 8;
+    return least >= (wide ? 64 : 32) && most >= 64;
 }

@@ -1,143 +1,108 @@
-/* conv_weight.c: convolution's weight gradient as a blocked matrix product of y's gradient
- * (outputs, positions) and the inputs under each window (positions, taps * channels). The inputs'
- * panels are packed straight from x. */
+/* conv_weight.c: convolution's weight gradient, with x and y's gradient read in place.
+ *
+ * A tap of the window is a matrix product of y's gradient (outputs, positions) and the inputs that
+ * the tap reads (positions, channels), over the positions at which it reads no padding. A block of
+ * that product stays in registers over a piece of the samples. Pieces follow each other in an order
+ * that depends on shapes alone. */
+#include "host/conv.h"
+
+#include <stdatomic.h>
 #include <string.h>
 
-#include "host/conv.h"
 #include "host/host.h"
+#include "host/isa.h"
 #include "host/parallel.h"
 
-/* The positions of each sample that a product sums over. */
-typedef struct rectangle {
-    int64_t first[2], count[2];
-} rectangle;
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
-enum { MAX_RECTANGLES = 25 };
+/* ---- the innermost loop ---- */
 
-typedef struct product {
-    const float *x, *y;
-    int64_t channels, outputs, in[2], out[2];
-    int64_t window[2], stride[2], padding[2], dilation[2];
-    /* If by_tap, each tap is a product over the positions at which it reads inside the input. Else
-     * all taps are one product. */
-    bool by_tap;
-    rectangle rectangles[MAX_RECTANGLES];
-} product;
+/* Positions in three dimensions (samples, rows, columns), and how far apart their elements are. */
+typedef struct positions {
+    int64_t count[3], y_stride[3], x_stride[3];
+} positions;
 
-/* [*begin, *end) are the output positions in dimension d at which tap k reads inside the input. */
-static inline void weight_range_of(const product *p, int d, int64_t k, int64_t *begin, int64_t *end)
-{
-    int64_t shift = k * p->dilation[d] - p->padding[d], stride = p->stride[d];
-    *begin = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
-    *end = p->in[d] > shift ? (p->in[d] - shift + stride - 1) / stride : 0;
-    *begin = ek_smaller(*begin, p->out[d]);
-    *end = ek_larger(*begin, ek_smaller(*end, p->out[d]));
-}
+enum { MOST_ROWS = 12 };
 
-/* Neighbouring positions of a rectangle in one row of one sample. */
-typedef struct run {
-    int64_t sample, row, column, count;
-} run;
+/* out[r * out_stride + c] = the sum over all positions of y[r] x[c], for a number of rows r and all
+ * of the processor's columns c. If `add`, the sum is added to what is there. */
+typedef void weight_kernel(const positions *p, const float *y, const float *x, float *out,
+                           int64_t out_stride, bool add);
 
-static inline run weight_run_at(const rectangle *r, int64_t position, int64_t left)
-{
-    int64_t column = position % r->count[1], rest = position / r->count[1];
-    return (run){rest / r->count[0], r->first[0] + rest % r->count[0], r->first[1] + column,
-                 ek_smaller(left, r->count[1] - column)};
-}
+/* Entry n - 1 of `run` computes n rows. */
+typedef struct weight_kernels {
+    int rows, columns;
+    weight_kernel *run[MOST_ROWS];
+} weight_kernels;
 
-/* Copies `count` rows of `length` floats from one stride to another. */
-static inline void weight_copy_rows(float *to, int64_t to_stride, const float *from,
-                                    int64_t from_stride, int64_t length, int64_t count)
-{
-    for (; count > 0; count--, to += to_stride, from += from_stride)
-        for (int64_t i = 0; i < length; i++)
-            to[i] = from[i];
-}
+#if defined(__x86_64__)
 
-static inline void weight_zero_rows(float *to, int64_t to_stride, int64_t length, int64_t count)
-{
-    for (; count > 0; count--, to += to_stride)
-        for (int64_t i = 0; i < length; i++)
-            to[i] = 0;
-}
-
-/* weight_copy_rows, with usual lengths known to the compiler. */
-static inline void weight_copy(float *to, int64_t to_stride, const float *from, int64_t from_stride,
-                               int64_t length, int64_t count)
-{
-    if (length == 16)
-        weight_copy_rows(to, to_stride, from, from_stride, 16, count);
-    else if (length == 6)
-        weight_copy_rows(to, to_stride, from, from_stride, 6, count);
-    else
-        weight_copy_rows(to, to_stride, from, from_stride, length, count);
-}
-
-EK_MULTIVERSION static void weight_pack_y(const void *context, int64_t batch, float *to,
-                                          int64_t line, int64_t lines, int64_t first, int64_t depth,
-                                          int width)
-{
-    const product *p = context;
-    const rectangle *area = &p->rectangles[batch];
-    for (int64_t l = 0; l < lines; l += width, to += width * depth) {
-        int64_t length = ek_smaller(width, lines - l);
-        if (length < width)
-            memset(to, 0, (size_t)(width * depth) * sizeof *to);
-        run r;
-        for (int64_t d = 0; d < depth; d += r.count) {
-            r = weight_run_at(area, first + d, depth - d);
-            const float *from =
-                p->y + ((r.sample * p->out[0] + r.row) * p->out[1] + r.column) * p->outputs;
-            weight_copy(to + d * width, width, from + line + l, p->outputs, length, r.count);
-        }
+/* ROWS x 2 vectors of sums stay in registers. */
+#define KERNEL(NAME, TARGET, ROWS, VECTOR, P)                                            \
+    __attribute__((target(TARGET))) static void NAME(const positions *p, const float *y, \
+                                                     const float *x, float *out,         \
+                                                     int64_t out_stride, bool add)       \
+    {                                                                                    \
+        enum { WIDTH = sizeof(VECTOR) / sizeof(float) };                                 \
+        int64_t y_step = p->y_stride[2], x_step = p->x_stride[2];                        \
+        VECTOR sum[ROWS][2];                                                             \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] =  \
+            P##_setzero_ps();                                                            \
+        for (int64_t n = 0; n < p->count[0]; n++)                                        \
+            for (int64_t i = 0; i < p->count[1]; i++) {                                  \
+                const float *a = y + n * p->y_stride[0] + i * p->y_stride[1];            \
+                const float *b = x + n * p->x_stride[0] + i * p->x_stride[1];            \
+                for (int64_t j = p->count[2]; j > 0; j--, a += y_step, b += x_step) {    \
+                    VECTOR b0 = P##_loadu_ps(b), b1 = P##_loadu_ps(b + WIDTH);           \
+                    _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)              \
+                    {                                                                    \
+                        VECTOR s = P##_set1_ps(a[r]);                                    \
+                        sum[r][0] = P##_fmadd_ps(s, b0, sum[r][0]);                      \
+                        sum[r][1] = P##_fmadd_ps(s, b1, sum[r][1]);                      \
+                    }                                                                    \
+                }                                                                        \
+            }                                                                            \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++, out += out_stride)       \
+        {                                                                                \
+            if (add) {                                                                   \
+                sum[r][0] = P##_add_ps(sum[r][0], P##_loadu_ps(out));                    \
+                sum[r][1] = P##_add_ps(sum[r][1], P##_loadu_ps(out + WIDTH));            \
+            }                                                                            \
+            P##_storeu_ps(out, sum[r][0]);                                               \
+            P##_storeu_ps(out + WIDTH, sum[r][1]);                                       \
+        }                                                                                \
     }
+#define TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define TO_12(X) TO_6(X) X(7) X(8) X(9) X(10) X(11) X(12)
+#define AVX2(ROWS) KERNEL(weight_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256)
+#define AVX512(ROWS) KERNEL(weight_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512)
+TO_6(AVX2)
+TO_12(AVX512)
+
+/* The kernels for so many channels; NULL if there are none. */
+static const weight_kernels *weight_kernels_for(int64_t channels)
+{
+#define AVX2_NAME(ROWS) weight_avx2_##ROWS,
+#define AVX512_NAME(ROWS) weight_avx512_##ROWS,
+    static const weight_kernels avx2 = {6, 16, {TO_6(AVX2_NAME)}};
+    static const weight_kernels avx512 = {12, 32, {TO_12(AVX512_NAME)}};
+    ek_isa isa = ek_host_isa();
+    if (isa == EK_ISA_AVX512 && channels % avx512.columns == 0)
+        return &avx512;
+    return isa >= EK_ISA_AVX2 && channels % avx2.columns == 0 ? &avx2 : NULL;
 }
 
-/* Packs `length` channels, from `channel` on, that one tap reads at positions [first, first +
- * depth) of an area. */
-static inline void weight_pack_tap(const product *p, const rectangle *area, float *to, int64_t tap,
-                                   int64_t channel, int64_t length, int64_t first, int64_t depth,
-                                   int width)
+#else
+
+static const weight_kernels *weight_kernels_for(int64_t channels)
 {
-    int64_t k0 = tap / p->window[1], k1 = tap % p->window[1], begin, end;
-    weight_range_of(p, 1, k1, &begin, &end);
-    run r;
-    for (int64_t d = 0; d < depth; d += r.count, to += r.count * width) {
-        r = weight_run_at(area, first + d, depth - d);
-        int64_t i0 = r.row * p->stride[0] - p->padding[0] + k0 * p->dilation[0];
-        int64_t stop = r.column + r.count;
-        int64_t left =
-            i0 < 0 || i0 >= p->in[0] ? stop : ek_smaller(ek_larger(begin, r.column), stop);
-        int64_t right = ek_larger(left, ek_smaller(end, stop));
-        int64_t i1 = left * p->stride[1] - p->padding[1] + k1 * p->dilation[1];
-        weight_zero_rows(to, width, length, left - r.column);
-        if (right > left)
-            weight_copy(to + (left - r.column) * width, width,
-                        p->x + ((r.sample * p->in[0] + i0) * p->in[1] + i1) * p->channels + channel,
-                        p->stride[1] * p->channels, length, right - left);
-        weight_zero_rows(to + (right - r.column) * width, width, length, stop - right);
-    }
+    (void)channels;
+    return NULL;
 }
 
-EK_MULTIVERSION static void weight_pack_x(const void *context, int64_t batch, float *to,
-                                          int64_t line, int64_t lines, int64_t first, int64_t depth,
-                                          int width)
-{
-    const product *p = context;
-    const rectangle *area = &p->rectangles[batch];
-    for (int64_t l = 0; l < lines; l += width, to += width * depth) {
-        int64_t count = ek_smaller(width, lines - l), length;
-        if (count < width)
-            memset(to, 0, (size_t)(width * depth) * sizeof *to);
-        for (int64_t done = 0; done < count; done += length) {
-            int64_t at = line + l + done, channel = at % p->channels;
-            length = ek_smaller(count - done, p->channels - channel);
-            weight_pack_tap(p, area, to + done, batch + at / p->channels, channel, length, first,
-                            depth, width);
-        }
-    }
-}
+#endif
 
 /* ---- bias ---- */
 
@@ -184,68 +149,196 @@ void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *
 
 /* ---- the gradient ---- */
 
-static product weight_product_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                                 const ek_conv_params *params)
+/* What a piece takes of x and y's gradient: a part of the level 2 cache, but enough positions that
+ * w is rarely read and written. Lines that lie FAR bytes apart fall to few places of the level 1
+ * cache; they are copied if a copy is read OFTEN times. */
+enum { PIECE_NBYTES = 256 << 10, PIECE_POSITIONS = 256, FAR = 1024, OFTEN = 8 };
+
+typedef struct job {
+    const weight_kernels *kernels;
+    const float *x, *y;
+    float *w;
+    int64_t samples, channels, outputs, in[2], out[2], taps;
+    int64_t window[2], stride[2], padding[2], dilation[2];
+    int64_t row_blocks, panels;        /* blocks of outputs, and panels of channels */
+    int64_t piece_samples, piece_rows; /* a piece is some samples, or some rows of one */
+    bool copies_x, copies_y;
+    float *copies;
+    size_t copies_stride; /* elements of one part's copies */
+    atomic_int next_part;
+} job;
+
+/* A piece that one thread is at. */
+typedef struct piece {
+    int64_t sample, samples, row, rows;
+    float *
+        y; /* y's gradient in blocks (row_blocks, samples, rows, columns, kernel's rows), or NULL */
+    float *x; /* what a tap reads of a panel (samples, rows, columns, kernel's columns), or NULL */
+    bool first;
+} piece;
+
+/* [*begin, *end) are the output positions in dimension d at which tap k reads inside the input. */
+static void weight_range_of(const job *j, int d, int64_t k, int64_t *begin, int64_t *end)
 {
-    product p = {.x = ek_tensor_address(x),
-                 .y = ek_tensor_address(y),
-                 .channels = x->shape[1],
-                 .outputs = y->shape[1]};
-    double useful = 1; /* the fraction of taps that don't read padding */
-    for (int d = 0; d < 2; d++) {
-        p.in[d] = x->shape[2 + d];
-        p.out[d] = y->shape[2 + d];
-        p.window[d] = w->shape[2 + d];
-        p.stride[d] = params->stride[d];
-        p.padding[d] = params->padding[d];
-        p.dilation[d] = params->dilation[d];
-        int64_t inside = 0, begin, end;
-        for (int64_t k = 0; k < p.window[d]; k++) {
-            weight_range_of(&p, d, k, &begin, &end);
-            inside += end - begin;
-        }
-        useful *= (double)inside / (double)(p.window[d] * p.out[d]);
-    }
-    /* Products tap by tap pack y more often, but multiply no padding. */
-    p.by_tap = useful < 0.9 && p.channels >= 64 && p.window[0] * p.window[1] <= MAX_RECTANGLES;
-    return p;
+    int64_t shift = k * j->dilation[d] - j->padding[d], stride = j->stride[d];
+    *begin = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
+    *end = j->in[d] > shift ? (j->in[d] - shift + stride - 1) / stride : 0;
+    *begin = ek_smaller(*begin, j->out[d]);
+    *end = ek_larger(*begin, ek_smaller(*end, j->out[d]));
 }
 
-/* Products tap by tap win if much is padding. Otherwise oneDNN is as fast, within the noise. */
-bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                                  const ek_conv_params *params)
+static void weight_copy_y(const job *j, const piece *p)
 {
-    return weight_product_of(x, w, y, params).by_tap && x->shape[1] >= 256 && y->shape[1] >= 256;
+    int64_t width = j->kernels->rows, count = p->samples * p->rows * j->out[1];
+    const float *from = j->y + (p->sample * j->out[0] + p->row) * j->out[1] * j->outputs;
+    for (int64_t block = 0; block < j->row_blocks; block++) {
+        int64_t length = ek_smaller(width, j->outputs - block * width);
+        float *to = p->y + block * count * width;
+        for (int64_t i = 0; i < count; i++, to += width)
+            memcpy(to, from + i * j->outputs + block * width, (size_t)length * sizeof *to);
+    }
+}
+
+/* Copies the positions of x, and describes the copy instead. */
+static const float *weight_copy_x(const job *j, const piece *p, positions *at, const float *x)
+{
+    int64_t width = j->kernels->columns;
+    float *to = p->x;
+    for (int64_t n = 0; n < at->count[0]; n++)
+        for (int64_t i = 0; i < at->count[1]; i++) {
+            const float *from = x + n * at->x_stride[0] + i * at->x_stride[1];
+            for (int64_t k = 0; k < at->count[2]; k++, from += at->x_stride[2], to += width)
+                memcpy(to, from, (size_t)width * sizeof *to);
+        }
+    at->x_stride[2] = width;
+    at->x_stride[1] = at->count[2] * width;
+    at->x_stride[0] = at->count[1] * at->x_stride[1];
+    return p->x;
+}
+
+/* Blocks [begin, end) of outputs for one tap and panel: adds what the piece gives. */
+static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel, int64_t begin,
+                       int64_t end)
+{
+    int64_t k[2] = {tap / j->window[1], tap % j->window[1]}, from[2], to[2], in[2];
+    for (int d = 0; d < 2; d++)
+        weight_range_of(j, d, k[d], &from[d], &to[d]);
+    from[0] = ek_larger(from[0], p->row);
+    to[0] = ek_larger(from[0], ek_smaller(to[0], p->row + p->rows));
+    for (int d = 0; d < 2; d++)
+        in[d] = from[d] * j->stride[d] + k[d] * j->dilation[d] - j->padding[d];
+    int64_t y_width = p->y ? j->kernels->rows : j->outputs, y_rows = p->y ? p->rows : j->out[0];
+    positions at = {.count = {p->samples, to[0] - from[0], to[1] - from[1]},
+                    .y_stride = {y_rows * j->out[1] * y_width, j->out[1] * y_width, y_width},
+                    .x_stride = {j->in[0] * j->in[1] * j->channels,
+                                 j->stride[0] * j->in[1] * j->channels,
+                                 j->stride[1] * j->channels}};
+    bool none = at.count[1] == 0 || at.count[2] == 0; /* the tap reads padding only */
+    if (none && !p->first)
+        return;
+    int64_t rows = j->kernels->rows, channel = panel * j->kernels->columns;
+    const float *x = j->x, *y = p->y ? p->y : j->y;
+    if (none) {
+        at.count[0] = 0;
+    } else {
+        x += p->sample * at.x_stride[0] + (in[0] * j->in[1] + in[1]) * j->channels + channel;
+        y += ((p->y ? 0 : p->sample * j->out[0]) + from[0] - (p->y ? p->row : 0)) * at.y_stride[1] +
+             from[1] * y_width;
+        if (p->x)
+            x = weight_copy_x(j, p, &at, x);
+    }
+    for (int64_t block = begin; block < end; block++) {
+        int64_t count = ek_smaller(rows, j->outputs - block * rows);
+        j->kernels->run[count - 1](&at, y + block * (p->y ? p->samples * at.y_stride[0] : rows), x,
+                                   j->w + (block * rows * j->taps + tap) * j->channels + channel,
+                                   j->taps * j->channels, !p->first);
+    }
+}
+
+/* Blocks [begin, end) of all taps, panels and outputs, over all pieces. */
+static void weight_compute(void *context, int64_t begin, int64_t end)
+{
+    job *j = context;
+    float *copies = j->copies + (size_t)atomic_fetch_add(&j->next_part, 1) * j->copies_stride;
+    for (int64_t sample = 0; sample < j->samples; sample += j->piece_samples)
+        for (int64_t row = 0; row < j->out[0]; row += j->piece_rows) {
+            piece p = {.sample = sample,
+                       .samples = ek_smaller(j->piece_samples, j->samples - sample),
+                       .row = row,
+                       .rows = ek_smaller(j->piece_rows, j->out[0] - row),
+                       .first = sample == 0 && row == 0,
+                       .y = j->copies_y ? copies : NULL};
+            if (p.y)
+                weight_copy_y(j, &p);
+            if (j->copies_x)
+                p.x = copies +
+                      (p.y ? j->row_blocks * j->kernels->rows * p.samples * p.rows * j->out[1] : 0);
+            for (int64_t i = begin, next; i < end; i = next) {
+                int64_t pair = i / j->row_blocks, block = i % j->row_blocks;
+                next = ek_smaller((pair + 1) * j->row_blocks, end);
+                weight_add(j, &p, pair / j->panels, pair % j->panels, block, block + next - i);
+            }
+        }
+}
+
+static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                         const ek_conv_params *params)
+{
+    job j = {.kernels = weight_kernels_for(x->shape[1]),
+             .x = ek_tensor_address(x),
+             .y = ek_tensor_address(y),
+             .w = ek_tensor_address(w),
+             .samples = x->shape[0],
+             .channels = x->shape[1],
+             .outputs = y->shape[1],
+             .taps = w->shape[2] * w->shape[3]};
+    for (int d = 0; d < 2; d++) {
+        j.in[d] = x->shape[2 + d];
+        j.out[d] = y->shape[2 + d];
+        j.window[d] = w->shape[2 + d];
+        j.stride[d] = params->stride[d];
+        j.padding[d] = params->padding[d];
+        j.dilation[d] = params->dilation[d];
+    }
+    return j;
+}
+
+bool ek_conv_implicit_weight_can(const ek_tensor *x)
+{
+    return weight_kernels_for(x->shape[1]) != NULL;
+}
+
+/* oneDNN's is slower by a fifth at least. */
+bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y)
+{
+    return ek_conv_implicit_weight_can(x) && x->shape[1] >= 32 && y->shape[1] >= 16;
 }
 
 int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
-    product p = weight_product_of(x, w, y, params);
+    job j = weight_job_of(x, w, y, params);
+    int64_t size = sizeof(float), rows = j.kernels->rows, columns = j.kernels->columns;
     if (bias)
         ek_conv_bias_gradient(dev, bias, y);
-    int64_t taps = p.window[0] * p.window[1], k[MAX_RECTANGLES];
-    int64_t products = p.by_tap ? taps : 1;
-    for (int64_t i = 0; i < products; i++) {
-        rectangle *r = &p.rectangles[i];
-        int64_t at[2] = {i / p.window[1], i % p.window[1]}, end;
-        for (int d = 0; d < 2; d++) {
-            end = p.out[d];
-            if (p.by_tap)
-                weight_range_of(&p, d, at[d], &r->first[d], &end);
-            r->count[d] = end - r->first[d];
-        }
-        k[i] = x->shape[0] * r->count[0] * r->count[1];
-    }
-    ek_gemm gemm = {.dtype = EK_F32,
-                    .batch = products,
-                    .n = p.outputs,
-                    .m = taps / products * p.channels,
-                    .k = x->shape[0] * p.out[0] * p.out[1],
-                    .c = {ek_tensor_address(w), p.channels, taps * p.channels, 1},
-                    .pack_a = weight_pack_y,
-                    .pack_b = weight_pack_x,
-                    .pack_context = &p,
-                    .batch_k = k};
-    return ek_gemm_run(dev, &gemm);
+    j.row_blocks = ek_divide_up(j.outputs, rows);
+    j.panels = j.channels / columns;
+    int64_t row = size * (j.out[1] * j.outputs + j.stride[0] * j.in[1] * j.channels);
+    int64_t at_once = ek_larger(PIECE_NBYTES / row, ek_divide_up(PIECE_POSITIONS, j.out[1]));
+    j.piece_rows = ek_smaller(at_once, j.out[0]);
+    j.piece_samples = ek_smaller(ek_larger(at_once / j.out[0], 1), j.samples);
+    j.copies_y = j.outputs * size >= FAR && j.taps * j.panels >= OFTEN;
+    j.copies_x = j.stride[1] * j.channels * size >= FAR && j.row_blocks >= OFTEN;
+    int64_t blocks = j.taps * j.panels * j.row_blocks;
+    int64_t parts = ek_smaller(ek_parallel_threads(dev), blocks);
+    int64_t count = j.piece_samples * j.piece_rows * j.out[1];
+    j.copies_stride =
+        (size_t)(count * ((j.copies_y ? j.row_blocks * rows : 0) + (j.copies_x ? columns : 0)));
+    size_t nbytes = (size_t)parts * j.copies_stride * sizeof(float);
+    void *workspace;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    j.copies = workspace;
+    ek_parallel_for(dev, blocks, 1, weight_compute, &j);
+    ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    return 0;
 }

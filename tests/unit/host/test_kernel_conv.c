@@ -191,37 +191,46 @@ static const conv_case implicit_cases[] = {
     {"many samples, no padding", 2, 7, 64, 32, 1, {5, 6}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},
     {"odd sizes", 2, 2, 13, 19, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
     {"one sample, wide padding", 2, 1, 12, 33, 1, {7, 9}, {3, 3}, {1, 1}, {2, 2}, {1, 1}},
-    {"stride 2", 2, 9, 10, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
-    {"stride 2, one sample", 2, 1, 10, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
-    {"1x1 stride 2", 2, 6, 8, 16, 1, {7, 8}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
-    {"stride 3, dilation 2", 2, 3, 5, 7, 1, {12, 13}, {2, 3}, {3, 2}, {1, 2}, {2, 3}},
-    {"some rows unread", 2, 8, 4, 17, 1, {8, 8}, {1, 2}, {3, 3}, {0, 1}, {1, 1}},
-    {"padding only", 2, 2, 3, 5, 1, {1, 1}, {3, 3}, {1, 1}, {2, 2}, {1, 1}},
-    {"tap by tap", 2, 5, 64, 24, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
-    {"tap by tap, far taps unread", 2, 2, 64, 8, 1, {2, 1}, {5, 5}, {1, 1}, {2, 2}, {1, 1}},
-    {"several blocks", 2, 3, 70, 100, 1, {16, 15}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"stride 2", 2, 9, 16, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"stride 2, one sample", 2, 1, 48, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"1x1 stride 2", 2, 6, 16, 16, 1, {7, 8}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"stride 3, dilation 2", 2, 3, 16, 7, 1, {12, 13}, {2, 3}, {3, 2}, {1, 2}, {2, 3}},
+    {"some rows unread", 2, 8, 32, 17, 1, {8, 8}, {1, 2}, {3, 3}, {0, 1}, {1, 1}},
+    {"padding only", 2, 2, 16, 5, 1, {1, 1}, {3, 3}, {1, 1}, {2, 2}, {1, 1}},
+    {"far taps unread", 2, 2, 64, 8, 1, {2, 1}, {5, 5}, {1, 1}, {2, 2}, {1, 1}},
+    {"several blocks", 2, 3, 96, 100, 1, {16, 15}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"pieces of samples", 2, 9, 32, 24, 1, {15, 14}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"pieces of rows", 2, 2, 32, 24, 1, {41, 39}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"far channels", 2, 9, 256, 270, 1, {6, 7}, {2, 2}, {1, 1}, {0, 1}, {1, 1}},
+    {"far channels, rows", 2, 1, 256, 270, 1, {24, 14}, {2, 1}, {1, 1}, {1, 0}, {1, 1}},
 };
 enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
 
 static void check_implicit(const conv_case *c, int64_t unread)
 {
     problem p = alike(c, unread, EK_F32, TWIN_LAST, true);
-    double *once[RESULTS] = {NULL};
     const ek_conv_params *params = &p.params;
     ek_tensor *x = p.x.host, *w = p.w.host, *bias = p.bias.host, *dy = p.dy.host, *out[RESULTS];
     for (int i = 0; i < RESULTS; i++)
         out[i] = p.out[i].host;
-    for (int threads = 1; threads <= 2 && ek_conv_implicit_can(x, params); threads++) {
-        ek_dev *dev = case_device(threads);
-        for (int i = 0; i < RESULTS; i++)
-            case_poison(out[i]);
-        assert_ok(ek_conv_implicit(dev, EK_CONV_FORWARD, x, w, bias, out[Y], params));
-        assert_ok(ek_conv_implicit(dev, EK_CONV_INPUT_GRADIENT, out[DX], w, NULL, dy, params));
-        assert_ok(
-            ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, x, out[DW], out[DBIAS], dy, params));
-        for (int i = 0; i < RESULTS; i++) {
-            case_compare(out[i], p.wanted[i], case_tolerance(EK_F32), c->what);
-            twin_repeated(out[i], &once[i], c->what);
+    for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
+        double *once[RESULTS] = {NULL};
+        int results = conv_limit_isa(isa) && ek_conv_implicit_can(x, params) ? DW : 0;
+        if (results && ek_conv_implicit_weight_can(x))
+            results = RESULTS;
+        for (int threads = 1; threads <= 2 && results; threads++) {
+            ek_dev *dev = case_device(threads);
+            for (int i = 0; i < results; i++)
+                case_poison(out[i]);
+            assert_ok(ek_conv_implicit(dev, EK_CONV_FORWARD, x, w, bias, out[Y], params));
+            assert_ok(ek_conv_implicit(dev, EK_CONV_INPUT_GRADIENT, out[DX], w, NULL, dy, params));
+            if (results == RESULTS)
+                assert_ok(ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, x, out[DW], out[DBIAS], dy,
+                                           params));
+            for (int i = 0; i < results; i++) {
+                case_compare(out[i], p.wanted[i], case_tolerance(EK_F32), c->what);
+                twin_repeated(out[i], &once[i], c->what);
+            }
         }
     }
     problem_free(&p);
@@ -232,10 +241,11 @@ TEST_LOOP(implicit, 0, IMPLICIT_CASES)
     check_implicit(&implicit_cases[_i], 0);
 }
 
-TEST_LOOP(implicit_leaves_the_last_windows_out, 0, 3)
+TEST_LOOP(implicit_leaves_the_last_windows_out, 0, 3 + IMPLICIT_CASES)
 {
-    check_implicit(&few[_i], 1);
-    check_implicit(&few[_i], 2);
+    check_implicit(_i < 3 ? &few[_i] : &implicit_cases[_i - 3], 1);
+    if (_i < 3)
+        check_implicit(&few[_i], 2);
 }
 
 /* ---- memory ---- */

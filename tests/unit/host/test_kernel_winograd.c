@@ -1,7 +1,6 @@
 /* Winograd's forms against loops in double, on every instruction set that the processor has. */
 #include "conv_cases.h"
 #include "host/conv.h"
-#include "host/isa.h"
 
 static const conv_case cases[] = {
     {"3x3", 2, 2, 16, 32, 1, {8, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
@@ -36,12 +35,10 @@ static void check(const conv_case *c, int64_t unread, int side)
     ek_tensor *x = p.x.host, *w = p.w.host, *bias = p.bias.host, *dy = p.dy.host, *out[RESULTS];
     for (int i = 0; i < RESULTS; i++)
         out[i] = p.out[i].host;
-    static const char *const isas[] = {"plain", "avx2", "avx512"};
     for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
         double *once[RESULTS] = {NULL};
-        setenv("EVENKEEL_HOST_ISA", isas[isa], 1);
-        if (ek_host_isa() != isa)
-            continue; /* the processor lacks it */
+        if (!conv_limit_isa(isa))
+            continue;
         ck_assert(ek_conv_winograd_can(x, w, dy, params) == (isa != EK_ISA_PLAIN));
         for (int threads = 1; threads <= 2 && isa != EK_ISA_PLAIN; threads++) {
             ek_dev *dev = case_device(threads);
