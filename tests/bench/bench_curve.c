@@ -1,11 +1,12 @@
-/* bench_curve.c: how far a network's losses under autocast to bf16 are from those in f32.
+/* bench_curve.c: how far a network's losses, computed in another way, are from those of direct f32.
  *
- *     [DEVICE=host|cuda] bench_curve NET[@BATCH] STEPS
+ *     [DEVICE=host|cuda] bench_curve NET[@BATCH] STEPS [bf16|winograd|fast]
  *
  * trains NET twice from seed 0 on one device and prints each step's two losses and their relative
- * distance; the last line is "NET STEPS LARGEST_DISTANCE". Every step has a new batch: a picture is
- * its class's pattern in noise, so that there is something to learn and losses don't come to
- * nothing. */
+ * distance; the last line is "NET STEPS LARGEST_DISTANCE". The other way is autocast to bf16, the
+ * host's convolutions by Winograd's forms, or the latter with ek_allow_fast_convolution. Every step
+ * has a new batch: a picture is its class's pattern in noise, so that there is something to learn
+ * and losses don't come to nothing. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,30 +56,56 @@ static int train(const workload *load, const ek_device_list *devices, int steps,
     return rc;
 }
 
+enum { BF16, WINOGRAD, FAST, WAYS };
+static const char *const ways[WAYS] = {"bf16", "winograd", "fast"};
+
+/* Sets up one of the two trainings. */
+static void choose(workload *load, int way, bool other)
+{
+    load->bf16 = other && way == BF16;
+    if (way != BF16 && !other)
+        setenv("EVENKEEL_HOST_WITHOUT", "winograd", 1);
+    else
+        unsetenv("EVENKEEL_HOST_WITHOUT");
+    ek_allow_fast_convolution(other && way == FAST);
+}
+
+static int way_named(const char *name)
+{
+    int way = 0;
+    while (way < WAYS && strcmp(ways[way], name) != 0)
+        way++;
+    return way;
+}
+
 int main(int argc, char **argv)
 {
     static double losses[2][MOST_STEPS];
     workload load;
     double largest = 0;
-    int steps = argc == 3 ? atoi(argv[2]) : 0;
-    if (argc != 3 || !workload_named(argv[1], &load) || load.bf16 || load.target_dims != 0 ||
-        load.classes == 0 || steps < 1 || steps > MOST_STEPS) {
-        fprintf(stderr, "usage: [DEVICE=host|cuda] %s mlp|mnist|resnet18[@BATCH] STEPS\n", argv[0]);
+    int steps = argc >= 3 ? atoi(argv[2]) : 0, way = argc >= 4 ? way_named(argv[3]) : BF16;
+    if (argc < 3 || argc > 4 || way == WAYS || !workload_named(argv[1], &load) || load.bf16 ||
+        load.target_dims != 0 || load.classes == 0 || steps < 1 || steps > MOST_STEPS) {
+        fprintf(
+            stderr,
+            "usage: [DEVICE=host|cuda] %s mlp|mnist|resnet18[@BATCH] STEPS [bf16|winograd|fast]\n",
+            argv[0]);
         return 2;
     }
     ek_device_list devices;
     int rc = job_devices(&devices, job_kind(), 1, 0);
     for (int b = 0; b < 2 && rc == 0; b++) {
-        load.bf16 = b;
+        choose(&load, way, b);
         rc = train(&load, &devices, steps, losses[b]);
     }
     if (job_exit(rc) != 0)
         return 1;
     for (int i = 0; i < steps; i++) {
         double distance = fabs(losses[1][i] - losses[0][i]) / losses[0][i];
-        printf("%4d  f32 %.6f  bf16 %.6f  %.4f\n", i + 1, losses[0][i], losses[1][i], distance);
+        printf("%4d  f32 %.6f  %s %.6f  %.6f\n", i + 1, losses[0][i], ways[way], losses[1][i],
+               distance);
         largest = distance <= largest ? largest : distance;
     }
-    printf("%s %d %.4f\n", argv[1], steps, largest);
+    printf("%s %d %.6f\n", argv[1], steps, largest);
     return isfinite(largest) ? 0 : 1;
 }
