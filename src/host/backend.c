@@ -20,12 +20,12 @@ static atomic_int open_devices;
 static int cpu_count(void)
 {
     ek_world_check_cores();
+    EK_TRY(ek_host_check_settings());
     return 1;
 }
 
 static int cpu_open(ek_dev *dev)
 {
-    EK_TRY(ek_host_check_settings());
     dev->threads = ek_world_cores();
     atomic_fetch_add(&open_devices, 1);
     return 0;
@@ -36,6 +36,7 @@ static int host_count(void)
     ek_device_spec spec;
     ek_world_check_cores();
     EK_TRY(ek_host_spec(&spec));
+    EK_TRY(ek_host_check_settings());
     return spec.count;
 }
 
@@ -43,7 +44,6 @@ static int host_open(ek_dev *dev)
 {
     ek_device_spec spec;
     EK_TRY(ek_host_spec(&spec));
-    EK_TRY(ek_host_check_settings());
     int share = ek_world_cores() / spec.count;
     dev->threads = share > 1 ? share : 1;
     dev->speed = spec.devices[dev->id.index].speed;
