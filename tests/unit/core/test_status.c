@@ -169,20 +169,6 @@ TEST(a_bad_environment_is_an_error)
                    "EVENKEEL_HOST_DEVICES: device list \"4y\"");
 }
 
-TEST(a_bad_setting_of_the_host_is_an_error)
-{
-    ek_memory_stats stats;
-    setenv("EVENKEEL_HOST_ISA", "avx3", 1);
-    assert_refused(ek_memory_get_stats(ek_host(0), &stats), EK_E_INVALID,
-                   "EVENKEEL_HOST_ISA is \"avx3\", not plain, avx2 or avx512");
-    setenv("EVENKEEL_HOST_ISA", "AVX2", 1);
-    setenv("EVENKEEL_HOST_WITHOUT", "winograd,fft", 1);
-    assert_refused(ek_memory_get_stats(ek_host(0), &stats), EK_E_INVALID,
-                   "EVENKEEL_HOST_WITHOUT names \"fft\", which is not winograd");
-    setenv("EVENKEEL_HOST_WITHOUT", "Winograd", 1);
-    assert_ok(ek_memory_get_stats(ek_host(0), &stats));
-}
-
 TEST(want_of_memory_names_the_place)
 {
     char place[64];
