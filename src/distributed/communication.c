@@ -1,7 +1,6 @@
 /* communication.c: see communication.h. */
 #include "distributed/communication.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +174,8 @@ static void *communication_main(void *user)
 
 /* ---- opening and closing ---- */
 
+enum { OPEN_LOOK = 50000000 }; /* ns after which who waits is asked whether it gives up */
+
 static void communication_free(ek_communication *communication)
 {
     while (communication->abandoned) {
@@ -257,28 +258,27 @@ static int communication_set_up(ek_communication *communication, int several, do
 }
 
 /* False if the other processes do not come in time. */
-static bool communication_await_open(ek_communication *communication, double timeout)
+static bool communication_await_open(ek_communication *communication, double timeout,
+                                     bool (*gives_up)(void *user), void *user)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
     double seconds = timeout < 1e9 ? timeout : 1e9;
-    until.tv_sec += (time_t)seconds;
-    until.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_nsec -= 1000000000L;
-        until.tv_sec++;
-    }
-    int rc = 0;
+    uint64_t until = ek_clock_ns() + (uint64_t)(seconds * 1e9);
     pthread_mutex_lock(&communication->lock);
-    while (!communication->opened && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&communication->ended, &communication->lock, &until);
+    for (uint64_t now; !communication->opened && !(gives_up && gives_up(user)) &&
+                       (now = ek_clock_ns()) < until;) {
+        uint64_t look = until - now < OPEN_LOOK ? until : now + OPEN_LOOK;
+        struct timespec next = {.tv_sec = (time_t)(look / 1000000000),
+                                .tv_nsec = (long)(look % 1000000000)};
+        pthread_cond_timedwait(&communication->ended, &communication->lock, &next);
+    }
     bool opened = communication->opened;
     pthread_mutex_unlock(&communication->lock);
     return opened;
 }
 
 int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
-                          bool check, ek_communication **communication)
+                          bool check, bool (*gives_up)(void *user), void *user,
+                          ek_communication **communication)
 {
     *communication = NULL;
     ek_communication *opened = communication_new(transport, context);
@@ -290,7 +290,7 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
         return EK_FAIL(EK_E_NO_MEMORY, "no thread for communication can be had");
     }
     pthread_setname_np(opened->thread, EK_COMMUNICATION_THREAD);
-    if (!communication_await_open(opened, timeout)) {
+    if (!communication_await_open(opened, timeout, gives_up, user)) {
         pthread_detach(opened->thread); /* it waits in the transport, and keeps its memory */
         return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s", timeout);
     }

@@ -191,15 +191,21 @@ static int roster_say_missing(const roster *self, char *text, size_t room)
     return said;
 }
 
+static int roster_count(const roster *self)
+{
+    int seen = 0;
+    for (int r = 0; r < self->launched->size; r++)
+        seen += self->ranks[r].pid > 0;
+    return seen;
+}
+
 /* What there is to say if no rank can be named. */
 static void roster_say_count(const roster *self, char *text, size_t room)
 {
     const ek_launched *launched = self->launched;
     char host[64] = "";
-    int seen = 0;
+    int seen = roster_count(self);
     gethostname(host, sizeof host - 1);
-    for (int r = 0; r < launched->size; r++)
-        seen += self->ranks[r].pid > 0;
     if (seen == launched->size)
         snprintf(text, room, "all ranks have called it, but MPI does not connect them");
     else if (seen < launched->local_size)
@@ -212,13 +218,14 @@ static void roster_say_count(const roster *self, char *text, size_t room)
                  seen, host, launched->size - seen);
 }
 
-void ek_roster_describe(const ek_launched *launched, char *text, size_t room)
+bool ek_roster_describe(const ek_launched *launched, char *text, size_t room)
 {
     size_t ranks = launched->size > 0 ? (size_t)launched->size : 0;
     roster self = {.launched = launched,
                    .environment = malloc(ROSTER_ENVIRONMENT),
                    .ranks = calloc(ranks + 1, sizeof *self.ranks)};
     int *processes = NULL;
+    bool ended = false;
     text[0] = '\0';
     if (self.environment && self.ranks && launched->rank_variable && ranks > 0) {
         roster_runs(getpid(), self.program);
@@ -227,6 +234,7 @@ void ek_roster_describe(const ek_launched *launched, char *text, size_t room)
         for (int i = 0; i < count; i++)
             roster_note(&self, processes[i]);
         bool shown = self.ranks[launched->rank].pid; /* /proc shows this one, and so the others */
+        ended = shown && roster_count(&self) < launched->local_size;
         if (shown && roster_say_missing(&self, text, room) == 0)
             roster_say_count(&self, text, room);
     }
@@ -235,4 +243,5 @@ void ek_roster_describe(const ek_launched *launched, char *text, size_t room)
     free(processes);
     free(self.environment);
     free(self.ranks);
+    return ended;
 }

@@ -6,6 +6,7 @@
 #ifndef EK_DISTRIBUTED_ROSTER_H
 #define EK_DISTRIBUTED_ROSTER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "distributed/launcher.h"
@@ -14,7 +15,8 @@
 #define EK_COMMUNICATION_THREAD "ek communicate"
 
 /* Writes who of the job's ranks has not come, as far as it can be seen from this machine: "rank 1
- * on node7 has not called it (process 4711)". Errors that are pending stay as they are. */
-void ek_roster_describe(const ek_launched *launched, char *text, size_t room);
+ * on node7 has not called it (process 4711)". True if a rank of this machine has no process: it has
+ * ended, or has not begun. Errors that are pending stay as they are. */
+bool ek_roster_describe(const ek_launched *launched, char *text, size_t room);
 
 #endif

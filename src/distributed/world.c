@@ -2,12 +2,14 @@
 #include "distributed/world.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/ranks.h"
+#include "core/clock.h"
 #include "core/device.h"
 #include "core/keywords.h"
 #include "core/rail.h"
@@ -187,15 +189,52 @@ static int world_number_devices(void)
     return rc;
 }
 
-/* The outcome of opening; the sentence of a time-out says which ranks have not come. */
-static int world_name_missing(const ek_launched *launched, double timeout, int rc)
+/* Set by SIGCONT while the process waits to join. */
+static volatile sig_atomic_t world_is_woken;
+
+static void world_note_signal(int number)
 {
+    (void)number;
+    world_is_woken = 1;
+}
+
+typedef struct world_wait {
+    const ek_launched *launched;
+    bool is_hopeless;
+    char missing[800]; /* who has not come */
+} world_wait;
+
+/* If a rank ends before all have joined, Open MPI's launcher ends the others, and does not say
+ * for whom they waited. It sends them SIGCONT a second before. */
+static bool world_gives_up(void *user)
+{
+    world_wait *wait = user;
+    if (world_is_woken) {
+        world_is_woken = 0;
+        wait->is_hopeless = ek_roster_describe(wait->launched, wait->missing, sizeof wait->missing);
+    }
+    return wait->is_hopeless;
+}
+
+/* Joins the job; the sentence of a time-out says which ranks have not come. */
+static int world_open(const ek_launched *launched, const ek_transport *transport, double timeout,
+                      bool check)
+{
+    world_wait wait = {.launched = launched};
+    struct sigaction noting = {.sa_handler = world_note_signal, .sa_flags = SA_RESTART}, before;
+    uint64_t began = ek_clock_ns();
+    world_is_woken = 0;
+    sigaction(SIGCONT, &noting, &before);
+    int rc = ek_communication_open(transport, NULL, launched->size, timeout, check, world_gives_up,
+                                   &wait, &world_communication);
+    sigaction(SIGCONT, &before, NULL);
     if (rc != EK_E_TIMEOUT)
         return rc;
-    char missing[800];
-    ek_roster_describe(launched, missing, sizeof missing);
+    if (!wait.is_hopeless)
+        ek_roster_describe(launched, wait.missing, sizeof wait.missing);
     ek_error_clear();
-    return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s: %s", timeout, missing);
+    return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s: %s",
+                   1e-9 * (double)(ek_clock_ns() - began), wait.missing);
 }
 
 int ek_dist_init_process_group_with(ek_dist_options options)
@@ -218,10 +257,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     }
     const ek_transport *transport;
     EK_TRY(ek_launcher_transport(&launched, &transport));
-    int rc = ek_communication_open(transport, NULL, launched.size, timeout, options.check != EK_OFF,
-                                   &world_communication);
-    if (rc < 0)
-        return world_name_missing(&launched, timeout, rc);
+    EK_TRY(world_open(&launched, transport, timeout, options.check != EK_OFF));
     ek_fork_arm();
     ek_world = world_communication->place;
     world_communication->backend = options.backend;

@@ -10,7 +10,8 @@ const char *ranks_of(int rank, void *user)
     const ranks_run *run = user;
     ek_communication *communication;
     if (ek_communication_open(loop_transport(), loop_rank(run->loop, rank), loop_size(run->loop),
-                              run->timeout > 0 ? run->timeout : 60, !run->lax, &communication) < 0)
+                              run->timeout > 0 ? run->timeout : 60, !run->lax, NULL, NULL,
+                              &communication) < 0)
         return loop_failure(__FILE__, __LINE__, "open: %s", ek_error_message());
     ek_scope scope = ek_scope_begin();
     const char *failure = run->function(communication->world, run->user);

@@ -5,11 +5,12 @@
  * In each cell rank 1 has a fault while the others are in a place. After an error all ranks are
  * told of it, and then train, add and send as if nothing had been; rank 0 says so, after how many
  * milliseconds, and with which error. Of the faults kill, stop, exit0, exit3 and loop there is one,
- * the last: the other ranks' errors are printed, and status 1 given. So it is if the place is init
- * or shutdown.
+ * the last: the other ranks' errors are printed, and status 1 given. So it is if the place is init,
+ * joining, which is init once the others wait in it, or shutdown.
  *
  * In FOLDER each rank writes its process id to the file `pids`, and to `marks` the time in
  * milliseconds at which it comes to a place that not all ranks leave. */
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ typedef enum fault {
 } fault;
 typedef enum place {
     INIT,
+    JOINING,
     BARRIER,
     SUM,
     MESSAGE,
@@ -49,9 +51,9 @@ typedef enum place {
 } place;
 static const char *const faults[] = {"forward", "user",  "memory", "mismatch", "kill",
                                      "stop",    "exit0", "exit3",  "loop"};
-static const char *const places[] = {"init",   "barrier",      "all_reduce",    "message",
-                                     "bucket", "sync_forward", "sync_backward", "no_sync",
-                                     "step",   "save",         "shutdown"};
+static const char *const places[] = {"init",    "joining", "barrier",      "all_reduce",
+                                     "message", "bucket",  "sync_forward", "sync_backward",
+                                     "no_sync", "step",    "save",         "shutdown"};
 
 /* synced: its batch normalisation is, over ranks; divided: its optimizer is. */
 static ek_module *model, *synced, *plain, *divided;
@@ -85,6 +87,39 @@ static long long milliseconds(void)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Whether the process has joined, or waits to: it has a communication thread. */
+static bool has_come(long pid)
+{
+    char path[64], name[64] = "";
+    glob_t threads;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%ld/task/*/comm", pid);
+    int rc = glob(path, 0, NULL, &threads);
+    for (size_t i = 0; rc == 0 && i < threads.gl_pathc && !found; i++) {
+        FILE *file = fopen(threads.gl_pathv[i], "r");
+        found = file && fgets(name, sizeof name, file) && strcmp(name, "ek communicate\n") == 0;
+        if (file)
+            fclose(file);
+    }
+    if (rc == 0)
+        globfree(&threads);
+    return found;
+}
+
+static void await_others(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/pids", folder);
+    for (int come = 0; come < job_size - 1;) {
+        FILE *file = fopen(path, "r");
+        CHECK(file, "%s cannot be read", path);
+        come = 0;
+        for (long pid; fscanf(file, "%ld", &pid) == 1;)
+            come += has_come(pid);
+        fclose(file);
+    }
 }
 
 /* ---- a module whose forward and backward can fail ---- */
@@ -407,8 +442,10 @@ static int leave(int rc)
 }
 
 /* Joins the job, and makes what is trained. `what`: the fault of this rank meanwhile, or FAULTS. */
-static int join(fault what)
+static int join(fault what, place where)
 {
+    if (what != FAULTS && where == JOINING)
+        await_others();
     note("marks", milliseconds());
     if (what == USER)
         return ek_error(EK_E_USER, "the sample is broken");
@@ -442,7 +479,7 @@ int main(int argc, char **argv)
         const char *name = argv[i] + length + 1;
         fault what = (fault)find(faults, FAULTS, argv[i], length);
         place where = (place)find(places, PLACES, name, strlen(name));
-        int rc = i == 1 ? join(where == INIT && job_rank == WRONG ? what : FAULTS) : 0;
+        int rc = i == 1 ? join(where <= JOINING && job_rank == WRONG ? what : FAULTS, where) : 0;
         if (rc >= 0)
             rc = run_cell(what, where, argv[i]);
         if (rc < 0 || what >= KILL)

@@ -16,7 +16,8 @@ int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t 
 static int open_without_locks(loop *l, ek_communication **communication)
 {
     refuses = true;
-    int rc = ek_communication_open(loop_transport(), loop_rank(l, 0), 1, 60, true, communication);
+    int rc = ek_communication_open(loop_transport(), loop_rank(l, 0), 1, 60, true, NULL, NULL,
+                                   communication);
     refuses = false;
     return rc;
 }

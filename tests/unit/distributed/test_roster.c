@@ -29,10 +29,10 @@ __attribute__((constructor)) static void play_role(void)
                                 .local_size = local_size,
                                 .rank_variable = rank_variable};
         char text[800];
-        ek_roster_describe(&launched, text, sizeof text);
+        bool ended = ek_roster_describe(&launched, text, sizeof text);
         printf("%s", text);
         fflush(stdout);
-        _exit(0);
+        _exit(ended);
     }
     putchar('.');
     fflush(stdout);
@@ -70,13 +70,14 @@ static pid_t start(int rank, const char *role, int *out)
     return pid;
 }
 
-/* A job of `size` ranks, `local_size` of them here. Rank 0 says who has not come. */
+/* A job of `size` ranks, `local_size` of them here. Rank 0 says who has not come, and whether one
+ * of them has ended. */
 typedef struct job {
     const char *roles[MOST]; /* of rank 1 on: "come", "stay", "stop"; NULL: it has ended */
     int size, local_size;
 } job;
 
-static void describe(const job *j, pid_t *pids, char *text, size_t room)
+static bool describe(const job *j, pid_t *pids, char *text, size_t room)
 {
     char role[64], dot;
     int out;
@@ -100,12 +101,15 @@ static void describe(const job *j, pid_t *pids, char *text, size_t room)
         length += (size_t)got;
     text[length] = '\0';
     close(out);
-    ck_assert_int_eq(waitpid(pids[0], NULL, 0), pids[0]);
+    int status;
+    ck_assert_int_eq(waitpid(pids[0], &status, 0), pids[0]);
+    ck_assert(WIFEXITED(status));
     for (int r = 1; r < MOST; r++)
         if (pids[r]) {
             kill(pids[r], SIGKILL);
             waitpid(pids[r], NULL, 0);
         }
+    return WEXITSTATUS(status);
 }
 
 /* The sentence begins with the text, in which @ stands for the machine, and # for the process of
@@ -114,7 +118,7 @@ static void expect(job j, const char *wanted)
 {
     char text[800], sentence[800] = "", host[64] = "";
     pid_t pids[MOST];
-    describe(&j, pids, text, sizeof text);
+    bool ended = describe(&j, pids, text, sizeof text);
     gethostname(host, sizeof host - 1);
     for (size_t at = 0; *wanted; wanted++, at = strlen(sentence)) {
         if (*wanted == '@')
@@ -125,6 +129,7 @@ static void expect(job j, const char *wanted)
             snprintf(sentence + at, sizeof sentence - at, "%c", *wanted);
     }
     ck_assert_str_eq(text, sentence);
+    ck_assert_int_eq(ended, strstr(sentence, "ended") != NULL);
 }
 
 TEST(who_has_not_come_is_named)
