@@ -58,7 +58,8 @@ typedef struct ek_dist_options {
 
 /* Joins the processes of the job. EK_E_STATE if the process has joined already; EK_E_BACKEND if
  * there is a launcher but no MPI to answer it, with what to install. While it waits it catches
- * SIGCONT, by which Open MPI's launcher begins to end a job that a rank has left. */
+ * SIGCONT, by which Open MPI's launcher begins to end a job that a rank has left, unless the
+ * program does. */
 EK_API int ek_dist_init_process_group_with(ek_dist_options options);
 #define ek_dist_init_process_group(...) \
     ek_dist_init_process_group_with(EK_OPTIONS(ek_dist_options, __VA_ARGS__))

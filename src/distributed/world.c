@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,13 +190,13 @@ static int world_number_devices(void)
     return rc;
 }
 
-/* Set by SIGCONT while the process waits to join. */
-static volatile sig_atomic_t world_is_woken;
+/* Set by SIGCONT, on any thread, while the process waits to join. */
+static atomic_bool world_is_woken;
 
 static void world_note_signal(int number)
 {
     (void)number;
-    world_is_woken = 1;
+    atomic_store(&world_is_woken, true);
 }
 
 typedef struct world_wait {
@@ -209,10 +210,8 @@ typedef struct world_wait {
 static bool world_gives_up(void *user)
 {
     world_wait *wait = user;
-    if (world_is_woken) {
-        world_is_woken = 0;
+    if (atomic_exchange(&world_is_woken, false))
         wait->is_hopeless = ek_roster_describe(wait->launched, wait->missing, sizeof wait->missing);
-    }
     return wait->is_hopeless;
 }
 
@@ -223,8 +222,10 @@ static int world_open(const ek_launched *launched, const ek_transport *transport
     world_wait wait = {.launched = launched};
     struct sigaction noting = {.sa_handler = world_note_signal, .sa_flags = SA_RESTART}, before;
     uint64_t began = ek_clock_ns();
-    world_is_woken = 0;
-    sigaction(SIGCONT, &noting, &before);
+    atomic_store(&world_is_woken, false);
+    sigaction(SIGCONT, NULL, &before);
+    if (before.sa_handler == SIG_DFL)
+        sigaction(SIGCONT, &noting, NULL);
     int rc = ek_communication_open(transport, NULL, launched->size, timeout, check, world_gives_up,
                                    &wait, &world_communication);
     sigaction(SIGCONT, &before, NULL);
