@@ -174,7 +174,7 @@ static void *communication_main(void *user)
 
 /* ---- opening and closing ---- */
 
-enum { OPEN_LOOK = 50000000 }; /* ns after which who waits is asked whether it gives up */
+enum { OPEN_LOOK = 50000000 }; /* ns between looks of a thread that waits */
 
 static void communication_free(ek_communication *communication)
 {
@@ -259,17 +259,18 @@ static int communication_set_up(ek_communication *communication, int several, do
 
 /* False if the other processes do not come in time. */
 static bool communication_await_open(ek_communication *communication, double timeout,
-                                     bool (*gives_up)(void *user), void *user)
+                                     void (*look)(void *user), void *user)
 {
     double seconds = timeout < 1e9 ? timeout : 1e9;
     uint64_t until = ek_clock_ns() + (uint64_t)(seconds * 1e9);
     pthread_mutex_lock(&communication->lock);
-    for (uint64_t now; !communication->opened && !(gives_up && gives_up(user)) &&
-                       (now = ek_clock_ns()) < until;) {
-        uint64_t look = until - now < OPEN_LOOK ? until : now + OPEN_LOOK;
-        struct timespec next = {.tv_sec = (time_t)(look / 1000000000),
-                                .tv_nsec = (long)(look % 1000000000)};
+    for (uint64_t now; !communication->opened && (now = ek_clock_ns()) < until;) {
+        uint64_t then = until - now < OPEN_LOOK ? until : now + OPEN_LOOK;
+        struct timespec next = {.tv_sec = (time_t)(then / 1000000000),
+                                .tv_nsec = (long)(then % 1000000000)};
         pthread_cond_timedwait(&communication->ended, &communication->lock, &next);
+        if (look)
+            look(user);
     }
     bool opened = communication->opened;
     pthread_mutex_unlock(&communication->lock);
@@ -277,7 +278,7 @@ static bool communication_await_open(ek_communication *communication, double tim
 }
 
 int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
-                          bool check, bool (*gives_up)(void *user), void *user,
+                          bool check, void (*look)(void *user), void *user,
                           ek_communication **communication)
 {
     *communication = NULL;
@@ -290,7 +291,7 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
         return EK_FAIL(EK_E_NO_MEMORY, "no thread for communication can be had");
     }
     pthread_setname_np(opened->thread, EK_COMMUNICATION_THREAD);
-    if (!communication_await_open(opened, timeout, gives_up, user)) {
+    if (!communication_await_open(opened, timeout, look, user)) {
         pthread_detach(opened->thread); /* it waits in the transport, and keeps its memory */
         return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s", timeout);
     }

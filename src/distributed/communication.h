@@ -314,10 +314,10 @@ struct ek_communication {
 /* Opens the transport on a new communication thread. `timeout` is the world's, in seconds. Writes
  * the communication, whose world group exists; on error NULL. `several`: how many processes the
  * launcher has told of (0: none); another number is EK_E_BACKEND. EK_E_TIMEOUT if not all processes
- * come in that time, or before `gives_up`, which is asked now and then unless it is NULL, says so;
- * the program can only end then. */
+ * come in that time; the program can only end then. `look` (may be NULL) is called now and then
+ * while it waits, and calls nothing of the communication. */
 int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
-                          bool check, bool (*gives_up)(void *user), void *user,
+                          bool check, void (*look)(void *user), void *user,
                           ek_communication **communication);
 
 /* Ends the thread and frees all. All ranks call it. If they don't come in time, or the world is

@@ -201,41 +201,46 @@ static void world_note_signal(int number)
 
 typedef struct world_wait {
     const ek_launched *launched;
-    bool is_hopeless;
+    uint64_t began;
+    double seconds;    /* waited so far */
     char missing[800]; /* who has not come */
 } world_wait;
 
+static bool world_look(world_wait *wait)
+{
+    wait->seconds = 1e-9 * (double)(ek_clock_ns() - wait->began);
+    return ek_roster_describe(wait->launched, wait->missing, sizeof wait->missing);
+}
+
 /* If a rank ends before all have joined, Open MPI's launcher ends the others, and does not say
  * for whom they waited. It sends them SIGCONT a second before. */
-static bool world_gives_up(void *user)
+static void world_answer_signal(void *user)
 {
     world_wait *wait = user;
-    if (atomic_exchange(&world_is_woken, false))
-        wait->is_hopeless = ek_roster_describe(wait->launched, wait->missing, sizeof wait->missing);
-    return wait->is_hopeless;
+    if (atomic_exchange(&world_is_woken, false) && world_look(wait))
+        fprintf(stderr, "evenkeel: init_process_group has waited %.1f s: %s\n", wait->seconds,
+                wait->missing);
 }
 
 /* Joins the job; the sentence of a time-out says which ranks have not come. */
 static int world_open(const ek_launched *launched, const ek_transport *transport, double timeout,
                       bool check)
 {
-    world_wait wait = {.launched = launched};
+    world_wait wait = {.launched = launched, .began = ek_clock_ns()};
     struct sigaction noting = {.sa_handler = world_note_signal, .sa_flags = SA_RESTART}, before;
-    uint64_t began = ek_clock_ns();
     atomic_store(&world_is_woken, false);
     sigaction(SIGCONT, NULL, &before);
     if (before.sa_handler == SIG_DFL)
         sigaction(SIGCONT, &noting, NULL);
-    int rc = ek_communication_open(transport, NULL, launched->size, timeout, check, world_gives_up,
-                                   &wait, &world_communication);
+    int rc = ek_communication_open(transport, NULL, launched->size, timeout, check,
+                                   world_answer_signal, &wait, &world_communication);
     sigaction(SIGCONT, &before, NULL);
     if (rc != EK_E_TIMEOUT)
         return rc;
-    if (!wait.is_hopeless)
-        ek_roster_describe(launched, wait.missing, sizeof wait.missing);
+    world_look(&wait);
     ek_error_clear();
-    return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s: %s",
-                   1e-9 * (double)(ek_clock_ns() - began), wait.missing);
+    return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s: %s", wait.seconds,
+                   wait.missing);
 }
 
 int ek_dist_init_process_group_with(ek_dist_options options)
