@@ -26,21 +26,83 @@ static const ek_module_type residual_type = {.name = "residual_block",
                                              .size = sizeof(residual_block),
                                              .forward = residual_forward};
 
-static ek_module *residual(int in, int out, int stride)
+/* A body that makes `out` channels of `in`, and its shortcut. */
+static ek_module *residual_of(ek_module *body, int in, int out, int stride)
 {
     residual_block *self = (residual_block *)ek_module_new(&residual_type);
-    if (!self)
+    if (!self) {
+        ek_module_free(body);
         return NULL;
-    ek_register_module(
-        &self->module, "body", &self->body,
-        ek_sequential(ek_conv2d(in, out, 3, .stride = stride, .padding = 1, .bias = EK_OFF),
-                      ek_batch_norm2d(out), ek_relu(),
-                      ek_conv2d(out, out, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(out)));
+    }
+    ek_register_module(&self->module, "body", &self->body, body);
     ek_register_module(&self->module, "shortcut", &self->shortcut,
                        stride == 1 && in == out
                            ? ek_identity()
                            : ek_sequential(ek_conv2d(in, out, 1, .stride = stride, .bias = EK_OFF),
                                            ek_batch_norm2d(out)));
+    return ek_module_finish(&self->module);
+}
+
+static ek_module *residual(int in, int out, int stride)
+{
+    ek_module *body =
+        ek_sequential(ek_conv2d(in, out, 3, .stride = stride, .padding = 1, .bias = EK_OFF),
+                      ek_batch_norm2d(out), ek_relu(),
+                      ek_conv2d(out, out, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(out));
+    return residual_of(body, in, out, stride);
+}
+
+/* Ends in four times `width` channels. */
+static ek_module *bottleneck(int in, int width, int stride)
+{
+    ek_module *body =
+        ek_sequential(ek_conv2d(in, width, 1, .bias = EK_OFF), ek_batch_norm2d(width), ek_relu(),
+                      ek_conv2d(width, width, 3, .stride = stride, .padding = 1, .bias = EK_OFF),
+                      ek_batch_norm2d(width), ek_relu(),
+                      ek_conv2d(width, 4 * width, 1, .bias = EK_OFF), ek_batch_norm2d(4 * width));
+    return residual_of(body, in, 4 * width, stride);
+}
+
+/* ---- a level of a U-Net (Ronneberger et al. 2015) ---- */
+
+typedef struct unet_level {
+    ek_module module;
+    ek_module *before, *after;
+    ek_module *inner; /* pooling, the next level, and back to this one's size */
+} unet_level;
+
+static ek_value unet_forward(ek_module *module, const ek_args *args)
+{
+    unet_level *self = (unet_level *)module;
+    ek_tensor *skipped = ek_apply(self->before, ek_arg_tensor(args, 0));
+    ek_tensor *both[] = {skipped, ek_apply(self->inner, skipped)};
+    return ek_value_of_tensor(ek_apply(self->after, ek_cat(both, 2, 1)));
+}
+
+static const ek_module_type unet_type = {.name = "unet_level",
+                                         .size = sizeof(unet_level),
+                                         .forward = unet_forward};
+
+static ek_module *two_convolutions(int in, int out)
+{
+    return ek_sequential(ek_conv2d(in, out, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(out),
+                         ek_relu(), ek_conv2d(out, out, 3, .padding = 1, .bias = EK_OFF),
+                         ek_batch_norm2d(out), ek_relu());
+}
+
+/* `depth` levels of skips around the innermost one. */
+static ek_module *unet_levels(int in, int width, int depth)
+{
+    if (depth == 0)
+        return two_convolutions(in, width);
+    unet_level *self = (unet_level *)ek_module_new(&unet_type);
+    if (!self)
+        return NULL;
+    ek_register_module(&self->module, "before", &self->before, two_convolutions(in, width));
+    ek_register_module(&self->module, "inner", &self->inner,
+                       ek_sequential(ek_max_pool2d(2), unet_levels(width, 2 * width, depth - 1),
+                                     ek_conv_transpose2d(2 * width, width, 2, .stride = 2)));
+    ek_register_module(&self->module, "after", &self->after, two_convolutions(2 * width, width));
     return ek_module_finish(&self->module);
 }
 
@@ -68,6 +130,73 @@ static ek_module *resnet18(void)
                          ek_flatten(1, -1), ek_linear(512, 10));
 }
 
+static ek_module *resnet50(void)
+{
+    static const int blocks[] = {3, 4, 6, 3};
+    ek_module *layers[24];
+    int count = 0, in = 64;
+    layers[count++] = ek_conv2d(3, 64, 7, .stride = 2, .padding = 3, .bias = EK_OFF);
+    layers[count++] = ek_batch_norm2d(64);
+    layers[count++] = ek_relu();
+    layers[count++] = ek_max_pool2d(3, .stride = 2, .padding = 1);
+    for (int stage = 0; stage < 4; stage++) {
+        for (int i = 0; i < blocks[stage]; i++) {
+            layers[count++] = bottleneck(in, 64 << stage, stage > 0 && i == 0 ? 2 : 1);
+            in = 256 << stage;
+        }
+    }
+    layers[count++] = ek_adaptive_avg_pool2d(1, 1);
+    layers[count++] = ek_flatten(1, -1);
+    layers[count++] = ek_linear(2048, 1000);
+    return ek_sequential_of(layers, count);
+}
+
+/* Without dropout, so that losses can be compared. */
+static ek_module *vgg11(void)
+{
+    static const int widths[] = {64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0};
+    ek_module *layers[40];
+    int count = 0, in = 3;
+    for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+        if (widths[i] == 0) {
+            layers[count++] = ek_max_pool2d(2);
+            continue;
+        }
+        layers[count++] = ek_conv2d(in, widths[i], 3, .padding = 1);
+        layers[count++] = ek_batch_norm2d(widths[i]);
+        layers[count++] = ek_relu();
+        in = widths[i];
+    }
+    layers[count++] = ek_adaptive_avg_pool2d(7, 7);
+    layers[count++] = ek_flatten(1, -1);
+    layers[count++] = ek_linear(512 * 7 * 7, 4096);
+    layers[count++] = ek_relu();
+    layers[count++] = ek_linear(4096, 4096);
+    layers[count++] = ek_relu();
+    layers[count++] = ek_linear(4096, 1000);
+    return ek_sequential_of(layers, count);
+}
+
+static ek_module *unet(void)
+{
+    return ek_sequential(unet_levels(3, 32, 4), ek_conv2d(32, 11, 1));
+}
+
+static ek_module *dcgan_up(int in, int out, int stride, int padding)
+{
+    return ek_sequential(ek_conv_transpose2d(in, out, 4, .stride = stride, .padding = padding,
+                                             .bias = EK_OFF),
+                         ek_batch_norm2d(out), ek_relu());
+}
+
+static ek_module *dcgan(void)
+{
+    return ek_sequential(dcgan_up(100, 512, 1, 0), dcgan_up(512, 256, 2, 1),
+                         dcgan_up(256, 128, 2, 1), dcgan_up(128, 64, 2, 1),
+                         ek_conv_transpose2d(64, 3, 4, .stride = 2, .padding = 1, .bias = EK_OFF),
+                         ek_tanh());
+}
+
 static ek_module *segmentation(void)
 {
     return segmentation_network(32);
@@ -76,6 +205,11 @@ static ek_module *segmentation(void)
 static ek_module *cross_entropy(void)
 {
     return ek_cross_entropy_loss();
+}
+
+static ek_module *mean_square(void)
+{
+    return ek_mse_loss();
 }
 
 static ek_module *critic(void)
@@ -114,40 +248,43 @@ static ek_optimizer *momentum(ek_module *model)
     return ek_sgd(model, .lr = 0.01, .momentum = 0.9);
 }
 
+/* For nets whose first gradients are so steep that steps of 0.01 would make rounding errors grow:
+ * losses could not be compared with the twin's. */
+static ek_optimizer *gentle_momentum(ek_module *model)
+{
+    return ek_sgd(model, .lr = 1e-6, .momentum = 0.9);
+}
+
 static ek_optimizer *adam(ek_module *model)
 {
     return ek_adam(model, .lr = 2e-4, .beta1 = 0.5, .beta2 = 0.9);
 }
 
-#define IMAGES(side) {1, side, side}, 3
+/* clang-format off */
+#define IMAGES(channels, side) {channels, side, side}, 3
+#define NOTHING {0}, 0
 static const workload workloads[] = {
-    {"mlp", 256, {784}, 1, {0}, 0, 10, mlp, cross_entropy, supervised, .optimizer = momentum},
-    {"mnist", 64, IMAGES(28), {0}, 0, 10, mnist, cross_entropy, supervised, .optimizer = momentum},
-    {"resnet18",
-     32,
-     {3, 32, 32},
-     3,
-     {0},
-     0,
-     10,
-     resnet18,
-     cross_entropy,
-     supervised,
+    {"mlp", 256, {784}, 1, NOTHING, 10, mlp, cross_entropy, supervised, .optimizer = momentum},
+    {"mnist", 64, IMAGES(1, 28), NOTHING, 10, mnist, cross_entropy, supervised,
      .optimizer = momentum},
-    {"segmentation",
-     8,
-     IMAGES(128),
-     {128, 128},
-     2,
-     SCENE_CLASSES,
-     segmentation,
-     segmentation_criterion,
-     supervised,
+    {"resnet18", 32, IMAGES(3, 32), NOTHING, 10, resnet18, cross_entropy, supervised,
      .optimizer = momentum},
-    {"critic", 32, IMAGES(32), IMAGES(32), 0, critic, score_of_fakes, wgan_gp, .optimizer = adam},
-    {"critic-layer", 32, IMAGES(32), IMAGES(32), 0, critic_with_layer_norm, score_of_fakes, wgan_gp,
+    {"segmentation", 8, IMAGES(1, 128), {128, 128}, 2, SCENE_CLASSES, segmentation,
+     segmentation_criterion, supervised, .optimizer = momentum},
+    {"critic", 32, IMAGES(1, 32), IMAGES(1, 32), 0, critic, score_of_fakes, wgan_gp,
+     .optimizer = adam},
+    {"critic-layer", 32, IMAGES(1, 32), IMAGES(1, 32), 0, critic_with_layer_norm, score_of_fakes,
+     wgan_gp, .optimizer = adam},
+    {"resnet50", 8, IMAGES(3, 224), NOTHING, 1000, resnet50, cross_entropy, supervised,
+     .optimizer = gentle_momentum},
+    {"vgg11", 8, IMAGES(3, 224), NOTHING, 1000, vgg11, cross_entropy, supervised,
+     .optimizer = gentle_momentum},
+    {"unet", 8, IMAGES(3, 128), {128, 128}, 2, 11, unet, cross_entropy, supervised,
+     .optimizer = momentum},
+    {"dcgan", 64, IMAGES(100, 1), IMAGES(3, 64), 0, dcgan, mean_square, supervised,
      .optimizer = adam},
 };
+/* clang-format on */
 enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };
 
 /* Whether `name` ends in `suffix`, which it loses then. */

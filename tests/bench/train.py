@@ -31,15 +31,11 @@ ON_CUDA = os.environ.get("DEVICE", "host") == "cuda"
 
 
 class Residual(nn.Module):
-    def __init__(self, cin, cout, stride):
+    """A body that makes `cout` channels of `cin`, and its shortcut."""
+
+    def __init__(self, body, cin, cout, stride):
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(cin, cout, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(cout),
-            nn.ReLU(),
-            nn.Conv2d(cout, cout, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(cout),
-        )
+        self.body = body
         if stride == 1 and cin == cout:
             self.shortcut = nn.Identity()
         else:
@@ -49,6 +45,49 @@ class Residual(nn.Module):
 
     def forward(self, x):
         return F.relu(self.body(x) + self.shortcut(x))
+
+
+def residual(cin, cout, stride):
+    body = nn.Sequential(
+        nn.Conv2d(cin, cout, 3, stride, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(),
+        nn.Conv2d(cout, cout, 3, 1, 1, bias=False), nn.BatchNorm2d(cout),
+    )  # fmt: skip
+    return Residual(body, cin, cout, stride)
+
+
+def bottleneck(cin, width, stride):
+    body = nn.Sequential(
+        nn.Conv2d(cin, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
+    )  # fmt: skip
+    return Residual(body, cin, 4 * width, stride)
+
+
+def two_convolutions(cin, cout):
+    return nn.Sequential(
+        nn.Conv2d(cin, cout, 3, 1, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(),
+        nn.Conv2d(cout, cout, 3, 1, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(),
+    )  # fmt: skip
+
+
+class UNetLevel(nn.Module):
+    def __init__(self, cin, width, depth):
+        super().__init__()
+        self.before = two_convolutions(cin, width)
+        self.inner = nn.Sequential(
+            nn.MaxPool2d(2), unet_levels(width, 2 * width, depth - 1),
+            nn.ConvTranspose2d(2 * width, width, 2, 2),
+        )  # fmt: skip
+        self.after = two_convolutions(2 * width, width)
+
+    def forward(self, x):
+        skipped = self.before(x)
+        return self.after(torch.cat((skipped, self.inner(skipped)), 1))
+
+
+def unet_levels(cin, width, depth):
+    return UNetLevel(cin, width, depth) if depth else two_convolutions(cin, width)
 
 
 def mlp():
@@ -67,9 +106,53 @@ def mnist():
 def resnet18():
     return nn.Sequential(
         nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-        Residual(64, 64, 1), Residual(64, 64, 1), Residual(64, 128, 2), Residual(128, 128, 1),
-        Residual(128, 256, 2), Residual(256, 256, 1), Residual(256, 512, 2), Residual(512, 512, 1),
+        residual(64, 64, 1), residual(64, 64, 1), residual(64, 128, 2), residual(128, 128, 1),
+        residual(128, 256, 2), residual(256, 256, 1), residual(256, 512, 2), residual(512, 512, 1),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def resnet50():
+    layers = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+    ]  # fmt: skip
+    cin = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for i in range(blocks):
+            layers.append(bottleneck(cin, 64 << stage, 2 if stage > 0 and i == 0 else 1))
+            cin = 256 << stage
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def vgg11():
+    """With batch normalisation; without dropout, so that losses can be compared."""
+    layers, cin = [], 3
+    for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
+        if width:
+            layers += [nn.Conv2d(cin, width, 3, 1, 1), nn.BatchNorm2d(width), nn.ReLU()]
+            cin = width
+        else:
+            layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(512 * 7 * 7, 4096), nn.ReLU(),
+        nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000),
+    )  # fmt: skip
+
+
+def unet():
+    return nn.Sequential(unet_levels(3, 32, 4), nn.Conv2d(32, 11, 1))
+
+
+def dcgan():
+    def up(cin, cout, stride, padding):
+        return nn.Sequential(
+            nn.ConvTranspose2d(cin, cout, 4, stride, padding, bias=False), nn.BatchNorm2d(cout),
+            nn.ReLU(),
+        )  # fmt: skip
+
+    return nn.Sequential(
+        up(100, 512, 1, 0), up(512, 256, 2, 1), up(256, 128, 2, 1), up(128, 64, 2, 1),
+        nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh(),
     )  # fmt: skip
 
 
@@ -127,6 +210,11 @@ def momentum(parameters):
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
+def gentle_momentum(parameters):
+    """For nets whose first gradients are so steep that steps of 0.01 would make rounding errors grow."""
+    return torch.optim.SGD(parameters, lr=1e-6, momentum=0.9)
+
+
 def adam(parameters):
     return torch.optim.Adam(parameters, lr=2e-4, betas=(0.5, 0.9))
 
@@ -142,6 +230,10 @@ WORKLOADS = {
                      supervised(upsampled_cross_entropy), momentum),
     "critic": (32, IMAGE, IMAGE, 0, critic, wgan_gp, adam),
     "critic-layer": (32, IMAGE, IMAGE, 0, critic_with_layer_norm, wgan_gp, adam),
+    "resnet50": (8, (3, 224, 224), (), 1000, resnet50, ENTROPY, gentle_momentum),
+    "vgg11": (8, (3, 224, 224), (), 1000, vgg11, ENTROPY, gentle_momentum),
+    "unet": (8, (3, 128, 128), (128, 128), 11, unet, ENTROPY, momentum),
+    "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
 }  # fmt: skip
 
 
