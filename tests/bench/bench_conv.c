@@ -1,4 +1,5 @@
-/* bench_conv.c: GFLOP/s of convolutions and matrix products on one host device.
+/* bench_conv.c: GFLOP/s of convolutions and matrix products on one host device, and their share of
+ * what its threads can do (machine.h), half of it in f64. Convolutions are counted as direct ones.
  *
  *     bench_conv [threads [conv|matmul]] */
 #include <stdio.h>
@@ -9,22 +10,24 @@
 #include "core/tensor.h"
 #include "evenkeel/scope.h"
 #include "kernels/kernels.h"
+#include "machine.h"
 
 typedef struct conv_shape {
     int64_t samples, channels, outputs, size, window, stride, padding;
 } conv_shape;
 
-static const conv_shape convs[] = {{32, 3, 64, 32, 3, 1, 1},    {32, 64, 64, 32, 3, 1, 1},
-                                   {32, 64, 128, 32, 3, 2, 1},  {32, 64, 128, 32, 1, 2, 0},
-                                   {32, 128, 128, 16, 3, 1, 1}, {32, 128, 256, 16, 3, 2, 1},
-                                   {32, 256, 256, 8, 3, 1, 1},  {32, 256, 512, 8, 3, 2, 1},
-                                   {32, 512, 512, 4, 3, 1, 1},  {64, 1, 32, 28, 3, 1, 0},
-                                   {64, 32, 64, 26, 3, 1, 0},   {8, 3, 64, 128, 3, 2, 1},
-                                   {1, 8, 8, 4, 3, 1, 1},       {32, 1, 64, 32, 4, 2, 1},
-                                   {32, 64, 128, 16, 4, 2, 1},  {32, 128, 256, 8, 4, 2, 1},
-                                   {32, 256, 1, 4, 4, 1, 0},    {32, 64, 64, 16, 5, 1, 2},
-                                   {32, 64, 64, 16, 2, 2, 0},   {32, 128, 256, 8, 2, 2, 0},
-                                   {32, 64, 64, 16, 7, 1, 3},   {32, 256, 128, 4, 4, 1, 0}};
+static const conv_shape convs[] = {
+    {32, 3, 64, 32, 3, 1, 1},   {32, 64, 64, 32, 3, 1, 1},   {32, 64, 128, 32, 3, 2, 1},
+    {32, 64, 128, 32, 1, 2, 0}, {32, 128, 128, 16, 3, 1, 1}, {32, 128, 256, 16, 3, 2, 1},
+    {32, 256, 256, 8, 3, 1, 1}, {32, 256, 512, 8, 3, 2, 1},  {32, 512, 512, 4, 3, 1, 1},
+    {64, 1, 32, 28, 3, 1, 0},   {64, 32, 64, 26, 3, 1, 0},   {8, 3, 64, 128, 3, 2, 1},
+    {1, 8, 8, 4, 3, 1, 1},      {32, 1, 64, 32, 4, 2, 1},    {32, 64, 128, 16, 4, 2, 1},
+    {32, 128, 256, 8, 4, 2, 1}, {32, 256, 1, 4, 4, 1, 0},    {32, 64, 64, 16, 5, 1, 2},
+    {32, 64, 64, 16, 2, 2, 0},  {32, 128, 256, 8, 2, 2, 0},  {32, 64, 64, 16, 7, 1, 3},
+    {32, 256, 128, 4, 4, 1, 0}, {8, 3, 64, 224, 7, 2, 3},    {8, 64, 256, 56, 1, 1, 0},
+    {8, 256, 128, 56, 1, 1, 0}, {8, 128, 128, 56, 3, 2, 1},  {8, 1024, 256, 14, 1, 1, 0},
+    {8, 512, 512, 7, 3, 1, 1},  {8, 64, 128, 112, 3, 1, 1},  {8, 64, 32, 128, 3, 1, 1},
+    {8, 32, 64, 128, 2, 2, 0},  {64, 64, 128, 32, 4, 2, 1}};
 
 typedef struct product {
     int64_t n, k, m;
@@ -93,10 +96,17 @@ static double time_of(const job *j)
     return best;
 }
 
-static int bench_convs(ek_dev *dev, ek_dtype dtype)
+static void show(double flops, double seconds, double peak)
 {
-    printf("%s convolutions, GFLOP/s: forward, input gradient, weight gradient\n",
-           ek_dtype_name(dtype));
+    printf(" %6.1f %3.0f%% (%7.3f ms)", flops / seconds * 1e-9, 100 * flops / seconds / peak,
+           seconds * 1e3);
+    fflush(stdout);
+}
+
+static int bench_convs(ek_dev *dev, ek_dtype dtype, double peak)
+{
+    printf("%s convolutions, GFLOP/s of %.1f: forward, input gradient, weight gradient\n",
+           ek_dtype_name(dtype), peak * 1e-9);
     for (size_t i = 0; i < sizeof convs / sizeof *convs; i++) {
         const conv_shape *s = &convs[i];
         ek_scope scope = ek_scope_begin();
@@ -121,18 +131,18 @@ static int bench_convs(ek_dev *dev, ek_dtype dtype)
             double t = time_of(&j);
             if (t < 0)
                 return -1;
-            printf(" %6.1f (%7.3f ms)", flops / t * 1e-9, t * 1e3);
+            show(flops, t, peak);
         }
         printf("\n");
-        fflush(stdout);
         ek_scope_end(&scope);
     }
     return 0;
 }
 
-static int bench_products(ek_dev *dev, ek_dtype dtype)
+static int bench_products(ek_dev *dev, ek_dtype dtype, double peak)
 {
-    printf("%s products, GFLOP/s: plain, x transposed, y transposed\n", ek_dtype_name(dtype));
+    printf("%s products, GFLOP/s of %.1f: plain, x transposed, y transposed\n",
+           ek_dtype_name(dtype), peak * 1e-9);
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
         const product *p = &products[i];
         printf("%4d x %4d x %4d:", (int)p->n, (int)p->k, (int)p->m);
@@ -155,8 +165,7 @@ static int bench_products(ek_dev *dev, ek_dtype dtype)
             double t = time_of(&j);
             if (t < 0)
                 return -1;
-            printf(" %6.1f (%7.3f ms)", 2.0 * (double)(p->n * p->k * p->m) / t * 1e-9, t * 1e3);
-            fflush(stdout);
+            show(2.0 * (double)(p->n * p->k * p->m), t, peak);
             ek_scope_end(&scope);
         }
         printf("\n");
@@ -171,10 +180,11 @@ int main(int argc, char **argv)
     ek_dev *dev = ek_dev_get(ek_host(0));
     int rc = dev ? ek_device_set_threads(ek_host(0), threads) : -1;
     for (int dtype = EK_F32; dtype <= EK_F64 && rc >= 0; dtype++) {
+        double peak = machine_peak(threads) / (dtype == EK_F64 ? 2 : 1);
         if (strcmp(only, "matmul") != 0)
-            rc = bench_convs(dev, (ek_dtype)dtype);
+            rc = bench_convs(dev, (ek_dtype)dtype, peak);
         if (rc >= 0 && strcmp(only, "conv") != 0)
-            rc = bench_products(dev, (ek_dtype)dtype);
+            rc = bench_products(dev, (ek_dtype)dtype, peak);
     }
     if (rc < 0)
         ek_print_error(stderr);

@@ -1,0 +1,230 @@
+/* bench_roofline.c: what one training step has to do, and what the machine can do.
+ *
+ *     [DEVICE=host|cuda] bench_roofline NET[-bf16|-tf32][@BATCH] DEVICES THREADS [layers]
+ *
+ * prints "NET DEVICESxTHREADS MULTIPLICATIONS BYTES PEAK BANDWIDTH". MULTIPLICATIONS are those of
+ * all matrix products and convolutions of a step, counted as they ran, each convolution as the
+ * direct one that multiplies every window with every filter: an algorithm that needs fewer can come
+ * to more than the peak. BYTES is what all devices move at least if caches keep nothing: parameters
+ * are read forward, backward and by the optimizer and written, gradients and what forward keeps for
+ * backward are written and read, the optimizer's state is read and written. PEAK is f32 operations
+ * per second (a multiplication and an addition are two) and BANDWIDTH bytes per second of all
+ * threads together, measured now; both are 0 for GPUs.
+ *
+ * With `layers` comes a table of what multiplies by itself: how often a shape ran in a step, its
+ * milliseconds there, and its share of one device's peak. GPUs work while the host goes on: their
+ * times are those of the calls. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device.h"
+#include "job.h"
+#include "kernels/kernels.h"
+#include "machine.h"
+
+enum { WARMUP_STEPS = 3, TIMED_STEPS = 3, MOST_SHAPES = 512 };
+
+/* ---- kernels that count ---- */
+
+typedef struct shape_count {
+    char label[80];
+    int calls;
+    double multiplications, seconds;
+} shape_count;
+
+static struct {
+    pthread_mutex_t lock; /* guards all below but the tables */
+    shape_count shapes[MOST_SHAPES];
+    int count;
+    double multiplications;
+    const ek_kernels *original; /* the tables are constant while devices use them */
+    ek_kernels kernels;
+    ek_backend backend;
+} counted = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void count_call(const char *label, double multiplications, double seconds)
+{
+    pthread_mutex_lock(&counted.lock);
+    int i = 0;
+    while (i < counted.count && strcmp(counted.shapes[i].label, label) != 0)
+        i++;
+    if (i == MOST_SHAPES)
+        i--;
+    shape_count *shape = &counted.shapes[i];
+    if (i == counted.count) {
+        counted.count++;
+        snprintf(shape->label, sizeof(shape->label), "%s", label);
+    }
+    shape->calls++;
+    shape->multiplications += multiplications;
+    shape->seconds += seconds;
+    counted.multiplications += multiplications;
+    pthread_mutex_unlock(&counted.lock);
+}
+
+/* A window of each input channel of the group for every output. */
+static void count_conv(const char *kind, const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                       const ek_conv_params *params, double begin)
+{
+    double seconds = job_now() - begin;
+    int last = x->ndim - 1, dims = params->dims;
+    char label[80];
+    snprintf(label, sizeof(label), "%-15s %3d x %4d -> %4d at %3d, window %d, stride %d", kind,
+             (int)x->shape[0], (int)x->shape[1], (int)y->shape[1], (int)x->shape[last],
+             (int)w->shape[w->ndim - 1], (int)params->stride[dims - 1]);
+    count_call(label, (double)ek_count(y) * (double)(ek_count(w) / w->shape[0]), seconds);
+}
+
+static int counting_conv_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                                 const ek_tensor *bias, const ek_conv_params *params)
+{
+    double begin = job_now();
+    int rc = counted.original->conv_forward(dev, y, x, w, bias, params);
+    count_conv("forward", x, w, y, params, begin);
+    return rc;
+}
+
+static int counting_conv_input_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                        const ek_tensor *w, const ek_conv_params *params)
+{
+    double begin = job_now();
+    int rc = counted.original->conv_input_gradient(dev, dx, dy, w, params);
+    count_conv("input gradient", dx, w, dy, params, begin);
+    return rc;
+}
+
+static int counting_conv_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
+                                         const ek_tensor *x, const ek_tensor *dy,
+                                         const ek_conv_params *params)
+{
+    double begin = job_now();
+    int rc = counted.original->conv_weight_gradient(dev, dw, dbias, x, dy, params);
+    count_conv("weight gradient", x, dw, dy, params, begin);
+    return rc;
+}
+
+static int counting_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                           const ek_tensor *bias, bool accumulate)
+{
+    double begin = job_now();
+    int rc = counted.original->matmul(dev, out, x, y, bias, accumulate);
+    double seconds = job_now() - begin;
+    char label[80];
+    snprintf(label, sizeof(label), "%-15s %3d x %4d x %4d x %4d", "product", (int)out->shape[0],
+             (int)x->shape[1], (int)x->shape[2], (int)y->shape[2]);
+    count_call(label, (double)ek_count(out) * (double)x->shape[2], seconds);
+    return rc;
+}
+
+/* Has the devices call these. They are idle. */
+static int counting_begin(const ek_device_list *devices)
+{
+    for (int i = 0; i < devices->count; i++) {
+        ek_dev *dev = ek_dev_get(devices->devices[i]);
+        if (!dev)
+            return ek_error_status();
+        if (i == 0) {
+            counted.original = dev->backend->kernels;
+            counted.kernels = *counted.original;
+            counted.kernels.conv_forward = counting_conv_forward;
+            counted.kernels.conv_input_gradient = counting_conv_input_gradient;
+            counted.kernels.conv_weight_gradient = counting_conv_weight_gradient;
+            counted.kernels.matmul = counting_matmul;
+            counted.backend = *dev->backend;
+            counted.backend.kernels = &counted.kernels;
+        }
+        dev->backend = &counted.backend;
+        ek_memory_reset_peak(devices->devices[i]);
+    }
+    return 0;
+}
+
+/* ---- what was counted ---- */
+
+static double bytes_moved(const ek_device_list *devices)
+{
+    double sum = 0;
+    for (int i = 0; i < devices->count; i++) {
+        ek_memory_stats stats = {0};
+        ek_memory_get_stats(devices->devices[i], &stats);
+        double parameters = (double)stats.now[EK_MEMORY_PARAMETER];
+        sum += 4 * parameters + 2 * parameters + 2 * (double)stats.now[EK_MEMORY_OPTIMIZER] +
+               2 * (double)stats.at_peak[EK_MEMORY_ACTIVATION];
+    }
+    return sum;
+}
+
+static int slowest_first(const void *a, const void *b)
+{
+    double x = ((const shape_count *)a)->seconds, y = ((const shape_count *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+static void show_layers(double peak, double step)
+{
+    double seconds = 0;
+    qsort(counted.shapes, (size_t)counted.count, sizeof(shape_count), slowest_first);
+    printf("%10s %6s %8s %6s  of a step of %.3f ms\n", "ms", "calls", "GFLOP/s", "peak",
+           1000 * step);
+    for (int i = 0; i < counted.count; i++) {
+        const shape_count *shape = &counted.shapes[i];
+        double rate = 2 * shape->multiplications / shape->seconds;
+        printf("%10.3f %6d %8.1f", 1000 * shape->seconds / TIMED_STEPS, shape->calls / TIMED_STEPS,
+               1e-9 * rate);
+        if (peak > 0)
+            printf(" %5.0f%%  %s\n", 100 * rate / peak, shape->label);
+        else
+            printf(" %6s  %s\n", "-", shape->label);
+        seconds += shape->seconds / TIMED_STEPS;
+    }
+    printf("%10.3f                         all of these, of all devices\n", 1000 * seconds);
+}
+
+static int steps(training *job, const ek_device_list *devices, int count)
+{
+    int rc = 0;
+    for (int i = 0; i < count && rc == 0; i++)
+        rc = job_step(job, NULL);
+    return rc < 0 ? rc : job_settle(devices);
+}
+
+int main(int argc, char **argv)
+{
+    workload load;
+    training job = {0};
+    ek_device_list devices;
+    int count = argc > 2 ? atoi(argv[2]) : 0, threads = argc > 3 ? atoi(argv[3]) : 0;
+    bool layers = argc == 5 && strcmp(argv[4], "layers") == 0;
+    if (argc < 4 || argc > 5 || !workload_named(argv[1], &load) || count < 1 || threads < 1 ||
+        (argc == 5 && !layers)) {
+        fprintf(stderr,
+                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32][@BATCH] DEVICES THREADS [layers]\n",
+                argv[0]);
+        return 2;
+    }
+    bool host = job_kind() == EK_HOST;
+    double peak = host ? machine_peak(count * threads) : 0, begin = 0, seconds = 0;
+    double bandwidth = host ? machine_bandwidth(count * threads) : 0;
+    int timed = layers ? TIMED_STEPS : 1;
+    int rc = job_devices(&devices, job_kind(), count, threads);
+    if (rc == 0)
+        rc = job_open(&job, &load, &devices, (ek_data_parallel_options){0});
+    if (rc == 0)
+        rc = steps(&job, &devices, layers ? WARMUP_STEPS : 1); /* makes the optimizer's state */
+    if (rc == 0)
+        rc = counting_begin(&devices);
+    if (rc == 0) {
+        begin = job_now();
+        rc = steps(&job, &devices, timed);
+        seconds = (job_now() - begin) / timed;
+    }
+    if (rc == 0)
+        printf("%s %dx%d %.0f %.0f %.4g %.4g\n", argv[1], count, threads,
+               counted.multiplications / timed, bytes_moved(&devices), peak, bandwidth);
+    if (rc == 0 && layers)
+        show_layers(peak / count, seconds);
+    job_close(&job);
+    return job_exit(rc);
+}
