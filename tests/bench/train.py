@@ -1,18 +1,20 @@
 """The twin of train.c in PyTorch.
 
-    [DEVICE=host|cuda] train.py NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]
+    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]
     [DEVICE=host|cuda] train.py --profile NET
 
 With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL on as many GPUs. Convolution nets
 are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
+With --compile torch.compile makes the network. The exit status is 3 if this PyTorch can have no such step.
 --profile prints which kernels (on the host: operations) take the time of a step, in the faster format.
 
-On GPUs it is PyTorch as its users have it, eager and with the optimizers' defaults, but for two switches: cuDNN measures
+On GPUs it is PyTorch as its users have it, with the optimizers' defaults, but for two switches: cuDNN measures
 its algorithms (cudnn.benchmark, off by default), and products of f32 are rounded to tf32 only for NET-tf32, then
 convolutions and matrix products both (by default convolutions alone are).
 """
 
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -27,6 +29,7 @@ from torch.nn import functional as F
 
 WARMUP_STEPS = 3
 CUDA_BLOCK = 10  # steps, at whose end a GPU is waited for
+NO_SUCH_STEP = 3  # exit status
 ON_CUDA = os.environ.get("DEVICE", "host") == "cuda"
 
 
@@ -263,7 +266,7 @@ def data(workload, device):
     return x.to(device), target.to(device)
 
 
-def prepare(workload, precision, devices, rank, memory_format):
+def prepare(workload, precision, devices, rank, memory_format, compiled=False):
     """A function that takes one step and returns its loss."""
     _, _, _, classes, network, loss_of, optimizer_of = workload
     device = home(rank)
@@ -280,6 +283,9 @@ def prepare(workload, precision, devices, rank, memory_format):
             target = target.to(memory_format=memory_format)
     model = nn.parallel.DistributedDataParallel(net) if devices > 1 else net
     optimizer = optimizer_of(model.parameters())
+    if compiled:
+        torch._dynamo.reset()
+        model = torch.compile(model)
 
     def step():
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
@@ -331,7 +337,7 @@ def formats_of(workload):
     return formats
 
 
-def run(rank, spelling, devices, threads, budget, store):
+def run(rank, spelling, devices, threads, budget, compiled, store):
     torch.set_num_threads(threads)
     workload, precision = parse(spelling)
     if ON_CUDA:
@@ -343,7 +349,7 @@ def run(rank, spelling, devices, threads, budget, store):
         )
     results = []
     for label, memory_format in formats_of(workload).items():
-        step = prepare(workload, precision, devices, rank, memory_format)
+        step = prepare(workload, precision, devices, rank, memory_format, compiled)
         results.append((*measure(step, devices, budget, home(rank)), label))
     if rank == 0:
         median, steps, loss, label = min(results)
@@ -383,9 +389,23 @@ def version():
             f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
             f"cuDNN {torch.backends.cudnn.version()}; {gpus} x {names}"
         )
-    blas = [line.split()[-1] for line in open("/proc/self/maps") if "blas" in line]
-    names = sorted({os.path.realpath(path) for path in blas})
-    return f"PyTorch {torch.__version__}, BLAS {', '.join(names) or 'of its own'}"
+    built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    if built and built[1] != "generic":
+        return f"PyTorch {torch.__version__}, BLAS {built[1]}"
+    blas = {os.path.realpath(line.split()[-1]) for line in open("/proc/self/maps") if "blas" in line}
+    return f"PyTorch {torch.__version__}, BLAS {', '.join(sorted(blas)) or 'of its own'}"
+
+
+def why_not(spelling, devices, compiled):
+    """Why this PyTorch can have no such step; None if it can."""
+    (batch, _, _, _, _, loss, _), _ = parse(spelling)
+    if batch < devices:
+        return f"{batch} samples are too few for {devices} devices"
+    if compiled and not hasattr(torch, "compile"):
+        return "this PyTorch has no torch.compile"
+    if compiled and loss is wgan_gp:
+        return "torch.compile takes no backward of a backward"
+    return None
 
 
 def main():
@@ -398,13 +418,18 @@ def main():
     if len(sys.argv) == 3 and sys.argv[1] == "--profile":
         profile(sys.argv[2])
         return
-    name, devices, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    budget = float(sys.argv[4]) if len(sys.argv) > 4 else 3.0
+    compiled = sys.argv[1] == "--compile"
+    name, devices, threads, *rest = sys.argv[2 if compiled else 1 :]
+    devices, threads, budget = int(devices), int(threads), float(rest[0]) if rest else 3.0
+    if reason := why_not(name, devices, compiled):
+        print(f"{name}: {reason}", file=sys.stderr)
+        sys.exit(NO_SUCH_STEP)
     if devices == 1:
-        run(0, name, 1, threads, budget, None)
+        run(0, name, 1, threads, budget, compiled, None)
         return
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run, (name, devices, threads, budget, os.path.join(folder, "store")), devices)
+        store = os.path.join(folder, "store")
+        mp.spawn(run, (name, devices, threads, budget, compiled, store), devices)
 
 
 if __name__ == "__main__":
