@@ -23,20 +23,20 @@ static ek_tensor *grad_of_root(const char *function, int index, ek_tensor *outpu
                                ek_tensor *gradient)
 {
     char texts[2][200];
-    ek_tensor_text(output, texts[0]);
     if (gradient) {
         if (ek_same_shape(gradient, output) && gradient->dtype == output->dtype &&
             ek_tensor_dev(gradient) == ek_tensor_dev(output))
             return gradient;
         return EK_FAIL_NULL(EK_E_SHAPE,
                             "%s: the gradient given for output %d is %s, but the output is %s",
-                            function, index, ek_tensor_text(gradient, texts[1]), texts[0]);
+                            function, index, ek_tensor_text(gradient, texts[1]),
+                            ek_tensor_text(output, texts[0]));
     }
     if (ek_count(output) != 1)
         return EK_FAIL_NULL(
             EK_E_SHAPE,
             "%s: output %d, %s, has more than one element (or none): give its gradient, or sum it",
-            function, index, texts[0]);
+            function, index, ek_tensor_text(output, texts[0]));
     ek_tensor *ones = ek_tensor_like(output);
     if (!ones || ek_kernels_of(ones)->fill(ek_tensor_dev(ones), ones, 1) < 0)
         return NULL;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autograd/graph.h"
+#include "core/cells.h"
 #include "kernels/kernels.h"
 
 /* A saved tensor. The node has a handle of its own, so that neither in-place operations on the
@@ -64,7 +65,7 @@ static void node_release(ek_node *node)
         edge_release(&node->edges[i]);
     if (node->attributes && node->operation->destroy)
         node->operation->destroy(node->attributes);
-    free(node);
+    ek_cell_free(node, node->nbytes);
 }
 
 static void node_destroy(ek_object *object)
@@ -129,10 +130,12 @@ static ek_node *node_new(const ek_operation *operation, int output_count,
     size_t saved = edges + node_aligned((size_t)options->input_count * sizeof(ek_edge));
     size_t outputs = saved + node_aligned((size_t)options->saved_count * sizeof(ek_saved));
     size_t attributes = outputs + node_aligned((size_t)output_count * sizeof(ek_output_info));
-    char *block = ek_calloc(1, attributes + options->attributes_size);
+    size_t nbytes = attributes + options->attributes_size;
+    char *block = ek_cell_new(nbytes);
     if (!block)
         return NULL;
     ek_node *node = (ek_node *)block;
+    node->nbytes = nbytes;
     ek_object_init(&node->object, node_destroy);
     node->operation = operation;
     node->sequence = atomic_fetch_add_explicit(&next_sequence, 1, memory_order_relaxed);
@@ -154,9 +157,7 @@ static int node_save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tenso
     saved->output = -1;
     if (!tensor)
         return 0;
-    ek_scope scope = ek_scope_begin();
-    saved->tensor = ek_keep(ek_tensor_alias(tensor));
-    ek_scope_end(&scope);
+    saved->tensor = ek_tensor_alias_owned(tensor);
     if (!saved->tensor)
         return ek_error_pending();
     saved->version = atomic_load_explicit(&tensor->version->count, memory_order_relaxed);
@@ -177,10 +178,11 @@ static void node_describe_output(ek_output_info *info, const ek_tensor *output)
     info->recorded = atomic_load_explicit(&output->version->recorded, memory_order_relaxed);
 }
 
+/* Takes a reference to the node. */
 static void node_set_history(ek_tensor *output, ek_node *node, int index)
 {
     ek_object *before = output->history;
-    output->history = ek_object_retain(node);
+    output->history = &node->object;
     output->history_output = index;
     output->requires_grad = true;
     ek_object_release(before);
@@ -204,16 +206,19 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
     for (int i = 0; i < options->input_count; i++)
         node->edges[i] = edge_to(options->inputs[i]);
     int rc = 0;
+    ek_node *own = node; /* this function's reference; NULL once an output has it */
     for (int i = 0; i < options->saved_count && rc >= 0; i++)
         rc = node_save(node, &node->saved[i], options->saved[i], outputs);
     for (int i = 0; i < output_count && rc >= 0; i++) {
         if (!outputs[i])
             continue;
         node_describe_output(&node->outputs[i], outputs[i]);
-        if (ek_dtype_is_floating(outputs[i]->dtype))
-            node_set_history(outputs[i], node, i);
+        if (!ek_dtype_is_floating(outputs[i]->dtype))
+            continue;
+        node_set_history(outputs[i], own ? own : ek_object_retain(node), i);
+        own = NULL;
     }
-    ek_object_release(node);
+    ek_object_release(own);
     return rc;
 }
 

@@ -15,14 +15,18 @@ typedef struct ek_block {
     max_align_t data[];
 } ek_block;
 
-enum { BLOCK_NBYTES = 1 << 16 };
+enum { FIRST_BLOCK_NBYTES = 1 << 12, MOST_BLOCK_NBYTES = 1 << 16 };
 
 void *ek_run_alloc(ek_run *run, size_t nbytes)
 {
     nbytes = (nbytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     ek_block *block = run->blocks;
     if (!block || block->room - block->used < nbytes) {
-        size_t room = nbytes > BLOCK_NBYTES ? nbytes : BLOCK_NBYTES;
+        size_t room = block ? 2 * block->room : FIRST_BLOCK_NBYTES;
+        if (room > MOST_BLOCK_NBYTES)
+            room = MOST_BLOCK_NBYTES;
+        if (room < nbytes)
+            room = nbytes;
         block = ek_calloc(1, sizeof *block + room);
         if (!block)
             return NULL;

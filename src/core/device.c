@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cells.h"
 #include "core/device_spec.h"
 #include "core/thread.h"
 #include "core/worker.h"
@@ -429,6 +430,7 @@ int ek_memory_trim(ek_device device)
     if (!dev)
         return ek_error_pending();
     ek_dev_trim(dev);
+    ek_cells_clear();
     return 0;
 }
 

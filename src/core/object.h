@@ -3,6 +3,7 @@
 #define EK_CORE_OBJECT_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "evenkeel/scope.h"
 
@@ -18,9 +19,24 @@ static inline void ek_object_init(ek_object *object, void (*destroy)(ek_object *
     object->destroy = destroy;
 }
 
-/* Add and drop one reference; NULL is ignored. Retain returns its argument. Any thread. */
-void *ek_object_retain(void *object);
-void ek_object_release(void *object);
+/* Adds one reference and returns its argument; NULL is ignored. Any thread. */
+static inline void *ek_object_retain(void *object)
+{
+    if (object)
+        atomic_fetch_add_explicit(&((ek_object *)object)->references, 1, memory_order_relaxed);
+    return object;
+}
+
+/* Drops one reference; NULL is ignored. Any thread. The owner of the only reference needs no atomic
+ * subtraction, because nobody else can add one. */
+static inline void ek_object_release(void *object)
+{
+    ek_object *counted = (ek_object *)object;
+    /* Acquire: the thread that destroys the object must see all that other owners wrote. */
+    if (counted && (atomic_load_explicit(&counted->references, memory_order_acquire) == 1 ||
+                    atomic_fetch_sub_explicit(&counted->references, 1, memory_order_acq_rel) == 1))
+        counted->destroy(counted);
+}
 
 /* Hands one reference over to the calling thread's innermost scope and returns `object`. If the
  * list cannot grow, it releases the reference and returns NULL with an error. NULL stays NULL. */

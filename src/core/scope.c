@@ -8,21 +8,6 @@
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
 
-void *ek_object_retain(void *object)
-{
-    if (object)
-        atomic_fetch_add_explicit(&((ek_object *)object)->references, 1, memory_order_relaxed);
-    return object;
-}
-
-void ek_object_release(void *object)
-{
-    ek_object *counted = object;
-    /* acq_rel: the thread that destroys the object must see all that other owners wrote. */
-    if (counted && atomic_fetch_sub_explicit(&counted->references, 1, memory_order_acq_rel) == 1)
-        counted->destroy(counted);
-}
-
 void *ek_scope_adopt(void *object)
 {
     if (!object)

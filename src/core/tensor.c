@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cells.h"
+
 /* ---- dtypes and shapes ---- */
 
 const char *ek_dtype_name(ek_dtype dtype)
@@ -92,7 +94,7 @@ static void storage_destroy(ek_object *object)
     ek_storage *storage = (ek_storage *)object;
     ek_object_release(atomic_load(&storage->derived));
     storage_free_memory(storage);
-    free(storage);
+    ek_cell_free(storage, sizeof *storage);
 }
 
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data)
@@ -126,7 +128,7 @@ ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
 
 ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
 {
-    ek_storage *storage = ek_calloc(1, sizeof *storage);
+    ek_storage *storage = ek_cell_new(sizeof *storage);
     if (!storage)
         return NULL;
     ek_object_init(&storage->object, storage_destroy);
@@ -136,7 +138,7 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
     storage->stream = ek_dev_has_streams(dev) ? stream : EK_STREAM_COMPUTE;
     if (ek_dev_alloc_for(dev, storage->stream, nbytes, storage->category, &storage->data,
                          &storage->event) < 0) {
-        free(storage);
+        ek_cell_free(storage, sizeof *storage);
         return NULL;
     }
     return storage;
@@ -145,7 +147,7 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
 {
     ek_dev *plain = ek_dev_get(ek_cpu());
-    ek_storage *storage = plain ? ek_calloc(1, sizeof *storage) : NULL;
+    ek_storage *storage = plain ? ek_cell_new(sizeof *storage) : NULL;
     if (!storage)
         return NULL;
     ek_object_init(&storage->object, storage_destroy);
@@ -155,7 +157,7 @@ ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
     storage->pinned_by = reader->backend;
     storage->pinned_for = reader;
     if (reader->backend->pinned_alloc(reader, nbytes, &storage->data) < 0) {
-        free(storage);
+        ek_cell_free(storage, sizeof *storage);
         return NULL;
     }
     ek_dev_count_foreign(plain, nbytes, storage->category, true);
@@ -172,12 +174,12 @@ void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
 
 static void version_destroy(ek_object *object)
 {
-    free(object);
+    ek_cell_free(object, sizeof(ek_version));
 }
 
 ek_version *ek_version_new(void)
 {
-    ek_version *version = ek_calloc(1, sizeof *version);
+    ek_version *version = ek_cell_new(sizeof *version);
     if (version) {
         ek_object_init(&version->object, version_destroy);
         atomic_init(&version->count, 0);
@@ -244,8 +246,24 @@ static int tensor_dims_by_stride(const ek_tensor *tensor, int *order)
     return count;
 }
 
+/* True if the strides are those of EK_CONTIGUOUS. */
+static bool tensor_is_row_major(const ek_tensor *tensor)
+{
+    int64_t step = 1;
+    for (int i = tensor->ndim - 1; i >= 0; i--) {
+        if (tensor->shape[i] == 1)
+            continue;
+        if (tensor->stride[i] != step)
+            return false;
+        step *= tensor->shape[i];
+    }
+    return true;
+}
+
 bool ek_is_dense(const ek_tensor *tensor)
 {
+    if (tensor_is_row_major(tensor))
+        return true;
     int order[EK_MAX_DIMS];
     int64_t step = 1;
     for (int i = tensor_dims_by_stride(tensor, order) - 1; i >= 0; i--) {
@@ -309,7 +327,7 @@ static void tensor_destroy(ek_object *object)
     ek_object_release(tensor->grad_hook);
     ek_object_release(tensor->version);
     ek_object_release(tensor->storage);
-    free(tensor);
+    ek_cell_free(tensor, sizeof *tensor);
 }
 
 /* Checks that no size is negative and that their product, times the size of any dtype, fits in an
@@ -334,7 +352,7 @@ static int tensor_check_sizes(int ndim, const int64_t *shape)
 static ek_tensor *tensor_handle_new(ek_dtype dtype, int ndim, const int64_t *shape,
                                     const int64_t *stride, int64_t offset)
 {
-    ek_tensor *tensor = tensor_check_sizes(ndim, shape) < 0 ? NULL : ek_calloc(1, sizeof *tensor);
+    ek_tensor *tensor = tensor_check_sizes(ndim, shape) < 0 ? NULL : ek_cell_new(sizeof *tensor);
     if (!tensor)
         return NULL;
     ek_object_init(&tensor->object, tensor_destroy);
@@ -374,8 +392,6 @@ ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                          ek_memory_format format)
 {
     int64_t strides[EK_MAX_DIMS];
-    if (tensor_check_sizes(shape->ndim, shape->dims) < 0)
-        return NULL;
     ek_strides_of(shape, format, strides);
     return ek_tensor_new_strided(dev, dtype, shape, strides);
 }
@@ -405,8 +421,9 @@ ek_tensor *ek_tensor_like(const ek_tensor *like)
     return ek_tensor_like_dtype(like, like->dtype);
 }
 
-ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
-                          const int64_t *stride, int64_t offset)
+/* One reference, in no scope. */
+static ek_tensor *tensor_view_new(const ek_tensor *tensor, int ndim, const int64_t *shape,
+                                  const int64_t *stride, int64_t offset)
 {
     ek_tensor *view = tensor_handle_new(tensor->dtype, ndim, shape, stride, offset);
     if (!view)
@@ -414,7 +431,13 @@ ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shap
     view->is_view = true;
     view->storage = ek_object_retain(tensor->storage);
     view->version = ek_object_retain(tensor->version);
-    return ek_scope_adopt(view);
+    return view;
+}
+
+ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
+                          const int64_t *stride, int64_t offset)
+{
+    return ek_scope_adopt(tensor_view_new(tensor, ndim, shape, stride, offset));
 }
 
 ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor)
@@ -428,13 +451,18 @@ ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor)
     return ek_tensor_view(tensor, ndim, shape, stride, tensor->offset);
 }
 
-ek_tensor *ek_tensor_alias(const ek_tensor *tensor)
+ek_tensor *ek_tensor_alias_owned(const ek_tensor *tensor)
 {
     ek_tensor *alias =
-        ek_tensor_view(tensor, tensor->ndim, tensor->shape, tensor->stride, tensor->offset);
+        tensor_view_new(tensor, tensor->ndim, tensor->shape, tensor->stride, tensor->offset);
     if (alias)
         alias->is_view = tensor->is_view;
     return alias;
+}
+
+ek_tensor *ek_tensor_alias(const ek_tensor *tensor)
+{
+    return ek_scope_adopt(ek_tensor_alias_owned(tensor));
 }
 
 ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape *shape,

@@ -103,6 +103,8 @@ ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev)
  * whole tensor. A view has its own geometry (`offset` is from the start of the storage) and
  * is_view set. */
 ek_tensor *ek_tensor_alias(const ek_tensor *tensor);
+/* An alias with one reference for the caller, in no scope. */
+ek_tensor *ek_tensor_alias_owned(const ek_tensor *tensor);
 ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset);
 /* A view with dimensions by descending stride: its row-major order is the order of memory. */

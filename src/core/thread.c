@@ -2,12 +2,12 @@
 #include "core/thread.h"
 
 #include <pthread.h>
-#include <stdbool.h>
+
+#include "core/cells.h"
 
 enum { MOST_EXITS = 4 };
 
-static _Thread_local ek_thread self;
-static _Thread_local bool self_ready;
+_Thread_local ek_thread *ek_thread_state;
 static pthread_key_t exit_key;
 static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
 static void (*exits[MOST_EXITS])(ek_thread *thread); /* set by constructors, constant afterwards */
@@ -24,6 +24,7 @@ static void thread_run_exits(void *thread)
 {
     for (int i = 0; i < MOST_EXITS && exits[i]; i++)
         exits[i](thread);
+    ek_cells_clear(); /* last, because the others free cells */
 }
 
 void ek_thread_clear(void)
@@ -36,14 +37,13 @@ static void thread_make_exit_key(void)
     pthread_key_create(&exit_key, thread_run_exits);
 }
 
-ek_thread *ek_thread_self(void)
+ek_thread *ek_thread_begin(void)
 {
-    if (!self_ready) {
-        self_ready = true;
-        self.modes.category = EK_MEMORY_ACTIVATION;
-        pthread_once(&exit_once, thread_make_exit_key);
-        pthread_setspecific(exit_key, &self);
-    }
+    static _Thread_local ek_thread self;
+    ek_thread_state = &self;
+    self.modes.category = EK_MEMORY_ACTIVATION;
+    pthread_once(&exit_once, thread_make_exit_key);
+    pthread_setspecific(exit_key, &self);
     return &self;
 }
 

@@ -29,6 +29,13 @@ typedef struct ek_group_rank {
     bool leads; /* the thread does the common work of a rendezvous, while the other jobs wait */
 } ek_group_rank;
 
+/* Cells of one size that the thread has freed (cells.h). */
+enum { EK_CELL_LISTS = 16 };
+typedef struct ek_cell_list {
+    struct ek_cell *first;
+    size_t nbytes; /* of all cells in the list */
+} ek_cell_list;
+
 typedef struct ek_thread {
     ek_thread_modes modes;
     ek_error_record error;
@@ -46,9 +53,19 @@ typedef struct ek_thread {
     struct ek_span *span;    /* the innermost open span (trace.h) */
     unsigned trace_number;   /* owned by trace.c */
     unsigned meetings;       /* calls so far of operations that meet (autograd/graph.h) */
+    ek_cell_list cells[EK_CELL_LISTS];
 } ek_thread;
 
-ek_thread *ek_thread_self(void);
+/* The state of the calling thread, once ek_thread_begin has made it; else NULL. A pointer fits in
+ * the static TLS of a library that dlopen loads, and is read without a call. */
+extern _Thread_local ek_thread *ek_thread_state __attribute__((tls_model("initial-exec")));
+ek_thread *ek_thread_begin(void);
+
+static inline ek_thread *ek_thread_self(void)
+{
+    ek_thread *state = ek_thread_state;
+    return state ? state : ek_thread_begin();
+}
 
 /* True on workers and in jobs of a group. A group that is started there runs inline, because the
  * workers may be waiting for the calling thread. */

@@ -14,8 +14,6 @@ typedef void tile_body(const elementwise_job *job, int64_t n, void *result,
                        const void *const *operands);
 
 struct elementwise_job {
-    ek_walk walk;
-    ek_operand operand[EK_WALK_OPERANDS]; /* 0 is the output */
     ek_class type;
     int op;
     double a, b;
@@ -115,30 +113,65 @@ static tile_body *const binary_tiles[] = {binary_f32, binary_f64, binary_i64};
 static tile_body *const compare_tiles[] = {compare_f32, compare_f64, compare_i64};
 static tile_body *const where_tiles[] = {where_f32, where_f64, where_i64};
 
+/* ---- one run ---- */
+
+typedef struct elementwise_run_of {
+    const elementwise_job *job;
+    int operands;
+    size_t size;                  /* of an element, in bytes */
+    char *data[EK_WALK_OPERANDS]; /* 0 is the output */
+} elementwise_run_of;
+
+/* True if the operands' elements follow each other in one order, as the class's type. */
+static bool elementwise_is_flat(const elementwise_job *job, int operands,
+                                const ek_tensor *const *tensors)
+{
+    if (job->output_is_bytes || job->first_is_bytes || !ek_is_dense(tensors[0]))
+        return false;
+    for (int k = 0; k < operands; k++)
+        if (!ek_class_is_dtype(job->type, tensors[k]->dtype) ||
+            !ek_same_layout(tensors[0], tensors[k]))
+            return false;
+    return true;
+}
+
+static void elementwise_flat(void *context, int64_t begin, int64_t end)
+{
+    const elementwise_run_of *run = context;
+    void *data[EK_WALK_OPERANDS];
+    for (int k = 0; k < run->operands; k++)
+        data[k] = run->data[k] + (size_t)begin * run->size;
+    run->job->tile(run->job, end - begin, data[0], (const void *const *)data + 1);
+}
+
 /* ---- tiles of a walk ---- */
+
+typedef struct elementwise_walk {
+    const elementwise_job *job;
+    ek_walk walk;
+    ek_operand operand[EK_WALK_OPERANDS]; /* 0 is the output */
+} elementwise_walk;
 
 static void elementwise_tiles(void *context, int64_t begin, int64_t end)
 {
-    const elementwise_job *job = context;
-    const ek_walk *walk = &job->walk;
-    bool direct = !job->output_is_bytes && !job->first_is_bytes;
-    for (int k = 0; direct && k < walk->operands; k++)
-        direct = ek_class_is_dtype(job->type, job->operand[k].dtype) && ek_walk_is_flat(walk, k);
+    const elementwise_walk *walked = context;
+    const elementwise_job *job = walked->job;
+    const ek_walk *walk = &walked->walk;
     ek_tile tiles[EK_WALK_OPERANDS];
     const void *in[EK_WALK_OPERANDS];
     int64_t ready[EK_WALK_OPERANDS] = {0}; /* elements that a periodic operand's tile holds */
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
     for (int k = 1; k < walk->operands; k++) /* constants are loaded once for all tiles */
-        if (job->operand[k].constant && !(k == 1 && job->first_is_bytes))
-            in[k] = ek_tile_load(walk, &cursor, &job->operand[k], job->type, EK_TILE, &tiles[k]);
+        if (walked->operand[k].constant && !(k == 1 && job->first_is_bytes))
+            in[k] = ek_tile_load(walk, &cursor, &walked->operand[k], job->type, EK_TILE, &tiles[k]);
     while (begin < end) {
-        int64_t count = direct ? end - begin : ek_tile_count(walk, &cursor, end - begin);
+        int64_t count = ek_tile_count(walk, &cursor, end - begin);
         /* Conditions and results of comparisons are u8 in a tile; i64 would work, but u8 is faster.
          * */
         uint8_t bytes_out[EK_TILE], bytes_in[EK_TILE];
         for (int k = 1; k < walk->operands; k++) {
-            const ek_operand *operand = &job->operand[k];
+            const ek_operand *operand = &walked->operand[k];
             if (k == 1 && job->first_is_bytes) {
                 const int64_t *loaded =
                     ek_tile_load(walk, &cursor, operand, EK_CLASS_I64, count, &tiles[k]);
@@ -158,26 +191,35 @@ static void elementwise_tiles(void *context, int64_t begin, int64_t end)
             job->tile(job, count, bytes_out, in + 1);
             for (int64_t i = 0; i < count; i++)
                 tiles[0].i64[i] = bytes_out[i];
-            ek_tile_store(walk, &cursor, &job->operand[0], EK_CLASS_I64, count, &tiles[0],
+            ek_tile_store(walk, &cursor, &walked->operand[0], EK_CLASS_I64, count, &tiles[0],
                           &tiles[0]);
         } else {
             void *target =
-                ek_tile_target(walk, &cursor, &job->operand[0], job->type, count, &tiles[0]);
+                ek_tile_target(walk, &cursor, &walked->operand[0], job->type, count, &tiles[0]);
             job->tile(job, count, target, in + 1);
-            ek_tile_store(walk, &cursor, &job->operand[0], job->type, count, target, &tiles[0]);
+            ek_tile_store(walk, &cursor, &walked->operand[0], job->type, count, target, &tiles[0]);
         }
         ek_tile_advance(walk, &cursor, count);
         begin += count;
     }
 }
 
-static int elementwise_run(ek_dev *dev, elementwise_job *job, int operands,
+static int elementwise_run(ek_dev *dev, const elementwise_job *job, int operands,
                            const ek_tensor *const *tensors)
 {
-    ek_walk_init(&job->walk, operands, tensors);
+    if (elementwise_is_flat(job, operands, tensors)) {
+        elementwise_run_of run = {job, operands, ek_dtype_size(tensors[0]->dtype), {NULL}};
+        for (int k = 0; k < operands; k++)
+            run.data[k] = ek_tensor_address(tensors[k]);
+        ek_parallel_for(dev, ek_count(tensors[0]), GRAIN, elementwise_flat, &run);
+        return 0;
+    }
+    elementwise_walk walked;
+    walked.job = job;
+    ek_walk_init(&walked.walk, operands, tensors);
     for (int k = 0; k < operands; k++)
-        job->operand[k] = ek_operand_of(&job->walk, k, tensors[k]);
-    ek_parallel_for(dev, job->walk.count, GRAIN, elementwise_tiles, job);
+        walked.operand[k] = ek_operand_of(&walked.walk, k, tensors[k]);
+    ek_parallel_for(dev, walked.walk.count, GRAIN, elementwise_tiles, &walked);
     return 0;
 }
 

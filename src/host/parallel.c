@@ -141,12 +141,12 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
 {
     if (count <= 0)
         return;
-    int threads = ek_parallel_threads(dev);
     if (grain < 1)
         grain = 1;
-    if (dev->id.kind == EK_CPU && ek_workers_exist() && grain < count)
+    if (grain < count && dev->id.kind == EK_CPU && ek_workers_exist())
         grain *= COLD;
-    if (threads == 1 || count <= grain || omp_in_parallel() || ek_forked()) {
+    int threads = count <= grain ? 1 : ek_parallel_threads(dev);
+    if (threads == 1 || omp_in_parallel() || ek_forked()) {
         body(context, 0, count);
         return;
     }

@@ -325,16 +325,14 @@ static void reduce_finish(void *context, int64_t begin, int64_t end)
     ek_cursor cursor;
     ek_cursor_init(&job->kept, &cursor, begin);
     for (int64_t kept = begin; kept < end; kept++) {
-        const value *partial = job->partial + kept * job->blocks * width;
-        for (int64_t j = 0; j < width; j++) {
-            value sum = partial[j];
-            for (int64_t block = 1; block < job->blocks; block++)
-                sum = reduce_join(job->kind, job->type, sum, partial[block * width + j]);
-            int64_t offset = cursor.offset[1] + (job->inner_kept ? j * job->out_stride : 0);
-            ek_row_store(result, &sum, job->out.dtype,
-                         (char *)job->out.data + offset * (int64_t)ek_dtype_size(job->out.dtype), 1,
-                         1);
-        }
+        value *sums =
+            job->partial + kept * job->blocks * width; /* the first block's become all's */
+        for (int64_t block = 1; block < job->blocks; block++)
+            for (int64_t j = 0; j < width; j++)
+                sums[j] = reduce_join(job->kind, job->type, sums[j], sums[block * width + j]);
+        int64_t offset = cursor.offset[1] * (int64_t)ek_dtype_size(job->out.dtype);
+        ek_row_store(result, sums, job->out.dtype, (char *)job->out.data + offset, job->out_stride,
+                     width);
         ek_cursor_advance(&job->kept, &cursor, 1);
     }
 }

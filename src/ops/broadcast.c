@@ -90,13 +90,13 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
 ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z, ek_dtype dtype)
 {
     const ek_tensor *operands[] = {x, y, z};
+    ek_shape shape = ek_tensor_shape(x);
     for (int i = 0; i < 3; i++)
         if (operands[i] && ek_is_dense(operands[i]))
-            return ek_tensor_like_dtype(operands[i], dtype);
+            return ek_tensor_new_strided(x->storage->dev, dtype, &shape, operands[i]->stride);
     for (int i = 0; i < 3; i++)
         if (operands[i] && !ek_repeats(operands[i]))
             return ek_tensor_like_dtype(operands[i], dtype);
-    ek_shape shape = ek_tensor_shape(x);
     return ek_tensor_new(x->storage->dev, dtype, &shape, EK_CONTIGUOUS);
 }
 

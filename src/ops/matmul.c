@@ -51,17 +51,33 @@ static ek_tensor *matmul_matrix_of(const ek_tensor *x, int64_t rows, int64_t col
  * again. */
 static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y);
 
-static ek_tensor *matmul_transposed(ek_tensor *x)
+/* `view` shows x with its last two dimensions exchanged; for kernels only. */
+static void matmul_borrow_transposed(ek_tensor *view, const ek_tensor *x)
 {
-    return ek_transpose(x, -2, -1);
+    ek_borrow(view, x);
+    for (int i = x->ndim - 2; i < x->ndim; i++) {
+        view->shape[i] = x->shape[2 * x->ndim - 3 - i];
+        view->stride[i] = x->stride[2 * x->ndim - 3 - i];
+    }
+}
+
+/* x with its last two dimensions exchanged: `view`, on the caller's stack, unless a graph is
+ * recorded. NULL for NULL. */
+static ek_tensor *matmul_transposed(ek_tensor *view, ek_tensor *x)
+{
+    if (!x || ek_grad_enabled())
+        return x ? ek_transpose(x, -2, -1) : NULL;
+    matmul_borrow_transposed(view, x);
+    return view;
 }
 
 static int product_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
+    ek_tensor view, *g = gradients[0];
     if (ek_node_needs(node, 0))
-        results[0] = matmul_product(gradients[0], matmul_transposed(ek_node_saved(node, 1)));
+        results[0] = matmul_product(g, matmul_transposed(&view, ek_node_saved(node, 1)));
     if (ek_node_needs(node, 1))
-        results[1] = matmul_product(matmul_transposed(ek_node_saved(node, 0)), gradients[0]);
+        results[1] = matmul_product(matmul_transposed(&view, ek_node_saved(node, 0)), g);
     return 0;
 }
 
@@ -164,16 +180,6 @@ ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
 
 /* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out) ---- */
 
-/* `view` shows the transpose of a matrix; for kernels only. */
-static void matmul_borrow_transposed(ek_tensor *view, const ek_tensor *x)
-{
-    ek_borrow(view, x);
-    for (int i = 0; i < 2; i++) {
-        view->shape[i] = x->shape[1 - i];
-        view->stride[i] = x->stride[1 - i];
-    }
-}
-
 /* Sums the rows of dy (n, out) into db (out). */
 static int matmul_sum_rows_into(ek_tensor *db, const ek_tensor *dy)
 {
@@ -188,15 +194,13 @@ static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
     ek_tensor *dy = gradients[0];
     ek_tensor *dw = ek_node_destination(node, 1), *db = ek_node_destination(node, 2);
     if (ek_node_needs(node, 1)) {
-        ek_tensor *x = ek_node_saved(node, 0);
+        ek_tensor *x = ek_node_saved(node, 0), view;
         if (!x)
             return ek_error_pending();
-        if (dw) {
-            ek_tensor dy_transposed;
-            matmul_borrow_transposed(&dy_transposed, dy);
-            EK_TRY(run_matmul(dw, &dy_transposed, x, NULL));
-        }
-        results[1] = dw ? dw : matmul_product(matmul_transposed(dy), x);
+        ek_tensor *dy_transposed = matmul_transposed(&view, dy);
+        if (dw)
+            EK_TRY(run_matmul(dw, dy_transposed, x, NULL));
+        results[1] = dw ? dw : matmul_product(dy_transposed, x);
     }
     if (ek_node_needs(node, 2)) {
         if (db)
