@@ -15,7 +15,9 @@ typedef struct ek_block {
     max_align_t data[];
 } ek_block;
 
-enum { FIRST_BLOCK_NBYTES = 1 << 12, MOST_BLOCK_NBYTES = 1 << 16 };
+/* Blocks grow up to a size from which malloc stops giving memory back to the system whenever a pass
+ * ends: the next pass would ask for it again, page by page. */
+enum { FIRST_BLOCK_NBYTES = 1 << 12, MOST_BLOCK_NBYTES = 1 << 20 };
 
 void *ek_run_alloc(ek_run *run, size_t nbytes)
 {
@@ -27,16 +29,15 @@ void *ek_run_alloc(ek_run *run, size_t nbytes)
             room = MOST_BLOCK_NBYTES;
         if (room < nbytes)
             room = nbytes;
-        block = ek_calloc(1, sizeof *block + room);
+        block = ek_realloc(NULL, sizeof *block + room);
         if (!block)
             return NULL;
-        block->room = room;
-        block->next = run->blocks;
+        *block = (ek_block){.next = run->blocks, .room = room};
         run->blocks = block;
     }
     void *memory = (char *)block->data + block->used;
     block->used += nbytes;
-    return memory;
+    return memset(memory, 0, nbytes);
 }
 
 /* ---- tasks by node or leaf ---- */

@@ -12,11 +12,11 @@ struct ek_cell {
     struct ek_cell *next;
 };
 
-/* The calling thread's list for cells of nbytes; NULL if cells of that size are not kept.
- * Sanitizers see more if every object has memory of its own. */
+/* The calling thread's list for cells of nbytes; NULL if cells of that size are not kept. The
+ * address sanitizer sees more if every object has memory of its own. */
 static ek_cell_list *cell_list(size_t nbytes)
 {
-#ifdef EK_SANITIZED
+#if defined(EK_SANITIZED) && !defined(EK_SANITIZED_THREAD)
     (void)nbytes;
     return NULL;
 #else
