@@ -15,18 +15,21 @@ typedef struct ek_block {
     max_align_t data[];
 } ek_block;
 
-/* Blocks grow up to a size from which malloc stops giving memory back to the system whenever a pass
- * ends: the next pass would ask for it again, page by page. */
-enum { FIRST_BLOCK_NBYTES = 1 << 12, MOST_BLOCK_NBYTES = 1 << 20 };
+enum { LEAST_BLOCK_NBYTES = 1 << 12 };
+
+/* How much the last pass used. The next one begins with a block of that size: malloc keeps a single
+ * block, but may give the pages of several back to the system whenever a pass ends. */
+static atomic_size_t last_pass_nbytes;
 
 void *ek_run_alloc(ek_run *run, size_t nbytes)
 {
     nbytes = (nbytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     ek_block *block = run->blocks;
     if (!block || block->room - block->used < nbytes) {
-        size_t room = block ? 2 * block->room : FIRST_BLOCK_NBYTES;
-        if (room > MOST_BLOCK_NBYTES)
-            room = MOST_BLOCK_NBYTES;
+        size_t last = atomic_load_explicit(&last_pass_nbytes, memory_order_relaxed);
+        size_t room = block ? 2 * block->room : last;
+        if (room < LEAST_BLOCK_NBYTES)
+            room = LEAST_BLOCK_NBYTES;
         if (room < nbytes)
             room = nbytes;
         block = ek_realloc(NULL, sizeof *block + room);
@@ -264,9 +267,12 @@ void ek_run_free(ek_run *run)
     }
     free(run->order);
     ek_map_clear(&run->tasks);
+    size_t used = 0;
     while (run->blocks) {
         ek_block *next = run->blocks->next;
+        used += run->blocks->used;
         free(run->blocks);
         run->blocks = next;
     }
+    atomic_store_explicit(&last_pass_nbytes, used, memory_order_relaxed);
 }

@@ -286,10 +286,10 @@ bool ek_same_shape(const ek_tensor *a, const ek_tensor *b)
 
 bool ek_same_layout(const ek_tensor *a, const ek_tensor *b)
 {
-    if (!ek_same_shape(a, b))
+    if (a->ndim != b->ndim)
         return false;
     for (int i = 0; i < a->ndim; i++)
-        if (a->shape[i] != 1 && a->stride[i] != b->stride[i])
+        if (a->shape[i] != b->shape[i] || (a->shape[i] != 1 && a->stride[i] != b->stride[i]))
             return false;
     return true;
 }

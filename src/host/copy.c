@@ -43,11 +43,12 @@ static void fill_part(void *context, int64_t begin, int64_t end)
 
 int ek_host_fill(ek_dev *dev, ek_tensor *out, double value)
 {
-    fill_job job = {.type = ek_class_of(out->dtype)};
+    fill_job job; /* not zeroed: the row is long */
+    job.type = ek_class_of(out->dtype);
     ek_walk_init(&job.walk, 1, (const ek_tensor *[]){out});
     job.out = ek_operand_of(&job.walk, 0, out);
     job.is_zero = value == 0 && !signbit(value);
-    ek_row_load(job.type, &job.row, EK_F64, &value, 0, EK_TILE);
+    ek_row_load(job.type, &job.row, EK_F64, &value, 0, ek_smaller(EK_TILE, job.walk.count));
     ek_parallel_for(dev, job.walk.count, GRAIN, fill_part, &job);
     return 0;
 }
