@@ -354,7 +354,9 @@ int ek_host_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
     ek_walk_init_raw(&walk, 2, x->ndim, x->shape, (const int64_t *[]){x->stride, out_stride});
     if (walk.count == 1)
         walk.stride[1][0] = 0;
-    reduce_job job = {.kind = kind, .type = ek_class_of(x->dtype)};
+    reduce_job job; /* not zeroed: its walks are long */
+    job.kind = kind;
+    job.type = ek_class_of(x->dtype);
     job.x = (ek_operand){.dtype = x->dtype, .data = ek_tensor_address(x)};
     job.out = (ek_operand){.dtype = out->dtype, .data = ek_tensor_address(out)};
     reduce_split(&job, &walk);

@@ -90,6 +90,9 @@ void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position)
     for (int k = 0; k < walk->operands; k++)
         cursor->offset[k] = 0;
     for (int d = walk->ndim - 1; d >= 0; d--) {
+        cursor->index[d] = 0;
+        if (position == 0) /* small walks begin there, and divisions take long */
+            continue;
         int64_t size = walk->shape[d] > 0 ? walk->shape[d] : 1;
         int64_t at = d > 0 ? position % size : position;
         position /= size;
