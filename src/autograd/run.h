@@ -103,7 +103,8 @@ typedef struct ek_run {
     int count, order_room;
     int widest; /* most inputs or outputs of a node */
     int needed_count;
-    ek_task **meetings; /* the tasks that meet, by descending sequence number */
+    size_t contribution_count; /* contributions to all buffers */
+    ek_task **meetings;        /* the tasks that meet, by descending sequence number */
     int meeting_count;
     ek_run_hook *hooks; /* in the order in which the walk found their leaves */
 

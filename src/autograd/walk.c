@@ -15,7 +15,7 @@ typedef struct ek_block {
     max_align_t data[];
 } ek_block;
 
-enum { LEAST_BLOCK_NBYTES = 1 << 12 };
+enum { LEAST_BLOCK_NBYTES = 1 << 12, MOST_FIRST_NBYTES = 1 << 24 };
 
 /* How much the last pass used. The next one begins with a block of that size: malloc keeps a single
  * block, but may give the pages of several back to the system whenever a pass ends. */
@@ -27,7 +27,8 @@ void *ek_run_alloc(ek_run *run, size_t nbytes)
     ek_block *block = run->blocks;
     if (!block || block->room - block->used < nbytes) {
         size_t last = atomic_load_explicit(&last_pass_nbytes, memory_order_relaxed);
-        size_t room = block ? 2 * block->room : last;
+        size_t first = last < MOST_FIRST_NBYTES ? last : MOST_FIRST_NBYTES;
+        size_t room = block ? 2 * block->room : first;
         if (room < LEAST_BLOCK_NBYTES)
             room = LEAST_BLOCK_NBYTES;
         if (room < nbytes)
@@ -168,18 +169,19 @@ static int walk_from(ek_run *run, ek_task *root, ek_stack *stack)
 }
 
 /* Counts one more contribution to the route's buffer, with the next ordinal. */
-static void walk_expect(ek_route *route)
+static void walk_expect(ek_run *run, ek_route *route)
 {
     ek_buffer *buffer = &route->task->buffers[route->buffer];
     route->ordinal = buffer->expected++;
     route->task->pending++;
+    run->contribution_count++;
 }
 
 static int walk_count_contributions(ek_run *run, int root_count, ek_route *routes)
 {
     for (int i = 0; i < root_count; i++) {
         if (routes[i].task->needed)
-            walk_expect(&routes[i]);
+            walk_expect(run, &routes[i]);
         else
             routes[i].task = NULL;
     }
@@ -190,24 +192,20 @@ static int walk_count_contributions(ek_run *run, int root_count, ek_route *route
             if (!route->task)
                 continue;
             if (task->runs && route->task->needed)
-                walk_expect(route);
+                walk_expect(run, route);
             else
                 route->task = NULL;
         }
     }
-    for (int t = 0; t < run->count; t++) {
+    ek_contribution *next = ek_run_alloc(run, run->contribution_count * sizeof *next);
+    for (int t = 0; next && t < run->count; t++) {
         ek_task *task = run->order[t];
         for (int i = 0; i < task->buffer_count; i++) {
-            ek_buffer *buffer = &task->buffers[i];
-            if (!buffer->expected)
-                continue;
-            buffer->contributions =
-                ek_run_alloc(run, (size_t)buffer->expected * sizeof *buffer->contributions);
-            if (!buffer->contributions)
-                return ek_error_pending();
+            task->buffers[i].contributions = next;
+            next += task->buffers[i].expected;
         }
     }
-    return 0;
+    return next ? 0 : ek_error_pending();
 }
 
 static int walk_compare_meetings(const void *a, const void *b)
