@@ -155,7 +155,7 @@ EK_API int ek_memory_reset_peak(ek_device device);
 /* Limits a device's reserved bytes (0: no limit). Returns 0, or EK_E_STATE if more is in use. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 
-/* Gives cached blocks back to the system. */
+/* Gives cached blocks back to the system, and memory that the calling thread keeps for handles. */
 EK_API int ek_memory_trim(ek_device device);
 
 /* Sets the category that the calling thread's allocations count under, and returns the one before.

@@ -1,6 +1,7 @@
-/* The allocator and its ledger; slabs. */
+/* The allocator and its ledger; slabs; cells. */
 #include <string.h>
 
+#include "core/cells.h"
 #include "core/slab.h"
 #include "core/tensor.h"
 #include "unit.h"
@@ -194,4 +195,35 @@ TEST(watches_have_peaks_of_their_own)
     assert_ok(ek_shutdown());
     ck_assert_uint_eq(ek_memory_watch_restart(&late), 9728); /* ended with the device */
     ek_memory_watch_end(&late);
+}
+
+static void assert_cell_is_zero(size_t nbytes)
+{
+    unsigned char *cell = ek_cell_new(nbytes);
+    ck_assert_ptr_nonnull(cell);
+    for (size_t i = 0; i < nbytes; i++)
+        ck_assert_uint_eq(cell[i], 0);
+    memset(cell, 0xff, nbytes);
+    ek_cell_free(cell, nbytes);
+}
+
+static void *free_cell(void *cell)
+{
+    ek_cell_free(cell, 100);
+    return NULL;
+}
+
+TEST(cells_are_zero_however_often_they_are_used)
+{
+    /* Sizes of one list, of two neighbours, and one that is not kept. */
+    static const size_t sizes[] = {65, 128, 100, 129, 64, 1024, 1025, 5000};
+    for (int turn = 0; turn < 3; turn++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            assert_cell_is_zero(sizes[i]);
+    pthread_t other;
+    ck_assert_int_eq(pthread_create(&other, NULL, free_cell, ek_cell_new(100)), 0);
+    pthread_join(other, NULL);
+    ek_cells_clear();
+    assert_cell_is_zero(100);
+    assert_ok(ek_shutdown());
 }
