@@ -30,8 +30,8 @@ typedef struct conv_tap {
     int64_t tap;
 } conv_tap;
 
-/* Computes some rows: out[r] (columns) = start (columns) + the sum over the taps of row[r]
- * (channels) b[tap] (channels, columns). */
+/* Computes some rows: out[r] (columns) = the sum over the taps of row[r] (channels) b[tap]
+ * (channels, columns) + start (columns), or what is in out[r] if start is NULL. */
 typedef void conv_kernel(const conv_tap *taps, int64_t count, int64_t channels, const float *b,
                          const float *start, float *out);
 
@@ -43,7 +43,7 @@ typedef struct conv_kernels {
 
 #if defined(__x86_64__)
 
-/* ROWS x 2 vectors of sums stay in registers over all taps. */
+/* ROWS x 2 vectors of sums stay in registers over the taps. */
 #define KERNEL(NAME, TARGET, ROWS, VECTOR, P)                                               \
     __attribute__((target(TARGET))) static void NAME(const conv_tap *taps, int64_t count,   \
                                                      int64_t channels, const float *packed, \
@@ -51,11 +51,8 @@ typedef struct conv_kernels {
     {                                                                                       \
         enum { WIDTH = sizeof(VECTOR) / sizeof(float) };                                    \
         VECTOR sum[ROWS][2];                                                                \
-        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                             \
-        {                                                                                   \
-            sum[r][0] = P##_loadu_ps(start);                                                \
-            sum[r][1] = P##_loadu_ps(start + WIDTH);                                        \
-        }                                                                                   \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] =     \
+            P##_setzero_ps();                                                               \
         for (int64_t i = 0; i < count; i++) {                                               \
             const float *b = packed + taps[i].tap * channels * 2 * WIDTH, *x[ROWS];         \
             _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) x[r] = taps[i].row[r];  \
@@ -70,10 +67,11 @@ typedef struct conv_kernels {
                 b += 2 * WIDTH;                                                             \
             }                                                                               \
         }                                                                                   \
-        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                             \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++, out += 2 * WIDTH)           \
         {                                                                                   \
-            P##_storeu_ps(out + 2 * WIDTH * r, sum[r][0]);                                  \
-            P##_storeu_ps(out + 2 * WIDTH * r + WIDTH, sum[r][1]);                          \
+            const float *other = start ? start : out;                                       \
+            P##_storeu_ps(out, P##_add_ps(sum[r][0], P##_loadu_ps(other)));                 \
+            P##_storeu_ps(out + WIDTH, P##_add_ps(sum[r][1], P##_loadu_ps(other + WIDTH))); \
         }                                                                                   \
     }
 #define TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
@@ -105,8 +103,9 @@ static const conv_kernels *kernels_of_processor(void)
 
 /* ---- a call ---- */
 
-/* The number of tiles that are computed with one panel of weights before the next panel. */
-enum { BLOCK_TILES = 32 };
+/* The number of tiles that are computed with one panel of weights before the next panel; and how
+ * long a sum is: sums of sums are more exact than one long sum. */
+enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512 };
 
 typedef struct job {
     const conv_kernels *kernels;
@@ -244,6 +243,7 @@ static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
     int64_t columns = j->kernels->columns;
+    int64_t taps_at_once = ek_larger(DEPTH_AT_ONCE / j->channels, 1);
     int part = atomic_fetch_add(&j->next_part, 1);
     conv_tap *tables = j->tables + part * BLOCK_TILES * j->taps;
     tile tiles[BLOCK_TILES];
@@ -259,8 +259,12 @@ static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
             const float *b = j->packed + column * j->taps * j->channels;
             for (int i = 0; i < count; i++) {
                 const tile *t = &tiles[i];
-                j->kernels->run[t->rows - 1](tables + i * j->taps, t->taps, j->channels, b,
-                                             j->starts + column, sums);
+                const conv_tap *table = tables + i * j->taps;
+                for (int64_t tap = 0; tap == 0 || tap < t->taps; tap += taps_at_once)
+                    j->kernels->run[t->rows - 1](table + tap,
+                                                 ek_smaller(taps_at_once, t->taps - tap),
+                                                 j->channels, b,
+                                                 tap == 0 ? j->starts + column : NULL, sums);
                 for (int r = 0; r < t->rows; r++) {
                     float *to = j->to + t->position[r] * j->outputs + column;
                     if (left >= columns)

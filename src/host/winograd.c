@@ -19,6 +19,7 @@ enum {
     KEPT_NBYTES = 8 << 20, /* inputs are kept from one part of the weights to the next up to here */
     LEAST_TILES = 24,
     MOST_TILES = 96,
+    DEPTH_AT_ONCE = 256,  /* a panel of it fits level 1 */
     OUTPUTS_AT_ONCE = 64, /* a multiple of all processors' columns */
     MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
@@ -110,21 +111,24 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
     }
 }
 
-/* The products of a block with up to OUTPUTS_AT_ONCE / j->columns panels, at all points. */
+/* The products of a block with up to OUTPUTS_AT_ONCE / j->columns panels, at all points. Sums over
+ * DEPTH_AT_ONCE are added up, which is more exact than one long sum. */
 static void winograd_multiply(const job *j, int64_t panel, int64_t panels, int64_t count,
                               const float *inputs, float *sums)
 {
-    int64_t depth = j->plan->depth;
-    for (int i = 0; i < ek_winograd_area(j->plan); i++)
-        for (int64_t p = 0; p < panels; p++) {
-            const float *weights =
-                j->weights + i * j->weights_stride + (panel + p) * depth * j->columns;
-            for (int64_t t = 0; t < count; t += j->products->rows)
-                j->products->by_rows[ek_smaller(j->products->rows, count - t) - 1](
-                    depth, inputs + i * j->inputs_stride + t * depth, depth, weights,
-                    sums + i * j->sums_stride + t * OUTPUTS_AT_ONCE + p * j->columns,
-                    OUTPUTS_AT_ONCE, false);
-        }
+    int64_t depth = j->plan->depth, rows = j->products->rows;
+    int64_t steps = panels * ek_divide_up(depth, DEPTH_AT_ONCE);
+    for (int64_t i = 0; i < ek_winograd_area(j->plan) * steps; i++) {
+        int64_t point = i / steps, p = i % steps % panels, d = i % steps / panels * DEPTH_AT_ONCE;
+        const float *a = inputs + point * j->inputs_stride + d;
+        const float *b =
+            j->weights + point * j->weights_stride + ((panel + p) * depth + d) * j->columns;
+        float *to = sums + point * j->sums_stride + p * j->columns;
+        for (int64_t t = 0; t < count; t += rows)
+            j->products->by_rows[ek_smaller(rows, count - t) - 1](
+                ek_smaller(DEPTH_AT_ONCE, depth - d), a + t * depth, depth, b,
+                to + t * OUTPUTS_AT_ONCE, OUTPUTS_AT_ONCE, d > 0);
+    }
 }
 
 static void winograd_transform_sums(const job *j, int64_t panel, int64_t first, int64_t count,
