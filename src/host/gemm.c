@@ -2,8 +2,9 @@
  *
  * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): panels
  * of a and b are packed so that the innermost kernel reads both in order, from level 2 and level 1
- * cache. The output is divided into tiles, each computed by one thread; an element's sum runs over
- * k in blocks of fixed length, so that it doesn't depend on the tiles or the number of threads. */
+ * cache. All threads pack a. Then they take tiles of c in turn: a few rows of c or all, times a
+ * group of columns whose part of b the thread packs for itself. An element's sum runs over k in
+ * blocks of fixed length, so that it doesn't depend on the tiles or the number of threads. */
 #ifndef EK_REAL
 #include "host/gemm.h"
 
@@ -11,212 +12,230 @@
 #include <string.h>
 
 #include "host/dnn.h"
+#include "host/gemm_kernel.h"
 #include "host/host.h"
 #include "host/parallel.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-/* A packed block of a takes 96 KiB in f32 and 192 KiB in f64, for the level 2 cache. BLOCK_ROWS is
- * a multiple of the rows of every kernel. */
 enum {
-    BLOCK_ROWS = 96,
-    BLOCK_DEPTH = 256,
-    TILE_ROWS = 4 * BLOCK_ROWS,
-    TILE_COLUMNS = 512,
-    PACKED_COLUMNS = 192
+    BLOCK_NBYTES = 2048,      /* of k: its blocks have as many elements as fill this */
+    GROUP_NBYTES = 128 << 10, /* packed b: stays in level 2 cache while rows pass by */
+    SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
+    STACK_NBYTES = 16 << 10,  /* a smaller workspace is on the stack */
+    DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
+    DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* if its rows are contiguous */
+    TILE_ROWS = 64                          /* and more, because each tile packs its part of b */
 };
 
-/* ---- the innermost loop, for AVX-512, AVX2 with FMA, and anything ---- */
+/* ---- a product and its tiles ---- */
 
-/* The innermost product: acc (rows, columns), row-major, = a' b for packed a (k, rows) and b (k,
- * columns). */
-typedef struct gemm_kernel {
-    int rows, columns;
-    void (*run)(int64_t k, const void *a, const void *b, void *acc);
-} gemm_kernel;
+/* If a is packed, it is a part at a time: rows [row, row + rows) and [first, first + depth) of k in
+ * one product. If not, the part is all products. */
+typedef struct job {
+    const ek_gemm *gemm;
+    const ek_gemm_kernel *kernel;
+    int64_t block; /* of k: its fixed length */
+    bool shares_a; /* threads share packed a */
+    int64_t batch, row, rows, first, depth;
+    int64_t panel_rows, panel_columns;  /* of packed a, of packed b */
+    int64_t group_columns, group_depth; /* the most of b that a thread packs at a time */
+    int64_t row_tiles, groups;          /* tiles of a product's part: row_tiles x groups */
+    int64_t tiles, threads;             /* of the part; threads that take them */
+    void *packed_a;
+    char *workspace; /* packed b of each thread */
+    size_t workspace_stride;
+    atomic_int next_thread;
+    atomic_llong next_tile;
+} job;
 
-enum { MAX_ROWS = 12, MAX_COLUMNS = 32 };
-
-#define PLAIN(NAME, REAL)                                                              \
-    static void NAME(int64_t k, const void *packed_a, const void *packed_b, void *out) \
-    {                                                                                  \
-        const REAL *restrict a = packed_a, *restrict b = packed_b;                     \
-        REAL *restrict acc = out, sum[4][8] = {{0}};                                   \
-        for (int64_t i = 0; i < k; i++) {                                              \
-            for (int r = 0; r < 4; r++)                                                \
-                for (int c = 0; c < 8; c++)                                            \
-                    sum[r][c] += a[r] * b[c];                                          \
-            a += 4;                                                                    \
-            b += 8;                                                                    \
-        }                                                                              \
-        for (int r = 0; r < 4; r++)                                                    \
-            for (int c = 0; c < 8; c++)                                                \
-                acc[r * 8 + c] = sum[r][c];                                            \
-    }
-PLAIN(gemm_plain_f32, float)
-PLAIN(gemm_plain_f64, double)
-
-#if defined(__x86_64__)
-
-/* ROWS x 2 vectors of sums stay in registers: 6 x 2 of 16 with AVX2, 12 x 2 of 32 with AVX-512. */
-#define VECTORISED(NAME, TARGET, ROWS, REAL, VECTOR, ZERO, LOAD, STORE, SPLAT, FMA)             \
-    __attribute__((target(TARGET))) static void NAME(int64_t k, const void *packed_a,           \
-                                                     const void *packed_b, void *out)           \
-    {                                                                                           \
-        enum { WIDTH = sizeof(VECTOR) / sizeof(REAL) };                                         \
-        const REAL *a = packed_a, *b = packed_b;                                                \
-        REAL *acc = out;                                                                        \
-        VECTOR sum[ROWS][2];                                                                    \
-        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = ZERO(); \
-        for (int64_t i = 0; i < k; i++) {                                                       \
-            VECTOR b0 = LOAD(b), b1 = LOAD(b + WIDTH);                                          \
-            _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                             \
-            {                                                                                   \
-                VECTOR x = SPLAT(a[r]);                                                         \
-                sum[r][0] = FMA(x, b0, sum[r][0]);                                              \
-                sum[r][1] = FMA(x, b1, sum[r][1]);                                              \
-            }                                                                                   \
-            a += ROWS;                                                                          \
-            b += 2 * WIDTH;                                                                     \
-        }                                                                                       \
-        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                                 \
-        {                                                                                       \
-            STORE(acc + 2 * WIDTH * r, sum[r][0]);                                              \
-            STORE(acc + 2 * WIDTH * r + WIDTH, sum[r][1]);                                      \
-        }                                                                                       \
-    }
-
-VECTORISED(gemm_avx2_f32, "avx2,fma", 6, float, __m256, _mm256_setzero_ps, _mm256_loadu_ps,
-           _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps)
-VECTORISED(gemm_avx2_f64, "avx2,fma", 6, double, __m256d, _mm256_setzero_pd, _mm256_loadu_pd,
-           _mm256_storeu_pd, _mm256_set1_pd, _mm256_fmadd_pd)
-VECTORISED(gemm_avx512_f32, "avx512f", 12, float, __m512, _mm512_setzero_ps, _mm512_loadu_ps,
-           _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps)
-VECTORISED(gemm_avx512_f64, "avx512f", 12, double, __m512d, _mm512_setzero_pd, _mm512_loadu_pd,
-           _mm512_storeu_pd, _mm512_set1_pd, _mm512_fmadd_pd)
-
-#endif
-
-/* The best kernel for this processor. */
-static const gemm_kernel *gemm_kernel_best(ek_dtype dtype)
+static int64_t gemm_round_up(int64_t value, int64_t step)
 {
-    bool wide = dtype == EK_F64;
-#if defined(__x86_64__)
-    static const gemm_kernel avx512[2] = {{12, 32, gemm_avx512_f32}, {12, 16, gemm_avx512_f64}};
-    static const gemm_kernel avx2[2] = {{6, 16, gemm_avx2_f32}, {6, 8, gemm_avx2_f64}};
-    if (__builtin_cpu_supports("avx512f"))
-        return &avx512[wide];
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return &avx2[wide];
-#endif
-    static const gemm_kernel plain[2] = {{4, 8, gemm_plain_f32}, {4, 8, gemm_plain_f64}};
-    return &plain[wide];
+    return ek_divide_up(value, step) * step;
 }
 
-/* ---- tiles ---- */
+static int64_t gemm_k_of(const ek_gemm *g, int64_t batch)
+{
+    return g->batch_k ? g->batch_k[batch] : g->k;
+}
 
-typedef struct tiles {
-    const ek_gemm *gemm;
-    const gemm_kernel *kernel;
-    int64_t tile_rows, tile_columns;
-    int64_t row_tiles, column_tiles;
-    void *workspace;
-    size_t packed_a, workspace_stride; /* elements of one part: its packed a, and all */
-    atomic_int next_part;
-} tiles;
+/* Rows count from the part's first, and k is its depth. */
+typedef struct gemm_tile {
+    int64_t batch, row, row_end, column, columns, k;
+} gemm_tile;
+
+static gemm_tile gemm_tile_at(const job *j, int64_t tile)
+{
+    const ek_gemm *g = j->gemm;
+    const int64_t nr = j->panel_columns, pr = j->panel_rows;
+    const int64_t row_panels = ek_divide_up(j->rows, pr), panels = ek_divide_up(g->m, nr);
+    const int64_t group = tile % j->groups, row_tile = tile / j->groups % j->row_tiles;
+    gemm_tile t = {.batch = j->shares_a ? j->batch : tile / j->groups / j->row_tiles};
+    t.column = group * panels / j->groups * nr;
+    t.columns = ek_smaller((group + 1) * panels / j->groups * nr, g->m) - t.column;
+    t.row = row_tile * row_panels / j->row_tiles * pr;
+    t.row_end = ek_smaller((row_tile + 1) * row_panels / j->row_tiles * pr, j->rows);
+    t.k = j->shares_a ? j->depth : gemm_k_of(g, t.batch);
+    return t;
+}
+
+/* The pace at which all is prefetched in so many steps along k. */
+static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
+{
+    return steps > 0 ? ek_divide_up(ahead->runs * ahead->lines * EK_GEMM_STRETCH, steps) : 0;
+}
 
 #define EK_FOR_REALS "host/gemm.c"
 #include "kernels/for_reals.h"
 
-/* Chooses tiles as large as possible, but several for each thread. */
-static void gemm_choose_tiles(tiles *t, int threads)
+/* Chooses how much of a and b is packed at a time. a isn't packed if that wouldn't pay: if one
+ * group reads it, row by row, or if it is small. */
+static void gemm_choose_blocks(job *j)
 {
-    const ek_gemm *g = t->gemm;
-    t->tile_rows = TILE_ROWS;
-    t->tile_columns = TILE_COLUMNS;
-    for (;;) {
-        t->row_tiles = ek_divide_up(g->n, t->tile_rows);
-        t->column_tiles = ek_divide_up(g->m, t->tile_columns);
-        int64_t count = g->batch * t->row_tiles * t->column_tiles;
-        bool many = threads == 1 || count >= 4 * threads || count % threads == 0;
-        if (many || (t->tile_columns <= 64 && t->tile_rows <= BLOCK_ROWS))
-            return;
-        if (t->tile_columns > 64 && (g->m > t->tile_columns / 2 || t->tile_rows <= BLOCK_ROWS))
-            t->tile_columns /= 2;
-        else
-            t->tile_rows /= 2;
+    const ek_gemm *g = j->gemm;
+    const int64_t size = (int64_t)ek_dtype_size(g->dtype), k = ek_larger(g->k, 1);
+    const int64_t most_rows = j->kernel->rows, most_columns = j->kernel->columns;
+    j->block = BLOCK_NBYTES / size;
+    const int64_t depth = ek_smaller(k, j->block);
+    j->panel_columns = 2 * g->m <= most_columns ? most_columns / 2 : most_columns;
+    const int64_t panels = ek_divide_up(g->m, j->panel_columns);
+    const int64_t most = GROUP_NBYTES / size / depth / j->panel_columns;
+    j->groups = ek_divide_up(panels, ek_larger(1, most));
+    j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;
+    j->group_depth = ek_larger(1, GROUP_NBYTES / size / j->group_columns / j->block) * j->block;
+    j->panel_rows = g->pack_a ? most_rows : ek_divide_up(g->n, ek_divide_up(g->n, most_rows));
+    bool by_rows = g->a.column_stride == 1;
+    const int64_t nbytes = g->n * k * size;
+    bool pays = by_rows ? j->groups > 1 && nbytes > DIRECT_ROWS_NBYTES : nbytes > DIRECT_NBYTES;
+    j->shares_a = g->pack_a || pays;
+    j->rows = g->n;
+    j->depth = k;
+    if (j->shares_a) {
+        const int64_t shared = SHARED_NBYTES / size;
+        j->rows = ek_smaller(g->n, ek_larger(1, shared / depth / j->panel_rows) * j->panel_rows);
+        const int64_t blocks = shared / gemm_round_up(j->rows, j->panel_rows) / j->block;
+        j->depth = ek_smaller(k, ek_larger(1, blocks) * j->block);
     }
 }
 
-/* Packing by the caller is slow, so tiles are few: of equal size and, if possible, as many for each
- * thread. */
-static void gemm_choose_equal_tiles(tiles *t, int threads)
+/* Makes tiles several for each thread, or as many for each. */
+static void gemm_choose_tiles(job *j, int threads)
 {
-    const ek_gemm *g = t->gemm;
-    int64_t mr = t->kernel->rows, nr = t->kernel->columns;
-    t->row_tiles = ek_divide_up(g->n, TILE_ROWS);
-    t->tile_rows = ek_divide_up(ek_divide_up(g->n, t->row_tiles), mr) * mr;
-    t->column_tiles = ek_divide_up(g->m, PACKED_COLUMNS);
-    while (g->batch * t->row_tiles * t->column_tiles % threads != 0 && t->column_tiles * nr < g->m)
-        t->column_tiles++;
-    t->tile_columns = ek_divide_up(ek_divide_up(g->m, t->column_tiles), nr) * nr;
-    t->row_tiles = ek_divide_up(g->n, t->tile_rows);
-    t->column_tiles = ek_divide_up(g->m, t->tile_columns);
+    const int64_t panels = ek_divide_up(j->gemm->m, j->panel_columns);
+    const int64_t products = j->shares_a ? 1 : j->gemm->batch, count = products * j->groups;
+    const int64_t equal = gemm_round_up(j->groups, threads);
+    j->row_tiles = 1;
+    if (threads > 1 && products == 1 && j->groups > 1 && equal <= panels && count < 8 * threads)
+        j->groups = equal;
+    else if (threads > 1 && count < 8 * threads)
+        j->row_tiles =
+            ek_larger(1, ek_smaller(ek_divide_up(4 * threads, count), j->rows / TILE_ROWS));
+    j->tiles = products * j->row_tiles * j->groups;
+    j->threads = ek_smaller(threads, j->tiles);
+}
+
+static void gemm_run_part(ek_dev *dev, job *j)
+{
+    const bool f32 = j->gemm->dtype == EK_F32;
+    if (j->shares_a)
+        ek_parallel_for(dev, ek_divide_up(j->rows, j->panel_rows),
+                        1 + 16384 / (j->panel_rows * (j->depth + 1)),
+                        f32 ? gemm_pack_a_f32 : gemm_pack_a_f64, j);
+    /* Starting a team costs some microseconds: about 100000 multiplications. */
+    const int64_t tile_rows = ek_divide_up(j->rows, j->row_tiles);
+    const int64_t work = tile_rows * ek_smaller(j->group_columns, j->gemm->m) * (j->depth + 1);
+    atomic_store(&j->next_tile, 0);
+    atomic_store(&j->next_thread, 0);
+    ek_parallel_for(dev, j->tiles, 1 + 50000 / work,
+                    f32 ? gemm_compute_tiles_f32 : gemm_compute_tiles_f64, j);
+}
+
+/* Runs part after part of each product, with packed a of one part at a time. */
+static void gemm_run_parts(ek_dev *dev, job *j)
+{
+    const int64_t n = j->gemm->n, rows = j->rows, depth = j->depth;
+    for (j->batch = 0; j->batch < j->gemm->batch; j->batch++) {
+        const int64_t k = gemm_k_of(j->gemm, j->batch);
+        for (j->first = 0; j->first < k || j->first == 0; j->first += depth) {
+            j->depth = ek_smaller(depth, k - j->first);
+            for (j->row = 0; j->row < n; j->row += rows) {
+                j->rows = ek_smaller(rows, n - j->row);
+                gemm_run_part(dev, j);
+            }
+        }
+    }
 }
 
 static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm)
 {
-    tiles t = {.gemm = gemm, .kernel = gemm_kernel_best(gemm->dtype)};
-    int threads = ek_parallel_threads(dev);
-    if (gemm->pack_a || gemm->pack_b)
-        gemm_choose_equal_tiles(&t, threads);
+    job j = {.gemm = gemm, .kernel = ek_gemm_kernel_best(gemm->dtype)};
+    const size_t size = ek_dtype_size(gemm->dtype);
+    gemm_choose_blocks(&j);
+    gemm_choose_tiles(&j, ek_parallel_threads(dev));
+    const int64_t depth = ek_smaller(j.group_depth, gemm->k);
+    size_t shared = 0;
+    if (j.shares_a)
+        shared = ek_round_up((size_t)(gemm_round_up(j.rows, j.panel_rows) * j.depth) * size);
+    j.workspace_stride = ek_round_up((size_t)(j.group_columns * depth) * size);
+    size_t nbytes = shared + (size_t)j.threads * j.workspace_stride;
+    union {
+        float f32[STACK_NBYTES / sizeof(float)];
+        double f64[STACK_NBYTES / sizeof(double)];
+    } stack;
+    void *workspace = &stack;
+    if (nbytes > sizeof stack)
+        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    j.packed_a = workspace;
+    j.workspace = (char *)workspace + shared;
+    if (j.shares_a)
+        gemm_run_parts(dev, &j);
     else
-        gemm_choose_tiles(&t, threads);
-    int64_t count = gemm->batch * t.row_tiles * t.column_tiles;
-    int64_t depth = ek_smaller(BLOCK_DEPTH, gemm->k);
-    int64_t rows = ek_smaller(BLOCK_ROWS, gemm->n), columns = ek_smaller(t.tile_columns, gemm->m);
-    int64_t mr = t.kernel->rows, nr = t.kernel->columns;
-    t.packed_a = (size_t)(ek_divide_up(rows, mr) * mr * depth);
-    t.workspace_stride = t.packed_a + (size_t)(ek_divide_up(columns, nr) * nr * depth);
-    t.workspace_stride = (t.workspace_stride + 15) / 16 * 16;
-    size_t nbytes =
-        (size_t)ek_smaller(threads, count) * t.workspace_stride * ek_dtype_size(gemm->dtype);
-    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &t.workspace));
-    /* Starting a team costs some microseconds: about 100000 multiplications. */
-    int64_t work = ek_smaller(gemm->n, t.tile_rows) * columns * (gemm->k + 1);
-    ek_parallel_for(dev, count, 1 + 50000 / work,
-                    gemm->dtype == EK_F32 ? gemm_compute_tiles_f32 : gemm_compute_tiles_f64, &t);
-    ek_dev_free(dev, t.workspace, nbytes, EK_MEMORY_WORKSPACE);
+        gemm_run_part(dev, &j);
+    if (workspace != &stack)
+        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }
 
-/* oneDNN's f32 product is faster, except for few rows times a wide b that is not transposed,
- * because oneDNN doesn't pack such a b. For (256, 2048) x (2048, 2048) on a Zen 3 core oneDNN does
- * 28 GFLOP/s, this file 45. */
-static bool gemm_blocked_is_faster(const ek_gemm *gemm)
+/* c' = b' a' */
+static ek_gemm gemm_transposed(const ek_gemm *g)
 {
-    bool b_by_rows = gemm->b.column_stride == 1 && gemm->b.row_stride >= gemm->m;
-    return b_by_rows && gemm->n >= 32 && gemm->n <= 512 && gemm->m >= 512;
+    ek_gemm t = *g;
+    t.n = g->m;
+    t.m = g->n;
+    t.a = (ek_matrices){g->b.data, g->b.batch_stride, g->b.column_stride, g->b.row_stride};
+    t.b = (ek_matrices){g->a.data, g->a.batch_stride, g->a.column_stride, g->a.row_stride};
+    t.c = (ek_matrices){g->c.data, g->c.batch_stride, g->c.column_stride, g->c.row_stride};
+    return t;
+}
+
+/* oneDNN's f32 product is faster with AVX-512 if all lies row by row, because it copies no b: for
+ * (8, 2048) x (2048, 2048) on a Zen 5 core 88 GFLOP/s, here 60; for (256, 2048) 209, here 200. With
+ * AVX2 it is 42 and 46, and 66 and 110. */
+static bool gemm_dnn_is_faster(const ek_gemm *g)
+{
+    bool by_rows = g->a.column_stride == 1 && g->b.column_stride == 1 && g->c.column_stride == 1;
+    return g->dtype == EK_F32 && by_rows && g->k >= 64 && ek_gemm_has_avx512();
 }
 
 int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
 {
     if (gemm->batch == 0 || gemm->n == 0 || gemm->m == 0)
         return 0;
+    ek_gemm g = *gemm;
+    if (g.pack_a || g.pack_b)
+        return gemm_run_blocked(dev, &g);
     /* Products of a batch with one shared matrix are one product. */
-    ek_gemm folded = *gemm;
-    bool packs = gemm->pack_a || gemm->pack_b;
-    if (gemm->batch > 1 && !packs && gemm->b.batch_stride == 0 &&
-        gemm->a.batch_stride == gemm->n * gemm->a.row_stride &&
-        gemm->c.batch_stride == gemm->n * gemm->c.row_stride) {
-        folded.n *= gemm->batch;
-        folded.batch = 1;
+    if (g.batch > 1 && g.b.batch_stride == 0 && g.a.batch_stride == g.n * g.a.row_stride &&
+        g.c.batch_stride == g.n * g.c.row_stride) {
+        g.n *= g.batch;
+        g.batch = 1;
     }
-    if (folded.dtype == EK_F32 && !packs && !gemm_blocked_is_faster(&folded))
-        return ek_dnn_gemm(dev, &folded);
-    return gemm_run_blocked(dev, &folded);
+    if (gemm_dnn_is_faster(&g))
+        return ek_dnn_gemm(dev, &g);
+    /* A few rows times a b with contiguous columns: as a, b needs no packing. What is written then
+     * is transposed, which doesn't pay for a short k. */
+    bool few = g.n <= 2 * ek_gemm_kernel_best(g.dtype)->columns && g.n < g.m;
+    if (few && g.b.row_stride == 1 && g.k * (int64_t)ek_dtype_size(g.dtype) >= BLOCK_NBYTES / 2)
+        g = gemm_transposed(&g);
+    return gemm_run_blocked(dev, &g);
 }
 
 #else /* for each EK_REAL */
@@ -227,21 +246,44 @@ static inline __attribute__((always_inline)) void
 EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
                          int width, int64_t line_stride, int64_t depth_stride)
 {
-    for (int64_t first = 0; first < lines; first += width, to += width * depth) {
-        const EK_REAL *panel = from + first * line_stride;
-        if (lines - first < width) {
-            for (int64_t l = 0; l < width; l++)
-                for (int64_t d = 0; d < depth; d++)
-                    to[d * width + l] =
-                        l < lines - first ? panel[l * line_stride + d * depth_stride] : 0;
-        } else if (line_stride == 1) {
-            for (int64_t d = 0; d < depth; d++)
-                memcpy(to + d * width, panel + d * depth_stride, (size_t)width * sizeof(EK_REAL));
-        } else {
-            for (int64_t d = 0; d < depth; d++)
-                for (int l = 0; l < width; l++)
-                    to[d * width + l] = panel[l * line_stride + d * depth_stride];
+    enum { AHEAD = 16, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL) };
+    while (line_stride == 1 && lines >= width) { /* a few panels' part of a row after the other */
+        const int64_t panels = ek_smaller(lines / width, SIDE_BY_SIDE);
+        for (int64_t d = 0; d < depth; d++) {
+            const EK_REAL *row = from + d * depth_stride;
+            EK_REAL *at = to + d * width;
+            for (int64_t p = 0; p < panels; p++, at += width * depth, row += width) {
+                __builtin_prefetch(row + AHEAD * depth_stride);
+                memcpy(at, row, (size_t)width * sizeof(EK_REAL));
+            }
         }
+        to += panels * width * depth;
+        from += panels * width;
+        lines -= panels * width;
+    }
+    for (; lines > 0; lines -= width, to += width * depth, from += width * line_stride) {
+        int64_t count = ek_smaller(lines, width), done = 0;
+        if (count < width)
+            for (int64_t d = 0; d < depth; d++)
+                for (int64_t l = count; l < width; l++)
+                    to[d * width + l] = 0;
+        if (depth_stride == 1 && count >= TRANSPOSED)
+            for (int64_t l = 0; l < count; l += TRANSPOSED) { /* the last ones may overlap */
+                int64_t line = ek_smaller(l, count - TRANSPOSED);
+                done = EK_NAME(ek_gemm_transpose)(to + line, width, from + line * line_stride,
+                                                  TRANSPOSED, line_stride, depth);
+            }
+        else if (depth_stride == 1 && count == width && 2 * count >= TRANSPOSED)
+            /* What a vector writes beyond its lines is overwritten by the next. */
+            done = EK_NAME(ek_gemm_transpose)(to, width, from, count, line_stride, depth - 1);
+        if (count == width)
+            for (int64_t d = done; d < depth; d++)
+                for (int l = 0; l < width; l++)
+                    to[d * width + l] = from[l * line_stride + d * depth_stride];
+        else
+            for (int64_t d = done; d < depth; d++)
+                for (int64_t l = 0; l < count; l++)
+                    to[d * width + l] = from[l * line_stride + d * depth_stride];
     }
 }
 
@@ -257,84 +299,209 @@ static void EK_NAME(gemm_pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, 
     PACK(6)
     PACK(8)
     PACK(12)
-    PACK(16) EK_NAME(gemm_pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
+    PACK(16)
+    PACK(32)
+    EK_NAME(gemm_pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
 #undef PACK
+}
+
+/* Packs panels [begin, end) of a's rows, block by block. */
+static void EK_NAME(gemm_pack_a)(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const ek_gemm *g = j->gemm;
+    const EK_REAL *a = (const EK_REAL *)g->a.data + j->batch * g->a.batch_stride;
+    const int64_t padded = gemm_round_up(j->rows, j->panel_rows);
+    const int64_t row = begin * j->panel_rows;
+    const int64_t rows = ek_smaller(end * j->panel_rows, j->rows) - row;
+    for (int64_t d = 0; d < j->depth; d += j->block) {
+        const int64_t depth = ek_smaller(j->block, j->depth - d);
+        EK_REAL *to = (EK_REAL *)j->packed_a + d * padded + row * depth;
+        if (g->pack_a)
+            g->pack_a(g->pack_context, j->batch, (float *)to, j->row + row, rows, j->first + d,
+                      depth, (int)j->panel_rows);
+        else
+            EK_NAME(gemm_pack)
+        (to, a + (j->row + row) * g->a.row_stride + (j->first + d) * g->a.column_stride, rows,
+         depth, (int)j->panel_rows, g->a.row_stride, g->a.column_stride);
+    }
+}
+
+/* Packs a group of b's columns, block by block. */
+static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t batch, int64_t column,
+                                 int64_t columns, int64_t first, int64_t depth)
+{
+    const ek_gemm *g = j->gemm;
+    const int nr = (int)j->panel_columns;
+    const EK_REAL *b = (const EK_REAL *)g->b.data + batch * g->b.batch_stride;
+    const int64_t padded = gemm_round_up(columns, nr);
+    for (int64_t d = 0; d < depth; d += j->block) {
+        const int64_t length = ek_smaller(j->block, depth - d);
+        if (g->pack_b)
+            g->pack_b(g->pack_context, batch, (float *)to + d * padded, column, columns, first + d,
+                      length, nr);
+        else
+            EK_NAME(gemm_pack)
+        (to + d * padded, b + (first + d) * g->b.row_stride + column * g->b.column_stride, columns,
+         length, nr, g->b.column_stride, g->b.row_stride);
+    }
 }
 
 static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, int64_t column_stride,
                                 const EK_REAL *acc, int64_t acc_stride, int64_t rows,
                                 int64_t columns, bool add)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        EK_REAL *restrict row = c + i * row_stride;
-        const EK_REAL *restrict sum = acc + i * acc_stride;
-        if (column_stride == 1 && add)
-            for (int64_t j = 0; j < columns; j++)
-                row[j] += sum[j];
-        else if (column_stride == 1)
-            for (int64_t j = 0; j < columns; j++)
-                row[j] = sum[j];
-        else
-            for (int64_t j = 0; j < columns; j++)
-                row[j * column_stride] = (add ? row[j * column_stride] : 0) + sum[j];
+    if (row_stride == 1 && column_stride != 1) {
+        for (int64_t j = 0; j < columns; j++)
+            for (int64_t i = 0; i < rows; i++) {
+                EK_REAL *at = c + i + j * column_stride;
+                *at = (add ? *at : 0) + acc[i * acc_stride + j];
+            }
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            EK_REAL *at = c + i * row_stride + j * column_stride;
+            *at = (add ? *at : 0) + acc[i * acc_stride + j];
+        }
+}
+
+/* A panel of rows times all columns of a packed group, over one block. */
+static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, int64_t rows,
+                                         int64_t columns)
+{
+    const ek_gemm *g = j->gemm;
+    const int nr = (int)j->panel_columns;
+    const bool add = call->add;
+    EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
+    const EK_REAL *packed = call->b;
+    if (j->shares_a) { /* the next panel of rows */
+        const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
+        *call->next_a = (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
+                                        .lines = nbytes / 64,
+                                        .runs = nbytes >= 64};
+        call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
+    }
+    for (int64_t column = 0; column < columns; column += nr) {
+        const int64_t width = ek_smaller(nr, columns - column);
+        const int vector = j->kernel->columns / 2, vectors = width > vector ? 2 : 1;
+        const bool whole = g->c.column_stride == 1 && width == vectors * vector;
+        call->b = packed;
+        packed += nr * call->k;
+        call->c = whole ? c + column : acc;
+        call->c_row = whole ? g->c.row_stride : nr;
+        call->add = whole && add;
+        j->kernel->inner[vectors - 1][rows - 1](call);
+        if (!whole)
+            EK_NAME(gemm_store)
+        (c + column * g->c.column_stride, g->c.row_stride, g->c.column_stride, acc, nr, rows, width,
+         add);
     }
 }
 
-static void EK_NAME(gemm_compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_a,
-                                       EK_REAL *packed_b)
+static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, int64_t depth,
+                                            int64_t line_stride, int64_t depth_stride)
 {
-    const ek_gemm *g = t->gemm;
-    int64_t column0 = tile % t->column_tiles * t->tile_columns;
-    int64_t row0 = tile / t->column_tiles % t->row_tiles * t->tile_rows;
-    int64_t batch = tile / t->column_tiles / t->row_tiles;
-    int64_t row_end = ek_smaller(row0 + t->tile_rows, g->n);
-    int64_t columns = ek_smaller(t->tile_columns, g->m - column0);
-    const EK_REAL *a = (const EK_REAL *)g->a.data + batch * g->a.batch_stride;
-    const EK_REAL *b =
-        (const EK_REAL *)g->b.data + batch * g->b.batch_stride + column0 * g->b.column_stride;
-    EK_REAL *c = (EK_REAL *)g->c.data + batch * g->c.batch_stride + column0 * g->c.column_stride;
-    int64_t k = g->batch_k ? g->batch_k[batch] : g->k;
-    int mr = t->kernel->rows, nr = t->kernel->columns;
-    EK_REAL acc[MAX_ROWS * MAX_COLUMNS];
+    const int64_t size = sizeof(EK_REAL);
+    ek_gemm_ahead ahead = {.run = (const char *)from};
+    if (line_stride == 1) {
+        ahead.lines = ek_divide_up(lines * size, 64);
+        ahead.runs = depth;
+        ahead.stride = depth_stride * size;
+    } else if (depth_stride == 1) {
+        ahead.lines = ek_divide_up(depth * size, 64);
+        ahead.runs = lines;
+        ahead.stride = line_stride * size;
+    }
+    return ahead;
+}
+
+/* What a tile packs of b from `first` on. The tile is likely the thread's next, and may be none. */
+static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t first)
+{
+    const ek_matrices *b = &j->gemm->b;
+    if (j->gemm->pack_b || tile >= j->tiles)
+        return (ek_gemm_ahead){.runs = 0};
+    const gemm_tile t = gemm_tile_at(j, tile);
+    const int64_t depth = ek_smaller(j->group_depth, t.k - first);
+    return EK_NAME(gemm_ahead_of)((const EK_REAL *)b->data + t.batch * b->batch_stride +
+                                      (j->first + first) * b->row_stride +
+                                      t.column * b->column_stride,
+                                  t.columns, depth, b->column_stride, b->row_stride);
+}
+
+/* What such a tile reads of an a that isn't packed, if that is another product's. */
+static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
+{
+    const ek_matrices *a = &j->gemm->a;
+    if (j->shares_a || j->gemm->batch == 1 || tile >= j->tiles)
+        return (ek_gemm_ahead){.runs = 0};
+    const gemm_tile t = gemm_tile_at(j, tile);
+    return EK_NAME(gemm_ahead_of)((const EK_REAL *)a->data + t.batch * a->batch_stride +
+                                      t.row * a->row_stride,
+                                  t.row_end - t.row, t.k, a->row_stride, a->column_stride);
+}
+
+static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *packed_b)
+{
+    const ek_gemm *g = j->gemm;
+    const int nr = (int)j->panel_columns;
+    const gemm_tile t = gemm_tile_at(j, tile);
+    const int64_t padded_rows = gemm_round_up(j->rows, j->panel_rows);
+    const int64_t padded_columns = gemm_round_up(t.columns, nr);
+    const int64_t row_panels = ek_divide_up(t.row_end - t.row, j->panel_rows);
+    const EK_REAL *a = j->packed_a;
+    if (!j->shares_a)
+        a = (const EK_REAL *)g->a.data + t.batch * g->a.batch_stride;
+    EK_REAL *c = (EK_REAL *)g->c.data + t.batch * g->c.batch_stride + j->row * g->c.row_stride +
+                 t.column * g->c.column_stride;
+    const int64_t kernels = row_panels * padded_columns / nr;
+    ek_gemm_ahead next_a = EK_NAME(gemm_next_a)(j, tile + j->threads);
+    next_a.pace = gemm_pace(&next_a, kernels * t.k);
     /* If k is 0, one empty round writes the zeros. */
-    for (int64_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_DEPTH) {
-        int64_t depth = ek_smaller(BLOCK_DEPTH, k - k0);
-        bool add = g->accumulate || k0 > 0;
-        if (g->pack_b)
-            g->pack_b(g->pack_context, batch, (float *)packed_b, column0, columns, k0, depth, nr);
-        else
-            EK_NAME(gemm_pack)
-        (packed_b, b + k0 * g->b.row_stride, columns, depth, nr, g->b.column_stride,
-         g->b.row_stride);
-        for (int64_t row = row0; row < row_end; row += BLOCK_ROWS) {
-            int64_t rows = ek_smaller(BLOCK_ROWS, row_end - row);
-            if (g->pack_a)
-                g->pack_a(g->pack_context, batch, (float *)packed_a, row, rows, k0, depth, mr);
-            else
-                EK_NAME(gemm_pack)
-            (packed_a, a + row * g->a.row_stride + k0 * g->a.column_stride, rows, depth, mr,
-             g->a.row_stride, g->a.column_stride);
-            for (int64_t j = 0; j < columns; j += nr) {
-                for (int64_t i = 0; i < rows; i += mr) {
-                    t->kernel->run(depth, packed_a + i * depth, packed_b + j * depth, acc);
-                    EK_NAME(gemm_store)
-                    (c + (row + i) * g->c.row_stride + j * g->c.column_stride, g->c.row_stride,
-                     g->c.column_stride, acc, nr, ek_smaller(mr, rows - i),
-                     ek_smaller(nr, columns - j), add);
+    for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
+        const int64_t depth = ek_smaller(j->group_depth, t.k - first);
+        EK_NAME(gemm_pack_b)(j, packed_b, t.batch, t.column, t.columns, j->first + first, depth);
+        ek_gemm_ahead next_b = first + depth < t.k ? EK_NAME(gemm_next_b)(j, tile, first + depth)
+                                                   : EK_NAME(gemm_next_b)(j, tile + j->threads, 0);
+        next_b.pace = gemm_pace(&next_b, kernels * depth);
+        for (int64_t row = t.row; row < t.row_end; row += j->panel_rows) {
+            const int64_t rows = ek_smaller(j->panel_rows, t.row_end - row);
+            for (int64_t d = 0; d < depth || d == 0; d += j->block) {
+                const int64_t k = ek_smaller(j->block, depth - d), at = first + d;
+                ek_gemm_call call = {.k = k,
+                                     .b = packed_b + d * padded_columns,
+                                     .b_depth = nr,
+                                     .next_a = &next_a,
+                                     .next_b = &next_b,
+                                     .add = g->accumulate || j->first + at > 0};
+                if (j->shares_a) {
+                    call.a = a + at * padded_rows + row * k;
+                    call.a_row = 1;
+                    call.a_depth = j->panel_rows;
+                } else {
+                    call.a = a + row * g->a.row_stride + at * g->a.column_stride;
+                    call.a_row = g->a.row_stride;
+                    call.a_depth = g->a.column_stride;
                 }
+                EK_NAME(gemm_multiply_panel)
+                (j, &call, c + row * g->c.row_stride, rows, t.columns);
             }
         }
     }
 }
 
+/* The part [begin, end) doesn't matter: a thread takes one tile after the other while there are
+ * any. */
 static void EK_NAME(gemm_compute_tiles)(void *context, int64_t begin, int64_t end)
 {
-    tiles *t = context;
-    int part = atomic_fetch_add(&t->next_part, 1);
-    EK_REAL *packed_a = (EK_REAL *)t->workspace + (size_t)part * t->workspace_stride;
-    EK_REAL *packed_b = packed_a + t->packed_a;
-    for (int64_t tile = begin; tile < end; tile++)
-        EK_NAME(gemm_compute_tile)(t, tile, packed_a, packed_b);
+    job *j = context;
+    (void)begin, (void)end;
+    int thread = atomic_fetch_add(&j->next_thread, 1);
+    EK_REAL *packed_b = (EK_REAL *)(j->workspace + (size_t)thread * j->workspace_stride);
+    int64_t tile;
+    while ((tile = atomic_fetch_add(&j->next_tile, 1)) < j->tiles)
+        EK_NAME(gemm_compute_tile)(j, tile, packed_b);
 }
 
 #endif

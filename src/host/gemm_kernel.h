@@ -1,0 +1,54 @@
+/* gemm_kernel.h: the innermost loops of matrix products, for AVX-512, AVX2 with FMA, and anything.
+ *
+ * An element's sum runs over k in order, so kernels with FMA give the same bits. Any thread. */
+#ifndef EK_HOST_GEMM_KERNEL_H
+#define EK_HOST_GEMM_KERNEL_H
+
+#include "core/tensor.h"
+
+/* The most of any processor. EK_GEMM_STRETCH are the steps along k between two prefetches. */
+enum { EK_GEMM_ROWS = 12, EK_GEMM_COLUMNS = 32, EK_GEMM_STRETCH = 16 };
+
+/* Memory that is needed next: `runs` of `lines` cache lines each, `stride` bytes apart. A kernel
+ * prefetches `pace` lines every EK_GEMM_STRETCH steps along k. Bursts would stall it. */
+typedef struct ek_gemm_ahead {
+    const char *run;
+    int64_t lines, runs, stride, pace;
+    int64_t line; /* the next one of the run */
+} ek_gemm_ahead;
+
+/* c = a b or, with `add`, c += a b. Columns of b and c are contiguous; strides count elements. */
+typedef struct ek_gemm_call {
+    int64_t k;
+    const void *a;
+    int64_t a_row, a_depth;
+    const void *b;
+    int64_t b_depth;
+    void *c;
+    int64_t c_row;
+    bool add;
+    ek_gemm_ahead *next_a, *next_b;
+} ek_gemm_call;
+
+typedef void ek_gemm_inner(const ek_gemm_call *call);
+
+/* inner[v - 1][r - 1] computes r rows by v vectors of columns. */
+typedef struct ek_gemm_kernel {
+    int rows, columns; /* the most, with two vectors */
+    ek_gemm_inner *inner[2][EK_GEMM_ROWS];
+} ek_gemm_kernel;
+
+/* The best kernel for this processor, f32 or f64. */
+const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype);
+
+bool ek_gemm_has_avx512(void);
+
+/* Writes element d of line l, at from + l * stride + d, to to + d * width + l, for up to as many
+ * lines as fill 32 bytes. Returns the depth until which it did so: 0 without AVX2. 32 bytes are
+ * written for each d, whatever the lines. */
+int64_t ek_gemm_transpose_f32(float *to, int64_t width, const float *from, int64_t lines,
+                              int64_t stride, int64_t depth);
+int64_t ek_gemm_transpose_f64(double *to, int64_t width, const double *from, int64_t lines,
+                              int64_t stride, int64_t depth);
+
+#endif
