@@ -9,6 +9,7 @@
 
 #include "core/tensor.h"
 #include "evenkeel/scope.h"
+#include "host/dnn.h"
 #include "kernels/kernels.h"
 #include "machine.h"
 
@@ -30,12 +31,14 @@ static const conv_shape convs[] = {
     {8, 32, 64, 128, 2, 2, 0},  {64, 64, 128, 32, 4, 2, 1}};
 
 typedef struct product {
-    int64_t n, k, m;
+    int64_t batch, n, k, m;
 } product;
 
-static const product products[] = {{256, 784, 2048}, {256, 2048, 2048}, {256, 2048, 10},
-                                   {2048, 256, 784}, {2048, 256, 2048}, {64, 9216, 128},
-                                   {4, 16, 16},      {1024, 1024, 1024}};
+/* Linear layers are n samples, k inputs, m outputs. */
+static const product products[] = {{1, 256, 784, 2048}, {1, 256, 2048, 2048}, {1, 256, 2048, 10},
+                                   {1, 8, 784, 2048},   {1, 8, 2048, 2048},   {1, 64, 512, 512},
+                                   {1, 64, 9216, 128},  {1, 512, 128, 128},   {1, 4, 16, 16},
+                                   {256, 64, 64, 64},   {1, 1024, 1024, 1024}};
 
 static double seconds(void)
 {
@@ -53,12 +56,32 @@ static ek_tensor *tensor(ek_dev *dev, ek_dtype dtype, ek_shape shape)
     return t;
 }
 
+enum { PRODUCT = 3, PRODUCT_BY_DNN };
+
 typedef struct job {
     ek_dev *dev;
-    int kind; /* forward, input gradient, weight gradient, product */
+    int kind; /* forward, input gradient, weight gradient, a product, or oneDNN's */
     ek_tensor *x, *w, *bias, *y;
     ek_conv_params params;
 } job;
+
+static ek_matrices matrices_of(const ek_tensor *t)
+{
+    return (ek_matrices){ek_tensor_address(t), t->stride[0], t->stride[1], t->stride[2]};
+}
+
+static int run_dnn(const job *j)
+{
+    ek_gemm gemm = {.dtype = EK_F32,
+                    .batch = j->y->shape[0],
+                    .n = j->y->shape[1],
+                    .m = j->y->shape[2],
+                    .k = j->x->shape[2],
+                    .a = matrices_of(j->x),
+                    .b = matrices_of(j->w),
+                    .c = matrices_of(j->y)};
+    return ek_dnn_gemm(j->dev, &gemm);
+}
 
 static int run(const job *j)
 {
@@ -70,30 +93,33 @@ static int run(const job *j)
         return kernels->conv_input_gradient(j->dev, j->x, j->y, j->w, &j->params);
     case 2:
         return kernels->conv_weight_gradient(j->dev, j->w, j->bias, j->x, j->y, &j->params);
+    case PRODUCT:
+        return kernels->matmul(j->dev, j->y, j->x, j->w, NULL, false);
     default:
-        return kernels->matmul(j->dev, j->y, j->x, j->w, j->bias, false);
+        return run_dnn(j);
     }
 }
 
-/* The best of some rounds; negative on error. */
-static double time_of(const job *j)
+/* The best of some rounds for each of `kinds` kinds from j's on, in turn; negative on error. */
+static int times_of(job j, int kinds, double *best)
 {
-    double best = 1e9;
-    if (run(j) < 0)
-        return -1;
-    for (int round = 0; round < 7; round++) {
-        int count = 0;
-        double start = seconds(), elapsed;
-        do {
-            if (run(j) < 0)
-                return -1;
-            count++;
-            elapsed = seconds() - start;
-        } while (elapsed < 0.02);
-        if (elapsed / count < best)
-            best = elapsed / count;
-    }
-    return best;
+    enum { ROUNDS = 7 };
+    for (int round = -1; round < ROUNDS; round++)
+        for (int kind = 0; kind < kinds; kind++) {
+            int count = 0;
+            double start = seconds(), elapsed;
+            job other = j;
+            other.kind += kind;
+            do {
+                if (run(&other) < 0)
+                    return -1;
+                count++;
+                elapsed = seconds() - start;
+            } while (elapsed < 0.02 && round >= 0);
+            if (round < 1 || elapsed / count < best[kind])
+                best[kind] = elapsed / count;
+        }
+    return 0;
 }
 
 static void show(double flops, double seconds, double peak)
@@ -128,8 +154,8 @@ static int bench_convs(ek_dev *dev, ek_dtype dtype, double peak)
         printf("%3d x %3d -> %3d at %3d, window %d, stride %d:", (int)s->samples, (int)s->channels,
                (int)s->outputs, (int)s->size, (int)s->window, (int)s->stride);
         for (j.kind = 0; j.kind < 3; j.kind++) {
-            double t = time_of(&j);
-            if (t < 0)
+            double t;
+            if (times_of(j, 1, &t) < 0)
                 return -1;
             show(flops, t, peak);
         }
@@ -139,33 +165,41 @@ static int bench_convs(ek_dev *dev, ek_dtype dtype, double peak)
     return 0;
 }
 
+/* A matrix of each batch, row by row, or column by column. */
+static ek_tensor *matrix(ek_dev *dev, ek_dtype dtype, ek_shape shape, bool transposed)
+{
+    ek_tensor *t = tensor(dev, dtype, shape);
+    if (t && transposed) {
+        t->stride[1] = 1;
+        t->stride[2] = shape.dims[1];
+    }
+    return t;
+}
+
+/* The three products of a linear layer: its output, and the gradients of input and weight. */
 static int bench_products(ek_dev *dev, ek_dtype dtype, double peak)
 {
-    printf("%s products, GFLOP/s of %.1f: plain, x transposed, y transposed\n",
-           ek_dtype_name(dtype), peak * 1e-9);
+    const int kinds = dtype == EK_F32 ? 2 : 1;
+    printf("%s products, GFLOP/s of %.1f%s: x w', y w, y' x\n", ek_dtype_name(dtype), peak * 1e-9,
+           kinds == 2 ? " (oneDNN's)" : "");
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
         const product *p = &products[i];
-        printf("%4d x %4d x %4d:", (int)p->n, (int)p->k, (int)p->m);
+        const int64_t batch = p->batch, n = p->n, k = p->k, m = p->m;
+        printf("%3d x %4d x %4d -> %4d:", (int)batch, (int)n, (int)k, (int)m);
         for (int form = 0; form < 3; form++) {
             ek_scope scope = ek_scope_begin();
-            job j = {.dev = dev, .kind = 3};
-            j.x = tensor(dev, dtype, EK_SHAPE(1, p->n, p->k));
-            j.w = tensor(dev, dtype, EK_SHAPE(1, p->k, p->m));
-            j.y = tensor(dev, dtype, EK_SHAPE(1, p->n, p->m));
-            j.bias = tensor(dev, dtype, EK_SHAPE(p->m));
-            if (!j.x || !j.w || !j.bias || !j.y)
+            job j = {.dev = dev, .kind = PRODUCT};
+            const int64_t sizes[][3] = {{n, k, m}, {n, m, k}, {m, n, k}}, *s = sizes[form];
+            j.x = matrix(dev, dtype, EK_SHAPE(batch, s[0], s[1]), form == 2);
+            j.w = matrix(dev, dtype, EK_SHAPE(batch, s[1], s[2]), form == 0);
+            j.y = matrix(dev, dtype, EK_SHAPE(batch, s[0], s[2]), false);
+            double t[2], flops = 2.0 * (double)(batch * n * k * m) * 1e-9;
+            if (!j.x || !j.w || !j.y || times_of(j, kinds, t) < 0)
                 return -1;
-            if (form == 1) {
-                j.x->stride[1] = 1;
-                j.x->stride[2] = p->n;
-            } else if (form == 2) {
-                j.w->stride[1] = 1;
-                j.w->stride[2] = p->k;
-            }
-            double t = time_of(&j);
-            if (t < 0)
-                return -1;
-            show(2.0 * (double)(p->n * p->k * p->m), t, peak);
+            printf("  %6.1f", flops / t[0]);
+            if (kinds == 2)
+                printf(" (%6.1f)", flops / t[1]);
+            fflush(stdout);
             ek_scope_end(&scope);
         }
         printf("\n");

@@ -99,7 +99,8 @@ static const product products[] = {{1, 1, 1, 1},     {1, 5, 7, 3},       {1, 64,
                                    {1, 1, 65, 40},   {1, 40, 65, 1},     {1, 13, 1, 17},
                                    {3, 6, 8, 5},     {5, 12, 16, 16},    {2, 1, 9, 4},
                                    {1, 3, 0, 4},     {2, 70, 20, 67},    {4, 3, 5, 2},
-                                   {2, 97, 40, 130}, {1, 100, 300, 260}, {1, 33, 270, 530}};
+                                   {2, 97, 40, 130}, {1, 100, 300, 260}, {1, 33, 270, 530},
+                                   {1, 8, 1100, 90}, {1, 130, 600, 150}, {1, 140, 530, 7}};
 enum { PRODUCTS = sizeof products / sizeof *products };
 
 static void check_all_forms(const product *p, ek_dtype dtype, int turn)
@@ -209,16 +210,31 @@ TEST_LOOP(repeated_operands, 0, 3)
     twin_close(out, tolerance_of(dtype, 6), tolerance_of(dtype, 6), "repeated");
 }
 
-/* In f64 the host's don't depend on threads; others repeat on as many. */
-TEST_LOOP(repeats_to_the_bit, 0, 3)
+/* Few rows, packed operands, several blocks of k, few columns, many small ones. */
+static const product kinds[] = {{1, 65, 130, 70},    {1, 200, 300, 520}, {1, 8, 1100, 90},
+                                {1, 150, 1100, 200}, {1, 300, 600, 10},  {5, 30, 40, 50}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* f32 products of matrices that lie row by row are oneDNN's on some processors. */
+static bool own(ek_dtype dtype, const form forms[2])
 {
-    const ek_dtype dtype = (ek_dtype)_i;
+    return dtype == EK_F64 ||
+           (dtype == EK_F32 && (forms[0] == TRANSPOSED || forms[1] == TRANSPOSED));
+}
+
+/* The host's own don't depend on threads; others repeat on as many. */
+TEST_LOOP(repeats_to_the_bit, 0, 3 * KINDS)
+{
+    const ek_dtype dtype = (ek_dtype)(_i % 3);
+    const product *p = &kinds[_i / 3];
     ek_use_deterministic_algorithms(true);
-    for (int large = 0; large < 2; large++) {
-        const int64_t n = large ? 200 : 65, k = large ? 300 : 130, m = large ? 520 : 70;
-        twin x = matrix(dtype, 1, n, k, ROWS, 1), y = matrix(dtype, 1, k, m, TRANSPOSED, 2);
-        twin out = matrix(dtype, 1, n, m, ROWS, 3), again = matrix(dtype, 1, n, m, ROWS, 4);
-        if (dtype == EK_F64)
+    for (int f = 0; f < 4; f++) {
+        const form forms[] = {f % 2 ? TRANSPOSED : ROWS, f / 2 ? TRANSPOSED : ROWS};
+        twin x = matrix(dtype, p->batch, p->n, p->k, forms[0], 1);
+        twin y = matrix(dtype, p->batch, p->k, p->m, forms[1], 2);
+        twin out = matrix(dtype, p->batch, p->n, p->m, ROWS, 3);
+        twin again = matrix(dtype, p->batch, p->n, p->m, ROWS, 4);
+        if (own(dtype, forms))
             twin_repeats(out, matmul, ON(out), ON(x), ON(y), NULL, false);
         twin_run(matmul, ON(out), ON(x), ON(y), NULL, false);
         twin_run(matmul, ON(again), ON(x), ON(y), NULL, false);
@@ -226,6 +242,61 @@ TEST_LOOP(repeats_to_the_bit, 0, 3)
         if (twin_sides() == 2)
             case_same(twin_pull(out.cuda), twin_pull(again.cuda), "again");
     }
+}
+
+/* The sum of an element has one order: in a product of some of the rows and columns it has the same
+ * bits. */
+TEST_LOOP(part_to_the_bit, 0, 2 * KINDS)
+{
+    const ek_dtype dtype = _i % 2 ? EK_F64 : EK_F32;
+    const product *p = &kinds[_i / 2];
+    ek_dev *dev = case_device(2);
+    for (int f = 0; f < 4; f++) {
+        const form forms[] = {f % 2 ? TRANSPOSED : ROWS, f / 2 ? TRANSPOSED : ROWS};
+        if (!own(dtype, forms))
+            continue;
+        twin x = matrix(dtype, p->batch, p->n, p->k, forms[0], 1);
+        twin y = matrix(dtype, p->batch, p->k, p->m, forms[1], 2);
+        twin out = matrix(dtype, p->batch, p->n, p->m, ROWS, 3);
+        assert_ok(twin_host()->matmul(dev, out.host, x.host, y.host, NULL, false));
+        const int64_t row = p->n / 3, rows = p->n / 2, column = p->m / 5, columns = p->m / 2;
+        ek_tensor some_x = *x.host, some_y = *y.host, some_out = *out.host;
+        some_x.shape[1] = some_out.shape[1] = rows;
+        some_y.shape[2] = some_out.shape[2] = columns;
+        some_x.offset += row * some_x.stride[1];
+        some_y.offset += column * some_y.stride[2];
+        some_out.offset += row * some_out.stride[1] + column;
+        twin part = matrix(dtype, p->batch, rows, columns, ROWS, 4);
+        assert_ok(twin_host()->matmul(dev, part.host, &some_x, &some_y, NULL, false));
+        case_same(part.host, &some_out, "part");
+    }
+}
+
+/* So many rows that packed ones are several parts. Sums of small whole numbers are exact. */
+TEST_LOOP(many_rows, 0, 8)
+{
+    const ek_dtype dtype = _i % 2 ? EK_F64 : EK_F32;
+    const bool accumulate = _i / 2 % 2;
+    const int64_t n = 2101, k = 530, m = 75;
+    ek_dev *dev = case_device(1 + _i / 4);
+    twin x = twin_integers(matrix(dtype, 1, n, k, TRANSPOSED, 1), -2, 2, 5);
+    twin y = twin_integers(matrix(dtype, 1, k, m, ROWS, 1), -3, 3, 6);
+    twin out = twin_integers(matrix(dtype, 1, n, m, ROWS, 1), -4, 4, 7);
+    double *a = case_values(x.host), *b = case_values(y.host), *wanted = case_values(out.host);
+    for (int64_t i = 0; i < n; i++) {
+        double *sum = wanted + i * m;
+        for (int64_t j = 0; j < m && !accumulate; j++)
+            sum[j] = 0;
+        for (int64_t l = 0; l < k; l++)
+            for (int64_t j = 0; j < m; j++)
+                sum[j] += a[i * k + l] * b[l * m + j];
+    }
+    assert_ok(twin_host()->matmul(dev, out.host, x.host, y.host, NULL, accumulate));
+    double *got = case_values(out.host);
+    for (int64_t i = 0; i < n * m; i++)
+        if (!(got[i] == wanted[i]))
+            ck_abort_msg("element %lld: %g instead of %g", (long long)i, got[i], wanted[i]);
+    free(a), free(b), free(wanted), free(got);
 }
 
 /* NaN and infinity go where the formula has them, and what is in out doesn't matter. */
