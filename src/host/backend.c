@@ -20,7 +20,7 @@ static atomic_int open_devices;
 static int cpu_count(void)
 {
     ek_world_check_cores();
-    EK_TRY(ek_host_check_settings());
+    EK_TRY(ek_host_read_settings());
     return 1;
 }
 
@@ -36,7 +36,7 @@ static int host_count(void)
     ek_device_spec spec;
     ek_world_check_cores();
     EK_TRY(ek_host_spec(&spec));
-    EK_TRY(ek_host_check_settings());
+    EK_TRY(ek_host_read_settings());
     return spec.count;
 }
 

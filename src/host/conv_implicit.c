@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "host/block.h"
+#include "host/gemm_kernel.h"
 #include "host/host.h"
 #include "host/isa.h"
 #include "host/parallel.h"
@@ -105,7 +105,7 @@ static const conv_kernels *kernels_of_processor(void)
 
 /* The number of tiles that are computed with one panel of weights before the next panel; and how
  * long a sum is: sums of sums are more exact than one long sum. */
-enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512 };
+enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512, SQUARE = 8 };
 
 typedef struct job {
     const conv_kernels *kernels;
@@ -147,10 +147,11 @@ static void implicit_pack_panel(const job *j, int64_t panel)
     }
     int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
     const float *from = j->w + first * depth;
-    int64_t whole = count == columns ? depth / EK_BLOCK_SQUARE * EK_BLOCK_SQUARE : 0;
-    for (int64_t d = 0; d < whole; d += EK_BLOCK_SQUARE)
-        for (int64_t o = 0; o < columns; o += EK_BLOCK_SQUARE)
-            ek_block_transpose(from + o * depth + d, depth, to + d * columns + o, columns);
+    int64_t whole = count == columns ? depth / SQUARE * SQUARE : 0;
+    for (int64_t d = 0; d < whole; d += SQUARE)
+        for (int64_t o = 0; o < columns; o += SQUARE)
+            ek_gemm_transpose_f32(to + d * columns + o, columns, from + o * depth + d, SQUARE,
+                                  depth, SQUARE);
     for (int64_t d = whole; d < depth; d++)
         for (int64_t o = 0; o < count; o++)
             to[d * columns + o] = from[o * depth + d];

@@ -14,6 +14,7 @@
 #include "host/dnn.h"
 #include "host/gemm_kernel.h"
 #include "host/host.h"
+#include "host/isa.h"
 #include "host/parallel.h"
 
 enum {
@@ -52,11 +53,6 @@ static int64_t gemm_round_up(int64_t value, int64_t step)
     return ek_divide_up(value, step) * step;
 }
 
-static int64_t gemm_k_of(const ek_gemm *g, int64_t batch)
-{
-    return g->batch_k ? g->batch_k[batch] : g->k;
-}
-
 /* Rows count from the part's first, and k is its depth. */
 typedef struct gemm_tile {
     int64_t batch, row, row_end, column, columns, k;
@@ -73,7 +69,7 @@ static gemm_tile gemm_tile_at(const job *j, int64_t tile)
     t.columns = ek_smaller((group + 1) * panels / j->groups * nr, g->m) - t.column;
     t.row = row_tile * row_panels / j->row_tiles * pr;
     t.row_end = ek_smaller((row_tile + 1) * row_panels / j->row_tiles * pr, j->rows);
-    t.k = j->shares_a ? j->depth : gemm_k_of(g, t.batch);
+    t.k = j->shares_a ? j->depth : g->k;
     return t;
 }
 
@@ -101,11 +97,10 @@ static void gemm_choose_blocks(job *j)
     j->groups = ek_divide_up(panels, ek_larger(1, most));
     j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;
     j->group_depth = ek_larger(1, GROUP_NBYTES / size / j->group_columns / j->block) * j->block;
-    j->panel_rows = g->pack_a ? most_rows : ek_divide_up(g->n, ek_divide_up(g->n, most_rows));
+    j->panel_rows = ek_divide_up(g->n, ek_divide_up(g->n, most_rows));
     bool by_rows = g->a.column_stride == 1;
     const int64_t nbytes = g->n * k * size;
-    bool pays = by_rows ? j->groups > 1 && nbytes > DIRECT_ROWS_NBYTES : nbytes > DIRECT_NBYTES;
-    j->shares_a = g->pack_a || pays;
+    j->shares_a = by_rows ? j->groups > 1 && nbytes > DIRECT_ROWS_NBYTES : nbytes > DIRECT_NBYTES;
     j->rows = g->n;
     j->depth = k;
     if (j->shares_a) {
@@ -153,7 +148,7 @@ static void gemm_run_parts(ek_dev *dev, job *j)
 {
     const int64_t n = j->gemm->n, rows = j->rows, depth = j->depth;
     for (j->batch = 0; j->batch < j->gemm->batch; j->batch++) {
-        const int64_t k = gemm_k_of(j->gemm, j->batch);
+        const int64_t k = j->gemm->k;
         for (j->first = 0; j->first < k || j->first == 0; j->first += depth) {
             j->depth = ek_smaller(depth, k - j->first);
             for (j->row = 0; j->row < n; j->row += rows) {
@@ -212,7 +207,7 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
 static bool gemm_dnn_is_faster(const ek_gemm *g)
 {
     bool by_rows = g->a.column_stride == 1 && g->b.column_stride == 1 && g->c.column_stride == 1;
-    return g->dtype == EK_F32 && by_rows && g->k >= 64 && ek_gemm_has_avx512();
+    return g->dtype == EK_F32 && by_rows && g->k >= 64 && ek_host_isa() == EK_ISA_AVX512;
 }
 
 int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
@@ -220,8 +215,6 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
     if (gemm->batch == 0 || gemm->n == 0 || gemm->m == 0)
         return 0;
     ek_gemm g = *gemm;
-    if (g.pack_a || g.pack_b)
-        return gemm_run_blocked(dev, &g);
     /* Products of a batch with one shared matrix are one product. */
     if (g.batch > 1 && g.b.batch_stride == 0 && g.a.batch_stride == g.n * g.a.row_stride &&
         g.c.batch_stride == g.n * g.c.row_stride) {
@@ -317,11 +310,7 @@ static void EK_NAME(gemm_pack_a)(void *context, int64_t begin, int64_t end)
     for (int64_t d = 0; d < j->depth; d += j->block) {
         const int64_t depth = ek_smaller(j->block, j->depth - d);
         EK_REAL *to = (EK_REAL *)j->packed_a + d * padded + row * depth;
-        if (g->pack_a)
-            g->pack_a(g->pack_context, j->batch, (float *)to, j->row + row, rows, j->first + d,
-                      depth, (int)j->panel_rows);
-        else
-            EK_NAME(gemm_pack)
+        EK_NAME(gemm_pack)
         (to, a + (j->row + row) * g->a.row_stride + (j->first + d) * g->a.column_stride, rows,
          depth, (int)j->panel_rows, g->a.row_stride, g->a.column_stride);
     }
@@ -337,11 +326,7 @@ static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t batch, int64
     const int64_t padded = gemm_round_up(columns, nr);
     for (int64_t d = 0; d < depth; d += j->block) {
         const int64_t length = ek_smaller(j->block, depth - d);
-        if (g->pack_b)
-            g->pack_b(g->pack_context, batch, (float *)to + d * padded, column, columns, first + d,
-                      length, nr);
-        else
-            EK_NAME(gemm_pack)
+        EK_NAME(gemm_pack)
         (to + d * padded, b + (first + d) * g->b.row_stride + column * g->b.column_stride, columns,
          length, nr, g->b.column_stride, g->b.row_stride);
     }
@@ -420,7 +405,7 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
 static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t first)
 {
     const ek_matrices *b = &j->gemm->b;
-    if (j->gemm->pack_b || tile >= j->tiles)
+    if (tile >= j->tiles)
         return (ek_gemm_ahead){.runs = 0};
     const gemm_tile t = gemm_tile_at(j, tile);
     const int64_t depth = ek_smaller(j->group_depth, t.k - first);

@@ -2,6 +2,7 @@
 #include "host/gemm_kernel.h"
 
 #include "host/host.h"
+#include "host/isa.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -130,16 +131,6 @@ ROWS_12(AVX512_F64, 1)
 ROWS_12(AVX512_F64, 2)
 /* clang-format on */
 
-static bool kernel_has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f");
-}
-
-static bool kernel_has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
 #endif
 
 const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype)
@@ -158,23 +149,14 @@ const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype)
                                              {12, 16, BOTH(ROWS_12, kernel_avx512_f64)}};
     static const ek_gemm_kernel avx2[2] = {{6, 16, BOTH(ROWS_6, kernel_avx2_f32)},
                                            {6, 8, BOTH(ROWS_6, kernel_avx2_f64)}};
-    if (kernel_has_avx512())
+    if (ek_host_isa() == EK_ISA_AVX512)
         return &avx512[wide];
-    if (kernel_has_avx2())
+    if (ek_host_isa() == EK_ISA_AVX2)
         return &avx2[wide];
 #endif
     static const ek_gemm_kernel plain[2] = {{4, 8, BOTH(ROWS_4, kernel_plain_f32)},
                                             {4, 8, BOTH(ROWS_4, kernel_plain_f64)}};
     return &plain[wide];
-}
-
-bool ek_gemm_has_avx512(void)
-{
-#if defined(__x86_64__)
-    return kernel_has_avx512();
-#else
-    return false;
-#endif
 }
 
 /* ---- transposing in registers ---- */
@@ -232,8 +214,10 @@ AVX2 static int64_t kernel_transpose_avx2_f64(double *to, int64_t width, const d
         return KERNEL_TRANSPOSE(NAME);                                                         \
     }
 #if defined(__x86_64__)
-#define KERNEL_TRANSPOSE(NAME) \
-    (kernel_has_avx2() ? kernel_transpose_avx2_##NAME(to, width, from, lines, stride, depth) : 0)
+#define KERNEL_TRANSPOSE(NAME)                                                 \
+    (ek_host_isa() >= EK_ISA_AVX2                                              \
+         ? kernel_transpose_avx2_##NAME(to, width, from, lines, stride, depth) \
+         : 0)
 #else
 #define KERNEL_TRANSPOSE(NAME) \
     ((void)to, (void)width, (void)from, (void)lines, (void)stride, (void)depth, 0)

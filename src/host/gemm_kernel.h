@@ -41,8 +41,6 @@ typedef struct ek_gemm_kernel {
 /* The best kernel for this processor, f32 or f64. */
 const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype);
 
-bool ek_gemm_has_avx512(void);
-
 /* Writes element d of line l, at from + l * stride + d, to to + d * width + l, for up to as many
  * lines as fill 32 bytes. Returns the depth until which it did so: 0 without AVX2. 32 bytes are
  * written for each d, whatever the lines. */

@@ -1,9 +1,9 @@
 /* isa.c: the processor's instructions, and what the user leaves out of them. */
 #include "host/isa.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "core/error.h"
 
@@ -28,17 +28,31 @@ static ek_isa isa_of_processor(void)
 static int isa_find(const char *const *names, int count, const char *text, size_t length)
 {
     for (int i = 0; i < count; i++)
-        if (strlen(names[i]) == length && strncasecmp(names[i], text, length) == 0)
+        if (strlen(names[i]) == length && strncmp(names[i], text, length) == 0)
             return i;
     return -1;
 }
 
-ek_isa ek_host_isa(void)
+/* What EVENKEEL_HOST_ISA leaves of the processor's instructions. */
+static ek_isa isa_of_environment(void)
 {
     const char *most = getenv("EVENKEEL_HOST_ISA");
     int limit = most ? isa_find(isa_names, ISAS, most, strlen(most)) : -1;
     ek_isa best = isa_of_processor();
     return limit >= 0 && (ek_isa)limit < best ? (ek_isa)limit : best;
+}
+
+/* An ek_isa, or -1 if the environment has not been read. */
+static atomic_int isa_known = -1;
+
+ek_isa ek_host_isa(void)
+{
+    int known = atomic_load_explicit(&isa_known, memory_order_relaxed);
+    if (known < 0) {
+        known = isa_of_environment();
+        atomic_store_explicit(&isa_known, known, memory_order_relaxed);
+    }
+    return (ek_isa)known;
 }
 
 /* The first word of *at, which becomes what follows it. False at the end. */
@@ -62,7 +76,7 @@ bool ek_host_without(const char *algorithm)
     return false;
 }
 
-int ek_host_check_settings(void)
+int ek_host_read_settings(void)
 {
     const char *most = getenv("EVENKEEL_HOST_ISA"), *word;
     if (most && *most && isa_find(isa_names, ISAS, most, strlen(most)) < 0)
@@ -70,6 +84,7 @@ int ek_host_check_settings(void)
                        most);
     const char *at = getenv("EVENKEEL_HOST_WITHOUT");
     size_t length;
+    atomic_store_explicit(&isa_known, isa_of_environment(), memory_order_relaxed);
     while (isa_next_word(&at, &word, &length))
         if (isa_find(algorithm_names, ALGORITHMS, word, length) < 0)
             return EK_FAIL(EK_E_INVALID,

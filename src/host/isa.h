@@ -13,7 +13,7 @@ ek_isa ek_host_isa(void);
 /* True if EVENKEEL_HOST_WITHOUT, a list with commas, names the algorithm ("winograd"). */
 bool ek_host_without(const char *algorithm);
 
-/* Whether both variables can be understood; else an error. */
-int ek_host_check_settings(void);
+/* Reads the variables anew. An error if they cannot be understood. */
+int ek_host_read_settings(void);
 
 #endif

@@ -19,6 +19,7 @@ enum {
     KEPT_NBYTES = 8 << 20, /* inputs are kept from one part of the weights to the next up to here */
     LEAST_TILES = 24,
     MOST_TILES = 96,
+    SQUARE = 8,           /* what ek_gemm_transpose_f32 turns at a time */
     DEPTH_AT_ONCE = 256,  /* a panel of it fits level 1 */
     OUTPUTS_AT_ONCE = 64, /* a multiple of all processors' columns */
     MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
@@ -29,7 +30,7 @@ enum {
 
 typedef struct job {
     const ek_winograd *plan;
-    const ek_block_products *products;
+    const ek_gemm_kernel *kernel;
     bool by_inputs; /* w is (channels, window, outputs), else (outputs, window, channels) */
     const float *w;
     float *to;
@@ -46,17 +47,17 @@ typedef struct job {
     _Atomic int64_t next_block;
 } job;
 
-/* Brings together the taps of `lanes` outputs, from `first` on, for EK_BLOCK_SQUARE channels. */
+/* Brings together the taps of `lanes` outputs, from `first` on, for SQUARE channels. */
 static void winograd_pack_taps(const job *j, const int64_t *taps, int64_t first, int64_t lanes,
-                               int64_t channel,
-                               float to[MOST_TAPS][EK_BLOCK_SQUARE][EK_BLOCK_MOST_COLUMNS])
+                               int64_t channel, float to[MOST_TAPS][SQUARE][EK_GEMM_COLUMNS])
 {
     int64_t row = j->plan->window[0] * j->plan->window[1] * j->plan->channels;
     int count = j->plan->form->taps * j->plan->form->taps;
     for (int t = 0; t < count; t++)
-        for (int64_t o = 0; o < lanes; o += EK_BLOCK_SQUARE)
-            ek_block_transpose(j->w + (first + o) * row + taps[t] * j->plan->channels + channel,
-                               row, &to[t][0][o], EK_BLOCK_MOST_COLUMNS);
+        for (int64_t o = 0; o < lanes; o += SQUARE)
+            ek_gemm_transpose_f32(&to[t][0][o], EK_GEMM_COLUMNS,
+                                  j->w + (first + o) * row + taps[t] * j->plan->channels + channel,
+                                  SQUARE, row, SQUARE);
 }
 
 /* Transforms the weights of a panel in one part. Its lanes beyond the last output are zero. */
@@ -68,16 +69,16 @@ static void winograd_transform_panel(const job *j, int64_t panel, int p0, int p1
     int64_t lanes = ek_smaller(j->columns, plan->outputs - first);
     int64_t line = panel * plan->depth + (p0 * plan->parts + p1) * plan->channels;
     float *to = j->weights + line * j->columns;
-    float packed[MOST_TAPS][EK_BLOCK_SQUARE][EK_BLOCK_MOST_COLUMNS];
+    float packed[MOST_TAPS][SQUARE][EK_GEMM_COLUMNS];
     const float *from[MOST_TAPS];
     for (int t = 0; t < side * side; t++)
         taps[t] = ek_winograd_tap(plan, p0, p1, t / side, t % side);
     for (int64_t c = 0; c < plan->channels; c++, to += j->columns) {
         const float *row = j->w + c * plan->window[0] * plan->window[1] * plan->outputs + first;
-        if (!j->by_inputs && c % EK_BLOCK_SQUARE == 0)
+        if (!j->by_inputs && c % SQUARE == 0)
             winograd_pack_taps(j, taps, first, lanes, c, packed);
         for (int t = 0; t < side * side; t++)
-            from[t] = j->by_inputs ? row + taps[t] * plan->outputs : packed[t][c % EK_BLOCK_SQUARE];
+            from[t] = j->by_inputs ? row + taps[t] * plan->outputs : packed[t][c % SQUARE];
         plan->form->weights(from, to, j->weights_stride, lanes);
         for (int i = 0; i < ek_winograd_area(plan) && lanes < j->columns; i++)
             memset(to + i * j->weights_stride + lanes, 0,
@@ -116,18 +117,27 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
 static void winograd_multiply(const job *j, int64_t panel, int64_t panels, int64_t count,
                               const float *inputs, float *sums)
 {
-    int64_t depth = j->plan->depth, rows = j->products->rows;
+    int64_t depth = j->plan->depth, rows = j->kernel->rows;
     int64_t steps = panels * ek_divide_up(depth, DEPTH_AT_ONCE);
+    ek_gemm_ahead none = {.runs = 0};
+    ek_gemm_call call = {.a_row = depth,
+                         .a_depth = 1,
+                         .b_depth = j->columns,
+                         .c_row = OUTPUTS_AT_ONCE,
+                         .next_a = &none,
+                         .next_b = &none};
     for (int64_t i = 0; i < ek_winograd_area(j->plan) * steps; i++) {
         int64_t point = i / steps, p = i % steps % panels, d = i % steps / panels * DEPTH_AT_ONCE;
         const float *a = inputs + point * j->inputs_stride + d;
-        const float *b =
-            j->weights + point * j->weights_stride + ((panel + p) * depth + d) * j->columns;
         float *to = sums + point * j->sums_stride + p * j->columns;
-        for (int64_t t = 0; t < count; t += rows)
-            j->products->by_rows[ek_smaller(rows, count - t) - 1](
-                ek_smaller(DEPTH_AT_ONCE, depth - d), a + t * depth, depth, b,
-                to + t * OUTPUTS_AT_ONCE, OUTPUTS_AT_ONCE, d > 0);
+        call.k = ek_smaller(DEPTH_AT_ONCE, depth - d);
+        call.b = j->weights + point * j->weights_stride + ((panel + p) * depth + d) * j->columns;
+        call.add = d > 0;
+        for (int64_t t = 0; t < count; t += rows) {
+            call.a = a + t * depth;
+            call.c = to + t * OUTPUTS_AT_ONCE;
+            j->kernel->inner[1][ek_smaller(rows, count - t) - 1](&call);
+        }
     }
 }
 
@@ -185,7 +195,7 @@ static int64_t winograd_divide(job *j, int64_t all_panels)
         j->block = MOST_TILES; /* weights come from level 3 once for each block */
     j->blocks = ek_divide_up(plan->tiles, j->block);
     j->block =
-        ek_divide_up(ek_divide_up(plan->tiles, j->blocks), j->products->rows) * j->products->rows;
+        ek_divide_up(ek_divide_up(plan->tiles, j->blocks), j->kernel->rows) * j->kernel->rows;
     j->blocks = ek_divide_up(plan->tiles, j->block);
     j->keep = panels < all_panels && plan->tiles * point <= KEPT_NBYTES;
     return panels;
@@ -196,12 +206,12 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
                         const float *bias, float *to)
 {
     job j = {.plan = plan,
-             .products = ek_block_products_of_processor(),
+             .kernel = ek_gemm_kernel_best(EK_F32),
              .by_inputs = by_inputs,
              .w = w,
              .to = to};
     int area = ek_winograd_area(plan);
-    j.columns = j.products->columns;
+    j.columns = j.kernel->columns;
     int64_t all_panels = ek_divide_up(plan->outputs, j.columns);
     int64_t panels = winograd_divide(&j, all_panels);
     int64_t parts = ek_smaller(ek_parallel_threads(dev), j.blocks);

@@ -17,8 +17,8 @@
 #ifndef EK_HOST_WINOGRAD_H
 #define EK_HOST_WINOGRAD_H
 
-#include "host/block.h"
 #include "host/conv.h"
+#include "host/gemm_kernel.h"
 
 enum { EK_WINOGRAD_POINTS = 6 }; /* the most of a form, in one dimension */
 

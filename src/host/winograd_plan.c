@@ -144,7 +144,7 @@ bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tenso
                           const ek_conv_params *params)
 {
     bool real = x->dtype == EK_F32 || x->dtype == EK_BF16;
-    if (!real || params->dims != 2 || params->groups != 1 || !ek_block_products_of_processor())
+    if (!real || params->dims != 2 || params->groups != 1 || ek_host_isa() < EK_ISA_AVX2)
         return false;
     for (int d = 0; d < 2; d++) {
         int64_t window = w->shape[2 + d], stride = params->stride[d];

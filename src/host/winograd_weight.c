@@ -24,7 +24,7 @@ enum {
 
 typedef struct job {
     const ek_winograd *plan;
-    const ek_block_products *products;
+    const ek_gemm_kernel *kernel;
     const float *dy;
     float *dw, *db;                /* db: NULL if there is no bias */
     int64_t first, count;          /* the group's tiles */
@@ -132,18 +132,29 @@ static void winograd_weight_multiply(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
     (void)begin, (void)end;
+    int64_t row = j->panels * j->columns;
+    ek_gemm_ahead none = {.runs = 0};
+    ek_gemm_call call = {.k = j->count,
+                         .a_row = 1,
+                         .a_depth = j->gradients_row,
+                         .b_depth = j->columns,
+                         .c_row = row,
+                         .add = j->first > 0,
+                         .next_a = &none,
+                         .next_b = &none};
     for (;;) {
-        int64_t next = atomic_fetch_add(&j->next, 1), point = next / j->panels,
-                panel = next % j->panels, row = j->panels * j->columns;
+        int64_t next = atomic_fetch_add(&j->next, 1);
+        int64_t point = next / j->panels, panel = next % j->panels;
         if (point == ek_winograd_area(j->plan) && panel == 0 && j->db)
             winograd_weight_bias(j);
         if (point >= ek_winograd_area(j->plan))
             return;
-        for (int64_t o = 0; o < j->outputs; o += j->products->rows)
-            j->products->by_columns[ek_smaller(j->products->rows, j->outputs - o) - 1](
-                j->count, j->gradients + point * j->gradients_stride + o, j->gradients_row,
-                j->inputs + point * j->inputs_stride + panel * j->group * j->columns,
-                j->sums + point * j->sums_stride + o * row + panel * j->columns, row, j->first > 0);
+        call.b = j->inputs + point * j->inputs_stride + panel * j->group * j->columns;
+        for (int64_t o = 0; o < j->outputs; o += j->kernel->rows) {
+            call.a = j->gradients + point * j->gradients_stride + o;
+            call.c = j->sums + point * j->sums_stride + o * row + panel * j->columns;
+            j->kernel->inner[1][ek_smaller(j->kernel->rows, j->outputs - o) - 1](&call);
+        }
     }
 }
 
@@ -194,11 +205,11 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
 {
     ek_winograd plan = ek_winograd_plan(EK_CONV_WEIGHT_GRADIENT, side, 0, x, w, y, params);
     job j = {.plan = &plan,
-             .products = ek_block_products_of_processor(),
+             .kernel = ek_gemm_kernel_best(EK_F32),
              .dy = ek_tensor_address(y),
              .dw = ek_tensor_address(w),
              .db = bias ? ek_tensor_address(bias) : NULL,
-             .columns = ek_block_products_of_processor()->columns};
+             .columns = ek_gemm_kernel_best(EK_F32)->columns};
     j.panels = ek_divide_up(plan.depth, j.columns);
     enum { APART = 16 };
     int area = ek_winograd_area(&plan);

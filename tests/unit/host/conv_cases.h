@@ -109,6 +109,7 @@ static inline bool conv_limit_isa(ek_isa isa)
 {
     static const char *const names[] = {"plain", "avx2", "avx512"};
     setenv("EVENKEEL_HOST_ISA", names[isa], 1);
+    assert_ok(ek_host_read_settings());
     return ek_host_isa() == isa;
 }
 
