@@ -13,10 +13,8 @@
 #include "host/parallel.h"
 
 enum {
-    WEIGHTS_NBYTES = 9 << 19, /* the most transformed weights at a time: a part of level 3 */
     INPUTS_NBYTES =
-        256 << 10,         /* what a block's transformed inputs should take: a part of level 2 */
-    KEPT_NBYTES = 8 << 20, /* inputs are kept from one part of the weights to the next up to here */
+        192 << 10, /* what a block's transformed inputs should take: a part of level 2 */
     LEAST_TILES = 24,
     MOST_TILES = 96,
     SQUARE = 8,           /* what ek_gemm_transpose_f32 turns at a time */
@@ -188,7 +186,8 @@ static int64_t winograd_divide(job *j, int64_t all_panels)
     const ek_winograd *plan = j->plan;
     int area = ek_winograd_area(plan);
     int64_t point = (int64_t)sizeof(float) * plan->depth * area;
-    int64_t at_once = ek_larger(WEIGHTS_NBYTES / (point * OUTPUTS_AT_ONCE), 1) * OUTPUTS_AT_ONCE;
+    int64_t budget = ek_winograd_budget(plan);
+    int64_t at_once = ek_larger(budget / (point * OUTPUTS_AT_ONCE), 1) * OUTPUTS_AT_ONCE;
     int64_t panels = ek_smaller(at_once / j->columns, all_panels);
     j->block = ek_smaller(ek_larger(INPUTS_NBYTES / point, LEAST_TILES), MOST_TILES);
     if (panels < all_panels)
@@ -197,7 +196,7 @@ static int64_t winograd_divide(job *j, int64_t all_panels)
     j->block =
         ek_divide_up(ek_divide_up(plan->tiles, j->blocks), j->kernel->rows) * j->kernel->rows;
     j->blocks = ek_divide_up(plan->tiles, j->block);
-    j->keep = panels < all_panels && plan->tiles * point <= KEPT_NBYTES;
+    j->keep = panels < all_panels && plan->tiles * point <= budget;
     return panels;
 }
 

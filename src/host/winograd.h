@@ -69,6 +69,18 @@ typedef struct ek_winograd {
     const float *from;
 } ek_winograd;
 
+/* What transformed weights may take at a time, and what transformed inputs may: about as much as
+ * the packed weights of a direct convolution; together not more, if that is much. */
+static inline int64_t ek_winograd_budget(const ek_winograd *w)
+{
+    const int64_t little = 1 << 20, much = 4 << 20;
+    int64_t direct =
+        (int64_t)sizeof(float) * w->window[0] * w->window[1] * w->channels * w->outputs;
+    if (direct <= much)
+        return direct > little ? direct : little;
+    return direct / 2 > much ? direct / 2 : much;
+}
+
 /* The number of points of a tile, and of parts. */
 static inline int ek_winograd_area(const ek_winograd *w)
 {

@@ -12,9 +12,8 @@
 #include "host/winograd.h"
 
 enum {
-    SUMS_NBYTES = 9 << 19,  /* the most sums at a time */
-    GROUP_NBYTES = 1 << 20, /* what a group's inputs and gradients should take */
-    LEAST_TILES = 128,
+    GROUP_NBYTES = 512 << 10, /* what a group's inputs and gradients should take */
+    LEAST_TILES = 64,
     MOST_TILES = 512,
     TILES_AT_ONCE = 4,
     LANES = 8,
@@ -214,7 +213,8 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
     enum { APART = 16 };
     int area = ek_winograd_area(&plan);
     int64_t size = (int64_t)sizeof(float) * area, depth = j.panels * j.columns;
-    int64_t outputs = SUMS_NBYTES / (size * depth) / plan.form->lanes * plan.form->lanes;
+    int64_t outputs =
+        ek_winograd_budget(&plan) / (size * depth) / plan.form->lanes * plan.form->lanes;
     outputs = ek_smaller(ek_larger(outputs, plan.form->lanes), plan.outputs);
     j.group = ek_larger(GROUP_NBYTES / (size * (depth + outputs)), LEAST_TILES);
     j.group = ek_smaller(ek_smaller(j.group, MOST_TILES), plan.tiles);
