@@ -21,7 +21,6 @@ enum {
     BLOCK_NBYTES = 2048,      /* of k: its blocks have as many elements as fill this */
     GROUP_NBYTES = 128 << 10, /* packed b: stays in level 2 cache while rows pass by */
     SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
-    STACK_NBYTES = 16 << 10,  /* a smaller workspace is on the stack */
     DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* if its rows are contiguous */
     TILE_ROWS = 64                          /* and more, because each tile packs its part of b */
@@ -171,21 +170,15 @@ static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm)
         shared = ek_round_up((size_t)(gemm_round_up(j.rows, j.panel_rows) * j.depth) * size);
     j.workspace_stride = ek_round_up((size_t)(j.group_columns * depth) * size);
     size_t nbytes = shared + (size_t)j.threads * j.workspace_stride;
-    union {
-        float f32[STACK_NBYTES / sizeof(float)];
-        double f64[STACK_NBYTES / sizeof(double)];
-    } stack;
-    void *workspace = &stack;
-    if (nbytes > sizeof stack)
-        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    void *workspace;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     j.packed_a = workspace;
     j.workspace = (char *)workspace + shared;
     if (j.shares_a)
         gemm_run_parts(dev, &j);
     else
         gemm_run_part(dev, &j);
-    if (workspace != &stack)
-        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }
 
