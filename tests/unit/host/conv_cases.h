@@ -2,7 +2,6 @@
 #ifndef EK_TESTS_CONV_CASES_H
 #define EK_TESTS_CONV_CASES_H
 
-#include "host/isa.h"
 #include "host/twin.h"
 
 typedef struct conv_case {
@@ -102,15 +101,6 @@ static inline void problem_free(problem *p)
 {
     for (int i = 0; i < RESULTS; i++)
         free(p->wanted[i]);
-}
-
-/* Limits the host to an instruction set; false if the processor lacks it. */
-static inline bool conv_limit_isa(ek_isa isa)
-{
-    static const char *const names[] = {"plain", "avx2", "avx512"};
-    setenv("EVENKEEL_HOST_ISA", names[isa], 1);
-    assert_ok(ek_host_read_settings());
-    return ek_host_isa() == isa;
 }
 
 #endif

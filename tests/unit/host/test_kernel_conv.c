@@ -1,5 +1,6 @@
 /* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
  * by libraries and without them. */
+#include "case_isa.h"
 #include "conv_cases.h"
 #include "evenkeel/precision.h"
 #include "host/conv.h"
@@ -215,7 +216,7 @@ static void check_implicit(const conv_case *c, int64_t unread)
         out[i] = p.out[i].host;
     for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
         double *once[RESULTS] = {NULL};
-        int results = conv_limit_isa(isa) && ek_conv_implicit_can(x, params) ? DW : 0;
+        int results = case_limit_isa(isa) && ek_conv_implicit_can(x, params) ? DW : 0;
         if (results && ek_conv_implicit_weight_can(x))
             results = RESULTS;
         for (int threads = 1; threads <= 2 && results; threads++) {

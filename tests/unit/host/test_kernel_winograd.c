@@ -1,4 +1,5 @@
 /* Winograd's forms against loops in double, on every instruction set that the processor has. */
+#include "case_isa.h"
 #include "conv_cases.h"
 #include "host/conv.h"
 
@@ -37,7 +38,7 @@ static void check(const conv_case *c, int64_t unread, int side)
         out[i] = p.out[i].host;
     for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
         double *once[RESULTS] = {NULL};
-        if (!conv_limit_isa(isa))
+        if (!case_limit_isa(isa))
             continue;
         ck_assert(ek_conv_winograd_can(x, w, dy, params) == (isa != EK_ISA_PLAIN));
         for (int threads = 1; threads <= 2 && isa != EK_ISA_PLAIN; threads++) {
