@@ -71,7 +71,7 @@ static void choose(workload *load, int way, bool other)
         setenv("EVENKEEL_HOST_WITHOUT", "winograd", 1);
     else
         unsetenv("EVENKEEL_HOST_WITHOUT");
-    ek_allow_fast_convolution(other && way == FAST);
+    load->fast = other && way == FAST;
 }
 
 static int way_named(const char *name)

@@ -1,7 +1,7 @@
 /* bench_operations.c: where the time of a training step goes, operation by operation.
  *
- *     [DEVICE=host|cuda] bench_operations NET[-bf16|-tf32][@BATCH] DEVICES [libraries|kernels]
- *     [DEVICE=host|cuda] bench_operations overhead [ROUNDS]
+ *     [DEVICE=host|cuda] bench_operations NET[-bf16|-tf32|-fast][@BATCH] DEVICES
+ * [libraries|kernels] [DEVICE=host|cuda] bench_operations overhead [ROUNDS]
  *
  * The first prints what there is (GPUs, the libraries that were opened, what the library logs), and
  * a table of one step's operations: how often each ran and the milliseconds in it, not counting
@@ -323,11 +323,11 @@ int main(int argc, char **argv)
         return overhead(argc == 3 ? atoi(argv[2]) : 300);
     if (argc < 3 || argc > 4 || !workload_named(argv[1], &load) || count < 1 ||
         (argc == 4 && !kernels && !libraries)) {
-        fprintf(
-            stderr,
-            "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32][@BATCH] DEVICES [libraries|kernels]\n"
-            "       [DEVICE=host|cuda] %s overhead [ROUNDS]\n",
-            argv[0], argv[0]);
+        fprintf(stderr,
+                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][@BATCH] DEVICES "
+                "[libraries|kernels]\n"
+                "       [DEVICE=host|cuda] %s overhead [ROUNDS]\n",
+                argv[0], argv[0]);
         return 2;
     }
     ek_set_log(show_line, NULL);

@@ -1,6 +1,6 @@
 /* bench_roofline.c: what one training step has to do, and what the machine can do.
  *
- *     [DEVICE=host|cuda] bench_roofline NET[-bf16|-tf32][@BATCH] DEVICES THREADS [layers]
+ *     [DEVICE=host|cuda] bench_roofline NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS [layers]
  *
  * prints "NET DEVICESxTHREADS MULTIPLICATIONS BYTES PEAK BANDWIDTH". MULTIPLICATIONS are those of
  * all matrix products and convolutions of a step, counted as they ran, each convolution as the
@@ -200,7 +200,8 @@ int main(int argc, char **argv)
     if (argc < 4 || argc > 5 || !workload_named(argv[1], &load) || count < 1 || threads < 1 ||
         (argc == 5 && !layers)) {
         fprintf(stderr,
-                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32][@BATCH] DEVICES THREADS [layers]\n",
+                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS "
+                "[layers]\n",
                 argv[0]);
         return 2;
     }

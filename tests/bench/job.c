@@ -40,6 +40,7 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
     ek_device first = devices->devices[0];
     *job = (training){.loss = load->loss, .bf16 = load->bf16};
     ek_allow_tf32(load->tf32);
+    ek_allow_fast_convolution(load->fast);
     ek_manual_seed(0);
     options.module = load->network();
     options.device_ids = *devices;

@@ -300,13 +300,15 @@ bool workload_named(const char *spelling, workload *load)
 {
     const char *at = strchr(spelling, '@');
     size_t length = at ? (size_t)(at - spelling) : strlen(spelling);
-    bool bf16 = loses(spelling, &length, "-bf16"), tf32 = loses(spelling, &length, "-tf32");
+    bool bf16 = loses(spelling, &length, "-bf16"), tf32 = loses(spelling, &length, "-tf32"),
+         fast = loses(spelling, &length, "-fast");
     for (int i = 0; i < WORKLOADS; i++) {
         if (strlen(workloads[i].name) != length || memcmp(workloads[i].name, spelling, length) != 0)
             continue;
         *load = workloads[i];
         load->bf16 = bf16;
         load->tf32 = tf32;
+        load->fast = fast;
         if (at)
             load->batch = atoll(at + 1);
         return load->batch > 0;

@@ -27,10 +27,11 @@ typedef struct workload {
     ek_optimizer *(*optimizer)(ek_module *model);
     bool bf16;        /* forward and loss under autocast */
     bool tf32;        /* products of f32 may round their operands to tf32, where a GPU can */
+    bool fast;        /* ek_allow_fast_convolution */
     bool distributed; /* for several ranks, also if there is one */
 } workload;
 
-/* "NET[-bf16|-tf32][@BATCH]": the net, with that batch and precision if they are said. False
+/* "NET[-bf16|-tf32|-fast][@BATCH]": the net, with that batch and precision if they are said. False
  * if there is none. */
 bool workload_named(const char *spelling, workload *load);
 /* Writes "mlp|mnist|..." to `text`. */

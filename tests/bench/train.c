@@ -1,10 +1,11 @@
 /* train.c: seconds of one training step (forward, loss, zero_grad, backward, optimizer).
  *
- *     [DEVICE=host|cuda] train NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]
+ *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS [SECONDS]
  *
  * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS", where LOSS is that of the fourth step,
  * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
- * run under autocast, with -tf32 products may round to it. On GPUs (DEVICES may be more than there
+ * run under autocast, with -tf32 products may round to it, with -fast convolutions
+ * may take F(4x4, 3x3) (ek_allow_fast_convolution). On GPUs (DEVICES may be more than there
  * are; THREADS is nothing then) steps are timed in blocks, at whose ends all is waited for.
  *
  *     samples/mpirun -n RANKS train NET DEVICES THREADS [SECONDS]
@@ -121,7 +122,8 @@ int main(int argc, char **argv)
         char names[200];
         workload_names(names, sizeof(names));
         fprintf(stderr,
-                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]\n",
+                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS "
+                "[SECONDS]\n",
                 argv[0]);
         fprintf(stderr, "NET is one of %s\n", names);
         return 2;

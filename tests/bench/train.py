@@ -1,6 +1,6 @@
 """The twin of train.c in PyTorch.
 
-    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]
+    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS [SECONDS]
     [DEVICE=host|cuda] train.py --profile NET
 
 With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL on as many GPUs. Convolution nets
@@ -241,9 +241,9 @@ WORKLOADS = {
 
 
 def parse(spelling):
-    """(a row of WORKLOADS with the batch that is asked for, "f32", "tf32" or "bf16")"""
+    """(a row of WORKLOADS with the batch that is asked for, "f32", "tf32", "bf16" or "fast": f32 here)"""
     name, _, batch = spelling.partition("@")
-    precision = name[-4:] if name.endswith(("-bf16", "-tf32")) else "f32"
+    precision = name[-4:] if name.endswith(("-bf16", "-tf32", "-fast")) else "f32"
     default, *rest = WORKLOADS[name.removesuffix("-" + precision)]
     return (int(batch or default), *rest), precision
 

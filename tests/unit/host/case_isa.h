@@ -2,6 +2,8 @@
 #ifndef EK_TESTS_CASE_ISA_H
 #define EK_TESTS_CASE_ISA_H
 
+#include <stdlib.h>
+
 #include "host/isa.h"
 #include "unit.h"
 
