@@ -178,7 +178,7 @@ ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype);
 struct ek_node {
     ek_object object;
     const ek_operation *operation;
-    size_t nbytes;     /* of the cell with all of the node */
+    size_t nbytes;     /* the size of the cell that holds all of the node */
     uint64_t sequence; /* order of recording, over the whole process */
     int input_count, output_count, saved_count;
     ek_edge *edges;

@@ -1,4 +1,5 @@
-/* cells.c: see cells.h. Each thread has a list of free cells for each multiple of UNIT bytes. */
+/* cells.c: lists of free cells. Each thread has a list of free cells for each multiple of UNIT
+ * bytes. */
 #include "core/cells.h"
 
 #include <stdlib.h>
@@ -6,7 +7,8 @@
 
 #include "core/thread.h"
 
-enum { UNIT = 64, MOST_KEPT_NBYTES = 1 << 20 /* of one list */ };
+/* A list keeps MOST_KEPT_NBYTES and a cell more at most. */
+enum { UNIT = 64, MOST_KEPT_NBYTES = 1 << 20 };
 
 struct ek_cell {
     struct ek_cell *next;

@@ -33,7 +33,7 @@ typedef struct ek_group_rank {
 enum { EK_CELL_LISTS = 16 };
 typedef struct ek_cell_list {
     struct ek_cell *first;
-    size_t nbytes; /* of all cells in the list */
+    size_t nbytes; /* the sum over the cells in the list */
 } ek_cell_list;
 
 typedef struct ek_thread {

@@ -11,7 +11,7 @@
 #include "core/error.h"
 
 enum {
-    ROSTER_ENVIRONMENT = 1 << 18, /* of a process's environment, so much is read */
+    ROSTER_ENVIRONMENT = 1 << 18, /* this much of a process's environment is read */
     ROSTER_ANCESTORS = 64,
     ROSTER_NAMED = 8 /* so many ranks are named */
 };

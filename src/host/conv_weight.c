@@ -168,13 +168,12 @@ typedef struct job {
     atomic_int next_part;
 } job;
 
-/* A piece that one thread is at. */
+/* The piece that a thread is at, and its copies. A copy is NULL if x or y is read itself. */
 typedef struct piece {
     int64_t sample, samples, row, rows;
-    float *
-        y; /* y's gradient in blocks (row_blocks, samples, rows, columns, kernel's rows), or NULL */
-    float *x; /* what a tap reads of a panel (samples, rows, columns, kernel's columns), or NULL */
-    bool first;
+    float *y;   /* (row_blocks, samples, rows, columns, the kernel's rows) */
+    float *x;   /* what one tap reads of a panel: (samples, rows, columns, the kernel's columns) */
+    bool first; /* nothing has been written to w */
 } piece;
 
 /* [*begin, *end) are the output positions in dimension d at which tap k reads inside the input. */
@@ -199,7 +198,7 @@ static void weight_copy_y(const job *j, const piece *p)
     }
 }
 
-/* Copies the positions of x, and describes the copy instead. */
+/* Copies the positions of x. From then on `at` describes the copy, whose address is returned. */
 static const float *weight_copy_x(const job *j, const piece *p, positions *at, const float *x)
 {
     int64_t width = j->kernels->columns;
@@ -216,7 +215,7 @@ static const float *weight_copy_x(const job *j, const piece *p, positions *at, c
     return p->x;
 }
 
-/* Blocks [begin, end) of outputs for one tap and panel: adds what the piece gives. */
+/* Adds what the piece gives to blocks [begin, end) of outputs, for one tap and panel. */
 static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel, int64_t begin,
                        int64_t end)
 {
@@ -237,13 +236,13 @@ static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel,
     if (none && !p->first)
         return;
     int64_t rows = j->kernels->rows, channel = panel * j->kernels->columns;
+    int64_t y_row = from[0] - p->row + (p->y ? 0 : p->sample * j->out[0] + p->row);
     const float *x = j->x, *y = p->y ? p->y : j->y;
     if (none) {
         at.count[0] = 0;
     } else {
         x += p->sample * at.x_stride[0] + (in[0] * j->in[1] + in[1]) * j->channels + channel;
-        y += ((p->y ? 0 : p->sample * j->out[0]) + from[0] - (p->y ? p->row : 0)) * at.y_stride[1] +
-             from[1] * y_width;
+        y += y_row * at.y_stride[1] + from[1] * y_width;
         if (p->x)
             x = weight_copy_x(j, p, &at, x);
     }
@@ -255,7 +254,7 @@ static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel,
     }
 }
 
-/* Blocks [begin, end) of all taps, panels and outputs, over all pieces. */
+/* Computes blocks [begin, end) of all taps, panels and outputs, piece after piece. */
 static void weight_compute(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
@@ -308,7 +307,7 @@ bool ek_conv_implicit_weight_can(const ek_tensor *x)
     return weight_kernels_for(x->shape[1]) != NULL;
 }
 
-/* oneDNN's is slower by a fifth at least. */
+/* Measured on Zen 5 with AVX2 and with AVX-512: oneDNN 2.6 takes 1.1 to 1.9 times as long. */
 bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y)
 {
     return ek_conv_implicit_weight_can(x) && x->shape[1] >= 32 && y->shape[1] >= 16;

@@ -13,10 +13,10 @@
 #include "host/parallel.h"
 
 enum {
-    INPUTS_NBYTES =
-        192 << 10, /* what a block's transformed inputs should take: a part of level 2 */
+    INPUTS_NBYTES = 192 << 10, /* a block's transformed inputs take about a part of level 2 */
     LEAST_TILES = 24,
     MOST_TILES = 96,
+    APART = 16,           /* floats between points: pages apart, they would share cache sets */
     SQUARE = 8,           /* what ek_gemm_transpose_f32 turns at a time */
     DEPTH_AT_ONCE = 256,  /* a panel of it fits level 1 */
     OUTPUTS_AT_ONCE = 64, /* a multiple of all processors' columns */
@@ -34,8 +34,8 @@ typedef struct job {
     float *to;
     int64_t block, blocks;       /* tiles of a block, and blocks */
     int64_t columns;             /* outputs of a panel */
-    int64_t first_panel, panels; /* the panels whose weights are at hand */
-    bool keep, kept;             /* each block has inputs of its own, and they are there */
+    int64_t first_panel, panels; /* weights of these panels are transformed */
+    bool keep, kept;             /* blocks keep their transformed inputs; they have them */
     /* (points, panels, depth, columns); (points, block, depth); (points, block, OUTPUTS_AT_ONCE) */
     float *weights, *inputs, *sums;
     int64_t weights_stride, inputs_stride, sums_stride; /* from point to point */
@@ -214,9 +214,6 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
     int64_t all_panels = ek_divide_up(plan->outputs, j.columns);
     int64_t panels = winograd_divide(&j, all_panels);
     int64_t parts = ek_smaller(ek_parallel_threads(dev), j.blocks);
-    enum {
-        APART = 16
-    }; /* points don't lie whole pages apart, which a cache would keep in few places */
     j.weights_stride = panels * plan->depth * j.columns + APART;
     j.inputs_stride = j.block * plan->depth + APART;
     j.sums_stride = j.block * OUTPUTS_AT_ONCE + APART;

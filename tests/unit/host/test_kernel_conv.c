@@ -1,9 +1,7 @@
 /* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
  * by libraries and without them. */
-#include "case_isa.h"
-#include "conv_cases.h"
+#include "conv_isas.h"
 #include "evenkeel/precision.h"
-#include "host/conv.h"
 
 static const conv_case cases[] = {
     {"3x3", 2, 2, 16, 24, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
@@ -207,33 +205,26 @@ static const conv_case implicit_cases[] = {
 };
 enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
 
+static int implicit_results(const problem *p)
+{
+    if (!ek_conv_implicit_can(p->x.host, &p->params))
+        return 0;
+    return ek_conv_implicit_weight_can(p->x.host) ? RESULTS : DW;
+}
+
+static int run_implicit(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
+                        const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
+                        const ek_conv_params *params)
+{
+    (void)side;
+    return ek_conv_implicit(dev, kind, x, w, bias, y, params);
+}
+
 static void check_implicit(const conv_case *c, int64_t unread)
 {
+    const conv_way way = {run_implicit, 0, implicit_results, case_tolerance(EK_F32)};
     problem p = alike(c, unread, EK_F32, TWIN_LAST, true);
-    const ek_conv_params *params = &p.params;
-    ek_tensor *x = p.x.host, *w = p.w.host, *bias = p.bias.host, *dy = p.dy.host, *out[RESULTS];
-    for (int i = 0; i < RESULTS; i++)
-        out[i] = p.out[i].host;
-    for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
-        double *once[RESULTS] = {NULL};
-        int results = case_limit_isa(isa) && ek_conv_implicit_can(x, params) ? DW : 0;
-        if (results && ek_conv_implicit_weight_can(x))
-            results = RESULTS;
-        for (int threads = 1; threads <= 2 && results; threads++) {
-            ek_dev *dev = case_device(threads);
-            for (int i = 0; i < results; i++)
-                case_poison(out[i]);
-            assert_ok(ek_conv_implicit(dev, EK_CONV_FORWARD, x, w, bias, out[Y], params));
-            assert_ok(ek_conv_implicit(dev, EK_CONV_INPUT_GRADIENT, out[DX], w, NULL, dy, params));
-            if (results == RESULTS)
-                assert_ok(ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, x, out[DW], out[DBIAS], dy,
-                                           params));
-            for (int i = 0; i < results; i++) {
-                case_compare(out[i], p.wanted[i], case_tolerance(EK_F32), c->what);
-                twin_repeated(out[i], &once[i], c->what);
-            }
-        }
-    }
+    conv_check_isas(&p, &way);
     problem_free(&p);
 }
 

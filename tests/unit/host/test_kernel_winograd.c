@@ -1,7 +1,5 @@
 /* Winograd's forms against loops in double, on every instruction set that the processor has. */
-#include "case_isa.h"
-#include "conv_cases.h"
-#include "host/conv.h"
+#include "conv_isas.h"
 
 static const conv_case cases[] = {
     {"3x3", 2, 2, 16, 32, 1, {8, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
@@ -22,40 +20,21 @@ static const conv_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases, WINDOWS_OF_3 = 9 }; /* the first */
 
-/* F(4x4, 3x3) loses some bits. */
-static double tolerance_of(int side)
+static int all_results(const problem *p)
 {
-    return case_tolerance(EK_F32) * (side == 2 ? 1 : 30);
+    bool can = ek_conv_winograd_can(p->x.host, p->w.host, p->dy.host, &p->params);
+    ck_assert(can == (ek_host_isa() != EK_ISA_PLAIN));
+    return can ? RESULTS : 0;
 }
 
+/* F(4x4, 3x3) loses some bits. */
 static void check(const conv_case *c, int64_t unread, int side)
 {
     const twin_layout last[] = {TWIN_LAST, TWIN_LAST, TWIN_LAST};
+    const conv_way way = {ek_conv_winograd, side, all_results,
+                          case_tolerance(EK_F32) * (side == 2 ? 1 : 30)};
     problem p = problem_of(c, unread, EK_F32, last, true);
-    const ek_conv_params *params = &p.params;
-    ek_tensor *x = p.x.host, *w = p.w.host, *bias = p.bias.host, *dy = p.dy.host, *out[RESULTS];
-    for (int i = 0; i < RESULTS; i++)
-        out[i] = p.out[i].host;
-    for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
-        double *once[RESULTS] = {NULL};
-        if (!case_limit_isa(isa))
-            continue;
-        ck_assert(ek_conv_winograd_can(x, w, dy, params) == (isa != EK_ISA_PLAIN));
-        for (int threads = 1; threads <= 2 && isa != EK_ISA_PLAIN; threads++) {
-            ek_dev *dev = case_device(threads);
-            for (int i = 0; i < RESULTS; i++)
-                case_poison(out[i]);
-            assert_ok(ek_conv_winograd(dev, EK_CONV_FORWARD, side, x, w, bias, out[Y], params));
-            assert_ok(
-                ek_conv_winograd(dev, EK_CONV_INPUT_GRADIENT, side, out[DX], w, NULL, dy, params));
-            assert_ok(ek_conv_winograd(dev, EK_CONV_WEIGHT_GRADIENT, side, x, out[DW], out[DBIAS],
-                                       dy, params));
-            for (int i = 0; i < RESULTS; i++) {
-                case_compare(out[i], p.wanted[i], tolerance_of(side), c->what);
-                twin_repeated(out[i], &once[i], c->what);
-            }
-        }
-    }
+    conv_check_isas(&p, &way);
     problem_free(&p);
 }
 
