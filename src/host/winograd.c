@@ -16,10 +16,12 @@ enum {
     INPUTS_NBYTES = 192 << 10, /* a block's transformed inputs take about a part of level 2 */
     LEAST_TILES = 24,
     MOST_TILES = 96,
-    APART = 16,           /* floats between points: pages apart, they would share cache sets */
-    SQUARE = 8,           /* what ek_gemm_transpose_f32 turns at a time */
-    DEPTH_AT_ONCE = 256,  /* a panel of it fits level 1 */
-    OUTPUTS_AT_ONCE = 64, /* a multiple of all processors' columns */
+    APART = 16,            /* floats between points: pages apart, they would share cache sets */
+    SQUARE = 8,            /* what ek_gemm_transpose_f32 turns at a time */
+    CHANNELS_AT_ONCE = 16, /* whose weights are transformed as one piece: lines of the cache */
+    PIECE_LEAST = 2048,    /* weights whose transform is worth another thread */
+    DEPTH_AT_ONCE = 256,   /* a panel of it fits level 1 */
+    OUTPUTS_AT_ONCE = 64,  /* a multiple of all processors' columns */
     MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
 };
@@ -58,20 +60,22 @@ static void winograd_pack_taps(const job *j, const int64_t *taps, int64_t first,
                                   SQUARE, row, SQUARE);
 }
 
-/* Transforms the weights of a panel in one part. Its lanes beyond the last output are zero. */
-static void winograd_transform_panel(const job *j, int64_t panel, int p0, int p1)
+/* Transforms the weights of a panel in one part, from a channel to another. Lanes beyond the last
+ * output are zero. */
+static void winograd_transform_panel(const job *j, int64_t panel, int p0, int p1, int64_t channel,
+                                     int64_t end)
 {
     const ek_winograd *plan = j->plan;
     int side = plan->form->taps;
     int64_t first = (j->first_panel + panel) * j->columns, taps[MOST_TAPS];
     int64_t lanes = ek_smaller(j->columns, plan->outputs - first);
-    int64_t line = panel * plan->depth + (p0 * plan->parts + p1) * plan->channels;
+    int64_t line = panel * plan->depth + (p0 * plan->parts + p1) * plan->channels + channel;
     float *to = j->weights + line * j->columns;
     float packed[MOST_TAPS][SQUARE][EK_GEMM_COLUMNS];
     const float *from[MOST_TAPS];
     for (int t = 0; t < side * side; t++)
         taps[t] = ek_winograd_tap(plan, p0, p1, t / side, t % side);
-    for (int64_t c = 0; c < plan->channels; c++, to += j->columns) {
+    for (int64_t c = channel; c < end; c++, to += j->columns) {
         const float *row = j->w + c * plan->window[0] * plan->window[1] * plan->outputs + first;
         if (!j->by_inputs && c % SQUARE == 0)
             winograd_pack_taps(j, taps, first, lanes, c, packed);
@@ -87,10 +91,14 @@ static void winograd_transform_panel(const job *j, int64_t panel, int p0, int p1
 static void winograd_transform_panels(void *context, int64_t begin, int64_t end)
 {
     const job *j = context;
-    int parts = j->plan->parts;
-    for (int64_t i = begin; i < end; i++)
-        winograd_transform_panel(j, i / (parts * parts), (int)(i / parts % parts),
-                                 (int)(i % parts));
+    int64_t channels = j->plan->channels, parts = j->plan->parts;
+    int64_t pieces = ek_divide_up(channels, CHANNELS_AT_ONCE);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t part = i / pieces, channel = i % pieces * CHANNELS_AT_ONCE;
+        winograd_transform_panel(j, part / (parts * parts), (int)(part / parts % parts),
+                                 (int)(part % parts), channel,
+                                 ek_smaller(channel + CHANNELS_AT_ONCE, channels));
+    }
 }
 
 /* What the next step reads is asked for ahead: to wait for it takes as long as to transform it. */
@@ -235,7 +243,8 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
     j.unused = first + start;
     for (; j.first_panel < all_panels; j.first_panel += panels) {
         j.panels = ek_smaller(panels, all_panels - j.first_panel);
-        ek_parallel_for(dev, j.panels * plan->parts * plan->parts, 1 + 2048 / plan->depth,
+        int64_t pieces = plan->parts * plan->parts * ek_divide_up(plan->channels, CHANNELS_AT_ONCE);
+        ek_parallel_for(dev, j.panels * pieces, PIECE_LEAST / (CHANNELS_AT_ONCE * j.columns),
                         winograd_transform_panels, &j);
         atomic_store(&j.next_part, 0);
         atomic_store(&j.next_block, 0);
