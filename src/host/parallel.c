@@ -5,6 +5,7 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -161,4 +162,22 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
         for (int64_t begin = omp_get_thread_num() * part; begin < count; begin += team * part)
             body(context, begin, begin + part < count ? begin + part : count);
     }
+}
+
+/* Tells the processor that a loop waits. */
+static void parallel_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+void ek_parallel_wait(_Atomic int64_t *done, int64_t count)
+{
+    enum { PATIENCE = 1000 };
+    for (int i = 0; atomic_load(done) < count; i++)
+        if (i < PATIENCE)
+            parallel_pause();
+        else
+            sched_yield();
 }

@@ -15,11 +15,19 @@ enum {
     GROUP_NBYTES = 512 << 10, /* what a group's inputs and gradients should take */
     LEAST_TILES = 64,
     MOST_TILES = 512,
-    TILES_AT_ONCE = 4,
+    TILES_AT_ONCE = 8,
+    GROUPS_FOR_TWO = 4,        /* with fewer, threads would hardly wait less for two buffers */
+    LEAST_PRODUCT = 256 << 10, /* multiplications */
     LANES = 8,
     MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
 };
+
+/* How far the threads are: the piece of work that is taken next, and how many transforms, first
+ * products and other products of all groups have been done. */
+typedef struct progress {
+    _Atomic int64_t next, transformed, multiplied[2];
+} progress;
 
 typedef struct job {
     const ek_winograd *plan;
@@ -27,16 +35,18 @@ typedef struct job {
     const float *dy;
     float *dw, *db;                /* db: NULL if there is no bias */
     int64_t first, count;          /* the group's tiles */
-    int64_t group;                 /* the most tiles of a group */
+    int64_t group, groups;         /* the most tiles of a group, and groups */
+    int64_t buffers;               /* groups whose inputs and gradients are held */
     int64_t first_output, outputs; /* the outputs whose sums are at hand */
     int64_t columns, panels;       /* inputs are in panels of so many columns */
+    int64_t panels_at_once;        /* 1 or all, if a panel's product is too little to be a piece */
     bool again;                    /* the group's inputs are there */
     /* (points, panels, group, columns), (points, group, gradients_row), (points, outputs, panels,
      * columns) */
     float *inputs, *gradients, *sums;
     int64_t inputs_stride, gradients_stride, sums_stride, gradients_row; /* from point to point */
     const float *zeros;
-    _Atomic int64_t next;
+    progress *progress;
 } job;
 
 /* Transforms the inputs `from` of one part; its first is line `line` of the sums. */
@@ -98,17 +108,12 @@ static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
                           j->outputs);
 }
 
-static void winograd_weight_transform(void *context, int64_t begin, int64_t end)
+/* Transforms one piece of the group's tiles. */
+static void winograd_weight_transform(const job *j, int64_t piece)
 {
-    job *j = context;
-    (void)begin, (void)end;
-    for (;;) {
-        int64_t tile = atomic_fetch_add(&j->next, TILES_AT_ONCE);
-        if (tile >= j->count)
-            return;
-        for (int64_t last = ek_smaller(tile + TILES_AT_ONCE, j->count); tile < last; tile++)
-            winograd_weight_tile(j, tile, tile + 1 < last ? tile + 1 : j->count);
-    }
+    int64_t tile = piece * TILES_AT_ONCE, last = ek_smaller(tile + TILES_AT_ONCE, j->count);
+    for (; tile < last; tile++)
+        winograd_weight_tile(j, tile, tile + 1 < last ? tile + 1 : j->count);
 }
 
 /* Adds the group's gradients to db. */
@@ -126,12 +131,12 @@ EK_MULTIVERSION static void winograd_weight_bias(const job *j)
     }
 }
 
-/* One piece of work more than there are points and panels: the bias. */
-static void winograd_weight_multiply(void *context, int64_t begin, int64_t end)
+/* Adds the products of one point and some panels of inputs. The piece after the last is the bias.
+ */
+static void winograd_weight_multiply(const job *j, int64_t piece)
 {
-    job *j = context;
-    (void)begin, (void)end;
-    int64_t row = j->panels * j->columns;
+    int64_t row = j->panels * j->columns, pieces = j->panels / j->panels_at_once;
+    int64_t point = piece / pieces, panel = piece % pieces * j->panels_at_once;
     ek_gemm_ahead none = {.runs = 0};
     ek_gemm_call call = {.k = j->count,
                          .a_row = 1,
@@ -141,18 +146,65 @@ static void winograd_weight_multiply(void *context, int64_t begin, int64_t end)
                          .add = j->first > 0,
                          .next_a = &none,
                          .next_b = &none};
-    for (;;) {
-        int64_t next = atomic_fetch_add(&j->next, 1);
-        int64_t point = next / j->panels, panel = next % j->panels;
-        if (point == ek_winograd_area(j->plan) && panel == 0 && j->db)
+    if (point == ek_winograd_area(j->plan)) {
+        if (j->db)
             winograd_weight_bias(j);
-        if (point >= ek_winograd_area(j->plan))
-            return;
+        return;
+    }
+    for (int64_t end = panel + j->panels_at_once; panel < end; panel++) {
         call.b = j->inputs + point * j->inputs_stride + panel * j->group * j->columns;
         for (int64_t o = 0; o < j->outputs; o += j->kernel->rows) {
             call.a = j->gradients + point * j->gradients_stride + o;
             call.c = j->sums + point * j->sums_stride + o * row + panel * j->columns;
             j->kernel->inner[1][ek_smaller(j->kernel->rows, j->outputs - o) - 1](&call);
+        }
+    }
+}
+
+/* The job as it stands at a group. With two buffers, groups take turns. */
+static job winograd_weight_at(const job *j, int64_t group)
+{
+    job at = *j;
+    int64_t buffer = group % j->buffers * ek_winograd_area(j->plan);
+    at.first = group * j->group;
+    at.count = ek_smaller(j->group, j->plan->tiles - at.first);
+    at.inputs += buffer * j->inputs_stride;
+    at.gradients += buffer * j->gradients_stride;
+    return at;
+}
+
+/* Takes pieces of work until none is left. Stage s is the first products of group s - 1, the
+ * transforms of group s and the other products of group s - 1. With two buffers, what a piece needs
+ * was taken long before it, so that threads hardly wait: products need the transforms of their
+ * group and the same products of the group before, transforms the products that read the buffer. */
+static void winograd_weight_stages(void *context, int64_t begin, int64_t end)
+{
+    job *shared = context;
+    progress *p = shared->progress;
+    const int64_t transforms = ek_divide_up(shared->group, TILES_AT_ONCE);
+    const int64_t products =
+        ek_winograd_area(shared->plan) * shared->panels / shared->panels_at_once + 1;
+    const int64_t first = shared->buffers > 1 ? products / 2 : products;
+    const int64_t part[2] = {first, products - first}, pieces = transforms + products;
+    (void)begin, (void)end;
+    for (int64_t next; (next = atomic_fetch_add(&p->next, 1)) < (shared->groups + 1) * pieces;) {
+        const int64_t stage = next / pieces, i = next % pieces;
+        const bool transform = i >= first && i < first + transforms;
+        const int64_t group = transform ? stage : stage - 1;
+        if (group < 0 || group == shared->groups)
+            continue;
+        const job at = winograd_weight_at(shared, group);
+        ek_parallel_wait(&p->transformed, stage * transforms);
+        if (transform) {
+            for (int h = 0; h < 2; h++)
+                ek_parallel_wait(&p->multiplied[h], (stage + 1 - shared->buffers) * part[h]);
+            winograd_weight_transform(&at, i - first);
+            atomic_fetch_add(&p->transformed, 1);
+        } else {
+            const int h = i >= first;
+            ek_parallel_wait(&p->multiplied[h], group * part[h]);
+            winograd_weight_multiply(&at, h ? i - transforms : i);
+            atomic_fetch_add(&p->multiplied[h], 1);
         }
     }
 }
@@ -177,24 +229,15 @@ static void winograd_weight_results(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Every thread takes pieces of `work` until none is left. */
-static void winograd_weight_share(ek_dev *dev, job *j, ek_parallel_body *work)
-{
-    atomic_store(&j->next, 0);
-    ek_parallel_for(dev, ek_parallel_threads(dev), 1, work, j);
-}
-
 static void winograd_weight_run(ek_dev *dev, job *j, int64_t outputs)
 {
     const ek_winograd *plan = j->plan;
     for (; j->first_output < plan->outputs; j->first_output += outputs) {
+        progress p = {0};
+        j->progress = &p;
         j->outputs = ek_smaller(outputs, plan->outputs - j->first_output);
-        for (j->first = 0; j->first < plan->tiles; j->first += j->group) {
-            j->count = ek_smaller(j->group, plan->tiles - j->first);
-            winograd_weight_share(dev, j, winograd_weight_transform);
-            winograd_weight_share(dev, j, winograd_weight_multiply);
-        }
-        j->again = plan->tiles <= j->group;
+        ek_parallel_for(dev, ek_parallel_threads(dev), 1, winograd_weight_stages, j);
+        j->again = j->groups == 1;
         ek_parallel_for(dev, j->outputs, 1 + 256 / plan->depth, winograd_weight_results, j);
     }
 }
@@ -218,12 +261,15 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
     outputs = ek_smaller(ek_larger(outputs, plan.form->lanes), plan.outputs);
     j.group = ek_larger(GROUP_NBYTES / (size * (depth + outputs)), LEAST_TILES);
     j.group = ek_smaller(ek_smaller(j.group, MOST_TILES), plan.tiles);
+    j.groups = ek_divide_up(plan.tiles, j.group);
+    j.buffers = ek_parallel_threads(dev) > 1 && j.groups >= GROUPS_FOR_TWO ? 2 : 1;
+    j.panels_at_once = j.group * outputs * j.columns < LEAST_PRODUCT ? j.panels : 1;
     j.gradients_row = outputs + APART;
     j.inputs_stride = j.panels * j.group * j.columns + APART;
     j.gradients_stride = j.group * j.gradients_row + APART;
     j.sums_stride = outputs * depth + APART;
-    size_t inputs = (size_t)(area * j.inputs_stride);
-    size_t gradients = (size_t)(area * j.gradients_stride);
+    size_t inputs = (size_t)(j.buffers * area * j.inputs_stride);
+    size_t gradients = (size_t)(j.buffers * area * j.gradients_stride);
     size_t sums = (size_t)(area * j.sums_stride);
     size_t zeros = (size_t)ek_larger(plan.channels, outputs);
     size_t nbytes = (inputs + gradients + sums + zeros) * sizeof(float);
