@@ -63,7 +63,8 @@ typedef struct copy_job {
     int64_t blocks_outer, blocks_inner;
 } copy_job;
 
-/* Copies row by row: bytes if dtypes and strides allow it, else by way of a tile. */
+/* Copies row by row: bytes if dtypes and strides allow it, else by way of a tile. Contiguous rows
+ * of which one is of the class's type need no tile. */
 static void copy_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;
@@ -71,18 +72,27 @@ static void copy_part(void *context, int64_t begin, int64_t end)
     size_t size = ek_dtype_size(job->out.dtype);
     bool bytes = job->out.dtype == job->x.dtype && walk->stride[0][walk->ndim - 1] == 1 &&
                  walk->stride[1][walk->ndim - 1] == 1;
+    bool runs = walk->stride[0][walk->ndim - 1] == 1 && walk->stride[1][walk->ndim - 1] == 1;
+    bool loads = runs && ek_class_is_dtype(job->type, job->out.dtype);
+    bool stores = runs && ek_class_is_dtype(job->type, job->x.dtype);
     bool narrow = !bytes && walk->shape[walk->ndim - 1] < EK_TILE;
+    size_t x_size = ek_dtype_size(job->x.dtype);
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
     ek_tile tile;
     while (begin < end) {
         int64_t n = ek_cursor_row_rest(walk, &cursor);
-        if (narrow || (!bytes && n > EK_TILE))
+        if (narrow || (!bytes && !loads && !stores && n > EK_TILE))
             n = ek_tile_count(walk, &cursor, end - begin);
         n = ek_smaller(n, end - begin);
+        void *to = (char *)job->out.data + cursor.offset[0] * (int64_t)size;
+        const void *from = (const char *)job->x.data + cursor.offset[1] * (int64_t)x_size;
         if (bytes) {
-            memcpy((char *)job->out.data + cursor.offset[0] * (int64_t)size,
-                   (const char *)job->x.data + cursor.offset[1] * (int64_t)size, (size_t)n * size);
+            memcpy(to, from, (size_t)n * size);
+        } else if (loads && !narrow) {
+            ek_row_load(job->type, to, job->x.dtype, from, 1, n);
+        } else if (stores && !narrow) {
+            ek_row_store(job->type, from, job->out.dtype, to, 1, n);
         } else {
             const void *row = ek_tile_load(walk, &cursor, &job->x, job->type, n, &tile);
             if (row != &tile) { /* x needs no conversion, but the tile is stored */

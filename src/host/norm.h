@@ -65,10 +65,10 @@ typedef enum ek_norm_parts {
                     channels */
 } ek_norm_parts;
 
-/* One pass: its tensors in one layout that has a plan, in f32 or f64. */
+/* One pass: its tensors in one layout that has a plan, in f32, f64 or (if all are) bf16. */
 typedef struct ek_norm_pass {
     ek_dev *dev;
-    bool is_f64;
+    bool is_f64, is_bf16;
     ek_stage stage[EK_NORM_TENSORS];
     ek_norm_job job;
     void *room, *parameters; /* workspace: partial sums, then repeated parameters */
@@ -104,10 +104,10 @@ void ek_norm_pass_apply(ek_norm_pass *pass);
 
 /* The loops of norm_loops.c, each over a part of an ek_norm_job. The sum loops fill `first` and
  * `second`, the line loops write y or dx. */
-ek_parallel_body ek_norm_sum_rows_f32, ek_norm_sum_rows_f64;
-ek_parallel_body ek_norm_sum_planes_f32, ek_norm_sum_planes_f64;
-ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64;
-ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64;
+ek_parallel_body ek_norm_sum_rows_f32, ek_norm_sum_rows_f64, ek_norm_sum_rows_bf16;
+ek_parallel_body ek_norm_sum_planes_f32, ek_norm_sum_planes_f64, ek_norm_sum_planes_bf16;
+ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64, ek_norm_line_rows_bf16;
+ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64, ek_norm_line_planes_bf16;
 
 /* ---- values of a channel, sample or group ---- */
 

@@ -99,12 +99,14 @@ int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *out, co
     const ek_tensor *const tensors[] = {out, x, dy, mask};
     *pass = (ek_norm_pass){.dev = dev, .is_f64 = x->dtype == EK_F64};
     ek_norm_job *job = &pass->job;
-    ek_dtype dtype = pass->is_f64 ? EK_F64 : EK_F32;
     bool keep = pass_plan(&job->plan, x, parts);
     void *data[EK_NORM_TENSORS];
     for (int i = 0; i < EK_NORM_TENSORS; i++)
         if (tensors[i])
-            keep = keep && tensors[i]->dtype == dtype && ek_same_layout(tensors[i], x);
+            keep = keep && tensors[i]->dtype == x->dtype && ek_same_layout(tensors[i], x);
+    pass->is_bf16 = keep && x->dtype == EK_BF16 && parts != EK_NORM_ROWS;
+    keep = keep && (pass->is_bf16 || x->dtype != EK_BF16);
+    ek_dtype dtype = pass->is_f64 ? EK_F64 : EK_F32;
     for (int i = 0; i < EK_NORM_TENSORS; i++) {
         ek_stage *stage = &pass->stage[i];
         int rc = ek_stage_begin(stage, dev, tensors[i], dtype, 1, keep, i != EK_NORM_OUT);
@@ -158,6 +160,9 @@ void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t
 
 /* ---- running ---- */
 
+#define PASS_BODY(pass, name) \
+    ((pass)->is_f64 ? name##_f64 : (pass)->is_bf16 ? name##_bf16 : name##_f32)
+
 void ek_norm_pass_sum(ek_norm_pass *pass)
 {
     const ek_norm_plan *plan = &pass->job.plan;
@@ -168,10 +173,10 @@ void ek_norm_pass_sum(ek_norm_pass *pass)
     if (plan->planes)
         ek_parallel_for(pass->dev, plan->samples * plan->channels,
                         1 + GRAIN / (plan->outer * plan->inner),
-                        pass->is_f64 ? ek_norm_sum_planes_f64 : ek_norm_sum_planes_f32, &pass->job);
+                        PASS_BODY(pass, ek_norm_sum_planes), &pass->job);
     else
         ek_parallel_for(pass->dev, plan->samples * plan->blocks * parts, 1 + GRAIN / task,
-                        pass->is_f64 ? ek_norm_sum_rows_f64 : ek_norm_sum_rows_f32, &pass->job);
+                        PASS_BODY(pass, ek_norm_sum_rows), &pass->job);
 }
 
 void ek_norm_pass_apply(ek_norm_pass *pass)
@@ -179,18 +184,17 @@ void ek_norm_pass_apply(ek_norm_pass *pass)
     const ek_norm_plan *plan = &pass->job.plan;
     if (plan->planes)
         ek_parallel_for(pass->dev, plan->samples * plan->outer * plan->channels,
-                        1 + GRAIN / plan->inner,
-                        pass->is_f64 ? ek_norm_line_planes_f64 : ek_norm_line_planes_f32,
-                        &pass->job);
+                        1 + GRAIN / plan->inner, PASS_BODY(pass, ek_norm_line_planes), &pass->job);
     else
         ek_parallel_for(pass->dev, plan->samples * (plan->rows + (plan->rest > 0)),
-                        1 + GRAIN / plan->width,
-                        pass->is_f64 ? ek_norm_line_rows_f64 : ek_norm_line_rows_f32, &pass->job);
+                        1 + GRAIN / plan->width, PASS_BODY(pass, ek_norm_line_rows), &pass->job);
 }
 
 /* Element `at` of x, dy or the mask. */
 static double pass_value(const ek_norm_pass *pass, const void *values, int64_t at)
 {
+    if (pass->is_bf16)
+        return (double)ek_float_of_bf16(((const uint16_t *)values)[at]);
     return pass->is_f64 ? ((const double *)values)[at] : (double)((const float *)values)[at];
 }
 
@@ -245,7 +249,9 @@ static void pass_rest_sums(const ek_norm_pass *pass, int64_t sample, int64_t c, 
 {
     const ek_norm_job *job = &pass->job;
     const ek_norm_plan *plan = &job->plan;
-    double center = pass_value(pass, job->center, sample * plan->width + c);
+    int64_t own = sample * plan->width + c;
+    double center = pass->is_f64 ? ((const double *)job->center)[own]
+                                 : (double)((const float *)job->center)[own];
     for (int64_t i = c; i < plan->rest; i += plan->channels) {
         int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
         if (!job->mask || !(pass_value(pass, job->mask, at) <= 0)) {

@@ -196,6 +196,11 @@ void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operan
         return;
     int k = operand->index;
     int64_t stride = walk->stride[k][walk->ndim - 1];
+    if (count <= ek_cursor_row_rest(walk, cursor)) {
+        ek_row_store(type, tile, operand->dtype, tile_place(operand, cursor->offset[k]), stride,
+                     count);
+        return;
+    }
     ek_cursor at = *cursor;
     for (int64_t done = 0; done < count;) {
         int64_t run = ek_cursor_run(walk, &at, count - done);
