@@ -1,8 +1,22 @@
-/* random.h: PyTorch's CPU random numbers, bit for bit (Linux on x86-64 with fused multiply-add).
+/* random.h: random numbers, PyTorch's of the CPU or such as are made where they are used.
  *
- * A generator is a Mersenne Twister with PyTorch's seeding and order of draws. Numbers are always
- * drawn on the CPU and copied to the tensor's device, so that they are the same on every
- * device. */
+ * A generator has one of two engines. Both give a tensor the same numbers on every device, host or
+ * GPU, bit for bit, and with any number of threads:
+ *
+ *     EK_RANDOM_TWISTER   the Mersenne Twister with PyTorch's seeding and order of draws: PyTorch's
+ *                         CPU numbers, bit for bit (Linux on x86-64 with fused multiply-add). They
+ *                         are drawn on the CPU, one after the other, and copied to the device.
+ *     EK_RANDOM_PHILOX    Philox 4x32-10 (Salmon et al., 2011), which counts instead of going on.
+ *                         An element's number follows from the seed, from how many tensors the
+ *                         generator has filled before, and from the element's place in row-major
+ *                         order. So the tensor's device makes all of them at once. Dropout keeps no
+ *                         mask, since backward makes it again, and N devices draw what one does.
+ *
+ * Generators begin with the Mersenne Twister. One call changes the default generator, from which
+ * parameters, dropout and all others without a generator of their own are drawn:
+ *
+ *     ek_generator_set_engine(NULL, EK_RANDOM_PHILOX);
+ */
 #ifndef EVENKEEL_RANDOM_H
 #define EVENKEEL_RANDOM_H
 
@@ -12,24 +26,41 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_generator ek_generator;
 
-/* Makes a generator, owned by the caller and freed with ek_generator_free; NULL with an error if
- * memory is short. For one thread at a time. */
+typedef enum ek_random_engine { EK_RANDOM_TWISTER, EK_RANDOM_PHILOX } ek_random_engine;
+
+/* Makes a generator (a Mersenne Twister), owned by the caller and freed with ek_generator_free;
+ * NULL with an error if memory is short. For one thread at a time. */
 EK_API ek_generator *ek_generator_new(uint64_t seed);
 EK_API void ek_generator_free(ek_generator *generator);
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
 
-/* The functions below take NULL for the default generator, which the process shares. It is guarded
- * by a lock and starts from seed 67280421310721. On a device's worker (in replicas on several
- * devices) NULL is that device's own generator instead. It is seeded from the default one's seed
- * and the device's number whenever the default one is seeded or restored, so that replicas draw the
- * same numbers in every run. ek_manual_seed seeds the default generator.
+/* Changes the engine of a generator, or with NULL of the default one, which begins anew from its
+ * seed. A generator keeps its engine when it is seeded, and gets that of a state that is restored.
+ * EK_E_INVALID for an engine that doesn't exist. */
+EK_API int ek_generator_set_engine(ek_generator *generator, ek_random_engine engine);
+EK_API ek_random_engine ek_generator_engine(ek_generator *generator);
+
+/* The functions of this header take NULL for the default generator, which the process shares. It is
+ * guarded by a lock and starts from seed 67280421310721. On a device's worker (in replicas on
+ * several devices) NULL is that device's own generator instead. It is seeded from the default one's
+ * seed and the device's number whenever the default one is seeded or restored, so that replicas
+ * draw the same numbers in every run. ek_manual_seed seeds the default generator.
  *
  * Several ranks (evenkeel/dist.h): the default generator is the process's own, and nothing makes
  * the ranks' differ. Seeded alike it draws alike, so that modules begin with the same parameters on
  * every rank. Devices are numbered over all ranks, rank by rank. So replicas of ranks with M
  * devices each draw what those of one process with all these devices draw, dropout for example.
  * This holds for wrappers of one device too, cpu included; in a process without other ranks, such a
- * wrapper draws from the default generator. */
+ * wrapper draws from the default generator.
+ *
+ * If the default generator has Philox, replicas draw from it instead, each as from a copy, and a
+ * tensor's elements are numbered as in the whole batch. So N devices drop out what one device does,
+ * however the batch is cut. A tensor counts as part of the batch if the dimension that the wrapper
+ * cuts is a multiple of the replica's samples there; others get the same numbers on each replica.
+ * On rank r of R, sample i of the rank's batch counts as sample i R + r of all, as strided samplers
+ * deal them out (with a batch that is cut along another dimension than 0, as one of R equal
+ * blocks). Threads of loaders draw from Mersenne Twisters, seeded by the default generator whatever
+ * it is. */
 EK_API void ek_manual_seed(uint64_t seed);
 
 /* Makes runs repeatable: seeds the default generator and with it the devices', seeds Python's and
@@ -44,19 +75,21 @@ enum { EK_GENERATOR_STATE_BYTES = 5056 };
 EK_API int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes);
 EK_API int ek_generator_set_state(ek_generator *generator, const void *state, size_t nbytes);
 
-/* Draw 32 bits, and 64 bits (two draws, the high word first). */
+/* Draw 32 bits, and 64 bits (two draws, the high word first). Philox has these besides: they don't
+ * change what tensors get. */
 EK_API uint32_t ek_random_u32(ek_generator *generator);
 EK_API uint64_t ek_random_u64(ek_generator *generator);
 
 /* Fill a tensor in place. Row-major and channels-last tensors are filled in row-major order. Others
- * (transposed, with gaps) are filled in the order of memory, with normal numbers made one by one,
- * as in PyTorch. Errors: EK_E_DTYPE; EK_E_INVALID for low > high or std < 0. */
+ * (transposed, with gaps) are filled in the order of memory by the Mersenne Twister, with normal
+ * numbers made one by one, as in PyTorch; by Philox in row-major order too. Errors: EK_E_DTYPE;
+ * EK_E_INVALID for low > high or std < 0. */
 EK_API int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator);
 EK_API int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator);
 /* Integers in [low, high). */
 EK_API int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator);
 /* 1 with probability p, else 0. Each element draws an f64 uniform u, whatever its dtype, and is 1
- * if u < p. */
+ * if u < p. With Philox it draws 32 bits, and p is rounded to a multiple of 2^-32. */
 EK_API int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator);
 
 /* New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */

@@ -7,6 +7,7 @@
 #include "evenkeel/tensor.h"
 
 typedef struct ek_dev ek_dev;
+struct ek_draw;
 struct ek_kernels; /* one function pointer per kernel: kernels/kernels.h */
 
 /* The streams of a device. Work of one stream runs in the order of its issue, beside that of the
@@ -76,6 +77,9 @@ typedef struct ek_backend {
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
     /* Fills with zeros, in order with the device's work. Optional: memset or a copy of zeros. */
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
+    /* Writes random numbers as ek_draw_run (draw.h), in order with the device's work. `out` is not
+     * empty and, as x, row-major. Optional: they are made on the calling thread and copied. */
+    int (*draw)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
     /* Pinned memory of the host, which the device reads and writes by itself (staging.h). It may be
      * freed before the device is done with it, and after the device is closed. Optional, both or
      * none: plain memory is used. Any thread. */

@@ -1,5 +1,5 @@
 /* generator.c: the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998) as PyTorch seeds, draws
- * and stores it, and the default generator with its lock. */
+ * and stores it, the count of Philox, and the default generator with its lock. */
 #include "core/generator.h"
 
 #include <pthread.h>
@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "core/backend.h"
+#include "core/draw.h"
+#include "core/tensor.h"
 #include "core/thread.h"
 #include "core/world.h"
 
@@ -41,15 +43,16 @@ static device_generator *generator_of_device_at(ek_device device)
 
 static _Thread_local ek_generator *stand_in; /* the thread's stand-in; NULL: none */
 
-/* ---- engine ---- */
+/* ---- engines ---- */
 
-/* Seeds the words of the state. Only the low half of the seed is used, as in PyTorch. */
+/* Seeds the generator. A Mersenne Twister uses the low half of the seed only, as in PyTorch. */
 static void generator_seed_words(ek_generator *generator, uint64_t seed)
 {
     uint32_t *state = generator->state;
     state[0] = (uint32_t)seed;
-    for (uint32_t i = 1; i < EK_TWISTER_WORDS; i++)
+    for (uint32_t i = 1; i < EK_TWISTER_WORDS && generator->engine == EK_RANDOM_TWISTER; i++)
         state[i] = 1812433253u * (state[i - 1] ^ (state[i - 1] >> 30)) + i;
+    generator->call = generator->drawn = 0;
     generator->left = 1;
     generator->next = 0;
     generator->seed = seed;
@@ -77,8 +80,26 @@ static void generator_twist_all(ek_generator *generator)
     generator->next = 0;
 }
 
+/* Words that are drawn one by one are those of a call that no tensor reaches. */
+static void generator_count_block(ek_generator *generator)
+{
+    ek_philox_words_of(generator->seed, UINT64_MAX, generator->drawn / EK_PHILOX_BLOCK,
+                       generator->block);
+}
+
+static uint32_t generator_count_word(ek_generator *generator)
+{
+    unsigned at = generator->drawn % EK_PHILOX_BLOCK;
+    if (at == 0)
+        generator_count_block(generator);
+    generator->drawn++;
+    return generator->block[at];
+}
+
 uint32_t ek_generator_u32(ek_generator *generator)
 {
+    if (generator->engine == EK_RANDOM_PHILOX)
+        return generator_count_word(generator);
     if (--generator->left == 0)
         generator_twist_all(generator);
     uint32_t y = generator->state[generator->next++];
@@ -97,13 +118,14 @@ uint64_t ek_generator_u64(ek_generator *generator)
 /* ---- generators ---- */
 
 /* Seeds a device's generator, unless that was done at this seeding of the shared one. */
-static void generator_seed_device(device_generator *own, ek_device device, uint64_t seed,
-                                  uint64_t seeding)
+static void generator_seed_device(device_generator *own, ek_device device, ek_random_engine engine,
+                                  uint64_t seed, uint64_t seeding)
 {
     if (own->seeding == seeding)
         return;
     uint64_t number = (uint64_t)(ek_world.first_device[device.kind] + device.index + 1);
     memset(&own->generator, 0, sizeof own->generator);
+    own->generator.engine = engine;
     generator_seed_words(&own->generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
     own->seeding = seeding;
 }
@@ -123,13 +145,15 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     const ek_thread *self = ek_thread_self();
     if (self->draws_for) {
         device_generator *own = generator_of_device_at(self->draws_for->id);
-        generator_seed_device(own, self->draws_for->id, default_generator.seed, seedings);
+        generator_seed_device(own, self->draws_for->id, default_generator.engine,
+                              default_generator.seed, seedings);
         own->goes_on = true;
         return &own->generator;
     }
     const ek_dev *dev = self->worker_of;
     if (!dev)
         return &default_generator;
+    ek_random_engine engine = default_generator.engine;
     uint64_t seed = default_generator.seed, seeding = seedings;
     pthread_mutex_unlock(&default_lock);
     if (!of_worker) { /* an earlier worker of the device may have left its generator */
@@ -137,7 +161,7 @@ ek_generator *ek_generator_lock(ek_generator *generator)
         of_worker->seeding = of_worker->goes_on ? of_worker->seeding : 0;
     }
     of_worker->goes_on = false;
-    generator_seed_device(of_worker, dev->id, seed, seeding);
+    generator_seed_device(of_worker, dev->id, engine, seed, seeding);
     return &of_worker->generator;
 }
 
@@ -170,9 +194,16 @@ ek_generator *ek_generator_stand_in(ek_generator *generator)
     return before;
 }
 
-/* Reseeds by a drawn number; `seed` stays, because workers' generators are seeded from it. */
+/* Reseeds by a drawn number; `seed` stays, because workers' generators are seeded from it. Philox
+ * counts on from afar instead. */
 static void generator_reseed(ek_generator *generator)
 {
+    if (generator->engine == EK_RANDOM_PHILOX) {
+        generator->call += UINT64_C(1) << 32;
+        generator->drawn += UINT64_C(1) << 32;
+        generator_count_block(generator);
+        return;
+    }
     const uint64_t seed = generator->seed;
     generator_seed_words(generator, ek_generator_u32(generator));
     generator->seed = seed;
@@ -180,7 +211,11 @@ static void generator_reseed(ek_generator *generator)
 
 static bool generator_draw_alike(const ek_generator *a, const ek_generator *b)
 {
-    return a->left == b->left && a->next == b->next && a->seed == b->seed &&
+    if (a->engine != b->engine || a->seed != b->seed || a->call != b->call || a->drawn != b->drawn)
+        return false;
+    if (a->engine == EK_RANDOM_PHILOX)
+        return true;
+    return a->left == b->left && a->next == b->next &&
            a->has_cached_normal == b->has_cached_normal &&
            memcmp(a->state, b->state, sizeof a->state) == 0;
 }
@@ -226,6 +261,30 @@ void ek_generator_seed(ek_generator *generator, uint64_t seed)
     ek_generator_unlock(generator);
 }
 
+int ek_generator_set_engine(ek_generator *generator, ek_random_engine engine)
+{
+    if (engine != EK_RANDOM_TWISTER && engine != EK_RANDOM_PHILOX)
+        return EK_FAIL(EK_E_INVALID,
+                       "generator_set_engine: %d is no engine; EK_RANDOM_TWISTER and "
+                       "EK_RANDOM_PHILOX are",
+                       (int)engine);
+    generator = ek_generator_lock(generator);
+    generator->engine = engine;
+    generator_seed_words(generator, generator->seed);
+    if (generator == &default_generator) /* default_lock is held, and guards `seedings` */
+        seedings++;
+    ek_generator_unlock(generator);
+    return 0;
+}
+
+ek_random_engine ek_generator_engine(ek_generator *generator)
+{
+    generator = ek_generator_lock(generator);
+    ek_random_engine engine = generator->engine;
+    ek_generator_unlock(generator);
+    return engine;
+}
+
 void ek_manual_seed(uint64_t seed)
 {
     ek_generator_seed(NULL, seed);
@@ -247,9 +306,48 @@ uint64_t ek_random_u64(ek_generator *generator)
     return value;
 }
 
+/* ---- calls of Philox ---- */
+
+/* Numbers the elements of a tensor as those of the batch that the generator draws a share of. */
+static void generator_number(const ek_generator_share *share, const ek_tensor *tensor,
+                             ek_draw *draw)
+{
+    int64_t count = ek_count(tensor);
+    draw->first = draw->gap = 0;
+    draw->row = count > 0 ? count : 1;
+    if (share->samples == 0 || count == 0 || tensor->ndim <= share->dim ||
+        tensor->shape[share->dim] % share->samples != 0)
+        return;
+    int64_t each = tensor->shape[share->dim] / share->samples; /* elements of a sample in a row */
+    for (int d = share->dim + 1; d < tensor->ndim; d++)
+        each *= tensor->shape[d];
+    draw->first = share->first * each;
+    if (share->dim > 0) {
+        draw->row = share->samples * each;
+        draw->gap = (share->total - share->samples) * each;
+    } else if (share->step > 1) {
+        draw->row = each;
+        draw->gap = (share->step - 1) * each;
+    }
+}
+
+bool ek_draw_begin(ek_draw *draw, ek_generator *generator, const ek_tensor *tensor)
+{
+    generator = ek_generator_lock(generator);
+    bool counts = generator->engine == EK_RANDOM_PHILOX;
+    if (counts) {
+        draw->seed = generator->seed;
+        draw->call = generator->call++;
+        generator_number(&generator->share, tensor, draw);
+    }
+    ek_generator_unlock(generator);
+    return counts;
+}
+
 /* ---- state ---- */
 
-/* The bytes of torch.get_rng_state: the layout of an early generator of PyTorch. */
+/* The bytes of torch.get_rng_state: the layout of an early generator of PyTorch. Philox has left 0,
+ * which no Mersenne Twister has, and its counts in the first words. */
 typedef struct state_blob {
     uint64_t seed;
     int32_t left, seeded;
@@ -263,6 +361,8 @@ typedef struct state_blob {
 
 _Static_assert(sizeof(state_blob) == EK_GENERATOR_STATE_BYTES, "the blob has PyTorch's layout");
 
+enum { BLOB_ENGINE, BLOB_CALL, BLOB_DRAWN }; /* the words of Philox */
+
 int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes)
 {
     state_blob blob = {.seeded = 1};
@@ -271,12 +371,18 @@ int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes)
                        nbytes, state ? "" : " at NULL", EK_GENERATOR_STATE_BYTES);
     generator = ek_generator_lock(generator);
     blob.seed = generator->seed;
-    blob.left = (int32_t)generator->left;
-    blob.next = generator->next;
-    for (int i = 0; i < EK_TWISTER_WORDS; i++)
-        blob.state[i] = generator->state[i];
-    blob.normal_is_valid = generator->has_cached_normal;
-    blob.normal_y = generator->has_cached_normal ? generator->cached_normal : 0;
+    if (generator->engine == EK_RANDOM_PHILOX) {
+        blob.state[BLOB_ENGINE] = EK_RANDOM_PHILOX;
+        blob.state[BLOB_CALL] = generator->call;
+        blob.state[BLOB_DRAWN] = generator->drawn;
+    } else {
+        blob.left = (int32_t)generator->left;
+        blob.next = generator->next;
+        for (int i = 0; i < EK_TWISTER_WORDS; i++)
+            blob.state[i] = generator->state[i];
+        blob.normal_is_valid = generator->has_cached_normal;
+        blob.normal_y = generator->has_cached_normal ? generator->cached_normal : 0;
+    }
     ek_generator_unlock(generator);
     memcpy(state, &blob, sizeof(blob));
     return 0;
@@ -289,7 +395,8 @@ int ek_generator_set_state(ek_generator *generator, const void *state, size_t nb
         return EK_FAIL(EK_E_INVALID, "generator_set_state: %zu bytes%s; a state has %d", nbytes,
                        state ? "" : " at NULL", EK_GENERATOR_STATE_BYTES);
     memcpy(&blob, state, sizeof(blob));
-    if (!blob.seeded || blob.left < 1 || blob.left > EK_TWISTER_WORDS ||
+    bool counts = blob.left == 0 && blob.next == 0 && blob.state[BLOB_ENGINE] == EK_RANDOM_PHILOX;
+    if (!blob.seeded || (!counts && (blob.left < 1 || blob.left > EK_TWISTER_WORDS)) ||
         blob.next > EK_TWISTER_WORDS ||
         (blob.left > 1 && (uint64_t)blob.left + blob.next != EK_TWISTER_WORDS + 1))
         return EK_FAIL(EK_E_FORMAT,
@@ -298,13 +405,18 @@ int ek_generator_set_state(ek_generator *generator, const void *state, size_t nb
     generator = ek_generator_lock(generator);
     if (generator == &default_generator) /* default_lock is held, and guards `seedings` */
         seedings++;
+    generator->engine = counts ? EK_RANDOM_PHILOX : EK_RANDOM_TWISTER;
     generator->seed = blob.seed;
-    generator->left = (uint32_t)blob.left;
+    generator->call = counts ? blob.state[BLOB_CALL] : 0;
+    generator->drawn = counts ? blob.state[BLOB_DRAWN] : 0;
+    generator->left = counts ? 1 : (uint32_t)blob.left;
     generator->next = (uint32_t)blob.next;
     for (int i = 0; i < EK_TWISTER_WORDS; i++)
         generator->state[i] = (uint32_t)blob.state[i];
     generator->has_cached_normal = blob.normal_is_valid != 0;
     generator->cached_normal = blob.normal_y;
+    if (counts)
+        generator_count_block(generator);
     ek_generator_unlock(generator);
     return 0;
 }

@@ -1,22 +1,37 @@
-/* generator.h: the Mersenne Twister behind random.h, for the library's own draws. */
+/* generator.h: the generators behind random.h, for the library's own draws. */
 #ifndef EK_CORE_GENERATOR_H
 #define EK_CORE_GENERATOR_H
 
+#include "core/philox.h"
 #include "core/thread.h"
 #include "evenkeel/random.h"
 
 enum { EK_TWISTER_WORDS = 624 };
 
-/* The state of a Mersenne Twister. `left` counts down to the next twist; `next` is the index of the
- * next word. left + next is 625, but a fresh seed has left 1 and next 0. The names are those of
- * PyTorch, whose saved state holds both. */
+/* What part of a batch a generator draws for. All zero: the whole batch. */
+typedef struct ek_generator_share {
+    int dim;             /* the dimension along which the batch is cut */
+    int64_t samples;     /* the part's samples along it; 0: no part */
+    int64_t first, step; /* their numbers are first, first + step, ...; step is 1 unless dim is 0 */
+    int64_t total;       /* samples of the batch; read if dim isn't 0 */
+} ek_generator_share;
+
+/* The state of a generator. Of a Mersenne Twister, `left` counts down to the next twist; `next` is
+ * the index of the next word. left + next is 625, but a fresh seed has left 1 and next 0. The names
+ * are those of PyTorch, whose saved state holds both. */
 struct ek_generator {
+    ek_random_engine engine;
     uint32_t state[EK_TWISTER_WORDS];
     uint32_t left;
     uint32_t next;
     uint64_t seed;
     bool has_cached_normal;
     double cached_normal;
+    /* Philox: the number of the next tensor, and how many words were drawn one by one, of which
+     * `block` has the latest four. */
+    uint64_t call, drawn;
+    uint32_t block[EK_PHILOX_BLOCK];
+    ek_generator_share share;
 };
 
 /* Returns `generator`, or if it is NULL the calling thread's default generator. This is the
@@ -47,10 +62,11 @@ void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile);
  * it or seeded it: then it goes on as they left it. */
 void ek_generator_give_back(const ek_generator *end, const ek_generator *meanwhile);
 
-/* Seeds a generator that is only used as a stand-in. Its words are computed when the first number
- * is drawn; until then `left` is 0. */
+/* Seeds a Mersenne Twister that is only used as a stand-in. Its words are computed when the first
+ * number is drawn; until then `left` is 0. */
 static inline void ek_generator_seed_late(ek_generator *generator, uint64_t seed)
 {
+    generator->engine = EK_RANDOM_TWISTER;
     generator->left = 0;
     generator->seed = seed;
 }
@@ -91,8 +107,8 @@ static inline double ek_generator_f64(ek_generator *generator)
     return (double)(ek_generator_u64(generator) & 0x1fffffffffffffu) * 0x1p-53;
 }
 
-/* Draws `count` normal numbers in PyTorch's order (random_normal.c). 16 numbers or more are drawn
- * in another way than fewer. bf16 numbers are written as f32. */
+/* Draws `count` normal numbers from a Mersenne Twister in PyTorch's order (random_normal.c). 16
+ * numbers or more are drawn in another way than fewer. bf16 numbers are written as f32. */
 void ek_generator_normal_f32(ek_generator *generator, float *out, int64_t count, double mean,
                              double std);
 void ek_generator_normal_f64(ek_generator *generator, double *out, int64_t count, double mean,

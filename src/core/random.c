@@ -1,11 +1,14 @@
-/* random.c: tensors of random numbers. All numbers are drawn on the CPU and then copied. */
+/* random.c: tensors of random numbers. Those of a Mersenne Twister are drawn on the CPU and then
+ * copied, those of Philox are made by the tensor's device. */
 #include "evenkeel/random.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend.h"
 #include "core/bits.h"
+#include "core/draw.h"
 #include "core/generator.h"
 #include "core/tensor.h"
 
@@ -16,6 +19,8 @@ typedef void draw_function(ek_generator *generator, const fill *how, void *out, 
 
 struct fill {
     draw_function *draw;
+    ek_draw_kind kind; /* what `draw` draws */
+    const char *name;  /* of the public function */
     ek_dtype dtype;
     double a, b; /* by `draw`: low and high, mean and std, or p in `a` */
     int64_t low;
@@ -101,6 +106,27 @@ static void random_draw_bernoulli(ek_generator *generator, const fill *how, void
         random_store(how->dtype, out, i, ek_generator_f64(generator) < how->a);
 }
 
+/* ---- tensors of Philox ---- */
+
+int ek_draw_run(ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+{
+    int64_t count = ek_count(out);
+    size_t nbytes = (size_t)count * ek_dtype_size(out->dtype);
+    ek_dev *dev = ek_tensor_dev(out);
+    if (count == 0)
+        return 0;
+    if (dev->backend->draw && ek_tensor_is_contiguous(out, EK_CONTIGUOUS))
+        return dev->backend->draw(dev, out, x, draw);
+    char *values = ek_calloc(2, nbytes);
+    int rc = !values ? ek_error_pending() : x ? ek_to_data(x, values + nbytes, nbytes) : 0;
+    if (rc >= 0) {
+        ek_draw_fill(draw, ek_philox_plain_blocks, out->dtype, values, values + nbytes, 0, count);
+        rc = ek_set_data(out, values, nbytes);
+    }
+    free(values);
+    return rc;
+}
+
 /* ---- tensors ---- */
 
 /* True if the elements are drawn in row-major order. That includes channels-last tensors, so that
@@ -131,6 +157,13 @@ static int random_run_fill(ek_tensor *tensor, ek_generator *generator, fill *how
 {
     int64_t count = ek_count(tensor);
     size_t size = ek_dtype_size(tensor->dtype);
+    ek_draw draw = {
+        .kind = how->kind, .a = how->a, .b = how->b, .low = how->low, .range = how->range};
+    if (ek_draw_begin(&draw, generator, tensor)) {
+        EK_TRY(ek_draw_run(tensor, NULL, &draw));
+        ek_tensor_written(tensor, how->name);
+        return 0;
+    }
     if (count == 0)
         return 0;
     ek_scope scope = ek_scope_begin();
@@ -172,7 +205,7 @@ static int random_check_tensor(const ek_tensor *tensor, bool must_float, const c
 
 int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator)
 {
-    fill how = {random_draw_uniform, EK_F32, low, high, 0, 0};
+    fill how = {random_draw_uniform, EK_DRAW_UNIFORM, "uniform_", EK_F32, low, high, 0, 0};
     EK_TRY(random_check_tensor(tensor, true, "uniform_"));
     if (!(low <= high) || !isfinite(low) || !isfinite(high))
         return EK_FAIL(EK_E_INVALID, "uniform_: low %g, high %g; finite and low <= high is needed",
@@ -182,7 +215,7 @@ int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *genera
 
 int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator)
 {
-    fill how = {random_draw_normal, EK_F32, mean, std, 0, 0};
+    fill how = {random_draw_normal, EK_DRAW_NORMAL, "normal_", EK_F32, mean, std, 0, 0};
     EK_TRY(random_check_tensor(tensor, true, "normal_"));
     if (!(std >= 0))
         return EK_FAIL(EK_E_INVALID, "normal_: std %g; it must be 0 or more", std);
@@ -212,7 +245,8 @@ static int random_check_range(const ek_tensor *tensor, int64_t low, int64_t high
 
 int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator)
 {
-    fill how = {random_draw_integers, EK_I64, 0, 0, low, (uint64_t)high - (uint64_t)low};
+    fill how = {random_draw_integers,          EK_DRAW_INTEGERS, "random_", EK_I64, 0, 0, low,
+                (uint64_t)high - (uint64_t)low};
     EK_TRY(random_check_tensor(tensor, false, "random_"));
     EK_TRY(random_check_range(tensor, low, high));
     return random_run_fill(tensor, generator, &how);
@@ -220,7 +254,7 @@ int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *gener
 
 int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator)
 {
-    fill how = {random_draw_bernoulli, EK_F32, p, 0, 0, 0};
+    fill how = {random_draw_bernoulli, EK_DRAW_BERNOULLI, "bernoulli_", EK_F32, p, 0, 0, 0};
     EK_TRY(random_check_tensor(tensor, false, "bernoulli_"));
     if (!(p >= 0 && p <= 1))
         return EK_FAIL(EK_E_INVALID, "bernoulli_: p %g; it must lie in [0, 1]", p);

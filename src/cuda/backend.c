@@ -218,6 +218,7 @@ const ek_backend ek_cuda_backend = {
     .memory_free = ek_cuda_memory_free,
     .copy = ek_cuda_copy_bytes,
     .zero = memory_zero,
+    .draw = ek_cuda_draw,
     .pinned_alloc = ek_cuda_pinned_alloc,
     .pinned_free = ek_cuda_pinned_free,
     .upload = ek_cuda_upload,

@@ -3,6 +3,7 @@
 #ifndef EK_CUDA_LAUNCHES_H
 #define EK_CUDA_LAUNCHES_H
 
+#include "core/philox.h"
 #include "cuda/view.h"
 #include "evenkeel/dist.h"
 #include "kernels/params.h"
@@ -215,6 +216,11 @@ typedef struct ek_cuda_combination {
     int64_t count;
 } ek_cuda_combination;
 int ek_cuda_launch_combine(const ek_cuda_stream *stream, const ek_cuda_combination *job);
+
+/* ---- random: Philox numbers; out and x are contiguous, x is NULL except for dropout ---- */
+
+int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
+                        int64_t count, void *out, const void *x);
 
 /* ---- lists of tensors ---- */
 

@@ -29,6 +29,9 @@ extern const ek_kernels ek_cuda_kernels;
 EK_KERNELS(EK_CUDA_KERNEL)
 #undef EK_CUDA_KERNEL
 
+/* The backend's slot `draw` (core/backend.h). */
+int ek_cuda_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
+
 enum { EK_CUDA_LAPS = 8 }; /* laps that are kept until they are read */
 
 typedef struct ek_cuda_lap {

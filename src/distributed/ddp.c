@@ -15,6 +15,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/parallel.h"
 #include "nn/module_table.h"
+#include "parallel/draws.h"
 #include "parallel/replica_copies.h"
 #include "parallel/sync_batch_norm.h"
 #include "parallel/wrapper.h"
@@ -53,10 +54,16 @@ static ek_value ddp_call_child(const distributed *self, const ek_args *args)
         return ek_module_forward(self->child, args);
     ek_dev *dev = list.count ? ek_tensor_dev(list.tensors[0]) : NULL;
     ek_tensor_list_clear(&list);
+    ek_draws draws;
+    if (ek_draws_begin(&draws, 0, args, 1) < 0)
+        return ek_value_error();
+    ek_generator *stood_in = ek_draws_enter(&draws, 0);
     ek_dev *drawn_for = dev ? ek_generator_draw_for(dev) : NULL;
     ek_value output = ek_module_forward(self->child, args);
     if (dev)
         ek_generator_draw_for(drawn_for);
+    ek_draws_leave(&draws, stood_in);
+    ek_draws_end(&draws);
     return output;
 }
 

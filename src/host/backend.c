@@ -97,7 +97,7 @@ static const ek_kernels host_kernels = {EK_KERNELS(FILLED)};
 #define SHARED                                                                             \
     .device_close = host_device_close, .thread_enter = host_thread_enter,                  \
     .memory_alloc = host_memory_alloc, .memory_free = host_memory_free, .copy = host_copy, \
-    .host_memory = true, .kernels = &host_kernels
+    .draw = ek_host_draw, .host_memory = true, .kernels = &host_kernels
 
 const ek_backend ek_cpu_backend = {
     .name = "cpu",

@@ -9,6 +9,9 @@
 EK_KERNELS(EK_HOST_KERNEL)
 #undef EK_HOST_KERNEL
 
+/* The backend's slot `draw` (core/backend.h). */
+int ek_host_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
+
 static inline int64_t ek_smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;

@@ -2,6 +2,7 @@
  * kernel is an operation of its own, so that it can be differentiated again. */
 #include <math.h>
 
+#include "core/draw.h"
 #include "core/generator.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
@@ -328,13 +329,50 @@ static ek_tensor *dropout_mask(const ek_tensor *x, double p)
     return mask ? ek_to_device(mask, x->storage->dev->id) : NULL;
 }
 
+/* Philox makes the mask where it is used, and again in backward: dropout is linear in x, and its
+ * gradient is the same operation. */
+static ek_tensor *dropout_apply(ek_tensor *x, const ek_draw *draw);
+EK_BACKWARD(dropout, ek_draw, dropout_apply(g, a))
+EK_OPERATION(dropout, "dropout", dropout_backward);
+
+/* Writes y = x times the mask. Numbers go in row-major order, whatever the layout. */
+static int dropout_run(ek_tensor *y, ek_tensor *x, const ek_draw *draw)
+{
+    if (ek_tensor_is_contiguous(x, EK_CONTIGUOUS) && ek_tensor_is_contiguous(y, EK_CONTIGUOUS))
+        return ek_draw_run(y, x, draw);
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_shape shape = ek_tensor_shape(x);
+    ek_tensor *rows = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
+    ek_tensor *dropped = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
+    if (!rows || !dropped)
+        return ek_error_pending();
+    EK_TRY(ek_transfer(rows, x));
+    EK_TRY(ek_draw_run(dropped, rows, draw));
+    return ek_transfer(y, dropped);
+}
+
+static ek_tensor *dropout_apply(ek_tensor *x, const ek_draw *draw)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *y = x ? ek_result(x, NULL, NULL, x->dtype) : NULL;
+    if (y && dropout_run(y, x, draw) < 0)
+        y = NULL;
+    return ek_scope_return(&scope,
+                           EK_RECORD(y, &dropout_operation, EK_INPUTS(x), EK_ATTRIBUTES(*draw)));
+}
+
 ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training)
 {
+    ek_draw draw = {.kind = EK_DRAW_DROPOUT, .a = 1 - p, .b = 1 / (1 - p)};
     if (!ek_floating("dropout", "x", x))
         return NULL;
     if (!(p >= 0 && p <= 1))
         return EK_REFUSE(EK_E_INVALID, "dropout: p is %g; it must lie between 0 and 1", p);
-    if (!training || p == 0 || ek_count(x) == 0)
+    if (!training || p == 0)
+        return ek_itself(x);
+    if (p < 1 && ek_draw_begin(&draw, NULL, x))
+        return dropout_apply(x, &draw);
+    if (ek_count(x) == 0)
         return ek_itself(x);
     return ek_mul(x, dropout_mask(x, p));
 }

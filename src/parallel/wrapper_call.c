@@ -22,6 +22,7 @@
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
+#include "parallel/draws.h"
 #include "parallel/wrapper.h"
 
 /* ---- who takes part ---- */
@@ -161,9 +162,15 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
         return ek_value_error();
+    ek_draws draws;
+    if (ek_draws_begin(&draws, wrapper->dim, &own, 1) < 0)
+        return ek_value_error();
+    ek_generator *stood_in = ek_draws_enter(&draws, 0);
     ek_dev *drawn_for = ek_generator_draw_for(dev);
     ek_value output = function(wrapper->child, &own, user);
     ek_generator_draw_for(drawn_for);
+    ek_draws_leave(&draws, stood_in);
+    ek_draws_end(&draws);
     return output;
 }
 
@@ -298,11 +305,13 @@ static int replicas_make(ek_wrapper *wrapper, const ek_rank_list *ranks, ek_dev 
 /* ---- running ---- */
 
 typedef struct apply_call {
+    int dim; /* along which the arguments are cut */
     ek_module *const *modules;
     const ek_args *args;
     ek_part_function *function;
     void *user;
     ek_value *outputs;
+    ek_draws draws;
 } apply_call;
 
 ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user)
@@ -313,8 +322,10 @@ ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user)
 
 static int wrapper_apply_one(void *user, int index)
 {
-    const apply_call *call = user;
+    apply_call *call = user;
+    ek_generator *before = ek_draws_enter(&call->draws, index);
     ek_value output = call->function(call->modules[index], &call->args[index], call->user);
+    ek_draws_leave(&call->draws, before);
     if (output.kind == EK_VALUE_ERROR)
         return ek_error_pending();
     call->outputs[index] = ek_value_keep(output); /* kept, because the scope ends with the job */
@@ -328,7 +339,10 @@ static int wrapper_apply_all(apply_call *call, ek_dev *const *devs, int count)
     ek_value *outputs = call->outputs;
     for (int i = 0; i < count; i++)
         outputs[i] = ek_value_none();
-    int rc = ek_jobs_run(devs, count, wrapper_apply_one, call, "replica");
+    int rc = ek_draws_begin(&call->draws, call->dim, call->args, count);
+    if (rc >= 0)
+        rc = ek_jobs_run(devs, count, wrapper_apply_one, call, "replica");
+    ek_draws_end(&call->draws);
     for (int i = 0; i < count; i++) {
         void *object = ek_value_object(outputs[i]);
         if (rc < 0)
@@ -352,8 +366,8 @@ int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
     EK_TRY(ek_check_pointer("parallel_apply", "the array of modules", modules));
     EK_TRY(ek_check_pointer("parallel_apply", "the array of arguments", args));
     EK_TRY(ek_check_pointer("parallel_apply", "the array for the outputs", outputs));
-    return wrapper_apply_all(&(apply_call){modules, args, ek_part_forward, NULL, outputs}, devs,
-                             count);
+    apply_call call = {0, modules, args, ek_part_forward, NULL, outputs, {0}};
+    return wrapper_apply_all(&call, devs, count);
 }
 
 /* Writes how many samples each part of a call has; 1 if it has no tensor that was cut. */
@@ -361,14 +375,9 @@ static int wrapper_count_samples(const ek_wrapper *wrapper, const ek_wrapper_cal
                                  int64_t *samples)
 {
     for (int p = 0; p < call->ranks.count; p++) {
-        const ek_args *args = &call->args[p];
-        int64_t size = -1;
-        for (int i = 0; i <= args->count && size == -1; i++)
-            size = ek_tree_batch_size(i < args->count ? args->inputs[i] : args->keywords,
-                                      wrapper->dim);
-        if (size < -1)
-            return (int)size;
-        samples[p] = size == -1 ? 1 : size;
+        samples[p] = ek_draws_samples(&call->args[p], wrapper->dim);
+        if (samples[p] < 0)
+            return (int)samples[p];
     }
     return 0;
 }
@@ -386,8 +395,8 @@ int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_fun
     for (int i = 0; i < ranks->count; i++)
         devs[i] = wrapper->devs[ranks->at[i]];
     EK_TRY(replicas_make(wrapper, ranks, devs, &replicas));
-    int rc = wrapper_apply_all(&(apply_call){replicas.modules, call->args, function, user, outputs},
-                               devs, ranks->count);
+    apply_call apply = {wrapper->dim, replicas.modules, call->args, function, user, outputs, {0}};
+    int rc = wrapper_apply_all(&apply, devs, ranks->count);
     if (rc >= 0)
         rc = ek_replica_set_settle_buffers(wrapper->replicas, ranks);
     if (rc >= 0 && averages)

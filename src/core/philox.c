@@ -1,0 +1,227 @@
+/* philox.c: numbers in memory of the host: runs of words, then the numbers made of them. */
+#include "core/draw.h"
+
+#include <string.h>
+
+#include "core/multiversion.h"
+
+enum { RUN_WORDS = 2048 };
+
+void ek_philox_plain_blocks(uint64_t seed, uint64_t call, uint64_t first, int64_t count,
+                            uint32_t *words)
+{
+    for (int64_t i = 0; i < count; i++)
+        ek_philox_words_of(seed, call, first + (uint64_t)i, words + i * EK_PHILOX_BLOCK);
+}
+
+/* ---- numbers of one run of words: loops that vectorise ---- */
+
+EK_MULTIVERSION
+static void philox_uniforms_f32(const uint32_t *restrict words, float *restrict out, int64_t count,
+                                float scale, float low)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = ek_philox_uniform_f32(words[i], scale, low);
+}
+
+EK_MULTIVERSION
+static void philox_uniforms_f64(const uint32_t *restrict words, double *restrict out, int64_t count,
+                                double scale, double low)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = ek_philox_uniform_f64(ek_philox_u64(words[2 * i], words[2 * i + 1]), scale, low);
+}
+
+EK_MULTIVERSION
+static void philox_uniforms_bf16(const uint32_t *restrict words, uint16_t *restrict out,
+                                 int64_t count, float scale, float low)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = ek_bf16_of(ek_philox_uniform_bf16(words[i], scale, low));
+}
+
+EK_MULTIVERSION
+static void philox_normals_f32(const uint32_t *restrict words, float *restrict out, int64_t pairs,
+                               float mean, float std)
+{
+    for (int64_t i = 0; i < pairs; i++) {
+        float pair[2];
+        ek_philox_normals_f32(words + 2 * i, mean, std, pair);
+        out[2 * i] = pair[0];
+        out[2 * i + 1] = pair[1];
+    }
+}
+
+EK_MULTIVERSION
+static void philox_normals_f64(const uint32_t *restrict words, double *restrict out, int64_t pairs,
+                               double mean, double std)
+{
+    for (int64_t i = 0; i < pairs; i++) {
+        double pair[2];
+        ek_philox_normals_f64(words + 4 * i, mean, std, pair);
+        out[2 * i] = pair[0];
+        out[2 * i + 1] = pair[1];
+    }
+}
+
+EK_MULTIVERSION
+static void philox_integers(const uint32_t *restrict words, int64_t *restrict out, int64_t count,
+                            int64_t low, uint64_t range)
+{
+    if (range > 4294967296u)
+        for (int64_t i = 0; i < count; i++)
+            out[i] =
+                ek_philox_wide_integer(ek_philox_u64(words[2 * i], words[2 * i + 1]), low, range);
+    else
+        for (int64_t i = 0; i < count; i++)
+            out[i] = ek_philox_integer(words[i], low, range);
+}
+
+EK_MULTIVERSION
+static void philox_choices(const uint32_t *restrict words, int64_t *restrict out, int64_t count,
+                           ek_philox_choice choice)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = ek_philox_chosen(words[i], choice);
+}
+
+/* Stores integers as numbers of a dtype. */
+EK_MULTIVERSION
+static void philox_store(ek_dtype dtype, void *out, const int64_t *restrict values, int64_t count)
+{
+#define STORE(label, type, value)             \
+    case label:                               \
+        for (int64_t i = 0; i < count; i++)   \
+            ((type *)out)[i] = (type)(value); \
+        break;
+    switch (dtype) {
+        STORE(EK_F32, float, values[i])
+        STORE(EK_F64, double, values[i])
+        STORE(EK_BF16, uint16_t, ek_bf16_of((float)values[i]))
+        STORE(EK_I64, int64_t, values[i])
+        STORE(EK_U8, uint8_t, values[i])
+    }
+#undef STORE
+}
+
+/* Products with a factor of 0 keep NaN. */
+#define DEFINE_DROPOUT(suffix, type, real, load, store)                                     \
+    EK_MULTIVERSION                                                                         \
+    static void philox_dropout_##suffix(const uint32_t *restrict words, type *restrict out, \
+                                        const type *restrict x, int64_t count,              \
+                                        ek_philox_choice choice, real scale)                \
+    {                                                                                       \
+        for (int64_t i = 0; i < count; i++) {                                               \
+            real factor = ek_philox_chosen(words[i], choice) ? scale : 0;                   \
+            out[i] = store(load(x[i]) * factor);                                            \
+        }                                                                                   \
+    }
+#define ITSELF(x) (x)
+DEFINE_DROPOUT(f32, float, float, ITSELF, ITSELF)
+DEFINE_DROPOUT(f64, double, double, ITSELF, ITSELF)
+DEFINE_DROPOUT(bf16, uint16_t, float, ek_float_of_bf16, ek_bf16_of)
+
+/* ---- a run of elements with numbers that follow each other ---- */
+
+/* The run's numbers come from `words`, whose first element is `skipped` elements before the run's.
+ * count + skipped elements fit a run of words. */
+typedef struct philox_run {
+    const uint32_t *words;
+    int64_t skipped, count;
+    ek_dtype dtype;
+    void *out;
+    const void *x;
+} philox_run;
+
+static float philox_round_bf16(double x)
+{
+    return ek_float_of_bf16(ek_bf16_of((float)x));
+}
+
+static void philox_run_uniform(const ek_draw *draw, const philox_run *run)
+{
+    const double low = draw->a, high = draw->b;
+    if (run->dtype == EK_F64) {
+        philox_uniforms_f64(run->words + 2 * run->skipped, run->out, run->count, high - low, low);
+    } else if (run->dtype == EK_F32) {
+        float narrow = (float)low;
+        philox_uniforms_f32(run->words + run->skipped, run->out, run->count, (float)high - narrow,
+                            narrow);
+    } else {
+        float narrow = philox_round_bf16(low);
+        float scale = philox_round_bf16(philox_round_bf16(high) - narrow);
+        philox_uniforms_bf16(run->words + run->skipped, run->out, run->count, scale, narrow);
+    }
+}
+
+/* The words begin at a block and so at a pair. */
+static void philox_run_normal(const ek_draw *draw, const philox_run *run)
+{
+    const int64_t pairs = (run->skipped + run->count + 1) / 2;
+    if (run->dtype == EK_F64) {
+        double numbers[RUN_WORDS / 2];
+        philox_normals_f64(run->words, numbers, pairs, draw->a, draw->b);
+        memcpy(run->out, numbers + run->skipped, (size_t)run->count * sizeof *numbers);
+        return;
+    }
+    float numbers[RUN_WORDS];
+    philox_normals_f32(run->words, numbers, pairs, (float)draw->a, (float)draw->b);
+    if (run->dtype == EK_F32)
+        memcpy(run->out, numbers + run->skipped, (size_t)run->count * sizeof *numbers);
+    else
+        for (int64_t i = 0; i < run->count; i++)
+            ((uint16_t *)run->out)[i] = ek_bf16_of(numbers[run->skipped + i]);
+}
+
+static void philox_run_integers(const ek_draw *draw, const philox_run *run)
+{
+    int64_t values[RUN_WORDS];
+    if (draw->kind == EK_DRAW_BERNOULLI)
+        philox_choices(run->words + run->skipped, values, run->count, ek_philox_choice_of(draw->a));
+    else
+        philox_integers(run->words + run->skipped * ek_draw_width(draw, false), values, run->count,
+                        draw->low, draw->range);
+    philox_store(run->dtype, run->out, values, run->count);
+}
+
+static void philox_run_dropout(const ek_draw *draw, const philox_run *run)
+{
+    const ek_philox_choice choice = ek_philox_choice_of(draw->a);
+    const uint32_t *words = run->words + run->skipped;
+    if (run->dtype == EK_F64)
+        philox_dropout_f64(words, run->out, run->x, run->count, choice, draw->b);
+    else if (run->dtype == EK_F32)
+        philox_dropout_f32(words, run->out, run->x, run->count, choice, (float)draw->b);
+    else
+        philox_dropout_bf16(words, run->out, run->x, run->count, choice,
+                            philox_round_bf16(draw->b));
+}
+
+typedef void run_function(const ek_draw *draw, const philox_run *run);
+static run_function *const run_functions[] = {[EK_DRAW_UNIFORM] = philox_run_uniform,
+                                              [EK_DRAW_NORMAL] = philox_run_normal,
+                                              [EK_DRAW_INTEGERS] = philox_run_integers,
+                                              [EK_DRAW_BERNOULLI] = philox_run_integers,
+                                              [EK_DRAW_DROPOUT] = philox_run_dropout};
+
+void ek_draw_fill(const ek_draw *draw, ek_philox_blocks *blocks, ek_dtype dtype, void *out,
+                  const void *x, int64_t begin, int64_t end)
+{
+    _Alignas(64) uint32_t words[RUN_WORDS];
+    const int64_t each = EK_PHILOX_BLOCK / ek_draw_width(draw, dtype == EK_F64); /* of a block */
+    const int64_t most = RUN_WORDS / EK_PHILOX_BLOCK * each;
+    const size_t size = ek_dtype_size(dtype);
+    for (int64_t i = begin; i < end;) {
+        const int64_t row = i / draw->row, number = draw->first + i + row * draw->gap;
+        const int64_t rest =
+            (row + 1) * draw->row - i < end - i ? (row + 1) * draw->row - i : end - i;
+        philox_run run = {.words = words, .skipped = number % each, .dtype = dtype};
+        run.count = rest < most - run.skipped ? rest : most - run.skipped;
+        run.out = (char *)out + (size_t)i * size;
+        run.x = x ? (const char *)x + (size_t)i * size : NULL;
+        blocks(draw->seed, draw->call, (uint64_t)(number / each),
+               (run.skipped + run.count + each - 1) / each, words);
+        run_functions[draw->kind](draw, &run);
+        i += run.count;
+    }
+}

@@ -1,0 +1,145 @@
+/* random.c: tensors of Philox numbers (core/philox.h), by the device's team.
+ *
+ * A word lies in the low half of a lane of 64 bits, where the product of two words has room. Its
+ * high half is whatever the rounds leave there, because products read low halves only. So a round
+ * is two products, two shifts and four exclusive ors for as many blocks as a register has lanes. */
+#include "core/backend.h"
+#include "core/draw.h"
+#include "host/host.h"
+#include "host/isa.h"
+#include "host/parallel.h"
+
+enum { GRAIN = 16384 };
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define AVX2 __attribute__((target("avx2")))
+#define AVX512 __attribute__((target("avx512f")))
+
+/* Blocks of one step: chains of registers hide the products' latency. */
+enum { CHAINS_2 = 2, STEP_2 = 4 * CHAINS_2, CHAINS_5 = 4, STEP_5 = 8 * CHAINS_5 };
+
+AVX2 static void random_step_avx2(uint64_t seed, uint64_t call, uint64_t first, uint32_t *words)
+{
+    const __m256i m0 = _mm256_set1_epi64x(EK_PHILOX_MULTIPLIER_0);
+    const __m256i m1 = _mm256_set1_epi64x(EK_PHILOX_MULTIPLIER_1);
+    const __m256i lanes = _mm256_set_epi64x(3, 2, 1, 0);
+    __m256i c0[CHAINS_2], c1[CHAINS_2], c2[CHAINS_2], c3[CHAINS_2];
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < CHAINS_2; i++) {
+        c0[i] = _mm256_add_epi64(_mm256_set1_epi64x((long long)(first + 4 * (unsigned)i)), lanes);
+        c1[i] = _mm256_srli_epi64(c0[i], 32);
+        c2[i] = _mm256_set1_epi64x((long long)(call & UINT32_MAX));
+        c3[i] = _mm256_set1_epi64x((long long)(call >> 32));
+    }
+    for (int round = 0; round < EK_PHILOX_ROUNDS; round++) {
+        const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
+        for (int i = 0; i < CHAINS_2; i++) {
+            __m256i p0 = _mm256_mul_epu32(c0[i], m0), p1 = _mm256_mul_epu32(c2[i], m1);
+            c0[i] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c1[i], key0));
+            c2[i] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(c3[i], key1));
+            c1[i] = p1;
+            c3[i] = p0;
+        }
+        k0 += EK_PHILOX_WEYL_0;
+        k1 += EK_PHILOX_WEYL_1;
+    }
+    for (int i = 0; i < CHAINS_2; i++) {
+        __m256i low = _mm256_blend_epi32(c0[i], _mm256_slli_epi64(c1[i], 32), 0xaa);
+        __m256i high = _mm256_blend_epi32(c2[i], _mm256_slli_epi64(c3[i], 32), 0xaa);
+        __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
+        __m256i *to = (__m256i *)(words + 16 * i);
+        _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+        _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+}
+
+AVX512 static void random_step_avx512(uint64_t seed, uint64_t call, uint64_t first, uint32_t *words)
+{
+    enum { XOR_OF_THREE = 0x96 };
+    const __m512i m0 = _mm512_set1_epi64(EK_PHILOX_MULTIPLIER_0);
+    const __m512i m1 = _mm512_set1_epi64(EK_PHILOX_MULTIPLIER_1);
+    const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i front = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+    const __m512i back = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    __m512i c0[CHAINS_5], c1[CHAINS_5], c2[CHAINS_5], c3[CHAINS_5];
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < CHAINS_5; i++) {
+        c0[i] = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + 8 * (unsigned)i)), lanes);
+        c1[i] = _mm512_srli_epi64(c0[i], 32);
+        c2[i] = _mm512_set1_epi64((long long)(call & UINT32_MAX));
+        c3[i] = _mm512_set1_epi64((long long)(call >> 32));
+    }
+    for (int round = 0; round < EK_PHILOX_ROUNDS; round++) {
+        const __m512i key0 = _mm512_set1_epi64(k0), key1 = _mm512_set1_epi64(k1);
+        for (int i = 0; i < CHAINS_5; i++) {
+            __m512i p0 = _mm512_mul_epu32(c0[i], m0), p1 = _mm512_mul_epu32(c2[i], m1);
+            c0[i] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c1[i], key0, XOR_OF_THREE);
+            c2[i] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c3[i], key1, XOR_OF_THREE);
+            c1[i] = p1;
+            c3[i] = p0;
+        }
+        k0 += EK_PHILOX_WEYL_0;
+        k1 += EK_PHILOX_WEYL_1;
+    }
+    for (int i = 0; i < CHAINS_5; i++) {
+        __m512i low = _mm512_mask_blend_epi32(0xaaaa, c0[i], _mm512_slli_epi64(c1[i], 32));
+        __m512i high = _mm512_mask_blend_epi32(0xaaaa, c2[i], _mm512_slli_epi64(c3[i], 32));
+        __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high);
+        _mm512_storeu_si512(words + 32 * i, _mm512_permutex2var_epi64(even, front, odd));
+        _mm512_storeu_si512(words + 32 * i + 16, _mm512_permutex2var_epi64(even, back, odd));
+    }
+}
+
+#define DEFINE_BLOCKS(name, step_size)                                                            \
+    static void random_blocks_##name(uint64_t seed, uint64_t call, uint64_t first, int64_t count, \
+                                     uint32_t *words)                                             \
+    {                                                                                             \
+        int64_t i = 0;                                                                            \
+        for (; i + (step_size) <= count; i += (step_size))                                        \
+            random_step_##name(seed, call, first + (uint64_t)i, words + i * EK_PHILOX_BLOCK);     \
+        ek_philox_plain_blocks(seed, call, first + (uint64_t)i, count - i,                        \
+                               words + i * EK_PHILOX_BLOCK);                                      \
+    }
+DEFINE_BLOCKS(avx2, STEP_2)
+DEFINE_BLOCKS(avx512, STEP_5)
+
+static ek_philox_blocks *random_blocks(void)
+{
+    static ek_philox_blocks *const of_isa[] = {[EK_ISA_PLAIN] = ek_philox_plain_blocks,
+                                               [EK_ISA_AVX2] = random_blocks_avx2,
+                                               [EK_ISA_AVX512] = random_blocks_avx512};
+    return of_isa[ek_host_isa()];
+}
+#else
+static ek_philox_blocks *random_blocks(void)
+{
+    return ek_philox_plain_blocks;
+}
+#endif
+
+typedef struct random_job {
+    const ek_draw *draw;
+    ek_philox_blocks *blocks;
+    ek_dtype dtype;
+    void *out;
+    const void *x;
+} random_job;
+
+static void random_fill(void *context, int64_t begin, int64_t end)
+{
+    const random_job *job = context;
+    ek_draw_fill(job->draw, job->blocks, job->dtype, job->out, job->x, begin, end);
+}
+
+int ek_host_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+{
+    random_job job = {.draw = draw,
+                      .blocks = random_blocks(),
+                      .dtype = out->dtype,
+                      .out = ek_tensor_address(out),
+                      .x = x ? ek_tensor_address(x) : NULL};
+    ek_parallel_for(dev, ek_count(out), GRAIN, random_fill, &job);
+    return 0;
+}
