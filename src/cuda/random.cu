@@ -104,6 +104,7 @@ template <typename C> struct dropout {
 /* Elements lie in rows whose numbers follow each other; blocks overlap a row's ends. */
 struct draw_places {
     uint64_t seed, call;
+    int64_t count;
     int64_t first, row, step; /* a row's first number is `step` above that of the row before */
     int64_t blocks;           /* of a row: the most that it may overlap */
     ek_cuda_long_divisor per_blocks;
@@ -112,20 +113,22 @@ struct draw_places {
 };
 
 template <typename T, bool Reads, typename F>
-EK_KERNEL draw_loop(F f, draw_places places, int64_t count, T *out, const T *x)
+EK_KERNEL draw_loop(F f, draw_places places, int64_t items, T *out, const T *x)
 {
     constexpr int EACH = F::EACH;
-    EK_GRID_LOOP(i, count) {
+    EK_GRID_LOOP(i, items) {
         int64_t row =
             places.one_row ? 0 : (int64_t)ek_cuda_divide_long(places.per_blocks, (uint64_t)i);
         int64_t number = places.first + row * places.step;
         int64_t block = number / EACH + (i - row * places.blocks);
         int64_t begin = block * EACH - number; /* of the block in the row */
         int64_t at = row * places.row + begin;
+        int64_t rest = places.count - row * places.row;
+        int64_t end = rest < places.row ? rest : places.row; /* of the row */
         typename ek_compute<T>::type r[EACH];
         uint32_t words[EK_PHILOX_BLOCK];
         ek_philox_words_of(places.seed, places.call, (uint64_t)block, words);
-        if (places.vectors && begin >= 0 && begin + EACH <= places.row && at % EACH == 0) {
+        if (places.vectors && begin >= 0 && begin + EACH <= end && at % EACH == 0) {
             if constexpr (Reads)
                 ek_load_elements(r, x + at);
             f(r, words);
@@ -134,10 +137,10 @@ EK_KERNEL draw_loop(F f, draw_places places, int64_t count, T *out, const T *x)
         }
         if constexpr (Reads)
             EK_EACH(j, EACH)
-                r[j] = begin + j >= 0 && begin + j < places.row ? ek_load(x + at + j) : 0;
+                r[j] = begin + j >= 0 && begin + j < end ? ek_load(x + at + j) : 0;
         f(r, words);
         EK_EACH(j, EACH)
-            if (begin + j >= 0 && begin + j < places.row)
+            if (begin + j >= 0 && begin + j < end)
                 ek_store(out + at + j, r[j]);
     }
 }
@@ -152,6 +155,7 @@ static int draw_launch(const ek_cuda_stream *stream, const ek_draw *draw, int64_
     draw_places places = {};
     places.seed = draw->seed;
     places.call = draw->call;
+    places.count = count;
     places.first = draw->first;
     places.row = draw->row < count ? draw->row : count;
     places.step = draw->row + draw->gap;
