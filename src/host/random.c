@@ -17,45 +17,72 @@ enum { GRAIN = 16384 };
 #define AVX2 __attribute__((target("avx2")))
 #define AVX512 __attribute__((target("avx512f")))
 
-/* Blocks of one step: chains of registers hide the products' latency. */
-enum { CHAINS_2 = 2, STEP_2 = 4 * CHAINS_2, CHAINS_5 = 4, STEP_5 = 8 * CHAINS_5 };
+/* Blocks of one step: several chains of registers hide the products' latency. */
+enum { CHAINS_2 = 4, STEP_2 = 4 * CHAINS_2, CHAINS_5 = 4, STEP_5 = 8 * CHAINS_5 };
 
-AVX2 static void random_step_avx2(uint64_t seed, uint64_t call, uint64_t first, uint32_t *words)
+#define EACH_CHAIN(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < (count); i++)
+
+/* The keys of all rounds, each as the low half of a lane. */
+typedef struct random_keys {
+    long long first[EK_PHILOX_ROUNDS], second[EK_PHILOX_ROUNDS];
+} random_keys;
+
+static random_keys random_keys_of(uint64_t seed)
+{
+    random_keys keys;
+    for (uint32_t round = 0; round < EK_PHILOX_ROUNDS; round++) {
+        keys.first[round] = (uint32_t)seed + round * EK_PHILOX_WEYL_0;
+        keys.second[round] = (uint32_t)(seed >> 32) + round * EK_PHILOX_WEYL_1;
+    }
+    return keys;
+}
+
+/* Both return how many blocks they have written: whole steps. */
+
+AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, uint64_t first,
+                                      int64_t count, uint32_t *words)
 {
     const __m256i m0 = _mm256_set1_epi64x(EK_PHILOX_MULTIPLIER_0);
     const __m256i m1 = _mm256_set1_epi64x(EK_PHILOX_MULTIPLIER_1);
     const __m256i lanes = _mm256_set_epi64x(3, 2, 1, 0);
-    __m256i c0[CHAINS_2], c1[CHAINS_2], c2[CHAINS_2], c3[CHAINS_2];
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int i = 0; i < CHAINS_2; i++) {
-        c0[i] = _mm256_add_epi64(_mm256_set1_epi64x((long long)(first + 4 * (unsigned)i)), lanes);
-        c1[i] = _mm256_srli_epi64(c0[i], 32);
-        c2[i] = _mm256_set1_epi64x((long long)(call & UINT32_MAX));
-        c3[i] = _mm256_set1_epi64x((long long)(call >> 32));
-    }
-    for (int round = 0; round < EK_PHILOX_ROUNDS; round++) {
-        const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
-        for (int i = 0; i < CHAINS_2; i++) {
-            __m256i p0 = _mm256_mul_epu32(c0[i], m0), p1 = _mm256_mul_epu32(c2[i], m1);
-            c0[i] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c1[i], key0));
-            c2[i] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(c3[i], key1));
-            c1[i] = p1;
-            c3[i] = p0;
+    int64_t done = 0;
+    for (; done + STEP_2 <= count; done += STEP_2) {
+        __m256i c0[CHAINS_2], c1[CHAINS_2], c2[CHAINS_2], c3[CHAINS_2];
+        EACH_CHAIN(i, CHAINS_2)
+        {
+            c0[i] = _mm256_add_epi64(_mm256_set1_epi64x((long long)first + done + 4 * i), lanes);
+            c1[i] = _mm256_srli_epi64(c0[i], 32);
+            c2[i] = _mm256_set1_epi64x((long long)(call & UINT32_MAX));
+            c3[i] = _mm256_set1_epi64x((long long)(call >> 32));
         }
-        k0 += EK_PHILOX_WEYL_0;
-        k1 += EK_PHILOX_WEYL_1;
+        _Pragma("GCC unroll 10") for (int round = 0; round < EK_PHILOX_ROUNDS; round++)
+        {
+            const __m256i key0 = _mm256_set1_epi64x(keys->first[round]);
+            const __m256i key1 = _mm256_set1_epi64x(keys->second[round]);
+            EACH_CHAIN(i, CHAINS_2)
+            {
+                __m256i p0 = _mm256_mul_epu32(c0[i], m0), p1 = _mm256_mul_epu32(c2[i], m1);
+                c0[i] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c1[i], key0));
+                c2[i] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(c3[i], key1));
+                c1[i] = p1;
+                c3[i] = p0;
+            }
+        }
+        EACH_CHAIN(i, CHAINS_2)
+        {
+            __m256i low = _mm256_blend_epi32(c0[i], _mm256_slli_epi64(c1[i], 32), 0xaa);
+            __m256i high = _mm256_blend_epi32(c2[i], _mm256_slli_epi64(c3[i], 32), 0xaa);
+            __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
+            __m256i *to = (__m256i *)(words + EK_PHILOX_BLOCK * (done + 4 * i));
+            _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+            _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+        }
     }
-    for (int i = 0; i < CHAINS_2; i++) {
-        __m256i low = _mm256_blend_epi32(c0[i], _mm256_slli_epi64(c1[i], 32), 0xaa);
-        __m256i high = _mm256_blend_epi32(c2[i], _mm256_slli_epi64(c3[i], 32), 0xaa);
-        __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
-        __m256i *to = (__m256i *)(words + 16 * i);
-        _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
-        _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
-    }
+    return done;
 }
 
-AVX512 static void random_step_avx512(uint64_t seed, uint64_t call, uint64_t first, uint32_t *words)
+AVX512 static int64_t random_steps_avx512(const random_keys *keys, uint64_t call, uint64_t first,
+                                          int64_t count, uint32_t *words)
 {
     enum { XOR_OF_THREE = 0x96 };
     const __m512i m0 = _mm512_set1_epi64(EK_PHILOX_MULTIPLIER_0);
@@ -63,47 +90,55 @@ AVX512 static void random_step_avx512(uint64_t seed, uint64_t call, uint64_t fir
     const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i front = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
     const __m512i back = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-    __m512i c0[CHAINS_5], c1[CHAINS_5], c2[CHAINS_5], c3[CHAINS_5];
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int i = 0; i < CHAINS_5; i++) {
-        c0[i] = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + 8 * (unsigned)i)), lanes);
-        c1[i] = _mm512_srli_epi64(c0[i], 32);
-        c2[i] = _mm512_set1_epi64((long long)(call & UINT32_MAX));
-        c3[i] = _mm512_set1_epi64((long long)(call >> 32));
-    }
-    for (int round = 0; round < EK_PHILOX_ROUNDS; round++) {
-        const __m512i key0 = _mm512_set1_epi64(k0), key1 = _mm512_set1_epi64(k1);
-        for (int i = 0; i < CHAINS_5; i++) {
-            __m512i p0 = _mm512_mul_epu32(c0[i], m0), p1 = _mm512_mul_epu32(c2[i], m1);
-            c0[i] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c1[i], key0, XOR_OF_THREE);
-            c2[i] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c3[i], key1, XOR_OF_THREE);
-            c1[i] = p1;
-            c3[i] = p0;
+    int64_t done = 0;
+    for (; done + STEP_5 <= count; done += STEP_5) {
+        __m512i c0[CHAINS_5], c1[CHAINS_5], c2[CHAINS_5], c3[CHAINS_5];
+        EACH_CHAIN(i, CHAINS_5)
+        {
+            c0[i] = _mm512_add_epi64(_mm512_set1_epi64((long long)first + done + 8 * i), lanes);
+            c1[i] = _mm512_srli_epi64(c0[i], 32);
+            c2[i] = _mm512_set1_epi64((long long)(call & UINT32_MAX));
+            c3[i] = _mm512_set1_epi64((long long)(call >> 32));
         }
-        k0 += EK_PHILOX_WEYL_0;
-        k1 += EK_PHILOX_WEYL_1;
+        _Pragma("GCC unroll 10") for (int round = 0; round < EK_PHILOX_ROUNDS; round++)
+        {
+            const __m512i key0 = _mm512_set1_epi64(keys->first[round]);
+            const __m512i key1 = _mm512_set1_epi64(keys->second[round]);
+            EACH_CHAIN(i, CHAINS_5)
+            {
+                __m512i p0 = _mm512_mul_epu32(c0[i], m0), p1 = _mm512_mul_epu32(c2[i], m1);
+                c0[i] =
+                    _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c1[i], key0, XOR_OF_THREE);
+                c2[i] =
+                    _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c3[i], key1, XOR_OF_THREE);
+                c1[i] = p1;
+                c3[i] = p0;
+            }
+        }
+        EACH_CHAIN(i, CHAINS_5)
+        {
+            __m512i low = _mm512_mask_blend_epi32(0xaaaa, c0[i], _mm512_slli_epi64(c1[i], 32));
+            __m512i high = _mm512_mask_blend_epi32(0xaaaa, c2[i], _mm512_slli_epi64(c3[i], 32));
+            __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high);
+            uint32_t *to = words + EK_PHILOX_BLOCK * (done + 8 * i);
+            _mm512_storeu_si512(to, _mm512_permutex2var_epi64(even, front, odd));
+            _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(even, back, odd));
+        }
     }
-    for (int i = 0; i < CHAINS_5; i++) {
-        __m512i low = _mm512_mask_blend_epi32(0xaaaa, c0[i], _mm512_slli_epi64(c1[i], 32));
-        __m512i high = _mm512_mask_blend_epi32(0xaaaa, c2[i], _mm512_slli_epi64(c3[i], 32));
-        __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high);
-        _mm512_storeu_si512(words + 32 * i, _mm512_permutex2var_epi64(even, front, odd));
-        _mm512_storeu_si512(words + 32 * i + 16, _mm512_permutex2var_epi64(even, back, odd));
-    }
+    return done;
 }
 
-#define DEFINE_BLOCKS(name, step_size)                                                            \
-    static void random_blocks_##name(uint64_t seed, uint64_t call, uint64_t first, int64_t count, \
-                                     uint32_t *words)                                             \
-    {                                                                                             \
-        int64_t i = 0;                                                                            \
-        for (; i + (step_size) <= count; i += (step_size))                                        \
-            random_step_##name(seed, call, first + (uint64_t)i, words + i * EK_PHILOX_BLOCK);     \
-        ek_philox_plain_blocks(seed, call, first + (uint64_t)i, count - i,                        \
-                               words + i * EK_PHILOX_BLOCK);                                      \
+#define DEFINE_BLOCKS(isa)                                                                       \
+    static void random_blocks_##isa(uint64_t seed, uint64_t call, uint64_t first, int64_t count, \
+                                    uint32_t *words)                                             \
+    {                                                                                            \
+        const random_keys keys = random_keys_of(seed);                                           \
+        int64_t done = random_steps_##isa(&keys, call, first, count, words);                     \
+        ek_philox_plain_blocks(seed, call, first + (uint64_t)done, count - done,                 \
+                               words + done * EK_PHILOX_BLOCK);                                  \
     }
-DEFINE_BLOCKS(avx2, STEP_2)
-DEFINE_BLOCKS(avx512, STEP_5)
+DEFINE_BLOCKS(avx2)
+DEFINE_BLOCKS(avx512)
 
 static ek_philox_blocks *random_blocks(void)
 {

@@ -114,8 +114,10 @@ static int draws(void)
         return ek_error_status();
     ek_generator_seed(generator, 3);
     fault_note((double)ek_random_u32(generator) + (double)(ek_random_u64(generator) >> 40));
+    int status = ek_generator_set_engine(generator, EK_RANDOM_PHILOX);
+    fault_note((double)ek_random_u32(generator) + (double)ek_generator_engine(generator));
     ek_generator_free(generator);
-    return 0;
+    return status;
 }
 
 static int points(void)

@@ -74,16 +74,19 @@ static ek_archive *saved(ek_generator *own)
 }
 
 /* 0: in the same process. 1: with workers that are new, as in another one. 2: with workers that
- * were seeded otherwise since. */
-TEST_LOOP(numbers_go_on, 0, 3)
+ * were seeded otherwise since. 3 to 5: the same with Philox, which the file brings back. */
+TEST_LOOP(numbers_go_on, 0, 6)
 {
     static numbers wanted, got;
+    const ek_random_engine engine = _i < 3 ? EK_RANDOM_TWISTER : EK_RANDOM_PHILOX;
     ek_generator *own = ek_generator_new(3);
+    assert_ok(ek_generator_set_engine(NULL, engine));
+    assert_ok(ek_generator_set_engine(own, engine));
     ek_module *model = dropout(4);
     use_all(own, model);
     ek_archive *a = saved(own);
     draw(&wanted, own, model);
-    if (_i == 1) {
+    if (_i % 3 == 1) {
         ek_module_free(model);
         assert_ok(ek_shutdown());
         assert_ok(test_devices_configure("4"));
@@ -92,13 +95,16 @@ TEST_LOOP(numbers_go_on, 0, 3)
     ek_manual_seed(99);
     ek_python_seed(NULL, 1);
     ek_numpy_seed(NULL, 1);
-    if (_i == 2)
+    if (_i % 3 == 2)
         draw(&got, own, model);
     ek_generator_seed(own, 1);
+    assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_TWISTER));
+    assert_ok(ek_generator_set_engine(own, EK_RANDOM_TWISTER));
     assert_ok(ek_archive_load_random(a, "random"));
     assert_ok(ek_archive_load_generator(a, "own", own));
     draw(&got, own, model);
     ck_assert_mem_eq(&got, &wanted, sizeof got);
+    ck_assert_int_eq(ek_generator_engine(NULL), engine);
     /* The mask is one: it has zeros and twos. */
     ck_assert(got.masks[0][0] == 0 || got.masks[0][0] == 2);
     ck_assert(memcmp(got.masks[0], got.masks[1], sizeof got.masks[0]) != 0);

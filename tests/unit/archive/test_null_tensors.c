@@ -80,6 +80,8 @@ CALL(ek_scope_return_value(NOTHING, EK_VALUE(a_tensor())));
 
 CALL(ek_generator_free(NOTHING));
 CALL(ek_generator_seed(NOTHING, 1));
+CALL(ek_generator_set_engine(NOTHING, 0));
+CALL(ek_generator_engine(NOTHING));
 CALL(ek_generator_get_state(NOTHING, room.text, 8));
 CALL(ek_generator_get_state(a_generator(), NOTHING, 8));
 CALL(ek_generator_set_state(NOTHING, room.text, 8));

@@ -1,0 +1,113 @@
+/* test_ops_dropout.c: dropout by Philox, whose mask is made again in backward. */
+#include <math.h>
+
+#include "core/draw.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/precision.h"
+#include "unit.h"
+
+#include "home.h"
+
+static void begin(void)
+{
+    assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_PHILOX));
+    ek_manual_seed(5);
+}
+
+FIXTURE(begin, NULL)
+
+/* Element i is kept if word i of the call is below 1 - p. */
+TEST(the_mask_is_philoxs)
+{
+    const double p = 0.3;
+    uint32_t words[40];
+    ek_philox_plain_blocks(5, 0, 0, 10, words);
+    for (int t = 0; t < 3; t++) {
+        const ek_dtype dtype = (ek_dtype[]){EK_F32, EK_F64, EK_BF16}[t];
+        ek_manual_seed(5);
+        ek_tensor *y = ek_f_dropout(ek_full(3, EK_SHAPE(5, 8), dtype), p, true);
+        assert_made(y);
+        ck_assert_int_eq(ek_tensor_dtype(y), dtype);
+        y = ek_to_device(y, ek_cpu());
+        for (int i = 0; i < 40; i++) {
+            double wanted = words[i] < (1 - p) * 0x1p32 ? 3 / (1 - p) : 0;
+            ck_assert(fabs(element(y, i) - wanted) <= (t == 2 ? 0.02 : 1e-6));
+        }
+    }
+}
+
+/* The gradient's mask is the forward's, to any order, and no tensor is kept for it. */
+TEST(gradients_have_the_same_mask)
+{
+    enum { COUNT = 100000 };
+    ek_memory_stats before, after;
+    ek_tensor *x = ek_ones(EK_SHAPE(100, COUNT / 100));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *y = ek_f_dropout(x, 0.25, true);
+    assert_made(y);
+    assert_ok(ek_memory_get_stats(test_home(), &before));
+    ek_tensor *more = ek_f_dropout(x, 0.25, true);
+    assert_ok(ek_memory_get_stats(test_home(), &after));
+    ck_assert_uint_le(after.in_use - before.in_use, COUNT * sizeof(float) + 4096);
+    assert_made(more);
+    ek_tensor *direction = ek_full(2, EK_SHAPE(100, COUNT / 100));
+    assert_ok(ek_tensor_set_requires_grad(direction, true));
+    ek_tensor *first, *second;
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .grad_outputs = &direction, .create_graph = true, .gradients = &first));
+    ek_tensor *loss = ek_sum(ek_square(first));
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &direction, .input_count = 1,
+                      .gradients = &second));
+    y = ek_to_device(ek_detach(y), ek_cpu());
+    first = ek_to_device(ek_detach(first), ek_cpu());
+    second = ek_to_device(second, ek_cpu());
+    const float *values = ek_tensor_data(y), *firsts = ek_tensor_data(first),
+                *seconds = ek_tensor_data(second);
+    int wrong = 0;
+    for (int i = 0; i < COUNT; i++)
+        wrong +=
+            !(firsts[i] == 2 * values[i] && fabsf(seconds[i] - 4 * values[i] * values[i]) <= 1e-5f);
+    ck_assert_int_eq(wrong, 0);
+}
+
+/* Numbers go in row-major order, and the result is laid out like x. */
+TEST(layouts_do_not_matter)
+{
+    ek_tensor *rows = ek_rand(EK_SHAPE(2, 6, 3, 5));
+    ek_tensor *last = ek_contiguous(rows, EK_CHANNELS_LAST);
+    ek_tensor *turned = ek_contiguous(ek_permute(rows, EK_SHAPE(3, 2, 1, 0)), EK_CONTIGUOUS);
+    turned = ek_permute(turned, EK_SHAPE(3, 2, 1, 0));
+    ek_tensor *all[] = {rows, last, turned}, *first = NULL;
+    for (int i = 0; i < 3; i++) {
+        ek_manual_seed(9);
+        assert_ok(ek_tensor_set_requires_grad(all[i] = ek_detach(all[i]), true));
+        ek_tensor *y = ek_f_dropout(all[i], 0.5, true);
+        assert_made(y);
+        if (i == 1)
+            ck_assert(ek_tensor_is_contiguous(y, EK_CHANNELS_LAST));
+        assert_ok(ek_backward(ek_sum(ek_mul(y, y))));
+        ek_tensor *outcome =
+            ek_to_device(ek_cat((ek_tensor *[]){ek_detach(y), ek_tensor_grad(all[i])}, 2, 0),
+                         ek_cpu());
+        assert_made(outcome);
+        first = first ? first : outcome;
+        assert_close(outcome, first, 0, 0);
+    }
+}
+
+/* All and nothing, and what isn't training. Only a draw counts as a call. */
+TEST(edges)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(50)), *none = ek_ones(EK_SHAPE(0, 3));
+    assert_close(ek_f_dropout(x, 0.5, false), x, 0, 0);
+    ek_tensor *dropped = ek_to_device(ek_f_dropout(x, 1, true), ek_cpu());
+    for (int i = 0; i < 50; i++)
+        ck_assert(element(dropped, i) == 0);
+    assert_made(ek_f_dropout(none, 0.5, true));
+    ek_tensor *after = ek_rand(EK_SHAPE(5));
+    ek_manual_seed(5);
+    assert_made(ek_rand(EK_SHAPE(1)));
+    assert_close(ek_rand(EK_SHAPE(5)), after, 0, 0);
+    assert_refused(ek_f_dropout(x, 1.5, true), EK_E_INVALID, "1.5");
+    assert_refused(ek_f_dropout(ek_ones(EK_SHAPE(2), EK_I64), 0.5, true), EK_E_DTYPE, "dropout");
+}
