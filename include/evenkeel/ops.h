@@ -74,9 +74,10 @@ EK_API ek_tensor *ek_ndtr(ek_tensor *x);       /* Phi(x), the normal distributio
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);
 /* If training, zeroes elements with probability p and scales the others by 1 / (1 - p); else
- * returns x itself. The mask is drawn on the CPU in row-major order from the default generator: an
- * element of any dtype is kept if its f64 uniform is below 1 - p, as in PyTorch (on the CPU; builds
- * with MKL draw from a generator of MKL's instead). */
+ * returns x itself. The mask comes in row-major order from the default generator. A Mersenne
+ * Twister draws it on the CPU: an element of any dtype is kept if its f64 uniform is below 1 - p,
+ * as in PyTorch (on the CPU; builds with MKL draw from a generator of MKL's instead). With Philox
+ * (random.h) the device makes it, again in backward, and the graph keeps neither mask nor x. */
 EK_API ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training);
 
 /* ---- reductions ---- */

@@ -120,6 +120,21 @@ static int draws(void)
     return status;
 }
 
+/* Replicas that draw as one module does, and a tensor that is filled through memory of the host. */
+static int draws_by_count(void)
+{
+    ek_module *model =
+        ek_data_parallel(ek_sequential(ek_dropout(0.5)), .device_ids = ek_devices(EK_HOST, 2));
+    int status = model ? ek_generator_set_engine(NULL, EK_RANDOM_PHILOX) : ek_error_status();
+    ek_tensor *x = ek_empty(EK_SHAPE(2, 3, 2, 2), .format = EK_CHANNELS_LAST);
+    if (status >= 0)
+        status = x ? ek_uniform_(x, 1, 2, NULL) : ek_error_status();
+    ek_tensor *y = status < 0 ? NULL : ek_apply(model, x);
+    ek_generator_set_engine(NULL, EK_RANDOM_TWISTER);
+    ek_module_free(model);
+    return y ? fault_note_tensor(y) : ek_error_status();
+}
+
 static int points(void)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *y = ek_zeros(EK_SHAPE(2, 3));
@@ -216,11 +231,21 @@ static const struct {
     const char *name;
     int (*attempt)(void);
 } rows[] = {
-    {"step", step},           {"clip-value", clip_value}, {"clip-norm", clip_norm},
-    {"schedule", schedule},   {"set-steps", set_steps},   {"set-lr", set_lr},
-    {"add-group", add_group}, {"set-state", set_state},   {"grad-mode", without_gradients},
-    {"draws", draws},         {"penalty-points", points}, {"transform", transform},
-    {"function", function},   {"loader", loader},
+    {"step", step},
+    {"clip-value", clip_value},
+    {"clip-norm", clip_norm},
+    {"schedule", schedule},
+    {"set-steps", set_steps},
+    {"set-lr", set_lr},
+    {"add-group", add_group},
+    {"set-state", set_state},
+    {"grad-mode", without_gradients},
+    {"draws", draws},
+    {"draws-by-count", draws_by_count},
+    {"penalty-points", points},
+    {"transform", transform},
+    {"function", function},
+    {"loader", loader},
 };
 
 static int optim_attempt(int row)
