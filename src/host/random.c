@@ -18,9 +18,9 @@ enum { GRAIN = 16384 };
 #define AVX512 __attribute__((target("avx512f")))
 
 /* Blocks of one step: several chains of registers hide the products' latency. */
-enum { CHAINS_2 = 4, STEP_2 = 4 * CHAINS_2, CHAINS_5 = 4, STEP_5 = 8 * CHAINS_5 };
+enum { CHAINS_2 = 8, STEP_2 = 4 * CHAINS_2, CHAINS_5 = 4, STEP_5 = 8 * CHAINS_5 };
 
-#define EACH_CHAIN(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < (count); i++)
+#define EACH_CHAIN(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
 
 /* The keys of all rounds, each as the low half of a lane. */
 typedef struct random_keys {

@@ -95,6 +95,31 @@ TEST(layouts_do_not_matter)
     }
 }
 
+/* Fills give the bits that cpu gets, on any device and in any layout. */
+TEST_LOOP(fills_are_the_same_on_every_device, 0, 4)
+{
+    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
+    for (int t = 0; t < 3; t++)
+        for (int last = 0; last < 2; last++) {
+            unsigned char bytes[2][3 * 4 * 5 * 7 * 8];
+            for (int there = 0; there < 2; there++) {
+                ek_tensor *x = (ek_empty_with)((
+                    ek_tensor_options){.shape = EK_SHAPE(3, 4, 5, 7),
+                                       .dtype = dtypes[t],
+                                       .device = there ? test_home() : ek_cpu(),
+                                       .format = there && last ? EK_CHANNELS_LAST : EK_CONTIGUOUS});
+                assert_made(x);
+                ek_manual_seed(4);
+                assert_ok(_i == 0   ? ek_uniform_(x, -1, 2, NULL)
+                          : _i == 1 ? ek_normal_(x, 1, 2, NULL)
+                          : _i == 2 ? ek_random_(x, -7, 100, NULL)
+                                    : ek_bernoulli_(x, 0.3, NULL));
+                assert_ok(ek_to_data(x, bytes[there], 420 * ek_dtype_size(dtypes[t])));
+            }
+            ck_assert_mem_eq(bytes[1], bytes[0], 420 * ek_dtype_size(dtypes[t]));
+        }
+}
+
 /* All and nothing, and what isn't training. Only a draw counts as a call. */
 TEST(edges)
 {
