@@ -87,21 +87,23 @@ static void generator_count_block(ek_generator *generator)
                        generator->block);
 }
 
-static uint32_t generator_count_word(ek_generator *generator)
+__attribute__((noinline)) static uint32_t generator_count_word(ek_generator *generator)
 {
     unsigned at = generator->drawn % EK_PHILOX_BLOCK;
     if (at == 0)
         generator_count_block(generator);
     generator->drawn++;
+    generator->left = 1;
     return generator->block[at];
 }
 
 uint32_t ek_generator_u32(ek_generator *generator)
 {
-    if (generator->engine == EK_RANDOM_PHILOX)
-        return generator_count_word(generator);
-    if (--generator->left == 0)
+    if (--generator->left == 0) {
+        if (generator->engine == EK_RANDOM_PHILOX)
+            return generator_count_word(generator);
         generator_twist_all(generator);
+    }
     uint32_t y = generator->state[generator->next++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;

@@ -27,8 +27,8 @@ struct ek_generator {
     uint64_t seed;
     bool has_cached_normal;
     double cached_normal;
-    /* Philox: the number of the next tensor, and how many words were drawn one by one, of which
-     * `block` has the latest four. */
+    /* Philox, whose `left` is 1: the number of the next tensor, and how many words were drawn one
+     * by one, of which `block` has the latest four. */
     uint64_t call, drawn;
     uint32_t block[EK_PHILOX_BLOCK];
     ek_generator_share share;
