@@ -21,8 +21,8 @@ static bool conv_computes_y(ek_conv_kind kind)
     return kind == EK_CONV_FORWARD;
 }
 
-/* The implementation: oneDNN, conv_columns.c, conv_implicit.c or winograd.c. */
-typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT, WINOGRAD_2, WINOGRAD_4 } way;
+/* The implementation: oneDNN, conv_columns.c, conv_point.c, conv_implicit.c or winograd.c. */
+typedef enum way { BY_DNN, BY_COLUMNS, POINT, IMPLICIT, WINOGRAD_2, WINOGRAD_4 } way;
 
 /* Computes in `dtype`. Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
 static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -46,6 +46,9 @@ static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, cons
     if (by == WINOGRAD_2 || by == WINOGRAD_4) {
         rc = ek_conv_winograd(dev, kind, by == WINOGRAD_2 ? 2 : 4, sx->tensor, sw->tensor,
                               sb->tensor, sy->tensor, params);
+        done = 1;
+    } else if (by == POINT) {
+        rc = ek_conv_point(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
         done = 1;
     } else if (by == IMPLICIT) {
         rc = ek_conv_implicit(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
@@ -71,6 +74,8 @@ static way conv_way(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w, c
     int side = ek_conv_winograd_side(kind, x, w, y, params);
     if (side != 0)
         return side == 2 ? WINOGRAD_2 : WINOGRAD_4;
+    if (ek_conv_point_wins(kind, x, w, y, params))
+        return POINT;
     return ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT : BY_DNN;
 }
 

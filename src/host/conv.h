@@ -36,6 +36,20 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
 /* Sums y's gradient (f32, two dimensions) over all but its channels. */
 void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
 
+/* ---- f32 images and windows of one element, without padding ---- */
+
+/* True if ek_conv_point can compute this: two dimensions, one group, f32 (or bf16 that is staged as
+ * f32). Layouts don't matter. */
+bool ek_conv_point_can(const ek_tensor *x, const ek_tensor *w, const ek_conv_params *params);
+
+/* True if ek_conv_point can compute this and was measured to be faster than ek_dnn_conv. */
+bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                        const ek_tensor *y, const ek_conv_params *params);
+
+/* Computes f32. No tensor is empty. */
+int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                  const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
+
 /* ---- f32 images by Winograd's forms: winograd.h ---- */
 
 /* True if ek_conv_winograd can compute this. Layouts don't matter. */

@@ -17,6 +17,10 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
             ahead->line = 0;
             ahead->run += ahead->stride;
             ahead->runs--;
+            if (--ahead->row_left == 0) {
+                ahead->run += ahead->row_skip;
+                ahead->row_left = ahead->row_runs;
+            }
         }
     }
 }

@@ -15,6 +15,9 @@ typedef struct ek_gemm_ahead {
     const char *run;
     int64_t lines, runs, stride, pace;
     int64_t line; /* the next one of the run */
+    /* Runs of a row; of these, those that are left of this one; bytes left out after a row. 0
+     * without rows. */
+    int64_t row_runs, row_left, row_skip;
 } ek_gemm_ahead;
 
 /* c = a b or, with `add`, c += a b. Columns of b and c are contiguous; strides count elements. */

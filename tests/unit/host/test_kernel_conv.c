@@ -240,6 +240,64 @@ TEST_LOOP(implicit_leaves_the_last_windows_out, 0, 3 + IMPLICIT_CASES)
         check_implicit(&few[_i], 2);
 }
 
+/* ---- windows of one element, on the host ---- */
+
+static const conv_case point_cases[] = {
+    {"1x1", 2, 2, 32, 64, 1, {6, 8}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, one sample", 2, 1, 16, 16, 1, {5, 5}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, odd sizes", 2, 3, 13, 19, 1, {7, 5}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, one channel", 2, 2, 1, 3, 1, {7, 5}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, half a panel", 2, 5, 48, 40, 1, {6, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, one position", 2, 7, 64, 33, 1, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, deep sums", 2, 2, 1040, 100, 1, {4, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, many outputs", 2, 2, 130, 1056, 1, {4, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, several groups", 2, 1, 520, 300, 1, {5, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, deep sums to odd sizes", 2, 1, 1030, 150, 1, {5, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, several blocks of positions", 2, 3, 40, 24, 1, {17, 13}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1 stride 2", 2, 3, 32, 48, 1, {14, 14}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 2, odd sizes", 2, 3, 11, 21, 1, {15, 13}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 2, wide", 2, 1, 16, 24, 1, {5, 57}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 2, deep sums", 2, 2, 530, 1030, 1, {4, 6}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 2, several blocks", 2, 6, 24, 40, 1, {15, 26}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 strides 1 and 2", 2, 2, 16, 24, 1, {8, 9}, {1, 1}, {1, 2}, {0, 0}, {1, 1}},
+    {"1x1 strides 3 and 1", 2, 2, 24, 16, 1, {8, 9}, {1, 1}, {3, 1}, {0, 0}, {1, 1}},
+    {"1x1 stride 2 to one position", 2, 9, 16, 24, 1, {2, 2}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+};
+enum { POINT_CASES = sizeof point_cases / sizeof *point_cases };
+
+static int point_results(const problem *p)
+{
+    ck_assert(ek_conv_point_can(p->x.host, p->w.host, &p->params));
+    return p->bias.host ? RESULTS : DW;
+}
+
+static int run_point(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
+                     const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
+                     const ek_conv_params *params)
+{
+    (void)side;
+    return ek_conv_point(dev, kind, x, w, bias, y, params);
+}
+
+static void check_point(const conv_case *c, int64_t unread, bool with_bias)
+{
+    const conv_way way = {run_point, 0, point_results, case_tolerance(EK_F32)};
+    problem p = alike(c, unread, EK_F32, TWIN_LAST, with_bias);
+    conv_check_isas(&p, &way);
+    problem_free(&p);
+}
+
+TEST_LOOP(point, 0, POINT_CASES)
+{
+    check_point(&point_cases[_i], 0, true);
+    check_point(&point_cases[_i], 0, false);
+}
+
+TEST_LOOP(point_leaves_the_last_windows_out, 0, POINT_CASES)
+{
+    check_point(&point_cases[_i], 1, true);
+}
+
 /* ---- memory ---- */
 
 static const conv_case large = {"large", 2, 1, 64, 64, 1, {9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}};
