@@ -36,6 +36,11 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
 /* Sums y's gradient (f32, two dimensions) over all but its channels. */
 void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
 
+/* Adds the sums of `count` rows, which lie `stride` elements apart, to one total for each column.
+ */
+void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t stride,
+                      int64_t columns);
+
 /* ---- f32 images and windows of one element, without padding ---- */
 
 /* True if ek_conv_point can compute this: two dimensions, one group, f32 (or bf16 that is staged as

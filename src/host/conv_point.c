@@ -45,6 +45,7 @@ typedef struct job {
     /* Weight gradient: a tile has a kernel's outputs. A unit is a block of panels of channels times
      * a block of tiles. */
     int64_t row_tiles, row_blocks, panel_blocks, position_blocks;
+    int64_t block_outputs; /* the most of a block */
     bool copies_x, copies_y;
 
     char *workspace; /* of each part */
@@ -382,6 +383,21 @@ static void point_copy_outputs(const job *j, const unit *u, float *to, int64_t p
     }
 }
 
+/* Sums the bias's gradient, in the units that have the first panel. */
+static void point_sum_bias(const job *j, const unit *u, double *totals, int64_t block)
+{
+    const int64_t position = point_part_of(j->positions, block, j->position_blocks);
+    const int64_t next = point_part_of(j->positions, block + 1, j->position_blocks);
+    if (!j->bias || u->panel > 0)
+        return;
+    if (block == 0)
+        memset(totals, 0, (size_t)u->outputs * sizeof *totals);
+    ek_conv_add_rows(totals, j->y + position * j->outputs + u->output, next - position, j->outputs,
+                     u->outputs);
+    for (int64_t o = 0; o < u->outputs && block == j->position_blocks - 1; o++)
+        j->bias[u->output + o] = (float)totals[o];
+}
+
 /* Adds what some positions give to a unit's part of a panel. `y` has the unit's outputs of the
  * positions, or is NULL if they are read in place. */
 static void point_add_panel(const job *j, const unit *u, ek_gemm_call *call, int64_t position,
@@ -414,6 +430,7 @@ static void point_compute_units(void *context, int64_t begin, int64_t end)
     job *j = context;
     const int64_t blocks = j->position_blocks, width = j->kernel->columns;
     float *own = point_take_workspace(j), *copy = own + POSITIONS_AT_ONCE * width;
+    double *totals = (double *)(copy + (j->copies_y ? POSITIONS_AT_ONCE * j->block_outputs : 0));
     for (int64_t i = begin * blocks; i < end * blocks; i++) {
         const int64_t position = point_part_of(j->positions, i % blocks, blocks);
         const int64_t count = point_part_of(j->positions, i % blocks + 1, blocks) - position;
@@ -428,6 +445,7 @@ static void point_compute_units(void *context, int64_t begin, int64_t end)
             next_x = point_ahead(j, true, from, length, next.panel * width, width);
         }
         point_set_pace(&y, u.panels * u.tiles * count);
+        point_sum_bias(j, &u, totals, i % blocks);
         if (j->copies_y)
             point_copy_outputs(j, &u, copy, position, count);
         for (int64_t panel = u.panel; panel < u.panel + u.panels; panel++) {
@@ -466,10 +484,11 @@ static int point_multiply_weights(ek_dev *dev, job *j)
     j->copies_x = !j->dense || j->row_tiles >= OFTEN || j->channels % (width / 2) != 0;
     if (j->panel_blocks * j->row_blocks % threads != 0)
         j->row_blocks = ek_smaller(ek_divide_up(j->row_blocks, threads) * threads, j->row_tiles);
-    const int64_t outputs = ek_divide_up(j->row_tiles, j->row_blocks) * rows;
+    j->block_outputs = ek_divide_up(j->row_tiles, j->row_blocks) * rows;
+    const int64_t copies = width + (j->copies_y ? j->block_outputs : 0);
+    const int64_t totals = j->block_outputs * (int64_t)(sizeof(double) / sizeof(float));
     return point_run(dev, j, j->panel_blocks * j->row_blocks,
-                     j->positions * j->channels * j->outputs,
-                     POSITIONS_AT_ONCE * (width + (j->copies_y ? outputs : 0)),
+                     j->positions * j->channels * j->outputs, POSITIONS_AT_ONCE * copies + totals,
                      point_compute_units);
 }
 
@@ -501,13 +520,10 @@ int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_t
         j.stride[d] = params->stride[d];
         j.dense = j.dense && j.in[d] == j.out[d];
     }
-    if (kind == EK_CONV_WEIGHT_GRADIENT) {
-        if (bias)
-            ek_conv_bias_gradient(dev, bias, y);
-        return point_multiply_weights(dev, &j);
-    }
-    j.bias = bias && kind == EK_CONV_FORWARD ? ek_tensor_address(bias) : NULL;
-    return point_multiply(dev, &j);
+    if (bias && kind != EK_CONV_INPUT_GRADIENT)
+        j.bias = ek_tensor_address(bias);
+    return kind == EK_CONV_WEIGHT_GRADIENT ? point_multiply_weights(dev, &j)
+                                           : point_multiply(dev, &j);
 }
 
 /* Measured against oneDNN 2.6 on a Zen 5 core, with AVX-512 and with AVX2. With fewer channels
@@ -516,11 +532,11 @@ int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_t
 bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *y, const ek_conv_params *params)
 {
-    enum { LEAST_CHANNELS = 64, LEAST_ROWS = 5 };
+    enum { LEAST_CHANNELS = 64, WHOLE = 16, LEAST_ROWS = 5 };
     if (!ek_conv_point_can(x, w, params) || ek_host_isa() < EK_ISA_AVX2)
         return false;
     const int64_t c = x->shape[1], o = y->shape[1];
-    if (ek_smaller(c, o) < LEAST_CHANNELS)
+    if (ek_smaller(c, o) < LEAST_CHANNELS || c % WHOLE != 0 || o % WHOLE != 0)
         return false;
     if (kind == EK_CONV_WEIGHT_GRADIENT)
         return true;

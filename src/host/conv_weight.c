@@ -114,27 +114,45 @@ typedef struct bias_sum {
     int64_t rows, outputs;
 } bias_sum;
 
-EK_MULTIVERSION static void weight_sum_bias(void *context, int64_t begin, int64_t end)
+/* As many columns as are summed at once. */
+typedef float weight_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+
+EK_MULTIVERSION static void weight_add_rows(double *totals, const float *rows, int64_t count,
+                                            int64_t stride, int64_t columns)
+{
+    for (; columns >= BIAS_COLUMNS; columns -= BIAS_COLUMNS) {
+        weight_lanes sum = {0};
+        for (int64_t i = 0; i < count; i++)
+            sum += *(const weight_lanes *)(rows + i * stride);
+        for (int c = 0; c < BIAS_COLUMNS; c++)
+            totals[c] += sum[c];
+        rows += BIAS_COLUMNS;
+        totals += BIAS_COLUMNS;
+    }
+    for (int64_t c = 0; c < columns; c++) {
+        float sum = 0;
+        for (int64_t i = 0; i < count; i++)
+            sum += rows[i * stride + c];
+        totals[c] += sum;
+    }
+}
+
+void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t stride,
+                      int64_t columns)
+{
+    weight_add_rows(totals, rows, count, stride, columns);
+}
+
+static void weight_sum_bias(void *context, int64_t begin, int64_t end)
 {
     const bias_sum *b = context;
     for (int64_t first = begin * BIAS_COLUMNS; first < ek_smaller(end * BIAS_COLUMNS, b->outputs);
          first += BIAS_COLUMNS) {
-        int64_t columns = ek_smaller(BIAS_COLUMNS, b->outputs - first);
+        const int64_t columns = ek_smaller(BIAS_COLUMNS, b->outputs - first);
         double total[BIAS_COLUMNS] = {0};
-        for (int64_t row = 0; row < b->rows; row += BIAS_ROWS) {
-            float sum[BIAS_COLUMNS] = {0};
-            const float *y = b->y + row * b->outputs + first;
-            for (int64_t i = ek_smaller(BIAS_ROWS, b->rows - row); i > 0; i--, y += b->outputs) {
-                if (columns == BIAS_COLUMNS)
-                    for (int c = 0; c < BIAS_COLUMNS; c++)
-                        sum[c] += y[c];
-                else
-                    for (int64_t c = 0; c < columns; c++)
-                        sum[c] += y[c];
-            }
-            for (int c = 0; c < BIAS_COLUMNS; c++)
-                total[c] += sum[c];
-        }
+        for (int64_t row = 0; row < b->rows; row += BIAS_ROWS)
+            ek_conv_add_rows(total, b->y + row * b->outputs + first,
+                             ek_smaller(BIAS_ROWS, b->rows - row), b->outputs, columns);
         for (int64_t c = 0; c < columns; c++)
             b->bias[first + c] = (float)total[c];
     }
