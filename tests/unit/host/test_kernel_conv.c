@@ -44,6 +44,8 @@ static const conv_case cases[] = {
      {1, 1, 1}},
     {"3-d, mostly padding", 3, 2, 3, 2, 1, {4, 1, 4}, {1, 5, 1}, {1, 1, 1}, {0, 2, 0}, {1, 1, 1}},
     {"to one position", 2, 3, 16, 4, 1, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, many channels", 2, 2, 64, 80, 1, {5, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1 stride 2, many channels", 2, 2, 80, 64, 1, {11, 10}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
