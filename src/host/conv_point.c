@@ -528,8 +528,8 @@ int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_t
 
 /* Measured against oneDNN 2.6 on a Zen 5 core, with AVX-512 and with AVX2. With fewer channels
  * panels are half empty, or sums too short: 64 to 64 forward reaches 82 % of the peak with AVX-512,
- * oneDNN 94 %. Rows of strided planes that fill few rows of a tile
- * leave units waiting. */
+ * oneDNN 94 %. Strided planes' rows that fill few rows of a tile leave
+ * units waiting. */
 bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *y, const ek_conv_params *params)
 {
