@@ -55,3 +55,25 @@ TEST_LOOP(winograd_leaves_the_last_windows_out, 0, CASES)
     if (_i < WINDOWS_OF_3)
         check(&cases[_i], 1, 4);
 }
+
+/* Threads wait for what others write before they read it, at any number of threads. */
+TEST(weight_gradient_is_the_same_on_any_number_of_threads)
+{
+    enum { MOST_THREADS = 5, ROUNDS = 5 };
+    const twin_layout last[] = {TWIN_LAST, TWIN_LAST, TWIN_LAST};
+    problem p = problem_of(&cases[7], 0, EK_F32, last, true);
+    ek_tensor *dw = p.out[DW].host, *db = p.out[DBIAS].host;
+    for (int i = 0; i < ROUNDS * MOST_THREADS && all_results(&p); i++) {
+        double *once[2] = {NULL};
+        for (int turn = 0; turn < 2; turn++) {
+            ek_dev *dev = case_device(turn == 0 ? 1 : 1 + i % MOST_THREADS);
+            case_poison(dw);
+            case_poison(db);
+            assert_ok(ek_conv_winograd(dev, EK_CONV_WEIGHT_GRADIENT, 2, p.x.host, dw, db, p.dy.host,
+                                       &p.params));
+            twin_repeated(dw, &once[0], p.what);
+            twin_repeated(db, &once[1], p.what);
+        }
+    }
+    problem_free(&p);
+}
