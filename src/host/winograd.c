@@ -16,6 +16,7 @@ enum {
     INPUTS_NBYTES = 192 << 10, /* a block's transformed inputs take about a part of level 2 */
     LEAST_TILES = 24,
     MOST_TILES = 96,
+    FEW_BLOCKS = 8,        /* for a thread */
     APART = 16,            /* floats between points: pages apart, they would share cache sets */
     SQUARE = 8,            /* what ek_gemm_transpose_f32 turns at a time */
     CHANNELS_AT_ONCE = 16, /* whose weights are transformed as one piece: lines of the cache */
@@ -188,8 +189,10 @@ static void winograd_compute_blocks(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Cuts the tiles into blocks and the outputs into parts. Returns how many panels a part has. */
-static int64_t winograd_divide(job *j, int64_t all_panels)
+/* Cuts the tiles into blocks and the outputs into parts. If blocks are few, each thread gets as
+ * many of one size, even if their last rows don't fill a kernel. Returns how many panels a part
+ * has. */
+static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
 {
     const ek_winograd *plan = j->plan;
     int area = ek_winograd_area(plan);
@@ -201,8 +204,11 @@ static int64_t winograd_divide(job *j, int64_t all_panels)
     if (panels < all_panels)
         j->block = MOST_TILES; /* weights come from level 3 once for each block */
     j->blocks = ek_divide_up(plan->tiles, j->block);
-    j->block =
-        ek_divide_up(ek_divide_up(plan->tiles, j->blocks), j->kernel->rows) * j->kernel->rows;
+    int64_t rows = j->kernel->rows, equal = ek_divide_up(j->blocks, threads) * threads;
+    if (threads > 1 && j->blocks <= FEW_BLOCKS * threads && plan->tiles >= equal * rows)
+        j->block = ek_divide_up(plan->tiles, equal);
+    else
+        j->block = ek_divide_up(ek_divide_up(plan->tiles, j->blocks), rows) * rows;
     j->blocks = ek_divide_up(plan->tiles, j->block);
     j->keep = panels < all_panels && plan->tiles * point <= budget;
     return panels;
@@ -220,8 +226,9 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
     int area = ek_winograd_area(plan);
     j.columns = j.kernel->columns;
     int64_t all_panels = ek_divide_up(plan->outputs, j.columns);
-    int64_t panels = winograd_divide(&j, all_panels);
-    int64_t parts = ek_smaller(ek_parallel_threads(dev), j.blocks);
+    int64_t threads = ek_parallel_threads(dev);
+    int64_t panels = winograd_divide(&j, all_panels, threads);
+    int64_t parts = ek_smaller(threads, j.blocks);
     j.weights_stride = panels * plan->depth * j.columns + APART;
     j.inputs_stride = j.block * plan->depth + APART;
     j.sums_stride = j.block * OUTPUTS_AT_ONCE + APART;
