@@ -103,9 +103,10 @@ static const conv_kernels *kernels_of_processor(void)
 
 /* ---- a call ---- */
 
-/* The number of tiles that are computed with one panel of weights before the next panel; and how
- * long a sum is: sums of sums are more exact than one long sum. */
-enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512, SQUARE = 8 };
+/* The number of tiles that are computed with one panel of weights before the next panel; how long a
+ * sum is: sums of sums are more exact than one long sum; and how much of a line is packed at once.
+ */
+enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512, STRETCH = 64 };
 
 typedef struct job {
     const conv_kernels *kernels;
@@ -117,7 +118,7 @@ typedef struct job {
     int64_t window[2], stride[2], padding[2], dilation[2], taps;
     /* image_tiles: the number of groups of images, if a tile is one position of a group; else 0 */
     int64_t tiles, image_tiles;
-    int64_t panels;
+    int64_t panels, panel_size;
     float *packed, *starts;
     const float *zeros; /* `channels` zeros, which taps in the padding read */
     conv_tap *tables;
@@ -126,12 +127,11 @@ typedef struct job {
 
 /* ---- packing of weights: a panel is (taps, channels, columns), for `columns` outputs ---- */
 
-static void implicit_pack_panel(const job *j, int64_t panel)
+static void implicit_pack_panel(const job *j, int64_t panel, float *to)
 {
     int64_t columns = j->kernels->columns;
     int64_t first = panel * columns, left = j->outputs - first;
     int64_t count = ek_smaller(left, columns);
-    float *to = j->packed + panel * j->taps * j->channels * columns;
     float *start = j->starts + first;
     memset(start, 0, columns * sizeof *start);
     if (j->bias)
@@ -147,11 +147,11 @@ static void implicit_pack_panel(const job *j, int64_t panel)
     }
     int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
     const float *from = j->w + first * depth;
-    int64_t whole = count == columns ? depth / SQUARE * SQUARE : 0;
-    for (int64_t d = 0; d < whole; d += SQUARE)
-        for (int64_t o = 0; o < columns; o += SQUARE)
-            ek_gemm_transpose_f32(to + d * columns + o, columns, from + o * depth + d, SQUARE,
-                                  depth, SQUARE);
+    int64_t whole = count == columns ? depth / 4 * 4 : 0;
+    for (int64_t d = 0; d < whole; d += STRETCH)
+        for (int64_t o = 0; o < columns; o += 16)
+            ek_gemm_transpose_16_f32(to + d * columns + o, columns, from + o * depth + d, depth,
+                                     ek_smaller(STRETCH, whole - d));
     for (int64_t d = whole; d < depth; d++)
         for (int64_t o = 0; o < count; o++)
             to[d * columns + o] = from[o * depth + d];
@@ -159,8 +159,9 @@ static void implicit_pack_panel(const job *j, int64_t panel)
 
 static void implicit_pack_panels(void *context, int64_t begin, int64_t end)
 {
+    const job *j = context;
     for (int64_t panel = begin; panel < end; panel++)
-        implicit_pack_panel(context, panel);
+        implicit_pack_panel(j, panel, j->packed + panel * j->panel_size);
 }
 
 /* ---- tiles ---- */
@@ -240,41 +241,65 @@ static void implicit_fill_table(const job *j, tile *t, conv_tap *table)
     }
 }
 
+static void implicit_place_tiles(const job *j, int64_t first, int count, tile *tiles,
+                                 conv_tap *tables)
+{
+    for (int i = 0; i < count; i++) {
+        implicit_place_tile(j, first + i, &tiles[i]);
+        implicit_fill_table(j, &tiles[i], tables + i * j->taps);
+    }
+}
+
+/* Computes the outputs of a panel, whose packed weights are b. */
+static void implicit_multiply(const job *j, const tile *tiles, int count, const conv_tap *tables,
+                              int64_t panel, const float *b)
+{
+    int64_t columns = j->kernels->columns;
+    int64_t taps_at_once = ek_larger(DEPTH_AT_ONCE / j->channels, 1);
+    int64_t column = panel * columns, left = j->outputs - column;
+    float sums[MOST_ROWS * MOST_COLUMNS];
+    for (int i = 0; i < count; i++) {
+        const tile *t = &tiles[i];
+        const conv_tap *table = tables + i * j->taps;
+        for (int64_t tap = 0; tap == 0 || tap < t->taps; tap += taps_at_once)
+            j->kernels->run[t->rows - 1](table + tap, ek_smaller(taps_at_once, t->taps - tap),
+                                         j->channels, b, tap == 0 ? j->starts + column : NULL,
+                                         sums);
+        for (int r = 0; r < t->rows; r++) {
+            float *to = j->to + t->position[r] * j->outputs + column;
+            if (left >= columns)
+                memcpy(to, sums + r * columns, columns * sizeof *to);
+            else
+                memcpy(to, sums + r * columns, (size_t)left * sizeof *to);
+        }
+    }
+}
+
 static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
-    int64_t columns = j->kernels->columns;
-    int64_t taps_at_once = ek_larger(DEPTH_AT_ONCE / j->channels, 1);
-    int part = atomic_fetch_add(&j->next_part, 1);
-    conv_tap *tables = j->tables + part * BLOCK_TILES * j->taps;
+    conv_tap *tables = j->tables + atomic_fetch_add(&j->next_part, 1) * BLOCK_TILES * j->taps;
     tile tiles[BLOCK_TILES];
-    float sums[MOST_ROWS * MOST_COLUMNS];
     for (int64_t first = begin; first < end; first += BLOCK_TILES) {
-        int count = end - first < BLOCK_TILES ? (int)(end - first) : BLOCK_TILES;
-        for (int i = 0; i < count; i++) {
-            implicit_place_tile(j, first + i, &tiles[i]);
-            implicit_fill_table(j, &tiles[i], tables + i * j->taps);
-        }
-        for (int64_t panel = 0; panel < j->panels; panel++) {
-            int64_t column = panel * columns, left = j->outputs - column;
-            const float *b = j->packed + column * j->taps * j->channels;
-            for (int i = 0; i < count; i++) {
-                const tile *t = &tiles[i];
-                const conv_tap *table = tables + i * j->taps;
-                for (int64_t tap = 0; tap == 0 || tap < t->taps; tap += taps_at_once)
-                    j->kernels->run[t->rows - 1](table + tap,
-                                                 ek_smaller(taps_at_once, t->taps - tap),
-                                                 j->channels, b,
-                                                 tap == 0 ? j->starts + column : NULL, sums);
-                for (int r = 0; r < t->rows; r++) {
-                    float *to = j->to + t->position[r] * j->outputs + column;
-                    if (left >= columns)
-                        memcpy(to, sums + r * columns, columns * sizeof *to);
-                    else
-                        memcpy(to, sums + r * columns, (size_t)left * sizeof *to);
-                }
-            }
-        }
+        int count = (int)ek_smaller(end - first, BLOCK_TILES);
+        implicit_place_tiles(j, first, count, tiles, tables);
+        for (int64_t panel = 0; panel < j->panels; panel++)
+            implicit_multiply(j, tiles, count, tables, panel, j->packed + panel * j->panel_size);
+    }
+}
+
+/* If tiles are few, a panel of weights is packed, used and forgotten, all in level 2 cache. */
+static void implicit_compute_panels(void *context, int64_t begin, int64_t end)
+{
+    job *j = context;
+    int part = atomic_fetch_add(&j->next_part, 1), count = (int)j->tiles;
+    conv_tap *tables = j->tables + part * BLOCK_TILES * j->taps;
+    float *packed = j->packed + part * j->panel_size;
+    tile tiles[BLOCK_TILES];
+    implicit_place_tiles(j, 0, count, tiles, tables);
+    for (int64_t panel = begin; panel < end; panel++) {
+        implicit_pack_panel(j, panel, packed);
+        implicit_multiply(j, tiles, count, tables, panel, packed);
     }
 }
 
@@ -315,8 +340,12 @@ static int implicit_run(ek_dev *dev, job *j)
     implicit_choose_tiles(j);
     j->panels = ek_divide_up(j->outputs, j->kernels->columns);
     int64_t padded = j->panels * j->kernels->columns;
-    int64_t parts = ek_smaller(ek_parallel_threads(dev), j->tiles);
-    size_t packed = ek_round_up((size_t)(padded * j->taps * j->channels) * sizeof(float));
+    int64_t depth = j->taps * j->channels, threads = ek_parallel_threads(dev);
+    bool by_panels = j->tiles <= BLOCK_TILES && j->panels % threads == 0;
+    int64_t parts = by_panels ? threads : ek_smaller(threads, j->tiles);
+    j->panel_size = depth * j->kernels->columns;
+    size_t packed =
+        ek_round_up((size_t)((by_panels ? parts : j->panels) * j->panel_size) * sizeof(float));
     size_t starts = ek_round_up((size_t)padded * sizeof(float));
     size_t zeros = ek_round_up((size_t)j->channels * sizeof(float));
     size_t tables = (size_t)(parts * BLOCK_TILES * j->taps) * sizeof(conv_tap);
@@ -328,9 +357,12 @@ static int implicit_run(ek_dev *dev, job *j)
     j->starts = (float *)(at + packed);
     j->zeros = memset(at + packed + starts, 0, zeros);
     j->tables = (conv_tap *)(at + packed + starts + zeros);
-    int64_t depth = j->taps * j->channels;
-    ek_parallel_for(dev, j->panels, 1 + 2048 / depth, implicit_pack_panels, j);
-    ek_parallel_for(dev, j->tiles, 1 + 10000 / (depth * j->panels), implicit_compute_tiles, j);
+    if (by_panels) {
+        ek_parallel_for(dev, j->panels, 1 + 10000 / (depth * j->tiles), implicit_compute_panels, j);
+    } else {
+        ek_parallel_for(dev, j->panels, 1 + 2048 / depth, implicit_pack_panels, j);
+        ek_parallel_for(dev, j->tiles, 1 + 10000 / (depth * j->panels), implicit_compute_tiles, j);
+    }
     ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }

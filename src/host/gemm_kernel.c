@@ -191,6 +191,31 @@ AVX2 static int64_t kernel_transpose_avx2_f32(float *to, int64_t width, const fl
     return d;
 }
 
+AVX512 static int64_t kernel_transpose_avx512_f32(float *to, int64_t width, const float *from,
+                                                  int64_t stride, int64_t depth)
+{
+    int64_t d = 0;
+    for (; d + 4 <= depth; d += 4) {
+        __m512 row[4];
+        for (int l = 0; l < 4; l++) {
+            const float *line = from + l * stride + d;
+            row[l] = _mm512_castps128_ps512(_mm_loadu_ps(line));
+            row[l] = _mm512_insertf32x4(row[l], _mm_loadu_ps(line + 4 * stride), 1);
+            row[l] = _mm512_insertf32x4(row[l], _mm_loadu_ps(line + 8 * stride), 2);
+            row[l] = _mm512_insertf32x4(row[l], _mm_loadu_ps(line + 12 * stride), 3);
+        }
+        __m512 low01 = _mm512_unpacklo_ps(row[0], row[1]),
+               high01 = _mm512_unpackhi_ps(row[0], row[1]);
+        __m512 low23 = _mm512_unpacklo_ps(row[2], row[3]),
+               high23 = _mm512_unpackhi_ps(row[2], row[3]);
+        _mm512_storeu_ps(to + d * width, _mm512_shuffle_ps(low01, low23, 0x44));
+        _mm512_storeu_ps(to + (d + 1) * width, _mm512_shuffle_ps(low01, low23, 0xee));
+        _mm512_storeu_ps(to + (d + 2) * width, _mm512_shuffle_ps(high01, high23, 0x44));
+        _mm512_storeu_ps(to + (d + 3) * width, _mm512_shuffle_ps(high01, high23, 0xee));
+    }
+    return d;
+}
+
 AVX2 static int64_t kernel_transpose_avx2_f64(double *to, int64_t width, const double *from,
                                               int64_t lines, int64_t stride, int64_t depth)
 {
@@ -228,3 +253,14 @@ AVX2 static int64_t kernel_transpose_avx2_f64(double *to, int64_t width, const d
 #endif
 TRANSPOSE(f32, float)
 TRANSPOSE(f64, double)
+
+int64_t ek_gemm_transpose_16_f32(float *to, int64_t width, const float *from, int64_t stride,
+                                 int64_t depth)
+{
+#if defined(__x86_64__)
+    if (ek_host_isa() == EK_ISA_AVX512)
+        return kernel_transpose_avx512_f32(to, width, from, stride, depth);
+#endif
+    ek_gemm_transpose_f32(to + 8, width, from + 8 * stride, 8, stride, depth);
+    return ek_gemm_transpose_f32(to, width, from, 8, stride, depth);
+}

@@ -52,4 +52,8 @@ int64_t ek_gemm_transpose_f32(float *to, int64_t width, const float *from, int64
 int64_t ek_gemm_transpose_f64(double *to, int64_t width, const double *from, int64_t lines,
                               int64_t stride, int64_t depth);
 
+/* Does so for 16 lines. */
+int64_t ek_gemm_transpose_16_f32(float *to, int64_t width, const float *from, int64_t stride,
+                                 int64_t depth);
+
 #endif

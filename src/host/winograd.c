@@ -54,11 +54,15 @@ static void winograd_pack_taps(const job *j, const int64_t *taps, int64_t first,
 {
     int64_t row = j->plan->window[0] * j->plan->window[1] * j->plan->channels;
     int count = j->plan->form->taps * j->plan->form->taps;
-    for (int t = 0; t < count; t++)
-        for (int64_t o = 0; o < lanes; o += SQUARE)
-            ek_gemm_transpose_f32(&to[t][0][o], EK_GEMM_COLUMNS,
-                                  j->w + (first + o) * row + taps[t] * j->plan->channels + channel,
-                                  SQUARE, row, SQUARE);
+    for (int t = 0; t < count; t++) {
+        const float *from = j->w + first * row + taps[t] * j->plan->channels + channel;
+        int64_t o = 0;
+        for (; o + 2 * SQUARE <= lanes; o += 2 * SQUARE)
+            ek_gemm_transpose_16_f32(&to[t][0][o], EK_GEMM_COLUMNS, from + o * row, row, SQUARE);
+        if (o < lanes)
+            ek_gemm_transpose_f32(&to[t][0][o], EK_GEMM_COLUMNS, from + o * row, SQUARE, row,
+                                  SQUARE);
+    }
 }
 
 /* Transforms the weights of a panel in one part, from a channel to another. Lanes beyond the last
