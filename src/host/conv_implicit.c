@@ -129,6 +129,7 @@ typedef struct job {
 
 static void implicit_pack_panel(const job *j, int64_t panel, float *to)
 {
+    enum { LINE = 64 / sizeof(float), AHEAD = 8 };
     int64_t columns = j->kernels->columns;
     int64_t first = panel * columns, left = j->outputs - first;
     int64_t count = ek_smaller(left, columns);
@@ -140,9 +141,12 @@ static void implicit_pack_panel(const job *j, int64_t panel, float *to)
         memset(to, 0, (size_t)(j->taps * j->channels) * columns * sizeof *to);
     if (j->gradient) { /* w is (channels, taps, outputs) */
         for (int64_t tap = 0; tap < j->taps; tap++)
-            for (int64_t c = 0; c < j->channels; c++, to += columns)
-                memcpy(to, j->w + (c * j->taps + tap) * j->outputs + first,
-                       (size_t)count * sizeof *to);
+            for (int64_t c = 0; c < j->channels; c++, to += columns) {
+                const float *from = j->w + (c * j->taps + tap) * j->outputs + first;
+                for (int64_t o = 0; o < count; o += LINE)
+                    __builtin_prefetch(from + AHEAD * j->taps * j->outputs + o);
+                memcpy(to, from, (size_t)count * sizeof *to);
+            }
         return;
     }
     int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
