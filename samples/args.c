@@ -35,7 +35,7 @@ char *arg_value_text(const arg_spec *arg, char text[64])
         snprintf(text, 64, "%.17g", *(const double *)value);
     else if (arg->kind == ARG_BYTES)
         snprintf(text, 64, "%" PRIu64, *(const uint64_t *)value);
-    else if (arg->kind == ARG_TEXT)
+    else if (arg->kind == ARG_TEXT || arg->kind == ARG_FOLDER)
         snprintf(text, 64, "%s", *(char *const *)value ? *(char *const *)value : "");
     else if (arg->kind == ARG_SWITCH)
         snprintf(text, 64, "%s", *(const bool *)value ? "on" : "off");
@@ -61,6 +61,12 @@ const arg_spec *args_next(const arg_spec *args, const char **names)
 }
 
 /* ---- reading ---- */
+
+const char *args_pictures(void)
+{
+    const char *given = getenv("EVENKEEL_FASHION_MNIST");
+    return given && *given ? given : "/usr/share/datasets/fashion-mnist";
+}
 
 static int arg_parse(const arg_spec *arg, const char *text)
 {
@@ -90,6 +96,7 @@ static int arg_parse(const arg_spec *arg, const char *text)
         return args_complain("--%s %s: bytes are needed, as in 67108864, 64M or 1.5G", arg->name,
                              text);
     case ARG_TEXT:
+    case ARG_FOLDER:
         *(const char **)arg->value = text;
         return 0;
     case ARG_WORD:
@@ -152,8 +159,9 @@ static void args_help(const char *about, const arg_spec *args)
         printf("  %-20s %s", left, arg->help);
         if (arg->words)
             printf(": %s", arg_list_words(arg, text, sizeof text));
-        const char *standard =
-            arg->kind == ARG_DEVICE ? arg->words[*(int *)arg->value] : arg->standard;
+        const char *standard = arg->kind == ARG_DEVICE   ? arg->words[*(int *)arg->value]
+                               : arg->kind == ARG_FOLDER ? args_pictures()
+                                                         : arg->standard;
         if (standard)
             printf(" (%s)", standard);
         putchar('\n');
@@ -167,6 +175,8 @@ int args_read(int argc, char **argv, const char *about, const arg_spec *args)
     for (const arg_spec *arg = args; arg->name; arg++)
         if (arg->kind == ARG_DEVICE)
             *(int *)arg->value = ek_default_device_kind();
+        else if (arg->kind == ARG_FOLDER)
+            arg_parse(arg, args_pictures());
         else if (arg->standard)
             arg_parse(arg, arg->standard);
     for (int i = 1; i < argc; i++) /* before any is parsed: the help shows defaults */

@@ -21,6 +21,7 @@ typedef enum arg_kind {
     ARG_REAL,   /* double, in [low, high] */
     ARG_BYTES,  /* uint64_t: 4096, 512M, 1.5G */
     ARG_TEXT,   /* const char *, which may point into argv afterwards */
+    ARG_FOLDER, /* the same; unless given, args_pictures() */
     ARG_SWITCH, /* bool */
     ARG_WORD,   /* int: the position of one of some words */
     ARG_DEVICE  /* int: EK_HOST or EK_CUDA; unless given, the default kind */
@@ -47,6 +48,8 @@ typedef struct arg_spec {
 #define arg_bytes(name, value, help) {name, ARG_BYTES, value, NULL, 0, 0, "BYTES", help, NULL}
 #define arg_text(name, value, standard, holder, help) \
     {name, ARG_TEXT, value, standard, 0, 0, holder, help, NULL}
+#define arg_pictures(value) \
+    {"data", ARG_FOLDER, value, NULL, 0, 0, "DIR", "Fashion-MNIST's files", NULL}
 #define arg_switch(name, value, help) {name, ARG_SWITCH, value, NULL, 0, 0, "", help, NULL}
 #define arg_word(name, value, standard, words, holder, help) \
     {name, ARG_WORD, value, standard, 0, 0, holder, help, words}
@@ -55,6 +58,10 @@ typedef struct arg_spec {
 #define arg_end {NULL, ARG_SWITCH, NULL, NULL, 0, 0, NULL, NULL, NULL}
 /* clang-format on */
 extern const char *const args_device_words[];
+
+/* The folder with Fashion-MNIST's files: EVENKEEL_FASHION_MNIST if that is set, else where Debian's
+ * package puts them. */
+const char *args_pictures(void);
 
 /* The option's value as the command line takes it; "on" or "off" for a switch. Returns `text`. */
 char *arg_value_text(const arg_spec *arg, char text[64]);

@@ -37,7 +37,7 @@ enum { MOST = 1 << 20, CLASSES = 10 };
 static const arg_spec classify_args[] = {
     arg_word("dataset", &opt.set, "fashion-mnist", set_names, "NAME", "what to classify"),
     arg_text("data", &opt.data, NULL, "DIR",
-             "its files; of fashion-mnist /usr/share/datasets/fashion-mnist"),
+             "its files; of fashion-mnist those of $EVENKEEL_FASHION_MNIST or Debian's package"),
     arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
     arg_text("devices", &opt.device_text, NULL, "N",
              "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
@@ -89,7 +89,7 @@ static int classify_check(void)
     if (opt.lr < 0)
         opt.lr = opt.optimizer == SGD ? 0.1 : 0.003;
     if (!opt.data && opt.set == FASHION_MNIST)
-        opt.data = "/usr/share/datasets/fashion-mnist";
+        opt.data = args_pictures();
     if (!opt.data || !*opt.data)
         return args_complain("--dataset %s: --data DIR is needed, with the files of its binary "
                              "version (data_batch_1.bin to data_batch_5.bin, test_batch.bin)",

@@ -3,7 +3,7 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-fashion_mnist=/usr/share/datasets/fashion-mnist
+fashion_mnist=${EVENKEEL_FASHION_MNIST:-/usr/share/datasets/fashion-mnist}
 
 say() { printf '== %s\n' "$*"; }
 
@@ -35,7 +35,7 @@ has() {
     openmpi-bin) command -v mpirun.openmpi || command -v mpirun ;;
     ccache) command -v ccache ;;
     locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
-    dataset-fashion-mnist) test -r $fashion_mnist/train-images-idx3-ubyte.gz ;;
+    dataset-fashion-mnist) test -r "$fashion_mnist"/train-images-idx3-ubyte.gz ;;
     *) return 1 ;;
     esac >/dev/null
 }

@@ -115,7 +115,7 @@ static int run(double *losses)
 int main(int argc, char **argv)
 {
     const arg_spec args[] = {
-        arg_text("data", &opt.data, "/usr/share/datasets/fashion-mnist", "DIR", "the pictures"),
+        arg_pictures(&opt.data),
         arg_int("epochs", &opt.epochs, "10", 1, MOST, "passes over the data"),
         arg_int("samples", &opt.samples, "0", 0, MOST, "the first ones of the data; 0: all"),
         arg_end,

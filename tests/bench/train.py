@@ -1,18 +1,24 @@
 """The twin of train.c in PyTorch.
 
     [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS [SECONDS]
-    [DEVICE=host|cuda] train.py --profile NET
+    [DEVICE=host|cuda] train.py --profile NET...
+    [DEVICE=host|cuda] train.py --serve
 
 With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL on as many GPUs. Convolution nets
 are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
 With --compile torch.compile makes the network. The exit status is 3 if this PyTorch can have no such step.
---profile prints which kernels (on the host: operations) take the time of a step, in the faster format.
+--profile prints which kernels (on the host: operations) take the time of a step, in the faster format. --serve
+reads such arguments from standard input, a line for each net: PyTorch, which takes ten seconds to start on a GPU,
+starts once.
 
 On GPUs it is PyTorch as its users have it, with the optimizers' defaults, but for two switches: cuDNN measures
 its algorithms (cudnn.benchmark, off by default), and products of f32 are rounded to tf32 only for NET-tf32, then
 convolutions and matrix products both (by default convolutions alone are).
 """
 
+import contextlib
+import gc
+import io
 import os
 import re
 import statistics
@@ -408,29 +414,62 @@ def why_not(spelling, devices, compiled):
     return None
 
 
-def main():
-    if len(sys.argv) == 2 and sys.argv[1] == "--version":
+def take(arguments):
+    """Does what the command line says; the exit status."""
+    if arguments == ["--version"]:
         print(version())
-        return
-    if len(sys.argv) == 2 and sys.argv[1] == "--gpus":
+        return 0
+    if arguments == ["--gpus"]:
         print(torch.cuda.device_count())
-        return
-    if len(sys.argv) == 3 and sys.argv[1] == "--profile":
-        profile(sys.argv[2])
-        return
-    compiled = sys.argv[1] == "--compile"
-    name, devices, threads, *rest = sys.argv[2 if compiled else 1 :]
+        return 0
+    if arguments[0] == "--profile":
+        for net in arguments[1:]:
+            print(f"---- {net}, PyTorch's kernels")
+            profile(net)
+            forget()
+        return 0
+    compiled = arguments[0] == "--compile"
+    name, devices, threads, *rest = arguments[1 if compiled else 0 :]
     devices, threads, budget = int(devices), int(threads), float(rest[0]) if rest else 3.0
     if reason := why_not(name, devices, compiled):
         print(f"{name}: {reason}", file=sys.stderr)
-        sys.exit(NO_SUCH_STEP)
+        return NO_SUCH_STEP
     if devices == 1:
         run(0, name, 1, threads, budget, compiled, None)
-        return
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         mp.spawn(run, (name, devices, threads, budget, compiled, store), devices)
+    return 0
+
+
+def forget():
+    """Gives back what the last net took of the GPU."""
+    gc.collect()
+    if ON_CUDA:
+        torch.cuda.empty_cache()
+
+
+def serve():
+    """Answers each line of arguments with a line: the exit status and the last line printed. Ends after an exception,
+    which may have left the GPU unusable."""
+    for line in sys.stdin:
+        output = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                status = take(line.split())
+        except Exception as error:
+            status = 1
+            output.write(f"\n{type(error).__name__}: {error}")
+        answer = (output.getvalue().strip().splitlines() or ["without a word"])[-1]
+        print(status, answer, flush=True)
+        if status == 1:
+            sys.exit(1)
+        forget()
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+    else:
+        sys.exit(take(sys.argv[1:]))

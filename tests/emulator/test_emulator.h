@@ -89,6 +89,7 @@ int main()
     Suite *suite = suite_create("emulator");
     suite_add_tcase(suite, all_tests());
     SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_FORK);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

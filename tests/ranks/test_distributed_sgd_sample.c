@@ -13,7 +13,7 @@ enum { EPOCHS = 10, SAMPLES = 1000, SKIPPED = 77 };
 
 TEST(losses_are_pytorchs)
 {
-    static const char data[] = "/usr/share/datasets/fashion-mnist";
+    const char *data = args_pictures();
     char name[32];
     double losses[EPOCHS];
     if (access(data, R_OK) != 0)

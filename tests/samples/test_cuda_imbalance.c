@@ -12,7 +12,6 @@ int imbalance_main(int argc, char **argv);
 #include "unit.h"
 
 enum { STEPS = 50, SHORT = 5 };
-static const char data[] = "/usr/share/datasets/fashion-mnist";
 
 BEFORE_ALL(skip_without_gpu)
 
@@ -34,9 +33,9 @@ static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *re
         settings.scenes = 100;
         settings.test_scenes = 8;
     }
-    ek_dataset *train = scenes_make(data, true, settings.scenes, settings.size, 0);
+    ek_dataset *train = scenes_make(args_pictures(), true, settings.scenes, settings.size, 0);
     assert_made(train);
-    ek_dataset *test = scenes_make(data, false, settings.test_scenes, settings.size, 1);
+    ek_dataset *test = scenes_make(args_pictures(), false, settings.test_scenes, settings.size, 1);
     assert_made(test);
     assert_ok(train_run(&settings, train, test, mode, result));
     ek_dataset_free(train);

@@ -5,6 +5,14 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/precision.h"
+
+/* Programs of the folders below ops have none of these. */
+#pragma weak ek_autocast_end
+#pragma weak ek_set_grad_enabled
 
 /* Seconds for one test, unless it says otherwise or the caller does: for slow and busy machines,
  * where Check's own 4 are soon over. ctest has limits for whole programs. */
@@ -27,6 +35,7 @@ SANITIZER_OPTIONS(__tsan_default_options)
 static unit_test *tests, **tests_end = &tests;
 static SFun before_all, setup_now, teardown_now;
 static const char *group_now;
+static bool own_processes;
 
 void unit_add(unit_test *test, int first, int end)
 {
@@ -55,12 +64,118 @@ void unit_before_all(SFun function)
     before_all = function;
 }
 
+void unit_own_processes(void)
+{
+    own_processes = true;
+}
+
+/* ---- what a test leaves behind, if others run after it in the same process ---- */
+
+/* What the program was started with. */
+static struct {
+    char **environment;
+    char *devices[2]; /* lists of the devices of each kind; NULL: there are none */
+} outset;
+
+static const ek_device_kind listed[] = {EK_HOST, EK_CUDA};
+
+static void *allocated(void *memory)
+{
+    if (!memory)
+        abort();
+    return memory;
+}
+
+/* "4", or "0,1,2,3" for GPUs. */
+static char *list_of(ek_device_kind kind)
+{
+    const char *given = getenv(kind == EK_HOST ? "EVENKEEL_HOST_DEVICES" : "EVENKEEL_CUDA_DEVICES");
+    if (given && *given)
+        return allocated(strdup(given));
+    const int count = ek_device_count(kind);
+    if (count <= 0)
+        return NULL;
+    char text[1024];
+    size_t used = (size_t)snprintf(text, sizeof text, "%d", kind == EK_HOST ? count : 0);
+    for (int i = 1; i < count && kind != EK_HOST && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, ",%d", i);
+    return allocated(strdup(text));
+}
+
+static void note_outset(void)
+{
+    size_t count = 0;
+    while (environ[count])
+        count++;
+    outset.environment = allocated(calloc(count + 1, sizeof *outset.environment));
+    for (size_t i = 0; i < count; i++)
+        outset.environment[i] = allocated(strdup(environ[i]));
+    for (int i = 0; i < 2; i++)
+        outset.devices[i] = list_of(listed[i]);
+    ek_error_clear();
+    (void)ek_shutdown();
+}
+
+/* The entry of a list like environ that names the same variable as `entry`; NULL if none does. */
+static const char *entry_like(char *const *list, const char *entry)
+{
+    const size_t length = strcspn(entry, "=") + 1;
+    for (; *list; list++)
+        if (strncmp(*list, entry, length) == 0)
+            return *list;
+    return NULL;
+}
+
+static void restore_environment(void)
+{
+    for (char **at = environ; *at;) {
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        if (entry_like(outset.environment, *at))
+            at++;
+        else if (unsetenv(name) == 0)
+            at = environ;
+    }
+    for (char **at = outset.environment; *at; at++) {
+        const char *now = entry_like(environ, *at);
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        if (!now || strcmp(now, *at) != 0)
+            ck_assert_int_eq(setenv(name, strchr(*at, '=') + 1, 1), 0);
+    }
+}
+
+/* Puts back what the test set. Fails if the test still holds memory of a device. */
+static void restore(void)
+{
+    restore_environment();
+    ek_allow_tf32(false);
+    ek_allow_fast_convolution(false);
+    ek_use_deterministic_algorithms(false);
+    (void)ek_memory_set_category(EK_MEMORY_ACTIVATION);
+    if (ek_autocast_end)
+        ek_autocast_end(&(ek_autocast){0});
+    if (ek_set_grad_enabled)
+        (void)ek_set_grad_enabled(true);
+    ek_set_log(NULL, NULL);
+    ek_error_clear();
+    assert_ok(ek_shutdown()); /* ends scopes, and with the devices their capacities */
+    if (outset.devices[0])
+        assert_ok(ek_host_devices_configure(outset.devices[0]));
+    if (outset.devices[1])
+        assert_ok(ek_cuda_devices_configure(outset.devices[1]));
+}
+
+/* ---- the program ---- */
+
 /* Each test is a case of its own, so that CK_RUN_CASE can choose it. */
-static Suite *registered_suite(void)
+static Suite *registered_suite(bool forked)
 {
     Suite *all = suite_create(program_invocation_short_name);
     for (const unit_test *test = tests; test; test = test->next) {
         TCase *one = tcase_create(test->test.name);
+        if (!forked)
+            tcase_add_checked_fixture(one, NULL, restore);
         tcase_add_checked_fixture(one, test->setup, test->teardown);
         if (test->group)
             tcase_set_tags(one, test->group);
@@ -75,7 +190,13 @@ int main(void)
     setenv("CK_DEFAULT_TIMEOUT", patience, 0);
     if (before_all)
         before_all();
-    SRunner *runner = srunner_create(registered_suite());
+    SRunner *runner = srunner_create(NULL);
+    if (own_processes)
+        srunner_set_fork_status(runner, CK_FORK);
+    const bool forked = srunner_fork_status(runner) == CK_FORK;
+    if (!forked)
+        note_outset();
+    srunner_add_suite(runner, registered_suite(forked));
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -9,7 +9,8 @@
  *
  * Nothing else is needed: tests register themselves, and unit.c has main. CK_RUN_CASE=a_sentence
  * runs this one alone. Nothing may call the library before Check forks: threads started in the
- * parent don't exist in the child. */
+ * parent don't exist in the child. With CK_FORK=no all tests run in one process: after each, unit.c
+ * puts back the environment, modes and devices, and shuts the library down. */
 #ifndef EK_TESTS_UNIT_H
 #define EK_TESTS_UNIT_H
 
@@ -57,6 +58,14 @@
         unit_before_all(function);                                        \
     }
 
+/* The program's tests run in a process each, whatever CK_FORK says: for what the library reads once
+ * and what does not outlast a test well. */
+#define OWN_PROCESSES                                                      \
+    __attribute__((constructor)) static void unit_with_own_processes(void) \
+    {                                                                      \
+        unit_own_processes();                                              \
+    }
+
 typedef struct unit_test {
     TTest test;
     int first, end;
@@ -69,6 +78,7 @@ void unit_add(unit_test *test, int first, int end);
 void unit_fixture(SFun setup, SFun teardown);
 void unit_group(const char *name);
 void unit_before_all(SFun function);
+void unit_own_processes(void);
 
 /* Fails with the pending error's sentence unless `status` >= 0 or the pointer is not NULL. */
 void assert_ok_at(int status, const char *file, int line);

@@ -30,9 +30,10 @@ static void make_fast_directory(void)
 }
 
 FIXTURE(make_fast_directory, remove_directory)
+OWN_PROCESSES /* children of a process with threads could not use the library */
 
-/* A state: tensors "0", "1", ... of `size` numbers, all of which are `value` and its number. */
-typedef struct states {
+    /* A state: tensors "0", "1", ... of `size` numbers, all of which are `value` and its number. */
+    typedef struct states {
     int tensors;
     int64_t size;
 } states;

@@ -15,9 +15,13 @@
 #endif
 
 BEFORE_ALL(skip_without_gpu)
+#ifdef EK_CUDA_EMULATED
+OWN_PROCESSES /* the emulator is set up once */
+#endif
 
-/* How the emulator is to be, before it is first called: EK_EMULATOR_<name>. */
-static inline void emulator_set(const char *name, const char *value)
+    /* How the emulator is to be, before it is first called: EK_EMULATOR_<name>. */
+    static inline void
+    emulator_set(const char *name, const char *value)
 {
     char variable[64];
     snprintf(variable, sizeof variable, "EK_EMULATOR_%s", name);

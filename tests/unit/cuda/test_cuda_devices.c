@@ -5,7 +5,11 @@
 #include "cuda/devices.h"
 #include "unit.h"
 
-enum { GPUS = 4 };
+OWN_PROCESSES /* the environment is read once */
+
+    enum {
+        GPUS = 4
+    };
 
 typedef struct accepted {
     const char *text;

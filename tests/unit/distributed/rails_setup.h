@@ -17,8 +17,9 @@
 enum { GPUS = 4 };
 
 BEFORE_ALL(skip_without_gpu)
+OWN_PROCESSES /* libraries are opened once, and so is the emulator */
 
-static int gpus; /* that ranks can have */
+    static int gpus; /* that ranks can have */
 
 static inline void open_gpus(void)
 {

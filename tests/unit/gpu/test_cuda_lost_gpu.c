@@ -11,7 +11,12 @@ BEFORE_ALL(skip_without_gpu)
 #ifdef EK_CUDA_EMULATED
 #include <emulator.h>
 
-enum { GPUS = 4, BATCH = 12 };
+OWN_PROCESSES /* a lost GPU stays lost */
+
+    enum {
+        GPUS = 4,
+        BATCH = 12
+    };
 
 typedef struct job {
     ek_module *model, *criterion;

@@ -1,5 +1,5 @@
 /* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
- * by libraries and without them. */
+ * with the GPU's libraries; test_kernel_conv_own.c does without these. */
 #include "conv_isas.h"
 #include "evenkeel/precision.h"
 
@@ -110,14 +110,6 @@ TEST_LOOP(convolution, 0, 3 * CASES)
     }
 }
 
-TEST_LOOP(without_the_gpus_libraries, 0, 2 * CASES)
-{
-    const ek_dtype dtype = _i % 2 ? EK_F32 : _i / 2 % 2 ? EK_F64 : EK_BF16;
-    setenv("EVENKEEL_CUDA_WITHOUT", "cublas,cudnn", 1);
-    if (twin_sides() == 2)
-        check(&cases[_i / 2], 0, dtype, _i % 3 ? TWIN_GAPS : TWIN_REVERSED, _i % 3);
-}
-
 TEST_LOOP(with_rounded_operands, 0, CASES)
 {
     ek_allow_tf32(true);
@@ -183,6 +175,8 @@ TEST_LOOP(nothing, 0, 9)
     *(_i / 3 == 0 ? &empty.samples : _i / 3 == 1 ? &empty.channels : &empty.outputs) = 0;
     check(&empty, 0, (ek_dtype)(_i % 3), TWIN_LAST, true);
 }
+
+#ifndef TWIN_WITHOUT_LIBRARIES
 
 /* ---- without a copy of the windows, on the host ---- */
 
@@ -299,6 +293,8 @@ TEST_LOOP(point_leaves_the_last_windows_out, 0, POINT_CASES)
 {
     check_point(&point_cases[_i], 1, true);
 }
+
+#endif
 
 /* ---- memory ---- */
 

@@ -48,6 +48,17 @@ static inline void two_threads(void)
 
 FIXTURE(two_threads, NULL)
 
+/* Programs that have the GPU do without NVIDIA's libraries, which a process opens once. */
+#ifdef TWIN_WITHOUT_LIBRARIES
+static inline void without_libraries(void)
+{
+    skip_without_gpu();
+    setenv("EVENKEEL_CUDA_WITHOUT", TWIN_WITHOUT_LIBRARIES, 1);
+}
+
+BEFORE_ALL(without_libraries)
+#endif
+
 /* A text, until the next one. */
 __attribute__((format(printf, 1, 2))) static inline const char *text_of(const char *format, ...)
 {

@@ -1,0 +1,3 @@
+/* Matrix products on the GPU by our own kernels. */
+#define TWIN_WITHOUT_LIBRARIES "cublas"
+#include "test_kernel_matmul.c"
