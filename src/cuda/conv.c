@@ -72,11 +72,18 @@ static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tenso
 
 /* ---- cuDNN ---- */
 
-/* The alignment of a tensor in a format. A copy is aligned to all that counts. A plan holds for any
- * address of its alignment. */
-static int64_t conv_alignment_of(const ek_tensor *t, ek_memory_format format)
+/* Tensor cores load 16 bytes at once: from other addresses cuDNN doesn't use them. */
+static bool conv_by_tensor_cores(const conv_call *c)
 {
-    return ek_dnn_is_dense(t, format) ? ek_dnn_alignment(ek_tensor_address(t)) : 16;
+    return c->x->dtype == EK_BF16 || (c->x->dtype == EK_F32 && ek_tf32_allowed());
+}
+
+/* True if cuDNN can use the tensor as it lies in memory; else it is copied, to an address that is
+ * aligned to all that counts. A copy takes less time than an engine without tensor cores. */
+static bool conv_fits(const conv_call *c, const ek_tensor *t, ek_memory_format format)
+{
+    return ek_dnn_is_dense(t, format) &&
+           (!conv_by_tensor_cores(c) || ek_dnn_alignment(ek_tensor_address(t)) == 16);
 }
 
 static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
@@ -87,8 +94,8 @@ static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem
     int output = conv_output(c), done = 0, rc = 0;
     for (int i = 0; i < 3 && rc >= 0; i++)
         rc = ek_stage_begin(&stages[i], dev, tensors[i], tensors[0]->dtype,
-                            ek_axis_of(format, tensors[i]->ndim),
-                            ek_dnn_is_dense(tensors[i], format), i != output);
+                            ek_axis_of(format, tensors[i]->ndim), conv_fits(c, tensors[i], format),
+                            i != output);
     if (rc >= 0)
         rc = done = ek_cuda_dnn_run(dev, problem, stages[CONV_X].tensor, stages[CONV_W].tensor,
                                     stages[CONV_Y].tensor, problem->bias ? c->bias : NULL);
@@ -101,14 +108,6 @@ static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem
     return rc < 0 ? rc : done;
 }
 
-/* Runs a problem. 0 if cuDNN doesn't support it, which a plan may find out only when it runs. */
-static int conv_run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
-                              ek_memory_format format)
-{
-    int rc = ek_cuda_dnn_supports(dev, problem);
-    return rc > 0 ? conv_run_staged(dev, c, problem, format) : rc;
-}
-
 /* True if cuDNN can add the bias while it stores y: its elements are side by side, and aligned. */
 static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
 {
@@ -117,7 +116,24 @@ static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
            ek_dnn_alignment(ek_tensor_address(bias)) >= problem->alignment;
 }
 
-/* 1 when issued, 0 if cuDNN doesn't compute it in this order of memory. */
+/* Decides whether the plan adds the bias: not if that costs the tensor cores, which some engines
+ * for few channels have only without. As ek_cuda_dnn_supports. */
+static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem)
+{
+    problem->bias = conv_reads_bias(c, problem);
+    int fused = problem->bias ? ek_cuda_dnn_supports(dev, problem) : 0;
+    if (fused < 0 || fused == 2 || (fused == 1 && !conv_by_tensor_cores(c)))
+        return fused;
+    problem->bias = 0;
+    int apart = ek_cuda_dnn_supports(dev, problem);
+    if (fused == 0 || apart == 2)
+        return apart;
+    problem->bias = 1;
+    return fused;
+}
+
+/* 1 when issued, 0 if cuDNN doesn't compute it in this order of memory, which a plan may find out
+ * only when it runs. */
 static int conv_by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
 {
     ek_dnn_problem problem;
@@ -125,28 +141,35 @@ static int conv_by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format form
         return 0;
     const ek_tensor *tensors[] = {c->x, c->w, c->y};
     for (int i = 0; i < 3; i++) {
-        int64_t alignment = conv_alignment_of(tensors[i], format);
-        if (alignment < problem.alignment)
-            problem.alignment = alignment;
+        int64_t alignment = ek_dnn_alignment(ek_tensor_address(tensors[i]));
+        if (conv_fits(c, tensors[i], format) && alignment < problem.alignment)
+            problem.alignment = alignment; /* a plan holds for any address of its alignment */
     }
-    problem.bias = conv_reads_bias(c, &problem);
-    int rc = problem.bias ? conv_run_supported(dev, c, &problem, format) : 0;
+    int rc = conv_plan(dev, c, &problem);
+    rc = rc > 0 ? conv_run_staged(dev, c, &problem, format) : rc;
+    if (rc != 0 || !problem.bias)
+        return rc;
     problem.bias = 0;
-    return rc == 0 ? conv_run_supported(dev, c, &problem, format) : rc;
+    rc = ek_cuda_dnn_supports(dev, &problem);
+    return rc > 0 ? conv_run_staged(dev, c, &problem, format) : rc;
 }
 
-/* Chooses the order of memory. Tensor cores read channels-last tensors. From row-major ones cuDNN
- * makes channels-last copies itself, in every call and in its workspace (the plans for an H100 show
- * it). So the copies are made here, by kernels that are bound by memory only, and engines are found
- * more often. f32 without TF32 uses the ordinary units, for which cuDNN's engines are row-major:
- * such tensors stay row-major, and only the small weights are converted. Channels-last tensors also
- * stay, because cuDNN knows whether to copy them or to take an engine that reads them. */
+ek_memory_format ek_cuda_conv_format(ek_dev *dev, ek_dtype dtype)
+{
+    (void)dev;
+    return ek_dnn_format(dtype);
+}
+
+/* Tries the order that cuDNN prefers, if the tensors have it; else channels-last. From tensors in
+ * another order cuDNN makes copies itself, in every call and in its workspace (the plans for an
+ * H100 show it). So the copies are made here, by kernels that are bound by memory only, and engines
+ * are found more often. Row-major tensors stay so, and only the small weights are converted.
+ * Channels-last tensors also stay, because cuDNN knows whether to copy them or to take an engine
+ * that reads them. */
 static int conv_by_dnn(ek_dev *dev, const conv_call *c)
 {
-    bool ordinary = c->x->dtype == EK_F32 && !ek_tf32_allowed();
-    bool rows = ek_dnn_is_dense(c->x, EK_CONTIGUOUS) && ek_dnn_is_dense(c->y, EK_CONTIGUOUS);
-    bool last = ek_dnn_is_dense(c->x, EK_CHANNELS_LAST) && ek_dnn_is_dense(c->y, EK_CHANNELS_LAST);
-    if (ordinary && rows && !last) {
+    if (ek_dnn_format(c->x->dtype) == EK_CONTIGUOUS && ek_dnn_is_dense(c->x, EK_CONTIGUOUS) &&
+        ek_dnn_is_dense(c->y, EK_CONTIGUOUS)) {
         int rc = conv_by_dnn_in(dev, c, EK_CONTIGUOUS);
         if (rc != 0)
             return rc;

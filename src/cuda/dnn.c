@@ -1,6 +1,7 @@
 /* dnn.c: see dnn.h. */
 #include "cuda/dnn.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,11 @@ bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_t
             return false;
     }
     return true;
+}
+
+ek_memory_format ek_dnn_format(ek_dtype dtype)
+{
+    return dtype == EK_F32 && !ek_tf32_allowed() && ek_cudnn() ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
 }
 
 #ifdef EK_HAVE_CUDNN
@@ -151,6 +157,15 @@ static int64_t dnn_most_workspace(const ek_dnn_problem *p)
     return nbytes > usual_workspace ? nbytes : usual_workspace;
 }
 
+/* EVENKEEL_CUDA_PLANS=1 prints each plan when it is made. */
+static void dnn_show(const kept_plan *entry)
+{
+    const char *wanted = getenv("EVENKEEL_CUDA_PLANS");
+    char text[EK_DNN_TEXT];
+    if (wanted && strcmp(wanted, "1") == 0)
+        fprintf(stderr, "cuDNN: %s\n", ek_dnn_plan_text(&entry->problem, &entry->plan, text));
+}
+
 static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
 {
     uint64_t hash = dnn_hash_of(problem);
@@ -161,6 +176,7 @@ static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *pr
                                         dnn_most_workspace(problem), &entry->plan);
         /* An error that an attempt left behind must not become the next launch's. */
         (void)cudaGetLastError();
+        dnn_show(entry);
     }
     entry->used = ++dnn->clock;
     return entry;
@@ -233,8 +249,12 @@ int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
     struct ek_cuda_dnn *dnn;
     pthread_mutex_lock(&device->lock);
     int rc = dnn_enter(dev, &dnn);
-    if (rc >= 0 && dnn)
-        rc = !dnn_plan_for(dnn, problem)->none;
+    if (rc >= 0 && dnn) {
+        const kept_plan *entry = dnn_plan_for(dnn, problem);
+        rc = entry->none                                                       ? 0
+             : ek_dnn_plan_has(&entry->plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? 2
+                                                                               : 1;
+    }
     pthread_mutex_unlock(&device->lock);
     return rc;
 }
@@ -274,6 +294,7 @@ static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *e
         entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle},
                                         &entry->problem, nbytes / 2, &entry->plan);
         (void)cudaGetLastError();
+        dnn_show(entry);
         ek_log_line(EK_LOG_INFO, "%s: no %lld bytes of workspace are left for a %s: %s", dev->name,
                     (long long)nbytes, dnn_names[entry->problem.operation],
                     entry->none ? "it is computed directly" : "one with less is used");

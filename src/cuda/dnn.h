@@ -39,8 +39,13 @@ bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format);
 /* The largest power of two up to 16 that divides the address. */
 int64_t ek_dnn_alignment(const void *address);
 
-/* 1 if cuDNN computes the problem (its plan is kept from now on), 0 if it doesn't, negative on
- * error. Call it between ek_cuda_begin and ek_cuda_end. */
+/* The order of memory in which cuDNN's engines for a dtype compute images without copies of their
+ * own. Tensor cores read channels-last tensors. f32 without TF32 uses the ordinary units, whose
+ * engines are row-major. Channels-last if cuDNN can't be opened. */
+ek_memory_format ek_dnn_format(ek_dtype dtype);
+
+/* 1 if cuDNN computes the problem (its plan is kept from now on), 2 if it does so by tensor cores,
+ * 0 if it doesn't, negative on error. Call it between ek_cuda_begin and ek_cuda_end. */
 int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem);
 
 /* Issues the problem. The tensors are dense in its format and aligned as it says. bias is NULL if

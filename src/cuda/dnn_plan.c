@@ -190,67 +190,82 @@ void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph)
 
 /* ---- what engines say of themselves ---- */
 
-bool ek_dnn_notes_allow(const ek_dnn_problem *p, const cudnnBackendNumericalNote_t *notes,
-                        int64_t count)
+ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *p,
+                                   const cudnnBackendNumericalNote_t *notes, int64_t count)
 {
     bool f32 = p->dtype == EK_F32;
     for (int64_t i = 0; i < count; i++) {
         switch (notes[i]) {
         case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
             if (p->deterministic)
-                return false;
+                return EK_DNN_NONDETERMINISTIC;
             break;
         case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* for f32 this means TF32 */
             if (f32 && !p->tf32)
-                return false;
+                return EK_DNN_TENSOR_CORES;
             break;
+        /* Operands keep their digits, and sums are f32. */
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-            if (f32 && !p->tf32)
-                return false;
-            break;
-        /* Sums must be f32. */
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
-            return false;
+            return EK_DNN_IMPRECISE;
         /* Large tiles lose digits to cancellation. In bf16 even small ones do, because their
          * transformed inputs are rounded. */
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
-            return false;
+            return EK_DNN_IMPRECISE;
         case CUDNN_NUMERICAL_NOTE_WINOGRAD:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
         case CUDNN_NUMERICAL_NOTE_FFT:
             if (!f32)
-                return false;
+                return EK_DNN_IMPRECISE;
             break;
         default:
             break;
         }
     }
-    return true;
+    return EK_DNN_ALLOWED;
 }
 
-static bool plan_config_allowed(const ek_cudnn_api *api, const ek_dnn_problem *problem,
-                                cudnnBackendDescriptor_t config)
+/* What one of cuDNN's suggestions is. */
+typedef struct plan_suggestion {
+    cudnnBackendDescriptor_t config;
+    int64_t engine;
+    uint64_t notes;
+    ek_dnn_refusal refusal;
+} plan_suggestion;
+
+static cudnnStatus_t plan_read_engine(const ek_cudnn_api *api, const ek_dnn_problem *problem,
+                                      cudnnBackendDescriptor_t engine, plan_suggestion *suggestion)
 {
     /* Room for notes that later versions may add. */
     cudnnBackendNumericalNote_t notes[4 * CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     const int64_t room = sizeof notes / sizeof *notes;
-    cudnnBackendDescriptor_t engine = NULL;
     int64_t count = 0;
+    EK_DNN_TRY(api->cudnnBackendGetAttribute(suggestion->config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
+    EK_DNN_TRY(api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                             CUDNN_TYPE_INT64, 1, &count, &suggestion->engine));
+    EK_DNN_TRY(api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                             CUDNN_TYPE_NUMERICAL_NOTE, room, &count, notes));
+    for (int64_t i = 0; i < count && i < room; i++)
+        if (notes[i] >= 0 && notes[i] < 64)
+            suggestion->notes |= (uint64_t)1 << notes[i];
+    suggestion->refusal =
+        count <= room ? ek_dnn_notes_refuse(problem, notes, count) : EK_DNN_NOT_SUPPORTED;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static void plan_read(const ek_cudnn_api *api, const ek_dnn_problem *problem,
+                      plan_suggestion *suggestion)
+{
+    cudnnBackendDescriptor_t engine = NULL;
+    suggestion->refusal = EK_DNN_NOT_SUPPORTED;
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) !=
         CUDNN_STATUS_SUCCESS)
-        return false;
-    cudnnStatus_t status =
-        api->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine);
-    if (status == CUDNN_STATUS_SUCCESS) {
-        count = 0;
-        status = api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                               CUDNN_TYPE_NUMERICAL_NOTE, room, &count, notes);
-    }
+        return;
+    if (plan_read_engine(api, problem, engine, suggestion) != CUDNN_STATUS_SUCCESS)
+        suggestion->refusal = EK_DNN_NOT_SUPPORTED;
     (void)api->cudnnBackendDestroyDescriptor(engine);
-    return status == CUDNN_STATUS_SUCCESS && count <= room &&
-           ek_dnn_notes_allow(problem, notes, count);
 }
 
 /* ---- plans ---- */
@@ -273,42 +288,77 @@ static bool plan_aim(const ek_cudnn_api *api, const ek_dnn_target *target,
 #endif
 }
 
-/* Makes a plan of `config`, which it takes over on success. */
+/* Makes a plan of a suggestion, whose config it takes over on success; else says why not. */
 static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
-                    cudnnBackendDescriptor_t config, int64_t most, ek_dnn_plan *plan)
+                    plan_suggestion *suggestion, int64_t most, ek_dnn_plan *plan)
 {
     cudnnBackendDescriptor_t made = NULL;
     int64_t workspace = 0, count = 0;
+    suggestion->refusal = EK_DNN_NOT_SUPPORTED;
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &made) !=
         CUDNN_STATUS_SUCCESS)
         return false;
-    bool good = ek_dnn_set(api, made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config) == CUDNN_STATUS_SUCCESS &&
-                plan_aim(api, target, made, true) &&
-                api->cudnnBackendFinalize(made) == CUDNN_STATUS_SUCCESS &&
-                api->cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                              CUDNN_TYPE_INT64, 1, &count,
-                                              &workspace) == CUDNN_STATUS_SUCCESS &&
-                workspace >= 0 && workspace <= most;
-    if (!good) {
+    bool good =
+        ek_dnn_set(api, made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &suggestion->config) == CUDNN_STATUS_SUCCESS &&
+        plan_aim(api, target, made, true) &&
+        api->cudnnBackendFinalize(made) == CUDNN_STATUS_SUCCESS &&
+        api->cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                      CUDNN_TYPE_INT64, 1, &count,
+                                      &workspace) == CUDNN_STATUS_SUCCESS &&
+        workspace >= 0;
+    if (!good || workspace > most) {
+        suggestion->refusal = good ? EK_DNN_WORKSPACE : EK_DNN_NOT_SUPPORTED;
         (void)api->cudnnBackendDestroyDescriptor(made);
         return false;
     }
-    plan->config = config;
+    plan->config = suggestion->config;
     plan->plan = made;
     plan->workspace = workspace;
+    plan->engine = suggestion->engine;
+    plan->notes = suggestion->notes;
+    suggestion->config = NULL;
     return true;
 }
 
-/* The most suggestions to look at, the best first: a plan is rarely the tenth. */
-enum { SUGGESTIONS = 48 };
+/* The most suggestions to look at, the best first: a plan is rarely the tenth. Among the first
+ * NEAR, engines with tensor cores are preferred: for bf16 windows of 1 x 1 with a stride, cuDNN
+ * suggests another one first. */
+enum { SUGGESTIONS = 48, NEAR = 6 };
 
-/* Makes a plan of the first suggestion that can be used. */
+/* Few channels, in all or in a group, leave tensor cores idle: then cuDNN knows better. */
+static bool plan_prefers_tensor_cores(const ek_dnn_problem *p)
+{
+    return (p->dtype == EK_BF16 || p->tf32) && p->x[1] == p->w[1] && p->x[1] >= 8 && p->y[1] >= 8;
+}
+
+/* Makes a plan of the best suggestion that can be used. */
+static bool plan_take(const ek_cudnn_api *api, const ek_dnn_target *target,
+                      const ek_dnn_problem *problem, plan_suggestion *suggestions, int64_t count,
+                      int64_t most, ek_dnn_plan *plan)
+{
+    const uint64_t tensor_core = (uint64_t)1 << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    for (int64_t i = 0; i < count; i++)
+        plan_read(api, problem, &suggestions[i]);
+    if (plan_prefers_tensor_cores(problem))
+        for (int64_t i = 0; i < count && i < NEAR; i++)
+            if (!suggestions[i].refusal && suggestions[i].notes & tensor_core &&
+                plan_of(api, target, &suggestions[i], most, plan))
+                return true;
+    for (int64_t i = 0; i < count; i++) {
+        if (!suggestions[i].refusal && plan_of(api, target, &suggestions[i], most, plan))
+            return true;
+        plan->refused[suggestions[i].refusal]++;
+    }
+    return false;
+}
+
 static bool plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
                         const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics,
                         int64_t most, ek_dnn_plan *plan)
 {
     cudnnBackendDescriptor_t configs[SUGGESTIONS] = {0};
+    plan_suggestion suggestions[SUGGESTIONS] = {0};
     int64_t made = 0, count = 0;
     while (made < SUGGESTIONS &&
            api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[made]) ==
@@ -319,18 +369,14 @@ static bool plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
             ? CUDNN_STATUS_BAD_PARAM
             : api->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                             CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, configs);
-    bool found = false;
-    if (status == CUDNN_STATUS_SUCCESS) {
-        for (int64_t i = 0; i < count && i < made && !found; i++) {
-            found = plan_config_allowed(api, problem, configs[i]) &&
-                    plan_of(api, target, configs[i], most, plan);
-            if (found)
-                configs[i] = NULL;
-        }
-    }
     for (int64_t i = 0; i < made; i++)
-        if (configs[i])
-            (void)api->cudnnBackendDestroyDescriptor(configs[i]);
+        suggestions[i].config = configs[i];
+    bool found =
+        status == CUDNN_STATUS_SUCCESS &&
+        plan_take(api, target, problem, suggestions, count < made ? count : made, most, plan);
+    for (int64_t i = 0; i < made; i++)
+        if (suggestions[i].config)
+            (void)api->cudnnBackendDestroyDescriptor(suggestions[i].config);
     return found;
 }
 
@@ -365,7 +411,7 @@ bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
         for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
             if (plan_ask(api, target, problem, modes[i], most, plan))
                 return true;
-    ek_dnn_plan_free(api, plan);
+    ek_dnn_graph_free(api, &plan->graph);
     return false;
 }
 

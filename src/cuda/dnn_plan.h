@@ -54,16 +54,36 @@ cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *
                                   ek_dnn_graph *graph);
 void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph);
 
+/* Why a suggestion is not taken. */
+typedef enum ek_dnn_refusal {
+    EK_DNN_ALLOWED,
+    EK_DNN_TENSOR_CORES,     /* they would round f32 */
+    EK_DNN_NONDETERMINISTIC, /* repeatable results are asked for */
+    EK_DNN_IMPRECISE,        /* sums or transforms lose digits */
+    EK_DNN_NOT_SUPPORTED,    /* not by this GPU, or not for this problem */
+    EK_DNN_WORKSPACE,        /* it needs too much */
+    EK_DNN_REFUSALS
+} ek_dnn_refusal;
+
 /* A plan with all that it refers to, owned. Descriptors are NULL at first. */
 typedef struct ek_dnn_plan {
     ek_dnn_graph graph;
     cudnnBackendDescriptor_t config, plan;
-    int64_t workspace; /* bytes */
+    int64_t workspace;            /* bytes */
+    int64_t engine;               /* cuDNN's number of it */
+    uint64_t notes;               /* bit n: it has cudnnBackendNumericalNote_t n */
+    int refused[EK_DNN_REFUSALS]; /* suggestions before it */
 } ek_dnn_plan;
 
+static inline bool ek_dnn_plan_has(const ek_dnn_plan *plan, cudnnBackendNumericalNote_t note)
+{
+    return plan->notes >> note & 1;
+}
+
 /* Makes a plan of the first of cuDNN's suggestions that computes as exactly and as repeatably as
- * the problem asks for, works on this GPU, and needs at most `most` bytes of workspace. False if
- * there is none; *plan is then empty. */
+ * the problem asks for, works on this GPU, and needs at most `most` bytes of workspace; of the
+ * first few, one with tensor cores goes before others if the problem may use them. False if there
+ * is none; *plan is then empty but for what was refused. */
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
@@ -83,9 +103,15 @@ cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
 
 void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan);
 
-/* True if an engine with these notes may compute the problem. */
-bool ek_dnn_notes_allow(const ek_dnn_problem *problem, const cudnnBackendNumericalNote_t *notes,
-                        int64_t count);
+/* Why an engine with these notes may not compute the problem. */
+ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *problem,
+                                   const cudnnBackendNumericalNote_t *notes, int64_t count);
+
+/* The problem and its plan in a line: operation, sizes, engine, notes, workspace, what was refused.
+ * A plan without descriptors stands for none. Returns `text`. */
+enum { EK_DNN_TEXT = 800 };
+const char *ek_dnn_plan_text(const ek_dnn_problem *problem, const ek_dnn_plan *plan,
+                             char text[EK_DNN_TEXT]);
 #endif
 
 #endif

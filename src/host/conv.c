@@ -100,6 +100,12 @@ static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     return done < 0 ? done : 0;
 }
 
+ek_memory_format ek_host_conv_format(ek_dev *dev, ek_dtype dtype)
+{
+    (void)dev, (void)dtype;
+    return EK_CHANNELS_LAST;
+}
+
 int ek_host_conv_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                          const ek_tensor *bias, const ek_conv_params *params)
 {

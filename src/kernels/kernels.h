@@ -64,6 +64,8 @@ typedef int ek_matmul_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, co
 
 /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. y
  * may have fewer positions than there are windows: the last are left out ---- */
+/* The order of memory in which convolutions of images are fastest. */
+typedef ek_memory_format ek_conv_format_kernel(ek_dev *dev, ek_dtype dtype);
 typedef int ek_conv_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                                    const ek_tensor *w, const ek_tensor *bias,
                                    const ek_conv_params *params);
@@ -198,7 +200,7 @@ typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *p
     SLOT(reduce) SLOT(arg_reduce) \
     SLOT(index_select) SLOT(index_add) SLOT(gather) SLOT(scatter_add) \
     SLOT(matmul) \
-    SLOT(conv_forward) SLOT(conv_input_gradient) SLOT(conv_weight_gradient) \
+    SLOT(conv_format) SLOT(conv_forward) SLOT(conv_input_gradient) SLOT(conv_weight_gradient) \
     SLOT(max_pool_forward) SLOT(max_pool_gradient) SLOT(max_pool_gather) \
     SLOT(avg_pool_forward) SLOT(avg_pool_gradient) \
     SLOT(adaptive_avg_pool_forward) SLOT(adaptive_avg_pool_gradient) \

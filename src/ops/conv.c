@@ -9,8 +9,8 @@
  *     weight_gradient(x, dy)  d/dx = input_gradient(dy, g)   d/ddy = c(x, g)
  *
  * A transposed convolution is the input gradient, applied as a forward: the same three in other
- * roles. Images and their weights are channels-last inside, volumes row-major. An operand is saved
- * only if another's gradient needs it. */
+ * roles. Images and their weights are inside in the order that the device prefers, volumes
+ * row-major. An operand is saved only if another's gradient needs it. */
 #include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
@@ -32,21 +32,27 @@ typedef struct conv_attributes {
 
 /* ---- the three operations ---- */
 
-/* Images and their weights become channels-last, other tensors row-major. */
-static ek_tensor *conv_channels_last(ek_tensor *x)
+/* The order of memory that the device prefers for images and their weights. */
+static ek_memory_format conv_format(const ek_tensor *x)
 {
-    return ek_contiguous(x, EK_CHANNELS_LAST);
+    return ek_kernels_of(x)->conv_format(ek_tensor_dev(x), x->dtype);
+}
+
+/* Images and their weights get the device's order, other tensors become row-major. */
+static ek_tensor *conv_ordered(ek_tensor *x)
+{
+    return x ? ek_contiguous(x, conv_format(x)) : NULL;
 }
 
 /* y from x and w. bias (O) may be NULL. */
 static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
                                const conv_attributes *attributes)
 {
-    x = conv_channels_last(x);
-    w = conv_channels_last(w);
+    x = conv_ordered(x);
+    w = conv_ordered(w);
     if (!x || !w)
         return NULL;
-    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &attributes->y, EK_CHANNELS_LAST);
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &attributes->y, conv_format(x));
     y = EK_RUN(y, conv_forward, x, w, bias, &attributes->params);
     return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x, w, bias),
                      EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL),
@@ -70,11 +76,11 @@ static int conv_add_to_channels(ek_tensor *x, const ek_tensor *bias)
 static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
                                       const conv_attributes *attributes)
 {
-    dy = conv_channels_last(dy);
-    w = conv_channels_last(w);
+    dy = conv_ordered(dy);
+    w = conv_ordered(w);
     if (!dy || !w)
         return NULL;
-    ek_tensor *dx = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &attributes->x, EK_CHANNELS_LAST);
+    ek_tensor *dx = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &attributes->x, conv_format(dy));
     dx = EK_RUN(dx, conv_input_gradient, dy, w, &attributes->params);
     if (dx && bias && ek_count(dx) > 0 && conv_add_to_channels(dx, bias) < 0)
         return NULL;
@@ -89,13 +95,13 @@ static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bi
 static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
                                 ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
 {
-    x = conv_channels_last(x);
-    dy = conv_channels_last(dy);
+    x = conv_ordered(x);
+    dy = conv_ordered(dy);
     if (!x || !dy)
         return ek_error_pending();
     ek_dev *dev = ek_tensor_dev(x);
     if (!dw)
-        dw = ek_tensor_new(dev, x->dtype, &attributes->w, EK_CHANNELS_LAST);
+        dw = ek_tensor_new(dev, x->dtype, &attributes->w, conv_format(x));
     ek_tensor *db = NULL;
     if (dbias)
         db = *dbias ? *dbias

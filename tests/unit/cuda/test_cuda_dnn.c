@@ -2,20 +2,10 @@
  * when they are finalised, and plans can be made for a GPU that is only described. What needs cuDNN
  * passes where it can't be opened. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "cuda/dnn_plan.h"
-#include "evenkeel/precision.h"
-#include "unit.h"
+#include "dnn_setup.h"
 
 /* ---- problems ---- */
-
-typedef struct conv_case {
-    const char *what;
-    int dims;
-    int64_t samples, channels, outputs, groups;
-    int64_t in[3], window[3], stride[3], padding[3], dilation[3], fewer;
-} conv_case;
 
 static const conv_case cases[] = {
     {"3x3", 2, 32, 64, 128, 1, {56, 56}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 0},
@@ -33,33 +23,6 @@ static const conv_case cases[] = {
     {"3-d", 3, 2, 16, 32, 1, {8, 16, 16}, {3, 3, 3}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, 0},
 };
 enum { CASES = sizeof cases / sizeof *cases };
-
-static int64_t windows(const conv_case *c, int i)
-{
-    return (c->in[i] + 2 * c->padding[i] - c->dilation[i] * (c->window[i] - 1) - 1) / c->stride[i] +
-           1 - c->fewer;
-}
-
-/* Tensors without memory. */
-static bool problem_of(const conv_case *c, ek_dnn_operation operation, ek_dtype dtype,
-                       ek_memory_format format, ek_dnn_problem *problem)
-{
-    ek_tensor x = {.dtype = dtype, .ndim = 2 + c->dims, .shape = {c->samples, c->channels}};
-    ek_tensor w = {.dtype = dtype,
-                   .ndim = 2 + c->dims,
-                   .shape = {c->outputs, c->channels / c->groups}};
-    ek_tensor y = {.dtype = dtype, .ndim = 2 + c->dims, .shape = {c->samples, c->outputs}};
-    ek_conv_params params = {.dims = c->dims, .groups = c->groups};
-    for (int i = 0; i < c->dims; i++) {
-        x.shape[2 + i] = c->in[i];
-        w.shape[2 + i] = c->window[i];
-        y.shape[2 + i] = windows(c, i);
-        params.stride[i] = c->stride[i];
-        params.padding[i] = c->padding[i];
-        params.dilation[i] = c->dilation[i];
-    }
-    return ek_dnn_problem_of(problem, operation, &x, &w, &y, &params, format);
-}
 
 TEST(padding_follows_from_the_sizes)
 {
@@ -203,43 +166,20 @@ TEST(engines_are_chosen_by_precision)
                                                           CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
     static const cudnnBackendNumericalNote_t narrow[] = {
         CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION};
+    static const cudnnBackendNumericalNote_t down[] = {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
     ek_dnn_problem f32 = {.dtype = EK_F32}, tf32 = {.dtype = EK_F32, .tf32 = 1};
     ek_dnn_problem bf16 = {.dtype = EK_BF16}, fixed = {.dtype = EK_F32, .deterministic = 1};
-    ck_assert(ek_dnn_notes_allow(&f32, NULL, 0));
-    ck_assert(!ek_dnn_notes_allow(&f32, tensor_core, 1));
-    ck_assert(ek_dnn_notes_allow(&tf32, tensor_core, 1));
-    ck_assert(ek_dnn_notes_allow(&bf16, tensor_core, 1));
-    ck_assert(ek_dnn_notes_allow(&f32, arrival, 2));
-    ck_assert(!ek_dnn_notes_allow(&fixed, arrival, 2));
-    ck_assert(!ek_dnn_notes_allow(&bf16, narrow, 1));
+    ck_assert_int_eq(ek_dnn_notes_refuse(&f32, NULL, 0), EK_DNN_ALLOWED);
+    ck_assert_int_eq(ek_dnn_notes_refuse(&f32, tensor_core, 1), EK_DNN_TENSOR_CORES);
+    ck_assert_int_eq(ek_dnn_notes_refuse(&tf32, tensor_core, 1), EK_DNN_ALLOWED);
+    ck_assert_int_eq(ek_dnn_notes_refuse(&bf16, tensor_core, 1), EK_DNN_ALLOWED);
+    ck_assert_int_eq(ek_dnn_notes_refuse(&f32, arrival, 2), EK_DNN_ALLOWED);
+    ck_assert_int_eq(ek_dnn_notes_refuse(&fixed, arrival, 2), EK_DNN_NONDETERMINISTIC);
+    ck_assert_int_eq(ek_dnn_notes_refuse(&bf16, narrow, 1), EK_DNN_IMPRECISE);
+    ck_assert_int_eq(ek_dnn_notes_refuse(&tf32, down, 1), EK_DNN_IMPRECISE);
 }
 
 #ifdef EK_DNN_WITH_PROPERTIES
-
-/* GPUs as cuDNN describes them. */
-static const char h100[] =
-    "{\"deviceName\": \"H100\", \"cudaDeviceId\": 0, \"deviceVer\": 900, \"driverVer\": 13000, "
-    "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], "
-    "\"regsPerBlock\": 65536, \"multiProcessorCount\": 132, \"warpSize\": 32, "
-    "\"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": 232448, "
-    "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, "
-    "\"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"pciDeviceId\": 0, "
-    "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"smClockRateKHz\": 1980000, "
-    "\"memClockRateKHz\": 2619000, \"l2CacheSize\": 52428800, \"totalGlobalMem\": 85899345920}";
-
-/* NULL if this version of cuDNN doesn't understand it. */
-static cudnnBackendDescriptor_t properties_of(const ek_cudnn_api *api, const char *json)
-{
-    cudnnBackendDescriptor_t properties = NULL;
-    ck_assert(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &properties) ==
-              CUDNN_STATUS_SUCCESS);
-    if (ek_dnn_set(api, properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                   (int64_t)strlen(json), json) == CUDNN_STATUS_SUCCESS &&
-        api->cudnnBackendFinalize(properties) == CUDNN_STATUS_SUCCESS)
-        return properties;
-    (void)api->cudnnBackendDestroyDescriptor(properties);
-    return NULL;
-}
 
 /* Not more workspace than is allowed, repeatable if that is asked for. */
 static void check_plans(const ek_cudnn_api *api, const ek_dnn_target *target, const conv_case *c,

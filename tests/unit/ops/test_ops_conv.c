@@ -2,16 +2,25 @@
  */
 #include <stdio.h>
 
+#include "core/backend.h"
+#include "core/tensor.h"
 #include "evenkeel/autograd.h"
+#include "kernels/kernels.h"
 
 #include "home.h"
 
-TEST(output_is_channels_last)
+/* The order that the device prefers for f32. */
+static ek_memory_format order_of(const ek_tensor *x)
+{
+    return ek_kernels_of(x)->conv_format(ek_tensor_dev(x), EK_F32);
+}
+
+TEST(output_has_the_devices_order)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 5, 5)), *w = ek_ones(EK_SHAPE(4, 3, 3, 3));
     ek_tensor *y = ek_f_conv2d(x, w, .stride = 2, .padding = 1);
     assert_made(y);
-    ck_assert(ek_tensor_is_contiguous(y, EK_CHANNELS_LAST));
+    ck_assert(ek_tensor_is_contiguous(y, order_of(x)));
     /* 3 x 3 ones over 3 channels, at the corner 2 x 2. */
     ck_assert_double_eq(element(y, 0), 12);
     ck_assert_double_eq(element(y, 4), 27);
@@ -88,12 +97,54 @@ static const struct {
 };
 enum { CONVOLUTIONS = sizeof convolutions / sizeof convolutions[0] };
 
-TEST(images_stay_channels_last)
+static ek_memory_format rows_for_f32(ek_dev *dev, ek_dtype dtype)
+{
+    (void)dev;
+    return dtype == EK_F32 ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
+}
+
+/* y, then the gradients of x, w and bias. */
+static void convolve(ek_tensor *results[4])
+{
+    ek_manual_seed(5);
+    ek_tensor *leaves[] = {ek_randn(EK_SHAPE(2, 3, 7, 6), .requires_grad = true),
+                           ek_randn(EK_SHAPE(4, 3, 3, 3), .requires_grad = true),
+                           ek_randn(EK_SHAPE(4), .requires_grad = true)};
+    results[0] =
+        ek_f_conv2d(ek_mul(leaves[0], leaves[0]), leaves[1], leaves[2], .stride = 2, .padding = 1);
+    assert_ok(ek_backward(ek_sum(ek_mul(results[0], results[0]))));
+    for (int i = 0; i < 3; i++)
+        results[1 + i] = ek_tensor_grad(leaves[i]);
+}
+
+TEST(a_device_may_prefer_row_major_images)
+{
+    ek_dev *dev = ek_dev_get(test_home());
+    assert_made(dev);
+    const ek_backend *original = dev->backend;
+    ek_backend backend = *original;
+    ek_kernels kernels = *original->kernels;
+    ek_tensor *wanted[4], *rows[4];
+    convolve(wanted);
+    backend.kernels = &kernels;
+    kernels.conv_format = rows_for_f32;
+    dev->backend = &backend;
+    convolve(rows);
+    ek_tensor *narrow = ek_f_conv2d(ek_to_dtype(ek_ones(EK_SHAPE(2, 3, 4, 4)), EK_BF16),
+                                    ek_to_dtype(ek_ones(EK_SHAPE(4, 3, 3, 3)), EK_BF16));
+    dev->backend = original;
+    ck_assert(ek_tensor_is_contiguous(rows[0], EK_CONTIGUOUS));
+    ck_assert(ek_tensor_is_contiguous(narrow, EK_CHANNELS_LAST));
+    for (int i = 0; i < 4; i++)
+        assert_close(rows[i], wanted[i], 1e-5, 1e-5);
+}
+
+TEST(images_keep_the_devices_order)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(3, 5, 4, 4));
     ek_tensor *y = ek_f_conv_transpose2d(x, w, .stride = 2, .padding = 1);
     assert_made(y);
-    ck_assert(ek_tensor_is_contiguous(y, EK_CHANNELS_LAST));
+    ck_assert(ek_tensor_is_contiguous(y, order_of(x)));
     ck_assert_int_eq(ek_tensor_size(y, 1), 5);
     ck_assert_int_eq(ek_tensor_size(y, 2), 8);
     /* Four taps of three channels reach inner positions, one corner's. */
