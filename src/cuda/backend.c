@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "cuda/devices.h"
+#include "cuda/launches.h"
 #include "cuda/nccl.h"
 #include "cuda/nccl_ranks.h"
 #include "cuda/stream.h"
@@ -81,6 +82,21 @@ static int device_read_attributes(ek_dev *dev, ek_cuda_device *device)
     return 0;
 }
 
+/* Refuses a GPU that none of the kernels was compiled for: each launch would fail. */
+static int device_check_kernels(ek_dev *dev, const ek_cuda_device *device)
+{
+    const int error = ek_cuda_have_kernels();
+    if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorInvalidDeviceFunction &&
+        error != cudaErrorUnsupportedPtxVersion)
+        return ek_cuda_check(dev, "looking for kernels", error);
+    (void)cudaGetLastError();
+    return EK_FAIL(
+        EK_E_DEVICE,
+        "%s: this library was built without kernels for GPU %d, whose compute capability "
+        "is %d.%d: by default for 8.0 and later, else for CMAKE_CUDA_ARCHITECTURES",
+        dev->name, device->physical, device->capability / 10, device->capability % 10);
+}
+
 /* Makes streams that don't wait for the default stream. */
 static int device_make_streams(ek_dev *dev, ek_cuda_device *device)
 {
@@ -153,6 +169,8 @@ static int device_open(ek_dev *dev)
         return rc;
     }
     rc = device_read_attributes(dev, device);
+    if (rc >= 0)
+        rc = device_check_kernels(dev, device);
     if (rc >= 0)
         rc = device_make_streams(dev, device);
     if (rc >= 0)

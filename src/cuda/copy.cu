@@ -191,6 +191,12 @@ static int launch_fill_strided(const ek_cuda_stream *stream, const ek_cuda_walk 
     });
 }
 
+int ek_cuda_have_kernels(void)
+{
+    cudaFuncAttributes attributes;
+    return (int)cudaFuncGetAttributes(&attributes, fill_flat<float>);
+}
+
 int ek_cuda_launch_fill(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size,
                         const ek_cuda_pattern *pattern)
 {

@@ -22,6 +22,9 @@ int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 /* A copy that changes the dtype. */
 int ek_cuda_launch_convert(const ek_cuda_stream *stream, const ek_cuda_walk *walk);
 
+/* A cudaError_t: cudaSuccess if this build has kernels that the current GPU can run. */
+int ek_cuda_have_kernels(void);
+
 /* ---- copy: elements of one dtype, of `size` bytes ---- */
 
 int ek_cuda_launch_copy(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size);

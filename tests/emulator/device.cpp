@@ -145,6 +145,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     });
 }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel)
+{
+    return call("cudaFuncGetAttributes", false, [&](Machine &m, Lock &) {
+        if (!kernel)
+            return cudaErrorInvalidDeviceFunction;
+        *attributes = {properties_of(m, 0).maxThreadsPerBlock};
+        return cudaSuccess;
+    });
+}
+
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device)
 {
     return call("cudaDeviceGetPCIBusId", false, [&](Machine &m, Lock &) {

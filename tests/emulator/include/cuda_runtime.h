@@ -59,6 +59,13 @@ template <typename... Expected> struct ek_emulator_kernel_call final : ek_emulat
     }
 };
 
+template <typename... Expected>
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes,
+                                                void (*kernel)(Expected...))
+{
+    return cudaFuncGetAttributes(attributes, (const void *)kernel);
+}
+
 // Arguments are copied now; the kernel runs when its stream comes to it.
 template <typename... Expected, typename... Actual>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,

@@ -339,6 +339,18 @@ TEST(an_old_driver_means_no_devices)
     ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
 }
 
+TEST(a_gpu_without_kernels_is_refused)
+{
+    open_cuda("0,1");
+    ek_emulator_fail_next("cudaFuncGetAttributes", cudaErrorNoKernelImageForDevice, 0);
+    assert_refused(ek_dev_get(ek_cuda(0)), EK_E_DEVICE,
+                   "cuda:0: this library was built without kernels for GPU 0, whose compute "
+                   "capability is 9.0: by default for 8.0 and later");
+    assert_made(ek_dev_get(ek_cuda(1)));
+    ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
+    close_cuda();
+}
+
 /* ---- a GPU that is lost ---- */
 
 static ek_tensor *on(int index)
