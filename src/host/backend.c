@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "core/device_spec.h"
 #include "core/thread.h"
@@ -66,13 +67,24 @@ static int host_thread_enter(ek_dev *dev)
     return 0;
 }
 
+/* A large block begins at a huge page and asks the system for such pages, because passes over large
+ * tensors wait for the translation of addresses else. The block's end, less than a huge page,
+ * doesn't ask, so that no memory is taken that nobody writes. */
 static int host_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
     (void)dev;
-    enum { ALIGNMENT = 64 };
+    enum { LINE = 64, HUGE_PAGE = 2 << 20 };
+#ifdef EK_SANITIZED /* sees writes past the end of blocks that are rounded up to a line */
+    bool huge = false;
+#else
+    bool huge = nbytes >= HUGE_PAGE;
+#endif
+    size_t alignment = huge ? HUGE_PAGE : LINE;
     *pointer = NULL;
-    if (nbytes <= (size_t)PTRDIFF_MAX - ALIGNMENT)
-        *pointer = aligned_alloc(ALIGNMENT, (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    if (nbytes <= (size_t)PTRDIFF_MAX - alignment)
+        *pointer = aligned_alloc(alignment, (nbytes + alignment - 1) / alignment * alignment);
+    if (*pointer && huge)
+        madvise(*pointer, nbytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return 0;
 }
 
