@@ -43,6 +43,13 @@ static inline int64_t ek_norm_short_rows(int64_t columns)
     return rows > 32 ? 32 : rows < 8 ? 8 : rows;
 }
 
+/* The number of rows between the one that a loop reads and the one that it fetches: 512 elements,
+ * which arrive in time and don't push each other out of the first cache. */
+static inline int64_t ek_norm_rows_ahead(int64_t columns)
+{
+    return (511 + columns) / columns;
+}
+
 /* The operands of a pass. */
 typedef struct ek_norm_job {
     ek_norm_plan plan;

@@ -54,6 +54,15 @@ static inline int64_t EK_NAME(norm_plane_of)(const ek_norm_plan *plan, int64_t c
            column % plan->channels * plan->channel_stride;
 }
 
+/* Starts to read n elements. Processors look ahead by themselves, but not from a page into the
+ * next, and not along columns of wide rows. */
+static inline void EK_NAME(norm_fetch)(const EK_ELEMENT *x, int64_t n)
+{
+    enum { LINE = 64 / sizeof(EK_ELEMENT) };
+    for (int64_t i = 0; i < n; i += LINE)
+        __builtin_prefetch(x + i);
+}
+
 /* ---- moments ---- */
 
 /* The moments of each column. Blocks of few rows are summed in two passes, mean and then
@@ -64,7 +73,8 @@ static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int
                                         int64_t columns, double *mean, double *deviation)
 {
     EK_REAL sum[EK_NORM_COLUMNS], rest[EK_NORM_COLUMNS], square[EK_NORM_COLUMNS];
-    int64_t step = ek_norm_short_rows(columns);
+    int64_t step = ek_norm_short_rows(columns), ahead = ek_norm_rows_ahead(columns);
+    ahead = ahead > step ? ahead : step; /* a block reads its own rows at once */
     for (int64_t c = 0; c < columns; c++)
         mean[c] = deviation[c] = 0;
     for (int64_t done = 0; done < rows; done += step) {
@@ -72,9 +82,12 @@ static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int
         const EK_ELEMENT *block = x + done * stride;
         for (int64_t c = 0; c < columns; c++)
             sum[c] = rest[c] = square[c] = 0;
-        for (int64_t r = 0; r < n; r++)
+        for (int64_t r = 0; r < n; r++) {
+            if (done + r + ahead < rows)
+                EK_NAME(norm_fetch)(block + (r + ahead) * stride, columns);
             for (int64_t c = 0; c < columns; c++)
                 sum[c] += EK_GET(block[r * stride + c]);
+        }
         EK_REAL share = (EK_REAL)1 / (EK_REAL)n;
         for (int64_t c = 0; c < columns; c++)
             sum[c] *= share;
@@ -186,7 +199,7 @@ static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x
                                        double *first, double *second)
 {
     EK_REAL sum[EK_NORM_COLUMNS], product[EK_NORM_COLUMNS];
-    int64_t step = ek_norm_short_rows(columns);
+    int64_t step = ek_norm_short_rows(columns), ahead = ek_norm_rows_ahead(columns);
     for (int64_t c = 0; c < columns; c++)
         first[c] = second[c] = 0;
     for (int64_t done = 0; done < rows; done += step) {
@@ -195,6 +208,12 @@ static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x
             sum[c] = product[c] = 0;
         for (int64_t r = done; r < last; r++) {
             const EK_ELEMENT *g = dy + r * stride, *u = x + r * stride;
+            if (r + ahead < rows) {
+                EK_NAME(norm_fetch)(g + ahead * stride, columns);
+                EK_NAME(norm_fetch)(u + ahead * stride, columns);
+                if (mask)
+                    EK_NAME(norm_fetch)(mask + (r + ahead) * stride, columns);
+            }
             if (mask) {
                 const EK_ELEMENT *m = mask + r * stride;
                 for (int64_t c = 0; c < columns; c++) {
@@ -333,11 +352,12 @@ void EK_NAME(ek_norm_line_rows)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
-    int64_t rows = plan->rows + (plan->rest > 0);
+    int64_t rows = plan->rows + (plan->rest > 0), ahead = ek_norm_rows_ahead(plan->width);
     for (int64_t part = begin; part < end; part++) {
         int64_t sample = part / rows, r = part % rows, own = sample * plan->width;
         int64_t at = sample * plan->sample_stride + r * plan->row_stride;
         int64_t n = r < plan->rows ? plan->width : plan->rest;
+        int64_t next = at + ahead * plan->row_stride;
         EK_ELEMENT *y = (EK_ELEMENT *)job->y + at;
         const EK_ELEMENT *x = EK_NAME(norm_at)(job->x, at);
         const EK_REAL *center = EK_NAME(norm_own)(job->center, own);
@@ -346,6 +366,12 @@ void EK_NAME(ek_norm_line_rows)(void *context, int64_t begin, int64_t end)
         if (!job->dy) {
             EK_NAME(norm_apply_row)(y, x, n, center, scale, shift, job->relu);
         } else {
+            if (r + ahead < plan->rows) {
+                EK_NAME(norm_fetch)(EK_NAME(norm_at)(job->dy, next), n);
+                EK_NAME(norm_fetch)(x + ahead * plan->row_stride, n);
+                if (job->mask)
+                    EK_NAME(norm_fetch)(EK_NAME(norm_at)(job->mask, next), n);
+            }
             EK_NAME(norm_gradient_row)
             (y, EK_NAME(norm_at)(job->dy, at), x, EK_NAME(norm_at)(job->mask, at), n, center, scale,
              shift, EK_NAME(norm_own)(job->slope, own));
