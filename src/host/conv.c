@@ -84,6 +84,10 @@ static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
 {
     bool empty = ek_count(x) == 0 || ek_count(w) == 0 || ek_count(y) == 0;
     ek_dtype dtype = x->dtype;
+    if (dtype == EK_BF16 && !empty && ek_conv_implicit_bf16_wins(kind, x, w, y, params)) {
+        int done = conv_compute(dev, kind, x, w, bias, y, params, EK_BF16, IMPLICIT);
+        return done < 0 ? done : 0;
+    }
     if (dtype == EK_BF16 && !empty && ek_dnn_has_bf16()) {
         int done = conv_compute(dev, kind, x, w, bias, y, params, EK_BF16, BY_DNN);
         if (done != 0)

@@ -21,19 +21,28 @@ bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params);
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params);
 
-/* Computes f32. No tensor is empty. */
+/* True if ek_conv_implicit can compute this in bf16. */
+bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *y,
+                               const ek_conv_params *params);
+
+/* True if it can and was measured to be faster than ek_dnn_conv. */
+bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                                const ek_tensor *y, const ek_conv_params *params);
+
+/* Computes f32, or bf16 with sums in f32. No tensor is empty. */
 int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                      const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
 /* Weight gradients, for ek_conv_implicit_wins and ek_conv_implicit. It can if channels fill
  * vectors. */
 bool ek_conv_implicit_weight_can(const ek_tensor *x);
+bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x);
 bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y);
 int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);
 
-/* Sums y's gradient (f32, two dimensions) over all but its channels. */
+/* Sums y's gradient (f32 or bf16, two dimensions) over all but its channels. */
 void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
 
 /* Adds the sums of `count` rows, which lie `stride` elements apart, to one total for each column.

@@ -5,7 +5,10 @@
  * of output positions and is given, for each tap of the window, where each position's channels lie.
  * Only the weights are packed. The input gradient is the same with x and y exchanged; the taps of a
  * position of x are the taps that reach a position of y. An element's sum runs over taps and
- * channels in one fixed order, so that it doesn't depend on the number of threads. */
+ * channels in one fixed order, so that it doesn't depend on the number of threads.
+ *
+ * bf16 is computed the same way on words, pairs of neighbouring channels, of which one instruction
+ * multiplies both and adds the products to a sum in f32. */
 #include "host/conv.h"
 
 #include <stdatomic.h>
@@ -15,6 +18,7 @@
 #include "host/host.h"
 #include "host/isa.h"
 #include "host/parallel.h"
+#include "host/tile.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -44,7 +48,7 @@ typedef struct conv_kernels {
 #if defined(__x86_64__)
 
 /* ROWS x 2 vectors of sums stay in registers over the taps. */
-#define KERNEL(NAME, TARGET, ROWS, VECTOR, P)                                               \
+#define KERNEL(NAME, TARGET, ROWS, VECTOR, P, MULTIPLY)                                     \
     __attribute__((target(TARGET))) static void NAME(const conv_tap *taps, int64_t count,   \
                                                      int64_t channels, const float *packed, \
                                                      const float *start, float *out)        \
@@ -61,8 +65,8 @@ typedef struct conv_kernels {
                 _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                     \
                 {                                                                           \
                     VECTOR a = P##_set1_ps(x[r][c]);                                        \
-                    sum[r][0] = P##_fmadd_ps(a, b0, sum[r][0]);                             \
-                    sum[r][1] = P##_fmadd_ps(a, b1, sum[r][1]);                             \
+                    sum[r][0] = MULTIPLY(a, b0, sum[r][0]);                                 \
+                    sum[r][1] = MULTIPLY(a, b1, sum[r][1]);                                 \
                 }                                                                           \
                 b += 2 * WIDTH;                                                             \
             }                                                                               \
@@ -76,27 +80,51 @@ typedef struct conv_kernels {
     }
 #define TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define TO_12(X) TO_6(X) X(7) X(8) X(9) X(10) X(11) X(12)
-#define AVX2(ROWS) KERNEL(implicit_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256)
-#define AVX512(ROWS) KERNEL(implicit_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512)
+#define AVX2(ROWS) KERNEL(implicit_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256, _mm256_fmadd_ps)
+#define AVX512(ROWS) \
+    KERNEL(implicit_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512, _mm512_fmadd_ps)
+#define BF16(ROWS) \
+    KERNEL(implicit_bf16_##ROWS, EK_TARGET_BF16, ROWS, __m512, _mm512, MULTIPLY_PAIRS)
+#define MULTIPLY_PAIRS(a, b, sum) _mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
 TO_6(AVX2)
 TO_12(AVX512)
+TO_12(BF16)
 
-/* The kernels of the processor; NULL if it has neither AVX-512 nor AVX2 and FMA. */
-static const conv_kernels *kernels_of_processor(void)
+/* Rounds up to MOST_COLUMNS sums. */
+__attribute__((target(EK_TARGET_BF16))) static void
+implicit_store_bf16(uint16_t *to, const float *sums, int64_t count)
 {
+    uint32_t mask = count < MOST_COLUMNS ? (1u << count) - 1 : UINT32_MAX;
+    __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(sums + 16), _mm512_loadu_ps(sums));
+    _mm512_mask_storeu_epi16(to, mask, (__m512i)both);
+}
+
+/* The processor's kernels for f32 or bf16; NULL if it has none. */
+static const conv_kernels *kernels_of_processor(ek_dtype dtype)
+{
+#define BF16_NAME(ROWS) implicit_bf16_##ROWS,
 #define AVX2_NAME(ROWS) implicit_avx2_##ROWS,
 #define AVX512_NAME(ROWS) implicit_avx512_##ROWS,
     static const conv_kernels avx2 = {6, 16, {TO_6(AVX2_NAME)}};
     static const conv_kernels avx512 = {12, 32, {TO_12(AVX512_NAME)}};
+    static const conv_kernels bf16 = {12, 32, {TO_12(BF16_NAME)}};
+    if (dtype == EK_BF16)
+        return ek_host_has_bf16() ? &bf16 : NULL;
     ek_isa isa = ek_host_isa();
     return isa == EK_ISA_AVX512 ? &avx512 : isa == EK_ISA_AVX2 ? &avx2 : NULL;
 }
 
 #else
 
-static const conv_kernels *kernels_of_processor(void)
+static const conv_kernels *kernels_of_processor(ek_dtype dtype)
 {
+    (void)dtype;
     return NULL;
+}
+
+static void implicit_store_bf16(uint16_t *to, const float *sums, int64_t count)
+{
+    (void)to, (void)sums, (void)count;
 }
 
 #endif
@@ -110,10 +138,10 @@ enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512, STRETCH = 64 };
 
 typedef struct job {
     const conv_kernels *kernels;
-    bool gradient;
-    const float *from; /* (samples, in, channels): x, or y's gradient */
-    float *to;         /* (samples, out, outputs): y, or x's gradient */
-    const float *w, *bias;
+    bool gradient, is_bf16; /* if bf16: `channels` counts pairs, and `from` is words */
+    const float *from;      /* (samples, in, channels): x, or y's gradient */
+    void *to;               /* (samples, out, outputs): y, or x's gradient */
+    const void *w, *bias;
     int64_t samples, in[2], out[2], channels, outputs;
     int64_t window[2], stride[2], padding[2], dilation[2], taps;
     /* image_tiles: the number of groups of images, if a tile is one position of a group; else 0 */
@@ -127,6 +155,22 @@ typedef struct job {
 
 /* ---- packing of weights: a panel is (taps, channels, columns), for `columns` outputs ---- */
 
+/* The panel's words of a gradient's weights, which are (channels, taps, outputs). */
+EK_MULTIVERSION static void implicit_pack_pairs(const job *j, int64_t first, int64_t count,
+                                                float *panel)
+{
+    int64_t columns = j->kernels->columns, row = j->taps * j->outputs;
+    const uint16_t *w = (const uint16_t *)j->w + first;
+    uint32_t words[MOST_COLUMNS];
+    for (int64_t tap = 0; tap < j->taps; tap++, w += j->outputs)
+        for (int64_t c = 0; c < j->channels; c++, panel += columns) {
+            const uint16_t *even = w + 2 * c * row, *odd = even + row;
+            for (int64_t o = 0; o < count; o++)
+                words[o] = even[o] | (uint32_t)odd[o] << 16;
+            memcpy(panel, words, (size_t)count * sizeof *words);
+        }
+}
+
 static void implicit_pack_panel(const job *j, int64_t panel, float *to)
 {
     enum { LINE = 64 / sizeof(float), AHEAD = 8 };
@@ -136,13 +180,19 @@ static void implicit_pack_panel(const job *j, int64_t panel, float *to)
     float *start = j->starts + first;
     memset(start, 0, columns * sizeof *start);
     if (j->bias)
-        memcpy(start, j->bias + first, (size_t)count * sizeof *start);
+        ek_row_load(EK_CLASS_F32, start, j->is_bf16 ? EK_BF16 : EK_F32,
+                    (const char *)j->bias + first * (j->is_bf16 ? 2 : 4), 1, count);
     if (count < columns)
         memset(to, 0, (size_t)(j->taps * j->channels) * columns * sizeof *to);
+    if (j->gradient && j->is_bf16) {
+        implicit_pack_pairs(j, first, count, to);
+        return;
+    }
+    const float *w = j->w;
     if (j->gradient) { /* w is (channels, taps, outputs) */
         for (int64_t tap = 0; tap < j->taps; tap++)
             for (int64_t c = 0; c < j->channels; c++, to += columns) {
-                const float *from = j->w + (c * j->taps + tap) * j->outputs + first;
+                const float *from = w + (c * j->taps + tap) * j->outputs + first;
                 for (int64_t o = 0; o < count; o += LINE)
                     __builtin_prefetch(from + AHEAD * j->taps * j->outputs + o);
                 memcpy(to, from, (size_t)count * sizeof *to);
@@ -150,7 +200,7 @@ static void implicit_pack_panel(const job *j, int64_t panel, float *to)
         return;
     }
     int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
-    const float *from = j->w + first * depth;
+    const float *from = w + first * depth;
     int64_t whole = count == columns ? depth / 4 * 4 : 0;
     for (int64_t d = 0; d < whole; d += STRETCH)
         for (int64_t o = 0; o < columns; o += 16)
@@ -270,8 +320,11 @@ static void implicit_multiply(const job *j, const tile *tiles, int count, const 
                                          j->channels, b, tap == 0 ? j->starts + column : NULL,
                                          sums);
         for (int r = 0; r < t->rows; r++) {
-            float *to = j->to + t->position[r] * j->outputs + column;
-            if (left >= columns)
+            int64_t at = t->position[r] * j->outputs + column;
+            float *to = (float *)j->to + at;
+            if (j->is_bf16)
+                implicit_store_bf16((uint16_t *)j->to + at, sums + r * columns, left);
+            else if (left >= columns)
                 memcpy(to, sums + r * columns, columns * sizeof *to);
             else
                 memcpy(to, sums + r * columns, (size_t)left * sizeof *to);
@@ -376,16 +429,17 @@ int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const e
 {
     if (kind == EK_CONV_WEIGHT_GRADIENT)
         return ek_conv_implicit_weight(dev, x, w, bias, y, params);
-    bool gradient = kind == EK_CONV_INPUT_GRADIENT;
+    bool gradient = kind == EK_CONV_INPUT_GRADIENT, is_bf16 = x->dtype == EK_BF16;
     const ek_tensor *from = gradient ? y : x, *to = gradient ? x : y;
-    job j = {.kernels = kernels_of_processor(),
+    job j = {.kernels = kernels_of_processor(x->dtype),
              .gradient = gradient,
+             .is_bf16 = is_bf16,
              .from = ek_tensor_address(from),
              .to = ek_tensor_address(to),
              .w = ek_tensor_address(w),
              .bias = bias && !gradient ? ek_tensor_address(bias) : NULL,
              .samples = x->shape[0],
-             .channels = from->shape[1],
+             .channels = from->shape[1] / (is_bf16 ? 2 : 1),
              .outputs = to->shape[1],
              .taps = w->shape[2] * w->shape[3]};
     for (int d = 0; d < 2; d++) {
@@ -402,7 +456,17 @@ int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const e
 bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
 {
     bool real = x->dtype == EK_F32 || x->dtype == EK_BF16;
-    return real && params->dims == 2 && params->groups == 1 && kernels_of_processor();
+    return real && params->dims == 2 && params->groups == 1 && kernels_of_processor(EK_F32);
+}
+
+bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *y,
+                               const ek_conv_params *params)
+{
+    int64_t channels = kind == EK_CONV_FORWARD ? x->shape[1] : y->shape[1];
+    if (params->dims != 2 || params->groups != 1 || !kernels_of_processor(EK_BF16))
+        return false;
+    return kind == EK_CONV_WEIGHT_GRADIENT ? ek_conv_implicit_weight_bf16_can(x)
+                                           : channels % 2 == 0;
 }
 
 /* The limits were measured on Zen 3 (AVX2) and Zen 5 (AVX-512) cores against oneDNN 2.6. With fewer
@@ -425,4 +489,19 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
     if (kind == EK_CONV_INPUT_GRADIENT && strided) /* strided neighbours have different taps */
         return least >= (wide ? 128 : 64) && x->shape[0] >= 8;
     return least >= (wide ? 64 : 32) && most >= 64;
+}
+
+/* The limits were measured on Zen 5 cores against oneDNN 2.6, which is near the processor's peak if
+ * many positions share its reordered weights, except in weight gradients. */
+bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                                const ek_tensor *y, const ek_conv_params *params)
+{
+    const ek_tensor *to = kind == EK_CONV_FORWARD ? y : x;
+    if (!ek_conv_implicit_bf16_can(kind, x, y, params))
+        return false;
+    if (kind == EK_CONV_WEIGHT_GRADIENT)
+        return x->shape[0] >= 2 && y->shape[1] >= 16;
+    int64_t positions = to->shape[0] * to->shape[2] * to->shape[3];
+    int64_t most = w->shape[2] * w->shape[3] > 1 ? 2048 : 512;
+    return ek_smaller(x->shape[1], y->shape[1]) >= 64 && positions <= most;
 }

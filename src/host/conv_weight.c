@@ -3,7 +3,11 @@
  * A tap of the window is a matrix product of y's gradient (outputs, positions) and the inputs that
  * the tap reads (positions, channels), over the positions at which it reads no padding. A block of
  * that product stays in registers over a piece of the samples. Pieces follow each other in an order
- * that depends on shapes alone. */
+ * that depends on shapes alone.
+ *
+ * bf16 is computed the same way on words, the elements of a pair of samples at one position, of
+ * which one instruction multiplies both and adds the products to a sum in f32. Copies are made of
+ * words; the last one's second sample may be zeros. */
 #include "host/conv.h"
 
 #include <stdatomic.h>
@@ -12,6 +16,8 @@
 #include "host/host.h"
 #include "host/isa.h"
 #include "host/parallel.h"
+#include "kernels/formulas.h"
+#include "kernels/stage.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -40,7 +46,7 @@ typedef struct weight_kernels {
 #if defined(__x86_64__)
 
 /* ROWS x 2 vectors of sums stay in registers. */
-#define KERNEL(NAME, TARGET, ROWS, VECTOR, P)                                            \
+#define KERNEL(NAME, TARGET, ROWS, VECTOR, P, MULTIPLY)                                  \
     __attribute__((target(TARGET))) static void NAME(const positions *p, const float *y, \
                                                      const float *x, float *out,         \
                                                      int64_t out_stride, bool add)       \
@@ -59,8 +65,8 @@ typedef struct weight_kernels {
                     _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)              \
                     {                                                                    \
                         VECTOR s = P##_set1_ps(a[r]);                                    \
-                        sum[r][0] = P##_fmadd_ps(s, b0, sum[r][0]);                      \
-                        sum[r][1] = P##_fmadd_ps(s, b1, sum[r][1]);                      \
+                        sum[r][0] = MULTIPLY(s, b0, sum[r][0]);                          \
+                        sum[r][1] = MULTIPLY(s, b1, sum[r][1]);                          \
                     }                                                                    \
                 }                                                                        \
             }                                                                            \
@@ -76,18 +82,48 @@ typedef struct weight_kernels {
     }
 #define TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define TO_12(X) TO_6(X) X(7) X(8) X(9) X(10) X(11) X(12)
-#define AVX2(ROWS) KERNEL(weight_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256)
-#define AVX512(ROWS) KERNEL(weight_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512)
+#define AVX2(ROWS) KERNEL(weight_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256, _mm256_fmadd_ps)
+#define AVX512(ROWS) KERNEL(weight_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512, _mm512_fmadd_ps)
+#define BF16(ROWS) KERNEL(weight_bf16_##ROWS, EK_TARGET_BF16, ROWS, __m512, _mm512, MULTIPLY_PAIRS)
+#define MULTIPLY_PAIRS(a, b, sum) _mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
 TO_6(AVX2)
 TO_12(AVX512)
+TO_12(BF16)
 
-/* The kernels for so many channels; NULL if there are none. */
-static const weight_kernels *weight_kernels_for(int64_t channels)
+/* Makes `count` words, at most 16, of two samples; the second may be NULL for zeros. */
+static inline __attribute__((always_inline, target(EK_TARGET_BF16))) void
+weight_pair_16(float *to, const uint16_t *even, const uint16_t *odd, int64_t count)
 {
+    __mmask16 mask = count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff;
+    __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even));
+    if (odd) {
+        __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd));
+        words = _mm512_or_si512(words, _mm512_slli_epi32(high, 16));
+    }
+    _mm512_mask_storeu_epi32(to, mask, words);
+}
+
+/* Makes words of `rows` runs of `count` elements, which lie `stride` apart, `width` words apart. */
+__attribute__((target(EK_TARGET_BF16))) static void
+weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t *odd,
+                 int64_t stride, int64_t rows, int64_t count)
+{
+    for (int64_t r = 0; r < rows; r++, to += width, even += stride, odd += odd ? stride : 0)
+        for (int64_t i = 0; i < count; i += 16)
+            weight_pair_16(to + i, even + i, odd ? odd + i : NULL, count - i);
+}
+
+/* The kernels for so many channels of f32 or bf16; NULL if there are none. */
+static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
+{
+#define BF16_NAME(ROWS) weight_bf16_##ROWS,
 #define AVX2_NAME(ROWS) weight_avx2_##ROWS,
 #define AVX512_NAME(ROWS) weight_avx512_##ROWS,
     static const weight_kernels avx2 = {6, 16, {TO_6(AVX2_NAME)}};
     static const weight_kernels avx512 = {12, 32, {TO_12(AVX512_NAME)}};
+    static const weight_kernels bf16 = {12, 32, {TO_12(BF16_NAME)}};
+    if (dtype == EK_BF16)
+        return ek_host_has_bf16() && channels % bf16.columns == 0 ? &bf16 : NULL;
     ek_isa isa = ek_host_isa();
     if (isa == EK_ISA_AVX512 && channels % avx512.columns == 0)
         return &avx512;
@@ -96,10 +132,16 @@ static const weight_kernels *weight_kernels_for(int64_t channels)
 
 #else
 
-static const weight_kernels *weight_kernels_for(int64_t channels)
+static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
 {
-    (void)channels;
+    (void)dtype, (void)channels;
     return NULL;
+}
+
+static void weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t *odd,
+                             int64_t stride, int64_t rows, int64_t count)
+{
+    (void)to, (void)width, (void)even, (void)odd, (void)stride, (void)rows, (void)count;
 }
 
 #endif
@@ -109,8 +151,9 @@ static const weight_kernels *weight_kernels_for(int64_t channels)
 enum { BIAS_COLUMNS = 16, BIAS_ROWS = 256 };
 
 typedef struct bias_sum {
-    const float *y;
-    float *bias;
+    const void *y;
+    void *bias;
+    bool is_bf16; /* both; else f32 */
     int64_t rows, outputs;
 } bias_sum;
 
@@ -143,6 +186,23 @@ void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t 
     weight_add_rows(totals, rows, count, stride, columns);
 }
 
+/* No more than BIAS_COLUMNS. */
+EK_MULTIVERSION static void weight_add_rows_bf16(double *totals, const uint16_t *rows,
+                                                 int64_t count, int64_t stride, int64_t columns)
+{
+    float sum[BIAS_COLUMNS] = {0};
+    for (int64_t i = 0; i < count; i++, rows += stride) {
+        if (columns == BIAS_COLUMNS)
+            for (int c = 0; c < BIAS_COLUMNS; c++)
+                sum[c] += ek_float_of_bf16(rows[c]);
+        else
+            for (int64_t c = 0; c < columns; c++)
+                sum[c] += ek_float_of_bf16(rows[c]);
+    }
+    for (int64_t c = 0; c < columns; c++)
+        totals[c] += sum[c];
+}
+
 static void weight_sum_bias(void *context, int64_t begin, int64_t end)
 {
     const bias_sum *b = context;
@@ -150,17 +210,26 @@ static void weight_sum_bias(void *context, int64_t begin, int64_t end)
          first += BIAS_COLUMNS) {
         const int64_t columns = ek_smaller(BIAS_COLUMNS, b->outputs - first);
         double total[BIAS_COLUMNS] = {0};
-        for (int64_t row = 0; row < b->rows; row += BIAS_ROWS)
-            ek_conv_add_rows(total, b->y + row * b->outputs + first,
-                             ek_smaller(BIAS_ROWS, b->rows - row), b->outputs, columns);
-        for (int64_t c = 0; c < columns; c++)
-            b->bias[first + c] = (float)total[c];
+        for (int64_t row = 0; row < b->rows; row += BIAS_ROWS) {
+            int64_t at = row * b->outputs + first, count = ek_smaller(BIAS_ROWS, b->rows - row);
+            if (b->is_bf16)
+                weight_add_rows_bf16(total, (const uint16_t *)b->y + at, count, b->outputs,
+                                     columns);
+            else
+                weight_add_rows(total, (const float *)b->y + at, count, b->outputs, columns);
+        }
+        for (int64_t c = 0; c < columns; c++) {
+            if (b->is_bf16)
+                ((uint16_t *)b->bias)[first + c] = ek_bf16_of((float)total[c]);
+            else
+                ((float *)b->bias)[first + c] = (float)total[c];
+        }
     }
 }
 
 void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y)
 {
-    bias_sum sum = {ek_tensor_address(y), ek_tensor_address(bias),
+    bias_sum sum = {ek_tensor_address(y), ek_tensor_address(bias), y->dtype == EK_BF16,
                     y->shape[0] * y->shape[2] * y->shape[3], y->shape[1]};
     ek_parallel_for(dev, ek_divide_up(sum.outputs, BIAS_COLUMNS), 1, weight_sum_bias, &sum);
 }
@@ -175,7 +244,9 @@ enum { PIECE_NBYTES = 256 << 10, PIECE_POSITIONS = 256, FAR = 1024, OFTEN = 8 };
 typedef struct job {
     const weight_kernels *kernels;
     const float *x, *y;
+    const uint16_t *narrow_x, *narrow_y; /* if bf16, instead of x and y */
     float *w;
+    int64_t narrow_samples; /* if bf16; `samples` counts their pairs then */
     int64_t samples, channels, outputs, in[2], out[2], taps;
     int64_t window[2], stride[2], padding[2], dilation[2];
     int64_t row_blocks, panels;        /* blocks of outputs, and panels of channels */
@@ -204,6 +275,24 @@ static void weight_range_of(const job *j, int d, int64_t k, int64_t *begin, int6
     *end = ek_larger(*begin, ek_smaller(*end, j->out[d]));
 }
 
+/* Makes words of y. */
+static void weight_pair_y(const job *j, const piece *p)
+{
+    int64_t width = j->kernels->rows, count = p->rows * j->out[1];
+    int64_t sample = j->out[0] * j->out[1] * j->outputs;
+    for (int64_t block = 0; block < j->row_blocks; block++) {
+        int64_t length = ek_smaller(width, j->outputs - block * width);
+        for (int64_t n = 0; n < p->samples; n++) {
+            int64_t even = 2 * (p->sample + n);
+            const uint16_t *from =
+                j->narrow_y + even * sample + p->row * j->out[1] * j->outputs + block * width;
+            weight_pair_rows(p->y + (block * p->samples + n) * count * width, width, from,
+                             even + 1 < j->narrow_samples ? from + sample : NULL, j->outputs, count,
+                             length);
+        }
+    }
+}
+
 static void weight_copy_y(const job *j, const piece *p)
 {
     int64_t width = j->kernels->rows, count = p->samples * p->rows * j->out[1];
@@ -216,14 +305,31 @@ static void weight_copy_y(const job *j, const piece *p)
     }
 }
 
-/* Copies the positions of x. From then on `at` describes the copy, whose address is returned. */
-static const float *weight_copy_x(const job *j, const piece *p, positions *at, const float *x)
+/* Makes words of the positions of x. `first` is the first one's element of the even sample. */
+static void weight_pair_x(const job *j, const piece *p, const positions *at, int64_t first)
 {
     int64_t width = j->kernels->columns;
     float *to = p->x;
     for (int64_t n = 0; n < at->count[0]; n++)
+        for (int64_t i = 0; i < at->count[1]; i++, to += at->count[2] * width) {
+            const uint16_t *even =
+                j->narrow_x + first + 2 * n * at->x_stride[0] + i * at->x_stride[1];
+            bool both = 2 * (p->sample + n) + 1 < j->narrow_samples;
+            weight_pair_rows(to, width, even, both ? even + at->x_stride[0] : NULL, at->x_stride[2],
+                             at->count[2], width);
+        }
+}
+
+/* Copies the positions of x. From then on `at` describes the copy, whose address is returned. */
+static const float *weight_copy_x(const job *j, const piece *p, positions *at, int64_t first)
+{
+    int64_t width = j->kernels->columns;
+    float *to = p->x;
+    if (j->narrow_x)
+        weight_pair_x(j, p, at, first);
+    for (int64_t n = 0; n < at->count[0] && !j->narrow_x; n++)
         for (int64_t i = 0; i < at->count[1]; i++) {
-            const float *from = x + n * at->x_stride[0] + i * at->x_stride[1];
+            const float *from = j->x + first + n * at->x_stride[0] + i * at->x_stride[1];
             for (int64_t k = 0; k < at->count[2]; k++, from += at->x_stride[2], to += width)
                 memcpy(to, from, (size_t)width * sizeof *to);
         }
@@ -259,10 +365,11 @@ static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel,
     if (none) {
         at.count[0] = 0;
     } else {
-        x += p->sample * at.x_stride[0] + (in[0] * j->in[1] + in[1]) * j->channels + channel;
+        int64_t sample = j->narrow_x ? 2 * p->sample : p->sample;
+        int64_t first =
+            sample * at.x_stride[0] + (in[0] * j->in[1] + in[1]) * j->channels + channel;
         y += y_row * at.y_stride[1] + from[1] * y_width;
-        if (p->x)
-            x = weight_copy_x(j, p, &at, x);
+        x = p->x ? weight_copy_x(j, p, &at, first) : x + first;
     }
     for (int64_t block = begin; block < end; block++) {
         int64_t count = ek_smaller(rows, j->outputs - block * rows);
@@ -286,7 +393,7 @@ static void weight_compute(void *context, int64_t begin, int64_t end)
                        .first = sample == 0 && row == 0,
                        .y = j->copies_y ? copies : NULL};
             if (p.y)
-                weight_copy_y(j, &p);
+                (j->narrow_y ? weight_pair_y : weight_copy_y)(j, &p);
             if (j->copies_x)
                 p.x = copies +
                       (p.y ? j->row_blocks * j->kernels->rows * p.samples * p.rows * j->out[1] : 0);
@@ -301,11 +408,15 @@ static void weight_compute(void *context, int64_t begin, int64_t end)
 static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                          const ek_conv_params *params)
 {
-    job j = {.kernels = weight_kernels_for(x->shape[1]),
-             .x = ek_tensor_address(x),
-             .y = ek_tensor_address(y),
+    bool is_bf16 = x->dtype == EK_BF16;
+    job j = {.kernels = weight_kernels_for(x->dtype, x->shape[1]),
+             .x = is_bf16 ? NULL : ek_tensor_address(x),
+             .y = is_bf16 ? NULL : ek_tensor_address(y),
+             .narrow_x = is_bf16 ? ek_tensor_address(x) : NULL,
+             .narrow_y = is_bf16 ? ek_tensor_address(y) : NULL,
              .w = ek_tensor_address(w),
-             .samples = x->shape[0],
+             .narrow_samples = x->shape[0],
+             .samples = is_bf16 ? ek_divide_up(x->shape[0], 2) : x->shape[0],
              .channels = x->shape[1],
              .outputs = y->shape[1],
              .taps = w->shape[2] * w->shape[3]};
@@ -322,7 +433,12 @@ static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor
 
 bool ek_conv_implicit_weight_can(const ek_tensor *x)
 {
-    return weight_kernels_for(x->shape[1]) != NULL;
+    return weight_kernels_for(EK_F32, x->shape[1]) != NULL;
+}
+
+bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x)
+{
+    return weight_kernels_for(EK_BF16, x->shape[1]) != NULL;
 }
 
 /* Measured on Zen 5 with AVX2 and with AVX-512: oneDNN 2.6 takes 1.1 to 1.9 times as long. */
@@ -331,21 +447,20 @@ bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y)
     return ek_conv_implicit_weight_can(x) && x->shape[1] >= 32 && y->shape[1] >= 16;
 }
 
-int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
-                            const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+/* Computes w, which is f32. */
+static int weight_run(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                      const ek_conv_params *params)
 {
     job j = weight_job_of(x, w, y, params);
     int64_t size = sizeof(float), rows = j.kernels->rows, columns = j.kernels->columns;
-    if (bias)
-        ek_conv_bias_gradient(dev, bias, y);
     j.row_blocks = ek_divide_up(j.outputs, rows);
     j.panels = j.channels / columns;
     int64_t row = size * (j.out[1] * j.outputs + j.stride[0] * j.in[1] * j.channels);
     int64_t at_once = ek_larger(PIECE_NBYTES / row, ek_divide_up(PIECE_POSITIONS, j.out[1]));
     j.piece_rows = ek_smaller(at_once, j.out[0]);
     j.piece_samples = ek_smaller(ek_larger(at_once / j.out[0], 1), j.samples);
-    j.copies_y = j.outputs * size >= FAR && j.taps * j.panels >= OFTEN;
-    j.copies_x = j.stride[1] * j.channels * size >= FAR && j.row_blocks >= OFTEN;
+    j.copies_y = j.narrow_y || (j.outputs * size >= FAR && j.taps * j.panels >= OFTEN);
+    j.copies_x = j.narrow_x || (j.stride[1] * j.channels * size >= FAR && j.row_blocks >= OFTEN);
     int64_t blocks = j.taps * j.panels * j.row_blocks;
     int64_t parts = ek_smaller(ek_parallel_threads(dev), blocks);
     int64_t count = j.piece_samples * j.piece_rows * j.out[1];
@@ -358,4 +473,15 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
     ek_parallel_for(dev, blocks, 1, weight_compute, &j);
     ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
+}
+
+int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
+                            const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+{
+    ek_stage wide;
+    if (bias)
+        ek_conv_bias_gradient(dev, bias, y);
+    EK_TRY(ek_stage_begin(&wide, dev, w, EK_F32, 1, w->dtype == EK_F32, false));
+    int rc = weight_run(dev, x, wide.tensor, y, params);
+    return ek_stage_end(&wide, dev, true, rc);
 }

@@ -55,6 +55,16 @@ ek_isa ek_host_isa(void)
     return (ek_isa)known;
 }
 
+bool ek_host_has_bf16(void)
+{
+#if defined(__x86_64__)
+    return ek_host_isa() == EK_ISA_AVX512 && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
 /* The first word of *at, which becomes what follows it. False at the end. */
 static bool isa_next_word(const char **at, const char **word, size_t *length)
 {

@@ -10,6 +10,11 @@ typedef enum ek_isa { EK_ISA_PLAIN, EK_ISA_AVX2, EK_ISA_AVX512 } ek_isa;
 /* The best that the processor has, or that EVENKEEL_HOST_ISA (plain, avx2, avx512) allows. */
 ek_isa ek_host_isa(void);
 
+/* True if the processor multiplies pairs of bf16 (AVX512_BF16) and AVX-512 is allowed. Functions
+ * that do so have the target EK_TARGET_BF16. */
+#define EK_TARGET_BF16 "avx512f,avx512bw,avx512vl,avx512bf16"
+bool ek_host_has_bf16(void);
+
 /* True if EVENKEEL_HOST_WITHOUT, a list with commas, names the algorithm ("winograd"). */
 bool ek_host_without(const char *algorithm);
 
