@@ -1,5 +1,7 @@
 /* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
  * with the GPU's libraries; test_kernel_conv_own.c does without these. */
+#include <math.h>
+
 #include "conv_isas.h"
 #include "evenkeel/precision.h"
 
@@ -294,8 +296,69 @@ TEST_LOOP(point_leaves_the_last_windows_out, 0, POINT_CASES)
     check_point(&point_cases[_i], 1, true);
 }
 
-#endif
+/* ---- the same by pairs of bf16, if the processor multiplies them ---- */
 
+static int pairs_results(const problem *p)
+{
+    const ek_tensor *x = p->x.host, *y = p->dy.host;
+    if (!ek_conv_implicit_bf16_can(EK_CONV_FORWARD, x, y, &p->params) ||
+        !ek_conv_implicit_bf16_can(EK_CONV_INPUT_GRADIENT, x, y, &p->params))
+        return 0;
+    return ek_conv_implicit_bf16_can(EK_CONV_WEIGHT_GRADIENT, x, y, &p->params) ? RESULTS : DW;
+}
+
+static void check_pairs(const conv_case *c, int64_t unread)
+{
+    const conv_way way = {run_implicit, 0, pairs_results, case_tolerance(EK_BF16)};
+    problem p = alike(c, unread, EK_BF16, TWIN_LAST, true);
+    conv_check_isas(&p, &way);
+    problem_free(&p);
+}
+
+TEST_LOOP(implicit_by_pairs, 0, IMPLICIT_CASES)
+{
+    check_pairs(&implicit_cases[_i], _i % 2);
+}
+
+/* Sums of ones, and of what is not finite. */
+TEST(implicit_by_pairs_keeps_infinities_and_nan)
+{
+    const conv_case c = {"infinite", 2, 3, 32, 34, 1, {5, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}};
+    ek_dev *dev = case_device(1);
+    problem p = alike(&c, 0, EK_BF16, TWIN_LAST, false);
+    twin *ones[] = {&p.x, &p.w, &p.dy};
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < ek_count(ones[k]->host); i++)
+            case_set(ones[k]->host, i, 1);
+    case_set(p.x.host, 7, INFINITY);
+    case_set(p.x.host, 2 * 32 * 30 + 11, NAN);
+    case_set(p.dy.host, 5, -INFINITY);
+    case_set(p.dy.host, 2 * 34 * 30 + 40, NAN);
+    for (int i = 0; i < RESULTS; i++)
+        memset(p.wanted[i], 0,
+               sizeof *p.wanted[i] * (size_t)(i == DBIAS ? 34 : ek_count(p.out[i].host)));
+    problem_solve(&p);
+    bool can = pairs_results(&p) == RESULTS;
+    if (can) {
+        assert_ok(ek_conv_implicit(dev, EK_CONV_FORWARD, p.x.host, p.w.host, NULL, p.out[Y].host,
+                                   &p.params));
+        assert_ok(ek_conv_implicit(dev, EK_CONV_INPUT_GRADIENT, p.out[DX].host, p.w.host, NULL,
+                                   p.dy.host, &p.params));
+        assert_ok(ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, p.x.host, p.out[DW].host, NULL,
+                                   p.dy.host, &p.params));
+    }
+    for (int k = 0; k < DBIAS && can; k++)
+        for (int64_t i = 0; i < ek_count(p.out[k].host); i++) {
+            double got = case_get(p.out[k].host, i), wanted = p.wanted[k][i];
+            bool same = isnan(wanted) ? isnan(got) : isinf(wanted) ? got == wanted : false;
+            same = same || fabs(got - wanted) <= fabs(wanted) / 256;
+            ck_assert_msg(same, "result %d, element %lld: %g, not %g", k, (long long)i, got,
+                          wanted);
+        }
+    problem_free(&p);
+}
+
+#endif
 /* ---- memory ---- */
 
 static const conv_case large = {"large", 2, 1, 64, 64, 1, {9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}};
