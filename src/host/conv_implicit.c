@@ -491,17 +491,22 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
     return least >= (wide ? 64 : 32) && most >= 64;
 }
 
-/* The limits were measured on Zen 5 cores against oneDNN 2.6, which is near the processor's peak if
- * many positions share its reordered weights, except in weight gradients. */
+/* The limits were measured on Zen 5 cores against oneDNN 2.6. That is near the processor's peak if
+ * windows are not strided and many positions share its reordered weights, except in weight
+ * gradients. */
 bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *y, const ek_conv_params *params)
 {
     const ek_tensor *to = kind == EK_CONV_FORWARD ? y : x;
+    int64_t least = ek_smaller(x->shape[1], y->shape[1]);
+    int64_t positions = to->shape[0] * to->shape[2] * to->shape[3];
+    bool one_tap = w->shape[2] * w->shape[3] == 1;
+    bool strided = params->stride[0] > 1 || params->stride[1] > 1;
     if (!ek_conv_implicit_bf16_can(kind, x, y, params))
         return false;
     if (kind == EK_CONV_WEIGHT_GRADIENT)
-        return x->shape[0] >= 2 && y->shape[1] >= 16;
-    int64_t positions = to->shape[0] * to->shape[2] * to->shape[3];
-    int64_t most = w->shape[2] * w->shape[3] > 1 ? 2048 : 512;
-    return ek_smaller(x->shape[1], y->shape[1]) >= 64 && positions <= most;
+        return x->shape[0] > 1 && least >= (one_tap ? 128 : 16);
+    if (kind == EK_CONV_FORWARD && strided)
+        return least >= 64;
+    return least >= 64 && positions <= (one_tap && !strided ? 512 : 2048);
 }

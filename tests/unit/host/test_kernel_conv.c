@@ -48,6 +48,7 @@ static const conv_case cases[] = {
     {"to one position", 2, 3, 16, 4, 1, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1, many channels", 2, 2, 64, 80, 1, {5, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1 stride 2, many channels", 2, 2, 80, 64, 1, {11, 10}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"many channels", 2, 3, 64, 66, 1, {6, 5}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
