@@ -505,7 +505,7 @@ bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_
     if (!ek_conv_implicit_bf16_can(kind, x, y, params))
         return false;
     if (kind == EK_CONV_WEIGHT_GRADIENT)
-        return x->shape[0] > 1 && least >= (one_tap ? 128 : 16);
+        return x->shape[0] > 1 && least >= (one_tap ? 128 : 64);
     if (kind == EK_CONV_FORWARD && strided)
         return least >= 64;
     return least >= 64 && positions <= (one_tap && !strided ? 512 : 2048);
