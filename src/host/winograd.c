@@ -23,7 +23,6 @@ enum {
     PIECE_LEAST = 2048,    /* weights whose transform is worth another thread */
     DEPTH_AT_ONCE = 256,   /* a panel of it fits level 1 */
     OUTPUTS_AT_ONCE = 64,  /* a multiple of all processors' columns */
-    MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
 };
 
@@ -39,9 +38,13 @@ typedef struct job {
     int64_t columns;             /* outputs of a panel */
     int64_t first_panel, panels; /* weights of these panels are transformed */
     bool keep, kept;             /* blocks keep their transformed inputs; they have them */
-    /* (points, panels, depth, columns); (points, block, depth); (points, block, OUTPUTS_AT_ONCE) */
+    /* A point has of weights (panels, slots, channels, columns), of inputs (block, channels) for
+     * each source, and of sums (block, OUTPUTS_AT_ONCE). */
     float *weights, *inputs, *sums;
-    int64_t weights_stride, inputs_stride, sums_stride; /* from point to point */
+    int64_t depth[EK_WINOGRAD_AREA]; /* channels of a tile at a point, from all sources */
+    /* Where a point begins; the last entry is the size of them all. */
+    int64_t weights_at[EK_WINOGRAD_AREA + 1], inputs_at[EK_WINOGRAD_AREA + 1],
+        sums_at[EK_WINOGRAD_AREA + 1];
     const float *zeros, *start;
     float *unused; /* outputs beyond the result's end are written here */
     atomic_int next_part;
@@ -55,6 +58,8 @@ static void winograd_pack_taps(const job *j, const int64_t *taps, int64_t first,
     int64_t row = j->plan->window[0] * j->plan->window[1] * j->plan->channels;
     int count = j->plan->form->taps * j->plan->form->taps;
     for (int t = 0; t < count; t++) {
+        if (taps[t] < 0)
+            continue;
         const float *from = j->w + first * row + taps[t] * j->plan->channels + channel;
         int64_t o = 0;
         for (; o + 2 * SQUARE <= lanes; o += 2 * SQUARE)
@@ -71,25 +76,28 @@ static void winograd_transform_panel(const job *j, int64_t panel, int p0, int p1
                                      int64_t end)
 {
     const ek_winograd *plan = j->plan;
+    const int *slot = plan->slot[p0 * plan->parts + p1];
     int side = plan->form->taps;
-    int64_t first = (j->first_panel + panel) * j->columns, taps[MOST_TAPS];
+    int64_t first = (j->first_panel + panel) * j->columns, taps[MOST_TAPS], at[EK_WINOGRAD_AREA];
     int64_t lanes = ek_smaller(j->columns, plan->outputs - first);
-    int64_t line = panel * plan->depth + (p0 * plan->parts + p1) * plan->channels + channel;
-    float *to = j->weights + line * j->columns;
-    float packed[MOST_TAPS][SQUARE][EK_GEMM_COLUMNS];
+    ek_winograd_spread *spread = plan->form->weights[plan->ends[p0 * plan->parts + p1]];
+    float *to = j->weights + channel * j->columns, packed[MOST_TAPS][SQUARE][EK_GEMM_COLUMNS];
     const float *from[MOST_TAPS];
     for (int t = 0; t < side * side; t++)
         taps[t] = ek_winograd_tap(plan, p0, p1, t / side, t % side);
+    for (int i = 0; i < ek_winograd_area(plan); i++)
+        at[i] = j->weights_at[i] + (panel * plan->slots[i] + slot[i]) * plan->channels * j->columns;
     for (int64_t c = channel; c < end; c++, to += j->columns) {
         const float *row = j->w + c * plan->window[0] * plan->window[1] * plan->outputs + first;
         if (!j->by_inputs && c % SQUARE == 0)
             winograd_pack_taps(j, taps, first, lanes, c, packed);
         for (int t = 0; t < side * side; t++)
-            from[t] = j->by_inputs ? row + taps[t] * plan->outputs : packed[t][c % SQUARE];
-        plan->form->weights(from, to, j->weights_stride, lanes);
+            from[t] =
+                j->by_inputs ? row + ek_larger(taps[t], 0) * plan->outputs : packed[t][c % SQUARE];
+        spread(from, to, at, lanes);
         for (int i = 0; i < ek_winograd_area(plan) && lanes < j->columns; i++)
-            memset(to + i * j->weights_stride + lanes, 0,
-                   (size_t)(j->columns - lanes) * sizeof *to);
+            if (slot[i] >= 0)
+                memset(to + at[i] + lanes, 0, (size_t)(j->columns - lanes) * sizeof *to);
     }
 }
 
@@ -110,101 +118,129 @@ static void winograd_transform_panels(void *context, int64_t begin, int64_t end)
 static void winograd_transform_inputs(const job *j, int64_t first, int64_t count, float *to)
 {
     const ek_winograd *plan = j->plan;
-    const float *from[2][MOST_POINTS];
-    int64_t parts = plan->parts * plan->parts, steps = count * parts;
+    const float *from[2][EK_WINOGRAD_AREA];
+    const int64_t *depth = j->depth;
+    bool whole = ek_winograd_whole(plan);
+    int area = ek_winograd_area(plan), sources = ek_winograd_sources(plan);
+    int64_t steps = count * sources, at[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
+    for (int s = 0; s < sources; s++)
+        for (int i = 0; i < area; i++)
+            at[s][i] = j->inputs_at[i] + plan->slot[s][i] * plan->channels;
     for (int64_t step = 0; step <= steps; step++) {
-        int64_t tile = first + step / parts, part = step % parts;
+        int source = (int)(step % sources), before = (int)((step + sources - 1) % sources);
         if (step < steps)
-            ek_winograd_inputs_ahead(plan, tile, (int)(part / plan->parts),
-                                     (int)(part % plan->parts), j->zeros, from[step % 2]);
-        if (step > 0)
-            plan->form->inputs(from[(step - 1) % 2], to + (step - 1) * plan->channels,
-                               j->inputs_stride, plan->channels);
+            ek_winograd_inputs_ahead(plan, first + step / sources, source / plan->parts,
+                                     source % plan->parts, j->zeros, from[step % 2]);
+        if (step == 0)
+            continue;
+        plan->form->inputs[plan->spread ? 0 : plan->ends[before]](from[(step - 1) % 2], to,
+                                                                  at[before], plan->channels);
+        for (int i = 0; i < area && !whole; i++)
+            at[before][i] += depth[i];
+        if (whole && before == sources - 1)
+            to += depth[0];
     }
 }
 
-/* The products of a block with up to OUTPUTS_AT_ONCE / j->columns panels, at all points. Sums over
- * DEPTH_AT_ONCE are added up, which is more exact than one long sum. */
-static void winograd_multiply(const job *j, int64_t panel, int64_t panels, int64_t count,
-                              const float *inputs, float *sums)
+/* The products of a block with up to OUTPUTS_AT_ONCE / j->columns panels, at all points of a
+ * target. Sums over DEPTH_AT_ONCE are added up, which is more exact than one long sum. */
+static void winograd_multiply(const job *j, int64_t panel, int64_t panels, int target,
+                              int64_t count, const float *inputs, float *sums)
 {
-    int64_t depth = j->plan->depth, rows = j->kernel->rows;
-    int64_t steps = panels * ek_divide_up(depth, DEPTH_AT_ONCE);
+    const ek_winograd *plan = j->plan;
+    int64_t rows = j->kernel->rows;
     ek_gemm_ahead none = {.runs = 0};
-    ek_gemm_call call = {.a_row = depth,
-                         .a_depth = 1,
+    ek_gemm_call call = {.a_depth = 1,
                          .b_depth = j->columns,
                          .c_row = OUTPUTS_AT_ONCE,
                          .next_a = &none,
                          .next_b = &none};
-    for (int64_t i = 0; i < ek_winograd_area(j->plan) * steps; i++) {
-        int64_t point = i / steps, p = i % steps % panels, d = i % steps / panels * DEPTH_AT_ONCE;
-        const float *a = inputs + point * j->inputs_stride + d;
-        float *to = sums + point * j->sums_stride + p * j->columns;
-        call.k = ek_smaller(DEPTH_AT_ONCE, depth - d);
-        call.b = j->weights + point * j->weights_stride + ((panel + p) * depth + d) * j->columns;
-        call.add = d > 0;
-        for (int64_t t = 0; t < count; t += rows) {
-            call.a = a + t * depth;
-            call.c = to + t * OUTPUTS_AT_ONCE;
-            j->kernel->inner[1][ek_smaller(rows, count - t) - 1](&call);
+    for (int point = 0; point < ek_winograd_area(plan); point++) {
+        int64_t depth = j->depth[point], slot = plan->slot[target][point];
+        int64_t steps = slot < 0 ? 0 : panels * ek_divide_up(depth, DEPTH_AT_ONCE);
+        call.a_row = depth;
+        for (int64_t i = 0; i < steps; i++) {
+            int64_t p = i % panels, d = i / panels * DEPTH_AT_ONCE;
+            int64_t line = ((panel + p) * plan->slots[point] + slot) * plan->channels + d;
+            const float *a = inputs + j->inputs_at[point] + d;
+            float *to = sums + j->sums_at[point] + p * j->columns;
+            call.k = ek_smaller(DEPTH_AT_ONCE, depth - d);
+            call.b = j->weights + j->weights_at[point] + line * j->columns;
+            call.add = d > 0;
+            for (int64_t t = 0; t < count; t += rows) {
+                call.a = a + t * depth;
+                call.c = to + t * OUTPUTS_AT_ONCE;
+                j->kernel->inner[1][ek_smaller(rows, count - t) - 1](&call);
+            }
         }
     }
 }
 
-static void winograd_transform_sums(const job *j, int64_t panel, int64_t first, int64_t count,
-                                    const float *sums)
+static void winograd_transform_sums(const job *j, int64_t panel, int target, int64_t first,
+                                    int64_t count, const float *sums)
 {
     const ek_winograd *plan = j->plan;
-    int side = plan->form->outputs;
+    int side = plan->form->outputs, p0 = target / plan->parts, p1 = target % plan->parts;
     int64_t output = (j->first_panel + panel) * j->columns;
     int64_t end = ek_smaller((j->first_panel + j->panels) * j->columns, plan->outputs);
     int64_t n = ek_smaller(OUTPUTS_AT_ONCE, end - output);
-    float *to[MOST_POINTS];
+    ek_winograd_collect *results = plan->form->results[plan->spread ? plan->ends[target] : 0];
+    float *to[EK_WINOGRAD_AREA];
     for (int64_t t = 0; t < count; t++) {
         for (int i = 0; i < side * side; i++) {
-            int64_t position = ek_winograd_output(plan, first + t, i / side, i % side);
+            int64_t position = ek_winograd_output(plan, first + t, p0, p1, i / side, i % side);
             to[i] = position < 0 ? j->unused : j->to + position * plan->outputs + output;
         }
-        plan->form->results(sums + t * OUTPUTS_AT_ONCE, j->sums_stride, j->start + output, to, n);
+        results(sums + t * OUTPUTS_AT_ONCE, j->sums_at, j->start + output, to, n);
     }
 }
 
 static void winograd_compute_blocks(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
-    int area = ek_winograd_area(j->plan);
+    int area = ek_winograd_area(j->plan), targets = ek_winograd_targets(j->plan);
     (void)begin, (void)end;
     int part = atomic_fetch_add(&j->next_part, 1);
-    float *sums = j->sums + part * area * j->sums_stride;
+    float *sums = j->sums + part * j->sums_at[area];
     for (;;) {
         int64_t block = atomic_fetch_add(&j->next_block, 1);
         if (block >= j->blocks)
             return;
         int64_t first = block * j->block, count = ek_smaller(j->block, j->plan->tiles - first);
-        float *inputs = j->inputs + (j->keep ? block : part) * area * j->inputs_stride;
+        float *inputs = j->inputs + (j->keep ? block : part) * j->inputs_at[area];
         if (!j->kept)
             winograd_transform_inputs(j, first, count, inputs);
         for (int64_t panel = 0; panel < j->panels; panel += OUTPUTS_AT_ONCE / j->columns) {
             int64_t panels = ek_smaller(OUTPUTS_AT_ONCE / j->columns, j->panels - panel);
-            winograd_multiply(j, panel, panels, count, inputs, sums);
-            winograd_transform_sums(j, panel, first, count, sums);
+            for (int target = 0; target < targets; target++) {
+                winograd_multiply(j, panel, panels, target, count, inputs, sums);
+                winograd_transform_sums(j, panel, target, first, count, sums);
+            }
         }
     }
 }
 
-/* Cuts the tiles into blocks and the outputs into parts. If blocks are few, each thread gets as
- * many of one size, even if their last rows don't fill a kernel. Returns how many panels a part
+/* Cuts the tiles into blocks and the outputs into turns. If blocks are few, each thread gets as
+ * many of one size, even if their last rows don't fill a kernel. Returns how many panels a turn
  * has. */
 static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
 {
     const ek_winograd *plan = j->plan;
-    int area = ek_winograd_area(plan);
-    int64_t point = (int64_t)sizeof(float) * plan->depth * area;
+    int64_t output = (int64_t)sizeof(float) * plan->channels * plan->products, tile = 0;
+    for (int i = 0; i < ek_winograd_area(plan); i++) {
+        j->depth[i] = (plan->spread ? 1 : plan->slots[i]) * plan->channels;
+        tile += (int64_t)sizeof(float) * j->depth[i];
+    }
     int64_t budget = ek_winograd_budget(plan);
-    int64_t at_once = ek_larger(budget / (point * OUTPUTS_AT_ONCE), 1) * OUTPUTS_AT_ONCE;
+    j->keep = plan->tiles * tile <= budget;
+    if (!j->keep) /* each turn transforms them again: fewer turns */
+        budget = ek_larger(budget, ek_smaller(2 * budget, EK_WINOGRAD_MUCH));
+    int64_t at_once = ek_larger(budget / (output * OUTPUTS_AT_ONCE), 1) * OUTPUTS_AT_ONCE;
+    int64_t turns = ek_divide_up(plan->outputs, at_once);
+    at_once = ek_divide_up(ek_divide_up(plan->outputs, turns), OUTPUTS_AT_ONCE) * OUTPUTS_AT_ONCE;
     int64_t panels = ek_smaller(at_once / j->columns, all_panels);
-    j->block = ek_smaller(ek_larger(INPUTS_NBYTES / point, LEAST_TILES), MOST_TILES);
+    j->keep = j->keep && panels < all_panels;
+    j->block = ek_smaller(ek_larger(INPUTS_NBYTES / tile, LEAST_TILES), MOST_TILES);
     if (panels < all_panels)
         j->block = MOST_TILES; /* weights come from level 3 once for each block */
     j->blocks = ek_divide_up(plan->tiles, j->block);
@@ -214,7 +250,6 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
     else
         j->block = ek_divide_up(ek_divide_up(plan->tiles, j->blocks), rows) * rows;
     j->blocks = ek_divide_up(plan->tiles, j->block);
-    j->keep = panels < all_panels && plan->tiles * point <= budget;
     return panels;
 }
 
@@ -233,12 +268,14 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
     int64_t threads = ek_parallel_threads(dev);
     int64_t panels = winograd_divide(&j, all_panels, threads);
     int64_t parts = ek_smaller(threads, j.blocks);
-    j.weights_stride = panels * plan->depth * j.columns + APART;
-    j.inputs_stride = j.block * plan->depth + APART;
-    j.sums_stride = j.block * OUTPUTS_AT_ONCE + APART;
-    size_t weights = (size_t)(area * j.weights_stride),
-           sums = (size_t)(parts * area * j.sums_stride);
-    size_t inputs = (size_t)((j.keep ? j.blocks : parts) * area * j.inputs_stride);
+    for (int i = 0; i < area; i++) {
+        int64_t panel = plan->slots[i] * plan->channels * j.columns;
+        j.weights_at[i + 1] = j.weights_at[i] + panels * panel + APART;
+        j.inputs_at[i + 1] = j.inputs_at[i] + j.block * j.depth[i] + APART;
+        j.sums_at[i + 1] = j.sums_at[i] + j.block * OUTPUTS_AT_ONCE + APART;
+    }
+    size_t weights = (size_t)j.weights_at[area], sums = (size_t)(parts * j.sums_at[area]);
+    size_t inputs = (size_t)((j.keep ? j.blocks : parts) * j.inputs_at[area]);
     size_t zeros = (size_t)plan->channels, start = (size_t)(all_panels * j.columns);
     size_t nbytes = (weights + inputs + sums + zeros + start + OUTPUTS_AT_ONCE) * sizeof(float);
     void *workspace;
@@ -274,7 +311,7 @@ int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *
         return ek_winograd_weight(dev, side, x, w, bias, y, params);
     const ek_tensor *to = kind == EK_CONV_FORWARD ? y : x;
     const float *start = kind == EK_CONV_FORWARD && bias ? ek_tensor_address(bias) : NULL;
-    for (int part = 0; part < ek_winograd_problems(kind, params); part++) {
+    for (int part = 0; part < ek_winograd_problems(kind, w, params); part++) {
         ek_winograd plan = ek_winograd_plan(kind, side, part, x, w, y, params);
         if (plan.tiles > 0)
             EK_TRY(winograd_run(dev, &plan, kind == EK_CONV_INPUT_GRADIENT, ek_tensor_address(w),

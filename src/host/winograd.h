@@ -12,34 +12,44 @@
  *
  *     dw = G' [(B' x B) . (A dy A')] G
  *
- * A window of 4 x 4 with stride 2 is four windows of 2 x 2 with stride 1, each on every second row
- * and column of the input. */
+ * A window of 4 x 4 with stride 2 is four windows of 2 x 2 with stride 1, its parts, each on every
+ * second row and column of the input. So is one of 3 x 3, whose fourth row and column are zero: a
+ * part with one tap in a dimension has transformed weights of zero at the last point, infinity,
+ * whose products are left out. 25 products of 36 remain. */
 #ifndef EK_HOST_WINOGRAD_H
 #define EK_HOST_WINOGRAD_H
 
 #include "host/conv.h"
 #include "host/gemm_kernel.h"
 
-enum { EK_WINOGRAD_POINTS = 6 }; /* the most of a form, in one dimension */
+/* The most of a form. POINTS counts in one dimension. ENDS counts what of a part can be left out:
+ * bit 1 stands for the last row of points and taps, bit 0 for the last column. */
+enum {
+    EK_WINOGRAD_POINTS = 6,
+    EK_WINOGRAD_AREA = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
+    EK_WINOGRAD_PARTS = 4,
+    EK_WINOGRAD_ENDS = 4
+};
 
-/* Transforms q x q arrays of n values, whose addresses are given, to p x p arrays, which lie
- * `stride` apart. n is a multiple of the form's lanes. */
-typedef void ek_winograd_spread(const float *const *from, float *to, int64_t stride, int64_t n);
+/* Transforms q x q arrays of n values, whose addresses are given, to p x p arrays, which lie at
+ * to + at[i]. n is a multiple of the form's lanes. Nothing is read or written of what is left
+ * out. */
+typedef void ek_winograd_spread(const float *const *from, float *to, const int64_t *at, int64_t n);
 
-/* Transforms q x q arrays of n values, which lie `stride` apart, to p x p arrays, whose addresses
+/* Transforms q x q arrays of n values, which lie at from + at[i], to p x p arrays, whose addresses
  * are given, and adds start (n) to each of them. */
-typedef void ek_winograd_collect(const float *from, int64_t stride, const float *start,
+typedef void ek_winograd_collect(const float *from, const int64_t *at, const float *start,
                                  float *const *to, int64_t n);
 
-/* F(outputs x outputs, taps x taps). */
+/* F(outputs x outputs, taps x taps). Entries beyond the first are NULL but in F(2x2, 2x2). */
 typedef struct ek_winograd_form {
-    int outputs, taps, points;     /* in one dimension */
-    int lanes;                     /* the length of vectors: 8 or 16 */
-    ek_winograd_spread *inputs;    /* B': points x points to points x points */
-    ek_winograd_spread *weights;   /* G: taps x taps to points x points */
-    ek_winograd_spread *gradients; /* A: outputs x outputs to points x points */
-    ek_winograd_collect *results;  /* A': points x points to outputs x outputs */
-    ek_winograd_collect *sums;     /* G': points x points to taps x taps */
+    int outputs, taps, points;                      /* in one dimension */
+    int lanes;                                      /* the length of vectors: 8 or 16 */
+    ek_winograd_spread *gradients;                  /* A: outputs x outputs to points x points */
+    ek_winograd_spread *inputs[EK_WINOGRAD_ENDS];   /* B': points x points to points x points */
+    ek_winograd_spread *weights[EK_WINOGRAD_ENDS];  /* G: taps x taps to points x points */
+    ek_winograd_collect *results[EK_WINOGRAD_ENDS]; /* A': points x points to outputs x outputs */
+    ek_winograd_collect *sums[EK_WINOGRAD_ENDS];    /* G': points x points to taps x taps */
 } ek_winograd_form;
 
 /* F(2x2, 2x2), F(2x2, 3x3) or F(4x4, 3x3). Vectors of 16 need AVX-512, those of 8 AVX2. */
@@ -47,13 +57,13 @@ const ek_winograd_form *ek_winograd_form_of(int outputs, int taps, int lanes);
 
 /* Where tiles read and write in one dimension. Input i of tile t is element
  * (t * outputs + i) * stride + shift + p of part p, and 0 outside of [0, in). Tap j of part p is
- * tap first_tap + j * tap_step + p of the window. Output o = t * outputs + i of [0, out) is element
- * o * out_stride + out_shift of the result. */
+ * tap first_tap + (j * parts + p) * tap_step of the window. Output i is element
+ * (t * outputs + i) * out_stride + out_shift - p of the result, if that is in [0, to). */
 typedef struct ek_winograd_line {
     int64_t in, stride, shift;
     int64_t first_tap, tap_step;
-    int64_t out, out_stride, out_shift;
-    int64_t to; /* the result's size */
+    int64_t out, out_stride, out_shift; /* out: how many outputs tiles must reach */
+    int64_t to;                         /* the result's size */
     int64_t tiles;
 } ek_winograd_line;
 
@@ -63,28 +73,49 @@ typedef struct ek_winograd {
     ek_winograd_line line[2];
     int64_t samples, channels, outputs; /* channels are those that are summed over, or w's */
     int64_t window[2];
-    int parts;     /* in one dimension: the stride of a window that is taken apart, else 1 */
-    int64_t depth; /* parts x parts x channels */
+    int parts;     /* in one dimension, of a window that is taken apart, else 1 */
+    bool spread;   /* parts have an output each, of the same inputs; else inputs, of one output */
     int64_t tiles; /* of all samples */
     const float *from;
+    int ends[EK_WINOGRAD_PARTS]; /* what is left out of a part: an index of the form's transforms */
+    int products;                /* of parts and points, which are multiplied */
+    int slots[EK_WINOGRAD_AREA]; /* the number of parts with such a point */
+    int slot[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA]; /* a part's place among them; -1: left out */
 } ek_winograd;
 
 /* What transformed weights may take at a time, and what transformed inputs may: about as much as
  * the packed weights of a direct convolution; together not more, if that is much. */
+enum { EK_WINOGRAD_LITTLE = 1 << 20, EK_WINOGRAD_MUCH = 4 << 20 };
 static inline int64_t ek_winograd_budget(const ek_winograd *w)
 {
-    const int64_t little = 1 << 20, much = 4 << 20;
     int64_t direct =
         (int64_t)sizeof(float) * w->window[0] * w->window[1] * w->channels * w->outputs;
-    if (direct <= much)
-        return direct > little ? direct : little;
-    return direct / 2 > much ? direct / 2 : much;
+    if (direct <= EK_WINOGRAD_MUCH)
+        return direct > EK_WINOGRAD_LITTLE ? direct : EK_WINOGRAD_LITTLE;
+    return direct / 2 > EK_WINOGRAD_MUCH ? direct / 2 : EK_WINOGRAD_MUCH;
 }
 
-/* The number of points of a tile, and of parts. */
+/* The number of points of a tile. */
 static inline int ek_winograd_area(const ek_winograd *w)
 {
     return w->form->points * w->form->points;
+}
+
+/* True if all parts are multiplied at all points. */
+static inline bool ek_winograd_whole(const ek_winograd *w)
+{
+    return w->products == ek_winograd_area(w) * w->parts * w->parts;
+}
+
+/* How many parts have inputs of their own, and how many outputs. */
+static inline int ek_winograd_sources(const ek_winograd *w)
+{
+    return w->spread ? 1 : w->parts * w->parts;
+}
+
+static inline int ek_winograd_targets(const ek_winograd *w)
+{
+    return w->spread ? w->parts * w->parts : 1;
 }
 
 /* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`. */
@@ -95,15 +126,15 @@ void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, cons
 void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
                               const float *zeros, const float **from);
 
-/* The position of output (i0, i1) of a tile in the result, counted through all samples; -1 if the
- * result ends before it. */
-int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int i0, int i1);
+/* The position of output (i0, i1) of a tile in part (p0, p1) in the result, counted through all
+ * samples; -1 if it lies outside. */
+int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int p0, int p1, int i0, int i1);
 
-/* The number of tap (j0, j1) of part (p0, p1) in the window. */
+/* The number of tap (j0, j1) of part (p0, p1) in the window; -1 if it lies outside. */
 int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);
 
-/* How many plans compute a convolution: each part of a strided input gradient has its own. */
-int ek_winograd_problems(ek_conv_kind kind, const ek_conv_params *params);
+/* How many plans compute a convolution: an input gradient under 4 x 4 with stride 2 has four. */
+int ek_winograd_problems(ek_conv_kind kind, const ek_tensor *w, const ek_conv_params *params);
 
 /* The plan of one of them by tiles of side x side. A weight gradient's is that of the forward. */
 ek_winograd ek_winograd_plan(ek_conv_kind kind, int side, int problem, const ek_tensor *x,

@@ -12,6 +12,12 @@
 #define LINE static inline __attribute__((always_inline)) void
 enum { MOST = EK_WINOGRAD_POINTS };
 
+/* False if element i of n x n is left out. */
+static inline __attribute__((always_inline)) bool form_has(int ends, int i, int n)
+{
+    return !((ends & 2 && i / n == n - 1) || (ends & 1 && i % n == n - 1));
+}
+
 #if defined(__x86_64__)
 #define TARGET_8 __attribute__((target("avx2")))
 #define TARGET_16 __attribute__((target("avx512f")))
@@ -48,7 +54,8 @@ const ek_winograd_form *ek_winograd_form_of(int outputs, int taps, int lanes)
 
 #else /* for each number of LANES */
 
-/* Vectors are an extension of GNU C: loops over channels were not vectorised. */
+/* Vectors are an extension of GNU C: loops over channels were not vectorised. `restrict` keeps the
+ * addresses of points in registers. */
 typedef float NAME(lanes) __attribute__((vector_size(4 * LANES)));
 typedef void NAME(form_line)(const NAME(lanes) * in, NAME(lanes) * out);
 
@@ -195,73 +202,99 @@ LINE NAME(form_plane)(NAME(form_line) * line, int from, int to, const NAME(lanes
     }
 }
 
-LINE NAME(form_spread_lanes)(NAME(form_line) * line, int from, int to, const float *const *sources,
-                             int64_t at, float *target, int64_t stride)
+LINE NAME(form_spread_lanes)(NAME(form_line) * line, int from, int to, int ends,
+                             const float *const *sources, int64_t first, float *target,
+                             const int64_t *at)
 {
     NAME(lanes) in[MOST * MOST], out[MOST * MOST];
 #pragma GCC unroll 36
-    for (int i = 0; i < from * from; i++)
-        memcpy(&in[i], sources[i] + at, sizeof in[i]);
+    for (int i = 0; i < from * from; i++) {
+        in[i] = (NAME(lanes)){0};
+        if (form_has(ends, i, from))
+            memcpy(&in[i], sources[i] + first, sizeof in[i]);
+    }
     NAME(form_plane)(line, from, to, in, out);
 #pragma GCC unroll 36
     for (int i = 0; i < to * to; i++)
-        memcpy(target + i * stride + at, &out[i], sizeof out[i]);
+        if (form_has(ends, i, to))
+            memcpy(target + at[i] + first, &out[i], sizeof out[i]);
 }
 
-LINE NAME(form_collect_lanes)(NAME(form_line) * line, int from, int to, const float *source,
-                              int64_t stride, const float *start, int64_t at, float *const *targets)
+LINE NAME(form_collect_lanes)(NAME(form_line) * line, int from, int to, int ends, int ends_to,
+                              const float *source, const int64_t *at, const float *start,
+                              int64_t first, float *const *targets)
 {
-    NAME(lanes) in[MOST * MOST], out[MOST * MOST], first;
+    NAME(lanes) in[MOST * MOST], out[MOST * MOST], more;
 #pragma GCC unroll 36
-    for (int i = 0; i < from * from; i++)
-        memcpy(&in[i], source + i * stride + at, sizeof in[i]);
-    memcpy(&first, start + at, sizeof first);
+    for (int i = 0; i < from * from; i++) {
+        in[i] = (NAME(lanes)){0};
+        if (form_has(ends, i, from))
+            memcpy(&in[i], source + at[i] + first, sizeof in[i]);
+    }
+    memcpy(&more, start + first, sizeof more);
     NAME(form_plane)(line, from, to, in, out);
 #pragma GCC unroll 36
     for (int i = 0; i < to * to; i++) {
-        out[i] += first;
-        memcpy(targets[i] + at, &out[i], sizeof out[i]);
+        out[i] += more;
+        if (form_has(ends_to, i, to))
+            memcpy(targets[i] + first, &out[i], sizeof out[i]);
     }
 }
 
-#define SPREAD(LINE_NAME, FROM, TO)                                                   \
-    TARGET static void NAME(LINE_NAME##_spread)(const float *const *from, float *to,  \
-                                                int64_t stride, int64_t n)            \
-    {                                                                                 \
-        for (int64_t at = 0; at < n; at += LANES)                                     \
-            NAME(form_spread_lanes)(NAME(LINE_NAME), FROM, TO, from, at, to, stride); \
+#define SPREAD(LINE_NAME, FROM, TO, ENDS)                                                     \
+    TARGET static void NAME(LINE_NAME##_spread_##ENDS)(const float *const *from, float *to,   \
+                                                       const int64_t *restrict at, int64_t n) \
+    {                                                                                         \
+        for (int64_t i = 0; i < n; i += LANES)                                                \
+            NAME(form_spread_lanes)(NAME(LINE_NAME), FROM, TO, ENDS, from, i, to, at);        \
     }
 
-#define COLLECT(LINE_NAME, FROM, TO)                                                              \
-    TARGET static void NAME(LINE_NAME##_collect)(const float *from, int64_t stride,               \
-                                                 const float *start, float *const *to, int64_t n) \
-    {                                                                                             \
-        for (int64_t at = 0; at < n; at += LANES)                                                 \
-            NAME(form_collect_lanes)(NAME(LINE_NAME), FROM, TO, from, stride, start, at, to);     \
+#define COLLECT(LINE_NAME, FROM, TO, ENDS, ENDS_TO)                                           \
+    TARGET static void NAME(LINE_NAME##_collect_##ENDS)(const float *from, const int64_t *at, \
+                                                        const float *start, float *const *to, \
+                                                        int64_t n)                            \
+    {                                                                                         \
+        for (int64_t i = 0; i < n; i += LANES)                                                \
+            NAME(form_collect_lanes)                                                          \
+        (NAME(LINE_NAME), FROM, TO, ENDS, ENDS_TO, from, at, start, i, to);                   \
     }
 
-#define FORM(M, R)                                                               \
-    SPREAD(form_inputs_##M##_##R, M + R - 1, M + R - 1)                          \
-    SPREAD(form_weights_##M##_##R, R, M + R - 1)                                 \
-    SPREAD(form_gradients_##M##_##R, M, M + R - 1)                               \
-    COLLECT(form_results_##M##_##R, M + R - 1, M)                                \
-    COLLECT(form_sums_##M##_##R, M + R - 1, R)                                   \
-    static const ek_winograd_form NAME(                                          \
-        form_##M##_##R) = {.outputs = M,                                         \
-                           .taps = R,                                            \
-                           .points = M + R - 1,                                  \
-                           .lanes = LANES,                                       \
-                           .inputs = NAME(form_inputs_##M##_##R##_spread),       \
-                           .weights = NAME(form_weights_##M##_##R##_spread),     \
-                           .gradients = NAME(form_gradients_##M##_##R##_spread), \
-                           .results = NAME(form_results_##M##_##R##_collect),    \
-                           .sums = NAME(form_sums_##M##_##R##_collect)};
+#define TRANSFORMS(M, R, ENDS)                                \
+    SPREAD(form_inputs_##M##_##R, M + R - 1, M + R - 1, ENDS) \
+    SPREAD(form_weights_##M##_##R, R, M + R - 1, ENDS)        \
+    COLLECT(form_results_##M##_##R, M + R - 1, M, ENDS, 0)    \
+    COLLECT(form_sums_##M##_##R, M + R - 1, R, ENDS, ENDS)
 
-FORM(2, 2)
-FORM(2, 3)
-FORM(4, 3)
+/* ALL(NAME) lists the functions NAME_0, NAME_1 and so on. */
+#define FORM(M, R, ALL)                                                            \
+    SPREAD(form_gradients_##M##_##R, M, M + R - 1, 0)                              \
+    static const ek_winograd_form NAME(                                            \
+        form_##M##_##R) = {.outputs = M,                                           \
+                           .taps = R,                                              \
+                           .points = M + R - 1,                                    \
+                           .lanes = LANES,                                         \
+                           .gradients = NAME(form_gradients_##M##_##R##_spread_0), \
+                           .inputs = {ALL(form_inputs_##M##_##R##_spread)},        \
+                           .weights = {ALL(form_weights_##M##_##R##_spread)},      \
+                           .results = {ALL(form_results_##M##_##R##_collect)},     \
+                           .sums = {ALL(form_sums_##M##_##R##_collect)}};
+#define WHOLE(F) NAME(F##_0)
+#define ENDS(F) NAME(F##_0), NAME(F##_1), NAME(F##_2), NAME(F##_3)
+
+TRANSFORMS(2, 2, 0)
+TRANSFORMS(2, 2, 1)
+TRANSFORMS(2, 2, 2)
+TRANSFORMS(2, 2, 3)
+TRANSFORMS(2, 3, 0)
+TRANSFORMS(4, 3, 0)
+FORM(2, 2, ENDS)
+FORM(2, 3, WHOLE)
+FORM(4, 3, WHOLE)
 #undef SPREAD
 #undef COLLECT
+#undef TRANSFORMS
 #undef FORM
+#undef WHOLE
+#undef ENDS
 
 #endif

@@ -19,7 +19,6 @@ enum {
     GROUPS_FOR_TWO = 4,        /* with fewer, threads would hardly wait less for two buffers */
     LEAST_PRODUCT = 256 << 10, /* multiplications */
     LANES = 8,
-    MOST_POINTS = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
     MOST_TAPS = 9
 };
 
@@ -28,6 +27,16 @@ enum {
 typedef struct progress {
     _Atomic int64_t next, transformed, multiplied[2];
 } progress;
+
+/* Where values lie, from inputs, gradients and sums on. */
+typedef struct layout {
+    int64_t panels[EK_WINOGRAD_AREA];
+    /* Where a part's inputs begin, less its first line at point 0. */
+    int64_t part[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
+    /* Where a point begins; the last entry is the size of them all. */
+    int64_t inputs[EK_WINOGRAD_AREA + 1], gradients[EK_WINOGRAD_AREA + 1],
+        sums[EK_WINOGRAD_AREA + 1];
+} layout;
 
 typedef struct job {
     const ek_winograd *plan;
@@ -38,40 +47,46 @@ typedef struct job {
     int64_t group, groups;         /* the most tiles of a group, and groups */
     int64_t buffers;               /* groups whose inputs and gradients are held */
     int64_t first_output, outputs; /* the outputs whose sums are at hand */
-    int64_t columns, panels;       /* inputs are in panels of so many columns */
-    int64_t panels_at_once;        /* 1 or all, if a panel's product is too little to be a piece */
+    int64_t columns;               /* inputs are in panels of so many columns */
+    int64_t lines;                 /* of a part in its panels: channels, or more */
+    bool panels_alone;             /* else a panel's product is too little to be a piece */
+    int64_t products;              /* pieces of a group's products, and of its bias */
     bool again;                    /* the group's inputs are there */
-    /* (points, panels, group, columns), (points, group, gradients_row), (points, outputs, panels,
-     * columns) */
+    /* A point has of inputs (panels, group, columns), of gradients (group, gradients_row), and of
+     * sums (outputs, panels, columns). */
     float *inputs, *gradients, *sums;
-    int64_t inputs_stride, gradients_stride, sums_stride, gradients_row; /* from point to point */
+    int64_t gradients_row;
+    const layout *at;
     const float *zeros;
     progress *progress;
 } job;
 
-/* Transforms the inputs `from` of one part; its first is line `line` of the sums. */
-static void winograd_weight_inputs(const job *j, int64_t tile, int64_t line,
-                                   const float *const *from)
+/* Transforms the inputs `from` of one part. */
+static void winograd_weight_inputs(const job *j, int64_t tile, int part, const float *const *from)
 {
     const ek_winograd *plan = j->plan;
-    const float *at[MOST_POINTS];
+    ek_winograd_spread *spread = plan->form->inputs[plan->ends[part]];
+    int64_t line = plan->slot[part][0] * j->lines;
+    const float *channel[EK_WINOGRAD_AREA];
     for (int64_t c = 0, n; c < plan->channels; c += n, line += n) {
         n = ek_smaller(j->columns - line % j->columns, plan->channels - c);
         for (int i = 0; i < ek_winograd_area(plan); i++)
-            at[i] = from[i] + c;
+            channel[i] = from[i] + c;
         float *to =
             j->inputs + (line / j->columns * j->group + tile) * j->columns + line % j->columns;
-        plan->form->inputs(at, to, j->inputs_stride, n);
+        spread(channel, to, j->at->part[part], n);
     }
 }
 
-/* Sets the columns beyond the last input to zero. */
-static void winograd_weight_pad(const job *j, int64_t tile)
+/* Sets what a part leaves of its last panel to zero. A part that follows there overwrites it. */
+static void winograd_weight_pad(const job *j, int64_t tile, int part)
 {
-    int64_t rest = j->panels * j->columns - j->plan->depth;
-    float *to = j->inputs + ((j->panels - 1) * j->group + tile + 1) * j->columns - rest;
-    for (int i = 0; i < ek_winograd_area(j->plan) && rest > 0; i++)
-        memset(to + i * j->inputs_stride, 0, (size_t)rest * sizeof *to);
+    const ek_winograd *plan = j->plan;
+    int64_t line = plan->slot[part][0] * j->lines + plan->channels, used = line % j->columns;
+    float *to = j->inputs + (line / j->columns * j->group + tile) * j->columns + used;
+    for (int i = 0; i < ek_winograd_area(plan) && used > 0; i++)
+        if (plan->slot[part][i] >= 0)
+            memset(to + j->at->part[part][i], 0, (size_t)(j->columns - used) * sizeof *to);
 }
 
 /* Writes the addresses of the gradients of a tile's outputs to `from`, and asks for them. */
@@ -80,7 +95,7 @@ static void winograd_weight_find(const job *j, int64_t tile, const float **from)
     enum { LINE = 64 / sizeof(float) };
     int side = j->plan->form->outputs;
     for (int i = 0; i < side * side; i++) {
-        int64_t position = ek_winograd_output(j->plan, j->first + tile, i / side, i % side);
+        int64_t position = ek_winograd_output(j->plan, j->first + tile, 0, 0, i / side, i % side);
         from[i] = position < 0 ? j->zeros : j->dy + position * j->plan->outputs + j->first_output;
         for (int64_t o = 0; o < j->outputs; o += LINE)
             __builtin_prefetch(from[i] + o);
@@ -91,7 +106,7 @@ static void winograd_weight_find(const job *j, int64_t tile, const float **from)
 static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
 {
     const ek_winograd *plan = j->plan;
-    const float *from[MOST_POINTS];
+    const float *from[EK_WINOGRAD_AREA];
     if (next < j->count)
         winograd_weight_find(j, next, from);
     for (int p = 0; p < plan->parts * plan->parts && !j->again; p++) {
@@ -99,12 +114,11 @@ static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
         if (next < j->count)
             ek_winograd_inputs_ahead(plan, j->first + next, p0, p1, j->zeros, from);
         ek_winograd_inputs(plan, j->first + tile, p0, p1, j->zeros, from);
-        winograd_weight_inputs(j, tile, p * plan->channels, from);
+        winograd_weight_inputs(j, tile, p, from);
+        winograd_weight_pad(j, tile, p);
     }
-    if (!j->again)
-        winograd_weight_pad(j, tile);
     winograd_weight_find(j, tile, from);
-    plan->form->gradients(from, j->gradients + tile * j->gradients_row, j->gradients_stride,
+    plan->form->gradients(from, j->gradients + tile * j->gradients_row, j->at->gradients,
                           j->outputs);
 }
 
@@ -119,7 +133,7 @@ static void winograd_weight_transform(const job *j, int64_t piece)
 /* Adds the group's gradients to db. */
 EK_MULTIVERSION static void winograd_weight_bias(const job *j)
 {
-    const float *gradients = j->gradients + (j->plan->form->points + 1) * j->gradients_stride;
+    const float *gradients = j->gradients + j->at->gradients[j->plan->form->points + 1];
     float *restrict db = j->db + j->first_output;
     for (int64_t o = 0; o < j->outputs; o += LANES) {
         float sum[LANES] = {0};
@@ -135,8 +149,20 @@ EK_MULTIVERSION static void winograd_weight_bias(const job *j)
  */
 static void winograd_weight_multiply(const job *j, int64_t piece)
 {
-    int64_t row = j->panels * j->columns, pieces = j->panels / j->panels_at_once;
-    int64_t point = piece / pieces, panel = piece % pieces * j->panels_at_once;
+    int point = 0, area = ek_winograd_area(j->plan);
+    for (; point < area; point++) {
+        int64_t pieces = j->panels_alone ? j->at->panels[point] : 1;
+        if (piece < pieces)
+            break;
+        piece -= pieces;
+    }
+    if (point == area) {
+        if (j->db)
+            winograd_weight_bias(j);
+        return;
+    }
+    int64_t row = j->at->panels[point] * j->columns;
+    int64_t panel = piece, end = j->panels_alone ? piece + 1 : j->at->panels[point];
     ek_gemm_ahead none = {.runs = 0};
     ek_gemm_call call = {.k = j->count,
                          .a_row = 1,
@@ -146,16 +172,11 @@ static void winograd_weight_multiply(const job *j, int64_t piece)
                          .add = j->first > 0,
                          .next_a = &none,
                          .next_b = &none};
-    if (point == ek_winograd_area(j->plan)) {
-        if (j->db)
-            winograd_weight_bias(j);
-        return;
-    }
-    for (int64_t end = panel + j->panels_at_once; panel < end; panel++) {
-        call.b = j->inputs + point * j->inputs_stride + panel * j->group * j->columns;
+    for (; panel < end; panel++) {
+        call.b = j->inputs + j->at->inputs[point] + panel * j->group * j->columns;
         for (int64_t o = 0; o < j->outputs; o += j->kernel->rows) {
-            call.a = j->gradients + point * j->gradients_stride + o;
-            call.c = j->sums + point * j->sums_stride + o * row + panel * j->columns;
+            call.a = j->gradients + j->at->gradients[point] + o;
+            call.c = j->sums + j->at->sums[point] + o * row + panel * j->columns;
             j->kernel->inner[1][ek_smaller(j->kernel->rows, j->outputs - o) - 1](&call);
         }
     }
@@ -165,11 +186,12 @@ static void winograd_weight_multiply(const job *j, int64_t piece)
 static job winograd_weight_at(const job *j, int64_t group)
 {
     job at = *j;
-    int64_t buffer = group % j->buffers * ek_winograd_area(j->plan);
+    int64_t buffer = group % j->buffers;
+    int area = ek_winograd_area(j->plan);
     at.first = group * j->group;
     at.count = ek_smaller(j->group, j->plan->tiles - at.first);
-    at.inputs += buffer * j->inputs_stride;
-    at.gradients += buffer * j->gradients_stride;
+    at.inputs += buffer * j->at->inputs[area];
+    at.gradients += buffer * j->at->gradients[area];
     return at;
 }
 
@@ -182,8 +204,7 @@ static void winograd_weight_stages(void *context, int64_t begin, int64_t end)
     job *shared = context;
     progress *p = shared->progress;
     const int64_t transforms = ek_divide_up(shared->group, TILES_AT_ONCE);
-    const int64_t products =
-        ek_winograd_area(shared->plan) * shared->panels / shared->panels_at_once + 1;
+    const int64_t products = shared->products;
     const int64_t first = shared->buffers > 1 ? products / 2 : products;
     const int64_t part[2] = {first, products - first}, pieces = transforms + products;
     (void)begin, (void)end;
@@ -216,15 +237,17 @@ static void winograd_weight_results(void *context, int64_t begin, int64_t end)
     int taps = plan->form->taps;
     int64_t window = plan->window[0] * plan->window[1];
     float *to[MOST_TAPS];
+    int64_t at[EK_WINOGRAD_AREA];
     for (int64_t o = begin; o < end; o++) {
         float *dw = j->dw + (j->first_output + o) * window * plan->channels;
         for (int p = 0; p < plan->parts * plan->parts; p++) {
+            int p0 = p / plan->parts, p1 = p % plan->parts;
             for (int t = 0; t < taps * taps; t++)
-                to[t] = dw + ek_winograd_tap(plan, p / plan->parts, p % plan->parts, t / taps,
-                                             t % taps) *
-                                 plan->channels;
-            plan->form->sums(j->sums + o * j->panels * j->columns + p * plan->channels,
-                             j->sums_stride, j->zeros, to, plan->channels);
+                to[t] = dw + ek_winograd_tap(plan, p0, p1, t / taps, t % taps) * plan->channels;
+            for (int i = 0; i < ek_winograd_area(plan); i++)
+                at[i] = j->at->sums[i] + o * j->at->panels[i] * j->columns +
+                        plan->slot[p][i] * j->lines;
+            plan->form->sums[plan->ends[p]](j->sums, at, j->zeros, to, plan->channels);
         }
     }
 }
@@ -238,7 +261,7 @@ static void winograd_weight_run(ek_dev *dev, job *j, int64_t outputs)
         j->outputs = ek_smaller(outputs, plan->outputs - j->first_output);
         ek_parallel_for(dev, ek_parallel_threads(dev), 1, winograd_weight_stages, j);
         j->again = j->groups == 1;
-        ek_parallel_for(dev, j->outputs, 1 + 256 / plan->depth, winograd_weight_results, j);
+        ek_parallel_for(dev, j->outputs, 1 + 256 / plan->channels, winograd_weight_results, j);
     }
 }
 
@@ -252,25 +275,38 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
              .dw = ek_tensor_address(w),
              .db = bias ? ek_tensor_address(bias) : NULL,
              .columns = ek_gemm_kernel_best(EK_F32)->columns};
-    j.panels = ek_divide_up(plan.depth, j.columns);
     enum { APART = 16 };
     int area = ek_winograd_area(&plan);
-    int64_t size = (int64_t)sizeof(float) * area, depth = j.panels * j.columns;
+    layout at = {.inputs = {0}};
+    j.at = &at;
+    j.lines = ek_winograd_whole(&plan) ? plan.channels
+                                       : ek_divide_up(plan.channels, j.columns) * j.columns;
+    int64_t size = (int64_t)sizeof(float), depth = 0;
+    for (int i = 0; i < area; i++) {
+        at.panels[i] = ek_divide_up(plan.slots[i] * j.lines, j.columns);
+        depth += at.panels[i] * j.columns;
+    }
     int64_t outputs =
         ek_winograd_budget(&plan) / (size * depth) / plan.form->lanes * plan.form->lanes;
     outputs = ek_smaller(ek_larger(outputs, plan.form->lanes), plan.outputs);
-    j.group = ek_larger(GROUP_NBYTES / (size * (depth + outputs)), LEAST_TILES);
+    j.group = ek_larger(GROUP_NBYTES / (size * (depth + area * outputs)), LEAST_TILES);
     j.group = ek_smaller(ek_smaller(j.group, MOST_TILES), plan.tiles);
     j.groups = ek_divide_up(plan.tiles, j.group);
     j.buffers = ek_parallel_threads(dev) > 1 && j.groups >= GROUPS_FOR_TWO ? 2 : 1;
-    j.panels_at_once = j.group * outputs * j.columns < LEAST_PRODUCT ? j.panels : 1;
+    j.panels_alone = j.group * outputs * j.columns >= LEAST_PRODUCT;
+    j.products = 1 + (j.panels_alone ? depth / j.columns : area);
     j.gradients_row = outputs + APART;
-    j.inputs_stride = j.panels * j.group * j.columns + APART;
-    j.gradients_stride = j.group * j.gradients_row + APART;
-    j.sums_stride = outputs * depth + APART;
-    size_t inputs = (size_t)(j.buffers * area * j.inputs_stride);
-    size_t gradients = (size_t)(j.buffers * area * j.gradients_stride);
-    size_t sums = (size_t)(area * j.sums_stride);
+    for (int i = 0; i < area; i++) {
+        int64_t columns = at.panels[i] * j.columns;
+        at.inputs[i + 1] = at.inputs[i] + columns * j.group + APART;
+        at.gradients[i + 1] = at.gradients[i] + j.group * j.gradients_row + APART;
+        at.sums[i + 1] = at.sums[i] + outputs * columns + APART;
+    }
+    for (int p = 0; p < plan.parts * plan.parts; p++)
+        for (int i = 0; i < area; i++) /* lines are whole panels if slots differ */
+            at.part[p][i] = at.inputs[i] + (plan.slot[p][i] - plan.slot[p][0]) * j.lines * j.group;
+    size_t inputs = (size_t)(j.buffers * at.inputs[area]);
+    size_t gradients = (size_t)(j.buffers * at.gradients[area]), sums = (size_t)at.sums[area];
     size_t zeros = (size_t)ek_larger(plan.channels, outputs);
     size_t nbytes = (inputs + gradients + sums + zeros) * sizeof(float);
     void *workspace;

@@ -2,11 +2,11 @@
  *
  *     bench_winograd [SAMPLES [LAYERS]]
  *
- * prints, for the layers of ResNet-18 (32 x 32), VGG-11 (224 x 224) and a DCGAN's critic, the
- * largest and the mean error against f64, divided by the root mean square of the result: of the
- * direct convolution, of F(2x2, 3x3) or F(2x2, 2x2), and of F(4x4, 3x3); forward, input gradient
- * and weight gradient. Inputs are normal through a ReLU, weights have He's deviation, gradients are
- * normal. */
+ * prints, for the layers of ResNet-18 (32 x 32), ResNet-50 and VGG-11 (224 x 224) and a DCGAN's
+ * critic, the largest and the mean error against f64, divided by the root mean square of the
+ * result: of the direct convolution, of F(2x2, 3x3), or F(2x2, 2x2) if strided, and of F(4x4, 3x3);
+ * forward, input gradient and weight gradient. Inputs are normal through a ReLU, weights have He's
+ * deviation, gradients are normal. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,9 +22,11 @@ typedef struct layer {
 } layer;
 
 static const layer layers[] = {
-    {"ResNet-18", 64, 64, 32, 3, 1}, {"", 128, 128, 16, 3, 1},      {"", 256, 256, 8, 3, 1},
-    {"", 512, 512, 4, 3, 1},         {"critic", 64, 128, 16, 4, 2}, {"", 128, 256, 8, 4, 2},
-    {"VGG-11", 512, 512, 14, 3, 1},  {"", 256, 512, 28, 3, 1},      {"", 256, 256, 56, 3, 1},
+    {"ResNet-18", 64, 64, 32, 3, 1}, {"", 128, 128, 16, 3, 1},          {"", 256, 256, 8, 3, 1},
+    {"", 512, 512, 4, 3, 1},         {"", 64, 128, 32, 3, 2},           {"", 128, 256, 16, 3, 2},
+    {"", 256, 512, 8, 3, 2},         {"ResNet-50", 128, 128, 56, 3, 2}, {"", 256, 256, 28, 3, 2},
+    {"", 512, 512, 14, 3, 2},        {"critic", 64, 128, 16, 4, 2},     {"", 128, 256, 8, 4, 2},
+    {"VGG-11", 512, 512, 14, 3, 1},  {"", 256, 512, 28, 3, 1},          {"", 256, 256, 56, 3, 1},
     {"", 128, 256, 56, 3, 1},        {"", 64, 128, 112, 3, 1},
 };
 enum { LAYERS = sizeof layers / sizeof *layers, KINDS = 3, DIRECT = 0, WAYS = 3 };
@@ -92,7 +94,7 @@ static bool print_errors(const problem *p, ek_conv_kind kind)
         squares += wanted[i] * wanted[i];
     double rms = sqrt(squares / (double)count);
     for (int way = 0; way < WAYS; way++) {
-        if (sides[way] == 4 && p->w->shape[2] != 3) {
+        if (sides[way] == 4 && p->params.stride[0] != 1) {
             printf(" |%18s", "-");
             continue;
         }

@@ -87,5 +87,6 @@ TEST(results_are_the_same_from_run_to_run)
                                                       &p.params));
         twin_repeated(twin_pull(p.out[DW].cuda), &once, "dw");
     }
+    free(once);
     problem_free(&p);
 }

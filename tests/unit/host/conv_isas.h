@@ -25,7 +25,7 @@ static inline bool conv_limit_isa(ek_isa isa)
     return ek_host_isa() == isa;
 }
 
-/* Compares with the wanted results, and one thread with two to the bit. */
+/* Compares with the wanted results, and one thread with two and three to the bit. */
 static inline void conv_check_isas(problem *p, const conv_way *way)
 {
     const ek_conv_params *params = &p->params;
@@ -35,7 +35,7 @@ static inline void conv_check_isas(problem *p, const conv_way *way)
     for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
         double *once[RESULTS] = {NULL};
         int results = conv_limit_isa(isa) ? way->results(p) : 0;
-        for (int threads = 1; threads <= 2 && results; threads++) {
+        for (int threads = 1; threads <= 3 && results; threads++) {
             ek_dev *dev = case_device(threads);
             for (int i = 0; i < results; i++)
                 case_poison(out[i]);
@@ -50,6 +50,8 @@ static inline void conv_check_isas(problem *p, const conv_way *way)
                 twin_repeated(out[i], &once[i], p->what);
             }
         }
+        for (int i = 0; i < RESULTS; i++)
+            free(once[i]);
     }
 }
 

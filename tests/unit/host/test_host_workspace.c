@@ -1,5 +1,6 @@
 /* test_host_workspace.c: what kernels take beside their operands is a small part of these, also
  * if one row or matrix is all of the data. */
+#include "host/conv.h"
 #include "host/host.h"
 #include "host_cases.h"
 
@@ -101,5 +102,35 @@ TEST(matrix_products)
             case_must(case_get(out, j) == (double)p[2] ||
                       case_get(out, j) == (double)(p[2] - p[2] % 65536));
         ek_scope_end(&scope);
+    }
+}
+
+/* Winograd's forms: transformed inputs and weights take twice what a direct convolution packs of
+ * weights, or 2 MiB, and each thread has at most 96 tiles of inputs and of 64 outputs at hand. */
+TEST_LOOP(winograd, 0, 3)
+{
+    enum { CHANNELS = 128, OUTPUTS = 512, SAMPLES = 16, SIZE = 16, THREADS = 1, MOST_TILES = 96 };
+    static const int64_t products[] = {16, 25, 36};
+    ek_dev *dev = case_device(THREADS);
+    int window = _i == 2 ? 4 : 3, stride = _i == 0 ? 1 : 2, size = SIZE / stride;
+    ek_tensor *x =
+        case_tensor(dev, EK_F32, 4, (const int64_t[]){SAMPLES, CHANNELS, SIZE, SIZE}, CASE_LAST);
+    ek_tensor *w = case_tensor(dev, EK_F32, 4, (const int64_t[]){OUTPUTS, CHANNELS, window, window},
+                               CASE_LAST);
+    ek_tensor *y =
+        case_tensor(dev, EK_F32, 4, (const int64_t[]){SAMPLES, OUTPUTS, size, size}, CASE_LAST);
+    ek_conv_params params = {
+        .stride = {stride, stride}, .padding = {1, 1}, .dilation = {1, 1}, .groups = 1, .dims = 2};
+    case_fill(x, 1);
+    case_fill(w, 2);
+    case_fill(y, 3);
+    int64_t direct = ek_larger(ek_count(w) * 4, 1 << 20);
+    int64_t at_hand = THREADS * MOST_TILES * 4 * (products[_i] * CHANNELS + products[0] * 64);
+    for (int kind = EK_CONV_FORWARD; kind <= EK_CONV_WEIGHT_GRADIENT; kind++) {
+        if (!ek_conv_winograd_can(x, w, y, &params))
+            return;
+        begin(dev);
+        assert_ok(ek_conv_winograd(dev, (ek_conv_kind)kind, 2, x, w, NULL, y, &params));
+        at_most(dev, 2 * direct + at_hand + (1 << 16), "Winograd's forms");
     }
 }

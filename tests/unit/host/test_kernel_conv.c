@@ -167,6 +167,8 @@ TEST_LOOP(repeats_to_the_bit, 0, CASES)
                     twin_repeated(i < RESULTS ? p.out[i].host : twin_pull(p.out[i % RESULTS].cuda),
                                   &once[i / RESULTS][i % RESULTS], p.what);
         }
+        for (int i = 0; i < 2 * RESULTS; i++)
+            free(once[i / RESULTS][i % RESULTS]);
         problem_free(&p);
     }
 }

@@ -283,7 +283,7 @@ static inline const void *twin_bytes(twin t, int side)
     return ek_tensor_address(side ? twin_pull(t.cuda) : t.host);
 }
 
-/* Keeps the bits of the first call, and compares those of the second. */
+/* Keeps the bits of the first call, and compares those of others. The caller frees them. */
 static inline void twin_repeated(const ek_tensor *t, double **once, const char *what)
 {
     if (!*once) {
@@ -296,7 +296,6 @@ static inline void twin_repeated(const ek_tensor *t, double **once, const char *
             ck_abort_msg("%s, %s, element %lld is %.17g, then %.17g", what, ek_dtype_name(t->dtype),
                          (long long)i, (*once)[i], again[i]);
     free(again);
-    free(*once);
 }
 
 /* What lies outside of the elements is equal. */
