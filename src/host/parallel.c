@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -172,12 +173,14 @@ static void parallel_pause(void)
 #endif
 }
 
+/* A thread that others wait for long may have lost its core to one that waits, so that these sleep
+ * then. */
 void ek_parallel_wait(_Atomic int64_t *done, int64_t count)
 {
-    enum { PATIENCE = 1000 };
+    enum { PATIENCE = 2000, SLEEP_NS = 20000 };
     for (int i = 0; atomic_load(done) < count; i++)
         if (i < PATIENCE)
             parallel_pause();
         else
-            sched_yield();
+            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
 }

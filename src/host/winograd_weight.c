@@ -49,7 +49,7 @@ typedef struct job {
     int64_t first_output, outputs; /* the outputs whose sums are at hand */
     int64_t columns;               /* inputs are in panels of so many columns */
     int64_t lines;                 /* of a part in its panels: channels, or more */
-    bool panels_alone;             /* else a panel's product is too little to be a piece */
+    int64_t panels_at_once;        /* as many as make a piece of LEAST_PRODUCT */
     int64_t products;              /* pieces of a group's products, and of its bias */
     bool again;                    /* the group's inputs are there */
     /* A point has of inputs (panels, group, columns), of gradients (group, gradients_row), and of
@@ -145,13 +145,19 @@ EK_MULTIVERSION static void winograd_weight_bias(const job *j)
     }
 }
 
+/* Into how many pieces a point's products are cut. */
+static int64_t winograd_weight_pieces(const job *j, int point)
+{
+    return ek_divide_up(j->at->panels[point], j->panels_at_once);
+}
+
 /* Adds the products of one point and some panels of inputs. The piece after the last is the bias.
  */
 static void winograd_weight_multiply(const job *j, int64_t piece)
 {
     int point = 0, area = ek_winograd_area(j->plan);
     for (; point < area; point++) {
-        int64_t pieces = j->panels_alone ? j->at->panels[point] : 1;
+        int64_t pieces = winograd_weight_pieces(j, point);
         if (piece < pieces)
             break;
         piece -= pieces;
@@ -162,7 +168,8 @@ static void winograd_weight_multiply(const job *j, int64_t piece)
         return;
     }
     int64_t row = j->at->panels[point] * j->columns;
-    int64_t panel = piece, end = j->panels_alone ? piece + 1 : j->at->panels[point];
+    int64_t panel = piece * j->panels_at_once;
+    int64_t end = ek_smaller(panel + j->panels_at_once, j->at->panels[point]);
     ek_gemm_ahead none = {.runs = 0};
     ek_gemm_call call = {.k = j->count,
                          .a_row = 1,
@@ -293,8 +300,10 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
     j.group = ek_smaller(ek_smaller(j.group, MOST_TILES), plan.tiles);
     j.groups = ek_divide_up(plan.tiles, j.group);
     j.buffers = ek_parallel_threads(dev) > 1 && j.groups >= GROUPS_FOR_TWO ? 2 : 1;
-    j.panels_alone = j.group * outputs * j.columns >= LEAST_PRODUCT;
-    j.products = 1 + (j.panels_alone ? depth / j.columns : area);
+    j.panels_at_once = ek_divide_up(LEAST_PRODUCT, j.group * outputs * j.columns);
+    j.products = 1;
+    for (int i = 0; i < area; i++)
+        j.products += winograd_weight_pieces(&j, i);
     j.gradients_row = outputs + APART;
     for (int i = 0; i < area; i++) {
         int64_t columns = at.panels[i] * j.columns;
