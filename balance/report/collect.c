@@ -182,11 +182,15 @@ static void tracked_note(ek_report *report, ek_tracked *device, uint64_t clock,
     memcpy(moment.now, stats->now, sizeof moment.now);
     if (moment.in_use > device->peak.in_use) {
         device->peak = moment;
+        device->reserved_at_peak = stats->reserved;
+        device->largest_free = ek_ledger_largest_free(device->open.dev);
         span_label(span, device->peak_operation);
     }
     device->capacity = stats->capacity;
     if (stats->reserved > device->reserved_peak)
         device->reserved_peak = stats->reserved;
+    device->system = stats->system;
+    device->dropped = stats->dropped - device->dropped_before;
     ek_series_note(&device->run, &moment);
     moment.ns = clock - device->step_began;
     ek_series_note(&device->running, &moment);
@@ -329,6 +333,10 @@ static int report_begin(ek_report *report)
     report->serial = 1 + atomic_fetch_add(&serials, 1);
     report->began = ek_clock_ns();
     atomic_store(&report->step_began, report->began);
+    for (int d = 0; d < report->count; d++) {
+        report->devices[d].dropped_before = ek_ledger_hold(report->devices[d].open.dev)->dropped;
+        ek_ledger_release(report->devices[d].open.dev);
+    }
     for (int d = 0; d < report->count; d++)
         tracked_begin(report, &report->devices[d]);
     if (ek_trace_set(&tracer) < 0) {

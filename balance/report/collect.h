@@ -49,8 +49,10 @@ typedef struct ek_tracked {
     ek_device id;
     ek_memory_watch open; /* its dev is NULL once the report is stopped or the device is closed */
     uint64_t capacity, reserved_peak;
-    int64_t step;        /* number of the running step */
-    uint64_t step_began; /* a time of ek_clock_ns */
+    uint64_t reserved_at_peak, largest_free, system;
+    uint64_t dropped, dropped_before; /* since the report began; until then */
+    int64_t step;                     /* number of the running step */
+    uint64_t step_began;              /* a time of ek_clock_ns */
     ek_moment peak;
     char peak_operation[96];
     ek_series run;        /* the memory since the report began */

@@ -56,6 +56,10 @@ static int json_put_device(ek_json_writer *json, const ek_report *report, int in
     json_put_sample(json, "peak", &device.peak);
     ek_json_put_text(json, "peak_operation", device.peak_operation);
     ek_json_put_integer(json, "reserved_peak", (int64_t)device.reserved_peak);
+    ek_json_put_integer(json, "reserved_at_peak", (int64_t)device.reserved_at_peak);
+    ek_json_put_integer(json, "largest_free", (int64_t)device.largest_free);
+    ek_json_put_integer(json, "system", (int64_t)device.system);
+    ek_json_put_integer(json, "dropped", (int64_t)device.dropped);
     ek_json_put_real(json, "computing", device.computing, DIGITS);
     ek_json_put_real(json, "communicating", device.communicating, DIGITS);
     ek_json_put_real(json, "waiting", device.waiting, DIGITS);

@@ -94,7 +94,11 @@ int ek_report_get_device(const ek_report *report, int index, ek_device_report *d
     *device = (ek_device_report){.device = tracked->id,
                                  .capacity = tracked->capacity,
                                  .peak = ek_moment_sample(&tracked->peak),
-                                 .reserved_peak = tracked->reserved_peak};
+                                 .reserved_peak = tracked->reserved_peak,
+                                 .reserved_at_peak = tracked->reserved_at_peak,
+                                 .largest_free = tracked->largest_free,
+                                 .system = tracked->system,
+                                 .dropped = tracked->dropped};
     memcpy(device->peak_operation, tracked->peak_operation, sizeof device->peak_operation);
     tracked_unlock(tracked);
     const ek_busy *busy = &report->steps.sums[index];

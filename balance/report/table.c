@@ -51,6 +51,20 @@ static void table_write_memory(const ek_report *report, const ek_device_report *
     fprintf(stream, "  %s\n", device->peak_operation[0] ? device->peak_operation : "-");
 }
 
+/* What the device had from the system, and how well it was filled. */
+static void table_write_reserved(const ek_report *report, const ek_device_report *device,
+                                 FILE *stream)
+{
+    char name[40], share[16] = "-";
+    if (device->reserved_at_peak)
+        snprintf(share, sizeof share, "%.0f %%",
+                 100 * (double)device->peak.in_use / (double)device->reserved_at_peak);
+    fprintf(stream, "%-*s %9.2f %8s %9.2f %9.2f %8llu\n", table_width(report),
+            ek_report_device_text(report, device, name), (double)device->reserved_peak / mebibyte,
+            share, (double)device->largest_free / mebibyte, (double)device->system / mebibyte,
+            (unsigned long long)device->dropped);
+}
+
 /* One kind of time in the mean of `steps` steps, > 0: milliseconds and percent. */
 static void table_write_share(double seconds, double all, int64_t steps, FILE *stream)
 {
@@ -108,6 +122,15 @@ static int table_write(const ek_report *report, FILE *stream)
     for (int d = 0; d < ek_report_device_count(report); d++) {
         EK_TRY(ek_report_get_device(report, d, &device));
         table_write_memory(report, &device, stream);
+    }
+    fprintf(stream,
+            "\nMiB reserved at most; at the peak: the share of it in use, and the largest free "
+            "block; beside it,\nin the system's hands; and caches dropped for want of room\n\n"
+            "%-*s %9s %8s %9s %9s %8s\n",
+            table_width(report), "device", "reserved", "in use", "free", "system", "dropped");
+    for (int d = 0; d < ek_report_device_count(report); d++) {
+        EK_TRY(ek_report_get_device(report, d, &device));
+        table_write_reserved(report, &device, stream);
     }
     if (ek_report_step_count(report) > 0)
         fprintf(stream, "\nMilliseconds of the mean step\n\n%-*s %15s %15s %15s\n",

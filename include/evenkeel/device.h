@@ -132,8 +132,10 @@ typedef enum ek_memory_category {
 
 EK_API const char *ek_memory_category_name(ek_memory_category category);
 
-/* Bytes on one device. `in_use` counts what tensors and workspaces hold; `reserved` also counts
- * cached blocks. `now` is in_use by category, and `at_peak` what it was when in_use was largest. */
+/* Bytes on one device. `in_use` counts what tensors and workspaces hold; `reserved` is what the
+ * device has from the system, in segments that requests share: also what is cached, and gaps
+ * between blocks in use. `now` is in_use by category, and `at_peak` what it was when in_use was
+ * largest. */
 typedef struct ek_memory_stats {
     uint64_t in_use;
     uint64_t peak;
@@ -142,8 +144,13 @@ typedef struct ek_memory_stats {
     uint64_t capacity; /* 0: none */
     uint64_t now[EK_MEMORY_CATEGORIES];
     uint64_t at_peak[EK_MEMORY_CATEGORIES];
-    uint64_t allocations; /* requests that were served */
-    uint64_t failures;    /* requests that found no memory */
+    uint64_t allocations;  /* requests that were served */
+    uint64_t failures;     /* requests that found no memory */
+    uint64_t largest_free; /* the largest free block of a segment */
+    uint64_t system;       /* beside `reserved`, when a GPU was opened: its context, libraries,
+                            * other processes */
+    uint64_t system_allocations; /* segments that the system has given */
+    uint64_t dropped;            /* segments given back so that a request found room */
 } ek_memory_stats;
 
 /* Reads the ledger of a device. Returns 0 or EK_E_DEVICE. Any thread. */
@@ -152,10 +159,11 @@ EK_API int ek_memory_get_stats(ek_device device, ek_memory_stats *stats);
 /* Sets the peaks to what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);
 
-/* Limits a device's reserved bytes (0: no limit). Returns 0, or EK_E_STATE if more is in use. */
+/* Limits what may be in use on a device (0: no limit). Reserved bytes stay below too, but for gaps
+ * between blocks in use. Returns 0, or EK_E_STATE if more is in use. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 
-/* Gives cached blocks back to the system, and memory that the calling thread keeps for handles. */
+/* Gives cached memory back to the system, and memory that the calling thread keeps for handles. */
 EK_API int ek_memory_trim(ek_device device);
 
 /* Sets the category that the calling thread's allocations count under, and returns the one before.

@@ -75,6 +75,11 @@ typedef struct ek_device_report {
     ek_memory_sample peak;   /* the moment when in_use was largest */
     char peak_operation[96]; /* the operation that allocated then: "backward of conv2d" */
     uint64_t reserved_peak;
+    /* When in_use was largest: what was reserved, more than in_use by cached memory and gaps
+     * between blocks, and the largest free block. */
+    uint64_t reserved_at_peak, largest_free;
+    uint64_t system;  /* what the ledger can't see (ek_memory_stats) */
+    uint64_t dropped; /* segments given back so that a request found room, since the report began */
     /* Seconds, summed over all finished steps: computing, moving data between devices, and waiting,
      * which is the rest of the steps' time. */
     double computing, communicating, waiting;
@@ -131,11 +136,11 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *     {"format": "evenkeel-report-1",
  *      "reports": [{"name", "steps", "seconds", "step_seconds", "imbalance", "largest_batch",
  *        "devices": [{"device": "host:0", "capacity", "peak": SAMPLE, "peak_operation",
- *          "reserved_peak", "computing", "communicating", "waiting",
- *          "memory": [SAMPLE, ...],         since the start; each holds until the next
- *          "step_memory": [SAMPLE, ...]}],  the last finished step's, since it began
- *        "last_step": {"seconds", "dropped",
- *          "spans": [{"device", "thread", "depth", "kind", "begin", "end", "label"}]}}]}
+ *          "reserved_peak", "reserved_at_peak", "largest_free", "system", "dropped", "computing",
+ * "communicating", "waiting", "memory": [SAMPLE, ...],         since the start; each holds until
+ * the next "step_memory": [SAMPLE, ...]}],  the last finished step's, since it began "last_step":
+ * {"seconds", "dropped", "spans": [{"device", "thread", "depth", "kind", "begin", "end",
+ * "label"}]}}]}
  *
  * With several ranks each device has a "rank", seconds count from the start, or the last step's
  * begin, of that rank, and a report has

@@ -1,16 +1,35 @@
 /* allocator.c: a caching allocator per device, and the ledger.
  *
- * A released block is cached and given out again for a request of exactly its rounded size.
- * Training steps ask for the same sizes again and again, and exact fit keeps the ledger exact.
- * Cached blocks are dropped, oldest first, if a request would exceed the capacity, if the system
- * has no memory left, and, for memory of the host, if more is cached than was ever in use at once
- * (and than cache_floor).
+ * Memory comes from the system in segments, which requests share (segments.h). A request of at most
+ * small_most bytes takes its block from a segment of 2 MiB; a larger one from a segment of 20 MiB,
+ * or from one of its own size in whole MiB, an even number, if it is larger than half of that. So
+ * there are few requests to the system, and none once the largest batch has been seen: what batches
+ * of several sizes reserve together is what the largest needs, but for gaps between blocks.
+ *
+ * A small block that is released isn't merged with its neighbours at once. It is cached by its
+ * size, and given out again for a request of the same size: a training step asks for the same sizes
+ * again and again, and so a small operation costs no search, no cut and no merge. Cached blocks
+ * become free, and merge, when a small request finds no free block, before the system is asked. The
+ * time of large operations hides that of the search, and their blocks merge at once, which keeps
+ * them together.
+ *
+ * The ledger counts a block in use with the size that was asked for, in whole units of 64 bytes,
+ * and as reserved all segments. The capacity limits what is in use, to the byte. Idle segments are
+ * given back if reserved memory would exceed it, and a new segment takes no more than what is left
+ * of it. Only segments with gaps between blocks in use may lie beyond it. Idle segments are given
+ * back too if the system has no memory left, and, for memory of the host, if clearly more is
+ * cached than was ever in use at once (and than cache_floor).
  *
  * A block stays with the stream that it was asked for. A block of EK_STREAM_COMPUTE can be used
  * again at once, in that stream's order. A block of another stream keeps an event that was recorded
  * in EK_STREAM_COMPUTE when the block was released; the other stream waits for the event when the
- * block is given out again. A block that comes from the system has nothing to wait for. */
-#include "core/device.h"
+ * memory is given out again. Memory that comes from the system has nothing to wait for.
+ *
+ * With EVENKEEL_SEGMENTS=0 each request has a segment of its own, of its exact size, so that tools
+ * which watch the system's allocations find what reads or writes beyond one (compute-sanitizer,
+ * AddressSanitizer, with which it is the default). Memory of the host that isn't in use is poisoned
+ * then. */
+#include "core/allocator.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,180 +37,210 @@
 
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/locale.h"
 #include "core/trace.h"
 
-typedef struct ek_block {
-    struct ek_block *next_in_bucket, *previous_in_bucket;
-    struct ek_block *older, *newer;
-    void *pointer;
-    size_t nbytes;
-    ek_stream stream;
-    ek_event *event; /* recorded at the release; NULL for blocks of EK_STREAM_COMPUTE */
-} ek_block;
+#if defined(EK_SANITIZED) && !defined(EK_SANITIZED_THREAD)
+#include <sanitizer/asan_interface.h>
+enum { SHARED_BY_DEFAULT = false };
+#else
+#define ASAN_POISON_MEMORY_REGION(start, nbytes) ((void)(start), (void)(nbytes))
+#define ASAN_UNPOISON_MEMORY_REGION(start, nbytes) ((void)(start), (void)(nbytes))
+enum { SHARED_BY_DEFAULT = true };
+#endif
 
-enum { ALIGNMENT = 64, BUCKETS = 256 };
+enum {
+    GPU_UNIT = 512, /* of blocks on a GPU, whose kernels read whole lines */
+};
+static const size_t small_most = 1 << 20, small_segment = 2 << 20, large_segment = 20 << 20;
+/* A small request of at least this size takes its block from a large segment, rather than from the
+ * system: what is large in a large batch can be small in a small one. Smaller blocks stay apart,
+ * since they often stay for long. */
+static const size_t borrows_from = 64 << 10;
 /* This much cached memory of the host is never dropped for being too much. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
 
-/* The allocator of one device. `lock` guards all members. */
-struct ek_allocator {
-    pthread_mutex_t lock;
-    struct ek_block *buckets[BUCKETS]; /* cached blocks by hash of their size */
-    struct ek_block *oldest, *newest;  /* cached blocks by time of their release */
-    struct ek_block *spare;            /* unused ek_block records */
-    ek_memory_stats stats;
-    struct ek_memory_watch *watches;
-};
-
-static size_t allocator_round_up(size_t nbytes)
+/* The size of the block for a request. */
+static size_t allocator_block_size(const ek_dev *dev, size_t nbytes)
 {
-    return nbytes == 0 ? ALIGNMENT : (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    bool wide = dev->allocator->shares && !dev->backend->host_memory;
+    return ek_memory_round_up(nbytes, wide ? GPU_UNIT : EK_MEMORY_UNIT);
 }
 
 static unsigned allocator_bucket(size_t nbytes)
 {
-    return (unsigned)((nbytes / ALIGNMENT * UINT64_C(0x9E3779B97F4A7C15)) >> 56);
+    return (unsigned)((nbytes / EK_MEMORY_UNIT * UINT64_C(0x9E3779B97F4A7C15)) >> 56);
 }
 
 /* ---- cached blocks: the allocator's lock is held ---- */
 
-static void allocator_unlink_block(struct ek_allocator *a, ek_block *block)
+static void allocator_cache(struct ek_allocator *a, ek_block *block)
 {
-    ek_block *next = block->next_in_bucket, *previous = block->previous_in_bucket;
-    *(previous ? &previous->next_in_bucket : &a->buckets[allocator_bucket(block->nbytes)]) = next;
-    if (next)
-        next->previous_in_bucket = previous;
-    *(block->older ? &block->older->newer : &a->oldest) = block->newer;
-    *(block->newer ? &block->newer->older : &a->newest) = block->older;
-    block->next_in_bucket = a->spare;
-    a->spare = block;
+    unsigned bucket = allocator_bucket(block->nbytes);
+    block->next = a->buckets[bucket];
+    a->buckets[bucket] = block;
+    a->filled[bucket / 64] |= (uint64_t)1 << bucket % 64;
 }
 
-static void *allocator_take_cached(struct ek_allocator *a, ek_stream stream, size_t nbytes,
-                                   ek_event **event)
+static ek_block *allocator_take_cached(struct ek_allocator *a, ek_stream stream, size_t nbytes)
 {
-    for (ek_block *block = a->buckets[allocator_bucket(nbytes)]; block;
-         block = block->next_in_bucket) {
-        if (block->nbytes == nbytes && block->stream == stream) {
-            allocator_unlink_block(a, block);
-            *event = block->event;
-            return block->pointer;
+    ek_block **at = &a->buckets[allocator_bucket(nbytes)];
+    while (*at && ((*at)->nbytes != nbytes || (*at)->stream != stream))
+        at = &(*at)->next;
+    ek_block *block = *at;
+    if (block)
+        *at = block->next;
+    return block;
+}
+
+/* Makes all cached blocks free. Returns true if there were some. */
+static bool allocator_merge_cached(ek_dev *dev)
+{
+    struct ek_allocator *a = dev->allocator;
+    bool some = false;
+    for (int word = 0; word < EK_MEMORY_BUCKETS / 64; word++) {
+        for (; a->filled[word]; a->filled[word] &= a->filled[word] - 1) {
+            ek_block **bucket = &a->buckets[64 * word + __builtin_ctzll(a->filled[word])];
+            for (ek_block *block = *bucket, *next; block; block = next) {
+                next = block->next;
+                ek_segments_give(dev, &a->segments, block);
+                some = true;
+            }
+            *bucket = NULL;
         }
     }
-    return NULL;
+    return some;
 }
 
-static void allocator_give_back(ek_dev *dev, void *pointer, size_t nbytes, ek_event *event)
-{
-    dev->allocator->stats.reserved -= nbytes;
-    dev->backend->memory_free(dev, pointer, nbytes);
-    if (event)
-        dev->backend->event_free(dev, event);
-}
+/* ---- segments: the allocator's lock is held ---- */
 
-static void allocator_drop_oldest(ek_dev *dev)
+static void allocator_drop(ek_dev *dev, ek_block *segment)
 {
     struct ek_allocator *a = dev->allocator;
-    ek_block *block = a->oldest;
-    allocator_give_back(dev, block->pointer, block->nbytes, block->event);
-    allocator_unlink_block(a, block);
+    void *memory = segment->start;
+    size_t nbytes = segment->nbytes;
+    ek_event *event = segment->event;
+    ek_segments_remove(&a->segments, segment);
+    a->stats.reserved -= nbytes;
+    if (dev->backend->host_memory)
+        ASAN_UNPOISON_MEMORY_REGION(memory, nbytes);
+    dev->backend->memory_free(dev, memory, nbytes);
+    ek_dev_free_event(dev, event);
 }
 
-static void allocator_drop_until(ek_dev *dev, uint64_t cached_nbytes)
+/* Gives idle segments back until no more than `most` is reserved, or none is left. Returns how many
+ * it has given back. */
+static int allocator_drop_until(ek_dev *dev, uint64_t most)
 {
     struct ek_allocator *a = dev->allocator;
-    while (a->oldest && a->stats.reserved - a->stats.in_use > cached_nbytes)
-        allocator_drop_oldest(dev);
+    int count = 0;
+    if (a->stats.reserved > most)
+        allocator_merge_cached(dev);
+    for (; a->segments.idle && a->stats.reserved > most; count++)
+        allocator_drop(dev, ek_segments_idle(&a->segments, a->stats.reserved - most));
+    return count;
 }
 
-/* The cache of a GPU has no limit: giving memory back waits for the device. Exact fit can need more
- * than was ever in use at once, so that a limit would have every step ask the system again. */
+/* The cache of a GPU has no limit: giving memory back waits for the device. That of the host leaves
+ * a quarter for gaps, so that no step has to ask the system again for what the last gave back. */
 static uint64_t allocator_most_cached(const ek_dev *dev)
 {
-    uint64_t peak = dev->allocator->stats.peak;
+    uint64_t peak = dev->allocator->stats.peak, most = peak + peak / 4;
     if (!dev->backend->host_memory)
         return UINT64_MAX;
-    return peak > cache_floor ? peak : cache_floor;
-}
-
-/* ---- errors ---- */
-
-/* "512 B", "1.5 MiB" */
-static const char *allocator_amount_text(uint64_t nbytes, char text[32])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double number = (double)nbytes;
-    int unit = 0;
-    while (number >= 1024 && unit < 4) {
-        number /= 1024;
-        unit++;
-    }
-    ek_format(text, 32, unit ? "%.2f %s" : "%.0f %s", number, units[unit]);
-    return text;
-}
-
-static int allocator_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
-                                   const ek_memory_stats *stats)
-{
-    char breakdown[320] = "";
-    char text[4][32];
-    size_t used = 0;
-    for (int i = 0; i < EK_MEMORY_CATEGORIES && used < sizeof breakdown; i++) {
-        if (stats->now[i])
-            used += (size_t)snprintf(breakdown + used, sizeof breakdown - used, "%s%s %s",
-                                     used ? ", " : "", ek_memory_category_name(i),
-                                     allocator_amount_text(stats->now[i], text[0]));
-    }
-    return EK_FAIL(EK_E_OUT_OF_MEMORY,
-                   "%s is out of memory: %s requested for %s, %s in use%s%s%s, capacity %s",
-                   dev->name, allocator_amount_text(nbytes, text[0]),
-                   ek_memory_category_name(category), allocator_amount_text(stats->in_use, text[1]),
-                   used ? " (" : "", breakdown, used ? ")" : "",
-                   stats->capacity ? allocator_amount_text(stats->capacity, text[2])
-                                   : "that of the machine");
+    return most > cache_floor ? most : cache_floor;
 }
 
 /* ---- allocation ---- */
 
-static void *allocator_from_system(ek_dev *dev, size_t nbytes, int *status)
+static size_t allocator_segment_size(const ek_dev *dev, size_t block)
 {
-    struct ek_allocator *a = dev->allocator;
-    ek_memory_stats *stats = &a->stats;
-    if (stats->capacity) {
-        if (nbytes > stats->capacity || stats->in_use > stats->capacity - nbytes)
-            return NULL;
-        allocator_drop_until(dev, stats->capacity - nbytes - stats->in_use);
-    }
-    void *pointer = NULL;
-    *status = dev->backend->memory_alloc(dev, nbytes, &pointer);
-    if (!pointer && *status >= 0 && a->oldest) {
-        allocator_drop_until(dev, 0);
-        *status = dev->backend->memory_alloc(dev, nbytes, &pointer);
-    }
-    if (pointer) {
-        stats->reserved += nbytes;
-        if (stats->reserved > stats->reserved_peak)
-            stats->reserved_peak = stats->reserved;
-    }
-    return pointer;
+    if (!dev->allocator->shares)
+        return block;
+    if (block <= small_most)
+        return small_segment;
+    return block <= large_segment / 2 ? large_segment : ek_memory_round_up(block, small_segment);
 }
 
-/* Counts bytes that are in use from now on. The allocator's lock is held. */
-static void allocator_count(ek_dev *dev, size_t rounded, ek_memory_category category)
+/* Makes room for `block` more bytes within the capacity: takes what is left, gives idle segments
+ * back, or goes beyond it. Returns the size of the new segment, `wanted` at most. */
+static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
+{
+    ek_memory_stats *stats = &dev->allocator->stats;
+    if (!stats->capacity)
+        return wanted;
+    uint64_t most = stats->capacity > block ? stats->capacity - block : 0;
+    stats->dropped += (uint64_t)allocator_drop_until(dev, most);
+    uint64_t left = stats->capacity > stats->reserved ? stats->capacity - stats->reserved : 0;
+    left = left / EK_MEMORY_UNIT * EK_MEMORY_UNIT;
+    return left >= wanted ? wanted : left > block ? (size_t)left : block;
+}
+
+/* Asks the system for a segment. Without memory for one that others can share, it asks for `block`
+ * bytes only. */
+static void *allocator_ask(ek_dev *dev, size_t block, size_t *wanted, int *status)
+{
+    void *memory = NULL;
+    *status = dev->backend->memory_alloc(dev, *wanted, &memory);
+    if (!memory && *status >= 0 && *wanted > block) {
+        *wanted = block;
+        *status = dev->backend->memory_alloc(dev, block, &memory);
+    }
+    return memory;
+}
+
+static bool allocator_add_segment(ek_dev *dev, ek_stream stream, size_t block, int *status)
 {
     struct ek_allocator *a = dev->allocator;
-    ek_memory_stats *stats = &a->stats;
-    stats->in_use += rounded;
-    stats->now[category] += rounded;
-    if (stats->in_use > stats->peak) {
-        stats->peak = stats->in_use;
-        memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    size_t most = allocator_segment_size(dev, block);
+    size_t nbytes = allocator_make_room(dev, block, most);
+    void *memory = allocator_ask(dev, block, &nbytes, status);
+    if (!memory && *status >= 0 && ek_dev_has_cached(dev)) {
+        a->stats.dropped += (uint64_t)allocator_drop_until(dev, 0);
+        nbytes = allocator_make_room(dev, block, most);
+        memory = allocator_ask(dev, block, &nbytes, status);
     }
-    for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
-        if (stats->in_use > watch->peak)
-            watch->peak = stats->in_use;
-    ek_trace_memory(dev, stats);
+    if (!memory)
+        return false;
+    if (!ek_segments_add(&a->segments, stream, block > small_most, memory, nbytes)) {
+        dev->backend->memory_free(dev, memory, nbytes);
+        return false;
+    }
+    a->stats.system_allocations++;
+    ek_ledger_reserve(dev, nbytes);
+    return true;
+}
+
+/* A block for a request, or NULL. The stream has to wait for block->event. */
+static ek_block *allocator_take(ek_dev *dev, ek_stream stream, size_t requested, int *status)
+{
+    struct ek_allocator *a = dev->allocator;
+    size_t counted = ek_ledger_counted(requested), nbytes = allocator_block_size(dev, requested);
+    bool large = nbytes > small_most, whole = !a->shares;
+    uint64_t capacity = a->stats.capacity;
+    if (capacity && (counted > capacity || a->stats.in_use > capacity - counted))
+        return NULL;
+    ek_block *block = large ? NULL : allocator_take_cached(a, stream, nbytes);
+    if (!block)
+        block = ek_segments_take(&a->segments, stream, large, nbytes, whole);
+    if (!block && !large && allocator_merge_cached(dev))
+        block = ek_segments_take(&a->segments, stream, large, nbytes, whole);
+    if (!block && !large && nbytes >= borrows_from)
+        block = ek_segments_take(&a->segments, stream, true, nbytes, whole);
+    if (!block && allocator_add_segment(dev, stream, nbytes, status))
+        block = ek_segments_take(&a->segments, stream, large, nbytes, whole);
+    return block;
+}
+
+/* Tells that cached memory had to be given back, which waits for a GPU: once per device. */
+static void allocator_warn(ek_dev *dev, const ek_memory_stats *stats)
+{
+    char text[2][32];
+    ek_log_line(EK_LOG_WARNING,
+                "%s: to stay within %s, cached memory was given back, which waits for the device; "
+                "if steps do so all the time, smaller batches are faster (%s in use, %s reserved)",
+                dev->name, stats->capacity ? "its capacity" : "its memory",
+                ek_ledger_amount_text(stats->in_use, text[0]),
+                ek_ledger_amount_text(stats->reserved, text[1]));
 }
 
 int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
@@ -199,7 +248,7 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
-    size_t rounded = allocator_round_up(nbytes);
+    size_t counted = ek_ledger_counted(nbytes);
     int status = 0;
     *pointer = NULL;
     *event = NULL;
@@ -207,22 +256,30 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     if (nbytes > SIZE_MAX / 2) {
         ek_memory_stats now;
         ek_ledger_read(dev, &now);
-        return allocator_out_of_memory(dev, nbytes, category, &now);
+        return ek_ledger_out_of_memory(dev, nbytes, category, &now);
     }
     pthread_mutex_lock(&a->lock);
-    *pointer = allocator_take_cached(a, stream, rounded, event);
-    if (!*pointer)
-        *pointer = allocator_from_system(dev, rounded, &status);
-    if (!*pointer) {
+    ek_block *block = allocator_take(dev, stream, nbytes, &status);
+    if (!block) {
         stats->failures++;
         ek_memory_stats now = *stats;
+        now.largest_free = ek_segments_largest(&a->segments);
         pthread_mutex_unlock(&a->lock);
-        return status < 0 ? status : allocator_out_of_memory(dev, rounded, category, &now);
+        return status < 0 ? status : ek_ledger_out_of_memory(dev, counted, category, &now);
     }
+    *pointer = block->start;
+    *event = block->event;
+    if (!a->shares && dev->backend->host_memory)
+        ASAN_UNPOISON_MEMORY_REGION(block->start, block->nbytes);
+    ek_dev_wait_event(dev, stream, block->event);
     stats->allocations++;
-    allocator_count(dev, rounded, category);
+    ek_ledger_add(dev, counted, category);
+    bool warns = stats->dropped && !a->warned && !dev->backend->host_memory;
+    a->warned = a->warned || warns;
+    ek_memory_stats now = warns ? *stats : (ek_memory_stats){0};
     pthread_mutex_unlock(&a->lock);
-    ek_dev_wait_event(dev, stream, *event);
+    if (warns)
+        allocator_warn(dev, &now);
     return 0;
 }
 
@@ -242,117 +299,28 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
-    size_t rounded = allocator_round_up(nbytes);
-    if (!pointer)
+    size_t counted = ek_ledger_counted(nbytes);
+    if (!pointer || ek_forked()) /* a thread of the parent may have been changing the ledger */
         return;
-    if (ek_forked()) { /* a thread of the parent may have been changing the ledger */
-        if (dev->backend->host_memory)
-            dev->backend->memory_free(dev, pointer, rounded);
-        return;
-    }
     if (stream != EK_STREAM_COMPUTE)
         ek_dev_record_event(dev, EK_STREAM_COMPUTE, &event);
     pthread_mutex_lock(&a->lock);
-    stats->in_use -= rounded;
-    stats->now[category] -= rounded;
-    ek_block *block = a->spare;
-    if (block)
-        a->spare = block->next_in_bucket;
+    ek_ledger_subtract(dev, counted, category);
+    ek_block *block = ek_segments_find(&a->segments, pointer);
+    block->event = event;
+    if (event)
+        block->released = ++a->releases;
+    if (!a->shares && dev->backend->host_memory)
+        ASAN_POISON_MEMORY_REGION(block->start, block->nbytes);
+    if (block->large)
+        ek_segments_give(dev, &a->segments, block);
     else
-        block = malloc(sizeof *block);
-    if (block) {
-        ek_block **bucket = &a->buckets[allocator_bucket(rounded)];
-        *block = (ek_block){.next_in_bucket = *bucket,
-                            .older = a->newest,
-                            .pointer = pointer,
-                            .nbytes = rounded,
-                            .stream = stream,
-                            .event = event};
-        if (*bucket)
-            (*bucket)->previous_in_bucket = block;
-        *bucket = block;
-        *(a->newest ? &a->newest->newer : &a->oldest) = block;
-        a->newest = block;
-        allocator_drop_until(dev, allocator_most_cached(dev));
-    } else { /* without a record the block cannot be cached */
-        allocator_give_back(dev, pointer, rounded, event);
-    }
+        allocator_cache(a, block);
+    uint64_t most = allocator_most_cached(dev);
+    if (stats->reserved - stats->in_use > most)
+        allocator_drop_until(dev, stats->in_use + most);
     ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
-}
-
-void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins)
-{
-    struct ek_allocator *a = dev->allocator;
-    size_t rounded = allocator_round_up(nbytes);
-    if (ek_forked())
-        return;
-    pthread_mutex_lock(&a->lock);
-    if (begins) {
-        a->stats.reserved += rounded;
-        allocator_count(dev, rounded, category);
-        if (a->stats.reserved > a->stats.reserved_peak)
-            a->stats.reserved_peak = a->stats.reserved;
-    } else {
-        a->stats.reserved -= rounded;
-        a->stats.in_use -= rounded;
-        a->stats.now[category] -= rounded;
-        ek_trace_memory(dev, &a->stats);
-    }
-    pthread_mutex_unlock(&a->lock);
-}
-
-void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek_memory_category to)
-{
-    if (ek_forked())
-        return;
-    size_t rounded = allocator_round_up(nbytes);
-    pthread_mutex_lock(&dev->allocator->lock);
-    dev->allocator->stats.now[from] -= rounded;
-    dev->allocator->stats.now[to] += rounded;
-    ek_trace_memory(dev, &dev->allocator->stats);
-    pthread_mutex_unlock(&dev->allocator->lock);
-}
-
-/* ---- watches ---- */
-
-void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch)
-{
-    if (ek_forked()) {
-        *watch = (ek_memory_watch){0};
-        return;
-    }
-    struct ek_allocator *a = dev->allocator;
-    pthread_mutex_lock(&a->lock);
-    *watch = (ek_memory_watch){.dev = dev, .peak = a->stats.in_use, .next = a->watches};
-    a->watches = watch;
-    pthread_mutex_unlock(&a->lock);
-}
-
-uint64_t ek_memory_watch_restart(ek_memory_watch *watch)
-{
-    ek_dev *dev = watch->dev;
-    if (!dev || ek_forked())
-        return watch->peak;
-    pthread_mutex_lock(&dev->allocator->lock);
-    uint64_t peak = watch->peak;
-    watch->peak = dev->allocator->stats.in_use;
-    pthread_mutex_unlock(&dev->allocator->lock);
-    return peak;
-}
-
-void ek_memory_watch_end(ek_memory_watch *watch)
-{
-    ek_dev *dev = watch->dev;
-    if (!dev || ek_forked())
-        return;
-    pthread_mutex_lock(&dev->allocator->lock);
-    ek_memory_watch **at = &dev->allocator->watches;
-    while (*at != watch)
-        at = &(*at)->next;
-    *at = watch->next;
-    watch->dev = NULL;
-    pthread_mutex_unlock(&dev->allocator->lock);
 }
 
 /* ---- for the registry, core/device.c ---- */
@@ -366,6 +334,8 @@ int ek_allocator_open(ek_dev *dev)
         free(allocator);
         return EK_FAIL(EK_E_NO_MEMORY, "no mutex for an allocator can be had");
     }
+    const char *shares = getenv("EVENKEEL_SEGMENTS");
+    allocator->shares = shares && *shares ? strcmp(shares, "0") != 0 : SHARED_BY_DEFAULT;
     dev->allocator = allocator;
     return 0;
 }
@@ -381,17 +351,20 @@ void ek_dev_trim(ek_dev *dev)
 
 bool ek_dev_has_cached(const ek_dev *dev)
 {
-    return dev->allocator->oldest;
+    const struct ek_allocator *a = dev->allocator;
+    uint64_t filled = 0;
+    for (int word = 0; word < EK_MEMORY_BUCKETS / 64; word++)
+        filled |= a->filled[word];
+    return filled || a->segments.idle;
 }
 
 int ek_dev_trim_if_free(ek_dev *dev)
 {
     if (ek_forked() || pthread_mutex_trylock(&dev->allocator->lock) != 0)
         return -1;
-    int some = dev->allocator->oldest != NULL;
-    allocator_drop_until(dev, 0);
+    int count = allocator_drop_until(dev, 0);
     pthread_mutex_unlock(&dev->allocator->lock);
-    return some;
+    return count > 0;
 }
 
 void ek_allocator_close(ek_dev *dev)
@@ -400,58 +373,10 @@ void ek_allocator_close(ek_dev *dev)
     ek_dev_trim(dev);
     for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
         watch->dev = NULL;
-    while (a->spare) {
-        ek_block *block = a->spare;
-        a->spare = block->next_in_bucket;
-        free(block);
-    }
+    ek_segments_close(&a->segments);
     pthread_mutex_destroy(&a->lock);
     free(a);
     dev->allocator = NULL;
-}
-
-void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before)
-{
-    if (ek_forked())
-        return;
-    pthread_mutex_lock(&dev->allocator->lock);
-    ek_memory_stats *stats = &dev->allocator->stats;
-    stats->peak = before->peak;
-    memcpy(stats->at_peak, before->at_peak, sizeof stats->at_peak);
-    if (stats->in_use > stats->peak) {
-        stats->peak = stats->in_use;
-        memcpy(stats->at_peak, stats->now, sizeof stats->now);
-    }
-    stats->reserved_peak =
-        before->reserved_peak > stats->reserved ? before->reserved_peak : stats->reserved;
-    pthread_mutex_unlock(&dev->allocator->lock);
-}
-
-void ek_ledger_read(ek_dev *dev, ek_memory_stats *stats)
-{
-    *stats = *ek_ledger_hold(dev);
-    ek_ledger_release(dev);
-}
-
-const ek_memory_stats *ek_ledger_hold(ek_dev *dev)
-{
-    ek_lock(&dev->allocator->lock);
-    return &dev->allocator->stats;
-}
-
-void ek_ledger_release(ek_dev *dev)
-{
-    ek_unlock(&dev->allocator->lock);
-}
-
-void ek_ledger_reset_peak(ek_dev *dev)
-{
-    pthread_mutex_lock(&dev->allocator->lock);
-    ek_memory_stats *stats = &dev->allocator->stats;
-    stats->peak = stats->in_use;
-    stats->reserved_peak = stats->reserved;
-    memcpy(stats->at_peak, stats->now, sizeof stats->now);
-    pthread_mutex_unlock(&dev->allocator->lock);
 }
 
 bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use)
@@ -463,21 +388,7 @@ bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use)
     if (fits)
         stats->capacity = nbytes;
     if (fits && nbytes)
-        allocator_drop_until(dev, nbytes - *in_use);
+        allocator_drop_until(dev, nbytes);
     pthread_mutex_unlock(&dev->allocator->lock);
     return fits;
-}
-
-const char *ek_memory_category_name(ek_memory_category category)
-{
-    switch (category) {
-#define EK_MEMORY_CASE(name, text) \
-    case EK_MEMORY_##name:         \
-        return text;
-        EK_MEMORY_MAP(EK_MEMORY_CASE)
-#undef EK_MEMORY_CASE
-    case EK_MEMORY_CATEGORIES:
-        break;
-    }
-    return "unknown";
 }

@@ -49,7 +49,7 @@ int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
  * constructor: that of the folder that knows of other processes. */
 void ek_at_shutdown(int (*leave)(void));
 
-/* ---- allocator.c: memory, and the ledger that counts it by category ---- */
+/* ---- allocator.c, ledger.c: memory, and the ledger that counts it by category ---- */
 
 /* Allocates nbytes on a device, aligned to 64 bytes and counted under `category`, for work of
  * EK_STREAM_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names the
@@ -107,15 +107,22 @@ void ek_ledger_reset_peak(ek_dev *dev);
  * *in_use becomes what is in use either way. */
 bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use);
 
-/* For the registry, core/device.c. ek_dev_trim gives all cached blocks back to the system. */
+/* The size of the largest free block. The device's allocator is locked. */
+uint64_t ek_ledger_largest_free(const ek_dev *dev);
+
+/* Says how much the device uses that the ledger doesn't count (stats.system). */
+void ek_ledger_count_system(ek_dev *dev, uint64_t nbytes);
+
+/* For the registry, core/device.c. ek_dev_trim gives all idle segments back to the system. */
 int ek_allocator_open(ek_dev *dev);
 void ek_allocator_close(ek_dev *dev);
 void ek_dev_trim(ek_dev *dev);
 
-/* True if blocks are cached. For memory_alloc of backends, where the allocator's lock is held. */
+/* True if memory is cached that might go back to the system. For memory_alloc of backends, where
+ * the allocator's lock is held. */
 bool ek_dev_has_cached(const ek_dev *dev);
 
-/* Gives the cached blocks back to the system. Returns 1 if there were some, 0 if there were none,
+/* Gives idle segments back to the system. Returns 1 if there were some, 0 if there were none,
  * and -1 if another thread holds the allocator's lock, in which case nothing was done. For
  * memory_alloc of backends whose devices share memory. */
 int ek_dev_trim_if_free(ek_dev *dev);

@@ -177,6 +177,8 @@ static int device_open(ek_dev *dev)
         rc = device_make_fault_record(dev, device);
     if (rc >= 0)
         rc = ek_cuda_transfer_open(device);
+    if (rc >= 0)
+        ek_cuda_memory_count_system(dev);
     ek_cuda_leave(dev, restore);
     if (rc < 0)
         device_release(device);

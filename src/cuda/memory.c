@@ -2,6 +2,7 @@
 #include "cuda/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "cuda/stream.h"
@@ -27,6 +28,30 @@ void ek_cuda_memory_open(ek_dev *dev)
 void ek_cuda_memory_close(const ek_dev *dev)
 {
     memory_set_open(dev, NULL);
+}
+
+void ek_cuda_memory_count_system(ek_dev *dev)
+{
+    size_t available, total;
+    uint64_t counted = 0;
+    ek_dev *others[EK_MAX_DEVICES];
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess) {
+        (void)cudaGetLastError(); /* a figure for people, without which all works */
+        return;
+    }
+    pthread_mutex_lock(&open_lock);
+    memcpy(others, open_devices, sizeof others);
+    pthread_mutex_unlock(&open_lock);
+    for (int i = 0; i < EK_MAX_DEVICES; i++) {
+        ek_memory_stats stats;
+        if (!others[i] || others[i] == dev ||
+            ek_cuda_of(others[i])->physical != ek_cuda_of(dev)->physical)
+            continue;
+        ek_ledger_read(others[i], &stats);
+        counted += stats.reserved + stats.system;
+    }
+    uint64_t used = total - available;
+    ek_ledger_count_system(dev, used > counted ? used - counted : 0);
 }
 
 enum { TRIM_ATTEMPTS = 50, TRIM_ROUNDS = 4 };

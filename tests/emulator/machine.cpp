@@ -42,6 +42,7 @@ static Machine *build()
         m->random = order[6] == ':' ? strtoull(order + 7, nullptr, 10) : 0;
     }
     m->memory = bytes_of(variable("EK_EMULATOR_MEMORY", "1G"));
+    m->context = bytes_of(variable("EK_EMULATOR_CONTEXT", "0"));
     m->peers = atoi(variable("EK_EMULATOR_PEERS", "1")) != 0;
     m->capability = atoi(variable("EK_EMULATOR_CAPABILITY", "90"));
     m->multiprocessors = atoi(variable("EK_EMULATOR_MULTIPROCESSORS", "4"));

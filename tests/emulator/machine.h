@@ -91,7 +91,7 @@ struct Machine {
     // From the environment.
     Order order = Order::LATE;
     uint64_t random = 0;
-    size_t memory = 0;
+    size_t memory = 0, context = 0; // bytes of a device for its users, and beside
     bool peers = true;
     int capability = 90, multiprocessors = 4;
     std::string libraries;

@@ -69,7 +69,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     return call("cudaMemGetInfo", true, [&](Machine &m, Lock &) {
         *available = m.memory - m.devices[(size_t)current_device()].used;
-        *total = m.memory;
+        *total = m.memory + m.context;
         return cudaSuccess;
     });
 }

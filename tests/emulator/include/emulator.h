@@ -10,6 +10,7 @@
  *                                queued work runs at any call
  *   EK_EMULATOR_DEVICES          devices, 1 by default; 0: cudaErrorNoDevice
  *   EK_EMULATOR_MEMORY           bytes of each device, with K, M or G; 1G by default
+ *   EK_EMULATOR_CONTEXT          bytes that a device has beside, for its context; 0 by default
  *   EK_EMULATOR_PEERS            0: devices don't reach each other's memory
  *   EK_EMULATOR_CAPABILITY       90 by default
  *   EK_EMULATOR_MULTIPROCESSORS  4 by default

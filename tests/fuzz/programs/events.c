@@ -163,7 +163,7 @@ int event_find_batch(runner *r, const step *s, int number)
         return 0;
     if (ek_module_sha256(r->t.model, before) < 0 || ek_memory_get_stats(device, &stats) < 0)
         return ek_error_status();
-    ek_memory_set_capacity(device, stats.reserved + stats.peak);
+    ek_memory_set_capacity(device, stats.in_use + stats.peak);
     int64_t batch = ek_find_batch(.function = try_batch, .user = r, .model = r->t.model,
                                   .optimizer = r->t.optimizer, .first = 2, .most = 6 + number);
     ek_memory_set_capacity(device, 0);

@@ -1,4 +1,5 @@
 /* The allocator and its ledger; slabs; cells. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/cells.h"
@@ -6,8 +7,12 @@
 #include "core/tensor.h"
 #include "unit.h"
 
+enum { MB = 1 << 20 };
+
+/* Requests share segments, in builds too for which that isn't the default. */
 static ek_dev *open_host(const char *specification)
 {
+    setenv("EVENKEEL_SEGMENTS", "1", 0);
     assert_ok(ek_host_devices_configure(specification));
     ek_dev *dev = ek_dev_get(ek_host(0));
     assert_made(dev);
@@ -37,7 +42,8 @@ TEST(the_ledger_counts_by_category)
     ek_dev_free(dev, a, 1000, EK_MEMORY_PARAMETER);
     stats = stats_of(0);
     ck_assert_uint_eq(stats.in_use, 0);
-    ck_assert_uint_eq(stats.reserved, 1088);
+    ck_assert_uint_eq(stats.reserved, 2 * MB);
+    ck_assert_uint_eq(stats.system_allocations, 1);
     ck_assert_uint_eq(stats.at_peak[EK_MEMORY_PARAMETER], 1024);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
     ck_assert_uint_eq(stats_of(0).peak, 0);
@@ -58,7 +64,53 @@ TEST(blocks_are_given_out_again)
     ck_assert_ptr_ne(b, c);
     ek_dev_free(dev, b, 4090, EK_MEMORY_ACTIVATION);
     ek_dev_free(dev, c, 4096, EK_MEMORY_ACTIVATION);
-    ck_assert_uint_eq(stats_of(0).reserved, 8192);
+    ck_assert_uint_eq(stats_of(0).reserved, 2 * MB);
+    assert_ok(ek_shutdown());
+}
+
+/* What large requests have used serves others of any size, and what small ones have used too. */
+TEST_LOOP(requests_of_any_size_share_memory, 0, 2)
+{
+    enum { COUNT = 16 };
+    const size_t whole = _i ? 64 * MB : 512 << 10, small = _i ? MB : 4096;
+    ek_dev *dev = open_host("1");
+    void *blocks[COUNT], *all;
+    uint64_t reserved = 0;
+    for (int round = 0; round < 3; round++) {
+        assert_ok(ek_dev_alloc(dev, whole, EK_MEMORY_ACTIVATION, &all));
+        ek_dev_free(dev, all, whole, EK_MEMORY_ACTIVATION);
+        for (size_t i = 0; i < COUNT; i++)
+            assert_ok(ek_dev_alloc(dev, (i + 1) * small + 64, EK_MEMORY_ACTIVATION, &blocks[i]));
+        for (size_t i = 0; i < COUNT; i++) /* not in the order in which they lie */
+            ek_dev_free(dev, blocks[i * 7 % COUNT], (i * 7 % COUNT + 1) * small + 64,
+                        EK_MEMORY_ACTIVATION);
+        reserved = round ? reserved : stats_of(0).reserved;
+        ck_assert_uint_eq(stats_of(0).reserved_peak, reserved);
+        ck_assert_uint_eq(stats_of(0).dropped, 0);
+    }
+    ck_assert_uint_ge(stats_of(0).largest_free, _i ? 64 * MB : MB / 2);
+    assert_ok(ek_shutdown());
+}
+
+TEST(requests_have_segments_of_their_own_if_asked)
+{
+    setenv("EVENKEEL_SEGMENTS", "0", 1);
+    ek_dev *dev = open_host("1");
+    void *a, *b;
+    assert_ok(ek_dev_alloc(dev, 1000, EK_MEMORY_PARAMETER, &a));
+    assert_ok(ek_dev_alloc(dev, 3 * MB, EK_MEMORY_PARAMETER, &b));
+    ck_assert_uint_eq(stats_of(0).reserved, 1024 + 3 * MB);
+    ek_dev_free(dev, a, 1000, EK_MEMORY_PARAMETER);
+    ek_dev_free(dev, b, 3 * MB, EK_MEMORY_PARAMETER);
+    assert_ok(ek_dev_alloc(dev, 512, EK_MEMORY_PARAMETER, &a));
+    ck_assert_uint_eq(stats_of(0).reserved, 1024 + 3 * MB + 512);
+    ek_dev_free(dev, a, 512, EK_MEMORY_PARAMETER);
+    /* Much more than was ever in use isn't kept, but 64 MiB are. */
+    for (size_t i = 60; i < 70; i++) {
+        assert_ok(ek_dev_alloc(dev, i * MB, EK_MEMORY_ACTIVATION, &a));
+        ek_dev_free(dev, a, i * MB, EK_MEMORY_ACTIVATION);
+        ck_assert_uint_le(stats_of(0).reserved, (69 + 69 / 4) * MB);
+    }
     assert_ok(ek_shutdown());
 }
 
@@ -73,7 +125,7 @@ TEST(capacity_is_honoured_and_survived)
     ck_assert_ptr_nonnull(strstr(ek_error_message(), "24.06 KiB requested for activation"));
     ck_assert_ptr_nonnull(strstr(ek_error_message(), "parameter 40.00 KiB"));
     assert_error(EK_E_OUT_OF_MEMORY, "host:0 is out of memory");
-    /* To the byte, and a cached block of another size gives way. */
+    /* To the byte, and cached memory serves another size. */
     assert_ok(ek_dev_alloc(dev, 24 << 10, EK_MEMORY_ACTIVATION, &b));
     ek_dev_free(dev, b, 24 << 10, EK_MEMORY_ACTIVATION);
     assert_ok(ek_dev_alloc(dev, 20 << 10, EK_MEMORY_ACTIVATION, &c));

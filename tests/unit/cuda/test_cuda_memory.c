@@ -7,6 +7,13 @@
 #include "cuda/runtime.h"
 #include "cuda_setup.h"
 
+/* Requests share segments, in builds too for which that isn't the default. */
+static void open_sharing(const char *list)
+{
+    setenv("EVENKEEL_SEGMENTS", "1", 1);
+    open_cuda(list);
+}
+
 static ek_memory_stats stats_of(int index)
 {
     ek_memory_stats stats;
@@ -16,7 +23,7 @@ static ek_memory_stats stats_of(int index)
 
 TEST(the_ledger_counts_what_lies_on_the_device)
 {
-    open_cuda("0,0");
+    open_sharing("0,0");
     ek_dev *dev = cuda_dev(0);
     void *a, *b;
     assert_ok(ek_dev_alloc(dev, 1000, EK_MEMORY_PARAMETER, &a));
@@ -28,7 +35,7 @@ TEST(the_ledger_counts_what_lies_on_the_device)
     ek_cuda_scratch_free(dev, b, 1);
     ek_dev_free(dev, a, 1000, EK_MEMORY_PARAMETER);
     ck_assert_uint_eq(stats_of(0).in_use, 0);
-    ck_assert_uint_eq(stats_of(0).reserved, 1088);
+    ck_assert_uint_eq(stats_of(0).reserved, 2 << 20);
     assert_ok(ek_memory_trim(ek_cuda(0)));
     ck_assert_uint_eq(stats_of(0).reserved, 0);
     assert_ok(ek_cuda_scratch(dev, 0, &b));
@@ -54,25 +61,52 @@ TEST(each_logical_device_has_its_capacity)
     close_cuda();
 }
 
-/* Freeing waits for the device: a step whose blocks are never in use together keeps them all. */
-TEST(blocks_stay_until_memory_is_short)
+/* Freeing waits for the device: what a step has used is kept, and serves other sizes. */
+TEST(memory_stays_until_it_is_short)
 {
     enum { SIZES = 20 };
-    const size_t mb = 1 << 20, all = SIZES * (SIZES + 1) / 2 * mb;
-    open_cuda("0:400M");
+    const size_t mb = 1 << 20;
+    open_sharing("0:400M");
     ek_dev *dev = cuda_dev(0);
-    void *a;
+    void *a, *b;
     for (int round = 0; round < 2; round++) {
-        for (size_t i = 1; i <= SIZES; i++) {
+        for (size_t i = SIZES; i > 0; i--) {
             assert_ok(ek_dev_alloc(dev, i * mb, EK_MEMORY_ACTIVATION, &a));
             ek_dev_free(dev, a, i * mb, EK_MEMORY_ACTIVATION);
         }
         ck_assert_uint_eq(stats_of(0).peak, SIZES * mb);
-        ck_assert_uint_eq(stats_of(0).reserved, all);
+        ck_assert_uint_eq(stats_of(0).reserved, SIZES * mb + 2 * mb);
+        ck_assert_uint_eq(stats_of(0).system_allocations, 2);
     }
-    assert_ok(ek_dev_alloc(dev, 300 * mb, EK_MEMORY_ACTIVATION, &a));
-    ck_assert_uint_le(stats_of(0).reserved, 400 * mb);
-    ek_dev_free(dev, a, 300 * mb, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_dev_alloc(dev, 250 * mb, EK_MEMORY_ACTIVATION, &a));
+    assert_ok(ek_dev_alloc(dev, 150 * mb, EK_MEMORY_ACTIVATION, &b));
+    ck_assert_uint_eq(stats_of(0).reserved, 400 * mb);
+    ck_assert_uint_eq(stats_of(0).dropped, 2);
+    ek_dev_free(dev, a, 250 * mb, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, b, 150 * mb, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+
+static void count_warnings(ek_log_level level, const char *line, void *user)
+{
+    if (level == EK_LOG_WARNING && strstr(line, "cuda:0: to stay within its capacity"))
+        ++*(int *)user;
+}
+
+TEST(dropping_memory_is_named_once)
+{
+    const size_t mb = 1 << 20;
+    int warnings = 0;
+    void *a;
+    open_sharing("0:100M");
+    ek_set_log(count_warnings, &warnings);
+    for (size_t i = 1; i <= 4; i++) {
+        assert_ok(ek_dev_alloc(cuda_dev(0), (50 + 10 * i) * mb, EK_MEMORY_ACTIVATION, &a));
+        ek_dev_free(cuda_dev(0), a, (50 + 10 * i) * mb, EK_MEMORY_ACTIVATION);
+    }
+    ck_assert_int_eq(warnings, 1);
+    ck_assert_uint_eq(stats_of(0).dropped, 3);
+    ek_set_log(NULL, NULL);
     close_cuda();
 }
 
@@ -124,7 +158,7 @@ enum { MB = 1 << 20 };
 TEST(a_full_gpu_is_survived)
 {
     emulator_set("MEMORY", "64M");
-    open_cuda("0");
+    open_sharing("0");
     ek_dev *dev = cuda_dev(0);
     void *a, *b;
     assert_ok(ek_dev_alloc(dev, 40 * MB, EK_MEMORY_PARAMETER, &a));
@@ -189,6 +223,21 @@ TEST(logical_devices_wait_for_what_another_thread_will_give)
     assert_refused(ek_dev_alloc(cuda_dev(0), 40 * MB, EK_MEMORY_PARAMETER, &a), EK_E_OUT_OF_MEMORY,
                    "cuda:0 is out of memory");
     ek_dev_free(cuda_dev(1), b, 40 * MB, EK_MEMORY_PARAMETER);
+    close_cuda();
+}
+
+/* What the GPU has in use beside the logical devices' memory: counted once, however many there are.
+ */
+TEST(what_the_ledger_cannot_see_is_measured)
+{
+    void *a;
+    emulator_set("CONTEXT", "100M");
+    open_cuda("0,0");
+    ck_assert_uint_eq(stats_of(0).system, 100 * MB);
+    assert_ok(ek_dev_alloc(cuda_dev(0), 10 * MB, EK_MEMORY_PARAMETER, &a));
+    ck_assert_uint_eq(stats_of(1).system, 0);
+    ck_assert_uint_eq(stats_of(0).now[EK_MEMORY_PARAMETER], 10 * MB);
+    ek_dev_free(cuda_dev(0), a, 10 * MB, EK_MEMORY_PARAMETER);
     close_cuda();
 }
 

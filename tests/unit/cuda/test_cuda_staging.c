@@ -170,40 +170,51 @@ TEST_LOOP(sending_does_not_wait_for_kernels, 0, 6)
 
 enum { ROUNDS = 8, BYTES = 100 << 10 };
 
-/* Each is copied by the compute stream, late, and given back; the next take its memory, early. */
-TEST_LOOP(memory_is_not_written_before_its_last_use, 0, 2)
+/* What is sent in round i, in one piece or in two, is copied by the compute stream, late, and given
+ * back; the next take its memory early, in parts or put together. */
+TEST_LOOP(memory_is_not_written_before_its_last_use, 0, 4)
 {
+    static uint8_t bytes[30 * BYTES];
+    const size_t nbytes = _i / 2 ? sizeof bytes : BYTES; /* in large segments, or in small ones */
     void *copies[ROUNDS];
-    static uint8_t bytes[BYTES];
+    setenv("EVENKEEL_SEGMENTS", "1", 1);
     open_cuda("0");
     ek_dev *dev = cuda_dev(0);
     for (int i = 0; i < ROUNDS; i++)
-        assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &copies[i]));
+        assert_ok(ek_dev_alloc(dev, nbytes, EK_MEMORY_ACTIVATION, &copies[i]));
     for (int i = 0; i < ROUNDS; i++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *sent = ek_staging_copy(source_of(_i, BYTES, (uint8_t)(10 * i)), dev);
-        assert_made(sent);
-        if (i % 3 == 1) /* one that nobody receives, nor uses */
-            assert_made(ek_staging_send(source_of(_i, BYTES, 5), dev));
-        drive_uploads();
-        assert_ok(ek_dev_copy(dev, copies[i], dev, ek_tensor_address(sent), BYTES));
+        const size_t pieces = i % 4 < 2 ? 1 : 2, each = nbytes / pieces;
+        for (size_t k = 0; k < pieces; k++) {
+            ek_tensor *sent =
+                ek_staging_copy(source_of(_i % 2, (int64_t)each, (uint8_t)(20 * i + 10 * (int)k)),
+                                dev);
+            assert_made(sent);
+            if (i % 3 == 1) /* one that nobody receives, nor uses */
+                assert_made(ek_staging_send(source_of(_i % 2, BYTES, 5), dev));
+            drive_uploads();
+            assert_ok(
+                ek_dev_copy(dev, (char *)copies[i] + k * each, dev, ek_tensor_address(sent), each));
+        }
         ek_scope_end(&scope);
     }
     for (int i = 0; i < ROUNDS; i++) {
-        assert_ok(ek_dev_copy(cpu_dev(), bytes, dev, copies[i], BYTES));
-        for (int at = 0; at < BYTES; at++)
-            if (bytes[at] != (uint8_t)(10 * i + at % 251))
-                ck_abort_msg("copy %d: byte %d is %u", i, at, bytes[at]);
-        ek_dev_free(dev, copies[i], BYTES, EK_MEMORY_ACTIVATION);
+        const size_t each = nbytes / (i % 4 < 2 ? 1 : 2);
+        assert_ok(ek_dev_copy(cpu_dev(), bytes, dev, copies[i], nbytes));
+        for (size_t at = 0; at < nbytes; at++)
+            if (bytes[at] != (uint8_t)(20 * i + 10 * (int)(at / each) + (int)(at % each % 251)))
+                ck_abort_msg("copy %d: byte %zu is %u", i, at, bytes[at]);
+        ek_dev_free(dev, copies[i], nbytes, EK_MEMORY_ACTIVATION);
     }
     close_cuda();
 }
 
-/* Two batches in flight need two blocks, and a use elsewhere none of theirs. */
+/* Each queue has memory of its own: two batches in flight, and a use elsewhere. */
 TEST(blocks_stay_with_their_queue)
 {
     ek_memory_stats stats;
     void *other;
+    setenv("EVENKEEL_SEGMENTS", "1", 1);
     open_cuda("0");
     ek_dev *dev = cuda_dev(0);
     for (int i = 0; i < ROUNDS; i++) {
@@ -214,7 +225,7 @@ TEST(blocks_stay_with_their_queue)
         assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &other));
         ek_dev_free(dev, other, BYTES, EK_MEMORY_ACTIVATION);
         assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
-        ck_assert_uint_eq(stats.reserved, 3 * BYTES);
+        ck_assert_uint_eq(stats.reserved, 2 * (2 << 20));
         ck_assert_uint_eq(stats.in_use, 0);
     }
     assert_ok(ek_memory_trim(ek_cuda(0)));

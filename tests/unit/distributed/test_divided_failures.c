@@ -45,7 +45,7 @@ static int limit(const model_pair *pair, bool none)
     ek_memory_stats stats;
     EK_TRY(ek_memory_trim(device));
     EK_TRY(ek_memory_get_stats(device, &stats));
-    return ek_memory_set_capacity(device, none ? stats.reserved : 0);
+    return ek_memory_set_capacity(device, none ? stats.in_use : 0);
 }
 
 static const char *lacks_memory(ek_process_group *world, void *user)

@@ -400,7 +400,7 @@ TEST(little_memory)
         ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
         assert_ok(ek_memory_trim(dev->id));
         assert_ok(
-            ek_memory_set_capacity(dev->id, stats_of(side).reserved + (side ? 64 << 10 : 4096)));
+            ek_memory_set_capacity(dev->id, stats_of(side).in_use + (side ? 64 << 10 : 4096)));
         int rc = dev->backend->kernels->conv_forward(dev, ON(p.out[Y]), ON(p.x), ON(p.w),
                                                      ON(p.bias), &p.params);
         ck_assert_int_eq(rc, side ? 0 : EK_E_OUT_OF_MEMORY);

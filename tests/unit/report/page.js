@@ -140,7 +140,8 @@ function sample(seconds, activation, step = 0, workspace = 0) {
 
 function device(name, mib, capacity = 512 * MIB) {
     return {device: name, capacity, peak: sample(0.25, mib * MIB, 1), peak_operation: "forward of conv2d",
-            reserved_peak: 7 * MIB, computing: 0.5, communicating: 0.25, waiting: 0.25,
+            reserved_peak: 7 * MIB, reserved_at_peak: 6 * MIB, largest_free: MIB, system: 2 * MIB, dropped: 5,
+            computing: 0.5, communicating: 0.25, waiting: 0.25,
             memory: [sample(0, 0), sample(0.25, mib * MIB, 1), sample(0.5, MIB / 2, 2, MIB / 4), sample(1, 0, 2)],
             step_memory: [sample(0, 0), sample(0.0025, MIB, 2), sample(0.005, 0, 2)]};
 }
@@ -228,12 +229,13 @@ const tests = {
 
     every_number_of_the_tables_is_there() {
         const drawn = page(report("a"));
-        const cells = all(drawn, "table").slice(-3).map(table =>
+        const cells = all(drawn, "table").slice(-4).map(table =>
             table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
         assert.equal(cells[0], "2|3|1.500|3.00|5.000|1.000|");
         assert.equal(cells[1], ["host:0|3.00|0.00|0.00|0.00|3.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d",
                                 "host:1|1.00|0.00|0.00|0.00|1.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d"].join("|"));
-        assert.equal(cells[2], "host:0|0.500|0.250|0.250|host:1|0.500|0.250|0.250");
+        assert.equal(cells[2], "host:0|6.00|50.0|1.00|2.00|5|host:1|6.00|16.7|1.00|2.00|5");
+        assert.equal(cells[3], "host:0|0.500|0.250|0.250|host:1|0.500|0.250|0.250");
         const rows = all(drawn, "table")[0].querySelectorAll("tr");
         assert.equal(rows.length, 5);
         assert.equal(rows[3].textContent, "500\u00a0ms20.750.750.000.000.000.500.000.25");

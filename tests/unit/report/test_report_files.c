@@ -109,6 +109,10 @@ static void assert_device(const json_node *json, const ek_report *report, int in
     ck_assert_str_eq(json_text_at(json, "peak_operation"), device.peak_operation);
     assert_equal(json_number_at(json, "capacity"), (double)device.capacity);
     assert_equal(json_number_at(json, "reserved_peak"), (double)device.reserved_peak);
+    assert_equal(json_number_at(json, "reserved_at_peak"), (double)device.reserved_at_peak);
+    assert_equal(json_number_at(json, "largest_free"), (double)device.largest_free);
+    assert_equal(json_number_at(json, "system"), (double)device.system);
+    assert_equal(json_number_at(json, "dropped"), (double)device.dropped);
     assert_equal(json_number_at(json, "computing"), device.computing);
     assert_equal(json_number_at(json, "communicating"), device.communicating);
     assert_equal(json_number_at(json, "waiting"), device.waiting);
@@ -237,9 +241,19 @@ TEST(the_table_names_devices_and_operations)
     ck_assert_int_lt(ek_error_status(), 0);
     ek_error_clear();
     fclose(stream);
-    const char *const parts[] = {
-        "tabled: 3 steps", "largest batch 96", "imbalance 1.00", "host:0", "host:2", "0.03", "3 %",
-        "waiting",         "forward of net",   "communicating"};
+    const char *const parts[] = {"tabled: 3 steps",
+                                 "largest batch 96",
+                                 "imbalance 1.00",
+                                 "host:0",
+                                 "host:2",
+                                 "0.03",
+                                 "3 %",
+                                 "waiting",
+                                 "forward of net",
+                                 "communicating",
+                                 "reserved",
+                                 "system",
+                                 "dropped"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         ck_assert_msg(strstr(text, parts[i]) != NULL, "there is no \"%s\" in\n%s", parts[i], text);
     stream = fopen("/dev/full", "w");

@@ -1,0 +1,51 @@
+/* allocator.h: what the allocator and the ledger share: the memory of one device. */
+#ifndef EK_CORE_ALLOCATOR_H
+#define EK_CORE_ALLOCATOR_H
+
+#include "core/device.h"
+#include "core/segments.h"
+
+enum { EK_MEMORY_UNIT = 64, EK_MEMORY_BUCKETS = 256 };
+
+/* `lock` guards all members but `shares`, which is constant. */
+struct ek_allocator {
+    pthread_mutex_t lock;
+    bool shares; /* requests share segments */
+    bool warned; /* of segments that had to be given back in the midst of a step */
+    ek_memory_stats stats;
+    struct ek_memory_watch *watches;
+    ek_segments segments;
+    ek_block *buckets[EK_MEMORY_BUCKETS];    /* cached blocks by a hash of their size */
+    uint64_t filled[EK_MEMORY_BUCKETS / 64]; /* bit i: buckets[i] has a block */
+    uint64_t releases;                       /* counts releases with an event */
+};
+
+static inline size_t ek_memory_round_up(size_t nbytes, size_t unit)
+{
+    return nbytes == 0 ? unit : (nbytes + unit - 1) / unit * unit;
+}
+
+/* ---- ledger.c: the allocator's lock is held ---- */
+
+/* What the ledger counts for a request of nbytes. */
+static inline size_t ek_ledger_counted(size_t nbytes)
+{
+    return ek_memory_round_up(nbytes, EK_MEMORY_UNIT);
+}
+
+/* Counts bytes that are in use from now on, or no longer. */
+void ek_ledger_add(ek_dev *dev, size_t counted, ek_memory_category category);
+void ek_ledger_subtract(ek_dev *dev, size_t counted, ek_memory_category category);
+
+/* Counts bytes that come from the system, in a segment or otherwise. */
+void ek_ledger_reserve(ek_dev *dev, uint64_t nbytes);
+
+/* ---- ledger.c: sentences, without the lock ---- */
+
+/* "512 B", "1.5 MiB" */
+const char *ek_ledger_amount_text(uint64_t nbytes, char text[32]);
+/* Fails with EK_E_OUT_OF_MEMORY. */
+int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
+                            const ek_memory_stats *stats);
+
+#endif

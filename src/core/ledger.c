@@ -1,0 +1,228 @@
+/* ledger.c: what a device has in use and from the system: see device.h and allocator.h. */
+#include <string.h>
+
+#include "core/allocator.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/locale.h"
+#include "core/trace.h"
+
+/* ---- sentences ---- */
+
+const char *ek_ledger_amount_text(uint64_t nbytes, char text[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double number = (double)nbytes;
+    int unit = 0;
+    while (number >= 1024 && unit < 4) {
+        number /= 1024;
+        unit++;
+    }
+    ek_format(text, 32, unit ? "%.2f %s" : "%.0f %s", number, units[unit]);
+    return text;
+}
+
+int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
+                            const ek_memory_stats *stats)
+{
+    char breakdown[320] = "";
+    char text[4][32];
+    size_t used = 0;
+    for (int i = 0; i < EK_MEMORY_CATEGORIES && used < sizeof breakdown; i++) {
+        if (stats->now[i])
+            used += (size_t)snprintf(breakdown + used, sizeof breakdown - used, "%s%s %s",
+                                     used ? ", " : "", ek_memory_category_name(i),
+                                     ek_ledger_amount_text(stats->now[i], text[0]));
+    }
+    char gaps[96] = "";
+    if (stats->reserved > stats->in_use)
+        ek_format(gaps, sizeof gaps, ", %s free between them (%s together at most)",
+                  ek_ledger_amount_text(stats->reserved - stats->in_use, text[0]),
+                  ek_ledger_amount_text(stats->largest_free, text[1]));
+    return EK_FAIL(EK_E_OUT_OF_MEMORY,
+                   "%s is out of memory: %s requested for %s, %s in use%s%s%s%s, capacity %s",
+                   dev->name, ek_ledger_amount_text(nbytes, text[0]),
+                   ek_memory_category_name(category), ek_ledger_amount_text(stats->in_use, text[1]),
+                   used ? " (" : "", breakdown, used ? ")" : "", gaps,
+                   stats->capacity ? ek_ledger_amount_text(stats->capacity, text[2])
+                                   : "that of the machine");
+}
+
+/* ---- counting ---- */
+
+void ek_ledger_add(ek_dev *dev, size_t counted, ek_memory_category category)
+{
+    struct ek_allocator *a = dev->allocator;
+    ek_memory_stats *stats = &a->stats;
+    stats->in_use += counted;
+    stats->now[category] += counted;
+    if (stats->in_use > stats->peak) {
+        stats->peak = stats->in_use;
+        memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    }
+    for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
+        if (stats->in_use > watch->peak)
+            watch->peak = stats->in_use;
+    ek_trace_memory(dev, stats);
+}
+
+void ek_ledger_subtract(ek_dev *dev, size_t counted, ek_memory_category category)
+{
+    ek_memory_stats *stats = &dev->allocator->stats;
+    stats->in_use -= counted;
+    stats->now[category] -= counted;
+}
+
+void ek_ledger_reserve(ek_dev *dev, uint64_t nbytes)
+{
+    ek_memory_stats *stats = &dev->allocator->stats;
+    stats->reserved += nbytes;
+    if (stats->reserved > stats->reserved_peak)
+        stats->reserved_peak = stats->reserved;
+}
+
+void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins)
+{
+    struct ek_allocator *a = dev->allocator;
+    size_t counted = ek_ledger_counted(nbytes);
+    if (ek_forked())
+        return;
+    pthread_mutex_lock(&a->lock);
+    if (begins) {
+        ek_ledger_reserve(dev, counted);
+        ek_ledger_add(dev, counted, category);
+    } else {
+        a->stats.reserved -= counted;
+        ek_ledger_subtract(dev, counted, category);
+        ek_trace_memory(dev, &a->stats);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek_memory_category to)
+{
+    if (ek_forked())
+        return;
+    size_t counted = ek_ledger_counted(nbytes);
+    pthread_mutex_lock(&dev->allocator->lock);
+    dev->allocator->stats.now[from] -= counted;
+    dev->allocator->stats.now[to] += counted;
+    ek_trace_memory(dev, &dev->allocator->stats);
+    pthread_mutex_unlock(&dev->allocator->lock);
+}
+
+/* ---- watches ---- */
+
+void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch)
+{
+    if (ek_forked()) {
+        *watch = (ek_memory_watch){0};
+        return;
+    }
+    struct ek_allocator *a = dev->allocator;
+    pthread_mutex_lock(&a->lock);
+    *watch = (ek_memory_watch){.dev = dev, .peak = a->stats.in_use, .next = a->watches};
+    a->watches = watch;
+    pthread_mutex_unlock(&a->lock);
+}
+
+uint64_t ek_memory_watch_restart(ek_memory_watch *watch)
+{
+    ek_dev *dev = watch->dev;
+    if (!dev || ek_forked())
+        return watch->peak;
+    pthread_mutex_lock(&dev->allocator->lock);
+    uint64_t peak = watch->peak;
+    watch->peak = dev->allocator->stats.in_use;
+    pthread_mutex_unlock(&dev->allocator->lock);
+    return peak;
+}
+
+void ek_memory_watch_end(ek_memory_watch *watch)
+{
+    ek_dev *dev = watch->dev;
+    if (!dev || ek_forked())
+        return;
+    pthread_mutex_lock(&dev->allocator->lock);
+    ek_memory_watch **at = &dev->allocator->watches;
+    while (*at != watch)
+        at = &(*at)->next;
+    *at = watch->next;
+    watch->dev = NULL;
+    pthread_mutex_unlock(&dev->allocator->lock);
+}
+
+/* ---- reading and resetting ---- */
+
+void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before)
+{
+    if (ek_forked())
+        return;
+    pthread_mutex_lock(&dev->allocator->lock);
+    ek_memory_stats *stats = &dev->allocator->stats;
+    stats->peak = before->peak;
+    memcpy(stats->at_peak, before->at_peak, sizeof stats->at_peak);
+    if (stats->in_use > stats->peak) {
+        stats->peak = stats->in_use;
+        memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    }
+    stats->reserved_peak =
+        before->reserved_peak > stats->reserved ? before->reserved_peak : stats->reserved;
+    pthread_mutex_unlock(&dev->allocator->lock);
+}
+
+void ek_ledger_read(ek_dev *dev, ek_memory_stats *stats)
+{
+    *stats = *ek_ledger_hold(dev);
+    ek_ledger_release(dev);
+}
+
+const ek_memory_stats *ek_ledger_hold(ek_dev *dev)
+{
+    struct ek_allocator *a = dev->allocator;
+    ek_lock(&a->lock);
+    if (!ek_forked())
+        a->stats.largest_free = ek_segments_largest(&a->segments);
+    return &a->stats;
+}
+
+uint64_t ek_ledger_largest_free(const ek_dev *dev)
+{
+    return ek_segments_largest(&dev->allocator->segments);
+}
+
+void ek_ledger_count_system(ek_dev *dev, uint64_t nbytes)
+{
+    pthread_mutex_lock(&dev->allocator->lock);
+    dev->allocator->stats.system = nbytes;
+    pthread_mutex_unlock(&dev->allocator->lock);
+}
+
+void ek_ledger_release(ek_dev *dev)
+{
+    ek_unlock(&dev->allocator->lock);
+}
+
+void ek_ledger_reset_peak(ek_dev *dev)
+{
+    pthread_mutex_lock(&dev->allocator->lock);
+    ek_memory_stats *stats = &dev->allocator->stats;
+    stats->peak = stats->in_use;
+    stats->reserved_peak = stats->reserved;
+    memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    pthread_mutex_unlock(&dev->allocator->lock);
+}
+
+const char *ek_memory_category_name(ek_memory_category category)
+{
+    switch (category) {
+#define EK_MEMORY_CASE(name, text) \
+    case EK_MEMORY_##name:         \
+        return text;
+        EK_MEMORY_MAP(EK_MEMORY_CASE)
+#undef EK_MEMORY_CASE
+    case EK_MEMORY_CATEGORIES:
+        break;
+    }
+    return "unknown";
+}
