@@ -80,9 +80,10 @@ TEST_LOOP(requests_of_any_size_share_memory, 0, 2)
         assert_ok(ek_dev_alloc(dev, whole, EK_MEMORY_ACTIVATION, &all));
         ek_dev_free(dev, all, whole, EK_MEMORY_ACTIVATION);
         for (size_t i = 0; i < COUNT; i++)
-            assert_ok(ek_dev_alloc(dev, (i + 1) * small + 64, EK_MEMORY_ACTIVATION, &blocks[i]));
+            assert_ok(
+                ek_dev_alloc(dev, (COUNT - i) * small + 64, EK_MEMORY_ACTIVATION, &blocks[i]));
         for (size_t i = 0; i < COUNT; i++) /* not in the order in which they lie */
-            ek_dev_free(dev, blocks[i * 7 % COUNT], (i * 7 % COUNT + 1) * small + 64,
+            ek_dev_free(dev, blocks[i * 7 % COUNT], (COUNT - i * 7 % COUNT) * small + 64,
                         EK_MEMORY_ACTIVATION);
         reserved = round ? reserved : stats_of(0).reserved;
         ck_assert_uint_eq(stats_of(0).reserved_peak, reserved);
