@@ -175,6 +175,19 @@ static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
     return left >= wanted ? wanted : left > block ? (size_t)left : block;
 }
 
+/* Gives idle segments back that a large request can't use, if more than ever would be reserved
+ * otherwise: a first step frees its activations before the optimizer asks for its state. Only so
+ * often, because a step that needs both at other times would do so again and again. */
+static void allocator_compact(ek_dev *dev, size_t nbytes)
+{
+    enum { MOST = 16 };
+    struct ek_allocator *a = dev->allocator;
+    uint64_t reserved = a->stats.reserved + nbytes, most = a->stats.reserved_peak;
+    if (a->shares && nbytes > small_segment && a->compactions < MOST && reserved > most &&
+        allocator_drop_until(dev, most > nbytes ? most - nbytes : 0) > 0)
+        a->compactions++;
+}
+
 /* Asks the system for a segment. Without memory for one that others can share, it asks for `block`
  * bytes only. */
 static void *allocator_ask(ek_dev *dev, size_t block, size_t *wanted, int *status)
@@ -193,6 +206,7 @@ static bool allocator_add_segment(ek_dev *dev, ek_stream stream, size_t block, i
     struct ek_allocator *a = dev->allocator;
     size_t most = allocator_segment_size(dev, block);
     size_t nbytes = allocator_make_room(dev, block, most);
+    allocator_compact(dev, nbytes);
     void *memory = allocator_ask(dev, block, &nbytes, status);
     if (!memory && *status >= 0 && ek_dev_has_cached(dev)) {
         a->stats.dropped += (uint64_t)allocator_drop_until(dev, 0);

@@ -10,8 +10,9 @@ enum { EK_MEMORY_UNIT = 64, EK_MEMORY_BUCKETS = 256 };
 /* `lock` guards all members but `shares`, which is constant. */
 struct ek_allocator {
     pthread_mutex_t lock;
-    bool shares; /* requests share segments */
-    bool warned; /* of segments that had to be given back in the midst of a step */
+    bool shares;     /* requests share segments */
+    int compactions; /* how often idle segments were given back for a large request */
+    bool warned;     /* of segments that had to be given back in the midst of a step */
     ek_memory_stats stats;
     struct ek_memory_watch *watches;
     ek_segments segments;
