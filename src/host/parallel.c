@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -173,14 +172,12 @@ static void parallel_pause(void)
 #endif
 }
 
-/* A thread that others wait for long may have lost its core to one that waits, so that these sleep
- * then. */
 void ek_parallel_wait(_Atomic int64_t *done, int64_t count)
 {
-    enum { PATIENCE = 2000, SLEEP_NS = 20000 };
+    enum { PATIENCE = 1000 };
     for (int i = 0; atomic_load(done) < count; i++)
         if (i < PATIENCE)
             parallel_pause();
         else
-            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+            sched_yield();
 }
