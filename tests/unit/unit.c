@@ -157,6 +157,8 @@ static void restore(void)
         ek_autocast_end(&(ek_autocast){0});
     if (ek_set_grad_enabled)
         (void)ek_set_grad_enabled(true);
+    if (ek_generator_engine(NULL) != EK_RANDOM_TWISTER)
+        assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_TWISTER));
     ek_set_log(NULL, NULL);
     ek_error_clear();
     assert_ok(ek_shutdown()); /* ends scopes, and with the devices their capacities */
