@@ -316,9 +316,10 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
     size_t counted = ek_ledger_counted(nbytes);
     if (!pointer || ek_forked()) /* a thread of the parent may have been changing the ledger */
         return;
+    pthread_mutex_lock(&a->lock);
+    /* Under the lock, so that events have their numbers in the order of their records. */
     if (stream != EK_STREAM_COMPUTE)
         ek_dev_record_event(dev, EK_STREAM_COMPUTE, &event);
-    pthread_mutex_lock(&a->lock);
     ek_ledger_subtract(dev, counted, category);
     ek_block *block = ek_segments_find(&a->segments, pointer);
     block->event = event;
