@@ -64,7 +64,7 @@ typedef int ek_matmul_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, co
 
 /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. y
  * may have fewer positions than there are windows: the last are left out ---- */
-/* The order of memory in which convolutions of images are fastest. */
+/* The order of memory in which images are convolved fastest. Weights are channels-last anyway. */
 typedef ek_memory_format ek_conv_format_kernel(ek_dev *dev, ek_dtype dtype);
 typedef int ek_conv_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                                    const ek_tensor *w, const ek_tensor *bias,

@@ -9,8 +9,8 @@
  *     weight_gradient(x, dy)  d/dx = input_gradient(dy, g)   d/ddy = c(x, g)
  *
  * A transposed convolution is the input gradient, applied as a forward: the same three in other
- * roles. Images and their weights are inside in the order that the device prefers, volumes
- * row-major. An operand is saved only if another's gradient needs it. */
+ * roles. Images are inside in the order that the device prefers, their weights channels-last,
+ * volumes row-major. An operand is saved only if another's gradient needs it. */
 #include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
@@ -32,24 +32,29 @@ typedef struct conv_attributes {
 
 /* ---- the three operations ---- */
 
-/* The order of memory that the device prefers for images and their weights. */
+/* The order of memory that the device prefers for images. */
 static ek_memory_format conv_format(const ek_tensor *x)
 {
     return ek_kernels_of(x)->conv_format(ek_tensor_dev(x), x->dtype);
 }
 
-/* Images and their weights get the device's order, other tensors become row-major. */
+/* Images get the device's order, volumes become row-major. */
 static ek_tensor *conv_ordered(ek_tensor *x)
 {
     return x ? ek_contiguous(x, conv_format(x)) : NULL;
 }
+
+/* The order of memory of images' weights on every device, which is that of modules' parameters: no
+ * copy stands between a parameter and its convolution or its gradient. If a device prefers another
+ * order, its kernels convert what they read and write. */
+static const ek_memory_format conv_weight_format = EK_CHANNELS_LAST;
 
 /* y from x and w. bias (O) may be NULL. */
 static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
                                const conv_attributes *attributes)
 {
     x = conv_ordered(x);
-    w = conv_ordered(w);
+    w = ek_contiguous(w, conv_weight_format);
     if (!x || !w)
         return NULL;
     ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &attributes->y, conv_format(x));
@@ -77,7 +82,7 @@ static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bi
                                       const conv_attributes *attributes)
 {
     dy = conv_ordered(dy);
-    w = conv_ordered(w);
+    w = ek_contiguous(w, conv_weight_format);
     if (!dy || !w)
         return NULL;
     ek_tensor *dx = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &attributes->x, conv_format(dy));
@@ -101,7 +106,7 @@ static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attribut
         return ek_error_pending();
     ek_dev *dev = ek_tensor_dev(x);
     if (!dw)
-        dw = ek_tensor_new(dev, x->dtype, &attributes->w, conv_format(x));
+        dw = ek_tensor_new(dev, x->dtype, &attributes->w, conv_weight_format);
     ek_tensor *db = NULL;
     if (dbias)
         db = *dbias ? *dbias

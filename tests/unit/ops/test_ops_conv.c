@@ -103,6 +103,12 @@ static ek_memory_format rows_for_f32(ek_dev *dev, ek_dtype dtype)
     return dtype == EK_F32 ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
 }
 
+static ek_memory_format images_for_all(ek_dev *dev, ek_dtype dtype)
+{
+    (void)dev, (void)dtype;
+    return EK_CHANNELS_LAST;
+}
+
 /* y, then the gradients of x, w and bias. */
 static void convolve(ek_tensor *results[4])
 {
@@ -137,6 +143,38 @@ TEST(a_device_may_prefer_row_major_images)
     ck_assert(ek_tensor_is_contiguous(narrow, EK_CHANNELS_LAST));
     for (int i = 0; i < 4; i++)
         assert_close(rows[i], wanted[i], 1e-5, 1e-5);
+}
+
+/* No copy stands between a parameter, which is channels-last, and its convolution: the output alone
+ * takes memory, and the gradient has the parameter's order. */
+TEST(parameters_are_not_copied)
+{
+    ek_dev *dev = ek_dev_get(test_home());
+    assert_made(dev);
+    const ek_backend *original = dev->backend;
+    ek_backend backend = *original;
+    ek_kernels kernels = *original->kernels;
+    ek_memory_stats before, after;
+    for (int rows = 0; rows < 2; rows++) {
+        backend.kernels = &kernels;
+        kernels.conv_format = rows ? rows_for_f32 : images_for_all;
+        dev->backend = &backend;
+        ek_tensor *x =
+            ek_contiguous(ek_ones(EK_SHAPE(2, 3, 7, 6)), rows ? EK_CONTIGUOUS : EK_CHANNELS_LAST);
+        assert_ok(ek_tensor_set_requires_grad(x, true));
+        ek_tensor *w = ek_ones(EK_SHAPE(4, 3, 3, 3), EK_F32, .format = EK_CHANNELS_LAST,
+                               .requires_grad = true);
+        assert_ok(ek_memory_get_stats(test_home(), &before));
+        ek_tensor *y = ek_f_conv2d(x, w, .padding = 1);
+        assert_made(y);
+        assert_ok(ek_memory_get_stats(test_home(), &after));
+        ck_assert_uint_eq(after.in_use - before.in_use, (2 * 4 * 7 * 6 * 4 + 63) / 64 * 64);
+        assert_ok(ek_backward(ek_sum(y)));
+        dev->backend = original;
+        ck_assert(ek_tensor_is_contiguous(y, rows ? EK_CONTIGUOUS : EK_CHANNELS_LAST));
+        ck_assert(ek_tensor_is_contiguous(ek_tensor_grad(w), EK_CHANNELS_LAST));
+        ck_assert_double_eq(element(ek_tensor_grad(w), 4), 2 * 7 * 6);
+    }
 }
 
 TEST(images_keep_the_devices_order)
