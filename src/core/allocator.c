@@ -16,9 +16,10 @@
  * The ledger counts a block in use with the size that was asked for, in whole units of 64 bytes,
  * and as reserved all segments. The capacity limits what is in use, to the byte. Idle segments are
  * given back if reserved memory would exceed it, and a new segment takes no more than what is left
- * of it. Only segments with gaps between blocks in use may lie beyond it. Idle segments are given
- * back too if the system has no memory left, and, for memory of the host, if clearly more is
- * cached than was ever in use at once (and than cache_floor).
+ * of it. Only segments with gaps between blocks in use may lie beyond it, and these by a quarter of
+ * it at most (or by beyond_floor): what would take more is refused. Idle segments are given back
+ * too if the system has no memory left, and, for memory of the host, if clearly more is cached than
+ * was ever in use at once (and than cache_floor).
  *
  * A block stays with the stream that it was asked for. A block of EK_STREAM_COMPUTE can be used
  * again at once, in that stream's order. A block of another stream keeps an event that was recorded
@@ -58,6 +59,8 @@ static const size_t small_most = 1 << 20, small_segment = 2 << 20, large_segment
 static const size_t borrows_from = 64 << 10;
 /* This much cached memory of the host is never dropped for being too much. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
+/* Reserved memory may exceed any capacity by this much: of a small one a quarter is soon taken. */
+static const uint64_t beyond_floor = 2 << 20;
 
 /* The size of the block for a request. */
 static size_t allocator_block_size(const ek_dev *dev, size_t nbytes)
@@ -162,7 +165,8 @@ static size_t allocator_segment_size(const ek_dev *dev, size_t block)
 }
 
 /* Makes room for `block` more bytes within the capacity: takes what is left, gives idle segments
- * back, or goes beyond it. Returns the size of the new segment, `wanted` at most. */
+ * back, or goes beyond it by a quarter at most. Returns the size of the new segment, `wanted` at
+ * most; 0 if there is no room. */
 static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
 {
     ek_memory_stats *stats = &dev->allocator->stats;
@@ -170,6 +174,10 @@ static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
         return wanted;
     uint64_t most = stats->capacity > block ? stats->capacity - block : 0;
     stats->dropped += (uint64_t)allocator_drop_until(dev, most);
+    uint64_t needed = stats->reserved + block;
+    uint64_t beyond = stats->capacity / 4 > beyond_floor ? stats->capacity / 4 : beyond_floor;
+    if (needed > stats->capacity && needed - stats->capacity > beyond)
+        return 0;
     uint64_t left = stats->capacity > stats->reserved ? stats->capacity - stats->reserved : 0;
     left = left / EK_MEMORY_UNIT * EK_MEMORY_UNIT;
     return left >= wanted ? wanted : left > block ? (size_t)left : block;
@@ -206,6 +214,8 @@ static bool allocator_add_segment(ek_dev *dev, ek_stream stream, size_t block, i
     struct ek_allocator *a = dev->allocator;
     size_t most = allocator_segment_size(dev, block);
     size_t nbytes = allocator_make_room(dev, block, most);
+    if (nbytes == 0)
+        return false;
     allocator_compact(dev, nbytes);
     void *memory = allocator_ask(dev, block, &nbytes, status);
     if (!memory && *status >= 0 && ek_dev_has_cached(dev)) {

@@ -144,6 +144,36 @@ TEST(capacity_is_honoured_and_survived)
     assert_ok(ek_shutdown());
 }
 
+/* Gaps that no request fits make a device reserve more than its capacity, but only a quarter more.
+ */
+TEST(gaps_are_bounded)
+{
+    enum { COUNT = 30, LARGE = 4 };
+    ek_dev *dev = open_host("1x64M");
+    void *blocks[COUNT], *large[COUNT];
+    int made = 0, rc = 0;
+    for (int i = 0; i < COUNT; i++)
+        assert_ok(ek_dev_alloc(dev, 2 * MB, EK_MEMORY_ACTIVATION, &blocks[i]));
+    for (int i = 0; i < COUNT; i += 2)
+        ek_dev_free(dev, blocks[i], 2 * MB, EK_MEMORY_ACTIVATION);
+    while (made < COUNT && rc == 0) {
+        rc = ek_dev_alloc(dev, LARGE * MB, EK_MEMORY_ACTIVATION, &large[made]);
+        made += rc == 0;
+    }
+    ck_assert_int_eq(rc, EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "free between them (2.00 MiB together at most)");
+    ck_assert_int_gt(made, 0);
+    ck_assert_uint_gt(stats_of(0).reserved, 64 * MB);
+    ck_assert_uint_le(stats_of(0).reserved, 80 * MB);
+    ck_assert_uint_lt(stats_of(0).in_use + LARGE * MB, 64 * MB);
+    for (int i = 1; i < COUNT; i += 2)
+        ek_dev_free(dev, blocks[i], 2 * MB, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_dev_alloc(dev, LARGE * MB, EK_MEMORY_ACTIVATION, &large[made++]));
+    while (made > 0)
+        ek_dev_free(dev, large[--made], LARGE * MB, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_shutdown());
+}
+
 TEST(what_is_kept_is_named_at_shutdown)
 {
     open_host("1");
