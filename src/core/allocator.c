@@ -86,12 +86,15 @@ static void allocator_cache(struct ek_allocator *a, ek_block *block)
 
 static ek_block *allocator_take_cached(struct ek_allocator *a, ek_stream stream, size_t nbytes)
 {
-    ek_block **at = &a->buckets[allocator_bucket(nbytes)];
+    unsigned bucket = allocator_bucket(nbytes);
+    ek_block **at = &a->buckets[bucket];
     while (*at && ((*at)->nbytes != nbytes || (*at)->stream != stream))
         at = &(*at)->next;
     ek_block *block = *at;
     if (block)
         *at = block->next;
+    if (!a->buckets[bucket])
+        a->filled[bucket / 64] &= ~((uint64_t)1 << bucket % 64);
     return block;
 }
 
@@ -206,6 +209,7 @@ static void *allocator_ask(ek_dev *dev, size_t block, size_t *wanted, int *statu
         *wanted = block;
         *status = dev->backend->memory_alloc(dev, block, &memory);
     }
+    dev->allocator->exhausted = dev->allocator->exhausted || !memory;
     return memory;
 }
 
@@ -256,13 +260,13 @@ static ek_block *allocator_take(ek_dev *dev, ek_stream stream, size_t requested,
 }
 
 /* Tells that cached memory had to be given back, which waits for a GPU: once per device. */
-static void allocator_warn(ek_dev *dev, const ek_memory_stats *stats)
+static void allocator_warn(ek_dev *dev, const ek_memory_stats *stats, bool exhausted)
 {
     char text[2][32];
     ek_log_line(EK_LOG_WARNING,
                 "%s: to stay within %s, cached memory was given back, which waits for the device; "
                 "if steps do so all the time, smaller batches are faster (%s in use, %s reserved)",
-                dev->name, stats->capacity ? "its capacity" : "its memory",
+                dev->name, exhausted ? "its memory" : "its capacity",
                 ek_ledger_amount_text(stats->in_use, text[0]),
                 ek_ledger_amount_text(stats->reserved, text[1]));
 }
@@ -280,16 +284,20 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     if (nbytes > SIZE_MAX / 2) {
         ek_memory_stats now;
         ek_ledger_read(dev, &now);
-        return ek_ledger_out_of_memory(dev, nbytes, category, &now);
+        return ek_ledger_out_of_memory(dev, nbytes, category, &now, false);
     }
     pthread_mutex_lock(&a->lock);
+    const uint64_t dropped = stats->dropped;
+    a->exhausted = false;
     ek_block *block = allocator_take(dev, stream, nbytes, &status);
     if (!block) {
         stats->failures++;
         ek_memory_stats now = *stats;
         now.largest_free = ek_segments_largest(&a->segments);
+        const bool exhausted = a->exhausted;
         pthread_mutex_unlock(&a->lock);
-        return status < 0 ? status : ek_ledger_out_of_memory(dev, counted, category, &now);
+        return status < 0 ? status
+                          : ek_ledger_out_of_memory(dev, counted, category, &now, exhausted);
     }
     *pointer = block->start;
     *event = block->event;
@@ -298,12 +306,13 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     ek_dev_wait_event(dev, stream, block->event);
     stats->allocations++;
     ek_ledger_add(dev, counted, category);
-    bool warns = stats->dropped && !a->warned && !dev->backend->host_memory;
+    bool warns = stats->dropped > dropped && !a->warned && !dev->backend->host_memory;
+    const bool exhausted = a->exhausted;
     a->warned = a->warned || warns;
     ek_memory_stats now = warns ? *stats : (ek_memory_stats){0};
     pthread_mutex_unlock(&a->lock);
     if (warns)
-        allocator_warn(dev, &now);
+        allocator_warn(dev, &now, exhausted);
     return 0;
 }
 

@@ -13,6 +13,7 @@ struct ek_allocator {
     bool shares;     /* requests share segments */
     int compactions; /* how often idle segments were given back for a large request */
     bool warned;     /* of segments that had to be given back in the midst of a step */
+    bool exhausted;  /* the system had no memory for the request that is served now */
     ek_memory_stats stats;
     struct ek_memory_watch *watches;
     ek_segments segments;
@@ -45,8 +46,9 @@ void ek_ledger_reserve(ek_dev *dev, uint64_t nbytes);
 
 /* "512 B", "1.5 MiB" */
 const char *ek_ledger_amount_text(uint64_t nbytes, char text[32]);
-/* Fails with EK_E_OUT_OF_MEMORY. */
+/* Fails with EK_E_OUT_OF_MEMORY. exhausted: the system had no more memory, rather than the capacity
+ * no room. */
 int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
-                            const ek_memory_stats *stats);
+                            const ek_memory_stats *stats, bool exhausted);
 
 #endif

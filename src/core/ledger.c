@@ -23,7 +23,7 @@ const char *ek_ledger_amount_text(uint64_t nbytes, char text[32])
 }
 
 int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
-                            const ek_memory_stats *stats)
+                            const ek_memory_stats *stats, bool exhausted)
 {
     char breakdown[320] = "";
     char text[4][32];
@@ -40,12 +40,13 @@ int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category categ
                   ek_ledger_amount_text(stats->reserved - stats->in_use, text[0]),
                   ek_ledger_amount_text(stats->largest_free, text[1]));
     return EK_FAIL(EK_E_OUT_OF_MEMORY,
-                   "%s is out of memory: %s requested for %s, %s in use%s%s%s%s, capacity %s",
+                   "%s is out of memory: %s requested for %s, %s in use%s%s%s%s, capacity %s%s",
                    dev->name, ek_ledger_amount_text(nbytes, text[0]),
                    ek_memory_category_name(category), ek_ledger_amount_text(stats->in_use, text[1]),
                    used ? " (" : "", breakdown, used ? ")" : "", gaps,
                    stats->capacity ? ek_ledger_amount_text(stats->capacity, text[2])
-                                   : "that of the machine");
+                                   : "that of the machine",
+                   stats->capacity && exhausted ? ", of which the system has no more left" : "");
 }
 
 /* ---- counting ---- */

@@ -62,7 +62,9 @@ TEST(blocks_are_given_out_again)
     ck_assert_ptr_eq(a, b);
     assert_ok(ek_dev_alloc(dev, 4096, EK_MEMORY_ACTIVATION, &c));
     ck_assert_ptr_ne(b, c);
+    ck_assert(!ek_dev_has_cached(dev));
     ek_dev_free(dev, b, 4090, EK_MEMORY_ACTIVATION);
+    ck_assert(ek_dev_has_cached(dev));
     ek_dev_free(dev, c, 4096, EK_MEMORY_ACTIVATION);
     ck_assert_uint_eq(stats_of(0).reserved, 2 * MB);
     assert_ok(ek_shutdown());
@@ -171,6 +173,33 @@ TEST(gaps_are_bounded)
     assert_ok(ek_dev_alloc(dev, LARGE * MB, EK_MEMORY_ACTIVATION, &large[made++]));
     while (made > 0)
         ek_dev_free(dev, large[--made], LARGE * MB, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_shutdown());
+}
+
+/* Refuses all but what is known already. */
+static int refuse_memory(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    (void)dev, (void)nbytes;
+    *pointer = NULL;
+    return 0;
+}
+
+TEST(what_is_short_is_named)
+{
+    ek_dev *dev = open_host("1x64M");
+    const ek_backend *original = dev->backend;
+    ek_backend backend = *original;
+    void *block;
+    backend.memory_alloc = refuse_memory;
+    dev->backend = &backend;
+    ck_assert_int_eq(ek_dev_alloc(dev, MB, EK_MEMORY_ACTIVATION, &block), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "capacity 64.00 MiB, of which the system has no more left");
+    ck_assert_int_eq(ek_dev_alloc(dev, 65 * MB, EK_MEMORY_ACTIVATION, &block), EK_E_OUT_OF_MEMORY);
+    ck_assert_ptr_null(strstr(ek_error_message(), "the system"));
+    ek_error_clear();
+    dev->backend = original;
+    assert_ok(ek_dev_alloc(dev, MB, EK_MEMORY_ACTIVATION, &block));
+    ek_dev_free(dev, block, MB, EK_MEMORY_ACTIVATION);
     assert_ok(ek_shutdown());
 }
 
