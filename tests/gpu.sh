@@ -99,8 +99,9 @@ find_nvidia_packages() {
     done < <("$python" -c 'import glob, nvidia
 for path in nvidia.__path__: print("\n".join(glob.glob(path + "/*/")))' 2>/dev/null)
     export EVENKEEL_CUDA_LIBRARIES=${EVENKEEL_CUDA_LIBRARIES-} CMAKE_INCLUDE_PATH=${CMAKE_INCLUDE_PATH-}
-    # They open one another by name.
-    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$EVENKEEL_CUDA_LIBRARIES
+    # They open one another by name. An empty part of the path would be the current folder.
+    [ -z "$EVENKEEL_CUDA_LIBRARIES" ] ||
+        export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$EVENKEEL_CUDA_LIBRARIES
 }
 
 unpack() { # DIR
@@ -170,7 +171,8 @@ stage_smoke() {
     while read -r net tolerance; do
         host=$(loss_of host "$net" 1) one=$(loss_of cuda "$net" 1) four=$(loss_of cuda "$net" 4)
         awk -v net="$net" -v tolerance="$tolerance" -v host="$host" -v one="$one" -v four="$four" '
-            function far(a) { return !(a ~ /^[0-9.-]+$/ && (a - host) ^ 2 <= (tolerance * host) ^ 2) }
+            function number(a) { return a ~ /^[0-9.-]+$/ }
+            function far(a) { return !(number(a) && number(host) && (a - host) ^ 2 <= (tolerance * host) ^ 2) }
             BEGIN {
                 bad = far(one) || far(four)
                 printf "%-16s loss on the host %s, one device %s, four %s%s\n", net, host, one, four, bad ? ": FAILED" : ""
@@ -182,10 +184,10 @@ stage_smoke() {
 
 # ctest within some seconds: what it had no time for is a failure, which it leaves out of its count.
 run_tests() { # SECONDS ctest's options...
-    local log rc
+    local log rc within=$(($1 < 5 ? 5 : $1)) # a time that is past already would be tomorrow's
     log=$(mktemp)
     ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(((cores + 1) / 2))" \
-        --stop-time "$(date -d "+$1 seconds" +%H:%M:%S)" "${@:2}" 2>&1 | tee "$log"
+        --stop-time "$(date -d "+$within seconds" +%H:%M:%S)" "${@:2}" 2>&1 | tee "$log"
     rc=${PIPESTATUS[0]}
     if grep -q 'stop time has been passed' "$log"; then
         sed -nE 's#^ *([0-9]+)/([0-9]+) Test .*#\1 of \2 tests begun: time was over#p' "$log" | tail -n 1
@@ -308,14 +310,15 @@ sanitize_one() { # TOOL PROGRAM
     rc=$?
     grep -q '=* COMPUTE-SANITIZER' "$log" || word="NOT WATCHED (exit $rc)"
     case $rc in
-    0 | 77) ;;
+    0) ;;
+    77) word=skipped ;;
     99) word="ERRORS FOUND" ;;
     124) grep -qE '=+ (Invalid|Error|Warning|Race|Program hit)' "$log" && word="ERRORS FOUND" || word="clean until stopped" ;;
     *) word="FAILED (exit $rc)" ;;
     esac
     echo "$word: ${2##*/}"
     case $word in
-    clean*) ;;
+    clean* | skipped) ;;
     *) grep -E '=+ (Invalid|Error|Warning|Race|Program hit|    at |    by )|:[FE]:' "$log" | head -n 6 | cut -c 1-200 |
         sed "s/^/${2##*/}: /" ;;
     esac
@@ -331,7 +334,7 @@ sanitize() {
     export EVENKEEL_SEGMENTS=0 # each request has an allocation of its own, beyond which nothing is to be read
     find "$build/tests" -maxdepth 1 -type f -executable \( -name 'test_cuda_*' -o -name 'test_kernel_*' \) | grep -E "$2" | sort |
         xargs -P 6 -I{} bash -c 'sanitize_one "$@"' _ "$1" {} | tee "$log"
-    ! grep -qE '^(NOT WATCHED|ERRORS FOUND|FAILED)' "$log" && grep -q '^clean' "$log"
+    ! grep -qE '^(not run|NOT WATCHED|ERRORS FOUND|FAILED)' "$log" && grep -q '^clean' "$log"
 }
 
 stage_memcheck() { sanitize memcheck .; }
@@ -358,7 +361,7 @@ conclude() { # STAGE TEXT
 
 # The lines of a log that tell most of what went wrong: where tests ran twice, the second time.
 excerpt() { # LOG
-    local telling=':[FE]:|\*\*\*|error:|rror: |Exception:|FAILED|^ERRORS FOUND|^NOT WATCHED|: =====|: nan'
+    local telling=':[FE]:|\*\*\*|error:|rror: |Exception:|FAILED|^ERRORS FOUND|^NOT WATCHED|^not run|: =====|: nan'
     awk '/^==== again/ { n = 0 } { line[n++] = $0 } END { for (i = 0; i < n; i++) print line[i] }' "$1" >"$1.last"
     if grep -qE "$telling" "$1.last"; then
         grep -E "$telling" "$1.last" | grep -v '\*\*\*Not Run' | awk '!seen[$0]++' | head -n 30
@@ -399,7 +402,7 @@ run_stage() { # STAGE
 remark() { # LOG
     {
         grep -hE '% tests passed|time was over$' "$1"
-        grep -hoE '^(clean until stopped|clean|not run|ERRORS FOUND|FAILED|NOT WATCHED)' "$1" | sort | uniq -c
+        grep -hoE '^(clean until stopped|clean|skipped|not run|ERRORS FOUND|FAILED|NOT WATCHED)' "$1" | sort | uniq -c
     } | sed 's/^ *//' | paste -s -d ';' | sed 's/;/; /g'
 }
 
