@@ -69,16 +69,21 @@ void ek_draws_leave(const ek_draws *draws, ek_generator *before)
 
 void ek_draws_end(ek_draws *draws)
 {
-    int most = 0;
     if (draws->count == 0)
         return;
-    for (int p = 1; p < draws->count; p++)
-        if (draws->parts[p].call > draws->parts[most].call ||
-            (draws->parts[p].call == draws->parts[most].call &&
-             draws->parts[p].drawn > draws->parts[most].drawn))
-            most = p;
-    draws->parts[most].share = draws->parts[draws->count].share;
-    ek_generator_give_back(&draws->parts[most], &draws->parts[draws->count + 1]);
+    /* Tensors and single words are counted apart, and one part may have drawn most of these,
+     * another of those. The end of the one that drew most words has their block. */
+    ek_generator *end = &draws->parts[0];
+    uint64_t call = end->call;
+    for (int p = 1; p < draws->count; p++) {
+        if (draws->parts[p].drawn > end->drawn)
+            end = &draws->parts[p];
+        if (draws->parts[p].call > call)
+            call = draws->parts[p].call;
+    }
+    end->call = call;
+    end->share = draws->parts[draws->count].share;
+    ek_generator_give_back(end, &draws->parts[draws->count + 1]);
     free(draws->parts);
     *draws = (ek_draws){0};
 }

@@ -2,7 +2,7 @@
  *
  * If the calling thread's default generator has Philox, each replica draws from a copy of it, which
  * numbers the elements of tensors as those of the whole batch. Afterwards the generator goes on
- * behind the replica that has drawn most. For a Mersenne Twister, and for one part that is the
+ * behind all that the replicas have drawn. For a Mersenne Twister, and for one part that is the
  * whole batch, all of these calls do nothing.
  *
  *     ek_draws draws;

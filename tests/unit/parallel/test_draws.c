@@ -166,6 +166,35 @@ TEST_LOOP(ranks_draw_what_one_process_does, 0, 3)
     }
 }
 
+/* One replica draws tensors, another single words: neither comes again. */
+TEST(words_and_tensors_are_counted_apart)
+{
+    enum { PARTS = 2, WORDS = 5 };
+    ek_tensor *x = ek_ones(EK_SHAPE(2));
+    const ek_args args[PARTS] = {{EK_VALUES(x), 1, ek_value_none()},
+                                 {EK_VALUES(x), 1, ek_value_none()}};
+    ek_draws draws;
+    philox();
+    for (int i = 0; i < WORDS; i++)
+        (void)ek_random_u32(NULL);
+    const uint32_t word = ek_random_u32(NULL);
+    ek_manual_seed(11);
+    assert_made(ek_rand(EK_SHAPE(2)));
+    ek_tensor *next = ek_rand(EK_SHAPE(4));
+    ek_manual_seed(11);
+    assert_ok(ek_draws_begin(&draws, 0, args, PARTS));
+    ek_generator *before = ek_draws_enter(&draws, 0);
+    assert_made(ek_rand(EK_SHAPE(2)));
+    ek_draws_leave(&draws, before);
+    before = ek_draws_enter(&draws, 1);
+    for (int i = 0; i < WORDS; i++)
+        (void)ek_random_u32(NULL);
+    ek_draws_leave(&draws, before);
+    ek_draws_end(&draws);
+    assert_close(ek_rand(EK_SHAPE(4)), next, 0, 0);
+    ck_assert_uint_eq(ek_random_u32(NULL), word);
+}
+
 /* A failure in the replicas leaves the generator in one piece: it goes on. */
 static ek_value failing_forward(ek_module *module, const ek_args *args)
 {
