@@ -59,9 +59,10 @@ static void table_write_reserved(const ek_report *report, const ek_device_report
     if (device->reserved_at_peak)
         snprintf(share, sizeof share, "%.0f %%",
                  100 * (double)device->peak.in_use / (double)device->reserved_at_peak);
-    fprintf(stream, "%-*s %9.2f %8s %9.2f %9.2f %8llu\n", table_width(report),
+    fprintf(stream, "%-*s %9.2f %9.2f %8s %9.2f %9.2f %8llu\n", table_width(report),
             ek_report_device_text(report, device, name), (double)device->reserved_peak / mebibyte,
-            share, (double)device->largest_free / mebibyte, (double)device->system / mebibyte,
+            (double)device->reserved_at_peak / mebibyte, share,
+            (double)device->largest_free / mebibyte, (double)device->system / mebibyte,
             (unsigned long long)device->dropped);
 }
 
@@ -123,11 +124,13 @@ static int table_write(const ek_report *report, FILE *stream)
         EK_TRY(ek_report_get_device(report, d, &device));
         table_write_memory(report, &device, stream);
     }
-    fprintf(stream,
-            "\nMiB reserved at most; at the peak: the share of it in use, and the largest free "
-            "block; beside it,\nin the system's hands; and caches dropped for want of room\n\n"
-            "%-*s %9s %8s %9s %9s %8s\n",
-            table_width(report), "device", "reserved", "in use", "free", "system", "dropped");
+    fprintf(
+        stream,
+        "\nMiB reserved at most, and at the peak; of this, the share in use, and the largest free "
+        "block; beside it,\nin the system's hands; and caches dropped for want of room\n\n"
+        "%-*s %9s %9s %8s %9s %9s %8s\n",
+        table_width(report), "device", "reserved", "at peak", "in use", "free", "system",
+        "dropped");
     for (int d = 0; d < ek_report_device_count(report); d++) {
         EK_TRY(ek_report_get_device(report, d, &device));
         table_write_reserved(report, &device, stream);
