@@ -126,7 +126,7 @@ static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem)
         return fused;
     problem->bias = 0;
     int apart = ek_cuda_dnn_supports(dev, problem);
-    if (fused == 0 || apart == 2)
+    if (apart < 0 || fused == 0 || apart == 2)
         return apart;
     problem->bias = 1;
     return fused;

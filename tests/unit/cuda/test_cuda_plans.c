@@ -186,7 +186,7 @@ TEST(plans_tell_of_themselves)
     ck_assert_msg(strstr(text, "convolution f32 row-major x 256x64x32x32 w 64x64x3x3 y "
                                "256x64x32x32 stride 1x1 padding 1x1 dilation 1x1: engine ") == text,
                   "%s", text);
-    ck_assert_msg(strstr(text, ", workspace 0; refused: ") != NULL, "%s", text);
+    ck_assert_msg(strstr(text, ", workspace ") != NULL, "%s", text);
     ck_assert_int_gt(plan.refused[EK_DNN_TENSOR_CORES], 0);
     ek_dnn_plan_free(ek_cudnn(), &plan);
     problem.alignment = 1;
