@@ -128,20 +128,21 @@ static const char *entry_like(char *const *list, const char *entry)
 
 static void restore_environment(void)
 {
-    for (char **at = environ; *at;) {
-        char name[256];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        if (entry_like(outset.environment, *at))
-            at++;
-        else if (unsetenv(name) == 0)
-            at = environ;
+    for (size_t i = 0; environ[i];) {
+        const char *entry = environ[i];
+        char *name = allocated(strndup(entry, strcspn(entry, "=")));
+        /* The entries behind one that is removed move up. Some names can't be removed. */
+        const bool removed =
+            !entry_like(outset.environment, entry) && unsetenv(name) == 0 && environ[i] != entry;
+        free(name);
+        i += !removed;
     }
     for (char **at = outset.environment; *at; at++) {
         const char *now = entry_like(environ, *at);
-        char name[256];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        if (!now || strcmp(now, *at) != 0)
+        char *name = allocated(strndup(*at, strcspn(*at, "=")));
+        if (*name && strchr(*at, '=') && (!now || strcmp(now, *at) != 0))
             ck_assert_int_eq(setenv(name, strchr(*at, '=') + 1, 1), 0);
+        free(name);
     }
 }
 
@@ -159,6 +160,7 @@ static void restore(void)
         (void)ek_set_grad_enabled(true);
     if (ek_generator_engine(NULL) != EK_RANDOM_TWISTER)
         assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_TWISTER));
+    ek_manual_seed(67280421310721u); /* that of a process that has seeded nothing */
     ek_set_log(NULL, NULL);
     ek_error_clear();
     assert_ok(ek_shutdown()); /* ends scopes, and with the devices their capacities */
