@@ -136,11 +136,12 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *     {"format": "evenkeel-report-1",
  *      "reports": [{"name", "steps", "seconds", "step_seconds", "imbalance", "largest_batch",
  *        "devices": [{"device": "host:0", "capacity", "peak": SAMPLE, "peak_operation",
- *          "reserved_peak", "reserved_at_peak", "largest_free", "system", "dropped", "computing",
- * "communicating", "waiting", "memory": [SAMPLE, ...],         since the start; each holds until
- * the next "step_memory": [SAMPLE, ...]}],  the last finished step's, since it began "last_step":
- * {"seconds", "dropped", "spans": [{"device", "thread", "depth", "kind", "begin", "end",
- * "label"}]}}]}
+ *          "reserved_peak", "reserved_at_peak", "largest_free", "system", "dropped",
+ *          "computing", "communicating", "waiting",
+ *          "memory": [SAMPLE, ...],         since the start; each holds until the next
+ *          "step_memory": [SAMPLE, ...]}],  the last finished step's, since it began
+ *        "last_step": {"seconds", "dropped",
+ *          "spans": [{"device", "thread", "depth", "kind", "begin", "end", "label"}]}}]}
  *
  * With several ranks each device has a "rank", seconds count from the start, or the last step's
  * begin, of that rank, and a report has
