@@ -1,4 +1,4 @@
-/* random.h: random numbers, PyTorch's of the CPU or such as are made where they are used.
+/* random.h: random numbers, PyTorch's of the CPU or counter-based ones, made where they are used.
  *
  * A generator has one of two engines. Both give a tensor the same numbers on every device, host or
  * GPU, bit for bit, and with any number of threads:
@@ -6,11 +6,10 @@
  *     EK_RANDOM_TWISTER   the Mersenne Twister with PyTorch's seeding and order of draws: PyTorch's
  *                         CPU numbers, bit for bit (Linux on x86-64 with fused multiply-add). They
  *                         are drawn on the CPU, one after the other, and copied to the device.
- *     EK_RANDOM_PHILOX    Philox 4x32-10 (Salmon et al., 2011), which counts instead of going on.
- *                         An element's number follows from the seed, from how many tensors the
- *                         generator has filled before, and from the element's place in row-major
- *                         order. So the tensor's device makes all of them at once. Dropout keeps no
- *                         mask, since backward makes it again, and N devices draw what one does.
+ *     EK_RANDOM_PHILOX    Philox 4x32-10 (Salmon et al., 2011), which is counter-based. An
+ * element's number follows from the seed, from how many tensors the generator has filled before,
+ * and from the element's place in row-major order. So the tensor's device makes all of them at
+ * once. Dropout keeps no mask, since backward makes it again, and N devices draw what one does.
  *
  * Generators begin with the Mersenne Twister. One call changes the default generator, from which
  * parameters, dropout and all others without a generator of their own are drawn:
@@ -34,9 +33,10 @@ EK_API ek_generator *ek_generator_new(uint64_t seed);
 EK_API void ek_generator_free(ek_generator *generator);
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
 
-/* Changes the engine of a generator, or with NULL of the default one, which begins anew from its
- * seed. A generator keeps its engine when it is seeded, and gets that of a state that is restored.
- * EK_E_INVALID for an engine that doesn't exist. */
+/* Changes the engine of a generator, or with NULL of the default one. The generator begins anew
+ * from its seed. It keeps its engine when it is seeded, and gets that of a state that is restored.
+ * EK_E_INVALID for an engine that doesn't exist. No other thread may be drawing from the generator;
+ * for the default one that means that no replica may be running. */
 EK_API int ek_generator_set_engine(ek_generator *generator, ek_random_engine engine);
 EK_API ek_random_engine ek_generator_engine(ek_generator *generator);
 
@@ -57,10 +57,12 @@ EK_API ek_random_engine ek_generator_engine(ek_generator *generator);
  * tensor's elements are numbered as in the whole batch. So N devices drop out what one device does,
  * however the batch is cut. A tensor counts as part of the batch if the dimension that the wrapper
  * cuts is a multiple of the replica's samples there; others get the same numbers on each replica.
- * On rank r of R, sample i of the rank's batch counts as sample i R + r of all, as strided samplers
- * deal them out (with a batch that is cut along another dimension than 0, as one of R equal
- * blocks). Threads of loaders draw from Mersenne Twisters, seeded by the default generator whatever
- * it is. */
+ * With one sample per replica that is every tensor with this dimension: noise for weights, say, is
+ * then different on each replica, as is any whose size there happens to be such a multiple. On rank
+ * r of R, sample i of the rank's batch counts as sample i R + r of all, as strided samplers deal
+ * them out (with a batch that is cut along another dimension than 0, as one of R equal blocks).
+ * Threads of loaders draw from Mersenne Twisters, seeded by the default generator whatever it is.
+ */
 EK_API void ek_manual_seed(uint64_t seed);
 
 /* Makes runs repeatable: seeds the default generator and with it the devices', seeds Python's and
@@ -69,8 +71,9 @@ EK_API void ek_manual_seed(uint64_t seed);
 #define EK_NO_SEED INT64_MIN
 EK_API void ek_set_seed(int64_t seed);
 
-/* Save and restore the whole state of a generator. It may be restored into another one. nbytes must
- * be EK_GENERATOR_STATE_BYTES. */
+/* Save and restore the whole state of a generator. It may be restored into another one. That of a
+ * Mersenne Twister is PyTorch's, that of Philox has a format of Evenkeel's own. nbytes must be
+ * EK_GENERATOR_STATE_BYTES. */
 enum { EK_GENERATOR_STATE_BYTES = 5056 };
 EK_API int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes);
 EK_API int ek_generator_set_state(ek_generator *generator, const void *state, size_t nbytes);
@@ -82,8 +85,9 @@ EK_API uint64_t ek_random_u64(ek_generator *generator);
 
 /* Fill a tensor in place. Row-major and channels-last tensors are filled in row-major order. Others
  * (transposed, with gaps) are filled in the order of memory by the Mersenne Twister, with normal
- * numbers made one by one, as in PyTorch; by Philox in row-major order too. Errors: EK_E_DTYPE;
- * EK_E_INVALID for low > high or std < 0. */
+ * numbers made one by one, as in PyTorch; by Philox in row-major order too. Uniform numbers lie in
+ * [low, high), or are high if they are rounded up to it. Errors: EK_E_DTYPE; EK_E_INVALID for low >
+ * high or std < 0. */
 EK_API int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator);
 EK_API int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator);
 /* Integers in [low, high). */

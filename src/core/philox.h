@@ -20,7 +20,7 @@
 #include "core/bits.h"
 
 typedef enum ek_draw_kind {
-    EK_DRAW_UNIFORM,   /* in [a, b) */
+    EK_DRAW_UNIFORM,   /* in [a, b); b by rounding */
     EK_DRAW_NORMAL,    /* mean a, deviation b */
     EK_DRAW_INTEGERS,  /* low, ..., low + range - 1 */
     EK_DRAW_BERNOULLI, /* 1 with probability a, else 0 */
@@ -72,7 +72,7 @@ EK_FORMULA uint64_t ek_philox_u64(uint32_t first, uint32_t second)
     return (uint64_t)first << 32 | second;
 }
 
-/* ---- uniforms in [0, 1), times scale, plus low ---- */
+/* ---- uniforms in [0, 1), times scale, plus low, which may round up to the upper end ---- */
 
 EK_FORMULA float ek_philox_uniform_f32(uint32_t word, float scale, float low)
 {
