@@ -84,6 +84,8 @@ TEST(weight_gradient_is_the_same_on_any_number_of_threads)
             twin_repeated(dw, &once[0], p.what);
             twin_repeated(db, &once[1], p.what);
         }
+        free(once[0]);
+        free(once[1]);
     }
     problem_free(&p);
 }

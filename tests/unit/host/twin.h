@@ -140,6 +140,8 @@ static inline int twin_sides(void)
             for (int side = 0; side < twin_sides(); side++)                               \
                 twin_repeated(side ? twin_pull((t).cuda) : (t).host, &once[side], #slot); \
         }                                                                                 \
+        free(once[0]);                                                                    \
+        free(once[1]);                                                                    \
     } while (0)
 
 /* ---- making ---- */
