@@ -353,8 +353,9 @@ TEST(implicit_by_pairs_keeps_infinities_and_nan)
     for (int k = 0; k < DBIAS && can; k++)
         for (int64_t i = 0; i < ek_count(p.out[k].host); i++) {
             double got = case_get(p.out[k].host, i), wanted = p.wanted[k][i];
-            bool same = isnan(wanted) ? isnan(got) : isinf(wanted) ? got == wanted : false;
-            same = same || fabs(got - wanted) <= fabs(wanted) / 256;
+            bool same = isnan(wanted)   ? isnan(got)
+                        : isinf(wanted) ? got == wanted
+                                        : fabs(got - wanted) <= fabs(wanted) / 256;
             ck_assert_msg(same, "result %d, element %lld: %g, not %g", k, (long long)i, got,
                           wanted);
         }
