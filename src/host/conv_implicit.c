@@ -469,6 +469,10 @@ bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_t
                                            : channels % 2 == 0;
 }
 
+/* The least samples of a strided input gradient: neighbours have different taps, so that a tile is
+ * one position of several samples. */
+enum { LEAST_SAMPLES = 8 };
+
 /* The limits were measured on Zen 3 (AVX2) and Zen 5 (AVX-512) cores against oneDNN 2.6. With fewer
  * channels panels are half empty or taps too short. A window of one tap needs no table. Windows of
  * 2, 3, 4, 5 and 7 gain alike. */
@@ -486,14 +490,14 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
     }
     if (kind == EK_CONV_WEIGHT_GRADIENT)
         return ek_conv_implicit_weight_wins(x, y);
-    if (kind == EK_CONV_INPUT_GRADIENT && strided) /* strided neighbours have different taps */
-        return least >= (wide ? 128 : 64) && x->shape[0] >= 8;
+    if (kind == EK_CONV_INPUT_GRADIENT && strided)
+        return least >= (wide ? 128 : 64) && x->shape[0] >= LEAST_SAMPLES;
     return least >= (wide ? 64 : 32) && most >= 64;
 }
 
 /* The limits were measured on Zen 5 cores against oneDNN 2.6. That is near the processor's peak if
  * windows are not strided and many positions share its reordered weights, except in weight
- * gradients. */
+ * gradients. With AMX oneDNN has several times that peak. */
 bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *y, const ek_conv_params *params)
 {
@@ -502,7 +506,9 @@ bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_
     int64_t positions = to->shape[0] * to->shape[2] * to->shape[3];
     bool one_tap = w->shape[2] * w->shape[3] == 1;
     bool strided = params->stride[0] > 1 || params->stride[1] > 1;
-    if (!ek_conv_implicit_bf16_can(kind, x, y, params))
+    if (!ek_conv_implicit_bf16_can(kind, x, y, params) || ek_dnn_has_amx())
+        return false;
+    if (kind == EK_CONV_INPUT_GRADIENT && strided && x->shape[0] < LEAST_SAMPLES)
         return false;
     if (kind == EK_CONV_WEIGHT_GRADIENT)
         return x->shape[0] > 1 && least >= (one_tap ? 128 : 64);

@@ -31,6 +31,9 @@ int ek_dnn_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tens
 /* Whether the processor multiplies bf16. */
 bool ek_dnn_has_bf16(void);
 
+/* Whether the processor multiplies tiles of bf16 (AMX). */
+bool ek_dnn_has_amx(void);
+
 /* Frees the cached plans. No other call may run. */
 void ek_dnn_shutdown(void);
 

@@ -159,10 +159,20 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
 
 /* ---- the primitive ---- */
 
+/* An instruction set's bits contain those of the ones that it extends. */
+static bool matmul_has(dnnl_cpu_isa_t isa)
+{
+    return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
 bool ek_dnn_has_bf16(void)
 {
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
-           dnnl_cpu_isa_avx512_core_bf16;
+    return matmul_has(dnnl_cpu_isa_avx512_core_bf16);
+}
+
+bool ek_dnn_has_amx(void)
+{
+    return matmul_has(dnnl_cpu_isa_avx512_core_amx);
 }
 
 /* A batch of matrices as the primitive sees it. */
