@@ -28,9 +28,12 @@
 
 enum { MOST_ROWS = 12, MOST_COLUMNS = 32 };
 
+/* What is read: an f32, or a pair of bf16, which may begin at any element. */
+typedef float conv_word __attribute__((aligned(2), may_alias));
+
 /* One tap of the window: the address of the channels that it reads, for each position of a tile. */
 typedef struct conv_tap {
-    const float *row[MOST_ROWS];
+    const conv_word *row[MOST_ROWS];
     int64_t tap;
 } conv_tap;
 
@@ -58,7 +61,8 @@ typedef struct conv_kernels {
         _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] =     \
             P##_setzero_ps();                                                               \
         for (int64_t i = 0; i < count; i++) {                                               \
-            const float *b = packed + taps[i].tap * channels * 2 * WIDTH, *x[ROWS];         \
+            const float *b = packed + taps[i].tap * channels * 2 * WIDTH;                   \
+            const conv_word *x[ROWS];                                                       \
             _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) x[r] = taps[i].row[r];  \
             for (int64_t c = 0; c < channels; c++) {                                        \
                 VECTOR b0 = P##_loadu_ps(b), b1 = P##_loadu_ps(b + WIDTH);                  \
@@ -139,7 +143,7 @@ enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512, STRETCH = 64 };
 typedef struct job {
     const conv_kernels *kernels;
     bool gradient, is_bf16; /* if bf16: `channels` counts pairs, and `from` is words */
-    const float *from;      /* (samples, in, channels): x, or y's gradient */
+    const conv_word *from;  /* (samples, in, channels): x, or y's gradient */
     void *to;               /* (samples, out, outputs): y, or x's gradient */
     const void *w, *bias;
     int64_t samples, in[2], out[2], channels, outputs;
@@ -148,7 +152,7 @@ typedef struct job {
     int64_t tiles, image_tiles;
     int64_t panels, panel_size;
     float *packed, *starts;
-    const float *zeros; /* `channels` zeros, which taps in the padding read */
+    const conv_word *zeros; /* `channels` zeros, which taps in the padding read */
     conv_tap *tables;
     atomic_int next_part;
 } job;
@@ -188,11 +192,11 @@ static void implicit_pack_panel(const job *j, int64_t panel, float *to)
         implicit_pack_pairs(j, first, count, to);
         return;
     }
-    const float *w = j->w;
+    const conv_word *w = j->w;
     if (j->gradient) { /* w is (channels, taps, outputs) */
         for (int64_t tap = 0; tap < j->taps; tap++)
             for (int64_t c = 0; c < j->channels; c++, to += columns) {
-                const float *from = w + (c * j->taps + tap) * j->outputs + first;
+                const conv_word *from = w + (c * j->taps + tap) * j->outputs + first;
                 for (int64_t o = 0; o < count; o += LINE)
                     __builtin_prefetch(from + AHEAD * j->taps * j->outputs + o);
                 memcpy(to, from, (size_t)count * sizeof *to);
@@ -200,12 +204,14 @@ static void implicit_pack_panel(const job *j, int64_t panel, float *to)
         return;
     }
     int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
-    const float *from = w + first * depth;
+    const conv_word *from = w + first * depth;
     int64_t whole = count == columns ? depth / 4 * 4 : 0;
     for (int64_t d = 0; d < whole; d += STRETCH)
-        for (int64_t o = 0; o < columns; o += 16)
-            ek_gemm_transpose_16_f32(to + d * columns + o, columns, from + o * depth + d, depth,
+        for (int64_t o = 0; o < columns; o += 16) { /* its vectors may lie at any address */
+            const float *lines = (const float *)(from + o * depth + d);
+            ek_gemm_transpose_16_f32(to + d * columns + o, columns, lines, depth,
                                      ek_smaller(STRETCH, whole - d));
+        }
     for (int64_t d = whole; d < depth; d++)
         for (int64_t o = 0; o < count; o++)
             to[d * columns + o] = from[o * depth + d];
@@ -270,7 +276,7 @@ static inline int64_t implicit_reach(const job *j, int d, int64_t position, int6
 /* Lists the taps of a tile. A tap is left out if it reads padding in all rows. */
 static void implicit_fill_table(const job *j, tile *t, conv_tap *table)
 {
-    const float *image[MOST_ROWS];
+    const conv_word *image[MOST_ROWS];
     int64_t at[MOST_ROWS][2], plane = j->out[0] * j->out[1];
     for (int r = 0; r < t->rows; r++) {
         int64_t position = t->position[r] % plane;
@@ -321,13 +327,13 @@ static void implicit_multiply(const job *j, const tile *tiles, int count, const 
                                          sums);
         for (int r = 0; r < t->rows; r++) {
             int64_t at = t->position[r] * j->outputs + column;
-            float *to = (float *)j->to + at;
+            const float *sum = sums + r * columns;
             if (j->is_bf16)
-                implicit_store_bf16((uint16_t *)j->to + at, sums + r * columns, left);
+                implicit_store_bf16((uint16_t *)j->to + at, sum, left);
             else if (left >= columns)
-                memcpy(to, sums + r * columns, columns * sizeof *to);
+                memcpy((float *)j->to + at, sum, columns * sizeof *sum);
             else
-                memcpy(to, sums + r * columns, (size_t)left * sizeof *to);
+                memcpy((float *)j->to + at, sum, (size_t)left * sizeof *sum);
         }
     }
 }

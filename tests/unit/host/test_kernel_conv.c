@@ -310,17 +310,25 @@ static int pairs_results(const problem *p)
     return ek_conv_implicit_bf16_can(EK_CONV_WEIGHT_GRADIENT, x, y, &p->params) ? RESULTS : DW;
 }
 
-static void check_pairs(const conv_case *c, int64_t unread)
+static void check_pairs(const conv_case *c, int64_t unread, twin_layout layout)
 {
     const conv_way way = {run_implicit, 0, pairs_results, case_tolerance(EK_BF16)};
-    problem p = alike(c, unread, EK_BF16, TWIN_LAST, true);
+    problem p = alike(c, unread, EK_BF16, layout, true);
     conv_check_isas(&p, &way);
     problem_free(&p);
 }
 
 TEST_LOOP(implicit_by_pairs, 0, IMPLICIT_CASES)
 {
-    check_pairs(&implicit_cases[_i], _i % 2);
+    check_pairs(&implicit_cases[_i], _i % 2, TWIN_LAST);
+}
+
+/* Operands that begin at an odd element, in the middle of a word. At one position channels-last is
+ * row-major too. */
+TEST(implicit_by_pairs_of_odd_elements)
+{
+    const conv_case c = {"odd", 2, 13, 64, 80, 1, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}};
+    check_pairs(&c, 0, TWIN_DENSE_OFFSET);
 }
 
 /* Sums of ones, and of what is not finite. */
