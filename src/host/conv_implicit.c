@@ -233,24 +233,18 @@ typedef struct tile {
     int64_t position[MOST_ROWS]; /* counted through all samples */
 } tile;
 
-/* The begin of part i if `count` is cut into n parts, as equal as can be. */
-static int64_t implicit_part_of(int64_t count, int64_t i, int64_t n)
-{
-    return count * i / n;
-}
-
 static void implicit_place_tile(const job *j, int64_t index, tile *t)
 {
     int64_t plane = j->out[0] * j->out[1];
     if (j->image_tiles) {
         int64_t group = index / plane, at = index % plane;
-        int64_t first = implicit_part_of(j->samples, group, j->image_tiles);
-        t->rows = (int)(implicit_part_of(j->samples, group + 1, j->image_tiles) - first);
+        int64_t first = ek_part_of(j->samples, group, j->image_tiles);
+        t->rows = (int)(ek_part_of(j->samples, group + 1, j->image_tiles) - first);
         for (int r = 0; r < t->rows; r++)
             t->position[r] = (first + r) * plane + at;
     } else {
-        int64_t first = implicit_part_of(j->samples * plane, index, j->tiles);
-        t->rows = (int)(implicit_part_of(j->samples * plane, index + 1, j->tiles) - first);
+        int64_t first = ek_part_of(j->samples * plane, index, j->tiles);
+        t->rows = (int)(ek_part_of(j->samples * plane, index + 1, j->tiles) - first);
         for (int r = 0; r < t->rows; r++)
             t->position[r] = first + r;
     }

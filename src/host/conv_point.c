@@ -53,12 +53,6 @@ typedef struct job {
     atomic_int next_part;
 } job;
 
-/* The begin of part i if `count` is cut into n parts, as equal as can be. */
-static int64_t point_part_of(int64_t count, int64_t i, int64_t n)
-{
-    return count * i / n;
-}
-
 /* The position of x that belongs to a position of y. */
 static int64_t point_of(const job *j, int64_t position)
 {
@@ -131,12 +125,12 @@ typedef struct group {
 static group point_group_at(const job *j, int64_t unit, int64_t first)
 {
     const int64_t width = j->kernel->columns, index = unit / j->ranges, range = unit % j->ranges;
-    group g = {.column = point_part_of(j->panels, index, j->groups) * width,
+    group g = {.column = ek_part_of(j->panels, index, j->groups) * width,
                .first = first,
                .depth = ek_smaller(j->group_depth, j->depth - first),
-               .tile = point_part_of(j->tiles, range, j->ranges),
-               .tile_end = point_part_of(j->tiles, range + 1, j->ranges)};
-    const int64_t end = point_part_of(j->panels, index + 1, j->groups) * width;
+               .tile = ek_part_of(j->tiles, range, j->ranges),
+               .tile_end = ek_part_of(j->tiles, range + 1, j->ranges)};
+    const int64_t end = ek_part_of(j->panels, index + 1, j->groups) * width;
     g.columns = ek_smaller(end, j->columns) - g.column;
     return g;
 }
@@ -196,8 +190,8 @@ static point_tile point_tile_at(const job *j, int64_t index)
         first = index / parts * all;
         index %= parts;
     }
-    const int64_t begin = point_part_of(all, index, parts);
-    return (point_tile){first + begin, point_part_of(all, index + 1, parts) - begin};
+    const int64_t begin = ek_part_of(all, index, parts);
+    return (point_tile){first + begin, ek_part_of(all, index + 1, parts) - begin};
 }
 
 /* Writes zeros to the positions of x that lie between a tile's and the next one's. */
@@ -327,12 +321,12 @@ typedef struct unit {
 static unit point_unit_at(const job *j, int64_t index)
 {
     const int64_t row = index % j->row_blocks, column = index / j->row_blocks;
-    unit u = {.panel = point_part_of(j->panels, column, j->panel_blocks),
-              .tile = point_part_of(j->row_tiles, row, j->row_blocks)};
-    u.panels = point_part_of(j->panels, column + 1, j->panel_blocks) - u.panel;
-    u.tiles = point_part_of(j->row_tiles, row + 1, j->row_blocks) - u.tile;
-    u.output = point_part_of(j->outputs, u.tile, j->row_tiles);
-    u.outputs = point_part_of(j->outputs, u.tile + u.tiles, j->row_tiles) - u.output;
+    unit u = {.panel = ek_part_of(j->panels, column, j->panel_blocks),
+              .tile = ek_part_of(j->row_tiles, row, j->row_blocks)};
+    u.panels = ek_part_of(j->panels, column + 1, j->panel_blocks) - u.panel;
+    u.tiles = ek_part_of(j->row_tiles, row + 1, j->row_blocks) - u.tile;
+    u.output = ek_part_of(j->outputs, u.tile, j->row_tiles);
+    u.outputs = ek_part_of(j->outputs, u.tile + u.tiles, j->row_tiles) - u.output;
     return u;
 }
 
@@ -374,8 +368,8 @@ static void point_copy_outputs(const job *j, const unit *u, float *to, int64_t p
                                int64_t count)
 {
     for (int64_t tile = u->tile; tile < u->tile + u->tiles; tile++) {
-        const int64_t output = point_part_of(j->outputs, tile, j->row_tiles);
-        const int64_t rows = point_part_of(j->outputs, tile + 1, j->row_tiles) - output;
+        const int64_t output = ek_part_of(j->outputs, tile, j->row_tiles);
+        const int64_t rows = ek_part_of(j->outputs, tile + 1, j->row_tiles) - output;
         const float *from = j->y + position * j->outputs + output;
         for (int64_t i = 0; i < count; i++, to += rows, from += j->outputs)
             for (int64_t r = 0; r < rows; r++)
@@ -386,8 +380,8 @@ static void point_copy_outputs(const job *j, const unit *u, float *to, int64_t p
 /* Sums the bias's gradient, in the units that have the first panel. */
 static void point_sum_bias(const job *j, const unit *u, double *totals, int64_t block)
 {
-    const int64_t position = point_part_of(j->positions, block, j->position_blocks);
-    const int64_t next = point_part_of(j->positions, block + 1, j->position_blocks);
+    const int64_t position = ek_part_of(j->positions, block, j->position_blocks);
+    const int64_t next = ek_part_of(j->positions, block + 1, j->position_blocks);
     if (!j->bias || u->panel > 0)
         return;
     if (block == 0)
@@ -409,8 +403,8 @@ static void point_add_panel(const job *j, const unit *u, ek_gemm_call *call, int
     const bool whole = channels == vectors * vector, add = call->add;
     float sums[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
     for (int64_t tile = u->tile; tile < u->tile + u->tiles; tile++) {
-        const int64_t output = point_part_of(j->outputs, tile, j->row_tiles);
-        const int64_t rows = point_part_of(j->outputs, tile + 1, j->row_tiles) - output;
+        const int64_t output = ek_part_of(j->outputs, tile, j->row_tiles);
+        const int64_t rows = ek_part_of(j->outputs, tile + 1, j->row_tiles) - output;
         float *w = j->w + output * j->channels + channel;
         call->a = y ? y + (output - u->output) * call->k : j->y + position * j->outputs + output;
         call->a_depth = y ? rows : j->outputs;
@@ -432,14 +426,13 @@ static void point_compute_units(void *context, int64_t begin, int64_t end)
     float *own = point_take_workspace(j), *copy = own + POSITIONS_AT_ONCE * width;
     double *totals = (double *)(copy + (j->copies_y ? POSITIONS_AT_ONCE * j->block_outputs : 0));
     for (int64_t i = begin * blocks; i < end * blocks; i++) {
-        const int64_t position = point_part_of(j->positions, i % blocks, blocks);
-        const int64_t count = point_part_of(j->positions, i % blocks + 1, blocks) - position;
+        const int64_t position = ek_part_of(j->positions, i % blocks, blocks);
+        const int64_t count = ek_part_of(j->positions, i % blocks + 1, blocks) - position;
         const unit u = point_unit_at(j, i / blocks);
         ek_gemm_ahead y = {.runs = 0}, next_x = {.runs = 0};
         if (i + 1 < end * blocks) {
-            const int64_t block = (i + 1) % blocks,
-                          from = point_part_of(j->positions, block, blocks);
-            const int64_t length = point_part_of(j->positions, block + 1, blocks) - from;
+            const int64_t block = (i + 1) % blocks, from = ek_part_of(j->positions, block, blocks);
+            const int64_t length = ek_part_of(j->positions, block + 1, blocks) - from;
             const unit next = point_unit_at(j, (i + 1) / blocks);
             y = point_ahead(j, false, from, length, next.output, next.outputs);
             next_x = point_ahead(j, true, from, length, next.panel * width, width);

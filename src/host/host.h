@@ -28,6 +28,12 @@ static inline int64_t ek_divide_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit;
 }
 
+/* The begin of part i if `count` is cut into n parts, as equal as can be. */
+static inline int64_t ek_part_of(int64_t count, int64_t i, int64_t n)
+{
+    return count * i / n;
+}
+
 /* nbytes rounded up to a multiple of 64, so that memory behind them is aligned. */
 static inline size_t ek_round_up(size_t nbytes)
 {
