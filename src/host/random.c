@@ -50,7 +50,8 @@ AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, ui
         __m256i c0[CHAINS_2], c1[CHAINS_2], c2[CHAINS_2], c3[CHAINS_2];
         EACH_CHAIN(i, CHAINS_2)
         {
-            c0[i] = _mm256_add_epi64(_mm256_set1_epi64x((long long)first + done + 4 * i), lanes);
+            const uint64_t at = first + (uint64_t)(done + 4 * i);
+            c0[i] = _mm256_add_epi64(_mm256_set1_epi64x((long long)at), lanes);
             c1[i] = _mm256_srli_epi64(c0[i], 32);
             c2[i] = _mm256_set1_epi64x((long long)(call & UINT32_MAX));
             c3[i] = _mm256_set1_epi64x((long long)(call >> 32));
@@ -95,7 +96,8 @@ AVX512 static int64_t random_steps_avx512(const random_keys *keys, uint64_t call
         __m512i c0[CHAINS_5], c1[CHAINS_5], c2[CHAINS_5], c3[CHAINS_5];
         EACH_CHAIN(i, CHAINS_5)
         {
-            c0[i] = _mm512_add_epi64(_mm512_set1_epi64((long long)first + done + 8 * i), lanes);
+            const uint64_t at = first + (uint64_t)(done + 8 * i);
+            c0[i] = _mm512_add_epi64(_mm512_set1_epi64((long long)at), lanes);
             c1[i] = _mm512_srli_epi64(c0[i], 32);
             c2[i] = _mm512_set1_epi64((long long)(call & UINT32_MAX));
             c3[i] = _mm512_set1_epi64((long long)(call >> 32));
