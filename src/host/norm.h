@@ -47,7 +47,7 @@ static inline int64_t ek_norm_short_rows(int64_t columns)
  * which arrive in time and don't push each other out of the first cache. */
 static inline int64_t ek_norm_rows_ahead(int64_t columns)
 {
-    return (511 + columns) / columns;
+    return (511 + columns) / (columns > 0 ? columns : 1);
 }
 
 /* The operands of a pass. */

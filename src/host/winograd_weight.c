@@ -249,8 +249,10 @@ static void winograd_weight_results(void *context, int64_t begin, int64_t end)
         float *dw = j->dw + (j->first_output + o) * window * plan->channels;
         for (int p = 0; p < plan->parts * plan->parts; p++) {
             int p0 = p / plan->parts, p1 = p % plan->parts;
-            for (int t = 0; t < taps * taps; t++)
-                to[t] = dw + ek_winograd_tap(plan, p0, p1, t / taps, t % taps) * plan->channels;
+            for (int t = 0; t < taps * taps; t++) {
+                int64_t tap = ek_winograd_tap(plan, p0, p1, t / taps, t % taps);
+                to[t] = dw + ek_larger(tap, 0) * plan->channels; /* -1 is left out */
+            }
             for (int i = 0; i < ek_winograd_area(plan); i++)
                 at[i] = j->at->sums[i] + o * j->at->panels[i] * j->columns +
                         plan->slot[p][i] * j->lines;
