@@ -8,8 +8,8 @@ With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL
 are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
 With --compile torch.compile makes the network. The exit status is 3 if this PyTorch can have no such step.
 --profile prints which kernels (on the host: operations) take the time of a step, in the faster format. --serve
-reads such arguments from standard input, a line for each net: PyTorch, which takes ten seconds to start on a GPU,
-starts once.
+reads such arguments, with DEVICES 1, from standard input, a line for each net: PyTorch, which takes ten seconds to
+start on a GPU, starts once.
 
 On GPUs it is PyTorch as its users have it, with the optimizers' defaults, but for two switches: cuDNN measures
 its algorithms (cudnn.benchmark, off by default), and products of f32 are rounded to tf32 only for NET-tf32, then
@@ -446,6 +446,8 @@ def take(arguments):
 def forget():
     """Gives back what the last net took of the GPU."""
     gc.collect()
+    if dynamo := sys.modules.get("torch._dynamo"):  # what torch.compile keeps of a net
+        dynamo.reset()
     if ON_CUDA:
         torch.cuda.empty_cache()
 
