@@ -68,7 +68,7 @@ static int host_thread_enter(ek_dev *dev)
 }
 
 /* A large block begins at a huge page and asks the system for such pages, because passes over large
- * tensors wait for the translation of addresses else. The block's end, less than a huge page,
+ * tensors otherwise wait for the translation of addresses. The block's end, less than a huge page,
  * doesn't ask, so that no memory is taken that nobody writes. */
 static int host_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {

@@ -11,7 +11,7 @@
 int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
-/* ---- f32 images, read in place, for processors with AVX2 and FMA ---- */
+/* ---- f32 or bf16 images, read in place, for processors with AVX2 and FMA ---- */
 
 /* True if ek_conv_implicit can compute this: two dimensions, one group, f32 (or bf16 that is staged
  * as f32), on this processor. Layouts don't matter. */

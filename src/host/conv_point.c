@@ -485,7 +485,7 @@ static int point_multiply_weights(ek_dev *dev, job *j)
                      point_compute_units);
 }
 
-/* ---- */
+/* ---- a call ---- */
 
 bool ek_conv_point_can(const ek_tensor *x, const ek_tensor *w, const ek_conv_params *params)
 {

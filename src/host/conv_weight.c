@@ -186,7 +186,7 @@ void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t 
     weight_add_rows(totals, rows, count, stride, columns);
 }
 
-/* No more than BIAS_COLUMNS. */
+/* Does the same for bf16 and at most BIAS_COLUMNS columns. */
 EK_MULTIVERSION static void weight_add_rows_bf16(double *totals, const uint16_t *rows,
                                                  int64_t count, int64_t stride, int64_t columns)
 {

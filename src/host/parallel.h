@@ -18,8 +18,8 @@ typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);
 
-/* Waits, within a body, until other threads have counted *done up to `count`. What they count must
- * have been taken before what waits for it, because only then is somebody at it. */
+/* Waits, within a body, until other threads have counted *done up to `count`. A piece may only
+ * wait for pieces that were taken before it; otherwise no thread might be computing them. */
 void ek_parallel_wait(_Atomic int64_t *done, int64_t count);
 
 /* The size of the calling thread's team for the device: dev->threads, or fewer if the system has no

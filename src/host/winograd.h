@@ -83,8 +83,9 @@ typedef struct ek_winograd {
     int slot[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA]; /* a part's place among them; -1: left out */
 } ek_winograd;
 
-/* What transformed weights may take at a time, and what transformed inputs may: about as much as
- * the packed weights of a direct convolution; together not more, if that is much. */
+/* Bytes of transformed weights at a time. Transformed inputs that are kept take at most as many.
+ * These are about the bytes of a direct convolution's packed weights, or half of them if they are
+ * many. */
 enum { EK_WINOGRAD_LITTLE = 1 << 20, EK_WINOGRAD_MUCH = 4 << 20 };
 static inline int64_t ek_winograd_budget(const ek_winograd *w)
 {

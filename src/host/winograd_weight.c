@@ -2,8 +2,8 @@
  *
  * Tiles are taken in groups of a fixed number. All threads transform a group's inputs and the
  * gradients of its outputs, then multiply these point by point; sums over groups grow in memory. A
- * sum runs over tiles in an order that depends on shapes alone. The gradient of the bias falls off:
- * at point (1, 1) the transformed gradients of a tile are their sum. */
+ * sum runs over tiles in an order that depends on shapes alone. The bias's gradient is a
+ * by-product: at point (1, 1) the transformed gradients of a tile are their sum. */
 #include <stdatomic.h>
 #include <string.h>
 
