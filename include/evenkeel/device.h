@@ -161,7 +161,7 @@ EK_API int ek_memory_reset_peak(ek_device device);
 
 /* Limits what may be in use on a device, to the byte (0: no limit). Reserved bytes stay below too,
  * but for gaps between blocks in use (a GPU's blocks have multiples of 512 bytes, `in_use` counts
- * multiples of 64). With these they may exceed it by a quarter, or by 2 MiB if that is more: a
+ * multiples of 64). With these they may exceed it by a quarter, or by 20 MiB if that is more: a
  * request that would take more fails with EK_E_OUT_OF_MEMORY, which tells of the gaps. Returns 0,
  * or EK_E_STATE if more is in use. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);

@@ -60,7 +60,7 @@ static const size_t borrows_from = 64 << 10;
 /* This much cached memory of the host is never dropped for being too much. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
 /* Reserved memory may exceed any capacity by this much: of a small one a quarter is soon taken. */
-static const uint64_t beyond_floor = 2 << 20;
+static const uint64_t beyond_floor = 20 << 20;
 
 /* The size of the block for a request. */
 static size_t allocator_block_size(const ek_dev *dev, size_t nbytes)
