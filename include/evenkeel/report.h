@@ -78,7 +78,7 @@ typedef struct ek_device_report {
     /* When in_use was largest: what was reserved, more than in_use by cached memory and gaps
      * between blocks, and the largest free block. */
     uint64_t reserved_at_peak, largest_free;
-    uint64_t system;  /* what the ledger can't see (ek_memory_stats) */
+    uint64_t system;  /* bytes that the ledger can't see (ek_memory_stats) */
     uint64_t dropped; /* segments given back so that a request found room, since the report began */
     /* Seconds, summed over all finished steps: computing, moving data between devices, and waiting,
      * which is the rest of the steps' time. */

@@ -50,7 +50,7 @@ enum { SHARED_BY_DEFAULT = true };
 #endif
 
 enum {
-    GPU_UNIT = 512, /* of blocks on a GPU, whose kernels read whole lines */
+    GPU_UNIT = 512, /* A GPU's blocks are multiples of it: kernels read whole lines */
 };
 static const size_t small_most = 1 << 20, small_segment = 2 << 20, large_segment = 20 << 20;
 /* A small request of at least this size takes its block from a large segment, rather than from the

@@ -12,7 +12,7 @@ struct ek_allocator {
     pthread_mutex_t lock;
     bool shares;     /* requests share segments */
     int compactions; /* how often idle segments were given back for a large request */
-    bool warned;     /* of segments that had to be given back in the midst of a step */
+    bool warned;     /* the log has told once that segments were given back */
     bool exhausted;  /* the system had no memory for the request that is served now */
     ek_memory_stats stats;
     struct ek_memory_watch *watches;

@@ -208,7 +208,8 @@ void ek_draw_fill(const ek_draw *draw, ek_philox_blocks *blocks, ek_dtype dtype,
                   const void *x, int64_t begin, int64_t end)
 {
     _Alignas(64) uint32_t words[RUN_WORDS];
-    const int64_t each = EK_PHILOX_BLOCK / ek_draw_width(draw, dtype == EK_F64); /* of a block */
+    /* elements that a block of words makes */
+    const int64_t each = EK_PHILOX_BLOCK / ek_draw_width(draw, dtype == EK_F64);
     const int64_t most = RUN_WORDS / EK_PHILOX_BLOCK * each;
     const size_t size = ek_dtype_size(dtype);
     for (int64_t i = begin; i < end;) {

@@ -19,8 +19,8 @@ typedef void draw_function(ek_generator *generator, const fill *how, void *out, 
 
 struct fill {
     draw_function *draw;
-    ek_draw_kind kind; /* what `draw` draws */
-    const char *name;  /* of the public function */
+    ek_draw_kind kind; /* the distribution that `draw` takes */
+    const char *name;  /* the public function's name */
     ek_dtype dtype;
     double a, b; /* by `draw`: low and high, mean and std, or p in `a` */
     int64_t low;

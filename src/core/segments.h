@@ -33,7 +33,7 @@ typedef struct ek_block {
     size_t nbytes;
     ek_event *event;   /* for a stream other than EK_STREAM_COMPUTE: what the next user waits for */
     uint64_t released; /* the event's number: a later event has a larger one */
-    uint8_t stream, large; /* of the segment */
+    uint8_t stream, large; /* the segment's: ek_stream, and whether it is for large requests */
     bool free;
     struct ek_block *before, *after; /* neighbours in the segment */
 } ek_block;
@@ -53,7 +53,7 @@ typedef struct ek_segment_kind {
 typedef struct ek_segments {
     ek_segment_kind kinds[EK_SEGMENT_STREAMS][2];
     ek_block **table;   /* blocks that are not free, by a hash of their address */
-    size_t room, taken; /* of the table: chains, a power of two; blocks */
+    size_t room, taken; /* the table's chains (a power of two) and blocks */
     uint64_t idle;      /* bytes of idle segments */
     ek_block *spare;    /* unused records */
 } ek_segments;

@@ -106,7 +106,7 @@ struct draw_places {
     uint64_t seed, call;
     int64_t count;
     int64_t first, row, step; /* a row's first number is `step` above that of the row before */
-    int64_t blocks;           /* of a row: the most that it may overlap */
+    int64_t blocks;           /* the most blocks that a row may overlap */
     ek_cuda_long_divisor per_blocks;
     bool one_row;
     bool vectors; /* out and x are aligned to a block's elements */
@@ -121,10 +121,10 @@ EK_KERNEL draw_loop(F f, draw_places places, int64_t items, T *out, const T *x)
             places.one_row ? 0 : (int64_t)ek_cuda_divide_long(places.per_blocks, (uint64_t)i);
         int64_t number = places.first + row * places.step;
         int64_t block = number / EACH + (i - row * places.blocks);
-        int64_t begin = block * EACH - number; /* of the block in the row */
+        int64_t begin = block * EACH - number; /* the block's first element in the row */
         int64_t at = row * places.row + begin;
         int64_t rest = places.count - row * places.row;
-        int64_t end = rest < places.row ? rest : places.row; /* of the row */
+        int64_t end = rest < places.row ? rest : places.row; /* the last row may be shorter */
         typename ek_compute<T>::type r[EACH];
         uint32_t words[EK_PHILOX_BLOCK];
         ek_philox_words_of(places.seed, places.call, (uint64_t)block, words);

@@ -13,7 +13,7 @@
 #include "host/isa.h"
 
 enum {
-    DEPTH_AT_ONCE = 512,      /* of a sum: sums of sums are more exact than one long sum */
+    DEPTH_AT_ONCE = 512,      /* a sum's longest run: sums of sums are more exact */
     GROUP_NBYTES = 256 << 10, /* packed weights: a part of the level 2 cache */
     SQUARE = 8,
     LINE = 16 /* floats in a cache line */

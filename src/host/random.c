@@ -18,7 +18,12 @@ enum { GRAIN = 16384 };
 #define AVX512 __attribute__((target("avx512f")))
 
 /* Blocks of one step: several chains of registers hide the products' latency. */
-enum { CHAINS_2 = 8, STEP_2 = 4 * CHAINS_2, CHAINS_5 = 4, STEP_5 = 8 * CHAINS_5 };
+enum {
+    CHAINS_AVX2 = 8,
+    STEP_AVX2 = 4 * CHAINS_AVX2,
+    CHAINS_AVX512 = 4,
+    STEP_AVX512 = 8 * CHAINS_AVX512
+};
 
 #define EACH_CHAIN(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
 
@@ -46,9 +51,9 @@ AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, ui
     const __m256i m1 = _mm256_set1_epi64x(EK_PHILOX_MULTIPLIER_1);
     const __m256i lanes = _mm256_set_epi64x(3, 2, 1, 0);
     int64_t done = 0;
-    for (; done + STEP_2 <= count; done += STEP_2) {
-        __m256i c0[CHAINS_2], c1[CHAINS_2], c2[CHAINS_2], c3[CHAINS_2];
-        EACH_CHAIN(i, CHAINS_2)
+    for (; done + STEP_AVX2 <= count; done += STEP_AVX2) {
+        __m256i c0[CHAINS_AVX2], c1[CHAINS_AVX2], c2[CHAINS_AVX2], c3[CHAINS_AVX2];
+        EACH_CHAIN(i, CHAINS_AVX2)
         {
             const uint64_t at = first + (uint64_t)(done + 4 * i);
             c0[i] = _mm256_add_epi64(_mm256_set1_epi64x((long long)at), lanes);
@@ -60,7 +65,7 @@ AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, ui
         {
             const __m256i key0 = _mm256_set1_epi64x(keys->first[round]);
             const __m256i key1 = _mm256_set1_epi64x(keys->second[round]);
-            EACH_CHAIN(i, CHAINS_2)
+            EACH_CHAIN(i, CHAINS_AVX2)
             {
                 __m256i p0 = _mm256_mul_epu32(c0[i], m0), p1 = _mm256_mul_epu32(c2[i], m1);
                 c0[i] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c1[i], key0));
@@ -69,7 +74,7 @@ AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, ui
                 c3[i] = p0;
             }
         }
-        EACH_CHAIN(i, CHAINS_2)
+        EACH_CHAIN(i, CHAINS_AVX2)
         {
             __m256i low = _mm256_blend_epi32(c0[i], _mm256_slli_epi64(c1[i], 32), 0xaa);
             __m256i high = _mm256_blend_epi32(c2[i], _mm256_slli_epi64(c3[i], 32), 0xaa);
@@ -92,9 +97,9 @@ AVX512 static int64_t random_steps_avx512(const random_keys *keys, uint64_t call
     const __m512i front = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
     const __m512i back = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
     int64_t done = 0;
-    for (; done + STEP_5 <= count; done += STEP_5) {
-        __m512i c0[CHAINS_5], c1[CHAINS_5], c2[CHAINS_5], c3[CHAINS_5];
-        EACH_CHAIN(i, CHAINS_5)
+    for (; done + STEP_AVX512 <= count; done += STEP_AVX512) {
+        __m512i c0[CHAINS_AVX512], c1[CHAINS_AVX512], c2[CHAINS_AVX512], c3[CHAINS_AVX512];
+        EACH_CHAIN(i, CHAINS_AVX512)
         {
             const uint64_t at = first + (uint64_t)(done + 8 * i);
             c0[i] = _mm512_add_epi64(_mm512_set1_epi64((long long)at), lanes);
@@ -106,7 +111,7 @@ AVX512 static int64_t random_steps_avx512(const random_keys *keys, uint64_t call
         {
             const __m512i key0 = _mm512_set1_epi64(keys->first[round]);
             const __m512i key1 = _mm512_set1_epi64(keys->second[round]);
-            EACH_CHAIN(i, CHAINS_5)
+            EACH_CHAIN(i, CHAINS_AVX512)
             {
                 __m512i p0 = _mm512_mul_epu32(c0[i], m0), p1 = _mm512_mul_epu32(c2[i], m1);
                 c0[i] =
@@ -117,7 +122,7 @@ AVX512 static int64_t random_steps_avx512(const random_keys *keys, uint64_t call
                 c3[i] = p0;
             }
         }
-        EACH_CHAIN(i, CHAINS_5)
+        EACH_CHAIN(i, CHAINS_AVX512)
         {
             __m512i low = _mm512_mask_blend_epi32(0xaaaa, c0[i], _mm512_slli_epi64(c1[i], 32));
             __m512i high = _mm512_mask_blend_epi32(0xaaaa, c2[i], _mm512_slli_epi64(c3[i], 32));

@@ -20,8 +20,8 @@
 
 typedef struct ek_draws {
     int count; /* parts; 0: nothing is done */
-    ek_generator
-        *parts; /* owned: the copies, then the generator as it was and as it is meanwhile */
+    /* Owned: a copy for each part, then the generator as it was and as it is meanwhile. */
+    ek_generator *parts;
 } ek_draws;
 
 /* Begins a call of `count` replicas on parts of this rank's batch, cut along `dim`. */
