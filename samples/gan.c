@@ -10,7 +10,6 @@
  * copied to cpu, where the real ones are, so that the copies take no device's memory. */
 #include <inttypes.h>
 #include <math.h>
-#include <png.h>
 #include <string.h>
 
 #include "networks.h"
@@ -363,50 +362,29 @@ static void gan_explain(void)
 
 /* ---- what a run writes ---- */
 
-enum { GRID = 8, GAP = 2, GRID_SIDE = GRID * GAN_SIDE + (GRID + 1) * GAP };
+enum { GRID = 8 };
 
-/* GRID x GRID pictures of the generator in evaluation mode, always from the same noise, on a dark
- * ground: brightness, u8 (GRID_SIDE, GRID_SIDE) on cpu. They are made row by row, so that this
- * needs less memory than training. NULL on an error. */
+/* GRID x GRID pictures of the generator in evaluation mode, always from the same noise: values in
+ * (-1, 1), on cpu. They are made row by row, so that this needs less memory than training. NULL on
+ * an error. */
 static ek_tensor *gan_draw(gan *g)
 {
     bool had_gradients = ek_set_grad_enabled(false);
     ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2); /* its own numbers */
-    ek_tensor *grid = ek_full(0x20, EK_SHAPE(GRID_SIDE, GRID_SIDE), EK_U8);
     ek_tensor *noise = ek_empty(EK_SHAPE(GRID * GRID, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
+    ek_tensor *rows[GRID];
     ek_normal_(noise, 0, 1, random);
     ek_module_train(g->generator.network, false);
-    for (int row = 0; row < GRID && ek_error_status() == 0; row++) {
+    for (int i = 0; i < GRID; i++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *part = ek_narrow(noise, 0, (int64_t)row * GRID, GRID);
-        ek_tensor *made = ek_apply(g->generator.network, ek_to_device(part, g->devices.devices[0]));
-        made = ek_to_dtype(ek_to_device(made, ek_cpu()), EK_F64);                /* in (-1, 1) */
-        made = ek_add_scalar(ek_mul_scalar(ek_add_scalar(made, 1), 127.5), 0.5); /* rounds */
-        ek_tensor *bytes = ek_to_dtype(ek_clamp(made, 0, 255), EK_U8);
-        ek_tensor *line = ek_narrow(grid, 0, GAP + row * (GAN_SIDE + GAP), GAN_SIDE);
-        for (int column = 0; column < GRID; column++)
-            ek_copy_(ek_narrow(line, 1, GAP + column * (GAN_SIDE + GAP), GAN_SIDE),
-                     ek_select(ek_select(bytes, 0, column), 0, 0));
-        ek_scope_end(&scope);
+        ek_tensor *part = ek_narrow(noise, 0, (int64_t)i * GRID, GRID);
+        part = ek_apply(g->generator.network, ek_to_device(part, g->devices.devices[0]));
+        rows[i] = ek_scope_return(&scope, ek_to_device(part, ek_cpu()));
     }
     ek_module_train(g->generator.network, true);
     ek_generator_free(random);
     ek_set_grad_enabled(had_gradients);
-    return ek_error_status() == 0 ? grid : NULL;
-}
-
-/* `brightness`: u8 (H, W) on cpu. */
-static int gan_write_png(const char *path, ek_tensor *brightness)
-{
-    png_image image = {.version = PNG_IMAGE_VERSION, .format = PNG_FORMAT_GRAY};
-    if (!brightness)
-        return ek_error_status();
-    image.height = (png_uint_32)ek_tensor_size(brightness, 0);
-    image.width = (png_uint_32)ek_tensor_size(brightness, 1);
-    if (png_image_write_to_file(&image, path, 0, ek_tensor_data(brightness), 0, NULL))
-        return 0;
-    bool no_memory = strstr(image.message, "memory") != NULL;
-    return ek_error(no_memory ? EK_E_NO_MEMORY : EK_E_IO, "%s: %s", path, image.message);
+    return ek_cat(rows, GRID, 0);
 }
 
 /* Losses and norms over steps. */
@@ -441,7 +419,8 @@ static int gan_write(run_state *run)
     char name[64], path[4096];
     ek_scope scope = ek_scope_begin();
     snprintf(name, sizeof name, "samples-%06" PRId64 ".png", run->step);
-    int rc = gan_write_png(run_path(opt.files.out, name, path), gan_draw(g));
+    int rc = ek_save_image(run_path(opt.files.out, name, path), gan_draw(g), .normalize = true,
+                           .low = -1, .high = 1, .pad_value = 0.125);
     ek_scope_end(&scope);
     return rc < 0 ? rc : gan_write_page(run_path(opt.files.out, "losses.html", path), g);
 }

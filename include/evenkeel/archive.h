@@ -26,9 +26,11 @@
 #ifndef EVENKEEL_ARCHIVE_H
 #define EVENKEEL_ARCHIVE_H
 
+#include "evenkeel/ema.h"
 #include "evenkeel/module.h"
 #include "evenkeel/optim.h"
 #include "evenkeel/random.h"
+#include "evenkeel/scaler.h"
 #include "evenkeel/value.h"
 
 EK_BEGIN_DECLARATIONS
@@ -57,11 +59,18 @@ EK_API int ek_archive_put_text(ek_archive *archive, const char *name, const char
  * with several paths (tied weights) is written once, by the first path of ek_module_parameters. */
 EK_API int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *module);
 /* Puts "<name>.<path>.steps" and the states of each parameter of `module` that the optimizer has,
- * and "<name>.lr" per group. EK_E_INVALID if it has a parameter that the module lacks. */
+ * and "<name>.lr" per group, and options that ek_optimizer_set has changed ("<name>.momentum").
+ * EK_E_INVALID if it has a parameter that the module lacks. */
 EK_API int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer *optimizer,
                                     ek_module *module);
-/* Puts the number of steps, the first learning rates ("initial_lr") and the present ones ("lr"). */
+/* Puts the number of steps, the first learning rates ("initial_lr") and the present ones ("lr"),
+ * and what schedules that look at measures or are made of others go on from. */
 EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule);
+/* Puts the averages by their paths, and the number of updates. */
+EK_API int ek_archive_put_ema(ek_archive *archive, const char *name, ek_ema *ema);
+/* Puts the scale and the number of updates since it changed (scaler.h). */
+EK_API int ek_archive_put_grad_scaler(ek_archive *archive, const char *name,
+                                      ek_grad_scaler *scaler);
 /* Puts all generators: the default one, devices', Python's, NumPy's (random.h). No work may run. */
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
 /* Puts one generator of the caller. */
@@ -77,7 +86,15 @@ EK_API int ek_archive_save(ek_archive *archive, const char *path);
 /* ---- reading ---- */
 
 /* Opens and maps a file; tensors are read when they are loaded. Any safetensors file can be opened,
- * also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open. */
+ * also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open.
+ *
+ * A file of torch.save (.pth, .pt) can be opened too. What nests in it gets dotted names:
+ * {"model": {"0.weight": w}, "epoch": 7} has the tensor "model.0.weight" and the number "epoch".
+ * Texts are read by ek_archive_get_text. A module that was saved whole has the names of its state
+ * dictionary. The file's pickle is read as data: no class is looked up, no function called. None,
+ * numbers beyond 64 bits and objects of other classes are left out. EK_E_FORMAT for files that
+ * PyTorch would not write, and for compressed, big-endian or expanded tensors. Checksums are not
+ * verified. */
 EK_API ek_archive *ek_archive_open(const char *path);
 
 /* True if there is a tensor or text of this name, or any below it. */
@@ -135,13 +152,18 @@ EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *na
     ek_archive_load_module_with((archive), (name), \
                                 EK_OPTIONS_1(ek_load_options, module, __VA_ARGS__))
 /* Loads learning rates, step counts and states for those parameters of the module that the
- * optimizer has. The file must have all of them, and the same number of groups. Other options
- * stay. */
+ * optimizer has, and the options that were changed. The file must have all of them, and the same
+ * number of groups. Other options stay. */
 EK_API int ek_archive_load_optimizer(const ek_archive *archive, const char *name,
                                      ek_optimizer *optimizer, ek_module *module);
 /* Loads a schedule and sets the optimizer's learning rates to the saved ones. */
 EK_API int ek_archive_load_schedule(const ek_archive *archive, const char *name,
                                     ek_schedule *schedule);
+/* Loads averages and the number of updates. The file must have all of them, in their shapes. */
+EK_API int ek_archive_load_ema(const ek_archive *archive, const char *name, ek_ema *ema);
+/* Loads scale and number of updates. Factors and interval stay. */
+EK_API int ek_archive_load_grad_scaler(const ek_archive *archive, const char *name,
+                                       ek_grad_scaler *scaler);
 /* Loads what ek_archive_put_random has put. Devices that do not exist here are skipped; devices
  * that the file lacks are seeded from the default generator. No work may run. */
 EK_API int ek_archive_load_random(const ek_archive *archive, const char *name);

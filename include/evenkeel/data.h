@@ -17,10 +17,9 @@ EK_API ek_tensor *ek_read_idx(const char *path);
 /* Reads a .npy file of NumPy (versions 1 to 3, plain or gzip) into a tensor on cpu, row-major also
  * if the file has Fortran's order. Every number is kept exactly:
  *
- *     '<f4', '<f8', '<i8', '|u1'                    f32, f64, i64, u8
- *     '|b1'                                         u8, 0 or 1
- *     '<f2'                                         f32
- *     '|i1', '<i2', '<i4', '<u2', '<u4'             i64
+ *     '<f2', '<f4', '<f8'                           f16, f32, f64
+ *     '<i4', '<i8', '|u1', '|b1'                    i32, i64, u8, bool
+ *     '|i1', '<i2', '<u2', '<u4'                    i64
  *
  * EK_E_IO and EK_E_FORMAT as above. EK_E_FORMAT also for more than EK_MAX_DIMS dimensions, and for
  * a header that NumPy would not write. EK_E_DTYPE names any other type: '<u8', big-endian and
@@ -51,6 +50,28 @@ EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
 /* The same for a file in memory; error sentences call it `name`. */
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);
+
+typedef struct ek_grid_options {
+    const char *keywords;
+    ek_tensor *pictures; /* (N, C, H, W), (C, H, W) or (H, W); floating, in [0, 1], or u8 */
+    int columns;         /* default 8 */
+    int padding;         /* pixels between pictures and around them; default 2 */
+    double pad_value;
+    bool normalize;   /* maps [low, high] to [0, 1] */
+    double low, high; /* if both are 0: the smallest and the largest value */
+    bool scale_each;  /* each picture has its own [low, high] */
+} ek_grid_options;
+/* ek_make_grid(pictures, .columns = 4): pictures side by side, as torchvision.utils.make_grid: f32
+ * (C, H, W) on cpu, without history, in the scope. One channel becomes three. A single picture gets
+ * no border. Pictures may lie on any device. */
+EK_API ek_tensor *ek_make_grid_with(ek_grid_options options);
+#define ek_make_grid(...) ek_make_grid_with(EK_OPTIONS_1(ek_grid_options, pictures, __VA_ARGS__))
+/* ek_save_image("samples.png", pictures): writes the grid as a PNG file, whole or not at all, as
+ * torchvision.utils.save_image: values are rounded to 8 bits and clamped. EK_E_SHAPE for more than
+ * 4 channels, EK_E_IO with the system's reason. */
+EK_API int ek_save_image_with(const char *path, ek_grid_options options);
+#define ek_save_image(path, ...) \
+    ek_save_image_with((path), EK_OPTIONS_1(ek_grid_options, pictures, __VA_ARGS__))
 
 /* ---- safetensors: files of named tensors, which Python's `safetensors` reads and writes too ----
  *
@@ -89,11 +110,10 @@ EK_API int ek_safetensors_count(const ek_safetensors *file);
 EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
 /* Reads tensor `name` to cpu. Every number is kept exactly:
  *
- *     F32, F64, BF16, I64, U8                       f32, f64, bf16, i64, u8
- *     BOOL                                          u8, 0 or 1
- *     F16, F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ
+ *     F32, F64, BF16, F16, I64, I32, U8, BOOL       f32, f64, bf16, f16, i64, i32, u8, bool
+ *     F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ
  *                                                   f32
- *     I8, I16, I32, U16, U32                        i64
+ *     I8, I16, U16, U32                             i64
  *
  * NULL with EK_E_INVALID if there is no such tensor, EK_E_DTYPE for the other dtypes of the format
  * (U64, C64, F4, F6), EK_E_SHAPE for more than EK_MAX_DIMS dimensions. */

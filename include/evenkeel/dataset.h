@@ -103,6 +103,23 @@ EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
 #define ek_tensor_dataset(...) \
     ek_tensor_dataset_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
 
+typedef struct ek_token_options {
+    const char *keywords;
+    ek_tensor *tokens; /* whole numbers (N) on cpu, shared if they are row-major */
+    int64_t length;    /* tokens of a sample */
+    const char *path;  /* instead of a tensor: a file of nothing but tokens, which is mapped */
+    int64_t stride;    /* tokens between the beginnings of two samples; default: length */
+    const char *type;  /* the file's tokens: u8, i8, u16 (default), i16, u32, i32 or i64 */
+} ek_token_options;
+/* ek_token_dataset(tokens, 128) or ek_token_dataset(.path = "train.bin", .length = 128): what a
+ * language model is trained on. Sample i is a list of two i64 tensors (length): tokens
+ * [i * stride, i * stride + length), and as targets the same, one later. EK_E_SHAPE if there are
+ * fewer than length + 1 tokens, EK_E_FORMAT for a file that ends within one, EK_E_INVALID for
+ * tokens and a path together, and for a type without a path. */
+EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
+#define ek_token_dataset(...) \
+    ek_token_dataset_with(EK_OPTIONS_2(ek_token_options, tokens, length, __VA_ARGS__))
+
 /* The samples indices[0..count-1] (copied) of `dataset`. Indices may repeat. EK_E_INVALID names the
  * first that is out of range. */
 EK_API ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_t count);

@@ -22,7 +22,7 @@
  * memory). A backward that is made of differentiable operations, functions like this one included,
  * can be differentiated again, to any order; ek_gradcheck and ek_gradgradcheck test it. In replicas
  * a backward runs on the thread of its device. A backward runs under autocast if its forward did;
- * its results may then be bf16 for f32 inputs, or f32 for bf16 ones. */
+ * its results may then be bf16 or f16 for f32 inputs, or the other way round. */
 #ifndef EVENKEEL_FUNCTION_H
 #define EVENKEEL_FUNCTION_H
 

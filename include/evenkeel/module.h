@@ -30,6 +30,8 @@
 #ifndef EVENKEEL_MODULE_H
 #define EVENKEEL_MODULE_H
 
+#include <stdio.h>
+
 #include "evenkeel/device.h"
 #include "evenkeel/tensor.h"
 #include "evenkeel/value.h"
@@ -90,6 +92,15 @@ typedef struct ek_module_type {
     /* Optional: called on each replica before any forward runs, if the data-parallel wrapper is
      * patched (ek_patch_replication_callback). Returns 0 or a negative status. */
     int (*replicated)(ek_module *replica, ek_replication *replication);
+
+    /* Needed for ek_module_copy if there is a `destroy`: gives `copy`, whose plain members are
+     * those of the original, memory of its own in place of all that destroy frees. Its registered
+     * members are its own already. Returns 0; or a negative status, and then owns nothing. */
+    int (*copy)(ek_module *copy, const ek_module *original);
+
+    /* Optional: writes what ek_module_print shows in the parentheses behind the name, such as
+     * "in_features=4, out_features=2", of at most `size` bytes, the NUL included. */
+    void (*describe)(const ek_module *self, char *text, size_t size);
 } ek_module_type;
 
 struct ek_module_members; /* registered parameters, buffers and children */
@@ -124,6 +135,13 @@ EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **m
  * parent already is then shared by both. */
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);
+
+/* A copy of the module and all below it, with parameters and buffers of its own, on the same
+ * devices and without gradients. What is shared within the module is shared within the copy. Plain
+ * members are copied as they are. Owned by the caller. NULL with EK_E_INVALID if a type has a
+ * `destroy` but no `copy`, as data-parallel wrappers do: copy the module within
+ * (ek_data_parallel_module). */
+EK_API ek_module *ek_module_copy(ek_module *module);
 
 /* A constructor's last line: returns `module`; or frees it and returns NULL on a pending error. */
 EK_API ek_module *ek_module_finish(ek_module *module);
@@ -162,6 +180,14 @@ EK_API int ek_module_parameters(ek_module *module, ek_tensor_visitor *visit, voi
 EK_API int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *user);
 /* Child by order of registration (borrowed); NULL, without an error, past the last. */
 EK_API ek_module *ek_module_child(ek_module *module, int index);
+/* The name of that child (borrowed); NULL, without an error, past the last. */
+EK_API const char *ek_module_child_name(const ek_module *module, int index);
+/* A module below this one by its path, "features.0", or itself for "" (borrowed). NULL with
+ * EK_E_INVALID if there is none. */
+EK_API ek_module *ek_module_at(ek_module *module, const char *path);
+/* Calls `visit` for the module itself, with the path "", and all below it. */
+typedef int ek_module_visitor(const char *path, ek_module *module, void *user);
+EK_API int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user);
 /* A parameter or buffer by its path (borrowed); NULL with EK_E_INVALID if there is none. */
 EK_API ek_tensor *ek_module_tensor(ek_module *module, const char *path);
 /* How many elements all parameters have. */
@@ -178,6 +204,16 @@ EK_API int ek_module_to_dtype(ek_module *module, ek_dtype dtype);
 /* Removes all gradients. */
 EK_API void ek_module_zero_grad(ek_module *module);
 EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
+
+/* Writes the module and all below it to `stream`, a line each:
+ *
+ *     sequential(
+ *       (0): linear(in_features=4, out_features=2, bias=True)
+ *       (1): relu()
+ *     )
+ *
+ * A NULL module is written as NULL. Returns EK_E_IO if the stream fails. */
+EK_API int ek_module_print(const ek_module *module, FILE *stream);
 
 /* SHA-256 of all parameters (dtype, shape, bytes in row-major order), as 64 hex digits. */
 EK_API int ek_module_sha256(ek_module *module, char text[65]);

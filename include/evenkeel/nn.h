@@ -1,9 +1,12 @@
-/* nn.h: the library's modules. Each constructor returns a module, owned by the caller or by the
- * module that it is given to, or NULL with an error. Initial values are PyTorch's to the bit: drawn
- * in f32 on the CPU from the default generator, in PyTorch's order. */
+/* nn.h: the library's modules but losses, which are in criteria.h. Each constructor returns a
+ * module, owned by the caller or by the module that it is given to, or NULL with an error. Initial
+ * values are PyTorch's to the bit: drawn in f32 on the CPU from the default generator, in PyTorch's
+ * order. */
 #ifndef EVENKEEL_NN_H
 #define EVENKEEL_NN_H
 
+#include "evenkeel/criteria.h"
+#include "evenkeel/init.h"
 #include "evenkeel/module.h"
 #include "evenkeel/ops.h"
 
@@ -14,6 +17,32 @@ EK_BEGIN_DECLARATIONS
 EK_API ek_module *ek_sequential_of(ek_module *const *modules, int count);
 #define ek_sequential(...) \
     ek_sequential_of(EK_ITEMS(ek_module *, __VA_ARGS__), EK_COUNT(ek_module *, __VA_ARGS__))
+
+/* The same with names for the children, as PyTorch's Sequential of an OrderedDict:
+ * ek_sequential_named({"conv1", ek_conv2d(3, 64, 7)}, {"relu", ek_relu()}). A name of NULL is the
+ * child's number. In C++ write ek_named_module{"relu", ek_relu()}. */
+typedef struct ek_named_module {
+    const char *name;
+    ek_module *module;
+} ek_named_module;
+EK_API ek_module *ek_sequential_named_of(const ek_named_module *modules, int count);
+#define ek_sequential_named(...)                                   \
+    ek_sequential_named_of(EK_ITEMS(ek_named_module, __VA_ARGS__), \
+                           EK_COUNT(ek_named_module, __VA_ARGS__))
+
+/* Hold modules that a forward calls one by one, and have no forward themselves. They take ownership
+ * as ek_sequential does. ek_module_list(a, b) names its children "0", "1", ...;
+ * ek_module_list_append (also of a sequential) takes ownership as ek_register_module does.
+ * ek_module_dict({"left", a}, {"right", b}) has names, and gets further children by
+ * ek_register_module(dict, "top", NULL, c). They are found by ek_module_child and ek_module_at. */
+EK_API ek_module *ek_module_list_of(ek_module *const *modules, int count);
+#define ek_module_list(...) \
+    ek_module_list_of(EK_ITEMS(ek_module *, __VA_ARGS__), EK_COUNT(ek_module *, __VA_ARGS__))
+EK_API int ek_module_list_append(ek_module *list, ek_module *module);
+EK_API ek_module *ek_module_dict_of(const ek_named_module *modules, int count);
+#define ek_module_dict(...)                                   \
+    ek_module_dict_of(EK_ITEMS(ek_named_module, __VA_ARGS__), \
+                      EK_COUNT(ek_named_module, __VA_ARGS__))
 
 typedef struct ek_linear_options {
     const char *keywords;
@@ -106,10 +135,62 @@ EK_API ek_module *ek_relu(void);
 EK_API ek_module *ek_leaky_relu(double negative_slope);
 EK_API ek_module *ek_sigmoid(void);
 EK_API ek_module *ek_tanh(void);
+/* The other functions of activation.h. PyTorch's defaults are in brackets. */
+EK_API ek_module *ek_gelu(ek_gelu_approximate approximate); /* (EK_GELU_NONE) */
+EK_API ek_module *ek_silu(void);
+EK_API ek_module *ek_mish(void);
+EK_API ek_module *ek_elu(double alpha);  /* (1) */
+EK_API ek_module *ek_celu(double alpha); /* (1) */
+EK_API ek_module *ek_selu(void);
+EK_API ek_module *ek_relu6(void);
+EK_API ek_module *ek_hardtanh(double low, double high); /* (-1, 1) */
+EK_API ek_module *ek_hardsigmoid(void);
+EK_API ek_module *ek_hardswish(void);
+EK_API ek_module *ek_hardshrink(double lambda); /* (0.5) */
+EK_API ek_module *ek_softshrink(double lambda); /* (0.5) */
+EK_API ek_module *ek_tanhshrink(void);
+EK_API ek_module *ek_softsign(void);
+EK_API ek_module *ek_log_sigmoid(void);
+EK_API ek_module *ek_threshold(double threshold, double value);
+EK_API ek_module *ek_glu(int dim); /* (-1) */
+EK_API ek_module *ek_softmax(int dim);
+EK_API ek_module *ek_log_softmax(int dim);
+EK_API ek_module *ek_softmin(int dim);
+
+typedef struct ek_softplus_module_options {
+    const char *keywords;
+    double beta;      /* default 1 */
+    double threshold; /* default 20 */
+} ek_softplus_module_options;
+EK_API ek_module *ek_softplus_with(ek_softplus_module_options options);
+#define ek_softplus(...) \
+    ek_softplus_with(EK_OPTIONS_2(ek_softplus_module_options, beta, threshold, __VA_ARGS__))
+
+/* Parameter weight: one, or one for each channel. */
+typedef struct ek_prelu_options {
+    const char *keywords;
+    int64_t num_parameters; /* default 1 */
+    double init;            /* default 0.25 */
+} ek_prelu_options;
+EK_API ek_module *ek_prelu_with(ek_prelu_options options);
+#define ek_prelu(...) \
+    ek_prelu_with(EK_OPTIONS_2(ek_prelu_options, num_parameters, init, __VA_ARGS__))
+
 EK_API ek_module *ek_dropout(double p);
+EK_API ek_module *ek_dropout1d(double p); /* whole channels of (N, C, L) */
 EK_API ek_module *ek_dropout2d(double p); /* whole channels of (N, C, H, W) */
+EK_API ek_module *ek_dropout3d(double p); /* whole channels of (N, C, D, H, W) */
+/* Keeps mean and deviation of inputs of mean 0 and deviation 1, as after SELU. */
+EK_API ek_module *ek_alpha_dropout(double p);
 EK_API ek_module *ek_identity(void);
 EK_API ek_module *ek_flatten(int start_dim, int end_dim); /* usually 1, -1 */
+EK_API ek_module *ek_unflatten(int dim, ek_shape sizes);  /* one size may be -1 */
+/* Sets the running statistics of all batch norms of the module to those of the data that `run`
+ * calls it with, all batches counting alike, as torch.optim.swa_utils.update_bn; for a module whose
+ * parameters were averaged (ema.h). `run` is called once, in training mode and without gradients;
+ * modes and momenta come back after it. Returns what `run` returns, or an error. */
+typedef int ek_module_run(ek_module *module, void *user);
+EK_API int ek_update_batch_norm(ek_module *module, ek_module_run *run, void *user);
 
 typedef struct ek_pool_module_options {
     const char *keywords;
@@ -154,39 +235,6 @@ EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mo
  * checkpoint inside the wrapper. Operations that meet other ranks are not, outside of replicas: the
  * checkpoint's backward takes its turn among theirs (ek_function.meets). */
 EK_API ek_module *ek_checkpoint(ek_module *body);
-
-/* ---- criteria: ek_loss(criterion, input, target) ---- */
-
-typedef struct ek_criterion_options {
-    const char *keywords;
-    ek_reduction reduction;
-    int64_t ignore_index;   /* default -100 */
-    ek_tensor *weight;      /* becomes a buffer, with a reference of its own */
-    double label_smoothing; /* cross entropy only */
-    ek_tensor *pos_weight;  /* bce with logits only, for positive targets; becomes a buffer */
-} ek_criterion_options;
-EK_API ek_module *ek_cross_entropy_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_mse_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_l1_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options);
-#define EK_CRITERION_OPTIONS(...) EK_OPTIONS(ek_criterion_options, __VA_ARGS__)
-#define ek_cross_entropy_loss(...) ek_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_nll_loss(...) ek_nll_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_mse_loss(...) ek_mse_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_l1_loss(...) ek_l1_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_bce_with_logits_loss(...) ek_bce_with_logits_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-
-/* ---- initialisation in place, with numbers of the default generator ---- */
-
-EK_API int ek_init_uniform(ek_tensor *tensor, double low, double high);
-EK_API int ek_init_normal(ek_tensor *tensor, double mean, double std);
-EK_API int ek_init_constant(ek_tensor *tensor, double value);
-/* Fan in is the size of dimension 1 times those of the dimensions after it (the kernel's); `a` is
- * the rectifier's negative slope. */
-EK_API int ek_init_kaiming_uniform(ek_tensor *tensor, double a);
-EK_API int ek_init_kaiming_normal(ek_tensor *tensor, double a);
-EK_API int ek_init_xavier_uniform(ek_tensor *tensor, double gain);
 
 EK_END_DECLARATIONS
 #endif

@@ -1,4 +1,4 @@
-/* optim.h: optimizers by PyTorch's formulas, learning-rate schedules, gradient clipping.
+/* optim.h: optimizers by PyTorch's formulas, gradient clipping; schedules are in schedule.h.
  *
  * An optimizer keeps references to its parameters, and a state per parameter. A parameter without a
  * gradient is skipped, and its state stays. Neighbouring parameters of one slab are stepped by one
@@ -9,6 +9,7 @@
 #define EVENKEEL_OPTIM_H
 
 #include "evenkeel/module.h"
+#include "evenkeel/schedule.h"
 
 EK_BEGIN_DECLARATIONS
 
@@ -16,39 +17,73 @@ typedef struct ek_optimizer ek_optimizer;
 
 typedef struct ek_optimizer_options {
     const char *keywords;
-    ek_module *module;   /* its parameters form group 0; NULL: no group yet */
-    double lr;           /* default 1e-3 */
-    double momentum;     /* SGD */
+    ek_module *module; /* its parameters form group 0; NULL: no group yet */
+    double
+        lr; /* default 1e-3; RMSprop, Adagrad, Rprop, ASGD 1e-2, Adamax, NAdam 2e-3, Adadelta 1 */
+    double momentum;     /* SGD, RMSprop */
     double dampening;    /* SGD */
     double weight_decay; /* AdamW's default is 1e-2 */
     bool nesterov;       /* SGD: needs momentum and no dampening */
-    double beta1, beta2; /* Adam: default 0.9, 0.999 */
-    double eps;          /* Adam: default 1e-8 */
-    bool amsgrad;        /* Adam */
+    double beta1, beta2; /* Adam and its like: default 0.9, 0.999 */
+    double eps;          /* default 1e-8; Adagrad 1e-10, Adadelta 1e-6 */
+    bool amsgrad;        /* Adam, AdamW */
     bool maximize;
+    double alpha;                     /* RMSprop: default 0.99; ASGD: default 0.75 */
+    bool centered;                    /* RMSprop */
+    double lr_decay;                  /* Adagrad */
+    double initial_accumulator_value; /* Adagrad */
+    double rho;                       /* Adadelta: default 0.9 */
+    double momentum_decay;            /* NAdam: default 4e-3 */
+    double eta_minus, eta_plus;       /* Rprop: default 0.5, 1.2 */
+    double step_min, step_max;        /* Rprop: default 1e-6, 50 */
+    double lambd, t0;                 /* ASGD: default 1e-4, 1e6 */
 } ek_optimizer_options;
 
 /* ek_sgd(net, .lr = 0.1, .momentum = 0.9): owned by the caller, freed with ek_optimizer_free. NULL
- * with EK_E_INVALID, which names an option that is out of range. */
+ * with EK_E_INVALID, which names an option that is out of range or not the algorithm's. */
 EK_API ek_optimizer *ek_sgd_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adam_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adamw_with(ek_optimizer_options options);
+EK_API ek_optimizer *ek_adamax_with(ek_optimizer_options options);
+EK_API ek_optimizer *ek_nadam_with(ek_optimizer_options options);
+EK_API ek_optimizer *ek_radam_with(ek_optimizer_options options);
+EK_API ek_optimizer *ek_rmsprop_with(ek_optimizer_options options); /* momentum, too */
+EK_API ek_optimizer *ek_adagrad_with(ek_optimizer_options options);
+EK_API ek_optimizer *ek_adadelta_with(ek_optimizer_options options);
+EK_API ek_optimizer *ek_rprop_with(ek_optimizer_options options); /* no weight_decay */
+EK_API ek_optimizer *ek_asgd_with(ek_optimizer_options options);
 #define EK_OPTIMIZER_OPTIONS(...) EK_OPTIONS_1(ek_optimizer_options, module, __VA_ARGS__)
 #define ek_sgd(...) ek_sgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_adam(...) ek_adam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_adamw(...) ek_adamw_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_adamax(...) ek_adamax_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_nadam(...) ek_nadam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_radam(...) ek_radam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_rmsprop(...) ek_rmsprop_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_adagrad(...) ek_adagrad_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_adadelta(...) ek_adadelta_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_rprop(...) ek_rprop_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_asgd(...) ek_asgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
 /* Adds a group with its own options, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index.
  * Their `module` is ignored. Numbers that are left out are those that the optimizer was made with;
  * switches that were on then stay on. EK_E_INVALID for a parameter that is in a group already, is
  * no leaf, or is a view with gaps. EK_E_DTYPE unless it is f32 or f64: keep parameters in f32 and
- * compute in bf16 by autocast. */
+ * compute in bf16 or f16 by autocast. */
 EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                                   ek_optimizer_options options);
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
 EK_API double ek_optimizer_lr(const ek_optimizer *optimizer, int group);
 EK_API int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr);
+/* Any option of a group by the name of its member, ek_optimizer_set(optimizer, 0, "weight_decay",
+ * 0.1); switches are 0 or 1. A zero means zero. EK_E_INVALID for a name that the algorithm doesn't
+ * have or a value out of range. EK_E_STATE if the option would need other state than parameters
+ * have (amsgrad after the first update). On an error nothing has changed. Checkpoints of the
+ * optimizer (archive.h) have what was changed. */
+EK_API int ek_optimizer_set(ek_optimizer *optimizer, int group, const char *name, double value);
+EK_API int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
+                            double *value);
 
 /* Updates every parameter that has a gradient. On an error nothing has been updated. All ranks call
  * it if parameters are divided over them (ddp.h). */
@@ -57,8 +92,11 @@ EK_API int ek_step(ek_optimizer *optimizer);
 /* Removes the gradients of all parameters. */
 EK_API void ek_zero_grad(ek_optimizer *optimizer);
 
-/* A state of one parameter, for checkpoints: "momentum_buffer", "exp_avg", "exp_avg_sq" or
- * "max_exp_avg_sq". NULL, without an error, if there is none yet. Owned by the optimizer. For a
+/* A state of one parameter, for checkpoints, by PyTorch's name: SGD's "momentum_buffer"; "exp_avg",
+ * "exp_avg_sq" and "max_exp_avg_sq" of Adam and its like, Adamax's "exp_inf", NAdam's "mu_product";
+ * RMSprop's "square_avg", "momentum_buffer", "grad_avg"; Adagrad's "sum"; Adadelta's "square_avg",
+ * "acc_delta"; Rprop's "prev", "step_size"; ASGD's "ax", "eta". "mu_product" and "eta" are scalars
+ * of f64 in the scope. NULL, without an error, if there is none yet. Owned by the optimizer. For a
  * sharded parameter it is a copy of the whole state instead, on cpu, in the scope; if it is divided
  * over ranks (ddp.h), all of them call this. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
@@ -72,28 +110,12 @@ EK_API int ek_optimizer_parameter_count(const ek_optimizer *optimizer);
 /* How many updates the parameter has had. EK_E_INVALID if it is no parameter of the optimizer. */
 EK_API int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter);
 /* Restores a parameter's state from a checkpoint: `steps` updates, and copies of all states that
- * the algorithm has by then (none for 0 steps). Shapes are the parameter's; dtypes and devices are
- * converted. On an error nothing has changed. */
+ * the algorithm has by then (none for 0 steps). Shapes are the parameter's, or a scalar's; dtypes
+ * and devices are converted. On an error nothing has changed. */
 EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                                   const char *const *names, ek_tensor *const *states, int count);
 /* The name of state `index`, with the present options; NULL, without an error, past the last. */
 EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index);
-
-/* Learning-rate schedules, as torch.optim.lr_scheduler.StepLR and CosineAnnealingLR. Call
- * ek_schedule_step after each epoch (or step). A step goes on from the groups' present rates, which
- * ek_optimizer_set_lr may have changed. A group that is added later starts from its own rate.
- * EK_E_INVALID if a rate would become negative, as one below lr_min can after `steps` steps. On an
- * error nothing has changed. A schedule must not be stepped after its optimizer is freed. */
-typedef struct ek_schedule ek_schedule;
-EK_API ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma);
-EK_API ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min);
-EK_API int ek_schedule_step(ek_schedule *schedule);
-/* How often the schedule has stepped. ek_schedule_set_steps restores that from a checkpoint: the
- * rates become those after so many steps from the groups' first rates, whatever was set by hand
- * since. They are the same to the bit as by stepping; within rounding for more than 2^24 steps. */
-EK_API int64_t ek_schedule_steps(const ek_schedule *schedule);
-EK_API int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps);
-EK_API void ek_schedule_free(ek_schedule *schedule);
 
 typedef struct ek_clip_grad_norm_options {
     const char *keywords;
@@ -101,17 +123,23 @@ typedef struct ek_clip_grad_norm_options {
     double max_norm;
     double *norm; /* result: the norm before clipping; may be NULL */
     bool error_if_nonfinite;
+    double norm_type;          /* default 2; 1, INFINITY or another number above 0 */
+    ek_module *module;         /* instead of the optimizer: a module's parameters */
+    ek_tensor *const *tensors; /* instead of both: a list of `count` leaves */
+    int count;
 } ek_clip_grad_norm_options;
 
-/* ek_clip_grad_norm(optimizer, 1.0, &norm): scales the gradients of all parameters so that their
- * joint 2-norm is at most max_norm. As in torch.nn.utils.clip_grad_norm_, gradients of an infinite
- * norm are scaled by 0 (infinite elements become NaN), those of a NaN norm by NaN. With
- * error_if_nonfinite such a norm is EK_E_INVALID, and gradients stay as they are. */
+/* ek_clip_grad_norm(optimizer, 1.0, &norm) or ek_clip_grad_norm(.max_norm = 1, .module = net):
+ * scales the gradients of all parameters so that their joint norm is at most max_norm. As in
+ * torch.nn.utils.clip_grad_norm_, gradients of an infinite norm are scaled by 0 (infinite elements
+ * become NaN), those of a NaN norm by NaN. With error_if_nonfinite such a norm is EK_E_INVALID, and
+ * gradients stay as they are. */
 EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
 #define ek_clip_grad_norm(...) \
     ek_clip_grad_norm_with(    \
         EK_OPTIONS_3(ek_clip_grad_norm_options, optimizer, max_norm, norm, __VA_ARGS__))
 EK_API int ek_clip_grad_value(ek_optimizer *optimizer, double max_value);
+EK_API int ek_clip_grad_value_of(ek_tensor *const *tensors, int count, double max_value);
 
 EK_END_DECLARATIONS
 #endif

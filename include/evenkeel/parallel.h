@@ -114,6 +114,10 @@ EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 /* The wrapped module of a data-parallel wrapper of any kind (borrowed); NULL with EK_E_INVALID for
  * other modules. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
+/* Takes the wrapped module out of its wrapper, which is freed; from now on the caller owns the
+ * module. Handles stay valid; the parameters are on the first device, and whole. NULL with an
+ * error, and then nothing has changed. */
+EK_API ek_module *ek_data_parallel_unwrap(ek_module *data_parallel);
 
 /* What a wrapper has sent to its replicas so far; bytes are summed over devices. */
 typedef struct ek_data_parallel_stats {

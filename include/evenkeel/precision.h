@@ -1,22 +1,23 @@
 /* precision.h: precision and determinism of computations.
  *
- * Autocast. Between ek_autocast_begin(EK_BF16) and ek_autocast_end, operations that become faster
- * by it (convolutions, matrix products, linear) convert f32 operands to bf16 and give bf16 results.
- * Operations that need the precision (softmax, softplus, exp, log, reciprocal, powers, sum, norm,
- * layer and group norm, all losses) convert bf16 to f32 and give f32. Elementwise operations,
- * where, cat and stack give f32 if their operands are mixed. Operations in place keep the dtype of
- * x. All others give the dtype of their operands. f64 is not converted. These are PyTorch's lists
- * for CUDA.
+ * Autocast. Between ek_autocast_begin(EK_BF16), or EK_F16, and ek_autocast_end, operations that
+ * become faster by it (convolutions, matrix products, linear) convert f32 operands to the narrow
+ * dtype and give results of it. Operations that need the precision (softmax, softplus,
+ * exponentials, logarithms, reciprocal, powers, hyperbolic functions, tan, asin, acos, sums,
+ * products, cumulative ones, norm, layer and group norm, all losses) convert bf16 and f16 to f32
+ * and give f32. Elementwise operations, where, cat and stack give f32 if their operands are mixed.
+ * Operations in place keep the dtype of x. All others give the dtype of their operands. f64 is not
+ * converted. These are PyTorch's lists for CUDA.
  *
- * Parameters (the master weights) and their gradients stay f32. Their bf16 copies, half as large
+ * Parameters (the master weights) and their gradients stay f32. Their narrow copies, half as large
  * and counted as EK_MEMORY_PARAMETER, are kept until the parameters are next written (after a write
  * by hand call ek_tensor_touch). Replicas, further forwards and ek_checkpoint's recomputation share
  * the copies. A wrapper's parameters are converted all at once.
  *
  * The mode belongs to the thread; jobs on workers inherit it. Only the forward and the loss need to
  * be in the region: backward, inside or outside, uses the dtypes of the forward, and
- * ek_checkpoint's recomputation the mode of the forward. Loss scaling is not needed, because bf16
- * has the range of f32. */
+ * ek_checkpoint's recomputation the mode of the forward. bf16 has the range of f32. f16 has more
+ * digits and less range: small gradients become 0, unless the loss is scaled (scaler.h). */
 #ifndef EVENKEEL_PRECISION_H
 #define EVENKEEL_PRECISION_H
 
@@ -29,12 +30,12 @@ typedef struct ek_autocast {
     unsigned before;
 } ek_autocast;
 
-/* EK_BF16 turns autocast on; EK_F32 turns it off, within a region that has it on. For other dtypes
- * EK_E_DTYPE is pending and the mode is unchanged. Regions nest. */
+/* EK_BF16 and EK_F16 turn autocast on; EK_F32 turns it off, within a region that has it on. For
+ * other dtypes EK_E_DTYPE is pending and the mode is unchanged. Regions nest. */
 EK_API ek_autocast ek_autocast_begin(ek_dtype dtype);
 EK_API void ek_autocast_end(const ek_autocast *autocast);
 
-/* The dtype that operands are cast to: EK_BF16, or EK_F32 if autocast is off. */
+/* The dtype that operands are cast to: EK_BF16 or EK_F16, or EK_F32 if autocast is off. */
 EK_API ek_dtype ek_autocast_dtype(void);
 
 /* Lets GPUs round the operands of f32 matrix products and convolutions to TF32 (10 bits of
@@ -51,6 +52,14 @@ EK_API bool ek_tf32_allowed(void);
  * default. Set for the process, from the next operation on. */
 EK_API void ek_allow_fast_convolution(bool allow);
 EK_API bool ek_fast_convolution_allowed(void);
+
+/* Lets GPUs time cuDNN's algorithms for each convolution of new shapes when it is first computed,
+ * and keep the fastest. That first time takes some milliseconds more, and memory for one more
+ * result and the algorithms' workspaces; shapes that change all the time make it slower. Which one
+ * is the fastest may differ from run to run, and with it the last digits. Without effect while
+ * ek_deterministic(). Off by default. Set for the process, from the next operation on. */
+EK_API void ek_benchmark_convolution(bool on);
+EK_API bool ek_convolution_benchmarked(void);
 
 /* Restricts GPUs to algorithms whose results are the same to the bit in every run; some are slower.
  * The host uses no others. Set for the process; off by default, turned on by ek_set_seed. */

@@ -101,6 +101,9 @@ EK_API ek_tensor *ek_rand_with(ek_tensor_options options);
 EK_API ek_tensor *ek_randn_with(ek_tensor_options options);
 #define ek_rand(...) ek_rand_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 #define ek_randn(...) ek_randn_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+/* Likewise of x's shape, dtype, device and memory order. */
+EK_API ek_tensor *ek_rand_like(const ek_tensor *x);
+EK_API ek_tensor *ek_randn_like(const ek_tensor *x);
 /* ek_randint(0, 10, EK_SHAPE(4)): i64 numbers in [low, high). options.dtype is ignored. */
 EK_API ek_tensor *ek_randint_with(int64_t low, int64_t high, ek_tensor_options options);
 #define ek_randint(low, high, ...) \

@@ -15,14 +15,25 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_tensor ek_tensor;
 
-typedef enum ek_dtype { EK_F32 = 0, EK_F64 = 1, EK_BF16 = 2, EK_I64 = 3, EK_U8 = 4 } ek_dtype;
-enum { EK_DTYPES = 5 };
+/* EK_F16 is IEEE 754's binary16. EK_BOOL is one byte, 0 or 1; conversions to it are x != 0, so that
+ * NaN is true. Other conversions from floating dtypes to integers truncate. */
+typedef enum ek_dtype {
+    EK_F32 = 0,
+    EK_F64 = 1,
+    EK_BF16 = 2,
+    EK_I64 = 3,
+    EK_U8 = 4,
+    EK_F16 = 5,
+    EK_I32 = 6,
+    EK_BOOL = 7
+} ek_dtype;
+enum { EK_DTYPES = 8 };
 
 EK_API const char *ek_dtype_name(ek_dtype dtype);
 EK_API size_t ek_dtype_size(ek_dtype dtype);
 static inline bool ek_dtype_is_floating(ek_dtype dtype)
 {
-    return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16;
+    return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16 || dtype == EK_F16;
 }
 
 /* Order of the elements in memory. EK_CHANNELS_LAST is for tensors of 4 dimensions (pictures,
@@ -94,6 +105,20 @@ EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)
 
 /* 0, 1, ..., count - 1, rounded if floating; EK_E_DTYPE if beyond an integer dtype's range. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
+
+/* start, start + step, ... below `end` (above it for a negative step), computed in f64 and rounded.
+ * EK_E_INVALID for a step of 0 or away from `end`. */
+EK_API ek_tensor *ek_arange_step(double start, double end, double step, ek_dtype dtype,
+                                 ek_device device);
+/* `steps` numbers in equal distances, from start to end, both of them included. */
+EK_API ek_tensor *ek_linspace(double start, double end, int64_t steps, ek_dtype dtype,
+                              ek_device device);
+/* A matrix of zeros with ones on its diagonal. */
+EK_API ek_tensor *ek_eye(int64_t rows, int64_t columns, ek_dtype dtype, ek_device device);
+/* Of x's shape, dtype, device and memory order, without gaps and without a history. */
+EK_API ek_tensor *ek_full_like(const ek_tensor *x, double value);
+EK_API ek_tensor *ek_zeros_like(const ek_tensor *x);
+EK_API ek_tensor *ek_ones_like(const ek_tensor *x);
 
 /* A tensor of zero dimensions. The value is limited as in ek_full. */
 EK_API ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device);

@@ -159,7 +159,7 @@ typedef struct ek_resize_options {
 EK_API ek_transform *ek_resize_with(ek_resize_options options);
 #define ek_resize(...) ek_resize_with(EK_OPTIONS_2(ek_resize_options, height, width, __VA_ARGS__))
 
-/* Converts integers in [0, classes), i64 or u8 of any shape S, to f32 (S..., classes): 1 at the
+/* Converts integers in [0, classes), i64, i32 or u8 of any shape S, to f32 (S..., classes): 1 at the
  * integer's index, else 0. */
 EK_API ek_transform *ek_one_hot(int64_t classes);
 

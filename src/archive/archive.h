@@ -91,6 +91,9 @@ int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest);
 /* True if something was put under the name, or below it. */
 bool ek_archive_has_put(const ek_archive *archive, const char *name);
 
+/* Adds the learning rates of all groups: archive_schedule.c. */
+int ek_archive_put_rates(const ek_archive_put_call *put, const ek_optimizer *optimizer);
+
 /* ---- reading: archive_read.c ---- */
 
 /* A call that reads what is below `name`. */
@@ -116,5 +119,9 @@ int ek_archive_view_int(const ek_archive_get_call *get, const char *path, int64_
 /* Reads up to `room` numbers of a f64 tensor with one dimension. Returns how many there are. */
 int ek_archive_view_floats(const ek_archive_get_call *get, const char *path, double *values,
                            int room);
+/* Reads one learning rate per group. Fails if there are more or fewer. */
+int ek_archive_read_rates(const ek_archive_get_call *get, double *values, int groups);
+/* Sets rates that were checked before. */
+void ek_archive_set_rates(ek_optimizer *optimizer, const double *values);
 
 #endif

@@ -137,8 +137,7 @@ static bool loading_equal(const loading *l, const char *a, const char *b)
         ek_error_clear();
         return false;
     }
-    return x.element == y.element && ek_shape_equal(&x.shape, &y.shape) &&
-           (x.nbytes == 0 || memcmp(x.elements, y.elements, x.nbytes) == 0);
+    return ek_array_equal(&x, &y);
 }
 
 static void loading_match(loading *l)
@@ -265,7 +264,7 @@ static int loading_convert(loading *l)
             return ek_error_pending();
         EK_TRY(ek_safetensors_view(l->file, t->found, &view));
         ek_dtype dtype = ek_tensor_dtype(t->tensor);
-        if (view.dtype == dtype && !view.element->widen)
+        if (view.dtype == dtype && ek_array_is_plain(&view))
             continue;
         t->source = ek_to_dtype(ek_safetensors_read(l->file, t->found), dtype);
         t->source = t->source ? ek_contiguous(t->source, EK_CONTIGUOUS) : NULL;

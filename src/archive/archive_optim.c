@@ -1,4 +1,5 @@
-/* archive_optim.c: states of optimizers, by their parameters' paths, and of schedules. */
+/* archive_optim.c: states of optimizers, by their parameters' paths, options, and scalers. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,49 +10,51 @@
 #include "evenkeel/ops.h"
 #include "optim/optimizer.h"
 
-/* ---- learning rates of all groups ---- */
+/* ---- options that were changed, each with a number per group ---- */
 
-static int rates_put(const ek_archive_put_call *put, const ek_optimizer *optimizer)
+static int options_put(const ek_archive_put_call *put, const ek_optimizer *optimizer)
 {
-    int count = ek_optimizer_group_count(optimizer);
-    double *rates = ek_calloc((size_t)count, sizeof *rates);
-    if (!rates)
-        return EK_E_NO_MEMORY;
-    for (int i = 0; i < count; i++)
-        rates[i] = ek_optimizer_lr(optimizer, i);
-    int status = ek_archive_add_data(put, "lr", rates, EK_SHAPE(count), EK_F64, ek_cpu());
-    free(rates);
-    return status;
+    const char *name;
+    bool changed;
+    for (int k = 0; (name = ek_optimizer_changeable(optimizer, k, &changed)); k++) {
+        double *values = changed ? ek_calloc((size_t)optimizer->group_count, sizeof *values) : NULL;
+        int status = changed && !values ? EK_E_NO_MEMORY : 0;
+        for (int i = 0; values && status == 0 && i < optimizer->group_count; i++)
+            status = ek_optimizer_get(optimizer, i, name, &values[i]);
+        if (values && status == 0)
+            status = ek_archive_add_data(put, name, values, EK_SHAPE(optimizer->group_count),
+                                         EK_F64, ek_cpu());
+        free(values);
+        EK_TRY(status);
+    }
+    return 0;
 }
 
-/* Reads at most `room` learning rates, and checks them. Returns how many there are. */
-static int rates_read(const ek_archive_get_call *get, const char *path, double *values, int room)
+/* Sets the options that the file has. `values` has room for a number per group. */
+static int options_load(const ek_archive_get_call *get, ek_optimizer *optimizer, double *values)
 {
-    int count = ek_archive_view_floats(get, path, values, room);
-    for (int i = 0; i < count; i++)
-        if (!(values[i] >= 0))
-            return EK_FAIL_IN(EK_E_FORMAT, get,
-                              "\"%.100s.%s\" of group %d is %g; a rate is 0 or more", get->name,
-                              path, i, values[i]);
-    return count;
-}
-
-/* Reads one learning rate per group. Fails if there are more or fewer. */
-static int rates_read_all(const ek_archive_get_call *get, double *values, int groups)
-{
-    int count = rates_read(get, "lr", values, groups);
-    if (count >= 0 && count < groups)
-        return EK_FAIL_IN(EK_E_SHAPE, get,
-                          "\"%.100s.lr\" is of %d groups, and the optimizer has %d", get->name,
-                          count, groups);
-    return count < 0 ? count : 0;
-}
-
-/* Sets rates that were checked before. */
-static void rates_set(ek_optimizer *optimizer, const double *values)
-{
-    for (int i = 0; i < ek_optimizer_group_count(optimizer); i++)
-        ek_optimizer_set_lr(optimizer, i, values[i]);
+    const int before = ek_error_status();
+    const char *name;
+    bool changed;
+    for (int k = 0; (name = ek_optimizer_changeable(optimizer, k, &changed)); k++) {
+        char *full = ek_archive_join(get->name, name);
+        bool has = full && ek_archive_has(get->archive, full);
+        if (!full)
+            return EK_E_NO_MEMORY;
+        free(full);
+        if (!has)
+            continue;
+        int count = ek_archive_view_floats(get, name, values, optimizer->group_count);
+        int status = count < 0 ? count : 0;
+        if (count >= 0 && count < optimizer->group_count)
+            status = EK_FAIL_IN(EK_E_SHAPE, get,
+                                "\"%.100s.%s\" is of %d groups, and the optimizer has %d",
+                                get->name, name, count, optimizer->group_count);
+        if (status == 0 && (status = ek_optimizer_set_all(optimizer, name, values)) < 0)
+            ek_error_prefix(before, "%s: %.200s", get->what, get->path);
+        EK_TRY(status);
+    }
+    return 0;
 }
 
 /* ---- optimizers: writing ---- */
@@ -113,7 +116,8 @@ static int writer_put_all(writer *w, ek_module *module)
                        "%s: \"%.200s\": %d of the optimizer's %d parameters are none of the "
                        "module's; put it with the module that holds all",
                        w->put.what, w->put.name, all - w->count, all);
-    return rates_put(&w->put, w->optimizer);
+    EK_TRY(options_put(&w->put, w->optimizer));
+    return ek_archive_put_rates(&w->put, w->optimizer);
 }
 
 int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer *optimizer,
@@ -272,12 +276,20 @@ static int reader_load(reader *r, ek_module *module)
     if (r->count == 0)
         return EK_FAIL(EK_E_INVALID, "%s: the optimizer has none of the module's parameters",
                        r->get.what);
-    double *rates = ek_calloc((size_t)groups, sizeof *rates);
-    int status = rates ? rates_read_all(&r->get, rates, groups) : EK_E_NO_MEMORY;
+    double *rates = ek_calloc(2 * (size_t)groups, sizeof *rates);
+    ek_optimizer_options *before = ek_calloc((size_t)groups, sizeof *before);
+    int status = rates && before ? ek_archive_read_rates(&r->get, rates, groups) : EK_E_NO_MEMORY;
+    for (int i = 0; before && i < groups; i++)
+        before[i] = r->optimizer->groups[i];
+    if (status == 0)
+        status = options_load(&r->get, r->optimizer, rates + groups);
     if (status == 0)
         status = reader_load_all(r);
+    for (int i = 0; before && status < 0 && i < groups; i++)
+        r->optimizer->groups[i] = before[i];
     if (status == 0)
-        rates_set(r->optimizer, rates);
+        ek_archive_set_rates(r->optimizer, rates);
+    free(before);
     free(rates);
     return status;
 }
@@ -300,53 +312,35 @@ int ek_archive_load_optimizer(const ek_archive *archive, const char *name, ek_op
     return status;
 }
 
-/* ---- schedules: steps, initial rates, current rates ---- */
+/* ---- scalers: the scale, updates since it changed ---- */
 
-int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule)
+int ek_archive_put_grad_scaler(ek_archive *archive, const char *name, ek_grad_scaler *scaler)
 {
-    const ek_archive_put_call put = {archive, "archive_put_schedule", name};
-    int count;
+    const ek_archive_put_call put = {archive, "archive_put_grad_scaler", name};
     EK_TRY(ek_archive_check_put(&put));
-    EK_TRY(ek_archive_check_given(&put, "the schedule", schedule));
+    EK_TRY(ek_archive_check_given(&put, "the scaler", scaler));
     ek_archive_mark mark = ek_archive_begin(archive);
-    const double *initial = ek_schedule_initial(schedule, &count);
-    int64_t steps = ek_schedule_steps(schedule);
-    int status = ek_archive_add_data(&put, "steps", &steps, ek_scalar_shape(), EK_I64, ek_cpu());
+    double scale = ek_grad_scaler_factor(scaler);
+    int64_t tracker = ek_grad_scaler_tracker(scaler);
+    int status = ek_archive_add_data(&put, "scale", &scale, EK_SHAPE(1), EK_F64, ek_cpu());
     if (status == 0)
         status =
-            ek_archive_add_data(&put, "initial_lr", initial, EK_SHAPE(count), EK_F64, ek_cpu());
-    if (status == 0)
-        status = rates_put(&put, ek_schedule_optimizer(schedule));
+            ek_archive_add_data(&put, "tracker", &tracker, ek_scalar_shape(), EK_I64, ek_cpu());
     return ek_archive_end(archive, mark, status);
 }
 
-static int schedule_load(const ek_archive_get_call *get, ek_schedule *schedule, double *initial,
-                         double *rates, int groups)
+int ek_archive_load_grad_scaler(const ek_archive *archive, const char *name, ek_grad_scaler *scaler)
 {
-    int64_t steps = 0;
-    EK_TRY(ek_archive_view_int(get, "steps", &steps));
-    if (steps < 0 || steps == INT64_MAX)
-        return EK_FAIL_IN(EK_E_FORMAT, get, "\"%.200s\" is of a schedule after %lld steps",
-                          get->name, (long long)steps);
-    int count = rates_read(get, "initial_lr", initial, groups);
-    if (count < 0)
-        return count;
-    EK_TRY(rates_read_all(get, rates, groups));
-    EK_TRY(ek_schedule_restore(schedule, steps, initial, count));
-    rates_set(ek_schedule_optimizer(schedule), rates);
-    return 0;
-}
-
-int ek_archive_load_schedule(const ek_archive *archive, const char *name, ek_schedule *schedule)
-{
-    ek_archive_get_call get = {archive, "archive_load_schedule", name, NULL};
+    ek_archive_get_call get = {archive, "archive_load_grad_scaler", name, NULL};
+    double scale = 0;
+    int64_t tracker = 0;
     EK_TRY(ek_archive_check_get(&get));
-    EK_TRY(ek_check_given(get.what, "the schedule", schedule));
-    int groups = ek_optimizer_group_count(ek_schedule_optimizer(schedule));
-    double *numbers = ek_calloc(2 * (size_t)groups, sizeof *numbers);
-    if (!numbers)
-        return EK_E_NO_MEMORY;
-    int status = schedule_load(&get, schedule, numbers, numbers + groups, groups);
-    free(numbers);
-    return status;
+    EK_TRY(ek_check_given(get.what, "the scaler", scaler));
+    int count = ek_archive_view_floats(&get, "scale", &scale, 1);
+    EK_TRY(count);
+    EK_TRY(ek_archive_view_int(&get, "tracker", &tracker));
+    if (count == 0 || !(scale > 0) || !isfinite((float)scale) || tracker < 0)
+        return EK_FAIL_IN(EK_E_FORMAT, &get, "\"%.200s\" has scale %g after %lld updates", get.name,
+                          scale, (long long)tracker);
+    return ek_grad_scaler_set(scaler, scale, tracker);
 }

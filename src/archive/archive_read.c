@@ -24,7 +24,7 @@ ek_archive *ek_archive_open(const char *path)
     ek_archive *archive = ek_calloc(1, sizeof *archive);
     if (!archive)
         return NULL;
-    archive->file = ek_safetensors_open(path);
+    archive->file = ek_tensor_file_open(path);
     archive->path = archive->file ? ek_strdup(path) : NULL;
     if (archive->path)
         return archive;
@@ -104,8 +104,16 @@ static int archive_view_number(const ek_archive_get_call *get, const char *path,
                                void *value)
 {
     ek_array_view view = {0};
-    EK_TRY(archive_view_as(get, path, dtype, 0, &view));
-    ek_array_copy(&view, value);
+    EK_TRY(ek_archive_view(get, path, &view));
+    bool narrow = dtype == EK_I64 && view.dtype == EK_I32; /* another program wrote it */
+    EK_TRY(archive_view_as(get, path, narrow ? EK_I32 : dtype, 0, &view));
+    if (narrow) {
+        int32_t number;
+        ek_array_copy(&view, &number);
+        *(int64_t *)value = number;
+    } else {
+        ek_array_copy(&view, value);
+    }
     return 0;
 }
 

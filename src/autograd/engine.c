@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "autograd/run.h"
+#include "core/lane.h"
 #include "core/trace.h"
 #include "core/worker.h"
 
@@ -91,13 +92,16 @@ static ek_dev *task_dev(const ek_task *task)
 }
 
 /* Tasks that only sum, and leaves, come first, because they end the life of temporaries. Then come
- * urgent operations, then the node that was recorded last (Note [Nodes that meet]). */
+ * urgent operations, those recorded first before others: buckets of gradients are recorded in the
+ * order in which backward fills them. Then comes the node that was recorded last (Note [Nodes that
+ * meet]). */
 static uint64_t task_priority(const ek_task *task, int position)
 {
     if (!task->runs || task->leaf)
         return UINT64_C(2) << 62 | (uint64_t)position;
     bool urgent = task->node->operation->urgent && !task->meets;
-    return (urgent ? UINT64_C(1) << 62 : 0) | task->node->sequence;
+    return urgent ? (UINT64_C(1) << 62) + (UINT64_MAX >> 2) - task->node->sequence
+                  : task->node->sequence;
 }
 
 static void task_assign(ek_run *run, ek_task *task, int position)
@@ -107,6 +111,15 @@ static void task_assign(ek_run *run, ek_task *task, int position)
     for (int i = 0; i < task->buffer_count; i++)
         task->buffers[i].queue =
             task->node ? queue_of(run, task->node->outputs[i].dev) : task->queue;
+}
+
+/* Makes room for the events of a task whose gradients go to deferred sections. */
+static int task_expect_arrivals(ek_run *run, ek_task *task)
+{
+    if (!run->threaded || !task->runs || !task->node || !task->node->operation->urgent)
+        return 0;
+    task->arrivals = ek_run_alloc(run, (size_t)run->queue_count * sizeof(ek_event *));
+    return task->arrivals ? 0 : ek_error_pending();
 }
 
 /* Gives every task and buffer its ready queue. Each accelerator in the graph has one; tasks of cpu
@@ -133,11 +146,14 @@ static int run_assign_queues(ek_run *run)
     int *tasks = ek_run_alloc(run, (size_t)run->queue_count * sizeof *tasks);
     if (!tasks)
         return ek_error_pending();
+    run->devs = ek_run_alloc(run, (size_t)run->queue_count * sizeof(ek_dev *));
+    if (!run->devs)
+        return ek_error_pending();
     for (int l = 0; l < run->queue_count; l++)
-        run->queues[l].dev = devs.devs[l]; /* NULL if there are none */
-    ;
+        run->devs[l] = run->queues[l].dev = devs.devs[l]; /* NULL if there are none */
     for (int t = 0; t < run->count; t++) {
         task_assign(run, run->order[t], t);
+        EK_TRY(task_expect_arrivals(run, run->order[t]));
         tasks[run->order[t]->queue] += run->order[t]->needed;
     }
     for (int l = 0; l < run->queue_count; l++) {
@@ -157,6 +173,9 @@ static int run_assign_queues(ek_run *run)
 
 static void run_close_queues(ek_run *run)
 {
+    for (int t = 0; run->threaded && t < run->count; t++)
+        for (int l = 0; run->order[t]->arrivals && l < run->queue_count; l++)
+            ek_dev_free_event(run->devs[l], run->order[t]->arrivals[l]);
     for (int l = 0; run->threaded && l < run->queue_count; l++)
         pthread_cond_destroy(&run->queues[l].wake);
     if (run->threaded)
@@ -183,15 +202,36 @@ bool ek_node_needs(const ek_node *node, int input)
     return !execution || execution->task->routes[input].task;
 }
 
-ek_tensor *ek_node_destination(ek_node *node, int input)
+/* The leaf that alone gets the gradient of the node's input, in an operation that isn't recorded;
+ * NULL: none. */
+static const ek_tensor *engine_leaf_behind(const ek_node *node, int input)
 {
     const ek_execution *execution = engine_execution_of(node);
     if (!execution || !execution->run->accumulate || execution->run->create_graph)
         return NULL;
     const ek_task *task = execution->task->routes[input].task;
-    if (!task || !task->leaf || task->leaf->grad || task->buffers[0].expected != 1)
-        return NULL;
-    return task->leaf->grad_buffer;
+    return task && task->leaf && task->buffers[0].expected == 1 ? task->leaf : NULL;
+}
+
+ek_tensor *ek_node_destination(ek_node *node, int input)
+{
+    const ek_tensor *leaf = engine_leaf_behind(node, input);
+    return leaf && !leaf->grad ? leaf->grad_buffer : NULL;
+}
+
+ek_deferral ek_node_arrivals(const ek_node *node)
+{
+    const ek_execution *execution = engine_execution_of(node);
+    if (!execution || !execution->task->arrivals || execution->task->mixed)
+        return (ek_deferral){NULL, NULL, 0};
+    return (ek_deferral){execution->run->devs, execution->task->arrivals,
+                         execution->run->queue_count};
+}
+
+bool ek_node_accumulates(const ek_node *node, int input)
+{
+    const ek_tensor *leaf = engine_leaf_behind(node, input);
+    return leaf && leaf->grad;
 }
 
 /* The innermost backward call of this thread that runs beside those of other queues, or NULL. */
@@ -256,8 +296,12 @@ static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor 
     if (buffer->queue == queue) {
         /* The sum is this thread's: the task cannot start before this contribution is counted. */
         run_unlock(run);
-        rc = ek_buffer_sum(run, buffer);
+        rc = ek_buffer_sum(run, task, buffer);
+        if (task->arrivals)
+            ek_dev_record_event(run->queues[queue].dev, EK_STREAM_COMPUTE, &task->arrivals[queue]);
         run_lock(run);
+    } else {
+        task->mixed = true;
     }
     if (--task->pending == 0)
         run_make_ready(run, queue, task);
@@ -363,7 +407,12 @@ static int run_leaf(ek_run *run, ek_task *task)
     task->some = sum;
     if (!sum)
         return 0;
-    return ek_accumulate(task->leaf, sum, run->create_graph);
+    ek_section section;
+    ek_dev *dev = ek_tensor_dev(sum);
+    ek_section_go_on(&section, &dev, sum->storage->stream == EK_STREAM_EXCHANGE);
+    int rc = ek_accumulate(task->leaf, sum, run->create_graph);
+    ek_section_end(&section);
+    return rc;
 }
 
 static int task_sum_and_run(ek_run *run, int queue, ek_task *task)
@@ -372,7 +421,7 @@ static int task_sum_and_run(ek_run *run, int queue, ek_task *task)
         ek_buffer *buffer = &task->buffers[i];
         if (!buffer->expected)
             continue;
-        EK_TRY(ek_buffer_sum(run, buffer));
+        EK_TRY(ek_buffer_sum(run, task, buffer));
         if (buffer->capture)
             buffer->captured = ek_keep(buffer->sum);
     }
@@ -397,6 +446,8 @@ static int run_task(ek_run *run, int queue, ek_task *task)
                       ek_tensor_dev(task->leaf));
     int rc = task_sum_and_run(run, queue, task);
     ek_span_end(&span);
+    if (rc >= 0 && task->hook)
+        ek_lane_join(ek_tensor_dev(task->leaf));
     if (rc >= 0) /* the hook's errors are its own */
         return task->hook ? ek_run_leaf_arrived(run, task, task->some) : 0;
     char text[200];
@@ -465,12 +516,7 @@ static int run_queues(ek_run *run, const ek_route *routes, ek_tensor **gradients
         ek_work_end(&part);
         return rc;
     }
-    ek_dev **devs = ek_run_alloc(run, (size_t)run->queue_count * sizeof *devs);
-    if (!devs)
-        return ek_error_pending();
-    for (int i = 0; i < run->queue_count; i++)
-        devs[i] = run->queues[i].dev;
-    return ek_jobs_run(devs, run->queue_count, run_queue, run, NULL);
+    return ek_jobs_run(run->devs, run->queue_count, run_queue, run, NULL);
 }
 
 static void run_set_modes(ek_run *run)
@@ -478,7 +524,7 @@ static void run_set_modes(ek_run *run)
     run->modes = ek_thread_self()->modes;
     run->modes.category = EK_MEMORY_ACTIVATION;
     /* Autocast is off, because the forward's casts are nodes of the graph. */
-    run->modes.flags &= ~(unsigned)(EK_MODE_NO_GRAD | EK_MODE_AUTOCAST);
+    run->modes.flags &= ~(unsigned)(EK_MODE_NO_GRAD | EK_MODE_AUTOCASTS);
     run->modes.flags |= run->create_graph ? 0 : EK_MODE_NO_GRAD;
     run->modes.flags |= EK_MODE_BACKWARD;
 }
@@ -504,6 +550,7 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
         ek_thread_modes before = ek_thread_self()->modes;
         rc = run_queues(run, routes, gradients, root_count);
         ek_thread_self()->modes = before;
+        ek_lane_join_all();
     } else {
         for (int i = 0; i < root_count; i++)
             ek_release(gradients[i]);

@@ -15,7 +15,7 @@ typedef struct application {
     ek_operation operation;
     ek_function function;
     void *user;
-    unsigned autocast; /* EK_MODE_AUTOCAST if forward ran under it, so that backward does too */
+    unsigned autocast; /* EK_MODE_AUTOCASTS of forward, which backward runs under, too */
 } application;
 
 struct ek_function_call {
@@ -87,7 +87,7 @@ bool ek_function_needs(const ek_function_call *call, int input)
 
 /* ---- backward ---- */
 
-/* Casts gradients to their inputs' dtypes if autocast computed them in bf16 or f32 instead. */
+/* Casts gradients to their inputs' dtypes if autocast computed them in 16 bits or f32 instead. */
 static void function_match_inputs(const ek_node *node, ek_tensor **results)
 {
     for (int i = 0; i < node->input_count; i++) {
@@ -96,7 +96,7 @@ static void function_match_inputs(const ek_node *node, ek_tensor **results)
             continue;
         ek_dtype wanted = edge->leaf ? edge->leaf->dtype : edge->node->outputs[edge->output].dtype;
         ek_dtype given = results[i]->dtype;
-        if ((wanted == EK_F32 && given == EK_BF16) || (wanted == EK_BF16 && given == EK_F32))
+        if (wanted != given && ek_dtype_wide(wanted) == EK_F32 && ek_dtype_wide(given) == EK_F32)
             results[i] = ek_fold_cast(results[i], wanted);
     }
 }
@@ -108,7 +108,7 @@ static int function_run_backward(ek_node *node, ek_tensor *const *gradients, ek_
                              .node = node,
                              .input_count = ek_node_input_count(node)};
     unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
-    *flags |= self->autocast;
+    *flags = (before & ~(unsigned)EK_MODE_AUTOCASTS) | self->autocast;
     int rc = self->function.backward(&call, gradients, results);
     *flags = before;
     if (rc >= 0 && self->autocast)
@@ -274,7 +274,7 @@ int ek_function_apply_user(const ek_function *function, ek_tensor *const *inputs
                                      .meets = function->meets && function->backward};
     self->function = *function;
     self->user = user;
-    self->autocast = ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
+    self->autocast = ek_thread_self()->modes.flags & EK_MODE_AUTOCASTS;
     int output_count = function_output_count_of(function);
     memset(outputs, 0, (size_t)output_count * sizeof *outputs);
     ek_function_call call = {.application = self,

@@ -71,8 +71,9 @@ static bool gradient_is_exclusive(const ek_tensor *tensor)
            atomic_load_explicit(&tensor->storage->object.references, memory_order_acquire) == 1;
 }
 
-/* sum + gradient. The result lies in `into`, which is one of the two. If `into` is NULL, it lies in
- * new memory, and is recorded if create_graph. Takes both references; returns one, or NULL. */
+/* sum + gradient. The result lies in `into`, which may be one of the two. If `into` is NULL, it
+ * lies in new memory, and is recorded if create_graph. Takes both references; returns one, or NULL.
+ */
 static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *into,
                                bool create_graph, const char *writer)
 {
@@ -94,11 +95,13 @@ static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *i
     return out;
 }
 
-/* Adds in the memory of one of the two if nobody else can see that memory. */
-static ek_tensor *buffer_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradient)
+/* Adds in the memory of one of the two if nobody else can see that memory. The last sum of a leaf
+ * goes where the leaf's gradient will be. */
+static ek_tensor *buffer_add(const ek_run *run, ek_tensor *slot, ek_tensor *sum,
+                             ek_tensor *gradient)
 {
-    ek_tensor *into = NULL;
-    if (!run->create_graph)
+    ek_tensor *into = slot;
+    if (!run->create_graph && !into)
         into = gradient_is_exclusive(sum) && ek_is_dense(sum)             ? sum
                : gradient_is_exclusive(gradient) && ek_is_dense(gradient) ? gradient
                                                                           : NULL;
@@ -121,13 +124,24 @@ static bool buffer_take_next(ek_run *run, ek_buffer *buffer, ek_tensor **gradien
     return arrived;
 }
 
-int ek_buffer_sum(ek_run *run, ek_buffer *buffer)
+/* The grad buffer that the leaf's gradient is to be in, if it has none yet and the sum is for it
+ * alone; else NULL. */
+static ek_tensor *buffer_slot(const ek_run *run, const ek_task *task, const ek_buffer *buffer)
+{
+    const ek_tensor *leaf =
+        task->runs && !run->create_graph && !buffer->capture ? task->leaf : NULL;
+    return leaf && !leaf->grad && buffer->summed == buffer->expected ? leaf->grad_buffer : NULL;
+}
+
+int ek_buffer_sum(ek_run *run, const ek_task *task, ek_buffer *buffer)
 {
     ek_tensor *gradient;
     while (buffer_take_next(run, buffer, &gradient)) {
         if (!gradient)
             continue;
-        buffer->sum = buffer->sum ? buffer_add(run, buffer->sum, gradient) : gradient;
+        buffer->sum = buffer->sum
+                          ? buffer_add(run, buffer_slot(run, task, buffer), buffer->sum, gradient)
+                          : gradient;
         if (!buffer->sum)
             return ek_error_pending();
     }

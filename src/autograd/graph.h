@@ -21,6 +21,7 @@
 #ifndef EK_AUTOGRAD_GRAPH_H
 #define EK_AUTOGRAD_GRAPH_H
 
+#include "core/lane.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 
@@ -115,6 +116,11 @@ ek_tensor *ek_node_zeros(ek_node *node, int output);
  * run; else NULL. A backward that writes its result there, and returns the buffer, saves the engine
  * a copy. The leaf owns it. Only the thread that runs the node's backward may call this. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
+/* True if the gradient of this input is only added to the gradient that a leaf has already. */
+bool ek_node_accumulates(const ek_node *node, int input);
+/* For the backward of an urgent operation that defers its sections (core/lane.h): when the
+ * gradients of the node's outputs were computed. Borrowed until the backward ends. */
+ek_deferral ek_node_arrivals(const ek_node *node);
 
 /* To be called before an operation meets other ranks, in forward or backward; recording does it for
  * operations that `meets`. EK_E_STATE on threads that run side by side, whose order is not the same

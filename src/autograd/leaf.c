@@ -50,7 +50,7 @@ int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
                        "require a gradient (ek_detach makes one)",
                        ek_tensor_text(tensor, text));
     if (requires_grad && !ek_dtype_is_floating(tensor->dtype))
-        return EK_FAIL(EK_E_DTYPE, "%s cannot require a gradient; f32, f64 and bf16 can",
+        return EK_FAIL(EK_E_DTYPE, "%s cannot require a gradient; f32, f64, bf16 and f16 can",
                        ek_tensor_text(tensor, text));
     tensor->requires_grad = requires_grad;
     for (int i = 0; i < ek_leaf_shard_count(tensor); i++)

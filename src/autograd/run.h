@@ -82,6 +82,10 @@ struct ek_task {
     ek_buffer *buffers; /* one per output of the node; one for a leaf */
     ek_route *routes;   /* one per input of the node */
     ek_run_hook *hook;  /* of a leaf; NULL: none */
+    /* Of an urgent node in a threaded run, one per queue; else NULL. arrivals[q] is recorded by the
+     * thread of queue q, in its device's compute stream, when it has delivered a gradient. */
+    ek_event **arrivals;
+    bool mixed; /* a gradient came from another thread than that of its device */
 };
 
 /* The tasks of one device that can run. */
@@ -110,6 +114,7 @@ typedef struct ek_run {
 
     ek_ready_queue *queues;
     int queue_count;
+    ek_dev **devs; /* the queues' devices, if the run is threaded */
     bool threaded; /* one thread per queue; else all tasks are on queue 0 and nothing is locked */
     ek_thread_modes modes; /* thread modes of the backwards */
     pthread_mutex_t lock;
@@ -136,9 +141,9 @@ void ek_run_free(ek_run *run);
 
 /* ---- gradients.c ---- */
 
-/* Adds what has arrived, up to the first gap (Note [Order of sums]). To be called by the thread to
- * which the sum belongs (Note [Lock of a run]). */
-int ek_buffer_sum(ek_run *run, ek_buffer *buffer);
+/* Adds what has arrived in a buffer of the task, up to the first gap (Note [Order of sums]). To be
+ * called by the thread to which the sum belongs (Note [Lock of a run]). */
+int ek_buffer_sum(ek_run *run, const ek_task *task, ek_buffer *buffer);
 
 /* Adds `gradient` to the leaf's gradient. Takes the reference. */
 int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);

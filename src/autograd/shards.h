@@ -41,9 +41,10 @@ typedef struct ek_owners {
     /* The ranges of all owners, one after another, on the device of `own`, in the scope. `own` is
      * this process's, flat; NULL: this process has failed, and the error is pending. */
     ek_tensor *(*join)(struct ek_owners *owners, ek_tensor *own);
-    /* *value becomes the sum of all owners' values. `status` is this process's outcome so far; if
-     * it is negative, the error is pending, and *value is not read. */
-    int (*sum)(struct ek_owners *owners, int status, double *value);
+    /* *value becomes the sum of all owners' values, or the largest (NaN if there is one). `status`
+     * is this process's outcome so far; if it is negative, the error is pending, and *value is not
+     * read. */
+    int (*combine)(struct ek_owners *owners, int status, double *value, bool largest);
 } ek_owners;
 
 typedef struct ek_flat {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/exchange.h"
+#include "core/lane.h"
 #include "ops/ops.h"
 
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs)
@@ -130,16 +131,29 @@ static bool *placement_wanted_inputs(const ek_node *node)
 
 /* ---- slices to all devices ---- */
 
+/* Sums for leaves alone are deferred (Note [Deferred sections] in core/lane.h): those in leaves'
+ * own memory, and those that are added to what whole leaves have. */
 static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_placement placement = placement_of(node);
     ek_tensor **into = ek_calloc((size_t)placement.slice_count + 1, sizeof *into);
     bool *wanted = placement_wanted_inputs(node);
     int rc = into && wanted ? 0 : ek_error_pending();
-    for (int p = 0; p < placement.slice_count && rc >= 0; p++)
+    bool deferred = true;
+    for (int p = 0; p < placement.slice_count && rc >= 0; p++) {
         into[p] = wanted[p] ? ek_node_destination(node, p) : NULL;
-    if (rc >= 0)
+        deferred = deferred &&
+                   (into[p] || !wanted[p] || (!placement.slices && ek_node_accumulates(node, p)));
+    }
+    if (rc >= 0) {
+        ek_deferral deferral = ek_node_arrivals(node);
+        const ek_deferral *before = ek_section_defer(deferred ? &deferral : NULL);
         rc = ek_comm_reduce_scatter(&placement, gradients, wanted, into, results);
+        ek_section_defer(before);
+    }
+    for (int d = 0; d < placement.devices && deferred; d++)
+        ek_lane_park(placement.devs[d], gradients + (ptrdiff_t)d * placement.count,
+                     placement.count);
     free(wanted);
     free(into);
     return rc;
@@ -287,9 +301,14 @@ static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *i
         return ek_tensor_new(slice->dev, terms[0]->dtype,
                              &(ek_shape){1, {slice->end - slice->begin}}, EK_CONTIGUOUS);
     }
-    return n == 1 && ek_tensor_dev(terms[0]) == placement->root
-               ? ek_tensor_alias(terms[0])
-               : ek_comm_like(terms[0], placement->root);
+    if (n == 1 && ek_tensor_dev(terms[0]) == placement->root)
+        return ek_tensor_alias(terms[0]);
+    ek_thread_modes *modes = &ek_thread_self()->modes;
+    unsigned before = modes->stream;
+    modes->stream = ek_section_stream(placement->devs, placement->devices);
+    ek_tensor *room = ek_comm_like(terms[0], placement->root);
+    modes->stream = before;
+    return room;
 }
 
 /* Makes elements [begin, end) of a sum, in the order of memory of `out`, if the terms are laid out

@@ -2,6 +2,7 @@
 #include "comm/exchange.h"
 
 #include "core/fork.h"
+#include "core/lane.h"
 #include "core/slab.h"
 #include "core/thread.h"
 #include "core/trace.h"
@@ -273,6 +274,7 @@ typedef struct exchange {
     size_t nbytes;        /* bytes that leave their device */
     ek_dev_set receivers; /* devices that receive such bytes */
     ek_dev_set devs;      /* devices that send or receive such bytes */
+    ek_dev_set all;       /* these, and devices with moves of their own */
 } exchange;
 
 static void exchange_survey(exchange *x)
@@ -280,6 +282,8 @@ static void exchange_survey(exchange *x)
     for (int i = 0, n; i < x->count; i += n) {
         n = exchange_route_length(x->moves + i, x->count - i);
         ek_dev *to = ek_tensor_dev(x->moves[i].to), *from = ek_tensor_dev(x->moves[i].from);
+        ek_dev_set_add(&x->all, from);
+        ek_dev_set_add(&x->all, to);
         if (to == from)
             continue;
         ek_dev_set_add(&x->devs, from);
@@ -305,7 +309,19 @@ static int exchange_copy_to(const exchange *x, const ek_dev *dev)
 static int exchange_copy_on_worker(void *user, int index)
 {
     const exchange *x = user;
-    return exchange_copy_to(x, x->receivers.devs[index]);
+    ek_dev *dev = x->receivers.devs[index];
+    ek_dev_set devs = {0};
+    ek_section section;
+    for (int i = 0; i < x->count; i++) {
+        if (ek_tensor_dev(x->moves[i].to) != dev)
+            continue;
+        ek_dev_set_add(&devs, dev);
+        ek_dev_set_add(&devs, ek_tensor_dev(x->moves[i].from));
+    }
+    ek_section_begin(&section, devs.devs, devs.count);
+    int rc = exchange_copy_to(x, dev);
+    ek_section_end(&section);
+    return rc;
 }
 
 /* Makes the moves to each receiver on its worker, and moves within a device on the calling thread.
@@ -325,11 +341,11 @@ static int exchange_copy_on_workers(exchange *x)
 }
 
 /* False in backward, because workers then serve the ready queues of a pass (autograd/run.h), which
- * may be waiting for these moves. */
+ * may be waiting for these moves, and in a section, which must not wait for workers. */
 static bool exchange_can_use_workers(const exchange *x)
 {
     return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&
-           !(ek_thread_self()->modes.flags & EK_MODE_BACKWARD);
+           !ek_section_is_open() && !(ek_thread_self()->modes.flags & EK_MODE_BACKWARD);
 }
 
 /* ---- broadcast ---- */
@@ -407,9 +423,14 @@ int ek_exchange(const char *what, const ek_move *moves, int count)
     exchange_survey(&x);
     int collective = ek_dev_collective(x.devs.devs, x.devs.count);
     EK_TRY(collective);
-    if (collective == EK_COLLECTIVE_NONE)
-        return exchange_can_use_workers(&x) ? exchange_copy_on_workers(&x)
-                                            : exchange_copy_to(&x, NULL);
-    int n = broadcast_length(&x);
-    return n ? broadcast_all(&x, n) : exchange_send_all(what, x.devs.devs[0], moves, count, true);
+    if (collective == EK_COLLECTIVE_NONE && exchange_can_use_workers(&x))
+        return exchange_copy_on_workers(&x);
+    int n = collective ? broadcast_length(&x) : 0;
+    ek_section section;
+    ek_section_begin(&section, x.all.devs, x.all.count);
+    int rc = n            ? broadcast_all(&x, n)
+             : collective ? exchange_send_all(what, x.devs.devs[0], moves, count, true)
+                          : exchange_copy_to(&x, NULL);
+    ek_section_end(&section);
+    return rc;
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/lane.h"
 #include "core/object.h"
 #include "core/trace.h"
 #include "kernels/kernels.h"
@@ -425,10 +426,16 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
     b->collective = ek_dev_collective(devs.devs, devs.count);
     EK_TRY(b->collective);
     bool sliced = b->collective && sum_can_slice(sums, count, &devs);
-    if (sliced && b->collective == EK_COLLECTIVE_SUMS)
-        return sum_add_by_library(sums, count, &devs);
-    EK_TRY(batch_open(b, count + (sliced ? devs.count : 0), most));
-    return sliced ? sum_add_slices(b, sums, count, &devs) : sum_add_list(b, sums, count);
+    bool by_library = sliced && b->collective == EK_COLLECTIVE_SUMS;
+    if (!by_library)
+        EK_TRY(batch_open(b, count + (sliced ? devs.count : 0), most));
+    ek_section section;
+    ek_section_begin(&section, devs.devs, devs.count);
+    int rc = by_library ? sum_add_by_library(sums, count, &devs)
+             : sliced   ? sum_add_slices(b, sums, count, &devs)
+                        : sum_add_list(b, sums, count);
+    ek_section_end(&section);
+    return rc;
 }
 
 int ek_add_all(const char *what, const ek_addition *sums, int count)

@@ -34,8 +34,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/trace.h"
@@ -337,7 +337,7 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
         return;
     pthread_mutex_lock(&a->lock);
     /* Under the lock, so that events have their numbers in the order of their records. */
-    if (stream != EK_STREAM_COMPUTE)
+    if (stream != EK_STREAM_COMPUTE && stream != EK_STREAM_EXCHANGE)
         ek_dev_record_event(dev, EK_STREAM_COMPUTE, &event);
     ek_ledger_subtract(dev, counted, category);
     ek_block *block = ek_segments_find(&a->segments, pointer);
@@ -361,6 +361,8 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
 
 int ek_allocator_open(ek_dev *dev)
 {
+    bool shares = SHARED_BY_DEFAULT;
+    EK_TRY(ek_environment_switch("EVENKEEL_SEGMENTS", &shares));
     struct ek_allocator *allocator = ek_calloc(1, sizeof *allocator);
     if (!allocator)
         return EK_E_NO_MEMORY;
@@ -368,8 +370,7 @@ int ek_allocator_open(ek_dev *dev)
         free(allocator);
         return EK_FAIL(EK_E_NO_MEMORY, "no mutex for an allocator can be had");
     }
-    const char *shares = getenv("EVENKEEL_SEGMENTS");
-    allocator->shares = shares && *shares ? strcmp(shares, "0") != 0 : SHARED_BY_DEFAULT;
+    allocator->shares = shares;
     dev->allocator = allocator;
     return 0;
 }

@@ -11,17 +11,21 @@ struct ek_draw;
 struct ek_kernels; /* one function pointer per kernel: kernels/kernels.h */
 
 /* The streams of a device. Work of one stream runs in the order of its issue, beside that of the
- * others. Work belongs to EK_STREAM_COMPUTE unless a comment says otherwise; "in order with the
- * device's work" means in order with that stream.
+ * others. Work belongs to the calling thread's stream (ek_thread_modes) unless a comment says
+ * otherwise: EK_STREAM_EXCHANGE within a section (lane.h), else EK_STREAM_COMPUTE. "In order with
+ * the device's work" means in order with that stream.
  *
  * Memory is cached for the stream that uses it first. It is released once EK_STREAM_COMPUTE comes
  * after all uses of it by other streams. So its next user needs to wait for one event only,
- * recorded in EK_STREAM_COMPUTE at the release (core/allocator.c). */
+ * recorded in EK_STREAM_COMPUTE at the release (core/allocator.c). Memory of EK_STREAM_EXCHANGE
+ * needs no event, because no other stream uses it. */
 typedef enum ek_stream {
     EK_STREAM_COMPUTE,     /* kernels */
     EK_STREAM_UPLOAD,      /* copies from the host */
     EK_STREAM_COMMUNICATE, /* copies to the host for other processes, and what meets them */
+    EK_STREAM_EXCHANGE,    /* exchanges and sums between devices of this process (lane.h) */
 } ek_stream;
+enum { EK_STREAMS = EK_STREAM_EXCHANGE + 1 };
 
 /* An event: how far a stream was when the event was recorded. Defined by the backend. */
 typedef struct ek_event ek_event;
@@ -78,7 +82,7 @@ typedef struct ek_backend {
     /* Fills with zeros, in order with the device's work. Optional: memset or a copy of zeros. */
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
     /* Writes random numbers as ek_draw_run (draw.h), in order with the device's work. `out` is not
-     * empty and, as x, row-major. Optional: they are made on the calling thread and copied. */
+     * empty. Optional: they are made on the calling thread and copied. */
     int (*draw)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
     /* Pinned memory of the host, which the device reads and writes by itself (staging.h). It may be
      * freed before the device is done with it, and after the device is closed. Optional, both or
@@ -100,7 +104,7 @@ typedef struct ek_backend {
     /* Which collectives (ek_collective) to use among these devices, two or more, or a negative
      * status. Of several backends the first with this slot is asked. Optional: none. */
     int (*collective)(ek_dev *const *devs, int count);
-    /* Collectives, each in order with the work of every device that takes part. broadcast copies
+    /* Collectives, each a section (lane.h) of the devices that take part. broadcast copies
      * data[0] on devs[0] to data[i] on devs[i]. exchange does any number of moves. sum adds data[i]
      * on devs[i] into `out` on devs[0], which may be data[0]. Those that `collective` never
      * offers may be NULL. */
@@ -157,6 +161,7 @@ struct ek_dev {
     int threads;   /* how many threads it computes with (host devices) */
     double speed;  /* EK_LEAST_SPEED to 1; if below 1, its worker sleeps in proportion */
     struct ek_allocator *allocator; /* allocator.c */
+    struct ek_lane *lane;           /* lane.h; NULL if the device has one stream */
     struct ek_worker *worker;       /* NULL until its first use */
     _Atomic uint64_t busy_ns; /* time worked (worker.h), without what clock_read has yet to add */
     _Atomic int64_t rest_ns;  /* how long a slow device has yet to sleep; below 0: slept too long */

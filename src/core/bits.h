@@ -1,4 +1,5 @@
-/* bits.h: the bits of floats, and bf16. Valid as C11, C++17 and CUDA device code. */
+/* bits.h: the bits of floats, bf16, f16, and numbers made whole. Valid as C11, C++17 and CUDA
+ * device code. */
 #ifndef EK_CORE_BITS_H
 #define EK_CORE_BITS_H
 
@@ -38,6 +39,60 @@ EK_FORMULA uint16_t ek_bf16_of(float x)
     uint32_t bits = ek_bits_of(x);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u | (bits >> 16) : rounded);
+}
+
+/* f16 is IEEE 754's binary16: a sign, five bits of exponent, ten of mantissa. Conversion rounds to
+ * nearest even; NaN becomes a quiet NaN that keeps its upper bits, as processors convert it. There
+ * are no branches, so that loops vectorise, and no subnormal f32, which processors may flush. */
+EK_FORMULA float ek_float_of_f16(uint16_t half)
+{
+#ifdef __CUDA_ARCH__
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+#else
+    uint32_t magnitude = (uint32_t)(half & 0x7fffu), sign = (uint32_t)(half & 0x8000u) << 16;
+    /* A subnormal number's bits follow 2^-14's leading one, which is then taken away. Others lose
+     * 0, because compilers make no vectors of sums that only some elements have. */
+    uint32_t one = magnitude < 0x400u ? 0x38800000u : 0u;
+    uint32_t bits = (magnitude << 13) + (magnitude < 0x400u ? 0x38800000u : 0x38000000u);
+    bits = ek_bits_of(ek_float_of(bits) - ek_float_of(one));
+    bits += magnitude >= 0x7c00u ? 0x38000000u : 0u;
+    bits |= magnitude > 0x7c00u ? 0x400000u : 0u;
+    return ek_float_of(bits | sign);
+#endif
+}
+
+EK_FORMULA uint16_t ek_f16_of(float x)
+{
+#ifdef __CUDA_ARCH__
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+#else
+    uint32_t bits = ek_bits_of(x), magnitude = bits & 0x7fffffffu;
+    /* From 65520 on, which is between the largest number and 2^16, everything is infinite. */
+    uint32_t finite = magnitude < 0x477ff000u ? magnitude : 0x47800000u;
+    uint32_t rounded = (finite - 0x38000000u + 0xfffu + ((finite >> 13) & 1u)) >> 13;
+    /* Below 2^-14 a sum with 1/2 shifts the bits to their place, and rounds them. */
+    float small = ek_float_of(magnitude < 0x38800000u ? magnitude : 0u);
+    uint32_t tiny = ek_bits_of(small + 0.5f) - 0x3f000000u;
+    uint32_t result = magnitude < 0x38800000u ? tiny : rounded;
+    result = magnitude > 0x7f800000u ? 0x7e00u | (magnitude >> 13 & 0x3ffu) : result;
+    return (uint16_t)(result | (bits >> 16 & 0x8000u));
+#endif
+}
+
+/* Truncates. NaN and values that don't fit become INT64_MIN, as with the x86 instruction. */
+EK_FORMULA int64_t ek_i64_of(double x)
+{
+    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
+}
+
+/* Likewise; INT32_MIN. */
+EK_FORMULA int32_t ek_i32_of(double x)
+{
+    return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;
 }
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "core/cells.h"
 #include "core/device_spec.h"
+#include "core/lane.h"
 #include "core/thread.h"
 #include "core/worker.h"
 #include "evenkeel/scope.h"
@@ -87,6 +88,13 @@ static ek_dev *open_device(const ek_backend *backend, ek_device device)
         return NULL;
     }
     if (backend->device_open && backend->device_open(dev) < 0) {
+        ek_allocator_close(dev);
+        free(dev);
+        return NULL;
+    }
+    if (ek_lane_open(dev) < 0) {
+        if (backend->device_close)
+            backend->device_close(dev);
         ek_allocator_close(dev);
         free(dev);
         return NULL;
@@ -212,6 +220,7 @@ static int device_close_kind(int kind)
             continue;
         }
         atomic_store(&registry[kind][i], NULL);
+        ek_lane_close(dev);
         if (dev->backend->device_close)
             dev->backend->device_close(dev);
         ek_allocator_close(dev);

@@ -60,9 +60,9 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
 
 /* The same for memory that `stream` uses first: work issued there from now on may use it, without a
  * wait for all other streams. ek_dev_free_for takes the same stream, once EK_STREAM_COMPUTE comes
- * after all uses of the memory (ek_dev_wait_event). *event is an event that goes with the memory:
- * the caller may record it anew and hands it back with the memory. It is NULL for
- * EK_STREAM_COMPUTE. */
+ * after all uses of the memory (ek_dev_wait_event); memory of EK_STREAM_EXCHANGE is used there
+ * only, and may be given back at once. *event is an event that goes with the memory: the caller may
+ * record it anew and hands it back with the memory. It is NULL for these two streams. */
 int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
                      void **pointer, ek_event **event);
 void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,

@@ -10,9 +10,9 @@
  * call and the numbers of the elements. False if the generator is a Mersenne Twister. */
 bool ek_draw_begin(ek_draw *draw, ek_generator *generator, const ek_tensor *tensor);
 
-/* Writes the call's numbers to `out` by the backend's slot `draw`. Strides that are not row-major
- * are filled on the calling thread and copied. x is NULL, or for EK_DRAW_DROPOUT a tensor of out's
- * shape, dtype and device; then both lie in row-major order. */
+/* Writes the call's numbers to `out` by the backend's slot `draw`, or without one on the calling
+ * thread. Elements are counted in row-major order, whatever the strides. x is NULL, or for
+ * EK_DRAW_DROPOUT a tensor of out's shape, dtype and device. */
 int ek_draw_run(ek_tensor *out, const ek_tensor *x, const ek_draw *draw);
 
 /* Writes `count` blocks of words, from block `first` of the call on. */

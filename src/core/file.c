@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,6 +63,29 @@ int ek_file_open(const char *what, const char *path, size_t *nbytes)
         return descriptor;
     close(descriptor);
     return status;
+}
+
+int ek_file_map(const char *what, const char *path, ek_mapped *mapped)
+{
+    *mapped = (ek_mapped){NULL, 0};
+    int descriptor = ek_file_open(what, path, &mapped->nbytes), status = 0;
+    EK_TRY(descriptor);
+    if (mapped->nbytes > 0) { /* an empty file can't be mapped */
+        void *bytes = mmap(NULL, mapped->nbytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+        if (bytes == MAP_FAILED)
+            status = ek_file_fail(what, "read", path);
+        else
+            mapped->bytes = bytes;
+    }
+    close(descriptor); /* the mapping stays valid */
+    return status;
+}
+
+void ek_file_unmap(ek_mapped *mapped)
+{
+    if (mapped->bytes)
+        munmap((void *)(uintptr_t)mapped->bytes, mapped->nbytes);
+    *mapped = (ek_mapped){NULL, 0};
 }
 
 /* ---- writing whole or not at all ---- */

@@ -21,6 +21,15 @@ int ek_open(const char *path, int flags);
  * descriptor, which the caller closes, or a negative status. */
 int ek_file_open(const char *what, const char *path, size_t *nbytes);
 
+/* A file in memory, for reading. If another process truncates it, readers are killed (SIGBUS). */
+typedef struct ek_mapped {
+    const unsigned char *bytes; /* NULL for an empty file */
+    size_t nbytes;
+} ek_mapped;
+/* Maps a file that ek_file_open opens. After an error there is nothing to unmap. */
+int ek_file_map(const char *what, const char *path, ek_mapped *mapped);
+void ek_file_unmap(ek_mapped *mapped); /* one that is zero is ignored */
+
 /* Sets the error "<what>: cannot <verb> <path>: <the system's reason>" from errno. Returns
  * EK_E_NO_MEMORY if errno is ENOMEM, else EK_E_IO. */
 int ek_file_fail(const char *what, const char *verb, const char *path);

@@ -108,12 +108,14 @@ static inline double ek_generator_f64(ek_generator *generator)
 }
 
 /* Draws `count` normal numbers from a Mersenne Twister in PyTorch's order (random_normal.c). 16
- * numbers or more are drawn in another way than fewer. bf16 numbers are written as f32. */
+ * numbers or more are drawn in another way than fewer. bf16 and f16 numbers are written as f32. */
 void ek_generator_normal_f32(ek_generator *generator, float *out, int64_t count, double mean,
                              double std);
 void ek_generator_normal_f64(ek_generator *generator, double *out, int64_t count, double mean,
                              double std);
 void ek_generator_normal_bf16(ek_generator *generator, float *out, int64_t count, double mean,
                               double std);
+void ek_generator_normal_f16(ek_generator *generator, float *out, int64_t count, double mean,
+                             double std);
 
 #endif

@@ -3,9 +3,13 @@
 
 #include <string.h>
 
+#include "core/dtypes.h"
 #include "core/multiversion.h"
+#include "core/tensor.h"
 
-enum { RUN_WORDS = 2048 };
+/* A run's words, numbers and operands lie in the nearest cache together, and the processor begins
+ * the next run's words while it stores the last one's numbers: longer runs take a fifth more. */
+enum { RUN_WORDS = 256 };
 
 void ek_philox_plain_blocks(uint64_t seed, uint64_t call, uint64_t first, int64_t count,
                             uint32_t *words)
@@ -38,6 +42,14 @@ static void philox_uniforms_bf16(const uint32_t *restrict words, uint16_t *restr
 {
     for (int64_t i = 0; i < count; i++)
         out[i] = ek_bf16_of(ek_philox_uniform_bf16(words[i], scale, low));
+}
+
+EK_MULTIVERSION
+static void philox_uniforms_f16(const uint32_t *restrict words, uint16_t *restrict out,
+                                int64_t count, float scale, float low)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = ek_f16_of(ek_philox_uniform_f16(words[i], scale, low));
 }
 
 EK_MULTIVERSION
@@ -89,17 +101,13 @@ static void philox_choices(const uint32_t *restrict words, int64_t *restrict out
 EK_MULTIVERSION
 static void philox_store(ek_dtype dtype, void *out, const int64_t *restrict values, int64_t count)
 {
-#define STORE(label, type, value)             \
-    case label:                               \
-        for (int64_t i = 0; i < count; i++)   \
-            ((type *)out)[i] = (type)(value); \
+#define STORE(label, text, type, ...)                              \
+    case EK_##label:                                               \
+        for (int64_t i = 0; i < count; i++)                        \
+            ((type *)out)[i] = EK_##label##_OF_INTEGER(values[i]); \
         break;
     switch (dtype) {
-        STORE(EK_F32, float, values[i])
-        STORE(EK_F64, double, values[i])
-        STORE(EK_BF16, uint16_t, ek_bf16_of((float)values[i]))
-        STORE(EK_I64, int64_t, values[i])
-        STORE(EK_U8, uint8_t, values[i])
+        EK_DTYPE_ROWS(STORE)
     }
 #undef STORE
 }
@@ -120,6 +128,7 @@ static void philox_store(ek_dtype dtype, void *out, const int64_t *restrict valu
 DEFINE_DROPOUT(f32, float, float, ITSELF, ITSELF)
 DEFINE_DROPOUT(f64, double, double, ITSELF, ITSELF)
 DEFINE_DROPOUT(bf16, uint16_t, float, ek_float_of_bf16, ek_bf16_of)
+DEFINE_DROPOUT(f16, uint16_t, float, ek_float_of_f16, ek_f16_of)
 
 /* ---- a run of elements with numbers that follow each other ---- */
 
@@ -133,11 +142,6 @@ typedef struct philox_run {
     const void *x;
 } philox_run;
 
-static float philox_round_bf16(double x)
-{
-    return ek_float_of_bf16(ek_bf16_of((float)x));
-}
-
 static void philox_run_uniform(const ek_draw *draw, const philox_run *run)
 {
     const double low = draw->a, high = draw->b;
@@ -148,9 +152,12 @@ static void philox_run_uniform(const ek_draw *draw, const philox_run *run)
         philox_uniforms_f32(run->words + run->skipped, run->out, run->count, (float)high - narrow,
                             narrow);
     } else {
-        float narrow = philox_round_bf16(low);
-        float scale = philox_round_bf16(philox_round_bf16(high) - narrow);
-        philox_uniforms_bf16(run->words + run->skipped, run->out, run->count, scale, narrow);
+        float narrow = ek_round_narrow(run->dtype, (float)low);
+        float scale =
+            ek_round_narrow(run->dtype, ek_round_narrow(run->dtype, (float)high) - narrow);
+        (run->dtype == EK_F16 ? philox_uniforms_f16
+                              : philox_uniforms_bf16)(run->words + run->skipped, run->out,
+                                                      run->count, scale, narrow);
     }
 }
 
@@ -170,7 +177,7 @@ static void philox_run_normal(const ek_draw *draw, const philox_run *run)
         memcpy(run->out, numbers + run->skipped, (size_t)run->count * sizeof *numbers);
     else
         for (int64_t i = 0; i < run->count; i++)
-            ((uint16_t *)run->out)[i] = ek_bf16_of(numbers[run->skipped + i]);
+            ((uint16_t *)run->out)[i] = ek_narrow_of(run->dtype, numbers[run->skipped + i]);
 }
 
 static void philox_run_integers(const ek_draw *draw, const philox_run *run)
@@ -193,8 +200,9 @@ static void philox_run_dropout(const ek_draw *draw, const philox_run *run)
     else if (run->dtype == EK_F32)
         philox_dropout_f32(words, run->out, run->x, run->count, choice, (float)draw->b);
     else
-        philox_dropout_bf16(words, run->out, run->x, run->count, choice,
-                            philox_round_bf16(draw->b));
+        (run->dtype == EK_F16 ? philox_dropout_f16
+                              : philox_dropout_bf16)(words, run->out, run->x, run->count, choice,
+                                                     ek_round_narrow(run->dtype, (float)draw->b));
 }
 
 typedef void run_function(const ek_draw *draw, const philox_run *run);

@@ -90,6 +90,12 @@ EK_FORMULA float ek_philox_uniform_bf16(uint32_t word, float scale, float low)
     return fmaf((float)(int32_t)(word >> 24) * 0.00390625f, scale, low);
 }
 
+/* The eleven bits that f16 has. */
+EK_FORMULA float ek_philox_uniform_f16(uint32_t word, float scale, float low)
+{
+    return fmaf((float)(int32_t)(word >> 21) * 0.00048828125f, scale, low);
+}
+
 /* ---- logarithm, sine and cosine of fused steps ---- */
 
 /* log(x) for x in (0, 1]: Cephes' polynomial. x = 2^e m, m in [sqrt(1/2), sqrt(2)). */

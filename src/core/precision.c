@@ -6,7 +6,7 @@
 #include "core/python_random.h"
 #include "evenkeel/random.h"
 
-static atomic_bool tf32, fast_convolution, deterministic;
+static atomic_bool tf32, fast_convolution, benchmark, deterministic;
 
 void ek_allow_tf32(bool allow)
 {
@@ -26,6 +26,16 @@ void ek_allow_fast_convolution(bool allow)
 bool ek_fast_convolution_allowed(void)
 {
     return atomic_load_explicit(&fast_convolution, memory_order_relaxed);
+}
+
+void ek_benchmark_convolution(bool on)
+{
+    atomic_store_explicit(&benchmark, on, memory_order_relaxed);
+}
+
+bool ek_convolution_benchmarked(void)
+{
+    return atomic_load_explicit(&benchmark, memory_order_relaxed);
 }
 
 void ek_use_deterministic_algorithms(bool on)

@@ -9,6 +9,7 @@
 #include "core/backend.h"
 #include "core/bits.h"
 #include "core/draw.h"
+#include "core/dtypes.h"
 #include "core/generator.h"
 #include "core/tensor.h"
 
@@ -40,12 +41,14 @@ static void random_draw_uniform(ek_generator *generator, const fill *how, void *
             values[i] = fmaf(ek_generator_f32(generator), scale, low);
     } else {
         uint16_t *values = out;
-        float low = ek_float_of_bf16(ek_bf16_of((float)how->a));
-        float high = ek_float_of_bf16(ek_bf16_of((float)how->b));
-        float scale = ek_float_of_bf16(ek_bf16_of(high - low));
+        float low = ek_round_narrow(how->dtype, (float)how->a);
+        float high = ek_round_narrow(how->dtype, (float)how->b);
+        float scale = ek_round_narrow(how->dtype, high - low);
+        bool is_f16 = how->dtype == EK_F16;
         for (int64_t i = 0; i < count; i++) {
-            float x = (float)(ek_generator_u32(generator) & 0xffu) * 0x1p-8f;
-            values[i] = ek_bf16_of(fmaf(x, scale, low));
+            uint32_t word = ek_generator_u32(generator);
+            float x = is_f16 ? (float)(word & 0x7ffu) * 0x1p-11f : (float)(word & 0xffu) * 0x1p-8f;
+            values[i] = ek_narrow_of(how->dtype, fmaf(x, scale, low));
         }
     }
 }
@@ -57,11 +60,12 @@ static void random_draw_normal(ek_generator *generator, const fill *how, void *o
     } else if (how->dtype == EK_F32) {
         ek_generator_normal_f32(generator, out, count, how->a, how->b);
     } else {
-        ek_generator_normal_bf16(generator, out, count, how->a, how->b);
+        (how->dtype == EK_F16 ? ek_generator_normal_f16
+                              : ek_generator_normal_bf16)(generator, out, count, how->a, how->b);
         for (int64_t i = 0; i < count; i++) { /* converts each f32 in place */
             float wide;
             memcpy(&wide, (char *)out + i * 4, sizeof(wide));
-            uint16_t narrow = ek_bf16_of(wide);
+            uint16_t narrow = ek_narrow_of(how->dtype, wide);
             memcpy((char *)out + i * 2, &narrow, sizeof(narrow));
         }
     }
@@ -70,21 +74,12 @@ static void random_draw_normal(ek_generator *generator, const fill *how, void *o
 static void random_store(ek_dtype dtype, void *out, int64_t i, int64_t value)
 {
     switch (dtype) {
-    case EK_F32:
-        ((float *)out)[i] = (float)value;
+#define STORE(label, text, type, ...)                      \
+    case EK_##label:                                       \
+        ((type *)out)[i] = EK_##label##_OF_INTEGER(value); \
         break;
-    case EK_F64:
-        ((double *)out)[i] = (double)value;
-        break;
-    case EK_BF16:
-        ((uint16_t *)out)[i] = ek_bf16_of((float)value);
-        break;
-    case EK_I64:
-        ((int64_t *)out)[i] = value;
-        break;
-    case EK_U8:
-        ((uint8_t *)out)[i] = (uint8_t)value;
-        break;
+        EK_DTYPE_ROWS(STORE)
+#undef STORE
     }
 }
 
@@ -115,7 +110,7 @@ int ek_draw_run(ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
     ek_dev *dev = ek_tensor_dev(out);
     if (count == 0)
         return 0;
-    if (dev->backend->draw && ek_tensor_is_contiguous(out, EK_CONTIGUOUS))
+    if (dev->backend->draw)
         return dev->backend->draw(dev, out, x, draw);
     char *values = ek_calloc(2, nbytes);
     int rc = !values ? ek_error_pending() : x ? ek_to_data(x, values + nbytes, nbytes) : 0;
@@ -147,7 +142,7 @@ static void random_draw_all(ek_generator *generator, const fill *how, bool by_ro
         return;
     }
     for (int64_t i = 0; i < count; i++) {
-        char value[8]; /* room to draw bf16 as f32 */
+        char value[8]; /* room to draw 16 bits as f32 */
         how->draw(generator, how, value, 1);
         memcpy(values + (size_t)i * size, value, size);
     }
@@ -169,7 +164,7 @@ static int random_run_fill(ek_tensor *tensor, ek_generator *generator, fill *how
     ek_scope scope = ek_scope_begin();
     bool by_row = random_draws_by_row(tensor);
     ek_tensor *target = by_row ? tensor : ek_tensor_in_memory_order(tensor);
-    char *values = target ? ek_calloc((size_t)count, 8) : NULL; /* room to draw bf16 as f32 */
+    char *values = target ? ek_calloc((size_t)count, 8) : NULL; /* room to draw 16 bits as f32 */
     int rc = 0;
     if (!values) {
         rc = ek_error_pending();
@@ -194,7 +189,7 @@ static int random_check_tensor(const ek_tensor *tensor, bool must_float, const c
         return ek_error_status() ? ek_error_status()
                                  : EK_FAIL(EK_E_INVALID, "%s: the tensor is NULL", name);
     if (must_float && !ek_dtype_is_floating(tensor->dtype))
-        return EK_FAIL(EK_E_DTYPE, "%s: %s is not floating; f32, f64 and bf16 are", name,
+        return EK_FAIL(EK_E_DTYPE, "%s: %s is not floating; f32, f64, bf16 and f16 are", name,
                        ek_tensor_text(tensor, text));
     if (ek_repeats(tensor))
         return EK_FAIL(EK_E_INVALID,
@@ -226,11 +221,10 @@ int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generat
 static int random_check_range(const ek_tensor *tensor, int64_t low, int64_t high)
 {
     static const int64_t limits[EK_DTYPES][2] = {
-        [EK_F32] = {-(1LL << 24), (1LL << 24) + 1},
-        [EK_F64] = {-(1LL << 53), (1LL << 53) + 1},
-        [EK_BF16] = {-(1LL << 8), (1LL << 8) + 1},
-        [EK_I64] = {INT64_MIN, INT64_MAX},
-        [EK_U8] = {0, 256},
+#define LIMITS(label, text, type, class, first, last, ...) \
+    [EK_##label] = {first, (last) < INT64_MAX ? (int64_t)((uint64_t)(last) + 1) : INT64_MAX},
+        EK_DTYPE_ROWS(LIMITS)
+#undef LIMITS
     };
     const int64_t *limit = limits[tensor->dtype];
     if (low >= high)
@@ -270,6 +264,18 @@ ek_tensor *ek_rand_with(ek_tensor_options options)
 ek_tensor *ek_randn_with(ek_tensor_options options)
 {
     ek_tensor *tensor = ek_empty_with(options);
+    return tensor && ek_normal_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
+}
+
+ek_tensor *ek_rand_like(const ek_tensor *x)
+{
+    ek_tensor *tensor = x ? ek_tensor_like(x) : EK_FAIL_NULL(EK_E_INVALID, "rand_like: x is NULL");
+    return tensor && ek_uniform_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
+}
+
+ek_tensor *ek_randn_like(const ek_tensor *x)
+{
+    ek_tensor *tensor = x ? ek_tensor_like(x) : EK_FAIL_NULL(EK_E_INVALID, "randn_like: x is NULL");
     return tensor && ek_normal_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
 }
 

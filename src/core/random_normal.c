@@ -122,38 +122,42 @@ static void normal_transform_f64(double *data, int64_t blocks, double mean, doub
     }
 }
 
-/* ---- bf16 blocks: every step rounds to bf16 ---- */
+/* ---- blocks of 16 bits: every step rounds to the dtype ---- */
 
-static float normal_round_bf16(float value)
-{
-    return ek_float_of_bf16(ek_bf16_of(value));
-}
-
-static float normal_uniform_bf16(ek_generator *generator)
-{
-    return (float)(ek_generator_u32(generator) & 0xffu) * 0x1p-8f;
-}
-
-static void normal_transform_bf16(float *data, int64_t blocks, float mean, float std)
-{
-    mean = normal_round_bf16(mean);
-    std = normal_round_bf16(std);
-    for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
-        for (int j = 0; j < HALF; j++) {
-            float u = normal_round_bf16(1.0f - data[j]);
-            float log_u = normal_round_bf16(logf(u));
-            float squared = normal_round_bf16(-2.0f * log_u);
-            float radius = normal_round_bf16(sqrtf(squared));
-            float theta = normal_round_bf16((float)(2 * pi * (double)data[j + HALF]));
-            float cosine = normal_round_bf16(cosf(theta));
-            float sine = normal_round_bf16(sinf(theta));
-            float first = normal_round_bf16(normal_round_bf16(radius * cosine) * std);
-            float second = normal_round_bf16(normal_round_bf16(radius * sine) * std);
-            data[j] = normal_round_bf16(first + mean);
-            data[j + HALF] = normal_round_bf16(second + mean);
-        }
+#define DEFINE_NARROW(suffix, bits)                                                                \
+    static float normal_round_##suffix(float value)                                                \
+    {                                                                                              \
+        return ek_float_of_##suffix(ek_##suffix##_of(value));                                      \
+    }                                                                                              \
+                                                                                                   \
+    static float normal_uniform_##suffix(ek_generator *generator)                                  \
+    {                                                                                              \
+        return (float)(ek_generator_u32(generator) & ((1u << (bits)) - 1)) *                       \
+               (1.0f / (float)(1 << (bits)));                                                      \
+    }                                                                                              \
+                                                                                                   \
+    static void normal_transform_##suffix(float *data, int64_t blocks, float mean, float std)      \
+    {                                                                                              \
+        mean = normal_round_##suffix(mean);                                                        \
+        std = normal_round_##suffix(std);                                                          \
+        for (int64_t block = 0; block < blocks; block++, data += BLOCK) {                          \
+            for (int j = 0; j < HALF; j++) {                                                       \
+                float u = normal_round_##suffix(1.0f - data[j]);                                   \
+                float log_u = normal_round_##suffix(logf(u));                                      \
+                float squared = normal_round_##suffix(-2.0f * log_u);                              \
+                float radius = normal_round_##suffix(sqrtf(squared));                              \
+                float theta = normal_round_##suffix((float)(2 * pi * (double)data[j + HALF]));     \
+                float cosine = normal_round_##suffix(cosf(theta));                                 \
+                float sine = normal_round_##suffix(sinf(theta));                                   \
+                float first = normal_round_##suffix(normal_round_##suffix(radius * cosine) * std); \
+                float second = normal_round_##suffix(normal_round_##suffix(radius * sine) * std);  \
+                data[j] = normal_round_##suffix(first + mean);                                     \
+                data[j + HALF] = normal_round_##suffix(second + mean);                             \
+            }                                                                                      \
+        }                                                                                          \
     }
-}
+DEFINE_NARROW(bf16, 8)
+DEFINE_NARROW(f16, 11)
 
 /* ---- the order of draws ---- */
 
@@ -200,3 +204,4 @@ static double normal_one(ek_generator *generator, double mean, double std)
 DEFINE_NORMAL(f32, float, ek_generator_f32)
 DEFINE_NORMAL(f64, double, ek_generator_f64)
 DEFINE_NORMAL(bf16, float, normal_uniform_bf16)
+DEFINE_NORMAL(f16, float, normal_uniform_f16)

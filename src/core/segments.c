@@ -241,7 +241,7 @@ bool ek_segments_add(ek_segments *s, ek_stream stream, bool large, void *memory,
 ek_block *ek_segments_idle(const ek_segments *s, uint64_t nbytes)
 {
     ek_block *best = NULL;
-    for (int i = 0; i < EK_SEGMENT_STREAMS * 2 && s->idle; i++) {
+    for (int i = 0; i < EK_STREAMS * 2 && s->idle; i++) {
         const ek_segment_kind *kind = &s->kinds[i / 2][i % 2];
         for (int list = segment_next_list(kind, 0); list >= 0;
              list = segment_next_list(kind, list + 1)) {
@@ -267,7 +267,7 @@ void ek_segments_remove(ek_segments *s, ek_block *segment)
 uint64_t ek_segments_largest(const ek_segments *s)
 {
     uint64_t largest = 0;
-    for (int i = 0; i < EK_SEGMENT_STREAMS * 2; i++) {
+    for (int i = 0; i < EK_STREAMS * 2; i++) {
         const ek_segment_kind *kind = &s->kinds[i / 2][i % 2];
         int list = EK_SEGMENT_LISTS - 1;
         while (list >= 0 && !kind->lists[list])

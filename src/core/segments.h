@@ -38,10 +38,7 @@ typedef struct ek_block {
     struct ek_block *before, *after; /* neighbours in the segment */
 } ek_block;
 
-enum {
-    EK_SEGMENT_STREAMS = 3,
-    EK_SEGMENT_LISTS = 42 * 4, /* from 2^6 bytes to 2^48 */
-};
+enum { EK_SEGMENT_LISTS = 42 * 4 }; /* from 2^6 bytes to 2^48 */
 
 /* Free blocks of one stream, small ones or large ones. */
 typedef struct ek_segment_kind {
@@ -51,7 +48,7 @@ typedef struct ek_segment_kind {
 
 /* Starts as {0}. */
 typedef struct ek_segments {
-    ek_segment_kind kinds[EK_SEGMENT_STREAMS][2];
+    ek_segment_kind kinds[EK_STREAMS][2];
     ek_block **table;   /* blocks that are not free, by a hash of their address */
     size_t room, taken; /* the table's chains (a power of two) and blocks */
     uint64_t idle;      /* bytes of idle segments */

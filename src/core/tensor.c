@@ -1,24 +1,47 @@
 /* tensor.c: storages, versions, handles and their geometry. */
 #include "core/tensor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/cells.h"
+#include "core/dtypes.h"
 
 /* ---- dtypes and shapes ---- */
 
 const char *ek_dtype_name(ek_dtype dtype)
 {
-    static const char *const names[EK_DTYPES] = {"f32", "f64", "bf16", "i64", "u8"};
+#define NAME(label, text, ...) [EK_##label] = text,
+    static const char *const names[EK_DTYPES] = {EK_DTYPE_ROWS(NAME)};
+#undef NAME
     return (unsigned)dtype < EK_DTYPES ? names[dtype] : "unknown";
 }
 
 size_t ek_dtype_size(ek_dtype dtype)
 {
-    static const size_t sizes[EK_DTYPES] = {4, 8, 2, 8, 1};
+#define SIZE(label, text, type, ...) [EK_##label] = sizeof(type),
+    static const size_t sizes[EK_DTYPES] = {EK_DTYPE_ROWS(SIZE)};
+#undef SIZE
     return (unsigned)dtype < EK_DTYPES ? sizes[dtype] : 0;
+}
+
+const ek_dtype_range *ek_dtype_range_of(ek_dtype dtype)
+{
+#define RANGE(label, text, type, class, first, last, numbers) \
+    [EK_##label] = {(double)(first), (double)(last), numbers},
+    static const ek_dtype_range ranges[EK_DTYPES] = {EK_DTYPE_ROWS(RANGE)};
+#undef RANGE
+    return &ranges[dtype];
+}
+
+bool ek_dtype_holds(ek_dtype dtype, double value)
+{
+    const ek_dtype_range *range = ek_dtype_range_of(dtype);
+    /* (double)INT64_MAX is 2^63, which i64 doesn't hold. */
+    return ek_dtype_is_floating(dtype) || (value >= range->first && value <= range->last &&
+                                           value < 0x1p63 && value == floor(value));
 }
 
 /* A product that stops at INT64_MAX, for sizes that have not been checked yet. */
@@ -123,7 +146,7 @@ void ek_storage_receive(ek_storage *storage)
 
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
 {
-    return ek_storage_new_for(dev, EK_STREAM_COMPUTE, nbytes);
+    return ek_storage_new_for(dev, (ek_stream)ek_thread_self()->modes.stream, nbytes);
 }
 
 ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
@@ -504,7 +527,7 @@ ek_tensor *ek_empty_with(ek_tensor_options options)
         return EK_FAIL_NULL(EK_E_DTYPE, "%d is no dtype", (int)options.dtype);
     if (options.requires_grad && !ek_dtype_is_floating(options.dtype))
         return EK_FAIL_NULL(EK_E_DTYPE,
-                            "a tensor of %s cannot require a gradient; f32, f64 and bf16 can",
+                            "a tensor of %s cannot require a gradient; f32, f64, bf16 and f16 can",
                             ek_dtype_name(options.dtype));
     ek_dev *dev = ek_dev_get(options.device);
     if (!dev)

@@ -5,6 +5,7 @@
 #ifndef EK_CORE_TENSOR_H
 #define EK_CORE_TENSOR_H
 
+#include "core/bits.h"
 #include "core/device.h"
 #include "core/object.h"
 #include "core/thread.h"
@@ -66,7 +67,8 @@ struct ek_tensor {
     struct ek_grad_hook *grad_hook;
 };
 
-/* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
+/* A storage of nbytes on dev for the calling thread's stream, counted under its category. One
+ * reference. */
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
 /* A storage in memory that `stream` uses first (ek_dev_alloc_for). */
 ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes);
@@ -151,6 +153,45 @@ void ek_tensor_written(ek_tensor *tensor, const char *writer);
 
 /* "f32[2, 3] on host:0" for sentences; returns text. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);
+
+/* ---- dtypes ---- */
+
+/* True for bf16 and f16, which are computed in f32 and rounded at the end. */
+static inline bool ek_dtype_is_narrow(ek_dtype dtype)
+{
+    return dtype == EK_BF16 || dtype == EK_F16;
+}
+
+/* The dtype that sums of a floating dtype are made in. */
+static inline ek_dtype ek_dtype_wide(ek_dtype dtype)
+{
+    return ek_dtype_is_narrow(dtype) ? EK_F32 : dtype;
+}
+
+/* The whole numbers that a dtype holds: all from `first` to `last`. */
+typedef struct ek_dtype_range {
+    double first, last;
+    const char *text;
+} ek_dtype_range;
+const ek_dtype_range *ek_dtype_range_of(ek_dtype dtype);
+/* True if the dtype is floating, or an integer dtype or bool that holds the value. */
+bool ek_dtype_holds(ek_dtype dtype, double value);
+
+/* A number of a narrow dtype, to and from f32. */
+static inline uint16_t ek_narrow_of(ek_dtype dtype, float value)
+{
+    return dtype == EK_F16 ? ek_f16_of(value) : ek_bf16_of(value);
+}
+
+static inline float ek_float_of_narrow(ek_dtype dtype, uint16_t bits)
+{
+    return dtype == EK_F16 ? ek_float_of_f16(bits) : ek_float_of_bf16(bits);
+}
+
+static inline float ek_round_narrow(ek_dtype dtype, float value)
+{
+    return ek_float_of_narrow(dtype, ek_narrow_of(dtype, value));
+}
 
 /* Converts an element to double. */
 double ek_element_double(const void *element, ek_dtype dtype);

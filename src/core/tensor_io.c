@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/dtypes.h"
 #include "core/tensor.h"
 
 /* How many elements the span has, gaps included. */
@@ -140,33 +141,16 @@ ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)
 double ek_element_double(const void *element, ek_dtype dtype)
 {
     switch (dtype) {
-    case EK_F32: {
-        float value;
-        memcpy(&value, element, sizeof value);
-        return value;
+#define ELEMENT(label, text, type, ...)        \
+    case EK_##label: {                         \
+        type value;                            \
+        memcpy(&value, element, sizeof value); \
+        return (double)EK_LOAD_##label(value); \
     }
-    case EK_F64: {
-        double value;
-        memcpy(&value, element, sizeof value);
-        return value;
+        EK_DTYPE_ROWS(ELEMENT)
+#undef ELEMENT
     }
-    case EK_BF16: {
-        uint16_t high;
-        memcpy(&high, element, sizeof high);
-        uint32_t bits = (uint32_t)high << 16;
-        float value;
-        memcpy(&value, &bits, sizeof value);
-        return value;
-    }
-    case EK_I64: {
-        int64_t value;
-        memcpy(&value, element, sizeof value);
-        return (double)value;
-    }
-    case EK_U8:
-        break;
-    }
-    return *(const unsigned char *)element;
+    return 0;
 }
 
 int ek_item(const ek_tensor *tensor, double *value)

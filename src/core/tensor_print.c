@@ -26,6 +26,8 @@ static int print_element_text(const printer *p, int64_t i, char text[ELEMENT])
         memcpy(&value, element, sizeof value);
         return snprintf(text, ELEMENT, "%" PRId64, value);
     }
+    if (p->tensor->dtype == EK_BOOL)
+        return snprintf(text, ELEMENT, "%s", *element ? "true" : "false");
     return (int)ek_format(text, ELEMENT, "%.7g", ek_element_double(element, p->tensor->dtype));
 }
 

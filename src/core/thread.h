@@ -13,13 +13,16 @@ typedef struct ek_dev ek_dev;
 typedef struct ek_thread_modes {
     unsigned flags;
     ek_memory_category category;
+    unsigned stream; /* the ek_stream of what the thread issues and allocates (lane.h) */
 } ek_thread_modes;
 
 enum {
     EK_MODE_NO_GRAD = 1u << 0,
-    EK_MODE_ALONE = 1u << 1,    /* in a checkpoint's forward: no rendezvous */
-    EK_MODE_BACKWARD = 1u << 2, /* in backward: no rendezvous */
-    EK_MODE_AUTOCAST = 1u << 3  /* autocast is on (evenkeel/precision.h) */
+    EK_MODE_ALONE = 1u << 1,        /* in a checkpoint's forward: no rendezvous */
+    EK_MODE_BACKWARD = 1u << 2,     /* in backward: no rendezvous */
+    EK_MODE_AUTOCAST = 1u << 3,     /* autocast is on (evenkeel/precision.h) */
+    EK_MODE_AUTOCAST_F16 = 1u << 4, /* with EK_MODE_AUTOCAST: to f16, not bf16 */
+    EK_MODE_AUTOCASTS = EK_MODE_AUTOCAST | EK_MODE_AUTOCAST_F16
 };
 
 /* Which job of which group the thread runs (rendezvous.h). */

@@ -100,11 +100,11 @@ static int device_check_kernels(ek_dev *dev, const ek_cuda_device *device)
 /* Makes streams that don't wait for the default stream. */
 static int device_make_streams(ek_dev *dev, ek_cuda_device *device)
 {
-    cudaStream_t *const streams[] = {&device->compute, &device->copy, &device->upload,
-                                     &device->communicate};
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < EK_CUDA_STREAMS; i++)
         EK_TRY(ek_cuda_check(dev, "making a stream",
-                             (int)cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking)));
+                             (int)cudaStreamCreateWithFlags(&device->streams[i],
+                                                            cudaStreamNonBlocking)));
+    EK_TRY(ek_cuda_make_event(dev, &device->exchanged));
     return ek_cuda_make_event(dev, &device->issued);
 }
 
@@ -135,11 +135,11 @@ static void device_release(ek_cuda_device *device)
         cudaFreeHost(device->fault);
     if (device->issued)
         cudaEventDestroy(device->issued);
-    const cudaStream_t streams[] = {device->communicate, device->upload, device->copy,
-                                    device->compute};
-    for (int i = 0; i < 4; i++)
-        if (streams[i])
-            cudaStreamDestroy(streams[i]);
+    if (device->exchanged)
+        cudaEventDestroy(device->exchanged);
+    for (int i = EK_CUDA_STREAMS - 1; i >= 0; i--)
+        if (device->streams[i])
+            cudaStreamDestroy(device->streams[i]);
     if (entered)
         (void)ek_cuda_guard_leave(physical, restore);
     (void)cudaGetLastError();
@@ -151,6 +151,7 @@ static int device_open(ek_dev *dev)
 {
     ek_cuda_spec spec;
     int restore;
+    EK_TRY(ek_cuda_read_settings());
     EK_TRY(ek_cuda_spec_now(gpu_count(), &spec));
     ek_cuda_device *device = ek_calloc(1, sizeof *device);
     if (!device)

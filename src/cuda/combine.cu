@@ -1,6 +1,6 @@
 /* combine.cu: combinations of the terms that ranks have sent, in the order of ranks. The arithmetic
- * is that of the host (distributed/combine.c), to the bit: bf16 is combined in f32 and rounded once,
- * integers wrap. */
+ * is that of the host (distributed/combine.c), to the bit: bf16 and f16 are combined in f32 and
+ * rounded once, integers wrap. */
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 
@@ -48,8 +48,7 @@ template <typename T, int Op> EK_KERNEL combine(ek_cuda_combination job)
     EK_GRID_LOOP(i, job.count) {
         real sum = real(0);
         for (int r = 0; r < job.ranks; r++) {
-            const char *term =
-                r == job.rank ? job.own : job.terms + (size_t)r * job.stride;
+            const char *term = r == job.rank ? job.own : job.terms + (size_t)r * job.stride;
             real next = ek_load((const T *)term + i);
             sum = r == 0 ? next : combine_two<Op>(sum, next);
         }

@@ -75,7 +75,7 @@ static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tenso
 /* Tensor cores load 16 bytes at once: from other addresses cuDNN doesn't use them. */
 static bool conv_by_tensor_cores(const conv_call *c)
 {
-    return c->x->dtype == EK_BF16 || (c->x->dtype == EK_F32 && ek_tf32_allowed());
+    return ek_dtype_is_narrow(c->x->dtype) || (c->x->dtype == EK_F32 && ek_tf32_allowed());
 }
 
 /* True if cuDNN can use the tensor as it lies in memory; else it is copied, to an address that is
@@ -118,18 +118,32 @@ static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
 
 /* Decides whether the plan adds the bias: not if that costs the tensor cores, which some engines
  * for few channels have only without. As ek_cuda_dnn_supports. */
-static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem)
+static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem, int64_t *workspace)
 {
     problem->bias = conv_reads_bias(c, problem);
-    int fused = problem->bias ? ek_cuda_dnn_supports(dev, problem) : 0;
+    int fused = problem->bias ? ek_cuda_dnn_supports(dev, problem, workspace) : 0;
     if (fused < 0 || fused == 2 || (fused == 1 && !conv_by_tensor_cores(c)))
         return fused;
     problem->bias = 0;
-    int apart = ek_cuda_dnn_supports(dev, problem);
+    int apart = ek_cuda_dnn_supports(dev, problem, workspace);
     if (apart < 0 || fused == 0 || apart == 2)
         return apart;
     problem->bias = 1;
     return fused;
+}
+
+/* False if cuDNN can't express the call. */
+static bool conv_problem_of(const conv_call *c, ek_memory_format format, ek_dnn_problem *problem)
+{
+    if (!ek_dnn_problem_of(problem, c->operation, c->x, c->w, c->y, c->params, format))
+        return false;
+    const ek_tensor *tensors[] = {c->x, c->w, c->y};
+    for (int i = 0; i < 3; i++) {
+        int64_t alignment = ek_dnn_alignment(ek_tensor_address(tensors[i]));
+        if (conv_fits(c, tensors[i], format) && alignment < problem->alignment)
+            problem->alignment = alignment; /* a plan holds for any address of its alignment */
+    }
+    return true;
 }
 
 /* 1 when issued, 0 if cuDNN doesn't compute it in this order of memory, which a plan may find out
@@ -137,20 +151,14 @@ static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem)
 static int conv_by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
 {
     ek_dnn_problem problem;
-    if (!ek_dnn_problem_of(&problem, c->operation, c->x, c->w, c->y, c->params, format))
+    if (!conv_problem_of(c, format, &problem))
         return 0;
-    const ek_tensor *tensors[] = {c->x, c->w, c->y};
-    for (int i = 0; i < 3; i++) {
-        int64_t alignment = ek_dnn_alignment(ek_tensor_address(tensors[i]));
-        if (conv_fits(c, tensors[i], format) && alignment < problem.alignment)
-            problem.alignment = alignment; /* a plan holds for any address of its alignment */
-    }
-    int rc = conv_plan(dev, c, &problem);
+    int rc = conv_plan(dev, c, &problem, NULL);
     rc = rc > 0 ? conv_run_staged(dev, c, &problem, format) : rc;
     if (rc != 0 || !problem.bias)
         return rc;
     problem.bias = 0;
-    rc = ek_cuda_dnn_supports(dev, &problem);
+    rc = ek_cuda_dnn_supports(dev, &problem, NULL);
     return rc > 0 ? conv_run_staged(dev, c, &problem, format) : rc;
 }
 
@@ -160,17 +168,37 @@ ek_memory_format ek_cuda_conv_format(ek_dev *dev, ek_dtype dtype)
     return ek_dnn_format(dtype);
 }
 
+/* 1 if row-major x and y are computed as they lie with fewer bytes copied than in channels-last
+ * order, which needs copies of both. Only the weights are converted for it, unless the plan copies
+ * all three: the engine for most gradients of large weights reads channels-last tensors only. With
+ * 512 channels at 4 x 4 and a batch of 256 it copies 26 MB to and fro, and the weight's gradient is
+ * 9 MB more, since parameters are channels-last. If x and dy are copied here, that is 17 MB in all.
+ * No other operation's plan for an H200 copies more than the weights, but for small groups. */
+static int conv_prefers_rows(ek_dev *dev, const conv_call *c)
+{
+    ek_dnn_problem rows, last;
+    int64_t in_rows = 0, in_last = 0;
+    if (!conv_problem_of(c, EK_CONTIGUOUS, &rows) || !conv_problem_of(c, EK_CHANNELS_LAST, &last))
+        return 1;
+    int rc = conv_plan(dev, c, &rows, &in_rows);
+    if (rc <= 0 || ek_dnn_copied(&rows, in_rows) <= ek_dnn_copied(&last, 0))
+        return rc;
+    rc = conv_plan(dev, c, &last, &in_last);
+    return rc < 0 ? rc : rc == 0 || ek_dnn_copied(&rows, in_rows) <= ek_dnn_copied(&last, in_last);
+}
+
 /* Tries the order that cuDNN prefers, if the tensors have it; else channels-last. From tensors in
  * another order cuDNN makes copies itself, in every call and in its workspace (the plans for an
  * H100 show it). So the copies are made here, by kernels that are bound by memory only, and engines
- * are found more often. Row-major tensors stay so, and only the small weights are converted.
- * Channels-last tensors also stay, because cuDNN knows whether to copy them or to take an engine
- * that reads them. */
+ * are found more often. Channels-last tensors stay so, because cuDNN knows whether to copy them or
+ * to take an engine that reads them. */
 static int conv_by_dnn(ek_dev *dev, const conv_call *c)
 {
     if (ek_dnn_format(c->x->dtype) == EK_CONTIGUOUS && ek_dnn_is_dense(c->x, EK_CONTIGUOUS) &&
         ek_dnn_is_dense(c->y, EK_CONTIGUOUS)) {
-        int rc = conv_by_dnn_in(dev, c, EK_CONTIGUOUS);
+        int rc = conv_prefers_rows(dev, c);
+        if (rc > 0)
+            rc = conv_by_dnn_in(dev, c, EK_CONTIGUOUS);
         if (rc != 0)
             return rc;
     }

@@ -130,6 +130,34 @@ template <typename R> EK_DEVICE void weights_add_and_clear(R total[SIDE][SIDE], 
         }
 }
 
+/* Stores a sum over all rows: of the weight, or, in the column after the last, of the bias. */
+template <typename T, typename I, typename R>
+EK_DEVICE void weights_store(const ek_cuda_conv_weights &conv, int64_t output, int64_t column,
+                             R sum)
+{
+    if (column == conv.columns) {
+        ek_store((T *)conv.bias + output * conv.by_bias, sum);
+        return;
+    }
+    column_index<I> index = column_index_of(conv, (I)column);
+    ek_store((T *)conv.w + output * conv.w_output + index.channel * conv.w_channel +
+                 index.tap[0] * conv.w_tap[0] + index.tap[1] * conv.w_tap[1] +
+                 index.tap[2] * conv.w_tap[2],
+             sum);
+}
+
+/* Stores a part's sum. A part that is the only one is the result. */
+template <typename T, typename I, typename R>
+EK_DEVICE void weights_put(const ek_cuda_conv_weights &conv, int64_t part, int64_t output,
+                           int64_t column, R sum)
+{
+    if (conv.parts == 1)
+        weights_store<T, I>(conv, output, column, R(0) + sum);
+    else
+        ((R *)conv.partials)[(part * conv.groups * conv.outputs + output) * weights_width_of(conv) +
+                             column] = sum;
+}
+
 template <typename T>
 EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_tiles)
 {
@@ -168,18 +196,16 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
         weights_add_and_clear(total, sum);
         bias += round_bias;
     }
-    int64_t width = weights_width_of(conv);
-    R *to = (R *)conv.partials + (part * conv.groups * conv.outputs + channel) * width;
     for (int i = 0; i < SIDE; i++) {
         for (int j = 0; j < SIDE; j++) {
             int down = thread / (TILE / SIDE) * SIDE + i;
             int64_t column = (int64_t)column_tile * TILE + thread % (TILE / SIDE) * SIDE + j;
             if (down < outputs && column < conv.columns)
-                to[down * width + column] = total[i][j];
+                weights_put<T, int32_t>(conv, part, channel + down, column, total[i][j]);
         }
     }
     if (conv.bias && column_tile == 0 && thread < TILE && thread < outputs)
-        to[thread * width + conv.columns] = bias;
+        weights_put<T, int32_t>(conv, part, channel + thread, conv.columns, bias);
 }
 
 /* ---- single sums ---- */
@@ -235,7 +261,7 @@ EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_bloc
             parts[thread] += parts[thread + half * lanes];
     }
     if (thread < lanes && output < channels)
-        ((R *)conv.partials)[(part * channels + output) * width + column] = parts[thread];
+        weights_put<T, I>(conv, part, output, column, parts[thread]);
 }
 
 /* ---- the sum of the parts ---- */
@@ -250,15 +276,7 @@ template <typename T, typename I> EK_KERNEL weights_join(ek_cuda_conv_weights co
         R sum = 0;
         for (int64_t part = 0; part < conv.parts; part++)
             sum += from[part * count];
-        if (column == conv.columns) {
-            ek_store((T *)conv.bias + output * conv.by_bias, sum);
-            continue;
-        }
-        column_index<I> index = column_index_of(conv, (I)column);
-        ek_store((T *)conv.w + output * conv.w_output + index.channel * conv.w_channel +
-                     index.tap[0] * conv.w_tap[0] + index.tap[1] * conv.w_tap[1] +
-                     index.tap[2] * conv.w_tap[2],
-                 sum);
+        weights_store<T, I>(conv, output, column, sum);
     }
 }
 
@@ -298,6 +316,8 @@ size_t ek_cuda_conv_weights_plan(const ek_cuda_stream *stream, ek_cuda_conv_weig
     conv->part_rows = weights_parts_of(weights_parts_of(conv->rows, parts), EK_BLOCK) * EK_BLOCK;
     conv->parts = conv->rows > 0 ? weights_parts_of(conv->rows, conv->part_rows) : 1;
     size_t size = conv->y.dtype == EK_F64 ? sizeof(double) : sizeof(float);
+    if (conv->parts == 1)
+        return 0;
     return (size_t)(conv->parts * conv->groups * conv->outputs * weights_width_of(*conv)) * size;
 }
 
@@ -316,7 +336,7 @@ static int launch_weights(const ek_cuda_stream *stream, const ek_cuda_conv_weigh
                        conv->wide ? weights_each<T, int64_t> : weights_each<T, int32_t>, *conv,
                        weights_lanes_of(conv),
                        weights_parts_of(conv->groups * conv->outputs, weights_lanes_of(conv)));
-    if (rc != 0)
+    if (rc != 0 || conv->parts == 1)
         return rc;
     return ek_launch(stream, ek_grid(stream, count),
                      conv->wide ? weights_join<T, int64_t> : weights_join<T, int32_t>, *conv);

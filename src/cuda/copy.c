@@ -1,6 +1,7 @@
 /* copy.c: which way a copy goes; the bytes of a value, and how they get into memory. */
 #include <string.h>
 
+#include "core/dtypes.h"
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
@@ -27,24 +28,16 @@ int ek_cuda_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
 static ek_cuda_pattern pattern_of(ek_dtype dtype, double value)
 {
     ek_cuda_pattern pattern;
-    const float narrow = (float)value;
     for (int i = 0; i < 16 / (int)ek_dtype_size(dtype); i++) {
         switch (dtype) {
-        case EK_F32:
-            pattern.u32[i] = ek_bits_of(narrow);
-            break;
-        case EK_F64:
-            memcpy(&pattern.u64[i], &value, sizeof value);
-            break;
-        case EK_BF16:
-            pattern.u16[i] = ek_bf16_of(narrow);
-            break;
-        case EK_I64:
-            pattern.u64[i] = (uint64_t)ek_i64_of(value);
-            break;
-        case EK_U8:
-            pattern.u8[i] = (uint8_t)ek_i64_of(value);
-            break;
+#define PATTERN(label, text, type, ...)                                                  \
+    case EK_##label: {                                                                   \
+        type element = EK_##label##_OF_REAL(value);                                      \
+        memcpy((char *)&pattern + (size_t)i * sizeof element, &element, sizeof element); \
+        break;                                                                           \
+    }
+            EK_DTYPE_ROWS(PATTERN)
+#undef PATTERN
         }
     }
     return pattern;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "cuda/dnn_plan.h"
 #include "evenkeel/precision.h"
 #include "kernels/stage.h"
@@ -44,7 +45,7 @@ bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_t
                        ek_memory_format format)
 {
     memset(p, 0, sizeof *p);
-    if (x->dtype != EK_F32 && x->dtype != EK_BF16)
+    if (ek_dtype_wide(x->dtype) != EK_F32)
         return false;
     if ((params->dims != 2 && params->dims != 3) || x->ndim != 2 + params->dims)
         return false;
@@ -70,6 +71,23 @@ bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_t
     return true;
 }
 
+static int64_t dnn_count_of(const int64_t *shape, int64_t ndim)
+{
+    int64_t count = 1;
+    for (int64_t d = 0; d < ndim; d++)
+        count *= shape[d];
+    return count;
+}
+
+int64_t ek_dnn_copied(const ek_dnn_problem *p, int64_t workspace)
+{
+    int64_t ndim = 2 + p->dims;
+    int64_t count = p->format == EK_CHANNELS_LAST
+                        ? dnn_count_of(p->x, ndim) + dnn_count_of(p->y, ndim)
+                        : dnn_count_of(p->w, ndim);
+    return workspace + count * (int64_t)ek_dtype_size(p->dtype);
+}
+
 ek_memory_format ek_dnn_format(ek_dtype dtype)
 {
     return dtype == EK_F32 && !ek_tf32_allowed() && ek_cudnn() ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
@@ -90,7 +108,10 @@ static const int64_t usual_workspace = (int64_t)1 << 30;
 typedef struct kept_plan {
     ek_dnn_problem problem;
     ek_dnn_plan plan;
-    bool none; /* true if no engine computes the problem */
+    bool none;         /* true if no engine computes the problem */
+    bool timed;        /* true if the plan was timed beside others, or that was not possible */
+    bool tensor_cores; /* this and the next tell of the plan that was made first, */
+    int64_t workspace; /* or last for want of memory */
     uint64_t used;
 } kept_plan;
 
@@ -141,14 +162,6 @@ static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *probl
     return &dnn->plans[at];
 }
 
-static int64_t dnn_count_of(const int64_t *shape, int64_t ndim)
-{
-    int64_t count = 1;
-    for (int64_t d = 0; d < ndim; d++)
-        count *= shape[d];
-    return count;
-}
-
 static int64_t dnn_most_workspace(const ek_dnn_problem *p)
 {
     int64_t ndim = 2 + p->dims;
@@ -160,10 +173,22 @@ static int64_t dnn_most_workspace(const ek_dnn_problem *p)
 /* EVENKEEL_CUDA_PLANS=1 prints each plan when it is made. */
 static void dnn_show(const kept_plan *entry)
 {
-    const char *wanted = getenv("EVENKEEL_CUDA_PLANS");
+    bool wanted = false;
     char text[EK_DNN_TEXT];
-    if (wanted && strcmp(wanted, "1") == 0)
+    if (ek_environment_switch("EVENKEEL_CUDA_PLANS", &wanted) >= 0 && wanted)
         fprintf(stderr, "cuDNN: %s\n", ek_dnn_plan_text(&entry->problem, &entry->plan, text));
+}
+
+/* Makes the entry's plan, or finds that there is none. */
+static void dnn_make_plan(struct ek_cuda_dnn *dnn, kept_plan *entry, int64_t most)
+{
+    entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle},
+                                    &entry->problem, most, &entry->plan);
+    entry->tensor_cores = ek_dnn_plan_has(&entry->plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+    entry->workspace = entry->plan.workspace;
+    /* An error that an attempt left behind must not become the next launch's. */
+    (void)cudaGetLastError();
+    dnn_show(entry);
 }
 
 static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
@@ -172,11 +197,7 @@ static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *pr
     kept_plan *entry = dnn_find(dnn, problem, hash);
     if (!entry) {
         entry = dnn_entry(dnn, problem, hash);
-        entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle}, problem,
-                                        dnn_most_workspace(problem), &entry->plan);
-        /* An error that an attempt left behind must not become the next launch's. */
-        (void)cudaGetLastError();
-        dnn_show(entry);
+        dnn_make_plan(dnn, entry, dnn_most_workspace(problem));
     }
     entry->used = ++dnn->clock;
     return entry;
@@ -243,7 +264,7 @@ void ek_cuda_dnn_close(ek_cuda_device *device)
 
 /* ---- calls ---- */
 
-int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
+int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *workspace)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
     struct ek_cuda_dnn *dnn;
@@ -251,9 +272,9 @@ int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
     int rc = dnn_enter(dev, &dnn);
     if (rc >= 0 && dnn) {
         const kept_plan *entry = dnn_plan_for(dnn, problem);
-        rc = entry->none                                                       ? 0
-             : ek_dnn_plan_has(&entry->plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? 2
-                                                                               : 1;
+        rc = entry->none ? 0 : entry->tensor_cores ? 2 : 1;
+        if (workspace)
+            *workspace = entry->workspace;
     }
     pthread_mutex_unlock(&device->lock);
     return rc;
@@ -291,15 +312,29 @@ static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *e
         if (rc != 0)
             return rc;
         ek_dnn_plan_free(dnn->api, &entry->plan);
-        entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle},
-                                        &entry->problem, nbytes / 2, &entry->plan);
-        (void)cudaGetLastError();
-        dnn_show(entry);
+        dnn_make_plan(dnn, entry, nbytes / 2);
         ek_log_line(EK_LOG_INFO, "%s: no %lld bytes of workspace are left for a %s: %s", dev->name,
                     (long long)nbytes, dnn_names[entry->problem.operation],
                     entry->none ? "it is computed directly" : "one with less is used");
     }
     return 0;
+}
+
+/* Once for each problem, if it is asked for: the fastest plan takes the place of that which cuDNN
+ * suggests. Results that have to repeat keep the latter, because what is fastest varies. */
+static int dnn_time_plans(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
+                          const ek_dnn_memory *memory)
+{
+    if (entry->none || entry->timed || entry->problem.deterministic ||
+        !ek_convolution_benchmarked())
+        return 0;
+    entry->timed = true;
+    int rc = ek_dnn_plan_choose_fastest(dev, dnn->api, dnn->handle, &entry->problem,
+                                        dnn_most_workspace(&entry->problem), memory, &entry->plan);
+    (void)cudaGetLastError();
+    if (rc > 0)
+        dnn_show(entry);
+    return rc;
 }
 
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
@@ -312,13 +347,15 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
     int rc = dnn_enter(dev, &dnn);
     if (rc >= 0 && dnn) {
         kept_plan *entry = dnn_plan_for(dnn, problem);
-        rc = dnn_find_workspace(dev, dnn, entry, &workspace);
+        ek_dnn_memory memory = {.x = ek_tensor_address(x),
+                                .w = ek_tensor_address(w),
+                                .y = ek_tensor_address(y),
+                                .bias = bias ? ek_tensor_address(bias) : NULL};
+        rc = dnn_time_plans(dev, dnn, entry, &memory);
+        if (rc >= 0)
+            rc = dnn_find_workspace(dev, dnn, entry, &workspace);
         if (rc > 0) {
-            const ek_dnn_memory memory = {.x = ek_tensor_address(x),
-                                          .w = ek_tensor_address(w),
-                                          .y = ek_tensor_address(y),
-                                          .bias = bias ? ek_tensor_address(bias) : NULL,
-                                          .workspace = ek_cuda_aligned(workspace)};
+            memory.workspace = ek_cuda_aligned(workspace);
             cudnnStatus_t status = ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, &memory);
             if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
                 rc = 0, entry->none = true;
@@ -334,10 +371,11 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
 
 #else
 
-int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
+int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *workspace)
 {
     (void)dev;
     (void)problem;
+    (void)workspace;
     return 0;
 }
 

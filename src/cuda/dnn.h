@@ -17,7 +17,7 @@ typedef enum ek_dnn_operation {
  * elements are 0. */
 typedef struct ek_dnn_problem {
     int64_t operation; /* ek_dnn_operation */
-    int64_t dtype;     /* EK_F32 or EK_BF16 */
+    int64_t dtype;     /* EK_F32, EK_BF16 or EK_F16 */
     int64_t format;    /* memory format of all three tensors, which are dense */
     int64_t dims;      /* dimensions in space: 2 or 3 */
     int64_t x[5], w[5], y[5];
@@ -45,8 +45,14 @@ int64_t ek_dnn_alignment(const void *address);
 ek_memory_format ek_dnn_format(ek_dtype dtype);
 
 /* 1 if cuDNN computes the problem (its plan is kept from now on), 2 if it does so by tensor cores,
- * 0 if it doesn't, negative on error. Call it between ek_cuda_begin and ek_cuda_end. */
-int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem);
+ * 0 if it doesn't, negative on error. *workspace, unless it is NULL, gets the plan's bytes. Both
+ * tell of the plan that cuDNN suggests: a faster one that is found by timing doesn't change what
+ * callers decide by them. Call it between ek_cuda_begin and ek_cuda_end. */
+int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *workspace);
+
+/* Bytes that are copied into another order of memory, here or in the plan's workspace, if x and y
+ * are row-major and w is channels-last. */
+int64_t ek_dnn_copied(const ek_dnn_problem *problem, int64_t workspace);
 
 /* Issues the problem. The tensors are dense in its format and aligned as it says. bias is NULL if
  * the problem has none. Returns 1 when issued, 0 if cuDNN turns out not to support it, or only with

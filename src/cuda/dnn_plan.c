@@ -1,6 +1,8 @@
 /* dnn_plan.c: see dnn_plan.h. */
 #include "cuda/dnn_plan.h"
 
+#include <string.h>
+
 #include "kernels/stage.h"
 
 #ifdef EK_HAVE_CUDNN
@@ -45,8 +47,11 @@ static cudnnStatus_t graph_make_descriptor(const ek_cudnn_api *api,
 static cudnnStatus_t graph_make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p,
                                        int64_t name, const int64_t *shape, ek_dnn_graph *graph)
 {
-    bool between = name == EK_DNN_SUMS, narrow = p->dtype == EK_BF16 && !between;
-    cudnnDataType_t dtype = narrow ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    bool between = name == EK_DNN_SUMS;
+    cudnnDataType_t dtype = between               ? CUDNN_DATA_FLOAT
+                            : p->dtype == EK_BF16 ? CUDNN_DATA_BFLOAT16
+                            : p->dtype == EK_F16  ? CUDNN_DATA_HALF
+                                                  : CUDNN_DATA_FLOAT;
     int64_t ndim = 2 + p->dims, strides[5];
     ek_strides_along((int)ndim, shape, ek_axis_of((ek_memory_format)p->format, (int)ndim), strides);
     const dnn_attribute attributes[] = {
@@ -122,7 +127,7 @@ static const operation_names operations[] = {
 static cudnnStatus_t graph_make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
                                           ek_dnn_graph *graph)
 {
-    /* Factors are of the type that values are computed in, f32 for bf16 too. */
+    /* Factors are of the type that values are computed in, f32 for bf16 and f16 too. */
     const float alpha = 1, beta = 0;
     const operation_names *of = &operations[p->operation];
     const cudnnBackendDescriptor_t *tensors = graph->tensors;
@@ -208,8 +213,8 @@ ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *p,
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
             return EK_DNN_IMPRECISE;
-        /* Large tiles lose digits to cancellation. In bf16 even small ones do, because their
-         * transformed inputs are rounded. */
+        /* Large tiles lose digits to cancellation. In bf16 and f16 even small ones do, because
+         * their transformed inputs are rounded. */
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
             return EK_DNN_IMPRECISE;
@@ -318,44 +323,48 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
     plan->engine = suggestion->engine;
     plan->notes = suggestion->notes;
     suggestion->config = NULL;
+    suggestion->refusal = EK_DNN_ALLOWED;
     return true;
 }
 
 /* The most suggestions to look at, the best first: a plan is rarely the tenth. Among the first
- * NEAR, engines with tensor cores are preferred: for bf16 windows of 1 x 1 with a stride, cuDNN
- * suggests another one first. */
+ * NEAR, engines with tensor cores are preferred: for bf16 and f16 windows of 1 x 1 with a stride,
+ * cuDNN suggests another one first. */
 enum { SUGGESTIONS = 48, NEAR = 6 };
 
 /* Few channels, in all or in a group, leave tensor cores idle: then cuDNN knows better. */
 static bool plan_prefers_tensor_cores(const ek_dnn_problem *p)
 {
-    return (p->dtype == EK_BF16 || p->tf32) && p->x[1] == p->w[1] && p->x[1] >= 8 && p->y[1] >= 8;
+    return (p->dtype != EK_F32 || p->tf32) && p->x[1] == p->w[1] && p->x[1] >= 8 && p->y[1] >= 8;
 }
 
-/* Makes a plan of the best suggestion that can be used. */
-static bool plan_take(const ek_cudnn_api *api, const ek_dnn_target *target,
-                      const ek_dnn_problem *problem, plan_suggestion *suggestions, int64_t count,
-                      int64_t most, ek_dnn_plan *plan)
+/* Makes plans of the best suggestions that can be used. Returns how many. */
+static int plan_take(const ek_cudnn_api *api, const ek_dnn_target *target,
+                     const ek_dnn_problem *problem, plan_suggestion *suggestions, int64_t count,
+                     int64_t most, ek_dnn_plan *plans, int room)
 {
     const uint64_t tensor_core = (uint64_t)1 << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    int taken = 0;
     for (int64_t i = 0; i < count; i++)
         plan_read(api, problem, &suggestions[i]);
     if (plan_prefers_tensor_cores(problem))
-        for (int64_t i = 0; i < count && i < NEAR; i++)
-            if (!suggestions[i].refusal && suggestions[i].notes & tensor_core &&
-                plan_of(api, target, &suggestions[i], most, plan))
-                return true;
-    for (int64_t i = 0; i < count; i++) {
-        if (!suggestions[i].refusal && plan_of(api, target, &suggestions[i], most, plan))
-            return true;
-        plan->refused[suggestions[i].refusal]++;
+        for (int64_t i = 0; i < count && i < NEAR && taken < room; i++)
+            if (!suggestions[i].refusal && suggestions[i].notes & tensor_core)
+                taken += plan_of(api, target, &suggestions[i], most, &plans[taken]);
+    for (int64_t i = 0; i < count && taken < room; i++) {
+        if (!suggestions[i].config) /* it is a plan already */
+            continue;
+        if (!suggestions[i].refusal)
+            taken += plan_of(api, target, &suggestions[i], most, &plans[taken]);
+        if (suggestions[i].refusal)
+            plans[0].refused[suggestions[i].refusal]++;
     }
-    return false;
+    return taken;
 }
 
-static bool plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
-                        const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics,
-                        int64_t most, ek_dnn_plan *plan)
+static int plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
+                       const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics,
+                       int64_t most, ek_dnn_plan *plans, int room)
 {
     cudnnBackendDescriptor_t configs[SUGGESTIONS] = {0};
     plan_suggestion suggestions[SUGGESTIONS] = {0};
@@ -371,48 +380,76 @@ static bool plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
                                             CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, configs);
     for (int64_t i = 0; i < made; i++)
         suggestions[i].config = configs[i];
-    bool found =
-        status == CUDNN_STATUS_SUCCESS &&
-        plan_take(api, target, problem, suggestions, count < made ? count : made, most, plan);
+    int taken = status != CUDNN_STATUS_SUCCESS
+                    ? 0
+                    : plan_take(api, target, problem, suggestions, count < made ? count : made,
+                                most, plans, room);
     for (int64_t i = 0; i < made; i++)
         if (suggestions[i].config)
             (void)api->cudnnBackendDestroyDescriptor(suggestions[i].config);
-    return found;
+    return taken;
 }
 
-static bool plan_ask(const ek_cudnn_api *api, const ek_dnn_target *target,
-                     const ek_dnn_problem *problem, cudnnBackendHeurMode_t mode, int64_t most,
-                     ek_dnn_plan *plan)
+static int plan_ask(const ek_cudnn_api *api, const ek_dnn_target *target,
+                    const ek_dnn_problem *problem, cudnnBackendHeurMode_t mode, int64_t most,
+                    ek_dnn_plan *plans, int room)
 {
     cudnnBackendDescriptor_t heuristics = NULL;
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics) !=
         CUDNN_STATUS_SUCCESS)
-        return false;
-    bool found =
+        return 0;
+    bool ready =
         ek_dnn_set(api, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plan->graph.graph) == CUDNN_STATUS_SUCCESS &&
+                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph.graph) == CUDNN_STATUS_SUCCESS &&
         ek_dnn_set(api, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ==
             CUDNN_STATUS_SUCCESS &&
         plan_aim(api, target, heuristics, false) &&
-        api->cudnnBackendFinalize(heuristics) == CUDNN_STATUS_SUCCESS &&
-        plan_choose(api, target, problem, heuristics, most, plan);
+        api->cudnnBackendFinalize(heuristics) == CUDNN_STATUS_SUCCESS;
+    int taken = ready ? plan_choose(api, target, problem, heuristics, most, plans, room) : 0;
     (void)api->cudnnBackendDestroyDescriptor(heuristics);
-    return found;
+    return taken;
+}
+
+int ek_dnn_plans_make(const ek_cudnn_api *api, const ek_dnn_target *target,
+                      const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plans, int room)
+{
+    /* Mode B is slower, not for several threads at once, and no better for single convolutions. */
+    const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+    int taken = 0;
+    for (int i = 0; i < room; i++)
+        plans[i] = (ek_dnn_plan){0};
+    if (ek_dnn_graph_describe(api, problem, &plans->graph) == CUDNN_STATUS_SUCCESS &&
+        ek_dnn_graph_finish(api, target, &plans->graph) == CUDNN_STATUS_SUCCESS)
+        for (size_t i = 0; i < sizeof modes / sizeof *modes && taken == 0; i++)
+            taken = plan_ask(api, target, problem, modes[i], most, plans, room);
+    if (taken == 0)
+        ek_dnn_graph_free(api, &plans->graph);
+    return taken;
 }
 
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan)
 {
-    /* Mode B is slower, not for several threads at once, and no better for single convolutions. */
-    const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
-    *plan = (ek_dnn_plan){0};
-    if (ek_dnn_graph_describe(api, problem, &plan->graph) == CUDNN_STATUS_SUCCESS &&
-        ek_dnn_graph_finish(api, target, &plan->graph) == CUDNN_STATUS_SUCCESS)
-        for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-            if (plan_ask(api, target, problem, modes[i], most, plan))
-                return true;
-    ek_dnn_graph_free(api, &plan->graph);
-    return false;
+    return ek_dnn_plans_make(api, target, problem, most, plan, 1) == 1;
+}
+
+void ek_dnn_plans_keep(const ek_cudnn_api *api, ek_dnn_plan *plans, int count, int kept,
+                       ek_dnn_plan *plan)
+{
+    ek_dnn_plan only = plans[kept];
+    only.graph = plans[0].graph;
+    memcpy(only.refused, plans[0].refused, sizeof only.refused);
+    plans[0].graph = (ek_dnn_graph){0};
+    plans[kept] = (ek_dnn_plan){0};
+    ek_dnn_plans_free(api, plans, count);
+    *plan = only;
+}
+
+/* The graph, which is the first one's, goes last. */
+void ek_dnn_plans_free(const ek_cudnn_api *api, ek_dnn_plan *plans, int count)
+{
+    for (int i = count - 1; i >= 0; i--)
+        ek_dnn_plan_free(api, &plans[i]);
 }
 
 void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan)

@@ -54,6 +54,8 @@ cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *
                                   ek_dnn_graph *graph);
 void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph);
 
+enum { EK_DNN_TIMED = 8 }; /* the most plans of a problem that are timed */
+
 /* Why a suggestion is not taken. */
 typedef enum ek_dnn_refusal {
     EK_DNN_ALLOWED,
@@ -65,6 +67,12 @@ typedef enum ek_dnn_refusal {
     EK_DNN_REFUSALS
 } ek_dnn_refusal;
 
+/* How long an engine took. */
+typedef struct ek_dnn_time {
+    int64_t engine;
+    float milliseconds; /* the best of a few runs; negative: it failed, or had no workspace */
+} ek_dnn_time;
+
 /* A plan with all that it refers to, owned. Descriptors are NULL at first. */
 typedef struct ek_dnn_plan {
     ek_dnn_graph graph;
@@ -73,6 +81,8 @@ typedef struct ek_dnn_plan {
     int64_t engine;               /* cuDNN's number of it */
     uint64_t notes;               /* bit n: it has cudnnBackendNumericalNote_t n */
     int refused[EK_DNN_REFUSALS]; /* suggestions before it */
+    int timed;                    /* how many times there are */
+    ek_dnn_time times[EK_DNN_TIMED];
 } ek_dnn_plan;
 
 static inline bool ek_dnn_plan_has(const ek_dnn_plan *plan, cudnnBackendNumericalNote_t note)
@@ -87,6 +97,15 @@ static inline bool ek_dnn_plan_has(const ek_dnn_plan *plan, cudnnBackendNumerica
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
+/* As ek_dnn_plan_make, but makes up to `room` plans, the one that it would make first. All refer to
+ * the first one's graph. Returns how many there are. */
+int ek_dnn_plans_make(const ek_cudnn_api *api, const ek_dnn_target *target,
+                      const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plans, int room);
+/* Moves one of them to *plan, graph and all, and frees the others. */
+void ek_dnn_plans_keep(const ek_cudnn_api *api, ek_dnn_plan *plans, int count, int kept,
+                       ek_dnn_plan *plan);
+void ek_dnn_plans_free(const ek_cudnn_api *api, ek_dnn_plan *plans, int count);
+
 /* The addresses of a problem's tensors. bias is NULL if the problem has none, workspace if the plan
  * needs none. */
 typedef struct ek_dnn_memory {
@@ -96,6 +115,15 @@ typedef struct ek_dnn_memory {
 /* Issues the work to the handle's stream. */
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
                               const ek_dnn_plan *plan, const ek_dnn_memory *memory);
+
+/* Replaces *plan by the fastest of the first EK_DNN_TIMED plans that ek_dnn_plans_make makes. Each
+ * reads the tensors in `memory` and writes to scratch memory, as it does its workspace; all of it
+ * is given back. A plan that fails, or that there is no memory for, is passed over. Returns 1; 0 if
+ * nothing could be timed, and *plan is as it was; negative on errors of the GPU. Waits for the
+ * GPU. The device's lock is held. */
+int ek_dnn_plan_choose_fastest(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
+                               const ek_dnn_problem *problem, int64_t most,
+                               const ek_dnn_memory *memory, ek_dnn_plan *plan);
 
 /* Makes the descriptor of these addresses. Free it also if this fails. */
 cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
@@ -107,9 +135,9 @@ void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan);
 ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *problem,
                                    const cudnnBackendNumericalNote_t *notes, int64_t count);
 
-/* The problem and its plan in a line: operation, sizes, engine, notes, workspace, what was refused.
- * A plan without descriptors stands for none. Returns `text`. */
-enum { EK_DNN_TEXT = 800 };
+/* The problem and its plan in a line: operation, sizes, engine, notes, workspace, what was refused,
+ * times. A plan without descriptors stands for none. Returns `text`. */
+enum { EK_DNN_TEXT = 1200 };
 const char *ek_dnn_plan_text(const ek_dnn_problem *problem, const ek_dnn_plan *plan,
                              char text[EK_DNN_TEXT]);
 #endif

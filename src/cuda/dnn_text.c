@@ -50,9 +50,7 @@ static void text_append_sizes(char text[EK_DNN_TEXT], const char *what, const in
 static void text_append_problem(char text[EK_DNN_TEXT], const ek_dnn_problem *p)
 {
     text_append(text, "%s%s %s%s %s", operation_names[p->operation], p->bias ? " with bias" : "",
-                p->dtype == EK_BF16 ? "bf16"
-                : p->tf32           ? "tf32"
-                                    : "f32",
+                p->tf32 ? "tf32" : ek_dtype_name((ek_dtype)p->dtype),
                 p->deterministic ? " deterministic" : "",
                 p->format == EK_CHANNELS_LAST ? "channels-last" : "row-major");
     text_append_sizes(text, " x ", p->x, 2 + p->dims);
@@ -84,6 +82,14 @@ const char *ek_dnn_plan_text(const ek_dnn_problem *problem, const ek_dnn_plan *p
         if (plan->refused[i])
             text_append(text, "%s%d %s", word, plan->refused[i], refusal_names[i]);
         word = plan->refused[i] ? ", " : word;
+    }
+    for (int i = 0; i < plan->timed; i++) {
+        text_append(text, "%sengine %lld ",
+                    i ? ", " : "; timed: ", (long long)plan->times[i].engine);
+        if (plan->times[i].milliseconds < 0)
+            text_append(text, "failed");
+        else
+            text_append(text, "%.3f ms", (double)plan->times[i].milliseconds);
     }
     return text;
 }

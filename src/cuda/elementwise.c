@@ -1,7 +1,8 @@
-/* elementwise.c: unary and binary operations, comparisons, choices. */
+/* elementwise.c: unary and binary operations, comparisons, choices, random numbers. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 #include "kernels/operations.h"
+#include "kernels/stage.h"
 
 static int elementwise_check_dtype(bool has_integers, const char *kind, int op, ek_dtype dtype)
 {
@@ -51,4 +52,19 @@ int ek_cuda_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const
     ek_cuda_walk walk = ek_cuda_walk_of(4, (const ek_tensor *[]){out, condition, x, y});
     int launched = walk.count == 0 ? 0 : ek_cuda_launch_where(&stream, &walk);
     return ek_cuda_end(dev, &stream, "where", launched);
+}
+
+static int elementwise_draw_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *x,
+                                 const ek_draw *draw)
+{
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    int launched = ek_cuda_launch_draw(&stream, draw, out->dtype, ek_count(out),
+                                       ek_tensor_address(out), x ? ek_tensor_address(x) : NULL);
+    return ek_cuda_end(dev, &stream, "draw", launched);
+}
+
+int ek_cuda_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+{
+    return ek_stage_draw(dev, out, x, draw, elementwise_draw_rows);
 }

@@ -14,7 +14,7 @@
  *
  * The formulas are the host's (kernels/formulas.h), in f32 its polynomials included, so that both
  * agree but for the last bits: either compiler fuses products and sums, where it sees fit; sqrt and
- * division are correctly rounded on both; powers, and in f64 exp, log and tanh, are CUDA's. */
+ * division are correctly rounded on both; mathematics, and in f64 exp, log and tanh, are CUDA's. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 
@@ -225,6 +225,35 @@ FORMULA_EVALUATE(float, float, EK_UNARY_REALS(UNARY_F32), EK_BINARY_REALS(BINARY
 FORMULA_EVALUATE(double, double, EK_UNARY_REALS(UNARY_F64), EK_BINARY_REALS(BINARY_F64))
 FORMULA_EVALUATE(int64_t, double, EK_UNARY_INTEGERS(UNARY_I64), EK_BINARY_INTEGERS(BINARY_I64))
 
+/* Mathematics has a switch of its own, because its many registers would slow the others down. */
+#define FORMULA_MATHEMATICS(C, unary_cases, binary_cases)                                      \
+    template <int V> EK_DEVICE void formula_mathematics(ek_unary op, C(&r)[V], const C(&x)[V]) \
+    {                                                                                          \
+        const C a = 0, b = 0;                                                                  \
+        switch (op) {                                                                          \
+            unary_cases default : break;                                                       \
+        }                                                                                      \
+    }                                                                                          \
+    template <int V>                                                                           \
+    EK_DEVICE void formula_mathematics(ek_binary op, C(&r)[V], const C(&x)[V], const C(&y)[V]) \
+    {                                                                                          \
+        const C a = 0;                                                                         \
+        switch (op) {                                                                          \
+            binary_cases default : break;                                                      \
+        }                                                                                      \
+    }
+FORMULA_MATHEMATICS(float, EK_UNARY_MATHEMATICS(UNARY_F32), EK_BINARY_MATHEMATICS(BINARY_F32))
+FORMULA_MATHEMATICS(double, EK_UNARY_MATHEMATICS(UNARY_F64), EK_BINARY_MATHEMATICS(BINARY_F64))
+
+static inline bool formula_is_mathematics(ek_unary op)
+{
+    return op >= EK_UNARY_SIN;
+}
+static inline bool formula_is_mathematics(ek_binary op)
+{
+    return op >= EK_BINARY_POW;
+}
+
 /* The type of a and b for elements of type C. */
 template <typename C> struct formula_scalar {
     typedef double type;
@@ -244,7 +273,7 @@ template <typename Op, typename scalar> struct formula_any {
     }
 };
 
-/* One operation of f32 (and bf16), chosen at compile time: training consists of these. */
+/* One operation of f32 (and bf16 and f16), chosen at compile time: training consists of these. */
 template <typename Op, Op op> struct formula_one {
     float a, b;
     template <int V, typename... Rest>
@@ -285,15 +314,42 @@ static int formula_vectors(const ek_cuda_stream *stream, Op op, const ek_cuda_wa
         return launch_flat<Inputs, T, T, T>(stream, walk, any);
 }
 
+/* Any of mathematics, chosen at run time. */
+template <typename Op> struct formula_any_mathematics {
+    Op op;
+    template <int V, typename C, typename... Rest>
+    __device__ void operator()(C (&r)[V], const C (&x)[V], const Rest &...y) const
+    {
+        formula_mathematics(op, r, x, y...);
+    }
+};
+
+template <int Inputs, typename Op>
+static int formula_launch_mathematics(const ek_cuda_stream *stream, Op op, const ek_cuda_walk *walk)
+{
+    ek_dtype dtype = walk->dtype[1];
+    formula_any_mathematics<Op> any = {op};
+    if (dtype == walk->dtype[0] && dtype == walk->dtype[Inputs]) {
+        EK_FLOATING(dtype, T,
+                    if (vectors_of<Inputs, T, T, T>::fit(
+                            walk)) return launch_vectors<Inputs, T, T, T>(stream, walk, any))
+    }
+    if (dtype == EK_F64)
+        return launch_strided<Inputs, double, double, double>(stream, walk, any);
+    return launch_strided<Inputs, float, float, float>(stream, walk, any);
+}
+
 template <int Inputs, typename Op>
 static int formula_launch(const ek_cuda_stream *stream, Op op, const ek_cuda_walk *walk, double a,
                           double b)
 {
     ek_dtype dtype = walk->dtype[1];
+    if (formula_is_mathematics(op) && ek_dtype_is_floating(dtype))
+        return formula_launch_mathematics<Inputs>(stream, op, walk);
     if (dtype == walk->dtype[0] && dtype == walk->dtype[Inputs]) {
-        EK_ANY_DTYPE(dtype, T,
-                     if (vectors_of<Inputs, T, T, T>::fit(
-                             walk)) return formula_vectors<Inputs, T>(stream, op, walk, a, b))
+        EK_FAST_DTYPE(dtype, T,
+                      if (vectors_of<Inputs, T, T, T>::fit(
+                              walk)) return formula_vectors<Inputs, T>(stream, op, walk, a, b))
     }
     EK_BY_CLASS(dtype, C, {
         typedef typename formula_scalar<C>::type scalar;
@@ -338,8 +394,8 @@ template <typename C> struct compare_any {
 int ek_cuda_launch_compare(const ek_cuda_stream *stream, ek_compare op, const ek_cuda_walk *walk)
 {
     ek_dtype dtype = walk->dtype[1];
-    if (walk->dtype[0] == EK_U8 && dtype == walk->dtype[2]) {
-        EK_ANY_DTYPE(
+    if (walk->dtype[0] == EK_BOOL && dtype == walk->dtype[2]) {
+        EK_FAST_DTYPE(
             dtype, T,
             if (vectors_of<2, uint8_t, T, T>::fit(walk)) return launch_vectors<2, uint8_t, T, T>(
                 stream, walk, compare_any<typename ek_compute<T>::type>{(int)op}))
@@ -361,8 +417,9 @@ template <typename C> struct where_any {
 int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 {
     ek_dtype dtype = walk->dtype[0];
-    if (walk->dtype[1] == EK_U8 && dtype == walk->dtype[2] && dtype == walk->dtype[3]) {
-        EK_ANY_DTYPE(
+    bool bytes = walk->dtype[1] == EK_BOOL || walk->dtype[1] == EK_U8;
+    if (bytes && dtype == walk->dtype[2] && dtype == walk->dtype[3]) {
+        EK_FAST_DTYPE(
             dtype, T,
             if (vectors_of<3, T, uint8_t, T>::fit(walk)) return launch_vectors<3, T, uint8_t, T>(
                 stream, walk, where_any<typename ek_compute<T>::type>{}))
@@ -392,10 +449,14 @@ int ek_cuda_launch_convert(const ek_cuda_stream *stream, const ek_cuda_walk *wal
 {
     TRY_PAIR(EK_BF16, ek_bf16, EK_F32, float);
     TRY_PAIR(EK_F32, float, EK_BF16, ek_bf16);
+    TRY_PAIR(EK_F16, ek_f16, EK_F32, float);
+    TRY_PAIR(EK_F32, float, EK_F16, ek_f16);
     TRY_PAIR(EK_F64, double, EK_F32, float);
     TRY_PAIR(EK_F32, float, EK_F64, double);
     TRY_PAIR(EK_F32, float, EK_U8, uint8_t);
+    TRY_PAIR(EK_F32, float, EK_BOOL, ek_bool);
     TRY_PAIR(EK_F32, float, EK_I64, int64_t);
     TRY_PAIR(EK_I64, int64_t, EK_U8, uint8_t);
+    TRY_PAIR(EK_I64, int64_t, EK_I32, int32_t);
     EK_BY_CLASS(walk->dtype[1], C, return launch_strided<1, C, C, C>(stream, walk, convert()))
 }

@@ -4,6 +4,7 @@
 
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
+#include "evenkeel/precision.h"
 
 /* The stride along dim; 1 if the tensor has no dimensions. */
 static int64_t index_stride_along(const ek_tensor *tensor, int dim)
@@ -103,11 +104,24 @@ static int index_check_addable(const ek_tensor *out)
                    ek_dtype_name(out->dtype));
 }
 
-static int index_add_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
-                        int dim, const ek_tensor *index, bool is_list)
+/* How a job writes: adds x to out at the index, does so in a given order of positions, or lets x
+ * take the place of out's elements. */
+typedef enum index_write { INDEX_ADDS, INDEX_ADDS_SORTED, INDEX_ASSIGNS } index_write;
+
+static int index_launch(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                        index_write write, const int64_t *order)
 {
-    EK_TRY(index_check_addable(out));
-    EK_TRY(ek_cuda_fill(dev, out, 0));
+    if (write == INDEX_ASSIGNS)
+        return ek_cuda_launch_assign(stream, job, ek_dtype_size(job->dtype));
+    if (write == INDEX_ADDS_SORTED)
+        return ek_cuda_launch_scatter_sorted(stream, job, order);
+    return ek_cuda_launch_scatter(stream, job);
+}
+
+static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
+                          int dim, const ek_tensor *index, bool is_list, index_write write,
+                          const int64_t *order)
+{
     const ek_tensor *like = is_list ? x : index; /* what is added: x may be larger than index */
     if (ek_count(like) == 0)
         return 0;
@@ -131,17 +145,45 @@ static int index_add_at(ek_dev *dev, const char *operation, ek_tensor *out, cons
         shape[dim] = 1;
     ek_cuda_strides_init(&job.strides, 3, x->ndim, shape,
                          (const int64_t *[]){out_stride, x->stride, index_stride});
-    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_scatter(&stream, &job));
+    return ek_cuda_end(dev, &stream, operation, index_launch(&stream, &job, write, order));
+}
+
+/* Many additions in a fixed order: the list is sorted, so that those to one element lie together.
+ */
+static int index_add_sorted(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                            const ek_tensor *index)
+{
+    size_t nbytes = (size_t)index->shape[0] * sizeof(int64_t);
+    void *order;
+    EK_TRY(ek_cuda_scratch(dev, nbytes, &order));
+    int rc = ek_cuda_argsort_list(dev, index, order);
+    if (rc >= 0)
+        rc = index_write_at(dev, "index_add", out, x, dim, index, true, INDEX_ADDS_SORTED, order);
+    ek_cuda_scratch_free(dev, order, nbytes);
+    return rc;
 }
 
 int ek_cuda_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    return index_add_at(dev, "index_add", out, x, dim, index, true);
+    enum { MANY = 32 };
+    EK_TRY(index_check_addable(out));
+    EK_TRY(ek_cuda_fill(dev, out, 0));
+    if (ek_deterministic() && x->ndim > 0 && ek_count(x) > 0 && index->shape[0] >= MANY)
+        return index_add_sorted(dev, out, x, dim, index);
+    return index_write_at(dev, "index_add", out, x, dim, index, true, INDEX_ADDS, NULL);
 }
 
 int ek_cuda_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index)
 {
-    return index_add_at(dev, "scatter_add", out, x, dim, index, false);
+    EK_TRY(index_check_addable(out));
+    EK_TRY(ek_cuda_fill(dev, out, 0));
+    return index_write_at(dev, "scatter_add", out, x, dim, index, false, INDEX_ADDS, NULL);
+}
+
+int ek_cuda_scatter(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                    const ek_tensor *index)
+{
+    return index_write_at(dev, "scatter", out, x, dim, index, false, INDEX_ASSIGNS, NULL);
 }

@@ -84,3 +84,71 @@ int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job
     return job->dtype == EK_F32 ? launch_scatter<float>(stream, job)
                                 : launch_scatter<double>(stream, job);
 }
+
+/* A position of `order` with another index than the one before begins the additions to one element:
+ * its threads, one for each line, make all of them. */
+template <typename T>
+EK_KERNEL scatter_sorted(ek_cuda_index_job job, ek_cuda_fault *fault, const int64_t *order)
+{
+    EK_GRID_LOOP(i, job.strides.count * job.line) {
+        int64_t first = i / job.strides.count, offset[3];
+        int64_t at = job.index[order[first] * job.line_index];
+        if (first > 0 && job.index[order[first - 1] * job.line_index] == at)
+            continue;
+        if (!index_in_range(job, fault, at))
+            continue;
+        ek_offsets(job.strides, i - first * job.strides.count, offset);
+        const T *x = (const T *)job.x + offset[1];
+        T sum = 0;
+        for (int64_t j = first; j < job.line; j++) {
+            if (job.index[order[j] * job.line_index] != at)
+                break;
+            sum += x[order[j] * job.line_x];
+        }
+        ((T *)job.out)[offset[0] + at * job.stride] = sum;
+    }
+}
+
+int ek_cuda_launch_scatter_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                                  const int64_t *order)
+{
+    unsigned grid = ek_grid(stream, job->strides.count * job->line);
+    if (job->dtype == EK_F32)
+        return ek_launch(stream, grid, scatter_sorted<float>, *job, stream->fault, order);
+    return ek_launch(stream, grid, scatter_sorted<double>, *job, stream->fault, order);
+}
+
+/* ---- assigning ---- */
+
+template <typename T> EK_KERNEL assign(ek_cuda_index_job job, ek_cuda_fault *fault)
+{
+    EK_GRID_LOOP(i, job.strides.count) {
+        int64_t offset[3];
+        ek_offsets(job.strides, i, offset);
+        int64_t at = job.index[offset[2]];
+        if (index_in_range(job, fault, at))
+            ((T *)job.out)[offset[0] + at * job.stride] = ((const T *)job.x)[offset[1]];
+    }
+}
+
+template <typename T> EK_KERNEL assign_lines(ek_cuda_index_job job, ek_cuda_fault *fault)
+{
+    EK_GRID_LOOP(i, job.strides.count) {
+        int64_t offset[3];
+        ek_offsets(job.strides, i, offset);
+        for (int64_t j = 0; j < job.line; j++) {
+            int64_t at = job.index[offset[2] + j * job.line_index];
+            if (index_in_range(job, fault, at))
+                ((T *)job.out)[offset[0] + at * job.stride] =
+                    ((const T *)job.x)[offset[1] + j * job.line_x];
+        }
+    }
+}
+
+int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size)
+{
+    unsigned grid = ek_grid(stream, job->strides.count);
+    EK_BY_SIZE(size, T,
+               return ek_launch(stream, grid, stream->deterministic ? assign_lines<T> : assign<T>,
+                                *job, stream->fault))
+}

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include "core/dtypes.h"
 #include "cuda/view.h"
 
 enum { EK_WARP = 32, EK_BLOCK = 256 /* threads of every block */ };
@@ -70,6 +71,12 @@ EK_DEVICE void ek_fault_raise(ek_cuda_fault *fault, int kind, int64_t value, int
 struct ek_bf16 {
     uint16_t bits;
 };
+struct ek_f16 {
+    uint16_t bits;
+};
+struct ek_bool {
+    uint8_t byte;
+};
 
 /* `type` is the type that a stored T is computed in. */
 template <typename T> struct ek_compute {
@@ -78,7 +85,16 @@ template <typename T> struct ek_compute {
 template <> struct ek_compute<ek_bf16> {
     typedef float type;
 };
+template <> struct ek_compute<ek_f16> {
+    typedef float type;
+};
 template <> struct ek_compute<uint8_t> {
+    typedef int64_t type;
+};
+template <> struct ek_compute<int32_t> {
+    typedef int64_t type;
+};
+template <> struct ek_compute<ek_bool> {
     typedef int64_t type;
 };
 
@@ -90,9 +106,21 @@ EK_DEVICE float ek_load(const ek_bf16 *p)
 {
     return ek_float_of_bf16(p->bits);
 }
+EK_DEVICE float ek_load(const ek_f16 *p)
+{
+    return ek_float_of_f16(p->bits);
+}
 EK_DEVICE int64_t ek_load(const uint8_t *p)
 {
     return *p;
+}
+EK_DEVICE int64_t ek_load(const int32_t *p)
+{
+    return *p;
+}
+EK_DEVICE int64_t ek_load(const ek_bool *p)
+{
+    return p->byte != 0;
 }
 
 template <typename T> EK_DEVICE void ek_store(T *p, T value)
@@ -103,9 +131,21 @@ EK_DEVICE void ek_store(ek_bf16 *p, float value)
 {
     p->bits = ek_bf16_of(value);
 }
+EK_DEVICE void ek_store(ek_f16 *p, float value)
+{
+    p->bits = ek_f16_of(value);
+}
 EK_DEVICE void ek_store(uint8_t *p, int64_t value)
 {
     *p = (uint8_t)value;
+}
+EK_DEVICE void ek_store(int32_t *p, int64_t value)
+{
+    *p = (int32_t)value;
+}
+EK_DEVICE void ek_store(ek_bool *p, int64_t value)
+{
+    p->byte = value != 0;
 }
 
 /* Adds. Integers wrap. */
@@ -126,10 +166,11 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         __VA_ARGS__;                 \
     } break;
 
-#define EK_FLOATING_CASES(T, ...)           \
-    EK_CASE(EK_F32, float, T, __VA_ARGS__)  \
-    EK_CASE(EK_F64, double, T, __VA_ARGS__) \
-    EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__)
+#define EK_FLOATING_CASES(T, ...)             \
+    EK_CASE(EK_F32, float, T, __VA_ARGS__)    \
+    EK_CASE(EK_F64, double, T, __VA_ARGS__)   \
+    EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__) \
+    EK_CASE(EK_F16, ek_f16, T, __VA_ARGS__)
 
 /* EK_FLOATING(dtype, T, return f<T>(...)) runs it with T as stored type. Other dtypes fail. */
 #define EK_FLOATING(dtype, T, ...)         \
@@ -140,22 +181,39 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
     }
 
 /* As EK_FLOATING, for every dtype. */
-#define EK_ANY_DTYPE(dtype, T, ...)              \
+#define EK_ANY_DTYPE(dtype, T, ...)               \
+    switch (dtype) {                              \
+        EK_FLOATING_CASES(T, __VA_ARGS__)         \
+        EK_CASE(EK_I64, int64_t, T, __VA_ARGS__)  \
+        EK_CASE(EK_U8, uint8_t, T, __VA_ARGS__)   \
+        EK_CASE(EK_I32, int32_t, T, __VA_ARGS__)  \
+        EK_CASE(EK_BOOL, ek_bool, T, __VA_ARGS__) \
+    default:                                      \
+        return (int)cudaErrorInvalidValue;        \
+    }
+
+/* For kernels that have a slower way: as EK_FLOATING, for i64 and u8 too. Other dtypes go on after
+ * it. */
+#define EK_FAST_DTYPE(dtype, T, ...)             \
     switch (dtype) {                             \
         EK_FLOATING_CASES(T, __VA_ARGS__)        \
         EK_CASE(EK_I64, int64_t, T, __VA_ARGS__) \
         EK_CASE(EK_U8, uint8_t, T, __VA_ARGS__)  \
     default:                                     \
-        return (int)cudaErrorInvalidValue;       \
+        break;                                   \
     }
 
-/* Runs the statement with C as the dtype's computing type: float for bf16, int64_t for u8. */
+/* Runs the statement with C as the dtype's computing type: float for bf16 and f16, int64_t for
+ * integers and bool. */
 #define EK_BY_CLASS(dtype, C, ...)              \
     switch (dtype) {                            \
     case EK_F32:                                \
+    case EK_F16:                                \
         EK_CASE(EK_BF16, float, C, __VA_ARGS__) \
         EK_CASE(EK_F64, double, C, __VA_ARGS__) \
     case EK_I64:                                \
+    case EK_I32:                                \
+    case EK_BOOL:                               \
         EK_CASE(EK_U8, int64_t, C, __VA_ARGS__) \
     default:                                    \
         return (int)cudaErrorInvalidValue;      \
@@ -163,7 +221,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
 
 /* ---- conversions between dtypes, as on the host: by way of the computing types ---- */
 
-/* Converts a value; both types are float, double or int64_t. Floating to integer truncates. NaN and
+/* Converts a value; `To` is float, double or int64_t. Floating to integer truncates. NaN and
  * values that don't fit become INT64_MIN. */
 template <typename To, typename From> EK_DEVICE To ek_convert(From value)
 {
@@ -177,37 +235,27 @@ template <typename To, typename From> EK_DEVICE To ek_convert(From value)
 template <typename C> EK_DEVICE C ek_load_as(const void *data, int dtype, int64_t i)
 {
     switch (dtype) {
-    case EK_F32:
-        return ek_convert<C>(((const float *)data)[i]);
-    case EK_F64:
-        return ek_convert<C>(((const double *)data)[i]);
-    case EK_BF16:
-        return ek_convert<C>(ek_load((const ek_bf16 *)data + i));
-    case EK_I64:
-        return ek_convert<C>(((const int64_t *)data)[i]);
-    default:
-        return ek_convert<C>(ek_load((const uint8_t *)data + i));
+#define LOAD_CASE(label, text, type, ...) \
+    case EK_##label:                      \
+        return ek_convert<C>(EK_LOAD_##label(((const type *)data)[i]));
+        EK_DTYPE_ROWS(LOAD_CASE)
+#undef LOAD_CASE
     }
+    return C(0);
 }
 
 template <typename C> EK_DEVICE void ek_store_as(void *data, int dtype, int64_t i, C value)
 {
     switch (dtype) {
-    case EK_F32:
-        ((float *)data)[i] = ek_convert<float>(value);
+#define STORE_CASE(label, text, type, ...)                      \
+    case EK_##label:                                            \
+        if constexpr (C(0.5) != C(0))                           \
+            ((type *)data)[i] = EK_##label##_OF_REAL(value);    \
+        else                                                    \
+            ((type *)data)[i] = EK_##label##_OF_INTEGER(value); \
         break;
-    case EK_F64:
-        ((double *)data)[i] = ek_convert<double>(value);
-        break;
-    case EK_BF16:
-        ek_store((ek_bf16 *)data + i, ek_convert<float>(value));
-        break;
-    case EK_I64:
-        ((int64_t *)data)[i] = ek_convert<int64_t>(value);
-        break;
-    default:
-        ek_store((uint8_t *)data + i, ek_convert<int64_t>(value));
-        break;
+        EK_DTYPE_ROWS(STORE_CASE)
+#undef STORE_CASE
     }
 }
 

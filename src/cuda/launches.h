@@ -81,6 +81,28 @@ typedef struct ek_cuda_arg_job {
 } ek_cuda_arg_job;
 int ek_cuda_launch_arg_reduce(const ek_cuda_stream *stream, const ek_cuda_arg_job *job);
 
+/* A recurrence along one dimension. a and b may be NULL. */
+typedef struct ek_cuda_scan_job {
+    ek_dtype dtype;
+    void *out;
+    const void *a, *b;
+    ek_cuda_strides lines;   /* operands: out, a, b */
+    int64_t size, stride[3]; /* the dimension's size, and the strides along it */
+    bool reverse;
+} ek_cuda_scan_job;
+int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job);
+
+/* ---- a step of an LSTM, and its gradient ---- */
+
+typedef struct ek_cuda_lstm_job {
+    ek_dtype dtype;
+    int64_t count, hidden; /* elements of a state, and of its rows */
+    void *out[3];          /* h, c, gates; or dx, dbefore in the gradient */
+    const void *in[5];     /* x, product, before; or dh, dc, gates, before, c in the gradient */
+} ek_cuda_lstm_job;
+int ek_cuda_launch_lstm(const ek_cuda_stream *stream, const ek_cuda_lstm_job *job);
+int ek_cuda_launch_lstm_gradient(const ek_cuda_stream *stream, const ek_cuda_lstm_job *job);
+
 /* ---- softmax along one dimension, and its gradient ---- */
 
 typedef struct ek_cuda_softmax_job {
@@ -153,6 +175,40 @@ int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job 
 /* out at index += x, f32 or f64. Additions go in the order of arrival, or, if the stream is
  * deterministic, in the order of x. */
 int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job);
+/* The same in the order of x. `order` has the positions along a line in ascending order of the
+ * index, which is a list. */
+int ek_cuda_launch_scatter_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                                  const int64_t *order);
+/* out at index = x, for elements of `size` bytes; of several for one place the last of x stays if
+ * the stream is deterministic, else any. */
+int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
+
+/* ---- sort: positions along one dimension, and the search in what is sorted ---- */
+
+enum { EK_CUDA_SORT_TILE = 2048 /* elements that a block sorts at once */ };
+
+typedef struct ek_cuda_sort_job {
+    ek_dtype dtype;
+    bool descending;
+    const void *x;
+    int64_t *index;
+    ek_cuda_strides lines;          /* operands: index, x */
+    int64_t size, count;            /* elements of a line, and positions that are wanted */
+    int64_t x_stride, index_stride; /* along the dimension */
+    uint64_t *keys[2];              /* `size` for each line, if that is more than a tile */
+    uint32_t *places[2];
+} ek_cuda_sort_job;
+int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job);
+
+typedef struct ek_cuda_search_job {
+    ek_dtype dtype;
+    int64_t *out;
+    const void *values, *sorted;
+    ek_cuda_strides strides; /* operands: out, values, the begins of sorted lines */
+    int64_t size, stride;    /* of a sorted line */
+    bool right;
+} ek_cuda_search_job;
+int ek_cuda_launch_searchsorted(const ek_cuda_stream *stream, const ek_cuda_search_job *job);
 
 /* ---- pool: two images and the windows between them ---- */
 
@@ -196,13 +252,14 @@ typedef struct ek_cuda_matrices {
 } ek_cuda_matrices;
 
 /* out (batch, n, m) = x (batch, n, k) y (batch, k, m) + bias (m). With `accumulate` this is added
- * to out. bias.data may be NULL. All have one floating dtype; bf16 is rounded once. */
+ * to out. `relu` makes negative results 0. bias.data may be NULL. All have one floating dtype; bf16
+ * is rounded once. */
 typedef struct ek_cuda_gemm {
     ek_dtype dtype;
     int64_t batch, n, m, k;
     ek_cuda_matrices x, y, out;
     ek_cuda_matrices bias; /* `column` is the bias's stride */
-    bool accumulate;
+    bool accumulate, relu;
 } ek_cuda_gemm;
 int ek_cuda_launch_gemm(const ek_cuda_stream *stream, const ek_cuda_gemm *gemm);
 
@@ -230,11 +287,9 @@ int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw, ek_dt
 /* Each entry's first operand = the sum of the others, in their order. It may also be the second. */
 int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list);
 /* Optimizer steps. Entries are parameters of f32 or f64. Operands are the parameter, its gradient,
- * and the states that the options need. */
-int ek_cuda_launch_sgd(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
-                       const ek_sgd_params *params);
-int ek_cuda_launch_adam(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
-                        const ek_adam_params *params);
+ * and the rule's states. */
+int ek_cuda_launch_step(const ek_cuda_stream *stream, ek_dtype dtype, ek_step_rule rule,
+                        const ek_cuda_list *list, const ek_step_numbers *numbers);
 
 EK_END_DECLARATIONS
 #endif

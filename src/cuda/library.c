@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
+#include "core/environment.h"
+#include "core/error.h"
 #include "core/thread.h"
 #ifdef EK_CUDA_EMULATED
 #include <emulator.h>
@@ -98,24 +99,18 @@ static void *library_symbol(void *handle, const char *name)
 
 #endif
 
-/* True if EVENKEEL_CUDA_WITHOUT ("cublas,cudnn") lists the library. */
-static bool library_unwanted(const char *name)
+int ek_cuda_read_settings(void)
 {
-    const char *list = getenv("EVENKEEL_CUDA_WITHOUT");
-    size_t wanted = strlen(name);
-    for (const char *at = list; at && *at;) {
-        size_t length = strcspn(at, ",");
-        if (length == wanted && strncasecmp(at, name, length) == 0)
-            return true;
-        at += length + (at[length] == ',');
-    }
-    return false;
+    static const char *const libraries[] = {"cublas", "cublaslt", "cudnn", "nccl"};
+    bool plans;
+    EK_TRY(ek_environment_switch("EVENKEEL_CUDA_PLANS", &plans));
+    return ek_environment_check_list("EVENKEEL_CUDA_WITHOUT", libraries, 4);
 }
 
 /* Fills a table, which consists of function pointers in the order of the names. */
 static void library_load(library *wanted, void *table)
 {
-    bool without = library_unwanted(wanted->name);
+    bool without = ek_environment_lists("EVENKEEL_CUDA_WITHOUT", wanted->name);
     void *handle = without ? NULL : library_open(wanted);
     if (without)
         snprintf(wanted->reason, sizeof wanted->reason, "EVENKEEL_CUDA_WITHOUT names it");
@@ -175,6 +170,9 @@ static void library_load(library *wanted, void *table)
 
 EK_LIBRARY(ek_cublas, "cuBLAS", EK_CUBLAS_MAP, {"libcublas.so.13", "libcublasLt.so.13"},
            {"libcublas.so.12", "libcublasLt.so.12"})
+
+EK_LIBRARY(ek_cublaslt, "cuBLASLt", EK_CUBLASLT_MAP, {"libcublasLt.so.13", NULL},
+           {"libcublasLt.so.12", NULL})
 
 #ifdef EK_HAVE_CUDNN
 EK_LIBRARY(ek_cudnn, "cuDNN", EK_CUDNN_MAP, {"libcudnn.so.9", NULL})

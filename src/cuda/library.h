@@ -3,16 +3,17 @@
  *
  * They are looked for in the folders that EVENKEEL_CUDA_LIBRARIES lists (separated by colons), then
  * where the system's loader looks, then in the toolkit's usual folder. Those that
- * EVENKEEL_CUDA_WITHOUT lists ("cublas,cudnn,nccl") are treated as missing. */
+ * EVENKEEL_CUDA_WITHOUT lists ("cublas,cublaslt,cudnn,nccl") are treated as missing. */
 #ifndef EK_CUDA_LIBRARY_H
 #define EK_CUDA_LIBRARY_H
 
+#include <cublasLt.h>
 #include <cublas_v2.h>
 
 #include "evenkeel/base.h"
 
 /* Which headers this build has seen; the emulator brings its own. */
-#ifdef EK_WITH_CUDNN
+#if defined(EK_WITH_CUDNN) || defined(EK_CUDA_EMULATED)
 #define EK_HAVE_CUDNN
 #endif
 #if defined(EK_WITH_NCCL) || defined(EK_CUDA_EMULATED)
@@ -28,6 +29,7 @@
 
 /* Tables of the functions that are used, which library.c fills. Members have those names. */
 typedef struct ek_cublas_api ek_cublas_api;
+typedef struct ek_cublaslt_api ek_cublaslt_api;
 typedef struct ek_cudnn_api ek_cudnn_api;
 typedef struct ek_nccl_api ek_nccl_api;
 
@@ -45,6 +47,24 @@ typedef struct ek_nccl_api ek_nccl_api;
 
 struct ek_cublas_api {
     EK_CUBLAS_MAP(EK_LIBRARY_MEMBER)
+};
+
+#define EK_CUBLASLT_MAP(X)                  \
+    X(cublasLtCreate)                       \
+    X(cublasLtDestroy)                      \
+    X(cublasLtMatmulDescCreate)             \
+    X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute)       \
+    X(cublasLtMatrixLayoutCreate)           \
+    X(cublasLtMatrixLayoutDestroy)          \
+    X(cublasLtMatmulPreferenceCreate)       \
+    X(cublasLtMatmulPreferenceDestroy)      \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic)       \
+    X(cublasLtMatmul)
+
+struct ek_cublaslt_api {
+    EK_CUBLASLT_MAP(EK_LIBRARY_MEMBER)
 };
 
 #ifdef EK_HAVE_CUDNN
@@ -89,10 +109,15 @@ struct ek_nccl_api {
 };
 #endif
 
+/* Checks the variables by which users choose libraries, or what is told of them. */
+int ek_cuda_read_settings(void);
+
 /* The library's functions, or NULL if it can't be used. Then the _reason is part of a sentence
  * ("cuBLAS cannot be used: ..."), else NULL. Both stay the same for ever. Any thread. */
 const ek_cublas_api *ek_cublas(void);
 const char *ek_cublas_reason(void);
+const ek_cublaslt_api *ek_cublaslt(void);
+const char *ek_cublaslt_reason(void);
 const ek_cudnn_api *ek_cudnn(void);
 const char *ek_cudnn_reason(void);
 const ek_nccl_api *ek_nccl(void);

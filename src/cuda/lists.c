@@ -59,71 +59,24 @@ int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
 
 /* ---- optimizer steps ---- */
 
-/* A step of `sgd` or `adam`; the other one is NULL. */
-typedef struct step_job {
-    int count, operands;
-    tensor_list lists[5]; /* parameters, gradients, states */
-    const ek_sgd_params *sgd;
-    const ek_adam_params *adam;
-} step_job;
-
-static int step_check(const step_job *job)
+int ek_cuda_step_list(ek_dev *dev, ek_step_rule rule, int count, ek_tensor *const *parameters,
+                      ek_tensor *const *gradients, ek_tensor *const *const states[EK_STEP_STATES],
+                      const ek_step_numbers *numbers)
 {
-    for (int i = 0; i < job->count; i++) {
-        ek_dtype dtype = job->lists[0][i]->dtype;
-        if (dtype != EK_F32 && dtype != EK_F64)
-            return EK_FAIL(EK_E_DTYPE, "%s steps parameters of f32 or f64, not %s",
-                           job->sgd ? "SGD" : "Adam", ek_dtype_name(dtype));
-    }
-    return 0;
-}
-
-static int step_run(ek_dev *dev, const step_job *job)
-{
+    tensor_list lists[2 + EK_STEP_STATES] = {(tensor_list)parameters, (tensor_list)gradients};
+    const int operands = 2 + ek_step_states(rule);
+    EK_TRY(ek_step_check(rule, count, parameters, states));
+    for (int k = 2; k < operands; k++)
+        lists[k] = (tensor_list)states[k - 2];
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
     int launched = 0;
-    for (int i = 0; i < job->count && launched == 0;) {
+    for (int i = 0; i < count && launched == 0;) {
         ek_cuda_list list;
-        ek_dtype dtype = job->lists[0][i]->dtype;
-        i = list_gather(&list, job->lists, job->operands, job->count, i);
+        ek_dtype dtype = parameters[i]->dtype;
+        i = list_gather(&list, lists, operands, count, i);
         if (list.count > 0)
-            launched = job->sgd ? ek_cuda_launch_sgd(&stream, dtype, &list, job->sgd)
-                                : ek_cuda_launch_adam(&stream, dtype, &list, job->adam);
+            launched = ek_cuda_launch_step(&stream, dtype, rule, &list, numbers);
     }
-    return ek_cuda_end(dev, &stream, job->sgd ? "SGD's step" : "Adam's step", launched);
-}
-
-int ek_cuda_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
-                          ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
-                          const ek_sgd_params *params)
-{
-    const step_job job = {.count = count,
-                          .operands = momentum_buffers ? 3 : 2,
-                          .lists = {(tensor_list)parameters, (tensor_list)gradients,
-                                    (tensor_list)momentum_buffers},
-                          .sgd = params};
-    EK_TRY(step_check(&job));
-    if (params->momentum != 0 && !momentum_buffers)
-        return EK_FAIL(EK_E_INVALID, "SGD with momentum %g needs a momentum buffer",
-                       params->momentum);
-    return step_run(dev, &job);
-}
-
-int ek_cuda_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
-                           ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
-                           ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
-                           const ek_adam_params *params)
-{
-    const step_job job = {.count = count,
-                          .operands = max_exp_avg_sqs ? 5 : 4,
-                          .lists = {(tensor_list)parameters, (tensor_list)gradients,
-                                    (tensor_list)exp_avgs, (tensor_list)exp_avg_sqs,
-                                    (tensor_list)max_exp_avg_sqs},
-                          .adam = params};
-    EK_TRY(step_check(&job));
-    if (params->step < 1)
-        return EK_FAIL(EK_E_INVALID, "Adam's first step has number 1, not %lld",
-                       (long long)params->step);
-    return step_run(dev, &job);
+    return ek_cuda_end(dev, &stream, "an optimizer's step", launched);
 }

@@ -8,7 +8,7 @@
 #include "cuda/launches.h"
 #include "kernels/steps.h"
 
-static_assert(sizeof(ek_cuda_list) + sizeof(ek_adam_constants_f64) + 64 <= 4096,
+static_assert(sizeof(ek_cuda_list) + sizeof(ek_step_constants_f64) + 64 <= 4096,
               "parameters of a kernel have 4 KiB");
 
 /* ---- a block's part of a list ---- */
@@ -80,42 +80,28 @@ int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, const ek_
 
 /* ---- steps: what is done to one element: w with its gradient and `count` states ---- */
 
-template <typename real> struct constants_of;
-template <> struct constants_of<float> {
-    typedef ek_sgd_constants_f32 sgd;
-    typedef ek_adam_constants_f32 adam;
-};
-template <> struct constants_of<double> {
-    typedef ek_sgd_constants_f64 sgd;
-    typedef ek_adam_constants_f64 adam;
-};
+template <typename real, ek_step_rule Rule> struct step_of;
 
-template <typename real, int Kind> struct sgd_step {
-    enum { states = Kind == EK_SGD_PLAIN ? 0 : 1 };
-    typename constants_of<real>::sgd constants;
-
-    __device__ __forceinline__ real operator()(real w, real gradient, real *state) const
-    {
-        if constexpr (sizeof(real) == sizeof(float))
-            return ek_sgd_f32((ek_sgd_kind)Kind, constants, w, gradient, state);
-        else
-            return ek_sgd_f64((ek_sgd_kind)Kind, constants, w, gradient, state);
-    }
-};
-
-template <typename real, int Largest> struct adam_step {
-    enum { states = 2 + Largest };
-    typename constants_of<real>::adam constants;
-
-    __device__ __forceinline__ real operator()(real w, real gradient, real *state) const
-    {
-        real *largest = Largest ? &state[states - 1] : nullptr;
-        if constexpr (sizeof(real) == sizeof(float))
-            return ek_adam_f32(constants, w, gradient, &state[0], &state[1], largest);
-        else
-            return ek_adam_f64(constants, w, gradient, &state[0], &state[1], largest);
-    }
-};
+#define STEP_OF(name, count)                                                                     \
+    template <> struct step_of<float, EK_STEP_##name> {                                          \
+        enum { states = count };                                                                 \
+        ek_step_constants_f32 constants;                                                         \
+        __device__ __forceinline__ float operator()(float w, float gradient, float *state) const \
+        {                                                                                        \
+            return ek_step_##name##_f32(&constants, w, gradient, state);                         \
+        }                                                                                        \
+    };                                                                                           \
+    template <> struct step_of<double, EK_STEP_##name> {                                         \
+        enum { states = count };                                                                 \
+        ek_step_constants_f64 constants;                                                         \
+        __device__ __forceinline__ double operator()(double w, double gradient,                  \
+                                                     double *state) const                        \
+        {                                                                                        \
+            return ek_step_##name##_f64(&constants, w, gradient, state);                         \
+        }                                                                                        \
+    };
+EK_STEP_RULES(STEP_OF)
+#undef STEP_OF
 
 template <int V, typename real, typename Step>
 EK_DEVICE void step_range(const Step &step, const list_part &part, int64_t begin, int64_t end)
@@ -158,44 +144,25 @@ static int launch_step(const ek_cuda_stream *stream, const ek_cuda_list *list, c
     return ek_launch(stream, list->first[list->count], step_list<real, Step>, step, *list);
 }
 
-template <typename real>
-static int launch_sgd(const ek_cuda_stream *stream, const ek_cuda_list *list, ek_sgd_kind kind,
-                      const typename constants_of<real>::sgd &constants)
+template <typename real, typename Constants>
+static int launch_rule(const ek_cuda_stream *stream, ek_step_rule rule, const ek_cuda_list *list,
+                       const Constants &constants)
 {
-    switch (kind) {
-    case EK_SGD_FIRST:
-        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_FIRST>{constants});
-    case EK_SGD_NESTEROV:
-        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_NESTEROV>{constants});
-    case EK_SGD_HEAVY:
-        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_HEAVY>{constants});
+    switch (rule) {
+#define STEP_CASE(name, states) \
+    case EK_STEP_##name:        \
+        return launch_step<real>(stream, list, step_of<real, EK_STEP_##name>{constants});
+        EK_STEP_RULES(STEP_CASE)
+#undef STEP_CASE
     default:
-        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_PLAIN>{constants});
+        return 0;
     }
 }
 
-int ek_cuda_launch_sgd(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
-                       const ek_sgd_params *params)
-{
-    ek_sgd_kind kind = ek_sgd_kind_of(params);
-    if (dtype == EK_F64)
-        return launch_sgd<double>(stream, list, kind, ek_sgd_constants_of_f64(params));
-    return launch_sgd<float>(stream, list, kind, ek_sgd_constants_of_f32(params));
-}
-
-template <typename real>
-static int launch_adam(const ek_cuda_stream *stream, const ek_cuda_list *list,
-                       const typename constants_of<real>::adam &constants)
-{
-    if (list->operands > 4)
-        return launch_step<real>(stream, list, adam_step<real, 1>{constants});
-    return launch_step<real>(stream, list, adam_step<real, 0>{constants});
-}
-
-int ek_cuda_launch_adam(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
-                        const ek_adam_params *params)
+int ek_cuda_launch_step(const ek_cuda_stream *stream, ek_dtype dtype, ek_step_rule rule,
+                        const ek_cuda_list *list, const ek_step_numbers *numbers)
 {
     if (dtype == EK_F64)
-        return launch_adam<double>(stream, list, ek_adam_constants_of_f64(params));
-    return launch_adam<float>(stream, list, ek_adam_constants_of_f32(params));
+        return launch_rule<double>(stream, rule, list, ek_step_constants_of_f64(numbers));
+    return launch_rule<float>(stream, rule, list, ek_step_constants_of_f32(numbers));
 }

@@ -1,5 +1,6 @@
-/* matmul.c: batched matrix products with bias, over tensors of any strides: by cuBLAS, or by our
- * own kernel if it cannot be opened.
+/* matmul.c: batched matrix products with bias, over tensors of any strides, and linear layers: by
+ * cuBLAS, or by our own kernel if it cannot be opened. What follows a product (a bias, a ReLU, sums
+ * of the gradient for the bias) is one launch with it if cuBLASLt can do so.
  *
  * cuBLAS's handle and workspace are made with the device's first product and kept under
  * ek_cuda_device.lock. cuBLAS takes matrices as column-major, and read so a row-major matrix is its
@@ -8,8 +9,7 @@
 #include <stdlib.h>
 
 #include "cuda/launches.h"
-#include "cuda/library.h"
-#include "cuda/runtime.h"
+#include "cuda/matmul.h"
 #include "evenkeel/precision.h"
 #include "kernels/stage.h"
 
@@ -42,6 +42,7 @@ struct ek_cuda_blas {
     cublasHandle_t handle; /* NULL if it could not be made */
     void *workspace;       /* the address as allocated */
     size_t nbytes;
+    ek_cuda_lt *lt; /* uses the same workspace, as it does in the same stream; may be NULL */
 };
 
 /* Gives cuBLAS a workspace of our own. It is on the ledger, and the same from call to call, which
@@ -72,13 +73,15 @@ static void blas_make_handle(ek_dev *dev, struct ek_cuda_blas *blas)
     cublasStatus_t status = blas->api->cublasCreate_v2(&blas->handle);
     if (status == CUBLAS_STATUS_SUCCESS) /* set before the workspace, because it resets that */
         status = blas->api->cublasSetStream_v2(blas->handle, ek_cuda_of(dev)->compute);
-    /* TF32 is asked for call by call. Sums of bf16 products are f32 to their end. */
+    /* TF32 is asked for call by call. Sums of bf16 and f16 products are f32 to their end. */
     if (status == CUBLAS_STATUS_SUCCESS)
         status = blas->api->cublasSetMathMode(
             blas->handle,
             (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
     if (status == CUBLAS_STATUS_SUCCESS) {
         blas_give_workspace(dev, blas);
+        blas->lt = ek_cuda_lt_open(dev, ek_cuda_aligned(blas->workspace),
+                                   blas->nbytes > 0 ? blas->nbytes - 256 : 0);
         return;
     }
     (void)cudaGetLastError();
@@ -116,6 +119,7 @@ void ek_cuda_blas_close(ek_cuda_device *device)
     if (!blas)
         return;
     int restore = ek_cuda_enter_anyway(device->dev);
+    ek_cuda_lt_close(blas->lt);
     if (blas->handle)
         (void)blas->api->cublasDestroy_v2(blas->handle);
     if (blas->workspace)
@@ -138,24 +142,22 @@ static int blas_has(ek_dev *dev)
 
 /* ---- products ---- */
 
-/* One operand as cuBLAS takes it. */
-typedef struct blas_operand {
-    cublasOperation_t transpose;
-    int64_t leading;
-} blas_operand;
-
 /* cuBLAS sees a matrix of rows as the transposed one. */
-static blas_operand blas_operand_of(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
+static ek_cuda_operand blas_operand_of(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     bool by_rows = matrix_has_rows(m, rows, columns);
     int64_t length = by_rows ? columns : rows, others = by_rows ? rows : columns;
     int64_t leading = by_rows ? m->row : m->column;
-    return (blas_operand){by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, others == 1 ? length : leading};
+    return (ek_cuda_operand){m->data, by_rows ? CUBLAS_OP_N : CUBLAS_OP_T,
+                             others == 1 ? length : leading};
 }
 
 static cudaDataType blas_data_type(ek_dtype dtype)
 {
-    return dtype == EK_F32 ? CUDA_R_32F : dtype == EK_F64 ? CUDA_R_64F : CUDA_R_16BF;
+    return dtype == EK_F32    ? CUDA_R_32F
+           : dtype == EK_F64  ? CUDA_R_64F
+           : dtype == EK_BF16 ? CUDA_R_16BF
+                              : CUDA_R_16F;
 }
 
 static cublasComputeType_t blas_compute_type(ek_dtype dtype)
@@ -175,6 +177,21 @@ static void *blas_element(void *data, int64_t index, ek_dtype dtype)
 /* The most products per call, because cuBLAS makes batches a dimension of the grid. */
 enum { BATCHES = 32768 };
 
+/* A product of `g`, whose out has rows of neighbours. */
+static ek_cuda_product blas_product_of(const ek_cuda_gemm *g)
+{
+    return (ek_cuda_product){.type = blas_data_type(g->dtype),
+                             .compute = blas_compute_type(g->dtype),
+                             .m = (int)g->m,
+                             .n = (int)g->n,
+                             .k = (int)g->k,
+                             .a = blas_operand_of(&g->y, g->k, g->m),
+                             .b = blas_operand_of(&g->x, g->n, g->k),
+                             .d = g->out.data,
+                             .leading = g->n == 1 ? g->m : g->out.row,
+                             .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+}
+
 /* Issues the products of `g`, whose out has rows of neighbours. */
 static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_gemm *g)
 {
@@ -183,28 +200,57 @@ static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_
     bool f64 = g->dtype == EK_F64;
     const void *alpha = f64 ? (const void *)&one : &one_f;
     const void *beta = f64 ? (const void *)&add : &add_f;
-    blas_operand x = blas_operand_of(&g->x, g->n, g->k), y = blas_operand_of(&g->y, g->k, g->m);
-    int64_t leading = g->n == 1 ? g->m : g->out.row;
-    cudaDataType type = blas_data_type(g->dtype);
-    cublasComputeType_t compute = blas_compute_type(g->dtype);
-    int n = (int)g->n, m = (int)g->m, k = (int)g->k;
+    ek_cuda_product p = blas_product_of(g);
+    int lda = (int)p.a.leading, ldb = (int)p.b.leading, ldd = (int)p.leading;
     if (g->batch == 1)
-        return blas->api->cublasGemmEx(blas->handle, y.transpose, x.transpose, m, n, k, alpha,
-                                       g->y.data, type, (int)y.leading, g->x.data, type,
-                                       (int)x.leading, beta, g->out.data, type, (int)leading,
-                                       compute, CUBLAS_GEMM_DEFAULT);
+        return blas->api->cublasGemmEx(blas->handle, p.a.transpose, p.b.transpose, p.m, p.n, p.k,
+                                       alpha, p.a.data, p.type, lda, p.b.data, p.type, ldb, beta,
+                                       p.d, p.type, ldd, p.compute, CUBLAS_GEMM_DEFAULT);
     for (int64_t done = 0; done < g->batch; done += BATCHES) {
         int count = (int)(g->batch - done < BATCHES ? g->batch - done : BATCHES);
         cublasStatus_t status = blas->api->cublasGemmStridedBatchedEx(
-            blas->handle, y.transpose, x.transpose, m, n, k, alpha,
-            blas_element(g->y.data, done * g->y.batch, g->dtype), type, (int)y.leading, g->y.batch,
-            blas_element(g->x.data, done * g->x.batch, g->dtype), type, (int)x.leading, g->x.batch,
-            beta, blas_element(g->out.data, done * g->out.batch, g->dtype), type, (int)leading,
-            g->out.batch, count, compute, CUBLAS_GEMM_DEFAULT);
+            blas->handle, p.a.transpose, p.b.transpose, p.m, p.n, p.k, alpha,
+            blas_element(g->y.data, done * g->y.batch, g->dtype), p.type, lda, g->y.batch,
+            blas_element(g->x.data, done * g->x.batch, g->dtype), p.type, ldb, g->x.batch, beta,
+            blas_element(g->out.data, done * g->out.batch, g->dtype), p.type, ldd, g->out.batch,
+            count, p.compute, CUBLAS_GEMM_DEFAULT);
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
     }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+/* What is done with a product out = x y beside it. All zero: nothing. */
+typedef struct matmul_extra {
+    const ek_tensor *bias; /* (m), added to each row */
+    bool relu;
+    ek_tensor *sums; /* (n) gets the sums of x's rows */
+} matmul_extra;
+
+static bool matmul_extra_any(const matmul_extra *extra)
+{
+    return extra->bias || extra->relu || extra->sums;
+}
+
+/* Issues a product with all of its extra. `turned`: g is the product of the transposed matrices.
+ * Sums are no products, which alone may round their operands to TF32. */
+static cublasStatus_t blas_issue_extra(const struct ek_cuda_blas *blas, const ek_cuda_gemm *g,
+                                       const matmul_extra *extra, bool turned)
+{
+    ek_cuda_product p = blas_product_of(g);
+    const ek_tensor *vector = extra->bias ? extra->bias : extra->sums;
+    bool whole = !vector || vector->shape[0] == 1 || vector->stride[0] == 1;
+    bool rounds = extra->sums && p.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    bool adds = extra->bias || extra->relu;
+    if (!blas->lt || !whole || rounds || g->batch > 1 || g->accumulate || (turned && adds) ||
+        (extra->sums && adds))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    p.epilogue = extra->sums    ? (turned ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB)
+                 : !extra->bias ? CUBLASLT_EPILOGUE_RELU
+                 : extra->relu  ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                : CUBLASLT_EPILOGUE_BIAS;
+    p.vector = vector ? ek_tensor_address(vector) : NULL;
+    return ek_cuda_lt_issue(blas->lt, &p);
 }
 
 static bool blas_fits_int(const ek_cuda_gemm *g)
@@ -231,15 +277,16 @@ static int blas_failed(ek_dev *dev, const struct ek_cuda_blas *blas, const ek_cu
                    blas->api->cublasGetStatusString(status), (int)status);
 }
 
-/* Issues the product without bias. blas_reads is true for all three operands, none is empty, and k
- * is above 0. Returns 1 when issued, 0 if cuBLAS is missing or a size is beyond it, negative on
- * error. */
-static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
+/* Issues the product with all of its extra. blas_reads is true for all three operands, none is
+ * empty, and k is above 0. Returns 1 when issued, 0 if cuBLAS is missing or cannot do so, negative
+ * on error. */
+static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm, const matmul_extra *extra)
 {
     ek_cuda_gemm g = *gemm;
+    bool turned = !matrix_has_rows(&g.out, g.n, g.m);
     if (!blas_fits_int(&g))
         return 0;
-    if (!matrix_has_rows(&g.out, g.n, g.m)) { /* then out^T = y^T x^T has rows */
+    if (turned) { /* then out^T = y^T x^T has rows */
         g.n = gemm->m;
         g.m = gemm->n;
         g.x = matrix_transposed(&gemm->y);
@@ -251,7 +298,8 @@ static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
     pthread_mutex_lock(&device->lock);
     int rc = blas_enter(dev, &blas);
     if (rc >= 0 && blas) {
-        cublasStatus_t status = blas_issue(blas, &g);
+        cublasStatus_t status = matmul_extra_any(extra) ? blas_issue_extra(blas, &g, extra, turned)
+                                                        : blas_issue(blas, &g);
         /* Without a workspace cuBLAS may refuse, perhaps after some of several calls. */
         bool refused =
             status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_SUPPORTED;
@@ -318,9 +366,9 @@ static int matmul_readable(ek_stage *stage, ek_dev *dev, ek_cuda_matrices *m, co
     return 0;
 }
 
-/* Returns 1 when issued, 0 if there is no cuBLAS. The bias is in out already. */
+/* Returns 1 when issued with all of the extra, 0 if cuBLAS cannot do so. */
 static int matmul_by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out, const ek_tensor *x,
-                          const ek_tensor *y)
+                          const ek_tensor *y, const matmul_extra *extra)
 {
     ek_cuda_gemm g = *gemm;
     ek_stage sx = {.nbytes = 0}, sy = {.nbytes = 0}, so = {.nbytes = 0};
@@ -329,7 +377,7 @@ static int matmul_by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out,
     EK_TRY_GOTO(matmul_readable(&sy, dev, &g.y, y, true), rc, end);
     EK_TRY_GOTO(matmul_readable(&so, dev, &g.out, out, g.accumulate), rc, end);
     matmul_join_batch(&g);
-    rc = done = blas_gemm(dev, &g);
+    rc = done = blas_gemm(dev, &g, extra);
 end:
     rc = ek_stage_end(&so, dev, done == 1, rc);
     rc = ek_stage_end(&sy, dev, false, rc);
@@ -337,31 +385,53 @@ end:
     return rc < 0 ? rc : done;
 }
 
-/* Returns a status or a cudaError_t. */
-static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda_gemm *gemm,
-                        ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                        const ek_tensor *bias)
+static bool matmul_is_readable(const ek_cuda_gemm *g)
 {
+    return blas_reads(&g->x, g->n, g->k) && blas_reads(&g->y, g->k, g->m) &&
+           blas_reads(&g->out, g->n, g->m);
+}
+
+/* Issues a product with its bias, and with the rest of the extra if that is one launch with it.
+ * *extra becomes what is left to do. Returns a status or a cudaError_t. */
+static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda_gemm *gemm,
+                        ek_tensor *out, const ek_tensor *x, const ek_tensor *y, matmul_extra *extra)
+{
+    const matmul_extra nothing = {NULL, false, NULL}, bias = {extra->bias, false, NULL};
     ek_cuda_gemm g = *gemm;
     int rc = blas_has(dev);
     EK_TRY(rc);
-    if (rc > 0) {
-        /* cuBLAS adds out's values before it rounds. So a bias takes one pass over out, and bf16
-         * isn't rounded twice. */
-        if (bias)
-            EK_TRY(matmul_set_rows(dev, out, bias, g.accumulate));
-        g.accumulate = g.accumulate || bias;
-        rc = matmul_by_blas(dev, &g, out, x, y);
-        if (rc != 0)
-            return rc < 0 ? rc : 0;
-    } else if (bias) {
-        g.bias = (ek_cuda_matrices){.data = ek_tensor_address(bias), .column = bias->stride[0]};
+    if (rc == 0) {
+        if (extra->bias)
+            g.bias = (ek_cuda_matrices){.data = ek_tensor_address(extra->bias),
+                                        .column = extra->bias->stride[0]};
+        g.relu = extra->relu;
+        *extra = (matmul_extra){NULL, false, extra->sums};
+        return ek_cuda_launch_gemm(stream, &g);
     }
-    return ek_cuda_launch_gemm(stream, &g);
+    rc = 0;
+    if (matmul_extra_any(extra) && matmul_is_readable(&g)) {
+        rc = matmul_by_blas(dev, &g, out, x, y, extra);
+        if (rc != 0)
+            *extra = nothing;
+        if (rc == 0 && extra->bias && extra->relu) {
+            rc = matmul_by_blas(dev, &g, out, x, y, &bias);
+            extra->bias = rc > 0 ? NULL : extra->bias;
+        }
+    }
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    /* cuBLAS adds out's values before it rounds. So a bias takes one pass over out, and bf16 and
+     * f16 aren't rounded twice. */
+    if (extra->bias)
+        EK_TRY(matmul_set_rows(dev, out, extra->bias, g.accumulate));
+    g.accumulate = g.accumulate || extra->bias;
+    extra->bias = NULL;
+    rc = matmul_by_blas(dev, &g, out, x, y, &nothing);
+    return rc != 0 ? (rc < 0 ? rc : 0) : ek_cuda_launch_gemm(stream, &g);
 }
 
-int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                   const ek_tensor *bias, bool accumulate)
+static int matmul_run(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                      bool accumulate, matmul_extra *extra)
 {
     ek_cuda_gemm gemm = {.dtype = out->dtype,
                          .batch = out->shape[0],
@@ -375,9 +445,49 @@ int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
     ek_cuda_stream stream;
     if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
         return 0;
-    if (gemm.k == 0)
+    if (gemm.k == 0) {
+        const ek_tensor *bias = extra->bias;
+        extra->bias = NULL;
         return matmul_set_rows(dev, out, bias, accumulate);
+    }
     EK_TRY(ek_cuda_begin(dev, &stream));
     return ek_cuda_end(dev, &stream, "matrix product",
-                       matmul_issue(dev, &stream, &gemm, out, x, y, bias));
+                       matmul_issue(dev, &stream, &gemm, out, x, y, extra));
+}
+
+int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                   const ek_tensor *bias, bool accumulate)
+{
+    matmul_extra extra = {.bias = bias};
+    return matmul_run(dev, out, x, y, accumulate, &extra);
+}
+
+/* ---- linear layers ---- */
+
+int ek_cuda_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                   const ek_tensor *bias, bool relu)
+{
+    ek_tensor out = ek_batch_of_matrix(y, false), left = ek_batch_of_matrix(x, false);
+    ek_tensor right = ek_batch_of_matrix(w, true);
+    matmul_extra extra = {.bias = bias, .relu = relu};
+    EK_TRY(matmul_run(dev, &out, &left, &right, false, &extra));
+    return extra.relu ? ek_cuda_unary(dev, EK_UNARY_RELU, y, y, 0, 0) : 0;
+}
+
+int ek_cuda_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
+                                   const ek_tensor *dy)
+{
+    ek_tensor out = ek_batch_of_matrix(dw, false), left = ek_batch_of_matrix(dy, true);
+    ek_tensor right = ek_batch_of_matrix(x, false);
+    matmul_extra extra = {.sums = dbias};
+    EK_TRY(matmul_run(dev, &out, &left, &right, false, &extra));
+    if (!extra.sums || dbias->shape[0] == 0)
+        return 0;
+    ek_tensor row = {.dtype = dbias->dtype,
+                     .ndim = 2,
+                     .shape = {1, dbias->shape[0]},
+                     .stride = {0, dbias->stride[0]},
+                     .offset = dbias->offset,
+                     .storage = dbias->storage};
+    return ek_cuda_reduce(dev, EK_REDUCE_SUM, &row, dy);
 }

@@ -64,6 +64,8 @@ template <typename T> EK_KERNEL gemm_tiles(ek_cuda_gemm g, int64_t tiles_across)
                     value += ek_load((const T *)g.bias.data + column * g.bias.column);
                 if (g.accumulate)
                     value += ek_load(to);
+                if (g.relu && value <= 0)
+                    value = 0;
                 ek_store(to, value);
             }
         }

@@ -118,18 +118,18 @@ int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return rc;
 }
 
-/* Waits for the compute stream, whose kernels may still use the memory. Other streams are done with
- * the memory before that (Note [Streams share memory]). */
+/* Waits for the compute stream, whose kernels may still use the memory, and for the exchange
+ * stream, which has memory of its own. Other streams are done with the memory before that (Note
+ * [Streams share memory]). */
 void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     int restore = ek_cuda_enter_anyway(dev);
     (void)nbytes;
     ek_cuda_note(dev, "waiting for its work",
                  ek_cuda_wait_stream(ek_cuda_of(dev), ek_cuda_of(dev)->compute));
-    /* cudaFree waits for the GPU, perhaps for a collective whose last rank isn't issued. */
-    ek_cuda_issue_waits();
-    ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
-    ek_cuda_issue_end();
+    ek_cuda_note(dev, "waiting for its work",
+                 ek_cuda_wait_stream(ek_cuda_of(dev), ek_cuda_of(dev)->exchange));
+    ek_cuda_note(dev, "freeing memory", ek_cuda_free(pointer));
     ek_cuda_leave(dev, restore);
 }
 

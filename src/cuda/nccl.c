@@ -1,7 +1,8 @@
-/* nccl.c: collectives on the devices' compute streams.
+/* nccl.c: collectives on the devices' exchange streams.
  *
  * A communicator has one rank per GPU of its list. One call of ours issues the work of all ranks,
- * in one group of NCCL's and under one lock, so that ranks never meet in different calls. */
+ * in one group of NCCL's and in one section (core/lane.h), so that ranks never meet in different
+ * calls: all devices have one order of collectives, also those of different lists. */
 #include "cuda/nccl.h"
 
 #include <stdatomic.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/lane.h"
 #include "cuda/stream.h"
 
 /* ---- the choice: EVENKEEL_COMM ---- */
@@ -98,80 +100,54 @@ int ek_cuda_collective(ek_dev *const *devs, int count)
     int mixed = comm_choice_mixed(devs, count);
     if (mixed != 0)
         return mixed < 0 ? mixed : EK_COLLECTIVE_NONE;
-    ek_nccl_lock();
-    ek_nccl_group *group = ek_nccl_group_of(devs, count);
-    int collective = group ? group->collective : EK_E_NO_MEMORY;
-    if (group && collective < 0) {
-        collective = nccl_choose(devs, count);
-        group->collective = collective < 0 ? -1 : collective;
-    }
-    ek_nccl_unlock();
-    return collective;
+    return ek_nccl_collective(devs, count, nccl_choose);
 }
 
 /* ---- collectives ---- */
 
-/* One group of calls among a list of devices. */
-typedef struct nccl_call {
-    ek_nccl_group *group;
-    ek_dev *dev; /* the device that is current */
-    int restore;
-} nccl_call;
-
-static void nccl_leave(const nccl_call *call)
+/* Issues a collective among a list of devices. */
+static int nccl_issue(ek_dev *const *devs, int count, ek_nccl_calls *calls, const void *user)
 {
-    ek_nccl_unlock();
-    ek_cuda_leave(call->dev, call->restore);
-}
-
-/* Takes ek_nccl_lock and the issue lock, and starts a group. After an error neither is held. */
-static int nccl_begin(nccl_call *call, ek_dev *const *devs, int count)
-{
+    ek_section section;
+    int restore, rc;
     for (int i = 0; i < count; i++) {
         EK_TRY(ek_cuda_usable(devs[i]));
         EK_TRY(ek_cuda_fault_check(devs[i]));
     }
-    call->dev = devs[0];
-    EK_TRY(ek_cuda_enter(call->dev, &call->restore));
-    ek_nccl_lock();
-    call->group = ek_nccl_group_of(devs, count);
-    int rc = call->group ? ek_nccl_open(call->group) : ek_error_pending();
-    if (rc >= 0) {
-        ek_cuda_issue_collective();
-        rc = ek_nccl_check(call->dev, "starting a group", ek_nccl()->ncclGroupStart());
-        if (rc < 0)
-            ek_cuda_issue_end();
+    EK_TRY(ek_cuda_enter(devs[0], &restore));
+    ek_section_begin(&section, devs, count);
+    ek_nccl_group *group = ek_nccl_take(devs, count);
+    if (group) {
+        ek_cuda_launch_begin();
+        rc = ek_nccl_launch(group, calls, user);
+        ek_cuda_launch_end();
+        rc = ek_nccl_give(group, rc);
+    } else {
+        rc = ek_error_pending();
     }
-    if (rc < 0)
-        nccl_leave(call);
+    ek_section_end(&section);
+    ek_cuda_leave(devs[0], restore);
     return rc;
 }
 
-/* Ends the group, also after an error, and gives both locks back. */
-static int nccl_end(const nccl_call *call, int rc)
+typedef struct nccl_broadcast {
+    void *const *data;
+    size_t nbytes;
+} nccl_broadcast;
+
+static int nccl_call_broadcast(const ek_nccl_group *group, int rank, const void *user)
 {
-    ncclResult_t result = ek_nccl()->ncclGroupEnd();
-    ek_cuda_issue_end();
-    if (rc >= 0)
-        rc = ek_nccl_check(call->dev, "ending a group", result);
-    if (rc >= 0)
-        rc = ek_nccl_issued(call->group);
-    if (rc < 0)
-        ek_nccl_give_up(call->group);
-    nccl_leave(call);
-    return rc;
+    const nccl_broadcast *broadcast = user;
+    ek_dev *dev = group->devs[rank];
+    return ek_nccl_check(dev, "broadcast",
+                         ek_nccl()->ncclBroadcast(broadcast->data[0], broadcast->data[rank],
+                                                  broadcast->nbytes, ncclUint8, 0,
+                                                  group->comms[rank], ek_nccl_stream(dev)));
 }
 
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
 {
-    nccl_call call;
-    EK_TRY(nccl_begin(&call, devs, count));
-    int rc = 0;
-    for (int i = 0; i < count && rc >= 0; i++)
-        rc = ek_nccl_check(devs[i], "broadcast",
-                           ek_nccl()->ncclBroadcast(data[0], data[i], nbytes, ncclUint8, 0,
-                                                    call.group->comms[i], ek_nccl_stream(devs[i])));
-    return nccl_end(&call, rc);
+    return nccl_issue(devs, count, nccl_call_broadcast, &(nccl_broadcast){data, nbytes});
 }
 
 /* Collects the devices of the moves, each once. They ascend, so that an exchange among the same
@@ -202,67 +178,72 @@ static int nccl_rank_of(ek_dev *const *devs, const ek_dev *dev)
     return rank;
 }
 
-static int nccl_issue_move(const ek_nccl_group *group, const ek_block_move *move)
+typedef struct nccl_exchange {
+    const ek_block_move *moves;
+    int count;
+} nccl_exchange;
+
+/* Sends and receives in the order of the moves, as the other side does. */
+static int nccl_call_exchange(const ek_nccl_group *group, int rank, const void *user)
 {
-    int from = nccl_rank_of(group->devs, move->from), to = nccl_rank_of(group->devs, move->to);
-    EK_TRY(ek_nccl_check(move->from, "send",
-                         ek_nccl()->ncclSend(move->source, move->nbytes, ncclUint8, to,
-                                             group->comms[from], ek_nccl_stream(move->from))));
-    return ek_nccl_check(move->to, "receive",
-                         ek_nccl()->ncclRecv(move->target, move->nbytes, ncclUint8, from,
-                                             group->comms[to], ek_nccl_stream(move->to)));
+    const nccl_exchange *exchange = user;
+    ek_dev *dev = group->devs[rank];
+    for (int i = 0; i < exchange->count; i++) {
+        const ek_block_move *move = &exchange->moves[i];
+        if (move->nbytes > 0 && move->from == dev)
+            EK_TRY(ek_nccl_check(dev, "send",
+                                 ek_nccl()->ncclSend(move->source, move->nbytes, ncclUint8,
+                                                     nccl_rank_of(group->devs, move->to),
+                                                     group->comms[rank], ek_nccl_stream(dev))));
+        if (move->nbytes > 0 && move->to == dev)
+            EK_TRY(ek_nccl_check(dev, "receive",
+                                 ek_nccl()->ncclRecv(move->target, move->nbytes, ncclUint8,
+                                                     nccl_rank_of(group->devs, move->from),
+                                                     group->comms[rank], ek_nccl_stream(dev))));
+    }
+    return 0;
 }
 
 int ek_cuda_exchange(const ek_block_move *moves, int count)
 {
     ek_dev *devs[EK_MAX_DEVICES];
-    nccl_call call;
-    int rc = 0, n = nccl_move_devices(moves, count, devs);
-    if (n == 0)
-        return 0;
-    EK_TRY(nccl_begin(&call, devs, n));
-    for (int i = 0; i < count && rc >= 0; i++)
-        if (moves[i].nbytes > 0)
-            rc = nccl_issue_move(call.group, &moves[i]);
-    return nccl_end(&call, rc);
+    int n = nccl_move_devices(moves, count, devs);
+    return n == 0 ? 0 : nccl_issue(devs, n, nccl_call_exchange, &(nccl_exchange){moves, count});
 }
 
-int ek_nccl_dtype(ek_dtype dtype, ncclDataType_t *type)
+ncclDataType_t ek_nccl_dtype(ek_dtype dtype)
 {
-    switch (dtype) {
-    case EK_F32:
-        *type = ncclFloat32;
-        return 0;
-    case EK_F64:
-        *type = ncclFloat64;
-        return 0;
-    case EK_BF16:
-        *type = ncclBfloat16;
-        return 0;
-    case EK_I64:
-        *type = ncclInt64;
-        return 0;
-    case EK_U8:
-        *type = ncclUint8;
-        return 0;
-    }
-    return EK_FAIL(EK_E_DTYPE, "NCCL adds no %s", ek_dtype_name(dtype));
+    static const ncclDataType_t types[EK_DTYPES] = {
+        [EK_F32] = ncclFloat32, [EK_F64] = ncclFloat64, [EK_BF16] = ncclBfloat16,
+        [EK_I64] = ncclInt64,   [EK_U8] = ncclUint8,    [EK_F16] = ncclFloat16,
+        [EK_I32] = ncclInt32,   [EK_BOOL] = ncclUint8};
+    return types[dtype];
+}
+
+typedef struct nccl_sum {
+    void *const *data;
+    void *out;
+    size_t elements;
+    ncclDataType_t type;
+    ncclRedOp_t operation;
+} nccl_sum;
+
+static int nccl_call_sum(const ek_nccl_group *group, int rank, const void *user)
+{
+    const nccl_sum *sum = user;
+    ek_dev *dev = group->devs[rank];
+    return ek_nccl_check(dev, "reduce",
+                         ek_nccl()->ncclReduce(sum->data[rank], rank == 0 ? sum->out : NULL,
+                                               sum->elements, sum->type, sum->operation, 0,
+                                               group->comms[rank], ek_nccl_stream(dev)));
 }
 
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype)
 {
-    ncclDataType_t type = ncclFloat32;
-    nccl_call call;
-    int rc = 0;
-    EK_TRY(ek_nccl_dtype(dtype, &type));
-    EK_TRY(nccl_begin(&call, devs, count));
-    for (int i = 0; i < count && rc >= 0; i++)
-        rc = ek_nccl_check(devs[i], "reduce",
-                           ek_nccl()->ncclReduce(data[i], i == 0 ? out : NULL, (size_t)elements,
-                                                 type, ncclSum, 0, call.group->comms[i],
-                                                 ek_nccl_stream(devs[i])));
-    return nccl_end(&call, rc);
+    const nccl_sum sum = {data, out, (size_t)elements, ek_nccl_dtype(dtype),
+                          dtype == EK_BOOL ? ncclMax : ncclSum};
+    return nccl_issue(devs, count, nccl_call_sum, &sum);
 }
 
 #else /* a build without NCCL's header: copies by pairs */

@@ -31,7 +31,8 @@ void ek_cuda_nccl_close(ek_cuda_device *device);
 
 #ifdef EK_HAVE_NCCL
 
-/* The communicators of one list of devices, in its order. */
+/* The communicators of one list of devices, in its order. The section (core/lane.h) in which a
+ * collective is issued guards `comms` and `ended`; the lock of all groups guards the rest. */
 typedef struct ek_nccl_group {
     int count;
     int collective; /* an ek_collective, once chosen and logged; negative before */
@@ -40,34 +41,41 @@ typedef struct ek_nccl_group {
     /* event that follows each device's rank of the last collective */
     cudaEvent_t ended[EK_MAX_DEVICES];
     bool open;     /* `comms` and `ended` exist */
+    bool busy;     /* a section uses the group: nobody else ends it */
     uint64_t used; /* number of the last use; the oldest group makes room */
 } ek_nccl_group;
 
-/* The lock of all groups and of NCCL's calls. */
-void ek_nccl_lock(void);
-void ek_nccl_unlock(void);
+/* Which collectives a list uses: what its group has kept, else what `choose` says. */
+int ek_nccl_collective(ek_dev *const *devs, int count, int (*choose)(ek_dev *const *, int));
 
-/* The group of a list, made if there is none; borrowed, NULL without memory. ek_nccl_lock is held
- * for this and for the functions of a group. */
-ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count);
+/* The list's group, open and busy until ek_nccl_give; NULL with an error. The list's section is
+ * open. No lock is held in between. */
+ek_nccl_group *ek_nccl_take(ek_dev *const *devs, int count);
 
-int ek_nccl_open(ek_nccl_group *group);
+/* Ends the use of a group: rc is the outcome of a collective's calls. Records the events that
+ * follow it on all devices. After an error it aborts the communicators, because some ranks may wait
+ * for others for ever; work that was issued before gets time to end, and the next ek_nccl_take
+ * makes new communicators. Returns rc, or the error of the records. */
+int ek_nccl_give(ek_nccl_group *group, int rc);
 
-/* Records the events that follow a collective, which has been issued to all streams. */
-int ek_nccl_issued(ek_nccl_group *group);
+/* What NCCL is called for, for one rank of a collective; the rank's GPU is current. */
+typedef int ek_nccl_calls(const ek_nccl_group *group, int rank, const void *user);
 
-/* Aborts the group's communicators after an error, because some ranks may wait for others for ever.
- * Work that was issued before gets time to end. The next call makes new communicators. */
-void ek_nccl_give_up(ek_nccl_group *group);
+/* Launches all ranks, each by the launcher of its device (nccl_launch.c), and returns when NCCL has
+ * taken all, or one has failed and none is left that waits for it. The error is that of the first
+ * rank that failed. The section of the group's list is open. */
+int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user);
+/* Ends the device's launcher. No section of the device is open. */
+void ek_nccl_launcher_close(ek_cuda_device *device);
 
 /* The stream to which a device's rank of a collective is issued. */
 static inline cudaStream_t ek_nccl_stream(const ek_dev *dev)
 {
-    return ek_cuda_of(dev)->compute;
+    return ek_cuda_of(dev)->exchange;
 }
 
-/* NCCL's name of a dtype; EK_E_DTYPE if it has none. */
-int ek_nccl_dtype(ek_dtype dtype, ncclDataType_t *type);
+/* NCCL's name of a dtype. A bool travels as a byte. */
+ncclDataType_t ek_nccl_dtype(ek_dtype dtype);
 
 /* Turns NCCL's result into a status. */
 int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result);

@@ -18,16 +18,6 @@ static ek_nccl_group *groups[GROUPS];
 static uint64_t uses;
 static int open_groups;
 
-void ek_nccl_lock(void)
-{
-    pthread_mutex_lock(&groups_lock);
-}
-
-void ek_nccl_unlock(void)
-{
-    pthread_mutex_unlock(&groups_lock);
-}
-
 int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
 {
     if (result == ncclSuccess)
@@ -65,6 +55,8 @@ static bool group_is_broken(ek_nccl_group *group, char reason[256])
         }
     for (int i = 0; i < group->count; i++) {
         ncclResult_t late = ncclSuccess, asked;
+        if (!group->comms[i]) /* aborted already (nccl_launch.c) */
+            continue;
         asked = ek_nccl()->ncclCommGetAsyncError(group->comms[i], &late);
         if (asked != ncclSuccess)
             late = asked;
@@ -111,7 +103,7 @@ static void group_end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
 {
     int restore, physical = group_enter_one(group, &restore);
     for (int i = 0; i < group->count; i++) {
-        if (end)
+        if (end && group->comms[i]) /* a rank may be aborted already (nccl_launch.c) */
             (void)end(group->comms[i]);
         if (group->ended[i])
             cudaEventDestroy(group->ended[i]);
@@ -166,12 +158,12 @@ static void group_abort(ek_nccl_group *group, const char *reason)
     group_end_all(group, ek_nccl()->ncclCommAbort);
 }
 
-/* Gives up all groups that are broken. groups_lock is held. */
+/* Gives up all groups that are broken, but those that a section uses. groups_lock is held. */
 static void group_look_after_all(void)
 {
     char reason[256];
     for (int i = 0; i < GROUPS; i++)
-        if (groups[i] && groups[i]->open && group_is_broken(groups[i], reason))
+        if (groups[i] && groups[i]->open && !groups[i]->busy && group_is_broken(groups[i], reason))
             group_abort(groups[i], reason);
 }
 
@@ -212,13 +204,15 @@ static void group_close(ek_nccl_group *group)
     group_leave_one(physical, restore);
 }
 
-void ek_nccl_give_up(ek_nccl_group *group)
+/* Gives a group up after an error of its section, of which some ranks may be launched and wait for
+ * others. Earlier collectives, which the events follow, get time to end. */
+static void group_give_up(ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
     char reason[256];
     bool broken = group_is_broken(group, reason);
     for (int i = 0, waited = 0; i < group->count && waited < PATIENCE && !broken; waited++) {
-        if (cudaStreamQuery(ek_nccl_stream(group->devs[i])) != cudaErrorNotReady) {
+        if (cudaEventQuery(group->ended[i]) != cudaErrorNotReady) {
             i++;
         } else {
             nanosleep(&moment, NULL);
@@ -226,7 +220,9 @@ void ek_nccl_give_up(ek_nccl_group *group)
         }
     }
     (void)cudaGetLastError();
+    pthread_mutex_lock(&groups_lock);
     group_abort(group, broken ? reason : NULL);
+    pthread_mutex_unlock(&groups_lock);
 }
 
 /* ---- making them ---- */
@@ -237,16 +233,25 @@ static bool group_is_list(const ek_nccl_group *group, ek_dev *const *devs, int c
            memcmp(group->devs, devs, (size_t)count * sizeof *devs) == 0;
 }
 
-ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count)
+/* The group of a list, made if there is none; NULL with an error. groups_lock is held. */
+static ek_nccl_group *group_of(ek_dev *const *devs, int count)
 {
-    int at = 0;
+    int at = -1;
     for (int i = 0; i < GROUPS; i++) {
         if (group_is_list(groups[i], devs, count)) {
             groups[i]->used = ++uses;
             return groups[i];
         }
-        if (!groups[i] || (groups[at] && groups[i]->used < groups[at]->used))
+        uint64_t oldest = at < 0 ? UINT64_MAX : groups[at] ? groups[at]->used : 0;
+        if (!groups[i] || (!groups[i]->busy && groups[i]->used < oldest))
             at = i;
+    }
+    if (at < 0) {
+        (void)EK_FAIL(EK_E_BACKEND,
+                      "%d lists of devices are in the midst of collectives; %s and %d more have to "
+                      "wait until one of them has ended",
+                      GROUPS, devs[0]->name, count - 1);
+        return NULL;
     }
     ek_nccl_group *group = ek_calloc(1, sizeof *group);
     if (!group)
@@ -261,6 +266,19 @@ ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count)
     return groups[at] = group;
 }
 
+int ek_nccl_collective(ek_dev *const *devs, int count, int (*choose)(ek_dev *const *, int))
+{
+    pthread_mutex_lock(&groups_lock);
+    ek_nccl_group *group = group_of(devs, count);
+    int collective = group ? group->collective : ek_error_pending();
+    if (group && collective < 0) {
+        collective = choose(devs, count);
+        group->collective = collective < 0 ? -1 : collective;
+    }
+    pthread_mutex_unlock(&groups_lock);
+    return collective;
+}
+
 /* An event belongs to the GPU that is current when it is made. */
 static int group_make_event(ek_dev *dev, cudaEvent_t *event)
 {
@@ -271,12 +289,11 @@ static int group_make_event(ek_dev *dev, cudaEvent_t *event)
     return rc;
 }
 
-int ek_nccl_open(ek_nccl_group *group)
+/* Makes the communicators of a busy group. It may take seconds, and other groups go on. */
+static int group_open(ek_nccl_group *group)
 {
     int gpus[EK_MAX_DEVICES], restore, rc = 0;
-    if (group->open)
-        return 0;
-    /* a device may have been lost while this thread waited for groups_lock */
+    /* a device may have been lost while this thread waited for its turn */
     for (int i = 0; i < group->count; i++)
         EK_TRY(ek_cuda_usable(group->devs[i]));
     for (int i = 0; i < group->count && rc >= 0; i++) {
@@ -290,24 +307,51 @@ int ek_nccl_open(ek_nccl_group *group)
                            ek_nccl()->ncclCommInitAll(group->comms, group->count, gpus));
         ek_cuda_leave(group->devs[0], restore);
     }
+    pthread_mutex_lock(&groups_lock);
     if (rc < 0) {
         group_end_all(group, NULL);
-        return rc;
+    } else {
+        group->open = true;
+        group_count_open(1);
     }
-    group->open = true;
-    group_count_open(1);
-    return 0;
+    pthread_mutex_unlock(&groups_lock);
+    return rc;
 }
 
-int ek_nccl_issued(ek_nccl_group *group)
+static void group_set_busy(ek_nccl_group *group, bool busy)
 {
-    for (int i = 0; i < group->count; i++)
-        EK_TRY(ek_cuda_record(group->devs[i], group->ended[i], ek_nccl_stream(group->devs[i])));
-    return 0;
+    pthread_mutex_lock(&groups_lock);
+    group->busy = busy;
+    pthread_mutex_unlock(&groups_lock);
+}
+
+ek_nccl_group *ek_nccl_take(ek_dev *const *devs, int count)
+{
+    pthread_mutex_lock(&groups_lock);
+    ek_nccl_group *group = group_of(devs, count);
+    bool open = group && group->open;
+    if (group)
+        group->busy = true;
+    pthread_mutex_unlock(&groups_lock);
+    if (!group || open || group_open(group) >= 0)
+        return group;
+    group_set_busy(group, false);
+    return NULL;
+}
+
+int ek_nccl_give(ek_nccl_group *group, int rc)
+{
+    for (int i = 0; i < group->count && rc >= 0; i++)
+        rc = ek_cuda_record(group->devs[i], group->ended[i], ek_nccl_stream(group->devs[i]));
+    if (rc < 0)
+        group_give_up(group);
+    group_set_busy(group, false);
+    return rc;
 }
 
 void ek_cuda_nccl_close(ek_cuda_device *device)
 {
+    ek_nccl_launcher_close(device);
     pthread_mutex_lock(&groups_lock);
     for (int i = 0; i < GROUPS; i++) {
         bool has = false;

@@ -175,17 +175,18 @@ static int rail_library_op(ek_dist_op op, ncclRedOp_t *wanted)
 static int rail_issue_library(const ek_rail *rail)
 {
     const ek_rail_job *job = &rail->job;
-    ncclDataType_t type = ncclUint8;
     ncclRedOp_t op = ncclSum;
     if (job->root >= 0)
         return rail_check(rail->dev, "broadcast",
                           ek_nccl()->ncclBroadcast(job->data, job->data, job->nbytes, ncclUint8,
                                                    job->root, rail->comm, rail_stream(rail)));
-    EK_TRY(ek_nccl_dtype(job->dtype, &type));
     EK_TRY(rail_library_op(job->op, &op));
+    if (job->dtype == EK_BOOL) /* "or" and "and": results stay 0 and 1 */
+        op = op == ncclSum ? ncclMax : op == ncclProd ? ncclMin : op;
     return rail_check(rail->dev, "all-reduce",
-                      ek_nccl()->ncclAllReduce(job->data, job->data, (size_t)job->count, type, op,
-                                               rail->comm, rail_stream(rail)));
+                      ek_nccl()->ncclAllReduce(job->data, job->data, (size_t)job->count,
+                                               ek_nccl_dtype(job->dtype), op, rail->comm,
+                                               rail_stream(rail)));
 }
 
 static int rail_issue_combination(const ek_rail *rail)

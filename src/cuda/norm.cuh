@@ -54,6 +54,15 @@ EK_DEVICE void ek_norm_store(ek_bf16 *to, const float (&from)[8])
     ek_norm_put(to, make_uint4(ek_norm_bits(from[0], from[1]), ek_norm_bits(from[2], from[3]),
                                ek_norm_bits(from[4], from[5]), ek_norm_bits(from[6], from[7])));
 }
+EK_DEVICE unsigned ek_norm_halves(float low, float high)
+{
+    return (unsigned)ek_f16_of(low) | (unsigned)ek_f16_of(high) << 16;
+}
+EK_DEVICE void ek_norm_store(ek_f16 *to, const float (&from)[8])
+{
+    ek_norm_put(to, make_uint4(ek_norm_halves(from[0], from[1]), ek_norm_halves(from[2], from[3]),
+                               ek_norm_halves(from[4], from[5]), ek_norm_halves(from[6], from[7])));
+}
 template <typename T, typename R> EK_DEVICE void ek_norm_store(T *to, const R (&from)[1])
 {
     ek_store(to, from[0]);

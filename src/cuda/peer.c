@@ -115,12 +115,10 @@ static bool peer_try_out(peer_probe *p)
 {
     bool works = peer_allocate(p->b, &p->on_b) && peer_allocate(p->a, &p->on_a) &&
                  peer_try_copy(p) && peer_try_kernels(p);
-    ek_cuda_issue_waits(); /* cudaFree waits for the GPU, as in ek_cuda_memory_free */
     if (p->on_a)
-        peer_good(cudaFree(p->on_a));
+        peer_good((cudaError_t)ek_cuda_free(p->on_a));
     if (p->on_b)
-        peer_good(cudaFree(p->on_b));
-    ek_cuda_issue_end();
+        peer_good((cudaError_t)ek_cuda_free(p->on_b));
     return works;
 }
 

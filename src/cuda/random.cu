@@ -25,6 +25,16 @@ struct uniform_bf16 {
     }
 };
 
+struct uniform_f16 {
+    enum { EACH = EK_PHILOX_BLOCK };
+    float scale, low;
+    __device__ void operator()(float (&r)[EACH], const uint32_t (&words)[EK_PHILOX_BLOCK]) const
+    {
+        EK_EACH(j, EACH)
+            r[j] = ek_philox_uniform_f16(words[j], scale, low);
+    }
+};
+
 struct uniform_f64 {
     enum { EACH = EK_PHILOX_BLOCK / 2 };
     double scale, low;
@@ -102,7 +112,7 @@ template <typename C> struct dropout {
 /* ---- the loop ---- */
 
 /* Elements lie in rows whose numbers follow each other; blocks overlap a row's ends. */
-struct draw_places {
+struct draw_layout {
     uint64_t seed, call;
     int64_t count;
     int64_t first, row, step; /* a row's first number is `step` above that of the row before */
@@ -113,22 +123,22 @@ struct draw_places {
 };
 
 template <typename T, bool Reads, typename F>
-EK_KERNEL draw_loop(F f, draw_places places, int64_t items, T *out, const T *x)
+EK_KERNEL draw_loop(F f, draw_layout layout, int64_t items, T *out, const T *x)
 {
     constexpr int EACH = F::EACH;
     EK_GRID_LOOP(i, items) {
         int64_t row =
-            places.one_row ? 0 : (int64_t)ek_cuda_divide_long(places.per_blocks, (uint64_t)i);
-        int64_t number = places.first + row * places.step;
-        int64_t block = number / EACH + (i - row * places.blocks);
+            layout.one_row ? 0 : (int64_t)ek_cuda_divide_long(layout.per_blocks, (uint64_t)i);
+        int64_t number = layout.first + row * layout.step;
+        int64_t block = number / EACH + (i - row * layout.blocks);
         int64_t begin = block * EACH - number; /* the block's first element in the row */
-        int64_t at = row * places.row + begin;
-        int64_t rest = places.count - row * places.row;
-        int64_t end = rest < places.row ? rest : places.row; /* the last row may be shorter */
+        int64_t at = row * layout.row + begin;
+        int64_t rest = layout.count - row * layout.row;
+        int64_t end = rest < layout.row ? rest : layout.row; /* the last row may be shorter */
         typename ek_compute<T>::type r[EACH];
         uint32_t words[EK_PHILOX_BLOCK];
-        ek_philox_words_of(places.seed, places.call, (uint64_t)block, words);
-        if (places.vectors && begin >= 0 && begin + EACH <= end && at % EACH == 0) {
+        ek_philox_words_of(layout.seed, layout.call, (uint64_t)block, words);
+        if (layout.vectors && begin >= 0 && begin + EACH <= end && at % EACH == 0) {
             if constexpr (Reads)
                 ek_load_elements(r, x + at);
             f(r, words);
@@ -152,26 +162,27 @@ static int draw_launch(const ek_cuda_stream *stream, const ek_draw *draw, int64_
                        const void *x, F f)
 {
     const int64_t rows = (count + draw->row - 1) / draw->row;
-    draw_places places = {};
-    places.seed = draw->seed;
-    places.call = draw->call;
-    places.count = count;
-    places.first = draw->first;
-    places.row = draw->row < count ? draw->row : count;
-    places.step = draw->row + draw->gap;
-    places.blocks = (places.row + 2 * F::EACH - 2) / F::EACH;
-    places.per_blocks = ek_cuda_long_divisor_of((uint64_t)places.blocks);
-    places.one_row = rows == 1;
-    places.vectors = ek_is_aligned(out, F::EACH * sizeof(T) > 16 ? 16 : F::EACH * sizeof(T)) &&
+    draw_layout layout = {};
+    layout.seed = draw->seed;
+    layout.call = draw->call;
+    layout.count = count;
+    layout.first = draw->first;
+    layout.row = draw->row < count ? draw->row : count;
+    layout.step = draw->row + draw->gap;
+    layout.blocks = (layout.row + 2 * F::EACH - 2) / F::EACH;
+    layout.per_blocks = ek_cuda_long_divisor_of((uint64_t)layout.blocks);
+    layout.one_row = rows == 1;
+    layout.vectors = ek_is_aligned(out, F::EACH * sizeof(T) > 16 ? 16 : F::EACH * sizeof(T)) &&
                      ek_is_aligned(x, F::EACH * sizeof(T) > 16 ? 16 : F::EACH * sizeof(T));
-    const int64_t items = rows * places.blocks;
-    return ek_launch(stream, dim3(ek_grid(stream, items)), draw_loop<T, Reads, F>, f, places, items,
+    const int64_t items = rows * layout.blocks;
+    return ek_launch(stream, dim3(ek_grid(stream, items)), draw_loop<T, Reads, F>, f, layout, items,
                      (T *)out, (const T *)x);
 }
 
-static inline float round_bf16(double x)
+static inline float round_narrow(ek_dtype dtype, double x)
 {
-    return ek_float_of_bf16(ek_bf16_of((float)x));
+    return dtype == EK_F16 ? ek_float_of_f16(ek_f16_of((float)x))
+                           : ek_float_of_bf16(ek_bf16_of((float)x));
 }
 
 static int launch_uniform(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
@@ -183,7 +194,10 @@ static int launch_uniform(const ek_cuda_stream *stream, const ek_draw *draw, ek_
     if (dtype == EK_F32)
         return draw_launch<float>(stream, draw, count, out, NULL,
                                   uniform_f32{(float)high - (float)low, (float)low});
-    float narrow = round_bf16(low), scale = round_bf16(round_bf16(high) - narrow);
+    float narrow = round_narrow(dtype, low);
+    float scale = round_narrow(dtype, round_narrow(dtype, high) - narrow);
+    if (dtype == EK_F16)
+        return draw_launch<ek_f16>(stream, draw, count, out, NULL, uniform_f16{scale, narrow});
     return draw_launch<ek_bf16>(stream, draw, count, out, NULL, uniform_bf16{scale, narrow});
 }
 
@@ -195,6 +209,8 @@ static int launch_normal(const ek_cuda_stream *stream, const ek_draw *draw, ek_d
     normal_f32 f = {(float)draw->a, (float)draw->b};
     if (dtype == EK_F32)
         return draw_launch<float>(stream, draw, count, out, NULL, f);
+    if (dtype == EK_F16)
+        return draw_launch<ek_f16>(stream, draw, count, out, NULL, f);
     return draw_launch<ek_bf16>(stream, draw, count, out, NULL, f);
 }
 
@@ -229,8 +245,10 @@ static int launch_dropout(const ek_cuda_stream *stream, const ek_draw *draw, ek_
     if (dtype == EK_F32)
         return draw_launch<float, true>(stream, draw, count, out, x,
                                         dropout<float>{choice, (float)draw->b});
-    return draw_launch<ek_bf16, true>(stream, draw, count, out, x,
-                                      dropout<float>{choice, round_bf16(draw->b)});
+    dropout<float> f = {choice, round_narrow(dtype, draw->b)};
+    if (dtype == EK_F16)
+        return draw_launch<ek_f16, true>(stream, draw, count, out, x, f);
+    return draw_launch<ek_bf16, true>(stream, draw, count, out, x, f);
 }
 
 int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,

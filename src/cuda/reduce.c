@@ -220,7 +220,7 @@ int ek_cuda_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
         if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
             return EK_FAIL(EK_E_INVALID, "there is no %s of no elements",
                            kind == EK_REDUCE_MAX ? "maximum" : "minimum");
-        return ek_cuda_fill(dev, out, 0);
+        return ek_cuda_fill(dev, out, kind == EK_REDUCE_PRODUCT ? 1 : 0);
     }
     ek_cuda_reduction r = {.kind = kind,
                            .x_dtype = x->dtype,

@@ -14,6 +14,15 @@ EK_DEVICE int64_t reduce_square(int64_t a)
     return (int64_t)((uint64_t)a * (uint64_t)a); /* wraps */
 }
 
+template <typename T> EK_DEVICE T reduce_times(T a, T b)
+{
+    return a * b;
+}
+EK_DEVICE int64_t reduce_times(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+
 /* The largest value there is, or the smallest. */
 template <typename A> EK_DEVICE A reduce_limit_of(bool largest)
 {
@@ -28,15 +37,17 @@ template <typename A> EK_DEVICE A reduce_limit_of(bool largest)
 template <typename A, bool SUM> struct operation {
     bool extreme;
     bool flip; /* turns a sum into one of squares, and a maximum into a minimum */
+    bool product;
 
     __device__ __forceinline__ explicit operation(ek_reduce_kind kind)
-        : extreme(!SUM && kind >= EK_REDUCE_MAX),
-          flip(kind == EK_REDUCE_SUM_SQUARES || kind == EK_REDUCE_MIN)
+        : extreme(!SUM && (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)),
+          flip(kind == EK_REDUCE_SUM_SQUARES || kind == EK_REDUCE_MIN),
+          product(!SUM && kind == EK_REDUCE_PRODUCT)
     {
     }
     __device__ __forceinline__ A start() const
     {
-        return extreme ? reduce_limit_of<A>(flip) : A(0);
+        return extreme ? reduce_limit_of<A>(flip) : A(product ? 1 : 0);
     }
     __device__ __forceinline__ A value(A v) const
     {
@@ -45,6 +56,8 @@ template <typename A, bool SUM> struct operation {
     /* Joins two accumulators. NaN wins. */
     __device__ __forceinline__ A operator()(A a, A b) const
     {
+        if (product)
+            return reduce_times(a, b);
         if (!extreme)
             return ek_plus(a, b);
         return (flip ? b < a : b > a) || b != b ? b : a;

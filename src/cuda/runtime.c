@@ -13,7 +13,7 @@ int ek_cuda_begin(ek_dev *dev, ek_cuda_stream *stream)
     const ek_cuda_device *device = ek_cuda_of(dev);
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_fault_check(dev));
-    *stream = (ek_cuda_stream){.handle = device->compute,
+    *stream = (ek_cuda_stream){.handle = ek_cuda_stream_now(device),
                                .fault = device->fault_on_device,
                                .multiprocessors = device->multiprocessors,
                                .deterministic = ek_deterministic()};
@@ -33,12 +33,10 @@ int ek_cuda_synchronize(ek_dev *dev)
     int restore;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
-    const cudaStream_t streams[] = {device->compute, device->copy, device->upload,
-                                    device->communicate};
     int rc = 0;
-    for (int i = 0; i < 4 && rc >= 0; i++)
+    for (int i = 0; i < EK_CUDA_STREAMS && rc >= 0; i++)
         rc = ek_cuda_check(dev, i == 0 ? "waiting for its work" : "waiting for its copies",
-                           ek_cuda_wait_stream(device, streams[i]));
+                           ek_cuda_wait_stream(device, device->streams[i]));
     ek_cuda_leave(dev, restore);
     int fault = ek_cuda_fault_check(dev);
     return rc < 0 ? rc : fault;
@@ -46,13 +44,17 @@ int ek_cuda_synchronize(ek_dev *dev)
 
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 {
+    ek_event *none;
     *pointer = NULL;
-    return nbytes ? ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, pointer) : 0;
+    return nbytes ? ek_dev_alloc_for(dev, (ek_stream)ek_thread_self()->modes.stream, nbytes,
+                                     EK_MEMORY_WORKSPACE, pointer, &none)
+                  : 0;
 }
 
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
-    ek_dev_free(dev, pointer, nbytes, EK_MEMORY_WORKSPACE);
+    ek_dev_free_for(dev, (ek_stream)ek_thread_self()->modes.stream, pointer, nbytes,
+                    EK_MEMORY_WORKSPACE, NULL);
 }
 
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)

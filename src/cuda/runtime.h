@@ -9,7 +9,8 @@
  *         return ek_cuda_end(dev, &stream, "fill", ek_cuda_launch_fill(&stream, &walk, value));
  *     }
  *
- * All kernels of a device go to its compute stream and run in the order of issue. So a kernel may
+ * A kernel goes to the stream of the calling thread's work: the compute stream, or within a section
+ * (core/lane.h) the exchange stream. Kernels of a stream run in the order of issue. So a kernel may
  * use memory that was given back while earlier kernels still use it. Other streams keep to
  * Note [Streams share memory] in stream.h. Here only ek_cuda_synchronize waits for the device.
  * Any thread may issue work; the order between threads is unspecified. */
@@ -32,6 +33,12 @@ EK_KERNELS(EK_CUDA_KERNEL)
 /* The backend's slot `draw` (core/backend.h). */
 int ek_cuda_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
 
+/* Writes the positions of a list (i64, one dimension) in ascending order of its elements to
+ * `order`, memory of the device. */
+int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t *order);
+
+enum { EK_CUDA_STREAMS = 5 };
+
 enum { EK_CUDA_LAPS = 8 }; /* laps that are kept until they are read */
 
 typedef struct ek_cuda_lap {
@@ -48,6 +55,7 @@ typedef struct ek_cuda_clock {
 } ek_cuda_clock;
 
 struct ek_cuda_blas;
+typedef struct ek_cuda_launcher ek_cuda_launcher;
 struct ek_cuda_dnn;
 struct ek_cuda_transfer;
 
@@ -56,24 +64,45 @@ typedef struct ek_cuda_device {
     int physical; /* the GPU's number in the CUDA runtime */
     int multiprocessors;
     int capability; /* compute capability: 90 for 9.0 */
-    cudaStream_t compute;
-    cudaStream_t copy;        /* copies from and to the host, in order with `compute` */
-    cudaStream_t upload;      /* the stream of EK_STREAM_UPLOAD */
-    cudaStream_t communicate; /* the stream of EK_STREAM_COMMUNICATE */
-    cudaEvent_t issued;       /* event in `compute`, recorded again and again (stream.h) */
-    ek_cuda_fault *fault;     /* the host's address of the fault record, which is pinned */
+    union {
+        struct {
+            cudaStream_t compute;     /* the stream of EK_STREAM_COMPUTE */
+            cudaStream_t copy;        /* copies from and to the host, in order with `compute` */
+            cudaStream_t upload;      /* the stream of EK_STREAM_UPLOAD */
+            cudaStream_t communicate; /* the stream of EK_STREAM_COMMUNICATE */
+            cudaStream_t exchange;    /* the stream of EK_STREAM_EXCHANGE */
+        };
+        cudaStream_t streams[EK_CUDA_STREAMS];
+    };
+    cudaEvent_t issued;    /* event in `compute`, recorded again and again (stream.h) */
+    cudaEvent_t exchanged; /* the same in `exchange` */
+    ek_cuda_fault *fault;  /* the host's address of the fault record, which is pinned */
     ek_cuda_fault *fault_on_device;
     _Atomic(char *) told; /* the error that the next call returns; NULL if there is none */
     struct ek_cuda_transfer *transfer; /* owned by transfer.c */
     pthread_mutex_t lock;              /* guards blas, dnn, clock, and clearing of the fault */
     struct ek_cuda_blas *blas;         /* created with the first product; NULL before */
     struct ek_cuda_dnn *dnn;
+    ek_cuda_launcher *launcher; /* guarded by the turn of a section (core/lane.h) */
     ek_cuda_clock clock;
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
 {
     return dev->context;
+}
+
+/* The stream of the calling thread's work (core/backend.h), and the event that is recorded there.
+ */
+static inline cudaStream_t ek_cuda_stream_now(const ek_cuda_device *device)
+{
+    return ek_thread_self()->modes.stream == EK_STREAM_EXCHANGE ? device->exchange
+                                                                : device->compute;
+}
+static inline cudaEvent_t ek_cuda_issued_now(const ek_cuda_device *device)
+{
+    return ek_thread_self()->modes.stream == EK_STREAM_EXCHANGE ? device->exchanged
+                                                                : device->issued;
 }
 
 /* Makes the device's GPU current for the calling thread, and fills the stream. Fails if the device

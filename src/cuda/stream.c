@@ -204,31 +204,32 @@ int ek_cuda_wait_event(cudaEvent_t event)
 
 int ek_cuda_settle(const ek_cuda_device *device, int rc)
 {
-    const cudaStream_t streams[] = {device->compute, device->copy, device->upload,
-                                    device->communicate};
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < EK_CUDA_STREAMS; i++)
         ek_cuda_note(device->dev, i == 0 ? "waiting for its work" : "waiting for its copies",
-                     ek_cuda_wait_stream(device, streams[i]));
+                     ek_cuda_wait_stream(device, device->streams[i]));
     return rc;
 }
 
-/* ---- the issue lock ---- */
+/* ---- collectives and cudaFree: see Note [Waits never form a circle] ---- */
 
-static pthread_rwlock_t issue_lock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_rwlock_t launch_lock = PTHREAD_RWLOCK_INITIALIZER;
 
-void ek_cuda_issue_waits(void)
+void ek_cuda_launch_begin(void)
 {
-    pthread_rwlock_rdlock(&issue_lock);
+    pthread_rwlock_rdlock(&launch_lock);
 }
 
-void ek_cuda_issue_collective(void)
+void ek_cuda_launch_end(void)
 {
-    pthread_rwlock_wrlock(&issue_lock);
+    pthread_rwlock_unlock(&launch_lock);
 }
 
-void ek_cuda_issue_end(void)
+int ek_cuda_free(void *pointer)
 {
-    pthread_rwlock_unlock(&issue_lock);
+    pthread_rwlock_wrlock(&launch_lock);
+    int error = (int)cudaFree(pointer);
+    pthread_rwlock_unlock(&launch_lock);
+    return error;
 }
 
 /* ---- between devices ---- */
@@ -237,7 +238,7 @@ static int order_host(ek_dev *awaited)
 {
     const ek_cuda_device *device = ek_cuda_of(awaited);
     EK_TRY(ek_cuda_check(awaited, "waiting for its work",
-                         ek_cuda_wait_stream(device, device->compute)));
+                         ek_cuda_wait_stream(device, ek_cuda_stream_now(device))));
     return ek_cuda_fault_check(awaited);
 }
 
@@ -249,14 +250,11 @@ int ek_cuda_device_wait(ek_dev *waiter, ek_dev *awaited)
     if (!ek_dev_is_host(waiter))
         EK_TRY(ek_cuda_usable(waiter));
     EK_TRY(ek_cuda_enter(awaited, &restore));
-    if (ek_dev_is_host(waiter)) {
+    if (ek_dev_is_host(waiter))
         rc = order_host(awaited);
-    } else {
-        ek_cuda_issue_waits();
-        rc =
-            ek_cuda_wait_for(awaited, ek_cuda_of(waiter)->compute, device->issued, device->compute);
-        ek_cuda_issue_end();
-    }
+    else
+        rc = ek_cuda_wait_for(awaited, ek_cuda_stream_now(ek_cuda_of(waiter)),
+                              ek_cuda_issued_now(device), ek_cuda_stream_now(device));
     ek_cuda_leave(awaited, restore);
     return rc;
 }
@@ -268,6 +266,7 @@ static cudaStream_t stream_of(const ek_dev *dev, ek_stream which)
     const ek_cuda_device *device = ek_cuda_of(dev);
     return which == EK_STREAM_UPLOAD        ? device->upload
            : which == EK_STREAM_COMMUNICATE ? device->communicate
+           : which == EK_STREAM_EXCHANGE    ? device->exchange
                                             : device->compute;
 }
 

@@ -21,8 +21,8 @@ int ek_cuda_guard_leave(int physical, int restore);
  *
  * Note [Streams share memory]. A block of memory is free in the order of one stream of its device
  * if work that is issued to this stream may write to it. A block that is given back is free in the
- * compute stream's order, because all kernels run there. Any other stream uses a block between two
- * waits:
+ * compute stream's order, because kernels run there; a block of EK_STREAM_EXCHANGE in the order of
+ * the exchange stream, which alone uses it. Any other stream uses a block between two waits:
  *
  * - before, the stream waits for the compute stream's work with the block (its contents or last
  * use);
@@ -32,7 +32,8 @@ int ek_cuda_guard_leave(int physical, int restore);
  * A block for EK_STREAM_UPLOAD keeps an event of the moment when it was given back. The upload
  * stream waits for this event and for nothing else of the compute stream, so its copies run beside
  * kernels. If a stream of another device uses a block, ek_dev_wait issues both waits, one per
- * direction.
+ * direction. It orders the devices' streams of the calling thread's work: compute streams, or
+ * within a section (core/lane.h) exchange streams.
  *
  * Note [Waits never form a circle]. A wait takes the latest record of its event at the time when
  * the wait is issued. So it waits only for work that was issued earlier, and such waits can't form
@@ -41,8 +42,14 @@ int ek_cuda_guard_leave(int physical, int restore);
  *
  * Collectives are the exception. The ranks of a collective wait for each other in both directions,
  * and they are issued one after another. If a wait of the last device for the first were issued
- * between two ranks, the last rank would wait behind the first one for ever. So the issue lock
- * keeps waits between devices out while a collective is issued. */
+ * between two ranks, the last rank would wait behind the first one for ever. So ranks go to
+ * exchange streams only, and between two ranks nothing else is issued there, because the
+ * collective's section has the turn on all its devices (Note [Sections have one order] in
+ * core/lane.h). Compute streams come after the collective once the section ends.
+ *
+ * cudaFree waits for GPUs while it may hold what a launch on another one needs. So it keeps away
+ * from collectives of which some ranks are issued: launch_lock lets in any number of collectives at
+ * once, or one cudaFree. */
 
 /* The backend's slots of these names. An ek_event is a cudaEvent_t. */
 int ek_cuda_device_wait(ek_dev *waiter, ek_dev *awaited);
@@ -58,13 +65,13 @@ int ek_cuda_stream_wait(ek_dev *dev, cudaStream_t stream, cudaEvent_t event);
 /* Records `event` in the stream `awaited` of the same device, and makes `stream` wait for it. */
 int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaStream_t awaited);
 
-/* ---- the issue lock: see Note [Waits never form a circle] ---- */
+/* ---- collectives and cudaFree: see Note [Waits never form a circle] ---- */
 
-/* Begins to issue waits of one device's streams for another's. Several threads may at once. */
-void ek_cuda_issue_waits(void);
-/* Begins to issue all ranks of a collective. No other thread issues ranks or waits meanwhile. */
-void ek_cuda_issue_collective(void);
-void ek_cuda_issue_end(void);
+/* Around the issue of a collective's ranks, which must not allocate memory of a device. */
+void ek_cuda_launch_begin(void);
+void ek_cuda_launch_end(void);
+/* cudaFree, while no collective is issued. Returns a cudaError_t. */
+int ek_cuda_free(void *pointer);
 
 /* ---- the host waits for a device ----
  *

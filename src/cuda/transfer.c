@@ -219,11 +219,12 @@ static int staged_prepare(ek_dev *to, ek_dev *from)
     return rc;
 }
 
-/* Makes the copy stream wait for the work that is issued to the compute stream now. */
+/* Makes the copy stream wait for the work that is issued to the thread's stream now. */
 static int staged_begin(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
-    return ek_cuda_wait_for(dev, device->copy, device->issued, device->compute);
+    return ek_cuda_wait_for(dev, device->copy, ek_cuda_issued_now(device),
+                            ek_cuda_stream_now(device));
 }
 
 /* Copies one chunk through buffer i. */
@@ -261,7 +262,7 @@ static int staged_issue(ek_dev *to, char *to_data, ek_dev *from, const char *fro
     /* The source's next copy, which may be to another GPU, finds its buffers drained. */
     for (size_t i = 0; i < EK_CUDA_STAGING && i < chunks; i++)
         EK_TRY(ek_cuda_stream_wait(from, source->copy, target->transfer->drained[i]));
-    return ek_cuda_wait_for(to, target->compute, target->transfer->copied, target->copy);
+    return ek_cuda_wait_for(to, ek_cuda_stream_now(target), target->transfer->copied, target->copy);
 }
 
 static int staged_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
@@ -274,11 +275,8 @@ static int staged_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from
     pthread_mutex_lock(&(up ? target : source)->transfer->lock);
     pthread_mutex_lock(&(up ? source : target)->transfer->lock);
     int rc = staged_prepare(to, from);
-    if (rc >= 0) {
-        ek_cuda_issue_waits();
+    if (rc >= 0)
         rc = staged_issue(to, to_data, from, from_data, nbytes);
-        ek_cuda_issue_end();
-    }
     if (rc < 0) {
         ek_cuda_settle(source, rc);
         ek_cuda_settle(target, rc);
@@ -297,11 +295,13 @@ static int copy_across(ek_dev *to, void *to_data, ek_dev *from, const void *from
     if (target->physical == source->physical)
         return ek_cuda_check(to, "a copy on one GPU",
                              (int)cudaMemcpyAsync(to_data, from_data, nbytes,
-                                                  cudaMemcpyDeviceToDevice, target->compute));
+                                                  cudaMemcpyDeviceToDevice,
+                                                  ek_cuda_stream_now(target)));
     if (ek_cuda_peers(target, source))
         return ek_cuda_check(to, "a copy between GPUs",
                              (int)cudaMemcpyPeerAsync(to_data, target->physical, from_data,
-                                                      source->physical, nbytes, target->compute));
+                                                      source->physical, nbytes,
+                                                      ek_cuda_stream_now(target)));
     return staged_copy(to, to_data, from, from_data, nbytes);
 }
 

@@ -12,8 +12,8 @@
  * the caller's events say when.
  *
  * Between devices: a plain copy on one GPU, and a peer copy between GPUs that reach each other,
- * both by the destination's compute stream. Other copies are staged through pinned memory of the
- * host. The host never waits for them. */
+ * both by the destination's stream of the thread's work (stream.h). Other copies are staged through
+ * pinned memory of the host. The host never waits for them. */
 #ifndef EK_CUDA_TRANSFER_H
 #define EK_CUDA_TRANSFER_H
 

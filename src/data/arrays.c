@@ -305,6 +305,8 @@ static void array_transpose_any(int64_t rows, int64_t columns, const uint8_t *fr
 {
     if (size == 1)
         array_transpose(rows, columns, from, from_step, to, to_step, 1);
+    else if (size == 2)
+        array_transpose(rows, columns, from, from_step, to, to_step, 2);
     else if (size == 4)
         array_transpose(rows, columns, from, from_step, to, to_step, 4);
     else

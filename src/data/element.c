@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/bits.h"
 #include "core/error.h"
 
 /* ---- whole numbers ---- */
@@ -21,37 +22,7 @@
 WIDEN_INTEGER(i8, int8_t)
 WIDEN_INTEGER(i16, int16_t)
 WIDEN_INTEGER(u16, uint16_t)
-WIDEN_INTEGER(i32, int32_t)
 WIDEN_INTEGER(u32, uint32_t)
-
-/* ---- 16 bits ---- */
-
-/* IEEE 754's binary16: a sign, five bits of exponent, ten of mantissa. */
-static float element_value_of_f16(uint16_t half)
-{
-    enum { QUIET = 1 << 22 };
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31;
-    uint32_t mantissa = half & 0x3ff, bits;
-    float value = (float)mantissa * 0x1p-24f; /* zeros and subnormal numbers */
-    memcpy(&bits, &value, sizeof bits);
-    if (exponent == 31)
-        bits = 0x7f800000 | mantissa << 13 | (mantissa ? QUIET : 0);
-    else if (exponent > 0)
-        bits = (exponent + 112) << 23 | mantissa << 13;
-    bits |= sign;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static void element_widen_f16(const void *from, void *to, size_t count)
-{
-    float *wide = to;
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, (const char *)from + i * sizeof half, sizeof half);
-        wide[i] = element_value_of_f16(half);
-    }
-}
 
 /* ---- 8 bits ---- */
 
@@ -70,7 +41,7 @@ static float element_value_of_f8(unsigned byte, int mantissa_bits, int bias)
 
 static float element_value_of_e5m2(unsigned byte)
 {
-    return element_value_of_f16((uint16_t)(byte << 8));
+    return ek_float_of_f16((uint16_t)(byte << 8)); /* the upper half of an f16 */
 }
 
 static float element_value_of_e4m3(unsigned byte)
@@ -119,9 +90,8 @@ WIDEN_F8(e5m2fnuz)
 
 /* ---- all types ---- */
 
-/* BOOL stands before U8, and ek_element_of searches from the end, so it finds U8 for EK_U8. */
 static const ek_element elements[] = {
-    {"BOOL", 8, EK_U8, NULL, false},
+    {"BOOL", 8, EK_BOOL, NULL, false},
     {"F4", 4, EK_F32, NULL, true},
     {"F6_E2M3", 6, EK_F32, NULL, true},
     {"F6_E3M2", 6, EK_F32, NULL, true},
@@ -134,9 +104,9 @@ static const ek_element elements[] = {
     {"F8_E5M2FNUZ", 8, EK_F32, element_widen_e5m2fnuz, false},
     {"I16", 16, EK_I64, element_widen_i16, false},
     {"U16", 16, EK_I64, element_widen_u16, false},
-    {"F16", 16, EK_F32, element_widen_f16, false},
+    {"F16", 16, EK_F16, NULL, false},
     {"BF16", 16, EK_BF16, NULL, false},
-    {"I32", 32, EK_I64, element_widen_i32, false},
+    {"I32", 32, EK_I32, NULL, false},
     {"U32", 32, EK_I64, element_widen_u32, false},
     {"F32", 32, EK_F32, NULL, false},
     {"C64", 64, EK_F64, NULL, true},

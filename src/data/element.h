@@ -12,9 +12,8 @@ typedef struct ek_element {
     const char *name;
     int bits;       /* bits of one element */
     ek_dtype dtype; /* the dtype that holds it exactly */
-    /* Converts `count` elements, at any address, to `dtype`; NULL if no conversion is needed. A NaN
-     * of F16 becomes a quiet NaN of f32, as processors convert it, with its other bits kept. The F8
-     * types are the 8-bit types of the Open Compute Project and of torch.float8_*. */
+    /* Converts `count` elements, at any address, to `dtype`; NULL if no conversion is needed. The
+     * F8 types are the 8-bit types of the Open Compute Project and of torch.float8_*. */
     void (*widen)(const void *from, void *to, size_t count);
     bool unread; /* no dtype holds this type's values */
 } ek_element;

@@ -176,7 +176,7 @@ static int loader_fill(ek_loader *loader)
 ek_loader *ek_data_loader_with(ek_loader_options options)
 {
     options.batch_size = EK_GIVEN(&options, batch_size, 4);
-    options.prefetch = (int)ek_integer_or(EK_GIVEN(&options, prefetch, 7), DEFAULT_PREFETCH);
+    options.prefetch = (int)ek_integer_or(EK_GIVEN(&options, prefetch, 8), DEFAULT_PREFETCH);
     ek_loader *loader = loader_check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
     if (!loader) {
         ek_dataset_free(options.dataset);

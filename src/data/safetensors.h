@@ -42,7 +42,11 @@ typedef struct ek_safetensors_entry {
     const ek_element *element;
     int ndim; /* may exceed EK_MAX_DIMS; only the first EK_MAX_DIMS sizes are kept */
     int64_t sizes[EK_MAX_DIMS];
-    int64_t begin, end; /* byte offsets from the first element */
+    int64_t begin, end; /* byte offsets from the first element of the file; their difference is
+                           the size of all elements */
+    const unsigned char *elements;
+    bool strided; /* elements are `strides` apart instead of row-major */
+    int64_t strides[EK_MAX_DIMS];
 } ek_safetensors_entry;
 
 struct ek_safetensors {
@@ -59,11 +63,17 @@ struct ek_safetensors {
     bool has_metadata;
     ek_metadata *metadata; /* sorted by key */
     int metadata_count, metadata_room;
+    void **owned; /* names, texts and numbers that are not in the mapped bytes */
+    int owned_count, owned_room;
 };
 
 /* Reads a mapped file's header, and fills the other members, which are zero before. EK_E_FORMAT
  * says what is wrong and where. ek_safetensors_close frees them, also after a failure. */
 int ek_safetensors_read_header(ek_safetensors *file);
+/* Sorts names and metadata. EK_E_FORMAT if a name or a key occurs twice. */
+int ek_safetensors_sort(ek_safetensors *file);
+/* As ek_safetensors_open, for the files of torch.save too (pth.h). */
+ek_safetensors *ek_tensor_file_open(const char *path);
 /* Returns the value of this key. NULL, without an error, if there is none. */
 const char *ek_safetensors_find_metadata(const ek_safetensors *file, const char *key);
 
@@ -74,17 +84,26 @@ int ek_safetensors_place(const ek_safetensors *file, const char *begin, const ch
 /* Returns the index, for ek_safetensors_sorted, of the name `begin` followed by `end`, or -1. */
 int ek_safetensors_find(const ek_safetensors *file, const char *begin, const char *end);
 
-/* A tensor's elements in the mapped file: row-major, unaligned, valid while it is open. */
+/* A tensor's elements in the mapped file: unaligned, valid while it is open. */
 typedef struct ek_array_view {
     ek_dtype dtype; /* the dtype that ek_array_copy converts to */
     ek_shape shape;
     const ek_element *element; /* the element type in the file */
     const void *elements;
-    size_t count, nbytes;
+    size_t count, nbytes;   /* of all elements */
+    const int64_t *strides; /* in elements; NULL: row-major */
 } ek_array_view;
 /* Fills the view of the tensor of this name. Errors are those of ek_safetensors_read. */
 int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_view *view);
-/* Copies all elements, converted to view->dtype. */
+/* True if the elements can be used as they are in the file: row-major and of view->dtype. */
+static inline bool ek_array_is_plain(const ek_array_view *view)
+{
+    return !view->element->widen && !view->strides;
+}
+/* True if both views have the same elements, to the bit. Strided ones count as equal only if they
+ * are the same elements of the file. */
+bool ek_array_equal(const ek_array_view *x, const ek_array_view *y);
+/* Copies all elements, row-major, converted to view->dtype. */
 void ek_array_copy(const ek_array_view *view, void *to);
 /* Makes a tensor of the elements on `device`. */
 ek_tensor *ek_array_tensor(const ek_array_view *view, ek_device device);

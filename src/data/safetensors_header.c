@@ -97,7 +97,11 @@ static int header_read_metadata(header *h)
         EK_TRY(ek_grow(&file->metadata, &file->metadata_room, file->metadata_count + 1));
         file->metadata[file->metadata_count++] = (ek_metadata){key, value.text};
     }
-    EK_TRY(more);
+    return more;
+}
+
+static int header_sort_metadata(ek_safetensors *file)
+{
     if (file->metadata_count > 0)
         qsort(file->metadata, (size_t)file->metadata_count, sizeof *file->metadata,
               header_compare_keys);
@@ -256,6 +260,7 @@ static int header_check_offsets(const header *h, const description *d, int64_t n
             d->name, (long long)begin, (long long)end, (long long)nbytes);
     d->entry->begin = begin;
     d->entry->end = end;
+    d->entry->elements = file->elements + begin;
     return 0;
 }
 
@@ -334,14 +339,14 @@ static int header_read_all(ek_safetensors *file)
     return header_check_json(&h, ek_json_end(&h.json));
 }
 
-static int header_sort_entries(ek_safetensors *file)
+int ek_safetensors_sort(ek_safetensors *file)
 {
+    EK_TRY(header_sort_metadata(file));
     if (file->count == 0)
         return 0;
     file->by_name = ek_calloc((size_t)file->count, sizeof *file->by_name);
     if (!file->by_name)
         return EK_E_NO_MEMORY;
-    qsort(file->entries, (size_t)file->count, sizeof *file->entries, header_compare_places);
     for (int i = 0; i < file->count; i++)
         file->by_name[i] = i;
     qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, header_compare_names,
@@ -356,6 +361,8 @@ int ek_safetensors_read_header(ek_safetensors *file)
 {
     EK_TRY(header_copy(file));
     EK_TRY(header_read_all(file));
-    EK_TRY(header_sort_entries(file));
+    if (file->count > 0)
+        qsort(file->entries, (size_t)file->count, sizeof *file->entries, header_compare_places);
+    EK_TRY(ek_safetensors_sort(file));
     return header_check_places(file);
 }

@@ -1,36 +1,26 @@
 /* safetensors_read.c: opens files of named tensors and gives what is in them. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "data/pth.h"
 #include "data/safetensors.h"
 
 /* ---- opening and closing ---- */
 
-static int safetensors_map_descriptor(ek_safetensors *file, int descriptor)
+/* Reads the tensors' names and places. `pth`: those of torch.save's files too. */
+static int safetensors_read_names(ek_safetensors *file, bool pth)
 {
-    if (file->nbytes == 0)
-        return 0; /* an empty file can't be mapped; reading its header gives the error */
-    void *bytes = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (bytes == MAP_FAILED)
-        return ek_file_fail("safetensors", "read", file->path);
-    file->bytes = bytes;
-    return 0;
+    if (!ek_pth_begins(file->bytes, file->nbytes))
+        return ek_safetensors_read_header(file);
+    return pth ? ek_pth_read(file)
+               : EK_FAIL(EK_E_FORMAT,
+                         "safetensors: %s was written by torch.save; ek_archive_open reads it",
+                         file->path);
 }
 
-static int safetensors_map(ek_safetensors *file)
-{
-    int descriptor = ek_file_open("safetensors", file->path, &file->nbytes);
-    EK_TRY(descriptor);
-    int status = safetensors_map_descriptor(file, descriptor);
-    close(descriptor); /* the mapping stays valid */
-    return status;
-}
-
-ek_safetensors *ek_safetensors_open(const char *path)
+static ek_safetensors *safetensors_open(const char *path, bool pth)
 {
     if (ek_check_pointer("safetensors", "the path", path) < 0)
         return NULL;
@@ -38,22 +28,38 @@ ek_safetensors *ek_safetensors_open(const char *path)
     if (!file)
         return NULL;
     file->path = ek_strdup(path);
-    if (file->path && safetensors_map(file) == 0 && ek_safetensors_read_header(file) == 0)
+    ek_mapped mapped = {NULL, 0};
+    int rc = file->path ? ek_file_map("safetensors", path, &mapped) : EK_E_NO_MEMORY;
+    file->bytes = mapped.bytes;
+    file->nbytes = mapped.nbytes;
+    if (rc >= 0 && safetensors_read_names(file, pth) == 0)
         return file;
     ek_safetensors_close(file);
     return NULL;
+}
+
+ek_safetensors *ek_safetensors_open(const char *path)
+{
+    return safetensors_open(path, false);
+}
+
+ek_safetensors *ek_tensor_file_open(const char *path)
+{
+    return safetensors_open(path, true);
 }
 
 void ek_safetensors_close(ek_safetensors *file)
 {
     if (!file)
         return;
-    if (file->bytes)
-        munmap((void *)(uintptr_t)file->bytes, file->nbytes);
+    ek_file_unmap(&(ek_mapped){file->bytes, file->nbytes});
     free(file->header);
     free(file->entries);
     free(file->by_name);
     free(file->metadata);
+    for (int i = 0; i < file->owned_count; i++)
+        free(file->owned[i]);
+    free(file->owned);
     free(file->path);
     free(file);
 }
@@ -133,28 +139,65 @@ int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_v
     *view = (ek_array_view){.dtype = e->element->dtype,
                             .shape.ndim = e->ndim,
                             .element = e->element,
-                            .elements = file->elements + e->begin,
+                            .elements = e->elements,
                             .count = nbytes / ek_element_size(e->element),
-                            .nbytes = nbytes};
+                            .nbytes = nbytes,
+                            .strides = e->strided ? e->strides : NULL};
     memcpy(view->shape.dims, e->sizes, sizeof view->shape.dims);
     return 0;
 }
 
-void ek_array_copy(const ek_array_view *view, void *to)
+bool ek_array_equal(const ek_array_view *x, const ek_array_view *y)
+{
+    if (x->element != y->element || !ek_shape_equal(&x->shape, &y->shape))
+        return false;
+    if (x->strides || y->strides)
+        return x->strides && y->strides && x->elements == y->elements &&
+               memcmp(x->strides, y->strides, sizeof(int64_t[EK_MAX_DIMS])) == 0;
+    return x->nbytes == 0 || memcmp(x->elements, y->elements, x->nbytes) == 0;
+}
+
+/* Copies `count` neighbours, converted. */
+static void array_copy_run(const ek_array_view *view, const char *from, char *to, size_t count)
 {
     if (view->element->widen)
-        view->element->widen(view->elements, to, view->count);
-    else if (view->nbytes > 0)
-        memcpy(to, view->elements, view->nbytes);
+        view->element->widen(from, to, count);
+    else if (count > 0)
+        memcpy(to, from, count * ek_element_size(view->element));
+}
+
+void ek_array_copy(const ek_array_view *view, void *to)
+{
+    const size_t size = ek_element_size(view->element), wide = ek_dtype_size(view->dtype);
+    const char *from = view->elements;
+    int64_t at[EK_MAX_DIMS] = {0};
+    if (!view->strides) {
+        array_copy_run(view, from, to, view->count);
+        return;
+    }
+    for (size_t i = 0; i < view->count; i++) {
+        array_copy_run(view, from, (char *)to + i * wide, 1);
+        for (int d = view->shape.ndim - 1; d >= 0; d--) {
+            from += (size_t)view->strides[d] * size;
+            if (++at[d] < view->shape.dims[d])
+                break;
+            from -= (size_t)view->strides[d] * size * (size_t)at[d];
+            at[d] = 0;
+        }
+    }
 }
 
 ek_tensor *ek_array_tensor(const ek_array_view *view, ek_device device)
 {
-    if (!view->element->widen)
+    if (ek_array_is_plain(view))
         return ek_from_data(view->elements, view->shape, view->dtype, .device = device);
-    void *elements = ek_element_widened(view->element, view->elements, view->count);
+    size_t nbytes;
+    if (__builtin_mul_overflow(view->count, ek_dtype_size(view->dtype), &nbytes))
+        nbytes = SIZE_MAX;
+    void *elements = ek_realloc(NULL, nbytes ? nbytes : 1);
     if (!elements)
         return NULL;
+    ek_array_copy(view, elements);
     ek_tensor *tensor = ek_from_data(elements, view->shape, view->dtype, .device = device);
     free(elements);
     return tensor;

@@ -2,11 +2,12 @@
  * pictures at random.
  *
  * Padding does not make a larger picture: it moves the window, in the picture's own coordinates. */
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "core/bits.h"
+#include "core/dtypes.h"
 #include "core/generator.h"
+#include "core/tensor.h"
 #include "data/transform_chain.h"
 
 typedef struct crop {
@@ -20,24 +21,17 @@ typedef struct crop {
 
 static void crop_fill_element(ek_dtype dtype, double fill, unsigned char element[8])
 {
-    union {
-        float f32;
-        double f64;
-        uint16_t bf16;
-        int64_t i64;
-        uint8_t u8;
-    } value = {.f64 = 0};
-    if (dtype == EK_F32)
-        value.f32 = (float)fill;
-    else if (dtype == EK_F64)
-        value.f64 = fill;
-    else if (dtype == EK_BF16)
-        value.bf16 = ek_bf16_of((float)fill);
-    else if (dtype == EK_I64)
-        value.i64 = (int64_t)fill;
-    else
-        value.u8 = (uint8_t)fill;
-    memcpy(element, &value, 8);
+    memset(element, 0, 8);
+    switch (dtype) {
+#define FILL(label, text, type, ...)             \
+    case EK_##label: {                           \
+        type value = EK_##label##_OF_REAL(fill); \
+        memcpy(element, &value, sizeof value);   \
+        break;                                   \
+    }
+        EK_DTYPE_ROWS(FILL)
+#undef FILL
+    }
 }
 
 /* Fails if the array has integers that cannot hold the fill value exactly. */
@@ -45,14 +39,14 @@ static int crop_check_fill(const crop *self, const ek_array *array)
 {
     char text[200];
     double fill = self->fill;
-    bool fits = ek_dtype_is_floating(array->dtype) ||
-                (fill == floor(fill) && (array->dtype == EK_U8 ? fill >= 0 && fill <= 255
-                                                               : fill >= -0x1p63 && fill < 0x1p63));
-    if (fits)
+    const ek_dtype_range *range = ek_dtype_range_of(array->dtype);
+    char limits[64] = "";
+    if (ek_dtype_holds(array->dtype, fill))
         return 0;
+    if (array->dtype != EK_I64)
+        snprintf(limits, sizeof limits, " in [%.0f, %.0f]", range->first, range->last);
     return EK_FAIL(EK_E_DTYPE, "%s: %s cannot be filled by %g; a whole number%s can be used",
-                   self->transform.type->name, ek_array_text(array, text), fill,
-                   array->dtype == EK_U8 ? " in [0, 255]" : "");
+                   self->transform.type->name, ek_array_text(array, text), fill, limits);
 }
 
 static void crop_fill(int64_t count, size_t size, const unsigned char *element, char *out)

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bits.h"
+#include "core/dtypes.h"
+#include "core/tensor.h"
 #include "data/transform_chain.h"
 
 /* ---- to_float ---- */
@@ -22,10 +23,17 @@ static int to_float_describe(const ek_transform *self, ek_array *array)
         for (int64_t i = 0; i < count; i++)                                               \
             y[i] = (value);                                                               \
     }
-DEFINE_FLOAT_OF(u8, uint8_t, (float)x[i] / 255.0f)
-DEFINE_FLOAT_OF(f64, double, (float)x[i])
-DEFINE_FLOAT_OF(i64, int64_t, (float)x[i])
-DEFINE_FLOAT_OF(bf16, uint16_t, ek_float_of_bf16(x[i]))
+#define FLOAT_OF_ROW(label, text, type, ...) \
+    DEFINE_FLOAT_OF(label, type, (float)EK_LOAD_##label(x[i]) FLOAT_SCALE_##label)
+#define FLOAT_SCALE_F32
+#define FLOAT_SCALE_F64
+#define FLOAT_SCALE_BF16
+#define FLOAT_SCALE_I64
+#define FLOAT_SCALE_U8 / 255.0f
+#define FLOAT_SCALE_F16
+#define FLOAT_SCALE_I32
+#define FLOAT_SCALE_BOOL
+EK_DTYPE_ROWS(FLOAT_OF_ROW)
 #undef DEFINE_FLOAT_OF
 
 static int to_float_apply(const ek_transform *self, const ek_array *in, ek_array *out,
@@ -33,22 +41,17 @@ static int to_float_apply(const ek_transform *self, const ek_array *in, ek_array
 {
     int64_t count = ek_shape_count(&in->shape);
     (void)self, (void)generator;
-    switch (in->dtype) {
-    case EK_F32:
+    if (in->dtype == EK_F32) {
         ek_array_keep(in, out);
+        return 0;
+    }
+    switch (in->dtype) {
+#define FLOAT_CASE(label, ...)                        \
+    case EK_##label:                                  \
+        float_of_##label(count, in->data, out->data); \
         break;
-    case EK_F64:
-        float_of_f64(count, in->data, out->data);
-        break;
-    case EK_BF16:
-        float_of_bf16(count, in->data, out->data);
-        break;
-    case EK_I64:
-        float_of_i64(count, in->data, out->data);
-        break;
-    case EK_U8:
-        float_of_u8(count, in->data, out->data);
-        break;
+        EK_DTYPE_ROWS(FLOAT_CASE)
+#undef FLOAT_CASE
     }
     return 0;
 }
@@ -187,8 +190,9 @@ static int one_hot_describe(const ek_transform *transform, ek_array *array)
 {
     const one_hot *self = (const one_hot *)transform;
     char text[200];
-    if (array->dtype != EK_I64 && array->dtype != EK_U8)
-        return EK_FAIL(EK_E_DTYPE, "one_hot: %s; labels are i64 or u8", ek_array_text(array, text));
+    if (ek_dtype_is_floating(array->dtype) || array->dtype == EK_BOOL)
+        return EK_FAIL(EK_E_DTYPE, "one_hot: %s; labels are i64, i32 or u8",
+                       ek_array_text(array, text));
     if (array->shape.ndim == EK_MAX_DIMS)
         return EK_FAIL(EK_E_SHAPE,
                        "one_hot: %s; the classes would be its dimension %d, and tensors have %d",
@@ -206,8 +210,9 @@ static int one_hot_apply(const ek_transform *transform, const ek_array *in, ek_a
     (void)generator;
     memset(row, 0, (size_t)(count * classes) * sizeof *row);
     for (int64_t i = 0; i < count; i++, row += classes) {
-        int64_t label =
-            in->dtype == EK_I64 ? ((const int64_t *)in->data)[i] : ((const uint8_t *)in->data)[i];
+        int64_t label = in->dtype == EK_I64   ? ((const int64_t *)in->data)[i]
+                        : in->dtype == EK_I32 ? ((const int32_t *)in->data)[i]
+                                              : ((const uint8_t *)in->data)[i];
         if (label < 0 || label >= classes)
             return EK_FAIL(EK_E_INVALID,
                            "one_hot: label %lld; labels of %lld classes lie in [0, %lld)",

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-#include "core/bits.h"
 #include "core/error.h"
 #include "core/multiversion.h"
+#include "core/tensor.h"
 
 enum { COMBINE_BLOCK = 2048 }; /* elements */
 
@@ -19,11 +19,6 @@ const char *ek_combine_name(ek_dist_op op)
     return (unsigned)op < COMBINE_OPS ? combine_names[op] : "unknown";
 }
 
-static bool combine_is_floating(ek_dtype dtype)
-{
-    return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16;
-}
-
 int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype)
 {
     if ((unsigned)op >= COMBINE_OPS)
@@ -31,10 +26,10 @@ int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype)
                        "%s: operation %d; EK_DIST_SUM (0) to EK_DIST_BXOR (%d) are "
                        "possible",
                        what, (int)op, EK_DIST_BXOR);
-    if (op >= EK_DIST_BAND && combine_is_floating(dtype))
+    if (op >= EK_DIST_BAND && ek_dtype_is_floating(dtype))
         return EK_FAIL(EK_E_DTYPE, "%s: %s is for integers, and the tensor is %s", what,
                        combine_names[op], ek_dtype_name(dtype));
-    if (op == EK_DIST_AVG && !combine_is_floating(dtype))
+    if (op == EK_DIST_AVG && !ek_dtype_is_floating(dtype))
         return EK_FAIL(EK_E_DTYPE, "%s: AVG is for floating dtypes, and the tensor is %s", what,
                        ek_dtype_name(dtype));
     return 0;
@@ -70,6 +65,7 @@ COMBINE_FLOATING(f32, float)
 COMBINE_FLOATING(f64, double)
 COMBINE_INTEGER(i64, int64_t, uint64_t)
 COMBINE_INTEGER(u8, uint8_t, unsigned)
+COMBINE_INTEGER(i32, int32_t, uint32_t)
 
 typedef void combine_function(void *restrict out, const void *restrict in, int n);
 
@@ -87,6 +83,15 @@ static combine_function *const combine_u8[] = {combine_sum_u8, NULL,           c
                                                combine_min_u8, combine_max_u8, combine_band_u8,
                                                combine_bor_u8, combine_bxor_u8};
 
+static combine_function *const combine_i32[] = {combine_sum_i32,     NULL,
+                                                combine_product_i32, combine_min_i32,
+                                                combine_max_i32,     combine_band_i32,
+                                                combine_bor_i32,     combine_bxor_i32};
+/* Sums of bool are "or", products "and": results stay 0 and 1. */
+static combine_function *const combine_bool[] = {combine_bor_u8, NULL,           combine_band_u8,
+                                                 combine_min_u8, combine_max_u8, combine_band_u8,
+                                                 combine_bor_u8, combine_bxor_u8};
+
 static combine_function *combine_of(ek_dist_op op, ek_dtype dtype)
 {
     switch (dtype) {
@@ -96,15 +101,24 @@ static combine_function *combine_of(ek_dist_op op, ek_dtype dtype)
         return combine_i64[op];
     case EK_U8:
         return combine_u8[op];
+    case EK_I32:
+        return combine_i32[op];
+    case EK_BOOL:
+        return combine_bool[op];
     default:
-        return combine_f32[op]; /* bf16 is widened */
+        return combine_f32[op]; /* bf16 and f16 are widened */
     }
 }
 
-static void combine_widen(float *out, const uint16_t *in, int n)
+EK_MULTIVERSION static void combine_widen(ek_dtype dtype, float *restrict out,
+                                          const uint16_t *restrict in, int n)
 {
-    for (int i = 0; i < n; i++)
-        out[i] = ek_float_of_bf16(in[i]);
+    if (dtype == EK_F16)
+        for (int i = 0; i < n; i++)
+            out[i] = ek_float_of_f16(in[i]);
+    else
+        for (int i = 0; i < n; i++)
+            out[i] = ek_float_of_bf16(in[i]);
 }
 
 static void combine_divide(ek_dtype dtype, void *block, int count, int n)
@@ -120,7 +134,7 @@ static void combine_divide(ek_dtype dtype, void *block, int count, int n)
     }
 }
 
-/* A block of the result, in f32 for bf16, in `sum`. */
+/* A block of the result, in f32 for bf16 and f16, in `sum`. */
 static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
                           size_t at, int n, void *sum)
 {
@@ -128,8 +142,8 @@ static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *term
     combine_function *combine = combine_of(op, dtype);
     for (int t = 0; t < count; t++) {
         const void *term = (const char *)terms[t] + at;
-        if (dtype == EK_BF16) {
-            combine_widen(t == 0 ? sum : wide, term, n);
+        if (ek_dtype_is_narrow(dtype)) {
+            combine_widen(dtype, t == 0 ? sum : wide, term, n);
             term = wide;
         } else if (t == 0) {
             memcpy(sum, term, (size_t)n * ek_dtype_size(dtype));
@@ -141,16 +155,23 @@ static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *term
         combine_divide(dtype, sum, count, n);
 }
 
+EK_MULTIVERSION static void combine_narrow(ek_dtype dtype, uint16_t *restrict out,
+                                           const float *restrict in, int n)
+{
+    if (dtype == EK_F16)
+        for (int i = 0; i < n; i++)
+            out[i] = ek_f16_of(in[i]);
+    else
+        for (int i = 0; i < n; i++)
+            out[i] = ek_bf16_of(in[i]);
+}
+
 static void combine_store(ek_dtype dtype, const void *sum, void *out, int n)
 {
-    if (dtype != EK_BF16) {
+    if (ek_dtype_is_narrow(dtype))
+        combine_narrow(dtype, out, sum, n);
+    else
         memcpy(out, sum, (size_t)n * ek_dtype_size(dtype));
-        return;
-    }
-    const float *values = sum;
-    uint16_t *narrow = out;
-    for (int i = 0; i < n; i++)
-        narrow[i] = ek_bf16_of(values[i]);
 }
 
 static int combine_length(int64_t begin, int64_t n)

@@ -8,8 +8,9 @@
 #include "evenkeel/dist.h"
 
 /* out[i] = terms[0][i] op terms[1][i] op ..., for `count` terms of n elements. `out` may be one of
- * the terms. Integers wrap. bf16 is combined in f32 and rounded once. EK_DIST_AVG divides the sum
- * by the number of terms. The operation suits the dtype (ek_combine_check). */
+ * the terms. Integers wrap. bf16 and f16 are combined in f32 and rounded once. Sums of bool are
+ * "or", products "and". EK_DIST_AVG divides the sum by the number of terms. The operation suits the
+ * dtype (ek_combine_check). */
 void ek_combine(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count, void *out,
                 int64_t n);
 

@@ -120,7 +120,7 @@ static ek_tensor *owners_join(ek_owners *owners, ek_tensor *own)
     return all;
 }
 
-static int owners_sum(ek_owners *owners, int status, double *value)
+static int owners_combine(ek_owners *owners, int status, double *value, bool largest)
 {
     const rank_owners *self = (rank_owners *)owners;
     int64_t bits;
@@ -130,9 +130,15 @@ static int owners_sum(ek_owners *owners, int status, double *value)
     _Static_assert(sizeof bits == sizeof *value, "a double travels as its bits");
     memcpy(&bits, value, sizeof bits);
     EK_TRY(self->ranks->gather(self->ranks, &bits, 1, (int64_t *)(void *)self->terms));
-    *value = 0;
-    for (int r = 0; r < self->ranks->size; r++)
-        *value += self->terms[r];
+    double combined = self->terms[0];
+    for (int r = 1; r < self->ranks->size; r++) {
+        const double term = self->terms[r];
+        if (!largest)
+            combined += term;
+        else if (term > combined || term != term)
+            combined = term;
+    }
+    *value = combined;
     return 0;
 }
 
@@ -151,7 +157,7 @@ ek_owners *ek_ranks_owners(ek_ranks *ranks)
         return NULL;
     ek_object_init(&self->owners.object, owners_destroy);
     self->owners.join = owners_join;
-    self->owners.sum = owners_sum;
+    self->owners.combine = owners_combine;
     self->ranks = ek_object_retain(ranks);
     self->terms = ek_calloc((size_t)ranks->size, sizeof *self->terms);
     if (self->terms)

@@ -12,6 +12,7 @@
 #include "comm/ranks.h"
 #include "core/clock.h"
 #include "core/device.h"
+#include "core/environment.h"
 #include "core/keywords.h"
 #include "core/rail.h"
 #include "core/thread.h"
@@ -75,6 +76,8 @@ static int world_check_options(const ek_dist_options *options)
                        "init_process_group: init_method \"%s\"; rank and world size are the "
                        "launcher's (\"env://\"): start the program with mpirun -n 2 PROGRAM",
                        options->init_method);
+    bool shared;
+    EK_TRY(ek_environment_switch("EVENKEEL_DIST_SHARED_MEMORY", &shared));
     const char *sums = getenv("EVENKEEL_DIST_SUM");
     if (sums && *sums && strcmp(sums, "nccl") != 0)
         return EK_FAIL(

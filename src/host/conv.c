@@ -93,7 +93,7 @@ static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
         if (done != 0)
             return done < 0 ? done : 0;
     }
-    dtype = dtype == EK_BF16 ? EK_F32 : dtype; /* bf16 is computed in f32 and rounded at the end */
+    dtype = ek_dtype_wide(dtype); /* bf16 and f16 are computed in f32 and rounded at the end */
     if (dtype == EK_F32 && !empty) {
         way by = conv_way(kind, x, w, y, params);
         int done = conv_compute(dev, kind, x, w, bias, y, params, EK_F32, by);

@@ -455,7 +455,7 @@ int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const e
 
 bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
 {
-    bool real = x->dtype == EK_F32 || x->dtype == EK_BF16;
+    bool real = ek_dtype_wide(x->dtype) == EK_F32;
     return real && params->dims == 2 && params->groups == 1 && kernels_of_processor(EK_F32);
 }
 

@@ -266,7 +266,7 @@ static int point_multiply(ek_dev *dev, ek_point *j)
 
 bool ek_conv_point_can(const ek_tensor *x, const ek_tensor *w, const ek_conv_params *params)
 {
-    bool can = (x->dtype == EK_F32 || x->dtype == EK_BF16) && params->dims == 2;
+    bool can = ek_dtype_wide(x->dtype) == EK_F32 && params->dims == 2;
     for (int d = 0; d < 2 && can; d++)
         can = w->shape[2 + d] == 1 && params->padding[d] == 0;
     return can && params->groups == 1;

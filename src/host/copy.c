@@ -45,6 +45,8 @@ int ek_host_fill(ek_dev *dev, ek_tensor *out, double value)
 {
     fill_job job; /* not zeroed: the row is long */
     job.type = ek_class_of(out->dtype);
+    if (job.type == EK_CLASS_I64 && out->dtype != EK_I64)
+        job.type = EK_CLASS_F64; /* converted once, as copies of f64 are */
     ek_walk_init(&job.walk, 1, (const ek_tensor *[]){out});
     job.out = ek_operand_of(&job.walk, 0, out);
     job.is_zero = value == 0 && !signbit(value);

@@ -51,6 +51,27 @@ struct elementwise_job {
             out[i] = x[i] operator y[i]; \
         break;
 
+/* sin, cos and tan of f32 leave far angles to the C library. */
+static void elementwise_far_angles(int op, int64_t n, float *out)
+{
+    int far = 0;
+    for (int64_t i = 0; i < n; i++)
+        far |= fabsf(out[i]) > EK_FAR_ANGLE;
+    for (int64_t i = 0; far && i < n; i++)
+        if (fabsf(out[i]) > EK_FAR_ANGLE)
+            out[i] = op == EK_UNARY_SIN   ? sinf(out[i])
+                     : op == EK_UNARY_COS ? cosf(out[i])
+                                          : tanf(out[i]);
+}
+#define FAR_ANGLES_f32(op, n, out)                                            \
+    if ((op) == EK_UNARY_SIN || (op) == EK_UNARY_COS || (op) == EK_UNARY_TAN) \
+    elementwise_far_angles(op, n, out)
+#define FAR_ANGLES_f64(op, n, out) (void)0
+#define FAR_ANGLES_i64(op, n, out) (void)0
+
+#define UNARY_OF_REALS(CASE) EK_UNARY_REALS(CASE) EK_UNARY_MATHEMATICS(CASE)
+#define BINARY_OF_REALS(CASE) EK_BINARY_REALS(CASE) EK_BINARY_MATHEMATICS(CASE)
+
 /* Defines the tile bodies of a class. a and b are read as `scalar`. */
 #define DEFINE_TILES(suffix, type, scalar, UNARY, BINARY)                             \
     EK_MULTIVERSION                                                                   \
@@ -65,6 +86,7 @@ struct elementwise_job {
         default:                                                                      \
             break;                                                                    \
         }                                                                             \
+        FAR_ANGLES_##suffix(job->op, n, out);                                         \
     }                                                                                 \
     EK_MULTIVERSION                                                                   \
     static void binary_##suffix(const elementwise_job *job, int64_t n, void *result,  \
@@ -103,8 +125,8 @@ struct elementwise_job {
         for (int64_t i = 0; i < n; i++)                                               \
             out[i] = condition[i] ? x[i] : y[i];                                      \
     }
-DEFINE_TILES(f32, float, float, EK_UNARY_REALS, EK_BINARY_REALS)
-DEFINE_TILES(f64, double, double, EK_UNARY_REALS, EK_BINARY_REALS)
+DEFINE_TILES(f32, float, float, UNARY_OF_REALS, BINARY_OF_REALS)
+DEFINE_TILES(f64, double, double, UNARY_OF_REALS, BINARY_OF_REALS)
 DEFINE_TILES(i64, int64_t, double, EK_UNARY_INTEGERS, EK_BINARY_INTEGERS)
 
 /* The tile bodies by ek_class. */

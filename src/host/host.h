@@ -3,6 +3,7 @@
 #ifndef EK_HOST_HOST_H
 #define EK_HOST_HOST_H
 
+#include "core/draw.h"
 #include "kernels/kernels.h"
 
 #define EK_HOST_KERNEL(slot) ek_##slot##_kernel ek_host_##slot;
@@ -11,6 +12,8 @@ EK_KERNELS(EK_HOST_KERNEL)
 
 /* The backend's slot `draw` (core/backend.h). */
 int ek_host_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
+/* What makes Philox's words fastest on this processor. */
+ek_philox_blocks *ek_host_philox_blocks(void);
 
 static inline int64_t ek_smaller(int64_t a, int64_t b)
 {

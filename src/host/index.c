@@ -111,14 +111,200 @@ static void index_add_run(ek_dtype dtype, char *out, int64_t out_stride, const c
         ADD_RUN(double);
 }
 
-/* Checks an addition at an index, and fills out with zeros. */
-static int index_begin_adding(ek_dev *dev, ek_tensor *out, int dim, const ek_tensor *index)
+static int index_check_addable(const ek_tensor *out)
 {
-    if (out->dtype != EK_F32 && out->dtype != EK_F64)
-        return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
-                       ek_dtype_name(out->dtype));
-    EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
-    return ek_host_fill(dev, out, 0);
+    if (out->dtype == EK_F32 || out->dtype == EK_F64)
+        return 0;
+    return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
+                   ek_dtype_name(out->dtype));
+}
+
+/* ---- index_add ---- */
+
+/* Each thread has a part of every slice, to which it adds the slices of x in order. */
+static void index_add_part(void *context, int64_t begin, int64_t end)
+{
+    const index_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int last = walk->ndim - 1;
+    for (int64_t i = 0; i < job->index_count; i++) {
+        int64_t to = job->index[i * job->index_stride] * job->out_stride, from = i * job->x_stride;
+        ek_cursor cursor;
+        ek_cursor_init(walk, &cursor, begin);
+        for (int64_t at = begin; at < end;) {
+            int64_t run = ek_cursor_run(walk, &cursor, end - at);
+            index_add_run(job->dtype, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
+                          walk->stride[0][last],
+                          job->x + (from + cursor.offset[1]) * (int64_t)job->size,
+                          walk->stride[1][last], run);
+            ek_cursor_advance(walk, &cursor, run);
+            at += run;
+        }
+    }
+}
+
+/* Rows of an embedding's gradient: whole rows follow each other in memory, and indices are many.
+ * They are counted and put in the order of their rows, so that each row is written once, whether
+ * something is added to it or not. */
+typedef struct index_rows {
+    const index_job *job;
+    int64_t length;        /* elements of a row */
+    const int64_t *begins; /* of each row's part of `order`, and the end */
+    const int64_t *order;  /* the slices of x, by row, then by position */
+} index_rows;
+
+EK_MULTIVERSION
+static void index_begin_row(ek_dtype dtype, char *to, const char *from, int64_t count)
+{
+    if (dtype == EK_F32)
+        for (int64_t i = 0; i < count; i++)
+            ((float *)to)[i] = 0 + ((const float *)from)[i];
+    else
+        for (int64_t i = 0; i < count; i++)
+            ((double *)to)[i] = 0 + ((const double *)from)[i];
+}
+
+static void index_rows_part(void *context, int64_t begin, int64_t end)
+{
+    const index_rows *rows = context;
+    const index_job *job = rows->job;
+    int64_t nbytes = rows->length * (int64_t)job->size,
+            x_nbytes = job->x_stride * (int64_t)job->size;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t next = row;
+        while (next < end && rows->begins[next] == rows->begins[next + 1])
+            next++;
+        memset(job->out + row * nbytes, 0, (size_t)((next - row) * nbytes));
+        if (next == end)
+            break;
+        row = next;
+        char *to = job->out + row * nbytes;
+        int64_t i = rows->begins[row];
+        index_begin_row(job->dtype, to, job->x + rows->order[i] * x_nbytes, rows->length);
+        while (++i < rows->begins[row + 1])
+            index_add_run(job->dtype, to, 1, job->x + rows->order[i] * x_nbytes, 1, rows->length);
+    }
+}
+
+/* Sorts the indices by counting: `begins` has room for `size` + 1 numbers, `order` for all indices.
+ */
+static void index_count_rows(const index_job *job, int64_t size, int64_t *begins, int64_t *order)
+{
+    memset(begins, 0, (size_t)(size + 1) * sizeof *begins);
+    for (int64_t i = 0; i < job->index_count; i++)
+        begins[job->index[i * job->index_stride]]++;
+    for (int64_t row = 0, sum = 0; row <= size; row++) {
+        sum += begins[row];
+        begins[row] = sum;
+    }
+    for (int64_t i = job->index_count - 1; i >= 0; i--)
+        order[--begins[job->index[i * job->index_stride]]] = i;
+}
+
+static int index_add_rows(ek_dev *dev, const index_job *job, int64_t size)
+{
+    size_t nbytes = (size_t)(size + 1 + job->index_count) * sizeof(int64_t);
+    void *room;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &room));
+    int64_t *begins = room, *order = begins + size + 1;
+    index_count_rows(job, size, begins, order);
+    index_rows rows = {job, job->walk.count, begins, order};
+    ek_parallel_for(dev, size, 1 + GRAIN / rows.length, index_rows_part, &rows);
+    ek_dev_free(dev, room, nbytes, EK_MEMORY_WORKSPACE);
+    return 0;
+}
+
+/* True if the slices of out are the rows of a matrix without gaps, with enough of them for all
+ * threads, and those of x are dense too. */
+static bool index_has_rows(const index_job *job, int64_t size)
+{
+    enum { LEAST = 64 };
+    const ek_walk *walk = &job->walk;
+    return walk->ndim == 1 && size >= LEAST && job->out_stride == walk->count &&
+           walk->stride[0][0] == 1 && walk->stride[1][0] == 1;
+}
+
+int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                      const ek_tensor *index)
+{
+    int64_t shape[EK_MAX_DIMS], size = index_size_along(out, dim);
+    EK_TRY(index_check_addable(out));
+    EK_TRY(index_check_bounds(index, dim, size));
+    if (ek_count(x) == 0)
+        return ek_host_fill(dev, out, 0);
+    index_job job = index_job_of(out, x, dim, index, 0);
+    index_shape_without(x, dim, shape);
+    ek_walk_init_raw(&job.walk, 2, x->ndim, shape, (const int64_t *[]){out->stride, x->stride});
+    if (index_has_rows(&job, size))
+        return index_add_rows(dev, &job, size);
+    EK_TRY(ek_host_fill(dev, out, 0));
+    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, index_add_part, &job);
+    return 0;
+}
+
+/* ---- gather ---- */
+
+/* Elements are moved as they lie, whatever their dtype. */
+#define GATHER_RUN(type)                                                 \
+    do {                                                                 \
+        for (int64_t i = 0; i < run; i++)                                \
+            memcpy((type *)out + i * walk->stride[0][last],              \
+                   (const type *)x + i * walk->stride[2][last] +         \
+                       index[i * walk->stride[1][last]] * job->x_stride, \
+                   sizeof(type));                                        \
+    } while (0)
+
+static void index_gather_part(void *context, int64_t begin, int64_t end)
+{
+    const index_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int last = walk->ndim - 1;
+    int64_t size = (int64_t)job->size;
+    ek_cursor cursor;
+    ek_cursor_init(walk, &cursor, begin);
+    while (begin < end) {
+        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
+        const int64_t *index = job->index + cursor.offset[1];
+        char *out = job->out + cursor.offset[0] * size;
+        const char *x = job->x + cursor.offset[2] * size;
+        switch (size) {
+        case 1:
+            GATHER_RUN(uint8_t);
+            break;
+        case 2:
+            GATHER_RUN(uint16_t);
+            break;
+        case 4:
+            GATHER_RUN(uint32_t);
+            break;
+        default:
+            GATHER_RUN(uint64_t);
+            break;
+        }
+        ek_cursor_advance(walk, &cursor, run);
+        begin += run;
+    }
+}
+
+/* index_stride has the strides of the index over out's dimensions. */
+static void index_run_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                             const ek_tensor *index, int index_dim, const int64_t *index_stride)
+{
+    index_job job = index_job_of(out, x, dim, index, index_dim);
+    int64_t x_stride[EK_MAX_DIMS];
+    for (int d = 0; d < x->ndim; d++)
+        x_stride[d] = d == dim ? 0 : x->stride[d];
+    ek_walk_init_raw(&job.walk, 3, out->ndim, out->shape,
+                     (const int64_t *[]){out->stride, index_stride, x_stride});
+    ek_parallel_for(dev, job.walk.count, GRAIN, index_gather_part, &job);
+}
+
+int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
+{
+    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
+    if (ek_count(out) > 0)
+        index_run_gather(dev, out, x, dim, index, dim, index->stride);
+    return 0;
 }
 
 /* ---- index_select ---- */
@@ -153,6 +339,12 @@ int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int di
     EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
     if (ek_count(out) == 0)
         return 0;
+    if (out->ndim > 1 && out->stride[dim] == 1) { /* slices don't lie in one piece */
+        int64_t index_stride[EK_MAX_DIMS] = {0};
+        index_stride[dim] = index->stride[0];
+        index_run_gather(dev, out, x, dim, index, 0, index_stride);
+        return 0;
+    }
     index_job job = index_job_of(out, x, dim, index, 0);
     int64_t shape[EK_MAX_DIMS];
     index_shape_without(out, dim, shape);
@@ -161,86 +353,7 @@ int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int di
     return 0;
 }
 
-/* ---- index_add ---- */
-
-/* Each thread has a part of every slice, to which it adds the slices of x in order. */
-static void index_add_part(void *context, int64_t begin, int64_t end)
-{
-    const index_job *job = context;
-    const ek_walk *walk = &job->walk;
-    int last = walk->ndim - 1;
-    for (int64_t i = 0; i < job->index_count; i++) {
-        int64_t to = job->index[i * job->index_stride] * job->out_stride, from = i * job->x_stride;
-        ek_cursor cursor;
-        ek_cursor_init(walk, &cursor, begin);
-        for (int64_t at = begin; at < end;) {
-            int64_t run = ek_cursor_run(walk, &cursor, end - at);
-            index_add_run(job->dtype, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
-                          walk->stride[0][last],
-                          job->x + (from + cursor.offset[1]) * (int64_t)job->size,
-                          walk->stride[1][last], run);
-            ek_cursor_advance(walk, &cursor, run);
-            at += run;
-        }
-    }
-}
-
-int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                      const ek_tensor *index)
-{
-    EK_TRY(index_begin_adding(dev, out, dim, index));
-    if (ek_count(x) == 0)
-        return 0;
-    index_job job = index_job_of(out, x, dim, index, 0);
-    int64_t shape[EK_MAX_DIMS];
-    index_shape_without(x, dim, shape);
-    ek_walk_init_raw(&job.walk, 2, x->ndim, shape, (const int64_t *[]){out->stride, x->stride});
-    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, index_add_part, &job);
-    return 0;
-}
-
-/* ---- gather ---- */
-
-static void index_gather_part(void *context, int64_t begin, int64_t end)
-{
-    const index_job *job = context;
-    const ek_walk *walk = &job->walk;
-    int last = walk->ndim - 1;
-    int64_t size = (int64_t)job->size;
-    ek_cursor cursor;
-    ek_cursor_init(walk, &cursor, begin);
-    while (begin < end) {
-        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
-        const int64_t *index = job->index + cursor.offset[1];
-        char *out = job->out + cursor.offset[0] * size;
-        const char *x = job->x + cursor.offset[2] * size;
-        for (int64_t i = 0; i < run; i++)
-            memcpy(out + i * walk->stride[0][last] * size,
-                   x + (i * walk->stride[2][last] +
-                        index[i * walk->stride[1][last]] * job->x_stride) *
-                           size,
-                   job->size);
-        ek_cursor_advance(walk, &cursor, run);
-        begin += run;
-    }
-}
-
-int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
-{
-    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
-    if (ek_count(out) == 0)
-        return 0;
-    index_job job = index_job_of(out, x, dim, index, dim);
-    int64_t x_stride[EK_MAX_DIMS];
-    for (int d = 0; d < x->ndim; d++)
-        x_stride[d] = d == dim ? 0 : x->stride[d];
-    ek_walk_init_raw(&job.walk, 3, out->ndim, out->shape,
-                     (const int64_t *[]){out->stride, index->stride, x_stride});
-    ek_parallel_for(dev, job.walk.count, GRAIN, index_gather_part, &job);
-    return 0;
-}
-
-/* ---- scatter_add ---- */
+/* ---- scatter_add, scatter ---- */
 
 #define SCATTER_RUN(type)                                                                          \
     do {                                                                                           \
@@ -273,17 +386,60 @@ static void index_scatter_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-int ek_host_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                        const ek_tensor *index)
+/* As index_scatter_part, but elements of x take the place of out's. */
+static void index_assign_part(void *context, int64_t begin, int64_t end)
 {
-    EK_TRY(index_begin_adding(dev, out, dim, index));
-    if (ek_count(index) == 0)
-        return 0;
+    const index_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int last = walk->ndim - 1;
+    int64_t size = (int64_t)job->size;
+    ek_cursor cursor;
+    ek_cursor_init(walk, &cursor, begin);
+    while (begin < end) {
+        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
+        for (int64_t j = 0; j < job->index_count; j++) {
+            const int64_t *index = job->index + cursor.offset[1] + j * job->index_stride;
+            char *out = job->out + cursor.offset[0] * size;
+            const char *x = job->x + (cursor.offset[2] + j * job->x_stride) * size;
+            for (int64_t i = 0; i < run; i++)
+                memcpy(out + (i * walk->stride[0][last] +
+                              index[i * walk->stride[1][last]] * job->out_stride) *
+                                 size,
+                       x + i * walk->stride[2][last] * size, job->size);
+        }
+        ek_cursor_advance(walk, &cursor, run);
+        begin += run;
+    }
+}
+
+/* Calls the body for lines along dim of out, index and x. */
+static void index_run_lines(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                            const ek_tensor *index, ek_parallel_body *body)
+{
     index_job job = index_job_of(out, x, dim, index, dim);
     int64_t shape[EK_MAX_DIMS];
     index_shape_without(index, dim, shape);
     ek_walk_init_raw(&job.walk, 3, index->ndim, shape,
                      (const int64_t *[]){out->stride, index->stride, x->stride});
-    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, index_scatter_part, &job);
+    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, body, &job);
+}
+
+int ek_host_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                        const ek_tensor *index)
+{
+    EK_TRY(index_check_addable(out));
+    EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
+    EK_TRY(ek_host_fill(dev, out, 0));
+    if (ek_count(index) > 0)
+        index_run_lines(dev, out, x, dim, index, index_scatter_part);
+    return 0;
+}
+
+int ek_host_scatter(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                    const ek_tensor *index)
+{
+    EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
+    if (ek_count(index) > 0)
+        index_run_lines(dev, out, x, dim, index, index_assign_part);
     return 0;
 }

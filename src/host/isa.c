@@ -5,14 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 static const char *const isa_names[] = {"plain", "avx2", "avx512"};
-static const char *const algorithm_names[] = {"winograd"};
-enum {
-    ISAS = sizeof isa_names / sizeof *isa_names,
-    ALGORITHMS = sizeof algorithm_names / sizeof *algorithm_names
-};
+enum { ISAS = sizeof isa_names / sizeof *isa_names };
 
 static ek_isa isa_of_processor(void)
 {
@@ -25,10 +22,10 @@ static ek_isa isa_of_processor(void)
     return EK_ISA_PLAIN;
 }
 
-static int isa_find(const char *const *names, int count, const char *text, size_t length)
+static int isa_find(const char *text)
 {
-    for (int i = 0; i < count; i++)
-        if (strlen(names[i]) == length && strncmp(names[i], text, length) == 0)
+    for (int i = 0; i < ISAS; i++)
+        if (strcmp(isa_names[i], text) == 0)
             return i;
     return -1;
 }
@@ -37,7 +34,7 @@ static int isa_find(const char *const *names, int count, const char *text, size_
 static ek_isa isa_of_environment(void)
 {
     const char *most = getenv("EVENKEEL_HOST_ISA");
-    int limit = most ? isa_find(isa_names, ISAS, most, strlen(most)) : -1;
+    int limit = most ? isa_find(most) : -1;
     ek_isa best = isa_of_processor();
     return limit >= 0 && (ek_isa)limit < best ? (ek_isa)limit : best;
 }
@@ -65,40 +62,18 @@ bool ek_host_has_bf16(void)
 #endif
 }
 
-/* The first word of *at, which becomes what follows it. False at the end. */
-static bool isa_next_word(const char **at, const char **word, size_t *length)
-{
-    if (!*at || !**at)
-        return false;
-    *word = *at;
-    *length = strcspn(*at, ",");
-    *at += *length + ((*at)[*length] == ',');
-    return true;
-}
-
 bool ek_host_without(const char *algorithm)
 {
-    const char *at = getenv("EVENKEEL_HOST_WITHOUT"), *word;
-    size_t length;
-    while (isa_next_word(&at, &word, &length))
-        if (isa_find(&algorithm, 1, word, length) == 0)
-            return true;
-    return false;
+    return ek_environment_lists("EVENKEEL_HOST_WITHOUT", algorithm);
 }
 
 int ek_host_read_settings(void)
 {
-    const char *most = getenv("EVENKEEL_HOST_ISA"), *word;
-    if (most && *most && isa_find(isa_names, ISAS, most, strlen(most)) < 0)
+    static const char *const algorithms[] = {"winograd"};
+    const char *most = getenv("EVENKEEL_HOST_ISA");
+    if (most && *most && isa_find(most) < 0)
         return EK_FAIL(EK_E_INVALID, "EVENKEEL_HOST_ISA is \"%s\", not plain, avx2 or avx512",
                        most);
-    const char *at = getenv("EVENKEEL_HOST_WITHOUT");
-    size_t length;
     atomic_store_explicit(&isa_known, isa_of_environment(), memory_order_relaxed);
-    while (isa_next_word(&at, &word, &length))
-        if (isa_find(algorithm_names, ALGORITHMS, word, length) < 0)
-            return EK_FAIL(EK_E_INVALID,
-                           "EVENKEEL_HOST_WITHOUT names \"%.*s\", which is not winograd",
-                           (int)length, word);
-    return 0;
+    return ek_environment_check_list("EVENKEEL_HOST_WITHOUT", algorithms, 1);
 }

@@ -171,8 +171,8 @@ static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
     return rc;
 }
 
-static int matmul_bf16(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                       const ek_tensor *bias, bool accumulate)
+static int matmul_narrow(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                         const ek_tensor *bias, bool accumulate)
 {
     bool same = x->dtype == y->dtype && (!bias || bias->dtype == out->dtype);
     if (same && x->dtype == EK_BF16 && x->shape[2] > 0 && ek_dnn_has_bf16()) {
@@ -194,8 +194,9 @@ int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
                     .accumulate = accumulate};
     if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
         return 0;
-    if (out->dtype == EK_BF16 || x->dtype == EK_BF16 || y->dtype == EK_BF16)
-        return matmul_bf16(dev, out, x, y, bias, accumulate);
+    if (ek_dtype_is_narrow(out->dtype) || ek_dtype_is_narrow(x->dtype) ||
+        ek_dtype_is_narrow(y->dtype))
+        return matmul_narrow(dev, out, x, y, bias, accumulate);
     gemm.a = matmul_matrices_of(x);
     gemm.b = matmul_matrices_of(y);
     gemm.c = matmul_matrices_of(out);
@@ -206,4 +207,30 @@ int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
         gemm.accumulate = true;
     }
     return ek_gemm_run(dev, &gemm);
+}
+
+/* ---- linear layers ---- */
+
+int ek_host_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                   const ek_tensor *bias, bool relu)
+{
+    ek_tensor out = ek_batch_of_matrix(y, false), left = ek_batch_of_matrix(x, false);
+    ek_tensor right = ek_batch_of_matrix(w, true);
+    EK_TRY(ek_host_matmul(dev, &out, &left, &right, bias, false));
+    return relu ? ek_host_unary(dev, EK_UNARY_RELU, y, y, 0, 0) : 0;
+}
+
+int ek_host_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
+                                   const ek_tensor *dy)
+{
+    ek_tensor out = ek_batch_of_matrix(dw, false), left = ek_batch_of_matrix(dy, true);
+    ek_tensor right = ek_batch_of_matrix(x, false);
+    ek_tensor row = {.dtype = dbias->dtype,
+                     .ndim = 2,
+                     .shape = {1, dbias->shape[0]},
+                     .stride = {0, dbias->stride[0]},
+                     .offset = dbias->offset,
+                     .storage = dbias->storage};
+    EK_TRY(ek_host_matmul(dev, &out, &left, &right, NULL, false));
+    return dbias->shape[0] > 0 ? ek_host_reduce(dev, EK_REDUCE_SUM, &row, dy) : 0;
 }

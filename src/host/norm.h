@@ -124,16 +124,17 @@ static inline int64_t ek_norm_offset(const ek_tensor *tensor, int64_t i)
     return tensor->ndim == 1 ? i * tensor->stride[0] : i;
 }
 
-/* Element i; `otherwise` if the tensor is NULL. Parameters may be bf16. */
+/* Element i; `otherwise` if the tensor is NULL. Parameters may be bf16 or f16. */
 static inline double ek_norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
 {
     if (!tensor)
         return otherwise;
     const void *data = ek_tensor_address(tensor);
     int64_t at = ek_norm_offset(tensor, i);
-    return tensor->dtype == EK_F32   ? (double)((const float *)data)[at]
-           : tensor->dtype == EK_F64 ? ((const double *)data)[at]
-                                     : (double)ek_float_of_bf16(((const uint16_t *)data)[at]);
+    return tensor->dtype == EK_F32 ? (double)((const float *)data)[at]
+           : tensor->dtype == EK_F64
+               ? ((const double *)data)[at]
+               : (double)ek_float_of_narrow(tensor->dtype, ((const uint16_t *)data)[at]);
 }
 
 static inline void ek_norm_store(ek_tensor *out, int64_t i, double value)

@@ -105,7 +105,7 @@ int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *out, co
         if (tensors[i])
             keep = keep && tensors[i]->dtype == x->dtype && ek_same_layout(tensors[i], x);
     pass->is_bf16 = keep && x->dtype == EK_BF16 && parts != EK_NORM_ROWS;
-    keep = keep && (pass->is_bf16 || x->dtype != EK_BF16);
+    keep = keep && (pass->is_bf16 || !ek_dtype_is_narrow(x->dtype));
     ek_dtype dtype = pass->is_f64 ? EK_F64 : EK_F32;
     for (int i = 0; i < EK_NORM_TENSORS; i++) {
         ek_stage *stage = &pass->stage[i];

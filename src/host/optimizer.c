@@ -4,119 +4,67 @@
 #include "host/parallel.h"
 #include "kernels/steps.h"
 
-enum { GRAIN = 8192, STATES = 3 };
+enum { GRAIN = 8192 };
 
 /* One parameter's step. */
 typedef struct step_job {
     void *parameter;
     const void *gradient;
-    void *state[STATES]; /* NULL if the options don't need it */
-    const void *params;
+    void *state[EK_STEP_STATES]; /* NULL if the rule has fewer */
+    const ek_step_numbers *numbers;
 } step_job;
 
 #define EK_FOR_REALS "host/optimizer.c"
 #include "kernels/for_reals.h"
 
-static int optimizer_check_dtypes(const char *name, int count, ek_tensor *const *parameters)
-{
-    for (int i = 0; i < count; i++)
-        if (parameters[i]->dtype != EK_F32 && parameters[i]->dtype != EK_F64)
-            return EK_FAIL(EK_E_DTYPE, "%s steps parameters of f32 or f64, not %s", name,
-                           ek_dtype_name(parameters[i]->dtype));
-    return 0;
-}
+static ek_parallel_body *const step_bodies[][2] = {
+#define STEP_BODIES(name, states) {step_##name##_f32, step_##name##_f64},
+    EK_STEP_RULES(STEP_BODIES)
+#undef STEP_BODIES
+};
 
-/* Steps `count` parameters. State k of parameter i is states[k][i]; states[k] may be NULL. */
-static int optimizer_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
-                               ek_tensor *const *gradients, ek_tensor *const *const states[STATES],
-                               const void *params, ek_parallel_body *f32, ek_parallel_body *f64)
+int ek_host_step_list(ek_dev *dev, ek_step_rule rule, int count, ek_tensor *const *parameters,
+                      ek_tensor *const *gradients, ek_tensor *const *const states[EK_STEP_STATES],
+                      const ek_step_numbers *numbers)
 {
+    EK_TRY(ek_step_check(rule, count, parameters, states));
     for (int i = 0; i < count; i++) {
         const ek_tensor *w = parameters[i];
         step_job job = {.parameter = ek_tensor_address(w),
                         .gradient = ek_tensor_address(gradients[i]),
-                        .params = params};
-        for (int k = 0; k < STATES; k++)
-            if (states[k] && states[k][i])
-                job.state[k] = ek_tensor_address(states[k][i]);
-        ek_parallel_for(dev, ek_count(w), GRAIN, w->dtype == EK_F32 ? f32 : f64, &job);
+                        .numbers = numbers};
+        for (int k = 0; k < ek_step_states(rule); k++)
+            job.state[k] = ek_tensor_address(states[k][i]);
+        ek_parallel_for(dev, ek_count(w), GRAIN, step_bodies[rule][w->dtype != EK_F32], &job);
     }
     return 0;
 }
 
-int ek_host_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
-                          ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
-                          const ek_sgd_params *params)
-{
-    EK_TRY(optimizer_check_dtypes("SGD", count, parameters));
-    for (int i = 0; i < count; i++)
-        if (params->momentum != 0 && !(momentum_buffers && momentum_buffers[i]))
-            return EK_FAIL(EK_E_INVALID, "SGD with momentum %g needs a momentum buffer",
-                           params->momentum);
-    return optimizer_step_list(dev, count, parameters, gradients,
-                               (ek_tensor *const *const[STATES]){momentum_buffers}, params,
-                               optimizer_sgd_steps_f32, optimizer_sgd_steps_f64);
-}
-
-int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
-                           ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
-                           ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
-                           const ek_adam_params *params)
-{
-    EK_TRY(optimizer_check_dtypes("Adam", count, parameters));
-    if (count > 0 && params->step < 1)
-        return EK_FAIL(EK_E_INVALID, "Adam's first step has number 1, not %lld",
-                       (long long)params->step);
-    return optimizer_step_list(dev, count, parameters, gradients,
-                               (ek_tensor *const *const[STATES]){exp_avgs, exp_avg_sqs,
-                                                                 max_exp_avg_sqs},
-                               params, optimizer_adam_steps_f32, optimizer_adam_steps_f64);
-}
-
 #else /* for each EK_REAL */
 
-#define SGD_LOOP(kind)                    \
-    for (int64_t i = begin; i < end; i++) \
-        w[i] = EK_NAME(ek_sgd)(kind, constants, w[i], gradient[i], &buffer[i]);
-
-EK_MULTIVERSION
-static void EK_NAME(optimizer_sgd_steps)(void *context, int64_t begin, int64_t end)
-{
-    const step_job *job = context;
-    const EK_NAME(ek_sgd_constants) constants = EK_NAME(ek_sgd_constants_of)(job->params);
-    EK_REAL *restrict w = job->parameter, *restrict buffer = job->state[0];
-    const EK_REAL *restrict gradient = job->gradient;
-    switch (ek_sgd_kind_of(job->params)) {
-    case EK_SGD_FIRST:
-        SGD_LOOP(EK_SGD_FIRST)
-        break;
-    case EK_SGD_NESTEROV:
-        SGD_LOOP(EK_SGD_NESTEROV)
-        break;
-    case EK_SGD_HEAVY:
-        SGD_LOOP(EK_SGD_HEAVY)
-        break;
-    default:
-        for (int64_t i = begin; i < end; i++)
-            w[i] = EK_NAME(ek_sgd)(EK_SGD_PLAIN, constants, w[i], gradient[i], NULL);
+/* The number of states is a constant, so that loops over them are unrolled. */
+#define STEP_LOOP(name, states)                                                                   \
+    EK_MULTIVERSION                                                                               \
+    static void EK_NAME(step_##name)(void *context, int64_t begin, int64_t end)                   \
+    {                                                                                             \
+        const step_job *job = context;                                                            \
+        const EK_NAME(ek_step_constants) constants = EK_NAME(ek_step_constants_of)(job->numbers); \
+        EK_REAL *restrict w = job->parameter, *restrict s0 = job->state[0];                       \
+        EK_REAL *restrict s1 = job->state[1], *restrict s2 = job->state[2];                       \
+        const EK_REAL *restrict gradient = job->gradient;                                         \
+        for (int64_t i = begin; i < end; i++) {                                                   \
+            EK_REAL own[EK_STEP_STATES] = {(states) > 0 ? s0[i] : 0, (states) > 1 ? s1[i] : 0,    \
+                                           (states) > 2 ? s2[i] : 0};                             \
+            w[i] = EK_NAME(ek_step_##name)(&constants, w[i], gradient[i], own);                   \
+            if ((states) > 0)                                                                     \
+                s0[i] = own[0];                                                                   \
+            if ((states) > 1)                                                                     \
+                s1[i] = own[1];                                                                   \
+            if ((states) > 2)                                                                     \
+                s2[i] = own[2];                                                                   \
+        }                                                                                         \
     }
-}
-#undef SGD_LOOP
-
-EK_MULTIVERSION
-static void EK_NAME(optimizer_adam_steps)(void *context, int64_t begin, int64_t end)
-{
-    const step_job *job = context;
-    const EK_NAME(ek_adam_constants) constants = EK_NAME(ek_adam_constants_of)(job->params);
-    EK_REAL *restrict w = job->parameter, *restrict m = job->state[0], *restrict v = job->state[1];
-    EK_REAL *restrict largest = job->state[2];
-    const EK_REAL *restrict gradient = job->gradient;
-    if (largest)
-        for (int64_t i = begin; i < end; i++)
-            w[i] = EK_NAME(ek_adam)(constants, w[i], gradient[i], &m[i], &v[i], &largest[i]);
-    else
-        for (int64_t i = begin; i < end; i++)
-            w[i] = EK_NAME(ek_adam)(constants, w[i], gradient[i], &m[i], &v[i], NULL);
-}
+EK_STEP_RULES(STEP_LOOP)
+#undef STEP_LOOP
 
 #endif

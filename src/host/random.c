@@ -8,6 +8,7 @@
 #include "host/host.h"
 #include "host/isa.h"
 #include "host/parallel.h"
+#include "kernels/stage.h"
 
 enum { GRAIN = 16384 };
 
@@ -147,7 +148,7 @@ AVX512 static int64_t random_steps_avx512(const random_keys *keys, uint64_t call
 DEFINE_BLOCKS(avx2)
 DEFINE_BLOCKS(avx512)
 
-static ek_philox_blocks *random_blocks(void)
+ek_philox_blocks *ek_host_philox_blocks(void)
 {
     static ek_philox_blocks *const of_isa[] = {[EK_ISA_PLAIN] = ek_philox_plain_blocks,
                                                [EK_ISA_AVX2] = random_blocks_avx2,
@@ -155,7 +156,7 @@ static ek_philox_blocks *random_blocks(void)
     return of_isa[ek_host_isa()];
 }
 #else
-static ek_philox_blocks *random_blocks(void)
+ek_philox_blocks *ek_host_philox_blocks(void)
 {
     return ek_philox_plain_blocks;
 }
@@ -175,13 +176,18 @@ static void random_fill(void *context, int64_t begin, int64_t end)
     ek_draw_fill(job->draw, job->blocks, job->dtype, job->out, job->x, begin, end);
 }
 
-int ek_host_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+static int random_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
 {
     random_job job = {.draw = draw,
-                      .blocks = random_blocks(),
+                      .blocks = ek_host_philox_blocks(),
                       .dtype = out->dtype,
                       .out = ek_tensor_address(out),
                       .x = x ? ek_tensor_address(x) : NULL};
     ek_parallel_for(dev, ek_count(out), GRAIN, random_fill, &job);
     return 0;
+}
+
+int ek_host_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+{
+    return ek_stage_draw(dev, out, x, draw, random_rows);
 }

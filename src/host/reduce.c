@@ -25,9 +25,11 @@ typedef union value {
 #define TAKE_SQUARE(a, v) ((a) + (v) * (v))
 #define TAKE_MAX(a, v) ((((v) > (a)) | ((v) != (v))) ? (v) : (a))
 #define TAKE_MIN(a, v) ((((v) < (a)) | ((v) != (v))) ? (v) : (a))
+#define TAKE_PRODUCT(a, v) ((a) * (v))
 /* Integers wrap. */
 #define TAKE_SUM_I64(a, v) ((int64_t)((uint64_t)(a) + (uint64_t)(v)))
 #define TAKE_SQUARE_I64(a, v) ((int64_t)((uint64_t)(a) + (uint64_t)(v) * (uint64_t)(v)))
+#define TAKE_PRODUCT_I64(a, v) ((int64_t)((uint64_t)(a) * (uint64_t)(v)))
 
 /* acc[j] = take(acc[j], row[j]) */
 #define COLUMNS_LOOP(acc_type, type, take)     \
@@ -40,34 +42,37 @@ typedef union value {
         }                                      \
     } while (0)
 
-#define BY_KIND(LOOP, acc_type, type, sum, square) \
-    switch (kind) {                                \
-    case EK_REDUCE_SUM:                            \
-        LOOP(acc_type, type, sum);                 \
-        break;                                     \
-    case EK_REDUCE_SUM_SQUARES:                    \
-        LOOP(acc_type, type, square);              \
-        break;                                     \
-    case EK_REDUCE_MAX:                            \
-        LOOP(acc_type, type, TAKE_MAX);            \
-        break;                                     \
-    case EK_REDUCE_MIN:                            \
-        LOOP(acc_type, type, TAKE_MIN);            \
-        break;                                     \
+#define BY_KIND(LOOP, acc_type, type, sum, square, product) \
+    switch (kind) {                                         \
+    case EK_REDUCE_SUM:                                     \
+        LOOP(acc_type, type, sum);                          \
+        break;                                              \
+    case EK_REDUCE_SUM_SQUARES:                             \
+        LOOP(acc_type, type, square);                       \
+        break;                                              \
+    case EK_REDUCE_MAX:                                     \
+        LOOP(acc_type, type, TAKE_MAX);                     \
+        break;                                              \
+    case EK_REDUCE_MIN:                                     \
+        LOOP(acc_type, type, TAKE_MIN);                     \
+        break;                                              \
+    case EK_REDUCE_PRODUCT:                                 \
+        LOOP(acc_type, type, product);                      \
+        break;                                              \
     }
 
 /* Runs the loop of the class in `type` and the reduction in `kind`. */
-#define BY_CLASS(LOOP)                                                 \
-    switch (type) {                                                    \
-    case EK_CLASS_F32:                                                 \
-        BY_KIND(LOOP, double, float, TAKE_SUM, TAKE_SQUARE)            \
-        break;                                                         \
-    case EK_CLASS_F64:                                                 \
-        BY_KIND(LOOP, double, double, TAKE_SUM, TAKE_SQUARE)           \
-        break;                                                         \
-    case EK_CLASS_I64:                                                 \
-        BY_KIND(LOOP, int64_t, int64_t, TAKE_SUM_I64, TAKE_SQUARE_I64) \
-        break;                                                         \
+#define BY_CLASS(LOOP)                                                                   \
+    switch (type) {                                                                      \
+    case EK_CLASS_F32:                                                                   \
+        BY_KIND(LOOP, double, float, TAKE_SUM, TAKE_SQUARE, TAKE_PRODUCT)                \
+        break;                                                                           \
+    case EK_CLASS_F64:                                                                   \
+        BY_KIND(LOOP, double, double, TAKE_SUM, TAKE_SQUARE, TAKE_PRODUCT)               \
+        break;                                                                           \
+    case EK_CLASS_I64:                                                                   \
+        BY_KIND(LOOP, int64_t, int64_t, TAKE_SUM_I64, TAKE_SQUARE_I64, TAKE_PRODUCT_I64) \
+        break;                                                                           \
     }
 
 EK_MULTIVERSION
@@ -123,6 +128,8 @@ static value reduce_start_of(ek_reduce_kind kind, ek_class type)
         return integer ? (value){.integer = INT64_MIN} : (value){.real = -INFINITY};
     case EK_REDUCE_MIN:
         return integer ? (value){.integer = INT64_MAX} : (value){.real = INFINITY};
+    case EK_REDUCE_PRODUCT:
+        return integer ? (value){.integer = 1} : (value){.real = 1};
     default:
         return integer ? (value){.integer = 0} : (value){.real = 0};
     }
@@ -139,6 +146,9 @@ static value reduce_join(ek_reduce_kind kind, ek_class type, value a, value b)
     case EK_REDUCE_MIN:
         return integer ? (value){.integer = TAKE_MIN(a.integer, b.integer)}
                        : (value){.real = TAKE_MIN(a.real, b.real)};
+    case EK_REDUCE_PRODUCT:
+        return integer ? (value){.integer = TAKE_PRODUCT_I64(a.integer, b.integer)}
+                       : (value){.real = a.real * b.real};
     default:
         return integer ? (value){.integer = TAKE_SUM_I64(a.integer, b.integer)}
                        : (value){.real = a.real + b.real};
@@ -348,7 +358,7 @@ int ek_host_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
         if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
             return EK_FAIL(EK_E_INVALID, "there is no %s of no elements",
                            kind == EK_REDUCE_MAX ? "maximum" : "minimum");
-        return ek_host_fill(dev, out, 0);
+        return ek_host_fill(dev, out, kind == EK_REDUCE_PRODUCT ? 1 : 0);
     }
     ek_walk walk;
     ek_walk_init_raw(&walk, 2, x->ndim, x->shape, (const int64_t *[]){x->stride, out_stride});

@@ -1,8 +1,8 @@
 /* tile.c: see tile.h. */
 #include "host/tile.h"
 
+#include "core/dtypes.h"
 #include "host/parallel.h"
-#include "kernels/formulas.h"
 
 enum {
     SHORT_ROW = 128,  /* shorter rows share a tile */
@@ -11,15 +11,10 @@ enum {
 
 ek_class ek_class_of(ek_dtype dtype)
 {
-    switch (dtype) {
-    case EK_F64:
-        return EK_CLASS_F64;
-    case EK_I64:
-    case EK_U8:
-        return EK_CLASS_I64;
-    default:
-        return EK_CLASS_F32;
-    }
+#define CLASS(label, text, type, class, ...) [EK_##label] = EK_CLASS_##class,
+    static const ek_class classes[EK_DTYPES] = {EK_DTYPE_ROWS(CLASS)};
+#undef CLASS
+    return classes[dtype];
 }
 
 bool ek_class_is_dtype(ek_class type, ek_dtype dtype)
@@ -35,87 +30,76 @@ static size_t tile_class_size(ek_class type)
 
 /* ---- rows ---- */
 
-/* Conversions between the type of a class and the type of an element. */
-#define SAME(v) (v)
-#define TO_FLOAT(v) ((float)(v))
-#define TO_DOUBLE(v) ((double)(v))
-#define TO_I64(v) ((int64_t)(v))
-#define TO_U8(v) ((uint8_t)(v))
-#define DOUBLE_OF_BF16(v) ((double)ek_float_of_bf16(v))
-#define I64_OF_BF16(v) ek_i64_of((double)ek_float_of_bf16(v))
-#define I64_OF_REAL(v) ek_i64_of((double)(v))
-#define U8_OF_REAL(v) ((uint8_t)ek_i64_of((double)(v)))
-#define BF16_OF(v) ek_bf16_of((float)(v))
-
-/* X(class, class type, dtype, element type, to class, to element) */
-#define CONVERSIONS(X)                                       \
-    X(F32, float, F32, float, SAME, SAME)                    \
-    X(F32, float, F64, double, TO_FLOAT, TO_DOUBLE)          \
-    X(F32, float, BF16, uint16_t, ek_float_of_bf16, BF16_OF) \
-    X(F32, float, I64, int64_t, TO_FLOAT, I64_OF_REAL)       \
-    X(F32, float, U8, uint8_t, TO_FLOAT, U8_OF_REAL)         \
-    X(F64, double, F32, float, TO_DOUBLE, TO_FLOAT)          \
-    X(F64, double, F64, double, SAME, SAME)                  \
-    X(F64, double, BF16, uint16_t, DOUBLE_OF_BF16, BF16_OF)  \
-    X(F64, double, I64, int64_t, TO_DOUBLE, I64_OF_REAL)     \
-    X(F64, double, U8, uint8_t, TO_DOUBLE, U8_OF_REAL)       \
-    X(I64, int64_t, F32, float, I64_OF_REAL, TO_FLOAT)       \
-    X(I64, int64_t, F64, double, I64_OF_REAL, TO_DOUBLE)     \
-    X(I64, int64_t, BF16, uint16_t, I64_OF_BF16, BF16_OF)    \
-    X(I64, int64_t, I64, int64_t, SAME, SAME)                \
-    X(I64, int64_t, U8, uint8_t, TO_I64, TO_U8)
+/* The number of a class for one that was loaded. */
+#define TO_F32(v) ((float)(v))
+#define TO_F64(v) ((double)(v))
+#define TO_I64_OF_F32(v) ek_i64_of((double)(v))
+#define TO_I64_OF_F64(v) ek_i64_of(v)
+#define TO_I64_OF_I64(v) ((int64_t)(v))
 
 #define KEY(type, dtype) ((int)(type)*EK_DTYPES + (int)(dtype))
+
+/* A case of ek_row_load. */
+#define LOAD(class, label, type, value)                                    \
+    case KEY(EK_CLASS_##class, EK_##label): {                              \
+        EK_TYPE_OF_##class *restrict to = row;                             \
+        const type *restrict from = source;                                \
+        if (stride == 1) {                                                 \
+            for (int64_t i = 0; i < count; i++)                            \
+                to[i] = value(EK_LOAD_##label(from[i]));                   \
+        } else if (stride == 0 && count > 0) {                             \
+            EK_TYPE_OF_##class constant = value(EK_LOAD_##label(from[0])); \
+            for (int64_t i = 0; i < count; i++)                            \
+                to[i] = constant;                                          \
+        } else {                                                           \
+            for (int64_t i = 0; i < count; i++)                            \
+                to[i] = value(EK_LOAD_##label(from[i * stride]));          \
+        }                                                                  \
+        break;                                                             \
+    }
+#define LOAD_F32(label, text, type, ...) LOAD(F32, label, type, TO_F32)
+#define LOAD_F64(label, text, type, ...) LOAD(F64, label, type, TO_F64)
+#define LOAD_I64(label, text, type, class, ...) LOAD(I64, label, type, TO_I64_OF_##class)
 
 EK_MULTIVERSION
 void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, int64_t stride,
                  int64_t count)
 {
     switch (KEY(type, dtype)) {
-#define LOAD(c, ctype, d, etype, to_class, to_element) \
-    case KEY(EK_CLASS_##c, EK_##d): {                  \
-        ctype *restrict to = row;                      \
-        const etype *restrict from = source;           \
-        if (stride == 1) {                             \
-            for (int64_t i = 0; i < count; i++)        \
-                to[i] = to_class(from[i]);             \
-        } else if (stride == 0 && count > 0) {         \
-            ctype value = to_class(from[0]);           \
-            for (int64_t i = 0; i < count; i++)        \
-                to[i] = value;                         \
-        } else {                                       \
-            for (int64_t i = 0; i < count; i++)        \
-                to[i] = to_class(from[i * stride]);    \
-        }                                              \
-        break;                                         \
-    }
-        CONVERSIONS(LOAD)
-#undef LOAD
+        EK_DTYPE_ROWS(LOAD_F32)
+        EK_DTYPE_ROWS(LOAD_F64)
+        EK_DTYPE_ROWS(LOAD_I64)
     default:
         break;
     }
 }
+
+/* A case of ek_row_store. */
+#define STORE(class, label, type, element)             \
+    case KEY(EK_CLASS_##class, EK_##label): {          \
+        const EK_TYPE_OF_##class *restrict from = row; \
+        type *restrict to = target;                    \
+        if (stride == 1) {                             \
+            for (int64_t i = 0; i < count; i++)        \
+                to[i] = element(from[i]);              \
+        } else {                                       \
+            for (int64_t i = 0; i < count; i++)        \
+                to[i * stride] = element(from[i]);     \
+        }                                              \
+        break;                                         \
+    }
+#define STORE_F32(label, text, type, ...) STORE(F32, label, type, EK_##label##_OF_REAL)
+#define STORE_F64(label, text, type, ...) STORE(F64, label, type, EK_##label##_OF_REAL)
+#define STORE_I64(label, text, type, ...) STORE(I64, label, type, EK_##label##_OF_INTEGER)
 
 EK_MULTIVERSION
 void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, int64_t stride,
                   int64_t count)
 {
     switch (KEY(type, dtype)) {
-#define STORE(c, ctype, d, etype, to_class, to_element) \
-    case KEY(EK_CLASS_##c, EK_##d): {                   \
-        const ctype *restrict from = row;               \
-        etype *restrict to = target;                    \
-        if (stride == 1) {                              \
-            for (int64_t i = 0; i < count; i++)         \
-                to[i] = to_element(from[i]);            \
-        } else {                                        \
-            for (int64_t i = 0; i < count; i++)         \
-                to[i * stride] = to_element(from[i]);   \
-        }                                               \
-        break;                                          \
-    }
-        CONVERSIONS(STORE)
-#undef STORE
+        EK_DTYPE_ROWS(STORE_F32)
+        EK_DTYPE_ROWS(STORE_F64)
+        EK_DTYPE_ROWS(STORE_I64)
     default:
         break;
     }

@@ -17,7 +17,7 @@ enum { EK_TILE = 512 }; /* elements of a buffer */
 #define EK_IVDEP
 #endif
 
-/* The type that a dtype is computed in: bf16 in f32, u8 in i64. */
+/* The type that a dtype is computed in: bf16 and f16 in f32, i32, u8 and bool in i64. */
 typedef enum ek_class { EK_CLASS_F32, EK_CLASS_F64, EK_CLASS_I64 } ek_class;
 
 typedef union ek_tile {

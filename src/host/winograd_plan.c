@@ -192,7 +192,7 @@ int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1)
 bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                           const ek_conv_params *params)
 {
-    bool real = x->dtype == EK_F32 || x->dtype == EK_BF16;
+    bool real = ek_dtype_wide(x->dtype) == EK_F32;
     if (!real || params->dims != 2 || params->groups != 1 || ek_host_isa() < EK_ISA_AVX2)
         return false;
     for (int d = 0; d < 2; d++) {

@@ -21,7 +21,8 @@ typedef int ek_fill_kernel(ek_dev *dev, ek_tensor *out, double value);
 typedef int ek_copy_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x);
 
 /* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input.
- * Integer dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP and ADD to MINIMUM. ---- */
+ * Integer dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP, ADD to MINIMUM, FMOD and REMAINDER.
+ * ---- */
 typedef int ek_unary_kernel(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a,
                             double b);
 typedef int ek_binary_kernel(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
@@ -45,6 +46,12 @@ typedef int ek_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, c
 typedef int ek_arg_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index,
                                  const ek_tensor *x, int dim);
 
+/* A recurrence along dim: element i of `out` is a_i times element i - 1, plus b_i. Without a the
+ * factors are 1. Without b the addends are 0, and 1 comes before the first element, else 0. With
+ * `reverse` lines run from their last element to the first. Any one dtype. */
+typedef int ek_scan_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *a, const ek_tensor *b,
+                           int dim, bool reverse);
+
 /* ---- indexing: any dtype (adding: f32, f64). Bounds are checked by the kernel: EK_E_INVALID
  * ---- */
 typedef int ek_index_select_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
@@ -56,11 +63,33 @@ typedef int ek_gather_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, in
                              const ek_tensor *index);
 typedef int ek_scatter_add_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                                   const ek_tensor *index);
+/* out at index = x, in place: other elements stay. x may have zero strides. Of several elements for
+ * one place the last in x stays, on a GPU any, unless algorithms are deterministic. */
+typedef int ek_scatter_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                              const ek_tensor *index);
+
+/* ---- order: any dtype; NaN is larger than all numbers ---- */
+/* The positions along dim of x's elements in ascending (descending) order, equal ones in the order
+ * of position. index is i64 and may be shorter than x along dim: then the first positions only. */
+typedef int ek_argsort_kernel(ek_dev *dev, ek_tensor *index, const ek_tensor *x, int dim,
+                              bool descending);
+/* out (i64) is the place of values (same shape) in `sorted`, ascending along its last dimension,
+ * which has values' other sizes, or one dimension. With `right`, after equal elements. */
+typedef int ek_searchsorted_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *sorted,
+                                   const ek_tensor *values, bool right);
 
 /* ---- matrices: out (B, n, m) = x (B, n, k) y (B, k, m) [+ bias (m)]; any strides, a batch
  * stride of 0 broadcasts. With `accumulate`, adds to out. ---- */
 typedef int ek_matmul_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                              const ek_tensor *bias, bool accumulate);
+
+/* ---- linear layers: y (n, out) = x (n, in) w' + bias for w (out, in); bias may be NULL. With
+ * `relu`, negative results become 0 ---- */
+typedef int ek_linear_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                             const ek_tensor *bias, bool relu);
+/* dw = dy' x, dbias (out) = the sum of dy's rows. */
+typedef int ek_linear_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
+                                             const ek_tensor *x, const ek_tensor *dy);
 
 /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. y
  * may have fewer positions than there are windows: the last are left out ---- */
@@ -165,6 +194,33 @@ typedef int ek_softmax_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int
 typedef int ek_softmax_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                        const ek_tensor *y, int dim, bool logarithm);
 
+/* ---- attention: q (B, H, L, E), k (B, G, S, E), v (B, G, S, D), out (B, H, L, D). Head h has the
+ * keys and values of group h G / H. No size is 0; kernels for GPUs take E and D up to
+ * EK_ATTENTION_DEPTH. `mask` (B, H, L, S), of any floating dtype, is added to the scores scale q
+ * k'; NULL: none. lse (B, H, L), contiguous, f32 for bf16, is log(sum(exp(scores))), or inf if all
+ * scores are -inf: then out is 0. ---- */
+typedef int ek_attention_kernel(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
+                                const ek_tensor *k, const ek_tensor *v, const ek_tensor *mask,
+                                const ek_attention_params *params);
+/* From the gradient dout of out. No gradient of the mask. */
+typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_tensor *dv,
+                                         const ek_tensor *dout, const ek_tensor *q,
+                                         const ek_tensor *k, const ek_tensor *v,
+                                         const ek_tensor *mask, const ek_tensor *out,
+                                         const ek_tensor *lse, const ek_attention_params *params);
+
+/* ---- a step of an LSTM. Gates, x and product are (N, 4 H), in the order i, f, g, o, others (N,
+ * H); all are of one floating dtype, row-major ---- */
+/* From the state `before`: gates = sigmoid (of g tanh) of x + product; the state h, c after. */
+typedef int ek_lstm_forward_kernel(ek_dev *dev, ek_tensor *h, ek_tensor *c, ek_tensor *gates,
+                                   const ek_tensor *x, const ek_tensor *product,
+                                   const ek_tensor *before);
+/* The gradients of x, which is also product's, and of `before`. dh or dc may be NULL: zeros. */
+typedef int ek_lstm_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_tensor *dbefore,
+                                    const ek_tensor *dh, const ek_tensor *dc,
+                                    const ek_tensor *gates, const ek_tensor *before,
+                                    const ek_tensor *c);
+
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
 /* loss (N, ...) per element (0 if ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
  * A target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
@@ -182,24 +238,25 @@ typedef int ek_target_weight_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor
                                     const ek_tensor *weight, int64_t ignore_index);
 
 /* ---- optimizers: `count` parameters of one dtype. A parameter, its gradient and its states are
- * dense with one layout. An array of states that the options don't need is NULL. ---- */
-typedef int ek_sgd_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *parameters,
-                                    ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
-                                    const ek_sgd_params *params);
-typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *parameters,
-                                     ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
-                                     ek_tensor *const *exp_avg_sqs,
-                                     ek_tensor *const *max_exp_avg_sqs,
-                                     const ek_adam_params *params);
+ * dense with one layout. states[k][i] is state k of parameter i. ---- */
+typedef int ek_step_list_kernel(ek_dev *dev, ek_step_rule rule, int count,
+                                ek_tensor *const *parameters, ek_tensor *const *gradients,
+                                ek_tensor *const *const states[EK_STEP_STATES],
+                                const ek_step_numbers *numbers);
+/* For kernels: EK_E_DTYPE unless all parameters are f32 or f64, EK_E_INVALID if a state is missing.
+ */
+int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
+                  ek_tensor *const *const states[EK_STEP_STATES]);
 
 /* All slots. If one is added here, with its type above, the compiler asks both backends for it. */
 /* clang-format off */
 #define EK_KERNELS(SLOT) \
     SLOT(fill) SLOT(copy) \
     SLOT(unary) SLOT(binary) SLOT(compare) SLOT(where) SLOT(add_n) \
-    SLOT(reduce) SLOT(arg_reduce) \
+    SLOT(reduce) SLOT(arg_reduce) SLOT(scan) \
     SLOT(index_select) SLOT(index_add) SLOT(gather) SLOT(scatter_add) \
-    SLOT(matmul) \
+    SLOT(scatter) SLOT(argsort) SLOT(searchsorted) \
+    SLOT(matmul) SLOT(linear) SLOT(linear_weight_gradient) \
     SLOT(conv_format) SLOT(conv_forward) SLOT(conv_input_gradient) SLOT(conv_weight_gradient) \
     SLOT(max_pool_forward) SLOT(max_pool_gradient) SLOT(max_pool_gather) \
     SLOT(avg_pool_forward) SLOT(avg_pool_gradient) \
@@ -207,8 +264,10 @@ typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *p
     SLOT(upsample_forward) SLOT(upsample_gradient) \
     SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_apply) SLOT(norm_reduce) SLOT(norm_gradient) \
     SLOT(softmax) SLOT(softmax_gradient) \
+    SLOT(attention) SLOT(attention_gradient) \
+    SLOT(lstm_forward) SLOT(lstm_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
-    SLOT(sgd_step_list) SLOT(adam_step_list)
+    SLOT(step_list)
 
 typedef struct ek_kernels {
 #define EK_KERNEL_SLOT(name) ek_##name##_kernel *name;
@@ -221,6 +280,18 @@ typedef struct ek_kernels {
 static inline const ek_kernels *ek_kernels_of(const ek_tensor *tensor)
 {
     return tensor->storage->dev->backend->kernels;
+}
+
+/* A matrix, or its transposed one, as the batch of one that the slot matmul takes. */
+static inline ek_tensor ek_batch_of_matrix(const ek_tensor *matrix, bool transposed)
+{
+    int rows = transposed, columns = !transposed;
+    return (ek_tensor){.dtype = matrix->dtype,
+                       .ndim = 3,
+                       .shape = {1, matrix->shape[rows], matrix->shape[columns]},
+                       .stride = {0, matrix->stride[rows], matrix->stride[columns]},
+                       .offset = matrix->offset,
+                       .storage = matrix->storage};
 }
 
 #endif

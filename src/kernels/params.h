@@ -11,11 +11,15 @@
 /* ---- elementwise ---- */
 
 #define EK_ENUMERATOR(name, formula) EK_UNARY_##name,
-typedef enum ek_unary { EK_UNARY_REALS(EK_ENUMERATOR) EK_UNARY_COUNT } ek_unary;
+typedef enum ek_unary {
+    EK_UNARY_REALS(EK_ENUMERATOR) EK_UNARY_MATHEMATICS(EK_ENUMERATOR) EK_UNARY_COUNT
+} ek_unary;
 #undef EK_ENUMERATOR
 
 #define EK_ENUMERATOR(name, formula) EK_BINARY_##name,
-typedef enum ek_binary { EK_BINARY_REALS(EK_ENUMERATOR) EK_BINARY_COUNT } ek_binary;
+typedef enum ek_binary {
+    EK_BINARY_REALS(EK_ENUMERATOR) EK_BINARY_MATHEMATICS(EK_ENUMERATOR) EK_BINARY_COUNT
+} ek_binary;
 #undef EK_ENUMERATOR
 
 #define EK_ENUMERATOR(name, operator) EK_COMPARE_##name,
@@ -26,7 +30,8 @@ typedef enum ek_reduce_kind {
     EK_REDUCE_SUM,
     EK_REDUCE_SUM_SQUARES,
     EK_REDUCE_MAX,
-    EK_REDUCE_MIN
+    EK_REDUCE_MIN,
+    EK_REDUCE_PRODUCT
 } ek_reduce_kind;
 
 /* ---- windows ---- */
@@ -47,18 +52,63 @@ typedef struct ek_pool_params {
 
 /* ---- optimizer steps over flat ranges ---- */
 
-typedef struct ek_sgd_params {
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov, maximize;
-    bool first; /* the momentum buffer is set to the gradient, without dampening */
-} ek_sgd_params;
+/* RULE(NAME, states): what one step does to an element with so many states (steps.h). */
+/* clang-format off */
+#define EK_STEP_RULES(RULE) \
+    RULE(SGD, 0) RULE(SGD_FIRST, 1) RULE(SGD_NESTEROV, 1) RULE(SGD_HEAVY, 1) \
+    RULE(ADAM, 2) RULE(AMSGRAD, 3) RULE(ADAMAX, 2) RULE(NADAM, 2) \
+    RULE(RADAM, 2) RULE(RADAM_WARM_UP, 2) \
+    RULE(RMSPROP, 1) RULE(RMSPROP_MOMENTUM, 2) \
+    RULE(RMSPROP_CENTERED, 2) RULE(RMSPROP_CENTERED_MOMENTUM, 3) \
+    RULE(ADAGRAD, 1) RULE(ADADELTA, 2) RULE(RPROP, 2) RULE(ASGD, 1) \
+    RULE(AVERAGE, 0) RULE(MEAN, 0)
+/* clang-format on */
 
-typedef struct ek_adam_params {
-    double lr, beta1, beta2, eps, weight_decay;
-    bool decoupled; /* AdamW */
-    bool maximize;
-    int64_t step; /* the number of this step, from 1 on */
-} ek_adam_params;
+#define EK_ENUMERATOR(name, states) EK_STEP_##name,
+typedef enum ek_step_rule { EK_STEP_RULES(EK_ENUMERATOR) EK_STEP_RULE_COUNT } ek_step_rule;
+#undef EK_ENUMERATOR
+
+enum { EK_STEP_STATES = 3 }; /* most states of a rule */
+
+static inline int ek_step_states(ek_step_rule rule)
+{
+#define EK_ENUMERATOR(name, states) states,
+    static const int counts[] = {EK_STEP_RULES(EK_ENUMERATOR)};
+#undef EK_ENUMERATOR
+    return counts[rule];
+}
+
+/* The numbers that rules compute with. Which of them a rule reads, and as what, its formula says.
+ * They are doubles until they are rounded once, to the tensors' dtype. */
+#define EK_STEP_NUMBERS(NUMBER)                                                  \
+    NUMBER(sign)   /* -1: maximizes */                                           \
+    NUMBER(decay)  /* the part of the parameter that is added to its gradient */ \
+    NUMBER(shrink) /* the part of the parameter that stays */                    \
+    NUMBER(rate)   /* of the step */                                             \
+    NUMBER(keep1)                                                                \
+    NUMBER(add1) /* first average: the parts of the old and the new */           \
+    NUMBER(keep2)                                                                \
+    NUMBER(add2)                       /* second average */                      \
+        NUMBER(eps) NUMBER(correction) /* divides the second average's root */   \
+        NUMBER(initial)                /* added to a state in its first step */  \
+        NUMBER(low) NUMBER(high)
+
+typedef struct ek_step_numbers {
+#define EK_MEMBER(name) double name;
+    EK_STEP_NUMBERS(EK_MEMBER)
+#undef EK_MEMBER
+} ek_step_numbers;
+
+/* Attention. */
+enum { EK_ATTENTION_DEPTH = 256 };
+struct ek_draw;
+typedef struct ek_attention_params {
+    double scale;
+    bool causal; /* row i sees keys 0 to i */
+    /* NULL, or dropout of the probabilities (EK_DRAW_DROPOUT of a tensor (B, H, L, S)). Its `row`
+     * is a multiple of H L S. */
+    const struct ek_draw *dropout;
+} ek_attention_params;
 
 /* Cross entropy: which targets count, and how. */
 typedef struct ek_cross_entropy_params {

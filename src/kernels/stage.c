@@ -50,6 +50,23 @@ int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc)
     return rc;
 }
 
+static int stage_rows(ek_stage *stage, ek_dev *dev, const ek_tensor *x, bool load)
+{
+    bool keep = !x || ek_is_dense_along(x, x->ndim - 1);
+    return ek_stage_begin(stage, dev, x, x ? x->dtype : EK_F32, x ? x->ndim - 1 : 0, keep, load);
+}
+
+int ek_stage_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw,
+                  ek_draw_rows *run)
+{
+    ek_stage drawn, read;
+    EK_TRY(stage_rows(&drawn, dev, out, false));
+    int rc = stage_rows(&read, dev, x, true);
+    if (rc >= 0)
+        rc = ek_stage_end(&read, dev, false, run(dev, drawn.tensor, read.tensor, draw));
+    return ek_stage_end(&drawn, dev, true, rc);
+}
+
 void ek_strides_along(int ndim, const int64_t *shape, int axis, int64_t *stride)
 {
     int64_t step = ndim > 0 ? shape[axis] : 1;

@@ -3,6 +3,7 @@
 #ifndef EK_KERNELS_STAGE_H
 #define EK_KERNELS_STAGE_H
 
+#include "core/draw.h"
 #include "core/tensor.h"
 
 /* `tensor` is what the kernel uses: the original, or the copy in `own`. */
@@ -24,6 +25,11 @@ int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
 /* Ends a stage: with `store` copies back into the original; frees the workspace. Returns rc if that
  * is an error. */
 int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc);
+
+/* Writes random numbers to `out` as ek_draw_run, by `run`, to which out and x come row-major. */
+typedef int ek_draw_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw);
+int ek_stage_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw,
+                  ek_draw_rows *run);
 
 /* The strides of a dense tensor in which dimension `axis` runs fastest and the others are
  * row-major. */

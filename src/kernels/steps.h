@@ -1,109 +1,230 @@
-/* steps.h: the arithmetic of optimizer steps, once for all backends. It is PyTorch 1.13's
- * single-tensor path, operation by operation; numbers that PyTorch keeps in double are computed in
- * double and rounded once. Functions end in _f32 and _f64. */
+/* steps.h: the arithmetic of optimizer steps, once for all backends: ek_step_<RULE>_f32 and _f64.
+ * It is PyTorch 1.13's single-tensor path, operation by operation; numbers that PyTorch keeps in
+ * double are computed in double and rounded once. */
 #ifndef EK_KERNELS_STEPS_H
 #define EK_KERNELS_STEPS_H
 
 #include "kernels/formulas.h"
 #include "kernels/params.h"
 
-typedef enum ek_sgd_kind {
-    EK_SGD_PLAIN,    /* without momentum: no buffer */
-    EK_SGD_FIRST,    /* first step with momentum: the buffer becomes the gradient */
-    EK_SGD_NESTEROV, /* later steps with Nesterov momentum */
-    EK_SGD_HEAVY,    /* later steps with plain momentum */
-    EK_SGD_KINDS
-} ek_sgd_kind;
-
-static inline ek_sgd_kind ek_sgd_kind_of(const ek_sgd_params *params)
-{
-    if (params->momentum == 0)
-        return EK_SGD_PLAIN;
-    if (params->first)
-        return EK_SGD_FIRST;
-    return params->nesterov ? EK_SGD_NESTEROV : EK_SGD_HEAVY;
-}
-
 #define EK_FOR_REALS "kernels/steps.h"
 #include "kernels/for_reals.h"
 
 #elif defined EK_REAL /* for each */
 
-/* ---- SGD ---- */
+/* The numbers, rounded. */
+typedef struct EK_NAME(ek_step_constants) {
+#define EK_MEMBER(name) EK_REAL name;
+    EK_STEP_NUMBERS(EK_MEMBER)
+#undef EK_MEMBER
+} EK_NAME(ek_step_constants);
 
-typedef struct EK_NAME(ek_sgd_constants) {
-    EK_REAL lr, decay, momentum, kept, sign;
-    EK_REAL own; /* the part of the first gradient that is added to itself */
-} EK_NAME(ek_sgd_constants);
-
-EK_FORMULA EK_NAME(ek_sgd_constants) EK_NAME(ek_sgd_constants_of)(const ek_sgd_params *p)
+EK_FORMULA EK_NAME(ek_step_constants) EK_NAME(ek_step_constants_of)(const ek_step_numbers *n)
 {
-    EK_NAME(ek_sgd_constants) c;
-    c.lr = (EK_REAL)p->lr;
-    c.decay = (EK_REAL)p->weight_decay;
-    c.momentum = (EK_REAL)p->momentum;
-    c.kept = (EK_REAL)(1 - p->dampening);
-    c.sign = p->maximize ? -1 : 1;
-    c.own = p->nesterov ? c.momentum : 0;
+    EK_NAME(ek_step_constants) c;
+#define EK_MEMBER(name) c.name = (EK_REAL)n->name;
+    EK_STEP_NUMBERS(EK_MEMBER)
+#undef EK_MEMBER
     return c;
 }
 
-/* The new value of parameter w. *buffer is replaced, if the kind has a buffer. */
-EK_FORMULA EK_REAL EK_NAME(ek_sgd)(ek_sgd_kind kind, EK_NAME(ek_sgd_constants) c, EK_REAL w,
-                                   EK_REAL gradient, EK_REAL *buffer)
+/* A rule gives the new value of parameter w, and replaces the states s[0], s[1], ... g0 is the
+ * gradient as it was computed, g the one with sign and decay. */
+#define EK_STEP_FORMULA(rule)                                                                   \
+    EK_FORMULA EK_REAL EK_NAME(ek_step_##rule)(const EK_NAME(ek_step_constants) * c, EK_REAL w, \
+                                               EK_REAL g0, EK_REAL * s)
+#define EK_STEP_GRADIENT (c->sign * g0 + c->decay * w)
+
+/* ---- SGD: s[0] is the momentum buffer, keep1 the momentum, add1 one minus the dampening ---- */
+
+EK_STEP_FORMULA(SGD)
 {
-    EK_REAL g = c.sign * gradient + c.decay * w;
-    if (kind == EK_SGD_PLAIN)
-        return w - c.lr * g;
-    if (kind == EK_SGD_FIRST) {
-        *buffer = g;
-        return w - c.lr * (g + c.own * g);
-    }
-    EK_REAL v = c.momentum * *buffer + c.kept * g;
-    *buffer = v;
-    if (kind == EK_SGD_NESTEROV)
-        return w - c.lr * (g + c.momentum * v);
-    return w - c.lr * v;
+    (void)s;
+    EK_REAL g = EK_STEP_GRADIENT;
+    return w - c->rate * g;
 }
 
-/* ---- Adam ---- */
-
-typedef struct EK_NAME(ek_adam_constants) {
-    EK_REAL beta1, beta2, rest1, rest2, eps, step, correction, shrink, decay, sign;
-} EK_NAME(ek_adam_constants);
-
-EK_FORMULA EK_NAME(ek_adam_constants) EK_NAME(ek_adam_constants_of)(const ek_adam_params *p)
+/* The buffer becomes the gradient. `initial` is Nesterov's momentum, else 0. */
+EK_STEP_FORMULA(SGD_FIRST)
 {
-    EK_NAME(ek_adam_constants) c;
-    c.beta1 = (EK_REAL)p->beta1;
-    c.beta2 = (EK_REAL)p->beta2;
-    c.rest1 = (EK_REAL)(1 - p->beta1);
-    c.rest2 = (EK_REAL)(1 - p->beta2);
-    c.eps = (EK_REAL)p->eps;
-    c.step = (EK_REAL)(p->lr / (1 - pow(p->beta1, (double)p->step)));
-    c.correction = (EK_REAL)sqrt(1 - pow(p->beta2, (double)p->step));
-    c.shrink = p->decoupled ? (EK_REAL)(1 - p->lr * p->weight_decay) : 1;
-    c.decay = p->decoupled ? 0 : (EK_REAL)p->weight_decay;
-    c.sign = p->maximize ? -1 : 1;
-    return c;
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = g;
+    return w - c->rate * (g + c->initial * g);
 }
 
-/* The new value of parameter w. The averages are replaced, and so is *largest (AMSGrad), unless it
- * is NULL. exp_avg is multiplied and then added to, as in PyTorch 1.13. */
-EK_FORMULA EK_REAL EK_NAME(ek_adam)(EK_NAME(ek_adam_constants) c, EK_REAL w, EK_REAL gradient,
-                                    EK_REAL *exp_avg, EK_REAL *exp_avg_sq, EK_REAL *largest)
+EK_STEP_FORMULA(SGD_NESTEROV)
 {
-    EK_REAL u = c.shrink * w;
-    EK_REAL g = c.sign * gradient + c.decay * u;
-    EK_REAL m = *exp_avg * c.beta1 + c.rest1 * g;
-    EK_REAL v = *exp_avg_sq * c.beta2 + c.rest2 * g * g;
-    *exp_avg = m;
-    *exp_avg_sq = v;
-    if (largest) {
-        v = ((v > *largest) | (v != v)) ? v : *largest;
-        *largest = v;
-    }
-    return u - c.step * m / (EK_NAME(ek_sqrt)(v) / c.correction + c.eps);
+    EK_REAL g = EK_STEP_GRADIENT;
+    EK_REAL v = c->keep1 * s[0] + c->add1 * g;
+    s[0] = v;
+    return w - c->rate * (g + c->keep1 * v);
 }
+
+EK_STEP_FORMULA(SGD_HEAVY)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    EK_REAL v = c->keep1 * s[0] + c->add1 * g;
+    s[0] = v;
+    return w - c->rate * v;
+}
+
+/* ---- Adam and its like: s[0] is exp_avg, s[1] exp_avg_sq ---- */
+
+/* exp_avg is multiplied and then added to, as in PyTorch 1.13. */
+EK_FORMULA void EK_NAME(ek_step_averages)(const EK_NAME(ek_step_constants) * c, EK_REAL g,
+                                          EK_REAL *s)
+{
+    s[0] = s[0] * c->keep1 + c->add1 * g;
+    s[1] = s[1] * c->keep2 + c->add2 * g * g;
+}
+
+EK_STEP_FORMULA(ADAM)
+{
+    EK_REAL u = c->shrink * w;
+    EK_REAL g = c->sign * g0 + c->decay * u;
+    EK_NAME(ek_step_averages)(c, g, s);
+    return u - c->rate * s[0] / (EK_NAME(ek_sqrt)(s[1]) / c->correction + c->eps);
+}
+
+/* s[2] is the largest exp_avg_sq. */
+EK_STEP_FORMULA(AMSGRAD)
+{
+    EK_REAL u = c->shrink * w;
+    EK_REAL g = c->sign * g0 + c->decay * u;
+    EK_NAME(ek_step_averages)(c, g, s);
+    EK_REAL v = ((s[1] > s[2]) | (s[1] != s[1])) ? s[1] : s[2];
+    s[2] = v;
+    return u - c->rate * s[0] / (EK_NAME(ek_sqrt)(v) / c->correction + c->eps);
+}
+
+/* s[1] is exp_inf, the largest gradient, which fades by keep2. */
+EK_STEP_FORMULA(ADAMAX)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = s[0] * c->keep1 + c->add1 * g;
+    EK_REAL faded = s[1] * c->keep2, size = EK_NAME(ek_abs)(g) + c->eps;
+    s[1] = ((size > faded) | (size != size)) ? size : faded;
+    return w - c->rate * s[0] / s[1];
+}
+
+/* `initial` is the rate of the gradient itself, `rate` that of the average. */
+EK_STEP_FORMULA(NADAM)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    EK_NAME(ek_step_averages)(c, g, s);
+    EK_REAL size = EK_NAME(ek_sqrt)(s[1] / c->correction) + c->eps;
+    EK_REAL u = w - c->initial * g / size;
+    return u - c->rate * s[0] / size;
+}
+
+/* `low` is the average's bias correction, `correction` that of the root, `high` the rectification.
+ */
+EK_STEP_FORMULA(RADAM)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    EK_NAME(ek_step_averages)(c, g, s);
+    EK_REAL adapted = c->correction / (EK_NAME(ek_sqrt)(s[1]) + c->eps);
+    return w - s[0] / c->low * c->rate * adapted * c->high;
+}
+
+EK_STEP_FORMULA(RADAM_WARM_UP)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    EK_NAME(ek_step_averages)(c, g, s);
+    return w - s[0] / c->low * c->rate;
+}
+
+/* ---- RMSprop: s[0] is square_avg, then momentum_buffer and grad_avg if there are ---- */
+
+EK_STEP_FORMULA(RMSPROP)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = s[0] * c->keep2 + c->add2 * g * g;
+    return w - c->rate * g / (EK_NAME(ek_sqrt)(s[0]) + c->eps);
+}
+
+EK_STEP_FORMULA(RMSPROP_MOMENTUM)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = s[0] * c->keep2 + c->add2 * g * g;
+    s[1] = s[1] * c->keep1 + g / (EK_NAME(ek_sqrt)(s[0]) + c->eps);
+    return w - c->rate * s[1];
+}
+
+EK_STEP_FORMULA(RMSPROP_CENTERED)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = s[0] * c->keep2 + c->add2 * g * g;
+    s[1] = s[1] * c->keep2 + c->add2 * g;
+    return w - c->rate * g / (EK_NAME(ek_sqrt)(s[0] - s[1] * s[1]) + c->eps);
+}
+
+EK_STEP_FORMULA(RMSPROP_CENTERED_MOMENTUM)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = s[0] * c->keep2 + c->add2 * g * g;
+    s[2] = s[2] * c->keep2 + c->add2 * g;
+    s[1] = s[1] * c->keep1 + g / (EK_NAME(ek_sqrt)(s[0] - s[2] * s[2]) + c->eps);
+    return w - c->rate * s[1];
+}
+
+/* ---- others ---- */
+
+EK_STEP_FORMULA(ADAGRAD)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = s[0] + c->initial + g * g;
+    return w - c->rate * g / (EK_NAME(ek_sqrt)(s[0]) + c->eps);
+}
+
+EK_STEP_FORMULA(ADADELTA)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    s[0] = s[0] * c->keep2 + c->add2 * g * g;
+    EK_REAL delta = EK_NAME(ek_sqrt)(s[1] + c->eps) / EK_NAME(ek_sqrt)(s[0] + c->eps) * g;
+    s[1] = s[1] * c->keep2 + c->add2 * delta * delta;
+    return w - c->rate * delta;
+}
+
+/* s[0] is the gradient before, s[1] the step's size, which keep1 makes smaller and keep2 larger. */
+EK_STEP_FORMULA(RPROP)
+{
+    EK_REAL g = c->sign * g0;
+    EK_REAL trend = g * s[0], size = s[1] + c->initial;
+    size = size * (trend > 0 ? c->keep2 : trend < 0 ? c->keep1 : (EK_REAL)1);
+    size = size < c->low ? c->low : size;
+    size = size > c->high ? c->high : size;
+    g = trend < 0 ? (EK_REAL)0 : g;
+    s[0] = g;
+    s[1] = size;
+    return w - (EK_REAL)((g > 0) - (g < 0)) * size;
+}
+
+/* s[0] is the average of the parameter; add1 is the newest value's part. */
+EK_STEP_FORMULA(ASGD)
+{
+    EK_REAL g = EK_STEP_GRADIENT;
+    EK_REAL u = c->shrink * w - c->rate * g;
+    s[0] = c->add1 == 1 ? u : s[0] + (u - s[0]) * c->add1;
+    return u;
+}
+
+/* ---- averages w of the values g0 (optim/ema.c) ---- */
+
+EK_STEP_FORMULA(AVERAGE)
+{
+    (void)s;
+    return c->keep1 * w + c->add1 * g0;
+}
+
+/* `rate` is the count of values, this one included. The first value is copied. */
+EK_STEP_FORMULA(MEAN)
+{
+    (void)s;
+    return c->rate == 1 ? g0 : w + (g0 - w) / c->rate;
+}
+
+#undef EK_STEP_FORMULA
+#undef EK_STEP_GRADIENT
 
 #endif

@@ -22,6 +22,9 @@ typedef struct ek_batch_norm_module {
 ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_options *options,
                                     int ndim_least, int ndim_most);
 
+/* The `describe` of all its types. */
+void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t size);
+
 /* Checks how many dimensions x has. */
 int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x);
 

@@ -1,6 +1,9 @@
 /* conv.c: convolution and transposed convolution over one to three dimensions. The weight is (out,
  * in / groups, window...), or transposed (in, out / groups, window...). Over two dimensions its
  * memory is channels-last, as that of activations. */
+#include <stdio.h>
+#include <string.h>
+
 #include "nn/nn.h"
 #include "ops/spatial.h"
 
@@ -124,17 +127,66 @@ static ek_module *conv_new(const conv_family *family, const ek_conv_module_optio
     return ek_module_finish((ek_module *)self);
 }
 
+static void conv_describe_sizes(char *text, size_t size, const char *name, const int *sizes,
+                                int dims)
+{
+    size_t length = strlen(text);
+    for (int i = 0; i < dims && length < size; i++)
+        length += (size_t)snprintf(text + length, size - length, "%s%s%d%s", i == 0 ? name : ", ",
+                                   i == 0 ? "=(" : "", sizes[i],
+                                   i < dims - 1 ? ""
+                                   : dims == 1  ? ",)"
+                                                : ")");
+}
+
+static bool conv_has_other(const int *sizes, int dims, int common)
+{
+    for (int i = 0; i < dims; i++)
+        if (sizes[i] != common)
+            return true;
+    return false;
+}
+
+/* As PyTorch: options that have their default are left out, but for the stride. */
+static void conv_describe(const ek_module *module, char *text, size_t size)
+{
+    const conv *self = (const conv *)module;
+    const ek_conv_options *o = &self->options;
+    const int dims = self->family->dims;
+    const int64_t *shape = self->weight->shape;
+    int kernel[3];
+    for (int i = 0; i < dims; i++)
+        kernel[i] = (int)shape[2 + i];
+    snprintf(text, size, "%lld, %lld",
+             (long long)(self->family->transposed ? shape[0] : shape[1] * o->groups),
+             (long long)(self->family->transposed ? shape[1] * o->groups : shape[0]));
+    conv_describe_sizes(text, size, ", kernel_size", kernel, dims);
+    conv_describe_sizes(text, size, ", stride", o->strides, dims);
+    if (conv_has_other(o->paddings, dims, 0))
+        conv_describe_sizes(text, size, ", padding", o->paddings, dims);
+    if (conv_has_other(o->dilations, dims, 1))
+        conv_describe_sizes(text, size, ", dilation", o->dilations, dims);
+    if (conv_has_other(o->output_paddings, dims, 0))
+        conv_describe_sizes(text, size, ", output_padding", o->output_paddings, dims);
+    size_t length = strlen(text);
+    if (o->groups != 1)
+        length += (size_t)snprintf(text + length, size - length, ", groups=%d", o->groups);
+    if (!self->bias && length < size)
+        snprintf(text + length, size - length, ", bias=False");
+}
+
 /* A family and its constructor. */
-#define CONV(NAME, DIMS, TRANSPOSED)                                          \
-    ek_module *ek_##NAME##_with(ek_conv_module_options options)               \
-    {                                                                         \
-        static const conv_family family = {.type = {.name = #NAME,            \
-                                                    .size = sizeof(conv),     \
-                                                    .forward = conv_forward}, \
-                                           .function = ek_f_##NAME##_with,    \
-                                           .dims = DIMS,                      \
-                                           .transposed = TRANSPOSED};         \
-        return conv_new(&family, &options);                                   \
+#define CONV(NAME, DIMS, TRANSPOSED)                                            \
+    ek_module *ek_##NAME##_with(ek_conv_module_options options)                 \
+    {                                                                           \
+        static const conv_family family = {.type = {.name = #NAME,              \
+                                                    .size = sizeof(conv),       \
+                                                    .forward = conv_forward,    \
+                                                    .describe = conv_describe}, \
+                                           .function = ek_f_##NAME##_with,      \
+                                           .dims = DIMS,                        \
+                                           .transposed = TRANSPOSED};           \
+        return conv_new(&family, &options);                                     \
     }
 
 CONV(conv1d, 1, false)

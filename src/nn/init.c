@@ -29,10 +29,21 @@ static int init_fans(const ek_tensor *tensor, fans *result)
     return 0;
 }
 
-/* The gain of a leaky rectifier of negative slope `a`. */
-static double init_gain(double a)
+double ek_init_calculate_gain(ek_nonlinearity nonlinearity, double parameter)
 {
-    return sqrt(2.0 / (1 + a * a));
+    switch (nonlinearity) {
+    case EK_GAIN_LEAKY_RELU:
+        return sqrt(2.0 / (1 + parameter * parameter));
+    case EK_GAIN_RELU:
+        return sqrt(2.0);
+    case EK_GAIN_LINEAR:
+        return 1;
+    case EK_GAIN_TANH:
+        return 5.0 / 3;
+    case EK_GAIN_SELU:
+        return 3.0 / 4;
+    }
+    return EK_FAIL(EK_E_INVALID, "calculate_gain: there is no nonlinearity %d", (int)nonlinearity);
 }
 
 int ek_init_uniform(ek_tensor *tensor, double low, double high)
@@ -53,29 +64,36 @@ int ek_init_constant(ek_tensor *tensor, double value)
     return done ? 0 : ek_error_pending();
 }
 
-int ek_init_kaiming_uniform(ek_tensor *tensor, double a)
+/* The deviation of kaiming's numbers. */
+static int init_kaiming_std(const ek_init_kaiming_options *options, double *std)
 {
-    fans fan;
-    EK_TRY(init_fans(tensor, &fan));
-    if (ek_count(tensor) == 0)
-        return 0;
-    double std = init_gain(a) / sqrt(fan.in);
-    double bound = sqrt(3.0) * std;
-    return ek_uniform_(tensor, -bound, bound, NULL);
+    fans fan = {0};
+    EK_TRY(init_fans(options->tensor, &fan));
+    if (options->mode != EK_FAN_IN && options->mode != EK_FAN_OUT)
+        return EK_FAIL(EK_E_INVALID, "init_kaiming: there is no mode %d", (int)options->mode);
+    const double gain = ek_init_calculate_gain(options->nonlinearity, options->a);
+    *std = gain / sqrt(options->mode == EK_FAN_IN ? fan.in : fan.out);
+    return gain < 0 ? (int)gain : 0;
 }
 
-int ek_init_kaiming_normal(ek_tensor *tensor, double a)
+int ek_init_kaiming_uniform_with(ek_init_kaiming_options options)
 {
-    fans fan;
-    EK_TRY(init_fans(tensor, &fan));
-    if (ek_count(tensor) == 0)
-        return 0;
-    return ek_normal_(tensor, 0, init_gain(a) / sqrt(fan.in), NULL);
+    double std = 0;
+    EK_TRY(init_kaiming_std(&options, &std));
+    const double bound = sqrt(3.0) * std;
+    return ek_count(options.tensor) ? ek_uniform_(options.tensor, -bound, bound, NULL) : 0;
+}
+
+int ek_init_kaiming_normal_with(ek_init_kaiming_options options)
+{
+    double std = 0;
+    EK_TRY(init_kaiming_std(&options, &std));
+    return ek_count(options.tensor) ? ek_normal_(options.tensor, 0, std, NULL) : 0;
 }
 
 int ek_init_xavier_uniform(ek_tensor *tensor, double gain)
 {
-    fans fan;
+    fans fan = {0};
     EK_TRY(init_fans(tensor, &fan));
     if (ek_count(tensor) == 0)
         return 0;
@@ -84,9 +102,17 @@ int ek_init_xavier_uniform(ek_tensor *tensor, double gain)
     return ek_uniform_(tensor, -bound, bound, NULL);
 }
 
+int ek_init_xavier_normal(ek_tensor *tensor, double gain)
+{
+    fans fan = {0};
+    EK_TRY(init_fans(tensor, &fan));
+    return ek_count(tensor) ? ek_normal_(tensor, 0, gain * sqrt(2.0 / (fan.in + fan.out)), NULL)
+                            : 0;
+}
+
 int ek_init_default(ek_tensor *weight, ek_tensor *bias)
 {
-    fans fan;
+    fans fan = {0};
     EK_TRY(init_fans(weight, &fan));
     EK_TRY(ek_init_kaiming_uniform(weight, sqrt(5.0)));
     if (!bias)

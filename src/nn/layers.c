@@ -1,7 +1,11 @@
-/* layers.c: layers without windows: linear, dropout, elementwise functions, and the identity. */
+/* layers.c: layers without windows: linear, dropout, and the identity. */
+#include <math.h>
+#include <stdio.h>
 
 #include "core/tensor.h"
+#include "evenkeel/random.h"
 #include "nn/nn.h"
+#include "ops/linear.h"
 
 /* ---- linear: y = x W^T + b ---- */
 
@@ -11,16 +15,39 @@ typedef struct linear {
     ek_tensor *bias;   /* (out), or NULL */
 } linear;
 
-static ek_value linear_forward(ek_module *module, const ek_args *args)
+static ek_tensor *linear_apply(ek_module *module, const ek_args *args, bool relu)
 {
     linear *self = (linear *)module;
-    ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(ek_f_linear(x, self->weight, self->bias));
+    return ek_linear_activated(ek_only_input(module, args), self->weight, self->bias, relu);
+}
+
+static ek_value linear_forward(ek_module *module, const ek_args *args)
+{
+    return ek_value_of_tensor(linear_apply(module, args, false));
+}
+
+static ek_value linear_relu_forward(ek_module *module, const ek_args *args)
+{
+    return ek_value_of_tensor(linear_apply(module, args, true));
+}
+
+static void linear_describe(const ek_module *module, char *text, size_t size)
+{
+    const linear *self = (const linear *)module;
+    snprintf(text, size, "in_features=%lld, out_features=%lld, bias=%s",
+             (long long)self->weight->shape[1], (long long)self->weight->shape[0],
+             self->bias ? "True" : "False");
 }
 
 static const ek_module_type linear_type = {.name = "linear",
                                            .size = sizeof(linear),
-                                           .forward = linear_forward};
+                                           .forward = linear_forward,
+                                           .describe = linear_describe};
+
+ek_forward_function *ek_linear_with_relu(const ek_module *layer)
+{
+    return layer->type == &linear_type ? linear_relu_forward : NULL;
+}
 
 ek_module *ek_linear_with(ek_linear_options options)
 {
@@ -61,30 +88,71 @@ static ek_value dropout_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_f_dropout(x, self->p, module->training));
 }
 
+static void dropout_describe(const ek_module *module, char *text, size_t size)
+{
+    snprintf(text, size, "p=%g", ((const dropout *)module)->p);
+}
+
 static const ek_module_type dropout_type = {.name = "dropout",
                                             .size = sizeof(dropout),
-                                            .forward = dropout_forward};
+                                            .forward = dropout_forward,
+                                            .describe = dropout_describe};
 
 /* As in PyTorch, one number is drawn for each channel of each sample. */
-static ek_value dropout2d_forward(ek_module *module, const ek_args *args)
+static ek_value dropout_channels(ek_module *module, const ek_args *args, int ndim)
 {
     const dropout *self = (dropout *)module;
     ek_tensor *x = ek_only_input(module, args);
-    if (x && x->ndim != 4) {
+    if (x && x->ndim != ndim) {
         char text[200];
-        EK_FAIL(EK_E_SHAPE, "expected an input of 4 dimensions, got %s", ek_tensor_text(x, text));
+        EK_FAIL(EK_E_SHAPE, "expected an input of %d dimensions, got %s", ndim,
+                ek_tensor_text(x, text));
         x = NULL;
     }
     if (!x || !module->training || self->p == 0)
         return ek_value_of_tensor(x ? ek_f_dropout(x, self->p, false) : NULL);
-    ek_tensor *channels = ek_ones(EK_SHAPE(x->shape[0], x->shape[1], 1, 1), .dtype = x->dtype,
-                                  .device = ek_tensor_device(x));
+    ek_shape shape = {.ndim = ndim, .dims = {x->shape[0], x->shape[1], 1, 1, 1}};
+    ek_tensor *channels = ek_ones(shape, .dtype = x->dtype, .device = ek_tensor_device(x));
     return ek_value_of_tensor(ek_mul(x, ek_f_dropout(channels, self->p, true)));
 }
 
-static const ek_module_type dropout2d_type = {.name = "dropout2d",
-                                              .size = sizeof(dropout),
-                                              .forward = dropout2d_forward};
+#define DROPOUT(NAME, NDIM)                                                \
+    static ek_value NAME##_forward(ek_module *module, const ek_args *args) \
+    {                                                                      \
+        return dropout_channels(module, args, NDIM);                       \
+    }                                                                      \
+    static const ek_module_type NAME##_type = {.name = #NAME,              \
+                                               .size = sizeof(dropout),    \
+                                               .forward = NAME##_forward,  \
+                                               .describe = dropout_describe};
+DROPOUT(dropout1d, 3)
+DROPOUT(dropout2d, 4)
+DROPOUT(dropout3d, 5)
+#undef DROPOUT
+
+/* Dropped elements become what SELU gives for very negative numbers; then all are scaled. */
+static ek_value alpha_dropout_forward(ek_module *module, const ek_args *args)
+{
+    const double alpha = 1.7580993408473766, p = ((dropout *)module)->p;
+    ek_tensor *x = ek_only_input(module, args);
+    if (!x || !module->training || p == 0)
+        return ek_value_of_tensor(x ? ek_f_dropout(x, p, false) : NULL);
+    if (p == 1)
+        return ek_value_of_tensor(ek_mul_scalar(x, 0));
+    const double a = 1 / sqrt((alpha * alpha * p + 1) * (1 - p));
+    ek_tensor *kept =
+        ek_empty(ek_tensor_shape(x), .dtype = x->dtype, .device = ek_tensor_device(x));
+    if (!kept || ek_bernoulli_(kept, 1 - p, NULL) < 0)
+        return ek_value_error();
+    ek_tensor *shift =
+        ek_add_scalar(ek_mul_scalar(ek_add_scalar(kept, -1), alpha * a), alpha * a * p);
+    return ek_value_of_tensor(ek_add(ek_mul(x, ek_mul_scalar(kept, a)), shift));
+}
+
+static const ek_module_type alpha_dropout_type = {.name = "alpha_dropout",
+                                                  .size = sizeof(dropout),
+                                                  .forward = alpha_dropout_forward,
+                                                  .describe = dropout_describe};
 
 static ek_module *dropout_make(const ek_module_type *type, double p)
 {
@@ -104,57 +172,27 @@ ek_module *ek_dropout(double p)
     return dropout_make(&dropout_type, p);
 }
 
+ek_module *ek_dropout1d(double p)
+{
+    return dropout_make(&dropout1d_type, p);
+}
+
 ek_module *ek_dropout2d(double p)
 {
     return dropout_make(&dropout2d_type, p);
 }
 
-/* ---- elementwise functions, and the identity ---- */
-
-#define EK_PLAIN_ACTIVATION(activation, function)                                      \
-    static ek_value activation##_forward(ek_module *module, const ek_args *args)       \
-    {                                                                                  \
-        return ek_value_of_tensor(function(ek_only_input(module, args)));              \
-    }                                                                                  \
-    static const ek_module_type activation##_type = {.name = #activation,              \
-                                                     .size = sizeof(ek_module),        \
-                                                     .forward = activation##_forward}; \
-    ek_module *ek_##activation(void)                                                   \
-    {                                                                                  \
-        return ek_module_new(&activation##_type);                                      \
-    }
-
-EK_PLAIN_ACTIVATION(relu, ek_f_relu)
-EK_PLAIN_ACTIVATION(sigmoid, ek_f_sigmoid)
-EK_PLAIN_ACTIVATION(tanh, ek_f_tanh)
-
-bool ek_module_is_relu(const ek_module *module)
+ek_module *ek_dropout3d(double p)
 {
-    return module->type == &relu_type;
+    return dropout_make(&dropout3d_type, p);
 }
 
-typedef struct leaky_relu {
-    ek_module module;
-    double negative_slope;
-} leaky_relu;
-
-static ek_value leaky_relu_forward(ek_module *module, const ek_args *args)
+ek_module *ek_alpha_dropout(double p)
 {
-    const leaky_relu *self = (leaky_relu *)module;
-    return ek_value_of_tensor(ek_f_leaky_relu(ek_only_input(module, args), self->negative_slope));
+    return dropout_make(&alpha_dropout_type, p);
 }
 
-static const ek_module_type leaky_relu_type = {.name = "leaky_relu",
-                                               .size = sizeof(leaky_relu),
-                                               .forward = leaky_relu_forward};
-
-ek_module *ek_leaky_relu(double negative_slope)
-{
-    leaky_relu *self = (leaky_relu *)ek_module_new(&leaky_relu_type);
-    if (self)
-        self->negative_slope = negative_slope;
-    return (ek_module *)self;
-}
+/* ---- the identity ---- */
 
 static ek_value identity_forward(ek_module *module, const ek_args *args)
 {

@@ -17,6 +17,7 @@
 typedef struct walk {
     ek_member_kind kind;
     ek_tensor_visitor *visit;
+    ek_module_visitor *visit_module; /* if set, modules are visited and not tensors */
     void *user;
     ek_map seen; /* tensors and modules */
     char *path;
@@ -51,7 +52,11 @@ static int walk_module(walk *w, ek_module *module, size_t length)
     if (!ek_map_add(&w->seen, module, &status))
         return status;
     int count = ek_module_member_count(module);
-    for (int i = 0; i < count; i++) {
+    if (w->visit_module)
+        status = w->visit_module(w->path, module, w->user);
+    if (status != 0)
+        return status;
+    for (int i = 0; i < count && !w->visit_module; i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind != w->kind || !*member.slot.tensor)
             continue;
@@ -103,7 +108,69 @@ int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *user)
     return walk_tensors(module, EK_MEMBER_BUFFER, visit, user);
 }
 
+int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user)
+{
+    if (!module || !visit)
+        return ek_error_status() < 0
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
+    walk w = {.visit_module = visit, .user = user, .path = ek_strdup(""), .path_capacity = 1};
+    int status = w.path ? walk_module(&w, module, 0) : EK_E_NO_MEMORY;
+    ek_map_clear(&w.seen);
+    free(w.path);
+    return status;
+}
+
 /* ---- one of them ---- */
+
+const char *ek_module_child_name(const ek_module *module, int index)
+{
+    for (int i = 0; module && index >= 0 && i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind == EK_MEMBER_MODULE && index-- == 0)
+            return member.name;
+    }
+    return NULL;
+}
+
+/* The child of this name of `length` bytes. Sets *transparent to the child without a name. */
+static ek_module *tree_child(const ek_module *module, const char *name, size_t length,
+                             ek_module **transparent)
+{
+    ek_module *found = NULL;
+    *transparent = NULL;
+    for (int i = 0; i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind != EK_MEMBER_MODULE)
+            continue;
+        if (!member.name[0])
+            *transparent = *member.slot.module;
+        else if (strlen(member.name) == length && memcmp(member.name, name, length) == 0)
+            found = *member.slot.module;
+    }
+    return found;
+}
+
+ek_module *ek_module_at(ek_module *module, const char *path)
+{
+    if (!module || !path) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
+        return NULL;
+    }
+    const char *rest = path;
+    for (ek_module *at = module; at;) {
+        if (!*rest)
+            return at;
+        size_t length = strcspn(rest, ".");
+        ek_module *transparent, *below = tree_child(at, rest, length, &transparent);
+        if (below)
+            rest += length + (rest[length] == '.');
+        at = below ? below : transparent;
+    }
+    EK_FAIL(EK_E_INVALID, "%s has no module \"%.200s\"", module->type->name, path);
+    return NULL;
+}
 
 ek_module *ek_module_child(ek_module *module, int index)
 {

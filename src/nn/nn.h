@@ -21,8 +21,8 @@ ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype);
 int ek_init_default(ek_tensor *weight, ek_tensor *bias);
 
 /* Calls a module with `forward` in place of its type's. */
-ek_value ek_module_call(ek_module *module, const ek_args *args,
-                        ek_value (*forward)(ek_module *self, const ek_args *args));
+typedef ek_value ek_forward_function(ek_module *self, const ek_args *args);
+ek_value ek_module_call(ek_module *module, const ek_args *args, ek_forward_function *forward);
 
 /* Reads an option of `layer`, whose windows move over `dims` directions, as ek_spatial_option does.
  * fallback[i] is the default of direction i. */
@@ -30,10 +30,12 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
                      const int fallback[3], int least, int result[3]);
 static const int ek_window_ones[3] = {1, 1, 1}, ek_window_zeros[3] = {0, 0, 0};
 
-/* ---- ek_sequential runs batch norm and a ReLU after it in one pass over memory ---- */
+/* ---- ek_sequential runs a layer and a ReLU after it as one operation, if the layer has it ---- */
 
 bool ek_module_is_batch_norm(const ek_module *module);
 bool ek_module_is_relu(const ek_module *module);
-ek_value ek_batch_norm_relu_call(ek_module *batch_norm, const ek_args *args);
+/* The layer's forward and a ReLU; NULL if it isn't such a layer. */
+ek_forward_function *ek_batch_norm_with_relu(const ek_module *layer);
+ek_forward_function *ek_linear_with_relu(const ek_module *layer);
 
 #endif

@@ -1,5 +1,8 @@
 /* norm.c: batch normalisation. */
 #include "ops/norm.h"
+
+#include <stdlib.h>
+
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "nn/batch_norm_module.h"
@@ -49,24 +52,41 @@ static ek_value batch_norm_relu_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(norm_normalise(module, ek_only_input(module, args), true));
 }
 
-ek_value ek_batch_norm_relu_call(ek_module *module, const ek_args *args)
+void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t size)
 {
-    return ek_module_call(module, args, batch_norm_relu_forward);
+    const ek_batch_norm_module *self = (const ek_batch_norm_module *)module;
+    const ek_tensor *any = self->weight ? self->weight : self->running_mean;
+    char features[32] = "", momentum[32] = "None";
+    if (any)
+        snprintf(features, sizeof features, "%lld, ", (long long)ek_count(any));
+    if (self->momentum != EK_CUMULATIVE)
+        snprintf(momentum, sizeof momentum, "%g", self->momentum);
+    snprintf(text, size, "%seps=%g, momentum=%s, affine=%s, track_running_stats=%s", features,
+             self->eps, momentum, self->weight ? "True" : "False",
+             self->running_mean ? "True" : "False");
 }
 
 static const ek_module_type batch_norm1d_type = {.name = "batch_norm1d",
                                                  .size = sizeof(ek_batch_norm_module),
-                                                 .forward = batch_norm_forward};
+                                                 .forward = batch_norm_forward,
+                                                 .describe = ek_batch_norm_module_describe};
 static const ek_module_type batch_norm2d_type = {.name = "batch_norm2d",
                                                  .size = sizeof(ek_batch_norm_module),
-                                                 .forward = batch_norm_forward};
+                                                 .forward = batch_norm_forward,
+                                                 .describe = ek_batch_norm_module_describe};
 static const ek_module_type batch_norm3d_type = {.name = "batch_norm3d",
                                                  .size = sizeof(ek_batch_norm_module),
-                                                 .forward = batch_norm_forward};
+                                                 .forward = batch_norm_forward,
+                                                 .describe = ek_batch_norm_module_describe};
 
 bool ek_module_is_batch_norm(const ek_module *module)
 {
     return module->type->forward == batch_norm_forward;
+}
+
+ek_forward_function *ek_batch_norm_with_relu(const ek_module *layer)
+{
+    return ek_module_is_batch_norm(layer) ? batch_norm_relu_forward : NULL;
 }
 
 static ek_tensor *norm_filled(int64_t features, double value)
@@ -133,4 +153,78 @@ ek_module *ek_batch_norm2d_with(ek_norm_options options)
 ek_module *ek_batch_norm3d_with(ek_norm_options options)
 {
     return ek_batch_norm_module_new(&batch_norm3d_type, &options, 5, 5);
+}
+
+/* ---- statistics of given data ---- */
+
+/* A module as it was before. */
+typedef struct norm_before {
+    ek_module *module; /* borrowed */
+    bool training;
+    double momentum; /* of a batch norm with running statistics */
+} norm_before;
+
+typedef struct norm_list {
+    norm_before *modules;
+    int count, room;
+} norm_list;
+
+/* Batch norms of any type, with running statistics; NULL for others. */
+static ek_batch_norm_module *norm_tracked(ek_module *module)
+{
+    ek_batch_norm_module *self = (ek_batch_norm_module *)module;
+    return module->type->describe == ek_batch_norm_module_describe && self->running_mean ? self
+                                                                                         : NULL;
+}
+
+static int norm_note(const char *path, ek_module *module, void *user)
+{
+    norm_list *list = user;
+    (void)path;
+    EK_TRY(ek_grow(&list->modules, &list->room, list->count + 1));
+    const ek_batch_norm_module *norm = norm_tracked(module);
+    list->modules[list->count++] =
+        (norm_before){module, module->training, norm ? norm->momentum : 0};
+    return 0;
+}
+
+/* Clears statistics, and lets batches count alike. Returns how many batch norms there are. */
+static int norm_clear(const norm_list *list)
+{
+    int count = 0;
+    for (int i = 0; i < list->count; i++) {
+        ek_batch_norm_module *norm = norm_tracked(list->modules[i].module);
+        if (!norm)
+            continue;
+        if (!ek_fill_(norm->running_mean, 0) || !ek_fill_(norm->running_var, 1) ||
+            !ek_fill_(norm->num_batches_tracked, 0))
+            return ek_error_pending();
+        norm->momentum = EK_CUMULATIVE;
+        count++;
+    }
+    return count;
+}
+
+int ek_update_batch_norm(ek_module *module, ek_module_run *run, void *user)
+{
+    norm_list list = {0};
+    if (module && !run)
+        return EK_FAIL(EK_E_INVALID, "update_batch_norm: the function is NULL");
+    bool grad_enabled = ek_set_grad_enabled(false);
+    int status = ek_module_modules(module, norm_note, &list);
+    if (status == 0)
+        status = norm_clear(&list);
+    if (status > 0) {
+        ek_module_train(module, true);
+        status = run(module, user);
+    }
+    for (int i = 0; i < list.count; i++) {
+        ek_batch_norm_module *norm = norm_tracked(list.modules[i].module);
+        if (norm)
+            norm->momentum = list.modules[i].momentum;
+        list.modules[i].module->training = list.modules[i].training;
+    }
+    ek_set_grad_enabled(grad_enabled);
+    free(list.modules);
+    return status;
 }

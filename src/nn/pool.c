@@ -203,3 +203,43 @@ ek_module *ek_flatten(int start_dim, int end_dim)
     }
     return (ek_module *)self;
 }
+
+typedef struct unflatten {
+    ek_module module;
+    int dim;
+    ek_shape sizes;
+} unflatten;
+
+static ek_value unflatten_forward(ek_module *module, const ek_args *args)
+{
+    const unflatten *self = (unflatten *)module;
+    ek_tensor *x = ek_only_input(module, args);
+    return x ? ek_value_of_tensor(ek_f_unflatten(x, self->dim, self->sizes)) : ek_value_error();
+}
+
+static const ek_module_type unflatten_type = {.name = "unflatten",
+                                              .size = sizeof(unflatten),
+                                              .forward = unflatten_forward};
+
+ek_module *ek_unflatten(int dim, ek_shape sizes)
+{
+    int open = 0;
+    bool good = sizes.ndim >= 1 && sizes.ndim <= EK_MAX_DIMS;
+    for (int i = 0; good && i < sizes.ndim; i++) {
+        open += sizes.dims[i] == -1;
+        good = sizes.dims[i] >= -1;
+    }
+    if (!good || open > 1) {
+        EK_FAIL(EK_E_INVALID,
+                "unflatten: sizes need 1 to %d dimensions, each 0 or more, and one at "
+                "most may be -1",
+                EK_MAX_DIMS);
+        return NULL;
+    }
+    unflatten *self = (unflatten *)ek_module_new(&unflatten_type);
+    if (self) {
+        self->dim = dim;
+        self->sizes = sizes;
+    }
+    return (ek_module *)self;
+}

@@ -1,6 +1,7 @@
-/* sample_norm.c: normalisation with statistics per sample: layer, group and instance norm. Training
- * and evaluation are the same, and there are no buffers. */
+/* sample_norm.c: normalisation with statistics per sample: layer, RMS, group and instance norm.
+ * Training and evaluation are the same, and there are no buffers. */
 #include "core/tensor.h"
+#include "evenkeel/attention.h"
 #include "nn/nn.h"
 
 typedef struct sample_norm {
@@ -21,7 +22,7 @@ static ek_tensor *sample_norm_filled(ek_shape shape, double value)
 
 /* Makes a module, or returns NULL with an error if eps is below 0. */
 static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, double eps,
-                                    bool affine)
+                                    bool affine, bool bias)
 {
     if (!(ek_number_or(eps, 1e-5) >= 0)) {
         EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0", type->name, eps);
@@ -35,20 +36,20 @@ static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, 
         ek_register_parameter(&self->module, "weight", &self->weight,
                               affine ? sample_norm_filled(shape, 1) : NULL);
         ek_register_parameter(&self->module, "bias", &self->bias,
-                              affine ? sample_norm_filled(shape, 0) : NULL);
+                              bias ? sample_norm_filled(shape, 0) : NULL);
     }
     ek_scope_end(&scope);
     return self;
 }
 
-/* ---- layer norm ---- */
+/* ---- layer norm, and RMS norm ---- */
 
-static ek_value layer_norm_forward(ek_module *module, const ek_args *args)
+/* The input, if it ends in the normalised shape. */
+static ek_tensor *sample_norm_last_input(const sample_norm *self, const ek_args *args)
 {
-    sample_norm *self = (sample_norm *)module;
-    ek_tensor *x = ek_only_input(module, args);
+    ek_tensor *x = ek_only_input(&self->module, args);
     if (!x)
-        return ek_value_of_tensor(NULL);
+        return NULL;
     const ek_shape own = ek_tensor_shape(x);
     const int lead = own.ndim - self->shape.ndim;
     bool fits = lead >= 0;
@@ -59,32 +60,62 @@ static ek_value layer_norm_forward(ek_module *module, const ek_args *args)
         EK_FAIL(EK_E_SHAPE,
                 "given normalized_shape %s, expected an input that ends in it, got input size %s",
                 ek_shape_text(&self->shape, wanted), ek_shape_text(&own, text));
-        return ek_value_of_tensor(NULL);
+        return NULL;
     }
+    return x;
+}
+
+static ek_value layer_norm_forward(ek_module *module, const ek_args *args)
+{
+    sample_norm *self = (sample_norm *)module;
+    ek_tensor *x = sample_norm_last_input(self, args);
     return ek_value_of_tensor(
-        ek_f_layer_norm(x, self->shape.ndim, self->weight, self->bias, self->eps));
+        x ? ek_f_layer_norm(x, self->shape.ndim, self->weight, self->bias, self->eps) : NULL);
+}
+
+static ek_value rms_norm_forward(ek_module *module, const ek_args *args)
+{
+    sample_norm *self = (sample_norm *)module;
+    ek_tensor *x = sample_norm_last_input(self, args);
+    return ek_value_of_tensor(x ? ek_f_rms_norm(x, self->shape.ndim, self->weight, self->eps)
+                                : NULL);
 }
 
 static const ek_module_type layer_norm_type = {.name = "layer_norm",
                                                .size = sizeof(sample_norm),
                                                .forward = layer_norm_forward};
 
-ek_module *ek_layer_norm_with(ek_layer_norm_options options)
+static const ek_module_type rms_norm_type = {.name = "rms_norm",
+                                             .size = sizeof(sample_norm),
+                                             .forward = rms_norm_forward};
+
+static ek_module *sample_norm_of_last(const ek_module_type *type,
+                                      const ek_layer_norm_options *options, bool bias)
 {
-    const ek_shape shape = options.normalized_shape;
+    const ek_shape shape = options->normalized_shape;
     bool positive = shape.ndim >= 1 && shape.ndim <= EK_MAX_DIMS;
     for (int i = 0; positive && i < shape.ndim; i++)
         positive = shape.dims[i] >= 1;
     if (!positive) {
         EK_FAIL(EK_E_INVALID,
-                "layer_norm: normalized_shape needs 1 to %d dimensions, each at "
+                "%s: normalized_shape needs 1 to %d dimensions, each at "
                 "least 1",
-                EK_MAX_DIMS);
+                type->name, EK_MAX_DIMS);
         return NULL;
     }
-    return ek_module_finish((ek_module *)sample_norm_new(&layer_norm_type, shape,
-                                                         EK_GIVEN(&options, eps, 1),
-                                                         options.affine != EK_OFF));
+    const bool affine = options->affine != EK_OFF;
+    return ek_module_finish((ek_module *)sample_norm_new(type, shape, EK_GIVEN(options, eps, 1),
+                                                         affine, affine && bias));
+}
+
+ek_module *ek_layer_norm_with(ek_layer_norm_options options)
+{
+    return sample_norm_of_last(&layer_norm_type, &options, true);
+}
+
+ek_module *ek_rms_norm_with(ek_layer_norm_options options)
+{
+    return sample_norm_of_last(&rms_norm_type, &options, false);
 }
 
 /* ---- group norm ---- */
@@ -119,8 +150,9 @@ ek_module *ek_group_norm_with(ek_group_norm_options options)
                 channels, groups);
         return NULL;
     }
-    sample_norm *self = sample_norm_new(&group_norm_type, EK_SHAPE(options.channels),
-                                        EK_GIVEN(&options, eps, 2), options.affine != EK_OFF);
+    sample_norm *self =
+        sample_norm_new(&group_norm_type, EK_SHAPE(options.channels), EK_GIVEN(&options, eps, 2),
+                        options.affine != EK_OFF, options.affine != EK_OFF);
     if (self)
         self->groups = options.groups;
     return ek_module_finish((ek_module *)self);
@@ -175,8 +207,9 @@ static ek_module *instance_norm_new(const ek_module_type *type, const ek_norm_op
                 type->name);
         return NULL;
     }
-    sample_norm *self = sample_norm_new(type, EK_SHAPE(options->features),
-                                        EK_GIVEN(options, eps, 1), options->affine == EK_ON);
+    sample_norm *self =
+        sample_norm_new(type, EK_SHAPE(options->features), EK_GIVEN(options, eps, 1),
+                        options->affine == EK_ON, options->affine == EK_ON);
     if (self)
         self->ndim = ndim;
     return ek_module_finish((ek_module *)self);

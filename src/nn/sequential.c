@@ -1,7 +1,6 @@
 /* sequential.c: modules one after the other. */
-#include <stdio.h>
-
 #include "core/object.h"
+#include "nn/containers.h"
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
@@ -28,6 +27,15 @@ static ek_value sequential_adopt(ek_value value)
     return ek_scope_adopt(object) ? value : ek_value_error();
 }
 
+/* The forward of a layer and the ReLU after it, if that is one operation; else NULL. */
+static ek_forward_function *sequential_fused(const ek_module *layer, const ek_module *next)
+{
+    if (!next || !ek_module_is_relu(next))
+        return NULL;
+    ek_forward_function *fused = ek_batch_norm_with_relu(layer);
+    return fused ? fused : ek_linear_with_relu(layer);
+}
+
 static ek_value sequential_forward(ek_module *module, const ek_args *args)
 {
     if (ek_check_inputs(module, args, 1) < 0)
@@ -40,14 +48,14 @@ static ek_value sequential_forward(ek_module *module, const ek_args *args)
         ek_module *child = *ek_module_member(module, i).slot.module;
         ek_module *next = i + 1 < count ? *ek_module_member(module, i + 1).slot.module : NULL;
         const ek_args input = {&x, 1, ek_value_none()};
-        bool fused = next && ek_module_is_batch_norm(child) && ek_module_is_relu(next);
+        ek_forward_function *fused = sequential_fused(child, next);
         ek_scope scope = ek_scope_begin();
-        ek_value y = ek_value_keep(fused ? ek_batch_norm_relu_call(child, &input)
+        ek_value y = ek_value_keep(fused ? ek_module_call(child, &input, fused)
                                          : ek_module_forward(child, &input));
         ek_scope_end(&scope);
         ek_value_release(x);
         x = y;
-        i += fused;
+        i += fused != NULL;
         if (x.kind == EK_VALUE_ERROR)
             return x;
     }
@@ -58,35 +66,17 @@ static const ek_module_type sequential_type = {.name = "sequential",
                                                .size = sizeof(sequential),
                                                .forward = sequential_forward};
 
-/* True if modules[index] stands earlier in the list too. */
-static bool sequential_is_repeated(ek_module *const *modules, int index)
+bool ek_module_is_sequential(const ek_module *module)
 {
-    for (int i = 0; i < index; i++)
-        if (modules[i] == modules[index])
-            return true;
-    return false;
+    return module->type == &sequential_type;
+}
+
+ek_module *ek_sequential_named_of(const ek_named_module *modules, int count)
+{
+    return ek_container_named(&sequential_type, modules, count);
 }
 
 ek_module *ek_sequential_of(ek_module *const *modules, int count)
 {
-    if (count < 0 || (count > 0 && !modules)) {
-        EK_FAIL(EK_E_INVALID, "sequential: %d modules%s", count, modules ? "" : " at NULL");
-        return NULL;
-    }
-    ek_module *self = ek_module_new(&sequential_type);
-    bool failed = !self;
-    for (int i = 0; i < count; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%d", i);
-        if (!modules[i]) {
-            if (ek_error_status() == 0)
-                EK_FAIL(EK_E_INVALID, "sequential: module %d is NULL", i);
-        } else if (!failed) {
-            /* After a NULL the others are still registered, so that all are freed. */
-            failed = ek_register_module(self, name, NULL, modules[i]) < 0;
-        } else if (!sequential_is_repeated(modules, i)) {
-            ek_module_free(modules[i]);
-        }
-    }
-    return ek_module_finish(self);
+    return ek_container_new(&sequential_type, modules, count);
 }

@@ -41,6 +41,8 @@ ek_tensor *ek_add_scaled(ek_tensor *x, ek_tensor *y, double alpha)
 
 ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y)
 {
+    if (!ek_no_bool("sub", "x", x))
+        return NULL;
     return arithmetic_add_scaled(&sub_operation, x, y, -1);
 }
 
@@ -141,7 +143,7 @@ static ek_tensor *arithmetic_compare(const char *name, ek_compare op, ek_tensor 
     ek_set_grad_enabled(before);
     if (!fits)
         return NULL;
-    ek_tensor *z = ek_result(x, y, NULL, EK_U8);
+    ek_tensor *z = ek_result(x, y, NULL, EK_BOOL);
     return z && ek_kernels_of(x)->compare(x->storage->dev, op, z, x, y) >= 0 ? z : NULL;
 }
 
@@ -174,8 +176,7 @@ EK_OPERATION(where, "where", where_backward);
 
 ek_tensor *ek_where(ek_tensor *condition, ek_tensor *x, ek_tensor *y)
 {
-    if (!ek_of_dtype("where", "the condition", condition, EK_U8) ||
-        !ek_broadcast_operands("where", &x, &y))
+    if (!ek_is_mask("where", "the condition", condition) || !ek_broadcast_operands("where", &x, &y))
         return NULL;
     if (ek_is_cpu_scalar(condition))
         condition = ek_to_device(condition, x->storage->dev->id);

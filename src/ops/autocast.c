@@ -12,9 +12,10 @@ static bool autocast_is_on(void)
     return ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
 }
 
-static ek_tensor *autocast_cast(ek_tensor *x, ek_dtype from, ek_dtype to)
+/* The dtype that operands are cast to while autocast is on. */
+static ek_dtype autocast_narrow_dtype(void)
 {
-    return x && x->dtype == from && autocast_is_on() ? ek_to_dtype(x, to) : x;
+    return ek_thread_self()->modes.flags & EK_MODE_AUTOCAST_F16 ? EK_F16 : EK_BF16;
 }
 
 static bool autocast_is_parameter(const ek_tensor *x)
@@ -32,27 +33,27 @@ static ek_tensor autocast_whole(ek_storage *storage, ek_dtype dtype)
                        .storage = storage};
 }
 
-/* Casts all elements of a storage to bf16, by one launch. The result is owned by the caller. */
-static ek_storage *autocast_cast_storage(ek_storage *from)
+/* Casts all elements of a storage to `dtype`, by one launch. The result is owned by the caller. */
+static ek_storage *autocast_cast_storage(ek_storage *from, ek_dtype dtype)
 {
     ek_tensor wide = autocast_whole(from, EK_F32);
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
-    ek_storage *to = ek_storage_new(from->dev, (size_t)wide.shape[0] * ek_dtype_size(EK_BF16));
+    ek_storage *to = ek_storage_new(from->dev, (size_t)wide.shape[0] * ek_dtype_size(dtype));
     ek_memory_set_category(before);
     if (!to)
         return NULL;
-    ek_tensor narrow = autocast_whole(to, EK_BF16);
+    ek_tensor narrow = autocast_whole(to, dtype);
     if (from->dev->backend->kernels->copy(from->dev, &narrow, &wide) >= 0)
         return to;
     ek_object_release(to);
     return NULL;
 }
 
-/* A bf16 tensor of x's geometry in `storage`, recorded as a cast of x. */
-static ek_tensor *autocast_shown_in(ek_storage *storage, ek_tensor *x)
+/* A tensor of `dtype` and x's geometry in `storage`, recorded as a cast of x. */
+static ek_tensor *autocast_shown_in(ek_storage *storage, ek_dtype dtype, ek_tensor *x)
 {
     ek_shape shape = ek_tensor_shape(x);
-    ek_tensor *y = ek_tensor_member(storage, EK_BF16, &shape, x->stride, x->offset);
+    ek_tensor *y = ek_tensor_member(storage, dtype, &shape, x->stride, x->offset);
     return y ? ek_record_cast(y, x) : NULL;
 }
 
@@ -61,19 +62,20 @@ static ek_tensor *autocast_shown_in(ek_storage *storage, ek_tensor *x)
 static ek_tensor *autocast_cast_parameter(ek_tensor *x)
 {
     ek_narrow_found found;
+    const ek_dtype dtype = autocast_narrow_dtype();
     int64_t count = ek_count(x);
-    if (ek_narrow_find(x->storage, count, &found) < 0)
+    if (ek_narrow_find(x->storage, dtype, count, &found) < 0)
         return NULL;
     ek_storage *narrow = found.elements;
     if (!narrow && found.wastes)
-        return ek_to_dtype(x, EK_BF16);
+        return ek_to_dtype(x, dtype);
     if (!narrow) {
-        narrow = autocast_cast_storage(x->storage);
+        narrow = autocast_cast_storage(x->storage, dtype);
         if (!narrow)
             return NULL;
-        ek_narrow_keep(x->storage, narrow, count, found.writes);
+        ek_narrow_keep(x->storage, narrow, dtype, count, found.writes);
     }
-    ek_tensor *y = autocast_shown_in(narrow, x);
+    ek_tensor *y = autocast_shown_in(narrow, dtype, x);
     ek_object_release(narrow);
     return y;
 }
@@ -86,10 +88,11 @@ static bool autocast_is_remembered(const ek_tensor *x)
 
 ek_tensor *ek_autocast_narrow(ek_tensor *x)
 {
-    if (!x || x->dtype != EK_F32 || !autocast_is_on())
+    if (!x || ek_dtype_wide(x->dtype) != EK_F32 || !autocast_is_on())
         return x;
-    if (!autocast_is_parameter(x)) /* inputs and views live too short to be remembered */
-        return ek_to_dtype(x, EK_BF16);
+    /* Inputs and views live too short to be remembered. */
+    if (x->dtype != EK_F32 || !autocast_is_parameter(x))
+        return ek_to_dtype(x, autocast_narrow_dtype());
     if (!autocast_is_remembered(x))
         return autocast_cast_parameter(x);
     /* A cast without history would cut a graph; a cast with history would start one. */
@@ -108,40 +111,44 @@ ek_tensor *ek_autocast_image(ek_tensor *x)
         ek_tensor_is_contiguous(x, EK_CHANNELS_LAST))
         return ek_autocast_narrow(x);
     ek_shape shape = ek_tensor_shape(x);
-    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), EK_BF16, &shape, EK_CHANNELS_LAST);
+    ek_tensor *y =
+        ek_tensor_new(ek_tensor_dev(x), autocast_narrow_dtype(), &shape, EK_CHANNELS_LAST);
     return y && ek_transfer(y, x) >= 0 ? ek_record_cast(y, x) : NULL;
 }
 
 ek_tensor *ek_autocast_wide(ek_tensor *x)
 {
-    return autocast_cast(x, EK_BF16, EK_F32);
+    return ek_autocast_widens(x) ? ek_to_dtype(x, EK_F32) : x;
 }
 
 void ek_autocast_promote(ek_tensor **x, ek_tensor **y)
 {
     if (!*x || !*y)
         return;
-    if ((*y)->dtype == EK_F32)
-        *x = autocast_cast(*x, EK_BF16, EK_F32);
-    else if ((*x)->dtype == EK_F32)
-        *y = autocast_cast(*y, EK_BF16, EK_F32);
+    if ((*x)->dtype == (*y)->dtype || ek_dtype_wide((*x)->dtype) != ek_dtype_wide((*y)->dtype))
+        return;
+    *x = ek_autocast_wide(*x);
+    *y = ek_autocast_wide(*y);
 }
 
 bool ek_autocast_mixes(ek_tensor *const *tensors, int count)
 {
-    bool narrow = false, wide = false;
+    const ek_tensor *first = NULL;
+    bool mixes = false;
     for (int i = 0; i < count && autocast_is_on(); i++) {
-        narrow = narrow || (tensors[i] && tensors[i]->dtype == EK_BF16);
-        wide = wide || (tensors[i] && tensors[i]->dtype == EK_F32);
+        if (!tensors[i] || ek_dtype_wide(tensors[i]->dtype) != EK_F32)
+            continue;
+        first = first ? first : tensors[i];
+        mixes = mixes || tensors[i]->dtype != first->dtype;
     }
-    return narrow && wide;
+    return mixes;
 }
 
 ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x)
 {
-    if (!x || (x->dtype != EK_F32 && x->dtype != EK_BF16))
-        return y;
-    return autocast_cast(y, x->dtype == EK_F32 ? EK_BF16 : EK_F32, x->dtype);
+    bool casts = x && y && autocast_is_on() && ek_dtype_wide(x->dtype) == EK_F32 &&
+                 ek_dtype_wide(y->dtype) == EK_F32;
+    return casts ? ek_to_dtype(y, x->dtype) : y;
 }
 
 void ek_autocast_loss(ek_loss_options *options)
@@ -154,9 +161,9 @@ void ek_autocast_loss(ek_loss_options *options)
 
 /* ---- casts that a thread remembers ---- */
 
-/* A remembered cast. There is one per version, offset and `graph`, so that short-lived aliases of a
- * leaf replace each other. All references are owned, so that no address is used again while it is
- * compared. */
+/* A remembered cast. There is one per version, offset, dtype and `graph`, so that short-lived
+ * aliases of a leaf replace each other. All references are owned, so that no address is used again
+ * while it is compared. */
 typedef struct ek_cast ek_cast;
 struct ek_cast {
     ek_cast *next;
@@ -172,11 +179,11 @@ static uint64_t autocast_writes_of(const ek_version *version)
     return atomic_load_explicit(&version->count, memory_order_relaxed);
 }
 
-static ek_cast *autocast_entry_of(const ek_tensor *leaf, bool graph)
+static ek_cast *autocast_entry_of(const ek_tensor *leaf, ek_dtype dtype, bool graph)
 {
     ek_cast *entry = ek_thread_self()->casts;
     while (entry && (entry->version != leaf->version || entry->offset != leaf->offset ||
-                     entry->graph != graph))
+                     entry->cast->dtype != dtype || entry->graph != graph))
         entry = entry->next;
     return entry;
 }
@@ -210,7 +217,7 @@ static void autocast_forget(ek_thread *thread, bool all)
 
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
 {
-    const ek_cast *entry = autocast_entry_of(leaf, graph);
+    const ek_cast *entry = autocast_entry_of(leaf, autocast_narrow_dtype(), graph);
     if (!entry || !ek_same_layout(entry->cast, leaf))
         return NULL;
     if (autocast_is_stale(
@@ -229,7 +236,7 @@ int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
     ek_thread *thread = ek_thread_self();
     if (!thread->autocast_depth)
         return 0;
-    ek_cast *entry = autocast_entry_of(leaf, graph);
+    ek_cast *entry = autocast_entry_of(leaf, cast->dtype, graph);
     if (entry) {
         autocast_release_parts(entry);
     } else {
@@ -258,21 +265,23 @@ __attribute__((constructor)) static void autocast_watch_threads(void)
     ek_thread_at_exit(autocast_thread_exit);
 }
 
-/* ---- bf16 copies of storages ---- */
+/* ---- narrow copies of storages: bf16 or f16 ---- */
 
-/* A bf16 copy of an f32 storage. */
+/* A narrow copy of an f32 storage. */
 typedef struct narrow {
     ek_derived derived;
     pthread_mutex_t lock;
     _Atomic(ek_storage *) elements; /* owned, or NULL; written under `lock` */
+    ek_dtype dtype;                 /* guarded by `lock`: of the elements */
     int64_t used;                   /* guarded by `lock`: elements that were read */
     bool wastes;                    /* guarded by `lock` */
     _Atomic uint64_t writes;
 } narrow;
 
-static void narrow_replace(narrow *self, ek_storage *elements, int64_t used)
+static void narrow_replace(narrow *self, ek_storage *elements, ek_dtype dtype, int64_t used)
 {
     ek_lock(&self->lock);
+    self->dtype = dtype;
     ek_storage *before = atomic_exchange(&self->elements, elements);
     if (before)
         self->wastes = self->used < (int64_t)(before->nbytes / 4);
@@ -289,7 +298,7 @@ static void narrow_outdated(ek_derived *derived)
     narrow *self = (narrow *)derived;
     atomic_fetch_add(&self->writes, 1);
     if (atomic_load(&self->elements))
-        narrow_replace(self, NULL, 0);
+        narrow_replace(self, NULL, EK_BF16, 0);
 }
 
 static void narrow_destroy(ek_object *object)
@@ -313,21 +322,21 @@ static narrow *narrow_of(ek_storage *storage)
     fresh->derived.outdated = narrow_outdated;
     if (pthread_mutex_init(&fresh->lock, NULL) != 0) {
         free(fresh);
-        return EK_REFUSE(EK_E_NO_MEMORY, "no mutex for bf16 weights can be had");
+        return EK_REFUSE(EK_E_NO_MEMORY, "no mutex for narrow weights can be had");
     }
     known = (narrow *)ek_storage_derive(storage, &fresh->derived);
     ek_object_release(fresh);
     return known;
 }
 
-int ek_narrow_find(ek_storage *storage, int64_t count, ek_narrow_found *found)
+int ek_narrow_find(ek_storage *storage, ek_dtype dtype, int64_t count, ek_narrow_found *found)
 {
     narrow *self = narrow_of(storage);
     if (!self)
         return ek_error_pending();
     found->writes = atomic_load(&self->writes);
     ek_lock(&self->lock);
-    found->elements = ek_object_retain(atomic_load(&self->elements));
+    found->elements = self->dtype == dtype ? ek_object_retain(atomic_load(&self->elements)) : NULL;
     if (found->elements)
         self->used += count;
     found->wastes = self->wastes;
@@ -335,12 +344,13 @@ int ek_narrow_find(ek_storage *storage, int64_t count, ek_narrow_found *found)
     return 0;
 }
 
-void ek_narrow_keep(ek_storage *storage, ek_storage *elements, int64_t count, uint64_t writes)
+void ek_narrow_keep(ek_storage *storage, ek_storage *elements, ek_dtype dtype, int64_t count,
+                    uint64_t writes)
 {
     narrow *self = (narrow *)ek_storage_derive(storage, NULL);
-    narrow_replace(self, ek_object_retain(elements), count);
+    narrow_replace(self, ek_object_retain(elements), dtype, count);
     if (atomic_load(&self->writes) != writes)
-        narrow_replace(self, NULL, 0);
+        narrow_replace(self, NULL, EK_BF16, 0);
 }
 
 /* ---- regions ---- */
@@ -350,13 +360,17 @@ ek_autocast ek_autocast_begin(ek_dtype dtype)
     ek_thread *thread = ek_thread_self();
     ek_thread_modes *modes = &thread->modes;
     thread->autocast_depth++;
-    ek_autocast autocast = {modes->flags & EK_MODE_AUTOCAST};
+    ek_autocast autocast = {modes->flags & EK_MODE_AUTOCASTS};
+    unsigned others = modes->flags & ~(unsigned)EK_MODE_AUTOCASTS;
     if (dtype == EK_BF16)
-        modes->flags |= EK_MODE_AUTOCAST;
+        modes->flags = others | EK_MODE_AUTOCAST;
+    else if (dtype == EK_F16)
+        modes->flags = others | EK_MODE_AUTOCASTS;
     else if (dtype == EK_F32)
-        modes->flags &= ~(unsigned)EK_MODE_AUTOCAST;
+        modes->flags = others;
     else
-        EK_FAIL(EK_E_DTYPE, "autocast to %s; bf16 is possible, and f32, which switches it off",
+        EK_FAIL(EK_E_DTYPE,
+                "autocast to %s; bf16 and f16 are possible, and f32, which switches it off",
                 ek_dtype_name(dtype));
     return autocast;
 }
@@ -367,12 +381,12 @@ void ek_autocast_end(const ek_autocast *autocast)
         return;
     ek_thread *thread = ek_thread_self();
     ek_thread_modes *modes = &thread->modes;
-    modes->flags = (modes->flags & ~(unsigned)EK_MODE_AUTOCAST) | autocast->before;
+    modes->flags = (modes->flags & ~(unsigned)EK_MODE_AUTOCASTS) | autocast->before;
     if (thread->autocast_depth && --thread->autocast_depth == 0)
         autocast_forget(thread, true);
 }
 
 ek_dtype ek_autocast_dtype(void)
 {
-    return ek_thread_self()->modes.flags & EK_MODE_AUTOCAST ? EK_BF16 : EK_F32;
+    return autocast_is_on() ? autocast_narrow_dtype() : EK_F32;
 }

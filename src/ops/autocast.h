@@ -2,14 +2,16 @@
  *
  * PyTorch's lists for CUDA, as far as there are such operations here:
  *
- *     bf16      convolutions, transposed ones, matmul, linear
- *     f32       softmax, log_softmax, softplus, exp, log, reciprocal, pow, square, sum, norm, layer
- *               and group norm, the losses
- *     promote   elementwise operations of two tensors, where, cat, stack: bf16 and f32 give f32
+ *     narrow    convolutions, transposed ones, matmul, linear, and so bmm and einsum, attention
+ *     f32       softmax, log_softmax, softmin, softplus, exp, expm1, log, log1p, log2, log10,
+ *               reciprocal, rsqrt, pow, square, tan, asin, acos, sinh, cosh, sum, prod, cumsum,
+ *               cumprod, norm, layer, RMS and group norm, cdist, cosine_similarity, the losses
+ *     promote   elementwise operations of two tensors, where, cat, stack, index_put: operands of
+ *               several dtypes give f32
  *
- * All others compute in the dtype they get: relu, pooling, mean, var, batch and instance norm,
- * views. Operations in place keep x's dtype. f64 is never cast. Backward runs without autocast, on
- * the dtypes that the forward left.
+ * Narrow is the region's dtype, bf16 or f16. All others compute in the dtype they get: relu,
+ * pooling, mean, var, batch and instance norm, views. Operations in place keep x's dtype. f64 is
+ * never cast. Backward runs without autocast, on the dtypes that the forward left.
  *
  * All functions give NULL for NULL, and results in the scope. If a cast fails, the result is NULL
  * with an error pending. If autocast is off, nothing is cast. Casts are differentiable. */
@@ -21,63 +23,64 @@
 #include "evenkeel/ops.h"
 #include "evenkeel/precision.h"
 
-/* Casts f32 to bf16. A parameter is cast once until it is written, with all of its slab. */
+/* Casts to the narrow dtype. A parameter is cast once until it is written, with all of its slab. */
 ek_tensor *ek_autocast_narrow(ek_tensor *x);
 
-/* Casts f32 to bf16, and images to channels-last in the same pass. */
+/* Casts to the narrow dtype, and images to channels-last in the same pass. */
 ek_tensor *ek_autocast_image(ek_tensor *x);
 
-/* Casts bf16 to f32. */
+/* Casts bf16 and f16 to f32. */
 ek_tensor *ek_autocast_wide(ek_tensor *x);
 
 /* True if ek_autocast_wide would cast x. */
 static inline bool ek_autocast_widens(const ek_tensor *x)
 {
-    return x && x->dtype == EK_BF16 && ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
+    return x && ek_dtype_is_narrow(x->dtype) && ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
 }
 
-/* Casts a bf16 operand to f32 if the other one is f32. */
+/* Casts both operands to f32 if they are two of f32, bf16 and f16. */
 void ek_autocast_promote(ek_tensor **x, ek_tensor **y);
 
-/* True if autocast is on and the tensors are both bf16 and f32. NULLs are skipped. */
+/* True if autocast is on and there are two of f32, bf16 and f16. NULLs are skipped. */
 bool ek_autocast_mixes(ek_tensor *const *tensors, int count);
 
-/* Casts y to x's dtype if one is bf16 and the other f32. */
+/* Casts y to x's dtype if they are two of f32, bf16 and f16. */
 ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x);
 
-/* Casts bf16 tensors of a loss to f32. Targets that are classes are integers and stay. */
+/* Casts bf16 and f16 tensors of a loss to f32. Targets that are classes are integers and stay. */
 void ek_autocast_loss(ek_loss_options *options);
 
 /* ---- parameters that are cast ----
  *
  * A thread remembers cast tensors, with their history, between the outermost ek_autocast_begin and
- * its end; jobs on workers remember none. The bf16 elements are kept by the storage that they were
- * cast from, until something is written there. So replicas, recomputation in backward and later
- * forwards with the same weights find them, and a slab is cast by one launch. */
+ * its end; jobs on workers remember none. The narrow elements are kept by the storage that they
+ * were cast from, until something is written there. So replicas, recomputation in backward and
+ * later forwards with the same weights find them, and a slab is cast by one launch. */
 
 /* The remembered cast of `leaf` in its present version, in the scope. NULL if there is none, or
  * with an error if the scope has no memory. `graph`: a cast with history. */
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph);
 
 /* Remembers a cast of `leaf`, in place of the earlier one with this `graph`. Without memory it
- * fails, because going on would round differently: gradients of one cast's uses are summed in bf16,
- * those of separate casts in the leaf's dtype. */
+ * fails, because going on would round differently: gradients of one cast's uses are summed in 16
+ * bits, those of separate casts in the leaf's dtype. */
 int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast);
 
-/* ---- bf16 elements of a storage; any thread ---- */
+/* ---- narrow elements of a storage; any thread ---- */
 
 typedef struct ek_narrow_found {
-    ek_storage *elements; /* bf16 elements, in the f32 elements' order; owned, or NULL */
+    ek_storage *elements; /* in the f32 elements' order; owned, or NULL */
     bool wastes;          /* the last cast didn't pay: few of its elements were read */
     uint64_t writes;      /* the count of writes, for ek_narrow_keep */
 } ek_narrow_found;
 
-/* Finds the bf16 elements of an f32 storage for a caller that reads `count` of them. Returns 0, or
- * an error without memory. */
-int ek_narrow_find(ek_storage *storage, int64_t count, ek_narrow_found *found);
+/* Finds the elements of an f32 storage in `dtype` for a caller that reads `count` of them. Returns
+ * 0, or an error without memory. */
+int ek_narrow_find(ek_storage *storage, ek_dtype dtype, int64_t count, ek_narrow_found *found);
 
-/* Keeps `elements` (one more reference) in place of the earlier ones, and counts `count` as read.
- * Keeps nothing if the storage was written to since ek_narrow_find returned `writes`. */
-void ek_narrow_keep(ek_storage *storage, ek_storage *elements, int64_t count, uint64_t writes);
+/* Keeps `elements` of `dtype` (one more reference) in place of the earlier ones, and counts `count`
+ * as read. Keeps nothing if the storage was written to since ek_narrow_find returned `writes`. */
+void ek_narrow_keep(ek_storage *storage, ek_storage *elements, ek_dtype dtype, int64_t count,
+                    uint64_t writes);
 
 #endif

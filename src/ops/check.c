@@ -1,5 +1,4 @@
 /* check.c: operand checks, each with its error message. */
-#include <math.h>
 #include <stdio.h>
 
 #include "core/keywords.h"
@@ -18,9 +17,10 @@ bool ek_floating(const char *operation, const char *name, const ek_tensor *x)
         return false;
     if (ek_dtype_is_floating(x->dtype))
         return true;
-    return EK_FAIL(EK_E_DTYPE,
-                   "%s: %s has dtype %s; convert it to a floating dtype (f32, f64, bf16) first",
-                   operation, name, ek_dtype_name(x->dtype)) == 0;
+    return EK_FAIL(
+               EK_E_DTYPE,
+               "%s: %s has dtype %s; convert it to a floating dtype (f32, f64, bf16, f16) first",
+               operation, name, ek_dtype_name(x->dtype)) == 0;
 }
 
 bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek_dtype dtype)
@@ -33,32 +33,47 @@ bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek
                    ek_dtype_name(x->dtype), ek_dtype_name(dtype)) == 0;
 }
 
-/* The whole numbers that integer dtypes hold: [low, end). */
-static const struct {
-    double low, end;
-    const char *text;
-} integer_ranges[EK_DTYPES] = {
-    [EK_I64] = {-0x1p63, 0x1p63, "whole numbers from -2^63 to 2^63 - 1"},
-    [EK_U8] = {0, 256, "whole numbers from 0 to 255"},
-};
-
 bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double value)
 {
-    if (ek_dtype_is_floating(dtype) || (value >= integer_ranges[dtype].low &&
-                                        value < integer_ranges[dtype].end && value == floor(value)))
+    if (ek_dtype_holds(dtype, value))
         return true;
     return EK_FAIL(EK_E_DTYPE, "%s: %s is %.17g, but %s holds %s; convert with ek_to_dtype first",
-                   operation, name, value, ek_dtype_name(dtype), integer_ranges[dtype].text) == 0;
+                   operation, name, value, ek_dtype_name(dtype),
+                   ek_dtype_range_of(dtype)->text) == 0;
 }
 
 bool ek_holds_low(const char *operation, const char *name, ek_dtype dtype, double value)
 {
-    return value < integer_ranges[dtype].low || ek_holds(operation, name, dtype, value);
+    return value < ek_dtype_range_of(dtype)->first || ek_holds(operation, name, dtype, value);
 }
 
 bool ek_holds_high(const char *operation, const char *name, ek_dtype dtype, double value)
 {
-    return value >= integer_ranges[dtype].end || ek_holds(operation, name, dtype, value);
+    return value > ek_dtype_range_of(dtype)->last || value >= 0x1p63 ||
+           ek_holds(operation, name, dtype, value);
+}
+
+bool ek_no_bool(const char *operation, const char *name, const ek_tensor *x)
+{
+    if (!ek_given(operation, name, x))
+        return false;
+    if (x->dtype != EK_BOOL)
+        return true;
+    return EK_FAIL(EK_E_DTYPE, "%s: %s has dtype bool; convert it with ek_to_dtype first",
+                   operation, name) == 0;
+}
+
+bool ek_is_mask(const char *operation, const char *name, const ek_tensor *x)
+{
+    return x && x->dtype == EK_U8 ? ek_given(operation, name, x)
+                                  : ek_of_dtype(operation, name, x, EK_BOOL);
+}
+
+ek_tensor *ek_as_index(const char *operation, const char *name, ek_tensor *index)
+{
+    if (index && index->dtype == EK_I32)
+        return ek_to_dtype(index, EK_I64);
+    return ek_of_dtype(operation, name, index, EK_I64) ? index : NULL;
 }
 
 bool ek_chosen(const char *operation, const char *name, int choice, int count, const char *names)
@@ -96,23 +111,28 @@ bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y)
                    operation, ek_dtype_name(x->dtype), ek_dtype_name(y->dtype)) == 0;
 }
 
-int ek_dimension(const char *operation, const ek_tensor *x, int dim)
+int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim)
 {
     if (dim >= -x->ndim && dim < x->ndim)
-        return dim < 0 ? dim + x->ndim : dim;
+        return (int)(dim < 0 ? dim + x->ndim : dim);
     if (x->ndim == 0)
-        return EK_FAIL(EK_E_SHAPE, "%s: dimension %d of a tensor of zero dimensions", operation,
-                       dim);
-    return EK_FAIL(EK_E_SHAPE, "%s: dimension %d is not in [%d, %d]", operation, dim, -x->ndim,
-                   x->ndim - 1);
+        return EK_FAIL(EK_E_SHAPE, "%s: dimension %lld of a tensor of zero dimensions", operation,
+                       (long long)dim);
+    return EK_FAIL(EK_E_SHAPE, "%s: dimension %lld is not in [%d, %d]", operation, (long long)dim,
+                   -x->ndim, x->ndim - 1);
 }
 
-int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options)
+int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options,
+                          ek_reduce_number taken)
 {
     const ek_tensor *x = options->x;
     int mask = 0;
     if (!ek_given(operation, "x", x))
         return ek_error_pending();
+    if (taken != EK_REDUCE_P && EK_GIVEN(options, p, 4) != 0)
+        return EK_FAIL(EK_E_INVALID, "%s takes no p", operation);
+    if (taken != EK_REDUCE_CORRECTION && EK_GIVEN(options, correction, 5) != 0)
+        return EK_FAIL(EK_E_INVALID, "%s takes no correction", operation);
     if (options->dim_count < 0 || options->dim_count > EK_MAX_DIMS)
         return EK_FAIL(EK_E_INVALID, "%s: dim_count is %d; it must lie between 0 and %d", operation,
                        options->dim_count, EK_MAX_DIMS);

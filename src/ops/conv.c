@@ -152,6 +152,10 @@ static int conv_forward_backward(ek_node *node, ek_tensor *const *gradients, ek_
 {
     const conv_attributes *attributes = ek_node_attributes(node);
     ek_tensor *dy = gradients[0];
+    if (ek_node_needs(node, 0) && ek_node_needs(node, 1)) /* once for both */
+        dy = conv_ordered(dy);
+    if (!dy)
+        return ek_error_pending();
     if (ek_node_needs(node, 1)) {
         results[2] = ek_node_destination(node, 2);
         EK_TRY(conv_weight_gradient(ek_node_saved(node, 0), dy, attributes,
@@ -170,10 +174,15 @@ static int conv_input_gradient_backward(ek_node *node, ek_tensor *const *gradien
                                         ek_tensor **results)
 {
     const conv_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *g = gradients[0];
+    if (ek_node_needs(node, 0) && ek_node_needs(node, 1))
+        g = conv_ordered(g);
+    if (!g)
+        return ek_error_pending();
     if (ek_node_needs(node, 0))
-        results[0] = conv_forward(gradients[0], ek_node_saved(node, 1), NULL, attributes);
+        results[0] = conv_forward(g, ek_node_saved(node, 1), NULL, attributes);
     if (ek_node_needs(node, 1))
-        EK_TRY(conv_weight_gradient(gradients[0], ek_node_saved(node, 0), attributes,
+        EK_TRY(conv_weight_gradient(g, ek_node_saved(node, 0), attributes,
                                     ek_node_destination(node, 1), NULL, &results[1]));
     if (ek_node_needs(node, 2))
         results[2] = conv_sum_to_channels(gradients[0]);

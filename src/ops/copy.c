@@ -202,12 +202,6 @@ ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double 
     return EK_RUN(x, fill, value);
 }
 
-ek_tensor *ek_zeros_like(const ek_tensor *x)
-{
-    ek_tensor *zeros = ek_result(x, NULL, NULL, x->dtype);
-    return EK_RUN(zeros, fill, 0);
-}
-
 ek_tensor *ek_number_like(const ek_tensor *x, double value)
 {
     ek_shape scalar = ek_scalar_shape();

@@ -108,7 +108,7 @@ static ek_tensor *loss_one_minus(ek_tensor *x)
 
 static ek_tensor *loss_softplus_of_negative(ek_tensor *x)
 {
-    return ek_f_softplus(ek_neg(x));
+    return ek_log1p_exp(ek_neg(x));
 }
 
 /* s * pos_weight, or s if pos_weight is NULL. */
@@ -136,7 +136,7 @@ static int bce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     }
     if (ek_node_needs(node, 1)) {
         ek_tensor *positive = loss_weigh_positive(loss_softplus_of_negative(x), pos_weight);
-        results[1] = ek_mul(g, ek_sub(positive, ek_f_softplus(x)));
+        results[1] = ek_mul(g, ek_sub(positive, ek_log1p_exp(x)));
     }
     if (ek_node_needs(node, 2))
         results[2] = ek_sum_to(ek_mul(g, ek_mul(target, loss_softplus_of_negative(x))),
@@ -151,7 +151,7 @@ static ek_tensor *bce(ek_tensor *x, ek_tensor *target, ek_tensor *pos_weight)
     bool enabled = ek_set_grad_enabled(false);
     ek_tensor *positive =
         ek_mul(target, loss_weigh_positive(loss_softplus_of_negative(x), pos_weight));
-    ek_tensor *loss = ek_add(ek_mul(loss_one_minus(target), ek_f_softplus(x)), positive);
+    ek_tensor *loss = ek_add(ek_mul(loss_one_minus(target), ek_log1p_exp(x)), positive);
     ek_set_grad_enabled(enabled);
     return EK_RECORD(loss, &bce_operation, EK_INPUTS(x, target, pos_weight),
                      EK_SAVED(x, target, pos_weight));
@@ -232,7 +232,7 @@ static ek_tensor *loss_index_scalar(ek_dev *dev, int64_t index)
     return ek_to_device(ek_from_data(&index, scalar, EK_I64), dev->id);
 }
 
-/* A u8 mask: 1 if the target counts, 0 if it is ignored. */
+/* A mask: true if the target counts, false if it is ignored. */
 static ek_tensor *loss_counted(ek_tensor *target, int64_t ignore_index)
 {
     if (!target)
@@ -335,8 +335,8 @@ static ek_tensor *cross_entropy(ek_tensor *x, const target_options *options)
     ek_shape shape = loss_shape_without_classes(x);
     ek_dev *dev = ek_tensor_dev(x);
     ek_tensor *loss = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
-    /* Rounded to bf16, lse would spoil every probability of its element. */
-    ek_dtype lse_dtype = x->dtype == EK_BF16 ? EK_F32 : x->dtype;
+    /* Rounded to 16 bits, lse would spoil every probability of its element. */
+    ek_dtype lse_dtype = ek_dtype_wide(x->dtype);
     ek_tensor *lse = ek_tensor_new(dev, lse_dtype, &shape, EK_CONTIGUOUS);
     if (!lse)
         return NULL;
@@ -368,8 +368,10 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
                             target_options *targets)
 {
     const ek_tensor *x = options->input;
-    if (!ek_floating(name, "input", x) || !ek_of_dtype(name, "target", options->target, EK_I64) ||
-        !ek_same_device(name, x, options->target) || !ek_optional(options->weight))
+    ek_tensor *target = NULL;
+    if (!ek_floating(name, "input", x) ||
+        !(target = ek_as_index(name, "target", options->target)) ||
+        !ek_same_device(name, x, target) || !ek_optional(options->weight))
         return ek_error_pending();
     if (x->ndim < 2)
         return EK_FAIL(EK_E_SHAPE,
@@ -379,7 +381,7 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
         return EK_FAIL(EK_E_SHAPE, "%s: the input must have at least one class, got %s", name,
                        EK_TENSOR_TEXT(x));
     ek_shape shape = loss_shape_without_classes(x);
-    if (!ek_of_shape(name, "target", options->target, &shape))
+    if (!ek_of_shape(name, "target", target, &shape))
         return ek_error_pending();
     if (options->weight &&
         (!ek_alike(name, x, options->weight) ||
@@ -392,7 +394,7 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
         return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
                        smoothing);
     *targets =
-        (target_options){options->target,
+        (target_options){target,
                          options->weight,
                          {.ignore_index = ek_integer_or(EK_GIVEN(options, ignore_index, 4), -100),
                           .label_smoothing = smoothing}};
@@ -404,11 +406,15 @@ static ek_tensor *loss_reduce_classes(ek_tensor *loss, const target_options *opt
 {
     if (!loss || reduction == EK_NONE)
         return loss;
+    /* A sum may be too large for f16. */
+    const ek_dtype dtype = loss->dtype;
+    loss = dtype == EK_F16 && reduction == EK_MEAN ? ek_to_dtype(loss, EK_F32) : loss;
     ek_tensor *sum = ek_sum(loss);
-    if (reduction == EK_SUM)
+    if (!sum || reduction == EK_SUM)
         return sum;
-    return ek_div(sum, ek_target_weight(options->target, options->weight,
-                                        options->params.ignore_index, loss->dtype));
+    ek_tensor *mean = ek_div(sum, ek_target_weight(options->target, options->weight,
+                                                   options->params.ignore_index, loss->dtype));
+    return ek_to_dtype(mean, dtype);
 }
 
 static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *options,
@@ -430,7 +436,7 @@ ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore
                             ek_dtype dtype)
 {
     const char *name = "target_weight";
-    if (!ek_of_dtype(name, "target", target, EK_I64) || !ek_optional(weight) ||
+    if (!(target = ek_as_index(name, "target", target)) || !ek_optional(weight) ||
         (weight && (!ek_floating(name, "weight", weight) || !ek_same_device(name, target, weight))))
         return NULL;
     if (!ek_dtype_is_floating(dtype))

@@ -1,45 +1,30 @@
 /* matmul.c: matrix products and the linear layer. Transposed operands are strided views; nothing is
  * copied to multiply. */
 #include "ops/autocast.h"
+#include "ops/linear.h"
 #include "ops/ops.h"
 
 /* ---- out = x y [+ bias], two or three dimensions ---- */
 
-/* `view` shows x as (B, rows, columns); a matrix gets B = 1. For kernels only. */
-static void matmul_borrow_batch(ek_tensor *view, const ek_tensor *x)
+/* x as (B, rows, columns). For kernels only. */
+static ek_tensor matmul_batch(const ek_tensor *x)
 {
-    ek_borrow(view, x);
-    if (x->ndim == 3)
-        return;
-    view->ndim = 3;
-    view->shape[0] = 1;
-    view->stride[0] = 0;
-    for (int i = 0; i < 2; i++) {
-        view->shape[i + 1] = x->shape[i];
-        view->stride[i + 1] = x->stride[i];
-    }
+    ek_tensor view;
+    ek_borrow(&view, x);
+    return x->ndim == 3 ? view : ek_batch_of_matrix(x, false);
 }
 
-/* Writes the matrix product of x and y, plus the bias if it isn't NULL, to `out`. */
-static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, const ek_tensor *bias)
+/* Writes the matrix product of x and y to `out`. */
+static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y)
 {
     ek_dev *dev = ek_tensor_dev(out);
     const ek_kernels *kernels = ek_kernels_of(out);
+    ek_tensor out_batch = matmul_batch(out), x_batch = matmul_batch(x), y_batch = matmul_batch(y);
     if (ek_count(out) == 0)
         return 0;
-    ek_tensor out_batch, x_batch, y_batch;
-    matmul_borrow_batch(&out_batch, out);
-    matmul_borrow_batch(&x_batch, x);
-    matmul_borrow_batch(&y_batch, y);
-    if (x_batch.shape[2] > 0)
-        return kernels->matmul(dev, &out_batch, &x_batch, &y_batch, bias, false);
-    /* The inner size is 0: sums of no products are 0. */
-    if (!bias)
+    if (x_batch.shape[2] == 0) /* sums of no products are 0 */
         return kernels->fill(dev, out, 0);
-    ek_shape shape = ek_tensor_shape(out);
-    ek_tensor rows;
-    ek_borrow_expanded(&rows, bias, &shape);
-    return kernels->copy(dev, out, &rows);
+    return kernels->matmul(dev, &out_batch, &x_batch, &y_batch, NULL, false);
 }
 
 static ek_tensor *matmul_matrix_of(const ek_tensor *x, int64_t rows, int64_t columns)
@@ -92,7 +77,7 @@ static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y)
                          ? matmul_matrix_of(x, rows, columns)
                          : ek_tensor_new(ek_tensor_dev(x), x->dtype,
                                          &EK_SHAPE(x->shape[0], rows, columns), EK_CONTIGUOUS);
-    if (!out || run_matmul(out, x, y, NULL) < 0)
+    if (!out || run_matmul(out, x, y) < 0)
         return NULL;
     return EK_RECORD(out, &product_operation, EK_INPUTS(x, y),
                      EK_SAVED(ek_wants(y) ? x : NULL, ek_wants(x) ? y : NULL));
@@ -178,34 +163,79 @@ ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
     return ek_scope_return(&scope, checked_matmul(x, y));
 }
 
-/* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out) ---- */
+/* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out), with a ReLU or without ---- */
+
+static int run_linear(ek_tensor *y, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
+                      bool relu)
+{
+    ek_dev *dev = ek_tensor_dev(y);
+    const ek_kernels *kernels = ek_kernels_of(y);
+    if (ek_count(y) == 0)
+        return 0;
+    if (x->shape[1] > 0)
+        return kernels->linear(dev, y, x, w, bias, relu);
+    /* Sums of no products are 0. */
+    ek_shape shape = ek_tensor_shape(y);
+    ek_tensor rows;
+    if (bias)
+        ek_borrow_expanded(&rows, bias, &shape);
+    EK_TRY(bias ? kernels->copy(dev, y, &rows) : kernels->fill(dev, y, 0));
+    return relu ? kernels->unary(dev, EK_UNARY_RELU, y, y, 0, 0) : 0;
+}
 
 /* Sums the rows of dy (n, out) into db (out). */
-static int matmul_sum_rows_into(ek_tensor *db, const ek_tensor *dy)
+static int linear_sum_rows(ek_tensor *db, const ek_tensor *dy)
 {
     ek_tensor row;
     ek_borrow_expanded(&row, db, &EK_SHAPE(1, db->shape[0]));
     return ek_kernels_of(dy)->reduce(ek_tensor_dev(dy), EK_REDUCE_SUM, &row, dy);
 }
 
-/* Saved x, w. */
+/* dw = dy' x and db = the sum of dy's rows, into memory that is given; db may be NULL. */
+static int linear_run_gradients(ek_tensor *dw, ek_tensor *db, const ek_tensor *x,
+                                const ek_tensor *dy)
+{
+    ek_tensor dy_transposed;
+    if (db && ek_count(dw) > 0 && dy->shape[0] > 0)
+        return ek_kernels_of(dw)->linear_weight_gradient(ek_tensor_dev(dw), dw, db, x, dy);
+    matmul_borrow_transposed(&dy_transposed, dy);
+    EK_TRY(run_matmul(dw, &dy_transposed, x));
+    return db ? linear_sum_rows(db, dy) : 0;
+}
+
+/* The gradients of w and of the bias if no graph is recorded. */
+static int linear_gradients(ek_node *node, ek_tensor *x, ek_tensor *dy, ek_tensor **results)
+{
+    ek_tensor *dw = ek_node_destination(node, 1), *db = ek_node_destination(node, 2);
+    bool want_db = ek_node_needs(node, 2);
+    if (!dw)
+        dw = matmul_matrix_of(dy, dy->shape[1], x ? x->shape[1] : 0);
+    if (want_db && !db)
+        db = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &EK_SHAPE(dy->shape[1]), EK_CONTIGUOUS);
+    if (!x || !dw || (want_db && !db))
+        return ek_error_pending();
+    results[1] = dw;
+    results[2] = want_db ? db : NULL;
+    return linear_run_gradients(dw, results[2], x, dy);
+}
+
+/* Saved x, w, and y with a ReLU. */
 static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    ek_tensor *dy = gradients[0];
-    ek_tensor *dw = ek_node_destination(node, 1), *db = ek_node_destination(node, 2);
-    if (ek_node_needs(node, 1)) {
-        ek_tensor *x = ek_node_saved(node, 0), view;
-        if (!x)
-            return ek_error_pending();
-        ek_tensor *dy_transposed = matmul_transposed(&view, dy);
-        if (dw)
-            EK_TRY(run_matmul(dw, dy_transposed, x, NULL));
-        results[1] = dw ? dw : matmul_product(dy_transposed, x);
-    }
-    if (ek_node_needs(node, 2)) {
-        if (db)
-            EK_TRY(matmul_sum_rows_into(db, dy));
-        results[2] = db ? db : ek_sum(dy, EK_DIMS(0));
+    const bool relu = *(const bool *)ek_node_attributes(node);
+    ek_tensor *dy = relu ? ek_relu_gradient(gradients[0], ek_node_saved(node, 2), 0) : gradients[0];
+    if (!dy)
+        return ek_error_pending();
+    if (ek_node_needs(node, 1) && !ek_grad_enabled()) {
+        EK_TRY(linear_gradients(node, ek_node_saved(node, 0), dy, results));
+    } else {
+        ek_tensor view, *db = ek_node_destination(node, 2);
+        if (ek_node_needs(node, 1))
+            results[1] = matmul_product(matmul_transposed(&view, dy), ek_node_saved(node, 0));
+        if (ek_node_needs(node, 2) && db)
+            EK_TRY(linear_sum_rows(db, dy));
+        if (ek_node_needs(node, 2))
+            results[2] = db ? db : ek_sum(dy, EK_DIMS(0));
     }
     if (ek_node_needs(node, 0))
         results[0] = matmul_product(dy, ek_node_saved(node, 1));
@@ -213,19 +243,19 @@ static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 }
 
 EK_OPERATION(linear, "linear", linear_backward);
+EK_OPERATION(linear_relu, "linear_relu", linear_backward);
 
-static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias)
+static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias, bool relu)
 {
     ek_tensor *out = matmul_matrix_of(x, x->shape[0], w->shape[0]);
-    ek_tensor w_transposed;
-    matmul_borrow_transposed(&w_transposed, w);
-    if (!out || run_matmul(out, x, &w_transposed, bias) < 0)
+    if (!out || run_linear(out, x, w, bias, relu) < 0)
         return NULL;
-    return EK_RECORD(out, &linear_operation, EK_INPUTS(x, w, bias),
-                     EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL));
+    return EK_RECORD(out, relu ? &linear_relu_operation : &linear_operation, EK_INPUTS(x, w, bias),
+                     EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL, relu ? out : NULL),
+                     EK_ATTRIBUTES(relu));
 }
 
-static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
+static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu)
 {
     if (!ek_floating("linear", "x", x) || !ek_given("linear", "weight", weight) ||
         !ek_optional(bias) || !ek_alike("linear", x, weight) ||
@@ -241,21 +271,26 @@ static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tens
     if (bias && !ek_of_shape("linear", "bias", bias, &EK_SHAPE(weight->shape[0])))
         return NULL;
     if (x->ndim == 2)
-        return linear(x, weight, bias);
+        return linear(x, weight, bias, relu);
     ek_shape shape = ek_tensor_shape(x);
     int64_t rows = 1;
     for (int i = 0; i < x->ndim - 1; i++)
         rows *= shape.dims[i];
     shape.dims[x->ndim - 1] = weight->shape[0];
     ek_tensor *flat = ek_reshape(x, EK_SHAPE(rows, weight->shape[1]));
-    return flat ? ek_reshape(linear(flat, weight, bias), shape) : NULL;
+    return flat ? ek_reshape(linear(flat, weight, bias, relu), shape) : NULL;
 }
 
-ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
+ek_tensor *ek_linear_activated(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu)
 {
     ek_scope scope = ek_scope_begin();
     x = ek_autocast_narrow(x);
     weight = ek_autocast_narrow(weight);
     bias = ek_autocast_narrow(bias);
-    return ek_scope_return(&scope, matmul_checked_linear(x, weight, bias));
+    return ek_scope_return(&scope, matmul_checked_linear(x, weight, bias, relu));
+}
+
+ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
+{
+    return ek_linear_activated(x, weight, bias, false);
 }

@@ -78,7 +78,7 @@ ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_s
 /* The dtype of statistics and parameters. */
 static inline ek_dtype ek_norm_dtype(const ek_tensor *x)
 {
-    return x->dtype == EK_BF16 ? EK_F32 : x->dtype;
+    return ek_dtype_wide(x->dtype);
 }
 ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attributes);
 /* The shape of weight and bias. */

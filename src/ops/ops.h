@@ -13,7 +13,7 @@
  *         return EK_RECORD(z, &sign_mul_operation, EK_INPUTS(x), EK_SAVED(y));
  *     }
  *
- * An elementwise operation of one tensor is a row (unary.c). A backward calls
+ * An elementwise operation of one tensor is a row (unary.h). A backward calls
  * operations, so that the files of this folder call each other in a circle: they are one layer. If
  * a kernel makes the gradient of a parameter, backward lets it write straight to
  * ek_node_destination, if that exists: convolution, linear, normalisation and casts do.
@@ -83,6 +83,12 @@ bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y);
 bool ek_same_device(const char *operation, const ek_tensor *x, const ek_tensor *y);
 /* x is not NULL and has this dtype. */
 bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek_dtype dtype);
+/* x is not NULL, and a mask: bool or u8. */
+bool ek_is_mask(const char *operation, const char *name, const ek_tensor *x);
+/* x is not NULL and not bool. */
+bool ek_no_bool(const char *operation, const char *name, const ek_tensor *x);
+/* `index` as i64, which kernels take; NULL with the sentence unless it is i64 or i32. */
+ek_tensor *ek_as_index(const char *operation, const char *name, ek_tensor *index);
 /* `dtype` can store `value`: any value if it is floating, else a whole number in its range.
  * Otherwise EK_E_DTYPE. */
 bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double value);
@@ -95,9 +101,16 @@ bool ek_chosen(const char *operation, const char *name, int choice, int count, c
 bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
                  const ek_shape *shape);
 /* A dimension of x in [0, ndim), from one that may count from the end, or EK_E_SHAPE. */
-int ek_dimension(const char *operation, const ek_tensor *x, int dim);
-/* The dimensions of a reduction as a bit mask, or a negative status. */
-int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options);
+int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim);
+/* The dimensions of a reduction as a bit mask, or a negative status. EK_E_INVALID if options give a
+ * number that this reduction doesn't take. */
+typedef enum ek_reduce_number {
+    EK_REDUCE_NO_NUMBER,
+    EK_REDUCE_P,
+    EK_REDUCE_CORRECTION
+} ek_reduce_number;
+int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options,
+                          ek_reduce_number taken);
 /* True for a scalar on cpu, which moves to the other operand's device. */
 static inline bool ek_is_cpu_scalar(const ek_tensor *x)
 {
@@ -139,6 +152,10 @@ ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z,
 ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b);
 ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a);
 
+/* A new tensor of `dtype`: x reduced over the dimensions in the mask, which get size 1; not
+ * recorded. */
+ek_tensor *ek_run_reduce(ek_reduce_kind kind, const ek_tensor *x, unsigned mask, ek_dtype dtype);
+
 /* An expression of x and a in differentiable operations. */
 typedef ek_tensor *ek_composition(ek_tensor *x, double a);
 /* The gradient of x from g, the gradient of composition(x, a). If gradient mode is on, the result
@@ -148,7 +165,6 @@ ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_te
 
 /* A tensor filled with a number, without history. */
 ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value);
-ek_tensor *ek_zeros_like(const ek_tensor *x);
 /* A scalar of x's device and dtype. */
 ek_tensor *ek_number_like(const ek_tensor *x, double value);
 
@@ -163,13 +179,20 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 /* Records y, which has x's elements in another floating dtype, as the result of ek_to_dtype. */
 ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 
+/* x's shape with size 1 in the dimensions of the mask, which are reduced. */
+ek_shape ek_reduced_shape(const ek_tensor *x, unsigned mask);
+/* y without the dimensions in the mask, which have size 1; y itself with `keepdim`. */
+ek_tensor *ek_reduced(ek_tensor *y, unsigned mask, bool keepdim);
 /* The sum over the dimensions in the mask `reduced`. Dimensions in `dropped` disappear, others get
  * size 1. NULL for NULL. */
 ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
 /* a * x + b, in one kernel. x's dtype holds both numbers. */
 ek_tensor *ek_affine(ek_tensor *x, double a, double b);
-/* x / c. */
-ek_tensor *ek_div_scalar(ek_tensor *x, double c);
+/* log(1 + e^x), without softplus's threshold. */
+ek_tensor *ek_log1p_exp(ek_tensor *x);
+/* The largest or smallest over the dimensions in `mask`, which get size 1; equal ones share the
+ * gradient. */
+ek_tensor *ek_extreme(const char *operation, ek_tensor *x, bool largest, unsigned mask);
 /* slope * x if y <= 0, else x, also if y is NaN. Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
 /* x * y * (1 - y) for sigmoid, and x * (1 - y^2) for tanh. */
@@ -185,12 +208,14 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
                              int64_t step);
 /* Zeros of `shape` to which slice i of x along `dim` is added at index[i]: the adjoint of
  * ek_index_select. */
-ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
+ek_tensor *ek_index_sum(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
 
 /* y * (dy - sum(dy * y)) along dim for y = softmax(x): the gradient of x from dy, the gradient of
  * y. Differentiable in both. */
 ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim);
 
+/* The backward of ek_lerp_scalar, with the weight as attribute. */
+int ek_lerp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 /* The backward of x + alpha * y, with alpha as attribute; and of x * y, which saved x and y in this
  * order, each if the other wants a gradient. */
 int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);

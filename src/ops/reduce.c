@@ -1,6 +1,7 @@
-/* reduce.c: sums, means, extremes, the 2-norm, variance and standard deviation. */
+/* reduce.c: sums, means, extremes along a dimension, norms, variance and standard deviation. */
 #include <math.h>
 
+#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -36,14 +37,20 @@ static void reduce_drop_dimensions(ek_tensor *y, unsigned mask)
     y->ndim = ndim;
 }
 
-/* The input's shape with size 1 in summed dimensions. */
-static ek_shape reduce_kept_shape(const ek_tensor *x, unsigned mask)
+ek_shape ek_reduced_shape(const ek_tensor *x, unsigned mask)
 {
     ek_shape shape = ek_tensor_shape(x);
     for (int i = 0; i < x->ndim; i++)
         if (mask >> i & 1)
             shape.dims[i] = 1;
     return shape;
+}
+
+ek_tensor *ek_run_reduce(ek_reduce_kind kind, const ek_tensor *x, unsigned mask, ek_dtype dtype)
+{
+    ek_shape shape = ek_reduced_shape(x, mask);
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), dtype, &shape, EK_CONTIGUOUS);
+    return y && ek_kernels_of(x)->reduce(ek_tensor_dev(x), kind, y, x) >= 0 ? y : NULL;
 }
 
 /* How many elements are summed for one element of the result. */
@@ -60,7 +67,7 @@ ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped)
 {
     if (!x)
         return NULL;
-    sum_attributes attributes = {ek_tensor_shape(x), reduce_kept_shape(x, reduced)};
+    sum_attributes attributes = {ek_tensor_shape(x), ek_reduced_shape(x, reduced)};
     ek_dtype dtype = ek_dtype_is_floating(x->dtype) ? x->dtype : EK_I64;
     ek_tensor *y = ek_tensor_new(x->storage->dev, dtype, &attributes.kept, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->reduce(x->storage->dev, EK_REDUCE_SUM, y, x) < 0)
@@ -71,7 +78,7 @@ ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped)
 
 ek_tensor *ek_sum_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("sum", &options);
+    int mask = ek_reduced_dimensions("sum", &options, EK_REDUCE_NO_NUMBER);
     if (mask < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
@@ -82,10 +89,16 @@ ek_tensor *ek_sum_with(ek_reduce_options options)
 
 ek_tensor *ek_mean_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("mean", &options);
+    int mask = ek_reduced_dimensions("mean", &options, EK_REDUCE_NO_NUMBER);
     if (mask < 0 || !ek_floating("mean", "x", options.x))
         return NULL;
     unsigned reduced = (unsigned)mask;
+    if (options.x->dtype == EK_F16) { /* a sum may be too large for f16 */
+        ek_scope scope = ek_scope_begin();
+        options.x = ek_to_dtype(options.x, EK_F32);
+        ek_tensor *mean = options.x ? ek_mean_with(options) : NULL;
+        return ek_scope_return(&scope, ek_to_dtype(mean, EK_F16));
+    }
     ek_tensor *y = ek_sum_mask(options.x, reduced, options.keepdim ? 0 : reduced);
     return ek_div_scalar(y, (double)reduce_summed_count(options.x, reduced));
 }
@@ -151,12 +164,23 @@ ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim)
     return reduce_extreme("min_dim", EK_REDUCE_MIN, x, dim, keepdim);
 }
 
-ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim)
+static ek_tensor *reduce_position(const char *operation, ek_reduce_kind kind, ek_tensor *x, int dim,
+                                  bool keepdim)
 {
-    ek_tensor *index = reduce_positions("argmax", EK_REDUCE_MAX, x, &dim);
+    ek_tensor *index = reduce_positions(operation, kind, x, &dim);
     if (index && !keepdim)
         reduce_drop_dimensions(index, 1u << dim);
     return index;
+}
+
+ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim)
+{
+    return reduce_position("argmax", EK_REDUCE_MAX, x, dim, keepdim);
+}
+
+ek_tensor *ek_argmin(ek_tensor *x, int dim, bool keepdim)
+{
+    return reduce_position("argmin", EK_REDUCE_MIN, x, dim, keepdim);
 }
 
 /* ---- sqrt(x), with gradient 0 at 0 ----
@@ -164,15 +188,23 @@ ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim)
  * If the root is 0, its gradients of any order are 0. A quotient by 0 is never formed, not even one
  * that is thrown away afterwards, because its own gradient would be NaN. */
 
-/* 1 / x, and 0 if x is 0; NaN stays NaN. */
+/* 1 / x for x from 0 on, and 0 if x is 0; NaN stays NaN. Saved the result y. If it is 0, whatever
+ * arrives is masked. */
+static int safe_reciprocal_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *y = ek_node_saved(node, 0);
+    results[0] = ek_neg(ek_mul(ek_relu_gradient(gradients[0], y, 0), ek_square(y)));
+    return 0;
+}
+
+EK_OPERATION(safe_reciprocal, "safe_reciprocal", safe_reciprocal_backward);
+
 static ek_tensor *reduce_safe_reciprocal(ek_tensor *x)
 {
     if (!x)
         return NULL;
-    ek_tensor *zero = ek_number_like(x, 0);
-    ek_tensor *is_zero = ek_eq(x, zero);
-    ek_tensor *divisor = ek_where(is_zero, ek_number_like(x, 1), x);
-    return ek_where(is_zero, zero, ek_reciprocal(divisor));
+    ek_tensor *y = ek_run_unary(EK_UNARY_SAFE_RECIPROCAL, x, 0, 0);
+    return EK_RECORD(y, &safe_reciprocal_operation, EK_INPUTS(x), EK_SAVED(y));
 }
 
 static int root_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -194,8 +226,7 @@ static ek_tensor *reduce_safe_root(ek_tensor *x)
 
 /* ---- sums over dimensions ---- */
 
-/* Drops the summed dimensions, unless they are kept. */
-static ek_tensor *reduce_finished(ek_tensor *y, unsigned mask, bool keepdim)
+ek_tensor *ek_reduced(ek_tensor *y, unsigned mask, bool keepdim)
 {
     if (!y || keepdim)
         return y;
@@ -211,22 +242,74 @@ EK_OPERATION(sum_squares, "sum_squares", sum_squares_backward);
 
 static ek_tensor *reduce_sum_squares(ek_tensor *x, unsigned mask)
 {
-    ek_shape shape = reduce_kept_shape(x, mask);
-    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
-    if (!y || ek_kernels_of(x)->reduce(ek_tensor_dev(x), EK_REDUCE_SUM_SQUARES, y, x) < 0)
-        return NULL;
+    ek_tensor *y = ek_run_reduce(EK_REDUCE_SUM_SQUARES, x, mask, x->dtype);
     return EK_RECORD(y, &sum_squares_operation, EK_INPUTS(x), EK_SAVED(x));
 }
 
+/* ---- norms ---- */
+
+/* x^p for x >= 0. Elements in the mask become 0, with gradient 0. */
+static ek_tensor *reduce_masked_power(ek_tensor *x, ek_tensor *mask, double p)
+{
+    if (!x || !mask)
+        return NULL;
+    ek_tensor *base = ek_where(mask, ek_number_like(x, 1), x);
+    return ek_where(mask, ek_number_like(x, 0), ek_pow_scalar(base, p));
+}
+
+/* x^p for x >= 0, with value and gradient 0 at 0. */
+static ek_tensor *reduce_safe_power(ek_tensor *x, double p)
+{
+    return p == 1 ? x : reduce_masked_power(x, ek_eq_scalar(x, 0), p);
+}
+
+/* The p-norm for p < 0. It is 0, with gradient 0, as soon as one element is 0. */
+static ek_tensor *reduce_negative_norm(ek_tensor *magnitude, double p, unsigned mask)
+{
+    ek_tensor *is_zero = ek_eq_scalar(magnitude, 0);
+    ek_tensor *some = ek_ne_scalar(ek_sum_mask(is_zero, mask, 0), 0);
+    ek_tensor *sum = ek_sum_mask(reduce_masked_power(magnitude, is_zero, p), mask, 0);
+    return reduce_masked_power(sum, some, 1 / p);
+}
+
+/* 1 for elements that are not 0. The gradient is 0. */
+EK_BACKWARD(counted, void, ek_zeros_like(g))
+EK_OPERATION(counted, "counted", counted_backward);
+
+/* The p-norm, with its dimensions kept. Of no elements it is 0 if p is finite. */
+static ek_tensor *reduce_norm(ek_tensor *x, double p, unsigned mask)
+{
+    if (!x)
+        return NULL;
+    if (p == 2)
+        return reduce_safe_root(reduce_sum_squares(x, mask));
+    if (p == 0)
+        return ek_sum_mask(EK_RECORD(ek_to_dtype(ek_ne_scalar(x, 0), x->dtype), &counted_operation,
+                                     EK_INPUTS(x)),
+                           mask, 0);
+    ek_tensor *magnitude = ek_abs(x);
+    if (isinf(p))
+        return magnitude ? ek_extreme("norm", magnitude, p > 0, mask) : NULL;
+    if (p < 0 && ek_count(x) > 0)
+        return reduce_negative_norm(magnitude, p, mask);
+    return reduce_safe_power(ek_sum_mask(reduce_safe_power(magnitude, p), mask, 0), 1 / p);
+}
+
+/* bf16 and f16 are computed in f32, because squares are soon too large for f16. */
 ek_tensor *ek_norm_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("norm", &options);
+    int mask = ek_reduced_dimensions("norm", &options, EK_REDUCE_P);
+    double p = ek_number_or(EK_GIVEN(&options, p, 4), 2);
     if (mask < 0 || !ek_floating("norm", "x", options.x))
         return NULL;
+    if (isnan(p))
+        return EK_REFUSE(EK_E_INVALID, "norm: p is not a number");
     ek_scope scope = ek_scope_begin();
-    ek_tensor *x = ek_autocast_wide(options.x);
-    ek_tensor *y = x ? reduce_safe_root(reduce_sum_squares(x, (unsigned)mask)) : NULL;
-    return ek_scope_return(&scope, reduce_finished(y, (unsigned)mask, options.keepdim));
+    const ek_dtype wide = ek_dtype_wide(options.x->dtype);
+    const ek_dtype dtype = ek_autocast_widens(options.x) ? wide : options.x->dtype;
+    ek_tensor *y = reduce_norm(ek_to_dtype(options.x, wide), p, (unsigned)mask);
+    return ek_scope_return(&scope,
+                           ek_reduced(ek_to_dtype(y, dtype), (unsigned)mask, options.keepdim));
 }
 
 /* ---- log(sum(exp(x))), whose gradient is softmax ---- */
@@ -241,7 +324,7 @@ EK_OPERATION(logsumexp, "logsumexp", logsumexp_backward);
  * infinities come out right. */
 static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
 {
-    ek_shape kept = reduce_kept_shape(x, mask);
+    ek_shape kept = ek_reduced_shape(x, mask);
     if (ek_count(x) == 0)
         return ek_log(ek_sum_mask(x, mask, 0));
     ek_tensor *largest = ek_tensor_new(ek_tensor_dev(x), x->dtype, &kept, EK_CONTIGUOUS);
@@ -252,20 +335,20 @@ static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
     return ek_add(ek_log(ek_sum_mask(ek_exp(ek_sub(x, largest)), mask, 0)), largest);
 }
 
-/* bf16 is computed in f32. */
+/* bf16 and f16 are computed in f32. */
 ek_tensor *ek_logsumexp_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("logsumexp", &options);
+    int mask = ek_reduced_dimensions("logsumexp", &options, EK_REDUCE_NO_NUMBER);
     if (mask < 0 || !ek_floating("logsumexp", "x", options.x))
         return NULL;
     ek_scope scope = ek_scope_begin();
     ek_dtype dtype = options.x->dtype;
-    ek_tensor *x = ek_to_dtype(options.x, dtype == EK_BF16 ? EK_F32 : dtype);
+    ek_tensor *x = ek_to_dtype(options.x, ek_dtype_wide(dtype));
     bool before = ek_set_grad_enabled(false);
     ek_tensor *y = x ? reduce_run_logsumexp(x, (unsigned)mask) : NULL;
     ek_set_grad_enabled(before);
     y = EK_RECORD(y, &logsumexp_operation, EK_INPUTS(x), EK_SAVED(x, y));
-    y = reduce_finished(ek_to_dtype(y, dtype), (unsigned)mask, options.keepdim);
+    y = ek_reduced(ek_to_dtype(y, dtype), (unsigned)mask, options.keepdim);
     return ek_scope_return(&scope, y);
 }
 
@@ -273,7 +356,7 @@ ek_tensor *ek_logsumexp_with(ek_reduce_options options)
 
 typedef struct variance_attributes {
     unsigned mask;
-    double share; /* 1 / (n - 1); infinite if n is 1 or 0, which gives NaN */
+    double share; /* 1 / (n - correction); infinite if that is not above 0, which gives NaN */
 } variance_attributes;
 
 static ek_tensor *reduce_mean_kept(ek_tensor *x, unsigned mask)
@@ -297,7 +380,7 @@ EK_OPERATION(variance, "var", variance_backward);
 /* Two passes: the mean, then the squared differences from it. */
 static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attributes)
 {
-    ek_shape whole = ek_tensor_shape(x), kept = reduce_kept_shape(x, attributes.mask);
+    ek_shape whole = ek_tensor_shape(x), kept = ek_reduced_shape(x, attributes.mask);
     ek_dev *dev = ek_tensor_dev(x);
     ek_tensor center;
     bool before = ek_set_grad_enabled(false);
@@ -313,27 +396,51 @@ static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attribut
     return ek_run_unary(EK_UNARY_AFFINE, y, attributes.share, 0);
 }
 
-/* bf16 is computed in f32, because a mean rounded to bf16 is too far from the true one. */
+/* bf16 and f16 are computed in f32, because a mean rounded to 16 bits is too far from the true one.
+ */
 static ek_tensor *reduce_variance(const char *operation, const ek_reduce_options *options)
 {
-    int mask = ek_reduced_dimensions(operation, options);
+    int mask = ek_reduced_dimensions(operation, options, EK_REDUCE_CORRECTION);
     if (mask < 0 || !ek_floating(operation, "x", options->x))
         return NULL;
     const ek_dtype dtype = options->x->dtype;
-    int64_t count = reduce_summed_count(options->x, (unsigned)mask);
+    int64_t count = reduce_summed_count(options->x, (unsigned)mask) -
+                    ek_integer_or(EK_GIVEN(options, correction, 5), 1);
     variance_attributes attributes = {(unsigned)mask,
-                                      count > 1 ? 1.0 / (double)(count - 1) : (double)INFINITY};
+                                      count > 0 ? 1.0 / (double)count : (double)INFINITY};
     ek_scope scope = ek_scope_begin();
-    ek_tensor *x = ek_to_dtype(options->x, dtype == EK_BF16 ? EK_F32 : dtype);
+    ek_tensor *x = ek_to_dtype(options->x, ek_dtype_wide(dtype));
     ek_tensor *y = x ? reduce_run_variance(x, attributes) : NULL;
     y = EK_RECORD(y, &variance_operation, EK_INPUTS(x), EK_SAVED(x), EK_ATTRIBUTES(attributes));
     y = ek_scope_return(&scope, ek_to_dtype(y, dtype));
-    return reduce_finished(y, (unsigned)mask, options->keepdim);
+    return ek_reduced(y, (unsigned)mask, options->keepdim);
 }
 
 ek_tensor *ek_var_with(ek_reduce_options options)
 {
     return reduce_variance("var", &options);
+}
+
+ek_tensor *ek_var_mean_with(ek_reduce_options options, ek_tensor **mean)
+{
+    if (mean)
+        *mean = NULL;
+    ek_tensor *variance = reduce_variance("var_mean", &options);
+    if (!variance || !mean)
+        return variance;
+    options.keywords = NULL;
+    options.correction = 0;
+    *mean = ek_mean_with(options);
+    return *mean ? variance : NULL;
+}
+
+ek_tensor *ek_nansum_with(ek_reduce_options options)
+{
+    if (!ek_given("nansum", "x", options.x))
+        return NULL;
+    if (ek_dtype_is_floating(options.x->dtype))
+        options.x = ek_where(ek_isnan(options.x), ek_number_like(options.x, 0), options.x);
+    return options.x ? ek_sum_with(options) : NULL;
 }
 
 /* The gradient is 0 if the deviation is 0, as in PyTorch. */

@@ -5,35 +5,18 @@
 #include "core/draw.h"
 #include "core/generator.h"
 #include "ops/autocast.h"
-#include "ops/ops.h"
+#include "ops/unary.h"
 
-/* ---- rows: y = f(x; a, b) ---- */
+/* ---- rows ---- */
 
-/* The tensor that a row saves for its gradient. */
-typedef enum unary_saved { SAVED_nothing, SAVED_x, SAVED_y } unary_saved;
-
-typedef struct unary_numbers {
-    double a, b;
-} unary_numbers;
-
-typedef struct unary_row {
-    ek_operation operation;
-    ek_unary formula;
-    unary_saved saved;
-    bool integers; /* integers are allowed */
-    bool wide;     /* autocast computes the operation in f32 */
-    int choices;   /* unless 0, the formulas are this many rows from `formula` on; a picks one */
-} unary_row;
-
-/* Checks x, computes and records. */
-static ek_tensor *unary_apply(const unary_row *row, ek_tensor *x, double a, double b)
+ek_tensor *ek_unary_apply(const ek_unary_row *row, ek_tensor *x, double a, double b)
 {
     if (row->wide && ek_autocast_widens(x)) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *wide = ek_autocast_wide(x);
-        return ek_scope_return(&scope, wide ? unary_apply(row, wide, a, b) : NULL);
+        return ek_scope_return(&scope, wide ? ek_unary_apply(row, wide, a, b) : NULL);
     }
-    if (!(row->integers ? ek_given : ek_floating)(row->operation.name, "x", x))
+    if (!(row->integers ? ek_no_bool : ek_floating)(row->operation.name, "x", x))
         return NULL;
     int formula = (int)row->formula + (row->choices ? (int)a : 0);
     ek_tensor *y = ek_run_unary((ek_unary)formula, x, a, b);
@@ -41,37 +24,6 @@ static ek_tensor *unary_apply(const unary_row *row, ek_tensor *x, double a, doub
     unary_numbers numbers = {a, b};
     return EK_RECORD(y, &row->operation, EK_INPUTS(x), EK_SAVED(saved), EK_ATTRIBUTES(numbers));
 }
-
-/* Defines `id_row`, whose formula is row NAME of kernels/elementwise.h. `saved` is x, y or nothing:
- * what the gradient needs beside the numbers a and b and g, the gradient of y. `gradient` is an
- * expression of these in differentiable operations. Further arguments are members of the row, as in
- * `.wide = true`. */
-#define UNARY_ROW(id, title, NAME, saved_, gradient, ...)                                      \
-    static int id##_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)  \
-    {                                                                                          \
-        const unary_numbers *numbers = ek_node_attributes(node);                               \
-        const double a = numbers->a, b = numbers->b;                                           \
-        ek_tensor *g = gradients[0], *saved_ = SAVED_##saved_ ? ek_node_saved(node, 0) : NULL; \
-        (void)a, (void)b;                                                                      \
-        if (SAVED_##saved_ && !saved_)                                                         \
-            return ek_error_pending();                                                         \
-        results[0] = gradient;                                                                 \
-        return 0;                                                                              \
-    }                                                                                          \
-    static const unary_row id##_row = {{.name = title, .backward = id##_backward},             \
-                                       EK_UNARY_##NAME,                                        \
-                                       SAVED_##saved_,                                         \
-                                       __VA_ARGS__};
-
-/* UNARY_ROW, and the function `ek_tensor *function(ek_tensor *x)`. */
-#define UNARY_OPERATION(function, title, NAME, saved, gradient, ...) \
-    UNARY_ROW(function, title, NAME, saved, gradient, __VA_ARGS__)   \
-    ek_tensor *function(ek_tensor *x)                                \
-    {                                                                \
-        return unary_apply(&function##_row, x, 0, 0);                \
-    }
-
-/* ---- rows whose gradient is that of a composition ---- */
 
 ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_tensor *x, double a)
 {
@@ -92,26 +44,14 @@ ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_te
     return dx;
 }
 
-/* UNARY_ROW for a formula that equals `composition`, an expression of x and a in differentiable
- * operations. `member` sets a member of the row, as in `.wide = true`. */
-#define UNARY_COMPOSED(id, title, NAME, member, composition)   \
-    static ek_tensor *id##_composition(ek_tensor *x, double a) \
-    {                                                          \
-        (void)a;                                               \
-        return composition;                                    \
-    }                                                          \
-    UNARY_ROW(id, title, NAME, x, ek_composed_gradient(g, id##_composition, x, a), member)
-
-/* Defines `ek_tensor *function(ek_tensor *x, type choice)` for a row with `.choices`. The choice
- * becomes the row's number a. `names` lists the enumerators for the error sentence. */
-#define UNARY_CHOICE(function, type, choice, names)                                        \
-    ek_tensor *function(ek_tensor *x, type choice)                                         \
-    {                                                                                      \
-        const unary_row *row = &function##_row;                                            \
-        return ek_chosen(row->operation.name, #choice, (int)choice, row->choices, (names)) \
-                   ? unary_apply(row, x, choice, 0)                                        \
-                   : NULL;                                                                 \
-    }
+ek_tensor *ek_fused_gradient(ek_tensor *g, ek_binary formula, ek_composition *composition,
+                             ek_tensor *x, double a)
+{
+    if (!g || !x)
+        return NULL;
+    return ek_grad_enabled() ? ek_composed_gradient(g, composition, x, a)
+                             : ek_run_binary(formula, g, x, a);
+}
 
 /* ---- functions of the elements alone ---- */
 
@@ -125,34 +65,33 @@ UNARY_OPERATION(ek_reciprocal, "reciprocal", RECIPROCAL, y, ek_neg(ek_mul(g, ek_
                 .wide = true)
 UNARY_OPERATION(ek_exp, "exp", EXP, y, ek_mul(g, y), .wide = true)
 UNARY_OPERATION(ek_log, "log", LOG, x, ek_div(g, x), .wide = true)
-UNARY_OPERATION(ek_f_sigmoid, "sigmoid", SIGMOID, y, ek_sigmoid_gradient(g, y), .wide = false)
-UNARY_OPERATION(ek_f_tanh, "tanh", TANH, y, ek_tanh_gradient(g, y), .wide = false)
-UNARY_OPERATION(ek_f_softplus, "softplus", SOFTPLUS, x, ek_mul(g, ek_f_sigmoid(x)), .wide = true)
-UNARY_OPERATION(ek_f_relu, "relu", RELU, y, ek_relu_gradient(g, y, 0), .wide = false)
 UNARY_OPERATION(ek_ndtr, "ndtr", NDTR, x, ek_mul(g, ek_normal_density(x)), .wide = false)
 UNARY_OPERATION(ek_normal_density, "normal_density", NORMAL_DENSITY, x,
                 ek_neg(ek_mul(ek_mul(g, x), ek_normal_density(x))), .wide = false)
-UNARY_COMPOSED(ek_f_gelu, "gelu", GELU, .choices = 2,
-               ek_mul(x, a ? ek_f_sigmoid(ek_mul(x, ek_affine(ek_square(x), 0.07135481627260025,
-                                                              1.5957691216057308)))
-                           : ek_ndtr(x)))
-UNARY_CHOICE(ek_f_gelu, ek_gelu_approximate, approximate, "EK_GELU_NONE or EK_GELU_TANH")
 
 /* ---- functions with numbers ---- */
 
 UNARY_ROW(add_scalar, "add_scalar", AFFINE, nothing, g, .integers = true)
+UNARY_ROW(sub_scalar, "sub_scalar", AFFINE, nothing, g, .integers = true)
 UNARY_ROW(mul_scalar, "mul_scalar", AFFINE, nothing, a == 1 ? g : ek_mul_scalar(g, a),
           .integers = true)
 
 ek_tensor *ek_affine(ek_tensor *x, double a, double b)
 {
-    return unary_apply(&mul_scalar_row, x, a, b);
+    return ek_unary_apply(&mul_scalar_row, x, a, b);
 }
 
 ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 {
     return ek_given("add_scalar", "x", x) && ek_holds("add_scalar", "c", x->dtype, c)
-               ? unary_apply(&add_scalar_row, x, 1, c)
+               ? ek_unary_apply(&add_scalar_row, x, 1, c)
+               : NULL;
+}
+
+ek_tensor *ek_sub_scalar(ek_tensor *x, double c)
+{
+    return ek_given("sub_scalar", "x", x) && ek_holds("sub_scalar", "c", x->dtype, c)
+               ? ek_unary_apply(&sub_scalar_row, x, 1, -c)
                : NULL;
 }
 
@@ -169,7 +108,7 @@ UNARY_ROW(pow, "pow_scalar", POW, x,
 
 ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent)
 {
-    return unary_apply(&pow_row, x, exponent, 0);
+    return ek_unary_apply(&pow_row, x, exponent, 0);
 }
 
 UNARY_ROW(clamp, "clamp", CLAMP, x, ek_relu_gradient(g, ek_run_unary(EK_UNARY_INSIDE, x, a, b), 0),
@@ -180,18 +119,7 @@ ek_tensor *ek_clamp(ek_tensor *x, double low, double high)
     if (!ek_given("clamp", "x", x) || !ek_holds_low("clamp", "low", x->dtype, low) ||
         !ek_holds_high("clamp", "high", x->dtype, high))
         return NULL;
-    return unary_apply(&clamp_row, x, low, high);
-}
-
-/* The output has the input's sign unless the slope is negative. The output is better to save,
- * because the next layer saves it, too. */
-UNARY_ROW(leaky_relu, "leaky_relu", LEAKY_RELU, y, ek_relu_gradient(g, y, a), .wide = false)
-UNARY_ROW(falling_relu, "leaky_relu", LEAKY_RELU, x, ek_relu_gradient(g, x, a), .wide = false)
-
-ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
-{
-    return unary_apply(negative_slope >= 0 ? &leaky_relu_row : &falling_relu_row, x, negative_slope,
-                       0);
+    return ek_unary_apply(&clamp_row, x, low, high);
 }
 
 /* ---- x / c ---- */
@@ -206,8 +134,8 @@ ek_tensor *ek_div_scalar(ek_tensor *x, double c)
         return NULL;
     ek_tensor *y;
     int exponent;
-    if (x->dtype == EK_BF16 || fabs(frexp(c, &exponent)) == 0.5) {
-        /* 1 / c is exact, or its error vanishes in bf16, which could not hold c itself. */
+    if (ek_dtype_is_narrow(x->dtype) || fabs(frexp(c, &exponent)) == 0.5) {
+        /* 1 / c is exact, or its error vanishes in 16 bits, which could not hold c itself. */
         y = ek_run_unary(EK_UNARY_AFFINE, x, 1 / c, 0);
     } else {
         ek_tensor *divisor = ek_number_like(x, c), repeated;
@@ -231,66 +159,6 @@ ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
         return NULL;
     return EK_RECORD(ek_run_binary(EK_BINARY_SIGN_MUL, x, y, 0), &sign_mul_operation, EK_INPUTS(x),
                      EK_SAVED(y));
-}
-
-/* ---- slope * x if y <= 0, else x ---- */
-
-EK_BACKWARD(relu_gradient, double, ek_relu_gradient(g, ek_node_saved(node, 0), *a))
-EK_OPERATION(relu_gradient, "relu_gradient", relu_gradient_backward);
-
-ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope)
-{
-    if (!ek_floating("relu_gradient", "x", x) || !ek_given("relu_gradient", "y", y))
-        return NULL;
-    ek_tensor *z = ek_run_binary(EK_BINARY_RELU_GRADIENT, x, y, slope);
-    return EK_RECORD(z, &relu_gradient_operation, EK_INPUTS(x), EK_SAVED(y), EK_ATTRIBUTES(slope));
-}
-
-/* ---- gradients of sigmoid and tanh: operations of x and y, with x saved if y wants a gradient
- * ---- */
-
-static ek_tensor *unary_gradient_of(const ek_operation *operation, ek_binary formula, ek_tensor *x,
-                                    ek_tensor *y)
-{
-    if (!ek_floating(operation->name, "x", x) || !ek_given(operation->name, "y", y))
-        return NULL;
-    return EK_RECORD(ek_run_binary(formula, x, y, 0), operation, EK_INPUTS(x, y),
-                     EK_SAVED(ek_wants(y) ? x : NULL, y));
-}
-
-/* The backward of z = x y (1 - y): dx = h y (1 - y), dy = h x (1 - 2 y). */
-static int sigmoid_gradient_backward(ek_node *node, ek_tensor *const *gradients,
-                                     ek_tensor **results)
-{
-    ek_tensor *h = gradients[0], *y = ek_node_saved(node, 1);
-    if (ek_node_needs(node, 0))
-        results[0] = ek_sigmoid_gradient(h, y);
-    if (ek_node_needs(node, 1))
-        results[1] = ek_mul(ek_mul(h, ek_node_saved(node, 0)), ek_affine(y, -2, 1));
-    return 0;
-}
-EK_OPERATION(sigmoid_gradient, "sigmoid_gradient", sigmoid_gradient_backward);
-
-ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y)
-{
-    return unary_gradient_of(&sigmoid_gradient_operation, EK_BINARY_SIGMOID_GRADIENT, x, y);
-}
-
-/* The backward of z = x (1 - y^2): dx = h (1 - y^2), dy = -2 h x y. */
-static int tanh_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    ek_tensor *h = gradients[0], *y = ek_node_saved(node, 1);
-    if (ek_node_needs(node, 0))
-        results[0] = ek_tanh_gradient(h, y);
-    if (ek_node_needs(node, 1))
-        results[1] = ek_mul(ek_mul(h, ek_node_saved(node, 0)), ek_mul_scalar(y, -2));
-    return 0;
-}
-EK_OPERATION(tanh_gradient, "tanh_gradient", tanh_gradient_backward);
-
-ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y)
-{
-    return unary_gradient_of(&tanh_gradient_operation, EK_BINARY_TANH_GRADIENT, x, y);
 }
 
 /* ---- dropout ---- */
@@ -335,27 +203,11 @@ static ek_tensor *dropout_apply(ek_tensor *x, const ek_draw *draw);
 EK_BACKWARD(dropout, ek_draw, dropout_apply(g, a))
 EK_OPERATION(dropout, "dropout", dropout_backward);
 
-/* Writes y = x times the mask. Numbers go in row-major order, whatever the layout. */
-static int dropout_run(ek_tensor *y, ek_tensor *x, const ek_draw *draw)
-{
-    if (ek_tensor_is_contiguous(x, EK_CONTIGUOUS) && ek_tensor_is_contiguous(y, EK_CONTIGUOUS))
-        return ek_draw_run(y, x, draw);
-    ek_dev *dev = ek_tensor_dev(x);
-    ek_shape shape = ek_tensor_shape(x);
-    ek_tensor *rows = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
-    ek_tensor *dropped = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
-    if (!rows || !dropped)
-        return ek_error_pending();
-    EK_TRY(ek_transfer(rows, x));
-    EK_TRY(ek_draw_run(dropped, rows, draw));
-    return ek_transfer(y, dropped);
-}
-
 static ek_tensor *dropout_apply(ek_tensor *x, const ek_draw *draw)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = x ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    if (y && dropout_run(y, x, draw) < 0)
+    if (y && ek_draw_run(y, x, draw) < 0)
         y = NULL;
     return ek_scope_return(&scope,
                            EK_RECORD(y, &dropout_operation, EK_INPUTS(x), EK_ATTRIBUTES(*draw)));

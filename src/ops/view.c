@@ -343,3 +343,68 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
         return NULL;
     return EK_RECORD(y, &slice_gradient_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
+
+/* ---- another tensor in place of a part ---- */
+
+static int slice_scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
+EK_OPERATION(slice_scatter, "slice_scatter", slice_scatter_backward);
+
+static ek_tensor *view_scatter(ek_tensor *x, ek_tensor *source, const place_attributes *a)
+{
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype), part;
+    if (!source || !y || ek_transfer(y, x) < 0)
+        return NULL;
+    ek_borrow_slice(&part, y, a->dim, a->length > 0 ? a->start : 0, a->length, a->step);
+    if (ek_kernels_of(y)->copy(ek_tensor_dev(y), &part, source) < 0)
+        return NULL;
+    return EK_RECORD(y, &slice_scatter_operation, EK_INPUTS(x, source), EK_ATTRIBUTES(*a));
+}
+
+static int slice_scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const place_attributes *a = ek_node_attributes(node);
+    ek_tensor *g = gradients[0];
+    ek_shape shape = ek_tensor_shape(g);
+    shape.dims[a->dim] = a->length;
+    if (ek_node_needs(node, 0))
+        results[0] = view_scatter(g, ek_expand(ek_number_like(g, 0), shape), a);
+    if (ek_node_needs(node, 1))
+        results[1] = view_slice(g, a->dim, a->start, a->length, a->step);
+    return 0;
+}
+
+ek_tensor *ek_slice_scatter(ek_tensor *x, ek_tensor *source, int dim, int64_t start, int64_t end,
+                            int64_t step)
+{
+    if (!ek_given("slice_scatter", "x", x) || !ek_given("slice_scatter", "source", source) ||
+        !ek_alike("slice_scatter", x, source) || (dim = ek_dimension("slice_scatter", x, dim)) < 0)
+        return NULL;
+    if (step <= 0)
+        return EK_REFUSE(EK_E_INVALID, "slice_scatter: step is %lld; it must be positive",
+                         (long long)step);
+    start = view_clamped(start, x->shape[dim]);
+    end = view_clamped(end, x->shape[dim]);
+    place_attributes attributes = {dim, start, end > start ? (end - start - 1) / step + 1 : 0,
+                                   step};
+    ek_shape shape = ek_tensor_shape(x);
+    shape.dims[dim] = attributes.length;
+    if (!ek_of_shape("slice_scatter", "source", source, &shape))
+        return NULL;
+    return view_scatter(x, source, &attributes);
+}
+
+ek_tensor *ek_select_scatter(ek_tensor *x, ek_tensor *source, int dim, int64_t index)
+{
+    if (!ek_given("select_scatter", "x", x) || !ek_given("select_scatter", "source", source) ||
+        !ek_alike("select_scatter", x, source) ||
+        (dim = ek_dimension("select_scatter", x, dim)) < 0)
+        return NULL;
+    int64_t size = x->shape[dim], first = index < 0 ? index + size : index, stride[EK_MAX_DIMS];
+    if (first < 0 || first >= size)
+        return EK_REFUSE(EK_E_INVALID, "select_scatter: index %lld is not in dimension %d of %lld",
+                         (long long)index, dim, (long long)size);
+    ek_shape shape = view_shape_without(x, dim, stride);
+    if (!ek_of_shape("select_scatter", "source", source, &shape))
+        return NULL;
+    return view_scatter(x, ek_unsqueeze(source, dim), &(place_attributes){dim, first, 1, 1});
+}

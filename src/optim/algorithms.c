@@ -1,12 +1,13 @@
-/* algorithms.c: the algorithms' options, and the kernels that compute their formulas.
+/* algorithms.c: a row per algorithm. A row has the options and their defaults, the names of the
+ * states, and a function that gives a step's rule (kernels/steps.h) and the numbers that the rule
+ * computes with. All are torch.optim's of the same name.
  *
- * SGD with momentum, as torch.optim.SGD:
+ * SGD with momentum:
  *
  *     g += weight_decay * p;  b = momentum * b + (1 - dampening) * g  (b = g at first);
  *     p -= lr * (nesterov ? g + momentum * b : b)
  *
- * Adam (Kingma and Ba 2015), AMSGrad (Reddi et al. 2018) and AdamW (Loshchilov and Hutter 2019), as
- * torch.optim.Adam and AdamW:
+ * Adam (Kingma and Ba 2015), AMSGrad (Reddi et al. 2018) and AdamW (Loshchilov and Hutter 2019):
  *
  *     g += weight_decay * p  (Adam)  or  p -= lr * weight_decay * p  (AdamW);
  *     m += (1 - beta1) * (g - m);  v = beta2 * v + (1 - beta2) * g^2;
@@ -15,167 +16,296 @@
  * With amsgrad, max_v = max(max_v, v) takes the place of v in the last line. */
 #include <math.h>
 
-#include "kernels/kernels.h"
-#include "optim/optimizer.h"
+#include "optim/algorithm.h"
 
-/* ---- SGD ---- */
+#define BIT(name) (1u << EK_OPTION_##name)
+#define BETAS (BIT(BETA1) | BIT(BETA2) | BIT(EPS))
+#define COMMON (BIT(LR) | BIT(WEIGHT_DECAY) | BIT(MAXIMIZE))
 
-static int sgd_resolve(const ek_algorithm *algorithm, const ek_optimizer_options *given,
-                       const ek_optimizer_options *defaults, ek_optimizer_options *resolved)
+/* The constructor ek_<name>. */
+#define ALGORITHM(algorithm, ...)                                            \
+    static const ek_algorithm algorithm = {.name = #algorithm, __VA_ARGS__}; \
+    ek_optimizer *ek_##algorithm##_with(ek_optimizer_options options)        \
+    {                                                                        \
+        return ek_optimizer_new(&algorithm, &options);                       \
+    }
+
+/* ---- what several have in common ---- */
+
+/* A phase that depends on each step, as bias corrections do. */
+static int64_t phase_each(const ek_optimizer_options *o, int64_t step)
 {
-    (void)algorithm;
-    if (EK_GIVEN(given, beta1, 6) != 0 || EK_GIVEN(given, beta2, 7) != 0 ||
-        EK_GIVEN(given, eps, 8) != 0 || given->amsgrad)
-        return EK_FAIL(EK_E_INVALID, "sgd has no beta1, beta2, eps or amsgrad; adam has");
-    ek_optimizer_options o = {
-        .lr = ek_number_or(EK_GIVEN(given, lr, 1), defaults->lr),
-        .momentum = ek_number_or(EK_GIVEN(given, momentum, 2), defaults->momentum),
-        .dampening = ek_number_or(EK_GIVEN(given, dampening, 3), defaults->dampening),
-        .weight_decay = ek_number_or(EK_GIVEN(given, weight_decay, 4), defaults->weight_decay),
-        .nesterov = given->nesterov || defaults->nesterov,
-        .maximize = given->maximize || defaults->maximize};
-    EK_TRY(ek_optimizer_check_option("sgd", "learning rate", o.lr));
-    EK_TRY(ek_optimizer_check_option("sgd", "momentum", o.momentum));
-    EK_TRY(ek_optimizer_check_option("sgd", "weight_decay", o.weight_decay));
-    if (isnan(o.dampening))
-        return EK_FAIL(EK_E_INVALID, "sgd: dampening is not a number");
-    if (o.nesterov && (o.momentum <= 0 || o.dampening != 0))
-        return EK_FAIL(EK_E_INVALID,
-                       "sgd: Nesterov momentum requires a momentum and zero dampening, not "
-                       "momentum %g and dampening %g",
-                       o.momentum, o.dampening);
-    *resolved = o;
-    return 0;
-}
-
-static int sgd_state_count(const ek_optimizer_options *options)
-{
-    return options->momentum != 0;
-}
-
-/* Only the first step differs, because it makes the momentum buffer. */
-static int64_t sgd_phase(const ek_optimizer_options *options, int64_t step)
-{
-    return options->momentum != 0 && step == 1;
-}
-
-static bool sgd_keeps_zeros(const ek_optimizer_options *options)
-{
-    (void)options;
-    return true;
-}
-
-static int sgd_update(const ek_algorithm *algorithm, const ek_optimizer_options *options,
-                      int64_t step, int count, ek_tensor *const *parameters,
-                      ek_tensor *const *gradients, ek_tensor *const *const *state)
-{
-    (void)algorithm;
-    const ek_sgd_params params = {.lr = options->lr,
-                                  .momentum = options->momentum,
-                                  .dampening = options->dampening,
-                                  .weight_decay = options->weight_decay,
-                                  .nesterov = options->nesterov,
-                                  .maximize = options->maximize,
-                                  .first = step == 1};
-    return ek_kernels_of(parameters[0])
-        ->sgd_step_list(ek_tensor_dev(parameters[0]), count, parameters, gradients, state[0],
-                        &params);
-}
-
-static const ek_algorithm sgd = {.name = "sgd",
-                                 .defaults = {.lr = 1e-3},
-                                 .state_names = {"momentum_buffer"},
-                                 .resolve = sgd_resolve,
-                                 .state_count = sgd_state_count,
-                                 .phase = sgd_phase,
-                                 .keeps_zeros = sgd_keeps_zeros,
-                                 .update = sgd_update};
-
-ek_optimizer *ek_sgd_with(ek_optimizer_options options)
-{
-    return ek_optimizer_new(&sgd, &options);
-}
-
-/* ---- Adam ---- */
-
-static int adam_resolve(const ek_algorithm *algorithm, const ek_optimizer_options *given,
-                        const ek_optimizer_options *defaults, ek_optimizer_options *resolved)
-{
-    const char *name = algorithm->name;
-    if (EK_GIVEN(given, momentum, 2) != 0 || EK_GIVEN(given, dampening, 3) != 0 || given->nesterov)
-        return EK_FAIL(EK_E_INVALID, "%s has no momentum, dampening or nesterov; sgd has", name);
-    ek_optimizer_options o = {.lr = ek_number_or(EK_GIVEN(given, lr, 1), defaults->lr),
-                              .beta1 = ek_number_or(EK_GIVEN(given, beta1, 6), defaults->beta1),
-                              .beta2 = ek_number_or(EK_GIVEN(given, beta2, 7), defaults->beta2),
-                              .eps = ek_number_or(EK_GIVEN(given, eps, 8), defaults->eps),
-                              .weight_decay = ek_number_or(EK_GIVEN(given, weight_decay, 4),
-                                                           defaults->weight_decay),
-                              .amsgrad = given->amsgrad || defaults->amsgrad,
-                              .maximize = given->maximize || defaults->maximize};
-    const double betas[] = {o.beta1, o.beta2};
-    EK_TRY(ek_optimizer_check_option(name, "learning rate", o.lr));
-    EK_TRY(ek_optimizer_check_option(name, "eps", o.eps));
-    for (int i = 0; i < 2; i++)
-        if (!(betas[i] >= 0 && betas[i] < 1))
-            return EK_FAIL(EK_E_INVALID, "%s: invalid beta%d %g, it has to be in [0, 1)", name,
-                           i + 1, betas[i]);
-    EK_TRY(ek_optimizer_check_option(name, "weight_decay", o.weight_decay));
-    *resolved = o;
-    return 0;
-}
-
-static int adam_state_count(const ek_optimizer_options *options)
-{
-    return options->amsgrad ? 3 : 2;
-}
-
-/* Each step is a phase, because bias corrections depend on the step. */
-static int64_t adam_phase(const ek_optimizer_options *options, int64_t step)
-{
-    (void)options;
+    (void)o;
     return step;
 }
 
-/* With eps 0 the padding between the tensors of a slab would become NaN: 0 / 0. */
-static bool adam_keeps_zeros(const ek_optimizer_options *options)
+/* Only the first step differs. */
+static int64_t phase_first(const ek_optimizer_options *o, int64_t step)
 {
-    return options->eps > 0;
+    (void)o;
+    return step == 1;
 }
 
-static int adam_update(const ek_algorithm *algorithm, const ek_optimizer_options *options,
-                       int64_t step, int count, ek_tensor *const *parameters,
-                       ek_tensor *const *gradients, ek_tensor *const *const *state)
+/* Sign, decay, rate and eps. */
+static void numbers_common(const ek_optimizer_options *o, ek_step_numbers *n)
 {
-    const ek_adam_params params = {.lr = options->lr,
-                                   .beta1 = options->beta1,
-                                   .beta2 = options->beta2,
-                                   .eps = options->eps,
-                                   .weight_decay = options->weight_decay,
-                                   .decoupled = algorithm->decoupled,
-                                   .maximize = options->maximize,
-                                   .step = step};
-    return ek_kernels_of(parameters[0])
-        ->adam_step_list(ek_tensor_dev(parameters[0]), count, parameters, gradients, state[0],
-                         state[1], state[2], &params);
+    n->sign = o->maximize ? -1 : 1;
+    n->decay = o->weight_decay;
+    n->rate = o->lr;
+    n->eps = o->eps;
 }
 
-/* The part that Adam and AdamW have in common. */
-#define EK_ADAM                                                                            \
-    .state_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .resolve = adam_resolve,   \
-    .state_count = adam_state_count, .phase = adam_phase, .keeps_zeros = adam_keeps_zeros, \
-    .update = adam_update
-static const ek_algorithm adam = {
-    EK_ADAM, .name = "adam", .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}};
-static const ek_algorithm adamw = {
-    EK_ADAM, .name = "adamw", .decoupled = true,
-    .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2}};
-
-ek_optimizer *ek_adam_with(ek_optimizer_options options)
+/* Those, and the two averages of Adam and its like. */
+static void numbers_moments(const ek_optimizer_options *o, ek_step_numbers *n)
 {
-    return ek_optimizer_new(&adam, &options);
+    numbers_common(o, n);
+    n->shrink = 1;
+    n->keep1 = o->beta1;
+    n->add1 = 1 - o->beta1;
+    n->keep2 = o->beta2;
+    n->add2 = 1 - o->beta2;
 }
 
-ek_optimizer *ek_adamw_with(ek_optimizer_options options)
+/* ---- SGD ---- */
+
+static int sgd_check(const ek_optimizer_options *o)
 {
-    return ek_optimizer_new(&adamw, &options);
+    if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
+        return EK_FAIL(EK_E_INVALID,
+                       "sgd: Nesterov momentum requires a momentum and zero dampening, not "
+                       "momentum %g and dampening %g",
+                       o->momentum, o->dampening);
+    return 0;
 }
+
+static unsigned sgd_states(const ek_optimizer_options *o)
+{
+    return o->momentum != 0;
+}
+
+/* The first step makes the momentum buffer. */
+static int64_t sgd_phase(const ek_optimizer_options *o, int64_t step)
+{
+    return o->momentum != 0 && step == 1;
+}
+
+static ek_step_rule sgd_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                             ek_step_numbers *n)
+{
+    (void)carried;
+    numbers_common(o, n);
+    n->keep1 = o->momentum;
+    n->add1 = 1 - o->dampening;
+    n->initial = o->nesterov ? o->momentum : 0;
+    return o->momentum == 0 ? EK_STEP_SGD
+           : step == 1      ? EK_STEP_SGD_FIRST
+           : o->nesterov    ? EK_STEP_SGD_NESTEROV
+                            : EK_STEP_SGD_HEAVY;
+}
+
+ALGORITHM(sgd, .options = COMMON | BIT(MOMENTUM) | BIT(DAMPENING) | BIT(NESTEROV),
+          .defaults = {.lr = 1e-3}, .state_names = {"momentum_buffer"}, .check = sgd_check,
+          .states = sgd_states, .phase = sgd_phase, .step = sgd_step)
+
+/* ---- Adam, AdamW ---- */
+
+static unsigned adam_states(const ek_optimizer_options *o)
+{
+    return o->amsgrad ? 7 : 3;
+}
+
+static ek_step_rule adam_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                              ek_step_numbers *n)
+{
+    (void)carried;
+    numbers_moments(o, n);
+    n->rate = o->lr / (1 - pow(o->beta1, (double)step));
+    n->correction = sqrt(1 - pow(o->beta2, (double)step));
+    return o->amsgrad ? EK_STEP_AMSGRAD : EK_STEP_ADAM;
+}
+
+/* Decay isn't part of the gradient. */
+static ek_step_rule adamw_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                               ek_step_numbers *n)
+{
+    ek_step_rule rule = adam_step(o, step, carried, n);
+    n->shrink = 1 - o->lr * o->weight_decay;
+    n->decay = 0;
+    return rule;
+}
+
+#define ADAM                                                                              \
+    .options = COMMON | BETAS | BIT(AMSGRAD), .phase = phase_each, .states = adam_states, \
+    .state_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+ALGORITHM(adam, ADAM, .step = adam_step,
+          .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8})
+ALGORITHM(adamw, ADAM, .step = adamw_step,
+          .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2})
+
+/* ---- Adamax (Kingma and Ba 2015) ---- */
+
+static ek_step_rule adamax_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                                ek_step_numbers *n)
+{
+    (void)carried;
+    numbers_moments(o, n);
+    n->rate = o->lr / (1 - pow(o->beta1, (double)step));
+    return EK_STEP_ADAMAX;
+}
+
+ALGORITHM(adamax, .options = COMMON | BETAS, .state_names = {"exp_avg", "exp_inf"},
+          .defaults = {.lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, .phase = phase_each,
+          .step = adamax_step)
+
+/* ---- NAdam (Dozat 2016): carries the product of all steps' mu ---- */
+
+static double nadam_mu(const ek_optimizer_options *o, int64_t step)
+{
+    return o->beta1 * (1 - 0.5 * pow(0.96, (double)step * o->momentum_decay));
+}
+
+static ek_step_rule nadam_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                               ek_step_numbers *n)
+{
+    const double mu = nadam_mu(o, step), next = nadam_mu(o, step + 1);
+    const double product = (step == 1 ? 1 : *carried) * mu;
+    numbers_moments(o, n);
+    n->correction = 1 - pow(o->beta2, (double)step);
+    n->initial = o->lr * (1 - mu) / (1 - product);
+    /* As PyTorch 1.13: mu is a factor of the next product two times. */
+    n->rate = o->lr * next / (1 - product * mu * next);
+    *carried = product;
+    return EK_STEP_NADAM;
+}
+
+ALGORITHM(
+    nadam, .options = COMMON | BETAS | BIT(MOMENTUM_DECAY),
+    .state_names = {"exp_avg", "exp_avg_sq"}, .carried = "mu_product",
+    .defaults = {.lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .momentum_decay = 4e-3},
+    .phase = phase_each, .step = nadam_step)
+
+/* ---- RAdam (Liu et al. 2020): without the root until its variance is tractable ---- */
+
+static ek_step_rule radam_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                               ek_step_numbers *n)
+{
+    (void)carried;
+    const double t = (double)step, power = pow(o->beta2, t), correction = 1 - power;
+    const double most = 2 / (1 - o->beta2) - 1, length = most - 2 * t * power / correction;
+    numbers_moments(o, n);
+    n->low = 1 - pow(o->beta1, t);
+    n->correction = sqrt(correction);
+    if (!(length > 5))
+        return EK_STEP_RADAM_WARM_UP;
+    n->high = sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+    return EK_STEP_RADAM;
+}
+
+ALGORITHM(radam, .options = COMMON | BETAS, .state_names = {"exp_avg", "exp_avg_sq"},
+          .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, .phase = phase_each,
+          .step = radam_step)
+
+/* ---- RMSprop (Hinton's lectures; centered: Graves 2013) ---- */
+
+static unsigned rmsprop_states(const ek_optimizer_options *o)
+{
+    return 1u | (o->momentum > 0) << 1 | o->centered << 2;
+}
+
+static ek_step_rule rmsprop_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                                 ek_step_numbers *n)
+{
+    (void)step;
+    (void)carried;
+    numbers_common(o, n);
+    n->keep1 = o->momentum;
+    n->keep2 = o->alpha;
+    n->add2 = 1 - o->alpha;
+    if (o->centered)
+        return o->momentum > 0 ? EK_STEP_RMSPROP_CENTERED_MOMENTUM : EK_STEP_RMSPROP_CENTERED;
+    return o->momentum > 0 ? EK_STEP_RMSPROP_MOMENTUM : EK_STEP_RMSPROP;
+}
+
+ALGORITHM(rmsprop, .options = COMMON | BIT(ALPHA) | BIT(EPS) | BIT(MOMENTUM) | BIT(CENTERED),
+          .state_names = {"square_avg", "momentum_buffer", "grad_avg"},
+          .defaults = {.lr = 1e-2, .alpha = 0.99, .eps = 1e-8}, .states = rmsprop_states,
+          .step = rmsprop_step)
+
+/* ---- Adagrad (Duchi et al. 2011) ---- */
+
+static int64_t adagrad_phase(const ek_optimizer_options *o, int64_t step)
+{
+    return o->lr_decay != 0 ? step : step == 1;
+}
+
+static ek_step_rule adagrad_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                                 ek_step_numbers *n)
+{
+    (void)carried;
+    numbers_common(o, n);
+    n->rate = o->lr / (1 + (double)(step - 1) * o->lr_decay);
+    n->initial = step == 1 ? o->initial_accumulator_value : 0;
+    return EK_STEP_ADAGRAD;
+}
+
+ALGORITHM(adagrad, .options = COMMON | BIT(EPS) | BIT(LR_DECAY) | BIT(INITIAL_ACCUMULATOR_VALUE),
+          .state_names = {"sum"}, .defaults = {.lr = 1e-2, .eps = 1e-10}, .phase = adagrad_phase,
+          .step = adagrad_step)
+
+/* ---- Adadelta (Zeiler 2012) ---- */
+
+static ek_step_rule adadelta_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                                  ek_step_numbers *n)
+{
+    (void)step;
+    (void)carried;
+    numbers_common(o, n);
+    n->keep2 = o->rho;
+    n->add2 = 1 - o->rho;
+    return EK_STEP_ADADELTA;
+}
+
+ALGORITHM(adadelta, .options = COMMON | BIT(RHO) | BIT(EPS),
+          .state_names = {"square_avg", "acc_delta"},
+          .defaults = {.lr = 1, .rho = 0.9, .eps = 1e-6}, .step = adadelta_step)
+
+/* ---- Rprop (Riedmiller and Braun 1993) ---- */
+
+static ek_step_rule rprop_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                               ek_step_numbers *n)
+{
+    (void)carried;
+    numbers_common(o, n);
+    n->keep1 = o->eta_minus;
+    n->keep2 = o->eta_plus;
+    n->low = o->step_min;
+    n->high = o->step_max;
+    n->initial = step == 1 ? o->lr : 0;
+    return EK_STEP_RPROP;
+}
+
+ALGORITHM(
+    rprop,
+    .options = BIT(LR) | BIT(MAXIMIZE) | BIT(ETA_MINUS) | BIT(ETA_PLUS) | BIT(STEP_MIN) |
+               BIT(STEP_MAX),
+    .state_names = {"prev", "step_size"},
+    .defaults = {.lr = 1e-2, .eta_minus = 0.5, .eta_plus = 1.2, .step_min = 1e-6, .step_max = 50},
+    .phase = phase_first, .step = rprop_step)
+
+/* ---- ASGD (Polyak and Juditsky 1992): carries the next step's rate ---- */
+
+static ek_step_rule asgd_step(const ek_optimizer_options *o, int64_t step, double *carried,
+                              ek_step_numbers *n)
+{
+    const double rate = step == 1 ? o->lr : *carried, after = (double)(step - 1) - o->t0;
+    numbers_common(o, n);
+    n->rate = rate;
+    n->shrink = 1 - o->lambd * rate;
+    n->add1 = after > 1 ? 1 / after : 1;
+    *carried = o->lr / pow(1 + o->lambd * o->lr * (double)step, o->alpha);
+    return EK_STEP_ASGD;
+}
+
+ALGORITHM(asgd, .options = COMMON | BIT(LAMBD) | BIT(ALPHA) | BIT(T0), .state_names = {"ax"},
+          .carried = "eta", .defaults = {.lr = 1e-2, .lambd = 1e-4, .alpha = 0.75, .t0 = 1e6},
+          .phase = phase_each, .step = asgd_step)

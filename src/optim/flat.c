@@ -13,7 +13,7 @@
 #include "core/slab.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "optim/optimizer.h"
+#include "optim/algorithm.h"
 
 /* ---- the segments of a parameter ---- */
 
@@ -79,6 +79,7 @@ void ek_slot_forget_state(ek_slot *slot)
         }
     }
     slot->step = 0;
+    slot->carried = 0;
 }
 
 void ek_optimizer_forget_unused_state(ek_optimizer *optimizer)
@@ -151,10 +152,18 @@ static bool segment_follows(const ek_tensor *a, const ek_tensor *b, int64_t pitc
     return a && b && a->storage == b->storage && b->offset - a->offset == pitch;
 }
 
+/* True if parameters of value and gradient 0 stay 0, as padding is, which is then updated together
+ * with its neighbours. With eps 0 it would become NaN: 0 / 0. */
+static bool optimizer_keeps_zeros(const ek_optimizer *optimizer, int group)
+{
+    return !(optimizer->algorithm->options >> EK_OPTION_EPS & 1) ||
+           optimizer->groups[group].eps > 0;
+}
+
 /* What lies between a and b is padding if both gradients lie in their grad buffers and a's shard
  * ends its parameter. */
 bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
-                      int states)
+                      unsigned states)
 {
     const ek_tensor *p = a->shard.tensor, *q = b->shard.tensor;
     const ek_slot *slot = a->slot;
@@ -162,13 +171,13 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
         return false;
     int64_t pitch = ek_slab_pitch(p->dtype, ek_count(p));
     bool is_padded = pitch != ek_count(p);
-    bool joined =
-        segment_follows(p, q, pitch) && a->gradient == p->grad_buffer &&
-        b->gradient == q->grad_buffer && segment_follows(a->gradient, b->gradient, pitch) &&
-        (!is_padded || (a->shard.end == ek_count(slot->parameter) &&
-                        optimizer->algorithm->keeps_zeros(&optimizer->groups[slot->group])));
-    for (int s = 0; s < states && joined; s++)
-        joined = segment_follows(a->state[s], b->state[s], pitch);
+    bool joined = segment_follows(p, q, pitch) && a->gradient == p->grad_buffer &&
+                  b->gradient == q->grad_buffer &&
+                  segment_follows(a->gradient, b->gradient, pitch) &&
+                  (!is_padded || (a->shard.end == ek_count(slot->parameter) &&
+                                  optimizer_keeps_zeros(optimizer, slot->group)));
+    for (int s = 0; s < EK_STATES && joined; s++)
+        joined = !(states >> s & 1) || segment_follows(a->state[s], b->state[s], pitch);
     return joined;
 }
 
@@ -226,13 +235,13 @@ int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, i
 {
     for (int begin = 0, end; begin < count; begin = end) {
         const ek_optimizer_options *options = &optimizer->groups[segments[begin]->slot->group];
-        int states = optimizer->algorithm->state_count(options);
+        unsigned states = ek_states_of(optimizer->algorithm, options);
         bool wanted = !slot || segments[begin]->slot == slot;
         for (end = begin + 1;
              end < count && ek_segments_join(optimizer, segments[end - 1], segments[end], 0); end++)
             wanted = wanted || segments[end]->slot == slot;
-        for (int s = 0; s < states && wanted; s++)
-            if (!state_is_laid_out(segments + begin, end - begin, s))
+        for (int s = 0; s < EK_STATES && wanted; s++)
+            if (states >> s & 1 && !state_is_laid_out(segments + begin, end - begin, s))
                 EK_TRY(state_lay_out(segments + begin, end - begin, s));
     }
     return 0;
@@ -397,7 +406,7 @@ int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot)
     if (status < 0) {
         cut_clear(&cut);
         ek_owners *owners = slot->cut.owners; /* they wait for this process */
-        return owners && slot->step > 0 ? owners->sum(owners, status, NULL) : status;
+        return owners && slot->step > 0 ? owners->combine(owners, status, NULL, false) : status;
     }
     cut_clear(&slot->cut);
     slot->cut = cut;

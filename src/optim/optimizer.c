@@ -1,16 +1,19 @@
 /* optimizer.c: groups of parameters, their options and their state. */
 #include "optim/optimizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
+#include "optim/algorithm.h"
 
-int ek_optimizer_check_option(const char *algorithm, const char *what, double value)
+unsigned ek_states_of(const ek_algorithm *algorithm, const ek_optimizer_options *options)
 {
-    return value >= 0 ? 0
-                      : EK_FAIL(EK_E_INVALID, "%s: invalid %s %g, it has to be 0 or more",
-                                algorithm, what, value);
+    unsigned all = 0;
+    for (int s = 0; s < EK_STATES && algorithm->state_names[s]; s++)
+        all |= 1u << s;
+    return algorithm->states ? algorithm->states(options) : all;
 }
 
 int ek_optimizer_check(const ek_optimizer *optimizer)
@@ -94,7 +97,7 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     if (count < 1 || !parameters)
         return EK_FAIL(EK_E_INVALID, "%s: a group needs at least one parameter", algorithm->name);
     ek_optimizer_options resolved;
-    EK_TRY(algorithm->resolve(algorithm, &options, &optimizer->defaults, &resolved));
+    EK_TRY(ek_options_resolve(algorithm, &options, &optimizer->defaults, &resolved));
     for (int i = 0; i < count; i++)
         EK_TRY(optimizer_parameter_check(optimizer, parameters[i], i));
     ek_optimizer_options *groups =
@@ -102,6 +105,12 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     if (!groups)
         return EK_E_NO_MEMORY;
     optimizer->groups = groups;
+    double *initial_lr =
+        ek_realloc(optimizer->initial_lr, ((size_t)optimizer->group_count + 1) * sizeof(double));
+    if (!initial_lr)
+        return EK_E_NO_MEMORY;
+    optimizer->initial_lr = initial_lr;
+    initial_lr[optimizer->group_count] = NAN;
     EK_TRY(optimizer_append_all(optimizer, parameters, count));
     groups[optimizer->group_count] = resolved;
     return optimizer->group_count++;
@@ -112,7 +121,7 @@ int ek_optimizer_group_count(const ek_optimizer *optimizer)
     return optimizer ? optimizer->group_count : 0;
 }
 
-static int optimizer_group_check(const ek_optimizer *optimizer, int group)
+int ek_optimizer_check_group(const ek_optimizer *optimizer, int group)
 {
     EK_TRY(ek_optimizer_check(optimizer));
     if (group < 0 || group >= optimizer->group_count)
@@ -124,16 +133,13 @@ static int optimizer_group_check(const ek_optimizer *optimizer, int group)
 
 double ek_optimizer_lr(const ek_optimizer *optimizer, int group)
 {
-    int status = optimizer_group_check(optimizer, group);
+    int status = ek_optimizer_check_group(optimizer, group);
     return status < 0 ? status : optimizer->groups[group].lr;
 }
 
 int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr)
 {
-    EK_TRY(optimizer_group_check(optimizer, group));
-    EK_TRY(ek_optimizer_check_option(optimizer->algorithm->name, "learning rate", lr));
-    optimizer->groups[group].lr = lr;
-    return 0;
+    return ek_optimizer_set(optimizer, group, "lr", lr);
 }
 
 /* ---- making and freeing ---- */
@@ -146,7 +152,7 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer
     if (!optimizer)
         return NULL;
     optimizer->algorithm = algorithm;
-    int status = algorithm->resolve(algorithm, options, &algorithm->defaults, &optimizer->defaults);
+    int status = ek_options_resolve(algorithm, options, &algorithm->defaults, &optimizer->defaults);
     if (status == 0 && options->module) {
         ek_tensor_list list = {0};
         status = ek_module_collect(options->module, true, false, &list);
@@ -171,6 +177,7 @@ void ek_optimizer_free(ek_optimizer *optimizer)
     ek_map_clear(&optimizer->index);
     free(optimizer->slots);
     free(optimizer->groups);
+    free(optimizer->initial_lr);
     free(optimizer->table);
     free(optimizer);
 }

@@ -16,33 +16,7 @@
 
 enum { EK_STATES = 3 }; /* most states of one parameter */
 
-typedef struct ek_algorithm {
-    const char *name;
-    const char *state_names[EK_STATES]; /* NULL at the end */
-    ek_optimizer_options defaults;      /* numbers as they are used: 0 means 0 */
-    bool decoupled;                     /* AdamW: decay is not part of the gradient */
-
-    /* Checks `given` and fills *resolved with the numbers to use. Options that are left out come
-     * from `defaults`. */
-    int (*resolve)(const struct ek_algorithm *algorithm, const ek_optimizer_options *given,
-                   const ek_optimizer_options *defaults, ek_optimizer_options *resolved);
-
-    /* How many of the states these options need. */
-    int (*state_count)(const ek_optimizer_options *options);
-
-    /* Parameters of equal phase may share a kernel call. `step` counts from 1. */
-    int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
-
-    /* True if elements whose value, gradient and state are zero stay zero. Padding consists of such
-     * elements, and is then updated together with its neighbours. */
-    bool (*keeps_zeros)(const ek_optimizer_options *options);
-
-    /* Updates `count` flat ranges of one device and dtype once. state[s] has a tensor per range, or
-     * is NULL if the options don't need state s. */
-    int (*update)(const struct ek_algorithm *algorithm, const ek_optimizer_options *options,
-                  int64_t step, int count, ek_tensor *const *parameters,
-                  ek_tensor *const *gradients, ek_tensor *const *const *state);
-} ek_algorithm;
+typedef struct ek_algorithm ek_algorithm; /* algorithm.h */
 
 /* A whole parameter, or one of its shards. */
 typedef struct ek_segment {
@@ -69,7 +43,8 @@ typedef struct ek_cut {
 typedef struct ek_slot {
     ek_tensor *parameter; /* one reference */
     int group;
-    int64_t step; /* count of the parameter's updates */
+    int64_t step;   /* count of the parameter's updates */
+    double carried; /* the algorithm's number that goes from step to step */
     ek_cut cut;
     bool takes_part; /* true if this step updates the parameter */
 } ek_slot;
@@ -78,7 +53,9 @@ struct ek_optimizer {
     const ek_algorithm *algorithm;
     ek_optimizer_options defaults; /* resolved options, for groups to come */
     ek_optimizer_options *groups;  /* resolved options of each group */
+    double *initial_lr;            /* by group: the rate when a schedule first saw it, or NaN */
     int group_count;
+    unsigned changed; /* a bit per option, but lr, that ek_optimizer_set has changed in a group */
     ek_slot **slots;
     int slot_count;
     ek_map index;       /* parameter to slot */
@@ -90,11 +67,8 @@ struct ek_optimizer {
 /* 0, or the error of an optimizer that is NULL or could not be made. */
 int ek_optimizer_check(const ek_optimizer *optimizer);
 
-/* EK_E_INVALID unless the option is 0 or more. */
-int ek_optimizer_check_option(const char *algorithm, const char *what, double value);
-
-/* Makes an optimizer. If options->module is set, its parameters become group 0. */
-ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options);
+/* EK_E_INVALID unless there is such a group. */
+int ek_optimizer_check_group(const ek_optimizer *optimizer, int group);
 
 /* ---- flat.c: segments, and where their state lies ---- */
 
@@ -108,10 +82,10 @@ int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 /* Sorts the table by group and place in memory. */
 int ek_optimizer_sort(ek_optimizer *optimizer);
 
-/* True if b, the next segment to step, follows a in memory with its parameter, its gradient and its
- * first `states` states. */
+/* True if b, the next segment to step, follows a in memory with its parameter, its gradient and the
+ * states whose bits are set. */
 bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
-                      int states);
+                      unsigned states);
 
 /* Gives memory for all states to these segments, a run of the table: neighbours share a slab, and
  * new state is zeros. If `slot` isn't NULL, only neighbours of its segments get memory. */
@@ -151,13 +125,27 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
  * ek_optimizer_set_state to bring back. */
 ek_tensor *ek_optimizer_own_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name);
 
+/* The name of the index-th option but lr, and if ek_optimizer_set has changed it; NULL past the
+ * last.
+ */
+const char *ek_optimizer_changeable(const ek_optimizer *optimizer, int index, bool *changed);
+
+/* Sets an option of all groups, values[i] for group i. On an error nothing has changed. */
+int ek_optimizer_set_all(ek_optimizer *optimizer, const char *name, const double *values);
+
 ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule);
 
 /* The initial rates of the *count groups that the schedule has seen. Borrowed. */
 const double *ek_schedule_initial(const ek_schedule *schedule, int *count);
 
+/* A schedule that this one is made of, by index; NULL past the last. */
+ek_schedule *ek_schedule_child(const ek_schedule *schedule, int index);
+
+/* The numbers that a schedule goes on from besides its steps. *count is 0 for most. */
+double *ek_schedule_memory(ek_schedule *schedule, int *count);
+
 /* Sets the schedule to `count` groups with these initial rates, after `steps` steps. The
- * optimizer's rates stay. */
+ * optimizer's rates stay, and its momentum becomes the schedule's. */
 int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *initial, int count);
 
 #endif

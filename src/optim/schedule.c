@@ -1,133 +1,40 @@
-/* schedule.c: learning rates. Each step's rate is computed from the rate before it.
+/* schedule.c: what all schedules do: they step, go back to a number of steps, and are restored.
  *
- * The recursions are PyTorch's, in its order of operations, so that they go on from a rate that the
- * user set in between. */
+ * Each step's rate is computed from the rate before it. The recursions are PyTorch's, in its order
+ * of operations, so that they go on from a rate that the user set in between. A rate after n steps
+ * is a function of n alone if none is set in between; lists of schedules are made of that. */
+#include "optim/schedule.h"
+
 #include <math.h>
 #include <stdlib.h>
-
-#include "optim/optimizer.h"
+#include <string.h>
 
 enum { MOST_REPLAYED = 1 << 24 }; /* most steps to replay: about a second */
 
-typedef struct schedule_kind {
-    const char *name;
-    /* A group's rate after a step, from the rate before and the initial rate. */
-    double (*next)(const ek_schedule *schedule, int64_t step, double initial, double rate);
-    /* A group's rate after a step, from its initial rate alone; rounding differs from `next`. */
-    double (*closed_form)(const ek_schedule *schedule, int64_t step, double initial);
-} schedule_kind;
-
-struct ek_schedule {
-    const schedule_kind *kind;
-    ek_optimizer *optimizer;
-    int64_t count;   /* count of steps taken */
-    double *initial; /* rates of the groups when first seen */
-    int group_count;
-    int64_t period; /* StepLR's step_size, CosineAnnealingLR's T_max */
-    double gamma, lr_min;
-};
-
-static double schedule_step_next(const ek_schedule *schedule, int64_t step, double initial,
-                                 double rate)
+bool ek_schedule_check_number(const char *kind, const char *what, double number, double most)
 {
-    (void)initial;
-    return step % schedule->period == 0 ? rate * schedule->gamma : rate;
+    if (number >= 0 && number <= most)
+        return true;
+    EK_FAIL(EK_E_INVALID,
+            isinf(most) ? "%s: %s has to be 0 or more, not %g" : "%s: %s has to be 0 to 1, not %g",
+            kind, what, number);
+    return false;
 }
 
-static double schedule_step_closed(const ek_schedule *schedule, int64_t step, double initial)
+bool ek_schedule_check_count(const char *kind, const char *what, int64_t count)
 {
-    return initial * pow(schedule->gamma, (double)(step / schedule->period));
+    if (count >= 1)
+        return true;
+    EK_FAIL(EK_E_INVALID, "%s: %s has to be at least 1, not %lld", kind, what, (long long)count);
+    return false;
 }
 
-static const schedule_kind step_kind = {"step_lr", schedule_step_next, schedule_step_closed};
-
-static const double pi = 3.14159265358979323846;
-
-/* 1 + cos(pi * step / T_max), which falls from 2 to 0 in T_max steps. */
-static double schedule_height(const ek_schedule *schedule, int64_t step)
+int ek_schedule_milestones_before(const ek_schedule *schedule, int64_t step)
 {
-    return 1 + cos(pi * (double)step / (double)schedule->period);
-}
-
-/* Beyond T_max the rate rises again. At the lowest rate schedule_height is 0, by which nothing can
- * be divided, so the next rate is computed from `initial`. */
-static double schedule_cosine_next(const ek_schedule *schedule, int64_t step, double initial,
-                                   double rate)
-{
-    int64_t period = schedule->period, after = step - 1 - period;
-    double lowest = schedule->lr_min;
-    if (after >= 0 && after % period == 0 && after / period % 2 == 0)
-        return rate + (initial - lowest) * (1 - cos(pi / (double)period)) / 2;
-    return schedule_height(schedule, step) / schedule_height(schedule, step - 1) * (rate - lowest) +
-           lowest;
-}
-
-static double schedule_cosine_closed(const ek_schedule *schedule, int64_t step, double initial)
-{
-    return schedule->lr_min + (initial - schedule->lr_min) * schedule_height(schedule, step) / 2;
-}
-
-static const schedule_kind cosine_kind = {"cosine_annealing_lr", schedule_cosine_next,
-                                          schedule_cosine_closed};
-
-/* Notes the rates of groups that were added since the last call. */
-static int schedule_note_groups(ek_schedule *schedule)
-{
-    int count = ek_optimizer_group_count(schedule->optimizer);
-    if (count == schedule->group_count)
-        return 0;
-    double *initial = ek_realloc(schedule->initial, (size_t)count * sizeof *initial);
-    if (!initial)
-        return EK_E_NO_MEMORY;
-    for (int i = schedule->group_count; i < count; i++)
-        initial[i] = ek_optimizer_lr(schedule->optimizer, i);
-    schedule->initial = initial;
-    schedule->group_count = count;
-    return 0;
-}
-
-/* Makes a schedule with these settings. `what` is the period's name, which has to be at least 1;
- * the number called `name` has to be 0 or more. */
-static ek_schedule *schedule_new(const ek_schedule *settings, const char *what, const char *name,
-                                 double number)
-{
-    const char *kind = settings->kind->name;
-    if (!settings->optimizer)
-        return ek_error_status() < 0
-                   ? NULL
-                   : EK_FAIL_NULL(EK_E_INVALID, "%s: the optimizer is NULL", kind);
-    if (settings->period < 1)
-        return EK_FAIL_NULL(EK_E_INVALID, "%s: %s has to be at least 1, not %lld", kind, what,
-                            (long long)settings->period);
-    if (!(number >= 0))
-        return EK_FAIL_NULL(EK_E_INVALID, "%s: %s has to be 0 or more, not %g", kind, name, number);
-    ek_schedule *schedule = ek_calloc(1, sizeof *schedule);
-    if (!schedule)
-        return NULL;
-    *schedule = *settings;
-    if (schedule_note_groups(schedule) < 0) {
-        free(schedule);
-        return NULL;
-    }
-    return schedule;
-}
-
-ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma)
-{
-    const ek_schedule settings = {.kind = &step_kind,
-                                  .optimizer = optimizer,
-                                  .period = step_size,
-                                  .gamma = gamma};
-    return schedule_new(&settings, "step_size", "gamma", gamma);
-}
-
-ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min)
-{
-    const ek_schedule settings = {.kind = &cosine_kind,
-                                  .optimizer = optimizer,
-                                  .period = steps,
-                                  .lr_min = lr_min};
-    return schedule_new(&settings, "steps", "lr_min", lr_min);
+    int count = 0;
+    while (count < schedule->milestone_count && schedule->milestones[count] <= step)
+        count++;
+    return count;
 }
 
 static int schedule_check_made(const ek_schedule *schedule)
@@ -138,35 +45,74 @@ static int schedule_check_made(const ek_schedule *schedule)
                                  : EK_FAIL(EK_E_INVALID, "the schedule is NULL");
 }
 
-/* A group's rate after `step` steps, computed from `initial`. */
-static double schedule_replay(const ek_schedule *schedule, int64_t step, double initial)
+/* Notes the initial rates of groups that were added since the last call. */
+static int schedule_note_groups(ek_schedule *schedule)
 {
-    double rate = initial;
+    ek_optimizer *optimizer = schedule->optimizer;
+    int count = optimizer->group_count;
+    for (int i = 0; i < schedule->child_count; i++)
+        EK_TRY(schedule_note_groups(schedule->children[i]));
+    if (count == schedule->group_count)
+        return 0;
+    double *initial = ek_realloc(schedule->initial, (size_t)count * sizeof *initial);
+    if (!initial)
+        return EK_E_NO_MEMORY;
+    for (int i = schedule->group_count; i < count; i++) {
+        if (isnan(optimizer->initial_lr[i]))
+            optimizer->initial_lr[i] = optimizer->groups[i].lr;
+        initial[i] = optimizer->initial_lr[i];
+    }
+    schedule->initial = initial;
+    schedule->group_count = count;
+    return 0;
+}
+
+/* ---- rates ---- */
+
+/* A group's rate after `step` steps from the initial rate. */
+static int schedule_replay(const ek_schedule *schedule, int group, int64_t step, double *rate)
+{
+    const ek_schedule_kind *kind = schedule->kind;
+    *rate = schedule->initial[group];
+    if (kind->is_absolute)
+        return kind->next(schedule, group, step, rate);
+    if (step > MOST_REPLAYED && kind->closed_form) {
+        *rate = kind->closed_form(schedule, group, step);
+        return 0;
+    }
     if (step > MOST_REPLAYED)
-        return schedule->kind->closed_form(schedule, step, initial);
-    for (int64_t k = 1; k <= step; k++)
-        rate = schedule->kind->next(schedule, k, initial, rate);
-    return rate;
+        return EK_FAIL(EK_E_INVALID, "%s: %lld steps are too many to repeat; at most %d are",
+                       kind->name, (long long)step, MOST_REPLAYED);
+    for (int64_t k = 0; k <= step; k++)
+        EK_TRY(kind->next(schedule, group, k, rate));
+    return 0;
+}
+
+int ek_schedule_set_momentum(const ek_schedule *schedule, int64_t step)
+{
+    return schedule->kind->set_momentum ? schedule->kind->set_momentum(schedule, step) : 0;
 }
 
 /* Sets the groups' rates after step `step`, computed from their rates now, or from their initial
  * rates if `from_start`. On an error nothing has changed. */
 static int schedule_set_rates(ek_schedule *schedule, int64_t step, bool from_start)
 {
+    ek_optimizer *optimizer = schedule->optimizer;
     int count = schedule->group_count;
     double *rates = ek_calloc((size_t)count + 1, sizeof *rates);
     int status = rates ? 0 : EK_E_NO_MEMORY;
     for (int i = 0; i < count && status == 0; i++) {
-        double initial = schedule->initial[i];
-        rates[i] = from_start ? schedule_replay(schedule, step, initial)
-                              : schedule->kind->next(schedule, step, initial,
-                                                     ek_optimizer_lr(schedule->optimizer, i));
-        if (!(rates[i] >= 0))
+        rates[i] = optimizer->groups[i].lr;
+        status = from_start ? schedule_replay(schedule, i, step, &rates[i])
+                            : schedule->kind->next(schedule, i, step, &rates[i]);
+        if (status == 0 && !(rates[i] >= 0))
             status = EK_FAIL(EK_E_INVALID, "%s: step %lld would make the rate of group %d %g",
                              schedule->kind->name, (long long)step, i, rates[i]);
     }
+    if (status == 0)
+        status = ek_schedule_set_momentum(schedule, step);
     for (int i = 0; i < count && status == 0; i++)
-        status = ek_optimizer_set_lr(schedule->optimizer, i, rates[i]);
+        optimizer->groups[i].lr = rates[i];
     if (status == 0)
         schedule->count = step;
     free(rates);
@@ -176,8 +122,91 @@ static int schedule_set_rates(ek_schedule *schedule, int64_t step, bool from_sta
 int ek_schedule_step(ek_schedule *schedule)
 {
     EK_TRY(schedule_check_made(schedule));
+    if (schedule->kind == &ek_schedule_plateau_kind)
+        return EK_FAIL(EK_E_INVALID, "%s steps by what is measured: call ek_schedule_step_measure",
+                       schedule->kind->name);
     EK_TRY(schedule_note_groups(schedule));
     return schedule_set_rates(schedule, schedule->count + 1, false);
+}
+
+/* ---- making and freeing ---- */
+
+static bool schedule_copy_arrays(ek_schedule *schedule, const ek_schedule *settings)
+{
+    size_t count = (size_t)settings->milestone_count;
+    schedule->milestones = NULL;
+    schedule->one_cycle.max_lrs = NULL;
+    if (count > 0) {
+        schedule->milestones = ek_calloc(count, sizeof *schedule->milestones);
+        if (!schedule->milestones)
+            return false;
+        memcpy(schedule->milestones, settings->milestones, count * sizeof *schedule->milestones);
+    }
+    if (settings->one_cycle.max_lrs) {
+        count = (size_t)settings->max_lr_count;
+        double *rates = ek_calloc(count + 1, sizeof *rates);
+        if (!rates)
+            return false;
+        memcpy(rates, settings->one_cycle.max_lrs, count * sizeof *rates);
+        schedule->one_cycle.max_lrs = rates;
+    }
+    return true;
+}
+
+/* Sets the initial rates of groups, and the rates of step 0. On an error the optimizer is as
+ * before. */
+static int schedule_begin(ek_schedule *schedule)
+{
+    ek_optimizer *optimizer = schedule->optimizer;
+    const int count = optimizer->group_count;
+    double *before = ek_calloc((size_t)count + 1, sizeof *before);
+    if (!before)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < count; i++) {
+        before[i] = optimizer->initial_lr[i];
+        if (schedule->kind->set_initial)
+            schedule->kind->set_initial(schedule, i, &optimizer->initial_lr[i]);
+    }
+    int status = schedule_note_groups(schedule);
+    if (status == 0 && !schedule->kind->has_begun)
+        status = schedule_set_rates(schedule, 0, false);
+    for (int i = 0; i < count && status < 0; i++)
+        optimizer->initial_lr[i] = before[i];
+    free(before);
+    return status;
+}
+
+ek_schedule *ek_schedule_new(const ek_schedule *settings)
+{
+    ek_schedule *schedule = NULL;
+    if (settings->optimizer)
+        schedule = ek_calloc(1, sizeof *schedule);
+    else if (ek_error_status() == 0)
+        EK_FAIL(EK_E_INVALID, "%s: the optimizer is NULL", settings->kind->name);
+    if (!schedule) {
+        for (int i = 0; i < settings->child_count; i++)
+            ek_schedule_free(settings->children[i]);
+        free(settings->children);
+        return NULL;
+    }
+    *schedule = *settings;
+    if (schedule_copy_arrays(schedule, settings) && schedule_begin(schedule) == 0)
+        return schedule;
+    ek_schedule_free(schedule);
+    return NULL;
+}
+
+void ek_schedule_free(ek_schedule *schedule)
+{
+    if (!schedule)
+        return;
+    for (int i = 0; i < schedule->child_count; i++)
+        ek_schedule_free(schedule->children[i]);
+    free(schedule->children);
+    free(schedule->milestones);
+    free((double *)schedule->one_cycle.max_lrs);
+    free(schedule->initial);
+    free(schedule);
 }
 
 /* ---- for checkpoints ---- */
@@ -194,6 +223,11 @@ int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps)
     if (steps < 0 || steps == INT64_MAX)
         return EK_FAIL(EK_E_INVALID, "schedule_set_steps: a schedule after %lld steps",
                        (long long)steps);
+    if (schedule->kind == &ek_schedule_plateau_kind)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s depends on what was measured, not on the number of steps: restore it "
+                       "from an archive",
+                       schedule->kind->name);
     EK_TRY(schedule_note_groups(schedule));
     return schedule_set_rates(schedule, steps, true);
 }
@@ -209,11 +243,27 @@ const double *ek_schedule_initial(const ek_schedule *schedule, int *count)
     return schedule->initial;
 }
 
+ek_schedule *ek_schedule_child(const ek_schedule *schedule, int index)
+{
+    return index < schedule->child_count ? schedule->children[index] : NULL;
+}
+
+double *ek_schedule_memory(ek_schedule *schedule, int *count)
+{
+    *count = schedule->kind == &ek_schedule_plateau_kind ? EK_PLATEAU_MEMORY : 0;
+    return schedule->memory;
+}
+
 int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *initial, int count)
 {
     double *rates = ek_calloc((size_t)count, sizeof *rates);
     if (!rates)
         return EK_E_NO_MEMORY;
+    int status = ek_schedule_set_momentum(schedule, steps);
+    if (status < 0) {
+        free(rates);
+        return status;
+    }
     for (int i = 0; i < count; i++)
         rates[i] = initial[i];
     free(schedule->initial);
@@ -221,11 +271,4 @@ int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *init
     schedule->group_count = count;
     schedule->count = steps;
     return 0;
-}
-
-void ek_schedule_free(ek_schedule *schedule)
-{
-    if (schedule)
-        free(schedule->initial);
-    free(schedule);
 }

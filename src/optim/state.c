@@ -4,7 +4,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "kernels/kernels.h"
-#include "optim/optimizer.h"
+#include "optim/algorithm.h"
 
 /* ---- reading state ---- */
 
@@ -24,12 +24,20 @@ static int state_index(const ek_optimizer *optimizer, const char *name)
     return EK_STATES;
 }
 
+/* True if `name` is that of the number that parameters carry. */
+static bool state_is_carried(const ek_algorithm *algorithm, const char *name)
+{
+    return algorithm->carried && strcmp(algorithm->carried, name) == 0;
+}
+
 ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
 {
     if (!optimizer || !name)
         return NULL;
     const ek_slot *slot = state_slot_of(optimizer, parameter);
     int s = state_index(optimizer, name);
+    if (slot && slot->step > 0 && state_is_carried(optimizer->algorithm, name))
+        return ek_full(slot->carried, ek_scalar_shape(), .dtype = EK_F64);
     if (!slot || slot->step == 0 || s == EK_STATES)
         return NULL;
     ek_tensor *state = slot->cut.segments[0].state[s];
@@ -91,18 +99,19 @@ int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
     return slot->step;
 }
 
-/* The optimizer has as many states as the group that has most. */
+/* The states are those of all groups, and then the number that parameters carry. */
 const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
 {
     if (!optimizer || index < 0)
         return NULL;
     const ek_algorithm *algorithm = optimizer->algorithm;
-    int count = algorithm->state_count(&optimizer->defaults);
-    for (int i = 0; i < optimizer->group_count; i++) {
-        int of_group = algorithm->state_count(&optimizer->groups[i]);
-        count = of_group > count ? of_group : count;
-    }
-    return index < count ? algorithm->state_names[index] : NULL;
+    unsigned states = ek_states_of(algorithm, &optimizer->defaults);
+    for (int i = 0; i < optimizer->group_count; i++)
+        states |= ek_states_of(algorithm, &optimizer->groups[i]);
+    for (int s = 0; s < EK_STATES; s++)
+        if (states >> s & 1 && index-- == 0)
+            return algorithm->state_names[s];
+    return index == 0 ? algorithm->carried : NULL;
 }
 
 /* ---- writing state: checks ---- */
@@ -124,36 +133,64 @@ static int state_check(const char *algorithm, const char *name, const ek_tensor 
     return 0;
 }
 
+/* The states of one parameter, in the algorithm's order; NULL where these options need none. */
+typedef struct state_set {
+    ek_tensor *states[EK_STATES];
+    bool has_carried;
+    double carried;
+} state_set;
+
+static int state_sort_carried(const ek_algorithm *algorithm, const ek_tensor *state, state_set *set)
+{
+    char text[200];
+    if (set->has_carried)
+        return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is given twice", algorithm->name,
+                       algorithm->carried);
+    if (!state)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is NULL",
+                                               algorithm->name, algorithm->carried);
+    if (ek_count(state) != 1 || !ek_dtype_is_floating(state->dtype))
+        return EK_FAIL(EK_E_SHAPE, "%s: state \"%s\" is %s; it has to be one floating number",
+                       algorithm->name, algorithm->carried, ek_tensor_text(state, text));
+    set->has_carried = true;
+    return ek_item(state, &set->carried);
+}
+
 /* Puts the given states in the algorithm's order. They have to be exactly the states of a parameter
- * after `steps` updates. Returns how many there are. */
+ * after `steps` updates. */
 static int state_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
-                      const char *const *names, ek_tensor *const *states, int count,
-                      ek_tensor *sorted[EK_STATES])
+                      const char *const *names, ek_tensor *const *states, int count, state_set *set)
 {
     const ek_algorithm *algorithm = optimizer->algorithm;
-    int wanted = steps > 0 ? algorithm->state_count(&optimizer->groups[slot->group]) : 0;
+    unsigned wanted = steps > 0 ? ek_states_of(algorithm, &optimizer->groups[slot->group]) : 0;
     for (int i = 0; i < count; i++) {
-        int s = 0;
         if (!names[i])
             return EK_FAIL(EK_E_INVALID, "%s: state %d has no name", algorithm->name, i);
-        while (s < wanted && strcmp(algorithm->state_names[s], names[i]) != 0)
-            s++;
-        if (s == wanted)
+        if (steps > 0 && state_is_carried(algorithm, names[i])) {
+            EK_TRY(state_sort_carried(algorithm, states[i], set));
+            continue;
+        }
+        int s = state_index(optimizer, names[i]);
+        if (s == EK_STATES || !(wanted >> s & 1))
             return EK_FAIL(EK_E_INVALID,
                            "%s: with these options and after %lld updates a parameter has no state "
                            "\"%.200s\"",
                            algorithm->name, (long long)steps, names[i]);
-        if (sorted[s])
+        if (set->states[s])
             return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is given twice", algorithm->name,
                            names[i]);
         EK_TRY(state_check(algorithm->name, names[i], slot->parameter, states[i]));
-        sorted[s] = states[i];
+        set->states[s] = states[i];
     }
-    for (int s = 0; s < wanted; s++)
-        if (!sorted[s])
+    for (int s = 0; s < EK_STATES; s++)
+        if (wanted >> s & 1 && !set->states[s])
             return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is missing", algorithm->name,
                            algorithm->state_names[s]);
-    return wanted;
+    if (steps > 0 && algorithm->carried && !set->has_carried)
+        return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is missing", algorithm->name,
+                       algorithm->carried);
+    return 0;
 }
 
 static int state_check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
@@ -190,48 +227,50 @@ static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
     return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
 }
 
-static int state_write(ek_slot *slot, int64_t steps, ek_tensor *const *states, int count)
+static int state_write(ek_slot *slot, int64_t steps, const state_set *set)
 {
-    for (int s = 0; s < count; s++)
-        EK_TRY(ek_slot_put_state(slot, s, states[s]));
+    for (int s = 0; s < EK_STATES; s++)
+        if (set->states[s])
+            EK_TRY(ek_slot_put_state(slot, s, set->states[s]));
     for (int i = 0; i < slot->cut.count; i++)
-        for (int s = 0; s < count; s++)
-            ek_tensor_written(slot->cut.segments[i].state[s], "ek_optimizer_set_state");
+        for (int s = 0; s < EK_STATES; s++)
+            if (set->states[s])
+                ek_tensor_written(slot->cut.segments[i].state[s], "ek_optimizer_set_state");
     slot->step = steps;
+    slot->carried = set->carried;
     return 0;
 }
 
 /* Sets the slot's states. All memory is allocated before the first write. */
-static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
-                     ek_tensor *states[EK_STATES], int count)
+static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps, state_set *set)
 {
-    for (int s = 0; s < count; s++) {
-        states[s] = ek_slot_convert_state(slot, states[s]);
-        if (!states[s])
+    for (int s = 0; s < EK_STATES; s++) {
+        if (!set->states[s])
+            continue;
+        set->states[s] = ek_slot_convert_state(slot, set->states[s]);
+        if (!set->states[s])
             return ek_error_pending();
     }
     int status = state_reserve(optimizer, slot);
     if (status < 0)
         ek_optimizer_forget_unused_state(optimizer);
-    return status < 0 ? status : state_write(slot, steps, states, count);
+    return status < 0 ? status : state_write(slot, steps, set);
 }
 
 int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                            const char *const *names, ek_tensor *const *states, int count)
 {
-    ek_tensor *sorted[EK_STATES] = {NULL};
+    state_set set = {0};
     ek_slot *slot;
     EK_TRY(state_slot_find(optimizer, parameter, &slot));
     EK_TRY(state_check_call(optimizer, slot, steps, names, states, count));
-    int wanted = state_sort(optimizer, slot, steps, names, states, count, sorted);
-    if (wanted < 0)
-        return wanted;
+    EK_TRY(state_sort(optimizer, slot, steps, names, states, count, &set));
     if (steps == 0) {
         ek_slot_forget_state(slot);
         return 0;
     }
     ek_scope scope = ek_scope_begin();
-    int status = state_put(optimizer, slot, steps, sorted, wanted);
+    int status = state_put(optimizer, slot, steps, &set);
     ek_scope_end(&scope);
     return status;
 }

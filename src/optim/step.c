@@ -11,7 +11,7 @@
  *     step_agree             flats that are divided between processes: all of them have come so far
  *     step_update            updates all devices side by side (ek_jobs_run)
  *     step_update_device     one call per dtype, group and phase
- *     step_call              the algorithm's `update` (algorithms.c) calls the kernel
+ *     step_call              calls the kernel with the algorithm's rule and numbers (algorithms.c)
  *     sharding_publish       parallel/sharding.c, as flat->publish: sends shards to all devices
  *     ek_divided_publish     distributed/divided_step.c, as flat->publish: and to all processes
  *
@@ -22,7 +22,7 @@
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
 #include "kernels/kernels.h"
-#include "optim/optimizer.h"
+#include "optim/algorithm.h"
 
 /* Segments [begin, end) of the step, which are neighbours in memory. */
 typedef struct range {
@@ -31,6 +31,7 @@ typedef struct range {
     ek_dtype dtype;
     int group;
     int64_t phase, step;
+    double carried, next; /* the number that its parameters carry, and will carry after the call */
     bool done;
 } range;
 
@@ -158,7 +159,9 @@ static int range_compare_calls(const range *a, const range *b)
         return (int)a->dtype - (int)b->dtype;
     if (a->group != b->group)
         return a->group - b->group;
-    return (a->phase > b->phase) - (a->phase < b->phase);
+    if (a->phase != b->phase)
+        return a->phase < b->phase ? -1 : 1;
+    return (a->carried > b->carried) - (a->carried < b->carried);
 }
 
 static int range_compare(const void *x, const void *y)
@@ -168,9 +171,18 @@ static int range_compare(const void *x, const void *y)
     return order ? order : a->begin - b->begin;
 }
 
-static int range_state_count(const step *this, const range *r)
+static unsigned range_states(const step *this, const range *r)
 {
-    return this->optimizer->algorithm->state_count(&this->optimizer->groups[r->group]);
+    return ek_states_of(this->optimizer->algorithm, &this->optimizer->groups[r->group]);
+}
+
+/* True if the slot's next step is of the range's phase. */
+static bool range_takes(const step *this, const range *r, const ek_slot *slot)
+{
+    const ek_algorithm *algorithm = this->optimizer->algorithm;
+    return slot->carried == r->carried &&
+           (!algorithm->phase ||
+            algorithm->phase(&this->optimizer->groups[r->group], slot->step + 1) == r->phase);
 }
 
 /* The longest range from `begin` of segments that join and are of one phase. */
@@ -184,13 +196,15 @@ static range step_range(const step *this, int begin)
                .dev = ek_tensor_dev(tensor),
                .dtype = tensor->dtype,
                .group = slot->group,
-               .phase = optimizer->algorithm->phase(options, slot->step + 1),
-               .step = slot->step + 1};
-    int states = range_state_count(this, &r);
+               .step = slot->step + 1,
+               .carried = slot->carried};
+    const unsigned states = range_states(this, &r);
+    if (optimizer->algorithm->phase)
+        r.phase = optimizer->algorithm->phase(options, r.step);
     for (r.end = begin + 1; r.end < this->segment_count; r.end++)
         if (!ek_segments_join(optimizer, this->segments[r.end - 1], this->segments[r.end],
                               states) ||
-            optimizer->algorithm->phase(options, this->segments[r.end]->slot->step + 1) != r.phase)
+            !range_takes(this, &r, this->segments[r.end]->slot))
             break;
     return r;
 }
@@ -215,13 +229,14 @@ static int step_prepare_operands(step *this)
         const ek_segment *first = this->segments[r->begin], *last = this->segments[r->end - 1];
         int64_t count =
             last->shard.tensor->offset - first->shard.tensor->offset + ek_count(last->shard.tensor);
-        for (int k = 0; k < STATE + range_state_count(this, r); k++) {
-            const ek_tensor *tensor = k == PARAMETER  ? first->shard.tensor
-                                      : k == GRADIENT ? first->gradient
-                                                      : first->state[k - STATE];
-            if (!(this->operands[k][i] = range_handle(tensor, count)))
+        const ek_tensor *tensors[OPERANDS] = {first->shard.tensor, first->gradient};
+        int operands = STATE;
+        for (int s = 0; s < EK_STATES; s++)
+            if (range_states(this, r) >> s & 1)
+                tensors[operands++] = first->state[s];
+        for (int k = 0; k < operands; k++)
+            if (!(this->operands[k][i] = range_handle(tensors[k], count)))
                 return ek_error_pending();
-        }
     }
     return 0;
 }
@@ -289,15 +304,21 @@ static const char writer[] = "the optimizer's step"; /* named in errors about sa
 static int step_call(const step *this, int begin, int end)
 {
     const range *r = &this->ranges[begin];
-    ek_tensor *const *state[EK_STATES] = {NULL};
-    for (int s = 0; s < range_state_count(this, r); s++)
+    ek_step_numbers numbers = {0};
+    double carried = r->carried;
+    const ek_step_rule rule = this->optimizer->algorithm->step(&this->optimizer->groups[r->group],
+                                                               r->step, &carried, &numbers);
+    ek_tensor *const *state[EK_STATES];
+    for (int s = 0; s < EK_STATES; s++)
         state[s] = this->operands[STATE + s] + begin;
-    const ek_algorithm *algorithm = this->optimizer->algorithm;
-    EK_TRY(algorithm->update(algorithm, &this->optimizer->groups[r->group], r->step, end - begin,
-                             this->operands[PARAMETER] + begin, this->operands[GRADIENT] + begin,
-                             state));
-    for (int i = begin; i < end; i++)
+    ek_tensor *const *parameters = this->operands[PARAMETER] + begin;
+    EK_TRY(ek_kernels_of(parameters[0])
+               ->step_list(r->dev, rule, end - begin, parameters, this->operands[GRADIENT] + begin,
+                           state, &numbers));
+    for (int i = begin; i < end; i++) {
+        this->ranges[i].next = carried;
         this->ranges[i].done = true;
+    }
     return 0;
 }
 
@@ -322,16 +343,18 @@ static int step_update_device(void *user, int index)
 }
 
 /* Notes that the segment was written. The first segment of a parameter counts the step. */
-static void segment_note_update(const ek_segment *segment)
+static void segment_note_update(const ek_segment *segment, double carried)
 {
     ek_slot *slot = segment->slot;
     ek_tensor_written(segment->shard.tensor, writer);
-    for (int s = 0; s < EK_STATES && segment->state[s]; s++)
-        ek_tensor_written(segment->state[s], writer);
+    for (int s = 0; s < EK_STATES; s++)
+        if (segment->state[s])
+            ek_tensor_written(segment->state[s], writer);
     if (!slot->takes_part)
         return;
     slot->takes_part = false;
     slot->step++;
+    slot->carried = carried;
     if (slot->parameter != segment->shard.tensor)
         ek_tensor_written(slot->parameter, writer);
 }
@@ -346,7 +369,7 @@ static int step_update(step *this)
         const range *r = &this->ranges[i];
         stepped = stepped || r->done;
         for (int k = r->begin; k < r->end && r->done; k++)
-            segment_note_update(this->segments[k]);
+            segment_note_update(this->segments[k], r->next);
     }
     for (int i = 0; i < this->flat_count; i++) {
         const step_flat *entry = &this->flats[i];

@@ -417,17 +417,28 @@ static void sync_batch_norm_destroy(ek_module *module)
     ek_object_release(((ek_batch_norm_module *)module)->ranks);
 }
 
-static const ek_module_type sync_batch_norm_type = {.name = sync_name,
-                                                    .size = sizeof(ek_batch_norm_module),
-                                                    .forward = sync_batch_norm_forward,
-                                                    .destroy = sync_batch_norm_destroy};
-
 /* A new id for the rendezvous of a module's replicas, which copy the id with the module. */
 static uint64_t sync_new_place(void)
 {
     static atomic_uint_fast64_t last;
     return atomic_fetch_add(&last, 1) + 1;
 }
+
+/* A copy has a rendezvous of its own. */
+static int sync_batch_norm_copy(ek_module *copy, const ek_module *original)
+{
+    (void)original;
+    ((ek_batch_norm_module *)copy)->place = sync_new_place();
+    ek_object_retain(((ek_batch_norm_module *)copy)->ranks);
+    return 0;
+}
+
+static const ek_module_type sync_batch_norm_type = {.name = sync_name,
+                                                    .size = sizeof(ek_batch_norm_module),
+                                                    .forward = sync_batch_norm_forward,
+                                                    .destroy = sync_batch_norm_destroy,
+                                                    .copy = sync_batch_norm_copy,
+                                                    .describe = ek_batch_norm_module_describe};
 
 /* The ranks of a group that was given; NULL if there are no others. */
 static int sync_ranks_of(ek_process_group *group, ek_ranks **ranks)

@@ -142,6 +142,29 @@ ek_module *ek_data_parallel_module(ek_module *data_parallel)
                         data_parallel ? data_parallel->type->name : "NULL");
 }
 
+ek_module *ek_data_parallel_unwrap(ek_module *data_parallel)
+{
+    ek_module *child = ek_data_parallel_module(data_parallel);
+    if (!child)
+        return NULL;
+    if (data_parallel->members->has_parent)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "data_parallel_unwrap: the %s is a part of another module",
+                            data_parallel->type->name);
+    ek_wrapper *wrapper = ek_wrapper_of(data_parallel);
+    if (ek_wrapper_enter(wrapper) < 0) /* another thread calls it */
+        return NULL;
+    ek_wrapper_leave(wrapper);
+    ek_module_retain(child);
+    ek_module_free(data_parallel);
+    if (atomic_load(&child->members->references) == 1) {
+        child->members->has_parent = false;
+        free(child->members->name);
+        child->members->name = NULL;
+    }
+    return child;
+}
+
 int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats)
 {
     if (!stats)

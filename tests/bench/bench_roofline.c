@@ -118,6 +118,34 @@ static int counting_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, cons
     return rc;
 }
 
+/* A linear layer of n rows, or its weight's gradient. */
+static void count_linear(const char *kind, const ek_tensor *x, const ek_tensor *w, double begin)
+{
+    double seconds = job_now() - begin;
+    char label[80];
+    snprintf(label, sizeof(label), "%-15s       %4d x %4d x %4d", kind, (int)x->shape[0],
+             (int)x->shape[1], (int)w->shape[0]);
+    count_call(label, (double)ek_count(x) * (double)w->shape[0], seconds);
+}
+
+static int counting_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                           const ek_tensor *bias, bool relu)
+{
+    double begin = job_now();
+    int rc = counted.original->linear(dev, y, x, w, bias, relu);
+    count_linear("linear", x, w, begin);
+    return rc;
+}
+
+static int counting_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
+                                           const ek_tensor *x, const ek_tensor *dy)
+{
+    double begin = job_now();
+    int rc = counted.original->linear_weight_gradient(dev, dw, dbias, x, dy);
+    count_linear("linear weight", x, dw, begin);
+    return rc;
+}
+
 /* Has the devices call these. They are idle. */
 static int counting_begin(const ek_device_list *devices)
 {
@@ -132,6 +160,8 @@ static int counting_begin(const ek_device_list *devices)
             counted.kernels.conv_input_gradient = counting_conv_input_gradient;
             counted.kernels.conv_weight_gradient = counting_conv_weight_gradient;
             counted.kernels.matmul = counting_matmul;
+            counted.kernels.linear = counting_linear;
+            counted.kernels.linear_weight_gradient = counting_linear_weight_gradient;
             counted.backend = *dev->backend;
             counted.backend.kernels = &counted.kernels;
         }

@@ -41,6 +41,7 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
     *job = (training){.loss = load->loss, .bf16 = load->bf16};
     ek_allow_tf32(load->tf32);
     ek_allow_fast_convolution(load->fast);
+    ek_benchmark_convolution(true); /* as the twin sets cudnn.benchmark */
     ek_manual_seed(0);
     options.module = load->network();
     options.device_ids = *devices;

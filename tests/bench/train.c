@@ -6,7 +6,8 @@
  * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
  * run under autocast, with -tf32 products may round to it, with -fast convolutions
  * may take F(4x4, 3x3) (ek_allow_fast_convolution). On GPUs (DEVICES may be more than there
- * are; THREADS is nothing then) steps are timed in blocks, at whose ends all is waited for.
+ * are; THREADS is nothing then) cuDNN's algorithms are timed (ek_benchmark_convolution), and steps
+ * in blocks, at whose ends all is waited for.
  *
  *     samples/mpirun -n RANKS train NET DEVICES THREADS [SECONDS]
  *

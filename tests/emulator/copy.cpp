@@ -71,6 +71,7 @@ cudaError_t copy(Machine &m, Lock &lock, void *to, End to_end, const void *from,
     Operation operation;
     operation.name = "a copy";
     count(m, to_end, from_end, size);
+    m.counters.copies++;
     if (from_end.place == Place::PAGEABLE) {
         // What the host's memory holds now is what is copied.
         const char *bytes = static_cast<const char *>(from);
@@ -162,6 +163,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t handl
         Operation operation;
         operation.name = "a fill";
         operation.run = [=] { memset(to, value, size); };
+        m.counters.fills++;
         after_issue(m, lock, issue(m, stream, std::move(operation))->self);
         return cudaSuccess;
     });

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "half.h"
+
 namespace emulator
 {
 
@@ -17,6 +19,7 @@ size_t nccl_element_size(ncclDataType_t type)
     case ncclUint8:
         return 1;
     case ncclBfloat16:
+    case ncclFloat16:
         return 2;
     case ncclInt32:
     case ncclUint32:
@@ -58,8 +61,11 @@ void Exchange::add(const Part &part)
 namespace
 {
 
-// bf16 is added in f32 and rounded after each addition.
+// bf16 and f16 are added in f32 and rounded after each addition.
 struct Narrow {
+    uint16_t bits;
+};
+struct Half {
     uint16_t bits;
 };
 
@@ -69,10 +75,11 @@ template <typename T> T widen(T value)
 }
 float widen(Narrow value)
 {
-    uint32_t bits = (uint32_t)value.bits << 16;
-    float wide;
-    memcpy(&wide, &bits, sizeof wide);
-    return wide;
+    return bf16_value(value.bits);
+}
+float widen(Half value)
+{
+    return half_value(value.bits);
 }
 template <typename T> void put(T *to, T value)
 {
@@ -80,11 +87,11 @@ template <typename T> void put(T *to, T value)
 }
 void put(Narrow *to, float value)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    to->bits = (uint16_t)(nan ? 0x7fc0u | (bits >> 16) : rounded);
+    to->bits = bf16_of(value);
+}
+void put(Half *to, float value)
+{
+    to->bits = half_of(value);
 }
 
 template <typename T> T combine(T a, T b, ncclRedOp_t op)
@@ -139,6 +146,8 @@ std::vector<char> reduce_any(const std::vector<Part> &parts)
         return reduce<float>(parts);
     case ncclFloat64:
         return reduce<double>(parts);
+    case ncclFloat16:
+        return reduce<Half>(parts);
     default:
         return reduce<Narrow>(parts);
     }

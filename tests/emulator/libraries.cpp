@@ -1,7 +1,8 @@
 // libraries.cpp: what dlopen and dlsym would find.
 #include <cstring>
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
+#include <cudnn.h>
 #include <nccl.h>
 
 #include "machine.h"
@@ -14,7 +15,7 @@ bool ek_emulator_has(const char *soname)
     if (strncmp(soname, "lib", 3) != 0)
         return false;
     std::string name(soname + 3, strcspn(soname + 3, "."));
-    return (name == "cublas" || name == "nccl") &&
+    return (name == "cublas" || name == "cublasLt" || name == "cudnn" || name == "nccl") &&
            ("," + machine().libraries + ",").find("," + name + ",") != std::string::npos;
 }
 
@@ -32,19 +33,35 @@ void *ek_emulator_symbol(const char *name)
 #undef cublasSetStream
 #undef cublasSetWorkspace
 #undef cublasSetPointerMode
-        VERSIONED(cublasCreate) VERSIONED(cublasDestroy) VERSIONED(cublasGetVersion)
-            VERSIONED(cublasSetStream) VERSIONED(cublasSetWorkspace) VERSIONED(cublasSetPointerMode)
-                ENTRY(cublasSetMathMode) ENTRY(cublasSetAtomicsMode) ENTRY(cublasGetStatusName)
-                    ENTRY(cublasGetStatusString) ENTRY(cublasGemmEx)
-                        ENTRY(cublasGemmStridedBatchedEx) ENTRY(ncclGetVersion)
-                            ENTRY(ncclGetErrorString) ENTRY(ncclGetLastError) ENTRY(ncclCommInitAll)
-                                ENTRY(ncclGetUniqueId) ENTRY(ncclCommInitRankConfig)
-                                    ENTRY(ncclCommDestroy) ENTRY(ncclCommAbort) ENTRY(ncclCommCount)
-                                        ENTRY(ncclCommUserRank) ENTRY(ncclCommCuDevice)
-                                            ENTRY(ncclCommGetAsyncError) ENTRY(ncclGroupStart)
-                                                ENTRY(ncclGroupEnd) ENTRY(ncclSend) ENTRY(ncclRecv)
-                                                    ENTRY(ncclBroadcast) ENTRY(ncclReduce)
-                                                        ENTRY(ncclAllReduce)
+        VERSIONED(cublasCreate) VERSIONED(cublasDestroy) VERSIONED(cublasGetVersion) VERSIONED(
+            cublasSetStream) VERSIONED(cublasSetWorkspace) VERSIONED(cublasSetPointerMode)
+            ENTRY(cublasSetMathMode) ENTRY(cublasSetAtomicsMode) ENTRY(cublasGetStatusName) ENTRY(
+                cublasGetStatusString) ENTRY(cublasGemmEx) ENTRY(cublasGemmStridedBatchedEx)
+                ENTRY(cudnnCreate) ENTRY(cudnnDestroy) ENTRY(cudnnSetStream)
+                    ENTRY(cudnnGetErrorString) ENTRY(cudnnGetLastErrorString) ENTRY(
+                        cudnnBackendCreateDescriptor) ENTRY(cudnnBackendDestroyDescriptor)
+                        ENTRY(cudnnBackendSetAttribute) ENTRY(cudnnBackendGetAttribute) ENTRY(
+                            cudnnBackendFinalize) ENTRY(cudnnBackendExecute) ENTRY(cublasLtCreate)
+                            ENTRY(cublasLtDestroy) ENTRY(cublasLtMatmulDescCreate) ENTRY(
+                                cublasLtMatmulDescDestroy) ENTRY(cublasLtMatmulDescSetAttribute)
+                                ENTRY(cublasLtMatrixLayoutCreate) ENTRY(cublasLtMatrixLayoutDestroy)
+                                    ENTRY(cublasLtMatmulPreferenceCreate) ENTRY(
+                                        cublasLtMatmulPreferenceDestroy)
+                                        ENTRY(cublasLtMatmulPreferenceSetAttribute) ENTRY(
+                                            cublasLtMatmulAlgoGetHeuristic) ENTRY(cublasLtMatmul)
+                                            ENTRY(ncclGetVersion) ENTRY(ncclGetErrorString) ENTRY(
+                                                ncclGetLastError) ENTRY(ncclCommInitAll)
+                                                ENTRY(ncclGetUniqueId) ENTRY(ncclCommInitRankConfig)
+                                                    ENTRY(ncclCommDestroy) ENTRY(ncclCommAbort)
+                                                        ENTRY(ncclCommCount) ENTRY(ncclCommUserRank)
+                                                            ENTRY(ncclCommCuDevice) ENTRY(
+                                                                ncclCommGetAsyncError)
+                                                                ENTRY(ncclGroupStart) ENTRY(
+                                                                    ncclGroupEnd) ENTRY(ncclSend)
+                                                                    ENTRY(ncclRecv)
+                                                                        ENTRY(ncclBroadcast)
+                                                                            ENTRY(ncclReduce)
+                                                                                ENTRY(ncclAllReduce)
 #undef ENTRY
 #undef VERSIONED
     };

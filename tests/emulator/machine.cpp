@@ -46,7 +46,9 @@ static Machine *build()
     m->peers = atoi(variable("EK_EMULATOR_PEERS", "1")) != 0;
     m->capability = atoi(variable("EK_EMULATOR_CAPABILITY", "90"));
     m->multiprocessors = atoi(variable("EK_EMULATOR_MULTIPROCESSORS", "4"));
-    m->libraries = variable("EK_EMULATOR_LIBRARIES", "cublas,nccl");
+    m->libraries = variable("EK_EMULATOR_LIBRARIES", "cublas,cublasLt,nccl");
+    const char *log = getenv("EK_EMULATOR_LOG");
+    m->log = log && *log ? fopen(log, "w") : nullptr;
     m->devices.resize((size_t)atoi(variable("EK_EMULATOR_DEVICES", "1")));
     for (size_t i = 0; i < m->devices.size(); i++) {
         Stream stream = std::make_shared<CUstream_st>();

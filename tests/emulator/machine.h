@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <deque>
 #include <functional>
 #include <map>
@@ -95,6 +96,8 @@ struct Machine {
     bool peers = true;
     int capability = 90, multiprocessors = 4;
     std::string libraries;
+    bool relu_eats_nan = false; // cuBLASLt's
+    FILE *log = nullptr; // of what is issued
 
     std::vector<Device> devices;
     std::map<char *, Allocation> allocations; // by base
@@ -102,6 +105,7 @@ struct Machine {
     std::set<cudaEvent_t> events;
     std::map<std::string, std::deque<Failure>> failures;
     ek_emulator_counters counters = {};
+    double slow_seconds = 0;  // what events see as passed beside the time that has
     uint64_t aborts = 0;      // of communicators: what waited for ever goes on
     size_t communicators = 0; // that live
 
@@ -195,6 +199,7 @@ struct CUstream_st {
     std::deque<std::shared_ptr<emulator::Operation>> queue;
     uint64_t issued = 0, done = 0;
     bool running = false; // its first operation runs
+    int index = 0;        // among the streams made for the device, for the log
 };
 
 struct CUevent_st {

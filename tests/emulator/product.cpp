@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fiber.h"
+#include "half.h"
 
 namespace emulator
 {
@@ -18,6 +19,7 @@ size_t element_size(cudaDataType type)
     case CUDA_R_64F:
         return 8;
     case CUDA_R_16BF:
+    case CUDA_R_16F:
         return 2;
     default:
         return 0;
@@ -66,10 +68,8 @@ template <typename T> T load(const char *data, cudaDataType type, int64_t index)
         return (T) reinterpret_cast<const float *>(data)[index];
     if (type == CUDA_R_64F)
         return (T) reinterpret_cast<const double *>(data)[index];
-    uint32_t bits = (uint32_t) reinterpret_cast<const uint16_t *>(data)[index] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return (T)value;
+    uint16_t bits = reinterpret_cast<const uint16_t *>(data)[index];
+    return (T)(type == CUDA_R_16F ? half_value(bits) : bf16_value(bits));
 }
 
 template <typename T> void store(char *data, cudaDataType type, int64_t index, T value)
@@ -83,11 +83,8 @@ template <typename T> void store(char *data, cudaDataType type, int64_t index, T
         return;
     }
     float narrow = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &narrow, sizeof bits);
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    reinterpret_cast<uint16_t *>(data)[index] = (uint16_t)(nan ? 0x7fc0u | (bits >> 16) : rounded);
+    reinterpret_cast<uint16_t *>(data)[index] =
+        type == CUDA_R_16F ? half_of(narrow) : bf16_of(narrow);
 }
 
 // Panels of `width` lines each, zeros beyond the last: panel[step][line].
@@ -107,11 +104,39 @@ std::vector<T> pack(const Matrix &x, int64_t offset, int64_t lines, int64_t k, i
     return packed;
 }
 
+template <typename T> T finished(const Product &p, int64_t row, T value)
+{
+    const Epilogue &epilogue = p.epilogue;
+    if (epilogue.bias)
+        value += load<T>(epilogue.vector, p.c.type, row);
+    bool nan = value != value;
+    if (epilogue.relu && (nan ? epilogue.relu_eats_nan : value <= 0))
+        return 0;
+    return value;
+}
+
+// Sums over k of the lines of packed panels.
+template <typename T>
+void sum_lines(const Product &p, const std::vector<T> &panels, int64_t lines, int width)
+{
+    for (int64_t line = 0; line < lines; line++) {
+        const T *at = panels.data() + line / width * width * p.k + line % width;
+        T sum = 0;
+        for (int64_t step = 0; step < p.k; step++)
+            sum += at[step * width];
+        store<T>(p.epilogue.vector, p.c.type, line, sum);
+    }
+}
+
 template <typename T> void multiply_one(const Product &p, int64_t index)
 {
     std::vector<T> a = pack<T>(p.a, index * p.a.stride, p.m, p.k, ROWS, false);
     std::vector<T> b = pack<T>(p.b, index * p.b.stride, p.n, p.k, COLUMNS, true);
     T sum[ROWS * COLUMNS];
+    if (p.epilogue.sum_a)
+        sum_lines(p, a, p.m, ROWS);
+    if (p.epilogue.sum_b)
+        sum_lines(p, b, p.n, COLUMNS);
     for (int64_t column = 0; column < p.n; column += COLUMNS) {
         for (int64_t row = 0; row < p.m; row += ROWS) {
             tile(a.data() + row * p.k, b.data() + column * p.k, p.k, sum);
@@ -121,7 +146,7 @@ template <typename T> void multiply_one(const Product &p, int64_t index)
                     T value = (T)p.alpha * sum[(j - column) * ROWS + i - row];
                     if (p.beta != 0)
                         value += (T)p.beta * load<T>(p.c.data, p.c.type, at);
-                    store<T>(p.c.data, p.c.type, at, value);
+                    store<T>(p.c.data, p.c.type, at, finished(p, i, value));
                 }
             }
         }
@@ -129,6 +154,16 @@ template <typename T> void multiply_one(const Product &p, int64_t index)
 }
 
 } // namespace
+
+float load_float(const char *data, cudaDataType type, int64_t index)
+{
+    return load<float>(data, type, index);
+}
+
+void store_float(char *data, cudaDataType type, int64_t index, float value)
+{
+    store<float>(data, type, index, value);
+}
 
 void multiply(const Product &product)
 {

@@ -17,14 +17,28 @@ struct Matrix {
     bool transposed;
 };
 
+// What is done before a result is rounded, and to operands beside.
+struct Epilogue {
+    char *vector;       // of c's type, elements side by side; NULL for nothing
+    bool bias;          // the vector, one element for each row of c, is added
+    bool relu;          // negative results become 0
+    bool relu_eats_nan; // as fmaxf(x, 0) does
+    bool sum_a, sum_b;  // the vector gets sums over k, of a's rows or of b's columns
+};
+
 struct Product {
     int64_t m, n, k, batch;
     Matrix a, b, c;
     double alpha, beta;
     bool in_double;
+    Epilogue epilogue;
 };
 
 size_t element_size(cudaDataType type); // 0 for types it doesn't know
+
+// An element as f32, and back with one rounding.
+float load_float(const char *data, cudaDataType type, int64_t index);
+void store_float(char *data, cudaDataType type, int64_t index, float value);
 
 // c = alpha a b + beta c, with sums in f32 or f64. With beta 0, what c held is not read.
 void multiply(const Product &product);

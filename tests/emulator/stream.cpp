@@ -22,6 +22,8 @@ cudaError_t create_stream(Machine &m, cudaStream_t *handle, unsigned flags)
     Stream stream = std::make_shared<CUstream_st>();
     stream->device = current_device();
     stream->blocking = !(flags & cudaStreamNonBlocking);
+    static std::vector<int> made(m.devices.size());
+    stream->index = ++made[(size_t)stream->device];
     m.streams.push_back(stream);
     *handle = stream.get();
     return cudaSuccess;
@@ -172,7 +174,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
         auto record = std::make_shared<Record>();
         Operation operation;
         operation.name = "an event";
-        operation.run = [record] { record->seconds = now(); };
+        operation.run = [record] {
+            Machine &here = machine();
+            Lock reading(here.lock);
+            record->seconds = now() + here.slow_seconds;
+        };
         record->position = issue(m, stream, std::move(operation))->self;
         event->record = record;
         after_issue(m, lock, record->position);

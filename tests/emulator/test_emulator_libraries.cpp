@@ -2,8 +2,10 @@
 #include <pthread.h>
 
 #include <cublas_v2.h>
+#include <cudnn.h>
 #include <nccl.h>
 
+#include "half.h"
 #include "test_emulator.h"
 
 // ---- matrix products ----
@@ -27,7 +29,9 @@ static std::vector<char> numbers(cudaDataType type, size_t count, bool nan)
     for (size_t i = 0; i < count; i++) {
         float single = nan ? NAN : value_at(i);
         double wide = single;
-        uint16_t half = nan ? (uint16_t)0x7fc0 : narrow(single);
+        uint16_t half = type == CUDA_R_16F ? emulator::half_of(single)
+                        : nan              ? (uint16_t)0x7fc0
+                                           : narrow(single);
         const void *from = size == 8 ? (const void *)&wide : size == 4 ? (void *)&single : &half;
         memcpy(bytes.data() + i * size, from, size);
     }
@@ -40,6 +44,8 @@ static double number(const std::vector<char> &bytes, cudaDataType type, size_t i
         return ((const double *)bytes.data())[i];
     if (type == CUDA_R_32F)
         return ((const float *)bytes.data())[i];
+    if (type == CUDA_R_16F)
+        return emulator::half_value(((const uint16_t *)bytes.data())[i]);
     uint32_t bits = (uint32_t)((const uint16_t *)bytes.data())[i] << 16;
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -87,7 +93,9 @@ static void check_product(cublasHandle_t handle, cudaStream_t stream, const Case
                 }
                 size_t ic = z * sc + (size_t)(i + j * ldc);
                 double wanted = 2 * sum + (c.beta != 0 ? c.beta * number(old, c.out, ic) : 0);
-                double slack = c.out == CUDA_R_16BF ? fabs(wanted) / 128 : 0;
+                double slack = c.out == CUDA_R_16BF  ? fabs(wanted) / 128
+                               : c.out == CUDA_R_16F ? fabs(wanted) / 1024
+                                                     : 0;
                 ck_assert_double_le(fabs(number(got, c.out, ic) - wanted), slack);
             }
     cudaFree(da);
@@ -101,10 +109,9 @@ TEST(products)
     cublasHandle_t handle;
     ck_assert_int_eq(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
     ck_assert_int_eq(cublasSetStream(handle, stream), CUBLAS_STATUS_SUCCESS);
-    const cudaDataType types[][2] = {{CUDA_R_32F, CUDA_R_32F},
-                                     {CUDA_R_64F, CUDA_R_64F},
-                                     {CUDA_R_16BF, CUDA_R_16BF},
-                                     {CUDA_R_16BF, CUDA_R_32F}};
+    const cudaDataType types[][2] = {{CUDA_R_32F, CUDA_R_32F},   {CUDA_R_64F, CUDA_R_64F},
+                                     {CUDA_R_16BF, CUDA_R_16BF}, {CUDA_R_16BF, CUDA_R_32F},
+                                     {CUDA_R_16F, CUDA_R_16F},   {CUDA_R_16F, CUDA_R_32F}};
     const int sizes[][4] = {
         {1, 1, 1, 1}, {17, 5, 3, 2}, {16, 4, 8, 1}, {33, 9, 40, 3}, {2, 3, 0, 1}};
     for (const auto &type : types)
@@ -422,11 +429,13 @@ TEST(symbols)
     ck_assert(!ek_emulator_has("libcudnn.so.9") && !ek_emulator_has("cublas"));
     ck_assert_ptr_eq(ek_emulator_symbol("cublasSetStream_v2"), (void *)cublasSetStream_v2);
     ck_assert_ptr_eq(ek_emulator_symbol("ncclSend"), (void *)ncclSend);
-    ck_assert_ptr_null(ek_emulator_symbol("cudnnCreate"));
+    ck_assert_ptr_eq(ek_emulator_symbol("cudnnBackendExecute"), (void *)cudnnBackendExecute);
+    ck_assert_ptr_null(ek_emulator_symbol("cudnnConvolutionForward"));
 }
 
 TEST(hidden_libraries)
 {
-    setenv("EK_EMULATOR_LIBRARIES", "cublas", 1);
+    setenv("EK_EMULATOR_LIBRARIES", "cublas,cudnn", 1);
     ck_assert(ek_emulator_has("libcublas.so.13") && !ek_emulator_has("libnccl.so.2"));
+    ck_assert(ek_emulator_has("libcudnn.so.9"));
 }

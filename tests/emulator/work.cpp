@@ -2,6 +2,7 @@
 // depends on runs, in the order that streams and events give, and nothing more.
 #include "machine.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -191,6 +192,17 @@ std::shared_ptr<Operation> issue(Machine &m, const Stream &stream, Operation &&o
     auto queued = std::make_shared<Operation>(std::move(operation));
     queued->self = {stream, ++stream->issued};
     stream->queue.push_back(queued);
+    if (m.log) {
+        static std::atomic<int> threads;
+        static thread_local int thread = threads++;
+        fprintf(m.log, "thread %d, device %d, stream %d, number %d: %s", thread, stream->device,
+                stream->index, (int)stream->issued, queued->name);
+        if (const CUstream_st *after = queued->after.stream.get())
+            fprintf(m.log, " of device %d, stream %d, number %d", after->device, after->index,
+                    (int)queued->after.number);
+        fprintf(m.log, "\n");
+        fflush(m.log);
+    }
     m.counters.issued++;
     m.changed.notify_all();
     return queued;

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <png.h>
+#include <stdio.h>
 #include <turbojpeg.h>
 #include <zlib.h>
 
@@ -102,9 +103,21 @@ const char *__wrap_gzerror(gzFile file, int *code)
 
 /* ---- pictures ---- */
 
+/* What png_image_write_to_memory returns and says without memory. */
+static int inject_no_picture(png_imagep image)
+{
+    snprintf(image->message, sizeof image->message, "out of memory");
+    return 0;
+}
+
 HELPER_CALL(tjhandle, NULL, tjInitDecompress, (void), ())
 HELPER_CALL(png_infop, NULL, png_create_info_struct, (png_const_structrp png), (png))
 HELPER_CALL(png_structp, NULL, png_create_read_struct_2,
             (png_const_charp version, png_voidp user, png_error_ptr fail, png_error_ptr warn,
              png_voidp memory, png_malloc_ptr allocate, png_free_ptr give_back),
             (version, user, fail, warn, memory, allocate, give_back))
+
+HELPER_CALL(int, inject_no_picture(image), png_image_write_to_memory,
+            (png_imagep image, void *memory, png_alloc_size_t *nbytes, int convert,
+             const void *pixels, png_int_32 stride, const void *palette),
+            (image, memory, nbytes, convert, pixels, stride, palette))

@@ -22,6 +22,7 @@ typedef struct archive_run {
     ek_module *model, *criterion;
     ek_optimizer *optimizer;
     ek_schedule *schedule;
+    ek_grad_scaler *scaler;
     ek_loader *loader;
     ek_generator *generator;
 } archive_run;
@@ -45,6 +46,7 @@ static int make(archive_run *r, int devices, bool sharded)
     r->criterion = ek_data_parallel_criterion(ek_mse_loss(), .device_ids = list);
     r->optimizer = ek_adam(r->model, .lr = 0.01);
     r->schedule = r->optimizer ? ek_step_lr(r->optimizer, 2, 0.5) : NULL;
+    r->scaler = r->optimizer ? ek_grad_scaler_new(.init_scale = 512) : NULL;
     r->loader = make_loader();
     r->generator = ek_generator_new(11);
     return ek_error_status();
@@ -65,6 +67,7 @@ static void give_back(archive_run *r)
 {
     ek_loader_free(r->loader);
     ek_schedule_free(r->schedule);
+    ek_grad_scaler_free(r->scaler);
     ek_optimizer_free(r->optimizer);
     ek_module_free(r->model);
     ek_module_free(r->criterion);
@@ -82,6 +85,7 @@ static int put_all(ek_archive *a)
     if (ek_error_status() < 0)
         fault_broken("a put that gives 0 leaves no error pending");
     FAULT_TRY(ek_archive_put_schedule(a, "schedule", run.schedule));
+    FAULT_TRY(ek_archive_put_grad_scaler(a, "scaler", run.scaler));
     FAULT_TRY(ek_archive_put_random(a, "random"));
     FAULT_TRY(ek_archive_put_generator(a, "generator", run.generator));
     FAULT_TRY(ek_archive_put_plan(a, "plan", run.model));
@@ -117,6 +121,7 @@ static int load_all(ek_archive *a)
     FAULT_TRY(ek_archive_load_generator(a, "generator", run.generator));
     FAULT_TRY(ek_archive_load_random(a, "random"));
     FAULT_TRY(ek_archive_load_schedule(a, "schedule", run.schedule));
+    FAULT_TRY(ek_archive_load_grad_scaler(a, "scaler", run.scaler));
     FAULT_TRY(ek_archive_load_optimizer(a, "optimizer", run.optimizer, run.model));
     FAULT_TRY(ek_archive_load_module(a, "model", run.model, .report = &report));
     fault_note((double)number + rate);

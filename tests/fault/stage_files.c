@@ -132,6 +132,13 @@ static int read_jpeg(void)
     return fault_note_tensor(ek_read_image(fault_path("a.jpg"), 1));
 }
 
+static int write_picture(void)
+{
+    ek_tensor *x = ek_full(0.5, EK_SHAPE(3, 1, 2, 2), .device = ek_host(0));
+    int status = fault_note_tensor(ek_make_grid(x, .normalize = true));
+    return status < 0 ? status : ek_save_image(fault_path("grid.png"), x);
+}
+
 static int note_set(ek_dataset *dataset)
 {
     int status = dataset ? fault_note_value(ek_dataset_get(dataset, 1)) : ek_error_status();
@@ -142,6 +149,11 @@ static int note_set(ek_dataset *dataset)
 static int read_mnist(void)
 {
     return note_set(ek_mnist(fault_path("mnist"), true));
+}
+
+static int read_token_file(void)
+{
+    return note_set(ek_token_dataset(.path = fault_path("a.npy"), .length = 2, .type = "u8"));
 }
 
 static int read_cifar10(void)
@@ -193,11 +205,11 @@ static const struct {
     const char *name;
     int (*attempt)(void);
 } rows[] = {
-    {"idx", read_idx},      {"idx-gz", read_compressed}, {"npy", read_npy},
-    {"cifar", read_cifar},  {"png", read_png},           {"jpeg", read_jpeg},
-    {"mnist", read_mnist},  {"cifar10", read_cifar10},   {"cifar100", read_cifar100},
-    {"decode", decode},     {"folder", read_folder},     {"save", write_tensors},
-    {"open", read_tensors},
+    {"idx", read_idx},          {"idx-gz", read_compressed}, {"npy", read_npy},
+    {"cifar", read_cifar},      {"png", read_png},           {"jpeg", read_jpeg},
+    {"picture", write_picture}, {"tokens", read_token_file}, {"mnist", read_mnist},
+    {"cifar10", read_cifar10},  {"cifar100", read_cifar100}, {"decode", decode},
+    {"folder", read_folder},    {"save", write_tensors},     {"open", read_tensors},
 };
 
 /* The file to open is the one that is saved. */

@@ -13,6 +13,36 @@ static ek_tensor *call(ek_module *module, ek_tensor *x)
     return y;
 }
 
+/* The output, and the last state of h, of a recurrent network for two samples, (2, 2, 2), of which
+ * the second has one step. */
+static ek_tensor *recurrent(ek_module *module, ek_tensor *x)
+{
+    static const int64_t steps[] = {2, 1};
+    ek_tensor *lengths = ek_from_data(steps, EK_SHAPE(2), EK_I64), *y = NULL;
+    if (module && lengths && ek_module_to_device(module, ek_host(0)) >= 0) {
+        ek_value result = ek_forward(module, x, ek_value_none(), lengths),
+                 state = ek_value_at(result, 1);
+        ek_tensor *h = ek_value_tensor(state.kind == EK_VALUE_LIST ? ek_value_at(state, 0) : state);
+        y = ek_add(ek_sum(ek_value_tensor(ek_value_at(result, 0))), ek_sum(h));
+    }
+    if (y && fault_note_parameters(module) < 0)
+        y = NULL;
+    ek_module_free(module);
+    return y;
+}
+
+/* The new h of a cell. */
+static ek_tensor *cell(ek_module *module, ek_tensor *x)
+{
+    ek_tensor *y = NULL;
+    if (module && ek_module_to_device(module, ek_host(0)) >= 0) {
+        ek_value state = ek_forward(module, x);
+        y = ek_value_tensor(state.kind == EK_VALUE_LIST ? ek_value_at(state, 0) : state);
+    }
+    ek_module_free(module);
+    return y;
+}
+
 static ek_tensor *loss(ek_module *criterion, ek_tensor *x, ek_tensor *target)
 {
     ek_tensor *y = criterion ? ek_loss(criterion, x, target) : NULL;
@@ -147,6 +177,8 @@ static ek_tensor *initialised(void)
 
 #define MODULES(X)                                                                                 \
     X(sequential, "f3x2", call(ek_sequential(ek_linear(2, 3), ek_relu(), ek_linear(3, 1)), x[0]))  \
+    X(sequential_named, "f3x2",                                                                    \
+      call(ek_sequential_named({"a", ek_linear(2, 3)}, {NULL, ek_relu()}), x[0]))                  \
     X(linear, "f3x2", call(ek_linear(2, 3, EK_OFF), x[0]))                                         \
     X(conv1d, "f1x2x4", call(ek_conv1d(2, 2, 3), x[0]))                                            \
     X(conv2d, "f1x2x4x4", call(ek_conv2d(2, 2, 3, .padding = 1), x[0]))                            \
@@ -164,6 +196,18 @@ static ek_tensor *initialised(void)
     X(group_norm, "f2x4x2", call(ek_group_norm(2, 4), x[0]))                                       \
     X(sync_batch_norm, "f4x2", call(ek_sync_batch_norm(2), x[0]))                                  \
     X(activations, "f4x2", call(ek_sequential(ek_leaky_relu(0.1), ek_sigmoid(), ek_tanh()), x[0])) \
+    X(smooth_activations, "f4x2",                                                                  \
+      call(ek_sequential(ek_gelu(EK_GELU_NONE), ek_silu(), ek_mish(), ek_elu(1), ek_celu(1),       \
+                         ek_selu(), ek_softsign(), ek_log_sigmoid(), ek_tanhshrink(),              \
+                         ek_softplus(.beta = 2)),                                                  \
+           x[0]))                                                                                  \
+    X(hard_activations, "f4x2",                                                                    \
+      call(ek_sequential(ek_relu6(), ek_hardtanh(-1, 1), ek_hardsigmoid(), ek_hardswish(),         \
+                         ek_hardshrink(0.5), ek_softshrink(0.5), ek_threshold(0.1, 1),             \
+                         ek_prelu()),                                                              \
+           x[0]))                                                                                  \
+    X(activations_along_a_dimension, "f4x2",                                                       \
+      call(ek_sequential(ek_softmax(1), ek_log_softmax(1), ek_softmin(1), ek_glu(1)), x[0]))       \
     X(dropout, "f4x2", call(ek_sequential(ek_dropout(0.5), ek_identity()), x[0]))                  \
     X(dropout2d, "f2x2x2x2", call(ek_dropout2d(0.5), x[0]))                                        \
     X(flatten, "f2x2x2", call(ek_flatten(1, -1), x[0]))                                            \
@@ -188,6 +232,13 @@ static ek_tensor *initialised(void)
     X(own, "c3x2", own(x[0]))                                                                      \
     X(patched, "c5x2", patched(x[0]))                                                              \
     X(replicas, "c5x2", replicas(x[0]))                                                            \
+    X(rnn, "f2x2x2", recurrent(ek_rnn(2, 2, .bidirectional = true), x[0]))                         \
+    X(lstm, "f2x2x2", recurrent(ek_lstm(2, 2, .num_layers = 2, .dropout = 0.5), x[0]))             \
+    X(gru, "f2x2x2", recurrent(ek_gru(2, 2, .batch_first = true), x[0]))                           \
+    X(rnn_cell, "f2x2", cell(ek_rnn_cell(2, 2), x[0]))                                             \
+    X(lstm_cell, "f2x2", cell(ek_lstm_cell(2, 2), x[0]))                                           \
+    X(gru_cell, "f2x2", cell(ek_gru_cell(2, 2), x[0]))                                             \
+    X(pad_sequence, "f3x2 f1x2", ek_pad_sequence(x, 2, true, 1))                                   \
     X(init, "", initialised())
 
 ROWS_STAGE(modules, MODULES);

@@ -1,4 +1,6 @@
 /* stage_ops.c: ops.h: arithmetic, activations, reductions, shapes, indexing, matrices. */
+#include <math.h>
+
 #include "rows.h"
 
 /* All pieces, each times another number, as one tensor again. */
@@ -104,6 +106,107 @@ ROWS_STAGE(ops_arithmetic, ARITHMETIC);
     X(sum_to, "f2x3", ek_sum_to(x[0], EK_SHAPE(3)))
 
 ROWS_STAGE(ops_reductions, REDUCTIONS);
+
+#define MATHEMATICS(X)                                                 \
+    X(sin, "f2x3", ek_sin(x[0]))                                       \
+    X(cos, "f2x3", ek_cos(x[0]))                                       \
+    X(tan, "f2x3", ek_tan(x[0]))                                       \
+    X(atan, "f2x3", ek_atan(x[0]))                                     \
+    X(sinh, "f2x3", ek_sinh(x[0]))                                     \
+    X(cosh, "f2x3", ek_cosh(x[0]))                                     \
+    X(asinh, "f2x3", ek_asinh(x[0]))                                   \
+    X(erf, "f2x3", ek_erf(x[0]))                                       \
+    X(erfc, "f2x3", ek_erfc(x[0]))                                     \
+    X(expm1, "f2x3", ek_expm1(x[0]))                                   \
+    X(exp2, "f2x3", ek_exp2(x[0]))                                     \
+    X(floor, "f2x3", ek_floor(x[0]))                                   \
+    X(ceil, "f2x3", ek_ceil(x[0]))                                     \
+    X(round, "f2x3", ek_round(x[0]))                                   \
+    X(trunc, "f2x3", ek_trunc(x[0]))                                   \
+    X(frac, "f2x3", ek_frac(x[0]))                                     \
+    X(log1p, "p2x3", ek_log1p(x[0]))                                   \
+    X(log2, "p2x3", ek_log2(x[0]))                                     \
+    X(log10, "p2x3", ek_log10(x[0]))                                   \
+    X(rsqrt, "p2x3", ek_rsqrt(x[0]))                                   \
+    X(asin, "f2x3", ek_asin(ek_mul_scalar(ek_f_tanh(x[0]), 0.9)))      \
+    X(acos, "f2x3", ek_acos(ek_mul_scalar(ek_f_tanh(x[0]), 0.9)))      \
+    X(atanh, "f2x3", ek_atanh(ek_mul_scalar(ek_f_tanh(x[0]), 0.9)))    \
+    X(acosh, "p2x3", ek_acosh(ek_add_scalar(x[0], 1.5)))               \
+    X(sub_scalar, "f2x3", ek_sub_scalar(x[0], 2))                      \
+    X(div_scalar, "f2x3", ek_div_scalar(x[0], 2))                      \
+    X(pow, "p2x3 f3", ek_pow(x[0], x[1]))                              \
+    X(atan2, "f2x3 f3", ek_atan2(x[0], x[1]))                          \
+    X(fmod, "f2x3 p3", ek_fmod(x[0], x[1]))                            \
+    X(remainder, "f2x3 p3", ek_remainder(x[0], x[1]))                  \
+    X(lerp, "f2x3 f3 p3", ek_lerp(x[0], x[1], x[2]))                   \
+    X(lerp_scalar, "f2x3 f3", ek_lerp_scalar(x[0], x[1], 0.3))         \
+    X(addcmul, "f2x3 f3 f3", ek_addcmul(x[0], x[1], x[2], 2))          \
+    X(addcdiv, "f2x3 f3 p3", ek_addcdiv(x[0], x[1], x[2], 2))          \
+    X(clamp_tensors, "f2x3 f3 f3", ek_clamp_tensors(x[0], x[1], x[2])) \
+    X(nan_to_num, "f2x3", ek_nan_to_num(x[0]))                         \
+    X(eq_scalar, "f2x3", ek_eq_scalar(x[0], 0.5))                      \
+    X(ne_scalar, "f2x3", ek_ne_scalar(x[0], 0.5))                      \
+    X(lt_scalar, "f2x3", ek_lt_scalar(x[0], 0.5))                      \
+    X(le_scalar, "f2x3", ek_le_scalar(x[0], 0.5))                      \
+    X(gt_scalar, "f2x3", ek_gt_scalar(x[0], 0.5))                      \
+    X(ge_scalar, "f2x3", ek_ge_scalar(x[0], 0.5))                      \
+    X(logical_not, "f2x3", ek_logical_not(x[0]))                       \
+    X(logical_and, "i2x3 i3", ek_logical_and(x[0], x[1]))              \
+    X(logical_or, "i2x3 i3", ek_logical_or(x[0], x[1]))                \
+    X(logical_xor, "i2x3 i3", ek_logical_xor(x[0], x[1]))              \
+    X(isnan, "f2x3", ek_isnan(x[0]))                                   \
+    X(isinf, "f2x3", ek_isinf(x[0]))                                   \
+    X(isfinite, "f2x3", ek_isfinite(x[0]))                             \
+    X(sub_, "f2x3 f3", ek_sub_(ek_clone(x[0]), x[1]))                  \
+    X(div_, "f2x3 p3", ek_div_(ek_clone(x[0]), x[1]))                  \
+    X(clamp_, "f2x3", ek_clamp_(ek_clone(x[0]), -0.5, 0.5))            \
+    X(lerp_, "f2x3 f3", ek_lerp_(ek_clone(x[0]), x[1], 0.1))           \
+    X(addcmul_, "f2x3 f3 f3", ek_addcmul_(ek_clone(x[0]), x[1], x[2], 2))
+
+ROWS_STAGE(ops_mathematics, MATHEMATICS);
+
+static ek_tensor *var_and_mean(ek_tensor *x)
+{
+    ek_tensor *mean, *var = ek_var_mean(&mean, x, EK_DIMS(1), .correction = 0);
+    return var ? ek_mul(var, mean) : NULL;
+}
+
+#define ACTIVATIONS(X)                                          \
+    X(silu, "f2x3", ek_f_silu(x[0]))                            \
+    X(mish, "f2x3", ek_f_mish(x[0]))                            \
+    X(selu, "f2x3", ek_f_selu(x[0]))                            \
+    X(relu6, "f2x3", ek_f_relu6(x[0]))                          \
+    X(hardsigmoid, "f2x3", ek_f_hardsigmoid(x[0]))              \
+    X(hardswish, "f2x3", ek_f_hardswish(x[0]))                  \
+    X(tanhshrink, "f2x3", ek_f_tanhshrink(x[0]))                \
+    X(softsign, "f2x3", ek_f_softsign(x[0]))                    \
+    X(log_sigmoid, "f2x3", ek_f_log_sigmoid(x[0]))              \
+    X(elu, "f2x3", ek_f_elu(x[0], 0.5))                         \
+    X(celu, "f2x3", ek_f_celu(x[0], 0.5))                       \
+    X(hardshrink, "f2x3", ek_f_hardshrink(x[0], 0.5))           \
+    X(softshrink, "f2x3", ek_f_softshrink(x[0], 0.5))           \
+    X(hardtanh, "f2x3", ek_f_hardtanh(x[0], -0.5, 0.5))         \
+    X(threshold, "f2x3", ek_f_threshold(x[0], 0.1, 2))          \
+    X(prelu, "f2x3 f3", ek_f_prelu(x[0], x[1]))                 \
+    X(glu, "f2x4", ek_f_glu(x[0], 1))                           \
+    X(softmin, "f2x3", ek_f_softmin(x[0], 1))                   \
+    X(softplus_beta, "f2x3", ek_f_softplus(x[0], .beta = 2))    \
+    X(max, "f2x3", ek_max(x[0]))                                \
+    X(min, "f2x3", ek_min(x[0]))                                \
+    X(amax, "f2x3", ek_amax(x[0], EK_DIMS(1)))                  \
+    X(amin, "f2x3", ek_amin(x[0], EK_DIMS(0), .keepdim = true)) \
+    X(argmin, "f2x3", ek_argmin(x[0], 1, false))                \
+    X(any, "f2x3", ek_any(x[0]))                                \
+    X(all, "f2x3", ek_all(x[0], EK_DIMS(1)))                    \
+    X(prod, "f2x3", ek_prod(x[0]))                              \
+    X(nansum, "f2x3", ek_nansum(x[0]))                          \
+    X(cumsum, "f2x3", ek_cumsum(x[0], 1))                       \
+    X(cumprod, "f2x3", ek_cumprod(x[0], 0))                     \
+    X(norm_3, "f2x3", ek_norm(x[0], EK_DIMS(1), .p = 3))        \
+    X(norm_inf, "f2x3", ek_norm(x[0], .p = (double)INFINITY))   \
+    X(var_mean, "f2x3", var_and_mean(x[0]))
+
+ROWS_STAGE(ops_activations, ACTIVATIONS);
 
 #define SHAPES(X)                                                                               \
     X(reshape, "f2x3", ek_reshape(x[0], EK_SHAPE(3, -1)))                                       \

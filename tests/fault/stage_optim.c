@@ -45,6 +45,24 @@ static int step(void)
     return ek_step(run.optimizer);
 }
 
+/* A scaler of its own with scale 1, so that a step that fails leaves the gradients as they were. */
+static int scaled(void)
+{
+    ek_grad_scaler *scaler = ek_grad_scaler_new(.init_scale = 4, .growth_interval = 1);
+    ek_tensor *loss = scaler ? ek_grad_scaler_scale(scaler, ek_ones(ek_scalar_shape())) : NULL;
+    int status = loss ? ek_grad_scaler_set(scaler, 1, 0) : ek_error_status();
+    if (status >= 0)
+        status = ek_grad_scaler_unscale(scaler, run.optimizer);
+    if (status >= 0)
+        status = ek_grad_scaler_step(scaler, run.optimizer);
+    if (status >= 0)
+        status = ek_grad_scaler_update(scaler);
+    fault_note(ek_grad_scaler_factor(scaler) + (double)ek_grad_scaler_tracker(scaler) +
+               (double)ek_grad_scaler_skipped(scaler));
+    ek_grad_scaler_free(scaler);
+    return status;
+}
+
 static int clip_value(void)
 {
     return ek_clip_grad_value(run.optimizer, 0.01);
@@ -232,6 +250,7 @@ static const struct {
     int (*attempt)(void);
 } rows[] = {
     {"step", step},
+    {"scaled", scaled},
     {"clip-value", clip_value},
     {"clip-norm", clip_norm},
     {"schedule", schedule},

@@ -56,11 +56,11 @@ typedef struct type {
 static const type *type_of(const uint8_t *header, size_t length)
 {
     static const type types[] = {{"<f4", EK_F32, 4, true},  {"<f8", EK_F64, 8, true},
-                                 {"<i8", EK_I64, 8, true},  {"<f2", EK_F32, 2, true},
-                                 {"<i2", EK_I64, 2, true},  {"<i4", EK_I64, 4, true},
+                                 {"<i8", EK_I64, 8, true},  {"<f2", EK_F16, 2, true},
+                                 {"<i2", EK_I64, 2, true},  {"<i4", EK_I32, 4, true},
                                  {"<u2", EK_I64, 2, false}, {"<u4", EK_I64, 4, false},
                                  {"i1", EK_I64, 1, true},   {"u1", EK_U8, 1, false},
-                                 {"b1", EK_U8, 1, false}};
+                                 {"b1", EK_BOOL, 1, false}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (has(header, length, types[i].name))
             return &types[i];
@@ -78,29 +78,11 @@ static int64_t integer_of(const type *t, const uint8_t *bytes)
     return (int64_t)value;
 }
 
-/* Those of two bytes by what they mean; NaN is NaN. */
-static bool same_half(const uint8_t *bytes, float value)
-{
-    int bits = bytes[0] | bytes[1] << 8, exponent = bits >> 10 & 31, mantissa = bits & 0x3ff;
-    float wanted = exponent == 0 ? ldexpf((float)mantissa, -24)
-                                 : ldexpf((float)(mantissa + 1024), exponent - 25);
-    if (exponent == 31 && mantissa)
-        return isnan(value);
-    if (exponent == 31)
-        wanted = INFINITY;
-    return value == (bits & 0x8000 ? -wanted : wanted) && !signbit(value) == !(bits & 0x8000);
-}
-
 static bool same_element(const type *t, const uint8_t *bytes, const uint8_t *element)
 {
     int64_t integer = 0;
-    float value = 0;
     if (t->size == ek_dtype_size(t->dtype))
         return memcmp(bytes, element, t->size) == 0;
-    if (t->dtype == EK_F32) {
-        memcpy(&value, element, sizeof value);
-        return same_half(bytes, value);
-    }
     memcpy(&integer, element, sizeof integer);
     return integer == integer_of(t, bytes);
 }

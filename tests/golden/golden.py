@@ -20,6 +20,9 @@ DTYPES = {
     torch.bfloat16: 2,
     torch.int64: 3,
     torch.uint8: 4,
+    torch.float16: 5,
+    torch.int32: 6,
+    torch.bool: 7,
 }
 
 
@@ -32,10 +35,8 @@ class Golden:
         self.names = set()
 
     def add(self, name, value):
-        """One entry. Python numbers and lists become tensors; bool is written as u8."""
+        """One entry. Python numbers and lists become tensors."""
         tensor = torch.as_tensor(value).detach().cpu()
-        if tensor.dtype == torch.bool:
-            tensor = tensor.to(torch.uint8)
         if tensor.dtype not in DTYPES:
             raise TypeError(f"{name}: {tensor.dtype} cannot be written")
         if name in self.names:

@@ -26,6 +26,24 @@ OPTIMIZERS = {
     "adamw/plain": (torch.optim.AdamW, dict(lr=0.01)),
     "adamw/no_decay": (torch.optim.AdamW, dict(lr=0.01, weight_decay=0.0)),
     "adamw/amsgrad": (torch.optim.AdamW, dict(lr=0.02, weight_decay=0.3, amsgrad=True, maximize=True)),
+    "adamax/plain": (torch.optim.Adamax, dict(lr=0.01)),
+    "adamax/decay": (torch.optim.Adamax, dict(lr=0.02, betas=(0.8, 0.7), eps=1e-3, weight_decay=0.1, maximize=True)),
+    "nadam/plain": (torch.optim.NAdam, dict()),
+    "nadam/decay": (torch.optim.NAdam, dict(lr=0.01, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, momentum_decay=0.2)),
+    "radam/plain": (torch.optim.RAdam, dict(lr=0.01)),
+    "radam/decay": (torch.optim.RAdam, dict(lr=0.01, betas=(0.8, 0.9), weight_decay=0.1)),
+    "rmsprop/plain": (torch.optim.RMSprop, dict()),
+    "rmsprop/momentum": (torch.optim.RMSprop, dict(lr=0.02, alpha=0.8, momentum=0.9, weight_decay=0.1)),
+    "rmsprop/centered": (torch.optim.RMSprop, dict(eps=1e-3, centered=True)),
+    "rmsprop/both": (torch.optim.RMSprop, dict(alpha=0.9, eps=1e-3, centered=True, momentum=0.5, maximize=True)),
+    "adagrad/plain": (torch.optim.Adagrad, dict()),
+    "adagrad/decay": (torch.optim.Adagrad, dict(lr=0.1, lr_decay=0.1, weight_decay=0.2, initial_accumulator_value=0.3, maximize=True)),
+    "adadelta/plain": (torch.optim.Adadelta, dict()),
+    "adadelta/decay": (torch.optim.Adadelta, dict(lr=0.5, rho=0.7, eps=1e-3, weight_decay=0.1, maximize=True)),
+    "rprop/plain": (torch.optim.Rprop, dict()),
+    "rprop/bounds": (torch.optim.Rprop, dict(lr=0.1, etas=(0.3, 1.7), step_sizes=(0.04, 0.2), maximize=True)),
+    "asgd/plain": (torch.optim.ASGD, dict()),
+    "asgd/average": (torch.optim.ASGD, dict(lr=0.1, lambd=0.3, alpha=0.5, t0=2, weight_decay=0.1, maximize=True)),
 }
 
 
@@ -64,6 +82,72 @@ def schedules(file):
         file.add(name, torch.tensor(rates))
 
 
+def more_schedules(file):
+    """Rates from step 0 on, of two groups; for cycles also their momentum (or beta1)."""
+    lr = torch.optim.lr_scheduler
+    for name, make in {
+        "lambda": lambda o: lr.LambdaLR(o, [lambda t: 1 / (1 + t), lambda t: 0.5**t]),
+        "multiplicative": lambda o: lr.MultiplicativeLR(o, [lambda t: 0.9, lambda t: 1 - 0.01 * t]),
+        "multi_step": lambda o: lr.MultiStepLR(o, [7, 3, 7, 12], 0.5),
+        "constant": lambda o: lr.ConstantLR(o, 0.25, 4),
+        "linear": lambda o: lr.LinearLR(o, 0.25, 0.75, 6),
+        "exponential": lambda o: lr.ExponentialLR(o, 0.9),
+        "polynomial": lambda o: lr.PolynomialLR(o, 9, 2.5),
+        "restarts": lambda o: lr.CosineAnnealingWarmRestarts(o, 3, 2, 0.01),
+        "restarts_equal": lambda o: lr.CosineAnnealingWarmRestarts(o, 4),
+        "one_cycle": lambda o: lr.OneCycleLR(o, [0.5, 2.0], 18),
+        "one_cycle_three": lambda o: lr.OneCycleLR(
+            o, 0.5, 19, pct_start=0.4, anneal_strategy="linear", base_momentum=0.7, max_momentum=0.9,
+            div_factor=10, final_div_factor=100, three_phase=True),
+        "cyclic": lambda o: lr.CyclicLR(o, 0.01, 0.1, 3, 4),
+        "cyclic_halves": lambda o: lr.CyclicLR(o, 0.01, 0.1, 2, mode="triangular2", cycle_momentum=False),
+        "cyclic_range": lambda o: lr.CyclicLR(o, 0.01, 0.1, 4, mode="exp_range", gamma=0.95),
+        "sequential": lambda o: lr.SequentialLR(
+            o, [lr.ConstantLR(o, 0.1, 3), lr.ExponentialLR(o, 0.9), lr.CosineAnnealingLR(o, 6)], [4, 9]),
+        "sequential_step": lambda o: lr.SequentialLR(
+            o, [lr.LinearLR(o, 0.1, 1.0, 5), lr.StepLR(o, 2, 0.5), lr.PolynomialLR(o, 5)], [5, 11]),
+        "sequential_restarts": lambda o: lr.SequentialLR(
+            o, [lr.LinearLR(o, 0.5, 1.0, 3), lr.CosineAnnealingWarmRestarts(o, 4)], [3]),
+        "chained": lambda o: lr.ChainedScheduler([lr.ConstantLR(o, 0.1, 4), lr.ExponentialLR(o, 0.9),
+                                                  lr.MultiStepLR(o, [2, 6], 0.5)]),
+        "adam_one_cycle": lambda o: lr.OneCycleLR(o, 0.5, 18),
+    }.items():
+        p = torch.zeros(1, requires_grad=True)
+        q = torch.zeros(1, requires_grad=True)
+        groups = [{"params": [p]}, {"params": [q], "lr": 0.7}]
+        adam = name.startswith("adam")
+        optimizer = torch.optim.Adam(groups, lr=0.3) if adam else torch.optim.SGD(groups, lr=0.3, momentum=0.4)
+        schedule = make(optimizer)
+        rows = []
+        for step in range(19):
+            rows.append([group["lr"] for group in optimizer.param_groups]
+                        + [group["betas"][0] if adam else group["momentum"] for group in optimizer.param_groups])
+            optimizer.step()
+            if step < 18:
+                schedule.step()
+        file.add(f"more/{name}", torch.tensor(rows))
+
+
+def plateaus(file):
+    measures = [5, 4, 4.1, 3.99995, 4, 4.2, 4.1, 4.3, 3, 3.5, 3.6, 3.7, 3.8, 3.9, 4, 4.1, 4.2, 4.3, 4.4, 4.5]
+    file.add("plateau/measures", torch.tensor(measures))
+    lr = torch.optim.lr_scheduler
+    for name, options in {
+        "plain": dict(patience=2),
+        "cooldown": dict(patience=1, cooldown=2, factor=0.5, min_lr=0.05),
+        "higher": dict(mode="max", patience=0, threshold=0.2, threshold_mode="abs", factor=0.3),
+        "relative": dict(mode="max", patience=2, threshold=0.1, eps=0.1),
+    }.items():
+        groups = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": 0.7}]
+        optimizer = torch.optim.SGD(groups, lr=0.3)
+        schedule = lr.ReduceLROnPlateau(optimizer, **options)
+        rows = []
+        for measure in measures:
+            schedule.step(measure)
+            rows.append([group["lr"] for group in optimizer.param_groups])
+        file.add(f"plateau/{name}", torch.tensor(rows))
+
+
 BY_HAND = {4: (0.05, 0.9), 8: (0.2, 0.2), 9: (0.6, 0.04)}  # step after which rates are set
 
 
@@ -100,6 +184,9 @@ def clipping(file):
         "inf": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5),
         "minus_inf": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5),
         "nan": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5),
+        "one": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5, norm_type=1),
+        "three": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5, norm_type=3),
+        "most": lambda p: torch.nn.utils.clip_grad_norm_(p, 0.7, norm_type=float("inf")),
     }.items():
         parameters = [torch.zeros_like(g, requires_grad=True) for g in gradients]
         for p, g in zip(parameters, gradients):
@@ -120,4 +207,6 @@ if __name__ == "__main__":
         trajectories(golden)
         schedules(golden)
         schedules_by_hand(golden)
+        more_schedules(golden)
+        plateaus(golden)
         clipping(golden)

@@ -70,6 +70,42 @@ static void options()
     CHECK(number(ek_f_conv2d(x, w, .padding = 1)) == 10);
     CHECK(number(ek_f_max_pool2d(x, 2)) == 4);
     CHECK(number(ek_f_max_pool2d(x, .kernel = 1, .stride = 2)) == 1);
+    CHECK(number(ek_norm(x, .p = 0)) == double(ek_tensor_count(x)));
+    CHECK(std::isfinite(number(ek_nan_to_num(ek_f_softplus(x, .beta = 2), .nan = 1))));
+    CHECK(number(ek_any(x)) + number(ek_all(x, EK_DIMS(0), .keepdim = true)) > 0);
+    CHECK(number(ek_amax(x)) >= number(ek_amin(x)) &&
+          std::isfinite(number(ek_prod(x)) + number(ek_nansum(x))));
+    ek_tensor *mean;
+    CHECK(number(ek_var_mean(&mean, x, .correction = 1)) >= 0 && mean != nullptr);
+    ek_module *activations =
+        ek_sequential(ek_softplus(.beta = 2), ek_softplus(), ek_prelu(), ek_prelu(1, .init = 0.1));
+    CHECK(activations != nullptr && ek_apply(activations, x) != nullptr);
+    ek_module_free(activations);
+    ek_tensor *heads = ek_ones(EK_SHAPE(1, 2, 3, 4));
+    CHECK(number(ek_f_scaled_dot_product_attention(heads, heads, heads, .is_causal = true)) == 24);
+    ek_module *encoder = ek_transformer_encoder(ek_transformer_encoder_layer(4, 2, .dropout = 0), 2,
+                                                .norm = ek_rms_norm(EK_SHAPE(4)));
+    ek_module *words = ek_embedding(5, 4, .padding_idx = 0);
+    CHECK(ek_tensor_count(ek_apply(encoder, ek_apply(words, ek_zeros(EK_SHAPE(3, 1), EK_I64)))) ==
+          12);
+    ek_module_free(encoder);
+    ek_module_free(words);
+    ek_tensor *columns = ek_f_unfold(x, 2, .padding = 1), *index = NULL;
+    ek_tensor *largest = ek_sort(x, -1, true, &index);
+    CHECK(number(columns) == 40 && number(largest) == 10 && number(index) == 2);
+    CHECK(number(ek_f_fold(columns, 2, .padding = 1, .height = 2, .width = 2)) == 40);
+    CHECK(ek_tensor_dtype(ek_eq(x, x)) == EK_BOOL);
+    ek_grad_scaler *scaler = ek_grad_scaler_new(.init_scale = 8, .growth_interval = 3);
+    CHECK(number(ek_grad_scaler_scale(scaler, ek_ones(EK_SHAPE(1), EK_F16))) == 8);
+    ek_grad_scaler_free(scaler);
+    ek_module *lstm = ek_lstm(2, 3, .num_layers = 2, .batch_first = true),
+              *cell = ek_gru_cell(2, 3, .bias = EK_OFF);
+    ek_tensor *sequences[] = {ek_ones(EK_SHAPE(2, 2)), ek_ones(EK_SHAPE(1, 2))};
+    ek_value recurrent = ek_forward(lstm, ek_pad_sequence(sequences, 2, true, 0));
+    CHECK(ek_tensor_count(ek_value_tensor(ek_value_at(recurrent, 0))) == 12);
+    CHECK(ek_tensor_count(ek_apply(cell, sequences[0])) == 6);
+    ek_module_free(lstm);
+    ek_module_free(cell);
     CHECK(ek_backward(ek_sum(x)) == 0);
     ek_tensor *gradient = NULL;
     ek_tensor *outputs[] = {ek_sum(ek_mul(x, x))};
@@ -83,6 +119,13 @@ static void options()
     ek_module_free(same);
     ek_module_free(flat);
     ek_module_free(named);
+    ek_module *chain = ek_sequential_named(ek_named_module{"conv", ek_conv2d(1, 2, 3)},
+                                           ek_named_module{"relu", ek_relu()});
+    CHECK(ek_module_tensor(chain, "conv.bias"));
+    ek_module_free(chain);
+    ek_module *features = ek_resnet18(.classes = 0, .channels = 1);
+    CHECK(features && ek_module_numel(features) == 11170240);
+    ek_module_free(features);
     ek_module *refused = ek_conv2d(1, 2, 3, .stride = 0); // a written zero is a zero
     CHECK(!refused && ek_error_status() == EK_E_INVALID);
     ek_error_clear();
@@ -118,6 +161,50 @@ static void data()
     CHECK(pairs && ek_dataset_length(pairs) == 6);
     CHECK(ek_value_length(ek_dataset_get(pairs, 0)) == 2);
     ek_dataset_free(pairs);
+}
+
+/* Other optimizers, schedules, averages and tools of modules. */
+static double halves(int64_t step, int, void *)
+{
+    return step % 2 ? 0.5 : 1;
+}
+
+static void carrying()
+{
+    ek_module *net = ek_module_list(ek_linear(2, 3), ek_batch_norm1d(3));
+    CHECK(ek_module_list_append(net, ek_alpha_dropout(0.1)) == 0);
+    ek_tensor *weight = ek_module_tensor(net, "0.weight");
+    CHECK(ek_init_kaiming_normal(weight, .mode = EK_FAN_OUT, .nonlinearity = EK_GAIN_RELU) == 0);
+    ek_optimizer *optimizer = ek_rmsprop(net, .momentum = 0.9, .alpha = 0.5, .centered = true);
+    double momentum = 0;
+    CHECK(ek_optimizer_set(optimizer, 0, "momentum", 0.5) == 0);
+    CHECK(ek_optimizer_get(optimizer, 0, "momentum", &momentum) == 0 && momentum == 0.5);
+    ek_schedule *schedule = ek_chained_lr(ek_multi_step_lr(optimizer, 0.5, 1, 3),
+                                          ek_multiplicative_lr(optimizer, halves, NULL));
+    CHECK(schedule && ek_schedule_step(schedule) == 0);
+    CHECK(ek_optimizer_lr(optimizer, 0) == 0.0025);
+    ek_schedule_free(schedule);
+    schedule = ek_one_cycle_lr(optimizer, 0.1, 10, .pct_start = 0.5);
+    CHECK(schedule);
+    ek_schedule_free(schedule);
+    schedule = ek_cyclic_lr(optimizer, 0.1, 0.2, .mode = EK_CYCLIC_EXP_RANGE, .gamma = 0.5);
+    CHECK(schedule);
+    ek_schedule_free(schedule);
+    schedule = ek_reduce_lr_on_plateau(optimizer, .patience = 0);
+    CHECK(ek_schedule_step_measure(schedule, 1) == 0 && ek_schedule_step_measure(schedule, 1) == 0);
+    CHECK(ek_optimizer_lr(optimizer, 0) < 0.02);
+    ek_schedule_free(schedule);
+    ek_ema *ema = ek_ema_new(net, .decay = 0.5);
+    CHECK(ek_ema_update(ema) == 0 && ek_ema_updates(ema) == 1);
+    ek_module *copy = ek_module_copy(net);
+    CHECK(ek_ema_copy_to(ema, copy) == 0 && ek_module_print(copy, stdout) == 0);
+    double norm = 1;
+    CHECK(ek_clip_grad_norm(.max_norm = 1, .norm = &norm, .norm_type = 1, .module = net) == 0);
+    CHECK(norm == 0);
+    ek_module_free(copy);
+    ek_ema_free(ema);
+    ek_optimizer_free(optimizer);
+    ek_module_free(net);
 }
 
 static void training()
@@ -186,6 +273,7 @@ int main()
     ranks();
     ek_scope_end(&scope);
     training();
+    carrying();
     CHECK(ek_shutdown() == 0);
     return 0;
 }

@@ -66,6 +66,10 @@ static void wrong_options_are_refused(void)
         CHECK_FAILS(ek_dist_init_process_group(), EK_E_INVALID, texts[i]);
     }
     unsetenv("EVENKEEL_DIST_TIMEOUT");
+    setenv("EVENKEEL_DIST_SHARED_MEMORY", "no", 1);
+    CHECK_FAILS(ek_dist_init_process_group(), EK_E_INVALID,
+                "EVENKEEL_DIST_SHARED_MEMORY is \"no\"; it can be 0 or 1");
+    unsetenv("EVENKEEL_DIST_SHARED_MEMORY");
     CHECK(!ek_dist_is_initialized(), "a refused init has left a world");
 }
 

@@ -1,7 +1,6 @@
 /* test_gan.c: the parts of the GAN sample, and what it rests on: critics trained on any number of
  * devices, either way, have one device's losses and gradients. */
 #include <math.h>
-#include <png.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -336,31 +335,14 @@ TEST(curves_leave_out_what_is_no_number)
     free(text);
 }
 
-TEST(pictures_are_written)
+TEST(pictures_are_drawn_again)
 {
-    static uint8_t read[GRID_SIDE * GRID_SIDE];
     make_small();
     gan job = {.devices = devices_chosen(opt.kind, NULL, false)};
-    png_image image = {.version = PNG_IMAGE_VERSION};
-    char path[] = "/tmp/test_gan_XXXXXX";
     assert_ok(gan_open_networks(&job, NULL));
     ek_tensor *drawn = gan_draw(&job);
     assert_close(drawn, gan_draw(&job), 0, 0);
-    const uint8_t *pixels = ek_tensor_data(drawn);
-    for (int i = 0; i < GRID_SIDE; i++)
-        ck_assert_int_eq(pixels[i], 0x20);
-    ck_assert_int_ne(pixels[(GAP + 5) * GRID_SIDE + GAP + 5], 0x20);
-    close(mkstemp(path));
-    assert_ok(gan_write_png(path, drawn));
-    ck_assert(png_image_begin_read_from_file(&image, path));
-    ck_assert_uint_eq(image.width, GRID_SIDE);
-    ck_assert_uint_eq(image.height, GRID_SIDE);
-    image.format = PNG_FORMAT_GRAY;
-    ck_assert(png_image_finish_read(&image, NULL, read, 0, NULL));
-    ck_assert_mem_eq(pixels, read, sizeof read);
-    unlink(path);
-    ck_assert_int_eq(gan_write_png("/nowhere/x.png", drawn), EK_E_IO);
-    assert_error(EK_E_IO, "/nowhere/x.png");
+    ck_assert_int_eq(ek_tensor_count(drawn), GRID * GRID * GAN_SIDE * GAN_SIDE);
     gan_close(&job.state);
     assert_ok(ek_shutdown());
 }

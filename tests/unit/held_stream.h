@@ -1,5 +1,5 @@
-/* held_stream.h: a compute stream that stands still until it is told to go on. For tests of what
- * runs beside it. */
+/* held_stream.h: a stream that stands still until it is told to go on. For tests of what runs
+ * beside it. */
 #ifndef EK_TESTS_HELD_STREAM_H
 #define EK_TESTS_HELD_STREAM_H
 
@@ -27,12 +27,17 @@ static inline void wait_for_release(void *user)
     atomic_store(&h->gave_up, true);
 }
 
-static inline void hold_compute(ek_dev *dev, hold *h)
+static inline void hold_stream(ek_dev *dev, cudaStream_t held, hold *h)
 {
     ek_cuda_stream stream;
     assert_ok(ek_cuda_begin(dev, &stream));
-    assert_ok(ek_cuda_end(dev, &stream, "hold",
-                          (int)cudaLaunchHostFunc(stream.handle, wait_for_release, h)));
+    assert_ok(
+        ek_cuda_end(dev, &stream, "hold", (int)cudaLaunchHostFunc(held, wait_for_release, h)));
+}
+
+static inline void hold_compute(ek_dev *dev, hold *h)
+{
+    hold_stream(dev, ek_cuda_of(dev)->compute, h);
 }
 
 #endif

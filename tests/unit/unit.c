@@ -75,7 +75,7 @@ void unit_own_processes(void)
 static struct {
     char **environment;
     char *devices[2]; /* lists of the devices of each kind; NULL: there are none */
-} outset;
+} initial;
 
 static const ek_device_kind listed[] = {EK_HOST, EK_CUDA};
 
@@ -102,16 +102,16 @@ static char *list_of(ek_device_kind kind)
     return allocated(strdup(text));
 }
 
-static void note_outset(void)
+static void note_initial(void)
 {
     size_t count = 0;
     while (environ[count])
         count++;
-    outset.environment = allocated(calloc(count + 1, sizeof *outset.environment));
+    initial.environment = allocated(calloc(count + 1, sizeof *initial.environment));
     for (size_t i = 0; i < count; i++)
-        outset.environment[i] = allocated(strdup(environ[i]));
+        initial.environment[i] = allocated(strdup(environ[i]));
     for (int i = 0; i < 2; i++)
-        outset.devices[i] = list_of(listed[i]);
+        initial.devices[i] = list_of(listed[i]);
     ek_error_clear();
     (void)ek_shutdown();
 }
@@ -133,11 +133,11 @@ static void restore_environment(void)
         char *name = allocated(strndup(entry, strcspn(entry, "=")));
         /* The entries behind one that is removed move up. Some names can't be removed. */
         const bool removed =
-            !entry_like(outset.environment, entry) && unsetenv(name) == 0 && environ[i] != entry;
+            !entry_like(initial.environment, entry) && unsetenv(name) == 0 && environ[i] != entry;
         free(name);
         i += !removed;
     }
-    for (char **at = outset.environment; *at; at++) {
+    for (char **at = initial.environment; *at; at++) {
         const char *now = entry_like(environ, *at);
         char *name = allocated(strndup(*at, strcspn(*at, "=")));
         if (*name && strchr(*at, '=') && (!now || strcmp(now, *at) != 0))
@@ -152,6 +152,7 @@ static void restore(void)
     restore_environment();
     ek_allow_tf32(false);
     ek_allow_fast_convolution(false);
+    ek_benchmark_convolution(false);
     ek_use_deterministic_algorithms(false);
     (void)ek_memory_set_category(EK_MEMORY_ACTIVATION);
     if (ek_autocast_end)
@@ -164,10 +165,10 @@ static void restore(void)
     ek_set_log(NULL, NULL);
     ek_error_clear();
     assert_ok(ek_shutdown()); /* ends scopes, and with the devices their capacities */
-    if (outset.devices[0])
-        assert_ok(ek_host_devices_configure(outset.devices[0]));
-    if (outset.devices[1])
-        assert_ok(ek_cuda_devices_configure(outset.devices[1]));
+    if (initial.devices[0])
+        assert_ok(ek_host_devices_configure(initial.devices[0]));
+    if (initial.devices[1])
+        assert_ok(ek_cuda_devices_configure(initial.devices[1]));
 }
 
 /* ---- the program ---- */
@@ -199,7 +200,7 @@ int main(void)
         srunner_set_fork_status(runner, CK_FORK);
     const bool forked = srunner_fork_status(runner) == CK_FORK;
     if (!forked)
-        note_outset();
+        note_initial();
     srunner_add_suite(runner, registered_suite(forked));
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
@@ -275,6 +276,15 @@ void assert_refused_at(bool refused, int status, const char *part, const char *f
 
 /* ---- elements ---- */
 
+double f16_value(uint16_t half)
+{
+    int exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+    double value = exponent == 31  ? mantissa ? (double)NAN : (double)INFINITY
+                   : exponent == 0 ? ldexp(mantissa, -24)
+                                   : ldexp(1024 + mantissa, exponent - 25);
+    return half & 0x8000 ? -value : value;
+}
+
 static double read_element(const unsigned char *rows, int64_t i, ek_dtype dtype)
 {
     switch (dtype) {
@@ -301,10 +311,35 @@ static double read_element(const unsigned char *rows, int64_t i, ek_dtype dtype)
         memcpy(&value, rows + 8 * i, sizeof value);
         return (double)value;
     }
+    case EK_I32: {
+        int32_t value;
+        memcpy(&value, rows + 4 * i, sizeof value);
+        return value;
+    }
+    case EK_F16: {
+        uint16_t half;
+        memcpy(&half, rows + 2 * i, sizeof half);
+        return f16_value(half);
+    }
     case EK_U8:
+    case EK_BOOL:
         break;
     }
     return rows[i];
+}
+
+/* Rounds to nearest even, by arithmetic; the library's conversion works on bits. */
+uint16_t f16_bits(double value)
+{
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    double magnitude = fabs(value);
+    if (isnan(value))
+        return 0x7e00;
+    if (magnitude >= 65520)
+        return sign | 0x7c00;
+    int exponent = magnitude < 0x1p-14 ? -14 : ilogb(magnitude);
+    long units = lrint(ldexp(magnitude, 10 - exponent));
+    return (uint16_t)(sign | (((exponent + 14) << 10) + units));
 }
 
 static void write_element(unsigned char *rows, int64_t i, ek_dtype dtype, double value)
@@ -332,6 +367,19 @@ static void write_element(unsigned char *rows, int64_t i, ek_dtype dtype, double
         memcpy(rows + 8 * i, &whole, sizeof whole);
         return;
     }
+    case EK_I32: {
+        int32_t whole = (int32_t)value;
+        memcpy(rows + 4 * i, &whole, sizeof whole);
+        return;
+    }
+    case EK_F16: {
+        uint16_t half = f16_bits(value);
+        memcpy(rows + 2 * i, &half, sizeof half);
+        return;
+    }
+    case EK_BOOL:
+        rows[i] = value != 0;
+        return;
     case EK_U8:
         rows[i] = (unsigned char)value;
     }

@@ -124,6 +124,9 @@ void assert_on_at(const ek_tensor *tensor, ek_device device, const char *file, i
 
 /* Element i in row-major order, as double. */
 double element(const ek_tensor *tensor, int64_t i);
+/* The number that the bits of an f16 stand for, and the bits of the f16 nearest to a number. */
+double f16_value(uint16_t half);
+uint16_t f16_bits(double value);
 /* A f64 (or other) tensor on a device from doubles in row-major order. */
 ek_tensor *tensor_of(const double *values, ek_shape shape, ek_dtype dtype, ek_device device);
 

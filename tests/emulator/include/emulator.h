@@ -14,7 +14,19 @@
  *   EK_EMULATOR_PEERS            0: devices don't reach each other's memory
  *   EK_EMULATOR_CAPABILITY       90 by default
  *   EK_EMULATOR_MULTIPROCESSORS  4 by default
- *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,nccl" by default
+ *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
+ *                                default; with cudnn in the list, convolutions by cuDNN, too
+ *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued: thread,
+ *                                device, stream and number of both, what it is, and what it waits for
+ *
+ * cuDNN suggests five engines for every convolution, in this order:
+ *   1  uses tensor cores           40 seconds, as events see it
+ *   0                              50 seconds
+ *   3  fails when it is run
+ *   2  is nondeterministic         30 seconds
+ *   4  needs workspace             20 seconds
+ * For weight gradients of 64 channels or more all of them need workspace for copies of tensors that
+ * are not channels-last.
  */
 #ifndef EK_EMULATOR_H
 #define EK_EMULATOR_H
@@ -37,8 +49,11 @@ typedef struct ek_emulator_counters {
     uint64_t issued,
         executed;   /* operations: kernels, copies, fills, events, waits, host functions */
     uint64_t waits; /* calls that made the host wait, cudaFree and cudaMemcpy included */
-    uint64_t kernels, products; /* executed: kernel launches, matrix products of cuBLAS */
+    uint64_t kernels, products; /* executed: kernel launches, products of cuBLAS and cuBLASLt */
+    uint64_t epilogues, plans;  /* executed: products with an epilogue; asked of its heuristic */
     uint64_t collectives;       /* executed: exchanges of NCCL */
+    uint64_t copies, fills;     /* issued: copies by cudaMemcpy, fills by cudaMemset */
+    uint64_t convolutions[5];   /* executed: convolutions of cuDNN, by engine */
     uint64_t host_to_device, device_to_host, device_to_device, peer; /* bytes, when issued */
 } ek_emulator_counters;
 void ek_emulator_count(ek_emulator_counters *counters);
@@ -64,6 +79,9 @@ size_t ek_emulator_live_communicators(void); /* of NCCL: one per rank */
  * "kernel" stands for kernels' execution: the error comes with a later call that finds it. For
  * ncclCommGetAsyncError it is what NCCL reports. */
 void ek_emulator_fail_next(const char *function, int error, int after);
+
+/* Whether cuBLASLt's ReLU turns NaN into 0, as fmaxf(x, 0) does. Not so by default. */
+void ek_emulator_relu_eats_nan(bool eats);
 
 /* Forgets failures to come and broken devices. */
 void ek_emulator_recover(void);

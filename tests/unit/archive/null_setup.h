@@ -122,6 +122,11 @@ __attribute__((unused)) static ek_schedule *a_schedule(void)
     return ek_step_lr(an_optimizer(), 1, 0.5);
 }
 
+__attribute__((unused)) static ek_grad_scaler *a_scaler(void)
+{
+    return ek_grad_scaler_new();
+}
+
 __attribute__((unused)) static ek_dataset *a_dataset(void)
 {
     return ek_tensor_dataset(a_tensor());

@@ -136,11 +136,11 @@ TEST_LOOP(modules_may_have_a_child_of_that_name, 0, 2)
     ek_module_free(to);
 }
 
-TEST_LOOP(dtypes_are_converted, 0, 2)
+TEST_LOOP(dtypes_are_converted, 0, 3)
 {
     ek_module *from = net(1), *to = net(2), *wide = net(1);
     assert_ok(ek_module_to_dtype(wide, EK_F64));
-    assert_ok(ek_module_to_dtype(from, _i ? EK_BF16 : EK_F64));
+    assert_ok(ek_module_to_dtype(from, (ek_dtype[]){EK_F64, EK_BF16, EK_F16}[_i]));
     ek_archive *a = saved(from, "");
     assert_ok(ek_archive_load_module(a, "", to));
     assert_ok(ek_archive_load_module(a, "", wide));
@@ -154,7 +154,7 @@ TEST_LOOP(dtypes_are_converted, 0, 2)
     ek_module_free(to);
 }
 
-/* Weights as they are published, in dtypes that there are none of here. */
+/* Weights as they are published, in other dtypes than the module's. */
 TEST_LOOP(narrow_dtypes_are_widened, 0, 2)
 {
     static const char header[] = "{\"weight\":{\"dtype\":\"F16\",\"shape\":[2,2],"
@@ -183,10 +183,59 @@ TEST_LOOP(narrow_dtypes_are_widened, 0, 2)
         ck_assert_double_eq(element(ek_module_tensor(to, "bias"), i), (double)biases[i]);
     assert_ok(ek_archive_get_int(a, "n", &n));
     ck_assert_int_eq(n, -123);
-    assert_close(ek_archive_tensor(a, "weight", NULL), ek_from_data(weights, EK_SHAPE(2, 2)), 0, 0);
+    ek_tensor *half = ek_archive_tensor(a, "weight", NULL);
+    ck_assert_int_eq(ek_tensor_dtype(half), EK_F16);
+    assert_close(ek_to_dtype(half, EK_F32), ek_from_data(weights, EK_SHAPE(2, 2)), 0, 0);
     ck_assert_double_eq(element(ek_archive_get(a, "bias").as.tensor, 1), 3);
     ek_archive_free(a);
     ek_module_free(to);
+}
+
+/* Tensors of every dtype, on two devices, come back as they were; i32 is a whole number, too. */
+TEST(every_dtype_is_kept)
+{
+    const double values[] = {0, 1, 1, 0, 2, 3};
+    ek_archive *a = ek_archive_new();
+    int64_t n = 0;
+    ek_tensor *tensors[EK_DTYPES];
+    for (int d = 0; d < EK_DTYPES; d++) {
+        tensors[d] = tensor_of(values, EK_SHAPE(2, 3), (ek_dtype)d, test_device(d % 2));
+        assert_ok(ek_archive_put(a, ek_dtype_name((ek_dtype)d), EK_VALUE(tensors[d])));
+    }
+    assert_ok(ek_archive_put(a, "n", EK_VALUE(ek_scalar(-7, EK_I32, ek_cpu()))));
+    assert_ok(ek_archive_save(a, file_path));
+    ek_archive_free(a);
+    a = ek_archive_open(file_path);
+    for (int d = 0; d < EK_DTYPES; d++)
+        assert_close(ek_archive_tensor(a, ek_dtype_name((ek_dtype)d), NULL), tensors[d], 0, 0);
+    assert_ok(ek_archive_get_int(a, "n", &n));
+    ck_assert_int_eq(n, -7);
+    ek_archive_free(a);
+}
+
+/* A scaler goes on with its scale and its count. */
+TEST(scalers)
+{
+    ek_grad_scaler *scaler = ek_grad_scaler_new(), *other = ek_grad_scaler_new(.init_scale = 2);
+    assert_ok(ek_grad_scaler_set(scaler, 3e-5, 41));
+    ek_archive *a = ek_archive_new();
+    assert_ok(ek_archive_put_grad_scaler(a, "scaler", scaler));
+    const double none[] = {0};
+    assert_ok(ek_archive_put(a, "bad.scale", EK_VALUE(ek_from_data(none, EK_SHAPE(1), EK_F64))));
+    assert_ok(ek_archive_put(a, "bad.tracker", ek_value_of_int(1)));
+    assert_ok(ek_archive_save(a, file_path));
+    ek_archive_free(a);
+    a = ek_archive_open(file_path);
+    assert_ok(ek_archive_load_grad_scaler(a, "scaler", other));
+    ck_assert(ek_grad_scaler_factor(other) == (double)3e-5f);
+    ck_assert_int_eq(ek_grad_scaler_tracker(other), 41);
+    assert_refused(ek_archive_load_grad_scaler(a, "bad", other), EK_E_FORMAT,
+                   "\"bad\" has scale 0 after 1 updates");
+    assert_refused(ek_archive_load_grad_scaler(a, "none", other), EK_E_INVALID, "none.scale");
+    ck_assert_int_eq(ek_grad_scaler_tracker(other), 41);
+    ek_archive_free(a);
+    ek_grad_scaler_free(scaler);
+    ek_grad_scaler_free(other);
 }
 
 /* Handles, gradients and leaves are as before; a graph that has saved old values is told. */

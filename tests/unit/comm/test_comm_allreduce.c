@@ -10,9 +10,9 @@
 
 /* ---- from one thread ---- */
 
-TEST_LOOP(every_device_gets_the_sums, 0, 4)
+TEST_LOOP(every_device_gets_the_sums, 0, 6)
 {
-    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64};
+    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64, EK_F16, EK_I32};
     ek_tensor *x[6], *out[6];
     for (int d = 0; d < 3; d++) {
         ek_device device = test_device((d + 2) % 3); /* the first list needn't be on host:0 */

@@ -4,16 +4,15 @@
 #include "comm_setup.h"
 #include "core/tensor.h"
 
-TEST_LOOP(copies_reach_every_device, 0, 5)
+TEST_LOOP(copies_reach_every_device, 0, EK_BOOL)
 {
-    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64, EK_U8};
-    ek_tensor *x = ramp(1, 1, EK_SHAPE(3, 5), dtypes[_i], test_device(1));
+    ek_tensor *x = ramp(1, 1, EK_SHAPE(3, 5), (ek_dtype)_i, test_device(1));
     ek_device_list devices = EK_DEVICES(test_device(3), test_device(1), ek_cpu(), test_device(0));
     ek_tensor *out[4];
     assert_ok(ek_broadcast(x, &devices, out));
     for (int d = 0; d < 4; d++) {
         assert_on(out[d], devices.devices[d]);
-        ck_assert_int_eq(ek_tensor_dtype(out[d]), dtypes[_i]);
+        ck_assert_int_eq(ek_tensor_dtype(out[d]), _i);
         assert_ramp(out[d], 1, 1);
     }
     ck_assert_ptr_eq(ek_tensor_address(out[1]), ek_tensor_address(x));

@@ -2,9 +2,9 @@
 #include "comm_setup.h"
 #include "core/tensor.h"
 
-TEST_LOOP(sums_end_on_the_destination, 0, 4)
+TEST_LOOP(sums_end_on_the_destination, 0, 6)
 {
-    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64};
+    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64, EK_F16, EK_I32};
     ek_tensor *x[3];
     for (int d = 0; d < 3; d++)
         x[d] = ramp(d, d + 1, EK_SHAPE(2, 3), dtypes[_i], test_device(d));
@@ -12,6 +12,18 @@ TEST_LOOP(sums_end_on_the_destination, 0, 4)
     assert_on(sum, test_device(1));
     assert_ramp(sum, 3, 6);
     assert_ramp(x[1], 1, 2); /* inputs stay */
+}
+
+/* Sums of bool are "or", and stay 0 and 1. */
+TEST(sums_of_bool)
+{
+    const double values[3][4] = {{0, 1, 0, 1}, {0, 0, 1, 1}, {0, 0, 0, 1}};
+    ek_tensor *x[3];
+    for (int d = 0; d < 3; d++)
+        x[d] = tensor_of(values[d], EK_SHAPE(4), EK_BOOL, test_device(d));
+    ek_tensor *sum = ek_reduce_add(x, 3, test_device(1));
+    assert_close(sum, tensor_of((const double[]){0, 1, 1, 1}, EK_SHAPE(4), EK_BOOL, test_device(1)),
+                 0, 0);
 }
 
 TEST(the_root_comes_first_then_ascending_devices)

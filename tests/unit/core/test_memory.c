@@ -117,6 +117,22 @@ TEST(requests_have_segments_of_their_own_if_asked)
     assert_ok(ek_shutdown());
 }
 
+TEST(segments_are_shared_or_not)
+{
+    ek_memory_stats stats;
+    static const char *const bad[] = {"x", "2", "yes", "01", " 1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char sentence[80];
+        snprintf(sentence, sizeof sentence, "EVENKEEL_SEGMENTS is \"%s\"; it can be 0 or 1",
+                 bad[i]);
+        setenv("EVENKEEL_SEGMENTS", bad[i], 1);
+        assert_refused(ek_memory_get_stats(ek_host(0), &stats), EK_E_INVALID, sentence);
+    }
+    setenv("EVENKEEL_SEGMENTS", "", 1); /* as if it were not set */
+    assert_ok(ek_memory_get_stats(ek_host(0), &stats));
+    assert_ok(ek_shutdown());
+}
+
 TEST(capacity_is_honoured_and_survived)
 {
     ek_dev *dev = open_host("2x64K");

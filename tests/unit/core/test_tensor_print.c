@@ -46,6 +46,13 @@ TEST(small_ones_stand_on_a_line)
 
 TEST(rows_are_rows)
 {
+    assert_printed(tensor_of((const double[]){1, 0, 0, 1}, EK_SHAPE(2, 2), EK_BOOL, ek_cpu()),
+                   "bool[2, 2] on cpu:\n"
+                   "[[ true, false],\n"
+                   " [false,  true]]\n");
+    assert_printed(counted(EK_SHAPE(3), EK_I32, -3), "i32[3] on cpu: [0, -3, -6]\n");
+    assert_printed(counted(EK_SHAPE(3), EK_F16, 0.1),
+                   "f16[3] on cpu: [0, 0.09997559, 0.1999512]\n");
     assert_printed(counted(EK_SHAPE(2, 3), EK_F64, 2.5), "f64[2, 3] on cpu:\n"
                                                          "[[   0,  2.5,    5],\n"
                                                          " [ 7.5,   10, 12.5]]\n");

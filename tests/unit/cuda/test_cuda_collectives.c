@@ -141,10 +141,10 @@ TEST(a_failed_group_is_survived)
     send_numbers(&p);
     ek_emulator_fail_next("ncclGroupEnd", 3, 0);
     assert_refused(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND,
-                   "NCCL: ending a group on cuda:0: internal error");
+                   "internal error"); /* of either rank */
     ek_emulator_fail_next("ncclBroadcast", 4, 1);
     assert_refused(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND,
-                   "NCCL: broadcast on cuda:1: invalid argument");
+                   "invalid argument");
     assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
     check_arrived(&p);
     close_pair(&p);

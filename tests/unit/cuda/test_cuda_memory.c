@@ -87,25 +87,36 @@ TEST(memory_stays_until_it_is_short)
     close_cuda();
 }
 
+typedef struct warnings {
+    int count;
+    char last[400];
+} warnings;
+
 static void count_warnings(ek_log_level level, const char *line, void *user)
 {
-    if (level == EK_LOG_WARNING && strstr(line, "cuda:0: to stay within its capacity"))
-        ++*(int *)user;
+    warnings *seen = user;
+    if (level != EK_LOG_WARNING || !strstr(line, "cuda:0: to stay within "))
+        return;
+    seen->count++;
+    snprintf(seen->last, sizeof seen->last, "%s", line);
 }
 
 TEST(dropping_memory_is_named_once)
 {
     const size_t mb = 1 << 20;
-    int warnings = 0;
+    warnings seen = {.count = 0};
     void *a;
     open_sharing("0:100M");
-    ek_set_log(count_warnings, &warnings);
+    ek_set_log(count_warnings, &seen);
     for (size_t i = 1; i <= 4; i++) {
         assert_ok(ek_dev_alloc(cuda_dev(0), (50 + 10 * i) * mb, EK_MEMORY_ACTIVATION, &a));
         ek_dev_free(cuda_dev(0), a, (50 + 10 * i) * mb, EK_MEMORY_ACTIVATION);
     }
-    ck_assert_int_eq(warnings, 1);
+    ck_assert_int_eq(seen.count, 1);
     ck_assert_uint_eq(stats_of(0).dropped, 3);
+    ck_assert_msg(strstr(seen.last, "to stay within its capacity, cached memory was given back"),
+                  "%s", seen.last);
+    ck_assert_msg(strstr(seen.last, "(70.00 MiB in use, 70.00 MiB reserved)"), "%s", seen.last);
     ek_set_log(NULL, NULL);
     close_cuda();
 }
@@ -128,6 +139,25 @@ TEST(memory_in_use_forbids_another_list)
     assert_ok(ek_cuda_devices_configure("0,0"));
     ck_assert_int_eq(ek_device_count(EK_CUDA), 2);
     assert_refused(ek_dev_get(ek_cuda(2)), EK_E_DEVICE, "there is no device cuda:2");
+    close_cuda();
+}
+
+TEST(bad_settings_of_the_environment_are_errors)
+{
+    static const struct {
+        const char *name, *bad, *good, *sentence;
+    } cases[] = {
+        {"EVENKEEL_SEGMENTS", "x", "1", "EVENKEEL_SEGMENTS is \"x\"; it can be 0 or 1"},
+        {"EVENKEEL_CUDA_PLANS", "yes", "0", "EVENKEEL_CUDA_PLANS is \"yes\"; it can be 0 or 1"},
+        {"EVENKEEL_CUDA_WITHOUT", "nccl,cudn", "NCCL,cudnn",
+         "EVENKEEL_CUDA_WITHOUT names \"cudn\", which is not cublas, cublaslt, cudnn or nccl"}};
+    open_cuda("0");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(cases[i].name, cases[i].bad, 1);
+        assert_refused(ek_dev_get(ek_cuda(0)), EK_E_INVALID, cases[i].sentence);
+        setenv(cases[i].name, cases[i].good, 1);
+    }
+    ck_assert(cuda_dev(0) != NULL);
     close_cuda();
 }
 
@@ -170,6 +200,33 @@ TEST(a_full_gpu_is_survived)
     /* What is cached gives way. */
     assert_ok(ek_dev_alloc(dev, 50 * MB, EK_MEMORY_ACTIVATION, &b));
     ek_dev_free(dev, b, 50 * MB, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+
+/* The GPU is full, because another device has its share. */
+TEST(dropping_memory_of_a_full_gpu_is_named_once)
+{
+    warnings seen = {.count = 0};
+    void *a, *other;
+    emulator_set("MEMORY", "64M");
+    open_sharing("0,0");
+    ek_set_log(count_warnings, &seen);
+    assert_ok(ek_dev_alloc(cuda_dev(0), 60 * MB, EK_MEMORY_ACTIVATION, &a));
+    ek_dev_free(cuda_dev(0), a, 60 * MB, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_memory_trim(ek_cuda(0)));
+    assert_ok(ek_dev_alloc(cuda_dev(1), 30 * MB, EK_MEMORY_PARAMETER, &other));
+    for (size_t i = 20; i <= 32; i += 6) {
+        ck_assert_int_eq(seen.count, i > 26);
+        assert_ok(ek_dev_alloc(cuda_dev(0), i * MB, EK_MEMORY_ACTIVATION, &a));
+        ek_dev_free(cuda_dev(0), a, i * MB, EK_MEMORY_ACTIVATION);
+    }
+    ck_assert_int_eq(seen.count, 1);
+    ck_assert_uint_eq(stats_of(0).dropped, 2);
+    ck_assert_msg(strstr(seen.last, "to stay within its memory, cached memory was given back"),
+                  "%s", seen.last);
+    ck_assert_msg(strstr(seen.last, "(26.00 MiB in use, 26.00 MiB reserved)"), "%s", seen.last);
+    ek_set_log(NULL, NULL);
+    ek_dev_free(cuda_dev(1), other, 30 * MB, EK_MEMORY_PARAMETER);
     close_cuda();
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bits.h"
 #include "unit.h"
 
 /* What sign, exponent and mantissa mean if nothing is infinite. */
@@ -40,19 +41,19 @@ TEST(all_of_f16)
     static uint16_t halves[ALL];
     for (int i = 0; i < ALL; i++)
         halves[i] = (uint16_t)i;
-    float *wide = ek_element_widened(ek_element_find("F16"), halves, ALL);
-    ck_assert_ptr_nonnull(wide);
+    ck_assert_int_eq(ek_element_find("F16")->dtype, EK_F16);
+    ck_assert(!ek_element_find("F16")->widen);
     for (unsigned i = 0; i < ALL; i++) {
+        float wide = ek_float_of_f16(halves[i]);
         unsigned exponent = i >> 10 & 31, mantissa = i & 0x3ff;
         double infinity = i & 0x8000 ? -(double)INFINITY : (double)INFINITY;
         if (exponent == 31)
-            assert_f32(i, wide[i], mantissa ? (double)NAN : infinity);
+            assert_f32(i, wide, mantissa ? (double)NAN : infinity);
         else
-            assert_f32(i, wide[i], value_of(i, 5, 10, 15));
+            assert_f32(i, wide, value_of(i, 5, 10, 15));
         if (exponent == 31 && mantissa) /* sign and payload stay; quiet, as processors make it */
-            ck_assert_uint_eq(bits_of(wide[i]), (i & 0x8000) << 16 | 0x7fc00000 | mantissa << 13);
+            ck_assert_uint_eq(bits_of(wide), (i & 0x8000) << 16 | 0x7fc00000 | mantissa << 13);
     }
-    free(wide);
 }
 
 static double e5m2(unsigned byte)
@@ -130,6 +131,5 @@ TEST(whole_numbers)
     ASSERT_WHOLE("I8", int8_t, INT8_MIN, -1, 0, 1, INT8_MAX);
     ASSERT_WHOLE("I16", int16_t, INT16_MIN, -1, 0, 0x0102, INT16_MAX);
     ASSERT_WHOLE("U16", uint16_t, 0, 0x0102, 0x8000, UINT16_MAX);
-    ASSERT_WHOLE("I32", int32_t, INT32_MIN, -1, 0, 0x01020304, INT32_MAX);
     ASSERT_WHOLE("U32", uint32_t, 0, 0x01020304, 0x80000000, UINT32_MAX);
 }

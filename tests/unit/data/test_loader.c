@@ -485,6 +485,15 @@ TEST(options_that_cannot_be_are_refused)
                    EK_E_INVALID, "sequential_sampler");
 }
 
+/* The zero is that of workers; prefetch comes after it and was left out. */
+TEST(options_by_position)
+{
+    ek_loader *loader =
+        ek_data_loader(&noisy_new(4)->dataset, false, NULL, NULL, 2, false, EK_DEFAULT, 0);
+    assert_made(loader);
+    ek_loader_free(loader);
+}
+
 TEST(no_loader_is_the_pending_error)
 {
     ek_batch batch;

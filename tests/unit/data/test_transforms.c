@@ -114,6 +114,24 @@ TEST(center_crops)
                  golden(file, "center_crop/padded"), 0, 0);
 }
 
+/* Every dtype becomes f32; only u8 is scaled. */
+TEST(to_float_of_every_dtype)
+{
+    const double values[] = {0, 1, 1, 0}, bytes[] = {0, 255, 255, 0};
+    for (int d = 0; d < EK_DTYPES; d++) {
+        ek_dtype dtype = (ek_dtype)d;
+        const double *given = dtype == EK_U8 ? bytes : values;
+        assert_close(apply(ek_to_float(), tensor_of(given, EK_SHAPE(2, 2), dtype, ek_cpu()), NULL),
+                     tensor_of(values, EK_SHAPE(2, 2), EK_F32, ek_cpu()), 0, 0);
+    }
+    ek_tensor *labels = tensor_of((const double[]){2, 0}, EK_SHAPE(2), EK_I32, ek_cpu());
+    assert_close(apply(ek_one_hot(3), labels, NULL),
+                 tensor_of((const double[]){0, 0, 1, 1, 0, 0}, EK_SHAPE(2, 3), EK_F32, ek_cpu()), 0,
+                 0);
+    assert_refused(apply(ek_center_crop(3, .fill = 2), full(0, EK_SHAPE(2, 2), EK_BOOL), NULL),
+                   EK_E_DTYPE, "bool[2, 2] cannot be filled by 2; a whole number in [0, 1]");
+}
+
 /* A fill that each dtype rounds in its own way. */
 TEST(fills)
 {

@@ -19,7 +19,9 @@ static double number_of(ek_dtype dtype, int rank, int64_t i)
     double unit = (double)(bits >> 40) / (double)(1 << 24);
     if (dtype == EK_U8)
         return floor(unit * 255);
-    return dtype == EK_I64 ? floor(unit * 2000) - 1000 : unit * 4 - 2;
+    if (dtype == EK_BOOL)
+        return unit > 0.7;
+    return !ek_dtype_is_floating(dtype) ? floor(unit * 2000) - 1000 : unit * 4 - 2;
 }
 
 static void write_number(ek_dtype dtype, void *data, int64_t i, double x)
@@ -37,8 +39,17 @@ static void write_number(ek_dtype dtype, void *data, int64_t i, double x)
     case EK_I64:
         ((int64_t *)data)[i] = (int64_t)x;
         break;
+    case EK_F16:
+        ((uint16_t *)data)[i] = ek_f16_of((float)x);
+        break;
+    case EK_I32:
+        ((int32_t *)data)[i] = (int32_t)x;
+        break;
     case EK_U8:
         ((uint8_t *)data)[i] = (uint8_t)x;
+        break;
+    case EK_BOOL:
+        ((uint8_t *)data)[i] = x != 0;
         break;
     }
 }
@@ -78,7 +89,9 @@ static double combined(ek_dist_op op, ek_dtype dtype, int ranks, int64_t i)
                 : op == EK_DIST_MAX     ? fmax(d, x)
                                         : d + x;
         } else if (ek_dtype_is_floating(dtype)) {
-            float y = dtype == EK_BF16 ? ek_float_of_bf16(ek_bf16_of((float)x)) : (float)x;
+            float y = dtype == EK_BF16  ? ek_float_of_bf16(ek_bf16_of((float)x))
+                      : dtype == EK_F16 ? ek_float_of_f16(ek_f16_of((float)x))
+                                        : (float)x;
             f = r == 0                  ? y
                 : op == EK_DIST_PRODUCT ? f * y
                 : op == EK_DIST_MIN     ? fminf(f, y)
@@ -113,6 +126,8 @@ static bool same_as_combined(const ek_tensor *x, ek_dist_op op, int ranks)
         double value = combined(op, x->dtype, ranks, i);
         if (x->dtype == EK_U8)
             value = (double)(uint8_t)(int64_t)value;
+        if (x->dtype == EK_I32)
+            value = (double)(int32_t)(int64_t)value;
         write_number(x->dtype, wanted, 0, value);
         if (!found || memcmp(wanted, found + (size_t)i * size, size) != 0)
             return false;

@@ -164,12 +164,17 @@ static const char *clips(ek_process_group *world, void *user)
 {
     const pair_setting *setting = user;
     model_pair pair;
-    double norms[WAYS];
+    double norms[WAYS], largest[WAYS];
     LOOP_PASS(pair_make(&pair, world, setting));
     for (int way = 0; way < WAYS; way++) {
         RANKS_OK(pair_backward(&pair, way, 3, 5));
+        RANKS_OK(ek_clip_grad_norm(pair.optimizers[way], INFINITY, .norm = &largest[way],
+                                   .norm_type = INFINITY));
         RANKS_OK(ek_clip_grad_norm(pair.optimizers[way], 0.1, .norm = &norms[way]));
     }
+    LOOP_CHECK(largest[WHOLE] > 0 && largest[WHOLE] < norms[WHOLE]);
+    LOOP_CHECK(fabs(largest[DIVIDED] - largest[WHOLE]) <=
+               largest[WHOLE] * (setting->dtype == EK_F64 ? 1e-14 : 1e-6));
     LOOP_CHECK(fabs(norms[DIVIDED] - norms[WHOLE]) <=
                norms[WHOLE] * (setting->dtype == EK_F64 ? 1e-14 : 1e-6));
     ek_tensor *all = ek_scalar(norms[DIVIDED], EK_F64, ek_cpu()); /* one number everywhere */

@@ -81,8 +81,12 @@ static inline double case_get(const ek_tensor *tensor, int64_t i)
         return ((const double *)data)[at];
     if (tensor->dtype == EK_I64)
         return (double)((const int64_t *)data)[at];
-    if (tensor->dtype == EK_U8)
+    if (tensor->dtype == EK_U8 || tensor->dtype == EK_BOOL)
         return (double)((const uint8_t *)data)[at];
+    if (tensor->dtype == EK_I32)
+        return (double)((const int32_t *)data)[at];
+    if (tensor->dtype == EK_F16)
+        return (double)ek_float_of_f16(((const uint16_t *)data)[at]);
     if (tensor->dtype == EK_F32)
         return (double)((const float *)data)[at];
     uint32_t bits = (uint32_t)((const uint16_t *)data)[at] << 16;
@@ -104,6 +108,12 @@ static inline void case_set(ek_tensor *tensor, int64_t i, double value)
         ((int64_t *)data)[at] = (int64_t)value;
     else if (tensor->dtype == EK_U8)
         ((uint8_t *)data)[at] = (uint8_t)value;
+    else if (tensor->dtype == EK_BOOL)
+        ((uint8_t *)data)[at] = value != 0;
+    else if (tensor->dtype == EK_I32)
+        ((int32_t *)data)[at] = (int32_t)value;
+    else if (tensor->dtype == EK_F16)
+        ((uint16_t *)data)[at] = ek_f16_of(narrow);
     else if (tensor->dtype == EK_F32)
         ((float *)data)[at] = narrow;
     else
@@ -124,9 +134,10 @@ static inline void case_poison(ek_tensor *tensor)
 {
     for (int64_t i = 0; i < ek_count(tensor); i++)
         case_set(tensor, i,
-                 tensor->dtype == EK_I64  ? -7
-                 : tensor->dtype == EK_U8 ? 77
-                                          : (double)NAN);
+                 ek_dtype_is_floating(tensor->dtype) ? (double)NAN
+                 : tensor->dtype == EK_BOOL          ? 1
+                 : tensor->dtype == EK_U8            ? 77
+                                                     : -7);
 }
 
 /* |a - b|_2 <= relative |b|_2 over the whole tensor. */

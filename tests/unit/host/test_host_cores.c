@@ -147,6 +147,6 @@ TEST(a_bad_setting_of_the_host_is_an_error)
     setenv("EVENKEEL_HOST_WITHOUT", "winograd,fft", 1);
     assert_refused(ek_memory_get_stats(ek_host(0), &stats), EK_E_INVALID,
                    "EVENKEEL_HOST_WITHOUT names \"fft\", which is not winograd");
-    setenv("EVENKEEL_HOST_WITHOUT", "winograd", 1);
+    setenv("EVENKEEL_HOST_WITHOUT", ",winograd,,", 1); /* empty words are none */
     assert_ok(ek_memory_get_stats(ek_host(0), &stats));
 }

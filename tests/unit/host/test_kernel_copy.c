@@ -19,8 +19,9 @@ static twin numbered(twin t)
     ek_dtype dtype = t.host->dtype;
     for (int64_t i = 0; i < ek_count(t.host); i++)
         case_set(t.host, i,
-                 (double)(i * 31 % 113) - (dtype == EK_U8 ? 0 : 40) +
-                     (ek_dtype_is_floating(dtype) ? 0.5 : 0));
+                 dtype == EK_BOOL ? (double)(i * 31 % 3 == 0)
+                                  : (double)(i * 31 % 113) - (dtype == EK_U8 ? 0 : 40) +
+                                        (ek_dtype_is_floating(dtype) ? 0.5 : 0));
     twin_push(t);
     return t;
 }
@@ -44,8 +45,9 @@ TEST_LOOP(every_dtype_and_layout, 0, (EK_DTYPES * EK_DTYPES))
             for (int64_t i = 0; i < ek_count(x.host); i++) {
                 double value = case_get(x.host, i);
                 if (to != EK_U8 || value >= 0)
-                    case_must(case_get(y.host, i) ==
-                              (ek_dtype_is_floating(to) ? value : trunc(value)));
+                    case_must(case_get(y.host, i) == (ek_dtype_is_floating(to) ? value
+                                                      : to == EK_BOOL          ? value != 0
+                                                                               : trunc(value)));
             }
             ek_scope_end(&scope);
         }
@@ -205,8 +207,9 @@ TEST(filling)
                              l);
                     twin x = twin_new((ek_dtype)d, 4, shapes[s], (twin_layout)l);
                     run_fill(x, values[v], what);
-                    double wanted =
-                        ek_dtype_is_floating((ek_dtype)d) ? values[v] : trunc(values[v]);
+                    double wanted = d == EK_BOOL                        ? values[v] != 0
+                                    : ek_dtype_is_floating((ek_dtype)d) ? values[v]
+                                                                        : trunc(values[v]);
                     for (int64_t i = 0; i < ek_count(x.host) && v < 4; i++)
                         case_must(case_get(x.host, i) == wanted);
                     ek_scope_end(&scope);

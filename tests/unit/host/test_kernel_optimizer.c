@@ -1,5 +1,6 @@
 /* Optimizer steps on lists of parameters: the host's against the formulas in double, the GPU's
  * against the host's. */
+#include "kernels/steps.h"
 #include "twin.h"
 
 enum { MOST = 150, STEPS = 3, STATES = 3, ALL = 2 + STATES };
@@ -54,7 +55,13 @@ static void stepped_compare(stepped *all, const char *name, int variant)
     free(all);
 }
 
-static const ek_sgd_params sgd_variants[] = {
+/* Options of the formulas. */
+typedef struct sgd_params {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize, first;
+} sgd_params;
+
+static const sgd_params sgd_variants[] = {
     {.lr = 0.1},
     {.lr = 0.1, .weight_decay = 0.01, .maximize = true},
     {.lr = 0.05, .momentum = 0.9},
@@ -62,10 +69,29 @@ static const ek_sgd_params sgd_variants[] = {
     {.lr = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1, .maximize = true},
 };
 
-static void sgd_step(stepped *all, const ek_sgd_params *p)
+/* One call of the kernel, with the states from `first` on. */
+static void rule_step(stepped *all, ek_step_rule rule, int first, const ek_step_numbers *numbers)
 {
-    twin_run(sgd_step_list, all->count, all->on[side][0], all->on[side][1],
-             p->momentum != 0 ? all->on[side][2] : NULL, p);
+    const int at[] = {first, first == 3 ? 4 : 3, first == 3 ? 2 : 4};
+    twin_run(step_list, rule, all->count, all->on[side][0], all->on[side][1],
+             ((ek_tensor *const *const[]){all->on[side][at[0]], all->on[side][at[1]],
+                                          all->on[side][at[2]]}),
+             numbers);
+}
+
+static void sgd_step(stepped *all, const sgd_params *p)
+{
+    const ek_step_numbers numbers = {.sign = p->maximize ? -1 : 1,
+                                     .decay = p->weight_decay,
+                                     .rate = p->lr,
+                                     .keep1 = p->momentum,
+                                     .add1 = 1 - p->dampening,
+                                     .initial = p->nesterov ? p->momentum : 0};
+    const ek_step_rule rule = p->momentum == 0 ? EK_STEP_SGD
+                              : p->first       ? EK_STEP_SGD_FIRST
+                              : p->nesterov    ? EK_STEP_SGD_NESTEROV
+                                               : EK_STEP_SGD_HEAVY;
+    rule_step(all, rule, 2, &numbers);
     for (int t = 0; t < all->count; t++) {
         double *w = all->wanted[0][t], *g = all->wanted[1][t], *b = all->wanted[2][t];
         for (int64_t i = 0; i < ek_count(all->both[0][t].host); i++) {
@@ -85,7 +111,7 @@ TEST_LOOP(sgd, 0, 10)
     for (int c = 0; c < (_i % 5 < 2 ? 3 : 2); c++) {
         ek_scope scope = ek_scope_begin();
         stepped *all = stepped_new(_i / 5 ? EK_F64 : EK_F32, counts[c], (unsigned)_i);
-        ek_sgd_params p = sgd_variants[_i % 5];
+        sgd_params p = sgd_variants[_i % 5];
         for (int step = 0; step < STEPS; step++) {
             p.first = step == 0;
             sgd_step(all, &p);
@@ -95,18 +121,33 @@ TEST_LOOP(sgd, 0, 10)
     }
 }
 
-static const ek_adam_params adam_variants[] = {
+typedef struct adam_params {
+    double lr, beta1, beta2, eps, weight_decay;
+    bool decoupled, maximize;
+    int step;
+} adam_params;
+
+static const adam_params adam_variants[] = {
     {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
     {.lr = 1e-2, .beta1 = 0.5, .beta2 = 0.9, .eps = 1e-8, .weight_decay = 0.1},
     {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1, .decoupled = 1},
     {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .maximize = true},
 };
 
-static void adam_step(stepped *all, const ek_adam_params *p, bool amsgrad)
+static void adam_step(stepped *all, const adam_params *p, bool amsgrad)
 {
-    twin_run(adam_step_list, all->count, all->on[side][0], all->on[side][1], all->on[side][3],
-             all->on[side][4], amsgrad ? all->on[side][2] : NULL, p);
-    const double s = (double)p->step;
+    const double s = p->step;
+    const ek_step_numbers numbers = {.sign = p->maximize ? -1 : 1,
+                                     .decay = p->decoupled ? 0 : p->weight_decay,
+                                     .shrink = p->decoupled ? 1 - p->lr * p->weight_decay : 1,
+                                     .rate = p->lr / (1 - pow(p->beta1, s)),
+                                     .keep1 = p->beta1,
+                                     .add1 = 1 - p->beta1,
+                                     .keep2 = p->beta2,
+                                     .add2 = 1 - p->beta2,
+                                     .eps = p->eps,
+                                     .correction = sqrt(1 - pow(p->beta2, s))};
+    rule_step(all, amsgrad ? EK_STEP_AMSGRAD : EK_STEP_ADAM, 3, &numbers);
     for (int t = 0; t < all->count; t++) {
         double *w = all->wanted[0][t], *g = all->wanted[1][t], *most = all->wanted[2][t];
         double *m = all->wanted[3][t], *v = all->wanted[4][t];
@@ -132,7 +173,7 @@ TEST_LOOP(adam, 0, 16)
     for (int c = 0; c < (_i % 4 < 2 ? 3 : 2); c++) {
         ek_scope scope = ek_scope_begin();
         stepped *all = stepped_new(_i & 4 ? EK_F64 : EK_F32, counts[c], (unsigned)_i);
-        ek_adam_params p = adam_variants[_i % 4];
+        adam_params p = adam_variants[_i % 4];
         for (p.step = 1; p.step <= STEPS; p.step++)
             adam_step(all, &p, _i & 8);
         stepped_compare(all, _i & 8 ? "amsgrad" : "adam", _i);
@@ -142,7 +183,7 @@ TEST_LOOP(adam, 0, 16)
 
 TEST(not_a_number)
 {
-    const ek_adam_params p = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .step = 3};
+    const adam_params p = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .step = 3};
     static const int of[] = {1, 2}, at[] = {2, 3};
     static const double values[] = {(double)NAN, (double)INFINITY};
     stepped *all = stepped_new(EK_F32, 1, 1);
@@ -156,19 +197,77 @@ TEST(not_a_number)
     stepped_compare(all, "not a number", 0);
 }
 
+/* ---- all rules: the f32 and the device's kernels against the formula in double ---- */
+
+typedef double formula(const ek_step_constants_f64 *c, double w, double g, double *s);
+
+#define FORMULA(name, states)                                                                   \
+    static double formula_##name(const ek_step_constants_f64 *c, double w, double g, double *s) \
+    {                                                                                           \
+        return ek_step_##name##_f64(c, w, g, s);                                                \
+    }
+EK_STEP_RULES(FORMULA)
+#undef FORMULA
+static formula *const formulas[] = {
+#define FORMULA(name, states) formula_##name,
+    EK_STEP_RULES(FORMULA)
+#undef FORMULA
+};
+
+TEST_LOOP(rules, 0, 2 * EK_STEP_RULE_COUNT)
+{
+    const ek_step_numbers numbers = {.sign = -1,
+                                     .decay = 0.1,
+                                     .shrink = 0.99,
+                                     .rate = 0.02,
+                                     .keep1 = 0.8,
+                                     .add1 = 0.2,
+                                     .keep2 = 0.9,
+                                     .add2 = 0.1,
+                                     .eps = 1e-2,
+                                     .correction = 0.7,
+                                     .initial = 1.25,
+                                     .low = 0.3,
+                                     .high = 1.9};
+    const ek_step_rule rule = (ek_step_rule)(_i / 2);
+    const ek_step_constants_f64 constants = ek_step_constants_of_f64(&numbers);
+    ek_scope scope = ek_scope_begin();
+    stepped *all = stepped_new(_i % 2 ? EK_F64 : EK_F32, 8, (unsigned)_i);
+    /* s[0] - s[1]^2 and s[0] - s[2]^2 have roots. */
+    for (int t = 0; t < all->count; t++)
+        for (int64_t i = 0; i < ek_count(all->both[2][t].host); i++)
+            all->wanted[2][t][i] = 1 + (double)(i % 16) / 16;
+    for (int t = 0; t < all->count; t++) {
+        for (int64_t i = 0; i < ek_count(all->both[2][t].host); i++)
+            case_set(all->both[2][t].host, i, all->wanted[2][t][i]);
+        twin_push(all->both[2][t]);
+    }
+    rule_step(all, rule, 2, &numbers);
+    for (int t = 0; t < all->count; t++)
+        for (int64_t i = 0; i < ek_count(all->both[0][t].host); i++) {
+            double own[EK_STEP_STATES], *w = &all->wanted[0][t][i];
+            for (int k = 0; k < EK_STEP_STATES; k++)
+                own[k] = all->wanted[2 + k][t][i];
+            *w = formulas[rule](&constants, *w, all->wanted[1][t][i], own);
+            for (int k = 0; k < EK_STEP_STATES; k++)
+                all->wanted[2 + k][t][i] = own[k];
+        }
+    stepped_compare(all, "rule", _i);
+    ek_scope_end(&scope);
+}
+
 TEST(errors)
 {
     const int64_t dims[] = {4};
-    const ek_adam_params zeroth = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.9};
-    const ek_adam_params first = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.9, .step = 1};
+    const ek_step_numbers numbers = {.rate = 0.1};
+    ek_tensor *const *const none[EK_STEP_STATES] = {NULL};
     twin w = twin_new(EK_F32, 1, dims, TWIN_ROWS), narrow = twin_new(EK_BF16, 1, dims, TWIN_ROWS);
-    twin_refused(EK_E_INVALID, "SGD with momentum 0.9 needs a momentum buffer", sgd_step_list, 1,
-                 &ON(w), &ON(w), NULL, &sgd_variants[2]);
-    twin_refused(EK_E_DTYPE, "SGD steps parameters of f32 or f64, not bf16", sgd_step_list, 1,
-                 &ON(narrow), &ON(narrow), &ON(narrow), &sgd_variants[2]);
-    twin_refused(EK_E_INVALID, "Adam's first step has number 1, not 0", adam_step_list, 1, &ON(w),
-                 &ON(w), &ON(w), &ON(w), NULL, &zeroth);
-    twin_refused(EK_E_DTYPE, "Adam steps parameters of f32 or f64, not bf16", adam_step_list, 1,
-                 &ON(narrow), &ON(w), &ON(w), &ON(w), NULL, &first);
-    twin_run(sgd_step_list, 0, NULL, NULL, NULL, &sgd_variants[0]);
+    twin_refused(EK_E_INVALID, "SGD_HEAVY needs 1 states, and state 0 is missing", step_list,
+                 EK_STEP_SGD_HEAVY, 1, &ON(w), &ON(w), none, &numbers);
+    twin_refused(EK_E_DTYPE, "SGD steps parameters of f32 or f64, not bf16", step_list, EK_STEP_SGD,
+                 1, &ON(narrow), &ON(narrow), none, &numbers);
+    twin_refused(EK_E_INVALID, "ADAM needs 2 states, and state 1 is missing", step_list,
+                 EK_STEP_ADAM, 1, &ON(w), &ON(w), ((ek_tensor *const *const[]){&ON(w), NULL, NULL}),
+                 &numbers);
+    twin_run(step_list, EK_STEP_SGD, 0, NULL, NULL, none, &numbers);
 }

@@ -10,7 +10,7 @@ enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static ek_dtype result_dtype(ek_reduce_kind kind, ek_dtype dtype)
 {
-    return dtype == EK_U8 && kind <= EK_REDUCE_SUM_SQUARES ? EK_I64 : dtype;
+    return !ek_dtype_is_floating(dtype) && kind <= EK_REDUCE_SUM_SQUARES ? EK_I64 : dtype;
 }
 
 /* Floating ones are any, or short sums of powers of two. */
@@ -33,7 +33,7 @@ static void close_sums(twin y, ek_reduce_kind kind, ek_dtype dtype, int64_t n, c
     if (kind >= EK_REDUCE_MAX || !ek_dtype_is_floating(dtype))
         twin_same(y, what);
     else
-        twin_close(y, dtype == EK_BF16 ? 8e-3 : 0, unit * (double)n, what);
+        twin_close(y, dtype == EK_BF16 ? 8e-3 : dtype == EK_F16 ? 1e-3 : 0, unit * (double)n, what);
 }
 
 static double take(ek_reduce_kind kind, double sum, double x)
@@ -77,7 +77,7 @@ static void expect_reduced(twin y, ek_reduce_kind kind, twin x, unsigned mask, c
         int64_t at = kept_position(x.host, mask, i);
         wanted[at] = take(kind, wanted[at], case_get(x.host, i));
     }
-    double rounding = dtype == EK_F32 ? 6e-8 : dtype == EK_BF16 ? 4e-3 : 0;
+    double rounding = dtype == EK_F32 ? 6e-8 : dtype == EK_BF16 ? 4e-3 : dtype == EK_F16 ? 5e-4 : 0;
     for (int64_t i = 0; i < count; i++)
         if (!(fabs(case_get(y.host, i) - wanted[i]) <= rounding * fabs(wanted[i])))
             ck_abort_msg("%s, %s, element %lld: %.9g, not %.9g", what, ek_dtype_name(dtype),

@@ -151,6 +151,31 @@ TEST(layers_without_weights)
     assert_same(ek_leaky_relu(0.2), x, ek_f_leaky_relu(x, 0.2));
     assert_same(ek_sigmoid(), x, ek_f_sigmoid(x));
     assert_same(ek_tanh(), x, ek_f_tanh(x));
+    assert_same(ek_gelu(EK_GELU_TANH), x, ek_f_gelu(x, EK_GELU_TANH));
+    assert_same(ek_silu(), x, ek_f_silu(x));
+    assert_same(ek_mish(), x, ek_f_mish(x));
+    assert_same(ek_elu(0.5), x, ek_f_elu(x, 0.5));
+    assert_same(ek_celu(0.5), x, ek_f_celu(x, 0.5));
+    assert_same(ek_selu(), x, ek_f_selu(x));
+    assert_same(ek_relu6(), x, ek_f_relu6(x));
+    assert_same(ek_hardtanh(-0.5, 1), x, ek_f_hardtanh(x, -0.5, 1));
+    assert_same(ek_hardsigmoid(), x, ek_f_hardsigmoid(x));
+    assert_same(ek_hardswish(), x, ek_f_hardswish(x));
+    assert_same(ek_hardshrink(0.5), x, ek_f_hardshrink(x, 0.5));
+    assert_same(ek_softshrink(0.5), x, ek_f_softshrink(x, 0.5));
+    assert_same(ek_tanhshrink(), x, ek_f_tanhshrink(x));
+    assert_same(ek_softsign(), x, ek_f_softsign(x));
+    assert_same(ek_log_sigmoid(), x, ek_f_log_sigmoid(x));
+    assert_same(ek_threshold(0.1, 2), x, ek_f_threshold(x, 0.1, 2));
+    assert_same(ek_glu(-2), x, ek_f_glu(x, 2));
+    assert_same(ek_softmax(1), x, ek_f_softmax(x, 1));
+    assert_same(ek_log_softmax(-1), x, ek_f_log_softmax(x, 3));
+    assert_same(ek_softmin(1), x, ek_f_softmax(ek_neg(x), 1));
+    assert_same(ek_softplus(), x, ek_f_softplus(x));
+    assert_same(ek_softplus(.beta = 3, .threshold = 0), x,
+                ek_f_softplus(x, .beta = 3, .threshold = 0));
+    assert_same(ek_prelu(), x, ek_f_leaky_relu(x, 0.25));
+    assert_same(ek_prelu(3, .init = 0), x, ek_f_relu(x));
     assert_same(ek_identity(), x, x);
     assert_same(ek_flatten(1, -1), x, ek_f_flatten(x, 1, -1));
     assert_same(ek_max_pool2d(3, .stride = 2, .padding = 1, .ceil_mode = true), x,
@@ -192,8 +217,21 @@ TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
     ek_module_free(conv);
 }
 
+TEST(a_prelu_learns_a_slope_for_each_channel)
+{
+    ek_module *module = ek_prelu(2);
+    ek_tensor *x = ek_full(-3, EK_SHAPE(4, 2));
+    ek_tensor *weight = ek_module_tensor(module, "weight");
+    assert_close(weight, ek_full(0.25, EK_SHAPE(2)), 0, 0);
+    assert_ok(ek_backward(ek_sum(ek_apply(module, x))));
+    assert_close(ek_tensor_grad(weight), ek_full(-12, EK_SHAPE(2)), 0, 0);
+    ek_module_free(module);
+}
+
 TEST(options_out_of_range)
 {
+    assert_refused(ek_prelu(-1), EK_E_INVALID, "num_parameters is -1");
+    assert_refused(ek_hardtanh(1, 1), EK_E_INVALID, "low must be below high");
     assert_refused(ek_linear(3, -1), EK_E_INVALID, "out_features -1");
     assert_refused(ek_conv2d(0, 1, 3), EK_E_INVALID, "in_channels 0");
     assert_refused(ek_conv2d(1, 1), EK_E_INVALID, "kernel must be at least 1, got 0 x 0");

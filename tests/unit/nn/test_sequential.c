@@ -91,6 +91,42 @@ TEST(leaves_nothing_behind)
     assert_ok(ek_shutdown());
 }
 
+/* A linear layer and a ReLU are one operation in a sequence, with the bits of two; gradients and
+ * gradients of gradients too. */
+TEST_LOOP(linear_and_relu_fused, 0, 3)
+{
+    const ek_dtype dtype = (ek_dtype)_i;
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(12);
+    ek_module *layer = ek_linear(7, 5), *net = ek_sequential(layer, ek_relu(), ek_identity());
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    assert_ok(ek_module_to_dtype(net, dtype));
+    ek_tensor *x = ek_randn(EK_SHAPE(2, 3, 7), .dtype = dtype, .device = test_device(0));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *w = ek_randn(EK_SHAPE(2, 3, 5), .dtype = dtype, .device = test_device(0));
+    ek_tensor *inputs[3] = {x, ek_module_tensor(layer, "weight"), ek_module_tensor(layer, "bias")};
+    ek_tensor *outputs[2], *gradients[2][3], *second[2][2];
+    for (int i = 0; i < 2; i++) {
+        outputs[i] = i ? ek_f_relu(ek_apply(layer, x)) : ek_apply(net, x);
+        ek_tensor *loss = ek_sum(ek_mul(w, ek_square(outputs[i])));
+        assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = inputs, .input_count = 3,
+                          .gradients = gradients[i], .create_graph = true));
+        ek_tensor *square = ek_sum(ek_square(gradients[i][0]));
+        assert_ok(ek_grad(.outputs = &square, .output_count = 1, .inputs = inputs, .input_count = 2,
+                          .gradients = second[i]));
+    }
+    assert_close(outputs[0], outputs[1], 0, 0);
+    for (int k = 0; k < 3; k++)
+        assert_close(gradients[0][k], gradients[1][k], 0, 0);
+    for (int k = 0; k < 2; k++)
+        assert_close(second[0][k], second[1][k], 0, 0);
+    assert_refused(ek_apply(net, ek_ones(EK_SHAPE(2, 5), .device = test_device(0))),
+                   dtype == EK_F32 ? EK_E_SHAPE : EK_E_DTYPE, "sequential: 0 (linear): ");
+    ek_module_free(net);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+
 /* In a sequence they are one operation; apart, two. Both give the same, gradients and buffers too.
  */
 TEST(batch_norm_and_relu_fused)

@@ -371,29 +371,30 @@ static void check_slots(const op_row *row)
     ck_assert_int_gt(found, 0);
 }
 
-/* Of numbers that bf16 rounds, one rounding or a few of the result. */
-static void check_bf16(const op_row *row)
+/* Of numbers that bf16 or f16 rounds, one rounding or a few of the result. */
+static void check_narrow(const op_row *row, ek_dtype dtype, double tolerance)
 {
     op_run run;
     for (int gaps = 0; gaps < 2; gaps++)
-        FOR_EACH_CASE(run, EK_BF16, gaps ? OP_GAPS : OP_ROW_MAJOR)
+        FOR_EACH_CASE(run, dtype, gaps ? OP_GAPS : OP_ROW_MAJOR)
         {
             ek_tensor *y = op_output(&run), *gradients[OP_INPUTS];
             op_run exact = run;
-            ck_assert_int_eq(ek_tensor_dtype(y), EK_BF16);
+            ck_assert_int_eq(ek_tensor_dtype(y), dtype);
             for (int i = 0; i < run.count; i++)
                 if (ek_tensor_requires_grad(run.inputs[i])) {
                     exact.inputs[i] = ek_detach(ek_to_dtype(run.inputs[i], EK_F32));
                     assert_ok(ek_tensor_set_requires_grad(exact.inputs[i], true));
                 }
             ek_tensor *wanted = op_output(&exact), *dy = op_golden(&run, row->source.dy);
-            assert_close_norm(ek_to_dtype(y, EK_F32), wanted, 2e-2);
+            assert_close_norm(ek_to_dtype(y, EK_F32), wanted, tolerance);
             op_gradients(&run, y, dy, gradients, false);
             op_gradients(&exact, wanted, ek_to_dtype(dy, EK_F32), exact.constants, false);
             for (int i = 0; i < run.count; i++)
                 if (gradients[i]) {
-                    ck_assert_int_eq(ek_tensor_dtype(gradients[i]), EK_BF16);
-                    assert_close_norm(ek_to_dtype(gradients[i], EK_F32), exact.constants[i], 2e-2);
+                    ck_assert_int_eq(ek_tensor_dtype(gradients[i]), dtype);
+                    assert_close_norm(ek_to_dtype(gradients[i], EK_F32), exact.constants[i],
+                                      tolerance);
                 }
         }
 }
@@ -444,8 +445,10 @@ static void op_check(const op_row *row)
         check_second(row);
     if (row->flags & SLOTS)
         check_slots(row);
-    if (row->flags & BF16)
-        check_bf16(row);
+    if (row->flags & BF16) {
+        check_narrow(row, EK_BF16, 2e-2);
+        check_narrow(row, EK_F16, 2.5e-3);
+    }
     if (row->flags & INTEGERS)
         check_integers(row);
     if (row->flags & EMPTY)

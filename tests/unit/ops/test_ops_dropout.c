@@ -95,19 +95,27 @@ TEST(layouts_do_not_matter)
     }
 }
 
-/* Fills give the bits that cpu gets, on any device and in any layout. */
+/* A tensor (3, 4, 5, 7) of zeros: row-major, channels-last, or turned in a larger one (*around). */
+static ek_tensor *laid_out(int layout, ek_dtype dtype, ek_device device, ek_tensor **around)
+{
+    if (layout < 2)
+        return ek_zeros(EK_SHAPE(3, 4, 5, 7), dtype, device,
+                        .format = layout ? EK_CHANNELS_LAST : EK_CONTIGUOUS);
+    *around = ek_permute(ek_zeros(EK_SHAPE(7, 5, 4, 6), dtype, device), EK_SHAPE(3, 2, 1, 0));
+    return ek_narrow(*around, 0, 1, 3);
+}
+
+/* Fills give the bits that cpu gets, on any device and in any layout, and fill nothing else. */
 TEST_LOOP(fills_are_the_same_on_every_device, 0, 4)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
     for (int t = 0; t < 3; t++)
-        for (int last = 0; last < 2; last++) {
+        for (int layout = 0; layout < 3; layout++) {
             unsigned char bytes[2][3 * 4 * 5 * 7 * 8];
+            ek_tensor *around = NULL;
             for (int there = 0; there < 2; there++) {
-                ek_tensor *x = (ek_empty_with)((
-                    ek_tensor_options){.shape = EK_SHAPE(3, 4, 5, 7),
-                                       .dtype = dtypes[t],
-                                       .device = there ? test_home() : ek_cpu(),
-                                       .format = there && last ? EK_CHANNELS_LAST : EK_CONTIGUOUS});
+                ek_tensor *x = laid_out(there ? layout : 0, dtypes[t],
+                                        there ? test_home() : ek_cpu(), &around);
                 assert_made(x);
                 ek_manual_seed(4);
                 assert_ok(_i == 0   ? ek_uniform_(x, -1, 2, NULL)
@@ -117,6 +125,10 @@ TEST_LOOP(fills_are_the_same_on_every_device, 0, 4)
                 assert_ok(ek_to_data(x, bytes[there], 420 * ek_dtype_size(dtypes[t])));
             }
             ck_assert_mem_eq(bytes[1], bytes[0], 420 * ek_dtype_size(dtypes[t]));
+            for (int part = 0; around && part < 6; part += part == 0 ? 4 : 1) {
+                ek_tensor *rest = ek_to_device(ek_narrow(around, 0, part, 1), ek_cpu());
+                assert_close(rest, ek_zeros(EK_SHAPE(1, 4, 5, 7), dtypes[t]), 0, 0);
+            }
         }
 }
 

@@ -2,6 +2,7 @@
 #include "evenkeel/autograd.h"
 
 #include "home.h"
+#include "ops/linear.h"
 
 TEST(gradients_accumulate_in_leaves)
 {
@@ -29,12 +30,23 @@ TEST(empty_sizes)
     ck_assert_double_eq(element(y, 5), 3);
     ck_assert_double_eq(element(zero, 5), 0);
 
+    const double signs[] = {-1, 0, 2};
+    ek_tensor *signed_bias = tensor_of(signs, EK_SHAPE(3), EK_F32, test_home());
+    y = ek_linear_activated(x, w, signed_bias, true);
+    assert_made(y);
+    ck_assert(element(y, 0) == 0 && element(y, 5) == 2);
+
     /* No rows: no output, and zero gradients. */
     ek_tensor *weight = ek_ones(EK_SHAPE(3, 4), .requires_grad = true);
     ek_tensor *none = ek_f_linear(ek_ones(EK_SHAPE(0, 4)), weight, NULL);
     assert_made(none);
     assert_ok(ek_backward(ek_sum(none)));
     ck_assert_double_eq(element(ek_tensor_grad(weight), 11), 0);
+    ek_tensor *bias = ek_ones(EK_SHAPE(3), .requires_grad = true);
+    none = ek_linear_activated(ek_ones(EK_SHAPE(0, 4)), weight, bias, true);
+    assert_made(none);
+    assert_ok(ek_backward(ek_sum(none)));
+    ck_assert_double_eq(element(ek_tensor_grad(bias), 2), 0);
 }
 
 TEST(refusals)

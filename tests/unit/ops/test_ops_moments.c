@@ -119,6 +119,38 @@ TEST(constants_have_no_deviation)
     ck_assert_int_eq(ek_tensor_count(ek_var(none, EK_DIMS(1))), 0);
 }
 
+/* 3000^2 is no number of f16; in bf16 a sum of squares that is rounded before its root is off. */
+TEST(norms_of_sixteen_bits_are_rounded_once)
+{
+    const double ps[] = {2, 3, 1, 0, 0.5};
+    ek_tensor *large = ek_full(3000, EK_SHAPE(16), EK_F16);
+    ck_assert_double_eq(element(ek_norm(large), 0), 12000);
+    for (int i = 0; i < 10; i++) {
+        const ek_dtype dtype = i % 2 ? EK_F16 : EK_BF16;
+        ek_manual_seed(1);
+        ek_tensor *x = ek_to_dtype(ek_randn(EK_SHAPE(40, 7)), dtype);
+        ek_tensor *y = ek_norm(x, EK_DIMS(1), .p = ps[i / 2]);
+        ek_tensor *wide = ek_norm(ek_to_dtype(x, EK_F32), EK_DIMS(1), .p = ps[i / 2]);
+        ck_assert_int_eq(ek_tensor_dtype(y), dtype);
+        assert_close(y, ek_to_dtype(wide, dtype), 0, 0);
+    }
+}
+
+/* As in PyTorch: 0 as soon as an element is 0, with gradients of 0. */
+TEST(norms_of_negative_p)
+{
+    const double values[] = {0, 1, 0, 0, 2, 3}, wanted[] = {0, 0, 0, 0, 0.36, 0.16};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(3, 2), EK_F64, test_home());
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *y = ek_norm(x, EK_DIMS(1), .p = -1);
+    const double norms[] = {0, 0, 1.2};
+    assert_close(y, tensor_of(norms, EK_SHAPE(3), EK_F64, test_home()), 1e-15, 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    assert_close(ek_tensor_grad(x), tensor_of(wanted, EK_SHAPE(3, 2), EK_F64, test_home()), 1e-15,
+                 0);
+    ck_assert_double_eq(element(ek_norm(ek_zeros(EK_SHAPE(0)), .p = -1), 0), 0);
+}
+
 TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *whole = ek_ones(EK_SHAPE(2), EK_I64);
@@ -126,4 +158,6 @@ TEST(refusals)
     assert_refused(ek_var(whole), EK_E_DTYPE, "var: x has dtype i64");
     assert_refused(ek_std(x, EK_DIMS(2)), EK_E_SHAPE, "std: dimension 2 is not in [-2, 1]");
     assert_refused(ek_norm(x, EK_DIMS(1, -1)), EK_E_INVALID, "norm: dimension 1 is named twice");
+    assert_refused(ek_norm(ek_zeros(EK_SHAPE(0)), .p = (double)INFINITY), EK_E_SHAPE,
+                   "norm: a dimension that is reduced has no elements");
 }

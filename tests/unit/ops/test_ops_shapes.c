@@ -221,7 +221,7 @@ TEST(integers_compute)
     const double sum[] = {4, -2, 7, 2}, product[] = {3, 1, 10, 0}, equal[] = {0, 1, 0, 0};
     assert_close(ek_add(x, y), tensor_of(sum, EK_SHAPE(4), EK_I64, test_home()), 0, 0);
     assert_close(ek_mul(x, y), tensor_of(product, EK_SHAPE(4), EK_I64, test_home()), 0, 0);
-    assert_close(ek_eq(x, y), tensor_of(equal, EK_SHAPE(4), EK_U8, test_home()), 0, 0);
+    assert_close(ek_eq(x, y), tensor_of(equal, EK_SHAPE(4), EK_BOOL, test_home()), 0, 0);
     ek_tensor *total = ek_sum(ek_eq(x, x));
     ck_assert_int_eq(ek_tensor_dtype(total), EK_I64);
     ck_assert(element(total, 0) == 4);

@@ -1,6 +1,7 @@
 /* Every operation, a row each: values and gradients against PyTorch's in f64, f32 and bf16, in
  * memory of several orders and of views; i64; finite differences of first and second order; third
  * derivatives; no samples; threads. On GPUs too (devices.h). */
+#include "ops/linear.h"
 #include "table.h"
 
 #include "ops/norm.h"
@@ -138,6 +139,10 @@ ROW(conv_transpose3d, CONVOLUTION,
 FROM(.file = "nn_matmul.golden", WEIGHTED)
 ROW(matmul, BF16 | THIRD(6), ek_matmul(x[0], x[1]))
 ROW(linear, BF16 | SLOTS | THIRD(0), ek_f_linear(x[0], x[1], B))
+
+FROM(.shapes = {{EK_SHAPE(5, 4), EK_SHAPE(3, 4), EK_SHAPE(3)},
+                {EK_SHAPE(2, 3, 4), EK_SHAPE(3, 4), EK_SHAPE(3)}})
+ROW(linear_relu, 0, ek_linear_activated(x[0], x[1], x[2], true))
 
 /* ---- pooling, upsampling, softmax, moments ---- */
 

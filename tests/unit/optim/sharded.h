@@ -19,6 +19,14 @@ static const struct {
     {"no eps", ek_adam_with, {.lr = 0.01, .eps = EK_ZERO}, 2},
     {"amsgrad", ek_adam_with, {.lr = 0.01, .amsgrad = true}, 3},
     {"adamw", ek_adamw_with, {.lr = 0.01}, 2},
+    {"adamax", ek_adamax_with, {.lr = 0.01}, 2},
+    {"nadam", ek_nadam_with, {.lr = 0.01}, 2},
+    {"radam", ek_radam_with, {.lr = 0.01, .beta2 = 0.9}, 2},
+    {"rmsprop", ek_rmsprop_with, {.lr = 0.01, .centered = true, .momentum = 0.9}, 3},
+    {"adagrad", ek_adagrad_with, {.initial_accumulator_value = 0.1, .lr_decay = 0.1}, 1},
+    {"adadelta", ek_adadelta_with, {.rho = 0.8}, 2},
+    {"rprop", ek_rprop_with, {.lr = 0.01}, 2},
+    {"asgd", ek_asgd_with, {.lr = 0.1, .lambd = 0.1, .t0 = 1}, 1},
 };
 enum { CASES = sizeof cases / sizeof *cases, ADAM = 3, NO_EPS = 4, AMSGRAD = 5 };
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
+#include "evenkeel/nn.h"
 #include "evenkeel/optim.h"
 #include "unit.h"
 
@@ -66,6 +66,65 @@ TEST(value_follows_pytorch)
     ek_optimizer *optimizer = make(leaves, devices);
     assert_ok(ek_clip_grad_value(optimizer, 0.4));
     assert_gradients(leaves, "value");
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+
+/* Other norms, of the optimizer's parameters, a list, or a module's. */
+TEST_LOOP(other_norms_follow_pytorch, 0, 6)
+{
+    static const char *const names[] = {"one", "three", "most"};
+    static const double types[] = {1, 3, INFINITY}, limits[] = {1.5, 1.5, 0.7};
+    const int kind = _i % 3;
+    ek_scope scope = ek_scope_begin();
+    assert_ok(test_devices_configure("2"));
+    ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(0)};
+    ek_tensor *leaves[COUNT];
+    ek_optimizer *optimizer = make(leaves, devices);
+    double norm = 0;
+    if (_i < 3)
+        assert_ok(ek_clip_grad_norm(optimizer, limits[kind], &norm, .norm_type = types[kind]));
+    else
+        assert_ok(ek_clip_grad_norm(.max_norm = limits[kind], .norm = &norm,
+                                    .norm_type = types[kind], .tensors = leaves, .count = COUNT));
+    char path[32];
+    snprintf(path, sizeof path, "clip/%s", names[kind]);
+    ck_assert_double_eq_tol(norm, element(golden("optim.golden", path), 0), 1e-12);
+    assert_gradients(leaves, names[kind]);
+    /* A NaN is the largest. */
+    ek_fill_(ek_narrow(ek_tensor_grad(leaves[1]), 0, 1, 1), NAN);
+    assert_ok(ek_clip_grad_norm(optimizer, 1, &norm, .norm_type = types[kind]));
+    ck_assert(isnan(norm));
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+
+TEST(lists_and_modules_are_clipped)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
+    ek_tensor *leaves[COUNT];
+    ek_optimizer *optimizer = make(leaves, devices);
+    assert_ok(ek_clip_grad_value_of(leaves, COUNT, 0.4));
+    assert_gradients(leaves, "value");
+    assert_ok(ek_clip_grad_value_of(NULL, 0, 0.4));
+    ek_module *module = ek_linear(3, 2);
+    ek_tensor *weight = ek_module_tensor(module, "weight");
+    assert_ok(ek_tensor_set_grad(weight, ek_full(2, ek_tensor_shape(weight))));
+    double norm = 0;
+    assert_ok(ek_clip_grad_norm(.module = module, .max_norm = 3, .norm = &norm, .norm_type = 1));
+    ck_assert_double_eq(norm, 12);
+    ck_assert_double_eq_tol(element(ek_tensor_grad(weight), 5), 0.5, 1e-6);
+    assert_refused(ek_clip_grad_norm(optimizer, 1, .module = module), EK_E_INVALID, "not several");
+    assert_refused(ek_clip_grad_norm(optimizer, 1, .norm_type = -1), EK_E_INVALID,
+                   "norm_type has to be more than 0, not -1");
+    assert_refused(ek_clip_grad_norm(optimizer, 1, .norm_type = 0), EK_E_INVALID, "not 0");
+    assert_refused(ek_clip_grad_value_of(leaves, -1, 1), EK_E_INVALID, "-1 tensors");
+    ek_tensor *none[] = {NULL};
+    assert_refused(ek_clip_grad_value_of(none, 1, 1), EK_E_INVALID, "tensor 0 is NULL");
+    ek_module_free(module);
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());

@@ -1,16 +1,5 @@
 /* Learning-rate schedules against PyTorch's. */
-#include "evenkeel/optim.h"
-#include "unit.h"
-
-static ek_optimizer *two_groups(void)
-{
-    ek_tensor *p = ek_zeros(EK_SHAPE(1), .requires_grad = true);
-    ek_tensor *q = ek_zeros(EK_SHAPE(1), .requires_grad = true);
-    ek_optimizer *optimizer = ek_sgd(.lr = 0.3);
-    assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
-    assert_ok(ek_optimizer_add_group(optimizer, &q, 1, (ek_optimizer_options){.lr = 0.7}));
-    return optimizer;
-}
+#include "schedule_setup.h"
 
 static void follow(ek_optimizer *optimizer, ek_schedule *schedule, const char *name)
 {

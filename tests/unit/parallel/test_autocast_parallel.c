@@ -13,7 +13,7 @@ enum { PARAMETERS = 6, SAMPLES = 7 };
 static ek_storage *narrow_elements(ek_storage *storage)
 {
     ek_narrow_found found;
-    assert_ok(ek_narrow_find(storage, 0, &found));
+    assert_ok(ek_narrow_find(storage, EK_BF16, 0, &found));
     ek_object_release(found.elements);
     return found.elements;
 }
@@ -251,14 +251,16 @@ TEST(casts_that_met_a_write_are_not_kept)
     assert_made(y);
     for (int kept = 0; kept < 2; kept++) {
         ek_narrow_found found;
-        assert_ok(ek_narrow_find(w->storage, 4, &found));
+        assert_ok(ek_narrow_find(w->storage, EK_BF16, 4, &found));
         ck_assert_ptr_null(found.elements);
         if (!kept)
             ek_tensor_touch(w);
-        ek_narrow_keep(w->storage, y->storage, 4, found.writes);
-        assert_ok(ek_narrow_find(w->storage, 4, &found));
+        ek_narrow_keep(w->storage, y->storage, EK_BF16, 4, found.writes);
+        assert_ok(ek_narrow_find(w->storage, EK_BF16, 4, &found));
         ck_assert_ptr_eq(found.elements, kept ? y->storage : NULL);
         ek_object_release(found.elements);
+        assert_ok(ek_narrow_find(w->storage, EK_F16, 4, &found));
+        ck_assert_ptr_null(found.elements);
     }
     ek_scope_end(&scope);
 }

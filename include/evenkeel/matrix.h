@@ -1,0 +1,36 @@
+/* matrix.h: products by name or by subscripts, and distances of rows; ops.h has ek_matmul. The
+ * rules of ops.h hold. */
+#ifndef EVENKEEL_MATRIX_H
+#define EVENKEEL_MATRIX_H
+
+#include "evenkeel/tensor.h"
+
+EK_BEGIN_DECLARATIONS
+
+/* (B, n, k) times (B, k, m), without broadcasting. */
+EK_API ek_tensor *ek_bmm(ek_tensor *x, ek_tensor *y);
+/* All products of two vectors: (n, m). */
+EK_API ek_tensor *ek_outer(ek_tensor *x, ek_tensor *y);
+
+/* As torch.einsum: ek_einsum("bqd,bkd->bqk", (ek_tensor *[]){q, k}, 2). Letters name dimensions;
+ * those that the result lacks are summed, and a letter twice in one operand takes the diagonal.
+ * "..." stands for any further dimensions, which broadcast. Without "->" the result has the letters
+ * that occur once, in alphabetical order, capitals first. Operands are joined from left to right,
+ * by matrix products if letters are summed. EK_E_INVALID for subscripts that can't be read,
+ * EK_E_SHAPE for operands that don't fit them. */
+EK_API ek_tensor *ek_einsum(const char *equation, ek_tensor *const *tensors, int count);
+
+/* Distances of the rows of x (..., P, M) and y (..., R, M): (..., P, R), batches broadcast. p is 1
+ * or 2. If P or R is above 25, 2-norms come from a product of matrices, as in PyTorch, which is
+ * fast and loses digits of small distances. The gradient at distance 0 is 0. */
+EK_API ek_tensor *ek_cdist(ek_tensor *x, ek_tensor *y, double p);
+/* The 2-norms of x - y + eps along the last dimension; PyTorch's eps is 1e-6. */
+EK_API ek_tensor *ek_f_pairwise_distance(ek_tensor *x, ek_tensor *y, double eps, bool keepdim);
+/* The cosines of the angles between x and y along `dim`. Norms below eps (PyTorch: 1e-8) count
+ * as eps. */
+EK_API ek_tensor *ek_f_cosine_similarity(ek_tensor *x, ek_tensor *y, int dim, double eps);
+/* x divided by its 2-norm along `dim`, or by eps (PyTorch: 1e-12) if that is larger. */
+EK_API ek_tensor *ek_f_normalize(ek_tensor *x, int dim, double eps);
+
+EK_END_DECLARATIONS
+#endif

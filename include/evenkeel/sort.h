@@ -1,0 +1,59 @@
+/* sort.h: operations of order and choice. The rules of ops.h hold. Positions are i64. A NaN counts
+ * as larger than all numbers, and equal elements stay in the order of their positions. */
+#ifndef EVENKEEL_SORT_H
+#define EVENKEEL_SORT_H
+
+#include "evenkeel/random.h"
+#include "evenkeel/tensor.h"
+
+EK_BEGIN_DECLARATIONS
+
+/* x sorted along `dim`. *index, unless `index` is NULL, becomes the elements' positions in x, of
+ * the result's shape; likewise below. */
+EK_API ek_tensor *ek_sort(ek_tensor *x, int dim, bool descending, ek_tensor **index);
+EK_API ek_tensor *ek_argsort(ek_tensor *x, int dim, bool descending);
+/* The k largest (smallest) elements along `dim`, in descending (ascending) order. */
+EK_API ek_tensor *ek_topk(ek_tensor *x, int64_t k, int dim, bool largest, ek_tensor **index);
+/* The k-th smallest element along `dim`, k from 1 on. */
+EK_API ek_tensor *ek_kthvalue(ek_tensor *x, int64_t k, int dim, bool keepdim, ek_tensor **index);
+
+/* The next three read elements on the host, and so wait for the device. */
+
+/* The positions of all elements that aren't 0, in row-major order: (count, dimensions of x). */
+EK_API ek_tensor *ek_nonzero(ek_tensor *x);
+/* The elements of x at which mask (bool or u8, broadcast with x) isn't 0, in one dimension. */
+EK_API ek_tensor *ek_masked_select(ek_tensor *x, ek_tensor *mask);
+/* The different elements of x in ascending order, in one dimension, without a gradient. *inverse
+ * becomes each element's place among them (x's shape), *counts how often each occurs. Both may be
+ * NULL. NaNs are different from each other. */
+EK_API ek_tensor *ek_unique(ek_tensor *x, ek_tensor **inverse, ek_tensor **counts);
+/* x with `value` at which mask (bool or u8, broadcast with x) isn't 0. The value is limited as in
+ * ek_full. */
+EK_API ek_tensor *ek_masked_fill(ek_tensor *x, ek_tensor *mask, double value);
+
+/* Where `values` would stand in `sorted`: before elements that are equal, with `right` after them.
+ * `sorted` ascends along its last dimension, and has one dimension, or values' sizes but for the
+ * last one. */
+EK_API ek_tensor *ek_searchsorted(ek_tensor *sorted, ek_tensor *values, bool right);
+/* ek_searchsorted with one line of boundaries. */
+EK_API ek_tensor *ek_bucketize(ek_tensor *values, ek_tensor *boundaries, bool right);
+
+/* How often 0, 1, ... occur in x (i64, i32 or u8 of one dimension, not negative), at least
+ * `minlength` counts. With weights (x's shape; else NULL) their sums: f32 for f32, else f64,
+ * without a gradient. Waits for the device. */
+EK_API ek_tensor *ek_bincount(ek_tensor *x, ek_tensor *weights, int64_t minlength);
+
+/* Draws `count` positions for each row of p (classes) or (rows, classes), with a probability in
+ * proportion to p, which need not add up to 1: (count) or (rows, count). Without replacement the
+ * positions of a row differ. The generator (NULL: the default one) draws f64 uniforms on the host,
+ * whatever p's device. So a Mersenne Twister gives the positions of PyTorch's CPU; Philox makes
+ * the uniforms as ek_uniform_ does. Without replacement a row's classes draw one uniform u each,
+ * and the largest p / -log(1 - u) are taken; else each position draws one, which is looked up in
+ * the cumulative distribution. bf16 and f16 are computed in f32. EK_E_INVALID if p is negative,
+ * infinite or NaN, if a row's sum is 0, or if there are fewer classes than positions without
+ * replacement. Waits for the device. */
+EK_API ek_tensor *ek_multinomial(ek_tensor *p, int64_t count, bool replacement,
+                                 ek_generator *generator);
+
+EK_END_DECLARATIONS
+#endif

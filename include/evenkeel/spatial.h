@@ -1,0 +1,78 @@
+/* spatial.h: convolution, pooling and upsampling of x (N, C, L), (N, C, H, W) or (N, C, D, H, W).
+ * The rules of ops.h hold.
+ *
+ * `stride` and its like count for all directions. `strides = {2, 1}` and its like give one
+ * number per direction, in the order of x's dimensions; an entry of 0 means the number for all
+ * directions. */
+#ifndef EVENKEEL_SPATIAL_H
+#define EVENKEEL_SPATIAL_H
+
+#include "evenkeel/tensor.h"
+
+EK_BEGIN_DECLARATIONS
+
+typedef struct ek_conv_options {
+    const char *keywords;
+    ek_tensor *x;
+    ek_tensor *weight;  /* (O, C / groups, k...); transposed: (C, O / groups, k...) */
+    ek_tensor *bias;    /* (O) or NULL */
+    int stride;         /* default 1 */
+    int padding;        /* default 0 */
+    int dilation;       /* default 1 */
+    int groups;         /* default 1 */
+    int output_padding; /* transposed only: added at the end; less than stride or less than dilation
+                         */
+    int strides[3], paddings[3], dilations[3], output_paddings[3];
+} ek_conv_options;
+EK_API ek_tensor *ek_f_conv1d_with(ek_conv_options options);
+EK_API ek_tensor *ek_f_conv2d_with(ek_conv_options options);
+EK_API ek_tensor *ek_f_conv3d_with(ek_conv_options options);
+#define EK_CONV_OPTIONS(...) EK_OPTIONS_3(ek_conv_options, x, weight, bias, __VA_ARGS__)
+#define ek_f_conv1d(...) ek_f_conv1d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv2d(...) ek_f_conv2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv3d(...) ek_f_conv3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+/* Transposed convolution: the gradient of a convolution with respect to its input. The output size
+ * is (size - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1. */
+EK_API ek_tensor *ek_f_conv_transpose1d_with(ek_conv_options options);
+EK_API ek_tensor *ek_f_conv_transpose2d_with(ek_conv_options options);
+EK_API ek_tensor *ek_f_conv_transpose3d_with(ek_conv_options options);
+#define ek_f_conv_transpose1d(...) ek_f_conv_transpose1d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv_transpose2d(...) ek_f_conv_transpose2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv_transpose3d(...) ek_f_conv_transpose3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+
+typedef struct ek_pool_options {
+    const char *keywords;
+    ek_tensor *x;
+    int kernel;
+    int stride; /* default: kernel */
+    int padding;
+    int dilation; /* max pooling only; default 1 */
+    bool ceil_mode;
+    ek_switch count_include_pad; /* average pooling only; default on */
+    int kernels[3], strides[3], paddings[3], dilations[3];
+} ek_pool_options;
+EK_API ek_tensor *ek_f_max_pool1d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_max_pool2d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_max_pool3d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_avg_pool1d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_avg_pool3d_with(ek_pool_options options);
+#define EK_POOL_OPTIONS(...) EK_OPTIONS_2(ek_pool_options, x, kernel, __VA_ARGS__)
+#define ek_f_max_pool1d(...) ek_f_max_pool1d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_max_pool2d(...) ek_f_max_pool2d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_max_pool3d(...) ek_f_max_pool3d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_avg_pool1d(...) ek_f_avg_pool1d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_avg_pool2d(...) ek_f_avg_pool2d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_avg_pool3d(...) ek_f_avg_pool3d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+EK_API ek_tensor *ek_f_adaptive_avg_pool1d(ek_tensor *x, int64_t length);
+EK_API ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width);
+EK_API ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height,
+                                           int64_t width);
+
+typedef enum ek_upsample_mode { EK_NEAREST = 0, EK_BILINEAR = 1 } ek_upsample_mode;
+/* (N, C, H, W) to (N, C, height, width). align_corners is for EK_BILINEAR only. */
+EK_API ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_upsample_mode mode,
+                                bool align_corners);
+
+EK_END_DECLARATIONS
+#endif

@@ -1,0 +1,265 @@
+/* lane.c: see lane.h. */
+#include "core/lane.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "core/worker.h"
+
+/* Terms that a sum reads, and the event that follows the sum. */
+typedef struct lane_terms {
+    struct lane_terms *next;
+    ek_event *summed;
+    size_t nbytes;
+    int count;
+    ek_tensor *tensors[];
+} lane_terms;
+
+typedef struct ek_lane {
+    uint64_t drawn, turn; /* tickets; guarded by lane_order */
+    ek_event *computed;   /* a section begins after it; used by the section whose turn it is */
+
+    pthread_mutex_t lock; /* guards the members below */
+    ek_event *exchanged;  /* follows the last section */
+    bool ahead;           /* the compute stream has yet to wait for `exchanged` */
+    size_t nbytes;        /* bytes of all parked terms */
+    lane_terms *first, **last;
+} ek_lane;
+
+/* What a lane holds at most, and as a share of the device's capacity. */
+static const uint64_t lane_most = 16 << 20, lane_share = 16;
+
+/* Guards the tickets and the list of devices with lanes. */
+static pthread_mutex_t lane_order = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t lane_turns = PTHREAD_COND_INITIALIZER;
+static ek_dev_set lane_devs;
+static atomic_int lanes_ahead; /* lanes that are `ahead` */
+
+static _Thread_local const ek_deferral *deferral; /* of this thread's sections; NULL: none */
+
+int ek_lane_open(ek_dev *dev)
+{
+    if (!ek_dev_has_streams(dev))
+        return 0;
+    ek_lane *lane = ek_calloc(1, sizeof *lane);
+    if (!lane)
+        return ek_error_pending();
+    pthread_mutex_init(&lane->lock, NULL);
+    lane->last = &lane->first;
+    dev->lane = lane;
+    pthread_mutex_lock(&lane_order);
+    ek_dev_set_add(&lane_devs, dev);
+    pthread_mutex_unlock(&lane_order);
+    return 0;
+}
+
+void ek_lane_close(ek_dev *dev)
+{
+    ek_lane *lane = dev->lane;
+    if (!lane)
+        return;
+    ek_lane_join(dev);
+    pthread_mutex_lock(&lane_order);
+    lane_devs.devs[ek_dev_set_find(&lane_devs, dev)] = lane_devs.devs[lane_devs.count - 1];
+    lane_devs.count--;
+    pthread_mutex_unlock(&lane_order);
+    ek_dev_free_event(dev, lane->computed);
+    ek_dev_free_event(dev, lane->exchanged);
+    pthread_mutex_destroy(&lane->lock);
+    free(lane);
+    dev->lane = NULL;
+}
+
+/* ---- sections ---- */
+
+static void section_take_turns(const ek_section *section)
+{
+    uint64_t tickets[EK_MOST_DEVICES];
+    pthread_mutex_lock(&lane_order);
+    for (int d = 0; d < section->count; d++)
+        tickets[d] = section->devs[d]->lane->drawn++;
+    for (int d = 0; d < section->count; d++)
+        while (section->devs[d]->lane->turn != tickets[d])
+            ek_work_wait(&lane_turns, &lane_order);
+    pthread_mutex_unlock(&lane_order);
+}
+
+static void section_give_turns(const ek_section *section)
+{
+    pthread_mutex_lock(&lane_order);
+    for (int d = 0; d < section->count; d++)
+        section->devs[d]->lane->turn++;
+    pthread_cond_broadcast(&lane_turns);
+    pthread_mutex_unlock(&lane_order);
+}
+
+/* What a section begins after on the device. */
+static ek_event *section_computed(ek_dev *dev)
+{
+    for (int i = 0; deferral && i < deferral->count; i++)
+        if (deferral->devs[i] == dev && deferral->computed[i])
+            return deferral->computed[i];
+    ek_dev_record_event(dev, EK_STREAM_COMPUTE, &dev->lane->computed);
+    return dev->lane->computed;
+}
+
+static bool section_is_possible(ek_dev *const *devs, int count)
+{
+    bool possible = !ek_section_is_open() && !ek_forked();
+    for (int d = 0; d < count; d++)
+        possible = possible && devs[d]->lane;
+    return possible;
+}
+
+static void section_begin(ek_section *section, ek_dev *const *devs, int count)
+{
+    *section = (ek_section){devs, count, false};
+    if (count == 0)
+        return;
+    section_take_turns(section);
+    for (int d = 0; d < count; d++)
+        ek_dev_wait_event(devs[d], EK_STREAM_EXCHANGE, section_computed(devs[d]));
+    ek_thread_self()->modes.stream = EK_STREAM_EXCHANGE;
+}
+
+void ek_section_begin(ek_section *section, ek_dev *const *devs, int count)
+{
+    section_begin(section, devs, count > 1 && section_is_possible(devs, count) ? count : 0);
+}
+
+void ek_section_go_on(ek_section *section, ek_dev *const *dev, bool needed)
+{
+    section_begin(section, dev, needed && section_is_possible(dev, 1));
+    section->deferred = true;
+}
+
+ek_stream ek_section_stream(ek_dev *const *devs, int count)
+{
+    return deferral && count > 1 && section_is_possible(devs, count) ? EK_STREAM_EXCHANGE
+                                                                     : EK_STREAM_COMPUTE;
+}
+
+void ek_section_end(ek_section *section)
+{
+    ek_thread_modes *modes = &ek_thread_self()->modes;
+    if (section->count == 0)
+        return;
+    modes->stream = EK_STREAM_COMPUTE;
+    for (int d = 0; d < section->count; d++) {
+        ek_lane *lane = section->devs[d]->lane;
+        pthread_mutex_lock(&lane->lock);
+        ek_dev_record_event(section->devs[d], EK_STREAM_EXCHANGE, &lane->exchanged);
+        atomic_fetch_add(&lanes_ahead, !lane->ahead);
+        lane->ahead = true;
+        pthread_mutex_unlock(&lane->lock);
+    }
+    section_give_turns(section);
+    for (int d = 0; d < section->count && !section->deferred && !deferral; d++)
+        ek_lane_join(section->devs[d]);
+}
+
+const ek_deferral *ek_section_defer(const ek_deferral *next)
+{
+    const ek_deferral *before = deferral;
+    deferral = next;
+    return before;
+}
+
+/* ---- terms ---- */
+
+static void terms_release(ek_dev *dev, lane_terms *terms)
+{
+    for (lane_terms *next; terms; terms = next) {
+        next = terms->next;
+        for (int i = 0; i < terms->count; i++)
+            ek_release(terms->tensors[i]);
+        ek_dev_free_event(dev, terms->summed);
+        free(terms);
+    }
+}
+
+/* Takes the oldest terms from the lane while it holds more than `most`. The compute stream waits
+ * for their sums. lane->lock is held. */
+static lane_terms *terms_take(ek_dev *dev, uint64_t most)
+{
+    ek_lane *lane = dev->lane;
+    lane_terms *taken = lane->first, **end = &taken;
+    ek_event *summed = NULL;
+    for (; *end && lane->nbytes > most; end = &(*end)->next) {
+        lane->nbytes -= (*end)->nbytes;
+        summed = (*end)->summed;
+    }
+    lane->first = *end;
+    if (!lane->first)
+        lane->last = &lane->first;
+    *end = NULL;
+    ek_dev_wait_event(dev, EK_STREAM_COMPUTE, summed); /* and so for all older ones */
+    return taken;
+}
+
+static uint64_t lane_limit(ek_dev *dev)
+{
+    ek_memory_stats stats;
+    ek_ledger_read(dev, &stats);
+    uint64_t share = stats.capacity / lane_share;
+    return stats.capacity && share < lane_most ? share : lane_most;
+}
+
+void ek_lane_park(ek_dev *dev, ek_tensor *const *tensors, int count)
+{
+    ek_lane *lane = dev->lane;
+    if (!lane || ek_forked())
+        return;
+    lane_terms *terms = calloc(1, sizeof *terms + (size_t)count * sizeof(ek_tensor *));
+    if (!terms) { /* nothing has to be kept if nothing is ahead */
+        ek_lane_join(dev);
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        if (!tensors[i])
+            continue;
+        terms->tensors[terms->count++] = ek_keep(tensors[i]);
+        terms->nbytes += (size_t)ek_count(tensors[i]) * ek_dtype_size(tensors[i]->dtype);
+    }
+    uint64_t most = lane_limit(dev);
+    pthread_mutex_lock(&lane->lock);
+    if (lane->ahead) {
+        ek_dev_record_event(dev, EK_STREAM_EXCHANGE, &terms->summed);
+        *lane->last = terms;
+        lane->last = &terms->next;
+        lane->nbytes += terms->nbytes;
+        terms = terms_take(dev, most);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    terms_release(dev, terms);
+}
+
+void ek_lane_join(ek_dev *dev)
+{
+    ek_lane *lane = dev->lane;
+    if (!lane || ek_forked())
+        return;
+    pthread_mutex_lock(&lane->lock);
+    lane_terms *terms = lane->first;
+    if (lane->ahead) {
+        ek_dev_wait_event(dev, EK_STREAM_COMPUTE, lane->exchanged);
+        atomic_fetch_sub(&lanes_ahead, 1);
+    }
+    lane->ahead = false;
+    lane->first = NULL;
+    lane->last = &lane->first;
+    lane->nbytes = 0;
+    pthread_mutex_unlock(&lane->lock);
+    terms_release(dev, terms);
+}
+
+void ek_lane_join_all(void)
+{
+    if (atomic_load(&lanes_ahead) == 0)
+        return;
+    pthread_mutex_lock(&lane_order);
+    ek_dev_set devs = lane_devs;
+    pthread_mutex_unlock(&lane_order);
+    for (int d = 0; d < devs.count; d++)
+        ek_lane_join(devs.devs[d]);
+}

@@ -1,0 +1,250 @@
+/* nccl_launch.c: launches the ranks of a collective, each on a thread of its device.
+ *
+ * The section in which a collective is issued (core/lane.h) has the turn on all its devices. So a
+ * device's launcher has one rank at a time, and all launchers have the same order of collectives.
+ * The calling thread launches a rank itself: that of the device whose worker it is, else the first.
+ * No launcher waits for anything but NCCL, so none keeps another one waiting. */
+#include "cuda/nccl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#ifdef EK_HAVE_NCCL
+
+enum { PATIENCE = 10 }; /* seconds that other ranks get to return after one has failed */
+
+typedef struct launch {
+    ek_nccl_group *group;
+    ek_nccl_calls *calls;
+    const void *user;
+    pthread_mutex_t lock; /* guards the members below */
+    pthread_cond_t changed;
+    bool begun[EK_MAX_DEVICES];    /* the rank's communicator may be in use */
+    bool returned[EK_MAX_DEVICES]; /* NCCL has taken the rank, or refused it */
+    bool aborted[EK_MAX_DEVICES];  /* the rank's communicator is no more */
+    bool given_up;                 /* ranks that have not begun don't begin any more */
+    int waiting;                   /* ranks that have not returned */
+    int busy;                      /* launchers that still use this struct */
+    int failed;                    /* the first rank that failed; the group's count if none has */
+    ek_error_record error;         /* its error */
+} launch;
+
+struct ek_cuda_launcher {
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards the members below */
+    pthread_cond_t wake;
+    launch *launch; /* NULL: nothing to do */
+    int rank;
+    bool ends;
+};
+
+static int launch_calls(const launch *l, const bool *ranks)
+{
+    ek_nccl_group *group = l->group;
+    int rc = 0;
+    for (int i = 0; i < group->count && rc >= 0; i++) {
+        int restore;
+        if (!ranks[i])
+            continue;
+        rc = ek_cuda_enter(group->devs[i], &restore);
+        if (rc < 0)
+            break;
+        rc = l->calls(group, i, l->user);
+        ek_cuda_leave(group->devs[i], restore);
+    }
+    return rc;
+}
+
+/* Aborts ranks that don't return, because they wait for one that has failed. A rank that has not
+ * begun never will. lock is held. */
+static void launch_free_others(launch *l)
+{
+    ncclComm_t stuck[EK_MAX_DEVICES];
+    struct timespec end;
+    int count = 0, expired = 0;
+    clock_gettime(CLOCK_MONOTONIC, &end); /* the clock of `changed` */
+    end.tv_sec += PATIENCE;
+    while (l->waiting > 0 && expired != ETIMEDOUT)
+        expired = pthread_cond_timedwait(&l->changed, &l->lock, &end);
+    l->given_up = l->given_up || l->waiting > 0;
+    for (int i = 0; i < l->group->count; i++) {
+        if (!l->begun[i] || l->returned[i] || l->aborted[i])
+            continue;
+        stuck[count++] = l->group->comms[i];
+        l->aborted[i] = true;
+    }
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < count; i++)
+        (void)ek_nccl()->ncclCommAbort(stuck[i]);
+    pthread_mutex_lock(&l->lock);
+}
+
+/* Notes that these ranks begin. False if the collective was given up before. */
+static bool launch_begin(launch *l, const bool *ranks)
+{
+    pthread_mutex_lock(&l->lock);
+    bool begins = !l->given_up;
+    for (int i = 0; i < l->group->count; i++)
+        l->begun[i] = l->begun[i] || (begins && ranks[i]);
+    pthread_mutex_unlock(&l->lock);
+    return begins;
+}
+
+/* Launches these ranks in one group of NCCL's. */
+static void launch_ranks(launch *l, const bool *ranks)
+{
+    int first = 0;
+    while (!ranks[first])
+        first++;
+    ek_dev *dev = l->group->devs[first];
+    /* NCCL ends a group on the GPU that it finds current, which may not be a lost one. */
+    bool begins = launch_begin(l, ranks);
+    int restore, rc = begins ? ek_cuda_enter(dev, &restore) : 0;
+    if (begins && rc >= 0) {
+        rc = ek_nccl_check(dev, "starting a group", ek_nccl()->ncclGroupStart());
+        if (rc >= 0) {
+            rc = launch_calls(l, ranks);
+            ncclResult_t result = ek_nccl()->ncclGroupEnd();
+            if (rc >= 0)
+                rc = ek_nccl_check(dev, "ending a group", result);
+        }
+        ek_cuda_leave(dev, restore);
+    }
+    pthread_mutex_lock(&l->lock);
+    for (int i = 0; i < l->group->count; i++) {
+        l->waiting -= ranks[i];
+        l->returned[i] = l->returned[i] || ranks[i];
+    }
+    pthread_cond_broadcast(&l->changed);
+    if (rc < 0) {
+        ek_error_record error;
+        ek_error_take(&error);
+        if (first < l->failed)
+            l->error = error;
+        l->failed = first < l->failed ? first : l->failed;
+        launch_free_others(l);
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* ---- launchers ---- */
+
+static void *launcher_main(void *user)
+{
+    ek_cuda_launcher *launcher = user;
+    for (;;) {
+        pthread_mutex_lock(&launcher->lock);
+        while (!launcher->launch && !launcher->ends)
+            pthread_cond_wait(&launcher->wake, &launcher->lock);
+        launch *l = launcher->launch;
+        launcher->launch = NULL;
+        int rank = launcher->rank;
+        pthread_mutex_unlock(&launcher->lock);
+        if (!l)
+            return NULL;
+        bool ranks[EK_MAX_DEVICES] = {false};
+        ranks[rank] = true;
+        launch_ranks(l, ranks);
+        /* The launch lies on the caller's stack, so the last access is under its lock. */
+        pthread_mutex_lock(&l->lock);
+        l->busy--;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+    }
+}
+
+/* The device's launcher, started with its first use; NULL without a thread. */
+static ek_cuda_launcher *launcher_of(ek_dev *dev)
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    if (device->launcher)
+        return device->launcher;
+    ek_cuda_launcher *launcher = calloc(1, sizeof *launcher);
+    if (!launcher)
+        return NULL;
+    pthread_mutex_init(&launcher->lock, NULL);
+    pthread_cond_init(&launcher->wake, NULL);
+    if (pthread_create(&launcher->thread, NULL, launcher_main, launcher) != 0) {
+        pthread_cond_destroy(&launcher->wake);
+        pthread_mutex_destroy(&launcher->lock);
+        free(launcher);
+        return NULL;
+    }
+    char name[16];
+    snprintf(name, sizeof name, "ek-nccl-%.7s", dev->name + 5); /* without "cuda:" */
+    pthread_setname_np(launcher->thread, name);
+    return device->launcher = launcher;
+}
+
+void ek_nccl_launcher_close(ek_cuda_device *device)
+{
+    ek_cuda_launcher *launcher = device->launcher;
+    if (!launcher)
+        return;
+    pthread_mutex_lock(&launcher->lock);
+    launcher->ends = true;
+    pthread_cond_signal(&launcher->wake);
+    pthread_mutex_unlock(&launcher->lock);
+    pthread_join(launcher->thread, NULL);
+    pthread_cond_destroy(&launcher->wake);
+    pthread_mutex_destroy(&launcher->lock);
+    free(launcher);
+    device->launcher = NULL;
+}
+
+static bool launch_give(launch *l, int rank)
+{
+    ek_cuda_launcher *launcher = launcher_of(l->group->devs[rank]);
+    if (!launcher)
+        return false;
+    pthread_mutex_lock(&l->lock);
+    l->busy++;
+    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&launcher->lock);
+    launcher->launch = l;
+    launcher->rank = rank;
+    pthread_cond_signal(&launcher->wake);
+    pthread_mutex_unlock(&launcher->lock);
+    return true;
+}
+
+int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user)
+{
+    launch l = {.group = group,
+                .calls = calls,
+                .user = user,
+                .waiting = group->count,
+                .failed = group->count};
+    bool here[EK_MAX_DEVICES] = {false};
+    ek_error_record before; /* an error that is pending already stays the pending one */
+    pthread_condattr_t steady;
+    int own = 0;
+    for (int i = 0; i < group->count; i++)
+        if (ek_thread_self()->worker_of == group->devs[i])
+            own = i;
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_condattr_init(&steady);
+    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+    pthread_cond_init(&l.changed, &steady);
+    pthread_condattr_destroy(&steady);
+    ek_error_take(&before);
+    for (int i = 0; i < group->count; i++)
+        here[i] = i == own || !launch_give(&l, i); /* without a launcher the caller does it */
+    launch_ranks(&l, here);
+    pthread_mutex_lock(&l.lock);
+    while (l.busy > 0)
+        pthread_cond_wait(&l.changed, &l.lock);
+    pthread_mutex_unlock(&l.lock);
+    pthread_cond_destroy(&l.changed);
+    pthread_mutex_destroy(&l.lock);
+    for (int i = 0; i < group->count; i++)
+        if (l.aborted[i])
+            group->comms[i] = NULL;
+    bool failed = l.failed < group->count;
+    ek_error_raise(before.status ? &before : &l.error);
+    return failed ? l.error.status : 0;
+}
+
+#endif

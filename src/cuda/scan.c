@@ -1,0 +1,23 @@
+/* scan.c: linear recurrences along a dimension: cumulative sums and products. */
+#include "cuda/launches.h"
+#include "cuda/runtime.h"
+
+int ek_cuda_scan(ek_dev *dev, ek_tensor *out, const ek_tensor *a, const ek_tensor *b, int dim,
+                 bool reverse)
+{
+    const ek_tensor *tensors[] = {out, a ? a : out, b ? b : out};
+    if (ek_count(out) == 0)
+        return 0;
+    ek_cuda_scan_job job = {.dtype = out->dtype,
+                            .out = ek_tensor_address(out),
+                            .a = a ? ek_tensor_address(a) : NULL,
+                            .b = b ? ek_tensor_address(b) : NULL,
+                            .size = out->ndim == 0 ? 1 : out->shape[dim],
+                            .reverse = reverse};
+    for (int k = 0; k < 3; k++)
+        job.stride[k] = out->ndim == 0 ? 1 : tensors[k]->stride[dim];
+    ek_cuda_strides_without(&job.lines, 3, tensors, NULL, dim);
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "scan", ek_cuda_launch_scan(&stream, &job));
+}

@@ -1,0 +1,96 @@
+/* sort.c: sorting and searching along one dimension, taken apart. */
+#include "cuda/launches.h"
+#include "cuda/runtime.h"
+
+/* The size and stride along dim; 1 if the tensor has no dimensions. */
+static int64_t sort_size(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->shape[dim];
+}
+
+static int64_t sort_stride(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->stride[dim];
+}
+
+/* Gives the job the room that merging takes, two lists of keys and positions, and runs it. */
+static int sort_run(ek_dev *dev, ek_cuda_sort_job *job)
+{
+    void *room = NULL;
+    size_t nbytes = 0, elements = (size_t)(job->lines.count * job->size);
+    if (job->size >= UINT32_MAX)
+        return EK_FAIL(EK_E_SHAPE, "sort: %lld elements; on a GPU there can be 4294967294",
+                       (long long)job->size);
+    if (job->size > EK_CUDA_SORT_TILE) {
+        nbytes = elements * 2 * (sizeof *job->keys[0] + sizeof *job->places[0]);
+        EK_TRY(ek_cuda_scratch(dev, nbytes, &room));
+        job->keys[0] = room;
+        job->keys[1] = job->keys[0] + elements;
+        job->places[0] = (uint32_t *)(job->keys[1] + elements);
+        job->places[1] = job->places[0] + elements;
+    }
+    ek_cuda_stream stream;
+    int rc = ek_cuda_begin(dev, &stream);
+    if (rc >= 0)
+        rc = ek_cuda_end(dev, &stream, "sort", ek_cuda_launch_argsort(&stream, job));
+    if (room)
+        ek_cuda_scratch_free(dev, room, nbytes);
+    return rc;
+}
+
+int ek_cuda_argsort(ek_dev *dev, ek_tensor *index, const ek_tensor *x, int dim, bool descending)
+{
+    if (ek_count(index) == 0)
+        return 0;
+    int64_t shape[EK_MAX_DIMS];
+    for (int d = 0; d < x->ndim; d++)
+        shape[d] = d == dim ? 1 : x->shape[d];
+    ek_cuda_sort_job job = {.dtype = x->dtype,
+                            .descending = descending,
+                            .x = ek_tensor_address(x),
+                            .index = ek_tensor_address(index),
+                            .size = sort_size(x, dim),
+                            .count = sort_size(index, dim),
+                            .x_stride = sort_stride(x, dim),
+                            .index_stride = sort_stride(index, dim)};
+    ek_cuda_strides_init(&job.lines, 2, x->ndim, shape,
+                         (const int64_t *[]){index->stride, x->stride});
+    return sort_run(dev, &job);
+}
+
+int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t *order)
+{
+    const int64_t one = 1;
+    ek_cuda_sort_job job = {.dtype = EK_I64,
+                            .x = ek_tensor_address(list),
+                            .index = order,
+                            .size = list->shape[0],
+                            .count = list->shape[0],
+                            .x_stride = list->stride[0],
+                            .index_stride = 1};
+    ek_cuda_strides_init(&job.lines, 2, 1, &one, (const int64_t *[]){&one, &one});
+    return sort_run(dev, &job);
+}
+
+int ek_cuda_searchsorted(ek_dev *dev, ek_tensor *out, const ek_tensor *sorted,
+                         const ek_tensor *values, bool right)
+{
+    if (ek_count(out) == 0)
+        return 0;
+    int64_t begins[EK_MAX_DIMS] = {0};
+    int last = sorted->ndim - 1;
+    for (int d = 0; last > 0 && d < last; d++)
+        begins[d] = sorted->stride[d];
+    ek_cuda_search_job job = {.dtype = values->dtype,
+                              .out = ek_tensor_address(out),
+                              .values = ek_tensor_address(values),
+                              .sorted = ek_tensor_address(sorted),
+                              .size = sorted->shape[last],
+                              .stride = sorted->stride[last],
+                              .right = right};
+    ek_cuda_strides_init(&job.strides, 3, out->ndim, out->shape,
+                         (const int64_t *[]){out->stride, values->stride, begins});
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "searchsorted", ek_cuda_launch_searchsorted(&stream, &job));
+}

@@ -1,0 +1,81 @@
+/* pickle.h: reads Python's pickles, as protocols 2 to 5 write them, as plain data.
+ *
+ * A pickle is a program for a machine with a stack. This machine makes numbers, texts, lists and
+ * dictionaries. It looks up no class and calls no function: a call stays a record of the name that
+ * is called and of its arguments. The reader of the result decides which names it knows.
+ *
+ * Nothing in a pickle is trusted. Each of its bytes makes at most one object, so that memory is
+ * bounded by a constant times its length. Objects may contain themselves: who walks through them
+ * must bound the depth. */
+#ifndef EK_DATA_PICKLE_H
+#define EK_DATA_PICKLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum ek_pickle_kind {
+    EK_PICKLE_NONE,
+    EK_PICKLE_INT, /* booleans too */
+    EK_PICKLE_FLOAT,
+    EK_PICKLE_TEXT,       /* bytes too */
+    EK_PICKLE_LIST,       /* tuples and sets too */
+    EK_PICKLE_DICT,       /* items: key, value, key, value, ... */
+    EK_PICKLE_GLOBAL,     /* the name of a class or function */
+    EK_PICKLE_CALL,       /* items: what was appended, or keys and values that were set */
+    EK_PICKLE_PERSISTENT, /* an object outside of the pickle, by an id */
+    EK_PICKLE_LARGE       /* a whole number of more than 64 bits */
+} ek_pickle_kind;
+
+/* Members of type int that name objects are indices of ek_pickle.objects; -1 is none. */
+typedef struct ek_pickle_object {
+    ek_pickle_kind kind;
+    union {
+        int64_t integer;
+        double floating;
+        struct {
+            const char *bytes; /* in the pickle, without a NUL */
+            size_t nbytes;
+        } text;
+        struct {
+            int module, name; /* texts */
+        } global;
+        struct {
+            int callee, arguments;
+            int state; /* what the object was built with (__setstate__) */
+        } call;
+        int persistent; /* the id */
+    } as;
+    int *items;
+    int count, room;
+} ek_pickle_object;
+
+typedef struct ek_pickle {
+    const char *what, *path; /* borrowed, for error messages */
+    const unsigned char *bytes;
+    size_t nbytes;
+    size_t at; /* offset of the next byte */
+    ek_pickle_object *objects;
+    int count, room;
+    int *stack; /* objects, or PICKLE_MARK */
+    int depth, stack_room;
+    int *memo; /* objects by the numbers that the pickle gave them */
+    int memo_count, memo_room;
+} ek_pickle;
+
+/* Reads the pickle that begins at pickle->at, and moves `at` behind it. Returns the index of its
+ * object, or EK_E_FORMAT with what is wrong and where. Objects of earlier calls stay. */
+int ek_pickle_read(ek_pickle *pickle);
+void ek_pickle_close(ek_pickle *pickle);
+
+/* True if the object is a text, or a global's "module.name", that equals `text`. */
+bool ek_pickle_is_text(const ek_pickle *pickle, int object, const char *text);
+bool ek_pickle_is_global(const ek_pickle *pickle, int object, const char *module, const char *name);
+/* Item `index` of a list; -1 if the object is no list or has no such item. */
+int ek_pickle_item(const ek_pickle *pickle, int object, int index);
+/* The value of a text key in a dictionary; -1 if there is none. */
+int ek_pickle_value(const ek_pickle *pickle, int object, const char *key);
+/* Reads a whole number; false if the object is none. */
+bool ek_pickle_integer(const ek_pickle *pickle, int object, int64_t *integer);
+
+#endif

@@ -1,0 +1,330 @@
+/* pth.c: see pth.h. The layouts are those of torch/serialization.py and torch/_utils.py. */
+#include "data/pth.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "data/pth_file.h"
+
+/* Names nest no deeper, and take at most this many times the file's bytes: objects may be shared,
+ * so that a small file can have very many names. */
+enum { PTH_DEPTH = 100, PTH_NAME_SHARE = 4, PTH_FREE = 1 << 16, PTH_LONGEST_NAME = 4096 };
+
+/* The walk through the objects of one file. */
+typedef struct pth {
+    const char *what, *path; /* for EK_FAIL_IN */
+    ek_safetensors *file;
+    ek_pth_file saved;
+    char name[PTH_LONGEST_NAME]; /* of the object that is being visited */
+    size_t name_nbytes;
+    size_t names_left;  /* bytes of names and texts that may still be added */
+    size_t visits_left; /* objects that may still be visited */
+} pth;
+
+/* ---- what the file has: tensors, numbers, texts ---- */
+
+/* A copy of `nbytes` bytes with a NUL behind, which lives as long as the file; NULL on error. */
+static char *pth_keep(const pth *p, const void *bytes, size_t nbytes)
+{
+    ek_safetensors *file = p->file;
+    char *copy = ek_calloc(1, nbytes + 1);
+    if (!copy || ek_grow(&file->owned, &file->owned_room, file->owned_count + 1) < 0) {
+        free(copy);
+        return NULL;
+    }
+    file->owned[file->owned_count++] = copy;
+    return nbytes ? memcpy(copy, bytes, nbytes) : copy;
+}
+
+/* Returns the present name, kept; NULL on error. */
+static char *pth_keep_name(pth *p)
+{
+    size_t nbytes = p->name_nbytes + 1;
+    if (nbytes > p->names_left) {
+        EK_FAIL_IN(EK_E_FORMAT, p,
+                   "its objects are shared so often that their names take more "
+                   "than %d times the file",
+                   PTH_NAME_SHARE);
+        return NULL;
+    }
+    p->names_left -= nbytes;
+    return pth_keep(p, p->name, p->name_nbytes);
+}
+
+static int pth_add_entry(pth *p, ek_safetensors_entry entry)
+{
+    ek_safetensors *file = p->file;
+    EK_TRY(ek_grow(&file->entries, &file->room, file->count + 1));
+    entry.name = pth_keep_name(p);
+    if (!entry.name)
+        return ek_error_pending();
+    file->entries[file->count++] = entry;
+    return 0;
+}
+
+static int pth_add_number(pth *p, const char *element, const void *number)
+{
+    const char *kept = pth_keep(p, number, sizeof(int64_t));
+    ek_safetensors_entry entry = {.element = ek_element_find(element),
+                                  .end = sizeof(int64_t),
+                                  .elements = (const unsigned char *)kept};
+    return kept ? pth_add_entry(p, entry) : ek_error_pending();
+}
+
+static int pth_add_text(pth *p, const char *text, size_t nbytes)
+{
+    ek_safetensors *file = p->file;
+    EK_TRY(ek_grow(&file->metadata, &file->metadata_room, file->metadata_count + 1));
+    const char *key = pth_keep_name(p), *value = key ? pth_keep(p, text, nbytes) : NULL;
+    if (!value)
+        return ek_error_pending();
+    if (nbytes + 1 > p->names_left)
+        return EK_FAIL_IN(EK_E_FORMAT, p, "its texts are shared too often");
+    p->names_left -= nbytes + 1;
+    file->metadata[file->metadata_count++] = (ek_metadata){key, value};
+    return 0;
+}
+
+/* ---- tensors ---- */
+
+/* Reads sizes and strides, which are tuples of one length, into the entry. */
+static int pth_read_layout(const pth *p, int sizes, int strides, ek_safetensors_entry *e)
+{
+    const ek_pickle *pickle = &p->saved.pickle;
+    int count = sizes < 0 ? -1 : pickle->objects[sizes].count;
+    if (count < 0 || pickle->objects[sizes].kind != EK_PICKLE_LIST || strides < 0 ||
+        pickle->objects[strides].kind != EK_PICKLE_LIST || pickle->objects[strides].count != count)
+        return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\" has no sizes, or strides for others",
+                          p->name);
+    for (int i = 0; i < count; i++) {
+        int64_t size = 0, stride = 0;
+        if (!ek_pickle_integer(pickle, pickle->objects[sizes].items[i], &size) ||
+            !ek_pickle_integer(pickle, pickle->objects[strides].items[i], &stride) || size < 0 ||
+            stride < 0)
+            return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\": size or stride %d is no natural number",
+                              p->name, i);
+        if (i >= EK_MAX_DIMS)
+            continue;
+        e->sizes[i] = size;
+        e->strides[i] = stride;
+    }
+    e->ndim = count;
+    return 0;
+}
+
+/* Checks that all elements lie in the storage from `offset` on. Sets e->end to their size in bytes
+ * if they were row-major, and e->strided. Tensors of too many dimensions are refused when read. */
+static int pth_check_layout(const pth *p, const ek_pth_storage *s, int64_t offset,
+                            ek_safetensors_entry *e)
+{
+    int64_t count = 1, last = offset, step, next = 1;
+    if (e->ndim > EK_MAX_DIMS)
+        return 0;
+    bool fits = offset >= 0;
+    for (int i = e->ndim - 1; i >= 0; i--) {
+        if (e->sizes[i] != 1 && e->strides[i] != next)
+            e->strided = true;
+        next = e->sizes[i] == 0 || __builtin_mul_overflow(next, e->sizes[i], &next) ? -1 : next;
+        fits = fits && !__builtin_mul_overflow(count, e->sizes[i], &count);
+        if (e->sizes[i] > 0)
+            fits = fits && !__builtin_mul_overflow(e->sizes[i] - 1, e->strides[i], &step) &&
+                   !__builtin_add_overflow(last, step, &last);
+    }
+    for (int i = 0; i < e->ndim; i++)
+        if (e->sizes[i] == 0)
+            return e->strided = false, e->end = 0, 0;
+    if (!fits || last >= s->count)
+        return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\" leaves its storage of %" PRId64 " elements",
+                          p->name, s->count);
+    if (count > s->count)
+        return EK_FAIL_IN(EK_E_FORMAT, p,
+                          "\"%.200s\" has %" PRId64 " elements in a storage of %" PRId64
+                          ": expanded tensors are not read; save a clone",
+                          p->name, count, s->count);
+    e->end = count * (int64_t)ek_element_size(s->element);
+    return 0;
+}
+
+/* Adds torch._utils._rebuild_tensor_v2(storage, offset, sizes, strides, ...). Version 3 has a dtype
+ * behind `requires_grad` and hooks, and an untyped storage. */
+static int pth_add_tensor(pth *p, int arguments, bool typed)
+{
+    const ek_pickle *pickle = &p->saved.pickle;
+    ek_safetensors_entry e = {.name = NULL};
+    ek_pth_storage s = {NULL, NULL, 0};
+    int64_t offset = 0;
+    EK_TRY(ek_pth_file_storage(&p->saved, ek_pickle_item(pickle, arguments, 0), p->name, &s));
+    if (!typed) {
+        int64_t nbytes = s.count * (int64_t)ek_element_size(s.element);
+        s.element = ek_pth_element(&p->saved, ek_pickle_item(pickle, arguments, 6));
+        if (!s.element)
+            return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\" has an unknown dtype", p->name);
+        s.count = nbytes / (int64_t)ek_element_size(s.element);
+    }
+    if (!ek_pickle_integer(pickle, ek_pickle_item(pickle, arguments, 1), &offset))
+        return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\" has no offset", p->name);
+    EK_TRY(pth_read_layout(p, ek_pickle_item(pickle, arguments, 2),
+                           ek_pickle_item(pickle, arguments, 3), &e));
+    EK_TRY(pth_check_layout(p, &s, offset, &e));
+    e.element = s.element;
+    e.elements = e.end > 0 ? s.bytes + (size_t)offset * ek_element_size(s.element) : s.bytes;
+    return pth_add_entry(p, e);
+}
+
+/* ---- objects ---- */
+
+static int pth_add(pth *p, int object, int depth);
+
+/* Counts visits. A small file can share its objects so that a walk would never end. */
+static int pth_charge(pth *p, int visits)
+{
+    if ((size_t)visits > p->visits_left)
+        return EK_FAIL_IN(EK_E_FORMAT, p,
+                          "its objects are shared so often that they are more than "
+                          "the file has bytes");
+    p->visits_left -= (size_t)visits;
+    return 0;
+}
+
+/* Adds an object below the present name. */
+static int pth_add_below(pth *p, const char *part, size_t nbytes, int object, int depth)
+{
+    size_t before = p->name_nbytes, dot = before > 0;
+    if (nbytes + dot >= sizeof p->name - before)
+        return EK_FAIL_IN(EK_E_FORMAT, p, "a name of more than %d bytes", PTH_LONGEST_NAME);
+    if (depth >= PTH_DEPTH)
+        return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.80s\" nests more than %d deep", p->name, PTH_DEPTH);
+    p->name[before] = '.';
+    memcpy(p->name + before + dot, part, nbytes);
+    p->name_nbytes += nbytes + dot;
+    p->name[p->name_nbytes] = '\0';
+    int status = pth_add(p, object, depth + 1);
+    p->name_nbytes = before;
+    p->name[before] = '\0';
+    return status;
+}
+
+/* Adds what has number `index`. */
+static int pth_add_numbered(pth *p, int64_t index, int object, int depth)
+{
+    char text[24];
+    int nbytes = snprintf(text, sizeof text, "%" PRId64, index);
+    return pth_add_below(p, text, (size_t)nbytes, object, depth);
+}
+
+/* Adds a value by its key. Keys other than texts and whole numbers have no name here. */
+static int pth_add_keyed(pth *p, int key, int value, int depth)
+{
+    const ek_pickle_object *k = &p->saved.pickle.objects[key];
+    if (k->kind == EK_PICKLE_INT)
+        return pth_add_numbered(p, k->as.integer, value, depth);
+    if (k->kind != EK_PICKLE_TEXT || k->as.text.nbytes == 0 ||
+        memchr(k->as.text.bytes, '\0', k->as.text.nbytes))
+        return 0;
+    return pth_add_below(p, k->as.text.bytes, k->as.text.nbytes, value, depth);
+}
+
+/* Adds the keys and values of a dictionary or of an object that has some. */
+static int pth_add_pairs(pth *p, int object, int depth)
+{
+    for (int i = 0; object >= 0 && i + 1 < p->saved.pickle.objects[object].count; i += 2)
+        EK_TRY(pth_add_keyed(p, p->saved.pickle.objects[object].items[i],
+                             p->saved.pickle.objects[object].items[i + 1], depth));
+    return 0;
+}
+
+static int pth_add_list(pth *p, int object, int depth)
+{
+    for (int i = 0; object >= 0 && i < p->saved.pickle.objects[object].count; i++)
+        EK_TRY(pth_add_numbered(p, i, p->saved.pickle.objects[object].items[i], depth));
+    return 0;
+}
+
+/* Adds a module that was saved whole, from the dictionary of its members. */
+static int pth_add_module(pth *p, int state, int depth)
+{
+    static const char *const members[] = {"_parameters", "_buffers", "_modules"};
+    for (int i = 0; i < 3; i++)
+        EK_TRY(pth_add_pairs(p, ek_pickle_value(&p->saved.pickle, state, members[i]), depth));
+    return 0;
+}
+
+static int pth_add_call(pth *p, int object, int depth)
+{
+    const ek_pickle *pickle = &p->saved.pickle;
+    const ek_pickle_object *o = &pickle->objects[object];
+    int callee = o->as.call.callee, arguments = o->as.call.arguments, state = o->as.call.state;
+    if (ek_pickle_is_global(pickle, callee, "torch._utils", "_rebuild_tensor_v2") ||
+        ek_pickle_is_global(pickle, callee, "torch._utils", "_rebuild_tensor"))
+        return pth_add_tensor(p, arguments, true);
+    if (ek_pickle_is_global(pickle, callee, "torch._utils", "_rebuild_tensor_v3"))
+        return pth_add_tensor(p, arguments, false);
+    if (ek_pickle_is_global(pickle, callee, "torch._utils", "_rebuild_parameter") ||
+        ek_pickle_is_global(pickle, callee, "torch._utils", "_rebuild_parameter_with_state") ||
+        ek_pickle_is_global(pickle, callee, "torch", "Size") ||
+        ek_pickle_is_global(pickle, callee, "torch", "device")) {
+        int first = ek_pickle_item(pickle, arguments, 0);
+        if (depth >= PTH_DEPTH)
+            return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.80s\" nests more than %d deep", p->name,
+                              PTH_DEPTH);
+        return first < 0 ? 0 : pth_add(p, first, depth + 1);
+    }
+    if (ek_pickle_is_global(pickle, callee, "collections", "OrderedDict") ||
+        ek_pickle_is_global(pickle, callee, "collections", "defaultdict"))
+        return pth_add_pairs(p, object, depth);
+    EK_TRY(pth_charge(p, state < 0 ? 0 : pickle->objects[state].count));
+    return ek_pickle_value(pickle, state, "_parameters") < 0 ? 0 : pth_add_module(p, state, depth);
+}
+
+/* Adds an object under the present name. */
+static int pth_add(pth *p, int object, int depth)
+{
+    EK_TRY(pth_charge(p, 1));
+    const ek_pickle_object *o = &p->saved.pickle.objects[object];
+    switch (o->kind) {
+    case EK_PICKLE_INT:
+        return pth_add_number(p, "I64", &o->as.integer);
+    case EK_PICKLE_FLOAT:
+        return pth_add_number(p, "F64", &o->as.floating);
+    case EK_PICKLE_TEXT:
+        return pth_add_text(p, o->as.text.bytes, o->as.text.nbytes);
+    case EK_PICKLE_LIST:
+        return pth_add_list(p, object, depth);
+    case EK_PICKLE_DICT:
+        return pth_add_pairs(p, object, depth);
+    case EK_PICKLE_CALL:
+        return pth_add_call(p, object, depth);
+    default:
+        return 0;
+    }
+}
+
+/* ---- the file ---- */
+
+bool ek_pth_begins(const unsigned char *bytes, size_t nbytes)
+{
+    return ek_zip_begins(bytes, nbytes) || ek_pth_is_old(bytes, nbytes);
+}
+
+int ek_pth_read(ek_safetensors *file)
+{
+    pth *p = ek_calloc(1, sizeof *p);
+    if (!p)
+        return EK_E_NO_MEMORY;
+    p->what = "pth";
+    p->path = file->path;
+    p->file = file;
+    p->names_left = file->nbytes * PTH_NAME_SHARE + PTH_FREE;
+    p->visits_left = file->nbytes + PTH_FREE;
+    int status = ek_pth_file_open(&p->saved, file);
+    if (status >= 0)
+        status = pth_add(p, status, 0);
+    if (status >= 0)
+        status = ek_safetensors_sort(file);
+    ek_pth_file_close(&p->saved);
+    free(p);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* zip.h: the directory of a zip archive whose entries are stored as they are, as PyTorch writes
+ * them. Nothing in the archive is trusted. Checksums are not verified. */
+#ifndef EK_DATA_ZIP_H
+#define EK_DATA_ZIP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ek_zip_entry {
+    const char *name; /* in the archive's bytes, without a NUL */
+    size_t name_nbytes;
+    uint64_t header;         /* offset of the entry's local header */
+    uint64_t stored, nbytes; /* bytes in the archive, and bytes unpacked */
+    bool plain;              /* neither compressed nor encrypted */
+} ek_zip_entry;
+
+typedef struct ek_zip {
+    const char *what, *path; /* borrowed, for error messages */
+    const unsigned char *bytes;
+    size_t nbytes;
+    ek_zip_entry *entries; /* sorted by name */
+    int count, room;
+} ek_zip;
+
+/* True if the bytes begin as a zip archive does. */
+bool ek_zip_begins(const unsigned char *bytes, size_t nbytes);
+/* Reads the directory; the members in front of `entries` are set, the others zero. EK_E_FORMAT says
+ * what is wrong. ek_zip_close frees what was read, also after a failure. */
+int ek_zip_open(ek_zip *zip);
+void ek_zip_close(ek_zip *zip);
+
+/* The entry of this name, or NULL. */
+const ek_zip_entry *ek_zip_find(const ek_zip *zip, const char *name, size_t name_nbytes);
+/* Sets *bytes to the entry's first byte. EK_E_FORMAT if the entry is not plain or leaves the
+ * archive. */
+int ek_zip_view(const ek_zip *zip, const ek_zip_entry *entry, const unsigned char **bytes);
+
+#endif

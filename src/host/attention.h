@@ -1,0 +1,159 @@
+/* attention.h: what forward and gradient of attention share: geometry, and blocks of operands and
+ * of scores. attention.c has the theory. */
+#ifndef EK_REAL
+#ifndef EK_HOST_ATTENTION_H
+#define EK_HOST_ATTENTION_H
+
+#include <stdatomic.h>
+
+#include "core/draw.h"
+#include "host/gemm_kernel.h"
+#include "host/host.h"
+#include "host/parallel.h"
+#include "host/tile.h"
+#include "kernels/formulas.h"
+
+/* A tensor (batch, head, row, column) of any strides. */
+typedef struct ek_attention_operand {
+    char *data; /* NULL: none */
+    ek_dtype dtype;
+    int64_t size; /* bytes of an element */
+    int64_t batch, head, row, column;
+} ek_attention_operand;
+
+typedef struct ek_attention_job {
+    const ek_gemm_kernel *kernel;
+    const ek_attention_params *params;
+    ek_class type;
+    int64_t batch, heads, groups, members; /* `members` heads share a group's keys and values */
+    int64_t rows, keys, depth, width;      /* L, S, and the last sizes of q and v */
+    int64_t vector, panel;                 /* columns of one vector, and of a panel of two */
+    int64_t padded_depth, padded_width;    /* whole vectors */
+    int64_t block_rows, block_keys;
+    int64_t row_blocks;
+    int64_t parts, part_keys; /* the gradient's parts of a head's keys */
+    ek_attention_operand q, k, v, mask, out, dq, dk, dv, dout;
+    void *lse;
+    size_t element;                    /* bytes of an f32 or f64 */
+    char *keys_packed, *values_packed; /* forward: of all heads */
+    char *query_sums;                  /* gradient: dq of each piece, or of each thread's piece */
+    char *workspace;                   /* of each thread */
+    size_t workspace_stride;
+    ek_philox_blocks *philox;
+    int64_t pieces;
+    atomic_int next_thread;
+    atomic_llong next_piece;
+} ek_attention_job;
+
+ek_attention_operand ek_attention_operand_of(const ek_tensor *x);
+
+/* The address of an element. */
+static inline char *ek_attention_at(const ek_attention_operand *x, int64_t batch, int64_t head,
+                                    int64_t row, int64_t column)
+{
+    return x->data +
+           x->size * (batch * x->batch + head * x->head + row * x->row + column * x->column);
+}
+
+static inline int64_t ek_attention_round_up(int64_t value, int64_t step)
+{
+    return ek_divide_up(value, step) * step;
+}
+
+/* The bytes of `count` numbers of the type that is computed in, rounded to cache lines. */
+static inline size_t ek_attention_nbytes(const ek_attention_job *job, int64_t count)
+{
+    return ek_round_up((size_t)count * job->element);
+}
+
+/* How many of a block's keys row `row` sees: all, or those up to its own position. */
+static inline int64_t ek_attention_seen(const ek_attention_job *job, int64_t row, int64_t key,
+                                        int64_t keys)
+{
+    if (!job->params->causal)
+        return keys;
+    return ek_larger(0, ek_smaller(keys, row - key + 1));
+}
+
+/* Multiplies part of a row of probabilities, or of their gradients, by dropout's factors. */
+void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t key,
+                       int64_t keys, void *values);
+
+/* Sizes and operands, for blocks of so many keys in f32. */
+ek_attention_job ek_attention_job_of(const ek_tensor *q, const ek_tensor *k, const ek_tensor *v,
+                                     const ek_tensor *mask, const ek_attention_params *params,
+                                     int64_t block_keys);
+/* Runs a body over pieces of work, from the first on. */
+void ek_attention_run(ek_dev *dev, ek_attention_job *job, int64_t pieces, ek_parallel_body *body);
+
+#define EK_FOR_REALS "host/attention.h"
+#include "kernels/for_reals.h"
+
+#endif
+#else /* for each EK_REAL */
+
+/* ---- blocks of operands ---- */
+
+/* Copies `rows` rows of `columns` elements to rows `stride` apart, times `scale`; columns beyond
+ * the end are 0. */
+void EK_NAME(ek_attention_load)(const ek_attention_job *job, EK_REAL *to, int64_t stride,
+                                const ek_attention_operand *x, const char *from, int64_t rows,
+                                int64_t columns, EK_REAL scale);
+/* Stores rows of a block as elements of x. */
+void EK_NAME(ek_attention_store)(const ek_attention_job *job, const ek_attention_operand *x,
+                                 char *to, const EK_REAL *from, int64_t stride, int64_t rows,
+                                 int64_t columns);
+/* Packs keys (or values) as the right side of a product with their transpose: panels of keys, with
+ * element (key, d) of a panel at d * panel + key. What lies beyond the last key is never read.
+ * `lines` has room for a panel's rows. */
+void EK_NAME(ek_attention_pack_transposed)(const ek_attention_job *job, EK_REAL *to,
+                                           const ek_attention_operand *x, const char *from,
+                                           int64_t keys, int64_t depth, EK_REAL *lines);
+/* c (rows, columns) = a b, or with `add` c += a b, with b in panels. The memory of c's rows and of
+ * b's goes up to whole vectors. */
+void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int64_t c_row,
+                                    int64_t rows, int64_t columns, int64_t k, const EK_REAL *a,
+                                    int64_t a_row, int64_t a_depth, const EK_REAL *b,
+                                    int64_t panel_stride, int64_t b_depth, bool add);
+/* The mask's rows of a block, `*stride` apart: its memory, or `room`, into which they are loaded.
+ * NULL without a mask. */
+const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t batch, int64_t head,
+                                          int64_t row, int64_t rows, int64_t key, int64_t keys,
+                                          EK_REAL *room, int64_t *stride);
+
+/* ---- rows of scores ---- */
+
+/* 64 bytes of numbers, at any address. The compiler makes them of the vectors that there are. */
+typedef EK_REAL EK_NAME(ek_attention_lanes)
+    __attribute__((vector_size(64), aligned(sizeof(EK_REAL)), may_alias));
+enum { EK_NAME(LANES) = 64 / sizeof(EK_REAL) };
+
+EK_FORMULA const EK_NAME(ek_attention_lanes) * EK_NAME(ek_attention_lanes_at)(const EK_REAL *row)
+{
+    return (const EK_NAME(ek_attention_lanes) *)(const void *)row;
+}
+
+/* The sum of x, or of x * y if y isn't NULL. */
+EK_FORMULA EK_REAL EK_NAME(ek_attention_sum)(int64_t size, const EK_REAL *x, const EK_REAL *y)
+{
+    enum { LANES = EK_NAME(LANES) };
+    EK_NAME(ek_attention_lanes) lanes = {0};
+    EK_REAL total = 0;
+    int64_t c = 0;
+    for (; c + LANES <= size; c += LANES) {
+        const EK_NAME(ek_attention_lanes) v = *EK_NAME(ek_attention_lanes_at)(x + c);
+        if (y)
+            lanes += v * *EK_NAME(ek_attention_lanes_at)(y + c);
+        else
+            lanes += v;
+    }
+    for (int j = 0; j < LANES; j++)
+        total += lanes[j];
+    for (; c < size; c++)
+        total += y ? x[c] * y[c] : x[c];
+    return total;
+}
+
+void EK_NAME(ek_attention_scale)(int64_t size, EK_REAL *row, EK_REAL factor);
+
+#endif

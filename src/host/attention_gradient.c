@@ -1,0 +1,274 @@
+/* attention_gradient.c: the gradients of scaled dot-product attention. */
+#ifndef EK_REAL
+#include <math.h>
+#include <string.h>
+
+#include "host/attention.h"
+
+/* The most keys of a block of f32 scores. The keys of a head are cut if there are fewer heads than
+ * PIECES, but not into parts shorter than PIECE_KEYS. */
+enum { GRADIENT_KEYS = 128, PIECES = 8, PIECE_KEYS = 512 };
+
+#define EK_FOR_REALS "host/attention_gradient.c"
+#include "kernels/for_reals.h"
+
+int ek_host_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_tensor *dv,
+                               const ek_tensor *dout, const ek_tensor *q, const ek_tensor *k,
+                               const ek_tensor *v, const ek_tensor *mask, const ek_tensor *out,
+                               const ek_tensor *lse, const ek_attention_params *params)
+{
+    ek_attention_job job = ek_attention_job_of(q, k, v, mask, params, GRADIENT_KEYS);
+    job.out = ek_attention_operand_of(out);
+    job.dq = ek_attention_operand_of(dq);
+    job.dk = ek_attention_operand_of(dk);
+    job.dv = ek_attention_operand_of(dv);
+    job.dout = ek_attention_operand_of(dout);
+    job.lse = ek_tensor_address(lse);
+    const int64_t pairs = job.batch * job.groups;
+    job.parts = ek_larger(1, ek_smaller(ek_divide_up(PIECES, pairs), job.keys / PIECE_KEYS));
+    job.part_keys = ek_attention_round_up(ek_divide_up(job.keys, job.parts), job.block_keys);
+    job.parts = ek_divide_up(job.keys, job.part_keys);
+    const int threads = ek_parallel_threads(dev);
+    const int64_t sums = job.members * job.rows * job.padded_depth; /* dq of a group's heads */
+    const int64_t tile = job.block_rows * job.block_keys;
+    const size_t sums_nbytes =
+        ek_attention_nbytes(&job, sums) * (size_t)(job.parts > 1 ? pairs * job.parts : threads);
+    job.workspace_stride =
+        ek_attention_nbytes(&job,
+                            job.block_rows * (job.padded_depth + job.padded_width + job.width)) +
+        ek_attention_nbytes(&job, 4 * tile) + ek_attention_nbytes(&job, job.block_rows) +
+        ek_attention_nbytes(&job, job.block_keys * (2 * job.padded_depth + job.depth +
+                                                    job.padded_width + job.width)) +
+        ek_attention_nbytes(&job, job.panel * ek_larger(job.depth, job.width));
+    const size_t nbytes = sums_nbytes + (size_t)threads * job.workspace_stride;
+    void *memory;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &memory));
+    job.query_sums = memory;
+    job.workspace = job.query_sums + sums_nbytes;
+    const bool wide = job.type == EK_CLASS_F64;
+    ek_attention_run(dev, &job, pairs * job.parts,
+                     wide ? attention_gradient_f64 : attention_gradient_f32);
+    if (job.parts > 1)
+        ek_attention_run(dev, &job, job.batch * job.heads * job.row_blocks,
+                         wide ? attention_join_f64 : attention_join_f32);
+    ek_dev_free(dev, memory, nbytes, EK_MEMORY_WORKSPACE);
+    return 0;
+}
+
+#else /* for each EK_REAL */
+
+/* ---- rows of scores ---- */
+
+/* Turns a row of scores into probabilities. */
+EK_MULTIVERSION
+static void EK_NAME(attention_probabilities)(int64_t seen, int64_t keys, EK_REAL *restrict row,
+                                             const EK_REAL *restrict mask, EK_REAL lse)
+{
+    if (mask)
+        for (int64_t c = 0; c < seen; c++)
+            row[c] += mask[c];
+    for (int64_t c = 0; c < seen; c++)
+        row[c] = EK_NAME(ek_exp)(row[c] - lse);
+    for (int64_t c = seen; c < keys; c++)
+        row[c] = 0;
+}
+
+/* ds = p (dp - sum) */
+EK_MULTIVERSION
+static void EK_NAME(attention_score_gradients)(int64_t keys, EK_REAL *restrict dp,
+                                               const EK_REAL *restrict p, EK_REAL sum)
+{
+    for (int64_t c = 0; c < keys; c++)
+        dp[c] = p[c] * (dp[c] - sum);
+}
+
+EK_MULTIVERSION
+static EK_REAL EK_NAME(attention_dot)(int64_t size, const EK_REAL *x, const EK_REAL *y)
+{
+    return EK_NAME(ek_attention_sum)(size, x, y);
+}
+
+/* ---- pieces ---- */
+
+/* Blocks of one piece of the gradient. */
+typedef struct EK_NAME(attention_blocks) {
+    EK_REAL *q, *dout, *out;     /* of the queries; q is scaled */
+    EK_REAL *p, *ds, *dropped;   /* of the scores */
+    EK_REAL *mask;               /* room for the mask */
+    EK_REAL *sums;               /* sum(do out) of each row */
+    EK_REAL *keys, *keys_packed; /* row by row, and as panels */
+    EK_REAL *values_packed;
+    EK_REAL *dk, *dv;
+    EK_REAL *lines;
+} EK_NAME(attention_blocks);
+
+static EK_NAME(attention_blocks)
+    EK_NAME(attention_blocks_of)(const ek_attention_job *job, char *from)
+{
+    const int64_t rows = job->block_rows, keys = job->block_keys;
+    EK_NAME(attention_blocks) b;
+#define TAKE(member, count) \
+    b.member = (EK_REAL *)(void *)from, from += (size_t)(count) * sizeof(EK_REAL)
+    TAKE(p, rows * keys);
+    TAKE(ds, rows * keys);
+    TAKE(dropped, rows * keys);
+    TAKE(mask, rows * keys);
+    TAKE(dk, keys * job->padded_depth);
+    TAKE(keys, keys * job->padded_depth);
+    TAKE(dv, keys * job->padded_width);
+    TAKE(keys_packed, keys * job->depth);
+    TAKE(values_packed, keys * job->width);
+    TAKE(q, rows * job->padded_depth);
+    TAKE(dout, rows * job->padded_width);
+    TAKE(out, rows * job->width);
+    TAKE(sums, rows);
+    TAKE(lines, job->panel * ek_larger(job->depth, job->width));
+#undef TAKE
+    return b;
+}
+
+/* Adds what a block of queries and a block of keys have together. */
+static void EK_NAME(attention_gradient_block)(const ek_attention_job *job,
+                                              const EK_NAME(attention_blocks) * b, int64_t batch,
+                                              int64_t head, int64_t row, int64_t rows, int64_t key,
+                                              int64_t keys, EK_REAL *query_sums)
+{
+    const int64_t stride = job->block_keys, of_batch = head % job->heads;
+    const EK_REAL *lse = (const EK_REAL *)job->lse + head * job->rows + row;
+    int64_t mask_stride;
+    const EK_REAL *mask = EK_NAME(ek_attention_mask)(job, batch, of_batch, row, rows, key, keys,
+                                                     b->mask, &mask_stride);
+    EK_NAME(ek_attention_load)
+    (job, b->q, job->padded_depth, &job->q, ek_attention_at(&job->q, batch, of_batch, row, 0), rows,
+     job->depth, (EK_REAL)job->params->scale);
+    EK_NAME(ek_attention_load)
+    (job, b->dout, job->padded_width, &job->dout,
+     ek_attention_at(&job->dout, batch, of_batch, row, 0), rows, job->width, 1);
+    EK_NAME(ek_attention_load)
+    (job, b->out, job->width, &job->out, ek_attention_at(&job->out, batch, of_batch, row, 0), rows,
+     job->width, 1);
+    EK_NAME(ek_attention_multiply)
+    (job, b->p, stride, rows, keys, job->depth, b->q, job->padded_depth, 1, b->keys_packed,
+     job->panel * job->depth, job->panel, false);
+    EK_NAME(ek_attention_multiply)
+    (job, b->ds, stride, rows, keys, job->width, b->dout, job->padded_width, 1, b->values_packed,
+     job->panel * job->width, job->panel, false);
+    const EK_REAL *dropped = job->params->dropout ? b->dropped : b->p;
+    for (int64_t r = 0; r < rows; r++) {
+        EK_REAL *p = b->p + r * stride, *ds = b->ds + r * stride;
+        const int64_t seen = ek_attention_seen(job, row + r, key, keys);
+        EK_NAME(attention_probabilities)
+        (seen, keys, p, mask ? mask + r * mask_stride : NULL, lse[r]);
+        if (job->params->dropout) {
+            EK_REAL *copy = b->dropped + r * stride;
+            memcpy(copy, p, (size_t)keys * sizeof *p);
+            ek_attention_drop(job, head, row + r, key, keys, copy);
+            ek_attention_drop(job, head, row + r, key, keys, ds);
+        }
+        const EK_REAL sum = EK_NAME(attention_dot)(job->width, b->dout + r * job->padded_width,
+                                                   b->out + r * job->width);
+        EK_NAME(attention_score_gradients)(keys, ds, p, sum);
+    }
+    EK_NAME(ek_attention_multiply)
+    (job, b->dv, job->padded_width, keys, job->padded_width, rows, dropped, 1, stride, b->dout,
+     job->panel, job->padded_width, true);
+    EK_NAME(ek_attention_multiply)
+    (job, b->dk, job->padded_depth, keys, job->padded_depth, rows, b->ds, 1, stride, b->q,
+     job->panel, job->padded_depth, true);
+    EK_NAME(ek_attention_multiply)
+    (job, query_sums, job->padded_depth, rows, job->padded_depth, keys, b->ds, stride, 1, b->keys,
+     job->panel, job->padded_depth, true);
+}
+
+/* Stores dq of a block of queries. */
+static void EK_NAME(attention_store_queries)(const ek_attention_job *job, int64_t head, int64_t row,
+                                             int64_t rows, EK_REAL *sums)
+{
+    EK_NAME(ek_attention_scale)(rows * job->padded_depth, sums, (EK_REAL)job->params->scale);
+    EK_NAME(ek_attention_store)
+    (job, &job->dq, ek_attention_at(&job->dq, head / job->heads, head % job->heads, row, 0), sums,
+     job->padded_depth, rows, job->depth);
+}
+
+/* One part of the keys of a group. */
+static void EK_NAME(attention_gradient_piece)(const ek_attention_job *job, int64_t piece,
+                                              const EK_NAME(attention_blocks) * b,
+                                              EK_REAL *query_sums)
+{
+    const int64_t pair = piece / job->parts, part = piece % job->parts;
+    const int64_t batch = pair / job->groups, group = pair % job->groups;
+    const int64_t first = part * job->part_keys;
+    const int64_t last = ek_smaller(first + job->part_keys, job->keys);
+    const int64_t head = batch * job->heads + group * job->members;
+    const int64_t of_head = job->rows * job->padded_depth;
+    memset(query_sums, 0, (size_t)(job->members * of_head) * sizeof *query_sums);
+    for (int64_t key = first; key < last; key += job->block_keys) {
+        const int64_t keys = ek_smaller(job->block_keys, last - key);
+        const char *k = ek_attention_at(&job->k, batch, group, key, 0);
+        EK_NAME(ek_attention_load)
+        (job, b->keys, job->padded_depth, &job->k, k, keys, job->depth, 1);
+        EK_NAME(ek_attention_pack_transposed)
+        (job, b->keys_packed, &job->k, k, keys, job->depth, b->lines);
+        EK_NAME(ek_attention_pack_transposed)
+        (job, b->values_packed, &job->v, ek_attention_at(&job->v, batch, group, key, 0), keys,
+         job->width, b->lines);
+        memset(b->dk, 0, (size_t)(keys * job->padded_depth) * sizeof *b->dk);
+        memset(b->dv, 0, (size_t)(keys * job->padded_width) * sizeof *b->dv);
+        for (int64_t member = 0; member < job->members; member++)
+            for (int64_t row = 0; row < job->rows; row += job->block_rows) {
+                const int64_t rows = ek_smaller(job->block_rows, job->rows - row);
+                if (job->params->causal && row + rows <= key)
+                    continue;
+                EK_NAME(attention_gradient_block)
+                (job, b, batch, head + member, row, rows, key, keys,
+                 query_sums + member * of_head + row * job->padded_depth);
+            }
+        EK_NAME(ek_attention_store)
+        (job, &job->dk, ek_attention_at(&job->dk, batch, group, key, 0), b->dk, job->padded_depth,
+         keys, job->depth);
+        EK_NAME(ek_attention_store)
+        (job, &job->dv, ek_attention_at(&job->dv, batch, group, key, 0), b->dv, job->padded_width,
+         keys, job->width);
+    }
+    for (int64_t member = 0; member < job->members && job->parts == 1; member++)
+        EK_NAME(attention_store_queries)
+    (job, head + member, 0, job->rows, query_sums + member * of_head);
+}
+
+static void EK_NAME(attention_gradient)(void *context, int64_t begin, int64_t end)
+{
+    ek_attention_job *job = context;
+    (void)begin, (void)end;
+    const int thread = atomic_fetch_add(&job->next_thread, 1);
+    const EK_NAME(attention_blocks) blocks =
+        EK_NAME(attention_blocks_of)(job, job->workspace + (size_t)thread * job->workspace_stride);
+    const size_t sums = ek_attention_nbytes(job, job->members * job->rows * job->padded_depth);
+    int64_t piece;
+    while ((piece = atomic_fetch_add(&job->next_piece, 1)) < job->pieces) {
+        char *query_sums = job->query_sums + (size_t)(job->parts > 1 ? piece : thread) * sums;
+        EK_NAME(attention_gradient_piece)(job, piece, &blocks, (EK_REAL *)(void *)query_sums);
+    }
+}
+
+/* Adds up dq of the parts, for some blocks of queries. */
+static void EK_NAME(attention_join)(void *context, int64_t begin, int64_t end)
+{
+    const ek_attention_job *job = context;
+    const size_t of_piece = ek_attention_nbytes(job, job->members * job->rows * job->padded_depth);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t head = i / job->row_blocks, row = i % job->row_blocks * job->block_rows;
+        const int64_t rows = ek_smaller(job->block_rows, job->rows - row);
+        const int64_t pair = head / job->members, member = head % job->members;
+        const int64_t at = (member * job->rows + row) * job->padded_depth;
+        char *first = job->query_sums + (size_t)(pair * job->parts) * of_piece;
+        EK_REAL *sums = (EK_REAL *)(void *)first + at;
+        for (int64_t part = 1; part < job->parts; part++) {
+            const EK_REAL *other = (const EK_REAL *)(void *)(first + (size_t)part * of_piece) + at;
+            for (int64_t c = 0; c < rows * job->padded_depth; c++)
+                sums[c] += other[c];
+        }
+        EK_NAME(attention_store_queries)(job, head, row, rows, sums);
+    }
+}
+
+#endif

@@ -1,0 +1,36 @@
+/* recurrent.h: the arithmetic of a step of an LSTM, once, in the common subset of C11 and C++17
+ * that gcc, clang and nvcc compile: ek_lstm_f32, ek_lstm_gradient_f32, and these for f64. */
+#ifndef EK_KERNELS_RECURRENT_H
+#define EK_KERNELS_RECURRENT_H
+
+#include "kernels/formulas.h"
+
+/* From the sums of the gates: the gates, c = f before + i g and h = o tanh(c). The gradients of the
+ * sums and of `before` from those of h and c, in which dc does not contain what comes from h. */
+#define EK_DEFINE_LSTM(type, suffix)                                                             \
+    EK_FORMULA void ek_lstm_##suffix(type in_i, type in_f, type in_g, type in_o, type before,    \
+                                     type *i, type *f, type *g, type *o, type *c, type *h)       \
+    {                                                                                            \
+        type of_i = ek_unary_SIGMOID_##suffix(in_i, 0, 0);                                       \
+        type of_f = ek_unary_SIGMOID_##suffix(in_f, 0, 0);                                       \
+        type of_g = ek_unary_TANH_##suffix(in_g, 0, 0);                                          \
+        type of_o = ek_unary_SIGMOID_##suffix(in_o, 0, 0);                                       \
+        type after = of_f * before + of_i * of_g;                                                \
+        *i = of_i, *f = of_f, *g = of_g, *o = of_o, *c = after;                                  \
+        *h = of_o * ek_unary_TANH_##suffix(after, 0, 0);                                         \
+    }                                                                                            \
+    EK_FORMULA void ek_lstm_gradient_##suffix(type dh, type dc, type i, type f, type g, type o,  \
+                                              type before, type c, type *di, type *df, type *dg, \
+                                              type *d_o, type *dbefore)                          \
+    {                                                                                            \
+        type t = ek_unary_TANH_##suffix(c, 0, 0), all = dc + dh * o * (1 - t * t);               \
+        *di = all * g * (1 - i) * i;                                                             \
+        *df = all * before * (1 - f) * f;                                                        \
+        *dg = all * i * (1 - g * g);                                                             \
+        *d_o = dh * t * (1 - o) * o;                                                             \
+        *dbefore = all * f;                                                                      \
+    }
+EK_DEFINE_LSTM(float, f32)
+EK_DEFINE_LSTM(double, f64)
+
+#endif

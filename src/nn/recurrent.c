@@ -1,0 +1,493 @@
+/* recurrent.c: recurrent networks and cells. A network's parameters have no members: they stand in
+ * the module's table, layer by layer and direction by direction. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "evenkeel/ops.h"
+#include "nn/module_table.h"
+#include "nn/nn.h"
+#include "ops/recurrent.h"
+
+/* Texts for error sentences. */
+#define RECURRENT_TENSOR(x) ek_tensor_text((x), (char[200]){0})
+#define RECURRENT_SHAPE(shape) ek_shape_text((shape), (char[160]){0})
+
+typedef struct recurrent {
+    ek_module module;
+    ek_recurrence kind;
+    int64_t input_size, hidden_size;
+    int64_t proj_size; /* 0: none */
+    int num_layers, directions;
+    bool bias, batch_first, is_cell;
+    double dropout;
+} recurrent;
+
+/* ---- parameters ---- */
+
+/* The size of h. */
+static int64_t recurrent_state_size(const recurrent *self)
+{
+    return self->proj_size > 0 ? self->proj_size : self->hidden_size;
+}
+
+/* Registers an uninitialised parameter. */
+static void recurrent_register(recurrent *self, const char *name, const char *ending,
+                               ek_shape shape)
+{
+    char text[80];
+    snprintf(text, sizeof text, "%s%s", name, ending);
+    ek_register_parameter(&self->module, text, NULL, ek_new_parameter(shape, EK_F32));
+}
+
+static void recurrent_register_layer(recurrent *self, int layer, int direction)
+{
+    const int64_t rows = ek_recurrence_gates(self->kind) * self->hidden_size,
+                  state = recurrent_state_size(self),
+                  input = layer == 0 ? self->input_size : state * self->directions;
+    char ending[40] = "";
+    if (!self->is_cell)
+        snprintf(ending, sizeof ending, "_l%d%s", layer, direction ? "_reverse" : "");
+    recurrent_register(self, "weight_ih", ending, EK_SHAPE(rows, input));
+    recurrent_register(self, "weight_hh", ending, EK_SHAPE(rows, state));
+    if (self->bias) {
+        recurrent_register(self, "bias_ih", ending, EK_SHAPE(rows));
+        recurrent_register(self, "bias_hh", ending, EK_SHAPE(rows));
+    }
+    if (self->proj_size > 0)
+        recurrent_register(self, "weight_hr", ending, EK_SHAPE(self->proj_size, self->hidden_size));
+}
+
+static ek_recurrent_weights recurrent_weights(const recurrent *self, int layer, int direction)
+{
+    const int each = 2 + 2 * self->bias + (self->proj_size > 0),
+              first = (layer * self->directions + direction) * each;
+    ek_tensor *of[5] = {NULL};
+    for (int i = 0; i < each; i++)
+        of[i] = *ek_module_member(&self->module, first + i).slot.tensor;
+    return (ek_recurrent_weights){.weight_ih = of[0],
+                                  .weight_hh = of[1],
+                                  .bias_ih = self->bias ? of[2] : NULL,
+                                  .bias_hh = self->bias ? of[3] : NULL,
+                                  .weight_hr = self->proj_size > 0 ? of[each - 1] : NULL};
+}
+
+/* ---- the arguments of a call ---- */
+
+typedef struct recurrent_inputs {
+    ek_tensor *x;
+    ek_recurrent_state state; /* both NULL: zeros */
+    ek_tensor *lengths;       /* or NULL */
+} recurrent_inputs;
+
+/* Argument `index`, or the keyword, or none. */
+static int recurrent_argument(const ek_args *args, int index, const char *name, ek_value *value)
+{
+    ek_value by_name = ek_value_get(args->keywords, name);
+    *value = index < args->count ? args->inputs[index] : by_name;
+    if (index < args->count && by_name.kind != EK_VALUE_NONE)
+        return EK_FAIL(EK_E_INVALID, "%s is given twice, by position and by name", name);
+    return 0;
+}
+
+static int recurrent_read_state(const recurrent *self, ek_value value, ek_recurrent_state *state)
+{
+    if (value.kind == EK_VALUE_NONE)
+        return 0;
+    if (self->kind != EK_RECURRENCE_LSTM) {
+        state->h = ek_value_tensor(value);
+        return state->h ? 0 : ek_error_pending();
+    }
+    if (value.kind != EK_VALUE_LIST || ek_value_length(value) != 2)
+        return EK_FAIL(EK_E_INVALID, "the state has to be a list of two tensors, h and c");
+    state->h = ek_value_tensor(ek_value_at(value, 0));
+    state->c = ek_value_tensor(ek_value_at(value, 1));
+    return state->h && state->c ? 0 : ek_error_pending();
+}
+
+static int recurrent_read(const recurrent *self, const ek_args *args, recurrent_inputs *inputs)
+{
+    const int most = self->is_cell ? 2 : 3;
+    ek_value state, lengths = ek_value_none();
+    *inputs = (recurrent_inputs){0};
+    if (args->count < 1 || args->count > most)
+        return EK_FAIL(EK_E_INVALID, "%s takes 1 to %d inputs, not %d", self->module.type->name,
+                       most, args->count);
+    for (int i = 0; i < ek_value_length(args->keywords); i++) {
+        const char *key = ek_value_key(args->keywords, i);
+        if (strcmp(key, "hx") != 0 && (self->is_cell || strcmp(key, "lengths") != 0))
+            return EK_FAIL(EK_E_INVALID, "%s takes no keyword argument \"%s\"",
+                           self->module.type->name, key);
+    }
+    EK_TRY(recurrent_argument(args, 1, "hx", &state));
+    if (!self->is_cell)
+        EK_TRY(recurrent_argument(args, 2, "lengths", &lengths));
+    inputs->x = ek_arg_tensor(args, 0);
+    if (!inputs->x)
+        return ek_error_pending();
+    EK_TRY(recurrent_read_state(self, state, &inputs->state));
+    if (lengths.kind == EK_VALUE_NONE)
+        return 0;
+    inputs->lengths = ek_value_tensor(lengths);
+    return inputs->lengths ? 0 : ek_error_pending();
+}
+
+static int recurrent_check_state(const char *name, const ek_tensor *state, ek_shape shape)
+{
+    ek_shape own = ek_tensor_shape(state);
+    return ek_shape_equal(&own, &shape)
+               ? 0
+               : EK_FAIL(EK_E_SHAPE, "expected %s of shape %s, got %s", name,
+                         RECURRENT_SHAPE(&shape), RECURRENT_TENSOR(state));
+}
+
+/* Checks a given state, or makes one of zeros. Its shape is `shape` but for the last size. */
+static int recurrent_start(const recurrent *self, const ek_tensor *x, ek_shape shape,
+                           ek_recurrent_state *state)
+{
+    const bool has_c = self->kind == EK_RECURRENCE_LSTM;
+    const ek_device device = ek_tensor_device(x);
+    ek_shape of_c = shape;
+    shape.dims[shape.ndim - 1] = recurrent_state_size(self);
+    of_c.dims[shape.ndim - 1] = self->hidden_size;
+    if (state->h) {
+        EK_TRY(recurrent_check_state("h", state->h, shape));
+        return has_c ? recurrent_check_state("c", state->c, of_c) : 0;
+    }
+    state->h = ek_zeros(shape, .dtype = x->dtype, .device = device);
+    state->c = has_c ? ek_zeros(of_c, .dtype = x->dtype, .device = device) : NULL;
+    return state->h && (state->c || !has_c) ? 0 : ek_error_pending();
+}
+
+static ek_value recurrent_state_value(const recurrent *self, ek_recurrent_state state)
+{
+    return self->kind == EK_RECURRENCE_LSTM ? EK_LIST(state.h, state.c)
+                                            : ek_value_of_tensor(state.h);
+}
+
+/* ---- lengths ---- */
+
+/* (L, N, 1) of bool: true for the steps that samples have. NULL with an error. */
+static ek_tensor *recurrent_mask(ek_tensor *lengths, const ek_tensor *x)
+{
+    const int64_t steps = x->shape[0], count = x->shape[1];
+    if (lengths->dtype != EK_I64 || lengths->ndim != 1 || lengths->shape[0] != count) {
+        EK_FAIL(EK_E_SHAPE, "expected lengths i64[%lld], one for each sample, got %s",
+                (long long)count, RECURRENT_TENSOR(lengths));
+        return NULL;
+    }
+    int64_t *values = ek_calloc((size_t)count + 1, sizeof *values);
+    if (!values)
+        return NULL;
+    bool read = ek_to_data(lengths, values, (size_t)count * sizeof *values) >= 0;
+    for (int64_t i = 0; i < count && read; i++)
+        if (values[i] < 0 || values[i] > steps) {
+            EK_FAIL(EK_E_INVALID, "the length of sample %lld is %lld; the input has %lld steps",
+                    (long long)i, (long long)values[i], (long long)steps);
+            read = false;
+        }
+    free(values);
+    if (!read)
+        return NULL;
+    ek_device device = ek_tensor_device(x);
+    ek_tensor *time = ek_reshape(ek_arange(steps, EK_I64, device), EK_SHAPE(steps, 1, 1)),
+              *own = ek_reshape(ek_to_device(lengths, device), EK_SHAPE(1, count, 1));
+    return ek_gt(own, time);
+}
+
+/* ---- networks ---- */
+
+/* Memory for the tensors of all steps. */
+typedef struct recurrent_steps {
+    ek_tensor **inputs, **outputs, **masks; /* masks are NULL without lengths */
+    int count;
+} recurrent_steps;
+
+/* The output (L, N, size of h) of one direction of a layer. The state is replaced by the last. */
+static ek_tensor *recurrent_direction(const recurrent *self, ek_tensor *x, int layer, int direction,
+                                      const recurrent_steps *steps, ek_recurrent_state *state)
+{
+    const ek_recurrent_weights weights = recurrent_weights(self, layer, direction);
+    ek_tensor *products = ek_f_linear(x, weights.weight_ih, weights.bias_ih);
+    if (!products || ek_split(products, 1, 0, steps->inputs, steps->count) < 0)
+        return NULL;
+    for (int i = 0; i < steps->count; i++) {
+        const int t = direction ? steps->count - 1 - i : i;
+        ek_tensor *mask = steps->masks ? steps->masks[t] : NULL;
+        if (ek_recurrent_step(self->kind, ek_squeeze(steps->inputs[t], 0), &weights, mask, state) <
+            0)
+            return NULL;
+        steps->outputs[t] = state->h;
+    }
+    return ek_stack(steps->outputs, steps->count, 0);
+}
+
+/* All layers. `all` is the state before on entry and after on return. */
+static ek_tensor *recurrent_layers(const recurrent *self, ek_tensor *x, ek_tensor *mask,
+                                   const recurrent_steps *steps, ek_recurrent_state *all)
+{
+    const int rows = self->num_layers * self->directions;
+    ek_tensor **last = ek_calloc((size_t)rows * 2, sizeof *last), **last_c = last + rows;
+    if (!last)
+        return NULL;
+    for (int layer = 0; x && layer < self->num_layers; layer++) {
+        ek_tensor *outputs[2] = {NULL};
+        if (layer > 0)
+            x = ek_f_dropout(x, self->dropout, self->module.training && self->dropout > 0);
+        for (int direction = 0; x && direction < self->directions; direction++) {
+            const int row = layer * self->directions + direction;
+            ek_recurrent_state state = {ek_select(all->h, 0, row),
+                                        all->c ? ek_select(all->c, 0, row) : NULL};
+            outputs[direction] = recurrent_direction(self, x, layer, direction, steps, &state);
+            if (!outputs[direction])
+                x = NULL;
+            last[row] = state.h;
+            last_c[row] = state.c;
+        }
+        if (x)
+            x = self->directions == 2 ? ek_cat(outputs, 2, 2) : outputs[0];
+        if (x && mask)
+            x = ek_where(mask, x, ek_scalar(0, x->dtype, ek_cpu()));
+    }
+    if (x) {
+        all->h = ek_stack(last, rows, 0);
+        all->c = all->c ? ek_stack(last_c, rows, 0) : NULL;
+    }
+    free(last);
+    return x;
+}
+
+/* x is (L, N, input_size), L > 0. */
+static ek_tensor *recurrent_run(const recurrent *self, ek_tensor *x, ek_tensor *mask,
+                                ek_recurrent_state *state)
+{
+    const int count = (int)x->shape[0];
+    ek_tensor **memory = ek_calloc((size_t)count * 3, sizeof *memory), *y = NULL;
+    if (!memory)
+        return NULL;
+    recurrent_steps steps = {memory, memory + count, mask ? memory + 2 * count : NULL, count};
+    bool made = true;
+    for (int i = 0; mask && made && i < count; i++)
+        made = (steps.masks[i] = ek_select(mask, 0, i)) != NULL;
+    if (made)
+        y = recurrent_layers(self, x, mask, &steps, state);
+    free(memory);
+    return y;
+}
+
+static ek_value recurrent_forward(ek_module *module, const ek_args *args)
+{
+    const recurrent *self = (recurrent *)module;
+    recurrent_inputs in;
+    if (recurrent_read(self, args, &in) < 0)
+        return ek_value_error();
+    ek_tensor *x = in.x, *mask = NULL;
+    const bool batched = x->ndim == 3;
+    if ((!batched && x->ndim != 2) || x->shape[x->ndim - 1] != self->input_size ||
+        x->shape[batched && self->batch_first] < 1 ||
+        x->shape[batched && self->batch_first] > INT32_MAX / 4) {
+        EK_FAIL(EK_E_SHAPE, "expected an input (%s, %lld) or (L, %lld) of at least 1 step, got %s",
+                self->batch_first ? "N, L" : "L, N", (long long)self->input_size,
+                (long long)self->input_size, RECURRENT_TENSOR(x));
+        return ek_value_error();
+    }
+    if (!batched && in.lengths) {
+        EK_FAIL(EK_E_SHAPE, "lengths are for a batch, not for %s", RECURRENT_TENSOR(x));
+        return ek_value_error();
+    }
+    if (!batched)
+        x = ek_unsqueeze(x, 1);
+    else if (self->batch_first)
+        x = ek_transpose(x, 0, 1);
+    if (!x)
+        return ek_value_error();
+    const int rows = self->num_layers * self->directions;
+    if (recurrent_start(self, x, batched ? EK_SHAPE(rows, x->shape[1], 0) : EK_SHAPE(rows, 0),
+                        &in.state) < 0)
+        return ek_value_error();
+    if (!batched && in.state.h->ndim == 2) {
+        in.state.h = ek_unsqueeze(in.state.h, 1);
+        in.state.c = in.state.c ? ek_unsqueeze(in.state.c, 1) : NULL;
+    }
+    if (in.lengths && !(mask = recurrent_mask(in.lengths, x)))
+        return ek_value_error();
+    ek_tensor *y = recurrent_run(self, x, mask, &in.state);
+    if (!y)
+        return ek_value_error();
+    if (!batched) {
+        y = ek_squeeze(y, 1);
+        in.state.h = ek_squeeze(in.state.h, 1);
+        in.state.c = in.state.c ? ek_squeeze(in.state.c, 1) : NULL;
+    } else if (self->batch_first)
+        y = ek_transpose(y, 0, 1);
+    return EK_LIST(y, recurrent_state_value(self, in.state));
+}
+
+/* ---- cells ---- */
+
+static ek_value recurrent_cell_forward(ek_module *module, const ek_args *args)
+{
+    const recurrent *self = (recurrent *)module;
+    recurrent_inputs in;
+    if (recurrent_read(self, args, &in) < 0)
+        return ek_value_error();
+    ek_tensor *x = in.x;
+    const bool batched = x->ndim == 2;
+    if ((!batched && x->ndim != 1) || x->shape[x->ndim - 1] != self->input_size) {
+        EK_FAIL(EK_E_SHAPE, "expected an input (N, %lld) or (%lld), got %s",
+                (long long)self->input_size, (long long)self->input_size, RECURRENT_TENSOR(x));
+        return ek_value_error();
+    }
+    if (recurrent_start(self, x, batched ? EK_SHAPE(x->shape[0], 0) : EK_SHAPE(0), &in.state) < 0)
+        return ek_value_error();
+    if (!batched) {
+        x = ek_unsqueeze(x, 0);
+        in.state.h = ek_unsqueeze(in.state.h, 0);
+        in.state.c = in.state.c ? ek_unsqueeze(in.state.c, 0) : NULL;
+    }
+    const ek_recurrent_weights weights = recurrent_weights(self, 0, 0);
+    ek_tensor *product = ek_f_linear(x, weights.weight_ih, weights.bias_ih);
+    if (!product || ek_recurrent_step(self->kind, product, &weights, NULL, &in.state) < 0)
+        return ek_value_error();
+    if (!batched) {
+        in.state.h = ek_squeeze(in.state.h, 0);
+        in.state.c = in.state.c ? ek_squeeze(in.state.c, 0) : NULL;
+    }
+    return recurrent_state_value(self, in.state);
+}
+
+/* ---- constructors ---- */
+
+/* In the order of ek_recurrence, but tanh and relu share one. */
+#define RECURRENT_TYPE(id, function)                               \
+    {                                                              \
+        .name = id, .size = sizeof(recurrent), .forward = function \
+    }
+static const ek_module_type recurrent_types[] = {RECURRENT_TYPE("rnn", recurrent_forward),
+                                                 RECURRENT_TYPE("lstm", recurrent_forward),
+                                                 RECURRENT_TYPE("gru", recurrent_forward)};
+static const ek_module_type recurrent_cell_types[] = {
+    RECURRENT_TYPE("rnn_cell", recurrent_cell_forward),
+    RECURRENT_TYPE("lstm_cell", recurrent_cell_forward),
+    RECURRENT_TYPE("gru_cell", recurrent_cell_forward)};
+
+static int recurrent_check(const char *name, const recurrent *form,
+                           ek_rnn_nonlinearity nonlinearity)
+{
+    if (form->input_size < 1 || form->hidden_size < 1 || form->hidden_size > INT32_MAX)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: input_size %lld and hidden_size %lld have to be at least 1", name,
+                       (long long)form->input_size, (long long)form->hidden_size);
+    if (form->num_layers < 1 || form->num_layers > 10000)
+        return EK_FAIL(EK_E_INVALID, "%s: num_layers has to be from 1 to 10000, not %d", name,
+                       form->num_layers == EK_ZERO ? 0 : form->num_layers);
+    if (!(form->dropout >= 0 && form->dropout <= 1))
+        return EK_FAIL(EK_E_INVALID, "%s: dropout has to be between 0 and 1, not %g", name,
+                       form->dropout);
+    if (nonlinearity != EK_RNN_TANH &&
+        (form->kind == EK_RECURRENCE_LSTM || form->kind == EK_RECURRENCE_GRU))
+        return EK_FAIL(EK_E_INVALID, "%s: nonlinearity is for rnn only", name);
+    if (nonlinearity != EK_RNN_TANH && nonlinearity != EK_RNN_RELU)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: nonlinearity has to be EK_RNN_TANH or EK_RNN_RELU, "
+                       "not %d",
+                       name, (int)nonlinearity);
+    if (form->proj_size != 0 && form->kind != EK_RECURRENCE_LSTM)
+        return EK_FAIL(EK_E_INVALID, "%s: proj_size is for lstm only", name);
+    if (form->proj_size < 0 || form->proj_size >= form->hidden_size)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: proj_size %lld has to be smaller than hidden_size %lld, and not "
+                       "negative",
+                       name, (long long)form->proj_size, (long long)form->hidden_size);
+    return 0;
+}
+
+static int recurrent_init(const char *path, ek_tensor *tensor, void *user)
+{
+    const double *bound = user;
+    (void)path;
+    return ek_init_uniform(tensor, -*bound, *bound);
+}
+
+static ek_module *recurrent_make(const ek_module_type *type, const recurrent *form,
+                                 ek_rnn_nonlinearity nonlinearity)
+{
+    if (recurrent_check(type->name, form, nonlinearity) < 0)
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    recurrent *self = (recurrent *)ek_module_new(type);
+    if (self) {
+        ek_module module = self->module;
+        *self = *form;
+        self->module = module;
+        if (nonlinearity == EK_RNN_RELU)
+            self->kind = EK_RECURRENCE_RELU;
+        for (int row = 0; row < self->num_layers * self->directions; row++)
+            if (ek_error_status() == 0)
+                recurrent_register_layer(self, row / self->directions, row % self->directions);
+        double bound = 1 / sqrt((double)self->hidden_size);
+        if (ek_error_status() == 0)
+            ek_module_parameters(&self->module, recurrent_init, &bound);
+    }
+    ek_scope_end(&scope);
+    return ek_module_finish((ek_module *)self);
+}
+
+static ek_module *recurrent_network(ek_recurrence kind, int type, ek_recurrent_options options)
+{
+    const int layers = EK_GIVEN(&options, num_layers, 2);
+    recurrent form = {.kind = kind,
+                      .input_size = options.input_size,
+                      .hidden_size = options.hidden_size,
+                      .proj_size = options.proj_size,
+                      .num_layers = layers == 0 ? 1 : layers,
+                      .directions = options.bidirectional ? 2 : 1,
+                      .bias = options.bias != EK_OFF,
+                      .batch_first = options.batch_first,
+                      .dropout = options.dropout == EK_ZERO ? 0 : options.dropout};
+    return recurrent_make(&recurrent_types[type], &form, options.nonlinearity);
+}
+
+static ek_module *recurrent_cell(ek_recurrence kind, int type, ek_cell_options options)
+{
+    recurrent form = {.kind = kind,
+                      .input_size = options.input_size,
+                      .hidden_size = options.hidden_size,
+                      .num_layers = 1,
+                      .directions = 1,
+                      .bias = options.bias != EK_OFF,
+                      .is_cell = true};
+    return recurrent_make(&recurrent_cell_types[type], &form, options.nonlinearity);
+}
+
+ek_module *ek_rnn_with(ek_recurrent_options options)
+{
+    return recurrent_network(EK_RECURRENCE_TANH, 0, options);
+}
+
+ek_module *ek_lstm_with(ek_recurrent_options options)
+{
+    return recurrent_network(EK_RECURRENCE_LSTM, 1, options);
+}
+
+ek_module *ek_gru_with(ek_recurrent_options options)
+{
+    return recurrent_network(EK_RECURRENCE_GRU, 2, options);
+}
+
+ek_module *ek_rnn_cell_with(ek_cell_options options)
+{
+    return recurrent_cell(EK_RECURRENCE_TANH, 0, options);
+}
+
+ek_module *ek_lstm_cell_with(ek_cell_options options)
+{
+    return recurrent_cell(EK_RECURRENCE_LSTM, 1, options);
+}
+
+ek_module *ek_gru_cell_with(ek_cell_options options)
+{
+    return recurrent_cell(EK_RECURRENCE_GRU, 2, options);
+}

@@ -1,0 +1,333 @@
+/* attention.c: scaled dot-product attention.
+ *
+ * Forward and first gradients are kernels that hold a block of the scores at a time. The gradients
+ * are an operation of (dout, q, k, v) of their own, whose derivatives are in attention_second.c.
+ *
+ * Attention is a composition of operations, and holds all scores, if the mask wants a gradient, if
+ * probabilities are asked for, if a Mersenne Twister draws dropout (its numbers follow one order),
+ * if a size is 0, and if heads are larger than a device's kernels take. */
+#include "ops/attention.h"
+
+#include <math.h>
+
+#include "core/keywords.h"
+#include "ops/attention_second.h"
+#include "ops/autocast.h"
+
+static ek_attention_params attention_params_of(const ek_attention_attributes *attributes)
+{
+    return (ek_attention_params){.scale = attributes->scale,
+                                 .causal = attributes->causal,
+                                 .dropout = attributes->drops ? &attributes->draw : NULL};
+}
+
+/* ---- masks ---- */
+
+ek_tensor *ek_attention_bias(const char *operation, ek_tensor *mask, ek_dtype dtype, bool inverted)
+{
+    if (!mask)
+        return NULL;
+    if (ek_dtype_is_floating(mask->dtype))
+        return ek_to_dtype(mask, dtype);
+    if (mask->dtype != EK_BOOL && mask->dtype != EK_U8)
+        return EK_REFUSE(EK_E_DTYPE, "%s: a mask is bool, u8 or floating, got %s", operation,
+                         EK_TENSOR_TEXT(mask));
+    ek_dev *dev = ek_tensor_dev(mask);
+    const ek_shape scalar = ek_scalar_shape();
+    ek_tensor *zero = ek_filled(dev, dtype, &scalar, 0);
+    ek_tensor *away = ek_filled(dev, dtype, &scalar, -INFINITY);
+    return inverted ? ek_where(mask, away, zero) : ek_where(mask, zero, away);
+}
+
+/* The causal mask of rows [row, row + rows). */
+static ek_tensor *attention_causal_bias(ek_tensor *like, int64_t row, int64_t rows, int64_t keys)
+{
+    ek_device device = ek_tensor_device(like);
+    ek_tensor *at = ek_affine(ek_arange(rows, EK_I64, device), 1, (double)row);
+    ek_tensor *key = ek_arange(keys, EK_I64, device);
+    return ek_attention_bias("attention", ek_ge(ek_unsqueeze(at, 1), key), like->dtype, false);
+}
+
+/* ---- a composition ---- */
+
+ek_tensor *ek_attention_repeated(ek_tensor *k, int64_t heads)
+{
+    if (!k || k->shape[1] == heads)
+        return k;
+    const int64_t groups = k->shape[1];
+    ek_tensor *wide = ek_expand(ek_unsqueeze(k, 2), EK_SHAPE(k->shape[0], groups, heads / groups,
+                                                             k->shape[2], k->shape[3]));
+    return ek_reshape(wide, EK_SHAPE(k->shape[0], heads, k->shape[2], k->shape[3]));
+}
+
+ek_tensor *ek_attention_softmax(ek_tensor *q, ek_tensor *k, ek_tensor *mask, bool causal,
+                                double scale, int64_t row)
+{
+    ek_tensor *scores = ek_attention_product(ek_mul_scalar(q, scale), ek_attention_transposed(k));
+    if (scores && causal)
+        scores = ek_add(scores, attention_causal_bias(scores, row, q->shape[2], k->shape[2]));
+    if (scores && mask)
+        scores = ek_add(scores, ek_autocast_like(mask, scores));
+    if (!scores || !mask || k->shape[2] == 0)
+        return scores ? ek_f_softmax(scores, -1) : NULL;
+    ek_tensor *most = ek_max_dim(ek_detach(scores), -1, true);
+    ek_tensor *none = ek_number_like(scores, -INFINITY), *zero = ek_number_like(scores, 0);
+    ek_tensor *alive = most && none ? ek_ne(most, none) : NULL;
+    if (!alive || !zero)
+        return NULL;
+    ek_tensor *p = ek_f_softmax(ek_where(alive, scores, zero), -1);
+    return p ? ek_where(alive, p, ek_number_like(p, 0)) : NULL;
+}
+
+static ek_tensor *attention_composed(const ek_attention_call *call, ek_tensor **weights)
+{
+    const int64_t heads = call->q->shape[1];
+    ek_tensor *k = ek_attention_repeated(call->k, heads),
+              *v = ek_attention_repeated(call->v, heads);
+    if (!k || !v)
+        return NULL;
+    ek_tensor *p = ek_attention_softmax(call->q, k, call->mask, call->causal, call->scale, 0);
+    if (p && call->dropout_p > 0)
+        p = ek_f_dropout(p, call->dropout_p, true);
+    if (weights)
+        *weights = p;
+    return ek_attention_product(p ? ek_autocast_like(p, v) : NULL, v);
+}
+
+/* ---- gradients ---- */
+
+EK_OPERATION(attention_gradient, "attention_gradient", ek_attention_gradient_backward);
+
+/* A new tensor of this last size, with x's other sizes, and heads outside or inside of rows as in
+ * x, so that a module joins its heads without a copy. */
+static ek_tensor *attention_new(const ek_tensor *x, int64_t width)
+{
+    ek_shape shape = ek_tensor_shape(x);
+    shape.dims[3] = width;
+    int64_t strides[EK_MAX_DIMS];
+    ek_strides_of(&shape, EK_CONTIGUOUS, strides);
+    if (x->stride[1] < x->stride[2] && x->shape[2] > 1) {
+        strides[1] = width;
+        strides[2] = width * shape.dims[1];
+    }
+    return ek_tensor_new_strided(ek_tensor_dev(x), x->dtype, &shape, strides);
+}
+
+static void attention_borrow_mask(ek_tensor *view, const ek_tensor *mask, const ek_tensor *q,
+                                  const ek_tensor *k)
+{
+    ek_borrow_expanded(view, mask, &EK_SHAPE(q->shape[0], q->shape[1], q->shape[2], k->shape[2]));
+}
+
+/* Saved q, k, v, mask, out, lse. */
+static int attention_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const ek_attention_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *dout = gradients[0], *q = ek_node_saved(node, 0), *k = ek_node_saved(node, 1);
+    ek_tensor *v = ek_node_saved(node, 2), *mask = ek_node_saved(node, 3), view;
+    ek_tensor *out = ek_node_saved(node, 4), *lse = ek_node_saved(node, 5);
+    if (!q || !k || !v || !out || !lse)
+        return ek_error_pending();
+    ek_tensor *outputs[3] = {attention_new(q, q->shape[3]), attention_new(k, k->shape[3]),
+                             attention_new(v, v->shape[3])};
+    if (!outputs[0] || !outputs[1] || !outputs[2])
+        return ek_error_pending();
+    if (mask)
+        attention_borrow_mask(&view, mask, q, k);
+    const ek_attention_params params = attention_params_of(attributes);
+    EK_TRY(ek_kernels_of(q)->attention_gradient(ek_tensor_dev(q), outputs[0], outputs[1],
+                                                outputs[2], dout, q, k, v, mask ? &view : NULL, out,
+                                                lse, &params));
+    EK_TRY(ek_record_outputs(outputs, 3, &attention_gradient_operation,
+                             &(const ek_record_options){EK_INPUTS(dout, q, k, v),
+                                                        EK_SAVED(dout, q, k, v, mask),
+                                                        EK_ATTRIBUTES(*attributes)}));
+    for (int i = 0; i < 3; i++)
+        results[i] = ek_node_needs(node, i) ? outputs[i] : NULL;
+    return 0;
+}
+
+EK_OPERATION(attention, "attention", attention_backward);
+
+/* ---- attention of heads ---- */
+
+/* Takes a call of the generator for dropout of the probabilities, which don't exist as a tensor.
+ * False if they must. */
+static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
+                            ek_attention_attributes *attributes)
+{
+    ek_tensor probabilities;
+    ek_borrow(&probabilities, q);
+    probabilities.shape[3] = k->shape[2];
+    attributes->draw = (ek_draw){.kind = EK_DRAW_DROPOUT, .a = 1 - p, .b = 1 / (1 - p)};
+    attributes->drops = p > 0;
+    if (p == 0 || p == 1)
+        return p == 0;
+    /* A share of a batch is numbered by whole elements of the batch, or not here. */
+    return ek_draw_begin(&attributes->draw, NULL, &probabilities) &&
+           attributes->draw.row % (ek_count(&probabilities) / q->shape[0]) == 0;
+}
+
+static bool attention_fits(const ek_attention_call *call)
+{
+    const ek_tensor *q = call->q, *v = call->v;
+    const bool small = q->shape[3] <= EK_ATTENTION_DEPTH && v->shape[3] <= EK_ATTENTION_DEPTH;
+    return ek_count(q) > 0 && ek_count(v) > 0 && !(ek_grad_enabled() && ek_wants(call->mask)) &&
+           (small || ek_tensor_dev(q)->id.kind != EK_CUDA);
+}
+
+ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek_tensor **weights)
+{
+    ek_tensor *q = call->q, *k = call->k, *v = call->v, *mask = call->mask, view;
+    ek_attention_attributes attributes = {.scale = call->scale, .causal = call->causal};
+    if (mask) { /* four dimensions, so that all know which is which */
+        ek_shape shape = ek_tensor_shape(mask), all, scores = ek_tensor_shape(q);
+        scores.dims[3] = k->shape[2];
+        if (ek_broadcast_shapes(operation, &shape, &scores, &all) < 0)
+            return NULL;
+        for (int i = 0; i < 4; i++)
+            if (all.ndim != 4 || all.dims[i] != scores.dims[i])
+                return EK_REFUSE(EK_E_SHAPE, "%s: a mask of shape %s doesn't broadcast to %s",
+                                 operation, EK_SHAPE_TEXT(&shape), EK_SHAPE_TEXT(&scores));
+        while (mask && mask->ndim < 4)
+            mask = ek_unsqueeze(mask, 0);
+        if (!mask)
+            return NULL;
+    }
+    if (weights || !attention_fits(call) || !attention_draws(q, k, call->dropout_p, &attributes)) {
+        ek_attention_call composed = *call;
+        composed.mask = mask;
+        return attention_composed(&composed, weights);
+    }
+    const ek_shape rows = EK_SHAPE(q->shape[0], q->shape[1], q->shape[2]);
+    ek_tensor *out = attention_new(q, v->shape[3]);
+    ek_tensor *lse = ek_tensor_new(ek_tensor_dev(q), ek_dtype_wide(q->dtype), &rows, EK_CONTIGUOUS);
+    if (!out || !lse)
+        return NULL;
+    if (mask)
+        attention_borrow_mask(&view, mask, q, k);
+    const ek_attention_params params = attention_params_of(&attributes);
+    out = EK_RUN(out, attention, lse, q, k, v, mask ? &view : NULL, &params);
+    return EK_RECORD(out, &attention_operation, EK_INPUTS(q, k, v),
+                     EK_SAVED(q, k, v, mask, out, lse), EK_ATTRIBUTES(attributes));
+}
+
+/* ---- the public operation ---- */
+
+static const char attention_name[] = "scaled_dot_product_attention";
+
+static bool attention_checks(const ek_attention_options *o)
+{
+    const char *const names[] = {"q", "k", "v"};
+    const ek_tensor *const operands[] = {o->q, o->k, o->v};
+    for (int i = 0; i < 3; i++) {
+        if (!ek_floating(attention_name, names[i], operands[i]) ||
+            !ek_alike(attention_name, o->q, operands[i]))
+            return false;
+        if (operands[i]->ndim < 2)
+            return EK_REFUSE(EK_E_SHAPE, "%s: %s needs 2 dimensions or more, got %s",
+                             attention_name, names[i], EK_TENSOR_TEXT(operands[i])) != NULL;
+    }
+    if (o->q->shape[o->q->ndim - 1] != o->k->shape[o->k->ndim - 1])
+        return EK_REFUSE(EK_E_SHAPE, "%s: the last sizes of q and k differ: %s and %s",
+                         attention_name, EK_TENSOR_TEXT(o->q), EK_TENSOR_TEXT(o->k)) != NULL;
+    if (o->k->shape[o->k->ndim - 2] != o->v->shape[o->v->ndim - 2])
+        return EK_REFUSE(EK_E_SHAPE, "%s: k and v differ in how many keys they have: %s and %s",
+                         attention_name, EK_TENSOR_TEXT(o->k), EK_TENSOR_TEXT(o->v)) != NULL;
+    if (!ek_optional(o->mask) || (o->mask && !ek_same_device(attention_name, o->q, o->mask)))
+        return false;
+    if (o->mask && o->is_causal)
+        return EK_REFUSE(EK_E_INVALID, "%s: a mask and is_causal don't go together",
+                         attention_name) != NULL;
+    if (!(o->dropout_p >= 0 && o->dropout_p <= 1))
+        return EK_REFUSE(EK_E_INVALID, "%s: dropout_p is %g; it must lie between 0 and 1",
+                         attention_name, o->dropout_p) != NULL;
+    return true;
+}
+
+/* The sizes before the last `last` dimensions. */
+static ek_shape attention_lead(const ek_tensor *x, int last)
+{
+    ek_shape shape = ek_tensor_shape(x);
+    shape.ndim = shape.ndim > last ? shape.ndim - last : 0;
+    return shape;
+}
+
+/* x with its leading dimensions expanded to `lead`, which then are one, or, if x has no more than
+ * four dimensions, as many as make four. `heads` is the size of the third last dimension. */
+static ek_tensor *attention_four(ek_tensor *x, const ek_shape *lead, int64_t heads)
+{
+    ek_shape wanted = *lead;
+    const int64_t tail[] = {heads, x->shape[x->ndim - 2], x->shape[x->ndim - 1]};
+    for (int i = 0; i < 3; i++)
+        wanted.dims[wanted.ndim++] = tail[i];
+    const ek_shape own = ek_tensor_shape(x);
+    if (!ek_shape_equal(&own, &wanted))
+        x = ek_expand(x, wanted);
+    return wanted.ndim == 4
+               ? x
+               : ek_reshape(x, EK_SHAPE(ek_shape_count(lead), tail[0], tail[1], tail[2]));
+}
+
+static ek_tensor *attention_checked(const ek_attention_options *o)
+{
+    ek_tensor *q = o->q, *k = o->k, *v = o->v;
+    if (!attention_checks(o))
+        return NULL;
+    const int64_t q_heads = q->ndim > 2 ? q->shape[q->ndim - 3] : 1;
+    const int64_t k_heads = k->ndim > 2 ? k->shape[k->ndim - 3] : 1;
+    const int64_t v_heads = v->ndim > 2 ? v->shape[v->ndim - 3] : 1;
+    const bool divides = k_heads > 0 && q_heads % k_heads == 0;
+    if (o->enable_gqa && (k_heads != v_heads || !divides))
+        return EK_REFUSE(EK_E_SHAPE,
+                         "%s: the heads of k and v have to divide those of q, got %s, %s and %s",
+                         attention_name, EK_TENSOR_TEXT(q), EK_TENSOR_TEXT(k), EK_TENSOR_TEXT(v));
+    /* Without groups, the dimension of heads broadcasts like those before it. */
+    const int last = o->enable_gqa ? 3 : 2;
+    ek_shape lead = attention_lead(q, last);
+    const ek_shape k_lead = attention_lead(k, last), v_lead = attention_lead(v, last);
+    if (ek_broadcast_shapes(attention_name, &lead, &k_lead, &lead) < 0 ||
+        ek_broadcast_shapes(attention_name, &lead, &v_lead, &lead) < 0)
+        return NULL;
+    int64_t heads = q_heads, groups = k_heads;
+    if (!o->enable_gqa) {
+        heads = groups = lead.ndim > 0 ? lead.dims[lead.ndim - 1] : 1;
+        lead.ndim = lead.ndim > 0 ? lead.ndim - 1 : 0;
+    }
+    const int heads_ndim = q->ndim > 2 || k->ndim > 2 || v->ndim > 2;
+    const double scale =
+        ek_number_or(EK_GIVEN(o, scale, 6), 1 / sqrt((double)q->shape[q->ndim - 1]));
+    ek_attention_call call = {.q = attention_four(q, &lead, heads),
+                              .k = attention_four(k, &lead, groups),
+                              .v = attention_four(v, &lead, groups),
+                              .mask = ek_attention_bias(attention_name, o->mask, q->dtype, false),
+                              .causal = o->is_causal,
+                              .dropout_p = o->dropout_p,
+                              .scale = scale};
+    if (!call.q || !call.k || !call.v || (o->mask && !call.mask))
+        return NULL;
+    ek_shape shape = lead;
+    if (heads_ndim)
+        shape.dims[shape.ndim++] = heads;
+    shape.dims[shape.ndim++] = q->shape[q->ndim - 2];
+    if (call.mask && lead.ndim > 1) { /* the joined dimensions have to be the mask's, too */
+        ek_shape scores = shape;
+        scores.dims[scores.ndim++] = k->shape[k->ndim - 2];
+        call.mask = ek_reshape(ek_expand(call.mask, scores),
+                               EK_SHAPE(ek_shape_count(&lead), heads, shape.dims[shape.ndim - 1],
+                                        k->shape[k->ndim - 2]));
+        if (!call.mask)
+            return NULL;
+    }
+    shape.dims[shape.ndim++] = v->shape[v->ndim - 1];
+    return ek_reshape(ek_attention(attention_name, &call, NULL), shape);
+}
+
+ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options options)
+{
+    ek_scope scope = ek_scope_begin();
+    options.q = ek_autocast_narrow(options.q);
+    options.k = ek_autocast_narrow(options.k);
+    options.v = ek_autocast_narrow(options.v);
+    return ek_scope_return(&scope, attention_checked(&options));
+}

@@ -1,0 +1,36 @@
+/* attention_second.h: what attention and the derivatives of its gradients share. */
+#ifndef EK_OPS_ATTENTION_SECOND_H
+#define EK_OPS_ATTENTION_SECOND_H
+
+#include "core/draw.h"
+#include "ops/ops.h"
+
+typedef struct ek_attention_attributes {
+    double scale;
+    bool causal;
+    bool drops;
+    ek_draw draw;
+} ek_attention_attributes;
+
+static inline ek_tensor *ek_attention_product(ek_tensor *x, ek_tensor *y)
+{
+    return x && y ? ek_matmul(x, y) : NULL;
+}
+
+static inline ek_tensor *ek_attention_transposed(ek_tensor *x)
+{
+    return x ? ek_transpose(x, -2, -1) : NULL;
+}
+
+/* k (B, G, S, E) with every group repeated for each of its heads: (B, H, S, E). */
+ek_tensor *ek_attention_repeated(ek_tensor *k, int64_t heads);
+
+/* The probabilities of rows from `row` on, for k with every head's keys. A row whose scores are all
+ * -inf has none. */
+ek_tensor *ek_attention_softmax(ek_tensor *q, ek_tensor *k, ek_tensor *mask, bool causal,
+                                double scale, int64_t row);
+
+/* Of the gradients' operation. Inputs dout, q, k, v; saved dout, q, k, v, mask. */
+int ek_attention_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
+
+#endif

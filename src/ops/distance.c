@@ -1,0 +1,132 @@
+/* distance.c: products of two by name, and distances of rows. */
+#include <math.h>
+
+#include "ops/autocast.h"
+#include "ops/ops.h"
+
+ek_tensor *ek_bmm(ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_given("bmm", "x", x) || !ek_given("bmm", "y", y))
+        return NULL;
+    if (x->ndim != 3 || y->ndim != 3 || x->shape[0] != y->shape[0])
+        return EK_REFUSE(EK_E_SHAPE, "bmm: %s and %s must be (B, n, k) and (B, k, m)",
+                         EK_SIZE_TEXT(x), EK_SIZE_TEXT(y));
+    return ek_matmul(x, y);
+}
+
+ek_tensor *ek_outer(ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_given("outer", "x", x) || !ek_given("outer", "y", y))
+        return NULL;
+    if (x->ndim != 1 || y->ndim != 1)
+        return EK_REFUSE(EK_E_SHAPE, "outer: %s and %s must be vectors", EK_SIZE_TEXT(x),
+                         EK_SIZE_TEXT(y));
+    return ek_mul(ek_unsqueeze(x, 1), y);
+}
+
+/* ---- distances ---- */
+
+/* The root of x, of which numbers up to 0 have the root 0 and the gradient 0. */
+static ek_tensor *distance_root(ek_tensor *x)
+{
+    if (!x)
+        return NULL;
+    ek_tensor *zero = ek_number_like(x, 0), *is_zero = ek_le(x, zero);
+    return ek_where(is_zero, zero, ek_sqrt(ek_where(is_zero, ek_number_like(x, 1), x)));
+}
+
+/* The root of (|x|^2 + |y|^2 - 2 x y) in one product, of (-2 x, |x|^2, 1) and (y, 1, |y|^2). The
+ * product isn't narrowed: the squares may be too large for f16. */
+static ek_tensor *distance_by_product(ek_tensor *x, ek_tensor *y)
+{
+    const ek_dtype dtype = x->dtype;
+    x = ek_to_dtype(x, ek_dtype_wide(dtype));
+    y = ek_to_dtype(y, ek_dtype_wide(dtype));
+    if (!x || !y)
+        return NULL;
+    ek_tensor *xx = ek_sum(ek_square(x), EK_DIMS(-1), .keepdim = true);
+    ek_tensor *yy = ek_sum(ek_square(y), EK_DIMS(-1), .keepdim = true);
+    if (!xx || !yy)
+        return NULL;
+    ek_tensor *left = ek_cat((ek_tensor *[]){ek_mul_scalar(x, -2), xx, ek_ones_like(xx)}, 3, -1);
+    ek_tensor *right = ek_cat((ek_tensor *[]){y, ek_ones_like(yy), yy}, 3, -1);
+    right = left && right ? ek_transpose(right, -2, -1) : NULL;
+    if (!right)
+        return NULL;
+    ek_autocast off = ek_autocast_begin(EK_F32);
+    ek_tensor *squares = ek_matmul(left, right);
+    ek_autocast_end(&off);
+    return ek_to_dtype(distance_root(squares), dtype);
+}
+
+ek_tensor *ek_cdist(ek_tensor *x, ek_tensor *y, double p)
+{
+    enum { FEW = 25 }; /* PyTorch's bound */
+    if (!ek_floating("cdist", "x", x) || !ek_floating("cdist", "y", y))
+        return NULL;
+    if (p != 1 && p != 2)
+        return EK_REFUSE(EK_E_INVALID, "cdist: p is %g and must be 1 or 2", p);
+    if (x->ndim < 2 || y->ndim < 2 || x->shape[x->ndim - 1] != y->shape[y->ndim - 1])
+        return EK_REFUSE(EK_E_SHAPE, "cdist: %s and %s must be (..., P, M) and (..., R, M)",
+                         EK_SIZE_TEXT(x), EK_SIZE_TEXT(y));
+    x = ek_autocast_wide(x);
+    y = ek_autocast_wide(y);
+    if (!x || !y || !ek_alike("cdist", x, y))
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *z;
+    if (p == 2 && (x->shape[x->ndim - 2] > FEW || y->shape[y->ndim - 2] > FEW)) {
+        z = distance_by_product(x, y);
+    } else {
+        z = ek_sub(ek_unsqueeze(x, -2), ek_unsqueeze(y, -3));
+        z = p == 2 ? ek_norm(z, EK_DIMS(-1)) : ek_sum(ek_abs(z), EK_DIMS(-1));
+    }
+    return ek_scope_return(&scope, z);
+}
+
+ek_tensor *ek_f_pairwise_distance(ek_tensor *x, ek_tensor *y, double eps, bool keepdim)
+{
+    if (!ek_floating("pairwise_distance", "x", x) || !ek_floating("pairwise_distance", "y", y))
+        return NULL;
+    ek_tensor *difference = ek_add_scalar(ek_sub(x, y), eps);
+    return difference ? ek_norm(difference, EK_DIMS(-1), .keepdim = keepdim) : NULL;
+}
+
+/* The norms along `dim`, at least eps. As in PyTorch, only the value of the sum of squares is
+ * bounded, and its gradient goes on. */
+static ek_tensor *distance_norms(ek_tensor *x, int dim, double eps)
+{
+    ek_tensor *squares = ek_square(x);
+    squares = squares ? ek_sum(squares, EK_DIMS(dim), .keepdim = true) : NULL;
+    ek_tensor *value = ek_detach(squares);
+    ek_tensor *missing = ek_sub(ek_clamp(value, eps * eps, (double)INFINITY), value);
+    return ek_sqrt(ek_add(squares, missing));
+}
+
+/* bf16 and f16 are computed in f32. */
+ek_tensor *ek_f_cosine_similarity(ek_tensor *x, ek_tensor *y, int dim, double eps)
+{
+    if (!ek_floating("cosine_similarity", "x", x) || !ek_floating("cosine_similarity", "y", y))
+        return NULL;
+    x = ek_autocast_wide(x);
+    y = ek_autocast_wide(y);
+    if (!ek_broadcast_operands("cosine_similarity", &x, &y) ||
+        (dim = ek_dimension("cosine_similarity", x, dim)) < 0)
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    const ek_dtype dtype = x->dtype;
+    x = ek_to_dtype(x, ek_dtype_wide(dtype));
+    y = ek_to_dtype(y, ek_dtype_wide(dtype));
+    x = ek_div(x, distance_norms(x, dim, eps));
+    ek_tensor *product = ek_mul(x, ek_div(y, distance_norms(y, dim, eps)));
+    product = product ? ek_sum(product, EK_DIMS(dim)) : NULL;
+    return ek_scope_return(&scope, ek_to_dtype(product, dtype));
+}
+
+ek_tensor *ek_f_normalize(ek_tensor *x, int dim, double eps)
+{
+    if (!ek_floating("normalize", "x", x) || (dim = ek_dimension("normalize", x, dim)) < 0)
+        return NULL;
+    ek_tensor *norm = ek_norm(x, EK_DIMS(dim), .keepdim = true);
+    return ek_div(x, ek_clamp(norm, eps, (double)INFINITY));
+}

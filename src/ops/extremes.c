@@ -1,0 +1,104 @@
+/* extremes.c: the largest and the smallest over dimensions, and whether any or all elements are
+ * true. */
+#include <math.h>
+
+#include "ops/ops.h"
+
+/* ---- amax, amin, max, min: elements that are equal to the extreme share its gradient evenly
+ * ---- */
+
+typedef struct extreme_attributes {
+    unsigned mask; /* the reduced dimensions */
+    bool nan;      /* if the extreme is NaN, its gradient goes to the elements that are NaN */
+} extreme_attributes;
+
+/* Saved x, and the result with its dimensions kept. */
+static int extreme_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const extreme_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *g = gradients[0], *x = ek_node_saved(node, 0), *y = ek_node_saved(node, 1);
+    if (!x || !y)
+        return ek_error_pending();
+    ek_tensor *equal = ek_eq(x, y);
+    if (attributes->nan)
+        equal = ek_logical_or(equal, ek_logical_and(ek_isnan(x), ek_isnan(y)));
+    ek_tensor *shares = ek_to_dtype(equal, g->dtype == EK_F64 ? EK_F64 : EK_F32);
+    ek_tensor *sum = ek_sum_mask(shares, attributes->mask, 0);
+    results[0] = ek_mul(ek_to_dtype(ek_div(shares, sum), g->dtype), g);
+    return 0;
+}
+
+EK_OPERATION(amax, "amax", extreme_backward);
+EK_OPERATION(amin, "amin", extreme_backward);
+EK_OPERATION(max, "max", extreme_backward);
+EK_OPERATION(min, "min", extreme_backward);
+
+static ek_tensor *extreme_over(const char *name, const ek_operation *operation, ek_reduce_kind kind,
+                               bool nan, const ek_reduce_options *options, unsigned mask)
+{
+    ek_tensor *x = options->x;
+    ek_shape kept = ek_reduced_shape(x, mask);
+    if (ek_count(x) == 0 && ek_shape_count(&kept) > 0)
+        return EK_REFUSE(EK_E_SHAPE, "%s: a dimension that is reduced has no elements", name);
+    extreme_attributes attributes = {mask, nan};
+    ek_tensor *y = ek_run_reduce(kind, x, mask, x->dtype);
+    y = EK_RECORD(y, operation, EK_INPUTS(x), EK_SAVED(x, y), EK_ATTRIBUTES(attributes));
+    return ek_reduced(y, mask, options->keepdim);
+}
+
+static ek_tensor *extreme_reduce(const ek_operation *operation, ek_reduce_kind kind, bool nan,
+                                 const ek_reduce_options *options)
+{
+    int mask = ek_reduced_dimensions(operation->name, options, EK_REDUCE_NO_NUMBER);
+    return mask < 0 ? NULL
+                    : extreme_over(operation->name, operation, kind, nan, options, (unsigned)mask);
+}
+
+ek_tensor *ek_extreme(const char *name, ek_tensor *x, bool largest, unsigned mask)
+{
+    const ek_reduce_options options = {.x = x, .keepdim = true};
+    return extreme_over(name, largest ? &amax_operation : &amin_operation,
+                        largest ? EK_REDUCE_MAX : EK_REDUCE_MIN, false, &options, mask);
+}
+
+ek_tensor *ek_amax_with(ek_reduce_options options)
+{
+    return extreme_reduce(&amax_operation, EK_REDUCE_MAX, false, &options);
+}
+
+ek_tensor *ek_amin_with(ek_reduce_options options)
+{
+    return extreme_reduce(&amin_operation, EK_REDUCE_MIN, false, &options);
+}
+
+ek_tensor *ek_max(ek_tensor *x)
+{
+    return extreme_reduce(&max_operation, EK_REDUCE_MAX, true, &(ek_reduce_options){.x = x});
+}
+
+ek_tensor *ek_min(ek_tensor *x)
+{
+    return extreme_reduce(&min_operation, EK_REDUCE_MIN, true, &(ek_reduce_options){.x = x});
+}
+
+/* ---- any, all: how many elements differ from 0, and how many don't ---- */
+
+ek_tensor *ek_any_with(ek_reduce_options options)
+{
+    int mask = ek_reduced_dimensions("any", &options, EK_REDUCE_NO_NUMBER);
+    if (mask < 0)
+        return NULL;
+    ek_tensor *count = ek_sum_mask(ek_ne_scalar(options.x, 0), (unsigned)mask,
+                                   options.keepdim ? 0 : (unsigned)mask);
+    return count ? ek_ne_scalar(count, 0) : NULL;
+}
+
+ek_tensor *ek_all_with(ek_reduce_options options)
+{
+    int mask = ek_reduced_dimensions("all", &options, EK_REDUCE_NO_NUMBER);
+    if (mask < 0)
+        return NULL;
+    ek_tensor *count = ek_sum_mask(ek_eq_scalar(options.x, 0), (unsigned)mask,
+                                   options.keepdim ? 0 : (unsigned)mask);
+    return count ? ek_eq_scalar(count, 0) : NULL;
+}

@@ -1,0 +1,11 @@
+/* linear.h: the linear layer and a ReLU in one pass. */
+#ifndef EK_OPS_LINEAR_H
+#define EK_OPS_LINEAR_H
+
+#include "evenkeel/ops.h"
+
+/* ek_f_linear, or with `relu` max(linear(x), 0) in one pass, with one activation less to keep. On
+ * GPUs it is one launch. Differentiable to any order. */
+ek_tensor *ek_linear_activated(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu);
+
+#endif

@@ -1,0 +1,333 @@
+/* ema.c: averages of parameters. An update is the rule of an optimizer's kernel, in one call per
+ * device and dtype. */
+#include "optim/ema.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/keywords.h"
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "kernels/kernels.h"
+
+typedef struct ema_entry {
+    char *path;         /* owned */
+    ek_tensor *source;  /* one reference: the module's */
+    ek_tensor *average; /* one reference */
+    bool averages;      /* false: it is copied */
+    bool done;          /* by this update */
+} ema_entry;
+
+struct ek_ema {
+    ema_entry *entries;
+    int count, room;
+    ek_ema_options options; /* resolved; module unused */
+    int64_t updates;
+    bool is_applied;
+};
+
+static int ema_check(const ek_ema *ema)
+{
+    if (ema)
+        return ek_fork_check();
+    return ek_error_status() < 0 ? ek_error_pending() : EK_FAIL(EK_E_INVALID, "the ema is NULL");
+}
+
+/* ---- making ---- */
+
+/* A dense copy with the layout of a dense tensor, so that one pass goes over both. */
+static ek_tensor *ema_copy_of(ek_tensor *source)
+{
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
+    ek_tensor *copy = ek_tensor_like(source);
+    ek_memory_set_category(before);
+    return copy ? ek_copy_(copy, source) : NULL;
+}
+
+static int ema_add(ek_ema *ema, const char *path, ek_tensor *source, bool averages)
+{
+    char text[200];
+    if (averages && source->dtype != EK_F32 && source->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "ema: \"%s\" is %s; it has to be f32 or f64 to be averaged",
+                       path, ek_tensor_text(source, text));
+    if (averages && !ek_is_dense(source))
+        return EK_FAIL(EK_E_INVALID, "ema: \"%s\", %s, is a view with gaps", path,
+                       ek_tensor_text(source, text));
+    EK_TRY(ek_grow(&ema->entries, &ema->room, ema->count + 1));
+    ema_entry entry = {.path = ek_strdup(path), .averages = averages};
+    ek_tensor *average = entry.path ? ema_copy_of(source) : NULL;
+    if (!average) {
+        free(entry.path);
+        return ek_error_pending();
+    }
+    entry.source = ek_object_retain(source);
+    entry.average = ek_object_retain(average);
+    ema->entries[ema->count++] = entry;
+    return 0;
+}
+
+static int ema_add_parameter(const char *path, ek_tensor *tensor, void *user)
+{
+    return ema_add(user, path, tensor, true);
+}
+
+static int ema_add_buffer(const char *path, ek_tensor *tensor, void *user)
+{
+    ek_ema *ema = user;
+    return ema_add(ema, path, tensor,
+                   ema->options.buffers == EK_EMA_BUFFERS_AVERAGE &&
+                       (tensor->dtype == EK_F32 || tensor->dtype == EK_F64) && ek_is_dense(tensor));
+}
+
+ek_ema *ek_ema_new_with(ek_ema_options options)
+{
+    const double decay = ek_number_or(EK_GIVEN(&options, decay, 1), 0.999);
+    if (!options.module)
+        return ek_error_status() < 0 ? NULL : EK_FAIL_NULL(EK_E_INVALID, "ema: the module is NULL");
+    if (!(decay >= 0 && decay <= 1))
+        return EK_FAIL_NULL(EK_E_INVALID, "ema: decay has to be 0 to 1, not %g", decay);
+    if (options.buffers != EK_EMA_BUFFERS_COPY && options.buffers != EK_EMA_BUFFERS_AVERAGE)
+        return EK_FAIL_NULL(EK_E_INVALID, "ema: there is no %d for buffers", (int)options.buffers);
+    ek_ema *ema = ek_calloc(1, sizeof *ema);
+    if (!ema)
+        return NULL;
+    ema->options = options;
+    ema->options.decay = decay;
+    ek_scope scope = ek_scope_begin();
+    bool grad_enabled = ek_set_grad_enabled(false);
+    int status = ek_module_parameters(options.module, ema_add_parameter, ema);
+    if (status == 0)
+        status = ek_module_buffers(options.module, ema_add_buffer, ema);
+    ek_set_grad_enabled(grad_enabled);
+    ek_scope_end(&scope);
+    if (status == 0)
+        return ema;
+    ek_ema_free(ema);
+    return NULL;
+}
+
+void ek_ema_free(ek_ema *ema)
+{
+    for (int i = 0; ema && i < ema->count; i++) {
+        free(ema->entries[i].path);
+        ek_object_release(ema->entries[i].source);
+        ek_object_release(ema->entries[i].average);
+    }
+    free(ema ? ema->entries : NULL);
+    free(ema);
+}
+
+/* ---- updates ---- */
+
+/* Moves the average to where its parameter is now, because modules can be moved and converted. */
+static int ema_follow(ema_entry *entry)
+{
+    char text[200];
+    const ek_tensor *source = entry->source, *average = entry->average;
+    if (average->dtype == source->dtype && ek_tensor_dev(average) == ek_tensor_dev(source) &&
+        (!entry->averages || ek_same_layout(average, source)))
+        return 0;
+    if (entry->averages &&
+        ((source->dtype != EK_F32 && source->dtype != EK_F64) || !ek_is_dense(source)))
+        return EK_FAIL(EK_E_DTYPE, "ema: \"%s\" has become %s; it has to be f32 or f64, and dense",
+                       entry->path, ek_tensor_text(source, text));
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
+    ek_tensor *moved = ek_tensor_like(source);
+    ek_memory_set_category(before);
+    if (!moved || !ek_copy_(moved, entry->average))
+        return ek_error_pending();
+    ek_object_retain(moved);
+    ek_object_release(entry->average);
+    entry->average = moved;
+    return 0;
+}
+
+/* Updates all averages of the device and dtype of entry `first` in one call. */
+static int ema_update_alike(ek_ema *ema, int first, ek_step_rule rule,
+                            const ek_step_numbers *numbers, ek_tensor **room)
+{
+    ek_tensor **averages = room, **sources = room + ema->count;
+    const ek_tensor *like = ema->entries[first].average;
+    ek_tensor *const *const states[EK_STEP_STATES] = {NULL};
+    int count = 0;
+    for (int i = first; i < ema->count; i++) {
+        ema_entry *entry = &ema->entries[i];
+        if (!entry->averages || entry->average->dtype != like->dtype ||
+            ek_tensor_dev(entry->average) != ek_tensor_dev(like))
+            continue;
+        entry->done = true;
+        averages[count] = entry->average;
+        sources[count++] = entry->source;
+    }
+    EK_TRY(ek_kernels_of(like)->step_list(ek_tensor_dev(like), rule, count, averages, sources,
+                                          states, numbers));
+    for (int i = 0; i < count; i++)
+        ek_tensor_written(averages[i], "ek_ema_update");
+    return 0;
+}
+
+/* Takes all memory before the first write. */
+static int ema_update(ek_ema *ema, ek_tensor **room)
+{
+    const ek_step_numbers numbers = {.keep1 = ema->options.decay,
+                                     .add1 = 1 - ema->options.decay,
+                                     .rate = (double)(ema->updates + 1)};
+    const bool mean = ema->options.equal || ema->updates == 0;
+    for (int i = 0; i < ema->count; i++) {
+        ema->entries[i].done = false;
+        EK_TRY(ema_follow(&ema->entries[i]));
+    }
+    for (int i = 0; i < ema->count; i++) {
+        ema_entry *entry = &ema->entries[i];
+        if (!entry->averages) {
+            if (!ek_copy_(entry->average, entry->source))
+                return ek_error_pending();
+        } else if (!entry->done) {
+            EK_TRY(ema_update_alike(ema, i, mean ? EK_STEP_MEAN : EK_STEP_AVERAGE, &numbers, room));
+        }
+    }
+    ema->updates++;
+    return 0;
+}
+
+int ek_ema_update(ek_ema *ema)
+{
+    EK_TRY(ema_check(ema));
+    if (ema->is_applied)
+        return EK_FAIL(EK_E_STATE,
+                       "ema_update: the module shows the averages; call ek_ema_restore");
+    ek_tensor **room = ek_calloc(2 * (size_t)ema->count + 1, sizeof *room);
+    if (!room)
+        return EK_E_NO_MEMORY;
+    ek_scope scope = ek_scope_begin();
+    bool grad_enabled = ek_set_grad_enabled(false);
+    int status = ema_update(ema, room);
+    ek_set_grad_enabled(grad_enabled);
+    ek_scope_end(&scope);
+    free(room);
+    return status;
+}
+
+int64_t ek_ema_updates(const ek_ema *ema)
+{
+    EK_TRY(ema_check(ema));
+    return ema->updates;
+}
+
+/* ---- showing averages ---- */
+
+/* Swaps the values of all parameters with the averages. All memory is taken before the first
+ * write. */
+static int ema_swap(ek_ema *ema)
+{
+    ek_scope scope = ek_scope_begin();
+    bool grad_enabled = ek_set_grad_enabled(false);
+    ek_tensor **kept = ek_calloc((size_t)ema->count + 1, sizeof *kept);
+    int status = kept ? 0 : EK_E_NO_MEMORY;
+    for (int i = 0; i < ema->count && status == 0; i++) {
+        status = ema_follow(&ema->entries[i]);
+        if (status == 0 && !(kept[i] = ek_clone(ema->entries[i].source)))
+            status = ek_error_pending();
+    }
+    for (int i = 0; i < ema->count && status == 0; i++) {
+        ema_entry *entry = &ema->entries[i];
+        if (!ek_copy_(entry->source, entry->average) || !ek_copy_(entry->average, kept[i]))
+            status = ek_error_pending();
+    }
+    free(kept);
+    ek_set_grad_enabled(grad_enabled);
+    ek_scope_end(&scope);
+    return status;
+}
+
+static int ema_show(ek_ema *ema, bool applied)
+{
+    EK_TRY(ema_check(ema));
+    if (ema->is_applied == applied)
+        return EK_FAIL(EK_E_STATE, applied ? "ema_apply: the module shows the averages already"
+                                           : "ema_restore: the module shows its own values");
+    EK_TRY(ema_swap(ema));
+    ema->is_applied = applied;
+    return 0;
+}
+
+int ek_ema_apply(ek_ema *ema)
+{
+    return ema_show(ema, true);
+}
+
+int ek_ema_restore(ek_ema *ema)
+{
+    return ema_show(ema, false);
+}
+
+/* The values that count as averages: while they are applied, the module has them. */
+static ek_tensor *ema_average(const ek_ema *ema, int index)
+{
+    const ema_entry *entry = &ema->entries[index];
+    return ema->is_applied ? entry->source : entry->average;
+}
+
+int ek_ema_copy_to(ek_ema *ema, ek_module *module)
+{
+    char texts[2][200];
+    EK_TRY(ema_check(ema));
+    for (int i = 0; i < ema->count; i++) {
+        ek_tensor *to = ek_module_tensor(module, ema->entries[i].path), *from = ema_average(ema, i);
+        if (!to)
+            return ek_error_pending();
+        if (!ek_same_shape(to, from))
+            return EK_FAIL(EK_E_SHAPE, "ema_copy_to: \"%s\" is %s, its average %s",
+                           ema->entries[i].path, ek_tensor_text(to, texts[0]),
+                           ek_tensor_text(from, texts[1]));
+    }
+    ek_scope scope = ek_scope_begin();
+    bool grad_enabled = ek_set_grad_enabled(false);
+    int status = 0;
+    for (int i = 0; i < ema->count && status == 0; i++)
+        if (!ek_copy_(ek_module_tensor(module, ema->entries[i].path), ema_average(ema, i)))
+            status = ek_error_pending();
+    ek_set_grad_enabled(grad_enabled);
+    ek_scope_end(&scope);
+    return status;
+}
+
+ek_tensor *ek_ema_tensor(ek_ema *ema, const char *path)
+{
+    if (ema_check(ema) < 0)
+        return NULL;
+    for (int i = 0; path && i < ema->count; i++)
+        if (strcmp(ema->entries[i].path, path) == 0)
+            return ema_average(ema, i);
+    return EK_FAIL_NULL(EK_E_INVALID, "ema: there is no parameter or buffer \"%.200s\"",
+                        path ? path : "NULL");
+}
+
+/* ---- for checkpoints ---- */
+
+bool ek_ema_entry(const ek_ema *ema, int index, const char **path, ek_tensor **average)
+{
+    if (index >= ema->count)
+        return false;
+    *path = ema->entries[index].path;
+    *average = ema_average(ema, index);
+    return true;
+}
+
+int ek_ema_set(ek_ema *ema, int64_t updates, ek_tensor *const *averages)
+{
+    if (ema->is_applied)
+        return EK_FAIL(EK_E_STATE, "ema: the module shows the averages; call ek_ema_restore");
+    for (int i = 0; i < ema->count; i++)
+        EK_TRY(ema_follow(&ema->entries[i]));
+    bool grad_enabled = ek_set_grad_enabled(false);
+    int status = 0;
+    for (int i = 0; i < ema->count && status == 0; i++)
+        if (!ek_copy_(ema->entries[i].average, averages[i]))
+            status = ek_error_pending();
+    ek_set_grad_enabled(grad_enabled);
+    if (status == 0)
+        ema->updates = updates;
+    return status;
+}

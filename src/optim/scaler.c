@@ -1,0 +1,242 @@
+/* scaler.c: scales losses for gradients in f16, and skips steps whose gradients are not finite. */
+#include "evenkeel/scaler.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "kernels/kernels.h"
+#include "optim/gradient_list.h"
+
+/* What an optimizer's gradients went through since the last update. */
+typedef struct scaler_pass {
+    const ek_optimizer *optimizer; /* its address only */
+    bool finite, stepped;
+} scaler_pass;
+
+struct ek_grad_scaler {
+    float scale;
+    double growth_factor, backoff_factor;
+    int64_t growth_interval, tracker, skipped;
+    bool enabled;
+    scaler_pass *passes; /* of the optimizers since the last update */
+    int pass_count, pass_room;
+};
+
+static int scaler_check_options(const ek_grad_scaler *scaler)
+{
+    if (!(scaler->scale > 0) || !isfinite(scaler->scale))
+        return EK_FAIL(EK_E_INVALID, "grad_scaler: init_scale is %g; it has to be above 0",
+                       (double)scaler->scale);
+    if (!(scaler->growth_factor > 1) || !isfinite(scaler->growth_factor))
+        return EK_FAIL(EK_E_INVALID, "grad_scaler: growth_factor is %g; it has to be above 1",
+                       scaler->growth_factor);
+    if (!(scaler->backoff_factor > 0 && scaler->backoff_factor < 1))
+        return EK_FAIL(EK_E_INVALID,
+                       "grad_scaler: backoff_factor is %g; it has to lie between 0 and 1",
+                       scaler->backoff_factor);
+    if (scaler->growth_interval < 1)
+        return EK_FAIL(EK_E_INVALID, "grad_scaler: growth_interval is %lld; it has to be 1 or more",
+                       (long long)scaler->growth_interval);
+    return 0;
+}
+
+ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options)
+{
+    ek_grad_scaler *scaler = ek_calloc(1, sizeof *scaler);
+    if (!scaler)
+        return NULL;
+    const ek_grad_scaler_options *given = &options;
+    scaler->enabled = options.enabled != EK_OFF;
+    scaler->scale = (float)ek_number_or(EK_GIVEN(given, init_scale, 0), 65536);
+    scaler->growth_factor = ek_number_or(EK_GIVEN(given, growth_factor, 1), 2);
+    scaler->backoff_factor = ek_number_or(EK_GIVEN(given, backoff_factor, 2), 0.5);
+    scaler->growth_interval = ek_integer_or(EK_GIVEN(given, growth_interval, 3), 2000);
+    if (scaler_check_options(scaler) == 0)
+        return scaler;
+    ek_grad_scaler_free(scaler);
+    return NULL;
+}
+
+void ek_grad_scaler_free(ek_grad_scaler *scaler)
+{
+    if (!scaler)
+        return;
+    free(scaler->passes);
+    free(scaler);
+}
+
+/* 0, or the error of a NULL argument. */
+static int scaler_check(const char *what, const ek_grad_scaler *scaler)
+{
+    EK_TRY(ek_check_pointer(what, "the scaler", scaler));
+    return ek_fork_check();
+}
+
+ek_tensor *ek_grad_scaler_scale(ek_grad_scaler *scaler, ek_tensor *loss)
+{
+    if (scaler_check("grad_scaler_scale", scaler) < 0)
+        return NULL;
+    return scaler->enabled ? ek_mul_scalar(loss, (double)scaler->scale) : loss;
+}
+
+/* ---- gradients ---- */
+
+/* Adds to *sum how many gradients of the device and dtype of gradients[first] have an element that
+ * is not finite: their largest or smallest element is not. */
+static int scaler_count_spoilt(ek_tensor *const *gradients, bool *done, int count, int first,
+                               double p, double *sum)
+{
+    (void)p;
+    ek_dev *dev = ek_tensor_dev(gradients[first]);
+    ek_dtype dtype = gradients[first]->dtype;
+    ek_shape shape = EK_SHAPE(2 * (int64_t)count);
+    ek_tensor *ends = ek_tensor_new(dev, dtype, &shape, EK_CONTIGUOUS);
+    double *values = ek_calloc(2 * (size_t)count, sizeof *values);
+    int status = ends && values ? dev->backend->kernels->fill(dev, ends, 0) : ek_error_pending();
+    for (int i = first; i < count && status == 0; i++) {
+        ek_tensor *x = gradients[i];
+        if (ek_tensor_dev(x) != dev || x->dtype != dtype)
+            continue;
+        done[i] = true;
+        for (int end = 0; end < 2 && status == 0; end++) {
+            ek_tensor *out = ek_gradient_cell(ends, 2 * i + end, x);
+            status = out ? dev->backend->kernels->reduce(dev, end ? EK_REDUCE_MIN : EK_REDUCE_MAX,
+                                                         out, x)
+                         : ek_error_pending();
+        }
+    }
+    ek_tensor *wide = status == 0 ? ek_to_dtype(ends, EK_F64) : NULL;
+    if (status == 0)
+        status = wide ? ek_to_data(wide, values, 2 * (size_t)count * sizeof *values)
+                      : ek_error_pending();
+    for (int i = 0; i < 2 * count && status == 0; i++)
+        *sum += !isfinite(values[i]);
+    free(values);
+    return status;
+}
+
+/* Divides by the scale. Sets *finite. -0 stays -0, because -0 is added. */
+static int scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer, bool *finite)
+{
+    ek_gradient_list list = {.name = "grad_scaler_unscale"};
+    double spoilt = 0, factor = (double)(float)(1 / (double)scaler->scale);
+    ek_scope scope = ek_scope_begin();
+    bool grad_enabled = ek_set_grad_enabled(false);
+    int status = ek_gradients_open(&list, optimizer, NULL, NULL, 0);
+    if (status >= 0)
+        status = ek_gradients_collect(&list);
+    status = ek_gradients_total(&list, status, scaler_count_spoilt, 1, &spoilt);
+    if (status >= 0)
+        status = ek_gradients_apply(&list, EK_UNARY_AFFINE, factor, -0.0);
+    *finite = spoilt == 0;
+    ek_set_grad_enabled(grad_enabled);
+    ek_scope_end(&scope);
+    ek_gradients_free(&list);
+    return status;
+}
+
+static scaler_pass *scaler_find(const ek_grad_scaler *scaler, const ek_optimizer *optimizer)
+{
+    for (int i = 0; i < scaler->pass_count; i++)
+        if (scaler->passes[i].optimizer == optimizer)
+            return &scaler->passes[i];
+    return NULL;
+}
+
+/* Unscales and notes the pass. */
+static int scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
+{
+    bool finite = true;
+    EK_TRY(ek_grow(&scaler->passes, &scaler->pass_room, scaler->pass_count + 1));
+    if (scaler->enabled)
+        EK_TRY(scaler_divide(scaler, optimizer, &finite));
+    scaler->passes[scaler->pass_count++] = (scaler_pass){optimizer, finite, false};
+    return 0;
+}
+
+int ek_grad_scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
+{
+    EK_TRY(scaler_check("grad_scaler_unscale", scaler));
+    EK_TRY(ek_optimizer_check(optimizer));
+    const scaler_pass *pass = scaler_find(scaler, optimizer);
+    if (pass)
+        return EK_FAIL(EK_E_STATE,
+                       "grad_scaler_unscale: this optimizer's gradients were %s since the last "
+                       "update",
+                       pass->stepped ? "stepped with" : "unscaled");
+    return scaler_unscale(scaler, optimizer);
+}
+
+int ek_grad_scaler_step(ek_grad_scaler *scaler, ek_optimizer *optimizer)
+{
+    EK_TRY(scaler_check("grad_scaler_step", scaler));
+    EK_TRY(ek_optimizer_check(optimizer));
+    scaler_pass *pass = scaler_find(scaler, optimizer);
+    if (pass && pass->stepped)
+        return EK_FAIL(EK_E_STATE,
+                       "grad_scaler_step: this optimizer has stepped since the last update");
+    if (!pass) {
+        EK_TRY(scaler_unscale(scaler, optimizer));
+        pass = scaler_find(scaler, optimizer);
+    }
+    if (pass->finite)
+        EK_TRY(ek_step(optimizer));
+    pass->stepped = true;
+    scaler->skipped += !pass->finite;
+    return 0;
+}
+
+/* ---- the scale ---- */
+
+int ek_grad_scaler_update(ek_grad_scaler *scaler)
+{
+    bool finite = true;
+    EK_TRY(scaler_check("grad_scaler_update", scaler));
+    if (scaler->pass_count == 0 && scaler->enabled)
+        return EK_FAIL(EK_E_STATE, "grad_scaler_update: no optimizer's gradients were unscaled "
+                                   "since the last update");
+    for (int i = 0; i < scaler->pass_count; i++)
+        finite = finite && scaler->passes[i].finite;
+    scaler->pass_count = 0;
+    if (!scaler->enabled)
+        return 0;
+    if (!finite) {
+        scaler->scale = (float)((double)scaler->scale * scaler->backoff_factor);
+        scaler->tracker = 0;
+    } else if (++scaler->tracker >= scaler->growth_interval) {
+        float grown = (float)((double)scaler->scale * scaler->growth_factor);
+        scaler->scale = isfinite(grown) ? grown : scaler->scale;
+        scaler->tracker = 0;
+    }
+    return 0;
+}
+
+double ek_grad_scaler_factor(const ek_grad_scaler *scaler)
+{
+    return !scaler ? 0 : scaler->enabled ? (double)scaler->scale : 1;
+}
+
+int64_t ek_grad_scaler_tracker(const ek_grad_scaler *scaler)
+{
+    return scaler ? scaler->tracker : 0;
+}
+
+int64_t ek_grad_scaler_skipped(const ek_grad_scaler *scaler)
+{
+    return scaler ? scaler->skipped : 0;
+}
+
+int ek_grad_scaler_set(ek_grad_scaler *scaler, double scale, int64_t tracker)
+{
+    EK_TRY(scaler_check("grad_scaler_set", scaler));
+    if (!(scale > 0) || !isfinite((float)scale) || tracker < 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "grad_scaler_set: scale %g after %lld updates; a scale is above 0, and "
+                       "updates are 0 or more",
+                       scale, (long long)tracker);
+    scaler->scale = (float)scale;
+    scaler->tracker = tracker;
+    return 0;
+}

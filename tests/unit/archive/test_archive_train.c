@@ -1,0 +1,116 @@
+/* What optimizers carry besides their states, and averages, go on from a file. */
+#include "archive_setup.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/nn.h"
+
+/* ---- options and averages ---- */
+
+/* Options that were changed come along; others don't, and what doesn't fit changes nothing. */
+TEST(changed_options_go_on_from_a_file)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *module = ek_linear(3, 2);
+    ek_optimizer *optimizer = ek_adam(module, .lr = 0.1), *other = ek_adam(module, .lr = 0.5);
+    double value = 0;
+    assert_ok(ek_optimizer_set(optimizer, 0, "beta1", 0.75));
+    assert_ok(ek_optimizer_set(optimizer, 0, "weight_decay", 0.25));
+    ek_archive *archive = ek_archive_new();
+    assert_ok(ek_archive_put_optimizer(archive, "o", optimizer, module));
+    archive = through_file(archive);
+    ck_assert(ek_archive_has(archive, "o.beta1") && !ek_archive_has(archive, "o.beta2"));
+    assert_ok(ek_archive_load_optimizer(archive, "o", other, module));
+    assert_ok(ek_optimizer_get(other, 0, "beta1", &value));
+    ck_assert_double_eq(value, 0.75);
+    assert_ok(ek_optimizer_get(other, 0, "weight_decay", &value));
+    ck_assert_double_eq(value, 0.25);
+    ck_assert_double_eq(ek_optimizer_lr(other, 0), 0.1);
+    /* Two groups: the file is of one. */
+    ek_tensor *more = ek_ones(EK_SHAPE(1), .requires_grad = true);
+    ek_optimizer *two = ek_adam(module, .lr = 0.5);
+    ck_assert_int_eq(ek_optimizer_add_group(two, &more, 1, (ek_optimizer_options){0}), 1);
+    assert_refused(ek_archive_load_optimizer(archive, "o", two, module), EK_E_SHAPE, "1 groups");
+    assert_ok(ek_optimizer_get(two, 0, "beta1", &value));
+    ck_assert_double_eq(value, 0.9);
+    ek_archive_free(archive);
+    ek_optimizer_free(optimizer);
+    ek_optimizer_free(other);
+    ek_optimizer_free(two);
+    ek_module_free(module);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+
+/* A number that each parameter carries is part of its state. */
+TEST_LOOP(carried_numbers_go_on_from_a_file, 0, 2)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *modules[2] = {ek_linear(3, 2), NULL};
+    modules[1] = ek_module_copy(modules[0]);
+    ek_optimizer *optimizers[2];
+    for (int i = 0; i < 2; i++)
+        optimizers[i] = _i ? ek_nadam(modules[i], .lr = 0.1)
+                           : ek_asgd(modules[i], .lr = 0.1, .lambd = 0.1, .t0 = 1);
+    for (int step = 0; step < 6; step++) {
+        if (step == 3) {
+            ek_archive *archive = ek_archive_new();
+            assert_ok(ek_archive_put_module(archive, "m", modules[0]));
+            assert_ok(ek_archive_put_optimizer(archive, "o", optimizers[0], modules[0]));
+            archive = through_file(archive);
+            ck_assert(ek_archive_has(archive, _i ? "o.weight.mu_product" : "o.bias.eta"));
+            assert_ok(ek_archive_load_module(archive, "m", modules[1]));
+            assert_ok(ek_archive_load_optimizer(archive, "o", optimizers[1], modules[1]));
+            ek_archive_free(archive);
+        }
+        for (int i = 0; i < (step < 3 ? 1 : 2); i++) {
+            ek_tensor *weight = ek_module_tensor(modules[i], "weight");
+            ek_tensor *bias = ek_module_tensor(modules[i], "bias");
+            assert_ok(ek_tensor_set_grad(weight, ek_full(step + 1, EK_SHAPE(2, 3))));
+            assert_ok(ek_tensor_set_grad(bias, ek_full(step - 2, EK_SHAPE(2))));
+            assert_ok(ek_step(optimizers[i]));
+        }
+    }
+    for (int k = 0; k < 2; k++)
+        assert_close(ek_detach(ek_module_tensor(modules[1], k ? "weight" : "bias")),
+                     ek_detach(ek_module_tensor(modules[0], k ? "weight" : "bias")), 0, 0);
+    for (int i = 0; i < 2; i++) {
+        ek_optimizer_free(optimizers[i]);
+        ek_module_free(modules[i]);
+    }
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+
+TEST(averages_go_on_from_a_file)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *module = ek_linear(3, 2), *wide = ek_linear(4, 2);
+    ek_tensor *weight = ek_module_tensor(module, "weight");
+    ek_ema *ema = ek_ema_new(module, .equal = true), *again = ek_ema_new(module, .equal = true);
+    ek_ema *misfit = ek_ema_new(wide);
+    for (int step = 0; step < 3; step++) {
+        assert_ok(ek_init_constant(weight, step * step));
+        assert_ok(ek_ema_update(ema));
+    }
+    ek_archive *archive = ek_archive_new();
+    assert_ok(ek_archive_put_ema(archive, "ema", ema));
+    archive = through_file(archive);
+    assert_ok(ek_archive_load_ema(archive, "ema", again));
+    ck_assert_int_eq(ek_ema_updates(again), 3);
+    assert_ok(ek_init_constant(weight, 7));
+    assert_ok(ek_ema_update(ema));
+    assert_ok(ek_ema_update(again));
+    assert_close(ek_ema_tensor(again, "weight"), ek_ema_tensor(ema, "weight"), 0, 0);
+    ck_assert_double_eq_tol(element(ek_ema_tensor(again, "weight"), 1), 3, 1e-6);
+    assert_refused(ek_archive_load_ema(archive, "ema", misfit), EK_E_SHAPE, "\"ema.weight\" is");
+    assert_refused(ek_archive_load_ema(archive, "other", ema), EK_E_INVALID, "other.updates");
+    assert_refused(ek_archive_load_ema(archive, "ema", NULL), EK_E_INVALID, "the ema is NULL");
+    ck_assert_int_eq(ek_ema_updates(misfit), 0);
+    ek_archive_free(archive);
+    ek_ema_free(ema);
+    ek_ema_free(again);
+    ek_ema_free(misfit);
+    ek_module_free(module);
+    ek_module_free(wide);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
