@@ -1,0 +1,142 @@
+/* storage.c: blocks of device memory, and versions, which count the writes to them. */
+#include <string.h>
+
+#include "core/cells.h"
+#include "core/tensor.h"
+
+static void storage_free_memory(ek_storage *storage)
+{
+    if (storage->owner) {
+        ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
+        ek_object_release(storage->owner);
+    } else if (storage->pinned_by) {
+        if (!ek_forked()) { /* the list of pinned blocks belongs to the parent */
+            storage->pinned_by->pinned_free(storage->data);
+            ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
+        }
+    } else {
+        ek_storage_receive(storage);
+        ek_dev_free_for(storage->dev, storage->stream, storage->data, storage->nbytes,
+                        storage->category, storage->event);
+    }
+}
+
+static void storage_destroy(ek_object *object)
+{
+    ek_storage *storage = (ek_storage *)object;
+    ek_object_release(atomic_load(&storage->derived));
+    storage_free_memory(storage);
+    ek_cell_free(storage, sizeof *storage);
+}
+
+void ek_storage_move(ek_storage *storage, ek_object *owner, void *data)
+{
+    memcpy(data, storage->data, storage->nbytes);
+    storage_free_memory(storage);
+    ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, true);
+    storage->data = data;
+    storage->owner = ek_object_retain(owner);
+}
+
+ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh)
+{
+    ek_derived *none = NULL;
+    if (!fresh || !atomic_compare_exchange_strong(&storage->derived, &none, fresh))
+        return fresh ? none : atomic_load(&storage->derived);
+    return ek_object_retain(fresh);
+}
+
+void ek_storage_receive(ek_storage *storage)
+{
+    if (storage->arriving)
+        ek_dev_wait_event(storage->dev, EK_STREAM_COMPUTE, storage->event);
+    storage->arriving = false;
+}
+
+ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
+{
+    return ek_storage_new_for(dev, (ek_stream)ek_thread_self()->modes.stream, nbytes);
+}
+
+ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
+{
+    ek_storage *storage = ek_cell_new(sizeof *storage);
+    if (!storage)
+        return NULL;
+    ek_object_init(&storage->object, storage_destroy);
+    storage->dev = dev;
+    storage->nbytes = nbytes;
+    storage->category = ek_thread_self()->modes.category;
+    storage->stream = ek_dev_has_streams(dev) ? stream : EK_STREAM_COMPUTE;
+    if (ek_dev_alloc_for(dev, storage->stream, nbytes, storage->category, &storage->data,
+                         &storage->event) < 0) {
+        ek_cell_free(storage, sizeof *storage);
+        return NULL;
+    }
+    return storage;
+}
+
+ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
+{
+    ek_dev *plain = ek_dev_get(ek_cpu());
+    ek_storage *storage = plain ? ek_cell_new(sizeof *storage) : NULL;
+    if (!storage)
+        return NULL;
+    ek_object_init(&storage->object, storage_destroy);
+    storage->dev = plain;
+    storage->nbytes = nbytes;
+    storage->category = ek_thread_self()->modes.category;
+    storage->pinned_by = reader->backend;
+    storage->pinned_for = reader;
+    if (reader->backend->pinned_alloc(reader, nbytes, &storage->data) < 0) {
+        ek_cell_free(storage, sizeof *storage);
+        return NULL;
+    }
+    ek_dev_count_foreign(plain, nbytes, storage->category, true);
+    return storage;
+}
+
+void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
+{
+    if (storage->category == category)
+        return;
+    ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
+    storage->category = category;
+}
+
+static void version_destroy(ek_object *object)
+{
+    ek_cell_free(object, sizeof(ek_version));
+}
+
+ek_version *ek_version_new(void)
+{
+    ek_version *version = ek_cell_new(sizeof *version);
+    if (version) {
+        ek_object_init(&version->object, version_destroy);
+        atomic_init(&version->count, 0);
+        atomic_init(&version->writer, NULL);
+        atomic_init(&version->recorded, 0);
+    }
+    return version;
+}
+
+void ek_tensor_written(ek_tensor *tensor, const char *writer)
+{
+    atomic_store_explicit(&tensor->version->writer, writer, memory_order_relaxed);
+    atomic_fetch_add_explicit(&tensor->version->count, 1, memory_order_release);
+    ek_derived *derived = atomic_load(&tensor->storage->derived);
+    if (derived)
+        derived->outdated(derived);
+}
+
+void ek_tensor_touch(ek_tensor *tensor)
+{
+    if (tensor)
+        ek_tensor_written(tensor, "a direct write");
+}
+
+uint64_t ek_tensor_version(const ek_tensor *tensor)
+{
+    return tensor ? atomic_load_explicit(&tensor->version->count, memory_order_acquire) : 0;
+}
