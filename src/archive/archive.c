@@ -1,4 +1,4 @@
-/* archive.c: fills an archive and saves it. */
+/* archive.c: fills an archive. */
 #include "archive/archive.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ int ek_archive_check_given(const ek_archive_put_call *put, const char *operand, 
     return ek_archive_noted(put->archive, ek_check_given(put->what, operand, pointer));
 }
 
-static int archive_check_written(const ek_archive_put_call *put)
+int ek_archive_check_written(const ek_archive_put_call *put)
 {
     EK_TRY(ek_check_given(put->what, "the archive", put->archive));
     return put->archive->file
@@ -33,7 +33,7 @@ static int archive_check_written(const ek_archive_put_call *put)
 
 int ek_archive_check_put(const ek_archive_put_call *put)
 {
-    EK_TRY(archive_check_written(put));
+    EK_TRY(ek_archive_check_written(put));
     return ek_archive_check_given(put, "the name", put->name);
 }
 
@@ -345,160 +345,4 @@ int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_p
     int status = written < 0 ? (int)written : ek_archive_put_text(archive, name, text);
     free(text);
     return ek_archive_noted(archive, status);
-}
-
-/* ---- saving: devices ---- */
-
-enum { KINDS = EK_CUDA + 1 };
-
-/* Returns the device of the most tensors. Of equals it is the first by kind and index. */
-static ek_device archive_usual_device(const ek_archive *archive)
-{
-    int counts[KINDS][EK_MAX_DEVICES] = {{0}};
-    ek_device usual = ek_cpu();
-    for (int i = 0; i < archive->count; i++) {
-        ek_device device = archive->entries[i].device;
-        counts[device.kind][device.index]++;
-    }
-    for (int kind = 0; kind < KINDS; kind++)
-        for (int index = 0; index < EK_MAX_DEVICES; index++)
-            if (counts[kind][index] > counts[usual.kind][usual.index])
-                usual = (ek_device){(ek_device_kind)kind, index};
-    return usual;
-}
-
-/* The file's metadata. Pairs from index `owned` on are owned, each a block of key and value. */
-typedef struct pair_list {
-    ek_metadata *pairs;
-    int count, owned;
-} pair_list;
-
-static void pair_free(pair_list *list)
-{
-    for (int i = list->owned; i < list->count; i++)
-        free((char *)(uintptr_t)list->pairs[i].key);
-    free(list->pairs);
-}
-
-static int pair_add_device(pair_list *list, const char *of, ek_device device)
-{
-    enum { LONGEST = 16 }; /* the longest name of a device */
-    size_t room = sizeof EK_ARCHIVE_DEVICE + strlen(of) + 1;
-    char *key = ek_calloc(1, room + LONGEST);
-    if (!key)
-        return EK_E_NO_MEMORY;
-    snprintf(key, room, "%s%s%s", EK_ARCHIVE_DEVICE, *of ? ":" : "", of);
-    list->pairs[list->count++] = (ek_metadata){key, ek_device_name(device, key + room)};
-    return 0;
-}
-
-static int pair_add_all(pair_list *list, const ek_archive *archive)
-{
-    ek_device usual = archive_usual_device(archive);
-    size_t room = (size_t)archive->text_count + (size_t)archive->count + 1;
-    list->pairs = ek_calloc(room, sizeof *list->pairs);
-    if (!list->pairs)
-        return EK_E_NO_MEMORY;
-    for (int i = 0; i < archive->text_count; i++)
-        list->pairs[list->count++] = (ek_metadata){archive->texts[i].name, archive->texts[i].text};
-    list->owned = list->count;
-    if (!ek_device_equal(usual, ek_cpu()))
-        EK_TRY(pair_add_device(list, "", usual));
-    for (int i = 0; i < archive->count; i++)
-        if (!ek_device_equal(archive->entries[i].device, usual))
-            EK_TRY(pair_add_device(list, archive->entries[i].name, archive->entries[i].device));
-    return 0;
-}
-
-/* ---- saving: the file ---- */
-
-static ek_array_source archive_source(const ek_archive_entry *entry)
-{
-    ek_array_source source = {.name = entry->name,
-                              .dtype = entry->dtype,
-                              .shape = entry->shape,
-                              .make = entry->make,
-                              .object = entry->object};
-    if (!entry->make) {
-        source.tensor = (ek_tensor *)entry->object;
-        source.dtype = source.tensor->dtype;
-        source.shape = ek_tensor_shape(source.tensor);
-    }
-    return source;
-}
-
-/* Returns the error of a put that failed, unless somebody has taken or cleared it. */
-static int archive_check_complete(const ek_archive *archive)
-{
-    bool pending = archive->failure.status < 0 && ek_error_status() == archive->failure.status &&
-                   strcmp(ek_error_message(), archive->failure.message) == 0;
-    return pending ? archive->failure.status : 0;
-}
-
-static int archive_check_save(const ek_archive *archive, const char *path)
-{
-    const ek_archive_put_call put = {(ek_archive *)archive, "archive_save", ""};
-    EK_TRY(archive_check_written(&put));
-    EK_TRY(archive_check_complete(archive));
-    return ek_check_given(put.what, "the path", path);
-}
-
-int ek_archive_save_divided(ek_archive *archive, const char *path)
-{
-    pair_list list = {0};
-    EK_TRY(archive_check_save(archive, path));
-    ek_array_source *sources = ek_calloc((size_t)archive->count, sizeof *sources);
-    int status = sources ? pair_add_all(&list, archive) : EK_E_NO_MEMORY;
-    for (int i = 0; i < archive->count && status == 0; i++)
-        sources[i] = archive_source(&archive->entries[i]);
-    if (status == 0)
-        status = ek_safetensors_save_from(path, sources, archive->count, list.pairs, list.count);
-    pair_free(&list);
-    free(sources);
-    return status;
-}
-
-int ek_archive_save(ek_archive *archive, const char *path)
-{
-    EK_TRY(archive_check_save(archive, path));
-    for (int i = 0; i < archive->count; i++)
-        if (archive->entries[i].divided)
-            return EK_FAIL(EK_E_STATE,
-                           "archive_save: \"%.200s\" is divided over several processes; "
-                           "ek_dist_archive_save, called by all of them, puts it together",
-                           archive->entries[i].name);
-    return ek_archive_save_divided(archive, path);
-}
-
-/* ---- saving: parts that other processes have ---- */
-
-int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest)
-{
-    int count = 0;
-    *digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (int i = 0; archive && i < archive->count; i++) {
-        const ek_archive_entry *entry = &archive->entries[i];
-        char shape[200];
-        if (!entry->divided)
-            continue;
-        count++;
-        for (const char *at = entry->name; *at; at++)
-            *digest = (*digest ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-        for (const char *at = ek_shape_text(&entry->shape, shape); *at; at++)
-            *digest = (*digest ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-        *digest = (*digest ^ (uint64_t)entry->dtype) * UINT64_C(0x100000001b3);
-    }
-    return count;
-}
-
-int ek_archive_give(const ek_archive *archive)
-{
-    ek_array_source *sources = ek_calloc((size_t)archive->count + 1, sizeof *sources);
-    int count = 0;
-    for (int i = 0; i < archive->count && sources; i++)
-        if (archive->entries[i].divided)
-            sources[count++] = archive_source(&archive->entries[i]);
-    int status = sources ? ek_safetensors_make(sources, count) : EK_E_NO_MEMORY;
-    free(sources);
-    return status;
 }

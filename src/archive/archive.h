@@ -56,7 +56,9 @@ typedef struct ek_archive_put_call {
     const char *what, *name;
 } ek_archive_put_call;
 
-/* Returns 0 if the archive is being written and the name is given. */
+/* Returns 0 if the archive is being written. */
+int ek_archive_check_written(const ek_archive_put_call *put);
+/* Returns 0 if, besides, the name is given. */
 int ek_archive_check_put(const ek_archive_put_call *put);
 /* Returns 0 if what is to be put is given (ek_check_given). */
 int ek_archive_check_given(const ek_archive_put_call *put, const char *operand,
@@ -80,6 +82,14 @@ int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_arc
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device);
 
+/* True if something was put under the name, or below it. */
+bool ek_archive_has_put(const ek_archive *archive, const char *name);
+
+/* Adds the learning rates of all groups: archive_schedule.c. */
+int ek_archive_put_rates(const ek_archive_put_call *put, const ek_optimizer *optimizer);
+
+/* ---- saving: archive_save.c ---- */
+
 /* ek_archive_save for archives with entries that are divided between processes: meanwhile the
  * others call ek_archive_give. */
 int ek_archive_save_divided(ek_archive *archive, const char *path);
@@ -87,12 +97,6 @@ int ek_archive_save_divided(ek_archive *archive, const char *path);
 int ek_archive_give(const ek_archive *archive);
 /* How many divided entries there are, and a digest of their names, dtypes and shapes. */
 int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest);
-
-/* True if something was put under the name, or below it. */
-bool ek_archive_has_put(const ek_archive *archive, const char *name);
-
-/* Adds the learning rates of all groups: archive_schedule.c. */
-int ek_archive_put_rates(const ek_archive_put_call *put, const ek_optimizer *optimizer);
 
 /* ---- reading: archive_read.c ---- */
 

@@ -176,21 +176,21 @@ static int pickle_extend_by(ek_pickle *p, int count)
 
 /* ---- operations: numbers and texts ---- */
 
-static int push_integer(ek_pickle *p, int64_t integer)
+static int pickle_push_integer(ek_pickle *p, int64_t integer)
 {
     return pickle_push_new(p, (ek_pickle_object){EK_PICKLE_INT, .as.integer = integer});
 }
 
 /* A number of `size` bytes; one of four bytes has a sign. */
-static int push_sized_integer(ek_pickle *p, int size)
+static int pickle_push_sized_integer(ek_pickle *p, int size)
 {
     uint64_t number = 0;
     EK_TRY(pickle_take_number(p, size, &number));
-    return push_integer(p, size == 4 ? (int32_t)(uint32_t)number : (int64_t)number);
+    return pickle_push_integer(p, size == 4 ? (int32_t)(uint32_t)number : (int64_t)number);
 }
 
 /* A number in two's complement, whose length in bytes takes `size` bytes. */
-static int push_long(ek_pickle *p, int size)
+static int pickle_push_long(ek_pickle *p, int size)
 {
     uint64_t nbytes = 0, number = 0;
     const unsigned char *bytes = NULL;
@@ -201,11 +201,11 @@ static int push_long(ek_pickle *p, int size)
     bool negative = nbytes > 0 && bytes[nbytes - 1] & 0x80;
     for (uint64_t i = 0; i < 8; i++)
         number |= (uint64_t)(i < nbytes ? bytes[i] : negative ? 0xff : 0) << 8 * i;
-    return push_integer(p, (int64_t)number);
+    return pickle_push_integer(p, (int64_t)number);
 }
 
 /* Floating numbers are big-endian. */
-static int push_float(ek_pickle *p)
+static int pickle_push_float(ek_pickle *p)
 {
     const unsigned char *bytes = NULL;
     uint64_t bits = 0;
@@ -217,25 +217,25 @@ static int push_float(ek_pickle *p)
     return pickle_push_new(p, (ek_pickle_object){EK_PICKLE_FLOAT, .as.floating = value});
 }
 
-static ek_pickle_object text_object(const char *bytes, size_t nbytes)
+static ek_pickle_object pickle_text_object(const char *bytes, size_t nbytes)
 {
     return (ek_pickle_object){.kind = EK_PICKLE_TEXT, .as.text = {bytes, nbytes}};
 }
 
 /* A text whose length in bytes takes `size` bytes. */
-static int push_text(ek_pickle *p, int size)
+static int pickle_push_text(ek_pickle *p, int size)
 {
     uint64_t nbytes = 0;
     const unsigned char *bytes = NULL;
     EK_TRY(pickle_take_number(p, size, &nbytes));
     EK_TRY(pickle_take(p, nbytes, &bytes));
-    return pickle_push_new(p, text_object((const char *)bytes, (size_t)nbytes));
+    return pickle_push_new(p, pickle_text_object((const char *)bytes, (size_t)nbytes));
 }
 
 /* ---- operations: names and calls ---- */
 
 /* Pushes the name `module`.`name`. Each is the index of a text or a negative status. */
-static int push_global(ek_pickle *p, int module, int name)
+static int pickle_push_global(ek_pickle *p, int module, int name)
 {
     EK_TRY(module);
     EK_TRY(name);
@@ -244,26 +244,26 @@ static int push_global(ek_pickle *p, int module, int name)
     return pickle_push_new(p, (ek_pickle_object){EK_PICKLE_GLOBAL, .as.global = {module, name}});
 }
 
-static int push_global_lines(ek_pickle *p)
+static int pickle_push_global_lines(ek_pickle *p)
 {
     const char *module = NULL, *name = NULL;
     size_t module_nbytes = 0, name_nbytes = 0;
     EK_TRY(pickle_take_line(p, &module, &module_nbytes));
     EK_TRY(pickle_take_line(p, &name, &name_nbytes));
-    int first = pickle_new(p, text_object(module, module_nbytes));
+    int first = pickle_new(p, pickle_text_object(module, module_nbytes));
     EK_TRY(first);
-    return push_global(p, first, pickle_new(p, text_object(name, name_nbytes)));
+    return pickle_push_global(p, first, pickle_new(p, pickle_text_object(name, name_nbytes)));
 }
 
-static int push_global_popped(ek_pickle *p)
+static int pickle_push_global_popped(ek_pickle *p)
 {
     int name = pickle_pop(p);
     EK_TRY(name);
-    return push_global(p, pickle_pop(p), name);
+    return pickle_push_global(p, pickle_pop(p), name);
 }
 
 /* Calls with `keywords` have a dictionary of keyword arguments, which is dropped. */
-static int push_call(ek_pickle *p, bool keywords)
+static int pickle_push_call(ek_pickle *p, bool keywords)
 {
     if (keywords)
         EK_TRY(pickle_pop(p));
@@ -275,7 +275,7 @@ static int push_call(ek_pickle *p, bool keywords)
                                                  .as.call = {callee, arguments, PICKLE_NONE}});
 }
 
-static int push_persistent(ek_pickle *p)
+static int pickle_push_persistent(ek_pickle *p)
 {
     int id = pickle_pop(p);
     EK_TRY(id);
@@ -283,7 +283,7 @@ static int push_persistent(ek_pickle *p)
 }
 
 /* Gives the object at the top its state. Objects that have none here stay as they are. */
-static int build(ek_pickle *p)
+static int pickle_build(ek_pickle *p)
 {
     int state = pickle_pop(p);
     EK_TRY(state);
@@ -297,7 +297,7 @@ static int build(ek_pickle *p)
 /* ---- operations: the memo ---- */
 
 /* Python numbers the objects that it memorises from 0 on, so no number exceeds the length. */
-static int memo_put(ek_pickle *p, uint64_t number)
+static int pickle_memo_put(ek_pickle *p, uint64_t number)
 {
     int top = pickle_top(p);
     EK_TRY(top);
@@ -310,14 +310,14 @@ static int memo_put(ek_pickle *p, uint64_t number)
     return 0;
 }
 
-static int memo_put_sized(ek_pickle *p, int size)
+static int pickle_memo_put_sized(ek_pickle *p, int size)
 {
     uint64_t number = 0;
     EK_TRY(pickle_take_number(p, size, &number));
-    return memo_put(p, number);
+    return pickle_memo_put(p, number);
 }
 
-static int memo_get(ek_pickle *p, int size)
+static int pickle_memo_get(ek_pickle *p, int size)
 {
     uint64_t number = 0;
     EK_TRY(pickle_take_number(p, size, &number));
@@ -328,7 +328,7 @@ static int memo_get(ek_pickle *p, int size)
 
 /* ---- the machine ---- */
 
-static int check_protocol(ek_pickle *p)
+static int pickle_check_protocol(ek_pickle *p)
 {
     uint64_t protocol = 0;
     EK_TRY(pickle_take_number(p, 1, &protocol));
@@ -338,7 +338,7 @@ static int check_protocol(ek_pickle *p)
                             (int)protocol, NEWEST_PROTOCOL);
 }
 
-static int pop_to_mark(ek_pickle *p)
+static int pickle_pop_to_mark(ek_pickle *p)
 {
     int count = pickle_above_mark(p);
     EK_TRY(count);
@@ -346,7 +346,7 @@ static int pop_to_mark(ek_pickle *p)
     return 0;
 }
 
-static int skip(ek_pickle *p, int nbytes)
+static int pickle_skip(ek_pickle *p, int nbytes)
 {
     const unsigned char *bytes = NULL;
     return pickle_take(p, (uint64_t)nbytes, &bytes);
@@ -357,9 +357,9 @@ static int pickle_run(ek_pickle *p, int operation)
 {
     switch (operation) {
     case 0x80: /* PROTO */
-        return check_protocol(p);
+        return pickle_check_protocol(p);
     case 0x95: /* FRAME */
-        return skip(p, 8);
+        return pickle_skip(p, 8);
     case '.': /* STOP */
         return STOPPED;
     case '(': /* MARK */
@@ -370,7 +370,7 @@ static int pickle_run(ek_pickle *p, int operation)
         p->depth--;
         return 0;
     case '1': /* POP_MARK */
-        return pop_to_mark(p);
+        return pickle_pop_to_mark(p);
     case '2': { /* DUP */
         int top = pickle_top(p);
         return top < 0 ? top : pickle_push(p, top);
@@ -378,33 +378,33 @@ static int pickle_run(ek_pickle *p, int operation)
     case 'N': /* NONE */
         return pickle_push_new(p, (ek_pickle_object){.kind = EK_PICKLE_NONE});
     case 0x88: /* NEWTRUE */
-        return push_integer(p, 1);
+        return pickle_push_integer(p, 1);
     case 0x89: /* NEWFALSE */
-        return push_integer(p, 0);
+        return pickle_push_integer(p, 0);
     case 'J': /* BININT */
-        return push_sized_integer(p, 4);
+        return pickle_push_sized_integer(p, 4);
     case 'K': /* BININT1 */
-        return push_sized_integer(p, 1);
+        return pickle_push_sized_integer(p, 1);
     case 'M': /* BININT2 */
-        return push_sized_integer(p, 2);
+        return pickle_push_sized_integer(p, 2);
     case 0x8a: /* LONG1 */
-        return push_long(p, 1);
+        return pickle_push_long(p, 1);
     case 0x8b: /* LONG4 */
-        return push_long(p, 4);
+        return pickle_push_long(p, 4);
     case 'G': /* BINFLOAT */
-        return push_float(p);
+        return pickle_push_float(p);
     case 'U':  /* SHORT_BINSTRING */
     case 'C':  /* SHORT_BINBYTES */
     case 0x8c: /* SHORT_BINUNICODE */
-        return push_text(p, 1);
+        return pickle_push_text(p, 1);
     case 'T': /* BINSTRING */
     case 'B': /* BINBYTES */
     case 'X': /* BINUNICODE */
-        return push_text(p, 4);
+        return pickle_push_text(p, 4);
     case 0x8d: /* BINUNICODE8 */
     case 0x8e: /* BINBYTES8 */
     case 0x96: /* BYTEARRAY8 */
-        return push_text(p, 8);
+        return pickle_push_text(p, 8);
     case ']':  /* EMPTY_LIST */
     case ')':  /* EMPTY_TUPLE */
     case 0x8f: /* EMPTY_SET */
@@ -433,28 +433,28 @@ static int pickle_run(ek_pickle *p, int operation)
     case 'u': /* SETITEMS */
         return pickle_extend(p, true);
     case 'c': /* GLOBAL */
-        return push_global_lines(p);
+        return pickle_push_global_lines(p);
     case 0x93: /* STACK_GLOBAL */
-        return push_global_popped(p);
+        return pickle_push_global_popped(p);
     case 'R':  /* REDUCE */
     case 0x81: /* NEWOBJ */
-        return push_call(p, false);
+        return pickle_push_call(p, false);
     case 0x92: /* NEWOBJ_EX */
-        return push_call(p, true);
+        return pickle_push_call(p, true);
     case 'b': /* BUILD */
-        return build(p);
+        return pickle_build(p);
     case 'Q': /* BINPERSID */
-        return push_persistent(p);
+        return pickle_push_persistent(p);
     case 'q': /* BINPUT */
-        return memo_put_sized(p, 1);
+        return pickle_memo_put_sized(p, 1);
     case 'r': /* LONG_BINPUT */
-        return memo_put_sized(p, 4);
+        return pickle_memo_put_sized(p, 4);
     case 0x94: /* MEMOIZE */
-        return memo_put(p, (uint64_t)p->memo_count);
+        return pickle_memo_put(p, (uint64_t)p->memo_count);
     case 'h': /* BINGET */
-        return memo_get(p, 1);
+        return pickle_memo_get(p, 1);
     case 'j': /* LONG_BINGET */
-        return memo_get(p, 4);
+        return pickle_memo_get(p, 4);
     default:
         p->at--;
         return EK_FAIL_IN(EK_E_FORMAT, p,
