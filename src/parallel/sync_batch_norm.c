@@ -26,6 +26,7 @@
 #include "nn/module_table.h"
 #include "ops/norm.h"
 #include "parallel/sync_batch_norm.h"
+#include "parallel/sync_chunks.h"
 
 static const char sync_name[] = "sync_batch_norm";
 
@@ -40,14 +41,6 @@ typedef struct sync_share {
     ek_tensor *moments; /* (chunks, 2, C), of all chunks; one reference, on the replica's device */
     ek_tensor *shared;  /* the chunk's statistics in the graph; one reference */
 } sync_share;
-
-/* The chunks that have values: this process's, then those of all ranks. */
-typedef struct sync_chunks {
-    ek_tensor *moments; /* (count, 2, C) on the first replica's device, without history */
-    int count;
-    int64_t *counts; /* values per channel; owned */
-    bool records;    /* statistics are to have a history (Note [Every rank takes part]) */
-} sync_chunks;
 
 static int sync_check(sync_share *const *shares, int parts)
 {
@@ -64,9 +57,7 @@ static int sync_check(sync_share *const *shares, int parts)
     return 0;
 }
 
-/* ---- moments ---- */
-
-static int sync_own_chunks(sync_share *const *shares, int parts, sync_chunks *chunks)
+static int sync_own_chunks(sync_share *const *shares, int parts, ek_sync_chunks *chunks)
 {
     ek_tensor *moments[EK_MAX_DEVICES], *first = shares[0]->chunk.moments;
     chunks->counts = ek_calloc((size_t)parts, sizeof *chunks->counts);
@@ -87,145 +78,9 @@ static int sync_own_chunks(sync_share *const *shares, int parts, sync_chunks *ch
     return chunks->moments ? 0 : ek_error_pending();
 }
 
-/* The moments (2, C) of chunks [begin, end), at most EK_MAX_DEVICES, taken as one of `count`
- * values. */
-static ek_tensor *sync_merged(const sync_chunks *chunks, int begin, int end, int64_t count)
-{
-    double shares[EK_MAX_DEVICES];
-    for (int k = begin; k < end; k++)
-        shares[k - begin] = (double)chunks->counts[k] / (double)count;
-    ek_tensor *moments = ek_narrow(chunks->moments, 0, begin, end - begin);
-    ek_tensor *weights = ek_from_data(shares, EK_SHAPE(end - begin, 1), EK_F64, .device = ek_cpu());
-    if (!moments || !weights)
-        return NULL;
-    weights = ek_to_device(ek_to_dtype(weights, moments->dtype), ek_tensor_device(moments));
-    ek_tensor *means = ek_select(moments, 1, 0), *vars = ek_select(moments, 1, 1);
-    ek_tensor *mean = ek_sum(ek_mul(means, weights), EK_DIMS(0), .keepdim = true);
-    ek_tensor *spread = ek_add(vars, ek_square(ek_sub(means, mean)));
-    ek_tensor *rows[] = {mean, ek_sum(ek_mul(spread, weights), EK_DIMS(0), .keepdim = true)};
-    return mean && rows[1] ? ek_cat(rows, 2, 0) : NULL;
-}
-
-/* Takes neighbours as one until there are at most `most` chunks. */
-static int sync_thin(sync_chunks *chunks, int most)
-{
-    ek_tensor *merged[EK_MAX_DEVICES];
-    while (chunks->count > most) {
-        /* Up to EK_MAX_DEVICES neighbours become one, in up to EK_MAX_DEVICES places at once. */
-        int each = (chunks->count + most - 1) / most;
-        each = each < EK_MAX_DEVICES ? each : EK_MAX_DEVICES;
-        int places = 0, at = 0;
-        for (; at < chunks->count && places < most; places++) {
-            int end = at + each < chunks->count ? at + each : chunks->count;
-            int64_t count = 0;
-            for (int k = at; k < end; k++)
-                count += chunks->counts[k];
-            merged[places] = sync_merged(chunks, at, end, count);
-            if (!merged[places])
-                return ek_error_pending();
-            chunks->counts[places] = count;
-            at = end;
-        }
-        ek_tensor *parts[] = {ek_stack(merged, places, 0),
-                              ek_narrow(chunks->moments, 0, at, chunks->count - at)};
-        chunks->moments = ek_cat(parts, 2, 0);
-        if (!chunks->moments)
-            return ek_error_pending();
-        memmove(chunks->counts + places, chunks->counts + at,
-                (size_t)(chunks->count - at) * sizeof *chunks->counts);
-        chunks->count -= at - places;
-    }
-    return 0;
-}
-
-/* ---- other ranks ---- */
-
-/* The numbers that a rank tells the others. */
-enum {
-    TOLD_GRADIENT, /* a sync_gradient */
-    TOLD_CHANNELS,
-    TOLD_DTYPE,
-    TOLD_CHUNKS,
-    TOLD_COUNTS, /* values per channel of each chunk */
-    TOLD_MOST = EK_RANKS_COUNTS - TOLD_COUNTS
-};
-
-typedef enum sync_gradient { GRADIENT_OFF, GRADIENT_NONE, GRADIENT_REQUIRED } sync_gradient;
-
-/* Refuses what differs between ranks; all ranks do so alike. */
-static int sync_check_ranks(const int64_t *all, int size)
-{
-    int required = -1, off = -1;
-    for (int r = 0; r < size; r++) {
-        const int64_t *told = all + (size_t)r * EK_RANKS_COUNTS;
-        if (told[TOLD_CHANNELS] != all[TOLD_CHANNELS] || told[TOLD_DTYPE] != all[TOLD_DTYPE])
-            return EK_FAIL(EK_E_SHAPE,
-                           "channels and dtype must agree, but rank %d has %lld channels of %s and "
-                           "rank 0 %lld of %s",
-                           r, (long long)told[TOLD_CHANNELS],
-                           ek_dtype_name((ek_dtype)told[TOLD_DTYPE]), (long long)all[TOLD_CHANNELS],
-                           ek_dtype_name((ek_dtype)all[TOLD_DTYPE]));
-        required = told[TOLD_GRADIENT] == GRADIENT_REQUIRED ? r : required;
-        off = told[TOLD_GRADIENT] == GRADIENT_OFF ? r : off;
-    }
-    if (required < 0 || off < 0)
-        return required >= 0;
-    return EK_FAIL(EK_E_STATE,
-                   "rank %d's input requires a gradient, but gradient mode is off on rank %d; it "
-                   "must be on or off on all ranks",
-                   required, off);
-}
-
-static int sync_told(ek_ranks *ranks, const int64_t *all, int64_t *sizes, sync_chunks *chunks)
-{
-    int rc = ek_ranks_alike(sync_check_ranks(all, ranks->size));
-    EK_TRY(rc);
-    chunks->records = rc > 0;
-    int64_t *counts = ek_calloc((size_t)ranks->size * TOLD_MOST, sizeof *counts);
-    if (!counts)
-        return ek_error_pending();
-    free(chunks->counts);
-    chunks->counts = counts;
-    chunks->count = 0;
-    for (int r = 0; r < ranks->size; r++) {
-        const int64_t *told = all + (size_t)r * EK_RANKS_COUNTS;
-        sizes[r] = told[TOLD_CHUNKS];
-        for (int k = 0; k < sizes[r]; k++)
-            counts[chunks->count++] = told[TOLD_COUNTS + k];
-    }
-    return 0;
-}
-
-/* The chunks of all ranks, in their order, in place of the own ones. */
-static int sync_join_ranks(ek_ranks *ranks, const ek_tensor *x, bool enabled, sync_chunks *chunks)
-{
-    int64_t mine[EK_RANKS_COUNTS] = {0};
-    EK_TRY(sync_thin(chunks, TOLD_MOST));
-    mine[TOLD_GRADIENT] = !enabled          ? GRADIENT_OFF
-                          : chunks->records ? GRADIENT_REQUIRED
-                                            : GRADIENT_NONE;
-    mine[TOLD_CHANNELS] = x->shape[1];
-    mine[TOLD_DTYPE] = x->dtype;
-    mine[TOLD_CHUNKS] = chunks->count;
-    memcpy(mine + TOLD_COUNTS, chunks->counts, (size_t)chunks->count * sizeof *mine);
-    int64_t *all = ek_calloc((size_t)ranks->size * (EK_RANKS_COUNTS + 1), sizeof *all);
-    if (!all)
-        return ek_error_pending();
-    int64_t *sizes = all + (size_t)ranks->size * EK_RANKS_COUNTS;
-    int rc = ranks->gather(ranks, mine, EK_RANKS_COUNTS, all);
-    if (rc >= 0)
-        rc = sync_told(ranks, all, sizes, chunks);
-    if (rc >= 0 && chunks->count > 0) {
-        chunks->moments = ranks->join(ranks, chunks->moments, 0, sizes);
-        rc = chunks->moments ? sync_thin(chunks, EK_MAX_DEVICES) : ek_error_pending();
-    }
-    free(all);
-    return rc;
-}
-
 /* ---- the replicas' shares ---- */
 
-static int64_t sync_total(const sync_chunks *chunks)
+static int64_t sync_total(const ek_sync_chunks *chunks)
 {
     int64_t total = 0;
     for (int k = 0; k < chunks->count; k++)
@@ -234,7 +89,7 @@ static int64_t sync_total(const sync_chunks *chunks)
 }
 
 /* Copies the moments of all chunks to every replica. */
-static int sync_send_moments(sync_share *const *shares, int parts, sync_chunks *chunks)
+static int sync_send_moments(sync_share *const *shares, int parts, ek_sync_chunks *chunks)
 {
     ek_tensor *out[EK_MAX_DEVICES];
     ek_dev *devs[EK_MAX_DEVICES];
@@ -301,7 +156,7 @@ static const ek_operation sync_ranks_operation = {.name = "sync_batch_norm_ranks
                                                   .backward = sync_ranks_backward,
                                                   .meets = true};
 
-static int sync_record(sync_share *const *shares, int parts, const sync_chunks *all)
+static int sync_record(sync_share *const *shares, int parts, const ek_sync_chunks *all)
 {
     ek_tensor *inputs[EK_MAX_DEVICES], *outputs[EK_MAX_DEVICES];
     sync_meeting meeting = {.ranks = shares[0]->ranks};
@@ -331,13 +186,13 @@ static int sync_record(sync_share *const *shares, int parts, const sync_chunks *
 
 /* ---- a forward ---- */
 
-static int sync_meet_in(sync_share *const *shares, int parts, bool enabled, sync_chunks *chunks)
+static int sync_meet_in(sync_share *const *shares, int parts, bool enabled, ek_sync_chunks *chunks)
 {
     const ek_tensor *x = shares[0]->chunk.x;
     ek_ranks *ranks = shares[0]->ranks;
     EK_TRY(sync_own_chunks(shares, parts, chunks));
     if (ranks)
-        EK_TRY(sync_join_ranks(ranks, x, enabled, chunks));
+        EK_TRY(ek_sync_chunks_join(ranks, x, enabled, chunks));
     int64_t total = sync_total(chunks);
     for (int p = 0; p < parts; p++) {
         shares[p]->total = total;
@@ -352,7 +207,7 @@ static int sync_meet_in(sync_share *const *shares, int parts, bool enabled, sync
 static int sync_meet(void *const *brought, int parts)
 {
     sync_share *const *shares = (sync_share *const *)brought;
-    sync_chunks chunks = {0};
+    ek_sync_chunks chunks = {0};
     int rc = sync_check(shares, parts);
     bool before = ek_set_grad_enabled(false);
     if (rc >= 0)
