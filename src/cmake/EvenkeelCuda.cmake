@@ -92,7 +92,7 @@ function(ek_cuda_kernels source_dir)
     endif()
 endfunction()
 
-# What links with the kernels: for test programs, and for the library.
+# What links with the kernels: for programs of the build folder, and for the library that is installed.
 function(ek_cuda_test_link target)
     if(EVENKEEL_CUDA STREQUAL EMULATED)
         target_sources(${target} PRIVATE $<TARGET_OBJECTS:ek_cuda_kernels>)

@@ -31,6 +31,16 @@ foreach(kind shared static)
     endif()
 endforeach()
 
+# The static library for programs that stay in the build folder: samples, benchmarks and tests. They share the kernels as
+# one shared library, since each would carry 80 MB of machine code otherwise.
+add_library(evenkeel_local STATIC ${all_objects} $<TARGET_OBJECTS:ek_backends>)
+add_library(evenkeel::local ALIAS evenkeel_local)
+target_include_directories(evenkeel_local INTERFACE ${PROJECT_SOURCE_DIR}/include)
+target_link_libraries(evenkeel_local PRIVATE ${all_libraries})
+if(EK_CUDA)
+    ek_cuda_test_link(evenkeel_local)
+endif()
+
 # What the shared library exports: the functions that the public headers mark EK_API, by name. Hidden visibility alone
 # is not enough: kernels (.cu) are visible to test programs, and gcc exports the resolvers of multiversioned functions.
 file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/evenkeel/*.h)
