@@ -15,9 +15,12 @@ static const char about[] =
     "part of the data and of the batch of 128, and prints the mean of its own losses after each\n"
     "epoch. Gradients are averaged after each backward.\n\n";
 
+static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
+
 static struct {
     const char *data;
     int64_t epochs, samples;
+    int dtype;
 } opt;
 
 static ek_module *make_net(void)
@@ -62,7 +65,8 @@ static int train_batch(ek_module *net, ek_optimizer *optimizer, const ek_batch *
 {
     double value;
     ek_zero_grad(optimizer);
-    ek_tensor *output = ek_f_log_softmax(ek_apply(net, ek_value_tensor(batch->input)), 1);
+    ek_tensor *input = ek_to_dtype(ek_value_tensor(batch->input), (ek_dtype)opt.dtype);
+    ek_tensor *output = ek_f_log_softmax(ek_apply(net, input), 1);
     ek_tensor *loss = ek_f_nll_loss(output, ek_value_tensor(batch->target));
     if (ek_item(loss, &value) < 0 || ek_backward(loss) < 0 ||
         ek_dist_average_gradients(net, NULL) < 0 || ek_step(optimizer) < 0)
@@ -100,6 +104,7 @@ static int run(double *losses)
     int rank = ek_dist_get_rank(NULL), size = ek_dist_get_world_size(NULL);
     ek_manual_seed(1234); /* all ranks begin with the same parameters */
     ek_module *net = make_net();
+    ek_module_to_dtype(net, (ek_dtype)opt.dtype);
     ek_loader *loader = make_loader(rank, size);
     ek_optimizer *optimizer = net && loader ? ek_sgd(net, .lr = 0.01, .momentum = 0.5) : NULL;
     char hash[65];
@@ -118,6 +123,7 @@ int main(int argc, char **argv)
         arg_pictures(&opt.data),
         arg_int("epochs", &opt.epochs, "10", 1, MOST, "passes over the data"),
         arg_int("samples", &opt.samples, "0", 0, MOST, "the first ones of the data; 0: all"),
+        arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
         arg_end,
     };
     int rc = args_read(argc, argv, about, args);

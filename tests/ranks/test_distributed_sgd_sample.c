@@ -23,14 +23,15 @@ TEST(losses_are_pytorchs)
     opt.data = data;
     opt.epochs = EPOCHS;
     opt.samples = SAMPLES;
+    opt.dtype = EK_F64;
     assert_ok(run(losses));
     ek_scope scope = ek_scope_begin();
     snprintf(name, sizeof name, "losses/%d", size);
     ek_tensor *wanted = golden("distributed_sgd.golden", name);
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         double loss = element(wanted, rank * EPOCHS + epoch);
-        if (!(fabs(losses[epoch] - loss) <= 1e-4))
-            ck_abort_msg("rank %d of %d, epoch %d: %.9g, wanted %.9g", rank, size, epoch,
+        if (!(fabs(losses[epoch] - loss) <= 1e-10))
+            ck_abort_msg("rank %d of %d, epoch %d: %.17g, wanted %.17g", rank, size, epoch,
                          losses[epoch], loss);
     }
     ek_scope_end(&scope);
