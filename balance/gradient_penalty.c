@@ -354,7 +354,8 @@ static int penalty_make_points(const ek_gradient_penalty_options *options, penal
 
 /* ---- the critic and its gradient ---- */
 
-/* Refuses outputs other than one number for each sample. */
+/* Refuses outputs other than numbers for each sample, of which there may be several: g is the
+ * gradient of the sum of all. */
 static int penalty_check_output(const penalty *p, int part, ek_value output)
 {
     char texts[2][200];
@@ -362,10 +363,10 @@ static int penalty_check_output(const penalty *p, int part, ek_value output)
         return EK_FAIL(EK_E_INVALID, "gradient penalty: the critic has to give one tensor, not %s",
                        ek_value_kind_name(output));
     const ek_tensor *d = output.as.tensor;
-    if (d->ndim == 0 || d->shape[0] != p->points[part]->shape[0] || ek_count(d) != d->shape[0])
+    if (d->ndim == 0 || d->shape[0] != p->points[part]->shape[0])
         return EK_FAIL(EK_E_SHAPE,
-                       "gradient penalty: the critic has to give one number for each sample, (N) "
-                       "or (N, 1, ...), but for %s it gave %s",
+                       "gradient penalty: the critic has to give numbers for each sample, (N) or "
+                       "(N, ...), but for %s it gave %s",
                        ek_tensor_text(p->points[part], texts[0]), ek_tensor_text(d, texts[1]));
     return 0;
 }

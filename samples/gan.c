@@ -12,8 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "adversary.h"
 #include "networks.h"
-#include "run.h"
 
 /* ---- settings ---- */
 
@@ -139,15 +139,6 @@ static int gan_open_networks(gan *g, const ek_archive *from)
     return ek_error_status();
 }
 
-/* Takes over bytes (1, 28, 28): f32 pictures (1, GAN_SIDE, GAN_SIDE) in [-1, 1], with a dark
- * border. */
-static ek_dataset *gan_pictures(ek_dataset *bytes)
-{
-    const double half = 0.5;
-    return ek_transformed(bytes, 0, ek_center_crop(GAN_SIDE), ek_to_float(),
-                          ek_normalize(&half, &half, 1));
-}
-
 static void gan_close(run_state *run)
 {
     gan *g = (gan *)run;
@@ -171,8 +162,7 @@ typedef struct critic_record {
 /* This rank's rows of noise for `count` pictures of all ranks, on cpu. */
 static ek_tensor *gan_noise(gan *g, int64_t count)
 {
-    ek_tensor *noise = ek_empty(EK_SHAPE(count, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
-    return noise && ek_normal_(noise, 0, 1, g->random) == 0 ? world_rows(noise) : NULL;
+    return adversary_noise(EK_SHAPE(count, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype, g->random);
 }
 
 /* Pictures without history: one tensor per device in balanced mode on several devices, else one
@@ -185,23 +175,14 @@ static ek_value gan_make(gan *g, ek_tensor *noise)
     return made;
 }
 
-static int gan_add_gradient(ek_tensor *loss, double *value)
-{
-    int rc = ek_backward(loss);
-    return rc == 0 ? ek_item(loss, value) : rc;
-}
-
 /* Adds the gradient of the loss on the pictures' scores; *mean is the scores' own. */
 static int gan_add_scores(gan *g, ek_module *on, ek_value pictures, double *loss, double *mean)
 {
     ek_scope scope = ek_scope_begin();
     ek_value scores = ek_forward(g->critic.model, pictures);
-    int rc = gan_add_gradient(ek_loss(on, scores), loss);
-    bool had_gradients = ek_set_grad_enabled(false);
-    ek_tensor *all = world_all(ek_value_tensor(ek_value_to_device(scores, ek_cpu(), 0)));
+    int rc = adversary_backward(ek_loss(on, scores), loss);
     if (rc == 0)
-        rc = ek_item(ek_mean(ek_to_dtype(all, EK_F64)), mean);
-    ek_set_grad_enabled(had_gradients);
+        rc = adversary_mean(scores, mean);
     ek_scope_end(&scope);
     return rc;
 }
@@ -216,10 +197,10 @@ static int gan_add_penalty(gan *g, ek_tensor *real, ek_value made, double *penal
     ek_scope scope = ek_scope_begin();
     ek_tensor *fake =
         between ? ek_value_tensor(ek_value_to_device(made, ek_tensor_device(real), 0)) : NULL;
-    int rc = gan_add_gradient(ek_gradient_penalty(g->critic.model, real, fake,
-                                                  .kind = (ek_penalty_kind)opt.penalty,
-                                                  .weight = opt.weight, .generator = g->random),
-                              penalty);
+    int rc = adversary_backward(ek_gradient_penalty(g->critic.model, real, fake,
+                                                    .kind = (ek_penalty_kind)opt.penalty,
+                                                    .weight = opt.weight, .generator = g->random),
+                                penalty);
     ek_scope_end(&scope);
     return rc;
 }
@@ -257,26 +238,17 @@ static int gan_generator_gradient(gan *g, ek_tensor *noise, double *loss)
     ek_zero_grad(g->generator.optimizer);
     ek_module_set_requires_grad(g->critic.network, false);
     ek_value scores = ek_forward(g->critic.model, ek_forward(g->generator.model, noise));
-    int rc = gan_add_gradient(ek_loss(g->generator.criterion, scores), loss);
+    int rc = adversary_backward(ek_loss(g->generator.criterion, scores), loss);
     ek_module_set_requires_grad(g->critic.network, true);
     ek_scope_end(&scope);
     return rc;
-}
-
-/* The next pictures of all ranks, on cpu: fewer at the end of a pass. */
-static ek_tensor *gan_real(gan *g)
-{
-    ek_batch batch;
-    if (loader_next(g->loader, &batch) < 0)
-        return NULL;
-    return ek_to_dtype(ek_value_tensor(batch.input), (ek_dtype)opt.dtype);
 }
 
 static int gan_critic_step(gan *g)
 {
     ek_scope scope = ek_scope_begin();
     critic_record record;
-    ek_tensor *real = gan_real(g);
+    ek_tensor *real = adversary_real(g->loader, (ek_dtype)opt.dtype);
     ek_value made = real ? gan_make(g, gan_noise(g, ek_tensor_size(real, 0))) : ek_value_error();
     int rc = real ? gan_critic_gradient(g, world_rows(real), made, &record) : ek_error_status();
     if (rc == 0)
@@ -350,7 +322,7 @@ static int gan_open(run_state *run, const ek_archive *from)
         return ek_error_status();
     int64_t count = ek_dataset_length(bytes);
     g->shuffle = ek_generator_new((uint64_t)opt.seed);
-    g->loader = ek_data_loader(gan_pictures(bytes), .batch_size = opt.batch,
+    g->loader = ek_data_loader(adversary_pictures(bytes, GAN_SIDE), .batch_size = opt.batch,
                                .sampler = shuffled_sampler(count, g->shuffle));
     return gan_open_networks(g, from);
 }

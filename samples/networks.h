@@ -23,6 +23,28 @@ ek_module *gan_critic(int width, int norm);
  * that several devices make the pictures that one would make. */
 ek_module *gan_generator(int width);
 
+/* StyleGAN2 for pictures of STYLEGAN_SIDE x STYLEGAN_SIDE. Batches are (groups, STYLEGAN_GROUP,
+ * ...): the discriminator compares the pictures of a group (minibatch standard deviation), and what
+ * cuts batches along dimension 0 never cuts a group, so that several devices compute what one does.
+ */
+enum {
+    STYLEGAN_GROUP = 4,
+    STYLEGAN_SIDE = 32,
+    STYLEGAN_LAYERS = 8,                        /* that get a w of their own in style mixing */
+    STYLEGAN_NOISE = 16 + 2 * (64 + 256 + 1024) /* numbers of noise per picture */
+};
+/* ek_forward(generator, z, cut, noise): pictures (groups, STYLEGAN_GROUP, 1, side, side), of z
+ * (groups, STYLEGAN_GROUP, 2, latent), cut (groups, STYLEGAN_GROUP) of i64, and noise
+ * (groups, STYLEGAN_GROUP, STYLEGAN_NOISE). The first `cut` layers get the first latent.
+ *
+ * ek_forward(generator, z, cut, noise, direction), with directions in the shape of pictures: path
+ * lengths (groups, STYLEGAN_GROUP). Its children "mapping" and "synthesis" take no groups: z
+ * (N, latent) to w, and w (N, STYLEGAN_LAYERS, latent) with noise (N, STYLEGAN_NOISE) to pictures.
+ */
+ek_module *stylegan_generator(int width, int latent);
+/* Pictures to scores (groups, STYLEGAN_GROUP). */
+ek_module *stylegan_critic(int width);
+
 /* Pictures (N, channels, H, W), H and W multiples of 4, to logits (N, classes). `width` is that of
  * the first of three stages of `blocks` basic blocks, 1 to RESNET_MOST_BLOCKS; batch normalisation
  * is synchronised unless `apart`. */

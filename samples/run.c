@@ -86,6 +86,19 @@ int loader_evaluate(ek_loader *loader, ek_module *network,
 const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
                                            "sharded"};
 
+/* Whether outputs meet on device 0. */
+static bool job_gathers(const train_job *job)
+{
+    return job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC;
+}
+
+ek_module *job_criterion(const train_job *job, ek_module *criterion)
+{
+    if (!job_gathers(job))
+        criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
+    return world_criterion(criterion);
+}
+
 /* The ways to train differ in these lines only. */
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal)
 {
@@ -99,14 +112,10 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
     } else if (job->mode == MODE_SHARDED && world_size() == 1) {
         options.shard = EK_SHARD_OPTIMIZER;
     }
-    if (job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC) {
-        job->parallel = ek_data_parallel_with(options);
-    } else {
-        job->parallel = ek_data_parallel_model_with(options);
-        criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
-    }
+    job->parallel =
+        job_gathers(job) ? ek_data_parallel_with(options) : ek_data_parallel_model_with(options);
     job->model = world_model(job->parallel, job->mode == MODE_SHARDED);
-    job->criterion = world_criterion(criterion);
+    job->criterion = job_criterion(job, criterion);
 }
 
 static ek_value job_rows(ek_value batch)

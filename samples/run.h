@@ -54,6 +54,8 @@ typedef struct train_job {
 /* Makes job->model and job->criterion of a network and a criterion, which they own. MODE_AUTO
  * follows the plan, or measures for the goal (an ek_plan_goal) if that is NULL. */
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal);
+/* A criterion for the outputs of job->model, owned by the caller; `criterion` is taken over. */
+ek_module *job_criterion(const train_job *job, ek_module *criterion);
 /* One training step on the batch of all ranks; for `loss` see ek_train_step. 0 or a negative
  * status. */
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);

@@ -71,8 +71,8 @@ typedef enum ek_penalty_kind {
 
 typedef struct ek_gradient_penalty_options {
     const char *keywords;
-    /* A plain module or a data-parallel wrapper of any kind. It takes one tensor and gives one
-     * number per sample, (N) or (N, 1, ...). */
+    /* A plain module or a data-parallel wrapper of any kind. It takes one tensor and gives one or
+     * more numbers per sample, (N) or (N, ...), as critics of patches do. */
     ek_module *critic;
     ek_tensor *real; /* (N, ...); may be NULL for R2 */
     ek_tensor *fake; /* like `real`; its history is unused; may be NULL for DRAGAN and R1 */

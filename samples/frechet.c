@@ -1,0 +1,226 @@
+/* frechet.c: see frechet.h. */
+#include "frechet.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "run.h"
+
+/* ---- the distance ---- */
+
+/* Jacobi's method: the eigenvalues of a symmetric matrix, left in its diagonal, and its
+ * eigenvectors as the columns of v. */
+static void frechet_eigen(double *a, double *v, int n)
+{
+    enum { SWEEPS = 30 };
+    for (int i = 0; i < n * n; i++)
+        v[i] = i % (n + 1) == 0;
+    for (int sweep = 0; sweep < SWEEPS; sweep++) {
+        for (int p = 0; p < n; p++) {
+            for (int q = p + 1; q < n; q++) {
+                const double apq = a[p * n + q];
+                if (apq == 0)
+                    continue;
+                /* The rotation that makes this element 0, by the smaller angle. */
+                const double theta = (a[q * n + q] - a[p * n + p]) / (2 * apq);
+                const double t = copysign(1, theta) / (fabs(theta) + sqrt(theta * theta + 1));
+                const double c = 1 / sqrt(t * t + 1), s = t * c;
+                for (int k = 0; k < n; k++) {
+                    const double kp = a[k * n + p], kq = a[k * n + q];
+                    a[k * n + p] = c * kp - s * kq;
+                    a[k * n + q] = s * kp + c * kq;
+                }
+                for (int k = 0; k < n; k++) {
+                    const double pk = a[p * n + k], qk = a[q * n + k];
+                    a[p * n + k] = c * pk - s * qk;
+                    a[q * n + k] = s * pk + c * qk;
+                }
+                for (int k = 0; k < n; k++) {
+                    const double kp = v[k * n + p], kq = v[k * n + q];
+                    v[k * n + p] = c * kp - s * kq;
+                    v[k * n + q] = s * kp + c * kq;
+                }
+            }
+        }
+    }
+}
+
+/* (x - mean)^T (x - mean) / (N - 1), (F, F); *mean is (1, F). */
+static ek_tensor *frechet_covariance(ek_tensor *x, ek_tensor **mean)
+{
+    *mean = ek_mean(x, EK_DIMS(0), .keepdim = true);
+    ek_tensor *apart = ek_sub(x, *mean);
+    return apart ? ek_mul_scalar(ek_matmul(ek_transpose(apart, 0, 1), apart),
+                                 1.0 / (double)(ek_tensor_size(apart, 0) - 1))
+                 : NULL;
+}
+
+/* trace((A B)^(1/2)) of covariances: with the root R of A it is that of (R B R)^(1/2), and R B R is
+ * symmetric. */
+static int frechet_trace_root(ek_tensor *a, ek_tensor *b, double *trace)
+{
+    const int n = (int)ek_tensor_size(a, 0);
+    const size_t nbytes = (size_t)n * (size_t)n * sizeof(double);
+    double *values = malloc(nbytes), *vectors = malloc(nbytes);
+    int rc = values && vectors ? ek_to_data(a, values, nbytes)
+                               : ek_error(EK_E_NO_MEMORY, "no memory for %d features", n);
+    if (rc == 0) {
+        frechet_eigen(values, vectors, n);
+        for (int i = 0; i < n * n; i++) /* V D^(1/2) */
+            vectors[i] *= sqrt(fmax(values[i % n * (n + 1)], 0));
+        ek_tensor *root = ek_from_data(vectors, EK_SHAPE(n, n), EK_F64);
+        rc = ek_to_data(ek_matmul(ek_transpose(root, 0, 1), ek_matmul(b, root)), values, nbytes);
+    }
+    if (rc == 0) {
+        frechet_eigen(values, vectors, n);
+        *trace = 0;
+        for (int i = 0; i < n; i++)
+            *trace += sqrt(fmax(values[i * (n + 1)], 0));
+    }
+    free(values);
+    free(vectors);
+    return rc;
+}
+
+int frechet_distance(ek_tensor *x, ek_tensor *y, double *distance)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *mean_x, *mean_y;
+    ek_tensor *a = frechet_covariance(ek_to_dtype(x, EK_F64), &mean_x);
+    ek_tensor *b = frechet_covariance(ek_to_dtype(y, EK_F64), &mean_y);
+    double means = 0, traces = 0, root = 0;
+    int rc = ek_item(ek_sum(ek_square(ek_sub(mean_x, mean_y))), &means);
+    if (rc == 0)
+        rc = ek_item(ek_sum(ek_diagonal(ek_add(a, b), 0, 0, 1)), &traces);
+    if (rc == 0)
+        rc = frechet_trace_root(a, b, &root);
+    *distance = means + traces - 2 * root;
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* ---- the classifier ---- */
+
+enum { CLASSES = 10, FEATURES = 64, TRAINED_AT_ONCE = 128, JUDGED_AT_ONCE = 256, MOST_PARTS = 64 };
+
+static ek_module *frechet_halve(int in, int out)
+{
+    return ek_sequential(ek_conv2d(in, out, 3, .stride = 2, .padding = 1), ek_relu());
+}
+
+/* Pictures (N, 1, 32, 32) to features; and on to logits. */
+static ek_module *frechet_classifier(void)
+{
+    ek_module *features =
+        ek_sequential(frechet_halve(1, 16), frechet_halve(16, 32), frechet_halve(32, 64),
+                      ek_flatten(1, -1), ek_linear(1024, FEATURES), ek_relu());
+    return ek_sequential(features, ek_linear(FEATURES, CLASSES));
+}
+
+static int frechet_train(ek_module *classifier, ek_dataset *pictures, int64_t steps, uint64_t seed)
+{
+    ek_generator *shuffle = ek_generator_new(seed);
+    ek_sampler *order = shuffled_sampler(ek_dataset_length(pictures), shuffle);
+    ek_loader *loader =
+        ek_data_loader(ek_dataset_keep(pictures), .batch_size = TRAINED_AT_ONCE, .sampler = order);
+    ek_module *criterion = ek_cross_entropy_loss();
+    ek_optimizer *optimizer = ek_adam(classifier);
+    int rc = ek_error_status();
+    for (int64_t i = 0; i < steps && rc == 0; i++) {
+        ek_batch batch;
+        ek_scope scope = ek_scope_begin();
+        rc = loader_next(loader, &batch);
+        if (rc == 0)
+            rc =
+                ek_train_step(NULL, .model = classifier, .criterion = criterion,
+                              .optimizer = optimizer, .input = batch.input, .target = batch.target);
+        ek_scope_end(&scope);
+    }
+    ek_optimizer_free(optimizer);
+    ek_module_free(criterion);
+    ek_loader_free(loader);
+    ek_generator_free(shuffle);
+    return rc;
+}
+
+/* Features (N, FEATURES) of pictures. */
+static ek_tensor *frechet_features(ek_module *classifier, ek_tensor *pictures)
+{
+    ek_module *features = ek_module_at(classifier, "0");
+    ek_tensor *parts[MOST_PARTS];
+    const int count = ek_split(ek_to_dtype(pictures, EK_F32), JUDGED_AT_ONCE, 0, parts, MOST_PARTS);
+    if (count < 0)
+        return NULL;
+    for (int i = 0; i < count; i++) {
+        ek_scope scope = ek_scope_begin();
+        parts[i] = ek_scope_return(&scope, ek_apply(features, parts[i]));
+    }
+    return ek_cat(parts, count, 0);
+}
+
+/* The first `count` samples of the set; *classes may be NULL. */
+static ek_tensor *frechet_first(ek_dataset *set, int64_t count, ek_tensor **classes)
+{
+    int64_t *indices = malloc((size_t)count * sizeof *indices);
+    if (!indices) {
+        ek_error(EK_E_NO_MEMORY, "no memory for %lld indices", (long long)count);
+        return NULL;
+    }
+    for (int64_t i = 0; i < count; i++)
+        indices[i] = i;
+    ek_value batch = ek_dataset_get_batch(set, indices, count, ek_cpu());
+    free(indices);
+    if (classes)
+        *classes = ek_value_tensor(ek_value_at(batch, 1));
+    return ek_value_tensor(ek_value_at(batch, 0));
+}
+
+/* Uniform in [-1, 1), as pictures are. */
+static ek_tensor *frechet_noise(int64_t count)
+{
+    return ek_add_scalar(ek_mul_scalar(ek_rand(EK_SHAPE(count, 1, 32, 32)), 2), -1);
+}
+
+static int frechet_measure(ek_module *classifier, ek_tensor *made, ek_dataset *training,
+                           ek_dataset *testing, frechet_result *result)
+{
+    ek_tensor *classes;
+    const int64_t count = result->pictures;
+    ek_tensor *wanted = frechet_features(classifier, frechet_first(testing, count, &classes));
+    ek_tensor *logits = ek_apply(ek_module_at(classifier, "1"), wanted);
+    ek_tensor *right = ek_eq(ek_argmax(logits, 1, false), classes);
+    const struct {
+        ek_tensor *pictures;
+        double *distance;
+    } sets[] = {{frechet_noise(count), &result->noise},
+                {ek_narrow(made, 0, 0, count), &result->generated},
+                {frechet_first(training, count, NULL), &result->training}};
+    int rc = ek_item(ek_mean(ek_to_dtype(right, EK_F64)), &result->accuracy);
+    for (int i = 0; i < 3 && rc == 0; i++)
+        rc = frechet_distance(frechet_features(classifier, sets[i].pictures), wanted,
+                              sets[i].distance);
+    return rc;
+}
+
+int frechet_judge(ek_tensor *made, ek_dataset *training, ek_dataset *testing, int64_t steps,
+                  uint64_t seed, frechet_result *result)
+{
+    const int64_t most[] = {made ? ek_tensor_size(made, 0) : 0, ek_dataset_length(training),
+                            ek_dataset_length(testing)};
+    *result = (frechet_result){.pictures = most[0]};
+    for (int i = 1; i < 3; i++)
+        result->pictures = most[i] < result->pictures ? most[i] : result->pictures;
+    if (!made)
+        return ek_error_status();
+    ek_manual_seed(seed);
+    ek_module *classifier = frechet_classifier();
+    int rc = frechet_train(classifier, training, steps, seed);
+    ek_scope scope = ek_scope_begin();
+    bool had_gradients = ek_set_grad_enabled(false);
+    if (rc == 0)
+        rc = frechet_measure(classifier, made, training, testing, result);
+    ek_set_grad_enabled(had_gradients);
+    ek_scope_end(&scope);
+    ek_module_free(classifier);
+    return rc;
+}
