@@ -79,20 +79,21 @@ TEST(options_that_do_not_fit)
 /* ---- critics ---- */
 
 typedef enum fault {
-    TWO_NUMBERS,  /* (N, 2) */
+    TWICE,        /* (2 N, 1) */
     SCALAR,       /* the mean over the batch */
     LIST,         /* a list of one tensor */
     NO_HISTORY,   /* computed without gradients */
     NOT_OF_INPUT, /* does not depend on x */
     FAILS,        /* in the part with the last sample */
-    FAULTS
+    FAULTS,
+    TWO_NUMBERS /* (N, 2): no fault */
 } fault;
 
 static const struct {
     int status;
     const char *part;
-} faults[FAULTS] = {{EK_E_SHAPE, "one number for each sample"},
-                    {EK_E_SHAPE, "one number for each sample"},
+} faults[FAULTS] = {{EK_E_SHAPE, "numbers for each sample"},
+                    {EK_E_SHAPE, "numbers for each sample"},
                     {EK_E_INVALID, "one tensor, not a list"},
                     {EK_E_AUTOGRAD, "gradient penalty: ek_grad: output 0"},
                     {EK_E_AUTOGRAD, "has no part in"},
@@ -110,8 +111,8 @@ static ek_value faulty_forward(ek_module *module, const ek_args *args)
     faulty *self = (faulty *)module;
     ek_tensor *x = ek_arg_tensor(args, 0), *d = ek_apply(self->body, x);
     switch (self->fault) {
-    case TWO_NUMBERS:
-        return ek_value_of_tensor(ek_cat((ek_tensor *[]){d, d}, 2, 1));
+    case TWICE:
+        return ek_value_of_tensor(ek_cat((ek_tensor *[]){d, d}, 2, 0));
     case SCALAR:
         return ek_value_of_tensor(ek_mean(d));
     case LIST:
@@ -126,6 +127,8 @@ static ek_value faulty_forward(ek_module *module, const ek_args *args)
             return ek_value_error();
         }
         return ek_value_of_tensor(d);
+    case TWO_NUMBERS:
+        return ek_value_of_tensor(ek_cat((ek_tensor *[]){d, d}, 2, 1));
     case FAULTS:
         break;
     }
@@ -165,6 +168,25 @@ TEST(critics_that_do_not_fit)
             ek_error_clear();
             ek_module_free(critic);
         }
+}
+
+/* Of several numbers per sample the sum counts: twice the gradient, and so four times its square.
+ */
+TEST(critics_of_several_numbers)
+{
+    ek_module *single = seeded(smooth_critic, EK_F64);
+    double wanted, value;
+    assert_ok(ek_item(ek_gradient_penalty(single, ek_to_device(samples(5), ek_cpu()),
+                                          .kind = EK_PENALTY_R1),
+                      &wanted));
+    for (int h = 0; h < WAYS; h++) {
+        ek_module *critic = on_devices(make_faulty(TWO_NUMBERS), (way)h, h == PLAIN ? 1 : 4);
+        assert_ok(ek_item(ek_gradient_penalty(critic, samples(5), .kind = EK_PENALTY_R1), &value));
+        ck_assert_msg(fabs(value - 4 * wanted) <= 1e-12 * wanted, "way %d: %.17g, not %.17g", h,
+                      value, 4 * wanted);
+        ek_module_free(critic);
+    }
+    ek_module_free(single);
 }
 
 TEST(critics_cut_along_another_dimension)
