@@ -106,6 +106,64 @@ static ek_module *unet_levels(int in, int width, int depth)
     return ek_module_finish(&self->module);
 }
 
+/* ---- StyleGAN2, whose batches have groups ---- */
+
+typedef struct grouped {
+    ek_module module;
+    ek_module *body;
+} grouped;
+
+static ek_tensor *grouped_cut(ek_tensor *x)
+{
+    return ek_f_unflatten(x, 0, EK_SHAPE(-1, STYLEGAN_GROUP));
+}
+
+/* Pictures (N, 1, H, W) to scores (N). */
+static ek_value grouped_critic_forward(ek_module *module, const ek_args *args)
+{
+    grouped *self = (grouped *)module;
+    ek_tensor *scores = ek_apply(self->body, grouped_cut(ek_arg_tensor(args, 0)));
+    return ek_value_of_tensor(ek_f_flatten(scores, 0, 1));
+}
+
+enum { STYLE_LATENT = 64, STYLE_CUT = 4, STYLE_NUMBERS = 2 * STYLE_LATENT + STYLEGAN_NOISE };
+
+/* Latents and noise in one row (N, STYLE_NUMBERS) to pictures; with directions to path lengths. */
+static ek_value grouped_generator_forward(ek_module *module, const ek_args *args)
+{
+    grouped *self = (grouped *)module;
+    ek_tensor *x = grouped_cut(ek_arg_tensor(args, 0));
+    ek_tensor *z =
+        ek_f_unflatten(ek_narrow(x, 2, 0, (int64_t)2 * STYLE_LATENT), 2, EK_SHAPE(2, STYLE_LATENT));
+    ek_tensor *noise = ek_narrow(x, 2, (int64_t)2 * STYLE_LATENT, STYLEGAN_NOISE);
+    if (!z || !noise)
+        return ek_value_error();
+    ek_tensor *cut = ek_full(STYLE_CUT, EK_SHAPE(ek_tensor_size(x, 0), STYLEGAN_GROUP), EK_I64,
+                             .device = ek_tensor_device(x));
+    ek_value y = args->count > 1
+                     ? ek_forward(self->body, z, cut, noise, grouped_cut(ek_arg_tensor(args, 1)))
+                     : ek_forward(self->body, z, cut, noise);
+    return ek_value_of_tensor(ek_f_flatten(ek_value_tensor(y), 0, 1));
+}
+
+static const ek_module_type grouped_critic = {.name = "grouped_critic",
+                                              .size = sizeof(grouped),
+                                              .forward = grouped_critic_forward},
+                            grouped_generator = {.name = "grouped_generator",
+                                                 .size = sizeof(grouped),
+                                                 .forward = grouped_generator_forward};
+
+static ek_module *grouped_of(const ek_module_type *type, ek_module *body)
+{
+    grouped *self = (grouped *)ek_module_new(type);
+    if (!self) {
+        ek_module_free(body);
+        return NULL;
+    }
+    ek_register_module(&self->module, "body", &self->body, body);
+    return ek_module_finish(&self->module);
+}
+
 /* ---- networks ---- */
 
 static ek_module *mlp(void)
@@ -222,6 +280,21 @@ static ek_module *critic_with_layer_norm(void)
     return gan_critic(64, NORM_LAYER);
 }
 
+static ek_module *style_critic(void)
+{
+    return grouped_of(&grouped_critic, stylegan_critic(16));
+}
+
+static ek_module *style_generator(void)
+{
+    return grouped_of(&grouped_generator, stylegan_generator(16, STYLE_LATENT));
+}
+
+static ek_module *logistic(void)
+{
+    return ek_bce_with_logits_loss();
+}
+
 static ek_module *score_of_fakes(void)
 {
     return ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
@@ -241,6 +314,38 @@ static ek_tensor *wgan_gp(const training *job)
     ek_tensor *real = ek_loss(job->criterion, ek_forward(job->model, job->input));
     ek_tensor *penalty = ek_gradient_penalty(job->model, job->input, job->target);
     return ek_add(ek_sub(fake, real), penalty);
+}
+
+/* One number for each sample, as a target. */
+static ek_tensor *all_of(double value, ek_tensor *samples)
+{
+    return ek_full(value, EK_SHAPE(ek_tensor_size(samples, 0)),
+                   .device = ek_tensor_device(samples));
+}
+
+/* A StyleGAN2 critic's, logistic: the inputs are real samples, the targets are fakes. */
+static ek_tensor *style_scores(const training *job)
+{
+    ek_tensor *fake =
+        ek_loss(job->criterion, ek_forward(job->model, job->target), all_of(0, job->target));
+    ek_tensor *real =
+        ek_loss(job->criterion, ek_forward(job->model, job->input), all_of(1, job->input));
+    return ek_add(fake, real);
+}
+
+/* The same with R1, which StyleGAN2 adds in one step of sixteen. */
+static ek_tensor *style_r1(const training *job)
+{
+    ek_tensor *penalty =
+        ek_gradient_penalty(job->model, job->input, .kind = EK_PENALTY_R1, .weight = 0.05);
+    return ek_add(style_scores(job), penalty);
+}
+
+/* A StyleGAN2 generator's path lengths: the targets are directions. */
+static ek_tensor *style_path(const training *job)
+{
+    return ek_loss(job->criterion, ek_forward(job->model, job->input, job->target),
+                   all_of(0, job->input));
 }
 
 static ek_optimizer *momentum(ek_module *model)
@@ -281,6 +386,14 @@ static const workload workloads[] = {
      .optimizer = gentle_momentum},
     {"unet", 8, IMAGES(3, 128), {128, 128}, 2, 11, unet, cross_entropy, supervised,
      .optimizer = momentum},
+    {"style-critic", 32, IMAGES(1, 32), IMAGES(1, 32), 0, style_critic, logistic, style_scores,
+     .optimizer = adam},
+    {"style-r1", 32, IMAGES(1, 32), IMAGES(1, 32), 0, style_critic, logistic, style_r1,
+     .optimizer = adam},
+    {"style-generator", 32, {STYLE_NUMBERS}, 1, IMAGES(1, 32), 0, style_generator, mean_square,
+     supervised, .optimizer = adam},
+    {"style-path", 16, {STYLE_NUMBERS}, 1, IMAGES(1, 32), 0, style_generator, mean_square,
+     style_path, .optimizer = adam},
     {"dcgan", 64, IMAGES(100, 1), IMAGES(3, 64), 0, dcgan, mean_square, supervised,
      .optimizer = adam},
 };

@@ -120,7 +120,7 @@ int main(int argc, char **argv)
     result r = {0};
     int devices;
     if (!parse(argc, argv, &how, &devices)) {
-        char names[200];
+        char names[400];
         workload_names(names, sizeof(names));
         fprintf(stderr,
                 "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS "

@@ -33,6 +33,8 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn import functional as F
 
+import stylegan
+
 WARMUP_STEPS = 3
 CUDA_BLOCK = 10  # steps, at whose end a GPU is waited for
 NO_SUCH_STEP = 3  # exit status
@@ -198,6 +200,26 @@ def critic_with_layer_norm():
     return critic(lambda channels: nn.GroupNorm(1, channels))
 
 
+class StyleCritic(stylegan.Critic):
+    broadcast_buffers = False  # its filters never change
+
+    def __init__(self):
+        super().__init__(16)
+
+
+class StyleGenerator(stylegan.Generator):
+    """Takes latents and noise in one row."""
+
+    broadcast_buffers = False
+
+    def __init__(self):
+        super().__init__(16, 64)
+
+    def forward(self, x, direction=None):
+        z, noise = x[:, :128].unflatten(1, (2, 64)), x[:, 128:]
+        return super().forward(z, torch.full((len(x),), 4, device=x.device), noise, direction)
+
+
 def supervised(criterion):
     def loss(model, x, target, rank, devices):
         return criterion(model(x), target)
@@ -213,6 +235,21 @@ def wgan_gp(model, real, fake, rank, devices):
     (g,) = torch.autograd.grad(d, x, torch.ones_like(d), create_graph=True)
     penalty = ((g.flatten(1).norm(2, dim=1) - 1) ** 2).mean()
     return d_fake.mean() - d_real.mean() + 10 * penalty
+
+
+def style_scores(model, real, fake, rank, devices):
+    return F.softplus(model(fake)).mean() + F.softplus(-model(real)).mean()
+
+
+def style_r1(model, real, fake, rank, devices):
+    loss = style_scores(model, real, fake, rank, devices)
+    x = real.detach().requires_grad_()
+    (g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return loss + 0.05 * g.square().sum((1, 2, 3)).mean()
+
+
+def style_path(model, x, direction, rank, devices):
+    return model(x, direction).square().mean()
 
 
 def momentum(parameters):
@@ -242,6 +279,10 @@ WORKLOADS = {
     "resnet50": (8, (3, 224, 224), (), 1000, resnet50, ENTROPY, gentle_momentum),
     "vgg11": (8, (3, 224, 224), (), 1000, vgg11, ENTROPY, gentle_momentum),
     "unet": (8, (3, 128, 128), (128, 128), 11, unet, ENTROPY, momentum),
+    "style-critic": (32, IMAGE, IMAGE, 0, StyleCritic, style_scores, adam),
+    "style-r1": (32, IMAGE, IMAGE, 0, StyleCritic, style_r1, adam),
+    "style-generator": (32, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, supervised(F.mse_loss), adam),
+    "style-path": (16, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, style_path, adam),
     "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
 }  # fmt: skip
 
@@ -287,7 +328,9 @@ def prepare(workload, precision, devices, rank, memory_format, compiled=False):
         x = x.to(memory_format=memory_format)
         if not classes:
             target = target.to(memory_format=memory_format)
-    model = nn.parallel.DistributedDataParallel(net) if devices > 1 else net
+    model = nn.parallel.DistributedDataParallel(
+        net, broadcast_buffers=getattr(net, "broadcast_buffers", True)
+    ) if devices > 1 else net
     optimizer = optimizer_of(model.parameters())
     if compiled:
         torch._dynamo.reset()
@@ -409,7 +452,7 @@ def why_not(spelling, devices, compiled):
         return f"{batch} samples are too few for {devices} devices"
     if compiled and not hasattr(torch, "compile"):
         return "this PyTorch has no torch.compile"
-    if compiled and loss is wgan_gp:
+    if compiled and loss in (wgan_gp, style_r1, style_path):
         return "torch.compile takes no backward of a backward"
     return None
 
