@@ -35,7 +35,7 @@ static const arg_spec stylegan_args[] = {
     arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
     arg_device(&opt.kind),
     arg_int("batch", &opt.batch, "32", STYLEGAN_GROUP, MOST, "pictures per step, in fours"),
-    arg_int("steps", &opt.steps, "2000", 1, MOST, "those resumed from included"),
+    arg_int("steps", &opt.steps, "1250", 1, MOST, "those resumed from included"),
     arg_int("width", &opt.width, "16", 1, 512, "channels at 32 x 32; at 4 x 4 four times as many"),
     arg_int("latent", &opt.latent, "64", 1, 4096, "numbers of a latent"),
     arg_real("lr", &opt.lr, "0.003", 0, 1, "learning rate of both"),
@@ -53,7 +53,7 @@ static const arg_spec stylegan_args[] = {
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
     arg_pictures(&opt.data),
     arg_text("out", &opt.files.out, NULL, "DIR", "write pictures, charts and checkpoints there"),
-    arg_int("every", &opt.every, "500", 1, MOST, "steps between those"),
+    arg_int("every", &opt.every, "250", 1, MOST, "steps between those"),
     arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
     arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
     arg_end,
@@ -65,12 +65,29 @@ static const char about[] =
     "device (balanced); with shares of the batch that follow from measurements (balanced-auto);\n"
     "with gradients and the optimizers' state sharded (sharded).\n\n";
 
+enum { PATH_SHRINK = 2 }; /* path lengths are of fewer groups */
+
+static int64_t stylegan_path_groups(void)
+{
+    return (opt.batch / STYLEGAN_GROUP + PATH_SHRINK - 1) / PATH_SHRINK;
+}
+
+/* Whether each rank gets some of them. */
+static bool stylegan_suffice(int64_t groups)
+{
+    const int64_t size = world_size(), each = (groups + size - 1) / size;
+    return each * (size - 1) < groups;
+}
+
 static int stylegan_check(void)
 {
     if (opt.batch % STYLEGAN_GROUP != 0)
         return args_complain("--batch %" PRId64 ": a multiple of %d is needed, because the "
                              "discriminator compares pictures in groups of %d",
                              opt.batch, STYLEGAN_GROUP, STYLEGAN_GROUP);
+    if (!stylegan_suffice(opt.batch / STYLEGAN_GROUP) || !stylegan_suffice(stylegan_path_groups()))
+        return args_complain("--batch %" PRId64 ": each of %d ranks needs pictures; %d would do",
+                             opt.batch, world_size(), STYLEGAN_GROUP * PATH_SHRINK * world_size());
     return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
 }
 
@@ -239,7 +256,6 @@ static int stylegan_r1_gradient(stylegan *s, ek_tensor *real, double *penalty)
     return rc;
 }
 
-enum { PATH_SHRINK = 2 }; /* path lengths are of fewer pictures */
 static const double path_decay = 0.01;
 
 /* Leaves the gradients of the path length's penalty, as many times as there are steps without it,
@@ -247,7 +263,7 @@ static const double path_decay = 0.01;
 static int stylegan_path_gradient(stylegan *s, double *length)
 {
     ek_scope scope = ek_scope_begin();
-    const int64_t groups = (opt.batch / STYLEGAN_GROUP + PATH_SHRINK - 1) / PATH_SHRINK;
+    const int64_t groups = stylegan_path_groups();
     const ek_dtype dtype = (ek_dtype)opt.dtype;
     double loss;
     seeds from = stylegan_draw(s, groups);
