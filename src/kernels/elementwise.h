@@ -104,6 +104,10 @@
     X(SIGN_MUL, x *(EK_REAL)((y > 0) - (y < 0)))                                         \
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                             \
     X(ABSOLUTE_DIFFERENCE, EK_NAME(ek_abs)(x - y))                                       \
+    X(HUBER, EK_NAME(ek_huber)(EK_NAME(ek_abs)(x - y), a))                               \
+    /* x is a probability and y the target */                                            \
+    X(BCE, EK_NAME(ek_bce)(x, y))                                                        \
+    X(BCE_SLOPE, (x - y) / EK_NAME(ek_floored)(x * (1 - x), (EK_REAL)1e-12f))            \
     X(LERP, a < (EK_REAL)0.5 ? x + a * (y - x) : y - (y - x) * (1 - a))                  \
     /* x is a gradient and y an input */                                                 \
     X(GELU_GRADIENT, x *EK_NAME(ek_gelu_slope)(y))                                       \

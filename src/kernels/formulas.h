@@ -104,6 +104,34 @@ EK_DEFINE_MISH(double, f64)
 EK_DEFINE_GATED_SLOPE(float, f32)
 EK_DEFINE_GATED_SLOPE(double, f64)
 
+/* max(x, low); NaN stays */
+#define EK_DEFINE_FLOORED(type, suffix)                   \
+    EK_FORMULA type ek_floored_##suffix(type x, type low) \
+    {                                                     \
+        return x < low ? low : x;                         \
+    }
+EK_DEFINE_FLOORED(float, f32)
+EK_DEFINE_FLOORED(double, f64)
+
+/* d^2 / 2 up to delta, and the tangent from there, for d = |x - y| */
+#define EK_DEFINE_HUBER(type, suffix)                                           \
+    EK_FORMULA type ek_huber_##suffix(type d, type delta)                       \
+    {                                                                           \
+        return d < delta ? (type)0.5 * d * d : delta * (d - (type)0.5 * delta); \
+    }
+EK_DEFINE_HUBER(float, f32)
+EK_DEFINE_HUBER(double, f64)
+
+/* -t log(x) - (1 - t) log(1 - x), of logarithms of at least -100 */
+#define EK_DEFINE_BCE(type, suffix)                                         \
+    EK_FORMULA type ek_bce_##suffix(type x, type t)                         \
+    {                                                                       \
+        return (t - 1) * ek_floored_##suffix(ek_log1p_##suffix(-x), -100) - \
+               t * ek_floored_##suffix(ek_log_##suffix(x), -100);           \
+    }
+EK_DEFINE_BCE(float, f32)
+EK_DEFINE_BCE(double, f64)
+
 #define EK_DEFINE_UNARY(type, scalar, name, formula)                     \
     EK_FORMULA type EK_NAME(ek_unary_##name)(type x, scalar a, scalar b) \
     {                                                                    \

@@ -92,15 +92,18 @@ ek_tensor *ek_f_pairwise_distance(ek_tensor *x, ek_tensor *y, double eps, bool k
     return difference ? ek_norm(difference, EK_DIMS(-1), .keepdim = keepdim) : NULL;
 }
 
-/* The norms along `dim`, at least eps. As in PyTorch, only the value of the sum of squares is
- * bounded, and its gradient goes on. */
+ek_tensor *ek_raise_value(ek_tensor *x, double low)
+{
+    ek_tensor *value = ek_detach(x);
+    return ek_add(x, ek_sub(ek_clamp(value, low, (double)INFINITY), value));
+}
+
+/* The norms along `dim`, at least eps. */
 static ek_tensor *distance_norms(ek_tensor *x, int dim, double eps)
 {
     ek_tensor *squares = ek_square(x);
     squares = squares ? ek_sum(squares, EK_DIMS(dim), .keepdim = true) : NULL;
-    ek_tensor *value = ek_detach(squares);
-    ek_tensor *missing = ek_sub(ek_clamp(value, eps * eps, (double)INFINITY), value);
-    return ek_sqrt(ek_add(squares, missing));
+    return ek_sqrt(ek_raise_value(squares, eps * eps));
 }
 
 /* bf16 and f16 are computed in f32. */

@@ -1,193 +1,9 @@
-/* loss.c: losses of two tensors of one shape (squared and absolute error, binary cross entropy) and
- * of class targets (cross entropy, negative log likelihood, the denominator of their means). Each
- * has an operation per element that saves its operands only; the reduction follows. */
+/* loss.c: losses of class targets: cross entropy, of classes and of their probabilities, negative
+ * log likelihood, and the denominator of their means. An operation per element saves its operands
+ * only; the reduction follows. */
+#include "ops/loss.h"
 #include "core/keywords.h"
 #include "ops/autocast.h"
-#include "ops/ops.h"
-
-/* Reduces a loss to its mean or sum, or not at all. */
-static ek_tensor *loss_reduce(ek_tensor *loss, ek_reduction reduction)
-{
-    if (reduction == EK_MEAN)
-        return ek_mean(loss);
-    return reduction == EK_SUM ? ek_sum(loss) : loss;
-}
-
-static bool loss_check_reduction(const char *name, ek_reduction reduction)
-{
-    return ek_chosen(name, "reduction", (int)reduction, 3, "EK_MEAN, EK_SUM or EK_NONE");
-}
-
-/* Checks that the operands of a loss are floating, of one device, one dtype and one shape.
- * Broadcasting is refused, because here it is nearly always a forgotten squeeze. */
-static bool loss_check_pair(const char *name, const ek_loss_options *options)
-{
-    const ek_tensor *x = options->input, *y = options->target;
-    if (!ek_floating(name, "input", x) || !ek_given(name, "target", y) || !ek_alike(name, x, y))
-        return false;
-    ek_shape shape = ek_tensor_shape(x);
-    if (!ek_of_shape(name, "target", y, &shape))
-        return false;
-    if (!loss_check_reduction(name, options->reduction))
-        return false;
-    if (options->ignore_index != 0 || options->label_smoothing != 0)
-        return EK_FAIL(EK_E_INVALID,
-                       "%s has no ignore_index and no label_smoothing: its targets are no "
-                       "classes",
-                       name) == 0;
-    return true;
-}
-
-/* ---- (x - y)^2 and |x - y| ---- */
-
-/* dx is the gradient of the first operand; the second operand's is -dx. */
-static int loss_give_opposite(ek_node *node, ek_tensor *dx, ek_tensor **results)
-{
-    if (ek_node_needs(node, 0))
-        results[0] = dx;
-    if (ek_node_needs(node, 1))
-        results[1] = ek_neg(dx);
-    return 0;
-}
-
-static int squared_difference_backward(ek_node *node, ek_tensor *const *gradients,
-                                       ek_tensor **results)
-{
-    ek_tensor *difference = ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1));
-    return loss_give_opposite(node, ek_mul_scalar(ek_mul(difference, gradients[0]), 2), results);
-}
-
-static int absolute_difference_backward(ek_node *node, ek_tensor *const *gradients,
-                                        ek_tensor **results)
-{
-    ek_tensor *difference = ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1));
-    return loss_give_opposite(node, ek_sign_mul(gradients[0], difference), results);
-}
-
-EK_OPERATION(squared_difference, "mse_loss", squared_difference_backward);
-EK_OPERATION(absolute_difference, "l1_loss", absolute_difference_backward);
-
-static ek_tensor *checked_difference_loss(const ek_loss_options *options, ek_binary op,
-                                          const ek_operation *operation)
-{
-    if (!loss_check_pair(operation->name, options))
-        return NULL;
-    if (options->weight || options->pos_weight)
-        return EK_REFUSE(EK_E_INVALID, "%s takes no weight and no pos_weight", operation->name);
-    ek_tensor *x = options->input, *y = options->target;
-    ek_tensor *loss =
-        EK_RECORD(ek_run_binary(op, x, y, 0), operation, EK_INPUTS(x, y), EK_SAVED(x, y));
-    return loss_reduce(loss, options->reduction);
-}
-
-/* Defines a public loss. `checked` is an expression of `options`. */
-#define PUBLIC_LOSS(name, checked)                         \
-    ek_tensor *ek_f_##name##_with(ek_loss_options options) \
-    {                                                      \
-        ek_scope scope = ek_scope_begin();                 \
-        ek_autocast_loss(&options);                        \
-        return ek_scope_return(&scope, checked);           \
-    }
-PUBLIC_LOSS(mse_loss, checked_difference_loss(&options, EK_BINARY_SQUARED_DIFFERENCE,
-                                              &squared_difference_operation))
-PUBLIC_LOSS(l1_loss, checked_difference_loss(&options, EK_BINARY_ABSOLUTE_DIFFERENCE,
-                                             &absolute_difference_operation))
-
-/* ---- binary cross entropy of sigmoid(x), positives weighted by v (1 without pos_weight) ----
- *
- *     loss  = (1 - t) softplus(x) + v t softplus(-x)
- *     d/dx  = (1 - t) sigmoid(x) - v t sigmoid(-x)
- *     d/dt  = v softplus(-x) - softplus(x),   d/dv = t softplus(-x)
- *
- * No term of the loss is negative: small losses keep their digits. */
-
-static ek_tensor *loss_one_minus(ek_tensor *x)
-{
-    return ek_add_scalar(ek_neg(x), 1);
-}
-
-static ek_tensor *loss_softplus_of_negative(ek_tensor *x)
-{
-    return ek_log1p_exp(ek_neg(x));
-}
-
-/* s * pos_weight, or s if pos_weight is NULL. */
-static ek_tensor *loss_weigh_positive(ek_tensor *s, ek_tensor *pos_weight)
-{
-    return pos_weight ? ek_mul(s, pos_weight) : s;
-}
-
-/* Inputs and saved x, target, pos_weight. */
-static int bce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    ek_tensor *g = gradients[0];
-    ek_tensor *x = ek_node_saved(node, 0);
-    ek_tensor *target = ek_node_saved(node, 1);
-    ek_tensor *pos_weight = ek_node_saved(node, 2);
-    if (!x || !target || ek_error_status() < 0)
-        return ek_error_pending();
-    if (ek_node_needs(node, 0) && pos_weight) {
-        ek_tensor *positive =
-            ek_mul(loss_weigh_positive(target, pos_weight), ek_f_sigmoid(ek_neg(x)));
-        ek_tensor *negative = ek_mul(loss_one_minus(target), ek_f_sigmoid(x));
-        results[0] = ek_mul(g, ek_sub(negative, positive));
-    } else if (ek_node_needs(node, 0)) {
-        results[0] = ek_mul(g, ek_sub(ek_f_sigmoid(x), target));
-    }
-    if (ek_node_needs(node, 1)) {
-        ek_tensor *positive = loss_weigh_positive(loss_softplus_of_negative(x), pos_weight);
-        results[1] = ek_mul(g, ek_sub(positive, ek_log1p_exp(x)));
-    }
-    if (ek_node_needs(node, 2))
-        results[2] = ek_sum_to(ek_mul(g, ek_mul(target, loss_softplus_of_negative(x))),
-                               ek_tensor_shape(pos_weight));
-    return 0;
-}
-
-EK_OPERATION(bce, "bce_with_logits", bce_backward);
-
-static ek_tensor *bce(ek_tensor *x, ek_tensor *target, ek_tensor *pos_weight)
-{
-    bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *positive =
-        ek_mul(target, loss_weigh_positive(loss_softplus_of_negative(x), pos_weight));
-    ek_tensor *loss = ek_add(ek_mul(loss_one_minus(target), ek_log1p_exp(x)), positive);
-    ek_set_grad_enabled(enabled);
-    return EK_RECORD(loss, &bce_operation, EK_INPUTS(x, target, pos_weight),
-                     EK_SAVED(x, target, pos_weight));
-}
-
-/* `factor` broadcasts to the input's shape. */
-static bool loss_check_factor(const char *name, const ek_tensor *x, const ek_tensor *factor)
-{
-    if (!factor)
-        return ek_optional(factor);
-    if (!ek_alike("bce_with_logits", x, factor))
-        return false;
-    ek_shape own = ek_tensor_shape(x), other = ek_tensor_shape(factor), both;
-    if (ek_broadcast_shapes("bce_with_logits", &own, &other, &both) < 0)
-        return false;
-    if (ek_shape_equal(&own, &both))
-        return true;
-    return EK_FAIL(EK_E_SHAPE,
-                   "bce_with_logits: %s of shape %s does not broadcast to the input's %s", name,
-                   EK_SHAPE_TEXT(&other), EK_SHAPE_TEXT(&own)) == 0;
-}
-
-static ek_tensor *loss_checked_bce(const ek_loss_options *options)
-{
-    ek_tensor *x = options->input;
-    if (!loss_check_pair("bce_with_logits", options) ||
-        !loss_check_factor("weight", x, options->weight) ||
-        !loss_check_factor("pos_weight", x, options->pos_weight))
-        return NULL;
-    ek_tensor *loss = bce(x, options->target, options->pos_weight);
-    if (options->weight)
-        loss = ek_mul(loss, options->weight);
-    return loss_reduce(loss, options->reduction);
-}
-
-PUBLIC_LOSS(bce_with_logits, loss_checked_bce(&options))
 
 /* ---- class targets ----
  *
@@ -362,16 +178,12 @@ static ek_tensor *nll(ek_tensor *x, const target_options *options)
     return ek_mul(ek_neg(own), loss_weight_per_element(options->weight, index, counts, x->dtype));
 }
 
-/* ---- the public operations ---- */
-
-static int check_class_loss(const char *name, const ek_loss_options *options,
-                            target_options *targets)
+/* What targets of classes and of probabilities have in common: the input's dimensions, the weight
+ * per class and the other options. */
+static int check_class_options(const char *name, const ek_loss_options *options)
 {
     const ek_tensor *x = options->input;
-    ek_tensor *target = NULL;
-    if (!ek_floating(name, "input", x) ||
-        !(target = ek_as_index(name, "target", options->target)) ||
-        !ek_same_device(name, x, target) || !ek_optional(options->weight))
+    if (!ek_optional(options->weight))
         return ek_error_pending();
     if (x->ndim < 2)
         return EK_FAIL(EK_E_SHAPE,
@@ -380,9 +192,6 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
     if (loss_class_count(x) < 1)
         return EK_FAIL(EK_E_SHAPE, "%s: the input must have at least one class, got %s", name,
                        EK_TENSOR_TEXT(x));
-    ek_shape shape = loss_shape_without_classes(x);
-    if (!ek_of_shape(name, "target", target, &shape))
-        return ek_error_pending();
     if (options->weight &&
         (!ek_alike(name, x, options->weight) ||
          !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(loss_class_count(x)))))
@@ -393,6 +202,60 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
     if (!(smoothing >= 0 && smoothing <= 1))
         return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
                        smoothing);
+    return 0;
+}
+
+/* ---- cross entropy of probabilities ---- */
+
+/* Per element -sum_c w_c ((1 - e) t_c + e / C) log_softmax(x)_c, and the mean of these. */
+static ek_tensor *loss_of_probabilities(const ek_loss_options *options)
+{
+    const char *name = "cross_entropy";
+    ek_tensor *x = options->input, *target = options->target;
+    const double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
+    if (!ek_floating(name, "input", x) || check_class_options(name, options) < 0)
+        return NULL;
+    ek_shape own = ek_tensor_shape(target), shape = ek_tensor_shape(x);
+    if (!ek_shape_equal(&own, &shape))
+        return EK_REFUSE(EK_E_SHAPE,
+                         "%s: a target of dtype %s is probabilities and must have the input's "
+                         "shape, %s, not %s; classes have dtype i64 or i32",
+                         name, ek_dtype_name(target->dtype), EK_SIZE_TEXT(x), EK_SIZE_TEXT(target));
+    if (!ek_alike(name, x, target))
+        return NULL;
+    if (EK_GIVEN(options, ignore_index, 4) != 0)
+        return EK_REFUSE(EK_E_INVALID,
+                         "%s: ignore_index goes with targets that are classes; these "
+                         "are probabilities",
+                         name);
+    if (smoothing != 0)
+        target = ek_affine(target, 1 - smoothing, smoothing / (double)loss_class_count(x));
+    ek_tensor *loss = ek_mul(ek_f_log_softmax(x, 1), target);
+    if (options->weight) {
+        shape = (ek_shape){.ndim = x->ndim - 1, .dims = {loss_class_count(x)}};
+        for (int i = 1; i < shape.ndim; i++)
+            shape.dims[i] = 1;
+        loss = ek_mul(loss, ek_reshape(options->weight, shape));
+    }
+    loss = loss ? ek_neg(ek_sum(loss, EK_DIMS(1))) : NULL;
+    return ek_loss_reduce(loss, options->reduction);
+}
+
+/* ---- the public operations ---- */
+
+static int check_class_loss(const char *name, const ek_loss_options *options,
+                            target_options *targets)
+{
+    const ek_tensor *x = options->input;
+    ek_tensor *target = NULL;
+    if (!ek_floating(name, "input", x) ||
+        !(target = ek_as_index(name, "target", options->target)) ||
+        !ek_same_device(name, x, target) || check_class_options(name, options) < 0)
+        return ek_error_pending();
+    ek_shape shape = loss_shape_without_classes(x);
+    if (!ek_of_shape(name, "target", target, &shape))
+        return ek_error_pending();
+    double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
     *targets =
         (target_options){target,
                          options->weight,
@@ -420,8 +283,8 @@ static ek_tensor *loss_reduce_classes(ek_tensor *loss, const target_options *opt
 static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *options,
                                      ek_tensor *function(ek_tensor *, const target_options *))
 {
-    target_options targets;
-    if (!loss_check_reduction(name, options->reduction) ||
+    target_options targets = {NULL};
+    if (!ek_loss_check_reduction(name, options->reduction) ||
         check_class_loss(name, options, &targets) < 0)
         return NULL;
     if (function == nll && targets.params.label_smoothing != 0)
@@ -429,8 +292,19 @@ static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *op
     return loss_reduce_classes(function(options->input, &targets), &targets, options->reduction);
 }
 
-PUBLIC_LOSS(cross_entropy, checked_class_loss("cross_entropy", &options, cross_entropy))
-PUBLIC_LOSS(nll_loss, checked_class_loss("nll_loss", &options, nll))
+static ek_tensor *checked_cross_entropy(const ek_loss_options *options)
+{
+    const ek_tensor *target = options->target;
+    const bool classes = !target || !options->input || !ek_dtype_is_floating(target->dtype);
+    if (classes)
+        return checked_class_loss("cross_entropy", options, cross_entropy);
+    return ek_loss_check_reduction("cross_entropy", options->reduction)
+               ? loss_of_probabilities(options)
+               : NULL;
+}
+
+EK_PUBLIC_LOSS(cross_entropy, checked_cross_entropy(&options))
+EK_PUBLIC_LOSS(nll_loss, checked_class_loss("nll_loss", &options, nll))
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
                             ek_dtype dtype)

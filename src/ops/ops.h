@@ -193,6 +193,9 @@ ek_tensor *ek_log1p_exp(ek_tensor *x);
 /* The largest or smallest over the dimensions in `mask`, which get size 1; equal ones share the
  * gradient. */
 ek_tensor *ek_extreme(const char *operation, ek_tensor *x, bool largest, unsigned mask);
+/* Records y, a new scalar with the value of an element of x that its order chose. Equal elements,
+ * or all NaNs, share the gradient. */
+ek_tensor *ek_record_chosen(ek_tensor *y, ek_tensor *x);
 /* slope * x if y <= 0, else x, also if y is NaN. Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
 /* x * y * (1 - y) for sigmoid, and x * (1 - y^2) for tanh. */
@@ -200,6 +203,9 @@ ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y);
 /* exp(-x^2 / 2) / sqrt(2 pi), the derivative of ek_ndtr. */
 ek_tensor *ek_normal_density(ek_tensor *x);
+/* x, or `low` if that is larger, with the gradient of x in both cases, as PyTorch has it where it
+ * clamps a value without its gradient. */
+ek_tensor *ek_raise_value(ek_tensor *x, double low);
 /* x * sign(y). Constant in y. */
 ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y);
 /* Zeros of `shape` with x at elements start, start + step, ... along `dim`: the adjoint of

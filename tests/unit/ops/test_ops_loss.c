@@ -129,8 +129,10 @@ TEST(class_refusals)
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3));
     ek_tensor *t = targets((const int64_t[]){0, 2}, EK_SHAPE(2));
     assert_refused(ek_f_cross_entropy(x, NULL), EK_E_INVALID, "cross_entropy: target is NULL");
-    assert_refused(ek_f_cross_entropy(x, ek_zeros(EK_SHAPE(2))), EK_E_DTYPE,
-                   "cross_entropy: target has dtype f32 and must have i64");
+    assert_refused(
+        ek_f_cross_entropy(x, ek_zeros(EK_SHAPE(2))), EK_E_SHAPE,
+        "cross_entropy: a target of dtype f32 is probabilities and must have the input's "
+        "shape, [2, 3], not [2]; classes have dtype i64 or i32");
     assert_refused(ek_f_nll_loss(x, targets((const int64_t[]){0, 1, 2}, EK_SHAPE(3))), EK_E_SHAPE,
                    "nll_loss: target has shape [3] and must have [2]");
     assert_refused(ek_f_cross_entropy(x, t, ek_ones(EK_SHAPE(2))), EK_E_SHAPE,

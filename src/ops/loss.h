@@ -1,0 +1,40 @@
+/* loss.h: what losses share: checks, and the reduction. */
+#ifndef EK_OPS_LOSS_H
+#define EK_OPS_LOSS_H
+
+#include "ops/autocast.h"
+#include "ops/ops.h"
+
+/* Reduces a loss to its mean or sum, or not at all. EK_BATCH_MEAN divides the sum by the size of
+ * dimension 0, 1 for a scalar. */
+ek_tensor *ek_loss_reduce(ek_tensor *loss, ek_reduction reduction);
+/* ek_loss_reduce in the scope that the loss began. */
+static inline ek_tensor *ek_loss_return(ek_scope *scope, ek_tensor *loss, ek_reduction reduction)
+{
+    return ek_scope_return(scope, ek_loss_reduce(loss, reduction));
+}
+
+/* The reduction is EK_MEAN, EK_SUM or EK_NONE. */
+bool ek_loss_check_reduction(const char *name, ek_reduction reduction);
+/* Operands x and y (called `other` in sentences) of a loss are floating, of one device, dtype and
+ * shape. Broadcasting is refused, because here it is nearly always a forgotten squeeze. */
+bool ek_loss_check_pair(const char *name, const ek_tensor *x, const char *other,
+                        const ek_tensor *y);
+/* `factor`, which may be NULL, goes with x and broadcasts to its shape. `factor_name` is what
+ * sentences call it. */
+bool ek_loss_check_factor(const char *name, const ek_tensor *x, const char *factor_name,
+                          const ek_tensor *factor);
+/* Refuses the options that are for class targets and for logits; with takes_weight false the
+ * weight too. */
+bool ek_loss_refuse_options(const char *name, const ek_loss_options *options, bool takes_weight);
+
+/* Defines a public loss. `checked` is an expression of `options`. */
+#define EK_PUBLIC_LOSS(name, checked)                      \
+    ek_tensor *ek_f_##name##_with(ek_loss_options options) \
+    {                                                      \
+        ek_scope scope = ek_scope_begin();                 \
+        ek_autocast_loss(&options);                        \
+        return ek_scope_return(&scope, checked);           \
+    }
+
+#endif
