@@ -43,6 +43,11 @@ typedef struct ek_softplus_options {
 EK_API ek_tensor *ek_f_softplus_with(ek_softplus_options options);
 #define ek_f_softplus(...) ek_f_softplus_with(EK_OPTIONS_1(ek_softplus_options, x, __VA_ARGS__))
 
+/* x > 0 ? x : slope x. If training, each element that isn't positive has a slope of its own,
+ * uniform from lower to upper, which the default generator draws: a Mersenne Twister on the CPU, as
+ * PyTorch does, for which the host waits; Philox where x is. Else it is the mean of both. */
+EK_API ek_tensor *ek_f_rrelu(ek_tensor *x, double lower, double upper, bool training);
+
 EK_API ek_tensor *ek_ndtr(ek_tensor *x); /* Phi(x), the normal distribution function */
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);

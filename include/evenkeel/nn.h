@@ -166,6 +166,15 @@ EK_API ek_module *ek_softplus_with(ek_softplus_module_options options);
 #define ek_softplus(...) \
     ek_softplus_with(EK_OPTIONS_2(ek_softplus_module_options, beta, threshold, __VA_ARGS__))
 
+/* Below 0 slopes from lower to upper, random while it trains (ek_f_rrelu). */
+typedef struct ek_rrelu_options {
+    const char *keywords;
+    double lower; /* default 1/8 */
+    double upper; /* default 1/3 */
+} ek_rrelu_options;
+EK_API ek_module *ek_rrelu_with(ek_rrelu_options options);
+#define ek_rrelu(...) ek_rrelu_with(EK_OPTIONS_2(ek_rrelu_options, lower, upper, __VA_ARGS__))
+
 /* Parameter weight: one, or one for each channel. */
 typedef struct ek_prelu_options {
     const char *keywords;

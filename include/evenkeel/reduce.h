@@ -77,6 +77,8 @@ EK_API ek_tensor *ek_all_with(ek_reduce_options options);
  * products hold if elements are 0, too. */
 EK_API ek_tensor *ek_cumsum(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_cumprod(ek_tensor *x, int dim);
+/* The logarithms of the sums of exp(x) up to each element along `dim`, stable. */
+EK_API ek_tensor *ek_logcumsumexp(ek_tensor *x, int dim);
 /* Sums x to `shape`, the reverse of broadcasting `shape` to that of x. */
 EK_API ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape);
 

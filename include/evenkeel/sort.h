@@ -17,6 +17,41 @@ EK_API ek_tensor *ek_topk(ek_tensor *x, int64_t k, int dim, bool largest, ek_ten
 /* The k-th smallest element along `dim`, k from 1 on. */
 EK_API ek_tensor *ek_kthvalue(ek_tensor *x, int64_t k, int dim, bool keepdim, ek_tensor **index);
 
+/* The median: of an even number of elements the lower one of the two in the middle. A NaN wins;
+ * ek_nanmedian leaves NaNs out, and is NaN if all are. Elements that are equal to the median of all
+ * share its gradient; along a dimension it goes to the one at *index (NULL: not wanted). EK_E_SHAPE
+ * if there is none. */
+EK_API ek_tensor *ek_median(ek_tensor *x);
+EK_API ek_tensor *ek_nanmedian(ek_tensor *x);
+EK_API ek_tensor *ek_median_dim(ek_tensor *x, int dim, bool keepdim, ek_tensor **index);
+EK_API ek_tensor *ek_nanmedian_dim(ek_tensor *x, int dim, bool keepdim, ek_tensor **index);
+
+/* ek_quantile(x, q, EK_DIMS(1), .keepdim = true): the q-quantiles of x, over one dimension or all
+ * elements. q, of x's dtype, is a scalar or has one dimension, which comes first in the result; the
+ * host reads it, and it must lie in [0, 1]. Between two elements the interpolation decides. A NaN
+ * wins; ek_nanquantile leaves NaNs out, and is NaN if all are. bf16 and f16 are computed in f32. */
+typedef enum ek_quantile_interpolation {
+    EK_QUANTILE_LINEAR = 0,
+    EK_QUANTILE_LOWER = 1,
+    EK_QUANTILE_HIGHER = 2,
+    EK_QUANTILE_NEAREST = 3, /* halves go to the even position */
+    EK_QUANTILE_MIDPOINT = 4
+} ek_quantile_interpolation;
+typedef struct ek_quantile_options {
+    const char *keywords;
+    ek_tensor *x;
+    ek_tensor *q;
+    int dims[EK_MAX_DIMS]; /* EK_DIMS(dim) (reduce.h); default: all elements */
+    int dim_count;
+    bool keepdim;
+    ek_quantile_interpolation interpolation;
+} ek_quantile_options;
+EK_API ek_tensor *ek_quantile_with(ek_quantile_options options);
+EK_API ek_tensor *ek_nanquantile_with(ek_quantile_options options);
+#define EK_QUANTILE_OPTIONS(...) EK_OPTIONS_2(ek_quantile_options, x, q, __VA_ARGS__)
+#define ek_quantile(...) ek_quantile_with(EK_QUANTILE_OPTIONS(__VA_ARGS__))
+#define ek_nanquantile(...) ek_nanquantile_with(EK_QUANTILE_OPTIONS(__VA_ARGS__))
+
 /* The next three read elements on the host, and so wait for the device. */
 
 /* The positions of all elements that aren't 0, in row-major order: (count, dimensions of x). */

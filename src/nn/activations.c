@@ -107,6 +107,14 @@ ACTIVATION_TYPE(softplus,
                                                          .threshold = self->b == 0 ? EK_ZERO
                                                                                    : self->b}))
 
+ACTIVATION_TYPE(rrelu, ek_f_rrelu(x, self->a, self->b, module->training))
+
+ek_module *ek_rrelu_with(ek_rrelu_options options)
+{
+    return activation_make(&rrelu_type, ek_number_or(EK_GIVEN(&options, lower, 0), 1. / 8),
+                           ek_number_or(EK_GIVEN(&options, upper, 1), 1. / 3), 0);
+}
+
 ek_module *ek_hardtanh(double low, double high)
 {
     if (low < high)

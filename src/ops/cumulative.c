@@ -3,6 +3,9 @@
  * All are made of one operation, the linear recurrence h[i] = a[i] h[i - 1] + b[i]. Its gradients
  * are recurrences in the opposite direction, so that products have gradients of any order that need
  * no quotient: they hold if factors are 0, too. */
+#include <float.h>
+#include <math.h>
+
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -90,6 +93,58 @@ ek_tensor *ek_cumsum(ek_tensor *x, int dim)
 ek_tensor *ek_cumprod(ek_tensor *x, int dim)
 {
     return cumulative_run("cumprod", x, dim, true);
+}
+
+/* ---- logcumsumexp ---- */
+
+/* The largest element up to each along dim, by maxima with the elements 1, 2, 4, ... before. */
+static ek_tensor *cumulative_largest(ek_tensor *x, int dim)
+{
+    for (int64_t step = 1; x && step < x->shape[dim]; step *= 2) {
+        int64_t rest = x->shape[dim] - step;
+        ek_tensor *first = ek_narrow(x, dim, 0, step);
+        ek_tensor *later = ek_maximum(ek_narrow(x, dim, step, rest), ek_narrow(x, dim, 0, rest));
+        x = first && later ? ek_cat((ek_tensor *const[]){first, later}, 2, dim) : NULL;
+    }
+    return x;
+}
+
+/* With m the largest element so far, s[i] = s[i - 1] e^(m[i - 1] - m[i]) + e^(x[i] - m[i]) and the
+ * result is m + log(s). Nothing overflows, and m, which the result doesn't depend on, has no
+ * gradient. Infinite m are bounded, because their differences would be NaN. */
+static ek_tensor *cumulative_logarithms(ek_tensor *x, int dim)
+{
+    const double bound = x->dtype == EK_F64 ? DBL_MAX : (double)FLT_MAX;
+    ek_tensor *m = ek_clamp(cumulative_largest(ek_detach(x), dim), -bound, bound);
+    scan_attributes forward = {.dim = dim};
+    ek_tensor *factors = m ? ek_exp(ek_sub(scan_shifted(m, &forward, true, -bound), m)) : NULL;
+    ek_tensor *addends = ek_exp(ek_sub(x, m));
+    ek_tensor *s = factors && addends ? scan_apply(factors, addends, dim, false) : NULL;
+    if (!s)
+        return NULL;
+    ek_tensor *empty = ek_eq_scalar(s, 0);
+    ek_tensor *y = ek_add(m, ek_log(ek_where(empty, ek_number_like(s, 1), s)));
+    return ek_where(empty, ek_number_like(s, -(double)INFINITY), y);
+}
+
+/* bf16 and f16 are computed in f32. */
+ek_tensor *ek_logcumsumexp(ek_tensor *x, int dim)
+{
+    if (!ek_floating("logcumsumexp", "x", x))
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *line = x->ndim == 0 && (dim == 0 || dim == -1) ? ek_reshape(x, EK_SHAPE(1)) : x;
+    ek_tensor *y = NULL;
+    dim = line ? ek_dimension("logcumsumexp", line, dim) : -1;
+    if (dim >= 0) {
+        line = ek_autocast_wide(line);
+        const ek_dtype dtype = line ? line->dtype : x->dtype;
+        line = ek_to_dtype(line, ek_dtype_wide(dtype));
+        y = line && ek_count(line) > 0 ? cumulative_logarithms(line, dim) : line;
+        y = ek_to_dtype(y, dtype);
+        y = y && x->ndim == 0 ? ek_reshape(y, ek_scalar_shape()) : y;
+    }
+    return ek_scope_return(&scope, y == x ? ek_itself(x) : y);
 }
 
 /* ---- products ---- */

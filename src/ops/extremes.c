@@ -71,6 +71,14 @@ ek_tensor *ek_amin_with(ek_reduce_options options)
     return extreme_reduce(&amin_operation, EK_REDUCE_MIN, false, &options);
 }
 
+EK_OPERATION(chosen, "median", extreme_backward);
+
+ek_tensor *ek_record_chosen(ek_tensor *y, ek_tensor *x)
+{
+    extreme_attributes attributes = {x ? (1u << x->ndim) - 1 : 0, true};
+    return EK_RECORD(y, &chosen_operation, EK_INPUTS(x), EK_SAVED(x, y), EK_ATTRIBUTES(attributes));
+}
+
 ek_tensor *ek_max(ek_tensor *x)
 {
     return extreme_reduce(&max_operation, EK_REDUCE_MAX, true, &(ek_reduce_options){.x = x});

@@ -1,5 +1,5 @@
-/* unary.c: functions of one tensor, element by element, and dropout. A gradient that is one fused
- * kernel is an operation of its own, so that it can be differentiated again. */
+/* unary.c: functions of one tensor, element by element, dropout and rrelu. A gradient that is one
+ * fused kernel is an operation of its own, so that it can be differentiated again. */
 #include <math.h>
 
 #include "core/draw.h"
@@ -227,4 +227,49 @@ ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training)
     if (ek_count(x) == 0)
         return ek_itself(x);
     return ek_mul(x, dropout_mask(x, p));
+}
+
+/* ---- rrelu ---- */
+
+/* Slopes of x's shape and dtype: uniform from [lower, upper) for elements up to 0, else 1. As in
+ * PyTorch a Mersenne Twister draws f64 numbers for these elements alone, in row-major order on the
+ * CPU, between bounds that f32 holds unless x is f64. */
+static ek_tensor *rrelu_slopes(ek_tensor *x, double lower, double upper)
+{
+    ek_draw draw = {.kind = EK_DRAW_UNIFORM, .a = lower, .b = upper};
+    x = ek_detach(x);
+    if (x && ek_draw_begin(&draw, NULL, x)) {
+        ek_tensor *slopes = ek_result(x, NULL, NULL, x->dtype);
+        if (!slopes || ek_draw_run(slopes, NULL, &draw) < 0)
+            return NULL;
+        return ek_where(ek_le_scalar(x, 0), slopes, ek_number_like(x, 1));
+    }
+    ek_tensor *on_cpu = ek_to_dtype(ek_to_device(x, ek_cpu()), EK_F64);
+    ek_tensor *slopes = on_cpu ? ek_clone(ek_contiguous(on_cpu, EK_CONTIGUOUS)) : NULL;
+    if (!slopes)
+        return NULL;
+    const double low = x->dtype == EK_F64 ? lower : (double)(float)lower;
+    const double high = x->dtype == EK_F64 ? upper : (double)(float)upper;
+    double *slope = ek_tensor_data(slopes);
+    const int64_t count = ek_count(slopes);
+    ek_generator *generator = ek_generator_lock(NULL);
+    for (int64_t i = 0; i < count; i++)
+        slope[i] = slope[i] <= 0 ? ek_generator_f64(generator) * (high - low) + low : 1;
+    ek_generator_unlock(generator);
+    return ek_to_device(ek_to_dtype(slopes, x->dtype), ek_tensor_device(x));
+}
+
+ek_tensor *ek_f_rrelu(ek_tensor *x, double lower, double upper, bool training)
+{
+    if (!ek_floating("rrelu", "x", x))
+        return NULL;
+    if (!(lower <= upper) || isinf(lower) || isinf(upper))
+        return EK_REFUSE(EK_E_INVALID,
+                         "rrelu: lower is %g and upper %g; lower must not be above upper, and both "
+                         "finite",
+                         lower, upper);
+    if (!training)
+        return ek_f_leaky_relu(x, (lower + upper) / 2);
+    ek_scope scope = ek_scope_begin();
+    return ek_scope_return(&scope, ek_mul(x, rrelu_slopes(x, lower, upper)));
 }
