@@ -80,7 +80,7 @@ TEST(criteria)
     ck_assert_double_eq_tol(c, second_loss, 1e-12);
     ek_module_free(balanced);
     ek_module_free(all);
-    assert_refused(ek_mse_loss(.ignore_index = 0), EK_E_INVALID, "has no ignore_index");
+    assert_refused(ek_mse_loss(.ignore_index = 0), EK_E_INVALID, "takes no ignore_index");
 }
 
 TEST(normalisation)
