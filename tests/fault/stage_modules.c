@@ -50,6 +50,24 @@ static ek_tensor *loss(ek_module *criterion, ek_tensor *x, ek_tensor *target)
     return y;
 }
 
+/* Like `loss`, of three inputs. */
+static ek_tensor *loss3(ek_module *criterion, ek_tensor *const *x)
+{
+    ek_tensor *y = criterion ? ek_loss(criterion, x[0], x[1], x[2]) : NULL;
+    ek_module_free(criterion);
+    return y;
+}
+
+/* Two samples of one class each. */
+static ek_tensor *sequences(ek_tensor *x, ek_tensor *targets)
+{
+    ek_tensor *frames = ek_full(4, EK_SHAPE(2), EK_I64), *ones = ek_ones(EK_SHAPE(2), EK_I64);
+    ek_module *criterion = ek_ctc_loss(.blank = 3, .batch_first = true);
+    ek_tensor *y = criterion ? ek_loss(criterion, x, targets, frames, ones) : NULL;
+    ek_module_free(criterion);
+    return y;
+}
+
 /* A weight per class. */
 static ek_tensor *weighted(ek_tensor *x, ek_tensor *target)
 {
@@ -226,6 +244,23 @@ static ek_tensor *initialised(void)
     X(nll_loss, "f4x3 i4", loss(ek_nll_loss(), ek_f_log_softmax(x[0], 1), x[1]))                   \
     X(mse_loss, "f4x3 f4x3", loss(ek_mse_loss(EK_SUM), x[0], x[1]))                                \
     X(l1_loss, "f4x3 f4x3", loss(ek_l1_loss(), x[0], x[1]))                                        \
+    X(smooth_l1_loss, "f4x3 f4x3", loss(ek_smooth_l1_loss(), x[0], x[1]))                          \
+    X(huber_loss, "f4x3 f4x3", loss(ek_huber_loss(.delta = 0.5), x[0], x[1]))                      \
+    X(bce_loss, "f4 p4", loss(ek_bce_loss(), ek_f_sigmoid(x[0]), x[1]))                            \
+    X(soft_margin_loss, "f4 c4", loss(ek_soft_margin_loss(), x[0], x[1]))                          \
+    X(multilabel_soft_margin_loss, "f2x3 c2x3",                                                    \
+      loss(ek_multilabel_soft_margin_loss(), x[0], x[1]))                                          \
+    X(kl_div_loss, "f4x3 p4x3", loss(ek_kl_div_loss(EK_BATCH_MEAN), x[0], x[1]))                   \
+    X(poisson_nll_loss, "f4 p4", loss(ek_poisson_nll_loss(), x[0], x[1]))                          \
+    X(gaussian_nll_loss, "f4 f4 p4", loss3(ek_gaussian_nll_loss(), x))                             \
+    X(margin_ranking_loss, "f4 f4 c4", loss3(ek_margin_ranking_loss(), x))                         \
+    X(hinge_embedding_loss, "f4 c4", loss(ek_hinge_embedding_loss(), x[0], x[1]))                  \
+    X(cosine_embedding_loss, "f4x3 f4x3 c4", loss3(ek_cosine_embedding_loss(), x))                 \
+    X(triplet_margin_loss, "f4x3 f4x3 f4x3", loss3(ek_triplet_margin_loss(.margin = 9), x))        \
+    X(multi_margin_loss, "f4x3 i4", loss(ek_multi_margin_loss(), x[0], x[1]))                      \
+    X(multilabel_margin_loss, "f4x3 i4x3", loss(ek_multilabel_margin_loss(), x[0], x[1]))          \
+    X(ctc_loss, "f2x4x4 i2x1", sequences(x[0], x[1]))                                              \
+    X(rrelu, "f4x3", call(ek_rrelu(), x[0]))                                                       \
     X(bce_with_logits_loss, "f4 p4", loss(ek_bce_with_logits_loss(), x[0], x[1]))                  \
     X(convert, "f4x2",                                                                             \
       call(ek_convert_sync_batch_norm(ek_sequential(ek_batch_norm1d(2), ek_relu())), x[0]))        \

@@ -171,39 +171,41 @@ static ek_tensor *var_and_mean(ek_tensor *x)
     return var ? ek_mul(var, mean) : NULL;
 }
 
-#define ACTIVATIONS(X)                                          \
-    X(silu, "f2x3", ek_f_silu(x[0]))                            \
-    X(mish, "f2x3", ek_f_mish(x[0]))                            \
-    X(selu, "f2x3", ek_f_selu(x[0]))                            \
-    X(relu6, "f2x3", ek_f_relu6(x[0]))                          \
-    X(hardsigmoid, "f2x3", ek_f_hardsigmoid(x[0]))              \
-    X(hardswish, "f2x3", ek_f_hardswish(x[0]))                  \
-    X(tanhshrink, "f2x3", ek_f_tanhshrink(x[0]))                \
-    X(softsign, "f2x3", ek_f_softsign(x[0]))                    \
-    X(log_sigmoid, "f2x3", ek_f_log_sigmoid(x[0]))              \
-    X(elu, "f2x3", ek_f_elu(x[0], 0.5))                         \
-    X(celu, "f2x3", ek_f_celu(x[0], 0.5))                       \
-    X(hardshrink, "f2x3", ek_f_hardshrink(x[0], 0.5))           \
-    X(softshrink, "f2x3", ek_f_softshrink(x[0], 0.5))           \
-    X(hardtanh, "f2x3", ek_f_hardtanh(x[0], -0.5, 0.5))         \
-    X(threshold, "f2x3", ek_f_threshold(x[0], 0.1, 2))          \
-    X(prelu, "f2x3 f3", ek_f_prelu(x[0], x[1]))                 \
-    X(glu, "f2x4", ek_f_glu(x[0], 1))                           \
-    X(softmin, "f2x3", ek_f_softmin(x[0], 1))                   \
-    X(softplus_beta, "f2x3", ek_f_softplus(x[0], .beta = 2))    \
-    X(max, "f2x3", ek_max(x[0]))                                \
-    X(min, "f2x3", ek_min(x[0]))                                \
-    X(amax, "f2x3", ek_amax(x[0], EK_DIMS(1)))                  \
-    X(amin, "f2x3", ek_amin(x[0], EK_DIMS(0), .keepdim = true)) \
-    X(argmin, "f2x3", ek_argmin(x[0], 1, false))                \
-    X(any, "f2x3", ek_any(x[0]))                                \
-    X(all, "f2x3", ek_all(x[0], EK_DIMS(1)))                    \
-    X(prod, "f2x3", ek_prod(x[0]))                              \
-    X(nansum, "f2x3", ek_nansum(x[0]))                          \
-    X(cumsum, "f2x3", ek_cumsum(x[0], 1))                       \
-    X(cumprod, "f2x3", ek_cumprod(x[0], 0))                     \
-    X(norm_3, "f2x3", ek_norm(x[0], EK_DIMS(1), .p = 3))        \
-    X(norm_inf, "f2x3", ek_norm(x[0], .p = (double)INFINITY))   \
+#define ACTIVATIONS(X)                                                      \
+    X(silu, "f2x3", ek_f_silu(x[0]))                                        \
+    X(rrelu, "f2x3", (ek_manual_seed(1), ek_f_rrelu(x[0], 0.1, 0.3, true))) \
+    X(mish, "f2x3", ek_f_mish(x[0]))                                        \
+    X(selu, "f2x3", ek_f_selu(x[0]))                                        \
+    X(relu6, "f2x3", ek_f_relu6(x[0]))                                      \
+    X(hardsigmoid, "f2x3", ek_f_hardsigmoid(x[0]))                          \
+    X(hardswish, "f2x3", ek_f_hardswish(x[0]))                              \
+    X(tanhshrink, "f2x3", ek_f_tanhshrink(x[0]))                            \
+    X(softsign, "f2x3", ek_f_softsign(x[0]))                                \
+    X(log_sigmoid, "f2x3", ek_f_log_sigmoid(x[0]))                          \
+    X(elu, "f2x3", ek_f_elu(x[0], 0.5))                                     \
+    X(celu, "f2x3", ek_f_celu(x[0], 0.5))                                   \
+    X(hardshrink, "f2x3", ek_f_hardshrink(x[0], 0.5))                       \
+    X(softshrink, "f2x3", ek_f_softshrink(x[0], 0.5))                       \
+    X(hardtanh, "f2x3", ek_f_hardtanh(x[0], -0.5, 0.5))                     \
+    X(threshold, "f2x3", ek_f_threshold(x[0], 0.1, 2))                      \
+    X(prelu, "f2x3 f3", ek_f_prelu(x[0], x[1]))                             \
+    X(glu, "f2x4", ek_f_glu(x[0], 1))                                       \
+    X(softmin, "f2x3", ek_f_softmin(x[0], 1))                               \
+    X(softplus_beta, "f2x3", ek_f_softplus(x[0], .beta = 2))                \
+    X(max, "f2x3", ek_max(x[0]))                                            \
+    X(min, "f2x3", ek_min(x[0]))                                            \
+    X(amax, "f2x3", ek_amax(x[0], EK_DIMS(1)))                              \
+    X(amin, "f2x3", ek_amin(x[0], EK_DIMS(0), .keepdim = true))             \
+    X(argmin, "f2x3", ek_argmin(x[0], 1, false))                            \
+    X(any, "f2x3", ek_any(x[0]))                                            \
+    X(all, "f2x3", ek_all(x[0], EK_DIMS(1)))                                \
+    X(prod, "f2x3", ek_prod(x[0]))                                          \
+    X(nansum, "f2x3", ek_nansum(x[0]))                                      \
+    X(logcumsumexp, "f2x3", ek_logcumsumexp(x[0], 1))                       \
+    X(cumsum, "f2x3", ek_cumsum(x[0], 1))                                   \
+    X(cumprod, "f2x3", ek_cumprod(x[0], 0))                                 \
+    X(norm_3, "f2x3", ek_norm(x[0], EK_DIMS(1), .p = 3))                    \
+    X(norm_inf, "f2x3", ek_norm(x[0], .p = (double)INFINITY))               \
     X(var_mean, "f2x3", var_and_mean(x[0]))
 
 ROWS_STAGE(ops_activations, ACTIVATIONS);

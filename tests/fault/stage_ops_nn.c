@@ -48,6 +48,15 @@ static ek_tensor *to_f64(ek_tensor *x)
 
 ROWS_STAGE(ops_spatial, CONVOLUTIONS);
 
+/* Two samples with one and two classes. */
+static ek_tensor *read_as(ek_tensor *x)
+{
+    static const int64_t classes[] = {1, 2, 2, 1}, frames[] = {3, 4}, lengths[] = {1, 2};
+    ek_tensor *targets = ek_from_data(classes, EK_SHAPE(2, 2), EK_I64);
+    return ek_f_ctc_loss(ek_f_log_softmax(x, 2), targets, ek_from_data(frames, EK_SHAPE(2), EK_I64),
+                         ek_from_data(lengths, EK_SHAPE(2), EK_I64));
+}
+
 #define NORMALISATIONS(X)                                                                  \
     X(batch_norm, "f3x2x2x2 f2 f2", batch_norm(x))                                         \
     X(batch_norm_plain, "f4x2", ek_f_batch_norm(x[0], .training = true))                   \
@@ -63,6 +72,25 @@ ROWS_STAGE(ops_spatial, CONVOLUTIONS);
     X(l1_loss, "f2x3 f2x3", ek_f_l1_loss(x[0], x[1], .reduction = EK_SUM))                 \
     X(bce_with_logits, "f2x3 b2x3 c3",                                                     \
       ek_f_bce_with_logits(x[0], ek_to_dtype(x[1], EK_F32), .pos_weight = x[2]))           \
-    X(target_weight, "i4 c3", ek_target_weight(x[0], x[1], -100, EK_F32))
+    X(target_weight, "i4 c3", ek_target_weight(x[0], x[1], -100, EK_F32))                  \
+    X(cross_entropy_probabilities, "f2x3 f2x3 c3",                                         \
+      ek_f_cross_entropy(x[0], x[1], x[2], .label_smoothing = 0.1))                        \
+    X(smooth_l1_loss, "f2x3 f2x3", ek_f_smooth_l1_loss(x[0], x[1], .beta = 0.5))           \
+    X(huber_loss, "f2x3 f2x3", ek_f_huber_loss(x[0], x[1]))                                \
+    X(bce, "f2x3 p2x3", ek_f_bce(ek_f_sigmoid(x[0]), x[1]))                                \
+    X(soft_margin_loss, "f2x3 c2x3", ek_f_soft_margin_loss(x[0], x[1]))                    \
+    X(multilabel_soft_margin, "f2x3 c2x3", ek_f_multilabel_soft_margin_loss(x[0], x[1]))   \
+    X(kl_div, "f2x3 p2x3", ek_f_kl_div(x[0], x[1], EK_BATCH_MEAN))                         \
+    X(poisson_nll_loss, "f2x3 p2x3", ek_f_poisson_nll_loss(x[0], x[1], .full = true))      \
+    X(gaussian_nll_loss, "f2x3 f2x3 p2", ek_f_gaussian_nll_loss(x[0], x[1], x[2]))         \
+    X(margin_ranking_loss, "f4 f4 c4", ek_f_margin_ranking_loss(x[0], x[1], x[2]))         \
+    X(hinge_embedding_loss, "f4 c4", ek_f_hinge_embedding_loss(x[0], ek_sign(x[1])))       \
+    X(cosine_embedding_loss, "f2x3 f2x3 c2",                                               \
+      ek_f_cosine_embedding_loss(x[0], x[1], ek_sign(x[2])))                               \
+    X(triplet_margin_loss, "f2x3 f2x3 f2x3",                                               \
+      ek_f_triplet_margin_loss(x[0], x[1], x[2], .margin = 9, .swap = true))               \
+    X(multi_margin_loss, "f2x3 i2 c3", ek_f_multi_margin_loss(x[0], x[1], x[2], .p = 2))   \
+    X(multilabel_margin_loss, "f2x3 i2x3", ek_f_multilabel_margin_loss(x[0], x[1]))        \
+    X(ctc_loss, "f4x2x3", read_as(x[0]))
 
 ROWS_STAGE(ops_losses, NORMALISATIONS);

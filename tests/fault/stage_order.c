@@ -31,6 +31,12 @@ static ek_tensor *drawn(ek_tensor *x, bool replacement)
     return ek_multinomial(x, 2, replacement, NULL);
 }
 
+static ek_tensor *middle(ek_tensor *x, ek_tensor *(*median)(ek_tensor *, int, bool, ek_tensor **))
+{
+    ek_tensor *index = NULL, *y = median(x, 1, false, &index);
+    return y ? ek_add(y, ek_to_dtype(index, EK_F32)) : NULL;
+}
+
 static const int64_t margin[] = {1, 1, -1, 2};
 
 #define ORDER(X)                                                                           \
@@ -38,6 +44,12 @@ static const int64_t margin[] = {1, 1, -1, 2};
     X(argsort, "f2x3", ek_argsort(x[0], 0, false))                                         \
     X(topk, "f2x9", ek_topk(x[0], 1, 1, true, NULL))                                       \
     X(kthvalue, "f2x3", ek_kthvalue(x[0], 2, 1, false, NULL))                              \
+    X(median, "f2x3", ek_median(x[0]))                                                     \
+    X(nanmedian, "f2x3", ek_nanmedian(x[0]))                                               \
+    X(median_dim, "f2x3", middle(x[0], ek_median_dim))                                     \
+    X(nanmedian_dim, "f2x3", middle(x[0], ek_nanmedian_dim))                               \
+    X(quantile, "f2x3 f2", ek_quantile(x[0], ek_f_sigmoid(x[1]), EK_DIMS(1)))              \
+    X(nanquantile, "f2x3 f2", ek_nanquantile(x[0], ek_f_sigmoid(x[1]), .keepdim = true))   \
     X(nonzero, "b2x3", ek_nonzero(x[0]))                                                   \
     X(masked_select, "f2x3 b3", ek_masked_select(x[0], x[1]))                              \
     X(masked_fill, "f2x3 b3", ek_masked_fill(x[0], x[1], 2))                               \
@@ -71,7 +83,7 @@ ROWS_STAGE(ops_order, ORDER);
     X(diagonal, "f3x3", ek_diagonal(x[0], 0, 0, 1))                                 \
     X(diag, "f3", ek_diag(x[0], 1))                                                 \
     X(movedim, "f2x3x2", ek_movedim(x[0], 0, 2))                                    \
-    X(unflatten, "f2x4", ek_f_unflatten(x[0], 1, EK_SHAPE(2, -1)))                    \
+    X(unflatten, "f2x4", ek_f_unflatten(x[0], 1, EK_SHAPE(2, -1)))                  \
     X(unbind, "f2x3", apart(x[0]))                                                  \
     X(meshgrid, "f2 f3", grid(x))                                                   \
     X(pad, "f2x3", ek_f_pad(x[0], margin, 4, EK_PAD_CONSTANT, 1))                   \

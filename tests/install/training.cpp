@@ -78,9 +78,30 @@ static void options()
     ek_tensor *mean;
     CHECK(number(ek_var_mean(&mean, x, .correction = 1)) >= 0 && mean != nullptr);
     ek_module *activations =
-        ek_sequential(ek_softplus(.beta = 2), ek_softplus(), ek_prelu(), ek_prelu(1, .init = 0.1));
+        ek_sequential(ek_softplus(.beta = 2), ek_softplus(), ek_prelu(), ek_prelu(1, .init = 0.1),
+                      ek_rrelu(), ek_rrelu(.lower = 0.1, .upper = 0.2));
     CHECK(activations != nullptr && ek_apply(activations, x) != nullptr);
     ek_module_free(activations);
+    ek_tensor *a = ek_ones(EK_SHAPE(2, 3)), *b = ek_zeros(EK_SHAPE(2, 3)),
+              *half = ek_full(0.5, EK_SHAPE(1));
+    CHECK(number(ek_f_smooth_l1_loss(a, b, .beta = 2)) == 0.25);
+    CHECK(number(ek_f_huber_loss(a, b, .reduction = EK_SUM, .delta = 1)) == 3);
+    CHECK(number(ek_f_bce(a, a)) == 0 &&
+          number(ek_f_kl_div(b, a, .reduction = EK_BATCH_MEAN)) == 0);
+    CHECK(number(ek_f_poisson_nll_loss(b, b, .log_input = EK_ON)) == 1);
+    CHECK(number(ek_f_gaussian_nll_loss(a, b, a, .full = false)) == 0.5);
+    CHECK(number(ek_f_margin_ranking_loss(a, b, a, .margin = 2)) == 1);
+    CHECK(number(ek_f_hinge_embedding_loss(a, a, .margin = 1)) == 1);
+    CHECK(number(ek_f_triplet_margin_loss(a, a, a, .margin = 1, .swap = true)) == 1);
+    CHECK(number(ek_median(a)) == 1 && number(ek_quantile(a, half, EK_DIMS(1))) == 2);
+    CHECK(number(ek_nanquantile(a, half, .keepdim = true)) == 1);
+    ek_module *criteria[] = {ek_huber_loss(.delta = 2), ek_kl_div_loss(.reduction = EK_BATCH_MEAN),
+                             ek_triplet_margin_loss(.margin = 1, .p = 1, .swap = true),
+                             ek_ctc_loss(.blank = 1, .zero_infinity = true)};
+    for (ek_module *criterion : criteria) {
+        CHECK(criterion != nullptr);
+        ek_module_free(criterion);
+    }
     ek_tensor *heads = ek_ones(EK_SHAPE(1, 2, 3, 4));
     CHECK(number(ek_f_scaled_dot_product_attention(heads, heads, heads, .is_causal = true)) == 24);
     ek_module *encoder = ek_transformer_encoder(ek_transformer_encoder_layer(4, 2, .dropout = 0), 2,
