@@ -147,6 +147,9 @@ static void options()
     ek_module *features = ek_resnet18(.classes = 0, .channels = 1);
     CHECK(features && ek_module_numel(features) == 11170240);
     ek_module_free(features);
+    ek_module *text = ek_gpt2(256, .context = 8, .width = 4, .layers = 1, .heads = 2);
+    CHECK(text && ek_tensor_count(ek_apply(text, ek_zeros(EK_SHAPE(1, 3), EK_I64))) == 768);
+    ek_module_free(text);
     ek_module *refused = ek_conv2d(1, 2, 3, .stride = 0); // a written zero is a zero
     CHECK(!refused && ek_error_status() == EK_E_INVALID);
     ek_error_clear();

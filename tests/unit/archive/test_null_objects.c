@@ -246,6 +246,7 @@ CALL(ek_transformer_decoder_layer_with((ek_transformer_layer_options){0}));
 CALL(ek_transformer_encoder_with((ek_transformer_stack_options){0}));
 CALL(ek_transformer_decoder_with((ek_transformer_stack_options){0}));
 CALL(ek_transformer_with((ek_transformer_options){.nhead = -1}));
+CALL(ek_gpt2_with((ek_gpt2_options){.heads = -1}));
 CALL(ek_group_norm_with((ek_group_norm_options){0}));
 CALL(ek_rnn_with((ek_recurrent_options){0}));
 CALL(ek_lstm_with((ek_recurrent_options){0}));
