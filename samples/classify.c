@@ -208,32 +208,15 @@ static int classify_try_batch(int64_t batch, void *user)
     return job_step(user, EK_VALUE(pictures), EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
 }
 
-/* Measures on a job of its own, before the run: from its first step to its last all batches are cut
- * alike, so that a run that is stopped anywhere and gone on with is the same to the bit. */
+/* Measures on a job of its own, before the run. */
 static int classify_measure_plan(classify *c)
 {
-    int64_t sizes[EK_MAX_DEVICES], batch = opt.batch;
     train_job trial = {.mode = MODE_AUTO, .devices = c->job.devices};
-    int64_t rc = classify_make(&trial, c->epoch_steps, NULL);
+    int rc = classify_make(&trial, c->epoch_steps, NULL);
     if (rc == 0)
-        rc = ek_find_batch(.function = classify_try_batch, .user = &trial,
-                           .device_ids = trial.devices, .model = trial.model,
-                           .optimizer = trial.optimizer, .first = batch, .most = batch);
-    if (rc == 0)
-        rc = ek_error(EK_E_OUT_OF_MEMORY,
-                      "a batch of %lld does not fit on these devices, however it is cut",
-                      (long long)batch);
-    if (rc > 0)
-        rc = ek_data_parallel_sizes(trial.parallel, world_share(batch), sizes);
+        return job_measure_plan(&trial, opt.batch, classify_try_batch, c->plan);
     job_free(&trial);
-    size_t length = 0; /* "40,30,30" */
-    for (int d = 0; d < c->job.devices.count; d++) {
-        ek_memory_reset_peak(c->job.devices.devices[d]);
-        if (rc == 0 && length < sizeof c->plan)
-            length += (size_t)snprintf(c->plan + length, sizeof c->plan - length, "%s%" PRId64,
-                                       d ? "," : "", sizes[d]);
-    }
-    return (int)rc;
+    return rc;
 }
 
 /* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */

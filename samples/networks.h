@@ -51,4 +51,8 @@ ek_module *stylegan_critic(int width);
 enum { RESNET_MOST_BLOCKS = 64 };
 ek_module *resnet(int channels, int width, int blocks, bool apart, int classes);
 
+/* Mean cross entropy of a language model's logits (N, L, words) with the tokens (N, L) that come
+ * next. */
+ek_module *next_token_criterion(void);
+
 #endif

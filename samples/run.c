@@ -126,13 +126,39 @@ static ek_value job_rows(ek_value batch)
 int job_step(train_job *job, ek_value input, ek_value target, double *loss)
 {
     ek_scope scope = ek_scope_begin();
+    const ek_autocast autocast = ek_autocast_begin(job->bf16 ? EK_BF16 : EK_F32);
     int rc = ek_train_step(loss, .model = job->model, .criterion = job->criterion,
                            .optimizer = job->optimizer, .input = job_rows(input),
-                           .target = job_rows(target));
+                           .target = job_rows(target), .max_norm = job->max_norm);
+    ek_autocast_end(&autocast);
     if (rc == 0 && job->schedule)
         rc = ek_schedule_step(job->schedule);
     ek_scope_end(&scope);
     return rc;
+}
+
+int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, char plan[1024])
+{
+    int64_t sizes[EK_MAX_DEVICES];
+    int64_t rc = ek_find_batch(.function = step, .user = trial, .device_ids = trial->devices,
+                               .model = trial->model, .optimizer = trial->optimizer, .first = batch,
+                               .most = batch);
+    if (rc == 0)
+        rc = ek_error(EK_E_OUT_OF_MEMORY,
+                      "a batch of %lld does not fit on these devices, however it is cut",
+                      (long long)batch);
+    if (rc > 0)
+        rc = ek_data_parallel_sizes(trial->parallel, world_share(batch), sizes);
+    const ek_device_list devices = trial->devices;
+    job_free(trial);
+    size_t length = 0;
+    for (int d = 0; d < devices.count; d++) {
+        ek_memory_reset_peak(devices.devices[d]);
+        if (rc == 0 && length < 1024)
+            length += (size_t)snprintf(plan + length, 1024 - length, "%s%" PRId64, d ? "," : "",
+                                       sizes[d]);
+    }
+    return (int)rc;
 }
 
 void job_free(train_job *job)

@@ -49,6 +49,8 @@ typedef struct train_job {
     ek_module *model, *criterion;
     ek_optimizer *optimizer;
     ek_schedule *schedule; /* NULL: the rate stays */
+    double max_norm;       /* > 0: gradients are clipped to it */
+    bool bf16;             /* forward and loss under autocast */
 } train_job;
 
 /* Makes job->model and job->criterion of a network and a criterion, which they own. MODE_AUTO
@@ -59,6 +61,11 @@ ek_module *job_criterion(const train_job *job, ek_module *criterion);
 /* One training step on the batch of all ranks; for `loss` see ek_train_step. 0 or a negative
  * status. */
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);
+/* Writes each device's share of a batch to `plan`, "40,30,30", as a job of MODE_AUTO without a plan
+ * measures it, and frees that job. A run that measures before its first step cuts all batches
+ * alike, so that one that is stopped anywhere and gone on with is the same to the bit. `step` takes
+ * one on a batch of this size, with the job as `user`. 0 or a negative status. */
+int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, char plan[1024]);
 void job_free(train_job *job);
 
 /* ---- Ctrl-C and kill ---- */

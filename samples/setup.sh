@@ -35,6 +35,7 @@ has() {
     openmpi-bin) command -v mpirun.openmpi || command -v mpirun ;;
     ccache) command -v ccache ;;
     locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
+    fortunes) test -r /usr/share/games/fortunes/computers ;;
     dataset-fashion-mnist) test -r "$fashion_mnist"/train-images-idx3-ubyte.gz ;;
     *) return 1 ;;
     esac >/dev/null
@@ -56,6 +57,7 @@ purpose() {
     openmpi-bin) echo "mpirun, which starts programs of several processes" ;;
     locales) echo "other languages' locales, for the test that files are the same in all" ;;
     ccache) echo "compiles once what two builds share" ;;
+    fortunes) echo "a text for samples/gpt, in /usr/share/games/fortunes" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
     esac
 }

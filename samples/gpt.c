@@ -1,0 +1,542 @@
+/* gpt.c: trains a small GPT on the bytes of a text, compares it with a trigram model of the same
+ * text on a part that neither has seen, and has it write.
+ *
+ * By default random numbers are Philox's: N devices then drop out what one does, and attention
+ * needs no memory for its probabilities. With the Mersenne Twister they are PyTorch's. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "networks.h"
+#include "run.h"
+#include "text.h"
+
+/* ---- settings ---- */
+
+#define FORTUNES "/usr/share/games/fortunes"
+
+static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
+static const char *const random_names[] = {"twister", "philox", NULL}; /* as ek_random_engine */
+static const char *const goal_names[] = {"memory", "time", NULL};
+
+static struct gpt_options {
+    int mode, goal, dtype, kind, random;
+    const char *device_text; /* a number or a list; NULL: all there are */
+    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
+    int64_t context, width, layers, heads, batch, steps, stop, warm_up, seed, every;
+    int64_t letters, top_k;
+    double dropout, lr, weight_decay, clip, temperature;
+    bool bf16;
+    const char *data, *prompt;
+    run_files files;
+} opt;
+
+enum { MOST = 1 << 20, BYTES = 256 };
+static const arg_spec gpt_args[] = {
+    arg_text("data", &opt.data, FORTUNES, "PATH",
+             "the text: a file, or a folder of files without a '.' in their names"),
+    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
+    arg_text("devices", &opt.device_text, NULL, "N",
+             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
+    arg_device(&opt.kind),
+    arg_word("goal", &opt.goal, "memory", goal_names, "GOAL", "what balanced-auto levels"),
+    arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 12,10,10"),
+    arg_int("context", &opt.context, "128", 1, 65536, "bytes that the model sees"),
+    arg_int("width", &opt.width, "128", 1, 65536, "features of a byte"),
+    arg_int("layers", &opt.layers, "4", 1, 1000, "attention and MLP"),
+    arg_int("heads", &opt.heads, "4", 1, 65536, "of attention, which divide the width"),
+    arg_real("dropout", &opt.dropout, "0.05", 0, 1, "in training"),
+    arg_int("batch", &opt.batch, "16", 1, MOST, "windows of the text per step"),
+    arg_int("steps", &opt.steps, "1500", 1, MOST, "of the whole run, to whose end the rate falls"),
+    arg_int("stop", &opt.stop, NULL, 1, MOST, "stop after so many, as if all were to follow"),
+    arg_real("lr", &opt.lr, "0.003", 0, 1,
+             "learning rate of AdamW, falling by a cosine to a tenth"),
+    arg_int("warm-up", &opt.warm_up, NULL, 1, MOST,
+            "steps in which it rises first; 100, or a tenth of a shorter run"),
+    arg_real("weight-decay", &opt.weight_decay, "0.01", 0, 1e6, "of AdamW"),
+    arg_real("clip", &opt.clip, "1", 0, 1e6, "the gradient's largest norm; 0: any"),
+    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters"),
+    arg_switch("bf16", &opt.bf16, "train in bf16 under autocast"),
+    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and dropout"),
+    arg_word("random", &opt.random, "philox", random_names, "KIND",
+             "numbers for weights and dropout; twister: PyTorch's"),
+    arg_text("prompt", &opt.prompt, "\n", "TEXT", "what it goes on from when it writes"),
+    arg_int("letters", &opt.letters, "400", 0, MOST, "bytes that it writes"),
+    arg_real("temperature", &opt.temperature, "0.8", 1e-3, 1e3, "below 1: likelier bytes"),
+    arg_int("top-k", &opt.top_k, "40", 1, BYTES, "one of so many likeliest bytes"),
+    arg_text("out", &opt.files.out, NULL, "DIR", "write a page and checkpoints there"),
+    arg_int("every", &opt.every, "500", 1, MOST, "steps between those, and between tests"),
+    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
+    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    arg_end,
+};
+
+static const char about[] =
+    "Trains a GPT on a text's bytes, tests it on a tenth of the text that is held out, compares "
+    "it\n"
+    "with a trigram model, and has it write: on a single device; on several with outputs and loss\n"
+    "on device 0 (classic); with the loss on every device (balanced); with shares of the batch "
+    "that\n"
+    "follow from measurements (balanced-auto); with gradients and optimizer state sharded "
+    "(sharded).\n"
+    "What --out wrote can be gone on with: --resume.\n\n";
+
+static int gpt_check(void)
+{
+    if (opt.width % opt.heads != 0)
+        return args_complain("--width %" PRId64 " --heads %" PRId64
+                             ": the width has to be a multiple of the heads",
+                             opt.width, opt.heads);
+    if (opt.bf16 && opt.dtype == EK_F64)
+        return args_complain("--bf16 --dtype f64: products in bf16 are for parameters in f32");
+    if (opt.warm_up == 0)
+        opt.warm_up = opt.steps < 1000 ? opt.steps / 10 + 1 : 100;
+    if (opt.warm_up > opt.steps)
+        return args_complain("--warm-up %" PRId64 ": there are %" PRId64 " steps", opt.warm_up,
+                             opt.steps);
+    if (!*opt.prompt)
+        return args_complain("--prompt: at least a byte is needed");
+    if (opt.plan && opt.mode != MODE_AUTO)
+        return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
+    if (opt.plan && strchr(opt.plan, ';'))
+        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
+    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, opt.plan);
+}
+
+/* ---- the job: network, criterion, optimizer and schedule on their devices ---- */
+
+/* Of each step; at each test, in nats per byte: the model, and the trigram model again and again.
+ */
+enum { LOSSES, RATES, SECONDS, HELD_OUT, TRIGRAM, SERIES };
+static const char *const series_names[SERIES] = {"losses", "rates", "step_seconds", "held-out loss",
+                                                 "trigram model"};
+enum { TEXTS = 3 }; /* that it writes */
+
+typedef struct gpt {
+    run_state state;
+    train_job job;
+    char plan[1024];       /* each device's share in balanced-auto; "" in other modes */
+    ek_generator *shuffle; /* draws the order of windows */
+    ek_generator *test_random;
+    ek_loader *training, *testing;
+    text training_text, held_text;
+    int64_t tested;    /* bytes that a test is about */
+    double trigram;    /* nats per byte of these */
+    double held_out;   /* the model's, at the last test */
+    int64_t tested_at; /* the step of the last test */
+    char *texts;       /* what it wrote last: TEXTS strings of `text_size` bytes; owned */
+    size_t text_size;  /* NUL included */
+    series series[SERIES];
+} gpt;
+
+/* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
+ */
+static int gpt_make(train_job *job, const char *plan)
+{
+    ek_generator_set_engine(NULL, (ek_random_engine)opt.random);
+    ek_manual_seed((uint64_t)opt.seed);
+    ek_module *network = ek_gpt2(BYTES, .context = opt.context, .width = opt.width,
+                                 .layers = opt.layers, .heads = opt.heads, .dropout = opt.dropout);
+    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
+    job_wrap(job, network, next_token_criterion(), plan, opt.goal);
+    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+    const int64_t falling = opt.steps > opt.warm_up ? opt.steps - opt.warm_up : 1;
+    job->schedule = ek_warm_up_lr(job->optimizer, 0.01, opt.warm_up,
+                                  ek_cosine_annealing_lr(job->optimizer, falling, opt.lr / 10));
+    job->max_norm = opt.clip;
+    job->bf16 = opt.bf16;
+    return ek_error_status();
+}
+
+/* A step on a batch of zeros: memory and time depend on sizes alone. */
+static int gpt_try_batch(int64_t batch, void *user)
+{
+    ek_tensor *tokens = ek_zeros(EK_SHAPE(batch, opt.context), EK_I64);
+    return job_step(user, EK_VALUE(tokens), EK_VALUE(tokens), NULL);
+}
+
+/* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
+static int gpt_find_plan(gpt *g, const ek_archive *from)
+{
+    if (opt.mode != MODE_AUTO)
+        return 0;
+    const char *plan = opt.plan ? opt.plan : checkpoint_plan(from, "plan", g->job.devices.count);
+    if (plan) {
+        snprintf(g->plan, sizeof g->plan, "%s", plan);
+        return 0;
+    }
+    train_job trial = {.mode = MODE_AUTO, .devices = g->job.devices};
+    int rc = gpt_make(&trial, NULL);
+    if (rc == 0)
+        return job_measure_plan(&trial, opt.batch, gpt_try_batch, g->plan);
+    job_free(&trial);
+    return rc;
+}
+
+/* ---- opening and closing ---- */
+
+enum { TESTED_AT_ONCE = 32, TRAINING_STRIDE = 16 };
+
+/* Windows of the text, which begin `stride` bytes apart. */
+static ek_dataset *gpt_windows(const text *of, int64_t stride)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *windows = ek_token_dataset(ek_from_data(of->bytes, EK_SHAPE(of->count), EK_U8),
+                                           opt.context, .stride = stride);
+    ek_scope_end(&scope);
+    return windows;
+}
+
+/* Divides the text, and has the trigram model be tested on the bytes that the network will be. */
+static int gpt_open_text(gpt *g)
+{
+    text all;
+    int rc = text_read(opt.data, &all);
+    if (rc < 0)
+        return rc;
+    rc = text_divide(&all, &g->training_text, &g->held_text);
+    text_free(&all);
+    const int64_t shorter =
+        g->held_text.count < g->training_text.count ? g->held_text.count : g->training_text.count;
+    if (rc == 0 && shorter <= opt.context)
+        rc =
+            ek_error(EK_E_SHAPE,
+                     "%s: %" PRId64 " bytes for training and %" PRId64
+                     " held out, one of each 10 pieces of %d; more than --context %" PRId64
+                     " are needed of both",
+                     opt.data, g->training_text.count, g->held_text.count, TEXT_PIECE, opt.context);
+    if (rc < 0)
+        return rc;
+    g->tested = (g->held_text.count - 1) / opt.context * opt.context;
+    return trigram_loss(&g->training_text, &g->held_text, g->tested, &g->trigram);
+}
+
+static int gpt_open_loaders(gpt *g)
+{
+    ek_dataset *windows = gpt_windows(&g->training_text, TRAINING_STRIDE);
+    g->shuffle = ek_generator_new((uint64_t)opt.seed);
+    g->test_random = ek_generator_new((uint64_t)opt.seed);
+    if (!windows)
+        return ek_error_status();
+    g->training =
+        ek_data_loader(windows, .batch_size = opt.batch, .drop_last = true,
+                       .sampler = shuffled_sampler(ek_dataset_length(windows), g->shuffle));
+    g->testing = ek_data_loader(gpt_windows(&g->held_text, opt.context),
+                                .batch_size = TESTED_AT_ONCE, .generator = g->test_random,
+                                .device_ids = EK_DEVICES(g->job.devices.devices[0]));
+    return ek_error_status();
+}
+
+static int gpt_open(run_state *run, const ek_archive *from)
+{
+    gpt *g = (gpt *)run;
+    *run = (run_state){.name = mode_names[opt.mode],
+                       .last = opt.stop > 0 && opt.stop < opt.steps ? opt.stop : opt.steps,
+                       .batch = opt.batch,
+                       .every = {opt.every}};
+    g->job.mode = (train_mode)opt.mode;
+    g->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    g->tested_at = -1;
+    g->text_size = strlen(opt.prompt) + (size_t)opt.letters + 1;
+    for (int i = 0; i < SERIES; i++)
+        g->series[i].name = series_names[i];
+    int rc = gpt_open_text(g);
+    run->unread = rc == EK_E_IO || rc == EK_E_FORMAT;
+    if (rc == 0)
+        rc = gpt_find_plan(g, from);
+    if (rc == 0)
+        rc = gpt_make(&g->job, g->plan[0] ? g->plan : NULL);
+    return rc < 0 ? rc : gpt_open_loaders(g);
+}
+
+static void gpt_explain(void)
+{
+    args_complain("--data %s must be a text, or a folder of texts; Debian's package fortunes puts "
+                  "some in " FORTUNES,
+                  opt.data);
+}
+
+static void gpt_close(run_state *run)
+{
+    gpt *g = (gpt *)run;
+    ek_loader_free(g->training);
+    ek_loader_free(g->testing);
+    ek_generator_free(g->shuffle);
+    ek_generator_free(g->test_random);
+    job_free(&g->job);
+    text_free(&g->training_text);
+    text_free(&g->held_text);
+    free(g->texts);
+    series_free(g->series, SERIES);
+}
+
+static void gpt_list(run_state *run, const checkpoint *file)
+{
+    gpt *g = (gpt *)run;
+    checkpoint_part(file, module, "model", g->job.network);
+    checkpoint_part(file, optimizer, "optimizer", g->job.optimizer, g->job.network);
+    checkpoint_part(file, schedule, "schedule", g->job.schedule);
+    checkpoint_part(file, random, "random");
+    checkpoint_loader(file, "loader", g->training);
+    for (int i = 0; i < SERIES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "records.%s", g->series[i].name);
+        checkpoint_series(file, name, &g->series[i]);
+    }
+    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
+        ek_archive_put_plan(file->archive, "plan", g->job.parallel);
+}
+
+/* ---- steps and tests ---- */
+
+static int gpt_test_batch(ek_module *network, const ek_batch *batch, void *user)
+{
+    ek_tensor *logits = ek_apply(network, ek_value_tensor(batch->input));
+    ek_tensor *target = ek_value_tensor(batch->target);
+    double loss;
+    if (!logits || !target)
+        return ek_error_status();
+    int rc = ek_item(ek_f_cross_entropy(ek_to_dtype(ek_f_flatten(logits, 0, 1), EK_F64),
+                                        ek_f_flatten(target, 0, 1), .reduction = EK_SUM),
+                     &loss);
+    if (rc == 0)
+        *(double *)user += loss;
+    return rc;
+}
+
+/* The mean over the held-out bytes, which the model sees in windows: it knows less before the first
+ * bytes of each than the trigram model does. */
+static int gpt_test(gpt *g)
+{
+    double sum = 0;
+    int rc = loader_evaluate(g->testing, g->job.network, gpt_test_batch, &sum);
+    if (rc < 0)
+        return rc;
+    g->held_out = sum / (double)g->tested;
+    g->tested_at = g->state.step;
+    series_add(&g->series[TRIGRAM], g->trigram);
+    return series_add(&g->series[HELD_OUT], g->held_out);
+}
+
+static int gpt_step(run_state *run)
+{
+    gpt *g = (gpt *)run;
+    double begin = seconds_now(), loss = 0;
+    const double rate = ek_optimizer_lr(g->job.optimizer, 0);
+    ek_batch batch;
+    int rc = loader_next(g->training, &batch);
+    if (rc == 0)
+        rc = job_step(&g->job, batch.input, batch.target, &loss);
+    if (rc == 0 && !isfinite(loss))
+        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+    if (rc < 0)
+        return rc;
+    run->step++;
+    series_add(&g->series[LOSSES], loss);
+    series_add(&g->series[RATES], rate);
+    rc = series_add(&g->series[SECONDS], seconds_now() - begin);
+    return rc == 0 && run->step % opt.every == 0 ? gpt_test(g) : rc;
+}
+
+static double bits(double nats)
+{
+    return nats / log(2);
+}
+
+/* After a test a line that stays. */
+static bool gpt_note(const run_state *run, char note[128])
+{
+    const gpt *g = (const gpt *)run;
+    const series *losses = &g->series[LOSSES];
+    if (g->tested_at == run->step)
+        snprintf(note, 128,
+                 "Step %" PRId64 ": held-out loss %.4f nats per byte (%.3f bits); trigram %.4f",
+                 run->step, g->held_out, bits(g->held_out), g->trigram);
+    else
+        snprintf(note, 128, "loss %.4f", losses->values[losses->count - 1]);
+    return g->tested_at == run->step;
+}
+
+/* ---- writing ---- */
+
+/* The next byte (TEXTS, 1) of each of the texts (TEXTS, length), on cpu. */
+static ek_tensor *gpt_next(gpt *g, ek_tensor *texts, ek_generator *random)
+{
+    const int64_t length = ek_tensor_size(texts, 1);
+    const int64_t seen = length < opt.context ? length : opt.context;
+    ek_tensor *likeliest, *logits, *chosen;
+    texts = ek_narrow(texts, 1, length - seen, seen);
+    logits = ek_apply(g->job.network, ek_to_device(texts, g->job.devices.devices[0]));
+    logits = logits ? ek_to_device(ek_select(logits, 1, seen - 1), ek_cpu()) : NULL;
+    logits = ek_topk(ek_to_dtype(logits, EK_F64), opt.top_k, 1, true, &likeliest);
+    if (!logits)
+        return NULL;
+    chosen = ek_multinomial(ek_f_softmax(ek_mul_scalar(logits, 1 / opt.temperature), 1), 1, false,
+                            random);
+    return chosen ? ek_gather_dim(likeliest, 1, chosen) : NULL;
+}
+
+/* The prompt TEXTS times, (TEXTS, length). */
+static ek_tensor *gpt_prompts(void)
+{
+    const int64_t length = (int64_t)strlen(opt.prompt);
+    ek_tensor *bytes = ek_to_dtype(ek_from_data(opt.prompt, EK_SHAPE(1, length), EK_U8), EK_I64);
+    return bytes ? ek_repeat(bytes, EK_SHAPE(TEXTS, 1)) : NULL;
+}
+
+/* Writes g->texts, always from the same random numbers. 0 or a negative status. */
+static int gpt_write(gpt *g)
+{
+    const bool had_gradients = ek_set_grad_enabled(false);
+    ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *texts = gpt_prompts();
+    ek_module_train(g->job.network, false);
+    for (int64_t i = 0; texts && i < opt.letters; i++) {
+        ek_scope inner = ek_scope_begin();
+        ek_tensor *both[] = {texts, gpt_next(g, texts, random)};
+        texts = ek_scope_return(&inner, both[1] ? ek_cat(both, 2, 1) : NULL);
+    }
+    ek_module_train(g->job.network, true);
+    char *buffer = calloc(TEXTS, g->text_size);
+    texts = texts ? ek_to_dtype(texts, EK_U8) : NULL;
+    for (int i = 0; texts && buffer && i < TEXTS; i++)
+        ek_to_data(ek_select(texts, 0, i), buffer + (size_t)i * g->text_size, g->text_size - 1);
+    ek_scope_end(&scope);
+    ek_generator_free(random);
+    ek_set_grad_enabled(had_gradients);
+    if (!buffer)
+        return ek_error(EK_E_NO_MEMORY, "no memory for %d texts", TEXTS);
+    /* What would move a terminal's cursor is shown as a question mark. */
+    for (size_t i = 0; i < TEXTS * g->text_size; i++)
+        if ((unsigned char)buffer[i] < ' ' && !strchr("\n\t", buffer[i]) &&
+            (i + 1) % g->text_size != 0)
+            buffer[i] = '?';
+    free(g->texts);
+    g->texts = buffer;
+    return ek_error_status();
+}
+
+/* Losses over steps, tests, and what it writes. */
+static void gpt_write_page(FILE *page, void *user)
+{
+    const gpt *g = user;
+    page_curves(page, "Loss of batches, nats per byte", "step", &g->series[LOSSES], 1);
+    page_curves(page, "Loss of held-out text, nats per byte", "test", &g->series[HELD_OUT], 2);
+    page_curves(page, "Learning rate", "step", &g->series[RATES], 1);
+    for (int i = 0; i < TEXTS; i++) {
+        fputs("<pre>", page);
+        for (const char *c = g->texts + (size_t)i * g->text_size; *c; c++)
+            if (*c == '<' || *c == '>' || *c == '&')
+                fprintf(page, "&#%d;", *c);
+            else
+                fputc(*c, page);
+        fputs("</pre>\n", page);
+    }
+}
+
+/* Writes gpt.html to --out. */
+static int gpt_draw(run_state *run)
+{
+    gpt *g = (gpt *)run;
+    char subtitle[256], path[4096];
+    int rc = gpt_write(g);
+    if (rc < 0)
+        return rc;
+    snprintf(subtitle, sizeof subtitle,
+             "%" PRId64 " parameters, context %" PRId64 ", %s on %d devices, batch %" PRId64
+             ", seed %" PRId64 ", step %" PRId64,
+             ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
+             g->job.devices.count, opt.batch, opt.seed, run->step);
+    return ek_report_html_page(run_path(opt.files.out, "gpt.html", path), NULL, 0,
+                               &(const ek_report_page){.title = "A text, byte by byte",
+                                                       .subtitle = subtitle,
+                                                       .more = gpt_write_page,
+                                                       .user = g});
+}
+
+/* Tests, unless the last step has, and writes. */
+static int gpt_finish(run_state *run)
+{
+    gpt *g = (gpt *)run;
+    int rc = g->tested_at == run->step ? 0 : gpt_test(g);
+    return rc < 0 ? rc : gpt_write(g);
+}
+
+/* ---- results ---- */
+
+static void gpt_print(const run_state *run)
+{
+    const gpt *g = (const gpt *)run;
+    for (int i = 0; i < TEXTS; i++)
+        printf("\n---- text %d ----\n%s\n", i + 1, g->texts + (size_t)i * g->text_size);
+    putchar('\n');
+    print_peaks(&g->job.devices);
+    if (g->plan[0])
+        printf("Plan: %s\n", g->plan);
+    printf("Median step: %.0f ms\n", 1000 * series_median(&g->series[SECONDS]));
+    printf("Of %" PRId64
+           " held-out bytes: %.4f nats (%.3f bits) per byte; trigram model %.4f (%.3f)\n",
+           g->tested, g->held_out, bits(g->held_out), g->trigram, bits(g->trigram));
+    if (opt.files.out)
+        printf("Page and checkpoint: %s\n", opt.files.out);
+}
+
+static int gpt_results(const run_state *run, json_writer *json)
+{
+    const gpt *g = (const gpt *)run;
+    json_write(json, "settings {");
+    json_settings(json, gpt_args, "mode");
+    json_write(json, "devices %jd", (int64_t)g->job.devices.count);
+    if (g->plan[0])
+        json_write(json, "plan %s", g->plan);
+    json_settings(
+        json, gpt_args,
+        "data context width layers heads dropout batch steps lr warm-up weight-decay clip "
+        "dtype bf16 seed random");
+    json_write(json, "} training_bytes %jd finished_steps %jd", g->training_text.count, run->step);
+    int rc = json_network(json, "network", g->job.network);
+    if (rc == 0)
+        rc = json_devices(json, &g->job.devices);
+    json_write(json, "median_step_seconds %g", series_median(&g->series[SECONDS]));
+    json_series(json, "losses", &g->series[LOSSES]);
+    json_series(json, "learning_rates", &g->series[RATES]);
+    json_series(json, "held_out_losses", &g->series[HELD_OUT]);
+    if (g->tested_at >= 0)
+        json_write(json, "held_out { bytes %jd nats_per_byte %g bits_per_byte %g }", g->tested,
+                   g->held_out, bits(g->held_out));
+    json_write(json, "trigram { bytes %jd nats_per_byte %g bits_per_byte %g }", g->tested,
+               g->trigram, bits(g->trigram));
+    return rc;
+}
+
+/* ---- the program ---- */
+
+static const run_kind gpt_kind = {
+    .size = sizeof(gpt),
+    .about = about,
+    .args = gpt_args,
+    .files = &opt.files,
+    .format = "evenkeel gpt 1",
+    /* A run may go on in another mode and on other devices. */
+    .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay clip dtype "
+                "bf16 seed random",
+    .check = gpt_check,
+    .open = gpt_open,
+    .explain = gpt_explain,
+    .close = gpt_close,
+    .take = gpt_step,
+    .note = gpt_note,
+    .draw = gpt_draw,
+    .finish = gpt_finish,
+    .list = gpt_list,
+    .results = gpt_results,
+    .print = gpt_print,
+};
+
+int main(int argc, char **argv)
+{
+    gpt g;
+    return run_main(&gpt_kind, &g.state, argc, argv);
+}

@@ -1,0 +1,27 @@
+/* text.h: a text as bytes, from a file or a folder, and what a trigram model makes of it. */
+#ifndef SAMPLES_TEXT_H
+#define SAMPLES_TEXT_H
+
+#include <stdint.h>
+
+typedef struct text {
+    uint8_t *bytes; /* owned */
+    int64_t count;
+} text;
+
+/* The bytes of a file; or of all files of a folder whose names have no '.', by name, one after the
+ * other. 0 or a negative status: EK_E_IO, and EK_E_FORMAT if there are none. */
+int text_read(const char *path, text *all);
+/* Every tenth piece of TEXT_PIECE bytes becomes the held-out part, so that both parts have some of
+ * everything; all others are for training. 0 or a negative status. */
+enum { TEXT_PIECE = 4096 };
+int text_divide(const text *all, text *training, text *held);
+void text_free(text *of);
+
+/* The cross entropy in nats per byte, over bytes 1 to `count` of the held-out part, of a model that
+ * knows the two bytes before each: counts of the training part, interpolated with those of shorter
+ * contexts by Witten and Bell's weights (1991; method C), down to 256 equal ones. 0 or a negative
+ * status. */
+int trigram_loss(const text *training, const text *held, int64_t count, double *loss);
+
+#endif
