@@ -260,6 +260,14 @@ static ek_module *segmentation(void)
     return segmentation_network(32);
 }
 
+/* That of samples/gpt.c; without dropout, so that losses can be compared. */
+enum { GPT_CONTEXT = 128 };
+static ek_module *gpt(void)
+{
+    return ek_gpt2(256, .context = GPT_CONTEXT, .width = 128, .layers = 4, .heads = 4,
+                   .dropout = 0);
+}
+
 static ek_module *cross_entropy(void)
 {
     return ek_cross_entropy_loss();
@@ -365,6 +373,11 @@ static ek_optimizer *adam(ek_module *model)
     return ek_adam(model, .lr = 2e-4, .beta1 = 0.5, .beta2 = 0.9);
 }
 
+static ek_optimizer *adamw(ek_module *model)
+{
+    return ek_adamw(model, .lr = 1e-4);
+}
+
 /* clang-format off */
 #define IMAGES(channels, side) {channels, side, side}, 3
 #define NOTHING {0}, 0
@@ -396,6 +409,8 @@ static const workload workloads[] = {
      style_path, .optimizer = adam},
     {"dcgan", 64, IMAGES(100, 1), IMAGES(3, 64), 0, dcgan, mean_square, supervised,
      .optimizer = adam},
+    {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, next_token_criterion, supervised,
+     .optimizer = adamw, .words = 256},
 };
 /* clang-format on */
 enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };

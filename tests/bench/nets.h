@@ -29,6 +29,7 @@ typedef struct workload {
     bool tf32;        /* products of f32 may round their operands to tf32, where a GPU can */
     bool fast;        /* ek_allow_fast_convolution */
     bool distributed; /* for several ranks, also if there is one */
+    int64_t words;    /* inputs are whole numbers below this; 0: real numbers */
 } workload;
 
 /* "NET[-bf16|-tf32|-fast][@BATCH]": the net, with that batch and precision if they are said. False

@@ -19,6 +19,7 @@ convolutions and matrix products both (by default convolutions alone are).
 import contextlib
 import gc
 import io
+import math
 import os
 import re
 import statistics
@@ -196,6 +197,59 @@ def critic(norm=None, width=64):
     )  # fmt: skip
 
 
+class Projection(nn.Module):
+    """x w + b, for w (in, out)."""
+
+    def __init__(self, cin, cout):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(cin, cout))
+        self.bias = nn.Parameter(torch.zeros(cout))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.flatten(0, 1), self.weight).view(*x.shape[:2], -1)
+
+
+class GptLayer(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = nn.ModuleDict({"c_attn": Projection(width, 3 * width), "c_proj": Projection(width, width)})
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = nn.ModuleDict({"c_fc": Projection(width, 4 * width), "c_proj": Projection(4 * width, width)})
+
+    def attend(self, q, k, v):
+        if hasattr(F, "scaled_dot_product_attention"):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        future = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).triu(1)
+        return scores.masked_fill(future, -math.inf).softmax(-1) @ v
+
+    def forward(self, x):
+        heads = self.attn["c_attn"](self.ln_1(x)).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.attn["c_proj"](self.attend(*heads).transpose(1, 2).flatten(2))
+        return x + self.mlp["c_proj"](F.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, words, context, width, layers, heads):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(words, width), nn.Embedding(context, width)
+        self.h = nn.Sequential(*(GptLayer(width, heads) for _ in range(layers)))
+        self.ln_f = nn.LayerNorm(width)
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, 0, 0.02 / math.sqrt(2 * layers) if name.endswith("c_proj.weight") else 0.02)
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        return F.linear(self.ln_f(self.h(x)), self.wte.weight)
+
+
+def gpt():
+    return Gpt(256, 128, 128, 4, 4)
+
+
 def critic_with_layer_norm():
     return critic(lambda channels: nn.GroupNorm(1, channels))
 
@@ -252,6 +306,10 @@ def style_path(model, x, direction, rank, devices):
     return model(x, direction).square().mean()
 
 
+def next_token_entropy(logits, target):
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
 def momentum(parameters):
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
@@ -263,6 +321,10 @@ def gentle_momentum(parameters):
 
 def adam(parameters):
     return torch.optim.Adam(parameters, lr=2e-4, betas=(0.5, 0.9))
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-4)
 
 
 ENTROPY = supervised(F.cross_entropy)
@@ -284,6 +346,7 @@ WORKLOADS = {
     "style-generator": (32, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, supervised(F.mse_loss), adam),
     "style-path": (16, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, style_path, adam),
     "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
+    "gpt": (16, (128,), (128,), 256, gpt, supervised(next_token_entropy), adamw),
 }  # fmt: skip
 
 
@@ -306,8 +369,8 @@ def wait():
 
 def data(workload, device):
     """Drawn on the CPU, after the network."""
-    batch, input_shape, target_shape, classes, *_ = workload
-    x = torch.randn(batch, *input_shape)
+    batch, input_shape, target_shape, classes, network, *_ = workload
+    x = torch.randint(0, classes, (batch, *input_shape)) if network is gpt else torch.randn(batch, *input_shape)
     shape = (batch, *target_shape)
     target = torch.randint(0, classes, shape) if classes else torch.randn(shape)
     return x.to(device), target.to(device)
