@@ -2,13 +2,10 @@
  * pictures at random.
  *
  * Padding does not make a larger picture: it moves the window, in the picture's own coordinates. */
-#include <stdio.h>
 #include <string.h>
 
-#include "core/dtypes.h"
 #include "core/generator.h"
-#include "core/tensor.h"
-#include "data/transform_chain.h"
+#include "data/transform_picture.h"
 
 typedef struct crop {
     ek_transform transform;
@@ -16,51 +13,6 @@ typedef struct crop {
     double fill;
     bool pad_if_needed;
 } crop;
-
-/* ---- one element of the border, as bytes ---- */
-
-static void crop_fill_element(ek_dtype dtype, double fill, unsigned char element[8])
-{
-    memset(element, 0, 8);
-    switch (dtype) {
-#define FILL(label, text, type, ...)             \
-    case EK_##label: {                           \
-        type value = EK_##label##_OF_REAL(fill); \
-        memcpy(element, &value, sizeof value);   \
-        break;                                   \
-    }
-        EK_DTYPE_ROWS(FILL)
-#undef FILL
-    }
-}
-
-/* Fails if the array has integers that cannot hold the fill value exactly. */
-static int crop_check_fill(const crop *self, const ek_array *array)
-{
-    char text[200];
-    double fill = self->fill;
-    const ek_dtype_range *range = ek_dtype_range_of(array->dtype);
-    char limits[64] = "";
-    if (ek_dtype_holds(array->dtype, fill))
-        return 0;
-    if (array->dtype != EK_I64)
-        snprintf(limits, sizeof limits, " in [%.0f, %.0f]", range->first, range->last);
-    return EK_FAIL(EK_E_DTYPE, "%s: %s cannot be filled by %g; a whole number%s can be used",
-                   self->transform.type->name, ek_array_text(array, text), fill, limits);
-}
-
-static void crop_fill(int64_t count, size_t size, const unsigned char *element, char *out)
-{
-    bool zero = true;
-    for (size_t i = 0; i < size; i++)
-        zero = zero && element[i] == 0;
-    if (zero || size == 1) {
-        memset(out, element[0], (size_t)count * size);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++)
-        memcpy(out + (size_t)i * size, element, size);
-}
 
 /* ---- windows ---- */
 
@@ -86,8 +38,8 @@ static void crop_copy(const crop *self, const ek_array *in, ek_array *out, int64
     size_t nbytes = end > first ? (size_t)(end - first) * size : 0;
     if (end_row - first_row < self->height || end - first < self->width) {
         unsigned char element[8];
-        crop_fill_element(in->dtype, self->fill, element);
-        crop_fill(planes * self->height * self->width, size, element, out->data);
+        ek_fill_element(in->dtype, self->fill, element);
+        ek_fill_run(planes * self->height * self->width, size, element, out->data);
     }
     if (nbytes == 0)
         return;
@@ -116,7 +68,7 @@ static int crop_describe(const ek_transform *transform, ek_array *array)
 {
     const crop *self = (const crop *)transform;
     EK_TRY(ek_picture_check(transform, array));
-    EK_TRY(crop_check_fill(self, array));
+    EK_TRY(ek_fill_check(transform, array, self->fill));
     array->shape.dims[array->shape.ndim - 2] = self->height;
     array->shape.dims[array->shape.ndim - 1] = self->width;
     return 0;
@@ -228,21 +180,12 @@ ek_transform *ek_center_crop_with(ek_crop_options options)
 
 typedef struct flip {
     ek_transform transform;
-    float p;
+    double p;
 } flip;
 
 static int flip_describe(const ek_transform *transform, ek_array *array)
 {
     return ek_picture_check(transform, array);
-}
-
-/* Draws torch.rand(1) < p, which compares in f32. */
-static bool flip_drawn(const flip *self, ek_generator *generator)
-{
-    generator = ek_generator_lock(generator);
-    bool yes = ek_generator_f32(generator) < self->p;
-    ek_generator_unlock(generator);
-    return yes;
 }
 
 #define DEFINE_MIRROR(bits)                                                                 \
@@ -265,7 +208,7 @@ static int flip_horizontal(const ek_transform *transform, const ek_array *in, ek
 {
     ek_picture picture = ek_picture_of(in);
     int64_t rows = picture.planes * picture.height, w = picture.width;
-    if (!flip_drawn((const flip *)transform, generator))
+    if (!ek_draw_chance(generator, ((const flip *)transform)->p))
         ek_array_keep(in, out);
     else if (picture.size == 1)
         flip_row_8(rows, w, in->data, out->data);
@@ -284,7 +227,7 @@ static int flip_vertical(const ek_transform *transform, const ek_array *in, ek_a
     ek_picture picture = ek_picture_of(in);
     int64_t h = picture.height;
     size_t row = (size_t)picture.width * picture.size;
-    if (!flip_drawn((const flip *)transform, generator) || row == 0) {
+    if (!ek_draw_chance(generator, ((const flip *)transform)->p) || row == 0) {
         ek_array_keep(in, out);
         return 0;
     }
@@ -306,12 +249,11 @@ static const ek_transform_type flip_vertical_type = {.name = "random_vertical_fl
 
 static ek_transform *flip_new(const ek_transform_type *type, double p)
 {
-    if (!(p >= 0 && p <= 1))
-        return EK_FAIL_NULL(EK_E_INVALID, "%s: the probability has to be between 0 and 1, not %g",
-                            type->name, p);
+    if (ek_check_chance(type->name, p) < 0)
+        return NULL;
     flip *self = (flip *)ek_transform_new(type);
     if (self)
-        self->p = (float)p;
+        self->p = p;
     return (ek_transform *)self;
 }
 

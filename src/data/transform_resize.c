@@ -1,14 +1,37 @@
-/* transform_resize.c: makes pictures larger or smaller, as PyTorch's interpolate without
- * antialiasing: first each row is resized, then rows are blended. */
+/* transform_resize.c: makes pictures larger or smaller, as PyTorch's interpolate: by the nearest
+ * pixel, or bilinearly. Bilinearly first each row is resized, then rows are blended. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "data/transform_chain.h"
+#include "data/transform_filter.h"
 
 typedef struct resize {
     ek_transform transform;
     int64_t height, width;
-    bool nearest;
+    ek_resampling how;
 } resize;
+
+/* ---- what can be resized ---- */
+
+int ek_resampling_check(const char *name, const ek_resampling *how)
+{
+    if (how->nearest && (how->bicubic || how->antialias))
+        return EK_FAIL(EK_E_INVALID, "%s: .nearest excludes .%s", name,
+                       how->bicubic ? "bicubic" : "antialias");
+    return 0;
+}
+
+int ek_resampling_check_dtype(const ek_transform *transform, const ek_array *array,
+                              const ek_resampling *how)
+{
+    char text[200];
+    if (how->nearest || array->dtype == EK_U8 || array->dtype == EK_F32 || array->dtype == EK_F64)
+        return 0;
+    return EK_FAIL(EK_E_DTYPE,
+                   "%s: %s; u8, f32 and f64 are resized bilinearly, other elements by "
+                   ".nearest = true",
+                   transform->type->name, ek_array_text(array, text));
+}
 
 /* ---- sizes ---- */
 
@@ -18,11 +41,7 @@ static int resize_describe(const ek_transform *transform, ek_array *array)
     char text[200];
     EK_TRY(ek_picture_check(transform, array));
     int64_t h = ek_picture_of(array).height, w = ek_picture_of(array).width;
-    if (!self->nearest && array->dtype != EK_U8 && array->dtype != EK_F32 && array->dtype != EK_F64)
-        return EK_FAIL(EK_E_DTYPE,
-                       "resize: %s; u8, f32 and f64 are resized bilinearly, other elements by "
-                       ".nearest = true",
-                       ek_array_text(array, text));
+    EK_TRY(ek_resampling_check_dtype(transform, array, &self->how));
     if (h < 1 || w < 1)
         return EK_FAIL(EK_E_SHAPE, "resize: %s has no pixels; at least one is needed",
                        ek_array_text(array, text));
@@ -159,23 +178,30 @@ static void resize_bilinear_plane(const blending *how, const tap *columns, const
     }
 }
 
-static int resize_bilinear(const ek_array *in, ek_array *out)
+/* The window's first pixel in a plane of `in`. */
+static const char *window_at(const ek_array *in, int64_t plane, const ek_window *window)
+{
+    ek_picture from = ek_picture_of(in);
+    int64_t row = plane * from.height + window->top;
+    return (const char *)in->data + (size_t)(row * from.width + window->left) * from.size;
+}
+
+static int resize_bilinear(const ek_array *in, const ek_window *window, ek_array *out)
 {
     const blending *how = &blendings[in->dtype];
     ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
-    int64_t h = from.height, w = from.width, to_h = to.height, to_w = to.width;
+    int64_t to_h = to.height, to_w = to.width;
     size_t size = from.size;
     tap *taps = ek_calloc((size_t)(to_h + to_w), sizeof *taps);
     char *room = ek_calloc(2 * (size_t)to_w, how->real_size);
     int rc = taps && room ? 0 : EK_E_NO_MEMORY;
     if (rc == 0) {
         wide_row rows[2] = {{-1, room}, {-1, room + (size_t)to_w * how->real_size}};
-        how->taps(taps, h, to_h);
-        how->taps(taps + to_h, w, to_w);
+        how->taps(taps, window->height, to_h);
+        how->taps(taps + to_h, window->width, to_w);
         for (int64_t p = 0; p < from.planes; p++)
-            resize_bilinear_plane(how, taps + to_h, taps, rows,
-                                  (const char *)in->data + (size_t)(p * h * w) * size,
-                                  (size_t)w * size, to_h, to_w,
+            resize_bilinear_plane(how, taps + to_h, taps, rows, window_at(in, p, window),
+                                  (size_t)from.width * size, to_h, to_w,
                                   (char *)out->data + (size_t)(p * to_h * to_w) * size,
                                   (size_t)to_w * size);
     }
@@ -222,38 +248,59 @@ static void resize_pick(int64_t count, const int64_t *places, size_t size, const
         pick_64(count, places, in, out);
 }
 
-static int resize_nearest(const ek_array *in, ek_array *out)
+static int resize_nearest(const ek_array *in, const ek_window *window, ek_array *out)
 {
     ek_picture from = ek_picture_of(in);
-    int64_t h = from.height, w = from.width;
     int64_t to_h = ek_picture_of(out).height, to_w = ek_picture_of(out).width;
-    size_t size = from.size;
+    size_t size = from.size, pitch = (size_t)from.width * size;
     int64_t *places = ek_calloc((size_t)(to_h + to_w), sizeof *places);
     if (!places)
         return EK_E_NO_MEMORY;
-    resize_nearest_places(places, h, to_h);
-    resize_nearest_places(places + to_h, w, to_w);
+    resize_nearest_places(places, window->height, to_h);
+    resize_nearest_places(places + to_h, window->width, to_w);
     char *to = out->data;
     for (int64_t p = 0; p < from.planes; p++)
         for (int64_t y = 0; y < to_h; y++, to += (size_t)to_w * size)
             resize_pick(to_w, places + to_h, size,
-                        (const char *)in->data + (size_t)((p * h + places[y]) * w) * size, to);
+                        window_at(in, p, window) + (size_t)places[y] * pitch, to);
     free(places);
     return 0;
 }
 
 /* ---- the transform ---- */
 
+/* A window of the right size already is copied as it is. */
+static void resize_copy(const ek_array *in, const ek_window *window, ek_array *out)
+{
+    ek_picture from = ek_picture_of(in);
+    size_t row = (size_t)window->width * from.size;
+    char *to = out->data;
+    for (int64_t p = 0; p < from.planes; p++)
+        for (int64_t y = 0; y < window->height; y++, to += row)
+            memcpy(to, window_at(in, p, window) + (size_t)(y * from.width) * from.size, row);
+}
+
+int ek_picture_resize(const ek_array *in, const ek_window *window, ek_array *out,
+                      const ek_resampling *how)
+{
+    ek_picture to = ek_picture_of(out);
+    if (window->height == to.height && window->width == to.width) {
+        resize_copy(in, window, out);
+        return 0;
+    }
+    if (how->nearest)
+        return resize_nearest(in, window, out);
+    return how->bicubic || how->antialias ? ek_picture_filter(in, window, out, how)
+                                          : resize_bilinear(in, window, out);
+}
+
 static int resize_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
                         ek_generator *generator)
 {
+    ek_picture picture = ek_picture_of(in);
+    const ek_window whole = {0, 0, picture.height, picture.width};
     (void)generator;
-    if (ek_shape_equal(&in->shape, &out->shape)) {
-        ek_array_keep(in, out);
-        return 0;
-    }
-    return ((const resize *)transform)->nearest ? resize_nearest(in, out)
-                                                : resize_bilinear(in, out);
+    return ek_picture_resize(in, &whole, out, &((const resize *)transform)->how);
 }
 
 static const ek_transform_type resize_type = {.name = "resize",
@@ -270,11 +317,14 @@ ek_transform *ek_resize_with(ek_resize_options options)
                             "edge becomes the first)",
                             (long long)options.height, (long long)options.width,
                             (long long)EK_PICTURE_MOST);
+    const ek_resampling how = {options.nearest, options.bicubic, options.antialias};
+    if (ek_resampling_check("resize", &how) < 0)
+        return NULL;
     resize *self = (resize *)ek_transform_new(&resize_type);
     if (!self)
         return NULL;
     self->height = options.height;
     self->width = options.width;
-    self->nearest = options.nearest;
+    self->how = how;
     return &self->transform;
 }

@@ -1,0 +1,367 @@
+/* transform_augment.c: policies that draw operations and magnitudes: auto_augment, rand_augment,
+ * trivial_augment_wide.
+ *
+ * AutoAugment: Cubuk et al., 2019; RandAugment: Cubuk et al., 2020; TrivialAugment: Müller and
+ * Hutter, 2021. Operations, magnitudes and draws are torchvision's. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/generator.h"
+#include "core/keywords.h"
+#include "data/transform_picture.h"
+
+/* In torchvision's order. rand_augment and trivial_augment_wide draw all but INVERT. */
+typedef enum operation {
+    IDENTITY,
+    SHEAR_X,
+    SHEAR_Y,
+    TRANSLATE_X,
+    TRANSLATE_Y,
+    ROTATE,
+    BRIGHTNESS,
+    COLOR,
+    CONTRAST,
+    SHARPNESS,
+    POSTERIZE,
+    SOLARIZE,
+    AUTOCONTRAST,
+    EQUALIZE,
+    INVERT
+} operation;
+
+/* An operation of a policy: its probability in tenths, and its magnitude in [0, 10). */
+typedef struct policy_step {
+    operation what;
+    int tenths, magnitude;
+} policy_step;
+
+enum { POLICIES = 3, PAIRS = 25 };
+
+static const policy_step policies[POLICIES][PAIRS][2] = {
+    [EK_POLICY_IMAGENET] =
+        {
+            {{POSTERIZE, 4, 8}, {ROTATE, 6, 9}},  {{SOLARIZE, 6, 5}, {AUTOCONTRAST, 6, 0}},
+            {{EQUALIZE, 8, 0}, {EQUALIZE, 6, 0}}, {{POSTERIZE, 6, 7}, {POSTERIZE, 6, 6}},
+            {{EQUALIZE, 4, 0}, {SOLARIZE, 2, 4}}, {{EQUALIZE, 4, 0}, {ROTATE, 8, 8}},
+            {{SOLARIZE, 6, 3}, {EQUALIZE, 6, 0}}, {{POSTERIZE, 8, 5}, {EQUALIZE, 10, 0}},
+            {{ROTATE, 2, 3}, {SOLARIZE, 6, 8}},   {{EQUALIZE, 6, 0}, {POSTERIZE, 4, 6}},
+            {{ROTATE, 8, 8}, {COLOR, 4, 0}},      {{ROTATE, 4, 9}, {EQUALIZE, 6, 0}},
+            {{EQUALIZE, 0, 0}, {EQUALIZE, 8, 0}}, {{INVERT, 6, 0}, {EQUALIZE, 10, 0}},
+            {{COLOR, 6, 4}, {CONTRAST, 10, 8}},   {{ROTATE, 8, 8}, {COLOR, 10, 2}},
+            {{COLOR, 8, 8}, {SOLARIZE, 8, 7}},    {{SHARPNESS, 4, 7}, {INVERT, 6, 0}},
+            {{SHEAR_X, 6, 5}, {EQUALIZE, 10, 0}}, {{COLOR, 4, 0}, {EQUALIZE, 6, 0}},
+            {{EQUALIZE, 4, 0}, {SOLARIZE, 2, 4}}, {{SOLARIZE, 6, 5}, {AUTOCONTRAST, 6, 0}},
+            {{INVERT, 6, 0}, {EQUALIZE, 10, 0}},  {{COLOR, 6, 4}, {CONTRAST, 10, 8}},
+            {{EQUALIZE, 8, 0}, {EQUALIZE, 6, 0}},
+        },
+    [EK_POLICY_CIFAR10] =
+        {
+            {{INVERT, 1, 0}, {CONTRAST, 2, 6}},          {{ROTATE, 7, 2}, {TRANSLATE_X, 3, 9}},
+            {{SHARPNESS, 8, 1}, {SHARPNESS, 9, 3}},      {{SHEAR_Y, 5, 8}, {TRANSLATE_Y, 7, 9}},
+            {{AUTOCONTRAST, 5, 0}, {EQUALIZE, 9, 0}},    {{SHEAR_Y, 2, 7}, {POSTERIZE, 3, 7}},
+            {{COLOR, 4, 3}, {BRIGHTNESS, 6, 7}},         {{SHARPNESS, 3, 9}, {BRIGHTNESS, 7, 9}},
+            {{EQUALIZE, 6, 0}, {EQUALIZE, 5, 0}},        {{CONTRAST, 6, 7}, {SHARPNESS, 6, 5}},
+            {{COLOR, 7, 7}, {TRANSLATE_X, 5, 8}},        {{EQUALIZE, 3, 0}, {AUTOCONTRAST, 4, 0}},
+            {{TRANSLATE_Y, 4, 3}, {SHARPNESS, 2, 6}},    {{BRIGHTNESS, 9, 6}, {COLOR, 2, 8}},
+            {{SOLARIZE, 5, 2}, {INVERT, 0, 0}},          {{EQUALIZE, 2, 0}, {AUTOCONTRAST, 6, 0}},
+            {{EQUALIZE, 2, 0}, {EQUALIZE, 6, 0}},        {{COLOR, 9, 9}, {EQUALIZE, 6, 0}},
+            {{AUTOCONTRAST, 8, 0}, {SOLARIZE, 2, 8}},    {{BRIGHTNESS, 1, 3}, {COLOR, 7, 0}},
+            {{SOLARIZE, 4, 5}, {AUTOCONTRAST, 9, 0}},    {{TRANSLATE_Y, 9, 9}, {TRANSLATE_Y, 7, 9}},
+            {{AUTOCONTRAST, 9, 0}, {SOLARIZE, 8, 3}},    {{EQUALIZE, 8, 0}, {INVERT, 1, 0}},
+            {{TRANSLATE_Y, 7, 9}, {AUTOCONTRAST, 9, 0}},
+        },
+    [EK_POLICY_SVHN] =
+        {
+            {{SHEAR_X, 9, 4}, {INVERT, 2, 0}},       {{SHEAR_Y, 9, 8}, {INVERT, 7, 0}},
+            {{EQUALIZE, 6, 0}, {SOLARIZE, 6, 6}},    {{INVERT, 9, 0}, {EQUALIZE, 6, 0}},
+            {{EQUALIZE, 6, 0}, {ROTATE, 9, 3}},      {{SHEAR_X, 9, 4}, {AUTOCONTRAST, 8, 0}},
+            {{SHEAR_Y, 9, 8}, {INVERT, 4, 0}},       {{SHEAR_Y, 9, 5}, {SOLARIZE, 2, 6}},
+            {{INVERT, 9, 0}, {AUTOCONTRAST, 8, 0}},  {{EQUALIZE, 6, 0}, {ROTATE, 9, 3}},
+            {{SHEAR_X, 9, 4}, {SOLARIZE, 3, 3}},     {{SHEAR_Y, 8, 8}, {INVERT, 7, 0}},
+            {{EQUALIZE, 9, 0}, {TRANSLATE_Y, 6, 6}}, {{INVERT, 9, 0}, {EQUALIZE, 6, 0}},
+            {{CONTRAST, 3, 3}, {ROTATE, 8, 4}},      {{INVERT, 8, 0}, {TRANSLATE_Y, 0, 2}},
+            {{SHEAR_Y, 7, 6}, {SOLARIZE, 4, 8}},     {{INVERT, 6, 0}, {ROTATE, 8, 4}},
+            {{SHEAR_Y, 3, 7}, {TRANSLATE_X, 9, 3}},  {{SHEAR_X, 1, 6}, {INVERT, 6, 0}},
+            {{SOLARIZE, 7, 2}, {TRANSLATE_Y, 6, 7}}, {{SHEAR_Y, 8, 4}, {INVERT, 8, 0}},
+            {{SHEAR_X, 7, 9}, {TRANSLATE_Y, 8, 3}},  {{SHEAR_Y, 8, 5}, {AUTOCONTRAST, 7, 0}},
+            {{SHEAR_X, 7, 2}, {INVERT, 1, 0}},
+        },
+};
+
+typedef struct augment {
+    ek_transform transform;
+    ek_augment_policy policy;
+    int operations, magnitude, bins;
+    bool wide;    /* the ranges of trivial_augment_wide */
+    ek_warp warp; /* interpolation and fill */
+} augment;
+
+/* ---- magnitudes ---- */
+
+/* Element `number` of torch.linspace(start, end, bins), which counts from the nearer end. As
+ * PyTorch with AVX2 does, whole blocks of 16 are made of 8 at a time, which have the base of the
+ * first one and a product that is rounded by itself. */
+static double augment_linspace(double start, double end, int bins, int number)
+{
+    float step = ((float)end - (float)start) / (float)(bins - 1);
+    int base = number - number % 16 + 16 <= bins ? number - number % 8 : number;
+    float at = base < bins / 2 ? fmaf(step, (float)base, (float)start)
+                               : fmaf(-step, (float)(bins - base - 1), (float)end);
+    return (double)(at + step * (float)(number - base));
+}
+
+static bool augment_is_signed(operation what)
+{
+    return what >= SHEAR_X && what <= SHARPNESS;
+}
+
+static bool augment_has_magnitude(operation what)
+{
+    return what >= SHEAR_X && what <= SOLARIZE;
+}
+
+static double augment_most(const augment *self, operation what, ek_picture picture)
+{
+    const double share = 150.0 / 331.0;
+    switch (what) {
+    case SHEAR_X:
+    case SHEAR_Y:
+        return self->wide ? 0.99 : 0.3;
+    case TRANSLATE_X:
+        return self->wide ? 32 : share * (double)picture.width;
+    case TRANSLATE_Y:
+        return self->wide ? 32 : share * (double)picture.height;
+    case ROTATE:
+        return self->wide ? 135 : 30;
+    default:
+        return self->wide ? 0.99 : 0.9;
+    }
+}
+
+/* The magnitude of bin `number` of self->bins. */
+static double augment_magnitude(const augment *self, operation what, int number, ek_picture picture)
+{
+    if (!augment_has_magnitude(what))
+        return 0;
+    if (what == SOLARIZE)
+        return augment_linspace(255, 0, self->bins, number);
+    if (what == POSTERIZE) {
+        double unit = (double)(self->bins - 1) / (self->wide ? 6 : 4);
+        return 8 - (double)rintf((float)number / (float)unit);
+    }
+    return augment_linspace(0, augment_most(self, what, picture), self->bins, number);
+}
+
+/* ---- operations ---- */
+
+/* Operations that move pixels. They read `from`, and write `x`. */
+static int augment_move(const augment *self, operation what, double magnitude, const ek_array *from,
+                        ek_array *x)
+{
+    ek_picture picture = ek_picture_of(x);
+    const double corner[2] = {-(double)picture.width * 0.5, -(double)picture.height * 0.5};
+    const double middle[2] = {0, 0};
+    double shift[2] = {0, 0}, shear[2] = {0, 0}, angle = 0;
+    bool shears = what == SHEAR_X || what == SHEAR_Y;
+    ek_warp warp = self->warp;
+    if (shears)
+        shear[what - SHEAR_X] = atan(magnitude) * (180 / 3.14159265358979323846);
+    else if (what == ROTATE)
+        angle = -magnitude;
+    else
+        shift[what - TRANSLATE_X] = trunc(magnitude);
+    ek_warp_affine(&warp, shears ? corner : middle, angle, shift, 1, shear);
+    return ek_picture_warp(from, x, &warp);
+}
+
+static void augment_change(operation what, double magnitude, ek_array *x)
+{
+    switch (what) {
+    case BRIGHTNESS:
+        ek_adjust_brightness(x, 1 + magnitude);
+        break;
+    case COLOR:
+        ek_adjust_saturation(x, 1 + magnitude);
+        break;
+    case CONTRAST:
+        ek_adjust_contrast(x, 1 + magnitude);
+        break;
+    case POSTERIZE:
+        ek_picture_posterize(x, (int)magnitude);
+        break;
+    case SOLARIZE:
+        ek_picture_solarize(x, magnitude);
+        break;
+    case AUTOCONTRAST:
+        ek_picture_autocontrast(x);
+        break;
+    case EQUALIZE:
+        ek_picture_equalize(x);
+        break;
+    case INVERT:
+        ek_picture_invert(x);
+        break;
+    default:
+        break;
+    }
+}
+
+static int augment_run(const augment *self, operation what, double magnitude, ek_array *x)
+{
+    if (what != SHARPNESS && (what < SHEAR_X || what > ROTATE)) {
+        augment_change(what, magnitude, x);
+        return 0;
+    }
+    ek_array from = *x;
+    from.data = ek_calloc((size_t)ek_shape_count(&x->shape) + 1, 1); /* u8 */
+    if (!from.data)
+        return EK_E_NO_MEMORY;
+    int rc = 0;
+    ek_array_keep(x, &from);
+    if (what == SHARPNESS)
+        ek_picture_sharpen(&from, x, 1 + magnitude);
+    else
+        rc = augment_move(self, what, magnitude, &from, x);
+    free(from.data);
+    return rc;
+}
+
+/* ---- the transforms ---- */
+
+static int augment_describe(const ek_transform *transform, ek_array *array)
+{
+    const augment *self = (const augment *)transform;
+    char text[200];
+    EK_TRY(ek_colour_check(transform, array));
+    if (array->dtype != EK_U8)
+        return EK_FAIL(EK_E_DTYPE, "%s: %s; u8 pictures are augmented (before ek_to_float)",
+                       transform->type->name, ek_array_text(array, text));
+    return ek_warp_check(transform, array, &self->warp);
+}
+
+static int auto_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
+                      ek_generator *generator)
+{
+    const augment *self = (const augment *)transform;
+    float chance[2];
+    bool positive[2];
+    ek_array_keep(in, out);
+    generator = ek_generator_lock(generator);
+    const policy_step *pair = policies[self->policy][ek_generator_below(generator, PAIRS)];
+    for (int i = 0; i < 2; i++)
+        chance[i] = ek_generator_f32(generator);
+    for (int i = 0; i < 2; i++)
+        positive[i] = ek_generator_below(generator, 2) != 0;
+    ek_generator_unlock(generator);
+    for (int i = 0; i < 2; i++) {
+        operation what = pair[i].what;
+        if (!(chance[i] <= (float)(pair[i].tenths / 10.0)))
+            continue;
+        double magnitude = augment_magnitude(self, what, pair[i].magnitude, ek_picture_of(in));
+        bool negative = augment_is_signed(what) && !positive[i];
+        EK_TRY(augment_run(self, what, negative ? -magnitude : magnitude, out));
+    }
+    return 0;
+}
+
+/* Draws each operation when the one before is done, as torchvision does; no operation draws. */
+static int rand_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
+                      ek_generator *generator)
+{
+    const augment *self = (const augment *)transform;
+    ek_array_keep(in, out);
+    for (int i = 0; i < self->operations; i++) {
+        ek_generator *locked = ek_generator_lock(generator);
+        operation what = (operation)ek_generator_below(locked, INVERT);
+        int number = self->magnitude;
+        if (self->wide && augment_has_magnitude(what))
+            number = (int)ek_generator_below(locked, self->bins);
+        bool negative = augment_is_signed(what) && ek_generator_below(locked, 2) != 0;
+        ek_generator_unlock(locked);
+        double magnitude = augment_magnitude(self, what, number, ek_picture_of(in));
+        EK_TRY(augment_run(self, what, negative ? -magnitude : magnitude, out));
+    }
+    return 0;
+}
+
+static const ek_transform_type auto_type = {.name = "auto_augment",
+                                            .size = sizeof(augment),
+                                            .describe = augment_describe,
+                                            .apply = auto_apply};
+static const ek_transform_type rand_type = {.name = "rand_augment",
+                                            .size = sizeof(augment),
+                                            .describe = augment_describe,
+                                            .apply = rand_apply};
+static const ek_transform_type trivial_type = {.name = "trivial_augment_wide",
+                                               .size = sizeof(augment),
+                                               .describe = augment_describe,
+                                               .apply = rand_apply};
+
+/* `fill` is what EK_GIVEN gives: 0 if none was written. */
+static augment *augment_new(const ek_transform_type *type, bool bilinear, double fill)
+{
+    augment *self = (augment *)ek_transform_new(type);
+    if (self)
+        self->warp =
+            (ek_warp){.bilinear = bilinear, .fills = fill != 0, .fill = ek_number_or(fill, 0)};
+    return self;
+}
+
+ek_transform *ek_auto_augment_with(ek_auto_augment_options options)
+{
+    if ((int)options.policy < 0 || (int)options.policy >= POLICIES)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "auto_augment: policy %d; EK_POLICY_IMAGENET, EK_POLICY_CIFAR10 and "
+                            "EK_POLICY_SVHN there are",
+                            (int)options.policy);
+    augment *self = augment_new(&auto_type, options.bilinear, EK_GIVEN(&options, fill, -1));
+    if (!self)
+        return NULL;
+    self->policy = options.policy;
+    self->bins = 10;
+    return &self->transform;
+}
+
+static int augment_check_bins(const char *name, int64_t bins)
+{
+    if (bins >= 2 && bins <= 1 << 20)
+        return 0;
+    return EK_FAIL(EK_E_INVALID, "%s: %lld num_magnitude_bins; 2 to 2^20 there can be", name,
+                   (long long)bins);
+}
+
+ek_transform *ek_rand_augment_with(ek_rand_augment_options options)
+{
+    int64_t operations = ek_integer_or(EK_GIVEN(&options, num_ops, 0), 2);
+    int64_t magnitude = ek_integer_or(EK_GIVEN(&options, magnitude, 1), 9);
+    int64_t bins = ek_integer_or(EK_GIVEN(&options, num_magnitude_bins, 2), 31);
+    if (augment_check_bins("rand_augment", bins) < 0)
+        return NULL;
+    if (operations < 0 || magnitude < 0 || magnitude >= bins)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "rand_augment: num_ops %lld, magnitude %lld; num_ops is not negative, "
+                            "and the magnitude is in [0, num_magnitude_bins = %lld)",
+                            (long long)operations, (long long)magnitude, (long long)bins);
+    augment *self = augment_new(&rand_type, options.bilinear, EK_GIVEN(&options, fill, -1));
+    if (!self)
+        return NULL;
+    self->operations = (int)operations;
+    self->magnitude = (int)magnitude;
+    self->bins = (int)bins;
+    return &self->transform;
+}
+
+ek_transform *ek_trivial_augment_wide_with(ek_trivial_augment_options options)
+{
+    int64_t bins = ek_integer_or(EK_GIVEN(&options, num_magnitude_bins, 0), 31);
+    if (augment_check_bins("trivial_augment_wide", bins) < 0)
+        return NULL;
+    augment *self = augment_new(&trivial_type, options.bilinear, EK_GIVEN(&options, fill, -1));
+    if (!self)
+        return NULL;
+    self->operations = 1;
+    self->wide = true;
+    self->bins = (int)bins;
+    return &self->transform;
+}
