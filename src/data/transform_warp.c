@@ -148,24 +148,27 @@ static inline uint8_t rounded_u8(float value)
     return (uint8_t)(int32_t)rintf(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
+/* Sums are fused in the order of PyTorch's grid_sample, so that bytes are rounded alike. */
 #define ITSELF(x) (x)
-#define DEFINE_MIX(name, element, real, kind, stored)                                          \
-    EK_MULTIVERSION                                                                            \
-    static void mix_##name(int64_t count, const corners_##kind *restrict corners, bool fills,  \
-                           double fill, const element *restrict x, element *restrict out)      \
-    {                                                                                          \
-        for (int64_t i = 0; i < count; i++) {                                                  \
-            const corners_##kind *c = &corners[i];                                             \
-            real value = (real)x[c->at[0]] * c->weight[0] + (real)x[c->at[1]] * c->weight[1] + \
-                         (real)x[c->at[2]] * c->weight[2] + (real)x[c->at[3]] * c->weight[3];  \
-            if (fills)                                                                         \
-                value = value * c->inside + (1 - c->inside) * (real)fill;                      \
-            out[i] = stored(value);                                                            \
-        }                                                                                      \
+#define DEFINE_MIX(name, element, real, kind, stored, fused)                                  \
+    EK_MULTIVERSION                                                                           \
+    static void mix_##name(int64_t count, const corners_##kind *restrict corners, bool fills, \
+                           double fill, const element *restrict x, element *restrict out)     \
+    {                                                                                         \
+        for (int64_t i = 0; i < count; i++) {                                                 \
+            const corners_##kind *c = &corners[i];                                            \
+            real value = (real)x[c->at[0]] * c->weight[0];                                    \
+            value = fused((real)x[c->at[1]], c->weight[1], value);                            \
+            value = fused((real)x[c->at[2]], c->weight[2], value);                            \
+            value = fused((real)x[c->at[3]], c->weight[3], value);                            \
+            if (fills)                                                                        \
+                value = value * c->inside + (1 - c->inside) * (real)fill;                     \
+            out[i] = stored(value);                                                           \
+        }                                                                                     \
     }
-DEFINE_MIX(u8, uint8_t, float, f32, rounded_u8)
-DEFINE_MIX(f32, float, float, f32, ITSELF)
-DEFINE_MIX(f64, double, double, f64, ITSELF)
+DEFINE_MIX(u8, uint8_t, float, f32, rounded_u8, fmaf)
+DEFINE_MIX(f32, float, float, f32, ITSELF, fmaf)
+DEFINE_MIX(f64, double, double, f64, ITSELF, fma)
 
 static void warp_mix(const ek_warp *warp, const ek_array *in, ek_array *out, int64_t y,
                      const void *corners)

@@ -210,6 +210,32 @@ static ek_dataset *make_alike(void)
                                 EK_FIELD(1, ek_random_crop(2, .padding = 1, .fill = 2)));
 }
 
+static ek_dataset *make_augmented(void)
+{
+    const double values[] = {1};
+    return ek_transformed(tensors(), 0, ek_pad_picture(1, EK_BORDER_REFLECT),
+                          ek_random_erasing(1, .values = values, .channels = 1,
+                                            .scale = {0.1, 0.3}),
+                          ek_random_erasing(1, .random = true, .scale = {0.1, 0.3}),
+                          ek_random_resized_crop(6, 7, .antialias = true),
+                          ek_random_rotation(20, .bilinear = true), ek_random_affine(9),
+                          ek_random_perspective(0.5, 1), ek_gaussian_blur(3), ek_color_jitter(0.4),
+                          ek_random_grayscale(0.5), ek_random_invert(0.5),
+                          ek_random_solarize(0.5, 0.5), ek_random_adjust_sharpness(2, 0.5),
+                          ek_random_autocontrast(0.5),
+                          ek_random_apply(1, ek_random_vertical_flip(0.5), ek_random_invert(1)),
+                          ek_random_choice(ek_random_invert(0.5), ek_random_horizontal_flip(1)),
+                          ek_random_order(ek_random_invert(0.5), ek_random_horizontal_flip(1)));
+}
+
+static ek_dataset *make_policies(void)
+{
+    ek_tensor *x = ek_zeros(EK_SHAPE(3, 3, 6, 5), EK_U8);
+    return ek_transformed(ek_tensor_dataset(x), 0, ek_auto_augment(EK_POLICY_SVHN),
+                          ek_rand_augment(4), ek_trivial_augment_wide(),
+                          ek_random_posterize(4, 0.5), ek_random_equalize(0.5), ek_grayscale(1));
+}
+
 static ek_dataset *make_one_hot(void)
 {
     return ek_transformed(tensors(), 1, ek_one_hot(3));
@@ -219,9 +245,10 @@ static const struct {
     const char *name;
     ek_dataset *(*make)(void);
 } sets[] = {
-    {"tensors", tensors},    {"subset", make_subset},       {"concat", make_concat},
-    {"split", make_split},   {"fractions", make_fractions}, {"partition", make_partition},
-    {"pixels", make_pixels}, {"one-hot", make_one_hot},     {"alike", make_alike},
+    {"tensors", tensors},          {"subset", make_subset},       {"concat", make_concat},
+    {"split", make_split},         {"fractions", make_fractions}, {"partition", make_partition},
+    {"pixels", make_pixels},       {"one-hot", make_one_hot},     {"alike", make_alike},
+    {"augmented", make_augmented}, {"policies", make_policies},
 };
 
 static int datasets_attempt(int row)

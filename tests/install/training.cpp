@@ -169,7 +169,17 @@ static void data()
     ek_tensor *x = ek_randn(EK_SHAPE(6, 1, 4, 4)), *y = ek_randint(0, 3, EK_SHAPE(6));
     ek_dataset *pictures =
         ek_transformed(ek_tensor_dataset(x, y), 0, ek_random_crop(4, .padding = 1),
-                       ek_random_horizontal_flip(0.5));
+                       ek_random_horizontal_flip(0.5), ek_random_rotation(10, true, .fill = 1),
+                       ek_random_affine(0, .shear = 5, .translate = {0.1, 0.1}),
+                       ek_random_perspective(0.2, 0.5, .nearest = true),
+                       ek_random_erasing(0.3, .value = 1, .scale = {0.1, 0.2}),
+                       ek_color_jitter(0.2, 0.2, .hue_range = {-0.1, 0.1}),
+                       ek_random_apply(0.5, ek_gaussian_blur(3, 3, .sigma = {0.5, 1}),
+                                       ek_random_adjust_sharpness(2, 0.5)),
+                       ek_random_choice(ek_random_invert(0.5), ek_random_autocontrast(0.5)),
+                       ek_random_order(ek_random_grayscale(0.5), ek_random_solarize(0.5, 0.5)),
+                       ek_pad_picture(1, EK_BORDER_EDGE, .left = 1),
+                       ek_random_resized_crop(4, 4, .scale = {0.5, 1}));
     ek_loader *loader = ek_data_loader(pictures, .shuffle = true, .batch_size = 4);
     CHECK(loader);
     ek_batch batch;
@@ -178,6 +188,16 @@ static void data()
         samples += static_cast<int>(batch.count);
     CHECK(rc == 0 && samples == 6);
     ek_loader_free(loader);
+
+    ek_transform *policies[] = {ek_auto_augment(EK_POLICY_CIFAR10),
+                                ek_rand_augment(2, 9),
+                                ek_trivial_augment_wide(31, .bilinear = true),
+                                ek_random_posterize(4, 0.5),
+                                ek_random_equalize(0.5),
+                                ek_grayscale(3)};
+    CHECK(ek_transform_apply(policies, 6, ek_zeros(EK_SHAPE(3, 8, 8), EK_U8), nullptr));
+    for (ek_transform *policy : policies)
+        ek_transform_free(policy);
 
     ek_dataset *pairs = ek_transformed_alike(ek_tensor_dataset(x, ek_zeros(EK_SHAPE(6, 1, 4, 4))),
                                              EK_FIELD(0, ek_random_horizontal_flip(0.5)),
