@@ -60,21 +60,36 @@ typedef struct ek_dataset_type {
 
     /* Optional: frees what the struct owns, and drops its data sets with ek_dataset_free. */
     void (*destroy)(ek_dataset *self);
+
+    /* A data set without a length has these in place of length, get and get_batch
+     * (evenkeel/iterable.h). `open` returns a cursor before the first sample, or NULL on error;
+     * `epoch` is the number of the pass. `next` returns 1 with a sample in the caller's scope, 0 at
+     * the end, or a negative status. One thread at a time uses a cursor. */
+    void *(*open)(ek_dataset *self, int64_t epoch);
+    int (*next)(ek_dataset *self, void *cursor, ek_value *sample);
+    /* Optional: skips `count` samples, faster than by `next`. Returns how many there were. */
+    int64_t (*skip)(ek_dataset *self, void *cursor, int64_t count);
+    void (*close)(ek_dataset *self, void *cursor);
+    /* Optional: what is left to be done with a sample that `next` gave, by several threads at a
+     * time. Returns the sample, in the caller's scope. Random numbers should be drawn here: a run
+     * that is resumed reads samples again, but converts each once. */
+    ek_value (*convert)(ek_dataset *self, ek_value sample);
 } ek_dataset_type;
 
 struct ek_dataset {
     const ek_dataset_type *type;
 };
 
-/* A zeroed struct of type->size bytes with one reference. EK_E_INVALID for a type without name,
- * length or get, or with a size that is too small. */
+/* A zeroed struct of type->size bytes with one reference. EK_E_INVALID for a type without name, for
+ * one with neither length and get nor open, next and close, or with a size that is too small. */
 EK_API ek_dataset *ek_dataset_new(const ek_dataset_type *type);
 /* Adds a reference; NULL stays NULL. Returns its argument. Any thread. */
 EK_API ek_dataset *ek_dataset_keep(ek_dataset *dataset);
 /* Drops a reference; NULL is ignored. Any thread. */
 EK_API void ek_dataset_free(ek_dataset *dataset);
 
-/* The number of samples, or a negative status: the type's error, or EK_E_INVALID if it set none. */
+/* The number of samples, or a negative status: the type's error, or EK_E_INVALID if it set none,
+ * and for a data set without a length. */
 EK_API int64_t ek_dataset_length(ek_dataset *dataset);
 /* One sample, in the scope; a negative index counts from the end. EK_E_INVALID if it is out of
  * range. Errors of the type name the data set and the sample. */

@@ -19,6 +19,7 @@
 #include "evenkeel/gan.h"
 #include "evenkeel/index.h"
 #include "evenkeel/init.h"
+#include "evenkeel/iterable.h"
 #include "evenkeel/loader.h"
 #include "evenkeel/loss.h"
 #include "evenkeel/matrix.h"

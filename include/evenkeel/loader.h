@@ -49,7 +49,10 @@ typedef int ek_sizes_function(int64_t batch, int64_t *sizes, void *user);
 
 typedef struct ek_loader_options {
     const char *keywords;
-    ek_dataset *dataset; /* one reference is taken over (evenkeel/dataset.h) */
+    /* One reference is taken over (evenkeel/dataset.h). One without a length (evenkeel/iterable.h)
+     * excludes shuffle and samplers (EK_E_INVALID; ek_shuffled shuffles), and `sizes` unless
+     * drop_last is on. Its batches are cut from its own order, or this rank's share of it. */
+    ek_dataset *dataset;
 
     /* The order of samples: 0, 1, 2, ...; shuffled by ek_random_sampler with `generator`; that of
      * `sampler`; or that of batch_sampler, which makes batches. The loader owns samplers, also if
@@ -110,7 +113,7 @@ EK_API void ek_loader_free(ek_loader *loader);
 typedef struct ek_batch {
     ek_value data;          /* the collated samples */
     ek_value input, target; /* elements 0 and 1 of samples that are lists, else `data` and none */
-    const int64_t *indices; /* indices of the samples; NULL for an empty batch */
+    const int64_t *indices; /* of the samples; NULL for an empty batch, and if there is no length */
     int64_t count;          /* number of samples; 0: an empty batch */
     int64_t number;         /* number of the batch in its pass, from 0 */
 } ek_batch;
@@ -121,11 +124,14 @@ typedef struct ek_batch {
 EK_API int ek_loader_next(ek_loader *loader, ek_batch *batch);
 /* Abandons the current pass; the next call of ek_loader_next begins another. */
 EK_API int ek_loader_reset(ek_loader *loader);
-/* How many batches a pass has, with the empty ones; samples if batch_size is 0. */
+/* How many batches a pass has, with the empty ones; samples if batch_size is 0. EK_E_INVALID for a
+ * data set without a length. */
 EK_API int64_t ek_loader_length(ek_loader *loader);
-/* Sets the sampler's epoch, for the next pass. */
+/* Sets the sampler's epoch, for the next pass; or that of a data set without a length, which
+ * otherwise counts the passes from 0. */
 EK_API int ek_loader_set_epoch(ek_loader *loader, int64_t epoch);
-/* The data set and the sampler; borrowed, valid as long as the loader. */
+/* The data set and the sampler; borrowed, valid as long as the loader. NULL for the sampler of a
+ * data set without a length. */
 EK_API ek_dataset *ek_loader_dataset(ek_loader *loader);
 EK_API ek_sampler *ek_loader_sampler(ek_loader *loader);
 
@@ -149,7 +155,9 @@ EK_API int ek_loader_get_stats(ek_loader *loader, ek_loader_stats *stats);
  * scope. It counts the batches that ek_loader_next has returned, not those made ahead.
  * ek_loader_load_state restores it in a loader with the same data set, sampler and batch size (else
  * EK_E_FORMAT or EK_E_INVALID); the pass goes on with the next batch. Workers, devices and prefetch
- * may differ, but with EK_SEED_WORKER the number of workers must be the same. */
+ * may differ, but with EK_SEED_WORKER the number of workers must be the same. A data set without a
+ * length is read, or skipped, up to the position when the next batch is made; the number of ranks
+ * must be the same. */
 EK_API ek_value ek_loader_state(ek_loader *loader);
 EK_API int ek_loader_load_state(ek_loader *loader, ek_value state);
 

@@ -26,6 +26,9 @@ ek_dataset *ek_dataset_new(const ek_dataset_type *type)
 {
     const char *missing = !type           ? "the type is NULL"
                           : !type->name   ? "the type has no name"
+                          : type->next    ? (!type->open    ? "the type has no open"
+                                             : !type->close ? "the type has no close"
+                                                            : NULL)
                           : !type->length ? "the type has no length"
                           : !type->get    ? "the type has no get"
                                           : NULL;
@@ -78,6 +81,11 @@ static bool dataset_failed(ek_value value, int before)
 int64_t ek_dataset_length(ek_dataset *dataset)
 {
     EK_TRY(ek_check_given("dataset_length", "the data set", dataset));
+    if (dataset->type->next)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s has no length, and no samples by index: it is read from beginning to "
+                       "end (ek_iterate)",
+                       dataset->type->name);
     int before = ek_error_status();
     int64_t length = dataset->type->length(dataset);
     int status = ek_error_status();

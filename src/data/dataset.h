@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "core/tensor.h"
-#include "evenkeel/dataset.h"
+#include "evenkeel/iterable.h"
 
 /* Returns the first of `count` parts whose end is behind sample `index`, or else the last one. */
 int64_t ek_dataset_part(const int64_t *ends, int64_t count, int64_t index);
@@ -25,6 +25,11 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
 /* As ek_collate, but error messages call samples[i] by numbers[i]; by i if `numbers` is NULL. */
 ek_value ek_collate_numbered(const ek_value *samples, const int64_t *numbers, int64_t count,
                              ek_device device);
+
+/* Reads the next sample of an iterator before it is converted; otherwise as ek_iterator_next. */
+int ek_iterator_read(ek_iterator *iterator, ek_value *sample);
+/* Does what is left to be done with a sample that was read. It is moved to the caller's scope. */
+ek_value ek_dataset_convert(ek_dataset *dataset, ek_value sample);
 
 typedef ek_tensor *ek_batch_function(ek_tensor *tensor, ek_dev *dev);
 /* Returns the same tree with function(tensor, dev) for each tensor; an error if that is NULL. */

@@ -1,4 +1,4 @@
-/* loader.c: options and passes of loaders, and how batches are given in their order. */
+/* loader.c: making loaders, their passes, and how batches are given in their order. */
 #include "data/loader.h"
 
 #include <stdlib.h>
@@ -12,113 +12,6 @@
 #include "plan/split.h"
 
 enum { DEFAULT_PREFETCH = 2 };
-
-/* ---- options ---- */
-
-static int loader_check_samplers(const ek_loader_options *o)
-{
-    if (o->shuffle + (o->sampler != NULL) + (o->batch_sampler != NULL) > 1)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: shuffle, sampler and batch_sampler each say which samples "
-                       "come; at most one of them can be given");
-    if (o->sampler && o->sampler->type->makes_batches)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: sampler \"%s\" makes batches; give it as batch_sampler",
-                       o->sampler->type->name);
-    if (!o->batch_sampler)
-        return 0;
-    if (!o->batch_sampler->type->makes_batches)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: batch_sampler \"%s\" makes no batches; give it as sampler",
-                       o->batch_sampler->type->name);
-    if (o->batch_size || o->drop_last)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: batch_size and drop_last are the batch_sampler's to decide");
-    return 0;
-}
-
-static int loader_check_batches(const ek_loader_options *o)
-{
-    if (o->batch_size < 0 && o->batch_size != EK_ZERO)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: batch_size %lld; 1 or more are possible, or 0 for "
-                       "samples as they are",
-                       (long long)o->batch_size);
-    if ((unsigned)o->empty_batches > EK_OFF)
-        return EK_FAIL(EK_E_INVALID, "data_loader: empty_batches can be EK_ON or EK_OFF, not %d",
-                       (int)o->empty_batches);
-    if (o->batch_size != EK_ZERO)
-        return 0;
-    if (o->empty_batches == EK_ON)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: samples as they are (batch_size 0) cannot be followed by "
-                       "empty_batches");
-    if (o->drop_last || o->collate)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: %s has no meaning for samples as they are (batch_size "
-                       "0)",
-                       o->drop_last ? "drop_last" : "collate");
-    if (o->device_ids.count > 1)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: samples as they are (batch_size 0) cannot be divided "
-                       "among %d devices",
-                       o->device_ids.count);
-    return 0;
-}
-
-static int loader_check_workers(const ek_loader_options *o)
-{
-    if (o->workers < 0 || o->workers > EK_LOADER_MOST_WORKERS)
-        return EK_FAIL(EK_E_INVALID, "data_loader: %d workers; between 0 and %d are possible",
-                       o->workers, EK_LOADER_MOST_WORKERS);
-    if (o->prefetch < 1 || (o->workers && o->prefetch > EK_LOADER_MOST_SLOTS / o->workers))
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: prefetch %d; between 1 and %d are possible for %d workers",
-                       o->prefetch, EK_LOADER_MOST_SLOTS / (o->workers ? o->workers : 1),
-                       o->workers);
-    if ((unsigned)o->send_ahead > EK_OFF)
-        return EK_FAIL(EK_E_INVALID, "data_loader: send_ahead can be EK_ON or EK_OFF, not %d",
-                       (int)o->send_ahead);
-    if (o->seeding != EK_SEED_BATCH && o->seeding != EK_SEED_WORKER)
-        return EK_FAIL(EK_E_INVALID, "data_loader: %d is no way of seeding", (int)o->seeding);
-    return 0;
-}
-
-static int loader_check_devices(const ek_loader_options *o)
-{
-    const ek_device_list *list = &o->device_ids;
-    char name[16];
-    EK_TRY(ek_device_list_check("data_loader", list));
-    for (int i = 0; i < list->count; i++) {
-        if (!ek_dev_get(list->devices[i]))
-            return ek_error_pending();
-        for (int j = 0; j < i; j++)
-            if (ek_device_equal(list->devices[i], list->devices[j]))
-                return EK_FAIL(EK_E_INVALID, "data_loader: %s stands twice in device_ids",
-                               ek_device_name(list->devices[i], name));
-    }
-    if (o->split != EK_SPLIT_CHUNK && o->split != EK_SPLIT_EVEN)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: split can be EK_SPLIT_CHUNK or EK_SPLIT_EVEN; measured plans "
-                       "come from the wrapper, by sizes (ek_data_parallel_sizes)");
-    if (o->sizes && o->split != EK_SPLIT_CHUNK)
-        return EK_FAIL(EK_E_INVALID, "data_loader: split and sizes both say how to divide a batch");
-    if (o->sizes && list->count == 0)
-        return EK_FAIL(EK_E_INVALID, "data_loader: sizes are given, but no device_ids");
-    return 0;
-}
-
-/* Fails with the pending error if an option is NULL: making that option has failed. */
-static int loader_check(const ek_loader_options *options)
-{
-    EK_TRY(ek_error_status());
-    if (!options->dataset)
-        return EK_FAIL(EK_E_INVALID, "data_loader: the data set is NULL");
-    EK_TRY(loader_check_samplers(options));
-    EK_TRY(loader_check_batches(options));
-    EK_TRY(loader_check_workers(options));
-    return loader_check_devices(options);
-}
 
 /* ---- making and freeing ---- */
 
@@ -145,12 +38,12 @@ static int loader_fill(ek_loader *loader)
 {
     ek_loader_options *options = &loader->options;
     int workers = options->workers ? options->workers : 1;
-    int64_t count = ek_dataset_length(options->dataset);
-    if (count < 0)
-        return ek_error_pending();
-    loader->sampler = loader_sampler(options, count);
-    if (!loader->sampler)
-        return ek_error_pending();
+    if (!loader->iterates) {
+        int64_t count = ek_dataset_length(options->dataset);
+        loader->sampler = count < 0 ? NULL : loader_sampler(options, count);
+        if (!loader->sampler)
+            return ek_error_pending();
+    }
     if (options->batch_size == 0 && !options->batch_sampler)
         options->batch_size = 1;
     loader->single = options->batch_size == EK_ZERO;
@@ -177,7 +70,7 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
 {
     options.batch_size = EK_GIVEN(&options, batch_size, 4);
     options.prefetch = (int)ek_integer_or(EK_GIVEN(&options, prefetch, 8), DEFAULT_PREFETCH);
-    ek_loader *loader = loader_check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
+    ek_loader *loader = ek_loader_check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
     if (!loader) {
         ek_dataset_free(options.dataset);
         ek_sampler_free(options.sampler);
@@ -188,6 +81,9 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
     loader->options = options;
     loader->sampler = options.sampler ? options.sampler : options.batch_sampler;
     loader->awaited = -1;
+    loader->iterates = options.dataset->type->next != NULL;
+    loader->reader.first = ek_value_none();
+    pthread_cond_init(&loader->reader.turned, NULL);
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->made, NULL);
     if (loader_fill(loader) < 0) {
@@ -205,6 +101,8 @@ void ek_loader_free(ek_loader *loader)
     if (whole)
         ek_loader_join(loader);
     ek_loader_forget(loader);
+    ek_loader_reader_close(&loader->reader);
+    pthread_cond_destroy(&loader->reader.turned);
     for (int w = 0; whole && w < (loader->options.workers ? loader->options.workers : 1); w++) {
         pthread_cond_destroy(&loader->workers[w].wake);
         free(loader->workers[w].samples);
@@ -222,12 +120,15 @@ void ek_loader_free(ek_loader *loader)
 
 /* ---- passes ---- */
 
-int64_t ek_loader_batches_in(const ek_loader *loader, const ek_pass *pass)
+int64_t ek_loader_batches_of(const ek_loader *loader, int64_t samples)
 {
     int64_t size = loader->batch_size;
-    if (size == 0)
-        return pass->batches;
-    return pass->count / size + (pass->count % size != 0 && !loader->options.drop_last);
+    return samples / size + (samples % size != 0 && !loader->options.drop_last);
+}
+
+int64_t ek_loader_batches_in(const ek_loader *loader, const ek_pass *pass)
+{
+    return loader->batch_size == 0 ? pass->batches : ek_loader_batches_of(loader, pass->count);
 }
 
 void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, int64_t *end)
@@ -249,7 +150,7 @@ void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, in
 
 int64_t ek_loader_longest(const ek_loader *loader)
 {
-    if (!loader->evens)
+    if (!loader->evens || loader->iterates)
         return 0;
     int64_t longest = ek_sampler_longest(loader->sampler);
     return longest < 0
@@ -263,6 +164,8 @@ void ek_loader_go_on(ek_loader *loader)
     loader->batches = loader->first + ek_loader_batches_in(loader, &loader->pass);
     if (loader->batches < loader->longest)
         loader->batches = loader->longest;
+    if (loader->iterates) /* the end is where it is found */
+        loader->batches = INT64_MAX / 2;
     loader->given = loader->first;
     loader->begun = true;
     for (int w = 0; w < loader->options.workers && ek_loader_seeds_workers(loader); w++)
@@ -275,10 +178,14 @@ static int loader_begin_pass(ek_loader *loader)
     uint64_t base_seed = ek_random_u64(loader->options.generator) & INT64_MAX;
     ek_scope scope = ek_scope_begin();
     int64_t longest = ek_loader_longest(loader); /* of this epoch, which drawing may end */
-    int rc = longest < 0 ? (int)longest : ek_sampler_draw(loader->sampler, &loader->pass);
+    int rc = longest < 0         ? (int)longest
+             : !loader->iterates ? ek_sampler_draw(loader->sampler, &loader->pass)
+                                 : 0;
     ek_scope_end(&scope);
     if (rc < 0)
         return rc;
+    loader->reader.epoch = loader->reader.next_epoch++;
+    ek_loader_reader_begin(loader, 0, 0);
     loader->base_seed = base_seed;
     loader->longest = longest;
     loader->first = 0;
@@ -312,7 +219,7 @@ static int loader_ask_sizes(const ek_loader *loader, int64_t count, int64_t *siz
     return 0;
 }
 
-static int loader_cut(const ek_loader *loader, ek_loader_slot *slot)
+int ek_loader_cut(const ek_loader *loader, ek_loader_slot *slot)
 {
     const ek_loader_options *options = &loader->options;
     int devices = options->device_ids.count ? options->device_ids.count : 1;
@@ -332,14 +239,16 @@ static void loader_prepare(ek_loader *loader, int64_t number)
 {
     const int before = ek_error_status();
     ek_loader_slot *slot = &loader->slots[number % loader->slot_count];
-    int64_t begin, end;
-    ek_loader_range(loader, number, &begin, &end);
+    int64_t begin = 0, end = loader->batch_size; /* if it iterates, until it is known */
+    if (!loader->iterates)
+        ek_loader_range(loader, number, &begin, &end);
     slot->number = number;
-    slot->indices = end > begin ? loader->pass.indices + begin : NULL;
+    slot->indices = end > begin && !loader->iterates ? loader->pass.indices + begin : NULL;
+    slot->over = false;
     slot->count = end - begin;
     slot->made = false;
     slot->error.status = 0;
-    if (loader_cut(loader, slot) < 0) {
+    if (ek_loader_cut(loader, slot) < 0) {
         ek_error_prefix(before, "loader: batch %lld", (long long)number);
         ek_error_take(&slot->error);
     }
@@ -392,12 +301,21 @@ static int loader_start_error(ek_loader *loader)
     return 0;
 }
 
+static void loader_end_pass(ek_loader *loader)
+{
+    loader->begun = false;
+    if (!loader->iterates)
+        return;
+    ek_loader_settle(loader, 0); /* batches behind the end were handed out too */
+    ek_loader_reader_close(&loader->reader);
+}
+
 static int loader_give_next(ek_loader *loader, ek_batch *batch)
 {
     if (!loader->begun)
         EK_TRY(loader_begin_pass(loader));
     if (loader->given == loader->batches) {
-        loader->begun = false;
+        loader_end_pass(loader);
         return 0;
     }
     if (loader->options.workers) {
@@ -406,6 +324,11 @@ static int loader_give_next(ek_loader *loader, ek_batch *batch)
     }
     loader_hand_out(loader);
     ek_loader_slot *slot = loader_made_slot(loader);
+    if (slot->over) {
+        loader_end_pass(loader);
+        return 0;
+    }
+    loader->reader.given = slot->position;
     *batch = (ek_batch){.indices = slot->indices, .count = slot->count, .number = slot->number};
     ek_error_record failed;
     failed.status = 0;
@@ -467,6 +390,8 @@ int64_t ek_loader_length(ek_loader *loader)
 {
     if (!loader)
         return ek_error_pending();
+    if (loader->iterates)
+        return ek_dataset_length(loader->options.dataset); /* an error that says so */
     int64_t length = ek_sampler_length(loader->sampler), longest = ek_loader_longest(loader);
     if (length < 0 || longest < 0)
         return length < 0 ? length : longest;
@@ -477,7 +402,12 @@ int64_t ek_loader_length(ek_loader *loader)
 
 int ek_loader_set_epoch(ek_loader *loader, int64_t epoch)
 {
-    return loader ? ek_sampler_set_epoch(loader->sampler, epoch) : ek_error_pending();
+    if (!loader)
+        return ek_error_pending();
+    if (!loader->iterates)
+        return ek_sampler_set_epoch(loader->sampler, epoch);
+    loader->reader.next_epoch = epoch;
+    return 0;
 }
 
 ek_dataset *ek_loader_dataset(ek_loader *loader)

@@ -20,6 +20,7 @@
 
 #include "core/generator.h"
 #include "core/thread.h"
+#include "evenkeel/iterable.h"
 #include "evenkeel/loader.h"
 
 enum { EK_LOADER_MOST_WORKERS = 1024, EK_LOADER_MOST_SLOTS = 1 << 16 };
@@ -31,6 +32,9 @@ typedef struct ek_loader_slot {
     int64_t count;                 /* 0: an empty batch */
     int64_t sizes[EK_MAX_DEVICES]; /* samples of each device; sizes[0] if no device is named */
     bool made;                     /* guarded by lock: the worker is done with the slot */
+    /* Of a data set without a length: `count` is known once the batch is made. */
+    bool over;        /* the data set has ended before this batch */
+    int64_t position; /* how many samples of this rank were read then */
     int parts;
     ek_value part[EK_MAX_DEVICES]; /* one reference per device that has samples, in order */
     int device[EK_MAX_DEVICES];    /* index of each part's device in device_ids */
@@ -54,13 +58,31 @@ typedef struct ek_loader_maker {
     int64_t room;
 } ek_loader_maker;
 
+/* Reads a data set without a length. Whoever has the turn may touch it; between passes, and while
+ * no worker makes a batch, the caller's thread. See loader_reader.c. */
+typedef struct ek_loader_reader {
+    pthread_cond_t turned;
+    int64_t turn;          /* guarded by lock: the batch whose samples may be read */
+    ek_iterator *iterator; /* owned; NULL: not opened yet */
+    int64_t epoch;
+    int64_t passed;   /* samples of the data set that were read or skipped */
+    int64_t position; /* samples of this rank, with those before a load */
+    bool ended;
+    ek_value first; /* the data set's first sample, one reference, if there may be empty batches */
+    /* Only touched by the caller's thread: */
+    int64_t given;      /* `position` after the batches given so far */
+    int64_t next_epoch; /* of the next pass */
+} ek_loader_reader;
+
 struct ek_loader {
     ek_loader_options options;
-    ek_sampler *sampler; /* owned */
-    int64_t batch_size;  /* 0: the sampler makes the batches */
-    bool single;         /* each batch is one sample as it is */
-    bool evens;          /* passes are filled up with empty batches */
-    bool sends_ahead;    /* a batch that is made in time is sent one call before it is given */
+    bool iterates;           /* the data set has no length: `reader` reads it */
+    ek_loader_reader reader; /* else all zero */
+    ek_sampler *sampler;     /* owned; NULL if it iterates */
+    int64_t batch_size;      /* 0: the sampler makes the batches */
+    bool single;             /* each batch is one sample as it is */
+    bool evens;              /* passes are filled up with empty batches */
+    bool sends_ahead;        /* a batch that is made in time is sent one call before it is given */
 
     /* The pass that is under way. */
     bool begun;
@@ -125,7 +147,27 @@ void ek_loader_settle(ek_loader *loader, int64_t number);
 /* Settles the loader, and joins the threads. */
 void ek_loader_join(ek_loader *loader);
 
+/* ---- loader_options.c ---- */
+
+/* Fails with the pending error if an option is NULL: making that option has failed. */
+int ek_loader_check(const ek_loader_options *options);
+
+/* ---- loader_reader.c ---- */
+
+/* Begins reading before batch `number`, when `position` samples of this rank are read. The data set
+ * is opened, and they are skipped, when that batch is made. No worker makes a batch. */
+void ek_loader_reader_begin(ek_loader *loader, int64_t number, int64_t position);
+void ek_loader_reader_close(ek_loader_reader *reader);
+/* Waits for the slot's turn, and reads its samples, at most loader->batch_size, in the caller's
+ * scope. Sets count, over and position. For an empty batch it gives one sample. */
+int ek_loader_read(ek_loader *loader, ek_loader_slot *slot, ek_value *samples);
+
 /* ---- loader.c ---- */
+
+/* Divides slot->count samples among the devices. */
+int ek_loader_cut(const ek_loader *loader, ek_loader_slot *slot);
+/* Returns how many batches so many samples make, unless the sampler makes them. */
+int64_t ek_loader_batches_of(const ek_loader *loader, int64_t samples);
 
 /* Writes the range of the pass's indices that batch `number` has; an empty one at their end for
  * batches behind those of the pass. */

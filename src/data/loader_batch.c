@@ -57,20 +57,38 @@ static ek_value *maker_room(ek_loader_maker *worker, int64_t count)
     return worker->samples;
 }
 
-static ek_value maker_collate(ek_loader_maker *worker, const int64_t *indices, int64_t count)
+/* Where samples of a batch come from: the data set by their indices, or a reader that has read
+ * them, into the worker's room. */
+typedef struct maker_source {
+    const int64_t *indices;
+    ek_value *samples; /* if indices is NULL */
+} maker_source;
+
+static ek_value maker_sample(ek_loader_maker *worker, const maker_source *from, int64_t i)
+{
+    ek_dataset *dataset = worker->loader->options.dataset;
+    return from->indices ? ek_dataset_get(dataset, from->indices[i])
+                         : ek_dataset_convert(dataset, from->samples[i]);
+}
+
+/* Gets each sample, and collates them by the user's function or on `device`. */
+static ek_value maker_collate(ek_loader_maker *worker, const maker_source *from, int64_t count,
+                              ek_device device)
 {
     const int before = ek_error_status();
     const ek_loader_options *options = &worker->loader->options;
-    ek_value *samples = maker_room(worker, count);
+    ek_value *samples = from->indices ? maker_room(worker, count) : from->samples;
     if (!samples)
         return ek_value_error();
     for (int64_t i = 0; i < count && !ek_dataset_stopped(); i++) {
-        samples[i] = ek_dataset_get(options->dataset, indices[i]);
+        samples[i] = maker_sample(worker, from, i);
         if (samples[i].kind == EK_VALUE_ERROR)
             return samples[i];
     }
     if (ek_dataset_stopped())
         return ek_value_error();
+    if (!options->collate)
+        return ek_collate(samples, count, device);
     ek_value batch = options->collate(samples, count, options->collate_user);
     int rc = ek_error_outcome(batch.kind == EK_VALUE_ERROR ? EK_E_USER : 0);
     if (rc == 0)
@@ -91,7 +109,7 @@ static ek_tensor *part_without_rows(ek_tensor *tensor, ek_dev *dev)
 }
 
 /* With `empty`, the samples are only read for their shapes, and the part has none of them. */
-static ek_value maker_make_part(ek_loader_maker *worker, const int64_t *indices, int64_t count,
+static ek_value maker_make_part(ek_loader_maker *worker, const maker_source *from, int64_t count,
                                 bool empty, ek_device device)
 {
     const ek_loader *loader = worker->loader;
@@ -100,13 +118,13 @@ static ek_value maker_make_part(ek_loader_maker *worker, const int64_t *indices,
     ek_value part;
     if (!dev)
         return ek_value_error();
+    ek_device at = ek_dev_is_host(dev) ? device : ek_cpu();
     if (loader->single)
-        part = ek_dataset_get(dataset, indices[0]);
-    else if (loader->options.collate)
-        part = maker_collate(worker, indices, count);
+        part = maker_sample(worker, from, 0);
+    else if (loader->options.collate || !from->indices)
+        part = maker_collate(worker, from, count, at);
     else
-        part =
-            ek_dataset_get_batch(dataset, indices, count, ek_dev_is_host(dev) ? device : ek_cpu());
+        part = ek_dataset_get_batch(dataset, from->indices, count, at);
     if (empty && part.kind != EK_VALUE_ERROR)
         part = ek_batch_map(part, part_without_rows, dev);
     if (loader->options.device_ids.count == 0)
@@ -129,20 +147,18 @@ static int slot_check_indices(const ek_loader *loader, const ek_loader_slot *slo
     return 0;
 }
 
-static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
+/* Makes the parts of all devices. An empty batch has one sample, for the first device. */
+static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot, maker_source from)
 {
     const ek_device_list *devices = &worker->loader->options.device_ids;
-    static const int64_t first_sample = 0;
     const bool empty = slot->count == 0;
-    const int64_t *indices = empty ? &first_sample : slot->indices;
-    EK_TRY(slot_check_indices(worker->loader, slot));
     for (int d = 0; d < (devices->count ? devices->count : 1); d++) {
         int64_t count = empty && d == 0 ? 1 : slot->sizes[d];
         if (count == 0)
             continue;
         ek_device device = devices->count ? devices->devices[d] : ek_cpu();
         ek_scope scope = ek_scope_begin();
-        ek_value part = maker_make_part(worker, indices, count, empty, device);
+        ek_value part = maker_make_part(worker, &from, count, empty, device);
         if (part.kind != EK_VALUE_ERROR) {
             slot->device[slot->parts] = d;
             slot->part[slot->parts++] = ek_value_keep(part);
@@ -150,9 +166,44 @@ static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
         ek_scope_end(&scope);
         if (part.kind == EK_VALUE_ERROR)
             return ek_error_pending();
-        indices += count;
+        if (from.indices)
+            from.indices += count;
+        else
+            from.samples += count;
     }
     return 0;
+}
+
+static int maker_make_by_index(ek_loader_maker *worker, ek_loader_slot *slot)
+{
+    static const int64_t first_sample = 0;
+    EK_TRY(slot_check_indices(worker->loader, slot));
+    return maker_make_parts(worker, slot,
+                            (maker_source){slot->count ? slot->indices : &first_sample, NULL});
+}
+
+/* What an empty batch's sample draws does not change what others draw. */
+static int maker_make_by_reading(ek_loader_maker *worker, ek_loader_slot *slot)
+{
+    ek_loader *loader = worker->loader;
+    int64_t full = slot->count;
+    ek_value *samples = maker_room(worker, full);
+    ek_generator own, *before = NULL;
+    if (!samples)
+        return EK_E_NO_MEMORY;
+    EK_TRY(ek_loader_read(loader, slot, samples));
+    if (slot->over || ek_dataset_stopped())
+        return 0;
+    if (slot->count < full)
+        EK_TRY(ek_loader_cut(loader, slot));
+    if (slot->count == 0) {
+        ek_generator_seed_late(&own, loader->base_seed + (uint64_t)slot->number);
+        before = ek_generator_stand_in(&own);
+    }
+    int rc = maker_make_parts(worker, slot, (maker_source){NULL, samples});
+    if (slot->count == 0)
+        ek_generator_stand_in(before);
+    return rc;
 }
 
 /* The state of a thread around a call of the user's function, which gets fresh modes, the worker's
@@ -215,7 +266,9 @@ void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const int pending = ek_error_status();
     call_context before = context_enter(worker->loader, maker_generator(worker, slot));
-    if (slot->error.status == 0 && maker_make_parts(worker, slot) < 0) {
+    int (*make)(ek_loader_maker *, ek_loader_slot *) =
+        worker->loader->iterates ? maker_make_by_reading : maker_make_by_index;
+    if (slot->error.status == 0 && make(worker, slot) < 0) {
         maker_say_where(worker, slot->number, pending);
         ek_error_take(&slot->error);
         ek_loader_drop(slot);

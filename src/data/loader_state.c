@@ -15,12 +15,15 @@
  *     base_seed   i64
  *     indices     i64: the samples that are left
  *     ends        i64: where their batches end, if the sampler makes batches
+ *     position    i64: in place of both, for a data set without a length: how many samples of this
+ *                 rank were given. Such a state has `epoch` and `ranks` in place of `sampler`
  *     of_worker   u8: with EK_SEED_WORKER the workers' generators, one after another
  *
  * The rest of the pass is saved itself, so that no sampler has to draw it again. Empty batches are
  * not: the sampler knows how many a pass has. */
 #include <stdlib.h>
 
+#include "core/world.h"
 #include "data/loader.h"
 #include "data/sampler.h"
 
@@ -32,6 +35,15 @@ static int64_t loader_batch_size(const ek_loader *loader)
 static int64_t loader_seeded_workers(const ek_loader *loader)
 {
     return loader->options.seeding == EK_SEED_WORKER ? loader->options.workers : 0;
+}
+
+enum { NO_LENGTH = -1 };
+
+/* Returns the data set's length; NO_LENGTH if it has none, or a status below that. */
+static int64_t loader_samples(const ek_loader *loader)
+{
+    int64_t length = loader->iterates ? NO_LENGTH : ek_dataset_length(loader->options.dataset);
+    return length < 0 && !loader->iterates ? ek_error_pending() : length;
 }
 
 /* ---- saving ---- */
@@ -56,13 +68,17 @@ static void loader_put_workers(const ek_loader *loader, ek_state_writer *writer)
 
 static void loader_put_pass(const ek_loader *loader, ek_state_writer *writer)
 {
-    int64_t begin, end, in_pass = loader->given - loader->first;
+    int64_t begin = 0, end = 0, in_pass = loader->given - loader->first;
     int64_t most = ek_loader_batches_in(loader, &loader->pass);
-    ek_loader_range(loader, loader->given, &begin, &end);
+    if (!loader->iterates)
+        ek_loader_range(loader, loader->given, &begin, &end);
     ek_state_put_int(writer, "given", loader->given);
     ek_state_put_int(writer, "base_seed", (int64_t)loader->base_seed);
-    ek_state_put_pass(writer, &loader->pass, begin, loader->batch_size == 0,
-                      in_pass < most ? in_pass : most);
+    if (loader->iterates)
+        ek_state_put_int(writer, "position", loader->reader.given);
+    else
+        ek_state_put_pass(writer, &loader->pass, begin, loader->batch_size == 0,
+                          in_pass < most ? in_pass : most);
     if (ek_loader_seeds_workers(loader))
         loader_put_workers(loader, writer);
 }
@@ -75,8 +91,8 @@ ek_value ek_loader_state(ek_loader *loader)
     if (!loader || ek_fork_check() < 0)
         return ek_value_error();
     const ek_loader_options *options = &loader->options;
-    int64_t samples = ek_dataset_length(options->dataset);
-    if (samples < 0)
+    int64_t samples = loader_samples(loader);
+    if (samples < NO_LENGTH)
         return ek_value_error();
     ek_state_put_int(&writer, "samples", samples);
     ek_state_put_int(&writer, "batch_size", loader_batch_size(loader));
@@ -84,7 +100,13 @@ ek_value ek_loader_state(ek_loader *loader)
     ek_state_put_int(&writer, "seeding", options->seeding);
     ek_state_put_int(&writer, "workers", loader_seeded_workers(loader));
     ek_state_put_int(&writer, "begun", loader->begun);
-    ek_state_put(&writer, "sampler", ek_sampler_state(loader->sampler));
+    if (loader->iterates) {
+        ek_state_put_int(&writer, "epoch",
+                         loader->begun ? loader->reader.epoch : loader->reader.next_epoch);
+        ek_state_put_int(&writer, "ranks", ek_world.size);
+    } else {
+        ek_state_put(&writer, "sampler", ek_sampler_state(loader->sampler));
+    }
     ek_state_put_generator(&writer, options->generator);
     if (loader->begun)
         loader_put_pass(loader, &writer);
@@ -94,7 +116,7 @@ ek_value ek_loader_state(ek_loader *loader)
 /* ---- loading: everything is read and checked before anything is changed ---- */
 
 typedef struct loader_loaded {
-    int64_t begun, given, base_seed, longest;
+    int64_t begun, given, base_seed, longest, position, epoch;
     ek_pass pass;
     ek_generator generator;
     ek_generator *of_worker;
@@ -134,8 +156,8 @@ static int loader_read(const ek_loader *loader, const ek_state *state, loader_lo
 {
     const ek_loader_options *options = &loader->options;
     EK_TRY(ek_state_check(state));
-    int64_t length = ek_dataset_length(options->dataset);
-    if (length < 0)
+    int64_t length = loader_samples(loader);
+    if (length < NO_LENGTH)
         return ek_error_pending();
     EK_TRY(loader_check_same(state, "samples", length, "a data set of length"));
     EK_TRY(loader_check_same(state, "batch_size", loader_batch_size(loader),
@@ -145,10 +167,18 @@ static int loader_read(const ek_loader *loader, const ek_state *state, loader_lo
     EK_TRY(loader_check_same(state, "workers", loader_seeded_workers(loader),
                              "workers (EK_SEED_WORKER)"));
     EK_TRY(ek_state_int(state, "begun", 0, 1, &into->begun));
+    if (loader->iterates) {
+        EK_TRY(loader_check_same(state, "ranks", ek_world.size, "ranks"));
+        EK_TRY(ek_state_int(state, "epoch", INT64_MIN, INT64_MAX - 1, &into->epoch));
+    }
     if (into->begun) {
         EK_TRY(ek_state_int(state, "given", 0, INT64_MAX / 2, &into->given));
         EK_TRY(ek_state_int(state, "base_seed", 0, INT64_MAX, &into->base_seed));
-        EK_TRY(ek_state_pass(state, loader->batch_size == 0, 0, length - 1, &into->pass));
+        if (loader->iterates)
+            EK_TRY(
+                ek_state_int(state, "position", 0, INT64_MAX / 2 / ek_world.size, &into->position));
+        else
+            EK_TRY(ek_state_pass(state, loader->batch_size == 0, 0, length - 1, &into->pass));
         if (ek_loader_seeds_workers(loader))
             EK_TRY(loader_read_workers(loader, state, into));
         into->longest = ek_loader_longest(loader);
@@ -165,6 +195,8 @@ static void loader_take(ek_loader *loader, loader_loaded *from)
     if (loader->options.generator)
         *loader->options.generator = from->generator;
     loader->begun = false;
+    loader->reader.epoch = from->epoch;
+    loader->reader.next_epoch = from->epoch + from->begun;
     if (!from->begun)
         return;
     ek_pass_free(&loader->pass);
@@ -173,6 +205,7 @@ static void loader_take(ek_loader *loader, loader_loaded *from)
     loader->first = from->given;
     loader->longest = from->longest;
     loader->base_seed = (uint64_t)from->base_seed;
+    ek_loader_reader_begin(loader, from->given, from->position);
     for (int w = 0; from->of_worker && w < loader->options.workers; w++)
         loader->after[w] = from->of_worker[w];
     ek_loader_go_on(loader);
@@ -187,7 +220,7 @@ int ek_loader_load_state(ek_loader *loader, ek_value value)
         return ek_error_pending();
     EK_TRY(ek_fork_check());
     int rc = loader_read(loader, &state, &from);
-    if (rc == 0) {
+    if (rc == 0 && !loader->iterates) {
         rc = ek_sampler_load_state(loader->sampler, ek_value_get(value, "sampler"));
         if (rc < 0)
             ek_error_prefix(before, "%s", state.function);

@@ -187,6 +187,7 @@ void ek_loader_settle(ek_loader *loader, int64_t number)
     int workers = loader->options.workers;
     pthread_mutex_lock(&loader->lock);
     loader->stop = true;
+    pthread_cond_broadcast(&loader->reader.turned);
     loader_wait_until_idle(loader);
     loader->stop = false;
     for (int s = 0; s < loader->slot_count; s++) {

@@ -6,48 +6,7 @@
 #include "core/file.h"
 #include "core/keywords.h"
 #include "data/dataset.h"
-
-/* ---- element types ---- */
-
-typedef void token_reader(const unsigned char *from, int64_t *to, int64_t count);
-
-/* Copies `count` numbers of this type, at any address. */
-#define TOKEN_READER(name, type)                                                         \
-    static void token_read_##name(const unsigned char *from, int64_t *to, int64_t count) \
-    {                                                                                    \
-        for (int64_t i = 0; i < count; i++) {                                            \
-            type token;                                                                  \
-            memcpy(&token, from + (size_t)i * sizeof token, sizeof token);               \
-            to[i] = (int64_t)token;                                                      \
-        }                                                                                \
-    }
-TOKEN_READER(u8, uint8_t)
-TOKEN_READER(i8, int8_t)
-TOKEN_READER(u16, uint16_t)
-TOKEN_READER(i16, int16_t)
-TOKEN_READER(u32, uint32_t)
-TOKEN_READER(i32, int32_t)
-TOKEN_READER(i64, int64_t)
-
-typedef struct token_type {
-    const char *name;
-    size_t nbytes;
-    token_reader *read;
-} token_type;
-
-static const token_type token_types[] = {
-    {"u8", 1, token_read_u8},   {"i8", 1, token_read_i8},   {"u16", 2, token_read_u16},
-    {"i16", 2, token_read_i16}, {"u32", 4, token_read_u32}, {"i32", 4, token_read_i32},
-    {"i64", 8, token_read_i64},
-};
-
-static const token_type *token_type_of(const char *name)
-{
-    for (size_t i = 0; name && i < sizeof token_types / sizeof *token_types; i++)
-        if (strcmp(token_types[i].name, name) == 0)
-            return &token_types[i];
-    return NULL;
-}
+#include "data/tokens.h"
 
 /* ---- the data set ---- */
 
@@ -56,7 +15,7 @@ typedef struct token_dataset {
     ek_tensor *tensor; /* one reference, or NULL: the tokens are those of a mapped file */
     ek_mapped file;
     const unsigned char *tokens;
-    const token_type *type;
+    const ek_token_type *type;
     int64_t samples, length, stride;
 } token_dataset;
 
@@ -133,13 +92,9 @@ static int64_t tokens_open(token_dataset *self, const ek_token_options *options)
                        "token_dataset: the type \"%.40s\" is of a file, and there is no path",
                        options->type);
     if (options->path) {
-        const char *name = options->type ? options->type : "u16";
-        self->type = token_type_of(name);
+        self->type = ek_token_type_of_file("token_dataset", options->type);
         if (!self->type)
-            return EK_FAIL(EK_E_INVALID,
-                           "token_dataset: the type \"%.40s\"; u8, i8, u16, i16, u32, i32 and i64 "
-                           "are read",
-                           name);
+            return ek_error_pending();
         EK_TRY(ek_file_map("token_dataset", options->path, &self->file));
         self->tokens = self->file.bytes;
         if (self->file.nbytes % self->type->nbytes != 0)
@@ -151,7 +106,7 @@ static int64_t tokens_open(token_dataset *self, const ek_token_options *options)
     if (tensor->ndim != 1)
         return EK_FAIL(EK_E_SHAPE, "token_dataset: %s; tokens have one dimension",
                        ek_tensor_text(tensor, text));
-    self->type = token_type_of(ek_dtype_name(tensor->dtype));
+    self->type = ek_token_type_of(ek_dtype_name(tensor->dtype));
     if (!self->type)
         return EK_FAIL(EK_E_DTYPE, "token_dataset: %s; tokens are whole numbers",
                        ek_tensor_text(tensor, text));

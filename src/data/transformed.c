@@ -169,6 +169,41 @@ static ek_value transformed_get(ek_dataset *dataset, int64_t index)
     return run.sample;
 }
 
+/* ---- samples without an index: transformed after they were read ---- */
+
+static void *transformed_open(ek_dataset *dataset, int64_t epoch)
+{
+    return ek_iterate(ek_dataset_keep(((transformed *)dataset)->of), epoch);
+}
+
+static int transformed_next(ek_dataset *dataset, void *cursor, ek_value *sample)
+{
+    (void)dataset;
+    return ek_iterator_read(cursor, sample);
+}
+
+static int64_t transformed_skip(ek_dataset *dataset, void *cursor, int64_t count)
+{
+    (void)dataset;
+    return ek_iterator_skip(cursor, count);
+}
+
+static void transformed_close(ek_dataset *dataset, void *cursor)
+{
+    (void)dataset;
+    ek_iterator_free(cursor);
+}
+
+static ek_value transformed_convert(ek_dataset *dataset, ek_value sample)
+{
+    sample_run run = {.self = (const transformed *)dataset};
+    run.sample = ek_dataset_convert(run.self->of, sample);
+    if (run.sample.kind == EK_VALUE_ERROR ||
+        parts_run_alike(run.self->part_count, sample_run_part, &run) < 0)
+        return ek_value_error();
+    return run.sample;
+}
+
 /* ---- batches ---- */
 
 static int rows_check(const ek_tensor *rows, int64_t count)
@@ -380,6 +415,15 @@ static const ek_dataset_type transformed_samples = {.name = "transformed",
                                                     .get = transformed_get,
                                                     .destroy = transformed_destroy};
 
+static const ek_dataset_type transformed_iterable = {.name = "transformed",
+                                                     .size = sizeof(transformed),
+                                                     .destroy = transformed_destroy,
+                                                     .open = transformed_open,
+                                                     .next = transformed_next,
+                                                     .skip = transformed_skip,
+                                                     .close = transformed_close,
+                                                     .convert = transformed_convert};
+
 static int transformed_check_fields(const ek_field_transforms *fields, int count)
 {
     if (count < 1 || !fields)
@@ -436,8 +480,9 @@ static transformed *transformed_new(const ek_dataset *of, const ek_field_transfo
     if (ek_check_given("transformed", "the data set", of) < 0 ||
         transformed_check_fields(fields, count) < 0)
         return NULL;
-    transformed *self = (transformed *)ek_dataset_new(of->type->get_batch ? &transformed_rows
-                                                                          : &transformed_samples);
+    transformed *self = (transformed *)ek_dataset_new(of->type->next        ? &transformed_iterable
+                                                      : of->type->get_batch ? &transformed_rows
+                                                                            : &transformed_samples);
     if (self && transformed_add_parts(self, fields, count) < 0) {
         ek_dataset_free(&self->dataset);
         return NULL;

@@ -1,0 +1,148 @@
+/* loader_reader.c: how a loader reads a data set without a length.
+ *
+ * Workers read in turns, batch by batch: whoever makes batch b reads its samples once those of
+ * batch b - 1 are read. So there is one iterator, samples come in their order for any number of
+ * workers, and what follows (converting, collating, copying) goes on beside the next batch's turn.
+ * Of the data set's samples this rank takes every ek_world.size-th. */
+#include "data/loader.h"
+
+#include "core/world.h"
+#include "data/dataset.h"
+
+/* ---- turns ---- */
+
+/* Returns false if nobody waits for the batch any more. */
+static bool reader_await_turn(ek_loader *loader, int64_t number)
+{
+    if (loader->options.workers == 0)
+        return true;
+    ek_lock(&loader->lock);
+    while (loader->reader.turn != number && !loader->stop)
+        pthread_cond_wait(&loader->reader.turned, &loader->lock);
+    bool mine = !loader->stop;
+    ek_unlock(&loader->lock);
+    return mine;
+}
+
+static void reader_pass_turn(ek_loader *loader, int64_t number)
+{
+    if (loader->options.workers == 0)
+        return;
+    ek_lock(&loader->lock);
+    if (loader->reader.turn == number)
+        loader->reader.turn++;
+    ek_unlock(&loader->lock);
+    pthread_cond_broadcast(&loader->reader.turned);
+}
+
+/* ---- this rank's samples ---- */
+
+void ek_loader_reader_close(ek_loader_reader *reader)
+{
+    ek_iterator_free(reader->iterator);
+    ek_value_release(reader->first);
+    reader->iterator = NULL;
+    reader->first = ek_value_none();
+}
+
+void ek_loader_reader_begin(ek_loader *loader, int64_t number, int64_t position)
+{
+    ek_loader_reader *reader = &loader->reader;
+    ek_loader_reader_close(reader);
+    reader->turn = number;
+    reader->given = reader->position = position;
+    reader->passed = 0;
+    reader->ended = false;
+}
+
+/* Skips to a sample of the data set. Returns 1, 0 if it ends before, or a negative status. */
+static int reader_skip_to(ek_loader_reader *reader, int64_t sample)
+{
+    int64_t skipped = ek_iterator_skip(reader->iterator, sample - reader->passed);
+    if (skipped < 0)
+        return (int)skipped;
+    reader->passed += skipped;
+    return reader->passed == sample;
+}
+
+static int reader_read(ek_loader_reader *reader, ek_value *sample)
+{
+    int rc = ek_iterator_read(reader->iterator, sample);
+    if (rc != 0)
+        reader->passed++;
+    return rc;
+}
+
+/* Opens the data set. If there may be empty batches, keeps its first sample for them. */
+static int reader_open(ek_loader *loader)
+{
+    ek_loader_reader *reader = &loader->reader;
+    reader->passed = 0;
+    reader->iterator = ek_iterate(ek_dataset_keep(loader->options.dataset), reader->epoch);
+    if (!reader->iterator)
+        return ek_error_pending();
+    if (!loader->evens || ek_world.rank + reader->position == 0)
+        return 0;
+    int rc = reader_read(reader, &reader->first);
+    if (rc > 0)
+        ek_value_keep(reader->first);
+    else
+        ek_loader_reader_close(reader);
+    reader->ended = rc == 0;
+    return rc < 0 ? rc : 0;
+}
+
+/* Returns 1 with this rank's next sample, 0 at the end, or a negative status. At the end `passed`
+ * is the data set's length. */
+static int reader_next(ek_loader *loader, ek_value *sample)
+{
+    ek_loader_reader *reader = &loader->reader;
+    if (!reader->ended && !reader->iterator)
+        EK_TRY(reader_open(loader));
+    if (reader->ended)
+        return 0;
+    int64_t wanted = reader->position * ek_world.size + ek_world.rank;
+    int rc = reader_skip_to(reader, wanted);
+    if (rc > 0)
+        rc = reader_read(reader, sample);
+    if (rc > 0 && wanted == 0 && loader->evens)
+        reader->first = ek_value_keep(*sample);
+    reader->ended = rc == 0;
+    reader->position += rc != 0; /* one that failed is lost */
+    return rc;
+}
+
+/* ---- batches ---- */
+
+/* How many batches the rank with the most has, once the data set has ended. */
+static int64_t reader_longest(const ek_loader *loader)
+{
+    int64_t samples = loader->reader.passed, ranks = ek_world.size;
+    return ek_loader_batches_of(loader, samples / ranks + (samples % ranks != 0));
+}
+
+static int reader_fill(ek_loader *loader, ek_loader_slot *slot, ek_value *samples)
+{
+    int64_t count = 0, full = loader->batch_size;
+    int rc = 1;
+    while (count < full && !ek_dataset_stopped() && (rc = reader_next(loader, &samples[count])) > 0)
+        count++;
+    slot->count = count < full && (rc < 0 || loader->options.drop_last) ? 0 : count;
+    slot->position = loader->reader.position;
+    slot->over =
+        rc == 0 && slot->count == 0 && !(loader->evens && slot->number < reader_longest(loader));
+    if (slot->count == 0 && rc == 0 && !slot->over)
+        samples[0] = loader->reader.first;
+    return rc < 0 ? rc : 0;
+}
+
+int ek_loader_read(ek_loader *loader, ek_loader_slot *slot, ek_value *samples)
+{
+    slot->over = true; /* unless it is read */
+    if (!reader_await_turn(loader, slot->number))
+        return 0;
+    int rc = reader_fill(loader, slot, samples);
+    slot->over = slot->over && rc == 0;
+    reader_pass_turn(loader, slot->number);
+    return rc;
+}

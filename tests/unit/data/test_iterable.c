@@ -1,0 +1,569 @@
+/* test_iterable.c: data sets without a length: iterators, files, shuffling, transforms, loaders,
+ * ranks, states. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/world.h"
+#include "evenkeel/iterable.h"
+#include "evenkeel/transform.h"
+#include "files.h"
+#include "loader_setup.h"
+
+static void set_up(void)
+{
+    setup_devices();
+    make_directory();
+}
+
+static void tear_down(void)
+{
+    empty_directory();
+    all_is_given_back();
+}
+
+FIXTURE(set_up, tear_down)
+
+/* ---- a data set of the user: 0, 1, ..., end - 1, each with a draw ---- */
+
+typedef struct counter {
+    ek_dataset dataset;
+    int64_t end, bad;
+    bool skips;
+} counter;
+
+static int open_cursors;
+
+static void *counter_open(ek_dataset *dataset, int64_t epoch)
+{
+    (void)dataset, (void)epoch;
+    open_cursors++;
+    return calloc(1, sizeof(int64_t));
+}
+
+static int counter_next(ek_dataset *dataset, void *cursor, ek_value *sample)
+{
+    const counter *self = (counter *)dataset;
+    int64_t *at = cursor, value = *at;
+    if (value == self->end)
+        return 0;
+    ++*at;
+    if (value == self->bad)
+        return ek_error(EK_E_IO, "line %d is bad", (int)value);
+    *sample = ek_value_of_int(value);
+    return 1;
+}
+
+static ek_value counter_convert(ek_dataset *dataset, ek_value sample)
+{
+    (void)dataset;
+    return EK_LIST(ek_from_data(&sample.as.integer, EK_SHAPE(1), EK_I64), ek_rand(EK_SHAPE(2)));
+}
+
+static int64_t counter_skip(ek_dataset *dataset, void *cursor, int64_t count)
+{
+    int64_t *at = cursor, left = ((counter *)dataset)->end - *at;
+    count = count < left ? count : left;
+    *at += count;
+    return count;
+}
+
+static void counter_close(ek_dataset *dataset, void *cursor)
+{
+    (void)dataset;
+    open_cursors--;
+    free(cursor);
+}
+
+static const ek_dataset_type counter_type = {.name = "counter",
+                                             .size = sizeof(counter),
+                                             .open = counter_open,
+                                             .next = counter_next,
+                                             .close = counter_close,
+                                             .convert = counter_convert};
+static const ek_dataset_type skipping_type = {.name = "counter",
+                                              .size = sizeof(counter),
+                                              .open = counter_open,
+                                              .next = counter_next,
+                                              .skip = counter_skip,
+                                              .close = counter_close,
+                                              .convert = counter_convert};
+
+static ek_dataset *counter_new(int64_t end)
+{
+    counter *self = (counter *)ek_dataset_new(end % 2 ? &counter_type : &skipping_type);
+    assert_made(self);
+    self->end = end;
+    self->bad = -1;
+    return &self->dataset;
+}
+
+/* The number of a sample, or the i-th of a batch. */
+static int64_t number_at(ek_value value, int64_t i)
+{
+    return (int64_t)element(ek_value_at(value, 0).as.tensor, i);
+}
+
+/* ---- iterators ---- */
+
+TEST(iterators)
+{
+    ek_dataset *sets[] = {counter_new(7), counter_new(8),
+                          ek_tensor_dataset(tensor_of((double[]){0, 1, 2, 3, 4, 5, 6},
+                                                      EK_SHAPE(7, 1), EK_I64, ek_cpu()),
+                                            tensor_of((double[]){0, 1, 2, 3, 4, 5, 6}, EK_SHAPE(7),
+                                                      EK_I64, ek_cpu()))};
+    for (int s = 0; s < 3; s++) {
+        ek_iterator *iterator = ek_iterate(sets[s], 0);
+        ek_value sample;
+        assert_made(iterator);
+        ck_assert_int_eq(ek_iterator_next(iterator, &sample), 1);
+        ck_assert_int_eq(number_at(sample, 0), 0);
+        ck_assert_int_eq(ek_iterator_skip(iterator, 0), 0);
+        ck_assert_int_eq(ek_iterator_skip(iterator, 4), 4);
+        ck_assert_int_eq(ek_iterator_next(iterator, &sample), 1);
+        ck_assert_int_eq(number_at(sample, 0), 5);
+        int64_t left = s == 1 ? 2 : 1;
+        ck_assert_int_eq(ek_iterator_skip(iterator, 9), left);
+        for (int i = 0; i < 2; i++) {
+            ck_assert_int_eq(ek_iterator_next(iterator, &sample), 0);
+            ck_assert_int_eq(sample.kind, EK_VALUE_NONE);
+        }
+        ck_assert_int_eq(ek_iterator_skip(iterator, 1), 0);
+        ck_assert_int_eq(ek_iterator_skip(iterator, -1), EK_E_INVALID);
+        assert_error(EK_E_INVALID, "iterator_skip: -1 samples");
+        ek_iterator_free(iterator);
+    }
+    ck_assert_int_eq(open_cursors, 0);
+}
+
+TEST(iterators_fail)
+{
+    ek_dataset *set = counter_new(3);
+    ek_value sample;
+    ((counter *)set)->bad = 1;
+    ck_assert_int_eq(ek_dataset_length(set), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "counter has no length, and no samples by index");
+    ck_assert_int_eq(ek_dataset_get(set, 0).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "counter has no length");
+    ek_iterator *iterator = ek_iterate(set, 0);
+    ck_assert_int_eq(ek_iterator_next(iterator, &sample), 1);
+    ck_assert_int_eq(ek_iterator_next(iterator, &sample), EK_E_IO);
+    assert_error(EK_E_IO, "counter: sample 1: line 1 is bad");
+    ck_assert_int_eq(ek_iterator_next(iterator, &sample), 1);
+    ck_assert_int_eq(number_at(sample, 0), 2);
+    ek_iterator_free(iterator);
+    ck_assert_ptr_null(ek_iterate(NULL, 0));
+    assert_error(EK_E_INVALID, "iterate: the data set");
+    static const ek_dataset_type bare = {.name = "bare",
+                                         .size = sizeof(ek_dataset),
+                                         .next = counter_next};
+    ck_assert_ptr_null(ek_dataset_new(&bare));
+    assert_error(EK_E_INVALID, "the type has no open");
+}
+
+/* ---- files ---- */
+
+/* Lines of many lengths, among them empty ones and one that is longer than what is read at once. */
+TEST(lines_of_text)
+{
+    enum { LONG = 200000 };
+    static char text[LONG + 100];
+    static const char *const ends[] = {"\n", "\r\n", ""};
+    for (int e = 0; e < 3; e++) {
+        int at = sprintf(text, "first\n\nthird, \r\n");
+        memset(text + at, 'x', LONG);
+        at += LONG;
+        at += sprintf(text + at, "\nlast%s", ends[e]);
+        const char *path =
+            e == 1 ? write_gzip("text.gz", text, (size_t)at) : write_file("text", text, (size_t)at);
+        ek_dataset *set = ek_text_lines(path);
+        static const int lengths[] = {5, 0, 7, LONG, 4};
+        for (int first = 0; first < 6; first++) {
+            ek_iterator *iterator = ek_iterate(ek_dataset_keep(set), 0);
+            ek_value line;
+            ck_assert_int_eq(ek_iterator_skip(iterator, first), first < 5 ? first : 5);
+            for (int i = first; i < 5; i++) {
+                ck_assert_int_eq(ek_iterator_next(iterator, &line), 1);
+                ck_assert_int_eq(ek_tensor_dtype(line.as.tensor), EK_U8);
+                ck_assert_int_eq(ek_tensor_count(line.as.tensor), lengths[i]);
+                if (i == 4)
+                    ck_assert_mem_eq(ek_tensor_data(line.as.tensor), "last", 4);
+            }
+            ck_assert_int_eq(ek_iterator_next(iterator, &line), 0);
+            ek_iterator_free(iterator);
+        }
+        ek_dataset_free(set);
+    }
+    write_file("text", "", 0);
+    ek_iterator *iterator = ek_iterate(ek_text_lines(path_of("text")), 0);
+    ek_value line;
+    ck_assert_int_eq(ek_iterator_next(iterator, &line), 0);
+    ek_iterator_free(iterator);
+    ck_assert_ptr_null(ek_text_lines(NULL));
+    assert_error(EK_E_INVALID, "text_lines: the path");
+    ck_assert_ptr_null(ek_iterate(ek_text_lines("/nowhere/at/all"), 0));
+    assert_error(EK_E_IO, "text_lines: cannot open /nowhere/at/all");
+}
+
+/* The same windows as the mapped file's. */
+TEST(token_streams)
+{
+    uint16_t tokens[100];
+    for (int i = 0; i < 100; i++)
+        tokens[i] = (uint16_t)(600 * i);
+    for (int count = 8; count < 100; count += 7) {
+        char path[100];
+        strcpy(path, write_file("tokens", tokens, (size_t)count * 2));
+        ek_dataset *mapped = ek_token_dataset(.path = path, .length = 7);
+        for (int zipped = 0; zipped < 2; zipped++) {
+            const char *name = zipped ? write_gzip("t.gz", tokens, (size_t)count * 2) : path;
+            ek_iterator *iterator = ek_iterate(ek_token_stream(name, 7), 0);
+            assert_made(iterator);
+            for (int64_t i = ek_iterator_skip(iterator, 2); i < ek_dataset_length(mapped); i++) {
+                ek_value sample, same = ek_dataset_get(mapped, i);
+                ck_assert_int_eq(ek_iterator_next(iterator, &sample), 1);
+                for (int k = 0; k < 2; k++)
+                    assert_close(ek_value_at(sample, k).as.tensor, ek_value_at(same, k).as.tensor,
+                                 0, 0);
+            }
+            ek_value sample;
+            ck_assert_int_eq(ek_iterator_next(iterator, &sample), 0);
+            ek_iterator_free(iterator);
+        }
+        ek_dataset_free(mapped);
+    }
+    ek_value sample;
+    ek_iterator *iterator =
+        ek_iterate(ek_token_stream(write_file("tokens", tokens, 33), 8, .type = "i16"), 0);
+    ck_assert_int_eq(ek_iterator_next(iterator, &sample), 1);
+    ck_assert_int_eq(ek_iterator_next(iterator, &sample), EK_E_FORMAT);
+    assert_error(EK_E_FORMAT, "ends within a token of 2 bytes");
+    ek_iterator_free(iterator);
+    ck_assert_ptr_null(ek_token_stream(NULL, 3));
+    assert_error(EK_E_INVALID, "token_stream: the path");
+    ck_assert_ptr_null(ek_token_stream("x", 0));
+    assert_error(EK_E_INVALID, "token_stream: length 0");
+    ck_assert_ptr_null(ek_token_stream("x", 3, .type = "f32"));
+    assert_error(EK_E_INVALID, "token_stream: the type \"f32\"");
+}
+
+/* ---- shuffling ---- */
+
+/* Reads a pass of at most 64 samples; returns how many, and each once. */
+static int64_t shuffled_pass(ek_dataset *set, int64_t epoch, int64_t *order)
+{
+    ek_iterator *iterator = ek_iterate(ek_dataset_keep(set), epoch);
+    int64_t seen = 0, count = 0;
+    ek_value sample;
+    int rc;
+    assert_made(iterator);
+    while ((rc = ek_iterator_next(iterator, &sample)) > 0) {
+        int64_t number = number_at(sample, 0);
+        ck_assert_int_eq(seen >> number & 1, 0);
+        seen |= INT64_C(1) << number;
+        order[count++] = number;
+    }
+    assert_ok(rc);
+    ek_iterator_free(iterator);
+    return count;
+}
+
+TEST(shuffled_orders)
+{
+    int64_t a[64], b[64];
+    for (int buffer = 1; buffer <= 60; buffer += 7) {
+        ek_dataset *set = ek_shuffled(counter_new(50), buffer, .seed = 3);
+        ck_assert_int_eq(shuffled_pass(set, 0, a), 50);
+        ck_assert_int_eq(shuffled_pass(set, 0, b), 50);
+        ck_assert_mem_eq(a, b, sizeof *a * 50);
+        for (int i = 0; i < 50; i++)
+            ck_assert_int_lt(a[i], i + buffer + 1); /* nothing comes before it is read */
+        shuffled_pass(set, 1, b);
+        ck_assert_int_eq(memcmp(a, b, sizeof *a * 50) == 0, buffer == 1);
+        ek_dataset_free(set);
+        set = ek_shuffled(counter_new(50), buffer, .seed = 4);
+        shuffled_pass(set, 0, b);
+        ck_assert_int_eq(memcmp(a, b, sizeof *a * 50) == 0, buffer == 1);
+        ek_dataset_free(set);
+    }
+    ck_assert_ptr_null(ek_shuffled(counter_new(3), -1));
+    assert_error(EK_E_INVALID, "shuffled: a buffer of -1 samples");
+    ck_assert_ptr_null(ek_shuffled(NULL));
+    assert_error(EK_E_INVALID, "shuffled: the data set");
+}
+
+/* ---- loaders ---- */
+
+typedef struct pass {
+    int64_t numbers[300], ends[300];
+    float draws[300][2];
+    int64_t count, batches, empty;
+} pass;
+
+static void pass_add(pass *into, const ek_batch *batch)
+{
+    ek_tensor *numbers = ek_value_tensor(batch->input), *draws = ek_value_tensor(batch->target);
+    ck_assert_ptr_null(batch->indices);
+    ck_assert_int_eq(ek_tensor_size(numbers, 0), batch->count);
+    ck_assert_int_eq(ek_tensor_size(draws, 0), batch->count);
+    ck_assert_int_eq(ek_tensor_size(draws, 1), 2);
+    ck_assert_int_eq(batch->number, into->batches);
+    ek_to_data(numbers, into->numbers + into->count, (size_t)batch->count * 8);
+    ek_to_data(draws, into->draws + into->count, (size_t)batch->count * 8);
+    into->count += batch->count;
+    into->empty += batch->count == 0;
+    into->ends[into->batches++] = into->count;
+}
+
+static void pass_read(pass *into, ek_loader *loader, int64_t most)
+{
+    ek_batch batch;
+    int rc = 1;
+    while (into->batches < most && (rc = ek_loader_next(loader, &batch)) > 0)
+        pass_add(into, &batch);
+    assert_ok(rc);
+}
+
+static void assert_same_pass(const pass *a, const pass *b)
+{
+    ck_assert_int_eq(a->count, b->count);
+    ck_assert_int_eq(a->batches, b->batches);
+    ck_assert_mem_eq(a->numbers, b->numbers, (size_t)a->count * sizeof *a->numbers);
+    ck_assert_mem_eq(a->ends, b->ends, (size_t)a->batches * sizeof *a->ends);
+    ck_assert_mem_eq(a->draws, b->draws, (size_t)a->count * sizeof *a->draws);
+}
+
+/* Batches are the same for any number of workers, pass after pass. */
+TEST(loaders)
+{
+    static const int64_t counts[] = {0, 1, 7, 8, 9, 40, 101};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (int drop = 0; drop < 2; drop++)
+            for (int passes = 0; passes < 2; passes++) {
+                pass expected = {.count = 0};
+                for (int workers = 0; workers < 5; workers += 2) {
+                    pass got = {.count = 0};
+                    ek_manual_seed(9);
+                    ek_loader *loader =
+                        ek_data_loader(ek_shuffled(counter_new(counts[c]), 5), .batch_size = 8,
+                                       .workers = workers, .drop_last = drop);
+                    assert_made(loader);
+                    for (int p = 0; p <= passes; p++) {
+                        got = (pass){.count = 0};
+                        pass_read(&got, loader, INT64_MAX);
+                    }
+                    ek_loader_free(loader);
+                    ck_assert_int_eq(got.count, drop ? counts[c] / 8 * 8 : counts[c]);
+                    ck_assert_int_eq(got.batches, drop ? counts[c] / 8 : (counts[c] + 7) / 8);
+                    if (workers)
+                        assert_same_pass(&got, &expected);
+                    else
+                        expected = got;
+                }
+            }
+    ck_assert_int_eq(open_cursors, 0);
+}
+
+/* Transforms run after the turn, and draw from the batch's generator in order. */
+TEST(transformed)
+{
+    pass expected = {.count = 0};
+    for (int workers = 0; workers < 4; workers += 3) {
+        ek_manual_seed(2);
+        pass got = {.count = 0};
+        ek_loader *loader =
+            ek_data_loader(ek_transformed(counter_new(33), 1,
+                                          ek_normalize((double[]){0.5}, (double[]){2}, 1)),
+                           .batch_size = 4, .workers = workers);
+        pass_read(&got, loader, INT64_MAX);
+        ek_loader_free(loader);
+        for (int i = 0; i < 33; i++)
+            ck_assert(got.numbers[i] == i && got.draws[i][0] >= -0.25 && got.draws[i][1] <= 0.25);
+        if (workers)
+            assert_same_pass(&got, &expected);
+        expected = got;
+    }
+}
+
+/* Every rank reads its share, each sample once; with empty batches equally many batches. */
+TEST(ranks)
+{
+    const ek_world_place before = ek_world;
+    for (int64_t count = 0; count < 14; count++)
+        for (int ranks = 1; ranks <= 5; ranks += 2)
+            for (int drop = 0; drop < 2; drop++)
+                for (int even = 0; even < 2; even++) {
+                    int64_t seen[14] = {0}, batches = -1, total = 0;
+                    for (int r = 0; r < ranks; r++) {
+                        pass got = {.count = 0};
+                        ek_world.rank = r;
+                        ek_world.size = ranks;
+                        ek_loader *loader = ek_data_loader(counter_new(count), .batch_size = 2,
+                                                           .workers = r % 3, .drop_last = drop,
+                                                           .empty_batches = even ? EK_ON : EK_OFF);
+                        assert_made(loader);
+                        pass_read(&got, loader, INT64_MAX);
+                        ek_loader_free(loader);
+                        ck_assert(batches < 0 || !even || got.batches == batches);
+                        ck_assert(even || got.empty == 0);
+                        batches = got.batches;
+                        for (int i = 0; i < got.count; i++) {
+                            ck_assert_int_eq(got.numbers[i], i * ranks + r);
+                            seen[got.numbers[i]]++;
+                        }
+                        total += got.count;
+                    }
+                    ck_assert(drop || total == count);
+                    for (int64_t i = 0; i < count; i++)
+                        ck_assert(seen[i] == 1 || (drop && seen[i] == 0));
+                }
+    ek_world = before;
+    ck_assert_int_eq(open_cursors, 0);
+}
+
+/* A pass goes on where it was saved, also with other workers and on several ranks. */
+TEST(states)
+{
+    const ek_world_place before = ek_world;
+    for (int ranks = 1; ranks < 4; ranks += 2)
+        for (int given = 0; given < 7; given++)
+            for (int workers = 0; workers < 4; workers += 3) {
+                pass whole = {.count = 0}, next = {.count = 0};
+                pass parts = {.count = 0}, after = {.count = 0};
+                ek_world.rank = ranks - 1;
+                ek_world.size = ranks;
+                ek_loader *first = ek_data_loader(ek_shuffled(counter_new(61), 4), .batch_size = 3,
+                                                  .workers = workers);
+                ek_manual_seed(8);
+                pass_read(&parts, first, given);
+                ek_value state = ek_loader_state(first);
+                ck_assert_int_eq(state.kind, EK_VALUE_DICT);
+                ek_loader *second = ek_data_loader(ek_shuffled(counter_new(61), 4), .batch_size = 3,
+                                                   .workers = 3 - workers);
+                assert_ok(ek_loader_load_state(second, state));
+                ek_manual_seed(8);
+                if (given) /* the base seed was drawn before */
+                    ek_random_u64(NULL);
+                pass_read(&parts, second, INT64_MAX);
+                pass_read(&after, second, INT64_MAX);
+                ek_manual_seed(8);
+                ek_loader *third = ek_data_loader(ek_shuffled(counter_new(61), 4), .batch_size = 3);
+                pass_read(&whole, third, INT64_MAX);
+                pass_read(&next, third, INT64_MAX);
+                assert_same_pass(&parts, &whole);
+                assert_same_pass(&after, &next);
+                ck_assert(memcmp(whole.numbers, next.numbers, 8 * 10) != 0);
+                ek_loader_free(first);
+                ek_loader_free(second);
+                ek_loader_free(third);
+            }
+    ek_world.size = 1;
+    ek_world.rank = 0;
+    ek_loader *loader = ek_data_loader(counter_new(4));
+    ek_value state = ek_loader_state(loader);
+    ek_world.size = 2;
+    assert_refused(ek_loader_load_state(loader, state), EK_E_INVALID,
+                   "a loader with ranks 1; this one has 2");
+    ek_world = before;
+    ek_loader_free(loader);
+}
+
+static ek_value collate_sum(const ek_value *samples, int64_t count, void *user)
+{
+    int64_t sum = 0;
+    (void)user;
+    for (int64_t i = 0; i < count; i++)
+        sum += number_at(samples[i], 0);
+    return ek_value_of_int(sum);
+}
+
+/* Devices, collate functions, single samples, and what happens in the middle of a pass. */
+TEST(loaders_options)
+{
+    ek_batch batch;
+    ek_loader *loader =
+        ek_data_loader(counter_new(10), .batch_size = 4, .workers = 2,
+                       .device_ids = EK_DEVICES(ek_host(0), ek_host(1), ek_host(2)));
+    static const int parts[] = {2, 2, 2};
+    for (int b = 0; b < 3; b++) {
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+        ck_assert_int_eq(batch.count, b < 2 ? 4 : 2);
+        ck_assert_int_eq(ek_value_length(batch.input), parts[b]);
+    }
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+    assert_ok(ek_loader_reset(loader));
+    ck_assert_int_eq(ek_loader_length(loader), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "counter has no length");
+    assert_ok(ek_loader_set_epoch(loader, 7));
+    ck_assert_ptr_null(ek_loader_sampler(loader));
+    ek_loader_free(loader);
+
+    loader = ek_data_loader(counter_new(10), .batch_size = 4, .collate = collate_sum);
+    for (int b = 0; b < 3; b++) {
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+        ck_assert_int_eq(batch.data.as.integer, b == 0 ? 6 : b == 1 ? 22 : 17);
+    }
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
+    ek_loader_free(loader);
+
+    loader = ek_data_loader(counter_new(3), .batch_size = 0, .workers = 1);
+    for (int b = 0; b < 3; b++) {
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+        ck_assert_int_eq(number_at(batch.data, 0), b);
+    }
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
+    ek_loader_free(loader);
+    ck_assert_int_eq(open_cursors, 0);
+}
+
+/* An error loses its batch; the next one begins behind it. */
+TEST(loaders_fail)
+{
+    for (int workers = 0; workers < 4; workers += 3) {
+        ek_dataset *set = counter_new(9);
+        ((counter *)set)->bad = 4;
+        ek_loader *loader = ek_data_loader(set, .batch_size = 3, .workers = workers);
+        ek_batch batch;
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_IO);
+        assert_error(EK_E_IO, "counter: sample 4: line 4 is bad");
+        int rc = ek_loader_next(loader, &batch);
+        ck_assert_msg(rc == 1, "%s", ek_error_message());
+        ck_assert_int_eq(number_at(batch.data, 0), 5);
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+        ck_assert_int_eq(batch.count, 1);
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
+        ek_loader_free(loader);
+    }
+    ek_loader *loader = ek_data_loader(ek_text_lines("/nowhere"), .workers = 2);
+    ek_batch batch;
+    ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_IO);
+    assert_error(EK_E_IO, "text_lines: cannot open /nowhere");
+    ek_loader_free(loader);
+    ck_assert_ptr_null(ek_data_loader(counter_new(3), .shuffle = true));
+    assert_error(EK_E_INVALID, "counter has no samples by index, which shuffle would choose");
+    ck_assert_ptr_null(ek_data_loader(counter_new(3), .sampler = ek_sequential_sampler(3)));
+    assert_error(EK_E_INVALID, "which a sampler would choose; ek_shuffled");
+    ck_assert_ptr_null(ek_subset(counter_new(3), (int64_t[]){0}, 1));
+    assert_error(EK_E_INVALID, "counter has no length");
+}
+
+/* A loader is freed, or reset, while workers wait for their turn. */
+TEST(loaders_are_left)
+{
+    for (int i = 0; i < 30; i++) {
+        ek_loader *loader =
+            ek_data_loader(counter_new(1000 + i), .batch_size = 1 + i, .workers = 4, .prefetch = 3);
+        ek_batch batch;
+        for (int b = 0; b < i % 5; b++)
+            ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+        if (i % 2) {
+            assert_ok(ek_loader_reset(loader));
+            ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+            ck_assert_int_eq(number_at(batch.data, 0), 0);
+        }
+        ek_loader_free(loader);
+    }
+    ck_assert_int_eq(open_cursors, 0);
+}
