@@ -199,6 +199,12 @@ static void data()
     for (ek_transform *policy : policies)
         ek_transform_free(policy);
 
+    ek_iterator *iterator = ek_iterate(ek_shuffled(ek_tensor_dataset(x, y), 4, .seed = 2), 0);
+    CHECK(iterator && ek_iterator_skip(iterator, 7) == 6);
+    ek_iterator_free(iterator);
+    CHECK(!ek_token_stream("/nowhere", 0, .type = "u16"));
+    ek_error_clear();
+
     ek_dataset *pairs = ek_transformed_alike(ek_tensor_dataset(x, ek_zeros(EK_SHAPE(6, 1, 4, 4))),
                                              EK_FIELD(0, ek_random_horizontal_flip(0.5)),
                                              EK_FIELD(1, ek_random_horizontal_flip(0.5)));

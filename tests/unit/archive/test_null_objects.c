@@ -482,6 +482,16 @@ CALL(ek_train_step_with(NOTHING, (ek_train_options){0}));
 CALL(ek_train_step_with(room.reals, (ek_train_options){0}));
 CALL(ek_find_batch_with((ek_find_batch_options){0}));
 
+/* ---- iterable.h ---- */
+
+CALL(ek_iterate(NOTHING, 0));
+CALL(ek_iterator_free(NOTHING));
+CALL(ek_iterator_next(NOTHING, room.values));
+CALL(ek_iterator_skip(NOTHING, 1));
+CALL(ek_text_lines(NOTHING));
+CALL(ek_token_stream_with((ek_token_stream_options){0}));
+CALL(ek_shuffled_with((ek_shuffled_options){0}));
+
 /* ---- transform.h ---- */
 
 CALL(ek_transform_new(NOTHING));
