@@ -248,7 +248,7 @@ EK_API ek_transform *ek_random_equalize(double p);
 typedef struct ek_blur_options {
     const char *keywords;
     int64_t height, width; /* of the kernel, odd; width 0: as height */
-    double sigma[2];       /* range of the standard deviation in pixels; default {0.1, 2} */
+    double sigma[2];       /* range of the deviation, 1e-6 to 1e6 pixels; default {0.1, 2} */
 } ek_blur_options;
 /* ek_gaussian_blur(5, 5): torchvision's GaussianBlur. u8, f32 and f64; any number of channels. */
 EK_API ek_transform *ek_gaussian_blur_with(ek_blur_options options);

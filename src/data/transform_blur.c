@@ -144,10 +144,8 @@ ek_transform *ek_gaussian_blur_with(ek_blur_options options)
                             "gaussian_blur: a kernel of %lld x %lld; both have to be odd and "
                             "positive",
                             (long long)height, (long long)width);
-    if (ek_check_range("gaussian_blur", "sigma", options.sigma, 0, INFINITY) < 0)
+    if (ek_check_range("gaussian_blur", "sigma", options.sigma, 1e-6, 1e6) < 0)
         return NULL;
-    if (options.sigma[0] == 0)
-        return EK_FAIL_NULL(EK_E_INVALID, "gaussian_blur: a sigma of 0; it has to be above 0");
     blur *self = (blur *)ek_transform_new(&blur_type);
     if (!self)
         return NULL;

@@ -73,8 +73,8 @@ void ek_draw_sides(ek_generator *locked, double area, const double scale[2], con
     double share = area * (double)ek_draw_between(locked, scale[0], scale[1]);
     float low = logf((float)ratio[0]), high = logf((float)ratio[1]);
     double aspect = (double)expf(ek_draw_between(locked, (double)low, (double)high));
-    sides[0] = (int64_t)rint(sqrt(share * aspect));
-    sides[1] = (int64_t)rint(sqrt(share / aspect));
+    sides[0] = (int64_t)fmin(rint(sqrt(share * aspect)), 0x1p40); /* larger than any picture */
+    sides[1] = (int64_t)fmin(rint(sqrt(share / aspect)), 0x1p40);
 }
 
 /* ---- options ---- */

@@ -1,5 +1,4 @@
 /* transform_jitter.c: grayscale, random_grayscale, color_jitter. */
-#include <math.h>
 #include <string.h>
 
 #include "core/generator.h"
@@ -153,7 +152,7 @@ static int jitter_set(jitter *self, int number, const ek_jitter_options *options
         range[0] = 0;
     self->changes[number] = range[0] != centre || range[1] != centre;
     return ek_check_range("color_jitter", names[number][written], range, number == HUE ? -0.5 : 0,
-                          number == HUE ? 0.5 : INFINITY);
+                          number == HUE ? 0.5 : 1e30 /* of which f32 holds products */);
 }
 
 ek_transform *ek_color_jitter_with(ek_jitter_options options)

@@ -282,10 +282,9 @@ ek_transform *ek_random_solarize(double threshold, double p)
 
 ek_transform *ek_random_adjust_sharpness(double factor, double p)
 {
-    if (!(factor >= 0) || isinf(factor))
+    if (!(factor >= 0 && factor <= 1e30)) /* of which f32 holds products */
         return EK_FAIL_NULL(EK_E_INVALID,
-                            "random_adjust_sharpness: a factor of %g; it has to be finite and not "
-                            "negative",
+                            "random_adjust_sharpness: a factor of %g; it has to lie in [0, 1e30]",
                             factor);
     return tone_new(SHARPEN, factor, p);
 }

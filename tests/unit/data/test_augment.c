@@ -310,6 +310,8 @@ TEST(options_refused)
     assert_not_made(ek_random_adjust_sharpness(-1, 1), "random_adjust_sharpness: a factor of -1");
     assert_not_made(ek_random_invert(2), "random_invert: the probability");
     assert_not_made(ek_gaussian_blur(4), "gaussian_blur: a kernel of 4 x 4");
+    assert_not_made(ek_gaussian_blur(3, .sigma = {0, 1}), "in [1e-06, 1e+06]");
+    assert_not_made(ek_color_jitter(1e300), "color_jitter: brightness from 0 to 1e+300");
     assert_not_made(ek_gaussian_blur(3, .sigma = {2, 1}), "gaussian_blur: sigma from 2 to 1");
     assert_not_made(ek_random_rotation(-3), "random_rotation: degrees -3");
     assert_not_made(ek_random_rotation(3, .degrees_range = {1, 2}), "degrees and degrees_range");
@@ -338,6 +340,24 @@ static void assert_not_applied(ek_transform *transform, ek_shape shape, ek_dtype
     ek_tensor *in = ek_from_data(zeros, shape, dtype);
     assert_refused(ek_transform_apply(&transform, 1, in, NULL), status, part);
     ek_transform_free(transform);
+}
+
+/* Ranges that f32 cannot hold find no part, and take the middle. */
+TEST(extreme_ranges)
+{
+    ek_tensor *in = named("in", U8, "");
+    ek_transform *transforms[] = {ek_random_resized_crop(3, 3, .scale = {1e299, 1e300}),
+                                  ek_random_erasing(1, .ratio = {1e-300, 1e300}),
+                                  ek_random_affine(0, .shear = 1e300, .bilinear = true,
+                                                   .scale = {1e-300, 1e300}),
+                                  ek_gaussian_blur(3, .sigma = {1e-6, 1e-6}),
+                                  ek_color_jitter(1e29, 1e29, .saturation = 1e29),
+                                  ek_random_adjust_sharpness(1e30, 1)};
+    for (int i = 0; i < 6; i++) {
+        for (int n = 0; n < 10; n++)
+            assert_made(ek_transform_apply(&transforms[i], 1, in, NULL));
+        ek_transform_free(transforms[i]);
+    }
 }
 
 TEST(pictures_refused)
