@@ -214,7 +214,7 @@ static int classify_measure_plan(classify *c)
     train_job trial = {.mode = MODE_AUTO, .devices = c->job.devices};
     int rc = classify_make(&trial, c->epoch_steps, NULL);
     if (rc == 0)
-        return job_measure_plan(&trial, opt.batch, classify_try_batch, c->plan);
+        return job_measure_plan(&trial, opt.batch, classify_try_batch, &trial, c->plan);
     job_free(&trial);
     return rc;
 }

@@ -169,7 +169,7 @@ static int gpt_find_plan(gpt *g, const ek_archive *from)
     train_job trial = {.mode = MODE_AUTO, .devices = g->job.devices};
     int rc = gpt_make(&trial, NULL);
     if (rc == 0)
-        return job_measure_plan(&trial, opt.batch, gpt_try_batch, g->plan);
+        return job_measure_plan(&trial, opt.batch, gpt_try_batch, &trial, g->plan);
     job_free(&trial);
     return rc;
 }

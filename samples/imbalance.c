@@ -285,15 +285,17 @@ static int train_run(const run_settings *s, ek_dataset *train, ek_dataset *test,
                      mode_result *result)
 {
     mode_run run = {.settings = s, .scenes = train, .result = result};
+    confusion_matrix confusion = {0};
     *result = (mode_result){.name = mode_names[mode], .batch = s->batch, .largest = -1};
     int rc = job_open(&run.job, s, mode);
     if (rc == 0)
         rc = train_reported(&run, settings_steps(s));
     if (rc == 0)
-        rc = evaluate(run.job.network, run.job.devices.devices[0], test, &result->pixel_accuracy,
-                      &result->mean_iou);
+        rc = confusion_of(run.job.network, run.job.devices.devices[0], EK_F32, test, &confusion);
     if (rc == 0)
         rc = ek_module_sha256(run.job.network, result->sha256);
+    result->pixel_accuracy = confusion_accuracy(&confusion);
+    result->mean_iou = confusion_mean_iou(&confusion);
     return job_close(&run.job, rc);
 }
 
@@ -495,10 +497,12 @@ static int run_program(int argc, char **argv)
         return rc > 0 ? REFUSED : world_fail(REFUSED);
     const run_settings *s = &settings;
     settings.stopped = interrupt_catch();
-    ek_dataset *train = scenes_make(s->data, true, s->scenes, s->size, (uint64_t)s->seed);
+    ek_dataset *train =
+        scenes_make(s->data, true, SCENE_DARK, s->scenes, s->size, (uint64_t)s->seed);
     ek_dataset *test = NULL; /* other pictures, and another seed */
     if (train)
-        test = scenes_make(s->data, false, s->test_scenes, s->size, (uint64_t)s->seed + 1);
+        test =
+            scenes_make(s->data, false, SCENE_DARK, s->test_scenes, s->size, (uint64_t)s->seed + 1);
     if (world_most(!test) != 0) {
         world_fail(REFUSED);
         pictures_explain(s->data);

@@ -1,38 +1,9 @@
-/* imbalance.h: what the main job is made of: the task that it trains (imbalance_task.c), its modes
- * and their results (imbalance.c), and the reports of these (imbalance_report.c). */
+/* imbalance.h: what the main job is made of: its modes and their results (imbalance.c), and the
+ * reports of these (imbalance_report.c). The task that it trains is that of scenes.h. */
 #ifndef SAMPLES_IMBALANCE_H
 #define SAMPLES_IMBALANCE_H
 
-#include "networks.h"
-#include "run.h"
-
-/* ---- the task: segmentation of scenes of Fashion-MNIST's pictures ---- */
-
-enum { PICTURE = 28, THRESHOLD = 64 }; /* height and width; brightness */
-
-/* A data set: samples are f32 (1, size, size) brightness in [0, 1] and i64 (size, size) labels. In
- * the process's own memory, which outlives ek_shutdown. */
-typedef struct scene_set {
-    ek_dataset dataset;
-    int64_t count, size; /* height and width in pixels */
-    uint8_t *images;     /* count x size x size, brightness; owned */
-    uint8_t *labels;     /* the same: 0 ground, 1..10 the pictures' classes, SCENE_IGNORED within a
-                            pixel of a border */
-} scene_set;
-
-/* Makes `count` scenes of the pictures for training or of those for testing: 4 to 6 pictures each
- * on a dark ground, later ones over earlier ones if they are brighter than THRESHOLD. The same
- * seed gives the same scenes. NULL on an error. */
-ek_dataset *scenes_make(const char *directory, bool train, int64_t count, int64_t size,
-                        uint64_t seed);
-/* The first `count` scenes, collated on cpu; behind the last comes the first again. */
-ek_value scenes_first(ek_dataset *scenes, int64_t count);
-
-/* Over all pixels of all scenes that are not ignored: the part that is labelled right, and the mean
- * over classes of intersection over union (without classes that neither occur nor are predicted).
- * The network is called in evaluation mode on `device`. */
-int evaluate(ek_module *network, ek_device device, ek_dataset *scenes, double *pixel_accuracy,
-             double *mean_iou);
+#include "scenes.h"
 
 /* ---- modes and their results ---- */
 

@@ -1,64 +1,6 @@
 /* networks.c: the networks that the samples train, against the public headers alone. */
 #include "networks.h"
 
-/* ---- segmentation ---- */
-
-static ek_module *segmentation_stage(int in, int out, int stride)
-{
-    return ek_sequential(ek_conv2d(in, out, 3, .stride = stride, .padding = 1),
-                         ek_batch_norm2d(out), ek_relu());
-}
-
-ek_module *segmentation_network(int width)
-{
-    return ek_sequential(segmentation_stage(1, width, 2), segmentation_stage(width, 2 * width, 2),
-                         segmentation_stage(2 * width, 2 * width, 1),
-                         segmentation_stage(2 * width, 4 * width, 2),
-                         segmentation_stage(4 * width, 4 * width, 1),
-                         segmentation_stage(4 * width, 6 * width, 1),
-                         ek_conv2d(6 * width, SCENE_CLASSES, 1));
-}
-
-/* Its criterion, a user's own module. */
-
-static ek_value criterion_forward(ek_module *module, const ek_args *args)
-{
-    (void)module;
-    ek_tensor *target = ek_to_dtype(ek_arg_tensor(args, 1), EK_I64);
-    if (!target)
-        return ek_value_error();
-    if (ek_tensor_ndim(target) != 3) {
-        ek_error(EK_E_SHAPE, "segmentation: the target has %d dimensions; (N, H, W) is wanted",
-                 ek_tensor_ndim(target));
-        return ek_value_error();
-    }
-    ek_tensor *logits = ek_f_upsample(ek_arg_tensor(args, 0), ek_tensor_size(target, 1),
-                                      ek_tensor_size(target, 2), EK_BILINEAR, true);
-    return ek_value_of_tensor(ek_f_cross_entropy(logits, target, .ignore_index = SCENE_IGNORED));
-}
-
-/* The mean is over pixels that are not ignored; said here, means over uneven devices stay exact. */
-static ek_tensor *criterion_denominator(ek_module *module, const ek_args *args)
-{
-    (void)module;
-    ek_tensor *logits = ek_arg_tensor(args, 0);
-    return logits ? ek_target_weight(ek_to_dtype(ek_arg_tensor(args, 1), EK_I64), NULL,
-                                     SCENE_IGNORED, ek_tensor_dtype(logits))
-                  : NULL;
-}
-
-static const ek_module_type criterion_type = {
-    .name = "segmentation",
-    .size = sizeof(ek_module),
-    .forward = criterion_forward,
-    .denominator = criterion_denominator,
-};
-
-ek_module *segmentation_criterion(void)
-{
-    return ek_module_new(&criterion_type);
-}
-
 /* ---- a DCGAN (Radford et al. 2016) ----
  *
  * Initial values are those of the layers (uniform, by fan-in), not DCGAN's normal ones of deviation

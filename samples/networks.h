@@ -14,6 +14,22 @@ ek_module *segmentation_network(int width);
  * (N, H, W) of i64 or u8. */
 ek_module *segmentation_criterion(void);
 
+/* (N, channels, H, W) to logits (N, classes, H, W). `depth` times pixels are pooled 2 x 2 and
+ * channels doubled, from `width` on; then back, each time beside what was there before. H and W are
+ * multiples of 2^depth with UNET_TRANSPOSED, and at least that with UNET_BILINEAR. Batch
+ * normalisation is synchronised unless `apart`. */
+typedef enum unet_up { UNET_TRANSPOSED, UNET_BILINEAR } unet_up;
+ek_module *unet(int channels, int width, int depth, unet_up up, bool apart, int classes);
+/* One less the mean over samples and classes of the soft Dice coefficient (Milletari et al. 2016)
+ *
+ *     (2 sum p t + 1) / (sum p + sum t + 1)
+ *
+ * with p the probabilities of a class in a sample and t 1 where it is the label, over pixels that
+ * are not SCENE_IGNORED. Target (N, H, W) of i64. Each sample has a coefficient of its own: that of
+ * a whole batch would not be a sum over samples, nor so over devices. */
+ek_tensor *f_dice_loss(ek_tensor *logits, ek_tensor *target);
+ek_module *dice_loss(void);
+
 /* Pictures (N, 1, GAN_SIDE, GAN_SIDE) to scores (N, 1, 1, 1). NORM_LAYER is over a whole sample,
  * NORM_BATCH per device, NORM_SYNC_BATCH over the whole batch. */
 enum { GAN_NOISE = 128, GAN_SIDE = 32 }; /* numbers of noise per picture; height and width */

@@ -118,7 +118,7 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
     job->criterion = job_criterion(job, criterion);
 }
 
-static ek_value job_rows(ek_value batch)
+ek_value job_rows(ek_value batch)
 {
     return world_size() == 1 ? batch : EK_VALUE(world_rows(ek_value_tensor(batch)));
 }
@@ -137,10 +137,11 @@ int job_step(train_job *job, ek_value input, ek_value target, double *loss)
     return rc;
 }
 
-int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, char plan[1024])
+int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, void *user,
+                     char plan[1024])
 {
     int64_t sizes[EK_MAX_DEVICES];
-    int64_t rc = ek_find_batch(.function = step, .user = trial, .device_ids = trial->devices,
+    int64_t rc = ek_find_batch(.function = step, .user = user, .device_ids = trial->devices,
                                .model = trial->model, .optimizer = trial->optimizer, .first = batch,
                                .most = batch);
     if (rc == 0)

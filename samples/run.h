@@ -56,16 +56,21 @@ typedef struct train_job {
 /* Makes job->model and job->criterion of a network and a criterion, which they own. MODE_AUTO
  * follows the plan, or measures for the goal (an ek_plan_goal) if that is NULL. */
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal);
-/* A criterion for the outputs of job->model, owned by the caller; `criterion` is taken over. */
+/* A criterion for what that model gives, which owns `criterion`: for a loss of several terms, each
+ * with a denominator of its own. */
 ek_module *job_criterion(const train_job *job, ek_module *criterion);
+/* This rank's rows of a batch of all ranks; a batch as it is, cut for devices or not, if there is
+ * one rank. */
+ek_value job_rows(ek_value batch);
 /* One training step on the batch of all ranks; for `loss` see ek_train_step. 0 or a negative
  * status. */
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);
 /* Writes each device's share of a batch to `plan`, "40,30,30", as a job of MODE_AUTO without a plan
  * measures it, and frees that job. A run that measures before its first step cuts all batches
  * alike, so that one that is stopped anywhere and gone on with is the same to the bit. `step` takes
- * one on a batch of this size, with the job as `user`. 0 or a negative status. */
-int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, char plan[1024]);
+ * one on a batch of this size. 0 or a negative status. */
+int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, void *user,
+                     char plan[1024]);
 void job_free(train_job *job);
 
 /* ---- Ctrl-C and kill ---- */

@@ -63,49 +63,6 @@ static ek_module *bottleneck(int in, int width, int stride)
     return residual_of(body, in, 4 * width, stride);
 }
 
-/* ---- a level of a U-Net (Ronneberger et al. 2015) ---- */
-
-typedef struct unet_level {
-    ek_module module;
-    ek_module *before, *after;
-    ek_module *inner; /* pooling, the next level, and back to this one's size */
-} unet_level;
-
-static ek_value unet_forward(ek_module *module, const ek_args *args)
-{
-    unet_level *self = (unet_level *)module;
-    ek_tensor *skipped = ek_apply(self->before, ek_arg_tensor(args, 0));
-    ek_tensor *both[] = {skipped, ek_apply(self->inner, skipped)};
-    return ek_value_of_tensor(ek_apply(self->after, ek_cat(both, 2, 1)));
-}
-
-static const ek_module_type unet_type = {.name = "unet_level",
-                                         .size = sizeof(unet_level),
-                                         .forward = unet_forward};
-
-static ek_module *two_convolutions(int in, int out)
-{
-    return ek_sequential(ek_conv2d(in, out, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(out),
-                         ek_relu(), ek_conv2d(out, out, 3, .padding = 1, .bias = EK_OFF),
-                         ek_batch_norm2d(out), ek_relu());
-}
-
-/* `depth` levels of skips around the innermost one. */
-static ek_module *unet_levels(int in, int width, int depth)
-{
-    if (depth == 0)
-        return two_convolutions(in, width);
-    unet_level *self = (unet_level *)ek_module_new(&unet_type);
-    if (!self)
-        return NULL;
-    ek_register_module(&self->module, "before", &self->before, two_convolutions(in, width));
-    ek_register_module(&self->module, "inner", &self->inner,
-                       ek_sequential(ek_max_pool2d(2), unet_levels(width, 2 * width, depth - 1),
-                                     ek_conv_transpose2d(2 * width, width, 2, .stride = 2)));
-    ek_register_module(&self->module, "after", &self->after, two_convolutions(2 * width, width));
-    return ek_module_finish(&self->module);
-}
-
 /* ---- StyleGAN2, whose batches have groups ---- */
 
 typedef struct grouped {
@@ -235,9 +192,14 @@ static ek_module *vgg11(void)
     return ek_sequential_of(layers, count);
 }
 
-static ek_module *unet(void)
+static ek_module *unet_of_colours(void)
 {
-    return ek_sequential(unet_levels(3, 32, 4), ek_conv2d(32, 11, 1));
+    return unet(3, 32, 4, UNET_TRANSPOSED, true, SCENE_CLASSES);
+}
+
+static ek_module *unet_of_scenes(void)
+{
+    return unet(1, 16, 3, UNET_TRANSPOSED, true, SCENE_CLASSES);
 }
 
 static ek_module *dcgan_up(int in, int out, int stride, int padding)
@@ -271,6 +233,23 @@ static ek_module *gpt(void)
 static ek_module *cross_entropy(void)
 {
     return ek_cross_entropy_loss();
+}
+
+/* All pixels count, so that both are means over samples. */
+static ek_value entropy_and_dice_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *logits = ek_arg_tensor(args, 0), *target = ek_arg_tensor(args, 1);
+    (void)module;
+    return ek_value_of_tensor(
+        ek_add(ek_f_cross_entropy(logits, target), f_dice_loss(logits, target)));
+}
+
+static ek_module *entropy_and_dice(void)
+{
+    static const ek_module_type type = {.name = "entropy_and_dice",
+                                        .size = sizeof(ek_module),
+                                        .forward = entropy_and_dice_forward};
+    return ek_module_new(&type);
 }
 
 static ek_module *mean_square(void)
@@ -368,6 +347,11 @@ static ek_optimizer *gentle_momentum(ek_module *model)
     return ek_sgd(model, .lr = 1e-6, .momentum = 0.9);
 }
 
+static ek_optimizer *adamw(ek_module *model)
+{
+    return ek_adamw(model, .lr = 1e-3);
+}
+
 static ek_optimizer *adam(ek_module *model)
 {
     return ek_adam(model, .lr = 2e-4, .beta1 = 0.5, .beta2 = 0.9);
@@ -397,8 +381,10 @@ static const workload workloads[] = {
      .optimizer = gentle_momentum},
     {"vgg11", 8, IMAGES(3, 224), NOTHING, 1000, vgg11, cross_entropy, supervised,
      .optimizer = gentle_momentum},
-    {"unet", 8, IMAGES(3, 128), {128, 128}, 2, 11, unet, cross_entropy, supervised,
-     .optimizer = momentum},
+    {"unet", 8, IMAGES(3, 128), {128, 128}, 2, SCENE_CLASSES, unet_of_colours, cross_entropy,
+     supervised, .optimizer = momentum},
+    {"unet-dice", 32, IMAGES(1, 48), {48, 48}, 2, SCENE_CLASSES, unet_of_scenes, entropy_and_dice,
+     supervised, .optimizer = adamw},
     {"style-critic", 32, IMAGES(1, 32), IMAGES(1, 32), 0, style_critic, logistic, style_scores,
      .optimizer = adam},
     {"style-r1", 32, IMAGES(1, 32), IMAGES(1, 32), 0, style_critic, logistic, style_r1,

@@ -151,8 +151,19 @@ def vgg11():
     )  # fmt: skip
 
 
-def unet():
-    return nn.Sequential(unet_levels(3, 32, 4), nn.Conv2d(32, 11, 1))
+def unet(channels=3, width=32, depth=4):
+    return nn.Sequential(unet_levels(channels, width, depth), nn.Conv2d(width, 11, 1))
+
+
+def unet_of_scenes():
+    return unet(1, 16, 3)
+
+
+def entropy_and_dice(logits, target):
+    right = F.one_hot(target, logits.shape[1]).permute(0, 3, 1, 2).to(torch.float32)
+    found = logits.float().softmax(1)
+    both, either = (found * right).sum((2, 3)), found.sum((2, 3)) + right.sum((2, 3))
+    return F.cross_entropy(logits, target) + 1 - ((2 * both + 1) / (either + 1)).mean()
 
 
 def dcgan():
@@ -319,6 +330,10 @@ def gentle_momentum(parameters):
     return torch.optim.SGD(parameters, lr=1e-6, momentum=0.9)
 
 
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01)
+
+
 def adam(parameters):
     return torch.optim.Adam(parameters, lr=2e-4, betas=(0.5, 0.9))
 
@@ -345,6 +360,7 @@ WORKLOADS = {
     "style-r1": (32, IMAGE, IMAGE, 0, StyleCritic, style_r1, adam),
     "style-generator": (32, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, supervised(F.mse_loss), adam),
     "style-path": (16, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, style_path, adam),
+    "unet-dice": (32, (1, 48, 48), (48, 48), 11, unet_of_scenes, supervised(entropy_and_dice), adamw),
     "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
     "gpt": (16, (128,), (128,), 256, gpt, supervised(next_token_entropy), adamw),
 }  # fmt: skip

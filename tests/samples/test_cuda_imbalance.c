@@ -33,9 +33,11 @@ static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *re
         settings.scenes = 100;
         settings.test_scenes = 8;
     }
-    ek_dataset *train = scenes_make(args_pictures(), true, settings.scenes, settings.size, 0);
+    ek_dataset *train =
+        scenes_make(args_pictures(), true, SCENE_DARK, settings.scenes, settings.size, 0);
     assert_made(train);
-    ek_dataset *test = scenes_make(args_pictures(), false, settings.test_scenes, settings.size, 1);
+    ek_dataset *test =
+        scenes_make(args_pictures(), false, SCENE_DARK, settings.test_scenes, settings.size, 1);
     assert_made(test);
     assert_ok(train_run(&settings, train, test, mode, result));
     ek_dataset_free(train);

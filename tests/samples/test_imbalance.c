@@ -34,7 +34,7 @@ static bool near_another_label(const uint8_t *labels, int size, int y, int x, ui
 TEST(scenes_are_labelled)
 {
     int64_t counts[256] = {0};
-    ek_dataset *scenes = scenes_make(args_pictures(), false, 100, 64, 5);
+    ek_dataset *scenes = scenes_make(args_pictures(), false, SCENE_DARK, 100, 64, 5);
     assert_made(scenes);
     const scene_set *set = (const scene_set *)scenes;
     for (int64_t s = 0; s < set->count; s++) {
@@ -62,7 +62,7 @@ TEST(scenes_follow_the_seed)
     ek_dataset *made[3];
     const scene_set *of[3];
     for (int i = 0; i < 3; i++) {
-        made[i] = scenes_make(args_pictures(), false, 3, 40, i < 2 ? 1 : 2);
+        made[i] = scenes_make(args_pictures(), false, SCENE_DARK, 3, 40, i < 2 ? 1 : 2);
         assert_made(made[i]);
         of[i] = (const scene_set *)made[i];
     }
@@ -75,7 +75,7 @@ TEST(scenes_follow_the_seed)
 
 TEST(batches_hold_scenes)
 {
-    ek_dataset *scenes = scenes_make(args_pictures(), false, 3, 32, 1);
+    ek_dataset *scenes = scenes_make(args_pictures(), false, SCENE_DARK, 3, 32, 1);
     assert_made(scenes);
     const scene_set *set = (const scene_set *)scenes;
     ek_value batch = scenes_first(scenes, 5); /* the last two are the first two again */
@@ -105,10 +105,11 @@ static run_settings small(void)
 
 static void run(const run_settings *settings, train_mode mode, mode_result *result)
 {
-    ek_dataset *train = scenes_make(args_pictures(), true, settings->scenes, settings->size, 0);
+    ek_dataset *train =
+        scenes_make(args_pictures(), true, SCENE_DARK, settings->scenes, settings->size, 0);
     assert_made(train);
     ek_dataset *test =
-        scenes_make(args_pictures(), false, settings->test_scenes, settings->size, 1);
+        scenes_make(args_pictures(), false, SCENE_DARK, settings->test_scenes, settings->size, 1);
     assert_made(test);
     assert_ok(train_run(settings, train, test, mode, result));
     ek_dataset_free(train);
@@ -272,7 +273,7 @@ TEST(balanced_fits_twice_the_batch)
 {
     run_settings settings = defaults();
     settings.capacity = 32 << 20;
-    ek_dataset *train = scenes_make(args_pictures(), true, 64, settings.size, 0);
+    ek_dataset *train = scenes_make(args_pictures(), true, SCENE_DARK, 64, settings.size, 0);
     assert_made(train);
     int64_t classic = train_largest_batch(&settings, train, MODE_CLASSIC, 1 << 16);
     int64_t balanced = train_largest_batch(&settings, train, MODE_BALANCED, 1 << 16);
@@ -289,7 +290,7 @@ TEST_LOOP(automatic_plans_fill_unequal_devices, 0, test_kind() == EK_HOST)
     mode_result result;
     settings.device_text = "2x8M,2x4M";
     settings.find_batch = true;
-    ek_dataset *train = scenes_make(args_pictures(), true, 64, settings.size, 0);
+    ek_dataset *train = scenes_make(args_pictures(), true, SCENE_DARK, 64, settings.size, 0);
     assert_made(train);
     assert_ok(train_find_batch(&settings, train, MODE_AUTO, &result));
     ck_assert_int_gt(result.largest, 0);
@@ -304,7 +305,7 @@ TEST_LOOP(automatic_plans_fill_unequal_devices, 0, test_kind() == EK_HOST)
 TEST(memory_does_not_grow)
 {
     run_settings settings = small();
-    ek_dataset *scenes = scenes_make(args_pictures(), true, 16, settings.size, 0);
+    ek_dataset *scenes = scenes_make(args_pictures(), true, SCENE_DARK, 16, settings.size, 0);
     assert_made(scenes);
     for (int mode = 0; mode < MODES; mode++) {
         train_job job;
@@ -347,7 +348,7 @@ TEST(a_smaller_step_succeeds)
     train_job job;
     double loss;
     settings.capacity = 2 << 20;
-    ek_dataset *scenes = scenes_make(args_pictures(), true, 16, settings.size, 0);
+    ek_dataset *scenes = scenes_make(args_pictures(), true, SCENE_DARK, 16, settings.size, 0);
     assert_made(scenes);
     for (int mode = 0; mode < MODES; mode++) {
         ek_value many = scenes_first(scenes, 200), few = scenes_first(scenes, 4);

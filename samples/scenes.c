@@ -1,13 +1,17 @@
-/* imbalance_task.c: scenes of pictures with a label per pixel, and how well a network labels them.
- */
+/* scenes.c: scenes of pictures, with a label per pixel: see scenes.h. */
+#include "scenes.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "imbalance.h"
-
-/* ---- scenes ---- */
+/* ---- pictures in a scene ---- */
 
 enum { FEWEST_PICTURES = 4, MOST_PICTURES = 6 };
+
+static int scenes_below(ek_generator *generator, int64_t limit)
+{
+    return (int)(ek_random_u32(generator) % (uint64_t)limit);
+}
 
 static int scenes_place(ek_dataset *pictures, int64_t which, uint8_t *image, uint8_t *labels,
                         int size, int top, int left)
@@ -43,14 +47,69 @@ static bool scenes_touch_border(const uint8_t *labels, int size, int y, int x)
     return false;
 }
 
-static int scenes_below(ek_generator *generator, int64_t limit)
+/* ---- ground that is not dark ---- */
+
+enum { KNOTS = 5, BLOTCH = 140, FEWEST_SHAPES = 6, MOST_SHAPES = 12, NOISE = 24 };
+
+/* Brightness below BLOTCH, drawn at KNOTS x KNOTS points and interpolated between them. */
+static void scenes_draw_blotches(uint8_t *image, int size, ek_generator *generator)
 {
-    return (int)(ek_random_u32(generator) % (uint64_t)limit);
+    double knots[KNOTS + 1][KNOTS + 1] = {{0}}; /* the last row and column have no weight */
+    for (int v = 0; v < KNOTS; v++)
+        for (int u = 0; u < KNOTS; u++)
+            knots[v][u] = scenes_below(generator, BLOTCH);
+    for (int y = 0; y < size; y++)
+        for (int x = 0; x < size; x++) {
+            const double row = (double)y * (KNOTS - 1) / (size - 1);
+            const double column = (double)x * (KNOTS - 1) / (size - 1);
+            const int v = (int)row, u = (int)column;
+            const double b = row - v, a = column - u;
+            image[y * size + x] =
+                (uint8_t)((1 - b) * ((1 - a) * knots[v][u] + a * knots[v][u + 1]) +
+                          b * ((1 - a) * knots[v + 1][u] + a * knots[v + 1][u + 1]));
+        }
 }
 
+/* A bar or a disc of any brightness, darker towards one side. */
+static void scenes_draw_shape(uint8_t *image, int size, ek_generator *generator)
+{
+    const bool disc = scenes_below(generator, 2) == 1;
+    const int brightness = 40 + scenes_below(generator, 200), shade = scenes_below(generator, 4);
+    const int middle_y = scenes_below(generator, size), middle_x = scenes_below(generator, size);
+    const int tall = 2 + scenes_below(generator, 9), wide = 2 + scenes_below(generator, 9);
+    for (int y = middle_y - tall; y <= middle_y + tall; y++)
+        for (int x = middle_x - wide; x <= middle_x + wide; x++) {
+            const double v = (double)(y - middle_y) / tall, u = (double)(x - middle_x) / wide;
+            if (y < 0 || x < 0 || y >= size || x >= size || (disc && v * v + u * u > 1))
+                continue;
+            const int shaded = brightness - shade * (y - middle_y + tall);
+            image[y * size + x] = (uint8_t)(shaded > 0 ? shaded : 0);
+        }
+}
+
+static void scenes_draw_clutter(uint8_t *image, int size, ek_generator *generator)
+{
+    const int shapes = FEWEST_SHAPES + scenes_below(generator, MOST_SHAPES - FEWEST_SHAPES + 1);
+    scenes_draw_blotches(image, size, generator);
+    for (int i = 0; i < shapes; i++)
+        scenes_draw_shape(image, size, generator);
+}
+
+/* The sum of two even distributions: a triangle between -NOISE and NOISE. */
+static void scenes_add_noise(uint8_t *image, size_t pixels, ek_generator *generator)
+{
+    for (size_t p = 0; p < pixels; p++) {
+        int noise = scenes_below(generator, NOISE + 1) + scenes_below(generator, NOISE + 1);
+        int noisy = image[p] + noise - NOISE;
+        image[p] = (uint8_t)(noisy < 0 ? 0 : noisy > 255 ? 255 : noisy);
+    }
+}
+
+/* ---- scenes ---- */
+
 /* Scene `index`; `sharp` is room for labels that reach to the pictures' borders. */
-static int scenes_make_one(scene_set *scenes, int64_t index, ek_dataset *pictures,
-                           ek_generator *generator, uint8_t *sharp)
+static int scenes_make_one(scene_set *scenes, int64_t index, scene_ground ground,
+                           ek_dataset *pictures, ek_generator *generator, uint8_t *sharp)
 {
     const int size = (int)scenes->size;
     const size_t pixels = (size_t)size * (size_t)size;
@@ -59,6 +118,8 @@ static int scenes_make_one(scene_set *scenes, int64_t index, ek_dataset *picture
     int count = FEWEST_PICTURES + scenes_below(generator, MOST_PICTURES - FEWEST_PICTURES + 1);
     memset(image, 0, pixels);
     memset(sharp, 0, pixels);
+    if (ground == SCENE_CLUTTERED)
+        scenes_draw_clutter(image, size, generator);
     for (int i = 0; i < count; i++) {
         ek_scope scope = ek_scope_begin();
         int which = scenes_below(generator, ek_dataset_length(pictures));
@@ -69,6 +130,8 @@ static int scenes_make_one(scene_set *scenes, int64_t index, ek_dataset *picture
         if (rc < 0)
             return rc;
     }
+    if (ground == SCENE_CLUTTERED)
+        scenes_add_noise(image, pixels, generator);
     for (int y = 0; y < size; y++)
         for (int x = 0; x < size; x++)
             labels[y * size + x] =
@@ -110,8 +173,8 @@ static const ek_dataset_type scenes_type = {.name = "scenes",
                                             .get = scenes_get,
                                             .destroy = scenes_destroy};
 
-ek_dataset *scenes_make(const char *directory, bool train, int64_t count, int64_t size,
-                        uint64_t seed)
+ek_dataset *scenes_make(const char *directory, bool train, scene_ground ground, int64_t count,
+                        int64_t size, uint64_t seed)
 {
     const size_t pixels = (size_t)size * (size_t)size;
     ek_generator *generator = ek_generator_new(seed);
@@ -129,7 +192,7 @@ ek_dataset *scenes_make(const char *directory, bool train, int64_t count, int64_
     }
     int rc = ek_error_status();
     for (int64_t i = 0; rc == 0 && i < count; i++)
-        rc = scenes_make_one(scenes, i, pictures, generator, sharp);
+        rc = scenes_make_one(scenes, i, ground, pictures, generator, sharp);
     free(sharp);
     ek_dataset_free(pictures);
     ek_generator_free(generator);
@@ -150,68 +213,4 @@ ek_value scenes_first(ek_dataset *scenes, int64_t count)
         order ? ek_dataset_get_batch(scenes, order, count, ek_cpu()) : ek_value_error();
     free(order);
     return batch;
-}
-
-/* ---- how well a network labels them ---- */
-
-enum { AT_ONCE = 16 }; /* scenes: few, so that a capacity which fits training fits this */
-
-typedef int64_t confusion_matrix[SCENE_CLASSES][SCENE_CLASSES]; /* [label][prediction] */
-
-typedef struct evaluation {
-    ek_device device;
-    confusion_matrix confusion;
-} evaluation;
-
-static int evaluate_batch(ek_module *network, const ek_batch *batch, void *user)
-{
-    evaluation *sums = user;
-    ek_tensor *labels = ek_value_tensor(batch->target);
-    ek_tensor *images = ek_to_device(ek_value_tensor(batch->input), sums->device);
-    ek_tensor *logits = ek_apply(network, images);
-    logits = ek_f_upsample(logits, ek_tensor_size(labels, 1), ek_tensor_size(labels, 2),
-                           EK_BILINEAR, true);
-    ek_tensor *predicted = ek_to_device(ek_argmax(logits, 1, false), ek_cpu());
-    if (!predicted)
-        return ek_error_status();
-    const int64_t *expected = ek_tensor_data(labels), *found = ek_tensor_data(predicted);
-    const int64_t count = ek_tensor_count(labels);
-    for (int64_t i = 0; i < count; i++)
-        if (expected[i] != SCENE_IGNORED)
-            sums->confusion[expected[i]][found[i]]++;
-    return 0;
-}
-
-static void evaluate_confusion(confusion_matrix confusion, double *pixel_accuracy, double *mean_iou)
-{
-    double right = 0, all = 0, iou = 0;
-    int classes = 0;
-    for (int c = 0; c < SCENE_CLASSES; c++) {
-        int64_t of_label = 0, of_prediction = 0;
-        for (int other = 0; other < SCENE_CLASSES; other++) {
-            of_label += confusion[c][other];
-            of_prediction += confusion[other][c];
-        }
-        right += (double)confusion[c][c];
-        all += (double)of_label;
-        int64_t in_either = of_label + of_prediction - confusion[c][c];
-        if (in_either > 0) {
-            iou += (double)confusion[c][c] / (double)in_either;
-            classes++;
-        }
-    }
-    *pixel_accuracy = all > 0 ? right / all : 0;
-    *mean_iou = classes > 0 ? iou / classes : 0;
-}
-
-int evaluate(ek_module *network, ek_device device, ek_dataset *scenes, double *pixel_accuracy,
-             double *mean_iou)
-{
-    evaluation sums = {.device = device};
-    ek_loader *loader = ek_data_loader(ek_dataset_keep(scenes), .batch_size = AT_ONCE);
-    int rc = loader ? loader_evaluate(loader, network, evaluate_batch, &sums) : ek_error_status();
-    ek_loader_free(loader);
-    if (rc == 0)
-        evaluate_confusion(sums.confusion, pixel_accuracy, mean_iou);
-    return rc;
 }

@@ -1,0 +1,63 @@
+/* scenes.h: a task of segmentation: scenes of Fashion-MNIST's pictures, with a label per pixel
+ * (scenes.c), and how well a network labels them (iou.c). */
+#ifndef SAMPLES_SCENES_H
+#define SAMPLES_SCENES_H
+
+#include "networks.h"
+#include "run.h"
+
+/* ---- scenes ---- */
+
+enum { PICTURE = 28, THRESHOLD = 64 }; /* height and width; brightness */
+
+/* A data set: samples are f32 (1, size, size) brightness in [0, 1] and i64 (size, size) labels. In
+ * the process's own memory, which outlives ek_shutdown. */
+typedef struct scene_set {
+    ek_dataset dataset;
+    int64_t count, size; /* height and width in pixels */
+    uint8_t *images;     /* count x size x size, brightness; owned */
+    uint8_t *labels;     /* the same: 0 ground, 1..10 the pictures' classes, SCENE_IGNORED within a
+                            pixel of a border */
+} scene_set;
+
+typedef enum scene_ground {
+    SCENE_DARK,     /* 0: pixels brighter than THRESHOLD are of pictures, all others are ground */
+    SCENE_CLUTTERED /* blotches, bars and discs as bright as pictures, and noise over everything */
+} scene_ground;
+
+/* Makes `count` scenes of the pictures for training or of those for testing: 4 to 6 pictures each,
+ * later ones over earlier ones if they are brighter than THRESHOLD. The same seed gives the same
+ * scenes. NULL on an error. */
+ek_dataset *scenes_make(const char *directory, bool train, scene_ground ground, int64_t count,
+                        int64_t size, uint64_t seed);
+/* The first `count` scenes, collated on cpu; behind the last comes the first again. */
+ek_value scenes_first(ek_dataset *scenes, int64_t count);
+
+/* ---- intersection over union ---- */
+
+/* Pixels by label and by prediction. Those whose label is SCENE_IGNORED do not count. */
+typedef struct confusion_matrix {
+    int64_t counts[SCENE_CLASSES][SCENE_CLASSES]; /* [label][prediction] */
+} confusion_matrix;
+
+/* Adds pixels: two i64 tensors of one shape, on one device. 0 or a negative status. */
+int confusion_add(confusion_matrix *sums, ek_tensor *labels, ek_tensor *predicted);
+/* The part of all pixels that is labelled right; 0 of none. */
+double confusion_accuracy(const confusion_matrix *sums);
+/* Pixels that have the class as label and as prediction, over those that have it as either. NaN if
+ * there are none. */
+double confusion_iou(const confusion_matrix *sums, int class);
+/* The mean over the classes that have one. */
+double confusion_mean_iou(const confusion_matrix *sums);
+
+/* Adds all pixels of all scenes: each rank takes its share of the scenes, and all ranks get the
+ * sums over all, so all call this. The network is called in evaluation mode on `device` with inputs
+ * of its dtype; with rank 0's buffers, which the other ranks keep. Logits that are smaller than the
+ * scenes are upsampled. 0 or a negative status. */
+int confusion_of(ek_module *network, ek_device device, ek_dtype dtype, ek_dataset *scenes,
+                 confusion_matrix *sums);
+/* The same for the best that a pixel's brightness alone can say: the label that was most frequent
+ * among `known` scenes' pixels of that brightness. */
+void confusion_of_brightness(ek_dataset *known, ek_dataset *scenes, confusion_matrix *sums);
+
+#endif

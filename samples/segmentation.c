@@ -1,0 +1,551 @@
+/* segmentation.c: trains a U-Net to label every pixel of cluttered scenes of Fashion-MNIST's
+ * pictures, on one device or several: a loss of two terms, pictures and labels that are cropped and
+ * mirrored alike, intersection over union by class.
+ *
+ * The loss is cross entropy plus Dice. Their denominators differ: cross entropy is a mean over the
+ * pixels that count, of which each device has another number, and Dice a mean over samples. So each
+ * is a criterion of its own, exact over devices and ranks by itself, and the two means are added.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "scenes.h"
+
+/* ---- settings ---- */
+
+static const char *const up_names[] = {"transposed", "bilinear", NULL};
+enum { TOGETHER, APART }; /* batch normalisation: over the whole batch, or each device's own */
+static const char *const norm_names[] = {"sync-batch", "batch", NULL};
+static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
+static const char *const goal_names[] = {"memory", "time", NULL};
+
+static struct segmentation_options {
+    int mode, up, norm, dtype, goal, kind;
+    const char *device_text; /* a number or a list; NULL: all there are */
+    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
+    int64_t batch, epochs, steps, width, depth, size, crop, scenes, test_scenes, workers, every;
+    int64_t seed;
+    double lr, weight_decay, power, dice;
+    bool bf16;
+    const char *data;
+    run_files files;
+} opt;
+
+enum { MOST = 1 << 20 };
+static const arg_spec segmentation_args[] = {
+    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
+    arg_text("devices", &opt.device_text, NULL, "N",
+             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
+    arg_device(&opt.kind),
+    arg_word("goal", &opt.goal, "memory", goal_names, "GOAL", "what balanced-auto levels"),
+    arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 10,8,8,6"),
+    arg_int("epochs", &opt.epochs, "16", 1, MOST, "passes over the training scenes"),
+    arg_int("steps", &opt.steps, NULL, 1, MOST,
+            "stop after so many, as if all epochs were to follow"),
+    arg_int("batch", &opt.batch, "32", 1, MOST, "scenes per step"),
+    arg_int("width", &opt.width, "16", 1, 512, "channels of the first level"),
+    arg_int("depth", &opt.depth, "3", 1, 6, "how often height and width are halved"),
+    arg_word("upsample", &opt.up, "transposed", up_names, "KIND", "how they are doubled again"),
+    arg_word("norm", &opt.norm, "sync-batch", norm_names, "KIND",
+             "batch normalisation over the whole batch, or on each device"),
+    arg_real("lr", &opt.lr, "0.003", 0, 1e6, "learning rate of AdamW at the first step"),
+    arg_real("power", &opt.power, "0.9", 0, 100, "with which it falls to 0"),
+    arg_real("weight-decay", &opt.weight_decay, "0.01", 0, 1e6, "of AdamW"),
+    arg_real("dice", &opt.dice, "1", 0, 1e6, "weight of the Dice loss beside cross entropy"),
+    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and scenes"),
+    arg_switch("bf16", &opt.bf16, "compute the forward pass in bf16 (autocast)"),
+    arg_int("size", &opt.size, "64", PICTURE, 1024, "height and width of a scene"),
+    arg_int("crop", &opt.crop, "48", 2, 1024, "height and width of what is trained on"),
+    arg_int("scenes", &opt.scenes, "2048", 1, MOST, "training scenes"),
+    arg_int("test-scenes", &opt.test_scenes, "512", 1, MOST, "test scenes"),
+    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights, order and crops"),
+    arg_pictures(&opt.data),
+    arg_int("loader-workers", &opt.workers, "1", 0, 64,
+            "threads that make batches; 0: none, steps wait for them"),
+    arg_text("out", &opt.files.out, NULL, "DIR",
+             "write pictures, charts and a checkpoint there after each epoch and at the end"),
+    arg_int("every", &opt.every, NULL, 1, MOST, "and each so many steps"),
+    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
+    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    arg_end,
+};
+
+static const char about[] =
+    "Trains a U-Net to label the pixels of cluttered scenes of Fashion-MNIST's pictures, and "
+    "tests\n"
+    "it after each epoch: on a single device; on several with outputs and loss on device 0\n"
+    "(classic); with the loss on every device (balanced); with shares of the batch that follow\n"
+    "from measurements (balanced-auto); with gradients and optimizer state sharded (sharded).\n"
+    "What --out wrote can be gone on with: --resume.\n\n";
+
+static int segmentation_check(void)
+{
+    const int64_t unit = (int64_t)1 << opt.depth;
+    if (opt.size % unit != 0)
+        return args_complain("--size %" PRId64 ": a multiple of %" PRId64
+                             " is needed, which --depth %" PRId64 " can halve",
+                             opt.size, unit, opt.depth);
+    if (opt.crop % unit != 0 || opt.crop > opt.size)
+        return args_complain("--crop %" PRId64 ": a multiple of %" PRId64 " up to %" PRId64
+                             " is needed",
+                             opt.crop, unit, opt.size);
+    if (opt.bf16 && opt.dtype == EK_F64)
+        return args_complain("--bf16: it is for --dtype f32");
+    if (opt.plan && opt.mode != MODE_AUTO)
+        return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
+    if (opt.plan && strchr(opt.plan, ';'))
+        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
+    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, opt.plan);
+}
+
+/* ---- the job: network, both criteria, optimizer and schedule on their devices ---- */
+
+typedef struct segmenter {
+    train_job job;   /* its criterion is cross entropy */
+    ek_module *dice; /* the other criterion */
+} segmenter;
+
+/* Makes the network from the seed, and all that trains it in `steps` steps. Without a plan
+ * balanced-auto measures. 0 or a negative status; free it anyway. */
+static int segmenter_make(segmenter *self, int64_t steps, const char *plan)
+{
+    train_job *job = &self->job;
+    ek_manual_seed((uint64_t)opt.seed);
+    ek_module *network =
+        unet(1, (int)opt.width, (int)opt.depth, (unet_up)opt.up, opt.norm == APART, SCENE_CLASSES);
+    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
+    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = SCENE_IGNORED), plan, opt.goal);
+    self->dice = job_criterion(job, dice_loss());
+    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+    job->schedule = ek_polynomial_lr(job->optimizer, steps, opt.power);
+    return ek_error_status();
+}
+
+static void segmenter_free(segmenter *self)
+{
+    ek_module_free(self->dice);
+    job_free(&self->job);
+}
+
+/* The loss of this rank's part of a batch, whole or cut for the devices. The targets go where the
+ * outputs are: to device 0, unless each device keeps its own. */
+static ek_tensor *segmenter_loss(segmenter *self, ek_value input, ek_value target)
+{
+    const ek_device first = self->job.devices.devices[0];
+    if (self->job.devices.count == 1)
+        input = ek_value_to_device(input, first, 0);
+    ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
+    ek_value logits = ek_forward(self->job.model, input);
+    if (!logits.per_device)
+        target = ek_value_to_device(target, first, 0);
+    ek_tensor *loss = ek_loss(self->job.criterion, logits, target);
+    if (opt.dice > 0)
+        loss = ek_add(loss, ek_mul_scalar(ek_loss(self->dice, logits, target), opt.dice));
+    ek_autocast_end(&autocast);
+    return loss;
+}
+
+/* Forward, loss, backward, optimizer and schedule on the batch of all ranks. */
+static int segmenter_step(segmenter *self, ek_value input, ek_value target, double *loss)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *l = segmenter_loss(self, job_rows(input), job_rows(target));
+    ek_zero_grad(self->job.optimizer);
+    int rc = ek_backward(l);
+    if (rc == 0)
+        rc = ek_step(self->job.optimizer);
+    if (rc == 0)
+        rc = ek_schedule_step(self->job.schedule);
+    if (rc == 0)
+        rc = ek_item(l, loss);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* A step on a batch of zeros: memory and time depend on sizes alone. */
+static int segmenter_try_batch(int64_t batch, void *user)
+{
+    double loss;
+    ek_tensor *scenes = ek_zeros(EK_SHAPE(batch, 1, opt.crop, opt.crop), (ek_dtype)opt.dtype);
+    ek_tensor *labels = ek_zeros(EK_SHAPE(batch, opt.crop, opt.crop), EK_I64);
+    return segmenter_step(user, EK_VALUE(scenes), EK_VALUE(labels), &loss);
+}
+
+/* ---- the run ---- */
+
+/* What each step measures, and what each epoch's test does. */
+enum { LOSSES, SECONDS, MEAN_IOUS, SERIES };
+static const char *const series_names[SERIES] = {"losses", "step_seconds", "mean_ious"};
+
+typedef struct segmentation {
+    run_state state; /* in steps */
+    segmenter segmenter;
+    char plan[1024];             /* each device's share in balanced-auto; "" in other modes */
+    ek_dataset *training, *test; /* scenes */
+    ek_loader *loader;
+    int64_t epoch_steps;                   /* steps in an epoch */
+    series series[SERIES];                 /* of the whole run */
+    confusion_matrix found, by_brightness; /* of the test scenes */
+    int64_t tested;                        /* the step that `found` is of; 0: none */
+} segmentation;
+
+static void segmentation_close(run_state *run)
+{
+    segmentation *s = (segmentation *)run;
+    ek_loader_free(s->loader);
+    segmenter_free(&s->segmenter);
+    ek_dataset_free(s->training);
+    ek_dataset_free(s->test);
+    series_free(s->series, SERIES);
+}
+
+/* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
+static int segmentation_find_plan(segmentation *s, const ek_archive *from)
+{
+    segmenter trial = {.job = s->segmenter.job};
+    if (opt.mode != MODE_AUTO)
+        return 0;
+    const char *plan = opt.plan ? opt.plan : checkpoint_plan(from, "plan", trial.job.devices.count);
+    if (plan) {
+        snprintf(s->plan, sizeof s->plan, "%s", plan);
+        return 0;
+    }
+    int rc = segmenter_make(&trial, opt.epochs * s->epoch_steps, NULL);
+    if (rc == 0)
+        rc = job_measure_plan(&trial.job, opt.batch, segmenter_try_batch, &trial, s->plan);
+    segmenter_free(&trial);
+    return rc;
+}
+
+static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
+{
+    return ek_data_parallel_sizes(((segmentation *)user)->segmenter.job.parallel, batch, sizes);
+}
+
+static ek_value collate_in_dtype(const ek_value *samples, int64_t count, void *user)
+{
+    ek_value batch = ek_collate(samples, count, ek_cpu());
+    ek_tensor *scenes = ek_to_dtype(ek_value_tensor(ek_value_at(batch, 0)), (ek_dtype)opt.dtype);
+    (void)user;
+    return EK_LIST(scenes, ek_value_at(batch, 1));
+}
+
+/* Scenes and their labels are cropped and mirrored alike, anew each time they are asked for. On
+ * several devices each device's part of a batch is made on that device. With several ranks batches
+ * are those of all, and made on cpu. */
+static ek_loader *segmentation_loader(segmentation *s)
+{
+    const ek_device_list loaded =
+        world_size() == 1 ? s->segmenter.job.devices : EK_DEVICES(ek_cpu());
+    ek_dataset *crops =
+        ek_transformed_alike(ek_dataset_keep(s->training),
+                             EK_FIELD(0, ek_random_crop(opt.crop), ek_random_horizontal_flip(0.5)),
+                             EK_FIELD(1, ek_random_crop(opt.crop), ek_random_horizontal_flip(0.5)));
+    return ek_data_loader(crops, .sampler = ek_random_sampler(opt.scenes), .batch_size = opt.batch,
+                          .workers = (int)opt.workers, .collate = collate_in_dtype,
+                          .device_ids = loaded, .sizes_user = s,
+                          .sizes = loaded.count > 1 ? sizes_of_parts : NULL);
+}
+
+static int segmentation_open(run_state *run, const ek_archive *from)
+{
+    segmentation *s = (segmentation *)run;
+    const int64_t epoch_steps = (opt.scenes + opt.batch - 1) / opt.batch;
+    const int64_t last = opt.epochs * epoch_steps;
+    *run = (run_state){.name = mode_names[opt.mode],
+                       .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
+                       .batch = opt.batch,
+                       .every = {epoch_steps, opt.every}};
+    s->epoch_steps = epoch_steps;
+    for (int i = 0; i < SERIES; i++)
+        s->series[i].name = series_names[i];
+    s->segmenter.job.mode = (train_mode)opt.mode;
+    s->segmenter.job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    s->training =
+        scenes_make(opt.data, true, SCENE_CLUTTERED, opt.scenes, opt.size, (uint64_t)opt.seed);
+    if (s->training) /* other pictures, and another seed */
+        s->test = scenes_make(opt.data, false, SCENE_CLUTTERED, opt.test_scenes, opt.size,
+                              (uint64_t)opt.seed + 1);
+    run->unread = !s->test;
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = segmentation_find_plan(s, from);
+    if (rc == 0)
+        rc = segmenter_make(&s->segmenter, last, s->plan[0] ? s->plan : NULL);
+    if (rc < 0)
+        return rc;
+    s->loader = segmentation_loader(s);
+    confusion_of_brightness(s->training, s->test, &s->by_brightness);
+    return ek_error_status();
+}
+
+static void segmentation_explain(void)
+{
+    pictures_explain(opt.data);
+}
+
+static void segmentation_list(run_state *run, const checkpoint *file)
+{
+    segmentation *s = (segmentation *)run;
+    const train_job *job = &s->segmenter.job;
+    checkpoint_part(file, module, "model", job->network);
+    checkpoint_part(file, optimizer, "optimizer", job->optimizer, job->network);
+    checkpoint_part(file, schedule, "schedule", job->schedule);
+    checkpoint_part(file, random, "random");
+    checkpoint_loader(file, "loader", s->loader);
+    for (int i = 0; i < SERIES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "records.%s", s->series[i].name);
+        checkpoint_series(file, name, &s->series[i]);
+    }
+    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
+        ek_archive_put_plan(file->archive, "plan", job->parallel);
+}
+
+static int segmentation_test(segmentation *s)
+{
+    const train_job *job = &s->segmenter.job;
+    s->found = (confusion_matrix){0};
+    s->tested = s->state.step;
+    return confusion_of(job->network, job->devices.devices[0], (ek_dtype)opt.dtype, s->test,
+                        &s->found);
+}
+
+/* One step; after the last one of an epoch also its test. */
+static int segmentation_step(run_state *run)
+{
+    segmentation *s = (segmentation *)run;
+    ek_batch batch;
+    double begin = seconds_now(), loss = 0;
+    int rc = loader_next(s->loader, &batch);
+    if (rc == 0)
+        rc = segmenter_step(&s->segmenter, batch.input, batch.target, &loss);
+    if (rc == 0 && !isfinite(loss))
+        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+    if (rc < 0)
+        return rc;
+    run->step++;
+    rc = series_add(&s->series[LOSSES], loss);
+    if (rc == 0)
+        rc = series_add(&s->series[SECONDS], seconds_now() - begin);
+    if (rc < 0 || run->step % s->epoch_steps != 0)
+        return rc;
+    rc = segmentation_test(s);
+    return rc < 0 ? rc : series_add(&s->series[MEAN_IOUS], confusion_mean_iou(&s->found));
+}
+
+/* Tests, unless an epoch has just ended. */
+static int segmentation_finish(run_state *run)
+{
+    segmentation *s = (segmentation *)run;
+    return s->tested == run->step ? 0 : segmentation_test(s);
+}
+
+/* The mean loss of the epoch under way, or of the one that has just ended. */
+static double segmentation_mean_loss(const segmentation *s)
+{
+    const series *losses = &s->series[LOSSES];
+    const int64_t first = (s->state.step - 1) / s->epoch_steps * s->epoch_steps;
+    double sum = 0;
+    for (int64_t i = first; i < losses->count; i++)
+        sum += losses->values[i];
+    return sum / (double)(losses->count - first);
+}
+
+/* After an epoch a line that stays. */
+static bool segmentation_note(const run_state *run, char note[128])
+{
+    const segmentation *s = (const segmentation *)run;
+    const bool ended = run->step % s->epoch_steps == 0;
+    const int64_t epoch = (run->step - 1) / s->epoch_steps + 1;
+    if (!ended)
+        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", epoch, segmentation_mean_loss(s));
+    else
+        snprintf(note, 128, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch,
+                 opt.epochs, segmentation_mean_loss(s), confusion_mean_iou(&s->found));
+    return ended;
+}
+
+/* ---- what a run writes ---- */
+
+enum { DRAWN = 8, IGNORED_COLOUR = SCENE_CLASSES };
+
+static const struct label {
+    const char *name;
+    uint8_t colour[3];
+} labels[SCENE_CLASSES + 1] = {
+    {"ground", {0, 0, 0}},        {"T-shirt", {230, 25, 75}}, {"trousers", {60, 180, 75}},
+    {"pullover", {255, 225, 25}}, {"dress", {0, 130, 200}},   {"coat", {245, 130, 48}},
+    {"sandal", {145, 30, 180}},   {"shirt", {70, 240, 240}},  {"sneaker", {240, 50, 230}},
+    {"bag", {210, 245, 60}},      {"boot", {250, 190, 212}},  {"ignored", {128, 128, 128}},
+};
+
+/* Labels (N, H, W) of i64 as u8 pictures (N, 3, H, W). */
+static ek_tensor *draw_labels(ek_tensor *drawn)
+{
+    uint8_t colours[SCENE_CLASSES + 1][3];
+    if (!drawn)
+        return NULL;
+    for (int i = 0; i <= SCENE_CLASSES; i++)
+        memcpy(colours[i], labels[i].colour, sizeof colours[i]);
+    ek_tensor *table = ek_from_data(colours, EK_SHAPE(SCENE_CLASSES + 1, 3), EK_U8);
+    ek_tensor *index = ek_reshape(ek_clamp(drawn, 0, IGNORED_COLOUR), EK_SHAPE(-1));
+    const ek_shape shape =
+        EK_SHAPE(ek_tensor_size(drawn, 0), ek_tensor_size(drawn, 1), ek_tensor_size(drawn, 2), 3);
+    return ek_permute(ek_reshape(ek_index_select(table, 0, index), shape), EK_SHAPE(0, 3, 1, 2));
+}
+
+/* The first test scenes, each as a picture, its labels and what the network says: u8 pictures on
+ * cpu. NULL on an error. */
+static ek_tensor *segmentation_draw(segmentation *s)
+{
+    ek_module *network = s->segmenter.job.network;
+    const int64_t size = opt.size;
+    const bool had_gradients = ek_set_grad_enabled(false);
+    ek_value scenes = scenes_first(s->test, DRAWN);
+    ek_tensor *pictures = ek_value_tensor(ek_value_at(scenes, 0));
+    ek_module_train(network, false);
+    ek_tensor *logits = ek_apply(network, ek_to_device(ek_to_dtype(pictures, (ek_dtype)opt.dtype),
+                                                       s->segmenter.job.devices.devices[0]));
+    ek_module_train(network, true);
+    ek_tensor *bytes = ek_to_dtype(ek_mul_scalar(pictures, 255), EK_U8);
+    ek_tensor *of_scene[] = {
+        ek_expand(bytes, EK_SHAPE(DRAWN, 3, size, size)),
+        draw_labels(ek_value_tensor(ek_value_at(scenes, 1))),
+        draw_labels(ek_to_device(ek_argmax(logits, 1, false), ek_cpu())),
+    };
+    ek_tensor *drawn = ek_reshape(ek_stack(of_scene, 3, 1), EK_SHAPE(3 * DRAWN, 3, size, size));
+    ek_set_grad_enabled(had_gradients);
+    return drawn;
+}
+
+static void segmentation_write_charts(FILE *page, void *user)
+{
+    const segmentation *s = user;
+    page_curves(page, "Loss", "step", &s->series[LOSSES], 1);
+    page_curves(page, "Mean IoU on the test scenes", "epoch", &s->series[MEAN_IOUS], 1);
+    if (s->tested == 0)
+        return;
+    fputs("<section>\n<h2>Intersection over union</h2>\n<table>\n"
+          "<tr><th></th><th>class</th><th>network</th><th>brightness alone</th></tr>\n",
+          page);
+    for (int i = 0; i < SCENE_CLASSES; i++) {
+        const uint8_t *c = labels[i].colour;
+        fprintf(page,
+                "<tr><td style=\"background:#%02x%02x%02x\"></td><td>%s</td><td>%.4f</td>"
+                "<td>%.4f</td></tr>\n",
+                c[0], c[1], c[2], labels[i].name, confusion_iou(&s->found, i),
+                confusion_iou(&s->by_brightness, i));
+    }
+    fputs("</table>\n</section>\n", page);
+}
+
+/* Writes scenes-<step>.png and results.html to --out. */
+static int segmentation_write(run_state *run)
+{
+    segmentation *s = (segmentation *)run;
+    char name[64], path[4096], text[256];
+    ek_scope scope = ek_scope_begin();
+    snprintf(name, sizeof name, "scenes-%06" PRId64 ".png", run->step);
+    int rc = ek_save_image(run_path(opt.files.out, name, path), segmentation_draw(s), .columns = 6,
+                           .pad_value = 0.5);
+    ek_scope_end(&scope);
+    if (rc < 0)
+        return rc;
+    snprintf(text, sizeof text,
+             "U-Net of width %" PRId64 " and depth %" PRId64 ", %s on %d devices, batch %" PRId64
+             ", seed %" PRId64 ", step %" PRId64 ".",
+             opt.width, opt.depth, mode_names[opt.mode], s->segmenter.job.devices.count, opt.batch,
+             opt.seed, run->step);
+    return ek_report_html_page(run_path(opt.files.out, "results.html", path), NULL, 0,
+                               &(const ek_report_page){.title = "Segmentation of cluttered scenes",
+                                                       .subtitle = text,
+                                                       .more = segmentation_write_charts,
+                                                       .user = s});
+}
+
+static void segmentation_json_test(const confusion_matrix *of, const char *name, json_writer *json)
+{
+    double ious[SCENE_CLASSES];
+    for (int i = 0; i < SCENE_CLASSES; i++)
+        ious[i] = confusion_iou(of, i);
+    json_write(json, "test { by %s mean_iou %g pixel_accuracy %g", name, confusion_mean_iou(of),
+               confusion_accuracy(of));
+    json_series(json, "ious", &(const series){.values = ious, .count = SCENE_CLASSES});
+    json_write(json, "}");
+}
+
+static int segmentation_results(const run_state *run, json_writer *json)
+{
+    const segmentation *s = (const segmentation *)run;
+    json_write(json, "settings {");
+    json_settings(json, segmentation_args, "mode");
+    json_write(json, "devices %jd", (int64_t)s->segmenter.job.devices.count);
+    if (s->plan[0])
+        json_write(json, "plan %s", s->plan);
+    json_settings(json, segmentation_args,
+                  "epochs batch width depth upsample norm lr power weight-decay dice dtype bf16 "
+                  "size crop scenes test-scenes seed loader-workers");
+    json_write(json, "} finished_steps %jd epoch_steps %jd", run->step, s->epoch_steps);
+    int rc = json_network(json, "network", s->segmenter.job.network);
+    if (rc == 0)
+        rc = json_devices(json, &s->segmenter.job.devices);
+    if (s->tested > 0)
+        segmentation_json_test(&s->found, "network", json);
+    segmentation_json_test(&s->by_brightness, "brightness", json);
+    json_write(json, "median_step_seconds %g", series_median(&s->series[SECONDS]));
+    for (int i = 0; i < SERIES; i++)
+        json_series(json, s->series[i].name, &s->series[i]);
+    return rc;
+}
+
+static void segmentation_print(const run_state *run)
+{
+    const segmentation *s = (const segmentation *)run;
+    printf("\n%-10s %8s %17s\n", "IoU", "network", "brightness alone");
+    for (int i = 0; i < SCENE_CLASSES; i++)
+        printf("%-10s %8.4f %17.4f\n", labels[i].name, confusion_iou(&s->found, i),
+               confusion_iou(&s->by_brightness, i));
+    printf("%-10s %8.4f %17.4f\n", "mean", confusion_mean_iou(&s->found),
+           confusion_mean_iou(&s->by_brightness));
+    printf("%-10s %8.4f %17.4f\n\n", "pixels", confusion_accuracy(&s->found),
+           confusion_accuracy(&s->by_brightness));
+    print_peaks(&s->segmenter.job.devices);
+    if (s->plan[0])
+        printf("Plan: %s\n", s->plan);
+    printf("Step %" PRId64 ": mean IoU %.4f on %" PRId64 " test scenes. Median step: %.0f ms\n",
+           run->step, confusion_mean_iou(&s->found), opt.test_scenes,
+           1000 * series_median(&s->series[SECONDS]));
+    if (opt.files.out)
+        printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
+}
+
+/* ---- the program ---- */
+
+static const run_kind segmentation_kind = {
+    .size = sizeof(segmentation),
+    .about = about,
+    .args = segmentation_args,
+    .files = &opt.files,
+    .format = "evenkeel segmentation 1",
+    .deciding = "seed dtype bf16 width depth upsample norm epochs batch lr power weight-decay dice "
+                "size crop scenes test-scenes",
+    .check = segmentation_check,
+    .open = segmentation_open,
+    .explain = segmentation_explain,
+    .close = segmentation_close,
+    .take = segmentation_step,
+    .note = segmentation_note,
+    .draw = segmentation_write,
+    .finish = segmentation_finish,
+    .list = segmentation_list,
+    .results = segmentation_results,
+    .print = segmentation_print,
+};
+
+int main(int argc, char **argv)
+{
+    segmentation s;
+    return run_main(&segmentation_kind, &s.state, argc, argv);
+}
