@@ -214,3 +214,26 @@ ek_value scenes_first(ek_dataset *scenes, int64_t count)
     free(order);
     return batch;
 }
+
+/* ---- drawing labels ---- */
+
+const scene_label scene_labels[SCENE_CLASSES + 1] = {
+    {"ground", {0, 0, 0}},        {"T-shirt", {230, 25, 75}}, {"trousers", {60, 180, 75}},
+    {"pullover", {255, 225, 25}}, {"dress", {0, 130, 200}},   {"coat", {245, 130, 48}},
+    {"sandal", {145, 30, 180}},   {"shirt", {70, 240, 240}},  {"sneaker", {240, 50, 230}},
+    {"bag", {210, 245, 60}},      {"boot", {250, 190, 212}},  {"ignored", {128, 128, 128}},
+};
+
+ek_tensor *scenes_colour(ek_tensor *labels)
+{
+    uint8_t colours[SCENE_CLASSES + 1][3];
+    if (!labels)
+        return NULL;
+    for (int i = 0; i <= SCENE_CLASSES; i++)
+        memcpy(colours[i], scene_labels[i].colour, sizeof colours[i]);
+    ek_tensor *table = ek_from_data(colours, EK_SHAPE(SCENE_CLASSES + 1, 3), EK_U8);
+    ek_tensor *index = ek_reshape(ek_clamp(labels, 0, SCENE_CLASSES), EK_SHAPE(-1));
+    const ek_shape shape = EK_SHAPE(ek_tensor_size(labels, 0), ek_tensor_size(labels, 1),
+                                    ek_tensor_size(labels, 2), 3);
+    return ek_permute(ek_reshape(ek_index_select(table, 0, index), shape), EK_SHAPE(0, 3, 1, 2));
+}

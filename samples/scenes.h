@@ -33,6 +33,15 @@ ek_dataset *scenes_make(const char *directory, bool train, scene_ground ground, 
 /* The first `count` scenes, collated on cpu; behind the last comes the first again. */
 ek_value scenes_first(ek_dataset *scenes, int64_t count);
 
+/* How a label is called and drawn; the last one is SCENE_IGNORED's. */
+typedef struct scene_label {
+    const char *name;
+    uint8_t colour[3];
+} scene_label;
+extern const scene_label scene_labels[SCENE_CLASSES + 1];
+/* Labels (N, H, W) of i64 on cpu as u8 pictures (N, 3, H, W). */
+ek_tensor *scenes_colour(ek_tensor *labels);
+
 /* ---- intersection over union ---- */
 
 /* Pixels by label and by prediction. Those whose label is SCENE_IGNORED do not count. */

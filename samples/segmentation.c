@@ -369,32 +369,7 @@ static bool segmentation_note(const run_state *run, char note[128])
 
 /* ---- what a run writes ---- */
 
-enum { DRAWN = 8, IGNORED_COLOUR = SCENE_CLASSES };
-
-static const struct label {
-    const char *name;
-    uint8_t colour[3];
-} labels[SCENE_CLASSES + 1] = {
-    {"ground", {0, 0, 0}},        {"T-shirt", {230, 25, 75}}, {"trousers", {60, 180, 75}},
-    {"pullover", {255, 225, 25}}, {"dress", {0, 130, 200}},   {"coat", {245, 130, 48}},
-    {"sandal", {145, 30, 180}},   {"shirt", {70, 240, 240}},  {"sneaker", {240, 50, 230}},
-    {"bag", {210, 245, 60}},      {"boot", {250, 190, 212}},  {"ignored", {128, 128, 128}},
-};
-
-/* Labels (N, H, W) of i64 as u8 pictures (N, 3, H, W). */
-static ek_tensor *draw_labels(ek_tensor *drawn)
-{
-    uint8_t colours[SCENE_CLASSES + 1][3];
-    if (!drawn)
-        return NULL;
-    for (int i = 0; i <= SCENE_CLASSES; i++)
-        memcpy(colours[i], labels[i].colour, sizeof colours[i]);
-    ek_tensor *table = ek_from_data(colours, EK_SHAPE(SCENE_CLASSES + 1, 3), EK_U8);
-    ek_tensor *index = ek_reshape(ek_clamp(drawn, 0, IGNORED_COLOUR), EK_SHAPE(-1));
-    const ek_shape shape =
-        EK_SHAPE(ek_tensor_size(drawn, 0), ek_tensor_size(drawn, 1), ek_tensor_size(drawn, 2), 3);
-    return ek_permute(ek_reshape(ek_index_select(table, 0, index), shape), EK_SHAPE(0, 3, 1, 2));
-}
+enum { DRAWN = 8 };
 
 /* The first test scenes, each as a picture, its labels and what the network says: u8 pictures on
  * cpu. NULL on an error. */
@@ -412,8 +387,8 @@ static ek_tensor *segmentation_draw(segmentation *s)
     ek_tensor *bytes = ek_to_dtype(ek_mul_scalar(pictures, 255), EK_U8);
     ek_tensor *of_scene[] = {
         ek_expand(bytes, EK_SHAPE(DRAWN, 3, size, size)),
-        draw_labels(ek_value_tensor(ek_value_at(scenes, 1))),
-        draw_labels(ek_to_device(ek_argmax(logits, 1, false), ek_cpu())),
+        scenes_colour(ek_value_tensor(ek_value_at(scenes, 1))),
+        scenes_colour(ek_to_device(ek_argmax(logits, 1, false), ek_cpu())),
     };
     ek_tensor *drawn = ek_reshape(ek_stack(of_scene, 3, 1), EK_SHAPE(3 * DRAWN, 3, size, size));
     ek_set_grad_enabled(had_gradients);
@@ -431,11 +406,11 @@ static void segmentation_write_charts(FILE *page, void *user)
           "<tr><th></th><th>class</th><th>network</th><th>brightness alone</th></tr>\n",
           page);
     for (int i = 0; i < SCENE_CLASSES; i++) {
-        const uint8_t *c = labels[i].colour;
+        const uint8_t *c = scene_labels[i].colour;
         fprintf(page,
                 "<tr><td style=\"background:#%02x%02x%02x\"></td><td>%s</td><td>%.4f</td>"
                 "<td>%.4f</td></tr>\n",
-                c[0], c[1], c[2], labels[i].name, confusion_iou(&s->found, i),
+                c[0], c[1], c[2], scene_labels[i].name, confusion_iou(&s->found, i),
                 confusion_iou(&s->by_brightness, i));
     }
     fputs("</table>\n</section>\n", page);
@@ -505,7 +480,7 @@ static void segmentation_print(const run_state *run)
     const segmentation *s = (const segmentation *)run;
     printf("\n%-10s %8s %17s\n", "IoU", "network", "brightness alone");
     for (int i = 0; i < SCENE_CLASSES; i++)
-        printf("%-10s %8.4f %17.4f\n", labels[i].name, confusion_iou(&s->found, i),
+        printf("%-10s %8.4f %17.4f\n", scene_labels[i].name, confusion_iou(&s->found, i),
                confusion_iou(&s->by_brightness, i));
     printf("%-10s %8.4f %17.4f\n", "mean", confusion_mean_iou(&s->found),
            confusion_mean_iou(&s->by_brightness));
