@@ -20,13 +20,16 @@ ek_module *segmentation_criterion(void);
  * normalisation is synchronised unless `apart`. */
 typedef enum unet_up { UNET_TRANSPOSED, UNET_BILINEAR } unet_up;
 ek_module *unet(int channels, int width, int depth, unet_up up, bool apart, int classes);
-/* One less the mean over samples and classes of the soft Dice coefficient (Milletari et al. 2016)
+/* One less the mean over samples of the soft Dice coefficient (Milletari et al. 2016), a mean over
+ * the classes that the sample has of
  *
  *     (2 sum p t + 1) / (sum p + sum t + 1)
  *
- * with p the probabilities of a class in a sample and t 1 where it is the label, over pixels that
- * are not SCENE_IGNORED. Target (N, H, W) of i64. Each sample has a coefficient of its own: that of
- * a whole batch would not be a sum over samples, nor so over devices. */
+ * with p the probabilities of the class in the sample and t 1 where it is the label, over pixels
+ * that are not SCENE_IGNORED. Target (N, H, W) of i64. Each sample has a coefficient of its own:
+ * that of a whole batch would not be a sum over samples, nor so over devices. Classes that a sample
+ * lacks are left out: with t = 0 the coefficient falls as 1 / (1 + sum p), so steeply that small
+ * classes would never be predicted. */
 ek_tensor *f_dice_loss(ek_tensor *logits, ek_tensor *target);
 ek_module *dice_loss(void);
 

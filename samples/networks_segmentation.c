@@ -125,9 +125,8 @@ ek_module *unet(int channels, int width, int depth, unet_up up, bool apart, int 
 
 /* Its second criterion beside cross entropy. */
 
-/* The share of a class's pixels and those predicted for it that agree, and 1 where there are
- * neither: (N, classes). No label is SCENE_IGNORED's class, so that its pixels are in no sum of
- * labels. */
+/* The mean over the classes that a sample has of their coefficients: (N). No label is
+ * SCENE_IGNORED's class, so that its pixels are in no sum of labels. */
 static ek_tensor *dice_of_samples(ek_tensor *logits, ek_tensor *target)
 {
     const int64_t classes = ek_tensor_size(logits, 1);
@@ -136,12 +135,15 @@ static ek_tensor *dice_of_samples(ek_tensor *logits, ek_tensor *target)
     ek_tensor *labels = ek_unsqueeze(target, 1);
     ek_tensor *all = ek_reshape(ek_arange(classes, EK_I64, device), EK_SHAPE(1, classes, 1, 1));
     ek_tensor *right = ek_to_dtype(ek_eq(labels, all), dtype);
-    ek_tensor *counted =
-        ek_to_dtype(ek_ne(labels, ek_scalar(SCENE_IGNORED, EK_I64, device)), dtype);
-    ek_tensor *found = ek_mul(ek_f_softmax(logits, 1), counted);
+    ek_tensor *counted = ek_ne(labels, ek_scalar(SCENE_IGNORED, EK_I64, device));
+    ek_tensor *found = ek_mul(ek_f_softmax(logits, 1), ek_to_dtype(counted, dtype));
     ek_tensor *both = ek_sum(ek_mul(found, right), EK_DIMS(2, 3));
-    ek_tensor *either = ek_add(ek_sum(found, EK_DIMS(2, 3)), ek_sum(right, EK_DIMS(2, 3)));
-    return ek_div(ek_add_scalar(ek_mul_scalar(both, 2), 1), ek_add_scalar(either, 1));
+    ek_tensor *of_labels = ek_sum(right, EK_DIMS(2, 3));
+    ek_tensor *either = ek_add(ek_sum(found, EK_DIMS(2, 3)), of_labels);
+    ek_tensor *dice = ek_div(ek_add_scalar(ek_mul_scalar(both, 2), 1), ek_add_scalar(either, 1));
+    ek_tensor *has = ek_clamp(of_labels, 0, 1);
+    return ek_div(ek_sum(ek_mul(dice, has), EK_DIMS(1)),
+                  ek_clamp(ek_sum(has, EK_DIMS(1)), 1, (double)classes));
 }
 
 ek_tensor *f_dice_loss(ek_tensor *logits, ek_tensor *target)

@@ -383,7 +383,7 @@ static const workload workloads[] = {
      .optimizer = gentle_momentum},
     {"unet", 8, IMAGES(3, 128), {128, 128}, 2, SCENE_CLASSES, unet_of_colours, cross_entropy,
      supervised, .optimizer = momentum},
-    {"unet-dice", 32, IMAGES(1, 48), {48, 48}, 2, SCENE_CLASSES, unet_of_scenes, entropy_and_dice,
+    {"unet-dice", 16, IMAGES(1, 48), {48, 48}, 2, SCENE_CLASSES, unet_of_scenes, entropy_and_dice,
      supervised, .optimizer = adamw},
     {"style-critic", 32, IMAGES(1, 32), IMAGES(1, 32), 0, style_critic, logistic, style_scores,
      .optimizer = adam},

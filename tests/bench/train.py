@@ -162,8 +162,10 @@ def unet_of_scenes():
 def entropy_and_dice(logits, target):
     right = F.one_hot(target, logits.shape[1]).permute(0, 3, 1, 2).to(torch.float32)
     found = logits.float().softmax(1)
-    both, either = (found * right).sum((2, 3)), found.sum((2, 3)) + right.sum((2, 3))
-    return F.cross_entropy(logits, target) + 1 - ((2 * both + 1) / (either + 1)).mean()
+    both, labels = (found * right).sum((2, 3)), right.sum((2, 3))
+    dice = (2 * both + 1) / (found.sum((2, 3)) + labels + 1)
+    has = labels.clamp(0, 1)
+    return F.cross_entropy(logits, target) + 1 - ((dice * has).sum(1) / has.sum(1).clamp(min=1)).mean()
 
 
 def dcgan():
@@ -360,7 +362,7 @@ WORKLOADS = {
     "style-r1": (32, IMAGE, IMAGE, 0, StyleCritic, style_r1, adam),
     "style-generator": (32, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, supervised(F.mse_loss), adam),
     "style-path": (16, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, style_path, adam),
-    "unet-dice": (32, (1, 48, 48), (48, 48), 11, unet_of_scenes, supervised(entropy_and_dice), adamw),
+    "unet-dice": (16, (1, 48, 48), (48, 48), 11, unet_of_scenes, supervised(entropy_and_dice), adamw),
     "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
     "gpt": (16, (128,), (128,), 256, gpt, supervised(next_token_entropy), adamw),
 }  # fmt: skip

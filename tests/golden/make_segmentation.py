@@ -47,8 +47,10 @@ def dice_loss(logits, target):
     counted = (target != IGNORED).unsqueeze(1)
     right = F.one_hot(torch.where(target == IGNORED, 0, target), CLASSES).permute(0, 3, 1, 2) * counted
     found = logits.softmax(1) * counted
-    both, either = (found * right).sum((2, 3)), found.sum((2, 3)) + right.sum((2, 3))
-    return 1 - ((2 * both + 1) / (either + 1)).mean()
+    both, labels = (found * right).sum((2, 3)), right.sum((2, 3))
+    dice = (2 * both + 1) / (found.sum((2, 3)) + labels + 1)
+    has = labels.clamp(0, 1)
+    return 1 - ((dice * has).sum(1) / has.sum(1).clamp(min=1)).mean()
 
 
 def data():
@@ -85,7 +87,9 @@ if __name__ == "__main__":
         train(golden, "bilinear")
         torch.manual_seed(SEED)
         _, target = data()
-        target = target[-2:, :6, :6]
+        target = target[-2:, :6, :6].clone()
+        target[0, target[0] == 4] = 3  # a class that a sample lacks
+        target[0, 0, 0] = IGNORED
         logits = torch.randn(2, CLASSES, 6, 6).double().requires_grad_()
         loss = dice_loss(logits, target)
         loss.backward()

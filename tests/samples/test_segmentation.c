@@ -90,7 +90,8 @@ TEST(clutter_is_ground)
     for (int64_t p = 0; p < 20 * 40 * 40; p++) {
         ck_assert(set->labels[p] < SCENE_CLASSES || set->labels[p] == SCENE_IGNORED);
         bright_ground += set->labels[p] == 0 && set->images[p] > 2 * THRESHOLD;
-        dark_pictures += set->labels[p] > 0 && set->images[p] <= THRESHOLD;
+        dark_pictures +=
+            set->labels[p] > 0 && set->labels[p] < SCENE_CLASSES && set->images[p] <= THRESHOLD;
     }
     ck_assert_int_gt(bright_ground, 500);
     ck_assert_int_gt(dark_pictures, 20); /* by noise */
