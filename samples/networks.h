@@ -74,4 +74,17 @@ ek_module *resnet(int channels, int width, int blocks, bool apart, int classes);
  * next. */
 ek_module *next_token_criterion(void);
 
+/* Letters (N, L) of i64, below `letters`, and optionally lengths (N) of 1 to L, to logits
+ * (N, classes, L): what the sequence is, as far as it was read. An embedding, recurrent layers,
+ * dropout between and behind them, and a linear head. Logits beyond a sample's length mean nothing.
+ */
+enum { CELL_LSTM, CELL_GRU, CELL_RNN };
+typedef struct letter_options {
+    int cell;
+    int64_t letters, embedded, hidden, classes;
+    int layers;
+    double dropout;
+} letter_options;
+ek_module *letter_network(letter_options options);
+
 #endif

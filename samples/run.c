@@ -120,7 +120,20 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
 
 ek_value job_rows(ek_value batch)
 {
-    return world_size() == 1 ? batch : EK_VALUE(world_rows(ek_value_tensor(batch)));
+    enum { MOST_INPUTS = 8 };
+    ek_value rows[MOST_INPUTS];
+    const int count = ek_value_length(batch);
+    if (world_size() == 1)
+        return batch;
+    if (batch.kind != EK_VALUE_LIST)
+        return EK_VALUE(world_rows(ek_value_tensor(batch)));
+    if (count > MOST_INPUTS) {
+        ek_error(EK_E_INVALID, "a batch has %d inputs; at most %d are taken", count, MOST_INPUTS);
+        return ek_value_error();
+    }
+    for (int i = 0; i < count; i++)
+        rows[i] = job_rows(ek_value_at(batch, i));
+    return ek_value_list(rows, count);
 }
 
 int job_step(train_job *job, ek_value input, ek_value target, double *loss)

@@ -59,8 +59,8 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
 /* A criterion for what that model gives, which owns `criterion`: for a loss of several terms, each
  * with a denominator of its own. */
 ek_module *job_criterion(const train_job *job, ek_module *criterion);
-/* This rank's rows of a batch of all ranks; a batch as it is, cut for devices or not, if there is
- * one rank. */
+/* This rank's rows of a batch of all ranks, a tensor or a list; a batch as it is, cut for devices
+ * or not, if there is one rank. */
 ek_value job_rows(ek_value batch);
 /* One training step on the batch of all ranks; for `loss` see ek_train_step. 0 or a negative
  * status. */

@@ -1,0 +1,641 @@
+/* lstm.c: reads words letter by letter and tells their language: recurrent networks on sequences of
+ * unequal length, on one device or several.
+ *
+ * After each letter the network says which of five languages the word is of. Words of a batch are
+ * padded to the longest. The network gets their lengths, and the loss ignores the targets beyond
+ * them. So a batch has as many targets as letters, devices have different numbers of them, and yet
+ * the loss is the mean over all letters, in all modes. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "networks.h"
+#include "ngram.h"
+#include "run.h"
+
+/* ---- settings ---- */
+
+static const char *const cell_names[] = {"lstm", "gru", "rnn", NULL};
+enum { ONE_CYCLE, CONSTANT };
+static const char *const schedule_names[] = {"one-cycle", "none", NULL};
+static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
+
+static struct lstm_options {
+    int cell, mode, schedule, dtype, kind;
+    const char *device_text; /* a number or a list; NULL: all there are */
+    int64_t words, hidden, layers, batch, epochs, steps, seed, every;
+    double dropout, lr, clip;
+    const char *data;
+    run_files files;
+} opt;
+
+enum { MOST = 1 << 20, EMBEDDED = 32 };
+static const arg_spec lstm_args[] = {
+    arg_word("cell", &opt.cell, "lstm", cell_names, "KIND", "of recurrent layers"),
+    arg_int("hidden", &opt.hidden, "192", 1, 8192, "size of their state"),
+    arg_int("layers", &opt.layers, "1", 1, 16, "how many"),
+    arg_real("dropout", &opt.dropout, "0.2", 0, 1, "between and behind them"),
+    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
+    arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
+    arg_device(&opt.kind),
+    arg_int("words", &opt.words, "20000", 20, MOST, "of each language, a tenth of them for tests"),
+    arg_int("epochs", &opt.epochs, "6", 1, MOST, "passes over the words"),
+    arg_int("steps", &opt.steps, NULL, 1, MOST,
+            "stop after so many, as if all epochs were to follow"),
+    arg_int("batch", &opt.batch, "256", 1, MOST, "words per step"),
+    arg_real("lr", &opt.lr, "0.005", 0, 1e6, "learning rate of Adam, the highest one"),
+    arg_word("schedule", &opt.schedule, "one-cycle", schedule_names, "KIND", "of the rate"),
+    arg_real("clip", &opt.clip, "1", 0, 1e6, "norm that the gradient has at most; 0: any"),
+    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters"),
+    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, words, their order, dropout"),
+    arg_text("data", &opt.data, "/usr/share/dict", "DIR", "where the languages' words are"),
+    arg_text("out", &opt.files.out, NULL, "DIR",
+             "write a checkpoint and charts there after each epoch and at the end"),
+    arg_int("every", &opt.every, NULL, 1, MOST, "and each so many steps"),
+    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
+    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    arg_end,
+};
+
+static const char about[] =
+    "Trains a recurrent network to tell the language of words, letter by letter: English, French,\n"
+    "German, Italian or Spanish. Prints its accuracy on words that it has not seen, beside that "
+    "of\n"
+    "counted sequences of letters (n-grams).\n\n";
+
+static int lstm_check(void)
+{
+    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
+}
+
+/* ---- words ---- */
+
+enum { ENGLISH, FRENCH, GERMAN, ITALIAN, SPANISH, LANGUAGES };
+static const char *const file_names[LANGUAGES] = {"american-english", "french", "ngerman",
+                                                  "italian", "spanish"};
+/* Shorter and longer words are left out. */
+enum { LEAST_LETTERS = 3, MOST_LETTERS = 20, MARK = 0, IGNORED = -100 };
+
+/* Letters are 1 to 26, between two marks. */
+typedef struct word {
+    uint8_t language, count; /* letters without marks */
+    uint8_t symbols[MOST_LETTERS + 2];
+} word;
+
+typedef struct word_list {
+    word *words; /* owned */
+    int64_t count, room;
+} word_list;
+
+/* Adds what a line holds, in small letters, unless it holds more than letters from A to Z: letters
+ * with accents would tell too much. */
+static int words_add_line(word_list *list, const char *line, int language)
+{
+    word w = {.language = (uint8_t)language};
+    for (; *line && *line != '\n'; line++) {
+        const int letter = *line | 32; /* of ASCII: the small one */
+        if (letter < 'a' || letter > 'z' || w.count == MOST_LETTERS)
+            return 0;
+        w.symbols[++w.count] = (uint8_t)(letter - 'a' + 1);
+    }
+    if (w.count < LEAST_LETTERS)
+        return 0;
+    if (list->count == list->room) {
+        const int64_t room = list->room ? 2 * list->room : 4096;
+        word *words = realloc(list->words, (size_t)room * sizeof *words);
+        if (!words)
+            return ek_error(EK_E_NO_MEMORY, "no memory for %lld words", (long long)room);
+        list->words = words;
+        list->room = room;
+    }
+    list->words[list->count++] = w;
+    return 0;
+}
+
+static int words_compare(const void *a, const void *b)
+{
+    return memcmp(((const word *)a)->symbols, ((const word *)b)->symbols, MOST_LETTERS + 2);
+}
+
+/* All words of a language, each once, sorted. */
+static int words_read(word_list *list, int language)
+{
+    char path[4096], line[256];
+    int rc = 0;
+    FILE *file = fopen(run_path(opt.data, file_names[language], path), "r");
+    if (!file)
+        return ek_error(EK_E_IO, "%s cannot be read", path);
+    while (rc == 0 && fgets(line, sizeof line, file))
+        rc = words_add_line(list, line, language);
+    if (rc == 0 && ferror(file))
+        rc = ek_error(EK_E_IO, "%s cannot be read to its end", path);
+    fclose(file);
+    if (rc < 0 || list->count == 0)
+        return rc;
+    qsort(list->words, (size_t)list->count, sizeof *list->words, words_compare);
+    int64_t kept = 1;
+    for (int64_t i = 1; i < list->count; i++)
+        if (words_compare(&list->words[i], &list->words[kept - 1]) != 0)
+            list->words[kept++] = list->words[i];
+    list->count = kept;
+    return 0;
+}
+
+/* Moves `wanted` words at random to training and testing, every tenth to the latter. */
+static int words_deal(const word_list *from, int64_t wanted, ek_generator *random,
+                      word_list *training, word_list *testing)
+{
+    int64_t *order = malloc((size_t)from->count * sizeof *order);
+    int rc = order ? ek_randperm(from->count, order, random)
+                   : ek_error(EK_E_NO_MEMORY, "no memory for %lld words", (long long)from->count);
+    for (int64_t i = 0; rc == 0 && i < wanted; i++) {
+        word_list *to = i % 10 == 9 ? testing : training;
+        to->words[to->count++] = from->words[order[i]];
+    }
+    free(order);
+    return rc;
+}
+
+/* The chosen words of all languages; free both lists anyway. */
+static int words_open(word_list *training, word_list *testing)
+{
+    const size_t room = LANGUAGES * (size_t)opt.words;
+    ek_generator *random = ek_generator_new((uint64_t)opt.seed);
+    *training = (word_list){.words = malloc(room * sizeof(word))};
+    *testing = (word_list){.words = malloc(room * sizeof(word))};
+    int rc = training->words && testing->words && random
+                 ? 0
+                 : ek_error(EK_E_NO_MEMORY, "no memory for %zu words", room);
+    for (int language = 0; language < LANGUAGES && rc == 0; language++) {
+        word_list all = {0};
+        rc = words_read(&all, language);
+        if (rc == 0 && all.count < opt.words)
+            rc = ek_error(EK_E_INVALID,
+                          "%s/%s has %lld words of %d to %d letters from a to z; --words %lld are "
+                          "wanted",
+                          opt.data, file_names[language], (long long)all.count, LEAST_LETTERS,
+                          MOST_LETTERS, (long long)opt.words);
+        if (rc == 0)
+            rc = words_deal(&all, opt.words, random, training, testing);
+        free(all.words);
+    }
+    ek_generator_free(random);
+    return rc;
+}
+
+/* ---- a data set of them, and batches of unequal lengths ---- */
+
+typedef struct word_set {
+    ek_dataset dataset;
+    const word_list *list; /* borrowed */
+} word_set;
+
+static int64_t set_length(ek_dataset *dataset)
+{
+    return ((word_set *)dataset)->list->count;
+}
+
+/* The letters and the mark behind them, which says that the word has ended, and as many times the
+ * language. */
+static ek_value set_get(ek_dataset *dataset, int64_t index)
+{
+    const word *w = &((word_set *)dataset)->list->words[index];
+    int64_t letters[MOST_LETTERS + 1], language[MOST_LETTERS + 1];
+    const ek_shape shape = EK_SHAPE(w->count + 1);
+    for (int i = 0; i <= w->count; i++) {
+        letters[i] = w->symbols[i + 1];
+        language[i] = w->language;
+    }
+    return EK_LIST(ek_from_data(letters, shape, EK_I64), ek_from_data(language, shape, EK_I64));
+}
+
+static const ek_dataset_type set_type = {.name = "words",
+                                         .size = sizeof(word_set),
+                                         .length = set_length,
+                                         .get = set_get};
+
+/* Samples of lengths L_i, as a batch: the inputs are letters (N, L), padded with marks, and lengths
+ * (N); the targets (N, L) are padded with what the loss ignores. */
+static ek_value set_collate(const ek_value *samples, int64_t count, void *user)
+{
+    ek_tensor **letters = malloc(2 * (size_t)count * sizeof *letters), **targets = letters + count;
+    int64_t *lengths = malloc((size_t)count * sizeof *lengths);
+    ek_value batch = ek_value_error();
+    (void)user;
+    for (int64_t i = 0; letters && lengths && i < count; i++) {
+        letters[i] = ek_value_tensor(ek_value_at(samples[i], 0));
+        targets[i] = ek_value_tensor(ek_value_at(samples[i], 1));
+        lengths[i] = ek_tensor_size(letters[i], 0);
+    }
+    if (letters && lengths)
+        batch = EK_LIST(EK_LIST(ek_pad_sequence(letters, (int)count, true, MARK),
+                                ek_from_data(lengths, EK_SHAPE(count), EK_I64)),
+                        ek_pad_sequence(targets, (int)count, true, IGNORED));
+    else
+        ek_error(EK_E_NO_MEMORY, "no memory for a batch of %lld words", (long long)count);
+    free(letters);
+    free(lengths);
+    return batch;
+}
+
+/* ---- the run ---- */
+
+/* How often the language was told: after 1, 2, ... letters of words that have as many, and [WHOLE]
+ * when the word had ended. */
+enum { WHOLE = 0, PREFIXES = MOST_LETTERS + 1 };
+typedef struct score {
+    int64_t seen[PREFIXES], right[PREFIXES];
+} score;
+
+static double score_of(const score *s, int letters)
+{
+    return s->seen[letters] > 0 ? (double)s->right[letters] / (double)s->seen[letters] : NAN;
+}
+
+enum { LOSSES, SECONDS, TEST_LOSSES, ACCURACIES, SERIES }; /* two of each step, two of each epoch */
+static const char *const series_names[SERIES] = {"losses", "step_seconds", "test_losses",
+                                                 "test_accuracies"};
+
+typedef struct lstm {
+    run_state state; /* in steps */
+    train_job job;
+    word_list training, testing;
+    ek_loader *loader, *test_loader;
+    ek_generator *test_random; /* the test loader's: testing changes nothing in training */
+    int64_t epoch_steps;
+    series series[SERIES];
+    double test_loss;                    /* mean over the letters of the words that were not seen */
+    score tested;                        /* seen[WHOLE] is 0: not tested since the last step */
+    score counted[NGRAM_MOST_ORDER + 1]; /* what n-grams of each order tell of the same words */
+    int best_order;                      /* the one that tells most words; 0: not counted */
+} lstm;
+
+static void lstm_close(run_state *run)
+{
+    lstm *l = (lstm *)run;
+    ek_loader_free(l->loader);
+    ek_loader_free(l->test_loader);
+    ek_generator_free(l->test_random);
+    job_free(&l->job);
+    series_free(l->series, SERIES);
+    free(l->training.words);
+    free(l->testing.words);
+}
+
+/* Makes the network from the seed, and all that trains it. */
+static int lstm_make(lstm *l, const ek_archive *from)
+{
+    train_job *job = &l->job;
+    ek_manual_seed((uint64_t)opt.seed);
+    ek_module *network = letter_network((letter_options){.cell = opt.cell,
+                                                         .letters = NGRAM_SYMBOLS,
+                                                         .embedded = EMBEDDED,
+                                                         .hidden = opt.hidden,
+                                                         .classes = LANGUAGES,
+                                                         .layers = (int)opt.layers,
+                                                         .dropout = opt.dropout});
+    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
+    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = IGNORED),
+             checkpoint_plan(from, "plan", job->devices.count), EK_GOAL_MEMORY);
+    job->max_norm = opt.clip;
+    job->optimizer = ek_adam(job->model, .lr = opt.lr);
+    if (opt.schedule == ONE_CYCLE)
+        job->schedule = ek_one_cycle_lr(job->optimizer, opt.lr, opt.epochs * l->epoch_steps);
+    return ek_error_status();
+}
+
+static ek_loader *lstm_loader(const word_list *list, ek_sampler *sampler, int64_t batch,
+                              ek_generator *random, ek_device_list devices)
+{
+    word_set *set = (word_set *)ek_dataset_new(&set_type);
+    if (set)
+        set->list = list;
+    return ek_data_loader(set ? &set->dataset : NULL, .sampler = sampler, .batch_size = batch,
+                          .workers = 1, .generator = random, .collate = set_collate,
+                          .device_ids = devices);
+}
+
+/* Batches of training come whole, so that all devices' parts have the same L and outputs can be
+ * joined: on device 0 where the loss is, otherwise on cpu, from where they are cut. */
+static int lstm_open(run_state *run, const ek_archive *from)
+{
+    enum { TESTED_AT_ONCE = 500 };
+    lstm *l = (lstm *)run;
+    l->job.mode = (train_mode)opt.mode;
+    l->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    for (int i = 0; i < SERIES; i++)
+        l->series[i].name = series_names[i];
+    int rc = words_open(&l->training, &l->testing);
+    run->unread = rc == EK_E_IO;
+    if (rc < 0)
+        return rc;
+    l->epoch_steps = (l->training.count + opt.batch - 1) / opt.batch;
+    const int64_t last = opt.epochs * l->epoch_steps;
+    *run = (run_state){.name = mode_names[opt.mode],
+                       .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
+                       .batch = opt.batch,
+                       .every = {l->epoch_steps, opt.every}};
+    rc = lstm_make(l, from);
+    if (rc < 0)
+        return rc;
+    const ek_device_list first = EK_DEVICES(l->job.devices.devices[0]), cpu = EK_DEVICES(ek_cpu());
+    const bool there = opt.mode == MODE_SINGLE || opt.mode == MODE_CLASSIC;
+    l->test_random = ek_generator_new((uint64_t)opt.seed);
+    l->loader = lstm_loader(&l->training, ek_random_sampler(l->training.count), opt.batch, NULL,
+                            there ? first : cpu);
+    l->test_loader = lstm_loader(&l->testing, ek_sequential_sampler(l->testing.count),
+                                 TESTED_AT_ONCE, l->test_random, first);
+    return ek_error_status();
+}
+
+static void lstm_explain(void)
+{
+    args_complain("--data %s must hold american-english, french, ngerman, italian and spanish; "
+                  "Debian's packages wamerican, wfrench, wngerman, witalian and wspanish put them "
+                  "in /usr/share/dict",
+                  opt.data);
+}
+
+static void lstm_list(run_state *run, const checkpoint *file)
+{
+    lstm *l = (lstm *)run;
+    checkpoint_part(file, module, "model", l->job.network);
+    checkpoint_part(file, optimizer, "optimizer", l->job.optimizer, l->job.network);
+    if (l->job.schedule)
+        checkpoint_part(file, schedule, "schedule", l->job.schedule);
+    checkpoint_part(file, random, "random");
+    checkpoint_loader(file, "loader", l->loader);
+    for (int i = 0; i < SERIES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "records.%s", l->series[i].name);
+        checkpoint_series(file, name, &l->series[i]);
+    }
+    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
+        ek_archive_put_plan(file->archive, "plan", l->job.parallel);
+}
+
+/* ---- testing ---- */
+
+/* Counts what was told of one word: languages[k] after k + 1 letters, languages[letters] at its
+ * end. */
+static void score_word(score *s, const word *w, const int64_t *languages)
+{
+    for (int k = 0; k <= w->count; k++) {
+        const int at = k == w->count ? WHOLE : k + 1;
+        s->seen[at]++;
+        s->right[at] += languages[k] == w->language;
+    }
+}
+
+/* Words come in their order, each once. */
+static int lstm_test_batch(ek_module *network, const ek_batch *batch, void *user)
+{
+    lstm *l = user;
+    const ek_value inputs[] = {ek_value_at(batch->input, 0), ek_value_at(batch->input, 1)};
+    ek_tensor *target = ek_value_tensor(batch->target), *logits;
+    const int64_t longest = ek_tensor_size(target, 1);
+    double loss = 0;
+    logits = ek_value_tensor(ek_module_forward_of(network, inputs, 2, ek_value_none()));
+    int rc = ek_item(ek_f_cross_entropy(logits, target, .reduction = EK_SUM), &loss);
+    ek_tensor *told = ek_to_device(ek_argmax(logits, 1, false), ek_cpu());
+    if (rc < 0 || !told)
+        return ek_error_status();
+    l->test_loss += loss;
+    const int64_t *languages = ek_tensor_data(told);
+    for (int64_t i = 0; i < batch->count; i++)
+        score_word(&l->tested, &l->testing.words[batch->indices[i]], languages + i * longest);
+    return 0;
+}
+
+static int lstm_test(lstm *l)
+{
+    int64_t letters = 0;
+    l->tested = (score){0};
+    l->test_loss = 0;
+    int rc = loader_evaluate(l->test_loader, l->job.network, lstm_test_batch, l);
+    for (int k = 0; k < PREFIXES; k++)
+        letters += l->tested.seen[k];
+    l->test_loss /= (double)letters;
+    return rc;
+}
+
+/* ---- what n-grams tell: the language whose counts need the fewest bits for what was read ---- */
+
+static void ngram_score_word(lstm *l, ngram_table *const *tables, const word *w)
+{
+    int64_t languages[NGRAM_MOST_ORDER + 1][MOST_LETTERS + 1] = {{0}};
+    for (int k = 0; k <= w->count; k++) {
+        double least[NGRAM_MOST_ORDER + 1];
+        for (int language = 0; language < LANGUAGES; language++) {
+            double bits[NGRAM_MOST_ORDER + 1] = {0};
+            ngram_bits(tables[language], w->symbols, k + 2, bits);
+            for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
+                if (language > 0 && bits[order] >= least[order])
+                    continue;
+                least[order] = bits[order];
+                languages[order][k] = language;
+            }
+        }
+    }
+    for (int order = 1; order <= NGRAM_MOST_ORDER; order++)
+        score_word(&l->counted[order], w, languages[order]);
+}
+
+/* Counts the words of training and scores those of testing. */
+static int lstm_count_ngrams(lstm *l)
+{
+    ngram_table *tables[LANGUAGES] = {NULL};
+    int rc = 0;
+    for (int i = 0; i < LANGUAGES; i++)
+        rc = (tables[i] = ngram_new()) ? rc : -1;
+    for (int64_t i = 0; i < l->training.count && rc == 0; i++) {
+        const word *w = &l->training.words[i];
+        rc = ngram_add(tables[w->language], w->symbols, w->count + 2);
+    }
+    memset(l->counted, 0, sizeof l->counted);
+    for (int64_t i = 0; i < l->testing.count && rc == 0; i++)
+        ngram_score_word(l, tables, &l->testing.words[i]);
+    l->best_order = 1;
+    for (int order = 2; order <= NGRAM_MOST_ORDER; order++)
+        if (l->counted[order].right[WHOLE] > l->counted[l->best_order].right[WHOLE])
+            l->best_order = order;
+    for (int i = 0; i < LANGUAGES; i++)
+        ngram_free(tables[i]);
+    return rc < 0 ? ek_error(EK_E_NO_MEMORY, "no memory for counts of letters") : 0;
+}
+
+/* ---- a step ---- */
+
+/* One step; after the last one of an epoch also its test. */
+static int lstm_step(run_state *run)
+{
+    lstm *l = (lstm *)run;
+    const double begin = seconds_now();
+    double loss = 0;
+    ek_batch batch;
+    int rc = loader_next(l->loader, &batch);
+    if (rc == 0)
+        rc = job_step(&l->job, batch.input, batch.target, &loss);
+    if (rc == 0 && !isfinite(loss))
+        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+    if (rc == 0)
+        rc = series_add(&l->series[LOSSES], loss);
+    if (rc == 0)
+        rc = series_add(&l->series[SECONDS], seconds_now() - begin);
+    l->tested.seen[WHOLE] = 0;
+    if (rc < 0 || ++run->step % l->epoch_steps != 0)
+        return rc;
+    rc = lstm_test(l);
+    if (rc == 0)
+        rc = series_add(&l->series[TEST_LOSSES], l->test_loss);
+    return rc < 0 ? rc : series_add(&l->series[ACCURACIES], score_of(&l->tested, WHOLE));
+}
+
+/* Tests, unless an epoch has just ended, and counts what there is to compare with. */
+static int lstm_finish(run_state *run)
+{
+    lstm *l = (lstm *)run;
+    int rc = l->tested.seen[WHOLE] == 0 ? lstm_test(l) : 0;
+    return rc < 0 ? rc : lstm_count_ngrams(l);
+}
+
+/* After an epoch a line that stays. */
+static bool lstm_note(const run_state *run, char note[128])
+{
+    const lstm *l = (const lstm *)run;
+    const int64_t epoch = run->step / l->epoch_steps;
+    const bool ends = run->step % l->epoch_steps == 0;
+    if (ends)
+        snprintf(note, 128,
+                 "Epoch %" PRId64 " of %" PRId64 ": test loss %.4f, %.2f %% of words are told",
+                 epoch, opt.epochs, l->test_loss, 100 * score_of(&l->tested, WHOLE));
+    else
+        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", epoch + 1,
+                 l->series[LOSSES].values[l->series[LOSSES].count - 1]);
+    return ends;
+}
+
+/* ---- what a run writes and prints ---- */
+
+static void lstm_write_charts(FILE *page, void *user)
+{
+    const lstm *l = user;
+    page_curves(page, "Loss of training, mean over letters", "step", &l->series[LOSSES], 1);
+    page_curves(page, "Loss on unseen words", "epoch", &l->series[TEST_LOSSES], 1);
+    page_curves(page, "Share of unseen words whose language is told", "epoch",
+                &l->series[ACCURACIES], 1);
+}
+
+/* Writes losses.html to --out. */
+static int lstm_draw(run_state *run)
+{
+    lstm *l = (lstm *)run;
+    char text[256], path[4096];
+    snprintf(text, sizeof text,
+             "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
+             ", seed %" PRId64 ", step %" PRId64,
+             cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
+             l->job.devices.count, opt.batch, opt.seed, run->step);
+    return ek_report_html_page(run_path(opt.files.out, "losses.html", path), NULL, 0,
+                               &(const ek_report_page){.title = "The language of words",
+                                                       .subtitle = text,
+                                                       .more = lstm_write_charts,
+                                                       .user = l});
+}
+
+static void lstm_json_score(json_writer *json, const score *s)
+{
+    json_write(json, "accuracy %g accuracy_by_letters [", score_of(s, WHOLE));
+    for (int k = 1; k < PREFIXES; k++)
+        json_write(json, "%g", score_of(s, k));
+    json_write(json, "]");
+}
+
+static int lstm_results(const run_state *run, json_writer *json)
+{
+    const lstm *l = (const lstm *)run;
+    json_write(json, "settings {");
+    json_settings(json, lstm_args, "cell hidden layers dropout mode");
+    json_write(json, "devices %jd", (int64_t)l->job.devices.count);
+    json_settings(json, lstm_args, "words epochs batch lr schedule clip dtype seed");
+    json_write(json, "} finished_steps %jd", run->step);
+    int rc = json_network(json, "network", l->job.network);
+    if (rc == 0)
+        rc = json_devices(json, &l->job.devices);
+    json_write(json, "median_step_seconds %g", series_median(&l->series[SECONDS]));
+    if (l->best_order > 0) {
+        json_write(json, "test { words %jd loss %g", l->tested.seen[WHOLE], l->test_loss);
+        lstm_json_score(json, &l->tested);
+        json_write(json, "} ngrams [");
+        for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
+            json_write(json, "{ order %jd", (int64_t)order);
+            lstm_json_score(json, &l->counted[order]);
+            json_write(json, "}");
+        }
+        json_write(json, "]");
+    }
+    for (int i = 0; i < SERIES; i++)
+        json_series(json, l->series[i].name, &l->series[i]);
+    return rc;
+}
+
+static void lstm_print_score(const char *name, const score *s)
+{
+    printf("%-12s", name);
+    for (int k = 1; k <= 8; k++)
+        printf(" %6.2f", 100 * score_of(s, k));
+    printf(" %12.2f\n", 100 * score_of(s, WHOLE));
+}
+
+static void lstm_print(const run_state *run)
+{
+    enum { TRIGRAMS = 3 };
+    const lstm *l = (const lstm *)run;
+    char name[32];
+    print_peaks(&l->job.devices);
+    printf("Median step: %.1f ms\n\nOf %" PRId64
+           " words that were not trained on, the language is told, in percent:\n%-12s",
+           1000 * series_median(&l->series[SECONDS]), l->tested.seen[WHOLE], "letters read");
+    for (int k = 1; k <= 8; k++)
+        printf(" %6d", k);
+    printf(" %12s\n", "whole words");
+    lstm_print_score(cell_names[opt.cell], &l->tested);
+    for (int order = TRIGRAMS; order <= NGRAM_MOST_ORDER; order++) {
+        if (order != TRIGRAMS && order != l->best_order)
+            continue;
+        snprintf(name, sizeof name, "%d-grams", order);
+        lstm_print_score(name, &l->counted[order]);
+    }
+    if (opt.files.out)
+        printf("Charts, checkpoint: %s\n", opt.files.out);
+}
+
+/* ---- the program ---- */
+
+static const run_kind lstm_kind = {
+    .size = sizeof(lstm),
+    .about = about,
+    .args = lstm_args,
+    .files = &opt.files,
+    .format = "evenkeel lstm 1",
+    /* A run may go on in another mode and on other devices. */
+    .deciding = "seed dtype words cell hidden layers dropout batch epochs lr schedule clip",
+    .check = lstm_check,
+    .open = lstm_open,
+    .explain = lstm_explain,
+    .close = lstm_close,
+    .take = lstm_step,
+    .note = lstm_note,
+    .draw = lstm_draw,
+    .finish = lstm_finish,
+    .list = lstm_list,
+    .results = lstm_results,
+    .print = lstm_print,
+};
+
+int main(int argc, char **argv)
+{
+    lstm l;
+    return run_main(&lstm_kind, &l.state, argc, argv);
+}

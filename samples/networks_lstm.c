@@ -1,0 +1,47 @@
+/* networks_lstm.c: a recurrent network that classifies sequences of unequal length, step by step.
+ */
+#include "networks.h"
+
+typedef struct letter_model {
+    ek_module module;
+    ek_module *embedding, *recurrent, *dropout, *head;
+} letter_model;
+
+/* Takes letters (N, L) and optionally lengths (N). All is along dimension 0, so that data-parallel
+ * wrappers can cut it. What the head makes of padded steps says nothing: targets there are to be
+ * ignored. */
+static ek_value letter_forward(ek_module *module, const ek_args *args)
+{
+    letter_model *self = (letter_model *)module;
+    const ek_value inputs[] = {EK_VALUE(ek_apply(self->embedding, ek_arg_tensor(args, 0))),
+                               ek_value_none(),
+                               args->count > 1 ? args->inputs[1] : ek_value_none()};
+    ek_value result = ek_module_forward_of(self->recurrent, inputs, 3, ek_value_none());
+    ek_tensor *x = ek_apply(self->dropout, ek_value_tensor(ek_value_at(result, 0)));
+    return EK_VALUE(ek_transpose(ek_apply(self->head, x), 1, 2));
+}
+
+static const ek_module_type letter_type = {.name = "letter_model",
+                                           .size = sizeof(letter_model),
+                                           .forward = letter_forward};
+
+ek_module *letter_network(letter_options o)
+{
+    const ek_recurrent_options options = {.input_size = o.embedded,
+                                          .hidden_size = o.hidden,
+                                          .num_layers = o.layers,
+                                          .batch_first = true,
+                                          .dropout = o.layers > 1 ? o.dropout : 0};
+    letter_model *self = (letter_model *)ek_module_new(&letter_type);
+    if (!self)
+        return NULL;
+    ek_module *m = &self->module;
+    ek_register_module(m, "embedding", &self->embedding, ek_embedding(o.letters, o.embedded));
+    ek_register_module(m, "recurrent", &self->recurrent,
+                       o.cell == CELL_LSTM  ? ek_lstm_with(options)
+                       : o.cell == CELL_GRU ? ek_gru_with(options)
+                                            : ek_rnn_with(options));
+    ek_register_module(m, "dropout", &self->dropout, ek_dropout(o.dropout));
+    ek_register_module(m, "head", &self->head, ek_linear(o.hidden, o.classes));
+    return ek_module_finish(m);
+}
