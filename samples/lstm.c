@@ -424,18 +424,15 @@ static int lstm_test(lstm *l)
 
 static void ngram_score_word(lstm *l, ngram_table *const *tables, const word *w)
 {
+    double bits[LANGUAGES][NGRAM_MOST_ORDER + 1] = {{0}};
     int64_t languages[NGRAM_MOST_ORDER + 1][MOST_LETTERS + 1] = {{0}};
     for (int k = 0; k <= w->count; k++) {
-        double least[NGRAM_MOST_ORDER + 1];
-        for (int language = 0; language < LANGUAGES; language++) {
-            double bits[NGRAM_MOST_ORDER + 1] = {0};
-            ngram_bits(tables[language], w->symbols, k + 2, bits);
-            for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
-                if (language > 0 && bits[order] >= least[order])
-                    continue;
-                least[order] = bits[order];
-                languages[order][k] = language;
-            }
+        for (int i = 0; i < LANGUAGES; i++)
+            ngram_bits(tables[i], w->symbols, k + 1, bits[i]);
+        for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
+            int64_t *least = &languages[order][k];
+            for (int i = 1; i < LANGUAGES; i++)
+                *least = bits[i][order] < bits[*least][order] ? i : *least;
         }
     }
     for (int order = 1; order <= NGRAM_MOST_ORDER; order++)

@@ -70,18 +70,17 @@ int ngram_add(ngram_table *table, const uint8_t *symbols, int count)
     return 0;
 }
 
-void ngram_bits(const ngram_table *table, const uint8_t *symbols, int count,
+void ngram_bits(const ngram_table *table, const uint8_t *symbols, int at,
                 double bits[NGRAM_MOST_ORDER + 1])
 {
-    for (int i = 1; i < count; i++) {
-        const ngram_node *node = table->nodes;
-        double p = 1.0 / NGRAM_SYMBOLS;
-        for (int order = 1, before = i - 1; order <= NGRAM_MOST_ORDER; order++, before--) {
-            if (node && node->total > 0)
-                p = (node->count[symbols[i]] + node->types * p) / (node->total + node->types);
-            bits[order] -= log2(p);
-            const int32_t longer = node && before >= 0 ? node->longer[symbols[before]] : 0;
-            node = longer > 0 ? &table->nodes[longer] : NULL;
-        }
+    const ngram_node *node = table->nodes;
+    double p = 1.0 / NGRAM_SYMBOLS;
+    for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
+        const int before = at - order;
+        if (node && node->total > 0)
+            p = (node->count[symbols[at]] + node->types * p) / (node->total + node->types);
+        bits[order] -= log2(p);
+        const int32_t longer = node && before >= 0 ? node->longer[symbols[before]] : 0;
+        node = longer > 0 ? &table->nodes[longer] : NULL;
     }
 }

@@ -20,8 +20,10 @@ void ngram_free(ngram_table *table);
 /* Counts a word: symbols[0], the mark, to symbols[count - 1], the mark again. 0, or -1 without
  * memory. */
 int ngram_add(ngram_table *table, const uint8_t *symbols, int count);
-/* Adds the bits of symbols[1] to symbols[count - 1] by each order to bits[order]. */
-void ngram_bits(const ngram_table *table, const uint8_t *symbols, int count,
+/* Adds the bits of symbols[at] behind those before it, by each order, to bits[order]. `at` is not
+ * 0.
+ */
+void ngram_bits(const ngram_table *table, const uint8_t *symbols, int at,
                 double bits[NGRAM_MOST_ORDER + 1]);
 
 #endif

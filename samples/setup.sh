@@ -37,6 +37,11 @@ has() {
     locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
     fortunes) test -r /usr/share/games/fortunes/computers ;;
     dataset-fashion-mnist) test -r "$fashion_mnist"/train-images-idx3-ubyte.gz ;;
+    wamerican) test -r /usr/share/dict/american-english ;;
+    wfrench) test -r /usr/share/dict/french ;;
+    wngerman) test -r /usr/share/dict/ngerman ;;
+    witalian) test -r /usr/share/dict/italian ;;
+    wspanish) test -r /usr/share/dict/spanish ;;
     *) return 1 ;;
     esac >/dev/null
 }
@@ -59,6 +64,7 @@ purpose() {
     ccache) echo "compiles once what two builds share" ;;
     fortunes) echo "a text for samples/gpt, in /usr/share/games/fortunes" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
+    wamerican | wfrench | wngerman | witalian | wspanish) echo "words of a language, in /usr/share/dict" ;;
     esac
 }
 

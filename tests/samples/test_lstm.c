@@ -1,0 +1,352 @@
+/* test_lstm.c: the parts of the sample that tells the language of words, and what it claims: its
+ * losses are torch's, on any number of devices, whether a run is stopped or not. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int lstm_main(int argc, char **argv);
+#define main lstm_main
+#include "lstm.c"
+#undef main
+#include "unit.h"
+
+/* ---- words: as tests/golden/make_lstm.py makes them ---- */
+
+enum { LISTED = 45, STEPS = 20 };
+
+static char directory[32], saved[64];
+
+/* As any generator of small numbers: nothing of the library runs before Check forks. */
+static unsigned draw(unsigned count)
+{
+    static uint32_t state = 1;
+    state = 1664525 * state + 1013904223;
+    return (state >> 16) % count;
+}
+
+static void write_words(void)
+{
+    char path[256];
+    strcpy(directory, "/tmp/test_lstm_XXXXXX");
+    ck_assert(mkdtemp(directory));
+    snprintf(saved, sizeof saved, "%s/checkpoint", directory);
+    for (int language = 0; language < LANGUAGES; language++) {
+        snprintf(path, sizeof path, "%s/%s", directory, file_names[language]);
+        FILE *file = fopen(path, "w");
+        ck_assert(file);
+        for (int i = 0; i < LISTED; i++) {
+            for (unsigned letters = 3 + draw(8); letters > 0; letters--)
+                fputc('a' + (int)draw(10 + 4 * (unsigned)language), file);
+            fputc('\n', file);
+        }
+        ck_assert_int_eq(fclose(file), 0);
+    }
+}
+
+static void remove_words(void)
+{
+    char command[256];
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* 180 words of training in 4 steps an epoch, the last of 30. */
+static void make_small(void)
+{
+    char name[] = "lstm", *argv[] = {name, NULL};
+    ck_assert_int_eq(args_read(1, argv, "", lstm_args), 0);
+    opt.kind = test_kind();
+    opt.mode = MODE_SINGLE;
+    opt.data = directory;
+    opt.dtype = EK_F64;
+    opt.words = 40;
+    opt.hidden = 8;
+    opt.layers = 2;
+    opt.dropout = 0;
+    opt.batch = 50; /* does not divide by 3 and 4 */
+    opt.epochs = 5;
+    opt.clip = 0.1;
+    opt.seed = 7;
+}
+
+static int close_run(lstm *run)
+{
+    lstm_close(&run->state);
+    return ek_shutdown();
+}
+
+static void train_to(lstm *run, int64_t step)
+{
+    while (run->state.step < step)
+        assert_ok(lstm_step(&run->state));
+}
+
+/* The losses of a whole run. */
+static void losses_of_run(double losses[STEPS])
+{
+    lstm run;
+    assert_ok(run_open(&lstm_kind, &run.state));
+    train_to(&run, STEPS);
+    ck_assert_int_eq(run.series[LOSSES].count, STEPS);
+    memcpy(losses, run.series[LOSSES].values, STEPS * sizeof *losses);
+    assert_ok(close_run(&run));
+}
+
+static void assert_same_losses(const double *losses, const double *wanted, double limit)
+{
+    for (int i = 0; i < STEPS; i++)
+        if (!(fabs(losses[i] - wanted[i]) <= limit * fmax(1, fabs(wanted[i]))))
+            ck_abort_msg("step %d: the loss is %.17g instead of %.17g", i, losses[i], wanted[i]);
+}
+
+FIXTURE(write_words, remove_words)
+
+/* ---- runs ---- */
+
+GROUP(runs)
+
+TEST_LOOP(losses_are_those_of_torch, 0, CELL_RNN + 1)
+{
+    char name[64];
+    double losses[STEPS], wanted[STEPS];
+    make_small();
+    opt.cell = _i;
+    losses_of_run(losses);
+    snprintf(name, sizeof name, "losses/%s", cell_names[_i]);
+    ek_tensor *expected = golden("lstm.golden", name);
+    assert_ok(ek_to_data(expected, wanted, sizeof wanted));
+    assert_same_losses(losses, wanted, 1e-10);
+}
+
+/* Parts of a batch have different numbers of letters. Dropout draws differently on parts. */
+TEST_LOOP(devices_do_not_change_losses, MODE_CLASSIC, MODES)
+{
+    double losses[STEPS], wanted[STEPS];
+    make_small();
+    losses_of_run(wanted);
+    opt.mode = _i;
+    for (int devices = 2; devices <= 3; devices++) {
+        opt.device_text = devices == 2 ? "2" : "3";
+        losses_of_run(losses);
+        assert_same_losses(losses, wanted, 1e-10);
+    }
+}
+
+/* In an epoch, at its end; with dropout, whose numbers are kept too. */
+TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
+{
+    static const int64_t stops[] = {2, 4};
+    lstm run;
+    char whole[65], resumed[65];
+    double losses[STEPS];
+    make_small();
+    opt.mode = _i;
+    opt.device_text = _i == MODE_SINGLE ? "1" : "3";
+    opt.dropout = 0.3;
+    opt.epochs = 2;
+    if (_i == MODE_AUTO)
+        opt.dtype = EK_F32;
+    for (int i = 0; i < 2; i++) {
+        opt.files.resume = NULL;
+        assert_ok(run_open(&lstm_kind, &run.state));
+        train_to(&run, stops[i]);
+        assert_ok(run_save(&lstm_kind, &run.state, saved));
+        if (_i == MODE_AUTO) /* goes on from its plan, not from what is measured */
+            break;
+        train_to(&run, 8);
+        memcpy(losses, run.series[LOSSES].values, 8 * sizeof *losses);
+        assert_ok(ek_module_sha256(run.job.network, whole));
+        assert_ok(close_run(&run));
+        opt.files.resume = saved;
+        assert_ok(run_open(&lstm_kind, &run.state));
+        ck_assert_int_eq(run.state.step, stops[i]);
+        train_to(&run, 8);
+        assert_ok(ek_module_sha256(run.job.network, resumed));
+        ck_assert_str_eq(whole, resumed);
+        ck_assert_mem_eq(losses, run.series[LOSSES].values, 8 * sizeof *losses);
+        ck_assert_int_eq(run.series[ACCURACIES].count, 2);
+        assert_ok(close_run(&run));
+    }
+    if (_i != MODE_AUTO)
+        return;
+    assert_ok(close_run(&run));
+    opt.files.resume = saved;
+    assert_ok(run_open(&lstm_kind, &run.state));
+    train_to(&run, 8);
+    assert_ok(close_run(&run));
+}
+
+static void refuse(int status, const char *part)
+{
+    lstm run;
+    ck_assert_int_eq(run_open(&lstm_kind, &run.state), status);
+    assert_error(status, part);
+    assert_ok(close_run(&run));
+}
+
+TEST(what_cannot_be_is_refused)
+{
+    lstm run;
+    make_small();
+    assert_ok(run_open(&lstm_kind, &run.state));
+    train_to(&run, 1);
+    assert_ok(run_save(&lstm_kind, &run.state, saved));
+    assert_ok(close_run(&run));
+    const struct lstm_options same = opt;
+    opt.files.resume = saved;
+    opt.cell = CELL_GRU;
+    refuse(EK_E_INVALID, "was made with --cell lstm, not gru");
+    opt = same;
+    opt.words = 1000;
+    refuse(EK_E_INVALID, "american-english has 45 words of 3 to 20 letters");
+    opt = same;
+    opt.data = "/nowhere";
+    refuse(EK_E_IO, "/nowhere/american-english");
+}
+
+/* ---- parts ---- */
+
+GROUP(parts)
+
+TEST(words_are_letters_only)
+{
+    word_list list = {0};
+    char path[4096];
+    make_small();
+    FILE *file = fopen(run_path(directory, file_names[GERMAN], path), "w");
+    fputs(
+        "Zebra\nab\nzebra\n\xc3\xa4hnlich\nit's\nabcdefghijklmnopqrstu\nabcdefghijklmnopqrst\nXyz",
+        file);
+    fclose(file);
+    assert_ok(words_read(&list, GERMAN));
+    ck_assert_int_eq(list.count, 3); /* sorted, each once */
+    static const uint8_t xyz[] = {0, 24, 25, 26, 0};
+    ck_assert_int_eq(list.words[0].count, 20);
+    ck_assert_int_eq(list.words[1].language, GERMAN);
+    ck_assert_mem_eq(list.words[1].symbols, xyz, sizeof xyz);
+    ck_assert_int_eq(list.words[2].symbols[1], 26);
+    free(list.words);
+}
+
+/* Training and testing share no word, and have all that are wanted. */
+TEST(words_are_dealt)
+{
+    word_list training, testing;
+    make_small();
+    assert_ok(words_open(&training, &testing));
+    ck_assert_int_eq(training.count, LANGUAGES * 36);
+    ck_assert_int_eq(testing.count, LANGUAGES * 4);
+    for (int64_t i = 0; i < testing.count; i++)
+        for (int64_t k = 0; k < training.count; k++)
+            ck_assert(testing.words[i].language != training.words[k].language ||
+                      words_compare(&testing.words[i], &training.words[k]) != 0);
+    free(training.words);
+    free(testing.words);
+}
+
+TEST(batches_are_padded)
+{
+    word words[] = {{.language = 1, .count = 3, .symbols = {0, 5, 6, 7}},
+                    {.language = 4, .count = 1, .symbols = {0, 9}}};
+    const word_list list = {.words = words, .count = 2};
+    static const double letters[] = {5, 6, 7, 0, 9, 0, 0, 0},
+                        targets[] = {1, 1, 1, 1, 4, 4, IGNORED, IGNORED};
+    word_set *set = (word_set *)ek_dataset_new(&set_type);
+    set->list = &list;
+    const ek_value samples[] = {ek_dataset_get(&set->dataset, 0), ek_dataset_get(&set->dataset, 1)};
+    ek_value batch = set_collate(samples, 2, NULL), input = ek_value_at(batch, 0);
+    for (int i = 0; i < 8; i++) {
+        ck_assert(element(ek_value_tensor(ek_value_at(input, 0)), i) == letters[i]);
+        ck_assert(element(ek_value_tensor(ek_value_at(batch, 1)), i) == targets[i]);
+    }
+    ck_assert(element(ek_value_tensor(ek_value_at(input, 1)), 0) == 4);
+    ck_assert(element(ek_value_tensor(ek_value_at(input, 1)), 1) == 2);
+    ek_dataset_free(&set->dataset);
+}
+
+/* Of the word "a" alone. */
+TEST(ngrams_are_interpolated)
+{
+    static const uint8_t a[] = {0, 1, 0};
+    double bits[NGRAM_MOST_ORDER + 1] = {0};
+    ngram_table *table = ngram_new();
+    ngram_bits(table, a, 1, bits);
+    ngram_bits(table, a, 2, bits);
+    ck_assert_double_le(fabs(bits[1] - 2 * log2(27)), 1e-12); /* nothing is known */
+    ck_assert_int_eq(ngram_add(table, a, 3), 0);
+    const double one = (1 + 2.0 / 27) / 4, two = (1 + one) / 2, three = (1 + two) / 2;
+    memset(bits, 0, sizeof bits);
+    ngram_bits(table, a, 1, bits);
+    ngram_bits(table, a, 2, bits);
+    ck_assert_double_le(fabs(bits[1] + 2 * log2(one)), 1e-12);
+    ck_assert_double_le(fabs(bits[2] + 2 * log2(two)), 1e-12);
+    ck_assert_double_le(fabs(bits[3] + log2(two) + log2(three)), 1e-12);
+    ck_assert_double_le(fabs(bits[NGRAM_MOST_ORDER] - bits[3]), 1e-12);
+    ngram_free(table);
+}
+
+/* Two words of three letters and one of four. */
+TEST(scores_are_shares)
+{
+    static const int64_t told[3][5] = {{0, 1, 1, 1}, {1, 1, 0, 0}, {1, 0, 1, 1, 1}};
+    score s = {0};
+    for (int i = 0; i < 3; i++)
+        score_word(&s, &(const word){.language = 1, .count = i == 2 ? 4 : 3}, told[i]);
+    ck_assert(score_of(&s, 1) == 2.0 / 3 && score_of(&s, 2) == 2.0 / 3);
+    ck_assert(score_of(&s, 3) == 2.0 / 3 && score_of(&s, 4) == 1);
+    ck_assert(score_of(&s, WHOLE) == 2.0 / 3);
+    ck_assert(isnan(score_of(&s, 5)));
+}
+
+/* Words of one batch or of another, each is scored as alone; the loss is the mean over letters. */
+TEST(tests_score_each_word_once)
+{
+    lstm run;
+    score alone = {0};
+    double sum = 0;
+    int64_t letters = 0;
+    make_small();
+    assert_ok(run_open(&lstm_kind, &run.state));
+    train_to(&run, 4);
+    ck_assert_int_eq(run.tested.seen[WHOLE], 20);
+    ek_set_grad_enabled(false);
+    ek_module_train(run.job.network, false);
+    for (int64_t i = 0; i < run.testing.count; i++) {
+        const word *w = &run.testing.words[i];
+        int64_t symbols[MOST_LETTERS + 1], languages[MOST_LETTERS + 1];
+        for (int k = 0; k <= w->count; k++)
+            symbols[k] = w->symbols[k + 1];
+        ek_tensor *x = ek_from_data(symbols, EK_SHAPE(1, w->count + 1), EK_I64),
+                  *logits = ek_apply(run.job.network, ek_to_device(x, run.job.devices.devices[0])),
+                  *target = ek_full(w->language, EK_SHAPE(1, w->count + 1), EK_I64,
+                                    ek_tensor_device(logits));
+        sum += element(ek_f_cross_entropy(logits, target, .reduction = EK_SUM), 0);
+        letters += w->count + 1;
+        for (int k = 0; k <= w->count; k++)
+            languages[k] = (int64_t)element(ek_argmax(logits, 1, false), k);
+        score_word(&alone, w, languages);
+    }
+    ck_assert_mem_eq(&alone, &run.tested, sizeof alone);
+    ck_assert_double_le(fabs(run.test_loss - sum / (double)letters), 1e-12);
+    ck_assert(run.series[ACCURACIES].values[0] == score_of(&alone, WHOLE));
+    assert_ok(close_run(&run));
+}
+
+/* Words of few letters more often than by chance; counted, too. */
+TEST(the_network_learns)
+{
+    lstm run;
+    make_small();
+    opt.epochs = 25;
+    opt.lr = 0.02;
+    opt.clip = 1;
+    assert_ok(run_open(&lstm_kind, &run.state));
+    train_to(&run, run.state.last);
+    const series *losses = &run.series[LOSSES];
+    ck_assert_double_lt(losses->values[losses->count - 1], 0.8 * losses->values[0]);
+    assert_ok(lstm_finish(&run.state));
+    ck_assert_int_ge(run.best_order, 1);
+    ck_assert_int_eq(run.counted[run.best_order].seen[WHOLE], 20);
+    assert_ok(close_run(&run));
+}
