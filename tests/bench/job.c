@@ -48,7 +48,7 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
     job->model = model(load, options);
     job->criterion = ek_data_parallel_criterion(load->criterion(), .device_ids = *devices);
     job->optimizer = load->optimizer(job->model);
-    job->input = ek_keep(data(load, first, load->input, load->input_dims, load->words));
+    job->input = ek_keep(data(load, first, load->input, load->input_dims, load->tokens));
     job->target = ek_keep(data(load, first, load->target, load->target_dims, load->classes));
     return ek_error_status();
 }

@@ -123,6 +123,8 @@ static ek_module *grouped_of(const ek_module_type *type, ek_module *body)
 
 /* ---- networks ---- */
 
+enum { LETTERS = 27, LANGUAGES = 5, TOKENS = 50000 };
+
 static ek_module *mlp(void)
 {
     return ek_sequential(ek_linear(784, 2048), ek_relu(), ek_linear(2048, 2048), ek_relu(),
@@ -287,6 +289,40 @@ static ek_module *score_of_fakes(void)
     return ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
 }
 
+/* As samples/lstm.c has it, without dropout. */
+static ek_module *words(int cell)
+{
+    return letter_network((letter_options){.cell = cell,
+                                           .letters = LETTERS,
+                                           .embedded = 32,
+                                           .hidden = 192,
+                                           .classes = LANGUAGES,
+                                           .layers = 1});
+}
+
+static ek_module *lstm(void)
+{
+    return words(CELL_LSTM);
+}
+
+static ek_module *gru(void)
+{
+    return words(CELL_GRU);
+}
+
+/* A layer of a transformer's encoder: attention of 8 heads, and two linear layers. */
+static ek_module *attention(void)
+{
+    return ek_transformer_encoder_layer(256, 8, .dim_feedforward = 1024, .dropout = EK_ZERO,
+                                        .batch_first = true);
+}
+
+/* A large table, of which a batch reads few rows. */
+static ek_module *embedding(void)
+{
+    return ek_sequential(ek_embedding(TOKENS, 128), ek_flatten(1, -1), ek_linear(64 * 128, 10));
+}
+
 /* ---- losses and optimizers ---- */
 
 static ek_tensor *supervised(const training *job)
@@ -396,7 +432,15 @@ static const workload workloads[] = {
     {"dcgan", 64, IMAGES(100, 1), IMAGES(3, 64), 0, dcgan, mean_square, supervised,
      .optimizer = adam},
     {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, next_token_criterion, supervised,
-     .optimizer = adamw, .words = 256},
+     .optimizer = adamw, .tokens = 256},
+    {"lstm", 256, {16}, 1, {16}, 1, LANGUAGES, lstm, cross_entropy, supervised, .tokens = LETTERS,
+     .optimizer = adam},
+    {"gru", 256, {16}, 1, {16}, 1, LANGUAGES, gru, cross_entropy, supervised, .tokens = LETTERS,
+     .optimizer = adam},
+    {"attention", 8, {128, 256}, 2, {128, 256}, 2, 0, attention, mean_square, supervised,
+     .optimizer = momentum},
+    {"embedding", 32, {64}, 1, NOTHING, 10, embedding, cross_entropy, supervised, .tokens = TOKENS,
+     .optimizer = momentum},
 };
 /* clang-format on */
 enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };

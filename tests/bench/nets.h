@@ -25,11 +25,11 @@ typedef struct workload {
     ek_module *(*criterion)(void);
     ek_tensor *(*loss)(const training *job);
     ek_optimizer *(*optimizer)(ek_module *model);
+    int64_t tokens;   /* inputs are whole numbers below it; 0: real numbers */
     bool bf16;        /* forward and loss under autocast */
     bool tf32;        /* products of f32 may round their operands to tf32, where a GPU can */
     bool fast;        /* ek_allow_fast_convolution */
     bool distributed; /* for several ranks, also if there is one */
-    int64_t words;    /* inputs are whole numbers below this; 0: real numbers */
 } workload;
 
 /* "NET[-bf16|-tf32|-fast][@BATCH]": the net, with that batch and precision if they are said. False

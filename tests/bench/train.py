@@ -287,6 +287,27 @@ class StyleGenerator(stylegan.Generator):
         return super().forward(z, torch.full((len(x),), 4, device=x.device), noise, direction)
 
 
+class Words(nn.Module):
+    """letter_network of samples/networks_lstm.c, without dropout."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.embedding = nn.Embedding(27, 32)
+        self.recurrent = kind(32, 192, batch_first=True)
+        self.head = nn.Linear(192, 5)
+
+    def forward(self, x):
+        return self.head(self.recurrent(self.embedding(x))[0]).transpose(1, 2)
+
+
+def attention():
+    return nn.TransformerEncoderLayer(256, 8, 1024, dropout=0, batch_first=True)
+
+
+def embedding():
+    return nn.Sequential(nn.Embedding(50000, 128), nn.Flatten(), nn.Linear(64 * 128, 10))
+
+
 def supervised(criterion):
     def loss(model, x, target, rank, devices):
         return criterion(model(x), target)
@@ -344,6 +365,15 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-4)
 
 
+class Tokens(tuple):
+    """The shape of inputs that are whole numbers below `count`."""
+
+    def __new__(cls, count, *shape):
+        self = super().__new__(cls, shape)
+        self.count = count
+        return self
+
+
 ENTROPY = supervised(F.cross_entropy)
 IMAGE = (1, 32, 32)
 # name: batch, input shape, target shape, classes (0: real numbers), network, loss, optimizer
@@ -364,7 +394,11 @@ WORKLOADS = {
     "style-path": (16, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, style_path, adam),
     "unet-dice": (16, (1, 48, 48), (48, 48), 11, unet_of_scenes, supervised(entropy_and_dice), adamw),
     "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
-    "gpt": (16, (128,), (128,), 256, gpt, supervised(next_token_entropy), adamw),
+    "gpt": (16, Tokens(256, 128), (128,), 256, gpt, supervised(next_token_entropy), adamw),
+    "lstm": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.LSTM), ENTROPY, adam),
+    "gru": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.GRU), ENTROPY, adam),
+    "attention": (8, (128, 256), (128, 256), 0, attention, supervised(F.mse_loss), momentum),
+    "embedding": (32, Tokens(50000, 64), (), 10, embedding, ENTROPY, momentum),
 }  # fmt: skip
 
 
@@ -387,8 +421,9 @@ def wait():
 
 def data(workload, device):
     """Drawn on the CPU, after the network."""
-    batch, input_shape, target_shape, classes, network, *_ = workload
-    x = torch.randint(0, classes, (batch, *input_shape)) if network is gpt else torch.randn(batch, *input_shape)
+    batch, input_shape, target_shape, classes, *_ = workload
+    size = (batch, *input_shape)
+    x = torch.randint(0, input_shape.count, size) if isinstance(input_shape, Tokens) else torch.randn(size)
     shape = (batch, *target_shape)
     target = torch.randint(0, classes, shape) if classes else torch.randn(shape)
     return x.to(device), target.to(device)
