@@ -383,11 +383,6 @@ static ek_optimizer *gentle_momentum(ek_module *model)
     return ek_sgd(model, .lr = 1e-6, .momentum = 0.9);
 }
 
-static ek_optimizer *adamw(ek_module *model)
-{
-    return ek_adamw(model, .lr = 1e-3);
-}
-
 static ek_optimizer *adam(ek_module *model)
 {
     return ek_adam(model, .lr = 2e-4, .beta1 = 0.5, .beta2 = 0.9);

@@ -353,10 +353,6 @@ def gentle_momentum(parameters):
     return torch.optim.SGD(parameters, lr=1e-6, momentum=0.9)
 
 
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01)
-
-
 def adam(parameters):
     return torch.optim.Adam(parameters, lr=2e-4, betas=(0.5, 0.9))
 
