@@ -20,6 +20,10 @@ EK_API ek_tensor *ek_outer(ek_tensor *x, ek_tensor *y);
  * EK_E_SHAPE for operands that don't fit them. */
 EK_API ek_tensor *ek_einsum(const char *equation, ek_tensor *const *tensors, int count);
 
+/* x' W y for each of the matrices W of weight (out, in1, in2), plus bias (out) or NULL: x
+ * (..., in1) and y (..., in2) give (..., out). */
+EK_API ek_tensor *ek_f_bilinear(ek_tensor *x, ek_tensor *y, ek_tensor *weight, ek_tensor *bias);
+
 /* Distances of the rows of x (..., P, M) and y (..., R, M): (..., P, R), batches broadcast. p is 1
  * or 2. If P or R is above 25, 2-norms come from a product of matrices, as in PyTorch, which is
  * fast and loses digits of small distances. The gradient at distance 0 is 0. */

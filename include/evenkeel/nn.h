@@ -44,6 +44,22 @@ EK_API ek_module *ek_module_dict_of(const ek_named_module *modules, int count);
     ek_module_dict_of(EK_ITEMS(ek_named_module, __VA_ARGS__), \
                       EK_COUNT(ek_named_module, __VA_ARGS__))
 
+/* Hold parameters in the same way: ek_parameter_list(a, b) of tensors that aren't results of
+ * operations, named "0", "1", ...; ek_parameter_dict({"left", a}, {"right", b}). Each keeps a
+ * reference. They are found by ek_module_tensor. */
+typedef struct ek_named_parameter {
+    const char *name;
+    ek_tensor *parameter;
+} ek_named_parameter;
+EK_API ek_module *ek_parameter_list_of(ek_tensor *const *parameters, int count);
+#define ek_parameter_list(...) \
+    ek_parameter_list_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
+EK_API int ek_parameter_list_append(ek_module *list, ek_tensor *parameter);
+EK_API ek_module *ek_parameter_dict_of(const ek_named_parameter *parameters, int count);
+#define ek_parameter_dict(...)                                      \
+    ek_parameter_dict_of(EK_ITEMS(ek_named_parameter, __VA_ARGS__), \
+                         EK_COUNT(ek_named_parameter, __VA_ARGS__))
+
 typedef struct ek_linear_options {
     const char *keywords;
     int64_t in_features, out_features;
@@ -53,6 +69,20 @@ EK_API ek_module *ek_linear_with(ek_linear_options options);
 #define ek_linear(...) \
     ek_linear_with(EK_OPTIONS_2(ek_linear_options, in_features, out_features, __VA_ARGS__))
 
+/* Of two inputs (..., in1) and (..., in2): ek_f_bilinear. */
+typedef struct ek_bilinear_options {
+    const char *keywords;
+    int64_t in1_features, in2_features, out_features;
+    ek_switch bias; /* default on */
+} ek_bilinear_options;
+EK_API ek_module *ek_bilinear_with(ek_bilinear_options options);
+#define ek_bilinear(...) \
+    ek_bilinear_with(    \
+        EK_OPTIONS_3(ek_bilinear_options, in1_features, in2_features, out_features, __VA_ARGS__))
+/* Of two inputs: the functions of matrix.h. PyTorch's defaults are in brackets. */
+EK_API ek_module *ek_cosine_similarity(int dim, double eps);      /* (1, 1e-8) */
+EK_API ek_module *ek_pairwise_distance(double eps, bool keepdim); /* (1e-6, false) */
+
 /* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). `kernel` and its like count for all
  * directions. `kernels` and its like give one number per direction, in the order of the input's
  * dimensions: .kernels = {3, 1}; an entry of 0 means the number for all directions. */
@@ -60,13 +90,14 @@ typedef struct ek_conv_module_options {
     const char *keywords;
     int64_t in_channels, out_channels;
     int kernel;
-    int stride; /* default 1 */
-    int padding;
+    int stride;         /* default 1 */
+    int padding;        /* or EK_SAME (spatial.h), if not transposed */
     int dilation;       /* default 1 */
     int groups;         /* default 1 */
     int output_padding; /* transposed only */
     ek_switch bias;     /* default on */
     int kernels[3], strides[3], paddings[3], dilations[3], output_paddings[3];
+    ek_pad_mode padding_mode; /* default EK_PAD_CONSTANT: zeros; not transposed: any (shape.h) */
 } ek_conv_module_options;
 EK_API ek_module *ek_conv1d_with(ek_conv_module_options options); /* (N, C, L) */
 EK_API ek_module *ek_conv2d_with(ek_conv_module_options options); /* (N, C, H, W) */
@@ -89,7 +120,7 @@ typedef struct ek_norm_options {
     double eps;                    /* default 1e-5 */
     double momentum;               /* default 0.1; or EK_CUMULATIVE (ops.h) */
     ek_switch affine;              /* default on; instance norm: default off */
-    ek_switch track_running_stats; /* default on; must not be on for instance norm */
+    ek_switch track_running_stats; /* default on; instance norm: default off */
     /* ek_sync_batch_norm alone: the processes whose chunks share statistics. NULL: those of the
      * ek_distributed_data_parallel around it, if there is one. */
     ek_process_group *process_group;
@@ -102,6 +133,9 @@ EK_API ek_module *ek_batch_norm3d_with(ek_norm_options options); /* (N, C, D, H,
 #define ek_batch_norm1d(...) ek_batch_norm1d_with(EK_NORM_OPTIONS(__VA_ARGS__))
 #define ek_batch_norm2d(...) ek_batch_norm2d_with(EK_NORM_OPTIONS(__VA_ARGS__))
 #define ek_batch_norm3d(...) ek_batch_norm3d_with(EK_NORM_OPTIONS(__VA_ARGS__))
+/* With running statistics, the same buffers; evaluation then normalises by them. They move towards
+ * averages over samples, and num_batches_tracked stays 0, as in PyTorch. A sample without N is a
+ * batch of one. */
 EK_API ek_module *ek_instance_norm1d_with(ek_norm_options options); /* (N, C, L) */
 EK_API ek_module *ek_instance_norm2d_with(ek_norm_options options); /* (N, C, H, W) */
 EK_API ek_module *ek_instance_norm3d_with(ek_norm_options options); /* (N, C, D, H, W) */
@@ -130,6 +164,18 @@ typedef struct ek_group_norm_options {
 EK_API ek_module *ek_group_norm_with(ek_group_norm_options options);
 #define ek_group_norm(...) \
     ek_group_norm_with(EK_OPTIONS_2(ek_group_norm_options, groups, channels, __VA_ARGS__))
+
+/* ek_local_response_norm(5): ek_f_local_response_norm. */
+typedef struct ek_local_response_norm_options {
+    const char *keywords;
+    int64_t size;
+    double alpha; /* default 1e-4 */
+    double beta;  /* default 0.75 */
+    double k;     /* default 1 */
+} ek_local_response_norm_options;
+EK_API ek_module *ek_local_response_norm_with(ek_local_response_norm_options options);
+#define ek_local_response_norm(...) \
+    ek_local_response_norm_with(EK_OPTIONS_1(ek_local_response_norm_options, size, __VA_ARGS__))
 
 EK_API ek_module *ek_relu(void);
 EK_API ek_module *ek_leaky_relu(double negative_slope);
@@ -210,6 +256,7 @@ typedef struct ek_pool_module_options {
     bool ceil_mode;
     ek_switch count_include_pad; /* average pooling only; default on */
     int kernels[3], strides[3], paddings[3], dilations[3];
+    bool return_indices; /* max pooling only: the output is a list of maxima and positions */
 } ek_pool_module_options;
 EK_API ek_module *ek_max_pool1d_with(ek_pool_module_options options);
 EK_API ek_module *ek_max_pool2d_with(ek_pool_module_options options);
@@ -227,8 +274,133 @@ EK_API ek_module *ek_avg_pool3d_with(ek_pool_module_options options);
 EK_API ek_module *ek_adaptive_avg_pool1d(int64_t length);
 EK_API ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width);
 EK_API ek_module *ek_adaptive_avg_pool3d(int64_t depth, int64_t height, int64_t width);
+/* ek_f_adaptive_max_pool. With return_indices the output is a list of maxima and positions. */
+EK_API ek_module *ek_adaptive_max_pool1d(int64_t length, bool return_indices);
+EK_API ek_module *ek_adaptive_max_pool2d(int64_t height, int64_t width, bool return_indices);
+EK_API ek_module *ek_adaptive_max_pool3d(int64_t depth, int64_t height, int64_t width,
+                                         bool return_indices);
+
+/* Of maxima and their positions: ek_f_max_unpool. A list of the result's sizes, in its directions
+ * or in all its dimensions, may follow as a third input or as the keyword argument output_size. */
+typedef struct ek_unpool_module_options {
+    const char *keywords;
+    int kernel;
+    int stride; /* default: kernel */
+    int padding;
+    int kernels[3], strides[3], paddings[3];
+} ek_unpool_module_options;
+EK_API ek_module *ek_max_unpool1d_with(ek_unpool_module_options options);
+EK_API ek_module *ek_max_unpool2d_with(ek_unpool_module_options options);
+EK_API ek_module *ek_max_unpool3d_with(ek_unpool_module_options options);
+#define EK_UNPOOL_MODULE_OPTIONS(...) EK_OPTIONS_1(ek_unpool_module_options, kernel, __VA_ARGS__)
+#define ek_max_unpool1d(...) ek_max_unpool1d_with(EK_UNPOOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_max_unpool2d(...) ek_max_unpool2d_with(EK_UNPOOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_max_unpool3d(...) ek_max_unpool3d_with(EK_UNPOOL_MODULE_OPTIONS(__VA_ARGS__))
+
+/* ek_lp_pool2d(2, 3, .stride = 2): ek_f_lp_pool. */
+typedef struct ek_lp_pool_module_options {
+    const char *keywords;
+    double norm_type;
+    int kernel;
+    int stride; /* default: kernel */
+    bool ceil_mode;
+    int kernels[3], strides[3];
+} ek_lp_pool_module_options;
+EK_API ek_module *ek_lp_pool1d_with(ek_lp_pool_module_options options);
+EK_API ek_module *ek_lp_pool2d_with(ek_lp_pool_module_options options);
+EK_API ek_module *ek_lp_pool3d_with(ek_lp_pool_module_options options);
+#define EK_LP_POOL_MODULE_OPTIONS(...) \
+    EK_OPTIONS_2(ek_lp_pool_module_options, norm_type, kernel, __VA_ARGS__)
+#define ek_lp_pool1d(...) ek_lp_pool1d_with(EK_LP_POOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_lp_pool2d(...) ek_lp_pool2d_with(EK_LP_POOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_lp_pool3d(...) ek_lp_pool3d_with(EK_LP_POOL_MODULE_OPTIONS(__VA_ARGS__))
+
+/* ek_reflection_pad2d(1), or for each side: ek_reflection_pad2d(.paddings = {1, 1, 2, 0}), before
+ * and after the last dimension, then the one before it, as ek_f_pad. Of (N, C, L), (N, C, H, W) or
+ * (N, C, D, H, W), or without N. */
+typedef struct ek_pad_module_options {
+    const char *keywords;
+    int64_t padding;
+    double value;        /* constant padding only */
+    int64_t paddings[6]; /* if any isn't 0, all count in place of `padding` */
+} ek_pad_module_options;
+EK_API ek_module *ek_zero_pad1d_with(ek_pad_module_options options);
+EK_API ek_module *ek_zero_pad2d_with(ek_pad_module_options options);
+EK_API ek_module *ek_zero_pad3d_with(ek_pad_module_options options);
+EK_API ek_module *ek_constant_pad1d_with(ek_pad_module_options options);
+EK_API ek_module *ek_constant_pad2d_with(ek_pad_module_options options);
+EK_API ek_module *ek_constant_pad3d_with(ek_pad_module_options options);
+EK_API ek_module *ek_reflection_pad1d_with(ek_pad_module_options options);
+EK_API ek_module *ek_reflection_pad2d_with(ek_pad_module_options options);
+EK_API ek_module *ek_reflection_pad3d_with(ek_pad_module_options options);
+EK_API ek_module *ek_replication_pad1d_with(ek_pad_module_options options);
+EK_API ek_module *ek_replication_pad2d_with(ek_pad_module_options options);
+EK_API ek_module *ek_replication_pad3d_with(ek_pad_module_options options);
+EK_API ek_module *ek_circular_pad1d_with(ek_pad_module_options options);
+EK_API ek_module *ek_circular_pad2d_with(ek_pad_module_options options);
+EK_API ek_module *ek_circular_pad3d_with(ek_pad_module_options options);
+#define EK_PAD_MODULE_OPTIONS(...) EK_OPTIONS_2(ek_pad_module_options, padding, value, __VA_ARGS__)
+#define ek_zero_pad1d(...) ek_zero_pad1d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_zero_pad2d(...) ek_zero_pad2d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_zero_pad3d(...) ek_zero_pad3d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_constant_pad1d(...) ek_constant_pad1d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_constant_pad2d(...) ek_constant_pad2d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_constant_pad3d(...) ek_constant_pad3d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_reflection_pad1d(...) ek_reflection_pad1d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_reflection_pad2d(...) ek_reflection_pad2d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_reflection_pad3d(...) ek_reflection_pad3d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_replication_pad1d(...) ek_replication_pad1d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_replication_pad2d(...) ek_replication_pad2d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_replication_pad3d(...) ek_replication_pad3d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_circular_pad1d(...) ek_circular_pad1d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_circular_pad2d(...) ek_circular_pad2d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_circular_pad3d(...) ek_circular_pad3d_with(EK_PAD_MODULE_OPTIONS(__VA_ARGS__))
+
+/* The functions of shape.h between channels and space. */
+EK_API ek_module *ek_pixel_shuffle(int upscale_factor);
+EK_API ek_module *ek_pixel_unshuffle(int downscale_factor);
+EK_API ek_module *ek_channel_shuffle(int groups);
+
 EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode,
                               bool align_corners);
+
+/* ---- modules with a weight that is computed in each forward ----
+ *
+ * Both take ownership of `module`, also on an error, and call it with the computed weight in place
+ * of its parameter `name` (NULL: "weight"). The parameter itself is found under another name. Two
+ * parameters of one module are two wrappers, one around the other. A forward sees a copy of the
+ * module's struct: what it writes to plain members is lost. */
+
+/* ek_spectral_norm(ek_conv2d(3, 8, 3)): the weight divided by its largest singular value, as
+ * torch.nn.utils.parametrizations.spectral_norm. Parameter weight_orig; buffers weight_u and
+ * weight_v, singular vectors of the weight as a matrix with rows along `dim`. In training each
+ * forward first improves them by power iteration. Constructed, they are random unit vectors after
+ * 15 iterations, and as many again as a forward has. A weight of one dimension has no vectors, and
+ * is divided by its 2-norm. */
+typedef struct ek_spectral_norm_options {
+    const char *keywords;
+    ek_module *module;
+    const char *name;
+    int n_power_iterations; /* default 1 */
+    int dim;                /* default 0; 1 for transposed convolutions */
+    double eps;             /* default 1e-12; the least norm that vectors are divided by */
+} ek_spectral_norm_options;
+EK_API ek_module *ek_spectral_norm_with(ek_spectral_norm_options options);
+#define ek_spectral_norm(...) \
+    ek_spectral_norm_with(EK_OPTIONS_2(ek_spectral_norm_options, module, name, __VA_ARGS__))
+
+/* ek_weight_norm(ek_linear(4, 3)): g v / |v|, as torch.nn.utils.weight_norm. Parameters weight_g
+ * and weight_v. Norms are over all dimensions but `dim`; with dim -1 there is one norm of all
+ * elements, and weight_g is a scalar. */
+typedef struct ek_weight_norm_options {
+    const char *keywords;
+    ek_module *module;
+    const char *name;
+    int dim; /* default 0 */
+} ek_weight_norm_options;
+EK_API ek_module *ek_weight_norm_with(ek_weight_norm_options options);
+#define ek_weight_norm(...) \
+    ek_weight_norm_with(EK_OPTIONS_2(ek_weight_norm_options, module, name, __VA_ARGS__))
 
 /* Calls `body` without keeping its inner activations for backward. They are computed again in
  * backward, from the inputs, the parameters, and what the forward found: buffers, generator, modes,

@@ -38,5 +38,11 @@ EK_API ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weigh
 /* Group norm with one channel per group. One value per channel is EK_E_SHAPE. */
 EK_API ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, double eps);
 
+/* x / (k + alpha m)^beta, where m is the mean of x^2 over `size` neighbouring channels of x
+ * (N, C, ...), size / 2 of them before each; channels that aren't there count as 0. PyTorch's
+ * alpha, beta and k are 1e-4, 0.75 and 1 (Krizhevsky et al., 2012). */
+EK_API ek_tensor *ek_f_local_response_norm(ek_tensor *x, int64_t size, double alpha, double beta,
+                                           double k);
+
 EK_END_DECLARATIONS
 #endif

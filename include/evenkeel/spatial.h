@@ -1,5 +1,5 @@
 /* spatial.h: convolution, pooling and upsampling of x (N, C, L), (N, C, H, W) or (N, C, D, H, W).
- * The rules of ops.h hold.
+ * The rules of ops.h hold. Convolution and pooling also take one sample without N.
  *
  * `stride` and its like count for all directions. `strides = {2, 1}` and its like give one
  * number per direction, in the order of x's dimensions; an entry of 0 means the number for all
@@ -11,13 +11,17 @@
 
 EK_BEGIN_DECLARATIONS
 
+/* A padding of (k - 1) * dilation in all, so that convolutions with stride 1 keep x's size. Of an
+ * odd number the larger half comes after the last element. */
+#define EK_SAME (-1)
+
 typedef struct ek_conv_options {
     const char *keywords;
     ek_tensor *x;
     ek_tensor *weight;  /* (O, C / groups, k...); transposed: (C, O / groups, k...) */
     ek_tensor *bias;    /* (O) or NULL */
     int stride;         /* default 1 */
-    int padding;        /* default 0 */
+    int padding;        /* default 0; or EK_SAME, if not transposed */
     int dilation;       /* default 1 */
     int groups;         /* default 1 */
     int output_padding; /* transposed only: added at the end; less than stride or less than dilation
@@ -50,6 +54,9 @@ typedef struct ek_pool_options {
     bool ceil_mode;
     ek_switch count_include_pad; /* average pooling only; default on */
     int kernels[3], strides[3], paddings[3], dilations[3];
+    /* Max pooling only, unless NULL: *indices becomes the maxima's positions (i64), of the result's
+     * shape: counted row-major in the L, H W or D H W elements of a channel. */
+    ek_tensor **indices;
 } ek_pool_options;
 EK_API ek_tensor *ek_f_max_pool1d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_max_pool2d_with(ek_pool_options options);
@@ -68,6 +75,54 @@ EK_API ek_tensor *ek_f_adaptive_avg_pool1d(ek_tensor *x, int64_t length);
 EK_API ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width);
 EK_API ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height,
                                            int64_t width);
+
+/* The largest element of each window that ek_f_adaptive_avg_pool has. *indices as above, unless
+ * `indices` is NULL. */
+EK_API ek_tensor *ek_f_adaptive_max_pool1d(ek_tensor *x, int64_t length, ek_tensor **indices);
+EK_API ek_tensor *ek_f_adaptive_max_pool2d(ek_tensor *x, int64_t height, int64_t width,
+                                           ek_tensor **indices);
+EK_API ek_tensor *ek_f_adaptive_max_pool3d(ek_tensor *x, int64_t depth, int64_t height,
+                                           int64_t width, ek_tensor **indices);
+
+/* Max pooling reversed: zeros with x at the positions that max pooling with this kernel, stride and
+ * padding has found. Of several elements for one position the last one stays (ek_scatter_dim).
+ * `sizes` are those of the result in its directions; 0 stands for (size - 1) * stride - 2 * padding
+ * + kernel, and others must differ from that by less than the stride. */
+typedef struct ek_unpool_options {
+    const char *keywords;
+    ek_tensor *x;
+    ek_tensor *indices; /* i64 or i32, of x's shape */
+    int kernel;
+    int stride; /* default: kernel */
+    int padding;
+    int kernels[3], strides[3], paddings[3];
+    int64_t sizes[3];
+} ek_unpool_options;
+EK_API ek_tensor *ek_f_max_unpool1d_with(ek_unpool_options options);
+EK_API ek_tensor *ek_f_max_unpool2d_with(ek_unpool_options options);
+EK_API ek_tensor *ek_f_max_unpool3d_with(ek_unpool_options options);
+#define EK_UNPOOL_OPTIONS(...) EK_OPTIONS_3(ek_unpool_options, x, indices, kernel, __VA_ARGS__)
+#define ek_f_max_unpool1d(...) ek_f_max_unpool1d_with(EK_UNPOOL_OPTIONS(__VA_ARGS__))
+#define ek_f_max_unpool2d(...) ek_f_max_unpool2d_with(EK_UNPOOL_OPTIONS(__VA_ARGS__))
+#define ek_f_max_unpool3d(...) ek_f_max_unpool3d_with(EK_UNPOOL_OPTIONS(__VA_ARGS__))
+
+/* (sum of x^p over the window)^(1 / p), with gradient 0 if the sum is 0. p isn't 0. */
+typedef struct ek_lp_pool_options {
+    const char *keywords;
+    ek_tensor *x;
+    double norm_type; /* p */
+    int kernel;
+    int stride; /* default: kernel */
+    bool ceil_mode;
+    int kernels[3], strides[3];
+} ek_lp_pool_options;
+EK_API ek_tensor *ek_f_lp_pool1d_with(ek_lp_pool_options options);
+EK_API ek_tensor *ek_f_lp_pool2d_with(ek_lp_pool_options options);
+EK_API ek_tensor *ek_f_lp_pool3d_with(ek_lp_pool_options options);
+#define EK_LP_POOL_OPTIONS(...) EK_OPTIONS_3(ek_lp_pool_options, x, norm_type, kernel, __VA_ARGS__)
+#define ek_f_lp_pool1d(...) ek_f_lp_pool1d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_lp_pool2d(...) ek_f_lp_pool2d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_lp_pool3d(...) ek_f_lp_pool3d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
 
 typedef enum ek_upsample_mode { EK_NEAREST = 0, EK_BILINEAR = 1 } ek_upsample_mode;
 /* (N, C, H, W) to (N, C, height, width). align_corners is for EK_BILINEAR only. */

@@ -10,6 +10,7 @@ typedef struct ek_batch_norm_module {
     ek_tensor *weight, *bias;              /* (features); NULL if affine is off */
     ek_tensor *running_mean, *running_var; /* (features); NULL if track_running_stats is off */
     ek_tensor *num_batches_tracked;        /* i64 scalar; NULL if track_running_stats is off */
+    int64_t features;
     double eps, momentum;
     int ndim_least, ndim_most; /* bounds of the input's dimensions */
     /* Of the synchronised type: */

@@ -11,7 +11,7 @@ static ek_value container_forward(ek_module *module, const ek_args *args)
 {
     (void)args;
     EK_FAIL(EK_E_INVALID,
-            "a %s has no forward; call the modules in it (ek_module_child, ek_module_at)",
+            "a %s has no forward; use what is in it (ek_module_child, ek_module_tensor)",
             module->type->name);
     return ek_value_error();
 }
@@ -102,6 +102,67 @@ int ek_module_list_append(ek_module *list, ek_module *module)
     }
     snprintf(name, sizeof name, "%d", ek_module_member_count(list));
     return ek_register_module(list, name, NULL, module);
+}
+
+/* ---- parameters ---- */
+
+static const ek_module_type parameter_list_type = {.name = "parameter_list",
+                                                   .size = sizeof(ek_module),
+                                                   .forward = container_forward};
+static const ek_module_type parameter_dict_type = {.name = "parameter_dict",
+                                                   .size = sizeof(ek_module),
+                                                   .forward = container_forward};
+
+static ek_module *container_of_parameters(const ek_module_type *type,
+                                          const ek_named_parameter *parameters, int count)
+{
+    if (count < 0 || (count > 0 && !parameters)) {
+        EK_FAIL(EK_E_INVALID, "%s: %d parameters%s", type->name, count,
+                parameters ? "" : " at NULL");
+        return NULL;
+    }
+    ek_module *self = ek_module_new(type);
+    for (int i = 0; self && i < count; i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", i);
+        const char *name = parameters[i].name ? parameters[i].name : number;
+        if (!parameters[i].parameter && ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "%s: parameter %s is NULL", type->name, name);
+        if (ek_register_parameter(self, name, NULL, parameters[i].parameter) < 0)
+            break;
+    }
+    return ek_module_finish(self);
+}
+
+ek_module *ek_parameter_list_of(ek_tensor *const *parameters, int count)
+{
+    ek_named_parameter *named = NULL;
+    if (count > 0 && parameters && !(named = ek_calloc((size_t)count, sizeof *named)))
+        return NULL;
+    for (int i = 0; named && i < count; i++)
+        named[i].parameter = parameters[i];
+    ek_module *self = container_of_parameters(&parameter_list_type, named, count);
+    free(named);
+    return self;
+}
+
+int ek_parameter_list_append(ek_module *list, ek_tensor *parameter)
+{
+    char name[16];
+    if (!list || list->type != &parameter_list_type || !parameter)
+        return ek_error_status() < 0
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "parameter_list_append: %s",
+                             list && parameter ? "the module is no list of parameters"
+                             : list            ? "the parameter is NULL"
+                                               : "the list is NULL");
+    snprintf(name, sizeof name, "%d", ek_module_member_count(list));
+    return ek_register_parameter(list, name, NULL, parameter);
+}
+
+ek_module *ek_parameter_dict_of(const ek_named_parameter *parameters, int count)
+{
+    return container_of_parameters(&parameter_dict_type, parameters, count);
 }
 
 ek_module *ek_module_dict_of(const ek_named_module *modules, int count)

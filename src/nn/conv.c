@@ -31,6 +31,9 @@ typedef struct conv {
     ek_tensor *bias; /* (out), or NULL */
     const conv_family *family;
     ek_conv_options options; /* all options but the tensors */
+    /* EK_PAD_CONSTANT: zeros, by the operation. Else x is padded by these numbers before it. */
+    ek_pad_mode padding_mode;
+    int64_t pad[6];
 } conv;
 
 static ek_value conv_forward(ek_module *module, const ek_args *args)
@@ -40,6 +43,14 @@ static ek_value conv_forward(ek_module *module, const ek_args *args)
     options.x = ek_only_input(module, args);
     options.weight = self->weight;
     options.bias = self->bias;
+    if (self->padding_mode != EK_PAD_CONSTANT && options.x) {
+        const int dims = self->family->dims;
+        options.x = options.x->ndim > dims
+                        ? ek_f_pad(options.x, self->pad, 2 * dims, self->padding_mode, 0)
+                        : options.x;
+        options.padding = 0;
+        memset(options.paddings, 0, sizeof options.paddings);
+    }
     return ek_value_of_tensor(self->family->function(options));
 }
 
@@ -63,6 +74,43 @@ static int conv_read_output_padding(const conv_family *family, const ek_conv_mod
     return 0;
 }
 
+static int conv_read_padding(const conv_family *family, const ek_conv_module_options *from,
+                             ek_conv_options *to)
+{
+    const char *name = family->type.name;
+    if ((unsigned)from->padding_mode > EK_PAD_CIRCULAR)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: padding_mode must be EK_PAD_CONSTANT, EK_PAD_REFLECT, "
+                       "EK_PAD_REPLICATE or EK_PAD_CIRCULAR, got %d",
+                       name, (int)from->padding_mode);
+    if (family->transposed && (from->padding_mode != EK_PAD_CONSTANT || from->padding == EK_SAME))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: padding_mode and EK_SAME are not for transposed convolution", name);
+    if (from->padding != EK_SAME)
+        return ek_window_option(name, "padding", family->dims, from->padding, from->paddings,
+                                ek_window_zeros, 0, to->paddings);
+    to->padding = EK_SAME;
+    for (int i = 0; i < 3; i++)
+        if (from->paddings[i] != 0 || (i < family->dims && to->strides[i] != 1))
+            return EK_FAIL(EK_E_INVALID, "%s: EK_SAME goes with a stride of 1 and no other padding",
+                           name);
+    return 0;
+}
+
+/* What padding_mode puts before and after each dimension, the last one's first. */
+static void conv_set_pad(conv *self, ek_pad_mode mode, const int kernel[3])
+{
+    const ek_conv_options *o = &self->options;
+    const int dims = self->family->dims;
+    self->padding_mode = mode;
+    for (int i = 0; i < dims; i++) {
+        const int64_t total = o->padding == EK_SAME ? (int64_t)o->dilations[i] * (kernel[i] - 1)
+                                                    : 2 * (int64_t)o->paddings[i];
+        self->pad[2 * (dims - 1 - i)] = total / 2;
+        self->pad[2 * (dims - 1 - i) + 1] = total - total / 2;
+    }
+}
+
 static int conv_read_options(const conv_family *family, const ek_conv_module_options *from,
                              ek_conv_options *to, int kernel[3])
 {
@@ -77,8 +125,7 @@ static int conv_read_options(const conv_family *family, const ek_conv_module_opt
                             kernel));
     EK_TRY(ek_window_option(name, "stride", dims, EK_GIVEN(from, stride, 3), from->strides,
                             ek_window_ones, 1, to->strides));
-    EK_TRY(ek_window_option(name, "padding", dims, from->padding, from->paddings, ek_window_zeros,
-                            0, to->paddings));
+    EK_TRY(conv_read_padding(family, from, to));
     EK_TRY(ek_window_option(name, "dilation", dims, EK_GIVEN(from, dilation, 5), from->dilations,
                             ek_window_ones, 1, to->dilations));
     EK_TRY(conv_read_output_padding(family, from, to));
@@ -113,6 +160,7 @@ static ek_module *conv_new(const conv_family *family, const ek_conv_module_optio
     if (self) {
         self->family = family;
         self->options = settings;
+        conv_set_pad(self, options->padding_mode, kernel);
         ek_tensor *weight =
             ek_new_parameter(conv_weight_shape(family, options, settings.groups, kernel), EK_F32);
         ek_tensor *bias = options->bias == EK_OFF
@@ -150,6 +198,7 @@ static bool conv_has_other(const int *sizes, int dims, int common)
 /* As PyTorch: options that have their default are left out, but for the stride. */
 static void conv_describe(const ek_module *module, char *text, size_t size)
 {
+    static const char *const modes[] = {"zeros", "reflect", "replicate", "circular"};
     const conv *self = (const conv *)module;
     const ek_conv_options *o = &self->options;
     const int dims = self->family->dims;
@@ -162,7 +211,9 @@ static void conv_describe(const ek_module *module, char *text, size_t size)
              (long long)(self->family->transposed ? shape[1] * o->groups : shape[0]));
     conv_describe_sizes(text, size, ", kernel_size", kernel, dims);
     conv_describe_sizes(text, size, ", stride", o->strides, dims);
-    if (conv_has_other(o->paddings, dims, 0))
+    if (o->padding == EK_SAME)
+        strncat(text, ", padding=same", size - strlen(text) - 1);
+    else if (conv_has_other(o->paddings, dims, 0))
         conv_describe_sizes(text, size, ", padding", o->paddings, dims);
     if (conv_has_other(o->dilations, dims, 1))
         conv_describe_sizes(text, size, ", dilation", o->dilations, dims);
@@ -172,7 +223,14 @@ static void conv_describe(const ek_module *module, char *text, size_t size)
     if (o->groups != 1)
         length += (size_t)snprintf(text + length, size - length, ", groups=%d", o->groups);
     if (!self->bias && length < size)
-        snprintf(text + length, size - length, ", bias=False");
+        length += (size_t)snprintf(text + length, size - length, ", bias=False");
+    if (self->padding_mode != EK_PAD_CONSTANT && length < size)
+        snprintf(text + length, size - length, ", padding_mode=%s", modes[self->padding_mode]);
+}
+
+bool ek_module_is_transposed(const ek_module *module)
+{
+    return module->type->forward == conv_forward && ((const conv *)module)->family->transposed;
 }
 
 /* A family and its constructor. */

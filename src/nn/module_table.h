@@ -83,8 +83,9 @@ int ek_module_collect(ek_module *module, bool parameters, bool buffers, ek_tenso
 int ek_tensor_list_append(ek_tensor_list *list, ek_tensor *tensor);
 void ek_tensor_list_clear(ek_tensor_list *list);
 
-/* A copy of `module` and all modules below it, with handles[i] in place of tensor sources[i].
- * Modules shared within it stay shared. Owned by the caller; NULL with an error. */
+/* A copy of `module` and all modules below it, with handles[i] in place of tensor sources[i]; its
+ * other tensors are in the copy too. Modules shared within it stay shared. Owned by the caller;
+ * NULL with an error. */
 ek_module *ek_module_copy_with(ek_module *module, ek_tensor *const *sources,
                                ek_tensor *const *handles, int count);
 

@@ -399,10 +399,8 @@ static ek_module *copy_module(ek_module *module, ek_map *map)
             if (!*to.slot.module)
                 goto fail;
         } else if (*from.slot.tensor) {
-            void **handle = ek_map_at(map, *from.slot.tensor);
-            if (!handle)
-                goto fail;
-            *to.slot.tensor = ek_object_retain(*handle);
+            ek_tensor *handle = ek_map_find(map, *from.slot.tensor);
+            *to.slot.tensor = ek_object_retain(handle ? handle : *from.slot.tensor);
         }
     }
     return copy;

@@ -30,6 +30,9 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
                      const int fallback[3], int least, int result[3]);
 static const int ek_window_ones[3] = {1, 1, 1}, ek_window_zeros[3] = {0, 0, 0};
 
+/* True for transposed convolutions, whose weight begins with the input's channels. */
+bool ek_module_is_transposed(const ek_module *module);
+
 /* ---- ek_sequential runs a layer and a ReLU after it as one operation, if the layer has it ---- */
 
 bool ek_module_is_batch_norm(const ek_module *module);

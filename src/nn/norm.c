@@ -55,14 +55,11 @@ static ek_value batch_norm_relu_forward(ek_module *module, const ek_args *args)
 void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t size)
 {
     const ek_batch_norm_module *self = (const ek_batch_norm_module *)module;
-    const ek_tensor *any = self->weight ? self->weight : self->running_mean;
-    char features[32] = "", momentum[32] = "None";
-    if (any)
-        snprintf(features, sizeof features, "%lld, ", (long long)ek_count(any));
+    char momentum[32] = "None";
     if (self->momentum != EK_CUMULATIVE)
         snprintf(momentum, sizeof momentum, "%g", self->momentum);
-    snprintf(text, size, "%seps=%g, momentum=%s, affine=%s, track_running_stats=%s", features,
-             self->eps, momentum, self->weight ? "True" : "False",
+    snprintf(text, size, "%lld, eps=%g, momentum=%s, affine=%s, track_running_stats=%s",
+             (long long)self->features, self->eps, momentum, self->weight ? "True" : "False",
              self->running_mean ? "True" : "False");
 }
 
@@ -121,6 +118,7 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_op
         ek_module *module = &self->module;
         int64_t features = options->features;
         bool affine = options->affine != EK_OFF, track = options->track_running_stats != EK_OFF;
+        self->features = features;
         self->eps = eps;
         self->momentum = momentum;
         self->ndim_least = ndim_least;

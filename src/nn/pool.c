@@ -17,14 +17,18 @@ typedef struct pool {
     ek_module module;
     const pool_family *family;
     ek_pool_options options; /* all options but x */
+    bool return_indices;
 } pool;
 
 static ek_value pool_forward(ek_module *module, const ek_args *args)
 {
     const pool *self = (pool *)module;
     ek_pool_options options = self->options;
+    ek_tensor *indices = NULL;
     options.x = ek_only_input(module, args);
-    return ek_value_of_tensor(self->family->function(options));
+    options.indices = self->return_indices ? &indices : NULL;
+    ek_tensor *y = self->family->function(options);
+    return y && self->return_indices ? EK_LIST(y, indices) : ek_value_of_tensor(y);
 }
 
 static int pool_read_options(const pool_family *family, const ek_pool_module_options *from,
@@ -49,6 +53,8 @@ static int pool_read_options(const pool_family *family, const ek_pool_module_opt
     }
     if (family->maximum && from->count_include_pad != EK_DEFAULT)
         return EK_FAIL(EK_E_INVALID, "%s: count_include_pad is for average pooling only", name);
+    if (!family->maximum && from->return_indices)
+        return EK_FAIL(EK_E_INVALID, "%s: return_indices is for max pooling only", name);
     to->ceil_mode = from->ceil_mode;
     to->count_include_pad = from->count_include_pad;
     return 0;
@@ -63,6 +69,7 @@ static ek_module *pool_new(const pool_family *family, const ek_pool_module_optio
     if (self) {
         self->family = family;
         self->options = settings;
+        self->return_indices = options->return_indices;
     }
     return (ek_module *)self;
 }

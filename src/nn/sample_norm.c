@@ -1,5 +1,5 @@
-/* sample_norm.c: normalisation with statistics per sample: layer, RMS, group and instance norm.
- * Training and evaluation are the same, and there are no buffers. */
+/* sample_norm.c: normalisation with statistics per sample: layer, RMS and group norm. Training and
+ * evaluation are the same, and there are no buffers. */
 #include "core/tensor.h"
 #include "evenkeel/attention.h"
 #include "nn/nn.h"
@@ -9,7 +9,6 @@ typedef struct sample_norm {
     ek_tensor *weight, *bias; /* have `shape`; NULL if affine is off */
     ek_shape shape;           /* (channels), or layer norm's normalized_shape */
     int64_t groups;           /* group norm: how many groups */
-    int ndim;                 /* instance norm: dimensions of the input */
     double eps;               /* 0: default; EK_ZERO: 0 (EK_GIVEN) */
 } sample_norm;
 
@@ -156,76 +155,4 @@ ek_module *ek_group_norm_with(ek_group_norm_options options)
     if (self)
         self->groups = options.groups;
     return ek_module_finish((ek_module *)self);
-}
-
-/* ---- instance norm ---- */
-
-static ek_value instance_norm_forward(ek_module *module, const ek_args *args)
-{
-    sample_norm *self = (sample_norm *)module;
-    ek_tensor *x = ek_only_input(module, args);
-    if (x && (x->ndim != self->ndim || x->shape[1] != self->shape.dims[0])) {
-        char text[200];
-        EK_FAIL(EK_E_SHAPE, "expected an input of %d dimensions with %lld channels, got %s",
-                self->ndim, (long long)self->shape.dims[0], ek_tensor_text(x, text));
-        x = NULL;
-    }
-    if (!x)
-        return ek_value_of_tensor(NULL);
-    return ek_value_of_tensor(ek_f_instance_norm(x, self->weight, self->bias, self->eps));
-}
-
-#define INSTANCE_NORM(dims)                                                                  \
-    static const ek_module_type instance_norm##dims##_type = {.name = "instance_norm" #dims, \
-                                                              .size = sizeof(sample_norm),   \
-                                                              .forward = instance_norm_forward}
-INSTANCE_NORM(1d);
-INSTANCE_NORM(2d);
-INSTANCE_NORM(3d);
-
-static ek_module *instance_norm_new(const ek_module_type *type, const ek_norm_options *options,
-                                    int ndim)
-{
-    if (options->features < 1) {
-        EK_FAIL(EK_E_INVALID, "%s: features has to be at least 1, not %lld", type->name,
-                (long long)options->features);
-        return NULL;
-    }
-    if (options->track_running_stats == EK_ON) {
-        EK_FAIL(EK_E_INVALID,
-                "%s: running statistics are not kept, each sample is normalised by its own; leave "
-                "track_running_stats off",
-                type->name);
-        return NULL;
-    }
-    if (options->process_group) {
-        EK_FAIL(EK_E_INVALID, "%s: process_group is an option of ek_sync_batch_norm", type->name);
-        return NULL;
-    }
-    if (options->momentum != 0) {
-        EK_FAIL(EK_E_INVALID, "%s: momentum is for running statistics, and none are kept",
-                type->name);
-        return NULL;
-    }
-    sample_norm *self =
-        sample_norm_new(type, EK_SHAPE(options->features), EK_GIVEN(options, eps, 1),
-                        options->affine == EK_ON, options->affine == EK_ON);
-    if (self)
-        self->ndim = ndim;
-    return ek_module_finish((ek_module *)self);
-}
-
-ek_module *ek_instance_norm1d_with(ek_norm_options options)
-{
-    return instance_norm_new(&instance_norm1d_type, &options, 3);
-}
-
-ek_module *ek_instance_norm2d_with(ek_norm_options options)
-{
-    return instance_norm_new(&instance_norm2d_type, &options, 4);
-}
-
-ek_module *ek_instance_norm3d_with(ek_norm_options options)
-{
-    return instance_norm_new(&instance_norm3d_type, &options, 5);
 }

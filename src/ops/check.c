@@ -122,6 +122,26 @@ int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim)
                    -x->ndim, x->ndim - 1);
 }
 
+bool ek_is_scalar_dim(const ek_tensor *x, int64_t dim)
+{
+    return x && x->ndim == 0 && (dim == 0 || dim == -1);
+}
+
+int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim)
+{
+    return ek_is_scalar_dim(x, dim) ? 0 : ek_dimension(operation, x, dim);
+}
+
+ek_tensor *ek_row_of(ek_tensor *x)
+{
+    return x && x->ndim == 0 ? ek_reshape(x, EK_SHAPE(1)) : x;
+}
+
+ek_tensor *ek_scalar_of(ek_tensor *row)
+{
+    return row ? ek_reshape(row, ek_scalar_shape()) : NULL;
+}
+
 int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options,
                           ek_reduce_number taken)
 {
@@ -139,14 +159,14 @@ int ek_reduced_dimensions(const char *operation, const ek_reduce_options *option
     if (options->dim_count == 0)
         return (1 << x->ndim) - 1;
     for (int i = 0; i < options->dim_count; i++) {
-        int dim = ek_dimension(operation, x, options->dims[i]);
+        int dim = ek_reduced_dimension(operation, x, options->dims[i]);
         if (dim < 0)
             return dim;
         if (mask >> dim & 1)
             return EK_FAIL(EK_E_INVALID, "%s: dimension %d is named twice", operation, dim);
         mask |= 1 << dim;
     }
-    return mask;
+    return mask & ((1 << x->ndim) - 1); /* a scalar has no dimension */
 }
 
 /* ---- signals, images and volumes ---- */
@@ -173,6 +193,12 @@ int ek_spatial_check(const char *name, const ek_tensor *x, int dims)
         return EK_FAIL(EK_E_SHAPE, "%s: expected x of %d dimensions (N, C, %s), got %s", name,
                        dims + 2, axes[dims], EK_TENSOR_TEXT(x));
     return 0;
+}
+
+ek_tensor *ek_spatial_batched(ek_tensor *x, int dims, bool *single)
+{
+    *single = x && x->ndim == dims + 1;
+    return *single ? ek_unsqueeze(x, 0) : x;
 }
 
 const char *ek_spatial_direction(int dims, int i)

@@ -394,13 +394,50 @@ static ek_tensor *conv_checked(const conv_family *family, const ek_conv_options 
     return conv_run(&attributes, x, w, bias);
 }
 
+/* Puts the padding in place of EK_SAME. As in PyTorch, of an odd number the larger half comes after
+ * the last element. */
+static int conv_pad_same(const conv_family *family, ek_conv_options *o)
+{
+    const char *name = family->name;
+    int64_t stride[3], dilation[3], pad[6] = {0};
+    bool uneven = false;
+    if (family->transposed)
+        return EK_FAIL(EK_E_INVALID, "%s: EK_SAME is not for transposed convolution", name);
+    EK_TRY(ek_spatial_option(name, "stride", family->dims, o->strides, EK_GIVEN(o, stride, 3),
+                             ek_spatial_ones, 1, stride));
+    EK_TRY(ek_spatial_option(name, "dilation", family->dims, o->dilations, EK_GIVEN(o, dilation, 5),
+                             ek_spatial_ones, 1, dilation));
+    EK_TRY(conv_check_weight(family, o->weight));
+    EK_TRY(ek_spatial_check(name, o->x, family->dims));
+    EK_TRY(conv_check_sizes(family, o->x, o->weight));
+    for (int i = 0; i < family->dims; i++) {
+        const int64_t total = dilation[i] * (o->weight->shape[2 + i] - 1);
+        if (stride[i] != 1 || o->paddings[i] != 0 || total > INT32_MAX)
+            return EK_FAIL(EK_E_INVALID,
+                           "%s: EK_SAME goes with a stride of 1, no other padding and windows of "
+                           "at most %d elements",
+                           name, INT32_MAX);
+        o->paddings[i] = total >= 2 ? (int)(total / 2) : EK_ZERO;
+        pad[2 * (family->dims - 1 - i) + 1] = total % 2;
+        uneven = uneven || total % 2;
+    }
+    o->padding = 0;
+    if (uneven)
+        o->x = ek_f_pad(o->x, pad, 2 * family->dims, EK_PAD_CONSTANT, 0);
+    return o->x ? 0 : ek_error_pending();
+}
+
 static ek_tensor *conv_convolve(const conv_family *family, ek_conv_options *options)
 {
+    bool single;
     ek_scope scope = ek_scope_begin();
-    options->x = ek_autocast_image(options->x);
+    options->x = ek_autocast_image(ek_spatial_batched(options->x, family->dims, &single));
     options->weight = ek_autocast_narrow(options->weight);
     options->bias = ek_autocast_narrow(options->bias);
-    return ek_scope_return(&scope, conv_checked(family, options));
+    bool fits = options->padding != EK_SAME || !options->x || !options->weight ||
+                conv_pad_same(family, options) >= 0;
+    ek_tensor *y = fits ? conv_checked(family, options) : NULL;
+    return ek_scope_return(&scope, single ? ek_squeeze(y, 0) : y);
 }
 
 /* Defines a public convolution. FORWARD and INPUT_GRADIENT are suffixes of these operations' names:

@@ -72,7 +72,7 @@ static ek_tensor *cumulative_run(const char *operation, ek_tensor *x, int dim, b
     if (!ek_given(operation, "x", x))
         return NULL;
     ek_scope scope = ek_scope_begin();
-    ek_tensor *line = x->ndim == 0 && (dim == 0 || dim == -1) ? ek_reshape(x, EK_SHAPE(1)) : x;
+    ek_tensor *line = ek_is_scalar_dim(x, dim) ? ek_row_of(x) : x;
     ek_tensor *y = NULL;
     dim = line ? ek_dimension(operation, line, dim) : -1;
     if (dim >= 0) {

@@ -114,7 +114,7 @@ ek_tensor *ek_f_cosine_similarity(ek_tensor *x, ek_tensor *y, int dim, double ep
     x = ek_autocast_wide(x);
     y = ek_autocast_wide(y);
     if (!ek_broadcast_operands("cosine_similarity", &x, &y) ||
-        (dim = ek_dimension("cosine_similarity", x, dim)) < 0)
+        (dim = ek_reduced_dimension("cosine_similarity", x, dim)) < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
     const ek_dtype dtype = x->dtype;
@@ -128,7 +128,7 @@ ek_tensor *ek_f_cosine_similarity(ek_tensor *x, ek_tensor *y, int dim, double ep
 
 ek_tensor *ek_f_normalize(ek_tensor *x, int dim, double eps)
 {
-    if (!ek_floating("normalize", "x", x) || (dim = ek_dimension("normalize", x, dim)) < 0)
+    if (!ek_floating("normalize", "x", x) || (dim = ek_reduced_dimension("normalize", x, dim)) < 0)
         return NULL;
     ek_tensor *norm = ek_norm(x, EK_DIMS(dim), .keepdim = true);
     return ek_div(x, ek_clamp(norm, eps, (double)INFINITY));

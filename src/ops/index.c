@@ -18,6 +18,9 @@ EK_OPERATION(index_add, "index_add", index_add_backward);
 
 ek_tensor *ek_index_select(ek_tensor *x, int dim, ek_tensor *index)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(ek_index_select(ek_row_of(x), 0, index));
+    index = ek_row_of(index);
     if (!ek_given("index_select", "x", x) ||
         !(index = ek_as_index("index_select", "index", index)) ||
         !ek_same_device("index_select", x, index) ||
@@ -80,6 +83,10 @@ static bool index_addresses(const char *operation, const ek_tensor *index, const
 
 ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index)
 {
+    if (x && index && (ek_is_scalar_dim(x, dim) || (x->ndim > 0 && index->ndim == 0))) {
+        ek_tensor *y = ek_gather_dim(ek_row_of(x), dim, ek_row_of(index));
+        return y ? ek_reshape(y, ek_tensor_shape(index)) : NULL;
+    }
     if (!ek_given("gather_dim", "x", x) || !(index = ek_as_index("gather_dim", "index", index)) ||
         !ek_same_device("gather_dim", x, index) || (dim = ek_dimension("gather_dim", x, dim)) < 0)
         return NULL;
@@ -96,6 +103,11 @@ ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index)
 
 ek_tensor *ek_scatter_add_dim(ek_tensor *x, int dim, ek_tensor *index, ek_shape shape)
 {
+    if (ek_is_scalar_dim(x, dim)) {
+        ek_shape row = shape.ndim == 0 ? EK_SHAPE(1) : shape;
+        ek_tensor *y = ek_scatter_add_dim(ek_row_of(x), 0, ek_row_of(index), row);
+        return y ? ek_reshape(y, shape) : NULL;
+    }
     if (!ek_floating("scatter_add_dim", "x", x) ||
         !(index = ek_as_index("scatter_add_dim", "index", index)) ||
         !ek_same_device("scatter_add_dim", x, index) ||
@@ -153,6 +165,8 @@ static bool index_begin(const char *operation, ek_tensor *x, int *dim, ek_tensor
 
 ek_tensor *ek_scatter_dim(ek_tensor *x, int dim, ek_tensor *index, ek_tensor *source)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(ek_scatter_dim(ek_row_of(x), 0, ek_row_of(index), ek_row_of(source)));
     if (!index_begin("scatter_dim", x, &dim, &index) ||
         !ek_given("scatter_dim", "source", source) || !ek_alike("scatter_dim", x, source))
         return NULL;
@@ -179,6 +193,8 @@ static ek_tensor *index_number(const char *operation, const ek_tensor *x, double
 
 ek_tensor *ek_scatter_fill(ek_tensor *x, int dim, ek_tensor *index, double value)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(ek_scatter_fill(ek_row_of(x), 0, ek_row_of(index), value));
     if (!index_begin("scatter_fill", x, &dim, &index))
         return NULL;
     ek_tensor *source = index_number("scatter_fill", x, value, ek_tensor_shape(index));
@@ -191,6 +207,7 @@ ek_tensor *ek_scatter_fill(ek_tensor *x, int dim, ek_tensor *index, double value
 static bool index_slices(const char *operation, ek_tensor *x, int *dim, ek_tensor **index,
                          ek_shape *shape)
 {
+    *index = ek_row_of(*index);
     if (!index_begin(operation, x, dim, index))
         return false;
     if ((*index)->ndim != 1)
@@ -213,6 +230,8 @@ static ek_tensor *index_of_elements(ek_tensor *index, int dim, const ek_shape *s
 ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, ek_tensor *source, double alpha)
 {
     ek_shape shape, whole;
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(ek_index_add(ek_row_of(x), 0, index, ek_row_of(source), alpha));
     if (!index_slices("index_add", x, &dim, &index, &shape) ||
         !ek_of_shape("index_add", "source", source, &shape) || !ek_floating("index_add", "x", x) ||
         !ek_alike("index_add", x, source))
@@ -224,6 +243,8 @@ ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, ek_tensor *sour
 ek_tensor *ek_index_copy(ek_tensor *x, int dim, ek_tensor *index, ek_tensor *source)
 {
     ek_shape shape;
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(ek_index_copy(ek_row_of(x), 0, index, ek_row_of(source)));
     if (!index_slices("index_copy", x, &dim, &index, &shape) ||
         !ek_of_shape("index_copy", "source", source, &shape) || !ek_alike("index_copy", x, source))
         return NULL;
@@ -234,6 +255,8 @@ ek_tensor *ek_index_copy(ek_tensor *x, int dim, ek_tensor *index, ek_tensor *sou
 ek_tensor *ek_index_fill(ek_tensor *x, int dim, ek_tensor *index, double value)
 {
     ek_shape shape;
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(ek_index_fill(ek_row_of(x), 0, index, value));
     if (!index_slices("index_fill", x, &dim, &index, &shape))
         return NULL;
     ek_tensor *source = index_number("index_fill", x, value, shape);

@@ -13,6 +13,11 @@
  * it momentum may be EK_CUMULATIVE. */
 ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_tensor *batches);
 
+/* instance_norm(x) in training, or without running statistics; else batch_norm(x) by the running
+ * ones. In training these move towards the averages over samples of each channel's mean and
+ * unbiased variance. */
+ek_tensor *ek_instance_norm_tracked(ek_batch_norm_options options);
+
 /* ---- chunks: batch_norm(x) is ek_norm_chunk_apply of the chunks of x, after ek_norm_chunks_merge
  * has made the statistics of all of them. ---- */
 

@@ -1,4 +1,5 @@
-/* norm_public.c: the public batch, group, instance and layer norm, and running statistics. */
+/* norm_public.c: the public batch, group, instance, layer and local response norm, and running
+ * statistics. */
 #include "ops/autocast.h"
 #include "ops/norm.h"
 #include "ops/ops.h"
@@ -249,6 +250,63 @@ ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, 
     int64_t groups = x->shape[1] > 0 ? x->shape[1] : 1;
     return sample_norm("instance_norm", x, weight, bias, eps,
                        (ek_norm_attributes){.groups = groups});
+}
+
+/* Moves the running statistics by those of x (N, C, ...). */
+static int norm_track_instances(const ek_batch_norm_options *o)
+{
+    ek_reduce_options spatial = {.x = o->x};
+    ek_tensor *mean = NULL;
+    const double momentum = ek_number_or(EK_GIVEN(o, momentum, 6), 0.1);
+    if (o->x->shape[0] == 0)
+        return 0;
+    for (int i = 2; i < o->x->ndim; i++)
+        spatial.dims[spatial.dim_count++] = i;
+    bool grad_enabled = ek_set_grad_enabled(false);
+    ek_scope scope = ek_scope_begin();
+    spatial.x = ek_to_dtype(o->x, o->running_mean->dtype);
+    ek_tensor *var = spatial.x ? ek_var_mean_with(spatial, &mean) : NULL;
+    bool done = var && ek_lerp_(o->running_mean, ek_mean(mean, EK_DIMS(0)), momentum) &&
+                ek_lerp_(o->running_var, ek_mean(var, EK_DIMS(0)), momentum);
+    ek_scope_end(&scope);
+    ek_set_grad_enabled(grad_enabled);
+    return done ? 0 : ek_error_pending();
+}
+
+ek_tensor *ek_instance_norm_tracked(ek_batch_norm_options options)
+{
+    const double eps = EK_GIVEN(&options, eps, 7);
+    if (!options.running_mean)
+        return ek_f_instance_norm(options.x, options.weight, options.bias, eps);
+    if (!options.training)
+        return ek_batch_norm_tracked(options, false, NULL);
+    if (ek_check_batch_norm(&options) < 0)
+        return NULL;
+    ek_tensor *y = ek_f_instance_norm(options.x, options.weight, options.bias, eps);
+    return y && norm_track_instances(&options) >= 0 ? y : NULL;
+}
+
+/* ---- local response ---- */
+
+ek_tensor *ek_f_local_response_norm(ek_tensor *x, int64_t size, double alpha, double beta, double k)
+{
+    if (!ek_floating("local_response_norm", "x", x))
+        return NULL;
+    if (x->ndim < 3 || size < 1 || size > INT32_MAX || ek_count(x) == 0)
+        return EK_REFUSE(EK_E_SHAPE,
+                         "local_response_norm: expected an x (N, C, ...) of 3 or more dimensions "
+                         "with elements and a size from 1 to %d, got input size %s and size %lld",
+                         INT32_MAX, EK_SIZE_TEXT(x), (long long)size);
+    const int64_t n = x->shape[0], channels = x->shape[1];
+    ek_scope scope = ek_scope_begin();
+    /* Averages over neighbouring channels, of which there are zeros beyond the first and last. */
+    ek_tensor *squares = ek_reshape(ek_square(x), EK_SHAPE(n, 1, channels, -1));
+    squares =
+        ek_f_pad(squares, (const int64_t[]){0, 0, size / 2, (size - 1) / 2}, 4, EK_PAD_CONSTANT, 0);
+    ek_tensor *mean = ek_f_avg_pool2d(squares, .kernels = {(int)size, 1}, .stride = 1);
+    ek_tensor *divisor = ek_pow_scalar(ek_affine(mean, alpha, k), beta);
+    divisor = divisor ? ek_reshape(divisor, ek_tensor_shape(x)) : NULL;
+    return ek_scope_return(&scope, ek_div(x, divisor));
 }
 
 ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, ek_tensor *bias,

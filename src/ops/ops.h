@@ -102,6 +102,14 @@ bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
                  const ek_shape *shape);
 /* A dimension of x in [0, ndim), from one that may count from the end, or EK_E_SHAPE. */
 int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim);
+/* True if x is a scalar and `dim` 0 or -1, which PyTorch takes for a dimension of scalars. */
+bool ek_is_scalar_dim(const ek_tensor *x, int64_t dim);
+/* ek_dimension, but 0 for such a dimension of a scalar: for operations made of reductions. */
+int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim);
+/* A scalar as a row of one element; other tensors, and NULL, as they are. */
+ek_tensor *ek_row_of(ek_tensor *x);
+/* The scalar of a row of one element; NULL for NULL. */
+ek_tensor *ek_scalar_of(ek_tensor *row);
 /* The dimensions of a reduction as a bit mask, or a negative status. EK_E_INVALID if options give a
  * number that this reduction doesn't take. */
 typedef enum ek_reduce_number {

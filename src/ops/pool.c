@@ -179,7 +179,9 @@ static int read_pool(pool_attributes *a, const ek_pool_options *options)
 
 /* ---- calls ---- */
 
-typedef ek_tensor *pool_function(ek_tensor *x, const pool_attributes *attributes);
+/* `index`, unless it is NULL, gets the positions of maxima. */
+typedef ek_tensor *pool_function(ek_tensor *x, const pool_attributes *attributes,
+                                 ek_tensor **index);
 
 static void pool_lift_shape(ek_shape *shape)
 {
@@ -187,8 +189,10 @@ static void pool_lift_shape(ek_shape *shape)
     shape->ndim = 4;
 }
 
-static ek_tensor *pool_run(pool_function *function, pool_attributes *a, ek_tensor *x)
+static ek_tensor *pool_run(pool_function *function, pool_attributes *a, ek_tensor *x,
+                           ek_tensor **index)
 {
+    ek_tensor *position = NULL;
     ek_scope scope = ek_scope_begin();
     bool lifted = a->family->dims == 1;
     if (lifted) {
@@ -204,45 +208,82 @@ static ek_tensor *pool_run(pool_function *function, pool_attributes *a, ek_tenso
     }
     if (x)
         a->format = ek_spatial_format(x);
-    ek_tensor *y = x ? function(x, a) : NULL;
-    return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
+    ek_tensor *y = x ? function(x, a, &position) : NULL;
+    if (lifted)
+        y = ek_squeeze(y, 2);
+    if (index) {
+        position = lifted && y ? ek_squeeze(position, 2) : position;
+        *index = position && y ? ek_keep(position) : NULL;
+        y = *index ? y : NULL;
+    }
+    y = ek_scope_return(&scope, y);
+    if (index && *index)
+        *index = ek_scope_adopt(*index);
+    return y;
 }
 
-static ek_tensor *pool_maximum(ek_tensor *x, const pool_attributes *a)
+/* pool_run for the caller's x, which may be a single sample. */
+static ek_tensor *pool_call(pool_function *function, pool_attributes *a, ek_tensor *x, bool single,
+                            ek_tensor **index)
+{
+    ek_tensor *y = pool_run(function, a, x, index);
+    if (single && y && index)
+        *index = ek_squeeze(*index, 0);
+    return single ? ek_squeeze(y, 0) : y;
+}
+
+static ek_tensor *pool_averages(ek_tensor *x, const pool_attributes *a, ek_tensor **index)
+{
+    (void)index;
+    return pool_average(x, a);
+}
+
+static ek_tensor *pool_maximum(ek_tensor *x, const pool_attributes *a, ek_tensor **index)
 {
     ek_tensor *y = pool_new_image(x, &a->y, a->format);
-    ek_tensor *index = ek_tensor_new(ek_tensor_dev(x), EK_I64, &a->y, a->format);
-    if (!index)
+    *index = ek_tensor_new(ek_tensor_dev(x), EK_I64, &a->y, a->format);
+    if (!*index)
         return NULL;
-    return EK_RECORD(EK_RUN(y, max_pool_forward, index, x, &a->params), &a->family->forward,
-                     EK_INPUTS(x), EK_SAVED(index), EK_ATTRIBUTES(*a));
+    return EK_RECORD(EK_RUN(y, max_pool_forward, *index, x, &a->params), &a->family->forward,
+                     EK_INPUTS(x), EK_SAVED(*index), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *max_pool(const pool_family *family, const ek_pool_options *options)
+static ek_tensor *max_pool(const pool_family *family, ek_pool_options *options)
 {
+    bool single;
     pool_attributes attributes = {.family = family};
+    if (options->indices)
+        *options->indices = NULL;
     if (options->count_include_pad != EK_DEFAULT)
         return EK_REFUSE(EK_E_INVALID, "%s: count_include_pad is for average pooling only",
                          family->name);
-    return read_pool(&attributes, options) < 0 ? NULL
-                                               : pool_run(pool_maximum, &attributes, options->x);
+    options->x = ek_spatial_batched(options->x, family->dims, &single);
+    if (read_pool(&attributes, options) < 0)
+        return NULL;
+    return pool_call(pool_maximum, &attributes, options->x, single, options->indices);
 }
 
-static ek_tensor *avg_pool(const pool_family *family, const ek_pool_options *options)
+static ek_tensor *avg_pool(const pool_family *family, ek_pool_options *options)
 {
+    bool single;
     pool_attributes attributes = {.family = family};
+    if (options->indices)
+        return EK_REFUSE(EK_E_INVALID, "%s: indices are for max pooling only", family->name);
+    options->x = ek_spatial_batched(options->x, family->dims, &single);
     if (read_pool(&attributes, options) < 0)
         return NULL;
     for (int i = 0; i < family->dims; i++)
         if (attributes.params.dilation[i] != 1)
             return EK_REFUSE(EK_E_INVALID, "%s: dilation is for max pooling only, got %lld",
                              family->name, (long long)attributes.params.dilation[i]);
-    return pool_run(pool_average, &attributes, options->x);
+    return pool_call(pool_averages, &attributes, options->x, single, NULL);
 }
 
 static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, const int64_t *size)
 {
     const char *name = family->name;
+    bool single;
+    x = ek_spatial_batched(x, family->dims, &single);
     if (!ek_given(name, "x", x) || ek_spatial_check(name, x, family->dims) < 0 ||
         ek_spatial_least(name, "the output", family->dims, size, 1) < 0)
         return NULL;
@@ -254,7 +295,7 @@ static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, con
                              ek_spatial_direction(family->dims, i), EK_TENSOR_TEXT(x));
         attributes.y.dims[2 + i] = size[i];
     }
-    return pool_run(pool_average, &attributes, x);
+    return pool_call(pool_averages, &attributes, x, single, NULL);
 }
 
 /* ---- the public operations ---- */

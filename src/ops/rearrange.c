@@ -47,6 +47,8 @@ static ek_tensor *flip_all(ek_tensor *x, const ek_shape *dims)
 ek_tensor *ek_flip(ek_tensor *x, ek_shape dims)
 {
     ek_tensor *y;
+    if (dims.ndim == 1 && ek_is_scalar_dim(x, dims.dims[0]))
+        dims.ndim = 0;
     if (!ek_given("flip", "x", x) || !rearrange_dims("flip", x, &dims))
         return NULL;
     WITHOUT_GRAPH(y, flip_all(x, &dims));
@@ -313,6 +315,8 @@ ek_tensor *ek_diag(ek_tensor *x, int64_t diagonal)
 
 ek_tensor *ek_movedim(ek_tensor *x, int from, int to)
 {
+    if (ek_is_scalar_dim(x, from) && ek_is_scalar_dim(x, to))
+        return ek_permute(x, ek_scalar_shape());
     if (!ek_given("movedim", "x", x) || (from = ek_dimension("movedim", x, from)) < 0 ||
         (to = ek_dimension("movedim", x, to)) < 0)
         return NULL;

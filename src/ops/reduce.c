@@ -147,6 +147,8 @@ static ek_tensor *reduce_positions(const char *operation, ek_reduce_kind kind, e
 static ek_tensor *reduce_extreme(const char *operation, ek_reduce_kind kind, ek_tensor *x, int dim,
                                  bool keepdim)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(reduce_extreme(operation, kind, ek_row_of(x), 0, true));
     ek_tensor *index = reduce_positions(operation, kind, x, &dim);
     if (!index)
         return NULL;
@@ -167,6 +169,8 @@ ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim)
 static ek_tensor *reduce_position(const char *operation, ek_reduce_kind kind, ek_tensor *x, int dim,
                                   bool keepdim)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return reduce_position(operation, kind, ek_row_of(x), 0, false);
     ek_tensor *index = reduce_positions(operation, kind, x, &dim);
     if (index && !keepdim)
         reduce_drop_dimensions(index, 1u << dim);

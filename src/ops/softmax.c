@@ -80,6 +80,8 @@ static ek_tensor *softmax(ek_tensor *x, int dim, bool logarithm)
     const char *name = logarithm ? "log_softmax" : "softmax";
     if (!ek_floating(name, "x", x))
         return NULL;
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(softmax(ek_row_of(x), 0, logarithm));
     softmax_attributes attributes = {.dim = ek_dimension(name, x, dim), .logarithm = logarithm};
     if (attributes.dim < 0)
         return NULL;

@@ -31,25 +31,41 @@ static ek_tensor *sort_pick(ek_tensor *x, int dim, ek_tensor *at, ek_tensor **in
     return y;
 }
 
+/* Results for a row of one element as those for a scalar. */
+static ek_tensor *sort_scalar(ek_tensor *y, ek_tensor **index)
+{
+    if (y && index && !(*index = ek_scalar_of(*index)))
+        return NULL;
+    return ek_scalar_of(y);
+}
+
 ek_tensor *ek_sort(ek_tensor *x, int dim, bool descending, ek_tensor **index)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return sort_scalar(ek_sort(ek_row_of(x), 0, descending, index), index);
     ek_tensor *at = sort_positions("sort", x, &dim, -1, 0, descending);
     return sort_pick(x, dim, at, index);
 }
 
 ek_tensor *ek_argsort(ek_tensor *x, int dim, bool descending)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return ek_scalar_of(ek_argsort(ek_row_of(x), 0, descending));
     return sort_positions("argsort", x, &dim, -1, 0, descending);
 }
 
 ek_tensor *ek_topk(ek_tensor *x, int64_t k, int dim, bool largest, ek_tensor **index)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return sort_scalar(ek_topk(ek_row_of(x), k, 0, largest, index), index);
     ek_tensor *at = sort_positions("topk", x, &dim, 0, k, largest);
     return sort_pick(x, dim, at, index);
 }
 
 ek_tensor *ek_kthvalue(ek_tensor *x, int64_t k, int dim, bool keepdim, ek_tensor **index)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return sort_scalar(ek_kthvalue(ek_row_of(x), k, 0, true, index), index);
     ek_tensor *at = sort_positions("kthvalue", x, &dim, 1, k, false), *last = NULL;
     if (!at || !(at = ek_narrow(at, dim, k - 1, 1)))
         return NULL;

@@ -11,6 +11,11 @@ ek_memory_format ek_spatial_format(const ek_tensor *x);
 /* Checks that x is floating and has `dims` dimensions behind (N, C). */
 int ek_spatial_check(const char *name, const ek_tensor *x, int dims);
 
+/* x with a batch dimension of 1 before it if it has none: (C, ...) with `dims` dimensions behind C;
+ * else x. *single tells which; results of a single sample lose the dimension again. NULL for NULL.
+ */
+ek_tensor *ek_spatial_batched(ek_tensor *x, int dims, bool *single);
+
 /* The name of direction i of `dims`: "length", "height", ... */
 const char *ek_spatial_direction(int dims, int i);
 

@@ -146,6 +146,8 @@ static ek_shape view_shape_without(const ek_tensor *x, int dim, int64_t *stride)
 
 ek_tensor *ek_squeeze(ek_tensor *x, int dim)
 {
+    if (ek_is_scalar_dim(x, dim))
+        return ek_itself(x);
     if (!ek_given("squeeze", "x", x) || (dim = ek_dimension("squeeze", x, dim)) < 0)
         return NULL;
     if (x->shape[dim] != 1)
@@ -197,6 +199,8 @@ ek_tensor *ek_transpose(ek_tensor *x, int dim0, int dim1)
 {
     if (!ek_given("transpose", "x", x))
         return NULL;
+    if (ek_is_scalar_dim(x, dim0) && ek_is_scalar_dim(x, dim1))
+        return ek_permute(x, ek_scalar_shape());
     dim0 = ek_dimension("transpose", x, dim0);
     dim1 = dim0 < 0 ? -1 : ek_dimension("transpose", x, dim1);
     if (dim1 < 0)

@@ -70,6 +70,8 @@ static ek_tensor *window_sum(ek_tensor *x, const window_attributes *a)
 
 ek_tensor *ek_unfold(ek_tensor *x, int dim, int64_t size, int64_t step)
 {
+    if (ek_is_scalar_dim(x, dim)) /* the number of windows, 1, is no dimension */
+        return ek_squeeze(ek_unfold(ek_row_of(x), 0, size, step), 0);
     if (!ek_given("unfold", "x", x) || (dim = ek_dimension("unfold", x, dim)) < 0)
         return NULL;
     int64_t length = x->shape[dim];

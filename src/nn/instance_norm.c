@@ -1,0 +1,75 @@
+/* instance_norm.c: instance normalisation, with running statistics or without. With them evaluation
+ * normalises by the running ones, which are averages over samples, as batch norm does. */
+#include "core/tensor.h"
+#include "nn/batch_norm_module.h"
+#include "ops/norm.h"
+#include "ops/spatial.h"
+
+/* The input with a batch dimension. */
+static ek_tensor *instance_norm_input(const ek_batch_norm_module *self, const ek_args *args,
+                                      bool *single)
+{
+    char text[200];
+    *single = false;
+    ek_tensor *x = ek_only_input(&self->module, args);
+    ek_tensor *batch = ek_spatial_batched(x, self->ndim_most - 2, single);
+    if (!batch || (batch->ndim == self->ndim_most && batch->shape[1] == self->features))
+        return batch;
+    return EK_FAIL_NULL(EK_E_SHAPE, "expected an input of %d dimensions with %lld channels, got %s",
+                        self->ndim_most, (long long)self->features, ek_tensor_text(x, text));
+}
+
+static ek_value instance_norm_forward(ek_module *module, const ek_args *args)
+{
+    const ek_batch_norm_module *self = (ek_batch_norm_module *)module;
+    bool single;
+    ek_tensor *x = instance_norm_input(self, args, &single);
+    if (!x)
+        return ek_value_of_tensor(NULL);
+    ek_tensor *y = ek_instance_norm_tracked(ek_batch_norm_module_options(self, x));
+    return ek_value_of_tensor(single ? ek_squeeze(y, 0) : y);
+}
+
+/* A function of its own: ek_batch_norm_module_describe tells batch norms from others. */
+static void instance_norm_describe(const ek_module *module, char *text, size_t size)
+{
+    ek_batch_norm_module_describe(module, text, size);
+}
+
+#define INSTANCE_NORM(dims)                                                                     \
+    static const ek_module_type instance_norm##dims##_type = {.name = "instance_norm" #dims,    \
+                                                              .size =                           \
+                                                                  sizeof(ek_batch_norm_module), \
+                                                              .forward = instance_norm_forward, \
+                                                              .describe = instance_norm_describe}
+INSTANCE_NORM(1d);
+INSTANCE_NORM(2d);
+INSTANCE_NORM(3d);
+
+static ek_module *instance_norm_new(const ek_module_type *type, ek_norm_options *options, int ndim)
+{
+    if (options->momentum == EK_CUMULATIVE) {
+        EK_FAIL(EK_E_INVALID,
+                "%s: momentum must be between 0 and 1; EK_CUMULATIVE is for batch norm",
+                type->name);
+        return NULL;
+    }
+    options->affine = options->affine == EK_ON ? EK_ON : EK_OFF;
+    options->track_running_stats = options->track_running_stats == EK_ON ? EK_ON : EK_OFF;
+    return ek_batch_norm_module_new(type, options, ndim, ndim);
+}
+
+ek_module *ek_instance_norm1d_with(ek_norm_options options)
+{
+    return instance_norm_new(&instance_norm1d_type, &options, 3);
+}
+
+ek_module *ek_instance_norm2d_with(ek_norm_options options)
+{
+    return instance_norm_new(&instance_norm2d_type, &options, 4);
+}
+
+ek_module *ek_instance_norm3d_with(ek_norm_options options)
+{
+    return instance_norm_new(&instance_norm3d_type, &options, 5);
+}
