@@ -13,7 +13,7 @@ EK_BEGIN_DECLARATIONS
 
 /* A padding of (k - 1) * dilation in all, so that convolutions with stride 1 keep x's size. Of an
  * odd number the larger half comes after the last element. */
-#define EK_SAME (-1)
+#define EK_SAME (-2147483646)
 
 typedef struct ek_conv_options {
     const char *keywords;

@@ -131,8 +131,10 @@ TEST(cumulative_averages)
 
 TEST(refusals)
 {
-    assert_refused(ek_instance_norm2d(3, .momentum = 0.2), EK_E_INVALID,
-                   "momentum is for running statistics");
+    assert_refused(ek_instance_norm2d(3, .momentum = 2), EK_E_INVALID,
+                   "instance_norm2d: eps 1e-05 has to be at least 0, momentum 2 between");
+    assert_refused(ek_instance_norm2d(3, .momentum = EK_CUMULATIVE), EK_E_INVALID,
+                   "instance_norm2d: momentum must be between 0 and 1; EK_CUMULATIVE is for batch");
     assert_refused(ek_layer_norm(EK_SHAPE(3, 0)), EK_E_INVALID, "normalized_shape needs 1 to");
     assert_refused(ek_layer_norm(.affine = EK_OFF), EK_E_INVALID, "normalized_shape needs 1 to");
     assert_refused(ek_layer_norm(EK_SHAPE(3), .eps = -1), EK_E_INVALID, "layer_norm: eps -1");
@@ -140,7 +142,5 @@ TEST(refusals)
     assert_refused(ek_group_norm(0, 3), EK_E_INVALID, "got 3 channels and 0 groups");
     assert_refused(ek_group_norm(1, 3, .eps = -2), EK_E_INVALID, "group_norm: eps -2");
     assert_refused(ek_instance_norm1d(0), EK_E_INVALID, "instance_norm1d: features");
-    assert_refused(ek_instance_norm2d(3, .track_running_stats = EK_ON), EK_E_INVALID,
-                   "instance_norm2d: running statistics are not kept");
     assert_refused(ek_instance_norm3d(3, .eps = -1), EK_E_INVALID, "instance_norm3d: eps -1");
 }

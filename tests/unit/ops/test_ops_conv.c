@@ -53,8 +53,8 @@ TEST(refusals_of_images)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(4, 3, 3, 3));
     assert_refused(ek_f_conv2d(NULL, w), EK_E_INVALID, "conv2d: x is NULL");
-    assert_refused(ek_f_conv2d(ek_ones(EK_SHAPE(3, 4, 4)), w), EK_E_SHAPE,
-                   "expected x of 4 dimensions (N, C, H, W), got f32[3, 4, 4]");
+    assert_refused(ek_f_conv2d(ek_ones(EK_SHAPE(4, 4)), w), EK_E_SHAPE,
+                   "expected x of 4 dimensions (N, C, H, W), got f32[4, 4]");
     assert_refused(ek_f_conv2d(x, ek_ones(EK_SHAPE(4, 3))), EK_E_SHAPE,
                    "expected a weight of 4 dimensions");
     assert_refused(ek_f_conv2d(x, ek_ones(EK_SHAPE(4, 2, 3, 3))), EK_E_SHAPE,
@@ -233,6 +233,8 @@ TEST(refusals)
     ek_tensor *x1 = ek_ones(EK_SHAPE(2, 4, 5)), *x2 = ek_ones(EK_SHAPE(2, 4, 5, 6)),
               *x3 = ek_ones(EK_SHAPE(2, 4, 5, 6, 7)), *w1 = ek_ones(EK_SHAPE(4, 4, 3)),
               *w2 = ek_ones(EK_SHAPE(4, 4, 3, 3)), *w3 = ek_ones(EK_SHAPE(4, 4, 3, 3, 3));
+    assert_refused(ek_f_conv2d(ek_ones(EK_SHAPE(2, 4, 5)), w2), EK_E_SHAPE,
+                   "expects x to have 4 channels, got f32[1, 2, 4, 5]");
     assert_refused(ek_f_conv1d(x2, w1), EK_E_SHAPE,
                    "conv1d: expected x of 3 dimensions (N, C, L), got f32[2, 4, 5, 6]");
     assert_refused(ek_f_conv3d(x3, w2), EK_E_SHAPE,
