@@ -59,7 +59,7 @@ static inline int golden_gradient_visit(const char *path, ek_tensor *tensor, voi
     if (size == 0 && !found)
         return 0;
     assert_made(found);
-    if (size == 0)
+    if (size < 1e-8) /* what cancels but for eps */
         assert_close(found, wanted, 0, state->tolerance);
     else
         assert_close_norm(found, wanted, state->tolerance);
