@@ -78,6 +78,24 @@ typedef struct ek_grad_options {
 EK_API int ek_grad_with(ek_grad_options options);
 #define ek_grad(...) ek_grad_with(EK_OPTIONS(ek_grad_options, __VA_ARGS__))
 
+/* ---- hooks ---- */
+
+/* Is called with the gradient of a tensor whenever a pass has computed it, before anything uses it.
+ * Returns the gradient to go on with, in the scope, of the same shape, dtype and device; `gradient`
+ * itself, or NULL, to keep it; NULL with an error set fails the pass. With create_graph its
+ * operations are recorded. It runs on the thread of the tensor's device. */
+typedef ek_tensor *ek_tensor_hook(ek_tensor *gradient, void *user);
+
+/* As torch.Tensor.register_hook. Hooks of a tensor are called in order of registration, each with
+ * the gradient that the one before returned. Those of a leaf see the sum of all that arrives in
+ * this pass, before it is added to the leaf's gradient; those of other tensors belong to the
+ * operation that made it, and are freed with the graph. Not to be called while a pass is under way.
+ * Returns an id, which is positive; EK_E_AUTOGRAD if the tensor requires no gradient; EK_E_STATE if
+ * it is sharded (EK_SHARD_OPTIMIZER), because gradients go to its shards. */
+EK_API int64_t ek_tensor_register_hook(ek_tensor *tensor, ek_tensor_hook *hook, void *user);
+/* EK_E_INVALID if the tensor has no hook of this id. */
+EK_API int ek_tensor_remove_hook(ek_tensor *tensor, int64_t id);
+
 /* ---- checking ---- */
 
 /* A function under test. It returns one output, in the scope, or NULL with an error. */

@@ -16,6 +16,7 @@
 #include "evenkeel/dist.h"
 #include "evenkeel/ema.h"
 #include "evenkeel/function.h"
+#include "evenkeel/functional.h"
 #include "evenkeel/gan.h"
 #include "evenkeel/index.h"
 #include "evenkeel/init.h"

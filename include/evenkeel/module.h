@@ -205,6 +205,36 @@ EK_API int ek_module_to_dtype(ek_module *module, ek_dtype dtype);
 EK_API void ek_module_zero_grad(ek_module *module);
 EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
 
+/* ---- hooks: functions that see a module's calls, as torch.nn.Module's ----
+ *
+ * Hooks of one kind are called in order of registration. Replicas and copies of the module have its
+ * hooks, those of replicas are called on the replicas' threads, and ek_sequential calls modules
+ * with hooks one by one. Registering returns an id, which is positive, or a negative status; not
+ * while the module is called. `user` is borrowed. */
+
+/* Before the forward. Returns EK_VALUE_NONE to keep the inputs; the only input; or a list of all.
+ * EK_VALUE_ERROR with an error set fails the call. */
+typedef ek_value ek_forward_pre_hook(ek_module *module, const ek_args *args, void *user);
+EK_API int64_t ek_module_register_forward_pre_hook(ek_module *module, ek_forward_pre_hook *hook,
+                                                   void *user);
+/* After the forward. Returns EK_VALUE_NONE to keep the output, or another output. */
+typedef ek_value ek_forward_hook(ek_module *module, const ek_args *args, ek_value output,
+                                 void *user);
+EK_API int64_t ek_module_register_forward_hook(ek_module *module, ek_forward_hook *hook,
+                                               void *user);
+/* In backward, as torch's full backward hook: when the gradients of the inputs are computed, once
+ * for each forward. `grad_inputs` has an entry for each positional input, `grad_outputs` one for
+ * the output or for each element of an output that is a list; EK_VALUE_NONE for what is no tensor
+ * or has no gradient. Returns EK_VALUE_NONE to keep the inputs' gradients, or a list of others, as
+ * long as grad_inputs. If no input requires a gradient, it is called as soon as the outputs have
+ * theirs. Inputs and outputs of such a module are views. The graph holds the module. */
+typedef ek_value ek_full_backward_hook(ek_module *module, ek_value grad_inputs,
+                                       ek_value grad_outputs, void *user);
+EK_API int64_t ek_module_register_full_backward_hook(ek_module *module, ek_full_backward_hook *hook,
+                                                     void *user);
+/* EK_E_INVALID if the module has no hook of this id. */
+EK_API int ek_module_remove_hook(ek_module *module, int64_t id);
+
 /* Writes the module and all below it to `stream`, a line each:
  *
  *     sequential(

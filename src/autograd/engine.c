@@ -7,7 +7,8 @@
  *     ek_run_walk        walk.c: finds the tasks, and gives each contribution its ordinal
  *     ek_run_execute     here: gives tasks to ready queues, and each queue a thread
  *     run_queue          takes the ready task of the highest priority until none remains
- *     task_sum_and_run   completes the sums of the task's input buffers; then a node or a leaf:
+ *     task_sum_and_run   completes the sums of the task's input buffers, and shows them to hooks of
+ *                        tensors (tensor_hook.c); then a node or a leaf:
  *     run_node           calls the node's backward; run_deliver puts the results into buffers
  *     run_leaf           hands the sum to ek_accumulate
  *     ek_accumulate      gradients.c: adds the sum to the leaf's gradient
@@ -210,7 +211,8 @@ static const ek_tensor *engine_leaf_behind(const ek_node *node, int input)
     if (!execution || !execution->run->accumulate || execution->run->create_graph)
         return NULL;
     const ek_task *task = execution->task->routes[input].task;
-    return task && task->leaf && task->buffers[0].expected == 1 ? task->leaf : NULL;
+    return task && task->leaf && task->buffers[0].expected == 1 && !task->leaf->hooks ? task->leaf
+                                                                                      : NULL;
 }
 
 ek_tensor *ek_node_destination(ek_node *node, int input)
@@ -422,6 +424,7 @@ static int task_sum_and_run(ek_run *run, int queue, ek_task *task)
         if (!buffer->expected)
             continue;
         EK_TRY(ek_buffer_sum(run, task, buffer));
+        EK_TRY(ek_run_call_tensor_hooks(run, task, i));
         if (buffer->capture)
             buffer->captured = ek_keep(buffer->sum);
     }

@@ -130,7 +130,9 @@ static ek_tensor *buffer_slot(const ek_run *run, const ek_task *task, const ek_b
 {
     const ek_tensor *leaf =
         task->runs && !run->create_graph && !buffer->capture ? task->leaf : NULL;
-    return leaf && !leaf->grad && buffer->summed == buffer->expected ? leaf->grad_buffer : NULL;
+    return leaf && !leaf->grad && !leaf->hooks && buffer->summed == buffer->expected
+               ? leaf->grad_buffer
+               : NULL;
 }
 
 int ek_buffer_sum(ek_run *run, const ek_task *task, ek_buffer *buffer)

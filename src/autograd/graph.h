@@ -201,6 +201,7 @@ typedef struct ek_output_info {
     ek_dtype dtype;
     ek_shape shape;
     uint64_t recorded; /* count of in-place operations recorded on its memory */
+    ek_object *hooks;  /* one reference to its tensor hooks (run.h), or NULL */
 } ek_output_info;
 
 /* The device on which a node's backward runs: its outputs', or, if these lie on several devices,

@@ -63,6 +63,8 @@ static void node_release(ek_node *node)
     node_drop_saved(node);
     for (int i = 0; i < node->input_count; i++)
         edge_release(&node->edges[i]);
+    for (int i = 0; i < node->output_count; i++)
+        ek_object_release(node->outputs[i].hooks);
     if (node->attributes && node->operation->destroy)
         node->operation->destroy(node->attributes);
     ek_cell_free(node, node->nbytes);

@@ -162,6 +162,12 @@ int ek_run_begin_hooks(ek_run *run);
 int ek_run_leaf_arrived(const ek_run *run, const ek_task *task, bool some);
 int ek_run_finish_hooks(ek_run *run, int status);
 
+/* ---- tensor_hook.c ---- */
+
+/* Calls the hooks of the tensor behind buffer `index` of the task on its complete sum, which they
+ * may replace. */
+int ek_run_call_tensor_hooks(const ek_run *run, const ek_task *task, int index);
+
 /* ---- engine.c ---- */
 
 /* Runs all tasks. gradients[i], whose reference is taken, goes to routes[i]. A negative root_count

@@ -209,6 +209,7 @@ static void tensor_destroy(ek_object *object)
     ek_object_release(tensor->grad_buffer);
     ek_object_release(tensor->flat);
     ek_object_release(tensor->grad_hook);
+    ek_object_release(tensor->hooks);
     ek_object_release(tensor->version);
     ek_object_release(tensor->storage);
     ek_cell_free(tensor, sizeof *tensor);

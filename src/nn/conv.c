@@ -212,7 +212,7 @@ static void conv_describe(const ek_module *module, char *text, size_t size)
     conv_describe_sizes(text, size, ", kernel_size", kernel, dims);
     conv_describe_sizes(text, size, ", stride", o->strides, dims);
     if (o->padding == EK_SAME)
-        strncat(text, ", padding=same", size - strlen(text) - 1);
+        snprintf(text + strlen(text), size - strlen(text), ", padding=same");
     else if (conv_has_other(o->paddings, dims, 0))
         conv_describe_sizes(text, size, ", padding", o->paddings, dims);
     if (conv_has_other(o->dilations, dims, 1))

@@ -106,6 +106,7 @@ ek_module *ek_module_replicate_struct(const ek_module *module)
     struct ek_module_members *members = replica->members;
     memcpy(replica, module, module->type->size);
     replica->members = members;
+    members->hooks = ek_object_retain(module->members->hooks);
     replica->is_replica = true;
     for (int i = 0; i < layout->count; i++)
         *ek_module_slot(replica, i) = NULL;
@@ -156,6 +157,7 @@ void ek_module_free(ek_module *module)
         ek_object_release(*slot);
     }
     ek_object_release(members->layout);
+    ek_object_release(members->hooks);
     free(members->slots);
     free(members->name);
     free(members);

@@ -49,7 +49,8 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, call_dev_of(args));
     ek_scope scope = ek_scope_begin();
-    ek_value output = forward(module, args);
+    ek_value output = module->members->hooks ? ek_module_call_hooked(module, args, forward)
+                                             : forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
         output = ek_value_error();
     output = ek_scope_return_value(&scope, output);

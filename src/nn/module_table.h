@@ -62,12 +62,19 @@ struct ek_module_members {
     bool has_parent;
     char *name; /* its name in its first parent, for sentences; owned; NULL for a root */
     ek_layout *layout;
-    void **slots; /* slots of entries without a member, by index of the entry */
+    ek_object *hooks; /* one reference to its hooks (module_hook.c), shared with copies; or NULL */
+    void **slots;     /* slots of entries without a member, by index of the entry */
     int slot_capacity;
 };
 
 /* The slot of entry `index`: an ek_tensor * or ek_module *. */
 void **ek_module_slot(const ek_module *module, int index);
+
+/* ---- hooks (module_hook.c) ---- */
+
+/* Calls `forward` between the module's hooks. To be called if members->hooks isn't NULL. */
+ek_value ek_module_call_hooked(ek_module *module, const ek_args *args,
+                               ek_value (*forward)(ek_module *self, const ek_args *args));
 
 /* ---- walks ---- */
 

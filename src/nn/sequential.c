@@ -27,10 +27,11 @@ static ek_value sequential_adopt(ek_value value)
     return ek_scope_adopt(object) ? value : ek_value_error();
 }
 
-/* The forward of a layer and the ReLU after it, if that is one operation; else NULL. */
+/* The forward of a layer and the ReLU after it, if that is one operation and nobody looks at it;
+ * else NULL. */
 static ek_forward_function *sequential_fused(const ek_module *layer, const ek_module *next)
 {
-    if (!next || !ek_module_is_relu(next))
+    if (!next || !ek_module_is_relu(next) || layer->members->hooks || next->members->hooks)
         return NULL;
     ek_forward_function *fused = ek_batch_norm_with_relu(layer);
     return fused ? fused : ek_linear_with_relu(layer);

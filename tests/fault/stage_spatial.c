@@ -65,6 +65,83 @@ static ek_tensor *scalar_rows(ek_tensor *x)
     return y ? ek_max_dim(ek_index_select(y, 0, index), 0, false) : NULL;
 }
 
+/* ---- hooks, and derivatives of functions ---- */
+
+static ek_tensor *hook_twice(ek_tensor *gradient, void *user)
+{
+    (void)user;
+    return ek_mul_scalar(gradient, 2);
+}
+
+static ek_tensor *hooked(ek_tensor *x)
+{
+    ek_tensor *y = ek_square(x);
+    int64_t first = y ? ek_tensor_register_hook(y, hook_twice, NULL) : ek_error_status();
+    int64_t second = first > 0 ? ek_tensor_register_hook(y, hook_twice, NULL) : first;
+    return second > 0 && ek_tensor_remove_hook(y, first) == 0 ? ek_mul(y, x) : NULL;
+}
+
+static ek_value hook_before(ek_module *module, const ek_args *args, void *user)
+{
+    (void)module;
+    (void)user;
+    return EK_LIST(ek_mul_scalar(ek_arg_tensor(args, 0), 2));
+}
+
+static ek_value hook_after(ek_module *module, const ek_args *args, ek_value output, void *user)
+{
+    (void)module;
+    (void)args;
+    (void)user;
+    return ek_value_of_tensor(ek_add_scalar(ek_value_tensor(output), 1));
+}
+
+static ek_value hook_backward(ek_module *module, ek_value grad_inputs, ek_value grad_outputs,
+                              void *user)
+{
+    (void)module;
+    (void)grad_outputs;
+    (void)user;
+    return EK_LIST(ek_mul_scalar(ek_value_tensor(ek_value_at(grad_inputs, 0)), 3));
+}
+
+static ek_tensor *hooked_module(ek_tensor *x)
+{
+    ek_module *module = ek_sequential(ek_linear(3, 2), ek_tanh());
+    ek_module *child = module ? ek_module_child(module, 0) : NULL;
+    int64_t id = child ? ek_module_register_forward_pre_hook(child, hook_before, NULL) : -1;
+    if (id > 0)
+        id = ek_module_register_forward_hook(child, hook_after, NULL);
+    if (id > 0 && ek_module_register_full_backward_hook(child, hook_backward, NULL) > 0 &&
+        ek_module_remove_hook(child, id) == 0)
+        return call(module, x);
+    ek_module_free(module);
+    return NULL;
+}
+
+static int functional_body(ek_tensor *const *x, ek_tensor **y, void *user)
+{
+    (void)user;
+    y[0] = ek_sum(ek_pow_scalar(x[0], 3));
+    return 0;
+}
+
+static ek_tensor *functional(ek_tensor *x)
+{
+    ek_tensor *of[4] = {NULL}, *v = ek_ones_like(x);
+    if (!v ||
+        ek_vjp(.function = functional_body, .inputs = &x, .input_count = 1, .results = &of[0],
+               .create_graph = true) < 0 ||
+        ek_jvp(.function = functional_body, .inputs = &x, .input_count = 1, .v = &v,
+               .results = &of[1], .create_graph = true) < 0 ||
+        ek_jacobian(.function = functional_body, .inputs = &x, .input_count = 1, .results = &of[2],
+                    .create_graph = true) < 0 ||
+        ek_hessian(.function = functional_body, .inputs = &x, .input_count = 1, .results = &of[3],
+                   .create_graph = true) < 0)
+        return NULL;
+    return ek_add(ek_matmul(of[3], ek_add(of[0], of[2])), of[1]);
+}
+
 #define SPATIAL(X)                                                                            \
     X(conv2d_same, "f1x2x4x4 f2x2x2x3 f2", ek_f_conv2d(x[0], x[1], x[2], .padding = EK_SAME)) \
     X(conv1d_single, "f2x4 f2x2x3", ek_f_conv1d(x[0], x[1], .padding = 1))                    \
@@ -80,7 +157,10 @@ static ek_tensor *scalar_rows(ek_tensor *x)
     X(lp_pool3d, "p1x1x2x2x2", ek_f_lp_pool3d(x[0], 2, 2))                                    \
     X(local_response_norm, "f1x3x2", ek_f_local_response_norm(x[0], 2, 0.1, 0.75, 1))         \
     X(bilinear, "f2x3 f2x2 f2x3x2 f2", ek_f_bilinear(x[0], x[1], x[2], x[3]))                 \
-    X(scalar_rows, "f0", scalar_rows(x[0]))
+    X(scalar_rows, "f0", scalar_rows(x[0]))                                                   \
+    X(hooked, "f2x3", hooked(x[0]))                                                           \
+    X(hooked_module, "f2x3", hooked_module(x[0]))                                             \
+    X(functional, "f2", functional(x[0]))
 
 ROWS_STAGE(spatial, SPATIAL);
 

@@ -244,6 +244,43 @@ static double halves(int64_t step, int, void *)
     return step % 2 ? 0.5 : 1;
 }
 
+static int cubes(ek_tensor *const *inputs, ek_tensor **outputs, void *)
+{
+    outputs[0] = ek_sum(ek_pow_scalar(inputs[0], 3));
+    return 0;
+}
+
+static ek_tensor *doubled(ek_tensor *gradient, void *)
+{
+    return ek_mul_scalar(gradient, 2);
+}
+
+static ek_value count_calls(ek_module *, const ek_args *, ek_value, void *user)
+{
+    ++*static_cast<int *>(user);
+    return ek_value_none();
+}
+
+static void looking()
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2)), *g = nullptr;
+    int calls = 0;
+    CHECK(ek_vjp(.function = cubes, .inputs = &x, .input_count = 1, .results = &g) == 0);
+    CHECK(number(g) == 6);
+    CHECK(ek_jvp(.function = cubes, .inputs = &x, .input_count = 1, .v = &x, .results = &g) == 0);
+    CHECK(number(g) == 6);
+    CHECK(ek_jacobian(.function = cubes, .inputs = &x, .input_count = 1, .results = &g) == 0);
+    CHECK(ek_hessian(.function = cubes, .inputs = &x, .input_count = 1, .results = &g) == 0);
+    CHECK(number(g) == 12);
+    CHECK(ek_tensor_set_requires_grad(x, true) == 0 &&
+          ek_tensor_register_hook(x, doubled, NULL) > 0);
+    CHECK(ek_backward(ek_sum(x)) == 0 && number(ek_tensor_grad(x)) == 4);
+    ek_module *net = ek_linear(2, 2);
+    CHECK(ek_module_register_forward_hook(net, count_calls, &calls) > 0);
+    CHECK(ek_apply(net, x) && calls == 1);
+    ek_module_free(net);
+}
+
 static void carrying()
 {
     ek_module *net = ek_module_list(ek_linear(2, 3), ek_batch_norm1d(3));
@@ -348,6 +385,7 @@ int main()
     ranks();
     ek_scope_end(&scope);
     training();
+    looking();
     carrying();
     CHECK(ek_shutdown() == 0);
     return 0;

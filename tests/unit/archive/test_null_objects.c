@@ -49,6 +49,14 @@ CALL(ek_module_modules(NOTHING, NULL, NOTHING));
 CALL(ek_module_modules(a_module(), NULL, NOTHING));
 CALL(ek_module_print(NOTHING, stdout));
 CALL(ek_module_print(a_module(), NOTHING));
+CALL(ek_module_register_forward_pre_hook(NOTHING, NULL, NULL));
+CALL(ek_module_register_forward_pre_hook(a_module(), NULL, NULL));
+CALL(ek_module_register_forward_hook(NOTHING, NULL, NULL));
+CALL(ek_module_register_forward_hook(a_module(), NULL, NULL));
+CALL(ek_module_register_full_backward_hook(NOTHING, NULL, NULL));
+CALL(ek_module_register_full_backward_hook(a_module(), NULL, NULL));
+CALL(ek_module_remove_hook(NOTHING, 1));
+CALL(ek_module_remove_hook(a_module(), 0));
 
 /* ---- optim.h ---- */
 

@@ -1,0 +1,384 @@
+/* module_hook.c: functions of the user's around the forward and the backward of a module.
+ *
+ * Backward hooks stand on two nodes that change nothing: one behind the inputs, whose backward has
+ * the inputs' gradients, and one before the outputs, whose backward has run by then and has noted
+ * the outputs' gradients. Both hold one record of the call. */
+#include <stdlib.h>
+
+#include "autograd/graph.h"
+#include "core/value.h"
+#include "nn/module_table.h"
+#include "nn/nn.h"
+
+typedef enum hook_kind { HOOK_PRE, HOOK_FORWARD, HOOK_BACKWARD } hook_kind;
+
+typedef struct hook_entry {
+    int64_t id;
+    hook_kind kind;
+    union {
+        ek_forward_pre_hook *pre;
+        ek_forward_hook *forward;
+        ek_full_backward_hook *backward;
+    } function;
+    void *user; /* borrowed */
+} hook_entry;
+
+/* Replicas and copies share it, so that it is copied before a change. */
+typedef struct hook_list {
+    ek_object object;
+    hook_entry *entries;
+    int count, room;
+} hook_list;
+
+static atomic_int_least64_t next_id;
+
+static void hook_list_destroy(ek_object *object)
+{
+    hook_list *list = (hook_list *)object;
+    free(list->entries);
+    free(list);
+}
+
+static hook_list *hook_list_of(const ek_module *module)
+{
+    return (hook_list *)module->members->hooks;
+}
+
+/* ---- registering ---- */
+
+/* The module's list for itself alone, with room for one more. */
+static hook_list *hook_own_list(ek_module *module)
+{
+    hook_list *shared = hook_list_of(module);
+    if (shared && atomic_load(&shared->object.references) == 1)
+        return ek_grow(&shared->entries, &shared->room, shared->count + 1) < 0 ? NULL : shared;
+    hook_list *list = ek_calloc(1, sizeof *list);
+    if (!list)
+        return NULL;
+    ek_object_init(&list->object, hook_list_destroy);
+    if (ek_grow(&list->entries, &list->room, (shared ? shared->count : 0) + 1) < 0) {
+        ek_object_release(list);
+        return NULL;
+    }
+    for (int i = 0; shared && i < shared->count; i++)
+        list->entries[list->count++] = shared->entries[i];
+    ek_object_release(shared);
+    module->members->hooks = &list->object;
+    return list;
+}
+
+static int64_t hook_register(ek_module *module, hook_entry entry, bool given)
+{
+    if (!module || !given)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "register_hook: the %s is NULL",
+                                               module ? "hook" : "module");
+    hook_list *list = hook_own_list(module);
+    if (!list)
+        return ek_error_pending();
+    entry.id = atomic_fetch_add_explicit(&next_id, 1, memory_order_relaxed) + 1;
+    list->entries[list->count++] = entry;
+    return entry.id;
+}
+
+int64_t ek_module_register_forward_pre_hook(ek_module *module, ek_forward_pre_hook *hook,
+                                            void *user)
+{
+    return hook_register(module, (hook_entry){.kind = HOOK_PRE, .function.pre = hook, .user = user},
+                         hook);
+}
+
+int64_t ek_module_register_forward_hook(ek_module *module, ek_forward_hook *hook, void *user)
+{
+    return hook_register(module,
+                         (hook_entry){.kind = HOOK_FORWARD, .function.forward = hook, .user = user},
+                         hook);
+}
+
+int64_t ek_module_register_full_backward_hook(ek_module *module, ek_full_backward_hook *hook,
+                                              void *user)
+{
+    return hook_register(
+        module, (hook_entry){.kind = HOOK_BACKWARD, .function.backward = hook, .user = user}, hook);
+}
+
+int ek_module_remove_hook(ek_module *module, int64_t id)
+{
+    if (!module)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "remove_hook: the module is NULL");
+    const hook_list *list = hook_list_of(module);
+    int at = 0;
+    while (list && at < list->count && list->entries[at].id != id)
+        at++;
+    if (!list || at == list->count)
+        return EK_FAIL(EK_E_INVALID, "remove_hook: the %s has no hook %lld", module->type->name,
+                       (long long)id);
+    hook_list *own = hook_own_list(module);
+    if (!own)
+        return ek_error_pending();
+    for (own->count--; at < own->count; at++)
+        own->entries[at] = own->entries[at + 1];
+    if (own->count == 0) {
+        module->members->hooks = NULL;
+        ek_object_release(own);
+    }
+    return 0;
+}
+
+/* ---- the record of a call with backward hooks ---- */
+
+typedef struct hooked_call {
+    ek_object object;
+    hook_list *hooks;   /* one reference */
+    ek_module *module;  /* one reference */
+    int inputs;         /* positional inputs of the call */
+    int *places;        /* which of them the node behind the inputs has, ascending */
+    int place_count;    /* 0: no input requires a gradient */
+    int outputs;        /* elements of the output */
+    int *output_places; /* which of them the node before the outputs has */
+    ek_value gradients; /* of the outputs: a list, with one reference; none before they arrived */
+} hooked_call;
+
+static void hooked_destroy(ek_object *object)
+{
+    hooked_call *call = (hooked_call *)object;
+    ek_value_release(call->gradients);
+    free(call->places);
+    free(call->output_places);
+    ek_module_free(call->module);
+    ek_object_release(call->hooks);
+    free(call);
+}
+
+static void hooked_release(void *attributes)
+{
+    ek_object_release(*(hooked_call **)attributes);
+}
+
+/* A list of `length` values: tensors[i] at places[i], and none elsewhere. In the scope. */
+static ek_value hooked_list(ek_tensor *const *tensors, const int *places, int count, int length)
+{
+    ek_value *items = ek_calloc((size_t)length + 1, sizeof *items), list = ek_value_error();
+    for (int i = 0; items && i < count; i++)
+        if (tensors[i])
+            items[places[i]] = ek_value_of_tensor(tensors[i]);
+    if (items)
+        list = ek_value_list(items, length);
+    free(items);
+    return list;
+}
+
+/* Calls the hooks one after the other. Returns the inputs' gradients, a list, or an error. */
+static ek_value hooked_run_backward(const hooked_call *call, ek_value gradients)
+{
+    for (int i = 0; i < call->hooks->count; i++) {
+        const hook_entry *entry = &call->hooks->entries[i];
+        if (entry->kind != HOOK_BACKWARD)
+            continue;
+        ek_value result =
+            entry->function.backward(call->module, gradients, call->gradients, entry->user);
+        if (result.kind == EK_VALUE_ERROR || ek_error_outcome(0) < 0)
+            return ek_value_error();
+        if (result.kind == EK_VALUE_NONE)
+            continue;
+        if (result.kind != EK_VALUE_LIST || ek_value_length(result) != call->inputs) {
+            EK_FAIL(EK_E_INVALID,
+                    "a full backward hook of %s must return none or a list of %d gradients",
+                    call->module->type->name, call->inputs);
+            return ek_value_error();
+        }
+        gradients = result;
+    }
+    return gradients;
+}
+
+static int hooked_outputs_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    hooked_call *call = *(hooked_call *const *)ek_node_attributes(node);
+    const int count = ek_node_output_count(node);
+    ek_value list = hooked_list(gradients, call->output_places, count, call->outputs);
+    if (list.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    ek_value_release(call->gradients);
+    call->gradients = ek_value_keep(list);
+    for (int i = 0; i < count; i++)
+        results[i] = gradients[i];
+    if (call->place_count > 0)
+        return 0;
+    ek_value none = hooked_list(NULL, NULL, 0, call->inputs);
+    bool failed =
+        none.kind == EK_VALUE_ERROR || hooked_run_backward(call, none).kind == EK_VALUE_ERROR;
+    return failed ? ek_error_pending() : 0;
+}
+
+static int hooked_inputs_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    hooked_call *call = *(hooked_call *const *)ek_node_attributes(node);
+    if (call->gradients.kind == EK_VALUE_NONE) { /* none came to the outputs */
+        ek_value list = hooked_list(NULL, NULL, 0, call->outputs);
+        if (list.kind == EK_VALUE_ERROR)
+            return ek_error_pending();
+        call->gradients = ek_value_keep(list);
+    }
+    ek_value list = hooked_list(gradients, call->places, call->place_count, call->inputs);
+    if (list.kind != EK_VALUE_ERROR)
+        list = hooked_run_backward(call, list);
+    if (list.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    for (int i = 0; i < call->place_count; i++) {
+        ek_value item = ek_value_at(list, call->places[i]);
+        results[i] = item.kind == EK_VALUE_TENSOR ? item.as.tensor : NULL;
+    }
+    ek_value_release(call->gradients);
+    call->gradients = ek_value_none();
+    return 0;
+}
+
+static const ek_operation hooked_inputs = {.name = "module inputs",
+                                           .backward = hooked_inputs_backward,
+                                           .destroy = hooked_release};
+static const ek_operation hooked_outputs = {.name = "module outputs",
+                                            .backward = hooked_outputs_backward,
+                                            .destroy = hooked_release};
+
+/* Replaces those of `items` that carry a gradient by views behind a node. *places lists them;
+ * returns how many they are, or a negative status. */
+static int hooked_attach(hooked_call *call, const ek_operation *operation, ek_value *items,
+                         int count, int **places)
+{
+    int found = 0;
+    ek_tensor **tensors = ek_calloc(2 * (size_t)count + 1, sizeof *tensors);
+    ek_tensor **views = tensors ? tensors + count : NULL;
+    *places = ek_calloc((size_t)count + 1, sizeof **places);
+    int rc = tensors && *places ? 0 : ek_error_pending();
+    for (int i = 0; i < count && rc >= 0; i++) {
+        ek_tensor *x = items[i].kind == EK_VALUE_TENSOR ? items[i].as.tensor : NULL;
+        if (!x || !x->requires_grad)
+            continue;
+        tensors[found] = x;
+        views[found] = ek_tensor_view(x, x->ndim, x->shape, x->stride, x->offset);
+        rc = views[found] ? 0 : ek_error_pending();
+        (*places)[found++] = i;
+    }
+    if (rc >= 0 && found > 0) {
+        hooked_call *held = ek_object_retain(call);
+        rc = ek_record_outputs(views, found, operation,
+                               &(const ek_record_options){.inputs = tensors,
+                                                          .input_count = found,
+                                                          EK_ATTRIBUTES(held)});
+    }
+    for (int i = 0; i < found && rc >= 0; i++)
+        items[(*places)[i]] = ek_value_of_tensor(views[i]);
+    free(tensors);
+    return rc < 0 ? rc : found;
+}
+
+/* ---- a call ---- */
+
+static bool hook_list_has(const hook_list *list, hook_kind kind)
+{
+    for (int i = 0; i < list->count; i++)
+        if (list->entries[i].kind == kind)
+            return true;
+    return false;
+}
+
+/* An output behind the node that notes its gradients. */
+static ek_value hooked_output(hooked_call *call, ek_value output)
+{
+    const bool list = output.kind == EK_VALUE_LIST;
+    const int count = list ? ek_value_length(output) : 1;
+    ek_value *items = ek_calloc((size_t)count + 1, sizeof *items), result = ek_value_error();
+    for (int i = 0; items && i < count; i++)
+        items[i] = list ? ek_value_at(output, i) : output;
+    call->outputs = count;
+    if (items && hooked_attach(call, &hooked_outputs, items, count, &call->output_places) >= 0)
+        result = !list               ? items[0]
+                 : output.per_device ? ek_value_per_device(items, count)
+                                     : ek_value_list(items, count);
+    free(items);
+    return result;
+}
+
+static ek_value hooked_forward(ek_module *module, const ek_args *args, ek_forward_function *forward)
+{
+    if (!ek_grad_enabled() || !hook_list_has(hook_list_of(module), HOOK_BACKWARD))
+        return forward(module, args);
+    hooked_call *call = ek_calloc(1, sizeof *call);
+    ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs), output;
+    if (!call || !inputs) {
+        free(call);
+        free(inputs);
+        return ek_value_error();
+    }
+    ek_object_init(&call->object, hooked_destroy);
+    call->hooks = ek_object_retain(hook_list_of(module));
+    call->module = ek_module_retain(module);
+    call->inputs = args->count;
+    for (int i = 0; i < args->count; i++)
+        inputs[i] = args->inputs[i];
+    call->place_count = hooked_attach(call, &hooked_inputs, inputs, args->count, &call->places);
+    output = call->place_count < 0
+                 ? ek_value_error()
+                 : forward(module, &(const ek_args){inputs, args->count, args->keywords});
+    if (output.kind != EK_VALUE_ERROR)
+        output = hooked_output(call, output);
+    free(inputs);
+    ek_object_release(call);
+    return output;
+}
+
+/* Sets *args to the inputs that a hook returned, which lie in `items`, memory for `room` of them.
+ */
+static int hook_take_inputs(const ek_module *module, ek_value given, ek_args *args,
+                            ek_value **items)
+{
+    const bool list = given.kind == EK_VALUE_LIST;
+    const int count = list ? ek_value_length(given) : 1;
+    if (given.kind == EK_VALUE_ERROR || ek_error_outcome(0) < 0)
+        return ek_error_status() < 0
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_STATE, "%s: a forward pre-hook failed", module->type->name);
+    if (given.kind == EK_VALUE_NONE)
+        return 0;
+    ek_value *inputs = ek_calloc((size_t)count + 1, sizeof *inputs);
+    if (!inputs)
+        return ek_error_pending();
+    for (int i = 0; i < count; i++)
+        inputs[i] = list ? ek_value_at(given, i) : given;
+    free(*items);
+    *items = inputs;
+    args->inputs = inputs;
+    args->count = count;
+    return 0;
+}
+
+ek_value ek_module_call_hooked(ek_module *module, const ek_args *args, ek_forward_function *forward)
+{
+    ek_args given = *args;
+    ek_value *items = NULL, output = ek_value_error();
+    hook_list *list = ek_object_retain(hook_list_of(module));
+    int rc = 0;
+    for (int i = 0; i < list->count && rc >= 0; i++) {
+        const hook_entry *entry = &list->entries[i];
+        if (entry->kind == HOOK_PRE)
+            rc = hook_take_inputs(module, entry->function.pre(module, &given, entry->user), &given,
+                                  &items);
+    }
+    if (rc >= 0)
+        output = hooked_forward(module, &given, forward);
+    for (int i = 0; i < list->count && output.kind != EK_VALUE_ERROR; i++) {
+        const hook_entry *entry = &list->entries[i];
+        if (entry->kind != HOOK_FORWARD)
+            continue;
+        ek_value result = entry->function.forward(module, &given, output, entry->user);
+        if (ek_error_outcome(0) < 0)
+            result = ek_value_error();
+        if (result.kind != EK_VALUE_NONE)
+            output = result;
+    }
+    free(items);
+    ek_object_release(list);
+    return output;
+}
