@@ -2,7 +2,8 @@
  *
  * Backward hooks stand on two nodes that change nothing: one behind the inputs, whose backward has
  * the inputs' gradients, and one before the outputs, whose backward has run by then and has noted
- * the outputs' gradients. Both hold one record of the call. */
+ * the outputs' gradients. Both hold one record of the call. It doesn't hold the module, whose
+ * parameters may hold gradients that hold the graph. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
@@ -131,7 +132,7 @@ int ek_module_remove_hook(ek_module *module, int64_t id)
 typedef struct hooked_call {
     ek_object object;
     hook_list *hooks;   /* one reference */
-    ek_module *module;  /* one reference */
+    const char *name;   /* of the module's type */
     int inputs;         /* positional inputs of the call */
     int *places;        /* which of them the node behind the inputs has, ascending */
     int place_count;    /* 0: no input requires a gradient */
@@ -146,7 +147,6 @@ static void hooked_destroy(ek_object *object)
     ek_value_release(call->gradients);
     free(call->places);
     free(call->output_places);
-    ek_module_free(call->module);
     ek_object_release(call->hooks);
     free(call);
 }
@@ -156,13 +156,15 @@ static void hooked_release(void *attributes)
     ek_object_release(*(hooked_call **)attributes);
 }
 
-/* A list of `length` values: tensors[i] at places[i], and none elsewhere. In the scope. */
-static ek_value hooked_list(ek_tensor *const *tensors, const int *places, int count, int length)
+/* A list of `length` values: tensors[i] at places[i], and none elsewhere. In the scope. A
+ * record keeps detached gradients, because others would lead back to it. */
+static ek_value hooked_list(ek_tensor *const *tensors, const int *places, int count, int length,
+                            bool detached)
 {
     ek_value *items = ek_calloc((size_t)length + 1, sizeof *items), list = ek_value_error();
     for (int i = 0; items && i < count; i++)
         if (tensors[i])
-            items[places[i]] = ek_value_of_tensor(tensors[i]);
+            items[places[i]] = ek_value_of_tensor(detached ? ek_detach(tensors[i]) : tensors[i]);
     if (items)
         list = ek_value_list(items, length);
     free(items);
@@ -176,8 +178,7 @@ static ek_value hooked_run_backward(const hooked_call *call, ek_value gradients)
         const hook_entry *entry = &call->hooks->entries[i];
         if (entry->kind != HOOK_BACKWARD)
             continue;
-        ek_value result =
-            entry->function.backward(call->module, gradients, call->gradients, entry->user);
+        ek_value result = entry->function.backward(gradients, call->gradients, entry->user);
         if (result.kind == EK_VALUE_ERROR || ek_error_outcome(0) < 0)
             return ek_value_error();
         if (result.kind == EK_VALUE_NONE)
@@ -185,7 +186,7 @@ static ek_value hooked_run_backward(const hooked_call *call, ek_value gradients)
         if (result.kind != EK_VALUE_LIST || ek_value_length(result) != call->inputs) {
             EK_FAIL(EK_E_INVALID,
                     "a full backward hook of %s must return none or a list of %d gradients",
-                    call->module->type->name, call->inputs);
+                    call->name, call->inputs);
             return ek_value_error();
         }
         gradients = result;
@@ -197,7 +198,7 @@ static int hooked_outputs_backward(ek_node *node, ek_tensor *const *gradients, e
 {
     hooked_call *call = *(hooked_call *const *)ek_node_attributes(node);
     const int count = ek_node_output_count(node);
-    ek_value list = hooked_list(gradients, call->output_places, count, call->outputs);
+    ek_value list = hooked_list(gradients, call->output_places, count, call->outputs, true);
     if (list.kind == EK_VALUE_ERROR)
         return ek_error_pending();
     ek_value_release(call->gradients);
@@ -206,7 +207,7 @@ static int hooked_outputs_backward(ek_node *node, ek_tensor *const *gradients, e
         results[i] = gradients[i];
     if (call->place_count > 0)
         return 0;
-    ek_value none = hooked_list(NULL, NULL, 0, call->inputs);
+    ek_value none = hooked_list(NULL, NULL, 0, call->inputs, false);
     bool failed =
         none.kind == EK_VALUE_ERROR || hooked_run_backward(call, none).kind == EK_VALUE_ERROR;
     return failed ? ek_error_pending() : 0;
@@ -216,12 +217,12 @@ static int hooked_inputs_backward(ek_node *node, ek_tensor *const *gradients, ek
 {
     hooked_call *call = *(hooked_call *const *)ek_node_attributes(node);
     if (call->gradients.kind == EK_VALUE_NONE) { /* none came to the outputs */
-        ek_value list = hooked_list(NULL, NULL, 0, call->outputs);
+        ek_value list = hooked_list(NULL, NULL, 0, call->outputs, false);
         if (list.kind == EK_VALUE_ERROR)
             return ek_error_pending();
         call->gradients = ek_value_keep(list);
     }
-    ek_value list = hooked_list(gradients, call->places, call->place_count, call->inputs);
+    ek_value list = hooked_list(gradients, call->places, call->place_count, call->inputs, false);
     if (list.kind != EK_VALUE_ERROR)
         list = hooked_run_backward(call, list);
     if (list.kind == EK_VALUE_ERROR)
@@ -314,7 +315,7 @@ static ek_value hooked_forward(ek_module *module, const ek_args *args, ek_forwar
     }
     ek_object_init(&call->object, hooked_destroy);
     call->hooks = ek_object_retain(hook_list_of(module));
-    call->module = ek_module_retain(module);
+    call->name = module->type->name;
     call->inputs = args->count;
     for (int i = 0; i < args->count; i++)
         inputs[i] = args->inputs[i];

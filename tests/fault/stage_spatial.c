@@ -96,10 +96,8 @@ static ek_value hook_after(ek_module *module, const ek_args *args, ek_value outp
     return ek_value_of_tensor(ek_add_scalar(ek_value_tensor(output), 1));
 }
 
-static ek_value hook_backward(ek_module *module, ek_value grad_inputs, ek_value grad_outputs,
-                              void *user)
+static ek_value hook_backward(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    (void)module;
     (void)grad_outputs;
     (void)user;
     return EK_LIST(ek_mul_scalar(ek_value_tensor(ek_value_at(grad_inputs, 0)), 3));

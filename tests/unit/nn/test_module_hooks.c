@@ -34,9 +34,8 @@ static ek_value looked(ek_module *module, const ek_args *args, ek_value output, 
     return ek_value_none();
 }
 
-static ek_value negated(ek_module *module, ek_value grad_inputs, ek_value grad_outputs, void *user)
+static ek_value negated(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    (void)module;
     ck_assert_int_eq(ek_value_length(grad_inputs), 1);
     ck_assert_int_eq(ek_value_length(grad_outputs), 1);
     ek_tensor *g = ek_value_tensor(ek_value_at(grad_inputs, 0));
@@ -124,9 +123,8 @@ TEST(fused_layers_are_called_one_by_one)
     ek_module_free(module);
 }
 
-static ek_value counted(ek_module *module, ek_value grad_inputs, ek_value grad_outputs, void *user)
+static ek_value counted(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    (void)module;
     ck_assert_int_eq(ek_value_length(grad_inputs), 1);
     ck_assert_int_eq(ek_value_at(grad_inputs, 0).kind, EK_VALUE_NONE);
     ck_assert_int_eq(ek_value_at(grad_outputs, 0).kind, EK_VALUE_TENSOR);
@@ -181,9 +179,8 @@ static ek_value failing(ek_module *module, const ek_args *args, void *user)
     return ek_value_of_tensor(ek_matmul(ek_arg_tensor(args, 0), NULL));
 }
 
-static ek_value too_many(ek_module *module, ek_value grad_inputs, ek_value grad_outputs, void *user)
+static ek_value too_many(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    (void)module;
     (void)grad_outputs;
     (void)user;
     return EK_LIST(grad_inputs, grad_inputs);
