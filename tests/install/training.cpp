@@ -140,26 +140,24 @@ static void options()
     ek_module_free(same);
     ek_module_free(flat);
     ek_module_free(named);
-    ek_module *critic =
-        ek_spectral_norm(ek_conv2d(1, 2, 3, .padding = EK_SAME, .padding_mode = EK_PAD_REFLECT),
-                         .eps = 1e-10);
-    ek_module *plain = ek_weight_norm(ek_linear(2, 2), "weight", .dim = 1);
+    ek_module *mirrored = ek_conv2d(1, 2, 1, .padding = EK_SAME), *square = ek_linear(2, 2);
+    ek_module *critic = ek_spectral_norm(mirrored, .eps = 1e-10);
+    ek_module *plain = ek_weight_norm(square, "weight", .dim = 1);
     CHECK(ek_tensor_count(ek_apply(critic, x)) == 8 && plain);
     CHECK(ek_module_tensor(critic, "weight_u") && ek_module_tensor(plain, "weight_g"));
     ek_module_free(critic);
     ek_module_free(plain);
-    ek_module *pooled =
-        ek_sequential(ek_reflection_pad2d(1), ek_zero_pad2d(.paddings = {1, 0, 0, 1}),
-                      ek_lp_pool2d(2, 2, .stride = 1), ek_local_response_norm(3),
-                      ek_adaptive_max_pool2d(1, 1, false));
+    ek_module *margin = ek_constant_pad2d(1, 2), *powers = ek_lp_pool2d(2, 2, .stride = 1);
+    ek_module *local = ek_local_response_norm(3, .k = 2);
+    ek_module *pooled = ek_sequential(margin, powers, local, ek_adaptive_max_pool2d(1, 1, false));
     CHECK(ek_tensor_count(ek_apply(pooled, x)) == 1);
     ek_module_free(pooled);
     ek_tensor *pair = ek_ones(EK_SHAPE(2, 3)), *at = nullptr;
     ek_module *form = ek_bilinear(3, 3, 4, .bias = EK_OFF), *unpool = ek_max_unpool2d(2);
     CHECK(ek_tensor_count(ek_value_tensor(ek_forward(form, pair, pair))) == 8);
-    ek_tensor *largest = ek_f_max_pool2d(x, 2, .indices = &at);
-    CHECK(ek_tensor_count(ek_value_tensor(ek_forward(unpool, largest, at))) == 4);
-    CHECK(ek_f_max_unpool2d(largest, at, 2, .sizes = {2, 2}) && ek_f_lp_pool2d(x, 2, 2));
+    ek_tensor *maxima = ek_f_max_pool2d(x, 2, .indices = &at);
+    CHECK(ek_tensor_count(ek_value_tensor(ek_forward(unpool, maxima, at))) == 4);
+    CHECK(ek_f_max_unpool2d(maxima, at, 2, .sizes = {2, 2}) && ek_f_lp_pool2d(x, 2, 2));
     ek_module_free(form);
     ek_module_free(unpool);
     ek_module *weights = ek_parameter_dict(ek_named_parameter{"left", ek_ones(EK_SHAPE(2))});
