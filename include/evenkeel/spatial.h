@@ -1,4 +1,4 @@
-/* spatial.h: convolution, pooling and upsampling of x (N, C, L), (N, C, H, W) or (N, C, D, H, W).
+/* spatial.h: convolution, pooling and resampling of x (N, C, L), (N, C, H, W) or (N, C, D, H, W).
  * The rules of ops.h hold. Convolution and pooling also take one sample without N.
  *
  * `stride` and its like count for all directions. `strides = {2, 1}` and its like give one
@@ -124,10 +124,79 @@ EK_API ek_tensor *ek_f_lp_pool3d_with(ek_lp_pool_options options);
 #define ek_f_lp_pool2d(...) ek_f_lp_pool2d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_lp_pool3d(...) ek_f_lp_pool3d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
 
-typedef enum ek_upsample_mode { EK_NEAREST = 0, EK_BILINEAR = 1 } ek_upsample_mode;
-/* (N, C, H, W) to (N, C, height, width). align_corners is for EK_BILINEAR only. */
+/* What lies between pixels. EK_LINEAR is for (N, C, L), EK_BILINEAR and EK_BICUBIC for (N, C, H,
+ * W), EK_TRILINEAR for (N, C, D, H, W), the others for all three. EK_NEAREST rounds positions down,
+ * as PyTorch always did; EK_NEAREST_EXACT takes the nearest pixel. EK_AREA is adaptive average
+ * pooling. */
+typedef enum ek_upsample_mode {
+    EK_NEAREST = 0,
+    EK_BILINEAR = 1,
+    EK_NEAREST_EXACT = 2,
+    EK_LINEAR = 3,
+    EK_BICUBIC = 4,
+    EK_TRILINEAR = 5,
+    EK_AREA = 6
+} ek_upsample_mode;
+
+/* x in another size: PyTorch's interpolate. Either the size is given or the factor, for all
+ * directions or for each. */
+typedef struct ek_interpolate_options {
+    const char *keywords;
+    ek_tensor *x;
+    int64_t size;
+    double scale_factor; /* the size becomes floor(size * factor) */
+    ek_upsample_mode mode;
+    /* For linear modes and EK_BICUBIC: the first and last pixels keep their places. Without it all
+     * pixels are squares of one size. */
+    bool align_corners;
+    /* Positions follow from the sizes. Without it they follow from a given factor, which sizes are
+     * no exact multiples of. EK_AREA always has it. */
+    bool recompute_scale_factor;
+    bool antialias; /* for EK_BILINEAR and EK_BICUBIC: smaller images average what they leave out */
+    int64_t sizes[3];
+    double scale_factors[3];
+} ek_interpolate_options;
+EK_API ek_tensor *ek_f_interpolate_with(ek_interpolate_options options);
+#define ek_f_interpolate(...) \
+    ek_f_interpolate_with(EK_OPTIONS_2(ek_interpolate_options, x, size, __VA_ARGS__))
+/* ek_f_interpolate of (N, C, H, W) to (N, C, height, width). */
 EK_API ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_upsample_mode mode,
                                 bool align_corners);
+
+/* How grid_sample reads between pixels, and beyond the edges: zeros, the pixels at the edge, or the
+ * image reflected by its edges. */
+typedef enum ek_grid_mode {
+    EK_GRID_BILINEAR = 0, /* of volumes: trilinear */
+    EK_GRID_NEAREST = 1,
+    EK_GRID_BICUBIC = 2 /* of (N, C, H, W) only */
+} ek_grid_mode;
+typedef enum ek_grid_padding {
+    EK_GRID_ZEROS = 0,
+    EK_GRID_BORDER = 1,
+    EK_GRID_REFLECTION = 2
+} ek_grid_padding;
+
+/* x (N, C, H, W) at the places of grid (N, H', W', 2), as (N, C, H', W'); or x (N, C, D, H, W) at
+ * those of grid (N, D', H', W', 3). The grid's last dimension is (x, y) or (x, y, z): along the
+ * width, the height, the depth. -1 is the outer edge of the first pixel and 1 that of the last;
+ * with align_corners these are the pixels' centers. A place that isn't finite gives 0. Gradients go
+ * to x and to the grid (0 for EK_GRID_NEAREST), to any order. */
+typedef struct ek_grid_sample_options {
+    const char *keywords;
+    ek_tensor *x;
+    ek_tensor *grid; /* of x's dtype */
+    ek_grid_mode mode;
+    ek_grid_padding padding_mode;
+    bool align_corners;
+} ek_grid_sample_options;
+EK_API ek_tensor *ek_f_grid_sample_with(ek_grid_sample_options options);
+#define ek_f_grid_sample(...) \
+    ek_f_grid_sample_with(EK_OPTIONS_2(ek_grid_sample_options, x, grid, __VA_ARGS__))
+
+/* The grid (N, H, W, 2) on which grid_sample moves images by theta (N, 2, 3): the place theta (x,
+ * y, 1) for each pixel (x, y) of an image of `size` (N, C, H, W). Volumes: (N, D, H, W, 3) by theta
+ * (N, 3, 4). */
+EK_API ek_tensor *ek_f_affine_grid(ek_tensor *theta, ek_shape size, bool align_corners);
 
 EK_END_DECLARATIONS
 #endif

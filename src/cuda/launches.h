@@ -6,7 +6,9 @@
 #include "core/philox.h"
 #include "cuda/view.h"
 #include "evenkeel/dist.h"
+#include "kernels/grid_sample.h"
 #include "kernels/params.h"
+#include "kernels/resample.h"
 
 EK_BEGIN_DECLARATIONS
 
@@ -229,19 +231,41 @@ int ek_cuda_launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool 
 int ek_cuda_launch_max_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 int ek_cuda_launch_max_gather(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 
-/* ---- upsample: `small` is the image before, `large` the one after, whatever their sizes ---- */
+/* ---- resample: a sparse matrix per direction, or its transpose (kernels/resample.h) ---- */
 
-typedef struct ek_cuda_upsample {
-    ek_cuda_image small, large;
-    /* Height and width: steps in `small` per step in `large`, rounded to the type that positions
-     * are computed in, and large size / small size. */
-    double scale[2], inverse[2];
-    bool bilinear, align_corners;
+/* The rows of one direction's matrix, in the device's memory: output i reads the inputs first[i] to
+ * first[i] + taps - 1 with weight[i * taps] on. Inputs that don't exist have a weight of 0. For the
+ * adjoint, input j is read by the outputs begin[j] to end[j] - 1. */
+typedef struct ek_cuda_resample_table {
+    int32_t *first, *begin, *end;
+    void *weight; /* of the type that images are computed in */
+    int32_t taps;
+} ek_cuda_resample_table;
+
+typedef struct ek_cuda_resample_job {
+    ek_cuda_image from, to; /* what is read, and what is written */
+    ek_resample_axis axis[3];
+    ek_cuda_resample_table table[3];
+    bool adjoint; /* `from` has the map's outputs, `to` its inputs */
     bool wide;
-} ek_cuda_upsample;
-/* Forward computes `large` from `small`; the gradient is its adjoint. */
-int ek_cuda_launch_upsample_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job);
-int ek_cuda_launch_upsample_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job);
+} ek_cuda_resample_job;
+/* Fills the tables, and resamples by them. */
+int ek_cuda_launch_resample(const ek_cuda_stream *stream, const ek_cuda_resample_job *job);
+
+/* ---- grid sampling of f32 and f64 (kernels/grid_sample.h): `image` has the pixels, `result` what
+ * the places read ---- */
+
+typedef struct ek_cuda_grid_job {
+    ek_cuda_image image, result;
+    ek_grid_params params;
+    const void *grid;
+    int64_t by_sample, step[3], by_coordinate; /* strides of the grid, as those of an image */
+    void *slope;                               /* row-major: (samples, places, dims) */
+} ek_cuda_grid_job;
+int ek_cuda_launch_grid_sample(const ek_cuda_stream *stream, const ek_cuda_grid_job *job);
+/* Adds to `image`. */
+int ek_cuda_launch_grid_adjoint(const ek_cuda_stream *stream, const ek_cuda_grid_job *job);
+int ek_cuda_launch_grid_slope(const ek_cuda_stream *stream, const ek_cuda_grid_job *job);
 
 /* ---- matmul by a kernel of our own: any strides and sizes ---- */
 

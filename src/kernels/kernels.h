@@ -123,11 +123,25 @@ typedef int ek_avg_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_ten
 typedef int ek_adaptive_avg_pool_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x);
 typedef int ek_adaptive_avg_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy);
 
-/* ---- upsampling (N, C, H, W), linear in x; the gradient is the adjoint ---- */
-typedef int ek_upsample_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, bool bilinear,
-                                       bool align_corners);
-typedef int ek_upsample_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                                        bool bilinear, bool align_corners);
+/* ---- resampling over 2 or 3 dimensions, linear in x; x is not empty unless out is
+ * ---- */
+typedef int ek_resample_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x,
+                               const ek_resample_params *params);
+
+/* ---- sampling x (N, C, H, W) or (N, C, D, H, W) at the places of grid (N, H', W', 2) or (N, D',
+ * H', W', 3), whose last dimension counts from the last of x on; y is (N, C, H', W') or (N, C, D',
+ * H', W'). All are f32 or f64. A place that isn't finite reads nothing. ---- */
+/* y = S x for S, the interpolation differentiated params->order times. */
+typedef int ek_grid_sample_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                  const ek_tensor *grid, const ek_grid_params *params);
+/* dx = S' dy */
+typedef int ek_grid_sample_adjoint_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                          const ek_tensor *grid, const ek_grid_params *params);
+/* dgrid is, for each of a place's coordinates, the sum over channels of dy T x, where T is S
+ * differentiated once more by this coordinate. */
+typedef int ek_grid_sample_slope_kernel(ek_dev *dev, ek_tensor *dgrid, const ek_tensor *dy,
+                                        const ek_tensor *x, const ek_tensor *grid,
+                                        const ek_grid_params *params);
 
 /* ---- normalisation: batch, group, instance and layer norm are one. x is (N, C, ...);
  * kernels/norm.h has its geometry. Statistics are (C), each over a channel of the whole batch, or
@@ -261,7 +275,8 @@ int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
     SLOT(max_pool_forward) SLOT(max_pool_gradient) SLOT(max_pool_gather) \
     SLOT(avg_pool_forward) SLOT(avg_pool_gradient) \
     SLOT(adaptive_avg_pool_forward) SLOT(adaptive_avg_pool_gradient) \
-    SLOT(upsample_forward) SLOT(upsample_gradient) \
+    SLOT(resample) \
+    SLOT(grid_sample) SLOT(grid_sample_adjoint) SLOT(grid_sample_slope) \
     SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_apply) SLOT(norm_reduce) SLOT(norm_gradient) \
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention) SLOT(attention_gradient) \

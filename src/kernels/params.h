@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "evenkeel/spatial.h"
 #include "kernels/elementwise.h"
 
 /* ---- elementwise ---- */
@@ -50,6 +51,35 @@ typedef struct ek_pool_params {
     bool count_include_pad;
 } ek_pool_params;
 
+/* ---- resampling ---- */
+
+typedef enum ek_resample_kind {
+    EK_RESAMPLE_NEAREST,
+    EK_RESAMPLE_NEAREST_EXACT,
+    EK_RESAMPLE_LINEAR,
+    EK_RESAMPLE_CUBIC,
+    EK_RESAMPLE_LINEAR_ANTIALIAS,
+    EK_RESAMPLE_CUBIC_ANTIALIAS
+} ek_resample_kind;
+
+/* A linear map between images, one dimension after the other (resample.h). Arrays are in the order
+ * of the tensor's last dimensions. */
+typedef struct ek_resample_params {
+    ek_resample_kind kind;
+    bool align_corners;
+    bool adjoint;     /* the adjoint of the map, from its outputs to its inputs */
+    double factor[3]; /* the output size over the input size; 0: that of the sizes */
+} ek_resample_params;
+
+/* Interpolation at given places (grid_sample.h), or a derivative of it by these places. */
+typedef struct ek_grid_params {
+    int dims;
+    ek_grid_mode mode;
+    ek_grid_padding padding;
+    bool align_corners;
+    int order[3]; /* how often it is differentiated in each of the tensor's last dimensions */
+} ek_grid_params;
+
 /* ---- optimizer steps over flat ranges ---- */
 
 /* RULE(NAME, states): what one step does to an element with so many states (steps.h). */
@@ -88,9 +118,10 @@ static inline int ek_step_states(ek_step_rule rule)
     NUMBER(keep1)                                                                \
     NUMBER(add1) /* first average: the parts of the old and the new */           \
     NUMBER(keep2)                                                                \
-    NUMBER(add2)                       /* second average */                      \
-        NUMBER(eps) NUMBER(correction) /* divides the second average's root */   \
-        NUMBER(initial)                /* added to a state in its first step */  \
+    NUMBER(add2) /* second average */                                            \
+    NUMBER(eps)                                                                  \
+    NUMBER(correction)  /* divides the second average's root */                  \
+        NUMBER(initial) /* added to a state in its first step */                 \
         NUMBER(low) NUMBER(high)
 
 typedef struct ek_step_numbers {

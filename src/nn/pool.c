@@ -1,4 +1,4 @@
-/* pool.c: pooling, upsampling and flattening: modules without parameters. */
+/* pool.c: pooling and flattening: modules without parameters. */
 #include "nn/nn.h"
 
 #include <string.h>
@@ -100,8 +100,6 @@ typedef struct resize {
     ek_module module;
     int dims;
     int64_t size[3];
-    ek_upsample_mode mode;
-    bool align_corners;
 } resize;
 
 static ek_value adaptive_forward(ek_module *module, const ek_args *args)
@@ -115,14 +113,6 @@ static ek_value adaptive_forward(ek_module *module, const ek_args *args)
                                   : ek_f_adaptive_avg_pool3d(x, size[0], size[1], size[2]));
 }
 
-static ek_value upsample_forward(ek_module *module, const ek_args *args)
-{
-    const resize *self = (resize *)module;
-    ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(
-        ek_f_upsample(x, self->size[0], self->size[1], self->mode, self->align_corners));
-}
-
 #define RESIZE(NAME, FORWARD)                                          \
     static const ek_module_type NAME##_type = {.name = #NAME,          \
                                                .size = sizeof(resize), \
@@ -131,7 +121,6 @@ static ek_value upsample_forward(ek_module *module, const ek_args *args)
 RESIZE(adaptive_avg_pool1d, adaptive_forward);
 RESIZE(adaptive_avg_pool2d, adaptive_forward);
 RESIZE(adaptive_avg_pool3d, adaptive_forward);
-RESIZE(upsample, upsample_forward);
 
 static ek_module *resize_new(const ek_module_type *type, int dims, const int64_t *size)
 {
@@ -163,24 +152,6 @@ ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width)
 ek_module *ek_adaptive_avg_pool3d(int64_t depth, int64_t height, int64_t width)
 {
     return resize_new(&adaptive_avg_pool3d_type, 3, (const int64_t[]){depth, height, width});
-}
-
-ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode, bool align_corners)
-{
-    if (mode != EK_NEAREST && mode != EK_BILINEAR) {
-        EK_FAIL(EK_E_INVALID, "upsample: mode %d is neither EK_NEAREST nor EK_BILINEAR", (int)mode);
-        return NULL;
-    }
-    if (mode == EK_NEAREST && align_corners) {
-        EK_FAIL(EK_E_INVALID, "upsample: align_corners is for EK_BILINEAR only");
-        return NULL;
-    }
-    resize *self = (resize *)resize_new(&upsample_type, 2, (const int64_t[]){height, width});
-    if (self) {
-        self->mode = mode;
-        self->align_corners = align_corners;
-    }
-    return (ek_module *)self;
 }
 
 /* ---- flatten ---- */

@@ -44,7 +44,10 @@ static ek_tensor *to_f64(ek_tensor *x)
     X(adaptive_avg_pool2d, "f1x2x5x3", ek_f_adaptive_avg_pool2d(x[0], 2, 2))                   \
     X(adaptive_avg_pool3d, "f1x1x3x2x2", ek_f_adaptive_avg_pool3d(x[0], 2, 1, 1))              \
     X(upsample_nearest, "f1x2x2x2", ek_f_upsample(x[0], 4, 3, EK_NEAREST, false))              \
-    X(upsample_bilinear, "f1x2x2x2", ek_f_upsample(x[0], 3, 4, EK_BILINEAR, true))
+    X(upsample_bilinear, "f1x2x2x2", ek_f_upsample(x[0], 3, 4, EK_BILINEAR, true))             \
+    X(interpolate, "f1x2x2x2", ek_f_interpolate(x[0], .scale_factor = 2, .mode = EK_BICUBIC))  \
+    X(grid_sample, "f1x1x2x2 f1x2x2x2", ek_f_grid_sample(x[0], x[1]))                          \
+    X(affine_grid, "f1x2x3", ek_f_affine_grid(x[0], EK_SHAPE(1, 1, 2, 2), false))
 
 ROWS_STAGE(ops_spatial, CONVOLUTIONS);
 

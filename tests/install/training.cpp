@@ -69,6 +69,10 @@ static void options()
     CHECK(number(ek_f_conv2d(x, w)) == 10);
     CHECK(number(ek_f_conv2d(x, w, .padding = 1)) == 10);
     CHECK(number(ek_f_max_pool2d(x, 2)) == 4);
+    CHECK(number(ek_f_interpolate(x, 1)) == 1);
+    CHECK(number(ek_f_interpolate(x, .scale_factor = 0.5, .mode = EK_AREA)) == 2.5);
+    CHECK(number(ek_f_grid_sample(x, ek_zeros(EK_SHAPE(1, 1, 1, 2)))) == 2.5);
+    CHECK(ek_upsampling(.scale_factor = 2, .mode = EK_BILINEAR) != nullptr);
     CHECK(number(ek_f_max_pool2d(x, .kernel = 1, .stride = 2)) == 1);
     CHECK(number(ek_norm(x, .p = 0)) == double(ek_tensor_count(x)));
     CHECK(std::isfinite(number(ek_nan_to_num(ek_f_softplus(x, .beta = 2), .nan = 1))));

@@ -185,6 +185,10 @@ TEST(layers_without_weights)
                 ek_f_avg_pool2d(x, 2, .padding = 1, .count_include_pad = EK_OFF));
     assert_same(ek_adaptive_avg_pool2d(2, 3), x, ek_f_adaptive_avg_pool2d(x, 2, 3));
     assert_same(ek_upsample(9, 8, EK_BILINEAR, true), x, ek_f_upsample(x, 9, 8, EK_BILINEAR, true));
+    assert_same(ek_upsampling(.scale_factor = 1.5, .mode = EK_BICUBIC), x,
+                ek_f_interpolate(x, .scale_factor = 1.5, .mode = EK_BICUBIC));
+    assert_refused(ek_upsampling(), EK_E_INVALID, "neither a size nor a scale_factor");
+    assert_refused(ek_upsampling(2, .scale_factor = 2), EK_E_INVALID, "only one of them");
     assert_same(ek_upsample(12, 14, EK_NEAREST, false), x,
                 ek_f_upsample(x, 12, 14, EK_NEAREST, false));
     ek_scope_end(&scope);

@@ -1,5 +1,5 @@
-/* Upsampling: the host's against PyTorch's formula for each output element, and gradients against
- * their transposes; the GPU's against the host's. */
+/* Resampling: nearest and bilinear of the host against PyTorch's formula for each output element,
+ * and adjoints against their transposes; the GPU's against the host's. */
 #include "twin.h"
 
 /* n, c, input height and width, output height and width */
@@ -15,6 +15,12 @@ enum { CASES = sizeof cases / sizeof cases[0], MODES = 3 };
 static double tolerance_of(ek_dtype dtype)
 {
     return dtype == EK_F64 ? 1e-13 : dtype == EK_F32 ? 2e-5 : 8e-3;
+}
+
+static ek_resample_params params_of(int mode)
+{
+    return (ek_resample_params){.kind = mode > 0 ? EK_RESAMPLE_LINEAR : EK_RESAMPLE_NEAREST,
+                                .align_corners = mode == 2};
 }
 
 typedef struct source {
@@ -66,7 +72,6 @@ static void check(twin x, twin dx, twin y, twin dy, int mode)
 {
     const ek_dtype dtype = x.host->dtype;
     const int64_t *in = x.host->shape, *out = y.host->shape;
-    const bool bilinear = mode > 0, corners = mode == 2;
     const double tolerance = tolerance_of(dtype);
     const double ratio = 1 + (double)(out[2] * out[3]) / (double)(in[2] * in[3]);
     double *wanted = case_zeros(ek_count(y.host)), *wanted_dx = case_zeros(ek_count(x.host));
@@ -74,10 +79,12 @@ static void check(twin x, twin dx, twin y, twin dy, int mode)
     const char *what =
         text_of("%dx%d to %dx%d, mode %d, strides %d and %d", (int)in[2], (int)in[3], (int)out[2],
                 (int)out[3], mode, (int)x.host->stride[1], (int)y.host->stride[1]);
-    twin_run(upsample_forward, ON(y), ON(x), bilinear, corners);
+    ek_resample_params params = params_of(mode);
+    twin_run(resample, ON(y), ON(x), &params);
     twin_expect(y, wanted, tolerance, what);
     twin_close(y, tolerance, tolerance, what);
-    twin_run(upsample_gradient, ON(dx), ON(dy), bilinear, corners);
+    params.adjoint = true;
+    twin_run(resample, ON(dx), ON(dy), &params);
     twin_expect(dx, wanted_dx, tolerance * ratio, what);
     twin_close(dx, tolerance, 4 * tolerance, what);
     free(wanted), free(wanted_dx);
@@ -152,6 +159,8 @@ TEST_LOOP(repeats, 0, 2)
     const int64_t in[] = {3, 11, 16, 16}, out[] = {3, 11, 60, 61};
     twin x = twin_uniform(twin_new(EK_F32, 4, in, (twin_layout)_i), -2, 2, 1);
     twin y = twin_new(EK_F32, 4, out, (twin_layout)_i);
-    twin_repeats(y, upsample_forward, ON(y), ON(x), true, true);
-    twin_repeats(x, upsample_gradient, ON(x), ON(y), true, true);
+    ek_resample_params params = params_of(2);
+    twin_repeats(y, resample, ON(y), ON(x), &params);
+    params.adjoint = true;
+    twin_repeats(x, resample, ON(x), ON(y), &params);
 }
