@@ -236,6 +236,12 @@ static double slope_of(ek_unary op, double x)
     }
 }
 
+/* NaN stays. */
+static double at_least(double low, double x)
+{
+    return x < low ? low : x;
+}
+
 static double binary_of(ek_binary op, double x, double y, double a)
 {
     switch (op) {
@@ -251,6 +257,10 @@ static double binary_of(ek_binary op, double x, double y, double a)
         CASE_IS(EK_BINARY_SIGN_MUL, x * ((y > 0) - (y < 0)));
         CASE_IS(EK_BINARY_SQUARED_DIFFERENCE, (x - y) * (x - y));
         CASE_IS(EK_BINARY_ABSOLUTE_DIFFERENCE, fabs(x - y));
+        CASE_IS(EK_BINARY_HUBER,
+                fabs(x - y) < a ? (x - y) * (x - y) / 2 : a * (fabs(x - y) - a / 2));
+        CASE_IS(EK_BINARY_BCE, (y - 1) * at_least(-100, log(1 - x)) - y * at_least(-100, log(x)));
+        CASE_IS(EK_BINARY_BCE_SLOPE, (x - y) / at_least(1e-12f, x * (1 - x)));
         CASE_IS(EK_BINARY_LERP, x + a * (y - x));
         CASE_IS(EK_BINARY_GELU_GRADIENT, x * slope_of(EK_UNARY_GELU, y));
         CASE_IS(EK_BINARY_GELU_TANH_GRADIENT, x * slope_of(EK_UNARY_GELU_TANH, y));
@@ -277,8 +287,11 @@ static void check_binary(ek_binary op, twin z, twin x, twin y, double a, const c
 {
     ek_dtype dtype = z.host->dtype;
     double *left = case_values(x.host), *right = case_values(y.host);
-    for (int64_t i = 0; i < ek_count(x.host); i++)
-        left[i] = binary_of(op, left[i], right[i], a);
+    const double most = dtype == EK_F16 ? 65520 : INFINITY; /* rounded to infinity from there */
+    for (int64_t i = 0; i < ek_count(x.host); i++) {
+        double exact = binary_of(op, left[i], right[i], a);
+        left[i] = fabs(exact) >= most ? copysign(INFINITY, exact) : exact;
+    }
     twin_run(binary, op, ON(z), ON(x), ON(y), a);
     if (ek_dtype_is_floating(dtype))
         twin_expect(z, left, rounding_of(dtype), what);
