@@ -39,7 +39,8 @@ typedef struct ek_loader_slot {
     ek_value part[EK_MAX_DEVICES]; /* one reference per device that has samples, in order */
     int device[EK_MAX_DEVICES];    /* index of each part's device in device_ids */
     bool sent;                     /* the copies of the parts to their devices have begun */
-    ek_error_record error;         /* why the batch could not be made; status 0: no error */
+    ek_error_record error;         /* why the batch could not be made, or, before it is, why its
+                                      sizes could not; status 0: no error */
     ek_generator after; /* EK_SEED_WORKER: the worker's generator afterwards. Until then, of an
                            empty batch: what its sample draws from */
 } ek_loader_slot;
@@ -117,6 +118,9 @@ struct ek_loader {
 
 /* Makes the slot's batch: fills its parts, or its error. */
 void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot);
+/* Makes room for `count` samples of a batch, which stay. Returns worker->samples, or NULL with
+ * EK_E_NO_MEMORY. */
+ek_value *ek_loader_room(ek_loader_maker *worker, int64_t count);
 /* Calls worker_start, on the worker's thread. */
 void ek_loader_start_worker(ek_loader_maker *worker);
 /* Begins the copies of a made slot's parts to their devices, without waiting for them. On an error
@@ -158,9 +162,10 @@ int ek_loader_check(const ek_loader_options *options);
  * is opened, and they are skipped, when that batch is made. No worker makes a batch. */
 void ek_loader_reader_begin(ek_loader *loader, int64_t number, int64_t position);
 void ek_loader_reader_close(ek_loader_reader *reader);
-/* Waits for the slot's turn, and reads its samples, at most loader->batch_size, in the caller's
- * scope. Sets count, over and position. For an empty batch it gives one sample. */
-int ek_loader_read(ek_loader *loader, ek_loader_slot *slot, ek_value *samples);
+/* Waits for the slot's turn, and reads its samples into worker->samples, at most
+ * loader->batch_size, in the caller's scope. Sets count, over and position. For an empty batch it
+ * gives one sample. Every slot that is handed out is read, or the turns behind it never come. */
+int ek_loader_read(ek_loader_maker *worker, ek_loader_slot *slot);
 
 /* ---- loader.c ---- */
 

@@ -45,7 +45,7 @@ static ek_value part_pass(ek_value staged, ek_device device, ek_batch_function *
 
 /* ---- a part: the samples that one device gets ---- */
 
-static ek_value *maker_room(ek_loader_maker *worker, int64_t count)
+ek_value *ek_loader_room(ek_loader_maker *worker, int64_t count)
 {
     if (count > worker->room) {
         ek_value *grown = ek_realloc(worker->samples, (size_t)count * sizeof *grown);
@@ -77,7 +77,7 @@ static ek_value maker_collate(ek_loader_maker *worker, const maker_source *from,
 {
     const int before = ek_error_status();
     const ek_loader_options *options = &worker->loader->options;
-    ek_value *samples = from->indices ? maker_room(worker, count) : from->samples;
+    ek_value *samples = from->indices ? ek_loader_room(worker, count) : from->samples;
     if (!samples)
         return ek_value_error();
     for (int64_t i = 0; i < count && !ek_dataset_stopped(); i++) {
@@ -182,17 +182,18 @@ static int maker_make_by_index(ek_loader_maker *worker, ek_loader_slot *slot)
                             (maker_source){slot->count ? slot->indices : &first_sample, NULL});
 }
 
-/* What an empty batch's sample draws does not change what others draw. */
+/* A batch whose sizes have failed is read too: its turn passes, the next batch begins behind it,
+ * and behind the data set's end the pass ends. Sizes of an empty batch are none, so it has no such
+ * error. What an empty batch's sample draws does not change what others draw. */
 static int maker_make_by_reading(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     ek_loader *loader = worker->loader;
     int64_t full = slot->count;
-    ek_value *samples = maker_room(worker, full);
     ek_generator own, *before = NULL;
-    if (!samples)
-        return EK_E_NO_MEMORY;
-    EK_TRY(ek_loader_read(loader, slot, samples));
-    if (slot->over || ek_dataset_stopped())
+    EK_TRY(ek_loader_read(worker, slot));
+    if (slot->over || slot->count == 0)
+        slot->error.status = 0;
+    if (slot->over || slot->error.status || ek_dataset_stopped())
         return 0;
     if (slot->count < full)
         EK_TRY(ek_loader_cut(loader, slot));
@@ -200,7 +201,7 @@ static int maker_make_by_reading(ek_loader_maker *worker, ek_loader_slot *slot)
         ek_generator_seed_late(&own, loader->base_seed + (uint64_t)slot->number);
         before = ek_generator_stand_in(&own);
     }
-    int rc = maker_make_parts(worker, slot, (maker_source){NULL, samples});
+    int rc = maker_make_parts(worker, slot, (maker_source){NULL, worker->samples});
     if (slot->count == 0)
         ek_generator_stand_in(before);
     return rc;
@@ -266,9 +267,11 @@ void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const int pending = ek_error_status();
     call_context before = context_enter(worker->loader, maker_generator(worker, slot));
-    int (*make)(ek_loader_maker *, ek_loader_slot *) =
-        worker->loader->iterates ? maker_make_by_reading : maker_make_by_index;
-    if (slot->error.status == 0 && make(worker, slot) < 0) {
+    const bool iterates = worker->loader->iterates;
+    int rc = iterates              ? maker_make_by_reading(worker, slot)
+             : !slot->error.status ? maker_make_by_index(worker, slot)
+                                   : 0;
+    if (rc < 0) {
         maker_say_where(worker, slot->number, pending);
         ek_error_take(&slot->error);
         ek_loader_drop(slot);

@@ -9,6 +9,8 @@
 #include "core/world.h"
 #include "data/dataset.h"
 
+enum { FIRST_ROOM = 64 }; /* samples that a worker has room for at first */
+
 /* ---- turns ---- */
 
 /* Returns false if nobody waits for the batch any more. */
@@ -121,27 +123,44 @@ static int64_t reader_longest(const ek_loader *loader)
     return ek_loader_batches_of(loader, samples / ranks + (samples % ranks != 0));
 }
 
-static int reader_fill(ek_loader *loader, ek_loader_slot *slot, ek_value *samples)
+/* Makes room for one more sample than `count`. The room grows with what is read, because a batch
+ * size may be far larger than the data set. */
+static int reader_make_room(ek_loader_maker *worker, int64_t count)
 {
+    const int64_t full = worker->loader->batch_size;
+    int64_t room = count < FIRST_ROOM ? FIRST_ROOM : 2 * count;
+    if (count < worker->room)
+        return 0;
+    return ek_loader_room(worker, room < full ? room : full) ? 0 : EK_E_NO_MEMORY;
+}
+
+static int reader_fill(ek_loader_maker *worker, ek_loader_slot *slot)
+{
+    ek_loader *loader = worker->loader;
     int64_t count = 0, full = loader->batch_size;
     int rc = 1;
-    while (count < full && !ek_dataset_stopped() && (rc = reader_next(loader, &samples[count])) > 0)
-        count++;
+    while (count < full && rc > 0 && !ek_dataset_stopped()) {
+        rc = reader_make_room(worker, count);
+        if (rc == 0)
+            rc = reader_next(loader, &worker->samples[count]);
+        count += rc > 0;
+    }
     slot->count = count < full && (rc < 0 || loader->options.drop_last) ? 0 : count;
     slot->position = loader->reader.position;
     slot->over =
         rc == 0 && slot->count == 0 && !(loader->evens && slot->number < reader_longest(loader));
     if (slot->count == 0 && rc == 0 && !slot->over)
-        samples[0] = loader->reader.first;
+        worker->samples[0] = loader->reader.first;
     return rc < 0 ? rc : 0;
 }
 
-int ek_loader_read(ek_loader *loader, ek_loader_slot *slot, ek_value *samples)
+int ek_loader_read(ek_loader_maker *worker, ek_loader_slot *slot)
 {
+    ek_loader *loader = worker->loader;
     slot->over = true; /* unless it is read */
     if (!reader_await_turn(loader, slot->number))
         return 0;
-    int rc = reader_fill(loader, slot, samples);
+    int rc = reader_fill(worker, slot);
     slot->over = slot->over && rc == 0;
     reader_pass_turn(loader, slot->number);
     return rc;

@@ -549,6 +549,81 @@ TEST(loaders_fail)
     assert_error(EK_E_INVALID, "counter has no length");
 }
 
+/* Fails for one batch: with a status, or with sizes that cannot be. */
+typedef struct failing_sizes {
+    int calls, bad;
+    bool returns;
+} failing_sizes;
+
+static int sizes_that_fail(int64_t count, int64_t *sizes, void *user)
+{
+    failing_sizes *self = user;
+    sizes[0] = count / 2;
+    sizes[1] = count - count / 2;
+    if (self->calls++ != self->bad)
+        return 0;
+    sizes[0] = -5;
+    return self->returns ? ek_error(EK_E_USER, "no sizes today") : 0;
+}
+
+/* A batch whose sizes fail is lost, and nobody waits for its turn. A state saved behind it goes on
+ * behind it. */
+TEST(loaders_sizes_fail)
+{
+    for (int workers = 0; workers < 4; workers++)
+        for (int bad = 0; bad < 7; bad++)
+            for (int end = 18; end < 22; end++) {
+                failing_sizes sizes = {.bad = bad, .returns = end % 2};
+                ek_batch batch;
+                ek_value state = ek_value_none();
+                ek_loader *loader =
+                    ek_data_loader(counter_new(end), .batch_size = 4, .workers = workers,
+                                   .drop_last = true, .sizes = sizes_that_fail,
+                                   .sizes_user = &sizes,
+                                   .device_ids = EK_DEVICES(ek_host(0), ek_host(1)));
+                assert_made(loader);
+                for (int b = 0; b < end / 4; b++) {
+                    int rc = ek_loader_next(loader, &batch);
+                    if (b == bad) {
+                        ck_assert_int_eq(rc, sizes.returns ? EK_E_USER : EK_E_INVALID);
+                        assert_error(rc, sizes.returns ? "no sizes today" : "sizes gave -5");
+                        state = ek_loader_state(loader);
+                        continue;
+                    }
+                    ck_assert_int_eq(rc, 1);
+                    ck_assert_int_eq(number_at(ek_value_at(batch.data, 0), 0), 4 * b);
+                }
+                ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
+                if (bad < end / 4) {
+                    assert_ok(ek_loader_load_state(loader, state));
+                    ck_assert_int_eq(ek_loader_next(loader, &batch), bad + 1 < end / 4);
+                    if (bad + 1 < end / 4)
+                        ck_assert_int_eq(number_at(ek_value_at(batch.data, 0), 0), 4 * (bad + 1));
+                }
+                ek_loader_free(loader);
+            }
+    ck_assert_int_eq(open_cursors, 0);
+}
+
+/* A batch size that means "all" takes memory for the samples that there are. */
+TEST(loaders_whole)
+{
+    static const int64_t sizes[] = {INT64_C(1) << 48, INT64_C(1) << 60, INT64_MAX};
+    for (int workers = 0; workers < 3; workers += 2)
+        for (int s = 0; s < 3; s++) {
+            ek_loader *loader =
+                ek_data_loader(counter_new(290 + s), .batch_size = sizes[s], .workers = workers);
+            pass got = {.count = 0};
+            assert_made(loader);
+            pass_read(&got, loader, INT64_MAX);
+            ck_assert_int_eq(got.batches, 1);
+            ck_assert_int_eq(got.count, 290 + s);
+            for (int i = 0; i < got.count; i++)
+                ck_assert_int_eq(got.numbers[i], i);
+            ek_loader_free(loader);
+        }
+}
+
 /* A loader is freed, or reset, while workers wait for their turn. */
 TEST(loaders_are_left)
 {
