@@ -81,7 +81,8 @@ static int lines_find(lines_cursor *cursor, const uint8_t **line, int64_t *count
         size_t length = end ? (size_t)(end - begin) : left;
         cursor->at += length + (end != NULL);
         *line = begin;
-        *count = (int64_t)(length && begin[length - 1] == '\r' ? length - 1 : length);
+        bool returns = end && length && begin[length - 1] == '\r'; /* before a "\n" only */
+        *count = (int64_t)(returns ? length - 1 : length);
         return 1;
     }
 }

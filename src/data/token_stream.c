@@ -116,9 +116,10 @@ ek_dataset *ek_token_stream_with(ek_token_stream_options options)
 {
     if (ek_check_pointer("token_stream", "the path", options.path) < 0)
         return NULL;
-    if (options.length < 1 || options.length > INT64_MAX / 16)
-        return EK_FAIL_NULL(EK_E_INVALID, "token_stream: length %lld; at least 1 is needed",
-                            (long long)options.length);
+    const int64_t most = INT64_MAX / 16; /* their bytes must fit in an int64_t */
+    if (options.length < 1 || options.length > most)
+        return EK_FAIL_NULL(EK_E_INVALID, "token_stream: length %lld; lengths lie in [1, %lld]",
+                            (long long)options.length, (long long)most);
     const ek_token_type *type = ek_token_type_of_file("token_stream", options.type);
     token_stream *self = type ? (token_stream *)ek_dataset_new(&token_stream_type) : NULL;
     if (!self)

@@ -199,6 +199,16 @@ TEST(lines_of_text)
     ek_value line;
     ck_assert_int_eq(ek_iterator_next(iterator, &line), 0);
     ek_iterator_free(iterator);
+    write_file("text", "a\rb\r\r\n\r\nc\r", 10); /* "\r" alone ends no line */
+    iterator = ek_iterate(ek_text_lines(path_of("text")), 0);
+    static const char *const whole[] = {"a\rb\r", "", "c\r"};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(ek_iterator_next(iterator, &line), 1);
+        ck_assert_int_eq(ek_tensor_count(line.as.tensor), strlen(whole[i]));
+        ck_assert_mem_eq(ek_tensor_data(line.as.tensor), whole[i], strlen(whole[i]));
+    }
+    ck_assert_int_eq(ek_iterator_next(iterator, &line), 0);
+    ek_iterator_free(iterator);
     ck_assert_ptr_null(ek_text_lines(NULL));
     assert_error(EK_E_INVALID, "text_lines: the path");
     ck_assert_ptr_null(ek_iterate(ek_text_lines("/nowhere/at/all"), 0));
@@ -242,7 +252,9 @@ TEST(token_streams)
     ck_assert_ptr_null(ek_token_stream(NULL, 3));
     assert_error(EK_E_INVALID, "token_stream: the path");
     ck_assert_ptr_null(ek_token_stream("x", 0));
-    assert_error(EK_E_INVALID, "token_stream: length 0");
+    assert_error(EK_E_INVALID, "token_stream: length 0; lengths lie in [1, 576460752303423487]");
+    ck_assert_ptr_null(ek_token_stream("x", INT64_MAX));
+    assert_error(EK_E_INVALID, "token_stream: length 9223372036854775807; lengths lie in [1, ");
     ck_assert_ptr_null(ek_token_stream("x", 3, .type = "f32"));
     assert_error(EK_E_INVALID, "token_stream: the type \"f32\"");
 }
