@@ -58,9 +58,10 @@ static int erasing_draw(const erasing *self, const ek_array *in, ek_generator *l
     for (int attempt = 0; attempt < 10; attempt++) {
         int64_t sides[2];
         ek_draw_sides(locked, area, self->scale, self->ratio, sides);
-        int64_t h = sides[0], w = sides[1], count = ek_colour_channels(in) * h * w;
+        int64_t h = sides[0], w = sides[1];
         if (h >= picture.height || w >= picture.width)
             continue;
+        int64_t count = ek_colour_channels(in) * h * w;
         if (self->random) {
             result->numbers = ek_calloc((size_t)count + 1, sizeof *result->numbers);
             if (!result->numbers)
