@@ -11,23 +11,23 @@
 #include "core/keywords.h"
 #include "data/transform_picture.h"
 
-/* In torchvision's order. rand_augment and trivial_augment_wide draw all but INVERT. */
+/* In torchvision's order. rand_augment and trivial_augment_wide draw all but AUGMENT_INVERT. */
 typedef enum operation {
-    IDENTITY,
-    SHEAR_X,
-    SHEAR_Y,
-    TRANSLATE_X,
-    TRANSLATE_Y,
-    ROTATE,
-    BRIGHTNESS,
-    COLOR,
-    CONTRAST,
-    SHARPNESS,
-    POSTERIZE,
-    SOLARIZE,
-    AUTOCONTRAST,
-    EQUALIZE,
-    INVERT
+    AUGMENT_IDENTITY,
+    AUGMENT_SHEAR_X,
+    AUGMENT_SHEAR_Y,
+    AUGMENT_TRANSLATE_X,
+    AUGMENT_TRANSLATE_Y,
+    AUGMENT_ROTATE,
+    AUGMENT_BRIGHTNESS,
+    AUGMENT_COLOR,
+    AUGMENT_CONTRAST,
+    AUGMENT_SHARPNESS,
+    AUGMENT_POSTERIZE,
+    AUGMENT_SOLARIZE,
+    AUGMENT_AUTOCONTRAST,
+    AUGMENT_EQUALIZE,
+    AUGMENT_INVERT
 } operation;
 
 /* An operation of a policy: its probability in tenths, and its magnitude in [0, 10). */
@@ -38,55 +38,92 @@ typedef struct policy_step {
 
 enum { POLICIES = 3, PAIRS = 25 };
 
-static const policy_step policies[POLICIES][PAIRS][2] = {
-    [EK_POLICY_IMAGENET] =
-        {
-            {{POSTERIZE, 4, 8}, {ROTATE, 6, 9}},  {{SOLARIZE, 6, 5}, {AUTOCONTRAST, 6, 0}},
-            {{EQUALIZE, 8, 0}, {EQUALIZE, 6, 0}}, {{POSTERIZE, 6, 7}, {POSTERIZE, 6, 6}},
-            {{EQUALIZE, 4, 0}, {SOLARIZE, 2, 4}}, {{EQUALIZE, 4, 0}, {ROTATE, 8, 8}},
-            {{SOLARIZE, 6, 3}, {EQUALIZE, 6, 0}}, {{POSTERIZE, 8, 5}, {EQUALIZE, 10, 0}},
-            {{ROTATE, 2, 3}, {SOLARIZE, 6, 8}},   {{EQUALIZE, 6, 0}, {POSTERIZE, 4, 6}},
-            {{ROTATE, 8, 8}, {COLOR, 4, 0}},      {{ROTATE, 4, 9}, {EQUALIZE, 6, 0}},
-            {{EQUALIZE, 0, 0}, {EQUALIZE, 8, 0}}, {{INVERT, 6, 0}, {EQUALIZE, 10, 0}},
-            {{COLOR, 6, 4}, {CONTRAST, 10, 8}},   {{ROTATE, 8, 8}, {COLOR, 10, 2}},
-            {{COLOR, 8, 8}, {SOLARIZE, 8, 7}},    {{SHARPNESS, 4, 7}, {INVERT, 6, 0}},
-            {{SHEAR_X, 6, 5}, {EQUALIZE, 10, 0}}, {{COLOR, 4, 0}, {EQUALIZE, 6, 0}},
-            {{EQUALIZE, 4, 0}, {SOLARIZE, 2, 4}}, {{SOLARIZE, 6, 5}, {AUTOCONTRAST, 6, 0}},
-            {{INVERT, 6, 0}, {EQUALIZE, 10, 0}},  {{COLOR, 6, 4}, {CONTRAST, 10, 8}},
-            {{EQUALIZE, 8, 0}, {EQUALIZE, 6, 0}},
-        },
-    [EK_POLICY_CIFAR10] =
-        {
-            {{INVERT, 1, 0}, {CONTRAST, 2, 6}},          {{ROTATE, 7, 2}, {TRANSLATE_X, 3, 9}},
-            {{SHARPNESS, 8, 1}, {SHARPNESS, 9, 3}},      {{SHEAR_Y, 5, 8}, {TRANSLATE_Y, 7, 9}},
-            {{AUTOCONTRAST, 5, 0}, {EQUALIZE, 9, 0}},    {{SHEAR_Y, 2, 7}, {POSTERIZE, 3, 7}},
-            {{COLOR, 4, 3}, {BRIGHTNESS, 6, 7}},         {{SHARPNESS, 3, 9}, {BRIGHTNESS, 7, 9}},
-            {{EQUALIZE, 6, 0}, {EQUALIZE, 5, 0}},        {{CONTRAST, 6, 7}, {SHARPNESS, 6, 5}},
-            {{COLOR, 7, 7}, {TRANSLATE_X, 5, 8}},        {{EQUALIZE, 3, 0}, {AUTOCONTRAST, 4, 0}},
-            {{TRANSLATE_Y, 4, 3}, {SHARPNESS, 2, 6}},    {{BRIGHTNESS, 9, 6}, {COLOR, 2, 8}},
-            {{SOLARIZE, 5, 2}, {INVERT, 0, 0}},          {{EQUALIZE, 2, 0}, {AUTOCONTRAST, 6, 0}},
-            {{EQUALIZE, 2, 0}, {EQUALIZE, 6, 0}},        {{COLOR, 9, 9}, {EQUALIZE, 6, 0}},
-            {{AUTOCONTRAST, 8, 0}, {SOLARIZE, 2, 8}},    {{BRIGHTNESS, 1, 3}, {COLOR, 7, 0}},
-            {{SOLARIZE, 4, 5}, {AUTOCONTRAST, 9, 0}},    {{TRANSLATE_Y, 9, 9}, {TRANSLATE_Y, 7, 9}},
-            {{AUTOCONTRAST, 9, 0}, {SOLARIZE, 8, 3}},    {{EQUALIZE, 8, 0}, {INVERT, 1, 0}},
-            {{TRANSLATE_Y, 7, 9}, {AUTOCONTRAST, 9, 0}},
-        },
-    [EK_POLICY_SVHN] =
-        {
-            {{SHEAR_X, 9, 4}, {INVERT, 2, 0}},       {{SHEAR_Y, 9, 8}, {INVERT, 7, 0}},
-            {{EQUALIZE, 6, 0}, {SOLARIZE, 6, 6}},    {{INVERT, 9, 0}, {EQUALIZE, 6, 0}},
-            {{EQUALIZE, 6, 0}, {ROTATE, 9, 3}},      {{SHEAR_X, 9, 4}, {AUTOCONTRAST, 8, 0}},
-            {{SHEAR_Y, 9, 8}, {INVERT, 4, 0}},       {{SHEAR_Y, 9, 5}, {SOLARIZE, 2, 6}},
-            {{INVERT, 9, 0}, {AUTOCONTRAST, 8, 0}},  {{EQUALIZE, 6, 0}, {ROTATE, 9, 3}},
-            {{SHEAR_X, 9, 4}, {SOLARIZE, 3, 3}},     {{SHEAR_Y, 8, 8}, {INVERT, 7, 0}},
-            {{EQUALIZE, 9, 0}, {TRANSLATE_Y, 6, 6}}, {{INVERT, 9, 0}, {EQUALIZE, 6, 0}},
-            {{CONTRAST, 3, 3}, {ROTATE, 8, 4}},      {{INVERT, 8, 0}, {TRANSLATE_Y, 0, 2}},
-            {{SHEAR_Y, 7, 6}, {SOLARIZE, 4, 8}},     {{INVERT, 6, 0}, {ROTATE, 8, 4}},
-            {{SHEAR_Y, 3, 7}, {TRANSLATE_X, 9, 3}},  {{SHEAR_X, 1, 6}, {INVERT, 6, 0}},
-            {{SOLARIZE, 7, 2}, {TRANSLATE_Y, 6, 7}}, {{SHEAR_Y, 8, 4}, {INVERT, 8, 0}},
-            {{SHEAR_X, 7, 9}, {TRANSLATE_Y, 8, 3}},  {{SHEAR_Y, 8, 5}, {AUTOCONTRAST, 7, 0}},
-            {{SHEAR_X, 7, 2}, {INVERT, 1, 0}},
-        },
+static const policy_step policies[POLICIES][PAIRS][2] =
+    {
+        [EK_POLICY_IMAGENET] =
+            {
+                {{AUGMENT_POSTERIZE, 4, 8}, {AUGMENT_ROTATE, 6, 9}},
+                {{AUGMENT_SOLARIZE, 6, 5}, {AUGMENT_AUTOCONTRAST, 6, 0}},
+                {{AUGMENT_EQUALIZE, 8, 0}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_POSTERIZE, 6, 7}, {AUGMENT_POSTERIZE, 6, 6}},
+                {{AUGMENT_EQUALIZE, 4, 0}, {AUGMENT_SOLARIZE, 2, 4}},
+                {{AUGMENT_EQUALIZE, 4, 0}, {AUGMENT_ROTATE, 8, 8}},
+                {{AUGMENT_SOLARIZE, 6, 3}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_POSTERIZE, 8, 5}, {AUGMENT_EQUALIZE, 10, 0}},
+                {{AUGMENT_ROTATE, 2, 3}, {AUGMENT_SOLARIZE, 6, 8}},
+                {{AUGMENT_EQUALIZE, 6, 0}, {AUGMENT_POSTERIZE, 4, 6}},
+                {{AUGMENT_ROTATE, 8, 8}, {AUGMENT_COLOR, 4, 0}},
+                {{AUGMENT_ROTATE, 4, 9}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_EQUALIZE, 0, 0}, {AUGMENT_EQUALIZE, 8, 0}},
+                {{AUGMENT_INVERT, 6, 0}, {AUGMENT_EQUALIZE, 10, 0}},
+                {{AUGMENT_COLOR, 6, 4}, {AUGMENT_CONTRAST, 10, 8}},
+                {{AUGMENT_ROTATE, 8, 8}, {AUGMENT_COLOR, 10, 2}},
+                {{AUGMENT_COLOR, 8, 8}, {AUGMENT_SOLARIZE, 8, 7}},
+                {{AUGMENT_SHARPNESS, 4, 7}, {AUGMENT_INVERT, 6, 0}},
+                {{AUGMENT_SHEAR_X, 6, 5}, {AUGMENT_EQUALIZE, 10, 0}},
+                {{AUGMENT_COLOR, 4, 0}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_EQUALIZE, 4, 0}, {AUGMENT_SOLARIZE, 2, 4}},
+                {{AUGMENT_SOLARIZE, 6, 5}, {AUGMENT_AUTOCONTRAST, 6, 0}},
+                {{AUGMENT_INVERT, 6, 0}, {AUGMENT_EQUALIZE, 10, 0}},
+                {{AUGMENT_COLOR, 6, 4}, {AUGMENT_CONTRAST, 10, 8}},
+                {{AUGMENT_EQUALIZE, 8, 0}, {AUGMENT_EQUALIZE, 6, 0}},
+            },
+        [EK_POLICY_CIFAR10] =
+            {
+                {{AUGMENT_INVERT, 1, 0}, {AUGMENT_CONTRAST, 2, 6}},
+                {{AUGMENT_ROTATE, 7, 2}, {AUGMENT_TRANSLATE_X, 3, 9}},
+                {{AUGMENT_SHARPNESS, 8, 1}, {AUGMENT_SHARPNESS, 9, 3}},
+                {{AUGMENT_SHEAR_Y, 5, 8}, {AUGMENT_TRANSLATE_Y, 7, 9}},
+                {{AUGMENT_AUTOCONTRAST, 5, 0}, {AUGMENT_EQUALIZE, 9, 0}},
+                {{AUGMENT_SHEAR_Y, 2, 7}, {AUGMENT_POSTERIZE, 3, 7}},
+                {{AUGMENT_COLOR, 4, 3}, {AUGMENT_BRIGHTNESS, 6, 7}},
+                {{AUGMENT_SHARPNESS, 3, 9}, {AUGMENT_BRIGHTNESS, 7, 9}},
+                {{AUGMENT_EQUALIZE, 6, 0}, {AUGMENT_EQUALIZE, 5, 0}},
+                {{AUGMENT_CONTRAST, 6, 7}, {AUGMENT_SHARPNESS, 6, 5}},
+                {{AUGMENT_COLOR, 7, 7}, {AUGMENT_TRANSLATE_X, 5, 8}},
+                {{AUGMENT_EQUALIZE, 3, 0}, {AUGMENT_AUTOCONTRAST, 4, 0}},
+                {{AUGMENT_TRANSLATE_Y, 4, 3}, {AUGMENT_SHARPNESS, 2, 6}},
+                {{AUGMENT_BRIGHTNESS, 9, 6}, {AUGMENT_COLOR, 2, 8}},
+                {{AUGMENT_SOLARIZE, 5, 2}, {AUGMENT_INVERT, 0, 0}},
+                {{AUGMENT_EQUALIZE, 2, 0}, {AUGMENT_AUTOCONTRAST, 6, 0}},
+                {{AUGMENT_EQUALIZE, 2, 0}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_COLOR, 9, 9}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_AUTOCONTRAST, 8, 0}, {AUGMENT_SOLARIZE, 2, 8}},
+                {{AUGMENT_BRIGHTNESS, 1, 3}, {AUGMENT_COLOR, 7, 0}},
+                {{AUGMENT_SOLARIZE, 4, 5}, {AUGMENT_AUTOCONTRAST, 9, 0}},
+                {{AUGMENT_TRANSLATE_Y, 9, 9}, {AUGMENT_TRANSLATE_Y, 7, 9}},
+                {{AUGMENT_AUTOCONTRAST, 9, 0}, {AUGMENT_SOLARIZE, 8, 3}},
+                {{AUGMENT_EQUALIZE, 8, 0}, {AUGMENT_INVERT, 1, 0}},
+                {{AUGMENT_TRANSLATE_Y, 7, 9}, {AUGMENT_AUTOCONTRAST, 9, 0}},
+            },
+        [EK_POLICY_SVHN] =
+            {
+                {{AUGMENT_SHEAR_X, 9, 4}, {AUGMENT_INVERT, 2, 0}},
+                {{AUGMENT_SHEAR_Y, 9, 8}, {AUGMENT_INVERT, 7, 0}},
+                {{AUGMENT_EQUALIZE, 6, 0}, {AUGMENT_SOLARIZE, 6, 6}},
+                {{AUGMENT_INVERT, 9, 0}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_EQUALIZE, 6, 0}, {AUGMENT_ROTATE, 9, 3}},
+                {{AUGMENT_SHEAR_X, 9, 4}, {AUGMENT_AUTOCONTRAST, 8, 0}},
+                {{AUGMENT_SHEAR_Y, 9, 8}, {AUGMENT_INVERT, 4, 0}},
+                {{AUGMENT_SHEAR_Y, 9, 5}, {AUGMENT_SOLARIZE, 2, 6}},
+                {{AUGMENT_INVERT, 9, 0}, {AUGMENT_AUTOCONTRAST, 8, 0}},
+                {{AUGMENT_EQUALIZE, 6, 0}, {AUGMENT_ROTATE, 9, 3}},
+                {{AUGMENT_SHEAR_X, 9, 4}, {AUGMENT_SOLARIZE, 3, 3}},
+                {{AUGMENT_SHEAR_Y, 8, 8}, {AUGMENT_INVERT, 7, 0}},
+                {{AUGMENT_EQUALIZE, 9, 0}, {AUGMENT_TRANSLATE_Y, 6, 6}},
+                {{AUGMENT_INVERT, 9, 0}, {AUGMENT_EQUALIZE, 6, 0}},
+                {{AUGMENT_CONTRAST, 3, 3}, {AUGMENT_ROTATE, 8, 4}},
+                {{AUGMENT_INVERT, 8, 0}, {AUGMENT_TRANSLATE_Y, 0, 2}},
+                {{AUGMENT_SHEAR_Y, 7, 6}, {AUGMENT_SOLARIZE, 4, 8}},
+                {{AUGMENT_INVERT, 6, 0}, {AUGMENT_ROTATE, 8, 4}},
+                {{AUGMENT_SHEAR_Y, 3, 7}, {AUGMENT_TRANSLATE_X, 9, 3}},
+                {{AUGMENT_SHEAR_X, 1, 6}, {AUGMENT_INVERT, 6, 0}},
+                {{AUGMENT_SOLARIZE, 7, 2}, {AUGMENT_TRANSLATE_Y, 6, 7}},
+                {{AUGMENT_SHEAR_Y, 8, 4}, {AUGMENT_INVERT, 8, 0}},
+                {{AUGMENT_SHEAR_X, 7, 9}, {AUGMENT_TRANSLATE_Y, 8, 3}},
+                {{AUGMENT_SHEAR_Y, 8, 5}, {AUGMENT_AUTOCONTRAST, 7, 0}},
+                {{AUGMENT_SHEAR_X, 7, 2}, {AUGMENT_INVERT, 1, 0}},
+            },
 };
 
 typedef struct augment {
@@ -113,26 +150,26 @@ static double augment_linspace(double start, double end, int bins, int number)
 
 static bool augment_is_signed(operation what)
 {
-    return what >= SHEAR_X && what <= SHARPNESS;
+    return what >= AUGMENT_SHEAR_X && what <= AUGMENT_SHARPNESS;
 }
 
 static bool augment_has_magnitude(operation what)
 {
-    return what >= SHEAR_X && what <= SOLARIZE;
+    return what >= AUGMENT_SHEAR_X && what <= AUGMENT_SOLARIZE;
 }
 
 static double augment_most(const augment *self, operation what, ek_picture picture)
 {
     const double share = 150.0 / 331.0;
     switch (what) {
-    case SHEAR_X:
-    case SHEAR_Y:
+    case AUGMENT_SHEAR_X:
+    case AUGMENT_SHEAR_Y:
         return self->wide ? 0.99 : 0.3;
-    case TRANSLATE_X:
+    case AUGMENT_TRANSLATE_X:
         return self->wide ? 32 : share * (double)picture.width;
-    case TRANSLATE_Y:
+    case AUGMENT_TRANSLATE_Y:
         return self->wide ? 32 : share * (double)picture.height;
-    case ROTATE:
+    case AUGMENT_ROTATE:
         return self->wide ? 135 : 30;
     default:
         return self->wide ? 0.99 : 0.9;
@@ -144,9 +181,9 @@ static double augment_magnitude(const augment *self, operation what, int number,
 {
     if (!augment_has_magnitude(what))
         return 0;
-    if (what == SOLARIZE)
+    if (what == AUGMENT_SOLARIZE)
         return augment_linspace(255, 0, self->bins, number);
-    if (what == POSTERIZE) {
+    if (what == AUGMENT_POSTERIZE) {
         double unit = (double)(self->bins - 1) / (self->wide ? 6 : 4);
         return 8 - (double)rintf((float)number / (float)unit);
     }
@@ -163,14 +200,14 @@ static int augment_move(const augment *self, operation what, double magnitude, c
     const double corner[2] = {-(double)picture.width * 0.5, -(double)picture.height * 0.5};
     const double middle[2] = {0, 0};
     double shift[2] = {0, 0}, shear[2] = {0, 0}, angle = 0;
-    bool shears = what == SHEAR_X || what == SHEAR_Y;
+    bool shears = what == AUGMENT_SHEAR_X || what == AUGMENT_SHEAR_Y;
     ek_warp warp = self->warp;
     if (shears)
-        shear[what - SHEAR_X] = atan(magnitude) * (180 / 3.14159265358979323846);
-    else if (what == ROTATE)
+        shear[what - AUGMENT_SHEAR_X] = atan(magnitude) * (180 / 3.14159265358979323846);
+    else if (what == AUGMENT_ROTATE)
         angle = -magnitude;
     else
-        shift[what - TRANSLATE_X] = trunc(magnitude);
+        shift[what - AUGMENT_TRANSLATE_X] = trunc(magnitude);
     ek_warp_affine(&warp, shears ? corner : middle, angle, shift, 1, shear);
     return ek_picture_warp(from, x, &warp);
 }
@@ -178,28 +215,28 @@ static int augment_move(const augment *self, operation what, double magnitude, c
 static void augment_change(operation what, double magnitude, ek_array *x)
 {
     switch (what) {
-    case BRIGHTNESS:
+    case AUGMENT_BRIGHTNESS:
         ek_adjust_brightness(x, 1 + magnitude);
         break;
-    case COLOR:
+    case AUGMENT_COLOR:
         ek_adjust_saturation(x, 1 + magnitude);
         break;
-    case CONTRAST:
+    case AUGMENT_CONTRAST:
         ek_adjust_contrast(x, 1 + magnitude);
         break;
-    case POSTERIZE:
+    case AUGMENT_POSTERIZE:
         ek_picture_posterize(x, (int)magnitude);
         break;
-    case SOLARIZE:
+    case AUGMENT_SOLARIZE:
         ek_picture_solarize(x, magnitude);
         break;
-    case AUTOCONTRAST:
+    case AUGMENT_AUTOCONTRAST:
         ek_picture_autocontrast(x);
         break;
-    case EQUALIZE:
+    case AUGMENT_EQUALIZE:
         ek_picture_equalize(x);
         break;
-    case INVERT:
+    case AUGMENT_INVERT:
         ek_picture_invert(x);
         break;
     default:
@@ -209,7 +246,7 @@ static void augment_change(operation what, double magnitude, ek_array *x)
 
 static int augment_run(const augment *self, operation what, double magnitude, ek_array *x)
 {
-    if (what != SHARPNESS && (what < SHEAR_X || what > ROTATE)) {
+    if (what != AUGMENT_SHARPNESS && (what < AUGMENT_SHEAR_X || what > AUGMENT_ROTATE)) {
         augment_change(what, magnitude, x);
         return 0;
     }
@@ -219,7 +256,7 @@ static int augment_run(const augment *self, operation what, double magnitude, ek
         return EK_E_NO_MEMORY;
     int rc = 0;
     ek_array_keep(x, &from);
-    if (what == SHARPNESS)
+    if (what == AUGMENT_SHARPNESS)
         ek_picture_sharpen(&from, x, 1 + magnitude);
     else
         rc = augment_move(self, what, magnitude, &from, x);
@@ -240,8 +277,8 @@ static int augment_describe(const ek_transform *transform, ek_array *array)
     return ek_warp_check(transform, array, &self->warp);
 }
 
-static int auto_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                      ek_generator *generator)
+static int augment_apply_auto(const ek_transform *transform, const ek_array *in, ek_array *out,
+                              ek_generator *generator)
 {
     const augment *self = (const augment *)transform;
     float chance[2];
@@ -266,14 +303,14 @@ static int auto_apply(const ek_transform *transform, const ek_array *in, ek_arra
 }
 
 /* Draws each operation when the one before is done, as torchvision does; no operation draws. */
-static int rand_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                      ek_generator *generator)
+static int augment_apply_rand(const ek_transform *transform, const ek_array *in, ek_array *out,
+                              ek_generator *generator)
 {
     const augment *self = (const augment *)transform;
     ek_array_keep(in, out);
     for (int i = 0; i < self->operations; i++) {
         ek_generator *locked = ek_generator_lock(generator);
-        operation what = (operation)ek_generator_below(locked, INVERT);
+        operation what = (operation)ek_generator_below(locked, AUGMENT_INVERT);
         int number = self->magnitude;
         if (self->wide && augment_has_magnitude(what))
             number = (int)ek_generator_below(locked, self->bins);
@@ -288,15 +325,15 @@ static int rand_apply(const ek_transform *transform, const ek_array *in, ek_arra
 static const ek_transform_type auto_type = {.name = "auto_augment",
                                             .size = sizeof(augment),
                                             .describe = augment_describe,
-                                            .apply = auto_apply};
+                                            .apply = augment_apply_auto};
 static const ek_transform_type rand_type = {.name = "rand_augment",
                                             .size = sizeof(augment),
                                             .describe = augment_describe,
-                                            .apply = rand_apply};
+                                            .apply = augment_apply_rand};
 static const ek_transform_type trivial_type = {.name = "trivial_augment_wide",
                                                .size = sizeof(augment),
                                                .describe = augment_describe,
-                                               .apply = rand_apply};
+                                               .apply = augment_apply_rand};
 
 /* `fill` is what EK_GIVEN gives: 0 if none was written. */
 static augment *augment_new(const ek_transform_type *type, bool bilinear, double fill)

@@ -56,7 +56,7 @@ static int choice_check_same(const choice *self, const ek_array *a, const ek_arr
 
 /* ---- random_apply ---- */
 
-static int apply_describe(const ek_transform *transform, ek_array *array)
+static int choice_describe_apply(const ek_transform *transform, ek_array *array)
 {
     const choice *self = (const choice *)transform;
     ek_array result = *array;
@@ -64,8 +64,8 @@ static int apply_describe(const ek_transform *transform, ek_array *array)
     return choice_check_same(self, array, &result, "if the transforms are applied");
 }
 
-static int apply_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                       ek_generator *generator)
+static int choice_apply_all(const ek_transform *transform, const ek_array *in, ek_array *out,
+                            ek_generator *generator)
 {
     const choice *self = (const choice *)transform;
     ek_generator *locked = ek_generator_lock(generator);
@@ -108,7 +108,7 @@ static int choice_apply(const ek_transform *transform, const ek_array *in, ek_ar
 
 /* ---- random_order ---- */
 
-static int order_describe(const ek_transform *transform, ek_array *array)
+static int choice_describe_order(const ek_transform *transform, ek_array *array)
 {
     const choice *self = (const choice *)transform;
     for (int i = 0; i < self->count; i++) {
@@ -119,8 +119,8 @@ static int order_describe(const ek_transform *transform, ek_array *array)
     return 0;
 }
 
-static int order_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                       ek_generator *generator)
+static int choice_apply_order(const ek_transform *transform, const ek_array *in, ek_array *out,
+                              ek_generator *generator)
 {
     const choice *self = (const choice *)transform;
     int64_t *order = ek_calloc((size_t)self->count, sizeof *order);
@@ -139,8 +139,8 @@ static int order_apply(const ek_transform *transform, const ek_array *in, ek_arr
 
 static const ek_transform_type random_apply_type = {.name = "random_apply",
                                                     .size = sizeof(choice),
-                                                    .describe = apply_describe,
-                                                    .apply = apply_apply,
+                                                    .describe = choice_describe_apply,
+                                                    .apply = choice_apply_all,
                                                     .destroy = choice_destroy};
 static const ek_transform_type random_choice_type = {.name = "random_choice",
                                                      .size = sizeof(choice),
@@ -149,8 +149,8 @@ static const ek_transform_type random_choice_type = {.name = "random_choice",
                                                      .destroy = choice_destroy};
 static const ek_transform_type random_order_type = {.name = "random_order",
                                                     .size = sizeof(choice),
-                                                    .describe = order_describe,
-                                                    .apply = order_apply,
+                                                    .describe = choice_describe_order,
+                                                    .apply = choice_apply_order,
                                                     .destroy = choice_destroy};
 
 static int choice_sum_weights(choice *self, const double *weights, int count)

@@ -1,4 +1,4 @@
-/* transform_draws.c: draws as torchvision's, checks of options, and fill values. */
+/* transform_draws.c: draws as torchvision's, checks of options, fill values and picked elements. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +49,41 @@ void ek_fill_run(int64_t count, size_t size, const unsigned char *element, void 
     }
     for (int64_t i = 0; i < count; i++)
         memcpy((char *)out + (size_t)i * size, element, size);
+}
+
+/* ---- picked elements ---- */
+
+#define DEFINE_PICK(bits)                                                                  \
+    static void pick_##bits(int64_t count, const int64_t *restrict places, const void *in, \
+                            const unsigned char *outside, void *out)                       \
+    {                                                                                      \
+        const uint##bits##_t *restrict x = in;                                             \
+        uint##bits##_t *restrict y = out, other = 0;                                       \
+        for (int64_t i = 0; i < count && !outside; i++)                                    \
+            y[i] = x[places[i]];                                                           \
+        if (!outside)                                                                      \
+            return;                                                                        \
+        memcpy(&other, outside, sizeof other);                                             \
+        for (int64_t i = 0; i < count; i++)                                                \
+            y[i] = places[i] < 0 ? other : x[places[i]];                                   \
+    }
+DEFINE_PICK(8)
+DEFINE_PICK(16)
+DEFINE_PICK(32)
+DEFINE_PICK(64)
+#undef DEFINE_PICK
+
+void ek_pick_run(int64_t count, const int64_t *places, size_t size, const void *in,
+                 const unsigned char *outside, void *out)
+{
+    if (size == 1)
+        pick_8(count, places, in, outside, out);
+    else if (size == 2)
+        pick_16(count, places, in, outside, out);
+    else if (size == 4)
+        pick_32(count, places, in, outside, out);
+    else
+        pick_64(count, places, in, outside, out);
 }
 
 /* ---- draws ---- */

@@ -68,12 +68,12 @@ ek_transform *ek_random_grayscale(double p)
 
 /* ---- color_jitter ---- */
 
-enum { BRIGHTNESS, CONTRAST, SATURATION, HUE, ADJUSTMENTS };
+enum { JITTER_BRIGHTNESS, JITTER_CONTRAST, JITTER_SATURATION, JITTER_HUE, JITTER_ADJUSTMENTS };
 
 typedef struct jitter {
     ek_transform transform;
-    double range[ADJUSTMENTS][2];
-    bool changes[ADJUSTMENTS]; /* false: the range is one factor that changes nothing */
+    double range[JITTER_ADJUSTMENTS][2];
+    bool changes[JITTER_ADJUSTMENTS]; /* false: the range is one factor that changes nothing */
 } jitter;
 
 static int jitter_describe(const ek_transform *transform, ek_array *array)
@@ -83,19 +83,19 @@ static int jitter_describe(const ek_transform *transform, ek_array *array)
 
 /* Draws in torchvision's order: the order of the adjustments, then a factor for each that changes
  * anything. */
-static void jitter_draw(const jitter *self, ek_generator *generator, int order[ADJUSTMENTS],
-                        double factor[ADJUSTMENTS])
+static void jitter_draw(const jitter *self, ek_generator *generator, int order[JITTER_ADJUSTMENTS],
+                        double factor[JITTER_ADJUSTMENTS])
 {
     generator = ek_generator_lock(generator);
-    for (int i = 0; i < ADJUSTMENTS; i++)
+    for (int i = 0; i < JITTER_ADJUSTMENTS; i++)
         order[i] = i;
-    for (int i = 0; i < ADJUSTMENTS - 1; i++) {
-        int other = i + (int)(ek_generator_u32(generator) % (uint32_t)(ADJUSTMENTS - i));
+    for (int i = 0; i < JITTER_ADJUSTMENTS - 1; i++) {
+        int other = i + (int)(ek_generator_u32(generator) % (uint32_t)(JITTER_ADJUSTMENTS - i));
         int kept = order[i];
         order[i] = order[other];
         order[other] = kept;
     }
-    for (int i = 0; i < ADJUSTMENTS; i++)
+    for (int i = 0; i < JITTER_ADJUSTMENTS; i++)
         if (self->changes[i])
             factor[i] = (double)ek_draw_between(generator, self->range[i][0], self->range[i][1]);
     ek_generator_unlock(generator);
@@ -104,16 +104,14 @@ static void jitter_draw(const jitter *self, ek_generator *generator, int order[A
 static int jitter_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
                         ek_generator *generator)
 {
-    static void (*const adjust[ADJUSTMENTS])(ek_array * x, double factor) = {ek_adjust_brightness,
-                                                                             ek_adjust_contrast,
-                                                                             ek_adjust_saturation,
-                                                                             ek_adjust_hue};
+    static void (*const adjust[JITTER_ADJUSTMENTS])(ek_array * x, double factor) = {
+        ek_adjust_brightness, ek_adjust_contrast, ek_adjust_saturation, ek_adjust_hue};
     const jitter *self = (const jitter *)transform;
-    int order[ADJUSTMENTS];
-    double factor[ADJUSTMENTS];
+    int order[JITTER_ADJUSTMENTS];
+    double factor[JITTER_ADJUSTMENTS];
     jitter_draw(self, generator, order, factor);
     ek_array_keep(in, out);
-    for (int i = 0; i < ADJUSTMENTS; i++)
+    for (int i = 0; i < JITTER_ADJUSTMENTS; i++)
         if (self->changes[order[i]])
             adjust[order[i]](out, factor[order[i]]);
     return 0;
@@ -128,16 +126,17 @@ static const ek_transform_type jitter_type = {.name = "color_jitter",
  * factor that changes nothing. */
 static int jitter_set(jitter *self, int number, const ek_jitter_options *options)
 {
-    static const char *const names[ADJUSTMENTS][2] = {{"brightness", "brightness_range"},
-                                                      {"contrast", "contrast_range"},
-                                                      {"saturation", "saturation_range"},
-                                                      {"hue", "hue_range"}};
+    static const char *const names[JITTER_ADJUSTMENTS][2] = {{"brightness", "brightness_range"},
+                                                             {"contrast", "contrast_range"},
+                                                             {"saturation", "saturation_range"},
+                                                             {"hue", "hue_range"}};
     const double spreads[] = {options->brightness, options->contrast, options->saturation,
                               options->hue};
     const double *const ranges[] = {options->brightness_range, options->contrast_range,
                                     options->saturation_range, options->hue_range};
     const double *given = ranges[number];
-    double centre = number == HUE ? 0 : 1, spread = spreads[number], *range = self->range[number];
+    double centre = number == JITTER_HUE ? 0 : 1, spread = spreads[number],
+           *range = self->range[number];
     bool written = given[0] != 0 || given[1] != 0 ||
                    ek_keyword_is_written(options->keywords, names[number][1], -1);
     if (written && spread != 0)
@@ -148,17 +147,18 @@ static int jitter_set(jitter *self, int number, const ek_jitter_options *options
                        names[number][0], spread);
     range[0] = written ? given[0] : centre - spread;
     range[1] = written ? given[1] : centre + spread;
-    if (!written && number != HUE && range[0] < 0)
+    if (!written && number != JITTER_HUE && range[0] < 0)
         range[0] = 0;
     self->changes[number] = range[0] != centre || range[1] != centre;
-    return ek_check_range("color_jitter", names[number][written], range, number == HUE ? -0.5 : 0,
-                          number == HUE ? 0.5 : 1e30 /* of which f32 holds products */);
+    return ek_check_range("color_jitter", names[number][written], range,
+                          number == JITTER_HUE ? -0.5 : 0,
+                          number == JITTER_HUE ? 0.5 : 1e30 /* of which f32 holds products */);
 }
 
 ek_transform *ek_color_jitter_with(ek_jitter_options options)
 {
     jitter *self = (jitter *)ek_transform_new(&jitter_type);
-    for (int i = 0; self && i < ADJUSTMENTS; i++)
+    for (int i = 0; self && i < JITTER_ADJUSTMENTS; i++)
         if (jitter_set(self, i, &options) < 0) {
             ek_transform_free(&self->transform);
             return NULL;

@@ -5,7 +5,7 @@
 
 #include "data/transform_chain.h"
 
-/* ---- fill values (transform_draws.c) ---- */
+/* ---- runs of elements: fill values, picked elements (transform_draws.c) ---- */
 
 /* EK_E_DTYPE if the array has integers that cannot hold the fill value exactly. */
 int ek_fill_check(const ek_transform *transform, const ek_array *array, double fill);
@@ -13,6 +13,10 @@ int ek_fill_check(const ek_transform *transform, const ek_array *array, double f
 void ek_fill_element(ek_dtype dtype, double fill, unsigned char element[8]);
 /* Writes `count` elements of `size` bytes. */
 void ek_fill_run(int64_t count, size_t size, const unsigned char *element, void *out);
+/* Writes `count` elements of `size` bytes: in[places[i]], or, where places[i] is negative, the
+ * element `outside`. If that is NULL, no place is negative. */
+void ek_pick_run(int64_t count, const int64_t *places, size_t size, const void *in,
+                 const unsigned char *outside, void *out);
 
 /* ---- draws and checks of options (transform_draws.c) ---- */
 

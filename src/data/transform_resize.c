@@ -222,32 +222,6 @@ static void resize_nearest_places(int64_t *places, int64_t in, int64_t out)
     }
 }
 
-#define DEFINE_PICK(bits)                                                                    \
-    static void pick_##bits(int64_t count, const int64_t *restrict places,                   \
-                            const uint##bits##_t *restrict in, uint##bits##_t *restrict out) \
-    {                                                                                        \
-        for (int64_t i = 0; i < count; i++)                                                  \
-            out[i] = in[places[i]];                                                          \
-    }
-DEFINE_PICK(8)
-DEFINE_PICK(16)
-DEFINE_PICK(32)
-DEFINE_PICK(64)
-#undef DEFINE_PICK
-
-static void resize_pick(int64_t count, const int64_t *places, size_t size, const void *in,
-                        void *out)
-{
-    if (size == 1)
-        pick_8(count, places, in, out);
-    else if (size == 2)
-        pick_16(count, places, in, out);
-    else if (size == 4)
-        pick_32(count, places, in, out);
-    else
-        pick_64(count, places, in, out);
-}
-
 static int resize_nearest(const ek_array *in, const ek_window *window, ek_array *out)
 {
     ek_picture from = ek_picture_of(in);
@@ -261,8 +235,8 @@ static int resize_nearest(const ek_array *in, const ek_window *window, ek_array 
     char *to = out->data;
     for (int64_t p = 0; p < from.planes; p++)
         for (int64_t y = 0; y < to_h; y++, to += (size_t)to_w * size)
-            resize_pick(to_w, places + to_h, size,
-                        window_at(in, p, window) + (size_t)places[y] * pitch, to);
+            ek_pick_run(to_w, places + to_h, size,
+                        window_at(in, p, window) + (size_t)places[y] * pitch, NULL, to);
     free(places);
     return 0;
 }

@@ -12,13 +12,13 @@ static int64_t tone_count(const ek_array *x)
 
 /* ---- pixels by themselves ---- */
 
-#define DEFINE_INVERT(name, element, white)                                     \
-    EK_MULTIVERSION                                                             \
-    static void invert_##name(int64_t count, element *restrict x, double least) \
-    {                                                                           \
-        const element limit = (element)least;                                   \
-        for (int64_t i = 0; i < count; i++)                                     \
-            x[i] = x[i] >= limit ? (element)((white)-x[i]) : x[i];              \
+#define DEFINE_INVERT(name, element, white)                                          \
+    EK_MULTIVERSION                                                                  \
+    static void tone_invert_##name(int64_t count, element *restrict x, double least) \
+    {                                                                                \
+        const element limit = (element)least;                                        \
+        for (int64_t i = 0; i < count; i++)                                          \
+            x[i] = x[i] >= limit ? (element)((white)-x[i]) : x[i];                   \
     }
 DEFINE_INVERT(u8, uint8_t, 255)
 DEFINE_INVERT(f32, float, 1)
@@ -33,11 +33,11 @@ void ek_picture_invert(ek_array *x)
 void ek_picture_solarize(ek_array *x, double threshold)
 {
     if (x->dtype == EK_F32)
-        invert_f32(tone_count(x), x->data, threshold);
+        tone_invert_f32(tone_count(x), x->data, threshold);
     else if (x->dtype == EK_F64)
-        invert_f64(tone_count(x), x->data, threshold);
+        tone_invert_f64(tone_count(x), x->data, threshold);
     else if (threshold <= 255)
-        invert_u8(tone_count(x), x->data, threshold > 0 ? ceil(threshold) : 0);
+        tone_invert_u8(tone_count(x), x->data, threshold > 0 ? ceil(threshold) : 0);
 }
 
 void ek_picture_posterize(ek_array *x, int bits)
@@ -53,7 +53,7 @@ void ek_picture_posterize(ek_array *x, int bits)
  * value stays. */
 #define DEFINE_STRETCH(name, element, real, white)                                \
     EK_MULTIVERSION                                                               \
-    static void stretch_##name(int64_t count, element *restrict x)                \
+    static void tone_stretch_##name(int64_t count, element *restrict x)           \
     {                                                                             \
         element least = x[0], most = x[0];                                        \
         for (int64_t i = 1; i < count; i++) {                                     \
@@ -81,17 +81,17 @@ void ek_picture_autocontrast(ek_array *x)
     for (int64_t p = 0; p < picture.planes && plane > 0; p++) {
         void *pixels = (char *)x->data + (size_t)(p * plane) * picture.size;
         if (x->dtype == EK_U8)
-            stretch_u8(plane, pixels);
+            tone_stretch_u8(plane, pixels);
         else if (x->dtype == EK_F32)
-            stretch_f32(plane, pixels);
+            tone_stretch_f32(plane, pixels);
         else
-            stretch_f64(plane, pixels);
+            tone_stretch_f64(plane, pixels);
     }
 }
 
 /* Replaces each value by its place in the sum of the histogram. The last value that occurs does
  * not count towards the step. */
-static void equalize_plane(int64_t count, uint8_t *pixels)
+static void tone_equalize_plane(int64_t count, uint8_t *pixels)
 {
     int64_t histogram[256] = {0}, sum = 0;
     uint8_t table[256];
@@ -117,7 +117,7 @@ void ek_picture_equalize(ek_array *x)
     ek_picture picture = ek_picture_of(x);
     int64_t plane = picture.height * picture.width;
     for (int64_t p = 0; p < picture.planes; p++)
-        equalize_plane(plane, (uint8_t *)x->data + p * plane);
+        tone_equalize_plane(plane, (uint8_t *)x->data + p * plane);
 }
 
 /* ---- sharpness ---- */
@@ -126,8 +126,8 @@ void ek_picture_equalize(ek_array *x)
  * one on the edge with itself. */
 #define DEFINE_SHARPEN(name, element, real, white, rounded)                                     \
     EK_MULTIVERSION                                                                             \
-    static void sharpen_##name(int64_t h, int64_t w, const element *restrict x,                 \
-                               element *restrict out, double factor)                            \
+    static void tone_sharpen_##name(int64_t h, int64_t w, const element *restrict x,            \
+                                    element *restrict out, double factor)                       \
     {                                                                                           \
         const real ratio = (real)factor, rest = (real)(1 - factor);                             \
         const real one = (real)1 / 13, five = (real)5 / 13;                                     \
@@ -163,17 +163,24 @@ void ek_picture_sharpen(const ek_array *in, ek_array *out, double factor)
         const char *from = (const char *)in->data + (size_t)(p * h * w) * picture.size;
         char *to = (char *)out->data + (size_t)(p * h * w) * picture.size;
         if (in->dtype == EK_U8)
-            sharpen_u8(h, w, (const uint8_t *)from, (uint8_t *)to, factor);
+            tone_sharpen_u8(h, w, (const uint8_t *)from, (uint8_t *)to, factor);
         else if (in->dtype == EK_F32)
-            sharpen_f32(h, w, (const float *)from, (float *)to, factor);
+            tone_sharpen_f32(h, w, (const float *)from, (float *)to, factor);
         else
-            sharpen_f64(h, w, (const double *)from, (double *)to, factor);
+            tone_sharpen_f64(h, w, (const double *)from, (double *)to, factor);
     }
 }
 
 /* ---- the transforms ---- */
 
-typedef enum tone_kind { INVERT, POSTERIZE, SOLARIZE, SHARPEN, AUTOCONTRAST, EQUALIZE } tone_kind;
+typedef enum tone_kind {
+    TONE_INVERT,
+    TONE_POSTERIZE,
+    TONE_SOLARIZE,
+    TONE_SHARPEN,
+    TONE_AUTOCONTRAST,
+    TONE_EQUALIZE
+} tone_kind;
 
 typedef struct tone {
     ek_transform transform;
@@ -186,10 +193,10 @@ static int tone_describe(const ek_transform *transform, ek_array *array)
     const tone *self = (const tone *)transform;
     char text[200];
     EK_TRY(ek_colour_check(transform, array));
-    if ((self->kind == POSTERIZE || self->kind == EQUALIZE) && array->dtype != EK_U8)
+    if ((self->kind == TONE_POSTERIZE || self->kind == TONE_EQUALIZE) && array->dtype != EK_U8)
         return EK_FAIL(EK_E_DTYPE, "%s: %s; u8 is needed", transform->type->name,
                        ek_array_text(array, text));
-    if (self->kind == SOLARIZE && self->number > (array->dtype == EK_U8 ? 255 : 1))
+    if (self->kind == TONE_SOLARIZE && self->number > (array->dtype == EK_U8 ? 255 : 1))
         return EK_FAIL(EK_E_INVALID, "%s: a threshold of %g for %s, whose white is %d",
                        transform->type->name, self->number, ek_array_text(array, text),
                        array->dtype == EK_U8 ? 255 : 1);
@@ -199,22 +206,22 @@ static int tone_describe(const ek_transform *transform, ek_array *array)
 static void tone_change(const tone *self, ek_array *x)
 {
     switch (self->kind) {
-    case INVERT:
+    case TONE_INVERT:
         ek_picture_invert(x);
         break;
-    case POSTERIZE:
+    case TONE_POSTERIZE:
         ek_picture_posterize(x, (int)self->number);
         break;
-    case SOLARIZE:
+    case TONE_SOLARIZE:
         ek_picture_solarize(x, self->number);
         break;
-    case AUTOCONTRAST:
+    case TONE_AUTOCONTRAST:
         ek_picture_autocontrast(x);
         break;
-    case EQUALIZE:
+    case TONE_EQUALIZE:
         ek_picture_equalize(x);
         break;
-    case SHARPEN: /* which needs its input beside its output */
+    case TONE_SHARPEN: /* which needs its input beside its output */
         break;
     }
 }
@@ -224,7 +231,7 @@ static int tone_apply(const ek_transform *transform, const ek_array *in, ek_arra
 {
     const tone *self = (const tone *)transform;
     bool yes = ek_draw_chance(generator, self->p);
-    if (yes && self->kind == SHARPEN) {
+    if (yes && self->kind == TONE_SHARPEN) {
         ek_picture_sharpen(in, out, self->number);
         return 0;
     }
@@ -239,12 +246,12 @@ static const ek_transform_type tone_types[] = {
     {                                                                                        \
         .name = (text), .size = sizeof(tone), .describe = tone_describe, .apply = tone_apply \
     }
-    [INVERT] = TONE_TYPE("random_invert"),
-    [POSTERIZE] = TONE_TYPE("random_posterize"),
-    [SOLARIZE] = TONE_TYPE("random_solarize"),
-    [SHARPEN] = TONE_TYPE("random_adjust_sharpness"),
-    [AUTOCONTRAST] = TONE_TYPE("random_autocontrast"),
-    [EQUALIZE] = TONE_TYPE("random_equalize"),
+    [TONE_INVERT] = TONE_TYPE("random_invert"),
+    [TONE_POSTERIZE] = TONE_TYPE("random_posterize"),
+    [TONE_SOLARIZE] = TONE_TYPE("random_solarize"),
+    [TONE_SHARPEN] = TONE_TYPE("random_adjust_sharpness"),
+    [TONE_AUTOCONTRAST] = TONE_TYPE("random_autocontrast"),
+    [TONE_EQUALIZE] = TONE_TYPE("random_equalize"),
 #undef TONE_TYPE
 };
 
@@ -263,21 +270,21 @@ static ek_transform *tone_new(tone_kind kind, double number, double p)
 
 ek_transform *ek_random_invert(double p)
 {
-    return tone_new(INVERT, 0, p);
+    return tone_new(TONE_INVERT, 0, p);
 }
 
 ek_transform *ek_random_posterize(int bits, double p)
 {
     if (bits < 0 || bits > 8)
         return EK_FAIL_NULL(EK_E_INVALID, "random_posterize: %d bits; 0 to 8 can be kept", bits);
-    return tone_new(POSTERIZE, bits, p);
+    return tone_new(TONE_POSTERIZE, bits, p);
 }
 
 ek_transform *ek_random_solarize(double threshold, double p)
 {
     if (isnan(threshold))
         return EK_FAIL_NULL(EK_E_INVALID, "random_solarize: the threshold is not a number");
-    return tone_new(SOLARIZE, threshold, p);
+    return tone_new(TONE_SOLARIZE, threshold, p);
 }
 
 ek_transform *ek_random_adjust_sharpness(double factor, double p)
@@ -286,15 +293,15 @@ ek_transform *ek_random_adjust_sharpness(double factor, double p)
         return EK_FAIL_NULL(EK_E_INVALID,
                             "random_adjust_sharpness: a factor of %g; it has to lie in [0, 1e30]",
                             factor);
-    return tone_new(SHARPEN, factor, p);
+    return tone_new(TONE_SHARPEN, factor, p);
 }
 
 ek_transform *ek_random_autocontrast(double p)
 {
-    return tone_new(AUTOCONTRAST, 0, p);
+    return tone_new(TONE_AUTOCONTRAST, 0, p);
 }
 
 ek_transform *ek_random_equalize(double p)
 {
-    return tone_new(EQUALIZE, 0, p);
+    return tone_new(TONE_EQUALIZE, 0, p);
 }

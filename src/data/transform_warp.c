@@ -41,8 +41,8 @@ void ek_warp_affine(ek_warp *warp, const double centre[2], double angle, const d
  * a matrix product. */
 #define DEFINE_PLACES(name, real, fused)                                                      \
     EK_MULTIVERSION                                                                           \
-    static void places_##name(const ek_warp *warp, int64_t h, int64_t w, int64_t y,           \
-                              real *restrict to_x, real *restrict to_y)                       \
+    static void warp_places_##name(const ek_warp *warp, int64_t h, int64_t w, int64_t y,      \
+                                   real *restrict to_x, real *restrict to_y)                  \
     {                                                                                         \
         const double *m = warp->c;                                                            \
         const real half_w = (real)(0.5 * (double)w), half_h = (real)(0.5 * (double)h);        \
@@ -70,28 +70,12 @@ DEFINE_PLACES(f64, double, fma)
 /* ---- nearest ---- */
 
 /* The nearest pixel's index in a plane; -1: none, outside. Halves go to the even neighbour. */
-static int64_t nearest_index(double x, double y, int64_t h, int64_t w)
+static int64_t warp_nearest_index(double x, double y, int64_t h, int64_t w)
 {
     double column = rint(x), line = rint(y);
     bool inside = column >= 0 && column < (double)w && line >= 0 && line < (double)h;
     return inside ? (int64_t)line * w + (int64_t)column : -1;
 }
-
-#define DEFINE_PICK(bits)                                                                   \
-    static void pick_##bits(int64_t count, const int64_t *restrict from, const void *plane, \
-                            const void *fill, void *out)                                    \
-    {                                                                                       \
-        const uint##bits##_t *restrict x = plane;                                           \
-        uint##bits##_t *restrict y = out, outside;                                          \
-        memcpy(&outside, fill, sizeof outside);                                             \
-        for (int64_t i = 0; i < count; i++)                                                 \
-            y[i] = from[i] < 0 ? outside : x[from[i]];                                      \
-    }
-DEFINE_PICK(8)
-DEFINE_PICK(16)
-DEFINE_PICK(32)
-DEFINE_PICK(64)
-#undef DEFINE_PICK
 
 static void warp_pick(const ek_warp *warp, const ek_array *in, ek_array *out, int64_t y,
                       const int64_t *from)
@@ -103,14 +87,7 @@ static void warp_pick(const ek_warp *warp, const ek_array *in, ek_array *out, in
     for (int64_t p = 0; p < picture.planes; p++) {
         const char *plane = (const char *)in->data + (size_t)(p * h * w) * picture.size;
         char *row = (char *)out->data + (size_t)((p * h + y) * w) * picture.size;
-        if (picture.size == 1)
-            pick_8(w, from, plane, element, row);
-        else if (picture.size == 2)
-            pick_16(w, from, plane, element, row);
-        else if (picture.size == 4)
-            pick_32(w, from, plane, element, row);
-        else
-            pick_64(w, from, plane, element, row);
+        ek_pick_run(w, from, picture.size, plane, element, row);
     }
 }
 
@@ -122,7 +99,7 @@ static void warp_pick(const ek_warp *warp, const ek_array *in, ek_array *out, in
         int64_t at[4];                                                                   \
         real weight[4], inside; /* the sum of the weights */                             \
     } corners_##name;                                                                    \
-    static corners_##name find_##name(real x, real y, int64_t h, int64_t w)              \
+    static corners_##name warp_find_##name(real x, real y, int64_t h, int64_t w)         \
     {                                                                                    \
         corners_##name c = {.inside = 0};                                                \
         if (!(x > -1 && x < (real)w && y > -1 && y < (real)h))                           \
@@ -150,21 +127,21 @@ static inline uint8_t rounded_u8(float value)
 
 /* Sums are fused in the order of PyTorch's grid_sample, so that bytes are rounded alike. */
 #define ITSELF(x) (x)
-#define DEFINE_MIX(name, element, real, kind, stored, fused)                                  \
-    EK_MULTIVERSION                                                                           \
-    static void mix_##name(int64_t count, const corners_##kind *restrict corners, bool fills, \
-                           double fill, const element *restrict x, element *restrict out)     \
-    {                                                                                         \
-        for (int64_t i = 0; i < count; i++) {                                                 \
-            const corners_##kind *c = &corners[i];                                            \
-            real value = (real)x[c->at[0]] * c->weight[0];                                    \
-            value = fused((real)x[c->at[1]], c->weight[1], value);                            \
-            value = fused((real)x[c->at[2]], c->weight[2], value);                            \
-            value = fused((real)x[c->at[3]], c->weight[3], value);                            \
-            if (fills)                                                                        \
-                value = value * c->inside + (1 - c->inside) * (real)fill;                     \
-            out[i] = stored(value);                                                           \
-        }                                                                                     \
+#define DEFINE_MIX(name, element, real, kind, stored, fused)                                       \
+    EK_MULTIVERSION                                                                                \
+    static void warp_mix_##name(int64_t count, const corners_##kind *restrict corners, bool fills, \
+                                double fill, const element *restrict x, element *restrict out)     \
+    {                                                                                              \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            const corners_##kind *c = &corners[i];                                                 \
+            real value = (real)x[c->at[0]] * c->weight[0];                                         \
+            value = fused((real)x[c->at[1]], c->weight[1], value);                                 \
+            value = fused((real)x[c->at[2]], c->weight[2], value);                                 \
+            value = fused((real)x[c->at[3]], c->weight[3], value);                                 \
+            if (fills)                                                                             \
+                value = value * c->inside + (1 - c->inside) * (real)fill;                          \
+            out[i] = stored(value);                                                                \
+        }                                                                                          \
     }
 DEFINE_MIX(u8, uint8_t, float, f32, rounded_u8, fmaf)
 DEFINE_MIX(f32, float, float, f32, ITSELF, fmaf)
@@ -179,11 +156,11 @@ static void warp_mix(const ek_warp *warp, const ek_array *in, ek_array *out, int
         const void *plane = (const char *)in->data + (size_t)(p * h * w) * picture.size;
         void *row = (char *)out->data + (size_t)((p * h + y) * w) * picture.size;
         if (in->dtype == EK_U8)
-            mix_u8(w, corners, warp->fills, warp->fill, plane, row);
+            warp_mix_u8(w, corners, warp->fills, warp->fill, plane, row);
         else if (in->dtype == EK_F32)
-            mix_f32(w, corners, warp->fills, warp->fill, plane, row);
+            warp_mix_f32(w, corners, warp->fills, warp->fill, plane, row);
         else
-            mix_f64(w, corners, warp->fills, warp->fill, plane, row);
+            warp_mix_f64(w, corners, warp->fills, warp->fill, plane, row);
     }
 }
 
@@ -203,25 +180,25 @@ int ek_warp_check(const ek_transform *transform, const ek_array *array, const ek
 
 /* Runs over the rows of the result. `room` has a place of two reals for each pixel of a row, then
  * indices or corners. */
-#define DEFINE_RUN(name, real)                                                              \
-    static void run_##name(const ek_array *in, ek_array *out, const ek_warp *warp, real *x, \
-                           void *found)                                                     \
-    {                                                                                       \
-        int64_t h = ek_picture_of(in).height, w = ek_picture_of(in).width;                  \
-        real *y = x + w;                                                                    \
-        int64_t *from = found;                                                              \
-        corners_##name *corners = found;                                                    \
-        for (int64_t row = 0; row < h; row++) {                                             \
-            places_##name(warp, h, w, row, x, y);                                           \
-            for (int64_t i = 0; i < w && warp->bilinear; i++)                               \
-                corners[i] = find_##name(x[i], y[i], h, w);                                 \
-            for (int64_t i = 0; i < w && !warp->bilinear; i++)                              \
-                from[i] = nearest_index((double)x[i], (double)y[i], h, w);                  \
-            if (warp->bilinear)                                                             \
-                warp_mix(warp, in, out, row, corners);                                      \
-            else                                                                            \
-                warp_pick(warp, in, out, row, from);                                        \
-        }                                                                                   \
+#define DEFINE_RUN(name, real)                                                                   \
+    static void warp_run_##name(const ek_array *in, ek_array *out, const ek_warp *warp, real *x, \
+                                void *found)                                                     \
+    {                                                                                            \
+        int64_t h = ek_picture_of(in).height, w = ek_picture_of(in).width;                       \
+        real *y = x + w;                                                                         \
+        int64_t *from = found;                                                                   \
+        corners_##name *corners = found;                                                         \
+        for (int64_t row = 0; row < h; row++) {                                                  \
+            warp_places_##name(warp, h, w, row, x, y);                                           \
+            for (int64_t i = 0; i < w && warp->bilinear; i++)                                    \
+                corners[i] = warp_find_##name(x[i], y[i], h, w);                                 \
+            for (int64_t i = 0; i < w && !warp->bilinear; i++)                                   \
+                from[i] = warp_nearest_index((double)x[i], (double)y[i], h, w);                  \
+            if (warp->bilinear)                                                                  \
+                warp_mix(warp, in, out, row, corners);                                           \
+            else                                                                                 \
+                warp_pick(warp, in, out, row, from);                                             \
+        }                                                                                        \
     }
 DEFINE_RUN(f32, float)
 DEFINE_RUN(f64, double)
@@ -235,9 +212,9 @@ int ek_picture_warp(const ek_array *in, ek_array *out, const ek_warp *warp)
     void *found = ek_calloc((size_t)w, sizeof(corners_f64));
     int rc = room && found ? 0 : EK_E_NO_MEMORY;
     if (rc == 0 && in->dtype == EK_F64)
-        run_f64(in, out, warp, room, found);
+        warp_run_f64(in, out, warp, room, found);
     else if (rc == 0)
-        run_f32(in, out, warp, (float *)room, found);
+        warp_run_f32(in, out, warp, (float *)room, found);
     free(room);
     free(found);
     return rc;
