@@ -43,7 +43,7 @@ EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek
  * none. Brightness is 0.299 R + 0.587 G + 0.114 B. Of 16 bits the upper 8 are kept.
  *
  * Transparency that the file does not store as a channel becomes one only if alpha is asked for.
- * Gamma, colour profiles and orientation are ignored. EK_E_IO if unreadable. EK_E_FORMAT with the
+ * Gamma, color profiles and orientation are ignored. EK_E_IO if unreadable. EK_E_FORMAT with the
  * decoder's reason, also for a file whose end is missing, and for more than 2^28 pixels. A JPEG
  * file that has its end is read even if bytes before that are missing or wrong. EK_E_BACKEND if
  * libpng is of another version than Evenkeel was compiled for. */

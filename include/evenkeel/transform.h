@@ -212,7 +212,7 @@ EK_API ek_transform *ek_random_erasing_with(ek_erasing_options options);
 #define ek_random_erasing(...) \
     ek_random_erasing_with(EK_OPTIONS_1(ek_erasing_options, p, __VA_ARGS__))
 
-/* ---- colours: u8, f32 or f64 (else EK_E_DTYPE), 1 or 3 channels (else EK_E_SHAPE) ----
+/* ---- colors: u8, f32 or f64 (else EK_E_DTYPE), 1 or 3 channels (else EK_E_SHAPE) ----
  *
  * Floating-point pictures lie in [0, 1]. u8 is computed in f32 and truncated, as by torchvision. */
 

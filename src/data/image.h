@@ -34,7 +34,7 @@ ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, 
                              ek_dtype dtype);
 
 /* Writes `count` pixels of `from` channels to `to` planes, which are `plane` bytes apart. The
- * brightness of colours is ITU-R 601's in 16 bits, rounded as by Pillow. A missing alpha becomes
+ * brightness of colors is ITU-R 601's in 16 bits, rounded as by Pillow. A missing alpha becomes
  * 255. An alpha that was not asked for is dropped without compositing. */
 void ek_decoded_planes(const uint8_t *pixels, int from, uint8_t *planes, size_t plane, int to,
                        size_t count);

@@ -113,14 +113,14 @@ static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *wid
                           "no JPEG that can be read: tables without a picture");
     if (*space < 0)
         return EK_FAIL_IN(EK_E_FORMAT, picture,
-                          "a JPEG file of unknown colours; gray, RGB, YCbCr, CMYK and YCCK "
+                          "a JPEG file of unknown colors; gray, RGB, YCbCr, CMYK and YCCK "
                           "are read");
     return jpeg_check_claim(picture, *width, *height);
 }
 
 /* Converts CMYK pixels to RGB in place. Their values are inverted (255 is no ink), as Adobe writes
- * them and all decoders read them. A colour is paper - round(ink * paper / 255): `paper` is the
- * inverted black, and ink is 255 less the colour's inverted value. */
+ * them and all decoders read them. A color is paper - round(ink * paper / 255): `paper` is the
+ * inverted black, and ink is 255 less the color's inverted value. */
 static void jpeg_from_inks(uint8_t *pixels, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

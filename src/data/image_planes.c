@@ -31,7 +31,7 @@ ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, 
     return ek_empty(EK_SHAPE(channels, height, width), .dtype = dtype);
 }
 
-/* ---- colours: these loops are ten times as fast if the compiler may use AVX2's shuffles ---- */
+/* ---- colors: these loops are ten times as fast if the compiler may use AVX2's shuffles ---- */
 
 static inline void planes_split(const uint8_t *restrict pixels, size_t step, uint8_t *restrict red,
                                 uint8_t *restrict green, uint8_t *restrict blue, size_t count)
@@ -43,8 +43,8 @@ static inline void planes_split(const uint8_t *restrict pixels, size_t step, uin
     }
 }
 
-EK_MULTIVERSION static void planes_split_colours(const uint8_t *pixels, int from, uint8_t *planes,
-                                                 size_t plane, size_t count)
+EK_MULTIVERSION static void planes_split_colors(const uint8_t *pixels, int from, uint8_t *planes,
+                                                size_t plane, size_t count)
 {
     if (from == 3)
         planes_split(pixels, 3, planes, planes + plane, planes + 2 * plane, count);
@@ -63,8 +63,8 @@ static inline void planes_weigh(const uint8_t *restrict pixels, size_t step,
     }
 }
 
-EK_MULTIVERSION static void planes_weigh_colours(const uint8_t *pixels, int from, uint8_t *plane,
-                                                 size_t count)
+EK_MULTIVERSION static void planes_weigh_colors(const uint8_t *pixels, int from, uint8_t *plane,
+                                                size_t count)
 {
     if (from == 3)
         planes_weigh(pixels, 3, plane, count);
@@ -87,11 +87,11 @@ static void planes_take(const uint8_t *restrict pixels, int step, uint8_t *restr
 void ek_decoded_planes(const uint8_t *pixels, int from, uint8_t *planes, size_t plane, int to,
                        size_t count)
 {
-    const bool colours = from >= 3;
-    if (to < 3 && colours)
-        planes_weigh_colours(pixels, from, planes, count);
-    else if (colours)
-        planes_split_colours(pixels, from, planes, plane, count);
+    const bool colors = from >= 3;
+    if (to < 3 && colors)
+        planes_weigh_colors(pixels, from, planes, count);
+    else if (colors)
+        planes_split_colors(pixels, from, planes, plane, count);
     else
         for (int i = 0; i < (to < 3 ? 1 : 3); i++)
             planes_take(pixels, from, planes + (size_t)i * plane, count);

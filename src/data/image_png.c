@@ -136,7 +136,7 @@ static int decoding_decode(png_decoding *self)
     png_set_read_fn(self->png, self, decoding_give_bytes);
     /* A wrong checksum is an error for optional chunks too. */
     png_set_crc_action(self->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
-    /* Chunks that don't change pixels are skipped: gamma, colour profiles, texts. */
+    /* Chunks that don't change pixels are skipped: gamma, color profiles, texts. */
     png_set_keep_unknown_chunks(self->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_set_user_limits(self->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_read_info(self->png, self->info);

@@ -2,7 +2,7 @@
  *
  * The MNIST family (MNIST, Fashion-MNIST, EMNIST...) has two IDX files: pictures and labels. The
  * binary versions of CIFAR-10 and CIFAR-100 have records: one label byte, or two (coarse and fine),
- * then 3 x 32 x 32 bytes of pixels, one colour after the other. */
+ * then 3 x 32 x 32 bytes of pixels, one color after the other. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -11,15 +11,15 @@ typedef struct affine {
     ek_warp warp; /* bilinear and fill */
     double degrees[2], translate[2], scale[2], shear_x[2], shear_y[2];
     bool rotates_only, translates, scales, shears, shears_y;
-    bool off_centre;
-    double centre[2]; /* x, y in pixels from the top left corner */
+    bool off_center;
+    double center[2]; /* x, y in pixels from the top left corner */
 } affine;
 
-/* Writes the centre, measured from the middle of the picture. */
-static void affine_centre(const affine *self, ek_picture picture, double centre[2])
+/* Writes the center, measured from the middle of the picture. */
+static void affine_center(const affine *self, ek_picture picture, double center[2])
 {
-    centre[0] = self->off_centre ? self->centre[0] - (double)picture.width * 0.5 : 0;
-    centre[1] = self->off_centre ? self->centre[1] - (double)picture.height * 0.5 : 0;
+    center[0] = self->off_center ? self->center[0] - (double)picture.width * 0.5 : 0;
+    center[1] = self->off_center ? self->center[1] - (double)picture.height * 0.5 : 0;
 }
 
 /* Draws a whole number of pixels within +-share of `size`. */
@@ -39,7 +39,7 @@ static int affine_apply(const ek_transform *transform, const ek_array *in, ek_ar
 {
     const affine *self = (const affine *)transform;
     ek_picture picture = ek_picture_of(in);
-    double centre[2], shift[2] = {0, 0}, scale = 1, shear[2] = {0, 0};
+    double center[2], shift[2] = {0, 0}, scale = 1, shear[2] = {0, 0};
     ek_warp warp = self->warp;
     generator = ek_generator_lock(generator);
     double angle = (double)ek_draw_between(generator, self->degrees[0], self->degrees[1]);
@@ -54,8 +54,8 @@ static int affine_apply(const ek_transform *transform, const ek_array *in, ek_ar
     if (self->shears_y)
         shear[1] = (double)ek_draw_between(generator, self->shear_y[0], self->shear_y[1]);
     ek_generator_unlock(generator);
-    affine_centre(self, picture, centre);
-    ek_warp_affine(&warp, centre, self->rotates_only ? -angle : angle, shift, scale, shear);
+    affine_center(self, picture, center);
+    ek_warp_affine(&warp, center, self->rotates_only ? -angle : angle, shift, scale, shear);
     return ek_picture_warp(in, out, &warp);
 }
 
@@ -111,14 +111,14 @@ static int affine_fill(affine *self, const ek_affine_options *options)
     EK_TRY(affine_angles(name, "shear_y", 0, options->shear_y_range, self->shear_y));
     memcpy(self->translate, options->translate, sizeof self->translate);
     memcpy(self->scale, options->scale, sizeof self->scale);
-    memcpy(self->centre, options->center, sizeof self->centre);
+    memcpy(self->center, options->center, sizeof self->center);
     self->translates = ek_keyword_is_written(keywords, "translate", -1) ||
                        options->translate[0] != 0 || options->translate[1] != 0;
     self->scales = options->scale[0] != 0;
     self->shears_y = options->shear_y_range[0] != 0 || options->shear_y_range[1] != 0;
     self->shears = self->shears_y || self->shear_x[0] != 0 || self->shear_x[1] != 0 ||
                    ek_keyword_is_written(keywords, "shear", -1);
-    self->off_centre = ek_keyword_is_written(keywords, "center", -1) || options->center[0] != 0 ||
+    self->off_center = ek_keyword_is_written(keywords, "center", -1) || options->center[0] != 0 ||
                        options->center[1] != 0;
     self->warp.bilinear = options->bilinear;
     self->warp.fills = true;

@@ -270,7 +270,7 @@ static int augment_describe(const ek_transform *transform, ek_array *array)
 {
     const augment *self = (const augment *)transform;
     char text[200];
-    EK_TRY(ek_colour_check(transform, array));
+    EK_TRY(ek_color_check(transform, array));
     if (array->dtype != EK_U8)
         return EK_FAIL(EK_E_DTYPE, "%s: %s; u8 pictures are augmented (before ek_to_float)",
                        transform->type->name, ek_array_text(array, text));

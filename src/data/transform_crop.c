@@ -143,7 +143,7 @@ ek_transform *ek_random_crop_with(ek_crop_options options)
 
 /* ---- center_crop ---- */
 
-/* Returns where a centred window of size `wanted` begins in `size`. Halves are rounded to even, as
+/* Returns where a centered window of size `wanted` begins in `size`. Halves are rounded to even, as
  * by Python's round. If the window is larger, the smaller half of the border comes first. */
 static int64_t crop_middle(int64_t size, int64_t wanted)
 {

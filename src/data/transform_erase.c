@@ -31,7 +31,7 @@ static int erasing_describe(const ek_transform *transform, ek_array *array)
                        "random_erasing: %s; f32 and f64 are erased by random numbers "
                        "(ek_to_float comes before it)",
                        ek_array_text(array, text));
-    if (self->channels > 1 && ek_colour_channels(array) != self->channels)
+    if (self->channels > 1 && ek_color_channels(array) != self->channels)
         return EK_FAIL(EK_E_SHAPE,
                        "random_erasing: %s; %d values are for pictures of as many channels, "
                        "(..., %d, height, width)",
@@ -61,7 +61,7 @@ static int erasing_draw(const erasing *self, const ek_array *in, ek_generator *l
         int64_t h = sides[0], w = sides[1];
         if (h >= picture.height || w >= picture.width)
             continue;
-        int64_t count = ek_colour_channels(in) * h * w;
+        int64_t count = ek_color_channels(in) * h * w;
         if (self->random) {
             result->numbers = ek_calloc((size_t)count + 1, sizeof *result->numbers);
             if (!result->numbers)
@@ -89,7 +89,7 @@ static void erasing_erase(const erasing *self, ek_array *out, const erased *what
 {
     ek_picture picture = ek_picture_of(out);
     const ek_window *window = &what->window;
-    int64_t channels = ek_colour_channels(out), h = window->height, w = window->width;
+    int64_t channels = ek_color_channels(out), h = window->height, w = window->width;
     for (int64_t p = 0; p < picture.planes; p++) {
         int64_t channel = p % channels;
         unsigned char element[8];

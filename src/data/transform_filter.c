@@ -24,7 +24,7 @@ static void filter_close(filter *self)
     free(self->weights);
 }
 
-/* ---- kernels: weights by the distance from the centre ---- */
+/* ---- kernels: weights by the distance from the center ---- */
 
 static double kernel_linear(double x)
 {
@@ -54,13 +54,13 @@ static double kernel_weight(double x, const ek_resampling *how)
 static void filter_span_antialias(filter *self, int64_t i, int64_t in, double scale, double support,
                                   const ek_resampling *how)
 {
-    double centre = scale * ((double)i + 0.5), sum = 0, *weights = self->weights + i * self->most;
+    double center = scale * ((double)i + 0.5), sum = 0, *weights = self->weights + i * self->most;
     double inverse = scale >= 1 ? 1 / scale : 1;
-    int64_t first = (int64_t)(centre - support + 0.5), end = (int64_t)(centre + support + 0.5);
+    int64_t first = (int64_t)(center - support + 0.5), end = (int64_t)(center + support + 0.5);
     first = first > 0 ? first : 0;
     end = end < in ? end : in;
     for (int64_t j = first; j < end; j++) {
-        weights[j - first] = kernel_weight(((double)j - centre + 0.5) * inverse, how);
+        weights[j - first] = kernel_weight(((double)j - center + 0.5) * inverse, how);
         sum += weights[j - first];
     }
     for (int64_t j = first; j < end && sum != 0; j++)

@@ -17,7 +17,7 @@ static int grey_describe(const ek_transform *transform, ek_array *array)
 {
     const grey *self = (const grey *)transform;
     char text[200];
-    EK_TRY(ek_colour_check(transform, array));
+    EK_TRY(ek_color_check(transform, array));
     if (array->shape.ndim < 3)
         return EK_FAIL(EK_E_SHAPE, "%s: %s; channels are the third dimension from the end",
                        transform->type->name, ek_array_text(array, text));
@@ -78,7 +78,7 @@ typedef struct jitter {
 
 static int jitter_describe(const ek_transform *transform, ek_array *array)
 {
-    return ek_colour_check(transform, array);
+    return ek_color_check(transform, array);
 }
 
 /* Draws in torchvision's order: the order of the adjustments, then a factor for each that changes
@@ -135,7 +135,7 @@ static int jitter_set(jitter *self, int number, const ek_jitter_options *options
     const double *const ranges[] = {options->brightness_range, options->contrast_range,
                                     options->saturation_range, options->hue_range};
     const double *given = ranges[number];
-    double centre = number == JITTER_HUE ? 0 : 1, spread = spreads[number],
+    double center = number == JITTER_HUE ? 0 : 1, spread = spreads[number],
            *range = self->range[number];
     bool written = given[0] != 0 || given[1] != 0 ||
                    ek_keyword_is_written(options->keywords, names[number][1], -1);
@@ -145,11 +145,11 @@ static int jitter_set(jitter *self, int number, const ek_jitter_options *options
     if (!(spread >= 0))
         return EK_FAIL(EK_E_INVALID, "color_jitter: %s %g; a number that is not negative is needed",
                        names[number][0], spread);
-    range[0] = written ? given[0] : centre - spread;
-    range[1] = written ? given[1] : centre + spread;
+    range[0] = written ? given[0] : center - spread;
+    range[1] = written ? given[1] : center + spread;
     if (!written && number != JITTER_HUE && range[0] < 0)
         range[0] = 0;
-    self->changes[number] = range[0] != centre || range[1] != centre;
+    self->changes[number] = range[0] != center || range[1] != center;
     return ek_check_range("color_jitter", names[number][written], range,
                           number == JITTER_HUE ? -0.5 : 0,
                           number == JITTER_HUE ? 0.5 : 1e30 /* of which f32 holds products */);

@@ -1,4 +1,4 @@
-/* transform_picture.h: what transforms of pictures share: fill values, draws, resizing, colours,
+/* transform_picture.h: what transforms of pictures share: fill values, draws, resizing, colors,
  * warps. */
 #ifndef EK_DATA_TRANSFORM_PICTURE_H
 #define EK_DATA_TRANSFORM_PICTURE_H
@@ -56,15 +56,15 @@ int ek_resampling_check_dtype(const ek_transform *transform, const ek_array *arr
 int ek_picture_resize(const ek_array *in, const ek_window *window, ek_array *out,
                       const ek_resampling *how);
 
-/* ---- colours (transform_colour.c) and tones (transform_tone.c), in place ----
+/* ---- colors (transform_color.c) and tones (transform_tone.c), in place ----
  *
  * Arrays are (..., C, H, W) or (H, W), u8, f32 or f64. With one channel, saturation and hue do
  * nothing. Numbers are rounded as by torchvision's functions of the same names. */
 
 /* EK_E_DTYPE or EK_E_SHAPE unless there are 1 or 3 channels of u8, f32 or f64. */
-int ek_colour_check(const ek_transform *transform, const ek_array *array);
+int ek_color_check(const ek_transform *transform, const ek_array *array);
 /* The number of channels; 1 if there are only two dimensions. */
-int64_t ek_colour_channels(const ek_array *array);
+int64_t ek_color_channels(const ek_array *array);
 void ek_adjust_brightness(ek_array *x, double factor);
 void ek_adjust_contrast(ek_array *x, double factor);
 void ek_adjust_saturation(ek_array *x, double factor);
@@ -82,7 +82,7 @@ void ek_picture_sharpen(const ek_array *in, ek_array *out, double factor);
 
 /* ---- warps (transform_warp.c) ---- */
 
-/* Where a result pixel (x, y) comes from. Affine: coordinates are measured from the centre of the
+/* Where a result pixel (x, y) comes from. Affine: coordinates are measured from the center of the
  * picture, source x is c[0] x + c[1] y + c[2], source y is c[3] x + c[4] y + c[5]. Perspective:
  * from the top left corner; both are divided by c[6] x + c[7] y + 1. */
 typedef struct ek_warp {
@@ -94,8 +94,8 @@ typedef struct ek_warp {
 } ek_warp;
 
 /* Sets c[0..5] for the inverse of a rotation (degrees), shift (pixels), scale and shear (degrees)
- * about `centre`, which is measured from the picture's centre. */
-void ek_warp_affine(ek_warp *warp, const double centre[2], double angle, const double shift[2],
+ * about `center`, which is measured from the picture's center. */
+void ek_warp_affine(ek_warp *warp, const double center[2], double angle, const double shift[2],
                     double scale, const double shear[2]);
 /* Checks dtype and fill: bilinear warps take u8, f32 and f64, nearest ones all dtypes. */
 int ek_warp_check(const ek_transform *transform, const ek_array *array, const ek_warp *warp);

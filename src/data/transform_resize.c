@@ -69,8 +69,8 @@ typedef struct tap {
     share lower_share, upper_share;
 } tap;
 
-/* Fills taps[i]: the source pixels, along one dimension, on both sides of the centre of result
- * pixel i, and their weights. In source coordinates that centre is scale * (i + 0.5) - 0.5. It is
+/* Fills taps[i]: the source pixels, along one dimension, on both sides of the center of result
+ * pixel i, and their weights. In source coordinates that center is scale * (i + 0.5) - 0.5. It is
  * computed in f32 for u8 and f32 elements, in f64 for f64 ones. */
 #define DEFINE_TAPS(real, member)                                                \
     static void taps_##member(tap *taps, int64_t in, int64_t out)                \

@@ -192,7 +192,7 @@ static int tone_describe(const ek_transform *transform, ek_array *array)
 {
     const tone *self = (const tone *)transform;
     char text[200];
-    EK_TRY(ek_colour_check(transform, array));
+    EK_TRY(ek_color_check(transform, array));
     if ((self->kind == TONE_POSTERIZE || self->kind == TONE_EQUALIZE) && array->dtype != EK_U8)
         return EK_FAIL(EK_E_DTYPE, "%s: %s; u8 is needed", transform->type->name,
                        ek_array_text(array, text));

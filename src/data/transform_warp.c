@@ -16,7 +16,7 @@ static double warp_radians(double degrees)
     return degrees * (3.14159265358979323846 / 180);
 }
 
-void ek_warp_affine(ek_warp *warp, const double centre[2], double angle, const double shift[2],
+void ek_warp_affine(ek_warp *warp, const double center[2], double angle, const double shift[2],
                     double scale, const double shear[2])
 {
     double turn = warp_radians(angle), x = warp_radians(shear[0]), y = warp_radians(shear[1]);
@@ -27,12 +27,12 @@ void ek_warp_affine(ek_warp *warp, const double centre[2], double angle, const d
     double *m = warp->c;
     m[0] = d / scale;
     m[1] = -b / scale;
-    m[2] = 0 / scale + (m[0] * (-centre[0] - shift[0]) + m[1] * (-centre[1] - shift[1]));
+    m[2] = 0 / scale + (m[0] * (-center[0] - shift[0]) + m[1] * (-center[1] - shift[1]));
     m[3] = -c / scale;
     m[4] = a / scale;
-    m[5] = 0 / scale + (m[3] * (-centre[0] - shift[0]) + m[4] * (-centre[1] - shift[1]));
-    m[2] += centre[0];
-    m[5] += centre[1];
+    m[5] = 0 / scale + (m[3] * (-center[0] - shift[0]) + m[4] * (-center[1] - shift[1]));
+    m[2] += center[0];
+    m[5] += center[1];
 }
 
 /* ---- places ---- */

@@ -160,7 +160,7 @@ TEST(resize)
 DRAWN(rotate_nearest, "rotate/nearest", 0, ek_random_rotation(40))
 DRAWN(rotate_bilinear, "rotate/bilinear", 0,
       ek_random_rotation(.bilinear = true, .fill = W(7), .degrees_range = {20, 70}))
-DRAWN(rotate_centre, "rotate/centre", 0, ek_random_rotation(180, .fill = W(200), .center = {3, 5}))
+DRAWN(rotate_center, "rotate/centre", 0, ek_random_rotation(180, .fill = W(200), .center = {3, 5}))
 DRAWN(affine_turn, "affine/turn", 0, ek_random_affine(30))
 DRAWN(affine_shift, "affine/shift", 0, ek_random_affine(0, .fill = W(11), .translate = {0.3, 0.2}))
 DRAWN(affine_all, "affine/all", 0,
@@ -239,7 +239,7 @@ TEST(trivial_grey)
 /* ---- pictures and masks alike ---- */
 
 /* The mask is the picture's first channel: what moves pixels moves both in the same way, and what
- * changes colours comes last. */
+ * changes colors comes last. */
 TEST(alike)
 {
     ek_tensor *in = named("in", U8, "");
@@ -362,40 +362,40 @@ TEST(extreme_ranges)
 
 TEST(pictures_refused)
 {
-    const ek_shape colours = EK_SHAPE(3, 5, 5), two = EK_SHAPE(2, 5, 5);
-    assert_not_applied(ek_random_erasing(1, .random = true), colours, EK_U8, EK_E_DTYPE,
+    const ek_shape colors = EK_SHAPE(3, 5, 5), two = EK_SHAPE(2, 5, 5);
+    assert_not_applied(ek_random_erasing(1, .random = true), colors, EK_U8, EK_E_DTYPE,
                        "random_erasing: u8[3, 5, 5]; f32 and f64");
-    assert_not_applied(ek_random_erasing(1, .value = 0.5), colours, EK_U8, EK_E_DTYPE,
+    assert_not_applied(ek_random_erasing(1, .value = 0.5), colors, EK_U8, EK_E_DTYPE,
                        "random_erasing: u8[3, 5, 5] cannot be filled by 0.5");
     assert_not_applied(ek_random_erasing(1, .values = (double[]){1, 2, 3}, .channels = 3), two,
                        EK_U8, EK_E_SHAPE, "3 values are for pictures of as many channels");
-    assert_not_applied(ek_pad_picture(5, EK_BORDER_REFLECT), colours, EK_U8, EK_E_SHAPE,
+    assert_not_applied(ek_pad_picture(5, EK_BORDER_REFLECT), colors, EK_U8, EK_E_SHAPE,
                        "pad_picture: u8[3, 5, 5], padded by 5 in mode reflect");
-    assert_not_applied(ek_pad_picture(6, EK_BORDER_SYMMETRIC), colours, EK_U8, EK_E_SHAPE,
+    assert_not_applied(ek_pad_picture(6, EK_BORDER_SYMMETRIC), colors, EK_U8, EK_E_SHAPE,
                        "in mode symmetric; a side of 5 has at most 5");
     assert_not_applied(ek_pad_picture(6, EK_BORDER_EDGE), EK_SHAPE(3, 0, 5), EK_U8, EK_E_SHAPE,
                        "no pixels to repeat");
     assert_not_applied(ek_color_jitter(0.5), two, EK_U8, EK_E_SHAPE, "1 or 3 channels");
-    assert_not_applied(ek_color_jitter(0.5), colours, EK_I64, EK_E_DTYPE,
-                       "color_jitter: i64[3, 5, 5]; colours are u8, f32 or f64");
+    assert_not_applied(ek_color_jitter(0.5), colors, EK_I64, EK_E_DTYPE,
+                       "color_jitter: i64[3, 5, 5]; colors are u8, f32 or f64");
     assert_not_applied(ek_grayscale(1), EK_SHAPE(5, 5), EK_U8, EK_E_SHAPE, "third dimension");
-    assert_not_applied(ek_random_equalize(1), colours, EK_F32, EK_E_DTYPE, "u8 is needed");
-    assert_not_applied(ek_random_solarize(2, 1), colours, EK_F32, EK_E_INVALID,
+    assert_not_applied(ek_random_equalize(1), colors, EK_F32, EK_E_DTYPE, "u8 is needed");
+    assert_not_applied(ek_random_solarize(2, 1), colors, EK_F32, EK_E_INVALID,
                        "a threshold of 2 for f32[3, 5, 5], whose white is 1");
-    assert_not_applied(ek_gaussian_blur(11), colours, EK_U8, EK_E_SHAPE,
+    assert_not_applied(ek_gaussian_blur(11), colors, EK_U8, EK_E_SHAPE,
                        "u8[3, 5, 5] is too small for a kernel of 11 x 11");
-    assert_not_applied(ek_random_rotation(5, .bilinear = true), colours, EK_I64, EK_E_DTYPE,
+    assert_not_applied(ek_random_rotation(5, .bilinear = true), colors, EK_I64, EK_E_DTYPE,
                        "random_rotation: i64[3, 5, 5]; u8, f32 and f64 are interpolated");
-    assert_not_applied(ek_random_rotation(5, .fill = 300), colours, EK_U8, EK_E_DTYPE,
+    assert_not_applied(ek_random_rotation(5, .fill = 300), colors, EK_U8, EK_E_DTYPE,
                        "filled by 300");
     assert_not_applied(ek_random_resized_crop(3), EK_SHAPE(0, 5), EK_U8, EK_E_SHAPE, "no pixels");
-    assert_not_applied(ek_random_resized_crop(3), colours, EK_I64, EK_E_DTYPE, ".nearest = true");
-    assert_not_applied(ek_auto_augment(), colours, EK_F32, EK_E_DTYPE, "before ek_to_float");
-    assert_not_applied(ek_random_apply(0.5, ek_resize(3, 3)), colours, EK_U8, EK_E_SHAPE,
+    assert_not_applied(ek_random_resized_crop(3), colors, EK_I64, EK_E_DTYPE, ".nearest = true");
+    assert_not_applied(ek_auto_augment(), colors, EK_F32, EK_E_DTYPE, "before ek_to_float");
+    assert_not_applied(ek_random_apply(0.5, ek_resize(3, 3)), colors, EK_U8, EK_E_SHAPE,
                        "random_apply: u8[3, 5, 5] becomes u8[3, 3, 3] if the transforms");
-    assert_not_applied(ek_random_choice(ek_resize(3, 3), ek_random_invert(0)), colours, EK_U8,
+    assert_not_applied(ek_random_choice(ek_resize(3, 3), ek_random_invert(0)), colors, EK_U8,
                        EK_E_SHAPE, "by another of the transforms");
-    assert_not_applied(ek_random_order(ek_to_float(), ek_random_invert(0)), colours, EK_U8,
+    assert_not_applied(ek_random_order(ek_to_float(), ek_random_invert(0)), colors, EK_U8,
                        EK_E_SHAPE, "random_order: u8[3, 5, 5] becomes f32[3, 5, 5]");
 }
 

@@ -217,7 +217,7 @@ TEST(jpeg_of_two_components)
     memmove(self.bytes + scan + 9, self.bytes + scan + 11, self.nbytes - scan - 11);
     memmove(self.bytes + frame + 16, self.bytes + frame + 19, self.nbytes - frame - 19);
     self.nbytes -= 5;
-    assert_picture_refused(&self, "unknown colours");
+    assert_picture_refused(&self, "unknown colors");
 }
 
 /* Pillow reads what has an end, whatever is missing before. */

@@ -1,9 +1,9 @@
-/* transform_colour.c: brightness, contrast, saturation, hue and grey values, as torchvision's
+/* transform_color.c: brightness, contrast, saturation, hue and grey values, as torchvision's
  * functions for tensors: u8 pixels are computed in f32 and truncated after each adjustment. */
 #include "data/transform_picture.h"
 
 /* The dtypes: name, element, the type that it is computed in, the value of white. */
-#define COLOUR_ROWS(X)         \
+#define COLOR_ROWS(X)          \
     X(u8, uint8_t, float, 255) \
     X(f32, float, float, 1)    \
     X(f64, double, double, 1)
@@ -24,31 +24,31 @@ static inline double pixel_f64(double value)
 }
 
 /* Calls a function of the array's dtype. */
-#define COLOUR_CALL(function, dtype, ...) \
-    do {                                  \
-        if ((dtype) == EK_U8)             \
-            function##_u8(__VA_ARGS__);   \
-        else if ((dtype) == EK_F32)       \
-            function##_f32(__VA_ARGS__);  \
-        else                              \
-            function##_f64(__VA_ARGS__);  \
+#define COLOR_CALL(function, dtype, ...) \
+    do {                                 \
+        if ((dtype) == EK_U8)            \
+            function##_u8(__VA_ARGS__);  \
+        else if ((dtype) == EK_F32)      \
+            function##_f32(__VA_ARGS__); \
+        else                             \
+            function##_f64(__VA_ARGS__); \
     } while (0)
 
-/* ---- arrays of colours ---- */
+/* ---- arrays of colors ---- */
 
-int64_t ek_colour_channels(const ek_array *array)
+int64_t ek_color_channels(const ek_array *array)
 {
     return array->shape.ndim < 3 ? 1 : array->shape.dims[array->shape.ndim - 3];
 }
 
-int ek_colour_check(const ek_transform *transform, const ek_array *array)
+int ek_color_check(const ek_transform *transform, const ek_array *array)
 {
     char text[200];
     EK_TRY(ek_picture_check(transform, array));
     if (array->dtype != EK_U8 && array->dtype != EK_F32 && array->dtype != EK_F64)
-        return EK_FAIL(EK_E_DTYPE, "%s: %s; colours are u8, f32 or f64", transform->type->name,
+        return EK_FAIL(EK_E_DTYPE, "%s: %s; colors are u8, f32 or f64", transform->type->name,
                        ek_array_text(array, text));
-    int64_t channels = ek_colour_channels(array);
+    int64_t channels = ek_color_channels(array);
     if (channels != 1 && channels != 3)
         return EK_FAIL(EK_E_SHAPE, "%s: %s; pictures have 1 or 3 channels, (..., C, H, W)",
                        transform->type->name, ek_array_text(array, text));
@@ -56,14 +56,14 @@ int ek_colour_check(const ek_transform *transform, const ek_array *array)
 }
 
 /* The pictures of an array: how many there are, and the pixels of one channel of one. */
-static void colour_sizes(const ek_array *x, int64_t *pictures, int64_t *plane)
+static void color_sizes(const ek_array *x, int64_t *pictures, int64_t *plane)
 {
     ek_picture picture = ek_picture_of(x);
-    *pictures = picture.planes / ek_colour_channels(x);
+    *pictures = picture.planes / ek_color_channels(x);
     *plane = picture.height * picture.width;
 }
 
-static void *colour_plane(const ek_array *x, int64_t plane, int64_t pixels)
+static void *color_plane(const ek_array *x, int64_t plane, int64_t pixels)
 {
     return (char *)x->data + (size_t)(plane * pixels) * ek_dtype_size(x->dtype);
 }
@@ -81,23 +81,23 @@ static void *colour_plane(const ek_array *x, int64_t plane, int64_t pixels)
         for (int64_t i = 0; i < count; i++)                                                      \
             out[i] = pixel_##name(GREY(real, r[i], g[i], b[i]));                                 \
     }
-COLOUR_ROWS(DEFINE_GREY)
+COLOR_ROWS(DEFINE_GREY)
 
 void ek_picture_grey(const ek_array *in, ek_array *out)
 {
-    int64_t pictures, plane, from = ek_colour_channels(in), to = ek_colour_channels(out);
-    colour_sizes(in, &pictures, &plane);
+    int64_t pictures, plane, from = ek_color_channels(in), to = ek_color_channels(out);
+    color_sizes(in, &pictures, &plane);
     for (int64_t p = 0; p < pictures; p++) {
         ek_array grey = {.dtype = in->dtype, .shape = {.ndim = 1, .dims = {plane}}};
-        grey.data = colour_plane(out, p * to, plane);
+        grey.data = color_plane(out, p * to, plane);
         if (from == 1)
-            ek_array_keep(&(ek_array){grey.dtype, grey.shape, colour_plane(in, p, plane)}, &grey);
+            ek_array_keep(&(ek_array){grey.dtype, grey.shape, color_plane(in, p, plane)}, &grey);
         else
-            COLOUR_CALL(grey, in->dtype, plane, colour_plane(in, 3 * p, plane),
-                        colour_plane(in, 3 * p + 1, plane), colour_plane(in, 3 * p + 2, plane),
-                        grey.data);
+            COLOR_CALL(grey, in->dtype, plane, color_plane(in, 3 * p, plane),
+                       color_plane(in, 3 * p + 1, plane), color_plane(in, 3 * p + 2, plane),
+                       grey.data);
         for (int64_t c = 1; c < to; c++) {
-            ek_array copy = {.data = colour_plane(out, p * to + c, plane)};
+            ek_array copy = {.data = color_plane(out, p * to + c, plane)};
             ek_array_keep(&grey, &copy);
         }
     }
@@ -117,11 +117,11 @@ void ek_picture_grey(const ek_array *in, ek_array *out)
             x[i] = pixel_##name(CUT(value, white));                                        \
         }                                                                                  \
     }
-COLOUR_ROWS(DEFINE_BLEND)
+COLOR_ROWS(DEFINE_BLEND)
 
 void ek_adjust_brightness(ek_array *x, double factor)
 {
-    COLOUR_CALL(blend, x->dtype, ek_shape_count(&x->shape), x->data, factor, 0);
+    COLOR_CALL(blend, x->dtype, ek_shape_count(&x->shape), x->data, factor, 0);
 }
 
 /* The mean grey value of a picture, whose pixels are rounded before they are added. */
@@ -143,16 +143,16 @@ void ek_adjust_brightness(ek_array *x, double factor)
         mean_##name(count, x, g, g ? g + count : NULL, &mean);                             \
         blend_##name(channels *count, x, ratio, (double)((real)(1 - ratio) * (real)mean)); \
     }
-COLOUR_ROWS(DEFINE_MEAN)
-COLOUR_ROWS(DEFINE_CONTRAST)
+COLOR_ROWS(DEFINE_MEAN)
+COLOR_ROWS(DEFINE_CONTRAST)
 
 void ek_adjust_contrast(ek_array *x, double factor)
 {
-    int64_t pictures, plane, channels = ek_colour_channels(x);
-    colour_sizes(x, &pictures, &plane);
+    int64_t pictures, plane, channels = ek_color_channels(x);
+    color_sizes(x, &pictures, &plane);
     for (int64_t p = 0; p < pictures && plane > 0; p++)
-        COLOUR_CALL(contrast, x->dtype, plane, colour_plane(x, p * channels, plane), channels,
-                    factor);
+        COLOR_CALL(contrast, x->dtype, plane, color_plane(x, p * channels, plane), channels,
+                   factor);
 }
 
 #define DEFINE_SATURATE(name, element, real, white)                                      \
@@ -170,7 +170,7 @@ void ek_adjust_contrast(ek_array *x, double factor)
             b[i] = pixel_##name(CUT(z, white));                                          \
         }                                                                                \
     }
-COLOUR_ROWS(DEFINE_SATURATE)
+COLOR_ROWS(DEFINE_SATURATE)
 
 /* ---- hue ---- */
 
@@ -215,17 +215,17 @@ COLOUR_ROWS(DEFINE_SATURATE)
             blue[i] = OF_SHARE_##name(z);                                                       \
         }                                                                                       \
     }
-COLOUR_ROWS(DEFINE_HUE)
+COLOR_ROWS(DEFINE_HUE)
 
-#define DEFINE_OF_THREE(function, operation)                                                  \
-    void function(ek_array *x, double number)                                                 \
-    {                                                                                         \
-        int64_t pictures, plane;                                                              \
-        colour_sizes(x, &pictures, &plane);                                                   \
-        for (int64_t p = 0; p < pictures && ek_colour_channels(x) == 3; p++)                  \
-            COLOUR_CALL(operation, x->dtype, plane, colour_plane(x, 3 * p, plane),            \
-                        colour_plane(x, 3 * p + 1, plane), colour_plane(x, 3 * p + 2, plane), \
-                        number);                                                              \
+#define DEFINE_OF_THREE(function, operation)                                               \
+    void function(ek_array *x, double number)                                              \
+    {                                                                                      \
+        int64_t pictures, plane;                                                           \
+        color_sizes(x, &pictures, &plane);                                                 \
+        for (int64_t p = 0; p < pictures && ek_color_channels(x) == 3; p++)                \
+            COLOR_CALL(operation, x->dtype, plane, color_plane(x, 3 * p, plane),           \
+                       color_plane(x, 3 * p + 1, plane), color_plane(x, 3 * p + 2, plane), \
+                       number);                                                            \
     }
 DEFINE_OF_THREE(ek_adjust_saturation, saturate)
 DEFINE_OF_THREE(ek_adjust_hue, hue)
