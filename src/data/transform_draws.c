@@ -58,11 +58,12 @@ void ek_fill_run(int64_t count, size_t size, const unsigned char *element, void 
                             const unsigned char *outside, void *out)                       \
     {                                                                                      \
         const uint##bits##_t *restrict x = in;                                             \
-        uint##bits##_t *restrict y = out, other = 0;                                       \
-        for (int64_t i = 0; i < count && !outside; i++)                                    \
-            y[i] = x[places[i]];                                                           \
-        if (!outside)                                                                      \
+        uint##bits##_t *restrict y = out, other;                                           \
+        if (!outside) {                                                                    \
+            for (int64_t i = 0; i < count; i++)                                            \
+                y[i] = x[places[i]];                                                       \
             return;                                                                        \
+        }                                                                                  \
         memcpy(&other, outside, sizeof other);                                             \
         for (int64_t i = 0; i < count; i++)                                                \
             y[i] = places[i] < 0 ? other : x[places[i]];                                   \
