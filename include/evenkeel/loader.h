@@ -44,7 +44,8 @@ typedef int ek_worker_function(int worker, void *user);
 /* Writes how many samples of a batch that isn't empty each device gets; `sizes` is zeroed, and its
  * sum must be `batch`. It may call ek_data_parallel_sizes. It runs in the thread that calls
  * ek_loader_next, when a worker is assigned the batch: up to workers * prefetch batches before the
- * batch is returned. Returns 0 or a negative status. */
+ * batch is returned. Returns 0 or a negative status, which loses the batch: the next one begins
+ * behind it. */
 typedef int ek_sizes_function(int64_t batch, int64_t *sizes, void *user);
 
 typedef struct ek_loader_options {
