@@ -70,6 +70,17 @@ ek_module *stylegan_critic(int width);
 enum { RESNET_MOST_BLOCKS = 64 };
 ek_module *resnet(int channels, int width, int blocks, bool apart, int classes);
 
+/* Re-identification: pictures (N, 1, H, W), H and W multiples of 4, in training to a list of
+ * features (N, features), for distances, and logits (N, identities); in evaluation to features (N,
+ * features) to search by, which are those behind a batch normalisation. All batch normalisation is
+ * synchronised. */
+ek_module *reid_network(int width, int blocks, int features, int identities);
+/* The mean over samples i of max(0, margin + max d(i, p) - min d(i, n)) with Euclidean distances d,
+ * p over the other samples of i's identity and n over those of other identities (Hermans et al.
+ * 2017, "batch hard"). A sample without such a p or n counts as 0. Features (N, F), identities (N)
+ * of i64. It is not a sum over samples: each is compared with the whole batch. */
+ek_tensor *f_batch_hard_triplet_loss(ek_tensor *features, ek_tensor *identities, double margin);
+
 /* Mean cross entropy of a language model's logits (N, L, words) with the tokens (N, L) that come
  * next. */
 ek_module *next_token_criterion(void);

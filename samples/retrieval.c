@@ -1,0 +1,122 @@
+/* retrieval.c: cumulative matching and mean average precision; see views.h. */
+#include <stdlib.h>
+
+#include "views.h"
+
+/* ---- one query ---- */
+
+/* Goes through the gallery in the order of its distances, up to the last. Returns whether anything
+ * is right. */
+static bool retrieval_search(const int64_t *order, int64_t count, sighting query,
+                             const sighting *gallery, int64_t *nearest, retrieval *sums)
+{
+    int64_t seen = 0, right = 0, first = 0; /* first: the rank of the first right one, from 1 */
+    double precisions = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const sighting *found = &gallery[order[i]];
+        const bool same = found->identity == query.identity;
+        if (same && found->camera == query.camera)
+            continue; /* junk */
+        if (nearest && seen < RETRIEVAL_SHOWN)
+            nearest[seen] = order[i];
+        seen++;
+        if (!same)
+            continue;
+        right++;
+        first = first ? first : seen;
+        precisions += (double)right / (double)seen;
+    }
+    if (right == 0)
+        return false;
+    sums->map += precisions / (double)right;
+    sums->rank1 += first <= 1;
+    sums->rank5 += first <= 5;
+    return true;
+}
+
+int retrieval_judge(ek_tensor *distances, const sighting *queries, const sighting *gallery,
+                    retrieval *found)
+{
+    *found = (retrieval){0};
+    for (int i = 0; i < RETRIEVAL_DRAWN * RETRIEVAL_SHOWN; i++)
+        found->nearest[i / RETRIEVAL_SHOWN][i % RETRIEVAL_SHOWN] = -1;
+    ek_tensor *order = ek_argsort(distances, 1, false);
+    if (!order)
+        return ek_error_status();
+    const int64_t rows = ek_tensor_size(order, 0), count = ek_tensor_size(order, 1);
+    const size_t nbytes = (size_t)(rows * count) * sizeof(int64_t);
+    int64_t *all = malloc(nbytes ? nbytes : 1);
+    int rc = all ? ek_to_data(order, all, nbytes)
+                 : ek_error(EK_E_NO_MEMORY, "no memory for %lld queries", (long long)rows);
+    for (int64_t q = 0; rc == 0 && q < rows; q++)
+        found->queries += retrieval_search(all + q * count, count, queries[q], gallery,
+                                           q < RETRIEVAL_DRAWN ? found->nearest[q] : NULL, found);
+    free(all);
+    if (found->queries > 0) {
+        found->map /= (double)found->queries;
+        found->rank1 /= (double)found->queries;
+        found->rank5 /= (double)found->queries;
+    }
+    return rc;
+}
+
+/* ---- a set of views ---- */
+
+int64_t retrieval_query_row(int64_t query, int64_t views)
+{
+    return query / VIEW_CAMERAS * views + query % VIEW_CAMERAS;
+}
+
+int64_t retrieval_gallery_row(int64_t index, int64_t views)
+{
+    const int64_t others = views - VIEW_CAMERAS;
+    return index / others * views + VIEW_CAMERAS + index % others;
+}
+
+static sighting sighting_of_row(int64_t row, int64_t views)
+{
+    return (sighting){row / views, row % views % VIEW_CAMERAS};
+}
+
+int retrieval_of_features(ek_tensor *features, int64_t views, retrieval *found)
+{
+    if (!features)
+        return ek_error_status();
+    ek_scope scope = ek_scope_begin();
+    const int64_t identities = ek_tensor_size(features, 0) / views;
+    const int64_t queries = identities * VIEW_CAMERAS, others = identities * views - queries;
+    sighting *of = malloc((size_t)(queries + others) * sizeof *of);
+    for (int64_t i = 0; of && i < queries + others; i++)
+        of[i] = sighting_of_row(i < queries ? retrieval_query_row(i, views)
+                                            : retrieval_gallery_row(i - queries, views),
+                                views);
+    ek_tensor *rows = ek_f_unflatten(ek_f_normalize(ek_to_dtype(features, EK_F64), 1, 1e-12), 0,
+                                     EK_SHAPE(identities, views));
+    ek_tensor *asked = ek_f_flatten(ek_narrow(rows, 1, 0, VIEW_CAMERAS), 0, 1);
+    ek_tensor *searched =
+        ek_f_flatten(ek_narrow(rows, 1, VIEW_CAMERAS, views - VIEW_CAMERAS), 0, 1);
+    int rc =
+        of ? retrieval_judge(ek_cdist(asked, searched, 2), of, of + queries, found)
+           : ek_error(EK_E_NO_MEMORY, "no memory for %lld views", (long long)(queries + others));
+    free(of);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+int retrieval_of_pixels(ek_dataset *set, int64_t views, retrieval *found)
+{
+    ek_scope scope = ek_scope_begin();
+    const int64_t count = ek_dataset_length(set);
+    int64_t *rows = malloc((size_t)count * sizeof *rows);
+    for (int64_t i = 0; rows && i < count; i++)
+        rows[i] = i;
+    int rc = rows ? 0 : ek_error(EK_E_NO_MEMORY, "no memory for %lld views", (long long)count);
+    if (rc == 0) {
+        ek_value batch = ek_dataset_get_batch(set, rows, count, ek_cpu());
+        ek_tensor *pixels = ek_to_dtype(ek_value_tensor(ek_value_at(batch, 0)), EK_F64);
+        rc = retrieval_of_features(ek_f_flatten(pixels, 1, -1), views, found);
+    }
+    free(rows);
+    ek_scope_end(&scope);
+    return rc;
+}
