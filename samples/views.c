@@ -8,7 +8,7 @@
 /* Degrees by which a camera turns pictures, clockwise, and what it multiplies brightness by. */
 static const struct view_camera {
     double tilt, exposure;
-} view_cameras[VIEW_CAMERAS] = {{-20, 1.1}, {-5, 0.7}, {10, 1.3}, {25, 0.9}};
+} view_cameras[VIEW_CAMERAS] = {{-15, 1.1}, {-5, 0.7}, {5, 1.3}, {15, 0.9}};
 
 enum { CAMERA_TRANSFORMS = 4 };
 
@@ -18,16 +18,16 @@ static int view_transforms(const struct view_camera *camera, ek_transform **list
 {
     const double tilt = camera->tilt, exposure = camera->exposure;
     list[0] = ek_to_float();
-    list[1] = ek_random_affine(.degrees_range = {tilt - 12, tilt + 12}, .shear = 10,
-                               .bilinear = true, .translate = {0.12, 0.12}, .scale = {0.75, 1.1});
-    list[2] = ek_color_jitter(.brightness_range = {exposure - 0.25, exposure + 0.25});
-    list[3] = ek_random_erasing(.p = 1, .value = 0.5, .scale = {0.02, 0.15});
+    list[1] = ek_random_affine(.degrees_range = {tilt - 8, tilt + 8}, .shear = 6, .bilinear = true,
+                               .translate = {0.1, 0.1}, .scale = {0.8, 1.1});
+    list[2] = ek_color_jitter(.brightness_range = {exposure - 0.2, exposure + 0.2});
+    list[3] = ek_random_erasing(.p = 1, .value = 0.5, .scale = {0.02, 0.12});
     return ek_error_status();
 }
 
 /* ---- views ---- */
 
-static const double view_noise = 0.08; /* deviation */
+static const double view_noise = 0.05; /* deviation */
 
 static int view_make(ek_tensor *picture, ek_transform *const *camera, ek_generator *random,
                      uint8_t *to)
