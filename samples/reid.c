@@ -59,7 +59,7 @@ static const arg_spec reid_args[] = {
     arg_real("erasing", &opt.erasing, "0.5", 0, 1, "probability of random erasing"),
     arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and views"),
     arg_switch("bf16", &opt.bf16, "compute the forward pass in bf16 (autocast)"),
-    arg_int("identities", &opt.identities, "2000", 2, PICTURES, "garments to train on"),
+    arg_int("identities", &opt.identities, "1000", 2, PICTURES, "garments to train on"),
     arg_int("test-identities", &opt.test_identities, "250", 2, TEST_PICTURES, "others to test on"),
     arg_int("views", &opt.views, "8", 2 * VIEW_CAMERAS, 64, "of each"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of views, weights, order, augmentation"),

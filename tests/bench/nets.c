@@ -232,6 +232,17 @@ static ek_module *gpt(void)
                    .dropout = 0);
 }
 
+/* That of samples/reid.c. */
+static ek_module *reid(void)
+{
+    return reid_network(16, 1, 64, 2000);
+}
+
+static ek_module *smoothed_cross_entropy(void)
+{
+    return ek_cross_entropy_loss(.label_smoothing = 0.1);
+}
+
 static ek_module *cross_entropy(void)
 {
     return ek_cross_entropy_loss();
@@ -330,6 +341,16 @@ static ek_tensor *supervised(const training *job)
     return ek_loss(job->criterion, ek_forward(job->model, job->input), job->target);
 }
 
+/* Cross entropy and triplets over the whole batch. */
+static ek_tensor *reid_losses(const training *job)
+{
+    ek_value outputs = ek_forward(job->model, job->input);
+    outputs = ek_value_to_device(outputs, ek_tensor_device(job->target), 0);
+    ek_tensor *features = ek_to_dtype(ek_value_tensor(ek_value_at(outputs, 0)), EK_F32);
+    return ek_add(ek_loss(job->criterion, ek_value_at(outputs, 1), job->target),
+                  f_batch_hard_triplet_loss(features, job->target, 0.3));
+}
+
 /* A WGAN-GP critic's: the inputs are real samples, the targets are fakes. */
 static ek_tensor *wgan_gp(const training *job)
 {
@@ -426,6 +447,8 @@ static const workload workloads[] = {
      style_path, .optimizer = adam},
     {"dcgan", 64, IMAGES(100, 1), IMAGES(3, 64), 0, dcgan, mean_square, supervised,
      .optimizer = adam},
+    {"reid", 64, IMAGES(1, 28), NOTHING, 16, reid, smoothed_cross_entropy, reid_losses,
+     .optimizer = adamw},
     {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, next_token_criterion, supervised,
      .optimizer = adamw, .tokens = 256},
     {"lstm", 256, {16}, 1, {16}, 1, LANGUAGES, lstm, cross_entropy, supervised, .tokens = LETTERS,

@@ -34,6 +34,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn import functional as F
 
+import reid
 import stylegan
 
 WARMUP_STEPS = 3
@@ -315,6 +316,11 @@ def supervised(criterion):
     return loss
 
 
+def reid_losses(model, x, target, rank, devices):
+    features, logits = model(x)
+    return F.cross_entropy(logits, target, label_smoothing=0.1) + reid.batch_hard(features.float(), target, 0.3)
+
+
 def wgan_gp(model, real, fake, rank, devices):
     d_fake, d_real = model(fake), model(real)
     a = torch.rand(len(real) * devices, 1, 1, 1).chunk(devices)[rank].to(real.device)
@@ -390,6 +396,7 @@ WORKLOADS = {
     "style-path": (16, (128 + stylegan.NOISE,), IMAGE, 0, StyleGenerator, style_path, adam),
     "unet-dice": (16, (1, 48, 48), (48, 48), 11, unet_of_scenes, supervised(entropy_and_dice), adamw),
     "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
+    "reid": (64, (1, 28, 28), (), 16, lambda: reid.Network(16, 64, 2000), reid_losses, adamw),
     "gpt": (16, Tokens(256, 128), (128,), 256, gpt, supervised(next_token_entropy), adamw),
     "lstm": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.LSTM), ENTROPY, adam),
     "gru": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.GRU), ENTROPY, adam),

@@ -5,51 +5,22 @@ is copied over. "losses" and "triplets" are of a training with cross entropy and
 loss with its gradient.
 """
 
+import os
+import sys
+
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from golden import Golden
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
+from reid import Network  # noqa: E402
 
 SEED, STEPS, SIDE = 7, 20, 8
 WIDTH, FEATURES, IDENTITIES = 4, 8, 6
 OF = torch.tensor([0, 1, 1, 2, 0, 2, 3, 3, 4, 0])  # one is alone
 MARGIN, TRIPLET, SMOOTHING = 5.0, 0.7, 0.1
 RISING, FALLS, GAMMA = 4, (12, 17), 0.2
-
-
-def convolution(cin, cout, kernel, stride=1):
-    return nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
-
-
-class Block(nn.Module):
-    def __init__(self, cin, cout, stride):
-        super().__init__()
-        self.conv1, self.norm1 = convolution(cin, cout, 3, stride), nn.BatchNorm2d(cout)
-        self.conv2, self.norm2 = convolution(cout, cout, 3), nn.BatchNorm2d(cout)
-        self.shortcut = nn.Identity()
-        if stride > 1:
-            self.shortcut = nn.Sequential(nn.AvgPool2d(stride), convolution(cin, cout, 1), nn.BatchNorm2d(cout))
-
-    def forward(self, x):
-        y = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
-
-
-class Reid(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Sequential(
-            convolution(1, WIDTH, 3), nn.BatchNorm2d(WIDTH), nn.ReLU(),
-            Block(WIDTH, WIDTH, 1), Block(WIDTH, 2 * WIDTH, 2), Block(2 * WIDTH, 4 * WIDTH, 2),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * WIDTH, FEATURES),
-        )  # fmt: skip
-        self.neck = nn.BatchNorm1d(FEATURES)
-        self.classifier = nn.Linear(FEATURES, IDENTITIES, bias=False)
-
-    def forward(self, x):
-        features = self.trunk(x)
-        return features, self.classifier(self.neck(features))
 
 
 def batch_hard(features, identities):
@@ -75,7 +46,7 @@ def rate(step):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    model = Reid().double()
+    model = Network(WIDTH, FEATURES, IDENTITIES).double()
     x = torch.randn(len(OF), 1, SIDE, SIDE).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
