@@ -1,0 +1,524 @@
+/* diffusion.c: trains a denoising diffusion model (Ho et al. 2020) on Fashion-MNIST: a U-Net finds
+ * the noise in pictures after any number of noising steps, with their class or without
+ * (classifier-free guidance, Ho and Salimans 2022). Averages of its parameters make pictures by
+ * DDIM.
+ *
+ * Steps, noise and dropped classes are drawn on the CPU, for the whole batch, from one generator.
+ * Inputs are a list of three (noisy pictures, steps, classes), which devices and ranks cut alike.
+ * So a run draws the same numbers in every mode, on any number of devices. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "adversary.h"
+#include "frechet.h"
+#include "networks.h"
+#include "noising.h"
+
+/* ---- settings ---- */
+
+static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
+static const char *const noising_names[] = {"cosine", "linear", NULL};
+
+static struct diffusion_options {
+    int mode, dtype, kind, noising;
+    const char *device_text; /* a number or a list; NULL: all there are */
+    int64_t batch, steps, width, depth, noise_steps, warm_up, every, seed;
+    int64_t sample_steps, tested, judged, judge_steps;
+    double lr, weight_decay, max_norm, decay, class_dropout, eta, guidance;
+    bool bf16;
+    const char *data;
+    run_files files;
+} opt;
+
+enum { MOST = 1 << 20 };
+static const arg_spec diffusion_args[] = {
+    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
+    arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
+    arg_device(&opt.kind),
+    arg_int("batch", &opt.batch, "64", 1, MOST, "pictures per step"),
+    arg_int("steps", &opt.steps, "2000", 1, MOST, "those resumed from included"),
+    arg_int("width", &opt.width, "16", DIFFUSION_GROUPS, 512,
+            "channels at 32 x 32; twice as many at each level"),
+    arg_int("depth", &opt.depth, "2", 1, 4, "how often height and width are halved"),
+    arg_int("noise-steps", &opt.noise_steps, "1000", 2, MOST, "from a picture to noise"),
+    arg_word("schedule", &opt.noising, "cosine", noising_names, "KIND", "how much noise these add"),
+    arg_real("class-dropout", &opt.class_dropout, "0.1", 0, 1,
+             "share of pictures that are trained on without their class"),
+    arg_real("lr", &opt.lr, "0.002", 0, 1, "learning rate of AdamW"),
+    arg_int("warm-up", &opt.warm_up, "200", 1, MOST, "steps in which it rises to that"),
+    arg_real("weight-decay", &opt.weight_decay, "0", 0, 1e6, "of AdamW"),
+    arg_real("max-norm", &opt.max_norm, "1", 0, 1e6, "to which gradients are clipped; 0: none"),
+    arg_real("ema", &opt.decay, "0.995", 0, 1, "decay of the network's averages"),
+    arg_int("sample-steps", &opt.sample_steps, "50", 1, MOST,
+            "of DDIM, in which pictures are made"),
+    arg_real("eta", &opt.eta, "0", 0, 1, "noise in these; 1: as much as in DDPM"),
+    arg_real("guidance", &opt.guidance, "2", 0, 100,
+             "weight of the class in pictures that --out gets; 1: none"),
+    arg_int("tested", &opt.tested, "2000", 1, 10000, "test pictures of the loss at the end"),
+    arg_int("judged", &opt.judged, "1024", 0, 10000, "pictures that a run is judged by at its end"),
+    arg_int("judge-steps", &opt.judge_steps, "500", 1, MOST, "of the classifier that judges"),
+    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
+    arg_switch("bf16", &opt.bf16, "compute the forward pass of training in bf16 (autocast)"),
+    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
+    arg_pictures(&opt.data),
+    arg_text("out", &opt.files.out, NULL, "DIR", "write pictures, charts and checkpoints there"),
+    arg_int("every", &opt.every, "500", 1, MOST, "steps between those"),
+    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
+    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    arg_end,
+};
+
+static const char about[] =
+    "Trains a diffusion model to make Fashion-MNIST pictures (32 x 32) of noise: on a single\n"
+    "device; on several with outputs and loss on device 0 (classic); with the loss on every\n"
+    "device (balanced); with shares of the batch that follow from measurements (balanced-auto);\n"
+    "with gradients and optimizer state sharded (sharded).\n\n";
+
+static int diffusion_check(void)
+{
+    if (opt.width % DIFFUSION_GROUPS != 0)
+        return args_complain("--width %" PRId64 ": a multiple of %d is needed, because channels "
+                             "are normalised in so many groups",
+                             opt.width, DIFFUSION_GROUPS);
+    if (opt.sample_steps > opt.noise_steps)
+        return args_complain("--sample-steps %" PRId64 ": at most the %" PRId64
+                             " of --noise-steps are needed",
+                             opt.sample_steps, opt.noise_steps);
+    if (opt.guidance != 1 && (opt.class_dropout == 0 || opt.class_dropout == 1))
+        return args_complain("--guidance %g: it is for networks that are trained with classes and "
+                             "without; with --class-dropout %g it is 1",
+                             opt.guidance, opt.class_dropout);
+    if (opt.bf16 && opt.dtype == EK_F64)
+        return args_complain("--bf16: it is for --dtype f32");
+    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
+}
+
+/* ---- opening and closing ---- */
+
+enum { CHANNELS = 1, SIDE = 32, CLASSES = 10, NO_CLASS = CLASSES };
+
+/* What steps measure. */
+enum { LOSSES, SECONDS, SERIES };
+static const char *const series_names[SERIES] = {"losses", "step_seconds"};
+
+typedef struct diffusion {
+    run_state state;
+    train_job job;
+    char plan[1024]; /* each device's share in balanced-auto; "" in other modes */
+    noising noising;
+    ek_ema *average;
+    ek_generator *random;  /* draws steps, noise and dropped classes */
+    ek_generator *shuffle; /* draws the order of pictures */
+    ek_loader *loader;
+    double test_loss;      /* when the run is finished; of the averages */
+    frechet_result judged; /* when the run is finished */
+    series series[SERIES];
+} diffusion;
+
+/* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
+ * 0 or a negative status; free it anyway. */
+static int diffusion_make(train_job *job, const char *plan)
+{
+    ek_manual_seed((uint64_t)opt.seed);
+    ek_module *network = diffusion_unet(CHANNELS, (int)opt.width, (int)opt.depth, CLASSES);
+    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
+    job_wrap(job, network, ek_mse_loss(), plan, EK_GOAL_MEMORY);
+    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+    job->schedule =
+        ek_warm_up_lr(job->optimizer, 1.0 / (double)(opt.warm_up + 1), opt.warm_up, NULL);
+    job->max_norm = opt.max_norm;
+    job->bf16 = opt.bf16;
+    return ek_error_status();
+}
+
+/* A step on a batch of zeros: memory and time depend on sizes alone. */
+static int diffusion_try_batch(int64_t batch, void *user)
+{
+    double loss;
+    ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype);
+    ek_tensor *numbers = ek_zeros(EK_SHAPE(batch), EK_I64);
+    return job_step(user, EK_LIST(pictures, numbers, numbers), EK_VALUE(pictures), &loss);
+}
+
+/* The plan of the checkpoint if it is for so many devices, or a measured one. */
+static int diffusion_find_plan(diffusion *s, const ek_archive *from)
+{
+    if (opt.mode != MODE_AUTO)
+        return 0;
+    train_job trial = s->job;
+    const char *plan = checkpoint_plan(from, "plan", trial.devices.count);
+    if (plan) {
+        snprintf(s->plan, sizeof s->plan, "%s", plan);
+        return 0;
+    }
+    int rc = diffusion_make(&trial, NULL);
+    if (rc == 0)
+        rc = job_measure_plan(&trial, opt.batch, diffusion_try_batch, &trial, s->plan);
+    job_free(&trial);
+    return rc;
+}
+
+/* Makes all but the loader on s->job.devices. 0 or a negative status; close it anyway. */
+static int diffusion_open_network(diffusion *s, const ek_archive *from)
+{
+    s->job.mode = (train_mode)opt.mode;
+    int rc = noising_open(&s->noising, (noising_kind)opt.noising, opt.noise_steps);
+    if (rc == 0)
+        rc = diffusion_find_plan(s, from);
+    if (rc == 0)
+        rc = diffusion_make(&s->job, s->plan[0] ? s->plan : NULL);
+    if (rc < 0)
+        return rc;
+    s->random = ek_generator_new((uint64_t)opt.seed + 1);
+    s->average = ek_ema_new(s->job.network, .decay = opt.decay);
+    return ek_error_status();
+}
+
+static void diffusion_close(run_state *run)
+{
+    diffusion *s = (diffusion *)run;
+    ek_loader_free(s->loader);
+    ek_ema_free(s->average);
+    job_free(&s->job);
+    noising_close(&s->noising);
+    ek_generator_free(s->random);
+    ek_generator_free(s->shuffle);
+    series_free(s->series, SERIES);
+}
+
+/* Pictures of training or of the test. NULL on an error. */
+static ek_dataset *diffusion_pictures(bool train)
+{
+    ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, train), opt.data, EK_SHAPE(1, 28, 28));
+    return bytes ? adversary_pictures(bytes, SIDE) : NULL;
+}
+
+static int diffusion_open(run_state *run, const ek_archive *from)
+{
+    diffusion *s = (diffusion *)run;
+    *run = (run_state){.name = mode_names[opt.mode],
+                       .last = opt.steps,
+                       .batch = opt.batch,
+                       .every = {opt.every}};
+    s->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    for (int i = 0; i < SERIES; i++)
+        s->series[i].name = series_names[i];
+    ek_dataset *pictures = diffusion_pictures(true);
+    run->unread = !pictures;
+    if (!pictures)
+        return ek_error_status();
+    s->shuffle = ek_generator_new((uint64_t)opt.seed);
+    s->loader =
+        ek_data_loader(pictures, .batch_size = opt.batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(pictures), s->shuffle));
+    return diffusion_open_network(s, from);
+}
+
+static void diffusion_explain(void)
+{
+    pictures_explain(opt.data);
+}
+
+static void diffusion_list(run_state *run, const checkpoint *file)
+{
+    diffusion *s = (diffusion *)run;
+    const train_job *job = &s->job;
+    checkpoint_part(file, module, "model", job->network);
+    checkpoint_part(file, optimizer, "optimizer", job->optimizer, job->network);
+    checkpoint_part(file, schedule, "schedule", job->schedule);
+    checkpoint_part(file, ema, "average", s->average);
+    checkpoint_part(file, generator, "random", s->random);
+    checkpoint_loader(file, "loader", s->loader);
+    for (int i = 0; i < SERIES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "records.%s", s->series[i].name);
+        checkpoint_series(file, name, &s->series[i]);
+    }
+    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
+        ek_archive_put_plan(file->archive, "plan", job->parallel);
+}
+
+/* ---- a step ---- */
+
+/* What the network is called with, and the noise that it has to find; all on cpu. */
+typedef struct noised {
+    ek_value input;
+    ek_tensor *noise;
+} noised;
+
+static noised diffusion_noised(const diffusion *s, const ek_batch *batch, ek_generator *random)
+{
+    const ek_dtype dtype = (ek_dtype)opt.dtype;
+    const noised failed = {.input = ek_value_error()};
+    ek_tensor *pictures = ek_to_dtype(ek_value_tensor(batch->input), dtype);
+    ek_tensor *classes = ek_value_tensor(batch->target);
+    if (!pictures || !classes)
+        return failed;
+    const ek_shape count = ek_tensor_shape(classes);
+    ek_tensor *t = ek_empty(count, EK_I64), *dropped = ek_empty(count, EK_I64);
+    ek_tensor *noise = ek_empty(ek_tensor_shape(pictures), dtype);
+    if (!t || !dropped || !noise || ek_random_(t, 0, opt.noise_steps, random) < 0 ||
+        ek_normal_(noise, 0, 1, random) < 0 ||
+        ek_bernoulli_(dropped, opt.class_dropout, random) < 0)
+        return failed;
+    classes = ek_where(ek_ne_scalar(dropped, 0), ek_full(NO_CLASS, count, EK_I64), classes);
+    return (noised){.input = EK_LIST(noising_mix(&s->noising, pictures, noise, t), t, classes),
+                    .noise = noise};
+}
+
+static int diffusion_step(run_state *run)
+{
+    diffusion *s = (diffusion *)run;
+    ek_batch batch;
+    ek_scope scope = ek_scope_begin();
+    double begin = seconds_now(), loss = 0;
+    int rc = loader_next(s->loader, &batch);
+    if (rc == 0) {
+        noised x = diffusion_noised(s, &batch, s->random);
+        rc = job_step(&s->job, x.input, EK_VALUE(x.noise), &loss);
+    }
+    ek_scope_end(&scope);
+    if (rc == 0 && !isfinite(loss))
+        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+    if (rc == 0)
+        rc = ek_ema_update(s->average);
+    if (rc < 0)
+        return rc;
+    run->step++;
+    rc = series_add(&s->series[LOSSES], loss);
+    return rc < 0 ? rc : series_add(&s->series[SECONDS], seconds_now() - begin);
+}
+
+/* ---- what the averaged network is worth ---- */
+
+/* Pictures on cpu (count, 1, side, side) of the averaged network, of all classes in turn, always
+ * from the same numbers. They are made in parts, so that this needs less memory than training. */
+static ek_tensor *diffusion_sample(const diffusion *s, int64_t count, double guidance)
+{
+    enum { AT_ONCE = 64, MOST_PARTS = 256 };
+    const bool had_gradients = ek_set_grad_enabled(false);
+    const noising_sampling how = {.network = s->job.network,
+                                  .device = s->job.devices.devices[0],
+                                  .steps = opt.sample_steps,
+                                  .eta = opt.eta,
+                                  .guidance = guidance,
+                                  .no_class = NO_CLASS};
+    ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2); /* its own numbers */
+    ek_tensor *parts[MOST_PARTS], *pictures = NULL;
+    int used = 0;
+    if (ek_ema_apply(s->average) == 0) {
+        for (int64_t made = 0; made < count && used < MOST_PARTS; made += AT_ONCE) {
+            ek_scope scope = ek_scope_begin();
+            const int64_t size = count - made < AT_ONCE ? count - made : AT_ONCE;
+            int64_t classes[AT_ONCE];
+            for (int64_t i = 0; i < size; i++)
+                classes[i] = opt.class_dropout == 1 ? NO_CLASS : (made + i) % CLASSES;
+            ek_tensor *part =
+                noising_sample(&s->noising, &how, ek_from_data(classes, EK_SHAPE(size), EK_I64),
+                               EK_SHAPE(size, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype, random);
+            parts[used++] = ek_scope_return(&scope, part);
+        }
+        pictures = ek_cat(parts, used, 0);
+        ek_ema_restore(s->average);
+    }
+    ek_generator_free(random);
+    ek_set_grad_enabled(had_gradients);
+    return pictures;
+}
+
+/* A mean over pictures under way. */
+typedef struct test_sum {
+    const diffusion *run;
+    ek_generator *random;
+    double sum;
+    int64_t count;
+} test_sum;
+
+static int diffusion_test_batch(ek_module *network, const ek_batch *batch, void *user)
+{
+    test_sum *of = user;
+    double loss = 0;
+    const ek_device device = of->run->job.devices.devices[0];
+    noised x = diffusion_noised(of->run, batch, of->random);
+    ek_value input = ek_value_to_device(x.input, device, 0);
+    ek_tensor *found = ek_value_tensor(
+        ek_forward(network, ek_value_at(input, 0), ek_value_at(input, 1), ek_value_at(input, 2)));
+    int rc = ek_item(ek_f_mse_loss(found, ek_to_device(x.noise, device)), &loss);
+    if (rc < 0)
+        return rc;
+    const int64_t count = ek_tensor_size(x.noise, 0);
+    of->sum += loss * (double)count;
+    of->count += count;
+    return 0;
+}
+
+/* The loss of the averages on the first test pictures, with steps and noise that are the same in
+ * every run. */
+static int diffusion_test(diffusion *s, ek_dataset *testing)
+{
+    enum { AT_ONCE = 100 };
+    const int64_t length = ek_dataset_length(testing);
+    const int64_t count = opt.tested < length ? opt.tested : length;
+    test_sum of = {.run = s, .random = ek_generator_new(0)};
+    ek_loader *loader = ek_data_loader(ek_dataset_keep(testing), .batch_size = AT_ONCE,
+                                       .sampler = ek_sequential_sampler(count));
+    int rc = ek_ema_apply(s->average);
+    if (rc == 0) {
+        rc = loader_evaluate(loader, s->job.network, diffusion_test_batch, &of);
+        ek_ema_restore(s->average);
+    }
+    ek_loader_free(loader);
+    ek_generator_free(of.random);
+    s->test_loss = of.count > 0 ? of.sum / (double)of.count : NAN;
+    return rc;
+}
+
+static int diffusion_finish(run_state *run)
+{
+    diffusion *s = (diffusion *)run;
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *testing = diffusion_pictures(false);
+    int rc = testing ? diffusion_test(s, testing) : ek_error_status();
+    if (rc == 0 && opt.judged > 0) {
+        ek_tensor *made = diffusion_sample(s, opt.judged, 1);
+        ek_dataset *training = diffusion_pictures(true);
+        rc = ek_error_status();
+        if (rc == 0)
+            rc = frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed,
+                               &s->judged);
+        ek_dataset_free(training);
+    }
+    ek_dataset_free(testing);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* ---- what a run writes ---- */
+
+enum { ROWS = 8 };
+
+static void diffusion_write_charts(FILE *page, void *user)
+{
+    page_curves(page, "Loss", "step", &((const diffusion *)user)->series[LOSSES], 1);
+}
+
+static int diffusion_write_page(const char *path, diffusion *s)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             "width %" PRId64 ", %s schedule of %" PRId64 " steps, %s on %d devices, batch %" PRId64
+             ", seed %" PRId64 ", step %" PRId64,
+             opt.width, noising_names[opt.noising], opt.noise_steps, mode_names[opt.mode],
+             s->job.devices.count, opt.batch, opt.seed, s->state.step);
+    return ek_report_html_page(path, NULL, 0,
+                               &(const ek_report_page){.title = "Fashion-MNIST by diffusion",
+                                                       .subtitle = text,
+                                                       .more = diffusion_write_charts,
+                                                       .user = s});
+}
+
+/* Writes samples-<step>.png, a column per class, and losses.html to --out. */
+static int diffusion_write(run_state *run)
+{
+    diffusion *s = (diffusion *)run;
+    char name[64], path[4096];
+    ek_scope scope = ek_scope_begin();
+    snprintf(name, sizeof name, "samples-%06" PRId64 ".png", run->step);
+    int rc = ek_save_image(run_path(opt.files.out, name, path),
+                           diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance),
+                           .columns = CLASSES, .normalize = true, .low = -1, .high = 1,
+                           .pad_value = 0.125);
+    ek_scope_end(&scope);
+    return rc < 0 ? rc : diffusion_write_page(run_path(opt.files.out, "losses.html", path), s);
+}
+
+static int diffusion_results(const run_state *run, json_writer *json)
+{
+    const diffusion *s = (const diffusion *)run;
+    const frechet_result *r = &s->judged;
+    json_write(json, "settings {");
+    json_settings(json, diffusion_args, "mode");
+    json_write(json, "devices %jd", (int64_t)s->job.devices.count);
+    if (s->plan[0])
+        json_write(json, "plan %s", s->plan);
+    json_settings(json, diffusion_args,
+                  "batch steps width depth noise-steps schedule class-dropout lr warm-up "
+                  "weight-decay max-norm ema sample-steps eta guidance tested judged judge-steps "
+                  "dtype bf16 seed");
+    json_write(json, "} finished_steps %jd", run->step);
+    int rc = json_network(json, "network", s->job.network);
+    if (rc == 0)
+        rc = json_devices(json, &s->job.devices);
+    if (run->step == run->last)
+        json_write(json, "test { pictures %jd loss %g }", opt.tested, s->test_loss);
+    if (r->pictures > 0)
+        json_write(json, "frechet { pictures %jd accuracy %g noise %g generated %g training %g }",
+                   r->pictures, r->accuracy, r->noise, r->generated, r->training);
+    json_write(json, "median_step_seconds %g", series_median(&s->series[SECONDS]));
+    for (int i = 0; i < SERIES; i++)
+        json_series(json, s->series[i].name, &s->series[i]);
+    return rc;
+}
+
+static void diffusion_print(const run_state *run)
+{
+    const diffusion *s = (const diffusion *)run;
+    const frechet_result *r = &s->judged;
+    print_peaks(&s->job.devices);
+    if (s->plan[0])
+        printf("Plan: %s\n", s->plan);
+    printf("Step %" PRId64 ": loss per pixel %.5f on %" PRId64 " test pictures. Median step: %.0f "
+           "ms\n",
+           run->step, s->test_loss, opt.tested, 1000 * series_median(&s->series[SECONDS]));
+    if (r->pictures > 0)
+        printf("Frechet distance of %" PRId64 " pictures to as many test pictures, in features of "
+               "a classifier that is right\non %.1f %% of these: noise %.2f, generated %.2f, "
+               "training pictures %.2f\n",
+               r->pictures, 100 * r->accuracy, r->noise, r->generated, r->training);
+    if (opt.files.out)
+        printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
+}
+
+/* ---- the program ---- */
+
+/* The mean loss of the last steps: single ones depend on which noise was drawn. */
+static bool diffusion_note(const run_state *run, char note[128])
+{
+    enum { LAST = 100 };
+    const series *losses = &((const diffusion *)run)->series[LOSSES];
+    const int64_t first = losses->count > LAST ? losses->count - LAST : 0;
+    double sum = 0;
+    for (int64_t i = first; i < losses->count; i++)
+        sum += losses->values[i];
+    snprintf(note, 128, "loss %.4f", sum / (double)(losses->count - first));
+    return false;
+}
+
+static const run_kind diffusion_kind = {
+    .size = sizeof(diffusion),
+    .about = about,
+    .args = diffusion_args,
+    .files = &opt.files,
+    .format = "evenkeel diffusion 1",
+    /* A run may go on in another mode and on other devices. */
+    .deciding = "seed dtype bf16 width depth batch noise-steps schedule class-dropout lr warm-up "
+                "weight-decay max-norm ema",
+    .check = diffusion_check,
+    .open = diffusion_open,
+    .explain = diffusion_explain,
+    .close = diffusion_close,
+    .take = diffusion_step,
+    .note = diffusion_note,
+    .draw = diffusion_write,
+    .finish = diffusion_finish,
+    .list = diffusion_list,
+    .results = diffusion_results,
+    .print = diffusion_print,
+};
+
+int main(int argc, char **argv)
+{
+    diffusion s;
+    return run_main(&diffusion_kind, &s.state, argc, argv);
+}
