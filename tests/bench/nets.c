@@ -121,6 +121,27 @@ static ek_module *grouped_of(const ek_module_type *type, ek_module *body)
     return ek_module_finish(&self->module);
 }
 
+/* ---- diffusion: one step of noising and one class for all ---- */
+
+enum { NOISED = 500, NOISED_CLASS = 3, PICTURE_CLASSES = 10 };
+
+/* Noisy pictures (N, 1, H, W) to their noise. */
+static ek_value noised_forward(ek_module *module, const ek_args *args)
+{
+    grouped *self = (grouped *)module;
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    if (!x)
+        return ek_value_error();
+    const ek_shape count = EK_SHAPE(ek_tensor_size(x, 0));
+    ek_tensor *t = ek_full(NOISED, count, EK_I64, .device = ek_tensor_device(x));
+    ek_tensor *c = ek_full(NOISED_CLASS, count, EK_I64, .device = ek_tensor_device(x));
+    return ek_forward(self->body, x, t, c);
+}
+
+static const ek_module_type noised = {.name = "noised",
+                                      .size = sizeof(grouped),
+                                      .forward = noised_forward};
+
 /* ---- networks ---- */
 
 enum { LETTERS = 27, LANGUAGES = 5, TOKENS = 50000 };
@@ -290,6 +311,11 @@ static ek_module *style_generator(void)
     return grouped_of(&grouped_generator, stylegan_generator(16, STYLE_LATENT));
 }
 
+static ek_module *diffusion(void)
+{
+    return grouped_of(&noised, diffusion_unet(1, 16, 2, PICTURE_CLASSES));
+}
+
 static ek_module *logistic(void)
 {
     return ek_bce_with_logits_loss();
@@ -448,6 +474,7 @@ static const workload workloads[] = {
     {"dcgan", 64, IMAGES(100, 1), IMAGES(3, 64), 0, dcgan, mean_square, supervised,
      .optimizer = adam},
     {"reid", 64, IMAGES(1, 28), NOTHING, 16, reid, smoothed_cross_entropy, reid_losses,
+    {"diffusion", 64, IMAGES(1, 32), IMAGES(1, 32), 0, diffusion, mean_square, supervised,
      .optimizer = adamw},
     {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, next_token_criterion, supervised,
      .optimizer = adamw, .tokens = 256},

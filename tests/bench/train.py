@@ -35,6 +35,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import reid
+import diffusion
 import stylegan
 
 WARMUP_STEPS = 3
@@ -288,6 +289,17 @@ class StyleGenerator(stylegan.Generator):
         return super().forward(z, torch.full((len(x),), 4, device=x.device), noise, direction)
 
 
+class Diffusion(diffusion.UNet):
+    """At one step and with one class."""
+
+    def __init__(self):
+        super().__init__(1, 16, 2, 10)
+
+    def forward(self, x):
+        count = (len(x),)
+        return super().forward(x, torch.full(count, 500, device=x.device), torch.full(count, 3, device=x.device))
+
+
 class Words(nn.Module):
     """letter_network of samples/networks_lstm.c, without dropout."""
 
@@ -397,6 +409,7 @@ WORKLOADS = {
     "unet-dice": (16, (1, 48, 48), (48, 48), 11, unet_of_scenes, supervised(entropy_and_dice), adamw),
     "dcgan": (64, (100, 1, 1), (3, 64, 64), 0, dcgan, supervised(F.mse_loss), adam),
     "reid": (64, (1, 28, 28), (), 16, lambda: reid.Network(16, 64, 2000), reid_losses, adamw),
+    "diffusion": (64, IMAGE, IMAGE, 0, Diffusion, supervised(F.mse_loss), adamw),
     "gpt": (16, Tokens(256, 128), (128,), 256, gpt, supervised(next_token_entropy), adamw),
     "lstm": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.LSTM), ENTROPY, adam),
     "gru": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.GRU), ENTROPY, adam),
