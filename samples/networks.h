@@ -66,9 +66,9 @@ ek_module *stylegan_critic(int width);
 
 /* The noise in pictures (N, channels, H, W), in their shape: ek_forward(unet, x, t, c), of times t
  * (N) in i64, and classes c (N) in i64, where `classes` stands for none. H and W are multiples of
- * 2^depth; `width`, the channels of the first level, a multiple of DIFFUSION_GROUPS. Levels have
- * twice the channels of the one before, and residual blocks (group norm, SiLU, convolution) that
- * add the time's and the class's features; the innermost has self-attention. */
+ * 2^depth; `width`, the channels of the first level, is a multiple of DIFFUSION_GROUPS. Levels
+ * have twice the channels of the one before, and residual blocks (group norm, SiLU, convolution)
+ * that add the time's and the class's features; the innermost has self-attention. */
 enum { DIFFUSION_GROUPS = 8 };
 ek_module *diffusion_unet(int channels, int width, int depth, int classes);
 
