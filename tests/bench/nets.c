@@ -474,6 +474,7 @@ static const workload workloads[] = {
     {"dcgan", 64, IMAGES(100, 1), IMAGES(3, 64), 0, dcgan, mean_square, supervised,
      .optimizer = adam},
     {"reid", 64, IMAGES(1, 28), NOTHING, 16, reid, smoothed_cross_entropy, reid_losses,
+     .optimizer = adamw},
     {"diffusion", 64, IMAGES(1, 32), IMAGES(1, 32), 0, diffusion, mean_square, supervised,
      .optimizer = adamw},
     {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, next_token_criterion, supervised,

@@ -34,8 +34,8 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn import functional as F
 
-import reid
 import diffusion
+import reid
 import stylegan
 
 WARMUP_STEPS = 3
