@@ -209,8 +209,9 @@ EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
  *
  * Hooks of one kind are called in order of registration. Replicas and copies of the module have its
  * hooks, those of replicas are called on the replicas' threads, and ek_sequential calls modules
- * with hooks one by one. Registering returns an id, which is positive, or a negative status; not
- * while the module is called. `user` is borrowed. */
+ * with hooks one by one. Registering returns an id, which is positive, or a negative status. While
+ * the module is called, only a hook may register and remove hooks, of the module that it is given;
+ * this counts from that module's next call. `user` is borrowed. */
 
 /* Before the forward. Returns EK_VALUE_NONE to keep the inputs; the only input; or a list of all.
  * EK_VALUE_ERROR with an error set fails the call. */

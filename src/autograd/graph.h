@@ -200,8 +200,8 @@ typedef struct ek_output_info {
     ek_dev *dev;
     ek_dtype dtype;
     ek_shape shape;
-    uint64_t recorded; /* count of in-place operations recorded on its memory */
-    ek_object *hooks;  /* one reference to its tensor hooks (run.h), or NULL */
+    uint64_t recorded;          /* count of in-place operations recorded on its memory */
+    struct ek_hook_list *hooks; /* one reference to its tensor hooks (tensor_hook.c), or NULL */
 } ek_output_info;
 
 /* The device on which a node's backward runs: its outputs', or, if these lie on several devices,

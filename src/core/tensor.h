@@ -65,7 +65,8 @@ struct ek_tensor {
     int grad_hook_index; /* the hook's number of the leaf */
     /* One reference to who is told about the leaf's gradients (autograd/grad_hook.h), or NULL. */
     struct ek_grad_hook *grad_hook;
-    ek_object *hooks; /* of a leaf: one reference to its tensor hooks (autograd/run.h), or NULL */
+    /* Of a leaf: one reference to its tensor hooks (autograd/tensor_hook.c), or NULL. */
+    struct ek_hook_list *hooks;
 };
 
 /* A storage of nbytes on dev for the calling thread's stream, counted under its category. One

@@ -7,100 +7,39 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
+#include "core/hook_list.h"
 #include "core/value.h"
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
 typedef enum hook_kind { HOOK_PRE, HOOK_FORWARD, HOOK_BACKWARD } hook_kind;
 
-typedef struct hook_entry {
-    int64_t id;
-    hook_kind kind;
-    union {
-        ek_forward_pre_hook *pre;
-        ek_forward_hook *forward;
-        ek_full_backward_hook *backward;
-    } function;
-    void *user; /* borrowed */
-} hook_entry;
-
-/* Replicas and copies share it, so that it is copied before a change. */
-typedef struct hook_list {
-    ek_object object;
-    hook_entry *entries;
-    int count, room;
-} hook_list;
-
-static atomic_int_least64_t next_id;
-
-static void hook_list_destroy(ek_object *object)
-{
-    hook_list *list = (hook_list *)object;
-    free(list->entries);
-    free(list);
-}
-
-static hook_list *hook_list_of(const ek_module *module)
-{
-    return (hook_list *)module->members->hooks;
-}
-
 /* ---- registering ---- */
 
-/* The module's list for itself alone, with room for one more. */
-static hook_list *hook_own_list(ek_module *module)
+static int64_t hook_register(ek_module *module, hook_kind kind, ek_any_function *hook, void *user)
 {
-    hook_list *shared = hook_list_of(module);
-    if (shared && atomic_load(&shared->object.references) == 1)
-        return ek_grow(&shared->entries, &shared->room, shared->count + 1) < 0 ? NULL : shared;
-    hook_list *list = ek_calloc(1, sizeof *list);
-    if (!list)
-        return NULL;
-    ek_object_init(&list->object, hook_list_destroy);
-    if (ek_grow(&list->entries, &list->room, (shared ? shared->count : 0) + 1) < 0) {
-        ek_object_release(list);
-        return NULL;
-    }
-    for (int i = 0; shared && i < shared->count; i++)
-        list->entries[list->count++] = shared->entries[i];
-    ek_object_release(shared);
-    module->members->hooks = &list->object;
-    return list;
-}
-
-static int64_t hook_register(ek_module *module, hook_entry entry, bool given)
-{
-    if (!module || !given)
+    if (!module || !hook)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "register_hook: the %s is NULL",
                                                module ? "hook" : "module");
-    hook_list *list = hook_own_list(module);
-    if (!list)
-        return ek_error_pending();
-    entry.id = atomic_fetch_add_explicit(&next_id, 1, memory_order_relaxed) + 1;
-    list->entries[list->count++] = entry;
-    return entry.id;
+    return ek_hook_list_add(&module->members->hooks, kind, hook, user);
 }
 
 int64_t ek_module_register_forward_pre_hook(ek_module *module, ek_forward_pre_hook *hook,
                                             void *user)
 {
-    return hook_register(module, (hook_entry){.kind = HOOK_PRE, .function.pre = hook, .user = user},
-                         hook);
+    return hook_register(module, HOOK_PRE, (ek_any_function *)hook, user);
 }
 
 int64_t ek_module_register_forward_hook(ek_module *module, ek_forward_hook *hook, void *user)
 {
-    return hook_register(module,
-                         (hook_entry){.kind = HOOK_FORWARD, .function.forward = hook, .user = user},
-                         hook);
+    return hook_register(module, HOOK_FORWARD, (ek_any_function *)hook, user);
 }
 
 int64_t ek_module_register_full_backward_hook(ek_module *module, ek_full_backward_hook *hook,
                                               void *user)
 {
-    return hook_register(
-        module, (hook_entry){.kind = HOOK_BACKWARD, .function.backward = hook, .user = user}, hook);
+    return hook_register(module, HOOK_BACKWARD, (ek_any_function *)hook, user);
 }
 
 int ek_module_remove_hook(ek_module *module, int64_t id)
@@ -108,37 +47,25 @@ int ek_module_remove_hook(ek_module *module, int64_t id)
     if (!module)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "remove_hook: the module is NULL");
-    const hook_list *list = hook_list_of(module);
-    int at = 0;
-    while (list && at < list->count && list->entries[at].id != id)
-        at++;
-    if (!list || at == list->count)
+    int removed = ek_hook_list_remove(&module->members->hooks, id);
+    if (removed == 0)
         return EK_FAIL(EK_E_INVALID, "remove_hook: the %s has no hook %lld", module->type->name,
                        (long long)id);
-    hook_list *own = hook_own_list(module);
-    if (!own)
-        return ek_error_pending();
-    for (own->count--; at < own->count; at++)
-        own->entries[at] = own->entries[at + 1];
-    if (own->count == 0) {
-        module->members->hooks = NULL;
-        ek_object_release(own);
-    }
-    return 0;
+    return removed < 0 ? removed : 0;
 }
 
 /* ---- the record of a call with backward hooks ---- */
 
 typedef struct hooked_call {
     ek_object object;
-    hook_list *hooks;   /* one reference */
-    const char *name;   /* of the module's type */
-    int inputs;         /* positional inputs of the call */
-    int *places;        /* which of them the node behind the inputs has, ascending */
-    int place_count;    /* 0: no input requires a gradient */
-    int outputs;        /* elements of the output */
-    int *output_places; /* which of them the node before the outputs has */
-    ek_value gradients; /* of the outputs: a list, with one reference; none before they arrived */
+    ek_hook_list *hooks; /* one reference */
+    const char *name;    /* of the module's type */
+    int inputs;          /* positional inputs of the call */
+    int *places;         /* which of them the node behind the inputs has, ascending */
+    int place_count;     /* 0: no input requires a gradient */
+    int outputs;         /* elements of the output */
+    int *output_places;  /* which of them the node before the outputs has */
+    ek_value gradients;  /* of the outputs: a list, with one reference; none before they arrived */
 } hooked_call;
 
 static void hooked_destroy(ek_object *object)
@@ -175,10 +102,11 @@ static ek_value hooked_list(ek_tensor *const *tensors, const int *places, int co
 static ek_value hooked_run_backward(const hooked_call *call, ek_value gradients)
 {
     for (int i = 0; i < call->hooks->count; i++) {
-        const hook_entry *entry = &call->hooks->entries[i];
-        if (entry->kind != HOOK_BACKWARD)
+        const ek_hook *hook = &call->hooks->hooks[i];
+        if (hook->kind != HOOK_BACKWARD)
             continue;
-        ek_value result = entry->function.backward(gradients, call->gradients, entry->user);
+        ek_value result =
+            ((ek_full_backward_hook *)hook->function)(gradients, call->gradients, hook->user);
         if (result.kind == EK_VALUE_ERROR || ek_error_outcome(0) < 0)
             return ek_value_error();
         if (result.kind == EK_VALUE_NONE)
@@ -277,10 +205,10 @@ static int hooked_attach(hooked_call *call, const ek_operation *operation, ek_va
 
 /* ---- a call ---- */
 
-static bool hook_list_has(const hook_list *list, hook_kind kind)
+static bool hook_list_has(const ek_hook_list *list, int kind)
 {
     for (int i = 0; i < list->count; i++)
-        if (list->entries[i].kind == kind)
+        if (list->hooks[i].kind == kind)
             return true;
     return false;
 }
@@ -302,9 +230,10 @@ static ek_value hooked_output(hooked_call *call, ek_value output)
     return result;
 }
 
-static ek_value hooked_forward(ek_module *module, const ek_args *args, ek_forward_function *forward)
+static ek_value hooked_forward(ek_module *module, ek_hook_list *hooks, const ek_args *args,
+                               ek_forward_function *forward)
 {
-    if (!ek_grad_enabled() || !hook_list_has(hook_list_of(module), HOOK_BACKWARD))
+    if (!ek_grad_enabled() || !hook_list_has(hooks, HOOK_BACKWARD))
         return forward(module, args);
     hooked_call *call = ek_calloc(1, sizeof *call);
     ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs), output;
@@ -314,7 +243,7 @@ static ek_value hooked_forward(ek_module *module, const ek_args *args, ek_forwar
         return ek_value_error();
     }
     ek_object_init(&call->object, hooked_destroy);
-    call->hooks = ek_object_retain(hook_list_of(module));
+    call->hooks = ek_object_retain(hooks);
     call->name = module->type->name;
     call->inputs = args->count;
     for (int i = 0; i < args->count; i++)
@@ -359,21 +288,23 @@ ek_value ek_module_call_hooked(ek_module *module, const ek_args *args, ek_forwar
 {
     ek_args given = *args;
     ek_value *items = NULL, output = ek_value_error();
-    hook_list *list = ek_object_retain(hook_list_of(module));
+    ek_hook_list *list = ek_object_retain(module->members->hooks); /* a hook may remove itself */
     int rc = 0;
     for (int i = 0; i < list->count && rc >= 0; i++) {
-        const hook_entry *entry = &list->entries[i];
-        if (entry->kind == HOOK_PRE)
-            rc = hook_take_inputs(module, entry->function.pre(module, &given, entry->user), &given,
-                                  &items);
+        const ek_hook *hook = &list->hooks[i];
+        if (hook->kind == HOOK_PRE)
+            rc = hook_take_inputs(module,
+                                  ((ek_forward_pre_hook *)hook->function)(module, &given,
+                                                                          hook->user),
+                                  &given, &items);
     }
     if (rc >= 0)
-        output = hooked_forward(module, &given, forward);
+        output = hooked_forward(module, list, &given, forward);
     for (int i = 0; i < list->count && output.kind != EK_VALUE_ERROR; i++) {
-        const hook_entry *entry = &list->entries[i];
-        if (entry->kind != HOOK_FORWARD)
+        const ek_hook *hook = &list->hooks[i];
+        if (hook->kind != HOOK_FORWARD)
             continue;
-        ek_value result = entry->function.forward(module, &given, output, entry->user);
+        ek_value result = ((ek_forward_hook *)hook->function)(module, &given, output, hook->user);
         if (ek_error_outcome(0) < 0)
             result = ek_value_error();
         if (result.kind != EK_VALUE_NONE)

@@ -62,8 +62,9 @@ struct ek_module_members {
     bool has_parent;
     char *name; /* its name in its first parent, for sentences; owned; NULL for a root */
     ek_layout *layout;
-    ek_object *hooks; /* one reference to its hooks (module_hook.c), shared with copies; or NULL */
-    void **slots;     /* slots of entries without a member, by index of the entry */
+    /* One reference to its hooks (module_hook.c), shared with copies; or NULL. */
+    struct ek_hook_list *hooks;
+    void **slots; /* slots of entries without a member, by index of the entry */
     int slot_capacity;
 };
 

@@ -110,6 +110,49 @@ TEST(removed_hooks_are_not_called)
     ek_module_free(module);
 }
 
+typedef struct leaving {
+    int64_t id;
+    int calls;
+} leaving;
+
+static ek_value leaves_before(ek_module *module, const ek_args *args, void *user)
+{
+    leaving *self = user;
+    (void)args;
+    self->calls++;
+    assert_ok(ek_module_remove_hook(module, self->id));
+    return ek_value_none();
+}
+
+static ek_value leaves_after(ek_module *module, const ek_args *args, ek_value output, void *user)
+{
+    (void)output;
+    return leaves_before(module, args, user);
+}
+
+/* A hook that removes itself is called once, and those after it are called too. */
+TEST(hooks_that_remove_themselves)
+{
+    leaving before = {0}, after = {0};
+    int calls = 0;
+    ek_module *module = net(), *first = ek_module_child(module, 0);
+    ek_tensor *x = golden("functional.golden", "input/a");
+    for (int others = 0; others < 2; others++) {
+        before = after = (leaving){0};
+        before.id = ek_module_register_forward_pre_hook(first, leaves_before, &before);
+        if (others) {
+            after.id = ek_module_register_forward_hook(first, leaves_after, &after);
+            ck_assert_int_gt(ek_module_register_forward_hook(first, looked, &calls), 0);
+        }
+        assert_made(ek_apply(module, x));
+        assert_made(ek_apply(module, x));
+        ck_assert_int_eq(before.calls, 1);
+        ck_assert_int_eq(after.calls, others);
+        ck_assert_int_eq(calls, 2 * others);
+    }
+    ek_module_free(module);
+}
+
 /* A layer and its ReLU are one operation, but not if a hook looks in between. */
 TEST(fused_layers_are_called_one_by_one)
 {

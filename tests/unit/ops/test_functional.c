@@ -215,6 +215,53 @@ TEST(hooks_and_grad_buffers)
     assert_close(g, ek_mul_scalar(ek_detach(w), 24), 1e-12, 1e-12);
 }
 
+typedef struct changing {
+    ek_tensor *tensor;
+    int64_t ids[2]; /* to remove; 0: none */
+    int calls, later;
+    bool adds;
+} changing;
+
+/* Removes hooks of its tensor, and may register one, while they are called. */
+static ek_tensor *changes(ek_tensor *gradient, void *user)
+{
+    changing *self = user;
+    self->calls++;
+    for (int i = 0; i < 2; i++)
+        if (self->ids[i])
+            assert_ok(ek_tensor_remove_hook(self->tensor, self->ids[i]));
+    if (self->adds)
+        ck_assert_int_gt(ek_tensor_register_hook(self->tensor, seen, &self->later), 0);
+    return ek_mul_scalar(gradient, 2);
+}
+
+/* What a hook changes counts from the tensor's next gradient. */
+TEST_LOOP(hooks_that_change_the_hooks, 0, 2)
+{
+    changing self = {0};
+    int calls = 0;
+    ek_tensor *x = ek_clone(input("a"));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *y = _i ? ek_neg(x) : x, *loss = ek_sum(y);
+    self.tensor = y;
+    self.ids[0] = ek_tensor_register_hook(y, changes, &self); /* alone */
+    assert_ok(ek_backward(loss, .retain_graph = true));
+    assert_ok(ek_backward(loss, .retain_graph = true));
+    ck_assert_int_eq(self.calls, 1);
+    assert_close(ek_tensor_grad(x), ek_full(_i ? -3 : 3, EK_SHAPE(2, 3), EK_F64), 1e-12, 1e-12);
+    self.ids[0] = ek_tensor_register_hook(y, changes, &self);
+    self.ids[1] = ek_tensor_register_hook(y, seen, &calls);
+    self.adds = true;
+    assert_ok(ek_backward(loss, .retain_graph = true));
+    ck_assert_int_eq(self.calls, 2);
+    ck_assert_int_eq(calls, 1);
+    ck_assert_int_eq(self.later, 0);
+    assert_ok(ek_backward(loss));
+    ck_assert_int_eq(self.calls, 2);
+    ck_assert_int_eq(calls, 1);
+    ck_assert_int_eq(self.later, 1);
+}
+
 static ek_tensor *reshaped(ek_tensor *gradient, void *user)
 {
     (void)user;
