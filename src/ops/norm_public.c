@@ -258,7 +258,7 @@ static int norm_track_instances(const ek_batch_norm_options *o)
     ek_reduce_options spatial = {.x = o->x};
     ek_tensor *mean = NULL;
     const double momentum = ek_number_or(EK_GIVEN(o, momentum, 6), 0.1);
-    if (o->x->shape[0] == 0)
+    if (ek_count(o->x) == 0)
         return 0;
     for (int i = 2; i < o->x->ndim; i++)
         spatial.dims[spatial.dim_count++] = i;

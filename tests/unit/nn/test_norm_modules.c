@@ -110,6 +110,19 @@ TEST(batch_norm_of_volumes)
     ek_module_free(norm);
 }
 
+/* An input without samples or without pixels says nothing about the statistics. */
+TEST(nothing_moves_no_statistics)
+{
+    ek_module *norm = ek_instance_norm1d(3, .track_running_stats = EK_ON);
+    ek_tensor *mean = ek_module_tensor(norm, "running_mean");
+    ek_tensor *var = ek_module_tensor(norm, "running_var");
+    assert_made(ek_apply(norm, ek_ones(EK_SHAPE(0, 3, 4))));
+    assert_made(ek_apply(norm, ek_ones(EK_SHAPE(2, 3, 0))));
+    assert_close(mean, ek_zeros(EK_SHAPE(3)), 0, 0);
+    assert_close(var, ek_ones(EK_SHAPE(3)), 0, 0);
+    ek_module_free(norm);
+}
+
 /* Averages over all batches, as torch's momentum=None: each weighs as much as any other. */
 TEST(cumulative_averages)
 {
