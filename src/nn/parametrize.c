@@ -30,22 +30,43 @@ typedef struct parametrized {
 
 /* ---- the body ---- */
 
-/* The parameter of this name, of the module itself or of those that it wraps. */
-static ek_tensor *parametrized_find(const char *operation, ek_module *module, const char *name)
+/* The module that this one wraps, or NULL. */
+static ek_module *parametrized_wrapped(ek_module *module)
 {
-    for (ek_module *at = module; at;) {
-        ek_module *wrapped = NULL;
+    for (int i = 0; i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind == EK_MEMBER_MODULE && !member.name[0])
+            return *member.slot.module;
+    }
+    return NULL;
+}
+
+/* True if a wrapper of this type, in `module`, computes its weight from `weight` already. */
+static bool parametrized_twice(const ek_module_type *type, ek_module *module,
+                               const ek_tensor *weight)
+{
+    for (ek_module *at = module; at; at = parametrized_wrapped(at))
+        if (at->type == type && ((const parametrized *)at)->weight == weight)
+            return true;
+    return false;
+}
+
+/* The parameter of this name, of the module itself or of those that it wraps. NULL with an error,
+ * also if a wrapper of this type has it: two would give their tensors the same names. */
+static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *module, const char *name)
+{
+    for (ek_module *at = module; at; at = parametrized_wrapped(at))
         for (int i = 0; i < ek_module_member_count(at); i++) {
             ek_member member = ek_module_member(at, i);
-            if (member.kind == EK_MEMBER_MODULE && !member.name[0])
-                wrapped = *member.slot.module;
-            else if (member.kind == EK_MEMBER_PARAMETER && *member.slot.tensor &&
-                     strcmp(member.name, name) == 0)
+            if (member.kind != EK_MEMBER_PARAMETER || !*member.slot.tensor ||
+                strcmp(member.name, name) != 0)
+                continue;
+            if (!parametrized_twice(type, module, *member.slot.tensor))
                 return *member.slot.tensor;
+            return EK_FAIL_NULL(EK_E_INVALID, "%s: the parameter \"%s\" of %s has a %s already",
+                                type->name, name, at->type->name, type->name);
         }
-        at = wrapped;
-    }
-    return EK_FAIL_NULL(EK_E_INVALID, "%s: %s has no parameter \"%s\"", operation,
+    return EK_FAIL_NULL(EK_E_INVALID, "%s: %s has no parameter \"%s\"", type->name,
                         module->type->name, name);
 }
 
@@ -163,7 +184,7 @@ static parametrized *parametrized_new(const ek_module_type *type, ek_module *mod
     *weight =
         strlen(name) > 100
             ? EK_FAIL_NULL(EK_E_INVALID, "%s: the name of a parameter is too long", type->name)
-            : parametrized_find(type->name, module, name);
+            : parametrized_find(type, module, name);
     if (*weight && ek_count(*weight) == 0)
         *weight =
             EK_FAIL_NULL(EK_E_SHAPE, "%s: the parameter \"%s\" has no elements", type->name, name);

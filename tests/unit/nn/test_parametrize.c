@@ -202,6 +202,10 @@ TEST(refusals)
                    "spectral_norm: dim is 2; the parameter has the dimensions 0 to 1");
     assert_refused(ek_spectral_norm(ek_linear(2, 2), .eps = -1), EK_E_INVALID,
                    "spectral_norm: eps is -1");
+    assert_refused(ek_spectral_norm(ek_spectral_norm(ek_linear(2, 2))), EK_E_INVALID,
+                   "spectral_norm: the parameter \"weight\" of linear has a spectral_norm already");
+    assert_refused(ek_weight_norm(ek_spectral_norm(ek_weight_norm(ek_linear(2, 2)))), EK_E_INVALID,
+                   "weight_norm: the parameter \"weight\" of linear has a weight_norm already");
     assert_refused(ek_weight_norm(ek_linear(2, 2), .dim = -2), EK_E_INVALID,
                    "weight_norm: dim is -2");
     ek_module *module = ek_spectral_norm(ek_linear(3, 4));
