@@ -203,6 +203,12 @@ bool ek_node_needs(const ek_node *node, int input)
     return !execution || execution->task->routes[input].task;
 }
 
+uint64_t ek_node_pass(const ek_node *node)
+{
+    const ek_execution *execution = engine_execution_of(node);
+    return execution ? execution->run->number : 0;
+}
+
 /* The leaf that alone gets the gradient of the node's input, in an operation that isn't recorded;
  * NULL: none. */
 static const ek_tensor *engine_leaf_behind(const ek_node *node, int input)
@@ -534,7 +540,9 @@ static void run_set_modes(ek_run *run)
 
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
+    static atomic_uint_least64_t last_number;
     int rc = root_count < 0 ? root_count : 0;
+    run->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     if (rc >= 0 && run->meeting_count)
         rc = ek_check_meeting(run->meetings[0]->node->operation->name);
     bool assigned = rc >= 0 && (rc = run_assign_queues(run)) >= 0;

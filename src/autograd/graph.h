@@ -107,6 +107,9 @@ const void *ek_node_attributes(const ek_node *node);
 /* True if this input's gradient is wanted. Only the thread that runs the node's backward gets an
  * exact answer; any other thread may get true for a gradient that nobody wants. */
 bool ek_node_needs(const ek_node *node, int input);
+/* The number of the pass in which the calling thread runs the node's backward; 0: in none. No other
+ * pass of the process has it. */
+uint64_t ek_node_pass(const ek_node *node);
 int ek_node_input_count(const ek_node *node);
 int ek_node_output_count(const ek_node *node);
 /* Zeros of the output's shape, dtype and device, in the scope. */

@@ -98,6 +98,7 @@ typedef struct ek_ready_queue {
 } ek_ready_queue;
 
 typedef struct ek_run {
+    uint64_t number;
     bool create_graph, retain_graph;
     bool accumulate; /* true: leaves get gradients; false: only captured ones are wanted */
 

@@ -66,6 +66,7 @@ typedef struct hooked_call {
     int outputs;         /* elements of the output */
     int *output_places;  /* which of them the node before the outputs has */
     ek_value gradients;  /* of the outputs: a list, with one reference; none before they arrived */
+    uint64_t pass;       /* in which they arrived (ek_node_pass) */
 } hooked_call;
 
 static void hooked_destroy(ek_object *object)
@@ -96,6 +97,14 @@ static ek_value hooked_list(ek_tensor *const *tensors, const int *places, int co
         list = ek_value_list(items, length);
     free(items);
     return list;
+}
+
+/* Notes the outputs' gradients of a pass: a list, or none, in the scope. */
+static void hooked_note(hooked_call *call, ek_value gradients, uint64_t pass)
+{
+    ek_value_release(call->gradients);
+    call->gradients = ek_value_keep(gradients);
+    call->pass = pass;
 }
 
 /* Calls the hooks one after the other. Returns the inputs' gradients, a list, or an error. */
@@ -129,8 +138,7 @@ static int hooked_outputs_backward(ek_node *node, ek_tensor *const *gradients, e
     ek_value list = hooked_list(gradients, call->output_places, count, call->outputs, true);
     if (list.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    ek_value_release(call->gradients);
-    call->gradients = ek_value_keep(list);
+    hooked_note(call, list, ek_node_pass(node));
     for (int i = 0; i < count; i++)
         results[i] = gradients[i];
     if (call->place_count > 0)
@@ -138,29 +146,30 @@ static int hooked_outputs_backward(ek_node *node, ek_tensor *const *gradients, e
     ek_value none = hooked_list(NULL, NULL, 0, call->inputs, false);
     bool failed =
         none.kind == EK_VALUE_ERROR || hooked_run_backward(call, none).kind == EK_VALUE_ERROR;
+    hooked_note(call, ek_value_none(), 0);
     return failed ? ek_error_pending() : 0;
 }
 
 static int hooked_inputs_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     hooked_call *call = *(hooked_call *const *)ek_node_attributes(node);
-    if (call->gradients.kind == EK_VALUE_NONE) { /* none came to the outputs */
+    /* There may be those of an earlier pass, to parameters only, while none came in this one. */
+    if (call->gradients.kind == EK_VALUE_NONE || call->pass != ek_node_pass(node)) {
         ek_value list = hooked_list(NULL, NULL, 0, call->outputs, false);
         if (list.kind == EK_VALUE_ERROR)
             return ek_error_pending();
-        call->gradients = ek_value_keep(list);
+        hooked_note(call, list, ek_node_pass(node));
     }
     ek_value list = hooked_list(gradients, call->places, call->place_count, call->inputs, false);
     if (list.kind != EK_VALUE_ERROR)
         list = hooked_run_backward(call, list);
+    hooked_note(call, ek_value_none(), 0);
     if (list.kind == EK_VALUE_ERROR)
         return ek_error_pending();
     for (int i = 0; i < call->place_count; i++) {
         ek_value item = ek_value_at(list, call->places[i]);
         results[i] = item.kind == EK_VALUE_TENSOR ? item.as.tensor : NULL;
     }
-    ek_value_release(call->gradients);
-    call->gradients = ek_value_none();
     return 0;
 }
 

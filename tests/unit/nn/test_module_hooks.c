@@ -190,6 +190,68 @@ TEST(backward_hooks_without_inputs)
     ck_assert_int_eq(calls, 1);
 }
 
+static uint64_t bytes_in_use(void)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
+    return stats.in_use;
+}
+
+/* The graph of a retained pass keeps no gradient. */
+TEST(backward_hooks_keep_no_gradients)
+{
+    int calls = 0;
+    ek_module *module = ek_linear(3, 4);
+    assert_ok(ek_module_to_dtype(module, EK_F64));
+    ek_module_register_full_backward_hook(module, counted, &calls);
+    ek_tensor *loss = ek_sum(ek_square(ek_apply(module, ek_randn(EK_SHAPE(5, 3), EK_F64))));
+    uint64_t before = bytes_in_use();
+    ek_scope scope = ek_scope_begin();
+    assert_ok(ek_backward(loss, .retain_graph = true));
+    ek_scope_end(&scope);
+    ek_module_zero_grad(module);
+    ck_assert_int_eq(calls, 1);
+    ck_assert_uint_eq(bytes_in_use(), before);
+    ek_module_free(module);
+}
+
+static ek_value stashed(ek_module *module, const ek_args *args, ek_value output, void *user)
+{
+    (void)module;
+    (void)args;
+    *(ek_tensor **)user = ek_keep(ek_value_tensor(output)); /* calls have scopes */
+    return ek_value_none();
+}
+
+static ek_value without_outputs(ek_value grad_inputs, ek_value grad_outputs, void *user)
+{
+    ck_assert_int_eq(ek_value_at(grad_inputs, 0).kind, EK_VALUE_TENSOR);
+    ck_assert_int_eq(ek_value_at(grad_outputs, 0).kind, EK_VALUE_NONE);
+    ++*(int *)user;
+    return ek_value_none();
+}
+
+/* A pass to the parameters only, then one from the inside: its outputs have no gradient. */
+TEST(backward_hooks_see_one_pass)
+{
+    int calls = 0;
+    ek_tensor *inside = NULL, *dw = NULL, *dx = NULL;
+    ek_module *module = ek_sequential(ek_linear(3, 4), ek_linear(4, 2));
+    ek_module_register_forward_hook(ek_module_child(module, 0), stashed, &inside);
+    ek_module_register_full_backward_hook(module, without_outputs, &calls);
+    ek_tensor *x = ek_randn(EK_SHAPE(5, 3)), *w = ek_module_tensor(module, "1.weight");
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *loss = ek_sum(ek_apply(module, x)), *part = ek_sum(inside);
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &w, .input_count = 1,
+                      .gradients = &dw, .retain_graph = EK_ON));
+    ck_assert_int_eq(calls, 0);
+    assert_ok(ek_grad(.outputs = &part, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &dx));
+    ck_assert_int_eq(calls, 1);
+    ek_release(inside);
+    ek_module_free(module);
+}
+
 /* Gradients of gradients go through the hooks' operations. */
 TEST(twice)
 {
