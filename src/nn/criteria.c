@@ -94,38 +94,38 @@ static double criterion_broadcast_count(ek_tensor *const *x, int tensors, int dr
     return count;
 }
 
-static double count_elements(const criterion *self, ek_tensor *const *x)
+static double criterion_count_elements(const criterion *self, ek_tensor *const *x)
 {
     (void)self;
     return criterion_broadcast_count(x, 2, 0);
 }
 
-static double count_of_three(const criterion *self, ek_tensor *const *x)
+static double criterion_count_of_three(const criterion *self, ek_tensor *const *x)
 {
     (void)self;
     return criterion_broadcast_count(x, 3, 0);
 }
 
-static double count_rows(const criterion *self, ek_tensor *const *x)
+static double criterion_count_rows(const criterion *self, ek_tensor *const *x)
 {
     (void)self;
     return criterion_broadcast_count(x, 1, 1);
 }
 
-static double count_triplets(const criterion *self, ek_tensor *const *x)
+static double criterion_count_triplets(const criterion *self, ek_tensor *const *x)
 {
     (void)self;
     return criterion_broadcast_count(x, 3, 1);
 }
 
-static double count_of_reduction(const criterion *self, ek_tensor *const *x)
+static double criterion_count_of_reduction(const criterion *self, ek_tensor *const *x)
 {
     if (self->options.reduction == EK_BATCH_MEAN)
         return x[0]->ndim > 0 ? (double)x[0]->shape[0] : 1;
-    return count_elements(self, x);
+    return criterion_count_elements(self, x);
 }
 
-static double count_sequences(const criterion *self, ek_tensor *const *x)
+static double criterion_count_sequences(const criterion *self, ek_tensor *const *x)
 {
     if (x[0]->ndim < 2)
         return 0; /* the call refuses it */
@@ -296,26 +296,28 @@ CRITERION(cross_entropy_loss, ek_f_cross_entropy_with(PAIR), .inputs = 2,
 CRITERION(nll_loss, ek_f_nll_loss_with(PAIR), .inputs = 2,
           .takes = TAKES_weight | TAKES_ignore_index)
 
-CRITERION(mse_loss, ek_f_mse_loss_with(PAIR), .inputs = 2, .count = count_elements)
-CRITERION(l1_loss, ek_f_l1_loss_with(PAIR), .inputs = 2, .count = count_elements)
+CRITERION(mse_loss, ek_f_mse_loss_with(PAIR), .inputs = 2, .count = criterion_count_elements)
+CRITERION(l1_loss, ek_f_l1_loss_with(PAIR), .inputs = 2, .count = criterion_count_elements)
 CRITERION(smooth_l1_loss,
           ek_f_smooth_l1_loss_with((ek_smooth_l1_options){NULL, x[0], x[1], reduction, o->beta}),
-          .inputs = 2, .takes = TAKES_beta, .count = count_elements)
+          .inputs = 2, .takes = TAKES_beta, .count = criterion_count_elements)
 CRITERION(huber_loss,
           ek_f_huber_loss_with((ek_huber_options){NULL, x[0], x[1], reduction, o->delta}),
-          .inputs = 2, .takes = TAKES_delta, .count = count_elements)
+          .inputs = 2, .takes = TAKES_delta, .count = criterion_count_elements)
 
 CRITERION(bce_with_logits_loss, ek_f_bce_with_logits_with(PAIR), .inputs = 2,
-          .takes = TAKES_weight | TAKES_pos_weight, .count = count_elements)
+          .takes = TAKES_weight | TAKES_pos_weight, .count = criterion_count_elements)
 CRITERION(bce_loss, ek_f_bce_with(PAIR), .inputs = 2, .takes = TAKES_weight,
-          .count = count_elements)
-CRITERION(soft_margin_loss, ek_f_soft_margin_loss_with(PAIR), .inputs = 2, .count = count_elements)
+          .count = criterion_count_elements)
+CRITERION(soft_margin_loss, ek_f_soft_margin_loss_with(PAIR), .inputs = 2,
+          .count = criterion_count_elements)
 CRITERION(multilabel_soft_margin_loss, ek_f_multilabel_soft_margin_loss_with(PAIR), .inputs = 2,
-          .takes = TAKES_weight, .count = count_rows)
+          .takes = TAKES_weight, .count = criterion_count_rows)
 
 CRITERION(kl_div_loss,
           ek_f_kl_div_with((ek_kl_div_options){NULL, x[0], x[1], reduction, o->log_target}),
-          .inputs = 2, .takes = TAKES_log_target | TAKES_batch_mean, .count = count_of_reduction)
+          .inputs = 2, .takes = TAKES_log_target | TAKES_batch_mean,
+          .count = criterion_count_of_reduction)
 CRITERION(poisson_nll_loss,
           ek_f_poisson_nll_loss_with((ek_poisson_nll_options){.input = x[0],
                                                               .target = x[1],
@@ -323,7 +325,8 @@ CRITERION(poisson_nll_loss,
                                                               .log_input = o->log_input,
                                                               .eps = o->eps,
                                                               .full = o->full}),
-          .inputs = 2, .takes = TAKES_log_input | TAKES_eps | TAKES_full, .count = count_elements)
+          .inputs = 2, .takes = TAKES_log_input | TAKES_eps | TAKES_full,
+          .count = criterion_count_elements)
 CRITERION(gaussian_nll_loss,
           ek_f_gaussian_nll_loss_with((ek_gaussian_nll_options){.input = x[0],
                                                                 .target = x[1],
@@ -331,20 +334,20 @@ CRITERION(gaussian_nll_loss,
                                                                 .reduction = reduction,
                                                                 .eps = o->eps,
                                                                 .full = o->full}),
-          .inputs = 3, .takes = TAKES_eps | TAKES_full, .count = count_elements)
+          .inputs = 3, .takes = TAKES_eps | TAKES_full, .count = criterion_count_elements)
 
 CRITERION(margin_ranking_loss,
           ek_f_margin_ranking_loss_with((ek_margin_ranking_options){NULL, x[0], x[1], x[2],
                                                                     reduction, o->margin}),
-          .inputs = 3, .takes = TAKES_margin, .count = count_of_three)
+          .inputs = 3, .takes = TAKES_margin, .count = criterion_count_of_three)
 CRITERION(hinge_embedding_loss,
           ek_f_hinge_embedding_loss_with((ek_hinge_embedding_options){NULL, x[0], x[1], reduction,
                                                                       o->margin}),
-          .inputs = 2, .takes = TAKES_margin, .count = count_elements)
+          .inputs = 2, .takes = TAKES_margin, .count = criterion_count_elements)
 CRITERION(cosine_embedding_loss,
           ek_f_cosine_embedding_loss_with((ek_cosine_embedding_options){NULL, x[0], x[1], x[2],
                                                                         reduction, o->margin}),
-          .inputs = 3, .takes = TAKES_margin, .count = count_rows)
+          .inputs = 3, .takes = TAKES_margin, .count = criterion_count_rows)
 CRITERION(triplet_margin_loss,
           ek_f_triplet_margin_loss_with((ek_triplet_margin_options){.anchor = x[0],
                                                                     .positive = x[1],
@@ -355,7 +358,7 @@ CRITERION(triplet_margin_loss,
                                                                     .eps = o->eps,
                                                                     .swap = o->swap}),
           .inputs = 3, .takes = TAKES_margin | TAKES_p | TAKES_eps | TAKES_swap,
-          .count = count_triplets)
+          .count = criterion_count_triplets)
 CRITERION(multi_margin_loss,
           ek_f_multi_margin_loss_with((ek_multi_margin_options){.input = x[0],
                                                                 .target = x[1],
@@ -363,9 +366,10 @@ CRITERION(multi_margin_loss,
                                                                 .reduction = reduction,
                                                                 .p = o->p,
                                                                 .margin = o->margin}),
-          .inputs = 2, .takes = TAKES_weight | TAKES_margin | TAKES_p, .count = count_rows)
+          .inputs = 2, .takes = TAKES_weight | TAKES_margin | TAKES_p,
+          .count = criterion_count_rows)
 CRITERION(multilabel_margin_loss, ek_f_multilabel_margin_loss_with(PAIR), .inputs = 2,
-          .count = count_rows)
+          .count = criterion_count_rows)
 
 CRITERION(ctc_loss,
           ek_f_ctc_loss_with((ek_ctc_options){.log_probs = x[0],
@@ -377,4 +381,4 @@ CRITERION(ctc_loss,
                                               .zero_infinity = o->zero_infinity,
                                               .batch_first = o->batch_first}),
           .inputs = 4, .takes = TAKES_blank | TAKES_zero_infinity | TAKES_batch_first,
-          .count = count_sequences, .scales = true)
+          .count = criterion_count_sequences, .scales = true)

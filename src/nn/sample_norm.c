@@ -1,5 +1,7 @@
-/* sample_norm.c: normalisation with statistics per sample: layer, RMS and group norm. Training and
- * evaluation are the same, and there are no buffers. */
+/* sample_norm.c: normalisation with statistics per sample: layer, RMS, group and local response
+ * norm. Training and evaluation are the same, and there are no buffers. */
+#include <stdio.h>
+
 #include "core/tensor.h"
 #include "evenkeel/attention.h"
 #include "nn/nn.h"
@@ -155,4 +157,48 @@ ek_module *ek_group_norm_with(ek_group_norm_options options)
     if (self)
         self->groups = options.groups;
     return ek_module_finish((ek_module *)self);
+}
+
+/* ---- local response norm ---- */
+
+typedef struct response_norm {
+    ek_module module;
+    int64_t size;
+    double alpha, beta, k;
+} response_norm;
+
+static ek_value response_norm_forward(ek_module *module, const ek_args *args)
+{
+    const response_norm *self = (const response_norm *)module;
+    ek_tensor *x = ek_only_input(module, args);
+    return ek_value_of_tensor(
+        x ? ek_f_local_response_norm(x, self->size, self->alpha, self->beta, self->k) : NULL);
+}
+
+static void response_norm_describe(const ek_module *module, char *text, size_t size)
+{
+    const response_norm *self = (const response_norm *)module;
+    snprintf(text, size, "%lld, alpha=%g, beta=%g, k=%g", (long long)self->size, self->alpha,
+             self->beta, self->k);
+}
+
+ek_module *ek_local_response_norm_with(ek_local_response_norm_options options)
+{
+    static const ek_module_type type = {.name = "local_response_norm",
+                                        .size = sizeof(response_norm),
+                                        .forward = response_norm_forward,
+                                        .describe = response_norm_describe};
+    if (options.size < 1) {
+        EK_FAIL(EK_E_INVALID, "local_response_norm: size is %lld; it must be at least 1",
+                (long long)options.size);
+        return NULL;
+    }
+    response_norm *self = (response_norm *)ek_module_new(&type);
+    if (self) {
+        self->size = options.size;
+        self->alpha = ek_number_or(EK_GIVEN(&options, alpha, 1), 1e-4);
+        self->beta = ek_number_or(EK_GIVEN(&options, beta, 2), 0.75);
+        self->k = ek_number_or(EK_GIVEN(&options, k, 3), 1);
+    }
+    return (ek_module *)self;
 }

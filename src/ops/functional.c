@@ -97,7 +97,7 @@ static bool functional_fits(const functional *f, ek_tensor *const *x, int count,
 
 typedef int functional_body(functional *f);
 
-static int vjp_body(functional *f)
+static int functional_vjp(functional *f)
 {
     const ek_functional_options *o = &f->options;
     if (!functional_fits(f, f->y, f->outputs, "output"))
@@ -108,7 +108,7 @@ static int vjp_body(functional *f)
 
 /* v' J is linear in v', so that its derivative by v' is J; this is multiplied with the inputs' v.
  */
-static int jvp_body(functional *f)
+static int functional_jvp(functional *f)
 {
     const ek_functional_options *o = &f->options;
     ek_tensor *u[EK_FUNCTIONAL_TENSORS], *rows[EK_FUNCTIONAL_TENSORS], *ones[EK_FUNCTIONAL_TENSORS];
@@ -158,7 +158,7 @@ static int functional_rows(const functional *f, ek_tensor *y, ek_tensor **result
     return rc;
 }
 
-static int jacobian_body(functional *f)
+static int functional_jacobian(functional *f)
 {
     const ek_functional_options *o = &f->options;
     for (int i = 0; i < f->outputs; i++)
@@ -166,7 +166,7 @@ static int jacobian_body(functional *f)
     return 0;
 }
 
-static int hessian_body(functional *f)
+static int functional_hessian(functional *f)
 {
     const ek_functional_options *o = &f->options;
     ek_tensor *gradients[EK_FUNCTIONAL_TENSORS];
@@ -231,20 +231,20 @@ static int functional_run(const char *name, ek_functional_options options, funct
 
 int ek_vjp_with(ek_functional_options options)
 {
-    return functional_run("vjp", options, vjp_body, BY_INPUT);
+    return functional_run("vjp", options, functional_vjp, BY_INPUT);
 }
 
 int ek_jvp_with(ek_functional_options options)
 {
-    return functional_run("jvp", options, jvp_body, BY_OUTPUT);
+    return functional_run("jvp", options, functional_jvp, BY_OUTPUT);
 }
 
 int ek_jacobian_with(ek_functional_options options)
 {
-    return functional_run("jacobian", options, jacobian_body, BY_OUTPUT_AND_INPUT);
+    return functional_run("jacobian", options, functional_jacobian, BY_OUTPUT_AND_INPUT);
 }
 
 int ek_hessian_with(ek_functional_options options)
 {
-    return functional_run("hessian", options, hessian_body, BY_TWO_INPUTS);
+    return functional_run("hessian", options, functional_hessian, BY_TWO_INPUTS);
 }
