@@ -88,12 +88,12 @@ typedef ek_tensor *ek_tensor_hook(ek_tensor *gradient, void *user);
 
 /* As torch.Tensor.register_hook. Hooks of a tensor are called in order of registration, each with
  * the gradient that the one before returned. Those of a leaf see the sum of all that arrives in
- * this pass, before it is added to the leaf's gradient; those of other tensors belong to the
- * operation that made it, and are freed with the graph. While a pass is under way, only a hook may
- * register and remove hooks, of the tensor that it is called for; this counts from that tensor's
- * next gradient. Returns an id, which is positive; EK_E_AUTOGRAD if the tensor requires no
- * gradient; EK_E_STATE if it is sharded (EK_SHARD_OPTIMIZER), because gradients go to its shards.
- */
+ * this pass, from all replicas, before it is added to the leaf's gradient; those of other tensors
+ * belong to the operation that made it, and are freed with the graph. While a pass is under way,
+ * only a hook may register and remove hooks, of the tensor that it is called for; this counts from
+ * that tensor's next gradient. Returns an id, which is positive; EK_E_AUTOGRAD if the tensor
+ * requires no gradient; EK_E_STATE if it is sharded (EK_SHARD_OPTIMIZER), because gradients go to
+ * its shards. */
 EK_API int64_t ek_tensor_register_hook(ek_tensor *tensor, ek_tensor_hook *hook, void *user);
 /* EK_E_INVALID if the tensor has no hook of this id. */
 EK_API int ek_tensor_remove_hook(ek_tensor *tensor, int64_t id);

@@ -207,8 +207,9 @@ EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
 
 /* ---- hooks: functions that see a module's calls, as torch.nn.Module's ----
  *
- * Hooks of one kind are called in order of registration. Replicas and copies of the module have its
- * hooks, those of replicas are called on the replicas' threads, and ek_sequential calls modules
+ * Hooks of one kind are called in order of registration. Copies of the module have its hooks, and
+ * so have replicas: each calls them for its chunk, on its own thread, beside the others, with the
+ * replica as `module`, and changes of its hooks last for that call. ek_sequential calls modules
  * with hooks one by one. Registering returns an id, which is positive, or a negative status. While
  * the module is called, only a hook may register and remove hooks, of the module that it is given;
  * this counts from that module's next call. `user` is borrowed. */
