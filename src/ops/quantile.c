@@ -47,17 +47,27 @@ static ek_tensor *median_of_all(const char *name, ek_tensor *x, bool skip_nan)
 static ek_tensor *median_along(const char *name, ek_tensor *x, int dim, bool keepdim,
                                ek_tensor **index, bool skip_nan)
 {
-    if (!ek_given(name, "x", x) || (dim = ek_dimension(name, x, dim)) < 0)
+    if (index)
+        *index = NULL;
+    if (!ek_given(name, "x", x) || (dim = ek_reduced_dimension(name, x, dim)) < 0)
         return NULL;
-    ek_tensor *at = median_position(name, x, dim, skip_nan);
+    const bool kept = keepdim && x->ndim > 0;
+    ek_scope scope = ek_scope_begin();
+    x = ek_row_of(x);
+    ek_tensor *at = x ? median_position(name, x, dim, skip_nan) : NULL;
     ek_tensor *y = at ? ek_gather_dim(x, dim, at) : NULL;
-    if (!keepdim) {
+    if (!kept) {
         y = y ? ek_squeeze(y, dim) : NULL;
-        at = y ? ek_squeeze(at, dim) : NULL;
+        at = y && index ? ek_squeeze(at, dim) : NULL;
     }
-    if (y && at && index)
-        *index = at;
-    return at ? y : NULL;
+    if (index) {
+        *index = y && at ? ek_keep(at) : NULL;
+        y = *index ? y : NULL;
+    }
+    y = ek_scope_return(&scope, y);
+    if (index && *index)
+        *index = ek_scope_adopt(*index);
+    return y;
 }
 
 ek_tensor *ek_median(ek_tensor *x)
@@ -108,6 +118,11 @@ static bool quantile_check(const char *name, const ek_quantile_options *options)
         return EK_FAIL(EK_E_INVALID,
                        "%s: %d dimensions; quantiles are taken over one, or over all elements",
                        name, options->dim_count) == 0;
+    if (options->keepdim && x->ndim + q->ndim > EK_MAX_DIMS)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: the result for x of %d dimensions, with keepdim and a dimension for "
+                       "q, has %d; at most %d are possible",
+                       name, x->ndim, x->ndim + q->ndim, EK_MAX_DIMS) == 0;
     return quantile_check_numbers(name, options->q);
 }
 
@@ -151,19 +166,19 @@ static ek_tensor *quantile_pick(ek_tensor *sorted, ek_tensor *ranks,
 /* y (..., Q) with the shape that the options ask for; dim is the one that was reduced, or -1. */
 static ek_tensor *quantile_shaped(ek_tensor *y, const ek_quantile_options *options, int dim)
 {
+    const int lead = options->q->ndim; /* 1 if Q is a dimension of the result, the first */
     if (!y)
         return NULL;
-    const ek_tensor *x = options->x;
-    ek_tensor *first = ek_movedim(y, -1, 0); /* (Q, ...) */
-    if (options->keepdim && dim >= 0) {
-        first = first ? ek_unsqueeze(first, dim + 1) : NULL;
-    } else if (options->keepdim && first) {
-        ek_shape shape = {.ndim = x->ndim + 1, .dims = {first->shape[0]}};
-        for (int i = 1; i < shape.ndim; i++)
-            shape.dims[i] = 1;
-        first = ek_reshape(first, shape);
+    if (dim >= 0) {
+        y = ek_movedim(y, -1, 0); /* (Q, ...) */
+        y = y && lead == 0 ? ek_squeeze(y, 0) : y;
+        return y && options->keepdim ? ek_unsqueeze(y, lead + dim) : y;
     }
-    return first && options->q->ndim == 0 ? ek_squeeze(first, 0) : first;
+    ek_shape shape = {.ndim = lead + (options->keepdim ? options->x->ndim : 0),
+                      .dims = {ek_count(y)}};
+    for (int i = lead; i < shape.ndim; i++)
+        shape.dims[i] = 1;
+    return ek_reshape(y, shape);
 }
 
 static ek_tensor *quantile_checked(const char *name, const ek_quantile_options *options,
@@ -174,7 +189,8 @@ static ek_tensor *quantile_checked(const char *name, const ek_quantile_options *
     ek_tensor *x = options->x, *q = ek_reshape(options->q, EK_SHAPE(-1));
     const ek_dtype dtype = x->dtype;
     int dim = -1;
-    if (options->dim_count == 1 && (dim = ek_dimension(name, x, options->dims[0])) < 0)
+    if (options->dim_count == 1 && !ek_is_scalar_dim(x, options->dims[0]) &&
+        (dim = ek_dimension(name, x, options->dims[0])) < 0)
         return NULL;
     x = dim < 0 ? ek_reshape(x, EK_SHAPE(-1)) : ek_movedim(x, dim, -1);
     if (!x || !q)

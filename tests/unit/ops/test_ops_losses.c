@@ -176,6 +176,75 @@ TEST(quantile_refusals)
                    "interpolation");
 }
 
+TEST(medians_and_quantiles_of_scalars)
+{
+    ek_tensor *x = ek_full(3, ek_scalar_shape(), EK_F64, .requires_grad = true);
+    ek_tensor *half = ek_full(0.5, ek_scalar_shape(), EK_F64);
+    ek_tensor *at = NULL, *nan_at = NULL;
+    ek_tensor *all[] = {ek_median_dim(x, 0, false, &at), ek_nanmedian_dim(x, -1, true, &nan_at),
+                        ek_quantile(x, half, EK_DIMS(0)),
+                        ek_nanquantile(x, half, EK_DIMS(-1), .keepdim = true)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_made(all[i]);
+        ck_assert_int_eq(ek_tensor_ndim(all[i]), 0);
+        ck_assert_double_eq(element(all[i], 0), 3);
+        assert_ok(ek_backward(all[i]));
+        ck_assert_double_eq(element(ek_tensor_grad(x), 0), (double)i + 1);
+    }
+    ck_assert_int_eq(ek_tensor_ndim(at), 0);
+    ck_assert_double_eq(element(at, 0), 0);
+    ck_assert_int_eq(ek_tensor_ndim(nan_at), 0);
+    ek_tensor *row = ek_quantile(x, ek_reshape(half, EK_SHAPE(1)), EK_DIMS(0), .keepdim = true);
+    assert_made(row);
+    ck_assert_int_eq(ek_tensor_ndim(row), 1);
+    assert_refused(ek_median_dim(x, 1, false, &at), EK_E_SHAPE, "median: dimension 1");
+    ck_assert_ptr_null(at);
+    assert_refused(ek_quantile(x, half, EK_DIMS(1)), EK_E_SHAPE, "quantile: dimension 1");
+}
+
+/* Only results stay: the median, and positions that are asked for. */
+TEST(medians_leave_nothing_behind)
+{
+    enum { ROWS = 64, SIZE = 1000 };
+    ek_memory_stats before, after;
+    ek_tensor *at = NULL, *x = ek_rand(EK_SHAPE(ROWS, SIZE), .device = test_device(0));
+    assert_made(x);
+    assert_ok(ek_memory_get_stats(test_device(0), &before));
+    assert_made(ek_median_dim(x, 1, false, NULL));
+    assert_ok(ek_memory_get_stats(test_device(0), &after));
+    ck_assert_uint_le(after.in_use - before.in_use, ROWS * sizeof(float) + 1024);
+    before = after;
+    assert_made(ek_median_dim(x, 1, false, &at));
+    assert_made(at);
+    assert_ok(ek_memory_get_stats(test_device(0), &after));
+    ck_assert_uint_le(after.in_use - before.in_use,
+                      ROWS * (sizeof(float) + sizeof(int64_t)) + 2048);
+}
+
+TEST(quantiles_of_the_most_dimensions)
+{
+    ek_shape shape = {.ndim = EK_MAX_DIMS, .dims = {5}};
+    for (int i = 1; i < EK_MAX_DIMS; i++)
+        shape.dims[i] = 1;
+    ek_tensor *x = ek_reshape(ek_arange(5, EK_F32, ek_cpu()), shape),
+              *half = ek_full(0.5, EK_SHAPE(1));
+    ek_tensor *number = ek_reshape(half, ek_scalar_shape());
+    for (int i = 0; i < 2; i++) {
+        ek_tensor *y = i == 0 ? ek_quantile(x, number, .keepdim = true)
+                              : ek_quantile(x, number, EK_DIMS(0), .keepdim = true);
+        assert_made(y);
+        ck_assert_int_eq(ek_tensor_ndim(y), EK_MAX_DIMS);
+        ck_assert_double_eq(element(y, 0), 2);
+    }
+    ck_assert_int_eq(ek_tensor_ndim(ek_quantile(x, half, EK_DIMS(0))), EK_MAX_DIMS);
+    assert_refused(
+        ek_quantile(x, half, .keepdim = true), EK_E_SHAPE,
+        "quantile: the result for x of 8 dimensions, with keepdim and a dimension for q, "
+        "has 9; at most 8 are possible");
+    assert_refused(ek_nanquantile(x, half, EK_DIMS(0), .keepdim = true), EK_E_SHAPE,
+                   "nanquantile: the result for x of 8 dimensions");
+}
+
 TEST(logcumsumexp_of_infinities)
 {
     const double values[] = {-INFINITY, -INFINITY, 2, INFINITY, 0};
