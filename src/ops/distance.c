@@ -92,10 +92,13 @@ ek_tensor *ek_f_pairwise_distance(ek_tensor *x, ek_tensor *y, double eps, bool k
     return difference ? ek_norm(difference, EK_DIMS(-1), .keepdim = keepdim) : NULL;
 }
 
+EK_BACKWARD(raise_value, void, g)
+EK_OPERATION(raise_value, "raise_value", raise_value_backward);
+
 ek_tensor *ek_raise_value(ek_tensor *x, double low)
 {
-    ek_tensor *value = ek_detach(x);
-    return ek_add(x, ek_sub(ek_clamp(value, low, (double)INFINITY), value));
+    ek_tensor *y = x ? ek_clamp(ek_detach(x), low, (double)INFINITY) : NULL;
+    return EK_RECORD(y, &raise_value_operation, EK_INPUTS(x));
 }
 
 /* The norms along `dim`, at least eps. */

@@ -406,6 +406,37 @@ TEST(ctc_refusals)
                    EK_E_SHAPE, "targets has shape [3, 3]; it must be (2, S)");
 }
 
+/* ---- values that are raised ---- */
+
+/* log(var) / 2 + 1 / (2 var) for var as it is raised to eps; the gradient is that of var. */
+TEST(variances_are_raised_exactly)
+{
+    const double inf = (double)INFINITY, values[] = {-1000, -1, -inf, 0, 1, inf};
+    const double expected[] = {499993.0922, 499993.0922, 499993.0922, 499993.0922, 0.5, inf};
+    ek_tensor *var = ek_to_device(tensor_of(values, EK_SHAPE(6), EK_F32, ek_cpu()), test_device(0));
+    ek_tensor *x = ek_zeros(EK_SHAPE(6), .device = test_device(0));
+    assert_ok(ek_tensor_set_requires_grad(var, true));
+    ek_tensor *loss = ek_f_gaussian_nll_loss(x, ek_add_scalar(x, 1), var, .reduction = EK_NONE);
+    assert_made(loss);
+    for (int64_t i = 0; i < 6; i++)
+        ck_assert(element(loss, i) == expected[i] ||
+                  fabs(element(loss, i) / expected[i] - 1) < 2e-6);
+    assert_ok(ek_backward(ek_sum(loss)));
+    for (int64_t i = 0; i < 4; i++) /* (1 / eps - 1 / eps^2) / 2 */
+        ck_assert_double_eq_tol(element(ek_tensor_grad(var), i) / -4.999995e11, 1, 2e-6);
+}
+
+TEST(cosine_similarity_of_large_rows_is_0_as_in_pytorch)
+{
+    ek_tensor *x = ek_full(1e20, EK_SHAPE(2, 2), .device = test_device(0));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *y = ek_f_cosine_similarity(x, x, 1, 1e-8);
+    assert_made(y);
+    ck_assert_double_eq(element(y, 0), 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_double_eq(element(ek_tensor_grad(x), 0), 0);
+}
+
 /* ---- other refusals ---- */
 
 TEST(loss_refusals)
