@@ -176,11 +176,13 @@ static ek_tensor *max_unpool(const char *name, int dims, const ek_unpool_options
     ek_tensor *index = ek_spatial_batched(o->indices, dims, &ignored), *y = NULL;
     if (x && index && ek_spatial_check(name, x, dims) >= 0 &&
         unpool_sizes(name, dims, o, x, &shape) >= 0) {
-        ek_shape flat = {.ndim = 3, .dims = {shape.dims[0], shape.dims[1], 1}};
-        for (int i = 0; i < dims; i++)
-            flat.dims[2] *= shape.dims[2 + i];
-        ek_tensor *zeros = ek_zeros(flat, x->dtype, .device = ek_tensor_device(x));
-        y = ek_scatter_dim(zeros, 2, ek_f_flatten(index, 2, -1), ek_f_flatten(x, 2, -1));
+        const int before = ek_error_status();
+        /* Made with all dimensions: so sizes whose product is too large are refused. */
+        ek_tensor *zeros = ek_zeros(shape, x->dtype, .device = ek_tensor_device(x));
+        if (!zeros)
+            ek_error_prefix(before, name);
+        y = ek_scatter_dim(ek_f_flatten(zeros, 2, -1), 2, ek_f_flatten(index, 2, -1),
+                           ek_f_flatten(x, 2, -1));
         y = y ? unpool_ordered(ek_reshape(y, shape), x) : NULL;
     }
     return ek_scope_return(&scope, single ? ek_squeeze(y, 0) : y);

@@ -183,6 +183,10 @@ TEST(refusals)
                    "by less than the stride, 2");
     assert_refused(ek_f_max_unpool2d(x, ek_add_scalar(index, 64), 2), EK_E_INVALID, "64");
     assert_refused(ek_f_max_unpool2d(x, x, 2), EK_E_DTYPE, "scatter_dim: index has dtype f32");
+    ek_tensor *volume = ek_ones(EK_SHAPE(1, 1, 1, 1, 1)), *first = ek_zeros_like(volume);
+    assert_refused(
+        ek_f_max_unpool3d(volume, ek_to_dtype(first, EK_I64), 1 << 22), EK_E_SHAPE,
+        "max_unpool3d: shape [1, 1, 4194304, 4194304, 4194304] is negative or too large");
     assert_refused(ek_f_lp_pool2d(x, 0, 2), EK_E_INVALID, "lp_pool2d: norm_type is 0");
     assert_refused(ek_f_lp_pool1d(x, 2, 0), EK_E_INVALID, "lp_pool1d: kernel must be at least 1");
     assert_refused(ek_f_local_response_norm(x, 0, 1, 1, 1), EK_E_SHAPE, "and size 0");
