@@ -207,7 +207,8 @@ ek_tensor *ek_f_poisson_nll_loss_with(ek_poisson_nll_options options)
     ek_tensor *x = ek_autocast_wide(options.input), *t = ek_autocast_wide(options.target);
     ek_tensor *loss = NULL;
     if (ek_loss_check_pair(name, x, "target", t) &&
-        ek_loss_check_reduction(name, options.reduction)) {
+        ek_loss_check_reduction(name, options.reduction) &&
+        ek_chosen(name, "log_input", (int)options.log_input, 3, "EK_DEFAULT, EK_ON or EK_OFF")) {
         loss = options.log_input == EK_OFF ? ek_sub(x, ek_mul(t, ek_log(ek_add_scalar(x, eps))))
                                            : ek_sub(ek_exp(x), ek_mul(t, x));
         if (options.full)

@@ -292,11 +292,13 @@ ek_tensor *ek_f_local_response_norm(ek_tensor *x, int64_t size, double alpha, do
 {
     if (!ek_floating("local_response_norm", "x", x))
         return NULL;
-    if (x->ndim < 3 || size < 1 || size > INT32_MAX || ek_count(x) == 0)
+    if (x->ndim < 3 || size < 1 || size > INT32_MAX)
         return EK_REFUSE(EK_E_SHAPE,
                          "local_response_norm: expected an x (N, C, ...) of 3 or more dimensions "
-                         "with elements and a size from 1 to %d, got input size %s and size %lld",
+                         "and a size from 1 to %d, got input size %s and size %lld",
                          INT32_MAX, EK_SIZE_TEXT(x), (long long)size);
+    if (ek_count(x) == 0)
+        return ek_clone(x);
     const int64_t n = x->shape[0], channels = x->shape[1];
     ek_scope scope = ek_scope_begin();
     /* Averages over neighbouring channels, of which there are zeros beyond the first and last. */

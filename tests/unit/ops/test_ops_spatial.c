@@ -159,6 +159,18 @@ TEST(positions_of_scalars)
     assert_refused(ek_f_softmax(x, 1), EK_E_SHAPE, "softmax: dimension 1 of a tensor of zero");
 }
 
+TEST(local_response_norm_of_nothing)
+{
+    ek_tensor *x = ek_zeros(EK_SHAPE(0, 3, 2), .requires_grad = true);
+    ek_tensor *y = ek_f_local_response_norm(x, 2, 1e-4, 0.75, 1);
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_ndim(y), 3);
+    ck_assert_int_eq(ek_tensor_shape(y).dims[1], 3);
+    ck_assert_int_eq(ek_tensor_count(y), 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_ptr_nonnull(ek_tensor_grad(x));
+}
+
 TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(1, 2, 4, 4)), *w = ek_ones(EK_SHAPE(2, 2, 3, 3));
