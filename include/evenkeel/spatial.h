@@ -179,8 +179,10 @@ typedef enum ek_grid_padding {
 /* x (N, C, H, W) at the places of grid (N, H', W', 2), as (N, C, H', W'); or x (N, C, D, H, W) at
  * those of grid (N, D', H', W', 3). The grid's last dimension is (x, y) or (x, y, z): along the
  * width, the height, the depth. -1 is the outer edge of the first pixel and 1 that of the last;
- * with align_corners these are the pixels' centers. A place that isn't finite gives 0. Gradients go
- * to x and to the grid (0 for EK_GRID_NEAREST), to any order. */
+ * with align_corners these are the pixels' centers. A place that isn't finite gives 0 with
+ * EK_GRID_ZEROS and with EK_GRID_BICUBIC. Otherwise, as in PyTorch 1.13, infinity is the pixel at
+ * that edge with EK_GRID_BORDER, and NaN, and any infinity that is reflected, the first pixel.
+ * Gradients go to x and to the grid (0 for EK_GRID_NEAREST), to any order. */
 typedef struct ek_grid_sample_options {
     const char *keywords;
     ek_tensor *x;

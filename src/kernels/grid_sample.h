@@ -67,9 +67,9 @@ EK_FORMULA EK_REAL EK_NAME(ek_grid_inside)(const ek_grid_params *params, int64_t
         at = even ? extra + low : span - extra + low;
         *factor *= even ? sign : -sign;
     }
-    if (!(at > 0) || !(at < last)) {
+    if (!(at > 0) || !(at < last)) { /* so too for NaN: it, and a reflected infinity, become 0 */
         *factor = 0;
-        at = at < last ? 0 : at >= last ? last : at;
+        at = at >= last ? last : 0;
     }
     return at;
 }

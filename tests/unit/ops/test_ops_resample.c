@@ -76,19 +76,31 @@ TEST_LOOP(orders_agree, 0, 3)
     assert_close(dgrid[0], dgrid[1], 1e-12, 1e-12);
 }
 
-/* Places that aren't finite read nothing, whatever the padding, and infinite pixels are seen only
- * by those that read them. */
+/* What isn't finite reads nothing: with EK_GRID_ZEROS, or in bicubic mode. Otherwise NaN is the
+ * first pixel's place, infinity the last's, or, reflected, the first's, as in PyTorch 1.13. Its
+ * gradient is 0. */
 TEST_LOOP(places_that_are_not_finite, 0, 9)
 {
-    const double values[] = {(double)NAN, 0, (double)INFINITY, 0, 0, 0};
-    ek_tensor *x = ek_to_device(ek_ones(EK_SHAPE(1, 2, 3, 3), EK_F64), test_device(0));
+    const double nan = (double)NAN, inf = (double)INFINITY, at = -0.25; /* pixel 1 of 4 */
+    const double values[] = {nan, 0, inf, 0, -inf, 0, at, inf, at, -inf, at, nan, inf, inf, at, 0};
+    static const double edges[2][7] = {{5, 8, 5, 10, 2, 2, 12}, {5, 5, 5, 2, 2, 2, 1}};
+    const ek_grid_mode mode = (ek_grid_mode)(_i / 3);
+    const ek_grid_padding padding = (ek_grid_padding)(_i % 3);
+    const bool nothing = padding == EK_GRID_ZEROS || mode == EK_GRID_BICUBIC;
+    ek_tensor *x =
+        ek_reshape(ek_add_scalar(ek_arange(12, EK_F64, ek_cpu()), 1), EK_SHAPE(1, 1, 3, 4));
     ek_tensor *grid =
-        ek_to_device(ek_from_data(values, EK_SHAPE(1, 1, 3, 2), EK_F64), test_device(0));
-    ek_tensor *y = ek_f_grid_sample(x, grid, .mode = (ek_grid_mode)(_i / 3),
-                                    .padding_mode = (ek_grid_padding)(_i % 3));
+        ek_to_device(ek_from_data(values, EK_SHAPE(1, 1, 8, 2), EK_F64), test_device(0));
+    assert_ok(ek_tensor_set_requires_grad(grid, true));
+    ek_tensor *y = ek_f_grid_sample(ek_to_device(x, test_device(0)), grid, .mode = mode,
+                                    .padding_mode = padding);
     assert_made(y);
-    ck_assert_double_eq(element(y, 0), 0);
-    ck_assert_double_eq(element(y, 2), 1);
+    for (int64_t i = 0; i < 7; i++)
+        ck_assert_double_eq(element(y, i), nothing ? 0 : edges[padding == EK_GRID_REFLECTION][i]);
+    ck_assert_double_eq(element(y, 7), 6);
+    assert_ok(ek_backward(ek_sum(y)));
+    for (int64_t i = 0; i < 3; i++)
+        ck_assert_double_eq(element(ek_tensor_grad(grid), 2 * i), 0);
 }
 
 TEST(bad_calls_are_refused)
