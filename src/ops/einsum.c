@@ -270,29 +270,6 @@ static ek_tensor *einsum_finish(const einsum *sum, einsum_term *term)
     return ek_permute(term->x, order);
 }
 
-/* ---- bilinear forms ---- */
-
-ek_tensor *ek_f_bilinear(ek_tensor *x, ek_tensor *y, ek_tensor *weight, ek_tensor *bias)
-{
-    if (!ek_given("bilinear", "x", x) || !ek_given("bilinear", "y", y) ||
-        !ek_given("bilinear", "weight", weight) || !ek_optional(bias))
-        return NULL;
-    bool fits = x->ndim == y->ndim && x->ndim >= 1 && weight->ndim == 3 &&
-                weight->shape[1] == x->shape[x->ndim - 1] &&
-                weight->shape[2] == y->shape[y->ndim - 1];
-    for (int d = 0; fits && d < x->ndim - 1; d++)
-        fits = x->shape[d] == y->shape[d];
-    if (!fits)
-        return EK_REFUSE(EK_E_SHAPE,
-                         "bilinear: expected x (..., in1), y (..., in2) and a weight (out, in1, "
-                         "in2), got %s, %s and %s",
-                         EK_SIZE_TEXT(x), EK_SIZE_TEXT(y), EK_SIZE_TEXT(weight));
-    ek_tensor *const operands[] = {x, weight, y};
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *z = ek_einsum("...i,oij,...j->...o", operands, 3);
-    return ek_scope_return(&scope, bias ? ek_add(z, bias) : z);
-}
-
 ek_tensor *ek_einsum(const char *equation, ek_tensor *const *tensors, int count)
 {
     if (!equation || !tensors)
