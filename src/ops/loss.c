@@ -1,326 +1,258 @@
-/* loss.c: losses of class targets: cross entropy, of classes and of their probabilities, negative
- * log likelihood, and the denominator of their means. An operation per element saves its operands
- * only; the reduction follows. */
+/* loss.c: what all losses share; and losses of two tensors of one shape, element by element:
+ * squared, absolute and Huber's error, divergences and likelihoods. Errors have an operation that
+ * saves its operands only; the others are made of operations, as in PyTorch. */
 #include "ops/loss.h"
 #include "core/keywords.h"
 #include "ops/autocast.h"
 
-/* ---- class targets ----
- *
- * Per element i with target t, class weights w and smoothing e, cross entropy is
- *     loss = sum_c T_c (lse(x) - x_c),   T_c = (1 - e) w_t [c = t] + e / C w_c,
- * or 0 if t is ignored. Backward needs the logits, the target and lse: log-probabilities are
- * never stored. With W = sum_c T_c and p = softmax(x), the gradient E(g, x) = g (W p - T) is an
- * operation of its own. If a is the gradient of E's result, E has the derivatives
- *     d/dg = sum_c a E(1, x)
- *     d/dx = g W p (a - sum_c a p) = W g softmax_gradient(a, p). */
+/* ---- what losses share ---- */
 
-typedef struct target_options {
-    ek_tensor *target; /* i64 (N, d1, ...) */
-    ek_tensor *weight; /* (C) or NULL */
-    ek_cross_entropy_params params;
-} target_options;
-
-/* ---- targets ---- */
-
-/* Size of the class dimension. */
-static int64_t loss_class_count(const ek_tensor *input)
-{
-    return input->shape[1];
-}
-
-/* x's shape without the classes. */
-static ek_shape loss_shape_without_classes(const ek_tensor *x)
-{
-    ek_shape shape = {.ndim = x->ndim - 1};
-    for (int i = 0; i < shape.ndim; i++)
-        shape.dims[i] = x->shape[i == 0 ? 0 : i + 1];
-    return shape;
-}
-
-/* A scalar of any i64. Not all i64 are doubles, which ek_filled takes. */
-static ek_tensor *loss_index_scalar(ek_dev *dev, int64_t index)
-{
-    const double number = (double)index;
-    ek_shape scalar = ek_scalar_shape();
-    if (number < 0x1p63 && (int64_t)number == index)
-        return ek_filled(dev, EK_I64, &scalar, number);
-    return ek_to_device(ek_from_data(&index, scalar, EK_I64), dev->id);
-}
-
-/* A mask: true if the target counts, false if it is ignored. */
-static ek_tensor *loss_counted(ek_tensor *target, int64_t ignore_index)
-{
-    if (!target)
-        return NULL;
-    return ek_ne(target, loss_index_scalar(ek_tensor_dev(target), ignore_index));
-}
-
-/* The target, with class 0 in place of the ignored index. */
-static ek_tensor *loss_class_index(ek_tensor *target, ek_tensor *counts)
-{
-    return ek_mul(target, ek_to_dtype(counts, EK_I64));
-}
-
-/* weight[t] for each element of `index`, or 1 without weight; 0 if the target doesn't count. The
- * result has `dtype`. */
-static ek_tensor *loss_weight_per_element(ek_tensor *weight, ek_tensor *index, ek_tensor *counts,
-                                          ek_dtype dtype)
-{
-    if (!index || !counts)
-        return NULL;
-    ek_tensor *counts_as_number = ek_to_dtype(counts, dtype);
-    if (!weight)
-        return counts_as_number;
-    ek_tensor *flat = ek_reshape(index, EK_SHAPE(ek_count(index)));
-    ek_tensor *picked = ek_reshape(ek_index_select(weight, 0, flat), ek_tensor_shape(index));
-    return ek_mul(picked, counts_as_number);
-}
-
-/* W of the formulas above, per element. */
-static ek_tensor *loss_total_weight(const target_options *options, const ek_tensor *x)
-{
-    ek_tensor *counts = loss_counted(options->target, options->params.ignore_index);
-    ek_tensor *index = loss_class_index(options->target, counts);
-    ek_tensor *own = loss_weight_per_element(options->weight, index, counts, x->dtype);
-    const double smoothing = options->params.label_smoothing;
-    if (smoothing == 0)
-        return own;
-    ek_tensor *spread =
-        options->weight ? ek_sum(options->weight) : ek_number_like(x, (double)loss_class_count(x));
-    ek_tensor *per_class = ek_mul_scalar(spread, smoothing / (double)loss_class_count(x));
-    return ek_add(ek_mul_scalar(own, 1 - smoothing),
-                  ek_mul(ek_to_dtype(counts, x->dtype), per_class));
-}
-
-/* ---- cross entropy per element, and its gradient ---- */
-
-static ek_tensor *cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *lse,
-                                         const target_options *options);
-
-/* Saved x, lse, target, weight. */
-static int cross_entropy_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    target_options options = {ek_node_saved(node, 2), ek_node_saved(node, 3),
-                              *(const ek_cross_entropy_params *)ek_node_attributes(node)};
-    results[0] = cross_entropy_gradient(gradients[0], ek_node_saved(node, 0),
-                                        ek_node_saved(node, 1), &options);
-    return 0;
-}
-
-/* Inputs g, x; saved g, x, lse, target, weight. */
-static int cross_entropy_gradient_backward(ek_node *node, ek_tensor *const *gradients,
-                                           ek_tensor **results)
-{
-    target_options options = {ek_node_saved(node, 3), ek_node_saved(node, 4),
-                              *(const ek_cross_entropy_params *)ek_node_attributes(node)};
-    ek_tensor *a = gradients[0];
-    ek_tensor *x = ek_node_saved(node, 1);
-    if (!x || ek_error_status() < 0)
-        return ek_error_pending();
-    if (ek_node_needs(node, 0)) {
-        ek_tensor *one = ek_expand(ek_number_like(x, 1), loss_shape_without_classes(x));
-        ek_tensor *unit = cross_entropy_gradient(one, x, ek_node_saved(node, 2), &options);
-        results[0] = ek_sum(ek_mul(a, unit), EK_DIMS(1));
-    }
-    if (ek_node_needs(node, 1)) {
-        ek_tensor *scale = ek_mul(ek_node_saved(node, 0), loss_total_weight(&options, x));
-        results[1] = ek_mul(ek_unsqueeze(scale, 1), ek_softmax_gradient(a, ek_f_softmax(x, 1), 1));
-    }
-    return 0;
-}
-
-EK_OPERATION(cross_entropy, "cross_entropy", cross_entropy_backward);
-EK_OPERATION(cross_entropy_gradient, "cross_entropy_gradient", cross_entropy_gradient_backward);
-
-static ek_tensor *cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *lse,
-                                         const target_options *options)
-{
-    if (!g || !x || !lse || !options->target || ek_error_status() < 0)
-        return NULL;
-    ek_tensor *dx = ek_result(x, NULL, NULL, x->dtype);
-    dx = EK_RUN(dx, cross_entropy_gradient, g, lse, x, options->target, options->weight,
-                &options->params);
-    return EK_RECORD(dx, &cross_entropy_gradient_operation, EK_INPUTS(g, x),
-                     EK_SAVED(g, x, lse, options->target, options->weight),
-                     EK_ATTRIBUTES(options->params));
-}
-
-static ek_tensor *cross_entropy(ek_tensor *x, const target_options *options)
-{
-    ek_shape shape = loss_shape_without_classes(x);
-    ek_dev *dev = ek_tensor_dev(x);
-    ek_tensor *loss = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
-    /* Rounded to 16 bits, lse would spoil every probability of its element. */
-    ek_dtype lse_dtype = ek_dtype_wide(x->dtype);
-    ek_tensor *lse = ek_tensor_new(dev, lse_dtype, &shape, EK_CONTIGUOUS);
-    if (!lse)
-        return NULL;
-    loss = EK_RUN(loss, cross_entropy_forward, lse, x, options->target, options->weight,
-                  &options->params);
-    return EK_RECORD(loss, &cross_entropy_operation, EK_INPUTS(x),
-                     EK_SAVED(x, lse, options->target, options->weight),
-                     EK_ATTRIBUTES(options->params));
-}
-
-/* ---- negative log likelihood per element: -weight[t] x[t] ---- */
-
-static ek_tensor *nll(ek_tensor *x, const target_options *options)
-{
-    ek_tensor *counts = loss_counted(options->target, options->params.ignore_index);
-    ek_tensor *index = loss_class_index(options->target, counts);
-    const int before = ek_error_status();
-    ek_tensor *picked = ek_squeeze(ek_gather_dim(x, 1, ek_unsqueeze(index, 1)), 1);
-    if (!picked)
-        ek_error_prefix(before, "nll_loss: target");
-    /* Ignored elements are replaced, not multiplied by 0, because their class 0 may be infinite. */
-    ek_tensor *own = ek_where(counts, picked, ek_number_like(x, 0));
-    return ek_mul(ek_neg(own), loss_weight_per_element(options->weight, index, counts, x->dtype));
-}
-
-/* What targets of classes and of probabilities have in common: the input's dimensions, the weight
- * per class and the other options. */
-static int check_class_options(const char *name, const ek_loss_options *options)
-{
-    const ek_tensor *x = options->input;
-    if (!ek_optional(options->weight))
-        return ek_error_pending();
-    if (x->ndim < 2)
-        return EK_FAIL(EK_E_SHAPE,
-                       "%s: expected an input of 2 or more dimensions (N, C, ...), got %s", name,
-                       EK_TENSOR_TEXT(x));
-    if (loss_class_count(x) < 1)
-        return EK_FAIL(EK_E_SHAPE, "%s: the input must have at least one class, got %s", name,
-                       EK_TENSOR_TEXT(x));
-    if (options->weight &&
-        (!ek_alike(name, x, options->weight) ||
-         !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(loss_class_count(x)))))
-        return ek_error_pending();
-    if (options->pos_weight)
-        return EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits does", name);
-    double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
-    if (!(smoothing >= 0 && smoothing <= 1))
-        return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
-                       smoothing);
-    return 0;
-}
-
-/* ---- cross entropy of probabilities ---- */
-
-/* Per element -sum_c w_c ((1 - e) t_c + e / C) log_softmax(x)_c, and the mean of these. */
-static ek_tensor *loss_of_probabilities(const ek_loss_options *options)
-{
-    const char *name = "cross_entropy";
-    ek_tensor *x = options->input, *target = options->target;
-    const double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
-    if (!ek_floating(name, "input", x) || check_class_options(name, options) < 0)
-        return NULL;
-    ek_shape own = ek_tensor_shape(target), shape = ek_tensor_shape(x);
-    if (!ek_shape_equal(&own, &shape))
-        return EK_REFUSE(EK_E_SHAPE,
-                         "%s: a target of dtype %s is probabilities and must have the input's "
-                         "shape, %s, not %s; classes have dtype i64 or i32",
-                         name, ek_dtype_name(target->dtype), EK_SIZE_TEXT(x), EK_SIZE_TEXT(target));
-    if (!ek_alike(name, x, target))
-        return NULL;
-    if (EK_GIVEN(options, ignore_index, 4) != 0)
-        return EK_REFUSE(EK_E_INVALID,
-                         "%s: ignore_index goes with targets that are classes; these "
-                         "are probabilities",
-                         name);
-    if (smoothing != 0)
-        target = ek_affine(target, 1 - smoothing, smoothing / (double)loss_class_count(x));
-    ek_tensor *loss = ek_mul(ek_f_log_softmax(x, 1), target);
-    if (options->weight) {
-        shape = (ek_shape){.ndim = x->ndim - 1, .dims = {loss_class_count(x)}};
-        for (int i = 1; i < shape.ndim; i++)
-            shape.dims[i] = 1;
-        loss = ek_mul(loss, ek_reshape(options->weight, shape));
-    }
-    loss = loss ? ek_neg(ek_sum(loss, EK_DIMS(1))) : NULL;
-    return ek_loss_reduce(loss, options->reduction);
-}
-
-/* ---- the public operations ---- */
-
-static int check_class_loss(const char *name, const ek_loss_options *options,
-                            target_options *targets)
-{
-    const ek_tensor *x = options->input;
-    ek_tensor *target = NULL;
-    if (!ek_floating(name, "input", x) ||
-        !(target = ek_as_index(name, "target", options->target)) ||
-        !ek_same_device(name, x, target) || check_class_options(name, options) < 0)
-        return ek_error_pending();
-    ek_shape shape = loss_shape_without_classes(x);
-    if (!ek_of_shape(name, "target", target, &shape))
-        return ek_error_pending();
-    double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
-    *targets =
-        (target_options){target,
-                         options->weight,
-                         {.ignore_index = ek_integer_or(EK_GIVEN(options, ignore_index, 4), -100),
-                          .label_smoothing = smoothing}};
-    return 0;
-}
-
-static ek_tensor *loss_reduce_classes(ek_tensor *loss, const target_options *options,
-                                      ek_reduction reduction)
+ek_tensor *ek_loss_reduce(ek_tensor *loss, ek_reduction reduction)
 {
     if (!loss || reduction == EK_NONE)
         return loss;
-    /* A sum may be too large for f16. */
-    const ek_dtype dtype = loss->dtype;
-    loss = dtype == EK_F16 && reduction == EK_MEAN ? ek_to_dtype(loss, EK_F32) : loss;
+    if (reduction == EK_MEAN)
+        return ek_mean(loss);
     ek_tensor *sum = ek_sum(loss);
-    if (!sum || reduction == EK_SUM)
-        return sum;
-    ek_tensor *mean = ek_div(sum, ek_target_weight(options->target, options->weight,
-                                                   options->params.ignore_index, loss->dtype));
-    return ek_to_dtype(mean, dtype);
+    return reduction == EK_BATCH_MEAN && loss->ndim > 0 ? ek_div_scalar(sum, (double)loss->shape[0])
+                                                        : sum;
 }
 
-static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *options,
-                                     ek_tensor *function(ek_tensor *, const target_options *))
+bool ek_loss_check_reduction(const char *name, ek_reduction reduction)
 {
-    target_options targets = {NULL};
-    if (!ek_loss_check_reduction(name, options->reduction) ||
-        check_class_loss(name, options, &targets) < 0)
+    return ek_chosen(name, "reduction", (int)reduction, 3, "EK_MEAN, EK_SUM or EK_NONE");
+}
+
+bool ek_loss_check_pair(const char *name, const ek_tensor *x, const char *other, const ek_tensor *y)
+{
+    if (!ek_floating(name, "input", x) || !ek_given(name, other, y) || !ek_alike(name, x, y))
+        return false;
+    ek_shape shape = ek_tensor_shape(x);
+    return ek_of_shape(name, other, y, &shape);
+}
+
+bool ek_loss_check_factor(const char *name, const ek_tensor *x, const char *factor_name,
+                          const ek_tensor *factor)
+{
+    if (!factor)
+        return ek_optional(factor);
+    if (!ek_alike(name, x, factor))
+        return false;
+    ek_shape own = ek_tensor_shape(x), other = ek_tensor_shape(factor), both;
+    if (ek_broadcast_shapes(name, &own, &other, &both) < 0)
+        return false;
+    if (ek_shape_equal(&own, &both))
+        return true;
+    return EK_FAIL(EK_E_SHAPE, "%s: %s of shape %s does not broadcast to the input's %s", name,
+                   factor_name, EK_SHAPE_TEXT(&other), EK_SHAPE_TEXT(&own)) == 0;
+}
+
+bool ek_loss_refuse_options(const char *name, const ek_loss_options *options, bool takes_weight)
+{
+    if (options->ignore_index != 0 || options->label_smoothing != 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s has no ignore_index and no label_smoothing: its targets are no "
+                       "classes",
+                       name) == 0;
+    if (options->pos_weight)
+        return EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits does", name) == 0;
+    if (options->weight && !takes_weight)
+        return EK_FAIL(EK_E_INVALID, "%s takes no weight", name) == 0;
+    return ek_optional(options->weight);
+}
+
+/* ---- (x - y)^2, |x - y|, and Huber's square up to delta and line beyond ---- */
+
+/* dx is the gradient of the first operand; the second operand's is -dx. */
+static int loss_give_opposite(ek_node *node, ek_tensor *dx, ek_tensor **results)
+{
+    if (ek_node_needs(node, 0))
+        results[0] = dx;
+    if (ek_node_needs(node, 1))
+        results[1] = ek_neg(dx);
+    return 0;
+}
+
+static ek_tensor *loss_difference(ek_node *node)
+{
+    return ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1));
+}
+
+static int squared_difference_backward(ek_node *node, ek_tensor *const *gradients,
+                                       ek_tensor **results)
+{
+    ek_tensor *difference = loss_difference(node);
+    return loss_give_opposite(node, ek_mul_scalar(ek_mul(difference, gradients[0]), 2), results);
+}
+
+static int absolute_difference_backward(ek_node *node, ek_tensor *const *gradients,
+                                        ek_tensor **results)
+{
+    return loss_give_opposite(node, ek_sign_mul(gradients[0], loss_difference(node)), results);
+}
+
+/* The attribute is delta. */
+static int huber_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const double delta = *(const double *)ek_node_attributes(node);
+    ek_tensor *slope = ek_clamp(loss_difference(node), -delta, delta);
+    return loss_give_opposite(node, ek_mul(slope, gradients[0]), results);
+}
+
+EK_OPERATION(squared_difference, "mse_loss", squared_difference_backward);
+EK_OPERATION(absolute_difference, "l1_loss", absolute_difference_backward);
+EK_OPERATION(huber, "huber_loss", huber_backward);
+
+/* Of checked operands; delta is Huber's. */
+static ek_tensor *loss_of_difference(ek_tensor *x, ek_tensor *y, ek_binary formula,
+                                     const ek_operation *operation, double delta)
+{
+    return EK_RECORD(ek_run_binary(formula, x, y, delta), operation, EK_INPUTS(x, y),
+                     EK_SAVED(x, y), EK_ATTRIBUTES(delta));
+}
+
+static ek_tensor *loss_checked_difference(const ek_loss_options *options, ek_binary formula,
+                                          const ek_operation *operation)
+{
+    ek_tensor *x = options->input, *y = options->target;
+    if (!ek_loss_check_pair(operation->name, x, "target", y) ||
+        !ek_loss_check_reduction(operation->name, options->reduction) ||
+        !ek_loss_refuse_options(operation->name, options, false))
         return NULL;
-    if (function == nll && targets.params.label_smoothing != 0)
-        return EK_REFUSE(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
-    return loss_reduce_classes(function(options->input, &targets), &targets, options->reduction);
+    return ek_loss_reduce(loss_of_difference(x, y, formula, operation, 0), options->reduction);
 }
 
-static ek_tensor *checked_cross_entropy(const ek_loss_options *options)
-{
-    const ek_tensor *target = options->target;
-    const bool classes = !target || !options->input || !ek_dtype_is_floating(target->dtype);
-    if (classes)
-        return checked_class_loss("cross_entropy", options, cross_entropy);
-    return ek_loss_check_reduction("cross_entropy", options->reduction)
-               ? loss_of_probabilities(options)
-               : NULL;
-}
+EK_PUBLIC_LOSS(mse_loss, loss_checked_difference(&options, EK_BINARY_SQUARED_DIFFERENCE,
+                                                 &squared_difference_operation))
+EK_PUBLIC_LOSS(l1_loss, loss_checked_difference(&options, EK_BINARY_ABSOLUTE_DIFFERENCE,
+                                                &absolute_difference_operation))
 
-EK_PUBLIC_LOSS(cross_entropy, checked_cross_entropy(&options))
-EK_PUBLIC_LOSS(nll_loss, checked_class_loss("nll_loss", &options, nll))
-
-ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
-                            ek_dtype dtype)
+/* Huber's loss divided by beta; the absolute difference for beta 0. The quotient is taken of the
+ * reduced loss. */
+static ek_tensor *loss_huber(const char *name, ek_tensor *x, ek_tensor *y, ek_reduction reduction,
+                             double delta, bool divided)
 {
-    const char *name = "target_weight";
-    if (!(target = ek_as_index(name, "target", target)) || !ek_optional(weight) ||
-        (weight && (!ek_floating(name, "weight", weight) || !ek_same_device(name, target, weight))))
+    if (!ek_loss_check_pair(name, x, "target", y) || !ek_loss_check_reduction(name, reduction))
         return NULL;
-    if (!ek_dtype_is_floating(dtype))
-        return EK_REFUSE(EK_E_DTYPE, "target_weight: dtype must be floating, got %s",
-                         ek_dtype_name(dtype));
-    if (weight && weight->ndim != 1) {
-        return EK_REFUSE(EK_E_SHAPE, "target_weight: weight must have one dimension, got %s",
-                         EK_TENSOR_TEXT(weight));
+    if (divided && delta == 0)
+        return ek_loss_reduce(loss_of_difference(x, y, EK_BINARY_ABSOLUTE_DIFFERENCE,
+                                                 &absolute_difference_operation, 0),
+                              reduction);
+    ek_tensor *loss = loss_of_difference(x, y, EK_BINARY_HUBER, &huber_operation, delta);
+    loss = ek_loss_reduce(loss, reduction);
+    return divided && delta != 1 ? ek_div_scalar(loss, delta) : loss;
+}
+
+ek_tensor *ek_f_smooth_l1_loss_with(ek_smooth_l1_options options)
+{
+    double beta = ek_number_or(EK_GIVEN(&options, beta, 3), 1);
+    if (!(beta >= 0))
+        return EK_REFUSE(EK_E_INVALID, "smooth_l1_loss: beta is %g; it must be 0 or above", beta);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss = loss_huber("smooth_l1_loss", ek_autocast_wide(options.input),
+                                 ek_autocast_wide(options.target), options.reduction, beta, true);
+    return ek_scope_return(&scope, loss);
+}
+
+ek_tensor *ek_f_huber_loss_with(ek_huber_options options)
+{
+    double delta = ek_number_or(EK_GIVEN(&options, delta, 3), 1);
+    if (!(delta > 0))
+        return EK_REFUSE(EK_E_INVALID, "huber_loss: delta is %g; it must be above 0", delta);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss = loss_huber("huber_loss", ek_autocast_wide(options.input),
+                                 ek_autocast_wide(options.target), options.reduction, delta, false);
+    return ek_scope_return(&scope, loss);
+}
+
+/* ---- divergences and likelihoods ---- */
+
+/* t log(t), 0 for 0 */
+static ek_tensor *loss_entropy(ek_tensor *t)
+{
+    if (!t)
+        return NULL;
+    return ek_mul(t, ek_log(ek_where(ek_eq_scalar(t, 0), ek_number_like(t, 1), t)));
+}
+
+ek_tensor *ek_f_kl_div_with(ek_kl_div_options options)
+{
+    const char *name = "kl_div";
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_autocast_wide(options.input), *t = ek_autocast_wide(options.target);
+    ek_tensor *loss = NULL;
+    if (ek_loss_check_pair(name, x, "target", t) &&
+        ek_chosen(name, "reduction", (int)options.reduction, 4,
+                  "EK_MEAN, EK_SUM, EK_NONE or EK_BATCH_MEAN"))
+        loss = options.log_target ? ek_mul(ek_exp(t), ek_sub(t, x))
+                                  : ek_sub(loss_entropy(t), ek_mul(t, x));
+    return ek_loss_return(&scope, loss, options.reduction);
+}
+
+/* Stirling's approximation of log(t!), t log(t) - t + log(2 pi t) / 2; 0 for t up to 1. */
+static ek_tensor *loss_stirling(ek_tensor *t)
+{
+    ek_tensor *small = ek_le_scalar(t, 1);
+    ek_tensor *safe = small ? ek_where(small, ek_number_like(t, 1), t) : NULL;
+    ek_tensor *half = ek_mul_scalar(ek_log(ek_mul_scalar(safe, 6.283185307179586)), 0.5);
+    ek_tensor *term = ek_add(ek_sub(ek_mul(safe, ek_log(safe)), safe), half);
+    return term ? ek_where(small, ek_number_like(t, 0), term) : NULL;
+}
+
+ek_tensor *ek_f_poisson_nll_loss_with(ek_poisson_nll_options options)
+{
+    const char *name = "poisson_nll_loss";
+    const double eps = ek_number_or(EK_GIVEN(&options, eps, 5), 1e-8);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_autocast_wide(options.input), *t = ek_autocast_wide(options.target);
+    ek_tensor *loss = NULL;
+    if (ek_loss_check_pair(name, x, "target", t) &&
+        ek_loss_check_reduction(name, options.reduction) &&
+        ek_chosen(name, "log_input", (int)options.log_input, 3, "EK_DEFAULT, EK_ON or EK_OFF")) {
+        loss = options.log_input == EK_OFF ? ek_sub(x, ek_mul(t, ek_log(ek_add_scalar(x, eps))))
+                                           : ek_sub(ek_exp(x), ek_mul(t, x));
+        if (options.full)
+            loss = ek_add(loss, loss_stirling(t));
     }
-    ek_shape scalar = ek_scalar_shape();
-    ek_tensor *sum = ek_tensor_new(ek_tensor_dev(target), dtype, &scalar, EK_CONTIGUOUS);
-    return EK_RUN(sum, target_weight, target, weight, ignore_index == EK_ZERO ? 0 : ignore_index);
+    return ek_loss_return(&scope, loss, options.reduction);
+}
+
+/* The variances at the input's shape, or with size 1 in its last dimension. */
+static ek_tensor *loss_variance(const char *name, const ek_tensor *x, ek_tensor *var)
+{
+    if (!ek_given(name, "var", var) || !ek_alike(name, x, var))
+        return NULL;
+    ek_shape shape = ek_tensor_shape(x), own = ek_tensor_shape(var);
+    if (ek_shape_equal(&own, &shape))
+        return var;
+    if (shape.ndim > 0) {
+        shape.dims[shape.ndim - 1] = 1;
+        if (ek_shape_equal(&own, &shape))
+            return var;
+        shape.ndim--;
+        if (ek_shape_equal(&own, &shape))
+            return ek_unsqueeze(var, -1);
+    }
+    return EK_REFUSE(EK_E_SHAPE,
+                     "%s: var has shape %s; it must have the input's, %s, or that with 1 in "
+                     "place of the last size or without it",
+                     name, EK_SHAPE_TEXT(&own), EK_SIZE_TEXT(x));
+}
+
+ek_tensor *ek_f_gaussian_nll_loss_with(ek_gaussian_nll_options options)
+{
+    const char *name = "gaussian_nll_loss";
+    const double eps = ek_number_or(EK_GIVEN(&options, eps, 5), 1e-6);
+    if (!(eps > 0))
+        return EK_REFUSE(EK_E_INVALID, "%s: eps is %g; it must be above 0", name, eps);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_autocast_wide(options.input), *t = ek_autocast_wide(options.target);
+    ek_tensor *var = ek_autocast_wide(options.var), *loss = NULL;
+    if (ek_loss_check_pair(name, x, "target", t) &&
+        ek_loss_check_reduction(name, options.reduction) && (var = loss_variance(name, x, var))) {
+        var = ek_raise_value(var, eps);
+        loss = ek_add(ek_log(var), ek_div(ek_square(ek_sub(x, t)), var));
+        loss = ek_affine(loss, 0.5, options.full ? 0.9189385332046727 : 0); /* log(2 pi) / 2 */
+    }
+    return ek_loss_return(&scope, loss, options.reduction);
 }
