@@ -6,6 +6,7 @@
 
 #include "host/host.h"
 #include "host/parallel.h"
+#include "kernels/pool.h"
 #include "kernels/stage.h"
 
 /* Channels are computed in blocks that fit the registers and the stack. */
@@ -80,8 +81,8 @@ static window pool_window_along(const pool *p, int dim, int64_t i)
     window w = {.step = p->dilation[dim]};
     if (p->adaptive) {
         int64_t n = p->out[dim];
-        w.first = i * size / n;
-        w.count = ((i + 1) * size + n - 1) / n - w.first;
+        w.first = ek_adaptive_first(i, size, n);
+        w.count = ek_adaptive_length(i, size, n);
         w.divisor = w.count;
         return w;
     }

@@ -165,7 +165,7 @@ static int pool_output_size(pool_attributes *a, int i, bool ceil_mode)
     return 0;
 }
 
-static int read_pool(pool_attributes *a, const ek_pool_options *options)
+static int pool_read(pool_attributes *a, const ek_pool_options *options)
 {
     if (!ek_given(a->family->name, "x", options->x))
         return ek_error_pending();
@@ -258,7 +258,7 @@ static ek_tensor *max_pool(const pool_family *family, ek_pool_options *options)
         return EK_REFUSE(EK_E_INVALID, "%s: count_include_pad is for average pooling only",
                          family->name);
     options->x = ek_spatial_batched(options->x, family->dims, &single);
-    if (read_pool(&attributes, options) < 0)
+    if (pool_read(&attributes, options) < 0)
         return NULL;
     return pool_call(pool_maximum, &attributes, options->x, single, options->indices);
 }
@@ -270,7 +270,7 @@ static ek_tensor *avg_pool(const pool_family *family, ek_pool_options *options)
     if (options->indices)
         return EK_REFUSE(EK_E_INVALID, "%s: indices are for max pooling only", family->name);
     options->x = ek_spatial_batched(options->x, family->dims, &single);
-    if (read_pool(&attributes, options) < 0)
+    if (pool_read(&attributes, options) < 0)
         return NULL;
     for (int i = 0; i < family->dims; i++)
         if (attributes.params.dilation[i] != 1)

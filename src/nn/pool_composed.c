@@ -1,4 +1,4 @@
-/* unpool.c: adaptive max pooling, the reverse of max pooling, and LP pooling as modules. */
+/* pool_composed.c: adaptive max pooling, the reverse of max pooling, and LP pooling as modules. */
 #include "core/tensor.h"
 #include "nn/nn.h"
 #include "ops/spatial.h"

@@ -1,12 +1,13 @@
-/* unpool.c: pooling that is made of other operations: adaptive maxima, the reverse of max pooling,
- * and powers (LP pooling). */
+/* pool_composed.c: pooling that is made of other operations: adaptive maxima, the reverse of max
+ * pooling, and powers (LP pooling). */
 #include <math.h>
 
 #include "core/keywords.h"
+#include "kernels/pool.h"
 #include "ops/ops.h"
 
 /* y in channels-last memory if x is. */
-static ek_tensor *unpool_ordered(ek_tensor *y, const ek_tensor *x)
+static ek_tensor *pool_ordered(ek_tensor *y, const ek_tensor *x)
 {
     bool channels_last = x->ndim == 4 && !ek_tensor_is_contiguous(x, EK_CONTIGUOUS) &&
                          ek_spatial_format(x) == EK_CHANNELS_LAST;
@@ -15,34 +16,23 @@ static ek_tensor *unpool_ordered(ek_tensor *y, const ek_tensor *x)
 
 /* ---- adaptive maxima: positions are found along one dimension after the other ---- */
 
-/* Window i of `count` in a dimension of `size`, as ek_adaptive_avg_pool_forward_kernel's. */
-static int64_t adaptive_first(int64_t i, int64_t size, int64_t count)
-{
-    return i * size / count;
-}
-
-static int64_t adaptive_length(int64_t i, int64_t size, int64_t count)
-{
-    return ((i + 1) * size + count - 1) / count - adaptive_first(i, size, count);
-}
-
 /* x with its windows along `dim` as a dimension of their own behind it. Shorter windows show their
  * last element several times. */
-static ek_tensor *adaptive_windows(ek_tensor *x, int dim, int64_t count)
+static ek_tensor *pool_adaptive_windows(ek_tensor *x, int dim, int64_t count)
 {
     const int64_t size = x->shape[dim];
     int64_t longest = 0;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t length = adaptive_length(i, size, count);
+        const int64_t length = ek_adaptive_length(i, size, count);
         longest = length > longest ? length : longest;
     }
     if (size % count != 0) {
         ek_tensor *index = ek_empty(EK_SHAPE(count * longest), EK_I64);
         int64_t *at = index ? ek_tensor_address(index) : NULL;
         for (int64_t i = 0; at && i < count; i++) {
-            const int64_t last = adaptive_length(i, size, count) - 1;
+            const int64_t last = ek_adaptive_length(i, size, count) - 1;
             for (int64_t k = 0; k < longest; k++)
-                *at++ = adaptive_first(i, size, count) + (k < last ? k : last);
+                *at++ = ek_adaptive_first(i, size, count) + (k < last ? k : last);
         }
         x = ek_index_select(x, dim, ek_to_device(index, ek_tensor_device(x)));
     }
@@ -50,26 +40,26 @@ static ek_tensor *adaptive_windows(ek_tensor *x, int dim, int64_t count)
 }
 
 /* The positions of the maxima along `dim`, in a dimension of `count`. */
-static ek_tensor *adaptive_positions(ek_tensor *x, int dim, int64_t count)
+static ek_tensor *pool_adaptive_positions(ek_tensor *x, int dim, int64_t count)
 {
     ek_shape shape = {.ndim = x->ndim - dim, .dims = {count, 1, 1}};
     ek_tensor *first = ek_empty(shape, EK_I64);
     int64_t *at = first ? ek_tensor_address(first) : NULL;
     for (int64_t i = 0; at && i < count; i++)
-        at[i] = adaptive_first(i, x->shape[dim], count);
-    ek_tensor *within = ek_argmax(adaptive_windows(x, dim, count), dim + 1, false);
+        at[i] = ek_adaptive_first(i, x->shape[dim], count);
+    ek_tensor *within = ek_argmax(pool_adaptive_windows(x, dim, count), dim + 1, false);
     return ek_add(within, ek_to_device(first, ek_tensor_device(x)));
 }
 
 /* The positions in planes. */
-static ek_tensor *adaptive_index(ek_tensor *x, int dims, const int64_t *size)
+static ek_tensor *pool_adaptive_index(ek_tensor *x, int dims, const int64_t *size)
 {
     bool grad_enabled = ek_set_grad_enabled(false);
     ek_tensor *index = NULL;
     int64_t step = 1;
     for (int d = dims - 1; d >= 0 && x; d--) {
         const int64_t length = x->shape[2 + d];
-        ek_tensor *position = adaptive_positions(x, 2 + d, size[d]);
+        ek_tensor *position = pool_adaptive_positions(x, 2 + d, size[d]);
         ek_tensor *offset = ek_mul_scalar(position, (double)step);
         index = index ? ek_add(ek_gather_dim(index, 2 + d, position), offset) : offset;
         x = index ? ek_gather_dim(x, 2 + d, position) : NULL;
@@ -79,9 +69,10 @@ static ek_tensor *adaptive_index(ek_tensor *x, int dims, const int64_t *size)
     return x ? index : NULL;
 }
 
-static ek_tensor *adaptive_gather(ek_tensor *x, int dims, const int64_t *size, ek_tensor **indices)
+static ek_tensor *pool_adaptive_gather(ek_tensor *x, int dims, const int64_t *size,
+                                       ek_tensor **indices)
 {
-    ek_tensor *index = adaptive_index(x, dims, size);
+    ek_tensor *index = pool_adaptive_index(x, dims, size);
     if (!index)
         return NULL;
     ek_tensor *y = ek_gather_dim(ek_f_flatten(x, 2, -1), 2, ek_f_flatten(index, 2, -1));
@@ -90,7 +81,7 @@ static ek_tensor *adaptive_gather(ek_tensor *x, int dims, const int64_t *size, e
     return ek_reshape(y, ek_tensor_shape(index));
 }
 
-static ek_tensor *adaptive_max_pool(const char *name, int dims, ek_tensor *x, const int64_t *size,
+static ek_tensor *pool_adaptive_max(const char *name, int dims, ek_tensor *x, const int64_t *size,
                                     ek_tensor **indices)
 {
     bool single;
@@ -106,8 +97,8 @@ static ek_tensor *adaptive_max_pool(const char *name, int dims, ek_tensor *x, co
             return EK_REFUSE(EK_E_SHAPE, "%s: x must have a %s from 1 to %d, got %s", name,
                              ek_spatial_direction(dims, i), INT32_MAX, EK_TENSOR_TEXT(x));
     ek_scope scope = ek_scope_begin();
-    ek_tensor *y = adaptive_gather(x, dims, size, indices ? &index : NULL);
-    y = ek_scope_return(&scope, y ? unpool_ordered(y, x) : NULL);
+    ek_tensor *y = pool_adaptive_gather(x, dims, size, indices ? &index : NULL);
+    y = ek_scope_return(&scope, y ? pool_ordered(y, x) : NULL);
     index = ek_scope_adopt(index);
     if (indices && y)
         *indices = single ? ek_squeeze(index, 0) : index;
@@ -116,27 +107,27 @@ static ek_tensor *adaptive_max_pool(const char *name, int dims, ek_tensor *x, co
 
 ek_tensor *ek_f_adaptive_max_pool1d(ek_tensor *x, int64_t length, ek_tensor **indices)
 {
-    return adaptive_max_pool("adaptive_max_pool1d", 1, x, &length, indices);
+    return pool_adaptive_max("adaptive_max_pool1d", 1, x, &length, indices);
 }
 
 ek_tensor *ek_f_adaptive_max_pool2d(ek_tensor *x, int64_t height, int64_t width,
                                     ek_tensor **indices)
 {
-    return adaptive_max_pool("adaptive_max_pool2d", 2, x, (const int64_t[]){height, width},
+    return pool_adaptive_max("adaptive_max_pool2d", 2, x, (const int64_t[]){height, width},
                              indices);
 }
 
 ek_tensor *ek_f_adaptive_max_pool3d(ek_tensor *x, int64_t depth, int64_t height, int64_t width,
                                     ek_tensor **indices)
 {
-    return adaptive_max_pool("adaptive_max_pool3d", 3, x, (const int64_t[]){depth, height, width},
+    return pool_adaptive_max("adaptive_max_pool3d", 3, x, (const int64_t[]){depth, height, width},
                              indices);
 }
 
 /* ---- the reverse of max pooling: a scatter, whose gradient is a gather ---- */
 
-static int unpool_sizes(const char *name, int dims, const ek_unpool_options *o, const ek_tensor *x,
-                        ek_shape *y)
+static int pool_unpooled_sizes(const char *name, int dims, const ek_unpool_options *o,
+                               const ek_tensor *x, ek_shape *y)
 {
     int64_t kernel[3], stride[3], padding[3];
     EK_TRY(ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, ek_spatial_zeros, 1,
@@ -161,7 +152,7 @@ static int unpool_sizes(const char *name, int dims, const ek_unpool_options *o, 
     return 0;
 }
 
-static ek_tensor *max_unpool(const char *name, int dims, const ek_unpool_options *o)
+static ek_tensor *pool_unpool(const char *name, int dims, const ek_unpool_options *o)
 {
     bool single, ignored;
     ek_shape shape;
@@ -175,7 +166,7 @@ static ek_tensor *max_unpool(const char *name, int dims, const ek_unpool_options
     ek_tensor *x = ek_spatial_batched(o->x, dims, &single);
     ek_tensor *index = ek_spatial_batched(o->indices, dims, &ignored), *y = NULL;
     if (x && index && ek_spatial_check(name, x, dims) >= 0 &&
-        unpool_sizes(name, dims, o, x, &shape) >= 0) {
+        pool_unpooled_sizes(name, dims, o, x, &shape) >= 0) {
         const int before = ek_error_status();
         /* Made with all dimensions: so sizes whose product is too large are refused. */
         ek_tensor *zeros = ek_zeros(shape, x->dtype, .device = ek_tensor_device(x));
@@ -183,17 +174,17 @@ static ek_tensor *max_unpool(const char *name, int dims, const ek_unpool_options
             ek_error_prefix(before, name);
         y = ek_scatter_dim(ek_f_flatten(zeros, 2, -1), 2, ek_f_flatten(index, 2, -1),
                            ek_f_flatten(x, 2, -1));
-        y = y ? unpool_ordered(ek_reshape(y, shape), x) : NULL;
+        y = y ? pool_ordered(ek_reshape(y, shape), x) : NULL;
     }
     return ek_scope_return(&scope, single ? ek_squeeze(y, 0) : y);
 }
 
 /* ---- powers ---- */
 
-typedef ek_tensor *unpool_average(ek_pool_options options);
+typedef ek_tensor *pool_averages(ek_pool_options options);
 
-static ek_tensor *lp_pool(const char *name, int dims, unpool_average *average,
-                          const ek_lp_pool_options *o)
+static ek_tensor *pool_powers(const char *name, int dims, pool_averages *average,
+                              const ek_lp_pool_options *o)
 {
     int64_t kernel[3], stride[3];
     ek_pool_options options = {.ceil_mode = o->ceil_mode};
@@ -222,16 +213,16 @@ static ek_tensor *lp_pool(const char *name, int dims, unpool_average *average,
     return ek_scope_return(&scope, y);
 }
 
-#define PUBLIC_UNPOOLS(DIMS)                                                              \
-    ek_tensor *ek_f_max_unpool##DIMS##d_with(ek_unpool_options options)                   \
-    {                                                                                     \
-        return max_unpool("max_unpool" #DIMS "d", DIMS, &options);                        \
-    }                                                                                     \
-    ek_tensor *ek_f_lp_pool##DIMS##d_with(ek_lp_pool_options options)                     \
-    {                                                                                     \
-        return lp_pool("lp_pool" #DIMS "d", DIMS, ek_f_avg_pool##DIMS##d_with, &options); \
+#define PUBLIC_POOLS(DIMS)                                                                    \
+    ek_tensor *ek_f_max_unpool##DIMS##d_with(ek_unpool_options options)                       \
+    {                                                                                         \
+        return pool_unpool("max_unpool" #DIMS "d", DIMS, &options);                           \
+    }                                                                                         \
+    ek_tensor *ek_f_lp_pool##DIMS##d_with(ek_lp_pool_options options)                         \
+    {                                                                                         \
+        return pool_powers("lp_pool" #DIMS "d", DIMS, ek_f_avg_pool##DIMS##d_with, &options); \
     }
 
-PUBLIC_UNPOOLS(1)
-PUBLIC_UNPOOLS(2)
-PUBLIC_UNPOOLS(3)
+PUBLIC_POOLS(1)
+PUBLIC_POOLS(2)
+PUBLIC_POOLS(3)

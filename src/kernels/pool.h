@@ -1,0 +1,22 @@
+/* pool.h: the windows of adaptive pooling, in the common subset of C11 and C++17 that gcc, clang
+ * and nvcc compile. */
+#ifndef EK_KERNELS_POOL_H
+#define EK_KERNELS_POOL_H
+
+#include <stdint.h>
+
+#include "core/bits.h"
+
+/* Window i of `count` in a dimension of `size` begins at floor(i size / count) ... */
+EK_FORMULA int64_t ek_adaptive_first(int64_t i, int64_t size, int64_t count)
+{
+    return i * size / count;
+}
+
+/* ... and ends before ceil((i + 1) size / count). */
+EK_FORMULA int64_t ek_adaptive_length(int64_t i, int64_t size, int64_t count)
+{
+    return ((i + 1) * size + count - 1) / count - ek_adaptive_first(i, size, count);
+}
+
+#endif
