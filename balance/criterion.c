@@ -350,9 +350,9 @@ ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options op
     }
     ek_wrapper *wrapper =
         ek_wrapper_new(&data_parallel_criterion_type,
-                       &(const ek_data_parallel_options){.module = options.module,
-                                                         .device_ids = options.device_ids,
-                                                         .dim = options.dim});
+                       &(ek_data_parallel_options){.module = options.module,
+                                                   .device_ids = options.device_ids,
+                                                   .dim = options.dim});
     if (!wrapper)
         return NULL;
     data_parallel_criterion *self = (data_parallel_criterion *)wrapper;

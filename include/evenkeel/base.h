@@ -6,7 +6,11 @@
  * zero included: `ek_adam(net, .beta1 = 0)` uses 0. To tell a written zero from none, the macro
  * passes the text of its arguments in the struct's first member, `keywords`. A struct that is
  * filled without the macro has no such text: there write EK_ZERO for a zero that is not the
- * default. To turn a switch off that is on by default, write EK_OFF. */
+ * default.
+ *
+ * Switches (ek_switch) are EK_ON or EK_OFF; `true` and `false` mean the same: `.bias = false` is
+ * off. EK_DEFAULT, written or not, is the default. In a struct that is filled without its macro, a
+ * switch of 0 is the default, too. */
 #ifndef EVENKEEL_BASE_H
 #define EVENKEEL_BASE_H
 
@@ -66,8 +70,9 @@ EK_API bool ek_keyword_is_written(const char *keywords, const char *name, int po
 
 EK_END_DECLARATIONS
 
-/* A switch whose default is not necessarily off. */
-typedef enum ek_switch { EK_DEFAULT = 0, EK_ON = 1, EK_OFF = 2 } ek_switch;
+/* A switch whose default is not necessarily off. 0 is one that was left out; one that a call writes
+ * as 0 is off. So a variable that may stand for the default holds EK_DEFAULT, not 0. */
+typedef enum ek_switch { EK_ON = 1, EK_OFF = 2, EK_DEFAULT = 3 } ek_switch;
 
 /* Tensors have at most this many dimensions. */
 enum { EK_MAX_DIMS = 8 };

@@ -9,6 +9,7 @@
 
 #include "archive/archive.h"
 #include "core/error.h"
+#include "core/keywords.h"
 #include "core/map.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
@@ -331,6 +332,7 @@ int ek_archive_load_module_with(const ek_archive *archive, const char *name,
     loading l = {.get = {archive, "archive_load_module", name, NULL}, .module = options.module};
     EK_TRY(ek_archive_check_get(&l.get));
     EK_TRY(ek_check_given(l.get.what, "the module", options.module));
+    EK_TRY(EK_READ_SWITCH(l.get.what, &options, strict, 1, EK_ON));
     l.file = archive->file;
     l.below = ek_archive_below(archive, name);
     int status = loading_run(&l, options.strict != EK_OFF);

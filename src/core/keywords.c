@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/error.h"
+#include "core/keywords.h"
 #include "core/locale.h"
 
 static bool keyword_continues_name(char c)
@@ -86,4 +88,33 @@ bool ek_keyword_is_written(const char *keywords, const char *name, int position)
             return false;
         at++;
     }
+}
+
+/* Whether a number's digit follows brackets and signs. */
+static bool keyword_begins_number(const char *at)
+{
+    while (ek_is_space(*at) || *at == '(' || *at == '+' || *at == '-')
+        at++;
+    return ek_is_digit(*at) || (*at == '.' && ek_is_digit(at[1]));
+}
+
+size_t ek_keyword_numbers(const char *keywords)
+{
+    const char *at = keywords, *end = keywords;
+    while (at && keyword_begins_number(at)) {
+        end = keyword_argument_end(at);
+        at = *end ? end + 1 : NULL;
+    }
+    return (size_t)(end - keywords);
+}
+
+int ek_switch_read(const char *what, const char *name, bool written, ek_switch fallback,
+                   ek_switch *given)
+{
+    const int value = (int)*given;
+    if (value != 0 && value != EK_ON && value != EK_OFF && value != EK_DEFAULT)
+        return EK_FAIL(EK_E_INVALID, "%s: %s can be EK_ON or EK_OFF, not %d", what, name, value);
+    if (value == 0 || value == EK_DEFAULT)
+        *given = value == 0 && written ? EK_OFF : fallback;
+    return 0;
 }

@@ -1,4 +1,5 @@
-/* keywords.h: resolves what EK_GIVEN (base.h) gives: 0 means the default, EK_ZERO means 0. */
+/* keywords.h: resolves what EK_GIVEN (base.h) gives: 0 means the default, EK_ZERO means 0; and
+ * switches. */
 #ifndef EK_CORE_KEYWORDS_H
 #define EK_CORE_KEYWORDS_H
 
@@ -13,5 +14,19 @@ static inline int64_t ek_integer_or(int64_t given, int64_t fallback)
 {
     return given == 0 ? fallback : given == EK_ZERO ? 0 : given;
 }
+
+/* Makes the options' switch what it means, in place: `fallback` if it was left out or is
+ * EK_DEFAULT, EK_OFF if it was written as 0. EK_E_INVALID, for `what`, if it is no ek_switch. A
+ * switch that was read may be read again. */
+#define EK_READ_SWITCH(what, options, member, position, fallback)                               \
+    ek_switch_read((what), #member,                                                             \
+                   ek_keyword_is_written((options)->keywords, #member, (position)), (fallback), \
+                   &(options)->member)
+int ek_switch_read(const char *what, const char *name, bool written, ek_switch fallback,
+                   ek_switch *given);
+
+/* How many characters of the text are leading positional arguments that begin as numbers do. No
+ * expression of a struct's type begins so. 0 for NULL. */
+size_t ek_keyword_numbers(const char *keywords);
 
 #endif

@@ -70,7 +70,10 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
 {
     options.batch_size = EK_GIVEN(&options, batch_size, 4);
     options.prefetch = (int)ek_integer_or(EK_GIVEN(&options, prefetch, 8), DEFAULT_PREFETCH);
-    ek_loader *loader = ek_loader_check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
+    const bool fits = EK_READ_SWITCH("data_loader", &options, empty_batches, 6, EK_DEFAULT) >= 0 &&
+                      EK_READ_SWITCH("data_loader", &options, send_ahead, 19, EK_ON) >= 0 &&
+                      ek_loader_check(&options) >= 0;
+    ek_loader *loader = !fits ? NULL : ek_calloc(1, sizeof *loader);
     if (!loader) {
         ek_dataset_free(options.dataset);
         ek_sampler_free(options.sampler);

@@ -32,9 +32,6 @@ static int loader_check_batches(const ek_loader_options *o)
                        "data_loader: batch_size %lld; 1 or more are possible, or 0 for "
                        "samples as they are",
                        (long long)o->batch_size);
-    if ((unsigned)o->empty_batches > EK_OFF)
-        return EK_FAIL(EK_E_INVALID, "data_loader: empty_batches can be EK_ON or EK_OFF, not %d",
-                       (int)o->empty_batches);
     if (o->batch_size != EK_ZERO)
         return 0;
     if (o->empty_batches == EK_ON)
@@ -64,9 +61,6 @@ static int loader_check_workers(const ek_loader_options *o)
                        "data_loader: prefetch %d; between 1 and %d are possible for %d workers",
                        o->prefetch, EK_LOADER_MOST_SLOTS / (o->workers ? o->workers : 1),
                        o->workers);
-    if ((unsigned)o->send_ahead > EK_OFF)
-        return EK_FAIL(EK_E_INVALID, "data_loader: send_ahead can be EK_ON or EK_OFF, not %d",
-                       (int)o->send_ahead);
     if (o->seeding != EK_SEED_BATCH && o->seeding != EK_SEED_WORKER)
         return EK_FAIL(EK_E_INVALID, "data_loader: %d is no way of seeding", (int)o->seeding);
     return 0;

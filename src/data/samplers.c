@@ -244,8 +244,11 @@ static const ek_index_sampler_type inference_type =
 
 /* Without padding and drop_last, the first count % num_replicas ranks have one sample more. */
 static distributed_sampler *distributed_new(const ek_index_sampler_type *type, const char *function,
-                                            const ek_distributed_sampler_options *options)
+                                            ek_distributed_sampler_options *options)
 {
+    if (EK_READ_SWITCH(function, options, shuffle, 3, EK_ON) < 0 ||
+        EK_READ_SWITCH(function, options, padding, 6, EK_ON) < 0)
+        return NULL;
     int replicas = EK_GIVEN(options, num_replicas, 1), rank = EK_GIVEN(options, rank, 2);
     bool padding = options->padding != EK_OFF, drop_last = options->drop_last;
     if (ek_sampler_check_least(function, "the count", options->count, 0) < 0 ||
@@ -277,15 +280,17 @@ ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options options)
 
 ek_sampler *ek_distributed_inference_sampler_with(ek_inference_sampler_options options)
 {
-    const ek_distributed_sampler_options block = {.keywords = options.keywords,
-                                                  .count = options.count,
-                                                  .num_replicas = options.num_replicas,
-                                                  .rank = options.rank,
-                                                  .shuffle = EK_OFF,
-                                                  .padding = options.padding,
-                                                  .contiguous = true};
-    distributed_sampler *self =
-        distributed_new(&inference_type, "distributed_inference_sampler", &block);
+    const char *function = "distributed_inference_sampler";
+    if (EK_READ_SWITCH(function, &options, padding, 3, EK_ON) < 0)
+        return NULL;
+    ek_distributed_sampler_options block = {.keywords = options.keywords,
+                                            .count = options.count,
+                                            .num_replicas = options.num_replicas,
+                                            .rank = options.rank,
+                                            .shuffle = EK_OFF,
+                                            .padding = options.padding,
+                                            .contiguous = true};
+    distributed_sampler *self = distributed_new(&inference_type, function, &block);
     if (self)
         self->repeat_last = true;
     return (ek_sampler *)self;

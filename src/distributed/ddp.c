@@ -148,8 +148,12 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
     return several || wrapper ? 0 : ek_flatten_parameters(*child, true);
 }
 
-static int ddp_check(const ek_distributed_options *options, double cap, int ranks)
+static int ddp_check(ek_distributed_options *options, double cap, int ranks)
 {
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, broadcast_buffers, 4, EK_ON));
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, init_sync, 11, EK_ON));
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, bf16_gradients, 13, EK_OFF));
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, sync_statistics, 14, EK_ON));
     if (!(cap > 0) || !isfinite(cap))
         return EK_FAIL(EK_E_INVALID, "%s: bucket_cap_mb is %g; it must be positive", ddp_name, cap);
     if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)

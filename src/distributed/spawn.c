@@ -388,6 +388,7 @@ int ek_spawn_with(ek_spawn_options options)
 {
     EK_TRY(ek_fork_check());
     EK_TRY(ek_check_pointer("spawn", "function", (const void *)(uintptr_t)options.function));
+    EK_TRY(EK_READ_SWITCH("spawn", &options, join, 3, EK_ON));
     const bool waits = options.join != EK_OFF;
     if (!waits && !options.result)
         return EK_FAIL(EK_E_INVALID, "spawn: result is NULL; with .join off it takes what "

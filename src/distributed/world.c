@@ -254,6 +254,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     ek_launched launched;
     EK_TRY(ek_launcher_find(&launched));
     EK_TRY(world_check_options(&options));
+    EK_TRY(EK_READ_SWITCH("init_process_group", &options, check, 5, EK_ON));
     if (launched.size > 0)
         EK_TRY(world_check_place(&options, launched.rank, launched.size));
     double timeout = world_timeout(&options);

@@ -277,6 +277,8 @@ ek_module *ek_multihead_attention_with(ek_multihead_attention_options options)
                 options.dropout);
         return NULL;
     }
+    if (EK_READ_SWITCH(multihead_type.name, &options, bias, 5, EK_ON) < 0)
+        return NULL;
     ek_scope scope = ek_scope_begin();
     multihead *self = (multihead *)ek_module_new(&multihead_type);
     if (self) {

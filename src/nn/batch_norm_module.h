@@ -20,7 +20,7 @@ typedef struct ek_batch_norm_module {
 } ek_batch_norm_module;
 
 /* Makes a module of `type`, with this struct; owned by the caller, NULL with an error. */
-ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_options *options,
+ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options *options,
                                     int ndim_least, int ndim_most);
 
 /* The `describe` of all its types. */

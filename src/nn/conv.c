@@ -149,11 +149,12 @@ static ek_shape conv_weight_shape(const conv_family *family, const ek_conv_modul
     return shape;
 }
 
-static ek_module *conv_new(const conv_family *family, const ek_conv_module_options *options)
+static ek_module *conv_new(const conv_family *family, ek_conv_module_options *options)
 {
     ek_conv_options settings = {.groups = 1};
     int kernel[3];
-    if (conv_read_options(family, options, &settings, kernel) < 0)
+    if (conv_read_options(family, options, &settings, kernel) < 0 ||
+        EK_READ_SWITCH(family->type.name, options, bias, 8, EK_ON) < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
     conv *self = (conv *)ek_module_new(&family->type);

@@ -36,9 +36,10 @@ enum { CRITERION_INPUTS = 4 };
 
 typedef struct criterion {
     ek_module module;
-    ek_tensor *weight;            /* per class, or per element; may be NULL */
-    ek_tensor *pos_weight;        /* bce with logits: per positive target; may be NULL */
-    ek_criterion_options options; /* numbers as EK_GIVEN has them; no tensors, no keywords */
+    ek_tensor *weight;     /* per class, or per element; may be NULL */
+    ek_tensor *pos_weight; /* bce with logits: per positive target; may be NULL */
+    ek_criterion_options
+        options; /* numbers as EK_GIVEN has them, switches on or off; no tensors, no keywords */
 } criterion;
 
 typedef struct criterion_kind {
@@ -230,13 +231,15 @@ static int criterion_check(const criterion_kind *kind, const ek_criterion_option
 
 static ek_module *criterion_new(const criterion_kind *kind, const ek_criterion_options *options)
 {
-    if (criterion_check(kind, options) < 0)
+    ek_criterion_options read = *options;
+    if (criterion_check(kind, options) < 0 ||
+        EK_READ_SWITCH(kind->type.name, &read, log_input, BIT_log_input + 1, EK_ON) < 0)
         return NULL;
     criterion *self = (criterion *)ek_module_new(&kind->type);
     if (!self)
         return NULL;
     ek_criterion_options *own = &self->options;
-    *own = *options;
+    *own = read;
     own->keywords = NULL;
     own->weight = own->pos_weight = NULL;
     own->ignore_index = EK_GIVEN(options, ignore_index, BIT_ignore_index + 1);

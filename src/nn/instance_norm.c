@@ -54,8 +54,9 @@ static ek_module *instance_norm_new(const ek_module_type *type, ek_norm_options 
                 type->name);
         return NULL;
     }
-    options->affine = options->affine == EK_ON ? EK_ON : EK_OFF;
-    options->track_running_stats = options->track_running_stats == EK_ON ? EK_ON : EK_OFF;
+    if (EK_READ_SWITCH(type->name, options, affine, 3, EK_OFF) < 0 ||
+        EK_READ_SWITCH(type->name, options, track_running_stats, 4, EK_OFF) < 0)
+        return NULL;
     return ek_batch_norm_module_new(type, options, ndim, ndim);
 }
 

@@ -57,6 +57,8 @@ ek_module *ek_linear_with(ek_linear_options options)
                 (long long)options.in_features, (long long)options.out_features);
         return NULL;
     }
+    if (EK_READ_SWITCH(linear_type.name, &options, bias, 2, EK_ON) < 0)
+        return NULL;
     ek_scope scope = ek_scope_begin();
     linear *self = (linear *)ek_module_new(&linear_type);
     if (self) {

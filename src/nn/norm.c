@@ -92,7 +92,7 @@ static ek_tensor *norm_filled(int64_t features, double value)
     return ek_fill_(tensor, value);
 }
 
-ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_options *options,
+ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options *options,
                                     int ndim_least, int ndim_most)
 {
     double eps = ek_number_or(EK_GIVEN(options, eps, 1), 1e-5);
@@ -106,6 +106,9 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_op
         EK_FAIL(EK_E_INVALID, "%s: process_group is an option of ek_sync_batch_norm", type->name);
         return NULL;
     }
+    if (EK_READ_SWITCH(type->name, options, affine, 3, EK_ON) < 0 ||
+        EK_READ_SWITCH(type->name, options, track_running_stats, 4, EK_ON) < 0)
+        return NULL;
     if (!(eps >= 0) || !((momentum >= 0 && momentum <= 1) || momentum == EK_CUMULATIVE)) {
         EK_FAIL(EK_E_INVALID,
                 "%s: eps %g has to be at least 0, momentum %g between 0 and 1 or EK_CUMULATIVE",

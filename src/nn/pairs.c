@@ -47,6 +47,8 @@ ek_module *ek_bilinear_with(ek_bilinear_options options)
                 (long long)in1, (long long)in2, (long long)options.out_features);
         return NULL;
     }
+    if (EK_READ_SWITCH(bilinear_type.name, &options, bias, 3, EK_ON) < 0)
+        return NULL;
     ek_scope scope = ek_scope_begin();
     bilinear *self = (bilinear *)ek_module_new(&bilinear_type);
     if (self) {

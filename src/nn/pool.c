@@ -31,7 +31,7 @@ static ek_value pool_forward(ek_module *module, const ek_args *args)
     return y && self->return_indices ? EK_LIST(y, indices) : ek_value_of_tensor(y);
 }
 
-static int pool_read_options(const pool_family *family, const ek_pool_module_options *from,
+static int pool_read_options(const pool_family *family, ek_pool_module_options *from,
                              ek_pool_options *to)
 {
     const char *name = family->type.name;
@@ -51,6 +51,7 @@ static int pool_read_options(const pool_family *family, const ek_pool_module_opt
         if (!family->maximum && to->dilations[i] != 1)
             return EK_FAIL(EK_E_INVALID, "%s: dilation is for max pooling only", name);
     }
+    EK_TRY(EK_READ_SWITCH(name, from, count_include_pad, 5, EK_DEFAULT));
     if (family->maximum && from->count_include_pad != EK_DEFAULT)
         return EK_FAIL(EK_E_INVALID, "%s: count_include_pad is for average pooling only", name);
     if (!family->maximum && from->return_indices)
@@ -60,7 +61,7 @@ static int pool_read_options(const pool_family *family, const ek_pool_module_opt
     return 0;
 }
 
-static ek_module *pool_new(const pool_family *family, const ek_pool_module_options *options)
+static ek_module *pool_new(const pool_family *family, ek_pool_module_options *options)
 {
     ek_pool_options settings = {.kernel = 0};
     if (pool_read_options(family, options, &settings) < 0)

@@ -438,6 +438,8 @@ static ek_module *recurrent_make(const ek_module_type *type, const recurrent *fo
 static ek_module *recurrent_network(ek_recurrence kind, int type, ek_recurrent_options options)
 {
     const int layers = EK_GIVEN(&options, num_layers, 2);
+    if (EK_READ_SWITCH(recurrent_types[type].name, &options, bias, 4, EK_ON) < 0)
+        return NULL;
     recurrent form = {.kind = kind,
                       .input_size = options.input_size,
                       .hidden_size = options.hidden_size,
@@ -452,6 +454,8 @@ static ek_module *recurrent_network(ek_recurrence kind, int type, ek_recurrent_o
 
 static ek_module *recurrent_cell(ek_recurrence kind, int type, ek_cell_options options)
 {
+    if (EK_READ_SWITCH(recurrent_cell_types[type].name, &options, bias, 3, EK_ON) < 0)
+        return NULL;
     recurrent form = {.kind = kind,
                       .input_size = options.input_size,
                       .hidden_size = options.hidden_size,

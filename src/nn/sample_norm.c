@@ -90,8 +90,8 @@ static const ek_module_type rms_norm_type = {.name = "rms_norm",
                                              .size = sizeof(sample_norm),
                                              .forward = rms_norm_forward};
 
-static ek_module *sample_norm_of_last(const ek_module_type *type,
-                                      const ek_layer_norm_options *options, bool bias)
+static ek_module *sample_norm_of_last(const ek_module_type *type, ek_layer_norm_options *options,
+                                      bool bias)
 {
     const ek_shape shape = options->normalized_shape;
     bool positive = shape.ndim >= 1 && shape.ndim <= EK_MAX_DIMS;
@@ -104,6 +104,8 @@ static ek_module *sample_norm_of_last(const ek_module_type *type,
                 type->name, EK_MAX_DIMS);
         return NULL;
     }
+    if (EK_READ_SWITCH(type->name, options, affine, 2, EK_ON) < 0)
+        return NULL;
     const bool affine = options->affine != EK_OFF;
     return ek_module_finish((ek_module *)sample_norm_new(type, shape, EK_GIVEN(options, eps, 1),
                                                          affine, affine && bias));
@@ -151,6 +153,8 @@ ek_module *ek_group_norm_with(ek_group_norm_options options)
                 channels, groups);
         return NULL;
     }
+    if (EK_READ_SWITCH(group_norm_type.name, &options, affine, 3, EK_ON) < 0)
+        return NULL;
     sample_norm *self =
         sample_norm_new(&group_norm_type, EK_SHAPE(options.channels), EK_GIVEN(&options, eps, 2),
                         options.affine != EK_OFF, options.affine != EK_OFF);

@@ -203,12 +203,13 @@ ek_tensor *ek_f_poisson_nll_loss_with(ek_poisson_nll_options options)
 {
     const char *name = "poisson_nll_loss";
     const double eps = ek_number_or(EK_GIVEN(&options, eps, 5), 1e-8);
+    if (EK_READ_SWITCH(name, &options, log_input, 3, EK_ON) < 0)
+        return NULL;
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.input), *t = ek_autocast_wide(options.target);
     ek_tensor *loss = NULL;
     if (ek_loss_check_pair(name, x, "target", t) &&
-        ek_loss_check_reduction(name, options.reduction) &&
-        ek_chosen(name, "log_input", (int)options.log_input, 3, "EK_DEFAULT, EK_ON or EK_OFF")) {
+        ek_loss_check_reduction(name, options.reduction)) {
         loss = options.log_input == EK_OFF ? ek_sub(x, ek_mul(t, ek_log(ek_add_scalar(x, eps))))
                                            : ek_sub(ek_exp(x), ek_mul(t, x));
         if (options.full)

@@ -254,6 +254,8 @@ static ek_tensor *max_pool(const pool_family *family, ek_pool_options *options)
     pool_attributes attributes = {.family = family};
     if (options->indices)
         *options->indices = NULL;
+    if (EK_READ_SWITCH(family->name, options, count_include_pad, 6, EK_DEFAULT) < 0)
+        return NULL;
     if (options->count_include_pad != EK_DEFAULT)
         return EK_REFUSE(EK_E_INVALID, "%s: count_include_pad is for average pooling only",
                          family->name);
@@ -269,6 +271,8 @@ static ek_tensor *avg_pool(const pool_family *family, ek_pool_options *options)
     pool_attributes attributes = {.family = family};
     if (options->indices)
         return EK_REFUSE(EK_E_INVALID, "%s: indices are for max pooling only", family->name);
+    if (EK_READ_SWITCH(family->name, options, count_include_pad, 6, EK_ON) < 0)
+        return NULL;
     options->x = ek_spatial_batched(options->x, family->dims, &single);
     if (pool_read(&attributes, options) < 0)
         return NULL;

@@ -44,6 +44,8 @@ static int scaler_check_options(const ek_grad_scaler *scaler)
 
 ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options)
 {
+    if (EK_READ_SWITCH("grad_scaler", &options, enabled, 4, EK_ON) < 0)
+        return NULL;
     ek_grad_scaler *scaler = ek_calloc(1, sizeof *scaler);
     if (!scaler)
         return NULL;

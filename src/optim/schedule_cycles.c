@@ -133,6 +133,8 @@ ek_schedule *ek_one_cycle_lr_with(ek_one_cycle_lr_options options)
     o.max_momentum = ek_number_or(EK_GIVEN(&options, max_momentum, 7), 0.95);
     o.div_factor = ek_number_or(EK_GIVEN(&options, div_factor, 8), 25);
     o.final_div_factor = ek_number_or(EK_GIVEN(&options, final_div_factor, 9), 1e4);
+    if (EK_READ_SWITCH(one_cycle_kind.name, &o, cycle_momentum, 5, EK_ON) < 0)
+        return NULL;
     if (optimizer && !one_cycle_check(&o))
         return NULL;
     return ek_schedule_new(&(ek_schedule){.kind = &one_cycle_kind,
@@ -217,6 +219,8 @@ ek_schedule *ek_cyclic_lr_with(ek_cyclic_lr_options options)
     o.gamma = ek_number_or(EK_GIVEN(&options, gamma, 6), 1);
     o.base_momentum = ek_number_or(EK_GIVEN(&options, base_momentum, 8), 0.8);
     o.max_momentum = ek_number_or(EK_GIVEN(&options, max_momentum, 9), 0.9);
+    if (EK_READ_SWITCH(cyclic_kind.name, &o, cycle_momentum, 7, EK_ON) < 0)
+        return NULL;
     if (o.optimizer && !cyclic_check(&o))
         return NULL;
     return ek_schedule_new(

@@ -73,8 +73,9 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
                            : 0;
 }
 
-static int wrapper_check(const char *what, const ek_data_parallel_options *options)
+static int wrapper_check(const char *what, ek_data_parallel_options *options)
 {
+    EK_TRY(EK_READ_SWITCH(what, options, broadcast_buffers, 12, EK_ON));
     if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", what, (int)options->shard);
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
@@ -89,7 +90,7 @@ static int wrapper_check(const char *what, const ek_data_parallel_options *optio
     return 0;
 }
 
-ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options)
+ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_data_parallel_options *options)
 {
     ek_module *child = options->module;
     if (!child)

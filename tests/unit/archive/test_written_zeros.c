@@ -1,4 +1,5 @@
-/* A zero that a call writes is a zero, also if the option's default is another number. */
+/* A zero that a call writes is a zero, and `false` is off, also if the option's default is another.
+ */
 #include <math.h>
 
 #include "evenkeel/evenkeel.h"
@@ -116,6 +117,125 @@ TEST(geometry)
     ek_tensor *x = ek_ones(EK_SHAPE(1, 1, 4, 4), .device = test_home());
     assert_refused(ek_f_conv2d(x, x, NULL, .dilation = 0), EK_E_INVALID, "dilation");
     assert_refused(ek_f_max_pool2d(x, 2, .stride = 0), EK_E_INVALID, "stride");
+}
+
+static int count_one(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)path;
+    (void)tensor;
+    ++*(int *)user;
+    return 0;
+}
+
+/* How many parameters and buffers the module has, which is freed. */
+static int tensors_of(ek_module *module)
+{
+    int count = 0;
+    assert_made(module);
+    assert_ok(ek_module_parameters(module, count_one, &count));
+    assert_ok(ek_module_buffers(module, count_one, &count));
+    ek_module_free(module);
+    return count;
+}
+
+TEST(layers_switches)
+{
+    const bool no = false;
+    const ek_switch usual = EK_DEFAULT;
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3)), 2);
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = 0)), 1);
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = false)), 1);
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3, false)), 1);
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = no)), 1);
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = true)), 2);
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = EK_DEFAULT)), 2);
+    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = usual)), 2);
+    ck_assert_int_eq(tensors_of(ek_bilinear(2, 3, 1, false)), 1);
+    ck_assert_int_eq(tensors_of(ek_conv2d(2, 3, 1, .bias = false)), 1);
+    ck_assert_int_eq(tensors_of(ek_conv_transpose1d(2, 3, 1, 1, 0, 1, 1, 0, false)), 1);
+    ck_assert_int_eq(tensors_of(ek_batch_norm2d(2, .affine = false)), 3);
+    ck_assert_int_eq(tensors_of(ek_batch_norm1d(2, 1e-5, 0.1, true, false)), 2);
+    ck_assert_int_eq(tensors_of(ek_batch_norm1d(2, 1e-5, 0.1, false)), 3);
+    ck_assert_int_eq(tensors_of(ek_sync_batch_norm(2, .track_running_stats = false)), 2);
+    ck_assert_int_eq(tensors_of(ek_instance_norm1d(2, .affine = false)), 0);
+    ck_assert_int_eq(tensors_of(ek_instance_norm1d(2, .affine = true)), 2);
+    ck_assert_int_eq(tensors_of(ek_layer_norm(EK_SHAPE(2), 1e-5, false)), 0);
+    ck_assert_int_eq(tensors_of(ek_rms_norm(EK_SHAPE(2), .affine = false)), 0);
+    ck_assert_int_eq(tensors_of(ek_group_norm(1, 2, 1e-5, false)), 0);
+    ck_assert_int_eq(tensors_of(ek_multihead_attention(4, 2, .bias = false)), 2);
+    ck_assert_int_eq(tensors_of(ek_lstm(2, 3, 1, EK_RNN_TANH, false)), 2);
+    ck_assert_int_eq(tensors_of(ek_gru_cell(2, 3, .bias = false)), 2);
+    ck_assert_int_eq(tensors_of(ek_rnn_cell(2, 3, EK_RNN_TANH, false)), 2);
+    ek_linear_options filled = {.in_features = 2, .out_features = 3};
+    ck_assert_int_eq(tensors_of(ek_linear_with(filled)), 2);
+    filled.bias = (ek_switch)7;
+    assert_refused(ek_linear_with(filled), EK_E_INVALID,
+                   "linear: bias can be EK_ON or EK_OFF, not 7");
+    assert_refused(ek_conv1d(1, 1, 1, .bias = (ek_switch)7), EK_E_INVALID, "not 7");
+    assert_refused(ek_layer_norm(EK_SHAPE(2), .affine = (ek_switch)-1), EK_E_INVALID, "not -1");
+}
+
+TEST(other_switches)
+{
+    assert_ok(test_devices_configure("2"));
+    double a = NAN, b = NAN;
+    ek_tensor *x = ek_ones(EK_SHAPE(1, 1, 2), EK_F64, .requires_grad = true);
+    assert_ok(ek_item(ek_sum(ek_f_avg_pool1d(x, 3, .stride = 2, .padding = 1)), &a));
+    assert_ok(ek_item(ek_sum(ek_f_avg_pool1d(x, 3, 2, 1, 0 + 1, false, false)), &b));
+    ck_assert_double_eq_tol(a, 2.0 / 3, 1e-12);
+    ck_assert_double_eq_tol(b, 1, 1e-12);
+    ek_module *pool = ek_avg_pool1d(3, .stride = 2, .padding = 1, .count_include_pad = false);
+    assert_ok(ek_item(ek_sum(ek_apply(pool, x)), &b));
+    ck_assert_double_eq_tol(b, 1, 1e-12);
+    ek_module_free(pool);
+    assert_refused(ek_max_pool1d(2, .count_include_pad = false), EK_E_INVALID,
+                   "for average pooling only");
+    assert_refused(ek_f_max_pool1d(x, 2, .count_include_pad = false), EK_E_INVALID,
+                   "for average pooling only");
+
+    assert_ok(ek_item(ek_f_poisson_nll_loss(x, x, .log_input = false), &a));
+    ek_module *poisson = ek_poisson_nll_loss(.log_input = false);
+    assert_ok(ek_item(ek_loss(poisson, x, x), &b));
+    ek_module_free(poisson);
+    ck_assert_double_eq_tol(a, 1, 1e-6);
+    ck_assert_double_eq(a, b);
+    assert_refused(ek_mse_loss(.log_input = false), EK_E_INVALID, "takes no log_input");
+
+    ek_tensor *y = ek_sum(ek_square(x)), *dx = NULL;
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &dx, .create_graph = true, .retain_graph = false));
+    assert_refused(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
+                           .gradients = &dx),
+                   EK_E_STATE, "");
+
+    ek_sampler *sampler = ek_distributed_sampler(5, 2, 1, false, .padding = false);
+    assert_made(sampler);
+    ck_assert_int_eq((int)ek_sampler_length(sampler), 2);
+    ek_sampler_free(sampler);
+    sampler = ek_distributed_inference_sampler(5, 2, 1, false);
+    assert_made(sampler);
+    ck_assert_int_eq((int)ek_sampler_length(sampler), 2);
+    ek_sampler_free(sampler);
+    ek_grad_scaler *scaler = ek_grad_scaler_new(.enabled = false);
+    assert_made(scaler);
+    assert_ok(ek_item(ek_sum(ek_grad_scaler_scale(scaler, x)), &a));
+    ck_assert_double_eq(a, 2);
+    ek_grad_scaler_free(scaler);
+
+    ek_module *net = line();
+    ek_optimizer *adagrad = ek_adagrad(net, .lr = 0.5);
+    assert_refused(ek_cyclic_lr(adagrad, 0.1, 1), EK_E_INVALID, "no momentum to cycle");
+    ek_schedule *schedule = ek_cyclic_lr(adagrad, 0.1, 1, .cycle_momentum = false);
+    assert_made(schedule);
+    ek_schedule_free(schedule);
+    schedule = ek_one_cycle_lr(adagrad, 1, 10, .cycle_momentum = false);
+    assert_made(schedule);
+    ek_schedule_free(schedule);
+    ek_optimizer_free(adagrad);
+    assert_refused(ek_data_parallel(line(), ek_devices(test_kind(), 2), .broadcast_buffers = false,
+                                    .running_stats = EK_RUNNING_STATS_AVERAGE),
+                   EK_E_INVALID, "needs .broadcast_buffers");
+    ek_module_free(net);
 }
 
 static ek_dataset *ten(void)

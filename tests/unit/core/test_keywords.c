@@ -1,4 +1,4 @@
-/* Which options the text of a call's arguments names. */
+/* Which options the text of a call's arguments names, and what follows from it. */
 #include "core/keywords.h"
 #include "unit.h"
 
@@ -50,4 +50,54 @@ TEST(a_given_zero_is_told_from_none)
     ck_assert(ek_integer_or(EK_ZERO, 3) == 0);
     ck_assert(ek_integer_or(0, 3) == 3);
     ck_assert(ek_integer_or(-7, 3) == -7);
+}
+
+TEST(switches_are_read_as_they_were_written)
+{
+    static const struct {
+        const char *keywords;
+        int given, read;
+    } cases[] = {{"net", 0, EK_ON},
+                 {"net, .bias = 0", 0, EK_OFF},
+                 {"net, .bias = b", 0, EK_OFF},
+                 {"net, 0", 0, EK_OFF},
+                 {"net, .bias = 1", true, EK_ON},
+                 {"net, .bias = EK_OFF", EK_OFF, EK_OFF},
+                 {"net, .bias = b", EK_DEFAULT, EK_ON},
+                 {NULL, 0, EK_ON},
+                 {NULL, EK_DEFAULT, EK_ON},
+                 {NULL, EK_OFF, EK_OFF}};
+    struct {
+        const char *keywords;
+        ek_switch bias;
+    } o;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        o.keywords = cases[i].keywords;
+        o.bias = (ek_switch)cases[i].given;
+        for (int again = 0; again < 2; again++) {
+            assert_ok(EK_READ_SWITCH("layer", &o, bias, 1, EK_ON));
+            ck_assert_int_eq((int)o.bias, cases[i].read);
+        }
+    }
+    o.keywords = NULL;
+    o.bias = 0;
+    assert_ok(EK_READ_SWITCH("layer", &o, bias, 1, EK_OFF));
+    ck_assert_int_eq((int)o.bias, EK_OFF);
+    o.bias = (ek_switch)4;
+    assert_refused(EK_READ_SWITCH("layer", &o, bias, 1, EK_ON), EK_E_INVALID,
+                   "layer: bias can be EK_ON or EK_OFF, not 4");
+    o.bias = (ek_switch)-1;
+    assert_refused(EK_READ_SWITCH("layer", &o, bias, 1, EK_ON), EK_E_INVALID, "not -1");
+}
+
+TEST(leading_numbers)
+{
+    ck_assert_uint_eq(ek_keyword_numbers("4, 5, .dtype = 1"), 4);
+    ck_assert_uint_eq(ek_keyword_numbers("(4), -(1), 2 * n, n, 3"), 16);
+    ck_assert_uint_eq(ek_keyword_numbers(".5"), 2);
+    ck_assert_uint_eq(ek_keyword_numbers("n, 4"), 0);
+    ck_assert_uint_eq(ek_keyword_numbers("((ek_shape){.ndim = 1, .dims = {4}}), 4"), 0);
+    ck_assert_uint_eq(ek_keyword_numbers(".shape = s, .dtype = 1"), 0);
+    ck_assert_uint_eq(ek_keyword_numbers(""), 0);
+    ck_assert_uint_eq(ek_keyword_numbers(NULL), 0);
 }
