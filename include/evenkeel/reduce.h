@@ -17,7 +17,8 @@ typedef struct ek_reduce_options {
     int correction; /* ek_var, ek_std, ek_var_mean only: default 1; 0 for the biased ones */
 } ek_reduce_options;
 
-/* Which dimensions: EK_DIMS(0, 2). */
+/* Which dimensions: EK_DIMS(0, 2). Dimensions without EK_DIMS or dim_count, as in ek_sum(x, 1), are
+ * EK_E_INVALID. */
 #define EK_DIMS(...) .dims = {__VA_ARGS__}, .dim_count = EK_COUNT(int, __VA_ARGS__)
 
 /* EK_E_INVALID if `p` or `correction` is given to an operation that doesn't take it.

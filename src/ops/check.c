@@ -142,6 +142,17 @@ ek_tensor *ek_scalar_of(ek_tensor *row)
     return row ? ek_reshape(row, ek_scalar_shape()) : NULL;
 }
 
+int ek_counted_dimensions(const char *operation, const char *keywords, int position,
+                          const int *dims, int dim_count)
+{
+    return dim_count != 0 || !ek_keyword_is_written(keywords, "dims", position) ||
+                   ek_keyword_is_written(keywords, "dim_count", -1)
+               ? 0
+               : EK_FAIL(EK_E_INVALID,
+                         "%s: dimension %d is given without a count; write EK_DIMS(%d)", operation,
+                         dims[0], dims[0]);
+}
+
 int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options,
                           ek_reduce_number taken)
 {
@@ -149,6 +160,8 @@ int ek_reduced_dimensions(const char *operation, const ek_reduce_options *option
     int mask = 0;
     if (!ek_given(operation, "x", x))
         return ek_error_pending();
+    EK_TRY(
+        ek_counted_dimensions(operation, options->keywords, 1, options->dims, options->dim_count));
     if (taken != EK_REDUCE_P && EK_GIVEN(options, p, 4) != 0)
         return EK_FAIL(EK_E_INVALID, "%s takes no p", operation);
     if (taken != EK_REDUCE_CORRECTION && EK_GIVEN(options, correction, 5) != 0)

@@ -110,6 +110,9 @@ int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim)
 ek_tensor *ek_row_of(ek_tensor *x);
 /* The scalar of a row of one element; NULL for NULL. */
 ek_tensor *ek_scalar_of(ek_tensor *row);
+/* EK_E_INVALID if a call's text names or, at `position`, lists dimensions but no count. */
+int ek_counted_dimensions(const char *operation, const char *keywords, int position,
+                          const int *dims, int dim_count);
 /* The dimensions of a reduction as a bit mask, or a negative status. EK_E_INVALID if options give a
  * number that this reduction doesn't take. */
 typedef enum ek_reduce_number {

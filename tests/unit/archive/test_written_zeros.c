@@ -316,3 +316,57 @@ TEST(searches)
     ck_assert_int_lt(ek_find_batch(.function = never, .multiple = 0), 0);
     assert_error(EK_E_INVALID, "multiple 0");
 }
+
+/* The compiler's warning says the same, to those who have it on. */
+#pragma GCC diagnostic ignored "-Wmissing-braces"
+
+#define SIDE 4
+#define ZEROS(...) ek_zeros(__VA_ARGS__)
+
+TEST(shapes_need_ek_shape)
+{
+    static const float pair[] = {1, 2};
+    assert_refused(ek_zeros(5), EK_E_SHAPE, "write EK_SHAPE(5)");
+    assert_refused(ek_ones(2, 3), EK_E_SHAPE, "written as 2, 3; write EK_SHAPE(2, 3)");
+    assert_refused(ek_empty(0), EK_E_SHAPE, "write EK_SHAPE(0)");
+    assert_refused(ek_rand(2, 3, .dtype = EK_F64), EK_E_SHAPE, "write EK_SHAPE(2, 3)");
+    assert_refused(ek_randn(SIDE, SIDE), EK_E_SHAPE, "write EK_SHAPE(4, 4)");
+    assert_refused(ek_full(0.5, 2 * SIDE), EK_E_SHAPE, "write EK_SHAPE(2 * 4)");
+    assert_refused(ek_randint(0, 9, 3), EK_E_SHAPE, "write EK_SHAPE(3)");
+    assert_refused(ek_from_data(pair, 2), EK_E_SHAPE, "write EK_SHAPE(2)");
+    assert_refused(ZEROS(SIDE, 1), EK_E_SHAPE, "write EK_SHAPE(4, 1)");
+    const ek_shape shape = EK_SHAPE(SIDE, 2);
+    const ek_shape shapes[] = {shape, shape};
+    ck_assert_int_eq((int)ek_tensor_count(ZEROS(shape, EK_F64)), 8);
+    ck_assert_int_eq((int)ek_tensor_count(ek_zeros((shape))), 8);
+    ck_assert_int_eq((int)ek_tensor_count(ek_zeros(shapes[1])), 8);
+    ck_assert_int_eq((int)ek_tensor_count(ZEROS(EK_SHAPE(SIDE, 3))), 12);
+    ck_assert_int_eq((int)ek_tensor_count(ek_zeros(.shape = shape)), 8);
+    ck_assert_int_eq((int)ek_tensor_count(ek_zeros(ek_scalar_shape())), 1);
+    ck_assert_int_eq((int)ek_tensor_count(ek_zeros()), 1);
+}
+
+#define SUM(x, ...) ek_sum(x, __VA_ARGS__)
+
+TEST(dimensions_need_a_count)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3), EK_F64), *q = ek_full(0.5, ek_scalar_shape(), EK_F64);
+    assert_refused(ek_sum(x, 1), EK_E_INVALID,
+                   "sum: dimension 1 is given without a count; write EK_DIMS(1)");
+    assert_refused(ek_mean(x, -1), EK_E_INVALID, "mean: dimension -1");
+    assert_refused(ek_sum(x, 0), EK_E_INVALID, "write EK_DIMS(0)");
+    assert_refused(ek_sum(x, .dims = {1}), EK_E_INVALID, "write EK_DIMS(1)");
+    assert_refused(ek_amax(x, .dims[0] = 1), EK_E_INVALID, "write EK_DIMS(1)");
+    assert_refused(ek_norm(x, 1, .p = 2), EK_E_INVALID, "norm: dimension 1");
+    assert_refused(ek_var(x, 1), EK_E_INVALID, "var: dimension 1");
+    assert_refused(ek_any(x, 1), EK_E_INVALID, "any: dimension 1");
+    assert_refused(SUM(x, 1), EK_E_INVALID, "write EK_DIMS(1)");
+    assert_refused(ek_quantile(x, q, 1), EK_E_INVALID, "quantile: dimension 1");
+    const int none = 0;
+    ck_assert_int_eq(ek_tensor_ndim(SUM(x, EK_DIMS(1))), 1);
+    ck_assert_int_eq(ek_tensor_ndim(ek_sum(x, {1}, 1)), 1);
+    ck_assert_int_eq(ek_tensor_ndim(ek_sum(x, .dims = {1}, .dim_count = none)), 0);
+    ck_assert_int_eq(ek_tensor_ndim(ek_sum(x, .keepdim = true)), 2);
+    ck_assert_int_eq(ek_tensor_ndim(ek_sum_with((ek_reduce_options){.x = x})), 0);
+    ck_assert_int_eq(ek_tensor_ndim(ek_quantile(x, q, EK_DIMS(1))), 1);
+}
