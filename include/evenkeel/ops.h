@@ -4,8 +4,8 @@
  * this header includes, have the other families. The rules that follow hold for all of them.
  *
  * Operands of one operation lie on one device (else EK_E_DEVICE), but tensors of zero dimensions on
- * cpu go with any device. They have one dtype (else EK_E_DTYPE); under autocast bf16, f16 and f32 may
- * mix (precision.h). A NULL operand gives NULL. Results are in the scope. Every result that can
+ * cpu go with any device. They have one dtype (else EK_E_DTYPE); under autocast bf16, f16 and f32
+ * may mix (precision.h). A NULL operand gives NULL. Results are in the scope. Every result that can
  * carry a gradient does. Operations whose names end in `_` write in place and bump the version. A
  * negative `dim` counts from the end.
  *
@@ -75,7 +75,8 @@ EK_API ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y);
 /* ---- more arithmetic: numbers, functions, logic ---- */
 
 EK_API ek_tensor *ek_sub_scalar(ek_tensor *x, double c);
-EK_API ek_tensor *ek_div_scalar(ek_tensor *x, double c); /* floating dtypes */
+EK_API ek_tensor *ek_rsub_scalar(ek_tensor *x, double c); /* c - x */
+EK_API ek_tensor *ek_div_scalar(ek_tensor *x, double c);  /* floating dtypes */
 EK_API ek_tensor *ek_sin(ek_tensor *x);
 EK_API ek_tensor *ek_cos(ek_tensor *x);
 EK_API ek_tensor *ek_tan(ek_tensor *x);
@@ -108,6 +109,8 @@ EK_API ek_tensor *ek_atan2(ek_tensor *y, ek_tensor *x); /* the angle of the poin
  * are divided by 0 it is 0. */
 EK_API ek_tensor *ek_fmod(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_remainder(ek_tensor *x, ek_tensor *y);
+EK_API ek_tensor *ek_fmod_scalar(ek_tensor *x, double c);
+EK_API ek_tensor *ek_remainder_scalar(ek_tensor *x, double c);
 /* x + weight * (y - x) */
 EK_API ek_tensor *ek_lerp(ek_tensor *x, ek_tensor *y, ek_tensor *weight);
 EK_API ek_tensor *ek_lerp_scalar(ek_tensor *x, ek_tensor *y, double weight);

@@ -145,6 +145,25 @@ static int rest_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
 REST_OPERATION(fmod, FMOD, ek_trunc)
 REST_OPERATION(remainder, REMAINDER, ek_floor)
 
+static ek_tensor *rest_of_number(const char *name, ek_tensor *(*rest)(ek_tensor *, ek_tensor *),
+                                 ek_tensor *x, double c)
+{
+    if (!ek_given(name, "x", x) || !ek_holds(name, "c", x->dtype, c))
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    return ek_scope_return(&scope, rest(x, ek_number_like(x, c)));
+}
+
+ek_tensor *ek_fmod_scalar(ek_tensor *x, double c)
+{
+    return rest_of_number("fmod_scalar", ek_fmod, x, c);
+}
+
+ek_tensor *ek_remainder_scalar(ek_tensor *x, double c)
+{
+    return rest_of_number("remainder_scalar", ek_remainder, x, c);
+}
+
 /* ---- between two tensors ---- */
 
 int ek_lerp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)

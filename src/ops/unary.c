@@ -95,6 +95,15 @@ ek_tensor *ek_sub_scalar(ek_tensor *x, double c)
                : NULL;
 }
 
+UNARY_ROW(rsub_scalar, "rsub_scalar", AFFINE, nothing, ek_neg(g), .integers = true)
+
+ek_tensor *ek_rsub_scalar(ek_tensor *x, double c)
+{
+    return ek_given("rsub_scalar", "x", x) && ek_holds("rsub_scalar", "c", x->dtype, c)
+               ? ek_unary_apply(&rsub_scalar_row, x, -1, c)
+               : NULL;
+}
+
 ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
 {
     return ek_given("mul_scalar", "x", x) && ek_holds("mul_scalar", "c", x->dtype, c)

@@ -133,6 +133,9 @@ ROWS_STAGE(ops_reductions, REDUCTIONS);
     X(atanh, "f2x3", ek_atanh(ek_mul_scalar(ek_f_tanh(x[0]), 0.9)))    \
     X(acosh, "p2x3", ek_acosh(ek_add_scalar(x[0], 1.5)))               \
     X(sub_scalar, "f2x3", ek_sub_scalar(x[0], 2))                      \
+    X(rsub_scalar, "f2x3", ek_rsub_scalar(x[0], 2))                    \
+    X(fmod_scalar, "f2x3", ek_fmod_scalar(x[0], 2))                    \
+    X(remainder_scalar, "f2x3", ek_remainder_scalar(x[0], 2))          \
     X(div_scalar, "f2x3", ek_div_scalar(x[0], 2))                      \
     X(pow, "p2x3 f3", ek_pow(x[0], x[1]))                              \
     X(atan2, "f2x3 f3", ek_atan2(x[0], x[1]))                          \

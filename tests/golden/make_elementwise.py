@@ -119,6 +119,12 @@ for name, p in {"0": 0, "1": 1, "half": 0.5, "one_and_half": 1.5, "3": 3, "inf":
     if p > 0:
         CASES["norm_at_0_" + name] = (lambda x, p=p: torch.norm(x, p, 1), values([0, 0], [0, 2]))
 
+CASES |= {
+    "rsub_scalar": (lambda x: 1.5 - x, randn(2, 3)),
+    "fmod_scalar": (lambda x: torch.fmod(x, -2), values(5.3, -5.3, 0.4, -0.4)),
+    "remainder_scalar": (lambda x: torch.remainder(x, -2), values(5.3, -5.3, 0.4, -0.4)),
+}
+
 TRUTHS = values([0, 1, -2], [NAN, 0.5, 0])
 COMPARISONS = {
     "eq_scalar": (lambda x: x == 0.5, TRUTHS), "ne_scalar": (lambda x: x != 0.5, TRUTHS),
