@@ -83,10 +83,10 @@ typedef struct ek_tensor_options {
 } ek_tensor_options;
 
 /* ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)); likewise ek_zeros and ek_ones. A
- * size may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions, and for
- * numbers without EK_SHAPE, as in ek_zeros(2, 3) (variables in their place cannot be told from a
- * shape); EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is not
- * floating. */
+ * size may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions, and
+ * for numbers without EK_SHAPE, as in ek_zeros(2, 3) (variables in their place cannot be told from
+ * a shape); EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is
+ * not floating. */
 EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
