@@ -71,20 +71,23 @@ const char *args_pictures(void)
 static int arg_parse(const arg_spec *arg, const char *text)
 {
     char *end, words[256];
+    const char *shown = text && !*text ? "\"\"" : text;
     errno = 0;
     switch (arg->kind) {
     case ARG_INT: {
         long long value = strtoll(text, &end, 10);
-        if (end == text || *end || errno || (double)value < arg->low || (double)value > arg->high)
+        /* As whole numbers: a double may be the limit where the number is beyond it. */
+        if (end == text || *end || errno || value < (long long)arg->low ||
+            value > (long long)arg->high)
             return args_complain("--%s %s: a whole number from %.0f to %.0f is needed", arg->name,
-                                 text, arg->low, arg->high);
+                                 shown, arg->low, arg->high);
         *(int64_t *)arg->value = value;
         return 0;
     }
     case ARG_REAL: {
         double value = strtod(text, &end);
         if (end == text || *end || !(value >= arg->low && value <= arg->high))
-            return args_complain("--%s %s: a number from %g to %g is needed", arg->name, text,
+            return args_complain("--%s %s: a number from %g to %g is needed", arg->name, shown,
                                  arg->low, arg->high);
         *(double *)arg->value = value;
         return 0;
@@ -94,7 +97,7 @@ static int arg_parse(const arg_spec *arg, const char *text)
             return 0;
         ek_error_clear();
         return args_complain("--%s %s: bytes are needed, as in 67108864, 64M or 1.5G", arg->name,
-                             text);
+                             shown);
     case ARG_TEXT:
     case ARG_FOLDER:
         *(const char **)arg->value = text;
@@ -106,7 +109,7 @@ static int arg_parse(const arg_spec *arg, const char *text)
                 *(int *)arg->value = i;
                 return 0;
             }
-        return args_complain("--%s %s: %s is needed", arg->name, text,
+        return args_complain("--%s %s: %s is needed", arg->name, shown,
                              arg_list_words(arg, words, sizeof words));
     case ARG_SWITCH:
         break;
