@@ -52,15 +52,18 @@ static int text_order(const struct dirent **a, const struct dirent **b)
 int text_read(const char *path, text *all)
 {
     struct dirent **entries;
-    int rc = 0, count = scandir(path, &entries, text_is_wanted, text_order);
+    struct stat status;
     *all = (text){NULL, 0};
+    /* Before it is opened: of a pipe the end may never come. */
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
+        return ek_error(EK_E_FORMAT, "%s: it is neither a file nor a folder", path);
+    int rc = 0, count = scandir(path, &entries, text_is_wanted, text_order);
     if (count < 0 && errno != ENOTDIR)
         return ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
     if (count < 0)
         rc = text_add_file(all, path);
     for (int i = 0; i < count; i++) {
         char name[4096];
-        struct stat status;
         snprintf(name, sizeof name, "%s/%s", path, entries[i]->d_name);
         if (rc == 0 && stat(name, &status) == 0 && S_ISREG(status.st_mode))
             rc = text_add_file(all, name);
