@@ -25,7 +25,9 @@ ek_tensor *adversary_noise(ek_shape shape, ek_dtype dtype, ek_generator *random)
 int adversary_backward(ek_tensor *loss, double *value)
 {
     int rc = ek_backward(loss);
-    return rc == 0 ? ek_item(loss, value) : rc;
+    if (rc == 0)
+        rc = ek_item(loss, value);
+    return rc == 0 ? loss_check(*value) : rc;
 }
 
 int adversary_mean(ek_value scores, double *mean)

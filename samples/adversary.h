@@ -11,7 +11,8 @@ ek_dataset *adversary_pictures(ek_dataset *bytes, int side);
 ek_tensor *adversary_real(ek_loader *loader, ek_dtype dtype);
 /* This rank's rows of normal numbers that are drawn for all ranks, on cpu. */
 ek_tensor *adversary_noise(ek_shape shape, ek_dtype dtype, ek_generator *random);
-/* Adds the gradient of the loss, and writes its value: 0 or a negative status. */
+/* Adds the gradient of the loss, and writes its value, which has to be finite: 0 or a negative
+ * status. */
 int adversary_backward(ek_tensor *loss, double *value);
 /* The mean over all devices and ranks of what a model gave: 0 or a negative status. */
 int adversary_mean(ek_value scores, double *mean);

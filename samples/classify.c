@@ -396,8 +396,6 @@ static int classify_train_batch(classify *c)
     if (rc < 0)
         return rc;
     rc = job_step(&c->job, batch.input, batch.target, &loss);
-    if (rc == 0 && !isfinite(loss))
-        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
     c->now.loss += loss * (double)batch.count;
     c->now.samples += (double)batch.count;
     return rc;

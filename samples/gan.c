@@ -116,10 +116,10 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
         .shard = opt.sharded && world_size() == 1 ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
     };
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job->network = network;
     job->parallel =
         g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
     job->model = world_model(job->parallel, opt.sharded);
+    job->network = job->model ? network : NULL; /* a wrapper that fails frees it */
     job->criterion = gan_criterion(g, role);
     job->optimizer = ek_adam(job->model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
 }

@@ -278,6 +278,10 @@ static void gpt_list(run_state *run, const checkpoint *file)
     checkpoint_part(file, optimizer, "optimizer", g->job.optimizer, g->job.network);
     checkpoint_part(file, schedule, "schedule", g->job.schedule);
     checkpoint_part(file, random, "random");
+    checkpoint_digest(file, "training_text", g->training_text.bytes, (size_t)g->training_text.count,
+                      "text", opt.data);
+    checkpoint_digest(file, "held_text", g->held_text.bytes, (size_t)g->held_text.count, "text",
+                      opt.data);
     checkpoint_loader(file, "loader", g->training);
     for (int i = 0; i < SERIES; i++) {
         char name[64];
@@ -328,8 +332,6 @@ static int gpt_step(run_state *run)
     int rc = loader_next(g->training, &batch);
     if (rc == 0)
         rc = job_step(&g->job, batch.input, batch.target, &loss);
-    if (rc == 0 && !isfinite(loss))
-        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
     if (rc < 0)
         return rc;
     run->step++;
@@ -518,7 +520,7 @@ static const run_kind gpt_kind = {
     .about = about,
     .args = gpt_args,
     .files = &opt.files,
-    .format = "evenkeel gpt 1",
+    .format = "evenkeel gpt 2",
     /* A run may go on in another mode and on other devices. */
     .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay clip dtype "
                 "bf16 seed random",

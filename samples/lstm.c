@@ -5,6 +5,7 @@
  * padded to the longest. The network gets their lengths, and the loss ignores the targets beyond
  * them. So a batch has as many targets as letters, devices have different numbers of them, and yet
  * the loss is the mean over all letters, in all modes. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -125,11 +126,11 @@ static int words_read(word_list *list, int language)
     int rc = 0;
     FILE *file = fopen(run_path(opt.data, file_names[language], path), "r");
     if (!file)
-        return ek_error(EK_E_IO, "%s cannot be read", path);
+        return ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
     while (rc == 0 && fgets(line, sizeof line, file))
         rc = words_add_line(list, line, language);
     if (rc == 0 && ferror(file))
-        rc = ek_error(EK_E_IO, "%s cannot be read to its end", path);
+        rc = ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
     fclose(file);
     if (rc < 0 || list->count == 0)
         return rc;
@@ -219,22 +220,24 @@ static const ek_dataset_type set_type = {.name = "words",
  * (N); the targets (N, L) are padded with what the loss ignores. */
 static ek_value set_collate(const ek_value *samples, int64_t count, void *user)
 {
-    ek_tensor **letters = malloc(2 * (size_t)count * sizeof *letters), **targets = letters + count;
+    ek_tensor **letters = malloc((size_t)count * sizeof *letters);
+    ek_tensor **targets = malloc((size_t)count * sizeof *targets);
     int64_t *lengths = malloc((size_t)count * sizeof *lengths);
     ek_value batch = ek_value_error();
     (void)user;
-    for (int64_t i = 0; letters && lengths && i < count; i++) {
+    for (int64_t i = 0; letters && targets && lengths && i < count; i++) {
         letters[i] = ek_value_tensor(ek_value_at(samples[i], 0));
         targets[i] = ek_value_tensor(ek_value_at(samples[i], 1));
         lengths[i] = ek_tensor_size(letters[i], 0);
     }
-    if (letters && lengths)
+    if (letters && targets && lengths)
         batch = EK_LIST(EK_LIST(ek_pad_sequence(letters, (int)count, true, MARK),
                                 ek_from_data(lengths, EK_SHAPE(count), EK_I64)),
                         ek_pad_sequence(targets, (int)count, true, IGNORED));
     else
         ek_error(EK_E_NO_MEMORY, "no memory for a batch of %lld words", (long long)count);
     free(letters);
+    free(targets);
     free(lengths);
     return batch;
 }
@@ -474,8 +477,6 @@ static int lstm_step(run_state *run)
     int rc = loader_next(l->loader, &batch);
     if (rc == 0)
         rc = job_step(&l->job, batch.input, batch.target, &loss);
-    if (rc == 0 && !isfinite(loss))
-        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
     if (rc == 0)
         rc = series_add(&l->series[LOSSES], loss);
     if (rc == 0)

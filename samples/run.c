@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +104,6 @@ ek_module *job_criterion(const train_job *job, ek_module *criterion)
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal)
 {
     ek_data_parallel_options options = {.module = network, .device_ids = job->devices};
-    job->network = network;
     if (job->mode == MODE_AUTO && plan) {
         options.plan = plan;
     } else if (job->mode == MODE_AUTO) {
@@ -115,6 +115,7 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
     job->parallel =
         job_gathers(job) ? ek_data_parallel_with(options) : ek_data_parallel_model_with(options);
     job->model = world_model(job->parallel, job->mode == MODE_SHARDED);
+    job->network = job->model ? network : NULL; /* a wrapper that fails frees it */
     job->criterion = job_criterion(job, criterion);
 }
 
@@ -136,6 +137,12 @@ ek_value job_rows(ek_value batch)
     return ek_value_list(rows, count);
 }
 
+int loss_check(double loss)
+{
+    return isfinite(loss) ? 0
+                          : ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+}
+
 int job_step(train_job *job, ek_value input, ek_value target, double *loss)
 {
     ek_scope scope = ek_scope_begin();
@@ -146,6 +153,8 @@ int job_step(train_job *job, ek_value input, ek_value target, double *loss)
     ek_autocast_end(&autocast);
     if (rc == 0 && job->schedule)
         rc = ek_schedule_step(job->schedule);
+    if (rc == 0 && loss)
+        rc = loss_check(*loss);
     ek_scope_end(&scope);
     return rc;
 }
@@ -383,6 +392,28 @@ void checkpoint_series(const checkpoint *file, const char *name, series *numbers
                        EK_SHAPE(numbers->count));
 }
 
+/* FNV-1a, 64 bits: other data have another sum but for chance. */
+void checkpoint_digest(const checkpoint *file, const char *name, const void *data, size_t nbytes,
+                       const char *what, const char *path)
+{
+    const uint8_t *bytes = data;
+    uint64_t sum = 0xcbf29ce484222325u;
+    char text[64];
+    for (size_t i = 0; i < nbytes; i++)
+        sum = (sum ^ bytes[i]) * 0x100000001b3u;
+    snprintf(text, sizeof text, "%016" PRIx64 " of %zu bytes", sum, nbytes);
+    if (!file->path) {
+        ek_archive_put_text(file->archive, name, text);
+        return;
+    }
+    const char *found = ek_archive_get_text(file->archive, name);
+    if (!found || strcmp(found, text) != 0)
+        ek_error(EK_E_INVALID,
+                 "%s was made with another %s than that of --data %s; it goes on "
+                 "with that only",
+                 file->path, what, path);
+}
+
 const char *checkpoint_plan(const ek_archive *archive, const char *name, int devices)
 {
     const char *plan = archive ? ek_archive_get_text(archive, name) : NULL;
@@ -405,8 +436,8 @@ static void run_list(const run_kind *kind, run_state *run, const checkpoint *fil
     else
         rc = ek_archive_get_int(file->archive, "step", &run->step);
     if (rc == 0 && (run->step < 0 || run->step > run->last))
-        rc = ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", file->path,
-                      (long long)run->step, (long long)run->last);
+        rc = ek_error(EK_E_INVALID, "%s is at step %lld; a run that ends at step %lld has no more",
+                      file->path, (long long)run->step, (long long)run->last);
     if (rc == 0)
         kind->list(run, file);
 }
@@ -504,7 +535,22 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
     return 0;
 }
 
-/* The files must be ones that can be read and written; the directory is made if it is missing. */
+/* Whether the directory can be made: the one that it is to be in can be written. */
+static int run_check_parent(const char *out)
+{
+    char parent[4096];
+    size_t length = strlen(out);
+    while (length > 0 && out[length - 1] == '/')
+        length--;
+    while (length > 0 && out[length - 1] != '/')
+        length--;
+    snprintf(parent, sizeof parent, "%.*s", length > 0 ? (int)length : 1, length > 0 ? out : ".");
+    if (access(parent, W_OK | X_OK) < 0)
+        return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
+    return 0;
+}
+
+/* The files must be ones that can be read and written. */
 static int run_check_files(const run_files *files)
 {
     const char *resume = files->resume, *out = files->out;
@@ -513,11 +559,23 @@ static int run_check_files(const run_files *files)
         return args_complain("--resume %s: %s", resume, strerror(errno));
     if (args_check_output("json", files->json) < 0)
         return -1;
-    if (out && stat(out, &status) < 0 && mkdir(out, 0777) < 0 && errno != EEXIST)
-        return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
-    if (out && (stat(out, &status) < 0 || !S_ISDIR(status.st_mode) || access(out, W_OK) < 0))
+    if (out && stat(out, &status) < 0)
+        return run_check_parent(out);
+    if (out && (!S_ISDIR(status.st_mode) || access(out, W_OK) < 0))
         return args_complain("--out %s: a directory that can be written is needed", out);
     return 0;
+}
+
+/* Makes the directory if it is missing, on all ranks once all could open the run: one that is
+ * refused leaves nothing behind. */
+static int run_make_out(const char *out)
+{
+    int rc = ek_dist_raise();
+    if (rc == 0 && world_size() > 1)
+        rc = world_most(0); /* an error of another rank comes here */
+    if (rc == 0 && out && mkdir(out, 0777) < 0 && errno != EEXIST)
+        rc = ek_error(EK_E_IO, "--out %s: it cannot be made: %s", out, strerror(errno));
+    return rc;
 }
 
 /* "after step 12: " before the pending error's sentence. */
@@ -543,7 +601,7 @@ static int run_program(const run_kind *kind, run_state *run, int argc, char **ar
         return rc > 0 ? REFUSED : world_fail(REFUSED);
     const volatile sig_atomic_t *stopped = interrupt_catch();
     int status;
-    if (run_open(kind, run) < 0) {
+    if (run_open(kind, run) < 0 || run_make_out(kind->files->out) < 0) {
         status = world_fail(REFUSED);
         if (run->unread)
             kind->explain();

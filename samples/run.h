@@ -44,7 +44,7 @@ extern const char *const mode_names[MODES + 1]; /* NULL ends them */
 typedef struct train_job {
     train_mode mode;
     ek_device_list devices;
-    ek_module *network;  /* owned by the model */
+    ek_module *network;  /* owned by the model; NULL without one */
     ek_module *parallel; /* goes over this process's devices: the model, or owned by it */
     ek_module *model, *criterion;
     ek_optimizer *optimizer;
@@ -62,8 +62,8 @@ ek_module *job_criterion(const train_job *job, ek_module *criterion);
 /* This rank's rows of a batch of all ranks, a tensor or a list; a batch as it is, cut for devices
  * or not, if there is one rank. */
 ek_value job_rows(ek_value batch);
-/* One training step on the batch of all ranks; for `loss` see ek_train_step. 0 or a negative
- * status. */
+/* One training step on the batch of all ranks; for `loss` see ek_train_step. If it is asked for, it
+ * has to be finite. 0 or a negative status. */
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);
 /* Writes each device's share of a batch to `plan`, "40,30,30", as a job of MODE_AUTO without a plan
  * measures it, and frees that job. A run that measures before its first step cuts all batches
@@ -71,6 +71,8 @@ int job_step(train_job *job, ek_value input, ek_value target, double *loss);
  * one on a batch of this size. 0 or a negative status. */
 int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, void *user,
                      char plan[1024]);
+/* A loss that is not finite ends a run: EK_E_INVALID, else 0. */
+int loss_check(double loss);
 void job_free(train_job *job);
 
 /* ---- Ctrl-C and kill ---- */
@@ -104,6 +106,10 @@ void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *load
 void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape);
 /* Replaces what is in the series. */
 void checkpoint_series(const checkpoint *file, const char *name, series *numbers);
+/* A sum of the data that a run is trained on. EK_E_INVALID if that of the file is another one:
+ * `what` says whose, "text" and the path of --data. */
+void checkpoint_digest(const checkpoint *file, const char *name, const void *data, size_t nbytes,
+                       const char *what, const char *path);
 /* A plan to go on from: NULL if the archive (NULL: none) has none, or one for another number of
  * devices. */
 const char *checkpoint_plan(const ek_archive *archive, const char *name, int devices);

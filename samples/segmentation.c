@@ -321,8 +321,8 @@ static int segmentation_step(run_state *run)
     int rc = loader_next(s->loader, &batch);
     if (rc == 0)
         rc = segmenter_step(&s->segmenter, batch.input, batch.target, &loss);
-    if (rc == 0 && !isfinite(loss))
-        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+    if (rc == 0)
+        rc = loss_check(loss);
     if (rc < 0)
         return rc;
     run->step++;

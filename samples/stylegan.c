@@ -47,7 +47,7 @@ static const arg_spec stylegan_args[] = {
     arg_real("ema", &opt.decay, "0.99", 0, 1, "decay of the generator's averages"),
     arg_real("truncation", &opt.truncation, "0.7", 0, 1,
              "of the pictures that --out gets; 1: none"),
-    arg_int("judged", &opt.judged, "4096", 0, 10000, "pictures that a run is judged by at its end"),
+    arg_int("judged", &opt.judged, "4096", 0, 10000, "pictures that judge it at its end; 0: none"),
     arg_int("judge-steps", &opt.judge_steps, "500", 1, MOST, "of the classifier that judges"),
     arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
@@ -85,6 +85,9 @@ static int stylegan_check(void)
         return args_complain("--batch %" PRId64 ": a multiple of %d is needed, because the "
                              "discriminator compares pictures in groups of %d",
                              opt.batch, STYLEGAN_GROUP, STYLEGAN_GROUP);
+    if (opt.judged == 1)
+        return args_complain(
+            "--judged 1: 0 or at least 2 are needed; one picture has no covariance");
     if (!stylegan_suffice(opt.batch / STYLEGAN_GROUP) || !stylegan_suffice(stylegan_path_groups()))
         return args_complain("--batch %" PRId64 ": each of %d ranks needs pictures; %d would do",
                              opt.batch, world_size(), STYLEGAN_GROUP * PATH_SHRINK * world_size());

@@ -19,7 +19,7 @@ wrong() {
 refused() {
     local part=$1 status
     shift
-    "$program" "${small[@]}" "${results[@]}" "$@" >"$work/out" 2>"$work/err" </dev/null
+    timeout -s KILL 120 "$program" "${small[@]}" "${results[@]}" "$@" >"$work/out" 2>"$work/err" </dev/null
     status=$?
     [ $status = 2 ] || wrong "$*: status $status instead of 2"
     grep -qF -- "$part" "$work/err" || wrong "$*: no \"$part\" in: $(cat "$work/err")"
