@@ -47,20 +47,23 @@ EK_API ek_module *ek_gan_loss(ek_gan_loss_kind kind, ek_gan_role role);
 
 /* ---- gradient penalties ---- */
 
+/* clang-format off */
 /* Let g be the gradient of the sum of the critic's outputs with respect to x, and |g| its 2-norm
  * per sample:
  *
- *                x                                                    penalty
- * WGAN_GP        real + a (fake - real)                               mean((|g| - 1)^2) WGAN_LP
- * real + a (fake - real)                               mean(max(0, |g| - 1)^2) DRAGAN         real
- * + a (near - real), near = real + std b / 2      mean((|g| - 1)^2) R1             real
- * mean(|g|^2) R2             fake                                                 mean(|g|^2)
+ *             x                                                penalty
+ *   WGAN_GP   real + a (fake - real)                           mean((|g| - 1)^2)
+ *   WGAN_LP   real + a (fake - real)                           mean(max(0, |g| - 1)^2)
+ *   DRAGAN    real + a (near - real), near = real + std b / 2  mean((|g| - 1)^2)
+ *   R1        real                                             mean(|g|^2)
+ *   R2        fake                                             mean(|g|^2)
  *
  * b is uniform in [0, 1), of the shape of `real`, and drawn first. a is uniform in [0, 1), one
  * number per sample. std is the unbiased standard deviation of all elements of `real`. Numbers are
  * drawn for the whole batch before it is cut, so that they do not depend on the number of devices.
  * Sources: Gulrajani et al. 2017; Petzka et al. 2018; Kodali et al. 2017; Mescheder et al. 2018
  * (with weight gamma / 2). */
+/* clang-format on */
 typedef enum ek_penalty_kind {
     EK_PENALTY_WGAN_GP = 0,
     EK_PENALTY_WGAN_LP = 1,
