@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <evenkeel/plan.h>
 #include <evenkeel/status.h>
+#include <evenkeel/tensor.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@ bool args_quiet;
 static const char *args_program = "sample";
 
 const char *const args_device_words[] = {"cpu", "host", "cuda", NULL};
+const char *const args_dtype_words[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
+const char *const args_goal_words[] = {"memory", "time", NULL};
 
 /* "a, b or c" */
 static char *arg_list_words(const arg_spec *arg, char *text, size_t nbytes)

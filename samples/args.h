@@ -58,6 +58,8 @@ typedef struct arg_spec {
 #define arg_end {NULL, ARG_SWITCH, NULL, NULL, 0, 0, NULL, NULL, NULL}
 /* clang-format on */
 extern const char *const args_device_words[];
+/* What parameters are of, an ek_dtype, and what a plan levels, an ek_plan_goal. */
+extern const char *const args_dtype_words[], *const args_goal_words[];
 
 /* The folder with Fashion-MNIST's files: EVENKEEL_FASHION_MNIST if that is set, else where Debian's
  * package puts them. */

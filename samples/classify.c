@@ -18,7 +18,6 @@ enum { SCHEDULE_COSINE, SCHEDULE_STEP, SCHEDULE_NONE };
 static const char *const schedule_names[] = {"cosine", "step", "none", NULL};
 enum { TOGETHER, APART }; /* batch normalisation: over the whole batch, or each device's own */
 static const char *const norm_names[] = {"sync-batch", "batch", NULL};
-static const char *const goal_names[] = {"memory", "time", NULL};
 
 static struct classify_options {
     int set, mode, optimizer, schedule, norm, goal, kind;
@@ -42,7 +41,7 @@ static const arg_spec classify_args[] = {
     arg_text("devices", &opt.device_text, NULL, "N",
              "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
     arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", goal_names, "GOAL", "what balanced-auto levels"),
+    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
     arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 40,32,32,24"),
     arg_int("epochs", &opt.epochs, "8", 1, MOST, "passes over the training pictures"),
     arg_int("steps", &opt.steps, NULL, 1, MOST,
@@ -94,11 +93,7 @@ static int classify_check(void)
         return args_complain("--dataset %s: --data DIR is needed, with the files of its binary "
                              "version (data_batch_1.bin to data_batch_5.bin, test_batch.bin)",
                              set_names[opt.set]);
-    if (opt.plan && opt.mode != MODE_AUTO)
-        return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
-    if (opt.plan && strchr(opt.plan, ';'))
-        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, opt.plan);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
 /* ---- data ---- */
@@ -199,36 +194,26 @@ static void classify_close(run_state *run)
     free(c->epochs);
 }
 
+/* A job of its own, before the run. */
+typedef struct classify_trial {
+    train_job job;
+    int64_t epoch_steps;
+} classify_trial;
+
 /* A step on a batch of zeros: memory and time depend on sizes alone. The batch is whole, because a
  * wrapper does not measure batches that are cut already. */
 static int classify_try_batch(int64_t batch, void *user)
 {
     const struct picture_set *set = &picture_sets[opt.set];
     ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, set->channels, set->side, set->side));
-    return job_step(user, EK_VALUE(pictures), EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
+    return job_step(&((classify_trial *)user)->job, EK_VALUE(pictures),
+                    EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
 }
 
-/* Measures on a job of its own, before the run. */
-static int classify_measure_plan(classify *c)
+static int classify_make_trial(void *user)
 {
-    train_job trial = {.mode = MODE_AUTO, .devices = c->job.devices};
-    int rc = classify_make(&trial, c->epoch_steps, NULL);
-    if (rc == 0)
-        return job_measure_plan(&trial, opt.batch, classify_try_batch, &trial, c->plan);
-    job_free(&trial);
-    return rc;
-}
-
-/* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
-static int classify_find_plan(classify *c, const ek_archive *from)
-{
-    if (opt.mode != MODE_AUTO)
-        return 0;
-    const char *plan = opt.plan ? opt.plan : checkpoint_plan(from, "plan", c->job.devices.count);
-    if (!plan)
-        return classify_measure_plan(c);
-    snprintf(c->plan, sizeof c->plan, "%s", plan);
-    return 0;
+    classify_trial *trial = user;
+    return classify_make(&trial->job, trial->epoch_steps, NULL);
 }
 
 /* ---- checkpoints ---- */
@@ -283,7 +268,9 @@ static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
 static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *training,
                                ek_dataset *testing)
 {
-    int rc = classify_find_plan(c, from);
+    classify_trial trial = {c->job, c->epoch_steps};
+    int rc = job_find_plan(&trial.job, opt.plan, from, opt.batch, classify_make_trial,
+                           classify_try_batch, &trial, c->plan);
     if (rc == 0)
         rc = classify_make(&c->job, c->epoch_steps, c->plan[0] ? c->plan : NULL);
     if (rc < 0)

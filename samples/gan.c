@@ -23,7 +23,6 @@ static const char *const norm_names[NORMS + 1] = {"none", "layer", "instance", "
 enum { PENALTY_KINDS = EK_PENALTY_R1 + 1 };
 static const char *const penalty_names[PENALTY_KINDS + 1] = {"wgan-gp", "wgan-lp", "dragan", "r1"};
 static const char *const loss_names[] = {"wasserstein", "hinge", "least-squares", "logistic", NULL};
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
 
 static struct gan_options {
     int penalty, norm, mode, loss, dtype, kind;
@@ -53,7 +52,7 @@ static const arg_spec gan_args[] = {
     arg_int("steps", &opt.steps, "500", 1, MOST, "generator steps, those resumed from included"),
     arg_int("width", &opt.width, "32", 1, 512, "channels of the critic's first layer"),
     arg_real("lr", &opt.lr, "0.0005", 0, 1, "learning rate of both"),
-    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
+    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
     arg_pictures(&opt.data),
     arg_text("out", &opt.files.out, NULL, "DIR", "write pictures, charts and checkpoints there"),
@@ -295,11 +294,7 @@ static void gan_list(run_state *run, const checkpoint *file)
     checkpoint_part(file, optimizer, "critic_optimizer", g->critic.optimizer, g->critic.network);
     checkpoint_part(file, generator, "random", g->random);
     checkpoint_loader(file, "loader", g->loader);
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", g->series[i].name);
-        checkpoint_series(file, name, &g->series[i]);
-    }
+    checkpoint_records(file, g->series, SERIES);
     if (opt.automatic && !file->path) { /* read as the networks are wrapped */
         ek_archive_put_plan(file->archive, "generator_plan", g->generator.parallel);
         ek_archive_put_plan(file->archive, "critic_plan", g->critic.parallel);
@@ -314,8 +309,7 @@ static int gan_open(run_state *run, const ek_archive *from)
                        .batch = opt.batch * opt.critic_steps,
                        .every = {opt.every}};
     g->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
-    for (int i = 0; i < SERIES; i++)
-        g->series[i].name = series_names[i];
+    series_name(g->series, series_names, SERIES);
     ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, true), opt.data, EK_SHAPE(1, 28, 28));
     run->unread = !bytes;
     if (!bytes)

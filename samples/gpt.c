@@ -16,9 +16,7 @@
 
 #define FORTUNES "/usr/share/games/fortunes"
 
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
 static const char *const random_names[] = {"twister", "philox", NULL}; /* as ek_random_engine */
-static const char *const goal_names[] = {"memory", "time", NULL};
 
 static struct gpt_options {
     int mode, goal, dtype, kind, random;
@@ -40,7 +38,7 @@ static const arg_spec gpt_args[] = {
     arg_text("devices", &opt.device_text, NULL, "N",
              "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
     arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", goal_names, "GOAL", "what balanced-auto levels"),
+    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
     arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 12,10,10"),
     arg_int("context", &opt.context, "128", 1, 65536, "bytes that the model sees"),
     arg_int("width", &opt.width, "128", 1, 65536, "features of a byte"),
@@ -56,7 +54,7 @@ static const arg_spec gpt_args[] = {
             "steps in which it rises first; 100, or a tenth of a shorter run"),
     arg_real("weight-decay", &opt.weight_decay, "0.01", 0, 1e6, "of AdamW"),
     arg_real("clip", &opt.clip, "1", 0, 1e6, "the gradient's largest norm; 0: any"),
-    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters"),
+    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters"),
     arg_switch("bf16", &opt.bf16, "train in bf16 under autocast"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and dropout"),
     arg_word("random", &opt.random, "philox", random_names, "KIND",
@@ -97,11 +95,7 @@ static int gpt_check(void)
                              opt.steps);
     if (!*opt.prompt)
         return args_complain("--prompt: at least a byte is needed");
-    if (opt.plan && opt.mode != MODE_AUTO)
-        return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
-    if (opt.plan && strchr(opt.plan, ';'))
-        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, opt.plan);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
 /* ---- the job: network, criterion, optimizer and schedule on their devices ---- */
@@ -156,22 +150,9 @@ static int gpt_try_batch(int64_t batch, void *user)
     return job_step(user, EK_VALUE(tokens), EK_VALUE(tokens), NULL);
 }
 
-/* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
-static int gpt_find_plan(gpt *g, const ek_archive *from)
+static int gpt_make_trial(void *user)
 {
-    if (opt.mode != MODE_AUTO)
-        return 0;
-    const char *plan = opt.plan ? opt.plan : checkpoint_plan(from, "plan", g->job.devices.count);
-    if (plan) {
-        snprintf(g->plan, sizeof g->plan, "%s", plan);
-        return 0;
-    }
-    train_job trial = {.mode = MODE_AUTO, .devices = g->job.devices};
-    int rc = gpt_make(&trial, NULL);
-    if (rc == 0)
-        return job_measure_plan(&trial, opt.batch, gpt_try_batch, &trial, g->plan);
-    job_free(&trial);
-    return rc;
+    return gpt_make(user, NULL);
 }
 
 /* ---- opening and closing ---- */
@@ -239,12 +220,13 @@ static int gpt_open(run_state *run, const ek_archive *from)
     g->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
     g->tested_at = -1;
     g->text_size = strlen(opt.prompt) + (size_t)opt.letters + 1;
-    for (int i = 0; i < SERIES; i++)
-        g->series[i].name = series_names[i];
+    series_name(g->series, series_names, SERIES);
     int rc = gpt_open_text(g);
     run->unread = rc == EK_E_IO || rc == EK_E_FORMAT;
+    train_job trial = g->job;
     if (rc == 0)
-        rc = gpt_find_plan(g, from);
+        rc = job_find_plan(&trial, opt.plan, from, opt.batch, gpt_make_trial, gpt_try_batch, &trial,
+                           g->plan);
     if (rc == 0)
         rc = gpt_make(&g->job, g->plan[0] ? g->plan : NULL);
     return rc < 0 ? rc : gpt_open_loaders(g);
@@ -283,11 +265,7 @@ static void gpt_list(run_state *run, const checkpoint *file)
     checkpoint_digest(file, "held_text", g->held_text.bytes, (size_t)g->held_text.count, "text",
                       opt.data);
     checkpoint_loader(file, "loader", g->training);
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", g->series[i].name);
-        checkpoint_series(file, name, &g->series[i]);
-    }
+    checkpoint_records(file, g->series, SERIES);
     if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
         ek_archive_put_plan(file->archive, "plan", g->job.parallel);
 }

@@ -20,7 +20,6 @@
 static const char *const cell_names[] = {"lstm", "gru", "rnn", NULL};
 enum { ONE_CYCLE, CONSTANT };
 static const char *const schedule_names[] = {"one-cycle", "none", NULL};
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
 
 static struct lstm_options {
     int cell, mode, schedule, dtype, kind;
@@ -48,7 +47,7 @@ static const arg_spec lstm_args[] = {
     arg_real("lr", &opt.lr, "0.005", 0, 1e6, "learning rate of Adam, the highest one"),
     arg_word("schedule", &opt.schedule, "one-cycle", schedule_names, "KIND", "of the rate"),
     arg_real("clip", &opt.clip, "1", 0, 1e6, "norm that the gradient has at most; 0: any"),
-    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters"),
+    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, words, their order, dropout"),
     arg_text("data", &opt.data, "/usr/share/dict", "DIR", "where the languages' words are"),
     arg_text("out", &opt.files.out, NULL, "DIR",
@@ -67,7 +66,7 @@ static const char about[] =
 
 static int lstm_check(void)
 {
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
 /* ---- words ---- */
@@ -263,6 +262,7 @@ static const char *const series_names[SERIES] = {"losses", "step_seconds", "test
 typedef struct lstm {
     run_state state; /* in steps */
     train_job job;
+    char plan[1024]; /* each device's share in balanced-auto; "" in other modes */
     word_list training, testing;
     ek_loader *loader, *test_loader;
     ek_generator *test_random; /* the test loader's: testing changes nothing in training */
@@ -286,10 +286,10 @@ static void lstm_close(run_state *run)
     free(l->testing.words);
 }
 
-/* Makes the network from the seed, and all that trains it. */
-static int lstm_make(lstm *l, const ek_archive *from)
+/* Makes the network from the seed, and all that trains it in `steps` steps. Without a plan
+ * balanced-auto measures. */
+static int lstm_make(train_job *job, int64_t steps, const char *plan)
 {
-    train_job *job = &l->job;
     ek_manual_seed((uint64_t)opt.seed);
     ek_module *network = letter_network((letter_options){.cell = opt.cell,
                                                          .letters = NGRAM_SYMBOLS,
@@ -299,13 +299,32 @@ static int lstm_make(lstm *l, const ek_archive *from)
                                                          .layers = (int)opt.layers,
                                                          .dropout = opt.dropout});
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = IGNORED),
-             checkpoint_plan(from, "plan", job->devices.count), EK_GOAL_MEMORY);
+    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = IGNORED), plan, EK_GOAL_MEMORY);
     job->max_norm = opt.clip;
     job->optimizer = ek_adam(job->model, .lr = opt.lr);
     if (opt.schedule == ONE_CYCLE)
-        job->schedule = ek_one_cycle_lr(job->optimizer, opt.lr, opt.epochs * l->epoch_steps);
+        job->schedule = ek_one_cycle_lr(job->optimizer, opt.lr, steps);
     return ek_error_status();
+}
+
+/* What is measured before the run. */
+typedef struct lstm_trial {
+    train_job job;
+    int64_t steps;
+} lstm_trial;
+
+static int lstm_make_trial(void *user)
+{
+    lstm_trial *trial = user;
+    return lstm_make(&trial->job, trial->steps, NULL);
+}
+
+/* A step on words of the greatest length that hold nothing but marks. */
+static int lstm_try_batch(int64_t batch, void *user)
+{
+    ek_tensor *letters = ek_zeros(EK_SHAPE(batch, MOST_LETTERS + 1), EK_I64);
+    ek_tensor *lengths = ek_full(MOST_LETTERS + 1, EK_SHAPE(batch), EK_I64);
+    return job_step(&((lstm_trial *)user)->job, EK_LIST(letters, lengths), EK_VALUE(letters), NULL);
 }
 
 static ek_loader *lstm_loader(const word_list *list, ek_sampler *sampler, int64_t batch,
@@ -327,8 +346,7 @@ static int lstm_open(run_state *run, const ek_archive *from)
     lstm *l = (lstm *)run;
     l->job.mode = (train_mode)opt.mode;
     l->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
-    for (int i = 0; i < SERIES; i++)
-        l->series[i].name = series_names[i];
+    series_name(l->series, series_names, SERIES);
     int rc = words_open(&l->training, &l->testing);
     run->unread = rc == EK_E_IO;
     if (rc < 0)
@@ -339,7 +357,11 @@ static int lstm_open(run_state *run, const ek_archive *from)
                        .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
                        .batch = opt.batch,
                        .every = {l->epoch_steps, opt.every}};
-    rc = lstm_make(l, from);
+    lstm_trial trial = {l->job, last};
+    rc = job_find_plan(&trial.job, NULL, from, opt.batch, lstm_make_trial, lstm_try_batch, &trial,
+                       l->plan);
+    if (rc == 0)
+        rc = lstm_make(&l->job, last, l->plan[0] ? l->plan : NULL);
     if (rc < 0)
         return rc;
     const ek_device_list first = EK_DEVICES(l->job.devices.devices[0]), cpu = EK_DEVICES(ek_cpu());
@@ -369,11 +391,7 @@ static void lstm_list(run_state *run, const checkpoint *file)
         checkpoint_part(file, schedule, "schedule", l->job.schedule);
     checkpoint_part(file, random, "random");
     checkpoint_loader(file, "loader", l->loader);
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", l->series[i].name);
-        checkpoint_series(file, name, &l->series[i]);
-    }
+    checkpoint_records(file, l->series, SERIES);
     if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
         ek_archive_put_plan(file->archive, "plan", l->job.parallel);
 }

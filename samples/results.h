@@ -14,6 +14,7 @@ typedef struct series {
     double *values; /* owned */
     int64_t count;
 } series;
+void series_name(series *list, const char *const *names, int count);
 int series_add(series *to, double value); /* 0 or EK_E_NO_MEMORY */
 void series_free(series *list, int count);
 double series_median(const series *numbers); /* 0 if there are none */

@@ -87,6 +87,15 @@ int loader_evaluate(ek_loader *loader, ek_module *network,
 const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
                                            "sharded"};
 
+int job_check_devices(train_mode mode, int kind, const char *device_text, const char *plan)
+{
+    if (plan && mode != MODE_AUTO)
+        return args_complain("--plan %s: it is for --mode %s", plan, mode_names[MODE_AUTO]);
+    if (plan && strchr(plan, ';'))
+        return args_complain("--plan %s: one plan for the whole run is needed", plan);
+    return devices_check(kind, device_text, mode == MODE_SINGLE, plan);
+}
+
 /* Whether outputs meet on device 0. */
 static bool job_gathers(const train_job *job)
 {
@@ -182,6 +191,25 @@ int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, v
                                        sizes[d]);
     }
     return (int)rc;
+}
+
+int job_find_plan(train_job *trial, const char *given, const ek_archive *from, int64_t batch,
+                  int (*make)(void *user), ek_batch_function *step, void *user, char plan[1024])
+{
+    plan[0] = '\0';
+    if (trial->mode != MODE_AUTO)
+        return 0;
+    if (!given)
+        given = checkpoint_plan(from, "plan", trial->devices.count);
+    if (given) {
+        snprintf(plan, 1024, "%s", given);
+        return 0;
+    }
+    int rc = make(user);
+    if (rc == 0)
+        return job_measure_plan(trial, batch, step, user, plan);
+    job_free(trial);
+    return rc;
 }
 
 void job_free(train_job *job)
@@ -390,6 +418,15 @@ void checkpoint_series(const checkpoint *file, const char *name, series *numbers
     }
     checkpoint_numbers(file, name, numbers->count ? numbers->values : &none,
                        EK_SHAPE(numbers->count));
+}
+
+void checkpoint_records(const checkpoint *file, series *list, int count)
+{
+    for (int i = 0; i < count; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "records.%s", list[i].name);
+        checkpoint_series(file, name, &list[i]);
+    }
 }
 
 /* FNV-1a, 64 bits: other data have another sum but for chance. */

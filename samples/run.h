@@ -53,6 +53,8 @@ typedef struct train_job {
     bool bf16;             /* forward and loss under autocast */
 } train_job;
 
+/* devices_check for a mode; a plan (NULL: none) is for MODE_AUTO, and one for the whole run. */
+int job_check_devices(train_mode mode, int kind, const char *device_text, const char *plan);
 /* Makes job->model and job->criterion of a network and a criterion, which they own. MODE_AUTO
  * follows the plan, or measures for the goal (an ek_plan_goal) if that is NULL. */
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal);
@@ -71,6 +73,13 @@ int job_step(train_job *job, ek_value input, ek_value target, double *loss);
  * one on a batch of this size. 0 or a negative status. */
 int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, void *user,
                      char plan[1024]);
+/* The shares that a run of the trial's mode begins with, "" in other modes than MODE_AUTO: those
+ * that are `given` (NULL: none), those of the checkpoint `from` (NULL: none) if it is for so many
+ * devices, or measured ones. For these `make` fills `trial`, which has mode and devices and whose
+ * memory is else zero, with all that a step needs; see job_measure_plan, which frees it. Both
+ * functions get `user`. 0 or a negative status. */
+int job_find_plan(train_job *trial, const char *given, const ek_archive *from, int64_t batch,
+                  int (*make)(void *user), ek_batch_function *step, void *user, char plan[1024]);
 /* A loss that is not finite ends a run: EK_E_INVALID, else 0. */
 int loss_check(double loss);
 void job_free(train_job *job);
@@ -106,6 +115,8 @@ void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *load
 void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape);
 /* Replaces what is in the series. */
 void checkpoint_series(const checkpoint *file, const char *name, series *numbers);
+/* "records.<name>" for each of the series. */
+void checkpoint_records(const checkpoint *file, series *list, int count);
 /* A sum of the data that a run is trained on. EK_E_INVALID if that of the file is another one:
  * `what` says whose, "text" and the path of --data. */
 void checkpoint_digest(const checkpoint *file, const char *name, const void *data, size_t nbytes,

@@ -17,8 +17,6 @@
 static const char *const up_names[] = {"transposed", "bilinear", NULL};
 enum { TOGETHER, APART }; /* batch normalisation: over the whole batch, or each device's own */
 static const char *const norm_names[] = {"sync-batch", "batch", NULL};
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
-static const char *const goal_names[] = {"memory", "time", NULL};
 
 static struct segmentation_options {
     int mode, up, norm, dtype, goal, kind;
@@ -38,7 +36,7 @@ static const arg_spec segmentation_args[] = {
     arg_text("devices", &opt.device_text, NULL, "N",
              "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
     arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", goal_names, "GOAL", "what balanced-auto levels"),
+    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
     arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 5,4,4,3"),
     arg_int("epochs", &opt.epochs, "20", 1, MOST, "passes over the training scenes"),
     arg_int("steps", &opt.steps, NULL, 1, MOST,
@@ -53,7 +51,7 @@ static const arg_spec segmentation_args[] = {
     arg_real("power", &opt.power, "0.9", 0, 100, "with which it falls to 0"),
     arg_real("weight-decay", &opt.weight_decay, "0.01", 0, 1e6, "of AdamW"),
     arg_real("dice", &opt.dice, "1", 0, 1e6, "weight of the Dice loss beside cross entropy"),
-    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and scenes"),
+    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and scenes"),
     arg_switch("bf16", &opt.bf16, "compute the forward pass in bf16 (autocast)"),
     arg_int("size", &opt.size, "64", PICTURE, 1024, "height and width of a scene"),
     arg_int("crop", &opt.crop, "48", 2, 1024, "height and width of what is trained on"),
@@ -92,11 +90,7 @@ static int segmentation_check(void)
                              opt.crop, unit, opt.size);
     if (opt.bf16 && opt.dtype == EK_F64)
         return args_complain("--bf16: it is for --dtype f32");
-    if (opt.plan && opt.mode != MODE_AUTO)
-        return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
-    if (opt.plan && strchr(opt.plan, ';'))
-        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, opt.plan);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
 /* ---- the job: network, both criteria, optimizer and schedule on their devices ---- */
@@ -163,13 +157,20 @@ static int segmenter_step(segmenter *self, ek_value input, ek_value target, doub
     return rc;
 }
 
+/* What is measured before the run. */
+typedef struct segmenter_trial {
+    segmenter segmenter;
+    int64_t steps;
+} segmenter_trial;
+
 /* A step on a batch of zeros: memory and time depend on sizes alone. */
 static int segmenter_try_batch(int64_t batch, void *user)
 {
     double loss;
     ek_tensor *scenes = ek_zeros(EK_SHAPE(batch, 1, opt.crop, opt.crop), (ek_dtype)opt.dtype);
     ek_tensor *labels = ek_zeros(EK_SHAPE(batch, opt.crop, opt.crop), EK_I64);
-    return segmenter_step(user, EK_VALUE(scenes), EK_VALUE(labels), &loss);
+    return segmenter_step(&((segmenter_trial *)user)->segmenter, EK_VALUE(scenes), EK_VALUE(labels),
+                          &loss);
 }
 
 /* ---- the run ---- */
@@ -200,21 +201,19 @@ static void segmentation_close(run_state *run)
     series_free(s->series, SERIES);
 }
 
-/* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
+static int segmentation_make_trial(void *user)
+{
+    segmenter_trial *trial = user;
+    return segmenter_make(&trial->segmenter, trial->steps, NULL);
+}
+
+/* The plan of --plan, of the checkpoint, or a measured one. */
 static int segmentation_find_plan(segmentation *s, const ek_archive *from)
 {
-    segmenter trial = {.job = s->segmenter.job};
-    if (opt.mode != MODE_AUTO)
-        return 0;
-    const char *plan = opt.plan ? opt.plan : checkpoint_plan(from, "plan", trial.job.devices.count);
-    if (plan) {
-        snprintf(s->plan, sizeof s->plan, "%s", plan);
-        return 0;
-    }
-    int rc = segmenter_make(&trial, opt.epochs * s->epoch_steps, NULL);
-    if (rc == 0)
-        rc = job_measure_plan(&trial.job, opt.batch, segmenter_try_batch, &trial, s->plan);
-    segmenter_free(&trial);
+    segmenter_trial trial = {{.job = s->segmenter.job}, opt.epochs * s->epoch_steps};
+    int rc = job_find_plan(&trial.segmenter.job, opt.plan, from, opt.batch, segmentation_make_trial,
+                           segmenter_try_batch, &trial, s->plan);
+    segmenter_free(&trial.segmenter);
     return rc;
 }
 
@@ -258,8 +257,7 @@ static int segmentation_open(run_state *run, const ek_archive *from)
                        .batch = opt.batch,
                        .every = {epoch_steps, opt.every}};
     s->epoch_steps = epoch_steps;
-    for (int i = 0; i < SERIES; i++)
-        s->series[i].name = series_names[i];
+    series_name(s->series, series_names, SERIES);
     s->segmenter.job.mode = (train_mode)opt.mode;
     s->segmenter.job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
     s->training =
@@ -294,11 +292,7 @@ static void segmentation_list(run_state *run, const checkpoint *file)
     checkpoint_part(file, schedule, "schedule", job->schedule);
     checkpoint_part(file, random, "random");
     checkpoint_loader(file, "loader", s->loader);
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", s->series[i].name);
-        checkpoint_series(file, name, &s->series[i]);
-    }
+    checkpoint_records(file, s->series, SERIES);
     if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
         ek_archive_put_plan(file->archive, "plan", job->parallel);
 }

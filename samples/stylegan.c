@@ -18,8 +18,6 @@
 
 /* ---- settings ---- */
 
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
-
 static struct stylegan_options {
     int mode, dtype, kind;
     const char *device_text; /* a number or a list; NULL: all there are */
@@ -49,7 +47,7 @@ static const arg_spec stylegan_args[] = {
              "of the pictures that --out gets; 1: none"),
     arg_int("judged", &opt.judged, "4096", 0, 10000, "pictures that judge it at its end; 0: none"),
     arg_int("judge-steps", &opt.judge_steps, "500", 1, MOST, "of the classifier that judges"),
-    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
+    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
     arg_pictures(&opt.data),
     arg_text("out", &opt.files.out, NULL, "DIR", "write pictures, charts and checkpoints there"),
@@ -91,7 +89,7 @@ static int stylegan_check(void)
     if (!stylegan_suffice(opt.batch / STYLEGAN_GROUP) || !stylegan_suffice(stylegan_path_groups()))
         return args_complain("--batch %" PRId64 ": each of %d ranks needs pictures; %d would do",
                              opt.batch, world_size(), STYLEGAN_GROUP * PATH_SHRINK * world_size());
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
 /* ---- opening and closing ---- */
@@ -368,11 +366,7 @@ static void stylegan_list(run_state *run, const checkpoint *file)
     checkpoint_part(file, generator, "random", s->random);
     checkpoint_numbers(file, "path_mean", &s->path_mean, EK_SHAPE(1));
     checkpoint_loader(file, "loader", s->loader);
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", s->series[i].name);
-        checkpoint_series(file, name, &s->series[i]);
-    }
+    checkpoint_records(file, s->series, SERIES);
     if (opt.mode == MODE_AUTO && !file->path) { /* read as the networks are wrapped */
         ek_archive_put_plan(file->archive, "generator_plan", s->generator.parallel);
         ek_archive_put_plan(file->archive, "critic_plan", s->critic.parallel);
@@ -394,8 +388,7 @@ static int stylegan_open(run_state *run, const ek_archive *from)
                        .batch = opt.batch,
                        .every = {opt.every}};
     s->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
-    for (int i = 0; i < SERIES; i++)
-        s->series[i].name = series_names[i];
+    series_name(s->series, series_names, SERIES);
     ek_dataset *pictures = stylegan_pictures(true);
     run->unread = !pictures;
     if (!pictures)

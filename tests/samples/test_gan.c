@@ -461,3 +461,17 @@ TEST_LOOP(memory_does_not_grow, 0, 1 + MODE_BALANCED)
     }
     assert_ok(close_run(&run)); /* every ledger is at zero */
 }
+
+TEST(losses_have_to_be_finite)
+{
+    const double losses[] = {INFINITY, -INFINITY, NAN};
+    for (int i = 0; i < 3; i++) {
+        double value;
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *loss = ek_full(losses[i], EK_SHAPE(1));
+        ek_set_requires_grad(loss, true);
+        ck_assert_int_eq(adversary_backward(ek_sum(loss), &value), EK_E_INVALID);
+        ek_error_clear();
+        ek_scope_end(&scope);
+    }
+}
