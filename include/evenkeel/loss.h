@@ -1,4 +1,4 @@
-/* loss.h: losses as functions; nn.h has them as modules. The rules of ops.h hold. */
+/* loss.h: losses as functions; criteria.h has them as modules. The rules of ops.h hold. */
 #ifndef EVENKEEL_LOSS_H
 #define EVENKEEL_LOSS_H
 
