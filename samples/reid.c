@@ -17,9 +17,6 @@
 
 /* ---- settings ---- */
 
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
-static const char *const goal_names[] = {"memory", "time", NULL};
-
 static struct reid_options {
     int mode, dtype, goal, kind;
     const char *device_text; /* a number or a list; NULL: all there are */
@@ -38,7 +35,7 @@ static const arg_spec reid_args[] = {
     arg_text("devices", &opt.device_text, NULL, "N",
              "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
     arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", goal_names, "GOAL", "what balanced-auto levels"),
+    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
     arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 20,16,16,12"),
     arg_int("epochs", &opt.epochs, "12", 1, MOST, "passes over the training views"),
     arg_int("steps", &opt.steps, NULL, 1, MOST,
@@ -57,7 +54,7 @@ static const arg_spec reid_args[] = {
     arg_real("triplet", &opt.triplet, "1", 0, 1e6, "weight of the triplet loss"),
     arg_real("smoothing", &opt.smoothing, "0.1", 0, 1, "of the labels of cross entropy"),
     arg_real("erasing", &opt.erasing, "0.5", 0, 1, "probability of random erasing"),
-    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and views"),
+    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and views"),
     arg_switch("bf16", &opt.bf16, "compute the forward pass in bf16 (autocast)"),
     arg_int("identities", &opt.identities, "1000", 2, PICTURES, "garments to train on"),
     arg_int("test-identities", &opt.test_identities, "250", 2, TEST_PICTURES, "others to test on"),
@@ -104,11 +101,7 @@ static int reid_check(void)
                              opt.batch, opt.identities, opt.views);
     if (opt.bf16 && opt.dtype == EK_F64)
         return args_complain("--bf16: it is for --dtype f32");
-    if (opt.plan && opt.mode != MODE_AUTO)
-        return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
-    if (opt.plan && strchr(opt.plan, ';'))
-        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, opt.plan);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
 /* ---- the job: network, cross entropy, optimizer and schedule on their devices ---- */
@@ -237,22 +230,10 @@ static void reid_close(run_state *run)
     series_free(r->series, SERIES);
 }
 
-/* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
-static int reid_find_plan(reid *r, const ek_archive *from)
+/* What is measured before the run. */
+static int reid_make_trial(void *user)
 {
-    train_job trial = {.mode = MODE_AUTO, .devices = r->job.devices};
-    if (opt.mode != MODE_AUTO)
-        return 0;
-    const char *plan = opt.plan ? opt.plan : checkpoint_plan(from, "plan", trial.devices.count);
-    if (plan) {
-        snprintf(r->plan, sizeof r->plan, "%s", plan);
-        return 0;
-    }
-    int rc = reid_make(&trial, opt.epochs * r->epoch_steps, NULL);
-    if (rc == 0)
-        return job_measure_plan(&trial, opt.batch, reid_try_batch, &trial, r->plan);
-    job_free(&trial);
-    return rc;
+    return reid_make(user, opt.epochs * reid_epoch_steps(), NULL);
 }
 
 static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
@@ -364,8 +345,7 @@ static int reid_open(run_state *run, const ek_archive *from)
                        .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
                        .batch = opt.batch,
                        .every = {r->epoch_steps, opt.every}};
-    for (int i = 0; i < SERIES; i++)
-        r->series[i].name = series_names[i];
+    series_name(r->series, series_names, SERIES);
     r->job.mode = (train_mode)opt.mode;
     r->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
     r->training = views_make(opt.data, true, opt.identities, opt.views, (uint64_t)opt.seed);
@@ -374,8 +354,10 @@ static int reid_open(run_state *run, const ek_archive *from)
             views_make(opt.data, false, opt.test_identities, opt.views, (uint64_t)opt.seed + 1);
     int rc = ek_error_status();
     run->unread = rc < 0 && rc != EK_E_INVALID;
+    train_job trial = r->job;
     if (rc == 0)
-        rc = reid_find_plan(r, from);
+        rc = job_find_plan(&trial, opt.plan, from, opt.batch, reid_make_trial, reid_try_batch,
+                           &trial, r->plan);
     if (rc == 0)
         rc = reid_make(&r->job, last, r->plan[0] ? r->plan : NULL);
     if (rc < 0)
@@ -410,11 +392,7 @@ static void reid_list(run_state *run, const checkpoint *file)
     r->untrained.map = untrained[1];
     r->untrained.rank1 = untrained[2];
     r->untrained.rank5 = untrained[3];
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", r->series[i].name);
-        checkpoint_series(file, name, &r->series[i]);
-    }
+    checkpoint_records(file, r->series, SERIES);
     if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
         ek_archive_put_plan(file->archive, "plan", r->job.parallel);
 }
@@ -430,8 +408,8 @@ static int reid_step(run_state *run)
     int rc = loader_next(r->loader, &batch);
     if (rc == 0)
         rc = reid_train(&r->job, batch.input, batch.target, &loss, &triplet);
-    if (rc == 0 && !isfinite(loss))
-        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+    if (rc == 0)
+        rc = loss_check(loss);
     if (rc < 0)
         return rc;
     run->step++;

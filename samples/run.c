@@ -473,8 +473,9 @@ static void run_list(const run_kind *kind, run_state *run, const checkpoint *fil
     else
         rc = ek_archive_get_int(file->archive, "step", &run->step);
     if (rc == 0 && (run->step < 0 || run->step > run->last))
-        rc = ek_error(EK_E_INVALID, "%s is at step %lld; a run that ends at step %lld has no more",
-                      file->path, (long long)run->step, (long long)run->last);
+        rc = ek_error(EK_E_INVALID,
+                      "%s is at step %lld; a run that ends at step %lld asks for fewer", file->path,
+                      (long long)run->step, (long long)run->last);
     if (rc == 0)
         kind->list(run, file);
 }

@@ -469,7 +469,7 @@ TEST(losses_have_to_be_finite)
         double value;
         ek_scope scope = ek_scope_begin();
         ek_tensor *loss = ek_full(losses[i], EK_SHAPE(1));
-        ek_set_requires_grad(loss, true);
+        ek_tensor_set_requires_grad(loss, true);
         ck_assert_int_eq(adversary_backward(ek_sum(loss), &value), EK_E_INVALID);
         ek_error_clear();
         ek_scope_end(&scope);
