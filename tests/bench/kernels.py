@@ -33,7 +33,8 @@ def read(path):
         if row["Metric Name"] != "gpu__time_duration.sum":
             continue
         count, milliseconds = sums.get(row["Kernel Name"], (0, 0.0))
-        scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0}[row["Metric Unit"].replace("nsecond", "ns").replace("usecond", "us")]
+        unit = row["Metric Unit"].replace("nsecond", "ns").replace("usecond", "us")
+        scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0}[unit]
         value = float(row["Metric Value"].replace(",", ""))
         sums[row["Kernel Name"]] = count + 1, milliseconds + scale * value
     return [(name, *values) for name, values in sums.items()]
