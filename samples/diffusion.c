@@ -81,6 +81,8 @@ static int diffusion_check(void)
         return args_complain("--width %" PRId64 ": a multiple of %d is needed, because channels "
                              "are normalised in so many groups",
                              opt.width, DIFFUSION_GROUPS);
+    if (frechet_check_count(opt.judged) < 0)
+        return -1;
     if (opt.sample_steps > opt.noise_steps)
         return args_complain("--sample-steps %" PRId64 ": at most the %" PRId64
                              " of --noise-steps are needed",

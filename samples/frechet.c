@@ -224,3 +224,11 @@ int frechet_judge(ek_tensor *made, ek_dataset *training, ek_dataset *testing, in
     ek_module_free(classifier);
     return rc;
 }
+
+int frechet_check_count(int64_t judged)
+{
+    return judged == 1
+               ? args_complain(
+                     "--judged 1: 0 or at least 2 are needed; one picture has no covariance")
+               : 0;
+}

@@ -23,4 +23,7 @@ int frechet_judge(ek_tensor *made, ek_dataset *training, ek_dataset *testing, in
  * (N, F): |m_x - m_y|^2 + trace(C_x + C_y - 2 (C_x C_y)^(1/2)). 0 or a negative status. */
 int frechet_distance(ek_tensor *x, ek_tensor *y, double *distance);
 
+/* Whether so many pictures (--judged) can be judged: 0, or -1 after a complaint. */
+int frechet_check_count(int64_t judged);
+
 #endif

@@ -83,9 +83,8 @@ static int stylegan_check(void)
         return args_complain("--batch %" PRId64 ": a multiple of %d is needed, because the "
                              "discriminator compares pictures in groups of %d",
                              opt.batch, STYLEGAN_GROUP, STYLEGAN_GROUP);
-    if (opt.judged == 1)
-        return args_complain(
-            "--judged 1: 0 or at least 2 are needed; one picture has no covariance");
+    if (frechet_check_count(opt.judged) < 0)
+        return -1;
     if (!stylegan_suffice(opt.batch / STYLEGAN_GROUP) || !stylegan_suffice(stylegan_path_groups()))
         return args_complain("--batch %" PRId64 ": each of %d ranks needs pictures; %d would do",
                              opt.batch, world_size(), STYLEGAN_GROUP * PATH_SHRINK * world_size());
