@@ -7,12 +7,15 @@ enum { GRID_CHANNELS = 4 /* of a thread */ };
 
 /* ---- places ---- */
 
-EK_DEVICE void grid_place_at(const ek_grid_params &params, int d, int64_t size, float coordinate,
+/* Calls: compilers take minutes for a kernel that has a place's rules three times in it. */
+#define GRID_CALL static __device__ __attribute__((noinline))
+
+GRID_CALL void grid_place_at(const ek_grid_params &params, int d, int64_t size, float coordinate,
                              bool slopes, ek_grid_place_f32 *place)
 {
     ek_grid_place_at_f32(&params, d, size, coordinate, slopes, place);
 }
-EK_DEVICE void grid_place_at(const ek_grid_params &params, int d, int64_t size, double coordinate,
+GRID_CALL void grid_place_at(const ek_grid_params &params, int d, int64_t size, double coordinate,
                              bool slopes, ek_grid_place_f64 *place)
 {
     ek_grid_place_at_f64(&params, d, size, coordinate, slopes, place);
