@@ -28,8 +28,9 @@ static ek_tensor *median_position(const char *name, ek_tensor *x, int dim, bool 
     if (x->shape[dim] == 0)
         return EK_REFUSE(EK_E_SHAPE, "%s: dimension %d has no elements", name, dim);
     x = ek_detach(x);
-    ek_tensor *order = ek_argsort(x, dim, false), *rank = median_rank(x, dim, skip_nan);
-    return order && rank ? ek_gather_dim(order, dim, rank) : NULL;
+    ek_tensor *order = x ? ek_argsort(x, dim, false) : NULL;
+    ek_tensor *rank = order ? median_rank(x, dim, skip_nan) : NULL;
+    return rank ? ek_gather_dim(order, dim, rank) : NULL;
 }
 
 static ek_tensor *median_of_all(const char *name, ek_tensor *x, bool skip_nan)
