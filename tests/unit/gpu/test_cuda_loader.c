@@ -219,7 +219,7 @@ TEST_LOOP(scattering_waits_for_no_kernel, 0, 2)
 TEST(other_switches_are_refused)
 {
     open_cuda("0,0");
-    assert_refused(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (ek_switch)3),
-                   EK_E_INVALID, "send_ahead can be EK_ON or EK_OFF, not 3");
+    assert_refused(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (ek_switch)7),
+                   EK_E_INVALID, "send_ahead can be EK_ON or EK_OFF, not 7");
     close_cuda();
 }
