@@ -10,7 +10,7 @@
 /* Distances to as many test pictures. */
 typedef struct frechet_result {
     int64_t pictures; /* 0: nothing was judged */
-    double accuracy;  /* of the classifier, on these test pictures */
+    double accuracy;  /* the classifier's, on these test pictures */
     double noise, generated, training;
 } frechet_result;
 

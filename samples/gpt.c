@@ -105,7 +105,7 @@ static int gpt_check(void)
 enum { LOSSES, RATES, SECONDS, HELD_OUT, TRIGRAM, SERIES };
 static const char *const series_names[SERIES] = {"losses", "rates", "step_seconds", "held-out loss",
                                                  "trigram model"};
-enum { TEXTS = 3 }; /* that it writes */
+enum { TEXTS = 3 }; /* texts that the network writes */
 
 typedef struct gpt {
     run_state state;
@@ -119,7 +119,7 @@ typedef struct gpt {
     double trigram;    /* nats per byte of these */
     double held_out;   /* the model's, at the last test */
     int64_t tested_at; /* the step of the last test */
-    char *texts;       /* what it wrote last: TEXTS strings of `text_size` bytes; owned */
+    char *texts;       /* what the network wrote last: TEXTS strings of `text_size` bytes; owned */
     size_t text_size;  /* NUL included */
     series series[SERIES];
 } gpt;

@@ -94,7 +94,7 @@ static int words_add_line(word_list *list, const char *line, int language)
 {
     word w = {.language = (uint8_t)language};
     for (; *line && *line != '\n'; line++) {
-        const int letter = *line | 32; /* of ASCII: the small one */
+        const int letter = *line | 32; /* the small letter, in ASCII */
         if (letter < 'a' || letter > 'z' || w.count == MOST_LETTERS)
             return 0;
         w.symbols[++w.count] = (uint8_t)(letter - 'a' + 1);

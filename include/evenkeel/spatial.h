@@ -166,9 +166,9 @@ EK_API ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_
 /* How grid_sample reads between pixels, and beyond the edges: zeros, the pixels at the edge, or the
  * image reflected by its edges. */
 typedef enum ek_grid_mode {
-    EK_GRID_BILINEAR = 0, /* of volumes: trilinear */
+    EK_GRID_BILINEAR = 0, /* trilinear for volumes */
     EK_GRID_NEAREST = 1,
-    EK_GRID_BICUBIC = 2 /* of (N, C, H, W) only */
+    EK_GRID_BICUBIC = 2 /* (N, C, H, W) only */
 } ek_grid_mode;
 typedef enum ek_grid_padding {
     EK_GRID_ZEROS = 0,
@@ -186,7 +186,7 @@ typedef enum ek_grid_padding {
 typedef struct ek_grid_sample_options {
     const char *keywords;
     ek_tensor *x;
-    ek_tensor *grid; /* of x's dtype */
+    ek_tensor *grid; /* has x's dtype */
     ek_grid_mode mode;
     ek_grid_padding padding_mode;
     bool align_corners;

@@ -198,7 +198,7 @@ EK_API ek_transform *ek_random_resized_crop_with(ek_resized_crop_options options
 typedef struct ek_erasing_options {
     const char *keywords;
     double p;             /* probability; default 0.5 */
-    double value;         /* of erased elements */
+    double value;         /* what erased elements become */
     const double *values; /* one for each channel instead, copied; `channels` of them */
     int channels;
     bool random;     /* standard normal numbers instead, for f32 and f64 */
@@ -247,7 +247,7 @@ EK_API ek_transform *ek_random_equalize(double p);
 
 typedef struct ek_blur_options {
     const char *keywords;
-    int64_t height, width; /* of the kernel, odd; width 0: as height */
+    int64_t height, width; /* the kernel's, odd; width 0: as height */
     double sigma[2];       /* range of the deviation, 1e-6 to 1e6 pixels; default {0.1, 2} */
 } ek_blur_options;
 /* ek_gaussian_blur(5, 5): torchvision's GaussianBlur. u8, f32 and f64; any number of channels. */
