@@ -16,6 +16,9 @@
 /* Seconds that others have to leave too: if a rank ends early, and if one is lost. */
 static const double leave_grace = 1.0, leave_grace_of_lost = 0.5;
 
+/* Microseconds that the rank on which the last failure began has to print it and to end the job. */
+enum { PRINT_GRACE = 500000 };
+
 /* ---- the communication thread ---- */
 
 /* Naps between turns in which nothing went on, in microseconds. While works are under way they are
@@ -342,6 +345,21 @@ static void communication_print_own(const ek_communication *communication,
         ek_communication_print(communication, error, stderr);
 }
 
+/* The rank on which the last failure began prints it and ends the job, which ends this process too.
+ * If another rank ended the job first, nobody would have said why. */
+static void communication_await_print(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool elsewhere =
+        communication->failures > 0 && communication->failure.origin != communication->place.rank;
+    ek_error_record error = communication->failure.error;
+    pthread_mutex_unlock(&communication->lock);
+    if (!elsewhere)
+        return;
+    usleep(PRINT_GRACE);
+    ek_communication_print(communication, &error, stderr);
+}
+
 /* All ranks agree to end. EK_E_TIMEOUT if one does not come. */
 static int communication_shut(ek_communication *communication, bool soon)
 {
@@ -373,8 +391,10 @@ int ek_communication_close(ek_communication *communication, bool soon)
     ek_error_take(&before);
     int rc = ek_communication_is_broken(communication) ? EK_E_ABORTED
                                                        : communication_shut(communication, soon);
-    if (rc < 0) /* nobody can ask for it any more */
+    if (rc < 0) { /* nobody can ask for it any more */
         communication_print_own(communication, &before);
+        communication_await_print(communication);
+    }
     ek_error_raise(&before);
     if (rc < 0) {
         pthread_mutex_lock(&communication->lock);

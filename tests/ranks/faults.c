@@ -6,7 +6,8 @@
  * told of it, and then train, add and send as if nothing had been; rank 0 says so, after how many
  * milliseconds, and with which error. Of the faults kill, stop, exit0, exit3 and loop there is one,
  * the last: the other ranks' errors are printed, and status 1 given. So it is if the place is init,
- * joining, which is init once the others wait in it, or shutdown.
+ * joining, which is init once the others wait in it, or shutdown. Mute is a stop while rank 0, the
+ * first whose call is late, hangs before it prints its error.
  *
  * In FOLDER each rank writes its process id to the file `pids`, and to `marks` the time in
  * milliseconds at which it comes to a place that not all ranks leave. */
@@ -32,6 +33,7 @@ typedef enum fault {
     EXIT0,
     EXIT3,
     LOOP,
+    MUTE,
     FAULTS
 } fault;
 typedef enum place {
@@ -50,7 +52,7 @@ typedef enum place {
     PLACES
 } place;
 static const char *const faults[] = {"forward", "user",  "memory", "mismatch", "kill",
-                                     "stop",    "exit0", "exit3",  "loop"};
+                                     "stop",    "exit0", "exit3",  "loop",     "mute"};
 static const char *const places[] = {"init",    "joining", "barrier",      "all_reduce",
                                      "message", "bucket",  "sync_forward", "sync_backward",
                                      "no_sync", "step",    "save",         "shutdown"};
@@ -350,6 +352,7 @@ static int fail(fault what, place where)
         raise(SIGKILL);
         break;
     case STOP:
+    case MUTE:
         raise(SIGSTOP);
         break;
     case EXIT0:
@@ -409,6 +412,8 @@ static int run_cell(fault what, place where, const char *cell)
     char sentence[1024] = "";
     ek_scope scope = ek_scope_begin();
     bool ends = what >= KILL || where == SHUTDOWN;
+    if (what == MUTE && job_rank > WRONG)
+        usleep(100000);
     long long began = milliseconds();
     if (ends)
         note("marks", began);
@@ -429,8 +434,10 @@ static int run_cell(fault what, place where, const char *cell)
     return rc;
 }
 
-static int leave(int rc)
+static int leave(int rc, fault what)
 {
+    if (what == MUTE && job_rank == 0)
+        sleep(20);
     if (rc < 0)
         ek_dist_print_error(stderr);
     ek_optimizer_free(optimizer);
@@ -483,7 +490,7 @@ int main(int argc, char **argv)
         if (rc >= 0)
             rc = run_cell(what, where, argv[i]);
         if (rc < 0 || what >= KILL)
-            return leave(rc);
+            return leave(rc, what);
     }
-    return leave(0);
+    return leave(0, FAULTS);
 }
