@@ -59,7 +59,10 @@ EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device dest
  * gradient mode off, a replica's sums have no history, and nothing flows back to its tensors. */
 EK_API int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor **out);
 
-/* ---- trees of values: tensors are cut or joined, other leaves repeated or compared ---- */
+/* ---- trees of values: tensors are cut or joined, other leaves repeated or compared ----
+ *
+ * A tensor whose batch is marked (ek_value_batched) is cut and joined along the marked dimension,
+ * others along `dim`. Tensors that were cut, and those that were marked and joined, are marked. */
 
 /* Cuts a tree into chunks: writes one value per chunk to `out` (room for devices->count) and
  * returns how many there are. chunk_sizes as in ek_scatter. Tensors of different batch sizes are
@@ -71,8 +74,8 @@ EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
 
 /* Joins trees, one per replica. Tensors are joined along `dim` on `destination`; lists and
  * dictionaries (by key) element by element. Integers become an i64 vector there, floats an f64 one.
- * None stays none. Pointers must be equal. On error EK_VALUE_ERROR, with the index of the first
- * misfit. */
+ * None stays none. Pointers and marks must be equal. On error EK_VALUE_ERROR, with the index of the
+ * first misfit. */
 EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device destination, int dim);
 
 /* The tree with its tensors on `device`. Lists marked per_device (outputs of a data-parallel model)

@@ -67,7 +67,7 @@ typedef struct ek_data_parallel_options {
     ek_device_list device_ids; /* empty: all accelerators */
     ek_device output_device;   /* ek_data_parallel: gathers outputs here; default: device_ids[0] */
     bool output_on_cpu;        /* ek_data_parallel: gathers outputs on cpu instead */
-    int dim;                   /* the dimension along which inputs are cut and outputs joined */
+    int dim; /* inputs are cut and outputs joined along it, unless marked (ek_value_batched) */
     /* How inputs are cut (evenkeel/plan.h): by this policy, or by one of chunks, weights,
      * first_device_batch and plan. A device without samples takes no part: no replica is made
      * there. Inputs that are scattered already keep their sizes; they keep their devices if these

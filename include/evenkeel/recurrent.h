@@ -17,9 +17,12 @@
  * at each sample's own end. This is what torch computes for a packed sequence. Lengths on a device
  * are read by the CPU, which waits for them.
  *
- * Data-parallel wrappers cut inputs and join outputs along dimension 0. So under them use
- * batch_first, no initial state, and only the output of the result, as in a module of one's own
- * around the network: states have the batch in dimension 1. Lengths are cut as they should be. */
+ * The batch is dimension 0 of lengths, 1 of states, and of the input and the output 1 or, with
+ * batch_first, 0. Results are marked so (ek_value_batched), and data-parallel wrappers obey: they
+ * join h_n and c_n along dimension 1, and such a state can be given to them as it is. A wrapper
+ * cuts what has no mark along its own dimension, which is to be the input's: .dim = 1 without
+ * batch_first. A new state then needs a mark with batch_first, and lengths without. What was cut
+ * along another dimension is refused, if the wrapper's inputs reach the network as they are. */
 #ifndef EVENKEEL_RECURRENT_H
 #define EVENKEEL_RECURRENT_H
 

@@ -29,6 +29,8 @@ typedef struct ek_value {
     /* Marks a list that has one element per device: outputs of a data-parallel model, inputs and
      * targets that are scattered already. */
     bool per_device;
+    /* Of a tensor: 1 + the dimension that is its batch, as ek_value_batched said it; 0: unsaid. */
+    signed char batch;
     union {
         ek_tensor *tensor;
         ek_list *list;
@@ -51,6 +53,18 @@ EK_API ek_value ek_value_error(void);
 EK_API ek_value ek_value_list(const ek_value *items, int count);
 /* The same, marked per_device. */
 EK_API ek_value ek_value_per_device(const ek_value *items, int count);
+
+/* The value with the dimension `dim` of each of its tensors marked as their batch; a negative one
+ * counts from the end. EK_VALUE_ERROR, with EK_E_SHAPE, if a tensor has no such dimension. A mark
+ * belongs to the value, not to the tensor: operations on the tensor know nothing of it.
+ *
+ * Data-parallel wrappers cut inputs and join outputs along the dimension that is marked, and those
+ * without a mark along their option `dim`. So the state of a recurrent network, which has its batch
+ * in dimension 1, goes into a wrapper as ek_value_batched(state, 1). Networks mark what they give,
+ * and wrappers what they cut and join, so that a state that a wrapper gave needs no mark. */
+EK_API ek_value ek_value_batched(ek_value value, int dim);
+/* The dimension that is marked, from 0, or `otherwise` if there is no mark. */
+EK_API int ek_value_batch_dim(ek_value value, int otherwise);
 
 /* A dictionary, in the order of its entries. Keys are copied; duplicates are EK_E_INVALID. */
 typedef struct ek_value_entry {

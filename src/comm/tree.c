@@ -10,38 +10,47 @@
 
 /* ---- looking ---- */
 
+/* The first tensor in the value as a value, or none. */
+static ek_value tree_first(ek_value value)
+{
+    ek_value first = value.kind == EK_VALUE_TENSOR ? value : ek_value_none();
+    for (int i = 0; i < ek_value_length(value) && first.kind == EK_VALUE_NONE; i++)
+        first = tree_first(ek_value_at(value, i));
+    return first;
+}
+
 ek_tensor *ek_tree_first(ek_value value)
 {
-    ek_tensor *tensor = value.kind == EK_VALUE_TENSOR ? value.as.tensor : NULL;
-    for (int i = 0; i < ek_value_length(value) && !tensor; i++)
-        tensor = ek_tree_first(ek_value_at(value, i));
-    return tensor;
+    return tree_first(value).as.tensor;
 }
 
 int64_t ek_tree_batch_size(ek_value value, int dim)
 {
-    const ek_tensor *tensor = ek_tree_first(value);
+    const ek_value first = tree_first(value);
+    const ek_tensor *tensor = first.as.tensor;
     if (!tensor || tensor->ndim == 0)
         return -1;
-    dim = ek_dimension("batch size", tensor, dim);
+    dim = ek_dimension("batch size", tensor, ek_value_batch_dim(first, dim));
     return dim < 0 ? dim : tensor->shape[dim];
 }
 
-static int tree_look_at_tensor(const ek_tensor *tensor, int dim, ek_tree_survey *survey)
+static int tree_look_at_tensor(ek_value value, int dim, ek_tree_survey *survey)
 {
+    const ek_tensor *tensor = value.as.tensor;
     char text[200];
     if (tensor->ndim == 0)
         return EK_FAIL(
             EK_E_SHAPE,
             "scatter: a tensor without dimensions cannot be cut; pass it as a number, or "
             "one per device with EK_SCATTERED");
-    dim = ek_dimension("scatter", tensor, dim);
+    dim = ek_dimension("scatter", tensor, ek_value_batch_dim(value, dim));
     EK_TRY(dim);
     if (survey->size >= 0 && survey->size != tensor->shape[dim])
         return EK_FAIL(
             EK_E_SHAPE,
             "scatter: %s has size %lld along dimension %d, but another tensor of the call "
-            "has %lld; all must have one batch size, or be scattered with EK_SCATTERED",
+            "has %lld; all must have one batch size, or be scattered with EK_SCATTERED; a batch "
+            "in another dimension is marked with ek_value_batched",
             ek_tensor_text(tensor, text), (long long)tensor->shape[dim], dim,
             (long long)survey->size);
     survey->size = tensor->shape[dim];
@@ -89,7 +98,7 @@ int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey)
         return ek_error_pending();
     }
     if (value.kind == EK_VALUE_TENSOR)
-        return tree_look_at_tensor(value.as.tensor, dim, survey);
+        return tree_look_at_tensor(value, dim, survey);
     if (value.per_device)
         return tree_look_at_parts(value, dim, survey);
     for (int i = 0; i < ek_value_length(value); i++)
@@ -100,7 +109,9 @@ int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey)
 /* ---- scatter ---- */
 
 /* How one value is cut. A walk for each part replaces each tensor and each scattered list by that
- * part's cut. The first walk makes the cuts of all parts. */
+ * part's cut. The first walk makes the cuts of all parts. Cut tensors are marked with the dimension
+ * along which they were cut (ek_value_batched), so that modules can refuse what they would read
+ * wrongly. */
 typedef struct tree_cut {
     ek_device_list devices; /* one device per part */
     const int64_t *sizes;   /* sizes of the chunks of a tensor */
@@ -114,14 +125,15 @@ static int tree_cut_all(tree_cut *cut, ek_value value)
 {
     int parts = cut->devices.count;
     ek_tensor *chunks[EK_MAX_DEVICES];
+    const int dim = ek_value_batch_dim(value, cut->dim);
     EK_TRY(ek_grow(&cut->cuts, &cut->room, (cut->place + 1) * parts));
     if (!value.per_device)
-        EK_TRY(ek_scatter(value.as.tensor, &cut->devices, cut->sizes, cut->dim, chunks));
+        EK_TRY(ek_scatter(value.as.tensor, &cut->devices, cut->sizes, dim, chunks));
     for (int p = 0; p < parts; p++) {
         ek_value *own = &cut->cuts[cut->place * parts + p];
         *own = value.per_device
                    ? ek_value_to_device(ek_value_at(value, p), cut->devices.devices[p], cut->dim)
-                   : ek_value_of_tensor(chunks[p]);
+                   : ek_value_batched(ek_value_of_tensor(chunks[p]), dim);
         if (own->kind == EK_VALUE_ERROR)
             return ek_error_pending();
     }
@@ -272,6 +284,7 @@ static int tree_join_values(const ek_value *values, int count, const tree_join *
 {
     ek_tensor *tensors[EK_MAX_DEVICES];
     ek_value_kind kind = values[0].kind;
+    const int dim = ek_value_batch_dim(values[0], to->dim);
     for (int i = 0; i < count; i++) {
         if (values[i].kind == EK_VALUE_ERROR) {
             EK_FAIL(EK_E_INVALID, "gather: output %d is an error", i);
@@ -285,12 +298,17 @@ static int tree_join_values(const ek_value *values, int count, const tree_join *
                            "gather: output %d is another pointer than output 0; pointers "
                            "cannot be joined",
                            i);
+        if (ek_value_batch_dim(values[i], to->dim) != dim)
+            return EK_FAIL(EK_E_SHAPE,
+                           "gather: output %d has its batch in dimension %d, but output 0 in "
+                           "dimension %d",
+                           i, ek_value_batch_dim(values[i], to->dim), dim);
         tensors[i] = kind == EK_VALUE_TENSOR ? values[i].as.tensor : NULL;
     }
     int rc = 0;
     *joined = kind == EK_VALUE_POINTER ? values[0] : ek_value_none();
     if (kind == EK_VALUE_TENSOR)
-        *joined = ek_value_of_tensor(ek_gather(tensors, count, to->device, to->dim));
+        *joined = ek_value_with_tensor(values[0], ek_gather(tensors, count, to->device, dim));
     else if (kind == EK_VALUE_LIST || kind == EK_VALUE_DICT)
         rc = tree_join_containers(values, count, to, joined);
     else if (kind == EK_VALUE_INT || kind == EK_VALUE_FLOAT)
@@ -328,7 +346,7 @@ static bool tree_move_part(ek_value *value, void *user)
 {
     const tree_join *to = user;
     if (value->kind == EK_VALUE_TENSOR)
-        *value = ek_value_of_tensor(ek_to_device(value->as.tensor, to->device));
+        *value = ek_value_with_tensor(*value, ek_to_device(value->as.tensor, to->device));
     else if (value->per_device)
         *value = tree_join_list(*value, to);
     else

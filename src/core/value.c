@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/object.h"
+#include "core/tensor.h"
 #include "core/thread.h"
 
 struct ek_list {
@@ -37,6 +38,14 @@ ek_value ek_value_of_tensor(ek_tensor *tensor)
     if (!tensor)
         return ek_error_status() ? ek_value_error() : ek_value_none();
     return (ek_value){.kind = EK_VALUE_TENSOR, .as.tensor = tensor};
+}
+
+ek_value ek_value_with_tensor(ek_value value, ek_tensor *tensor)
+{
+    if (!tensor)
+        return ek_value_error();
+    value.as.tensor = tensor;
+    return value;
 }
 
 ek_value ek_value_of_int(int64_t integer)
@@ -260,6 +269,33 @@ ek_value ek_value_map(ek_value value, ek_value_replacement *replace, void *user)
     return value.kind == EK_VALUE_LIST || value.kind == EK_VALUE_DICT
                ? value_map_elements(value, replace, user)
                : value;
+}
+
+/* ---- batches ---- */
+
+static bool value_mark_batch(ek_value *value, void *user)
+{
+    const int dim = *(const int *)user;
+    char text[200];
+    if (value->kind != EK_VALUE_TENSOR || !value->as.tensor)
+        return false;
+    const int ndim = value->as.tensor->ndim, from_start = dim < 0 ? dim + ndim : dim;
+    if (from_start < 0 || from_start >= ndim)
+        *value = EK_FAIL_VALUE(EK_E_SHAPE, "%s has no dimension %d that could be its batch",
+                               ek_tensor_text(value->as.tensor, text), dim);
+    else
+        value->batch = (signed char)(1 + from_start);
+    return true;
+}
+
+ek_value ek_value_batched(ek_value value, int dim)
+{
+    return ek_value_map(value, value_mark_batch, &dim);
+}
+
+int ek_value_batch_dim(ek_value value, int otherwise)
+{
+    return value.batch > 0 ? value.batch - 1 : otherwise;
 }
 
 /* ---- looking inside ---- */

@@ -14,6 +14,9 @@ void *ek_value_object(ek_value value);
 /* "a tensor", "a list", and so on, for sentences. */
 const char *ek_value_kind_name(ek_value value);
 
+/* A tensor in the place of the value's own, with the mark of its batch. NULL gives an error. */
+ek_value ek_value_with_tensor(ek_value value, ek_tensor *tensor);
+
 /* The elements of a list (borrowed). */
 const ek_value *ek_value_items(ek_value list);
 

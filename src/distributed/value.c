@@ -12,9 +12,9 @@
 #include "distributed/world.h"
 
 typedef struct value_header {
-    int32_t kind;   /* ek_value_kind */
-    int32_t marked; /* per_device */
-    int64_t count;  /* elements of a list or dictionary, bytes of a key */
+    int32_t kind; /* ek_value_kind */
+    int16_t per_device, batch;
+    int64_t count; /* elements of a list or dictionary, bytes of a key */
 } value_header;
 
 enum { VALUE_ALIGNMENT = 8 };
@@ -65,7 +65,7 @@ static int value_put_tensor(value_writer *writer, ek_tensor *tensor)
 static int value_put_value(value_writer *writer, ek_value value)
 {
     int count = ek_value_length(value);
-    value_header header = {(int32_t)value.kind, value.per_device, count};
+    value_header header = {(int32_t)value.kind, value.per_device, value.batch, count};
     value_pad(writer);
     value_put(writer, &header, sizeof header);
     switch (value.kind) {
@@ -182,12 +182,12 @@ static bool value_layout_fits(const value_reader *reader, const ek_wire_shape *l
     return fits && (empty || most > 0);
 }
 
-static ek_value value_get_tensor(value_reader *reader)
+static ek_value value_get_tensor(value_reader *reader, const value_header *header)
 {
     ek_wire_shape layout;
     if (value_get_into(reader, &layout, sizeof layout) < 0 || value_skip_padding(reader) < 0)
         return ek_value_error();
-    if (!value_layout_fits(reader, &layout)) {
+    if (!value_layout_fits(reader, &layout) || header->batch < 0 || header->batch > layout.ndim) {
         value_fail_bytes(reader);
         return ek_value_error();
     }
@@ -196,7 +196,8 @@ static ek_value value_get_tensor(value_reader *reader)
     ek_tensor *tensor = ek_empty(shape, (ek_dtype)layout.dtype, .device = ek_cpu());
     if (!tensor || value_get_into(reader, ek_tensor_address(tensor), ek_comm_nbytes(tensor)) < 0)
         return ek_value_error();
-    return ek_value_of_tensor(tensor);
+    return header->batch ? ek_value_batched(ek_value_of_tensor(tensor), header->batch - 1)
+                         : ek_value_of_tensor(tensor);
 }
 
 static ek_value value_get_value(value_reader *reader);
@@ -234,9 +235,9 @@ static ek_value value_get_elements(value_reader *reader, const value_header *hea
         items[i] = entries[i].value;
     }
     if (rc >= 0)
-        made = keyed            ? ek_value_dict(entries, count)
-               : header->marked ? ek_value_per_device(items, count)
-                                : ek_value_list(items, count);
+        made = keyed                ? ek_value_dict(entries, count)
+               : header->per_device ? ek_value_per_device(items, count)
+                                    : ek_value_list(items, count);
     free(entries);
     free(items);
     return made;
@@ -262,7 +263,7 @@ static ek_value value_get_value(value_reader *reader)
                    ? ek_value_error()
                    : value;
     case EK_VALUE_TENSOR:
-        return value_get_tensor(reader);
+        return value_get_tensor(reader, &header);
     case EK_VALUE_LIST:
     case EK_VALUE_DICT:
         return value_get_elements(reader, &header);

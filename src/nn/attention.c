@@ -89,7 +89,8 @@ typedef struct multihead_sizes {
     bool batched;
 } multihead_sizes;
 
-static int multihead_check(const multihead *self, ek_tensor *const x[3], multihead_sizes *sizes)
+static int multihead_check(const multihead *self, const ek_args *args, ek_tensor *const x[3],
+                           multihead_sizes *sizes)
 {
     static const char *const names[] = {"query", "key", "value"};
     const int64_t features[] = {self->embed_dim, self->kdim, self->vdim};
@@ -105,6 +106,8 @@ static int multihead_check(const multihead *self, ek_tensor *const x[3], multihe
     }
     sizes->batched = x[0]->ndim == 3;
     const int length = sizes->batched && self->batch_first ? 1 : 0, batch = 1 - length;
+    for (int i = 0; i < 3; i++)
+        EK_TRY(ek_check_batch(names[i], args->inputs[i], sizes->batched ? batch : -1));
     sizes->rows = x[0]->shape[length];
     sizes->keys = x[1]->shape[length];
     sizes->batch = sizes->batched ? x[0]->shape[batch] : 1;
@@ -199,7 +202,7 @@ static ek_value multihead_forward(ek_module *module, const ek_args *args)
     if (causal < 0 || need_weights < 0 || average < 0 ||
         attention_mask_of(names[MASK], given[MASK], &mask) < 0 ||
         attention_mask_of(names[PADDING], given[PADDING], &padding) < 0 ||
-        multihead_check(self, x, &sizes) < 0)
+        multihead_check(self, args, x, &sizes) < 0)
         return ek_value_error();
     ek_attention_call call = {.q = multihead_project(self, x[0], 0),
                               .k = multihead_project(self, x[1], 1),
@@ -214,13 +217,16 @@ static ek_value multihead_forward(ek_module *module, const ek_args *args)
     ek_tensor *y =
         multihead_output(self, &sizes,
                          ek_attention("attention", &call, need_weights ? &weights : NULL));
+    ek_value output = ek_value_of_tensor(y);
+    if (y && sizes.batched)
+        output = ek_value_batched(output, self->batch_first ? 0 : 1);
     if (!y || !need_weights)
-        return ek_value_of_tensor(y);
+        return output;
     if (average)
         weights = ek_mean(weights, EK_DIMS(1));
-    if (weights && !sizes.batched)
-        weights = ek_squeeze(weights, 0);
-    return EK_LIST(y, weights);
+    if (!sizes.batched)
+        return EK_LIST(y, ek_squeeze(weights, 0));
+    return EK_LIST(output, ek_value_batched(ek_value_of_tensor(weights), 0));
 }
 
 static const ek_module_type multihead_type = {.name = "multihead_attention",

@@ -27,7 +27,7 @@ static bool treedef_take(ek_value *value, void *user)
     if (index == list->count && ek_tensor_list_append(list, value->as.tensor) < 0)
         *value = ek_value_error();
     else
-        *value = (ek_value){.kind = index_kind, .as.integer = index};
+        *value = (ek_value){.kind = index_kind, .batch = value->batch, .as.integer = index};
     return true;
 }
 
@@ -36,7 +36,8 @@ static bool treedef_put(ek_value *value, void *user)
     ek_tensor *const *tensors = user;
     if (value->kind != index_kind)
         return false;
-    *value = ek_value_of_tensor(tensors[value->as.integer]);
+    ek_tensor *tensor = tensors[value->as.integer];
+    *value = (ek_value){.kind = EK_VALUE_TENSOR, .batch = value->batch, .as.tensor = tensor};
     return true;
 }
 

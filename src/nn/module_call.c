@@ -122,6 +122,22 @@ ek_tensor *ek_arg_tensor(const ek_args *args, int index)
     return value.as.tensor;
 }
 
+int ek_check_batch(const char *name, ek_value value, int dim)
+{
+    const int marked = ek_value_batch_dim(value, dim);
+    if (marked == dim)
+        return 0;
+    if (dim < 0)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s is of one sample, without a batch, but was cut along dimension %d", name,
+                       marked);
+    return EK_FAIL(EK_E_SHAPE,
+                   "the batch of %s is dimension %d, but it was cut along dimension %d, or is "
+                   "marked so; a wrapper's .dim says where the batch is, and ek_value_batched for "
+                   "a tensor where it is elsewhere",
+                   name, dim, marked);
+}
+
 int ek_check_inputs(const ek_module *module, const ek_args *args, int count)
 {
     if (ek_value_length(args->keywords) > 0)

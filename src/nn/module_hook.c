@@ -207,7 +207,7 @@ static int hooked_attach(hooked_call *call, const ek_operation *operation, ek_va
                                                           EK_ATTRIBUTES(held)});
     }
     for (int i = 0; i < found && rc >= 0; i++)
-        items[(*places)[i]] = ek_value_of_tensor(views[i]);
+        items[(*places)[i]].as.tensor = views[i];
     free(tensors);
     return rc < 0 ? rc : found;
 }

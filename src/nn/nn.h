@@ -13,6 +13,11 @@ ek_tensor *ek_only_input(const ek_module *module, const ek_args *args);
 /* The same check for a module that takes `count` inputs: 0, or EK_E_INVALID. */
 int ek_check_inputs(const ek_module *module, const ek_args *args, int count);
 
+/* EK_E_SHAPE if the value is marked with another batch than dimension `dim` (ek_value_batched), as
+ * is what a wrapper cut along another dimension. If dim < 0 it has no batch. `name` is for the
+ * sentence. */
+int ek_check_batch(const char *name, ek_value value, int dim);
+
 /* An uninitialised tensor on cpu, in the scope, counted as EK_MEMORY_PARAMETER. */
 ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype);
 

@@ -76,6 +76,17 @@ static ek_recurrent_weights recurrent_weights(const recurrent *self, int layer, 
 
 /* ---- the arguments of a call ---- */
 
+/* The dimensions of the batch in inputs and in states; -1 without a batch. */
+static int recurrent_batch(const recurrent *self, bool batched)
+{
+    return !batched ? -1 : self->is_cell || self->batch_first ? 0 : 1;
+}
+
+static int recurrent_state_batch(const recurrent *self, bool batched)
+{
+    return !batched ? -1 : self->is_cell ? 0 : 1;
+}
+
 typedef struct recurrent_inputs {
     ek_tensor *x;
     ek_recurrent_state state; /* both NULL: zeros */
@@ -92,19 +103,23 @@ static int recurrent_argument(const ek_args *args, int index, const char *name, 
     return 0;
 }
 
-static int recurrent_read_state(const recurrent *self, ek_value value, ek_recurrent_state *state)
+static int recurrent_read_state(const recurrent *self, ek_value value, int batch,
+                                ek_recurrent_state *state)
 {
     if (value.kind == EK_VALUE_NONE)
         return 0;
     if (self->kind != EK_RECURRENCE_LSTM) {
         state->h = ek_value_tensor(value);
-        return state->h ? 0 : ek_error_pending();
+        return state->h ? ek_check_batch("the state", value, batch) : ek_error_pending();
     }
     if (value.kind != EK_VALUE_LIST || ek_value_length(value) != 2)
         return EK_FAIL(EK_E_INVALID, "the state has to be a list of two tensors, h and c");
     state->h = ek_value_tensor(ek_value_at(value, 0));
     state->c = ek_value_tensor(ek_value_at(value, 1));
-    return state->h && state->c ? 0 : ek_error_pending();
+    if (!state->h || !state->c)
+        return ek_error_pending();
+    EK_TRY(ek_check_batch("h of the state", ek_value_at(value, 0), batch));
+    return ek_check_batch("c of the state", ek_value_at(value, 1), batch);
 }
 
 static int recurrent_read(const recurrent *self, const ek_args *args, recurrent_inputs *inputs)
@@ -127,11 +142,13 @@ static int recurrent_read(const recurrent *self, const ek_args *args, recurrent_
     inputs->x = ek_arg_tensor(args, 0);
     if (!inputs->x)
         return ek_error_pending();
-    EK_TRY(recurrent_read_state(self, state, &inputs->state));
+    const bool batched = inputs->x->ndim == (self->is_cell ? 2 : 3);
+    EK_TRY(ek_check_batch("the input", args->inputs[0], recurrent_batch(self, batched)));
+    EK_TRY(recurrent_read_state(self, state, recurrent_state_batch(self, batched), &inputs->state));
     if (lengths.kind == EK_VALUE_NONE)
         return 0;
     inputs->lengths = ek_value_tensor(lengths);
-    return inputs->lengths ? 0 : ek_error_pending();
+    return inputs->lengths ? ek_check_batch("lengths", lengths, 0) : ek_error_pending();
 }
 
 static int recurrent_check_state(const char *name, const ek_tensor *state, ek_shape shape)
@@ -161,10 +178,11 @@ static int recurrent_start(const recurrent *self, const ek_tensor *x, ek_shape s
     return state->h && (state->c || !has_c) ? 0 : ek_error_pending();
 }
 
-static ek_value recurrent_state_value(const recurrent *self, ek_recurrent_state state)
+static ek_value recurrent_state_value(const recurrent *self, ek_recurrent_state state, bool batched)
 {
-    return self->kind == EK_RECURRENCE_LSTM ? EK_LIST(state.h, state.c)
-                                            : ek_value_of_tensor(state.h);
+    ek_value value =
+        self->kind == EK_RECURRENCE_LSTM ? EK_LIST(state.h, state.c) : ek_value_of_tensor(state.h);
+    return batched ? ek_value_batched(value, recurrent_state_batch(self, batched)) : value;
 }
 
 /* ---- lengths ---- */
@@ -322,7 +340,10 @@ static ek_value recurrent_forward(ek_module *module, const ek_args *args)
         in.state.c = in.state.c ? ek_squeeze(in.state.c, 1) : NULL;
     } else if (self->batch_first)
         y = ek_transpose(y, 0, 1);
-    return EK_LIST(y, recurrent_state_value(self, in.state));
+    ek_value output = ek_value_of_tensor(y);
+    if (batched)
+        output = ek_value_batched(output, recurrent_batch(self, batched));
+    return EK_LIST(output, recurrent_state_value(self, in.state, batched));
 }
 
 /* ---- cells ---- */
@@ -355,7 +376,7 @@ static ek_value recurrent_cell_forward(ek_module *module, const ek_args *args)
         in.state.h = ek_squeeze(in.state.h, 0);
         in.state.c = in.state.c ? ek_squeeze(in.state.c, 0) : NULL;
     }
-    return recurrent_state_value(self, in.state);
+    return recurrent_state_value(self, in.state, batched);
 }
 
 /* ---- constructors ---- */

@@ -102,6 +102,21 @@ static ek_tensor *nest(ek_tensor *const *x)
                   ek_value_tensor(ek_value_at(list, 0)));
 }
 
+/* A tensor whose batch is dimension 1, beside one whose batch is dimension 0. */
+static ek_tensor *marked(ek_tensor *const *x)
+{
+    ek_device_list devices = fault_devices();
+    ek_value parts[FAULT_DEVICES], whole = EK_LIST(x[0], ek_value_batched(EK_VALUE(x[1]), 1));
+    int count = ek_scatter_value(whole, &devices, NULL, 0, parts);
+    if (count < 0)
+        return NULL;
+    ek_value joined = ek_gather_value(parts, count, ek_host(0), 0);
+    if (joined.kind == EK_VALUE_ERROR)
+        return NULL;
+    return ek_transpose(ek_value_tensor(ek_value_at(joined, 1)), 0,
+                        ek_value_batch_dim(ek_value_at(joined, 1), 0));
+}
+
 static ek_tensor *to_device(ek_tensor *x)
 {
     ek_tensor *on[FAULT_DEVICES];
@@ -146,6 +161,7 @@ static ek_tensor *meet(ek_tensor *x)
     X(allreduce, "f2x3", allreduce(x[0]))                               \
     X(allreduce_replicas, "f5x2", meet(x[0]))                           \
     X(nest, "f5x2 f5x2", nest(x))                                       \
+    X(marked, "f5x2 f2x5", marked(x))                                   \
     X(value_to_device, "f2x3", to_device(x[0]))
 
 ROWS_STAGE(comm, COMMUNICATION);

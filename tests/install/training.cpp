@@ -188,6 +188,7 @@ static void values()
     ek_value list = EK_LIST(a, b, EK_LIST(a));
     CHECK(ek_value_length(list) == 3 && ek_value_length(ek_value_at(list, 2)) == 1);
     CHECK(EK_SCATTERED(a, b).per_device);
+    CHECK(ek_value_batch_dim(ek_value_batched(EK_VALUE(a), -1), 1) == 0);
     CHECK(EK_DEVICES(ek_host(1), ek_host(0)).count == 2);
 }
 

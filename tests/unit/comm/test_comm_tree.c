@@ -35,6 +35,37 @@ TEST(nests_are_cut_element_by_element)
     }
 }
 
+TEST(marked_tensors_are_cut_and_joined_along_their_batch)
+{
+    ek_tensor *x = ramp(0, 1, EK_SHAPE(5), EK_F32, ek_cpu());
+    ek_tensor *y = ramp(0, 1, EK_SHAPE(2, 5), EK_F32, test_device(1));
+    ek_value marked = ek_value_batched(EK_VALUE(y), 1), out[4];
+    ek_device_list devices = ek_devices(test_kind(), 4);
+    ck_assert_int_eq(ek_scatter_value(EK_LIST(x, marked), &devices, NULL, 0, out), 3);
+    static const int64_t sizes[] = {2, 2, 1};
+    for (int p = 0; p < 3; p++) {
+        ek_value own = ek_value_at(out[p], 1);
+        ck_assert_int_eq(ek_tensor_size(ek_value_tensor(own), 0), 2);
+        ck_assert_int_eq(ek_tensor_size(ek_value_tensor(own), 1), sizes[p]);
+        ck_assert_double_eq(at(own, sizes[p]), 2 * p + 5);
+        ck_assert_int_eq(ek_value_batch_dim(own, 7), 1);
+        ck_assert_int_eq(ek_value_batch_dim(ek_value_at(out[p], 0), 7), 0); /* by the cut */
+    }
+    ek_value joined = ek_gather_value(out, 3, ek_cpu(), 0), both = ek_value_per_device(out, 3);
+    for (int i = 0; i < 2; i++) {
+        assert_ramp(ek_value_tensor(ek_value_at(joined, 0)), 0, 1);
+        assert_ramp(ek_value_tensor(ek_value_at(joined, 1)), 0, 1);
+        ck_assert_int_eq(ek_tensor_size(ek_value_tensor(ek_value_at(joined, 1)), 0), 2);
+        ck_assert_int_eq(ek_value_batch_dim(ek_value_at(joined, 1), 7), 1);
+        joined = ek_value_to_device(both, test_device(0), 0);
+    }
+    ek_value unlike[2] = {marked, EK_VALUE(y)};
+    assert_refused(ek_gather_value(unlike, 2, ek_cpu(), 0), EK_E_SHAPE,
+                   "output 1 has its batch in dimension 0, but output 0 in dimension 1");
+    assert_refused(ek_scatter_value(EK_LIST(x, y), &devices, NULL, 0, out), EK_E_SHAPE,
+                   "a batch in another dimension is marked with ek_value_batched");
+}
+
 TEST(without_tensors_every_device_gets_one)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);

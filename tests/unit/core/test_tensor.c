@@ -150,6 +150,14 @@ TEST(values_nest_and_are_released)
                    "a list with one element per device; ek_gather_value joins them");
     ck_assert_int_eq(ek_value_at(dict, 7).kind, EK_VALUE_ERROR);
     ek_error_clear();
+    ek_value marked = ek_value_batched(EK_LIST(a, EK_LIST(a, ek_value_of_int(5))), -1);
+    ck_assert_int_eq(ek_value_batch_dim(ek_value_at(marked, 0), 3), 0);
+    ck_assert_int_eq(ek_value_batch_dim(ek_value_at(ek_value_at(marked, 1), 0), 3), 0);
+    ck_assert_int_eq(ek_value_batch_dim(ek_value_at(ek_value_at(marked, 1), 1), 3), 3);
+    ck_assert_int_eq(ek_value_batch_dim(EK_VALUE(a), 3), 3);
+    assert_refused(ek_value_batched(EK_LIST(a), 1), EK_E_SHAPE,
+                   "f32[2] on cpu has no dimension 1 that could be its batch");
+    assert_refused(ek_value_batched(EK_VALUE(a), -2), EK_E_SHAPE, "has no dimension -2");
     ck_assert_int_eq(ek_value_of_tensor(NULL).kind, EK_VALUE_NONE);
     ek_error(EK_E_USER, "pending");
     ck_assert_int_eq(ek_value_of_tensor(NULL).kind, EK_VALUE_ERROR);

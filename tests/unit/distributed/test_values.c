@@ -44,7 +44,8 @@ static ek_value nest_of(int rank)
 {
     if (rank == 2)
         return ek_value_of_int(-7);
-    ek_value marked = EK_SCATTERED(ek_value_of_int(1), ek_value_of_float(-0.0));
+    ek_value batched = ek_value_batched(EK_VALUE(ek_ones(EK_SHAPE(2, 3))), rank == 0 ? 1 : 0);
+    ek_value marked = EK_SCATTERED(ek_value_of_int(1), ek_value_of_float(-0.0), batched);
     ek_value empty = ek_value_list(NULL, 0), nothing = ek_value_dict(NULL, 0);
     ek_value deep = ek_value_none();
     for (int i = 0; i < 40; i++)
@@ -74,6 +75,7 @@ static const char *same_value(ek_value x, ek_value wanted)
 {
     LOOP_CHECK_EQ(x.kind, wanted.kind);
     LOOP_CHECK_EQ(x.per_device, wanted.per_device);
+    LOOP_CHECK_EQ(x.batch, wanted.batch);
     if (x.kind == EK_VALUE_TENSOR)
         return same_tensor(x.as.tensor, wanted.as.tensor);
     if (x.kind == EK_VALUE_INT)
