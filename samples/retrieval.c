@@ -90,7 +90,7 @@ int retrieval_of_features(ek_tensor *features, int64_t views, retrieval *found)
         of[i] = sighting_of_row(i < queries ? retrieval_query_row(i, views)
                                             : retrieval_gallery_row(i - queries, views),
                                 views);
-    ek_tensor *rows = ek_f_unflatten(ek_f_normalize(ek_to_dtype(features, EK_F64), 1, 1e-12), 0,
+    ek_tensor *rows = ek_f_unflatten(ek_f_normalize(ek_to_dtype(features, EK_F64)), 0,
                                      EK_SHAPE(identities, views));
     ek_tensor *asked = ek_f_flatten(ek_narrow(rows, 1, 0, VIEW_CAMERAS), 0, 1);
     ek_tensor *searched =

@@ -28,13 +28,42 @@ EK_API ek_tensor *ek_f_bilinear(ek_tensor *x, ek_tensor *y, ek_tensor *weight, e
  * or 2. If P or R is above 25, 2-norms come from a product of matrices, as in PyTorch, which is
  * fast and loses digits of small distances. The gradient at distance 0 is 0. */
 EK_API ek_tensor *ek_cdist(ek_tensor *x, ek_tensor *y, double p);
-/* The 2-norms of x - y + eps along the last dimension; PyTorch's eps is 1e-6. */
-EK_API ek_tensor *ek_f_pairwise_distance(ek_tensor *x, ek_tensor *y, double eps, bool keepdim);
-/* The cosines of the angles between x and y along `dim`. Norms below eps (PyTorch: 1e-8) count
- * as eps. */
-EK_API ek_tensor *ek_f_cosine_similarity(ek_tensor *x, ek_tensor *y, int dim, double eps);
-/* x divided by its 2-norm along `dim`, or by eps (PyTorch: 1e-12) if that is larger. */
-EK_API ek_tensor *ek_f_normalize(ek_tensor *x, int dim, double eps);
+
+/* ek_f_pairwise_distance(x, y, .p = 1): the p-norms of x - y + eps along the last dimension. */
+typedef struct ek_pairwise_distance_options {
+    const char *keywords;
+    ek_tensor *x, *y;
+    double eps; /* default 1e-6 */
+    bool keepdim;
+    double p; /* default 2 */
+} ek_pairwise_distance_options;
+EK_API ek_tensor *ek_f_pairwise_distance_with(ek_pairwise_distance_options options);
+#define ek_f_pairwise_distance(...) \
+    ek_f_pairwise_distance_with(EK_OPTIONS_2(ek_pairwise_distance_options, x, y, __VA_ARGS__))
+
+/* ek_f_cosine_similarity(x, y, .dim = -1): the cosines of the angles between x and y along `dim`.
+ * Norms below eps count as eps. */
+typedef struct ek_cosine_similarity_options {
+    const char *keywords;
+    ek_tensor *x, *y;
+    int dim;    /* default 1 */
+    double eps; /* default 1e-8 */
+} ek_cosine_similarity_options;
+EK_API ek_tensor *ek_f_cosine_similarity_with(ek_cosine_similarity_options options);
+#define ek_f_cosine_similarity(...) \
+    ek_f_cosine_similarity_with(EK_OPTIONS_2(ek_cosine_similarity_options, x, y, __VA_ARGS__))
+
+/* ek_f_normalize(x, .dim = -1): x divided by its p-norm along `dim`, or by eps if that is larger.
+ */
+typedef struct ek_normalize_options {
+    const char *keywords;
+    ek_tensor *x;
+    int dim;    /* default 1 */
+    double eps; /* default 1e-12 */
+    double p;   /* default 2 */
+} ek_normalize_options;
+EK_API ek_tensor *ek_f_normalize_with(ek_normalize_options options);
+#define ek_f_normalize(...) ek_f_normalize_with(EK_OPTIONS_1(ek_normalize_options, x, __VA_ARGS__))
 
 EK_END_DECLARATIONS
 #endif

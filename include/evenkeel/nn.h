@@ -79,9 +79,26 @@ EK_API ek_module *ek_bilinear_with(ek_bilinear_options options);
 #define ek_bilinear(...) \
     ek_bilinear_with(    \
         EK_OPTIONS_3(ek_bilinear_options, in1_features, in2_features, out_features, __VA_ARGS__))
-/* Of two inputs: the functions of matrix.h. PyTorch's defaults are in brackets. */
-EK_API ek_module *ek_cosine_similarity(int dim, double eps);      /* (1, 1e-8) */
-EK_API ek_module *ek_pairwise_distance(double eps, bool keepdim); /* (1e-6, false) */
+/* Of two inputs: the functions of matrix.h. */
+typedef struct ek_cosine_similarity_module_options {
+    const char *keywords;
+    int dim;    /* default 1 */
+    double eps; /* default 1e-8 */
+} ek_cosine_similarity_module_options;
+EK_API ek_module *ek_cosine_similarity_with(ek_cosine_similarity_module_options options);
+#define ek_cosine_similarity(...) \
+    ek_cosine_similarity_with(    \
+        EK_OPTIONS_2(ek_cosine_similarity_module_options, dim, eps, __VA_ARGS__))
+typedef struct ek_pairwise_distance_module_options {
+    const char *keywords;
+    double eps; /* default 1e-6 */
+    bool keepdim;
+    double p; /* default 2 */
+} ek_pairwise_distance_module_options;
+EK_API ek_module *ek_pairwise_distance_with(ek_pairwise_distance_module_options options);
+#define ek_pairwise_distance(...) \
+    ek_pairwise_distance_with(    \
+        EK_OPTIONS_2(ek_pairwise_distance_module_options, eps, keepdim, __VA_ARGS__))
 
 /* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). `kernel` and its like count for all
  * directions. `kernels` and its like give one number per direction, in the order of the input's

@@ -71,7 +71,7 @@ ek_module *ek_bilinear_with(ek_bilinear_options options)
 typedef struct similarity {
     ek_module module;
     int dim;
-    double eps;
+    double p, eps;
     bool keepdim;
 } similarity;
 
@@ -81,7 +81,8 @@ static ek_value cosine_similarity_forward(ek_module *module, const ek_args *args
     if (ek_check_inputs(module, args, 2) < 0)
         return ek_value_error();
     ek_tensor *x = ek_arg_tensor(args, 0), *y = ek_arg_tensor(args, 1);
-    return ek_value_of_tensor(x && y ? ek_f_cosine_similarity(x, y, self->dim, self->eps) : NULL);
+    return ek_value_of_tensor(
+        x && y ? ek_f_cosine_similarity(x, y, .dim = self->dim, .eps = self->eps) : NULL);
 }
 
 static ek_value pairwise_distance_forward(ek_module *module, const ek_args *args)
@@ -90,37 +91,43 @@ static ek_value pairwise_distance_forward(ek_module *module, const ek_args *args
     if (ek_check_inputs(module, args, 2) < 0)
         return ek_value_error();
     ek_tensor *x = ek_arg_tensor(args, 0), *y = ek_arg_tensor(args, 1);
-    return ek_value_of_tensor(x && y ? ek_f_pairwise_distance(x, y, self->eps, self->keepdim)
+    return ek_value_of_tensor(x && y ? ek_f_pairwise_distance(x, y, .p = self->p, .eps = self->eps,
+                                                              .keepdim = self->keepdim)
                                      : NULL);
 }
 
-static ek_module *similarity_new(const ek_module_type *type, int dim, double eps, bool keepdim)
+static ek_module *similarity_new(const ek_module_type *type, const similarity *form)
 {
-    if (!(eps >= 0)) {
-        EK_FAIL(EK_E_INVALID, "%s: eps is %g; it must be at least 0", type->name, eps);
+    if (!(form->eps >= 0)) {
+        EK_FAIL(EK_E_INVALID, "%s: eps is %g; it must be at least 0", type->name, form->eps);
         return NULL;
     }
     similarity *self = (similarity *)ek_module_new(type);
     if (self) {
-        self->dim = dim;
-        self->eps = eps;
-        self->keepdim = keepdim;
+        const ek_module module = self->module;
+        *self = *form;
+        self->module = module;
     }
     return (ek_module *)self;
 }
 
-ek_module *ek_cosine_similarity(int dim, double eps)
+ek_module *ek_cosine_similarity_with(ek_cosine_similarity_module_options options)
 {
     static const ek_module_type type = {.name = "cosine_similarity",
                                         .size = sizeof(similarity),
                                         .forward = cosine_similarity_forward};
-    return similarity_new(&type, dim, eps, false);
+    const similarity form = {.dim = (int)ek_integer_or(EK_GIVEN(&options, dim, 0), 1),
+                             .eps = ek_number_or(EK_GIVEN(&options, eps, 1), 1e-8)};
+    return similarity_new(&type, &form);
 }
 
-ek_module *ek_pairwise_distance(double eps, bool keepdim)
+ek_module *ek_pairwise_distance_with(ek_pairwise_distance_module_options options)
 {
     static const ek_module_type type = {.name = "pairwise_distance",
                                         .size = sizeof(similarity),
                                         .forward = pairwise_distance_forward};
-    return similarity_new(&type, 0, eps, keepdim);
+    const similarity form = {.eps = ek_number_or(EK_GIVEN(&options, eps, 0), 1e-6),
+                             .keepdim = options.keepdim,
+                             .p = ek_number_or(EK_GIVEN(&options, p, 2), 2)};
+    return similarity_new(&type, &form);
 }

@@ -98,8 +98,8 @@ static int spectral_iterate(const parametrized *self, ek_tensor *matrix, int cou
     ek_scope scope = ek_scope_begin();
     ek_tensor *u = NULL, *v = self->v, *transposed = ek_transpose(matrix, 0, 1);
     for (int i = 0; i < count; i++) {
-        u = ek_f_normalize(ek_matmul(matrix, v), 0, self->eps);
-        v = ek_f_normalize(ek_matmul(transposed, u), 0, self->eps);
+        u = ek_f_normalize(ek_matmul(matrix, v), .dim = 0, .eps = self->eps);
+        v = ek_f_normalize(ek_matmul(transposed, u), .dim = 0, .eps = self->eps);
     }
     bool done = ek_copy_(self->u, u) && ek_copy_(self->v, v);
     ek_scope_end(&scope);
@@ -110,7 +110,7 @@ static int spectral_iterate(const parametrized *self, ek_tensor *matrix, int cou
 static ek_tensor *spectral_weight(const parametrized *self)
 {
     if (!self->u)
-        return ek_f_normalize(self->weight, 0, self->eps);
+        return ek_f_normalize(self->weight, .dim = 0, .eps = self->eps);
     ek_tensor *matrix = spectral_matrix(self->weight, self->dim);
     if (!matrix || (self->module.training && spectral_iterate(self, matrix, self->iterations) < 0))
         return NULL;
@@ -224,7 +224,7 @@ static ek_tensor *spectral_vector(const ek_tensor *weight, int64_t size, double 
 {
     ek_tensor *x =
         ek_empty(EK_SHAPE(size), .dtype = weight->dtype, .device = ek_tensor_device(weight));
-    return x && ek_normal_(x, 0, 1, NULL) >= 0 ? ek_f_normalize(x, 0, eps) : NULL;
+    return x && ek_normal_(x, 0, 1, NULL) >= 0 ? ek_f_normalize(x, .dim = 0, .eps = eps) : NULL;
 }
 
 static int spectral_norm_make(parametrized *self, const char *name)

@@ -109,8 +109,8 @@ ROWS_STAGE(ops_order, ORDER);
     X(einsum, "f2x3 f3x4 f4", ek_einsum("ij,jk,k->i", x, 3))                        \
     X(cdist, "f2x3 f4x3", ek_cdist(x[0], x[1], 2))                                  \
     X(cdist_of_many, "f27x2 f2x2", ek_cdist(x[0], x[1], 2))                         \
-    X(pairwise_distance, "f2x3 f2x3", ek_f_pairwise_distance(x[0], x[1], 0, false)) \
-    X(cosine_similarity, "f2x3 f2x3", ek_f_cosine_similarity(x[0], x[1], 1, 0.1))   \
-    X(normalize, "f2x3", ek_f_normalize(x[0], 1, 0.1))
+    X(pairwise_distance, "f2x3 f2x3", ek_f_pairwise_distance(x[0], x[1], .eps = 0)) \
+    X(cosine_similarity, "f2x3 f2x3", ek_f_cosine_similarity(x[0], x[1], .eps = 1)) \
+    X(normalize, "f2x3", ek_f_normalize(x[0], .eps = 0.1))
 
 ROWS_STAGE(ops_moves, MOVES);

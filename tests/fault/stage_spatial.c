@@ -197,8 +197,8 @@ ROWS_STAGE(spatial, SPATIAL);
                          ek_local_response_norm(2)),                                            \
            x[0]))                                                                               \
     X(bilinear_module, "f2x3 f2x2", call_pair(ek_bilinear(3, 2, 2), x[0], x[1]))                \
-    X(cosine, "f2x3 f2x3", call_pair(ek_cosine_similarity(1, 1e-8), x[0], x[1]))                \
-    X(distance, "f2x3 f2x3", call_pair(ek_pairwise_distance(1e-6, false), x[0], x[1]))          \
+    X(cosine, "f2x3 f2x3", call_pair(ek_cosine_similarity(.dim = -1), x[0], x[1]))              \
+    X(distance, "f2x3 f2x3", call_pair(ek_pairwise_distance(.p = 1), x[0], x[1]))               \
     X(parameters, "f2", parameters(x[0]))
 
 ROWS_STAGE(spatial_modules, SPATIAL_MODULES);

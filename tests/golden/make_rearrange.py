@@ -193,20 +193,24 @@ def draws(golden):
                            next=torch.rand(1, generator=generator, dtype=torch.float64))
 
 
+def add_case(golden, name, function, *inputs):
+    floating = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    y = function(*floating)
+    g = torch.randn_like(y)
+    leaves = [x for x in floating if x.requires_grad]
+    gradients = iter(torch.autograd.grad(y, leaves, g, allow_unused=True))
+    for i, x in enumerate(floating):
+        golden.add(f"{name}/x{i}", x)
+        if x.requires_grad:
+            dx = next(gradients)
+            golden.add(f"{name}/dx{i}", torch.zeros_like(x) if dx is None else dx)
+    golden.add(f"{name}/y", y)
+    golden.add(f"{name}/g", g)
+
+
 with Golden("rearrange.golden") as golden:
     for name, (function, *inputs) in CASES.items():
-        floating = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
-        y = function(*floating)
-        g = torch.randn_like(y)
-        leaves = [x for x in floating if x.requires_grad]
-        gradients = iter(torch.autograd.grad(y, leaves, g, allow_unused=True))
-        for i, x in enumerate(floating):
-            golden.add(f"{name}/x{i}", x)
-            if x.requires_grad:
-                dx = next(gradients)
-                golden.add(f"{name}/dx{i}", torch.zeros_like(x) if dx is None else dx)
-        golden.add(f"{name}/y", y)
-        golden.add(f"{name}/g", g)
+        add_case(golden, name, function, *inputs)
     for name, x in (("ties", TIES), ("many", MANY)):
         for descending in (False, True):
             found, index = x.sort(dim=1, descending=descending, stable=True)
@@ -231,3 +235,5 @@ with Golden("rearrange.golden") as golden:
     golden.add_all("rows", arange=torch.arange(1, 2.5, 0.3, dtype=torch.float64), whole=torch.arange(10, -3, -4),
                    linspace=torch.linspace(-1, 2, 7, dtype=torch.float64), eye=torch.eye(2, 3, dtype=torch.float64))
     draws(golden)
+    add_case(golden, "pairwise_distance_3", lambda x, y: F.pairwise_distance(x, y, p=3), randn(3, 4), randn(3, 4))
+    add_case(golden, "normalize_1", lambda x: F.normalize(x, p=1, dim=-1), randn(3, 4, 2))

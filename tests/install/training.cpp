@@ -75,6 +75,10 @@ static void options()
     CHECK(ek_upsampling(.scale_factor = 2, .mode = EK_BILINEAR) != nullptr);
     CHECK(number(ek_f_max_pool2d(x, .kernel = 1, .stride = 2)) == 1);
     CHECK(number(ek_norm(x, .p = 0)) == double(ek_tensor_count(x)));
+    CHECK(number(ek_f_normalize(x)) == 4 && number(ek_f_normalize(x, .dim = -1, .p = 1)) > 1.99);
+    CHECK(number(ek_f_cosine_similarity(x, x, .dim = 0)) > 3.99);
+    CHECK(number(ek_f_pairwise_distance(x, x, .eps = 0)) == 0);
+    CHECK(ek_cosine_similarity(.eps = 1e-6) && ek_pairwise_distance(.keepdim = true, .p = 1));
     CHECK(std::isfinite(number(ek_nan_to_num(ek_f_softplus(x, .beta = 2), .nan = 1))));
     CHECK(number(ek_any(x)) + number(ek_all(x, EK_DIMS(0), .keepdim = true)) > 0);
     CHECK(number(ek_amax(x)) >= number(ek_amin(x)) &&

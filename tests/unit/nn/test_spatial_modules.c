@@ -136,15 +136,19 @@ TEST(channels_and_space)
 TEST(pairs)
 {
     ek_tensor *x = ek_randn(EK_SHAPE(4, 3)), *y = ek_randn(EK_SHAPE(4, 3));
-    ek_module *cosine = ek_cosine_similarity(1, 1e-8), *distance = ek_pairwise_distance(1e-6, true);
-    assert_close(ek_value_tensor(ek_forward(cosine, x, y)), ek_f_cosine_similarity(x, y, 1, 1e-8),
-                 0, 0);
+    ek_module *cosine = ek_cosine_similarity(),
+              *distance = ek_pairwise_distance(.p = 1, .keepdim = true);
+    assert_close(ek_value_tensor(ek_forward(cosine, x, y)), ek_f_cosine_similarity(x, y), 0, 0);
     assert_close(ek_value_tensor(ek_forward(distance, x, y)),
-                 ek_f_pairwise_distance(x, y, 1e-6, true), 0, 0);
+                 ek_f_pairwise_distance(x, y, .p = 1, .keepdim = true), 0, 0);
     assert_refused(ek_forward(cosine, x), EK_E_INVALID, "cosine_similarity takes 2 inputs");
     ek_module_free(cosine);
     ek_module_free(distance);
-    assert_refused(ek_cosine_similarity(1, -1), EK_E_INVALID, "cosine_similarity: eps is -1");
+    distance = ek_pairwise_distance(.p = 0, .eps = 0);
+    assert_close(ek_value_tensor(ek_forward(distance, x, y)),
+                 ek_sum(ek_to_dtype(ek_ne(x, y), EK_F32), EK_DIMS(1)), 0, 0);
+    ek_module_free(distance);
+    assert_refused(ek_cosine_similarity(.eps = -1), EK_E_INVALID, "cosine_similarity: eps is -1");
 }
 
 /* ---- pooling ---- */
