@@ -126,7 +126,7 @@ static ek_module *level_new(int in, int width, int depth, int features)
         ek_register_module(m, "inner", &self->inner,
                            level_new(width, 2 * width, depth - 1, features));
         ek_register_module(m, "up", &self->up,
-                           ek_sequential(ek_upsampling(.scale_factor = 2),
+                           ek_sequential(ek_upsample(.scale_factor = 2),
                                          ek_conv2d(2 * width, width, 3, .padding = 1)));
     }
     ek_register_module(m, "after", &self->after,

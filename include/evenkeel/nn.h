@@ -378,11 +378,9 @@ EK_API ek_module *ek_pixel_shuffle(int upscale_factor);
 EK_API ek_module *ek_pixel_unshuffle(int downscale_factor);
 EK_API ek_module *ek_channel_shuffle(int groups);
 
-EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode,
-                              bool align_corners);
 /* PyTorch's nn.Upsample: ek_f_interpolate with these options. Either the size or the factor is
- * given, for all directions or for each. */
-typedef struct ek_upsampling_options {
+ * given, for all directions or for each: ek_upsample(.sizes = {9, 8}, .mode = EK_BILINEAR). */
+typedef struct ek_upsample_options {
     const char *keywords;
     int64_t size;
     double scale_factor;
@@ -390,10 +388,9 @@ typedef struct ek_upsampling_options {
     bool align_corners, recompute_scale_factor, antialias;
     int64_t sizes[3];
     double scale_factors[3];
-} ek_upsampling_options;
-EK_API ek_module *ek_upsampling_with(ek_upsampling_options options);
-#define ek_upsampling(...) \
-    ek_upsampling_with(EK_OPTIONS_1(ek_upsampling_options, size, __VA_ARGS__))
+} ek_upsample_options;
+EK_API ek_module *ek_upsample_with(ek_upsample_options options);
+#define ek_upsample(...) ek_upsample_with(EK_OPTIONS_1(ek_upsample_options, size, __VA_ARGS__))
 
 /* ---- modules with a weight that is computed in each forward ----
  *

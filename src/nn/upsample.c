@@ -1,4 +1,6 @@
 /* upsample.c: images of another size, as a module. */
+#include <string.h>
+
 #include "nn/nn.h"
 
 typedef struct upsample {
@@ -17,39 +19,20 @@ static const ek_module_type upsample_type = {.name = "upsample",
                                              .size = sizeof(upsample),
                                              .forward = upsample_forward};
 
-static ek_module *upsample_new(const ek_interpolate_options *options)
+static int upsample_check_mode(const ek_upsample_options *o)
 {
-    const ek_upsample_mode mode = options->mode;
-    if ((int)mode < 0 || mode > EK_AREA) {
-        EK_FAIL(EK_E_INVALID, "upsample: mode %d is not one of EK_NEAREST to EK_AREA", (int)mode);
-        return NULL;
-    }
-    if (options->align_corners &&
-        (mode == EK_NEAREST || mode == EK_NEAREST_EXACT || mode == EK_AREA)) {
-        EK_FAIL(EK_E_INVALID, "upsample: align_corners is for EK_BILINEAR, EK_LINEAR, EK_TRILINEAR "
-                              "and EK_BICUBIC only");
-        return NULL;
-    }
-    upsample *self = (upsample *)ek_module_new(&upsample_type);
-    if (self)
-        self->options = *options;
-    return (ek_module *)self;
+    const ek_upsample_mode mode = o->mode;
+    if ((int)mode < 0 || mode > EK_AREA)
+        return EK_FAIL(EK_E_INVALID, "upsample: mode %d is not one of EK_NEAREST to EK_AREA",
+                       (int)mode);
+    if (o->align_corners && (mode == EK_NEAREST || mode == EK_NEAREST_EXACT || mode == EK_AREA))
+        return EK_FAIL(EK_E_INVALID,
+                       "upsample: align_corners is for EK_BILINEAR, EK_LINEAR, EK_TRILINEAR and "
+                       "EK_BICUBIC only");
+    return 0;
 }
 
-ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode, bool align_corners)
-{
-    if (height < 1 || width < 1) {
-        EK_FAIL(EK_E_INVALID, "upsample: %s %lld has to be at least 1",
-                height < 1 ? "height" : "width", (long long)(height < 1 ? height : width));
-        return NULL;
-    }
-    return upsample_new(&(ek_interpolate_options){.sizes = {height, width},
-                                                  .mode = mode,
-                                                  .align_corners = align_corners});
-}
-
-/* True if a size or a factor is given. EK_E_INVALID if one is not a size, or not a factor. */
-static bool upsample_check(const ek_upsampling_options *o)
+static int upsample_check_size(const ek_upsample_options *o)
 {
     bool sized = o->size != 0, scaled = o->scale_factor != 0;
     bool good = o->size >= 0 && o->scale_factor >= 0;
@@ -59,27 +42,27 @@ static bool upsample_check(const ek_upsampling_options *o)
         good = good && o->sizes[i] >= 0 && o->scale_factors[i] >= 0;
     }
     if (good && sized != scaled)
-        return true;
-    EK_FAIL(EK_E_INVALID, "upsampling: %s",
-            !good    ? "sizes and scale factors must be above 0"
-            : !sized ? "neither a size nor a scale_factor is given"
-                     : "a size and a scale_factor are given; only one of them must be");
-    return false;
+        return 0;
+    return EK_FAIL(EK_E_INVALID, "upsample: %s",
+                   !good    ? "sizes and scale factors must be above 0"
+                   : !sized ? "neither a size nor a scale_factor is given"
+                            : "a size and a scale_factor are given; only one of them must be");
 }
 
-ek_module *ek_upsampling_with(ek_upsampling_options o)
+ek_module *ek_upsample_with(ek_upsample_options o)
 {
-    if (!upsample_check(&o))
+    if (upsample_check_size(&o) < 0 || upsample_check_mode(&o) < 0)
         return NULL;
-    ek_interpolate_options options = {.size = o.size,
-                                      .scale_factor = o.scale_factor,
-                                      .mode = o.mode,
-                                      .align_corners = o.align_corners,
-                                      .recompute_scale_factor = o.recompute_scale_factor,
-                                      .antialias = o.antialias};
-    for (int i = 0; i < 3; i++) {
-        options.sizes[i] = o.sizes[i];
-        options.scale_factors[i] = o.scale_factors[i];
-    }
-    return upsample_new(&options);
+    upsample *self = (upsample *)ek_module_new(&upsample_type);
+    if (!self)
+        return NULL;
+    self->options = (ek_interpolate_options){.size = o.size,
+                                             .scale_factor = o.scale_factor,
+                                             .mode = o.mode,
+                                             .align_corners = o.align_corners,
+                                             .recompute_scale_factor = o.recompute_scale_factor,
+                                             .antialias = o.antialias};
+    memcpy(self->options.sizes, o.sizes, sizeof o.sizes);
+    memcpy(self->options.scale_factors, o.scale_factors, sizeof o.scale_factors);
+    return &self->module;
 }

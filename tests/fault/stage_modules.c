@@ -238,8 +238,8 @@ static ek_tensor *initialised(void)
     X(adaptive_avg_pool1d, "f1x2x5", call(ek_adaptive_avg_pool1d(2), x[0]))                        \
     X(adaptive_avg_pool2d, "f1x2x3x3", call(ek_adaptive_avg_pool2d(2, 2), x[0]))                   \
     X(adaptive_avg_pool3d, "f1x1x3x2x2", call(ek_adaptive_avg_pool3d(2, 1, 1), x[0]))              \
-    X(upsample, "f1x1x2x2", call(ek_upsample(4, 4, EK_BILINEAR, false), x[0]))                     \
-    X(upsampling, "f1x1x2", call(ek_upsampling(.scale_factor = 2, .mode = EK_LINEAR), x[0]))       \
+    X(upsample, "f1x1x2x2", call(ek_upsample(4, .mode = EK_BILINEAR), x[0]))                       \
+    X(upsample_factor, "f1x1x2", call(ek_upsample(.scale_factor = 2, .mode = EK_LINEAR), x[0]))    \
     X(checkpoint, "f3x2", call(ek_checkpoint(ek_sequential(ek_linear(2, 3), ek_tanh())), x[0]))    \
     X(cross_entropy_loss, "f4x3 i4", weighted(x[0], x[1]))                                         \
     X(nll_loss, "f4x3 i4", loss(ek_nll_loss(), ek_f_log_softmax(x[0], 1), x[1]))                   \

@@ -72,7 +72,7 @@ static void options()
     CHECK(number(ek_f_interpolate(x, 1)) == 1);
     CHECK(number(ek_f_interpolate(x, .scale_factor = 0.5, .mode = EK_AREA)) == 2.5);
     CHECK(number(ek_f_grid_sample(x, ek_zeros(EK_SHAPE(1, 1, 1, 2)))) == 2.5);
-    CHECK(ek_upsampling(.scale_factor = 2, .mode = EK_BILINEAR) != nullptr);
+    CHECK(ek_upsample(.scale_factor = 2, .mode = EK_BILINEAR) != nullptr);
     CHECK(number(ek_f_max_pool2d(x, .kernel = 1, .stride = 2)) == 1);
     CHECK(number(ek_norm(x, .p = 0)) == double(ek_tensor_count(x)));
     CHECK(number(ek_f_normalize(x)) == 4 && number(ek_f_normalize(x, .dim = -1, .p = 1)) > 1.99);

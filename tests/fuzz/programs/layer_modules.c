@@ -81,8 +81,9 @@ static ek_module *make_linear(const placed_layer *l)
 static ek_module *make_upsample(const placed_layer *l)
 {
     bool bilinear = l->variant % 2;
-    return ek_upsample(l->after.sizes[0], l->after.sizes[1], bilinear ? EK_BILINEAR : EK_NEAREST,
-                       bilinear && l->variant / 2 % 2);
+    return ek_upsample(.sizes = {l->after.sizes[0], l->after.sizes[1]},
+                       .mode = bilinear ? EK_BILINEAR : EK_NEAREST,
+                       .align_corners = bilinear && l->variant / 2 % 2);
 }
 
 static ek_module *make_bare(const placed_layer *l)

@@ -264,7 +264,7 @@ CALL(ek_lstm_cell_with((ek_cell_options){0}));
 CALL(ek_gru_cell_with((ek_cell_options){0}));
 CALL(ek_max_pool1d_with((ek_pool_module_options){0}));
 CALL(ek_max_pool2d_with((ek_pool_module_options){0}));
-CALL(ek_upsampling_with((ek_upsampling_options){0}));
+CALL(ek_upsample_with((ek_upsample_options){0}));
 CALL(ek_max_pool3d_with((ek_pool_module_options){0}));
 CALL(ek_avg_pool1d_with((ek_pool_module_options){0}));
 CALL(ek_avg_pool2d_with((ek_pool_module_options){0}));

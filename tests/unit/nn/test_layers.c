@@ -184,13 +184,13 @@ TEST(layers_without_weights)
     assert_same(ek_avg_pool2d(2, .padding = 1, .count_include_pad = EK_OFF), x,
                 ek_f_avg_pool2d(x, 2, .padding = 1, .count_include_pad = EK_OFF));
     assert_same(ek_adaptive_avg_pool2d(2, 3), x, ek_f_adaptive_avg_pool2d(x, 2, 3));
-    assert_same(ek_upsample(9, 8, EK_BILINEAR, true), x, ek_f_upsample(x, 9, 8, EK_BILINEAR, true));
-    assert_same(ek_upsampling(.scale_factor = 1.5, .mode = EK_BICUBIC), x,
+    assert_same(ek_upsample(.sizes = {9, 8}, .mode = EK_BILINEAR, .align_corners = true), x,
+                ek_f_upsample(x, 9, 8, EK_BILINEAR, true));
+    assert_same(ek_upsample(.scale_factor = 1.5, .mode = EK_BICUBIC), x,
                 ek_f_interpolate(x, .scale_factor = 1.5, .mode = EK_BICUBIC));
-    assert_refused(ek_upsampling(), EK_E_INVALID, "neither a size nor a scale_factor");
-    assert_refused(ek_upsampling(2, .scale_factor = 2), EK_E_INVALID, "only one of them");
-    assert_same(ek_upsample(12, 14, EK_NEAREST, false), x,
-                ek_f_upsample(x, 12, 14, EK_NEAREST, false));
+    assert_refused(ek_upsample(), EK_E_INVALID, "neither a size nor a scale_factor");
+    assert_refused(ek_upsample(2, .scale_factor = 2), EK_E_INVALID, "only one of them");
+    assert_same(ek_upsample(.sizes = {12, 14}), x, ek_f_upsample(x, 12, 14, EK_NEAREST, false));
     ek_scope_end(&scope);
 }
 
@@ -257,6 +257,6 @@ TEST(options_out_of_range)
                    "count_include_pad");
     assert_refused(ek_avg_pool2d(2, .dilation = 2), EK_E_INVALID, "dilation");
     assert_refused(ek_adaptive_avg_pool2d(0, 1), EK_E_INVALID, "height 0");
-    assert_refused(ek_upsample(2, 2, EK_NEAREST, true), EK_E_INVALID, "align_corners");
-    assert_refused(ek_upsample(2, 2, (ek_upsample_mode)9, false), EK_E_INVALID, "mode 9");
+    assert_refused(ek_upsample(2, .align_corners = true), EK_E_INVALID, "align_corners");
+    assert_refused(ek_upsample(2, .mode = (ek_upsample_mode)9), EK_E_INVALID, "mode 9");
 }

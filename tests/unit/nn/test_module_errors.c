@@ -31,7 +31,7 @@ static ek_module *module_of(int number)
         CASE_IS(21, ek_adaptive_avg_pool1d(2));
         CASE_IS(22, ek_adaptive_avg_pool2d(2, 2));
         CASE_IS(23, ek_adaptive_avg_pool3d(2, 2, 2));
-        CASE_IS(24, ek_upsample(2, 2, EK_BILINEAR, false));
+        CASE_IS(24, ek_upsample(2, .mode = EK_BILINEAR));
         CASE_IS(25, ek_relu());
         CASE_IS(26, ek_leaky_relu(0.1));
         CASE_IS(27, ek_sigmoid());
