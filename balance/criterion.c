@@ -329,6 +329,7 @@ static const ek_module_type data_parallel_criterion_type = {.name = "data_parall
                                                             .size = sizeof(data_parallel_criterion),
                                                             .forward = criterion_forward,
                                                             .destroy = ek_wrapper_destroy,
+                                                            .family = ek_wrapper_family,
                                                             .loss_sum = criterion_loss_sum};
 
 ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options)

@@ -33,7 +33,8 @@ static ek_value model_forward(ek_module *module, const ek_args *args)
 static const ek_module_type data_parallel_model_type = {.name = "data_parallel_model",
                                                         .size = sizeof(data_parallel_model),
                                                         .forward = model_forward,
-                                                        .destroy = ek_wrapper_destroy};
+                                                        .destroy = ek_wrapper_destroy,
+                                                        .family = ek_wrapper_family};
 
 ek_wrapper *ek_data_parallel_model_apart(ek_module *module)
 {

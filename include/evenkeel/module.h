@@ -101,6 +101,10 @@ typedef struct ek_module_type {
     /* Optional: writes what ek_module_print shows in the parentheses behind the name, such as
      * "in_features=4, out_features=2", of at most `size` bytes, the NUL included. */
     void (*describe)(const ek_module *self, char *text, size_t size);
+
+    /* Optional: the address of an object that stands for a struct with which modules of several
+     * types begin, so that code that knows this struct can tell them from others. */
+    const void *family;
 } ek_module_type;
 
 struct ek_module_members; /* registered parameters, buffers and children */

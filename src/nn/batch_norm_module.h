@@ -23,7 +23,10 @@ typedef struct ek_batch_norm_module {
 ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options *options,
                                     int ndim_least, int ndim_most);
 
-/* The `describe` of all its types. */
+/* The family of all its types. */
+extern const char ek_batch_norm_family[];
+
+/* Writes the options, as `describe` does. */
 void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t size);
 
 /* Checks how many dimensions x has. */

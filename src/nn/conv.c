@@ -229,23 +229,26 @@ static void conv_describe(const ek_module *module, char *text, size_t size)
         snprintf(text + length, size - length, ", padding_mode=%s", modes[self->padding_mode]);
 }
 
+static const char conv_modules[] = "conv"; /* the family of all their types */
+
 bool ek_module_is_transposed(const ek_module *module)
 {
-    return module->type->forward == conv_forward && ((const conv *)module)->family->transposed;
+    return module->type->family == conv_modules && ((const conv *)module)->family->transposed;
 }
 
 /* A family and its constructor. */
-#define CONV(NAME, DIMS, TRANSPOSED)                                            \
-    ek_module *ek_##NAME##_with(ek_conv_module_options options)                 \
-    {                                                                           \
-        static const conv_family family = {.type = {.name = #NAME,              \
-                                                    .size = sizeof(conv),       \
-                                                    .forward = conv_forward,    \
-                                                    .describe = conv_describe}, \
-                                           .function = ek_f_##NAME##_with,      \
-                                           .dims = DIMS,                        \
-                                           .transposed = TRANSPOSED};           \
-        return conv_new(&family, &options);                                     \
+#define CONV(NAME, DIMS, TRANSPOSED)                                           \
+    ek_module *ek_##NAME##_with(ek_conv_module_options options)                \
+    {                                                                          \
+        static const conv_family family = {.type = {.name = #NAME,             \
+                                                    .size = sizeof(conv),      \
+                                                    .forward = conv_forward,   \
+                                                    .describe = conv_describe, \
+                                                    .family = conv_modules},   \
+                                           .function = ek_f_##NAME##_with,     \
+                                           .dims = DIMS,                       \
+                                           .transposed = TRANSPOSED};          \
+        return conv_new(&family, &options);                                    \
     }
 
 CONV(conv1d, 1, false)

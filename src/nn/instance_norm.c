@@ -30,18 +30,13 @@ static ek_value instance_norm_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(single ? ek_squeeze(y, 0) : y);
 }
 
-/* A function of its own: ek_batch_norm_module_describe tells batch norms from others. */
-static void instance_norm_describe(const ek_module *module, char *text, size_t size)
-{
-    ek_batch_norm_module_describe(module, text, size);
-}
-
 #define INSTANCE_NORM(dims)                                                                     \
     static const ek_module_type instance_norm##dims##_type = {.name = "instance_norm" #dims,    \
                                                               .size =                           \
                                                                   sizeof(ek_batch_norm_module), \
                                                               .forward = instance_norm_forward, \
-                                                              .describe = instance_norm_describe}
+                                                              .describe =                       \
+                                                                  ek_batch_norm_module_describe}
 INSTANCE_NORM(1d);
 INSTANCE_NORM(2d);
 INSTANCE_NORM(3d);

@@ -63,22 +63,24 @@ void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t s
              self->running_mean ? "True" : "False");
 }
 
-static const ek_module_type batch_norm1d_type = {.name = "batch_norm1d",
-                                                 .size = sizeof(ek_batch_norm_module),
-                                                 .forward = batch_norm_forward,
-                                                 .describe = ek_batch_norm_module_describe};
-static const ek_module_type batch_norm2d_type = {.name = "batch_norm2d",
-                                                 .size = sizeof(ek_batch_norm_module),
-                                                 .forward = batch_norm_forward,
-                                                 .describe = ek_batch_norm_module_describe};
-static const ek_module_type batch_norm3d_type = {.name = "batch_norm3d",
-                                                 .size = sizeof(ek_batch_norm_module),
-                                                 .forward = batch_norm_forward,
-                                                 .describe = ek_batch_norm_module_describe};
+const char ek_batch_norm_family[] = "batch_norm";
+
+/* By the directions of their pictures, from 1. */
+#define BATCH_NORM_TYPE(id)                                                              \
+    {                                                                                    \
+        .name = id, .size = sizeof(ek_batch_norm_module), .forward = batch_norm_forward, \
+        .describe = ek_batch_norm_module_describe, .family = ek_batch_norm_family        \
+    }
+static const ek_module_type batch_norm_types[] = {BATCH_NORM_TYPE("batch_norm1d"),
+                                                  BATCH_NORM_TYPE("batch_norm2d"),
+                                                  BATCH_NORM_TYPE("batch_norm3d")};
 
 bool ek_module_is_batch_norm(const ek_module *module)
 {
-    return module->type->forward == batch_norm_forward;
+    for (size_t i = 0; i < sizeof batch_norm_types / sizeof *batch_norm_types; i++)
+        if (module->type == &batch_norm_types[i])
+            return true;
+    return false;
 }
 
 ek_forward_function *ek_batch_norm_with_relu(const ek_module *layer)
@@ -143,17 +145,17 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options 
 
 ek_module *ek_batch_norm1d_with(ek_norm_options options)
 {
-    return ek_batch_norm_module_new(&batch_norm1d_type, &options, 2, 3);
+    return ek_batch_norm_module_new(&batch_norm_types[0], &options, 2, 3);
 }
 
 ek_module *ek_batch_norm2d_with(ek_norm_options options)
 {
-    return ek_batch_norm_module_new(&batch_norm2d_type, &options, 4, 4);
+    return ek_batch_norm_module_new(&batch_norm_types[1], &options, 4, 4);
 }
 
 ek_module *ek_batch_norm3d_with(ek_norm_options options)
 {
-    return ek_batch_norm_module_new(&batch_norm3d_type, &options, 5, 5);
+    return ek_batch_norm_module_new(&batch_norm_types[2], &options, 5, 5);
 }
 
 /* ---- statistics of given data ---- */
@@ -174,8 +176,7 @@ typedef struct norm_list {
 static ek_batch_norm_module *norm_tracked(ek_module *module)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
-    return module->type->describe == ek_batch_norm_module_describe && self->running_mean ? self
-                                                                                         : NULL;
+    return module->type->family == ek_batch_norm_family && self->running_mean ? self : NULL;
 }
 
 static int norm_note(const char *path, ek_module *module, void *user)

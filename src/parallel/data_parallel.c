@@ -35,7 +35,8 @@ static ek_value data_parallel_forward(ek_module *module, const ek_args *args)
 static const ek_module_type data_parallel_type = {.name = "data_parallel",
                                                   .size = sizeof(data_parallel),
                                                   .forward = data_parallel_forward,
-                                                  .destroy = ek_wrapper_destroy};
+                                                  .destroy = ek_wrapper_destroy,
+                                                  .family = ek_wrapper_family};
 
 void ek_data_parallel_output(const ek_module *module, ek_device *device)
 {

@@ -293,7 +293,8 @@ static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .forward = sync_batch_norm_forward,
                                                     .destroy = sync_batch_norm_destroy,
                                                     .copy = sync_batch_norm_copy,
-                                                    .describe = ek_batch_norm_module_describe};
+                                                    .describe = ek_batch_norm_module_describe,
+                                                    .family = ek_batch_norm_family};
 
 /* The ranks of a group that was given; NULL if there are no others. */
 static int sync_ranks_of(ek_process_group *group, ek_ranks **ranks)

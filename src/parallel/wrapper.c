@@ -121,6 +121,8 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_data_parallel_options 
     return NULL;
 }
 
+const char ek_wrapper_family[] = "wrapper";
+
 void ek_wrapper_destroy(ek_module *module)
 {
     ek_wrapper *wrapper = (ek_wrapper *)module;
@@ -131,7 +133,7 @@ void ek_wrapper_destroy(ek_module *module)
 
 ek_wrapper *ek_wrapper_of(ek_module *module)
 {
-    return module && module->type->destroy == ek_wrapper_destroy ? (ek_wrapper *)module : NULL;
+    return module && module->type->family == ek_wrapper_family ? (ek_wrapper *)module : NULL;
 }
 
 ek_module *ek_data_parallel_module(ek_module *data_parallel)

@@ -32,6 +32,33 @@ TEST(every_kind_turns_and_works)
     }
 }
 
+static int run_once(ek_module *module, void *user)
+{
+    return ek_apply(module, user) ? 0 : ek_error_status();
+}
+
+/* Statistics of batches: of batch norms of every type, but not of instance norms, which have the
+ * same struct. */
+TEST(statistics_are_those_of_batch_norms)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        ek_module *norm =
+            kind == 2 ? ek_instance_norm1d(3, .track_running_stats = EK_ON) : ek_batch_norm1d(3);
+        assert_made(norm);
+        if (kind == 1)
+            assert_made(ek_convert_sync_batch_norm(norm));
+        ek_tensor *mean = ek_module_tensor(norm, "running_mean");
+        assert_made(ek_fill_(mean, 5));
+        assert_ok(
+            ek_update_batch_norm(norm, run_once, normal(1, EK_SHAPE(4, 3, 6), EK_F32, ek_cpu())));
+        if (kind == 2)
+            assert_close(mean, ek_full_like(mean, 5), 0, 0);
+        else
+            ck_assert(fabs(element(mean, 0)) < 2);
+        ek_module_free(norm);
+    }
+}
+
 TEST(options_and_mode_stay)
 {
     ek_norm_options options = {.features = CHANNELS, .momentum = 0.5, .eps = 0.1};
