@@ -15,11 +15,15 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_optimizer ek_optimizer;
 
+/* How far LBFGS goes along a direction: lr times the direction, or a step that satisfies the strong
+ * Wolfe conditions. */
+typedef enum ek_step_length { EK_FIXED_STEP = 0, EK_STRONG_WOLFE = 1 } ek_step_length;
+
 typedef struct ek_optimizer_options {
     const char *keywords;
     ek_module *module; /* its parameters form group 0; NULL: no group yet */
-    double
-        lr; /* default 1e-3; RMSprop, Adagrad, Rprop, ASGD 1e-2, Adamax, NAdam 2e-3, Adadelta 1 */
+    /* Default 1e-3; RMSprop, Adagrad, Rprop, ASGD 1e-2, Adamax, NAdam 2e-3, Adadelta, LBFGS 1. */
+    double lr;
     double momentum;     /* SGD, RMSprop */
     double dampening;    /* SGD */
     double weight_decay; /* AdamW's default is 1e-2 */
@@ -37,6 +41,12 @@ typedef struct ek_optimizer_options {
     double eta_minus, eta_plus;       /* Rprop: default 0.5, 1.2 */
     double step_min, step_max;        /* Rprop: default 1e-6, 50 */
     double lambd, t0;                 /* ASGD: default 1e-4, 1e6 */
+    int max_iter;                     /* LBFGS: iterations of one step; default 20 */
+    int max_eval;                     /* LBFGS: evaluations of one step; default 5/4 of max_iter */
+    double tolerance_grad;   /* LBFGS: a step ends if no element of the gradient is larger; 1e-7 */
+    double tolerance_change; /* LBFGS: and if neither parameters nor loss change by more; 1e-9 */
+    int history_size;        /* LBFGS: default 100 */
+    ek_step_length line_search; /* LBFGS: EK_STRONG_WOLFE */
 } ek_optimizer_options;
 
 /* ek_sgd(net, .lr = 0.1, .momentum = 0.9): owned by the caller, freed with ek_optimizer_free. NULL
@@ -52,6 +62,10 @@ EK_API ek_optimizer *ek_adagrad_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adadelta_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_rprop_with(ek_optimizer_options options); /* no weight_decay */
 EK_API ek_optimizer *ek_asgd_with(ek_optimizer_options options);
+/* L-BFGS, whose steps evaluate the loss several times: ek_step_closure. It has one group, of one
+ * dtype, on any devices. Its state are vectors of all parameters, two per remembered iteration, on
+ * the device of the first. */
+EK_API ek_optimizer *ek_lbfgs_with(ek_optimizer_options options);
 #define EK_OPTIMIZER_OPTIONS(...) EK_OPTIONS_1(ek_optimizer_options, module, __VA_ARGS__)
 #define ek_sgd(...) ek_sgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_adam(...) ek_adam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
@@ -64,6 +78,7 @@ EK_API ek_optimizer *ek_asgd_with(ek_optimizer_options options);
 #define ek_adadelta(...) ek_adadelta_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_rprop(...) ek_rprop_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_asgd(...) ek_asgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_lbfgs(...) ek_lbfgs_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
 /* Adds a group with its own options, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index.
@@ -86,8 +101,31 @@ EK_API int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char
                             double *value);
 
 /* Updates every parameter that has a gradient. On an error nothing has been updated. All ranks call
- * it if parameters are divided over them (ddp.h). */
+ * it if parameters are divided over them (ddp.h). EK_E_INVALID for LBFGS, which needs a closure. */
 EK_API int ek_step(ek_optimizer *optimizer);
+
+/* Computes the loss of the parameters as they are, and their gradients anew. Returns 0 or a
+ * negative status.
+ *
+ *     static int evaluate(double *loss, void *user)
+ *     {
+ *         job *j = user;
+ *         ek_zero_grad(j->optimizer);
+ *         ek_tensor *l = ek_loss(j->criterion, ek_forward(j->model, j->input), j->target);
+ *         return ek_backward(l) < 0 ? ek_error_status() : ek_item(l, loss);
+ *     }
+ *
+ * ek_train_step with .accumulate_only does the same in micro-batches. */
+typedef int ek_closure(double *loss, void *user);
+
+/* A step of an optimizer that evaluates the closure itself, with gradient mode on and in a scope of
+ * its own: LBFGS several times, others once, before ek_step. Writes the first loss to *loss, unless
+ * NULL. On an error parameters and state are what they were before; gradients are the last ones.
+ *
+ * LBFGS: EK_E_STATE for parameters that are sharded or divided over ranks. Under
+ * ek_distributed_data_parallel the closure has to give every rank the loss of all ranks, since the
+ * loss decides when a step ends. */
+EK_API int ek_step_closure(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss);
 
 /* Removes the gradients of all parameters. */
 EK_API void ek_zero_grad(ek_optimizer *optimizer);
@@ -96,9 +134,11 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
  * "exp_avg_sq" and "max_exp_avg_sq" of Adam and its like, Adamax's "exp_inf", NAdam's "mu_product";
  * RMSprop's "square_avg", "momentum_buffer", "grad_avg"; Adagrad's "sum"; Adadelta's "square_avg",
  * "acc_delta"; Rprop's "prev", "step_size"; ASGD's "ax", "eta". "mu_product" and "eta" are scalars
- * of f64 in the scope. NULL, without an error, if there is none yet. Owned by the optimizer. For a
- * sharded parameter it is a copy of the whole state instead, on cpu, in the scope; if it is divided
- * over ranks (ddp.h), all of them call this. */
+ * of f64 in the scope. LBFGS's are those of all parameters and belong to the first, as in PyTorch:
+ * "d", "prev_flat_grad", and, with a row per remembered iteration, "old_dirs", "old_stps" and "ro";
+ * "t", "H_diag", "prev_loss" and "func_evals" are scalars. NULL, without an error, if there is none
+ * yet. Owned by the optimizer. For a sharded parameter it is a copy of the whole state instead, on
+ * cpu, in the scope; if it is divided over ranks (ddp.h), all of them call this. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
@@ -110,8 +150,8 @@ EK_API int ek_optimizer_parameter_count(const ek_optimizer *optimizer);
 /* How many updates the parameter has had. EK_E_INVALID if it is no parameter of the optimizer. */
 EK_API int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter);
 /* Restores a parameter's state from a checkpoint: `steps` updates, and copies of all states that
- * the algorithm has by then (none for 0 steps). Shapes are the parameter's, or a scalar's; dtypes
- * and devices are converted. On an error nothing has changed. */
+ * the algorithm has by then (none for 0 steps). Shapes are the parameter's, or a scalar's, or those
+ * that LBFGS gives; dtypes and devices are converted. On an error nothing has changed. */
 EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                                   const char *const *names, ek_tensor *const *states, int count);
 /* The name of state `index`, with the present options; NULL, without an error, past the last. */

@@ -133,7 +133,7 @@ int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer
 
 /* ---- optimizers: loading ---- */
 
-enum { MOST_STATES = 8 };
+enum { MOST_STATES = 12 };
 
 /* The state of one parameter. */
 typedef struct state_set {

@@ -7,12 +7,32 @@
 
 _Static_assert((int)EK_STATES == (int)EK_STEP_STATES, "states of parameters and of rules");
 
+/* An algorithm that steps all parameters, which are one group, as one vector, and evaluates the
+ * loss itself. Its state belongs to all of them together; checkpoints have it with the first. */
+typedef struct ek_vector_algorithm {
+    /* A whole step; writes the loss before it. On an error nothing has changed. */
+    int (*minimise)(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss);
+    const char *const *state_names; /* NULL at the end */
+    /* A state by name, owned by the optimizer or in the scope. NULL, without an error, if there is
+     * none. */
+    ek_tensor *(*state)(const ek_optimizer *optimizer, const char *name);
+    int (*set_state)(ek_optimizer *optimizer, int64_t steps, const char *const *names,
+                     ek_tensor *const *states, int count);
+    void (*free)(void *memory); /* frees optimizer->memory, which may be NULL */
+} ek_vector_algorithm;
+
 struct ek_algorithm {
     const char *name;
     unsigned options;                   /* a bit per EK_OPTION_* that it has */
     ek_optimizer_options defaults;      /* numbers as they are used: 0 means 0 */
     const char *state_names[EK_STATES]; /* NULL at the end */
     const char *carried; /* the name of the number that a parameter carries, or NULL */
+
+    /* Instead of states, phase and step; NULL for algorithms that step each element by itself. */
+    const ek_vector_algorithm *vector;
+
+    /* Optional: gives options that were left out numbers that depend on others. */
+    void (*complete)(ek_optimizer_options *options);
 
     /* Optional: what options have to be together. */
     int (*check)(const ek_optimizer_options *options);
@@ -62,6 +82,12 @@ enum {
     EK_OPTION_STEP_MAX,
     EK_OPTION_LAMBD,
     EK_OPTION_T0,
+    EK_OPTION_MAX_ITER,
+    EK_OPTION_MAX_EVAL,
+    EK_OPTION_TOLERANCE_GRAD,
+    EK_OPTION_TOLERANCE_CHANGE,
+    EK_OPTION_HISTORY_SIZE,
+    EK_OPTION_LINE_SEARCH,
     EK_OPTIMIZER_OPTION_COUNT
 };
 

@@ -17,6 +17,7 @@
 #include <math.h>
 
 #include "optim/algorithm.h"
+#include "optim/lbfgs.h"
 
 #define BIT(name) (1u << EK_OPTION_##name)
 #define BETAS (BIT(BETA1) | BIT(BETA2) | BIT(EPS))
@@ -309,3 +310,28 @@ static ek_step_rule asgd_step(const ek_optimizer_options *o, int64_t step, doubl
 ALGORITHM(asgd, .options = COMMON | BIT(LAMBD) | BIT(ALPHA) | BIT(T0), .state_names = {"ax"},
           .carried = "eta", .defaults = {.lr = 1e-2, .lambd = 1e-4, .alpha = 0.75, .t0 = 1e6},
           .phase = phase_each, .step = asgd_step)
+
+/* ---- L-BFGS: lbfgs.c ---- */
+
+static void lbfgs_complete(ek_optimizer_options *o)
+{
+    if (o->max_eval < 0)
+        o->max_eval = (int)((int64_t)o->max_iter * 5 / 4);
+}
+
+static const ek_vector_algorithm lbfgs_vector = {.minimise = ek_lbfgs_minimise,
+                                                 .state_names = ek_lbfgs_state_names,
+                                                 .state = ek_lbfgs_state,
+                                                 .set_state = ek_lbfgs_set_state,
+                                                 .free = ek_lbfgs_free};
+
+ALGORITHM(lbfgs,
+          .options = BIT(LR) | BIT(MAX_ITER) | BIT(MAX_EVAL) | BIT(TOLERANCE_GRAD) |
+                     BIT(TOLERANCE_CHANGE) | BIT(HISTORY_SIZE) | BIT(LINE_SEARCH),
+          .defaults = {.lr = 1,
+                       .max_iter = 20,
+                       .max_eval = -1,
+                       .tolerance_grad = 1e-7,
+                       .tolerance_change = 1e-9,
+                       .history_size = 100},
+          .complete = lbfgs_complete, .vector = &lbfgs_vector)

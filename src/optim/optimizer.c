@@ -96,6 +96,9 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     const ek_algorithm *algorithm = optimizer->algorithm;
     if (count < 1 || !parameters)
         return EK_FAIL(EK_E_INVALID, "%s: a group needs at least one parameter", algorithm->name);
+    if (algorithm->vector && optimizer->group_count > 0)
+        return EK_FAIL(EK_E_INVALID, "%s steps all parameters as one group; there is one already",
+                       algorithm->name);
     ek_optimizer_options resolved;
     EK_TRY(ek_options_resolve(algorithm, &options, &optimizer->defaults, &resolved));
     for (int i = 0; i < count; i++)
@@ -174,6 +177,8 @@ void ek_optimizer_free(ek_optimizer *optimizer)
         return;
     for (int i = 0; i < optimizer->slot_count; i++)
         ek_slot_free(optimizer->slots[i]);
+    if (optimizer->algorithm->vector)
+        optimizer->algorithm->vector->free(optimizer->memory);
     ek_map_clear(&optimizer->index);
     free(optimizer->slots);
     free(optimizer->groups);

@@ -20,36 +20,47 @@ static const range below_1 = {0, 1, false, true, "in [0, 1)"};
 static const range up_to_1 = {0, 1, false, false, "in [0, 1]"};
 static const range between_0_and_1 = {0, 1, true, true, "between 0 and 1"};
 static const range above_1 = {1, INFINITY, true, false, "more than 1"};
+static const range counted = {0, INT32_MAX / 2, false, false, "0 or more"};
+static const range counted_from_1 = {1, INT32_MAX / 2, false, false, "1 or more"};
+static const range line_searches = {EK_FIXED_STEP, EK_STRONG_WOLFE, false, false,
+                                    "EK_FIXED_STEP or EK_STRONG_WOLFE"};
 static const range any = {-INFINITY, INFINITY, false, false, "a number"};
+
+/* What the member is: a double, a bool, or an int or enum. */
+typedef enum kind { NUMBER, SWITCH, WHOLE } kind;
 
 /* `position` is that of the member, counted from 0 after `keywords`. */
 static const struct option {
     const char *name, *what; /* `what` stands in sentences */
     size_t offset;
     int position;
-    bool is_switch;
+    kind kind;
     const range *range;
 } options[EK_OPTIMIZER_OPTION_COUNT] = {
-#define OPTION(member, position, range)                                                  \
+#define OPTION(member, position, range)                                                   \
+    {                                                                                     \
+#member, #member, offsetof(ek_optimizer_options, member), position, NUMBER, range \
+    }
+#define OF_SWITCH(member, position)                                                      \
     {                                                                                    \
-#member, #member, offsetof(ek_optimizer_options, member), position, false, range \
+#member, #member, offsetof(ek_optimizer_options, member), position, SWITCH, NULL \
     }
-#define SWITCH(member, position)                                                       \
-    {                                                                                  \
-#member, #member, offsetof(ek_optimizer_options, member), position, true, NULL \
+#define OF_WHOLE(member, position, range)                                                \
+    {                                                                                    \
+#member, #member, offsetof(ek_optimizer_options, member), position, WHOLE, range \
     }
-    {"lr", "learning rate", offsetof(ek_optimizer_options, lr), 1, false, &positive_or_0},
+    {"lr", "learning rate", offsetof(ek_optimizer_options, lr), 1, NUMBER, &positive_or_0},
     OPTION(momentum, 2, &positive_or_0),
     OPTION(dampening, 3, &any),
     OPTION(weight_decay, 4, &positive_or_0),
-    SWITCH(nesterov, 5),
+    OF_SWITCH(nesterov, 5),
     OPTION(beta1, 6, &below_1),
     OPTION(beta2, 7, &below_1),
     OPTION(eps, 8, &positive_or_0),
-    SWITCH(amsgrad, 9),
-    SWITCH(maximize, 10),
+    OF_SWITCH(amsgrad, 9),
+    OF_SWITCH(maximize, 10),
     OPTION(alpha, 11, &positive_or_0),
-    SWITCH(centered, 12),
+    OF_SWITCH(centered, 12),
     OPTION(lr_decay, 13, &positive_or_0),
     OPTION(initial_accumulator_value, 14, &positive_or_0),
     OPTION(rho, 15, &up_to_1),
@@ -60,21 +71,32 @@ static const struct option {
     OPTION(step_max, 20, &any),
     OPTION(lambd, 21, &any),
     OPTION(t0, 22, &any),
+    OF_WHOLE(max_iter, 23, &counted),
+    OF_WHOLE(max_eval, 24, &counted),
+    OPTION(tolerance_grad, 25, &positive_or_0),
+    OPTION(tolerance_change, 26, &positive_or_0),
+    OF_WHOLE(history_size, 27, &counted_from_1),
+    OF_WHOLE(line_search, 28, &line_searches),
 #undef OPTION
-#undef SWITCH
+#undef OF_SWITCH
+#undef OF_WHOLE
 };
 
 double ek_option_get(const ek_optimizer_options *of, int option)
 {
     const char *at = (const char *)of + options[option].offset;
-    return options[option].is_switch ? *(const bool *)at : *(const double *)at;
+    if (options[option].kind == WHOLE)
+        return *(const int *)at;
+    return options[option].kind == SWITCH ? *(const bool *)at : *(const double *)at;
 }
 
 static void option_put(ek_optimizer_options *of, int option, double value)
 {
     char *at = (char *)of + options[option].offset;
-    if (options[option].is_switch)
+    if (options[option].kind == SWITCH)
         *(bool *)at = value != 0;
+    else if (options[option].kind == WHOLE)
+        *(int *)at = (int)value;
     else
         *(double *)at = value;
 }
@@ -83,7 +105,7 @@ static void option_put(ek_optimizer_options *of, int option, double value)
 static double option_given(const ek_optimizer_options *given, int option)
 {
     double value = ek_option_get(given, option);
-    return value == 0 && !options[option].is_switch &&
+    return value == 0 && options[option].kind != SWITCH &&
                    ek_keyword_is_written(given->keywords, options[option].name,
                                          options[option].position)
                ? EK_ZERO
@@ -93,13 +115,14 @@ static double option_given(const ek_optimizer_options *given, int option)
 static int option_check(const char *algorithm, int option, double value)
 {
     const struct option *o = &options[option];
-    if (o->is_switch)
+    if (o->kind == SWITCH)
         return value == 0 || value == 1
                    ? 0
                    : EK_FAIL(EK_E_INVALID, "%s: %s is a switch, 0 or 1, not %g", algorithm, o->name,
                              value);
     bool in_range = (o->range->low_is_open ? value > o->range->low : value >= o->range->low) &&
                     (o->range->high_is_open ? value < o->range->high : value <= o->range->high);
+    in_range = in_range && (o->kind != WHOLE || value == floor(value));
     return in_range ? 0
                     : EK_FAIL(EK_E_INVALID, "%s: invalid %s %g, it has to be %s", algorithm,
                               o->what, value, o->range->text);
@@ -136,6 +159,8 @@ int ek_options_resolve(const ek_algorithm *algorithm, const ek_optimizer_options
         else if (value != 0)
             return option_refuse(algorithm, options[i].name);
     }
+    if (algorithm->complete)
+        algorithm->complete(&o);
     EK_TRY(ek_options_check(algorithm, &o));
     *resolved = o;
     return 0;

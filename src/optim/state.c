@@ -35,6 +35,9 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
     if (!optimizer || !name)
         return NULL;
     const ek_slot *slot = state_slot_of(optimizer, parameter);
+    const ek_vector_algorithm *vector = optimizer->algorithm->vector;
+    if (vector)
+        return slot && slot == optimizer->slots[0] ? vector->state(optimizer, name) : NULL;
     int s = state_index(optimizer, name);
     if (slot && slot->step > 0 && state_is_carried(optimizer->algorithm, name))
         return ek_full(slot->carried, ek_scalar_shape(), .dtype = EK_F64);
@@ -105,6 +108,9 @@ const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
     if (!optimizer || index < 0)
         return NULL;
     const ek_algorithm *algorithm = optimizer->algorithm;
+    for (int i = 0; algorithm->vector && i <= index; i++)
+        if (i == index || !algorithm->vector->state_names[i])
+            return algorithm->vector->state_names[i];
     unsigned states = ek_states_of(algorithm, &optimizer->defaults);
     for (int i = 0; i < optimizer->group_count; i++)
         states |= ek_states_of(algorithm, &optimizer->groups[i]);
@@ -257,6 +263,28 @@ static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps, stat
     return status < 0 ? status : state_write(slot, steps, set);
 }
 
+/* The state of all parameters comes with the first; others have none. */
+static int state_put_vector(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
+                            const char *const *names, ek_tensor *const *states, int count)
+{
+    const ek_algorithm *algorithm = optimizer->algorithm;
+    const bool is_first = slot == optimizer->slots[0];
+    if ((!is_first || steps == 0) && count > 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: after %lld updates this parameter has no state \"%.200s\"; that of all "
+                       "parameters is the first one's",
+                       algorithm->name, (long long)steps, names[0] ? names[0] : "NULL");
+    ek_scope scope = ek_scope_begin();
+    bool enabled = ek_set_grad_enabled(false);
+    int status =
+        is_first ? algorithm->vector->set_state(optimizer, steps, names, states, count) : 0;
+    ek_set_grad_enabled(enabled);
+    ek_scope_end(&scope);
+    if (status >= 0)
+        slot->step = steps;
+    return status;
+}
+
 int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                            const char *const *names, ek_tensor *const *states, int count)
 {
@@ -264,6 +292,8 @@ int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_
     ek_slot *slot;
     EK_TRY(state_slot_find(optimizer, parameter, &slot));
     EK_TRY(state_check_call(optimizer, slot, steps, names, states, count));
+    if (optimizer->algorithm->vector)
+        return state_put_vector(optimizer, slot, steps, names, states, count);
     EK_TRY(state_sort(optimizer, slot, steps, names, states, count, &set));
     if (steps == 0) {
         ek_slot_forget_state(slot);

@@ -389,6 +389,10 @@ int ek_step(ek_optimizer *optimizer)
 {
     EK_TRY(ek_optimizer_check(optimizer));
     EK_TRY(ek_fork_check());
+    if (optimizer->algorithm->vector)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s evaluates the loss several times in a step; call ek_step_closure",
+                       optimizer->algorithm->name);
     step this = {.optimizer = optimizer};
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,
@@ -408,4 +412,42 @@ int ek_step(ek_optimizer *optimizer)
     ek_scope_end(&scope);
     ek_span_end(&timed);
     return status < 0 ? status : 0;
+}
+
+/* One evaluation, and a step. */
+static int step_evaluated(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss)
+{
+    const int before = ek_error_status();
+    ek_scope scope = ek_scope_begin();
+    bool enabled = ek_set_grad_enabled(true);
+    int status = closure(loss, user);
+    ek_set_grad_enabled(enabled);
+    ek_scope_end(&scope);
+    if (before == 0)
+        status = ek_error_outcome(status);
+    return status < 0 ? status : ek_step(optimizer);
+}
+
+static int step_vector(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss)
+{
+    ek_span timed;
+    EK_TRY(ek_fork_check());
+    ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,
+                  step_first_dev(optimizer));
+    int status = optimizer->algorithm->vector->minimise(optimizer, closure, user, loss);
+    ek_span_end(&timed);
+    return status;
+}
+
+int ek_step_closure(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss)
+{
+    double first = 0;
+    EK_TRY(ek_optimizer_check(optimizer));
+    if (!closure)
+        return EK_FAIL(EK_E_INVALID, "%s: the closure is NULL", optimizer->algorithm->name);
+    int status = optimizer->algorithm->vector ? step_vector(optimizer, closure, user, &first)
+                                              : step_evaluated(optimizer, closure, user, &first);
+    if (status >= 0 && loss)
+        *loss = first;
+    return status;
 }

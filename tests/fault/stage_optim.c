@@ -10,10 +10,34 @@ static struct {
     ek_tensor *weight;
 } run;
 
+static bool row_is_lbfgs(int row);
+
+/* The loss of the model, and its gradients. */
+static int evaluate(double *loss, void *user)
+{
+    (void)user;
+    ek_zero_grad(run.optimizer);
+    ek_tensor *x = ek_reshape(ek_linspace(-1, 1, 8, EK_F32, ek_cpu()), EK_SHAPE(4, 2));
+    ek_tensor *l = ek_mean(ek_square(ek_square(ek_sub_scalar(ek_apply(run.model, x), 1))));
+    int status = ek_backward(l);
+    return status < 0 ? status : ek_item(l, loss);
+}
+
+/* LBFGS has state after a step. */
+static int lbfgs_set_up(void)
+{
+    run.optimizer =
+        ek_lbfgs(run.model, .max_iter = 3, .history_size = 2, .line_search = EK_STRONG_WOLFE);
+    run.schedule = run.optimizer ? ek_cosine_annealing_lr(run.optimizer, 10, 0) : NULL;
+    run.weight = ek_module_tensor(run.model, "0.weight");
+    return run.schedule ? ek_step_closure(run.optimizer, evaluate, NULL, NULL) : ek_error_status();
+}
+
 static int optim_set_up(int row)
 {
-    (void)row;
     run.model = ek_sequential(ek_linear(2, 3), ek_linear(3, 1));
+    if (row_is_lbfgs(row))
+        return lbfgs_set_up();
     run.optimizer = ek_adam(run.model, .lr = 0.01);
     run.schedule = run.optimizer ? ek_cosine_annealing_lr(run.optimizer, 10, 0) : NULL;
     run.weight = ek_module_tensor(run.model, "0.weight");
@@ -32,11 +56,12 @@ static void optim_clear(int row)
 
 static int optim_world(int row)
 {
-    (void)row;
     fault_note((double)ek_schedule_steps(run.schedule));
     int status = fault_note_parameters(run.model);
     if (status >= 0)
         status = fault_note_optimizer(run.optimizer, run.model);
+    if (row_is_lbfgs(row)) /* a step that fails leaves the gradients that it had last */
+        return status;
     return status < 0 ? status : fault_note_gradients(run.model);
 }
 
@@ -112,6 +137,32 @@ static int set_state(void)
     ek_tensor *const states[] = {ones, ones};
     return ones ? ek_optimizer_set_state(run.optimizer, run.weight, 3, names, states, 2)
                 : ek_error_status();
+}
+
+/* ---- LBFGS ---- */
+
+static int lbfgs_step(void)
+{
+    double loss = 0;
+    int status = ek_step_closure(run.optimizer, evaluate, NULL, &loss);
+    fault_note(loss);
+    return status;
+}
+
+/* The state of a step before, but for the direction. */
+static int lbfgs_set_state(void)
+{
+    const char *names[12];
+    ek_tensor *states[12];
+    int count = 0;
+    for (; (names[count] = ek_optimizer_state_name(run.optimizer, count)); count++) {
+        states[count] = ek_optimizer_state(run.optimizer, run.weight, names[count]);
+        if (!states[count])
+            return ek_error_status();
+    }
+    states[0] = ek_mul_scalar(states[0], 2);
+    return states[0] ? ek_optimizer_set_state(run.optimizer, run.weight, 2, names, states, count)
+                     : ek_error_status();
 }
 
 /* ---- others' ---- */
@@ -248,24 +299,32 @@ static int loader(void)
 static const struct {
     const char *name;
     int (*attempt)(void);
+    bool is_lbfgs;
 } rows[] = {
-    {"step", step},
-    {"scaled", scaled},
-    {"clip-value", clip_value},
-    {"clip-norm", clip_norm},
-    {"schedule", schedule},
-    {"set-steps", set_steps},
-    {"set-lr", set_lr},
-    {"add-group", add_group},
-    {"set-state", set_state},
-    {"grad-mode", without_gradients},
-    {"draws", draws},
-    {"draws-by-count", draws_by_count},
-    {"penalty-points", points},
-    {"transform", transform},
-    {"function", function},
-    {"loader", loader},
+    {.name = "step", .attempt = step},
+    {.name = "scaled", .attempt = scaled},
+    {.name = "clip-value", .attempt = clip_value},
+    {.name = "clip-norm", .attempt = clip_norm},
+    {.name = "schedule", .attempt = schedule},
+    {.name = "set-steps", .attempt = set_steps},
+    {.name = "set-lr", .attempt = set_lr},
+    {.name = "add-group", .attempt = add_group},
+    {.name = "set-state", .attempt = set_state},
+    {.name = "lbfgs-step", .attempt = lbfgs_step, .is_lbfgs = true},
+    {.name = "lbfgs-set-state", .attempt = lbfgs_set_state, .is_lbfgs = true},
+    {.name = "grad-mode", .attempt = without_gradients},
+    {.name = "draws", .attempt = draws},
+    {.name = "draws-by-count", .attempt = draws_by_count},
+    {.name = "penalty-points", .attempt = points},
+    {.name = "transform", .attempt = transform},
+    {.name = "function", .attempt = function},
+    {.name = "loader", .attempt = loader},
 };
+
+static bool row_is_lbfgs(int row)
+{
+    return rows[row].is_lbfgs;
+}
 
 static int optim_attempt(int row)
 {

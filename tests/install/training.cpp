@@ -357,6 +357,34 @@ static void training()
     ek_module_free(loss);
 }
 
+// A closure without captures is a function; what it needs comes as its user.
+static void fitting()
+{
+    struct fit {
+        ek_module *net;
+        ek_optimizer *optimizer;
+        ek_tensor *x, *y;
+    };
+    ek_module *net = ek_linear(3, 1);
+    ek_tensor *x = ek_randn(EK_SHAPE(9, 3));
+    fit f = {net, ek_lbfgs(net, .max_iter = 4, .line_search = EK_STRONG_WOLFE), x,
+             ek_sum(x, EK_DIMS(1), .keepdim = true)};
+    double loss = 1;
+    for (int i = 0; i < 5; i++)
+        CHECK(ek_step_closure(
+                  f.optimizer,
+                  [](double *value, void *user) {
+                      fit *with = static_cast<fit *>(user);
+                      ek_zero_grad(with->optimizer);
+                      ek_tensor *l = ek_f_mse_loss(ek_apply(with->net, with->x), with->y);
+                      return ek_backward(l) < 0 ? ek_error_status() : ek_item(l, value);
+                  },
+                  &f, &loss) == 0);
+    CHECK(loss < 1e-6);
+    ek_optimizer_free(f.optimizer);
+    ek_module_free(net);
+}
+
 // A world of one rank, in which every call is allowed.
 static void ranks()
 {
@@ -392,6 +420,7 @@ int main()
     ranks();
     ek_scope_end(&scope);
     training();
+    fitting();
     looking();
     carrying();
     CHECK(ek_shutdown() == 0);

@@ -200,7 +200,7 @@ typedef struct null_call {
     void (*call)(void);
 } null_call;
 
-static null_call calls[500];
+static null_call calls[600];
 static int call_count;
 
 static inline void add_call(const char *text, void (*call)(void))

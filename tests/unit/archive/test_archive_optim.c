@@ -375,3 +375,91 @@ TEST(wrong_calls_are_refused)
     end(&t);
     end(&sgd);
 }
+
+/* ---- an algorithm whose state is that of all parameters together ---- */
+
+typedef struct fit {
+    training t;
+    ek_tensor *x;
+} fit;
+
+static int fit_evaluate(double *loss, void *user)
+{
+    fit *f = user;
+    ek_zero_grad(f->t.optimizer);
+    ek_tensor *y = ek_apply(f->t.model, f->x);
+    ek_tensor *l = ek_mean(ek_square(ek_add_scalar(y, 1)));
+    return ek_backward(l) < 0 ? ek_error_status() : ek_item(l, loss);
+}
+
+static fit fit_begin(job j, uint64_t seed)
+{
+    fit f = {.t = begin(j, seed, true)};
+    ek_schedule_free(f.t.schedule);
+    ek_optimizer_free(f.t.optimizer);
+    f.t.optimizer = ek_lbfgs(f.t.model, .max_iter = 3, .line_search = EK_STRONG_WOLFE);
+    f.t.schedule = ek_step_lr(f.t.optimizer, 2, 0.5);
+    assert_made(f.t.schedule);
+    ek_manual_seed(9);
+    f.x = ek_randn(EK_SHAPE(BATCH, 6), .dtype = EK_F64);
+    return f;
+}
+
+/* Among others into an optimizer that was used, and with options that were changed. */
+TEST_LOOP(lbfgs_goes_on, 0, JOBS)
+{
+    if (jobs[_i].sharded)
+        return;
+    for (int used = 0; used < 2; used++) {
+        double losses[AFTER], loss, size;
+        fit one = fit_begin(jobs[_i], 1), other = fit_begin((job){3, false}, 2);
+        assert_ok(ek_optimizer_set(one.t.optimizer, 0, "history_size", 2));
+        for (int i = 0; i < BEFORE; i++)
+            assert_ok(ek_step_closure(one.t.optimizer, fit_evaluate, &one, NULL));
+        ek_archive *a = saved(&one.t);
+        for (int i = 0; i < AFTER; i++)
+            assert_ok(ek_step_closure(one.t.optimizer, fit_evaluate, &one, &losses[i]));
+        if (used)
+            assert_ok(ek_step_closure(other.t.optimizer, fit_evaluate, &other, NULL));
+        load(a, &other.t);
+        ek_archive_free(a);
+        assert_ok(ek_optimizer_get(other.t.optimizer, 0, "history_size", &size));
+        ck_assert(size == 2);
+        for (int i = 0; i < AFTER; i++) {
+            assert_ok(ek_step_closure(other.t.optimizer, fit_evaluate, &other, &loss));
+            ck_assert(fabs(loss - losses[i]) <= 1e-10 * losses[i]);
+        }
+        end(&one.t);
+        end(&other.t);
+    }
+}
+
+/* A file that lacks one parameter changes nothing, although the first one's state is read before.
+ */
+TEST(half_a_state_of_lbfgs_changes_nothing)
+{
+    fit f = fit_begin((job){2, false}, 1);
+    assert_ok(ek_step_closure(f.t.optimizer, fit_evaluate, &f, NULL));
+    ek_tensor *first = ek_module_tensor(f.t.model, "0.weight");
+    ek_archive *a = ek_archive_new(), *b;
+    for (int i = 0; ek_optimizer_state_name(f.t.optimizer, i); i++) {
+        const char *state = ek_optimizer_state_name(f.t.optimizer, i);
+        char name[80];
+        snprintf(name, sizeof name, "optimizer.0.weight.%s", state);
+        assert_ok(
+            ek_archive_put(a, name, EK_VALUE(ek_optimizer_state(f.t.optimizer, first, state))));
+    }
+    const int64_t before_steps = ek_optimizer_steps(f.t.optimizer, first), steps = before_steps + 5;
+    double rate = 1;
+    assert_ok(ek_archive_put(a, "optimizer.0.weight.steps",
+                             EK_VALUE(ek_from_data(&steps, ek_scalar_shape(), EK_I64))));
+    assert_ok(
+        ek_archive_put(a, "optimizer.lr", EK_VALUE(ek_from_data(&rate, EK_SHAPE(1), EK_F64))));
+    b = through_file(a);
+    ek_tensor *before = ek_clone(ek_optimizer_state(f.t.optimizer, first, "d"));
+    assert_refused(load_optimizer(b, &f.t), EK_E_INVALID, "optimizer.0.bias.steps");
+    ck_assert_int_eq(ek_optimizer_steps(f.t.optimizer, first), before_steps);
+    assert_close(ek_optimizer_state(f.t.optimizer, first, "d"), before, 0, 0);
+    ek_archive_free(b);
+    end(&f.t);
+}
