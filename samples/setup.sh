@@ -89,7 +89,10 @@ apt_get() {
     local log waited=0 status
     log=$(mktemp) || fail "no temporary file can be made"
     while :; do
-        { as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" </dev/null 2>&1 >&3 | tee "$log" >&2; } 3>&1
+        {
+            as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" </dev/null 2>&1 >&3 |
+                tee "$log" >&2
+        } 3>&1
         status=${PIPESTATUS[0]}
         if [ "$status" = 0 ] || ! grep -qE 'Could not get lock|Unable to (lock|acquire)' "$log"; then
             break
