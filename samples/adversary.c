@@ -1,11 +1,18 @@
 /* adversary.c: see adversary.h. */
 #include "adversary.h"
 
-ek_dataset *adversary_pictures(ek_dataset *bytes, int side)
+ek_dataset *adversary_framed(ek_dataset *bytes, int side)
 {
     const double half = 0.5;
     return ek_transformed(bytes, 0, ek_center_crop(side), ek_to_float(),
                           ek_normalize(&half, &half, 1));
+}
+
+ek_dataset *adversary_pictures(const char *directory, bool train, int side)
+{
+    ek_dataset *bytes =
+        pictures_checked(ek_mnist(directory, train), directory, EK_SHAPE(1, 28, 28));
+    return bytes ? adversary_framed(bytes, side) : NULL;
 }
 
 ek_tensor *adversary_real(ek_loader *loader, ek_dtype dtype)
@@ -30,6 +37,16 @@ int adversary_backward(ek_tensor *loss, double *value)
     return rc == 0 ? loss_check(*value) : rc;
 }
 
+int adversary_generator_backward(const train_job *generator, const train_job *critic, ek_value made,
+                                 double *value)
+{
+    ek_module_set_requires_grad(critic->network, false);
+    ek_value scores = ek_forward(critic->model, made);
+    int rc = adversary_backward(ek_loss(generator->criterion, scores), value);
+    ek_module_set_requires_grad(critic->network, true);
+    return rc;
+}
+
 int adversary_mean(ek_value scores, double *mean)
 {
     bool had_gradients = ek_set_grad_enabled(false);
@@ -37,4 +54,37 @@ int adversary_mean(ek_value scores, double *mean)
     int rc = ek_item(ek_mean(ek_to_dtype(all, EK_F64)), mean);
     ek_set_grad_enabled(had_gradients);
     return rc;
+}
+
+ek_tensor *adversary_parts(int64_t count, int64_t at_once,
+                           ek_tensor *(*make)(int64_t first, int64_t count, void *user), void *user)
+{
+    enum { MOST_PARTS = 512 };
+    bool had_gradients = ek_set_grad_enabled(false);
+    ek_tensor *parts[MOST_PARTS];
+    int used = 0;
+    for (int64_t made = 0; made < count && used < MOST_PARTS; made += at_once) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *part = make(made, count - made < at_once ? count - made : at_once, user);
+        parts[used++] = ek_scope_return(&scope, part ? ek_to_device(part, ek_cpu()) : NULL);
+    }
+    ek_tensor *pictures = ek_cat(parts, used, 0);
+    ek_set_grad_enabled(had_gradients);
+    return pictures;
+}
+
+void adversary_list(const checkpoint *file, const train_job *generator, const train_job *critic,
+                    ek_generator *random, ek_loader *loader, bool planned)
+{
+    checkpoint_part(file, module, "generator", generator->network);
+    checkpoint_part(file, optimizer, "generator_optimizer", generator->optimizer,
+                    generator->network);
+    checkpoint_part(file, module, "critic", critic->network);
+    checkpoint_part(file, optimizer, "critic_optimizer", critic->optimizer, critic->network);
+    checkpoint_part(file, generator, "random", random);
+    checkpoint_loader(file, "loader", loader);
+    if (planned && !file->path) { /* read as the networks are wrapped */
+        ek_archive_put_plan(file->archive, "generator_plan", generator->parallel);
+        ek_archive_put_plan(file->archive, "critic_plan", critic->parallel);
+    }
 }

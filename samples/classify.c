@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "epochs.h"
 #include "networks.h"
-#include "run.h"
 
 /* ---- settings ---- */
 
@@ -37,12 +37,7 @@ static const arg_spec classify_args[] = {
     arg_word("dataset", &opt.set, "fashion-mnist", set_names, "NAME", "what to classify"),
     arg_text("data", &opt.data, NULL, "DIR",
              "its files; of fashion-mnist those of $EVENKEEL_FASHION_MNIST or Debian's package"),
-    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N",
-             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
-    arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 40,32,32,24"),
+    job_args(opt, "40,32,32,24"),
     arg_int("epochs", &opt.epochs, "8", 1, MOST, "passes over the training pictures"),
     arg_int("steps", &opt.steps, NULL, 1, MOST,
             "stop after so many, as if all epochs were to follow"),
@@ -68,11 +63,8 @@ static const arg_spec classify_args[] = {
     arg_int("test-samples", &opt.test_samples, NULL, 1, MOST, "test on the first so many pictures"),
     arg_int("loader-workers", &opt.workers, "1", 0, 64,
             "threads that make batches; 0: none, steps wait for them"),
-    arg_text("out", &opt.files.out, NULL, "DIR",
-             "write a checkpoint there after each epoch and at the end"),
-    arg_int("every", &opt.every, NULL, 1, MOST, "and each so many steps"),
-    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    run_args(opt, "write a checkpoint there after each epoch and at the end", NULL,
+             "and each so many steps"),
     arg_end,
 };
 
@@ -127,18 +119,6 @@ static ek_dataset *classify_pictures(bool train)
 
 /* ---- the job: network, criterion, optimizer and schedule on their devices ---- */
 
-typedef struct epoch_record {
-    double train_loss; /* mean over the samples as they were trained on */
-    double test_loss, test_accuracy;
-    double seconds; /* of training */
-    double waited;  /* seconds of these in which a step waited for its batch */
-} epoch_record;
-
-/* The epoch under way: sums over its steps so far. */
-typedef struct epoch_sums {
-    double loss, samples, seconds, waited;
-} epoch_sums;
-
 typedef struct evaluation {
     int64_t count; /* pictures; 0: not tested since the last step */
     double loss, accuracy;
@@ -147,28 +127,26 @@ typedef struct evaluation {
 typedef struct classify {
     run_state state; /* in steps */
     train_job job;
-    char plan[1024]; /* each device's share in balanced-auto; "" in other modes */
     ek_loader *training, *testing;
     ek_generator *test_random; /* the testing loader's: testing changes nothing in training */
     int64_t train_count;       /* pictures */
     int64_t epoch_steps;       /* steps in an epoch */
-    epoch_record *epochs;      /* owned */
-    int64_t epoch_count;       /* finished epochs */
-    epoch_sums now;
+    epoch_list epochs;
     evaluation tested;
     int64_t here;        /* steps of this process, without those that it resumed from */
     double here_seconds; /* that these steps took */
 } classify;
 
-/* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
- */
-static int classify_make(train_job *job, int64_t epoch_steps, const char *plan)
+/* Makes the network from the seed, and all that trains it. */
+static int classify_make(void *user)
 {
+    classify *c = user;
+    train_job *job = &c->job;
     ek_manual_seed((uint64_t)opt.seed);
     job_wrap(job,
              resnet(picture_sets[opt.set].channels, (int)opt.width, (int)opt.blocks,
                     opt.norm == APART, CLASSES),
-             ek_cross_entropy_loss(.label_smoothing = opt.smoothing), plan, opt.goal);
+             ek_cross_entropy_loss(.label_smoothing = opt.smoothing), job->plan, opt.goal);
     if (opt.optimizer == SGD)
         job->optimizer = ek_sgd(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay,
                                 .momentum = opt.momentum);
@@ -178,9 +156,9 @@ static int classify_make(train_job *job, int64_t epoch_steps, const char *plan)
         job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     /* Schedules are stepped after each step, not after each epoch. */
     if (opt.schedule == SCHEDULE_COSINE)
-        job->schedule = ek_cosine_annealing_lr(job->optimizer, opt.epochs * epoch_steps, 0);
+        job->schedule = ek_cosine_annealing_lr(job->optimizer, opt.epochs * c->epoch_steps, 0);
     else if (opt.schedule == SCHEDULE_STEP)
-        job->schedule = ek_step_lr(job->optimizer, opt.step_epochs * epoch_steps, opt.gamma);
+        job->schedule = ek_step_lr(job->optimizer, opt.step_epochs * c->epoch_steps, opt.gamma);
     return ek_error_status();
 }
 
@@ -191,14 +169,8 @@ static void classify_close(run_state *run)
     ek_loader_free(c->testing);
     ek_generator_free(c->test_random);
     job_free(&c->job);
-    free(c->epochs);
+    free(c->epochs.records);
 }
-
-/* A job of its own, before the run. */
-typedef struct classify_trial {
-    train_job job;
-    int64_t epoch_steps;
-} classify_trial;
 
 /* A step on a batch of zeros: memory and time depend on sizes alone. The batch is whole, because a
  * wrapper does not measure batches that are cut already. */
@@ -206,49 +178,18 @@ static int classify_try_batch(int64_t batch, void *user)
 {
     const struct picture_set *set = &picture_sets[opt.set];
     ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, set->channels, set->side, set->side));
-    return job_step(&((classify_trial *)user)->job, EK_VALUE(pictures),
+    return job_step(&((classify *)user)->job, EK_VALUE(pictures),
                     EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
-}
-
-static int classify_make_trial(void *user)
-{
-    classify_trial *trial = user;
-    return classify_make(&trial->job, trial->epoch_steps, NULL);
-}
-
-/* ---- checkpoints ---- */
-
-enum {
-    RECORD_NUMBERS = sizeof(epoch_record) / sizeof(double),
-    SUMS_NUMBERS = sizeof(epoch_sums) / sizeof(double)
-};
-
-/* The finished epoch with the best accuracy, the first of equals; -1 if there is none. */
-static int64_t classify_best(const classify *c)
-{
-    int64_t best = c->epoch_count > 0 ? 0 : -1;
-    for (int64_t i = 1; i < c->epoch_count; i++)
-        if (c->epochs[i].test_accuracy > c->epochs[best].test_accuracy)
-            best = i;
-    return best;
 }
 
 static void classify_list(run_state *run, const checkpoint *file)
 {
     classify *c = (classify *)run;
-    c->epoch_count = run->step / c->epoch_steps;
-    checkpoint_part(file, module, "model", c->job.network);
-    checkpoint_part(file, optimizer, "optimizer", c->job.optimizer, c->job.network);
-    if (c->job.schedule)
-        checkpoint_part(file, schedule, "schedule", c->job.schedule);
+    c->epochs.count = run->step / c->epoch_steps;
+    checkpoint_job(file, &c->job);
     checkpoint_part(file, random, "random");
     checkpoint_loader(file, "loader", c->training);
-    checkpoint_numbers(file, "epoch_so_far", &c->now.loss, EK_SHAPE(SUMS_NUMBERS));
-    if (c->epoch_count > 0)
-        checkpoint_numbers(file, "epochs", &c->epochs->train_loss,
-                           EK_SHAPE(c->epoch_count, RECORD_NUMBERS));
-    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
-        ek_archive_put_plan(file->archive, "plan", c->job.parallel);
+    epochs_checkpoint(&c->epochs, file);
 }
 
 /* ---- opening: both sets, before anything else: a run without them is not begun ---- */
@@ -260,31 +201,16 @@ static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
     return wanted == 0 || wanted > length ? length : wanted;
 }
 
-static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
-{
-    return ek_data_parallel_sizes(((classify *)user)->job.parallel, batch, sizes);
-}
-
 static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *training,
                                ek_dataset *testing)
 {
-    classify_trial trial = {c->job, c->epoch_steps};
-    int rc = job_find_plan(&trial.job, opt.plan, from, opt.batch, classify_make_trial,
-                           classify_try_batch, &trial, c->plan);
-    if (rc == 0)
-        rc = classify_make(&c->job, c->epoch_steps, c->plan[0] ? c->plan : NULL);
+    int rc = job_prepare(&c->job, opt.plan, from, opt.batch, classify_make, classify_try_batch, c);
     if (rc < 0)
         return rc;
     c->test_random = ek_generator_new((uint64_t)opt.seed);
-    /* On several devices each device's part of a batch is made on that device. With several ranks
-     * batches are those of all, and made on cpu. */
-    const bool alone = world_size() == 1;
-    const ek_device_list loaded = alone ? c->job.devices : EK_DEVICES(ek_cpu());
     c->training =
-        ek_data_loader(.dataset = ek_dataset_keep(training),
-                       .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
-                       .workers = (int)opt.workers, .device_ids = loaded, .sizes_user = c,
-                       .sizes = loaded.count > 1 ? sizes_of_parts : NULL);
+        job_loader(&c->job, ek_dataset_keep(training), .sampler = ek_random_sampler(c->train_count),
+                   .batch_size = opt.batch, .workers = (int)opt.workers);
     c->testing =
         ek_data_loader(.dataset = ek_dataset_keep(testing),
                        .sampler = ek_sequential_sampler(classify_count(testing, opt.test_samples)),
@@ -297,8 +223,7 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
 static int classify_open(run_state *run, const ek_archive *from)
 {
     classify *c = (classify *)run;
-    c->job.mode = (train_mode)opt.mode;
-    c->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    job_begin(&c->job, opt.mode, opt.kind, opt.device_text);
     ek_dataset *training = classify_pictures(true);
     ek_dataset *testing = training ? classify_pictures(false) : NULL;
     int rc = ek_error_status();
@@ -306,15 +231,11 @@ static int classify_open(run_state *run, const ek_archive *from)
     if (rc == 0) {
         c->train_count = classify_count(training, opt.train_samples);
         c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
-        const int64_t last = opt.epochs * c->epoch_steps;
         *run = (run_state){.name = mode_names[opt.mode],
-                           .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
+                           .last = run_last(opt.epochs * c->epoch_steps, opt.steps),
                            .batch = opt.batch,
                            .every = {c->epoch_steps, opt.every}};
-        c->epochs = calloc((size_t)opt.epochs, sizeof *c->epochs);
-        if (!c->epochs)
-            rc = ek_error(EK_E_NO_MEMORY, "no memory for the records of %lld epochs",
-                          (long long)opt.epochs);
+        rc = epochs_open(&c->epochs, opt.epochs);
     }
     if (rc == 0)
         rc = classify_open_parts(c, from, training, testing);
@@ -383,8 +304,8 @@ static int classify_train_batch(classify *c)
     if (rc < 0)
         return rc;
     rc = job_step(&c->job, batch.input, batch.target, &loss);
-    c->now.loss += loss * (double)batch.count;
-    c->now.samples += (double)batch.count;
+    c->epochs.now.loss += loss * (double)batch.count;
+    c->epochs.now.samples += (double)batch.count;
     return rc;
 }
 
@@ -395,8 +316,8 @@ static int classify_step(run_state *run)
     double begin = seconds_now(), waited = classify_waited(c);
     int rc = classify_train_batch(c);
     double seconds = seconds_now() - begin;
-    c->now.seconds += seconds;
-    c->now.waited += classify_waited(c) - waited;
+    c->epochs.now.seconds += seconds;
+    c->epochs.now.waited += classify_waited(c) - waited;
     c->here++;
     c->here_seconds += seconds;
     c->tested.count = 0;
@@ -404,12 +325,7 @@ static int classify_step(run_state *run)
         return rc;
     rc = classify_test(c);
     if (rc == 0)
-        c->epochs[c->epoch_count++] = (epoch_record){.train_loss = c->now.loss / c->now.samples,
-                                                     .test_loss = c->tested.loss,
-                                                     .test_accuracy = c->tested.accuracy,
-                                                     .seconds = c->now.seconds,
-                                                     .waited = c->now.waited};
-    c->now = (epoch_sums){0};
+        epochs_end(&c->epochs, c->tested.loss, c->tested.accuracy);
     return rc;
 }
 
@@ -425,36 +341,20 @@ static bool classify_note(const run_state *run, char note[128])
 {
     const classify *c = (const classify *)run;
     if (run->step % c->epoch_steps != 0) {
-        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", c->epoch_count + 1,
-                 c->now.loss / c->now.samples);
+        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", c->epochs.count + 1,
+                 c->epochs.now.loss / c->epochs.now.samples);
         return false;
     }
-    const epoch_record *last = &c->epochs[c->epoch_count - 1];
+    const epoch_record *last = &c->epochs.records[c->epochs.count - 1];
     snprintf(note, 128,
              "Epoch %" PRId64 " of %" PRId64
              ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s",
-             c->epoch_count, opt.epochs, last->train_loss, last->test_loss,
+             c->epochs.count, opt.epochs, last->train_loss, last->test_loss,
              100 * last->test_accuracy, last->seconds);
     return true;
 }
 
-/* Seconds of training and of waiting, over all finished epochs and the one under way. */
-static epoch_sums classify_total(const classify *c)
-{
-    epoch_sums total = c->now;
-    for (int64_t i = 0; i < c->epoch_count; i++) {
-        total.seconds += c->epochs[i].seconds;
-        total.waited += c->epochs[i].waited;
-    }
-    return total;
-}
-
 /* ---- results ---- */
-
-static double share_of(double part, double whole)
-{
-    return whole > 0 ? part / whole : 0;
-}
 
 /* Samples per second of this process's steps. */
 static double classify_speed(const classify *c)
@@ -465,21 +365,12 @@ static double classify_speed(const classify *c)
 static void classify_print(const run_state *run)
 {
     const classify *c = (const classify *)run;
-    const epoch_sums total = classify_total(c);
-    const int64_t best = classify_best(c);
-    if (c->epoch_count > 0)
-        printf("\n%5s %14s %10s %10s %8s %8s\n", "epoch", "training loss", "test loss", "accuracy",
-               "seconds", "waiting");
-    for (int64_t i = 0; i < c->epoch_count; i++) {
-        const epoch_record *r = &c->epochs[i];
-        printf("%5" PRId64 " %14.4f %10.4f %9.2f%% %8.1f %7.2f%%%s\n", i + 1, r->train_loss,
-               r->test_loss, 100 * r->test_accuracy, r->seconds,
-               100 * share_of(r->waited, r->seconds), i == best ? "  best" : "");
-    }
+    const epoch_sums total = epochs_total(&c->epochs);
+    epochs_print(&c->epochs);
     putchar('\n');
     print_peaks(&c->job.devices);
-    if (c->plan[0])
-        printf("\nPlan: %s\n", c->plan);
+    if (c->job.plan[0])
+        printf("\nPlan: %s\n", c->job.plan);
     printf("\nStep %" PRId64 ": test loss %.4f, accuracy %.2f %% of %" PRId64
            " pictures. %.0f samples/s; %.2f %% of the\ntraining time was spent waiting for "
            "batches\n",
@@ -489,22 +380,11 @@ static void classify_print(const run_state *run)
         printf("Checkpoint: %s/checkpoint.safetensors\n", opt.files.out);
 }
 
-static void classify_json_times(json_writer *json, double seconds, double waited)
-{
-    json_write(json, "training_seconds %g waiting_seconds %g waiting_share %g", seconds, waited,
-               share_of(waited, seconds));
-}
-
 static int classify_results(const run_state *run, json_writer *json)
 {
     const classify *c = (const classify *)run;
-    const epoch_sums total = classify_total(c);
-    const int64_t best = classify_best(c);
-    json_write(json, "settings {");
-    json_settings(json, classify_args, "dataset mode");
-    json_write(json, "devices %jd", (int64_t)c->job.devices.count);
-    if (c->plan[0])
-        json_write(json, "plan %s", c->plan);
+    const epoch_sums total = epochs_total(&c->epochs);
+    job_json_settings(json, &c->job, classify_args, "dataset mode", "");
     json_write(json, "training_samples %jd", c->train_count);
     json_settings(json, classify_args, "epochs");
     json_write(json, "epoch_steps %jd", c->epoch_steps);
@@ -513,24 +393,14 @@ static int classify_results(const run_state *run, json_writer *json)
     json_write(json, "augmented %jd", (int64_t)!opt.plain);
     json_settings(json, classify_args, "seed loader-workers");
     json_write(json, "}");
-    int rc = json_network(json, "network", c->job.network);
-    if (rc == 0)
-        rc = json_devices(json, &c->job.devices);
-    json_write(json, "finished_steps %jd epochs [", run->step);
-    for (const epoch_record *r = c->epochs; r < c->epochs + c->epoch_count; r++) {
-        json_write(json, "{ training_loss %g test_loss %g test_accuracy %g", r->train_loss,
-                   r->test_loss, r->test_accuracy);
-        classify_json_times(json, r->seconds, r->waited);
-        json_write(json, "}");
-    }
-    json_write(json, "]");
-    if (best >= 0)
-        json_write(json, "best_accuracy %g", c->epochs[best].test_accuracy);
+    int rc = job_json(json, &c->job);
+    json_write(json, "finished_steps %jd", run->step);
+    epochs_json(json, &c->epochs);
     if (c->tested.count > 0)
         json_write(json, "test { samples %jd loss %g accuracy %g }", c->tested.count,
                    c->tested.loss, c->tested.accuracy);
     json_write(json, "samples_per_second %g", classify_speed(c));
-    classify_json_times(json, total.seconds, total.waited);
+    epochs_json_times(json, total.seconds, total.waited);
     return rc;
 }
 

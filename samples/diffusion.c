@@ -8,7 +8,6 @@
  * So a run draws the same numbers in every mode, on any number of devices. */
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "adversary.h"
 #include "frechet.h"
@@ -17,7 +16,6 @@
 
 /* ---- settings ---- */
 
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
 static const char *const noising_names[] = {"cosine", "linear", NULL};
 
 static struct diffusion_options {
@@ -58,14 +56,11 @@ static const arg_spec diffusion_args[] = {
     arg_int("tested", &opt.tested, "2000", 1, 10000, "test pictures of the loss at the end"),
     arg_int("judged", &opt.judged, "1024", 0, 10000, "pictures that a run is judged by at its end"),
     arg_int("judge-steps", &opt.judge_steps, "500", 1, MOST, "of the classifier that judges"),
-    arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
+    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures"),
     arg_switch("bf16", &opt.bf16, "compute the forward pass of training in bf16 (autocast)"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
     arg_pictures(&opt.data),
-    arg_text("out", &opt.files.out, NULL, "DIR", "write pictures, charts and checkpoints there"),
-    arg_int("every", &opt.every, "500", 1, MOST, "steps between those"),
-    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    run_args(opt, "write pictures, charts and checkpoints there", "500", "steps between those"),
     arg_end,
 };
 
@@ -93,7 +88,7 @@ static int diffusion_check(void)
                              opt.guidance, opt.class_dropout);
     if (opt.bf16 && opt.dtype == EK_F64)
         return args_complain("--bf16: it is for --dtype f32");
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
 /* ---- opening and closing ---- */
@@ -107,7 +102,6 @@ static const char *const series_names[SERIES] = {"losses", "step_seconds"};
 typedef struct diffusion {
     run_state state;
     train_job job;
-    char plan[1024]; /* each device's share in balanced-auto; "" in other modes */
     noising noising;
     ek_ema *average;
     ek_generator *random;  /* draws steps, noise and dropped classes */
@@ -118,14 +112,14 @@ typedef struct diffusion {
     series series[SERIES];
 } diffusion;
 
-/* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
- * 0 or a negative status; free it anyway. */
-static int diffusion_make(train_job *job, const char *plan)
+/* Makes the network from the seed, and all that trains it. */
+static int diffusion_make(void *user)
 {
+    train_job *job = &((diffusion *)user)->job;
     ek_manual_seed((uint64_t)opt.seed);
     ek_module *network = diffusion_unet(CHANNELS, (int)opt.width, (int)opt.depth, CLASSES);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, ek_mse_loss(), plan, EK_GOAL_MEMORY);
+    job_wrap(job, network, ek_mse_loss(), job->plan, EK_GOAL_MEMORY);
     job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     job->schedule =
         ek_warm_up_lr(job->optimizer, 1.0 / (double)(opt.warm_up + 1), opt.warm_up, NULL);
@@ -137,39 +131,19 @@ static int diffusion_make(train_job *job, const char *plan)
 /* A step on a batch of zeros: memory and time depend on sizes alone. */
 static int diffusion_try_batch(int64_t batch, void *user)
 {
-    double loss;
     ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype);
     ek_tensor *numbers = ek_zeros(EK_SHAPE(batch), EK_I64);
-    return job_step(user, EK_LIST(pictures, numbers, numbers), EK_VALUE(pictures), &loss);
+    return job_step(&((diffusion *)user)->job, EK_LIST(pictures, numbers, numbers),
+                    EK_VALUE(pictures), NULL);
 }
 
-/* The plan of the checkpoint if it is for so many devices, or a measured one. */
-static int diffusion_find_plan(diffusion *s, const ek_archive *from)
-{
-    if (opt.mode != MODE_AUTO)
-        return 0;
-    train_job trial = s->job;
-    const char *plan = checkpoint_plan(from, "plan", trial.devices.count);
-    if (plan) {
-        snprintf(s->plan, sizeof s->plan, "%s", plan);
-        return 0;
-    }
-    int rc = diffusion_make(&trial, NULL);
-    if (rc == 0)
-        rc = job_measure_plan(&trial, opt.batch, diffusion_try_batch, &trial, s->plan);
-    job_free(&trial);
-    return rc;
-}
-
-/* Makes all but the loader on s->job.devices. 0 or a negative status; close it anyway. */
+/* Makes all but the loader, for s->job's mode and devices. 0 or a negative status; close it anyway.
+ */
 static int diffusion_open_network(diffusion *s, const ek_archive *from)
 {
-    s->job.mode = (train_mode)opt.mode;
     int rc = noising_open(&s->noising, (noising_kind)opt.noising, opt.noise_steps);
     if (rc == 0)
-        rc = diffusion_find_plan(s, from);
-    if (rc == 0)
-        rc = diffusion_make(&s->job, s->plan[0] ? s->plan : NULL);
+        rc = job_prepare(&s->job, NULL, from, opt.batch, diffusion_make, diffusion_try_batch, s);
     if (rc < 0)
         return rc;
     s->random = ek_generator_new((uint64_t)opt.seed + 1);
@@ -189,13 +163,6 @@ static void diffusion_close(run_state *run)
     series_free(s->series, SERIES);
 }
 
-/* Pictures of training or of the test. NULL on an error. */
-static ek_dataset *diffusion_pictures(bool train)
-{
-    ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, train), opt.data, EK_SHAPE(1, 28, 28));
-    return bytes ? adversary_pictures(bytes, SIDE) : NULL;
-}
-
 static int diffusion_open(run_state *run, const ek_archive *from)
 {
     diffusion *s = (diffusion *)run;
@@ -203,10 +170,9 @@ static int diffusion_open(run_state *run, const ek_archive *from)
                        .last = opt.steps,
                        .batch = opt.batch,
                        .every = {opt.every}};
-    s->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
-    for (int i = 0; i < SERIES; i++)
-        s->series[i].name = series_names[i];
-    ek_dataset *pictures = diffusion_pictures(true);
+    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
+    series_name(s->series, series_names, SERIES);
+    ek_dataset *pictures = adversary_pictures(opt.data, true, SIDE);
     run->unread = !pictures;
     if (!pictures)
         return ek_error_status();
@@ -217,28 +183,14 @@ static int diffusion_open(run_state *run, const ek_archive *from)
     return diffusion_open_network(s, from);
 }
 
-static void diffusion_explain(void)
-{
-    pictures_explain(opt.data);
-}
-
 static void diffusion_list(run_state *run, const checkpoint *file)
 {
     diffusion *s = (diffusion *)run;
-    const train_job *job = &s->job;
-    checkpoint_part(file, module, "model", job->network);
-    checkpoint_part(file, optimizer, "optimizer", job->optimizer, job->network);
-    checkpoint_part(file, schedule, "schedule", job->schedule);
+    checkpoint_job(file, &s->job);
     checkpoint_part(file, ema, "average", s->average);
     checkpoint_part(file, generator, "random", s->random);
     checkpoint_loader(file, "loader", s->loader);
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", s->series[i].name);
-        checkpoint_series(file, name, &s->series[i]);
-    }
-    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
-        ek_archive_put_plan(file->archive, "plan", job->parallel);
+    checkpoint_records(file, s->series, SERIES);
 }
 
 /* ---- a step ---- */
@@ -281,51 +233,54 @@ static int diffusion_step(run_state *run)
         rc = job_step(&s->job, x.input, EK_VALUE(x.noise), &loss);
     }
     ek_scope_end(&scope);
-    if (rc == 0 && !isfinite(loss))
-        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
     if (rc == 0)
         rc = ek_ema_update(s->average);
     if (rc < 0)
         return rc;
     run->step++;
-    rc = series_add(&s->series[LOSSES], loss);
-    return rc < 0 ? rc : series_add(&s->series[SECONDS], seconds_now() - begin);
+    series_add(&s->series[LOSSES], loss);
+    return series_add(&s->series[SECONDS], seconds_now() - begin);
 }
 
 /* ---- what the averaged network is worth ---- */
 
-/* Pictures on cpu (count, 1, side, side) of the averaged network, of all classes in turn, always
- * from the same numbers. They are made in parts, so that this needs less memory than training. */
+/* How pictures are made, and of which random numbers. */
+typedef struct making {
+    const noising *noising;
+    noising_sampling how;
+    ek_generator *random;
+} making;
+
+enum { MADE_AT_ONCE = 64 };
+
+/* Pictures of all classes in turn. */
+static ek_tensor *diffusion_make_part(int64_t first, int64_t count, void *user)
+{
+    const making *of = user;
+    int64_t classes[MADE_AT_ONCE];
+    for (int64_t i = 0; i < count; i++)
+        classes[i] = opt.class_dropout == 1 ? NO_CLASS : (first + i) % CLASSES;
+    return noising_sample(of->noising, &of->how, ek_from_data(classes, EK_SHAPE(count), EK_I64),
+                          EK_SHAPE(count, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype, of->random);
+}
+
+/* Pictures on cpu (count, 1, side, side) of the averaged network, always from the same numbers. */
 static ek_tensor *diffusion_sample(const diffusion *s, int64_t count, double guidance)
 {
-    enum { AT_ONCE = 64, MOST_PARTS = 256 };
-    const bool had_gradients = ek_set_grad_enabled(false);
-    const noising_sampling how = {.network = s->job.network,
-                                  .device = s->job.devices.devices[0],
-                                  .steps = opt.sample_steps,
-                                  .eta = opt.eta,
-                                  .guidance = guidance,
-                                  .no_class = NO_CLASS};
-    ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2); /* its own numbers */
-    ek_tensor *parts[MOST_PARTS], *pictures = NULL;
-    int used = 0;
+    making of = {.noising = &s->noising,
+                 .how = {.network = s->job.network,
+                         .device = s->job.devices.devices[0],
+                         .steps = opt.sample_steps,
+                         .eta = opt.eta,
+                         .guidance = guidance,
+                         .no_class = NO_CLASS},
+                 .random = ek_generator_new((uint64_t)opt.seed + 2)}; /* its own numbers */
+    ek_tensor *pictures = NULL;
     if (ek_ema_apply(s->average) == 0) {
-        for (int64_t made = 0; made < count && used < MOST_PARTS; made += AT_ONCE) {
-            ek_scope scope = ek_scope_begin();
-            const int64_t size = count - made < AT_ONCE ? count - made : AT_ONCE;
-            int64_t classes[AT_ONCE];
-            for (int64_t i = 0; i < size; i++)
-                classes[i] = opt.class_dropout == 1 ? NO_CLASS : (made + i) % CLASSES;
-            ek_tensor *part =
-                noising_sample(&s->noising, &how, ek_from_data(classes, EK_SHAPE(size), EK_I64),
-                               EK_SHAPE(size, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype, random);
-            parts[used++] = ek_scope_return(&scope, part);
-        }
-        pictures = ek_cat(parts, used, 0);
+        pictures = adversary_parts(count, MADE_AT_ONCE, diffusion_make_part, &of);
         ek_ema_restore(s->average);
     }
-    ek_generator_free(random);
-    ek_set_grad_enabled(had_gradients);
+    ek_generator_free(of.random);
     return pictures;
 }
 
@@ -380,11 +335,11 @@ static int diffusion_finish(run_state *run)
 {
     diffusion *s = (diffusion *)run;
     ek_scope scope = ek_scope_begin();
-    ek_dataset *testing = diffusion_pictures(false);
+    ek_dataset *testing = adversary_pictures(opt.data, false, SIDE);
     int rc = testing ? diffusion_test(s, testing) : ek_error_status();
     if (rc == 0 && opt.judged > 0) {
         ek_tensor *made = diffusion_sample(s, opt.judged, 1);
-        ek_dataset *training = diffusion_pictures(true);
+        ek_dataset *training = adversary_pictures(opt.data, true, SIDE);
         rc = ek_error_status();
         if (rc == 0)
             rc = frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed,
@@ -405,81 +360,53 @@ static void diffusion_write_charts(FILE *page, void *user)
     page_curves(page, "Loss", "step", &((const diffusion *)user)->series[LOSSES], 1);
 }
 
-static int diffusion_write_page(const char *path, diffusion *s)
-{
-    char text[256];
-    snprintf(text, sizeof text,
-             "width %" PRId64 ", %s schedule of %" PRId64 " steps, %s on %d devices, batch %" PRId64
-             ", seed %" PRId64 ", step %" PRId64,
-             opt.width, noising_names[opt.noising], opt.noise_steps, mode_names[opt.mode],
-             s->job.devices.count, opt.batch, opt.seed, s->state.step);
-    return ek_report_html_page(path, NULL, 0,
-                               &(const ek_report_page){.title = "Fashion-MNIST by diffusion",
-                                                       .subtitle = text,
-                                                       .more = diffusion_write_charts,
-                                                       .user = s});
-}
-
 /* Writes samples-<step>.png, a column per class, and losses.html to --out. */
 static int diffusion_write(run_state *run)
 {
     diffusion *s = (diffusion *)run;
-    char name[64], path[4096];
+    char path[4096];
     ek_scope scope = ek_scope_begin();
-    snprintf(name, sizeof name, "samples-%06" PRId64 ".png", run->step);
-    int rc = ek_save_image(run_path(opt.files.out, name, path),
+    int rc = ek_save_image(run_picture_path(opt.files.out, "samples", run, path),
                            diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance),
                            .columns = CLASSES, .normalize = true, .low = -1, .high = 1,
                            .pad_value = 0.125);
     ek_scope_end(&scope);
-    return rc < 0 ? rc : diffusion_write_page(run_path(opt.files.out, "losses.html", path), s);
+    if (rc < 0)
+        return rc;
+    return page_write(run_path(opt.files.out, "losses.html", path), "Fashion-MNIST by diffusion",
+                      diffusion_write_charts, s,
+                      "width %" PRId64 ", %s schedule of %" PRId64
+                      " steps, %s on %d devices, batch %" PRId64 ", seed %" PRId64
+                      ", step %" PRId64,
+                      opt.width, noising_names[opt.noising], opt.noise_steps, mode_names[opt.mode],
+                      s->job.devices.count, opt.batch, opt.seed, run->step);
 }
 
 static int diffusion_results(const run_state *run, json_writer *json)
 {
     const diffusion *s = (const diffusion *)run;
-    const frechet_result *r = &s->judged;
-    json_write(json, "settings {");
-    json_settings(json, diffusion_args, "mode");
-    json_write(json, "devices %jd", (int64_t)s->job.devices.count);
-    if (s->plan[0])
-        json_write(json, "plan %s", s->plan);
-    json_settings(json, diffusion_args,
-                  "batch steps width depth noise-steps schedule class-dropout lr warm-up "
-                  "weight-decay max-norm ema sample-steps eta guidance tested judged judge-steps "
-                  "dtype bf16 seed");
+    job_json_settings(json, &s->job, diffusion_args, "mode",
+                      "batch steps width depth noise-steps schedule class-dropout lr warm-up "
+                      "weight-decay max-norm ema sample-steps eta guidance tested judged "
+                      "judge-steps dtype bf16 seed");
     json_write(json, "} finished_steps %jd", run->step);
-    int rc = json_network(json, "network", s->job.network);
-    if (rc == 0)
-        rc = json_devices(json, &s->job.devices);
+    int rc = job_json(json, &s->job);
     if (run->step == run->last)
         json_write(json, "test { pictures %jd loss %g }", opt.tested, s->test_loss);
-    if (r->pictures > 0)
-        json_write(json, "frechet { pictures %jd accuracy %g noise %g generated %g training %g }",
-                   r->pictures, r->accuracy, r->noise, r->generated, r->training);
+    frechet_json(json, &s->judged);
     json_write(json, "median_step_seconds %g", series_median(&s->series[SECONDS]));
-    for (int i = 0; i < SERIES; i++)
-        json_series(json, s->series[i].name, &s->series[i]);
+    json_records(json, s->series, SERIES);
     return rc;
 }
 
 static void diffusion_print(const run_state *run)
 {
     const diffusion *s = (const diffusion *)run;
-    const frechet_result *r = &s->judged;
-    print_peaks(&s->job.devices);
-    if (s->plan[0])
-        printf("Plan: %s\n", s->plan);
+    job_print(&s->job);
     printf("Step %" PRId64 ": loss per pixel %.5f on %" PRId64 " test pictures. Median step: %.0f "
            "ms\n",
            run->step, s->test_loss, opt.tested, 1000 * series_median(&s->series[SECONDS]));
-    if (r->pictures > 0)
-        printf("Frechet distance of %" PRId64 " pictures to as many test pictures, in features of "
-               "a classifier that is right\non %.1f %% of these: noise %.2f, generated %.2f, "
-               "training pictures %.2f\n",
-               r->pictures, 100 * r->accuracy, r->noise, r->generated, r->training);
-    if (opt.files.out)
-        printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
+    frechet_print(&s->judged);
 }
 
 /* ---- the program ---- */
@@ -490,10 +417,7 @@ static bool diffusion_note(const run_state *run, char note[128])
     enum { LAST = 100 };
     const series *losses = &((const diffusion *)run)->series[LOSSES];
     const int64_t first = losses->count > LAST ? losses->count - LAST : 0;
-    double sum = 0;
-    for (int64_t i = first; i < losses->count; i++)
-        sum += losses->values[i];
-    snprintf(note, 128, "loss %.4f", sum / (double)(losses->count - first));
+    snprintf(note, 128, "loss %.4f", series_mean(losses, first));
     return false;
 }
 
@@ -508,7 +432,6 @@ static const run_kind diffusion_kind = {
                 "weight-decay max-norm ema",
     .check = diffusion_check,
     .open = diffusion_open,
-    .explain = diffusion_explain,
     .close = diffusion_close,
     .take = diffusion_step,
     .note = diffusion_note,
@@ -517,6 +440,7 @@ static const run_kind diffusion_kind = {
     .list = diffusion_list,
     .results = diffusion_results,
     .print = diffusion_print,
+    .written = "Pictures, charts, checkpoint",
 };
 
 int main(int argc, char **argv)

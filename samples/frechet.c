@@ -1,6 +1,7 @@
 /* frechet.c: see frechet.h. */
 #include "frechet.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -231,4 +232,20 @@ int frechet_check_count(int64_t judged)
                ? args_complain(
                      "--judged 1: 0 or at least 2 are needed; one picture has no covariance")
                : 0;
+}
+
+void frechet_json(json_writer *json, const frechet_result *r)
+{
+    if (r->pictures > 0)
+        json_write(json, "frechet { pictures %jd accuracy %g noise %g generated %g training %g }",
+                   r->pictures, r->accuracy, r->noise, r->generated, r->training);
+}
+
+void frechet_print(const frechet_result *r)
+{
+    if (r->pictures > 0)
+        printf("Frechet distance of %" PRId64 " pictures to as many test pictures, in features of "
+               "a classifier that is right\non %.1f %% of these: noise %.2f, generated %.2f, "
+               "training pictures %.2f\n",
+               r->pictures, 100 * r->accuracy, r->noise, r->generated, r->training);
 }

@@ -5,7 +5,7 @@
 #ifndef SAMPLES_FRECHET_H
 #define SAMPLES_FRECHET_H
 
-#include <evenkeel/evenkeel.h>
+#include "results.h"
 
 /* Distances to as many test pictures. */
 typedef struct frechet_result {
@@ -25,5 +25,8 @@ int frechet_distance(ek_tensor *x, ek_tensor *y, double *distance);
 
 /* Whether so many pictures (--judged) can be judged: 0, or -1 after a complaint. */
 int frechet_check_count(int64_t judged);
+/* An object "frechet", and what to say of it; nothing if nothing was judged. */
+void frechet_json(json_writer *json, const frechet_result *result);
+void frechet_print(const frechet_result *result);
 
 #endif

@@ -55,10 +55,7 @@ static const arg_spec gan_args[] = {
     arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
     arg_pictures(&opt.data),
-    arg_text("out", &opt.files.out, NULL, "DIR", "write pictures, charts and checkpoints there"),
-    arg_int("every", &opt.every, "100", 1, MOST, "steps between those"),
-    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    run_args(opt, "write pictures, charts and checkpoints there", "100", "steps between those"),
     arg_end,
 };
 
@@ -69,14 +66,13 @@ static const char about[] =
 
 static int gan_check(void)
 {
-    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
 /* ---- opening and closing ---- */
 
 /* What steps measure: of each critic step, and of each generator step. */
 enum { CRITIC_LOSSES, PENALTIES, WASSERSTEIN, GRADIENT_NORMS, GENERATOR_LOSSES, SECONDS, SERIES };
-enum { CRITIC_SERIES = GENERATOR_LOSSES };
 static const char *const series_names[SERIES] = {"critic_losses",    "penalties",
                                                  "wasserstein",      "critic_gradient_norms",
                                                  "generator_losses", "step_seconds"};
@@ -85,20 +81,12 @@ typedef struct gan {
     run_state state; /* in generator steps */
     bool balanced;
     ek_device_list devices;
-    train_job generator, critic; /* the critic's criterion is for real pictures */
-    ek_module *on_fake;          /* the critic's criterion for made ones */
+    train_job generator, critic; /* the critic's criteria are for real pictures, for made ones */
     ek_generator *random;        /* draws noise and the penalty's points */
     ek_generator *shuffle;       /* draws the order of pictures */
     ek_loader *loader;
     series series[SERIES];
 } gan;
-
-static ek_module *gan_criterion(const gan *g, ek_gan_role role)
-{
-    ek_module *loss = ek_gan_loss((ek_gan_loss_kind)opt.loss, role);
-    return world_criterion(g->balanced ? ek_data_parallel_criterion(loss, .device_ids = g->devices)
-                                       : loss);
-}
 
 /* A resumed run goes on from its plan if it has as many devices as then.
  *
@@ -109,17 +97,13 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
 {
     ek_data_parallel_options options = {
         .module = network,
-        .device_ids = g->devices,
         .split = opt.automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
-        .plan = opt.automatic ? checkpoint_plan(from, plan_name, g->devices.count) : NULL,
-        .shard = opt.sharded && world_size() == 1 ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
+        .plan = opt.automatic ? job_saved_plan(from, plan_name, g->devices.count) : NULL,
     };
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job->parallel =
-        g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
-    job->model = world_model(job->parallel, opt.sharded);
-    job->network = job->model ? network : NULL; /* a wrapper that fails frees it */
-    job->criterion = gan_criterion(g, role);
+    job->mode = (train_mode)opt.mode;
+    job->devices = g->devices;
+    job_wrap_with(job, options, ek_gan_loss((ek_gan_loss_kind)opt.loss, role), opt.sharded);
     job->optimizer = ek_adam(job->model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
 }
 
@@ -134,7 +118,8 @@ static int gan_open_networks(gan *g, const ek_archive *from)
              "generator_plan");
     gan_wrap(g, &g->critic, gan_critic((int)opt.width, opt.norm), EK_GAN_CRITIC_REAL, from,
              "critic_plan");
-    g->on_fake = gan_criterion(g, EK_GAN_CRITIC_FAKE);
+    g->critic.other =
+        job_criterion(&g->critic, ek_gan_loss((ek_gan_loss_kind)opt.loss, EK_GAN_CRITIC_FAKE));
     return ek_error_status();
 }
 
@@ -142,7 +127,6 @@ static void gan_close(run_state *run)
 {
     gan *g = (gan *)run;
     ek_loader_free(g->loader);
-    ek_module_free(g->on_fake);
     job_free(&g->critic);
     job_free(&g->generator);
     ek_generator_free(g->random);
@@ -218,7 +202,7 @@ static int gan_critic_gradient(gan *g, ek_tensor *real, ek_value made, critic_re
     int rc = gan_add_scores(g, g->critic.criterion, ek_value_of_tensor(here), &record->on_real,
                             &of_real);
     if (rc == 0)
-        rc = gan_add_scores(g, g->on_fake, made, &record->on_fake, &of_fake);
+        rc = gan_add_scores(g, g->critic.other, made, &record->on_fake, &of_fake);
     if (rc == 0)
         rc = gan_add_penalty(g, here, made, &record->penalty);
     if (rc == 0) /* without a limit: only the norm is asked for */
@@ -235,10 +219,8 @@ static int gan_generator_gradient(gan *g, ek_tensor *noise, double *loss)
 {
     ek_scope scope = ek_scope_begin();
     ek_zero_grad(g->generator.optimizer);
-    ek_module_set_requires_grad(g->critic.network, false);
-    ek_value scores = ek_forward(g->critic.model, ek_forward(g->generator.model, noise));
-    int rc = adversary_backward(ek_loss(g->generator.criterion, scores), loss);
-    ek_module_set_requires_grad(g->critic.network, true);
+    int rc = adversary_generator_backward(&g->generator, &g->critic,
+                                          ek_forward(g->generator.model, noise), loss);
     ek_scope_end(&scope);
     return rc;
 }
@@ -287,18 +269,8 @@ static int gan_step(run_state *run)
 static void gan_list(run_state *run, const checkpoint *file)
 {
     gan *g = (gan *)run;
-    checkpoint_part(file, module, "generator", g->generator.network);
-    checkpoint_part(file, optimizer, "generator_optimizer", g->generator.optimizer,
-                    g->generator.network);
-    checkpoint_part(file, module, "critic", g->critic.network);
-    checkpoint_part(file, optimizer, "critic_optimizer", g->critic.optimizer, g->critic.network);
-    checkpoint_part(file, generator, "random", g->random);
-    checkpoint_loader(file, "loader", g->loader);
+    adversary_list(file, &g->generator, &g->critic, g->random, g->loader, opt.automatic);
     checkpoint_records(file, g->series, SERIES);
-    if (opt.automatic && !file->path) { /* read as the networks are wrapped */
-        ek_archive_put_plan(file->archive, "generator_plan", g->generator.parallel);
-        ek_archive_put_plan(file->archive, "critic_plan", g->critic.parallel);
-    }
 }
 
 static int gan_open(run_state *run, const ek_archive *from)
@@ -310,47 +282,46 @@ static int gan_open(run_state *run, const ek_archive *from)
                        .every = {opt.every}};
     g->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
     series_name(g->series, series_names, SERIES);
-    ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, true), opt.data, EK_SHAPE(1, 28, 28));
-    run->unread = !bytes;
-    if (!bytes)
+    ek_dataset *pictures = adversary_pictures(opt.data, true, GAN_SIDE);
+    run->unread = !pictures;
+    if (!pictures)
         return ek_error_status();
-    int64_t count = ek_dataset_length(bytes);
     g->shuffle = ek_generator_new((uint64_t)opt.seed);
-    g->loader = ek_data_loader(adversary_pictures(bytes, GAN_SIDE), .batch_size = opt.batch,
-                               .sampler = shuffled_sampler(count, g->shuffle));
+    g->loader =
+        ek_data_loader(pictures, .batch_size = opt.batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(pictures), g->shuffle));
     return gan_open_networks(g, from);
-}
-
-static void gan_explain(void)
-{
-    pictures_explain(opt.data);
 }
 
 /* ---- what a run writes ---- */
 
 enum { GRID = 8 };
 
+/* Pictures of random numbers of their own. */
+typedef struct making {
+    const gan *run;
+    ek_generator *random;
+} making;
+
+static ek_tensor *gan_make_part(int64_t first, int64_t count, void *user)
+{
+    const making *of = user;
+    ek_tensor *noise = ek_empty(EK_SHAPE(count, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
+    (void)first;
+    ek_normal_(noise, 0, 1, of->random);
+    return ek_apply(of->run->generator.network, ek_to_device(noise, of->run->devices.devices[0]));
+}
+
 /* GRID x GRID pictures of the generator in evaluation mode, always from the same noise: values in
- * (-1, 1), on cpu. They are made row by row, so that this needs less memory than training. NULL on
- * an error. */
+ * (-1, 1), on cpu. NULL on an error. */
 static ek_tensor *gan_draw(gan *g)
 {
-    bool had_gradients = ek_set_grad_enabled(false);
-    ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2); /* its own numbers */
-    ek_tensor *noise = ek_empty(EK_SHAPE(GRID * GRID, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
-    ek_tensor *rows[GRID];
-    ek_normal_(noise, 0, 1, random);
+    making of = {g, ek_generator_new((uint64_t)opt.seed + 2)};
     ek_module_train(g->generator.network, false);
-    for (int i = 0; i < GRID; i++) {
-        ek_scope scope = ek_scope_begin();
-        ek_tensor *part = ek_narrow(noise, 0, (int64_t)i * GRID, GRID);
-        part = ek_apply(g->generator.network, ek_to_device(part, g->devices.devices[0]));
-        rows[i] = ek_scope_return(&scope, ek_to_device(part, ek_cpu()));
-    }
+    ek_tensor *pictures = adversary_parts((int64_t)GRID * GRID, GRID, gan_make_part, &of);
     ek_module_train(g->generator.network, true);
-    ek_generator_free(random);
-    ek_set_grad_enabled(had_gradients);
-    return ek_cat(rows, GRID, 0);
+    ek_generator_free(of.random);
+    return pictures;
 }
 
 /* Losses and norms over steps. */
@@ -363,41 +334,31 @@ static void gan_write_charts(FILE *page, void *user)
     page_curves(page, "Generator", "step", &g->series[GENERATOR_LOSSES], 1);
 }
 
-static int gan_write_page(const char *path, gan *g)
-{
-    char text[256];
-    snprintf(text, sizeof text,
-             "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch %" PRId64
-             ", seed %" PRId64 ", step %" PRId64,
-             loss_names[opt.loss], penalty_names[opt.penalty], opt.weight, norm_names[opt.norm],
-             gan_modes[opt.mode], g->devices.count, opt.batch, opt.seed, g->state.step);
-    return ek_report_html_page(path, NULL, 0,
-                               &(const ek_report_page){.title = "Fashion-MNIST from noise",
-                                                       .subtitle = text,
-                                                       .more = gan_write_charts,
-                                                       .user = g});
-}
-
 /* Writes samples-<step>.png and losses.html to --out. */
 static int gan_write(run_state *run)
 {
     gan *g = (gan *)run;
-    char name[64], path[4096];
+    char path[4096];
     ek_scope scope = ek_scope_begin();
-    snprintf(name, sizeof name, "samples-%06" PRId64 ".png", run->step);
-    int rc = ek_save_image(run_path(opt.files.out, name, path), gan_draw(g), .normalize = true,
-                           .low = -1, .high = 1, .pad_value = 0.125);
+    int rc = ek_save_image(run_picture_path(opt.files.out, "samples", run, path), gan_draw(g),
+                           .normalize = true, .low = -1, .high = 1, .pad_value = 0.125);
     ek_scope_end(&scope);
-    return rc < 0 ? rc : gan_write_page(run_path(opt.files.out, "losses.html", path), g);
+    if (rc < 0)
+        return rc;
+    return page_write(run_path(opt.files.out, "losses.html", path), "Fashion-MNIST from noise",
+                      gan_write_charts, g,
+                      "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
+                      "%" PRId64 ", seed %" PRId64 ", step %" PRId64,
+                      loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
+                      norm_names[opt.norm], gan_modes[opt.mode], g->devices.count, opt.batch,
+                      opt.seed, run->step);
 }
 
 static int gan_results(const run_state *run, json_writer *json)
 {
     const gan *g = (const gan *)run;
-    json_write(json, "settings {");
-    json_settings(json, gan_args, "penalty weight critic-norm loss mode");
-    json_write(json, "devices %jd", (int64_t)g->devices.count);
-    json_settings(json, gan_args, "batch critic-steps steps width lr dtype seed");
+    job_json_settings(json, &g->generator, gan_args, "penalty weight critic-norm loss mode",
+                      "batch critic-steps steps width lr dtype seed");
     json_write(json, "} finished_steps %jd", run->step);
     int rc = json_network(json, "generator", g->generator.network);
     if (rc == 0)
@@ -405,8 +366,7 @@ static int gan_results(const run_state *run, json_writer *json)
     if (rc == 0)
         rc = json_devices(json, &g->devices);
     json_write(json, "median_step_seconds %g", series_median(&g->series[SECONDS]));
-    for (int i = 0; i < SERIES; i++)
-        json_series(json, g->series[i].name, &g->series[i]);
+    json_records(json, g->series, SERIES);
     return rc;
 }
 
@@ -415,8 +375,6 @@ static void gan_print(const run_state *run)
     const gan *g = (const gan *)run;
     print_peaks(&g->devices);
     printf("Median step: %.0f ms\n", 1000 * series_median(&g->series[SECONDS]));
-    if (opt.files.out)
-        printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
 }
 
 /* ---- the program ---- */
@@ -424,9 +382,8 @@ static void gan_print(const run_state *run)
 static bool gan_note(const run_state *run, char note[128])
 {
     const series *of = ((const gan *)run)->series;
-    int64_t last = of[CRITIC_LOSSES].count - 1;
-    snprintf(note, 128, "critic %.3f  penalty %.3f  W %.3f", of[CRITIC_LOSSES].values[last],
-             of[PENALTIES].values[last], of[WASSERSTEIN].values[last]);
+    snprintf(note, 128, "critic %.3f  penalty %.3f  W %.3f", series_last(&of[CRITIC_LOSSES]),
+             series_last(&of[PENALTIES]), series_last(&of[WASSERSTEIN]));
     return false;
 }
 
@@ -440,7 +397,6 @@ static const run_kind gan_kind = {
     .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
     .check = gan_check,
     .open = gan_open,
-    .explain = gan_explain,
     .close = gan_close,
     .take = gan_step,
     .note = gan_note,
@@ -448,6 +404,7 @@ static const run_kind gan_kind = {
     .list = gan_list,
     .results = gan_results,
     .print = gan_print,
+    .written = "Pictures, charts, checkpoint",
 };
 
 int main(int argc, char **argv)

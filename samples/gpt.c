@@ -34,12 +34,7 @@ enum { MOST = 1 << 20, BYTES = 256 };
 static const arg_spec gpt_args[] = {
     arg_text("data", &opt.data, FORTUNES, "PATH",
              "the text: a file, or a folder of files without a '.' in their names"),
-    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N",
-             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
-    arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 12,10,10"),
+    job_args(opt, "12,10,10"),
     arg_int("context", &opt.context, "128", 1, 65536, "bytes that the model sees"),
     arg_int("width", &opt.width, "128", 1, 65536, "features of a byte"),
     arg_int("layers", &opt.layers, "4", 1, 1000, "attention and MLP"),
@@ -63,10 +58,8 @@ static const arg_spec gpt_args[] = {
     arg_int("letters", &opt.letters, "400", 0, MOST, "bytes that it writes"),
     arg_real("temperature", &opt.temperature, "0.8", 1e-3, 1e3, "below 1: likelier bytes"),
     arg_int("top-k", &opt.top_k, "40", 1, BYTES, "one of so many likeliest bytes"),
-    arg_text("out", &opt.files.out, NULL, "DIR", "write a page and checkpoints there"),
-    arg_int("every", &opt.every, "500", 1, MOST, "steps between those, and between tests"),
-    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    run_args(opt, "write a page and checkpoints there", "500",
+             "steps between those, and between tests"),
     arg_end,
 };
 
@@ -110,7 +103,6 @@ enum { TEXTS = 3 }; /* texts that the network writes */
 typedef struct gpt {
     run_state state;
     train_job job;
-    char plan[1024];       /* each device's share in balanced-auto; "" in other modes */
     ek_generator *shuffle; /* draws the order of windows */
     ek_generator *test_random;
     ek_loader *training, *testing;
@@ -124,16 +116,16 @@ typedef struct gpt {
     series series[SERIES];
 } gpt;
 
-/* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
- */
-static int gpt_make(train_job *job, const char *plan)
+/* Makes the network from the seed, and all that trains it. */
+static int gpt_make(void *user)
 {
+    train_job *job = &((gpt *)user)->job;
     ek_generator_set_engine(NULL, (ek_random_engine)opt.random);
     ek_manual_seed((uint64_t)opt.seed);
     ek_module *network = ek_gpt2(BYTES, .context = opt.context, .width = opt.width,
                                  .layers = opt.layers, .heads = opt.heads, .dropout = opt.dropout);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, next_token_criterion(), plan, opt.goal);
+    job_wrap(job, network, next_token_criterion(), job->plan, opt.goal);
     job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     const int64_t falling = opt.steps > opt.warm_up ? opt.steps - opt.warm_up : 1;
     job->schedule = ek_warm_up_lr(job->optimizer, 0.01, opt.warm_up,
@@ -147,12 +139,7 @@ static int gpt_make(train_job *job, const char *plan)
 static int gpt_try_batch(int64_t batch, void *user)
 {
     ek_tensor *tokens = ek_zeros(EK_SHAPE(batch, opt.context), EK_I64);
-    return job_step(user, EK_VALUE(tokens), EK_VALUE(tokens), NULL);
-}
-
-static int gpt_make_trial(void *user)
-{
-    return gpt_make(user, NULL);
+    return job_step(&((gpt *)user)->job, EK_VALUE(tokens), EK_VALUE(tokens), NULL);
 }
 
 /* ---- opening and closing ---- */
@@ -213,22 +200,17 @@ static int gpt_open(run_state *run, const ek_archive *from)
 {
     gpt *g = (gpt *)run;
     *run = (run_state){.name = mode_names[opt.mode],
-                       .last = opt.stop > 0 && opt.stop < opt.steps ? opt.stop : opt.steps,
+                       .last = run_last(opt.steps, opt.stop),
                        .batch = opt.batch,
                        .every = {opt.every}};
-    g->job.mode = (train_mode)opt.mode;
-    g->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    job_begin(&g->job, opt.mode, opt.kind, opt.device_text);
     g->tested_at = -1;
     g->text_size = strlen(opt.prompt) + (size_t)opt.letters + 1;
     series_name(g->series, series_names, SERIES);
     int rc = gpt_open_text(g);
     run->unread = rc == EK_E_IO || rc == EK_E_FORMAT;
-    train_job trial = g->job;
     if (rc == 0)
-        rc = job_find_plan(&trial, opt.plan, from, opt.batch, gpt_make_trial, gpt_try_batch, &trial,
-                           g->plan);
-    if (rc == 0)
-        rc = gpt_make(&g->job, g->plan[0] ? g->plan : NULL);
+        rc = job_prepare(&g->job, opt.plan, from, opt.batch, gpt_make, gpt_try_batch, g);
     return rc < 0 ? rc : gpt_open_loaders(g);
 }
 
@@ -256,9 +238,7 @@ static void gpt_close(run_state *run)
 static void gpt_list(run_state *run, const checkpoint *file)
 {
     gpt *g = (gpt *)run;
-    checkpoint_part(file, module, "model", g->job.network);
-    checkpoint_part(file, optimizer, "optimizer", g->job.optimizer, g->job.network);
-    checkpoint_part(file, schedule, "schedule", g->job.schedule);
+    checkpoint_job(file, &g->job);
     checkpoint_part(file, random, "random");
     checkpoint_digest(file, "training_text", g->training_text.bytes, (size_t)g->training_text.count,
                       "text", opt.data);
@@ -266,8 +246,6 @@ static void gpt_list(run_state *run, const checkpoint *file)
                       opt.data);
     checkpoint_loader(file, "loader", g->training);
     checkpoint_records(file, g->series, SERIES);
-    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
-        ek_archive_put_plan(file->archive, "plan", g->job.parallel);
 }
 
 /* ---- steps and tests ---- */
@@ -420,20 +398,16 @@ static void gpt_write_page(FILE *page, void *user)
 static int gpt_draw(run_state *run)
 {
     gpt *g = (gpt *)run;
-    char subtitle[256], path[4096];
+    char path[4096];
     int rc = gpt_write(g);
     if (rc < 0)
         return rc;
-    snprintf(subtitle, sizeof subtitle,
-             "%" PRId64 " parameters, context %" PRId64 ", %s on %d devices, batch %" PRId64
-             ", seed %" PRId64 ", step %" PRId64,
-             ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
-             g->job.devices.count, opt.batch, opt.seed, run->step);
-    return ek_report_html_page(run_path(opt.files.out, "gpt.html", path), NULL, 0,
-                               &(const ek_report_page){.title = "A text, byte by byte",
-                                                       .subtitle = subtitle,
-                                                       .more = gpt_write_page,
-                                                       .user = g});
+    return page_write(run_path(opt.files.out, "gpt.html", path), "A text, byte by byte",
+                      gpt_write_page, g,
+                      "%" PRId64 " parameters, context %" PRId64
+                      ", %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64,
+                      ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
+                      g->job.devices.count, opt.batch, opt.seed, run->step);
 }
 
 /* Tests, unless the last step has, and writes. */
@@ -452,33 +426,21 @@ static void gpt_print(const run_state *run)
     for (int i = 0; i < TEXTS; i++)
         printf("\n---- text %d ----\n%s\n", i + 1, g->texts + (size_t)i * g->text_size);
     putchar('\n');
-    print_peaks(&g->job.devices);
-    if (g->plan[0])
-        printf("Plan: %s\n", g->plan);
+    job_print(&g->job);
     printf("Median step: %.0f ms\n", 1000 * series_median(&g->series[SECONDS]));
     printf("Of %" PRId64
            " held-out bytes: %.4f nats (%.3f bits) per byte; trigram model %.4f (%.3f)\n",
            g->tested, g->held_out, bits(g->held_out), g->trigram, bits(g->trigram));
-    if (opt.files.out)
-        printf("Page and checkpoint: %s\n", opt.files.out);
 }
 
 static int gpt_results(const run_state *run, json_writer *json)
 {
     const gpt *g = (const gpt *)run;
-    json_write(json, "settings {");
-    json_settings(json, gpt_args, "mode");
-    json_write(json, "devices %jd", (int64_t)g->job.devices.count);
-    if (g->plan[0])
-        json_write(json, "plan %s", g->plan);
-    json_settings(
-        json, gpt_args,
-        "data context width layers heads dropout batch steps lr warm-up weight-decay clip "
-        "dtype bf16 seed random");
+    job_json_settings(json, &g->job, gpt_args, "mode",
+                      "data context width layers heads dropout batch steps lr warm-up weight-decay "
+                      "clip dtype bf16 seed random");
     json_write(json, "} training_bytes %jd finished_steps %jd", g->training_text.count, run->step);
-    int rc = json_network(json, "network", g->job.network);
-    if (rc == 0)
-        rc = json_devices(json, &g->job.devices);
+    int rc = job_json(json, &g->job);
     json_write(json, "median_step_seconds %g", series_median(&g->series[SECONDS]));
     json_series(json, "losses", &g->series[LOSSES]);
     json_series(json, "learning_rates", &g->series[RATES]);
@@ -513,6 +475,7 @@ static const run_kind gpt_kind = {
     .list = gpt_list,
     .results = gpt_results,
     .print = gpt_print,
+    .written = "Page and checkpoint",
 };
 
 int main(int argc, char **argv)

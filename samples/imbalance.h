@@ -1,5 +1,5 @@
-/* imbalance.h: what the main job is made of: its modes and their results (imbalance.c), and the
- * reports of these (imbalance_report.c). The task that it trains is that of scenes.h. */
+/* imbalance.h: what the main job is made of: its modes and their results (imbalance_modes.c), and
+ * the reports of these (imbalance_report.c). The task that it trains is that of scenes.h. */
 #ifndef SAMPLES_IMBALANCE_H
 #define SAMPLES_IMBALANCE_H
 
@@ -40,6 +40,34 @@ typedef struct mode_result {
     int64_t parameters;
     char sha256[65]; /* of the parameters; "" if only the largest batch was looked for */
 } mode_result;
+
+void mode_result_free(mode_result *result);
+
+/* Replaces the devices by fresh ones, so that no mode sees another's memory, and makes the model on
+ * them from the seed. Everything must be closed before. 0 or a negative status; close it anyway.
+ *
+ * A number of devices gives mode single one that computes with all cores, as one GPU of several
+ * would not; of a list it takes the first. */
+int mode_open(train_job *job, const run_settings *settings, train_mode mode);
+/* `rc` if that is an error; else 0, or EK_E_STATE with a sentence if a device's memory has not come
+ * back to zero. */
+int mode_close(train_job *job, int rc);
+
+/* Trains and evaluates. The result is to be freed in any case; the devices' memory is given back.
+ */
+int mode_train(const run_settings *settings, ek_dataset *train, ek_dataset *test, train_mode mode,
+               mode_result *result);
+/* Finds the largest batch, and trains a few steps with it, so that the result shows what it takes.
+ * result->largest is 0 if not even one scene fits. */
+int mode_find_batch(const run_settings *settings, ek_dataset *train, train_mode mode,
+                    mode_result *result);
+/* The largest batch that a mode could run, below one that is known not to fit; 0 if not even one
+ * scene fits; negative on an error that is not about memory. */
+int64_t mode_largest_batch(const run_settings *settings, ek_dataset *train, train_mode mode,
+                           int64_t failing);
+/* Without a capacity by option or list it becomes three times what a single device holds when no
+ * scene is there, once it has trained: parameters, gradients and the optimizer's state. */
+int mode_choose_capacity(run_settings *settings, ek_dataset *train);
 
 /* ---- reports ---- */
 

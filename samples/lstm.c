@@ -5,15 +5,12 @@
  * padded to the longest. The network gets their lengths, and the loss ignores the targets beyond
  * them. So a batch has as many targets as letters, devices have different numbers of them, and yet
  * the loss is the mean over all letters, in all modes. */
-#include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "networks.h"
-#include "ngram.h"
 #include "run.h"
+#include "words.h"
 
 /* ---- settings ---- */
 
@@ -50,11 +47,8 @@ static const arg_spec lstm_args[] = {
     arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters"),
     arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, words, their order, dropout"),
     arg_text("data", &opt.data, "/usr/share/dict", "DIR", "where the languages' words are"),
-    arg_text("out", &opt.files.out, NULL, "DIR",
-             "write a checkpoint and charts there after each epoch and at the end"),
-    arg_int("every", &opt.every, NULL, 1, MOST, "and each so many steps"),
-    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    run_args(opt, "write a checkpoint and charts there after each epoch and at the end", NULL,
+             "and each so many steps"),
     arg_end,
 };
 
@@ -69,191 +63,7 @@ static int lstm_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
-/* ---- words ---- */
-
-enum { ENGLISH, FRENCH, GERMAN, ITALIAN, SPANISH, LANGUAGES };
-static const char *const file_names[LANGUAGES] = {"american-english", "french", "ngerman",
-                                                  "italian", "spanish"};
-/* Shorter and longer words are left out. */
-enum { LEAST_LETTERS = 3, MOST_LETTERS = 20, MARK = 0, IGNORED = -100 };
-
-/* Letters are 1 to 26, between two marks. */
-typedef struct word {
-    uint8_t language, count; /* letters without marks */
-    uint8_t symbols[MOST_LETTERS + 2];
-} word;
-
-typedef struct word_list {
-    word *words; /* owned */
-    int64_t count, room;
-} word_list;
-
-/* Adds what a line holds, in small letters, unless it holds more than letters from A to Z: letters
- * with accents would tell too much. */
-static int words_add_line(word_list *list, const char *line, int language)
-{
-    word w = {.language = (uint8_t)language};
-    for (; *line && *line != '\n'; line++) {
-        const int letter = *line | 32; /* the small letter, in ASCII */
-        if (letter < 'a' || letter > 'z' || w.count == MOST_LETTERS)
-            return 0;
-        w.symbols[++w.count] = (uint8_t)(letter - 'a' + 1);
-    }
-    if (w.count < LEAST_LETTERS)
-        return 0;
-    if (list->count == list->room) {
-        const int64_t room = list->room ? 2 * list->room : 4096;
-        word *words = realloc(list->words, (size_t)room * sizeof *words);
-        if (!words)
-            return ek_error(EK_E_NO_MEMORY, "no memory for %lld words", (long long)room);
-        list->words = words;
-        list->room = room;
-    }
-    list->words[list->count++] = w;
-    return 0;
-}
-
-static int words_compare(const void *a, const void *b)
-{
-    return memcmp(((const word *)a)->symbols, ((const word *)b)->symbols, MOST_LETTERS + 2);
-}
-
-/* All words of a language, each once, sorted. */
-static int words_read(word_list *list, int language)
-{
-    char path[4096], line[256];
-    int rc = 0;
-    FILE *file = fopen(run_path(opt.data, file_names[language], path), "r");
-    if (!file)
-        return ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
-    while (rc == 0 && fgets(line, sizeof line, file))
-        rc = words_add_line(list, line, language);
-    if (rc == 0 && ferror(file))
-        rc = ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
-    fclose(file);
-    if (rc < 0 || list->count == 0)
-        return rc;
-    qsort(list->words, (size_t)list->count, sizeof *list->words, words_compare);
-    int64_t kept = 1;
-    for (int64_t i = 1; i < list->count; i++)
-        if (words_compare(&list->words[i], &list->words[kept - 1]) != 0)
-            list->words[kept++] = list->words[i];
-    list->count = kept;
-    return 0;
-}
-
-/* Moves `wanted` words at random to training and testing, every tenth to the latter. */
-static int words_deal(const word_list *from, int64_t wanted, ek_generator *random,
-                      word_list *training, word_list *testing)
-{
-    int64_t *order = malloc((size_t)from->count * sizeof *order);
-    int rc = order ? ek_randperm(from->count, order, random)
-                   : ek_error(EK_E_NO_MEMORY, "no memory for %lld words", (long long)from->count);
-    for (int64_t i = 0; rc == 0 && i < wanted; i++) {
-        word_list *to = i % 10 == 9 ? testing : training;
-        to->words[to->count++] = from->words[order[i]];
-    }
-    free(order);
-    return rc;
-}
-
-/* The chosen words of all languages; free both lists anyway. */
-static int words_open(word_list *training, word_list *testing)
-{
-    const size_t room = LANGUAGES * (size_t)opt.words;
-    ek_generator *random = ek_generator_new((uint64_t)opt.seed);
-    *training = (word_list){.words = malloc(room * sizeof(word))};
-    *testing = (word_list){.words = malloc(room * sizeof(word))};
-    int rc = training->words && testing->words && random
-                 ? 0
-                 : ek_error(EK_E_NO_MEMORY, "no memory for %zu words", room);
-    for (int language = 0; language < LANGUAGES && rc == 0; language++) {
-        word_list all = {0};
-        rc = words_read(&all, language);
-        if (rc == 0 && all.count < opt.words)
-            rc = ek_error(EK_E_INVALID,
-                          "%s/%s has %lld words of %d to %d letters from a to z; --words %lld are "
-                          "wanted",
-                          opt.data, file_names[language], (long long)all.count, LEAST_LETTERS,
-                          MOST_LETTERS, (long long)opt.words);
-        if (rc == 0)
-            rc = words_deal(&all, opt.words, random, training, testing);
-        free(all.words);
-    }
-    ek_generator_free(random);
-    return rc;
-}
-
-/* ---- a data set of them, and batches of unequal lengths ---- */
-
-typedef struct word_set {
-    ek_dataset dataset;
-    const word_list *list; /* borrowed */
-} word_set;
-
-static int64_t set_length(ek_dataset *dataset)
-{
-    return ((word_set *)dataset)->list->count;
-}
-
-/* The letters and the mark behind them, which says that the word has ended, and as many times the
- * language. */
-static ek_value set_get(ek_dataset *dataset, int64_t index)
-{
-    const word *w = &((word_set *)dataset)->list->words[index];
-    int64_t letters[MOST_LETTERS + 1], language[MOST_LETTERS + 1];
-    const ek_shape shape = EK_SHAPE(w->count + 1);
-    for (int i = 0; i <= w->count; i++) {
-        letters[i] = w->symbols[i + 1];
-        language[i] = w->language;
-    }
-    return EK_LIST(ek_from_data(letters, shape, EK_I64), ek_from_data(language, shape, EK_I64));
-}
-
-static const ek_dataset_type set_type = {.name = "words",
-                                         .size = sizeof(word_set),
-                                         .length = set_length,
-                                         .get = set_get};
-
-/* Samples of lengths L_i, as a batch: the inputs are letters (N, L), padded with marks, and lengths
- * (N); the targets (N, L) are padded with what the loss ignores. */
-static ek_value set_collate(const ek_value *samples, int64_t count, void *user)
-{
-    ek_tensor **letters = malloc((size_t)count * sizeof *letters);
-    ek_tensor **targets = malloc((size_t)count * sizeof *targets);
-    int64_t *lengths = malloc((size_t)count * sizeof *lengths);
-    ek_value batch = ek_value_error();
-    (void)user;
-    for (int64_t i = 0; letters && targets && lengths && i < count; i++) {
-        letters[i] = ek_value_tensor(ek_value_at(samples[i], 0));
-        targets[i] = ek_value_tensor(ek_value_at(samples[i], 1));
-        lengths[i] = ek_tensor_size(letters[i], 0);
-    }
-    if (letters && targets && lengths)
-        batch = EK_LIST(EK_LIST(ek_pad_sequence(letters, (int)count, true, MARK),
-                                ek_from_data(lengths, EK_SHAPE(count), EK_I64)),
-                        ek_pad_sequence(targets, (int)count, true, IGNORED));
-    else
-        ek_error(EK_E_NO_MEMORY, "no memory for a batch of %lld words", (long long)count);
-    free(letters);
-    free(targets);
-    free(lengths);
-    return batch;
-}
-
 /* ---- the run ---- */
-
-/* How often the language was told: after 1, 2, ... letters of words that have as many, and [WHOLE]
- * when the word had ended. */
-enum { WHOLE = 0, PREFIXES = MOST_LETTERS + 1 };
-typedef struct score {
-    int64_t seen[PREFIXES], right[PREFIXES];
-} score;
-
-static double score_of(const score *s, int letters)
-{
-    return s->seen[letters] > 0 ? (double)s->right[letters] / (double)s->seen[letters] : NAN;
-}
 
 enum { LOSSES, SECONDS, TEST_LOSSES, ACCURACIES, SERIES }; /* two of each step, two of each epoch */
 static const char *const series_names[SERIES] = {"losses", "step_seconds", "test_losses",
@@ -262,7 +72,6 @@ static const char *const series_names[SERIES] = {"losses", "step_seconds", "test
 typedef struct lstm {
     run_state state; /* in steps */
     train_job job;
-    char plan[1024]; /* each device's share in balanced-auto; "" in other modes */
     word_list training, testing;
     ek_loader *loader, *test_loader;
     ek_generator *test_random; /* the test loader's: testing changes nothing in training */
@@ -286,10 +95,11 @@ static void lstm_close(run_state *run)
     free(l->testing.words);
 }
 
-/* Makes the network from the seed, and all that trains it in `steps` steps. Without a plan
- * balanced-auto measures. */
-static int lstm_make(train_job *job, int64_t steps, const char *plan)
+/* Makes the network from the seed, and all that trains it. */
+static int lstm_make(void *user)
 {
+    lstm *l = user;
+    train_job *job = &l->job;
     ek_manual_seed((uint64_t)opt.seed);
     ek_module *network = letter_network((letter_options){.cell = opt.cell,
                                                          .letters = NGRAM_SYMBOLS,
@@ -299,24 +109,13 @@ static int lstm_make(train_job *job, int64_t steps, const char *plan)
                                                          .layers = (int)opt.layers,
                                                          .dropout = opt.dropout});
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = IGNORED), plan, EK_GOAL_MEMORY);
+    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = IGNORED), job->plan,
+             EK_GOAL_MEMORY);
     job->max_norm = opt.clip;
     job->optimizer = ek_adam(job->model, .lr = opt.lr);
     if (opt.schedule == ONE_CYCLE)
-        job->schedule = ek_one_cycle_lr(job->optimizer, opt.lr, steps);
+        job->schedule = ek_one_cycle_lr(job->optimizer, opt.lr, opt.epochs * l->epoch_steps);
     return ek_error_status();
-}
-
-/* What is measured before the run. */
-typedef struct lstm_trial {
-    train_job job;
-    int64_t steps;
-} lstm_trial;
-
-static int lstm_make_trial(void *user)
-{
-    lstm_trial *trial = user;
-    return lstm_make(&trial->job, trial->steps, NULL);
 }
 
 /* A step on words of the greatest length that hold nothing but marks. */
@@ -324,17 +123,14 @@ static int lstm_try_batch(int64_t batch, void *user)
 {
     ek_tensor *letters = ek_zeros(EK_SHAPE(batch, MOST_LETTERS + 1), EK_I64);
     ek_tensor *lengths = ek_full(MOST_LETTERS + 1, EK_SHAPE(batch), EK_I64);
-    return job_step(&((lstm_trial *)user)->job, EK_LIST(letters, lengths), EK_VALUE(letters), NULL);
+    return job_step(&((lstm *)user)->job, EK_LIST(letters, lengths), EK_VALUE(letters), NULL);
 }
 
 static ek_loader *lstm_loader(const word_list *list, ek_sampler *sampler, int64_t batch,
                               ek_generator *random, ek_device_list devices)
 {
-    word_set *set = (word_set *)ek_dataset_new(&set_type);
-    if (set)
-        set->list = list;
-    return ek_data_loader(set ? &set->dataset : NULL, .sampler = sampler, .batch_size = batch,
-                          .workers = 1, .generator = random, .collate = set_collate,
+    return ek_data_loader(words_dataset(list), .sampler = sampler, .batch_size = batch,
+                          .workers = 1, .generator = random, .collate = words_collate,
                           .device_ids = devices);
 }
 
@@ -344,24 +140,18 @@ static int lstm_open(run_state *run, const ek_archive *from)
 {
     enum { TESTED_AT_ONCE = 500 };
     lstm *l = (lstm *)run;
-    l->job.mode = (train_mode)opt.mode;
-    l->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    job_begin(&l->job, opt.mode, opt.kind, opt.device_text);
     series_name(l->series, series_names, SERIES);
-    int rc = words_open(&l->training, &l->testing);
+    int rc = words_open(opt.data, opt.words, (uint64_t)opt.seed, &l->training, &l->testing);
     run->unread = rc == EK_E_IO;
     if (rc < 0)
         return rc;
     l->epoch_steps = (l->training.count + opt.batch - 1) / opt.batch;
-    const int64_t last = opt.epochs * l->epoch_steps;
     *run = (run_state){.name = mode_names[opt.mode],
-                       .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
+                       .last = run_last(opt.epochs * l->epoch_steps, opt.steps),
                        .batch = opt.batch,
                        .every = {l->epoch_steps, opt.every}};
-    lstm_trial trial = {l->job, last};
-    rc = job_find_plan(&trial.job, NULL, from, opt.batch, lstm_make_trial, lstm_try_batch, &trial,
-                       l->plan);
-    if (rc == 0)
-        rc = lstm_make(&l->job, last, l->plan[0] ? l->plan : NULL);
+    rc = job_prepare(&l->job, NULL, from, opt.batch, lstm_make, lstm_try_batch, l);
     if (rc < 0)
         return rc;
     const ek_device_list first = EK_DEVICES(l->job.devices.devices[0]), cpu = EK_DEVICES(ek_cpu());
@@ -385,29 +175,13 @@ static void lstm_explain(void)
 static void lstm_list(run_state *run, const checkpoint *file)
 {
     lstm *l = (lstm *)run;
-    checkpoint_part(file, module, "model", l->job.network);
-    checkpoint_part(file, optimizer, "optimizer", l->job.optimizer, l->job.network);
-    if (l->job.schedule)
-        checkpoint_part(file, schedule, "schedule", l->job.schedule);
+    checkpoint_job(file, &l->job);
     checkpoint_part(file, random, "random");
     checkpoint_loader(file, "loader", l->loader);
     checkpoint_records(file, l->series, SERIES);
-    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
-        ek_archive_put_plan(file->archive, "plan", l->job.parallel);
 }
 
 /* ---- testing ---- */
-
-/* Counts what was told of one word: languages[k] after k + 1 letters, languages[letters] at its
- * end. */
-static void score_word(score *s, const word *w, const int64_t *languages)
-{
-    for (int k = 0; k <= w->count; k++) {
-        const int at = k == w->count ? WHOLE : k + 1;
-        s->seen[at]++;
-        s->right[at] += languages[k] == w->language;
-    }
-}
 
 /* Words come in their order, each once. */
 static int lstm_test_batch(ek_module *network, const ek_batch *batch, void *user)
@@ -441,48 +215,6 @@ static int lstm_test(lstm *l)
     return rc;
 }
 
-/* ---- what n-grams tell: the language whose counts need the fewest bits for what was read ---- */
-
-static void ngram_score_word(lstm *l, ngram_table *const *tables, const word *w)
-{
-    double bits[LANGUAGES][NGRAM_MOST_ORDER + 1] = {{0}};
-    int64_t languages[NGRAM_MOST_ORDER + 1][MOST_LETTERS + 1] = {{0}};
-    for (int k = 0; k <= w->count; k++) {
-        for (int i = 0; i < LANGUAGES; i++)
-            ngram_bits(tables[i], w->symbols, k + 1, bits[i]);
-        for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
-            int64_t *least = &languages[order][k];
-            for (int i = 1; i < LANGUAGES; i++)
-                *least = bits[i][order] < bits[*least][order] ? i : *least;
-        }
-    }
-    for (int order = 1; order <= NGRAM_MOST_ORDER; order++)
-        score_word(&l->counted[order], w, languages[order]);
-}
-
-/* Counts the words of training and scores those of testing. */
-static int lstm_count_ngrams(lstm *l)
-{
-    ngram_table *tables[LANGUAGES] = {NULL};
-    int rc = 0;
-    for (int i = 0; i < LANGUAGES; i++)
-        rc = (tables[i] = ngram_new()) ? rc : -1;
-    for (int64_t i = 0; i < l->training.count && rc == 0; i++) {
-        const word *w = &l->training.words[i];
-        rc = ngram_add(tables[w->language], w->symbols, w->count + 2);
-    }
-    memset(l->counted, 0, sizeof l->counted);
-    for (int64_t i = 0; i < l->testing.count && rc == 0; i++)
-        ngram_score_word(l, tables, &l->testing.words[i]);
-    l->best_order = 1;
-    for (int order = 2; order <= NGRAM_MOST_ORDER; order++)
-        if (l->counted[order].right[WHOLE] > l->counted[l->best_order].right[WHOLE])
-            l->best_order = order;
-    for (int i = 0; i < LANGUAGES; i++)
-        ngram_free(tables[i]);
-    return rc < 0 ? ek_error(EK_E_NO_MEMORY, "no memory for counts of letters") : 0;
-}
-
 /* ---- a step ---- */
 
 /* One step; after the last one of an epoch also its test. */
@@ -513,7 +245,13 @@ static int lstm_finish(run_state *run)
 {
     lstm *l = (lstm *)run;
     int rc = l->tested.seen[WHOLE] == 0 ? lstm_test(l) : 0;
-    return rc < 0 ? rc : lstm_count_ngrams(l);
+    if (rc == 0)
+        rc = score_ngrams(&l->training, &l->testing, l->counted);
+    l->best_order = 1;
+    for (int order = 2; order <= NGRAM_MOST_ORDER; order++)
+        if (l->counted[order].right[WHOLE] > l->counted[l->best_order].right[WHOLE])
+            l->best_order = order;
+    return rc;
 }
 
 /* After an epoch a line that stays. */
@@ -528,7 +266,7 @@ static bool lstm_note(const run_state *run, char note[128])
                  epoch, opt.epochs, l->test_loss, 100 * score_of(&l->tested, WHOLE));
     else
         snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", epoch + 1,
-                 l->series[LOSSES].values[l->series[LOSSES].count - 1]);
+                 series_last(&l->series[LOSSES]));
     return ends;
 }
 
@@ -547,17 +285,13 @@ static void lstm_write_charts(FILE *page, void *user)
 static int lstm_draw(run_state *run)
 {
     lstm *l = (lstm *)run;
-    char text[256], path[4096];
-    snprintf(text, sizeof text,
-             "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
-             ", seed %" PRId64 ", step %" PRId64,
-             cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
-             l->job.devices.count, opt.batch, opt.seed, run->step);
-    return ek_report_html_page(run_path(opt.files.out, "losses.html", path), NULL, 0,
-                               &(const ek_report_page){.title = "The language of words",
-                                                       .subtitle = text,
-                                                       .more = lstm_write_charts,
-                                                       .user = l});
+    char path[4096];
+    return page_write(run_path(opt.files.out, "losses.html", path), "The language of words",
+                      lstm_write_charts, l,
+                      "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
+                      ", seed %" PRId64 ", step %" PRId64,
+                      cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
+                      l->job.devices.count, opt.batch, opt.seed, run->step);
 }
 
 static void lstm_json_score(json_writer *json, const score *s)
@@ -571,14 +305,10 @@ static void lstm_json_score(json_writer *json, const score *s)
 static int lstm_results(const run_state *run, json_writer *json)
 {
     const lstm *l = (const lstm *)run;
-    json_write(json, "settings {");
-    json_settings(json, lstm_args, "cell hidden layers dropout mode");
-    json_write(json, "devices %jd", (int64_t)l->job.devices.count);
-    json_settings(json, lstm_args, "words epochs batch lr schedule clip dtype seed");
+    job_json_settings(json, &l->job, lstm_args, "cell hidden layers dropout mode",
+                      "words epochs batch lr schedule clip dtype seed");
     json_write(json, "} finished_steps %jd", run->step);
-    int rc = json_network(json, "network", l->job.network);
-    if (rc == 0)
-        rc = json_devices(json, &l->job.devices);
+    int rc = job_json(json, &l->job);
     json_write(json, "median_step_seconds %g", series_median(&l->series[SECONDS]));
     if (l->best_order > 0) {
         json_write(json, "test { words %jd loss %g", l->tested.seen[WHOLE], l->test_loss);
@@ -591,8 +321,7 @@ static int lstm_results(const run_state *run, json_writer *json)
         }
         json_write(json, "]");
     }
-    for (int i = 0; i < SERIES; i++)
-        json_series(json, l->series[i].name, &l->series[i]);
+    json_records(json, l->series, SERIES);
     return rc;
 }
 
@@ -609,7 +338,7 @@ static void lstm_print(const run_state *run)
     enum { TRIGRAMS = 3 };
     const lstm *l = (const lstm *)run;
     char name[32];
-    print_peaks(&l->job.devices);
+    job_print(&l->job);
     printf("Median step: %.1f ms\n\nOf %" PRId64
            " words that were not trained on, the language is told, in percent:\n%-12s",
            1000 * series_median(&l->series[SECONDS]), l->tested.seen[WHOLE], "letters read");
@@ -623,8 +352,6 @@ static void lstm_print(const run_state *run)
         snprintf(name, sizeof name, "%d-grams", order);
         lstm_print_score(name, &l->counted[order]);
     }
-    if (opt.files.out)
-        printf("Charts, checkpoint: %s\n", opt.files.out);
 }
 
 /* ---- the program ---- */
@@ -648,6 +375,7 @@ static const run_kind lstm_kind = {
     .list = lstm_list,
     .results = lstm_results,
     .print = lstm_print,
+    .written = "Charts, checkpoint",
 };
 
 int main(int argc, char **argv)

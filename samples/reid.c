@@ -31,12 +31,7 @@ static struct reid_options {
 
 enum { MOST = 1 << 20, PICTURES = 60000, TEST_PICTURES = 10000 };
 static const arg_spec reid_args[] = {
-    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N",
-             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
-    arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 20,16,16,12"),
+    job_args(opt, "20,16,16,12"),
     arg_int("epochs", &opt.epochs, "12", 1, MOST, "passes over the training views"),
     arg_int("steps", &opt.steps, NULL, 1, MOST,
             "stop after so many, as if all epochs were to follow"),
@@ -63,11 +58,8 @@ static const arg_spec reid_args[] = {
     arg_pictures(&opt.data),
     arg_int("loader-workers", &opt.workers, "1", 0, 64,
             "threads that make batches; 0: none, steps wait for them"),
-    arg_text("out", &opt.files.out, NULL, "DIR",
-             "write pictures, charts and a checkpoint there after each epoch and at the end"),
-    arg_int("every", &opt.every, NULL, 1, MOST, "and each so many steps"),
-    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    run_args(opt, "write pictures, charts and a checkpoint there after each epoch and at the end",
+             NULL, "and each so many steps"),
     arg_end,
 };
 
@@ -104,100 +96,6 @@ static int reid_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
-/* ---- the job: network, cross entropy, optimizer and schedule on their devices ---- */
-
-/* The rate rises, and falls twice. */
-static ek_schedule *reid_schedule(ek_optimizer *optimizer, int64_t steps)
-{
-    const int64_t rising = (int64_t)(opt.warm_up * (double)reid_epoch_steps());
-    const int64_t falls[] = {steps * 60 / 100 - rising, steps * 85 / 100 - rising};
-    const int past = (falls[0] <= 0) + (falls[1] <= 0); /* while it rises: left out */
-    ek_schedule *after =
-        past == 2 ? NULL : ek_multi_step_lr_of(optimizer, opt.gamma, falls + past, 2 - past);
-    if (rising == 0)
-        return after;
-    return ek_warm_up_lr(optimizer, 0.01, rising, after);
-}
-
-/* Makes the network from the seed, and all that trains it in `steps` steps. Without a plan
- * balanced-auto measures. 0 or a negative status; free it anyway. */
-static int reid_make(train_job *job, int64_t steps, const char *plan)
-{
-    ek_manual_seed((uint64_t)opt.seed);
-    ek_module *network =
-        reid_network((int)opt.width, (int)opt.blocks, (int)opt.features, (int)opt.identities);
-    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, ek_cross_entropy_loss(.label_smoothing = opt.smoothing), plan, opt.goal);
-    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
-    job->schedule = reid_schedule(job->optimizer, steps);
-    return ek_error_status();
-}
-
-/* Element `i` of the network's list; on several devices of each device's list. */
-static ek_value output_part(ek_value outputs, int i)
-{
-    ek_value parts[EK_MAX_DEVICES];
-    const int count = ek_value_length(outputs);
-    if (!outputs.per_device)
-        return ek_value_at(outputs, i);
-    for (int d = 0; d < count; d++)
-        parts[d] = ek_value_at(ek_value_at(outputs, d), i);
-    return ek_value_per_device(parts, count);
-}
-
-/* Both losses of the batch of all ranks, which is whole or cut for the devices. `triplet` gets the
- * one that is not weighted yet. */
-static ek_tensor *reid_loss(train_job *job, ek_value input, ek_value target, ek_tensor **triplet)
-{
-    const ek_device first = job->devices.devices[0];
-    ek_value rows = job_rows(input), identities = job_rows(target);
-    if (job->devices.count == 1)
-        rows = ek_value_to_device(rows, first, 0);
-    ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
-    ek_value outputs = ek_forward(job->model, rows);
-    if (!outputs.per_device)
-        identities = ek_value_to_device(identities, first, 0);
-    ek_tensor *entropy = ek_loss(job->criterion, output_part(outputs, 1), identities);
-    ek_autocast_end(&autocast);
-    /* Each rank has the whole loss, whose gradient ek_dist_join takes from all and DDP averages. */
-    ek_tensor *features = ek_value_tensor(ek_value_to_device(output_part(outputs, 0), first, 0));
-    features = world_all(ek_to_dtype(features, (ek_dtype)opt.dtype));
-    *triplet =
-        f_batch_hard_triplet_loss(features, ek_value_tensor(ek_value_to_device(target, first, 0)),
-                                  opt.margin);
-    return ek_add(entropy, ek_mul_scalar(*triplet, opt.triplet));
-}
-
-/* Forward, loss, backward, optimizer and schedule. */
-static int reid_train(train_job *job, ek_value input, ek_value target, double *loss,
-                      double *triplet)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *part;
-    ek_tensor *whole = reid_loss(job, input, target, &part);
-    ek_zero_grad(job->optimizer);
-    int rc = ek_backward(whole);
-    if (rc == 0)
-        rc = ek_step(job->optimizer);
-    if (rc == 0 && job->schedule)
-        rc = ek_schedule_step(job->schedule);
-    if (rc == 0)
-        rc = ek_item(whole, loss);
-    if (rc == 0)
-        rc = ek_item(part, triplet);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
-static int reid_try_batch(int64_t batch, void *user)
-{
-    double loss, triplet;
-    ek_tensor *views = ek_zeros(EK_SHAPE(batch, 1, VIEW_SIDE, VIEW_SIDE), (ek_dtype)opt.dtype);
-    ek_tensor *identities = ek_zeros(EK_SHAPE(batch), EK_I64);
-    return reid_train(user, EK_VALUE(views), EK_VALUE(identities), &loss, &triplet);
-}
-
 /* ---- the run ---- */
 
 /* What each step measures, and what each epoch's test does. */
@@ -208,7 +106,6 @@ static const char *const series_names[SERIES] = {"losses", "triplet_losses", "st
 typedef struct reid {
     run_state state; /* in steps */
     train_job job;
-    char plan[1024];             /* each device's share in balanced-auto; "" in other modes */
     ek_dataset *training, *test; /* views */
     ek_loader *loader, *testing;
     ek_generator *test_random; /* the testing loader's: testing changes nothing in training */
@@ -230,56 +127,49 @@ static void reid_close(run_state *run)
     series_free(r->series, SERIES);
 }
 
-/* What is measured before the run. */
-static int reid_make_trial(void *user)
+/* The rate rises, and falls twice. */
+static ek_schedule *reid_schedule(ek_optimizer *optimizer, int64_t steps)
 {
-    return reid_make(user, opt.epochs * reid_epoch_steps(), NULL);
+    const int64_t rising = (int64_t)(opt.warm_up * (double)reid_epoch_steps());
+    const int64_t falls[] = {steps * 60 / 100 - rising, steps * 85 / 100 - rising};
+    const int past = (falls[0] <= 0) + (falls[1] <= 0); /* while it rises: left out */
+    ek_schedule *after =
+        past == 2 ? NULL : ek_multi_step_lr_of(optimizer, opt.gamma, falls + past, 2 - past);
+    if (rising == 0)
+        return after;
+    return ek_warm_up_lr(optimizer, 0.01, rising, after);
 }
 
-static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
+/* Makes the network from the seed, and all that trains it. */
+static int reid_make(void *user)
 {
-    return ek_data_parallel_sizes(((reid *)user)->job.parallel, batch, sizes);
-}
-
-static ek_value collate_in_dtype(const ek_value *samples, int64_t count, void *user)
-{
-    ek_value batch = ek_collate(samples, count, ek_cpu());
-    ek_tensor *views = ek_to_dtype(ek_value_tensor(ek_value_at(batch, 0)), (ek_dtype)opt.dtype);
-    (void)user;
-    return EK_LIST(views, ek_value_at(batch, 1));
+    reid *r = user;
+    train_job *job = &r->job;
+    ek_manual_seed((uint64_t)opt.seed);
+    ek_module *network =
+        reid_network((int)opt.width, (int)opt.blocks, (int)opt.features, (int)opt.identities);
+    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
+    job_wrap(job, network, ek_cross_entropy_loss(.label_smoothing = opt.smoothing), job->plan,
+             opt.goal);
+    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+    job->schedule = reid_schedule(job->optimizer, opt.epochs * r->epoch_steps);
+    return ek_error_status();
 }
 
 static const double view_mean = 0.3, view_deviation = 0.33;
 
-/* P identities times K views. On several devices each device's part of a batch is made on that
- * device. With several ranks batches are those of all, and made on cpu: hence the sampler of one
- * rank among one, which draws by seed and epoch. */
+/* P identities times K views. */
 static ek_loader *reid_loader(reid *r)
 {
-    const ek_device_list loaded = world_size() == 1 ? r->job.devices : EK_DEVICES(ek_cpu());
-    const int64_t count = opt.identities * opt.views;
-    int64_t *identities = malloc((size_t)count * sizeof *identities);
-    if (!identities) {
-        ek_error(EK_E_NO_MEMORY, "no memory for %lld identities", (long long)count);
-        return NULL;
-    }
-    for (int64_t i = 0; i < count; i++)
-        identities[i] = i / opt.views;
-    ek_sampler *sampler =
-        ek_distributed_random_identity_sampler(identities, count, .num_instances = opt.group,
-                                               .num_replicas = 1, .rank = 0,
-                                               .seed = opt.seed & INT32_MAX,
-                                               .automatic_epochs = true);
-    free(identities);
     ek_dataset *changed =
         ek_transformed(ek_dataset_keep(r->training), 0, ek_random_crop(VIEW_SIDE, .padding = 2),
                        ek_random_horizontal_flip(0.5), ek_to_float(),
                        ek_normalize(&view_mean, &view_deviation, 1),
                        ek_random_erasing(.p = opt.erasing, .scale = {0.02, 0.25}));
-    return ek_data_loader(changed, .sampler = sampler, .batch_size = opt.batch, .drop_last = true,
-                          .workers = (int)opt.workers, .collate = collate_in_dtype,
-                          .device_ids = loaded, .sizes_user = r,
-                          .sizes = loaded.count > 1 ? sizes_of_parts : NULL);
+    return job_loader(&r->job, changed,
+                      .sampler = views_sampler(opt.identities, opt.views, opt.group, opt.seed),
+                      .batch_size = opt.batch, .drop_last = true, .workers = (int)opt.workers,
+                      .collate = collate_in_dtype, .collate_user = &opt.dtype);
 }
 
 enum { TESTED_AT_ONCE = 64 }; /* few: a capacity that fits training fits this */
@@ -290,10 +180,54 @@ static ek_loader *reid_test_loader(const reid *r)
     ek_dataset *views = ek_transformed(ek_dataset_keep(r->test), 0, ek_to_float(),
                                        ek_normalize(&view_mean, &view_deviation, 1));
     return ek_data_loader(views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
-                          .empty_batches = EK_OFF, .generator = r->test_random,
+                          .collate_user = &opt.dtype, .empty_batches = EK_OFF,
+                          .generator = r->test_random,
                           .sampler =
                               ek_distributed_inference_sampler(opt.test_identities * opt.views,
                                                                .padding = EK_OFF));
+}
+
+/* ---- both losses ---- */
+
+/* Both losses of the batch of all ranks, which is whole or cut for the devices. `triplet` gets the
+ * one that is not weighted yet. */
+static ek_tensor *reid_loss(train_job *job, ek_value input, ek_value target, ek_tensor **triplet)
+{
+    const ek_device first = job->devices.devices[0];
+    ek_value rows = target;
+    ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
+    ek_value outputs = job_forward(job, input, &rows);
+    ek_tensor *entropy = ek_loss(job->criterion, job_output(outputs, 1), rows);
+    ek_autocast_end(&autocast);
+    /* Each rank has the whole loss, whose gradient ek_dist_join takes from all and DDP averages. */
+    ek_tensor *features = ek_value_tensor(ek_value_to_device(job_output(outputs, 0), first, 0));
+    features = world_all(ek_to_dtype(features, (ek_dtype)opt.dtype));
+    *triplet =
+        f_batch_hard_triplet_loss(features, ek_value_tensor(ek_value_to_device(target, first, 0)),
+                                  opt.margin);
+    return ek_add(entropy, ek_mul_scalar(*triplet, opt.triplet));
+}
+
+/* Forward, losses, backward, optimizer and schedule. */
+static int reid_train(train_job *job, ek_value input, ek_value target, double *loss,
+                      double *triplet)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *part;
+    int rc = job_descend(job, reid_loss(job, input, target, &part), loss);
+    if (rc == 0)
+        rc = ek_item(part, triplet);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* A step on a batch of zeros: memory and time depend on sizes alone. */
+static int reid_try_batch(int64_t batch, void *user)
+{
+    double loss, triplet;
+    ek_tensor *views = ek_zeros(EK_SHAPE(batch, 1, VIEW_SIDE, VIEW_SIDE), (ek_dtype)opt.dtype);
+    ek_tensor *identities = ek_zeros(EK_SHAPE(batch), EK_I64);
+    return reid_train(&((reid *)user)->job, EK_VALUE(views), EK_VALUE(identities), &loss, &triplet);
 }
 
 /* ---- testing ---- */
@@ -340,26 +274,20 @@ static int reid_open(run_state *run, const ek_archive *from)
 {
     reid *r = (reid *)run;
     r->epoch_steps = reid_epoch_steps();
-    const int64_t last = opt.epochs * r->epoch_steps;
     *run = (run_state){.name = mode_names[opt.mode],
-                       .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
+                       .last = run_last(opt.epochs * r->epoch_steps, opt.steps),
                        .batch = opt.batch,
                        .every = {r->epoch_steps, opt.every}};
     series_name(r->series, series_names, SERIES);
-    r->job.mode = (train_mode)opt.mode;
-    r->job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    job_begin(&r->job, opt.mode, opt.kind, opt.device_text);
     r->training = views_make(opt.data, true, opt.identities, opt.views, (uint64_t)opt.seed);
     if (r->training) /* other pictures, and another seed */
         r->test =
             views_make(opt.data, false, opt.test_identities, opt.views, (uint64_t)opt.seed + 1);
     int rc = ek_error_status();
     run->unread = rc < 0 && rc != EK_E_INVALID;
-    train_job trial = r->job;
     if (rc == 0)
-        rc = job_find_plan(&trial, opt.plan, from, opt.batch, reid_make_trial, reid_try_batch,
-                           &trial, r->plan);
-    if (rc == 0)
-        rc = reid_make(&r->job, last, r->plan[0] ? r->plan : NULL);
+        rc = job_prepare(&r->job, opt.plan, from, opt.batch, reid_make, reid_try_batch, r);
     if (rc < 0)
         return rc;
     r->test_random = ek_generator_new((uint64_t)opt.seed);
@@ -371,20 +299,12 @@ static int reid_open(run_state *run, const ek_archive *from)
     return rc < 0 || from ? rc : reid_test(r, &r->untrained);
 }
 
-static void reid_explain(void)
-{
-    pictures_explain(opt.data);
-}
-
 static void reid_list(run_state *run, const checkpoint *file)
 {
     reid *r = (reid *)run;
     double untrained[] = {(double)r->untrained.queries, r->untrained.map, r->untrained.rank1,
                           r->untrained.rank5};
-    checkpoint_part(file, module, "model", r->job.network);
-    checkpoint_part(file, optimizer, "optimizer", r->job.optimizer, r->job.network);
-    if (r->job.schedule)
-        checkpoint_part(file, schedule, "schedule", r->job.schedule);
+    checkpoint_job(file, &r->job);
     checkpoint_part(file, random, "random");
     checkpoint_loader(file, "loader", r->loader);
     checkpoint_numbers(file, "untrained", untrained, EK_SHAPE(4));
@@ -393,8 +313,6 @@ static void reid_list(run_state *run, const checkpoint *file)
     r->untrained.rank1 = untrained[2];
     r->untrained.rank5 = untrained[3];
     checkpoint_records(file, r->series, SERIES);
-    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
-        ek_archive_put_plan(file->archive, "plan", r->job.parallel);
 }
 
 /* ---- steps ---- */
@@ -408,23 +326,20 @@ static int reid_step(run_state *run)
     int rc = loader_next(r->loader, &batch);
     if (rc == 0)
         rc = reid_train(&r->job, batch.input, batch.target, &loss, &triplet);
-    if (rc == 0)
-        rc = loss_check(loss);
     if (rc < 0)
         return rc;
     run->step++;
-    rc = series_add(&r->series[LOSSES], loss);
-    if (rc == 0)
-        rc = series_add(&r->series[TRIPLETS], triplet);
-    if (rc == 0)
-        rc = series_add(&r->series[SECONDS], seconds_now() - begin);
+    series_add(&r->series[LOSSES], loss);
+    series_add(&r->series[TRIPLETS], triplet);
+    rc = series_add(&r->series[SECONDS], seconds_now() - begin);
     if (rc < 0 || run->step % r->epoch_steps != 0)
         return rc;
     r->tested = run->step;
     rc = reid_test(r, &r->trained);
-    if (rc == 0)
-        rc = series_add(&r->series[MAPS], r->trained.map);
-    return rc < 0 ? rc : series_add(&r->series[RANK1S], r->trained.rank1);
+    if (rc < 0)
+        return rc;
+    series_add(&r->series[MAPS], r->trained.map);
+    return series_add(&r->series[RANK1S], r->trained.rank1);
 }
 
 /* Tests, unless an epoch has just ended. */
@@ -437,24 +352,15 @@ static int reid_finish(run_state *run)
     return reid_test(r, &r->trained);
 }
 
-/* The mean of the epoch under way, or of the one that has just ended. */
-static double reid_mean(const reid *r, const series *of)
-{
-    const int64_t first = (r->state.step - 1) / r->epoch_steps * r->epoch_steps;
-    double sum = 0;
-    for (int64_t i = first; i < of->count; i++)
-        sum += of->values[i];
-    return sum / (double)(of->count - first);
-}
-
 /* After an epoch a line that stays. */
 static bool reid_note(const run_state *run, char note[128])
 {
     const reid *r = (const reid *)run;
     const bool ended = run->step % r->epoch_steps == 0;
     const int64_t epoch = (run->step - 1) / r->epoch_steps + 1;
-    const double loss = reid_mean(r, &r->series[LOSSES]),
-                 triplet = reid_mean(r, &r->series[TRIPLETS]);
+    const int64_t first = (epoch - 1) * r->epoch_steps;
+    const double loss = series_mean(&r->series[LOSSES], first),
+                 triplet = series_mean(&r->series[TRIPLETS], first);
     if (!ended)
         snprintf(note, 128, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch, loss, triplet);
     else
@@ -466,48 +372,6 @@ static bool reid_note(const run_state *run, char note[128])
 }
 
 /* ---- what a run writes ---- */
-
-enum { BORDER = 2, FRAMED = VIEW_SIDE + 2 * BORDER };
-
-/* Copies a view into a picture (3, FRAMED, FRAMED) with a border of a colour. */
-static int reid_frame(ek_dataset *views, int64_t row, const uint8_t colour[3], uint8_t *to)
-{
-    uint8_t view[VIEW_SIDE][VIEW_SIDE];
-    ek_scope scope = ek_scope_begin();
-    int rc =
-        ek_to_data(ek_value_tensor(ek_value_at(ek_dataset_get(views, row), 0)), view, sizeof view);
-    ek_scope_end(&scope);
-    for (int i = 0; rc == 0 && i < 3 * FRAMED * FRAMED; i++) {
-        const int y = i / FRAMED % FRAMED - BORDER, x = i % FRAMED - BORDER;
-        const bool inside = y >= 0 && y < VIEW_SIDE && x >= 0 && x < VIEW_SIDE;
-        to[i] = inside ? view[y][x] : colour[i / (FRAMED * FRAMED)];
-    }
-    return rc;
-}
-
-/* The first queries, each before the nearest of the gallery: right ones in green. u8 pictures. NULL
- * on an error. */
-static ek_tensor *reid_draw(const reid *r)
-{
-    static const uint8_t query[] = {128, 128, 128}, right[] = {0, 160, 0}, wrong[] = {220, 0, 0};
-    static uint8_t drawn[RETRIEVAL_DRAWN][RETRIEVAL_SHOWN + 1][3 * FRAMED * FRAMED];
-    memset(drawn, 0, sizeof drawn);
-    for (int q = 0; q < RETRIEVAL_DRAWN; q++) {
-        const int64_t of = retrieval_query_row(q, opt.views);
-        int rc = reid_frame(r->test, of, query, drawn[q][0]);
-        for (int i = 0; rc == 0 && i < RETRIEVAL_SHOWN && r->trained.nearest[q][i] >= 0; i++) {
-            const int64_t row = retrieval_gallery_row(r->trained.nearest[q][i], opt.views);
-            const bool same = row / opt.views == of / opt.views;
-            rc = reid_frame(r->test, row, same ? right : wrong, drawn[q][i + 1]);
-        }
-        if (rc < 0)
-            return NULL;
-    }
-    return ek_from_data(drawn,
-                        EK_SHAPE((int64_t)RETRIEVAL_DRAWN * (RETRIEVAL_SHOWN + 1), 3, FRAMED,
-                                 FRAMED),
-                        EK_U8);
-}
 
 /* What is judged, with a name each. */
 enum { JUDGED = 3 };
@@ -540,45 +404,34 @@ static void reid_write_charts(FILE *page, void *user)
 static int reid_write(run_state *run)
 {
     reid *r = (reid *)run;
-    char name[64], path[4096], text[256];
+    char path[4096];
     int rc = 0;
     if (r->tested == run->step) {
         ek_scope scope = ek_scope_begin();
-        snprintf(name, sizeof name, "nearest-%06" PRId64 ".png", run->step);
-        rc = ek_save_image(run_path(opt.files.out, name, path), reid_draw(r),
+        rc = ek_save_image(run_picture_path(opt.files.out, "nearest", run, path),
+                           retrieval_draw(&r->trained, r->test, opt.views),
                            .columns = RETRIEVAL_SHOWN + 1, .pad_value = 0.5);
         ek_scope_end(&scope);
     }
     if (rc < 0)
         return rc;
-    snprintf(text, sizeof text,
-             "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
-             ", seed %" PRId64 ", step %" PRId64 ".",
-             opt.width, opt.features, mode_names[opt.mode], r->job.devices.count, opt.batch,
-             opt.seed, run->step);
-    return ek_report_html_page(run_path(opt.files.out, "results.html", path), NULL, 0,
-                               &(const ek_report_page){.title = "Re-identification of garments",
-                                                       .subtitle = text,
-                                                       .more = reid_write_charts,
-                                                       .user = r});
+    return page_write(run_path(opt.files.out, "results.html", path),
+                      "Re-identification of garments", reid_write_charts, r,
+                      "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
+                      ", seed %" PRId64 ", step %" PRId64 ".",
+                      opt.width, opt.features, mode_names[opt.mode], r->job.devices.count,
+                      opt.batch, opt.seed, run->step);
 }
 
 static int reid_results(const run_state *run, json_writer *json)
 {
     const reid *r = (const reid *)run;
-    json_write(json, "settings {");
-    json_settings(json, reid_args, "mode");
-    json_write(json, "devices %jd", (int64_t)r->job.devices.count);
-    if (r->plan[0])
-        json_write(json, "plan %s", r->plan);
-    json_settings(json, reid_args,
-                  "epochs batch group width blocks features lr weight-decay warm-up gamma margin "
-                  "triplet smoothing erasing dtype bf16 identities test-identities views seed "
-                  "loader-workers");
+    job_json_settings(json, &r->job, reid_args, "mode",
+                      "epochs batch group width blocks features lr weight-decay warm-up gamma "
+                      "margin triplet smoothing erasing dtype bf16 identities test-identities "
+                      "views seed loader-workers");
     json_write(json, "} finished_steps %jd epoch_steps %jd", run->step, r->epoch_steps);
-    int rc = json_network(json, "network", r->job.network);
-    if (rc == 0)
-        rc = json_devices(json, &r->job.devices);
+    int rc = job_json(json, &r->job);
     json_write(json, "tests [");
     for (int i = 0; i < JUDGED; i++) {
         const retrieval *found = reid_judged(r, i);
@@ -588,8 +441,7 @@ static int reid_results(const run_state *run, json_writer *json)
     }
     json_write(json, "]");
     json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
-    for (int i = 0; i < SERIES; i++)
-        json_series(json, r->series[i].name, &r->series[i]);
+    json_records(json, r->series, SERIES);
     return rc;
 }
 
@@ -603,15 +455,11 @@ static void reid_print(const run_state *run)
                100 * found->rank1, 100 * found->rank5);
     }
     putchar('\n');
-    print_peaks(&r->job.devices);
-    if (r->plan[0])
-        printf("Plan: %s\n", r->plan);
+    job_print(&r->job);
     printf("Step %" PRId64 ": %" PRId64 " queries, %" PRId64 " garments that were not trained on. "
            "Median step: %.0f ms\n",
            run->step, r->trained.queries, opt.test_identities,
            1000 * series_median(&r->series[SECONDS]));
-    if (opt.files.out)
-        printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
 }
 
 /* ---- the program ---- */
@@ -626,7 +474,6 @@ static const run_kind reid_kind = {
                 "gamma margin triplet smoothing erasing identities test-identities views",
     .check = reid_check,
     .open = reid_open,
-    .explain = reid_explain,
     .close = reid_close,
     .take = reid_step,
     .note = reid_note,
@@ -635,6 +482,7 @@ static const run_kind reid_kind = {
     .list = reid_list,
     .results = reid_results,
     .print = reid_print,
+    .written = "Pictures, charts, checkpoint",
 };
 
 int main(int argc, char **argv)

@@ -57,6 +57,19 @@ double series_median(const series *numbers)
     return median;
 }
 
+double series_last(const series *numbers)
+{
+    return numbers->count > 0 ? numbers->values[numbers->count - 1] : 0;
+}
+
+double series_mean(const series *numbers, int64_t first)
+{
+    double sum = 0;
+    for (int64_t i = first; i < numbers->count; i++)
+        sum += numbers->values[i];
+    return sum / (double)(numbers->count - first);
+}
+
 /* ---- JSON ---- */
 
 static void json_quote(FILE *stream, const char *text)
@@ -170,6 +183,12 @@ void json_series(json_writer *json, const char *key, const series *numbers)
     for (int64_t i = 0; i < numbers->count; i++)
         json_real(json, NULL, numbers->values[i]);
     json_end(json, ']');
+}
+
+void json_records(json_writer *json, const series *list, int count)
+{
+    for (int i = 0; i < count; i++)
+        json_series(json, list[i].name, &list[i]);
 }
 
 void json_settings(json_writer *json, const arg_spec *args, const char *names)
@@ -299,4 +318,17 @@ void page_curves(FILE *page, const char *title, const char *x, const series *cur
     }
     json_write(&json, "] }");
     fputs("</script>\n", page);
+}
+
+int page_write(const char *path, const char *title, void (*more)(FILE *page, void *user),
+               void *user, const char *format, ...)
+{
+    char subtitle[256];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(subtitle, sizeof subtitle, format, values);
+    va_end(values);
+    return ek_report_html_page(
+        path, NULL, 0,
+        &(const ek_report_page){.title = title, .subtitle = subtitle, .more = more, .user = user});
 }

@@ -18,6 +18,9 @@ void series_name(series *list, const char *const *names, int count);
 int series_add(series *to, double value); /* 0 or EK_E_NO_MEMORY */
 void series_free(series *list, int count);
 double series_median(const series *numbers); /* 0 if there are none */
+double series_last(const series *numbers);   /* 0 if there are none */
+/* The mean of those from number `first` on. */
+double series_mean(const series *numbers, int64_t first);
 
 /* ---- JSON: commas and indents come by themselves ---- */
 
@@ -39,6 +42,8 @@ int json_close(json_writer *json, const char *path, int rc);
  */
 void json_write(json_writer *json, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void json_series(json_writer *json, const char *key, const series *numbers);
+/* Each under its name. */
+void json_records(json_writer *json, const series *list, int count);
 /* These options (names with blanks between them) as members: "critic_norm" for --critic-norm. */
 void json_settings(json_writer *json, const arg_spec *args, const char *names);
 /* Bytes by category, as an object "categories". */
@@ -56,5 +61,9 @@ void print_peaks(const ek_device_list *devices);
 /* A chart on a page of the library's (ek_report_page.more): curves over their values' numbers,
  * which count `x`s. Names hold no '<'. */
 void page_curves(FILE *page, const char *title, const char *x, const series *curves, int count);
+/* Writes a page of the library's report to `path`: the curves that `more` writes below a title and,
+ * smaller, what `format` says. 0 or a negative status. */
+int page_write(const char *path, const char *title, void (*more)(FILE *page, void *user),
+               void *user, const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 #endif

@@ -1,5 +1,6 @@
 /* retrieval.c: cumulative matching and mean average precision; see views.h. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "views.h"
 
@@ -119,4 +120,46 @@ int retrieval_of_pixels(ek_dataset *set, int64_t views, retrieval *found)
     free(rows);
     ek_scope_end(&scope);
     return rc;
+}
+
+/* ---- what was found, as pictures ---- */
+
+enum { BORDER = 2, FRAMED = VIEW_SIDE + 2 * BORDER };
+
+/* Copies a view into a picture (3, FRAMED, FRAMED) with a border of a colour. */
+static int retrieval_frame(ek_dataset *set, int64_t row, const uint8_t colour[3], uint8_t *to)
+{
+    uint8_t view[VIEW_SIDE][VIEW_SIDE];
+    ek_scope scope = ek_scope_begin();
+    int rc =
+        ek_to_data(ek_value_tensor(ek_value_at(ek_dataset_get(set, row), 0)), view, sizeof view);
+    ek_scope_end(&scope);
+    for (int i = 0; rc == 0 && i < 3 * FRAMED * FRAMED; i++) {
+        const int y = i / FRAMED % FRAMED - BORDER, x = i % FRAMED - BORDER;
+        const bool inside = y >= 0 && y < VIEW_SIDE && x >= 0 && x < VIEW_SIDE;
+        to[i] = inside ? view[y][x] : colour[i / (FRAMED * FRAMED)];
+    }
+    return rc;
+}
+
+ek_tensor *retrieval_draw(const retrieval *found, ek_dataset *set, int64_t views)
+{
+    static const uint8_t query[] = {128, 128, 128}, right[] = {0, 160, 0}, wrong[] = {220, 0, 0};
+    static uint8_t drawn[RETRIEVAL_DRAWN][RETRIEVAL_SHOWN + 1][3 * FRAMED * FRAMED];
+    memset(drawn, 0, sizeof drawn);
+    for (int q = 0; q < RETRIEVAL_DRAWN; q++) {
+        const int64_t of = retrieval_query_row(q, views);
+        int rc = retrieval_frame(set, of, query, drawn[q][0]);
+        for (int i = 0; rc == 0 && i < RETRIEVAL_SHOWN && found->nearest[q][i] >= 0; i++) {
+            const int64_t row = retrieval_gallery_row(found->nearest[q][i], views);
+            const bool same = row / views == of / views;
+            rc = retrieval_frame(set, row, same ? right : wrong, drawn[q][i + 1]);
+        }
+        if (rc < 0)
+            return NULL;
+    }
+    return ek_from_data(drawn,
+                        EK_SHAPE((int64_t)RETRIEVAL_DRAWN * (RETRIEVAL_SHOWN + 1), 3, FRAMED,
+                                 FRAMED),
+                        EK_U8);
 }

@@ -1,11 +1,9 @@
-/* run.c: ways to train, steps, checkpoints, programs. */
+/* run.c: steps with their progress, Ctrl-C, programs. */
 #include "run.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -16,209 +14,6 @@ double seconds_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* ---- pictures ---- */
-
-ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_shape wanted)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *first = ek_value_tensor(ek_value_at(ek_dataset_get(pictures, 0), 0));
-    ek_shape shape = first ? ek_tensor_shape(first) : wanted;
-    char text[160], wanted_text[160];
-    if (!ek_shape_equal(&shape, &wanted))
-        ek_error(EK_E_SHAPE, "%s: pictures are %s; %s are wanted", directory,
-                 ek_shape_text(&shape, text), ek_shape_text(&wanted, wanted_text));
-    ek_scope_end(&scope);
-    if (ek_error_status() == 0)
-        return pictures;
-    ek_dataset_free(pictures);
-    return NULL;
-}
-
-void pictures_explain(const char *directory)
-{
-    args_complain("--data %s must hold Fashion-MNIST's four files; Debian's package "
-                  "dataset-fashion-mnist puts them in /usr/share/datasets/fashion-mnist",
-                  directory);
-}
-
-ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator)
-{
-    int64_t *indices = malloc((size_t)count * sizeof *indices);
-    for (int64_t i = 0; indices && i < count; i++)
-        indices[i] = i;
-    ek_sampler *sampler = indices ? ek_subset_random_sampler(indices, count, generator) : NULL;
-    if (!indices)
-        ek_error(EK_E_NO_MEMORY, "no memory for the order of %lld samples", (long long)count);
-    free(indices);
-    return sampler;
-}
-
-int loader_next(ek_loader *loader, ek_batch *batch)
-{
-    int rc = ek_loader_next(loader, batch);
-    if (rc == 0)
-        rc = ek_loader_next(loader, batch);
-    if (rc == 0)
-        return ek_error(EK_E_STATE, "the loader has no batches");
-    return rc < 0 ? rc : 0;
-}
-
-int loader_evaluate(ek_loader *loader, ek_module *network,
-                    int (*take)(ek_module *network, const ek_batch *batch, void *user), void *user)
-{
-    bool had_gradients = ek_set_grad_enabled(false);
-    ek_batch batch;
-    int rc = 0;
-    ek_module_train(network, false);
-    while (rc >= 0 && (rc = ek_loader_next(loader, &batch)) > 0) {
-        ek_scope scope = ek_scope_begin();
-        rc = take(network, &batch, user);
-        ek_scope_end(&scope);
-    }
-    ek_module_train(network, true);
-    ek_set_grad_enabled(had_gradients);
-    return rc;
-}
-
-/* ---- ways to train ---- */
-
-const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
-                                           "sharded"};
-
-int job_check_devices(train_mode mode, int kind, const char *device_text, const char *plan)
-{
-    if (plan && mode != MODE_AUTO)
-        return args_complain("--plan %s: it is for --mode %s", plan, mode_names[MODE_AUTO]);
-    if (plan && strchr(plan, ';'))
-        return args_complain("--plan %s: one plan for the whole run is needed", plan);
-    return devices_check(kind, device_text, mode == MODE_SINGLE, plan);
-}
-
-/* Whether outputs meet on device 0. */
-static bool job_gathers(const train_job *job)
-{
-    return job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC;
-}
-
-ek_module *job_criterion(const train_job *job, ek_module *criterion)
-{
-    if (!job_gathers(job))
-        criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
-    return world_criterion(criterion);
-}
-
-/* The ways to train differ in these lines only. */
-void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal)
-{
-    ek_data_parallel_options options = {.module = network, .device_ids = job->devices};
-    if (job->mode == MODE_AUTO && plan) {
-        options.plan = plan;
-    } else if (job->mode == MODE_AUTO) {
-        options.split = EK_SPLIT_AUTO;
-        options.goal = (ek_plan_goal)goal;
-    } else if (job->mode == MODE_SHARDED && world_size() == 1) {
-        options.shard = EK_SHARD_OPTIMIZER;
-    }
-    job->parallel =
-        job_gathers(job) ? ek_data_parallel_with(options) : ek_data_parallel_model_with(options);
-    job->model = world_model(job->parallel, job->mode == MODE_SHARDED);
-    job->network = job->model ? network : NULL; /* a wrapper that fails frees it */
-    job->criterion = job_criterion(job, criterion);
-}
-
-ek_value job_rows(ek_value batch)
-{
-    enum { MOST_INPUTS = 8 };
-    ek_value rows[MOST_INPUTS];
-    const int count = ek_value_length(batch);
-    if (world_size() == 1)
-        return batch;
-    if (batch.kind != EK_VALUE_LIST)
-        return EK_VALUE(world_rows(ek_value_tensor(batch)));
-    if (count > MOST_INPUTS) {
-        ek_error(EK_E_INVALID, "a batch has %d inputs; at most %d are taken", count, MOST_INPUTS);
-        return ek_value_error();
-    }
-    for (int i = 0; i < count; i++)
-        rows[i] = job_rows(ek_value_at(batch, i));
-    return ek_value_list(rows, count);
-}
-
-int loss_check(double loss)
-{
-    return isfinite(loss) ? 0
-                          : ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
-}
-
-int job_step(train_job *job, ek_value input, ek_value target, double *loss)
-{
-    ek_scope scope = ek_scope_begin();
-    const ek_autocast autocast = ek_autocast_begin(job->bf16 ? EK_BF16 : EK_F32);
-    int rc = ek_train_step(loss, .model = job->model, .criterion = job->criterion,
-                           .optimizer = job->optimizer, .input = job_rows(input),
-                           .target = job_rows(target), .max_norm = job->max_norm);
-    ek_autocast_end(&autocast);
-    if (rc == 0 && job->schedule)
-        rc = ek_schedule_step(job->schedule);
-    if (rc == 0 && loss)
-        rc = loss_check(*loss);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, void *user,
-                     char plan[1024])
-{
-    int64_t sizes[EK_MAX_DEVICES];
-    int64_t rc = ek_find_batch(.function = step, .user = user, .device_ids = trial->devices,
-                               .model = trial->model, .optimizer = trial->optimizer, .first = batch,
-                               .most = batch);
-    if (rc == 0)
-        rc = ek_error(EK_E_OUT_OF_MEMORY,
-                      "a batch of %lld does not fit on these devices, however it is cut",
-                      (long long)batch);
-    if (rc > 0)
-        rc = ek_data_parallel_sizes(trial->parallel, world_share(batch), sizes);
-    const ek_device_list devices = trial->devices;
-    job_free(trial);
-    size_t length = 0;
-    for (int d = 0; d < devices.count; d++) {
-        ek_memory_reset_peak(devices.devices[d]);
-        if (rc == 0 && length < 1024)
-            length += (size_t)snprintf(plan + length, 1024 - length, "%s%" PRId64, d ? "," : "",
-                                       sizes[d]);
-    }
-    return (int)rc;
-}
-
-int job_find_plan(train_job *trial, const char *given, const ek_archive *from, int64_t batch,
-                  int (*make)(void *user), ek_batch_function *step, void *user, char plan[1024])
-{
-    plan[0] = '\0';
-    if (trial->mode != MODE_AUTO)
-        return 0;
-    if (!given)
-        given = checkpoint_plan(from, "plan", trial->devices.count);
-    if (given) {
-        snprintf(plan, 1024, "%s", given);
-        return 0;
-    }
-    int rc = make(user);
-    if (rc == 0)
-        return job_measure_plan(trial, batch, step, user, plan);
-    job_free(trial);
-    return rc;
-}
-
-void job_free(train_job *job)
-{
-    ek_schedule_free(job->schedule);
-    ek_optimizer_free(job->optimizer);
-    ek_module_free(job->criterion);
-    ek_module_free(job->model);
-    *job = (train_job){0};
 }
 
 /* ---- steps ---- */
@@ -379,176 +174,26 @@ static int interrupt_explain(int64_t step, const char *file, int argc, char **ar
     return interrupt_status();
 }
 
-/* ---- checkpoints ---- */
-
-void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader)
-{
-    if (file->path)
-        ek_loader_load_state(loader, ek_archive_get(file->archive, name));
-    else
-        ek_archive_put(file->archive, name, ek_loader_state(loader));
-}
-
-/* f64 on cpu. */
-static ek_tensor *checkpoint_read(const checkpoint *file, const char *name)
-{
-    return ek_to_dtype(ek_value_tensor(ek_archive_get(file->archive, name)), EK_F64);
-}
-
-void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape)
-{
-    if (file->path)
-        ek_to_data(checkpoint_read(file, name), values,
-                   (size_t)ek_shape_count(&shape) * sizeof *values);
-    else
-        ek_archive_put(file->archive, name, EK_VALUE(ek_from_data(values, shape, EK_F64)));
-}
-
-void checkpoint_series(const checkpoint *file, const char *name, series *numbers)
-{
-    double none = 0;
-    if (file->path) {
-        ek_tensor *stored = checkpoint_read(file, name);
-        int64_t count = stored ? ek_tensor_count(stored) : 0;
-        numbers->count = 0;
-        while (numbers->count < count && series_add(numbers, 0) == 0)
-            ;
-        if (numbers->count < count)
-            return;
-    }
-    checkpoint_numbers(file, name, numbers->count ? numbers->values : &none,
-                       EK_SHAPE(numbers->count));
-}
-
-void checkpoint_records(const checkpoint *file, series *list, int count)
-{
-    for (int i = 0; i < count; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", list[i].name);
-        checkpoint_series(file, name, &list[i]);
-    }
-}
-
-/* FNV-1a, 64 bits: other data have another sum but for chance. */
-void checkpoint_digest(const checkpoint *file, const char *name, const void *data, size_t nbytes,
-                       const char *what, const char *path)
-{
-    const uint8_t *bytes = data;
-    uint64_t sum = 0xcbf29ce484222325u;
-    char text[64];
-    for (size_t i = 0; i < nbytes; i++)
-        sum = (sum ^ bytes[i]) * 0x100000001b3u;
-    snprintf(text, sizeof text, "%016" PRIx64 " of %zu bytes", sum, nbytes);
-    if (!file->path) {
-        ek_archive_put_text(file->archive, name, text);
-        return;
-    }
-    const char *found = ek_archive_get_text(file->archive, name);
-    if (!found || strcmp(found, text) != 0)
-        ek_error(EK_E_INVALID,
-                 "%s was made with another %s than that of --data %s; it goes on "
-                 "with that only",
-                 file->path, what, path);
-}
-
-const char *checkpoint_plan(const ek_archive *archive, const char *name, int devices)
-{
-    const char *plan = archive ? ek_archive_get_text(archive, name) : NULL;
-    if (!plan || !*plan)
-        return NULL;
-    if (ek_plan_check(plan, devices) == 0)
-        return plan;
-    ek_error_clear();
-    return NULL;
-}
-
-/* ---- runs ---- */
-
-/* Lists what all programs have in common, and the program's own. */
-static void run_list(const run_kind *kind, run_state *run, const checkpoint *file)
-{
-    int rc = 0;
-    if (!file->path)
-        ek_archive_put(file->archive, "step", ek_value_of_int(run->step));
-    else
-        rc = ek_archive_get_int(file->archive, "step", &run->step);
-    if (rc == 0 && (run->step < 0 || run->step > run->last))
-        rc = ek_error(EK_E_INVALID,
-                      "%s is at step %lld; a run that ends at step %lld asks for fewer", file->path,
-                      (long long)run->step, (long long)run->last);
-    if (rc == 0)
-        kind->list(run, file);
-}
-
-int run_save(const run_kind *kind, run_state *run, const char *path)
-{
-    ek_scope scope = ek_scope_begin();
-    checkpoint file = {ek_archive_new(), NULL};
-    const char *names = kind->deciding;
-    ek_archive_put_text(file.archive, "format", kind->format);
-    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
-        char key[64], text[64];
-        snprintf(key, sizeof key, "settings.%s", arg->name);
-        ek_archive_put_text(file.archive, key, arg_value_text(arg, text));
-    }
-    run_list(kind, run, &file);
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = world_size() == 1 ? ek_archive_save(file.archive, path)
-                               : ek_dist_archive_save(file.archive, path, 0, NULL);
-    ek_archive_free(file.archive);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* EK_E_FORMAT for a file of another program; EK_E_INVALID for one of a run with other settings. */
-static int run_check_file(const run_kind *kind, const ek_archive *archive)
-{
-    const char *path = kind->files->resume, *names = kind->deciding;
-    const char *found = ek_archive_get_text(archive, "format");
-    if (!found || strcmp(found, kind->format) != 0)
-        return ek_error(EK_E_FORMAT,
-                        "%s: its format is \"%s\"; a checkpoint of this program (%s) is needed",
-                        path, found ? found : "", kind->format);
-    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
-        char key[64], text[64];
-        snprintf(key, sizeof key, "settings.%s", arg->name);
-        found = ek_archive_get_text(archive, key);
-        if (!found)
-            return ek_error(EK_E_FORMAT,
-                            "%s: no \"%s\" in it; a checkpoint of this program is needed", path,
-                            key);
-        if (strcmp(found, arg_value_text(arg, text)) != 0)
-            return ek_error(EK_E_INVALID,
-                            "%s was made with --%s %s, not %s; it goes on with that only", path,
-                            arg->name, found, text);
-    }
-    return 0;
-}
-
-int run_open(const run_kind *kind, run_state *run)
-{
-    memset(run, 0, kind->size);
-    const char *path = kind->files->resume;
-    ek_scope scope = ek_scope_begin();
-    ek_archive *from = path ? ek_archive_open(path) : NULL;
-    if (from)
-        run_check_file(kind, from);
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = kind->open(run, from);
-    if (rc == 0 && from)
-        run_list(kind, run, &(checkpoint){from, path});
-    ek_archive_free(from);
-    ek_scope_end(&scope);
-    return rc < 0 ? rc : ek_error_status();
-}
+/* ---- the program ---- */
 
 char *run_path(const char *directory, const char *name, char path[4096])
 {
     if (directory)
         snprintf(path, 4096, "%s/%s", directory, name);
     return directory ? path : NULL;
+}
+
+char *run_picture_path(const char *directory, const char *name, const run_state *run,
+                       char path[4096])
+{
+    char file[64];
+    snprintf(file, sizeof file, "%s-%06" PRId64 ".png", name, run->step);
+    return run_path(directory, file, path);
+}
+
+int64_t run_last(int64_t whole, int64_t stop)
+{
+    return stop > 0 && stop < whole ? stop : whole;
 }
 
 /* What there is to write and to say after the steps; returns the exit status. */
@@ -570,6 +215,8 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
         return interrupt_explain(run->step, run_path(kind->files->out, CHECKPOINT_NAME, path), argc,
                                  argv);
     kind->print(run);
+    if (kind->written && kind->files->out)
+        printf("%s: %s\n", kind->written, kind->files->out);
     return 0;
 }
 
@@ -628,6 +275,16 @@ static void run_say_step(const run_state *run)
     ek_error_raise(&error);
 }
 
+/* Says which files --data must hold. */
+static void run_explain(const run_kind *kind)
+{
+    if (kind->explain)
+        kind->explain();
+    for (const arg_spec *arg = kind->args; arg->name && !kind->explain; arg++)
+        if (arg->kind == ARG_FOLDER)
+            pictures_explain(*(const char **)arg->value);
+}
+
 /* What the ranks do once they have met. */
 static int run_program(const run_kind *kind, run_state *run, int argc, char **argv)
 {
@@ -642,7 +299,7 @@ static int run_program(const run_kind *kind, run_state *run, int argc, char **ar
     if (run_open(kind, run) < 0 || run_make_out(kind->files->out) < 0) {
         status = world_fail(REFUSED);
         if (run->unread)
-            kind->explain();
+            run_explain(kind);
     } else if (run_steps(kind, run, stopped) < 0) {
         run_say_step(run);
         status = world_fail(FAILED);

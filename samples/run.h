@@ -1,88 +1,13 @@
-/* run.h: what the samples' longer runs share: ways to train, steps with their progress and Ctrl-C,
- * checkpoints, and a whole program made of these. */
+/* run.h: what the samples' longer runs share: Ctrl-C and a whole program of steps with their
+ * progress (run.c), and checkpoints (checkpoint.c). */
 #ifndef SAMPLES_RUN_H
 #define SAMPLES_RUN_H
 
 #include <signal.h>
 
-#include "results.h"
-#include "world.h"
+#include "job.h"
 
 double seconds_now(void);
-
-/* ---- pictures ---- */
-
-/* Takes over `pictures` and returns them if they are of these sizes, else NULL with EK_E_SHAPE;
- * `directory` is for the sentence. */
-ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_shape wanted);
-/* 0, ..., count - 1 in an order of its own in each pass, one permutation of the generator's a pass.
- */
-ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator);
-/* The next batch of a loader without an end: a new pass begins behind the last batch of one. */
-int loader_next(ek_loader *loader, ek_batch *batch);
-/* Calls `take` for each batch of one pass, in a scope of its own, with the network in evaluation
- * mode and without gradients. Afterwards the network is in training mode. 0 or a negative status.
- */
-int loader_evaluate(ek_loader *loader, ek_module *network,
-                    int (*take)(ek_module *network, const ek_batch *batch, void *user), void *user);
-/* Complains that --data must hold Fashion-MNIST's files, and says where they come from. */
-void pictures_explain(const char *directory);
-
-/* ---- ways to train ---- */
-
-typedef enum train_mode {
-    MODE_SINGLE,
-    MODE_CLASSIC,  /* outputs and loss on device 0 */
-    MODE_BALANCED, /* the loss where the outputs are */
-    MODE_AUTO,     /* balanced, each device's share of the batch by measurement */
-    MODE_SHARDED,  /* balanced, gradients and the optimizer's state sharded */
-    MODES
-} train_mode;
-extern const char *const mode_names[MODES + 1]; /* NULL ends them */
-
-/* A network with all that trains it. */
-typedef struct train_job {
-    train_mode mode;
-    ek_device_list devices;
-    ek_module *network;  /* owned by the model; NULL without one */
-    ek_module *parallel; /* goes over this process's devices: the model, or owned by it */
-    ek_module *model, *criterion;
-    ek_optimizer *optimizer;
-    ek_schedule *schedule; /* NULL: the rate stays */
-    double max_norm;       /* > 0: gradients are clipped to it */
-    bool bf16;             /* forward and loss under autocast */
-} train_job;
-
-/* devices_check for a mode; a plan (NULL: none) is for MODE_AUTO, and one for the whole run. */
-int job_check_devices(train_mode mode, int kind, const char *device_text, const char *plan);
-/* Makes job->model and job->criterion of a network and a criterion, which they own. MODE_AUTO
- * follows the plan, or measures for the goal (an ek_plan_goal) if that is NULL. */
-void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal);
-/* A criterion for what that model gives, which owns `criterion`: for a loss of several terms, each
- * with a denominator of its own. */
-ek_module *job_criterion(const train_job *job, ek_module *criterion);
-/* This rank's rows of a batch of all ranks, a tensor or a list; a batch as it is, cut for devices
- * or not, if there is one rank. */
-ek_value job_rows(ek_value batch);
-/* One training step on the batch of all ranks; for `loss` see ek_train_step. If it is asked for, it
- * has to be finite. 0 or a negative status. */
-int job_step(train_job *job, ek_value input, ek_value target, double *loss);
-/* Writes each device's share of a batch to `plan`, "40,30,30", as a job of MODE_AUTO without a plan
- * measures it, and frees that job. A run that measures before its first step cuts all batches
- * alike, so that one that is stopped anywhere and gone on with is the same to the bit. `step` takes
- * one on a batch of this size. 0 or a negative status. */
-int job_measure_plan(train_job *trial, int64_t batch, ek_batch_function *step, void *user,
-                     char plan[1024]);
-/* The shares that a run of the trial's mode begins with, "" in other modes than MODE_AUTO: those
- * that are `given` (NULL: none), those of the checkpoint `from` (NULL: none) if it is for so many
- * devices, or measured ones. For these `make` fills `trial`, which has mode and devices and whose
- * memory is else zero, with all that a step needs; see job_measure_plan, which frees it. Both
- * functions get `user`. 0 or a negative status. */
-int job_find_plan(train_job *trial, const char *given, const ek_archive *from, int64_t batch,
-                  int (*make)(void *user), ek_batch_function *step, void *user, char plan[1024]);
-/* A loss that is not finite ends a run: EK_E_INVALID, else 0. */
-int loss_check(double loss);
-void job_free(train_job *job);
 
 /* ---- Ctrl-C and kill ---- */
 
@@ -111,6 +36,8 @@ typedef struct checkpoint {
 #define checkpoint_part(file, kind, ...)                                 \
     ((file)->path ? ek_archive_load_##kind((file)->archive, __VA_ARGS__) \
                   : ek_archive_put_##kind((file)->archive, __VA_ARGS__))
+/* The model, its optimizer and schedule, and the plan that it follows. */
+void checkpoint_job(const checkpoint *file, const train_job *job);
 void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader);
 void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape);
 /* Replaces what is in the series. */
@@ -121,9 +48,6 @@ void checkpoint_records(const checkpoint *file, series *list, int count);
  * `what` says whose, "text" and the path of --data. */
 void checkpoint_digest(const checkpoint *file, const char *name, const void *data, size_t nbytes,
                        const char *what, const char *path);
-/* A plan to go on from: NULL if the archive (NULL: none) has none, or one for another number of
- * devices. */
-const char *checkpoint_plan(const ek_archive *archive, const char *name, int devices);
 
 /* ---- runs ---- */
 
@@ -141,6 +65,16 @@ typedef struct run_files {
     const char *out, *json, *resume;
 } run_files;
 
+/* Rows of a table of options (args.h), for `options` with members files and every: the help of
+ * --out, the standard of --every (NULL: none) and its help. */
+/* clang-format off */
+#define run_args(options, out_help, standard, every_help) \
+    arg_text("out", &(options).files.out, NULL, "DIR", out_help), \
+    arg_int("every", &(options).every, standard, 1, 1 << 20, every_help), \
+    arg_text("resume", &(options).files.resume, NULL, "FILE", "go on from this checkpoint"), \
+    arg_text("json", &(options).files.json, NULL, "FILE", "write the results there")
+/* clang-format on */
+
 /* A program that trains. Functions return 0 or a negative status. */
 typedef struct run_kind {
     size_t size; /* of the program's own struct */
@@ -153,7 +87,7 @@ typedef struct run_kind {
     int (*check)(void);
     /* Makes the run, whose memory is zero; `from` is the checkpoint to go on from, or NULL. */
     int (*open)(run_state *run, const ek_archive *from);
-    void (*explain)(void);         /* says which files --data must hold */
+    void (*explain)(void);         /* says which files --data must hold; NULL: Fashion-MNIST's */
     void (*close)(run_state *run); /* called in any case, also if `open` failed or was not called */
     int (*take)(run_state *run);   /* a step, which it counts */
     /* What to say after it: behind the numbers, or if it returns true, as a line that stays. */
@@ -165,6 +99,7 @@ typedef struct run_kind {
     /* Called on all ranks: */
     int (*results)(const run_state *run, json_writer *json); /* writes the members of --json */
     void (*print)(const run_state *run); /* says what a finished run has come to */
+    const char *written; /* what --out has got, for the last line; NULL: none is printed */
 } run_kind;
 
 /* Steps until the last is finished, or until *stopped after the step at hand. What was not written
@@ -174,8 +109,13 @@ int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t 
 int run_open(const run_kind *kind, run_state *run);
 /* Writes the file whole or not at all. */
 int run_save(const run_kind *kind, run_state *run, const char *path);
+/* At which step a run of `whole` steps ends: before, if `stop` isn't 0. */
+int64_t run_last(int64_t whole, int64_t stop);
 /* "DIRECTORY/NAME" in `path`, which it returns; NULL without a directory. */
 char *run_path(const char *directory, const char *name, char path[4096]);
+/* "DIRECTORY/NAME-000012.png" after step 12. */
+char *run_picture_path(const char *directory, const char *name, const run_state *run,
+                       char path[4096]);
 /* The program: from the command line to the exit status. */
 int run_main(const run_kind *kind, run_state *run, int argc, char **argv);
 

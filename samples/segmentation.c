@@ -32,12 +32,7 @@ static struct segmentation_options {
 
 enum { MOST = 1 << 20 };
 static const arg_spec segmentation_args[] = {
-    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N",
-             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_word("goal", &opt.goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
-    arg_text("plan", &opt.plan, NULL, "PLAN", "what balanced-auto follows instead: 5,4,4,3"),
+    job_args(opt, "5,4,4,3"),
     arg_int("epochs", &opt.epochs, "20", 1, MOST, "passes over the training scenes"),
     arg_int("steps", &opt.steps, NULL, 1, MOST,
             "stop after so many, as if all epochs were to follow"),
@@ -61,11 +56,8 @@ static const arg_spec segmentation_args[] = {
     arg_pictures(&opt.data),
     arg_int("loader-workers", &opt.workers, "1", 0, 64,
             "threads that make batches; 0: none, steps wait for them"),
-    arg_text("out", &opt.files.out, NULL, "DIR",
-             "write pictures, charts and a checkpoint there after each epoch and at the end"),
-    arg_int("every", &opt.every, NULL, 1, MOST, "and each so many steps"),
-    arg_text("resume", &opt.files.resume, NULL, "FILE", "go on from this checkpoint"),
-    arg_text("json", &opt.files.json, NULL, "FILE", "write the results there"),
+    run_args(opt, "write pictures, charts and a checkpoint there after each epoch and at the end",
+             NULL, "and each so many steps"),
     arg_end,
 };
 
@@ -93,86 +85,6 @@ static int segmentation_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
-/* ---- the job: network, both criteria, optimizer and schedule on their devices ---- */
-
-typedef struct segmenter {
-    train_job job;   /* its criterion is cross entropy */
-    ek_module *dice; /* the other criterion */
-} segmenter;
-
-/* Makes the network from the seed, and all that trains it in `steps` steps. Without a plan
- * balanced-auto measures. 0 or a negative status; free it anyway. */
-static int segmenter_make(segmenter *self, int64_t steps, const char *plan)
-{
-    train_job *job = &self->job;
-    ek_manual_seed((uint64_t)opt.seed);
-    ek_module *network =
-        unet(1, (int)opt.width, (int)opt.depth, (unet_up)opt.up, opt.norm == APART, SCENE_CLASSES);
-    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = SCENE_IGNORED), plan, opt.goal);
-    self->dice = job_criterion(job, dice_loss());
-    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
-    job->schedule = ek_polynomial_lr(job->optimizer, steps, opt.power);
-    return ek_error_status();
-}
-
-static void segmenter_free(segmenter *self)
-{
-    ek_module_free(self->dice);
-    job_free(&self->job);
-}
-
-/* The loss of this rank's part of a batch, whole or cut for the devices. The targets go where the
- * outputs are: to device 0, unless each device keeps its own. */
-static ek_tensor *segmenter_loss(segmenter *self, ek_value input, ek_value target)
-{
-    const ek_device first = self->job.devices.devices[0];
-    if (self->job.devices.count == 1)
-        input = ek_value_to_device(input, first, 0);
-    ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
-    ek_value logits = ek_forward(self->job.model, input);
-    if (!logits.per_device)
-        target = ek_value_to_device(target, first, 0);
-    ek_tensor *loss = ek_loss(self->job.criterion, logits, target);
-    if (opt.dice > 0)
-        loss = ek_add(loss, ek_mul_scalar(ek_loss(self->dice, logits, target), opt.dice));
-    ek_autocast_end(&autocast);
-    return loss;
-}
-
-/* Forward, loss, backward, optimizer and schedule on the batch of all ranks. */
-static int segmenter_step(segmenter *self, ek_value input, ek_value target, double *loss)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *l = segmenter_loss(self, job_rows(input), job_rows(target));
-    ek_zero_grad(self->job.optimizer);
-    int rc = ek_backward(l);
-    if (rc == 0)
-        rc = ek_step(self->job.optimizer);
-    if (rc == 0)
-        rc = ek_schedule_step(self->job.schedule);
-    if (rc == 0)
-        rc = ek_item(l, loss);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* What is measured before the run. */
-typedef struct segmenter_trial {
-    segmenter segmenter;
-    int64_t steps;
-} segmenter_trial;
-
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
-static int segmenter_try_batch(int64_t batch, void *user)
-{
-    double loss;
-    ek_tensor *scenes = ek_zeros(EK_SHAPE(batch, 1, opt.crop, opt.crop), (ek_dtype)opt.dtype);
-    ek_tensor *labels = ek_zeros(EK_SHAPE(batch, opt.crop, opt.crop), EK_I64);
-    return segmenter_step(&((segmenter_trial *)user)->segmenter, EK_VALUE(scenes), EK_VALUE(labels),
-                          &loss);
-}
-
 /* ---- the run ---- */
 
 /* What each step measures, and what each epoch's test does. */
@@ -180,9 +92,8 @@ enum { LOSSES, SECONDS, MEAN_IOUS, SERIES };
 static const char *const series_names[SERIES] = {"losses", "step_seconds", "mean_ious"};
 
 typedef struct segmentation {
-    run_state state; /* in steps */
-    segmenter segmenter;
-    char plan[1024];             /* each device's share in balanced-auto; "" in other modes */
+    run_state state;             /* in steps */
+    train_job job;               /* its criteria are cross entropy, and Dice */
     ek_dataset *training, *test; /* scenes */
     ek_loader *loader;
     int64_t epoch_steps;                   /* steps in an epoch */
@@ -195,71 +106,82 @@ static void segmentation_close(run_state *run)
 {
     segmentation *s = (segmentation *)run;
     ek_loader_free(s->loader);
-    segmenter_free(&s->segmenter);
+    job_free(&s->job);
     ek_dataset_free(s->training);
     ek_dataset_free(s->test);
     series_free(s->series, SERIES);
 }
 
-static int segmentation_make_trial(void *user)
+/* Makes the network from the seed, and all that trains it. */
+static int segmentation_make(void *user)
 {
-    segmenter_trial *trial = user;
-    return segmenter_make(&trial->segmenter, trial->steps, NULL);
+    segmentation *s = user;
+    train_job *job = &s->job;
+    ek_manual_seed((uint64_t)opt.seed);
+    ek_module *network =
+        unet(1, (int)opt.width, (int)opt.depth, (unet_up)opt.up, opt.norm == APART, SCENE_CLASSES);
+    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
+    job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = SCENE_IGNORED), job->plan,
+             opt.goal);
+    job->other = job_criterion(job, dice_loss());
+    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+    job->schedule = ek_polynomial_lr(job->optimizer, opt.epochs * s->epoch_steps, opt.power);
+    return ek_error_status();
 }
 
-/* The plan of --plan, of the checkpoint, or a measured one. */
-static int segmentation_find_plan(segmentation *s, const ek_archive *from)
+/* The loss of a batch, whole or cut for the devices. */
+static ek_tensor *segmentation_loss(train_job *job, ek_value input, ek_value target)
 {
-    segmenter_trial trial = {{.job = s->segmenter.job}, opt.epochs * s->epoch_steps};
-    int rc = job_find_plan(&trial.segmenter.job, opt.plan, from, opt.batch, segmentation_make_trial,
-                           segmenter_try_batch, &trial, s->plan);
-    segmenter_free(&trial.segmenter);
+    ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
+    ek_value logits = job_forward(job, input, &target);
+    ek_tensor *loss = ek_loss(job->criterion, logits, target);
+    if (opt.dice > 0)
+        loss = ek_add(loss, ek_mul_scalar(ek_loss(job->other, logits, target), opt.dice));
+    ek_autocast_end(&autocast);
+    return loss;
+}
+
+/* Forward, loss, backward, optimizer and schedule on the batch of all ranks. */
+static int segmentation_train(train_job *job, ek_value input, ek_value target, double *loss)
+{
+    ek_scope scope = ek_scope_begin();
+    int rc = job_descend(job, segmentation_loss(job, input, target), loss);
+    ek_scope_end(&scope);
     return rc;
 }
 
-static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
+/* A step on a batch of zeros: memory and time depend on sizes alone. */
+static int segmentation_try_batch(int64_t batch, void *user)
 {
-    return ek_data_parallel_sizes(((segmentation *)user)->segmenter.job.parallel, batch, sizes);
+    double loss;
+    ek_tensor *scenes = ek_zeros(EK_SHAPE(batch, 1, opt.crop, opt.crop), (ek_dtype)opt.dtype);
+    ek_tensor *labels = ek_zeros(EK_SHAPE(batch, opt.crop, opt.crop), EK_I64);
+    return segmentation_train(&((segmentation *)user)->job, EK_VALUE(scenes), EK_VALUE(labels),
+                              &loss);
 }
 
-static ek_value collate_in_dtype(const ek_value *samples, int64_t count, void *user)
-{
-    ek_value batch = ek_collate(samples, count, ek_cpu());
-    ek_tensor *scenes = ek_to_dtype(ek_value_tensor(ek_value_at(batch, 0)), (ek_dtype)opt.dtype);
-    (void)user;
-    return EK_LIST(scenes, ek_value_at(batch, 1));
-}
-
-/* Scenes and their labels are cropped and mirrored alike, anew each time they are asked for. On
- * several devices each device's part of a batch is made on that device. With several ranks batches
- * are those of all, and made on cpu. */
+/* Scenes and their labels are cropped and mirrored alike, anew each time they are asked for. */
 static ek_loader *segmentation_loader(segmentation *s)
 {
-    const ek_device_list loaded =
-        world_size() == 1 ? s->segmenter.job.devices : EK_DEVICES(ek_cpu());
     ek_dataset *crops =
         ek_transformed_alike(ek_dataset_keep(s->training),
                              EK_FIELD(0, ek_random_crop(opt.crop), ek_random_horizontal_flip(0.5)),
                              EK_FIELD(1, ek_random_crop(opt.crop), ek_random_horizontal_flip(0.5)));
-    return ek_data_loader(crops, .sampler = ek_random_sampler(opt.scenes), .batch_size = opt.batch,
-                          .workers = (int)opt.workers, .collate = collate_in_dtype,
-                          .device_ids = loaded, .sizes_user = s,
-                          .sizes = loaded.count > 1 ? sizes_of_parts : NULL);
+    return job_loader(&s->job, crops, .sampler = ek_random_sampler(opt.scenes),
+                      .batch_size = opt.batch, .workers = (int)opt.workers,
+                      .collate = collate_in_dtype, .collate_user = &opt.dtype);
 }
 
 static int segmentation_open(run_state *run, const ek_archive *from)
 {
     segmentation *s = (segmentation *)run;
-    const int64_t epoch_steps = (opt.scenes + opt.batch - 1) / opt.batch;
-    const int64_t last = opt.epochs * epoch_steps;
+    s->epoch_steps = (opt.scenes + opt.batch - 1) / opt.batch;
     *run = (run_state){.name = mode_names[opt.mode],
-                       .last = opt.steps > 0 && opt.steps < last ? opt.steps : last,
+                       .last = run_last(opt.epochs * s->epoch_steps, opt.steps),
                        .batch = opt.batch,
-                       .every = {epoch_steps, opt.every}};
-    s->epoch_steps = epoch_steps;
+                       .every = {s->epoch_steps, opt.every}};
     series_name(s->series, series_names, SERIES);
-    s->segmenter.job.mode = (train_mode)opt.mode;
-    s->segmenter.job.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
     s->training =
         scenes_make(opt.data, true, SCENE_CLUTTERED, opt.scenes, opt.size, (uint64_t)opt.seed);
     if (s->training) /* other pictures, and another seed */
@@ -268,9 +190,8 @@ static int segmentation_open(run_state *run, const ek_archive *from)
     run->unread = !s->test;
     int rc = ek_error_status();
     if (rc == 0)
-        rc = segmentation_find_plan(s, from);
-    if (rc == 0)
-        rc = segmenter_make(&s->segmenter, last, s->plan[0] ? s->plan : NULL);
+        rc = job_prepare(&s->job, opt.plan, from, opt.batch, segmentation_make,
+                         segmentation_try_batch, s);
     if (rc < 0)
         return rc;
     s->loader = segmentation_loader(s);
@@ -278,28 +199,18 @@ static int segmentation_open(run_state *run, const ek_archive *from)
     return ek_error_status();
 }
 
-static void segmentation_explain(void)
-{
-    pictures_explain(opt.data);
-}
-
 static void segmentation_list(run_state *run, const checkpoint *file)
 {
     segmentation *s = (segmentation *)run;
-    const train_job *job = &s->segmenter.job;
-    checkpoint_part(file, module, "model", job->network);
-    checkpoint_part(file, optimizer, "optimizer", job->optimizer, job->network);
-    checkpoint_part(file, schedule, "schedule", job->schedule);
+    checkpoint_job(file, &s->job);
     checkpoint_part(file, random, "random");
     checkpoint_loader(file, "loader", s->loader);
     checkpoint_records(file, s->series, SERIES);
-    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
-        ek_archive_put_plan(file->archive, "plan", job->parallel);
 }
 
 static int segmentation_test(segmentation *s)
 {
-    const train_job *job = &s->segmenter.job;
+    const train_job *job = &s->job;
     s->found = (confusion_matrix){0};
     s->tested = s->state.step;
     return confusion_of(job->network, job->devices.devices[0], (ek_dtype)opt.dtype, s->test,
@@ -314,15 +225,12 @@ static int segmentation_step(run_state *run)
     double begin = seconds_now(), loss = 0;
     int rc = loader_next(s->loader, &batch);
     if (rc == 0)
-        rc = segmenter_step(&s->segmenter, batch.input, batch.target, &loss);
-    if (rc == 0)
-        rc = loss_check(loss);
+        rc = segmentation_train(&s->job, batch.input, batch.target, &loss);
     if (rc < 0)
         return rc;
     run->step++;
-    rc = series_add(&s->series[LOSSES], loss);
-    if (rc == 0)
-        rc = series_add(&s->series[SECONDS], seconds_now() - begin);
+    series_add(&s->series[LOSSES], loss);
+    rc = series_add(&s->series[SECONDS], seconds_now() - begin);
     if (rc < 0 || run->step % s->epoch_steps != 0)
         return rc;
     rc = segmentation_test(s);
@@ -336,28 +244,18 @@ static int segmentation_finish(run_state *run)
     return s->tested == run->step ? 0 : segmentation_test(s);
 }
 
-/* The mean loss of the epoch under way, or of the one that has just ended. */
-static double segmentation_mean_loss(const segmentation *s)
-{
-    const series *losses = &s->series[LOSSES];
-    const int64_t first = (s->state.step - 1) / s->epoch_steps * s->epoch_steps;
-    double sum = 0;
-    for (int64_t i = first; i < losses->count; i++)
-        sum += losses->values[i];
-    return sum / (double)(losses->count - first);
-}
-
 /* After an epoch a line that stays. */
 static bool segmentation_note(const run_state *run, char note[128])
 {
     const segmentation *s = (const segmentation *)run;
     const bool ended = run->step % s->epoch_steps == 0;
     const int64_t epoch = (run->step - 1) / s->epoch_steps + 1;
+    const double loss = series_mean(&s->series[LOSSES], (epoch - 1) * s->epoch_steps);
     if (!ended)
-        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", epoch, segmentation_mean_loss(s));
+        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", epoch, loss);
     else
         snprintf(note, 128, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch,
-                 opt.epochs, segmentation_mean_loss(s), confusion_mean_iou(&s->found));
+                 opt.epochs, loss, confusion_mean_iou(&s->found));
     return ended;
 }
 
@@ -369,14 +267,14 @@ enum { DRAWN = 8 };
  * cpu. NULL on an error. */
 static ek_tensor *segmentation_draw(segmentation *s)
 {
-    ek_module *network = s->segmenter.job.network;
+    ek_module *network = s->job.network;
     const int64_t size = opt.size;
     const bool had_gradients = ek_set_grad_enabled(false);
     ek_value scenes = scenes_first(s->test, DRAWN);
     ek_tensor *pictures = ek_value_tensor(ek_value_at(scenes, 0));
     ek_module_train(network, false);
     ek_tensor *logits = ek_apply(network, ek_to_device(ek_to_dtype(pictures, (ek_dtype)opt.dtype),
-                                                       s->segmenter.job.devices.devices[0]));
+                                                       s->job.devices.devices[0]));
     ek_module_train(network, true);
     ek_tensor *bytes = ek_to_dtype(ek_mul_scalar(pictures, 255), EK_U8);
     ek_tensor *of_scene[] = {
@@ -414,24 +312,19 @@ static void segmentation_write_charts(FILE *page, void *user)
 static int segmentation_write(run_state *run)
 {
     segmentation *s = (segmentation *)run;
-    char name[64], path[4096], text[256];
+    char path[4096];
     ek_scope scope = ek_scope_begin();
-    snprintf(name, sizeof name, "scenes-%06" PRId64 ".png", run->step);
-    int rc = ek_save_image(run_path(opt.files.out, name, path), segmentation_draw(s), .columns = 6,
-                           .pad_value = 0.5);
+    int rc = ek_save_image(run_picture_path(opt.files.out, "scenes", run, path),
+                           segmentation_draw(s), .columns = 6, .pad_value = 0.5);
     ek_scope_end(&scope);
     if (rc < 0)
         return rc;
-    snprintf(text, sizeof text,
-             "U-Net of width %" PRId64 " and depth %" PRId64 ", %s on %d devices, batch %" PRId64
-             ", seed %" PRId64 ", step %" PRId64 ".",
-             opt.width, opt.depth, mode_names[opt.mode], s->segmenter.job.devices.count, opt.batch,
-             opt.seed, run->step);
-    return ek_report_html_page(run_path(opt.files.out, "results.html", path), NULL, 0,
-                               &(const ek_report_page){.title = "Segmentation of cluttered scenes",
-                                                       .subtitle = text,
-                                                       .more = segmentation_write_charts,
-                                                       .user = s});
+    return page_write(run_path(opt.files.out, "results.html", path),
+                      "Segmentation of cluttered scenes", segmentation_write_charts, s,
+                      "U-Net of width %" PRId64 " and depth %" PRId64
+                      ", %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64 ".",
+                      opt.width, opt.depth, mode_names[opt.mode], s->job.devices.count, opt.batch,
+                      opt.seed, run->step);
 }
 
 static void segmentation_json_test(const confusion_matrix *of, const char *name, json_writer *json)
@@ -448,24 +341,16 @@ static void segmentation_json_test(const confusion_matrix *of, const char *name,
 static int segmentation_results(const run_state *run, json_writer *json)
 {
     const segmentation *s = (const segmentation *)run;
-    json_write(json, "settings {");
-    json_settings(json, segmentation_args, "mode");
-    json_write(json, "devices %jd", (int64_t)s->segmenter.job.devices.count);
-    if (s->plan[0])
-        json_write(json, "plan %s", s->plan);
-    json_settings(json, segmentation_args,
-                  "epochs batch width depth upsample norm lr power weight-decay dice dtype bf16 "
-                  "size crop scenes test-scenes seed loader-workers");
+    job_json_settings(json, &s->job, segmentation_args, "mode",
+                      "epochs batch width depth upsample norm lr power weight-decay dice dtype "
+                      "bf16 size crop scenes test-scenes seed loader-workers");
     json_write(json, "} finished_steps %jd epoch_steps %jd", run->step, s->epoch_steps);
-    int rc = json_network(json, "network", s->segmenter.job.network);
-    if (rc == 0)
-        rc = json_devices(json, &s->segmenter.job.devices);
+    int rc = job_json(json, &s->job);
     if (s->tested > 0)
         segmentation_json_test(&s->found, "network", json);
     segmentation_json_test(&s->by_brightness, "brightness", json);
     json_write(json, "median_step_seconds %g", series_median(&s->series[SECONDS]));
-    for (int i = 0; i < SERIES; i++)
-        json_series(json, s->series[i].name, &s->series[i]);
+    json_records(json, s->series, SERIES);
     return rc;
 }
 
@@ -480,14 +365,10 @@ static void segmentation_print(const run_state *run)
            confusion_mean_iou(&s->by_brightness));
     printf("%-10s %8.4f %17.4f\n\n", "pixels", confusion_accuracy(&s->found),
            confusion_accuracy(&s->by_brightness));
-    print_peaks(&s->segmenter.job.devices);
-    if (s->plan[0])
-        printf("Plan: %s\n", s->plan);
+    job_print(&s->job);
     printf("Step %" PRId64 ": mean IoU %.4f on %" PRId64 " test scenes. Median step: %.0f ms\n",
            run->step, confusion_mean_iou(&s->found), opt.test_scenes,
            1000 * series_median(&s->series[SECONDS]));
-    if (opt.files.out)
-        printf("Pictures, charts, checkpoint: %s\n", opt.files.out);
 }
 
 /* ---- the program ---- */
@@ -502,7 +383,6 @@ static const run_kind segmentation_kind = {
                 "size crop scenes test-scenes",
     .check = segmentation_check,
     .open = segmentation_open,
-    .explain = segmentation_explain,
     .close = segmentation_close,
     .take = segmentation_step,
     .note = segmentation_note,
@@ -511,6 +391,7 @@ static const run_kind segmentation_kind = {
     .list = segmentation_list,
     .results = segmentation_results,
     .print = segmentation_print,
+    .written = "Pictures, charts, checkpoint",
 };
 
 int main(int argc, char **argv)

@@ -99,3 +99,22 @@ ek_dataset *views_make(const char *directory, bool train, int64_t count, int64_t
     free(identities);
     return set;
 }
+
+ek_sampler *views_sampler(int64_t identities, int64_t views, int64_t group, int64_t seed)
+{
+    const int64_t count = identities * views;
+    int64_t *of = malloc((size_t)count * sizeof *of);
+    if (!of) {
+        ek_error(EK_E_NO_MEMORY, "no memory for %lld identities", (long long)count);
+        return NULL;
+    }
+    for (int64_t i = 0; i < count; i++)
+        of[i] = i / views;
+    /* Of one rank among one: batches are those of all ranks. */
+    ek_sampler *sampler =
+        ek_distributed_random_identity_sampler(of, count, .num_instances = group, .num_replicas = 1,
+                                               .rank = 0, .seed = seed & INT32_MAX,
+                                               .automatic_epochs = true);
+    free(of);
+    return sampler;
+}

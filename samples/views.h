@@ -18,6 +18,9 @@ enum { VIEW_SIDE = 28, VIEW_CAMERAS = 4 };
  * gives the same views. NULL on an error: EK_E_INVALID if there are fewer pictures. */
 ek_dataset *views_make(const char *directory, bool train, int64_t count, int64_t views,
                        uint64_t seed);
+/* Draws batches of identities with `group` views each side by side, by seed and epoch. NULL on an
+ * error. */
+ek_sampler *views_sampler(int64_t identities, int64_t views, int64_t group, int64_t seed);
 
 /* ---- retrieval ----
  *
@@ -53,5 +56,8 @@ int retrieval_of_pixels(ek_dataset *set, int64_t views, retrieval *found);
 /* Where the rows of the first queries and of the gallery are in the data set. */
 int64_t retrieval_query_row(int64_t query, int64_t views);
 int64_t retrieval_gallery_row(int64_t index, int64_t views);
+/* The first queries, each before the nearest of the gallery, in rows of RETRIEVAL_SHOWN + 1 u8
+ * pictures with a border: right ones in green. NULL on an error. */
+ek_tensor *retrieval_draw(const retrieval *found, ek_dataset *set, int64_t views);
 
 #endif

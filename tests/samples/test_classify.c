@@ -151,9 +151,9 @@ static epoch_record *stop_and_go_on(int64_t step, int workers, char sha256[65])
     assert_ok(run_open(&classify_kind, &run.state));
     ck_assert_int_eq(run.state.step, step);
     finish(&run, sha256);
-    ck_assert_int_eq(run.epoch_count, 2);
-    epoch_record *epochs = run.epochs;
-    run.epochs = NULL;
+    ck_assert_int_eq(run.epochs.count, 2);
+    epoch_record *epochs = run.epochs.records;
+    run.epochs.records = NULL;
     assert_ok(close_run(&run));
     return epochs;
 }
@@ -173,8 +173,8 @@ TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
         opt.device_text = "64M,64M,32M,32M"; /* something to level */
     assert_ok(run_open(&classify_kind, &run.state));
     finish(&run, whole);
-    epoch_record *wanted = run.epochs;
-    run.epochs = NULL;
+    epoch_record *wanted = run.epochs.records;
+    run.epochs.records = NULL;
     assert_ok(close_run(&run));
     for (int i = 0; i < count; i++) {
         epoch_record *epochs = stop_and_go_on(stops[i], i % 2, resumed);
@@ -201,12 +201,12 @@ static double largest_difference(const double *a, const double *b, int count)
 static void last_losses(classify *run, double *losses)
 {
     for (int i = 0; run->state.step < END - 1; i++) {
-        double before = run->now.loss;
+        double before = run->epochs.now.loss;
         int64_t step = run->state.step;
         assert_ok(classify_step(&run->state));
         losses[i] = step % run->epoch_steps == run->epoch_steps - 1
-                        ? run->epochs[run->epoch_count - 1].train_loss
-                        : run->now.loss - before;
+                        ? run->epochs.records[run->epochs.count - 1].train_loss
+                        : run->epochs.now.loss - before;
     }
 }
 
@@ -251,12 +251,12 @@ TEST(plans_are_kept)
     opt.plan = NULL;
     opt.files.resume = saved;
     assert_ok(run_open(&classify_kind, &run.state));
-    ck_assert_str_eq(run.plan, "10,7,5,3");
+    ck_assert_str_eq(run.job.plan, "10,7,5,3");
     assert_ok(classify_step(&run.state));
     assert_ok(close_run(&run));
     opt.device_text = "2";
     assert_ok(run_open(&classify_kind, &run.state));
-    ck_assert_int_eq(ek_plan_check(run.plan, 2), 0);
+    ck_assert_int_eq(ek_plan_check(run.job.plan, 2), 0);
     assert_ok(classify_step(&run.state));
     assert_ok(close_run(&run));
 }
@@ -429,7 +429,7 @@ TEST(the_network_learns)
     assert_ok(run_open(&classify_kind, &run.state));
     train_to(&run, 60);
     ck_assert_double_gt(run.tested.accuracy, 0.4); /* by chance: 0.1 */
-    ck_assert_double_lt(run.epochs[11].train_loss, 0.6 * run.epochs[0].train_loss);
+    ck_assert_double_lt(run.epochs.records[11].train_loss, 0.6 * run.epochs.records[0].train_loss);
     assert_ok(close_run(&run));
 }
 
@@ -449,11 +449,11 @@ TEST(records_add_up)
     epoch_record epochs[] = {{.seconds = 3, .waited = 0.5, .test_accuracy = 0.5},
                              {.seconds = 1, .test_accuracy = 0.5},
                              {.seconds = 2, .test_accuracy = 0.75}};
-    classify run = {.epochs = epochs, .now = {.seconds = 1, .waited = 0.25}};
-    ck_assert_int_eq(classify_best(&run), -1);
-    run.epoch_count = 2;
-    ck_assert_int_eq(classify_best(&run), 0); /* the first of equals */
-    ck_assert(classify_total(&run).seconds == 5 && classify_total(&run).waited == 0.75);
-    run.epoch_count = 3;
-    ck_assert_int_eq(classify_best(&run), 2);
+    epoch_list list = {.records = epochs, .now = {.seconds = 1, .waited = 0.25}};
+    ck_assert_int_eq(epochs_best(&list), -1);
+    list.count = 2;
+    ck_assert_int_eq(epochs_best(&list), 0); /* the first of equals */
+    ck_assert(epochs_total(&list).seconds == 5 && epochs_total(&list).waited == 0.75);
+    list.count = 3;
+    ck_assert_int_eq(epochs_best(&list), 2);
 }

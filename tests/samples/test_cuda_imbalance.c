@@ -39,7 +39,7 @@ static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *re
     ek_dataset *test =
         scenes_make(args_pictures(), false, SCENE_DARK, settings.test_scenes, settings.size, 1);
     assert_made(test);
-    assert_ok(train_run(&settings, train, test, mode, result));
+    assert_ok(mode_train(&settings, train, test, mode, result));
     ek_dataset_free(train);
     ek_dataset_free(test);
 }

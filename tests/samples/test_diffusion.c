@@ -49,7 +49,8 @@ static ek_dataset *made_pictures(int64_t count)
 static void run_made(diffusion *run, int mode, int devices, int steps)
 {
     enum { PICTURES = 15 };
-    *run = (diffusion){.job.devices = ek_devices(test_kind(), devices)};
+    *run =
+        (diffusion){.job = {.mode = (train_mode)mode, .devices = ek_devices(test_kind(), devices)}};
     opt.mode = mode;
     run->loader = ek_data_loader(made_pictures(PICTURES), .batch_size = opt.batch,
                                  .sampler = ek_sequential_sampler(PICTURES));

@@ -281,8 +281,8 @@ TEST(pictures_are_padded)
     const int64_t order[] = {1, 0};
     ((uint8_t *)ek_tensor_data(pixels))[784] = 255;          /* the second picture's first */
     ((uint8_t *)ek_tensor_data(pixels))[784 + 27 * 28] = 51; /* its last row's first */
-    ek_dataset *pictures = adversary_pictures(
-        ek_tensor_dataset(pixels, ek_zeros(EK_SHAPE(2), EK_I64)), GAN_SIDE);
+    ek_dataset *pictures =
+        adversary_framed(ek_tensor_dataset(pixels, ek_zeros(EK_SHAPE(2), EK_I64)), GAN_SIDE);
     ek_value both = ek_dataset_get_batch(pictures, order, 2, ek_cpu());
     ek_tensor *batch = ek_value_tensor(ek_value_at(both, 0));
     assert_made(batch);

@@ -111,7 +111,7 @@ static void run(const run_settings *settings, train_mode mode, mode_result *resu
     ek_dataset *test =
         scenes_make(args_pictures(), false, SCENE_DARK, settings->test_scenes, settings->size, 1);
     assert_made(test);
-    assert_ok(train_run(settings, train, test, mode, result));
+    assert_ok(mode_train(settings, train, test, mode, result));
     ek_dataset_free(train);
     ek_dataset_free(test);
 }
@@ -275,11 +275,11 @@ TEST(balanced_fits_twice_the_batch)
     settings.capacity = 32 << 20;
     ek_dataset *train = scenes_make(args_pictures(), true, SCENE_DARK, 64, settings.size, 0);
     assert_made(train);
-    int64_t classic = train_largest_batch(&settings, train, MODE_CLASSIC, 1 << 16);
-    int64_t balanced = train_largest_batch(&settings, train, MODE_BALANCED, 1 << 16);
+    int64_t classic = mode_largest_batch(&settings, train, MODE_CLASSIC, 1 << 16);
+    int64_t balanced = mode_largest_batch(&settings, train, MODE_BALANCED, 1 << 16);
     ck_assert_int_gt(classic, 0);
     ck_assert_msg(balanced >= 2 * classic, "classic %d, balanced %d", (int)classic, (int)balanced);
-    ck_assert_int_eq(train_largest_batch(&settings, train, MODE_CLASSIC, classic), classic - 1);
+    ck_assert_int_eq(mode_largest_batch(&settings, train, MODE_CLASSIC, classic), classic - 1);
     ek_dataset_free(train);
 }
 
@@ -292,7 +292,7 @@ TEST_LOOP(automatic_plans_fill_unequal_devices, 0, test_kind() == EK_HOST)
     settings.find_batch = true;
     ek_dataset *train = scenes_make(args_pictures(), true, SCENE_DARK, 64, settings.size, 0);
     assert_made(train);
-    assert_ok(train_find_batch(&settings, train, MODE_AUTO, &result));
+    assert_ok(mode_find_batch(&settings, train, MODE_AUTO, &result));
     ck_assert_int_gt(result.largest, 0);
     for (int d = 0; d < 4; d++)
         ck_assert_msg(device_peak(&result, d) >= 95 * (uint64_t)(d < 2 ? 8 << 20 : 4 << 20) / 100,
@@ -310,7 +310,7 @@ TEST(memory_does_not_grow)
     for (int mode = 0; mode < MODES; mode++) {
         train_job job;
         uint64_t in_use[EK_MAX_DEVICES] = {0};
-        assert_ok(job_open(&job, &settings, (train_mode)mode));
+        assert_ok(mode_open(&job, &settings, (train_mode)mode));
         for (int step = 0; step < 64; step++) {
             ek_scope scope = ek_scope_begin();
             double loss;
@@ -325,7 +325,7 @@ TEST(memory_does_not_grow)
                 ck_assert_uint_eq(now, in_use[d]);
             }
         }
-        assert_ok(job_close(&job, 0)); /* every ledger is at zero */
+        assert_ok(mode_close(&job, 0)); /* every ledger is at zero */
     }
     ek_dataset_free(scenes);
 }
@@ -336,9 +336,9 @@ TEST(an_empty_environment_names_no_devices)
     setenv("EVENKEEL_HOST_DEVICES", "", 1);
     run_settings settings = small();
     train_job job;
-    assert_ok(job_open(&job, &settings, MODE_BALANCED));
+    assert_ok(mode_open(&job, &settings, MODE_BALANCED));
     ck_assert_int_eq(job.devices.count, 4);
-    assert_ok(job_close(&job, 0));
+    assert_ok(mode_close(&job, 0));
 }
 
 /* A step without room fails with a sentence, leaves the job usable, and a smaller one succeeds. */
@@ -354,7 +354,7 @@ TEST(a_smaller_step_succeeds)
         ek_value many = scenes_first(scenes, 200), few = scenes_first(scenes, 4);
         ek_value images = ek_value_at(many, 0), labels = ek_value_at(many, 1);
         ek_value few_images = ek_value_at(few, 0), few_labels = ek_value_at(few, 1);
-        assert_ok(job_open(&job, &settings, (train_mode)mode));
+        assert_ok(mode_open(&job, &settings, (train_mode)mode));
         assert_ok(job_step(&job, few_images, few_labels, &loss));
         for (int i = 0; i < 3; i++) {
             ck_assert_int_eq(job_step(&job, images, labels, &loss), EK_E_OUT_OF_MEMORY);
@@ -362,7 +362,7 @@ TEST(a_smaller_step_succeeds)
             assert_ok(job_step(&job, few_images, few_labels, &loss));
         }
         ck_assert(isfinite(loss));
-        assert_ok(job_close(&job, 0));
+        assert_ok(mode_close(&job, 0));
     }
     ek_dataset_free(scenes);
 }

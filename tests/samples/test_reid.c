@@ -167,17 +167,19 @@ static const int64_t of_pictures[BATCH] = {0, 1, 1, 2, 0, 2, 3, 3, 4, 0};
 
 static void train(int mode, const char *devices, double *losses, double *triplets)
 {
-    train_job job = {.mode = (train_mode)mode};
+    reid run = {.epoch_steps = STEPS / opt.epochs};
+    train_job *job = &run.job;
     opt.mode = mode;
-    job.devices = devices_chosen(EK_HOST, devices, false);
-    assert_ok(reid_make(&job, STEPS, mode == MODE_AUTO ? "3,7" : NULL));
+    job_begin(job, mode, EK_HOST, devices);
+    snprintf(job->plan, sizeof job->plan, "%s", mode == MODE_AUTO ? "3,7" : "");
+    assert_ok(reid_make(&run));
     /* What make_reid.py draws behind the network's parameters. */
     ek_tensor *pictures = ek_to_dtype(ek_randn(EK_SHAPE(BATCH, 1, SIDE, SIDE)), EK_F64);
     ek_tensor *identities = ek_from_data(of_pictures, EK_SHAPE(BATCH), EK_I64);
     for (int i = 0; i < STEPS; i++)
         assert_ok(
-            reid_train(&job, EK_VALUE(pictures), EK_VALUE(identities), &losses[i], &triplets[i]));
-    job_free(&job);
+            reid_train(job, EK_VALUE(pictures), EK_VALUE(identities), &losses[i], &triplets[i]));
+    job_free(job);
 }
 
 static void assert_same(const double *values, const double *wanted, const char *what)

@@ -127,7 +127,7 @@ TEST(labels_have_colours)
 TEST(scenes_and_labels_are_cropped_alike)
 {
     make_small();
-    segmentation run = {.segmenter.job.devices = EK_DEVICES(ek_cpu())};
+    segmentation run = {.job.devices = EK_DEVICES(ek_cpu())};
     scene_set *set = NULL;
     run.training = scenes_make(args_pictures(), true, SCENE_CLUTTERED, opt.scenes, opt.size, 1);
     assert_made(run.training);
@@ -163,15 +163,16 @@ static void draw_data(void)
 
 static void train(int mode, const char *devices, double *losses)
 {
-    segmenter made = {0};
+    segmentation run = {.epoch_steps = STEPS / opt.epochs};
+    train_job *job = &run.job;
     opt.mode = mode;
-    made.job.mode = (train_mode)mode;
-    made.job.devices = devices_chosen(EK_HOST, devices, false);
-    assert_ok(segmenter_make(&made, STEPS, mode == MODE_AUTO ? "1,4" : NULL));
+    job_begin(job, mode, EK_HOST, devices);
+    snprintf(job->plan, sizeof job->plan, "%s", mode == MODE_AUTO ? "1,4" : "");
+    assert_ok(segmentation_make(&run));
     draw_data();
     for (int i = 0; i < STEPS; i++)
-        assert_ok(segmenter_step(&made, EK_VALUE(pictures), EK_VALUE(targets), &losses[i]));
-    segmenter_free(&made);
+        assert_ok(segmentation_train(job, EK_VALUE(pictures), EK_VALUE(targets), &losses[i]));
+    job_free(job);
 }
 
 TEST_LOOP(losses_are_those_of_pytorch, 0, 2)
@@ -212,7 +213,7 @@ GROUP(runs)
 
 static void read_hash(segmentation *run, char text[65])
 {
-    assert_ok(ek_module_sha256(run->segmenter.job.network, text));
+    assert_ok(ek_module_sha256(run->job.network, text));
 }
 
 static int close_run(segmentation *run)
@@ -271,7 +272,7 @@ TEST(memory_does_not_grow)
         assert_ok(segmentation_step(&run.state));
         for (int d = 0; d < 3 && run.state.step >= 4; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get_stats(run.segmenter.job.devices.devices[d], &stats));
+            assert_ok(ek_memory_get_stats(run.job.devices.devices[d], &stats));
             if (run.state.step == 4)
                 before[d] = stats.in_use;
             ck_assert_uint_eq(stats.in_use, before[d]);

@@ -1,0 +1,282 @@
+/* imbalance_modes.c: one mode after the other on fresh devices: its training, and its largest
+ * batch. */
+#include <stdlib.h>
+
+#include "imbalance.h"
+
+/* ---- one mode's model, criterion and optimizer on fresh devices ---- */
+
+int mode_open(train_job *job, const run_settings *s, train_mode mode)
+{
+    bool single = mode == MODE_SINGLE, counted = devices_text_count(s->device_text) > 0;
+    const char *devices = single && counted ? "1" : s->device_text;
+    *job = (train_job){.mode = mode, .devices = devices_chosen(s->kind, devices, false)};
+    if (single && job->devices.count > 1)
+        job->devices.count = 1;
+    for (int i = 0; i < job->devices.count && s->capacity; i++)
+        ek_memory_set_capacity(job->devices.devices[i], s->capacity);
+    if (ek_error_status() < 0)
+        return ek_error_status();
+    ek_manual_seed((uint64_t)s->seed);
+    job_wrap(job, segmentation_network((int)s->width), segmentation_criterion(), s->plan, s->goal);
+    if (s->adam)
+        job->optimizer = ek_adam(job->model, .lr = s->lr);
+    else
+        job->optimizer = ek_sgd(job->model, .lr = s->lr, .momentum = s->momentum);
+    return ek_error_status();
+}
+
+/* Does with devices what ek_shutdown does, which would also end the world of ranks. */
+static int mode_clear_devices(const ek_device_list *devices)
+{
+    int rc = 0;
+    for (int d = 0; d < devices->count && rc == 0; d++) {
+        ek_device device = devices->devices[d];
+        ek_memory_stats stats;
+        char name[16];
+        rc = ek_memory_get_stats(device, &stats);
+        if (rc == 0 && stats.in_use > 0)
+            rc = ek_error(EK_E_STATE, "%s still holds %llu bytes", ek_device_name(device, name),
+                          (unsigned long long)stats.in_use);
+        if (rc == 0)
+            rc = ek_memory_trim(device);
+    }
+    return rc;
+}
+
+int mode_close(train_job *job, int rc)
+{
+    const ek_device_list devices = job->devices;
+    job_free(job);
+    if (rc < 0 && world_size() > 1)
+        return rc;
+    int closed = world_size() == 1 ? ek_shutdown() : mode_clear_devices(&devices);
+    return rc < 0 ? rc : closed;
+}
+
+/* ---- training in one mode ---- */
+
+typedef struct mode_run {
+    run_state state;
+    const run_settings *settings;
+    ek_dataset *scenes; /* for training */
+    train_job job;
+    ek_loader *loader;
+    int64_t first_reported;
+    mode_result *result; /* NULL if only the largest batch is looked for */
+} mode_run;
+
+/* The next scenes, fewer at the end of a pass; a largest batch is whole, as it was found. */
+static ek_value mode_next_scenes(mode_run *run)
+{
+    ek_batch batch;
+    if (run->settings->find_batch)
+        return scenes_first(run->scenes, run->result->batch);
+    return loader_next(run->loader, &batch) < 0 ? ek_value_error() : batch.data;
+}
+
+static int mode_step(run_state *state)
+{
+    mode_run *run = (mode_run *)state;
+    mode_result *result = run->result;
+    double loss;
+    if (state->step == run->first_reported) {
+        result->report = ek_report_start(.name = result->name, .device_ids = run->job.devices);
+        if (!result->report)
+            return ek_error_status();
+    }
+    ek_scope scope = ek_scope_begin();
+    ek_value scenes = mode_next_scenes(run);
+    double begin = seconds_now();
+    int rc = job_step(&run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
+    double seconds = seconds_now() - begin;
+    ek_scope_end(&scope);
+    if (rc == 0 && result->report)
+        rc = ek_report_step(result->report);
+    if (rc == 0)
+        rc = series_add(&result->losses, loss);
+    if (rc == 0)
+        rc = series_add(&result->seconds, seconds);
+    state->step += rc == 0;
+    return rc;
+}
+
+static bool mode_note(const run_state *state, char note[128])
+{
+    const mode_run *run = (const mode_run *)state;
+    snprintf(note, 128, "loss %.4f", run->result->losses.values[state->step - 1]);
+    return false;
+}
+
+static const run_kind mode_kind = {.take = mode_step, .note = mode_note};
+
+static int mode_steps(mode_run *run, int64_t steps)
+{
+    enum {
+        SETTLING = 6
+    }; /* steps until measured plans settle: reports of longer runs begin then */
+    mode_result *result = run->result;
+    ek_generator *shuffle = ek_generator_new((uint64_t)run->settings->seed);
+    run->state = (run_state){.name = result->name, .last = steps, .batch = result->batch};
+    run->first_reported = steps >= 3 * SETTLING ? SETTLING : 0;
+    run->loader =
+        ek_data_loader(ek_dataset_keep(run->scenes), .batch_size = result->batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(run->scenes), shuffle));
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = run_steps(&mode_kind, &run->state, run->settings->stopped);
+    if (rc == 0 && run->state.step < steps) /* stopped before its last step */
+        rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
+                      (int)run->state.step, (int)steps);
+    if (rc == 0) {
+        result->step_seconds = series_median(&result->seconds);
+        result->samples_per_second = (double)result->batch / result->step_seconds;
+    }
+    ek_loader_free(run->loader);
+    ek_generator_free(shuffle);
+    return rc;
+}
+
+/* Takes in the devices of all ranks, and how many samples of the batch each has. */
+static int mode_shares(const mode_run *run, mode_result *result)
+{
+    int64_t own[EK_MAX_DEVICES], count = run->job.devices.count;
+    int rc = ek_report_gather(result->report);
+    if (rc == 0)
+        rc = ek_data_parallel_sizes(run->job.parallel, world_share(result->batch), own);
+    if (rc < 0)
+        return rc;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *all = world_all(ek_from_data(own, EK_SHAPE(count), EK_I64));
+    const size_t nbytes = all ? (size_t)ek_tensor_count(all) * sizeof own[0] : 0;
+    result->share = all ? malloc(nbytes) : NULL;
+    if (result->share)
+        ek_to_data(all, result->share, nbytes);
+    else if (all)
+        ek_error(EK_E_NO_MEMORY, "no memory for the devices' shares");
+    ek_scope_end(&scope);
+    return ek_error_status();
+}
+
+/* `steps` steps and their report, and the plan that they ended with. */
+static int mode_reported(mode_run *run, int64_t steps)
+{
+    mode_result *result = run->result;
+    int rc = mode_steps(run, steps);
+    int stopped = result->report ? ek_report_stop(result->report) : 0;
+    rc = rc < 0 ? rc : stopped;
+    if (rc == 0)
+        rc = mode_shares(run, result);
+    if (rc == 0 && run->job.mode == MODE_AUTO &&
+        ek_data_parallel_plan(run->job.parallel, result->plan, sizeof result->plan) < 0)
+        rc = ek_error_status();
+    result->parameters = ek_module_numel(run->job.network);
+    return rc;
+}
+
+void mode_result_free(mode_result *result)
+{
+    ek_report_free(result->report);
+    series_free(&result->losses, 1);
+    series_free(&result->seconds, 1);
+    free(result->share);
+    *result = (mode_result){0};
+}
+
+int mode_train(const run_settings *s, ek_dataset *train, ek_dataset *test, train_mode mode,
+               mode_result *result)
+{
+    mode_run run = {.settings = s, .scenes = train, .result = result};
+    confusion_matrix confusion = {0};
+    *result = (mode_result){.name = mode_names[mode], .batch = s->batch, .largest = -1};
+    int rc = mode_open(&run.job, s, mode);
+    if (rc == 0)
+        rc = mode_reported(&run, settings_steps(s));
+    if (rc == 0)
+        rc = confusion_of(run.job.network, run.job.devices.devices[0], EK_F32, test, &confusion);
+    if (rc == 0)
+        rc = ek_module_sha256(run.job.network, result->sha256);
+    result->pixel_accuracy = confusion_accuracy(&confusion);
+    result->mean_iou = confusion_mean_iou(&confusion);
+    return mode_close(&run.job, rc);
+}
+
+/* ---- the largest batch of a mode ---- */
+
+static int mode_try_batch(int64_t batch, void *user)
+{
+    mode_run *run = user;
+    int stopped = interrupt_agree(run->settings->stopped);
+    if (stopped < 0)
+        return stopped;
+    if (stopped > 0)
+        return ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
+                        mode_names[run->job.mode], (long long)batch);
+    ek_scope scope = ek_scope_begin();
+    ek_value scenes = scenes_first(run->scenes, batch);
+    int rc = job_step(&run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), NULL);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* At most `most`; 0 if not even one scene fits, or not even the model. */
+static int64_t mode_search(mode_run *run, train_mode mode, int64_t most)
+{
+    train_job *job = &run->job;
+    int64_t fits = mode_open(job, run->settings, mode);
+    if (fits == 0 && most > 0)
+        fits = ek_find_batch(.function = mode_try_batch, .user = run, .device_ids = job->devices,
+                             .model = job->model, .optimizer = job->optimizer, .most = most);
+    if (fits < 0 && ek_error_status() == EK_E_OUT_OF_MEMORY) {
+        ek_error_clear();
+        fits = 0;
+    }
+    return fits;
+}
+
+int64_t mode_largest_batch(const run_settings *s, ek_dataset *train, train_mode mode,
+                           int64_t failing)
+{
+    mode_run run = {.settings = s, .scenes = train};
+    int64_t fits = mode_search(&run, mode, failing - 1);
+    int closed = mode_close(&run.job, 0);
+    return fits < 0 ? fits : closed < 0 ? closed : fits;
+}
+
+int mode_find_batch(const run_settings *s, ek_dataset *train, train_mode mode, mode_result *result)
+{
+    enum { STEPS = 4, MOST_TRIED = 65536 };
+    mode_run run = {.settings = s, .scenes = train, .result = result};
+    *result = (mode_result){.name = mode_names[mode]};
+    result->largest = mode_search(&run, mode, MOST_TRIED);
+    int rc = result->largest < 0 ? (int)result->largest : 0;
+    if (result->largest > 0) {
+        result->batch = result->largest;
+        rc = mode_reported(&run, STEPS);
+        ek_report_set_largest_batch(result->report, result->largest);
+    }
+    return mode_close(&run.job, rc);
+}
+
+int mode_choose_capacity(run_settings *s, ek_dataset *train)
+{
+    ek_memory_stats stats;
+    mode_run run = {.settings = s, .scenes = train};
+    ek_device_list devices = devices_chosen(s->kind, s->device_text, false);
+    int rc =
+        devices.count > 0 ? ek_memory_get_stats(devices.devices[0], &stats) : ek_error_status();
+    if (rc < 0 || s->capacity || stats.capacity)
+        return rc;
+    rc = mode_open(&run.job, s, MODE_SINGLE);
+    if (rc == 0)
+        rc = mode_try_batch(1, &run);
+    if (rc == 0)
+        rc = ek_memory_get_stats(run.job.devices.devices[0], &stats);
+    rc = mode_close(&run.job, rc);
+    if (rc < 0)
+        return rc;
+    s->capacity = 3 * stats.in_use;
+    printf("Capacity: %.2f MiB per device, three times what single holds without a scene\n",
+           (double)s->capacity / (1 << 20));
+    return 0;
+}

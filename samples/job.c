@@ -1,0 +1,324 @@
+/* job.c: batches, ways to train, steps, shares, and what results say of these. */
+#include "job.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- pictures ---- */
+
+ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_shape wanted)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *first = ek_value_tensor(ek_value_at(ek_dataset_get(pictures, 0), 0));
+    ek_shape shape = first ? ek_tensor_shape(first) : wanted;
+    char text[160], wanted_text[160];
+    if (!ek_shape_equal(&shape, &wanted))
+        ek_error(EK_E_SHAPE, "%s: pictures are %s; %s are wanted", directory,
+                 ek_shape_text(&shape, text), ek_shape_text(&wanted, wanted_text));
+    ek_scope_end(&scope);
+    if (ek_error_status() == 0)
+        return pictures;
+    ek_dataset_free(pictures);
+    return NULL;
+}
+
+void pictures_explain(const char *directory)
+{
+    args_complain("--data %s must hold Fashion-MNIST's four files; Debian's package "
+                  "dataset-fashion-mnist puts them in /usr/share/datasets/fashion-mnist",
+                  directory);
+}
+
+ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator)
+{
+    int64_t *indices = malloc((size_t)count * sizeof *indices);
+    for (int64_t i = 0; indices && i < count; i++)
+        indices[i] = i;
+    ek_sampler *sampler = indices ? ek_subset_random_sampler(indices, count, generator) : NULL;
+    if (!indices)
+        ek_error(EK_E_NO_MEMORY, "no memory for the order of %lld samples", (long long)count);
+    free(indices);
+    return sampler;
+}
+
+ek_value collate_in_dtype(const ek_value *samples, int64_t count, void *dtype)
+{
+    ek_value batch = ek_collate(samples, count, ek_cpu());
+    ek_tensor *inputs = ek_value_tensor(ek_value_at(batch, 0));
+    return EK_LIST(ek_to_dtype(inputs, (ek_dtype) * (const int *)dtype), ek_value_at(batch, 1));
+}
+
+int loader_next(ek_loader *loader, ek_batch *batch)
+{
+    int rc = ek_loader_next(loader, batch);
+    if (rc == 0)
+        rc = ek_loader_next(loader, batch);
+    if (rc == 0)
+        return ek_error(EK_E_STATE, "the loader has no batches");
+    return rc < 0 ? rc : 0;
+}
+
+int loader_evaluate(ek_loader *loader, ek_module *network,
+                    int (*take)(ek_module *network, const ek_batch *batch, void *user), void *user)
+{
+    bool had_gradients = ek_set_grad_enabled(false);
+    ek_batch batch;
+    int rc = 0;
+    ek_module_train(network, false);
+    while (rc >= 0 && (rc = ek_loader_next(loader, &batch)) > 0) {
+        ek_scope scope = ek_scope_begin();
+        rc = take(network, &batch, user);
+        ek_scope_end(&scope);
+    }
+    ek_module_train(network, true);
+    ek_set_grad_enabled(had_gradients);
+    return rc;
+}
+
+/* ---- ways to train ---- */
+
+const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
+                                           "sharded"};
+
+int job_check_devices(train_mode mode, int kind, const char *device_text, const char *plan)
+{
+    if (plan && mode != MODE_AUTO)
+        return args_complain("--plan %s: it is for --mode %s", plan, mode_names[MODE_AUTO]);
+    if (plan && strchr(plan, ';'))
+        return args_complain("--plan %s: one plan for the whole run is needed", plan);
+    return devices_check(kind, device_text, mode == MODE_SINGLE, plan);
+}
+
+void job_begin(train_job *job, int mode, int kind, const char *device_text)
+{
+    job->mode = (train_mode)mode;
+    job->devices = devices_chosen(kind, device_text, mode == MODE_SINGLE);
+}
+
+/* Whether outputs meet on device 0. */
+static bool job_gathers(const train_job *job)
+{
+    return job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC;
+}
+
+ek_module *job_criterion(const train_job *job, ek_module *criterion)
+{
+    if (!job_gathers(job))
+        criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
+    return world_criterion(criterion);
+}
+
+void job_wrap_with(train_job *job, ek_data_parallel_options options, ek_module *criterion,
+                   bool sharded)
+{
+    options.device_ids = job->devices;
+    if (sharded && world_size() == 1)
+        options.shard = EK_SHARD_OPTIMIZER;
+    job->parallel =
+        job_gathers(job) ? ek_data_parallel_with(options) : ek_data_parallel_model_with(options);
+    job->model = world_model(job->parallel, sharded);
+    job->network = job->model ? options.module : NULL; /* a wrapper that fails frees it */
+    job->criterion = job_criterion(job, criterion);
+}
+
+/* The ways to train differ in these lines, and in whether outputs meet. */
+void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal)
+{
+    ek_data_parallel_options options = {.module = network};
+    if (job->mode == MODE_AUTO && plan && *plan) {
+        options.plan = plan;
+    } else if (job->mode == MODE_AUTO) {
+        options.split = EK_SPLIT_AUTO;
+        options.goal = (ek_plan_goal)goal;
+    }
+    job_wrap_with(job, options, criterion, job->mode == MODE_SHARDED);
+}
+
+static int job_sizes(int64_t batch, int64_t *sizes, void *job)
+{
+    return ek_data_parallel_sizes(((train_job *)job)->parallel, batch, sizes);
+}
+
+ek_loader *job_loader_with(train_job *job, ek_loader_options options)
+{
+    options.device_ids = world_size() == 1 ? job->devices : EK_DEVICES(ek_cpu());
+    if (options.device_ids.count > 1)
+        options.sizes = job_sizes;
+    options.sizes_user = job;
+    return ek_data_loader_with(options);
+}
+
+void job_free(train_job *job)
+{
+    ek_schedule_free(job->schedule);
+    ek_optimizer_free(job->optimizer);
+    ek_module_free(job->other);
+    ek_module_free(job->criterion);
+    ek_module_free(job->model);
+    *job = (train_job){0};
+}
+
+/* ---- steps ---- */
+
+int loss_check(double loss)
+{
+    return isfinite(loss) ? 0
+                          : ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+}
+
+ek_value job_rows(ek_value batch)
+{
+    enum { MOST_INPUTS = 8 };
+    ek_value rows[MOST_INPUTS];
+    const int count = ek_value_length(batch);
+    if (world_size() == 1)
+        return batch;
+    if (batch.kind != EK_VALUE_LIST)
+        return EK_VALUE(world_rows(ek_value_tensor(batch)));
+    if (count > MOST_INPUTS) {
+        ek_error(EK_E_INVALID, "a batch has %d inputs; at most %d are taken", count, MOST_INPUTS);
+        return ek_value_error();
+    }
+    for (int i = 0; i < count; i++)
+        rows[i] = job_rows(ek_value_at(batch, i));
+    return ek_value_list(rows, count);
+}
+
+int job_step(train_job *job, ek_value input, ek_value target, double *loss)
+{
+    ek_scope scope = ek_scope_begin();
+    const ek_autocast autocast = ek_autocast_begin(job->bf16 ? EK_BF16 : EK_F32);
+    int rc = ek_train_step(loss, .model = job->model, .criterion = job->criterion,
+                           .optimizer = job->optimizer, .input = job_rows(input),
+                           .target = job_rows(target), .max_norm = job->max_norm);
+    ek_autocast_end(&autocast);
+    if (rc == 0 && job->schedule)
+        rc = ek_schedule_step(job->schedule);
+    if (rc == 0 && loss)
+        rc = loss_check(*loss);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+ek_value job_forward(train_job *job, ek_value input, ek_value *target)
+{
+    const ek_device first = job->devices.devices[0];
+    ek_value rows = job_rows(input);
+    if (job->devices.count == 1)
+        rows = ek_value_to_device(rows, first, 0);
+    ek_value outputs = ek_forward(job->model, rows);
+    *target = job_rows(*target);
+    if (!outputs.per_device)
+        *target = ek_value_to_device(*target, first, 0);
+    return outputs;
+}
+
+ek_value job_output(ek_value outputs, int i)
+{
+    ek_value parts[EK_MAX_DEVICES];
+    const int count = ek_value_length(outputs);
+    if (!outputs.per_device)
+        return ek_value_at(outputs, i);
+    for (int d = 0; d < count; d++)
+        parts[d] = ek_value_at(ek_value_at(outputs, d), i);
+    return ek_value_per_device(parts, count);
+}
+
+int job_descend(train_job *job, ek_tensor *loss, double *value)
+{
+    ek_zero_grad(job->optimizer);
+    int rc = ek_backward(loss);
+    if (rc == 0 && job->max_norm > 0)
+        rc = ek_clip_grad_norm(job->optimizer, job->max_norm, NULL, .error_if_nonfinite = true);
+    if (rc == 0)
+        rc = ek_step(job->optimizer);
+    if (rc == 0 && job->schedule)
+        rc = ek_schedule_step(job->schedule);
+    if (rc == 0)
+        rc = ek_item(loss, value);
+    return rc == 0 ? loss_check(*value) : rc;
+}
+
+/* ---- shares ---- */
+
+const char *job_saved_plan(const ek_archive *archive, const char *name, int devices)
+{
+    const char *plan = archive ? ek_archive_get_text(archive, name) : NULL;
+    if (!plan || !*plan)
+        return NULL;
+    if (ek_plan_check(plan, devices) == 0)
+        return plan;
+    ek_error_clear();
+    return NULL;
+}
+
+/* Writes each device's share of a batch, "40,30,30", as a job without a plan measures it. */
+static int job_measure(const train_job *job, int64_t batch, ek_batch_function *step, void *user,
+                       char plan[1024])
+{
+    int64_t sizes[EK_MAX_DEVICES];
+    int64_t rc = ek_find_batch(.function = step, .user = user, .device_ids = job->devices,
+                               .model = job->model, .optimizer = job->optimizer, .first = batch,
+                               .most = batch);
+    if (rc == 0)
+        rc = ek_error(EK_E_OUT_OF_MEMORY,
+                      "a batch of %lld does not fit on these devices, however it is cut",
+                      (long long)batch);
+    if (rc > 0)
+        rc = ek_data_parallel_sizes(job->parallel, world_share(batch), sizes);
+    size_t length = 0;
+    for (int d = 0; rc == 0 && d < job->devices.count && length < 1024; d++)
+        length +=
+            (size_t)snprintf(plan + length, 1024 - length, "%s%" PRId64, d ? "," : "", sizes[d]);
+    return (int)rc;
+}
+
+int job_prepare(train_job *job, const char *given, const ek_archive *from, int64_t batch,
+                int (*make)(void *user), ek_batch_function *step, void *user)
+{
+    train_job begun = {.mode = job->mode, .devices = job->devices};
+    if (job->mode != MODE_AUTO)
+        return make(user);
+    if (!given)
+        given = job_saved_plan(from, "plan", job->devices.count);
+    if (given) {
+        snprintf(job->plan, sizeof job->plan, "%s", given);
+        return make(user);
+    }
+    int rc = make(user);
+    if (rc == 0)
+        rc = job_measure(job, batch, step, user, begun.plan);
+    job_free(job);
+    *job = begun;
+    for (int d = 0; d < job->devices.count; d++) /* peaks are those of the run */
+        ek_memory_reset_peak(job->devices.devices[d]);
+    return rc < 0 ? rc : make(user);
+}
+
+/* ---- results ---- */
+
+void job_json_settings(json_writer *json, const train_job *job, const arg_spec *args,
+                       const char *first, const char *rest)
+{
+    json_write(json, "settings {");
+    json_settings(json, args, first);
+    json_write(json, "devices %jd", (int64_t)job->devices.count);
+    if (job->plan[0])
+        json_write(json, "plan %s", job->plan);
+    json_settings(json, args, rest);
+}
+
+int job_json(json_writer *json, const train_job *job)
+{
+    int rc = json_network(json, "network", job->network);
+    return rc == 0 ? json_devices(json, &job->devices) : rc;
+}
+
+void job_print(const train_job *job)
+{
+    print_peaks(&job->devices);
+    if (job->plan[0])
+        printf("Plan: %s\n", job->plan);
+}
