@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "networks.h"
 #include "run.h"
 #include "text.h"
 
@@ -125,7 +124,7 @@ static int gpt_make(void *user)
     ek_module *network = ek_gpt2(BYTES, .context = opt.context, .width = opt.width,
                                  .layers = opt.layers, .heads = opt.heads, .dropout = opt.dropout);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, next_token_criterion(), job->plan, opt.goal);
+    job_wrap(job, network, ek_token_cross_entropy_loss(), job->plan, opt.goal);
     job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     const int64_t falling = opt.steps > opt.warm_up ? opt.steps - opt.warm_up : 1;
     job->schedule = ek_warm_up_lr(job->optimizer, 0.01, opt.warm_up,
@@ -257,9 +256,9 @@ static int gpt_test_batch(ek_module *network, const ek_batch *batch, void *user)
     double loss;
     if (!logits || !target)
         return ek_error_status();
-    int rc = ek_item(ek_f_cross_entropy(ek_to_dtype(ek_f_flatten(logits, 0, 1), EK_F64),
-                                        ek_f_flatten(target, 0, 1), .reduction = EK_SUM),
-                     &loss);
+    int rc =
+        ek_item(ek_f_token_cross_entropy(ek_to_dtype(logits, EK_F64), target, .reduction = EK_SUM),
+                &loss);
     if (rc == 0)
         *(double *)user += loss;
     return rc;

@@ -147,26 +147,3 @@ ek_module *resnet(int channels, int width, int blocks, bool apart, int classes)
     m = ek_module_finish(m);
     return m && !apart ? ek_convert_sync_batch_norm(m) : m;
 }
-
-/* ---- a language model's criterion: the network is the library's ek_gpt2 ----
- *
- * All rows of a batch have as many tokens. So the mean is one over rows, which devices may have
- * different numbers of. */
-
-static ek_value next_token_forward(ek_module *module, const ek_args *args)
-{
-    (void)module;
-    ek_tensor *logits = ek_arg_tensor(args, 0), *target = ek_arg_tensor(args, 1);
-    return ek_value_of_tensor(logits && target ? ek_f_cross_entropy(ek_f_flatten(logits, 0, 1),
-                                                                    ek_f_flatten(target, 0, 1))
-                                               : NULL);
-}
-
-static const ek_module_type next_token_type = {.name = "next_token",
-                                               .size = sizeof(ek_module),
-                                               .forward = next_token_forward};
-
-ek_module *next_token_criterion(void)
-{
-    return ek_module_new(&next_token_type);
-}

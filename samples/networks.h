@@ -89,10 +89,6 @@ ek_module *reid_network(int width, int blocks, int features, int identities);
  * of i64. It is not a sum over samples: each is compared with the whole batch. */
 ek_tensor *f_batch_hard_triplet_loss(ek_tensor *features, ek_tensor *identities, double margin);
 
-/* Mean cross entropy of a language model's logits (N, L, words) with the tokens (N, L) that come
- * next. */
-ek_module *next_token_criterion(void);
-
 /* Letters (N, L) of i64, below `letters`, and optionally lengths (N) of 1 to L, to logits
  * (N, classes, L): what the sequence is, as far as it was read. An embedding, recurrent layers,
  * dropout between and behind them, and a linear head. Logits beyond a sample's length mean nothing.

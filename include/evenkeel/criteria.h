@@ -13,9 +13,9 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_criterion_options {
     const char *keywords;
     ek_reduction reduction;
-    int64_t ignore_index;   /* cross entropy, nll; default -100 */
+    int64_t ignore_index;   /* cross entropies, nll; default -100 */
     ek_tensor *weight;      /* becomes a buffer, with a reference of its own */
-    double label_smoothing; /* cross entropy */
+    double label_smoothing; /* cross entropies */
     ek_tensor *pos_weight;  /* bce with logits, for positive targets; becomes a buffer */
     double beta;            /* smooth l1 */
     double delta;           /* huber */
@@ -34,6 +34,7 @@ typedef struct ek_criterion_options {
 
 /* Called with (input, target). */
 EK_API ek_module *ek_cross_entropy_loss_with(ek_criterion_options options);
+EK_API ek_module *ek_token_cross_entropy_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_mse_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_l1_loss_with(ek_criterion_options options);
@@ -49,6 +50,8 @@ EK_API ek_module *ek_hinge_embedding_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_multi_margin_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_multilabel_margin_loss_with(ek_criterion_options options);
 #define ek_cross_entropy_loss(...) ek_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+#define ek_token_cross_entropy_loss(...) \
+    ek_token_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 #define ek_nll_loss(...) ek_nll_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 #define ek_mse_loss(...) ek_mse_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 #define ek_l1_loss(...) ek_l1_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))

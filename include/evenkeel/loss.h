@@ -35,8 +35,12 @@ typedef struct ek_loss_options {
  * ignore_index. */
 EK_API ek_tensor *ek_f_nll_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_cross_entropy_with(ek_loss_options options);
+/* The same for a language model, which has its classes in the last dimension: logits (N, ..., C)
+ * and tokens (N, ...). */
+EK_API ek_tensor *ek_f_token_cross_entropy_with(ek_loss_options options);
 #define ek_f_nll_loss(...) ek_f_nll_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
 #define ek_f_cross_entropy(...) ek_f_cross_entropy_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+#define ek_f_token_cross_entropy(...) ek_f_token_cross_entropy_with(EK_LOSS_OPTIONS(__VA_ARGS__))
 
 /* The divisor of the mean of nll_loss and cross_entropy: the sum of the weights (NULL: 1 each) of
  * all targets but the ignored, as a scalar of `dtype` on the target's device. */

@@ -10,9 +10,9 @@
 /* The options that not all criteria take, in the order of ek_criterion_options, from its second
  * member on; and who takes them. */
 #define CRITERION_OPTIONS(X)                                       \
-    X(ignore_index, "cross_entropy_loss and nll_loss do")          \
+    X(ignore_index, "the cross entropies and nll_loss do")         \
     X(weight, "the losses of classes, labels and bce do")          \
-    X(label_smoothing, "cross_entropy_loss does")                  \
+    X(label_smoothing, "the cross entropies do")                   \
     X(pos_weight, "bce_with_logits_loss does")                     \
     X(beta, "smooth_l1_loss does")                                 \
     X(delta, "huber_loss does")                                    \
@@ -295,6 +295,8 @@ static ek_loss_options criterion_pair(const criterion *self, ek_tensor *const *x
 #define PAIR criterion_pair(self, x, reduction)
 
 CRITERION(cross_entropy_loss, ek_f_cross_entropy_with(PAIR), .inputs = 2,
+          .takes = TAKES_weight | TAKES_ignore_index | TAKES_label_smoothing)
+CRITERION(token_cross_entropy_loss, ek_f_token_cross_entropy_with(PAIR), .inputs = 2,
           .takes = TAKES_weight | TAKES_ignore_index | TAKES_label_smoothing)
 CRITERION(nll_loss, ek_f_nll_loss_with(PAIR), .inputs = 2,
           .takes = TAKES_weight | TAKES_ignore_index)

@@ -305,7 +305,31 @@ static ek_tensor *loss_checked_cross_entropy(const ek_loss_options *options)
                : NULL;
 }
 
+/* Of classes in the last dimension: all that come before are rows. */
+static ek_tensor *loss_checked_token_cross_entropy(const ek_loss_options *options)
+{
+    const char *name = "token_cross_entropy";
+    const ek_tensor *x = options->input, *target = options->target;
+    if (!ek_floating(name, "input", x) || !ek_given(name, "target", target))
+        return NULL;
+    if (x->ndim == 0)
+        return EK_REFUSE(EK_E_SHAPE, "%s: input must have a dimension of classes, got %s", name,
+                         EK_TENSOR_TEXT(x));
+    ek_shape shape = ek_tensor_shape(x);
+    shape.ndim--;
+    if (!ek_of_shape(name, "target", target, &shape))
+        return NULL;
+    ek_loss_options rows = *options;
+    if (shape.ndim > 1) {
+        rows.input = ek_f_flatten(options->input, 0, -2);
+        rows.target = ek_f_flatten(options->target, 0, -1);
+    }
+    ek_tensor *loss = loss_checked_classes(name, &rows, loss_cross_entropy);
+    return options->reduction == EK_NONE ? ek_reshape(loss, shape) : loss;
+}
+
 EK_PUBLIC_LOSS(cross_entropy, loss_checked_cross_entropy(&options))
+EK_PUBLIC_LOSS(token_cross_entropy, loss_checked_token_cross_entropy(&options))
 EK_PUBLIC_LOSS(nll_loss, loss_checked_classes("nll_loss", &options, loss_nll))
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,

@@ -269,6 +269,11 @@ static ek_module *cross_entropy(void)
     return ek_cross_entropy_loss();
 }
 
+static ek_module *token_cross_entropy(void)
+{
+    return ek_token_cross_entropy_loss();
+}
+
 /* All pixels count, so that both are means over samples. */
 static ek_value entropy_and_dice_forward(ek_module *module, const ek_args *args)
 {
@@ -477,7 +482,7 @@ static const workload workloads[] = {
      .optimizer = adamw},
     {"diffusion", 64, IMAGES(1, 32), IMAGES(1, 32), 0, diffusion, mean_square, supervised,
      .optimizer = adamw},
-    {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, next_token_criterion, supervised,
+    {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, token_cross_entropy, supervised,
      .optimizer = adamw, .tokens = 256},
     {"lstm", 256, {16}, 1, {16}, 1, LANGUAGES, lstm, cross_entropy, supervised, .tokens = LETTERS,
      .optimizer = adam},

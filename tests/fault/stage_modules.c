@@ -242,6 +242,8 @@ static ek_tensor *initialised(void)
     X(upsample_factor, "f1x1x2", call(ek_upsample(.scale_factor = 2, .mode = EK_LINEAR), x[0]))    \
     X(checkpoint, "f3x2", call(ek_checkpoint(ek_sequential(ek_linear(2, 3), ek_tanh())), x[0]))    \
     X(cross_entropy_loss, "f4x3 i4", weighted(x[0], x[1]))                                         \
+    X(token_cross_entropy_loss, "f2x2x3 i2x2",                                                     \
+      loss(ek_token_cross_entropy_loss(.label_smoothing = 0.1), x[0], x[1]))                       \
     X(nll_loss, "f4x3 i4", loss(ek_nll_loss(), ek_f_log_softmax(x[0], 1), x[1]))                   \
     X(mse_loss, "f4x3 f4x3", loss(ek_mse_loss(EK_SUM), x[0], x[1]))                                \
     X(l1_loss, "f4x3 f4x3", loss(ek_l1_loss(), x[0], x[1]))                                        \

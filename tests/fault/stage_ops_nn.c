@@ -71,6 +71,10 @@ static ek_tensor *read_as(ek_tensor *x)
     X(cross_entropy_weighted, "f2x3x2 i2x2 c3",                                            \
       ek_f_cross_entropy(x[0], x[1], x[2], .ignore_index = 1))                             \
     X(cross_entropy_each, "f4x3 i4", ek_f_cross_entropy(x[0], x[1], .reduction = EK_NONE)) \
+    X(token_cross_entropy, "f2x2x3 i2x2 c3",                                               \
+      ek_f_token_cross_entropy(x[0], x[1], x[2], .ignore_index = 1))                       \
+    X(token_cross_entropy_each, "f2x2x3 i2x2",                                             \
+      ek_f_token_cross_entropy(x[0], x[1], .reduction = EK_NONE))                          \
     X(mse_loss, "f2x3 f2x3", ek_f_mse_loss(x[0], x[1]))                                    \
     X(l1_loss, "f2x3 f2x3", ek_f_l1_loss(x[0], x[1], .reduction = EK_SUM))                 \
     X(bce_with_logits, "f2x3 b2x3 c3",                                                     \

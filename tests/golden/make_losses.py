@@ -387,6 +387,31 @@ def orders(file):
     case(file, "logcumsumexp_far", lambda x: x.logcumsumexp(1), [1], {"x": far}, second=False)
 
 
+def tokens(file):
+    for shape, weighted, percent in [
+        ((6, 5), False, 0),
+        ((2, 3, 5), False, 0),
+        ((2, 2, 3, 5), True, 20),
+        ((2, 3, 5), True, 10),
+    ]:
+        target = torch.randint(0, 5, shape[:-1])
+        target.view(-1)[1] = -100
+        for r, reduction in enumerate(REDUCTIONS):
+            constants = {"t": target}
+            if weighted:
+                constants["w"] = rand(5, low=0.5, high=1.5)
+            case(
+                file,
+                "token_cross_entropy",
+                lambda x, t, w=None: F.cross_entropy(
+                    x.movedim(-1, 1), t, w, reduction=reduction, label_smoothing=percent / 100
+                ),
+                [r, percent],
+                {"x": randn(*shape)},
+                constants,
+            )
+
+
 def slopes(file):
     for number, (shape, dtype) in enumerate([((40,), torch.float32), ((3, 5, 4), torch.float64)]):
         torch.manual_seed(91 + number)
@@ -398,5 +423,5 @@ def slopes(file):
 
 
 with Golden("losses.golden") as file:
-    for family in [errors, binary, likelihoods, margins, probabilities, sequences, orders, slopes]:
+    for family in [errors, binary, likelihoods, margins, probabilities, sequences, orders, slopes, tokens]:
         family(file)

@@ -96,6 +96,8 @@ static void options()
     CHECK(number(ek_f_huber_loss(a, b, .reduction = EK_SUM, .delta = 1)) == 3);
     CHECK(number(ek_f_bce(a, a)) == 0 &&
           number(ek_f_kl_div(b, a, .reduction = EK_BATCH_MEAN)) == 0);
+    CHECK(number(ek_f_token_cross_entropy(b, ek_zeros(EK_SHAPE(2), EK_I64), .ignore_index = 1)) >
+          1);
     CHECK(number(ek_f_poisson_nll_loss(b, b, .log_input = EK_ON)) == 1);
     CHECK(number(ek_f_gaussian_nll_loss(a, b, a, .full = false)) == 0.5);
     CHECK(number(ek_f_margin_ranking_loss(a, b, a, .margin = 2)) == 1);
@@ -105,7 +107,9 @@ static void options()
     CHECK(number(ek_nanquantile(a, half, .keepdim = true)) == 1);
     ek_module *criteria[] = {ek_huber_loss(.delta = 2), ek_kl_div_loss(.reduction = EK_BATCH_MEAN),
                              ek_triplet_margin_loss(.margin = 1, .p = 1, .swap = true),
-                             ek_ctc_loss(.blank = 1, .zero_infinity = true)};
+                             ek_ctc_loss(.blank = 1, .zero_infinity = true),
+                             ek_token_cross_entropy_loss(.ignore_index = 1,
+                                                         .label_smoothing = 0.1)};
     for (ek_module *criterion : criteria) {
         CHECK(criterion != nullptr);
         ek_module_free(criterion);

@@ -291,6 +291,7 @@ CALL(ek_spectral_norm_with((ek_spectral_norm_options){0}));
 CALL(ek_weight_norm_with((ek_weight_norm_options){0}));
 CALL(ek_checkpoint(NOTHING));
 CALL(ek_cross_entropy_loss_with((ek_criterion_options){0}));
+CALL(ek_token_cross_entropy_loss_with((ek_criterion_options){0}));
 CALL(ek_nll_loss_with((ek_criterion_options){0}));
 CALL(ek_mse_loss_with((ek_criterion_options){0}));
 CALL(ek_l1_loss_with((ek_criterion_options){0}));

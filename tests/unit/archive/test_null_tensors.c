@@ -418,6 +418,7 @@ CALL(ek_f_instance_norm(a_tensor(), NOTHING, a_tensor(), 1));
 CALL(ek_f_instance_norm(a_tensor(), a_tensor(), NOTHING, 1));
 CALL(ek_f_nll_loss_with((ek_loss_options){0}));
 CALL(ek_f_cross_entropy_with((ek_loss_options){0}));
+CALL(ek_f_token_cross_entropy_with((ek_loss_options){0}));
 CALL(ek_f_mse_loss_with((ek_loss_options){0}));
 CALL(ek_f_l1_loss_with((ek_loss_options){0}));
 CALL(ek_f_bce_with_logits_with((ek_loss_options){0}));

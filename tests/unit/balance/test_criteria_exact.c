@@ -57,6 +57,7 @@ OTHERS(values_and_answers, 2, numbers(ROWS), signs(ROWS))
 OTHERS(values_and_answer, 2, numbers(ROWS), signs(EK_SHAPE(SAMPLES)))
 OTHERS(two_values, 2, numbers(ROWS), numbers(ROWS))
 OTHERS(classes, 1, whole(EK_SHAPE(SAMPLES), CLASSES))
+OTHERS(tokens, 1, whole(EK_SHAPE(SAMPLES, POINTS), CLASSES))
 OTHERS(lists, 1, ek_sub_scalar(whole(ROWS, CLASSES + 1), 1))
 OTHERS(sequences, 3, whole(EK_SHAPE(SAMPLES, 2), CLASSES),
        ek_add_scalar(whole(EK_SHAPE(SAMPLES), 2), POINTS - 1), whole(EK_SHAPE(SAMPLES), 3))
@@ -83,6 +84,8 @@ static ek_tensor *class_weight(void)
     X(multilabel, lists, true, ek_multilabel_margin_loss(r))                             \
     X(probabilities, values, true,                                                       \
       ek_cross_entropy_loss(r, .weight = class_weight(), .label_smoothing = 0.1))        \
+    X(tokens, tokens, false,                                                             \
+      ek_token_cross_entropy_loss(r, .weight = class_weight(), .ignore_index = 1))       \
     X(ctc, sequences, false, ek_ctc_loss(r, .batch_first = true, .zero_infinity = true, .blank = 0))
 
 #define MAKE(id, others, flat, call)            \

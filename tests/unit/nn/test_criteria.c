@@ -71,6 +71,41 @@ TEST(class_criteria)
     assert_ok(ek_shutdown());
 }
 
+/* Classes in the last dimension: the values of cross entropy, which has them in dimension 1. */
+TEST(token_criteria)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(2);
+    ek_tensor *x = ek_randn(EK_SHAPE(2, 3, 4)), *turned = ek_transpose(x, 1, 2);
+    const int64_t words[] = {0, 3, 1, -100, 2, 3};
+    ek_tensor *target = ek_from_data(words, EK_SHAPE(2, 3), .dtype = EK_I64);
+    ek_tensor *weight = tensor_of((double[]){0.5, 1, 2, 4}, EK_SHAPE(4), EK_F32, ek_cpu());
+    ek_module *mean = ek_token_cross_entropy_loss(),
+              *zero = ek_token_cross_entropy_loss(.weight = weight, .ignore_index = 3,
+                                                  .label_smoothing = 0.1);
+    ek_module *none = ek_token_cross_entropy_loss(EK_NONE);
+    ck_assert_double_eq(denominator(mean, x, target), 5);
+    assert_close(ek_loss(mean, x, target), ek_f_cross_entropy(turned, target), 1e-6, 1e-6);
+    const int64_t known[] = {0, 3, 1, 2, 2, 3};
+    ek_tensor *all = ek_from_data(known, EK_SHAPE(2, 3), .dtype = EK_I64);
+    ck_assert_double_eq(denominator(zero, x, all), 5.5);
+    assert_close(ek_loss(zero, x, all),
+                 ek_f_cross_entropy(turned, all, .weight = weight, .ignore_index = 3,
+                                    .label_smoothing = 0.1),
+                 1e-6, 1e-6);
+    assert_close(ek_loss(none, x, target), ek_f_cross_entropy(turned, target, .reduction = EK_NONE),
+                 1e-6, 1e-6);
+    assert_refused(ek_loss(mean, x, ek_zeros(EK_SHAPE(3, 2), EK_I64)), EK_E_SHAPE,
+                   "target has shape [3, 2] and must have [2, 3]");
+    assert_refused(ek_token_cross_entropy_loss(.beta = 1), EK_E_INVALID,
+                   "token_cross_entropy_loss takes no beta");
+    ek_module_free(mean);
+    ek_module_free(zero);
+    ek_module_free(none);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+
 TEST(element_criteria)
 {
     ek_scope scope = ek_scope_begin();

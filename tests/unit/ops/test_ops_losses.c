@@ -70,6 +70,9 @@ ROW(multilabel_margin, 0, ek_f_multilabel_margin_loss(x[0], c[0], .reduction = R
 ROW(probabilities, SECOND | ALONE | THIRD(6),
     ek_f_cross_entropy(x[0], x[1], .weight = c[1], .reduction = REDUCTION,
                        .label_smoothing = o[1] / 100))
+ROW(token_cross_entropy, SECOND,
+    ek_f_token_cross_entropy(x[0], c[0], .weight = c[1], .reduction = REDUCTION,
+                             .label_smoothing = o[1] / 100))
 ROW(ctc, 0,
     ek_f_ctc_loss(ek_f_log_softmax(x[0], 2), c[0], c[1], c[2], .reduction = REDUCTION,
                   .blank = (int64_t)o[1], .zero_infinity = o[2] != 0))
@@ -477,6 +480,11 @@ TEST(loss_refusals)
     assert_refused(ek_f_cross_entropy(x, row), EK_E_SHAPE,
                    "a target of dtype f32 is probabilities and must have the input's shape, "
                    "[2, 3], not [2]; classes have dtype i64 or i32");
+    assert_refused(ek_f_token_cross_entropy(x, x), EK_E_SHAPE,
+                   "token_cross_entropy: target has shape [2, 3] and must have [2]");
+    assert_refused(ek_f_token_cross_entropy(x, row), EK_E_DTYPE, "token_cross_entropy: target");
+    assert_refused(ek_f_token_cross_entropy(ek_sum(x), classes), EK_E_SHAPE,
+                   "input must have a dimension of classes");
 }
 
 /* Under autocast losses are computed in f32. */
@@ -484,6 +492,7 @@ TEST(losses_widen_under_autocast)
 {
     ek_tensor *x = ek_to_dtype(ek_rand(EK_SHAPE(2, 3), .device = test_device(0)), EK_BF16);
     ek_tensor *row = ek_to_dtype(ek_ones(EK_SHAPE(2), .device = test_device(0)), EK_BF16);
+    ek_tensor *tokens = ek_to_dtype(row, EK_I64);
     ek_autocast autocast = ek_autocast_begin(EK_BF16);
     ek_tensor *all[] = {ek_f_huber_loss(x, x),
                         ek_f_smooth_l1_loss(x, x),
@@ -496,7 +505,8 @@ TEST(losses_widen_under_autocast)
                         ek_f_cosine_embedding_loss(x, x, row),
                         ek_f_triplet_margin_loss(x, x, x),
                         ek_f_soft_margin_loss(x, x),
-                        ek_f_cross_entropy(x, x)};
+                        ek_f_cross_entropy(x, x),
+                        ek_f_token_cross_entropy(x, tokens)};
     ek_autocast_end(&autocast);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         assert_made(all[i]);
