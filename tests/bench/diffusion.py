@@ -1,4 +1,4 @@
-"""The U-Net of samples/networks_diffusion.c, for train.py and for tests/golden/make_diffusion.py: modules in the same
+"""The U-Net of samples/networks_diffusion.c, for nets.py and for tests/golden/make_diffusion.py: modules in the same
 order, so that one seed gives the same initial values."""
 
 import math

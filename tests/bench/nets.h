@@ -1,4 +1,4 @@
-/* nets.h: the networks whose training step is timed. train.py builds the same from torch. */
+/* nets.h: the networks whose training step is timed. nets.py builds the same from torch. */
 #ifndef BENCH_NETS_H
 #define BENCH_NETS_H
 

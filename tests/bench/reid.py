@@ -1,4 +1,4 @@
-"""Re-identification as samples/networks_reid.c builds it, for train.py and for tests/golden/make_reid.py: modules in
+"""Re-identification as samples/networks_reid.c builds it, for nets.py and for tests/golden/make_reid.py: modules in
 the same order, so that equal seeds give equal parameters.
 """
 

@@ -1,4 +1,4 @@
-"""StyleGAN2 as samples/networks_stylegan.c builds it, for train.py and for tests/golden/make_stylegan.py: modules in
+"""StyleGAN2 as samples/networks_stylegan.c builds it, for nets.py and for tests/golden/make_stylegan.py: modules in
 the same order, so that one seed gives the same initial values."""
 
 import math
