@@ -1,12 +1,12 @@
-/* engine.c: runs the tasks of a backward pass, with a ready queue and a thread per device.
+/* engine.c: runs the tasks of a backward pass, on a thread per device.
  *
  * The road of a gradient, from the top down:
  *
  *     ek_backward_with   grad.c: the public calls; ek_grad_with wants single gradients
  *     grad_run           grad.c: makes the gradients of the roots
  *     ek_run_walk        walk.c: finds the tasks, and gives each contribution its ordinal
- *     ek_run_execute     here: gives tasks to ready queues, and each queue a thread
- *     run_queue          takes the ready task of the highest priority until none remains
+ *     ek_run_execute     here: gives tasks to ready queues (queue.c), and each queue a thread
+ *     run_queue          runs the ready task of the highest priority until none remains
  *     task_sum_and_run   completes the sums of the task's input buffers, and shows them to hooks of
  *                        tensors (tensor_hook.c); then a node or a leaf:
  *     run_node           calls the node's backward; run_deliver puts the results into buffers
@@ -28,160 +28,6 @@ typedef struct ek_execution {
 } ek_execution;
 
 static _Thread_local ek_execution *current;
-
-static void run_lock(ek_run *run)
-{
-    if (run->threaded)
-        pthread_mutex_lock(&run->lock);
-}
-
-static void run_unlock(ek_run *run)
-{
-    if (run->threaded)
-        pthread_mutex_unlock(&run->lock);
-}
-
-/* ---- ready queues: which thread runs what, and in which order ---- */
-
-/* Adds a task to the queue's heap. run->lock is held if the run is threaded. */
-static void queue_push(ek_ready_queue *queue, ek_task *task)
-{
-    int at = queue->ready_count++;
-    while (at > 0 && queue->ready[(at - 1) / 2]->priority < task->priority) {
-        queue->ready[at] = queue->ready[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    queue->ready[at] = task;
-}
-
-static ek_task *queue_pop(ek_ready_queue *queue)
-{
-    ek_task *top = queue->ready[0];
-    ek_task *last = queue->ready[--queue->ready_count];
-    int at = 0;
-    for (int child = 1; child < queue->ready_count; child = 2 * at + 1) {
-        if (child + 1 < queue->ready_count &&
-            queue->ready[child + 1]->priority > queue->ready[child]->priority)
-            child++;
-        if (queue->ready[child]->priority <= last->priority)
-            break;
-        queue->ready[at] = queue->ready[child];
-        at = child;
-    }
-    queue->ready[at] = last;
-    return top;
-}
-
-/* Adds a device that tasks run on. cpu has no ready queue of its own. */
-static void engine_add_dev(ek_dev_set *devs, ek_dev *dev)
-{
-    if (dev && dev->id.kind != EK_CPU)
-        ek_dev_set_add(devs, dev);
-}
-
-static int queue_of(const ek_run *run, const ek_dev *dev)
-{
-    for (int i = 0; run->threaded && i < run->queue_count; i++)
-        if (run->queues[i].dev == dev)
-            return i;
-    return 0;
-}
-
-static ek_dev *task_dev(const ek_task *task)
-{
-    return task->node ? ek_node_dev(task->node) : ek_tensor_dev(task->leaf);
-}
-
-/* Tasks that only sum, and leaves, come first, because they end the life of temporaries. Then come
- * urgent operations, those recorded first before others: buckets of gradients are recorded in the
- * order in which backward fills them. Then comes the node that was recorded last (Note [Nodes that
- * meet]). */
-static uint64_t task_priority(const ek_task *task, int position)
-{
-    if (!task->runs || task->leaf)
-        return UINT64_C(2) << 62 | (uint64_t)position;
-    bool urgent = task->node->operation->urgent && !task->meets;
-    return urgent ? (UINT64_C(1) << 62) + (UINT64_MAX >> 2) - task->node->sequence
-                  : task->node->sequence;
-}
-
-static void task_assign(ek_run *run, ek_task *task, int position)
-{
-    task->priority = task_priority(task, position);
-    task->queue = queue_of(run, task_dev(task));
-    for (int i = 0; i < task->buffer_count; i++)
-        task->buffers[i].queue =
-            task->node ? queue_of(run, task->node->outputs[i].dev) : task->queue;
-}
-
-/* Makes room for the events of a task whose gradients go to deferred sections. */
-static int task_expect_arrivals(ek_run *run, ek_task *task)
-{
-    if (!run->threaded || !task->runs || !task->node || !task->node->operation->urgent)
-        return 0;
-    task->arrivals = ek_run_alloc(run, (size_t)run->queue_count * sizeof(ek_event *));
-    return task->arrivals ? 0 : ek_error_pending();
-}
-
-/* Gives every task and buffer its ready queue. Each accelerator in the graph has one; tasks of cpu
- * use the first. If the calling thread is a job of a group (ek_jobs_run), all tasks share one
- * queue. */
-static int run_assign_queues(ek_run *run)
-{
-    ek_dev_set devs = {0};
-    for (int t = 0; t < run->count; t++) {
-        const ek_task *task = run->order[t];
-        if (!task->needed)
-            continue;
-        engine_add_dev(&devs, task_dev(task));
-        for (int i = 0; task->node && i < task->buffer_count; i++)
-            engine_add_dev(&devs, task->buffers[i].expected ? task->node->outputs[i].dev : NULL);
-    }
-    ek_dev_set_sort(&devs);
-    run->threaded = devs.count > 1 && !ek_thread_in_job();
-    run->queue_count = run->threaded ? devs.count : 1;
-    run->queues = ek_run_alloc(run, (size_t)run->queue_count * sizeof *run->queues);
-    if (!run->queues)
-        return ek_error_pending();
-
-    int *tasks = ek_run_alloc(run, (size_t)run->queue_count * sizeof *tasks);
-    if (!tasks)
-        return ek_error_pending();
-    run->devs = ek_run_alloc(run, (size_t)run->queue_count * sizeof(ek_dev *));
-    if (!run->devs)
-        return ek_error_pending();
-    for (int l = 0; l < run->queue_count; l++)
-        run->devs[l] = run->queues[l].dev = devs.devs[l]; /* NULL if there are none */
-    for (int t = 0; t < run->count; t++) {
-        task_assign(run, run->order[t], t);
-        EK_TRY(task_expect_arrivals(run, run->order[t]));
-        tasks[run->order[t]->queue] += run->order[t]->needed;
-    }
-    for (int l = 0; l < run->queue_count; l++) {
-        ek_ready_queue *queue = &run->queues[l];
-        queue->ready = ek_run_alloc(run, (size_t)tasks[l] * sizeof(ek_task *));
-        queue->gradients = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
-        queue->results = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
-        if (!queue->ready || !queue->gradients || !queue->results)
-            return ek_error_pending();
-    }
-    for (int l = 0; run->threaded && l < run->queue_count; l++)
-        pthread_cond_init(&run->queues[l].wake, NULL);
-    if (run->threaded)
-        pthread_mutex_init(&run->lock, NULL);
-    return 0;
-}
-
-static void run_close_queues(ek_run *run)
-{
-    for (int t = 0; run->threaded && t < run->count; t++)
-        for (int l = 0; run->order[t]->arrivals && l < run->queue_count; l++)
-            ek_dev_free_event(run->devs[l], run->order[t]->arrivals[l]);
-    for (int l = 0; run->threaded && l < run->queue_count; l++)
-        pthread_cond_destroy(&run->queues[l].wake);
-    if (run->threaded)
-        pthread_mutex_destroy(&run->lock);
-}
 
 /* ---- what a backward asks ---- */
 
@@ -271,24 +117,6 @@ int ek_check_meeting(const char *operation)
 
 /* ---- gradients on their way ---- */
 
-/* Puts a task whose contributions have all arrived on its queue, for the thread of `queue`. A node
- * that meets waits for its turn. run->lock is held if the run is threaded. */
-static void run_make_ready(ek_run *run, int queue, ek_task *task)
-{
-    if (task->meets && task != run->meetings[run->met])
-        return;
-    queue_push(&run->queues[task->queue], task);
-    if (run->threaded && task->queue != queue)
-        pthread_cond_signal(&run->queues[task->queue].wake);
-}
-
-/* Ends the turn of a node that meets. run->lock is held if the run is threaded. */
-static void run_end_turn(ek_run *run, int queue)
-{
-    if (++run->met < run->meeting_count && run->meetings[run->met]->pending == 0)
-        run_make_ready(run, queue, run->meetings[run->met]);
-}
-
 /* Puts a gradient (NULL: zero) into its buffer, on the thread of `queue`. Takes the reference. */
 static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor *gradient)
 {
@@ -299,21 +127,21 @@ static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor 
         return 0;
     }
     ek_buffer *buffer = &task->buffers[route->buffer];
-    run_lock(run);
+    ek_run_lock(run);
     buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
     if (buffer->queue == queue) {
         /* The sum is this thread's: the task cannot start before this contribution is counted. */
-        run_unlock(run);
+        ek_run_unlock(run);
         rc = ek_buffer_sum(run, task, buffer);
         if (task->arrivals)
             ek_dev_record_event(run->queues[queue].dev, EK_STREAM_COMPUTE, &task->arrivals[queue]);
-        run_lock(run);
+        ek_run_lock(run);
     } else {
         task->mixed = true;
     }
     if (--task->pending == 0)
-        run_make_ready(run, queue, task);
-    run_unlock(run);
+        ek_queue_ready(run, queue, task);
+    ek_run_unlock(run);
     return rc;
 }
 
@@ -471,42 +299,17 @@ static int run_task(ek_run *run, int queue, ek_task *task)
 
 /* ---- a pass ---- */
 
-static void run_wake_all(ek_run *run)
-{
-    for (int i = 0; run->threaded && i < run->queue_count; i++)
-        pthread_cond_signal(&run->queues[i].wake);
-}
-
 /* Runs one queue's tasks until the pass is done or a task of any queue has failed. */
 static int run_queue(void *user, int index)
 {
     ek_run *run = user;
-    ek_ready_queue *queue = &run->queues[index];
+    ek_task *task = NULL;
     ek_span span;
     int rc = 0;
-    ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, queue->dev);
+    ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, run->queues[index].dev);
     ek_thread_self()->modes = run->modes;
-    run_lock(run);
-    while (run->remaining > 0 && !run->failed) {
-        if (!queue->ready_count && run->threaded) {
-            ek_span wait;
-            ek_span_begin(&wait, EK_SPAN_WAIT, "waiting for gradients", NULL, NULL);
-            ek_work_wait(&queue->wake, &run->lock);
-            ek_span_end(&wait);
-            continue;
-        }
-        ek_task *task = queue_pop(queue);
-        run_unlock(run);
+    while ((task = ek_queue_next(run, index, task, rc)))
         rc = run_task(run, index, task);
-        run_lock(run);
-        if (task->meets)
-            run_end_turn(run, index);
-        run->remaining--;
-        run->failed = run->failed || rc < 0;
-        if (run->failed || run->remaining == 0)
-            run_wake_all(run);
-    }
-    run_unlock(run);
     ek_span_end(&span);
     return rc;
 }
@@ -514,7 +317,6 @@ static int run_queue(void *user, int index)
 /* Delivers the roots' gradients, and runs all queues until they have ended. */
 static int run_queues(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
-    run->remaining = run->needed_count;
     /* Queue -1 stands for the calling thread: the queues' own threads will add. */
     for (int i = 0; i < root_count; i++)
         run_deliver(run, -1, &routes[i], gradients[i]);
@@ -545,7 +347,7 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
     run->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     if (rc >= 0 && run->meeting_count)
         rc = ek_check_meeting(run->meetings[0]->node->operation->name);
-    bool assigned = rc >= 0 && (rc = run_assign_queues(run)) >= 0;
+    bool assigned = rc >= 0 && (rc = ek_run_open_queues(run)) >= 0;
     run_set_modes(run);
     /* Hooks are told of a pass that has failed already, too: other ranks may wait for this one. */
     ek_error_record error;
@@ -568,6 +370,6 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
     }
     rc = ek_run_finish_hooks(run, rc);
     if (assigned)
-        run_close_queues(run);
+        ek_run_close_queues(run);
     return rc;
 }

@@ -1,8 +1,8 @@
 /* run.h: one backward pass.
  *
  * walk.c makes a task for every node and leaf that takes part, with an input buffer for each
- * gradient that will arrive there. engine.c runs the tasks. Each device has a ready
- * queue and a thread that serves it. gradients.c adds the contributions (partial gradients) that
+ * gradient that will arrive there. Each device has a ready queue (queue.c), and a thread on which
+ * engine.c runs the queue's tasks. gradients.c adds the contributions (partial gradients) that
  * arrive, and puts sums into leaves.
  *
  * Note [Order of sums]. The walk gives each contribution to a buffer an ordinal that follows from
@@ -168,6 +168,36 @@ int ek_run_finish_hooks(ek_run *run, int status);
 /* Calls the hooks of the tensor behind buffer `index` of the task on its complete sum, which they
  * may replace. */
 int ek_run_call_tensor_hooks(const ek_run *run, const ek_task *task, int index);
+
+/* ---- queue.c ---- */
+
+/* Gives every task and buffer its ready queue. Each accelerator in the graph has one; tasks of cpu
+ * use the first. If the calling thread is a job of a group (ek_jobs_run), all tasks share one
+ * queue. What it opens, ek_run_close_queues closes, but for a failure. */
+int ek_run_open_queues(ek_run *run);
+void ek_run_close_queues(ek_run *run);
+
+/* Note [Lock of a run]. A run of one thread has nothing to lock. */
+static inline void ek_run_lock(ek_run *run)
+{
+    if (run->threaded)
+        pthread_mutex_lock(&run->lock);
+}
+
+static inline void ek_run_unlock(ek_run *run)
+{
+    if (run->threaded)
+        pthread_mutex_unlock(&run->lock);
+}
+
+/* Puts a task whose contributions have all arrived on its queue, for the thread of `queue`. A node
+ * that meets waits for its turn. The lock is held. */
+void ek_queue_ready(ek_run *run, int queue, ek_task *task);
+
+/* Counts the task that the thread of `queue` has run, with its status (NULL: none yet), and returns
+ * the next one, for which it may wait. NULL: the pass is done, or a task of any queue has failed.
+ * Takes the lock. */
+ek_task *ek_queue_next(ek_run *run, int queue, const ek_task *done, int status);
 
 /* ---- engine.c ---- */
 
