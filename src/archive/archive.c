@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/digest.h"
 #include "core/tensor.h"
 #include "core/thread.h"
 #include "core/value.h"
@@ -45,12 +46,10 @@ typedef enum name_kind {
     NAME_TEXT
 } name_kind;
 
-/* FNV-1a (Fowler, Noll, Vo) of the kind and the first `length` bytes. */
+/* The hash of the kind and the first `length` bytes. */
 static const void *name_hash(name_kind kind, const char *text, size_t length)
 {
-    uint64_t hash = (UINT64_C(0xcbf29ce484222325) ^ kind) * UINT64_C(0x100000001b3);
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    uint64_t hash = ek_digest_bytes(ek_digest_word(EK_DIGEST, kind), text, length);
     return (const void *)(uintptr_t)(hash | 1);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "archive/archive.h"
+#include "core/digest.h"
 #include "core/tensor.h"
 
 /* ---- devices ---- */
@@ -134,18 +135,16 @@ int ek_archive_save(ek_archive *archive, const char *path)
 int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest)
 {
     int count = 0;
-    *digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    *digest = EK_DIGEST;
     for (int i = 0; archive && i < archive->count; i++) {
         const ek_archive_entry *entry = &archive->entries[i];
         char shape[200];
         if (!entry->divided)
             continue;
         count++;
-        for (const char *at = entry->name; *at; at++)
-            *digest = (*digest ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-        for (const char *at = ek_shape_text(&entry->shape, shape); *at; at++)
-            *digest = (*digest ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-        *digest = (*digest ^ (uint64_t)entry->dtype) * UINT64_C(0x100000001b3);
+        *digest = ek_digest_text(*digest, entry->name);
+        *digest = ek_digest_text(*digest, ek_shape_text(&entry->shape, shape));
+        *digest = ek_digest_word(*digest, (uint64_t)entry->dtype);
     }
     return count;
 }

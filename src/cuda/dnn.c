@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/digest.h"
 #include "core/environment.h"
 #include "cuda/dnn_plan.h"
 #include "evenkeel/precision.h"
@@ -127,10 +128,10 @@ struct ek_cuda_dnn {
 static uint64_t dnn_hash_of(const ek_dnn_problem *problem)
 {
     const unsigned char *bytes = (const unsigned char *)problem;
-    uint64_t hash = 14695981039346656037u, word;
+    uint64_t hash = EK_DIGEST, word;
     for (size_t i = 0; i < sizeof *problem; i += sizeof word) {
         memcpy(&word, bytes + i, sizeof word);
-        hash = (hash ^ word) * 1099511628211u;
+        hash = ek_digest_word(hash, word);
         hash ^= hash >> 29;
     }
     return hash;

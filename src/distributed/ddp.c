@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/collectives.h"
+#include "core/digest.h"
 #include "core/generator.h"
 #include "core/keywords.h"
 #include "core/thread.h"
@@ -213,12 +214,12 @@ static int ddp_read_numbers(const distributed *self, const ek_distributed_option
 {
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(self->child, true, false, &list));
-    uint64_t digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    uint64_t digest = EK_DIGEST;
     numbers[DDP_TRAINED] = 0;
     for (int i = 0; i < list.count; i++) {
         bool trained = list.tensors[i]->requires_grad;
         numbers[DDP_TRAINED] += trained;
-        digest = (digest ^ (uint64_t)trained) * UINT64_C(0x100000001b3);
+        digest = ek_digest_word(digest, trained);
     }
     ek_tensor_list_clear(&list);
     numbers[DDP_WHICH] = (int64_t)(digest >> 1);

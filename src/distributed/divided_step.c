@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/digest.h"
 #include "core/thread.h"
 #include "distributed/collective.h"
 #include "distributed/divided.h"
@@ -17,9 +18,9 @@ typedef struct step_card {
 
 static step_card step_card_of(const ek_divided *d)
 {
-    step_card card = {.digest = UINT64_C(0xcbf29ce484222325)}; /* FNV-1a */
+    step_card card = {.digest = EK_DIGEST};
     for (int i = 0; i < d->flat.count; i++) {
-        card.digest = (card.digest ^ d->flat.stepped[i]) * UINT64_C(0x100000001b3);
+        card.digest = ek_digest_word(card.digest, d->flat.stepped[i]);
         card.count += d->flat.stepped[i];
     }
     return card;

@@ -5,6 +5,7 @@
 #include "autograd/shards.h"
 #include "comm/collectives.h"
 #include "comm/exchange.h"
+#include "core/digest.h"
 #include "distributed/collective.h"
 #include "distributed/differentiable.h"
 #include "distributed/world.h"
@@ -27,22 +28,14 @@ typedef struct gradient_list {
     int count, room;
 } gradient_list;
 
-static uint64_t gradient_digest(uint64_t digest, const void *data, size_t nbytes)
-{
-    const unsigned char *bytes = data;
-    for (size_t i = 0; i < nbytes; i++)
-        digest = (digest ^ bytes[i]) * 0x100000001b3u;
-    return digest;
-}
-
 static int gradient_visit(const char *path, ek_tensor *parameter, void *user)
 {
     gradient_list *list = user;
     EK_TRY(ek_grow(&list->items, &list->room, list->count + 1));
     int32_t dtype = (int32_t)parameter->dtype;
-    uint64_t digest = gradient_digest(0xcbf29ce484222325u, path, strlen(path));
-    digest = gradient_digest(digest, &dtype, sizeof dtype);
-    digest = gradient_digest(digest, parameter->shape, (size_t)parameter->ndim * sizeof(int64_t));
+    uint64_t digest = ek_digest_text(EK_DIGEST, path);
+    digest = ek_digest_bytes(digest, &dtype, sizeof dtype);
+    digest = ek_digest_bytes(digest, parameter->shape, (size_t)parameter->ndim * sizeof(int64_t));
     digest = digest << 1 | ek_leaf_has_gradient(parameter);
     list->items[list->count++] = (gradient_item){parameter, NULL, (int64_t)digest};
     return 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/exchange.h"
+#include "core/digest.h"
 #include "core/thread.h"
 #include "distributed/collective.h"
 #include "distributed/differentiable.h"
@@ -31,14 +32,6 @@ static int layout_visit(const char *path, ek_tensor *tensor, void *user)
     return list->texts[list->count++] ? 0 : ek_error_pending();
 }
 
-static int64_t layout_digest(const char *text)
-{
-    uint64_t digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (; *text; text++)
-        digest = (digest ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return (int64_t)digest;
-}
-
 /* All ranks' lists, one after another: their length, and the digest of each text. */
 static ek_tensor *layout_join(const layout_list *list, ek_process_group *group)
 {
@@ -47,7 +40,7 @@ static ek_tensor *layout_join(const layout_list *list, ek_process_group *group)
         int64_t *numbers = ek_tensor_address(mine);
         numbers[0] = list->count;
         for (int i = 0; i < list->count; i++)
-            numbers[i + 1] = layout_digest(list->texts[i]);
+            numbers[i + 1] = (int64_t)ek_digest_text(EK_DIGEST, list->texts[i]);
     }
     return ek_join(&ek_verb_presence, mine, 0, group);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/digest.h"
 #include "core/thread.h"
 #include "distributed/world.h"
 
@@ -84,12 +85,12 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
         return NULL;
     }
     work->user = group;
-    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+    uint64_t digest = EK_DIGEST;
     for (int r = 0; r < count; r++)
-        hash = (hash ^ (uint64_t)group->ranks[r]) * UINT64_C(1099511628211);
+        digest = ek_digest_word(digest, (uint64_t)group->ranks[r]);
     work->card.ndim = 2;
     work->card.shape[0] = count;
-    work->card.shape[1] = (int64_t)(hash >> 1);
+    work->card.shape[1] = (int64_t)(digest >> 1);
     if (ek_dist_work_run(work) < 0) {
         ek_process_group_free(group);
         return NULL;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/digest.h"
 #include "host/dnn.h"
 #include "host/host.h"
 
@@ -89,9 +90,9 @@ void ek_dnn_key_add_array(ek_dnn_key *key, const int64_t *words, int count)
 
 static unsigned dnn_plan_bucket_of(const ek_dnn_key *key)
 {
-    uint64_t hash = 1469598103934665603u; /* FNV-1a over words */
+    uint64_t hash = EK_DIGEST;
     for (int i = 0; i < key->count; i++)
-        hash = (hash ^ (uint64_t)key->words[i]) * 1099511628211u;
+        hash = ek_digest_word(hash, (uint64_t)key->words[i]);
     return (unsigned)((hash ^ hash >> 32) % BUCKETS);
 }
 
