@@ -21,7 +21,7 @@
 #include "host/tile.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "host/conv_rows.h"
 #endif
 
 /* ---- the innermost loop, for AVX-512, and AVX2 with FMA ---- */
@@ -82,17 +82,7 @@ typedef struct conv_kernels {
             P##_storeu_ps(out + WIDTH, P##_add_ps(sum[r][1], P##_loadu_ps(other + WIDTH))); \
         }                                                                                   \
     }
-#define TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
-#define TO_12(X) TO_6(X) X(7) X(8) X(9) X(10) X(11) X(12)
-#define AVX2(ROWS) KERNEL(implicit_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256, _mm256_fmadd_ps)
-#define AVX512(ROWS) \
-    KERNEL(implicit_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512, _mm512_fmadd_ps)
-#define BF16(ROWS) \
-    KERNEL(implicit_bf16_##ROWS, EK_TARGET_BF16, ROWS, __m512, _mm512, MULTIPLY_PAIRS)
-#define MULTIPLY_PAIRS(a, b, sum) _mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
-TO_6(AVX2)
-TO_12(AVX512)
-TO_12(BF16)
+EK_ROWS_KERNELS(implicit)
 
 /* Rounds up to MOST_COLUMNS sums. */
 __attribute__((target(EK_TARGET_BF16))) static void
@@ -106,12 +96,9 @@ implicit_store_bf16(uint16_t *to, const float *sums, int64_t count)
 /* The processor's kernels for f32 or bf16; NULL if it has none. */
 static const conv_kernels *kernels_of_processor(ek_dtype dtype)
 {
-#define BF16_NAME(ROWS) implicit_bf16_##ROWS,
-#define AVX2_NAME(ROWS) implicit_avx2_##ROWS,
-#define AVX512_NAME(ROWS) implicit_avx512_##ROWS,
-    static const conv_kernels avx2 = {6, 16, {TO_6(AVX2_NAME)}};
-    static const conv_kernels avx512 = {12, 32, {TO_12(AVX512_NAME)}};
-    static const conv_kernels bf16 = {12, 32, {TO_12(BF16_NAME)}};
+    static const conv_kernels avx2 = {6, 16, {EK_ROWS_NAMES_AVX2(implicit)}};
+    static const conv_kernels avx512 = {12, 32, {EK_ROWS_NAMES_AVX512(implicit)}};
+    static const conv_kernels bf16 = {12, 32, {EK_ROWS_NAMES_BF16(implicit)}};
     if (dtype == EK_BF16)
         return ek_host_has_bf16() ? &bf16 : NULL;
     ek_isa isa = ek_host_isa();

@@ -20,7 +20,7 @@
 #include "kernels/stage.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "host/conv_rows.h"
 #endif
 
 /* ---- the innermost loop ---- */
@@ -80,15 +80,7 @@ typedef struct weight_kernels {
             P##_storeu_ps(out + WIDTH, sum[r][1]);                                       \
         }                                                                                \
     }
-#define TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
-#define TO_12(X) TO_6(X) X(7) X(8) X(9) X(10) X(11) X(12)
-#define AVX2(ROWS) KERNEL(weight_avx2_##ROWS, "avx2,fma", ROWS, __m256, _mm256, _mm256_fmadd_ps)
-#define AVX512(ROWS) KERNEL(weight_avx512_##ROWS, "avx512f", ROWS, __m512, _mm512, _mm512_fmadd_ps)
-#define BF16(ROWS) KERNEL(weight_bf16_##ROWS, EK_TARGET_BF16, ROWS, __m512, _mm512, MULTIPLY_PAIRS)
-#define MULTIPLY_PAIRS(a, b, sum) _mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
-TO_6(AVX2)
-TO_12(AVX512)
-TO_12(BF16)
+EK_ROWS_KERNELS(weight)
 
 /* Makes `count` words, at most 16, of two samples; the second may be NULL for zeros. */
 static inline __attribute__((always_inline, target(EK_TARGET_BF16))) void
@@ -116,12 +108,9 @@ weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t 
 /* The kernels for so many channels of f32 or bf16; NULL if there are none. */
 static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
 {
-#define BF16_NAME(ROWS) weight_bf16_##ROWS,
-#define AVX2_NAME(ROWS) weight_avx2_##ROWS,
-#define AVX512_NAME(ROWS) weight_avx512_##ROWS,
-    static const weight_kernels avx2 = {6, 16, {TO_6(AVX2_NAME)}};
-    static const weight_kernels avx512 = {12, 32, {TO_12(AVX512_NAME)}};
-    static const weight_kernels bf16 = {12, 32, {TO_12(BF16_NAME)}};
+    static const weight_kernels avx2 = {6, 16, {EK_ROWS_NAMES_AVX2(weight)}};
+    static const weight_kernels avx512 = {12, 32, {EK_ROWS_NAMES_AVX512(weight)}};
+    static const weight_kernels bf16 = {12, 32, {EK_ROWS_NAMES_BF16(weight)}};
     if (dtype == EK_BF16)
         return ek_host_has_bf16() && channels % bf16.columns == 0 ? &bf16 : NULL;
     ek_isa isa = ek_host_isa();
