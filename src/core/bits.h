@@ -28,6 +28,20 @@ EK_FORMULA float ek_float_of(uint32_t bits)
     return x;
 }
 
+EK_FORMULA uint64_t ek_bits_of_double(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+EK_FORMULA double ek_double_of(uint64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* bf16 is the upper half of an f32. Conversion rounds to nearest even; NaN becomes a quiet NaN. */
 EK_FORMULA float ek_float_of_bf16(uint16_t bits)
 {

@@ -142,26 +142,12 @@ EK_FORMULA void ek_philox_sincos_f32(uint32_t word, float *sine, float *cosine)
     *cosine = ek_float_of(of_cosine ^ (((quarter + 1u) & 2u) << 30));
 }
 
-EK_FORMULA uint64_t ek_philox_bits_of(double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-EK_FORMULA double ek_philox_double_of(uint64_t bits)
-{
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* log(x) for x in (0, 1], by the series of FreeBSD's library in s = (m - 1) / (m + 1). */
 EK_FORMULA double ek_philox_log_f64(double x)
 {
-    uint64_t bits = ek_philox_bits_of(x);
+    uint64_t bits = ek_bits_of_double(x);
     int64_t exponent = (int64_t)((bits - 0x3fe6a09e667f3bcdu) & 0xfff0000000000000u);
-    double f = ek_philox_double_of(bits - (uint64_t)exponent) - 1.0;
+    double f = ek_double_of(bits - (uint64_t)exponent) - 1.0;
     double e = (double)(int32_t)(exponent >> 52);
     double s = f / (2.0 + f);
     double z = s * s;

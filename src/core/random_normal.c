@@ -5,13 +5,14 @@
  * eight radii and eight angles each. A last partial block is drawn anew, together with the numbers
  * before it that fill it up. In f32, a block's logarithm, sine and cosine are the polynomials of
  * Cephes, with the order of roundings of PyTorch's build for Linux on x86-64: fmaf stands exactly
- * where its compiler fuses a product and a sum. */
+ * where its compiler fuses a product and a sum. The logarithm of Philox's normals is just that. */
 #include <math.h>
 #include <string.h>
 
 #include "core/bits.h"
 #include "core/generator.h"
 #include "core/multiversion.h"
+#include "core/philox.h"
 
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
@@ -22,36 +23,6 @@ enum { BLOCK = 16, HALF = 8 };
 static const double pi = 3.14159265358979323846;
 
 /* ---- f32 blocks ---- */
-
-/* Natural logarithm for x in (0, 1]. With x = m * 2^e and m in [sqrt(1/2), sqrt(2)) it is e *
- * log(2) plus a polynomial in m - 1. */
-static inline __attribute__((always_inline)) float log_polynomial(float x)
-{
-    uint32_t bits = ek_bits_of(x);
-    float e = (float)((int32_t)(bits >> 23) - 127) + 1.0f;
-    float m = ek_float_of((bits & 0x807fffffu) | 0x3f000000u);
-    bool small = m < 0.707106781186547524f;
-    x = m - 1.0f;
-    e = e - (small ? 1.0f : 0.0f);
-    x = x + (small ? m : 0.0f);
-
-    float z = x * x;
-    float y = 7.0376836292e-2f;
-    y = fmaf(y, x, -1.1514610310e-1f);
-    y = fmaf(y, x, 1.1676998740e-1f);
-    y = fmaf(y, x, -1.2420140846e-1f);
-    y = fmaf(y, x, 1.4249322787e-1f);
-    y = fmaf(y, x, -1.6668057665e-1f);
-    y = fmaf(y, x, 2.0000714765e-1f);
-    y = fmaf(y, x, -2.4999993993e-1f);
-    y = fmaf(y, x, 3.3333331174e-1f);
-    y = y * x;
-    float low = e * -2.12194440e-4f;
-    y = fmaf(y, z, low);
-    y = fmaf(-z, 0.5f, y);
-    x = x + y;
-    return fmaf(e, 0.693359375f, x);
-}
 
 /* Sine and cosine for x >= 0: octant by octant, after Cody and Waite's reduction. */
 static inline __attribute__((always_inline)) void sincos_polynomial(float x, float *sine,
@@ -97,7 +68,7 @@ static void normal_transform_f32(float *data, int64_t blocks, float mean, float 
         float first[HALF], second[HALF];
         for (int j = 0; j < HALF; j++) {
             float u = 1.0f - data[j];
-            float radius = sqrtf(-2.0f * log_polynomial(u));
+            float radius = sqrtf(-2.0f * ek_philox_log_f32(u));
             float sine, cosine;
             sincos_polynomial(two_pi * data[j + HALF], &sine, &cosine);
             first[j] = fmaf(radius * cosine, std, mean);

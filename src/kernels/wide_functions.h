@@ -10,20 +10,6 @@
 
 #include "core/bits.h"
 
-EK_FORMULA uint64_t ek_wide_bits_of(double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-EK_FORMULA double ek_double_of(uint64_t bits)
-{
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* As ek_exp_f32. Beyond the limits, results are 0 or infinity in f32. NaN stays NaN. */
 EK_FORMULA double ek_wide_exp(double x)
 {
@@ -41,14 +27,14 @@ EK_FORMULA double ek_wide_exp(double x)
     p = p * r + 0.50000001045831277;
     p = p * r + 1.0000000002432516;
     p = p * r + 0.99999999996165911;
-    return p * ek_double_of((ek_wide_bits_of(shifted) + 1023u) << 52);
+    return p * ek_double_of((ek_bits_of_double(shifted) + 1023u) << 52);
 }
 
 /* x = 2^e m, m in [sqrt(1/2), sqrt(2)); gives log(m), and e in *exponent. */
 EK_FORMULA double ek_wide_log_parts(double x, double *exponent)
 {
     const double magic = 4503599627370496.0; /* 2^52, in whose lowest bits a whole number fits */
-    uint64_t shifted = ek_wide_bits_of(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    uint64_t shifted = ek_bits_of_double(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
     *exponent = ek_double_of((shifted >> 52) | 0x4330000000000000u) - (magic + 1023.0);
     double m = ek_double_of((shifted & 0x000fffffffffffffu) + 0x3fe6a09e667f3bcdu);
     double s = (m - 1.0) / (m + 1.0), z = s * s;
@@ -148,7 +134,7 @@ EK_FORMULA double ek_wide_quarter(double x, uint64_t *quarter)
     const double magic = 6755399441055744.0;
     double shifted = x * 0.63661977236758138 + magic;
     double q = shifted - magic;
-    *quarter = ek_wide_bits_of(shifted);
+    *quarter = ek_bits_of_double(shifted);
     return x - q * EK_HALF_PI_1 - q * EK_HALF_PI_2 - q * EK_HALF_PI_3;
 }
 
@@ -264,13 +250,20 @@ EK_FORMULA double ek_wide_asin_of(double t, double z)
     return p * t;
 }
 
-/* asin(x) = pi / 2 - 2 asin(sqrt((1 - x) / 2)) beyond 1 / 2 */
-EK_FORMULA float ek_asin_f32(float x)
+/* asin(|x|); or beyond 1 / 2, where *far is set, asin(sqrt((1 - |x|) / 2)), of which pi / 2 minus
+ * the double is asin(|x|). */
+EK_FORMULA double ek_wide_asin_near(float x, int *far)
 {
     double magnitude = fabsf(x);
-    int far = magnitude > 0.5;
-    double z = far ? 0.5 - 0.5 * magnitude : magnitude * magnitude;
-    double angle = ek_wide_asin_of(far ? sqrt(z) : magnitude, z);
+    *far = magnitude > 0.5;
+    double z = *far ? 0.5 - 0.5 * magnitude : magnitude * magnitude;
+    return ek_wide_asin_of(*far ? sqrt(z) : magnitude, z);
+}
+
+EK_FORMULA float ek_asin_f32(float x)
+{
+    int far;
+    double angle = ek_wide_asin_near(x, &far);
     angle = far ? 1.5707963267948966 - 2.0 * angle : angle;
     float y = (float)angle;
     return ek_float_of(ek_bits_of(y) | (ek_bits_of(x) & 0x80000000u));
@@ -278,10 +271,8 @@ EK_FORMULA float ek_asin_f32(float x)
 
 EK_FORMULA float ek_acos_f32(float x)
 {
-    double magnitude = fabsf(x);
-    int far = magnitude > 0.5;
-    double z = far ? 0.5 - 0.5 * magnitude : magnitude * magnitude;
-    double angle = ek_wide_asin_of(far ? sqrt(z) : magnitude, z);
+    int far;
+    double angle = ek_wide_asin_near(x, &far);
     double near = x < 0.0f ? 1.5707963267948966 + angle : 1.5707963267948966 - angle;
     double beyond = x < 0.0f ? 3.1415926535897932 - 2.0 * angle : 2.0 * angle;
     return (float)(far ? beyond : near);
