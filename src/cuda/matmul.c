@@ -483,11 +483,6 @@ int ek_cuda_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
     EK_TRY(matmul_run(dev, &out, &left, &right, false, &extra));
     if (!extra.sums || dbias->shape[0] == 0)
         return 0;
-    ek_tensor row = {.dtype = dbias->dtype,
-                     .ndim = 2,
-                     .shape = {1, dbias->shape[0]},
-                     .stride = {0, dbias->stride[0]},
-                     .offset = dbias->offset,
-                     .storage = dbias->storage};
+    ek_tensor row = ek_row_of_vector(dbias);
     return ek_cuda_reduce(dev, EK_REDUCE_SUM, &row, dy);
 }

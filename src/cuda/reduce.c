@@ -217,10 +217,9 @@ int ek_cuda_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
     if (ek_count(out) == 0)
         return 0;
     if (ek_count(x) == 0) {
-        if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
-            return EK_FAIL(EK_E_INVALID, "there is no %s of no elements",
-                           kind == EK_REDUCE_MAX ? "maximum" : "minimum");
-        return ek_cuda_fill(dev, out, kind == EK_REDUCE_PRODUCT ? 1 : 0);
+        double number = 0;
+        EK_TRY(ek_reduce_nothing(kind, &number));
+        return ek_cuda_fill(dev, out, number);
     }
     ek_cuda_reduction r = {.kind = kind,
                            .x_dtype = x->dtype,
@@ -237,10 +236,9 @@ int ek_cuda_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const
 {
     if (ek_count(index) == 0)
         return 0;
-    int64_t size = x->ndim == 0 ? 1 : x->shape[dim];
-    if (size == 0)
-        return EK_FAIL(EK_E_INVALID, "there is no position of the %s of no elements (dimension %d)",
-                       kind == EK_REDUCE_MIN ? "minimum" : "maximum", dim);
+    int64_t size = ek_arg_reduce_size(kind, x, dim);
+    if (size < 0)
+        return (int)size;
     ek_cuda_arg_job job = {.smallest = kind == EK_REDUCE_MIN,
                            .dtype = x->dtype,
                            .x = ek_tensor_address(x),

@@ -59,14 +59,16 @@ static int grid_unstage(grid_stages *stages, ek_dev *dev, bool stores, int rc)
     return rc;
 }
 
-static bool grid_are_last(const ek_tensor *a, const ek_tensor *b)
+/* Stages two tensors of images or of samples, of which the second is read. They keep their order of
+ * memory if both are channels-last or both planar. */
+static int grid_stage_pair(grid_job *job, grid_stages *stages, ek_dev *dev, const ek_tensor *a,
+                           bool load, const ek_tensor *b)
 {
-    return ek_is_channels_last(a) && ek_is_channels_last(b);
-}
-
-static bool grid_are_planar(const ek_tensor *a, const ek_tensor *b)
-{
-    return ek_tensor_is_contiguous(a, EK_CONTIGUOUS) && ek_tensor_is_contiguous(b, EK_CONTIGUOUS);
+    const bool last = ek_is_channels_last(a) && ek_is_channels_last(b);
+    job->planar = !last && ek_tensor_is_contiguous(a, EK_CONTIGUOUS) &&
+                  ek_tensor_is_contiguous(b, EK_CONTIGUOUS);
+    EK_TRY(grid_stage(stages, dev, a, 1, last || job->planar, load));
+    return grid_stage(stages, dev, b, 1, last || job->planar, true);
 }
 
 static int grid_begin(grid_job *job, const ek_tensor *x, const ek_tensor *grid,
@@ -97,10 +99,7 @@ int ek_host_grid_sample(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_
     grid_job job;
     grid_stages stages = {.count = 0};
     EK_TRY(grid_begin(&job, x, grid, params));
-    const bool last = grid_are_last(x, y);
-    job.planar = !last && grid_are_planar(x, y);
-    int rc = grid_stage(&stages, dev, y, 1, last || job.planar, false);
-    rc = rc < 0 ? rc : grid_stage(&stages, dev, x, 1, last || job.planar, true);
+    int rc = grid_stage_pair(&job, &stages, dev, y, false, x);
     rc = rc < 0 ? rc : grid_stage_grid(&stages, dev, grid);
     if (rc >= 0) {
         job.out = ek_tensor_address(stages.stage[0].tensor);
@@ -118,10 +117,7 @@ int ek_host_grid_sample_adjoint(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
     grid_job job;
     grid_stages stages = {.count = 0};
     EK_TRY(grid_begin(&job, dx, grid, params));
-    const bool last = grid_are_last(dx, dy);
-    job.planar = !last && grid_are_planar(dx, dy);
-    int rc = grid_stage(&stages, dev, dx, 1, last || job.planar, false);
-    rc = rc < 0 ? rc : grid_stage(&stages, dev, dy, 1, last || job.planar, true);
+    int rc = grid_stage_pair(&job, &stages, dev, dx, false, dy);
     rc = rc < 0 ? rc : grid_stage_grid(&stages, dev, grid);
     if (rc >= 0) {
         job.out = ek_tensor_address(stages.stage[0].tensor);
@@ -145,12 +141,9 @@ int ek_host_grid_sample_slope(ek_dev *dev, ek_tensor *dgrid, const ek_tensor *dy
     EK_TRY(grid_begin(&job, x, grid, params));
     if (ek_count(x) == 0)
         return ek_host_fill(dev, dgrid, 0);
-    const bool last = grid_are_last(x, dy);
-    job.planar = !last && grid_are_planar(x, dy);
     int rc = grid_stage(&stages, dev, dgrid, dgrid->ndim - 1,
                         ek_tensor_is_contiguous(dgrid, EK_CONTIGUOUS), false);
-    rc = rc < 0 ? rc : grid_stage(&stages, dev, x, 1, last || job.planar, true);
-    rc = rc < 0 ? rc : grid_stage(&stages, dev, dy, 1, last || job.planar, true);
+    rc = rc < 0 ? rc : grid_stage_pair(&job, &stages, dev, x, true, dy);
     rc = rc < 0 ? rc : grid_stage_grid(&stages, dev, grid);
     if (rc >= 0) {
         job.out = ek_tensor_address(stages.stage[0].tensor);

@@ -225,12 +225,7 @@ int ek_host_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
 {
     ek_tensor out = ek_batch_of_matrix(dw, false), left = ek_batch_of_matrix(dy, true);
     ek_tensor right = ek_batch_of_matrix(x, false);
-    ek_tensor row = {.dtype = dbias->dtype,
-                     .ndim = 2,
-                     .shape = {1, dbias->shape[0]},
-                     .stride = {0, dbias->stride[0]},
-                     .offset = dbias->offset,
-                     .storage = dbias->storage};
+    ek_tensor row = ek_row_of_vector(dbias);
     EK_TRY(ek_host_matmul(dev, &out, &left, &right, NULL, false));
     return dbias->shape[0] > 0 ? ek_host_reduce(dev, EK_REDUCE_SUM, &row, dy) : 0;
 }

@@ -355,10 +355,9 @@ int ek_host_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
     if (ek_count(out) == 0)
         return 0;
     if (ek_count(x) == 0) {
-        if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
-            return EK_FAIL(EK_E_INVALID, "there is no %s of no elements",
-                           kind == EK_REDUCE_MAX ? "maximum" : "minimum");
-        return ek_host_fill(dev, out, kind == EK_REDUCE_PRODUCT ? 1 : 0);
+        double number = 0;
+        EK_TRY(ek_reduce_nothing(kind, &number));
+        return ek_host_fill(dev, out, number);
     }
     ek_walk walk;
     ek_walk_init_raw(&walk, 2, x->ndim, x->shape, (const int64_t *[]){x->stride, out_stride});
@@ -448,10 +447,9 @@ int ek_host_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const
 {
     if (ek_count(index) == 0)
         return 0;
-    int64_t size = x->ndim == 0 ? 1 : x->shape[dim];
-    if (size == 0)
-        return EK_FAIL(EK_E_INVALID, "there is no position of the %s of no elements (dimension %d)",
-                       kind == EK_REDUCE_MIN ? "minimum" : "maximum", dim);
+    int64_t size = ek_arg_reduce_size(kind, x, dim);
+    if (size < 0)
+        return (int)size;
     arg_job job = {.x = x,
                    .index = ek_tensor_address(index),
                    .smallest = kind == EK_REDUCE_MIN,

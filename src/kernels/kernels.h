@@ -297,6 +297,38 @@ static inline const ek_kernels *ek_kernels_of(const ek_tensor *tensor)
     return tensor->storage->dev->backend->kernels;
 }
 
+/* What a reduction of no elements gives, for the slot reduce: 0 with the value in *value, or
+ * EK_E_INVALID, because these have no maximum and no minimum. */
+static inline int ek_reduce_nothing(ek_reduce_kind kind, double *value)
+{
+    if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
+        return EK_FAIL(EK_E_INVALID, "there is no %s of no elements",
+                       kind == EK_REDUCE_MAX ? "maximum" : "minimum");
+    *value = kind == EK_REDUCE_PRODUCT ? 1 : 0;
+    return 0;
+}
+
+/* The size along dim of what the slot arg_reduce looks through, which has to have elements. */
+static inline int64_t ek_arg_reduce_size(ek_reduce_kind kind, const ek_tensor *x, int dim)
+{
+    int64_t size = x->ndim == 0 ? 1 : x->shape[dim];
+    if (size == 0)
+        return EK_FAIL(EK_E_INVALID, "there is no position of the %s of no elements (dimension %d)",
+                       kind == EK_REDUCE_MIN ? "minimum" : "maximum", dim);
+    return size;
+}
+
+/* A vector as a matrix of one row. */
+static inline ek_tensor ek_row_of_vector(const ek_tensor *vector)
+{
+    return (ek_tensor){.dtype = vector->dtype,
+                       .ndim = 2,
+                       .shape = {1, vector->shape[0]},
+                       .stride = {0, vector->stride[0]},
+                       .offset = vector->offset,
+                       .storage = vector->storage};
+}
+
 /* A matrix, or its transposed one, as the batch of one that the slot matmul takes. */
 static inline ek_tensor ek_batch_of_matrix(const ek_tensor *matrix, bool transposed)
 {

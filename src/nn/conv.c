@@ -162,15 +162,9 @@ static ek_module *conv_new(const conv_family *family, ek_conv_module_options *op
         self->family = family;
         self->options = settings;
         conv_set_pad(self, options->padding_mode, kernel);
-        ek_tensor *weight =
-            ek_new_parameter(conv_weight_shape(family, options, settings.groups, kernel), EK_F32);
-        ek_tensor *bias = options->bias == EK_OFF
-                              ? NULL
-                              : ek_new_parameter(EK_SHAPE(options->out_channels), EK_F32);
-        ek_register_parameter(&self->module, "weight", &self->weight, weight);
-        ek_register_parameter(&self->module, "bias", &self->bias, bias);
-        if (ek_error_status() == 0)
-            ek_init_default(self->weight, self->bias);
+        const ek_shape shape = conv_weight_shape(family, options, settings.groups, kernel);
+        ek_register_layer(&self->module, &self->weight, shape, &self->bias,
+                          options->bias == EK_OFF ? 0 : options->out_channels);
     }
     ek_scope_end(&scope);
     return ek_module_finish((ek_module *)self);

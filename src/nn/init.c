@@ -110,7 +110,7 @@ int ek_init_xavier_normal(ek_tensor *tensor, double gain)
                             : 0;
 }
 
-int ek_init_default(ek_tensor *weight, ek_tensor *bias)
+static int init_layer(ek_tensor *weight, ek_tensor *bias)
 {
     fans fan = {0};
     EK_TRY(init_fans(weight, &fan));
@@ -119,6 +119,17 @@ int ek_init_default(ek_tensor *weight, ek_tensor *bias)
         return 0;
     double bound = 1 / sqrt(fan.in);
     return ek_uniform_(bias, -bound, bound, NULL);
+}
+
+void ek_register_layer(ek_module *module, ek_tensor **weight, ek_shape shape, ek_tensor **bias,
+                       int64_t bias_size)
+{
+    ek_tensor *w = ek_new_parameter(shape, EK_F32);
+    ek_tensor *b = bias_size ? ek_new_parameter(EK_SHAPE(bias_size), EK_F32) : NULL;
+    ek_register_parameter(module, "weight", weight, w);
+    ek_register_parameter(module, "bias", bias, b);
+    if (ek_error_status() == 0)
+        init_layer(*weight, *bias);
 }
 
 ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype)

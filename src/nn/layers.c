@@ -62,15 +62,9 @@ ek_module *ek_linear_with(ek_linear_options options)
     ek_scope scope = ek_scope_begin();
     linear *self = (linear *)ek_module_new(&linear_type);
     if (self) {
-        ek_tensor *weight =
-            ek_new_parameter(EK_SHAPE(options.out_features, options.in_features), EK_F32);
-        ek_tensor *bias = options.bias == EK_OFF
-                              ? NULL
-                              : ek_new_parameter(EK_SHAPE(options.out_features), EK_F32);
-        ek_register_parameter(&self->module, "weight", &self->weight, weight);
-        ek_register_parameter(&self->module, "bias", &self->bias, bias);
-        if (ek_error_status() == 0)
-            ek_init_default(self->weight, self->bias);
+        const ek_shape shape = EK_SHAPE(options.out_features, options.in_features);
+        ek_register_layer(&self->module, &self->weight, shape, &self->bias,
+                          options.bias == EK_OFF ? 0 : options.out_features);
     }
     ek_scope_end(&scope);
     return ek_module_finish((ek_module *)self);

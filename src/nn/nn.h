@@ -21,9 +21,11 @@ int ek_check_batch(const char *name, ek_value value, int dim);
 /* An uninitialised tensor on cpu, in the scope, counted as EK_MEMORY_PARAMETER. */
 ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype);
 
-/* PyTorch's default for layers with weights: kaiming_uniform with a = sqrt(5) for the weight, then
- * uniform in +-1 / sqrt(fan in) for the bias if there is one. */
-int ek_init_default(ek_tensor *weight, ek_tensor *bias);
+/* Makes and registers "weight" and "bias", which has one dimension, or is NULL if its size is 0,
+ * with PyTorch's initial values of layers: kaiming_uniform with a = sqrt(5) for the weight, then
+ * uniform in +-1 / sqrt(fan in) for the bias. The module's scope is open. */
+void ek_register_layer(ek_module *module, ek_tensor **weight, ek_shape shape, ek_tensor **bias,
+                       int64_t bias_size);
 
 /* Calls a module with `forward` in place of its type's. */
 typedef ek_value ek_forward_function(ek_module *self, const ek_args *args);

@@ -91,22 +91,24 @@ ek_tensor *ek_min(ek_tensor *x)
 
 /* ---- any, all: how many elements differ from 0, and how many don't ---- */
 
-ek_tensor *ek_any_with(ek_reduce_options options)
+/* Whether the number of elements that `test` finds passes `test` itself. */
+static ek_tensor *extreme_truth(const char *name, ek_reduce_options *options,
+                                ek_tensor *(*test)(ek_tensor *x, double number))
 {
-    int mask = ek_reduced_dimensions("any", &options, EK_REDUCE_NO_NUMBER);
+    int mask = ek_reduced_dimensions(name, options, EK_REDUCE_NO_NUMBER);
     if (mask < 0)
         return NULL;
-    ek_tensor *count = ek_sum_mask(ek_ne_scalar(options.x, 0), (unsigned)mask,
-                                   options.keepdim ? 0 : (unsigned)mask);
-    return count ? ek_ne_scalar(count, 0) : NULL;
+    ek_tensor *count =
+        ek_sum_mask(test(options->x, 0), (unsigned)mask, options->keepdim ? 0 : (unsigned)mask);
+    return count ? test(count, 0) : NULL;
+}
+
+ek_tensor *ek_any_with(ek_reduce_options options)
+{
+    return extreme_truth("any", &options, ek_ne_scalar);
 }
 
 ek_tensor *ek_all_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("all", &options, EK_REDUCE_NO_NUMBER);
-    if (mask < 0)
-        return NULL;
-    ek_tensor *count = ek_sum_mask(ek_eq_scalar(options.x, 0), (unsigned)mask,
-                                   options.keepdim ? 0 : (unsigned)mask);
-    return count ? ek_eq_scalar(count, 0) : NULL;
+    return extreme_truth("all", &options, ek_eq_scalar);
 }
