@@ -96,7 +96,7 @@ typedef struct style_conv {
     ek_module module;
     ek_module *affine; /* from w to styles */
     ek_tensor *weight, *bias;
-    ek_tensor *noise_strength; /* NULL in layers to colours, which aren't demodulated either */
+    ek_tensor *noise_strength; /* NULL in layers to colors, which aren't demodulated either */
     ek_tensor *filter;         /* NULL unless height and width are doubled */
 } style_conv;
 

@@ -113,7 +113,7 @@ static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *wid
                           "no JPEG that can be read: tables without a picture");
     if (*space < 0)
         return EK_FAIL_IN(EK_E_FORMAT, picture,
-                          "a JPEG file of unknown colors; gray, RGB, YCbCr, CMYK and YCCK "
+                          "a JPEG file of unknown colors; grey, RGB, YCbCr, CMYK and YCCK "
                           "are read");
     return jpeg_check_claim(picture, *width, *height);
 }

@@ -6,8 +6,8 @@
 
 Of every picture: <name>/file, its bytes; <name>/L (1, H, W), <name>/RGB (3, H, W), as Pillow's convert;
 <name>/A (1, H, W) where some pixel is not opaque. Where Pillow clips 16 bits or compares a transparent
-colour with what it has already changed, the expectation is computed here: 16 bits become 8 by dropping
-the lower ones, colours are compared before.
+color with what it has already changed, the expectation is computed here: 16 bits become 8 by dropping
+the lower ones, colors are compared before.
 """
 
 import io

@@ -166,7 +166,7 @@ TEST_LOOP(of_samples, 0, 18)
     free(invstd);
 }
 
-/* What makes the gradient of x from the sums, and that gradient about a centre. */
+/* What makes the gradient of x from the sums, and that gradient about a center. */
 TEST_LOOP(lines, 0, 48)
 {
     static const int64_t shapes[][4] = {{4, 5, 2, 3}, {40, 8, 16, 16}};
