@@ -67,6 +67,13 @@ static const ek_tensor *engine_leaf_behind(const ek_node *node, int input)
                                                                                       : NULL;
 }
 
+const ek_tensor *ek_node_unseen_leaf(const ek_node *node, int input)
+{
+    const ek_tensor *leaf = engine_leaf_behind(node, input);
+    return leaf && !leaf->grad && !engine_execution_of(node)->task->routes[input].task->hook ? leaf
+                                                                                             : NULL;
+}
+
 ek_tensor *ek_node_destination(ek_node *node, int input)
 {
     const ek_tensor *leaf = engine_leaf_behind(node, input);
@@ -236,7 +243,7 @@ static int run_node(ek_run *run, int queue, ek_task *task)
     return rc;
 }
 
-static int run_leaf(ek_run *run, ek_task *task)
+static int run_leaf(ek_run *run, int queue, ek_task *task)
 {
     ek_tensor *sum = task->buffers[0].sum;
     task->buffers[0].sum = NULL;
@@ -246,7 +253,8 @@ static int run_leaf(ek_run *run, ek_task *task)
     ek_section section;
     ek_dev *dev = ek_tensor_dev(sum);
     ek_section_go_on(&section, &dev, sum->storage->stream == EK_STREAM_EXCHANGE);
-    int rc = ek_accumulate(task->leaf, sum, run->create_graph);
+    int rc = ek_accumulate(task->leaf, sum, run->create_graph,
+                           ek_cast_list_has(&run->queues[queue].casts, sum));
     ek_section_end(&section);
     return rc;
 }
@@ -263,7 +271,7 @@ static int task_sum_and_run(ek_run *run, int queue, ek_task *task)
             buffer->captured = ek_keep(buffer->sum);
     }
     if (task->runs)
-        return task->node ? run_node(run, queue, task) : run_leaf(run, task);
+        return task->node ? run_node(run, queue, task) : run_leaf(run, queue, task);
     for (int i = 0; i < task->buffer_count; i++) {
         ek_release(task->buffers[i].sum);
         task->buffers[i].sum = NULL;
@@ -308,10 +316,12 @@ static int run_queue(void *user, int index)
     int rc = 0;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, run->queues[index].dev);
     ek_thread_self()->modes = run->modes;
+    ek_cast_list_open(&run->queues[index].casts);
     while ((task = ek_queue_next(run, index, task, rc)))
         rc = run_task(run, index, task);
+    int made = ek_cast_list_close(&run->queues[index].casts);
     ek_span_end(&span);
-    return rc;
+    return rc < 0 ? rc : made;
 }
 
 /* Delivers the roots' gradients, and runs all queues until they have ended. */
@@ -343,7 +353,7 @@ static void run_set_modes(ek_run *run)
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
     static atomic_uint_least64_t last_number;
-    int rc = root_count < 0 ? root_count : 0;
+    int rc = root_count < 0 ? root_count : ek_cast_lists_make();
     run->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     if (rc >= 0 && run->meeting_count)
         rc = ek_check_meeting(run->meetings[0]->node->operation->name);

@@ -173,11 +173,16 @@ static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
 }
 
 /* Sets a leaf's first gradient: a copy in the leaf's grad buffer; without such a buffer, or with
- * create_graph, the gradient itself or a copy in new memory. */
-static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
+ * create_graph, the gradient itself or a copy in new memory. An unset one is in the right memory.
+ */
+static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_graph, bool unset)
 {
     ek_tensor *slot = leaf->grad_buffer;
     int rc = 0;
+    if (unset && !slot) {
+        leaf->grad = gradient;
+        return 0;
+    }
     if (create_graph || !slot) {
         leaf->grad = gradient_adopt(leaf, gradient);
         return leaf->grad ? 0 : ek_error_pending();
@@ -204,12 +209,12 @@ static int gradient_add(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
     return 0;
 }
 
-int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
+int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph, bool unset)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
     ek_scope scope = ek_scope_begin();
     int rc = leaf->grad ? gradient_add(leaf, gradient, create_graph)
-                        : gradient_begin(leaf, gradient, create_graph);
+                        : gradient_begin(leaf, gradient, create_graph, unset);
     ek_scope_end(&scope);
     ek_memory_set_category(before);
     return rc;

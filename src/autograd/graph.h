@@ -119,6 +119,14 @@ ek_tensor *ek_node_zeros(ek_node *node, int output);
  * run; else NULL. A backward that writes its result there, and returns the buffer, saves the engine
  * a copy. The leaf owns it. Only the thread that runs the node's backward may call this. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
+/* For the backward of a cast to 16 bits: casts `gradient` to the input's dtype together with others
+ * of the pass, if nobody reads the result before the pass ends. Returns 1 with the gradient of the
+ * input in *result, whose elements may be written later; 0 if it has to be cast at once; negative
+ * on error. The caller doesn't write to `gradient` again. */
+int ek_node_cast_later(const ek_node *node, int input, ek_tensor *gradient, ek_tensor **result);
+/* Makes all casts that wait in passes of this thread. To be called before a user's code, which may
+ * read gradients of leaves. */
+int ek_cast_lists_make(void);
 /* True if the gradient of this input is only added to the gradient that a leaf has already. */
 bool ek_node_accumulates(const ek_node *node, int input);
 /* For the backward of an urgent operation that defers its sections (core/lane.h): when the

@@ -30,6 +30,7 @@
 
 #include "autograd/grad_hook.h"
 #include "autograd/graph.h"
+#include "core/lane.h"
 #include "core/map.h"
 
 typedef struct ek_task ek_task;
@@ -88,6 +89,19 @@ struct ek_task {
     bool mixed; /* a gradient came from another thread than that of its device */
 };
 
+/* A list keeps gradients in 16 bits up to this many bytes, so that a pass frees memory as it goes.
+ * Larger gradients are cast at once: their launch costs nothing beside the cast. */
+enum { EK_CAST_LIST_TENSORS = 64, EK_CAST_LIST_BYTES = 8 << 20 };
+
+/* Casts of leaves' gradients that wait for each other (cast_list.c), from one dtype, on one device.
+ */
+typedef struct ek_cast_list {
+    struct ek_cast_list *outer;
+    ek_tensor *to[EK_CAST_LIST_TENSORS], *from[EK_CAST_LIST_TENSORS]; /* one reference each */
+    int count;
+    size_t nbytes; /* of `from` */
+} ek_cast_list;
+
 /* The tasks of one device that can run. */
 typedef struct ek_ready_queue {
     ek_dev *dev;
@@ -95,6 +109,7 @@ typedef struct ek_ready_queue {
     int ready_count;
     pthread_cond_t wake;
     ek_tensor **gradients, **results; /* room for the widest node */
+    ek_cast_list casts;               /* of the thread that runs the tasks */
 } ek_ready_queue;
 
 typedef struct ek_run {
@@ -146,8 +161,22 @@ void ek_run_free(ek_run *run);
  * called by the thread to which the sum belongs (Note [Lock of a run]). */
 int ek_buffer_sum(ek_run *run, const ek_task *task, ek_buffer *buffer);
 
-/* Adds `gradient` to the leaf's gradient. Takes the reference. */
-int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);
+/* Adds `gradient` to the leaf's gradient. Takes the reference. With `unset` the elements of what
+ * becomes the leaf's first gradient are still to be written. */
+int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph, bool unset);
+
+/* ---- cast_list.c ---- */
+
+/* Makes a list the innermost one of the thread, until ek_cast_list_close makes its casts. */
+void ek_cast_list_open(ek_cast_list *list);
+int ek_cast_list_close(ek_cast_list *list);
+int ek_cast_list_make(ek_cast_list *list);
+/* True if the tensor is the result of a cast that is still to be made. */
+bool ek_cast_list_has(const ek_cast_list *list, const ek_tensor *tensor);
+
+/* The leaf whose gradient the node's input alone becomes, if it has none yet and nobody sees the
+ * gradient before the pass ends; else NULL. */
+const ek_tensor *ek_node_unseen_leaf(const ek_node *node, int input);
 
 /* ---- grad_hook.c ---- */
 

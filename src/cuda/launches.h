@@ -308,8 +308,10 @@ int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw, ek_dt
 
 /* ---- lists of tensors ---- */
 
-/* Each entry's first operand = the sum of the others, in their order. It may also be the second. */
-int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list);
+/* Each entry's first operand = the sum of the others, in their order. It may also be the second.
+ * The others are of dtype `from`, which is `dtype`, or bf16 or f16 for f32. */
+int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype from,
+                         const ek_cuda_list *list);
 /* Optimizer steps. Entries are parameters of f32 or f64. Operands are the parameter, its gradient,
  * and the rule's states. */
 int ek_cuda_launch_step(const ek_cuda_stream *stream, ek_dtype dtype, ek_step_rule rule,

@@ -36,7 +36,7 @@ static int list_add_some(const ek_cuda_stream *stream, int count, ek_tensor *con
         ek_cuda_list list;
         i = list_gather(&list, lists, operands, count, i);
         if (list.count > 0)
-            launched = ek_cuda_launch_add_n(stream, outs[0]->dtype, &list);
+            launched = ek_cuda_launch_add_n(stream, outs[0]->dtype, inputs[0]->dtype, &list);
     }
     return launched;
 }

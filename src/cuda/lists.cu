@@ -47,18 +47,18 @@ EK_DEVICE list_part list_part_of(const ek_cuda_list &list, int size)
 
 /* ---- sums ---- */
 
-template <typename T, int V>
+template <typename T, typename From, int V>
 EK_DEVICE void add_range(const ek_cuda_list &list, const list_part &part, int64_t begin,
                          int64_t end)
 {
     typedef typename ek_compute<T>::type real;
     for (int64_t i = begin + (int64_t)threadIdx.x * V; i < end; i += EK_BLOCK * V) {
         real sum[V];
-        ek_load_elements<T>(sum, (const T *)part.data[1] + i);
+        ek_load_elements<From>(sum, (const From *)part.data[1] + i);
 #pragma unroll 4
         for (int k = 2; k < list.operands; k++) {
             real next[V];
-            ek_load_elements<T>(next, (const T *)part.data[k] + i);
+            ek_load_elements<From>(next, (const From *)part.data[k] + i);
             EK_EACH(j, V)
                 sum[j] = ek_plus(sum[j], next[j]);
         }
@@ -66,16 +66,28 @@ EK_DEVICE void add_range(const ek_cuda_list &list, const list_part &part, int64_
     }
 }
 
-template <typename T> EK_KERNEL add_n(const __grid_constant__ ek_cuda_list list)
+/* T is no smaller than From. */
+template <typename T, typename From> EK_KERNEL add_n(const __grid_constant__ ek_cuda_list list)
 {
     list_part part = list_part_of(list, sizeof(T));
-    add_range<T, 16 / sizeof(T)>(list, part, part.begin, part.vectors_end);
-    add_range<T, 1>(list, part, part.vectors_end, part.end);
+    add_range<T, From, 16 / sizeof(T)>(list, part, part.begin, part.vectors_end);
+    add_range<T, From, 1>(list, part, part.vectors_end, part.end);
 }
 
-int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list)
+template <typename T, typename From>
+static int launch_add_n(const ek_cuda_stream *stream, const ek_cuda_list *list)
 {
-    EK_ANY_DTYPE(dtype, T, return ek_launch(stream, list->first[list->count], add_n<T>, *list))
+    return ek_launch(stream, list->first[list->count], add_n<T, From>, *list);
+}
+
+int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype from,
+                         const ek_cuda_list *list)
+{
+    if (dtype == EK_F32 && from == EK_BF16)
+        return launch_add_n<float, ek_bf16>(stream, list);
+    if (dtype == EK_F32 && from == EK_F16)
+        return launch_add_n<float, ek_f16>(stream, list);
+    EK_ANY_DTYPE(dtype, T, return launch_add_n<T, T>(stream, list))
 }
 
 /* ---- steps: what is done to one element: w with its gradient and `count` states ---- */

@@ -303,20 +303,21 @@ typedef struct add_job {
 static void elementwise_add_tiles(void *context, int64_t begin, int64_t end)
 {
     const add_job *job = context;
-    size_t size = ek_dtype_size(job->out->dtype);
-    bool direct = ek_class_is_dtype(job->type, job->out->dtype);
+    const ek_dtype dtype = job->inputs[0]->dtype;
+    size_t size = ek_dtype_size(dtype);
+    bool direct = ek_class_is_dtype(job->type, dtype);
     const elementwise_job plus = {.op = EK_BINARY_ADD, .a = 1};
     ek_tile sum, next;
     for (int64_t at = begin; at < end; at += EK_TILE) {
         int64_t n = ek_smaller(end - at, EK_TILE);
-        char *target = (char *)job->out->data + (size_t)at * size;
-        ek_row_load(job->type, &sum, job->out->dtype,
+        char *target = (char *)job->out->data + (size_t)at * ek_dtype_size(job->out->dtype);
+        ek_row_load(job->type, &sum, dtype,
                     (char *)ek_tensor_address(job->inputs[0]) + (size_t)at * size, 1, n);
         for (int k = 1; k < job->count; k++) {
             const void *source = (char *)ek_tensor_address(job->inputs[(ptrdiff_t)k * job->step]) +
                                  (size_t)at * size;
             if (!direct) {
-                ek_row_load(job->type, &next, job->out->dtype, source, 1, n);
+                ek_row_load(job->type, &next, dtype, source, 1, n);
                 source = &next;
             }
             binary_tiles[job->type](&plus, n, &sum, (const void *[]){&sum, source});

@@ -34,7 +34,8 @@ typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condit
                             const ek_tensor *x, const ek_tensor *y);
 /* `count` sums of one dtype, each of `addends` tensors: outs[i] = inputs[i] + inputs[count + i] +
  * inputs[2 count + i] + ..., in this order. The addends and the output of a sum are dense and of
- * one layout; the output may be the first addend. */
+ * one layout; the output may be the first addend. With one addend the outputs may be f32 and all
+ * inputs bf16, or all f16. */
 typedef int ek_add_n_kernel(ek_dev *dev, int count, ek_tensor *const *outs,
                             const ek_tensor *const *inputs, int addends);
 

@@ -78,6 +78,9 @@ ek_tensor *ek_contiguous(ek_tensor *x, ek_memory_format format)
 
 static int to_dtype_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
+    const int later = ek_node_cast_later(node, 0, gradients[0], &results[0]);
+    if (later != 0)
+        return later < 0 ? later : 0;
     ek_tensor *into = ek_node_destination(node, 0);
     if (into) {
         results[0] = into;

@@ -67,6 +67,33 @@ TEST_LOOP(lists_of_sums, 0, EK_DTYPES)
         twin_same(sums[i], "a list of sums");
 }
 
+/* Casts of many, of different sizes and addresses. */
+TEST_LOOP(lists_of_casts, 0, 2)
+{
+    enum { CASTS = 70 };
+    static const int64_t sizes[] = {0, 1, 4096, 7, 4097, 64, 9001};
+    twin wide[CASTS], narrow[CASTS];
+    ek_tensor *outs[2][CASTS];
+    const ek_tensor *inputs[2][CASTS];
+    for (int i = 0; i < CASTS; i++) {
+        const int64_t *size = &sizes[i % 7];
+        narrow[i] = twin_uniform(twin_new(_i ? EK_F16 : EK_BF16, 1, size,
+                                          i % 3 == 1 ? TWIN_DENSE_OFFSET : TWIN_ROWS),
+                                 -3, 3, (unsigned)i);
+        wide[i] = twin_new(EK_F32, 1, size, i % 2 ? TWIN_DENSE_OFFSET : TWIN_ROWS);
+        for (int side = 0; side < 2; side++) {
+            outs[side][i] = ON(wide[i]);
+            inputs[side][i] = ON(narrow[i]);
+        }
+    }
+    twin_run(add_n, CASTS, outs[side], inputs[side], 1);
+    for (int i = 0; i < CASTS; i++) {
+        for (int64_t k = 0; k < sizes[i % 7]; k++)
+            case_must(case_get(wide[i].host, k) == case_get(narrow[i].host, k));
+        twin_same(wide[i], "a list of casts");
+    }
+}
+
 /* The order of the addends is the caller's: with these the sum depends on it. */
 TEST(order_of_sums)
 {
