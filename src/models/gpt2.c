@@ -8,6 +8,7 @@
 #include "evenkeel/init.h"
 #include "evenkeel/models.h"
 #include "nn/nn.h"
+#include "ops/autocast.h"
 
 /* Sizes with defaults resolved. */
 typedef struct gpt2_plan {
@@ -15,7 +16,8 @@ typedef struct gpt2_plan {
     double dropout, eps;
 } gpt2_plan;
 
-/* ---- x w + b, for w (in, out) ---- */
+/* ---- x w + b, for w (in, out). Autocast casts the parameter rather than its transpose, so that all
+ * parameters of the slab are cast at once ---- */
 
 typedef struct gpt2_projection {
     ek_module module;
@@ -26,8 +28,9 @@ static ek_value gpt2_projection_forward(ek_module *module, const ek_args *args)
 {
     const gpt2_projection *self = (gpt2_projection *)module;
     ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(x ? ek_f_linear(x, ek_transpose(self->weight, 0, 1), self->bias)
-                                : NULL);
+    ek_tensor *weight = x ? ek_autocast_narrow(self->weight) : NULL;
+    return ek_value_of_tensor(weight ? ek_f_linear(x, ek_transpose(weight, 0, 1), self->bias)
+                                     : NULL);
 }
 
 static const ek_module_type gpt2_projection_type = {.name = "gpt2_projection",

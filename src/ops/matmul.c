@@ -203,13 +203,29 @@ static int linear_run_gradients(ek_tensor *dw, ek_tensor *db, const ek_tensor *x
     return db ? linear_sum_rows(db, dy) : 0;
 }
 
+typedef struct linear_attributes {
+    bool relu;
+    bool turned; /* the weight is the transpose of a matrix with rows of neighbours */
+} linear_attributes;
+
+/* Memory for the weight's gradient, in the weight's order: the gradient of a transposed parameter
+ * is then turned back by strides alone. */
+static ek_tensor *linear_gradient_of(const ek_tensor *dy, int64_t columns, bool turned)
+{
+    ek_shape shape = EK_SHAPE(dy->shape[1], columns);
+    const int64_t stride[] = {1, dy->shape[1]};
+    return turned ? ek_tensor_new_strided(ek_tensor_dev(dy), dy->dtype, &shape, stride)
+                  : matmul_matrix_of(dy, dy->shape[1], columns);
+}
+
 /* The gradients of w and of the bias if no graph is recorded. */
 static int linear_gradients(ek_node *node, ek_tensor *x, ek_tensor *dy, ek_tensor **results)
 {
+    const linear_attributes *attributes = ek_node_attributes(node);
     ek_tensor *dw = ek_node_destination(node, 1), *db = ek_node_destination(node, 2);
     bool want_db = ek_node_needs(node, 2);
     if (!dw)
-        dw = matmul_matrix_of(dy, dy->shape[1], x ? x->shape[1] : 0);
+        dw = linear_gradient_of(dy, x ? x->shape[1] : 0, attributes->turned);
     if (want_db && !db)
         db = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &EK_SHAPE(dy->shape[1]), EK_CONTIGUOUS);
     if (!x || !dw || (want_db && !db))
@@ -222,7 +238,7 @@ static int linear_gradients(ek_node *node, ek_tensor *x, ek_tensor *dy, ek_tenso
 /* Saved x, w, and y with a ReLU. */
 static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const bool relu = *(const bool *)ek_node_attributes(node);
+    const bool relu = ((const linear_attributes *)ek_node_attributes(node))->relu;
     ek_tensor *dy = relu ? ek_relu_gradient(gradients[0], ek_node_saved(node, 2), 0) : gradients[0];
     if (!dy)
         return ek_error_pending();
@@ -248,11 +264,13 @@ EK_OPERATION(linear_relu, "linear_relu", linear_backward);
 static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias, bool relu)
 {
     ek_tensor *out = matmul_matrix_of(x, x->shape[0], w->shape[0]);
+    const linear_attributes attributes = {relu, w->stride[0] == 1 && w->stride[1] == w->shape[0] &&
+                                                    w->shape[0] > 1 && w->shape[1] > 1};
     if (!out || run_linear(out, x, w, bias, relu) < 0)
         return NULL;
     return EK_RECORD(out, relu ? &linear_relu_operation : &linear_operation, EK_INPUTS(x, w, bias),
                      EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL, relu ? out : NULL),
-                     EK_ATTRIBUTES(relu));
+                     EK_ATTRIBUTES(attributes));
 }
 
 static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu)
