@@ -8,6 +8,7 @@
 
 typedef struct ek_dev ek_dev;
 struct ek_draw;
+struct ek_drawn;
 struct ek_kernels; /* one function pointer per kernel: kernels/kernels.h */
 
 /* The streams of a device. Work of one stream runs in the order of its issue, beside that of the
@@ -83,7 +84,7 @@ typedef struct ek_backend {
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
     /* Writes random numbers as ek_draw_run (draw.h), in order with the device's work. `out` is not
      * empty. Optional: they are made on the calling thread and copied. */
-    int (*draw)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
+    int (*draw)(ek_dev *dev, const struct ek_drawn *tensors, const struct ek_draw *draw);
     /* Pinned memory of the host, which the device reads and writes by itself (staging.h). It may be
      * freed before the device is done with it, and after the device is closed. Optional, both or
      * none: plain memory is used. Any thread. */

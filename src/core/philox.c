@@ -137,9 +137,9 @@ DEFINE_DROPOUT(f16, uint16_t, float, ek_float_of_f16, ek_f16_of)
 typedef struct philox_run {
     const uint32_t *words;
     int64_t skipped, count;
-    ek_dtype dtype;
+    ek_dtype dtype, x_dtype;
     void *out;
-    const void *x;
+    const void *x, *residual;
 } philox_run;
 
 static void philox_run_uniform(const ek_draw *draw, const philox_run *run)
@@ -191,7 +191,8 @@ static void philox_run_integers(const ek_draw *draw, const philox_run *run)
     philox_store(run->dtype, run->out, values, run->count);
 }
 
-static void philox_run_dropout(const ek_draw *draw, const philox_run *run)
+/* Products of x's elements, of one dtype. */
+static void philox_drop(const ek_draw *draw, const philox_run *run)
 {
     const ek_philox_choice choice = ek_philox_choice_of(draw->a);
     const uint32_t *words = run->words + run->skipped;
@@ -205,6 +206,80 @@ static void philox_run_dropout(const ek_draw *draw, const philox_run *run)
                                                      ek_round_narrow(run->dtype, (float)draw->b));
 }
 
+/* Rounds a run of f32 to 16 bits. */
+EK_MULTIVERSION
+static void philox_narrow(ek_dtype dtype, uint16_t *restrict out, const float *restrict x,
+                          int64_t count)
+{
+    if (dtype == EK_BF16)
+        for (int64_t i = 0; i < count; i++)
+            out[i] = ek_bf16_of(x[i]);
+    else
+        for (int64_t i = 0; i < count; i++)
+            out[i] = ek_f16_of(x[i]);
+}
+
+EK_MULTIVERSION
+static void philox_widen(ek_dtype dtype, float *restrict out, const uint16_t *restrict x,
+                         int64_t count)
+{
+    if (dtype == EK_BF16)
+        for (int64_t i = 0; i < count; i++)
+            out[i] = ek_float_of_bf16(x[i]);
+    else
+        for (int64_t i = 0; i < count; i++)
+            out[i] = ek_float_of_f16(x[i]);
+}
+
+/* Adds a run of the residual to products of the result's dtype. `out` may be the residual. */
+EK_MULTIVERSION
+static void philox_add(const philox_run *run, const void *products)
+{
+    if (run->dtype == EK_F64) {
+        const double *x = products, *y = run->residual;
+        for (int64_t i = 0; i < run->count; i++)
+            ((double *)run->out)[i] = y[i] + x[i];
+    } else if (run->dtype == EK_F32) {
+        const float *x = products, *y = run->residual;
+        for (int64_t i = 0; i < run->count; i++)
+            ((float *)run->out)[i] = y[i] + x[i];
+    } else {
+        const uint16_t *x = products, *y = run->residual;
+        for (int64_t i = 0; i < run->count; i++)
+            ((uint16_t *)run->out)[i] =
+                ek_narrow_of(run->dtype, ek_float_of_narrow(run->dtype, y[i]) +
+                                             ek_float_of_narrow(run->dtype, x[i]));
+    }
+}
+
+static void philox_run_dropout(const ek_draw *draw, const philox_run *run)
+{
+    union {
+        float f32[RUN_WORDS];
+        double f64[RUN_WORDS];
+        uint16_t narrow[RUN_WORDS];
+    } products;
+    uint16_t narrow[RUN_WORDS];
+    philox_run part = *run;
+    if (run->residual)
+        part.out = &products;
+    if (run->dtype == run->x_dtype) {
+        philox_drop(draw, &part);
+    } else if (ek_dtype_is_narrow(run->dtype)) {
+        philox_narrow(run->dtype, narrow, run->x, run->count);
+        part.x = narrow;
+        philox_drop(draw, &part);
+    } else {
+        void *out = part.out;
+        part.out = narrow;
+        part.dtype = run->x_dtype;
+        philox_drop(draw, &part);
+        philox_widen(run->x_dtype, out, narrow, run->count);
+    }
+    if (run->residual)
+        philox_add(run, &products);
+}
+
 typedef void run_function(const ek_draw *draw, const philox_run *run);
 static run_function *const run_functions[] = {[EK_DRAW_UNIFORM] = philox_run_uniform,
                                               [EK_DRAW_NORMAL] = philox_run_normal,
@@ -212,9 +287,10 @@ static run_function *const run_functions[] = {[EK_DRAW_UNIFORM] = philox_run_uni
                                               [EK_DRAW_BERNOULLI] = philox_run_integers,
                                               [EK_DRAW_DROPOUT] = philox_run_dropout};
 
-void ek_draw_fill(const ek_draw *draw, ek_philox_blocks *blocks, ek_dtype dtype, void *out,
-                  const void *x, int64_t begin, int64_t end)
+void ek_draw_fill(const ek_draw *draw, ek_philox_blocks *blocks, const ek_drawn_rows *rows,
+                  int64_t begin, int64_t end)
 {
+    const ek_dtype dtype = rows->dtype;
     _Alignas(64) uint32_t words[RUN_WORDS];
     /* elements that a block of words makes */
     const int64_t each = EK_PHILOX_BLOCK / ek_draw_width(draw, dtype == EK_F64);
@@ -224,10 +300,16 @@ void ek_draw_fill(const ek_draw *draw, ek_philox_blocks *blocks, ek_dtype dtype,
         const int64_t row = i / draw->row, number = draw->first + i + row * draw->gap;
         const int64_t rest =
             (row + 1) * draw->row - i < end - i ? (row + 1) * draw->row - i : end - i;
-        philox_run run = {.words = words, .skipped = number % each, .dtype = dtype};
+        philox_run run = {.words = words,
+                          .skipped = number % each,
+                          .dtype = dtype,
+                          .x_dtype = rows->x_dtype};
         run.count = rest < most - run.skipped ? rest : most - run.skipped;
-        run.out = (char *)out + (size_t)i * size;
-        run.x = x ? (const char *)x + (size_t)i * size : NULL;
+        run.out = (char *)rows->out + (size_t)i * size;
+        if (rows->x)
+            run.x = (const char *)rows->x + (size_t)i * ek_dtype_size(rows->x_dtype);
+        if (rows->residual)
+            run.residual = (const char *)rows->residual + (size_t)i * size;
         blocks(draw->seed, draw->call, (uint64_t)(number / each),
                (run.skipped + run.count + each - 1) / each, words);
         run_functions[draw->kind](draw, &run);

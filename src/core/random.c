@@ -103,22 +103,40 @@ static void random_draw_bernoulli(ek_generator *generator, const fill *how, void
 
 /* ---- tensors of Philox ---- */
 
-int ek_draw_run(ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+/* The elements of a tensor, row-major, to be freed by the caller. With `load` they are read; else
+ * they are zeros. *rc becomes negative on error. NULL for NULL, or after an error. */
+static void *random_rows_of(const ek_tensor *x, bool load, int *rc)
 {
+    if (!x || *rc < 0)
+        return NULL;
+    const size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(x->dtype);
+    void *rows = ek_calloc(1, nbytes);
+    if (!rows || (load && ek_to_data(x, rows, nbytes) < 0))
+        *rc = ek_error_pending();
+    return rows;
+}
+
+int ek_draw_run(const ek_drawn *tensors, const ek_draw *draw)
+{
+    ek_tensor *out = tensors->out;
+    const ek_tensor *x = tensors->x;
     int64_t count = ek_count(out);
-    size_t nbytes = (size_t)count * ek_dtype_size(out->dtype);
     ek_dev *dev = ek_tensor_dev(out);
+    int rc = 0;
     if (count == 0)
         return 0;
     if (dev->backend->draw)
-        return dev->backend->draw(dev, out, x, draw);
-    char *values = ek_calloc(2, nbytes);
-    int rc = !values ? ek_error_pending() : x ? ek_to_data(x, values + nbytes, nbytes) : 0;
+        return dev->backend->draw(dev, tensors, draw);
+    void *values = random_rows_of(out, false, &rc), *read = random_rows_of(x, true, &rc);
+    void *residual = random_rows_of(tensors->residual, true, &rc);
     if (rc >= 0) {
-        ek_draw_fill(draw, ek_philox_plain_blocks, out->dtype, values, values + nbytes, 0, count);
-        rc = ek_set_data(out, values, nbytes);
+        const ek_drawn_rows rows = {values, read, residual, out->dtype, x ? x->dtype : out->dtype};
+        ek_draw_fill(draw, ek_philox_plain_blocks, &rows, 0, count);
+        rc = ek_set_data(out, values, (size_t)count * ek_dtype_size(out->dtype));
     }
     free(values);
+    free(read);
+    free(residual);
     return rc;
 }
 
@@ -155,7 +173,7 @@ static int random_run_fill(ek_tensor *tensor, ek_generator *generator, fill *how
     ek_draw draw = {
         .kind = how->kind, .a = how->a, .b = how->b, .low = how->low, .range = how->range};
     if (ek_draw_begin(&draw, generator, tensor)) {
-        EK_TRY(ek_draw_run(tensor, NULL, &draw));
+        EK_TRY(ek_draw_run(&(ek_drawn){.out = tensor}, &draw));
         ek_tensor_written(tensor, how->name);
         return 0;
     }

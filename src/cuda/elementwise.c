@@ -54,17 +54,22 @@ int ek_cuda_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const
     return ek_cuda_end(dev, &stream, "where", launched);
 }
 
-static int elementwise_draw_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *x,
-                                 const ek_draw *draw)
+static int elementwise_draw_rows(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw)
 {
+    const ek_tensor *out = tensors->out, *x = tensors->x, *residual = tensors->residual;
+    const ek_cuda_draw_job job = {.count = ek_count(out),
+                                  .dtype = out->dtype,
+                                  .x_dtype = x ? x->dtype : out->dtype,
+                                  .out = ek_tensor_address(out),
+                                  .x = x ? ek_tensor_address(x) : NULL,
+                                  .residual = residual ? ek_tensor_address(residual) : NULL};
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
-    int launched = ek_cuda_launch_draw(&stream, draw, out->dtype, ek_count(out),
-                                       ek_tensor_address(out), x ? ek_tensor_address(x) : NULL);
+    int launched = ek_cuda_launch_draw(&stream, draw, &job);
     return ek_cuda_end(dev, &stream, "draw", launched);
 }
 
-int ek_cuda_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+int ek_cuda_draw(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw)
 {
-    return ek_stage_draw(dev, out, x, draw, elementwise_draw_rows);
+    return ek_stage_draw(dev, tensors, draw, elementwise_draw_rows);
 }

@@ -301,10 +301,17 @@ typedef struct ek_cuda_combination {
 } ek_cuda_combination;
 int ek_cuda_launch_combine(const ek_cuda_stream *stream, const ek_cuda_combination *job);
 
-/* ---- random: Philox numbers; out and x are contiguous, x is NULL except for dropout ---- */
+/* ---- random: Philox numbers (core/draw.h) ---- */
 
-int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
-                        int64_t count, void *out, const void *x);
+/* The elements of ek_drawn, contiguous. */
+typedef struct ek_cuda_draw_job {
+    int64_t count;
+    ek_dtype dtype, x_dtype;
+    void *out;
+    const void *x, *residual;
+} ek_cuda_draw_job;
+int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw,
+                        const ek_cuda_draw_job *job);
 
 /* ---- lists of tensors ---- */
 

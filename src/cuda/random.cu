@@ -97,15 +97,36 @@ template <typename C> struct bernoulli {
     }
 };
 
-/* On x's elements. */
-template <typename C> struct dropout {
+/* A number as T holds it. */
+template <typename T, typename C> EK_DEVICE C round_to(C value)
+{
+    T stored;
+    ek_store(&stored, value);
+    return ek_load(&stored);
+}
+
+/* A product that the compiler doesn't join with a sum. */
+EK_DEVICE float product_of(float x, float y)
+{
+    return __fmul_rn(x, y);
+}
+EK_DEVICE double product_of(double x, double y)
+{
+    return __dmul_rn(x, y);
+}
+
+/* On x's elements. Factors and products are rounded to Narrow. */
+template <typename Narrow> struct dropout {
     enum { EACH = EK_PHILOX_BLOCK };
+    typedef typename ek_compute<Narrow>::type C;
     ek_philox_choice choice;
     C scale;
     __device__ void operator()(C (&r)[EACH], const uint32_t (&words)[EK_PHILOX_BLOCK]) const
     {
-        EK_EACH(j, EACH)
-            r[j] = r[j] * (ek_philox_chosen(words[j], choice) ? scale : C(0));
+        EK_EACH(j, EACH) {
+            C factor = ek_philox_chosen(words[j], choice) ? scale : C(0);
+            r[j] = round_to<Narrow>(product_of(round_to<Narrow>(r[j]), factor));
+        }
     }
 };
 
@@ -119,11 +140,12 @@ struct draw_layout {
     int64_t blocks;           /* the most blocks that a row may overlap */
     ek_cuda_long_divisor per_blocks;
     bool one_row;
-    bool vectors; /* out and x are aligned to a block's elements */
+    bool vectors; /* all operands are aligned to a block's elements */
 };
 
-template <typename T, bool Reads, typename F>
-EK_KERNEL draw_loop(F f, draw_layout layout, int64_t items, T *out, const T *x)
+/* With `Adds`, adds to the residual. */
+template <typename T, typename X, bool Reads, bool Adds, typename F>
+EK_KERNEL draw_loop(F f, draw_layout layout, int64_t items, T *out, const X *x, const T *residual)
 {
     constexpr int EACH = F::EACH;
     EK_GRID_LOOP(i, items) {
@@ -142,6 +164,12 @@ EK_KERNEL draw_loop(F f, draw_layout layout, int64_t items, T *out, const T *x)
             if constexpr (Reads)
                 ek_load_elements(r, x + at);
             f(r, words);
+            if constexpr (Adds) {
+                typename ek_compute<T>::type sum[EACH];
+                ek_load_elements(sum, residual + at);
+                EK_EACH(j, EACH)
+                    r[j] = sum[j] + r[j];
+            }
             ek_store_elements(out + at, r);
             continue;
         }
@@ -150,18 +178,27 @@ EK_KERNEL draw_loop(F f, draw_layout layout, int64_t items, T *out, const T *x)
                 r[j] = begin + j >= 0 && begin + j < end ? ek_load(x + at + j) : 0;
         f(r, words);
         EK_EACH(j, EACH)
-            if (begin + j >= 0 && begin + j < end)
+            if (begin + j >= 0 && begin + j < end) {
+                if constexpr (Adds)
+                    r[j] = ek_load(residual + at + j) + r[j];
                 ek_store(out + at + j, r[j]);
+            }
     }
 }
 
 /* ---- launching ---- */
 
-template <typename T, bool Reads = false, typename F>
-static int draw_launch(const ek_cuda_stream *stream, const ek_draw *draw, int64_t count, void *out,
-                       const void *x, F f)
+/* True if a block's elements can be read or written by loads of up to 16 bytes. */
+template <typename T> static bool draw_is_aligned(const void *data, int each)
 {
-    const int64_t rows = (count + draw->row - 1) / draw->row;
+    return ek_is_aligned(data, each * sizeof(T) > 16 ? 16 : each * sizeof(T));
+}
+
+template <typename T, typename X = T, bool Reads = false, bool Adds = false, typename F>
+static int draw_launch(const ek_cuda_stream *stream, const ek_draw *draw,
+                       const ek_cuda_draw_job *job, F f)
+{
+    const int64_t count = job->count, rows = (count + draw->row - 1) / draw->row;
     draw_layout layout = {};
     layout.seed = draw->seed;
     layout.call = draw->call;
@@ -172,11 +209,11 @@ static int draw_launch(const ek_cuda_stream *stream, const ek_draw *draw, int64_
     layout.blocks = (layout.row + 2 * F::EACH - 2) / F::EACH;
     layout.per_blocks = ek_cuda_long_divisor_of((uint64_t)layout.blocks);
     layout.one_row = rows == 1;
-    layout.vectors = ek_is_aligned(out, F::EACH * sizeof(T) > 16 ? 16 : F::EACH * sizeof(T)) &&
-                     ek_is_aligned(x, F::EACH * sizeof(T) > 16 ? 16 : F::EACH * sizeof(T));
+    layout.vectors = draw_is_aligned<T>(job->out, F::EACH) && draw_is_aligned<X>(job->x, F::EACH) &&
+                     draw_is_aligned<T>(job->residual, F::EACH);
     const int64_t items = rows * layout.blocks;
-    return ek_launch(stream, dim3(ek_grid(stream, items)), draw_loop<T, Reads, F>, f, layout, items,
-                     (T *)out, (const T *)x);
+    return ek_launch(stream, dim3(ek_grid(stream, items)), draw_loop<T, X, Reads, Adds, F>, f,
+                     layout, items, (T *)job->out, (const X *)job->x, (const T *)job->residual);
 }
 
 static inline float round_narrow(ek_dtype dtype, double x)
@@ -185,85 +222,102 @@ static inline float round_narrow(ek_dtype dtype, double x)
                            : ek_float_of_bf16(ek_bf16_of((float)x));
 }
 
-static int launch_uniform(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
-                          int64_t count, void *out)
+static int launch_uniform(const ek_cuda_stream *stream, const ek_draw *draw,
+                          const ek_cuda_draw_job *job)
 {
+    const ek_dtype dtype = job->dtype;
     const double low = draw->a, high = draw->b;
     if (dtype == EK_F64)
-        return draw_launch<double>(stream, draw, count, out, NULL, uniform_f64{high - low, low});
+        return draw_launch<double>(stream, draw, job, uniform_f64{high - low, low});
     if (dtype == EK_F32)
-        return draw_launch<float>(stream, draw, count, out, NULL,
+        return draw_launch<float>(stream, draw, job,
                                   uniform_f32{(float)high - (float)low, (float)low});
     float narrow = round_narrow(dtype, low);
     float scale = round_narrow(dtype, round_narrow(dtype, high) - narrow);
     if (dtype == EK_F16)
-        return draw_launch<ek_f16>(stream, draw, count, out, NULL, uniform_f16{scale, narrow});
-    return draw_launch<ek_bf16>(stream, draw, count, out, NULL, uniform_bf16{scale, narrow});
+        return draw_launch<ek_f16>(stream, draw, job, uniform_f16{scale, narrow});
+    return draw_launch<ek_bf16>(stream, draw, job, uniform_bf16{scale, narrow});
 }
 
-static int launch_normal(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
-                         int64_t count, void *out)
+static int launch_normal(const ek_cuda_stream *stream, const ek_draw *draw,
+                         const ek_cuda_draw_job *job)
 {
+    const ek_dtype dtype = job->dtype;
     if (dtype == EK_F64)
-        return draw_launch<double>(stream, draw, count, out, NULL, normal_f64{draw->a, draw->b});
+        return draw_launch<double>(stream, draw, job, normal_f64{draw->a, draw->b});
     normal_f32 f = {(float)draw->a, (float)draw->b};
     if (dtype == EK_F32)
-        return draw_launch<float>(stream, draw, count, out, NULL, f);
+        return draw_launch<float>(stream, draw, job, f);
     if (dtype == EK_F16)
-        return draw_launch<ek_f16>(stream, draw, count, out, NULL, f);
-    return draw_launch<ek_bf16>(stream, draw, count, out, NULL, f);
+        return draw_launch<ek_f16>(stream, draw, job, f);
+    return draw_launch<ek_bf16>(stream, draw, job, f);
 }
 
-static int launch_integers(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
-                           int64_t count, void *out)
+static int launch_integers(const ek_cuda_stream *stream, const ek_draw *draw,
+                           const ek_cuda_draw_job *job)
 {
-    EK_ANY_DTYPE(dtype, T, {
+    EK_ANY_DTYPE(job->dtype, T, {
         typedef typename ek_compute<T>::type C;
         if (ek_draw_width(draw, false) == 2)
-            return draw_launch<T>(stream, draw, count, out, NULL,
-                                  wide_integers<C>{draw->low, draw->range});
-        return draw_launch<T>(stream, draw, count, out, NULL, integers<C>{draw->low, draw->range});
+            return draw_launch<T>(stream, draw, job, wide_integers<C>{draw->low, draw->range});
+        return draw_launch<T>(stream, draw, job, integers<C>{draw->low, draw->range});
     })
 }
 
-static int launch_bernoulli(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
-                            int64_t count, void *out)
+static int launch_bernoulli(const ek_cuda_stream *stream, const ek_draw *draw,
+                            const ek_cuda_draw_job *job)
 {
-    EK_ANY_DTYPE(dtype, T,
-                 return draw_launch<T>(stream, draw, count, out, NULL,
+    EK_ANY_DTYPE(job->dtype, T,
+                 return draw_launch<T>(stream, draw, job,
                                        bernoulli<typename ek_compute<T>::type>{
                                            ek_philox_choice_of(draw->a)}))
 }
 
-static int launch_dropout(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
-                          int64_t count, void *out, const void *x)
+template <typename T, typename X, typename Narrow>
+static int launch_dropout_of(const ek_cuda_stream *stream, const ek_draw *draw,
+                             const ek_cuda_draw_job *job, typename ek_compute<Narrow>::type scale)
 {
-    const ek_philox_choice choice = ek_philox_choice_of(draw->a);
-    if (dtype == EK_F64)
-        return draw_launch<double, true>(stream, draw, count, out, x,
-                                         dropout<double>{choice, draw->b});
-    if (dtype == EK_F32)
-        return draw_launch<float, true>(stream, draw, count, out, x,
-                                        dropout<float>{choice, (float)draw->b});
-    dropout<float> f = {choice, round_narrow(dtype, draw->b)};
-    if (dtype == EK_F16)
-        return draw_launch<ek_f16, true>(stream, draw, count, out, x, f);
-    return draw_launch<ek_bf16, true>(stream, draw, count, out, x, f);
+    const dropout<Narrow> f = {ek_philox_choice_of(draw->a), scale};
+    return job->residual ? draw_launch<T, X, true, true>(stream, draw, job, f)
+                         : draw_launch<T, X, true>(stream, draw, job, f);
 }
 
-int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw, ek_dtype dtype,
-                        int64_t count, void *out, const void *x)
+static int launch_dropout(const ek_cuda_stream *stream, const ek_draw *draw,
+                          const ek_cuda_draw_job *job)
+{
+    const ek_dtype dtype = job->dtype, from = job->x_dtype;
+    if (dtype == EK_F64)
+        return launch_dropout_of<double, double, double>(stream, draw, job, draw->b);
+    if (dtype == EK_F32 && from == EK_F32)
+        return launch_dropout_of<float, float, float>(stream, draw, job, (float)draw->b);
+    const bool f16 = dtype == EK_F16 || from == EK_F16;
+    const float scale = round_narrow(f16 ? EK_F16 : EK_BF16, draw->b);
+    if (dtype == EK_F32 && f16)
+        return launch_dropout_of<float, ek_f16, ek_f16>(stream, draw, job, scale);
+    if (dtype == EK_F32)
+        return launch_dropout_of<float, ek_bf16, ek_bf16>(stream, draw, job, scale);
+    if (from == EK_F32 && f16)
+        return launch_dropout_of<ek_f16, float, ek_f16>(stream, draw, job, scale);
+    if (from == EK_F32)
+        return launch_dropout_of<ek_bf16, float, ek_bf16>(stream, draw, job, scale);
+    if (f16)
+        return launch_dropout_of<ek_f16, ek_f16, ek_f16>(stream, draw, job, scale);
+    return launch_dropout_of<ek_bf16, ek_bf16, ek_bf16>(stream, draw, job, scale);
+}
+
+int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw,
+                        const ek_cuda_draw_job *job)
 {
     switch (draw->kind) {
     case EK_DRAW_UNIFORM:
-        return launch_uniform(stream, draw, dtype, count, out);
+        return launch_uniform(stream, draw, job);
     case EK_DRAW_NORMAL:
-        return launch_normal(stream, draw, dtype, count, out);
+        return launch_normal(stream, draw, job);
     case EK_DRAW_INTEGERS:
-        return launch_integers(stream, draw, dtype, count, out);
+        return launch_integers(stream, draw, job);
     case EK_DRAW_BERNOULLI:
-        return launch_bernoulli(stream, draw, dtype, count, out);
+        return launch_bernoulli(stream, draw, job);
     default:
-        return launch_dropout(stream, draw, dtype, count, out, x);
+        return launch_dropout(stream, draw, job);
     }
 }

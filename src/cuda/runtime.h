@@ -31,7 +31,7 @@ EK_KERNELS(EK_CUDA_KERNEL)
 #undef EK_CUDA_KERNEL
 
 /* The backend's slot `draw` (core/backend.h). */
-int ek_cuda_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
+int ek_cuda_draw(ek_dev *dev, const struct ek_drawn *tensors, const struct ek_draw *draw);
 
 /* Writes the positions of a list (i64, one dimension) in ascending order of its elements to
  * `order`, memory of the device. */

@@ -40,8 +40,9 @@ void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, i
     part.first = all->first + first + first / all->row * all->gap;
     part.row = INT64_MAX;
     part.gap = 0;
-    ek_draw_fill(&part, job->philox, job->type == EK_CLASS_F64 ? EK_F64 : EK_F32, values, values, 0,
-                 keys);
+    const ek_dtype dtype = job->type == EK_CLASS_F64 ? EK_F64 : EK_F32;
+    const ek_drawn_rows rows = {.out = values, .x = values, .dtype = dtype, .x_dtype = dtype};
+    ek_draw_fill(&part, job->philox, &rows, 0, keys);
 }
 
 #define EK_FOR_REALS "host/attention.c"

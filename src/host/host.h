@@ -11,7 +11,7 @@ EK_KERNELS(EK_HOST_KERNEL)
 #undef EK_HOST_KERNEL
 
 /* The backend's slot `draw` (core/backend.h). */
-int ek_host_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const struct ek_draw *draw);
+int ek_host_draw(ek_dev *dev, const struct ek_drawn *tensors, const struct ek_draw *draw);
 /* What makes Philox's words fastest on this processor. */
 ek_philox_blocks *ek_host_philox_blocks(void);
 

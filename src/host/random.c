@@ -165,29 +165,30 @@ ek_philox_blocks *ek_host_philox_blocks(void)
 typedef struct random_job {
     const ek_draw *draw;
     ek_philox_blocks *blocks;
-    ek_dtype dtype;
-    void *out;
-    const void *x;
+    ek_drawn_rows rows;
 } random_job;
 
 static void random_fill(void *context, int64_t begin, int64_t end)
 {
     const random_job *job = context;
-    ek_draw_fill(job->draw, job->blocks, job->dtype, job->out, job->x, begin, end);
+    ek_draw_fill(job->draw, job->blocks, &job->rows, begin, end);
 }
 
-static int random_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+static int random_rows(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw)
 {
+    const ek_tensor *x = tensors->x, *residual = tensors->residual;
     random_job job = {.draw = draw,
                       .blocks = ek_host_philox_blocks(),
-                      .dtype = out->dtype,
-                      .out = ek_tensor_address(out),
-                      .x = x ? ek_tensor_address(x) : NULL};
-    ek_parallel_for(dev, ek_count(out), GRAIN, random_fill, &job);
+                      .rows = {.out = ek_tensor_address(tensors->out),
+                               .x = x ? ek_tensor_address(x) : NULL,
+                               .residual = residual ? ek_tensor_address(residual) : NULL,
+                               .dtype = tensors->out->dtype,
+                               .x_dtype = x ? x->dtype : tensors->out->dtype}};
+    ek_parallel_for(dev, ek_count(tensors->out), GRAIN, random_fill, &job);
     return 0;
 }
 
-int ek_host_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw)
+int ek_host_draw(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw)
 {
-    return ek_stage_draw(dev, out, x, draw, random_rows);
+    return ek_stage_draw(dev, tensors, draw, random_rows);
 }

@@ -56,14 +56,17 @@ static int stage_rows(ek_stage *stage, ek_dev *dev, const ek_tensor *x, bool loa
     return ek_stage_begin(stage, dev, x, x ? x->dtype : EK_F32, x ? x->ndim - 1 : 0, keep, load);
 }
 
-int ek_stage_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw,
-                  ek_draw_rows *run)
+int ek_stage_draw(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw, ek_draw_rows *run)
 {
-    ek_stage drawn, read;
-    EK_TRY(stage_rows(&drawn, dev, out, false));
-    int rc = stage_rows(&read, dev, x, true);
+    ek_stage drawn, read = {.nbytes = 0}, beside = {.nbytes = 0};
+    EK_TRY(stage_rows(&drawn, dev, tensors->out, false));
+    int rc = stage_rows(&read, dev, tensors->x, true);
     if (rc >= 0)
-        rc = ek_stage_end(&read, dev, false, run(dev, drawn.tensor, read.tensor, draw));
+        rc = stage_rows(&beside, dev, tensors->residual, true);
+    if (rc >= 0)
+        rc = run(dev, &(ek_drawn){drawn.tensor, read.tensor, beside.tensor}, draw);
+    rc = ek_stage_end(&beside, dev, false, rc);
+    rc = ek_stage_end(&read, dev, false, rc);
     return ek_stage_end(&drawn, dev, true, rc);
 }
 

@@ -26,10 +26,9 @@ int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
  * is an error. */
 int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc);
 
-/* Writes random numbers to `out` as ek_draw_run, by `run`, to which out and x come row-major. */
-typedef int ek_draw_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw);
-int ek_stage_draw(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_draw *draw,
-                  ek_draw_rows *run);
+/* Draws as ek_draw_run, by `run`, to which all tensors come row-major. */
+typedef int ek_draw_rows(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw);
+int ek_stage_draw(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw, ek_draw_rows *run);
 
 /* The strides of a dense tensor in which dimension `axis` runs fastest and the others are
  * row-major. */

@@ -7,8 +7,10 @@
 #include "evenkeel/attention.h"
 #include "evenkeel/init.h"
 #include "evenkeel/models.h"
+#include "nn/module_table.h"
 #include "nn/nn.h"
 #include "ops/autocast.h"
+#include "ops/dropout.h"
 
 /* Sizes with defaults resolved. */
 typedef struct gpt2_plan {
@@ -16,8 +18,8 @@ typedef struct gpt2_plan {
     double dropout, eps;
 } gpt2_plan;
 
-/* ---- x w + b, for w (in, out). Autocast casts the parameter rather than its transpose, so that all
- * parameters of the slab are cast at once ---- */
+/* ---- x w + b, for w (in, out). Autocast casts the parameter rather than its transpose, so that
+ * all parameters of the slab are cast at once ---- */
 
 typedef struct gpt2_projection {
     ek_module module;
@@ -75,7 +77,8 @@ static ek_tensor *gpt2_heads(const gpt2_attention *self, ek_tensor *all, int par
     return ek_transpose(x, 1, 2);
 }
 
-static ek_value gpt2_attention_forward(ek_module *module, const ek_args *args)
+/* Attention without the dropout of its result. */
+static ek_value gpt2_attention_undropped(ek_module *module, const ek_args *args)
 {
     const gpt2_attention *self = (gpt2_attention *)module;
     ek_tensor *x = ek_only_input(module, args);
@@ -87,8 +90,14 @@ static ek_value gpt2_attention_forward(ek_module *module, const ek_args *args)
                                           gpt2_heads(self, all, 2), .is_causal = true,
                                           .dropout_p = module->training ? self->dropout : 0);
     y = ek_f_flatten(ek_transpose(y, 1, 2), 2, 3);
-    y = ek_f_dropout(ek_apply(self->c_proj, y), self->dropout, module->training);
-    return ek_value_of_tensor(y);
+    return ek_value_of_tensor(ek_apply(self->c_proj, y));
+}
+
+static ek_value gpt2_attention_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *y = ek_value_tensor(gpt2_attention_undropped(module, args));
+    return ek_value_of_tensor(
+        ek_f_dropout(y, ((const gpt2_attention *)module)->dropout, module->training));
 }
 
 static const ek_module_type gpt2_attention_type = {.name = "gpt2_attention",
@@ -118,13 +127,20 @@ typedef struct gpt2_mlp {
     double dropout;
 } gpt2_mlp;
 
-static ek_value gpt2_mlp_forward(ek_module *module, const ek_args *args)
+/* The layers without the dropout of their result. */
+static ek_value gpt2_mlp_undropped(ek_module *module, const ek_args *args)
 {
     const gpt2_mlp *self = (gpt2_mlp *)module;
     ek_tensor *x = ek_only_input(module, args);
     ek_tensor *y = x ? ek_f_gelu(ek_apply(self->c_fc, x), EK_GELU_TANH) : NULL;
-    y = ek_f_dropout(ek_apply(self->c_proj, y), self->dropout, module->training);
-    return ek_value_of_tensor(y);
+    return ek_value_of_tensor(ek_apply(self->c_proj, y));
+}
+
+static ek_value gpt2_mlp_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *y = ek_value_tensor(gpt2_mlp_undropped(module, args));
+    return ek_value_of_tensor(
+        ek_f_dropout(y, ((const gpt2_mlp *)module)->dropout, module->training));
 }
 
 static const ek_module_type gpt2_mlp_type = {.name = "gpt2_mlp",
@@ -149,7 +165,23 @@ static ek_module *gpt2_mlp_new(const gpt2_plan *plan)
 typedef struct gpt2_layer {
     ek_module module;
     ek_module *ln_1, *attn, *ln_2, *mlp;
+    double dropout;
 } gpt2_layer;
+
+/* x and what `part` makes of norm(x). Dropout and the sum are one operation if nobody looks at the
+ * part's result. */
+static ek_tensor *gpt2_add(const gpt2_layer *self, ek_tensor *x, ek_module *norm, ek_module *part,
+                           const ek_module_type *type, ek_forward_function *undropped)
+{
+    ek_tensor *y = x ? ek_apply(norm, x) : NULL;
+    if (!y)
+        return NULL;
+    if (part->type != type || part->members->hooks)
+        return ek_add(x, ek_apply(part, y));
+    const ek_value input = EK_VALUE(y);
+    y = ek_value_tensor(ek_module_call(part, &(ek_args){&input, 1, ek_value_none()}, undropped));
+    return ek_dropout_added(x, y, self->dropout, part->training);
+}
 
 static ek_value gpt2_layer_forward(ek_module *module, const ek_args *args)
 {
@@ -157,8 +189,8 @@ static ek_value gpt2_layer_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_only_input(module, args);
     if (!x)
         return ek_value_error();
-    x = ek_add(x, ek_apply(self->attn, ek_apply(self->ln_1, x)));
-    x = ek_add(x, ek_apply(self->mlp, ek_apply(self->ln_2, x)));
+    x = gpt2_add(self, x, self->ln_1, self->attn, &gpt2_attention_type, gpt2_attention_undropped);
+    x = gpt2_add(self, x, self->ln_2, self->mlp, &gpt2_mlp_type, gpt2_mlp_undropped);
     return ek_value_of_tensor(x);
 }
 
@@ -176,6 +208,7 @@ static ek_module *gpt2_layer_new(const gpt2_plan *plan)
     gpt2_layer *self = (gpt2_layer *)ek_module_new(&gpt2_layer_type);
     if (!self)
         return NULL;
+    self->dropout = plan->dropout;
     ek_register_module(&self->module, "ln_1", &self->ln_1, gpt2_norm(plan));
     ek_register_module(&self->module, "attn", &self->attn, gpt2_attention_new(plan));
     ek_register_module(&self->module, "ln_2", &self->ln_2, gpt2_norm(plan));

@@ -4,7 +4,9 @@
 
 #include "core/tensor.h"
 #include "evenkeel/random.h"
+#include "nn/module_table.h"
 #include "nn/nn.h"
+#include "ops/dropout.h"
 #include "ops/linear.h"
 
 /* ---- linear: y = x W^T + b ---- */
@@ -82,6 +84,15 @@ static ek_value dropout_forward(ek_module *module, const ek_args *args)
     const dropout *self = (dropout *)module;
     ek_tensor *x = ek_only_input(module, args);
     return ek_value_of_tensor(ek_f_dropout(x, self->p, module->training));
+}
+
+ek_tensor *ek_dropout_module_added(ek_module *module, ek_tensor *residual, ek_tensor *x)
+{
+    if (!residual || !x)
+        return NULL;
+    if (module->type->forward != dropout_forward || module->members->hooks)
+        return ek_add(residual, ek_apply(module, x));
+    return ek_dropout_added(residual, x, ((const dropout *)module)->p, module->training);
 }
 
 static void dropout_describe(const ek_module *module, char *text, size_t size)

@@ -48,4 +48,8 @@ bool ek_module_is_relu(const ek_module *module);
 ek_forward_function *ek_batch_norm_with_relu(const ek_module *layer);
 ek_forward_function *ek_linear_with_relu(const ek_module *layer);
 
+/* residual + what the module, a dropout, makes of x, as one operation if nobody looks at the
+ * module. NULL for NULL. */
+ek_tensor *ek_dropout_module_added(ek_module *dropout, ek_tensor *residual, ek_tensor *x);
+
 #endif

@@ -23,11 +23,6 @@ static ek_value transformer_dict(const ek_value_entry *entries, int count)
     return length > 0 ? ek_value_dict(given, length) : ek_value_none();
 }
 
-static ek_tensor *transformer_add(ek_tensor *x, ek_tensor *y)
-{
-    return x && y ? ek_add(x, y) : NULL;
-}
-
 static ek_tensor *transformer_apply(ek_module *module, ek_tensor *x)
 {
     return x ? ek_apply(module, x) : NULL;
@@ -50,27 +45,30 @@ typedef struct transformer_masks {
     ek_value mask, padding, causal;
 } transformer_masks;
 
-/* Attention of x to `memory`, and dropout. */
-static ek_tensor *transformer_attend(ek_module *attention, ek_module *dropout, ek_tensor *x,
-                                     ek_tensor *memory, const transformer_masks *masks)
+/* The sum of `residual` and dropout of the attention of x to `memory`. */
+static ek_tensor *transformer_attend(ek_tensor *residual, ek_module *attention, ek_module *dropout,
+                                     ek_tensor *x, ek_tensor *memory,
+                                     const transformer_masks *masks)
 {
     if (!x)
         return NULL;
     const ek_value_entry entries[] = {{"attn_mask", masks->mask},
                                       {"key_padding_mask", masks->padding},
                                       {"is_causal", masks->causal}};
-    return transformer_apply(dropout,
-                             ek_value_tensor(ek_forward_kw(attention, transformer_dict(entries, 3),
-                                                           x, memory, memory)));
+    return ek_dropout_module_added(
+        dropout, residual,
+        ek_value_tensor(ek_forward_kw(attention, transformer_dict(entries, 3), x, memory, memory)));
 }
 
-static ek_tensor *transformer_feed(const transformer_layer *self, ek_tensor *x, ek_module *dropout)
+/* The sum of `residual` and dropout of the two linear layers' result. */
+static ek_tensor *transformer_feed(const transformer_layer *self, ek_tensor *residual, ek_tensor *x,
+                                   ek_module *dropout)
 {
     x = transformer_apply(self->linear1, x);
     if (x)
         x = self->activation == EK_TRANSFORMER_GELU ? ek_f_gelu(x, EK_GELU_NONE) : ek_f_relu(x);
     x = transformer_apply(self->linear2, transformer_apply(self->dropout, x));
-    return transformer_apply(dropout, x);
+    return ek_dropout_module_added(dropout, residual, x);
 }
 
 static ek_value encoder_layer_forward(ek_module *module, const ek_args *args)
@@ -87,14 +85,14 @@ static ek_value encoder_layer_forward(ek_module *module, const ek_args *args)
         return ek_value_error();
     if (self->norm_first) {
         ek_tensor *y = ek_apply(self->norm1, x);
-        x = transformer_add(x, transformer_attend(self->self_attn, self->dropout1, y, y, &masks));
+        x = transformer_attend(x, self->self_attn, self->dropout1, y, y, &masks);
         y = transformer_apply(self->norm2, x);
-        x = transformer_add(x, transformer_feed(self, y, self->dropout2));
+        x = transformer_feed(self, x, y, self->dropout2);
         return ek_value_of_tensor(x);
     }
-    x = transformer_add(x, transformer_attend(self->self_attn, self->dropout1, x, x, &masks));
+    x = transformer_attend(x, self->self_attn, self->dropout1, x, x, &masks);
     x = transformer_apply(self->norm1, x);
-    x = transformer_add(x, transformer_feed(self, x, self->dropout2));
+    x = transformer_feed(self, x, x, self->dropout2);
     return ek_value_of_tensor(transformer_apply(self->norm2, x));
 }
 
@@ -118,19 +116,17 @@ static ek_value decoder_layer_forward(ek_module *module, const ek_args *args)
         return ek_value_error();
     if (self->norm_first) {
         ek_tensor *y = ek_apply(self->norm1, x);
-        x = transformer_add(x, transformer_attend(self->self_attn, self->dropout1, y, y, &own));
+        x = transformer_attend(x, self->self_attn, self->dropout1, y, y, &own);
         y = transformer_apply(self->norm2, x);
-        x = transformer_add(x, transformer_attend(self->multihead_attn, self->dropout2, y, memory,
-                                                  &other));
+        x = transformer_attend(x, self->multihead_attn, self->dropout2, y, memory, &other);
         y = transformer_apply(self->norm3, x);
-        return ek_value_of_tensor(transformer_add(x, transformer_feed(self, y, self->dropout3)));
+        return ek_value_of_tensor(transformer_feed(self, x, y, self->dropout3));
     }
-    x = transformer_add(x, transformer_attend(self->self_attn, self->dropout1, x, x, &own));
+    x = transformer_attend(x, self->self_attn, self->dropout1, x, x, &own);
     x = transformer_apply(self->norm1, x);
-    x = transformer_add(x, transformer_attend(self->multihead_attn, self->dropout2, x, memory,
-                                              &other));
+    x = transformer_attend(x, self->multihead_attn, self->dropout2, x, memory, &other);
     x = transformer_apply(self->norm2, x);
-    x = transformer_add(x, transformer_feed(self, x, self->dropout3));
+    x = transformer_feed(self, x, x, self->dropout3);
     return ek_value_of_tensor(transformer_apply(self->norm3, x));
 }
 

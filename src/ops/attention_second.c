@@ -121,7 +121,7 @@ static ek_tensor *attention_factors(const ek_tensor *q, int64_t keys, int64_t ba
     ek_tensor *ones = ek_ones(EK_SHAPE(batch >= 0 ? 1 : q->shape[0], q->shape[1], rows, keys),
                               q->dtype, ek_tensor_device(q));
     ek_tensor *factors = ones ? ek_tensor_like(ones) : NULL;
-    return factors && ek_draw_run(factors, ones, &draw) >= 0 ? factors : NULL;
+    return factors && ek_draw_run(&(ek_drawn){factors, ones, NULL}, &draw) >= 0 ? factors : NULL;
 }
 
 /* The mask's part for rows of a batch element. */

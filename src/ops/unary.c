@@ -5,6 +5,7 @@
 #include "core/draw.h"
 #include "core/generator.h"
 #include "ops/autocast.h"
+#include "ops/dropout.h"
 #include "ops/unary.h"
 
 /* ---- rows ---- */
@@ -206,20 +207,42 @@ static ek_tensor *dropout_mask(const ek_tensor *x, double p)
     return mask ? ek_to_device(mask, x->storage->dev->id) : NULL;
 }
 
+typedef struct dropout_attributes {
+    ek_draw draw;
+    ek_dtype from; /* x's dtype */
+} dropout_attributes;
+
 /* Philox makes the mask where it is used, and again in backward: dropout is linear in x, and its
- * gradient is the same operation. */
-static ek_tensor *dropout_apply(ek_tensor *x, const ek_draw *draw);
-EK_BACKWARD(dropout, ek_draw, dropout_apply(g, a))
+ * gradient is the same operation, which casts back if forward casts. Adds to `residual` unless it
+ * is NULL. */
+static ek_tensor *dropout_apply(ek_tensor *x, ek_tensor *residual, ek_dtype dtype,
+                                const ek_draw *draw);
+
+static int dropout_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const dropout_attributes *attributes = ek_node_attributes(node);
+    if (ek_node_needs(node, 0))
+        results[0] = dropout_apply(gradients[0], NULL, attributes->from, &attributes->draw);
+    if (ek_node_input_count(node) > 1)
+        results[1] = gradients[0];
+    return 0;
+}
+
 EK_OPERATION(dropout, "dropout", dropout_backward);
 
-static ek_tensor *dropout_apply(ek_tensor *x, const ek_draw *draw)
+static ek_tensor *dropout_apply(ek_tensor *x, ek_tensor *residual, ek_dtype dtype,
+                                const ek_draw *draw)
 {
     ek_scope scope = ek_scope_begin();
-    ek_tensor *y = x ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    if (y && ek_draw_run(y, x, draw) < 0)
+    ek_tensor *y = x ? ek_result(residual ? residual : x, residual ? x : NULL, NULL, dtype) : NULL;
+    const dropout_attributes attributes = {*draw, x ? x->dtype : dtype};
+    if (y && ek_draw_run(&(ek_drawn){y, x, residual}, draw) < 0)
         y = NULL;
-    return ek_scope_return(&scope,
-                           EK_RECORD(y, &dropout_operation, EK_INPUTS(x), EK_ATTRIBUTES(*draw)));
+    if (residual)
+        y = EK_RECORD(y, &dropout_operation, EK_INPUTS(x, residual), EK_ATTRIBUTES(attributes));
+    else
+        y = EK_RECORD(y, &dropout_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
+    return ek_scope_return(&scope, y);
 }
 
 ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training)
@@ -232,10 +255,24 @@ ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training)
     if (!training || p == 0)
         return ek_itself(x);
     if (p < 1 && ek_draw_begin(&draw, NULL, x))
-        return dropout_apply(x, &draw);
+        return dropout_apply(x, NULL, x->dtype, &draw);
     if (ek_count(x) == 0)
         return ek_itself(x);
     return ek_mul(x, dropout_mask(x, p));
+}
+
+ek_tensor *ek_dropout_added(ek_tensor *residual, ek_tensor *x, double p, bool training)
+{
+    ek_draw draw = {.kind = EK_DRAW_DROPOUT, .a = 1 - p, .b = 1 / (1 - p)};
+    if (!residual || !x)
+        return NULL;
+    ek_tensor *const both[] = {residual, x};
+    const bool widens = residual->dtype == EK_F32 && ek_autocast_mixes(both, 2);
+    if (training && p > 0 && p < 1 && ek_same_shape(residual, x) &&
+        ek_dtype_is_floating(x->dtype) && ek_tensor_dev(residual) == ek_tensor_dev(x) &&
+        (residual->dtype == x->dtype || widens) && ek_draw_begin(&draw, NULL, x))
+        return dropout_apply(x, residual, residual->dtype, &draw);
+    return ek_add(residual, ek_f_dropout(x, p, training));
 }
 
 /* ---- rrelu ---- */
@@ -249,7 +286,7 @@ static ek_tensor *rrelu_slopes(ek_tensor *x, double lower, double upper)
     x = ek_detach(x);
     if (x && ek_draw_begin(&draw, NULL, x)) {
         ek_tensor *slopes = ek_result(x, NULL, NULL, x->dtype);
-        if (!slopes || ek_draw_run(slopes, NULL, &draw) < 0)
+        if (!slopes || ek_draw_run(&(ek_drawn){.out = slopes}, &draw) < 0)
             return NULL;
         return ek_where(ek_le_scalar(x, 0), slopes, ek_number_like(x, 1));
     }

@@ -207,13 +207,17 @@ TEST_LOOP(cuts_do_not_matter, 0, EK_DTYPES)
         if (!ek_dtype_is_floating(dtype) &&
             (draw->kind < EK_DRAW_INTEGERS || draw->kind == EK_DRAW_DROPOUT))
             continue;
-        ek_draw_fill(draw, ek_philox_plain_blocks, dtype, whole, x, 0, COUNT);
+        const ek_drawn_rows rows = {.out = whole, .x = x, .dtype = dtype, .x_dtype = dtype};
+        ek_draw_fill(draw, ek_philox_plain_blocks, &rows, 0, COUNT);
         for (int64_t i = 0; i < COUNT; i++) {
             ek_draw one = *draw;
             one.first += i + i / draw->row * draw->gap;
             one.row = 1;
-            ek_draw_fill(&one, ek_philox_plain_blocks, dtype, single + (size_t)i * size,
-                         x + (size_t)i * size, 0, 1);
+            const ek_drawn_rows row = {.out = single + (size_t)i * size,
+                                       .x = x + (size_t)i * size,
+                                       .dtype = dtype,
+                                       .x_dtype = dtype};
+            ek_draw_fill(&one, ek_philox_plain_blocks, &row, 0, 1);
         }
         ck_assert_msg(memcmp(whole, single, COUNT * size) == 0, "case %zu", d);
     }

@@ -4,6 +4,7 @@
 #include "core/draw.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/precision.h"
+#include "ops/dropout.h"
 #include "unit.h"
 
 #include "home.h"
@@ -147,4 +148,85 @@ TEST(edges)
     assert_close(ek_rand(EK_SHAPE(5)), after, 0, 0);
     assert_refused(ek_f_dropout(x, 1.5, true), EK_E_INVALID, "1.5");
     assert_refused(ek_f_dropout(ek_ones(EK_SHAPE(2), EK_I64), 0.5, true), EK_E_DTYPE, "dropout");
+}
+
+/* ---- with a sum ---- */
+
+typedef struct outcome {
+    ek_tensor *y, *dx, *dr, *second;
+} outcome;
+
+/* residual + dropout(x), by one operation or by two; its gradients, and those of a gradient. */
+static outcome add_dropped(bool fused, ek_tensor *residual, ek_tensor *x, double p, bool training)
+{
+    outcome got;
+    ek_tensor *inputs[2], *gradients[2];
+    assert_ok(ek_tensor_set_requires_grad(inputs[0] = ek_detach(x), true));
+    assert_ok(ek_tensor_set_requires_grad(inputs[1] = ek_detach(residual), true));
+    ek_manual_seed(7);
+    got.y = fused ? ek_dropout_added(inputs[1], inputs[0], p, training)
+                  : ek_add(inputs[1], ek_f_dropout(inputs[0], p, training));
+    assert_made(got.y);
+    ek_tensor *loss = ek_sum(ek_square(got.y));
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = inputs, .input_count = 2,
+                      .gradients = gradients, .create_graph = true));
+    got.dx = gradients[0];
+    got.dr = gradients[1];
+    loss = ek_sum(ek_square(got.dx));
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = inputs, .input_count = 1,
+                      .gradients = &got.second));
+    return got;
+}
+
+static void same(ek_tensor *a, ek_tensor *b)
+{
+    assert_close(ek_to_device(ek_detach(a), ek_cpu()), ek_to_device(ek_detach(b), ek_cpu()), 0, 0);
+}
+
+static void added_as_two(ek_tensor *residual, ek_tensor *x, double p, bool training)
+{
+    const outcome one = add_dropped(true, residual, x, p, training),
+                  two = add_dropped(false, residual, x, p, training);
+    same(one.y, two.y);
+    same(one.dx, two.dx);
+    same(one.dr, two.dr);
+    same(one.second, two.second);
+}
+
+TEST_LOOP(sums_with_a_residual, 0, 4)
+{
+    const ek_dtype dtype = (ek_dtype[]){EK_F32, EK_F64, EK_BF16, EK_F16}[_i];
+    ek_tensor *x = ek_randn(EK_SHAPE(2, 6, 3, 5), dtype),
+              *residual = ek_randn(EK_SHAPE(2, 6, 3, 5), dtype);
+    added_as_two(residual, x, 0.3, true);
+    added_as_two(ek_contiguous(residual, EK_CHANNELS_LAST), x, 0.3, true);
+    added_as_two(residual, ek_contiguous(x, EK_CHANNELS_LAST), 0.3, true);
+    added_as_two(residual, x, 0.3, false);
+    added_as_two(residual, x, 0, true);
+    added_as_two(residual, x, 1, true);
+    added_as_two(ek_randn(EK_SHAPE(5), dtype), x, 0.3, true);
+    added_as_two(residual, ek_randn(EK_SHAPE(6, 1, 5), dtype), 0.3, true);
+    added_as_two(ek_zeros(EK_SHAPE(0, 3), dtype), ek_zeros(EK_SHAPE(0, 3), dtype), 0.3, true);
+    assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_TWISTER));
+    added_as_two(residual, x, 0.3, true);
+}
+
+/* Autocast adds 16 bits to f32, and f32 to 16 bits. */
+TEST_LOOP(sums_under_autocast, 0, 4)
+{
+    const ek_dtype narrow = _i / 2 ? EK_F16 : EK_BF16;
+    ek_tensor *x = ek_randn(EK_SHAPE(7, 33), _i % 2 ? EK_F32 : narrow),
+              *residual = ek_randn(EK_SHAPE(7, 33), _i % 2 ? narrow : EK_F32);
+    ek_autocast autocast = ek_autocast_begin(narrow);
+    added_as_two(residual, x, 0.3, true);
+    added_as_two(residual, x, 0.3, false);
+    ek_autocast_end(&autocast);
+    assert_refused(ek_dropout_added(residual, x, 0.3, true), EK_E_DTYPE, "dtype");
+}
+
+TEST(sums_of_what_fails)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(4));
+    assert_refused(ek_dropout_added(x, ek_ones(EK_SHAPE(3)), 0.3, true), EK_E_SHAPE, "add");
+    assert_refused(ek_dropout_added(x, x, 1.5, true), EK_E_INVALID, "p is 1.5");
 }

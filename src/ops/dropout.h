@@ -1,0 +1,11 @@
+/* dropout.h: dropout and a sum in one pass. */
+#ifndef EK_OPS_DROPOUT_H
+#define EK_OPS_DROPOUT_H
+
+#include "evenkeel/ops.h"
+
+/* residual + ek_f_dropout(x, p, training), to the bit. If Philox draws the numbers, it is one
+ * launch on a GPU, also if autocast adds 16 bits to f32. Differentiable to any order. */
+ek_tensor *ek_dropout_added(ek_tensor *residual, ek_tensor *x, double p, bool training);
+
+#endif
