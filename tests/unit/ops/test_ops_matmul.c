@@ -67,3 +67,27 @@ TEST(refusals)
     assert_refused(ek_f_linear(x, w, ek_ones(EK_SHAPE(3))), EK_E_SHAPE,
                    "linear: bias has shape [3] and must have [4]");
 }
+
+/* The gradient of a weight that is a transposed leaf lies in the leaf's order, and is that of a
+ * weight that isn't. */
+TEST(transposed_weights)
+{
+    ek_tensor *x = ek_randn(EK_SHAPE(5, 3)), *g = ek_randn(EK_SHAPE(5, 4));
+    ek_tensor *turned = ek_randn(EK_SHAPE(3, 4), .requires_grad = true);
+    ek_tensor *plain = ek_contiguous(ek_transpose(ek_detach(turned), 0, 1), EK_CONTIGUOUS);
+    ek_tensor *bias = ek_randn(EK_SHAPE(4), .requires_grad = true);
+    assert_made(plain);
+    assert_ok(ek_tensor_set_requires_grad(plain, true));
+    ek_tensor *weight = ek_transpose(turned, 0, 1), *view_gradient;
+    ek_tensor *loss = ek_sum(ek_mul(ek_f_linear(x, weight, bias), g));
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &weight, .input_count = 1,
+                      .gradients = &view_gradient, .retain_graph = EK_ON));
+    ck_assert(ek_tensor_is_contiguous(ek_transpose(view_gradient, 0, 1), EK_CONTIGUOUS));
+    assert_ok(ek_backward(loss));
+    ck_assert(ek_tensor_is_contiguous(ek_tensor_grad(turned), EK_CONTIGUOUS));
+    assert_ok(ek_backward(ek_sum(ek_mul(ek_f_linear(x, plain, NULL), g))));
+    assert_close(ek_to_device(ek_transpose(ek_tensor_grad(turned), 0, 1), ek_cpu()),
+                 ek_to_device(ek_tensor_grad(plain), ek_cpu()), 1e-5, 1e-6);
+    assert_close(ek_to_device(ek_tensor_grad(bias), ek_cpu()),
+                 ek_to_device(ek_sum(g, EK_DIMS(0)), ek_cpu()), 1e-5, 1e-6);
+}
