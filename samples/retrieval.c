@@ -126,7 +126,7 @@ int retrieval_of_pixels(ek_dataset *set, int64_t views, retrieval *found)
 
 enum { BORDER = 2, FRAMED = VIEW_SIDE + 2 * BORDER };
 
-/* Copies a view into a picture (3, FRAMED, FRAMED) with a border of a colour. */
+/* Copies a view into a picture (3, FRAMED, FRAMED) with a border of a color. */
 static int retrieval_frame(ek_dataset *set, int64_t row, const uint8_t colour[3], uint8_t *to)
 {
     uint8_t view[VIEW_SIDE][VIEW_SIDE];
