@@ -94,16 +94,18 @@ typedef struct ek_cuda_scan_job {
 } ek_cuda_scan_job;
 int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job);
 
-/* ---- a step of an LSTM, and its gradient ---- */
+/* ---- a step of a recurrent network, and its gradient ---- */
 
-typedef struct ek_cuda_lstm_job {
+typedef struct ek_cuda_recurrent_job {
     ek_dtype dtype;
+    ek_recurrent_cell cell;
     int64_t count, hidden; /* elements of a state, and of its rows */
-    void *out[3];          /* h, c, gates; or dx, dbefore in the gradient */
+    void *out[3];          /* h, c, gates; or dx, dproduct, dbefore in the gradient */
     const void *in[5];     /* x, product, before; or dh, dc, gates, before, c in the gradient */
-} ek_cuda_lstm_job;
-int ek_cuda_launch_lstm(const ek_cuda_stream *stream, const ek_cuda_lstm_job *job);
-int ek_cuda_launch_lstm_gradient(const ek_cuda_stream *stream, const ek_cuda_lstm_job *job);
+} ek_cuda_recurrent_job;
+int ek_cuda_launch_recurrent(const ek_cuda_stream *stream, const ek_cuda_recurrent_job *job);
+int ek_cuda_launch_recurrent_gradient(const ek_cuda_stream *stream,
+                                      const ek_cuda_recurrent_job *job);
 
 /* ---- softmax along one dimension, and its gradient ---- */
 

@@ -1,4 +1,4 @@
-/* recurrent.cu: a step of an LSTM and its gradient. */
+/* recurrent.cu: a step of recurrent networks and its gradient. */
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 #include "kernels/recurrent.h"
@@ -21,7 +21,41 @@ template <typename... R> EK_DEVICE void lstm_gradient_of(double dh, R... rest)
     ek_lstm_gradient_f64(dh, rest...);
 }
 
-template <typename T> EK_KERNEL lstm_forward(ek_cuda_lstm_job job)
+template <typename... R> EK_DEVICE void gru_of(float r, R... rest)
+{
+    ek_gru_f32(r, rest...);
+}
+template <typename... R> EK_DEVICE void gru_of(double r, R... rest)
+{
+    ek_gru_f64(r, rest...);
+}
+template <typename... R> EK_DEVICE void gru_gradient_of(float dh, R... rest)
+{
+    ek_gru_gradient_f32(dh, rest...);
+}
+template <typename... R> EK_DEVICE void gru_gradient_of(double dh, R... rest)
+{
+    ek_gru_gradient_f64(dh, rest...);
+}
+
+EK_DEVICE float tanh_of(float x)
+{
+    return ek_unary_TANH_f32(x, 0, 0);
+}
+EK_DEVICE double tanh_of(double x)
+{
+    return ek_unary_TANH_f64(x, 0, 0);
+}
+EK_DEVICE float relu_of(float x)
+{
+    return ek_unary_RELU_f32(x, 0, 0);
+}
+EK_DEVICE double relu_of(double x)
+{
+    return ek_unary_RELU_f64(x, 0, 0);
+}
+
+template <typename T> EK_KERNEL lstm_forward(ek_cuda_recurrent_job job)
 {
     typedef typename ek_compute<T>::type C;
     const T *x = (const T *)job.in[0], *product = (const T *)job.in[1];
@@ -43,7 +77,7 @@ template <typename T> EK_KERNEL lstm_forward(ek_cuda_lstm_job job)
     }
 }
 
-template <typename T> EK_KERNEL lstm_gradient(ek_cuda_lstm_job job)
+template <typename T> EK_KERNEL lstm_gradient(ek_cuda_recurrent_job job)
 {
     typedef typename ek_compute<T>::type C;
     const T *dh = (const T *)job.in[0], *dc = (const T *)job.in[1], *gates = (const T *)job.in[2];
@@ -60,18 +94,76 @@ template <typename T> EK_KERNEL lstm_gradient(ek_cuda_lstm_job job)
         ek_store(dx + i + part, d[1]);
         ek_store(dx + i + 2 * part, d[2]);
         ek_store(dx + i + 3 * part, d[3]);
-        ek_store((T *)job.out[1] + at, dbefore);
+        ek_store((T *)job.out[2] + at, dbefore);
     }
 }
 
-int ek_cuda_launch_lstm(const ek_cuda_stream *stream, const ek_cuda_lstm_job *job)
+template <typename T> EK_KERNEL gru_forward(ek_cuda_recurrent_job job)
 {
-    EK_FLOATING(job->dtype, T,
-                return ek_launch(stream, ek_grid(stream, job->count), lstm_forward<T>, *job))
+    typedef typename ek_compute<T>::type C;
+    const T *x = (const T *)job.in[0], *product = (const T *)job.in[1];
+    T *gates = (T *)job.out[2];
+    EK_GRID_LOOP(at, job.count) {
+        int64_t part = job.hidden, row = at / part, i = row * 3 * part + at % part,
+                kept = row * 4 * part + at % part;
+        C r, z, n, h, product_n = ek_load(product + i + 2 * part);
+        gru_of(ek_load(x + i) + ek_load(product + i),
+               ek_load(x + i + part) + ek_load(product + i + part), ek_load(x + i + 2 * part),
+               product_n, ek_load((const T *)job.in[2] + at), &r, &z, &n, &h);
+        ek_store((T *)job.out[0] + at, h);
+        ek_store(gates + kept, r);
+        ek_store(gates + kept + part, z);
+        ek_store(gates + kept + 2 * part, n);
+        ek_store(gates + kept + 3 * part, product_n);
+    }
 }
 
-int ek_cuda_launch_lstm_gradient(const ek_cuda_stream *stream, const ek_cuda_lstm_job *job)
+template <typename T> EK_KERNEL gru_gradient(ek_cuda_recurrent_job job)
+{
+    typedef typename ek_compute<T>::type C;
+    const T *dh = (const T *)job.in[0], *gates = (const T *)job.in[2];
+    T *dx = (T *)job.out[0], *dproduct = (T *)job.out[1];
+    EK_GRID_LOOP(at, job.count) {
+        int64_t part = job.hidden, row = at / part, i = row * 3 * part + at % part,
+                kept = row * 4 * part + at % part;
+        C dr, dz, dn, dproduct_n, dbefore;
+        gru_gradient_of(dh != NULL ? ek_load(dh + at) : C(0), ek_load(gates + kept),
+                        ek_load(gates + kept + part), ek_load(gates + kept + 2 * part),
+                        ek_load(gates + kept + 3 * part), ek_load((const T *)job.in[3] + at), &dr,
+                        &dz, &dn, &dproduct_n, &dbefore);
+        ek_store(dx + i, dr);
+        ek_store(dx + i + part, dz);
+        ek_store(dx + i + 2 * part, dn);
+        ek_store(dproduct + i, dr);
+        ek_store(dproduct + i + part, dz);
+        ek_store(dproduct + i + 2 * part, dproduct_n);
+        ek_store((T *)job.out[2] + at, dbefore);
+    }
+}
+
+template <typename T> EK_KERNEL rnn_forward(ek_cuda_recurrent_job job)
+{
+    typedef typename ek_compute<T>::type C;
+    EK_GRID_LOOP(at, job.count) {
+        C sum = ek_load((const T *)job.in[0] + at) + ek_load((const T *)job.in[1] + at);
+        ek_store((T *)job.out[0] + at, job.cell == EK_CELL_RELU ? relu_of(sum) : tanh_of(sum));
+    }
+}
+
+int ek_cuda_launch_recurrent(const ek_cuda_stream *stream, const ek_cuda_recurrent_job *job)
 {
     EK_FLOATING(job->dtype, T,
-                return ek_launch(stream, ek_grid(stream, job->count), lstm_gradient<T>, *job))
+                void (*kernel)(ek_cuda_recurrent_job) = job->cell == EK_CELL_LSTM  ? lstm_forward<T>
+                                                        : job->cell == EK_CELL_GRU ? gru_forward<T>
+                                                                                   : rnn_forward<T>;
+                return ek_launch(stream, ek_grid(stream, job->count), kernel, *job))
+}
+
+int ek_cuda_launch_recurrent_gradient(const ek_cuda_stream *stream,
+                                      const ek_cuda_recurrent_job *job)
+{
+    EK_FLOATING(job->dtype, T,
+                void (*kernel)(ek_cuda_recurrent_job) =
+                    job->cell == EK_CELL_LSTM ? lstm_gradient<T> : gru_gradient<T>;
+                return ek_launch(stream, ek_grid(stream, job->count), kernel, *job))
 }

@@ -1,29 +1,29 @@
-/* recurrent.c: a step of an LSTM and its gradient, one pass over memory. */
+/* recurrent.c: a step of recurrent networks and its gradient, one pass over memory. */
 #include "kernels/recurrent.h"
 
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
 
-enum { LSTM_GRAIN = 4096, LSTM_OPERANDS = 15 };
+enum { RECURRENT_GRAIN = 4096, RECURRENT_OPERANDS = 15 };
 
 /* Computes n elements; operands are contiguous runs, outputs first. */
-typedef void lstm_body(int64_t n, void *const *p);
+typedef void recurrent_body(int64_t n, void *const *p);
 
-typedef struct lstm_operand {
+typedef struct recurrent_operand {
     char *data;            /* NULL: zeros */
     int64_t width, column; /* of a row, and where the operand begins in it */
-} lstm_operand;
+} recurrent_operand;
 
-typedef struct lstm_job {
+typedef struct recurrent_job {
     ek_dtype dtype;
     int64_t hidden;
     int outputs, count;
-    lstm_operand operand[LSTM_OPERANDS];
-    lstm_body *body;
-} lstm_job;
+    recurrent_operand operand[RECURRENT_OPERANDS];
+    recurrent_body *body;
+} recurrent_job;
 
-#define LSTM_BODIES(type, suffix)                                                                 \
+#define RECURRENT_BODIES(type, suffix)                                                            \
     EK_MULTIVERSION                                                                               \
     static void lstm_forward_##suffix(int64_t n, void *const *p)                                  \
     {                                                                                             \
@@ -47,23 +47,80 @@ typedef struct lstm_job {
         for (int64_t k = 0; k < n; k++)                                                           \
             ek_lstm_gradient_##suffix(dh[k], dc[k], i[k], f[k], g[k], o[k], before[k], c[k],      \
                                       &di[k], &df[k], &dg[k], &d_o[k], &dbefore[k]);              \
+    }                                                                                             \
+    EK_MULTIVERSION                                                                               \
+    static void gru_forward_##suffix(int64_t n, void *const *p)                                   \
+    {                                                                                             \
+        type *restrict h = p[0], *restrict r = p[1], *restrict z = p[2], *restrict new = p[3],    \
+                       *restrict kept = p[4];                                                     \
+        const type *xr = p[5], *xz = p[6], *xn = p[7], *pr = p[8], *pz = p[9], *pn = p[10];       \
+        const type *before = p[11];                                                               \
+        EK_IVDEP                                                                                  \
+        for (int64_t k = 0; k < n; k++) {                                                         \
+            kept[k] = pn[k];                                                                      \
+            ek_gru_##suffix(xr[k] + pr[k], xz[k] + pz[k], xn[k], pn[k], before[k], &r[k], &z[k],  \
+                            &new[k], &h[k]);                                                      \
+        }                                                                                         \
+    }                                                                                             \
+    EK_MULTIVERSION                                                                               \
+    static void gru_gradient_##suffix(int64_t n, void *const *p)                                  \
+    {                                                                                             \
+        type *restrict dr = p[0], *restrict dz = p[1], *restrict dn = p[2];                       \
+        type *restrict other_dr = p[3], *restrict other_dz = p[4], *restrict dkept = p[5],        \
+                       *restrict dbefore = p[6];                                                  \
+        const type *dh = p[7], *r = p[8], *z = p[9], *new = p[10], *kept = p[11];                 \
+        const type *before = p[12];                                                               \
+        EK_IVDEP                                                                                  \
+        for (int64_t k = 0; k < n; k++) {                                                         \
+            ek_gru_gradient_##suffix(dh[k], r[k], z[k], new[k], kept[k], before[k], &dr[k],       \
+                                     &dz[k], &dn[k], &dkept[k], &dbefore[k]);                     \
+            other_dr[k] = dr[k], other_dz[k] = dz[k];                                             \
+        }                                                                                         \
+    }                                                                                             \
+    EK_MULTIVERSION                                                                               \
+    static void tanh_forward_##suffix(int64_t n, void *const *p)                                  \
+    {                                                                                             \
+        type *restrict h = p[0];                                                                  \
+        const type *x = p[1], *product = p[2];                                                    \
+        EK_IVDEP                                                                                  \
+        for (int64_t k = 0; k < n; k++)                                                           \
+            h[k] = ek_unary_TANH_##suffix(x[k] + product[k], 0, 0);                               \
+    }                                                                                             \
+    EK_MULTIVERSION                                                                               \
+    static void relu_forward_##suffix(int64_t n, void *const *p)                                  \
+    {                                                                                             \
+        type *restrict h = p[0];                                                                  \
+        const type *x = p[1], *product = p[2];                                                    \
+        EK_IVDEP                                                                                  \
+        for (int64_t k = 0; k < n; k++)                                                           \
+            h[k] = ek_unary_RELU_##suffix(x[k] + product[k], 0, 0);                               \
     }
-LSTM_BODIES(float, f32)
-LSTM_BODIES(double, f64)
+RECURRENT_BODIES(float, f32)
+RECURRENT_BODIES(double, f64)
 
-static void lstm_run(void *context, int64_t begin, int64_t end)
+/* In the order of ek_recurrent_cell; f32 and f64. */
+static recurrent_body *const recurrent_forwards[][2] = {{tanh_forward_f32, tanh_forward_f64},
+                                                        {relu_forward_f32, relu_forward_f64},
+                                                        {lstm_forward_f32, lstm_forward_f64},
+                                                        {gru_forward_f32, gru_forward_f64}};
+static recurrent_body *const recurrent_gradients[][2] = {{NULL, NULL},
+                                                         {NULL, NULL},
+                                                         {lstm_gradient_f32, lstm_gradient_f64},
+                                                         {gru_gradient_f32, gru_gradient_f64}};
+
+static void recurrent_run(void *context, int64_t begin, int64_t end)
 {
     static const ek_tile zeros;
-    const lstm_job *job = context;
+    const recurrent_job *job = context;
     const bool converts = job->dtype != EK_F32 && job->dtype != EK_F64; /* computed in f32 */
     const int64_t size = (int64_t)ek_dtype_size(job->dtype);
-    ek_tile tiles[LSTM_OPERANDS];
+    ek_tile tiles[RECURRENT_OPERANDS];
     while (begin < end) {
         const int64_t row = begin / job->hidden, column = begin % job->hidden;
         int64_t n = ek_smaller(ek_smaller(end - begin, job->hidden - column), EK_TILE);
-        void *address[LSTM_OPERANDS], *p[LSTM_OPERANDS];
+        void *address[RECURRENT_OPERANDS], *p[RECURRENT_OPERANDS];
         for (int k = 0; k < job->count; k++) {
-            const lstm_operand *x = &job->operand[k];
+            const recurrent_operand *x = &job->operand[k];
             address[k] =
                 x->data ? x->data + (row * x->width + x->column + column) * size : (void *)&zeros;
             p[k] = converts && x->data ? &tiles[k] : address[k];
@@ -77,46 +134,59 @@ static void lstm_run(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Appends a tensor (N, H), which may be NULL, or the four parts of one that is (N, 4 H). */
-static void lstm_add(lstm_job *job, const ek_tensor *tensor, int parts)
+/* Appends a tensor (N, H), which may be NULL, or the parts of one that is (N, parts H). */
+static void recurrent_add(recurrent_job *job, const ek_tensor *tensor, int parts)
 {
     for (int k = 0; k < parts; k++)
-        job->operand[job->count++] = (lstm_operand){tensor ? ek_tensor_address(tensor) : NULL,
-                                                    parts * job->hidden, k * job->hidden};
+        job->operand[job->count++] = (recurrent_operand){tensor ? ek_tensor_address(tensor) : NULL,
+                                                         parts * job->hidden, k * job->hidden};
 }
 
-int ek_host_lstm_forward(ek_dev *dev, ek_tensor *h, ek_tensor *c, ek_tensor *gates,
-                         const ek_tensor *x, const ek_tensor *product, const ek_tensor *before)
+/* Appends an operand that the cell may lack. */
+static void recurrent_add_if(recurrent_job *job, const ek_tensor *tensor, int parts)
 {
-    lstm_job job = {.dtype = h->dtype,
-                    .hidden = h->shape[1],
-                    .outputs = 6,
-                    .body = h->dtype == EK_F64 ? lstm_forward_f64 : lstm_forward_f32};
-    lstm_add(&job, h, 1);
-    lstm_add(&job, c, 1);
-    lstm_add(&job, gates, 4);
-    lstm_add(&job, x, 4);
-    lstm_add(&job, product, 4);
-    lstm_add(&job, before, 1);
-    ek_parallel_for(dev, ek_count(h), LSTM_GRAIN, lstm_run, &job);
+    if (tensor)
+        recurrent_add(job, tensor, parts);
+}
+
+int ek_host_recurrent_forward(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell, ek_tensor *c,
+                              ek_tensor *gates, const ek_tensor *x, const ek_tensor *product,
+                              const ek_tensor *before)
+{
+    recurrent_job job = {.dtype = h->dtype,
+                         .hidden = h->shape[1],
+                         .body = recurrent_forwards[cell][h->dtype == EK_F64]};
+    const int parts = (int)(x->shape[1] / job.hidden);
+    recurrent_add(&job, h, 1);
+    recurrent_add_if(&job, c, 1);
+    recurrent_add_if(&job, gates, 4);
+    job.outputs = job.count;
+    recurrent_add(&job, x, parts);
+    recurrent_add(&job, product, parts);
+    recurrent_add_if(&job, before, 1);
+    ek_parallel_for(dev, ek_count(h), RECURRENT_GRAIN, recurrent_run, &job);
     return 0;
 }
 
-int ek_host_lstm_gradient(ek_dev *dev, ek_tensor *dx, ek_tensor *dbefore, const ek_tensor *dh,
-                          const ek_tensor *dc, const ek_tensor *gates, const ek_tensor *before,
-                          const ek_tensor *c)
+int ek_host_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
+                               ek_tensor *dproduct, ek_tensor *dbefore, const ek_tensor *dh,
+                               const ek_tensor *dc, const ek_tensor *gates, const ek_tensor *before,
+                               const ek_tensor *c)
 {
-    lstm_job job = {.dtype = c->dtype,
-                    .hidden = c->shape[1],
-                    .outputs = 5,
-                    .body = c->dtype == EK_F64 ? lstm_gradient_f64 : lstm_gradient_f32};
-    lstm_add(&job, dx, 4);
-    lstm_add(&job, dbefore, 1);
-    lstm_add(&job, dh, 1);
-    lstm_add(&job, dc, 1);
-    lstm_add(&job, gates, 4);
-    lstm_add(&job, before, 1);
-    lstm_add(&job, c, 1);
-    ek_parallel_for(dev, ek_count(c), LSTM_GRAIN, lstm_run, &job);
+    recurrent_job job = {.dtype = before->dtype,
+                         .hidden = before->shape[1],
+                         .body = recurrent_gradients[cell][before->dtype == EK_F64]};
+    const int parts = (int)(dx->shape[1] / job.hidden);
+    recurrent_add(&job, dx, parts);
+    recurrent_add_if(&job, dproduct, parts);
+    recurrent_add(&job, dbefore, 1);
+    job.outputs = job.count;
+    recurrent_add(&job, dh, 1);
+    if (cell == EK_CELL_LSTM)
+        recurrent_add(&job, dc, 1);
+    recurrent_add(&job, gates, 4);
+    recurrent_add(&job, before, 1);
+    recurrent_add_if(&job, c, 1);
+    ek_parallel_for(dev, ek_count(before), RECURRENT_GRAIN, recurrent_run, &job);
     return 0;
 }

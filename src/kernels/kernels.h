@@ -224,17 +224,25 @@ typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *
                                          const ek_tensor *mask, const ek_tensor *out,
                                          const ek_tensor *lse, const ek_attention_params *params);
 
-/* ---- a step of an LSTM. Gates, x and product are (N, 4 H), in the order i, f, g, o, others (N,
- * H); all are of one floating dtype, row-major ---- */
-/* From the state `before`: gates = sigmoid (of g tanh) of x + product; the state h, c after. */
-typedef int ek_lstm_forward_kernel(ek_dev *dev, ek_tensor *h, ek_tensor *c, ek_tensor *gates,
-                                   const ek_tensor *x, const ek_tensor *product,
-                                   const ek_tensor *before);
-/* The gradients of x, which is also product's, and of `before`. dh or dc may be NULL: zeros. */
-typedef int ek_lstm_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_tensor *dbefore,
-                                    const ek_tensor *dh, const ek_tensor *dc,
-                                    const ek_tensor *gates, const ek_tensor *before,
-                                    const ek_tensor *c);
+/* ---- a step of a recurrent network. x and product are (N, G H) of a cell with G gates, `gates`
+ * is (N, 4 H), others are (N, H). All are of one floating dtype, row-major. What a cell lacks is
+ * NULL.
+ *
+ *     LSTM        x, product and gates: i, f, g, o;  `before` is the c before
+ *     GRU         x and product: r, z, n;  gates: r, z, n and the n of product;  `before` is the h
+ *                 before;  no c
+ *     tanh, relu  x and product: one;  no c, gates and `before` ---- */
+/* From x + product and `before`: the gates, and the state h, c after. */
+typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
+                                        ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
+                                        const ek_tensor *product, const ek_tensor *before);
+/* The gradients of x, product and `before`, of an LSTM or a GRU. An LSTM's product has that of x:
+ * dproduct is NULL. dh or dc may be NULL: zeros. */
+typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
+                                         ek_tensor *dproduct, ek_tensor *dbefore,
+                                         const ek_tensor *dh, const ek_tensor *dc,
+                                         const ek_tensor *gates, const ek_tensor *before,
+                                         const ek_tensor *c);
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
 /* loss (N, ...) per element (0 if ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
@@ -281,7 +289,7 @@ int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
     SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_apply) SLOT(norm_reduce) SLOT(norm_gradient) \
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention) SLOT(attention_gradient) \
-    SLOT(lstm_forward) SLOT(lstm_gradient) \
+    SLOT(recurrent_forward) SLOT(recurrent_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
     SLOT(step_list)
 

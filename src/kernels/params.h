@@ -35,6 +35,15 @@ typedef enum ek_reduce_kind {
     EK_REDUCE_PRODUCT
 } ek_reduce_kind;
 
+/* ---- steps of recurrent networks ---- */
+
+typedef enum ek_recurrent_cell {
+    EK_CELL_TANH,
+    EK_CELL_RELU,
+    EK_CELL_LSTM,
+    EK_CELL_GRU
+} ek_recurrent_cell;
+
 /* ---- windows ---- */
 
 /* Convolution over 2 or 3 dimensions (the host takes 1 too); arrays are in the order of the

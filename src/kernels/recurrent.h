@@ -1,5 +1,6 @@
-/* recurrent.h: the arithmetic of a step of an LSTM, once, in the common subset of C11 and C++17
- * that gcc, clang and nvcc compile: ek_lstm_f32, ek_lstm_gradient_f32, and these for f64. */
+/* recurrent.h: the arithmetic of a step of recurrent networks, once, in the common subset of C11
+ * and C++17 that gcc, clang and nvcc compile: ek_lstm_f32, ek_lstm_gradient_f32, ek_gru_f32,
+ * ek_gru_gradient_f32, and these for f64. */
 #ifndef EK_KERNELS_RECURRENT_H
 #define EK_KERNELS_RECURRENT_H
 
@@ -32,5 +33,32 @@
     }
 EK_DEFINE_LSTM(float, f32)
 EK_DEFINE_LSTM(double, f64)
+
+/* From the sums of r and z, and the two parts of n: the gates, n = tanh(x_n + r product_n) and
+ * h = (1 - z) n + z before. The gradients of the sums, of product_n and of `before` from that of h.
+ */
+#define EK_DEFINE_GRU(type, suffix)                                                              \
+    EK_FORMULA void ek_gru_##suffix(type in_r, type in_z, type x_n, type product_n, type before, \
+                                    type *r, type *z, type *n, type *h)                          \
+    {                                                                                            \
+        type of_r = ek_unary_SIGMOID_##suffix(in_r, 0, 0);                                       \
+        type of_z = ek_unary_SIGMOID_##suffix(in_z, 0, 0);                                       \
+        type of_n = ek_unary_TANH_##suffix(x_n + of_r * product_n, 0, 0);                        \
+        *r = of_r, *z = of_z, *n = of_n;                                                         \
+        *h = (before - of_n) * of_z + of_n;                                                      \
+    }                                                                                            \
+    EK_FORMULA void ek_gru_gradient_##suffix(type dh, type r, type z, type n, type product_n,    \
+                                             type before, type *dr, type *dz, type *dn,          \
+                                             type *dproduct_n, type *dbefore)                    \
+    {                                                                                            \
+        type through = dh * z, of_n = (dh - through) * (1 - n * n);                              \
+        *dr = of_n * product_n * (1 - r) * r;                                                    \
+        *dz = dh * (before - n) * (1 - z) * z;                                                   \
+        *dn = of_n;                                                                              \
+        *dproduct_n = of_n * r;                                                                  \
+        *dbefore = through;                                                                      \
+    }
+EK_DEFINE_GRU(float, f32)
+EK_DEFINE_GRU(double, f64)
 
 #endif

@@ -10,8 +10,8 @@ int ek_recurrence_gates(ek_recurrence kind)
     return kind == EK_RECURRENCE_LSTM ? 4 : kind == EK_RECURRENCE_GRU ? 3 : 1;
 }
 
-/* ---- an LSTM's gates and state: one kernel. Gates are an output of the node, too, so that its
- * gradient is differentiable in them ---- */
+/* ---- a step after its product with weight_hh: one kernel. What it keeps for its gradient, the
+ * gates, is an output of the node, too, so that its gradient is differentiable in it ---- */
 
 /* The gradients of x and of c before, in differentiable operations. */
 static int lstm_composed_gradient(ek_tensor *const *gradients, ek_tensor *gates, ek_tensor *before,
@@ -51,10 +51,35 @@ static int lstm_composed_gradient(ek_tensor *const *gradients, ek_tensor *gates,
     }
     results[0] = results[1] = ek_cat(d, 4, 1);
     results[2] = ek_mul(all, of[1]);
-    return 0;
+    return results[0] && results[2] ? 0 : ek_error_pending();
 }
 
-static ek_tensor *lstm_dense(ek_tensor *x)
+/* The gradients of x, of the product and of h before, in differentiable operations. */
+static int gru_composed_gradient(ek_tensor *const *gradients, ek_tensor *gates, ek_tensor *before,
+                                 ek_tensor **results)
+{
+    const int64_t hidden = before->shape[1], sizes[] = {hidden, hidden, hidden, hidden};
+    ek_tensor *of[4], *from[4] = {NULL}; /* r, z, n and the n of product; their own gradients */
+    ek_tensor *dh = gradients[0] ? gradients[0] : ek_zeros_like(before);
+    EK_TRY(ek_split_sizes(gates, sizes, 4, 1, of));
+    if (gradients[1])
+        EK_TRY(ek_split_sizes(gradients[1], sizes, 4, 1, from));
+    ek_tensor *through = ek_mul(dh, of[1]), *dn = ek_sub(dh, through);
+    dn = ek_tanh_gradient(from[2] ? ek_add(dn, from[2]) : dn, of[2]);
+    ek_tensor *dr = ek_mul(dn, of[3]), *dz = ek_mul(dh, ek_sub(before, of[2])),
+              *dproduct_n = ek_mul(dn, of[0]);
+    dr = ek_sigmoid_gradient(from[0] ? ek_add(dr, from[0]) : dr, of[0]);
+    dz = ek_sigmoid_gradient(from[1] ? ek_add(dz, from[1]) : dz, of[1]);
+    dproduct_n = from[3] ? ek_add(dproduct_n, from[3]) : dproduct_n;
+    if (!dr || !dz || !dn || !dproduct_n)
+        return ek_error_pending();
+    results[0] = ek_cat(EK_ITEMS(ek_tensor *, dr, dz, dn), 3, 1);
+    results[1] = ek_cat(EK_ITEMS(ek_tensor *, dr, dz, dproduct_n), 3, 1);
+    results[2] = through;
+    return results[0] && results[1] ? 0 : ek_error_pending();
+}
+
+static ek_tensor *recurrent_dense(ek_tensor *x)
 {
     return x ? ek_contiguous(x, EK_CONTIGUOUS) : NULL;
 }
@@ -69,72 +94,107 @@ static int lstm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
         return lstm_composed_gradient(gradients, gates, before, c, results);
     const ek_shape of_gates = ek_tensor_shape(gates), of_c = ek_tensor_shape(c);
     ek_dev *dev = ek_tensor_dev(c);
-    ek_tensor *dh = lstm_dense(gradients[0]), *dc = lstm_dense(gradients[1]),
+    ek_tensor *dh = recurrent_dense(gradients[0]), *dc = recurrent_dense(gradients[1]),
               *dx = ek_tensor_new(dev, c->dtype, &of_gates, EK_CONTIGUOUS),
               *dbefore = ek_tensor_new(dev, c->dtype, &of_c, EK_CONTIGUOUS);
     if ((gradients[0] && !dh) || (gradients[1] && !dc) || !dbefore)
         return ek_error_pending();
-    results[0] = results[1] = EK_RUN(dx, lstm_gradient, dbefore, dh, dc, gates, before, c);
+    results[0] = results[1] =
+        EK_RUN(dx, recurrent_gradient, EK_CELL_LSTM, NULL, dbefore, dh, dc, gates, before, c);
     results[2] = dbefore;
     return results[0] ? 0 : ek_error_pending();
 }
 
-EK_OPERATION(lstm, "lstm", lstm_backward);
-
-static int step_lstm(ek_tensor *x, const ek_recurrent_weights *w, ek_recurrent_state *state)
+static int gru_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    ek_tensor *in[] = {x, ek_f_linear(state->h, w->weight_hh, w->bias_hh), state->c};
+    ek_tensor *gates = ek_node_saved(node, 0), *before = ek_node_saved(node, 1);
+    if (!gates || !before)
+        return ek_error_pending();
+    if (ek_grad_enabled() || gradients[1])
+        return gru_composed_gradient(gradients, gates, before, results);
+    const ek_shape of_h = ek_tensor_shape(before),
+                   of_x = EK_SHAPE(before->shape[0], 3 * before->shape[1]);
+    ek_dev *dev = ek_tensor_dev(before);
+    ek_tensor *dh = recurrent_dense(gradients[0]),
+              *dx = ek_tensor_new(dev, before->dtype, &of_x, EK_CONTIGUOUS),
+              *dproduct = ek_tensor_new(dev, before->dtype, &of_x, EK_CONTIGUOUS),
+              *dbefore = ek_tensor_new(dev, before->dtype, &of_h, EK_CONTIGUOUS);
+    if ((gradients[0] && !dh) || !dproduct || !dbefore)
+        return ek_error_pending();
+    results[0] = EK_RUN(dx, recurrent_gradient, EK_CELL_GRU, dproduct, dbefore, dh, NULL, gates,
+                        before, NULL);
+    results[1] = dproduct;
+    results[2] = dbefore;
+    return results[0] ? 0 : ek_error_pending();
+}
+
+static int rnn_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const ek_recurrent_cell *cell = ek_node_attributes(node);
+    ek_tensor *h = ek_node_saved(node, 0);
+    if (!h)
+        return ek_error_pending();
+    results[0] = results[1] = *cell == EK_CELL_RELU ? ek_relu_gradient(gradients[0], h, 0)
+                                                    : ek_tanh_gradient(gradients[0], h);
+    return results[0] ? 0 : ek_error_pending();
+}
+
+EK_OPERATION(lstm, "lstm", lstm_backward);
+EK_OPERATION(gru, "gru", gru_backward);
+EK_OPERATION(rnn, "rnn", rnn_backward);
+
+/* In the order of ek_recurrence. */
+static const struct {
+    ek_recurrent_cell cell;
+    const ek_operation *operation;
+} recurrent_cells[] = {{EK_CELL_TANH, &rnn_operation},
+                       {EK_CELL_RELU, &rnn_operation},
+                       {EK_CELL_LSTM, &lstm_operation},
+                       {EK_CELL_GRU, &gru_operation}};
+
+static int step_fused(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *w,
+                      ek_recurrent_state *state)
+{
+    const ek_recurrent_cell cell = recurrent_cells[kind].cell;
+    const ek_operation *operation = recurrent_cells[kind].operation;
+    const bool is_lstm = cell == EK_CELL_LSTM, is_gru = cell == EK_CELL_GRU;
+    ek_tensor *in[] = {x, ek_f_linear(state->h, w->weight_hh, w->bias_hh),
+                       is_lstm  ? state->c
+                       : is_gru ? state->h
+                                : NULL};
+    const int inputs = in[2] ? 3 : 2;
     if (!in[1])
         return ek_error_pending();
-    const bool mixes = ek_autocast_mixes(in, 3);
-    for (int i = 0; i < 3; i++) {
-        in[i] = lstm_dense(mixes ? ek_autocast_wide(in[i]) : in[i]);
-        if (!in[i] || (i > 0 && !ek_alike("lstm", in[0], in[i])))
+    const bool mixes = ek_autocast_mixes(in, inputs);
+    for (int i = 0; i < inputs; i++) {
+        in[i] = recurrent_dense(mixes ? ek_autocast_wide(in[i]) : in[i]);
+        if (!in[i] || (i > 0 && !ek_alike(operation->name, in[0], in[i])))
             return ek_error_pending();
     }
-    const ek_shape of_gates = ek_tensor_shape(in[0]), of_c = ek_tensor_shape(in[2]);
-    ek_dev *dev = ek_tensor_dev(in[2]);
-    const ek_dtype dtype = in[2]->dtype;
-    ek_tensor *out[] = {ek_tensor_new(dev, dtype, &of_c, EK_CONTIGUOUS),
-                        ek_tensor_new(dev, dtype, &of_c, EK_CONTIGUOUS),
-                        ek_tensor_new(dev, dtype, &of_gates, EK_CONTIGUOUS)};
-    if (!out[1] || !out[2] || !EK_RUN(out[0], lstm_forward, out[1], out[2], in[0], in[1], in[2]))
+    const int64_t samples = in[1]->shape[0], hidden = in[1]->shape[1] / ek_recurrence_gates(kind);
+    const ek_shape of_state = EK_SHAPE(samples, hidden), of_gates = EK_SHAPE(samples, 4 * hidden);
+    ek_dev *dev = ek_tensor_dev(in[1]);
+    const ek_dtype dtype = in[1]->dtype;
+    ek_tensor *out[3] = {ek_tensor_new(dev, dtype, &of_state, EK_CONTIGUOUS)}, *c = NULL,
+              *gates = NULL;
+    int outputs = 1;
+    if (is_lstm)
+        out[outputs++] = c = ek_tensor_new(dev, dtype, &of_state, EK_CONTIGUOUS);
+    if (in[2])
+        out[outputs++] = gates = ek_tensor_new(dev, dtype, &of_gates, EK_CONTIGUOUS);
+    if ((is_lstm && !c) || (in[2] && !gates) ||
+        !EK_RUN(out[0], recurrent_forward, cell, c, gates, in[0], in[1], in[2]))
         return ek_error_pending();
     const ek_record_options options = {.inputs = in,
-                                       .input_count = 3,
-                                       EK_SAVED(out[2], in[2], out[1])};
-    EK_TRY(ek_record_outputs(out, 3, &lstm_operation, &options));
+                                       .input_count = inputs,
+                                       .saved = in[2] ? (ek_tensor *const[]){gates, in[2], c} : out,
+                                       .saved_count = is_lstm  ? 3
+                                                      : is_gru ? 2
+                                                               : 1,
+                                       EK_ATTRIBUTES(cell)};
+    EK_TRY(ek_record_outputs(out, outputs, operation, &options));
     state->h = w->weight_hr ? ek_f_linear(out[0], w->weight_hr, NULL) : out[0];
-    state->c = out[1];
-    return state->h ? 0 : ek_error_pending();
-}
-
-/* ---- other networks ---- */
-
-/* n = tanh(x_n + r h_n), h = (1 - z) n + z h. The bias of h_n is within the product with r. */
-static int step_gru(ek_tensor *x, const ek_recurrent_weights *w, ek_recurrent_state *state)
-{
-    ek_tensor *from_x[2], *from_h[2], *r_and_z[2]; /* r and z; n */
-    ek_tensor *product = ek_f_linear(state->h, w->weight_hh, w->bias_hh);
-    if (!product)
-        return ek_error_pending();
-    const int64_t hidden = product->shape[1] / 3, sizes[] = {2 * hidden, hidden, hidden};
-    EK_TRY(ek_split_sizes(product, sizes, 2, 1, from_h));
-    EK_TRY(ek_split_sizes(x, sizes, 2, 1, from_x));
-    ek_tensor *both = ek_f_sigmoid(ek_add(from_h[0], from_x[0]));
-    if (!both)
-        return ek_error_pending();
-    EK_TRY(ek_split_sizes(both, &sizes[1], 2, 1, r_and_z));
-    ek_tensor *n = ek_f_tanh(ek_add(from_x[1], ek_mul(r_and_z[0], from_h[1])));
-    state->h = ek_add(ek_mul(ek_sub(state->h, n), r_and_z[1]), n);
-    return state->h ? 0 : ek_error_pending();
-}
-
-static int step_rnn(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *w,
-                    ek_recurrent_state *state)
-{
-    ek_tensor *sum = ek_add(ek_f_linear(state->h, w->weight_hh, w->bias_hh), x);
-    state->h = kind == EK_RECURRENCE_RELU ? ek_f_relu(sum) : ek_f_tanh(sum);
+    state->c = c;
     return state->h ? 0 : ek_error_pending();
 }
 
@@ -143,9 +203,7 @@ int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weigh
 {
     ek_scope scope = ek_scope_begin();
     ek_recurrent_state next = *state;
-    int status = kind == EK_RECURRENCE_LSTM  ? step_lstm(x, weights, &next)
-                 : kind == EK_RECURRENCE_GRU ? step_gru(x, weights, &next)
-                                             : step_rnn(kind, x, weights, &next);
+    int status = step_fused(kind, x, weights, &next);
     if (status >= 0 && mask) {
         next.h = ek_where(mask, next.h, state->h);
         next.c = next.c ? ek_where(mask, next.c, state->c) : NULL;
