@@ -199,21 +199,31 @@ void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int
 
 /* ---- rows of scores ---- */
 
+/* Raises each number of a vector to the other's, if that is larger. */
+EK_FORMULA void EK_NAME(attention_raise)(EK_NAME(ek_attention_vector) * most,
+                                         const EK_NAME(ek_attention_vector) * other)
+{
+    const __typeof__(*other > *most) larger = *other > *most;
+    *most = (EK_NAME(ek_attention_vector))((larger & (__typeof__(*other > *most))*other) |
+                                           (~larger & (__typeof__(*other > *most))*most));
+}
+
 /* The largest of a value and a row's, but for NaN, which exp keeps. */
 EK_FORMULA EK_REAL EK_NAME(attention_largest)(int64_t size, const EK_REAL *row, EK_REAL most)
 {
-    enum { LANES = EK_NAME(LANES) };
+    enum { VECTOR = EK_NAME(VECTOR), CHAINS = 4 };
     int64_t c = 0;
-    if (size >= LANES) {
-        EK_NAME(ek_attention_lanes) lanes = *EK_NAME(ek_attention_lanes_at)(row);
-        for (c = LANES; c + LANES <= size; c += LANES) {
-            const EK_NAME(ek_attention_lanes) v = *EK_NAME(ek_attention_lanes_at)(row + c);
-            const __typeof__(v > lanes) larger = v > lanes;
-            lanes = (EK_NAME(ek_attention_lanes))((larger & (__typeof__(v > lanes))v) |
-                                                  (~larger & (__typeof__(v > lanes))lanes));
-        }
-        for (int j = 0; j < LANES; j++)
-            most = lanes[j] > most ? lanes[j] : most;
+    if (size >= CHAINS * VECTOR) {
+        EK_NAME(ek_attention_vector) chains[CHAINS];
+        for (int i = 0; i < CHAINS; i++)
+            chains[i] = EK_NAME(ek_attention_vector_at)(row)[i];
+        for (c = CHAINS * VECTOR; c + CHAINS * VECTOR <= size; c += CHAINS * VECTOR)
+            for (int i = 0; i < CHAINS; i++)
+                EK_NAME(attention_raise)(&chains[i], EK_NAME(ek_attention_vector_at)(row + c) + i);
+        for (int i = 1; i < CHAINS; i++)
+            EK_NAME(attention_raise)(&chains[0], &chains[i]);
+        for (int j = 0; j < VECTOR; j++)
+            most = chains[0][j] > most ? chains[0][j] : most;
     }
     for (; c < size; c++)
         most = row[c] > most ? row[c] : most;

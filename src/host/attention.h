@@ -123,32 +123,39 @@ const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t b
 
 /* ---- rows of scores ---- */
 
-/* 64 bytes of numbers, at any address. The compiler makes them of the vectors that there are. */
-typedef EK_REAL EK_NAME(ek_attention_lanes)
-    __attribute__((vector_size(64), aligned(sizeof(EK_REAL)), may_alias));
-enum { EK_NAME(LANES) = 64 / sizeof(EK_REAL) };
+/* 32 bytes of numbers, at any address. gcc 12 compares longer vectors one number after the other,
+ * and keeps them in memory, unless the machine has registers of their length. */
+typedef EK_REAL EK_NAME(ek_attention_vector)
+    __attribute__((vector_size(32), aligned(sizeof(EK_REAL)), may_alias));
+enum { EK_NAME(VECTOR) = 32 / sizeof(EK_REAL) };
 
-EK_FORMULA const EK_NAME(ek_attention_lanes) * EK_NAME(ek_attention_lanes_at)(const EK_REAL *row)
+EK_FORMULA const EK_NAME(ek_attention_vector) * EK_NAME(ek_attention_vector_at)(const EK_REAL *row)
 {
-    return (const EK_NAME(ek_attention_lanes) *)(const void *)row;
+    return (const EK_NAME(ek_attention_vector) *)(const void *)row;
 }
 
 /* The sum of x, or of x * y if y isn't NULL. */
 EK_FORMULA EK_REAL EK_NAME(ek_attention_sum)(int64_t size, const EK_REAL *x, const EK_REAL *y)
 {
-    enum { LANES = EK_NAME(LANES) };
-    EK_NAME(ek_attention_lanes) lanes = {0};
+    enum { VECTOR = EK_NAME(VECTOR) };
+    EK_NAME(ek_attention_vector) low = {0}, high = {0};
     EK_REAL total = 0;
     int64_t c = 0;
-    for (; c + LANES <= size; c += LANES) {
-        const EK_NAME(ek_attention_lanes) v = *EK_NAME(ek_attention_lanes_at)(x + c);
-        if (y)
-            lanes += v * *EK_NAME(ek_attention_lanes_at)(y + c);
-        else
-            lanes += v;
+    for (; c + 2 * VECTOR <= size; c += 2 * VECTOR) {
+        const EK_NAME(ek_attention_vector) *v = EK_NAME(ek_attention_vector_at)(x + c);
+        const EK_NAME(ek_attention_vector) *w = y ? EK_NAME(ek_attention_vector_at)(y + c) : NULL;
+        if (w) {
+            low += v[0] * w[0];
+            high += v[1] * w[1];
+        } else {
+            low += v[0];
+            high += v[1];
+        }
     }
-    for (int j = 0; j < LANES; j++)
-        total += lanes[j];
+    for (int j = 0; j < VECTOR; j++)
+        total += low[j];
+    for (int j = 0; j < VECTOR; j++)
+        total += high[j];
     for (; c < size; c++)
         total += y ? x[c] * y[c] : x[c];
     return total;
