@@ -108,8 +108,10 @@ static void copy_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Transposes one block: out[i][j] = x[j][i]. j is contiguous in out, i in x. */
+/* Transposes one block: out[i][j] = x[j][i]. j is contiguous in out, i in x. Blocks of 8 x 8, and
+ * pairs that are woven together or apart, have loops of known sizes, which become vectors. */
 #define DEFINE_TRANSPOSE(type)                                                         \
+    EK_MULTIVERSION                                                                    \
     static void copy_transpose_##type(void *to, int64_t out_stride, const void *from,  \
                                       int64_t x_stride, int64_t rows, int64_t columns) \
     {                                                                                  \
@@ -119,11 +121,21 @@ static void copy_part(void *context, int64_t begin, int64_t end)
             for (int i = 0; i < 8; i++)                                                \
                 for (int j = 0; j < 8; j++)                                            \
                     out[i * out_stride + j] = x[j * x_stride + i];                     \
-            return;                                                                    \
+        } else if (columns == 2 && out_stride == 2) {                                  \
+            for (int64_t i = 0; i < rows; i++) {                                       \
+                out[2 * i] = x[i];                                                     \
+                out[2 * i + 1] = x[x_stride + i];                                      \
+            }                                                                          \
+        } else if (rows == 2 && x_stride == 2) {                                       \
+            for (int64_t j = 0; j < columns; j++) {                                    \
+                out[j] = x[2 * j];                                                     \
+                out[out_stride + j] = x[2 * j + 1];                                    \
+            }                                                                          \
+        } else {                                                                       \
+            for (int64_t i = 0; i < rows; i++)                                         \
+                for (int64_t j = 0; j < columns; j++)                                  \
+                    out[i * out_stride + j] = x[j * x_stride + i];                     \
         }                                                                              \
-        for (int64_t i = 0; i < rows; i++)                                             \
-            for (int64_t j = 0; j < columns; j++)                                      \
-                out[i * out_stride + j] = x[j * x_stride + i];                         \
     }
 DEFINE_TRANSPOSE(uint8_t)
 DEFINE_TRANSPOSE(uint16_t)
@@ -161,28 +173,31 @@ static void copy_transpose_part(void *context, int64_t begin, int64_t end)
         }
         int64_t rows = ek_smaller(BLOCK, walk->shape[across] - i);
         int64_t columns = ek_smaller(BLOCK, walk->shape[inner] - j);
-        for (int64_t r = 0; r < rows; r += 8) {
-            for (int64_t c = 0; c < columns; c += 8) {
+        /* A block with a side below 8 is done at once. */
+        int64_t step = ek_smaller(rows, columns) < 8 ? BLOCK : 8;
+        for (int64_t r = 0; r < rows; r += step) {
+            for (int64_t c = 0; c < columns; c += step) {
                 char *to =
                     (char *)job->out.data + (out_offset + r * out_stride + c) * (int64_t)size;
                 const char *from =
                     (const char *)job->x.data + (x_offset + r + c * x_stride) * (int64_t)size;
-                copy_transposes[size](to, out_stride, from, x_stride, ek_smaller(8, rows - r),
-                                      ek_smaller(8, columns - c));
+                copy_transposes[size](to, out_stride, from, x_stride, ek_smaller(step, rows - r),
+                                      ek_smaller(step, columns - c));
             }
         }
     }
 }
 
-/* The dimension along which x is contiguous, if out is contiguous along another one and both are
- * long enough for blocks; else -1. */
+/* The dimension along which x is contiguous, if out is contiguous along another one and blocks of
+ * both have enough elements; else -1. */
 static int copy_find_across(const ek_walk *walk)
 {
     int inner = walk->ndim - 1;
-    if (walk->stride[0][inner] != 1 || walk->stride[1][inner] <= 1 || walk->shape[inner] < 3)
+    if (walk->stride[0][inner] != 1 || walk->stride[1][inner] <= 1 || walk->shape[inner] < 2)
         return -1;
     for (int d = 0; d < inner; d++)
-        if (walk->stride[1][d] == 1 && walk->shape[d] >= 8)
+        if (walk->stride[1][d] == 1 && walk->shape[d] >= 2 &&
+            ek_larger(walk->shape[d], walk->shape[inner]) >= 8)
             return d;
     return -1;
 }
@@ -204,7 +219,7 @@ int ek_host_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
     job.blocks_inner = (inner + BLOCK - 1) / BLOCK;
     job.blocks_outer = (across + BLOCK - 1) / BLOCK;
     int64_t blocks = job.blocks_inner * job.blocks_outer * (job.walk.count / (inner * across));
-    ek_parallel_for(dev, blocks, GRAIN / (BLOCK * ek_smaller(BLOCK, inner)), copy_transpose_part,
-                    &job);
+    ek_parallel_for(dev, blocks, GRAIN / (ek_smaller(BLOCK, across) * ek_smaller(BLOCK, inner)),
+                    copy_transpose_part, &job);
     return 0;
 }

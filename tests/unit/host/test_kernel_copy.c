@@ -30,9 +30,10 @@ static twin numbered(twin t)
 TEST_LOOP(every_dtype_and_layout, 0, (EK_DTYPES * EK_DTYPES))
 {
     static const int64_t shapes[][4] = {{2, 3, 5, 7},   {2, 40, 3, 37}, {1, 16, 4, 8},
-                                        {1, 3, 33, 65}, {3, 1, 0, 2},   {1, 1, 1, 1}};
+                                        {1, 3, 33, 65}, {3, 2, 45, 2},  {3, 2, 2, 37},
+                                        {3, 1, 0, 2},   {1, 1, 1, 1}};
     ek_dtype from = (ek_dtype)(_i % EK_DTYPES), to = (ek_dtype)(_i / EK_DTYPES);
-    for (int s = 0; s < 6; s++)
+    for (int s = 0; s < 8; s++)
         for (int l = 0; l < TWIN_LAYOUTS * TWIN_LAYOUTS; l++) {
             ek_scope scope = ek_scope_begin();
             char what[120];
