@@ -39,11 +39,54 @@ static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
                        .dtype = x->dtype};
 }
 
+/* True if one of n indices is not in [0, size), and not *ignored, if there is such a number. */
+EK_MULTIVERSION
+static bool index_run_is_outside(const int64_t *index, int64_t stride, int64_t n, int64_t size,
+                                 const int64_t *ignored)
+{
+    const int64_t other = ignored ? *ignored : 0;
+    const uint64_t limit = (uint64_t)size;
+    int outside = 0;
+    if (ignored)
+        for (int64_t i = 0; i < n; i++)
+            outside |= ((uint64_t)index[i * stride] >= limit) & (index[i * stride] != other);
+    else if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            outside |= (uint64_t)index[i] >= limit;
+    else
+        for (int64_t i = 0; i < n; i++)
+            outside |= (uint64_t)index[i * stride] >= limit;
+    return outside;
+}
+
+/* Looks at each number in memory once, in any order. */
+static bool index_is_outside(const ek_tensor *index, int64_t size, const int64_t *ignored)
+{
+    const int64_t *data = ek_tensor_address(index);
+    int64_t shape[EK_MAX_DIMS];
+    ek_walk walk;
+    ek_cursor cursor;
+    if (ek_count(index) == 0)
+        return false;
+    for (int d = 0; d < index->ndim; d++)
+        shape[d] = index->stride[d] == 0 ? 1 : index->shape[d];
+    ek_walk_init_raw(&walk, 1, index->ndim, shape, (const int64_t *[]){index->stride});
+    ek_cursor_init(&walk, &cursor, 0);
+    for (int64_t done = 0, n; done < walk.count; done += n) {
+        n = ek_cursor_row_rest(&walk, &cursor);
+        if (index_run_is_outside(data + cursor.offset[0], walk.stride[0][walk.ndim - 1], n, size,
+                                 ignored))
+            return true;
+        ek_cursor_advance(&walk, &cursor, n);
+    }
+    return false;
+}
+
 bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignored,
                      int64_t *position, int64_t *value)
 {
     const int64_t *data = ek_tensor_address(index);
-    int64_t count = ek_count(index);
+    const int64_t count = index_is_outside(index, size, ignored) ? ek_count(index) : 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t offset = 0, rest = i;
         for (int d = index->ndim - 1; d >= 0; d--) {
