@@ -8,14 +8,24 @@
 
 /* ---- positions of what isn't 0 ---- */
 
-/* The host's memory is read as it lies. */
-static void choice_scan(const ek_tensor *marks, int64_t *positions)
+/* How many of the marks, which the host can read, are 1. */
+static int64_t choice_count(const uint8_t *mark, int64_t size)
 {
-    const uint8_t *mark = ek_tensor_address(marks);
-    int64_t size = ek_count(marks), found = 0;
+    int64_t found = 0;
     for (int64_t i = 0; i < size; i++)
-        if (mark[i])
-            positions[found++] = i;
+        found += mark[i] != 0;
+    return found;
+}
+
+/* The positions of the marks that are 1, of which there are `count`. Without branches, because
+ * marks may be random. */
+static void choice_scan(const uint8_t *mark, int64_t *positions, int64_t count)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; found < count; i++) {
+        positions[found] = i;
+        found += mark[i] != 0;
+    }
 }
 
 /* The row-major positions of elements that aren't 0. In another memory than the host's, marks of 1
@@ -23,17 +33,25 @@ static void choice_scan(const ek_tensor *marks, int64_t *positions)
 static ek_tensor *choice_positions(ek_tensor *x)
 {
     double count;
+    ek_dev *dev = ek_tensor_dev(x);
+    const bool are_bytes = x->dtype == EK_BOOL || x->dtype == EK_U8;
     ek_tensor *zero = ek_number_like(x, 0), *flat = ek_reshape(ek_detach(x), EK_SHAPE(-1));
-    ek_tensor *marks = zero && flat ? ek_ne(flat, zero) : NULL;
+    if (!zero || !flat)
+        return NULL;
+    ek_tensor *marks = are_bytes && dev->backend->host_memory ? flat : ek_ne(flat, zero);
+    marks = marks ? ek_contiguous(marks, EK_CONTIGUOUS) : NULL;
+    if (marks && dev->backend->host_memory) {
+        const uint8_t *mark = ek_tensor_address(marks);
+        const int64_t found = choice_count(mark, ek_count(marks));
+        ek_tensor *index = ek_tensor_new(dev, EK_I64, &EK_SHAPE(found), EK_CONTIGUOUS);
+        if (index)
+            choice_scan(mark, ek_tensor_address(index), found);
+        return index;
+    }
     ek_tensor *total = marks ? ek_sum(marks) : NULL;
     if (!total || ek_item(total, &count) < 0)
         return NULL;
-    ek_dev *dev = ek_tensor_dev(x);
     ek_tensor *index = ek_tensor_new(dev, EK_I64, &EK_SHAPE((int64_t)count), EK_CONTIGUOUS);
-    if (index && dev->backend->host_memory) {
-        choice_scan(marks, ek_tensor_address(index));
-        return index;
-    }
     return EK_RUN(index, argsort, marks, 0, true);
 }
 
@@ -83,7 +101,7 @@ ek_tensor *ek_masked_select(ek_tensor *x, ek_tensor *mask)
     if (!choice_masked("masked_select", &x, &mask))
         return NULL;
     ek_tensor *index = choice_positions(mask), *flat = index ? ek_reshape(x, EK_SHAPE(-1)) : NULL;
-    return flat ? ek_index_select(flat, 0, index) : NULL;
+    return flat ? ek_gather_dim(flat, 0, index) : NULL;
 }
 
 ek_tensor *ek_masked_fill(ek_tensor *x, ek_tensor *mask, double value)
@@ -137,61 +155,61 @@ ek_tensor *ek_bincount(ek_tensor *x, ek_tensor *weights, int64_t minlength)
 
 /* ---- multinomial ---- */
 
-/* Rounded to a dtype, f32 or f64. */
-static double choice_rounded(double x, ek_dtype dtype)
-{
-    return dtype == EK_F64 ? x : (double)(float)x;
-}
-
 /* Refuses what is no distribution. `p` has `rows` rows of f64 numbers. */
 static int choice_check_rows(const double *p, int64_t rows, int64_t classes)
 {
-    for (int64_t row = 0; row < rows; row++) {
-        double sum = 0;
-        for (int64_t i = 0; i < classes; i++, p++) {
-            if (!(*p >= 0) || isinf(*p))
+    for (int64_t row = 0; row < rows; row++, p += classes) {
+        int refused = 0, positive = 0;
+        for (int64_t i = 0; i < classes; i++) {
+            refused |= !((p[i] >= 0) & (p[i] <= DBL_MAX));
+            positive |= p[i] > 0;
+        }
+        for (int64_t i = 0; refused && i < classes; i++)
+            if (!(p[i] >= 0) || isinf(p[i]))
                 return EK_FAIL(EK_E_INVALID,
                                "multinomial: p has %g in row %lld; probabilities must be finite "
                                "and not negative",
-                               *p, (long long)row);
-            sum += *p;
-        }
-        if (!(sum > 0))
+                               p[i], (long long)row);
+        if (!positive)
             return EK_FAIL(EK_E_INVALID, "multinomial: row %lld of p has the sum 0",
                            (long long)row);
     }
     return 0;
 }
 
-/* Looks each uniform up in the cumulative distribution, which is computed in `dtype`: f32 or f64,
- * because sums of 16 bits soon stop growing. */
+/* Looks the uniform numbers of a row up in its cumulative distribution, which is computed in
+ * `type`: f32 or f64, because sums of 16 bits soon stop growing. The search has no branch that
+ * depends on numbers: chance cannot be foreseen. */
+#define CHOICE_LOOK_UP(type)                                             \
+    do {                                                                 \
+        type *sums = memory, sum = 0;                                    \
+        for (int64_t i = 0; i < classes; i++)                            \
+            sums[i] = sum = sum + (type)p[i];                            \
+        for (int64_t i = 0; i < classes; i++)                            \
+            sums[i] /= sum;                                              \
+        sums[classes - 1] = 1;                                           \
+        for (int64_t j = 0; j < count; j++) {                            \
+            const type *from = sums;                                     \
+            for (int64_t rest = classes, half; rest > 1; rest -= half) { \
+                half = rest / 2;                                         \
+                from += ((double)from[half - 1] < uniform[j]) * half;    \
+            }                                                            \
+            index[j] = from - sums + ((double)*from < uniform[j]);       \
+        }                                                                \
+    } while (0)
+
 static int choice_look_up(const double *p, int64_t rows, int64_t classes, ek_dtype dtype,
                           const double *uniform, int64_t count, int64_t *index)
 {
-    double *sums = ek_calloc((size_t)classes, sizeof *sums);
-    if (!sums)
+    void *memory = ek_calloc((size_t)classes, sizeof(double));
+    if (!memory)
         return ek_error_pending();
-    for (int64_t row = 0; row < rows; row++, p += classes) {
-        double sum = 0;
-        for (int64_t i = 0; i < classes; i++)
-            sums[i] = sum = choice_rounded(sum + p[i], dtype);
-        for (int64_t i = 0; i < classes; i++)
-            sums[i] = choice_rounded(sums[i] / sum, dtype);
-        sums[classes - 1] = 1;
-        for (int64_t j = 0; j < count; j++) {
-            int64_t low = 0, high = classes;
-            while (low < high) {
-                int64_t middle = low + (high - low) / 2;
-                if (sums[middle] < *uniform)
-                    low = middle + 1;
-                else
-                    high = middle;
-            }
-            *index++ = low;
-            uniform++;
-        }
-    }
-    free(sums);
+    for (int64_t row = 0; row < rows; row++, p += classes, uniform += count, index += count)
+        if (dtype == EK_F64)
+            CHOICE_LOOK_UP(double);
+        else
+            CHOICE_LOOK_UP(float);
+    free(memory);
     return 0;
 }
 
@@ -215,8 +233,10 @@ static ek_tensor *choice_draw(ek_tensor *p, ek_tensor *wide, int64_t count, bool
                    ? index
                    : NULL;
     }
-    for (int64_t i = 0; i < rows * classes; i++)
-        u[i] = fmax(-log1p(-u[i]), least);
+    for (int64_t i = 0; i < rows * classes; i++) {
+        const double drawn = -log1p(-u[i]);
+        u[i] = drawn < least ? least : drawn;
+    }
     ek_tensor *ratio = ek_div(ek_to_dtype(p, dtype), ek_to_dtype(uniform, dtype));
     if (count == 1)
         return ek_argmax(ratio, 1, true);
