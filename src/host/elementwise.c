@@ -69,6 +69,43 @@ static void elementwise_far_angles(int op, int64_t n, float *out)
 #define FAR_ANGLES_f64(op, n, out) (void)0
 #define FAR_ANGLES_i64(op, n, out) (void)0
 
+/* fmod and remainder of f32, where the C library's is slow. It computes the blocks that have large
+ * quotients. out may be x or y. */
+EK_MULTIVERSION
+static void elementwise_remainders(int op, int64_t n, float *out, const float *x, const float *y)
+{
+    for (int64_t begin = 0; begin < n; begin += EK_TILE) {
+        const int64_t end = ek_smaller(n, begin + EK_TILE);
+        int large = 0;
+        for (int64_t i = begin; i < end; i++)
+            large |= !ek_quotient_is_small(x[i], y[i]);
+        if (large && op == EK_BINARY_FMOD) {
+            for (int64_t i = begin; i < end; i++)
+                out[i] = fmodf(x[i], y[i]);
+        } else if (large) {
+            for (int64_t i = begin; i < end; i++)
+                out[i] = ek_remainder_f32(x[i], y[i]);
+        } else if (op == EK_BINARY_FMOD) {
+            EK_IVDEP
+            for (int64_t i = begin; i < end; i++)
+                out[i] = ek_small_fmod_f32(x[i], y[i]);
+        } else {
+            EK_IVDEP
+            for (int64_t i = begin; i < end; i++) {
+                const float rest = ek_small_fmod_f32(x[i], y[i]), divisor = y[i];
+                out[i] = EK_REMAINDER_OF(rest, divisor);
+            }
+        }
+    }
+}
+#define REMAINDERS_f32(op, n, out, x, y)                         \
+    if ((op) == EK_BINARY_FMOD || (op) == EK_BINARY_REMAINDER) { \
+        elementwise_remainders(op, n, out, x, y);                \
+        return;                                                  \
+    }
+#define REMAINDERS_f64(op, n, out, x, y)
+#define REMAINDERS_i64(op, n, out, x, y)
+
 #define UNARY_OF_REALS(CASE) EK_UNARY_REALS(CASE) EK_UNARY_MATHEMATICS(CASE)
 #define BINARY_OF_REALS(CASE) EK_BINARY_REALS(CASE) EK_BINARY_MATHEMATICS(CASE)
 
@@ -95,7 +132,8 @@ static void elementwise_far_angles(int op, int64_t n, float *out)
         type *out = result;                                                           \
         const type *x = operands[0], *y = operands[1];                                \
         scalar a = (scalar)job->a;                                                    \
-        switch (job->op) {                                                            \
+        REMAINDERS_##suffix(job->op, n, out, x, y) switch (job->op)                   \
+        {                                                                             \
             BINARY(BINARY_CASE_##suffix)                                              \
         default:                                                                      \
             break;                                                                    \

@@ -107,6 +107,7 @@
     X(HUBER, EK_NAME(ek_huber)(EK_NAME(ek_abs)(x - y), a))                               \
     /* x is a probability and y the target */                                            \
     X(BCE, EK_NAME(ek_bce)(x, y))                                                        \
+    X(BCE_LOGITS, EK_NAME(ek_bce_logits)(x, y)) /* x is a logit */                       \
     X(BCE_SLOPE, (x - y) / EK_NAME(ek_floored)(x * (1 - x), (EK_REAL)1e-12f))            \
     X(LERP, a < (EK_REAL)0.5 ? x + a * (y - x) : y - (y - x) * (1 - a))                  \
     /* x is a gradient and y an input */                                                 \

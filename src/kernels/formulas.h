@@ -132,6 +132,17 @@ EK_DEFINE_HUBER(double, f64)
 EK_DEFINE_BCE(float, f32)
 EK_DEFINE_BCE(double, f64)
 
+/* (1 - t) softplus(x) + t softplus(-x), in terms of one sign: small losses keep their digits */
+#define EK_DEFINE_BCE_LOGITS(type, suffix)                                           \
+    EK_FORMULA type ek_bce_logits_##suffix(type x, type t)                           \
+    {                                                                                \
+        type magnitude = ek_abs_##suffix(x);                                         \
+        type both = ek_log1p_unit_##suffix(ek_exp_##suffix(-magnitude));             \
+        return (1 - t) * (both + (x <= 0 ? 0 : x)) + t * (both + (x >= 0 ? 0 : -x)); \
+    }
+EK_DEFINE_BCE_LOGITS(float, f32)
+EK_DEFINE_BCE_LOGITS(double, f64)
+
 #define EK_DEFINE_UNARY(type, scalar, name, formula)                     \
     EK_FORMULA type EK_NAME(ek_unary_##name)(type x, scalar a, scalar b) \
     {                                                                    \

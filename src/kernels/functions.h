@@ -47,15 +47,9 @@ EK_FORMULA float ek_exp_f32(float x)
     return ek_exp_sum_f32(x, -0.0f); /* adding it changes nothing */
 }
 
-EK_FORMULA float ek_log_f32(float x)
+/* log(1 + m) - m + m^2 / 2 for 1 + m in [sqrt(1/2), sqrt(2)] */
+EK_FORMULA float ek_log_series_f32(float m)
 {
-    /* Subnormal numbers are scaled up first. x = 2^e (1 + m), 1 + m in [sqrt(1/2), sqrt(2)). */
-    int tiny = x < 1.17549435e-38f;
-    float scaled = tiny ? x * 8388608.0f : x;
-    uint32_t bits = ek_bits_of(scaled);
-    int32_t exponent = (int32_t)((bits - 0x3f3504f3u) & 0xff800000u);
-    float m = ek_float_of(bits - (uint32_t)exponent) - 1.0f;
-    float e = (float)(exponent >> 23) - (tiny ? 23.0f : 0.0f);
     float z = m * m;
     float p = 7.0376836292e-2f;
     p = p * m - 1.1514610310e-1f;
@@ -66,8 +60,19 @@ EK_FORMULA float ek_log_f32(float x)
     p = p * m + 2.0000714765e-1f;
     p = p * m - 2.4999993993e-1f;
     p = p * m + 3.3333331174e-1f;
-    float y = p * m * z;
-    y = y + e * -2.12194440e-4f - 0.5f * z;
+    return p * m * z;
+}
+
+EK_FORMULA float ek_log_f32(float x)
+{
+    /* Subnormal numbers are scaled up first. x = 2^e (1 + m), 1 + m in [sqrt(1/2), sqrt(2)). */
+    int tiny = x < 1.17549435e-38f;
+    float scaled = tiny ? x * 8388608.0f : x;
+    uint32_t bits = ek_bits_of(scaled);
+    int32_t exponent = (int32_t)((bits - 0x3f3504f3u) & 0xff800000u);
+    float m = ek_float_of(bits - (uint32_t)exponent) - 1.0f;
+    float e = (float)(exponent >> 23) - (tiny ? 23.0f : 0.0f);
+    float y = ek_log_series_f32(m) + e * -2.12194440e-4f - 0.5f * (m * m);
     float result = m + y + e * 0.693359375f;
     result = x == INFINITY ? x : result;
     result = x == 0.0f ? -INFINITY : result;
@@ -89,14 +94,14 @@ EK_FORMULA float ek_tanh_f32(float x)
     return magnitude < 0.625f ? near_zero : far;
 }
 
-/* log(1 + x) for x in [0, 1]: the rounding of 1 + x is put right by the factor x / ((1 + x) - 1).
- */
+/* log(1 + x) for x in [0, 1]. 1 + x = 2^e (1 + m), 1 + m in [sqrt(1/2), sqrt(2)], where m is exact:
+ * 1 + x is never rounded. */
 EK_FORMULA float ek_log1p_unit_f32(float x)
 {
-    float u = 1.0f + x;
-    float d = u - 1.0f;
-    float corrected = ek_log_f32(u) * (x / (d > 0.0f ? d : 1.0f));
-    return d == 0.0f ? x : corrected;
+    int above = x > 0.41421356f;
+    float m = above ? 0.5f * (x - 1.0f) : x;
+    float y = ek_log_series_f32(m) - 0.5f * (m * m);
+    return above ? m + (y - 2.12194440e-4f) + 0.693359375f : m + y;
 }
 
 /* The normal distribution function of x, from e = exp(-x^2 / 2). The tail keeps its digits: it is e

@@ -120,6 +120,22 @@ EK_FORMULA float ek_power_f32(float x, float y)
     return ((x == 1.0f) | (y == 0.0f)) != 0 ? 1.0f : (float)result;
 }
 
+/* ---- remainders ---- */
+
+/* True if x / y is small enough for ek_small_fmod_f32, and neither is infinite or NaN. */
+EK_FORMULA int ek_quotient_is_small(float x, float y)
+{
+    return (fabsf(x) < 268435456.0f * fabsf(y)) & (fabsf(y) < INFINITY);
+}
+
+/* fmod for quotients below 2^28, exact: their distance to the next whole number is too large to be
+ * rounded away, and the product of a whole number of 28 bits and y fits into 53 bits. */
+EK_FORMULA float ek_small_fmod_f32(float x, float y)
+{
+    double whole = (double)(int32_t)((double)x / (double)y);
+    return copysignf((float)((double)x - whole * (double)y), x);
+}
+
 /* ---- trigonometric functions ---- */
 
 /* pi / 2 in three parts, the first two of 23 bits */

@@ -62,9 +62,13 @@ EK_OPERATION(bce_with_logits, "bce_with_logits", bce_with_logits_backward);
 static ek_tensor *bce_with_logits(ek_tensor *x, ek_tensor *target, ek_tensor *pos_weight)
 {
     bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *positive =
-        ek_mul(target, loss_weigh_positive(loss_softplus_of_negative(x), pos_weight));
-    ek_tensor *loss = ek_add(ek_mul(loss_one_minus(target), ek_log1p_exp(x)), positive);
+    ek_tensor *loss;
+    if (pos_weight) {
+        ek_tensor *positive = ek_mul(target, ek_mul(loss_softplus_of_negative(x), pos_weight));
+        loss = ek_add(ek_mul(loss_one_minus(target), ek_log1p_exp(x)), positive);
+    } else {
+        loss = ek_run_binary(EK_BINARY_BCE_LOGITS, x, target, 0);
+    }
     ek_set_grad_enabled(enabled);
     return EK_RECORD(loss, &bce_with_logits_operation, EK_INPUTS(x, target, pos_weight),
                      EK_SAVED(x, target, pos_weight));
@@ -165,8 +169,10 @@ static ek_tensor *loss_soft_margin(const ek_loss_options *options)
         !ek_loss_check_reduction(name, options->reduction) ||
         !ek_loss_refuse_options(name, options, false))
         return NULL;
-    ek_tensor *loss = loss_softplus_of_negative(ek_mul(options->target, options->input));
-    return ek_loss_reduce(loss, options->reduction);
+    /* log(sigmoid(t x)) has a gradient of one kernel; the sign is turned at last. */
+    ek_tensor *logarithm = ek_f_log_sigmoid(ek_mul(options->target, options->input));
+    ek_tensor *sum = ek_loss_reduce(logarithm, options->reduction);
+    return sum ? ek_neg(sum) : NULL;
 }
 
 EK_PUBLIC_LOSS(soft_margin_loss, loss_soft_margin(&options))

@@ -260,6 +260,7 @@ static double binary_of(ek_binary op, double x, double y, double a)
         CASE_IS(EK_BINARY_HUBER,
                 fabs(x - y) < a ? (x - y) * (x - y) / 2 : a * (fabs(x - y) - a / 2));
         CASE_IS(EK_BINARY_BCE, (y - 1) * at_least(-100, log(1 - x)) - y * at_least(-100, log(x)));
+        CASE_IS(EK_BINARY_BCE_LOGITS, (1 - y) * log1p(exp(x)) + y * log1p(exp(-x)));
         CASE_IS(EK_BINARY_BCE_SLOPE, (x - y) / at_least(1e-12f, x * (1 - x)));
         CASE_IS(EK_BINARY_LERP, x + a * (y - x));
         CASE_IS(EK_BINARY_GELU_GRADIENT, x * slope_of(EK_UNARY_GELU, y));
@@ -323,6 +324,40 @@ TEST_LOOP(binary, 0, EK_DTYPES)
                 check_binary((ek_binary)op, x, y, x, a, what); /* in place, repeated first */
                 ek_scope_end(&scope);
             }
+    }
+}
+
+/* To the bit, and with the sign of 0, if quotients are small and if some are not. */
+TEST_LOOP(remainders, 0, 2)
+{
+    static const double special[] = {
+        0,           -0.0, 1e-45,     -1e-45, 3e38, -1e30, (double)INFINITY, 0.7, -(double)INFINITY,
+        (double)NAN, -2,   268435455, 3};
+    enum { SPECIAL = sizeof special / sizeof special[0] };
+    const int64_t dims[] = {1543};
+    twin x = twin_new(EK_F32, 1, dims, TWIN_ROWS), y = twin_new(EK_F32, 1, dims, TWIN_ROWS);
+    for (int64_t i = 0; i < dims[0]; i++) {
+        const bool is_special = _i == 1 && i % 5 == 3;
+        case_set(x.host, i,
+                 is_special ? special[i / 5 % SPECIAL] : (double)(i * 7919 % 1009 - 500) / 8);
+        case_set(y.host, i,
+                 is_special ? special[i / 5 / SPECIAL % SPECIAL]
+                            : (double)(i * 31 % 97) / 4 - 12.1);
+    }
+    twin_push(x);
+    twin_push(y);
+    for (int op = EK_BINARY_FMOD; op <= EK_BINARY_REMAINDER; op++) {
+        twin z = twin_new(EK_F32, 1, dims, TWIN_ROWS);
+        twin_run(binary, (ek_binary)op, ON(z), ON(x), ON(y), 0);
+        for (int64_t i = 0; i < dims[0]; i++) {
+            const double of_x = case_get(x.host, i), of_y = case_get(y.host, i),
+                         got = case_get(z.host, i);
+            double want = fmod(of_x, of_y);
+            if (op == EK_BINARY_REMAINDER && want != 0 && (want < 0) != (of_y < 0))
+                want = (double)((float)want + (float)of_y);
+            case_must(isnan(want) ? isnan(got) : got == want && signbit(got) == signbit(want));
+        }
+        twin_same(z, "remainders");
     }
 }
 
