@@ -1,4 +1,5 @@
 /* reduce.c: sums, means, extremes along a dimension, norms, variance and standard deviation. */
+#include <float.h>
 #include <math.h>
 
 #include "core/keywords.h"
@@ -324,18 +325,18 @@ EK_BACKWARD(logsumexp, void,
             ek_mul(g, ek_exp(ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1)))))
 EK_OPERATION(logsumexp, "logsumexp", logsumexp_backward);
 
-/* Computes without history. The largest element is subtracted first, unless it is infinite, so that
- * infinities come out right. */
+/* Computes without history. The largest element is subtracted first, or if it is infinite the
+ * largest number, so that infinities come out right. */
 static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
 {
     ek_shape kept = ek_reduced_shape(x, mask);
     if (ek_count(x) == 0)
         return ek_log(ek_sum_mask(x, mask, 0));
     ek_tensor *largest = ek_tensor_new(ek_tensor_dev(x), x->dtype, &kept, EK_CONTIGUOUS);
-    ek_tensor *zero = ek_number_like(x, 0);
+    const double most = x->dtype == EK_F64 ? DBL_MAX : (double)FLT_MAX;
     if (!largest || ek_kernels_of(x)->reduce(ek_tensor_dev(x), EK_REDUCE_MAX, largest, x) < 0)
         return NULL;
-    largest = ek_where(ek_eq(ek_mul_scalar(largest, 0), zero), largest, zero);
+    largest = ek_run_unary(EK_UNARY_CLAMP, largest, -most, most);
     return ek_add(ek_log(ek_sum_mask(ek_exp(ek_sub(x, largest)), mask, 0)), largest);
 }
 
