@@ -176,6 +176,28 @@ static ek_tensor *ctc_counts(ek_tensor *lengths, int64_t frame)
     return lengths ? ek_gt_scalar(lengths, (double)frame) : NULL;
 }
 
+/* The paths after all frames, from those before the first one. */
+static ek_tensor *ctc_frames(const ctc_targets *t, ek_tensor *paths, ek_tensor *edge,
+                             ek_tensor *skips, ek_tensor *emitted, ek_tensor *lengths)
+{
+    const int count = (int)t->frames;
+    if (!paths || !emitted || count == 0)
+        return emitted ? paths : NULL;
+    ek_tensor **frames = ek_calloc((size_t)count, sizeof *frames);
+    if (!frames)
+        return NULL;
+    if (ek_unbind(emitted, 0, frames, count) < 0)
+        paths = NULL;
+    for (int frame = 0; paths && frame < count; frame++) {
+        ek_tensor *later = ctc_step(paths, edge, skips, frames[frame]);
+        if (frame >= t->least_frames)
+            later = ek_where(ctc_counts(lengths, frame), later, paths);
+        paths = later;
+    }
+    free(frames);
+    return paths;
+}
+
 /* The logarithm of each sample's probability, (N). x is (T, N, C). */
 static ek_tensor *ctc_forward(ek_tensor *x, const ctc_targets *t)
 {
@@ -196,14 +218,7 @@ static ek_tensor *ctc_forward(ek_tensor *x, const ctc_targets *t)
     ek_tensor *emitted = ek_gather_dim(ek_clamp(x, LEAST, (double)INFINITY), 2, labels);
     /* Before the first frame all are in the first state, from which the first two are reached. */
     ek_tensor *paths = ek_cat((ek_tensor *const[]){start, rest}, 2, 1);
-    if (!emitted)
-        return NULL;
-    for (int64_t frame = 0; paths && frame < t->frames; frame++) {
-        ek_tensor *later = ctc_step(paths, edge, skips, ek_select(emitted, 0, frame));
-        if (frame >= t->least_frames)
-            later = ek_where(ctc_counts(lengths, frame), later, paths);
-        paths = later;
-    }
+    paths = ctc_frames(t, paths, edge, skips, emitted, lengths);
     ek_tensor *last = ek_add(ek_gather_dim(paths, 1, lasts), ends);
     return last ? ek_logsumexp(last, EK_DIMS(1)) : NULL;
 }
