@@ -88,10 +88,10 @@ static bool step_cut_tensor(ek_value *value, void *user)
     const train_step *step = cut->step;
     if (value->kind != EK_VALUE_TENSOR)
         return false;
-    *value = ek_value_with_tensor(*value, ek_narrow(value->as.tensor,
-                                                    ek_value_batch_dim(*value, step->options->dim),
-                                                    step_part_begin(step, cut->index),
-                                                    step_part_length(step, cut->index)));
+    const int dim = ek_value_batch_dim(*value, step->options->dim);
+    ek_tensor *part = ek_narrow(value->as.tensor, dim, step_part_begin(step, cut->index),
+                                step_part_length(step, cut->index));
+    *value = ek_value_batched(ek_value_with_tensor(*value, part), dim);
     return true;
 }
 

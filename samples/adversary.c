@@ -60,10 +60,15 @@ ek_tensor *adversary_parts(int64_t count, int64_t at_once,
                            ek_tensor *(*make)(int64_t first, int64_t count, void *user), void *user)
 {
     enum { MOST_PARTS = 512 };
-    bool had_gradients = ek_set_grad_enabled(false);
     ek_tensor *parts[MOST_PARTS];
     int used = 0;
-    for (int64_t made = 0; made < count && used < MOST_PARTS; made += at_once) {
+    if (count > at_once * MOST_PARTS) {
+        ek_error(EK_E_INVALID, "%lld pictures; at most %lld can be made", (long long)count,
+                 (long long)at_once * MOST_PARTS);
+        return NULL;
+    }
+    bool had_gradients = ek_set_grad_enabled(false);
+    for (int64_t made = 0; made < count; made += at_once) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *part = make(made, count - made < at_once ? count - made : at_once, user);
         parts[used++] = ek_scope_return(&scope, part ? ek_to_device(part, ek_cpu()) : NULL);

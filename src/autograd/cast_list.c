@@ -3,12 +3,12 @@
  * Autocast computes the gradients of parameters in 16 bits, and casts each to f32. The kernel of a
  * cast is short, and a network has a parameter for each weight and bias, so their launches would
  * take longer than what they do. A list therefore collects casts that nobody reads before the pass
- * is over: of leaves that get no other gradient in the pass, and that nobody has a hook on. One
- * launch makes them when the list is full, when it keeps too much memory, and at the end of the
- * pass.
+ * is over: of leaves that get no other gradient in the pass, and that nobody has a hook on. The
+ * list is flushed, by one launch for all its casts, when it is full, when it keeps too much memory,
+ * and at the end of the pass.
  *
- * Whatever of a user's runs inside of a pass may look at leaves. Before that all of the thread's
- * lists are made. */
+ * A user's code that runs inside a pass (a hook, a function's backward, a nested pass) may read the
+ * gradients of leaves. All lists of the thread are flushed before it runs. */
 #include "autograd/run.h"
 #include "kernels/kernels.h"
 
@@ -21,7 +21,7 @@ void ek_cast_list_open(ek_cast_list *list)
     innermost = list;
 }
 
-int ek_cast_list_make(ek_cast_list *list)
+int ek_cast_list_flush(ek_cast_list *list)
 {
     int rc = 0;
     if (list->count > 0)
@@ -40,14 +40,14 @@ int ek_cast_list_make(ek_cast_list *list)
 int ek_cast_list_close(ek_cast_list *list)
 {
     innermost = list->outer;
-    return ek_cast_list_make(list);
+    return ek_cast_list_flush(list);
 }
 
-int ek_cast_lists_make(void)
+int ek_cast_lists_flush_all(void)
 {
     int rc = 0;
     for (ek_cast_list *list = innermost; list; list = list->outer) {
-        int made = ek_cast_list_make(list);
+        int made = ek_cast_list_flush(list);
         rc = rc < 0 ? rc : made;
     }
     return rc;
@@ -93,12 +93,12 @@ int ek_node_cast_later(const ek_node *node, int input, ek_tensor *gradient, ek_t
         return ek_error_pending();
     if (list->count > 0 && (ek_tensor_dev(list->to[0]) != ek_tensor_dev(room) ||
                             list->from[0]->dtype != gradient->dtype))
-        EK_TRY(ek_cast_list_make(list));
+        EK_TRY(ek_cast_list_flush(list));
     list->to[list->count] = ek_keep(room);
     list->from[list->count++] = ek_keep(gradient);
     list->nbytes += (size_t)ek_count(gradient) * ek_dtype_size(gradient->dtype);
     if (list->count == EK_CAST_LIST_TENSORS || list->nbytes >= EK_CAST_LIST_BYTES)
-        EK_TRY(ek_cast_list_make(list));
+        EK_TRY(ek_cast_list_flush(list));
     *result = room;
     return 1;
 }

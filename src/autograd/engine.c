@@ -353,7 +353,7 @@ static void run_set_modes(ek_run *run)
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
     static atomic_uint_least64_t last_number;
-    int rc = root_count < 0 ? root_count : ek_cast_lists_make();
+    int rc = root_count < 0 ? root_count : ek_cast_lists_flush_all();
     run->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     if (rc >= 0 && run->meeting_count)
         rc = ek_check_meeting(run->meetings[0]->node->operation->name);

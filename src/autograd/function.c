@@ -108,7 +108,7 @@ static int function_run_backward(ek_node *node, ek_tensor *const *gradients, ek_
                              .node = node,
                              .input_count = ek_node_input_count(node)};
     unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
-    EK_TRY(ek_cast_lists_make());
+    EK_TRY(ek_cast_lists_flush_all());
     *flags = (before & ~(unsigned)EK_MODE_AUTOCASTS) | self->autocast;
     int rc = self->function.backward(&call, gradients, results);
     *flags = before;

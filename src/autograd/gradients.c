@@ -113,13 +113,11 @@ static bool buffer_take_next(ek_run *run, ek_buffer *buffer, ek_tensor **gradien
 {
     if (buffer->summed == buffer->expected)
         return false;
-    if (run->threaded)
-        pthread_mutex_lock(&run->lock);
+    ek_run_lock(run);
     ek_contribution *next = &buffer->contributions[buffer->summed];
     bool arrived = next->arrived;
     *gradient = next->gradient;
-    if (run->threaded)
-        pthread_mutex_unlock(&run->lock);
+    ek_run_unlock(run);
     buffer->summed += arrived;
     return arrived;
 }

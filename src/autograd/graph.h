@@ -124,9 +124,9 @@ ek_tensor *ek_node_destination(ek_node *node, int input);
  * input in *result, whose elements may be written later; 0 if it has to be cast at once; negative
  * on error. The caller doesn't write to `gradient` again. */
 int ek_node_cast_later(const ek_node *node, int input, ek_tensor *gradient, ek_tensor **result);
-/* Makes all casts that wait in passes of this thread. To be called before a user's code, which may
+/* Flushes the cast lists of all passes of this thread. To be called before a user's code, which may
  * read gradients of leaves. */
-int ek_cast_lists_make(void);
+int ek_cast_lists_flush_all(void);
 /* True if the gradient of this input is only added to the gradient that a leaf has already. */
 bool ek_node_accumulates(const ek_node *node, int input);
 /* For the backward of an urgent operation that defers its sections (core/lane.h): when the

@@ -169,9 +169,9 @@ static void queue_end_turn(ek_run *run, int queue)
         ek_queue_ready(run, queue, run->meetings[run->met]);
 }
 
-/* Counts a task that has run on the thread of `queue`. The end of the pass wakes all threads. The
+/* Finishes a task that has run on the thread of `queue`. The end of the pass wakes all threads. The
  * lock is held. */
-static void queue_count(ek_run *run, int queue, const ek_task *task, int status)
+static void queue_finish(ek_run *run, int queue, const ek_task *task, int status)
 {
     if (task->meets)
         queue_end_turn(run, queue);
@@ -197,7 +197,7 @@ ek_task *ek_queue_next(ek_run *run, int queue, const ek_task *done, int status)
     ek_task *next = NULL;
     ek_run_lock(run);
     if (done)
-        queue_count(run, queue, done, status);
+        queue_finish(run, queue, done, status);
     queue_wait(run, &run->queues[queue]);
     if (run->remaining > 0 && !run->failed)
         next = queue_pop(&run->queues[queue]);

@@ -167,16 +167,12 @@ int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph, bool 
 
 /* ---- cast_list.c ---- */
 
-/* Makes a list the innermost one of the thread, until ek_cast_list_close makes its casts. */
+/* Makes a list the innermost one of the thread, until ek_cast_list_close, which flushes it. */
 void ek_cast_list_open(ek_cast_list *list);
 int ek_cast_list_close(ek_cast_list *list);
-int ek_cast_list_make(ek_cast_list *list);
+int ek_cast_list_flush(ek_cast_list *list);
 /* True if the tensor is the result of a cast that is still to be made. */
 bool ek_cast_list_has(const ek_cast_list *list, const ek_tensor *tensor);
-
-/* The leaf whose gradient the node's input alone becomes, if it has none yet and nobody sees the
- * gradient before the pass ends; else NULL. */
-const ek_tensor *ek_node_unseen_leaf(const ek_node *node, int input);
 
 /* ---- grad_hook.c ---- */
 
@@ -233,5 +229,9 @@ ek_task *ek_queue_next(ek_run *run, int queue, const ek_task *done, int status);
 /* Runs all tasks. gradients[i], whose reference is taken, goes to routes[i]. A negative root_count
  * is the status of a pass that has failed before: grad hooks are told of it, and it is returned. */
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count);
+
+/* The leaf whose gradient the node's input alone becomes, if it has none yet and nobody sees the
+ * gradient before the pass ends; else NULL. */
+const ek_tensor *ek_node_unseen_leaf(const ek_node *node, int input);
 
 #endif

@@ -67,7 +67,7 @@ int ek_run_call_tensor_hooks(const ek_run *run, const ek_task *task, int index)
     ek_hook_list *list = task->node ? task->node->outputs[index].hooks : task->leaf->hooks;
     if (!list || !buffer->sum)
         return 0;
-    EK_TRY(ek_cast_lists_make());
+    EK_TRY(ek_cast_lists_flush_all());
     ek_object_retain(list); /* a hook may remove itself */
     ek_thread *self = ek_thread_self();
     const ek_thread_modes before = self->modes;

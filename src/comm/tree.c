@@ -279,12 +279,19 @@ static int tree_join_containers(const ek_value *values, int count, const tree_jo
     return rc;
 }
 
+/* The dimension of a tensor's batch, counted from the first. */
+static int tree_batch_dim(ek_value value, int otherwise)
+{
+    int dim = ek_value_batch_dim(value, otherwise);
+    return dim < 0 && value.kind == EK_VALUE_TENSOR ? dim + value.as.tensor->ndim : dim;
+}
+
 static int tree_join_values(const ek_value *values, int count, const tree_join *to,
                             ek_value *joined)
 {
     ek_tensor *tensors[EK_MAX_DEVICES];
     ek_value_kind kind = values[0].kind;
-    const int dim = ek_value_batch_dim(values[0], to->dim);
+    const int dim = tree_batch_dim(values[0], to->dim);
     for (int i = 0; i < count; i++) {
         if (values[i].kind == EK_VALUE_ERROR) {
             EK_FAIL(EK_E_INVALID, "gather: output %d is an error", i);
@@ -298,11 +305,11 @@ static int tree_join_values(const ek_value *values, int count, const tree_join *
                            "gather: output %d is another pointer than output 0; pointers "
                            "cannot be joined",
                            i);
-        if (ek_value_batch_dim(values[i], to->dim) != dim)
+        if (tree_batch_dim(values[i], to->dim) != dim)
             return EK_FAIL(EK_E_SHAPE,
                            "gather: output %d has its batch in dimension %d, but output 0 in "
                            "dimension %d",
-                           i, ek_value_batch_dim(values[i], to->dim), dim);
+                           i, tree_batch_dim(values[i], to->dim), dim);
         tensors[i] = kind == EK_VALUE_TENSOR ? values[i].as.tensor : NULL;
     }
     int rc = 0;

@@ -46,7 +46,7 @@ static bool batch_map_tensor(ek_value *value, void *user)
     if (value->kind != EK_VALUE_TENSOR)
         return false;
     ek_tensor *image = map->function(value->as.tensor, map->dev);
-    *value = image ? ek_value_of_tensor(image) : ek_value_error();
+    *value = ek_value_with_tensor(*value, image);
     return true;
 }
 

@@ -97,15 +97,20 @@ static ek_value maker_collate(ek_loader_maker *worker, const maker_source *from,
     return ek_value_error();
 }
 
-/* The tensor without its rows. One without dimensions stays. */
-static ek_tensor *part_without_rows(ek_tensor *tensor, ek_dev *dev)
+/* Replaces a tensor by one without samples. One without dimensions stays. */
+static bool part_empty(ek_value *value, void *user)
 {
-    (void)dev;
+    (void)user;
+    if (value->kind != EK_VALUE_TENSOR)
+        return false;
+    const ek_tensor *tensor = value->as.tensor;
     ek_shape shape = ek_tensor_shape(tensor);
     if (shape.ndim == 0)
-        return tensor;
-    shape.dims[0] = 0;
-    return ek_tensor_new(ek_tensor_dev(tensor), tensor->dtype, &shape, EK_CONTIGUOUS);
+        return true;
+    shape.dims[ek_value_batch_dim(*value, 0)] = 0;
+    *value = ek_value_with_tensor(*value, ek_tensor_new(ek_tensor_dev(tensor), tensor->dtype,
+                                                        &shape, EK_CONTIGUOUS));
+    return true;
 }
 
 /* With `empty`, the samples are only read for their shapes, and the part has none of them. */
@@ -126,7 +131,7 @@ static ek_value maker_make_part(ek_loader_maker *worker, const maker_source *fro
     else
         part = ek_dataset_get_batch(dataset, from->indices, count, at);
     if (empty && part.kind != EK_VALUE_ERROR)
-        part = ek_batch_map(part, part_without_rows, dev);
+        part = ek_value_map(part, part_empty, NULL);
     if (loader->options.device_ids.count == 0)
         return part; /* tensors from a user's function may lie on any device */
     return part.kind == EK_VALUE_ERROR ? part : ek_batch_map(part, part_stage, dev);

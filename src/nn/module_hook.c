@@ -110,7 +110,7 @@ static void hooked_note(hooked_call *call, ek_value gradients, uint64_t pass)
 /* Calls the hooks one after the other. Returns the inputs' gradients, a list, or an error. */
 static ek_value hooked_run_backward(const hooked_call *call, ek_value gradients)
 {
-    if (ek_cast_lists_make() < 0)
+    if (ek_cast_lists_flush_all() < 0)
         return ek_value_error();
     for (int i = 0; i < call->hooks->count; i++) {
         const ek_hook *hook = &call->hooks->hooks[i];

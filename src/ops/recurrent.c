@@ -152,8 +152,8 @@ static const struct {
                        {EK_CELL_LSTM, &lstm_operation},
                        {EK_CELL_GRU, &gru_operation}};
 
-static int step_fused(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *w,
-                      ek_recurrent_state *state)
+static int recurrent_fused_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *w,
+                                ek_recurrent_state *state)
 {
     const ek_recurrent_cell cell = recurrent_cells[kind].cell;
     const ek_operation *operation = recurrent_cells[kind].operation;
@@ -203,7 +203,7 @@ int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weigh
 {
     ek_scope scope = ek_scope_begin();
     ek_recurrent_state next = *state;
-    int status = step_fused(kind, x, weights, &next);
+    int status = recurrent_fused_step(kind, x, weights, &next);
     if (status >= 0 && mask) {
         next.h = ek_where(mask, next.h, state->h);
         next.c = next.c ? ek_where(mask, next.c, state->c) : NULL;

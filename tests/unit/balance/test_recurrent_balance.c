@@ -202,6 +202,25 @@ TEST(micro_batches_are_cut_along_the_batch)
     ek_module_free(models[1]);
 }
 
+TEST(micro_batches_along_another_dimension_are_refused)
+{
+    output_alone *alone = (output_alone *)ek_module_new(&output_alone_type);
+    assert_made(alone);
+    assert_ok(ek_register_module(&alone->module, "net", &alone->net, make_network(2, false)));
+    ek_module *criterion = ek_mse_loss();
+    ek_optimizer *optimizer = ek_sgd(&alone->module, .lr = 0.1);
+    ek_tensor *target = normal(4, EK_SHAPE(STEPS, SAMPLES, 2 * HIDDEN), EK_F64, ek_cpu());
+    assert_refused(ek_train_step(NULL, .model = &alone->module, .criterion = criterion,
+                                 .optimizer = optimizer, .micro_batches = 2,
+                                 .input = EK_VALUE(make_sequences(3, false)),
+                                 .target = EK_VALUE(target)),
+                   EK_E_SHAPE,
+                   "the batch of the input is dimension 1, but it was cut along dimension 0");
+    ek_optimizer_free(optimizer);
+    ek_module_free(criterion);
+    ek_module_free(&alone->module);
+}
+
 static ek_value keep_gradients(ek_value inputs, ek_value outputs, void *user)
 {
     (void)inputs;

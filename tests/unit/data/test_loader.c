@@ -270,7 +270,8 @@ static ek_value collate_sum(const ek_value *samples, int64_t count, void *user)
         return ek_value_error();
     ek_tensor *tensor =
         self->given ? self->given : tensor_of(&sum, ek_scalar_shape(), EK_F64, ek_cpu());
-    return ek_value_dict((ek_value_entry[]){{"sum", EK_VALUE(tensor)},
+    ek_value total = self->given ? ek_value_batched(EK_VALUE(tensor), 2) : EK_VALUE(tensor);
+    return ek_value_dict((ek_value_entry[]){{"sum", total},
                                             {"list", EK_LIST(ek_value_of_int(count), tensor)}},
                          2);
 }
@@ -307,6 +308,7 @@ TEST_LOOP(a_function_of_the_users_collates, 0, 2)
     for (int i = 0; i < 2; i++) {
         ek_value part = ek_value_at(batch.data, i);
         ek_tensor *tensor = ek_value_tensor(ek_value_get(part, "sum"));
+        ck_assert_int_eq(ek_value_batch_dim(ek_value_get(part, "sum"), 0), 2);
         ck_assert(ek_device_equal(ek_tensor_device(tensor), ek_host(i ? 3 : 1)));
         assert_close(tensor, strided, 0, 0);
         ck_assert_int_eq(ek_value_at(ek_value_get(part, "list"), 0).as.integer, 2);

@@ -27,13 +27,6 @@ OWN_PROCESSES /* the emulator is set up once */
         BATCH = 4
     };
 
-static ek_dev *cuda_dev(int index)
-{
-    ek_dev *dev = ek_dev_get(ek_cuda(index));
-    assert_made(dev);
-    return dev;
-}
-
 /* ---- how devices communicate ---- */
 
 typedef struct route {
@@ -311,6 +304,13 @@ TEST_LOOP(a_bucket_waits_for_its_terms_alone, 0, ROUTES)
 }
 
 #ifdef EK_CUDA_EMULATED
+
+static ek_dev *cuda_dev(int index)
+{
+    ek_dev *dev = ek_dev_get(ek_cuda(index));
+    assert_made(dev);
+    return dev;
+}
 
 /* A hold that nobody releases and that has no patience tells whether it was reached. */
 static bool is_reached(hold *h, ek_dev *dev)
