@@ -24,6 +24,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "nn/module_table.h"
+#include "optim/optimizer.h"
 
 typedef struct train_step {
     const ek_train_options *options;
@@ -336,6 +337,8 @@ static int step_check(const ek_train_options *options)
                        !options->model       ? "model is"
                        : !options->criterion ? "criterion is"
                                              : "optimizer is");
+    if (!options->accumulate_only)
+        EK_TRY(ek_optimizer_check_step(options->optimizer, "train_step: "));
     if (options->input.kind == EK_VALUE_NONE)
         return EK_FAIL(EK_E_INVALID, "train_step: the input is missing");
     if (options->micro_batches < 0)

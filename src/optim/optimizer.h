@@ -68,6 +68,10 @@ struct ek_optimizer {
 /* 0, or the error of an optimizer that is NULL or could not be made. */
 int ek_optimizer_check(const ek_optimizer *optimizer);
 
+/* EK_E_INVALID for an algorithm that ek_step can't do, because it needs a closure. `what` begins
+ * the sentence, "" or "train_step: ". */
+int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what);
+
 /* EK_E_INVALID unless there is such a group. */
 int ek_optimizer_check_group(const ek_optimizer *optimizer, int group);
 

@@ -175,6 +175,7 @@ int ek_grad_scaler_step(ek_grad_scaler *scaler, ek_optimizer *optimizer)
 {
     EK_TRY(scaler_check("grad_scaler_step", scaler));
     EK_TRY(ek_optimizer_check(optimizer));
+    EK_TRY(ek_optimizer_check_step(optimizer, "grad_scaler_step: "));
     scaler_pass *pass = scaler_find(scaler, optimizer);
     if (pass && pass->stepped)
         return EK_FAIL(EK_E_STATE,

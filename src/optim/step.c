@@ -385,14 +385,20 @@ static ek_dev *step_first_dev(const ek_optimizer *optimizer)
     return optimizer->slot_count ? ek_tensor_dev(optimizer->slots[0]->parameter) : NULL;
 }
 
+int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what)
+{
+    return optimizer->algorithm->vector
+               ? EK_FAIL(EK_E_INVALID,
+                         "%s%s evaluates the loss several times in a step; call ek_step_closure",
+                         what, optimizer->algorithm->name)
+               : 0;
+}
+
 int ek_step(ek_optimizer *optimizer)
 {
     EK_TRY(ek_optimizer_check(optimizer));
     EK_TRY(ek_fork_check());
-    if (optimizer->algorithm->vector)
-        return EK_FAIL(EK_E_INVALID,
-                       "%s evaluates the loss several times in a step; call ek_step_closure",
-                       optimizer->algorithm->name);
+    EK_TRY(ek_optimizer_check_step(optimizer, ""));
     step this = {.optimizer = optimizer};
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,

@@ -96,13 +96,21 @@ TEST(sharded_parameters_are_refused)
     job_end(&j);
 }
 
+/* Before anything ran: gradients are what they were. */
 TEST(training_steps_refuse_it)
 {
     double loss;
     job j = job_begin(ONE, 1, EK_SHARD_NONE);
+    assert_ok(job_evaluate(&loss, &j));
+    ek_tensor *weight = ek_module_tensor(j.model, "hidden.weight"),
+              *before = ek_clone(ek_tensor_grad(weight));
+    j.x = ek_mul_scalar(j.x, 2);
     assert_refused(ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
                                  .optimizer = j.optimizer, .input = EK_VALUE(j.x),
                                  .target = EK_VALUE(j.target)),
-                   EK_E_INVALID, "call ek_step_closure");
+                   EK_E_INVALID,
+                   "train_step: lbfgs evaluates the loss several times in a step; "
+                   "call ek_step_closure");
+    assert_close(ek_tensor_grad(weight), before, 0, 0);
     job_end(&j);
 }
