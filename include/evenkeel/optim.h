@@ -122,9 +122,18 @@ typedef int ek_closure(double *loss, void *user);
  * its own: LBFGS several times, others once, before ek_step. Writes the first loss to *loss, unless
  * NULL. On an error parameters and state are what they were before; gradients are the last ones.
  *
- * LBFGS: EK_E_STATE for parameters that are sharded or divided over ranks. Under
- * ek_distributed_data_parallel the closure has to give every rank the loss of all ranks, since the
- * loss decides when a step ends. */
+ * LBFGS: EK_E_STATE for parameters that are sharded or divided over ranks. The state follows
+ * parameters that were moved to another device before the step or by its first evaluation; later in
+ * the step that is EK_E_DEVICE.
+ *
+ * LBFGS under ek_distributed_data_parallel: the closure has to give every rank the loss of all
+ * ranks, since the loss decides when a step ends. An error of the closure has to be one of all
+ * ranks, too: a rank on which it fails goes back to the parameters before the step, while the
+ * others would go on and wait for it. What fails in the wrapper's forward and backward or in a call
+ * of dist.h is told to all ranks; the step does not tell of other errors. A closure that fails by
+ * itself calls ek_dist_raise (dist.h) before it returns, and then the others' next call fails. For
+ * their step to have the same end that call has to be in the same evaluation: the sum of the losses
+ * over the ranks should be the last thing in the closure that can fail. */
 EK_API int ek_step_closure(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss);
 
 /* Removes the gradients of all parameters. */
@@ -136,9 +145,13 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
  * "acc_delta"; Rprop's "prev", "step_size"; ASGD's "ax", "eta". "mu_product" and "eta" are scalars
  * of f64 in the scope. LBFGS's are those of all parameters and belong to the first, as in PyTorch:
  * "d", "prev_flat_grad", and, with a row per remembered iteration, "old_dirs", "old_stps" and "ro";
- * "t", "H_diag", "prev_loss" and "func_evals" are scalars. NULL, without an error, if there is none
- * yet. Owned by the optimizer. For a sharded parameter it is a copy of the whole state instead, on
- * cpu, in the scope; if it is divided over ranks (ddp.h), all of them call this. */
+ * "t", "H_diag", "prev_loss" and "func_evals" are scalars; if the first evaluation has converged
+ * already, there is "func_evals" alone. All of these but "d" and "prev_flat_grad" are new tensors
+ * in the scope. NULL, without an error, if there is none yet.
+ *
+ * Owned by the optimizer, where nothing else is said. For a sharded parameter it is a copy of the
+ * whole state instead, on cpu, in the scope; if it is divided over ranks (ddp.h), all of them call
+ * this. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
@@ -150,8 +163,9 @@ EK_API int ek_optimizer_parameter_count(const ek_optimizer *optimizer);
 /* How many updates the parameter has had. EK_E_INVALID if it is no parameter of the optimizer. */
 EK_API int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter);
 /* Restores a parameter's state from a checkpoint: `steps` updates, and copies of all states that
- * the algorithm has by then (none for 0 steps). Shapes are the parameter's, or a scalar's, or those
- * that LBFGS gives; dtypes and devices are converted. On an error nothing has changed. */
+ * the algorithm has by then (none for 0 steps, or LBFGS's "func_evals"). Shapes are the
+ * parameter's, or a scalar's, or those that LBFGS gives; dtypes and devices are converted. On an
+ * error nothing has changed. */
 EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                                   const char *const *names, ek_tensor *const *states, int count);
 /* The name of state `index`, with the present options; NULL, without an error, past the last. */

@@ -170,13 +170,13 @@ static int reader_note(const char *path, ek_tensor *parameter, void *user)
     return 0;
 }
 
-/* Copies the parameter's present state to cpu; there is none if it was never updated. */
+/* Copies the parameter's present state to cpu. */
 static int reader_note_before(const reader *r, parameter_entry *entry)
 {
     state_set *before = &entry->before;
     const char *state;
     before->steps = ek_optimizer_steps(r->optimizer, entry->parameter);
-    for (int s = 0; before->steps > 0 && (state = ek_optimizer_state_name(r->optimizer, s)); s++) {
+    for (int s = 0; (state = ek_optimizer_state_name(r->optimizer, s)); s++) {
         ek_tensor *tensor = ek_optimizer_own_state(r->optimizer, entry->parameter, state);
         if (!tensor && ek_error_status() == 0)
             continue; /* the parameter's group has no such state */

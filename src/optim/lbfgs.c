@@ -29,13 +29,14 @@ typedef struct lbfgs_run {
     const ek_optimizer_options *options;
     ek_closure *closure;
     void *user;
-    bool has_moved;      /* parameters were written to */
-    ek_lbfgs state;      /* a copy; becomes the optimizer's if the step ends well */
-    ek_tensor *x;        /* the parameters before the iteration, in the scope */
-    double loss;         /* at the parameters as they are, as far as it was evaluated */
-    ek_tensor *gradient; /* one reference */
-    int64_t evaluations; /* of this step */
-    bool has_converged;  /* no element of the gradient exceeds tolerance_grad */
+    ek_memory_category category; /* the caller's, which closures allocate in */
+    bool has_moved;              /* parameters were written to */
+    ek_lbfgs state;              /* a copy; becomes the optimizer's if the step ends well */
+    ek_tensor *x;                /* the parameters before the iteration, in the scope */
+    double loss;                 /* at the parameters as they are, as far as it was evaluated */
+    ek_tensor *gradient;         /* one reference */
+    int64_t evaluations;         /* of this step */
+    bool has_converged;          /* no element of the gradient exceeds tolerance_grad */
 } lbfgs_run;
 
 /* ---- the state ---- */
@@ -72,14 +73,6 @@ static int lbfgs_copy(const ek_lbfgs *self, ek_lbfgs *copy)
     if (copy->gradient)
         ek_keep(copy->gradient);
     return 0;
-}
-
-/* Puts a tensor of the scope in the place of another one. */
-static void lbfgs_replace(ek_tensor **place, ek_tensor *tensor)
-{
-    ek_keep(tensor);
-    ek_release(*place);
-    *place = tensor;
 }
 
 /* ---- vectors ---- */
@@ -148,10 +141,8 @@ static int lbfgs_check(const ek_optimizer *optimizer)
 static ek_tensor *lbfgs_gather(const ek_optimizer *optimizer, bool gradients)
 {
     const ek_tensor *first = optimizer->slots[0]->parameter;
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     ek_tensor *vector = ek_zeros(EK_SHAPE(ek_lbfgs_count(optimizer)), first->dtype,
                                  .device = ek_tensor_device(first));
-    ek_memory_set_category(before);
     ek_scope scope = ek_scope_begin();
     bool written = vector != NULL;
     int64_t at = 0;
@@ -195,6 +186,21 @@ static int lbfgs_move(lbfgs_run *run, double t)
 
 /* ---- evaluating ---- */
 
+/* A step's vectors lie where its first evaluation left the parameters, so that later ones must not
+ * move them. */
+static int lbfgs_check_place(const lbfgs_run *run)
+{
+    const ek_tensor *first = run->optimizer->slots[0]->parameter, *gradient = run->gradient;
+    char texts[2][200];
+    if (!gradient ||
+        (ek_tensor_dev(gradient) == ek_tensor_dev(first) && gradient->dtype == first->dtype))
+        return 0;
+    return EK_FAIL(EK_E_DEVICE,
+                   "lbfgs: the parameters have moved within a step, the first one is %s, but the "
+                   "step began with %s; move the model between steps",
+                   ek_tensor_text(first, texts[0]), ek_tensor_text(gradient, texts[1]));
+}
+
 /* The loss and the gradient, with one reference, of the parameters as they are. */
 static int lbfgs_evaluate(lbfgs_run *run, double *loss, ek_tensor **gradient)
 {
@@ -202,7 +208,9 @@ static int lbfgs_evaluate(lbfgs_run *run, double *loss, ek_tensor **gradient)
     ek_scope scope = ek_scope_begin();
     *gradient = NULL;
     ek_set_grad_enabled(true);
+    ek_memory_set_category(run->category);
     int status = run->closure(loss, run->user);
+    ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     ek_set_grad_enabled(false);
     if (before == 0)
         status = ek_error_outcome(status);
@@ -210,6 +218,8 @@ static int lbfgs_evaluate(lbfgs_run *run, double *loss, ek_tensor **gradient)
         ek_error_prefix(before, "lbfgs");
     if (status >= 0)
         status = lbfgs_check(run->optimizer);
+    if (status >= 0)
+        status = lbfgs_check_place(run);
     ek_tensor *gathered = status >= 0 ? lbfgs_gather(run->optimizer, true) : NULL;
     if (gathered)
         *gradient = ek_keep(gathered);
@@ -301,8 +311,8 @@ static int lbfgs_turn(lbfgs_run *run)
     free(weights);
     if (!d)
         return ek_error_pending();
-    lbfgs_replace(&state->direction, d);
-    lbfgs_replace(&state->gradient, run->gradient);
+    ek_lbfgs_replace(&state->direction, d);
+    ek_lbfgs_replace(&state->gradient, run->gradient);
     state->loss = run->loss;
     return 0;
 }
@@ -324,14 +334,13 @@ static int lbfgs_search(lbfgs_run *run, double slope, double longest)
     const ek_line line = {.start = {0, run->loss, slope, run->gradient},
                           .first = state->t,
                           .longest = longest,
-                          .tolerance_change = run->options->tolerance_change,
                           .evaluate = lbfgs_evaluate_at,
                           .user = run};
     ek_line_point found;
     EK_TRY(ek_line_search(&line, &found));
     state->t = found.t;
     run->loss = found.loss;
-    lbfgs_replace(&run->gradient, found.gradient);
+    ek_lbfgs_replace(&run->gradient, found.gradient);
     ek_line_point_clear(&found);
     return lbfgs_move(run, state->t);
 }
@@ -346,7 +355,7 @@ static int lbfgs_walk(lbfgs_run *run, bool is_last)
     if (is_last)
         return 0;
     EK_TRY(lbfgs_evaluate(run, &run->loss, &gradient));
-    lbfgs_replace(&run->gradient, gradient);
+    ek_lbfgs_replace(&run->gradient, gradient);
     ek_release(gradient);
     return 0;
 }
@@ -383,6 +392,8 @@ static int lbfgs_iterate(lbfgs_run *run, bool is_last, bool *ends)
 static int lbfgs_iterate_all(lbfgs_run *run, double *loss)
 {
     EK_TRY(lbfgs_evaluate(run, &run->loss, &run->gradient));
+    /* Parameters may have moved since the last step. */
+    EK_TRY(ek_lbfgs_follow(&run->state, run->gradient));
     *loss = run->loss;
     EK_TRY(lbfgs_judge(run));
     bool ends = run->has_converged;
@@ -411,8 +422,10 @@ static void lbfgs_undo(const ek_optimizer *optimizer, ek_tensor *const *kept)
 {
     ek_error_record reason;
     ek_error_take(&reason);
-    for (int i = 0; i < optimizer->slot_count; i++)
-        ek_copy_(optimizer->slots[i]->parameter, kept[i]);
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        ek_tensor *parameter = optimizer->slots[i]->parameter;
+        ek_copy_(parameter, ek_to_device(kept[i], ek_tensor_device(parameter)));
+    }
     ek_error_clear();
     ek_error_raise(&reason);
 }
@@ -439,6 +452,7 @@ int ek_lbfgs_minimise(ek_optimizer *optimizer, ek_closure *closure, void *user, 
     const ek_lbfgs *state = ek_lbfgs_of(optimizer);
     EK_TRY(state ? lbfgs_copy(state, &run.state) : EK_E_NO_MEMORY);
     bool enabled = ek_set_grad_enabled(false);
+    run.category = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     ek_scope scope = ek_scope_begin();
     ek_tensor **kept = lbfgs_keep(optimizer);
     int status = kept ? lbfgs_iterate_all(&run, loss) : ek_error_pending();
@@ -450,6 +464,7 @@ int ek_lbfgs_minimise(ek_optimizer *optimizer, ek_closure *closure, void *user, 
     ek_release(run.gradient);
     ek_lbfgs_clear(&run.state);
     ek_scope_end(&scope);
+    ek_memory_set_category(run.category);
     ek_set_grad_enabled(enabled);
     return status;
 }

@@ -25,6 +25,12 @@ typedef struct ek_lbfgs {
 
 void ek_lbfgs_clear(ek_lbfgs *self);
 
+/* Puts a tensor of the scope in the place of another one. */
+void ek_lbfgs_replace(ek_tensor **place, ek_tensor *tensor);
+
+/* Brings the vectors to the device and dtype of this one. On an error some may have been. */
+int ek_lbfgs_follow(ek_lbfgs *self, const ek_tensor *there);
+
 /* How many elements all parameters have. */
 int64_t ek_lbfgs_count(const ek_optimizer *optimizer);
 

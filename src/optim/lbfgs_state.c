@@ -1,4 +1,5 @@
-/* lbfgs_state.c: the state of L-BFGS by PyTorch's names, for checkpoints. */
+/* lbfgs_state.c: the state of L-BFGS: where it lies, and its parts by PyTorch's names, for
+ * checkpoints. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,41 @@ void ek_lbfgs_free(void *memory)
     free(memory);
 }
 
+/* ---- where it lies ---- */
+
+void ek_lbfgs_replace(ek_tensor **place, ek_tensor *tensor)
+{
+    ek_keep(tensor);
+    ek_release(*place);
+    *place = tensor;
+}
+
+static int lbfgs_bring(ek_tensor **place, const ek_tensor *there)
+{
+    if (!*place)
+        return 0;
+    ek_tensor *tensor = ek_to_dtype(ek_to_device(*place, ek_tensor_device(there)), there->dtype);
+    if (!tensor)
+        return ek_error_pending();
+    ek_lbfgs_replace(place, tensor);
+    return 0;
+}
+
+int ek_lbfgs_follow(ek_lbfgs *self, const ek_tensor *there)
+{
+    ek_scope scope = ek_scope_begin();
+    int status = lbfgs_bring(&self->direction, there);
+    if (status >= 0)
+        status = lbfgs_bring(&self->gradient, there);
+    for (int i = 0; i < self->count && status >= 0; i++) {
+        status = lbfgs_bring(&self->pairs[i].y, there);
+        if (status >= 0)
+            status = lbfgs_bring(&self->pairs[i].s, there);
+    }
+    ek_scope_end(&scope);
+    return status;
+}
+
 /* ---- reading ---- */
 
 static ek_tensor *lbfgs_scalar(double number)
@@ -64,9 +100,11 @@ static ek_tensor *lbfgs_ro(const ek_lbfgs *self)
 ek_tensor *ek_lbfgs_state(const ek_optimizer *optimizer, const char *name)
 {
     const ek_lbfgs *self = optimizer->memory;
-    if (!self || self->iterations == 0)
+    const int state = lbfgs_name(name);
+    /* As in PyTorch, evaluations are counted before the first iteration. */
+    if (!self || (self->iterations == 0 && (state != FUNC_EVALS || self->evaluations == 0)))
         return NULL;
-    switch (lbfgs_name(name)) {
+    switch (state) {
     case D:
         return self->direction;
     case T:
@@ -92,8 +130,10 @@ ek_tensor *ek_lbfgs_state(const ek_optimizer *optimizer, const char *name)
 
 /* ---- writing ---- */
 
-/* Puts the states in the order of their names. The history may be missing, but only as a whole. */
-static int lbfgs_sort(const char *const *names, ek_tensor *const *states, int count,
+/* Puts the states in the order of their names. The history may be missing, but only as a whole.
+ * Before the first iteration there is no state but the count of evaluations, which may be missing.
+ */
+static int lbfgs_sort(const char *const *names, ek_tensor *const *states, int count, int64_t steps,
                       ek_tensor **sorted)
 {
     for (int i = 0; i < count; i++) {
@@ -101,6 +141,9 @@ static int lbfgs_sort(const char *const *names, ek_tensor *const *states, int co
         if (at == NAMES)
             return EK_FAIL(EK_E_INVALID, "lbfgs: there is no state \"%.200s\"",
                            names[i] ? names[i] : "NULL");
+        if (steps == 0 && at != FUNC_EVALS)
+            return EK_FAIL(EK_E_INVALID, "lbfgs: after 0 updates there is no state \"%s\"",
+                           names[i]);
         if (!states[i])
             return ek_error_status() < 0
                        ? ek_error_pending()
@@ -110,7 +153,7 @@ static int lbfgs_sort(const char *const *names, ek_tensor *const *states, int co
         sorted[at] = states[i];
     }
     const bool history = sorted[OLD_DIRS] || sorted[OLD_STPS] || sorted[RO];
-    for (int i = 0; i < NAMES; i++)
+    for (int i = 0; i < NAMES && steps > 0; i++)
         if (!sorted[i] && (history || (i != OLD_DIRS && i != OLD_STPS && i != RO)))
             return EK_FAIL(EK_E_INVALID, "lbfgs: state \"%s\" is missing", ek_lbfgs_state_names[i]);
     return 0;
@@ -163,14 +206,17 @@ static int lbfgs_fill_history(const ek_optimizer *optimizer, ek_tensor *const *s
 
 static int lbfgs_fill(const ek_optimizer *optimizer, ek_tensor *const *sorted, ek_lbfgs *self)
 {
-    double evaluations;
-    EK_TRY(ek_item(sorted[T], &self->t));
-    EK_TRY(ek_item(sorted[H_DIAG], &self->scale));
-    EK_TRY(ek_item(sorted[PREV_LOSS], &self->loss));
-    EK_TRY(ek_item(sorted[FUNC_EVALS], &evaluations));
+    double evaluations = 0;
+    if (sorted[FUNC_EVALS])
+        EK_TRY(ek_item(sorted[FUNC_EVALS], &evaluations));
     if (!(evaluations >= 0 && evaluations < 0x1p53))
         return EK_FAIL(EK_E_INVALID, "lbfgs: state \"func_evals\" is %g", evaluations);
     self->evaluations = (int64_t)evaluations;
+    if (self->iterations == 0)
+        return 0;
+    EK_TRY(ek_item(sorted[T], &self->t));
+    EK_TRY(ek_item(sorted[H_DIAG], &self->scale));
+    EK_TRY(ek_item(sorted[PREV_LOSS], &self->loss));
     ek_tensor *direction = lbfgs_convert(optimizer, sorted, D, -1),
               *gradient = lbfgs_convert(optimizer, sorted, PREV_FLAT_GRAD, -1);
     if (!direction || !gradient)
@@ -187,11 +233,7 @@ int ek_lbfgs_set_state(ek_optimizer *optimizer, int64_t steps, const char *const
     ek_tensor *sorted[NAMES] = {NULL};
     if (!self)
         return EK_E_NO_MEMORY;
-    if (steps == 0) {
-        ek_lbfgs_clear(self);
-        return 0;
-    }
-    EK_TRY(lbfgs_sort(names, states, count, sorted));
+    EK_TRY(lbfgs_sort(names, states, count, steps, sorted));
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     int status = lbfgs_fill(optimizer, sorted, &made);
     ek_memory_set_category(before);

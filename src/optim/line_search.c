@@ -13,6 +13,9 @@
 
 #define DECREASE 1e-4
 #define CURVATURE 0.9
+/* The search ends if no element moves by this much any more. PyTorch does not pass on the option
+ * tolerance_change, so that it is this number whatever the option is. */
+#define TOLERANCE_CHANGE 1e-9
 
 enum { MOST_STEPS = 25 }; /* evaluations after the first */
 
@@ -149,7 +152,7 @@ static int search_shrink(search *self, ek_line_point *now)
     bool is_close = false;
     for (; self->steps < MOST_STEPS && !self->is_found; self->steps++) {
         const double width = fabs(self->ends[1].t - self->ends[0].t);
-        if (width * self->line->longest < self->line->tolerance_change)
+        if (width * self->line->longest < TOLERANCE_CHANGE)
             return 0;
         EK_TRY(search_evaluate(self, search_choose(self, &is_close), now));
         search_narrow(self, now);

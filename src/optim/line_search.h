@@ -18,10 +18,9 @@ void ek_line_point_clear(ek_line_point *point);
 typedef int ek_line_evaluate(double t, ek_line_point *point, void *user);
 
 typedef struct ek_line {
-    ek_line_point start;     /* at t = 0, of a negative slope; borrowed */
-    double first;            /* the step length to try first */
-    double longest;          /* the largest element of the direction, without its sign */
-    double tolerance_change; /* the search ends if no element moves by this much any more */
+    ek_line_point start; /* at t = 0, of a negative slope; borrowed */
+    double first;        /* the step length to try first */
+    double longest;      /* the largest element of the direction, without its sign */
     ek_line_evaluate *evaluate;
     void *user;
 } ek_line;

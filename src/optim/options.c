@@ -153,11 +153,15 @@ int ek_options_resolve(const ek_algorithm *algorithm, const ek_optimizer_options
 {
     ek_optimizer_options o = {0};
     for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++) {
-        double value = option_given(given, i);
-        if (algorithm->options >> i & 1)
-            option_put(&o, i, ek_number_or(value, ek_option_get(defaults, i)));
-        else if (value != 0)
+        double value = option_given(given, i),
+               used = ek_number_or(value, ek_option_get(defaults, i));
+        const bool exists = algorithm->options >> i & 1;
+        if (value != 0 && !exists)
             return option_refuse(algorithm, options[i].name);
+        if (value != 0) /* here, because `complete` takes what is out of range for left out */
+            EK_TRY(option_check(algorithm->name, i, used));
+        if (exists)
+            option_put(&o, i, used);
     }
     if (algorithm->complete)
         algorithm->complete(&o);

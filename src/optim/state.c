@@ -269,7 +269,7 @@ static int state_put_vector(ek_optimizer *optimizer, ek_slot *slot, int64_t step
 {
     const ek_algorithm *algorithm = optimizer->algorithm;
     const bool is_first = slot == optimizer->slots[0];
-    if ((!is_first || steps == 0) && count > 0)
+    if (!is_first && count > 0)
         return EK_FAIL(EK_E_INVALID,
                        "%s: after %lld updates this parameter has no state \"%.200s\"; that of all "
                        "parameters is the first one's",

@@ -14,7 +14,6 @@ X = torch.randn(9, 3, dtype=torch.float64)
 Y = torch.randn(9, 2, dtype=torch.float64)
 
 
-
 class Row(torch.nn.Module):
     """Two numbers, and a function of them."""
 
@@ -42,6 +41,11 @@ def valley(x):
     return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
 
 
+def steep(x):
+    """The valley with walls so steep that a search narrows its bracket many times."""
+    return 1e4 * valley(x)
+
+
 def cliff(x):
     """Falls ever faster, so that no step satisfies the conditions."""
     return -(x ** 4).sum()
@@ -60,7 +64,10 @@ CASES = {
     "valley": (20, dict(max_iter=4, line_search_fn="strong_wolfe")),
     "valley_far": (12, dict(lr=3, max_iter=3, history_size=2, line_search_fn="strong_wolfe")),
     "cliff": (1, dict(lr=1e-3, max_iter=1, line_search_fn="strong_wolfe")),
+    "steep": (3, dict(lr=1e5, tolerance_change=0.05, line_search_fn="strong_wolfe")),
+    "converged": (2, dict(tolerance_grad=100)),
 }
+ROWS = {"valley": valley, "valley_far": valley, "cliff": cliff, "steep": steep}
 
 
 def row(tensors):
@@ -70,18 +77,20 @@ def row(tensors):
 def add_state(golden, name, state):
     golden.add(f"{name}/n_iter", state["n_iter"])
     for key in ("d", "prev_flat_grad"):
-        golden.add(f"{name}/{key}", state[key].clone())
+        if key in state:
+            golden.add(f"{name}/{key}", state[key].clone())
     for key in ("old_dirs", "old_stps", "ro"):
-        if state[key]:
+        if state.get(key):
             golden.add(f"{name}/{key}", torch.stack(state[key]))
     for key in ("t", "H_diag", "prev_loss", "func_evals"):
-        golden.add(f"{name}/{key}", torch.tensor(float(state[key]), dtype=torch.float64))
+        if key in state:
+            golden.add(f"{name}/{key}", torch.tensor(float(state[key]), dtype=torch.float64))
 
 
 with Golden("lbfgs.golden") as golden:
     golden.add_all("data", x=X, y=Y)
     for name, (steps, options) in CASES.items():
-        network = Row(valley) if "valley" in name else Row(cliff) if name == "cliff" else Network()
+        network = Row(ROWS[name]) if name in ROWS else Network()
         optimizer = torch.optim.LBFGS(network.parameters(), **options)
         golden.add(f"{name}/p0", row(network.parameters()))
 

@@ -463,3 +463,31 @@ TEST(half_a_state_of_lbfgs_changes_nothing)
     ek_archive_free(b);
     end(&f.t);
 }
+
+/* A load that fails keeps the evaluations of an optimizer that had converged from the start. */
+TEST(a_failed_load_keeps_lbfgs_evaluations)
+{
+    fit f = fit_begin((job){2, false}, 1);
+    const int64_t steps = 0;
+    double rate = 1, evaluations = 9;
+    assert_ok(ek_optimizer_set(f.t.optimizer, 0, "tolerance_grad", 1e9));
+    assert_ok(ek_step_closure(f.t.optimizer, fit_evaluate, &f, NULL));
+    ek_tensor *first = ek_module_tensor(f.t.model, "0.weight");
+    ck_assert(element(ek_optimizer_state(f.t.optimizer, first, "func_evals"), 0) == 1);
+    ek_archive *whole = saved(&f.t), *a = ek_archive_new(), *b;
+    assert_ok(ek_archive_put(a, "optimizer.0.weight.steps",
+                             EK_VALUE(ek_from_data(&steps, ek_scalar_shape(), EK_I64))));
+    assert_ok(ek_archive_put(a, "optimizer.0.weight.func_evals",
+                             EK_VALUE(ek_from_data(&evaluations, ek_scalar_shape(), EK_F64))));
+    assert_ok(
+        ek_archive_put(a, "optimizer.lr", EK_VALUE(ek_from_data(&rate, EK_SHAPE(1), EK_F64))));
+    b = through_file(a);
+    assert_refused(load_optimizer(b, &f.t), EK_E_INVALID, "optimizer.0.bias.steps");
+    ck_assert(element(ek_optimizer_state(f.t.optimizer, first, "func_evals"), 0) == 1);
+    assert_ok(ek_step_closure(f.t.optimizer, fit_evaluate, &f, NULL));
+    load(whole, &f.t);
+    ck_assert(element(ek_optimizer_state(f.t.optimizer, first, "func_evals"), 0) == 1);
+    ek_archive_free(whole);
+    ek_archive_free(b);
+    end(&f.t);
+}

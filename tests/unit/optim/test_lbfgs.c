@@ -3,6 +3,7 @@
 #include "evenkeel/nn.h"
 #include "evenkeel/ops.h"
 #include "evenkeel/optim.h"
+#include "evenkeel/scaler.h"
 #include "kit/devices.h"
 #include "unit.h"
 
@@ -10,7 +11,7 @@ FIXTURE(four_devices, shut_down)
 
 /* ---- problems, as tests/golden/make_lbfgs.py has them ---- */
 
-typedef enum problem_kind { NETWORK, VALLEY, CLIFF } problem_kind;
+typedef enum problem_kind { NETWORK, VALLEY, CLIFF, STEEP } problem_kind;
 
 typedef struct job {
     problem_kind problem;
@@ -19,7 +20,8 @@ typedef struct job {
     ek_optimizer *optimizer;
     ek_tensor *x, *y;
     int calls;
-    int fails_at; /* the call that fails; 0: none */
+    int fails_at;                /* the call that fails; 0: none */
+    ek_memory_category category; /* that the last call found */
 } job;
 
 static ek_tensor *job_loss(const job *j)
@@ -29,8 +31,9 @@ static ek_tensor *job_loss(const job *j)
     if (j->problem == CLIFF)
         return ek_neg(ek_sum(ek_square(ek_square(j->row))));
     ek_tensor *a = ek_select(j->row, 0, 0), *b = ek_select(j->row, 0, 1);
-    return ek_add(ek_mul_scalar(ek_square(ek_sub(b, ek_square(a))), 100),
-                  ek_square(ek_rsub_scalar(a, 1)));
+    ek_tensor *valley = ek_add(ek_mul_scalar(ek_square(ek_sub(b, ek_square(a))), 100),
+                               ek_square(ek_rsub_scalar(a, 1)));
+    return j->problem == STEEP ? ek_mul_scalar(valley, 1e4) : valley;
 }
 
 static int job_evaluate(double *loss, void *user)
@@ -39,6 +42,8 @@ static int job_evaluate(double *loss, void *user)
     if (++j->calls == j->fails_at)
         return ek_error(EK_E_USER, "call %d fails", j->calls);
     ck_assert(ek_grad_enabled());
+    j->category = ek_memory_set_category(EK_MEMORY_ACTIVATION);
+    ek_memory_set_category(j->category);
     ek_zero_grad(j->optimizer);
     ek_tensor *l = job_loss(j);
     return ek_backward(l) < 0 ? ek_error_status() : ek_item(l, loss);
@@ -133,6 +138,8 @@ static const struct {
      VALLEY,
      {.lr = 3, .max_iter = 3, .history_size = 2, .line_search = EK_STRONG_WOLFE}},
     {"cliff", CLIFF, {.lr = 1e-3, .max_iter = 1, .line_search = EK_STRONG_WOLFE}},
+    {"steep", STEEP, {.lr = 1e5, .tolerance_change = 0.05, .line_search = EK_STRONG_WOLFE}},
+    {"converged", NETWORK, {.tolerance_grad = 100}},
 };
 
 static ek_tensor *case_golden(int i, const char *what)
@@ -300,6 +307,34 @@ TEST(parameters_lie_on_any_devices)
     ek_optimizer_free(j.optimizer);
 }
 
+/* ---- memory ---- */
+
+/* Vectors of the state count as the optimizer's, what the closure makes as the caller's. */
+TEST(state_counts_as_the_optimizer_s)
+{
+    for (int wolfe = 0; wolfe < 2; wolfe++) {
+        ek_memory_stats before, after;
+        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].options);
+        ek_tensor *weight = ek_module_tensor(j.network, "0.weight");
+        ek_memory_category outside = ek_memory_set_category(EK_MEMORY_WORKSPACE);
+        assert_ok(ek_memory_get_stats(test_device(0), &before));
+        for (int step = 0; step < 4; step++)
+            assert_ok(ek_step_closure(j.optimizer, job_evaluate, &j, NULL));
+        assert_ok(ek_memory_get_stats(test_device(0), &after));
+        ck_assert_int_eq(j.category, EK_MEMORY_WORKSPACE);
+        ck_assert_int_eq(ek_memory_set_category(outside), EK_MEMORY_WORKSPACE);
+        ek_tensor *d = ek_optimizer_state(j.optimizer, weight, "d"),
+                  *history = ek_optimizer_state(j.optimizer, weight, "old_dirs");
+        const uint64_t vectors = 2 + 2 * (uint64_t)ek_tensor_size(history, 0);
+        ck_assert_uint_ge(vectors, 6);
+        ck_assert_uint_eq(after.now[EK_MEMORY_OPTIMIZER] - before.now[EK_MEMORY_OPTIMIZER],
+                          vectors * (uint64_t)ek_tensor_count(d) * sizeof(double));
+        ck_assert_uint_eq(after.now[EK_MEMORY_WORKSPACE], before.now[EK_MEMORY_WORKSPACE]);
+        ck_assert_uint_eq(after.now[EK_MEMORY_ACTIVATION], before.now[EK_MEMORY_ACTIVATION]);
+        job_end(&j);
+    }
+}
+
 /* ---- state ---- */
 
 enum { STATES = 9 };
@@ -377,6 +412,109 @@ TEST(training_goes_on_from_pytorch)
     job_end(&j);
 }
 
+/* The state follows parameters to another device, to the same bits. */
+TEST(a_model_that_moves_goes_on)
+{
+    for (int wolfe = 0; wolfe < 2; wolfe++) {
+        ek_tensor *start = case_golden(wolfe, "p0");
+        job a = job_begin(NETWORK, start, test_device(0), cases[wolfe].options),
+            b = job_begin(NETWORK, start, test_device(0), cases[wolfe].options);
+        for (int step = 0; step < 6; step++) {
+            ek_device there = test_device(step / 2);
+            assert_ok(ek_module_to_device(b.network, there));
+            b.x = ek_to_device(b.x, there);
+            b.y = ek_to_device(b.y, there);
+            assert_ok(ek_step_closure(a.optimizer, job_evaluate, &a, NULL));
+            assert_ok(ek_step_closure(b.optimizer, job_evaluate, &b, NULL));
+            assert_close(job_vector(&b), job_vector(&a), 0, 0);
+        }
+        ek_tensor *weight = ek_module_tensor(b.network, "0.weight");
+        ek_device of_state = ek_tensor_device(ek_optimizer_state(b.optimizer, weight, "d"));
+        ck_assert_int_eq(of_state.index, test_device(2).index);
+        job_end(&a);
+        job_end(&b);
+    }
+}
+
+typedef struct mover {
+    job *j;
+    ek_tensor *x, *y; /* where it moves */
+    int moves_at;     /* the call that moves the model */
+} mover;
+
+static int evaluate_elsewhere(double *loss, void *user)
+{
+    mover *m = user;
+    if (m->j->calls + 1 == m->moves_at) {
+        assert_ok(ek_module_to_device(m->j->network, ek_tensor_device(m->x)));
+        m->j->x = m->x;
+        m->j->y = m->y;
+    }
+    return job_evaluate(loss, m->j);
+}
+
+/* The first call of a closure may move the model, as a wrapper's first forward does; later ones may
+ * not. */
+TEST(a_model_that_moves_within_a_step_is_refused)
+{
+    const int wolfe = 1;
+    for (int later = 0; later < 2; later++) {
+        ek_scope scope = ek_scope_begin();
+        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].options);
+        mover m = {&j, ek_to_device(j.x, test_device(1)), ek_to_device(j.y, test_device(1)), 0};
+        assert_ok(ek_step_closure(j.optimizer, evaluate_elsewhere, &m, NULL));
+        ek_tensor *before = job_vector(&j), *weight = ek_module_tensor(j.network, "0.weight");
+        const int64_t steps = ek_optimizer_steps(j.optimizer, weight);
+        m.moves_at = j.calls + 1 + later;
+        int status = ek_step_closure(j.optimizer, evaluate_elsewhere, &m, NULL);
+        if (later) {
+            assert_refused(status, EK_E_DEVICE, "lbfgs: the parameters have moved");
+            assert_close(job_vector(&j), before, 0, 0);
+            ck_assert_int_eq(ek_optimizer_steps(j.optimizer, weight), steps);
+            assert_ok(ek_step_closure(j.optimizer, evaluate_elsewhere, &m, NULL));
+        } else {
+            assert_ok(status);
+        }
+        assert_close_norm(job_vector(&j), ek_select(case_golden(wolfe, "p"), 0, 1), 1e-10);
+        job_end(&j);
+        ek_scope_end(&scope);
+    }
+}
+
+/* After a first evaluation that has converged there is "func_evals" alone. */
+TEST(evaluations_without_iterations_are_state)
+{
+    int converged = 0;
+    while (strcmp(cases[converged].name, "converged") != 0)
+        converged++;
+    ek_tensor *start = case_golden(converged, "p0"), *states[STATES];
+    const char *names[STATES] = {NULL};
+    job a = job_begin(NETWORK, start, ek_cpu(), cases[converged].options),
+        b = job_begin(NETWORK, start, ek_cpu(), cases[converged].options);
+    ek_tensor *weight = ek_module_tensor(b.network, "0.weight"),
+              *bias = ek_module_tensor(b.network, "0.bias");
+    for (int step = 0; step < 2; step++)
+        assert_ok(ek_step_closure(a.optimizer, job_evaluate, &a, NULL));
+    ck_assert_int_eq(states_of(&a, names, states), 1);
+    ck_assert_str_eq(names[0], "func_evals");
+    assert_refused(ek_optimizer_set_state(b.optimizer, bias, 0, names, states, 1), EK_E_INVALID,
+                   "that of all parameters is the first one's");
+    assert_refused(ek_optimizer_set_state(b.optimizer, weight, 0, (const char *[]){"t"}, states, 1),
+                   EK_E_INVALID, "after 0 updates there is no state \"t\"");
+    assert_refused(ek_optimizer_set_state(b.optimizer, weight, 0,
+                                          (const char *[]){names[0], names[0]},
+                                          (ek_tensor *[]){states[0], states[0]}, 2),
+                   EK_E_INVALID, "given twice");
+    assert_ok(ek_optimizer_set_state(b.optimizer, weight, 0, names, states, 1));
+    assert_ok(ek_step_closure(b.optimizer, job_evaluate, &b, NULL));
+    ck_assert_int_eq(states_of(&b, names, states), 1);
+    ck_assert(element(states[0], 0) == 3);
+    assert_ok(ek_optimizer_set_state(b.optimizer, weight, 0, NULL, NULL, 0));
+    ck_assert_int_eq(states_of(&b, names, states), 0);
+    job_end(&a);
+    job_end(&b);
+}
+
 TEST(states_that_do_not_fit_are_refused)
 {
     job a = job_begin(NETWORK, case_golden(1, "p0"), ek_cpu(), cases[1].options),
@@ -389,7 +527,7 @@ TEST(states_that_do_not_fit_are_refused)
     assert_refused(ek_optimizer_set_state(b.optimizer, bias, 4, names, states, STATES),
                    EK_E_INVALID, "that of all parameters is the first one's");
     assert_refused(ek_optimizer_set_state(b.optimizer, weight, 0, names, states, STATES),
-                   EK_E_INVALID, "after 0 updates this parameter has no state \"d\"");
+                   EK_E_INVALID, "after 0 updates there is no state \"d\"");
     assert_refused(ek_optimizer_set_state(b.optimizer, weight, 4, names, states, STATES - 1),
                    EK_E_INVALID, "state \"func_evals\" is missing");
     names[0] = "old_dirs";
@@ -422,6 +560,9 @@ TEST(refusals)
 {
     ek_module *net = ek_linear(2, 2);
     assert_refused(ek_lbfgs(net, .max_iter = -1), EK_E_INVALID, "invalid max_iter -1");
+    assert_refused(ek_lbfgs(net, .max_eval = -3), EK_E_INVALID,
+                   "invalid max_eval -3, it has to be 0 or more");
+    assert_refused(ek_lbfgs(net, .max_eval = -1), EK_E_INVALID, "invalid max_eval -1");
     assert_refused(ek_lbfgs(net, .history_size = 0), EK_E_INVALID,
                    "invalid history_size 0, it has to be 1 or more");
     assert_refused(ek_lbfgs(net, .line_search = (ek_step_length)2), EK_E_INVALID, "line_search");
@@ -451,4 +592,22 @@ TEST(refusals)
                    "all parameters have to be f32, or all f64");
     ek_optimizer_free(optimizer);
     ek_module_free(net);
+}
+
+/* Before gradients are unscaled. */
+TEST(scalers_refuse_it)
+{
+    job j = job_begin(NETWORK, case_golden(0, "p0"), ek_cpu(), (ek_optimizer_options){.lr = 1});
+    ek_grad_scaler *scaler = ek_grad_scaler_new(.init_scale = 8);
+    double loss;
+    assert_ok(job_evaluate(&loss, &j));
+    ek_tensor *weight = ek_module_tensor(j.network, "0.weight"),
+              *before = ek_clone(ek_tensor_grad(weight));
+    assert_refused(ek_grad_scaler_step(scaler, j.optimizer), EK_E_INVALID,
+                   "grad_scaler_step: lbfgs evaluates the loss several times in a step");
+    assert_close(ek_tensor_grad(weight), before, 0, 0);
+    assert_ok(ek_grad_scaler_unscale(scaler, j.optimizer)); /* nothing was noted */
+    assert_refused(ek_grad_scaler_step(scaler, j.optimizer), EK_E_INVALID, "call ek_step_closure");
+    ek_grad_scaler_free(scaler);
+    job_end(&j);
 }
