@@ -5,6 +5,7 @@
 
 #include "core/tensor.h"
 #include "distributed/reducer.h"
+#include "distributed/world.h"
 #include "kit/ranks.h"
 
 enum { IN = 6, HIDDEN = 300, OUT = 3, STEPS = 5, EACH = 4 };
@@ -316,4 +317,77 @@ static const char *moves(ek_process_group *world, void *user)
 TEST(a_backward_that_cannot_begin_on_one_rank_ends_on_all)
 {
     ranks_check(3, 1, moves, NULL);
+}
+
+/* ---- closures ---- */
+
+typedef struct fit {
+    ek_process_group *world;
+    ek_module *model;
+    ek_optimizer *optimizer;
+    int calls, fails_at; /* rank 1 fails in this call; 0: none */
+} fit;
+
+/* The mean of all ranks' losses. A rank that fails by itself tells the others. */
+static int fit_evaluate(double *loss, void *user)
+{
+    fit *f = user;
+    setting s = {.dtype = EK_F64};
+    if (++f->calls == f->fails_at && f->world->rank == 1) /* as ek_dist_raise */
+        return ek_world_outcome(f->world, ek_error(EK_E_USER, "sample 17 is broken"));
+    ek_zero_grad(f->optimizer);
+    ek_tensor *l = loss_of(f->model, &s, 0, f->world->rank * EACH, EACH);
+    if (ek_backward(l) < 0)
+        return ek_error_status();
+    ek_tensor *mean = ek_clone(ek_detach(l));
+    if (ek_dist_all_reduce(mean, EK_DIST_AVG, .group = f->world) < 0)
+        return ek_error_status();
+    return ek_item(mean, loss);
+}
+
+/* The distance of all parameters from those in `before`, and from rank 0's. */
+static const char *fit_compare(const fit *f, ek_tensor **before, double *moved)
+{
+    list l = {0};
+    *moved = 0;
+    RANKS_OK(ek_module_parameters(f->model, collect, &l));
+    for (int i = 0; i < l.count; i++) {
+        ek_tensor *own = ek_clone(ek_detach(l.tensors[i])), *first = ek_clone(own);
+        RANKS_OK(ek_dist_broadcast(first, 0, .group = f->world));
+        LOOP_CHECK(distance(ek_to_device(own, ek_cpu()), ek_to_device(first, ek_cpu())) == 0);
+        if (before[i])
+            *moved += distance(ek_to_device(own, ek_cpu()), before[i]);
+        before[i] = ek_to_device(own, ek_cpu());
+    }
+    return NULL;
+}
+
+/* A step of LBFGS has the same end on all ranks, whichever evaluation fails on one of them. */
+static const char *closure_fails(ek_process_group *world, void *user)
+{
+    fit f = {.world = world, .fails_at = *(const int *)user};
+    ek_tensor *before[16] = {NULL};
+    double moved;
+    ek_module *net = make_net(EK_F64, 0);
+    f.model = ek_distributed_data_parallel(net, .process_group = world);
+    LOOP_CHECK(f.model);
+    f.optimizer = ek_lbfgs(f.model, .lr = 0.5, .max_iter = 4);
+    LOOP_CHECK(f.optimizer);
+    LOOP_PASS(fit_compare(&f, before, &moved));
+    RANKS_EXPECT(ek_step_closure(f.optimizer, fit_evaluate, &f, NULL),
+                 world->rank == 1 ? EK_E_USER : EK_E_ABORTED, "sample 17 is broken");
+    LOOP_CHECK(f.calls == f.fails_at);
+    LOOP_PASS(fit_compare(&f, before, &moved));
+    LOOP_CHECK(moved == 0);
+    RANKS_OK(ek_step_closure(f.optimizer, fit_evaluate, &f, NULL));
+    LOOP_PASS(fit_compare(&f, before, &moved));
+    LOOP_CHECK(moved > 0);
+    ek_optimizer_free(f.optimizer);
+    ek_module_free(f.model);
+    return NULL;
+}
+
+TEST_LOOP(a_closure_that_fails_on_one_rank_fails_on_all, 1, 5)
+{
+    ranks_check(3, (uint64_t)_i, closure_fails, &_i);
 }
