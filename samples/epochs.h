@@ -8,7 +8,7 @@
 typedef struct epoch_record {
     double train_loss; /* mean over the samples as they were trained on */
     double test_loss, test_accuracy;
-    double seconds; /* of training */
+    double seconds; /* the training's length */
     double waited;  /* seconds of these in which a step waited for its batch */
 } epoch_record;
 

@@ -110,7 +110,7 @@ typedef struct gpt {
     double trigram;    /* nats per byte of these */
     double held_out;   /* the model's, at the last test */
     int64_t tested_at; /* the step of the last test */
-    char *texts;       /* what the network wrote last: TEXTS strings of `text_size` bytes; owned */
+    char *texts;       /* the network's last texts: TEXTS strings of `text_size` bytes; owned */
     size_t text_size;  /* NUL included */
     series series[SERIES];
 } gpt;

@@ -99,7 +99,7 @@ typedef struct run_kind {
     /* Called on all ranks: */
     int (*results)(const run_state *run, json_writer *json); /* writes the members of --json */
     void (*print)(const run_state *run); /* says what a finished run has come to */
-    const char *written; /* what --out has got, for the last line; NULL: none is printed */
+    const char *written; /* names the files of --out in the last line; NULL: no such line */
 } run_kind;
 
 /* Steps until the last is finished, or until *stopped after the step at hand. What was not written

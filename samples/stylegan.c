@@ -100,7 +100,7 @@ typedef struct stylegan {
     /* The critic's criteria are for real pictures and for made ones; the generator's other one is
      * the mean square of path lengths less their mean so far. */
     train_job generator, critic;
-    ek_ema *average;       /* of the generator */
+    ek_ema *average;       /* the generator's averages */
     double path_mean;      /* moving average of path lengths */
     ek_generator *random;  /* draws latents and noise */
     ek_generator *shuffle; /* draws the order of pictures */

@@ -198,7 +198,7 @@ EK_API ek_transform *ek_random_resized_crop_with(ek_resized_crop_options options
 typedef struct ek_erasing_options {
     const char *keywords;
     double p;             /* probability; default 0.5 */
-    double value;         /* what erased elements become */
+    double value;         /* erased elements become this */
     const double *values; /* one for each channel instead, copied; `channels` of them */
     int channels;
     bool random;     /* standard normal numbers instead, for f32 and f64 */

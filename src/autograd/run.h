@@ -99,7 +99,7 @@ typedef struct ek_cast_list {
     struct ek_cast_list *outer;
     ek_tensor *to[EK_CAST_LIST_TENSORS], *from[EK_CAST_LIST_TENSORS]; /* one reference each */
     int count;
-    size_t nbytes; /* of `from` */
+    size_t nbytes; /* the sum of from's sizes */
 } ek_cast_list;
 
 /* The tasks of one device that can run. */
@@ -109,7 +109,7 @@ typedef struct ek_ready_queue {
     int ready_count;
     pthread_cond_t wake;
     ek_tensor **gradients, **results; /* room for the widest node */
-    ek_cast_list casts;               /* of the thread that runs the tasks */
+    ek_cast_list casts;               /* only the thread that runs the tasks uses it */
 } ek_ready_queue;
 
 typedef struct ek_run {

@@ -14,7 +14,7 @@ typedef struct arg_job {
     ek_walk walk; /* over the other dimensions; operand 0 is index, 1 is x */
     const ek_tensor *x;
     int64_t *index;
-    ek_class type; /* of lanes */
+    ek_class type; /* the lanes' class */
     bool direct;   /* x's elements are of this class */
     bool smallest;
     int64_t size, stride;

@@ -35,7 +35,7 @@ typedef struct lbfgs_run {
     ek_tensor *x;                /* the parameters before the iteration, in the scope */
     double loss;                 /* at the parameters as they are, as far as it was evaluated */
     ek_tensor *gradient;         /* one reference */
-    int64_t evaluations;         /* of this step */
+    int64_t evaluations;         /* this step's */
     bool has_converged;          /* no element of the gradient exceeds tolerance_grad */
 } lbfgs_run;
 

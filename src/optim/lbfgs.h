@@ -13,8 +13,8 @@ typedef struct ek_lbfgs_pair {
 
 /* All zero before the first iteration. Tensors hold one reference each and are never written to. */
 typedef struct ek_lbfgs {
-    int64_t iterations, evaluations; /* of all steps */
-    ek_tensor *direction;            /* of the last iteration */
+    int64_t iterations, evaluations; /* all steps' */
+    ek_tensor *direction;            /* the last iteration's */
     ek_tensor *gradient;             /* where the last iteration began */
     double loss;                     /* there */
     double t;                        /* the last iteration's step length, in directions */

@@ -22,7 +22,7 @@ enum { MOST_STEPS = 25 }; /* evaluations after the first */
 typedef struct search {
     const ek_line *line;
     int steps;             /* evaluations after the first */
-    ek_line_point ends[2]; /* of the bracket; in the end ends[low] is the result */
+    ek_line_point ends[2]; /* the bracket's; in the end ends[low] is the result */
     int low;               /* the end of the lower loss */
     bool is_found;         /* ends[low] satisfies both conditions */
 } search;
