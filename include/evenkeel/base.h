@@ -10,7 +10,15 @@
  *
  * Switches (ek_switch) are EK_ON or EK_OFF; `true` and `false` mean the same: `.bias = false` is
  * off. EK_DEFAULT, written or not, is the default. In a struct that is filled without its macro, a
- * switch of 0 is the default, too. */
+ * switch of 0 is the default, too.
+ *
+ * Comments in the public headers. A comment that documents begins with two stars (a file's head:
+ * and @file) and stands before what users call: before the macro, which follows the options' struct
+ * and the function `_with`, or before the function; it holds for its whole paragraph, up to an empty
+ * line or the next such comment. A member's comment stands behind the member and begins with two
+ * stars and `<`. Comments with one star, such as heads of sections, document nothing; because
+ * editors take the last comment before a declaration for its own, what follows a head of a section
+ * has a comment. */
 #ifndef EVENKEEL_BASE_H
 #define EVENKEEL_BASE_H
 
