@@ -21,6 +21,10 @@ GRID_CALL void grid_place_at(const ek_grid_params &params, int d, int64_t size, 
     ek_grid_place_at_f64(&params, d, size, coordinate, slopes, place);
 }
 
+/* Loops over the positions that a place reads stay loops: nvcc takes minutes to unroll three of
+ * them. */
+#define GRID_TAPS(i, count) _Pragma("unroll 1") for (int i = 0; i < (count); i++)
+
 template <typename R> struct grid_place;
 template <> struct grid_place<float> {
     typedef ek_grid_place_f32 type;
@@ -71,9 +75,9 @@ template <typename R> EK_KERNEL grid_sample(ek_cuda_grid_job job, ek_cuda_image 
         const R *x =
             (const R *)job.image.data + ek_plane_offset(job.image, index.sample, index.channel);
         R sum[GRID_CHANNELS] = {};
-        for (int a = 0; a < front; a++)
-            for (int b = 0; b < taps; b++)
-                for (int c = 0; c < taps; c++) {
+        GRID_TAPS(a, front)
+            GRID_TAPS(b, taps)
+                GRID_TAPS(c, taps) {
                     R weight = place[0].weight[a] * place[1].weight[b] * place[2].weight[c];
                     const R *from = x + grid_offset(job.image, place[0].index[a], place[1].index[b],
                                                     place[2].index[c]);
@@ -99,9 +103,9 @@ EK_DEVICE void grid_scatter(const ek_cuda_grid_job &job, const ek_index<int64_t>
     grid_find<R>(job, index, false, place);
     R *dx = (R *)job.image.data + ek_plane_offset(job.image, index.sample, index.channel);
     const R *dy = (const R *)job.result.data + ek_offset_of(job.result, index);
-    for (int a = 0; a < front; a++)
-        for (int b = 0; b < taps; b++)
-            for (int c = 0; c < taps; c++) {
+    GRID_TAPS(a, front)
+        GRID_TAPS(b, taps)
+            GRID_TAPS(c, taps) {
                 R weight = place[0].weight[a] * place[1].weight[b] * place[2].weight[c];
                 R *to = dx + grid_offset(job.image, place[0].index[a], place[1].index[b],
                                          place[2].index[c]);
@@ -154,9 +158,9 @@ template <typename R> EK_KERNEL grid_slope(ek_cuda_grid_job job)
             (const R *)job.image.data + ek_plane_offset(job.image, index.sample, (int64_t)0);
         const R *dy = (const R *)job.result.data + ek_offset_of(job.result, index);
         R sum[3] = {};
-        for (int a = 0; a < front; a++)
-            for (int b = 0; b < taps; b++)
-                for (int c = 0; c < taps; c++) {
+        GRID_TAPS(a, front)
+            GRID_TAPS(b, taps)
+                GRID_TAPS(c, taps) {
                     R u = place[0].weight[a], v = place[1].weight[b], w = place[2].weight[c];
                     R slope[3] = {place[0].slope[a] * v * w, u * place[1].slope[b] * w,
                                   u * v * place[2].slope[c]};
