@@ -5,6 +5,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 fashion_mnist=${EVENKEEL_FASHION_MNIST:-/usr/share/datasets/fashion-mnist}
 
+# What EVENKEEL_CUDA asks for, as options of CMake.
+cuda_options=()
+[ -z "${EVENKEEL_CUDA-}" ] || cuda_options=("-DEVENKEEL_CUDA=$EVENKEEL_CUDA")
+
 say() { printf '== %s\n' "$*"; }
 
 fail() {

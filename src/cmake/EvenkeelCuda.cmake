@@ -1,5 +1,9 @@
-# The CUDA backend: EVENKEEL_CUDA = AUTO (with it where the toolkit is), ON, OFF, or EMULATED (the same sources
-# compiled as C++ against tests/emulator, which runs them on the CPU: for tests only).
+# The CUDA backend: EVENKEEL_CUDA =
+#
+#   AUTO      with it, for this machine's GPUs alone, where nvcc and a GPU are; without it elsewhere
+#   ON        with it, for every kind of GPU (CMAKE_CUDA_ARCHITECTURES names others)
+#   OFF       without it
+#   EMULATED  the same sources compiled as C++ against tests/emulator, which runs them on the CPU: for tests only
 #
 # Sets EK_CUDA (whether src/cuda is built) and EK_CUDA_LIBRARIES. cuBLAS, cuDNN and NCCL are only compiled against:
 # the library opens them at run time, so that it starts where they are missing.
@@ -10,23 +14,50 @@ if(NOT EVENKEEL_CUDA MATCHES "^(AUTO|ON|OFF|EMULATED)$")
     message(FATAL_ERROR "EVENKEEL_CUDA is ${EVENKEEL_CUDA}; it can be AUTO, ON, OFF or EMULATED.")
 endif()
 
+# Sets `out` to whether this machine has a GPU of NVIDIA's whose driver is loaded.
+function(ek_find_gpu out)
+    set(${out} OFF PARENT_SCOPE)
+    find_program(nvidia_smi nvidia-smi NO_CACHE)
+    if(EXISTS /dev/nvidiactl)
+        set(${out} ON PARENT_SCOPE)
+    elseif(nvidia_smi)
+        execute_process(COMMAND ${nvidia_smi} -L OUTPUT_VARIABLE gpus RESULT_VARIABLE failed ERROR_QUIET)
+        if(failed EQUAL 0 AND gpus MATCHES "GPU 0")
+            set(${out} ON PARENT_SCOPE)
+        endif()
+    endif()
+endfunction()
+
 set(EK_CUDA OFF)
 set(EK_CUDA_LIBRARIES)
-if(EVENKEEL_SANITIZE AND EVENKEEL_CUDA STREQUAL AUTO)
-    message(STATUS "CUDA: left out of sanitized builds (EVENKEEL_CUDA=EMULATED runs its kernels under them)")
-elseif(EVENKEEL_CUDA MATCHES "^(AUTO|ON)$")
+set(wanted ${EVENKEEL_CUDA})
+if(EVENKEEL_CUDA STREQUAL AUTO)
+    ek_find_gpu(gpu)
+    if(EVENKEEL_SANITIZE)
+        set(wanted OFF)
+        message(STATUS "CUDA: left out of sanitized builds (EVENKEEL_CUDA=EMULATED runs its kernels under them)")
+    elseif(NOT gpu)
+        set(wanted OFF)
+        message(STATUS "CUDA: left out, because this machine has no GPU (EVENKEEL_CUDA=ON builds it for every GPU)")
+    endif()
+endif()
+if(wanted MATCHES "^(AUTO|ON)$")
     include(CheckLanguage)
     check_language(CUDA)
-    # Machine code for A100, H100, and the two kinds of Blackwell if the toolkit has them (a GPU runs that of its
-    # generation), and PTX, which other later GPUs compile when a program starts.
     if(CMAKE_CUDA_COMPILER AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-        set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
-        execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE codes ERROR_QUIET)
-        foreach(kind 100 120)
-            if(codes MATCHES "sm_${kind}[^0-9]")
-                list(APPEND CMAKE_CUDA_ARCHITECTURES ${kind}-real)
-            endif()
-        endforeach()
+        if(wanted STREQUAL AUTO)
+            set(CMAKE_CUDA_ARCHITECTURES native)
+        else()
+            # Machine code for A100, H100, and the two kinds of Blackwell if the toolkit has them (a GPU runs that of
+            # its generation), and PTX, which other later GPUs compile when a program starts.
+            set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+            execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE codes ERROR_QUIET)
+            foreach(kind 100 120)
+                if(codes MATCHES "sm_${kind}[^0-9]")
+                    list(APPEND CMAKE_CUDA_ARCHITECTURES ${kind}-real)
+                endif()
+            endforeach()
+        endif()
     endif()
     find_path(EK_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
     find_path(EK_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
@@ -41,13 +72,13 @@ elseif(EVENKEEL_CUDA MATCHES "^(AUTO|ON)$")
         set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
         set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
         message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
-    elseif(EVENKEEL_CUDA STREQUAL ON)
+    elseif(wanted STREQUAL ON)
         message(FATAL_ERROR "EVENKEEL_CUDA is ON, but no nvcc was found: put the toolkit's bin folder on "
                             "PATH, or set CMAKE_CUDA_COMPILER.")
     else()
         message(STATUS "CUDA: no nvcc found; the library computes on the host only")
     endif()
-elseif(EVENKEEL_CUDA STREQUAL EMULATED)
+elseif(wanted STREQUAL EMULATED)
     enable_language(CXX)
     set(CMAKE_CXX_STANDARD 17)
     set(CMAKE_CXX_STANDARD_REQUIRED ON)
