@@ -1,5 +1,6 @@
-/* backends.c: the backends of this build. */
+/* backends.c: what a build gives the library: its backends, and the folder of its plugins. */
 #include "core/backend.h"
+#include "distributed/launcher.h"
 
 extern const ek_backend ek_cpu_backend;
 extern const ek_backend ek_host_backend;
@@ -12,3 +13,5 @@ const ek_backend *const ek_backend_table[] = {&ek_cpu_backend, &ek_host_backend,
                                               &ek_cuda_backend,
 #endif
                                               NULL};
+
+const char ek_plugin_folder[] = EK_PLUGIN_FOLDER;

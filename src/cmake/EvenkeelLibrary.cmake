@@ -9,15 +9,19 @@ endforeach()
 list(REMOVE_DUPLICATES all_libraries)
 ek_folder_objects(all_objects ${folders})
 
-add_library(ek_backends OBJECT src/backends.c)
-target_include_directories(ek_backends PRIVATE src PUBLIC include)
-if(EK_CUDA)
-    target_compile_definitions(ek_backends PRIVATE EK_WITH_CUDA)
-endif()
+# ek_backends is for programs that stay in the build folder, ek_installed_backends for libraries that leave it.
+set(EK_PLUGIN_FOLDER_ek_backends ${PROJECT_BINARY_DIR})
+set(EK_PLUGIN_FOLDER_ek_installed_backends ${CMAKE_INSTALL_FULL_LIBDIR}/evenkeel)
+foreach(backends ek_backends ek_installed_backends)
+    add_library(${backends} OBJECT src/backends.c)
+    target_include_directories(${backends} PRIVATE src PUBLIC include)
+    target_compile_definitions(${backends} PRIVATE EK_PLUGIN_FOLDER="${EK_PLUGIN_FOLDER_${backends}}"
+                               $<$<BOOL:${EK_CUDA}>:EK_WITH_CUDA>)
+endforeach()
 
 foreach(kind shared static)
     string(TOUPPER ${kind} KIND)
-    add_library(evenkeel_${kind} ${KIND} ${all_objects} $<TARGET_OBJECTS:ek_backends>)
+    add_library(evenkeel_${kind} ${KIND} ${all_objects} $<TARGET_OBJECTS:ek_installed_backends>)
     add_library(evenkeel::${kind} ALIAS evenkeel_${kind})
     set_target_properties(evenkeel_${kind} PROPERTIES
         OUTPUT_NAME evenkeel EXPORT_NAME ${kind}
@@ -58,6 +62,7 @@ foreach(header IN LISTS headers)
 endforeach()
 string(REPLACE "," ";" exported "${exported}")
 file(CONFIGURE OUTPUT ${version_script} CONTENT "{\n    global:\n${exported}    local: *;\n};\n" @ONLY)
+# Its own functions call each other directly, also in a program that exports functions of these names.
 target_link_options(evenkeel_shared PRIVATE -Wl,--version-script=${version_script}
-                    -Wl,--no-undefined)
+                    -Wl,--no-undefined -Wl,-Bsymbolic-functions)
 set_target_properties(evenkeel_shared PROPERTIES LINK_DEPENDS ${version_script})

@@ -124,28 +124,21 @@ static bool library_folder(char folder[LAUNCHER_PATH])
     return true;
 }
 
-/* The file folder[0 .. length) + below + name, if there is one. */
-static bool plugin_in(const char *folder, size_t length, const char *below, const char *name,
+/* Writes the file folder + below + name to `path`; true if there is one. */
+static bool plugin_in(const char *folder, const char *below, const char *name,
                       char path[LAUNCHER_PATH])
 {
-    int used = snprintf(path, LAUNCHER_PATH, "%.*s%s/%s", (int)length, folder, below, name);
+    int used = snprintf(path, LAUNCHER_PATH, "%s%s/%s", folder, below, name);
     return used < LAUNCHER_PATH && access(path, R_OK) == 0;
 }
 
 static bool plugin_find(const plugin *wanted, char path[LAUNCHER_PATH])
 {
     char folder[LAUNCHER_PATH];
-    if (library_folder(folder) &&
-        (plugin_in(folder, strlen(folder), "", wanted->file, path) ||
-         plugin_in(folder, strlen(folder), "/evenkeel", wanted->file, path)))
+    if (library_folder(folder) && (plugin_in(folder, "", wanted->file, path) ||
+                                   plugin_in(folder, "/evenkeel", wanted->file, path)))
         return true;
-    for (const char *at = EK_PLUGIN_FOLDERS; *at;) {
-        size_t length = strcspn(at, ":");
-        if (plugin_in(at, length, "", wanted->file, path))
-            return true;
-        at += length + (at[length] == ':');
-    }
-    return false;
+    return plugin_in(ek_plugin_folder, "", wanted->file, path);
 }
 
 bool ek_launcher_has_plugin(const char *mpi)
@@ -200,8 +193,8 @@ int ek_launcher_transport(const ek_launched *launched, const ek_transport **tran
     *transport = NULL;
     if (!launched->several)
         return 0;
-    const char *named = variable("EVENKEEL_DIST_LIBRARY");
-    if (named) {
+    const char *named = secure_getenv("EVENKEEL_DIST_LIBRARY");
+    if (named && *named) {
         const int before = ek_error_status();
         int rc = plugin_open(named, transport);
         if (rc < 0)

@@ -32,4 +32,9 @@ int ek_launcher_transport(const ek_launched *launched, const ek_transport **tran
 /* True if the plugin for "Open MPI" or "MPICH" is in one of these folders. */
 bool ek_launcher_has_plugin(const char *mpi);
 
+/* Where plugins lie, if not beside the library or the program that contains it: the folder of the
+ * build for programs that stay there, that of the installation for installed libraries, which must
+ * not open files of a folder that may be gone by now and be anybody's. Defined in backends.c. */
+extern const char ek_plugin_folder[];
+
 #endif
