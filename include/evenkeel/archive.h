@@ -1,4 +1,5 @@
-/* archive.h: checkpoints: one file with all that a run needs to go on as if it had not been
+/** @file
+ * archive.h: checkpoints: one file with all that a run needs to go on as if it had not been
  * stopped.
  *
  *     ek_archive *a = ek_archive_new();
@@ -37,7 +38,7 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_archive ek_archive;
 
-EK_API void ek_archive_free(ek_archive *archive); /* NULL is ignored */
+EK_API void ek_archive_free(ek_archive *archive); /**< NULL is ignored */
 
 /* ---- writing ----
  *
@@ -48,45 +49,47 @@ EK_API void ek_archive_free(ek_archive *archive); /* NULL is ignored */
  * its error is pending, ek_archive_save fails with it and writes nothing. */
 
 EK_API ek_archive *ek_archive_new(void);
-/* Puts a tensor, a number, or a dictionary or list of these. A number becomes an i64 or f64 tensor
+/** Puts a tensor, a number, or a dictionary or list of these. A number becomes an i64 or f64 tensor
  * without dimensions. Elements get the names "name.key" and "name.0". A value that is none puts
  * nothing. ek_archive_get gives a list back as a dictionary with keys "0", "1", ..., a number as a
  * tensor. */
 EK_API int ek_archive_put(ek_archive *archive, const char *name, ek_value value);
-/* Puts a text. Texts do not nest: "a" and "a.b" may both exist. Names "evenkeel.*" are reserved. */
+/** Puts a text. Texts do not nest: "a" and "a.b" may both exist. Names "evenkeel.*" are reserved.
+ */
 EK_API int ek_archive_put_text(ek_archive *archive, const char *name, const char *text);
-/* Puts parameters and buffers by their paths. Absent ones (a bias that is off) are left out. One
+/** Puts parameters and buffers by their paths. Absent ones (a bias that is off) are left out. One
  * with several paths (tied weights) is written once, by the first path of ek_module_parameters. */
 EK_API int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *module);
-/* Puts "<name>.<path>.steps" and the states of each parameter of `module` that the optimizer has,
+/** Puts "<name>.<path>.steps" and the states of each parameter of `module` that the optimizer has,
  * and "<name>.lr" per group, and options that ek_optimizer_set has changed ("<name>.momentum").
  * EK_E_INVALID if it has a parameter that the module lacks. */
 EK_API int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer *optimizer,
                                     ek_module *module);
-/* Puts the number of steps, the first learning rates ("initial_lr") and the present ones ("lr"),
+/** Puts the number of steps, the first learning rates ("initial_lr") and the present ones ("lr"),
  * and what schedules that look at measures or are made of others go on from. */
 EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule);
-/* Puts the averages by their paths, and the number of updates. */
+/** Puts the averages by their paths, and the number of updates. */
 EK_API int ek_archive_put_ema(ek_archive *archive, const char *name, ek_ema *ema);
-/* Puts the scale and the number of updates since it changed (scaler.h). */
+/** Puts the scale and the number of updates since it changed (scaler.h). */
 EK_API int ek_archive_put_grad_scaler(ek_archive *archive, const char *name,
                                       ek_grad_scaler *scaler);
-/* Puts all generators: the default one, devices', Python's, NumPy's (random.h). No work may run. */
+/** Puts all generators: the default one, devices', Python's, NumPy's (random.h). No work may run.
+ */
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
-/* Puts one generator of the caller. */
+/** Puts one generator of the caller. */
 EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator);
-/* Puts the plans of a data-parallel wrapper as a text for .plan, to be read with
+/** Puts the plans of a data-parallel wrapper as a text for .plan, to be read with
  * ek_archive_get_text. Puts nothing if there are none yet. */
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 
-/* Writes the file at `path` whole or not at all: a kill or a loss of power leaves the old file or
+/** Writes the file at `path` whole or not at all: a kill or a loss of power leaves the old file or
  * the new one. A symbolic link is replaced, not followed. EK_E_IO with the system's reason. */
 EK_API int ek_archive_save(ek_archive *archive, const char *path);
 
 /* ---- reading ---- */
 
-/* Opens and maps a file; tensors are read when they are loaded. Any safetensors file can be opened,
- * also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open.
+/** Opens and maps a file; tensors are read when they are loaded. Any safetensors file can be
+ * opened, also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open.
  *
  * A file of torch.save (.pth, .pt) can be opened too. What nests in it gets dotted names:
  * {"model": {"0.weight": w}, "epoch": 7} has the tensor "model.0.weight" and the number "epoch".
@@ -97,35 +100,35 @@ EK_API int ek_archive_save(ek_archive *archive, const char *path);
  * verified. */
 EK_API ek_archive *ek_archive_open(const char *path);
 
-/* True if there is a tensor or text of this name, or any below it. */
+/** True if there is a tensor or text of this name, or any below it. */
 EK_API bool ek_archive_has(const ek_archive *archive, const char *name);
-/* The tensor `name` on cpu, or a dictionary of all tensors below `name`, nested by the dots of
+/** The tensor `name` on cpu, or a dictionary of all tensors below `name`, nested by the dots of
  * their names. In the scope; an error if there is none. Keys that are numbers come first, by value;
  * the others follow in the order of strcmp. EK_E_FORMAT for a file that has tensors below a
  * tensor's name, or a name of more than 128 parts. */
 EK_API ek_value ek_archive_get(const ek_archive *archive, const char *name);
-/* Reads a number. EK_E_INVALID if there is none of this name; EK_E_DTYPE or EK_E_SHAPE if the
+/** Reads a number. EK_E_INVALID if there is none of this name; EK_E_DTYPE or EK_E_SHAPE if the
  * tensor is not such a number. */
 EK_API int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value);
 EK_API int ek_archive_get_float(const ek_archive *archive, const char *name, double *value);
-/* A text, valid as long as the archive; NULL without an error if there is none. */
+/** A text, valid as long as the archive; NULL without an error if there is none. */
 EK_API const char *ek_archive_get_text(const ek_archive *archive, const char *name);
 
-/* Pairs of devices, as torch.load's map_location: a tensor saved from `from` is loaded to `to`. */
+/** Pairs of devices, as torch.load's map_location: a tensor saved from `from` is loaded to `to`. */
 typedef struct ek_device_map {
     int count;
     struct {
         ek_device from, to;
     } pairs[EK_MAX_DEVICES];
 } ek_device_map;
-/* A tensor, in the scope, on the device where it lay when it was put, or on the one that the map
+/** A tensor, in the scope, on the device where it lay when it was put, or on the one that the map
  * (NULL: none) gives for that. EK_E_DEVICE if the device does not exist. A tensor that another
  * program wrote is on cpu. */
 EK_API ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name,
                                     const ek_device_map *map);
 
 typedef struct ek_load_report {
-    /* How many tensors both have, only the module has, and only the file has. */
+    /** How many tensors both have, only the module has, and only the file has. */
     int loaded, missing, unexpected;
     char first_missing[256], first_unexpected[256];
 } ek_load_report;
@@ -133,38 +136,39 @@ typedef struct ek_load_report {
 typedef struct ek_load_options {
     const char *keywords;
     ek_module *module;
-    /* Default on: tensors that only the file or only the module has are an error, which lists them.
-     * Off: those that both have are loaded. Shapes must agree in any case; dtypes are converted. */
+    /** Default on: tensors that only the file or only the module has are an error, which lists
+     * them. Off: those that both have are loaded. Shapes must agree in any case; dtypes are
+     * converted. */
     ek_switch strict;
-    ek_load_report *report; /* may be NULL */
+    ek_load_report *report; /**< may be NULL */
 } ek_load_options;
 
-/* Loads parameters and buffers in place, on their devices. Handles, gradients and optimizers stay
+EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *name,
+                                       ek_load_options options);
+/** ek_archive_load_module(a, "model", net, .strict = EK_OFF) */
+/** Loads parameters and buffers in place, on their devices. Handles, gradients and optimizers stay
  * as they are. All replicas have the new values at the next forward, also with .broadcast_buffers
  * off. Names in the file may begin with "module." after `name`. Tied weights load from any of their
  * paths. If the file has several of these paths, tensors that differ from the first are unexpected.
  * EK_E_INVALID if names do not match, EK_E_SHAPE, and EK_E_DTYPE for dtypes that cannot be read. If
  * names or shapes are an error, the report is filled too, with 0 loaded. */
-EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *name,
-                                       ek_load_options options);
-/* ek_archive_load_module(a, "model", net, .strict = EK_OFF) */
 #define ek_archive_load_module(archive, name, ...) \
     ek_archive_load_module_with((archive), (name), \
                                 EK_OPTIONS_1(ek_load_options, module, __VA_ARGS__))
-/* Loads learning rates, step counts and states for those parameters of the module that the
+/** Loads learning rates, step counts and states for those parameters of the module that the
  * optimizer has, and the options that were changed. The file must have all of them, and the same
  * number of groups. Other options stay. */
 EK_API int ek_archive_load_optimizer(const ek_archive *archive, const char *name,
                                      ek_optimizer *optimizer, ek_module *module);
-/* Loads a schedule and sets the optimizer's learning rates to the saved ones. */
+/** Loads a schedule and sets the optimizer's learning rates to the saved ones. */
 EK_API int ek_archive_load_schedule(const ek_archive *archive, const char *name,
                                     ek_schedule *schedule);
-/* Loads averages and the number of updates. The file must have all of them, in their shapes. */
+/** Loads averages and the number of updates. The file must have all of them, in their shapes. */
 EK_API int ek_archive_load_ema(const ek_archive *archive, const char *name, ek_ema *ema);
-/* Loads scale and number of updates. Factors and interval stay. */
+/** Loads scale and number of updates. Factors and interval stay. */
 EK_API int ek_archive_load_grad_scaler(const ek_archive *archive, const char *name,
                                        ek_grad_scaler *scaler);
-/* Loads what ek_archive_put_random has put. Devices that do not exist here are skipped; devices
+/** Loads what ek_archive_put_random has put. Devices that do not exist here are skipped; devices
  * that the file lacks are seeded from the default generator. No work may run. */
 EK_API int ek_archive_load_random(const ek_archive *archive, const char *name);
 EK_API int ek_archive_load_generator(const ek_archive *archive, const char *name,

@@ -1,4 +1,5 @@
-/* attention.h: attention and what transformers need beside it: embeddings, rotary positions, RMS
+/** @file
+ * attention.h: attention and what transformers need beside it: embeddings, rotary positions, RMS
  * norm, and transformers as modules. The rules of ops.h hold for functions, those of nn.h for
  * modules. */
 #ifndef EVENKEEL_ATTENTION_H
@@ -13,33 +14,33 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_attention_options {
     const char *keywords;
-    ek_tensor *q, *k, *v; /* (..., H, L, E), (..., H, S, E), (..., H, S, D) */
-    ek_tensor *mask;      /* broadcast to (..., H, L, S): bool or u8, not 0 if a query sees a
+    ek_tensor *q, *k, *v; /**< (..., H, L, E), (..., H, S, E), (..., H, S, D) */
+    ek_tensor *mask;      /**< broadcast to (..., H, L, S): bool or u8, not 0 if a query sees a
                              key; or floating, added to the scores; or NULL */
-    bool is_causal;       /* query i sees keys 0 to i; not with a mask */
-    double dropout_p;     /* probabilities are dropped, not only in training */
-    double scale;         /* default 1 / sqrt(E) */
-    bool enable_gqa;      /* k and v may have fewer heads, of which each serves equally many of q */
+    bool is_causal;       /**< query i sees keys 0 to i; not with a mask */
+    double dropout_p;     /**< probabilities are dropped, not only in training */
+    double scale;         /**< default 1 / sqrt(E) */
+    bool enable_gqa; /**< k and v may have fewer heads, of which each serves equally many of q */
 } ek_attention_options;
-/* softmax(scale q k' + mask) v, (..., H, L, D). A query that sees no key gets 0. Scores are held a
+EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options options);
+/** softmax(scale q k' + mask) v, (..., H, L, D). A query that sees no key gets 0. Scores are held a
  * block at a time, in forward and backward, so that memory grows with L + S and not with L S. The
  * exceptions: if the mask wants a gradient, or if a Mersenne Twister draws dropout, whose numbers
  * are PyTorch's, all probabilities are in memory; with Philox (random.h) they are not. */
-EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options options);
 #define ek_f_scaled_dot_product_attention(...) \
     ek_f_scaled_dot_product_attention_with(EK_OPTIONS_3(ek_attention_options, q, k, v, __VA_ARGS__))
 
 /* ---- positions ---- */
 
-/* Tables (length, dim / 2) of f32: cos and sin of position / base^(2 i / dim). `base` 0 means
+/** Tables (length, dim / 2) of f32: cos and sin of position / base^(2 i / dim). `base` 0 means
  * 10000. `dim` is even. Returns 0 or a negative status. */
 EK_API int ek_rotary_tables(int64_t length, int64_t dim, double base, ek_tensor **cosine,
                             ek_tensor **sine);
 typedef enum ek_rotary_pairs {
-    EK_ROTARY_HALVES = 0,     /* element i turns with element i + D / 2 */
-    EK_ROTARY_INTERLEAVED = 1 /* element 2 i turns with element 2 i + 1 */
+    EK_ROTARY_HALVES = 0,     /**< element i turns with element i + D / 2 */
+    EK_ROTARY_INTERLEAVED = 1 /**< element 2 i turns with element 2 i + 1 */
 } ek_rotary_pairs;
-/* x (..., L, D) with pair i of row l turned by the angle whose cosine and sine stand in row l of
+/** x (..., L, D) with pair i of row l turned by the angle whose cosine and sine stand in row l of
  * the tables, (L, D / 2) or broadcast with x's other dimensions. Tables get no gradient. */
 EK_API ek_tensor *ek_f_rotary(ek_tensor *x, ek_tensor *cosine, ek_tensor *sine,
                               ek_rotary_pairs pairs);
@@ -48,33 +49,33 @@ EK_API ek_tensor *ek_f_rotary(ek_tensor *x, ek_tensor *cosine, ek_tensor *sine,
 
 typedef struct ek_embedding_options {
     const char *keywords;
-    ek_tensor *weight; /* (num, dim) */
-    ek_tensor *index;  /* i64 or i32 of any shape */
-    /* The row that gets no gradient; default: none. A negative one counts from the end. */
+    ek_tensor *weight; /**< (num, dim) */
+    ek_tensor *index;  /**< i64 or i32 of any shape */
+    /** The row that gets no gradient; default: none. A negative one counts from the end. */
     int64_t padding_idx;
 } ek_embedding_options;
-/* weight[index], of index's shape and (dim). */
 EK_API ek_tensor *ek_f_embedding_with(ek_embedding_options options);
+/** weight[index], of index's shape and (dim). */
 #define ek_f_embedding(...) \
     ek_f_embedding_with(EK_OPTIONS_2(ek_embedding_options, weight, index, __VA_ARGS__))
 
-/* ek_embedding(num, dim): normal initial values; the row padding_idx is 0. */
 typedef struct ek_embedding_module_options {
     const char *keywords;
     int64_t num, dim;
-    int64_t padding_idx; /* as above */
+    int64_t padding_idx; /**< as above */
 } ek_embedding_module_options;
 EK_API ek_module *ek_embedding_with(ek_embedding_module_options options);
+/** ek_embedding(num, dim): normal initial values; the row padding_idx is 0. */
 #define ek_embedding(...) \
     ek_embedding_with(EK_OPTIONS_2(ek_embedding_module_options, num, dim, __VA_ARGS__))
 
 /* ---- RMS norm ---- */
 
-/* x / sqrt(mean(x^2) + eps) weight, over the last `normalized_ndim` dimensions. The weight has
+/** x / sqrt(mean(x^2) + eps) weight, over the last `normalized_ndim` dimensions. The weight has
  * their shape, or is NULL. eps 0 means the machine epsilon of x's dtype, EK_ZERO means 0. */
 EK_API ek_tensor *ek_f_rms_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, double eps);
-/* ek_rms_norm(EK_SHAPE(512), .eps = 1e-6); .affine = EK_OFF leaves out the weight. */
 EK_API ek_module *ek_rms_norm_with(ek_layer_norm_options options);
+/** ek_rms_norm(EK_SHAPE(512), .eps = 1e-6); .affine = EK_OFF leaves out the weight. */
 #define ek_rms_norm(...) \
     ek_rms_norm_with(EK_OPTIONS_1(ek_layer_norm_options, normalized_shape, __VA_ARGS__))
 
@@ -90,19 +91,19 @@ EK_API ek_module *ek_rms_norm_with(ek_layer_norm_options options);
 
 typedef struct ek_multihead_attention_options {
     const char *keywords;
-    int64_t embed_dim, num_heads; /* embed_dim is a multiple of num_heads */
-    double dropout;               /* probabilities are dropped in training */
-    int64_t kdim, vdim;           /* features of keys and values; default embed_dim */
-    ek_switch bias;               /* default on */
+    int64_t embed_dim, num_heads; /**< embed_dim is a multiple of num_heads */
+    double dropout;               /**< probabilities are dropped in training */
+    int64_t kdim, vdim;           /**< features of keys and values; default embed_dim */
+    ek_switch bias;               /**< default on */
     bool batch_first;
-    bool is_causal; /* in every call */
+    bool is_causal; /**< in every call */
 } ek_multihead_attention_options;
-/* Takes query, key and value; keywords attn_mask, key_padding_mask, is_causal, need_weights (off
+EK_API ek_module *ek_multihead_attention_with(ek_multihead_attention_options options);
+/** Takes query, key and value; keywords attn_mask, key_padding_mask, is_causal, need_weights (off
  * by default, unlike PyTorch's) and average_attn_weights. Gives the output; with need_weights a
  * list of it and the probabilities (batch, L, S), the mean over heads, or (batch, heads, L, S) if
  * average_attn_weights is 0. Without need_weights the probabilities need no memory, see
  * ek_f_scaled_dot_product_attention. */
-EK_API ek_module *ek_multihead_attention_with(ek_multihead_attention_options options);
 #define ek_multihead_attention(...) \
     ek_multihead_attention_with(    \
         EK_OPTIONS_2(ek_multihead_attention_options, embed_dim, num_heads, __VA_ARGS__))
@@ -115,60 +116,60 @@ typedef enum ek_transformer_activation {
 typedef struct ek_transformer_layer_options {
     const char *keywords;
     int64_t d_model, nhead;
-    int64_t dim_feedforward; /* default 2048 */
-    double dropout;          /* default 0.1 */
+    int64_t dim_feedforward; /**< default 2048 */
+    double dropout;          /**< default 0.1 */
     ek_transformer_activation activation;
-    double layer_norm_eps; /* default 1e-5 */
+    double layer_norm_eps; /**< default 1e-5 */
     bool batch_first;
-    bool norm_first; /* norms stand before attention and feed-forward, not after */
-    bool is_causal;  /* self-attention is causal in every call */
+    bool norm_first; /**< norms stand before attention and feed-forward, not after */
+    bool is_causal;  /**< self-attention is causal in every call */
 } ek_transformer_layer_options;
-/* Takes src; keywords src_mask, src_key_padding_mask, is_causal. */
 EK_API ek_module *ek_transformer_encoder_layer_with(ek_transformer_layer_options options);
-/* Takes tgt and memory; keywords tgt_mask, memory_mask, tgt_key_padding_mask,
- * memory_key_padding_mask, tgt_is_causal, memory_is_causal. */
 EK_API ek_module *ek_transformer_decoder_layer_with(ek_transformer_layer_options options);
 #define EK_TRANSFORMER_LAYER_OPTIONS(...) \
     EK_OPTIONS_2(ek_transformer_layer_options, d_model, nhead, __VA_ARGS__)
+/** Takes src; keywords src_mask, src_key_padding_mask, is_causal. */
 #define ek_transformer_encoder_layer(...) \
     ek_transformer_encoder_layer_with(EK_TRANSFORMER_LAYER_OPTIONS(__VA_ARGS__))
+/** Takes tgt and memory; keywords tgt_mask, memory_mask, tgt_key_padding_mask,
+ * memory_key_padding_mask, tgt_is_causal, memory_is_causal. */
 #define ek_transformer_decoder_layer(...) \
     ek_transformer_decoder_layer_with(EK_TRANSFORMER_LAYER_OPTIONS(__VA_ARGS__))
 
-/* Take ownership of `layer` and `norm`, also on an error. The layer is the first of `num_layers`;
- * the others begin as copies of it. `norm`, or NULL, follows the last. */
 typedef struct ek_transformer_stack_options {
     const char *keywords;
     ek_module *layer;
     int num_layers;
     ek_module *norm;
 } ek_transformer_stack_options;
-/* Takes src; keywords mask, src_key_padding_mask, is_causal. */
 EK_API ek_module *ek_transformer_encoder_with(ek_transformer_stack_options options);
-/* Takes tgt and memory; keywords as its layers. */
 EK_API ek_module *ek_transformer_decoder_with(ek_transformer_stack_options options);
+/** Take ownership of `layer` and `norm`, also on an error. The layer is the first of `num_layers`;
+ * the others begin as copies of it. `norm`, or NULL, follows the last. */
+/** Takes src; keywords mask, src_key_padding_mask, is_causal. */
 #define ek_transformer_encoder(...) \
     ek_transformer_encoder_with(    \
         EK_OPTIONS_2(ek_transformer_stack_options, layer, num_layers, __VA_ARGS__))
+/** Takes tgt and memory; keywords as its layers. */
 #define ek_transformer_decoder(...) \
     ek_transformer_decoder_with(    \
         EK_OPTIONS_2(ek_transformer_stack_options, layer, num_layers, __VA_ARGS__))
 
 typedef struct ek_transformer_options {
     const char *keywords;
-    int64_t d_model, nhead;  /* default 512 and 8 */
-    int num_encoder_layers;  /* default 6 */
-    int num_decoder_layers;  /* default 6 */
-    int64_t dim_feedforward; /* default 2048 */
-    double dropout;          /* default 0.1 */
+    int64_t d_model, nhead;  /**< default 512 and 8 */
+    int num_encoder_layers;  /**< default 6 */
+    int num_decoder_layers;  /**< default 6 */
+    int64_t dim_feedforward; /**< default 2048 */
+    double dropout;          /**< default 0.1 */
     ek_transformer_activation activation;
-    double layer_norm_eps; /* default 1e-5 */
+    double layer_norm_eps; /**< default 1e-5 */
     bool batch_first, norm_first;
 } ek_transformer_options;
-/* Takes src and tgt; keywords src_mask, tgt_mask, memory_mask, src_key_padding_mask,
+EK_API ek_module *ek_transformer_with(ek_transformer_options options);
+/** Takes src and tgt; keywords src_mask, tgt_mask, memory_mask, src_key_padding_mask,
  * tgt_key_padding_mask, memory_key_padding_mask, src_is_causal, tgt_is_causal,
  * memory_is_causal. Matrices are xavier-uniform. */
-EK_API ek_module *ek_transformer_with(ek_transformer_options options);
 #define ek_transformer(...) \
     ek_transformer_with(EK_OPTIONS_2(ek_transformer_options, d_model, nhead, __VA_ARGS__))
 

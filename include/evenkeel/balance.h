@@ -1,4 +1,5 @@
-/* balance.h: balanced data parallelism: outputs stay on their devices, the loss is computed on
+/** @file
+ * balance.h: balanced data parallelism: outputs stay on their devices, the loss is computed on
  * every device, and only scalars are sent. */
 #ifndef EVENKEEL_BALANCE_H
 #define EVENKEEL_BALANCE_H
@@ -7,35 +8,36 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* ek_data_parallel without the gather. The output is a list marked per_device, with one element per
- * replica in the order of device_ids; devices without samples have none. With at most one device,
- * or in evaluation mode, or with .plain, it is the plain module's output, not a list. Inputs may be
- * scattered already: a list marked per_device (EK_SCATTERED). */
 EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
+/** ek_data_parallel without the gather. The output is a list marked per_device, with one element
+ * per replica in the order of device_ids; devices without samples have none. With at most one
+ * device, or in evaluation mode, or with .plain, it is the plain module's output, not a list.
+ * Inputs may be scattered already: a list marked per_device (EK_SCATTERED). */
 #define ek_data_parallel_model(...) \
     ek_data_parallel_model_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
 
 typedef enum ek_loss_reduction {
-    /* The devices' sums of losses, added up and divided by the sum of their weights (ek_loss_sum).
+    /** The devices' sums of losses, added up and divided by the sum of their weights (ek_loss_sum).
      * This is the loss and gradient of one device, for any chunks and any ignored targets. */
     EK_EXACT = 0,
-    /* The mean of the devices' means, as in the literature. */
+    /** The mean of the devices' means, as in the literature. */
     EK_MEAN_OF_MEANS = 1
 } ek_loss_reduction;
 
 typedef struct ek_data_parallel_criterion_options {
     const char *keywords;
-    ek_module *module; /* the criterion; ownership passes to the wrapper */
+    ek_module *module; /**< the criterion; ownership passes to the wrapper */
     ek_device_list device_ids;
     ek_loss_reduction reduction;
     int dim;
-    bool is_target_scattered; /* targets are lists with one element per device */
-    /* How to cut whole targets over the outputs' devices if the outputs have no batch dimension
+    bool is_target_scattered; /**< targets are lists with one element per device */
+    /** How to cut whole targets over the outputs' devices if the outputs have no batch dimension
      * (one number per device): EK_SPLIT_CHUNK or EK_SPLIT_EVEN. */
     ek_split_policy split;
 } ek_data_parallel_criterion_options;
 
-/* Called as ek_loss(criterion, outputs, target, ...), with the outputs of ek_data_parallel_model,
+EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
+/** Called as ek_loss(criterion, outputs, target, ...), with the outputs of ek_data_parallel_model,
  * any number of targets, and keyword arguments. Targets are cut to the outputs' chunk sizes, unless
  * they are scattered already. On each device the criterion is called as (output, target, ...); if
  * the output is a list, as (output[0], output[1], ..., target, ...). An output that is not marked
@@ -48,7 +50,6 @@ typedef struct ek_data_parallel_criterion_options {
  * gets the gradient 0, because waiting for weights would cost time. If all weights are zero the
  * loss is NaN, as on one device. A criterion of the user must not turn that 0 into NaN, as 0 / 0
  * does; one with ek_module_type.loss_sum never does. */
-EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
 #define ek_data_parallel_criterion(...) \
     ek_data_parallel_criterion_with(    \
         EK_OPTIONS_1(ek_data_parallel_criterion_options, module, __VA_ARGS__))

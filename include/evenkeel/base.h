@@ -1,4 +1,5 @@
-/* base.h: what every public header needs: export marks, keyword arguments, three-way switches.
+/** @file
+ * base.h: what every public header needs: export marks, keyword arguments, three-way switches.
  *
  * Keyword arguments. A constructor or operation with options is a macro over a function that takes
  * a struct: `ek_conv2d(3, 16, 3, .padding = 1)`. Positional members come first, designated ones
@@ -14,9 +15,9 @@
  *
  * Comments in the public headers. A comment that documents begins with two stars (a file's head:
  * and @file) and stands before what users call: before the macro, which follows the options' struct
- * and the function `_with`, or before the function; it holds for its whole paragraph, up to an empty
- * line or the next such comment. A member's comment stands behind the member and begins with two
- * stars and `<`. Comments with one star, such as heads of sections, document nothing; because
+ * and the function `_with`, or before the function; it holds for its whole paragraph, up to an
+ * empty line or the next such comment. A member's comment stands behind the member and begins with
+ * two stars and `<`. Comments with one star, such as heads of sections, document nothing; because
  * editors take the last comment before a declaration for its own, what follows a head of a section
  * has a comment. */
 #ifndef EVENKEEL_BASE_H
@@ -42,15 +43,15 @@
 #define EK_PRINTF(text, first)
 #endif
 
-/* A zero for numeric options whose default is not zero, in structs that are filled without their
+/** A zero for numeric options whose default is not zero, in structs that are filled without their
  * macro. Every numeric type that options use (int, int64_t, double) can hold it. */
 #define EK_ZERO (-2147483647 - 1)
 
-/* The arguments as text, after the expansion of macros in them. */
+/** The arguments as text, after the expansion of macros in them. */
 #define EK_KEYWORDS(...) (__extension__ EK_KEYWORDS_TEXT(__VA_ARGS__))
 #define EK_KEYWORDS_TEXT(...) #__VA_ARGS__
 
-/* EK_OPTIONS(type, ...) is the options struct with the given members. EK_OPTIONS_1, _2 and _3 also
+/** EK_OPTIONS(type, ...) is the options struct with the given members. EK_OPTIONS_1, _2 and _3 also
  * take the names of the first members, which calls usually give by position. EK_ITEMS and EK_COUNT
  * are the address and the length of an array of the arguments. */
 #ifdef __cplusplus
@@ -66,11 +67,11 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* True if the text names the option, as in ".lr = 0", or gives it by position (counted from 0,
+/** True if the text names the option, as in ".lr = 0", or gives it by position (counted from 0,
  * after `keywords`). False for NULL: a struct that was filled without its macro. */
 EK_API bool ek_keyword_is_written(const char *keywords, const char *name, int position);
 
-/* An option as it was given: its number, 0 if it was left out, EK_ZERO if a zero was written. */
+/** An option as it was given: its number, 0 if it was left out, EK_ZERO if a zero was written. */
 #define EK_GIVEN(options, member, position)                                                  \
     ((options)->member == 0 && ek_keyword_is_written((options)->keywords, #member, position) \
          ? EK_ZERO                                                                           \
@@ -78,14 +79,14 @@ EK_API bool ek_keyword_is_written(const char *keywords, const char *name, int po
 
 EK_END_DECLARATIONS
 
-/* A switch whose default is not necessarily off. 0 is one that was left out; one that a call writes
- * as 0 is off. So a variable that may stand for the default holds EK_DEFAULT, not 0. */
+/** A switch whose default is not necessarily off. 0 is one that was left out; one that a call
+ * writes as 0 is off. So a variable that may stand for the default holds EK_DEFAULT, not 0. */
 typedef enum ek_switch { EK_ON = 1, EK_OFF = 2, EK_DEFAULT = 3 } ek_switch;
 
-/* Tensors have at most this many dimensions. */
+/** Tensors have at most this many dimensions. */
 enum { EK_MAX_DIMS = 8 };
 
-/* Processes that communicate (dist.h). */
+/** Processes that communicate (dist.h). */
 typedef struct ek_process_group ek_process_group;
 
 #endif

@@ -1,4 +1,5 @@
-/* comm.h: differentiable communication between the devices of this process.
+/** @file
+ * comm.h: differentiable communication between the devices of this process.
  *
  * Semantics are those of torch.nn.parallel.comm, on any list of devices, cpu included. Each call is
  * one graph node for all devices; a coalesced call is one node per buffer. Gradients of gradients
@@ -13,41 +14,41 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* The buffer size of coalesced calls if 0 is given: 10 MiB. */
+/** The buffer size of coalesced calls if 0 is given: 10 MiB. */
 enum { EK_COMM_BUFFER_BYTES = 10485760 };
 
-/* Copies `tensor` to each device; writes devices->count handles to `out`. On the tensor's own
+/** Copies `tensor` to each device; writes devices->count handles to `out`. On the tensor's own
  * device the output is an alias. Backward: reduce_add onto that device. */
 EK_API int ek_broadcast(ek_tensor *tensor, const ek_device_list *devices, ek_tensor **out);
 
-/* Broadcasts many tensors, sent in buffers: out[d * count + i] is tensor i on device d. All must
+/** Broadcasts many tensors, sent in buffers: out[d * count + i] is tensor i on device d. All must
  * lie on devices[0] (EK_E_DEVICE names the first that does not). A buffer holds one dtype and
  * closes when it has buffer_nbytes or more. */
 EK_API int ek_broadcast_coalesced(ek_tensor *const *tensors, int count,
                                   const ek_device_list *devices, size_t buffer_nbytes,
                                   ek_tensor **out);
 
-/* The sum, on `destination`, of tensors of one shape and dtype. One of them, the root, must lie on
+/** The sum, on `destination`, of tensors of one shape and dtype. One of them, the root, must lie on
  * `destination`; if several do, the root is the last of these. A single input is returned as it is.
  * Backward: broadcast. */
 EK_API ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination);
 
-/* Sums lists of tensors: inputs[d * count + i] is tensor i of device d. Writes `count` sums to
+/** Sums lists of tensors: inputs[d * count + i] is tensor i of device d. Writes `count` sums to
  * `out`. A buffer closes before it would exceed buffer_nbytes. */
 EK_API int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count,
                                    ek_device destination, size_t buffer_nbytes, ek_tensor **out);
 
-/* Cuts `tensor` along `dim` and sends one chunk to each device. chunk_sizes has devices->count
+/** Cuts `tensor` along `dim` and sends one chunk to each device. chunk_sizes has devices->count
  * positive sizes that add up to the dimension; NULL cuts as torch.chunk. Writes the chunks to `out`
  * and returns how many there are: fewer than devices for small batches. Backward: gather. */
 EK_API int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const int64_t *chunk_sizes,
                       int dim, ek_tensor **out);
 
-/* Joins tensors along `dim` on `destination`, in order. Scalars become a vector. Other dimensions
+/** Joins tensors along `dim` on `destination`, in order. Scalars become a vector. Other dimensions
  * must agree (EK_E_SHAPE names the tensor). Backward: scatter. */
 EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination, int dim);
 
-/* Sums over devices and gives every device the result. tensors[d * num_inputs + i] is tensor i of
+/** Sums over devices and gives every device the result. tensors[d * num_inputs + i] is tensor i of
  * device d, and count / num_inputs is the number of devices. out[d * num_inputs + i] gets the sum
  * of tensors i, on device d. It is a reduce_add onto the first device and a broadcast,
  * differentiable to any order.
@@ -64,7 +65,7 @@ EK_API int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek
  * A tensor whose batch is marked (ek_value_batched) is cut and joined along the marked dimension,
  * others along `dim`. Tensors that were cut, and those that were marked and joined, are marked. */
 
-/* Cuts a tree into chunks: writes one value per chunk to `out` (room for devices->count) and
+/** Cuts a tree into chunks: writes one value per chunk to `out` (room for devices->count) and
  * returns how many there are. chunk_sizes as in ek_scatter. Tensors of different batch sizes are
  * EK_E_SHAPE. A tree without tensors gives one value per device. A list marked per_device is not
  * cut: its elements are moved to their devices, and tensors beside the list are cut to the batch
@@ -72,15 +73,15 @@ EK_API int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek
 EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
                             const int64_t *chunk_sizes, int dim, ek_value *out);
 
-/* Joins trees, one per replica. Tensors are joined along `dim` on `destination`; lists and
+/** Joins trees, one per replica. Tensors are joined along `dim` on `destination`; lists and
  * dictionaries (by key) element by element. Integers become an i64 vector there, floats an f64 one.
  * None stays none. Pointers and marks must be equal. On error EK_VALUE_ERROR, with the index of the
  * first misfit. */
 EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device destination, int dim);
 
-/* The tree with its tensors on `device`. Lists marked per_device (outputs of a data-parallel model)
- * are joined there along `dim`, in batch order. Differentiable. Returns the value itself if nothing
- * moves, and EK_VALUE_ERROR, with the first element that does not fit, on error. */
+/** The tree with its tensors on `device`. Lists marked per_device (outputs of a data-parallel
+ * model) are joined there along `dim`, in batch order. Differentiable. Returns the value itself if
+ * nothing moves, and EK_VALUE_ERROR, with the first element that does not fit, on error. */
 EK_API ek_value ek_value_to_device(ek_value value, ek_device device, int dim);
 
 EK_END_DECLARATIONS

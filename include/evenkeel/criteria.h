@@ -1,4 +1,5 @@
-/* criteria.h: losses as modules: ek_loss(criterion, input, target). Ownership and errors are those
+/** @file
+ * criteria.h: losses as modules: ek_loss(criterion, input, target). Ownership and errors are those
  * of nn.h. */
 #ifndef EVENKEEL_CRITERIA_H
 #define EVENKEEL_CRITERIA_H
@@ -8,31 +9,30 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* The options of all criteria; loss.h says which function has which, and the defaults. One that a
+/** The options of all criteria; loss.h says which function has which, and the defaults. One that a
  * criterion doesn't take is EK_E_INVALID. */
 typedef struct ek_criterion_options {
     const char *keywords;
     ek_reduction reduction;
-    int64_t ignore_index;   /* cross entropies, nll; default -100 */
-    ek_tensor *weight;      /* becomes a buffer, with a reference of its own */
-    double label_smoothing; /* cross entropies */
-    ek_tensor *pos_weight;  /* bce with logits, for positive targets; becomes a buffer */
-    double beta;            /* smooth l1 */
-    double delta;           /* huber */
-    double margin;       /* margin ranking, hinge and cosine embedding, triplet and multi margin */
-    double p;            /* triplet and multi margin */
-    double eps;          /* triplet margin, poisson and gaussian nll */
-    bool log_target;     /* kl div */
-    ek_switch log_input; /* poisson nll; default on */
-    bool full;           /* poisson and gaussian nll */
-    bool swap;           /* triplet margin */
-    int64_t blank;       /* ctc, as the next two */
+    int64_t ignore_index;   /**< cross entropies, nll; default -100 */
+    ek_tensor *weight;      /**< becomes a buffer, with a reference of its own */
+    double label_smoothing; /**< cross entropies */
+    ek_tensor *pos_weight;  /**< bce with logits, for positive targets; becomes a buffer */
+    double beta;            /**< smooth l1 */
+    double delta;           /**< huber */
+    double margin;   /**< margin ranking, hinge and cosine embedding, triplet and multi margin */
+    double p;        /**< triplet and multi margin */
+    double eps;      /**< triplet margin, poisson and gaussian nll */
+    bool log_target; /**< kl div */
+    ek_switch log_input; /**< poisson nll; default on */
+    bool full;           /**< poisson and gaussian nll */
+    bool swap;           /**< triplet margin */
+    int64_t blank;       /**< ctc, as the next two */
     bool zero_infinity;
     bool batch_first;
 } ek_criterion_options;
 #define EK_CRITERION_OPTIONS(...) EK_OPTIONS(ek_criterion_options, __VA_ARGS__)
 
-/* Called with (input, target). */
 EK_API ek_module *ek_cross_entropy_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_token_cross_entropy_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
@@ -49,6 +49,7 @@ EK_API ek_module *ek_poisson_nll_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_hinge_embedding_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_multi_margin_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_multilabel_margin_loss_with(ek_criterion_options options);
+/** Called with (input, target). */
 #define ek_cross_entropy_loss(...) ek_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 #define ek_token_cross_entropy_loss(...) \
     ek_token_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
@@ -69,14 +70,14 @@ EK_API ek_module *ek_multilabel_margin_loss_with(ek_criterion_options options);
 #define ek_multilabel_margin_loss(...) \
     ek_multilabel_margin_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 
-/* Called with (input, target, var); with (input1, input2, target), twice; with (anchor, positive,
- * negative); with (log_probs, targets, input_lengths, target_lengths). Under a data-parallel
- * criterion sequences are batch_first, and their targets (N, S). */
 EK_API ek_module *ek_gaussian_nll_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_margin_ranking_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_cosine_embedding_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_triplet_margin_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_ctc_loss_with(ek_criterion_options options);
+/** Called with (input, target, var); with (input1, input2, target), twice; with (anchor, positive,
+ * negative); with (log_probs, targets, input_lengths, target_lengths). Under a data-parallel
+ * criterion sequences are batch_first, and their targets (N, S). */
 #define ek_gaussian_nll_loss(...) ek_gaussian_nll_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 #define ek_margin_ranking_loss(...) ek_margin_ranking_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 #define ek_cosine_embedding_loss(...) \

@@ -1,4 +1,5 @@
-/* cxx.h: the macros of base.h for C++17 and later. Include base.h, not this.
+/** @file
+ * cxx.h: the macros of base.h for C++17 and later. Include base.h, not this.
  *
  * C++ cannot mix positional and designated members in one list, nor take the address of an array in
  * an expression. So each positional argument is put into an options struct of its own, and the rest
@@ -11,22 +12,23 @@
 
 #ifdef __cplusplus
 
-/* Members that are left out are zero; as a system header this file gives no warnings about them. */
+/** Members that are left out are zero; as a system header this file gives no warnings about them.
+ */
 #pragma GCC system_header
 
 #include <stddef.h>
 
-/* The address of an array that lives until the end of the full expression. */
+/** The address of an array that lives until the end of the full expression. */
 template <class T, size_t N> constexpr const T *ek_items(const T (&items)[N])
 {
     return items;
 }
-/* The sizeof of its result is the number of arguments. Never called, so nothing is evaluated. */
+/** The sizeof of its result is the number of arguments. Never called, so nothing is evaluated. */
 template <class... A> char (&ek_counted(const A &...))[sizeof...(A)];
 #define EK_ITEMS(type, ...) ek_items<type>({__VA_ARGS__})
 #define EK_COUNT(type, ...) ((int)sizeof(ek_counted(__VA_ARGS__)))
 
-/* of({a}): options with member `m` alone set. of({.x = a}): options with member `x` alone set. */
+/** of({a}): options with member `m` alone set. of({.x = a}): options with member `x` alone set. */
 template <class O, class A, A O::*m> struct ek_leading {
     static O of(A a)
     {
@@ -40,7 +42,7 @@ template <class O, class A, A O::*m> struct ek_leading {
     }
 };
 
-/* Merges parts. Each member is set by one part at most, and its bytes are zero in all others. */
+/** Merges parts. Each member is set by one part at most, and its bytes are zero in all others. */
 template <class O> O ek_joined(const O &part)
 {
     return part;
@@ -60,7 +62,7 @@ template <class O> O ek_with_keywords(O options, const char *keywords)
     return options;
 }
 
-/* Turns off clang's warning about braces around one number. */
+/** Turns off clang's warning about braces around one number. */
 #ifdef __clang__
 #define EK_BRACED(...)                                                                            \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wbraced-scalar-init\"") \
@@ -69,7 +71,7 @@ template <class O> O ek_with_keywords(O options, const char *keywords)
 #define EK_BRACED(...) __VA_ARGS__
 #endif
 
-/* True if the text after the positional arguments is empty or begins with a member's name. */
+/** True if the text after the positional arguments is empty or begins with a member's name. */
 constexpr bool ek_is_named(const char *text)
 {
     return *text == ' ' || *text == ',' ? ek_is_named(text + 1) : *text == '\0' || *text == '.';
@@ -89,7 +91,7 @@ template <bool named, class O> O ek_named(const O &options)
 #define EK_JOINED_3(O, m, n, p, a, b, c, ...)                                \
     ek_joined(EK_LEADING(O, m, a), EK_LEADING(O, n, b), EK_LEADING(O, p, c), \
               EK_NAMED(O, __VA_ARGS__))
-/* The comma at the end keeps the last macro's `...` from being left out. */
+/** The comma at the end keeps the last macro's `...` from being left out. */
 #define EK_OPTIONS(O, ...) ek_with_keywords(EK_NAMED(O, __VA_ARGS__), EK_KEYWORDS(__VA_ARGS__))
 #define EK_OPTIONS_1(O, m, ...) \
     ek_with_keywords(EK_BRACED(EK_JOINED_1(O, m, __VA_ARGS__, )), EK_KEYWORDS(__VA_ARGS__))

@@ -1,4 +1,5 @@
-/* dataset.h: data sets: samples that can be read by index.
+/** @file
+ * dataset.h: data sets: samples that can be read by index.
  *
  * A data set is a struct whose first member is an ek_dataset, with a type record, as modules are:
  *
@@ -42,35 +43,35 @@ typedef struct ek_dataset ek_dataset;
 
 typedef struct ek_dataset_type {
     const char *name;
-    size_t size; /* size of the struct that embeds ek_dataset */
+    size_t size; /**< size of the struct that embeds ek_dataset */
 
-    /* The number of samples, which must not change while a thread reads. */
+    /** The number of samples, which must not change while a thread reads. */
     int64_t (*length)(ek_dataset *self);
 
-    /* Sample `index`, in [0, length), in the caller's scope; EK_VALUE_ERROR on error. Called by
+    /** Sample `index`, in [0, length), in the caller's scope; EK_VALUE_ERROR on error. Called by
      * several threads at a time. In a loader's thread, draws from the default generator (NULL) use
      * the generator that the loader has set up (evenkeel/loader.h). */
     ek_value (*get)(ek_dataset *self, int64_t index);
 
-    /* Optional: makes samples[0..count-1] into one batch, as ek_collate would. Its tensors lie on
+    /** Optional: makes samples[0..count-1] into one batch, as ek_collate would. Its tensors lie on
      * `device`, which is cpu or one whose memory the CPU can write to. For sets that can copy rows
      * straight into a batch, without an allocation or a call per sample. Threads as for `get`. */
     ek_value (*get_batch)(ek_dataset *self, const int64_t *samples, int64_t count,
                           ek_device device);
 
-    /* Optional: frees what the struct owns, and drops its data sets with ek_dataset_free. */
+    /** Optional: frees what the struct owns, and drops its data sets with ek_dataset_free. */
     void (*destroy)(ek_dataset *self);
 
-    /* A data set without a length has these in place of length, get and get_batch
+    /** A data set without a length has these in place of length, get and get_batch
      * (evenkeel/iterable.h). `open` returns a cursor before the first sample, or NULL on error;
      * `epoch` is the number of the pass. `next` returns 1 with a sample in the caller's scope, 0 at
      * the end, or a negative status. One thread at a time uses a cursor. */
     void *(*open)(ek_dataset *self, int64_t epoch);
     int (*next)(ek_dataset *self, void *cursor, ek_value *sample);
-    /* Optional: skips `count` samples, faster than by `next`. Returns how many there were. */
+    /** Optional: skips `count` samples, faster than by `next`. Returns how many there were. */
     int64_t (*skip)(ek_dataset *self, void *cursor, int64_t count);
     void (*close)(ek_dataset *self, void *cursor);
-    /* Optional: what is left to be done with a sample that `next` gave, by several threads at a
+    /** Optional: what is left to be done with a sample that `next` gave, by several threads at a
      * time. Returns the sample, in the caller's scope. Random numbers should be drawn here: a run
      * that is resumed reads samples again, but converts each once. */
     ek_value (*convert)(ek_dataset *self, ek_value sample);
@@ -80,21 +81,22 @@ struct ek_dataset {
     const ek_dataset_type *type;
 };
 
-/* A zeroed struct of type->size bytes with one reference. EK_E_INVALID for a type without name, for
- * one with neither length and get nor open, next and close, or with a size that is too small. */
+/** A zeroed struct of type->size bytes with one reference. EK_E_INVALID for a type without name,
+ * for one with neither length and get nor open, next and close, or with a size that is too small.
+ */
 EK_API ek_dataset *ek_dataset_new(const ek_dataset_type *type);
-/* Adds a reference; NULL stays NULL. Returns its argument. Any thread. */
+/** Adds a reference; NULL stays NULL. Returns its argument. Any thread. */
 EK_API ek_dataset *ek_dataset_keep(ek_dataset *dataset);
-/* Drops a reference; NULL is ignored. Any thread. */
+/** Drops a reference; NULL is ignored. Any thread. */
 EK_API void ek_dataset_free(ek_dataset *dataset);
 
-/* The number of samples, or a negative status: the type's error, or EK_E_INVALID if it set none,
+/** The number of samples, or a negative status: the type's error, or EK_E_INVALID if it set none,
  * and for a data set without a length. */
 EK_API int64_t ek_dataset_length(ek_dataset *dataset);
-/* One sample, in the scope; a negative index counts from the end. EK_E_INVALID if it is out of
+/** One sample, in the scope; a negative index counts from the end. EK_E_INVALID if it is out of
  * range. Errors of the type name the data set and the sample. */
 EK_API ek_value ek_dataset_get(ek_dataset *dataset, int64_t index);
-/* One or more samples, each index in [0, length), as one batch in the scope: by the type's
+/** One or more samples, each index in [0, length), as one batch in the scope: by the type's
  * get_batch, or by `get` for each in order and ek_collate. `device` is cpu or one whose memory the
  * CPU can write to, else EK_E_DEVICE. An error names the sample if one is to blame. */
 EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
@@ -110,42 +112,42 @@ EK_API ek_value ek_collate(const ek_value *samples, int64_t count, ek_device dev
 
 /* ---- data sets of data sets ---- */
 
-/* Sample i is row i of each of the tensors, as a list, or as a bare tensor if there is one. The
+EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
+/** Sample i is row i of each of the tensors, as a list, or as a bare tensor if there is one. The
  * tensors lie on cpu and have equal sizes along dimension 0. The data set keeps references of its
  * own. Row-major tensors are shared, and single samples are views of them: a write to a tensor or a
  * sample is seen in later samples. Other tensors, and batches, are copies. */
-EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
 #define ek_tensor_dataset(...) \
     ek_tensor_dataset_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
 
 typedef struct ek_token_options {
     const char *keywords;
-    ek_tensor *tokens; /* whole numbers (N) on cpu, shared if they are row-major */
-    int64_t length;    /* tokens of a sample */
-    const char *path;  /* instead of a tensor: a file of nothing but tokens, which is mapped */
-    int64_t stride;    /* tokens between the beginnings of two samples; default: length */
-    const char *type;  /* the file's tokens: u8, i8, u16 (default), i16, u32, i32 or i64 */
+    ek_tensor *tokens; /**< whole numbers (N) on cpu, shared if they are row-major */
+    int64_t length;    /**< tokens of a sample */
+    const char *path;  /**< instead of a tensor: a file of nothing but tokens, which is mapped */
+    int64_t stride;    /**< tokens between the beginnings of two samples; default: length */
+    const char *type;  /**< the file's tokens: u8, i8, u16 (default), i16, u32, i32 or i64 */
 } ek_token_options;
-/* ek_token_dataset(tokens, 128) or ek_token_dataset(.path = "train.bin", .length = 128): what a
+EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
+/** ek_token_dataset(tokens, 128) or ek_token_dataset(.path = "train.bin", .length = 128): what a
  * language model is trained on. Sample i is a list of two i64 tensors (length): tokens
  * [i * stride, i * stride + length), and as targets the same, one later. EK_E_SHAPE if there are
  * fewer than length + 1 tokens, EK_E_FORMAT for a file that ends within one, EK_E_INVALID for
  * tokens and a path together, and for a type without a path. */
-EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
 #define ek_token_dataset(...) \
     ek_token_dataset_with(EK_OPTIONS_2(ek_token_options, tokens, length, __VA_ARGS__))
 
-/* The samples indices[0..count-1] (copied) of `dataset`. Indices may repeat. EK_E_INVALID names the
- * first that is out of range. */
+/** The samples indices[0..count-1] (copied) of `dataset`. Indices may repeat. EK_E_INVALID names
+ * the first that is out of range. */
 EK_API ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_t count);
 
-/* ek_concat_dataset(a, b): all samples of the first set, then of the second, and so on. A data set
- * that is given twice needs two references. */
 EK_API ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count);
+/** ek_concat_dataset(a, b): all samples of the first set, then of the second, and so on. A data set
+ * that is given twice needs two references. */
 #define ek_concat_dataset(...) \
     ek_concat_dataset_of(EK_ITEMS(ek_dataset *, __VA_ARGS__), EK_COUNT(ek_dataset *, __VA_ARGS__))
 
-/* Cuts a random permutation of `dataset` into subsets, written to parts[0..count-1], as
+/** Cuts a random permutation of `dataset` into subsets, written to parts[0..count-1], as
  * torch.utils.data.random_split with the same generator. EK_E_INVALID if lengths do not add up to
  * the length of the set, or fractions to 1 within 1e-9. Lengths from fractions are rounded down,
  * and the samples that remain go one each to the first parts. On an error no part is made. */
@@ -154,17 +156,17 @@ EK_API int ek_random_split(ek_dataset *dataset, const int64_t *lengths, int coun
 EK_API int ek_random_split_fractions(ek_dataset *dataset, const double *fractions, int count,
                                      ek_generator *generator, ek_dataset **parts);
 
-/* The partitioner of PyTorch's distributed tutorial: samples are shuffled by Python's
- * random.Random(seed).shuffle and cut into parts of int(fraction * length); the rest is dropped. */
 typedef struct ek_partition_options {
     const char *keywords;
     ek_dataset *dataset;
-    const double *sizes; /* fractions, at most 1 together; default {0.7, 0.2, 0.1} */
-    int count;           /* length of `sizes` */
-    int64_t seed;        /* default 1234 */
+    const double *sizes; /**< fractions, at most 1 together; default {0.7, 0.2, 0.1} */
+    int count;           /**< length of `sizes` */
+    int64_t seed;        /**< default 1234 */
 } ek_partition_options;
-/* ek_partition(0, dataset, .seed = 1): part 0 as a subset. */
 EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
+/** The partitioner of PyTorch's distributed tutorial: samples are shuffled by Python's
+ * random.Random(seed).shuffle and cut into parts of int(fraction * length); the rest is dropped. */
+/** ek_partition(0, dataset, .seed = 1): part 0 as a subset. */
 #define ek_partition(part, ...) \
     ek_partition_with((part), EK_OPTIONS_1(ek_partition_options, dataset, __VA_ARGS__))
 
@@ -175,15 +177,15 @@ EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
  * sentence then lists what the directory must hold). EK_E_FORMAT if a file is damaged. Error
  * sentences name the file. */
 
-/* The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-... if
- * `train` is false. A sample is (u8 (1, H, W), i64 scalar). EK_E_FORMAT if counts differ. */
+/** The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-...
+ * if `train` is false. A sample is (u8 (1, H, W), i64 scalar). EK_E_FORMAT if counts differ. */
 EK_API ek_dataset *ek_mnist(const char *directory, bool train);
-/* CIFAR-10: data_batch_[1-5].bin or test_batch.bin. A sample is (u8 (3, 32, 32), i64 scalar). */
+/** CIFAR-10: data_batch_[1-5].bin or test_batch.bin. A sample is (u8 (3, 32, 32), i64 scalar). */
 EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
-/* CIFAR-100: train.bin or test.bin; 100 fine labels or 20 coarse ones. Samples as above. */
+/** CIFAR-100: train.bin or test.bin; 100 fine labels or 20 coarse ones. Samples as above. */
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
-/* Pictures in one directory per class, as torchvision's ImageFolder: all regular files below
+/** Pictures in one directory per class, as torchvision's ImageFolder: all regular files below
  * <root>/<class> whose names end in .png, .jpg or .jpeg (or capitals). Classes are sorted by the
  * bytes of their names, pictures by those of their directories, then of their names. Symbolic links
  * are followed; a directory is not entered again within itself. A sample is (u8 (3, H, W), class as
@@ -191,7 +193,7 @@ EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
  * has no picture (the sentence names it), and if links lead to more than 2^14 directories of one
  * class. EK_E_IO if a directory cannot be listed. */
 EK_API ek_dataset *ek_image_folder(const char *root);
-/* The name of a class, and the path of a sample; valid as long as the folder. NULL with
+/** The name of a class, and the path of a sample; valid as long as the folder. NULL with
  * EK_E_INVALID if out of range, or for a data set of another type. */
 EK_API const char *ek_image_folder_class(ek_dataset *folder, int64_t number);
 EK_API const char *ek_image_folder_path(ek_dataset *folder, int64_t index);

@@ -1,4 +1,5 @@
-/* ddp.h: training over several processes (dist.h): gradients that are averaged over ranks.
+/** @file
+ * ddp.h: training over several processes (dist.h): gradients that are averaged over ranks.
  *
  * ek_distributed_data_parallel is torch.nn.parallel.DistributedDataParallel: every rank has the
  * whole module and a batch of its own, and after each ek_backward all ranks have the mean of their
@@ -20,35 +21,37 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_distributed_options {
     const char *keywords;
-    /* Ownership passes to the wrapper. A plain module; one whose parameters lie on several devices;
-     * or a data-parallel wrapper of this process's devices (parallel.h, balance.h). */
+    /** Ownership passes to the wrapper. A plain module; one whose parameters lie on several
+     * devices; or a data-parallel wrapper of this process's devices (parallel.h, balance.h). */
     ek_module *module;
-    /* Several devices: ek_data_parallel over them inside of the rank. One: the module is moved
+    /** Several devices: ek_data_parallel over them inside of the rank. One: the module is moved
      * there. EK_E_INVALID if the module lies on several devices or is a wrapper, as for
      * output_device. */
     ek_device_list device_ids;
-    ek_device output_device; /* where several devices' outputs are joined; default: the first */
-    int dim;                 /* the dimension along which inputs are cut for several devices */
-    /* On: before each forward in training mode with gradient mode on, all ranks get rank 0's
+    ek_device output_device; /**< where several devices' outputs are joined; default: the first */
+    int dim;                 /**< the dimension along which inputs are cut for several devices */
+    /** On: before each forward in training mode with gradient mode on, all ranks get rank 0's
      * buffers (running statistics). Never in evaluation. */
     ek_switch broadcast_buffers;
     ek_process_group *process_group;
-    double bucket_cap_mb; /* 25: gradients travel in pieces of at most this; numbers are the same */
-    /* PyTorch's options that nothing depends on here: parameters that a backward does not use are
+    /** 25: gradients travel in pieces of at most this; numbers are the same */
+    double bucket_cap_mb;
+    /** PyTorch's options that nothing depends on here: parameters that a backward does not use are
      * always found, and gradients always lie in buckets. */
     bool find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph;
-    ek_switch init_sync; /* on: all ranks get rank 0's parameters and buffers now */
-    /* EK_SHARD_OPTIMIZER: the optimizer's state is divided over the devices of all ranks (below).
+    ek_switch init_sync; /**< on: all ranks get rank 0's parameters and buffers now */
+    /** EK_SHARD_OPTIMIZER: the optimizer's state is divided over the devices of all ranks (below).
      * With one rank, over those of device_ids. */
     ek_shard_policy shard;
-    ek_switch
-        bf16_gradients; /* on: f32 gradients travel in bf16 and are added in f32; default off */
-    /* On: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no process
+    /** on: f32 gradients travel in bf16 and are added in f32; default off */
+    ek_switch bf16_gradients;
+    /** On: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no process
      * group of their own get this one, as long as the wrapper exists. */
     ek_switch sync_statistics;
 } ek_distributed_options;
 
-/* Wraps a module; all ranks of the group do so, with modules of the same parameters (else
+EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options options);
+/** Wraps a module; all ranks of the group do so, with modules of the same parameters (else
  * EK_E_STATE names the first that differs). Parameter paths are the wrapped module's.
  *
  * Backward. Gradients are averaged in buckets while backward goes on. Every ek_backward that
@@ -85,34 +88,33 @@ typedef struct ek_distributed_options {
  * wrapper is freed, averaged gradients are dropped, and the state becomes whole at the optimizer's
  * next step, which is a call of all ranks once more, before the process group is destroyed. A
  * wrapper of this process's devices that is wrapped must not have .shard itself (EK_E_INVALID). */
-EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options options);
 #define ek_distributed_data_parallel(...) \
     ek_distributed_data_parallel_with(EK_OPTIONS_1(ek_distributed_options, module, __VA_ARGS__))
 
 typedef struct ek_distributed_criterion_options {
     const char *keywords;
-    ek_module *module; /* any criterion, also ek_data_parallel_criterion; ownership passes */
+    ek_module *module; /**< any criterion, also ek_data_parallel_criterion; ownership passes */
     ek_process_group *process_group;
-    /* EK_EXACT: the sum over all ranks divided by the weight of all: the loss and gradient of one
+    /** EK_EXACT: the sum over all ranks divided by the weight of all: the loss and gradient of one
      * process, for any batches and any ignored targets. EK_MEAN_OF_MEANS: the mean of the losses of
      * the ranks that have samples, as with PyTorch's DDP. */
     ek_loss_reduction reduction;
-    int dim; /* the batch's dimension */
+    int dim; /**< the batch's dimension */
 } ek_distributed_criterion_options;
 
-/* A criterion for the outputs of ek_distributed_data_parallel, called as the one that it wraps, by
+EK_API ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options options);
+/** A criterion for the outputs of ek_distributed_data_parallel, called as the one that it wraps, by
  * all ranks. The result is the loss of all ranks' samples, the same number on each; the mean of the
  * ranks' gradients is its gradient, to any order. Also in evaluation and without gradient mode. A
  * rank whose batch is empty, or has ignored targets only, adds nothing, and goes forward and
  * backward as the others do. If all do so the loss is NaN, and gradients are 0. Losses that are no
  * scalars (reduction none) stay as they are, without communication. With one rank everything is a
  * plain call. NULL with an error; the module is freed. */
-EK_API ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options options);
 #define ek_distributed_criterion(...) \
     ek_distributed_criterion_with(    \
         EK_OPTIONS_1(ek_distributed_criterion_options, module, __VA_ARGS__))
 
-/* Between begin and end, gradients add up on each rank alone. The first backward through a forward
+/** Between begin and end, gradients add up on each rank alone. The first backward through a forward
  * after the end averages the sums. As in PyTorch, it is the forward that counts. */
 typedef struct ek_no_sync {
     ek_module *model;
@@ -121,28 +123,28 @@ typedef struct ek_no_sync {
 EK_API ek_no_sync ek_no_sync_begin(ek_module *model);
 EK_API void ek_no_sync_end(ek_no_sync *no_sync);
 
-/* What a wrapper has sent so far. Seconds are those of this rank. */
+/** What a wrapper has sent so far. Seconds are those of this rank. */
 typedef struct ek_distributed_stats {
-    uint64_t backwards;     /* passes that were averaged */
-    uint64_t buckets;       /* in all passes */
-    uint64_t nbytes;        /* bytes of gradients that were averaged */
-    uint64_t buffer_nbytes; /* bytes of buffers that rank 0 has sent */
-    uint64_t shared_nbytes; /* bytes of divided parameters that all ranks got after steps */
-    double communicating;   /* seconds in which averages were under way */
-    double exposed;         /* seconds that backward waited for averages after its own work */
-    /* Seconds of `exposed` in which the averages waited for ranks that finished their backward
+    uint64_t backwards;     /**< passes that were averaged */
+    uint64_t buckets;       /**< in all passes */
+    uint64_t nbytes;        /**< bytes of gradients that were averaged */
+    uint64_t buffer_nbytes; /**< bytes of buffers that rank 0 has sent */
+    uint64_t shared_nbytes; /**< bytes of divided parameters that all ranks got after steps */
+    double communicating;   /**< seconds in which averages were under way */
+    double exposed;         /**< seconds that backward waited for averages after its own work */
+    /** Seconds of `exposed` in which the averages waited for ranks that finished their backward
      * later, and the rank of the world that most often was the last to finish; -1: none so far.
      * Ranks tell each other in a backward what the one before it was like. */
     double waited;
     int waited_for;
-    bool shares_memory; /* all ranks are on one machine: gradients are averaged in memory that
+    bool shares_memory; /**< all ranks are on one machine: gradients are averaged in memory that
                            they share. The environment's EVENKEEL_DIST_SHARED_MEMORY=0 has them
                            travel as messages instead */
 } ek_distributed_stats;
-/* EK_E_INVALID for a module that is no distributed wrapper. */
+/** EK_E_INVALID for a module that is no distributed wrapper. */
 EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats);
 
-/* Replaces the gradients of the module's parameters by their mean over the ranks of the group, so
+/** Replaces the gradients of the module's parameters by their mean over the ranks of the group, so
  * that an optimizer's step is the same on all. For a loop without a wrapper: after ek_backward.
  *
  * All ranks call it with modules of the same parameters, else EK_E_STATE. A gradient that only some
@@ -152,7 +154,7 @@ EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stat
  * averages the others too, and leaves these as they are but for rounding. */
 EK_API int ek_dist_average_gradients(ek_module *module, ek_process_group *group);
 
-/* ek_archive_save on the rank `rank`, which all ranks of the group call. The other ranks' archives
+/** ek_archive_save on the rank `rank`, which all ranks of the group call. The other ranks' archives
  * may be NULL, unless they hold states that are divided over ranks (EK_SHARD_OPTIMIZER): then each
  * rank puts the same states into its own, and the file gets the whole ones, so that it can be
  * loaded on any number of ranks, divided or not. Nothing else of these archives is read. Only one

@@ -1,4 +1,5 @@
-/* device.h: devices, their memory ledger and their capacity.
+/** @file
+ * device.h: devices, their memory ledger and their capacity.
  *
  * `cpu` is plain memory, where files are read and batches are made; it computes with the host's
  * kernels and has no capacity. `host:0..N-1` are logical accelerators on the CPU: each has its own
@@ -30,7 +31,7 @@ EK_BEGIN_DECLARATIONS
 
 typedef enum ek_device_kind { EK_CPU = 0, EK_HOST = 1, EK_CUDA = 2 } ek_device_kind;
 
-/* A device by value. All zero is the plain memory device `cpu`. */
+/** A device by value. All zero is the plain memory device `cpu`. */
 typedef struct ek_device {
     ek_device_kind kind;
     int index;
@@ -38,7 +39,7 @@ typedef struct ek_device {
 
 enum { EK_MAX_DEVICES = 64 };
 
-/* A list of devices by value. As an option, an empty list means all accelerators of the default
+/** A list of devices by value. As an option, an empty list means all accelerators of the default
  * kind. Functions that make a list return one of count -1 on error, which no function takes for
  * empty. */
 typedef struct ek_device_list {
@@ -69,33 +70,33 @@ static inline bool ek_device_equal(ek_device a, ek_device b)
     return a.kind == b.kind && a.index == b.index;
 }
 
-/* How many devices of the kind there are (1 for EK_CPU), or a negative status. 0 is no error. */
+/** How many devices of the kind there are (1 for EK_CPU), or a negative status. 0 is no error. */
 EK_API int ek_device_count(ek_device_kind kind);
 
-/* The kind that is used if none is named: EK_CUDA if there is a CUDA device, else EK_HOST. */
+/** The kind that is used if none is named: EK_CUDA if there is a CUDA device, else EK_HOST. */
 EK_API ek_device_kind ek_default_device_kind(void);
 
-/* The first `count` devices of a kind, or all if count is 0. If there are not so many, or none at
+/** The first `count` devices of a kind, or all if count is 0. If there are not so many, or none at
  * all: EK_E_DEVICE, and a list of count -1. */
 EK_API ek_device_list ek_devices(ek_device_kind kind, int count);
 
-/* A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */
+/** A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */
 EK_API ek_device_list ek_device_list_of(const ek_device *devices, int count);
 #define EK_DEVICES(...) \
     ek_device_list_of(EK_ITEMS(ek_device, __VA_ARGS__), EK_COUNT(ek_device, __VA_ARGS__))
 
-/* Writes "cpu", "host:2" or "cuda:1" to `text` (at least 16 bytes); returns it. */
+/** Writes "cpu", "host:2" or "cuda:1" to `text` (at least 16 bytes); returns it. */
 EK_API char *ek_device_name(ek_device device, char text[16]);
 
-/* Parses what ek_device_name writes. Returns 0 or EK_E_DEVICE. */
+/** Parses what ek_device_name writes. Returns 0 or EK_E_DEVICE. */
 EK_API int ek_device_parse(const char *text, ek_device *device);
 
-/* Replaces the host devices by those of `specification` (grammar above). Returns 0; EK_E_INVALID
+/** Replaces the host devices by those of `specification` (grammar above). Returns 0; EK_E_INVALID
  * with the position of the fault; or EK_E_STATE if a host device holds tensors. On an error nothing
  * has changed. */
 EK_API int ek_host_devices_configure(const char *specification);
 
-/* Replaces the CUDA devices, which are logical. The specification is that of the environment's
+/** Replaces the CUDA devices, which are logical. The specification is that of the environment's
  * EVENKEEL_CUDA_DEVICES: a list of `[count x] number [: capacity]` with the CUDA runtime's numbers.
  * "0,1" is two GPUs; "0,0,0,0" is four devices on one GPU, each with its own streams and ledger;
  * "4x0:8G" gives them capacities. If the variable is unset, there is one device per GPU, without a
@@ -104,10 +105,10 @@ EK_API int ek_host_devices_configure(const char *specification);
  * changed. */
 EK_API int ek_cuda_devices_configure(const char *specification);
 
-/* Waits until all work issued to the device is done, and returns its error, if any, or 0. */
+/** Waits until all work issued to the device is done, and returns its error, if any, or 0. */
 EK_API int ek_synchronize(ek_device device);
 
-/* How many threads a host device computes with; by default its share of the cores, at least 1. A
+/** How many threads a host device computes with; by default its share of the cores, at least 1. A
  * thread that cannot get so many from the system computes with fewer, and a log line says so.
  * EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not to be set while work runs on the device. */
 EK_API int ek_device_set_threads(ek_device device, int count);
@@ -132,7 +133,7 @@ typedef enum ek_memory_category {
 
 EK_API const char *ek_memory_category_name(ek_memory_category category);
 
-/* Bytes on one device. `in_use` counts what tensors and workspaces hold; `reserved` is what the
+/** Bytes on one device. `in_use` counts what tensors and workspaces hold; `reserved` is what the
  * device has from the system, in segments that requests share: also what is cached, and gaps
  * between blocks in use. `now` is in_use by category, and `at_peak` what it was when in_use was
  * largest. */
@@ -141,39 +142,39 @@ typedef struct ek_memory_stats {
     uint64_t peak;
     uint64_t reserved;
     uint64_t reserved_peak;
-    uint64_t capacity; /* 0: none */
+    uint64_t capacity; /**< 0: none */
     uint64_t now[EK_MEMORY_CATEGORIES];
     uint64_t at_peak[EK_MEMORY_CATEGORIES];
-    uint64_t allocations;  /* requests that were served */
-    uint64_t failures;     /* requests that found no memory */
-    uint64_t largest_free; /* the largest free block of a segment */
-    uint64_t system;       /* beside `reserved`, when a GPU was opened: its context, libraries,
+    uint64_t allocations;  /**< requests that were served */
+    uint64_t failures;     /**< requests that found no memory */
+    uint64_t largest_free; /**< the largest free block of a segment */
+    uint64_t system;       /**< beside `reserved`, when a GPU was opened: its context, libraries,
                             * other processes */
-    uint64_t system_allocations; /* segments that the system has given */
-    uint64_t dropped;            /* segments given back so that a request found room */
+    uint64_t system_allocations; /**< segments that the system has given */
+    uint64_t dropped;            /**< segments given back so that a request found room */
 } ek_memory_stats;
 
-/* Reads the ledger of a device. Returns 0 or EK_E_DEVICE. Any thread. */
+/** Reads the ledger of a device. Returns 0 or EK_E_DEVICE. Any thread. */
 EK_API int ek_memory_get_stats(ek_device device, ek_memory_stats *stats);
 
-/* Sets the peaks to what is in use now. */
+/** Sets the peaks to what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);
 
-/* Limits what may be in use on a device, to the byte (0: no limit). Reserved bytes stay below too,
+/** Limits what may be in use on a device, to the byte (0: no limit). Reserved bytes stay below too,
  * but for gaps between blocks in use (a GPU's blocks have multiples of 512 bytes, `in_use` counts
  * multiples of 64). With these they may exceed it by a quarter, or by 20 MiB if that is more: a
  * request that would take more fails with EK_E_OUT_OF_MEMORY, which tells of the gaps. Returns 0,
  * or EK_E_STATE if more is in use. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 
-/* Gives cached memory back to the system, and memory that the calling thread keeps for handles. */
+/** Gives cached memory back to the system, and memory that the calling thread keeps for handles. */
 EK_API int ek_memory_trim(ek_device device);
 
-/* Sets the category that the calling thread's allocations count under, and returns the one before.
+/** Sets the category that the calling thread's allocations count under, and returns the one before.
  * The default is EK_MEMORY_ACTIVATION; the library sets the others itself. */
 EK_API ek_memory_category ek_memory_set_category(ek_memory_category category);
 
-/* Parses "512M", "1.5G", "4096" into bytes. Returns 0 or EK_E_INVALID. */
+/** Parses "512M", "1.5G", "4096" into bytes. Returns 0 or EK_E_INVALID. */
 EK_API int ek_parse_bytes(const char *text, uint64_t *nbytes);
 
 EK_END_DECLARATIONS

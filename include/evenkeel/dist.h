@@ -1,4 +1,5 @@
-/* dist.h: several processes: ranks, groups, messages and collectives.
+/** @file
+ * dist.h: several processes: ranks, groups, messages and collectives.
  *
  * A launcher (mpirun) starts the same program several times. Each process has a rank, and any
  * number of devices. Without a launcher, ek_dist_init_process_group makes a world of one rank, in
@@ -32,13 +33,13 @@ EK_BEGIN_DECLARATIONS
 
 /* An ek_process_group (base.h) is owned by the library until it is destroyed. */
 
-/* What carries tensors. */
+/** What carries tensors. */
 typedef enum ek_dist_backend {
-    /* MPI for tensors of the host. NCCL for tensors of GPUs if all ranks of the group have it and a
-     * GPU of their own, else MPI through page-locked memory of the host. */
+    /** MPI for tensors of the host. NCCL for tensors of GPUs if all ranks of the group have it and
+     * a GPU of their own, else MPI through page-locked memory of the host. */
     EK_DIST_AUTO = 0,
-    EK_DIST_MPI, /* for all tensors */
-    /* As EK_DIST_AUTO, but EK_E_BACKEND if NCCL can't carry a GPU's tensor. Messages between two
+    EK_DIST_MPI, /**< for all tensors */
+    /** As EK_DIST_AUTO, but EK_E_BACKEND if NCCL can't carry a GPU's tensor. Messages between two
      * ranks, values, gradients of divided optimizers, and tensors of at most 128 bytes go by MPI
      * all the same. */
     EK_DIST_NCCL
@@ -47,65 +48,65 @@ typedef enum ek_dist_backend {
 typedef struct ek_dist_options {
     const char *keywords;
     ek_dist_backend backend;
-    /* "env://" or NULL: rank and world size are the launcher's. Others are EK_E_INVALID. */
+    /** "env://" or NULL: rank and world size are the launcher's. Others are EK_E_INVALID. */
     const char *init_method;
-    /* Seconds that a call waits for other ranks: 1800, or the environment's EVENKEEL_DIST_TIMEOUT.
+    /** Seconds that a call waits for other ranks: 1800, or the environment's EVENKEEL_DIST_TIMEOUT.
      * Then it is EK_E_TIMEOUT, in a sentence that names who is missing and where they are. */
     double timeout;
-    int world_size, rank; /* if given, they must be the launcher's (EK_ZERO: rank 0) */
-    ek_switch check;      /* on: the ranks compare calls (above). Off: only their number and kind */
+    int world_size, rank; /**< if given, they must be the launcher's (EK_ZERO: rank 0) */
+    ek_switch check; /**< on: the ranks compare calls (above). Off: only their number and kind */
 } ek_dist_options;
 
-/* Joins the processes of the job. EK_E_STATE if the process has joined already; EK_E_BACKEND if
+EK_API int ek_dist_init_process_group_with(ek_dist_options options);
+/** Joins the processes of the job. EK_E_STATE if the process has joined already; EK_E_BACKEND if
  * there is a launcher but no MPI to answer it, with what to install. While it waits it catches
  * SIGCONT, by which Open MPI's launcher begins to end a job that a rank has left, unless the
  * program does. */
-EK_API int ek_dist_init_process_group_with(ek_dist_options options);
 #define ek_dist_init_process_group(...) \
     ek_dist_init_process_group_with(EK_OPTIONS(ek_dist_options, __VA_ARGS__))
 
-/* Destroys a group; NULL: all groups and the world. All ranks of the group call it. Destroying a
+/** Destroys a group; NULL: all groups and the world. All ranks of the group call it. Destroying a
  * group waits for no other rank; a rank that still calls the group gets EK_E_STATE. ek_shutdown
  * destroys the world. */
 EK_API int ek_dist_destroy_process_group(ek_process_group *group);
 
 EK_API bool ek_dist_is_initialized(void);
 
-/* The group of all ranks; NULL if ek_dist_init_process_group was not called. */
+/** The group of all ranks; NULL if ek_dist_init_process_group was not called. */
 EK_API ek_process_group *ek_dist_world(void);
 
-/* This process's rank in the group, and the group's size; -1 if the process is not in it. Without
+/** This process's rank in the group, and the group's size; -1 if the process is not in it. Without
  * ek_dist_init_process_group, the world is rank 0 of 1. */
 EK_API int ek_dist_get_rank(const ek_process_group *group);
 EK_API int ek_dist_get_world_size(const ek_process_group *group);
 
-/* Rank and number of processes among those on this machine. */
+/** Rank and number of processes among those on this machine. */
 EK_API int ek_dist_local_rank(void);
 EK_API int ek_dist_local_size(void);
 
-/* The name of the machine that a rank of the world runs on; NULL if there is no such rank. */
+/** The name of the machine that a rank of the world runs on; NULL if there is no such rank. */
 EK_API const char *ek_dist_host(int rank);
 
-/* The devices of a kind that this process is to use: of GPUs its share among the processes of this
+/** The devices of a kind that this process is to use: of GPUs its share among the processes of this
  * machine, of the host all of its own logical devices. */
 EK_API ek_device_list ek_dist_devices(ek_device_kind kind);
 
 typedef struct ek_group_options {
     const char *keywords;
-    const int *ranks; /* ranks of the world, which are sorted; NULL: all. See EK_RANKS */
+    const int *ranks; /**< ranks of the world, which are sorted; NULL: all. See EK_RANKS */
     int count;
-    double timeout; /* seconds; default: the world's */
+    double timeout; /**< seconds; default: the world's */
 } ek_group_options;
 
-/* Members of ek_group_options: ek_dist_new_group(EK_RANKS(0, 1)). */
+/** Members of ek_group_options: ek_dist_new_group(EK_RANKS(0, 1)). */
 #define EK_RANKS(...) .ranks = EK_ITEMS(int, __VA_ARGS__), .count = EK_COUNT(int, __VA_ARGS__)
 
-/* Makes a group. All ranks of the world call it, also those that are not in the group, with the
- * same ranks. NULL with an error. */
 EK_API ek_process_group *ek_dist_new_group_with(ek_group_options options);
+/** Makes a group. All ranks of the world call it, also those that are not in the group, with the
+ * same ranks. NULL with an error. */
 #define ek_dist_new_group(...) ek_dist_new_group_with(EK_OPTIONS(ek_group_options, __VA_ARGS__))
 
-/* The rank in the group of a rank of the world, and the reverse. EK_E_INVALID if there is none. */
+/** The rank in the group of a rank of the world, and the reverse. EK_E_INVALID if there is none. */
 EK_API int ek_dist_group_rank(const ek_process_group *group, int rank);
 EK_API int ek_dist_global_rank(const ek_process_group *group, int group_rank);
 
@@ -113,57 +114,57 @@ EK_API int ek_dist_global_rank(const ek_process_group *group, int group_rank);
 
 typedef enum ek_dist_op {
     EK_DIST_SUM = 0,
-    EK_DIST_AVG, /* the sum over the number of ranks; floating dtypes */
+    EK_DIST_AVG, /**< the sum over the number of ranks; floating dtypes */
     EK_DIST_PRODUCT,
-    EK_DIST_MIN, /* EK_DIST_MIN and EK_DIST_MAX: NaN if any is NaN */
+    EK_DIST_MIN, /**< EK_DIST_MIN and EK_DIST_MAX: NaN if any is NaN */
     EK_DIST_MAX,
-    EK_DIST_BAND, /* bitwise and, or, exclusive or; integer dtypes */
+    EK_DIST_BAND, /**< bitwise and, or, exclusive or; integer dtypes */
     EK_DIST_BOR,
     EK_DIST_BXOR
 } ek_dist_op;
 
-enum { EK_DIST_ANY = -1 }; /* a receive: from any rank */
+enum { EK_DIST_ANY = -1 }; /**< a receive: from any rank */
 
-/* A call that has been started. */
+/** A call that has been started. */
 typedef struct ek_dist_work ek_dist_work;
 
 typedef struct ek_dist_call {
     const char *keywords;
-    ek_tensor *tensor; /* any layout; on GPUs of all ranks, or of none */
-    int rank;          /* src or dst, in calls that have one */
+    ek_tensor *tensor; /**< any layout; on GPUs of all ranks, or of none */
+    int rank;          /**< src or dst, in calls that have one */
     ek_process_group *group;
     ek_dist_op op;
-    int tag; /* a message's tag, not negative */
-    /* PyTorch's async_op. The call only starts, and ek_dist_wait ends it. Until then nobody may
+    int tag; /**< a message's tag, not negative */
+    /** PyTorch's async_op. The call only starts, and ek_dist_wait ends it. Until then nobody may
      * write to what is sent or read what is received. */
     ek_dist_work **work;
 } ek_dist_call;
 
-/* Waits for the call and frees it; NULL is a call that has ended. Returns 0; of a receive, the rank
- * that sent. EK_E_MODIFIED if somebody wrote to the tensor in the meantime. */
+/** Waits for the call and frees it; NULL is a call that has ended. Returns 0; of a receive, the
+ * rank that sent. EK_E_MODIFIED if somebody wrote to the tensor in the meantime. */
 EK_API int ek_dist_wait(ek_dist_work *work);
-/* 1 if ek_dist_wait would not wait, else 0. */
+/** 1 if ek_dist_wait would not wait, else 0. */
 EK_API int ek_dist_is_completed(const ek_dist_work *work);
 
-/* Messages: ek_dist_send(x, 1, .tag = 3). Those of one tag from one rank to another stay in order.
+/** Messages: ek_dist_send(x, 1, .tag = 3). Those of one tag from one rank to another stay in order.
  * Shape and dtype must agree, else EK_E_SHAPE or EK_E_DTYPE on both ranks. A send ends when the
  * receiver has the message. A receive of rank EK_DIST_ANY takes a message of any rank; it returns
  * the rank that sent. */
 EK_API int ek_dist_send_with(ek_dist_call call);
 EK_API int ek_dist_recv_with(ek_dist_call call);
-/* The same, only started; NULL with an error. */
+/** The same, only started; NULL with an error. */
 EK_API ek_dist_work *ek_dist_isend_with(ek_dist_call call);
 EK_API ek_dist_work *ek_dist_irecv_with(ek_dist_call call);
 
-/* Gives all ranks the tensor of rank src. */
+/** Gives all ranks the tensor of rank src. */
 EK_API int ek_dist_broadcast_with(ek_dist_call call);
-/* Gives all ranks the sum (or `op`) over all ranks. */
+/** Gives all ranks the sum (or `op`) over all ranks. */
 EK_API int ek_dist_all_reduce_with(ek_dist_call call);
-/* Gives it to rank dst; the other ranks' tensors stay as they are. */
+/** Gives it to rank dst; the other ranks' tensors stay as they are. */
 EK_API int ek_dist_reduce_with(ek_dist_call call);
-/* Waits until all ranks of the group have come. */
+/** Waits until all ranks of the group have come. */
 EK_API int ek_dist_barrier_with(ek_dist_call call);
-/* A barrier with a time-out of its own: EK_E_TIMEOUT names the first rank that is missing, or with
+/** A barrier with a time-out of its own: EK_E_TIMEOUT names the first rank that is missing, or with
  * wait_all_ranks all of them. */
 EK_API int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_group *group);
 
@@ -183,27 +184,27 @@ EK_API int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_pro
 
 typedef struct ek_dist_list_call {
     const char *keywords;
-    ek_tensor *tensor;        /* the tensor that goes out or comes in here; all_to_all: NULL */
-    ek_tensor *const *list;   /* a tensor per rank of the group, in the order of ranks */
-    int rank;                 /* src or dst, in calls that have one */
-    ek_tensor *const *inputs; /* all_to_all: what goes out; what comes in is `list` */
+    ek_tensor *tensor;        /**< the tensor that goes out or comes in here; all_to_all: NULL */
+    ek_tensor *const *list;   /**< a tensor per rank of the group, in the order of ranks */
+    int rank;                 /**< src or dst, in calls that have one */
+    ek_tensor *const *inputs; /**< all_to_all: what goes out; what comes in is `list` */
     ek_process_group *group;
-    ek_dist_op op; /* reduce_scatter */
+    ek_dist_op op; /**< reduce_scatter */
     ek_dist_work **work;
 } ek_dist_list_call;
 
 /* Shapes may differ from rank to rank if both ends agree (reduce_scatter: all tensors that are
  * added). EK_E_SHAPE or EK_E_DTYPE on all ranks names the two ranks that do not agree. */
 
-/* Every rank's tensor, in each rank's list. */
+/** Every rank's tensor, in each rank's list. */
 EK_API int ek_dist_all_gather_with(ek_dist_list_call call);
-/* Every rank's tensor in the list of rank dst. The list is NULL on other ranks. */
+/** Every rank's tensor in the list of rank dst. The list is NULL on other ranks. */
 EK_API int ek_dist_gather_with(ek_dist_list_call call);
-/* The list of rank src, one to each rank's tensor. The list is NULL on other ranks. */
+/** The list of rank src, one to each rank's tensor. The list is NULL on other ranks. */
 EK_API int ek_dist_scatter_with(ek_dist_list_call call);
-/* Rank r's tensor becomes the sum over all ranks of list[r]. */
+/** Rank r's tensor becomes the sum over all ranks of list[r]. */
 EK_API int ek_dist_reduce_scatter_with(ek_dist_list_call call);
-/* list[r] becomes this rank's member of the inputs of rank r. */
+/** list[r] becomes this rank's member of the inputs of rank r. */
 EK_API int ek_dist_all_to_all_with(ek_dist_list_call call);
 
 #define ek_dist_all_gather(...) \
@@ -222,10 +223,10 @@ EK_API int ek_dist_all_to_all_with(ek_dist_list_call call);
  * comes out is new, in the scope, with tensors on cpu and without history. Pointers are
  * EK_E_INVALID on the rank that has them, and an error on all. */
 
-/* The value of rank src, on all ranks; what others give is not read. EK_VALUE_ERROR with an error.
+/** The value of rank src, on all ranks; what others give is not read. EK_VALUE_ERROR with an error.
  * EK_VALUE_NONE if this rank is not in the group. */
 EK_API ek_value ek_dist_broadcast_value(ek_value value, int src, ek_process_group *group);
-/* Writes every rank's value to values[0 .. size of the group), in the order of ranks. */
+/** Writes every rank's value to values[0 .. size of the group), in the order of ranks. */
 EK_API int ek_dist_all_gather_value(ek_value value, ek_value *values, ek_process_group *group);
 
 /* ---- operations of the graph ---- */
@@ -240,25 +241,25 @@ EK_API int ek_dist_all_gather_value(ek_value value, ek_value *values, ek_process
  * EK_E_STATE. The group exists as long as the graph. In a group of one rank, and on a rank that is
  * not in the group, the result is x. */
 
-/* The sum over all ranks, whose tensors have one shape and dtype. */
+/** The sum over all ranks, whose tensors have one shape and dtype. */
 EK_API ek_tensor *ek_dist_sum(ek_tensor *x, ek_process_group *group);
-/* The sum over the number of ranks; floating dtypes. */
+/** The sum over the number of ranks; floating dtypes. */
 EK_API ek_tensor *ek_dist_mean(ek_tensor *x, ek_process_group *group);
-/* All ranks' tensors one after another along dim, as ek_cat. Sizes along dim may differ, and may be
- * 0; other sizes and dtypes agree, else EK_E_SHAPE or EK_E_DTYPE. A gradient is the rank's part of
- * the sum of all ranks' gradients. */
+/** All ranks' tensors one after another along dim, as ek_cat. Sizes along dim may differ, and may
+ * be 0; other sizes and dtypes agree, else EK_E_SHAPE or EK_E_DTYPE. A gradient is the rank's part
+ * of the sum of all ranks' gradients. */
 EK_API ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *group);
 
 /* ---- errors ---- */
 
-/* Makes this rank's pending error an error of all ranks. Returns its status; 0 if none is pending.
+/** Makes this rank's pending error an error of all ranks. Returns its status; 0 if none is pending.
  * For a rank that fails by itself, outside of the library, while others go on. */
 EK_API int ek_dist_raise(void);
 
-/* The rank on which the calling thread's pending error began; -1: this rank, or no error. */
+/** The rank on which the calling thread's pending error began; -1: this rank, or no error. */
 EK_API int ek_dist_error_rank(void);
 
-/* Prints the pending error, as ek_print_error and with the rank, on the rank on which it began;
+/** Prints the pending error, as ek_print_error and with the rank, on the rank on which it began;
  * elsewhere it is only cleared, unless that rank cannot print it. So each error is printed once. */
 EK_API void ek_dist_print_error(FILE *stream);
 

@@ -1,4 +1,5 @@
-/* ema.h: averages of a module's parameters over training, as torch.optim.swa_utils.AveragedModel
+/** @file
+ * ema.h: averages of a module's parameters over training, as torch.optim.swa_utils.AveragedModel
  * keeps them: moving (exponential) ones, or equal ones of all updates. The averages are the
  * object's own; the module goes on training and can be a data-parallel wrapper or be wrapped later.
  * Call ek_ema_update after each ek_step; the first update copies. For one thread at a time. */
@@ -12,41 +13,41 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_ema ek_ema;
 
 typedef enum ek_ema_buffers {
-    EK_EMA_BUFFERS_COPY,   /* buffers are the module's of the last update */
-    EK_EMA_BUFFERS_AVERAGE /* floating buffers are averaged too (use_buffers), others copied */
+    EK_EMA_BUFFERS_COPY,   /**< buffers are the module's of the last update */
+    EK_EMA_BUFFERS_AVERAGE /**< floating buffers are averaged too (use_buffers), others copied */
 } ek_ema_buffers;
 
 typedef struct ek_ema_options {
     const char *keywords;
-    ek_module *module; /* borrowed: it may be freed before */
-    double decay;      /* default 0.999: average = decay * average + (1 - decay) * parameter */
-    bool equal;        /* every update counts alike, and there is no decay (SWA) */
+    ek_module *module; /**< borrowed: it may be freed before */
+    double decay;      /**< default 0.999: average = decay * average + (1 - decay) * parameter */
+    bool equal;        /**< every update counts alike, and there is no decay (SWA) */
     ek_ema_buffers buffers;
 } ek_ema_options;
 
-/* ek_ema_new(net, .decay = 0.9999): owned by the caller. Averages begin as copies, on the
+EK_API ek_ema *ek_ema_new_with(ek_ema_options options);
+/** ek_ema_new(net, .decay = 0.9999): owned by the caller. Averages begin as copies, on the
  * parameters' devices. NULL with EK_E_DTYPE if a parameter is not f32 or f64, EK_E_INVALID if one
  * is a view with gaps or the decay is not in [0, 1]. */
-EK_API ek_ema *ek_ema_new_with(ek_ema_options options);
 #define ek_ema_new(...) ek_ema_new_with(EK_OPTIONS_1(ek_ema_options, module, __VA_ARGS__))
-/* NULL is ignored. */
+/** NULL is ignored. */
 EK_API void ek_ema_free(ek_ema *ema);
 
-/* One pass over all parameters. All memory is taken before the first write, so that without enough
+/** One pass over all parameters. All memory is taken before the first write, so that without enough
  * of it nothing has changed. After an error of a device, some averages may be those of this update,
  * and ek_ema_updates doesn't count it. */
 EK_API int ek_ema_update(ek_ema *ema);
 EK_API int64_t ek_ema_updates(const ek_ema *ema);
 
-/* The module shows the averages until ek_ema_restore brings its own values back, for evaluation and
- * saving. EK_E_STATE if they are (not) shown already, as for updates in between. */
+/** The module shows the averages until ek_ema_restore brings its own values back, for evaluation
+ * and saving. EK_E_STATE if they are (not) shown already, as for updates in between. */
 EK_API int ek_ema_apply(ek_ema *ema);
 EK_API int ek_ema_restore(ek_ema *ema);
 
-/* Copies the averages to another module with the same paths and shapes, as from ek_module_copy. */
+/** Copies the averages to another module with the same paths and shapes, as from ek_module_copy. */
 EK_API int ek_ema_copy_to(ek_ema *ema, ek_module *module);
 
-/* The average of the parameter or buffer of this path, borrowed; NULL with EK_E_INVALID. */
+/** The average of the parameter or buffer of this path, borrowed; NULL with EK_E_INVALID. */
 EK_API ek_tensor *ek_ema_tensor(ek_ema *ema, const char *path);
 
 EK_END_DECLARATIONS

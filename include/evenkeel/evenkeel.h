@@ -1,4 +1,5 @@
-/* evenkeel.h: includes all public headers. */
+/** @file
+ * evenkeel.h: includes all public headers. */
 #ifndef EVENKEEL_EVENKEEL_H
 #define EVENKEEL_EVENKEEL_H
 

@@ -1,4 +1,5 @@
-/* functional.h: derivatives of functions of tensors, as torch.autograd.functional. */
+/** @file
+ * functional.h: derivatives of functions of tensors, as torch.autograd.functional. */
 #ifndef EVENKEEL_FUNCTIONAL_H
 #define EVENKEEL_FUNCTIONAL_H
 
@@ -6,28 +7,33 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* A function of tensors. Writes its outputs, in the scope. Returns 0 or a negative status; a NULL
+/** A function of tensors. Writes its outputs, in the scope. Returns 0 or a negative status; a NULL
  * output means that its operation failed, with an error pending. */
 typedef int ek_tensor_function(ek_tensor *const *inputs, ek_tensor **outputs, void *user);
 
-enum { EK_FUNCTIONAL_TENSORS = 16 }; /* limit for inputs and for outputs */
+enum { EK_FUNCTIONAL_TENSORS = 16 }; /**< limit for inputs and for outputs */
 
 typedef struct ek_functional_options {
     const char *keywords;
     ek_tensor_function *function;
-    ek_tensor *const *inputs; /* floating */
+    ek_tensor *const *inputs; /**< floating */
     int input_count;
-    int output_count; /* default 1; ek_hessian: 1 */
+    int output_count; /**< default 1; ek_hessian: 1 */
     void *user;
-    /* ek_vjp: one for each output, of its shape. NULL: 1, if all outputs have one element.
+    /** ek_vjp: one for each output, of its shape. NULL: 1, if all outputs have one element.
      * ek_jvp: one for each input, of its shape. NULL: 1, if all inputs have one element. */
     ek_tensor *const *v;
-    ek_tensor **results; /* in the scope */
-    ek_tensor **outputs; /* the function's outputs, in the scope; NULL: not wanted */
-    bool create_graph;   /* results can be differentiated, by inputs that require a gradient too */
+    ek_tensor **results; /**< in the scope */
+    ek_tensor **outputs; /**< the function's outputs, in the scope; NULL: not wanted */
+    bool create_graph; /**< results can be differentiated, by inputs that require a gradient too */
 } ek_functional_options;
 
-/* The function is called with handles on the inputs' memory that require a gradient, in gradient
+EK_API int ek_vjp_with(ek_functional_options options);
+EK_API int ek_jvp_with(ek_functional_options options);
+EK_API int ek_jacobian_with(ek_functional_options options);
+EK_API int ek_hessian_with(ek_functional_options options);
+#define EK_FUNCTIONAL_OPTIONS(...) EK_OPTIONS(ek_functional_options, __VA_ARGS__)
+/** The function is called with handles on the inputs' memory that require a gradient, in gradient
  * mode. What has no part in an output has the derivative 0.
  *
  * ek_vjp: results[i] is the sum over outputs of v' J, of input i's shape.
@@ -36,11 +42,6 @@ typedef struct ek_functional_options {
  * ek_hessian: results[i * input_count + k] has input i's dimensions, then those of input k; of a
  * function with one output of one element.
  * EK_E_SHAPE if a result would have more than EK_MAX_DIMS dimensions. */
-EK_API int ek_vjp_with(ek_functional_options options);
-EK_API int ek_jvp_with(ek_functional_options options);
-EK_API int ek_jacobian_with(ek_functional_options options);
-EK_API int ek_hessian_with(ek_functional_options options);
-#define EK_FUNCTIONAL_OPTIONS(...) EK_OPTIONS(ek_functional_options, __VA_ARGS__)
 #define ek_vjp(...) ek_vjp_with(EK_FUNCTIONAL_OPTIONS(__VA_ARGS__))
 #define ek_jvp(...) ek_jvp_with(EK_FUNCTIONAL_OPTIONS(__VA_ARGS__))
 #define ek_jacobian(...) ek_jacobian_with(EK_FUNCTIONAL_OPTIONS(__VA_ARGS__))

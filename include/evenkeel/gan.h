@@ -1,4 +1,5 @@
-/* gan.h: losses and gradient penalties for generative adversarial networks.
+/** @file
+ * gan.h: losses and gradient penalties for generative adversarial networks.
  *
  * A critic's step on any number of devices. If the generator's output is marked per_device,
  * ek_value_to_device(made, ek_cpu(), 0) joins it for the penalty.
@@ -20,7 +21,7 @@ EK_BEGIN_DECLARATIONS
 
 /* ---- losses ---- */
 
-/*                       critic, real         critic, fake         generator
+/**                       critic, real         critic, fake         generator
  * WASSERSTEIN            -mean(d)             mean(d)              -mean(d)
  * HINGE                  mean(max(0, 1 - d))  mean(max(0, 1 + d))  -mean(d)
  * LEAST_SQUARES          mean((d - 1)^2)      mean(d^2)            mean((d - 1)^2)
@@ -41,14 +42,14 @@ typedef enum ek_gan_role {
     EK_GAN_GENERATOR = 2
 } ek_gan_role;
 
-/* A criterion of one input, the critic's floating outputs d of any shape: ek_loss(criterion, d).
+/** A criterion of one input, the critic's floating outputs d of any shape: ek_loss(criterion, d).
  * Owned by the caller; NULL with EK_E_INVALID. Works in ek_data_parallel_criterion. */
 EK_API ek_module *ek_gan_loss(ek_gan_loss_kind kind, ek_gan_role role);
 
 /* ---- gradient penalties ---- */
 
 /* clang-format off */
-/* Let g be the gradient of the sum of the critic's outputs with respect to x, and |g| its 2-norm
+/** Let g be the gradient of the sum of the critic's outputs with respect to x, and |g| its 2-norm
  * per sample:
  *
  *             x                                                penalty
@@ -74,20 +75,21 @@ typedef enum ek_penalty_kind {
 
 typedef struct ek_gradient_penalty_options {
     const char *keywords;
-    /* A plain module or a data-parallel wrapper of any kind. It takes one tensor and gives one or
+    /** A plain module or a data-parallel wrapper of any kind. It takes one tensor and gives one or
      * more numbers per sample, (N) or (N, ...), as critics of patches do. */
     ek_module *critic;
-    ek_tensor *real; /* (N, ...); may be NULL for R2 */
-    ek_tensor *fake; /* like `real`; its history is unused; may be NULL for DRAGAN and R1 */
+    ek_tensor *real; /**< (N, ...); may be NULL for R2 */
+    ek_tensor *fake; /**< like `real`; its history is unused; may be NULL for DRAGAN and R1 */
     ek_penalty_kind kind;
-    double weight;           /* default 10; 0 gives 0, but the same random numbers are drawn */
-    ek_generator *generator; /* NULL: the default one */
-    /* Processes, each of which has some of the samples, or none: the penalty is that of all. NULL:
+    double weight;           /**< default 10; 0 gives 0, but the same random numbers are drawn */
+    ek_generator *generator; /**< NULL: the default one */
+    /** Processes, each of which has some of the samples, or none: the penalty is that of all. NULL:
      * this process alone, or those of a critic that is an ek_distributed_data_parallel. */
     ek_process_group *process_group;
 } ek_gradient_penalty_options;
 
-/* The penalty times `weight`: a scalar, in the scope, whose backward reaches the critic's
+EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
+/** The penalty times `weight`: a scalar, in the scope, whose backward reaches the critic's
  * parameters through g. g is taken over all replicas at once, and so includes operations between
  * replicas (ek_sync_batch_norm). Norms and penalties are computed on the chunks' devices, and only
  * scalars are sent; the result is on the output device of ek_data_parallel. A norm of 0 gives no
@@ -99,12 +101,11 @@ typedef struct ek_gradient_penalty_options {
  * gradients is its gradient, to any order. If the ranks' generators are in one state, each rank
  * draws the numbers of all samples and takes those of its own, so that they do not depend on the
  * number of ranks; that of the first samples is rank 0. */
-EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
 #define ek_gradient_penalty(...) \
     ek_gradient_penalty_with(    \
         EK_OPTIONS_3(ek_gradient_penalty_options, critic, real, fake, __VA_ARGS__))
 
-/* The points x of the table above, on the samples' device, without history, in the scope. */
+/** The points x of the table above, on the samples' device, without history, in the scope. */
 EK_API ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
                                     ek_generator *generator);
 

@@ -1,4 +1,5 @@
-/* iterable.h: data sets without a length, which are read from beginning to end: PyTorch's
+/** @file
+ * iterable.h: data sets without a length, which are read from beginning to end: PyTorch's
  * IterableDataset. Lines of a text, a file of tokens, a connection.
  *
  * Such a data set has `open` and `next` in place of length and get (evenkeel/dataset.h):
@@ -45,48 +46,48 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_iterator ek_iterator;
 
-/* An iterator before the first sample of a pass, owned by the caller. Any data set can be iterated
+/** An iterator before the first sample of a pass, owned by the caller. Any data set can be iterated
  * over; one with a length gives its samples by index. Takes over one reference of the data set,
  * also if it fails. `epoch` is the number of the pass, on which shuffled orders depend. */
 EK_API ek_iterator *ek_iterate(ek_dataset *dataset, int64_t epoch);
-EK_API void ek_iterator_free(ek_iterator *iterator); /* NULL is ignored */
-/* Returns 1 with the next sample, in the scope; 0 at the end, and from then on; or a negative
+EK_API void ek_iterator_free(ek_iterator *iterator); /**< NULL is ignored */
+/** Returns 1 with the next sample, in the scope; 0 at the end, and from then on; or a negative
  * status. For one thread at a time. */
 EK_API int ek_iterator_next(ek_iterator *iterator, ek_value *sample);
-/* Skips `count` samples. Returns how many there were to skip: fewer only at the end; or a negative
+/** Skips `count` samples. Returns how many there were to skip: fewer only at the end; or a negative
  * status. */
 EK_API int64_t ek_iterator_skip(ek_iterator *iterator, int64_t count);
 
 /* ---- the library's ---- */
 
-/* The lines of a text file, plain or gzip: u8 (bytes) without "\n" or "\r\n". EK_E_IO if the file
+/** The lines of a text file, plain or gzip: u8 (bytes) without "\n" or "\r\n". EK_E_IO if the file
  * cannot be read, when it is opened. */
 EK_API ek_dataset *ek_text_lines(const char *path);
 
 typedef struct ek_token_stream_options {
     const char *keywords;
-    const char *path; /* a file of nothing but tokens, plain or gzip */
-    int64_t length;   /* tokens of a sample */
-    const char *type; /* u8, i8, u16 (default), i16, u32, i32 or i64 */
+    const char *path; /**< a file of nothing but tokens, plain or gzip */
+    int64_t length;   /**< tokens of a sample */
+    const char *type; /**< u8, i8, u16 (default), i16, u32, i32 or i64 */
 } ek_token_stream_options;
-/* ek_token_stream("train.bin.gz", 128): ek_token_dataset's samples with a stride of `length`, read
+EK_API ek_dataset *ek_token_stream_with(ek_token_stream_options options);
+/** ek_token_stream("train.bin.gz", 128): ek_token_dataset's samples with a stride of `length`, read
  * from beginning to end instead of mapped: two i64 tensors (length), the second one token later. A
  * last window that is not full is left out. EK_E_FORMAT for a file that ends within a token. */
-EK_API ek_dataset *ek_token_stream_with(ek_token_stream_options options);
 #define ek_token_stream(...) \
     ek_token_stream_with(EK_OPTIONS_2(ek_token_stream_options, path, length, __VA_ARGS__))
 
 typedef struct ek_shuffled_options {
     const char *keywords;
-    ek_dataset *dataset; /* one reference is taken over, also if it fails */
-    int64_t buffer;      /* samples in the buffer; default 1000 */
+    ek_dataset *dataset; /**< one reference is taken over, also if it fails */
+    int64_t buffer;      /**< samples in the buffer; default 1000 */
     int64_t seed;
 } ek_shuffled_options;
-/* ek_shuffled(dataset, 10000): the samples of any data set, read into a buffer, from which a random
- * one is given for each that is read, as by torch.utils.data's Shuffler. The order follows from
- * seed and epoch alone, so that ranks agree on it. What comes after it is ek_transformed, so that
- * the buffer holds samples before they are transformed. */
 EK_API ek_dataset *ek_shuffled_with(ek_shuffled_options options);
+/** ek_shuffled(dataset, 10000): the samples of any data set, read into a buffer, from which a
+ * random one is given for each that is read, as by torch.utils.data's Shuffler. The order follows
+ * from seed and epoch alone, so that ranks agree on it. What comes after it is ek_transformed, so
+ * that the buffer holds samples before they are transformed. */
 #define ek_shuffled(...) \
     ek_shuffled_with(EK_OPTIONS_2(ek_shuffled_options, dataset, buffer, __VA_ARGS__))
 

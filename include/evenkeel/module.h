@@ -1,4 +1,5 @@
-/* module.h: modules, the library's and the user's own.
+/** @file
+ * module.h: modules, the library's and the user's own.
  *
  * A module is a struct whose first member is an ek_module. A type record gives its name, size and
  * functions. Parameters, buffers and children are registered by the address of the member that
@@ -40,74 +41,75 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_module ek_module;
 
-/* Positional inputs and keyword arguments (a dictionary or none) of one call. */
+/** Positional inputs and keyword arguments (a dictionary or none) of one call. */
 typedef struct ek_args {
     const ek_value *inputs;
     int count;
     ek_value keywords;
 } ek_args;
 
-/* What the replicas of one module in one forward share. */
+/** What the replicas of one module in one forward share. */
 typedef struct ek_replication {
-    int index, count; /* index of the replica, and how many there are; replica 0 is called first */
+    /** The replica's index, and how many there are; replica 0 is called first. */
+    int index, count;
     ek_module *original;
-    /* For the modules' use: NULL for the first replica, then as the replica before left it. If
+    /** For the modules' use: NULL for the first replica, then as the replica before left it. If
      * `release` is set, it is called with the context when the forward has ended. */
     void *context;
     void (*release)(void *context);
 } ek_replication;
 
-/* A criterion's loss before the division: loss = sum / weight. The loss of a batch is computed from
- * its parts (of devices, of micro-batches) by adding up sums and weights. Scalars, in the scope. */
+/** A criterion's loss before the division: loss = sum / weight. The loss of a batch is computed
+ * from its parts (of devices, of micro-batches) by adding up sums and weights. Scalars, in the
+ * scope. */
 typedef struct ek_loss_sum {
-    ek_tensor *sum;    /* on the inputs' device; of any value, also NaN, if the weight is 0 */
-    ek_tensor *weight; /* on the inputs' device or cpu, no gradient; NULL: nothing divides the
-                          sum */
+    ek_tensor *sum;    /**< on the inputs' device; of any value, also NaN, if the weight is 0 */
+    ek_tensor *weight; /**< on the inputs' device or cpu, no gradient; NULL: nothing divides */
 } ek_loss_sum;
 
 typedef struct ek_module_type {
     const char *name;
-    size_t size; /* size of the struct that embeds ek_module */
+    size_t size; /**< size of the struct that embeds ek_module */
 
-    /* Returns the output, in the scope; on error EK_VALUE_ERROR or a NULL tensor's value. */
+    /** Returns the output, in the scope; on error EK_VALUE_ERROR or a NULL tensor's value. */
     ek_value (*forward)(ek_module *self, const ek_args *args);
 
-    /* Optional: frees what the struct owns besides registered members. Not called for replicas. */
+    /** Optional: frees what the struct owns besides registered members. Not called for replicas. */
     void (*destroy)(ek_module *self);
 
-    /* Optional, for criteria: computes this call's loss as a sum and a weight. A loss that is not
+    /** Optional, for criteria: computes this call's loss as a sum and a weight. A loss that is not
      * reduced is a sum of any shape, without a weight. Returns 0 or a negative status. If NULL, the
      * scalar that `forward` gives is used: a sum (`is_sum`), or a mean times `denominator`. */
     int (*loss_sum)(ek_module *self, const ek_args *args, ek_loss_sum *loss);
 
-    /* Optional, for criteria without `loss_sum`: the number by which the mean divides, as a scalar
+    /** Optional, for criteria without `loss_sum`: the number by which the mean divides, as a scalar
      * tensor on the inputs' device, without a gradient. The forward's scalar result must then be
      * this mean. If NULL, the mean is taken to be over samples. */
     ek_tensor *(*denominator)(ek_module *self, const ek_args *args);
 
-    /* Optional, for criteria without `loss_sum`: true if the loss is a sum. Devices' losses then
+    /** Optional, for criteria without `loss_sum`: true if the loss is a sum. Devices' losses then
      * add up undivided, and `denominator` is not called. If NULL, a scalar loss is a mean. */
     bool (*is_sum)(ek_module *self);
 
-    /* Optional: called on each replica before any forward runs, if the data-parallel wrapper is
+    /** Optional: called on each replica before any forward runs, if the data-parallel wrapper is
      * patched (ek_patch_replication_callback). Returns 0 or a negative status. */
     int (*replicated)(ek_module *replica, ek_replication *replication);
 
-    /* Needed for ek_module_copy if there is a `destroy`: gives `copy`, whose plain members are
+    /** Needed for ek_module_copy if there is a `destroy`: gives `copy`, whose plain members are
      * those of the original, memory of its own in place of all that destroy frees. Its registered
      * members are its own already. Returns 0; or a negative status, and then owns nothing. */
     int (*copy)(ek_module *copy, const ek_module *original);
 
-    /* Optional: writes what ek_module_print shows in the parentheses behind the name, such as
+    /** Optional: writes what ek_module_print shows in the parentheses behind the name, such as
      * "in_features=4, out_features=2", of at most `size` bytes, the NUL included. */
     void (*describe)(const ek_module *self, char *text, size_t size);
 
-    /* Optional: the address of an object that stands for a struct with which modules of several
+    /** Optional: the address of an object that stands for a struct with which modules of several
      * types begin, so that code that knows this struct can tell them from others. */
     const void *family;
 } ek_module_type;
 
-struct ek_module_members; /* registered parameters, buffers and children */
+struct ek_module_members; /**< registered parameters, buffers and children */
 
 struct ek_module {
     const ek_module_type *type;
@@ -118,14 +120,14 @@ struct ek_module {
 
 /* ---- making and freeing ---- */
 
-/* A zeroed struct of type->size bytes in training mode, owned by the caller; NULL on error. */
+/** A zeroed struct of type->size bytes in training mode, owned by the caller; NULL on error. */
 EK_API ek_module *ek_module_new(const ek_module_type *type);
 
-/* Frees a module with its children, parameters and buffers; NULL is ignored. A parameter that is
+/** Frees a module with its children, parameters and buffers; NULL is ignored. A parameter that is
  * kept elsewhere keeps its gradient, but without a history (create_graph). */
 EK_API void ek_module_free(ek_module *module);
 
-/* Registers *member under `name` (copied; no dots) and stores `tensor` there with a reference of
+/** Registers *member under `name` (copied; no dots) and stores `tensor` there with a reference of
  * its own. A parameter is made to require a gradient. `member` must lie within the struct. If it is
  * NULL, only the module's table holds the tensor, for modules that find out at run time how many
  * tensors they have. A NULL tensor registers an absent one (a bias that is off). Returns 0; the
@@ -135,26 +137,26 @@ EK_API int ek_register_parameter(ek_module *module, const char *name, ek_tensor 
                                  ek_tensor *tensor);
 EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member,
                               ek_tensor *tensor);
-/* Registers a child. The module takes ownership of `child`, even on an error. A child that has a
+/** Registers a child. The module takes ownership of `child`, even on an error. A child that has a
  * parent already is then shared by both. */
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);
 
-/* A copy of the module and all below it, with parameters and buffers of its own, on the same
+/** A copy of the module and all below it, with parameters and buffers of its own, on the same
  * devices and without gradients. What is shared within the module is shared within the copy. Plain
  * members are copied as they are. Owned by the caller. NULL with EK_E_INVALID if a type has a
  * `destroy` but no `copy`, as data-parallel wrappers do: copy the module within
  * (ek_data_parallel_module). */
 EK_API ek_module *ek_module_copy(ek_module *module);
 
-/* A constructor's last line: returns `module`; or frees it and returns NULL on a pending error. */
+/** A constructor's last line: returns `module`; or frees it and returns NULL on a pending error. */
 EK_API ek_module *ek_module_finish(ek_module *module);
 
 /* ---- calling ---- */
 
-/* ek_forward(module, x, y): calls a module with up to 8 tensors or values; output in the scope. */
 EK_API ek_value ek_module_forward(ek_module *module, const ek_args *args);
 #define ek_forward(module, ...) ek_forward_kw((module), ek_value_none(), __VA_ARGS__)
+/** ek_forward(module, x, y): calls a module with up to 8 tensors or values; output in the scope. */
 #define ek_forward_kw(module, keyword_arguments, ...)                                    \
     ek_module_forward_of((module), EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__), \
                          (keyword_arguments))
@@ -165,47 +167,47 @@ static inline ek_value ek_module_forward_of(ek_module *module, const ek_value *i
     return ek_module_forward(module, &args);
 }
 
-/* Calls a module that takes one tensor and gives one, in the scope. NULL with an error. */
+/** Calls a module that takes one tensor and gives one, in the scope. NULL with an error. */
 EK_API ek_tensor *ek_apply(ek_module *module, ek_tensor *x);
 
-/* ek_loss(criterion, output, target): a criterion's result as a tensor. */
+/** ek_loss(criterion, output, target): a criterion's result as a tensor. */
 #define ek_loss(criterion, ...) ek_value_tensor(ek_forward(criterion, __VA_ARGS__))
 
-/* Positional argument `index` (borrowed). EK_E_INVALID if there is none or it is no tensor. */
+/** Positional argument `index` (borrowed). EK_E_INVALID if there is none or it is no tensor. */
 EK_API ek_tensor *ek_arg_tensor(const ek_args *args, int index);
 EK_API ek_value ek_arg(const ek_args *args, int index);
 
 /* ---- walking: depth first, registration order, shared tensors and modules once ---- */
 
 typedef int ek_tensor_visitor(const char *path, ek_tensor *tensor, void *user);
-/* Calls `visit` for each parameter or buffer, with a path such as "features.0.weight". A non-zero
+/** Calls `visit` for each parameter or buffer, with a path such as "features.0.weight". A non-zero
  * result stops the walk and is returned. */
 EK_API int ek_module_parameters(ek_module *module, ek_tensor_visitor *visit, void *user);
 EK_API int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *user);
-/* Child by order of registration (borrowed); NULL, without an error, past the last. */
+/** Child by order of registration (borrowed); NULL, without an error, past the last. */
 EK_API ek_module *ek_module_child(ek_module *module, int index);
-/* The name of that child (borrowed); NULL, without an error, past the last. */
+/** The name of that child (borrowed); NULL, without an error, past the last. */
 EK_API const char *ek_module_child_name(const ek_module *module, int index);
-/* A module below this one by its path, "features.0", or itself for "" (borrowed). NULL with
+/** A module below this one by its path, "features.0", or itself for "" (borrowed). NULL with
  * EK_E_INVALID if there is none. */
 EK_API ek_module *ek_module_at(ek_module *module, const char *path);
-/* Calls `visit` for the module itself, with the path "", and all below it. */
+/** Calls `visit` for the module itself, with the path "", and all below it. */
 typedef int ek_module_visitor(const char *path, ek_module *module, void *user);
 EK_API int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user);
-/* A parameter or buffer by its path (borrowed); NULL with EK_E_INVALID if there is none. */
+/** A parameter or buffer by its path (borrowed); NULL with EK_E_INVALID if there is none. */
 EK_API ek_tensor *ek_module_tensor(ek_module *module, const char *path);
-/* How many elements all parameters have. */
+/** How many elements all parameters have. */
 EK_API int64_t ek_module_numel(ek_module *module);
 
 /* ---- changing ---- */
 
 EK_API void ek_module_train(ek_module *module, bool training);
-/* Moves or converts parameters and buffers; handles stay valid. Gradients of tensors that change
+/** Moves or converts parameters and buffers; handles stay valid. Gradients of tensors that change
  * are dropped. Sharded parameters (EK_SHARD_OPTIMIZER) are whole again until their wrapper shards
  * them anew. On an error nothing has changed. */
 EK_API int ek_module_to_device(ek_module *module, ek_device device);
 EK_API int ek_module_to_dtype(ek_module *module, ek_dtype dtype);
-/* Removes all gradients. */
+/** Removes all gradients. */
 EK_API void ek_module_zero_grad(ek_module *module);
 EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
 
@@ -218,17 +220,17 @@ EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
  * the module is called, only a hook may register and remove hooks, of the module that it is given;
  * this counts from that module's next call. `user` is borrowed. */
 
-/* Before the forward. Returns EK_VALUE_NONE to keep the inputs; the only input; or a list of all.
+/** Before the forward. Returns EK_VALUE_NONE to keep the inputs; the only input; or a list of all.
  * EK_VALUE_ERROR with an error set fails the call. */
 typedef ek_value ek_forward_pre_hook(ek_module *module, const ek_args *args, void *user);
 EK_API int64_t ek_module_register_forward_pre_hook(ek_module *module, ek_forward_pre_hook *hook,
                                                    void *user);
-/* After the forward. Returns EK_VALUE_NONE to keep the output, or another output. */
+/** After the forward. Returns EK_VALUE_NONE to keep the output, or another output. */
 typedef ek_value ek_forward_hook(ek_module *module, const ek_args *args, ek_value output,
                                  void *user);
 EK_API int64_t ek_module_register_forward_hook(ek_module *module, ek_forward_hook *hook,
                                                void *user);
-/* In backward, as torch's full backward hook: when the gradients of the inputs are computed, once
+/** In backward, as torch's full backward hook: when the gradients of the inputs are computed, once
  * for each forward. `grad_inputs` has an entry for each positional input, `grad_outputs` one for
  * the output or for each element of an output that is a list; EK_VALUE_NONE for what is no tensor
  * or has no gradient. Returns EK_VALUE_NONE to keep the inputs' gradients, or a list of others, as
@@ -238,10 +240,10 @@ EK_API int64_t ek_module_register_forward_hook(ek_module *module, ek_forward_hoo
 typedef ek_value ek_full_backward_hook(ek_value grad_inputs, ek_value grad_outputs, void *user);
 EK_API int64_t ek_module_register_full_backward_hook(ek_module *module, ek_full_backward_hook *hook,
                                                      void *user);
-/* EK_E_INVALID if the module has no hook of this id. */
+/** EK_E_INVALID if the module has no hook of this id. */
 EK_API int ek_module_remove_hook(ek_module *module, int64_t id);
 
-/* Writes the module and all below it to `stream`, a line each:
+/** Writes the module and all below it to `stream`, a line each:
  *
  *     sequential(
  *       (0): linear(in_features=4, out_features=2, bias=True)
@@ -251,7 +253,7 @@ EK_API int ek_module_remove_hook(ek_module *module, int64_t id);
  * A NULL module is written as NULL. Returns EK_E_IO if the stream fails. */
 EK_API int ek_module_print(const ek_module *module, FILE *stream);
 
-/* SHA-256 of all parameters (dtype, shape, bytes in row-major order), as 64 hex digits. */
+/** SHA-256 of all parameters (dtype, shape, bytes in row-major order), as 64 hex digits. */
 EK_API int ek_module_sha256(ek_module *module, char text[65]);
 
 EK_END_DECLARATIONS

@@ -1,4 +1,5 @@
-/* optim.h: optimizers by PyTorch's formulas, gradient clipping; schedules are in schedule.h.
+/** @file
+ * optim.h: optimizers by PyTorch's formulas, gradient clipping; schedules are in schedule.h.
  *
  * An optimizer keeps references to its parameters, and a state per parameter. A parameter without a
  * gradient is skipped, and its state stays. Neighbouring parameters of one slab are stepped by one
@@ -15,58 +16,55 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_optimizer ek_optimizer;
 
-/* How far LBFGS goes along a direction: lr times the direction, or a step that satisfies the strong
- * Wolfe conditions. */
+/** How far LBFGS goes along a direction: lr times the direction, or a step that satisfies the
+ * strong Wolfe conditions. */
 typedef enum ek_step_length { EK_FIXED_STEP = 0, EK_STRONG_WOLFE = 1 } ek_step_length;
 
 typedef struct ek_optimizer_options {
     const char *keywords;
-    ek_module *module; /* its parameters form group 0; NULL: no group yet */
-    /* Default 1e-3; RMSprop, Adagrad, Rprop, ASGD 1e-2, Adamax, NAdam 2e-3, Adadelta, LBFGS 1. */
+    ek_module *module; /**< its parameters form group 0; NULL: no group yet */
+    /** Default 1e-3; RMSprop, Adagrad, Rprop, ASGD 1e-2, Adamax, NAdam 2e-3, Adadelta, LBFGS 1. */
     double lr;
-    double momentum;     /* SGD, RMSprop */
-    double dampening;    /* SGD */
-    double weight_decay; /* AdamW's default is 1e-2 */
-    bool nesterov;       /* SGD: needs momentum and no dampening */
-    double beta1, beta2; /* Adam and its like: default 0.9, 0.999 */
-    double eps;          /* default 1e-8; Adagrad 1e-10, Adadelta 1e-6 */
-    bool amsgrad;        /* Adam, AdamW */
+    double momentum;     /**< SGD, RMSprop */
+    double dampening;    /**< SGD */
+    double weight_decay; /**< AdamW's default is 1e-2 */
+    bool nesterov;       /**< SGD: needs momentum and no dampening */
+    double beta1, beta2; /**< Adam and its like: default 0.9, 0.999 */
+    double eps;          /**< default 1e-8; Adagrad 1e-10, Adadelta 1e-6 */
+    bool amsgrad;        /**< Adam, AdamW */
     bool maximize;
-    double alpha;                     /* RMSprop: default 0.99; ASGD: default 0.75 */
-    bool centered;                    /* RMSprop */
-    double lr_decay;                  /* Adagrad */
-    double initial_accumulator_value; /* Adagrad */
-    double rho;                       /* Adadelta: default 0.9 */
-    double momentum_decay;            /* NAdam: default 4e-3 */
-    double eta_minus, eta_plus;       /* Rprop: default 0.5, 1.2 */
-    double step_min, step_max;        /* Rprop: default 1e-6, 50 */
-    double lambd, t0;                 /* ASGD: default 1e-4, 1e6 */
-    int max_iter;                     /* LBFGS: iterations of one step; default 20 */
-    int max_eval;                     /* LBFGS: evaluations of one step; default 5/4 of max_iter */
-    double tolerance_grad;   /* LBFGS: a step ends if no element of the gradient is larger; 1e-7 */
-    double tolerance_change; /* LBFGS: and if neither parameters nor loss change by more; 1e-9 */
-    int history_size;        /* LBFGS: default 100 */
-    ek_step_length line_search; /* LBFGS: EK_STRONG_WOLFE */
+    double alpha;                     /**< RMSprop: default 0.99; ASGD: default 0.75 */
+    bool centered;                    /**< RMSprop */
+    double lr_decay;                  /**< Adagrad */
+    double initial_accumulator_value; /**< Adagrad */
+    double rho;                       /**< Adadelta: default 0.9 */
+    double momentum_decay;            /**< NAdam: default 4e-3 */
+    double eta_minus, eta_plus;       /**< Rprop: default 0.5, 1.2 */
+    double step_min, step_max;        /**< Rprop: default 1e-6, 50 */
+    double lambd, t0;                 /**< ASGD: default 1e-4, 1e6 */
+    int max_iter;                     /**< LBFGS: iterations of one step; default 20 */
+    int max_eval;          /**< LBFGS: evaluations of one step; default 5/4 of max_iter */
+    double tolerance_grad; /**< LBFGS: a step ends if no element of the gradient is larger; 1e-7 */
+    double tolerance_change; /**< LBFGS: and if neither parameters nor loss change by more; 1e-9 */
+    int history_size;        /**< LBFGS: default 100 */
+    ek_step_length line_search; /**< LBFGS: EK_STRONG_WOLFE */
 } ek_optimizer_options;
 
-/* ek_sgd(net, .lr = 0.1, .momentum = 0.9): owned by the caller, freed with ek_optimizer_free. NULL
- * with EK_E_INVALID, which names an option that is out of range or not the algorithm's. */
 EK_API ek_optimizer *ek_sgd_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adam_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adamw_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adamax_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_nadam_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_radam_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_rmsprop_with(ek_optimizer_options options); /* momentum, too */
+EK_API ek_optimizer *ek_rmsprop_with(ek_optimizer_options options); /**< momentum, too */
 EK_API ek_optimizer *ek_adagrad_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adadelta_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_rprop_with(ek_optimizer_options options); /* no weight_decay */
+EK_API ek_optimizer *ek_rprop_with(ek_optimizer_options options); /**< no weight_decay */
 EK_API ek_optimizer *ek_asgd_with(ek_optimizer_options options);
-/* L-BFGS, whose steps evaluate the loss several times: ek_step_closure. It has one group, of one
- * dtype, on any devices. Its state are vectors of all parameters, two per remembered iteration, on
- * the device of the first. */
 EK_API ek_optimizer *ek_lbfgs_with(ek_optimizer_options options);
 #define EK_OPTIMIZER_OPTIONS(...) EK_OPTIONS_1(ek_optimizer_options, module, __VA_ARGS__)
+/** ek_sgd(net, .lr = 0.1, .momentum = 0.9): owned by the caller, freed with ek_optimizer_free. NULL
+ * with EK_E_INVALID, which names an option that is out of range or not the algorithm's. */
 #define ek_sgd(...) ek_sgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_adam(...) ek_adam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_adamw(...) ek_adamw_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
@@ -78,10 +76,13 @@ EK_API ek_optimizer *ek_lbfgs_with(ek_optimizer_options options);
 #define ek_adadelta(...) ek_adadelta_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_rprop(...) ek_rprop_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 #define ek_asgd(...) ek_asgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+/** L-BFGS, whose steps evaluate the loss several times: ek_step_closure. It has one group, of one
+ * dtype, on any devices. Its state are vectors of all parameters, two per remembered iteration, on
+ * the device of the first. */
 #define ek_lbfgs(...) ek_lbfgs_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
-/* Adds a group with its own options, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index.
+/** Adds a group with its own options, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index.
  * Their `module` is ignored. Numbers that are left out are those that the optimizer was made with;
  * switches that were on then stay on. EK_E_INVALID for a parameter that is in a group already, is
  * no leaf, or is a view with gaps. EK_E_DTYPE unless it is f32 or f64: keep parameters in f32 and
@@ -91,7 +92,7 @@ EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *par
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
 EK_API double ek_optimizer_lr(const ek_optimizer *optimizer, int group);
 EK_API int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr);
-/* Any option of a group by the name of its member, ek_optimizer_set(optimizer, 0, "weight_decay",
+/** Any option of a group by the name of its member, ek_optimizer_set(optimizer, 0, "weight_decay",
  * 0.1); switches are 0 or 1. A zero means zero. EK_E_INVALID for a name that the algorithm doesn't
  * have or a value out of range. EK_E_STATE if the option would need other state than parameters
  * have (amsgrad after the first update). On an error nothing has changed. Checkpoints of the
@@ -100,11 +101,12 @@ EK_API int ek_optimizer_set(ek_optimizer *optimizer, int group, const char *name
 EK_API int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
                             double *value);
 
-/* Updates every parameter that has a gradient. On an error nothing has been updated. All ranks call
- * it if parameters are divided over them (ddp.h). EK_E_INVALID for LBFGS, which needs a closure. */
+/** Updates every parameter that has a gradient. On an error nothing has been updated. All ranks
+ * call it if parameters are divided over them (ddp.h). EK_E_INVALID for LBFGS, which needs a
+ * closure. */
 EK_API int ek_step(ek_optimizer *optimizer);
 
-/* Computes the loss of the parameters as they are, and their gradients anew. Returns 0 or a
+/** Computes the loss of the parameters as they are, and their gradients anew. Returns 0 or a
  * negative status.
  *
  *     static int evaluate(double *loss, void *user)
@@ -118,9 +120,10 @@ EK_API int ek_step(ek_optimizer *optimizer);
  * ek_train_step with .accumulate_only does the same in micro-batches. */
 typedef int ek_closure(double *loss, void *user);
 
-/* A step of an optimizer that evaluates the closure itself, with gradient mode on and in a scope of
- * its own: LBFGS several times, others once, before ek_step. Writes the first loss to *loss, unless
- * NULL. On an error parameters and state are what they were before; gradients are the last ones.
+/** A step of an optimizer that evaluates the closure itself, with gradient mode on and in a scope
+ * of its own: LBFGS several times, others once, before ek_step. Writes the first loss to *loss,
+ * unless NULL. On an error parameters and state are what they were before; gradients are the last
+ * ones.
  *
  * LBFGS: EK_E_STATE for parameters that are sharded or divided over ranks. The state follows
  * parameters that were moved to another device before the step or by its first evaluation; later in
@@ -136,18 +139,18 @@ typedef int ek_closure(double *loss, void *user);
  * over the ranks should be the last thing in the closure that can fail. */
 EK_API int ek_step_closure(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss);
 
-/* Removes the gradients of all parameters. */
+/** Removes the gradients of all parameters. */
 EK_API void ek_zero_grad(ek_optimizer *optimizer);
 
-/* A state of one parameter, for checkpoints, by PyTorch's name: SGD's "momentum_buffer"; "exp_avg",
- * "exp_avg_sq" and "max_exp_avg_sq" of Adam and its like, Adamax's "exp_inf", NAdam's "mu_product";
- * RMSprop's "square_avg", "momentum_buffer", "grad_avg"; Adagrad's "sum"; Adadelta's "square_avg",
- * "acc_delta"; Rprop's "prev", "step_size"; ASGD's "ax", "eta". "mu_product" and "eta" are scalars
- * of f64 in the scope. LBFGS's are those of all parameters and belong to the first, as in PyTorch:
- * "d", "prev_flat_grad", and, with a row per remembered iteration, "old_dirs", "old_stps" and "ro";
- * "t", "H_diag", "prev_loss" and "func_evals" are scalars; if the first evaluation has converged
- * already, there is "func_evals" alone. All of these but "d" and "prev_flat_grad" are new tensors
- * in the scope. NULL, without an error, if there is none yet.
+/** A state of one parameter, for checkpoints, by PyTorch's name: SGD's "momentum_buffer";
+ * "exp_avg", "exp_avg_sq" and "max_exp_avg_sq" of Adam and its like, Adamax's "exp_inf", NAdam's
+ * "mu_product"; RMSprop's "square_avg", "momentum_buffer", "grad_avg"; Adagrad's "sum"; Adadelta's
+ * "square_avg", "acc_delta"; Rprop's "prev", "step_size"; ASGD's "ax", "eta". "mu_product" and
+ * "eta" are scalars of f64 in the scope. LBFGS's are those of all parameters and belong to the
+ * first, as in PyTorch: "d", "prev_flat_grad", and, with a row per remembered iteration,
+ * "old_dirs", "old_stps" and "ro"; "t", "H_diag", "prev_loss" and "func_evals" are scalars; if the
+ * first evaluation has converged already, there is "func_evals" alone. All of these but "d" and
+ * "prev_flat_grad" are new tensors in the scope. NULL, without an error, if there is none yet.
  *
  * Owned by the optimizer, where nothing else is said. For a sharded parameter it is a copy of the
  * whole state instead, on cpu, in the scope; if it is divided over ranks (ddp.h), all of them call
@@ -155,40 +158,40 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
-/* True if `parameter` is one of the optimizer's. */
+/** True if `parameter` is one of the optimizer's. */
 EK_API bool ek_optimizer_has(ek_optimizer *optimizer, const ek_tensor *parameter);
-/* How many parameters all groups have; 0 for a NULL optimizer. */
+/** How many parameters all groups have; 0 for a NULL optimizer. */
 EK_API int ek_optimizer_parameter_count(const ek_optimizer *optimizer);
 
-/* How many updates the parameter has had. EK_E_INVALID if it is no parameter of the optimizer. */
+/** How many updates the parameter has had. EK_E_INVALID if it is no parameter of the optimizer. */
 EK_API int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter);
-/* Restores a parameter's state from a checkpoint: `steps` updates, and copies of all states that
+/** Restores a parameter's state from a checkpoint: `steps` updates, and copies of all states that
  * the algorithm has by then (none for 0 steps, or LBFGS's "func_evals"). Shapes are the
  * parameter's, or a scalar's, or those that LBFGS gives; dtypes and devices are converted. On an
  * error nothing has changed. */
 EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                                   const char *const *names, ek_tensor *const *states, int count);
-/* The name of state `index`, with the present options; NULL, without an error, past the last. */
+/** The name of state `index`, with the present options; NULL, without an error, past the last. */
 EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index);
 
 typedef struct ek_clip_grad_norm_options {
     const char *keywords;
     ek_optimizer *optimizer;
     double max_norm;
-    double *norm; /* result: the norm before clipping; may be NULL */
+    double *norm; /**< result: the norm before clipping; may be NULL */
     bool error_if_nonfinite;
-    double norm_type;          /* default 2; 1, INFINITY or another number above 0 */
-    ek_module *module;         /* instead of the optimizer: a module's parameters */
-    ek_tensor *const *tensors; /* instead of both: a list of `count` leaves */
+    double norm_type;          /**< default 2; 1, INFINITY or another number above 0 */
+    ek_module *module;         /**< instead of the optimizer: a module's parameters */
+    ek_tensor *const *tensors; /**< instead of both: a list of `count` leaves */
     int count;
 } ek_clip_grad_norm_options;
 
-/* ek_clip_grad_norm(optimizer, 1.0, &norm) or ek_clip_grad_norm(.max_norm = 1, .module = net):
+EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
+/** ek_clip_grad_norm(optimizer, 1.0, &norm) or ek_clip_grad_norm(.max_norm = 1, .module = net):
  * scales the gradients of all parameters so that their joint norm is at most max_norm. As in
  * torch.nn.utils.clip_grad_norm_, gradients of an infinite norm are scaled by 0 (infinite elements
  * become NaN), those of a NaN norm by NaN. With error_if_nonfinite such a norm is EK_E_INVALID, and
  * gradients stay as they are. */
-EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
 #define ek_clip_grad_norm(...) \
     ek_clip_grad_norm_with(    \
         EK_OPTIONS_3(ek_clip_grad_norm_options, optimizer, max_norm, norm, __VA_ARGS__))

@@ -1,4 +1,5 @@
-/* parallel.h: data parallelism in one process: replicate, parallel_apply, data_parallel.
+/** @file
+ * parallel.h: data parallelism in one process: replicate, parallel_apply, data_parallel.
  *
  * Each device has one long-lived worker thread, which runs its replica's forward and its part of
  * backward. When all replicas have finished, an error of one becomes the caller's, with replica and
@@ -14,35 +15,35 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Makes one replica of `module` per device. The module's parameters and buffers must lie on
+/** Makes one replica of `module` per device. The module's parameters and buffers must lie on
  * devices->devices[0]. Parameters are broadcast differentiably unless gradient mode is off:
  * gradients of the replicas add up in the module's. Replica 0 shares the module's memory, so that
  * its writes to buffers stay. The caller owns the replicas: free each with ek_module_free. On an
  * error none is made. */
 EK_API int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas);
 
-/* Runs modules[i] on args[i] on the worker of devices->devices[i], all side by side, in the
+/** Runs modules[i] on args[i] on the worker of devices->devices[i], all side by side, in the
  * caller's gradient mode. Outputs are in the caller's scope. A single module, and any call on a
  * worker, runs on the calling thread. */
 EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
                              const ek_device_list *devices, ek_value *outputs);
 
-/* What becomes of the module's buffers that replicas write in training (running statistics). */
+/** What becomes of the module's buffers that replicas write in training (running statistics). */
 typedef enum ek_running_stats {
-    /* The module gets those of the first replica that takes part, on whatever device. (PyTorch
+    /** The module gets those of the first replica that takes part, on whatever device. (PyTorch
      * loses them if device 0 takes no part.) */
     EK_RUNNING_STATS_FIRST = 0,
-    /* The average over the replicas that take part, weighted by their samples. For batch norm with
+    /** The average over the replicas that take part, weighted by their samples. For batch norm with
      * momentum m and running statistic r it is (1 - m) * r + m * s, with s the weighted mean of the
      * replicas' batch statistics. It applies to floating buffers without a gradient that a replica
      * wrote; integer buffers are the first replica's. Needs broadcast_buffers. */
     EK_RUNNING_STATS_AVERAGE = 1
 } ek_running_stats;
 
-/* What is sharded over the devices instead of lying on the first. */
+/** What is sharded over the devices instead of lying on the first. */
 typedef enum ek_shard_policy {
     EK_SHARD_NONE = 0,
-    /* Gradients and optimizer state (ZeRO-1): each device owns a range of the parameters. It gets
+    /** Gradients and optimizer state (ZeRO-1): each device owns a range of the parameters. It gets
      * the summed gradient of its range during backward and steps that range; then the other devices
      * get the result. Parameters stay whole on every device. Results are the same to the bit as
      * without sharding, and so are checkpoints. With one device nothing is sharded. For the devices
@@ -63,38 +64,39 @@ typedef enum ek_shard_policy {
 
 typedef struct ek_data_parallel_options {
     const char *keywords;
-    ek_module *module;         /* ownership passes to the wrapper */
-    ek_device_list device_ids; /* empty: all accelerators */
-    ek_device output_device;   /* ek_data_parallel: gathers outputs here; default: device_ids[0] */
-    bool output_on_cpu;        /* ek_data_parallel: gathers outputs on cpu instead */
-    int dim; /* inputs are cut and outputs joined along it, unless marked (ek_value_batched) */
-    /* How inputs are cut (evenkeel/plan.h): by this policy, or by one of chunks, weights,
+    ek_module *module;         /**< ownership passes to the wrapper */
+    ek_device_list device_ids; /**< empty: all accelerators */
+    ek_device output_device; /**< ek_data_parallel: gathers outputs here; default: device_ids[0] */
+    bool output_on_cpu;      /**< ek_data_parallel: gathers outputs on cpu instead */
+    int dim; /**< inputs are cut and outputs joined along it, unless marked (ek_value_batched) */
+    /** How inputs are cut (evenkeel/plan.h): by this policy, or by one of chunks, weights,
      * first_device_batch and plan. A device without samples takes no part: no replica is made
      * there. Inputs that are scattered already keep their sizes; they keep their devices if these
      * are distinct and in the order of device_ids, else they go to the first devices. Forwards
      * without gradient mode follow the plan, but are neither counted nor measured for it; nor are
      * those of scattered inputs. */
     ek_split_policy split;
-    ek_plan_goal goal;              /* EK_SPLIT_AUTO optimises it */
-    int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
-                                       cut in proportion */
-    double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares of the batch per device */
-    /* Samples on the first device, if that is fewer than an equal share; the other devices share
+    ek_plan_goal goal;              /**< EK_SPLIT_AUTO optimises it */
+    int64_t chunks[EK_MAX_DEVICES]; /**< {12, 20, 20}: samples per device; batches of another sum
+                                       are cut in proportion */
+    double weights[EK_MAX_DEVICES]; /**< {1, 2, 2}: shares of the batch per device */
+    /** Samples on the first device, if that is fewer than an equal share; the other devices share
      * the rest evenly. A written 0: none there. Left out: equal shares. */
     int64_t first_device_batch;
-    /* A plan as text (ek_data_parallel_plan), to be replayed. With EK_SPLIT_AUTO planning instead
+    /** A plan as text (ek_data_parallel_plan), to be replayed. With EK_SPLIT_AUTO planning instead
      * goes on from its last entry, as after a checkpoint. */
     const char *plan;
     ek_shard_policy shard;
-    /* Default on: device 0's buffers are sent to the replicas at every forward. Off: each replica
+    /** Default on: device 0's buffers are sent to the replicas at every forward. Off: each replica
      * keeps its own, and the module shows those of the first replica that took part in the last
      * forward. */
     ek_switch broadcast_buffers;
     ek_running_stats running_stats;
-    bool plain; /* ek_data_parallel_model: runs the plain module on device_ids[0] */
+    bool plain; /**< ek_data_parallel_model: runs the plain module on device_ids[0] */
 } ek_data_parallel_options;
 
-/* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. The module is moved
+EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
+/** torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. The module is moved
  * to device_ids[0]. For several devices, its tensors must lie on cpu or on one other device before
  * (else EK_E_INVALID names one). With one device it is a plain call there, whose output still goes
  * to output_device; without accelerators, a plain call on cpu. Small batches use fewer replicas,
@@ -107,41 +109,40 @@ typedef struct ek_data_parallel_options {
  * A wrapper of any kind is for one thread at a time. While one thread calls it, trains it
  * (ek_train_step) or steps its sharded state, calls of other threads are EK_E_STATE ("... is in a
  * call on another thread ...") and change nothing. */
-EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 #define ek_data_parallel(...) \
     ek_data_parallel_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
 
-/* The wrapped module of a data-parallel wrapper of any kind (borrowed); NULL with EK_E_INVALID for
+/** The wrapped module of a data-parallel wrapper of any kind (borrowed); NULL with EK_E_INVALID for
  * other modules. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
-/* Takes the wrapped module out of its wrapper, which is freed; from now on the caller owns the
+/** Takes the wrapped module out of its wrapper, which is freed; from now on the caller owns the
  * module. Handles stay valid; the parameters are on the first device, and whole. NULL with an
  * error, and then nothing has changed. */
 EK_API ek_module *ek_data_parallel_unwrap(ek_module *data_parallel);
 
-/* What a wrapper has sent to its replicas so far; bytes are summed over devices. */
+/** What a wrapper has sent to its replicas so far; bytes are summed over devices. */
 typedef struct ek_data_parallel_stats {
-    uint64_t forwards;             /* forwards that replicated; those on device 0 alone do not */
-    uint64_t parameter_broadcasts; /* how often parameters were sent: at most once per forward */
+    uint64_t forwards;             /**< forwards that replicated; those on device 0 alone do not */
+    uint64_t parameter_broadcasts; /**< how often parameters were sent: at most once per forward */
     uint64_t parameter_nbytes;
     uint64_t buffer_nbytes;
-    uint64_t shared_nbytes; /* bytes of sharded parameters that were sent after steps */
+    uint64_t shared_nbytes; /**< bytes of sharded parameters that were sent after steps */
 } ek_data_parallel_stats;
-/* EK_E_INVALID for a module that is no data-parallel wrapper. */
+/** EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats);
 
-/* The plans of a wrapper so far, as text for .plan (evenkeel/plan.h). A criterion has none, because
- * targets are cut as outputs are. Writes at most `room` bytes, the NUL included, and returns the
- * length of the whole text, as snprintf. EK_E_INVALID for a module that is no data-parallel
- * wrapper. */
+/** The plans of a wrapper so far, as text for .plan (evenkeel/plan.h). A criterion has none,
+ * because targets are cut as outputs are. Writes at most `room` bytes, the NUL included, and
+ * returns the length of the whole text, as snprintf. EK_E_INVALID for a module that is no
+ * data-parallel wrapper. */
 EK_API int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room);
-/* Writes how many samples of a batch of this size each of device_ids would get now, if the wrapper
+/** Writes how many samples of a batch of this size each of device_ids would get now, if the wrapper
  * were called with it. */
 EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes);
 
 /* ---- modules that know their replicas ---- */
 
-/* From now on, each forward of this wrapper (ek_data_parallel, _model or _criterion) that makes
+/** From now on, each forward of this wrapper (ek_data_parallel, _model or _criterion) that makes
  * replicas calls `replicated` of every module in them whose type has it. The calling thread does
  * this before any replica's forward: for the modules of the first replica, depth first in order of
  * registration, shared ones once; then for those of the second, and so on. An error fails the
@@ -154,7 +155,8 @@ EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64
  * replica. EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);
 
-/* Batch normalisation over the whole batch, with the options of ek_batch_norm2d. The replicas of
+EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
+/** Batch normalisation over the whole batch, with the options of ek_batch_norm2d. The replicas of
  * one forward merge their statistics, weighted by their numbers of values (Chan et al. 1983). So
  * results and gradients of any order are those of one device, for any chunks, single samples
  * included. x is (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W). Running statistics are updated
@@ -165,16 +167,15 @@ EK_API int ek_patch_replication_callback(ek_module *data_parallel);
  * the group, of which some may have no samples. All ranks make the same forwards and backwards. A
  * group that is given is used by replicas of this module too, and exists as long as the module and
  * its graphs. */
-EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
 #define ek_sync_batch_norm(...) \
     ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
 
-/* Turns every batch normalisation in `module`, itself included, into a synchronised one with the
+/** Turns every batch normalisation in `module`, itself included, into a synchronised one with the
  * same parameters, buffers, options and mode; returns `module`. Modules are changed in place, so
  * that pointers to modules and tensors (an optimizer's, a wrapper's) stay valid. Inputs must have
  * as many dimensions as before. NULL gives the pending error. */
 EK_API ek_module *ek_convert_sync_batch_norm(ek_module *module);
-/* The same with the option .process_group, also for those that are synchronised already. */
+/** The same with the option .process_group, also for those that are synchronised already. */
 EK_API ek_module *ek_convert_sync_batch_norm_over(ek_module *module, ek_process_group *group);
 
 EK_END_DECLARATIONS

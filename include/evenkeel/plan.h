@@ -1,4 +1,5 @@
-/* plan.h: plans: how many samples of a batch each device gets.
+/** @file
+ * plan.h: plans: how many samples of a batch each device gets.
  *
  * A plan has one number of samples per device of a data-parallel wrapper, in the order of its
  * device_ids. A device with zero samples takes no part. Loss and gradients are those of one device
@@ -12,9 +13,9 @@
 EK_BEGIN_DECLARATIONS
 
 typedef enum ek_split_policy {
-    EK_SPLIT_CHUNK = 0, /* as torch.chunk: ceil(batch / devices) each, until none are left */
-    EK_SPLIT_EVEN = 1,  /* sizes that differ by at most one, larger ones first */
-    /* By measurement. The first forwards are cut by capacity or speed, each a little differently,
+    EK_SPLIT_CHUNK = 0, /**< as torch.chunk: ceil(batch / devices) each, until none are left */
+    EK_SPLIT_EVEN = 1,  /**< sizes that differ by at most one, larger ones first */
+    /** By measurement. The first forwards are cut by capacity or speed, each a little differently,
      * to learn the memory and time of each device, fixed and per sample. From these a plan for
      * `goal` is made. Measuring goes on; a new plan is made if it promises a sufficient gain, or
      * after a device ran out of memory. Each new plan is one log line: EK_LOG_INFO, or EK_LOG_DEBUG
@@ -22,14 +23,14 @@ typedef enum ek_split_policy {
     EK_SPLIT_AUTO = 2
 } ek_split_policy;
 
-/* What EK_SPLIT_AUTO optimises. */
+/** What EK_SPLIT_AUTO optimises. */
 typedef enum ek_plan_goal {
-    /* Devices are filled alike: the largest used share of a device's capacity, at its peak, becomes
-     * as small as possible. A device without a capacity counts as one of the largest capacity; if
-     * none has one, the largest peak becomes as small as possible. Plans depend on memory alone, so
-     * that they are the same in every run. */
+    /** Devices are filled alike: the largest used share of a device's capacity, at its peak,
+     * becomes as small as possible. A device without a capacity counts as one of the largest
+     * capacity; if none has one, the largest peak becomes as small as possible. Plans depend on
+     * memory alone, so that they are the same in every run. */
     EK_GOAL_MEMORY = 0,
-    /* Devices finish together, as far as their capacities allow. */
+    /** Devices finish together, as far as their capacities allow. */
     EK_GOAL_TIME = 1
 } ek_plan_goal;
 
@@ -42,8 +43,8 @@ typedef enum ek_plan_goal {
  * largest remainders rounded up, the first of equal ones. White space is allowed between
  * numbers. */
 
-/* Checks a plan. Returns 0, or EK_E_INVALID with the position and what would be right: entries must
- * be in ascending order of their forwards, with `devices` sizes each, not all zero. */
+/** Checks a plan. Returns 0, or EK_E_INVALID with the position and what would be right: entries
+ * must be in ascending order of their forwards, with `devices` sizes each, not all zero. */
 EK_API int ek_plan_check(const char *text, int devices);
 
 EK_END_DECLARATIONS

@@ -1,4 +1,5 @@
-/* precision.h: precision and determinism of computations.
+/** @file
+ * precision.h: precision and determinism of computations.
  *
  * Autocast. Between ek_autocast_begin(EK_BF16), or EK_F16, and ek_autocast_end, operations that
  * become faster by it (convolutions, matrix products, linear) convert f32 operands to the narrow
@@ -25,26 +26,26 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* The mode that ek_autocast_end restores. */
+/** The mode that ek_autocast_end restores. */
 typedef struct ek_autocast {
     unsigned before;
 } ek_autocast;
 
-/* EK_BF16 and EK_F16 turn autocast on; EK_F32 turns it off, within a region that has it on. For
+/** EK_BF16 and EK_F16 turn autocast on; EK_F32 turns it off, within a region that has it on. For
  * other dtypes EK_E_DTYPE is pending and the mode is unchanged. Regions nest. */
 EK_API ek_autocast ek_autocast_begin(ek_dtype dtype);
 EK_API void ek_autocast_end(const ek_autocast *autocast);
 
-/* The dtype that operands are cast to: EK_BF16 or EK_F16, or EK_F32 if autocast is off. */
+/** The dtype that operands are cast to: EK_BF16 or EK_F16, or EK_F32 if autocast is off. */
 EK_API ek_dtype ek_autocast_dtype(void);
 
-/* Lets GPUs round the operands of f32 matrix products and convolutions to TF32 (10 bits of
+/** Lets GPUs round the operands of f32 matrix products and convolutions to TF32 (10 bits of
  * mantissa), which tensor cores multiply several times faster. Off by default. Set for the process,
  * from the next operation on. */
 EK_API void ek_allow_tf32(bool allow);
 EK_API bool ek_tf32_allowed(void);
 
-/* Lets the host compute f32 convolutions with windows of 3 x 3 by Winograd's F(4x4, 3x3), with a
+/** Lets the host compute f32 convolutions with windows of 3 x 3 by Winograd's F(4x4, 3x3), with a
  * quarter of the multiplications. Errors are three to eight times those of a direct sum: up to 1e-4
  * of the root mean square of the result. Without it the host uses F(2x2, 3x3) and F(2x2, 2x2),
  * with less than half of the multiplications (with stride 2 and 3 x 3: 25 of 36), whose errors are
@@ -53,7 +54,7 @@ EK_API bool ek_tf32_allowed(void);
 EK_API void ek_allow_fast_convolution(bool allow);
 EK_API bool ek_fast_convolution_allowed(void);
 
-/* Lets GPUs time cuDNN's algorithms for each convolution of new shapes when it is first computed,
+/** Lets GPUs time cuDNN's algorithms for each convolution of new shapes when it is first computed,
  * and keep the fastest. That first time takes some milliseconds more, and memory for one more
  * result and the algorithms' workspaces; shapes that change all the time make it slower. Which one
  * is the fastest may differ from run to run, and with it the last digits. Without effect while
@@ -61,8 +62,9 @@ EK_API bool ek_fast_convolution_allowed(void);
 EK_API void ek_benchmark_convolution(bool on);
 EK_API bool ek_convolution_benchmarked(void);
 
-/* Restricts GPUs to algorithms whose results are the same to the bit in every run; some are slower.
- * The host uses no others. Set for the process; off by default, turned on by ek_set_seed. */
+/** Restricts GPUs to algorithms whose results are the same to the bit in every run; some are
+ * slower. The host uses no others. Set for the process; off by default, turned on by ek_set_seed.
+ */
 EK_API void ek_use_deterministic_algorithms(bool on);
 EK_API bool ek_deterministic(void);
 

@@ -1,4 +1,5 @@
-/* random.h: random numbers, PyTorch's of the CPU or counter-based ones, made where they are used.
+/** @file
+ * random.h: random numbers, PyTorch's of the CPU or counter-based ones, made where they are used.
  *
  * A generator has one of two engines. Both give a tensor the same numbers on every device, host or
  * GPU, bit for bit, and with any number of threads:
@@ -27,21 +28,21 @@ typedef struct ek_generator ek_generator;
 
 typedef enum ek_random_engine { EK_RANDOM_TWISTER, EK_RANDOM_PHILOX } ek_random_engine;
 
-/* Makes a generator (a Mersenne Twister), owned by the caller and freed with ek_generator_free;
+/** Makes a generator (a Mersenne Twister), owned by the caller and freed with ek_generator_free;
  * NULL with an error if memory is short. For one thread at a time. */
 EK_API ek_generator *ek_generator_new(uint64_t seed);
 EK_API void ek_generator_free(ek_generator *generator);
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
 
-/* Changes the engine of a generator, or with NULL of the default one. The generator begins anew
+/** Changes the engine of a generator, or with NULL of the default one. The generator begins anew
  * from its seed. It keeps its engine when it is seeded, and gets that of a state that is restored.
  * EK_E_INVALID for an engine that doesn't exist. No other thread may be drawing from the generator;
  * for the default one that means that no replica may be running. */
 EK_API int ek_generator_set_engine(ek_generator *generator, ek_random_engine engine);
 EK_API ek_random_engine ek_generator_engine(ek_generator *generator);
 
-/* The functions of this header take NULL for the default generator, which the process shares. It is
- * guarded by a lock and starts from seed 67280421310721. On a device's worker (in replicas on
+/** The functions of this header take NULL for the default generator, which the process shares. It
+ * is guarded by a lock and starts from seed 67280421310721. On a device's worker (in replicas on
  * several devices) NULL is that device's own generator instead. It is seeded from the default one's
  * seed and the device's number whenever the default one is seeded or restored, so that replicas
  * draw the same numbers in every run. ek_manual_seed seeds the default generator.
@@ -65,51 +66,51 @@ EK_API ek_random_engine ek_generator_engine(ek_generator *generator);
  */
 EK_API void ek_manual_seed(uint64_t seed);
 
-/* Makes runs repeatable: seeds the default generator and with it the devices', seeds Python's and
+/** Makes runs repeatable: seeds the default generator and with it the devices', seeds Python's and
  * NumPy's generators, from which identity samplers draw (evenkeel/sampler.h), and turns
  * deterministic algorithms on (evenkeel/precision.h). EK_NO_SEED does nothing. */
 #define EK_NO_SEED INT64_MIN
 EK_API void ek_set_seed(int64_t seed);
 
-/* Save and restore the whole state of a generator. It may be restored into another one. That of a
+/** Save and restore the whole state of a generator. It may be restored into another one. That of a
  * Mersenne Twister is PyTorch's, that of Philox has a format of Evenkeel's own. nbytes must be
  * EK_GENERATOR_STATE_BYTES. */
 enum { EK_GENERATOR_STATE_BYTES = 5056 };
 EK_API int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes);
 EK_API int ek_generator_set_state(ek_generator *generator, const void *state, size_t nbytes);
 
-/* Draw 32 bits, and 64 bits (two draws, the high word first). Philox has these besides: they don't
+/** Draw 32 bits, and 64 bits (two draws, the high word first). Philox has these besides: they don't
  * change what tensors get. */
 EK_API uint32_t ek_random_u32(ek_generator *generator);
 EK_API uint64_t ek_random_u64(ek_generator *generator);
 
-/* Fill a tensor in place. Row-major and channels-last tensors are filled in row-major order. Others
- * (transposed, with gaps) are filled in the order of memory by the Mersenne Twister, with normal
- * numbers made one by one, as in PyTorch; by Philox in row-major order too. Uniform numbers lie in
- * [low, high), or are high if they are rounded up to it. Errors: EK_E_DTYPE; EK_E_INVALID for low >
- * high or std < 0. */
+/** Fill a tensor in place. Row-major and channels-last tensors are filled in row-major order.
+ * Others (transposed, with gaps) are filled in the order of memory by the Mersenne Twister, with
+ * normal numbers made one by one, as in PyTorch; by Philox in row-major order too. Uniform numbers
+ * lie in [low, high), or are high if they are rounded up to it. Errors: EK_E_DTYPE; EK_E_INVALID
+ * for low > high or std < 0. */
 EK_API int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator);
 EK_API int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator);
-/* Integers in [low, high). */
+/** Integers in [low, high). */
 EK_API int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator);
-/* 1 with probability p, else 0. Each element draws an f64 uniform u, whatever its dtype, and is 1
+/** 1 with probability p, else 0. Each element draws an f64 uniform u, whatever its dtype, and is 1
  * if u < p. With Philox it draws 32 bits, and p is rounded to a multiple of 2^-32. */
 EK_API int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator);
 
-/* New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */
 EK_API ek_tensor *ek_rand_with(ek_tensor_options options);
 EK_API ek_tensor *ek_randn_with(ek_tensor_options options);
+/** New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */
 #define ek_rand(...) ek_rand_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 #define ek_randn(...) ek_randn_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
-/* Likewise of x's shape, dtype, device and memory order. */
+/** Likewise of x's shape, dtype, device and memory order. */
 EK_API ek_tensor *ek_rand_like(const ek_tensor *x);
 EK_API ek_tensor *ek_randn_like(const ek_tensor *x);
-/* ek_randint(0, 10, EK_SHAPE(4)): i64 numbers in [low, high). options.dtype is ignored. */
 EK_API ek_tensor *ek_randint_with(int64_t low, int64_t high, ek_tensor_options options);
+/** ek_randint(0, 10, EK_SHAPE(4)): i64 numbers in [low, high). options.dtype is ignored. */
 #define ek_randint(low, high, ...) \
     ek_randint_with((low), (high), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
-/* Writes a random permutation of 0, ..., count-1 to `out`. */
+/** Writes a random permutation of 0, ..., count-1 to `out`. */
 EK_API int ek_randperm(int64_t count, int64_t *out, ek_generator *generator);
 
 EK_END_DECLARATIONS

@@ -1,4 +1,5 @@
-/* recurrent.h: recurrent networks as modules. Ownership, errors and initial values are those of
+/** @file
+ * recurrent.h: recurrent networks as modules. Ownership, errors and initial values are those of
  * nn.h: all parameters are uniform in +-1 / sqrt(hidden_size).
  *
  *     ek_module *lstm = ek_lstm(32, 64, .num_layers = 2, .batch_first = true);
@@ -32,20 +33,17 @@ EK_BEGIN_DECLARATIONS
 
 typedef enum ek_rnn_nonlinearity { EK_RNN_TANH = 0, EK_RNN_RELU } ek_rnn_nonlinearity;
 
-/* Parameters of layer k: weight_ih_lk (gates * hidden_size, input), weight_hh_lk, bias_ih_lk,
- * bias_hh_lk, then those whose names end in _reverse. Gates are in torch's order: i, f, g, o of an
- * LSTM and r, z, n of a GRU. */
 typedef struct ek_recurrent_options {
     const char *keywords;
     int64_t input_size, hidden_size;
-    int num_layers;                   /* default 1 */
-    ek_rnn_nonlinearity nonlinearity; /* ek_rnn only */
-    ek_switch bias;                   /* default on */
+    int num_layers;                   /**< default 1 */
+    ek_rnn_nonlinearity nonlinearity; /**< ek_rnn only */
+    ek_switch bias;                   /**< default on */
     bool batch_first;
-    double dropout; /* between layers, in training; padded steps draw numbers, too */
+    double dropout; /**< between layers, in training; padded steps draw numbers, too */
     bool bidirectional;
-    /* ek_lstm only: unless 0, h is of this size, W h of each step, for W the parameter weight_hr_lk
-     * (proj_size, hidden_size). */
+    /** ek_lstm only: unless 0, h is of this size, W h of each step, for W the parameter
+     * weight_hr_lk (proj_size, hidden_size). */
     int64_t proj_size;
 } ek_recurrent_options;
 EK_API ek_module *ek_rnn_with(ek_recurrent_options options);
@@ -53,28 +51,31 @@ EK_API ek_module *ek_lstm_with(ek_recurrent_options options);
 EK_API ek_module *ek_gru_with(ek_recurrent_options options);
 #define EK_RECURRENT_OPTIONS(...) \
     EK_OPTIONS_2(ek_recurrent_options, input_size, hidden_size, __VA_ARGS__)
+/** Parameters of layer k: weight_ih_lk (gates * hidden_size, input), weight_hh_lk, bias_ih_lk,
+ * bias_hh_lk, then those whose names end in _reverse. Gates are in torch's order: i, f, g, o of an
+ * LSTM and r, z, n of a GRU. */
 #define ek_rnn(...) ek_rnn_with(EK_RECURRENT_OPTIONS(__VA_ARGS__))
 #define ek_lstm(...) ek_lstm_with(EK_RECURRENT_OPTIONS(__VA_ARGS__))
 #define ek_gru(...) ek_gru_with(EK_RECURRENT_OPTIONS(__VA_ARGS__))
 
-/* One step: takes x (N, input_size) or (input_size), and optionally the state h, or of an LSTM a
- * list of h and c, (N, hidden_size) each. Gives the new state in the same form. Parameters
- * weight_ih, weight_hh, bias_ih, bias_hh. */
 typedef struct ek_cell_options {
     const char *keywords;
     int64_t input_size, hidden_size;
-    ek_rnn_nonlinearity nonlinearity; /* ek_rnn_cell only */
-    ek_switch bias;                   /* default on */
+    ek_rnn_nonlinearity nonlinearity; /**< ek_rnn_cell only */
+    ek_switch bias;                   /**< default on */
 } ek_cell_options;
 EK_API ek_module *ek_rnn_cell_with(ek_cell_options options);
 EK_API ek_module *ek_lstm_cell_with(ek_cell_options options);
 EK_API ek_module *ek_gru_cell_with(ek_cell_options options);
 #define EK_CELL_OPTIONS(...) EK_OPTIONS_2(ek_cell_options, input_size, hidden_size, __VA_ARGS__)
+/** One step: takes x (N, input_size) or (input_size), and optionally the state h, or of an LSTM a
+ * list of h and c, (N, hidden_size) each. Gives the new state in the same form. Parameters
+ * weight_ih, weight_hh, bias_ih, bias_hh. */
 #define ek_rnn_cell(...) ek_rnn_cell_with(EK_CELL_OPTIONS(__VA_ARGS__))
 #define ek_lstm_cell(...) ek_lstm_cell_with(EK_CELL_OPTIONS(__VA_ARGS__))
 #define ek_gru_cell(...) ek_gru_cell_with(EK_CELL_OPTIONS(__VA_ARGS__))
 
-/* Tensors (L_i, ...), which differ in L_i alone, as one tensor (L, count, ...), or (count, L, ...)
+/** Tensors (L_i, ...), which differ in L_i alone, as one tensor (L, count, ...), or (count, L, ...)
  * with batch_first, for the longest L. What they lack is `value`. Differentiable. */
 EK_API ek_tensor *ek_pad_sequence(ek_tensor *const *tensors, int count, bool batch_first,
                                   double value);

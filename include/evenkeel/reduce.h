@@ -1,4 +1,5 @@
-/* reduce.h: reductions: sums, products, extremes, norms, moments; and cumulative sums and products.
+/** @file
+ * reduce.h: reductions: sums, products, extremes, norms, moments; and cumulative sums and products.
  * The rules of ops.h hold. */
 #ifndef EVENKEEL_REDUCE_H
 #define EVENKEEL_REDUCE_H
@@ -10,77 +11,78 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_reduce_options {
     const char *keywords;
     ek_tensor *x;
-    int dims[EK_MAX_DIMS]; /* the dimensions, if dim_count > 0; else all */
+    int dims[EK_MAX_DIMS]; /**< the dimensions, if dim_count > 0; else all */
     int dim_count;
     bool keepdim;
-    double p; /* ek_norm only: default 2; also 0, 1, INFINITY, -INFINITY, or any other number */
-    int correction; /* ek_var, ek_std, ek_var_mean only: default 1; 0 for the biased ones */
+    double p; /**< ek_norm only: default 2; also 0, 1, INFINITY, -INFINITY, or any other number */
+    int correction; /**< ek_var, ek_std, ek_var_mean only: default 1; 0 for the biased ones */
 } ek_reduce_options;
 
-/* Which dimensions: EK_DIMS(0, 2). Dimensions without EK_DIMS or dim_count, as in ek_sum(x, 1), are
- * EK_E_INVALID. */
+/** Which dimensions: EK_DIMS(0, 2). Dimensions without EK_DIMS or dim_count, as in ek_sum(x, 1),
+ * are EK_E_INVALID. */
 #define EK_DIMS(...) .dims = {__VA_ARGS__}, .dim_count = EK_COUNT(int, __VA_ARGS__)
 
-/* EK_E_INVALID if `p` or `correction` is given to an operation that doesn't take it.
+EK_API ek_tensor *ek_sum_with(ek_reduce_options options);
+EK_API ek_tensor *ek_mean_with(ek_reduce_options options);
+#define EK_REDUCE_OPTIONS(...) EK_OPTIONS_1(ek_reduce_options, x, __VA_ARGS__)
+/** EK_E_INVALID if `p` or `correction` is given to an operation that doesn't take it.
  *
  * ek_sum(x) sums all elements; ek_sum(x, EK_DIMS(0, 2), .keepdim = true) sums over two dimensions.
  * The order of additions follows from shape, strides and device, not from the number of
  * threads. */
-EK_API ek_tensor *ek_sum_with(ek_reduce_options options);
-EK_API ek_tensor *ek_mean_with(ek_reduce_options options);
-#define EK_REDUCE_OPTIONS(...) EK_OPTIONS_1(ek_reduce_options, x, __VA_ARGS__)
 #define ek_sum(...) ek_sum_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 #define ek_mean(...) ek_mean_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* The p-norm: the root of the sum of |x|^p. For p = 0 the number of elements that are not 0, for
+EK_API ek_tensor *ek_norm_with(ek_reduce_options options);
+/** The p-norm: the root of the sum of |x|^p. For p = 0 the number of elements that are not 0, for
  * infinity the largest |x|, for -infinity the smallest. For p < 0 it is 0, with gradient 0, if an
  * element is 0. If the norm is 0, the 2-norm's gradients of every order are 0, never NaN. bf16 and
  * f16 are computed in f32. Of no elements it is 0, but EK_E_SHAPE for an infinite p. */
-EK_API ek_tensor *ek_norm_with(ek_reduce_options options);
 #define ek_norm(...) ek_norm_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* Variance and standard deviation: squared differences from the mean are divided by n - correction;
- * NaN if that is not above 0. ek_var_mean also gives the mean: ek_var_mean(&mean, x, EK_DIMS(1)).
- */
 EK_API ek_tensor *ek_var_with(ek_reduce_options options);
 EK_API ek_tensor *ek_std_with(ek_reduce_options options);
+/** Variance and standard deviation: squared differences from the mean are divided by n -
+ * correction; NaN if that is not above 0. ek_var_mean also gives the mean: ek_var_mean(&mean, x,
+ * EK_DIMS(1)).
+ */
 #define ek_var(...) ek_var_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 #define ek_std(...) ek_std_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 EK_API ek_tensor *ek_var_mean_with(ek_reduce_options options, ek_tensor **mean);
 #define ek_var_mean(mean, ...) ek_var_mean_with(EK_REDUCE_OPTIONS(__VA_ARGS__), (mean))
-/* The sum, with NaN counted as 0. */
 EK_API ek_tensor *ek_nansum_with(ek_reduce_options options);
+/** The sum, with NaN counted as 0. */
 #define ek_nansum(...) ek_nansum_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* The product. Its gradients of any order hold if elements are 0, too. Of integers it is i64. */
 EK_API ek_tensor *ek_prod_with(ek_reduce_options options);
+/** The product. Its gradients of any order hold if elements are 0, too. Of integers it is i64. */
 #define ek_prod(...) ek_prod_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* log(sum(exp(x))), stable: -inf if all x are -inf, inf if one is inf. The gradient is softmax. */
 EK_API ek_tensor *ek_logsumexp_with(ek_reduce_options options);
+/** log(sum(exp(x))), stable: -inf if all x are -inf, inf if one is inf. The gradient is softmax. */
 #define ek_logsumexp(...) ek_logsumexp_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* Largest and smallest element along `dim`. The gradient goes to the first of equal ones. */
+/** Largest and smallest element along `dim`. The gradient goes to the first of equal ones. */
 EK_API ek_tensor *ek_max_dim(ek_tensor *x, int dim, bool keepdim);
 EK_API ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim);
-/* The i64 index of the largest element along `dim`, the first of equal ones. */
+/** The i64 index of the largest element along `dim`, the first of equal ones. */
 EK_API ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim);
-EK_API ek_tensor *ek_argmin(ek_tensor *x, int dim, bool keepdim); /* the smallest one's index */
-/* Largest and smallest element of all, or over dimensions. A NaN wins. Equal ones share the
- * gradient evenly. EK_E_SHAPE if there is none. */
+EK_API ek_tensor *ek_argmin(ek_tensor *x, int dim, bool keepdim); /**< the smallest one's index */
 EK_API ek_tensor *ek_max(ek_tensor *x);
 EK_API ek_tensor *ek_min(ek_tensor *x);
 EK_API ek_tensor *ek_amax_with(ek_reduce_options options);
 EK_API ek_tensor *ek_amin_with(ek_reduce_options options);
+/** Largest and smallest element of all, or over dimensions. A NaN wins. Equal ones share the
+ * gradient evenly. EK_E_SHAPE if there is none. */
 #define ek_amax(...) ek_amax_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 #define ek_amin(...) ek_amin_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* Whether any element, or all, are not 0. Results are as those of ek_eq. */
 EK_API ek_tensor *ek_any_with(ek_reduce_options options);
 EK_API ek_tensor *ek_all_with(ek_reduce_options options);
+/** Whether any element, or all, are not 0. Results are as those of ek_eq. */
 #define ek_any(...) ek_any_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 #define ek_all(...) ek_all_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
-/* Sums and products of the elements up to each along `dim`. Of integers they are i64. Gradients of
+/** Sums and products of the elements up to each along `dim`. Of integers they are i64. Gradients of
  * products hold if elements are 0, too. */
 EK_API ek_tensor *ek_cumsum(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_cumprod(ek_tensor *x, int dim);
-/* The logarithms of the sums of exp(x) up to each element along `dim`, stable. */
+/** The logarithms of the sums of exp(x) up to each element along `dim`, stable. */
 EK_API ek_tensor *ek_logcumsumexp(ek_tensor *x, int dim);
-/* Sums x to `shape`, the reverse of broadcasting `shape` to that of x. */
+/** Sums x to `shape`, the reverse of broadcasting `shape` to that of x. */
 EK_API ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape);
 
 EK_END_DECLARATIONS

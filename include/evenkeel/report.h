@@ -1,4 +1,5 @@
-/* report.h: reports of memory and time per device.
+/** @file
+ * report.h: reports of memory and time per device.
  *
  *     ek_report *report = ek_report_start(.name = "balanced");
  *     for (...) { ... one training step ...; ek_report_step(report); }
@@ -32,103 +33,105 @@ typedef struct ek_report ek_report;
 
 typedef struct ek_report_options {
     const char *keywords;
-    const char *name;          /* name of the run, for titles; copied; default "run" */
-    ek_device_list device_ids; /* empty: all accelerators of the default kind */
-    /* The ranks that write together; NULL: the world. It must exist as long as reports of it are
+    const char *name;          /**< name of the run, for titles; copied; default "run" */
+    ek_device_list device_ids; /**< empty: all accelerators of the default kind */
+    /** The ranks that write together; NULL: the world. It must exist as long as reports of it are
      * written, so these are written before ek_shutdown (else EK_E_STATE). A rank outside the group
      * reports itself alone, and needs a path of its own. */
     ek_process_group *process_group;
 } ek_report_options;
 
-/* Starts to collect. The report has peaks of its own; those of ek_memory_get_stats are not reset.
- * NULL with EK_E_STATE if another report collects. Stop or free a report before ek_shutdown. */
 EK_API ek_report *ek_report_start_with(ek_report_options options);
+/** Starts to collect. The report has peaks of its own; those of ek_memory_get_stats are not reset.
+ * NULL with EK_E_STATE if another report collects. Stop or free a report before ek_shutdown. */
 #define ek_report_start(...) \
     ek_report_start_with(EK_OPTIONS_1(ek_report_options, name, __VA_ARGS__))
 
-/* Ends a step and begins the next. */
+/** Ends a step and begins the next. */
 EK_API int ek_report_step(ek_report *report);
-/* Ends collecting; what was collected stays. Time after the last step belongs to no step. */
+/** Ends collecting; what was collected stays. Time after the last step belongs to no step. */
 EK_API int ek_report_stop(ek_report *report);
-/* Frees the report, and stops it first if it still collects. NULL is ignored. */
+/** Frees the report, and stops it first if it still collects. NULL is ignored. */
 EK_API void ek_report_free(ek_report *report);
 
 /* ---- reading ---- */
 
-/* Takes in what the reports of all ranks of the group have collected so far; all ranks call it.
+/** Takes in what the reports of all ranks of the group have collected so far; all ranks call it.
  * From then until the next step the report's devices are those of all ranks, in the order of ranks,
  * on every rank. Does nothing if there are no other ranks. */
 EK_API int ek_report_gather(ek_report *report);
 
-/* Bytes on one device at one moment. `now` is in_use by category. */
+/** Bytes on one device at one moment. `now` is in_use by category. */
 typedef struct ek_memory_sample {
-    double seconds; /* time since the start */
-    int64_t step;   /* counted from 0 */
+    double seconds; /**< time since the start */
+    int64_t step;   /**< counted from 0 */
     uint64_t in_use;
     uint64_t now[EK_MEMORY_CATEGORIES];
 } ek_memory_sample;
 
 typedef struct ek_device_report {
     ek_device device;
-    int rank;                /* the rank in the group that has it; 0 without other ranks */
-    uint64_t capacity;       /* 0: none */
-    ek_memory_sample peak;   /* the moment when in_use was largest */
-    char peak_operation[96]; /* the operation that allocated then: "backward of conv2d" */
+    int rank;                /**< the rank in the group that has it; 0 without other ranks */
+    uint64_t capacity;       /**< 0: none */
+    ek_memory_sample peak;   /**< the moment when in_use was largest */
+    char peak_operation[96]; /**< the operation that allocated then: "backward of conv2d" */
     uint64_t reserved_peak;
-    /* When in_use was largest: what was reserved, more than in_use by cached memory and gaps
+    /** When in_use was largest: what was reserved, more than in_use by cached memory and gaps
      * between blocks, and the largest free block. */
     uint64_t reserved_at_peak, largest_free;
-    uint64_t system;  /* bytes that the ledger can't see (ek_memory_stats) */
-    uint64_t dropped; /* segments given back so that a request found room, since the report began */
-    /* Seconds, summed over all finished steps: computing, moving data between devices, and waiting,
-     * which is the rest of the steps' time. */
+    uint64_t system; /**< bytes that the ledger can't see (ek_memory_stats) */
+    /** segments given back so that a request found room, since the report began */
+    uint64_t dropped;
+    /** Seconds, summed over all finished steps: computing, moving data between devices, and
+     * waiting, which is the rest of the steps' time. */
     double computing, communicating, waiting;
 } ek_device_report;
 
 EK_API const char *ek_report_name(const ek_report *report);
 EK_API int ek_report_device_count(const ek_report *report);
 EK_API int64_t ek_report_step_count(const ek_report *report);
-/* Seconds of all finished steps together, and the median step among those still kept. */
+/** Seconds of all finished steps together, and the median step among those still kept. */
 EK_API double ek_report_seconds(const ek_report *report);
 EK_API double ek_report_step_seconds(const ek_report *report);
-/* Returns 0, or EK_E_INVALID if there is no such device. */
+/** Returns 0, or EK_E_INVALID if there is no such device. */
 EK_API int ek_report_get_device(const ek_report *report, int index, ek_device_report *device);
-/* A rank of the report's group; seconds are those of all its finished steps together. */
+/** A rank of the report's group; seconds are those of all its finished steps together. */
 typedef struct ek_rank_report {
     int rank;
-    char host[64]; /* its machine's name; "" without other ranks */
+    char host[64]; /**< its machine's name; "" without other ranks */
     int64_t steps;
     double seconds;
-    double exposed; /* in which calls waited for communication that computing did not hide */
-    /* In which this rank had brought its part to a call of all ranks (reductions of gradients
+    double exposed; /**< in which calls waited for communication that computing did not hide */
+    /** In which this rank had brought its part to a call of all ranks (reductions of gradients
      * included), and others had not. */
     double waited;
-    int waited_for; /* the rank for which it waited longest; -1: none */
-    int64_t last;   /* calls of all ranks to which this rank came last */
-    int64_t calls;  /* calls that all ranks of a group have made */
+    int waited_for; /**< the rank for which it waited longest; -1: none */
+    int64_t last;   /**< calls of all ranks to which this rank came last */
+    int64_t calls;  /**< calls that all ranks of a group have made */
 } ek_rank_report;
 
-/* How many ranks the report has taken in: 1 until ek_report_gather. */
+/** How many ranks the report has taken in: 1 until ek_report_gather. */
 EK_API int ek_report_rank_count(const ek_report *report);
-/* Returns 0, or EK_E_INVALID if there is no such rank. */
+/** Returns 0, or EK_E_INVALID if there is no such rank. */
 EK_API int ek_report_get_rank(const ek_report *report, int index, ek_rank_report *rank);
-/* The largest peak of a device divided by the mean of all devices' peaks; 1 if nothing was used. */
+/** The largest peak of a device divided by the mean of all devices' peaks; 1 if nothing was used.
+ */
 EK_API double ek_report_imbalance(const ek_report *report);
-/* A device's memory in order of time. A sample is the moment of a stretch of time when most memory
+/** A device's memory in order of time. A sample is the moment of a stretch of time when most memory
  * was in use, or the amount during several stretches without changes. Copies at most `room` samples
  * and returns how many there are; that number grows while the report collects. */
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 
-/* Sets the largest batch that this training can run (train.h), to be shown in the report. */
+/** Sets the largest batch that this training can run (train.h), to be shown in the report. */
 EK_API void ek_report_set_largest_batch(ek_report *report, int64_t batch);
 
 /* ---- writing ---- */
 
-/* Writes a table for a terminal. Returns 0 or EK_E_IO. */
+/** Writes a table for a terminal. Returns 0 or EK_E_IO. */
 EK_API int ek_report_table(const ek_report *report, FILE *stream);
 
-/* Write a file whole or not at all; EK_E_IO with the system's reason. Several reports (ways to
+/** Write a file whole or not at all; EK_E_IO with the system's reason. Several reports (ways to
  * train one model) are shown side by side. The HTML page needs no other file and no network: it
  * holds the JSON, which its script draws and zooms. The JSON is in bytes and seconds, with the
  * names of ek_device_report and ek_memory_sample:
@@ -157,9 +160,9 @@ EK_API int ek_report_json(const char *path, ek_report *const *reports, int count
 EK_API int ek_report_html(const char *path, ek_report *const *reports, int count);
 
 typedef struct ek_report_page {
-    const char *title;    /* NULL: "Memory and time of training" */
-    const char *subtitle; /* a paragraph below it; NULL: none */
-    /* Optional: writes more of the page's body, after the report's own sections. The page's script
+    const char *title;    /**< NULL: "Memory and time of training" */
+    const char *subtitle; /**< a paragraph below it; NULL: none */
+    /** Optional: writes more of the page's body, after the report's own sections. The page's script
      * draws a chart for each element <script type="application/json" class="chart">JSON</script>,
      * whose JSON must not contain '<'. For lines it is {"title", "unit": "step", "series":
      * [{"name", "values": [1.5, null, ...]}]}; for bars {"title", "note", "bars": [{"name", "text",
@@ -170,7 +173,7 @@ typedef struct ek_report_page {
 EK_API int ek_report_html_page(const char *path, ek_report *const *reports, int count,
                                const ek_report_page *page);
 
-/* Writes the last finished step, operation by operation, in the Chrome trace format, for Perfetto
+/** Writes the last finished step, operation by operation, in the Chrome trace format, for Perfetto
  * or chrome://tracing. Each rank is a process there; its times count from the begin of its step. */
 EK_API int ek_report_trace(const char *path, const ek_report *report);
 

@@ -1,4 +1,5 @@
-/* sampler.h: samplers: the order in which samples are read.
+/** @file
+ * sampler.h: samplers: the order in which samples are read.
  *
  * A sampler draws passes: lists of sample indices, which may be cut into batches. The library's
  * samplers draw exactly PyTorch's numbers. A sampler of the user is a struct whose first member is
@@ -19,13 +20,13 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* One pass. All zero is an empty one; freed with ek_pass_free. */
+/** One pass. All zero is an empty one; freed with ek_pass_free. */
 typedef struct ek_pass {
-    int64_t *indices, count; /* indices of all samples in order; their number */
-    int64_t *ends, batches;  /* for batch samplers: batch b ends before indices[ends[b]] */
-    int64_t room, ends_room; /* allocated lengths */
+    int64_t *indices, count; /**< indices of all samples in order; their number */
+    int64_t *ends, batches;  /**< for batch samplers: batch b ends before indices[ends[b]] */
+    int64_t room, ends_room; /**< allocated lengths */
 } ek_pass;
-/* For draw functions: append a sample, and end a batch. Return 0 or EK_E_NO_MEMORY. */
+/** For draw functions: append a sample, and end a batch. Return 0 or EK_E_NO_MEMORY. */
 EK_API int ek_pass_add(ek_pass *pass, int64_t index);
 EK_API int ek_pass_end_batch(ek_pass *pass);
 EK_API void ek_pass_free(ek_pass *pass);
@@ -34,53 +35,53 @@ typedef struct ek_sampler ek_sampler;
 
 typedef struct ek_sampler_type {
     const char *name;
-    size_t size; /* size of the struct that embeds ek_sampler */
-    /* How many samples a pass has, or batches if the sampler makes batches. */
+    size_t size; /**< size of the struct that embeds ek_sampler */
+    /** How many samples a pass has, or batches if the sampler makes batches. */
     int64_t (*length)(ek_sampler *self);
-    /* Appends a pass to `pass`, which is empty. It may read self->epoch and draw from
+    /** Appends a pass to `pass`, which is empty. It may read self->epoch and draw from
      * self->generator. Returns 0 or a negative status. */
     int (*draw)(ek_sampler *self, ek_pass *pass);
-    bool makes_batches; /* `draw` calls ek_pass_end_batch */
-    /* Optional: frees what the struct owns. */
+    bool makes_batches; /**< `draw` calls ek_pass_end_batch */
+    /** Optional: frees what the struct owns. */
     void (*destroy)(ek_sampler *self);
-    /* Optional, for samplers that give each rank a share: the length of the longest share of any
+    /** Optional, for samplers that give each rank a share: the length of the longest share of any
      * rank. NULL: all ranks' shares have this one's length. */
     int64_t (*longest)(ek_sampler *self);
 } ek_sampler_type;
 
 struct ek_sampler {
     const ek_sampler_type *type;
-    int64_t epoch;           /* as ek_sampler_set_epoch has set it; 0 at first */
-    bool automatic_epochs;   /* each pass that is drawn ends an epoch */
-    ek_generator *generator; /* owned by the caller; NULL: the default generator */
-    ek_sampler *inner;       /* the sampler that a batch sampler draws from; owned */
-    ek_pass pass;            /* the pass of ek_sampler_next */
-    int64_t position;        /* position in `pass`; negative: no pass is begun */
+    int64_t epoch;           /**< as ek_sampler_set_epoch has set it; 0 at first */
+    bool automatic_epochs;   /**< each pass that is drawn ends an epoch */
+    ek_generator *generator; /**< owned by the caller; NULL: the default generator */
+    ek_sampler *inner;       /**< the sampler that a batch sampler draws from; owned */
+    ek_pass pass;            /**< the pass of ek_sampler_next */
+    int64_t position;        /**< position in `pass`; negative: no pass is begun */
 };
 
-/* A zeroed struct of type->size bytes, owned by the caller; ek_sampler_free frees `inner` too. */
+/** A zeroed struct of type->size bytes, owned by the caller; ek_sampler_free frees `inner` too. */
 EK_API ek_sampler *ek_sampler_new(const ek_sampler_type *type);
-EK_API void ek_sampler_free(ek_sampler *sampler); /* NULL is ignored */
+EK_API void ek_sampler_free(ek_sampler *sampler); /**< NULL is ignored */
 
 EK_API int64_t ek_sampler_length(ek_sampler *sampler);
-/* The length of the longest share of any rank. More than ek_sampler_length if another rank's share
+/** The length of the longest share of any rank. More than ek_sampler_length if another rank's share
  * is longer; of samplers that give no shares, the same. */
 EK_API int64_t ek_sampler_longest(ek_sampler *sampler);
-/* Sets the epoch, on which the order of some samplers depends, and of batch samplers over them: the
- * same epoch gives the same order. If it is never set and automatic_epochs is off, a distributed
- * sampler draws the same pass every time. */
+/** Sets the epoch, on which the order of some samplers depends, and of batch samplers over them:
+ * the same epoch gives the same order. If it is never set and automatic_epochs is off, a
+ * distributed sampler draws the same pass every time. */
 EK_API int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch);
 
-/* Draws a whole pass into `pass`, replacing its contents. It does not touch the pass of
+/** Draws a whole pass into `pass`, replacing its contents. It does not touch the pass of
  * ek_sampler_next. EK_E_INVALID if a user's sampler leaves a batch empty or without an end. */
 EK_API int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass);
-/* Returns 1 with the next index; 0 at the end of a pass, after which the next call begins another;
+/** Returns 1 with the next index; 0 at the end of a pass, after which the next call begins another;
  * or a negative status. EK_E_INVALID for a sampler that makes batches. */
 EK_API int ek_sampler_next(ek_sampler *sampler, int64_t *index);
-/* The same for batches of a sampler that makes them. *indices is valid until the next call. */
+/** The same for batches of a sampler that makes them. *indices is valid until the next call. */
 EK_API int ek_sampler_next_batch(ek_sampler *sampler, const int64_t **indices, int64_t *count);
 
-/* The state of a sampler, also within a pass of ek_sampler_next: a dictionary of tensors for
+/** The state of a sampler, also within a pass of ek_sampler_next: a dictionary of tensors for
  * checkpoints (evenkeel/archive.h), in the scope. It includes a generator that the caller gave,
  * but not the default one, nor Python's and NumPy's (ek_archive_put_random), nor members that a
  * user's type adds. ek_sampler_load_state restores it. EK_E_FORMAT for a state of another kind
@@ -90,34 +91,34 @@ EK_API int ek_sampler_load_state(ek_sampler *sampler, ek_value state);
 
 /* ---- PyTorch's ---- */
 
-/* The order 0, 1, ..., count - 1. */
+/** The order 0, 1, ..., count - 1. */
 EK_API ek_sampler *ek_sequential_sampler(int64_t count);
 
 typedef struct ek_random_sampler_options {
     const char *keywords;
-    int64_t count; /* at least 1 */
+    int64_t count; /**< at least 1 */
     bool replacement;
-    /* Default count. More than count, without replacement: several permutations. */
+    /** Default count. More than count, without replacement: several permutations. */
     int64_t num_samples;
-    /* NULL: each pass has a new one, seeded by 64 bits of the default one. */
+    /** NULL: each pass has a new one, seeded by 64 bits of the default one. */
     ek_generator *generator;
 } ek_random_sampler_options;
-/* ek_random_sampler(100, .replacement = true): a random order of 0..count-1. */
 EK_API ek_sampler *ek_random_sampler_with(ek_random_sampler_options options);
+/** ek_random_sampler(100, .replacement = true): a random order of 0..count-1. */
 #define ek_random_sampler(...) \
     ek_random_sampler_with(EK_OPTIONS_1(ek_random_sampler_options, count, __VA_ARGS__))
 
-/* A random permutation of indices[0..count-1] (copied). */
+/** A random permutation of indices[0..count-1] (copied). */
 EK_API ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t count,
                                             ek_generator *generator);
 
-/* num_samples numbers of 0..count-1 with replacement; i has a probability in proportion to
+/** num_samples numbers of 0..count-1 with replacement; i has a probability in proportion to
  * weights[i] (copied). EK_E_INVALID for a weight that is negative or not finite, or if none is
  * positive. */
 EK_API ek_sampler *ek_weighted_random_sampler(const double *weights, int64_t count,
                                               int64_t num_samples, ek_generator *generator);
 
-/* Batches of `batch_size` samples of `sampler`. Takes ownership of `sampler`, also if it fails. A
+/** Batches of `batch_size` samples of `sampler`. Takes ownership of `sampler`, also if it fails. A
  * smaller last batch is left out if drop_last. */
 EK_API ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_last);
 
@@ -129,20 +130,21 @@ EK_API ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, boo
 typedef struct ek_distributed_sampler_options {
     const char *keywords;
     int64_t count;
-    int num_replicas;  /* default: the number of processes */
-    int rank;          /* default: this process's. EK_E_INVALID: "Invalid rank 2, rank should be in
-                          the interval [0, 1]" */
-    ek_switch shuffle; /* default on: a permutation by seed + epoch, the same for all ranks */
+    int num_replicas; /**< default: the number of processes */
+    int rank;         /**< default: this process's. EK_E_INVALID: "Invalid rank 2, rank should be in
+                         the interval [0, 1]" */
+    ek_switch shuffle; /**< default on: a permutation by seed + epoch, the same for all ranks */
     int64_t seed;
-    bool drop_last; /* drops the last samples so that all ranks have equally many */
-    /* Default on: the first samples are repeated at the end so that all ranks have equally many.
+    bool drop_last; /**< drops the last samples so that all ranks have equally many */
+    /** Default on: the first samples are repeated at the end so that all ranks have equally many.
      * Off, for evaluation: none is repeated, and lengths differ by at most one. */
     ek_switch padding;
-    bool contiguous;       /* rank r gets a block; else each num_replicas-th sample from r on */
-    bool automatic_epochs; /* each pass that is drawn ends an epoch */
+    bool contiguous;       /**< rank r gets a block; else each num_replicas-th sample from r on */
+    bool automatic_epochs; /**< each pass that is drawn ends an epoch */
 } ek_distributed_sampler_options;
-/* torch.utils.data.DistributedSampler: ek_distributed_sampler(10, .num_replicas = 4, .rank = 1). */
 EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options options);
+/** torch.utils.data.DistributedSampler: ek_distributed_sampler(10, .num_replicas = 4, .rank = 1).
+ */
 #define ek_distributed_sampler(...) \
     ek_distributed_sampler_with(EK_OPTIONS_1(ek_distributed_sampler_options, count, __VA_ARGS__))
 
@@ -153,22 +155,22 @@ EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options op
 
 typedef struct ek_identity_sampler_options {
     const char *keywords;
-    const int64_t *identities; /* identity of each sample; copied */
+    const int64_t *identities; /**< identity of each sample; copied */
     int64_t count;
-    int64_t num_instances;  /* samples of an identity side by side; default 4 */
-    int num_replicas, rank; /* for the distributed sampler; default: the world's */
+    int64_t num_instances;  /**< samples of an identity side by side; default 4 */
+    int num_replicas, rank; /**< for the distributed sampler; default: the world's */
     int64_t seed;
     bool automatic_epochs;
 } ek_identity_sampler_options;
-/* RandomIdentitySampler: draws with Python's and NumPy's global generators (ek_set_seed).
- * EK_E_INVALID if num_replicas, rank or seed are given. */
 EK_API ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options);
+/** RandomIdentitySampler: draws with Python's and NumPy's global generators (ek_set_seed).
+ * EK_E_INVALID if num_replicas, rank or seed are given. */
 #define ek_random_identity_sampler(...) \
     ek_random_identity_sampler_with(    \
         EK_OPTIONS_2(ek_identity_sampler_options, identities, count, __VA_ARGS__))
-/* DistributedRandomIdentitySampler: seeds both generators by seed + epoch at each pass. Rank r gets
- * each num_replicas-th group of num_instances samples. */
 EK_API ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampler_options options);
+/** DistributedRandomIdentitySampler: seeds both generators by seed + epoch at each pass. Rank r
+ * gets each num_replicas-th group of num_instances samples. */
 #define ek_distributed_random_identity_sampler(...) \
     ek_distributed_random_identity_sampler_with(    \
         EK_OPTIONS_2(ek_identity_sampler_options, identities, count, __VA_ARGS__))
@@ -176,12 +178,12 @@ EK_API ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampl
 typedef struct ek_inference_sampler_options {
     const char *keywords;
     int64_t count;
-    int num_replicas, rank; /* default: the world's */
-    /* Default on: the last sample is repeated. Off: none is, and lengths differ by at most one. */
+    int num_replicas, rank; /**< default: the world's */
+    /** Default on: the last sample is repeated. Off: none is, and lengths differ by at most one. */
     ek_switch padding;
 } ek_inference_sampler_options;
-/* DistributedInferenceSampler: contiguous blocks. */
 EK_API ek_sampler *ek_distributed_inference_sampler_with(ek_inference_sampler_options options);
+/** DistributedInferenceSampler: contiguous blocks. */
 #define ek_distributed_inference_sampler(...) \
     ek_distributed_inference_sampler_with(    \
         EK_OPTIONS_1(ek_inference_sampler_options, count, __VA_ARGS__))

@@ -1,4 +1,5 @@
-/* scaler.h: the scale of losses under autocast to f16, as torch.cuda.amp.GradScaler.
+/** @file
+ * scaler.h: the scale of losses under autocast to f16, as torch.cuda.amp.GradScaler.
  *
  * Gradients in f16 that are too small become 0. So the loss is multiplied by a scale before
  * backward, and the gradients of the parameters, which are f32, are divided by it before the step:
@@ -34,42 +35,43 @@ typedef struct ek_grad_scaler ek_grad_scaler;
 
 typedef struct ek_grad_scaler_options {
     const char *keywords;
-    double init_scale;       /* default 65536 */
-    double growth_factor;    /* default 2; more than 1 */
-    double backoff_factor;   /* default 0.5; less than 1 */
-    int64_t growth_interval; /* default 2000 */
-    ek_switch enabled;       /* off: the scale is 1, and every step is made; default on */
+    double init_scale;       /**< default 65536 */
+    double growth_factor;    /**< default 2; more than 1 */
+    double backoff_factor;   /**< default 0.5; less than 1 */
+    int64_t growth_interval; /**< default 2000 */
+    ek_switch enabled;       /**< off: the scale is 1, and every step is made; default on */
 } ek_grad_scaler_options;
 
-/* ek_grad_scaler_new(.init_scale = 1024): owned by the caller. NULL with EK_E_INVALID for an option
- * that is out of range. */
 EK_API ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options);
+/** ek_grad_scaler_new(.init_scale = 1024): owned by the caller. NULL with EK_E_INVALID for an
+ * option that is out of range. */
 #define ek_grad_scaler_new(...) \
     ek_grad_scaler_new_with(EK_OPTIONS_1(ek_grad_scaler_options, init_scale, __VA_ARGS__))
-EK_API void ek_grad_scaler_free(ek_grad_scaler *scaler); /* NULL is ignored */
+EK_API void ek_grad_scaler_free(ek_grad_scaler *scaler); /**< NULL is ignored */
 
-/* The loss times the scale, in the loss's dtype. Differentiable. */
+/** The loss times the scale, in the loss's dtype. Differentiable. */
 EK_API ek_tensor *ek_grad_scaler_scale(ek_grad_scaler *scaler, ek_tensor *loss);
 
-/* Divides all gradients of the optimizer's parameters by the scale, and looks for elements that are
- * not finite. At most once per optimizer between two updates, and before its step (EK_E_STATE). */
+/** Divides all gradients of the optimizer's parameters by the scale, and looks for elements that
+ * are not finite. At most once per optimizer between two updates, and before its step (EK_E_STATE).
+ */
 EK_API int ek_grad_scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer);
 
-/* Unscales, unless that is done, and calls ek_step, unless an element is not finite. A step that is
- * skipped is no error. If ek_step fails, gradients stay unscaled, and the call may be repeated. At
- * most once per optimizer between two updates (EK_E_STATE). */
+/** Unscales, unless that is done, and calls ek_step, unless an element is not finite. A step that
+ * is skipped is no error. If ek_step fails, gradients stay unscaled, and the call may be repeated.
+ * At most once per optimizer between two updates (EK_E_STATE). */
 EK_API int ek_grad_scaler_step(ek_grad_scaler *scaler, ek_optimizer *optimizer);
 
-/* Sets the scale for the next backward, after the steps of all optimizers. EK_E_STATE if there was
+/** Sets the scale for the next backward, after the steps of all optimizers. EK_E_STATE if there was
  * no unscale or step since the last update. */
 EK_API int ek_grad_scaler_update(ek_grad_scaler *scaler);
 
-/* The scale (0 for NULL), the number of updates since it changed, and how many steps were skipped
+/** The scale (0 for NULL), the number of updates since it changed, and how many steps were skipped
  * in the scaler's life. */
 EK_API double ek_grad_scaler_factor(const ek_grad_scaler *scaler);
 EK_API int64_t ek_grad_scaler_tracker(const ek_grad_scaler *scaler);
 EK_API int64_t ek_grad_scaler_skipped(const ek_grad_scaler *scaler);
-/* Sets scale and tracker, as a checkpoint has them (archive.h saves and loads them). */
+/** Sets scale and tracker, as a checkpoint has them (archive.h saves and loads them). */
 EK_API int ek_grad_scaler_set(ek_grad_scaler *scaler, double scale, int64_t tracker);
 
 EK_END_DECLARATIONS

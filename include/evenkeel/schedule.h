@@ -1,4 +1,5 @@
-/* schedule.h: learning-rate schedules, as in torch.optim.lr_scheduler. Call ek_schedule_step after
+/** @file
+ * schedule.h: learning-rate schedules, as in torch.optim.lr_scheduler. Call ek_schedule_step after
  * each epoch (or step); making a schedule sets the rates of step 0. As PyTorch's chainable forms, a
  * step goes on from the groups' present rates, which ek_optimizer_set_lr may have changed. Only
  * ek_lambda_lr, ek_cosine_annealing_warm_restarts, ek_one_cycle_lr and ek_cyclic_lr compute each
@@ -21,27 +22,27 @@ typedef struct ek_schedule ek_schedule;
 /* ---- one formula; every constructor gives NULL with an error if an argument is out of range ----
  */
 
-/* The rate times gamma every step_size steps; at each milestone, ek_multi_step_lr(optimizer, 0.1,
- * 30, 80); at each step. */
 EK_API ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma);
 EK_API ek_schedule *ek_multi_step_lr_of(ek_optimizer *optimizer, double gamma,
                                         const int64_t *milestones, int count);
+/** The rate times gamma every step_size steps; at each milestone, ek_multi_step_lr(optimizer, 0.1,
+ * 30, 80); at each step. */
 #define ek_multi_step_lr(optimizer, gamma, ...)                               \
     ek_multi_step_lr_of((optimizer), (gamma), EK_ITEMS(int64_t, __VA_ARGS__), \
                         EK_COUNT(int64_t, __VA_ARGS__))
 EK_API ek_schedule *ek_exponential_lr(ek_optimizer *optimizer, double gamma);
-/* The rate times `factor` (0 to 1) until step `steps`. */
+/** The rate times `factor` (0 to 1) until step `steps`. */
 EK_API ek_schedule *ek_constant_lr(ek_optimizer *optimizer, double factor, int64_t steps);
-/* The factor goes from `start` to `end` (both 0 to 1) in `steps` steps. */
+/** The factor goes from `start` to `end` (both 0 to 1) in `steps` steps. */
 EK_API ek_schedule *ek_linear_lr(ek_optimizer *optimizer, double start, double end, int64_t steps);
-/* To 0 in `steps` steps, as (1 - step / steps)^power. */
+/** To 0 in `steps` steps, as (1 - step / steps)^power. */
 EK_API ek_schedule *ek_polynomial_lr(ek_optimizer *optimizer, int64_t steps, double power);
-/* To lr_min in `steps` steps by a cosine, and back. */
+/** To lr_min in `steps` steps by a cosine, and back. */
 EK_API ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min);
-/* The same, but with a jump back: after `steps` steps, then after `factor` times as many, ... */
+/** The same, but with a jump back: after `steps` steps, then after `factor` times as many, ... */
 EK_API ek_schedule *ek_cosine_annealing_warm_restarts(ek_optimizer *optimizer, int64_t steps,
                                                       int64_t factor, double lr_min);
-/* The initial rate times what the function gives for the number of a step, from 0 on, and a group;
+/** The initial rate times what the function gives for the number of a step, from 0 on, and a group;
  * the present rate times that, from step 1 on. */
 typedef double ek_schedule_function(int64_t step, int group, void *user);
 EK_API ek_schedule *ek_lambda_lr(ek_optimizer *optimizer, ek_schedule_function *function,
@@ -55,42 +56,42 @@ typedef struct ek_one_cycle_lr_options {
     const char *keywords;
     ek_optimizer *optimizer;
     double max_lr;
-    int64_t total_steps; /* it cannot go further */
-    double pct_start;    /* default 0.3: the part of the steps in which rates rise; not 1 step */
-    bool linear;         /* by straight lines instead of cosines */
-    ek_switch cycle_momentum; /* default on */
-    double base_momentum;     /* default 0.85 */
-    double max_momentum;      /* default 0.95 */
-    double div_factor;        /* default 25: of max_lr, gives the first rate */
-    double final_div_factor;  /* default 1e4: of the first rate, gives the last */
-    bool three_phase;         /* back to the first rate as fast as up, and then to the last */
-    const double *max_lrs;    /* one per group, in place of max_lr; copied; or NULL */
+    int64_t total_steps; /**< it cannot go further */
+    double pct_start;    /**< default 0.3: the part of the steps in which rates rise; not 1 step */
+    bool linear;         /**< by straight lines instead of cosines */
+    ek_switch cycle_momentum; /**< default on */
+    double base_momentum;     /**< default 0.85 */
+    double max_momentum;      /**< default 0.95 */
+    double div_factor;        /**< default 25: of max_lr, gives the first rate */
+    double final_div_factor;  /**< default 1e4: of the first rate, gives the last */
+    bool three_phase;         /**< back to the first rate as fast as up, and then to the last */
+    const double *max_lrs;    /**< one per group, in place of max_lr; copied; or NULL */
 } ek_one_cycle_lr_options;
-/* ek_one_cycle_lr(optimizer, 0.1, 1000) */
 EK_API ek_schedule *ek_one_cycle_lr_with(ek_one_cycle_lr_options options);
+/** ek_one_cycle_lr(optimizer, 0.1, 1000) */
 #define ek_one_cycle_lr(...) \
     ek_one_cycle_lr_with(    \
         EK_OPTIONS_3(ek_one_cycle_lr_options, optimizer, max_lr, total_steps, __VA_ARGS__))
 
 typedef enum ek_cyclic_mode {
     EK_CYCLIC_TRIANGULAR,
-    EK_CYCLIC_TRIANGULAR2, /* half as high in each cycle */
-    EK_CYCLIC_EXP_RANGE    /* times gamma^step */
+    EK_CYCLIC_TRIANGULAR2, /**< half as high in each cycle */
+    EK_CYCLIC_EXP_RANGE    /**< times gamma^step */
 } ek_cyclic_mode;
 typedef struct ek_cyclic_lr_options {
     const char *keywords;
     ek_optimizer *optimizer;
     double base_lr, max_lr;
-    int64_t step_size_up;   /* default 2000 */
-    int64_t step_size_down; /* default: step_size_up */
+    int64_t step_size_up;   /**< default 2000 */
+    int64_t step_size_down; /**< default: step_size_up */
     ek_cyclic_mode mode;
-    double gamma;             /* default 1 */
-    ek_switch cycle_momentum; /* default on: EK_E_INVALID if the optimizer has no momentum */
-    double base_momentum;     /* default 0.8 */
-    double max_momentum;      /* default 0.9 */
+    double gamma;             /**< default 1 */
+    ek_switch cycle_momentum; /**< default on: EK_E_INVALID if the optimizer has no momentum */
+    double base_momentum;     /**< default 0.8 */
+    double max_momentum;      /**< default 0.9 */
 } ek_cyclic_lr_options;
-/* ek_cyclic_lr(optimizer, 0.01, 0.1, .step_size_up = 500) */
 EK_API ek_schedule *ek_cyclic_lr_with(ek_cyclic_lr_options options);
+/** ek_cyclic_lr(optimizer, 0.01, 0.1, .step_size_up = 500) */
 #define ek_cyclic_lr(...) \
     ek_cyclic_lr_with(EK_OPTIONS_3(ek_cyclic_lr_options, optimizer, base_lr, max_lr, __VA_ARGS__))
 
@@ -99,34 +100,34 @@ EK_API ek_schedule *ek_cyclic_lr_with(ek_cyclic_lr_options options);
 typedef struct ek_reduce_lr_on_plateau_options {
     const char *keywords;
     ek_optimizer *optimizer;
-    double factor;    /* default 0.1; less than 1 */
-    int64_t patience; /* default 10: so many steps without an improvement are let pass */
-    bool higher;      /* higher measures are better */
-    double threshold; /* default 1e-4: a smaller improvement is none */
-    bool absolute;    /* the threshold is a difference, not a part of the best measure */
-    int64_t cooldown; /* so many steps after a reduction don't count */
+    double factor;    /**< default 0.1; less than 1 */
+    int64_t patience; /**< default 10: so many steps without an improvement are let pass */
+    bool higher;      /**< higher measures are better */
+    double threshold; /**< default 1e-4: a smaller improvement is none */
+    bool absolute;    /**< the threshold is a difference, not a part of the best measure */
+    int64_t cooldown; /**< so many steps after a reduction don't count */
     double min_lr;
-    double eps; /* default 1e-8: smaller changes of the rate are not made */
+    double eps; /**< default 1e-8: smaller changes of the rate are not made */
 } ek_reduce_lr_on_plateau_options;
 EK_API ek_schedule *ek_reduce_lr_on_plateau_with(ek_reduce_lr_on_plateau_options options);
 #define ek_reduce_lr_on_plateau(...) \
     ek_reduce_lr_on_plateau_with(    \
         EK_OPTIONS_1(ek_reduce_lr_on_plateau_options, optimizer, __VA_ARGS__))
-/* The step of ek_reduce_lr_on_plateau, which ek_schedule_step refuses; for others
+/** The step of ek_reduce_lr_on_plateau, which ek_schedule_step refuses; for others
  * ek_schedule_step. */
 EK_API int ek_schedule_step_measure(ek_schedule *schedule, double measure);
 
 /* ---- several: they own the schedules given, also on an error. All must be of one optimizer and
  * none an ek_reduce_lr_on_plateau. ---- */
 
-/* One after the other: schedule i + 1 begins at step milestones[i], which rise. */
+/** One after the other: schedule i + 1 begins at step milestones[i], which rise. */
 EK_API ek_schedule *ek_sequential_lr(ek_schedule *const *schedules, int count,
                                      const int64_t *milestones);
-/* ek_chained_lr(a, b): all in each step. */
 EK_API ek_schedule *ek_chained_lr_of(ek_schedule *const *schedules, int count);
+/** ek_chained_lr(a, b): all in each step. */
 #define ek_chained_lr(...) \
     ek_chained_lr_of(EK_ITEMS(ek_schedule *, __VA_ARGS__), EK_COUNT(ek_schedule *, __VA_ARGS__))
-/* From `start` (0 to 1) times the initial rate up to all of it in `steps` steps, then `after`, or
+/** From `start` (0 to 1) times the initial rate up to all of it in `steps` steps, then `after`, or
  * nothing for NULL: ek_warm_up_lr(optimizer, 0.01, 500, ek_cosine_annealing_lr(optimizer, 9500,
  * 0)). */
 EK_API ek_schedule *ek_warm_up_lr(ek_optimizer *optimizer, double start, int64_t steps,
@@ -134,17 +135,17 @@ EK_API ek_schedule *ek_warm_up_lr(ek_optimizer *optimizer, double start, int64_t
 
 /* ---- all ---- */
 
-/* Goes one step on and sets the rates. EK_E_INVALID for ek_reduce_lr_on_plateau, and beyond
+/** Goes one step on and sets the rates. EK_E_INVALID for ek_reduce_lr_on_plateau, and beyond
  * total_steps of ek_one_cycle_lr. */
 EK_API int ek_schedule_step(ek_schedule *schedule);
-/* How often the schedule has stepped. ek_schedule_set_steps restores that from a checkpoint: the
+/** How often the schedule has stepped. ek_schedule_set_steps restores that from a checkpoint: the
  * rates become those after so many steps from the groups' first rates, whatever was set by hand
  * since. They are the same to the bit as by stepping; within rounding for more than 2^24 steps.
  * EK_E_INVALID for ek_reduce_lr_on_plateau, which a number of steps doesn't describe: archives
  * (archive.h) restore it. */
 EK_API int64_t ek_schedule_steps(const ek_schedule *schedule);
 EK_API int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps);
-/* NULL is ignored. */
+/** NULL is ignored. */
 EK_API void ek_schedule_free(ek_schedule *schedule);
 
 EK_END_DECLARATIONS

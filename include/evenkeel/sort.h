@@ -1,4 +1,5 @@
-/* sort.h: operations of order and choice. The rules of ops.h hold. Positions are i64. A NaN counts
+/** @file
+ * sort.h: operations of order and choice. The rules of ops.h hold. Positions are i64. A NaN counts
  * as larger than all numbers, and equal elements stay in the order of their positions. */
 #ifndef EVENKEEL_SORT_H
 #define EVENKEEL_SORT_H
@@ -8,16 +9,16 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* x sorted along `dim`. *index, unless `index` is NULL, becomes the elements' positions in x, of
+/** x sorted along `dim`. *index, unless `index` is NULL, becomes the elements' positions in x, of
  * the result's shape; likewise below. */
 EK_API ek_tensor *ek_sort(ek_tensor *x, int dim, bool descending, ek_tensor **index);
 EK_API ek_tensor *ek_argsort(ek_tensor *x, int dim, bool descending);
-/* The k largest (smallest) elements along `dim`, in descending (ascending) order. */
+/** The k largest (smallest) elements along `dim`, in descending (ascending) order. */
 EK_API ek_tensor *ek_topk(ek_tensor *x, int64_t k, int dim, bool largest, ek_tensor **index);
-/* The k-th smallest element along `dim`, k from 1 on. */
+/** The k-th smallest element along `dim`, k from 1 on. */
 EK_API ek_tensor *ek_kthvalue(ek_tensor *x, int64_t k, int dim, bool keepdim, ek_tensor **index);
 
-/* The median: of an even number of elements the lower one of the two in the middle. A NaN wins;
+/** The median: of an even number of elements the lower one of the two in the middle. A NaN wins;
  * ek_nanmedian leaves NaNs out, and is NaN if all are. Elements that are equal to the median of all
  * share its gradient; along a dimension it goes to the one at *index (NULL: not wanted). EK_E_SHAPE
  * if there is none. */
@@ -26,22 +27,18 @@ EK_API ek_tensor *ek_nanmedian(ek_tensor *x);
 EK_API ek_tensor *ek_median_dim(ek_tensor *x, int dim, bool keepdim, ek_tensor **index);
 EK_API ek_tensor *ek_nanmedian_dim(ek_tensor *x, int dim, bool keepdim, ek_tensor **index);
 
-/* ek_quantile(x, q, EK_DIMS(1), .keepdim = true): the q-quantiles of x, over one dimension or all
- * elements. q, of x's dtype, is a scalar or has one dimension, which comes first in the result; the
- * host reads it, and it must lie in [0, 1]. Between two elements the interpolation decides. A NaN
- * wins; ek_nanquantile leaves NaNs out, and is NaN if all are. bf16 and f16 are computed in f32. */
 typedef enum ek_quantile_interpolation {
     EK_QUANTILE_LINEAR = 0,
     EK_QUANTILE_LOWER = 1,
     EK_QUANTILE_HIGHER = 2,
-    EK_QUANTILE_NEAREST = 3, /* halves go to the even position */
+    EK_QUANTILE_NEAREST = 3, /**< halves go to the even position */
     EK_QUANTILE_MIDPOINT = 4
 } ek_quantile_interpolation;
 typedef struct ek_quantile_options {
     const char *keywords;
     ek_tensor *x;
     ek_tensor *q;
-    int dims[EK_MAX_DIMS]; /* EK_DIMS(dim) (reduce.h); default: all elements */
+    int dims[EK_MAX_DIMS]; /**< EK_DIMS(dim) (reduce.h); default: all elements */
     int dim_count;
     bool keepdim;
     ek_quantile_interpolation interpolation;
@@ -49,36 +46,40 @@ typedef struct ek_quantile_options {
 EK_API ek_tensor *ek_quantile_with(ek_quantile_options options);
 EK_API ek_tensor *ek_nanquantile_with(ek_quantile_options options);
 #define EK_QUANTILE_OPTIONS(...) EK_OPTIONS_2(ek_quantile_options, x, q, __VA_ARGS__)
+/** ek_quantile(x, q, EK_DIMS(1), .keepdim = true): the q-quantiles of x, over one dimension or all
+ * elements. q, of x's dtype, is a scalar or has one dimension, which comes first in the result; the
+ * host reads it, and it must lie in [0, 1]. Between two elements the interpolation decides. A NaN
+ * wins; ek_nanquantile leaves NaNs out, and is NaN if all are. bf16 and f16 are computed in f32. */
 #define ek_quantile(...) ek_quantile_with(EK_QUANTILE_OPTIONS(__VA_ARGS__))
 #define ek_nanquantile(...) ek_nanquantile_with(EK_QUANTILE_OPTIONS(__VA_ARGS__))
 
 /* The next three read elements on the host, and so wait for the device. */
 
-/* The positions of all elements that aren't 0, in row-major order: (count, dimensions of x). */
+/** The positions of all elements that aren't 0, in row-major order: (count, dimensions of x). */
 EK_API ek_tensor *ek_nonzero(ek_tensor *x);
-/* The elements of x at which mask (bool or u8, broadcast with x) isn't 0, in one dimension. */
+/** The elements of x at which mask (bool or u8, broadcast with x) isn't 0, in one dimension. */
 EK_API ek_tensor *ek_masked_select(ek_tensor *x, ek_tensor *mask);
-/* The different elements of x in ascending order, in one dimension, without a gradient. *inverse
+/** The different elements of x in ascending order, in one dimension, without a gradient. *inverse
  * becomes each element's place among them (x's shape), *counts how often each occurs. Both may be
  * NULL. NaNs are different from each other. */
 EK_API ek_tensor *ek_unique(ek_tensor *x, ek_tensor **inverse, ek_tensor **counts);
-/* x with `value` at which mask (bool or u8, broadcast with x) isn't 0. The value is limited as in
+/** x with `value` at which mask (bool or u8, broadcast with x) isn't 0. The value is limited as in
  * ek_full. */
 EK_API ek_tensor *ek_masked_fill(ek_tensor *x, ek_tensor *mask, double value);
 
-/* Where `values` would stand in `sorted`: before elements that are equal, with `right` after them.
+/** Where `values` would stand in `sorted`: before elements that are equal, with `right` after them.
  * `sorted` ascends along its last dimension, and has one dimension, or values' sizes but for the
  * last one. */
 EK_API ek_tensor *ek_searchsorted(ek_tensor *sorted, ek_tensor *values, bool right);
-/* ek_searchsorted with one line of boundaries. */
+/** ek_searchsorted with one line of boundaries. */
 EK_API ek_tensor *ek_bucketize(ek_tensor *values, ek_tensor *boundaries, bool right);
 
-/* How often 0, 1, ... occur in x (i64, i32 or u8 of one dimension, not negative), at least
+/** How often 0, 1, ... occur in x (i64, i32 or u8 of one dimension, not negative), at least
  * `minlength` counts. With weights (x's shape; else NULL) their sums: f32 for f32, else f64,
  * without a gradient. Waits for the device. */
 EK_API ek_tensor *ek_bincount(ek_tensor *x, ek_tensor *weights, int64_t minlength);
 
-/* Draws `count` positions for each row of p (classes) or (rows, classes), with a probability in
+/** Draws `count` positions for each row of p (classes) or (rows, classes), with a probability in
  * proportion to p, which need not add up to 1: (count) or (rows, count). Without replacement the
  * positions of a row differ. The generator (NULL: the default one) draws f64 uniforms on the host,
  * whatever p's device. So a Mersenne Twister gives the positions of PyTorch's CPU; Philox makes

@@ -1,4 +1,5 @@
-/* spatial.h: convolution, pooling and resampling of x (N, C, L), (N, C, H, W) or (N, C, D, H, W).
+/** @file
+ * spatial.h: convolution, pooling and resampling of x (N, C, L), (N, C, H, W) or (N, C, D, H, W).
  * The rules of ops.h hold. Convolution and pooling also take one sample without N.
  *
  * `stride` and its like count for all directions. `strides = {2, 1}` and its like give one
@@ -11,21 +12,20 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* A padding of (k - 1) * dilation in all, so that convolutions with stride 1 keep x's size. Of an
+/** A padding of (k - 1) * dilation in all, so that convolutions with stride 1 keep x's size. Of an
  * odd number the larger half comes after the last element. */
 #define EK_SAME (-2147483646)
 
 typedef struct ek_conv_options {
     const char *keywords;
     ek_tensor *x;
-    ek_tensor *weight;  /* (O, C / groups, k...); transposed: (C, O / groups, k...) */
-    ek_tensor *bias;    /* (O) or NULL */
-    int stride;         /* default 1 */
-    int padding;        /* default 0; or EK_SAME, if not transposed */
-    int dilation;       /* default 1 */
-    int groups;         /* default 1 */
-    int output_padding; /* transposed only: added at the end; less than stride or less than dilation
-                         */
+    ek_tensor *weight;  /**< (O, C / groups, k...); transposed: (C, O / groups, k...) */
+    ek_tensor *bias;    /**< (O) or NULL */
+    int stride;         /**< default 1 */
+    int padding;        /**< default 0; or EK_SAME, if not transposed */
+    int dilation;       /**< default 1 */
+    int groups;         /**< default 1 */
+    int output_padding; /**< transposed only: added at the end; less than stride or dilation */
     int strides[3], paddings[3], dilations[3], output_paddings[3];
 } ek_conv_options;
 EK_API ek_tensor *ek_f_conv1d_with(ek_conv_options options);
@@ -35,11 +35,11 @@ EK_API ek_tensor *ek_f_conv3d_with(ek_conv_options options);
 #define ek_f_conv1d(...) ek_f_conv1d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 #define ek_f_conv2d(...) ek_f_conv2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 #define ek_f_conv3d(...) ek_f_conv3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
-/* Transposed convolution: the gradient of a convolution with respect to its input. The output size
- * is (size - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1. */
 EK_API ek_tensor *ek_f_conv_transpose1d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv_transpose2d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv_transpose3d_with(ek_conv_options options);
+/** Transposed convolution: the gradient of a convolution with respect to its input. The output size
+ * is (size - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1. */
 #define ek_f_conv_transpose1d(...) ek_f_conv_transpose1d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 #define ek_f_conv_transpose2d(...) ek_f_conv_transpose2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 #define ek_f_conv_transpose3d(...) ek_f_conv_transpose3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
@@ -48,14 +48,14 @@ typedef struct ek_pool_options {
     const char *keywords;
     ek_tensor *x;
     int kernel;
-    int stride; /* default: kernel */
+    int stride; /**< default: kernel */
     int padding;
-    int dilation; /* max pooling only; default 1 */
+    int dilation; /**< max pooling only; default 1 */
     bool ceil_mode;
-    ek_switch count_include_pad; /* average pooling only; default on */
+    ek_switch count_include_pad; /**< average pooling only; default on */
     int kernels[3], strides[3], paddings[3], dilations[3];
-    /* Max pooling only, unless NULL: *indices becomes the maxima's positions (i64), of the result's
-     * shape: counted row-major in the L, H W or D H W elements of a channel. */
+    /** Max pooling only, unless NULL: *indices becomes the maxima's positions (i64), of the
+     * result's shape: counted row-major in the L, H W or D H W elements of a channel. */
     ek_tensor **indices;
 } ek_pool_options;
 EK_API ek_tensor *ek_f_max_pool1d_with(ek_pool_options options);
@@ -76,7 +76,7 @@ EK_API ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t
 EK_API ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height,
                                            int64_t width);
 
-/* The largest element of each window that ek_f_adaptive_avg_pool has. *indices as above, unless
+/** The largest element of each window that ek_f_adaptive_avg_pool has. *indices as above, unless
  * `indices` is NULL. */
 EK_API ek_tensor *ek_f_adaptive_max_pool1d(ek_tensor *x, int64_t length, ek_tensor **indices);
 EK_API ek_tensor *ek_f_adaptive_max_pool2d(ek_tensor *x, int64_t height, int64_t width,
@@ -84,16 +84,12 @@ EK_API ek_tensor *ek_f_adaptive_max_pool2d(ek_tensor *x, int64_t height, int64_t
 EK_API ek_tensor *ek_f_adaptive_max_pool3d(ek_tensor *x, int64_t depth, int64_t height,
                                            int64_t width, ek_tensor **indices);
 
-/* Max pooling reversed: zeros with x at the positions that max pooling with this kernel, stride and
- * padding has found. Of several elements for one position the last one stays (ek_scatter_dim).
- * `sizes` are those of the result in its directions; 0 stands for (size - 1) * stride - 2 * padding
- * + kernel, and others must differ from that by less than the stride. */
 typedef struct ek_unpool_options {
     const char *keywords;
     ek_tensor *x;
-    ek_tensor *indices; /* i64 or i32, of x's shape */
+    ek_tensor *indices; /**< i64 or i32, of x's shape */
     int kernel;
-    int stride; /* default: kernel */
+    int stride; /**< default: kernel */
     int padding;
     int kernels[3], strides[3], paddings[3];
     int64_t sizes[3];
@@ -102,17 +98,20 @@ EK_API ek_tensor *ek_f_max_unpool1d_with(ek_unpool_options options);
 EK_API ek_tensor *ek_f_max_unpool2d_with(ek_unpool_options options);
 EK_API ek_tensor *ek_f_max_unpool3d_with(ek_unpool_options options);
 #define EK_UNPOOL_OPTIONS(...) EK_OPTIONS_3(ek_unpool_options, x, indices, kernel, __VA_ARGS__)
+/** Max pooling reversed: zeros with x at the positions that max pooling with this kernel, stride
+ * and padding has found. Of several elements for one position the last one stays (ek_scatter_dim).
+ * `sizes` are those of the result in its directions; 0 stands for (size - 1) * stride - 2 * padding
+ * + kernel, and others must differ from that by less than the stride. */
 #define ek_f_max_unpool1d(...) ek_f_max_unpool1d_with(EK_UNPOOL_OPTIONS(__VA_ARGS__))
 #define ek_f_max_unpool2d(...) ek_f_max_unpool2d_with(EK_UNPOOL_OPTIONS(__VA_ARGS__))
 #define ek_f_max_unpool3d(...) ek_f_max_unpool3d_with(EK_UNPOOL_OPTIONS(__VA_ARGS__))
 
-/* (sum of x^p over the window)^(1 / p), with gradient 0 if the sum is 0. p isn't 0. */
 typedef struct ek_lp_pool_options {
     const char *keywords;
     ek_tensor *x;
-    double norm_type; /* p */
+    double norm_type; /**< p */
     int kernel;
-    int stride; /* default: kernel */
+    int stride; /**< default: kernel */
     bool ceil_mode;
     int kernels[3], strides[3];
 } ek_lp_pool_options;
@@ -120,11 +119,12 @@ EK_API ek_tensor *ek_f_lp_pool1d_with(ek_lp_pool_options options);
 EK_API ek_tensor *ek_f_lp_pool2d_with(ek_lp_pool_options options);
 EK_API ek_tensor *ek_f_lp_pool3d_with(ek_lp_pool_options options);
 #define EK_LP_POOL_OPTIONS(...) EK_OPTIONS_3(ek_lp_pool_options, x, norm_type, kernel, __VA_ARGS__)
+/** (sum of x^p over the window)^(1 / p), with gradient 0 if the sum is 0. p isn't 0. */
 #define ek_f_lp_pool1d(...) ek_f_lp_pool1d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_lp_pool2d(...) ek_f_lp_pool2d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_lp_pool3d(...) ek_f_lp_pool3d_with(EK_LP_POOL_OPTIONS(__VA_ARGS__))
 
-/* What lies between pixels. EK_LINEAR is for (N, C, L), EK_BILINEAR and EK_BICUBIC for (N, C, H,
+/** What lies between pixels. EK_LINEAR is for (N, C, L), EK_BILINEAR and EK_BICUBIC for (N, C, H,
  * W), EK_TRILINEAR for (N, C, D, H, W), the others for all three. EK_NEAREST rounds positions down,
  * as PyTorch always did; EK_NEAREST_EXACT takes the nearest pixel. EK_AREA is adaptive average
  * pooling. */
@@ -138,37 +138,37 @@ typedef enum ek_upsample_mode {
     EK_AREA = 6
 } ek_upsample_mode;
 
-/* x in another size: PyTorch's interpolate. Either the size is given or the factor, for all
- * directions or for each. */
 typedef struct ek_interpolate_options {
     const char *keywords;
     ek_tensor *x;
     int64_t size;
-    double scale_factor; /* the size becomes floor(size * factor) */
+    double scale_factor; /**< the size becomes floor(size * factor) */
     ek_upsample_mode mode;
-    /* For linear modes and EK_BICUBIC: the first and last pixels keep their places. Without it all
+    /** For linear modes and EK_BICUBIC: the first and last pixels keep their places. Without it all
      * pixels are squares of one size. */
     bool align_corners;
-    /* Positions follow from the sizes. Without it they follow from a given factor, which sizes are
+    /** Positions follow from the sizes. Without it they follow from a given factor, which sizes are
      * no exact multiples of. EK_AREA always has it. */
     bool recompute_scale_factor;
-    bool antialias; /* for EK_BILINEAR and EK_BICUBIC: smaller images average what they leave out */
+    bool antialias; /**< EK_BILINEAR and EK_BICUBIC: smaller images average what they leave out */
     int64_t sizes[3];
     double scale_factors[3];
 } ek_interpolate_options;
 EK_API ek_tensor *ek_f_interpolate_with(ek_interpolate_options options);
+/** x in another size: PyTorch's interpolate. Either the size is given or the factor, for all
+ * directions or for each. */
 #define ek_f_interpolate(...) \
     ek_f_interpolate_with(EK_OPTIONS_2(ek_interpolate_options, x, size, __VA_ARGS__))
-/* ek_f_interpolate of (N, C, H, W) to (N, C, height, width). */
+/** ek_f_interpolate of (N, C, H, W) to (N, C, height, width). */
 EK_API ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_upsample_mode mode,
                                 bool align_corners);
 
-/* How grid_sample reads between pixels, and beyond the edges: zeros, the pixels at the edge, or the
- * image reflected by its edges. */
+/** How grid_sample reads between pixels, and beyond the edges: zeros, the pixels at the edge, or
+ * the image reflected by its edges. */
 typedef enum ek_grid_mode {
-    EK_GRID_BILINEAR = 0, /* trilinear for volumes */
+    EK_GRID_BILINEAR = 0, /**< trilinear for volumes */
     EK_GRID_NEAREST = 1,
-    EK_GRID_BICUBIC = 2 /* (N, C, H, W) only */
+    EK_GRID_BICUBIC = 2 /**< (N, C, H, W) only */
 } ek_grid_mode;
 typedef enum ek_grid_padding {
     EK_GRID_ZEROS = 0,
@@ -176,26 +176,26 @@ typedef enum ek_grid_padding {
     EK_GRID_REFLECTION = 2
 } ek_grid_padding;
 
-/* x (N, C, H, W) at the places of grid (N, H', W', 2), as (N, C, H', W'); or x (N, C, D, H, W) at
+typedef struct ek_grid_sample_options {
+    const char *keywords;
+    ek_tensor *x;
+    ek_tensor *grid; /**< has x's dtype */
+    ek_grid_mode mode;
+    ek_grid_padding padding_mode;
+    bool align_corners;
+} ek_grid_sample_options;
+EK_API ek_tensor *ek_f_grid_sample_with(ek_grid_sample_options options);
+/** x (N, C, H, W) at the places of grid (N, H', W', 2), as (N, C, H', W'); or x (N, C, D, H, W) at
  * those of grid (N, D', H', W', 3). The grid's last dimension is (x, y) or (x, y, z): along the
  * width, the height, the depth. -1 is the outer edge of the first pixel and 1 that of the last;
  * with align_corners these are the pixels' centers. A place that isn't finite gives 0 with
  * EK_GRID_ZEROS and with EK_GRID_BICUBIC. Otherwise, as in PyTorch 1.13, infinity is the pixel at
  * that edge with EK_GRID_BORDER, and NaN, and any infinity that is reflected, the first pixel.
  * Gradients go to x and to the grid (0 for EK_GRID_NEAREST), to any order. */
-typedef struct ek_grid_sample_options {
-    const char *keywords;
-    ek_tensor *x;
-    ek_tensor *grid; /* has x's dtype */
-    ek_grid_mode mode;
-    ek_grid_padding padding_mode;
-    bool align_corners;
-} ek_grid_sample_options;
-EK_API ek_tensor *ek_f_grid_sample_with(ek_grid_sample_options options);
 #define ek_f_grid_sample(...) \
     ek_f_grid_sample_with(EK_OPTIONS_2(ek_grid_sample_options, x, grid, __VA_ARGS__))
 
-/* The grid (N, H, W, 2) on which grid_sample moves images by theta (N, 2, 3): the place theta (x,
+/** The grid (N, H, W, 2) on which grid_sample moves images by theta (N, 2, 3): the place theta (x,
  * y, 1) for each pixel (x, y) of an image of `size` (N, C, H, W). Volumes: (N, D, H, W, 3) by theta
  * (N, 3, 4). */
 EK_API ek_tensor *ek_f_affine_grid(ek_tensor *theta, ek_shape size, bool align_corners);

@@ -1,4 +1,5 @@
-/* spawn.h: a function that several new processes run, each as a rank (dist.h).
+/** @file
+ * spawn.h: a function that several new processes run, each as a rank (dist.h).
  *
  *     static int train(int rank, void *user)
  *     {
@@ -25,35 +26,35 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* What a rank does. Returns 0 or a negative status; an error that is pending counts too. */
+/** What a rank does. Returns 0 or a negative status; an error that is pending counts too. */
 typedef int ek_spawn_function(int rank, void *user);
 
-/* Processes that were started, of which nobody has heard yet that they ended. */
+/** Processes that were started, of which nobody has heard yet that they ended. */
 typedef struct ek_spawned ek_spawned;
 
 typedef struct ek_spawn_options {
     const char *keywords;
     ek_spawn_function *function;
     void *user;
-    int nprocs;     /* default: one per device of the default kind */
-    ek_switch join; /* on: waits until all have ended */
-    /* The processes are ended if this process ends, or the thread that has called. Always so with
+    int nprocs;     /**< default: one per device of the default kind */
+    ek_switch join; /**< on: waits until all have ended */
+    /** The processes are ended if this process ends, or the thread that has called. Always so with
      * `join` on. */
     bool daemon;
-    ek_spawned **result; /* gets what ek_spawn_join takes, if `join` is off */
+    ek_spawned **result; /**< gets what ek_spawn_join takes, if `join` is off */
 } ek_spawn_options;
 
-/* Starts the processes and waits for them. If one of them fails, the others are ended, and the
+EK_API int ek_spawn_with(ek_spawn_options options);
+/** Starts the processes and waits for them. If one of them fails, the others are ended, and the
  * first one's error is this call's: its status and sentence behind "rank 1: ", or EK_E_ABORTED with
  * "rank 1 was ended by signal 9".
  *
  * One process is no new one: the function is called here, as rank 0. Several need MPI: the mpirun
  * of the plugin that is there, or the one that the environment's MPIRUN names; else EK_E_BACKEND
  * says what to install. EK_E_STATE within a spawned function. For one thread at a time. */
-EK_API int ek_spawn_with(ek_spawn_options options);
 #define ek_spawn(...) ek_spawn_with(EK_OPTIONS_1(ek_spawn_options, function, __VA_ARGS__))
 
-/* Waits for so many seconds, or if they are negative for ever. 1: all have ended, and `spawned` is
+/** Waits for so many seconds, or if they are negative for ever. 1: all have ended, and `spawned` is
  * freed. 0: not yet. An error, as of ek_spawn: they have ended, and it is freed. NULL, which
  * ek_spawn gives for one process, is 1. */
 EK_API int ek_spawn_join(ek_spawned *spawned, double seconds);

@@ -1,4 +1,5 @@
-/* status.h: how errors travel.
+/** @file
+ * status.h: how errors travel.
  *
  * A function that returns int returns 0 or a non-negative result on success, and a negative status
  * of the table below on error. A function that returns a pointer returns NULL on error. The full
@@ -40,46 +41,46 @@ typedef enum ek_status {
 #undef EK_STATUS_ENUM
 } ek_status;
 
-/* The name and the meaning of a status: "EK_E_SHAPE" and "shapes do not fit". "EK_E_UNKNOWN" and
+/** The name and the meaning of a status: "EK_E_SHAPE" and "shapes do not fit". "EK_E_UNKNOWN" and
  * "unknown status" for other numbers. Static strings. Any thread. */
 EK_API const char *ek_status_name(int status);
 EK_API const char *ek_status_message(int status);
 
-/* One error by value, as ek_error_take fills it. `message` is always terminated. */
+/** One error by value, as ek_error_take fills it. `message` is always terminated. */
 typedef struct ek_error_record {
     int status;
-    bool told;  /* the other ranks of the job have an error for it too (dist.h) */
-    int origin; /* 1 + the rank on which it began; 0: this one. What all ranks find alike begins on
-                   the first */
+    bool told;  /**< the other ranks of the job have an error for it too (dist.h) */
+    int origin; /**< 1 + the rank on which it began; 0: this one. What all ranks find alike begins
+                   on the first */
     char message[1024];
 } ek_error_record;
 
-/* The calling thread's pending error: its status (0: none) and its sentence ("": none). The string
+/** The calling thread's pending error: its status (0: none) and its sentence ("": none). The string
  * is valid until the error is cleared or taken. */
 EK_API int ek_error_status(void);
 EK_API const char *ek_error_message(void);
 
-/* Clears the pending error. */
+/** Clears the pending error. */
 EK_API void ek_error_clear(void);
 
-/* Moves the pending error into *record and clears it; returns its status (0: none was pending). */
+/** Moves the pending error into *record and clears it; returns its status (0: none was pending). */
 EK_API int ek_error_take(ek_error_record *record);
 
-/* Makes *record the pending error of the calling thread, unless one is pending. Returns the status
+/** Makes *record the pending error of the calling thread, unless one is pending. Returns the status
  * of *record. */
 EK_API int ek_error_raise(const ek_error_record *record);
 
-/* Writes "evenkeel: <sentence>\n" to `stream` and clears the error; nothing if none is pending. */
+/** Writes "evenkeel: <sentence>\n" to `stream` and clears the error; nothing if none is pending. */
 EK_API void ek_print_error(FILE *stream);
 
-/* Sets the pending error, unless one is pending, and returns `status`. For modules and operations
- * of the user; the macro ek_error adds file and line. */
 EK_API int ek_error_set(int status, const char *file, int line, const char *format, ...)
     EK_PRINTF(4, 5);
+/** Sets the pending error, unless one is pending, and returns `status`. For modules and operations
+ * of the user; the macro ek_error adds file and line. */
 #define ek_error(status, ...) ek_error_set(status, __FILE__, __LINE__, __VA_ARGS__)
 
-/* Sets the function that log lines (plans, fall-backs, warnings) go to; NULL (default): nowhere. It
- * is called on any thread, one call at a time, and must not call the library. */
+/** Sets the function that log lines (plans, fall-backs, warnings) go to; NULL (default): nowhere.
+ * It is called on any thread, one call at a time, and must not call the library. */
 typedef enum ek_log_level { EK_LOG_DEBUG, EK_LOG_INFO, EK_LOG_WARNING } ek_log_level;
 typedef void ek_log_function(ek_log_level level, const char *line, void *user);
 EK_API void ek_set_log(ek_log_function *function, void *user);

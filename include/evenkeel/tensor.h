@@ -1,4 +1,5 @@
-/* tensor.h: strided tensors.
+/** @file
+ * tensor.h: strided tensors.
  *
  * A tensor is a reference-counted handle: dtype, shape, strides (in elements), an offset into a
  * storage on one device, and its place in the autograd graph. Two threads may use a handle at the
@@ -15,8 +16,8 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_tensor ek_tensor;
 
-/* EK_F16 is IEEE 754's binary16. EK_BOOL is one byte, 0 or 1; conversions to it are x != 0, so that
- * NaN is true. Other conversions from floating dtypes to integers truncate. */
+/** EK_F16 is IEEE 754's binary16. EK_BOOL is one byte, 0 or 1; conversions to it are x != 0, so
+ * that NaN is true. Other conversions from floating dtypes to integers truncate. */
 typedef enum ek_dtype {
     EK_F32 = 0,
     EK_F64 = 1,
@@ -36,7 +37,7 @@ static inline bool ek_dtype_is_floating(ek_dtype dtype)
     return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16 || dtype == EK_F16;
 }
 
-/* Order of the elements in memory. EK_CHANNELS_LAST is for tensors of 4 dimensions (pictures,
+/** Order of the elements in memory. EK_CHANNELS_LAST is for tensors of 4 dimensions (pictures,
  * weights): the shape stays N, C, H, W, while memory runs N, H, W, C. */
 typedef enum ek_memory_format { EK_CONTIGUOUS = 0, EK_CHANNELS_LAST = 1 } ek_memory_format;
 
@@ -45,7 +46,7 @@ typedef struct ek_shape {
     int64_t dims[EK_MAX_DIMS];
 } ek_shape;
 
-/* EK_SHAPE(2, 3) is a shape of two dimensions; a scalar's is ek_scalar_shape(). */
+/** EK_SHAPE(2, 3) is a shape of two dimensions; a scalar's is ek_scalar_shape(). */
 #ifdef __cplusplus
 } /* extern "C" */
 template <class... D> ek_shape ek_shape_of(D... dims)
@@ -65,10 +66,10 @@ static inline ek_shape ek_scalar_shape(void)
     return shape;
 }
 
-/* The product of the sizes, at most INT64_MAX. */
+/** The product of the sizes, at most INT64_MAX. */
 EK_API int64_t ek_shape_count(const ek_shape *shape);
 EK_API bool ek_shape_equal(const ek_shape *a, const ek_shape *b);
-/* Writes "[2, 3]" to `text` (at least 160 bytes); returns it. */
+/** Writes "[2, 3]" to `text` (at least 160 bytes); returns it. */
 EK_API char *ek_shape_text(const ek_shape *shape, char text[160]);
 
 /* ---- making tensors ---- */
@@ -77,51 +78,51 @@ typedef struct ek_tensor_options {
     const char *keywords;
     ek_shape shape;
     ek_dtype dtype;
-    ek_device device; /* default: cpu */
+    ek_device device; /**< default: cpu */
     ek_memory_format format;
     bool requires_grad;
 } ek_tensor_options;
 
-/* ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)); likewise ek_zeros and ek_ones. A
- * size may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions, and
- * for numbers without EK_SHAPE, as in ek_zeros(2, 3) (variables in their place cannot be told from
- * a shape); EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is
- * not floating. */
 EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
 EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
+/** ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)); likewise ek_zeros and ek_ones.
+ * A size may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions, and
+ * for numbers without EK_SHAPE, as in ek_zeros(2, 3) (variables in their place cannot be told from
+ * a shape); EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is
+ * not floating. */
 #define ek_empty(...) ek_empty_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 #define ek_zeros(...) ek_zeros_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 #define ek_ones(...) ek_ones_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
-/* ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for an integer dtype that cannot hold the value.
+/** ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for an integer dtype that cannot hold the value.
  * Beyond 2^53 not every i64 is a double; use ek_from_data for those that are not. */
 #define ek_full(value, ...) \
     ek_full_with((value), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
-/* A tensor of ek_shape_count(shape) elements of options.dtype, row-major, copied from `data`. */
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
+/** A tensor of ek_shape_count(shape) elements of options.dtype, row-major, copied from `data`. */
 #define ek_from_data(data, ...) \
     ek_from_data_with((data), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
-/* 0, 1, ..., count - 1, rounded if floating; EK_E_DTYPE if beyond an integer dtype's range. */
+/** 0, 1, ..., count - 1, rounded if floating; EK_E_DTYPE if beyond an integer dtype's range. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
 
-/* start, start + step, ... below `end` (above it for a negative step), computed in f64 and rounded.
- * EK_E_INVALID for a step of 0 or away from `end`. */
+/** start, start + step, ... below `end` (above it for a negative step), computed in f64 and
+ * rounded. EK_E_INVALID for a step of 0 or away from `end`. */
 EK_API ek_tensor *ek_arange_step(double start, double end, double step, ek_dtype dtype,
                                  ek_device device);
-/* `steps` numbers in equal distances, from start to end, both of them included. */
+/** `steps` numbers in equal distances, from start to end, both of them included. */
 EK_API ek_tensor *ek_linspace(double start, double end, int64_t steps, ek_dtype dtype,
                               ek_device device);
-/* A matrix of zeros with ones on its diagonal. */
+/** A matrix of zeros with ones on its diagonal. */
 EK_API ek_tensor *ek_eye(int64_t rows, int64_t columns, ek_dtype dtype, ek_device device);
-/* Of x's shape, dtype, device and memory order, without gaps and without a history. */
+/** Of x's shape, dtype, device and memory order, without gaps and without a history. */
 EK_API ek_tensor *ek_full_like(const ek_tensor *x, double value);
 EK_API ek_tensor *ek_zeros_like(const ek_tensor *x);
 EK_API ek_tensor *ek_ones_like(const ek_tensor *x);
 
-/* A tensor of zero dimensions. The value is limited as in ek_full. */
+/** A tensor of zero dimensions. The value is limited as in ek_full. */
 EK_API ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device);
 
 /* ---- looking at tensors ---- */
@@ -129,34 +130,34 @@ EK_API ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device);
 EK_API ek_dtype ek_tensor_dtype(const ek_tensor *tensor);
 EK_API ek_device ek_tensor_device(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_shape(const ek_tensor *tensor);
-EK_API ek_shape ek_tensor_strides(const ek_tensor *tensor); /* in elements */
+EK_API ek_shape ek_tensor_strides(const ek_tensor *tensor); /**< in elements */
 EK_API int ek_tensor_ndim(const ek_tensor *tensor);
-/* Size of dimension `dim`; a negative one counts from the end. EK_E_SHAPE if there is none. */
+/** Size of dimension `dim`; a negative one counts from the end. EK_E_SHAPE if there is none. */
 EK_API int64_t ek_tensor_size(const ek_tensor *tensor, int dim);
 EK_API int64_t ek_tensor_count(const ek_tensor *tensor);
 EK_API bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format);
 
-/* How often the tensor's memory was written. Views share the count. */
+/** How often the tensor's memory was written. Views share the count. */
 EK_API uint64_t ek_tensor_version(const ek_tensor *tensor);
 
-/* The only element of a tensor, as a double, which rounds an i64 beyond 2^53. Waits for the device.
- * Returns 0, or EK_E_SHAPE if there are more or fewer elements. */
+/** The only element of a tensor, as a double, which rounds an i64 beyond 2^53. Waits for the
+ * device. Returns 0, or EK_E_SHAPE if there are more or fewer elements. */
 EK_API int ek_item(const ek_tensor *tensor, double *value);
 
-/* Copies all elements, row-major, to `data` (nbytes is their size). Waits for the device. */
+/** Copies all elements, row-major, to `data` (nbytes is their size). Waits for the device. */
 EK_API int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes);
 
-/* Copies all elements, row-major, from `data` (nbytes is their size); bumps the version. */
+/** Copies all elements, row-major, from `data` (nbytes is their size); bumps the version. */
 EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
 
-/* The address of the first element if the CPU can read it (cpu and host devices), else NULL without
- * an error. Valid as long as the tensor. After a write there call ek_tensor_touch. */
+/** The address of the first element if the CPU can read it (cpu and host devices), else NULL
+ * without an error. Valid as long as the tensor. After a write there call ek_tensor_touch. */
 EK_API void *ek_tensor_data(const ek_tensor *tensor);
 
-/* Tells the library that the caller has written to the tensor's memory. */
+/** Tells the library that the caller has written to the tensor's memory. */
 EK_API void ek_tensor_touch(ek_tensor *tensor);
 
-/* Writes dtype, shape, device and elements to `stream`. Rows are in brackets; long ones take
+/** Writes dtype, shape, device and elements to `stream`. Rows are in brackets; long ones take
  * several lines. If there are more than 1000 elements, only the first and last 3 along each
  * dimension are written. A NULL tensor is written as NULL. Returns EK_E_IO if the stream fails. */
 EK_API int ek_tensor_print(const ek_tensor *tensor, FILE *stream);

@@ -1,4 +1,5 @@
-/* train.h: training steps, in micro-batches if memory is short; the largest batch that fits. */
+/** @file
+ * train.h: training steps, in micro-batches if memory is short; the largest batch that fits. */
 #ifndef EVENKEEL_TRAIN_H
 #define EVENKEEL_TRAIN_H
 
@@ -9,14 +10,14 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_train_options {
     const char *keywords;
-    ek_module *model;     /* any module, data-parallel or not */
-    ek_module *criterion; /* called as (output, target) */
+    ek_module *model;     /**< any module, data-parallel or not */
+    ek_module *criterion; /**< called as (output, target) */
     ek_optimizer *optimizer;
-    ek_value input; /* EK_VALUE(x): a tensor or a tree; each element of a list is one argument */
-    /* EK_VALUE(y), cut as the input is. None: the criterion is called as (output). */
+    ek_value input; /**< EK_VALUE(x): a tensor or a tree; each element of a list is one argument */
+    /** EK_VALUE(y), cut as the input is. None: the criterion is called as (output). */
     ek_value target;
-    int dim; /* the dimension along which input and target are cut */
-    /* The batch is cut into so many parts, as by torch.chunk, which go forward and backward one
+    int dim; /**< the dimension along which input and target are cut */
+    /** The batch is cut into so many parts, as by torch.chunk, which go forward and backward one
      * after the other. Their gradients add up before the one step, so that activations take the
      * memory of one part. Loss and gradients are those of the whole batch: sums are divided by the
      * weight of all parts (ek_module_type.loss_sum). Only batch normalisation and its like see
@@ -26,15 +27,16 @@ typedef struct ek_train_options {
      * number and make as many parts, the last of which may be empty. Gradients are averaged once,
      * in the last part's backward. */
     int micro_batches;
-    /* > 0: ek_clip_grad_norm is called before the step. A norm that is not finite is EK_E_INVALID:
+    /** > 0: ek_clip_grad_norm is called before the step. A norm that is not finite is EK_E_INVALID:
      * no step is taken, and parameters and state stay as they are. */
     double max_norm;
-    /* Takes no step: gradients are kept and added to those that are there already. If the batch is
+    /** Takes no step: gradients are kept and added to those that are there already. If the batch is
      * cut, the earlier ones are set aside meanwhile, in memory of their own. */
     bool accumulate_only;
 } ek_train_options;
 
-/* ek_train_step(&loss, .model = m, .criterion = c, .optimizer = o, .input = EK_VALUE(x), ...):
+EK_API int ek_train_step_with(double *loss, ek_train_options options);
+/** ek_train_step(&loss, .model = m, .criterion = c, .optimizer = o, .input = EK_VALUE(x), ...):
  * zero_grad, forward, loss, backward, step. Writes the loss to *loss; NULL saves waiting for it. On
  * an error parameters are as before and gradients are removed, so that a smaller step can be tried.
  * Buffers (running statistics) keep the updates of forwards that ran.
@@ -43,11 +45,10 @@ typedef struct ek_train_options {
  * fails after it (in reading its loss or in clipping, for lack of memory) takes no step, while the
  * others may have taken theirs: their next call has its error, and their parameters may differ from
  * that rank's. A new wrapper sends rank 0's. */
-EK_API int ek_train_step_with(double *loss, ek_train_options options);
 #define ek_train_step(loss, ...) \
     ek_train_step_with((loss), EK_OPTIONS(ek_train_options, __VA_ARGS__))
 
-/* Runs one or more training steps with a batch of this size, on any data. Returns 0 or a negative
+/** Runs one or more training steps with a batch of this size, on any data. Returns 0 or a negative
  * status with the error set. */
 typedef int ek_batch_function(int64_t batch, void *user);
 
@@ -55,17 +56,18 @@ typedef struct ek_find_batch_options {
     const char *keywords;
     ek_batch_function *function;
     void *user;
-    ek_device_list device_ids; /* devices that must not run out of memory; empty: all
-                                  accelerators */
-    ek_module *model;          /* the model that the steps change, to be restored; may be NULL */
-    ek_optimizer *optimizer;   /* the optimizer likewise; may be NULL */
-    int64_t first;             /* the batch that is tried first; default 1 */
-    int64_t most;              /* the largest batch to try; default 65536 */
-    int64_t multiple;          /* only multiples of this are tried: first is rounded up, most down;
-                                  default 1 */
+    /** Devices that must not run out of memory; empty: all accelerators. */
+    ek_device_list device_ids;
+    ek_module *model;        /**< the model that the steps change, to be restored; may be NULL */
+    ek_optimizer *optimizer; /**< the optimizer likewise; may be NULL */
+    int64_t first;           /**< the batch that is tried first; default 1 */
+    int64_t most;            /**< the largest batch to try; default 65536 */
+    int64_t multiple;        /**< only multiples of this are tried: first is rounded up, most down;
+                                default 1 */
 } ek_find_batch_options;
 
-/* The largest batch that `function` runs without EK_E_OUT_OF_MEMORY. Batches are made larger until
+EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
+/** The largest batch that `function` runs without EK_E_OUT_OF_MEMORY. Batches are made larger until
  * one fails, in steps that the memory used so far suggests. Then the gap between the largest that
  * fitted and the one that failed is halved again and again. Returns 0 if not even the first fits,
  * and a negative status for any other error, which ends the search.
@@ -82,7 +84,6 @@ typedef struct ek_find_batch_options {
  * generators, learning rates and devices' peaks are as before; copies are kept on cpu meanwhile.
  * What a wrapper makes in its first forward (replicas, room for gradients) stays. If something
  * cannot be restored because memory is short, that error is returned and all else is restored. */
-EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
 #define ek_find_batch(...) ek_find_batch_with(EK_OPTIONS(ek_find_batch_options, __VA_ARGS__))
 
 EK_END_DECLARATIONS

@@ -1,4 +1,5 @@
-/* transform.h: transforms, which convert and augment samples as they are read from a data set.
+/** @file
+ * transform.h: transforms, which convert and augment samples as they are read from a data set.
  *
  * A transform takes one tensor of a sample and gives another. Pictures are (C, H, W); H and W below
  * are the last two dimensions. The library's transforms and those of the user are structs whose
@@ -12,7 +13,7 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_transform ek_transform;
 
-/* One tensor of a sample: elements in row-major order in memory of the host. */
+/** One tensor of a sample: elements in row-major order in memory of the host. */
 typedef struct ek_array {
     ek_dtype dtype;
     ek_shape shape;
@@ -21,20 +22,20 @@ typedef struct ek_array {
 
 typedef struct ek_transform_type {
     const char *name;
-    size_t size; /* size of the struct that embeds ek_transform */
+    size_t size; /**< size of the struct that embeds ek_transform */
 
-    /* Changes the dtype and shape of `array` (whose data is NULL) from those of an input to those
+    /** Changes the dtype and shape of `array` (whose data is NULL) from those of an input to those
      * of its output. Must not depend on random numbers. EK_E_SHAPE or EK_E_DTYPE if such an input
      * cannot be transformed. */
     int (*describe)(const ek_transform *self, ek_array *array);
 
-    /* Writes out->data, which does not overlap in->data. Called by several threads at a time, each
+    /** Writes out->data, which does not overlap in->data. Called by several threads at a time, each
      * with its own generator; NULL is the thread's default one (evenkeel/random.h). Returns 0 or a
      * negative status. */
     int (*apply)(const ek_transform *self, const ek_array *in, ek_array *out,
                  ek_generator *generator);
 
-    /* Optional: frees what the struct owns. */
+    /** Optional: frees what the struct owns. */
     void (*destroy)(ek_transform *self);
 } ek_transform_type;
 
@@ -42,12 +43,14 @@ struct ek_transform {
     const ek_transform_type *type;
 };
 
-/* A zeroed struct of type->size bytes, owned by the caller. EK_E_INVALID for a type without name,
+/** A zeroed struct of type->size bytes, owned by the caller. EK_E_INVALID for a type without name,
  * describe or apply. */
 EK_API ek_transform *ek_transform_new(const ek_transform_type *type);
-EK_API void ek_transform_free(ek_transform *transform); /* NULL is ignored */
+EK_API void ek_transform_free(ek_transform *transform); /**< NULL is ignored */
 
-/* `dataset` with transforms applied in order to one tensor of each sample: element `field` of a
+EK_API ek_dataset *ek_transformed_of(ek_dataset *dataset, int field,
+                                     ek_transform *const *transforms, int count);
+/** `dataset` with transforms applied in order to one tensor of each sample: element `field` of a
  * list (0: the input, 1: the target), or, for field 0, a sample that is no list. An integer counts
  * as an i64 scalar, a float as an f64 one. Takes ownership of the data set and the transforms, also
  * if it fails. A NULL among them gives the pending error.
@@ -57,24 +60,22 @@ EK_API void ek_transform_free(ek_transform *transform); /* NULL is ignored */
  * whole batch before the outer one does.
  *
  *     ek_transformed(ek_mnist(path, true), 0, ek_to_float(), ek_normalize(mean, std, 1)) */
-EK_API ek_dataset *ek_transformed_of(ek_dataset *dataset, int field,
-                                     ek_transform *const *transforms, int count);
 #define ek_transformed(dataset, field, ...)                                      \
     ek_transformed_of((dataset), (field), EK_ITEMS(ek_transform *, __VA_ARGS__), \
                       EK_COUNT(ek_transform *, __VA_ARGS__))
-/* The same for the element of a dictionary. */
 EK_API ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
                                          ek_transform *const *transforms, int count);
+/** The same for the element of a dictionary. */
 #define ek_transformed_key(dataset, key, ...)                                      \
     ek_transformed_key_of((dataset), (key), EK_ITEMS(ek_transform *, __VA_ARGS__), \
                           EK_COUNT(ek_transform *, __VA_ARGS__))
 
 /* ---- several elements of a sample transformed alike: a picture and its mask ---- */
 
-/* An element of each sample, and the transforms for it. */
+/** An element of each sample, and the transforms for it. */
 typedef struct ek_field_transforms {
-    int field;       /* index in a list, as in ek_transformed */
-    const char *key; /* key in a dictionary, if not NULL */
+    int field;       /**< index in a list, as in ek_transformed */
+    const char *key; /**< key in a dictionary, if not NULL */
     ek_transform *const *transforms;
     int count;
 } ek_field_transforms;
@@ -91,7 +92,9 @@ static inline ek_field_transforms ek_field_transforms_of(int index, const char *
     ek_field_transforms_of(0, (key), EK_ITEMS(ek_transform *, __VA_ARGS__), \
                            EK_COUNT(ek_transform *, __VA_ARGS__))
 
-/* ek_transformed for each of these elements, but all elements of a sample draw the same random
+EK_API ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_transforms *fields,
+                                           int count);
+/** ek_transformed for each of these elements, but all elements of a sample draw the same random
  * numbers. So pictures of one size are cropped and flipped alike if their random transforms are of
  * the same kinds in the same order; other transforms and options (a mask's fill, a picture's
  * normalisation) may differ. Afterwards the generator is where the first element's draws left it.
@@ -103,13 +106,11 @@ static inline ek_field_transforms ek_field_transforms_of(int index, const char *
  *                                   ek_random_horizontal_flip(0.5), ek_to_float()),
  *                          EK_FIELD(1, ek_random_crop(256, .padding = 8, .fill = 255),
  *                                   ek_random_horizontal_flip(0.5))) */
-EK_API ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_transforms *fields,
-                                           int count);
 #define ek_transformed_alike(dataset, ...)                                         \
     ek_transformed_alike_of((dataset), EK_ITEMS(ek_field_transforms, __VA_ARGS__), \
                             EK_COUNT(ek_field_transforms, __VA_ARGS__))
 
-/* Applies transforms to `tensor`, on cpu (else EK_E_DEVICE). Returns a new tensor without history,
+/** Applies transforms to `tensor`, on cpu (else EK_E_DEVICE). Returns a new tensor without history,
  * in the scope. `generator` NULL: the default one. */
 EK_API ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count, ek_tensor *tensor,
                                      ek_generator *generator);
@@ -118,97 +119,97 @@ EK_API ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count,
  *
  * Random ones draw as torchvision's do, from the loader's generator (evenkeel/loader.h). */
 
-/* Converts to f32; u8 to [0, 1] as x / 255, other dtypes without scaling. */
+/** Converts to f32; u8 to [0, 1] as x / 255, other dtypes without scaling. */
 EK_API ek_transform *ek_to_float(void);
-/* (x - mean[c]) / std[c] for channel c, for f32 or f64. Channels are the third dimension from the
+/** (x - mean[c]) / std[c] for channel c, for f32 or f64. Channels are the third dimension from the
  * end; `channels` 1 means one mean and std for all. The arrays are copied. EK_E_INVALID for a std
  * that is not positive. */
 EK_API ek_transform *ek_normalize(const double *mean, const double *std, int channels);
 
 typedef struct ek_crop_options {
     const char *keywords;
-    int64_t height, width; /* width 0: as height */
-    int64_t padding;       /* added on all four sides before the crop */
-    double fill;           /* value of the padding */
-    bool pad_if_needed;    /* pads a smaller picture, on either side by as much as it lacks */
+    int64_t height, width; /**< width 0: as height */
+    int64_t padding;       /**< added on all four sides before the crop */
+    double fill;           /**< value of the padding */
+    bool pad_if_needed;    /**< pads a smaller picture, on either side by as much as it lacks */
 } ek_crop_options;
-/* ek_random_crop(28, .padding = 2): as torchvision's RandomCrop. Draws the top edge, then the left
+EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
+/** ek_random_crop(28, .padding = 2): as torchvision's RandomCrop. Draws the top edge, then the left
  * one, by one randint each; no number if the size is right already. EK_E_SHAPE for pictures that
  * are too small. EK_E_DTYPE, also of ek_center_crop, if integers cannot hold `fill`. */
-EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
 #define ek_random_crop(...) \
     ek_random_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
-/* The middle of a picture; its top and left edges are rounded as by torchvision's CenterCrop.
- * Smaller pictures are padded with `fill`, whatever pad_if_needed. */
 EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
+/** The middle of a picture; its top and left edges are rounded as by torchvision's CenterCrop.
+ * Smaller pictures are padded with `fill`, whatever pad_if_needed. */
 #define ek_center_crop(...) \
     ek_center_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
 
-/* Mirrors a picture with probability p: one rand() < p per picture. */
+/** Mirrors a picture with probability p: one rand() < p per picture. */
 EK_API ek_transform *ek_random_horizontal_flip(double p);
 EK_API ek_transform *ek_random_vertical_flip(double p);
 
 typedef struct ek_resize_options {
     const char *keywords;
-    /* Width 0: the shorter edge becomes `height`, the longer one in proportion. */
+    /** Width 0: the shorter edge becomes `height`, the longer one in proportion. */
     int64_t height, width;
-    bool nearest;   /* nearest neighbour; else bilinear, without aligned corners */
-    bool bicubic;   /* bicubic in place of bilinear; u8 is cut to [0, 255] */
-    bool antialias; /* widens the filter as far as the picture shrinks, as Pillow does */
+    bool nearest;   /**< nearest neighbour; else bilinear, without aligned corners */
+    bool bicubic;   /**< bicubic in place of bilinear; u8 is cut to [0, 255] */
+    bool antialias; /**< widens the filter as far as the picture shrinks, as Pillow does */
 } ek_resize_options;
-/* ek_resize(64, 64): u8 pixels are rounded to nearest. Bilinear and bicubic take u8, f32 and f64
- * (else EK_E_DTYPE), nearest all dtypes. EK_E_INVALID for .nearest with one of the others. */
 EK_API ek_transform *ek_resize_with(ek_resize_options options);
+/** ek_resize(64, 64): u8 pixels are rounded to nearest. Bilinear and bicubic take u8, f32 and f64
+ * (else EK_E_DTYPE), nearest all dtypes. EK_E_INVALID for .nearest with one of the others. */
 #define ek_resize(...) ek_resize_with(EK_OPTIONS_2(ek_resize_options, height, width, __VA_ARGS__))
 
 typedef enum ek_border_mode {
-    EK_BORDER_CONSTANT, /* `fill` */
-    EK_BORDER_EDGE,     /* the pixel at the edge */
-    EK_BORDER_REFLECT,  /* mirrored at the pixel on the edge: 3 2 | 1 2 3 */
-    EK_BORDER_SYMMETRIC /* mirrored beside it: 2 1 | 1 2 3 */
+    EK_BORDER_CONSTANT, /**< `fill` */
+    EK_BORDER_EDGE,     /**< the pixel at the edge */
+    EK_BORDER_REFLECT,  /**< mirrored at the pixel on the edge: 3 2 | 1 2 3 */
+    EK_BORDER_SYMMETRIC /**< mirrored beside it: 2 1 | 1 2 3 */
 } ek_border_mode;
 
 typedef struct ek_pad_picture_options {
     const char *keywords;
-    int64_t padding; /* pixels on all four sides */
+    int64_t padding; /**< pixels on all four sides */
     ek_border_mode mode;
     double fill;
-    int64_t left, top, right, bottom; /* pixels on one side, besides */
+    int64_t left, top, right, bottom; /**< pixels on one side, besides */
 } ek_pad_picture_options;
-/* ek_pad_picture(4, EK_BORDER_REFLECT): torchvision's Pad. All dtypes. EK_E_SHAPE for a border that
- * is wider than what it mirrors. */
 EK_API ek_transform *ek_pad_picture_with(ek_pad_picture_options options);
+/** ek_pad_picture(4, EK_BORDER_REFLECT): torchvision's Pad. All dtypes. EK_E_SHAPE for a border
+ * that is wider than what it mirrors. */
 #define ek_pad_picture(...) \
     ek_pad_picture_with(EK_OPTIONS_2(ek_pad_picture_options, padding, mode, __VA_ARGS__))
 
 typedef struct ek_resized_crop_options {
     const char *keywords;
-    int64_t height, width;            /* width 0: as height */
-    bool nearest, bicubic, antialias; /* as of ek_resize */
-    double scale[2];                  /* the part's share of the area; default {0.08, 1} */
-    double ratio[2];                  /* its width / height; default {3/4, 4/3} */
+    int64_t height, width;            /**< width 0: as height */
+    bool nearest, bicubic, antialias; /**< as of ek_resize */
+    double scale[2];                  /**< the part's share of the area; default {0.08, 1} */
+    double ratio[2];                  /**< its width / height; default {3/4, 4/3} */
 } ek_resized_crop_options;
-/* ek_random_resized_crop(224, 224): a part of random size and shape, resized, as torchvision's
+EK_API ek_transform *ek_random_resized_crop_with(ek_resized_crop_options options);
+/** ek_random_resized_crop(224, 224): a part of random size and shape, resized, as torchvision's
  * RandomResizedCrop. Draws area, shape, top and left edge, up to ten times until the part lies
  * within the picture, else it takes the middle. */
-EK_API ek_transform *ek_random_resized_crop_with(ek_resized_crop_options options);
 #define ek_random_resized_crop(...) \
     ek_random_resized_crop_with(EK_OPTIONS_2(ek_resized_crop_options, height, width, __VA_ARGS__))
 
 typedef struct ek_erasing_options {
     const char *keywords;
-    double p;             /* probability; default 0.5 */
-    double value;         /* erased elements become this */
-    const double *values; /* one for each channel instead, copied; `channels` of them */
+    double p;             /**< probability; default 0.5 */
+    double value;         /**< erased elements become this */
+    const double *values; /**< one for each channel instead, copied; `channels` of them */
     int channels;
-    bool random;     /* standard normal numbers instead, for f32 and f64 */
-    double scale[2]; /* the rectangle's share of the area; default {0.02, 0.33} */
-    double ratio[2]; /* its height / width; default {0.3, 3.3} */
+    bool random;     /**< standard normal numbers instead, for f32 and f64 */
+    double scale[2]; /**< the rectangle's share of the area; default {0.02, 0.33} */
+    double ratio[2]; /**< its height / width; default {0.3, 3.3} */
 } ek_erasing_options;
-/* ek_random_erasing(0.5): overwrites a rectangle, as torchvision's RandomErasing (Zhong et al.,
+EK_API ek_transform *ek_random_erasing_with(ek_erasing_options options);
+/** ek_random_erasing(0.5): overwrites a rectangle, as torchvision's RandomErasing (Zhong et al.,
  * 2020). With .random, pictures with other numbers of channels draw other rectangles. EK_E_DTYPE if
  * integers cannot hold a value, and for .random with other dtypes. */
-EK_API ek_transform *ek_random_erasing_with(ek_erasing_options options);
 #define ek_random_erasing(...) \
     ek_random_erasing_with(EK_OPTIONS_1(ek_erasing_options, p, __VA_ARGS__))
 
@@ -216,25 +217,25 @@ EK_API ek_transform *ek_random_erasing_with(ek_erasing_options options);
  *
  * Floating-point pictures lie in [0, 1]. u8 is computed in f32 and truncated, as by torchvision. */
 
-/* Grey values, 0.2989 red + 0.587 green + 0.114 blue, in 1 channel or in 3 equal ones. */
+/** Grey values, 0.2989 red + 0.587 green + 0.114 blue, in 1 channel or in 3 equal ones. */
 EK_API ek_transform *ek_grayscale(int channels);
-/* The same with probability p, in as many channels as there are. */
+/** The same with probability p, in as many channels as there are. */
 EK_API ek_transform *ek_random_grayscale(double p);
 
 typedef struct ek_jitter_options {
     const char *keywords;
-    /* Factors are drawn from [max(0, 1 - number), 1 + number], the hue's shift from +-hue. */
+    /** Factors are drawn from [max(0, 1 - number), 1 + number], the hue's shift from +-hue. */
     double brightness, contrast, saturation, hue;
-    /* {low, high} instead: at least 0; of hue in [-0.5, 0.5] */
+    /** {low, high} instead: at least 0; of hue in [-0.5, 0.5] */
     double brightness_range[2], contrast_range[2], saturation_range[2], hue_range[2];
 } ek_jitter_options;
-/* ek_color_jitter(0.4, 0.4, .saturation = 0.4, .hue = 0.1): torchvision's ColorJitter. Draws the
- * order of the four, then a factor for each that is not left out. */
 EK_API ek_transform *ek_color_jitter_with(ek_jitter_options options);
+/** ek_color_jitter(0.4, 0.4, .saturation = 0.4, .hue = 0.1): torchvision's ColorJitter. Draws the
+ * order of the four, then a factor for each that is not left out. */
 #define ek_color_jitter(...) \
     ek_color_jitter_with(EK_OPTIONS_2(ek_jitter_options, brightness, contrast, __VA_ARGS__))
 
-/* Each with probability p: x becomes white - x; u8 keeps its highest `bits`; pixels from
+/** Each with probability p: x becomes white - x; u8 keeps its highest `bits`; pixels from
  * `threshold` on are inverted; the picture is blended with a blurred one (factor 0: blurred, 1: as
  * it is, 2: sharper); each channel is stretched to [black, white]; its histogram is equalized
  * (u8). */
@@ -247,11 +248,11 @@ EK_API ek_transform *ek_random_equalize(double p);
 
 typedef struct ek_blur_options {
     const char *keywords;
-    int64_t height, width; /* the kernel's, odd; width 0: as height */
-    double sigma[2];       /* range of the deviation, 1e-6 to 1e6 pixels; default {0.1, 2} */
+    int64_t height, width; /**< the kernel's, odd; width 0: as height */
+    double sigma[2];       /**< range of the deviation, 1e-6 to 1e6 pixels; default {0.1, 2} */
 } ek_blur_options;
-/* ek_gaussian_blur(5, 5): torchvision's GaussianBlur. u8, f32 and f64; any number of channels. */
 EK_API ek_transform *ek_gaussian_blur_with(ek_blur_options options);
+/** ek_gaussian_blur(5, 5): torchvision's GaussianBlur. u8, f32 and f64; any number of channels. */
 #define ek_gaussian_blur(...) \
     ek_gaussian_blur_with(EK_OPTIONS_2(ek_blur_options, height, width, __VA_ARGS__))
 
@@ -262,47 +263,47 @@ EK_API ek_transform *ek_gaussian_blur_with(ek_blur_options options);
 
 typedef struct ek_rotation_options {
     const char *keywords;
-    double degrees; /* counter-clockwise, drawn from +-degrees */
-    bool bilinear;  /* else nearest */
+    double degrees; /**< counter-clockwise, drawn from +-degrees */
+    bool bilinear;  /**< else nearest */
     double fill;
-    double degrees_range[2]; /* {low, high} instead */
-    double center[2];        /* x, y in pixels from the top left corner; default: the middle */
+    double degrees_range[2]; /**< {low, high} instead */
+    double center[2];        /**< x, y in pixels from the top left corner; default: the middle */
 } ek_rotation_options;
-/* ek_random_rotation(15): torchvision's RandomRotation without expand. */
 EK_API ek_transform *ek_random_rotation_with(ek_rotation_options options);
+/** ek_random_rotation(15): torchvision's RandomRotation without expand. */
 #define ek_random_rotation(...) \
     ek_random_rotation_with(EK_OPTIONS_2(ek_rotation_options, degrees, bilinear, __VA_ARGS__))
 
 typedef struct ek_affine_options {
     const char *keywords;
-    double degrees; /* clockwise, drawn from +-degrees */
-    double shear;   /* degrees along x, drawn from +-shear */
-    bool bilinear;  /* else nearest */
+    double degrees; /**< clockwise, drawn from +-degrees */
+    double shear;   /**< degrees along x, drawn from +-shear */
+    bool bilinear;  /**< else nearest */
     double fill;
-    double degrees_range[2]; /* {low, high} instead */
-    double translate[2];     /* the most x and y shift, as shares of the sides */
-    double scale[2];         /* range of the factor; default: none */
-    double shear_range[2];   /* {low, high} instead of +-shear */
-    double shear_y_range[2]; /* the same along y; default: none */
-    double center[2];        /* as of ek_random_rotation */
+    double degrees_range[2]; /**< {low, high} instead */
+    double translate[2];     /**< the most x and y shift, as shares of the sides */
+    double scale[2];         /**< range of the factor; default: none */
+    double shear_range[2];   /**< {low, high} instead of +-shear */
+    double shear_y_range[2]; /**< the same along y; default: none */
+    double center[2];        /**< as of ek_random_rotation */
 } ek_affine_options;
-/* ek_random_affine(10, .translate = {0.1, 0.1}, .scale = {0.9, 1.1}): torchvision's RandomAffine.
- * Draws the angle, then what is given of shift, scale and shear. */
 EK_API ek_transform *ek_random_affine_with(ek_affine_options options);
+/** ek_random_affine(10, .translate = {0.1, 0.1}, .scale = {0.9, 1.1}): torchvision's RandomAffine.
+ * Draws the angle, then what is given of shift, scale and shear. */
 #define ek_random_affine(...) \
     ek_random_affine_with(EK_OPTIONS_1(ek_affine_options, degrees, __VA_ARGS__))
 
 typedef struct ek_perspective_options {
     const char *keywords;
-    double distortion_scale; /* from 0 to 1; default 0.5 */
-    double p;                /* probability; default 0.5 */
-    bool nearest;            /* else bilinear */
+    double distortion_scale; /**< from 0 to 1; default 0.5 */
+    double p;                /**< probability; default 0.5 */
+    bool nearest;            /**< else bilinear */
     double fill;
 } ek_perspective_options;
-/* ek_random_perspective(0.5): torchvision's RandomPerspective: each corner moves into the picture
+EK_API ek_transform *ek_random_perspective_with(ek_perspective_options options);
+/** ek_random_perspective(0.5): torchvision's RandomPerspective: each corner moves into the picture
  * by up to distortion_scale of half a side. The equations are solved in f64, in torchvision in f32:
  * places differ by thousandths of a pixel. */
-EK_API ek_transform *ek_random_perspective_with(ek_perspective_options options);
 #define ek_random_perspective(...) \
     ek_random_perspective_with(    \
         EK_OPTIONS_2(ek_perspective_options, distortion_scale, p, __VA_ARGS__))
@@ -318,36 +319,36 @@ typedef enum ek_augment_policy {
 typedef struct ek_auto_augment_options {
     const char *keywords;
     ek_augment_policy policy;
-    bool bilinear; /* interpolation of rotations, shifts and shears; else nearest */
-    double fill;   /* of what comes from outside; default: 0, without blending at the edges */
+    bool bilinear; /**< interpolation of rotations, shifts and shears; else nearest */
+    double fill;   /**< of what comes from outside; default: 0, without blending at the edges */
 } ek_auto_augment_options;
-/* ek_auto_augment(EK_POLICY_CIFAR10): two operations that were learned for a data set (Cubuk et
- * al., 2019). */
 EK_API ek_transform *ek_auto_augment_with(ek_auto_augment_options options);
+/** ek_auto_augment(EK_POLICY_CIFAR10): two operations that were learned for a data set (Cubuk et
+ * al., 2019). */
 #define ek_auto_augment(...) \
     ek_auto_augment_with(EK_OPTIONS_1(ek_auto_augment_options, policy, __VA_ARGS__))
 
 typedef struct ek_rand_augment_options {
     const char *keywords;
-    int num_ops;            /* operations one after the other; default 2 */
-    int magnitude;          /* in [0, num_magnitude_bins); default 9 */
-    int num_magnitude_bins; /* default 31 */
-    bool bilinear;          /* as of ek_auto_augment */
+    int num_ops;            /**< operations one after the other; default 2 */
+    int magnitude;          /**< in [0, num_magnitude_bins); default 9 */
+    int num_magnitude_bins; /**< default 31 */
+    bool bilinear;          /**< as of ek_auto_augment */
     double fill;
 } ek_rand_augment_options;
-/* ek_rand_augment(2, 9): random operations of one magnitude (Cubuk et al., 2020). */
 EK_API ek_transform *ek_rand_augment_with(ek_rand_augment_options options);
+/** ek_rand_augment(2, 9): random operations of one magnitude (Cubuk et al., 2020). */
 #define ek_rand_augment(...) \
     ek_rand_augment_with(EK_OPTIONS_2(ek_rand_augment_options, num_ops, magnitude, __VA_ARGS__))
 
 typedef struct ek_trivial_augment_options {
     const char *keywords;
-    int num_magnitude_bins; /* default 31 */
-    bool bilinear;          /* as of ek_auto_augment */
+    int num_magnitude_bins; /**< default 31 */
+    bool bilinear;          /**< as of ek_auto_augment */
     double fill;
 } ek_trivial_augment_options;
-/* ek_trivial_augment_wide(31): one operation of a random magnitude (Müller and Hutter, 2021). */
 EK_API ek_transform *ek_trivial_augment_wide_with(ek_trivial_augment_options options);
+/** ek_trivial_augment_wide(31): one operation of a random magnitude (Müller and Hutter, 2021). */
 #define ek_trivial_augment_wide(...) \
     ek_trivial_augment_wide_with(    \
         EK_OPTIONS_1(ek_trivial_augment_options, num_magnitude_bins, __VA_ARGS__))
@@ -356,25 +357,25 @@ EK_API ek_transform *ek_trivial_augment_wide_with(ek_trivial_augment_options opt
  *
  * EK_E_SHAPE if dtype or shape of the result would depend on chance. */
 
-/* ek_random_apply(0.8, ek_color_jitter(0.4, 0.4), ek_gaussian_blur(5, 5)): all of them with
- * probability p, or none. */
 EK_API ek_transform *ek_random_apply_of(double p, ek_transform *const *transforms, int count);
+/** ek_random_apply(0.8, ek_color_jitter(0.4, 0.4), ek_gaussian_blur(5, 5)): all of them with
+ * probability p, or none. */
 #define ek_random_apply(p, ...)                                    \
     ek_random_apply_of((p), EK_ITEMS(ek_transform *, __VA_ARGS__), \
                        EK_COUNT(ek_transform *, __VA_ARGS__))
-/* One of them, with a probability in proportion to its weight (copied; NULL: all alike), by one
- * rand() (torchvision draws from Python's generator). EK_E_INVALID if no weight is above 0. */
 EK_API ek_transform *ek_random_choice_of(ek_transform *const *transforms, int count,
                                          const double *weights);
+/** One of them, with a probability in proportion to its weight (copied; NULL: all alike), by one
+ * rand() (torchvision draws from Python's generator). EK_E_INVALID if no weight is above 0. */
 #define ek_random_choice(...)                                  \
     ek_random_choice_of(EK_ITEMS(ek_transform *, __VA_ARGS__), \
                         EK_COUNT(ek_transform *, __VA_ARGS__), NULL)
-/* All of them, in the order of one randperm() (torchvision shuffles by Python's generator). */
 EK_API ek_transform *ek_random_order_of(ek_transform *const *transforms, int count);
+/** All of them, in the order of one randperm() (torchvision shuffles by Python's generator). */
 #define ek_random_order(...) \
     ek_random_order_of(EK_ITEMS(ek_transform *, __VA_ARGS__), EK_COUNT(ek_transform *, __VA_ARGS__))
 
-/* Converts integers in [0, classes), i64, i32 or u8 of any shape S, to f32 (S..., classes): 1 at
+/** Converts integers in [0, classes), i64, i32 or u8 of any shape S, to f32 (S..., classes): 1 at
  * the integer's index, else 0. */
 EK_API ek_transform *ek_one_hot(int64_t classes);
 

@@ -1,4 +1,5 @@
-/* value.h: values, which modules take and give: a tensor, or a tree of lists and dictionaries.
+/** @file
+ * value.h: values, which modules take and give: a tensor, or a tree of lists and dictionaries.
  *
  * A value is small and passed by value. Its tensor, list or dictionary is owned by a scope, as any
  * tensor. Lists and dictionaries hold references to their elements. */
@@ -17,8 +18,8 @@ typedef enum ek_value_kind {
     EK_VALUE_DICT,
     EK_VALUE_INT,
     EK_VALUE_FLOAT,
-    EK_VALUE_POINTER, /* the user's pointer; never followed */
-    EK_VALUE_ERROR    /* an operation failed; the thread's error says why */
+    EK_VALUE_POINTER, /**< the user's pointer; never followed */
+    EK_VALUE_ERROR    /**< an operation failed; the thread's error says why */
 } ek_value_kind;
 
 typedef struct ek_list ek_list;
@@ -26,10 +27,10 @@ typedef struct ek_dict ek_dict;
 
 typedef struct ek_value {
     ek_value_kind kind;
-    /* Marks a list that has one element per device: outputs of a data-parallel model, inputs and
+    /** Marks a list that has one element per device: outputs of a data-parallel model, inputs and
      * targets that are scattered already. */
     bool per_device;
-    /* Of a tensor: 1 + the dimension that is its batch, as ek_value_batched said it; 0: unsaid. */
+    /** Of a tensor: 1 + the dimension that is its batch, as ek_value_batched said it; 0: unsaid. */
     signed char batch;
     union {
         ek_tensor *tensor;
@@ -42,19 +43,19 @@ typedef struct ek_value {
 } ek_value;
 
 EK_API ek_value ek_value_none(void);
-/* NULL gives EK_VALUE_ERROR if an error is pending, else EK_VALUE_NONE. */
+/** NULL gives EK_VALUE_ERROR if an error is pending, else EK_VALUE_NONE. */
 EK_API ek_value ek_value_of_tensor(ek_tensor *tensor);
 EK_API ek_value ek_value_of_int(int64_t integer);
 EK_API ek_value ek_value_of_float(double floating);
 EK_API ek_value ek_value_of_pointer(void *pointer);
 EK_API ek_value ek_value_error(void);
 
-/* A list of `count` values. An error among them gives an error. */
+/** A list of `count` values. An error among them gives an error. */
 EK_API ek_value ek_value_list(const ek_value *items, int count);
-/* The same, marked per_device. */
+/** The same, marked per_device. */
 EK_API ek_value ek_value_per_device(const ek_value *items, int count);
 
-/* The value with the dimension `dim` of each of its tensors marked as their batch; a negative one
+/** The value with the dimension `dim` of each of its tensors marked as their batch; a negative one
  * counts from the end. EK_VALUE_ERROR, with EK_E_SHAPE, if a tensor has no such dimension. A mark
  * belongs to the value, not to the tensor: operations on the tensor know nothing of it.
  *
@@ -63,36 +64,36 @@ EK_API ek_value ek_value_per_device(const ek_value *items, int count);
  * in dimension 1, goes into a wrapper as ek_value_batched(state, 1). Networks mark what they give,
  * and wrappers what they cut and join, so that a state that a wrapper gave needs no mark. */
 EK_API ek_value ek_value_batched(ek_value value, int dim);
-/* The dimension that is marked, from 0, or `otherwise` if there is no mark. */
+/** The dimension that is marked, from 0, or `otherwise` if there is no mark. */
 EK_API int ek_value_batch_dim(ek_value value, int otherwise);
 
-/* A dictionary, in the order of its entries. Keys are copied; duplicates are EK_E_INVALID. */
+/** A dictionary, in the order of its entries. Keys are copied; duplicates are EK_E_INVALID. */
 typedef struct ek_value_entry {
     const char *key;
     ek_value value;
 } ek_value_entry;
 EK_API ek_value ek_value_dict(const ek_value_entry *entries, int count);
 
-/* The tensor of a value (borrowed). NULL with EK_E_INVALID for another kind of value; NULL with the
- * pending error for an error. */
+/** The tensor of a value (borrowed). NULL with EK_E_INVALID for another kind of value; NULL with
+ * the pending error for an error. */
 EK_API ek_tensor *ek_value_tensor(ek_value value);
 
-/* Length of a list or dictionary; 0 for others. */
+/** Length of a list or dictionary; 0 for others. */
 EK_API int ek_value_length(ek_value value);
-/* Element of a list or, by position, of a dictionary, and the key at a position (borrowed).
+/** Element of a list or, by position, of a dictionary, and the key at a position (borrowed).
  * EK_VALUE_ERROR or NULL if out of range. */
 EK_API ek_value ek_value_at(ek_value value, int index);
 EK_API const char *ek_value_key(ek_value value, int index);
-/* Element of a dictionary by key (borrowed); EK_VALUE_NONE if there is none. */
+/** Element of a dictionary by key (borrowed); EK_VALUE_NONE if there is none. */
 EK_API ek_value ek_value_get(ek_value value, const char *key);
 
-/* Add and drop a reference, as ek_keep and ek_release do for tensors. */
+/** Add and drop a reference, as ek_keep and ek_release do for tensors. */
 EK_API ek_value ek_value_keep(ek_value value);
 EK_API void ek_value_release(ek_value value);
-/* Ends a scope, but moves the value to the enclosing one; returns it. */
+/** Ends a scope, but moves the value to the enclosing one; returns it. */
 EK_API ek_value ek_scope_return_value(ek_scope *scope, ek_value value);
 
-/* EK_VALUE(x): a value of x, which is a tensor or a value. */
+/** EK_VALUE(x): a value of x, which is a tensor or a value. */
 #ifdef __cplusplus
 } /* extern "C" */
 static inline ek_value ek_to_value(ek_tensor *tensor)
@@ -113,7 +114,7 @@ static inline ek_value ek_value_identity(ek_value value)
 #define EK_VALUE(x) _Generic((x), ek_tensor * : ek_value_of_tensor, ek_value : ek_value_identity)(x)
 #endif
 
-/* EK_LIST(a, b, c): a list of up to 8 tensors or values. EK_SCATTERED(a, b, c): the same, marked
+/** EK_LIST(a, b, c): a list of up to 8 tensors or values. EK_SCATTERED(a, b, c): the same, marked
  * per_device. */
 #define EK_MAP_1(f, a) f(a)
 #define EK_MAP_2(f, a, ...) f(a), EK_MAP_1(f, __VA_ARGS__)
