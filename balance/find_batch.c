@@ -202,6 +202,8 @@ static int64_t find_next_to_grow(search *s)
     double more = (double)(GROWTH - 1) * (double)s->fits;
     for (int d = 0; s->smaller > 0 && d < s->devices.count; d++)
         more = find_room_on(s, d, more);
+    if (more >= (double)(s->most - s->fits)) /* also what int64_t doesn't hold */
+        return s->most;
     int64_t growth = (int64_t)more / multiple * multiple;
     if (growth < s->least_growth) { /* a line may be too steep: grow faster with each try */
         growth = s->least_growth;

@@ -54,7 +54,7 @@ static int64_t tensor_multiply(int64_t a, int64_t b)
 
 int64_t ek_shape_count(const ek_shape *shape)
 {
-    if (!shape)
+    if (!shape || shape->ndim < 0 || shape->ndim > EK_MAX_DIMS)
         return 0;
     int64_t count = 1;
     for (int i = 0; i < shape->ndim; i++)
@@ -66,7 +66,7 @@ bool ek_shape_equal(const ek_shape *a, const ek_shape *b)
 {
     if (!a || !b)
         return a == b;
-    if (a->ndim != b->ndim)
+    if (a->ndim != b->ndim || a->ndim > EK_MAX_DIMS)
         return false;
     for (int i = 0; i < a->ndim; i++)
         if (a->dims[i] != b->dims[i])

@@ -269,11 +269,12 @@ static void multihead_register(multihead *self, bool bias)
 ek_module *ek_multihead_attention_with(ek_multihead_attention_options options)
 {
     const int64_t features = options.embed_dim, heads = options.num_heads;
-    if (features < 1 || heads < 1 || features % heads != 0 || options.kdim < 0 ||
-        options.vdim < 0) {
+    if (features < 1 || features > INT64_MAX / 3 || heads < 1 || features % heads != 0 ||
+        options.kdim < 0 || options.vdim < 0) {
         EK_FAIL(EK_E_INVALID,
-                "multihead_attention: embed_dim has to be a positive multiple of num_heads, and "
-                "kdim and vdim at least 1, got %lld, %lld, %lld and %lld",
+                "multihead_attention: embed_dim has to be a positive multiple of num_heads, "
+                "3 embed_dim at most INT64_MAX, and kdim and vdim at least 1, got %lld, %lld, %lld "
+                "and %lld",
                 (long long)features, (long long)heads, (long long)options.kdim,
                 (long long)options.vdim);
         return NULL;

@@ -82,7 +82,8 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
     ek_borrow(view, x);
     view->offset += start * x->stride[dim];
     view->shape[dim] = length;
-    view->stride[dim] *= step;
+    if (length > 1) /* without a second element the step may be of any size */
+        view->stride[dim] *= step;
 }
 
 /* ---- results ---- */

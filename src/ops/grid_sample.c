@@ -203,12 +203,12 @@ static ek_tensor *affine_column(ek_tensor *theta, int64_t j, int dims)
 ek_tensor *ek_f_affine_grid(ek_tensor *theta, ek_shape size, bool align_corners)
 {
     const char *name = "affine_grid";
-    const int dims = size.ndim - 2;
     if (!ek_floating(name, "theta", theta))
         return NULL;
-    if (dims != 2 && dims != 3)
+    if (size.ndim != 4 && size.ndim != 5)
         return EK_REFUSE(EK_E_SHAPE, "%s: the size must be (N, C, H, W) or (N, C, D, H, W), got %s",
                          name, EK_SHAPE_TEXT(&size));
+    const int dims = size.ndim - 2;
     if (!ek_of_shape(name, "theta", theta, &EK_SHAPE(size.dims[0], dims, dims + 1)) ||
         ek_spatial_least(name, "the size", dims, size.dims + 2, 1) < 0)
         return NULL;

@@ -316,7 +316,6 @@ ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
 {
     if (!ek_floating("layer_norm", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
-    int lead = x->ndim - normalized_ndim;
     /* The leading dimensions become one dimension of rows, for which there must be room. */
     int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
     if (normalized_ndim < 1 || normalized_ndim > most) {
@@ -325,6 +324,7 @@ ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
             "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
             normalized_ndim, EK_SIZE_TEXT(x), most);
     }
+    int lead = x->ndim - normalized_ndim;
     ek_norm_attributes attributes = {.groups = 1, .element = true};
     if (lead == 1)
         return sample_norm("layer_norm", x, weight, bias, eps, attributes);

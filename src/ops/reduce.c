@@ -111,9 +111,9 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
     ek_shape own = ek_tensor_shape(x);
     if (ek_shape_equal(&own, &shape))
         return ek_itself(x);
-    int lead = x->ndim - shape.ndim;
+    bool fits = shape.ndim >= 0 && shape.ndim <= x->ndim;
+    int lead = fits ? x->ndim - shape.ndim : 0;
     unsigned reduced = 0;
-    bool fits = lead >= 0 && shape.ndim >= 0;
     for (int i = 0; fits && i < x->ndim; i++) {
         int64_t size = i < lead ? 1 : shape.dims[i - lead];
         fits = size == 1 || size == x->shape[i];

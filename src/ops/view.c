@@ -221,8 +221,8 @@ ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
     if (!ek_given("expand", "x", x))
         return NULL;
     ek_shape before = ek_tensor_shape(x);
-    int lead = shape.ndim - x->ndim;
-    bool fits = lead >= 0 && shape.ndim <= EK_MAX_DIMS;
+    bool fits = shape.ndim >= x->ndim && shape.ndim <= EK_MAX_DIMS;
+    int lead = fits ? shape.ndim - x->ndim : 0;
     for (int i = 0; fits && i < shape.ndim; i++) {
         if (i >= lead && shape.dims[i] == -1)
             shape.dims[i] = x->shape[i - lead];

@@ -92,7 +92,7 @@ ek_schedule *ek_sequential_lr(ek_schedule *const *schedules, int count, const in
     int status = list_check("sequential_lr", schedules, count);
     if (status == 0 && count > 1 && !milestones)
         status = EK_FAIL(EK_E_INVALID, "sequential_lr: the milestones are NULL");
-    for (int i = 0; i < count - 1 && status == 0; i++)
+    for (int i = 0; status == 0 && i < count - 1; i++)
         if (milestones[i] <= (i > 0 ? milestones[i - 1] : 0))
             status = EK_FAIL(EK_E_INVALID,
                              "sequential_lr: milestones have to be 1 or more and rise, but number "

@@ -361,6 +361,9 @@ int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **r
 {
     if (!module)
         return EK_FAIL(EK_E_INVALID, "replicate: module is NULL");
+    if (!replicas)
+        return EK_FAIL(EK_E_INVALID, "replicate: replicas is NULL; it is an array with a place for "
+                                     "each device's replica");
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_devices("replicate", devices, devs));
     EK_TRY(ek_check_home("replicate", module, devs[0]));

@@ -1,4 +1,5 @@
 /* Handles, geometry, elements in and out, and values. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,10 @@ TEST(counts_and_strides_do_not_wrap)
     ek_strides_of(&large, EK_CHANNELS_LAST, strides);
     ck_assert_int_eq(strides[0], INT64_MAX);
     ck_assert_int_eq(strides[2], 2 * half);
+    ek_shape beyond = {.ndim = INT_MAX}, below = {.ndim = INT_MIN};
+    ck_assert_int_eq(ek_shape_count(&beyond), 0);
+    ck_assert_int_eq(ek_shape_count(&below), 0);
+    ck_assert(!ek_shape_equal(&beyond, &beyond));
     assert_refused(ek_empty(large), EK_E_SHAPE, "too large");
     assert_refused(ek_empty(none), EK_E_SHAPE, "too large");
     assert_ok(ek_shutdown());

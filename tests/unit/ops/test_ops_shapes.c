@@ -1,4 +1,5 @@
 /* Views, memory order, copies between dtypes and devices, pieces, positions. */
+#include <limits.h>
 #include <math.h>
 
 #include "core/tensor.h"
@@ -334,6 +335,17 @@ TEST(nothing_overflows)
     ck_assert_ptr_null(ek_cat(many, 64, 0)); /* 2^64 */
     assert_error(EK_E_SHAPE, "cat: 64 tensors are too long in dimension 0");
     assert_refused(ek_cat(many, 4, 0), EK_E_SHAPE, "too large in dimension 0");
+
+    ek_shape none = {.ndim = INT_MIN};
+    ek_tensor *y = ek_ones(EK_SHAPE(4, 3));
+    assert_refused(ek_sum_to(y, none), EK_E_SHAPE, "does not broadcast");
+    assert_refused(ek_expand(y, none), EK_E_SHAPE, "does not broadcast");
+    assert_refused(ek_f_layer_norm(y, INT_MIN, NULL, NULL, 0), EK_E_SHAPE, "cannot normalise");
+    assert_refused(ek_f_affine_grid(y, none, true), EK_E_SHAPE, "the size must be");
+    ek_tensor *first = ek_slice_scatter(y, ek_zeros(EK_SHAPE(1, 3)), 0, 0, 4, INT64_MAX);
+    const float column[] = {0, 1, 1, 1};
+    ek_tensor *rows = ek_from_data(column, EK_SHAPE(4, 1), EK_F32);
+    assert_close(first, ek_expand(rows, EK_SHAPE(4, 3)), 0, 0);
 
     ek_tensor *x = ek_ones(EK_SHAPE(3, 2));
     ek_scope scope = ek_scope_begin();

@@ -23,6 +23,7 @@ TEST(replicas_are_complete)
     ek_device_list devices = ek_devices(test_kind(), 3);
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_module *replicas[3];
+    assert_refused(ek_replicate(net, &devices, NULL), EK_E_INVALID, "replicas is NULL");
     assert_ok(ek_replicate(net, &devices, replicas));
     for (int d = 0; d < 3; d++) {
         ck_assert(replicas[d]->is_replica);
