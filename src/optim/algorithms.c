@@ -173,8 +173,7 @@ static ek_step_rule nadam_step(const ek_optimizer_options *o, int64_t step, doub
     numbers_moments(o, n);
     n->correction = 1 - pow(o->beta2, (double)step);
     n->initial = o->lr * (1 - mu) / (1 - product);
-    /* As PyTorch 1.13: mu is a factor of the next product two times. */
-    n->rate = o->lr * next / (1 - product * mu * next);
+    n->rate = o->lr * next / (1 - product * next); /* as PyTorch 2; 1.13 has mu in it twice */
     *carried = product;
     return EK_STEP_NADAM;
 }

@@ -5,6 +5,7 @@
  * is a function of n alone if none is set in between; lists of schedules are made of that. */
 #include "optim/schedule.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,31 @@ int ek_schedule_set_momentum(const ek_schedule *schedule, int64_t step)
     return schedule->kind->set_momentum ? schedule->kind->set_momentum(schedule, step) : 0;
 }
 
+/* `before` is the rate before the step, or the initial rate if the step was replayed. */
+static int schedule_refuse_rate(const ek_schedule *schedule, int group, int64_t step,
+                                bool from_start, double before, double rate)
+{
+    const ek_schedule_kind *kind = schedule->kind;
+    if (!kind->culprit)
+        return EK_FAIL(EK_E_INVALID, "%s: step %lld would make the rate of group %d %g", kind->name,
+                       (long long)step, group, rate);
+    if (from_start && step > 0)
+        EK_TRY(schedule_replay(schedule, group, step - 1, &before));
+    int child = kind->culprit(schedule, group, step, before);
+    return EK_FAIL(EK_E_INVALID,
+                   "%s: step %lld would make the rate of group %d %g, by its schedule %d, %s",
+                   kind->name, (long long)step, group, rate, child,
+                   schedule->children[child]->kind->name);
+}
+
+/* A rate that is below 0 by the rounding of its formula is 0: each step rounds a handful of numbers
+ * that are no larger than the initial rate. */
+static double schedule_rounded(const ek_schedule *schedule, int group, int64_t step, double rate)
+{
+    double error = 8 * (double)(step + 1) * DBL_EPSILON * schedule->initial[group];
+    return rate < 0 && rate >= -error ? 0 : rate;
+}
+
 /* Sets the groups' rates after step `step`, computed from their rates now, or from their initial
  * rates if `from_start`. On an error nothing has changed. */
 static int schedule_set_rates(ek_schedule *schedule, int64_t step, bool from_start)
@@ -102,12 +128,13 @@ static int schedule_set_rates(ek_schedule *schedule, int64_t step, bool from_sta
     double *rates = ek_calloc((size_t)count + 1, sizeof *rates);
     int status = rates ? 0 : EK_E_NO_MEMORY;
     for (int i = 0; i < count && status == 0; i++) {
-        rates[i] = optimizer->groups[i].lr;
+        double before = from_start ? schedule->initial[i] : optimizer->groups[i].lr;
+        rates[i] = before;
         status = from_start ? schedule_replay(schedule, i, step, &rates[i])
                             : schedule->kind->next(schedule, i, step, &rates[i]);
+        rates[i] = schedule_rounded(schedule, i, step, rates[i]);
         if (status == 0 && !(rates[i] >= 0))
-            status = EK_FAIL(EK_E_INVALID, "%s: step %lld would make the rate of group %d %g",
-                             schedule->kind->name, (long long)step, i, rates[i]);
+            status = schedule_refuse_rate(schedule, i, step, from_start, before, rates[i]);
     }
     if (status == 0)
         status = ek_schedule_set_momentum(schedule, step);

@@ -24,6 +24,10 @@ typedef struct ek_schedule_kind {
      * `next`. A schedule that begins in ek_sequential_lr sets it, as in PyTorch. */
     double (*closed_form)(const ek_schedule *schedule, int group, int64_t step);
 
+    /* For schedules that are made of others: the index of the one that turns a group's rate, `rate`
+     * before the step, negative. */
+    int (*culprit)(const ek_schedule *schedule, int group, int64_t step, double rate);
+
     /* Optional: sets the groups' momentum as after `step` steps. */
     int (*set_momentum)(const ek_schedule *schedule, int64_t step);
 } ek_schedule_kind;

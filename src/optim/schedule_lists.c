@@ -83,8 +83,15 @@ static int sequential_set_momentum(const ek_schedule *schedule, int64_t step)
     return ek_schedule_set_momentum(child, step);
 }
 
+static int sequential_culprit(const ek_schedule *schedule, int group, int64_t step, double rate)
+{
+    (void)group, (void)rate;
+    return ek_schedule_milestones_before(schedule, step);
+}
+
 static const ek_schedule_kind sequential_kind = {.name = "sequential_lr",
                                                  .next = sequential_next,
+                                                 .culprit = sequential_culprit,
                                                  .set_momentum = sequential_set_momentum};
 
 ek_schedule *ek_sequential_lr(ek_schedule *const *schedules, int count, const int64_t *milestones)
@@ -115,6 +122,16 @@ static int chained_next(const ek_schedule *schedule, int group, int64_t step, do
     return 0;
 }
 
+static int chained_culprit(const ek_schedule *schedule, int group, int64_t step, double rate)
+{
+    for (int i = 0; i < schedule->child_count - 1; i++) {
+        const ek_schedule *child = schedule->children[i];
+        if (child->kind->next(child, group, step, &rate) < 0 || !(rate >= 0))
+            return i;
+    }
+    return schedule->child_count - 1;
+}
+
 static int chained_set_momentum(const ek_schedule *schedule, int64_t step)
 {
     for (int i = 0; i < schedule->child_count; i++)
@@ -124,6 +141,7 @@ static int chained_set_momentum(const ek_schedule *schedule, int64_t step)
 
 static const ek_schedule_kind chained_kind = {.name = "chained_lr",
                                               .next = chained_next,
+                                              .culprit = chained_culprit,
                                               .has_begun = true,
                                               .set_momentum = chained_set_momentum};
 

@@ -11,6 +11,34 @@ from golden import Golden
 STEPS = 6
 COUNT = 19
 
+
+class NAdam(torch.optim.Optimizer):
+    """Dozat's, as in PyTorch 2: in PyTorch 1.13 mu is a factor of the second bias correction twice."""
+
+    def __init__(self, parameters, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, momentum_decay=4e-3):
+        super().__init__(parameters, dict(lr=lr, betas=betas, eps=eps, decay=weight_decay, momentum=momentum_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, mu_product=torch.tensor(1.0), exp_avg=torch.zeros_like(p),
+                                 exp_avg_sq=torch.zeros_like(p))
+                state["step"] = t = state["step"] + 1
+                mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (s * group["momentum"])) for s in (t, t + 1))
+                state["mu_product"] *= mu
+                gradient = p.grad + group["decay"] * p
+                state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
+                state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                size = (state["exp_avg_sq"] / (1 - beta2**t)).sqrt_().add_(group["eps"])
+                product = state["mu_product"].item()
+                p.addcdiv_(gradient, size, value=-lr * (1 - mu) / (1 - product))
+                p.addcdiv_(state["exp_avg"], size, value=-lr * mu_next / (1 - product * mu_next))
+
+
 OPTIMIZERS = {
     "sgd/plain": (torch.optim.SGD, dict(lr=0.1)),
     "sgd/decay": (torch.optim.SGD, dict(lr=0.1, weight_decay=0.05)),
@@ -28,8 +56,8 @@ OPTIMIZERS = {
     "adamw/amsgrad": (torch.optim.AdamW, dict(lr=0.02, weight_decay=0.3, amsgrad=True, maximize=True)),
     "adamax/plain": (torch.optim.Adamax, dict(lr=0.01)),
     "adamax/decay": (torch.optim.Adamax, dict(lr=0.02, betas=(0.8, 0.7), eps=1e-3, weight_decay=0.1, maximize=True)),
-    "nadam/plain": (torch.optim.NAdam, dict()),
-    "nadam/decay": (torch.optim.NAdam, dict(lr=0.01, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, momentum_decay=0.2)),
+    "nadam/plain": (NAdam, dict()),
+    "nadam/decay": (NAdam, dict(lr=0.01, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, momentum_decay=0.2)),
     "radam/plain": (torch.optim.RAdam, dict(lr=0.01)),
     "radam/decay": (torch.optim.RAdam, dict(lr=0.01, betas=(0.8, 0.9), weight_decay=0.1)),
     "rmsprop/plain": (torch.optim.RMSprop, dict()),

@@ -115,6 +115,38 @@ TEST(an_impossible_rate_changes_nothing)
     ek_optimizer_free(optimizer);
 }
 
+/* Of 2048 linear schedules to 0 a quarter ends below it by the rounding of its last step. */
+TEST(a_rate_that_rounding_makes_negative_is_zero)
+{
+    const double starts[] = {1, 0.5, 0.3, 0.1};
+    ek_optimizer *optimizer = two_groups();
+    for (int steps = 2; steps < 130; steps++) {
+        ek_schedule *schedule = ek_linear_lr(optimizer, starts[steps % 4], 0, steps);
+        for (int step = 0; step < steps; step++)
+            assert_ok(ek_schedule_step(schedule));
+        ck_assert_double_eq_tol(ek_optimizer_lr(optimizer, 0), 0, 1e-15);
+        ck_assert(ek_optimizer_lr(optimizer, 0) >= 0);
+        ek_schedule_free(schedule);
+        assert_ok(ek_optimizer_set_lr(optimizer, 0, 0.3));
+        assert_ok(ek_optimizer_set_lr(optimizer, 1, 0.3));
+    }
+    ek_optimizer_free(optimizer);
+}
+
+TEST(a_refused_rate_names_the_schedule_of_a_list)
+{
+    ek_optimizer *optimizer = two_groups();
+    ek_schedule *chain =
+        ek_chained_lr(ek_exponential_lr(optimizer, 0.5), ek_cosine_annealing_lr(optimizer, 4, 0.1));
+    int status = 0;
+    for (int step = 0; step < 12 && status == 0; step++)
+        status = ek_schedule_step(chain);
+    ck_assert_int_eq(status, EK_E_INVALID);
+    assert_error(EK_E_INVALID, "by its schedule 1, cosine_annealing_lr");
+    ek_schedule_free(chain);
+    ek_optimizer_free(optimizer);
+}
+
 TEST(later_groups_start_from_their_own_rate)
 {
     ek_optimizer *optimizer = two_groups();
