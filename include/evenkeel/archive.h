@@ -83,7 +83,8 @@ EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_ge
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 
 /** Writes the file at `path` whole or not at all: a kill or a loss of power leaves the old file or
- * the new one. A symbolic link is replaced, not followed. EK_E_IO with the system's reason. */
+ * the new one. A symbolic link is replaced, not followed. EK_E_IO with the system's reason.
+ * EK_E_INVALID for a path that ends in .pth or .pt: torch.load would not read the file. */
 EK_API int ek_archive_save(ek_archive *archive, const char *path);
 
 /* ---- reading ---- */
@@ -95,9 +96,11 @@ EK_API int ek_archive_save(ek_archive *archive, const char *path);
  * {"model": {"0.weight": w}, "epoch": 7} has the tensor "model.0.weight" and the number "epoch".
  * Texts are read by ek_archive_get_text. A module that was saved whole has the names of its state
  * dictionary. The file's pickle is read as data: no class is looked up, no function called. None,
- * numbers beyond 64 bits and objects of other classes are left out. EK_E_FORMAT for files that
- * PyTorch would not write, and for compressed, big-endian or expanded tensors. Checksums are not
- * verified. */
+ * numbers beyond 64 bits and objects of other classes are left out, and so are quantized and sparse
+ * tensors, with a line in the log. EK_E_FORMAT for files that PyTorch would not write, for
+ * TorchScript files, and for compressed or big-endian tensors. Checksums are not verified. Expanded
+ * tensors are read; but those that, with the others, are more than 16 times the file and 4 MiB are
+ * EK_E_FORMAT when they are used. */
 EK_API ek_archive *ek_archive_open(const char *path);
 
 /** True if there is a tensor or text of this name, or any below it. */

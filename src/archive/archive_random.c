@@ -64,13 +64,15 @@ static int random_read(const ek_archive_get_call *get, const char *path, ek_gene
 {
     const int before = ek_error_status();
     const char *file = get->archive->path, *dot = *get->name && *path ? "." : "";
+    unsigned char state[EK_GENERATOR_STATE_BYTES];
     ek_array_view view = {0};
     EK_TRY(ek_archive_view(get, path, &view));
     if (view.dtype != EK_U8 || view.shape.ndim != 1 || view.nbytes != EK_GENERATOR_STATE_BYTES)
         return EK_FAIL_IN(EK_E_FORMAT, get,
                           "\"%.100s%s%s\" is no generator's state, which is %d bytes (u8)",
                           get->name, dot, path, EK_GENERATOR_STATE_BYTES);
-    int status = ek_generator_set_state(generator, view.elements, view.nbytes);
+    ek_array_copy(&view, state); /* a tensor of a .pth file can have strides */
+    int status = ek_generator_set_state(generator, state, sizeof state);
     if (status < 0)
         ek_error_prefix(before, "%s: %.200s: \"%.100s%s%s\"", get->what, file, get->name, dot,
                         path);

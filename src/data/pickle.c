@@ -63,13 +63,25 @@ static int pickle_new(ek_pickle *p, ek_pickle_object object)
     return p->count++;
 }
 
-static int pickle_add_item(ek_pickle *p, int object, int item)
+/* Makes room for `more` items of a list or dictionary: at the end of all items, so that only the
+ * last one grows where it is. */
+static int pickle_make_room(ek_pickle *p, int object, int more)
 {
     ek_pickle_object *o = &p->objects[object];
-    if (o->count == INT_MAX)
+    int begin = o->as.items.begin, count = o->as.items.count;
+    bool last = begin + o->as.items.room == p->item_count;
+    int64_t room = count + (int64_t)(count > more ? count : more);
+    if (more <= o->as.items.room - count)
+        return 0;
+    if (room > INT_MAX - p->item_count)
         return pickle_fail(p, "more than 2^31 items");
-    EK_TRY(ek_grow(&o->items, &o->room, o->count + 1));
-    o->items[o->count++] = item;
+    int to = last ? begin : p->item_count;
+    EK_TRY(ek_grow(&p->items, &p->item_room, to + (int)room));
+    if (!last && count > 0)
+        memcpy(p->items + to, p->items + begin, (size_t)count * sizeof *p->items);
+    p->item_count = to + (int)room;
+    o->as.items.begin = to;
+    o->as.items.room = (int)room;
     return 0;
 }
 
@@ -119,9 +131,13 @@ static int pickle_above_mark(const ek_pickle *p)
 /* Moves the `count` objects at the top to the end of an object's items. */
 static int pickle_move_items(ek_pickle *p, int object, int count)
 {
-    for (int i = p->depth - count; i < p->depth; i++)
-        EK_TRY(pickle_add_item(p, object, p->stack[i]));
+    EK_TRY(pickle_make_room(p, object, count));
+    ek_pickle_object *o = &p->objects[object];
     p->depth -= count;
+    if (count > 0)
+        memcpy(p->items + o->as.items.begin + o->as.items.count, p->stack + p->depth,
+               (size_t)count * sizeof *p->items);
+    o->as.items.count += count;
     return 0;
 }
 
@@ -154,6 +170,14 @@ static int pickle_extend(ek_pickle *p, bool pairs)
     ek_pickle_kind kind = p->objects[object].kind;
     if (kind != EK_PICKLE_CALL && kind != (pairs ? EK_PICKLE_DICT : EK_PICKLE_LIST))
         return pickle_fail(p, "items for what has none");
+    if (kind == EK_PICKLE_CALL) {
+        if (p->objects[object].as.call.items < 0) {
+            int made = pickle_new(p, (ek_pickle_object){.kind = EK_PICKLE_LIST});
+            EK_TRY(made);
+            p->objects[object].as.call.items = made;
+        }
+        object = p->objects[object].as.call.items;
+    }
     EK_TRY(pickle_move_items(p, object, count));
     p->depth--; /* the mark */
     return 0;
@@ -176,9 +200,23 @@ static int pickle_extend_by(ek_pickle *p, int count)
 
 /* ---- operations: numbers and texts ---- */
 
+/* Pushes the object that `small` has, or a new one that it has from now on. */
+static int pickle_push_small(ek_pickle *p, int *small, ek_pickle_object object)
+{
+    if (*small == 0) {
+        int made = pickle_new(p, object);
+        EK_TRY(made);
+        *small = made + 1;
+    }
+    return pickle_push(p, *small - 1);
+}
+
 static int pickle_push_integer(ek_pickle *p, int64_t integer)
 {
-    return pickle_push_new(p, (ek_pickle_object){EK_PICKLE_INT, .as.integer = integer});
+    ek_pickle_object object = {EK_PICKLE_INT, .as.integer = integer};
+    return integer >= 0 && integer < EK_PICKLE_SMALL
+               ? pickle_push_small(p, &p->small[integer], object)
+               : pickle_push_new(p, object);
 }
 
 /* A number of `size` bytes; one of four bytes has a sign. */
@@ -219,7 +257,9 @@ static int pickle_push_float(ek_pickle *p)
 
 static ek_pickle_object pickle_text_object(const char *bytes, size_t nbytes)
 {
-    return (ek_pickle_object){.kind = EK_PICKLE_TEXT, .as.text = {bytes, nbytes}};
+    return (ek_pickle_object){.kind = EK_PICKLE_TEXT,
+                              .has_nul = nbytes > 0 && memchr(bytes, '\0', nbytes),
+                              .as.text = {bytes, nbytes}};
 }
 
 /* A text whose length in bytes takes `size` bytes. */
@@ -272,7 +312,8 @@ static int pickle_push_call(ek_pickle *p, bool keywords)
     int callee = pickle_pop(p);
     EK_TRY(callee);
     return pickle_push_new(p, (ek_pickle_object){EK_PICKLE_CALL,
-                                                 .as.call = {callee, arguments, PICKLE_NONE}});
+                                                 .as.call = {callee, arguments, PICKLE_NONE,
+                                                             PICKLE_NONE}});
 }
 
 static int pickle_push_persistent(ek_pickle *p)
@@ -376,7 +417,8 @@ static int pickle_run(ek_pickle *p, int operation)
         return top < 0 ? top : pickle_push(p, top);
     }
     case 'N': /* NONE */
-        return pickle_push_new(p, (ek_pickle_object){.kind = EK_PICKLE_NONE});
+        return pickle_push_small(p, &p->small[EK_PICKLE_SMALL],
+                                 (ek_pickle_object){.kind = EK_PICKLE_NONE});
     case 0x88: /* NEWTRUE */
         return pickle_push_integer(p, 1);
     case 0x89: /* NEWFALSE */
@@ -478,9 +520,8 @@ int ek_pickle_read(ek_pickle *pickle)
 
 void ek_pickle_close(ek_pickle *pickle)
 {
-    for (int i = 0; i < pickle->count; i++)
-        free(pickle->objects[i].items);
     free(pickle->objects);
+    free(pickle->items);
     free(pickle->stack);
     free(pickle->memo);
     *pickle = (ek_pickle){.what = pickle->what, .path = pickle->path};
@@ -503,19 +544,31 @@ bool ek_pickle_is_global(const ek_pickle *pickle, int object, const char *module
            ek_pickle_is_text(pickle, o->as.global.name, name);
 }
 
-int ek_pickle_item(const ek_pickle *pickle, int object, int index)
+const int *ek_pickle_items(const ek_pickle *pickle, int object, int *count)
 {
     const ek_pickle_object *o = object < 0 ? NULL : &pickle->objects[object];
-    return o && o->kind == EK_PICKLE_LIST && index < o->count ? o->items[index] : -1;
+    if (o && o->kind == EK_PICKLE_CALL)
+        o = o->as.call.items < 0 ? NULL : &pickle->objects[o->as.call.items];
+    bool has = o && (o->kind == EK_PICKLE_LIST || o->kind == EK_PICKLE_DICT);
+    *count = has ? o->as.items.count : 0;
+    return *count > 0 ? pickle->items + o->as.items.begin : NULL;
+}
+
+int ek_pickle_item(const ek_pickle *pickle, int object, int index)
+{
+    int count;
+    const int *items = ek_pickle_items(pickle, object, &count);
+    return index < count && pickle->objects[object].kind == EK_PICKLE_LIST ? items[index] : -1;
 }
 
 int ek_pickle_value(const ek_pickle *pickle, int object, const char *key)
 {
-    const ek_pickle_object *o = object < 0 ? NULL : &pickle->objects[object];
-    for (int i = 0;
-         o && (o->kind == EK_PICKLE_DICT || o->kind == EK_PICKLE_CALL) && i + 1 < o->count; i += 2)
-        if (ek_pickle_is_text(pickle, o->items[i], key))
-            return o->items[i + 1];
+    int count;
+    const int *items = ek_pickle_items(pickle, object, &count);
+    bool pairs = object >= 0 && pickle->objects[object].kind != EK_PICKLE_LIST;
+    for (int i = 0; pairs && i + 1 < count; i += 2)
+        if (ek_pickle_is_text(pickle, items[i], key))
+            return items[i + 1];
     return -1;
 }
 

@@ -4,9 +4,9 @@
  * dictionaries. It looks up no class and calls no function: a call stays a record of the name that
  * is called and of its arguments. The reader of the result decides which names it knows.
  *
- * Nothing in a pickle is trusted. Each of its bytes makes at most one object, so that memory is
- * bounded by a constant times its length. Objects may contain themselves: who walks through them
- * must bound the depth. */
+ * Nothing in a pickle is trusted. Each of its bytes makes at most one object of 24 bytes and moves
+ * at most one item, so that memory is bounded by some 50 times its length. Objects may contain
+ * themselves: who walks through them must bound the depth. */
 #ifndef EK_DATA_PICKLE_H
 #define EK_DATA_PICKLE_H
 
@@ -27,28 +27,34 @@ typedef enum ek_pickle_kind {
     EK_PICKLE_LARGE       /* a whole number of more than 64 bits */
 } ek_pickle_kind;
 
-/* Members of type int that name objects are indices of ek_pickle.objects; -1 is none. */
+/* Members of type int that name objects are indices of ek_pickle.objects; -1 is none. Several
+ * places may have one object: None and small numbers exist once. */
 typedef struct ek_pickle_object {
     ek_pickle_kind kind;
+    bool has_nul; /* of a text */
     union {
         int64_t integer;
         double floating;
         struct {
-            const char *bytes; /* in the pickle, without a NUL */
+            const char *bytes; /* in the pickle, without a NUL behind */
             size_t nbytes;
         } text;
+        struct {
+            int begin, count, room; /* of a list's or dictionary's items in ek_pickle.items */
+        } items;
         struct {
             int module, name; /* texts */
         } global;
         struct {
             int callee, arguments;
             int state; /* what the object was built with (__setstate__) */
+            int items; /* a list of what was appended, or of keys and values that were set */
         } call;
         int persistent; /* the id */
     } as;
-    int *items;
-    int count, room;
 } ek_pickle_object;
+
+enum { EK_PICKLE_SMALL = 256 }; /* whole numbers from 0 to 255 exist once */
 
 typedef struct ek_pickle {
     const char *what, *path; /* borrowed, for error messages */
@@ -57,7 +63,10 @@ typedef struct ek_pickle {
     size_t at; /* offset of the next byte */
     ek_pickle_object *objects;
     int count, room;
-    int *stack; /* objects, or PICKLE_MARK */
+    int *items; /* those of all lists and dictionaries */
+    int item_count, item_room;
+    int small[EK_PICKLE_SMALL + 1]; /* 1 + the object of a small number, and of None; 0: not yet */
+    int *stack;                     /* objects, or PICKLE_MARK */
     int depth, stack_room;
     int *memo; /* objects by the numbers that the pickle gave them */
     int memo_count, memo_room;
@@ -71,6 +80,9 @@ void ek_pickle_close(ek_pickle *pickle);
 /* True if the object is a text, or a global's "module.name", that equals `text`. */
 bool ek_pickle_is_text(const ek_pickle *pickle, int object, const char *text);
 bool ek_pickle_is_global(const ek_pickle *pickle, int object, const char *module, const char *name);
+/* The items of a list, of a dictionary, or of what was appended to the result of a call; *count is
+ * 0 for other objects, and for none. */
+const int *ek_pickle_items(const ek_pickle *pickle, int object, int *count);
 /* Item `index` of a list; -1 if the object is no list or has no such item. */
 int ek_pickle_item(const ek_pickle *pickle, int object, int index);
 /* The value of a text key in a dictionary; -1 if there is none. */

@@ -11,7 +11,13 @@
 
 /* Names nest no deeper, and take at most this many times the file's bytes: objects may be shared,
  * so that a small file can have very many names. */
-enum { PTH_DEPTH = 100, PTH_NAME_SHARE = 4, PTH_FREE = 1 << 16, PTH_LONGEST_NAME = 4096 };
+enum {
+    PTH_DEPTH = 100,
+    PTH_NAME_SHARE = 4,
+    PTH_FREE = 1 << 16,
+    PTH_FREE_ELEMENTS = 1 << 22, /* bytes of shared elements that any file may have */
+    PTH_LONGEST_NAME = 4096
+};
 
 /* The walk through the objects of one file. */
 typedef struct pth {
@@ -20,24 +26,14 @@ typedef struct pth {
     ek_pth_file saved;
     char name[PTH_LONGEST_NAME]; /* of the object that is being visited */
     size_t name_nbytes;
-    size_t names_left;  /* bytes of names and texts that may still be added */
-    size_t visits_left; /* objects that may still be visited */
+    size_t names_left;     /* bytes of names and texts that may still be added */
+    size_t visits_left;    /* objects that may still be visited */
+    int64_t elements_left; /* bytes of tensors that may still be added to be read */
+    int left_out;          /* tensors of kinds that are not read */
+    char first_left_out[256];
 } pth;
 
 /* ---- what the file has: tensors, numbers, texts ---- */
-
-/* A copy of `nbytes` bytes with a NUL behind, which lives as long as the file; NULL on error. */
-static char *pth_keep(const pth *p, const void *bytes, size_t nbytes)
-{
-    ek_safetensors *file = p->file;
-    char *copy = ek_calloc(1, nbytes + 1);
-    if (!copy || ek_grow(&file->owned, &file->owned_room, file->owned_count + 1) < 0) {
-        free(copy);
-        return NULL;
-    }
-    file->owned[file->owned_count++] = copy;
-    return nbytes ? memcpy(copy, bytes, nbytes) : copy;
-}
 
 /* Returns the present name, kept; NULL on error. */
 static char *pth_keep_name(pth *p)
@@ -51,7 +47,7 @@ static char *pth_keep_name(pth *p)
         return NULL;
     }
     p->names_left -= nbytes;
-    return pth_keep(p, p->name, p->name_nbytes);
+    return ek_safetensors_keep(p->file, p->name, p->name_nbytes, nbytes);
 }
 
 static int pth_add_entry(pth *p, ek_safetensors_entry entry)
@@ -67,7 +63,7 @@ static int pth_add_entry(pth *p, ek_safetensors_entry entry)
 
 static int pth_add_number(pth *p, const char *element, const void *number)
 {
-    const char *kept = pth_keep(p, number, sizeof(int64_t));
+    const char *kept = ek_safetensors_keep(p->file, number, sizeof(int64_t), sizeof(int64_t));
     ek_safetensors_entry entry = {.element = ek_element_find(element),
                                   .end = sizeof(int64_t),
                                   .elements = (const unsigned char *)kept};
@@ -78,73 +74,87 @@ static int pth_add_text(pth *p, const char *text, size_t nbytes)
 {
     ek_safetensors *file = p->file;
     EK_TRY(ek_grow(&file->metadata, &file->metadata_room, file->metadata_count + 1));
-    const char *key = pth_keep_name(p), *value = key ? pth_keep(p, text, nbytes) : NULL;
-    if (!value)
-        return ek_error_pending();
     if (nbytes + 1 > p->names_left)
         return EK_FAIL_IN(EK_E_FORMAT, p, "its texts are shared too often");
     p->names_left -= nbytes + 1;
+    const char *key = pth_keep_name(p);
+    const char *value = key ? ek_safetensors_keep(file, text, nbytes, nbytes + 1) : NULL;
+    if (!value)
+        return ek_error_pending();
     file->metadata[file->metadata_count++] = (ek_metadata){key, value};
     return 0;
 }
 
 /* ---- tensors ---- */
 
-/* Reads sizes and strides, which are tuples of one length, into the entry. */
-static int pth_read_layout(const pth *p, int sizes, int strides, ek_safetensors_entry *e)
+/* Sizes and strides of a tensor of `ndim` dimensions. */
+typedef struct pth_layout {
+    int64_t sizes[EK_MAX_DIMS], strides[EK_MAX_DIMS];
+    int ndim; /* if it is more than EK_MAX_DIMS, only so many are kept */
+} pth_layout;
+
+/* Reads sizes and strides, which are tuples of one length. */
+static int pth_read_layout(const pth *p, int sizes, int strides, pth_layout *l)
 {
     const ek_pickle *pickle = &p->saved.pickle;
-    int count = sizes < 0 ? -1 : pickle->objects[sizes].count;
-    if (count < 0 || pickle->objects[sizes].kind != EK_PICKLE_LIST || strides < 0 ||
-        pickle->objects[strides].kind != EK_PICKLE_LIST || pickle->objects[strides].count != count)
+    int count, others;
+    const int *size_items = ek_pickle_items(pickle, sizes, &count);
+    const int *stride_items = ek_pickle_items(pickle, strides, &others);
+    if (sizes < 0 || pickle->objects[sizes].kind != EK_PICKLE_LIST || strides < 0 ||
+        pickle->objects[strides].kind != EK_PICKLE_LIST || others != count)
         return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\" has no sizes, or strides for others",
                           p->name);
     for (int i = 0; i < count; i++) {
         int64_t size = 0, stride = 0;
-        if (!ek_pickle_integer(pickle, pickle->objects[sizes].items[i], &size) ||
-            !ek_pickle_integer(pickle, pickle->objects[strides].items[i], &stride) || size < 0 ||
-            stride < 0)
+        if (!ek_pickle_integer(pickle, size_items[i], &size) ||
+            !ek_pickle_integer(pickle, stride_items[i], &stride) || size < 0 || stride < 0)
             return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\": size or stride %d is no natural number",
                               p->name, i);
         if (i >= EK_MAX_DIMS)
             continue;
-        e->sizes[i] = size;
-        e->strides[i] = stride;
+        l->sizes[i] = size;
+        l->strides[i] = size == 1 ? 0 : stride;
     }
-    e->ndim = count;
+    l->ndim = count;
     return 0;
+}
+
+/* Counts the bytes of a tensor's elements, which may share a storage with others, or each other if
+ * it is expanded. A small file can so have very large tensors, which are not to be read. */
+static void pth_charge_elements(pth *p, ek_safetensors_entry *e)
+{
+    e->excess = e->end > p->elements_left;
+    if (!e->excess)
+        p->elements_left -= e->end;
 }
 
 /* Checks that all elements lie in the storage from `offset` on. Sets e->end to their size in bytes
  * if they were row-major, and e->strided. Tensors of too many dimensions are refused when read. */
 static int pth_check_layout(const pth *p, const ek_pth_storage *s, int64_t offset,
-                            ek_safetensors_entry *e)
+                            const pth_layout *l, ek_safetensors_entry *e)
 {
     int64_t count = 1, last = offset, step, next = 1;
+    e->ndim = l->ndim;
     if (e->ndim > EK_MAX_DIMS)
         return 0;
     bool fits = offset >= 0;
     for (int i = e->ndim - 1; i >= 0; i--) {
-        if (e->sizes[i] != 1 && e->strides[i] != next)
+        if (l->sizes[i] != 1 && l->strides[i] != next)
             e->strided = true;
-        next = e->sizes[i] == 0 || __builtin_mul_overflow(next, e->sizes[i], &next) ? -1 : next;
-        fits = fits && !__builtin_mul_overflow(count, e->sizes[i], &count);
-        if (e->sizes[i] > 0)
-            fits = fits && !__builtin_mul_overflow(e->sizes[i] - 1, e->strides[i], &step) &&
+        next = l->sizes[i] == 0 || __builtin_mul_overflow(next, l->sizes[i], &next) ? -1 : next;
+        fits = fits && !__builtin_mul_overflow(count, l->sizes[i], &count);
+        if (l->sizes[i] > 0)
+            fits = fits && !__builtin_mul_overflow(l->sizes[i] - 1, l->strides[i], &step) &&
                    !__builtin_add_overflow(last, step, &last);
     }
     for (int i = 0; i < e->ndim; i++)
-        if (e->sizes[i] == 0)
+        if (l->sizes[i] == 0)
             return e->strided = false, e->end = 0, 0;
     if (!fits || last >= s->count)
         return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\" leaves its storage of %" PRId64 " elements",
                           p->name, s->count);
-    if (count > s->count)
-        return EK_FAIL_IN(EK_E_FORMAT, p,
-                          "\"%.200s\" has %" PRId64 " elements in a storage of %" PRId64
-                          ": expanded tensors are not read; save a clone",
-                          p->name, count, s->count);
-    e->end = count * (int64_t)ek_element_size(s->element);
+    if (__builtin_mul_overflow(count, (int64_t)ek_element_size(s->element), &e->end))
+        e->end = INT64_MAX;
     return 0;
 }
 
@@ -155,6 +165,7 @@ static int pth_add_tensor(pth *p, int arguments, bool typed)
     const ek_pickle *pickle = &p->saved.pickle;
     ek_safetensors_entry e = {.name = NULL};
     ek_pth_storage s = {NULL, NULL, 0};
+    pth_layout layout = {.ndim = 0};
     int64_t offset = 0;
     EK_TRY(ek_pth_file_storage(&p->saved, ek_pickle_item(pickle, arguments, 0), p->name, &s));
     if (!typed) {
@@ -167,8 +178,13 @@ static int pth_add_tensor(pth *p, int arguments, bool typed)
     if (!ek_pickle_integer(pickle, ek_pickle_item(pickle, arguments, 1), &offset))
         return EK_FAIL_IN(EK_E_FORMAT, p, "\"%.200s\" has no offset", p->name);
     EK_TRY(pth_read_layout(p, ek_pickle_item(pickle, arguments, 2),
-                           ek_pickle_item(pickle, arguments, 3), &e));
-    EK_TRY(pth_check_layout(p, &s, offset, &e));
+                           ek_pickle_item(pickle, arguments, 3), &layout));
+    EK_TRY(pth_check_layout(p, &s, offset, &layout, &e));
+    pth_charge_elements(p, &e);
+    size_t kept = (e.strided ? 2 : 1) * sizeof layout.sizes; /* the strides follow the sizes */
+    e.sizes = ek_safetensors_keep(p->file, layout.sizes, kept, kept);
+    if (!e.sizes)
+        return EK_E_NO_MEMORY;
     e.element = s.element;
     e.elements = e.end > 0 ? s.bytes + (size_t)offset * ek_element_size(s.element) : s.bytes;
     return pth_add_entry(p, e);
@@ -221,35 +237,79 @@ static int pth_add_keyed(pth *p, int key, int value, int depth)
     const ek_pickle_object *k = &p->saved.pickle.objects[key];
     if (k->kind == EK_PICKLE_INT)
         return pth_add_numbered(p, k->as.integer, value, depth);
-    if (k->kind != EK_PICKLE_TEXT || k->as.text.nbytes == 0 ||
-        memchr(k->as.text.bytes, '\0', k->as.text.nbytes))
+    if (k->kind != EK_PICKLE_TEXT || k->as.text.nbytes == 0 || k->has_nul)
         return 0;
     return pth_add_below(p, k->as.text.bytes, k->as.text.nbytes, value, depth);
 }
 
-/* Adds the keys and values of a dictionary or of an object that has some. */
-static int pth_add_pairs(pth *p, int object, int depth)
+/* True if a list has a text that equals the text `key`. */
+static bool pth_list_has(const ek_pickle *pickle, int list, int key)
 {
-    for (int i = 0; object >= 0 && i + 1 < p->saved.pickle.objects[object].count; i += 2)
-        EK_TRY(pth_add_keyed(p, p->saved.pickle.objects[object].items[i],
-                             p->saved.pickle.objects[object].items[i + 1], depth));
+    int count;
+    const int *items = ek_pickle_items(pickle, list, &count);
+    const ek_pickle_object *k = &pickle->objects[key], *o;
+    for (int i = 0; k->kind == EK_PICKLE_TEXT && i < count; i++) {
+        o = &pickle->objects[items[i]];
+        if (o->kind == EK_PICKLE_TEXT && o->as.text.nbytes == k->as.text.nbytes &&
+            memcmp(o->as.text.bytes, k->as.text.bytes, k->as.text.nbytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Adds the keys and values of a dictionary or of an object that has some, but those of the keys
+ * that the list `without` has. */
+static int pth_add_pairs(pth *p, int object, int without, int depth)
+{
+    int count, others;
+    const int *items = ek_pickle_items(&p->saved.pickle, object, &count);
+    ek_pickle_items(&p->saved.pickle, without, &others);
+    EK_TRY(pth_charge(p, count / 2));
+    for (int i = 0; i + 1 < count; i += 2) {
+        EK_TRY(pth_charge(p, others));
+        if (!pth_list_has(&p->saved.pickle, without, items[i]))
+            EK_TRY(pth_add_keyed(p, items[i], items[i + 1], depth));
+    }
     return 0;
 }
 
 static int pth_add_list(pth *p, int object, int depth)
 {
-    for (int i = 0; object >= 0 && i < p->saved.pickle.objects[object].count; i++)
-        EK_TRY(pth_add_numbered(p, i, p->saved.pickle.objects[object].items[i], depth));
+    int count;
+    const int *items = ek_pickle_items(&p->saved.pickle, object, &count);
+    for (int i = 0; i < count; i++)
+        EK_TRY(pth_add_numbered(p, i, items[i], depth));
     return 0;
 }
 
-/* Adds a module that was saved whole, from the dictionary of its members. */
+/* Adds a module that was saved whole, from the dictionary of its members. Buffers that its state
+ * dictionary lacks are named in a set, which is a call with a list up to protocol 3. */
 static int pth_add_module(pth *p, int state, int depth)
 {
     static const char *const members[] = {"_parameters", "_buffers", "_modules"};
+    const ek_pickle *pickle = &p->saved.pickle;
+    int set = ek_pickle_value(pickle, state, "_non_persistent_buffers_set");
+    if (set >= 0 && pickle->objects[set].kind == EK_PICKLE_CALL)
+        set = ek_pickle_item(pickle, pickle->objects[set].as.call.arguments, 0);
     for (int i = 0; i < 3; i++)
-        EK_TRY(pth_add_pairs(p, ek_pickle_value(&p->saved.pickle, state, members[i]), depth));
+        EK_TRY(
+            pth_add_pairs(p, ek_pickle_value(pickle, state, members[i]), i == 1 ? set : -1, depth));
     return 0;
+}
+
+/* Notes a tensor of a kind that is not read: torch's functions for those begin so. */
+static void pth_note_left_out(pth *p, int callee)
+{
+    static const char begin[] = "_rebuild_";
+    const ek_pickle *pickle = &p->saved.pickle;
+    const ek_pickle_object *o = &pickle->objects[callee];
+    int name = o->kind == EK_PICKLE_GLOBAL ? o->as.global.name : -1;
+    o = name < 0 ? NULL : &pickle->objects[name];
+    if (!o || o->as.text.nbytes < sizeof begin || memcmp(o->as.text.bytes, begin, sizeof begin - 1))
+        return;
+    if (p->left_out++ == 0)
+        snprintf(p->first_left_out, sizeof p->first_left_out, "\"%.100s\" (%.*s)", p->name,
+                 o->as.text.nbytes < 100 ? (int)o->as.text.nbytes : 100, o->as.text.bytes);
 }
 
 static int pth_add_call(pth *p, int object, int depth)
@@ -274,8 +334,11 @@ static int pth_add_call(pth *p, int object, int depth)
     }
     if (ek_pickle_is_global(pickle, callee, "collections", "OrderedDict") ||
         ek_pickle_is_global(pickle, callee, "collections", "defaultdict"))
-        return pth_add_pairs(p, object, depth);
-    EK_TRY(pth_charge(p, state < 0 ? 0 : pickle->objects[state].count));
+        return pth_add_pairs(p, object, -1, depth);
+    int count;
+    ek_pickle_items(pickle, state, &count);
+    EK_TRY(pth_charge(p, count));
+    pth_note_left_out(p, callee);
     return ek_pickle_value(pickle, state, "_parameters") < 0 ? 0 : pth_add_module(p, state, depth);
 }
 
@@ -294,7 +357,7 @@ static int pth_add(pth *p, int object, int depth)
     case EK_PICKLE_LIST:
         return pth_add_list(p, object, depth);
     case EK_PICKLE_DICT:
-        return pth_add_pairs(p, object, depth);
+        return pth_add_pairs(p, object, -1, depth);
     case EK_PICKLE_CALL:
         return pth_add_call(p, object, depth);
     default:
@@ -319,11 +382,18 @@ int ek_pth_read(ek_safetensors *file)
     p->file = file;
     p->names_left = file->nbytes * PTH_NAME_SHARE + PTH_FREE;
     p->visits_left = file->nbytes + PTH_FREE;
+    p->elements_left = (int64_t)file->nbytes * EK_SAFETENSORS_SHARE + PTH_FREE_ELEMENTS;
     int status = ek_pth_file_open(&p->saved, file);
     if (status >= 0)
         status = pth_add(p, status, 0);
     if (status >= 0)
         status = ek_safetensors_sort(file);
+    if (status >= 0 && p->left_out > 0)
+        ek_log_line(EK_LOG_WARNING,
+                    "pth: %s: %d %s left out, for instance %s: quantized, sparse and other tensors "
+                    "without plain elements are not read",
+                    p->path, p->left_out, p->left_out == 1 ? "tensor is" : "tensors are",
+                    p->first_left_out);
     ek_pth_file_close(&p->saved);
     free(p);
     return status;

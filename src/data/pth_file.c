@@ -91,6 +91,16 @@ static int zipped_check_order(const ek_pth_file *p)
     return 0;
 }
 
+/* Refuses files of torch.jit.save: they are told by this entry, as by torch.load. */
+static int zipped_check_program(const ek_pth_file *p)
+{
+    return zipped_find(p, "constants.pkl", "", 0)
+               ? EK_FAIL_IN(EK_E_FORMAT, p,
+                            "a TorchScript file, which holds a program; what torch.save writes of "
+                            "the module's state_dict() is read")
+               : 0;
+}
+
 /* Finds data.pkl, which lies in a folder of any name, and reads it. */
 static int zipped_open(ek_pth_file *p, const ek_safetensors *file)
 {
@@ -107,6 +117,7 @@ static int zipped_open(ek_pth_file *p, const ek_safetensors *file)
             continue;
         p->folder = e->name;
         p->folder_nbytes = folder;
+        EK_TRY(zipped_check_program(p));
         EK_TRY(zipped_check_order(p));
         EK_TRY(ek_zip_view(&p->zip, e, &p->pickle.bytes));
         p->pickle.nbytes = (size_t)e->nbytes;
@@ -194,10 +205,12 @@ static int old_list(ek_pth_file *p)
 static int old_find_elements(ek_pth_file *p, int keys)
 {
     ek_pickle *pickle = &p->pickle;
+    int key_count;
+    const int *items = ek_pickle_items(pickle, keys, &key_count);
     if (pickle->objects[keys].kind != EK_PICKLE_LIST)
         return EK_FAIL_IN(EK_E_FORMAT, p, "damaged: the list of storages is missing");
-    for (int i = 0; i < pickle->objects[keys].count; i++) {
-        const ek_pickle_object *key = &pickle->objects[pickle->objects[keys].items[i]];
+    for (int i = 0; i < key_count; i++) {
+        const ek_pickle_object *key = &pickle->objects[items[i]];
         old_storage *s = key->kind == EK_PICKLE_TEXT
                              ? old_find(p, key->as.text.bytes, key->as.text.nbytes)
                              : NULL;

@@ -11,7 +11,9 @@
 enum {
     EK_SAFETENSORS_PREFIX = 8,             /* bytes of the length in front of the header */
     EK_SAFETENSORS_MAX_HEADER = 100000000, /* bytes, as in the reference reader */
-    EK_SAFETENSORS_ALIGNMENT = 8 /* alignment of the first element in the file, in bytes */
+    EK_SAFETENSORS_ALIGNMENT = 8, /* alignment of the first element in the file, in bytes */
+    /* Tensors of torch.save's files that share elements are read up to so many times the file. */
+    EK_SAFETENSORS_SHARE = 16
 };
 
 /* ---- writing ---- */
@@ -40,13 +42,13 @@ int ek_safetensors_make(const ek_array_source *sources, int count);
 typedef struct ek_safetensors_entry {
     const char *name; /* borrowed from the header */
     const ek_element *element;
-    int ndim; /* may exceed EK_MAX_DIMS; only the first EK_MAX_DIMS sizes are kept */
-    int64_t sizes[EK_MAX_DIMS];
-    int64_t begin, end; /* byte offsets from the first element of the file; their difference is
-                           the size of all elements */
+    int ndim;             /* may exceed EK_MAX_DIMS; then there are only so many sizes */
+    bool strided;         /* elements are strides apart instead of row-major */
+    bool excess;          /* not to be read: see pth_charge_elements */
+    const int64_t *sizes; /* kept; if strided, EK_MAX_DIMS sizes and EK_MAX_DIMS strides */
+    int64_t begin, end;   /* byte offsets from the first element of the file; their difference is
+                             the size of all elements */
     const unsigned char *elements;
-    bool strided; /* elements are `strides` apart instead of row-major */
-    int64_t strides[EK_MAX_DIMS];
 } ek_safetensors_entry;
 
 struct ek_safetensors {
@@ -63,13 +65,18 @@ struct ek_safetensors {
     bool has_metadata;
     ek_metadata *metadata; /* sorted by key */
     int metadata_count, metadata_room;
-    void **owned; /* names, texts and numbers that are not in the mapped bytes */
+    char **owned; /* blocks of sizes, names, texts and numbers that are not in the mapped bytes */
     int owned_count, owned_room;
+    char *owned_at;    /* where the last block is free */
+    size_t owned_left; /* for so many bytes */
 };
 
 /* Reads a mapped file's header, and fills the other members, which are zero before. EK_E_FORMAT
  * says what is wrong and where. ek_safetensors_close frees them, also after a failure. */
 int ek_safetensors_read_header(ek_safetensors *file);
+/* Returns a copy of `nbytes` bytes, with zeros behind them up to `room`, that lives as long as the
+ * file; NULL on error. It is aligned for numbers of 8 bytes if `room` is a multiple of 8. */
+void *ek_safetensors_keep(ek_safetensors *file, const void *bytes, size_t nbytes, size_t room);
 /* Sorts names and metadata. EK_E_FORMAT if a name or a key occurs twice. */
 int ek_safetensors_sort(ek_safetensors *file);
 /* As ek_safetensors_open, for the files of torch.save too (pth.h). */

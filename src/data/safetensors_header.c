@@ -131,6 +131,7 @@ typedef struct description {
     bool empty;
     int64_t count;
     int64_t offsets[2];
+    int64_t sizes[EK_MAX_DIMS];
     ek_safetensors_entry *entry;
 } description;
 
@@ -170,7 +171,7 @@ static int header_read_shape(header *h, description *d)
     while ((more = header_next(h, &key)) > 0) {
         EK_TRY(header_read_natural(h, d, "a size", &size));
         if (d->entry->ndim < EK_MAX_DIMS)
-            d->entry->sizes[d->entry->ndim] = size;
+            d->sizes[d->entry->ndim] = size;
         d->entry->ndim++;
         d->empty = d->empty || size == 0;
         d->fits = d->fits && !__builtin_mul_overflow(d->count, size, &d->count);
@@ -276,6 +277,10 @@ static int header_read_entry(header *h, ek_safetensors_entry *e)
         return FAIL_FORMAT(h->file, "tensor \"%.200s\": the format has no dtype \"%.200s\"", d.name,
                            d.dtype);
     EK_TRY(header_check_shape(h->file, &d, &nbytes));
+    size_t kept = (size_t)(e->ndim < EK_MAX_DIMS ? e->ndim : EK_MAX_DIMS) * sizeof *d.sizes;
+    e->sizes = ek_safetensors_keep(h->file, d.sizes, kept, kept);
+    if (!e->sizes)
+        return EK_E_NO_MEMORY;
     return header_check_offsets(h, &d, nbytes);
 }
 

@@ -64,6 +64,26 @@ void ek_safetensors_close(ek_safetensors *file)
     free(file);
 }
 
+void *ek_safetensors_keep(ek_safetensors *file, const void *bytes, size_t nbytes, size_t room)
+{
+    enum { BLOCK = 1 << 14, ALIGNMENT = sizeof(int64_t) };
+    size_t pad = room % ALIGNMENT == 0 ? -(uintptr_t)file->owned_at % ALIGNMENT : 0;
+    if (!file->owned_at || file->owned_left < pad + room) {
+        size_t all = room < BLOCK ? BLOCK : room;
+        int grown = ek_grow(&file->owned, &file->owned_room, file->owned_count + 1);
+        char *block = grown < 0 ? NULL : ek_calloc(1, all);
+        if (!block)
+            return NULL;
+        file->owned[file->owned_count++] = file->owned_at = block;
+        file->owned_left = all;
+        pad = 0;
+    }
+    char *copy = file->owned_at + pad;
+    file->owned_at = copy + room;
+    file->owned_left -= pad + room;
+    return nbytes > 0 ? memcpy(copy, bytes, nbytes) : copy;
+}
+
 /* ---- looking inside ---- */
 
 static int safetensors_check(const ek_safetensors *file)
@@ -135,6 +155,12 @@ int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_v
             EK_E_SHAPE,
             "safetensors: %s: tensor \"%.200s\" has %d dimensions; at most %d are possible",
             file->path, e->name, e->ndim, EK_MAX_DIMS);
+    if (e->excess)
+        return EK_FAIL(EK_E_FORMAT,
+                       "safetensors: %s: tensor \"%.200s\" is expanded from fewer elements, or "
+                       "shared: with it the file's tensors are more than %d times the file; save "
+                       "a clone",
+                       file->path, e->name, EK_SAFETENSORS_SHARE);
     size_t nbytes = (size_t)(e->end - e->begin);
     *view = (ek_array_view){.dtype = e->element->dtype,
                             .shape.ndim = e->ndim,
@@ -142,8 +168,9 @@ int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_v
                             .elements = e->elements,
                             .count = nbytes / ek_element_size(e->element),
                             .nbytes = nbytes,
-                            .strides = e->strided ? e->strides : NULL};
-    memcpy(view->shape.dims, e->sizes, sizeof view->shape.dims);
+                            .strides = e->strided ? e->sizes + EK_MAX_DIMS : NULL};
+    if (e->ndim > 0)
+        memcpy(view->shape.dims, e->sizes, (size_t)e->ndim * sizeof *e->sizes);
     return 0;
 }
 

@@ -6,6 +6,8 @@
 import argparse
 import collections
 import io
+import json
+import math
 import pathlib
 import pickle
 import struct
@@ -73,6 +75,61 @@ save("everything", everything)
 save("everything_old", everything, _use_new_zipfile_serialization=False)
 
 
+class Masked(torch.nn.Module):
+    """A module with buffers that its state dictionary lacks, also in a child."""
+
+    def __init__(self, child=None):
+        super().__init__()
+        self.fc = child or torch.nn.Linear(2, 1)
+        self.register_buffer("mask", torch.zeros(3), persistent=False)
+        self.register_buffer("kept", torch.ones(2))
+
+
+save("masked", Masked(Masked()))
+save("masked_protocol4", Masked(Masked()), pickle_protocol=4)
+quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)
+save("kinds", {"w": torch.ones(2), "sparse": torch.eye(2).to_sparse(), "quantized": quantized})
+
+
+# ---- a checkpoint with what evenkeel_archive.safetensors has, and more, for tests/fuzz ----
+
+
+def checkpoint():
+    """Nested dictionaries. All f32 tensors share a storage, as do the generators' states."""
+    data = (here.parent / "evenkeel_archive.safetensors").read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header, data = json.loads(data[8 : 8 + length]), bytearray(data[8 + length :])
+    kinds = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "U8": torch.uint8}
+    shared, flat = torch.linspace(-1, 1, 72), {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        size, kind = entry["shape"], kinds[entry["dtype"]]
+        if kind == torch.float32:
+            flat[name] = shared[: math.prod(size)].reshape(size)
+        else:
+            flat[name] = torch.frombuffer(data[begin:end], dtype=kind).reshape(size)
+        if not size:
+            flat[name] = flat[name].item()
+    nested = {"random": {key: flat["own"] for key in ("default", "python", "numpy")}}
+    nested["schedule"] = {"steps": 3, "initial_lr": flat["optimizer.lr"], "lr": flat["optimizer.lr"]}
+    nested["scaler"] = {"scale": 4.0, "tracker": 7}
+    nested["ema"] = {"updates": 3}
+    for name, value in flat.items():
+        if name.startswith("model."):
+            nested["ema"][name[6:]] = value
+        place = nested
+        *above, last = name.split(".", 1)
+        for part in above:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return nested
+
+
+save("checkpoint", checkpoint(), _use_new_zipfile_serialization=False)
+
+
 # ---- as nobody should ----
 
 
@@ -122,7 +179,8 @@ def named(**operations):
 zipped("plain", named(w=tensor(), v=tensor(1, (2, 2), (1, 1))))
 zipped("outside", named(w=tensor(offset=1)))
 zipped("overflow", named(w=tensor(0, (2**62, 4), (1, 2**62))))
-zipped("expanded", named(w=tensor(0, (10**6, 4), (0, 1))))
+zipped("expanded", named(w=tensor(0, (10**6, 4), (0, 1)), v=tensor()))
+zipped("windows", named(w=tensor(0, (3, 4), (0, 1)), v=tensor(1, (2, 2), (1, 1)), s=tensor(3, (5,), (0,))))
 zipped("negative", named(w=tensor(3, (4,), (-1,))))
 zipped("missing", named(w=tensor(key="7")))
 zipped("unknown", named(w=tensor(kind="QUInt8Storage")))
@@ -139,6 +197,9 @@ zipped("memo", b"\x80\x02K\x01r\xff\xff\xff\x7f.")
 zipped("laughs", b"\x80\x02K\x01" + b"".join(b"q\x00](h\x00h\x00e" for _ in range(40)) + b".")
 # The same without a number in it.
 zipped("silent", b"\x80\x02]" + b"".join(b"q\x00](h\x00h\x00e" for _ in range(40)) + b".")
+# 300 times a dictionary of 300 pairs whose keys have no name.
+zipped("skipped", b"\x80\x02}q\x01(" + b"NN" * 300 + b"u0](" + b"h\x01" * 300 + b"e.")
+zipped("script", named(w=tensor()), files=[("constants.pkl", b"\x80\x02).")])
 zipped("deep", b"\x80\x02K\x01" + b"\x85" * 200 + b".")
 zipped("itself", b"\x80\x02]q\x00h\x00a.")
 zipped("elsewhere", named(w=tensor()), folder="")

@@ -1,5 +1,7 @@
 /* test_archive_pth.c: files of torch.save (tests/golden/make_pth.py): modules, all that nests in
  * them, and files that no honest program wrote. */
+#include <sys/resource.h>
+
 #include "archive_setup.h"
 #include "data/element.h"
 #include "evenkeel/nn.h"
@@ -47,6 +49,21 @@ TEST(shapes_are_compared)
     assert_made(a);
     ck_assert_int_lt(ek_archive_load_module(a, "", net), 0);
     assert_error(EK_E_SHAPE, "\"0.weight\" is [2, 3], in the module it is [2, 4]");
+    ek_archive_free(a);
+    ek_module_free(net);
+}
+
+/* Buffers that are not persistent are not in the state dictionary: a strict load succeeds. */
+TEST_LOOP(modules_without_some_buffers, 0, 2)
+{
+    static const char *const names[] = {"masked", "masked_protocol4"};
+    ek_archive *a = opened(names[_i]);
+    assert_made(a);
+    ck_assert(!ek_archive_has(a, "mask") && !ek_archive_has(a, "fc.mask"));
+    ck_assert(ek_archive_has(a, "kept") && ek_archive_has(a, "fc.kept"));
+    ek_module *net = ek_sequential_named({"fc", ek_linear(2, 1)});
+    assert_ok(ek_archive_load_module(a, "fc", net, .strict = EK_OFF));
+    ck_assert(ek_archive_has(a, "fc.fc.weight"));
     ek_archive_free(a);
     ek_module_free(net);
 }
@@ -152,6 +169,58 @@ TEST(nothing_is_called)
     ek_archive_free(wrapped);
 }
 
+static char last_line[400];
+
+static void keep_line(ek_log_level level, const char *line, void *user)
+{
+    (void)user, (void)level;
+    snprintf(last_line, sizeof last_line, "%s", line);
+}
+
+/* Tensors of kinds that are not read are left out, with a line in the log. */
+TEST(tensors_of_other_kinds)
+{
+    ek_set_log(keep_line, NULL);
+    ek_archive *a = opened("kinds");
+    ek_set_log(NULL, NULL);
+    assert_made(a);
+    ck_assert(ek_archive_has(a, "w") && !ek_archive_has(a, "sparse"));
+    ck_assert(!ek_archive_has(a, "quantized"));
+    ck_assert_msg(strstr(last_line, "2 tensors are left out, for instance \"sparse\" "
+                                    "(_rebuild_sparse_tensor)"),
+                  "%s", last_line);
+    ek_archive_free(a);
+}
+
+/* Elements that several indices share, as those of expanded tensors. */
+TEST(shared_elements)
+{
+    static const double windows[] = {1, 2, 2, 3};
+    ek_archive *a = opened("windows");
+    assert_made(a);
+    ek_tensor *w = ek_value_tensor(ek_archive_get(a, "w"));
+    ek_tensor *v = ek_value_tensor(ek_archive_get(a, "v"));
+    assert_made(w);
+    assert_made(v);
+    for (int i = 0; i < 12; i++)
+        ck_assert(element(w, i) == i % 4);
+    for (int i = 0; i < 4; i++)
+        ck_assert(element(v, i) == windows[i]);
+    check_range(a, "s", EK_F32, EK_SHAPE(5), 3, 0);
+    ek_archive_free(a);
+}
+
+/* A small file cannot so make large tensors: only what is used is refused. */
+TEST(expanded_to_very_many)
+{
+    ek_archive *a = opened("expanded");
+    assert_made(a);
+    check_range(a, "v", EK_F32, EK_SHAPE(4), 0, 1);
+    ck_assert_int_eq(ek_archive_get(a, "w").kind, EK_VALUE_ERROR);
+    assert_error(EK_E_FORMAT, "\"w\" is expanded from fewer elements, or shared");
+    ek_archive_free(a);
+}
+
 /* ---- hostile files ---- */
 
 static const struct {
@@ -159,7 +228,6 @@ static const struct {
 } refused[] = {
     {"outside", "\"w\" leaves its storage of 4 elements"},
     {"overflow", "\"w\" leaves its storage of 4 elements"},
-    {"expanded", "expanded tensors are not read; save a clone"},
     {"negative", "size or stride 0 is no natural number"},
     {"missing", "storage \"7\" is missing"},
     {"unknown", "lies in a storage of unknown type"},
@@ -179,6 +247,8 @@ static const struct {
     {"old_truncated", "truncated: storage 6"},
     {"old_magic", "it ends too early"},
     {"other", "without data.pkl"},
+    {"skipped", "shared so often"},
+    {"script", "a TorchScript file"},
 };
 
 TEST_LOOP(hostile_files_are_refused, 0, sizeof refused / sizeof *refused)
@@ -200,4 +270,28 @@ TEST(safetensors_open_names_the_function_for_them)
 {
     ck_assert_ptr_null(ek_safetensors_open(EK_GOLDEN_DIR "/pth/module.pth"));
     assert_error(EK_E_FORMAT, "was written by torch.save; ek_archive_open reads it");
+}
+
+/* A megabyte of numbers of one byte each: what it takes at most is some 50 bytes for a byte. */
+TEST(small_objects_take_little_memory)
+{
+    static char pickle[(1 << 20) + 100];
+    static const char begin[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+                                "\x80\x02M\xe9\x03.\x80\x02}.\x80\x02](";
+    struct rusage before, after;
+    size_t nbytes = sizeof begin - 1;
+    memcpy(pickle, begin, nbytes);
+    memset(pickle + nbytes, '\x88', 1 << 20);
+    memcpy(pickle + nbytes + (1 << 20), "e.\x80\x02].", 6);
+    FILE *stream = fopen(file_path, "wb");
+    ck_assert_ptr_nonnull(stream);
+    ck_assert_uint_eq(fwrite(pickle, 1, nbytes + (1 << 20) + 6, stream), nbytes + (1 << 20) + 6);
+    ck_assert_int_eq(fclose(stream), 0);
+    ck_assert_int_eq(getrusage(RUSAGE_SELF, &before), 0);
+    ck_assert_ptr_null(ek_archive_open(file_path));
+    ck_assert_int_eq(getrusage(RUSAGE_SELF, &after), 0);
+    assert_error(EK_E_FORMAT, "shared so often");
+#ifndef EK_SANITIZED
+    ck_assert_int_lt(after.ru_maxrss - before.ru_maxrss, 80 << 10); /* in units of 1 KiB */
+#endif
 }

@@ -170,6 +170,53 @@ TEST(numbers_of_devices_may_differ)
     ek_archive_free(a);
 }
 
+/* A file of torch.save with the state of `g` and something else in turns: "even" has a stride of 2,
+ * "last" a stride of 0 at the last element, so that a copy of neighbours would leave the file. */
+static ek_archive *strided(ek_generator *g)
+{
+    enum { COUNT = EK_GENERATOR_STATE_BYTES };
+    static const char begin[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+                                "\x80\x02M\xe9\x03.\x80\x02}.\x80\x02}(";
+#define STATE(name, offset, stride)                                                    \
+    name "ctorch._utils\n_rebuild_tensor_v2\n((U\x07storagectorch\nByteStorage\nU\x01" \
+         "0U\x03"                                                                      \
+         "cpuM\x80\x27NtQM" offset "M\xc0\x13\x85K" stride "\x85\x89}tR"
+    static const char tensors[] =
+        STATE("U\x04"
+              "even",
+              "\0\0", "\2") STATE("U\x04last", "\x7f\x27", "\0") "u.\x80\x02](U\x01"
+                                                                 "0e.\x80\x27\0\0\0\0\0";
+#undef STATE
+    unsigned char state[COUNT], storage[2 * COUNT];
+    assert_ok(ek_generator_get_state(g, state, sizeof state));
+    for (int i = 0; i < COUNT; i++) {
+        storage[2 * i] = state[i];
+        storage[2 * i + 1] = 0xa5;
+    }
+    FILE *stream = fopen(file_path, "wb");
+    ck_assert_ptr_nonnull(stream);
+    fwrite(begin, 1, sizeof begin - 1, stream);
+    fwrite(tensors, 1, sizeof tensors, stream); /* its NUL is the last byte of the count */
+    fwrite(storage, 1, sizeof storage, stream);
+    ck_assert_int_eq(fclose(stream), 0);
+    return ek_archive_open(file_path);
+}
+
+TEST(strided_states)
+{
+    ek_generator *wanted = ek_generator_new(3), *got = ek_generator_new(4);
+    ek_archive *a = strided(wanted);
+    assert_made(a);
+    assert_ok(ek_archive_load_generator(a, "even", got));
+    for (int i = 0; i < DRAWS; i++)
+        ck_assert_uint_eq(ek_random_u64(got), ek_random_u64(wanted));
+    assert_refused(ek_archive_load_generator(a, "last", got), EK_E_FORMAT,
+                   "not a generator's state (left -1515870811");
+    ek_archive_free(a);
+    ek_generator_free(wanted);
+    ek_generator_free(got);
+}
+
 /* ---- what doesn't fit ---- */
 
 static void assert_no_load(const ek_named_tensor *tensors, int count, int status, const char *part)
