@@ -45,9 +45,10 @@ EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek
  *
  * Transparency that the file does not store as a channel becomes one only if alpha is asked for.
  * Gamma, color profiles and orientation are ignored. EK_E_IO if unreadable. EK_E_FORMAT with the
- * decoder's reason, also for a file whose end is missing, and for more than 2^28 pixels. A JPEG
- * file that has its end is read even if bytes before that are missing or wrong. EK_E_BACKEND if
- * libpng is of another version than Evenkeel was compiled for. */
+ * decoder's reason, also for a file whose end is missing, for more than 2^28 pixels, and for a JPEG
+ * file of more than 4096 pixels for each of its bytes, counted in each of its scans. A JPEG file
+ * that has its end is read even if bytes before that are missing or wrong. EK_E_BACKEND if libpng
+ * is of another version than Evenkeel was compiled for. */
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
 /** The same for a file in memory; error sentences call it `name`. */
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);

@@ -185,14 +185,23 @@ EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
 /** CIFAR-100: train.bin or test.bin; 100 fine labels or 20 coarse ones. Samples as above. */
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
+typedef struct ek_image_folder_options {
+    const char *keywords;
+    const char *root;
+    int64_t max_pixels; /**< the most pixels of a picture; default and limit 2^28 */
+} ek_image_folder_options;
+EK_API ek_dataset *ek_image_folder_with(ek_image_folder_options options);
 /** Pictures in one directory per class, as torchvision's ImageFolder: all regular files below
  * <root>/<class> whose names end in .png, .jpg or .jpeg (or capitals). Classes are sorted by the
  * bytes of their names, pictures by those of their directories, then of their names. Symbolic links
  * are followed; a directory is not entered again within itself. A sample is (u8 (3, H, W), class as
  * an integer); files are read when their samples are. EK_E_INVALID if there is no class, if a class
  * has no picture (the sentence names it), and if links lead to more than 2^14 directories of one
- * class. EK_E_IO if a directory cannot be listed. */
-EK_API ek_dataset *ek_image_folder(const char *root);
+ * class. EK_E_IO if a directory cannot be listed. A picture of more than .max_pixels is EK_E_FORMAT
+ * when it is read: one of 2^28 takes some seconds and 2 GB, and its file may be as small as 60 KB.
+ */
+#define ek_image_folder(...) \
+    ek_image_folder_with(EK_OPTIONS_1(ek_image_folder_options, root, __VA_ARGS__))
 /** The name of a class, and the path of a sample; valid as long as the folder. NULL with
  * EK_E_INVALID if out of range, or for a data set of another type. */
 EK_API const char *ek_image_folder_class(ek_dataset *folder, int64_t number);

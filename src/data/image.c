@@ -64,7 +64,8 @@ static int picture_check_channels(const ek_encoded *picture)
 
 ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name)
 {
-    ek_encoded picture = {"decode_image", name ? name : "a picture", bytes, nbytes, channels};
+    ek_encoded picture = {"decode_image", name ? name : "a picture", bytes, nbytes, channels,
+                          EK_MAX_PIXELS};
     if (!bytes && nbytes > 0)
         return EK_FAIL_NULL(EK_E_INVALID, "decode_image: %s: the bytes are NULL", picture.path);
     return picture_check_channels(&picture) < 0 ? NULL : picture_decode(&picture);
@@ -114,7 +115,12 @@ static int file_read(int file, ek_encoded *picture, size_t size, uint8_t **bytes
 
 ek_tensor *ek_read_image(const char *path, int channels)
 {
-    ek_encoded picture = {"read_image", path, NULL, 0, channels};
+    return ek_image_read(path, channels, EK_MAX_PIXELS);
+}
+
+ek_tensor *ek_image_read(const char *path, int channels, int64_t max_pixels)
+{
+    ek_encoded picture = {"read_image", path, NULL, 0, channels, max_pixels};
     ek_tensor *tensor = NULL;
     uint8_t *bytes = NULL;
     size_t size = 0;

@@ -9,12 +9,15 @@
 #include "core/tensor.h"
 #include "data/stream.h"
 
+enum { EK_MAX_PIXELS = 1 << 28 }; /* with four channels of a byte they take 1 GiB */
+
 /* An encoded picture. */
 typedef struct ek_encoded {
     const char *what, *path; /* the beginning of every error message; borrowed */
     const uint8_t *bytes;
     size_t nbytes;
     int channels; /* the channels asked for; 0: the file's own channels and values */
+    int64_t max_pixels;
 } ek_encoded;
 
 /* Fails with EK_E_NO_MEMORY, because there is no memory to decode the picture. */
@@ -25,8 +28,11 @@ int ek_encoded_fail_memory(const ek_encoded *picture);
 ek_tensor *ek_encoded_png(const ek_encoded *picture);
 ek_tensor *ek_encoded_jpeg(const ek_encoded *picture);
 
-/* EK_E_FORMAT for an empty picture, and for one whose pixels would take more than 1 GiB with four
- * channels of a byte. Decoders call it before they allocate anything of that size. */
+/* ek_read_image with another limit than EK_MAX_PIXELS. */
+ek_tensor *ek_image_read(const char *path, int channels, int64_t max_pixels);
+
+/* EK_E_FORMAT for an empty picture, and for one of more pixels than picture->max_pixels. Decoders
+ * call it before they allocate anything of that size. */
 int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t height);
 
 /* Returns an uninitialised result with picture->channels channels, or with `own` if that is 0. */

@@ -11,9 +11,10 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/keywords.h"
 #include "core/locale.h"
 #include "data/dataset.h"
-#include "evenkeel/data.h"
+#include "data/image.h"
 
 /* The most directories that one walk reaches through symbolic links. A few links between
  * directories can make a huge number of paths even if no path enters a directory twice. */
@@ -313,6 +314,7 @@ typedef struct image_folder {
     texts classes;
     texts paths;   /* class by class */
     int64_t *ends; /* where each class's paths end */
+    int64_t max_pixels;
 } image_folder;
 
 static int64_t folder_length(ek_dataset *dataset)
@@ -323,7 +325,7 @@ static int64_t folder_length(ek_dataset *dataset)
 static ek_value folder_get(ek_dataset *dataset, int64_t index)
 {
     const image_folder *self = (image_folder *)dataset;
-    ek_tensor *picture = ek_read_image(texts_at(&self->paths, index), 3);
+    ek_tensor *picture = ek_image_read(texts_at(&self->paths, index), 3, self->max_pixels);
     if (!picture)
         return ek_value_error();
     return EK_LIST(picture,
@@ -401,12 +403,19 @@ static int folder_fill(image_folder *self, const char *root)
 
 /* ---- public ---- */
 
-ek_dataset *ek_image_folder(const char *root)
+ek_dataset *ek_image_folder_with(ek_image_folder_options options)
 {
+    const char *root = options.root;
+    int64_t max_pixels = ek_integer_or(EK_GIVEN(&options, max_pixels, 1), EK_MAX_PIXELS);
+    if (max_pixels < 1 || max_pixels > EK_MAX_PIXELS)
+        return EK_FAIL_NULL(EK_E_INVALID, "image_folder: max_pixels is %lld; 1 to %d are possible",
+                            (long long)max_pixels, EK_MAX_PIXELS);
     if (!root || !*root)
         return EK_FAIL_NULL(EK_E_INVALID, "image_folder: the directory is %s",
                             root ? "\"\"" : "NULL");
     ek_dataset *dataset = ek_dataset_new(&folder_type);
+    if (dataset)
+        ((image_folder *)dataset)->max_pixels = max_pixels;
     if (dataset && folder_fill((image_folder *)dataset, root) < 0) {
         ek_dataset_free(dataset);
         return NULL;

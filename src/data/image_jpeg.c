@@ -8,32 +8,33 @@
 
 /* ---- before decoding ---- */
 
-/* What the markers in front of the pixels say. */
-typedef struct jpeg_outline {
-    size_t scan;     /* where the first scan begins; the file's size if there is none */
-    bool arithmetic; /* arithmetic coding instead of Huffman's */
-} jpeg_outline;
-
-static jpeg_outline jpeg_outline_of(const uint8_t *bytes, size_t nbytes)
+/* Returns where the first scan begins; the file's size if there is none. */
+static size_t jpeg_first_scan(const uint8_t *bytes, size_t nbytes)
 {
-    enum { SOF9 = 0xc9, SOF15 = 0xcf, DAC = 0xcc, SOS = 0xda };
-    jpeg_outline outline = {nbytes, false};
+    enum { SOS = 0xda };
     for (size_t at = 2; at + 4 <= nbytes;) {
         int marker = bytes[at + 1];
         if (bytes[at] != 0xff || marker == 0xff) { /* fill bytes, or bytes that decoders skip */
             at++;
             continue;
         }
-        if (marker == SOS) {
-            outline.scan = at;
-            break;
-        }
-        if (marker >= SOF9 && marker <= SOF15 && marker != DAC)
-            outline.arithmetic = true;
+        if (marker == SOS)
+            return at;
         bool alone = marker < 2 || (marker >= 0xd0 && marker <= 0xd8);
         at += alone ? 2 : 2 + ((size_t)bytes[at + 2] << 8 | bytes[at + 3]);
     }
-    return outline;
+    return nbytes;
+}
+
+/* Counts the marker's places. There are some too many: other data may hold its two bytes. */
+static uint64_t jpeg_count_scans(const uint8_t *bytes, size_t nbytes)
+{
+    enum { SOS = 0xda };
+    uint64_t count = 0;
+    const uint8_t *at = bytes, *end = bytes + nbytes;
+    while (at < end && (at = memchr(at, 0xff, (size_t)(end - at))))
+        count += ++at < end && *at == SOS;
+    return count;
 }
 
 /* True if an end marker follows the scan. Within a scan's data 0xff is followed by zero. */
@@ -46,20 +47,27 @@ static bool jpeg_has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
 }
 
 /* The end marker is looked for here: TurboJPEG reports a missing one as a warning, and keeps only
- * the first of several warnings. A coded block of 8 x 8 values takes at least one bit, and stands
- * for at most 4 x 4 blocks of pixels. So a small file cannot ask for much memory. */
+ * the first of several warnings.
+ *
+ * Pixels take memory, and each scan takes time for all of them, even if it has no data; so both are
+ * bounded by the file's size. A block of 8 x 8 values takes at least one bit in Huffman's coding,
+ * hence a white picture a byte for 512 pixels, and one of ten scans a byte for 1700 pixels of its
+ * scans. Arithmetic coding takes hardly any bits for white: PIXELS_FREE is for that. */
 static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
 {
-    enum { PIXELS_PER_BYTE = 64 * 16 * 8 };
-    jpeg_outline outline = jpeg_outline_of(picture->bytes, picture->nbytes);
+    enum { PIXELS_PER_BYTE = 4096, PIXELS_FREE = 1 << 22 };
+    size_t scan = jpeg_first_scan(picture->bytes, picture->nbytes);
+    uint64_t scans = jpeg_count_scans(picture->bytes, picture->nbytes);
+    uint64_t pixels = (uint64_t)width * (uint64_t)height;
     EK_TRY(ek_encoded_check_size(picture, width, height));
-    if (!jpeg_has_end(picture->bytes, picture->nbytes, outline.scan))
+    if (!jpeg_has_end(picture->bytes, picture->nbytes, scan))
         return EK_FAIL_IN(EK_E_FORMAT, picture, "truncated: a JPEG file without an end");
-    if (!outline.arithmetic &&
-        (uint64_t)width * (uint64_t)height / PIXELS_PER_BYTE > picture->nbytes)
+    if (pixels * scans > PIXELS_FREE + (uint64_t)PIXELS_PER_BYTE * picture->nbytes)
         return EK_FAIL_IN(EK_E_FORMAT, picture,
-                          "truncated: %d x %d pixels do not fit in a JPEG file of %zu bytes", width,
-                          height, picture->nbytes);
+                          "truncated: %d x %d pixels do not fit in a JPEG file of %zu bytes with "
+                          "%llu %s",
+                          width, height, picture->nbytes, (unsigned long long)scans,
+                          scans == 1 ? "scan" : "scans");
     return 0;
 }
 

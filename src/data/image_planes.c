@@ -5,8 +5,6 @@
 #include "core/multiversion.h"
 #include "data/image.h"
 
-static const int64_t max_pixels = (int64_t)1 << 28;
-
 int ek_encoded_fail_memory(const ek_encoded *picture)
 {
     return EK_FAIL(EK_E_NO_MEMORY, "%s: %.500s: the process has no memory left to decode it",
@@ -18,9 +16,9 @@ int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t heig
     if (width < 1 || height < 1)
         return EK_FAIL_IN(EK_E_FORMAT, picture, "%lld x %lld pixels are no picture",
                           (long long)width, (long long)height);
-    if (height > max_pixels / width)
+    if (height > picture->max_pixels / width)
         return EK_FAIL_IN(EK_E_FORMAT, picture, "%lld x %lld pixels; at most %lld in all are read",
-                          (long long)width, (long long)height, (long long)max_pixels);
+                          (long long)width, (long long)height, (long long)picture->max_pixels);
     return 0;
 }
 

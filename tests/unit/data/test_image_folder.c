@@ -140,6 +140,27 @@ TEST(names)
     ek_dataset_free(folder);
 }
 
+TEST(large_pictures_are_refused)
+{
+    directories("a", NULL);
+    write_file(at("a/0.png"), "rgb_alpha8");
+    ek_dataset *folder = ek_image_folder(root);
+    ek_tensor *picture = ek_value_tensor(ek_value_at(ek_dataset_get(folder, 0), 0));
+    assert_made(picture);
+    int64_t pixels = ek_tensor_count(picture) / 3;
+    ek_dataset_free(folder);
+    for (int less = 0; less < 2; less++) {
+        folder = ek_image_folder(root, .max_pixels = pixels - less);
+        ek_value sample = ek_dataset_get(folder, 0);
+        ck_assert_int_eq(sample.kind, less ? EK_VALUE_ERROR : EK_VALUE_LIST);
+        if (less)
+            assert_error(EK_E_FORMAT, " in all are read");
+        ek_dataset_free(folder);
+    }
+    ck_assert_ptr_null(ek_image_folder(root, .max_pixels = ((int64_t)1 << 28) + 1));
+    assert_error(EK_E_INVALID, "max_pixels is 268435457; 1 to 268435456 are possible");
+}
+
 TEST(pictures_are_rgb)
 {
     static const char *const kinds[] = {"gray_alpha8", "jpeg_cmyk", "rgb_alpha8"};

@@ -205,6 +205,38 @@ TEST(jpeg_headers)
     assert_picture_refused(&self, "tables without a picture");
 }
 
+/* Scans that cost time for all pixels and take no bytes, and arithmetic coding, which takes hardly
+ * any for pixels: 0xc9 is sequential, 0xca progressive. */
+TEST_LOOP(jpeg_bombs, 0, 4)
+{
+    static const struct {
+        uint8_t coding;
+        int side, scans;
+        const char *sentence; /* NULL: it is read */
+    } bombs[] = {{0xc9, 16384, 1, "16384 x 16384 pixels do not fit in a JPEG file of 100 bytes"},
+                 {0xca, 16384, 20, "with 20 scans"},
+                 {0xca, 1024, 500, "with 500 scans"},
+                 {0xca, 1024, 4, NULL}};
+    enum { SCAN = 14 };
+    const uint8_t side[] = {(uint8_t)(bombs[_i].side >> 8), (uint8_t)bombs[_i].side};
+    const uint8_t coding = bombs[_i].coding;
+    const uint8_t frame[] = {0xff,    coding,  0, 11, 8,  side[0], side[1],
+                             side[0], side[1], 1, 1,  17, 0};
+    const uint8_t scan[SCAN] = {0xff, 0xda, 0, 8, 1, 1, 0, 0, coding == 0xca ? 0 : 63, 0};
+    encoded self = {.nbytes = 71 + sizeof frame};
+    memcpy(self.bytes, "\xff\xd8\xff\xdb\0\x43", 7); /* and a table of ones */
+    memset(self.bytes + 7, 1, 64);
+    memcpy(self.bytes + 71, frame, sizeof frame);
+    for (int i = 0; i < bombs[_i].scans; i++, self.nbytes += SCAN)
+        memcpy(self.bytes + self.nbytes, scan, SCAN);
+    memcpy(self.bytes + self.nbytes, "\xff\xd9", 2);
+    self.nbytes += 2;
+    if (bombs[_i].sentence)
+        assert_picture_refused(&self, bombs[_i].sentence);
+    else
+        assert_made(decode(&self, 0));
+}
+
 /* Two components mean nothing that is known. */
 TEST(jpeg_of_two_components)
 {
