@@ -60,9 +60,17 @@ EK_API int64_t ek_iterator_skip(ek_iterator *iterator, int64_t count);
 
 /* ---- the library's ---- */
 
-/** The lines of a text file, plain or gzip: u8 (bytes) without "\n" or "\r\n". EK_E_IO if the file
- * cannot be read, when it is opened. */
-EK_API ek_dataset *ek_text_lines(const char *path);
+typedef struct ek_text_lines_options {
+    const char *keywords;
+    const char *path;
+    int64_t max_line; /**< the most bytes of a line; default 2^26 */
+} ek_text_lines_options;
+EK_API ek_dataset *ek_text_lines_with(ek_text_lines_options options);
+/** ek_text_lines("corpus.txt.gz"): the lines of a text file, plain or gzip: u8 (bytes) without "\n"
+ * or "\r\n". EK_E_IO if the file cannot be read, when it is opened; EK_E_FORMAT for a longer line
+ * than .max_line: some kilobytes of gzip can hold gigabytes without an end. */
+#define ek_text_lines(...) \
+    ek_text_lines_with(EK_OPTIONS_1(ek_text_lines_options, path, __VA_ARGS__))
 
 typedef struct ek_token_stream_options {
     const char *keywords;

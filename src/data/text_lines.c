@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/keywords.h"
 #include "core/tensor.h"
 #include "data/dataset.h"
 #include "data/stream.h"
@@ -10,10 +11,12 @@
 typedef struct lines {
     ek_dataset dataset;
     char *path; /* owned */
+    int64_t max_line;
 } lines;
 
 typedef struct lines_cursor {
     ek_byte_stream stream;
+    int64_t max_line;
     ek_bytes bytes; /* what was read */
     size_t at;      /* the next line begins here */
 } lines_cursor;
@@ -29,6 +32,8 @@ static void *lines_open(ek_dataset *dataset, int64_t epoch)
         free(cursor);
         return NULL;
     }
+    if (cursor)
+        cursor->max_line = ((lines *)dataset)->max_line;
     return cursor;
 }
 
@@ -56,6 +61,15 @@ static int lines_read(lines_cursor *cursor)
     return bytes->nbytes > before;
 }
 
+static int lines_check_length(const lines_cursor *cursor, size_t nbytes)
+{
+    return nbytes <= (size_t)cursor->max_line
+               ? 0
+               : EK_FAIL_IN(EK_E_FORMAT, &cursor->stream,
+                            "a line of more than %lld bytes; .max_line says how many are read",
+                            (long long)cursor->max_line);
+}
+
 /* Finds the next line. Returns 1 with its first byte and length, 0 at the end. */
 static int lines_find(lines_cursor *cursor, const uint8_t **line, int64_t *count)
 {
@@ -69,6 +83,7 @@ static int lines_find(lines_cursor *cursor, const uint8_t **line, int64_t *count
         int more = 0;
         if (!end) {
             searched = left;
+            EK_TRY(lines_check_length(cursor, left));
             more = lines_read(cursor);
             if (more < 0)
                 return more;
@@ -79,6 +94,7 @@ static int lines_find(lines_cursor *cursor, const uint8_t **line, int64_t *count
             begin = bytes->bytes + cursor->at; /* which lines_read has moved */
         }
         size_t length = end ? (size_t)(end - begin) : left;
+        EK_TRY(lines_check_length(cursor, length));
         cursor->at += length + (end != NULL);
         *line = begin;
         bool returns = end && length && begin[length - 1] == '\r'; /* before a "\n" only */
@@ -122,14 +138,20 @@ static const ek_dataset_type lines_type = {.name = "text_lines",
                                            .skip = lines_skip,
                                            .close = lines_close};
 
-ek_dataset *ek_text_lines(const char *path)
+ek_dataset *ek_text_lines_with(ek_text_lines_options options)
 {
-    if (ek_check_pointer("text_lines", "the path", path) < 0)
+    int64_t max_line = ek_integer_or(EK_GIVEN(&options, max_line, 1), 1 << 26);
+    if (ek_check_pointer("text_lines", "the path", options.path) < 0)
         return NULL;
+    if (max_line < 1)
+        return EK_FAIL_NULL(EK_E_INVALID, "text_lines: max_line is %lld; it is at least 1",
+                            (long long)max_line);
     lines *self = (lines *)ek_dataset_new(&lines_type);
-    if (self && !(self->path = ek_strdup(path))) {
+    if (self && !(self->path = ek_strdup(options.path))) {
         ek_dataset_free(&self->dataset);
         return NULL;
     }
+    if (self)
+        self->max_line = max_line;
     return (ek_dataset *)self;
 }

@@ -127,6 +127,22 @@ TEST(lines_of_text)
     }
     ck_assert_int_eq(ek_iterator_next(iterator, &line), 0);
     ek_iterator_free(iterator);
+    /* As long as it may be, and longer by one: within what is read at once, and beyond it. */
+    for (int e = 0; e < 4; e++) {
+        const int length = e < 2 ? 9 : LONG - 1;
+        memset(text, 'x', LONG);
+        text[length] = e % 2 ? 'x' : '\n';
+        iterator = ek_iterate(ek_text_lines(write_gzip("long.gz", text, (size_t)length + 1),
+                                            .max_line = length),
+                              0);
+        ck_assert_int_eq(ek_iterator_next(iterator, &line), e % 2 ? EK_E_FORMAT : 1);
+        if (e % 2)
+            assert_error(EK_E_FORMAT, e < 2 ? "long.gz: a line of more than 9 bytes; .max_line"
+                                            : "a line of more than 199999 bytes");
+        ek_iterator_free(iterator);
+    }
+    ck_assert_ptr_null(ek_text_lines(path_of("text"), .max_line = -1));
+    assert_error(EK_E_INVALID, "text_lines: max_line is -1");
     ck_assert_ptr_null(ek_text_lines(NULL));
     assert_error(EK_E_INVALID, "text_lines: the path");
     ck_assert_ptr_null(ek_iterate(ek_text_lines("/nowhere/at/all"), 0));
