@@ -95,12 +95,25 @@ static int save_check_complete(const ek_archive *archive)
     return pending ? archive->failure.status : 0;
 }
 
+/* Refuses the endings of torch.save's files: torch.load would not read this one. */
+static int save_check_ending(const char *what, const char *path)
+{
+    const char *ending = strrchr(path, '.');
+    if (!ending || (strcmp(ending, ".pth") != 0 && strcmp(ending, ".pt") != 0))
+        return 0;
+    return EK_FAIL(EK_E_INVALID,
+                   "%s: %.500s: \"%s\" is for files of torch.save, and an archive is a safetensors "
+                   "file; a right name is %.*s.safetensors",
+                   what, path, ending, ending - path < 500 ? (int)(ending - path) : 500, path);
+}
+
 static int save_check(const ek_archive *archive, const char *path)
 {
     const ek_archive_put_call put = {(ek_archive *)archive, "archive_save", ""};
     EK_TRY(ek_archive_check_written(&put));
     EK_TRY(save_check_complete(archive));
-    return ek_check_given(put.what, "the path", path);
+    EK_TRY(ek_check_given(put.what, "the path", path));
+    return save_check_ending(put.what, path);
 }
 
 int ek_archive_save_divided(ek_archive *archive, const char *path)

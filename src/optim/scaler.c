@@ -234,10 +234,10 @@ int64_t ek_grad_scaler_skipped(const ek_grad_scaler *scaler)
 int ek_grad_scaler_set(ek_grad_scaler *scaler, double scale, int64_t tracker)
 {
     EK_TRY(scaler_check("grad_scaler_set", scaler));
-    if (!(scale > 0) || !isfinite((float)scale) || tracker < 0)
+    if (!(scale > 0) || !isfinite((float)scale) || tracker < 0 || tracker == INT64_MAX)
         return EK_FAIL(EK_E_INVALID,
                        "grad_scaler_set: scale %g after %lld updates; a scale is above 0, and "
-                       "updates are 0 or more",
+                       "updates are 0 or more and below 2^63 - 1",
                        scale, (long long)tracker);
     scaler->scale = (float)scale;
     scaler->tracker = tracker;

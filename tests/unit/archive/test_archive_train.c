@@ -103,6 +103,13 @@ TEST(averages_go_on_from_a_file)
     ck_assert_double_eq_tol(element(ek_ema_tensor(again, "weight"), 1), 3, 1e-6);
     assert_refused(ek_archive_load_ema(archive, "ema", misfit), EK_E_SHAPE, "\"ema.weight\" is");
     assert_refused(ek_archive_load_ema(archive, "other", ema), EK_E_INVALID, "other.updates");
+    ek_archive *most = ek_archive_new();
+    assert_ok(ek_archive_put_module(most, "ema", module));
+    assert_ok(ek_archive_put(most, "ema.updates", ek_value_of_int(INT64_MAX)));
+    most = through_file(most);
+    assert_refused(ek_archive_load_ema(most, "ema", ema), EK_E_FORMAT,
+                   "after 9223372036854775807 updates");
+    ek_archive_free(most);
     assert_refused(ek_archive_load_ema(archive, "ema", NULL), EK_E_INVALID, "the ema is NULL");
     ck_assert_int_eq(ek_ema_updates(misfit), 0);
     ek_archive_free(archive);

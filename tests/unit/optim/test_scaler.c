@@ -169,6 +169,7 @@ TEST(bad_options)
     ek_grad_scaler *scaler = ek_grad_scaler_new();
     assert_refused(ek_grad_scaler_set(scaler, NAN, 0), EK_E_INVALID, "scale nan");
     assert_refused(ek_grad_scaler_set(scaler, 1, -1), EK_E_INVALID, "after -1 updates");
+    assert_refused(ek_grad_scaler_set(scaler, 1, INT64_MAX), EK_E_INVALID, "below 2^63 - 1");
     assert_ok(ek_grad_scaler_set(scaler, 4, 7));
     ck_assert(ek_grad_scaler_factor(scaler) == 4 && ek_grad_scaler_tracker(scaler) == 7);
     ek_grad_scaler_free(scaler);
