@@ -133,8 +133,9 @@ static int tokens_make(token_dataset *self, const ek_token_options *options)
         return (int)count;
     if (count <= length)
         return EK_FAIL(EK_E_SHAPE,
-                       "token_dataset: %lld tokens; a sample of length %lld and its target need "
-                       "one more than that",
+                       "token_dataset: %s%s%lld tokens; a sample of length %lld and its target "
+                       "need one more than that",
+                       options->path ? options->path : "", options->path ? ": " : "",
                        (long long)count, (long long)length);
     self->length = length;
     self->stride = stride;

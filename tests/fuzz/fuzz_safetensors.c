@@ -1,9 +1,13 @@
 /* fuzz_safetensors.c: any bytes as a safetensors file: opened or refused, and read without leaving
- * the file. For libFuzzer, from the top of the tree:
+ * the file. What can
+ * be opened is loaded, too (loads.h). For libFuzzer, from the top of the tree, with a build in
+ * $build that has -DEVENKEEL_SANITIZE=fuzzer-no-link,address,undefined and clang:
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc \
- *         tests/fuzz/fuzz_safetensors.c tests/fuzz/fuzz.c tests/unit/plain_backend.c \
- *         src/core/?*.c src/data/safetensors*.c src/data/element.c -lz -lpthread -lm -o fuzz
+ *         -Wl,--wrap=ek_file_map,--wrap=ek_file_unmap
+ * tests/fuzz/{fuzz_safetensors,fuzz,map,loads}.c \
+ *         $build/libevenkeel_local.a $(sed -n 's/^Libs.private: //p' $build/evenkeel.pc) -lstdc++ \
+ *         -o fuzz
  *     ./fuzz tests/fuzz/corpus/safetensors */
 #include "fuzz.h"
 
@@ -12,6 +16,7 @@
 #include "evenkeel/data.h"
 #include "evenkeel/scope.h"
 #include "evenkeel/status.h"
+#include "loads.h"
 
 /* Bytes behind the header. */
 static size_t elements_of(const uint8_t *data, size_t nbytes)
@@ -46,11 +51,14 @@ static void read_all(const ek_safetensors *file, size_t nbytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-    ek_safetensors *file = ek_safetensors_open(fuzz_file(data, nbytes));
-    if (file)
+    const char *path = fuzz_file(data, nbytes);
+    ek_safetensors *file = ek_safetensors_open(path);
+    if (file) {
         read_all(file, elements_of(data, nbytes));
-    else
+        fuzz_load_all(file, path);
+    } else {
         fuzz_require_refused(0);
+    }
     ek_safetensors_close(file);
     fuzz_require_clean();
     return 0;

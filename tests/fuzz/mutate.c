@@ -1,7 +1,7 @@
 /* mutate.c: main of the fuzz targets where libFuzzer does not bring one: runs the files of a
  * directory, then a number of mutations of them that is the same every time.
  *
- *     fuzz_safetensors <directory> <mutations> */
+ *     fuzz_safetensors <directory> <mutations> [<seed>] */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,10 +186,12 @@ static void limit_memory(void)
 int main(int argc, char **argv)
 {
     static sample mutated;
-    if (argc != 3) {
-        fprintf(stderr, "usage: %s <directory> <mutations>\n", argv[0]);
+    if (argc != 3 && argc != 4) {
+        fprintf(stderr, "usage: %s <directory> <mutations> [<seed>]\n", argv[0]);
         return EXIT_FAILURE;
     }
+    if (argc == 4)
+        state = strtoull(argv[3], NULL, 10) * 2 + 1; /* never 0 */
     read_samples(argv[1]);
     limit_memory();
     for (size_t i = 0; i < sample_count; i++)

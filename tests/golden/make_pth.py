@@ -85,6 +85,7 @@ class Masked(torch.nn.Module):
         self.register_buffer("kept", torch.ones(2))
 
 
+torch.manual_seed(1)
 save("masked", Masked(Masked()))
 save("masked_protocol4", Masked(Masked()), pickle_protocol=4)
 quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)
@@ -181,6 +182,9 @@ zipped("outside", named(w=tensor(offset=1)))
 zipped("overflow", named(w=tensor(0, (2**62, 4), (1, 2**62))))
 zipped("expanded", named(w=tensor(0, (10**6, 4), (0, 1)), v=tensor()))
 zipped("windows", named(w=tensor(0, (3, 4), (0, 1)), v=tensor(1, (2, 2), (1, 1)), s=tensor(3, (5,), (0,))))
+# The state of a generator whose elements are all the last one of its storage.
+last = tensor(5055, (5056,), (0,), "1", "ByteStorage", 5056)
+zipped("state", named(g=last), files=[("data/1", bytes(5056))])
 zipped("negative", named(w=tensor(3, (4,), (-1,))))
 zipped("missing", named(w=tensor(key="7")))
 zipped("unknown", named(w=tensor(kind="QUInt8Storage")))
