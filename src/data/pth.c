@@ -242,13 +242,15 @@ static int pth_add_keyed(pth *p, int key, int value, int depth)
     return pth_add_below(p, k->as.text.bytes, k->as.text.nbytes, value, depth);
 }
 
-/* True if a list has a text that equals the text `key`. */
+/* True if a list has a text that equals the text `key`, which is none if it is too long for a name.
+ */
 static bool pth_list_has(const ek_pickle *pickle, int list, int key)
 {
     int count;
     const int *items = ek_pickle_items(pickle, list, &count);
     const ek_pickle_object *k = &pickle->objects[key], *o;
-    for (int i = 0; k->kind == EK_PICKLE_TEXT && i < count; i++) {
+    bool is_name = k->kind == EK_PICKLE_TEXT && k->as.text.nbytes < PTH_LONGEST_NAME;
+    for (int i = 0; is_name && i < count; i++) {
         o = &pickle->objects[items[i]];
         if (o->kind == EK_PICKLE_TEXT && o->as.text.nbytes == k->as.text.nbytes &&
             memcmp(o->as.text.bytes, k->as.text.bytes, k->as.text.nbytes) == 0)

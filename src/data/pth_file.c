@@ -6,7 +6,8 @@
 
 #include "core/error.h"
 
-enum { PTH_LONGEST_PATH = 4096 };
+/* Keys of storages are compared for each tensor. PyTorch's are numbers. */
+enum { PTH_LONGEST_PATH = 4096, PTH_LONGEST_KEY = PTH_LONGEST_PATH / 4 };
 
 /* ---- element types ---- */
 
@@ -54,7 +55,7 @@ static const ek_zip_entry *zipped_find(const ek_pth_file *p, const char *middle,
 {
     char path[PTH_LONGEST_PATH];
     size_t nbytes = strlen(middle);
-    if (p->folder_nbytes > sizeof path / 2 || name_nbytes > sizeof path / 4)
+    if (p->folder_nbytes > sizeof path / 2 || name_nbytes > PTH_LONGEST_KEY)
         return NULL;
     memcpy(path, p->folder, p->folder_nbytes);
     memcpy(path + p->folder_nbytes, middle, nbytes);
@@ -171,7 +172,8 @@ static bool persistent_storage(const ek_pth_file *p, int object, old_storage *s)
     int id = o && o->kind == EK_PICKLE_PERSISTENT ? o->as.persistent : -1;
     int key = ek_pickle_item(pickle, id, 2);
     if (!ek_pickle_is_text(pickle, ek_pickle_item(pickle, id, 0), "storage") || key < 0 ||
-        pickle->objects[key].kind != EK_PICKLE_TEXT)
+        pickle->objects[key].kind != EK_PICKLE_TEXT ||
+        pickle->objects[key].as.text.nbytes > PTH_LONGEST_KEY)
         return false;
     *s = (old_storage){.key = pickle->objects[key].as.text.bytes,
                        .key_nbytes = pickle->objects[key].as.text.nbytes,

@@ -177,6 +177,9 @@ def named(**operations):
     return b"\x80\x02}(" + pairs + b"u."
 
 
+# Magic number, protocol, facts about the system.
+old_begin = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
+
 zipped("plain", named(w=tensor(), v=tensor(1, (2, 2), (1, 1))))
 zipped("outside", named(w=tensor(offset=1)))
 zipped("overflow", named(w=tensor(0, (2**62, 4), (1, 2**62))))
@@ -207,6 +210,10 @@ zipped("script", named(w=tensor()), files=[("constants.pkl", b"\x80\x02).")])
 zipped("deep", b"\x80\x02K\x01" + b"\x85" * 200 + b".")
 zipped("itself", b"\x80\x02]q\x00h\x00a.")
 zipped("elsewhere", named(w=tensor()), folder="")
+# In the old format: a storage whose key takes long to be compared.
+key = "0" * 2000
+pickles = [old_begin, named(w=tensor(key=key)), b"\x80\x02](X" + struct.pack("<I", 2000) + key.encode() + b"e."]
+(here / "longkey.pth").write_bytes(b"".join(pickles) + struct.pack("<Q4f", 4, 0, 1, 2, 3))
 module = (here / "module.pth").read_bytes()
 (here / "truncated.pth").write_bytes(module[:-100])
 old = (here / "module_old.pth").read_bytes()

@@ -248,6 +248,7 @@ static const struct {
     {"old_magic", "it ends too early"},
     {"other", "without data.pkl"},
     {"skipped", "shared so often"},
+    {"longkey", "storage 0 has no type"},
     {"script", "a TorchScript file"},
 };
 
