@@ -119,8 +119,9 @@ static int pth_read_layout(const pth *p, int sizes, int strides, pth_layout *l)
     return 0;
 }
 
-/* Counts the bytes of a tensor's elements, which may share a storage with others, or each other if
- * it is expanded. A small file can so have very large tensors, which are not to be read. */
+/* Counts the bytes of a tensor's elements. Tensors may share a storage, and an expanded one has
+ * each element several times, so that a small file can have very large tensors. Those are not read.
+ */
 static void pth_charge_elements(pth *p, ek_safetensors_entry *e)
 {
     e->excess = e->end > p->elements_left;
@@ -242,8 +243,8 @@ static int pth_add_keyed(pth *p, int key, int value, int depth)
     return pth_add_below(p, k->as.text.bytes, k->as.text.nbytes, value, depth);
 }
 
-/* True if a list has a text that equals the text `key`, which is none if it is too long for a name.
- */
+/* True if a list has a text that equals the text `key`. One that is too long for a name is not
+ * compared. */
 static bool pth_list_has(const ek_pickle *pickle, int list, int key)
 {
     int count;
