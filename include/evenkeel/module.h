@@ -234,9 +234,11 @@ EK_API int64_t ek_module_register_forward_hook(ek_module *module, ek_forward_hoo
  * for each forward. `grad_inputs` has an entry for each positional input, `grad_outputs` one for
  * the output or for each element of an output that is a list; EK_VALUE_NONE for what is no tensor
  * or has no gradient. Returns EK_VALUE_NONE to keep the inputs' gradients, or a list of others, as
- * long as grad_inputs. If no input requires a gradient, it is called as soon as the outputs have
- * theirs. grad_outputs have no history. Inputs and outputs of such a module are views. The graph
- * holds the hooks, not the module, which may be gone by then. */
+ * long as grad_inputs. Outputs are what the caller gets, after the forward hooks. If no input
+ * requires a gradient, it is called as soon as the outputs have theirs. It is not called in a pass
+ * that comes to the inputs but not through the outputs, as that of gradients does. grad_outputs
+ * have no history. Inputs and outputs of such a module are views. The graph holds the hooks, not
+ * the module, which may be gone by then. */
 typedef ek_value ek_full_backward_hook(ek_value grad_inputs, ek_value grad_outputs, void *user);
 EK_API int64_t ek_module_register_full_backward_hook(ek_module *module, ek_full_backward_hook *hook,
                                                      void *user);

@@ -155,12 +155,11 @@ static int hooked_outputs_backward(ek_node *node, ek_tensor *const *gradients, e
 static int hooked_inputs_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     hooked_call *call = *(hooked_call *const *)ek_node_attributes(node);
-    /* There may be those of an earlier pass, to parameters only, while none came in this one. */
+    /* Without gradients of the outputs in this pass, as in that of gradients, no hook is called. */
     if (call->gradients.kind == EK_VALUE_NONE || call->pass != ek_node_pass(node)) {
-        ek_value list = hooked_list(NULL, NULL, 0, call->outputs, false);
-        if (list.kind == EK_VALUE_ERROR)
-            return ek_error_pending();
-        hooked_note(call, list, ek_node_pass(node));
+        for (int i = 0; i < call->place_count; i++)
+            results[i] = gradients[i];
+        return 0;
     }
     ek_value list = hooked_list(gradients, call->places, call->place_count, call->inputs, false);
     if (list.kind != EK_VALUE_ERROR)
@@ -241,17 +240,20 @@ static ek_value hooked_output(hooked_call *call, ek_value output)
     return result;
 }
 
-static ek_value hooked_forward(ek_module *module, ek_hook_list *hooks, const ek_args *args,
-                               ek_forward_function *forward)
+/* Puts the inputs, which *items will hold, behind a node, if the call has backward hooks. Then
+ * *begun is its record. */
+static int hooked_begin(const ek_module *module, ek_hook_list *hooks, ek_args *args,
+                        ek_value **items, hooked_call **begun)
 {
+    *begun = NULL;
     if (!ek_grad_enabled() || !hook_list_has(hooks, HOOK_BACKWARD))
-        return forward(module, args);
+        return 0;
     hooked_call *call = ek_calloc(1, sizeof *call);
-    ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs), output;
+    ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs);
     if (!call || !inputs) {
         free(call);
         free(inputs);
-        return ek_value_error();
+        return ek_error_pending();
     }
     ek_object_init(&call->object, hooked_destroy);
     call->hooks = ek_object_retain(hooks);
@@ -259,15 +261,11 @@ static ek_value hooked_forward(ek_module *module, ek_hook_list *hooks, const ek_
     call->inputs = args->count;
     for (int i = 0; i < args->count; i++)
         inputs[i] = args->inputs[i];
-    call->place_count = hooked_attach(call, &hooked_inputs, inputs, args->count, &call->places);
-    output = call->place_count < 0
-                 ? ek_value_error()
-                 : forward(module, &(const ek_args){inputs, args->count, args->keywords});
-    if (output.kind != EK_VALUE_ERROR)
-        output = hooked_output(call, output);
-    free(inputs);
-    ek_object_release(call);
-    return output;
+    *begun = call;
+    free(*items);
+    args->inputs = *items = inputs;
+    return call->place_count =
+               hooked_attach(call, &hooked_inputs, inputs, args->count, &call->places);
 }
 
 /* Sets *args to the inputs that a hook returned, which lie in `items`, memory for `room` of them.
@@ -309,8 +307,9 @@ ek_value ek_module_call_hooked(ek_module *module, const ek_args *args, ek_forwar
                                                                           hook->user),
                                   &given, &items);
     }
-    if (rc >= 0)
-        output = hooked_forward(module, list, &given, forward);
+    hooked_call *call = NULL;
+    if (rc >= 0 && hooked_begin(module, list, &given, &items, &call) >= 0)
+        output = forward(module, &given);
     for (int i = 0; i < list->count && output.kind != EK_VALUE_ERROR; i++) {
         const ek_hook *hook = &list->hooks[i];
         if (hook->kind != HOOK_FORWARD)
@@ -321,6 +320,9 @@ ek_value ek_module_call_hooked(ek_module *module, const ek_args *args, ek_forwar
         if (result.kind != EK_VALUE_NONE)
             output = result;
     }
+    if (call && output.kind != EK_VALUE_ERROR) /* what the caller gets, whoever made it */
+        output = hooked_output(call, output);
+    ek_object_release(call);
     free(items);
     ek_object_release(list);
     return output;

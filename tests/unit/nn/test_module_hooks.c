@@ -223,32 +223,88 @@ static ek_value stashed(ek_module *module, const ek_args *args, ek_value output,
     return ek_value_none();
 }
 
-static ek_value without_outputs(ek_value grad_inputs, ek_value grad_outputs, void *user)
+static ek_value doubled(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    ck_assert_int_eq(ek_value_at(grad_inputs, 0).kind, EK_VALUE_TENSOR);
-    ck_assert_int_eq(ek_value_at(grad_outputs, 0).kind, EK_VALUE_NONE);
+    ck_assert_int_eq(ek_value_at(grad_outputs, 0).kind, EK_VALUE_TENSOR);
     ++*(int *)user;
-    return ek_value_none();
+    return EK_LIST(ek_mul_scalar(ek_value_tensor(ek_value_at(grad_inputs, 0)), 2));
 }
 
-/* A pass to the parameters only, then one from the inside: its outputs have no gradient. */
+/* A pass to the parameters only, then one from the inside, which has no gradient of the output: the
+ * hook is not called, and the gradient stays. */
 TEST(backward_hooks_see_one_pass)
 {
     int calls = 0;
     ek_tensor *inside = NULL, *dw = NULL, *dx = NULL;
     ek_module *module = ek_sequential(ek_linear(3, 4), ek_linear(4, 2));
     ek_module_register_forward_hook(ek_module_child(module, 0), stashed, &inside);
-    ek_module_register_full_backward_hook(module, without_outputs, &calls);
+    ek_module_register_full_backward_hook(module, doubled, &calls);
     ek_tensor *x = ek_randn(EK_SHAPE(5, 3)), *w = ek_module_tensor(module, "1.weight");
     assert_ok(ek_tensor_set_requires_grad(x, true));
     ek_tensor *loss = ek_sum(ek_apply(module, x)), *part = ek_sum(inside);
+    ek_tensor *wanted = ek_matmul(ek_ones(EK_SHAPE(5, 4)), ek_module_tensor(module, "0.weight"));
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &w, .input_count = 1,
                       .gradients = &dw, .retain_graph = EK_ON));
     ck_assert_int_eq(calls, 0);
     assert_ok(ek_grad(.outputs = &part, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &dx));
-    ck_assert_int_eq(calls, 1);
+    ck_assert_int_eq(calls, 0);
+    assert_close(dx, ek_detach(wanted), 1e-6, 1e-6);
     ek_release(inside);
+    ek_module_free(module);
+}
+
+/* The backward of a gradient comes to the input, but not through the output. */
+TEST(backward_hooks_are_not_called_for_gradients)
+{
+    int calls = 0;
+    ek_module *module = ek_linear(3, 1, .bias = EK_OFF);
+    ek_module_register_full_backward_hook(module, doubled, &calls);
+    ek_tensor *x = ek_randn(EK_SHAPE(1, 3)), *w = ek_module_tensor(module, "weight"), *first[2],
+              *second = NULL, *three = ek_full(3, EK_SHAPE(1, 1));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *y = ek_apply(module, x);
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = (ek_tensor *[]){w, x},
+                      .input_count = 2, .gradients = first, .grad_outputs = &three,
+                      .create_graph = true));
+    assert_close(ek_detach(first[1]), ek_mul_scalar(ek_detach(w), 6), 1e-6, 1e-6);
+    ek_tensor *sum = ek_sum(first[0]);
+    assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &second));
+    ck_assert_int_eq(calls, 1);
+    assert_close(second, ek_full(3, EK_SHAPE(1, 3)), 0, 0);
+    ek_module_free(module);
+}
+
+static ek_value tripled(ek_module *module, const ek_args *args, ek_value output, void *user)
+{
+    (void)module, (void)args, (void)user;
+    return ek_value_of_tensor(ek_mul_scalar(ek_value_tensor(output), 3));
+}
+
+static ek_value with_ones(ek_value grad_inputs, ek_value grad_outputs, void *user)
+{
+    (void)grad_inputs;
+    assert_close(ek_value_tensor(ek_value_at(grad_outputs, 0)), ek_ones(EK_SHAPE(5, 2)), 0, 0);
+    ++*(int *)user;
+    return ek_value_none();
+}
+
+/* grad_outputs are those of what the caller got, whichever hook was registered first. */
+TEST_LOOP(backward_hooks_beside_forward_hooks, 0, 2)
+{
+    int calls = 0;
+    ek_module *module = ek_linear(3, 2);
+    ek_tensor *x = ek_randn(EK_SHAPE(5, 3));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_gt(i == _i ? ek_module_register_full_backward_hook(module, with_ones, &calls)
+                                 : ek_module_register_forward_hook(module, tripled, NULL),
+                         0);
+    assert_ok(ek_backward(ek_sum(ek_apply(module, x))));
+    ck_assert_int_eq(calls, 1);
+    ek_tensor *wanted = ek_matmul(ek_full(3, EK_SHAPE(5, 2)), ek_module_tensor(module, "weight"));
+    assert_close(ek_tensor_grad(x), ek_detach(wanted), 1e-6, 1e-6);
     ek_module_free(module);
 }
 
