@@ -112,7 +112,8 @@ EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
  * rounded. EK_E_INVALID for a step of 0 or away from `end`. */
 EK_API ek_tensor *ek_arange_step(double start, double end, double step, ek_dtype dtype,
                                  ek_device device);
-/** `steps` numbers in equal distances, from start to end, both of them included. */
+/** `steps` numbers in equal distances, from start to end, both of them included. f32, f64 and
+ * integers are PyTorch 2's to the bit. */
 EK_API ek_tensor *ek_linspace(double start, double end, int64_t steps, ek_dtype dtype,
                               ek_device device);
 /** A matrix of zeros with ones on its diagonal. */

@@ -231,7 +231,8 @@ typedef struct ek_jitter_options {
 } ek_jitter_options;
 EK_API ek_transform *ek_color_jitter_with(ek_jitter_options options);
 /** ek_color_jitter(0.4, 0.4, .saturation = 0.4, .hue = 0.1): torchvision's ColorJitter. Draws the
- * order of the four, then a factor for each that is not left out. */
+ * order of the four, then a factor for each that is not left out. Hues of u8 are rounded as since
+ * torchvision 0.15. */
 #define ek_color_jitter(...) \
     ek_color_jitter_with(EK_OPTIONS_2(ek_jitter_options, brightness, contrast, __VA_ARGS__))
 

@@ -9,6 +9,7 @@
 
 #include "core/generator.h"
 #include "core/keywords.h"
+#include "core/linspace.h"
 #include "data/transform_picture.h"
 
 /* In torchvision's order. rand_augment and trivial_augment_wide draw all but AUGMENT_INVERT. */
@@ -136,18 +137,6 @@ typedef struct augment {
 
 /* ---- magnitudes ---- */
 
-/* Element `number` of torch.linspace(start, end, bins), which counts from the nearer end. As
- * PyTorch with AVX2 does, whole blocks of 16 are made of 8 at a time, which have the base of the
- * first one and a product that is rounded by itself. */
-static double augment_linspace(double start, double end, int bins, int number)
-{
-    float step = ((float)end - (float)start) / (float)(bins - 1);
-    int base = number - number % 16 + 16 <= bins ? number - number % 8 : number;
-    float at = base < bins / 2 ? fmaf(step, (float)base, (float)start)
-                               : fmaf(-step, (float)(bins - base - 1), (float)end);
-    return (double)(at + step * (float)(number - base));
-}
-
 static bool augment_is_signed(operation what)
 {
     return what >= AUGMENT_SHEAR_X && what <= AUGMENT_SHARPNESS;
@@ -182,12 +171,12 @@ static double augment_magnitude(const augment *self, operation what, int number,
     if (!augment_has_magnitude(what))
         return 0;
     if (what == AUGMENT_SOLARIZE)
-        return augment_linspace(255, 0, self->bins, number);
+        return ek_linspace_f32(255, 0, self->bins, number);
     if (what == AUGMENT_POSTERIZE) {
         double unit = (double)(self->bins - 1) / (self->wide ? 6 : 4);
         return 8 - (double)rintf((float)number / (float)unit);
     }
-    return augment_linspace(0, augment_most(self, what, picture), self->bins, number);
+    return ek_linspace_f32(0, (float)augment_most(self, what, picture), self->bins, number);
 }
 
 /* ---- operations ---- */

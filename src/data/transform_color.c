@@ -177,7 +177,7 @@ COLOR_ROWS(DEFINE_SATURATE)
 #define SHARE_OF_u8(x) ((float)(x) / 255.0f)
 #define SHARE_OF_f32(x) (x)
 #define SHARE_OF_f64(x) (x)
-#define OF_SHARE_u8(v) pixel_u8((v)*255.0f)
+#define OF_SHARE_u8(v) pixel_u8((v)*255.999f) /* as torchvision's convert_image_dtype */
 #define OF_SHARE_f32(v) (v)
 #define OF_SHARE_f64(v) (v)
 

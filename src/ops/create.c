@@ -1,7 +1,8 @@
 /* create.c: tensors of numbers in a row, and of another tensor's shape. Rows of numbers are
- * computed in f64 on cpu; the conversion rounds as the dtype does. */
+ * computed in f64 on cpu, linspace of f32 in f32; the conversion rounds as the dtype does. */
 #include <math.h>
 
+#include "core/linspace.h"
 #include "ops/ops.h"
 
 /* The numbers x of cpu in another dtype, on a device. Those of integer dtypes must be held. */
@@ -40,12 +41,10 @@ ek_tensor *ek_linspace(double start, double end, int64_t steps, ek_dtype dtype, 
     ek_tensor *x = ek_empty(EK_SHAPE(steps), EK_F64);
     if (!x)
         return NULL;
-    double *values = ek_tensor_address(x),
-           step = steps > 1 ? (end - start) / (double)(steps - 1) : 0;
-    /* From both ends, so that both are exact. */
+    double *values = ek_tensor_address(x);
     for (int64_t i = 0; i < steps; i++)
-        values[i] = i < steps / 2 || steps == 1 ? start + step * (double)i
-                                                : end - step * (double)(steps - 1 - i);
+        values[i] = dtype == EK_F32 ? ek_linspace_f32((float)start, (float)end, steps, i)
+                                    : ek_linspace_f64(start, end, steps, i);
     return create_from("linspace", x, dtype, device);
 }
 

@@ -1,6 +1,7 @@
 """augment.golden: pictures changed by torchvision's random transforms, applied to tensors several times from one seed.
 
 Each entry has the results one after the other, and "/next": three numbers that the generator draws afterwards.
+Hues of u8 and "trivial/sixteenth" are those of torchvision 0.15 and PyTorch 2 and later; the others are of 0.14, too.
 """
 
 import torch
@@ -9,6 +10,19 @@ from torchvision.transforms import InterpolationMode as I
 from torchvision.transforms.autoaugment import AutoAugmentPolicy as P
 
 from golden import Golden
+
+adjust_hue = T.functional.adjust_hue
+
+
+def hue(x, factor):
+    """In torchvision 0.14, too, u8 are multiplied by 255.999 before they are cut."""
+    if x.dtype != torch.uint8:
+        return adjust_hue(x, factor)
+    to = T.functional.convert_image_dtype
+    return to(adjust_hue(to(x, torch.float32), factor), torch.uint8)
+
+
+T.functional.adjust_hue = hue
 
 
 def pictures():
@@ -142,4 +156,7 @@ with Golden("augment.golden") as g:
             add("rand/default", T.RandAugment(), 60)
             add("rand/bilinear", T.RandAugment(3, 20, interpolation=I.BILINEAR), 30)
             add("trivial/default", T.TrivialAugmentWide(), 90)
+            # The magnitudes of translations go from 0 to 32: the sixteenth of 31 is a bit below 16, and cut to 15.
+            g.add("trivial/sixteenth/in", x[:1].repeat(1, 2, 2))
+            add("trivial/sixteenth", T.TrivialAugmentWide(), 6, 6552, x[:1].repeat(1, 2, 2))
             add("trivial/grey", lambda x: T.TrivialAugmentWide(11)(x[:1]), 40)

@@ -233,7 +233,8 @@ with Golden("rearrange.golden") as golden:
                    weighted=torch.bincount(b, w))
     golden.add_all("nonzero", x=MASK, y=MASK.nonzero())
     golden.add_all("rows", arange=torch.arange(1, 2.5, 0.3, dtype=torch.float64), whole=torch.arange(10, -3, -4),
-                   linspace=torch.linspace(-1, 2, 7, dtype=torch.float64), eye=torch.eye(2, 3, dtype=torch.float64))
+                   linspace=torch.linspace(-1, 2, 7, dtype=torch.float64), eye=torch.eye(2, 3, dtype=torch.float64),
+                   floats=torch.cat([torch.linspace(-1, 0.1 * n, n) for n in range(2, 16)]))
     draws(golden)
     add_case(golden, "pairwise_distance_3", lambda x, y: F.pairwise_distance(x, y, p=3), randn(3, 4), randn(3, 4))
     add_case(golden, "normalize_1", lambda x: F.normalize(x, p=1, dim=-1), randn(3, 4, 2))

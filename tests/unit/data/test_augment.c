@@ -45,11 +45,11 @@ static void assert_same(const ek_tensor *out, const ek_tensor *expected, int tie
 }
 
 /* Applies the transform once for each of the golden's results. Frees it. */
-static void assert_drawn(ek_transform *transform, const char *name, int dtype, ek_tensor *in,
-                         int ties, double close)
+static void assert_drawn_from(uint64_t seed, ek_transform *transform, const char *name, int dtype,
+                              ek_tensor *in, int ties, double close)
 {
     const ek_tensor *rows = named(name, dtype, ""), *next = named(name, dtype, "/next");
-    ek_generator *generator = ek_generator_new(5);
+    ek_generator *generator = ek_generator_new(seed);
     assert_made(transform);
     for (int64_t i = 0; i < ek_tensor_size(rows, 0); i++) {
         ek_scope scope = ek_scope_begin();
@@ -60,6 +60,12 @@ static void assert_drawn(ek_transform *transform, const char *name, int dtype, e
         ck_assert_int_eq(ek_random_u32(generator) % 1000, (int64_t)element(next, i));
     ek_generator_free(generator);
     ek_transform_free(transform);
+}
+
+static void assert_drawn(ek_transform *transform, const char *name, int dtype, ek_tensor *in,
+                         int ties, double close)
+{
+    assert_drawn_from(5, transform, name, dtype, in, ties, close);
 }
 
 static void assert_drawn_all(ek_transform *(*make)(double white), const char *name, int ties)
@@ -234,6 +240,13 @@ TEST(trivial_grey)
     shape.dims[0] = 1;
     assert_drawn(ek_trivial_augment_wide(11), "trivial/grey", U8,
                  ek_from_data(ek_tensor_data(in), shape, EK_U8), 0, 0);
+}
+
+/* Translations by 15.999999 pixels are cut to 15. */
+TEST(trivial_sixteenth)
+{
+    assert_drawn_from(6552, ek_trivial_augment_wide(), "trivial/sixteenth", U8,
+                      golden(file, "trivial/sixteenth/in"), 0, 0);
 }
 
 /* ---- pictures and masks alike ---- */

@@ -173,6 +173,9 @@ TEST(rows_of_numbers_are_pytorchs)
                  0);
     assert_same(ek_arange_step(10, -3, -4, EK_I64, test_home()), order("rows", "whole"));
     assert_close(ek_linspace(-1, 2, 7, EK_F64, test_home()), order("rows", "linspace"), 1e-15, 0);
+    ek_tensor *numbers = order("rows", "floats");
+    for (int n = 2, at = 0; n < 16; at += n++) /* to the bit */
+        assert_same(ek_linspace(-1, 0.1 * n, n, EK_F32, test_home()), ek_narrow(numbers, 0, at, n));
     assert_same(ek_eye(2, 3, EK_F64, test_home()), order("rows", "eye"));
     ek_tensor *x = ek_transpose(ek_ones(EK_SHAPE(2, 3), EK_F64), 0, 1);
     assert_same(ek_full_like(x, 2.5), ek_full(2.5, EK_SHAPE(3, 2), EK_F64));
