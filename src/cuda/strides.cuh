@@ -71,7 +71,8 @@ template <int Operands> struct ek_strided64 {
     }
 };
 
-/* True if positions and offsets of all operands are below 2^31. */
+/* True if positions and offsets of all operands are below 2^31, and above -2^31: a flip reads
+ * backwards. */
 static inline bool ek_fits_32(const ek_cuda_walk *walk)
 {
     const int64_t limit = (int64_t)1 << 31;
@@ -80,9 +81,10 @@ static inline bool ek_fits_32(const ek_cuda_walk *walk)
     for (int k = 0; k < walk->operands; k++) {
         int64_t last = 0;
         for (int d = 0; d < walk->ndim; d++) {
-            if (walk->stride[k][d] >= limit)
+            int64_t stride = walk->stride[k][d] < 0 ? -walk->stride[k][d] : walk->stride[k][d];
+            if (stride >= limit)
                 return false;
-            last += (walk->shape[d] - 1) * walk->stride[k][d];
+            last += (walk->shape[d] - 1) * stride;
         }
         if (last >= limit)
             return false;

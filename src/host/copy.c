@@ -65,6 +65,29 @@ typedef struct copy_job {
     int64_t blocks_outer, blocks_inner;
 } copy_job;
 
+/* Copies a row from its last element, which `from` is, to its first one. */
+#define DEFINE_BACK(type)                                                   \
+    EK_MULTIVERSION                                                         \
+    static void copy_back_##type(void *to, const void *from, int64_t count) \
+    {                                                                       \
+        type *restrict out = to;                                            \
+        const type *restrict x = (const type *)from - (count - 1);          \
+        for (int64_t i = 0; i < count; i++)                                 \
+            out[i] = x[count - 1 - i];                                      \
+    }
+DEFINE_BACK(uint8_t)
+DEFINE_BACK(uint16_t)
+DEFINE_BACK(uint32_t)
+DEFINE_BACK(uint64_t)
+
+/* The function for each size of an element. */
+static void (*const copy_backs[])(void *, const void *, int64_t) = {
+    [1] = copy_back_uint8_t,
+    [2] = copy_back_uint16_t,
+    [4] = copy_back_uint32_t,
+    [8] = copy_back_uint64_t,
+};
+
 /* Copies row by row: bytes if dtypes and strides allow it, else by way of a tile. Contiguous rows
  * of which one is of the class's type need no tile. */
 static void copy_part(void *context, int64_t begin, int64_t end)
@@ -75,22 +98,26 @@ static void copy_part(void *context, int64_t begin, int64_t end)
     bool bytes = job->out.dtype == job->x.dtype && walk->stride[0][walk->ndim - 1] == 1 &&
                  walk->stride[1][walk->ndim - 1] == 1;
     bool runs = walk->stride[0][walk->ndim - 1] == 1 && walk->stride[1][walk->ndim - 1] == 1;
+    bool back = job->out.dtype == job->x.dtype && walk->stride[0][walk->ndim - 1] == 1 &&
+                walk->stride[1][walk->ndim - 1] == -1; /* a flip */
     bool loads = runs && ek_class_is_dtype(job->type, job->out.dtype);
     bool stores = runs && ek_class_is_dtype(job->type, job->x.dtype);
-    bool narrow = !bytes && walk->shape[walk->ndim - 1] < EK_TILE;
+    bool narrow = !bytes && !back && walk->shape[walk->ndim - 1] < EK_TILE;
     size_t x_size = ek_dtype_size(job->x.dtype);
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
     ek_tile tile;
     while (begin < end) {
         int64_t n = ek_cursor_row_rest(walk, &cursor);
-        if (narrow || (!bytes && !loads && !stores && n > EK_TILE))
+        if (narrow || (!bytes && !back && !loads && !stores && n > EK_TILE))
             n = ek_tile_count(walk, &cursor, end - begin);
         n = ek_smaller(n, end - begin);
         void *to = (char *)job->out.data + cursor.offset[0] * (int64_t)size;
         const void *from = (const char *)job->x.data + cursor.offset[1] * (int64_t)x_size;
         if (bytes) {
             memcpy(to, from, (size_t)n * size);
+        } else if (back) {
+            copy_backs[size](to, from, n);
         } else if (loads && !narrow) {
             ek_row_load(job->type, to, job->x.dtype, from, 1, n);
         } else if (stores && !narrow) {

@@ -114,6 +114,26 @@ ek_tensor *ek_masked_fill(ek_tensor *x, ek_tensor *mask, double value)
 
 /* ---- bincount ---- */
 
+/* How often each number below `size` is in x: in blocks, because their i64 positions may take eight
+ * times x's memory. A block has no fewer elements than there are counts. */
+static ek_tensor *choice_counts(ek_tensor *x, const ek_shape *size)
+{
+    const int64_t count = x->shape[0], least = 1 << 20,
+                  block = size->dims[0] > least ? size->dims[0] : least;
+    ek_tensor *sums = ek_filled(ek_tensor_dev(x), EK_F64, size, 0);
+    ek_tensor *one = ek_filled(ek_tensor_dev(x), EK_F64, &EK_SHAPE(1), 1);
+    for (int64_t at = 0; sums && one && at < count; at += block) {
+        const int64_t length = count - at < block ? count - at : block;
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *index = ek_to_dtype(ek_narrow(x, 0, at, length), EK_I64);
+        ek_tensor *part = ek_index_sum(ek_expand(one, EK_SHAPE(length)), 0, index, size);
+        if (!part || !ek_add_(sums, part))
+            sums = NULL;
+        ek_scope_end(&scope);
+    }
+    return one ? ek_to_dtype(sums, EK_I64) : NULL;
+}
+
 ek_tensor *ek_bincount(ek_tensor *x, ek_tensor *weights, int64_t minlength)
 {
     double low = 0, high = -1;
@@ -144,13 +164,11 @@ ek_tensor *ek_bincount(ek_tensor *x, ek_tensor *weights, int64_t minlength)
                          "number gets a count",
                          high);
     ek_shape shape = EK_SHAPE((int64_t)high + 1 > minlength ? (int64_t)high + 1 : minlength);
-    ek_dtype dtype = weights && weights->dtype == EK_F32 ? EK_F32 : EK_F64;
-    ek_tensor *index = ek_to_dtype(x, EK_I64), *one = NULL;
-    if (!weights && (one = ek_filled(ek_tensor_dev(x), EK_F64, &EK_SHAPE(1), 1)))
-        one = ek_expand(one, EK_SHAPE(x->shape[0]));
-    ek_tensor *added = weights ? ek_to_dtype(ek_detach(weights), dtype) : one;
-    ek_tensor *sums = index && added ? ek_index_sum(added, 0, index, &shape) : NULL;
-    return weights || !sums ? sums : ek_to_dtype(sums, EK_I64);
+    if (!weights)
+        return choice_counts(x, &shape);
+    ek_dtype dtype = weights->dtype == EK_F32 ? EK_F32 : EK_F64;
+    ek_tensor *index = ek_to_dtype(x, EK_I64), *added = ek_to_dtype(ek_detach(weights), dtype);
+    return index && added ? ek_index_sum(added, 0, index, &shape) : NULL;
 }
 
 /* ---- multinomial ---- */

@@ -1,14 +1,6 @@
 /* rearrange.c: elements in another order, repeated, or along diagonals. */
 #include "ops/ops.h"
 
-/* Calls f and hides it from the graph: its result gets a record of its own. */
-#define WITHOUT_GRAPH(y, call)                    \
-    do {                                          \
-        bool before = ek_set_grad_enabled(false); \
-        (y) = (call);                             \
-        ek_set_grad_enabled(before);              \
-    } while (0)
-
 /* Makes the entries of `dims`, dimensions of x, non-negative. False if one occurs twice. */
 static bool rearrange_dims(const char *operation, const ek_tensor *x, ek_shape *dims)
 {
@@ -33,25 +25,21 @@ static bool rearrange_dims(const char *operation, const ek_tensor *x, ek_shape *
 EK_BACKWARD(flip, ek_shape, ek_flip(g, *a))
 EK_OPERATION(flip, "flip", flip_backward);
 
-static ek_tensor *flip_all(ek_tensor *x, const ek_shape *dims)
-{
-    ek_tensor *y = dims->ndim == 0 ? ek_clone(x) : x;
-    for (int i = 0; y && i < dims->ndim; i++) {
-        int64_t size = y->shape[dims->dims[i]];
-        ek_tensor *index = ek_arange_step((double)size - 1, -1, -1, EK_I64, ek_tensor_dev(x)->id);
-        y = ek_index_select(y, (int)dims->dims[i], index);
-    }
-    return y;
-}
-
 ek_tensor *ek_flip(ek_tensor *x, ek_shape dims)
 {
-    ek_tensor *y;
     if (dims.ndim == 1 && ek_is_scalar_dim(x, dims.dims[0]))
         dims.ndim = 0;
     if (!ek_given("flip", "x", x) || !rearrange_dims("flip", x, &dims))
         return NULL;
-    WITHOUT_GRAPH(y, flip_all(x, &dims));
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype), from;
+    ek_borrow(&from, x);
+    for (int i = 0; i < dims.ndim; i++)
+        if (x->shape[dims.dims[i]] > 1) { /* read from its end on */
+            from.offset += (x->shape[dims.dims[i]] - 1) * x->stride[dims.dims[i]];
+            from.stride[dims.dims[i]] *= -1;
+        }
+    if (!y || (ek_count(y) > 0 && ek_kernels_of(y)->copy(ek_tensor_dev(y), y, &from) < 0))
+        return NULL;
     return EK_RECORD(y, &flip_operation, EK_INPUTS(x), EK_ATTRIBUTES(dims));
 }
 

@@ -210,6 +210,35 @@ TEST(drawn_positions_are_pytorchs)
     ek_generator_free(generator);
 }
 
+/* Of many small numbers: a flip takes x's memory once more, and counts a part of it. */
+TEST_LOOP(bytes_take_the_memory_of_bytes, 0, 2)
+{
+    const int64_t count = (1 << 21) + 5;
+    ek_tensor *x =
+        ek_to_device(ek_remainder_scalar(ek_arange(count, EK_I64, ek_cpu()), 251), test_home());
+    x = ek_to_dtype(x, _i ? EK_I32 : EK_U8);
+    assert_made(x);
+    ek_memory_stats before, after;
+    assert_ok(ek_memory_reset_peak(test_home()));
+    assert_ok(ek_memory_get_stats(test_home(), &before));
+    ek_tensor *y = ek_flip(x, EK_SHAPE(0));
+    assert_ok(ek_memory_get_stats(test_home(), &after));
+    ck_assert_uint_le(after.peak - before.in_use,
+                      (uint64_t)count * ek_dtype_size(ek_tensor_dtype(x)) + 4096);
+    ck_assert_double_eq(element(y, 0), (double)((count - 1) % 251));
+    ck_assert_double_eq(element(y, count - 3), 2);
+    assert_ok(ek_memory_reset_peak(test_home()));
+    before = after;
+    ek_tensor *counts = ek_bincount(x, NULL, 300);
+    assert_ok(ek_memory_get_stats(test_home(), &after));
+    ck_assert_int_eq(ek_tensor_size(counts, 0), 300);
+    for (int i = 0; i < 300; i++)
+        ck_assert_double_eq(element(counts, i),
+                            (double)(i < 251 ? count / 251 + (i < count % 251) : 0));
+    ck_assert_msg(after.peak - before.in_use < 18u << 20, "%llu bytes",
+                  (unsigned long long)(after.peak - before.in_use));
+}
+
 /* With Philox: repeatable, by the uniforms of ek_uniform_, and in proportion. */
 TEST(philox_draws_in_proportion)
 {
