@@ -98,7 +98,16 @@ int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t 
 
 /* ---- Ctrl-C and kill ---- */
 
-static volatile sig_atomic_t interrupt_stopped;
+static volatile sig_atomic_t interrupt_stopped, interrupt_steps_done;
+
+/* Once the steps are done, a signal changes nothing but what is said. */
+static void interrupt_say(void)
+{
+    static const char text[] = "stops after the judging; again: at once\n";
+    if (interrupt_steps_done && interrupt_stopped &&
+        write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        return; /* nobody listens */
+}
 
 /* Two signals may come to two threads at a time: one of them is the second all the same. */
 static void interrupt_note(int signal_number)
@@ -106,8 +115,10 @@ static void interrupt_note(int signal_number)
     static atomic_int caught;
     if (!interrupt_stopped)
         interrupt_stopped = signal_number;
-    if (atomic_exchange(&caught, 1) == 0)
+    if (atomic_exchange(&caught, 1) == 0) {
+        interrupt_say();
         return;
+    }
     signal(signal_number, SIG_DFL);
     raise(signal_number); /* takes effect when this function has returned */
 }
@@ -201,7 +212,13 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
 {
     json_writer json;
     char path[4096];
-    int rc = kind->finish && run->step >= run->last ? kind->finish(run) : 0;
+    int rc = 0;
+    if (kind->finish && run->step >= run->last) {
+        interrupt_steps_done = world_is_first();
+        interrupt_say(); /* of a signal in the last step */
+        rc = kind->finish(run);
+        interrupt_steps_done = 0;
+    }
     if (rc == 0 && kind->files->json) { /* it holds numbers of all ranks */
         const char *file = world_is_first() ? kind->files->json : "/dev/null";
         rc = json_open(&json, file);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,6 +302,28 @@ static int file_fill(temporary *t, int (*write)(const ek_file *file, void *user)
     return file_synchronise(t->descriptor) < 0 ? file_fail_write(t->what, t->path) : 0;
 }
 
+/* Until file_release_signal, a write beyond the process's limit of a file is an error, EFBIG: the
+ * signal for it, which would end the process, is blocked on this thread. */
+static void file_hold_signal(sigset_t *before)
+{
+    sigset_t beyond;
+    sigemptyset(&beyond);
+    sigaddset(&beyond, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &beyond, before);
+}
+
+/* Takes a signal that has come since, unless the program had blocked it itself. */
+static void file_release_signal(const sigset_t *before)
+{
+    sigset_t beyond;
+    sigemptyset(&beyond);
+    sigaddset(&beyond, SIGXFSZ);
+    if (!sigismember(before, SIGXFSZ))
+        while (sigtimedwait(&beyond, NULL, &(struct timespec){0}) > 0)
+            ;
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 static int file_replace(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
                         const struct stat *old)
 {
@@ -324,6 +347,8 @@ int ek_file_replace(const char *what, const char *path,
     if (!directory)
         return EK_E_NO_MEMORY;
     temporary t = {.what = what, .path = path, .directory = directory};
+    sigset_t before;
+    file_hold_signal(&before);
     int place = ek_open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY);
     int status = place < 0 ? file_fail_write(what, path)
                            : file_replace(&t, write, user, there ? &old : NULL);
@@ -331,6 +356,7 @@ int ek_file_replace(const char *what, const char *path,
         status = file_synchronise_directory(place, what, path);
     if (place >= 0)
         close(place);
+    file_release_signal(&before);
     free(t.name);
     free(directory);
     return status;
