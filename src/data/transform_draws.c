@@ -5,6 +5,7 @@
 
 #include "core/dtypes.h"
 #include "core/generator.h"
+#include "core/locale.h"
 #include "core/tensor.h"
 #include "data/transform_picture.h"
 
@@ -18,7 +19,7 @@ int ek_fill_check(const ek_transform *transform, const ek_array *array, double f
     if (ek_dtype_holds(array->dtype, fill))
         return 0;
     if (array->dtype != EK_I64)
-        snprintf(limits, sizeof limits, " in [%.0f, %.0f]", range->first, range->last);
+        ek_format(limits, sizeof limits, " in [%.0f, %.0f]", range->first, range->last);
     return EK_FAIL(EK_E_DTYPE, "%s: %s cannot be filled by %g; a whole number%s can be used",
                    transform->type->name, ek_array_text(array, text), fill, limits);
 }
@@ -130,9 +131,9 @@ int ek_check_range(const char *name, const char *option, const double range[2], 
         isfinite(range[1]))
         return 0;
     if (isfinite(least) && isfinite(most))
-        snprintf(limit, sizeof limit, "in [%g, %g]", least, most);
+        ek_format(limit, sizeof limit, "in [%g, %g]", least, most);
     else if (isfinite(least))
-        snprintf(limit, sizeof limit, "finite and at least %g", least);
+        ek_format(limit, sizeof limit, "finite and at least %g", least);
     return EK_FAIL(EK_E_INVALID,
                    "%s: %s from %g to %g; both have to be %s, the first not above the second", name,
                    option, range[0], range[1], limit);

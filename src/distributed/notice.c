@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/locale.h"
 #include "core/thread.h"
 #include "distributed/packet.h"
 
@@ -142,13 +143,13 @@ static void notice_place_in(const ek_process_group *group, const ek_process_grou
     if (group != asked)
         snprintf(of, sizeof of, " of %s", group->name);
     if (work)
-        snprintf(place, NOTICE_PLACE, "is in call %llu%s, %s, since %.1f s",
-                 (unsigned long long)call, of, ek_verb_name(work->verb->id),
-                 (double)(ek_clock_ns() - work->began) * 1e-9);
+        ek_format(place, NOTICE_PLACE, "is in call %llu%s, %s, since %.1f s",
+                  (unsigned long long)call, of, ek_verb_name(work->verb->id),
+                  (double)(ek_clock_ns() - work->began) * 1e-9);
     else
-        snprintf(place, NOTICE_PLACE, "is at call %llu%s, %s, which it left %.1f s ago",
-                 (unsigned long long)call, of, ek_verb_name(group->last_verb),
-                 (double)(ek_clock_ns() - group->last_ended) * 1e-9);
+        ek_format(place, NOTICE_PLACE, "is at call %llu%s, %s, which it left %.1f s ago",
+                  (unsigned long long)call, of, ek_verb_name(group->last_verb),
+                  (double)(ek_clock_ns() - group->last_ended) * 1e-9);
 }
 
 static void notice_place_in_message(const ek_dist_work *work, char place[NOTICE_PLACE])
@@ -156,9 +157,9 @@ static void notice_place_in_message(const ek_dist_work *work, char place[NOTICE_
     char peer[32] = "any rank";
     if (work->peer >= 0)
         snprintf(peer, sizeof peer, "rank %d", work->peer);
-    snprintf(place, NOTICE_PLACE, "is in %s %s %s, since %.1f s", ek_verb_name(work->verb->id),
-             work->verb->id == EK_VERB_SEND ? "to" : "from", peer,
-             (double)(ek_clock_ns() - work->began) * 1e-9);
+    ek_format(place, NOTICE_PLACE, "is in %s %s %s, since %.1f s", ek_verb_name(work->verb->id),
+              work->verb->id == EK_VERB_SEND ? "to" : "from", peer,
+              (double)(ek_clock_ns() - work->began) * 1e-9);
 }
 
 /* Says where this rank is: in a call of the group that was asked about (NULL: unknown here), in one
@@ -271,10 +272,11 @@ static bool notice_end_inquiry(ek_communication *communication)
         return false;
     ek_error_record error = {.status = EK_E_TIMEOUT};
     size_t room = sizeof error.message;
-    int length = snprintf(error.message, room, "%s (call %llu of %s) waited %.1f s",
-                          ek_verb_name(work->verb->id),
-                          (unsigned long long)group->calls + (work->state < EK_DIST_WORK_COMMITTED),
-                          group->name, (double)(ek_clock_ns() - work->began) * 1e-9);
+    int length =
+        (int)ek_format(error.message, room, "%s (call %llu of %s) waited %.1f s",
+                       ek_verb_name(work->verb->id),
+                       (unsigned long long)group->calls + (work->state < EK_DIST_WORK_COMMITTED),
+                       group->name, (double)(ek_clock_ns() - work->began) * 1e-9);
     int begin = length;
     for (int r = 0; r < group->size && length < (int)room - 200; r++) {
         if (notice_is_asked(communication, group, r))

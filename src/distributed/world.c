@@ -14,6 +14,7 @@
 #include "core/device.h"
 #include "core/environment.h"
 #include "core/keywords.h"
+#include "core/locale.h"
 #include "core/rail.h"
 #include "core/thread.h"
 #include "distributed/ddp.h"
@@ -112,7 +113,9 @@ static double world_timeout(const ek_dist_options *options)
     double seconds = default_timeout;
     if (text && *text) {
         char *end;
+        locale_t before = ek_locale_begin();
         seconds = strtod(text, &end);
+        ek_locale_end(before);
         if (*end || !(seconds > 0) || !isfinite(seconds)) {
             EK_FAIL(EK_E_INVALID,
                     "EVENKEEL_DIST_TIMEOUT is \"%s\"; it is a positive number of seconds", text);
@@ -220,9 +223,11 @@ static bool world_look(world_wait *wait)
 static void world_answer_signal(void *user)
 {
     world_wait *wait = user;
-    if (atomic_exchange(&world_is_woken, false) && world_look(wait))
-        fprintf(stderr, "evenkeel: init_process_group has waited %.1f s: %s\n", wait->seconds,
-                wait->missing);
+    char seconds[32];
+    if (!atomic_exchange(&world_is_woken, false) || !world_look(wait))
+        return;
+    ek_format(seconds, sizeof seconds, "%.1f", wait->seconds);
+    fprintf(stderr, "evenkeel: init_process_group has waited %s s: %s\n", seconds, wait->missing);
 }
 
 /* Joins the job; the sentence of a time-out says which ranks have not come. */

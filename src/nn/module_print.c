@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/locale.h"
 #include "core/tensor.h"
 #include "nn/module_table.h"
 
@@ -10,7 +11,9 @@ static void print_describe(const ek_module *module, char *text, size_t size)
 {
     text[0] = '\0';
     if (module->type->describe) {
+        locale_t before = ek_locale_begin(); /* users' modules have numbers, too */
         module->type->describe(module, text, size);
+        ek_locale_end(before);
         return;
     }
     for (int i = 0; i < ek_module_member_count(module); i++) {

@@ -148,6 +148,19 @@ static int write_tensor(const char *path)
     return rc;
 }
 
+static int write_module(const char *path)
+{
+    FILE *stream = fopen(path, "w");
+    ck_assert_ptr_nonnull(stream);
+    ek_module *module = ek_sequential(ek_dropout(0.25), ek_leaky_relu(0.125), ek_batch_norm2d(3),
+                                      ek_local_response_norm(2), ek_constant_pad2d(1, 0.5));
+    assert_made(module);
+    int rc = ek_module_print(module, stream);
+    ek_module_free(module);
+    fclose(stream);
+    return rc;
+}
+
 static int write_sentences(const char *path)
 {
     FILE *stream = fopen(path, "w");
@@ -158,13 +171,23 @@ static int write_sentences(const char *path)
     ck_assert_ptr_null(ek_f_dropout(ek_ones(EK_SHAPE(2)), 1.25, true));
     fprintf(stream, "%s\n", ek_error_message());
     ek_error_clear();
+    ck_assert_ptr_null(ek_gaussian_blur(3, 3, .sigma = {-0.5, 1}));
+    fprintf(stream, "%s\n", ek_error_message());
+    ek_error_clear();
+    setenv("EVENKEEL_DIST_TIMEOUT", "0,5", 1);
+    ck_assert_int_eq(ek_dist_init_process_group(), EK_E_INVALID);
+    fprintf(stream, "%s\n", ek_error_message());
+    ek_error_clear();
+    setenv("EVENKEEL_DIST_TIMEOUT", "0.5", 1);
+    assert_ok(ek_dist_init_process_group());
+    assert_ok(ek_dist_destroy_process_group(NULL));
     fclose(stream);
     return 0;
 }
 
-static int (*const writers[])(const char *path) = {write_table,    write_json,    write_html,
-                                                   write_trace,    write_archive, write_tensor,
-                                                   write_sentences};
+static int (*const writers[])(const char *path) = {write_table,  write_json,     write_html,
+                                                   write_trace,  write_archive,  write_tensor,
+                                                   write_module, write_sentences};
 enum { WRITERS = sizeof writers / sizeof *writers };
 
 static char *contents(const char *path, size_t *length)
