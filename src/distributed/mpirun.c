@@ -12,13 +12,13 @@
 
 /* ---- the program ---- */
 
-/* The program of this name as a shell finds it. */
+/* The program of this name as a shell finds it; setuid programs don't take their user's PATH. */
 static bool mpirun_in_path(const char *name, char path[EK_MPIRUN_PATH])
 {
     if (strchr(name, '/'))
         return snprintf(path, EK_MPIRUN_PATH, "%s", name) < EK_MPIRUN_PATH &&
                access(path, X_OK) == 0;
-    const char *folders = getenv("PATH");
+    const char *folders = secure_getenv("PATH");
     for (const char *at = folders ? folders : "/usr/local/bin:/usr/bin:/bin"; *at;) {
         size_t length = strcspn(at, ":");
         if (length > 0 &&
@@ -33,14 +33,14 @@ static bool mpirun_in_path(const char *name, char path[EK_MPIRUN_PATH])
 int ek_mpirun_find(int nprocs, char path[EK_MPIRUN_PATH])
 {
     static const char packages[] = "libopenmpi-dev and openmpi-bin, or libmpich-dev and mpich";
-    const char *named = getenv("MPIRUN");
+    const char *named = secure_getenv("MPIRUN");
     if (named && *named)
         return mpirun_in_path(named, path)
                    ? 0
                    : EK_FAIL(EK_E_BACKEND, "there is no program %s, which MPIRUN names", named);
     const bool openmpi = ek_launcher_has_plugin("Open MPI"),
                mpich = ek_launcher_has_plugin("MPICH");
-    const char *library = getenv("EVENKEEL_DIST_LIBRARY");
+    const char *library = secure_getenv("EVENKEEL_DIST_LIBRARY");
     if (!openmpi && !mpich && !(library && *library))
         return EK_FAIL(EK_E_BACKEND,
                        "%d processes need MPI, for which Evenkeel was built without a plugin: "

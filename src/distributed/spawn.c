@@ -171,22 +171,27 @@ static char *spawn_read_arguments(size_t *nbytes)
     return text;
 }
 
-/* Each process runs under a shell, which leaves word of how it ended. */
+/* Each process runs under a shell, which leaves word of how it ended, or removes the folder if the
+ * caller, whose number it is given, has ended before. Signals to end are for the process, too, and
+ * the shell waits for it. */
 static const char spawn_shell[] =
-    "folder=$1; shift\n"
-    "\"$@\"\n"
+    "trap : HUP INT TERM\n"
+    "folder=$1 caller=$2; shift 2\n"
+    "exec 3>&2 2>/dev/null # the shell itself is silent\n"
+    "(exec \"$@\" 2>&3 3>&-)\n"
     "status=$?\n"
     "[ $status = 0 ] || (set -C; echo \"${OMPI_COMM_WORLD_RANK-$PMI_RANK} $status\" "
-    ">\"$folder/ended\") 2>/dev/null\n"
+    ">\"$folder/ended\")\n"
+    "[ -e /proc/$caller ] && ! grep -q '^State:.Z' /proc/$caller/status || rm -rf \"$folder\"\n"
     "exit $status\n";
 
-/* mpirun -n N sh -c ... folder program argument... */
+/* mpirun -n N sh -c ... folder caller program argument... */
 static int spawn_command_make(spawn_command *command, char *mpirun, char count[16], char *program,
-                              char *folder)
+                              char *folder, char caller[16])
 {
     static char n[] = "-n", sh[] = "/bin/sh", c[] = "-c", name[] = "sh";
-    char *begin[] = {mpirun, n,      count,  sh, c, (char *)(uintptr_t)spawn_shell,
-                     name,   folder, program};
+    char *begin[] = {mpirun, n,      count,  sh,     c, (char *)(uintptr_t)spawn_shell,
+                     name,   folder, caller, program};
     enum { BEGIN = sizeof begin / sizeof begin[0] };
     size_t nbytes = 0, given = 0;
     command->text = spawn_read_arguments(&nbytes);
@@ -222,7 +227,8 @@ _Noreturn static void spawn_execute(const spawn_command *command, char *const *e
 
 static int spawn_execute_in_child(ek_spawned *spawned, bool daemon)
 {
-    char mpirun[EK_MPIRUN_PATH], program[EK_MPIRUN_PATH], mark[SPAWN_PATH + 32], count[16];
+    char mpirun[EK_MPIRUN_PATH], program[EK_MPIRUN_PATH], mark[SPAWN_PATH + 32], count[16],
+        caller[16];
     spawn_command command = {0};
     char **environment = NULL;
     EK_TRY(ek_mpirun_find(spawned->nprocs, mpirun));
@@ -231,8 +237,9 @@ static int spawn_execute_in_child(ek_spawned *spawned, bool daemon)
         return ek_file_fail("spawn", "read", "/proc/self/exe");
     program[length] = '\0';
     snprintf(count, sizeof count, "%d", spawned->nprocs);
+    snprintf(caller, sizeof caller, "%ld", (long)getpid());
     snprintf(mark, sizeof mark, SPAWN_MARK "=%d:%s", spawn_calls, spawned->folder);
-    int rc = spawn_command_make(&command, mpirun, count, program, spawned->folder);
+    int rc = spawn_command_make(&command, mpirun, count, program, spawned->folder, caller);
     if (rc >= 0 && !(environment = ek_mpirun_environment(mark)))
         rc = ek_error_pending();
     if (rc >= 0) {
@@ -267,7 +274,7 @@ static ek_spawned *spawn_start(int nprocs, bool daemon)
     ek_spawned *spawned = ek_calloc(1, sizeof *spawned);
     if (!spawned)
         return NULL;
-    const char *parent = getenv("TMPDIR");
+    const char *parent = secure_getenv("TMPDIR");
     if (!parent || !*parent || strlen(parent) > SPAWN_FOLDER - 32)
         parent = "/tmp";
     spawned->nprocs = nprocs;
