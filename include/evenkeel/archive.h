@@ -90,7 +90,8 @@ EK_API int ek_archive_save(ek_archive *archive, const char *path);
 /* ---- reading ---- */
 
 /** Opens and maps a file; tensors are read when they are loaded. Any safetensors file can be
- * opened, also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open.
+ * opened, also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open. If
+ * another process truncates the file, readers are killed (SIGBUS).
  *
  * A file of torch.save (.pth, .pt) can be opened too. What nests in it gets dotted names:
  * {"model": {"0.weight": w}, "epoch": 7} has the tensor "model.0.weight" and the number "epoch".

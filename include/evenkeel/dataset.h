@@ -133,7 +133,8 @@ EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
  * language model is trained on. Sample i is a list of two i64 tensors (length): tokens
  * [i * stride, i * stride + length), and as targets the same, one later. EK_E_SHAPE if there are
  * fewer than length + 1 tokens, EK_E_FORMAT for a file that ends within one, EK_E_INVALID for
- * tokens and a path together, and for a type without a path. */
+ * tokens and a path together, and for a type without a path. If another process truncates the file,
+ * readers are killed (SIGBUS). */
 #define ek_token_dataset(...) \
     ek_token_dataset_with(EK_OPTIONS_2(ek_token_options, tokens, length, __VA_ARGS__))
 

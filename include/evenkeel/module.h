@@ -21,6 +21,9 @@
  *     ek_register_parameter(&self->module, "scale", &self->scale, ek_ones(EK_SHAPE(1)));
  *     ek_register_module(&self->module, "body", &self->body, ek_linear(4, 4));
  *
+ * Calls of modules within each other nest on the stack, as do their copies and prints; some
+ * thousand levels fit into 8 MiB. Graphs of any depth are walked without it.
+ *
  * A replica is a copy of the struct in which the registered members point to the replica's tensors
  * and children, so plain fields are shared by value and pointers in them are shared as they are.
  *
