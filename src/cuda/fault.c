@@ -35,10 +35,11 @@ static bool fault_is_sticky(int error)
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-    case 226: /* cudaErrorContained; some toolkits lack this name and the next three */
-    case 721: /* cudaErrorTensorMemoryLeak */
-    case 810: /* cudaErrorMpsClientTerminated */
-    case 911: /* cudaErrorExternalDevice */
+    case 226:              /* cudaErrorContained; some toolkits lack this name and the next three */
+    case 721:              /* cudaErrorTensorMemoryLeak */
+    case 810:              /* cudaErrorMpsClientTerminated */
+    case 911:              /* cudaErrorExternalDevice */
+    case cudaErrorUnknown: /* what drivers may say of a GPU that is lost */
         return true;
     default:
         return false;

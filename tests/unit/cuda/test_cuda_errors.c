@@ -205,7 +205,7 @@ static const failing failings[] = {
     {"cudaHostAlloc", cudaErrorMemoryAllocation, EK_E_OUT_OF_MEMORY, "out of memory", false},
     {"cudaHostGetDevicePointer", cudaErrorInvalidValue, EK_E_BACKEND, "invalid argument", false},
     {"cudaMalloc", cudaErrorMemoryAllocation, EK_E_OUT_OF_MEMORY, "is out of memory", true},
-    {"cudaMalloc", cudaErrorUnknown, EK_E_BACKEND, "allocating memory on cuda:", false},
+    {"cudaMalloc", cudaErrorInvalidValue, EK_E_BACKEND, "allocating memory on cuda:", false},
     {"cudaMemsetAsync", cudaErrorInvalidValue, EK_E_BACKEND, "zeroing memory on cuda:", false},
     {"cudaMemcpyAsync", cudaErrorInvalidValue, EK_E_BACKEND, "a copy", false},
     {"cudaMemcpyPeerAsync", cudaErrorInvalidValue, EK_E_BACKEND,
@@ -214,7 +214,8 @@ static const failing failings[] = {
     {"cudaStreamWaitEvent", cudaErrorInvalidResourceHandle, EK_E_BACKEND, "waiting for an event",
      false},
     {"cudaEventSynchronize", cudaErrorInvalidResourceHandle, EK_E_BACKEND, "waiting for", false},
-    {"cudaStreamSynchronize", cudaErrorUnknown, EK_E_BACKEND, "waiting for its", false},
+    {"cudaStreamSynchronize", cudaErrorInvalidResourceHandle, EK_E_BACKEND, "waiting for its",
+     false},
     {"cudaDeviceCanAccessPeer", cudaErrorInvalidDevice, 0, "", true},
     {"cudaDeviceEnablePeerAccess", cudaErrorTooManyPeers, 0, "", true},
     {"cudaLaunchKernelEx", cudaErrorInvalidConfiguration, 0, "", true},
@@ -366,10 +367,14 @@ static int fill_on(ek_tensor *x)
     return dev->backend->kernels->fill(dev, x, 1.5);
 }
 
-TEST_LOOP(a_lost_gpu_is_named_and_others_go_on, 0, 3)
+TEST_LOOP(a_lost_gpu_is_named_and_others_go_on, 0, 6)
 {
-    static const int errors[] = {cudaErrorIllegalAddress, cudaErrorLaunchFailure,
-                                 cudaErrorMisalignedAddress};
+    static const int errors[] = {cudaErrorIllegalAddress,
+                                 cudaErrorLaunchFailure,
+                                 cudaErrorMisalignedAddress,
+                                 721 /* cudaErrorTensorMemoryLeak */,
+                                 911 /* cudaErrorExternalDevice */,
+                                 cudaErrorUnknown};
     open_cuda("0,0,1");
     ek_tensor *a = on(0), *b = on(1), *c = on(2);
     ek_emulator_fail_next("kernel", errors[_i], 0);
