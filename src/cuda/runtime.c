@@ -59,6 +59,11 @@ void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes)
 
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 {
+    ek_memory_stats stats;
+    *pointer = NULL;
+    ek_ledger_read(dev, &stats);
+    if (stats.capacity && stats.in_use + nbytes > stats.capacity)
+        return 0; /* not asked for: a refusal would count, and give cached memory back first */
     bool pending = ek_error_status() != 0; /* an older error stays */
     int rc = ek_cuda_scratch(dev, nbytes, pointer);
     if (rc != EK_E_OUT_OF_MEMORY)

@@ -80,11 +80,13 @@ typedef struct ek_cuda_device {
     ek_cuda_fault *fault_on_device;
     _Atomic(char *) told; /* the error that the next call returns; NULL if there is none */
     struct ek_cuda_transfer *transfer; /* owned by transfer.c */
-    pthread_mutex_t lock;              /* guards blas, dnn, clock, and clearing of the fault */
-    struct ek_cuda_blas *blas;         /* created with the first product; NULL before */
+    pthread_mutex_t lock;      /* guards blas, dnn, clock, attention, and clearing of the fault */
+    struct ek_cuda_blas *blas; /* created with the first product; NULL before */
     struct ek_cuda_dnn *dnn;
     ek_cuda_launcher *launcher; /* guarded by the turn of a section (core/lane.h) */
     ek_cuda_clock clock;
+    uint64_t memory;      /* bytes of the GPU, whatever logical devices share it; 0: unknown */
+    int64_t attention[7]; /* the last choice that was told (attention.c) */
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
@@ -151,7 +153,8 @@ int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 
 /* As ek_cuda_scratch, for callers that can do without. Returns 1 with memory (NULL for 0 bytes), 0
- * if there is too little (no error is pending then), negative on other errors. */
+ * if there is too little (no error is pending then), negative on other errors. What doesn't fit
+ * into the capacity is no failure in the device's statistics. */
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 
 /* How many bytes to allocate for a workspace of nbytes that begins at a multiple of 256, and the

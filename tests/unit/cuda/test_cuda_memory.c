@@ -203,6 +203,30 @@ TEST(a_full_gpu_is_survived)
     close_cuda();
 }
 
+/* A workspace that one can do without, and for which the capacity has no room, is no failure, and
+ * nothing is given back for it. */
+TEST(what_may_be_refused_is_no_failure)
+{
+    ek_memory_stats stats;
+    void *a, *b, *workspace;
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    assert_ok(ek_memory_set_capacity(ek_cuda(0), 64 * MB));
+    assert_ok(ek_dev_alloc(dev, 30 * MB, EK_MEMORY_ACTIVATION, &a));
+    assert_ok(ek_dev_alloc(dev, 30 * MB, EK_MEMORY_ACTIVATION, &b));
+    ek_dev_free(dev, b, 30 * MB, EK_MEMORY_ACTIVATION);
+    ck_assert_int_eq(ek_cuda_try_scratch(dev, 35 * MB, &workspace), 0);
+    ck_assert_ptr_null(workspace);
+    ck_assert_int_eq(ek_error_status(), 0);
+    stats = stats_of(0);
+    ck_assert_uint_eq(stats.failures, 0);
+    ck_assert_uint_eq(stats.dropped, 0);
+    ck_assert_int_eq(ek_cuda_try_scratch(dev, 30 * MB, &workspace), 1);
+    ek_cuda_scratch_free(dev, workspace, 30 * MB);
+    ek_dev_free(dev, a, 30 * MB, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+
 /* The GPU is full, because another device has its share. */
 TEST(dropping_memory_of_a_full_gpu_is_named_once)
 {
