@@ -1,8 +1,19 @@
 /* attention.c: scaled dot-product attention and its gradients. A library's fused attention would be
- * tried in the two slots before our own kernels are launched. */
+ * tried in the two slots before our own kernels are launched.
+ *
+ * Our kernels multiply without tensor cores. By estimate they need 1.6 to 2.2 ms on an H200 for 96
+ * heads of 1024 x 1024 scores, half of them hidden, and cuBLAS's products with a softmax between
+ * them 0.3 ms, but these hold all scores, and backward holds the probabilities. So the products are
+ * preferred where the scores are a small share of the memory that is free. */
 #include "cuda/attention.h"
 
+#include <stdio.h>
+#include <string.h>
+
+#include "core/environment.h"
+#include "cuda/library.h"
 #include "cuda/runtime.h"
+#include "evenkeel/precision.h"
 
 static ek_cuda_heads attention_heads_of(const ek_tensor *x)
 {
@@ -38,6 +49,64 @@ static ek_cuda_attention_job attention_job_of(const ek_tensor *q, const ek_tenso
         job.draw = *params->dropout;
     return job;
 }
+
+/* ---- products, or our own kernels ---- */
+
+enum {
+    ATTENTION_SHARE = 16,    /* of the free memory, which the scores of a layer may take */
+    ATTENTION_MANY = 1 << 20 /* fewer scores are not worth the launches of a composition */
+};
+
+/* The bytes that scores may take. If algorithms are to be deterministic it is no matter what else
+ * lies on the device, which may depend on other threads. */
+static double attention_most_bytes(ek_dev *dev)
+{
+    ek_memory_stats stats;
+    ek_ledger_read(dev, &stats);
+    const uint64_t all = stats.capacity ? stats.capacity : ek_cuda_of(dev)->memory;
+    const uint64_t used = ek_deterministic() ? 0 : stats.in_use;
+    return all > used ? (double)(all - used) / ATTENTION_SHARE : 0;
+}
+
+/* EVENKEEL_CUDA_PLANS=1 prints a choice that differs from the device's last one. */
+static void attention_show(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, bool composes,
+                           double nbytes, double most)
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    bool wanted = false;
+    if (ek_environment_switch("EVENKEEL_CUDA_PLANS", &wanted) < 0 || !wanted)
+        return;
+    const int64_t choice[] = {q->shape[0], q->shape[1], q->shape[2],      k->shape[2],
+                              q->shape[3], q->dtype,    (int64_t)composes};
+    _Static_assert(sizeof choice == sizeof device->attention, "all that is told is compared");
+    pthread_mutex_lock(&device->lock);
+    const bool told = memcmp(choice, device->attention, sizeof choice) == 0;
+    memcpy(device->attention, choice, sizeof choice);
+    pthread_mutex_unlock(&device->lock);
+    if (!told)
+        fprintf(stderr,
+                "attention: %s of %lldx%lld heads of %lld, %lldx%lld scores each: %s, scores of "
+                "%.0f bytes, at most %.0f\n",
+                ek_dtype_name(q->dtype), (long long)choice[0], (long long)choice[1],
+                (long long)choice[4], (long long)choice[2], (long long)choice[3],
+                composes ? "composed of products" : "own kernels", nbytes, most);
+}
+
+bool ek_cuda_attention_composes(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
+                                const ek_tensor *v)
+{
+    const double scores =
+        (double)q->shape[0] * (double)q->shape[1] * (double)q->shape[2] * (double)k->shape[2];
+    const double nbytes = scores * (double)ek_dtype_size(q->dtype);
+    const double most = attention_most_bytes(dev);
+    const bool taken = q->shape[3] <= EK_ATTENTION_DEPTH && v->shape[3] <= EK_ATTENTION_DEPTH;
+    const bool composes =
+        !taken || (scores >= ATTENTION_MANY && nbytes <= most && ek_cublas() != NULL);
+    attention_show(dev, q, k, composes, nbytes, most);
+    return composes;
+}
+
+/* ---- our own kernels ---- */
 
 int ek_cuda_attention(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
                       const ek_tensor *k, const ek_tensor *v, const ek_tensor *mask,

@@ -39,6 +39,7 @@ void ek_cuda_memory_count_system(ek_dev *dev)
         (void)cudaGetLastError(); /* a figure for people, without which all works */
         return;
     }
+    ek_cuda_of(dev)->memory = total;
     pthread_mutex_lock(&open_lock);
     memcpy(others, open_devices, sizeof others);
     pthread_mutex_unlock(&open_lock);

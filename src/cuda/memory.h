@@ -13,9 +13,9 @@ void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes);
 void ek_cuda_memory_open(ek_dev *dev);
 void ek_cuda_memory_close(const ek_dev *dev);
 
-/* Tells the ledger what the GPU, which is current, has in use beside the memory of its logical
- * devices: its context, libraries, other processes. What an earlier device has counted isn't
- * counted again. Called while no other device is opened or closed. */
+/* Notes the GPU's memory, and tells the ledger what the GPU, which is current, has in use beside
+ * the memory of its logical devices: its context, libraries, other processes. What an earlier
+ * device has counted isn't counted again. Called while no other device is opened or closed. */
 void ek_cuda_memory_count_system(ek_dev *dev);
 
 /* ---- the pinned pool ----

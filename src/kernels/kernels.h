@@ -210,10 +210,13 @@ typedef int ek_softmax_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tens
                                        const ek_tensor *y, int dim, bool logarithm);
 
 /* ---- attention: q (B, H, L, E), k (B, G, S, E), v (B, G, S, D), out (B, H, L, D). Head h has the
- * keys and values of group h G / H. No size is 0; kernels for GPUs take E and D up to
- * EK_ATTENTION_DEPTH. `mask` (B, H, L, S), of any floating dtype, is added to the scores scale q
- * k'; NULL: none. lse (B, H, L), contiguous, f32 for bf16, is log(sum(exp(scores))), or inf if all
- * scores are -inf: then out is 0. ---- */
+ * keys and values of group h G / H. No size is 0. `mask` (B, H, L, S), of any floating dtype, is
+ * added to the scores scale q k'; NULL: none. lse (B, H, L), contiguous, f32 for bf16, is
+ * log(sum(exp(scores))), or inf if all scores are -inf: then out is 0. ---- */
+/* Whether these operands are better given to matmul and softmax, which hold all scores, than to the
+ * two kernels below, which may not take them then. */
+typedef bool ek_attention_composes_kernel(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
+                                          const ek_tensor *v);
 typedef int ek_attention_kernel(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
                                 const ek_tensor *k, const ek_tensor *v, const ek_tensor *mask,
                                 const ek_attention_params *params);
@@ -288,7 +291,7 @@ int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
     SLOT(grid_sample) SLOT(grid_sample_adjoint) SLOT(grid_sample_slope) \
     SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_apply) SLOT(norm_reduce) SLOT(norm_gradient) \
     SLOT(softmax) SLOT(softmax_gradient) \
-    SLOT(attention) SLOT(attention_gradient) \
+    SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
     SLOT(step_list)

@@ -5,7 +5,7 @@
  *
  * Attention is a composition of operations, and holds all scores, if the mask wants a gradient, if
  * probabilities are asked for, if a Mersenne Twister draws dropout (its numbers follow one order),
- * if a size is 0, and if heads are larger than a device's kernels take. */
+ * if a size is 0, and if the device says so. */
 #include "ops/attention.h"
 
 #include <math.h>
@@ -171,9 +171,8 @@ static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
 static bool attention_fits(const ek_attention_call *call)
 {
     const ek_tensor *q = call->q, *v = call->v;
-    const bool small = q->shape[3] <= EK_ATTENTION_DEPTH && v->shape[3] <= EK_ATTENTION_DEPTH;
     return ek_count(q) > 0 && ek_count(v) > 0 && !(ek_grad_enabled() && ek_wants(call->mask)) &&
-           (small || ek_tensor_dev(q)->id.kind != EK_CUDA);
+           !ek_kernels_of(q)->attention_composes(ek_tensor_dev(q), q, call->k, v);
 }
 
 ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek_tensor **weights)
