@@ -26,7 +26,9 @@ EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options op
 /** softmax(scale q k' + mask) v, (..., H, L, D). A query that sees no key gets 0. Scores are held a
  * block at a time, in forward and backward, so that memory grows with L + S and not with L S. The
  * exceptions: if the mask wants a gradient, or if a Mersenne Twister draws dropout, whose numbers
- * are PyTorch's, all probabilities are in memory; with Philox (random.h) they are not. */
+ * are PyTorch's, all probabilities are in memory; with Philox (random.h) they are not. Nor does a
+ * GPU hold a block at a time where all scores are at most 1/16 of its free memory, because products
+ * of all are faster. */
 #define ek_f_scaled_dot_product_attention(...) \
     ek_f_scaled_dot_product_attention_with(EK_OPTIONS_3(ek_attention_options, q, k, v, __VA_ARGS__))
 

@@ -13,7 +13,12 @@
  *
  * With `layers` comes a table of what multiplies by itself: how often a shape ran in a step, its
  * milliseconds there, and its share of one device's peak. GPUs work while the host goes on: their
- * times are those of the calls. */
+ * times are those of the calls.
+ *
+ *     [DEVICE=host|cuda] bench_roofline machine [N]
+ *
+ * prints how fast the first device copies, in bytes read and written per second, and multiplies
+ * square matrices of N (8192) rows in f32, tf32 and bf16, in operations per second. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,6 +225,56 @@ static int steps(training *job, const ek_device_list *devices, int count)
     return rc < 0 ? rc : job_settle(devices);
 }
 
+/* ---- what a device can do ---- */
+
+/* x y, or a copy of x without y, and the seconds that one takes of some in a row. */
+static int machine_seconds(ek_tensor *x, ek_tensor *y, double *seconds)
+{
+    enum { TIMES = 10 };
+    double begin = 0;
+    int rc = x ? ek_synchronize(ek_tensor_device(x)) : ek_error_status();
+    for (int i = -1; i < TIMES && rc == 0; i++) { /* the first chooses its kernel */
+        ek_scope scope = ek_scope_begin();
+        rc = (y ? ek_matmul(x, y) : ek_clone(x)) ? 0 : ek_error_status();
+        ek_scope_end(&scope);
+        if (rc == 0 && (i < 0 || i == TIMES - 1))
+            rc = ek_synchronize(ek_tensor_device(x));
+        if (i < 0)
+            begin = job_now();
+    }
+    *seconds = (job_now() - begin) / TIMES;
+    return rc;
+}
+
+static int machine_show(int64_t n)
+{
+    static const struct {
+        const char *name;
+        ek_dtype dtype;
+        bool tf32;
+    } kinds[] = {{"f32", EK_F32, false}, {"tf32", EK_F32, true}, {"bf16", EK_BF16, false}};
+    ek_device_list devices;
+    double seconds = 0;
+    int rc = job_devices(&devices, job_kind(), 1, 0);
+    for (int i = 0; i < 3 && rc == 0; i++) {
+        ek_scope scope = ek_scope_begin();
+        ek_allow_tf32(kinds[i].tf32);
+        ek_tensor *x = ek_full(0.5, EK_SHAPE(n, n), kinds[i].dtype, .device = devices.devices[0]);
+        if (i == 0 && (rc = machine_seconds(x, NULL, &seconds)) == 0)
+            printf("copy %.3g TB/s; product of %lld rows", 8e-12 * (double)(n * n) / seconds,
+                   (long long)n);
+        if (rc == 0)
+            rc = machine_seconds(x, x, &seconds);
+        if (rc == 0)
+            printf("%s %s %.4g", i ? "," : "", kinds[i].name,
+                   2e-12 * (double)n * (double)n * (double)n / seconds);
+        ek_scope_end(&scope);
+    }
+    if (rc == 0)
+        printf(" TFLOP/s\n");
+    return job_exit(rc);
+}
+
 int main(int argc, char **argv)
 {
     workload load;
@@ -227,12 +282,16 @@ int main(int argc, char **argv)
     ek_device_list devices;
     int count = argc > 2 ? atoi(argv[2]) : 0, threads = argc > 3 ? atoi(argv[3]) : 0;
     bool layers = argc == 5 && strcmp(argv[4], "layers") == 0;
+    int64_t rows = argc == 3 ? atoll(argv[2]) : 8192;
+    if (argc >= 2 && argc <= 3 && strcmp(argv[1], "machine") == 0 && rows > 0)
+        return machine_show(rows);
     if (argc < 4 || argc > 5 || !workload_named(argv[1], &load) || count < 1 || threads < 1 ||
         (argc == 5 && !layers)) {
         fprintf(stderr,
                 "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS "
-                "[layers]\n",
-                argv[0]);
+                "[layers]\n"
+                "       [DEVICE=host|cuda] %s machine [N]\n",
+                argv[0], argv[0]);
         return 2;
     }
     bool host = job_kind() == EK_HOST;

@@ -246,11 +246,17 @@ static ek_module *segmentation(void)
 }
 
 /* That of samples/gpt.c; without dropout, so that losses can be compared. */
-enum { GPT_CONTEXT = 128 };
+enum { GPT_CONTEXT = 128, GPT2_CONTEXT = 1024, GPT2_TOKENS = 50257 };
 static ek_module *gpt(void)
 {
     return ek_gpt2(256, .context = GPT_CONTEXT, .width = 128, .layers = 4, .heads = 4,
                    .dropout = 0);
+}
+
+/* The smallest published GPT-2. */
+static ek_module *gpt2(void)
+{
+    return ek_gpt2(GPT2_TOKENS, .context = GPT2_CONTEXT, .dropout = 0);
 }
 
 /* That of samples/reid.c. */
@@ -484,6 +490,8 @@ static const workload workloads[] = {
      .optimizer = adamw},
     {"gpt", 16, {GPT_CONTEXT}, 1, {GPT_CONTEXT}, 1, 256, gpt, token_cross_entropy, supervised,
      .optimizer = adamw, .tokens = 256},
+    {"gpt2", 8, {GPT2_CONTEXT}, 1, {GPT2_CONTEXT}, 1, GPT2_TOKENS, gpt2, token_cross_entropy,
+     supervised, .optimizer = adamw, .tokens = GPT2_TOKENS},
     {"lstm", 256, {16}, 1, {16}, 1, LANGUAGES, lstm, cross_entropy, supervised, .tokens = LETTERS,
      .optimizer = adam},
     {"gru", 256, {16}, 1, {16}, 1, LANGUAGES, gru, cross_entropy, supervised, .tokens = LETTERS,

@@ -232,6 +232,10 @@ def gpt():
     return Gpt(256, 128, 128, 4, 4)
 
 
+def gpt2():
+    return Gpt(50257, 1024, 768, 12, 12)
+
+
 def critic_with_layer_norm():
     return critic(lambda channels: nn.GroupNorm(1, channels))
 
@@ -379,6 +383,7 @@ WORKLOADS = {
     "reid": (64, (1, 28, 28), (), 16, lambda: reid.Network(16, 64, 2000), reid_losses, adamw),
     "diffusion": (64, IMAGE, IMAGE, 0, Diffusion, supervised(F.mse_loss), adamw),
     "gpt": (16, Tokens(256, 128), (128,), 256, gpt, supervised(next_token_entropy), adamw),
+    "gpt2": (8, Tokens(50257, 1024), (1024,), 50257, gpt2, supervised(next_token_entropy), adamw),
     "lstm": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.LSTM), ENTROPY, adam),
     "gru": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.GRU), ENTROPY, adam),
     "attention": (8, (128, 256), (128, 256), 0, attention, supervised(F.mse_loss), momentum),

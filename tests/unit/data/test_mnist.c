@@ -105,7 +105,8 @@ TEST(fashion_mnist)
         const int64_t *first = part == 0 ? train_labels : test_labels;
         ek_dataset *dataset = ek_mnist(fashion, part == 0);
         assert_made(dataset);
-        ck_assert_int_eq(ek_dataset_length(dataset), part == 0 ? 60000 : 10000);
+        if (part == 1 || !given) /* a folder that was named may have fewer for training */
+            ck_assert_int_eq(ek_dataset_length(dataset), part == 0 ? 60000 : 10000);
         for (int i = 0; i < 5; i++)
             assert_sample(dataset, i, NULL, EK_SHAPE(1, 28, 28), first[i]);
         ek_dataset_free(dataset);
