@@ -315,7 +315,7 @@ kernels_of() { # NET: the step after those that choose algorithms
 
 stage_operations() {
     export DEVICE=cuda
-    local net rc=0 nets="resnet18@256 resnet18-bf16@256"
+    local net rc=0 nets="resnet18-bf16@256 gpt2-bf16@8"
     [ -z "$emulated" ] || nets=mnist@2
     for net in $nets; do
         echo "---- $net, our operations"
@@ -402,7 +402,7 @@ stage_racecheck() { sanitize racecheck $sharing; }
 
 # ---- one after another ----
 
-declare -A most=([build]=330 [smoke]=60 [suite]=300 [bench]=240 [operations]=150 [copies]=30 [demo]=60 [gan]=60
+declare -A most=([build]=330 [smoke]=60 [suite]=300 [bench]=240 [operations]=200 [copies]=30 [demo]=60 [gan]=60
     [memcheck]=200 [racecheck]=150 [suite4]=200 [host]=120)
 declare -a summary
 declare -A concluded

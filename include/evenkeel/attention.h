@@ -24,11 +24,9 @@ typedef struct ek_attention_options {
 } ek_attention_options;
 EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options options);
 /** softmax(scale q k' + mask) v, (..., H, L, D). A query that sees no key gets 0. Scores are held a
- * block at a time, in forward and backward, so that memory grows with L + S and not with L S. The
- * exceptions: if the mask wants a gradient, or if a Mersenne Twister draws dropout, whose numbers
- * are PyTorch's, all probabilities are in memory; with Philox (random.h) they are not. Nor does a
- * GPU hold a block at a time where all scores are at most 1/16 of its free memory, because products
- * of all are faster. */
+ * block at a time, so that memory grows with L + S and not with L S. All are in memory if the mask
+ * wants a gradient, if a Mersenne Twister draws dropout (its numbers are PyTorch's; see random.h
+ * for Philox), and on a GPU where they take at most 1/16 of its free memory, which is faster. */
 #define ek_f_scaled_dot_product_attention(...) \
     ek_f_scaled_dot_product_attention_with(EK_OPTIONS_3(ek_attention_options, q, k, v, __VA_ARGS__))
 
