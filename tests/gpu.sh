@@ -460,7 +460,7 @@ remark() { # LOG
     {
         grep -hE '% tests passed|time was over$' "$1"
         grep -hoE '^(clean until stopped|clean|skipped|not run|NO PROGRAM|ERRORS FOUND|FAILED|NOT WATCHED)' "$1" | sort | uniq -c
-        sed -nE 's/^ *lib(cudnn|cublas)[^:]*: version ([0-9]+),.*/\1 \2/p' "$1"
+        sed -nE 's/^ *lib(cudnn|cublas)(Lt)?\.so[^:]*: version ([0-9]+),.*/\1 \3/p' "$1"
     } | sed 's/^ *//' | paste -s -d ';' | sed 's/;/; /g'
 }
 

@@ -38,8 +38,8 @@ static void show_line(ek_log_level level, const char *line, void *user)
     printf("  %s\n", line);
 }
 
-/* The version that a function without arguments tells. */
-static void show_version(const char *soname, const char *function)
+/* The version that a function without arguments tells. False if the library isn't open. */
+static bool show_version(const char *soname, const char *function)
 {
     void *library = dlopen(soname, RTLD_NOW | RTLD_NOLOAD);
     void *symbol = library ? dlsym(library, function) : NULL;
@@ -47,10 +47,11 @@ static void show_version(const char *soname, const char *function)
     Dl_info info = {0};
     if (!symbol || !dladdr(symbol, &info)) {
         printf("  %s is not open\n", soname);
-        return;
+        return false;
     }
     memcpy(&version, &symbol, sizeof(version));
     printf("  %s: version %zu, %s\n", soname, version(), info.dli_fname);
+    return true;
 }
 
 static void show_devices(const ek_device_list *devices)
@@ -63,7 +64,8 @@ static void show_devices(const ek_device_list *devices)
     }
     if (devices->devices[0].kind == EK_CUDA) {
         show_version("libcudnn.so.9", "cudnnGetVersion");
-        show_version("libcublas.so.13", "cublasLtGetVersion");
+        if (!show_version("libcublasLt.so.13", "cublasLtGetVersion"))
+            show_version("libcublasLt.so.12", "cublasLtGetVersion");
     }
 }
 

@@ -5,6 +5,7 @@
 #include "core/device.h"
 #include "evenkeel/attention.h"
 #include "evenkeel/random.h"
+#include "kernels/kernels.h"
 
 #define I(k) ((int)o[k])
 
@@ -176,6 +177,48 @@ TEST(attention_in_blocks_is_attention)
             }
             ek_scope_end(&scope);
         }
+}
+
+static bool composes_all(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, const ek_tensor *v)
+{
+    (void)dev, (void)q, (void)k, (void)v;
+    return true;
+}
+
+/* The numbers are those of the device's kernels, for every kind of mask. */
+TEST(a_device_may_prefer_products)
+{
+    ek_dev *dev = ek_dev_get(test_home());
+    assert_made(dev);
+    const ek_backend *original = dev->backend;
+    ek_backend backend = *original;
+    ek_kernels kernels = *original->kernels;
+    backend.kernels = &kernels;
+    kernels.attention_composes = composes_all;
+    for (int i = 0; i < LARGE; i++) {
+        ek_scope scope = ek_scope_begin();
+        const large_case *l = &large_cases[i];
+        ek_tensor *x[3] = {operand(1, l->q, EK_F64), operand(2, l->k, EK_F64),
+                           operand(3, l->v, EK_F64)};
+        ek_tensor *mask = large_mask(l, EK_F64), *g[3], *wanted[3];
+        ek_tensor *y = attend_large(x, mask, l);
+        gradients_of(y, x, wanted, false);
+        dev->backend = &backend;
+        assert_ok(ek_memory_reset_peak(test_home()));
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get_stats(test_home(), &stats));
+        const uint64_t before = stats.in_use;
+        ek_tensor *z = attend_large(x, mask, l);
+        assert_ok(ek_memory_get_stats(test_home(), &stats));
+        gradients_of(z, x, g, false);
+        dev->backend = original;
+        ck_assert_uint_ge(stats.peak - before, 8 * (uint64_t)l->q.dims[0] * (uint64_t)l->q.dims[1] *
+                                                   (uint64_t)l->q.dims[2] * (uint64_t)l->k.dims[2]);
+        assert_close_norm(z, y, 1e-12);
+        for (int k = 0; k < 3; k++)
+            assert_close_norm(g[k], wanted[k], 1e-12);
+        ek_scope_end(&scope);
+    }
 }
 
 /* A query without keys gives 0 and gets no gradient; scores that are NaN or infinite give NaN. */
