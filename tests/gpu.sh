@@ -48,7 +48,7 @@ sharing="ops_attention kernel_norm kernel_softmax kernel_reduce cuda_conv_direct
     kernel_conv_own kernel_sort ops_moments kernel_norm_merge kernel_pool ops_recurrent kernel_copy kernel_optimizer
     kernel_resample ops_rearrange ops_losses"
 kernels="$sharing kernel_index kernel_elementwise"
-emulated_tests="cuda_devices kernel_softmax comm_broadcast schedule"
+emulated_tests="cuda_devices kernel_softmax comm_broadcast schedule json"
 # The net in whose step most is at stake comes first: the last ones may not be reached.
 nets="resnet18-bf16@256 gpt2-bf16@8 mlp critic resnet18@256 resnet18-tf32@256 critic-layer segmentation@64"
 export sharing kernels nets
