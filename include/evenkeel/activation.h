@@ -7,6 +7,7 @@
 
 EK_BEGIN_DECLARATIONS
 
+/** Element by element: max(x, 0), and the functions of these names. */
 EK_API ek_tensor *ek_f_relu(ek_tensor *x);
 EK_API ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope);
 typedef enum ek_gelu_approximate { EK_GELU_NONE = 0, EK_GELU_TANH = 1 } ek_gelu_approximate;
@@ -51,6 +52,7 @@ EK_API ek_tensor *ek_f_softplus_with(ek_softplus_options options);
 EK_API ek_tensor *ek_f_rrelu(ek_tensor *x, double lower, double upper, bool training);
 
 EK_API ek_tensor *ek_ndtr(ek_tensor *x); /**< Phi(x), the normal distribution function */
+/** exp(x) / sum(exp(x)) along `dim`, its logarithm, and softmax(-x). */
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_softmin(ek_tensor *x, int dim); /**< softmax(-x) */

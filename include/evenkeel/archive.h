@@ -48,6 +48,7 @@ EK_API void ek_archive_free(ek_archive *archive); /**< NULL is ignored */
  * with an empty part ("a..b") or more than 128 parts. A put that fails has put nothing; as long as
  * its error is pending, ek_archive_save fails with it and writes nothing. */
 
+/** An empty archive, owned by the caller; NULL with an error. */
 EK_API ek_archive *ek_archive_new(void);
 /** Puts a tensor, a number, or a dictionary or list of these. A number becomes an i64 or f64 tensor
  * without dimensions. Elements get the names "name.key" and "name.0". A value that is none puts

@@ -12,9 +12,11 @@
 
 EK_BEGIN_DECLARATIONS
 
+/** True for leaves that want a gradient, and for what operations made of such. */
 EK_API bool ek_tensor_requires_grad(const ek_tensor *tensor);
 /** For leaves only (else EK_E_AUTOGRAD), and for floating dtypes only. */
 EK_API int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad);
+/** True unless an operation that is recorded made the tensor. */
 EK_API bool ek_tensor_is_leaf(const ek_tensor *tensor);
 
 /** The accumulated gradient, owned by `tensor`; NULL, without an error, if there is none. */

@@ -108,6 +108,7 @@ EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples
  * 0. Integers become i64 (N), floats f64 (N). Lists and dictionaries are collated element by
  * element, and none stays none. Errors name the first sample that differs, and how. Tensors are
  * made in the scope, on `device`: cpu, or one whose memory the CPU can write to. */
+/** `count` samples as one batch. */
 EK_API ek_value ek_collate(const ek_value *samples, int64_t count, ek_device device);
 
 /* ---- data sets of data sets ---- */

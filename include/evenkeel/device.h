@@ -47,24 +47,28 @@ typedef struct ek_device_list {
     ek_device devices[EK_MAX_DEVICES];
 } ek_device_list;
 
+/** Plain memory. */
 static inline ek_device ek_cpu(void)
 {
     ek_device device = {EK_CPU, 0};
     return device;
 }
 
+/** A logical device of the CPU: `host:0` for index 0. */
 static inline ek_device ek_host(int index)
 {
     ek_device device = {EK_HOST, index};
     return device;
 }
 
+/** A GPU: `cuda:0` for index 0. */
 static inline ek_device ek_cuda(int index)
 {
     ek_device device = {EK_CUDA, index};
     return device;
 }
 
+/** True for the same kind and index. */
 static inline bool ek_device_equal(ek_device a, ek_device b)
 {
     return a.kind == b.kind && a.index == b.index;
@@ -131,6 +135,7 @@ typedef enum ek_memory_category {
         EK_MEMORY_CATEGORIES
 } ek_memory_category;
 
+/** The name of a category, as reports show it: a static string. */
 EK_API const char *ek_memory_category_name(ek_memory_category category);
 
 /** Bytes on one device. `in_use` counts what tensors and workspaces hold; `reserved` is what the

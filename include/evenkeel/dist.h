@@ -70,6 +70,7 @@ EK_API int ek_dist_init_process_group_with(ek_dist_options options);
  * destroys the world. */
 EK_API int ek_dist_destroy_process_group(ek_process_group *group);
 
+/** True from ek_dist_init_process_group until the world is destroyed. */
 EK_API bool ek_dist_is_initialized(void);
 
 /** The group of all ranks; NULL if ek_dist_init_process_group was not called. */

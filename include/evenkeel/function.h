@@ -78,6 +78,7 @@ EK_API int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, i
 EK_API ek_tensor *ek_function_saved(ek_function_call *call, int index);
 /** True if the gradient of this input is needed. In forward: true if it may be. */
 EK_API bool ek_function_needs(const ek_function_call *call, int input);
+/** What ek_function_apply_user was given; NULL with ek_function_apply. */
 EK_API void *ek_function_user(const ek_function_call *call);
 
 EK_END_DECLARATIONS

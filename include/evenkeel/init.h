@@ -7,6 +7,7 @@
 
 EK_BEGIN_DECLARATIONS
 
+/** Uniform numbers from [low, high), normal numbers, or one number. */
 EK_API int ek_init_uniform(ek_tensor *tensor, double low, double high);
 EK_API int ek_init_normal(ek_tensor *tensor, double mean, double std);
 EK_API int ek_init_constant(ek_tensor *tensor, double value);
@@ -42,6 +43,7 @@ EK_API int ek_init_kaiming_normal_with(ek_init_kaiming_options options);
     ek_init_kaiming_uniform_with(EK_INIT_KAIMING_OPTIONS(__VA_ARGS__))
 #define ek_init_kaiming_normal(...) \
     ek_init_kaiming_normal_with(EK_INIT_KAIMING_OPTIONS(__VA_ARGS__))
+/** Numbers of deviation gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010). */
 EK_API int ek_init_xavier_uniform(ek_tensor *tensor, double gain);
 EK_API int ek_init_xavier_normal(ek_tensor *tensor, double gain);
 

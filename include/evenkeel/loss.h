@@ -52,6 +52,7 @@ EK_API ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t
 
 EK_API ek_tensor *ek_f_mse_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_l1_loss_with(ek_loss_options options);
+/** (input - target)^2, and |input - target|. */
 #define ek_f_mse_loss(...) ek_f_mse_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
 #define ek_f_l1_loss(...) ek_f_l1_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
 

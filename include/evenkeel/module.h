@@ -157,6 +157,7 @@ EK_API ek_module *ek_module_finish(ek_module *module);
 
 /* ---- calling ---- */
 
+/** Calls a module with the arguments of an array; the output is in the scope. */
 EK_API ek_value ek_module_forward(ek_module *module, const ek_args *args);
 #define ek_forward(module, ...) ek_forward_kw((module), ek_value_none(), __VA_ARGS__)
 /** ek_forward(module, x, y): calls a module with up to 8 tensors or values; output in the scope. */
@@ -204,6 +205,7 @@ EK_API int64_t ek_module_numel(ek_module *module);
 
 /* ---- changing ---- */
 
+/** Sets training mode, or evaluation mode, for the module and all below it. */
 EK_API void ek_module_train(ek_module *module, bool training);
 /** Moves or converts parameters and buffers; handles stay valid. Gradients of tensors that change
  * are dropped. Sharded parameters (EK_SHARD_OPTIMIZER) are whole again until their wrapper shards
@@ -212,6 +214,7 @@ EK_API int ek_module_to_device(ek_module *module, ek_device device);
 EK_API int ek_module_to_dtype(ek_module *module, ek_dtype dtype);
 /** Removes all gradients. */
 EK_API void ek_module_zero_grad(ek_module *module);
+/** Says of all parameters whether they want gradients. */
 EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
 
 /* ---- hooks: functions that see a module's calls, as torch.nn.Module's ----

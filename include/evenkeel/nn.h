@@ -67,6 +67,7 @@ typedef struct ek_linear_options {
     ek_switch bias; /**< default on */
 } ek_linear_options;
 EK_API ek_module *ek_linear_with(ek_linear_options options);
+/** x (..., in_features) to (..., out_features): ek_f_linear. */
 #define ek_linear(...) \
     ek_linear_with(EK_OPTIONS_2(ek_linear_options, in_features, out_features, __VA_ARGS__))
 
@@ -195,6 +196,7 @@ EK_API ek_module *ek_local_response_norm_with(ek_local_response_norm_options opt
 #define ek_local_response_norm(...) \
     ek_local_response_norm_with(EK_OPTIONS_1(ek_local_response_norm_options, size, __VA_ARGS__))
 
+/** ek_f_relu and its like, element by element. */
 EK_API ek_module *ek_relu(void);
 EK_API ek_module *ek_leaky_relu(double negative_slope);
 EK_API ek_module *ek_sigmoid(void);
@@ -227,6 +229,7 @@ typedef struct ek_softplus_module_options {
     double threshold; /**< default 20 */
 } ek_softplus_module_options;
 EK_API ek_module *ek_softplus_with(ek_softplus_module_options options);
+/** ek_softplus(.beta = 2): ek_f_softplus. */
 #define ek_softplus(...) \
     ek_softplus_with(EK_OPTIONS_2(ek_softplus_module_options, beta, threshold, __VA_ARGS__))
 
@@ -249,12 +252,14 @@ EK_API ek_module *ek_prelu_with(ek_prelu_options options);
 #define ek_prelu(...) \
     ek_prelu_with(EK_OPTIONS_2(ek_prelu_options, num_parameters, init, __VA_ARGS__))
 
+/** In training, zeroes elements with probability p and scales the others: ek_f_dropout. */
 EK_API ek_module *ek_dropout(double p);
 EK_API ek_module *ek_dropout1d(double p); /**< whole channels of (N, C, L) */
 EK_API ek_module *ek_dropout2d(double p); /**< whole channels of (N, C, H, W) */
 EK_API ek_module *ek_dropout3d(double p); /**< whole channels of (N, C, D, H, W) */
 /** Keeps mean and deviation of inputs of mean 0 and deviation 1, as after SELU. */
 EK_API ek_module *ek_alpha_dropout(double p);
+/** The input as it is, or in another shape. */
 EK_API ek_module *ek_identity(void);
 EK_API ek_module *ek_flatten(int start_dim, int end_dim); /**< usually 1, -1 */
 EK_API ek_module *ek_unflatten(int dim, ek_shape sizes);  /**< one size may be -1 */
@@ -283,12 +288,14 @@ EK_API ek_module *ek_avg_pool1d_with(ek_pool_module_options options);
 EK_API ek_module *ek_avg_pool2d_with(ek_pool_module_options options);
 EK_API ek_module *ek_avg_pool3d_with(ek_pool_module_options options);
 #define EK_POOL_MODULE_OPTIONS(...) EK_OPTIONS_1(ek_pool_module_options, kernel, __VA_ARGS__)
+/** ek_max_pool2d(2), ek_avg_pool2d(3, .stride = 2, .padding = 1): ek_f_max_pool2d and its like. */
 #define ek_max_pool1d(...) ek_max_pool1d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
 #define ek_max_pool2d(...) ek_max_pool2d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
 #define ek_max_pool3d(...) ek_max_pool3d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
 #define ek_avg_pool1d(...) ek_avg_pool1d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
 #define ek_avg_pool2d(...) ek_avg_pool2d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
 #define ek_avg_pool3d(...) ek_avg_pool3d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
+/** Means over windows that are chosen so that the output has this size. */
 EK_API ek_module *ek_adaptive_avg_pool1d(int64_t length);
 EK_API ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width);
 EK_API ek_module *ek_adaptive_avg_pool3d(int64_t depth, int64_t height, int64_t width);

@@ -31,6 +31,7 @@ EK_BEGIN_DECLARATIONS
 
 /* ---- arithmetic, with NumPy's broadcasting ---- */
 
+/** Sum, difference, product, quotient and extremes, element by element. */
 EK_API ek_tensor *ek_add(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_mul(ek_tensor *x, ek_tensor *y);
@@ -39,6 +40,7 @@ EK_API ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y); /**< equal elements sh
 EK_API ek_tensor *ek_minimum(ek_tensor *x, ek_tensor *y);
 /** x + alpha * y */
 EK_API ek_tensor *ek_add_scaled(ek_tensor *x, ek_tensor *y, double alpha);
+/** x + c, c x, x to the power, and functions of each element. */
 EK_API ek_tensor *ek_add_scalar(ek_tensor *x, double c);
 EK_API ek_tensor *ek_mul_scalar(ek_tensor *x, double c);
 EK_API ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent);
@@ -75,6 +77,7 @@ EK_API ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y);
 
 /* ---- more arithmetic: numbers, functions, logic ---- */
 
+/** With a number, and functions of each element. */
 EK_API ek_tensor *ek_sub_scalar(ek_tensor *x, double c);
 EK_API ek_tensor *ek_rsub_scalar(ek_tensor *x, double c); /**< c - x */
 EK_API ek_tensor *ek_div_scalar(ek_tensor *x, double c);  /**< floating dtypes */
@@ -104,6 +107,7 @@ EK_API ek_tensor *ek_round(ek_tensor *x); /**< halves go to the even neighbour *
 EK_API ek_tensor *ek_trunc(ek_tensor *x);
 EK_API ek_tensor *ek_frac(ek_tensor *x); /**< x - trunc(x) */
 
+/** x to the power of another tensor's elements. */
 EK_API ek_tensor *ek_pow(ek_tensor *x, ek_tensor *exponent);
 EK_API ek_tensor *ek_atan2(ek_tensor *y, ek_tensor *x); /**< the angle of the point (x, y) */
 /** The rest of a division, with x's sign; ek_remainder: with y's, as Python's %. Of integers that

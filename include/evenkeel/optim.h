@@ -80,6 +80,7 @@ EK_API ek_optimizer *ek_lbfgs_with(ek_optimizer_options options);
  * dtype, on any devices. Its state are vectors of all parameters, two per remembered iteration, on
  * the device of the first. */
 #define ek_lbfgs(...) ek_lbfgs_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+/** NULL is ignored. Parameters and their gradients stay. */
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
 /** Adds a group with its own options, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index.
@@ -89,6 +90,7 @@ EK_API void ek_optimizer_free(ek_optimizer *optimizer);
  * compute in bf16 or f16 by autocast. */
 EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                                   ek_optimizer_options options);
+/** How many groups there are, and the learning rate of one. */
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
 EK_API double ek_optimizer_lr(const ek_optimizer *optimizer, int group);
 EK_API int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr);
@@ -195,6 +197,7 @@ EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
 #define ek_clip_grad_norm(...) \
     ek_clip_grad_norm_with(    \
         EK_OPTIONS_3(ek_clip_grad_norm_options, optimizer, max_norm, norm, __VA_ARGS__))
+/** Limits every element of the gradients to [-max_value, max_value]. */
 EK_API int ek_clip_grad_value(ek_optimizer *optimizer, double max_value);
 EK_API int ek_clip_grad_value_of(ek_tensor *const *tensors, int count, double max_value);
 

@@ -63,6 +63,7 @@ EK_API ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim);
 /** The i64 index of the largest element along `dim`, the first of equal ones. */
 EK_API ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim);
 EK_API ek_tensor *ek_argmin(ek_tensor *x, int dim, bool keepdim); /**< the smallest one's index */
+/** Largest and smallest element of all, as ek_amax and ek_amin. */
 EK_API ek_tensor *ek_max(ek_tensor *x);
 EK_API ek_tensor *ek_min(ek_tensor *x);
 EK_API ek_tensor *ek_amax_with(ek_reduce_options options);

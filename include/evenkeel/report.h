@@ -87,6 +87,7 @@ typedef struct ek_device_report {
     double computing, communicating, waiting;
 } ek_device_report;
 
+/** The run's name; how many devices it has, and finished steps. */
 EK_API const char *ek_report_name(const ek_report *report);
 EK_API int ek_report_device_count(const ek_report *report);
 EK_API int64_t ek_report_step_count(const ek_report *report);
@@ -170,6 +171,7 @@ typedef struct ek_report_page {
     void (*more)(FILE *page, void *user);
     void *user;
 } ek_report_page;
+/** ek_report_html with a title, and with more below the report's sections. */
 EK_API int ek_report_html_page(const char *path, ek_report *const *reports, int count,
                                const ek_report_page *page);
 

@@ -29,6 +29,7 @@ typedef struct ek_pass {
 /** For draw functions: append a sample, and end a batch. Return 0 or EK_E_NO_MEMORY. */
 EK_API int ek_pass_add(ek_pass *pass, int64_t index);
 EK_API int ek_pass_end_batch(ek_pass *pass);
+/** Frees what a pass holds; it is empty then. */
 EK_API void ek_pass_free(ek_pass *pass);
 
 typedef struct ek_sampler ek_sampler;
@@ -63,6 +64,7 @@ struct ek_sampler {
 EK_API ek_sampler *ek_sampler_new(const ek_sampler_type *type);
 EK_API void ek_sampler_free(ek_sampler *sampler); /**< NULL is ignored */
 
+/** How many samples, or batches, a pass has; of a distributed sampler, this rank's share. */
 EK_API int64_t ek_sampler_length(ek_sampler *sampler);
 /** The length of the longest share of any rank. More than ek_sampler_length if another rank's share
  * is longer; of samplers that give no shares, the same. */

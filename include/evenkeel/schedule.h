@@ -22,6 +22,7 @@ typedef struct ek_schedule ek_schedule;
 /* ---- one formula; every constructor gives NULL with an error if an argument is out of range ----
  */
 
+/** The rate times gamma every step_size steps. */
 EK_API ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma);
 EK_API ek_schedule *ek_multi_step_lr_of(ek_optimizer *optimizer, double gamma,
                                         const int64_t *milestones, int count);
@@ -110,6 +111,7 @@ typedef struct ek_reduce_lr_on_plateau_options {
     double eps; /**< default 1e-8: smaller changes of the rate are not made */
 } ek_reduce_lr_on_plateau_options;
 EK_API ek_schedule *ek_reduce_lr_on_plateau_with(ek_reduce_lr_on_plateau_options options);
+/** The rate times `factor` if a measure has not improved for more than `patience` steps. */
 #define ek_reduce_lr_on_plateau(...) \
     ek_reduce_lr_on_plateau_with(    \
         EK_OPTIONS_1(ek_reduce_lr_on_plateau_options, optimizer, __VA_ARGS__))

@@ -20,6 +20,7 @@ typedef struct ek_scope {
     unsigned depth;
 } ek_scope;
 
+/** Begins a scope: it owns what this thread makes until ek_scope_end. */
 EK_API ek_scope ek_scope_begin(void);
 
 /** Releases everything made since the matching begin, newest first. Inner scopes that are still

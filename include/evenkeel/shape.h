@@ -10,11 +10,13 @@ EK_BEGIN_DECLARATIONS
 
 /** Another shape, as a view if strides allow that, else as a copy. One size may be -1. */
 EK_API ek_tensor *ek_reshape(ek_tensor *x, ek_shape shape);
+/** Dimensions joined into one; one of size 1 put in, or taken out. Views, if strides allow. */
 EK_API ek_tensor *ek_f_flatten(ek_tensor *x, int start_dim, int end_dim);
 EK_API ek_tensor *ek_unsqueeze(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_squeeze(ek_tensor *x, int dim);
 /** Dimension i of the result is dimension order.dims[i] of x. A view. */
 EK_API ek_tensor *ek_permute(ek_tensor *x, ek_shape order);
+/** Two dimensions exchanged. A view. */
 EK_API ek_tensor *ek_transpose(ek_tensor *x, int dim0, int dim1);
 /** Elements start, start + step, ... below `end` along `dim`, as a view. Negative start and end
  * count from the end of the dimension; step > 0. */
@@ -23,12 +25,14 @@ EK_API ek_tensor *ek_narrow(ek_tensor *x, int dim, int64_t start, int64_t length
 /** Element `index` along `dim`, as a view without that dimension. */
 EK_API ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index);
 EK_API ek_tensor *ek_expand(ek_tensor *x, ek_shape shape); /**< a view with zero strides */
+/** In this order of memory, x itself if it has it; a copy; x converted. */
 EK_API ek_tensor *ek_contiguous(ek_tensor *x, ek_memory_format format);
 EK_API ek_tensor *ek_clone(ek_tensor *x);
 EK_API ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype);
 /** A copy on another device, differentiable; x itself if it is there already. */
 EK_API ek_tensor *ek_to_device(ek_tensor *x, ek_device device);
 
+/** Tensors one after the other along `dim`; ek_stack: along a new dimension `dim`. */
 EK_API ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim);
 EK_API ek_tensor *ek_stack(ek_tensor *const *tensors, int count, int dim);
 /** Write views to `out`. ek_split: pieces of `size`, of which the last may be smaller. ek_chunk: as

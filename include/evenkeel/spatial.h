@@ -32,6 +32,7 @@ EK_API ek_tensor *ek_f_conv1d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv2d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv3d_with(ek_conv_options options);
 #define EK_CONV_OPTIONS(...) EK_OPTIONS_3(ek_conv_options, x, weight, bias, __VA_ARGS__)
+/** Cross-correlation of x (N, C, ...) with the weight's windows, plus bias: (N, O, ...). */
 #define ek_f_conv1d(...) ek_f_conv1d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 #define ek_f_conv2d(...) ek_f_conv2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 #define ek_f_conv3d(...) ek_f_conv3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
@@ -65,12 +66,14 @@ EK_API ek_tensor *ek_f_avg_pool1d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_avg_pool3d_with(ek_pool_options options);
 #define EK_POOL_OPTIONS(...) EK_OPTIONS_2(ek_pool_options, x, kernel, __VA_ARGS__)
+/** The largest element, or the mean, of each window. */
 #define ek_f_max_pool1d(...) ek_f_max_pool1d_with(EK_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_max_pool2d(...) ek_f_max_pool2d_with(EK_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_max_pool3d(...) ek_f_max_pool3d_with(EK_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_avg_pool1d(...) ek_f_avg_pool1d_with(EK_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_avg_pool2d(...) ek_f_avg_pool2d_with(EK_POOL_OPTIONS(__VA_ARGS__))
 #define ek_f_avg_pool3d(...) ek_f_avg_pool3d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+/** Means over windows that are chosen so that the result has this size. */
 EK_API ek_tensor *ek_f_adaptive_avg_pool1d(ek_tensor *x, int64_t length);
 EK_API ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width);
 EK_API ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height,

@@ -30,8 +30,10 @@ typedef enum ek_dtype {
 } ek_dtype;
 enum { EK_DTYPES = 8 };
 
+/** "f32", and the bytes of an element. */
 EK_API const char *ek_dtype_name(ek_dtype dtype);
 EK_API size_t ek_dtype_size(ek_dtype dtype);
+/** True for dtypes that can carry a gradient. */
 static inline bool ek_dtype_is_floating(ek_dtype dtype)
 {
     return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16 || dtype == EK_F16;
@@ -60,6 +62,7 @@ extern "C" {
 #define EK_SHAPE(...) ((ek_shape){.ndim = EK_COUNT(int64_t, __VA_ARGS__), .dims = {__VA_ARGS__}})
 #endif
 
+/** The shape of a scalar, which has no dimensions. */
 static inline ek_shape ek_scalar_shape(void)
 {
     ek_shape shape = {0, {0}};
@@ -68,6 +71,7 @@ static inline ek_shape ek_scalar_shape(void)
 
 /** The product of the sizes, at most INT64_MAX. */
 EK_API int64_t ek_shape_count(const ek_shape *shape);
+/** True for equally many dimensions of equal sizes. */
 EK_API bool ek_shape_equal(const ek_shape *a, const ek_shape *b);
 /** Writes "[2, 3]" to `text` (at least 160 bytes); returns it. */
 EK_API char *ek_shape_text(const ek_shape *shape, char text[160]);
@@ -128,6 +132,7 @@ EK_API ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device);
 
 /* ---- looking at tensors ---- */
 
+/** What a tensor is. */
 EK_API ek_dtype ek_tensor_dtype(const ek_tensor *tensor);
 EK_API ek_device ek_tensor_device(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_shape(const ek_tensor *tensor);
@@ -135,6 +140,7 @@ EK_API ek_shape ek_tensor_strides(const ek_tensor *tensor); /**< in elements */
 EK_API int ek_tensor_ndim(const ek_tensor *tensor);
 /** Size of dimension `dim`; a negative one counts from the end. EK_E_SHAPE if there is none. */
 EK_API int64_t ek_tensor_size(const ek_tensor *tensor, int dim);
+/** How many elements there are, and whether they lie without gaps in this order. */
 EK_API int64_t ek_tensor_count(const ek_tensor *tensor);
 EK_API bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format);
 

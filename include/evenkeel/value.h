@@ -42,9 +42,11 @@ typedef struct ek_value {
     } as;
 } ek_value;
 
+/** No value: a target, say, that a criterion doesn't take. */
 EK_API ek_value ek_value_none(void);
 /** NULL gives EK_VALUE_ERROR if an error is pending, else EK_VALUE_NONE. */
 EK_API ek_value ek_value_of_tensor(ek_tensor *tensor);
+/** A number, the user's pointer, or the result of what failed, as values. */
 EK_API ek_value ek_value_of_int(int64_t integer);
 EK_API ek_value ek_value_of_float(double floating);
 EK_API ek_value ek_value_of_pointer(void *pointer);

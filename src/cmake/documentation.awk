@@ -1,0 +1,502 @@
+# What Doxygen reads in place of the headers and of the Markdown files, so that these can stay as people read them, and
+# what the documentation's test knows about them. The program's variable `mode` says what is printed:
+#
+#   header     a header whose every function and macro has a comment of Doxygen's. base.h says what the headers' comments
+#              hold for: for a paragraph, and for the macro rather than for the function that it calls.
+#   markdown   a page whose links lead to pages, and whose names of functions lead to their descriptions
+#   names      what all headers that are given declare: a name, a tab, and function (or macro), type or shorthand
+#   pytorch    the rows of the table of names in include/evenkeel/README.md: PyTorch's name, a tab, what it is called here
+#   aliases    a header of PyTorch's names, which search boxes find, and of names without ek_
+#
+# The variable `names` is a file of what mode `names` prints, `torch` one of what mode `pytorch` prints, `root` the
+# project's folder.
+BEGIN {
+    while (names && (getline line < names) > 0) {
+        sub(/\t.*/, "", line)
+        known[line] = 1
+    }
+    while (torch && (getline line < torch) > 0) {
+        split(line, pair, "\t")
+        called[pair[2]] = called[pair[2]] (called[pair[2]] ? ", " : "") "`" pair[1] "`"
+    }
+    if (mode == "aliases")
+        print_aliases()
+}
+
+{ L[++lines] = $0 }
+
+END {
+    if (mode == "header")
+        print_header()
+    else if (mode == "markdown")
+        print_markdown()
+    else if (mode == "names")
+        print_names()
+    else if (mode == "pytorch")
+        print_pytorch()
+}
+
+# ---- text ----
+
+# Prose as Doxygen is to read it: what would be a command, a mark or a list is escaped, names become links.
+function prose(text,    parts, count, i, result) {
+    sub(/^[-+] /, "\\\\&", text)
+    if (match(text, /^[0-9]+\. /))
+        text = substr(text, 1, RLENGTH - 2) "\\" substr(text, RLENGTH - 1)
+    count = split(text, parts, "`")
+    for (i = 1; i <= count; i++)
+        if (i % 2 == 0)
+            result = result (parts[i] in known ? "@ref " parts[i] " \"" parts[i] "\"" : "`" parts[i] "`")
+        else {
+            gsub(/[\\@<>#&*%$|]/, "\\\\&", parts[i])
+            gsub(/(^| )_/, "&\\_", parts[i])
+            gsub(/_\\_/, "\\_", parts[i])
+            result = result linked(parts[i])
+        }
+    return result
+}
+
+# The text with each known name as a link.
+function linked(text,    result, name) {
+    while (match(text, /[A-Za-z0-9_]+/)) {
+        name = substr(text, RSTART, RLENGTH)
+        result = result substr(text, 1, RSTART - 1) (name in known ? "@ref " name " \"" name "\"" : name)
+        text = substr(text, RSTART + RLENGTH)
+    }
+    return result text
+}
+
+# Lines of a comment without its stars, each prose unless it is indented, as programs and tables are.
+function comment_text(text,    parts, count, i, line, result) {
+    sub(/^[ \t]*\/\*+<?/, "", text)
+    sub(/[ \t]*\*\/[ \t]*$/, "", text)
+    count = split(text, parts, "\n")
+    for (i = 1; i <= count; i++) {
+        line = parts[i]
+        if (i > 1)
+            sub(/^[ \t]*\*?/, "", line)
+        sub(/^ /, "", line)
+        result = result (i > 1 ? "\n" : "") (line ~ /^    / ? line : prose(line))
+    }
+    return result
+}
+
+# ---- headers ----
+
+# Reads a comment that begins at line `at`; returns its text as it stands, and sets `after` to the line behind it.
+function whole_comment(at,    text) {
+    text = L[at]
+    while (index(L[at], "*/") == 0 && at < lines)
+        text = text "\n" L[++at]
+    after = at + 1
+    return text
+}
+
+# Reads a declaration that begins at line `at`, likewise.
+function whole_declaration(at,    text, body, depth) {
+    text = L[at]
+    if (text ~ /^#define/)
+        while (L[at] ~ /\\$/ && at < lines)
+            text = text "\n" L[++at]
+    else
+        while (1) {
+            body = L[at]
+            sub(/\/\*.*/, "", body)
+            depth += gsub(/\{/, "", body) - gsub(/\}/, "", body)
+            if (depth <= 0 && (body ~ /;[ \t]*$/ || L[at] ~ /^\}/) || at >= lines)
+                break
+            text = text "\n" L[++at]
+        }
+    while (text ~ /\/\*[^\n]*$/ && text !~ /\*\/[ \t]*$/ && at < lines)
+        text = text "\n" L[++at]
+    after = at + 1
+    return text
+}
+
+# The name that a declaration declares.
+function declared(text,    head) {
+    head = text
+    gsub(/\n/, " ", head)
+    if (head ~ /^#define/) {
+        sub(/^#define /, "", head)
+        sub(/[^A-Za-z0-9_].*/, "", head)
+        return head
+    }
+    if (head ~ /^(EK_API|static inline)/) {
+        sub(/\(.*/, "", head)
+        sub(/.*[ *]/, "", head)
+        return head
+    }
+    return ""
+}
+
+# For macros that fill a struct: the struct and the members that go by position. EK_X_OPTIONS stands for what it is.
+function options_of(text,    call) {
+    gsub(/\\?\n */, "", text)
+    if (match(text, /EK_[A-Z0-9_]+_OPTIONS\(__VA_ARGS__\)/)) {
+        call = substr(text, RSTART, RLENGTH)
+        sub(/\(.*/, "", call)
+        if (call in shorthand)
+            return shorthand[call]
+    }
+    if (!match(text, /EK_OPTIONS(_[1-9])?\([a-z0-9_]+,[a-z0-9_, ]*/))
+        return ""
+    text = substr(text, RSTART, RLENGTH)
+    sub(/^[^(]*\(/, "", text)
+    sub(/[, ]+$/, "", text)
+    return text
+}
+
+function options_struct(name) {
+    name = shorthand[name]
+    sub(/,.*/, "", name)
+    return name
+}
+
+function arguments(text,    members, name) {
+    text = options_of(text)
+    if (text == "")
+        return ""
+    name = members = text
+    sub(/,.*/, "", name)
+    if (!sub(/^[^,]*, */, "", members))
+        return "\n\n@par Arguments\nMembers of " linked(name) ", by name."
+    return "\n\n@par Arguments\n" members "; then members of " linked(name) ", by name."
+}
+
+function print_header(    i, at, n, text, comment, kind, name, doc, item, fresh, group, callee) {
+    for (i = 1; i <= lines; i = after) { # items: comments, declarations, and lines of other kinds
+        item++
+        if (L[i] ~ /^\/\*/) {
+            text = whole_comment(i)
+            kind = text ~ /^\/\* ----/ ? "section" : text ~ /^\/\*\* @file/ ? "file" : text ~ /^\/\*\*/ ? "comment" : "other"
+        } else if (L[i] ~ /^(EK_API|#define (ek|EK)_|typedef|enum|struct [a-z_]+ \{|static inline)/) {
+            text = whole_declaration(i)
+            kind = "declaration"
+        } else {
+            text = L[i]
+            kind = text == "" ? "empty" : "other"
+            after = i + 1
+        }
+        K[item] = kind
+        X[item] = text
+        if (kind == "empty" || kind == "section" || kind == "file")
+            doc = ""
+        else if (kind == "comment") {
+            doc = (fresh ? doc "\n\n" : "") comment_text(text)
+            fresh = 1
+            continue
+        } else if (kind == "declaration") {
+            D[item] = doc
+            N[item] = name = declared(text)
+            if (name != "" && !(name in documented))
+                documented[name] = doc
+            if (text ~ /^#define EK_[A-Z0-9_]+_OPTIONS\(/)
+                shorthand[name] = options_of(substr(text, index(text, ")")))
+            if (text ~ /^#define ek_/ && match(text, /\)[^()]*ek_[a-z0-9_]+\(/)) {
+                callee = substr(text, RSTART + 1, RLENGTH - 2)
+                gsub(/[^a-z0-9_]/, "", callee)
+                if (index(callee, name) == 1) {
+                    wrapped[name] = callee
+                    wraps[callee] = name
+                }
+            }
+        }
+        fresh = 0
+    }
+    for (i = 1; i <= item; i++) {
+        text = X[i]
+        if (K[i] == "comment")
+            continue
+        if (K[i] == "file") {
+            text = comment_text(text)
+            sub(/^\\@file\n[a-z0-9_]+\.h: /, "", text)
+            print "/** @file\n" toupper(substr(text, 1, 1)) substr(text, 2) " */"
+        } else if (K[i] == "section") {
+            if (group)
+                print "/** @} */"
+            group = 1
+            text = comment_text(text)
+            sub(/^---- /, "", text)
+            n = index(text, " ----")
+            print "/** @name " toupper(substr(text, 1, 1)) substr(text, 2, n - 2) "\n" substr(text, n + 5) " */\n/** @{ */"
+        } else if (K[i] == "declaration")
+            print_declaration(text, N[i], D[i])
+        else {
+            if (text ~ /^EK_END_DECLARATIONS/ && group) {
+                print "/** @} */"
+                group = 0
+            }
+            print text
+        }
+    }
+}
+
+function print_declaration(text, name, doc,    at, trailing, parts, count, i) {
+    if (text ~ /^(EK_API|static inline)/ && (at = index(text, "/**<"))) {
+        trailing = comment_text(substr(text, at))
+        text = substr(text, 1, at - 1)
+        doc = trailing (doc == "" ? "" : "\n\n" doc)
+    }
+    if (doc == "" && name in wrapped)
+        doc = documented[wrapped[name]]
+    if (name in wraps && (doc == "" || documented[wraps[name]] != ""))
+        doc = "What the macro " linked(wraps[name]) " calls, with its options as a struct."
+    if (doc == "" && name in shorthand)
+        doc = "Options of the macros and functions that take a " linked(options_struct(name)) ", as a struct."
+    else if (text ~ /^#define ek_/)
+        doc = doc arguments(text)
+    if (name in called)
+        doc = doc "\n\n@par PyTorch\n" called[name]
+    if (doc != "")
+        print "/** " doc " */"
+    if (text ~ /^#define/) {
+        print text
+        return
+    }
+    count = split(text, parts, "\n")
+    for (i = 1; i <= count; i++) { # members of structs and values of enumerations have comments, too
+        if (at = index(parts[i], "/**")) {
+            trailing = substr(parts[i], at)
+            text = substr(parts[i], 1, at - 1) (trailing ~ /^\/\*\*</ ? "/**<" : "/**")
+            while (index(trailing, "*/") == 0 && i < count)
+                trailing = trailing "\n" parts[++i]
+            print text " " comment_text(trailing) " */"
+        } else
+            print parts[i]
+    }
+}
+
+function print_names(    i, text, name, foreign) {
+    for (i = 1; i <= lines; i = after) {
+        after = i + 1
+        if (L[i] ~ /^#ifdef __cplusplus/)
+            foreign = 1 # Doxygen reads what C does
+        else if (L[i] ~ /^#(else|endif)/)
+            foreign = 0
+        else if (L[i] ~ /^\/\*/)
+            whole_comment(i)
+        else if (!foreign && L[i] ~ /^(EK_API|#define (ek|EK)_|static inline|typedef (struct|enum) ek_[a-z0-9_]+ \{)/) {
+            text = whole_declaration(i)
+            name = declared(text)
+            if (name == "") {
+                name = text
+                sub(/^typedef (struct|enum) /, "", name)
+                sub(/ .*/, "", name)
+            }
+            print name "\t" (text ~ /^typedef/ ? "type" : name ~ /^EK_/ ? "shorthand" : "function")
+        }
+    }
+}
+
+# ---- the table of names ----
+
+# The names that the code spans of a cell stand for: `torch.{add, sub}` are two. Each is put into `list`, with the number
+# of its span in `span`; returns how many there are.
+function cell_names(cell, list, span,    parts, spans, i, j, items, count, open, close_, n) {
+    spans = split(cell, parts, "`")
+    for (i = 2; i <= spans; i += 2) {
+        open = index(parts[i], "{")
+        close_ = index(parts[i], "}")
+        if (open == 0 || close_ < open) {
+            list[++n] = parts[i]
+            span[n] = i
+            continue
+        }
+        count = split(substr(parts[i], open + 1, close_ - open - 1), items, /, */)
+        for (j = 1; j <= count; j++) {
+            list[++n] = substr(parts[i], 1, open - 1) items[j] substr(parts[i], close_ + 1)
+            span[n] = i
+        }
+    }
+    return n
+}
+
+# Sets LEFT[1..n] to PyTorch's names of a row and RIGHT[i, 1..RIGHTS[i]] to what each is called here: `ek_*` has its name,
+# a span of as many names as the left cell has one for each, other spans are for all. Returns n, 0 for other lines.
+function row_names(line,    cells, i, k, n, list, span, right, of, count, width, last) {
+    if (line !~ /^\| *`/)
+        return 0
+    split(line, cells, "|")
+    delete LEFT
+    n = cell_names(cells[2], LEFT, span)
+    count = cell_names(cells[3], right, of)
+    for (k = 1; k <= count; k++)
+        width[of[k]]++
+    for (i = 1; i <= n; i++) {
+        RIGHTS[i] = 0
+        last = LEFT[i]
+        sub(/.*\./, "", last)
+        for (k = 1; k <= count; k++) {
+            place[of[k]] = k > 1 && of[k] == of[k - 1] ? place[of[k]] + 1 : 1
+            if (width[of[k]] > 1 && width[of[k]] == n && place[of[k]] != i)
+                continue
+            RIGHT[i, ++RIGHTS[i]] = right[k]
+            sub(/\*/, last, RIGHT[i, RIGHTS[i]])
+        }
+    }
+    return n
+}
+
+function print_pytorch(    i, j, k, n) {
+    for (i = 1; i <= lines; i++) {
+        n = row_names(L[i])
+        for (j = 1; j <= n; j++)
+            for (k = 1; k <= RIGHTS[j]; k++)
+                print LEFT[j] "\t" RIGHT[j, k]
+    }
+}
+
+# Adds a line to what is said of a name, whose spelling is that of the first line's.
+function alias(name, text,    key) {
+    if (name !~ /^[A-Za-z_][A-Za-z0-9_]*$/)
+        return
+    key = tolower(name)
+    if (!(key in said)) {
+        keys[++aliases] = key
+        spelt[key] = name
+    }
+    if (index(said[key], text) == 0)
+        said[key] = said[key] text "\n"
+}
+
+function print_aliases(    line, pair, name, key, i, j, step) {
+    while ((getline line < torch) > 0) {
+        split(line, pair, "\t")
+        name = pair[1]
+        sub(/.*\./, "", name)
+        alias(name, "- `" pair[1] "` is " (pair[2] in known ? linked(pair[2]) : "`" pair[2] "`"))
+    }
+    close(names)
+    while ((getline line < names) > 0)
+        if (sub(/\tfunction$/, "", line)) {
+            name = line
+            sub(/^ek_(f_|dist_)?/, "", name)
+            alias(name, "- " linked(line))
+        }
+    for (step = int(aliases / 2); step > 0; step = int(step / 2))
+        for (i = step + 1; i <= aliases; i++) {
+            key = keys[i]
+            for (j = i; j > step && keys[j - step] > key; j -= step)
+                keys[j] = keys[j - step]
+            keys[j] = key
+        }
+    print "/** @defgroup pytorch Names of PyTorch, and names without ek_\n * What they are called here.\n * @{ */"
+    for (i = 1; i <= aliases; i++)
+        print "/** " said[keys[i]] " */\n#define " spelt[keys[i]]
+    print "/** @} */"
+    exit
+}
+
+# ---- pages ----
+
+function page_id(path) {
+    if (path == "README.md")
+        return "mainpage"
+    sub(/\.md$/, "", path)
+    gsub(/[^A-Za-z0-9]/, "_", path)
+    return "page_" path
+}
+
+# The part of an address behind #, as hosts of repositories make it of a headline.
+function slug(headline) {
+    headline = tolower(headline)
+    gsub(/[^a-z0-9 _-]/, "", headline)
+    gsub(/ /, "-", headline)
+    return headline
+}
+
+# Where a link of this page leads: what stands in its parentheses on the site, or "" if the site does not have that.
+function target_of(target,    path, part, at) {
+    if (target ~ /^https?:/)
+        return target
+    if (at = index(target, "#")) {
+        part = "_" substr(target, at + 1)
+        target = substr(target, 1, at - 1)
+    }
+    path = target == "" ? page : folder target
+    sub(/\/$/, "", path)
+    while (sub(/[^\/]+\/\.\.\//, "", path))
+        ;
+    if (path ~ /^include\/evenkeel\/[a-z0-9_]+\.h$/) {
+        sub(/.*\//, "", path)
+        return "@ref " path
+    }
+    if (index(" " pages " ", " " path "/README.md "))
+        path = path "/README.md"
+    else if (!index(" " pages " ", " " path " "))
+        return ""
+    return "@ref " (part == "" ? path == "README.md" ? "index" : page_id(path) : page_id(path) part)
+}
+
+# A line's code spans that are names, as links.
+function spans(text,    parts, count, i, result) {
+    count = split(text, parts, "`")
+    for (i = 1; i <= count; i++)
+        if (i % 2 == 0)
+            result = result (parts[i] in known ? "@ref " parts[i] " \"" parts[i] "\"" : "`" parts[i] "`")
+        else {
+            gsub(/@/, "\\\\@", parts[i])
+            result = result parts[i]
+        }
+    return result
+}
+
+function line_of_page(text,    result, link, words, target) {
+    while (match(text, /\[[^]]*\]\([^)]*\)/)) {
+        link = substr(text, RSTART + 1, RLENGTH - 2)
+        words = target = link
+        sub(/\]\(.*/, "", words)
+        sub(/^[^]]*\]\(/, "", target)
+        target = target_of(target)
+        result = result spans(substr(text, 1, RSTART - 1))
+        text = substr(text, RSTART + RLENGTH)
+        if (target == "")
+            result = result words
+        else {
+            gsub(/`/, "", words)
+            result = result "[" words "](" target ")"
+        }
+    }
+    return result spans(text)
+}
+
+# A row of the table of names, with all names of the right cell as links.
+function row_of_page(line, n,    cells, count, i, k, text, seen) {
+    count = split(line, cells, "|")
+    for (i = 1; i <= n; i++)
+        for (k = 1; k <= RIGHTS[i]; k++)
+            if (!(RIGHT[i, k] in seen)) {
+                seen[RIGHT[i, k]]
+                text = text (text ? ", " : " ") spans("`" RIGHT[i, k] "`")
+            }
+    line = "|" spans(cells[2]) "|" text " |"
+    for (i = 4; i < count; i++)
+        line = line line_of_page(cells[i]) "|"
+    return line
+}
+
+function print_markdown(    i, fenced, text, n, first) {
+    page = folder = substr(FILENAME, index(FILENAME, root) == 1 ? length(root) + 2 : 1)
+    if (!sub(/[^\/]*$/, "", folder))
+        folder = ""
+    for (i = 1; i <= lines; i++) {
+        text = L[i]
+        if (text ~ /^```/)
+            fenced = !fenced
+        if (fenced || text ~ /^(```|    )/)
+            print text
+        else if (text ~ /^#+ /) {
+            n = text
+            sub(/^#+ /, "", n)
+            print spans(text) " {#" page_id(page) (first++ ? "_" slug(n) : "") "}"
+        } else if (text ~ /^\[[A-Za-z0-9_]+\.c\]\([A-Za-z0-9_]+\.c\)$/) {
+            sub(/^.*\(/, "", text)
+            sub(/\)$/, "", text)
+            print "@include " folder text
+        } else if (n = row_names(text))
+            print row_of_page(text, n)
+        else
+            print line_of_page(text)
+    }
+}
