@@ -38,6 +38,7 @@ has() {
     libopenmpi-dev) command -v mpicc.openmpi || command -v mpicc ;;
     openmpi-bin) command -v mpirun.openmpi || command -v mpirun ;;
     ccache) command -v ccache ;;
+    doxygen) command -v doxygen ;;
     locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
     fortunes) test -r /usr/share/games/fortunes/computers ;;
     dataset-fashion-mnist) test -r "$fashion_mnist"/train-images-idx3-ubyte.gz ;;
@@ -66,6 +67,7 @@ purpose() {
     openmpi-bin) echo "mpirun, which starts programs of several processes" ;;
     locales) echo "other languages' locales, for the test that files are the same in all" ;;
     ccache) echo "compiles once what two builds share" ;;
+    doxygen) echo "makes the documentation's site, target documentation" ;;
     fortunes) echo "a text for samples/gpt, in /usr/share/games/fortunes" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
     wamerican | wfrench | wngerman | witalian | wspanish) echo "words of a language, in /usr/share/dict" ;;

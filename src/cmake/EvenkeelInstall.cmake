@@ -2,7 +2,7 @@
 
 include(CMakePackageConfigHelpers)
 
-install(DIRECTORY include/evenkeel DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/evenkeel DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(TARGETS evenkeel_shared evenkeel_static EXPORT evenkeel
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 foreach(kind IN LISTS EK_MPI_KINDS)

@@ -5,7 +5,7 @@
 #              hold for: for a paragraph, and for the macro rather than for the function that it calls.
 #   markdown   a page whose links lead to pages, and whose names of functions lead to their descriptions
 #   names      what all headers that are given declare: a name, a tab, and function (or macro), type or shorthand
-#   pytorch    the rows of the table of names in include/evenkeel/README.md: PyTorch's name, a tab, what it is called here
+#   pytorch    the table of names in include/evenkeel/README.md: PyTorch's name, what it is called here, a note, with tabs
 #   aliases    a header of PyTorch's names, which search boxes find, and of names without ek_
 #
 # The variable `names` is a file of what mode `names` prints, `torch` one of what mode `pytorch` prints, `root` the
@@ -38,6 +38,27 @@ END {
 
 # ---- text ----
 
+# A code span as Doxygen is to read it: a name that is known is a link, and one with an apostrophe, which would end the
+# span, is written otherwise.
+function code(text) {
+    if (text in known)
+        return "@ref " text " \"" text "\""
+    if (!index(text, "'"))
+        return "`" text "`"
+    gsub(/&/, "\\&amp;", text)
+    gsub(/</, "\\&lt;", text)
+    return "<code>" text "</code>"
+}
+
+# A line, or if a code span goes on in the next ones, these with it. Sets `behind` to the line behind them.
+function whole_spans(lines_of, count, at,    text) {
+    text = lines_of[at]
+    while (gsub(/`/, "`", text) % 2 && at < count && lines_of[at + 1] != "")
+        text = text " " lines_of[++at]
+    behind = at + 1
+    return text
+}
+
 # Prose as Doxygen is to read it: what would be a command, a mark or a list is escaped, names become links.
 function prose(text,    parts, count, i, result) {
     sub(/^[-+] /, "\\\\&", text)
@@ -46,7 +67,7 @@ function prose(text,    parts, count, i, result) {
     count = split(text, parts, "`")
     for (i = 1; i <= count; i++)
         if (i % 2 == 0)
-            result = result (parts[i] in known ? "@ref " parts[i] " \"" parts[i] "\"" : "`" parts[i] "`")
+            result = result code(parts[i])
         else {
             gsub(/[\\@<>#&*%$|]/, "\\\\&", parts[i])
             gsub(/(^| )_/, "&\\_", parts[i])
@@ -72,11 +93,14 @@ function comment_text(text,    parts, count, i, line, result) {
     sub(/[ \t]*\*\/[ \t]*$/, "", text)
     count = split(text, parts, "\n")
     for (i = 1; i <= count; i++) {
-        line = parts[i]
         if (i > 1)
-            sub(/^[ \t]*\*?/, "", line)
-        sub(/^ /, "", line)
-        result = result (i > 1 ? "\n" : "") (line ~ /^    / ? line : prose(line))
+            sub(/^[ \t]*\*?/, "", parts[i])
+        sub(/^ /, "", parts[i])
+    }
+    for (i = 1; i <= count; i = behind) {
+        behind = i + 1
+        line = parts[i] ~ /^    / ? parts[i] : prose(whole_spans(parts, count, i))
+        result = result (result == "" ? "" : "\n") line
     }
     return result
 }
@@ -143,7 +167,7 @@ function options_of(text,    call) {
         return ""
     text = substr(text, RSTART, RLENGTH)
     sub(/^[^(]*\(/, "", text)
-    sub(/[, ]+$/, "", text)
+    sub(/[, ]+(__)?$/, "", text)
     return text
 }
 
@@ -313,12 +337,15 @@ function cell_names(cell, list, span,    parts, spans, i, j, items, count, open,
 }
 
 # Sets LEFT[1..n] to PyTorch's names of a row and RIGHT[i, 1..RIGHTS[i]] to what each is called here: `ek_*` has its name,
-# a span of as many names as the left cell has one for each, other spans are for all. Returns n, 0 for other lines.
+# a span of as many names as the left cell has one for each, other spans are for all; and NOTE to the third cell. Returns
+# n, 0 for other lines.
 function row_names(line,    cells, i, k, n, list, span, right, of, count, width, last) {
     if (line !~ /^\| *`/)
         return 0
     split(line, cells, "|")
     delete LEFT
+    NOTE = cells[4]
+    gsub(/^ +| +$/, "", NOTE)
     n = cell_names(cells[2], LEFT, span)
     count = cell_names(cells[3], right, of)
     for (k = 1; k <= count; k++)
@@ -343,12 +370,12 @@ function print_pytorch(    i, j, k, n) {
         n = row_names(L[i])
         for (j = 1; j <= n; j++)
             for (k = 1; k <= RIGHTS[j]; k++)
-                print LEFT[j] "\t" RIGHT[j, k]
+                print LEFT[j] "\t" RIGHT[j, k] "\t" (k == RIGHTS[j] ? NOTE : "")
     }
 }
 
-# Adds a line to what is said of a name, whose spelling is that of the first line's.
-function alias(name, text,    key) {
+# What is said of a name, whose spelling is that of its first mention: "`torch.gather` is ek_gather_dim; ...".
+function alias(name, subject, text, note,    key) {
     if (name !~ /^[A-Za-z_][A-Za-z0-9_]*$/)
         return
     key = tolower(name)
@@ -356,23 +383,31 @@ function alias(name, text,    key) {
         keys[++aliases] = key
         spelt[key] = name
     }
-    if (index(said[key], text) == 0)
-        said[key] = said[key] text "\n"
+    if (subject == "" && (key, text) in mentioned)
+        return
+    mentioned[key, text]
+    if (subject == latest[key])
+        said[key] = said[key] (said[key] ? ", " : "") text
+    else
+        said[key] = said[key] (said[key] ? "; " : "") subject text
+    said[key] = said[key] note
+    latest[key] = subject
 }
 
 function print_aliases(    line, pair, name, key, i, j, step) {
+    close(torch)
     while ((getline line < torch) > 0) {
         split(line, pair, "\t")
         name = pair[1]
         sub(/.*\./, "", name)
-        alias(name, "- `" pair[1] "` is " (pair[2] in known ? linked(pair[2]) : "`" pair[2] "`"))
+        alias(name, "`" pair[1] "` is ", code(pair[2]), pair[3] ~ /[^ ]/ ? " (" spans(pair[3]) ")" : "")
     }
     close(names)
     while ((getline line < names) > 0)
-        if (sub(/\tfunction$/, "", line)) {
+        if (sub(/\tfunction$/, "", line) && line !~ /_(with|of)$/) {
             name = line
             sub(/^ek_(f_|dist_)?/, "", name)
-            alias(name, "- " linked(line))
+            alias(name, "", code(line), "")
         }
     for (step = int(aliases / 2); step > 0; step = int(step / 2))
         for (i = step + 1; i <= aliases; i++) {
@@ -383,7 +418,7 @@ function print_aliases(    line, pair, name, key, i, j, step) {
         }
     print "/** @defgroup pytorch Names of PyTorch, and names without ek_\n * What they are called here.\n * @{ */"
     for (i = 1; i <= aliases; i++)
-        print "/** " said[keys[i]] " */\n#define " spelt[keys[i]]
+        print "/** " said[keys[i]] ". */\n#define " spelt[keys[i]]
     print "/** @} */"
     exit
 }
@@ -434,7 +469,7 @@ function spans(text,    parts, count, i, result) {
     count = split(text, parts, "`")
     for (i = 1; i <= count; i++)
         if (i % 2 == 0)
-            result = result (parts[i] in known ? "@ref " parts[i] " \"" parts[i] "\"" : "`" parts[i] "`")
+            result = result code(parts[i])
         else {
             gsub(/@/, "\\\\@", parts[i])
             result = result parts[i]
@@ -480,8 +515,9 @@ function print_markdown(    i, fenced, text, n, first) {
     page = folder = substr(FILENAME, index(FILENAME, root) == 1 ? length(root) + 2 : 1)
     if (!sub(/[^\/]*$/, "", folder))
         folder = ""
-    for (i = 1; i <= lines; i++) {
+    for (i = 1; i <= lines; i = behind) {
         text = L[i]
+        behind = i + 1
         if (text ~ /^```/)
             fenced = !fenced
         if (fenced || text ~ /^(```|    )/)
@@ -497,6 +533,6 @@ function print_markdown(    i, fenced, text, n, first) {
         } else if (n = row_names(text))
             print row_of_page(text, n)
         else
-            print line_of_page(text)
+            print line_of_page(whole_spans(L, lines, i))
     }
 }
