@@ -14,7 +14,7 @@ set(EK_SITE ${PROJECT_BINARY_DIR}/documentation)
 set(root ${PROJECT_SOURCE_DIR})
 file(GLOB headers CONFIGURE_DEPENDS ${root}/include/evenkeel/*.h)
 file(GLOB pages CONFIGURE_DEPENDS RELATIVE ${root} ${root}/*.md ${root}/include/evenkeel/*.md ${root}/samples/*.md
-     ${root}/samples/tutorial/*.md ${root}/src/*.md ${root}/tests/bench/*.md)
+     ${root}/samples/tutorial/*.md ${root}/src/*.md ${root}/tests/*.md ${root}/tests/bench/*.md)
 list(JOIN pages " " page_names)
 list(TRANSFORM pages PREPEND ${root}/)
 

@@ -280,15 +280,36 @@ function print_declaration(text, name, doc,    at, trailing, parts, count, i) {
     }
     count = split(text, parts, "\n")
     for (i = 1; i <= count; i++) { # members of structs and values of enumerations have comments, too
-        if (at = index(parts[i], "/**")) {
-            trailing = substr(parts[i], at)
-            text = substr(parts[i], 1, at - 1) (trailing ~ /^\/\*\*</ ? "/**<" : "/**")
+        text = parts[i]
+        trailing = ""
+        if (at = index(text, "/**")) {
+            trailing = substr(text, at)
+            text = substr(text, 1, at - 1)
             while (index(trailing, "*/") == 0 && i < count)
                 trailing = trailing "\n" parts[++i]
-            print text " " comment_text(trailing) " */"
-        } else
-            print parts[i]
+            if (text !~ /[^ ]/) { # it stands before its member
+                trailing = trailing " " parts[i + 1]
+                text = substr(trailing, index(trailing, "*/") + 3)
+                trailing = substr(trailing, 1, index(trailing, "*/") + 1)
+                i++
+            }
+        }
+        print_members(text, trailing == "" ? "" : "/** " comment_text(trailing) " */")
     }
+}
+
+# A line of a struct; each of several members in it has the comment.
+function print_members(text, comment,    type, members, count, i) {
+    if (comment == "" || text !~ /^ +(const )?[a-z0-9_]+ [a-z0-9_*, []+[^(]*; *$/ || !match(text, /^ +(const )?[a-z0-9_]+ /)) {
+        print comment (comment == "" ? "" : "\n") text
+        return
+    }
+    type = substr(text, 1, RLENGTH)
+    text = substr(text, RLENGTH + 1)
+    sub(/; *$/, "", text)
+    count = split(text, members, /, */)
+    for (i = 1; i <= count; i++)
+        print comment "\n" type members[i] ";"
 }
 
 function print_names(    i, text, name, foreign) {
