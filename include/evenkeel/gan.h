@@ -21,11 +21,13 @@ EK_BEGIN_DECLARATIONS
 
 /* ---- losses ---- */
 
-/**                       critic, real         critic, fake         generator
- * WASSERSTEIN            -mean(d)             mean(d)              -mean(d)
- * HINGE                  mean(max(0, 1 - d))  mean(max(0, 1 + d))  -mean(d)
- * LEAST_SQUARES          mean((d - 1)^2)      mean(d^2)            mean((d - 1)^2)
- * LOGISTIC               mean(softplus(-d))   mean(softplus(d))    mean(softplus(-d))
+/** Losses of d, the critic's outputs:
+ *
+ *                    critic, real         critic, fake         generator
+ *     WASSERSTEIN    -mean(d)             mean(d)              -mean(d)
+ *     HINGE          mean(max(0, 1 - d))  mean(max(0, 1 + d))  -mean(d)
+ *     LEAST_SQUARES  mean((d - 1)^2)      mean(d^2)            mean((d - 1)^2)
+ *     LOGISTIC       mean(softplus(-d))   mean(softplus(d))    mean(softplus(-d))
  *
  * Sources: Arjovsky et al. 2017; Lim and Ye 2017, Miyato et al. 2018; Mao et al. 2017; Goodfellow
  * et al. 2014 (non-saturating). */
@@ -52,12 +54,12 @@ EK_API ek_module *ek_gan_loss(ek_gan_loss_kind kind, ek_gan_role role);
 /** Let g be the gradient of the sum of the critic's outputs with respect to x, and |g| its 2-norm
  * per sample:
  *
- *             x                                                penalty
- *   WGAN_GP   real + a (fake - real)                           mean((|g| - 1)^2)
- *   WGAN_LP   real + a (fake - real)                           mean(max(0, |g| - 1)^2)
- *   DRAGAN    real + a (near - real), near = real + std b / 2  mean((|g| - 1)^2)
- *   R1        real                                             mean(|g|^2)
- *   R2        fake                                             mean(|g|^2)
+ *                x                                                penalty
+ *      WGAN_GP   real + a (fake - real)                           mean((|g| - 1)^2)
+ *      WGAN_LP   real + a (fake - real)                           mean(max(0, |g| - 1)^2)
+ *      DRAGAN    real + a (near - real), near = real + std b / 2  mean((|g| - 1)^2)
+ *      R1        real                                             mean(|g|^2)
+ *      R2        fake                                             mean(|g|^2)
  *
  * b is uniform in [0, 1), of the shape of `real`, and drawn first. a is uniform in [0, 1), one
  * number per sample. std is the unbiased standard deviation of all elements of `real`. Numbers are

@@ -4,13 +4,16 @@
  * A generator has one of two engines. Both give a tensor the same numbers on every device, host or
  * GPU, bit for bit, and with any number of threads:
  *
- *     EK_RANDOM_TWISTER   the Mersenne Twister with PyTorch's seeding and order of draws: PyTorch's
- *                         CPU numbers, bit for bit (Linux on x86-64 with fused multiply-add). They
- *                         are drawn on the CPU, one after the other, and copied to the device.
- *     EK_RANDOM_PHILOX    Philox 4x32-10 (Salmon et al., 2011), which is counter-based. An
- * element's number follows from the seed, from how many tensors the generator has filled before,
- * and from the element's place in row-major order. So the tensor's device makes all of them at
- * once. Dropout keeps no mask, since backward makes it again, and N devices draw what one does.
+ *     EK_RANDOM_TWISTER   the Mersenne Twister, with PyTorch's seeding and order of draws
+ *     EK_RANDOM_PHILOX    Philox 4x32-10 (Salmon et al., 2011), which is counter-based
+ *
+ * The Mersenne Twister gives PyTorch's CPU numbers, bit for bit (Linux on x86-64 with fused
+ * multiply-add). They are drawn on the CPU, one after the other, and copied to the device.
+ *
+ * With Philox an element's number follows from the seed, from how many tensors the generator has
+ * filled before, and from the element's place in row-major order. So the tensor's device makes all
+ * of them at once. Dropout keeps no mask, since backward makes it again, and N devices draw what
+ * one does.
  *
  * Generators begin with the Mersenne Twister. One call changes the default generator, from which
  * parameters, dropout and all others without a generator of their own are drawn:
