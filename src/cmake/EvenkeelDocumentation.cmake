@@ -15,24 +15,27 @@ set(root ${PROJECT_SOURCE_DIR})
 file(GLOB headers CONFIGURE_DEPENDS ${root}/include/evenkeel/*.h)
 file(GLOB pages CONFIGURE_DEPENDS RELATIVE ${root} ${root}/*.md ${root}/include/evenkeel/*.md ${root}/samples/*.md
      ${root}/samples/tutorial/*.md ${root}/src/*.md ${root}/tests/*.md ${root}/tests/bench/*.md)
-list(JOIN pages " " page_names)
+list(JOIN pages " " EK_SITE_PAGES)
 list(TRANSFORM pages PREPEND ${root}/)
+list(JOIN headers "\" \"" EK_SITE_INPUT)
+list(JOIN pages "\" \"" input)
+set(EK_SITE_INPUT "\"${EK_SITE_INPUT}\" \"${input}\" pytorch.names")
 
-set(script ${CMAKE_CURRENT_LIST_DIR}/documentation.awk)
-set(names ${EK_SITE}/names.txt)
-set(torch ${EK_SITE}/pytorch.txt)
-set(aliases ${EK_SITE}/pytorch.names)
-list(JOIN headers " " EK_SITE_INPUT)
-list(JOIN pages " " input_pages)
-string(APPEND EK_SITE_INPUT " ${input_pages} ${aliases}")
-set(EK_SITE_FILTER "awk -f ${script} -v names=${names} -v torch=${torch} -v root=${root} -v 'pages=${page_names}'")
+# What Doxygen reads of a file comes from a program, called so that folders may have spaces in their names.
+set(awk awk -f ${CMAKE_CURRENT_LIST_DIR}/documentation.awk -f ${CMAKE_CURRENT_LIST_DIR}/documentation_pages.awk)
+list(JOIN awk "' '" command)
+file(CONFIGURE OUTPUT ${EK_SITE}/filter CONTENT [[
+#!/bin/sh
+exec '@command@' -v names=names.txt -v torch=pytorch.txt -v 'root=@root@' -v 'pages=@EK_SITE_PAGES@' "$1"
+]] @ONLY)
+file(CHMOD ${EK_SITE}/filter PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/Doxyfile.in ${EK_SITE}/Doxyfile @ONLY)
 
 add_custom_target(documentation
     COMMAND ${CMAKE_COMMAND} -E rm -rf html xml
-    COMMAND awk -v mode=names -f ${script} ${headers} > ${names}
-    COMMAND awk -v mode=pytorch -f ${script} ${root}/include/evenkeel/README.md > ${torch}
-    COMMAND awk -v mode=aliases -v names=${names} -v torch=${torch} -f ${script} > ${aliases}
+    COMMAND ${awk} -v mode=names ${headers} > names.txt
+    COMMAND ${awk} -v mode=pytorch ${root}/include/evenkeel/README.md > pytorch.txt
+    COMMAND ${awk} -v mode=aliases -v names=names.txt -v torch=pytorch.txt > pytorch.names
     COMMAND ${EK_DOXYGEN} Doxyfile
     COMMAND ${CMAKE_COMMAND} -E echo "The documentation begins at ${EK_SITE}/html/index.html."
     WORKING_DIRECTORY ${EK_SITE} VERBATIM)
