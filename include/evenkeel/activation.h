@@ -2,6 +2,7 @@
  * activation.h: activation functions and dropout. The rules of ops.h hold. */
 #ifndef EVENKEEL_ACTIVATION_H
 #define EVENKEEL_ACTIVATION_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

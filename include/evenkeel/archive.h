@@ -26,6 +26,7 @@
  * opened, they do nothing and return that error. A load that fails has changed nothing. */
 #ifndef EVENKEEL_ARCHIVE_H
 #define EVENKEEL_ARCHIVE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/ema.h"
 #include "evenkeel/module.h"

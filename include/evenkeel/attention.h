@@ -4,6 +4,7 @@
  * modules. */
 #ifndef EVENKEEL_ATTENTION_H
 #define EVENKEEL_ATTENTION_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/nn.h"
 #include "evenkeel/ops.h"

@@ -7,6 +7,7 @@
  * run to run for a given number of devices and threads per device. */
 #ifndef EVENKEEL_AUTOGRAD_H
 #define EVENKEEL_AUTOGRAD_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

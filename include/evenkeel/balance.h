@@ -3,6 +3,7 @@
  * every device, and only scalars are sent. */
 #ifndef EVENKEEL_BALANCE_H
 #define EVENKEEL_BALANCE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/parallel.h"
 
@@ -41,7 +42,9 @@ EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_opt
  * any number of targets, and keyword arguments. Targets are cut to the outputs' chunk sizes, unless
  * they are scattered already. On each device the criterion is called as (output, target, ...); if
  * the output is a list, as (output[0], output[1], ..., target, ...). An output that is not marked
- * per_device (evaluation, one device) is a plain call on device 0.
+ * per_device (evaluation, one device, .plain) is one call on device 0, with a list spread in the
+ * same way. Only a criterion without this wrapper gets a list as it is: (output, target, ...). So
+ * the forward of a criterion of several outputs that is called both ways has to read both.
  *
  * The criterion is replicated to the outputs' devices, which must be the model's, in the same
  * order. Scalar losses are reduced onto device 0. Losses that are no scalars (reduction none) stay

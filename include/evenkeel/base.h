@@ -9,9 +9,19 @@
  * filled without the macro has no such text: there write EK_ZERO for a zero that is not the
  * default.
  *
+ * Calls are macros, and macros split their arguments at every comma that stands outside of
+ * parentheses, also in braces and brackets. So put parentheses around a compound literal:
+ * `ek_full(((double[]){1, 2})[i], EK_SHAPE(1))`. Lists that are options, `.kernels = {3, 1}`, and
+ * EK_SHAPE(2, 3) are fine without.
+ *
  * Switches (ek_switch) are EK_ON or EK_OFF; `true` and `false` mean the same: `.bias = false` is
  * off. EK_DEFAULT, written or not, is the default. In a struct that is filled without its macro, a
  * switch of 0 is the default, too.
+ *
+ * Compilers. The public headers are system headers to them: for a mistake in a call they show the
+ * call, not the macros behind it, and warnings are those of the caller's arguments. tensor.h and
+ * random.h are none, so that gcc still warns of numbers where a shape is wanted. Some types have a
+ * second name that says in such a message what is wanted, as ek_module_made_with_parentheses.
  *
  * Comments in the public headers. A comment that documents begins with two stars (a file's head:
  * and @file) and stands before what users call: before the macro, which follows the options' struct
@@ -22,6 +32,7 @@
  * has a comment. */
 #ifndef EVENKEEL_BASE_H
 #define EVENKEEL_BASE_H
+#pragma GCC system_header /* see "Compilers" above */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,6 +61,39 @@
 /** The arguments as text, after the expansion of macros in them. */
 #define EK_KEYWORDS(...) (__extension__ EK_KEYWORDS_TEXT(__VA_ARGS__))
 #define EK_KEYWORDS_TEXT(...) #__VA_ARGS__
+
+/** EK_ASSERTED(check, text) is 0; gcc shows the text if `check`, of constants and strings, is
+ * false. EK_LACKS: whether a string lacks another. EK_KEYWORDS_SHAPED is EK_KEYWORDS, but a
+ * compile-time error if the arguments begin with a digit or a brace in place of a shape. */
+#ifndef __cplusplus
+#if defined(__GNUC__) && !defined(__clang__)
+#define EK_LACKS(text, part) (__builtin_strstr(text, part) == 0)
+#define EK_ASSERTED(check, text)      \
+    (0 * (int)sizeof(struct {         \
+         _Static_assert(check, text); \
+         char unused;                 \
+     }))
+#define EK_KEYWORDS_SHAPED(...)                                                       \
+    (EK_KEYWORDS(__VA_ARGS__) +                                                       \
+     EK_ASSERTED(__builtin_strspn(EK_KEYWORDS_TEXT(__VA_ARGS__), "{0123456789") == 0, \
+                 "a shape is wanted: write EK_SHAPE(2, 3)"))
+#elif defined(__clang__)
+#define EK_ASSERTED(check, text) 0
+static inline const char *ek_keywords_shaped(const char *text)
+    __attribute__((diagnose_if(text[0] == '{' || (text[0] >= '0' && text[0] <= '9'),
+                               "a shape is wanted: write EK_SHAPE(2, 3)", "error")));
+static inline const char *ek_keywords_shaped(const char *text)
+{
+    return text;
+}
+#define EK_KEYWORDS_SHAPED(...) ek_keywords_shaped(EK_KEYWORDS(__VA_ARGS__))
+#else
+#define EK_ASSERTED(check, text) 0
+#define EK_KEYWORDS_SHAPED(...) EK_KEYWORDS(__VA_ARGS__)
+#endif
+#else
+#define EK_ASSERTED(check, text) 0
+#endif
 
 /** EK_OPTIONS(type, ...) is the options struct with the given members. EK_OPTIONS_1, _2 and _3 also
  * take the names of the first members, which calls usually give by position. EK_ITEMS and EK_COUNT
@@ -80,8 +124,27 @@ EK_API bool ek_keyword_is_written(const char *keywords, const char *name, int po
 EK_END_DECLARATIONS
 
 /** A switch whose default is not necessarily off. 0 is one that was left out; one that a call
- * writes as 0 is off. So a variable that may stand for the default holds EK_DEFAULT, not 0. */
+ * writes as 0 is off. So a variable that may stand for the default holds EK_DEFAULT, not 0. In C++
+ * it is a class of this size (cxx.h), which can be made of a bool. */
+#ifdef __cplusplus
+enum ek_switch_state { EK_ON = 1, EK_OFF = 2, EK_DEFAULT = 3 };
+struct ek_switch {
+    ek_switch_state state;
+    ek_switch() = default;
+    constexpr ek_switch(bool on) : state(on ? EK_ON : EK_OFF)
+    {
+    }
+    constexpr ek_switch(ek_switch_state given) : state(given)
+    {
+    }
+    constexpr operator ek_switch_state() const
+    {
+        return state;
+    }
+};
+#else
 typedef enum ek_switch { EK_ON = 1, EK_OFF = 2, EK_DEFAULT = 3 } ek_switch;
+#endif
 
 /** Tensors have at most this many dimensions. */
 enum { EK_MAX_DIMS = 8 };

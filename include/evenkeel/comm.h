@@ -7,6 +7,7 @@
  * results are the same to the bit in every run. On the source's own device the output is a view. */
 #ifndef EVENKEEL_COMM_H
 #define EVENKEEL_COMM_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/device.h"
 #include "evenkeel/tensor.h"

@@ -3,6 +3,7 @@
  * of nn.h. */
 #ifndef EVENKEEL_CRITERIA_H
 #define EVENKEEL_CRITERIA_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/loss.h"
 #include "evenkeel/module.h"

@@ -23,10 +23,10 @@ template <class T, size_t N> constexpr const T *ek_items(const T (&items)[N])
 {
     return items;
 }
-/** The sizeof of its result is the number of arguments. Never called, so nothing is evaluated. */
-template <class... A> char (&ek_counted(const A &...))[sizeof...(A)];
+/** The sizeof of its result is the number of items. Never called, so nothing is evaluated. */
+template <class T, size_t N> char (&ek_counted(const T (&items)[N]))[N];
 #define EK_ITEMS(type, ...) ek_items<type>({__VA_ARGS__})
-#define EK_COUNT(type, ...) ((int)sizeof(ek_counted(__VA_ARGS__)))
+#define EK_COUNT(type, ...) ((int)sizeof(ek_counted<type>({__VA_ARGS__})))
 
 /** of({a}): options with member `m` alone set. of({.x = a}): options with member `x` alone set. */
 template <class O, class A, A O::*m> struct ek_leading {
@@ -76,13 +76,29 @@ constexpr bool ek_is_named(const char *text)
 {
     return *text == ' ' || *text == ',' ? ek_is_named(text + 1) : *text == '\0' || *text == '.';
 }
-template <bool named, class O> O ek_named(const O &options)
-{
+/** Classes, because their assertions are the first message about a call. */
+template <bool named> struct ek_named {
     static_assert(named, "in C++ no more arguments of this call can go without a name: write "
                          ".member = value");
-    return options;
+    template <class O> static O of(const O &options)
+    {
+        return options;
+    }
+};
+#define EK_NAMED(O, ...) ek_named<ek_is_named(EK_KEYWORDS_TEXT(__VA_ARGS__))>::of(O{__VA_ARGS__})
+
+/** False if the text begins with a digit or a brace. */
+constexpr bool ek_is_shaped(const char *text)
+{
+    return *text != '{' && (*text < '0' || *text > '9');
 }
-#define EK_NAMED(O, ...) ek_named<ek_is_named(EK_KEYWORDS_TEXT(__VA_ARGS__))>(O{__VA_ARGS__})
+template <bool shaped> struct ek_shaped {
+    static_assert(shaped, "a shape is wanted: write EK_SHAPE(2, 3)");
+    template <class O> static O of(const O &options)
+    {
+        return options;
+    }
+};
 
 #define EK_LEADING(O, m, ...) ek_leading<O, decltype(O::m), &O::m>::of({__VA_ARGS__})
 #define EK_JOINED_1(O, m, a, ...) ek_joined(EK_LEADING(O, m, a), EK_NAMED(O, __VA_ARGS__))

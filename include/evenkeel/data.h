@@ -5,6 +5,7 @@
  * EK_E_NO_MEMORY blames the process, not the file. Tensors that are read are in the scope. */
 #ifndef EVENKEEL_DATA_H
 #define EVENKEEL_DATA_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -31,6 +31,7 @@
  * place of a data set gives the pending error. */
 #ifndef EVENKEEL_DATASET_H
 #define EVENKEEL_DATASET_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/device.h"
 #include "evenkeel/random.h"

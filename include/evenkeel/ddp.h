@@ -11,6 +11,7 @@
  *     ... forward, loss, ek_zero_grad, ek_backward, ek_step, as in one process ... */
 #ifndef EVENKEEL_DDP_H
 #define EVENKEEL_DDP_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/archive.h"
 #include "evenkeel/balance.h"

@@ -24,6 +24,7 @@
  * exec or _exit. system, popen and posix_spawn are always fine. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/base.h"
 

@@ -20,6 +20,7 @@
  * in returns 0, does nothing, and writes a log line. */
 #ifndef EVENKEEL_DIST_H
 #define EVENKEEL_DIST_H
+#pragma GCC system_header /* see base.h */
 
 #include <stdio.h>
 

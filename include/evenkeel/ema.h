@@ -5,6 +5,7 @@
  * Call ek_ema_update after each ek_step; the first update copies. For one thread at a time. */
 #ifndef EVENKEEL_EMA_H
 #define EVENKEEL_EMA_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/module.h"
 

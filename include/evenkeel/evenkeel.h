@@ -1,13 +1,20 @@
 /** @file
- * evenkeel.h: includes all public headers. */
+ * evenkeel.h: includes all public headers.
+ *
+ * "PyTorch's" in their comments is PyTorch 1.13: its defaults, formulas and random numbers. Two
+ * follow PyTorch 2: NAdam's second bias correction, and the rounding of hue in ek_color_jitter. */
 #ifndef EVENKEEL_EVENKEEL_H
 #define EVENKEEL_EVENKEEL_H
+#pragma GCC system_header /* see base.h */
+
+/* First, so that messages about calls need not tell of other headers on the way to these. */
+#include "evenkeel/base.h"
+#include "evenkeel/tensor.h"
 
 #include "evenkeel/archive.h"
 #include "evenkeel/attention.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/balance.h"
-#include "evenkeel/base.h"
 #include "evenkeel/comm.h"
 #include "evenkeel/criteria.h"
 #include "evenkeel/data.h"
@@ -46,9 +53,9 @@
 #include "evenkeel/spatial.h"
 #include "evenkeel/spawn.h"
 #include "evenkeel/status.h"
-#include "evenkeel/tensor.h"
 #include "evenkeel/train.h"
 #include "evenkeel/transform.h"
 #include "evenkeel/value.h"
+#include "evenkeel/version.h"
 
 #endif

@@ -26,6 +26,7 @@
  * its results may then be bf16 or f16 for f32 inputs, or the other way round. */
 #ifndef EVENKEEL_FUNCTION_H
 #define EVENKEEL_FUNCTION_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -2,6 +2,7 @@
  * functional.h: derivatives of functions of tensors, as torch.autograd.functional. */
 #ifndef EVENKEEL_FUNCTIONAL_H
 #define EVENKEEL_FUNCTIONAL_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/autograd.h"
 

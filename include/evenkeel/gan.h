@@ -13,6 +13,7 @@
  *     ek_backward(ek_add(ek_add(loss_real, loss_fake), penalty)); */
 #ifndef EVENKEEL_GAN_H
 #define EVENKEEL_GAN_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/module.h"
 #include "evenkeel/random.h"

@@ -3,6 +3,7 @@
  * EK_E_INVALID. The rules of ops.h hold. */
 #ifndef EVENKEEL_INDEX_H
 #define EVENKEEL_INDEX_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -2,6 +2,7 @@
  * init.h: initialisation in place, with numbers of the default generator, as torch.nn.init. */
 #ifndef EVENKEEL_INIT_H
 #define EVENKEEL_INIT_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -37,6 +37,7 @@
  * outside the turn. */
 #ifndef EVENKEEL_ITERABLE_H
 #define EVENKEEL_ITERABLE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/dataset.h"
 

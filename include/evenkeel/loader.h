@@ -15,6 +15,7 @@
  * number of workers, except with EK_SEED_WORKER. */
 #ifndef EVENKEEL_LOADER_H
 #define EVENKEEL_LOADER_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/dataset.h"
 #include "evenkeel/plan.h"
@@ -74,7 +75,11 @@ typedef struct ek_loader_options {
      * for which it is off. */
     ek_switch empty_batches;
 
-    int workers;  /**< threads that make batches; 0: ek_loader_next makes them, without prefetch */
+    union {
+        /** Threads that make batches; 0: ek_loader_next makes them, without prefetch. One option;
+         * its second name is PyTorch's. */
+        int workers, num_workers;
+    };
     int prefetch; /**< how many batches each worker may be ahead; default 2 */
     ek_seeding seeding;
     ek_generator *generator; /**< gives base seeds and, with `shuffle`, the order; owned by the

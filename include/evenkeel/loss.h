@@ -2,6 +2,7 @@
  * loss.h: losses as functions; criteria.h has them as modules. The rules of ops.h hold. */
 #ifndef EVENKEEL_LOSS_H
 #define EVENKEEL_LOSS_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

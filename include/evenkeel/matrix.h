@@ -3,6 +3,7 @@
  * rules of ops.h hold. */
 #ifndef EVENKEEL_MATRIX_H
 #define EVENKEEL_MATRIX_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -5,6 +5,7 @@
  * caller, or NULL with an error. */
 #ifndef EVENKEEL_MODELS_H
 #define EVENKEEL_MODELS_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/module.h"
 

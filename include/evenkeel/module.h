@@ -33,6 +33,7 @@
  * which refuses others (parallel.h). */
 #ifndef EVENKEEL_MODULE_H
 #define EVENKEEL_MODULE_H
+#pragma GCC system_header /* see base.h */
 
 #include <stdio.h>
 
@@ -159,13 +160,15 @@ EK_API ek_module *ek_module_finish(ek_module *module);
 
 /** Calls a module with the arguments of an array; the output is in the scope. */
 EK_API ek_value ek_module_forward(ek_module *module, const ek_args *args);
+/** As compilers name what ek_forward gives, where a tensor is wanted. */
+typedef ek_value ek_value_where_ek_apply_gives_a_tensor;
 #define ek_forward(module, ...) ek_forward_kw((module), ek_value_none(), __VA_ARGS__)
 /** ek_forward(module, x, y): calls a module with up to 8 tensors or values; output in the scope. */
 #define ek_forward_kw(module, keyword_arguments, ...)                                    \
     ek_module_forward_of((module), EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__), \
                          (keyword_arguments))
-static inline ek_value ek_module_forward_of(ek_module *module, const ek_value *inputs, int count,
-                                            ek_value keywords)
+static inline ek_value_where_ek_apply_gives_a_tensor
+ek_module_forward_of(ek_module *module, const ek_value *inputs, int count, ek_value keywords)
 {
     ek_args args = {inputs, count, keywords};
     return ek_module_forward(module, &args);

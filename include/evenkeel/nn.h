@@ -5,6 +5,7 @@
  * order. */
 #ifndef EVENKEEL_NN_H
 #define EVENKEEL_NN_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/criteria.h"
 #include "evenkeel/init.h"
@@ -13,11 +14,27 @@
 
 EK_BEGIN_DECLARATIONS
 
+/** As clang names what a list of modules wants, where it finds a constructor, ek_relu; and 0, or
+ * gcc's error for those without arguments. */
+typedef ek_module *ek_module_made_with_parentheses;
+#define EK_IS_CALLED(text, name) EK_LACKS(", " text ",", ", ek_" name ",")
+#define EK_ARE_CALLED(text)                                                                \
+    EK_ASSERTED(EK_IS_CALLED(text, "relu") && EK_IS_CALLED(text, "sigmoid") &&             \
+                    EK_IS_CALLED(text, "tanh") && EK_IS_CALLED(text, "silu") &&            \
+                    EK_IS_CALLED(text, "mish") && EK_IS_CALLED(text, "selu") &&            \
+                    EK_IS_CALLED(text, "relu6") && EK_IS_CALLED(text, "hardsigmoid") &&    \
+                    EK_IS_CALLED(text, "hardswish") && EK_IS_CALLED(text, "tanhshrink") && \
+                    EK_IS_CALLED(text, "softsign") && EK_IS_CALLED(text, "log_sigmoid") && \
+                    EK_IS_CALLED(text, "identity"),                                        \
+                "a module is made with parentheses: write ek_relu()")
+
 EK_API ek_module *ek_sequential_of(ek_module *const *modules, int count);
 /** Calls its children in order; each takes the output of the one before. Takes ownership of all. If
  * one is NULL (a constructor that failed), all are freed. */
-#define ek_sequential(...) \
-    ek_sequential_of(EK_ITEMS(ek_module *, __VA_ARGS__), EK_COUNT(ek_module *, __VA_ARGS__))
+#define ek_sequential(...)                                                       \
+    ek_sequential_of(EK_ARE_CALLED(#__VA_ARGS__) +                               \
+                         EK_ITEMS(ek_module_made_with_parentheses, __VA_ARGS__), \
+                     EK_COUNT(ek_module *, __VA_ARGS__))
 
 typedef struct ek_named_module {
     const char *name;
@@ -26,7 +43,7 @@ typedef struct ek_named_module {
 EK_API ek_module *ek_sequential_named_of(const ek_named_module *modules, int count);
 /** The same with names for the children, as PyTorch's Sequential of an OrderedDict:
  * ek_sequential_named({"conv1", ek_conv2d(3, 64, 7)}, {"relu", ek_relu()}). A name of NULL is the
- * child's number. In C++ write ek_named_module{"relu", ek_relu()}. */
+ * child's number. */
 #define ek_sequential_named(...)                                   \
     ek_sequential_named_of(EK_ITEMS(ek_named_module, __VA_ARGS__), \
                            EK_COUNT(ek_named_module, __VA_ARGS__))
@@ -37,8 +54,10 @@ EK_API ek_module *ek_module_list_of(ek_module *const *modules, int count);
  * ek_module_list_append (also of a sequential) takes ownership as ek_register_module does.
  * ek_module_dict({"left", a}, {"right", b}) has names, and gets further children by
  * ek_register_module(dict, "top", NULL, c). They are found by ek_module_child and ek_module_at. */
-#define ek_module_list(...) \
-    ek_module_list_of(EK_ITEMS(ek_module *, __VA_ARGS__), EK_COUNT(ek_module *, __VA_ARGS__))
+#define ek_module_list(...)                                                       \
+    ek_module_list_of(EK_ARE_CALLED(#__VA_ARGS__) +                               \
+                          EK_ITEMS(ek_module_made_with_parentheses, __VA_ARGS__), \
+                      EK_COUNT(ek_module *, __VA_ARGS__))
 EK_API int ek_module_list_append(ek_module *list, ek_module *module);
 EK_API ek_module *ek_module_dict_of(const ek_named_module *modules, int count);
 #define ek_module_dict(...)                                   \
@@ -106,14 +125,15 @@ typedef struct ek_conv_module_options {
     const char *keywords;
     int64_t in_channels, out_channels;
     int kernel;
-    int stride;         /**< default 1 */
-    int padding;        /**< or EK_SAME (spatial.h), if not transposed */
-    int dilation;       /**< default 1 */
-    int groups;         /**< default 1 */
-    int output_padding; /**< transposed only */
-    ek_switch bias;     /**< default on */
+    int stride;                   /**< default 1 */
+    ek_number_or_EK_SAME padding; /**< EK_SAME (spatial.h): if not transposed */
+    int dilation;                 /**< default 1 */
+    int groups;                   /**< default 1 */
+    int output_padding;           /**< transposed only */
+    ek_switch bias;               /**< default on */
     int kernels[3], strides[3], paddings[3], dilations[3], output_paddings[3];
     ek_pad_mode padding_mode; /**< default EK_PAD_CONSTANT: zeros; not transposed: any (shape.h) */
+    int kernel_size; /**< PyTorch's name of `kernel`: give one of the two; in C++ as the last */
 } ek_conv_module_options;
 EK_API ek_module *ek_conv1d_with(ek_conv_module_options options); /**< (N, C, L) */
 EK_API ek_module *ek_conv2d_with(ek_conv_module_options options); /**< (N, C, H, W) */
@@ -121,8 +141,10 @@ EK_API ek_module *ek_conv3d_with(ek_conv_module_options options); /**< (N, C, D,
 EK_API ek_module *ek_conv_transpose1d_with(ek_conv_module_options options);
 EK_API ek_module *ek_conv_transpose2d_with(ek_conv_module_options options);
 EK_API ek_module *ek_conv_transpose3d_with(ek_conv_module_options options);
-#define EK_CONV_MODULE_OPTIONS(...) \
-    EK_OPTIONS_3(ek_conv_module_options, in_channels, out_channels, kernel, __VA_ARGS__)
+#define EK_CONV_MODULE_OPTIONS(...)                                         \
+    ((void)EK_ASSERTED(EK_LACKS(EK_KEYWORDS_TEXT(__VA_ARGS__), "\"same\""), \
+                       "\"same\" is written EK_SAME"),                      \
+     EK_OPTIONS_3(ek_conv_module_options, in_channels, out_channels, kernel, __VA_ARGS__))
 /** ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). `kernel` and its like count for all
  * directions. `kernels` and its like give one number per direction, in the order of the input's
  * dimensions: .kernels = {3, 1}; an entry of 0 means the number for all directions. */
@@ -280,6 +302,7 @@ typedef struct ek_pool_module_options {
     ek_switch count_include_pad; /**< average pooling only; default on */
     int kernels[3], strides[3], paddings[3], dilations[3];
     bool return_indices; /**< max pooling only: the output is a list of maxima and positions */
+    int kernel_size;     /**< PyTorch's name of `kernel`: give one of the two; in C++ as the last */
 } ek_pool_module_options;
 EK_API ek_module *ek_max_pool1d_with(ek_pool_module_options options);
 EK_API ek_module *ek_max_pool2d_with(ek_pool_module_options options);

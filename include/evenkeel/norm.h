@@ -2,6 +2,7 @@
  * norm.h: normalisation as functions. The rules of ops.h hold. */
 #ifndef EVENKEEL_NORM_H
 #define EVENKEEL_NORM_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -15,6 +15,7 @@
  * 2^53 not every i64 is a double. */
 #ifndef EVENKEEL_OPS_H
 #define EVENKEEL_OPS_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/activation.h"
 #include "evenkeel/index.h"

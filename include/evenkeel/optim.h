@@ -8,6 +8,7 @@
  * step. An optimizer and its parameters are for one thread at a time. */
 #ifndef EVENKEEL_OPTIM_H
 #define EVENKEEL_OPTIM_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/module.h"
 #include "evenkeel/schedule.h"
@@ -103,7 +104,8 @@ EK_API int ek_optimizer_set(ek_optimizer *optimizer, int group, const char *name
 EK_API int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
                             double *value);
 
-/** Updates every parameter that has a gradient. On an error nothing has been updated. All ranks
+/** Updates every parameter that has a gradient; if none has, nothing, as in PyTorch, but a warning
+ * is logged (ek_set_log). On an error nothing has been updated. All ranks
  * call it if parameters are divided over them (ddp.h). EK_E_INVALID for LBFGS, which needs a
  * closure. */
 EK_API int ek_step(ek_optimizer *optimizer);
@@ -179,8 +181,8 @@ EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int in
 typedef struct ek_clip_grad_norm_options {
     const char *keywords;
     ek_optimizer *optimizer;
-    double max_norm;
-    double *norm; /**< result: the norm before clipping; may be NULL */
+    double max_norm; /**< required: EK_E_INVALID if it is left out; a written 0 is a limit of 0 */
+    double *norm;    /**< result: the norm before clipping; may be NULL */
     bool error_if_nonfinite;
     double norm_type;          /**< default 2; 1, INFINITY or another number above 0 */
     ek_module *module;         /**< instead of the optimizer: a module's parameters */

@@ -7,6 +7,7 @@
  * forward, and that of one of the first to fail in backward. */
 #ifndef EVENKEEL_PARALLEL_H
 #define EVENKEEL_PARALLEL_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/comm.h"
 #include "evenkeel/module.h"

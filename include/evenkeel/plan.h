@@ -7,6 +7,7 @@
  * equal plans are equal to the bit. */
 #ifndef EVENKEEL_PLAN_H
 #define EVENKEEL_PLAN_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/device.h"
 

@@ -21,6 +21,7 @@
  * digits and less range: small gradients become 0, unless the loss is scaled (scaler.h). */
 #ifndef EVENKEEL_PRECISION_H
 #define EVENKEEL_PRECISION_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -26,6 +26,7 @@
  * along another dimension is refused, if the wrapper's inputs reach the network as they are. */
 #ifndef EVENKEEL_RECURRENT_H
 #define EVENKEEL_RECURRENT_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/module.h"
 

@@ -3,6 +3,7 @@
  * The rules of ops.h hold. */
 #ifndef EVENKEEL_REDUCE_H
 #define EVENKEEL_REDUCE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 
@@ -11,6 +12,7 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_reduce_options {
     const char *keywords;
     ek_tensor *x;
+    int dim;               /**< one dimension, as EK_DIMS(dim) */
     int dims[EK_MAX_DIMS]; /**< the dimensions, if dim_count > 0; else all */
     int dim_count;
     bool keepdim;
@@ -18,8 +20,8 @@ typedef struct ek_reduce_options {
     int correction; /**< ek_var, ek_std, ek_var_mean only: default 1; 0 for the biased ones */
 } ek_reduce_options;
 
-/** Which dimensions: EK_DIMS(0, 2). Dimensions without EK_DIMS or dim_count, as in ek_sum(x, 1),
- * are EK_E_INVALID. */
+/** Which dimensions: EK_DIMS(0, 2). A single one may be written as .dim = 1, and in C as
+ * ek_sum(x, 1). Several without EK_DIMS or dim_count, as in ek_sum(x, 0, 2), are EK_E_INVALID. */
 #define EK_DIMS(...) .dims = {__VA_ARGS__}, .dim_count = EK_COUNT(int, __VA_ARGS__)
 
 EK_API ek_tensor *ek_sum_with(ek_reduce_options options);

@@ -22,6 +22,7 @@
  * come is EK_E_TIMEOUT, as in all calls of ranks. */
 #ifndef EVENKEEL_REPORT_H
 #define EVENKEEL_REPORT_H
+#pragma GCC system_header /* see base.h */
 
 #include <stdio.h>
 

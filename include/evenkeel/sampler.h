@@ -14,6 +14,7 @@
  *     } */
 #ifndef EVENKEEL_SAMPLER_H
 #define EVENKEEL_SAMPLER_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/random.h"
 #include "evenkeel/value.h"

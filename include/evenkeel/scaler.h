@@ -26,6 +26,7 @@
  * calls of all ranks, as ek_step is. A scaler is for one thread at a time. */
 #ifndef EVENKEEL_SCALER_H
 #define EVENKEEL_SCALER_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/optim.h"
 

@@ -11,6 +11,7 @@
  * optimizer is freed. It is for one thread at a time. */
 #ifndef EVENKEEL_SCHEDULE_H
 #define EVENKEEL_SCHEDULE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/base.h"
 

@@ -7,6 +7,7 @@
  * which ends with the thread or with ek_shutdown. Scopes nest; each belongs to one thread. */
 #ifndef EVENKEEL_SCOPE_H
 #define EVENKEEL_SCOPE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/base.h"
 

@@ -3,6 +3,7 @@
  * cut tensors. The rules of ops.h hold. */
 #ifndef EVENKEEL_SHAPE_H
 #define EVENKEEL_SHAPE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 

@@ -3,6 +3,7 @@
  * as larger than all numbers, and equal elements stay in the order of their positions. */
 #ifndef EVENKEEL_SORT_H
 #define EVENKEEL_SORT_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/random.h"
 #include "evenkeel/tensor.h"

@@ -7,6 +7,7 @@
  * directions. */
 #ifndef EVENKEEL_SPATIAL_H
 #define EVENKEEL_SPATIAL_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/tensor.h"
 
@@ -15,16 +16,18 @@ EK_BEGIN_DECLARATIONS
 /** A padding of (k - 1) * dilation in all, so that convolutions with stride 1 keep x's size. Of an
  * odd number the larger half comes after the last element. */
 #define EK_SAME (-2147483646)
+/** An int, as compilers name it where they find another padding ("same"). */
+typedef int ek_number_or_EK_SAME;
 
 typedef struct ek_conv_options {
     const char *keywords;
     ek_tensor *x;
-    ek_tensor *weight;  /**< (O, C / groups, k...); transposed: (C, O / groups, k...) */
-    ek_tensor *bias;    /**< (O) or NULL */
-    int stride;         /**< default 1 */
-    int padding;        /**< default 0; or EK_SAME, if not transposed */
-    int dilation;       /**< default 1 */
-    int groups;         /**< default 1 */
+    ek_tensor *weight;            /**< (O, C / groups, k...); transposed: (C, O / groups, k...) */
+    ek_tensor *bias;              /**< (O) or NULL */
+    int stride;                   /**< default 1 */
+    ek_number_or_EK_SAME padding; /**< default 0; EK_SAME: if not transposed */
+    int dilation;                 /**< default 1 */
+    int groups;                   /**< default 1 */
     int output_padding; /**< transposed only: added at the end; less than stride or dilation */
     int strides[3], paddings[3], dilations[3], output_paddings[3];
 } ek_conv_options;

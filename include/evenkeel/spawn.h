@@ -20,6 +20,7 @@
  * empty. */
 #ifndef EVENKEEL_SPAWN_H
 #define EVENKEEL_SPAWN_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/base.h"
 #include "evenkeel/status.h"

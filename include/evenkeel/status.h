@@ -7,9 +7,15 @@
  * pending until it is printed, taken or cleared; later ones are dropped. Every operation on a NULL
  * tensor returns NULL, so that a chain of operations needs one check, at its end.
  *
+ * A pending error fails nothing that does not depend on it, with one exception: what makes modules
+ * (their constructors, ek_module_finish) and loaders takes it for an error of its parts. Such a
+ * call returns NULL, and adds to the sentence, once, that it "was refused, because this error was
+ * not cleared". So look at an error, or clear it, before the next module is made.
+ *
  * The library never exits, aborts or prints. Worker threads hand their errors to the caller. */
 #ifndef EVENKEEL_STATUS_H
 #define EVENKEEL_STATUS_H
+#pragma GCC system_header /* see base.h */
 
 #include <stdio.h>
 

@@ -87,6 +87,15 @@ typedef struct ek_tensor_options {
     bool requires_grad;
 } ek_tensor_options;
 
+/** ek_tensor_options with these members, the first two by position: EK_OPTIONS_2 with a check. */
+#ifdef __cplusplus
+#define EK_TENSOR_OPTIONS(...)                             \
+    ek_shaped<ek_is_shaped(EK_KEYWORDS(__VA_ARGS__))>::of( \
+        EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#else
+#define EK_TENSOR_OPTIONS(...) \
+    ((ek_tensor_options){.keywords = EK_KEYWORDS_SHAPED(__VA_ARGS__), __VA_ARGS__})
+#endif
 EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
@@ -96,18 +105,16 @@ EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
  * for numbers without EK_SHAPE, as in ek_zeros(2, 3) (variables in their place cannot be told from
  * a shape); EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is
  * not floating. */
-#define ek_empty(...) ek_empty_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
-#define ek_zeros(...) ek_zeros_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
-#define ek_ones(...) ek_ones_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define ek_empty(...) ek_empty_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
+#define ek_zeros(...) ek_zeros_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
+#define ek_ones(...) ek_ones_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
 /** ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for an integer dtype that cannot hold the value.
  * Beyond 2^53 not every i64 is a double; use ek_from_data for those that are not. */
-#define ek_full(value, ...) \
-    ek_full_with((value), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define ek_full(value, ...) ek_full_with((value), EK_TENSOR_OPTIONS(__VA_ARGS__))
 
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
 /** A tensor of ek_shape_count(shape) elements of options.dtype, row-major, copied from `data`. */
-#define ek_from_data(data, ...) \
-    ek_from_data_with((data), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define ek_from_data(data, ...) ek_from_data_with((data), EK_TENSOR_OPTIONS(__VA_ARGS__))
 
 /** 0, 1, ..., count - 1, rounded if floating; EK_E_DTYPE if beyond an integer dtype's range. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);

@@ -2,6 +2,7 @@
  * train.h: training steps, in micro-batches if memory is short; the largest batch that fits. */
 #ifndef EVENKEEL_TRAIN_H
 #define EVENKEEL_TRAIN_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/balance.h"
 #include "evenkeel/optim.h"
@@ -14,7 +15,9 @@ typedef struct ek_train_options {
     ek_module *criterion; /**< called as (output, target) */
     ek_optimizer *optimizer;
     ek_value input; /**< EK_VALUE(x): a tensor or a tree; each element of a list is one argument */
-    /** EK_VALUE(y), cut as the input is. None: the criterion is called as (output). */
+    /** EK_VALUE(y), cut as the input is. None: the criterion is called as (output). A list is one
+     * argument, unlike a list as `input`. So a criterion that takes several targets, as ctc_loss
+     * (criteria.h), cannot be called by this; ek_loss calls it, without micro-batches. */
     ek_value target;
     int dim; /**< the dimension along which input and target are cut */
     /** The batch is cut into so many parts, as by torch.chunk, which go forward and backward one

@@ -6,6 +6,7 @@
  * first member is an ek_transform, with a type record. */
 #ifndef EVENKEEL_TRANSFORM_H
 #define EVENKEEL_TRANSFORM_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/dataset.h"
 

@@ -5,13 +5,15 @@
  * tensor. Lists and dictionaries hold references to their elements. */
 #ifndef EVENKEEL_VALUE_H
 #define EVENKEEL_VALUE_H
+#pragma GCC system_header /* see base.h */
 
 #include "evenkeel/scope.h"
 #include "evenkeel/tensor.h"
 
 EK_BEGIN_DECLARATIONS
 
-typedef enum ek_value_kind {
+/** The tag is what compilers say where they find a tensor in place of an ek_value. */
+typedef enum ek_kind_that_EK_VALUE_sets {
     EK_VALUE_NONE = 0,
     EK_VALUE_TENSOR,
     EK_VALUE_LIST,
@@ -113,7 +115,20 @@ static inline ek_value ek_value_identity(ek_value value)
 {
     return value;
 }
-#define EK_VALUE(x) _Generic((x), ek_tensor * : ek_value_of_tensor, ek_value : ek_value_identity)(x)
+/* What anything else is taken for: the names are the compiler's message. */
+typedef struct ek_tensor_or_ek_value {
+    int unused;
+} ek_tensor_or_ek_value;
+static inline ek_value ek_only_tensors_and_values_are_taken(ek_tensor_or_ek_value x)
+{
+    (void)x;
+    return ek_value_error();
+}
+#define EK_VALUE(x)                         \
+    _Generic((x), ek_tensor *               \
+             : ek_value_of_tensor, ek_value \
+             : ek_value_identity, default   \
+             : ek_only_tensors_and_values_are_taken)(x)
 #endif
 
 /** EK_LIST(a, b, c): a list of up to 8 tensors or values. EK_SCATTERED(a, b, c): the same, marked
@@ -126,13 +141,14 @@ static inline ek_value ek_value_identity(ek_value value)
 #define EK_MAP_6(f, a, ...) f(a), EK_MAP_5(f, __VA_ARGS__)
 #define EK_MAP_7(f, a, ...) f(a), EK_MAP_6(f, __VA_ARGS__)
 #define EK_MAP_8(f, a, ...) f(a), EK_MAP_7(f, __VA_ARGS__)
-#define EK_MAP_PICK(a, b, c, d, e, f, g, h, name, ...) name
-#define EK_MAP(f, ...)                                                                             \
-    EK_MAP_PICK(__VA_ARGS__, EK_MAP_8, EK_MAP_7, EK_MAP_6, EK_MAP_5, EK_MAP_4, EK_MAP_3, EK_MAP_2, \
-                EK_MAP_1, unused)                                                                  \
+#define EK_MAP_MORE(f, ...) ek_at_most_8_values_are_taken_here_more_by_ek_value_list
+#define EK_MAP_PICK(a, b, c, d, e, f, g, h, i, j, k, l, name, ...) name
+#define EK_MAP(f, ...)                                                                        \
+    EK_MAP_PICK(__VA_ARGS__, EK_MAP_MORE, EK_MAP_MORE, EK_MAP_MORE, EK_MAP_MORE, EK_MAP_8,    \
+                EK_MAP_7, EK_MAP_6, EK_MAP_5, EK_MAP_4, EK_MAP_3, EK_MAP_2, EK_MAP_1, unused) \
     (f, __VA_ARGS__)
 #define EK_VALUES(...) EK_ITEMS(ek_value, EK_MAP(EK_VALUE, __VA_ARGS__))
-#define EK_VALUES_COUNT(...) EK_COUNT(ek_value, EK_MAP(EK_VALUE, __VA_ARGS__))
+#define EK_VALUES_COUNT(...) EK_MAP_PICK(__VA_ARGS__, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, unused)
 #define EK_LIST(...) ek_value_list(EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
 #define EK_SCATTERED(...) ek_value_per_device(EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
 

@@ -24,7 +24,10 @@ install(FILES ${PROJECT_BINARY_DIR}/evenkeel-config.cmake
               ${PROJECT_BINARY_DIR}/evenkeel-config-version.cmake
               src/cmake/FindOneDNN.cmake src/cmake/FindTurboJPEG.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
-# Relative, so that cmake --install --prefix and moved trees work.
-file(RELATIVE_PATH EK_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(src/cmake/evenkeel.pc.in evenkeel.pc @ONLY)
+# The prefix is that of cmake --install, so that compilers show no path with "/../" in it. In a tree that was moved,
+# pkg-config --define-prefix finds it.
+set(EK_PC_PREFIX "@EK_PC_PREFIX@")
+configure_file(src/cmake/evenkeel.pc.in evenkeel.pc.in @ONLY)
+install(CODE "set(EK_PC_PREFIX \"\${CMAKE_INSTALL_PREFIX}\")
+    configure_file(\"${PROJECT_BINARY_DIR}/evenkeel.pc.in\" \"${PROJECT_BINARY_DIR}/evenkeel.pc\" @ONLY)")
 install(FILES ${PROJECT_BINARY_DIR}/evenkeel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -23,9 +23,10 @@ foreach(kind shared static)
     string(TOUPPER ${kind} KIND)
     add_library(evenkeel_${kind} ${KIND} ${all_objects} $<TARGET_OBJECTS:ek_installed_backends>)
     add_library(evenkeel::${kind} ALIAS evenkeel_${kind})
+    # While the major version is 0, every number of the interface is another library (version.h).
     set_target_properties(evenkeel_${kind} PROPERTIES
         OUTPUT_NAME evenkeel EXPORT_NAME ${kind}
-        VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+        VERSION ${PROJECT_VERSION_MAJOR}.${EK_ABI} SOVERSION ${PROJECT_VERSION_MAJOR}.${EK_ABI})
     target_include_directories(evenkeel_${kind} INTERFACE
         $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

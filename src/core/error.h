@@ -47,6 +47,10 @@ int ek_error_pending(void);
  * even if rc says success. If rc is negative and no error is pending, one is set. Otherwise 0. */
 int ek_error_outcome(int rc);
 
+/* For a call that makes `what` and does not begin because an error is pending: adds that to the
+ * sentence, unless it says so already. Returns the pending status. */
+int ek_error_refused(const char *what);
+
 /* Puts the operation and ": " before the pending sentence, unless the sentence begins with the
  * operation already. `before` is ek_error_status() when the operation began: if that was an error,
  * nothing changes. */

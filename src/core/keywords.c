@@ -108,6 +108,16 @@ size_t ek_keyword_numbers(const char *keywords)
     return (size_t)(end - keywords);
 }
 
+int ek_second_name_read(const char *what, const char *name, int *value, const char *second_name,
+                        int second)
+{
+    if (second && *value && *value != second)
+        return EK_FAIL(EK_E_INVALID, "%s: %s is %d and %s is %d; they are one option, give one",
+                       what, name, *value, second_name, second);
+    *value = second ? second : *value;
+    return 0;
+}
+
 int ek_switch_read(const char *what, const char *name, bool written, ek_switch fallback,
                    ek_switch *given)
 {

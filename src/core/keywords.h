@@ -25,6 +25,11 @@ static inline int64_t ek_integer_or(int64_t given, int64_t fallback)
 int ek_switch_read(const char *what, const char *name, bool written, ek_switch fallback,
                    ek_switch *given);
 
+/* Takes an option by its second name, where `second` is not 0. EK_E_INVALID if both were given and
+ * differ. */
+int ek_second_name_read(const char *what, const char *name, int *value, const char *second_name,
+                        int second);
+
 /* How many characters of the text are leading positional arguments that begin as numbers do. No
  * expression of a struct's type begins so. 0 for NULL. */
 size_t ek_keyword_numbers(const char *keywords);

@@ -56,6 +56,18 @@ int ek_error_pending(void)
     return status < 0 ? status : EK_FAIL(EK_E_STATE, "an operation failed without saying why");
 }
 
+int ek_error_refused(const char *what)
+{
+    ek_error_record *error = &ek_thread_self()->error;
+    const size_t used = strlen(error->message);
+    char note[128];
+    snprintf(note, sizeof note, "; %.48s was refused, because this error was not cleared", what);
+    if (error->status && !strstr(error->message, " was refused, because this error was") &&
+        used + strlen(note) < sizeof error->message)
+        memcpy(error->message + used, note, strlen(note) + 1);
+    return error->status;
+}
+
 int ek_error_set_in(int status, const char *what, const char *path, const char *file, int line,
                     const char *format, ...)
 {

@@ -312,9 +312,12 @@ ek_tensor *ek_value_tensor(ek_value value)
     if (value.kind == EK_VALUE_TENSOR)
         return value.as.tensor;
     if (value.kind != EK_VALUE_ERROR || !ek_error_status())
-        EK_FAIL(EK_E_INVALID, "a tensor is wanted, but the value is %s%s",
-                ek_value_kind_name(value),
-                value.per_device ? " with one element per device; ek_gather_value joins them" : "");
+        EK_FAIL(
+            EK_E_INVALID, "a tensor is wanted, but the value is %s%s", ek_value_kind_name(value),
+            value.per_device ? " with one element per device; ek_value_to_device joins them"
+            : value.kind == EK_VALUE_LIST
+                ? "; take one of its elements by ek_value_at, as ek_value_tensor(ek_value_at(v, 0))"
+                : "");
     return NULL;
 }
 

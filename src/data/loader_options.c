@@ -114,7 +114,7 @@ static int loader_check_iterable(const ek_loader_options *o)
 /* Fails with the pending error if an option is NULL: making that option has failed. */
 int ek_loader_check(const ek_loader_options *options)
 {
-    EK_TRY(ek_error_status());
+    EK_TRY(ek_error_refused("data_loader"));
     if (!options->dataset)
         return EK_FAIL(EK_E_INVALID, "data_loader: the data set is NULL");
     EK_TRY(loader_check_samplers(options));

@@ -121,8 +121,9 @@ static int conv_read_options(const conv_family *family, const ek_conv_module_opt
         return EK_FAIL(EK_E_INVALID,
                        "%s: in_channels %lld and out_channels %lld have to be at least 1", name,
                        (long long)in, (long long)out);
-    EK_TRY(ek_window_option(name, "kernel", dims, from->kernel, from->kernels, ek_window_zeros, 1,
-                            kernel));
+    int all = from->kernel;
+    EK_TRY(ek_second_name_read(name, "kernel", &all, "kernel_size", from->kernel_size));
+    EK_TRY(ek_window_option(name, "kernel", dims, all, from->kernels, ek_window_zeros, 1, kernel));
     EK_TRY(ek_window_option(name, "stride", dims, EK_GIVEN(from, stride, 3), from->strides,
                             ek_window_ones, 1, to->strides));
     EK_TRY(conv_read_padding(family, from, to));

@@ -94,7 +94,10 @@ ek_module *ek_module_new(const ek_module_type *type)
                               "that begins with ek_module");
         return NULL;
     }
-    return module_with_layout(type, layout_copy(NULL));
+    ek_module *module = module_with_layout(type, layout_copy(NULL));
+    if (module)
+        module->members->after_error = ek_error_status() < 0;
+    return module;
 }
 
 ek_module *ek_module_replicate_struct(const ek_module *module)
@@ -168,6 +171,8 @@ ek_module *ek_module_finish(ek_module *module)
 {
     if (module && ek_error_status() == 0)
         return module;
+    if (module && module->members->after_error)
+        ek_error_refused(module->type->name);
     ek_module_free(module);
     return NULL;
 }
@@ -250,8 +255,10 @@ static int module_register_tensor(ek_module *module, ek_member_kind kind, const 
 {
     if (!module)
         return EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
-    if (!tensor && ek_error_status() < 0)
+    if (!tensor && ek_error_status() < 0) {
+        module->members->after_error = false;
         return ek_error_pending();
+    }
     if (tensor && kind == EK_MEMBER_PARAMETER && tensor->history)
         return EK_FAIL(EK_E_AUTOGRAD,
                        "%s: parameter \"%s\" is the result of an operation; pass ek_detach of it",
@@ -299,9 +306,10 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
     int rc = 0;
     if (!module)
         rc = EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
-    else if (!child && ek_error_status() < 0)
+    else if (!child && ek_error_status() < 0) {
+        module->members->after_error = false;
         rc = ek_error_pending();
-    else if (cycle)
+    } else if (cycle)
         rc = EK_FAIL(EK_E_INVALID, "%s: \"%s\" cannot be a part of itself", module->type->name,
                      name ? name : "");
     else

@@ -115,8 +115,12 @@ ek_tensor *ek_arg_tensor(const ek_args *args, int index)
     if (value.kind == EK_VALUE_ERROR)
         return NULL;
     if (value.kind != EK_VALUE_TENSOR) {
-        EK_FAIL(EK_E_INVALID, "argument %d has to be a tensor, not %s", index,
-                ek_value_kind_name(value));
+        EK_FAIL(EK_E_INVALID, "argument %d has to be a tensor, not %s%s", index,
+                ek_value_kind_name(value),
+                value.per_device ? " with one output per device, as ek_data_parallel_model gives; "
+                                   "a criterion takes those by ek_data_parallel_criterion, others "
+                                   "by ek_value_to_device, which joins them"
+                                 : "");
         return NULL;
     }
     return value.as.tensor;

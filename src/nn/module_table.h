@@ -60,6 +60,7 @@ typedef struct ek_layout {
 struct ek_module_members {
     atomic_int references; /* references to the module */
     bool has_parent;
+    bool after_error; /* an error was pending when it was made, and no part of it was missing */
     char *name; /* its name in its first parent, for sentences; owned; NULL for a root */
     ek_layout *layout;
     /* One reference to its hooks (module_hook.c), shared with copies; or NULL. */

@@ -36,6 +36,7 @@ static int pool_read_options(const pool_family *family, ek_pool_module_options *
 {
     const char *name = family->type.name;
     const int dims = family->dims;
+    EK_TRY(ek_second_name_read(name, "kernel", &from->kernel, "kernel_size", from->kernel_size));
     EK_TRY(ek_window_option(name, "kernel", dims, from->kernel, from->kernels, ek_window_zeros, 1,
                             to->kernels));
     EK_TRY(ek_window_option(name, "stride", dims, EK_GIVEN(from, stride, 1), from->strides,

@@ -161,14 +161,20 @@ int ek_reduced_dimensions(const char *operation, const ek_reduce_options *option
     if (!ek_given(operation, "x", x))
         return ek_error_pending();
     EK_TRY(
-        ek_counted_dimensions(operation, options->keywords, 1, options->dims, options->dim_count));
-    if (taken != EK_REDUCE_P && EK_GIVEN(options, p, 4) != 0)
+        ek_counted_dimensions(operation, options->keywords, 2, options->dims, options->dim_count));
+    if (taken != EK_REDUCE_P && EK_GIVEN(options, p, 5) != 0)
         return EK_FAIL(EK_E_INVALID, "%s takes no p", operation);
-    if (taken != EK_REDUCE_CORRECTION && EK_GIVEN(options, correction, 5) != 0)
+    if (taken != EK_REDUCE_CORRECTION && EK_GIVEN(options, correction, 6) != 0)
         return EK_FAIL(EK_E_INVALID, "%s takes no correction", operation);
     if (options->dim_count < 0 || options->dim_count > EK_MAX_DIMS)
         return EK_FAIL(EK_E_INVALID, "%s: dim_count is %d; it must lie between 0 and %d", operation,
                        options->dim_count, EK_MAX_DIMS);
+    if (options->dim != 0 || ek_keyword_is_written(options->keywords, "dim", 1)) {
+        if (options->dim_count != 0)
+            return EK_FAIL(EK_E_INVALID, "%s: dim and EK_DIMS are one option; give one", operation);
+        int dim = ek_reduced_dimension(operation, x, options->dim);
+        return dim < 0 ? dim : x->ndim == 0 ? 0 : 1 << dim;
+    }
     if (options->dim_count == 0)
         return (1 << x->ndim) - 1;
     for (int i = 0; i < options->dim_count; i++) {

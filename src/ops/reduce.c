@@ -304,7 +304,7 @@ static ek_tensor *reduce_norm(ek_tensor *x, double p, unsigned mask)
 ek_tensor *ek_norm_with(ek_reduce_options options)
 {
     int mask = ek_reduced_dimensions("norm", &options, EK_REDUCE_P);
-    double p = ek_number_or(EK_GIVEN(&options, p, 4), 2);
+    double p = ek_number_or(EK_GIVEN(&options, p, 5), 2);
     if (mask < 0 || !ek_floating("norm", "x", options.x))
         return NULL;
     if (isnan(p))
@@ -410,7 +410,7 @@ static ek_tensor *reduce_variance(const char *operation, const ek_reduce_options
         return NULL;
     const ek_dtype dtype = options->x->dtype;
     int64_t count = reduce_summed_count(options->x, (unsigned)mask) -
-                    ek_integer_or(EK_GIVEN(options, correction, 5), 1);
+                    ek_integer_or(EK_GIVEN(options, correction, 6), 1);
     variance_attributes attributes = {(unsigned)mask,
                                       count > 0 ? 1.0 / (double)count : (double)INFINITY};
     ek_scope scope = ek_scope_begin();

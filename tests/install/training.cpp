@@ -185,6 +185,22 @@ static void options()
     ek_module *text = ek_gpt2(256, .context = 8, .width = 4, .layers = 1, .heads = 2);
     CHECK(text && ek_tensor_count(ek_apply(text, ek_zeros(EK_SHAPE(1, 3), EK_I64))) == 768);
     ek_module_free(text);
+    const bool with = false;
+    ek_module *plain_layers[] = {ek_linear(4, 2, .bias = with),
+                                 ek_instance_norm2d(8, .affine = !with),
+                                 ek_conv2d(1, 2, .kernel_size = 3),
+                                 ek_sequential_named({"relu", ek_relu()}),
+                                 ek_module_dict({"left", ek_relu()}, {"right", ek_tanh()})};
+    CHECK(!ek_module_tensor(plain_layers[0], "bias") && ek_module_tensor(plain_layers[1], "bias"));
+    ek_error_clear();
+    for (ek_module *layer : plain_layers) {
+        CHECK(layer != nullptr);
+        ek_module_free(layer);
+    }
+    ek_switch state = EK_DEFAULT;
+    CHECK(state == EK_DEFAULT && ek_switch(true) == EK_ON && sizeof state == sizeof(int));
+    CHECK(ek_tensor_count(ek_sum(x, .dim = 0, .keepdim = true)) == 4);
+    CHECK(EK_CHECK_ABI() == 0 && ek_abi() == EK_ABI);
     ek_module *refused = ek_conv2d(1, 2, 3, .stride = 0); // a written zero is a zero
     CHECK(!refused && ek_error_status() == EK_E_INVALID);
     ek_error_clear();
