@@ -42,7 +42,8 @@ typedef struct target {
     ek_tensor *tensor; /* borrowed from the module */
     const char *found; /* the tensor's name in the file, borrowed; NULL: it has none */
     ek_tensor *source; /* the converted tensor, in the scope; NULL: none needed */
-    ek_version *fresh; /* one reference: the buffer's next version object; NULL for a parameter */
+    ek_write_count
+        *fresh; /* one reference: the buffer's next version object; NULL for a parameter */
 } target;
 
 typedef struct loading {
@@ -278,7 +279,7 @@ static int loading_convert(loading *l)
 /* Gives the buffer its fresh version object. Graphs that saved the buffer keep the old one. */
 static void target_renew_version(target *t)
 {
-    ek_version *old = t->tensor->version;
+    ek_write_count *old = t->tensor->version;
     if (!t->fresh)
         return;
     atomic_store_explicit(&t->fresh->count, ek_tensor_version(t->tensor), memory_order_relaxed);

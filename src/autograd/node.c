@@ -315,7 +315,7 @@ void ek_node_free_saved(ek_node *node)
 
 static int saved_check(const ek_node *node, const ek_saved *saved)
 {
-    const ek_version *version = saved->tensor->version;
+    const ek_write_count *version = saved->tensor->version;
     uint64_t now = atomic_load_explicit(&version->count, memory_order_relaxed);
     if (now == saved->version)
         return 0;

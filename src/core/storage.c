@@ -106,12 +106,12 @@ void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
 
 static void version_destroy(ek_object *object)
 {
-    ek_cell_free(object, sizeof(ek_version));
+    ek_cell_free(object, sizeof(ek_write_count));
 }
 
-ek_version *ek_version_new(void)
+ek_write_count *ek_version_new(void)
 {
-    ek_version *version = ek_cell_new(sizeof *version);
+    ek_write_count *version = ek_cell_new(sizeof *version);
     if (version) {
         ek_object_init(&version->object, version_destroy);
         atomic_init(&version->count, 0);

@@ -369,7 +369,7 @@ ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape 
 void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source)
 {
     ek_storage *storage = ek_object_retain(source->storage);
-    ek_version *version = ek_object_retain(source->version);
+    ek_write_count *version = ek_object_retain(source->version);
     ek_object_release(tensor->storage);
     ek_object_release(tensor->version);
     tensor->storage = storage;

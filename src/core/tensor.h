@@ -34,12 +34,12 @@ typedef struct ek_storage {
     bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event` */
 } ek_storage;
 
-typedef struct ek_version {
+typedef struct ek_write_count {
     ek_object object;
     atomic_uint_fast64_t count;
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
     atomic_uint_fast64_t recorded; /* how many writes a graph recorded; older views are stale */
-} ek_version;
+} ek_write_count;
 
 struct ek_tensor {
     ek_object object;
@@ -49,7 +49,7 @@ struct ek_tensor {
     int64_t stride[EK_MAX_DIMS];
     int64_t offset;
     ek_storage *storage;
-    ek_version *version;
+    ek_write_count *version;
 
     /* The members below are autograd's. A leaf has no history. */
     bool requires_grad;
@@ -83,7 +83,7 @@ ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
 /* Returns the storage's derived object (borrowed); without one, makes `fresh` it, unless NULL. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
-ek_version *ek_version_new(void);
+ek_write_count *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 

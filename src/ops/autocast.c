@@ -168,13 +168,13 @@ typedef struct ek_cast ek_cast;
 struct ek_cast {
     ek_cast *next;
     ek_tensor *leaf, *cast;
-    ek_version *version; /* the leaf's version, to which `count` belongs */
+    ek_write_count *version; /* the leaf's version, to which `count` belongs */
     int64_t offset;
     uint64_t count;
     bool graph;
 };
 
-static uint64_t autocast_writes_of(const ek_version *version)
+static uint64_t autocast_writes_of(const ek_write_count *version)
 {
     return atomic_load_explicit(&version->count, memory_order_relaxed);
 }

@@ -8,7 +8,7 @@
 
 /* What is known of one tensor's copy on one device. */
 typedef struct ek_sent {
-    ek_version *version;      /* the source's version object when sent; one reference or NULL */
+    ek_write_count *version;  /* the source's version object when sent; one reference or NULL */
     uint64_t source, replica; /* versions of source and copy after the last sending */
     uint64_t begun;           /* version of the copy when its last forward began */
 } ek_sent;

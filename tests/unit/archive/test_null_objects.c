@@ -557,3 +557,7 @@ CALL(ek_random_apply_of(0.5, NOTHING, 2));
 CALL(ek_random_choice_of(NOTHING, 2, reals));
 CALL(ek_random_choice_of(transforms(), 2, NOTHING));
 CALL(ek_random_order_of(NOTHING, 2));
+
+/* ---- version.h ---- */
+
+CALL(ek_check_abi_of(EK_ABI, NOTHING));

@@ -152,7 +152,7 @@ TEST(values_nest_and_are_released)
     assert_refused(ek_value_tensor(ek_value_of_int(1)), EK_E_INVALID,
                    "but the value is an integer");
     assert_refused(ek_value_tensor(EK_SCATTERED(a, a)), EK_E_INVALID,
-                   "a list with one element per device; ek_gather_value joins them");
+                   "a list with one element per device; ek_value_to_device joins them");
     ck_assert_int_eq(ek_value_at(dict, 7).kind, EK_VALUE_ERROR);
     ek_error_clear();
     ek_value marked = ek_value_batched(EK_LIST(a, EK_LIST(a, ek_value_of_int(5))), -1);
