@@ -218,10 +218,10 @@ function print_header(    i, at, n, text, comment, kind, name, doc, item, fresh,
                 documented[name] = doc
             if (text ~ /^#define EK_[A-Z0-9_]+_OPTIONS\(/)
                 shorthand[name] = options_of(substr(text, index(text, ")")))
-            if (text ~ /^#define ek_/ && match(text, /\)[^()]*ek_[a-z0-9_]+\(/)) {
+            if (text ~ /^#define (ek|EK)_/ && match(text, /\)[^()]*ek_[a-z0-9_]+\(/)) {
                 callee = substr(text, RSTART + 1, RLENGTH - 2)
                 gsub(/[^a-z0-9_]/, "", callee)
-                if (index(callee, name) == 1) {
+                if (index(callee, tolower(name)) == 1) {
                     wrapped[name] = callee
                     wraps[callee] = name
                 }
