@@ -449,11 +449,30 @@ const tests = {
         assert.deepEqual(main, ["div", "p", "section", "script", "section", "script", "p"]);
         assert.equal(drawn.text, ""); /* charts alone are no report that is missing */
         const [{host}] = drawn.charts;
-        assert.equal(host.querySelectorAll("path").length, 2);
+        assert.equal(host.querySelectorAll("path").length, 1);
+        assert.equal(host.querySelectorAll("circle").length, 1); /* b has one value */
         host.fire("pointermove", {clientX: clientX(1 / 3)});
         assert.equal(drawn.tip.textContent, "step 2a1b3");
         assert.deepEqual(all(drawn, "div.bar").map(bar => bar.attributes.style),
             ["width:100.000%", "width:0.000%"]);
+    },
+
+    few_values_are_dots_and_missing_ones_gaps() {
+        const json = values => `<script type="application/json" class="chart">${JSON.stringify(
+            {title: "Loss", unit: "test", series: values.map(list => ({name: "a", values: list}))})}</script>`;
+        const drawn = run({reports: []}, json([[3.36]]) + json([[]]) + json([[null], []]) +
+            json([[null, 5, null, 4, 3, null, 2, 1]]));
+        assert.equal(drawn.charts.length, 2); /* the others have no values */
+        assert.equal(all(drawn, "section").filter(one => /No values yet/.test(one.textContent)).length, 2);
+        const [{host: one}, {host: gaps}] = drawn.charts;
+        const {cx, cy} = one.querySelector("circle").attributes;
+        assert.equal(one.querySelectorAll("path").length, 0);
+        assert(Math.abs(cx - 454) < 1 && cy > 1 && cy < 197); /* in the middle of the plot */
+        assert.deepEqual(one.querySelectorAll("text").map(text => text.textContent).filter(text =>
+            /test/.test(text)), ["test 1"]);
+        assert.equal(gaps.querySelectorAll("circle").length, 1);
+        assert.deepEqual(gaps.querySelectorAll("path").map(path => path.attributes.d.match(/[ML]/g).join("")),
+            ["MLML"]);
     },
 };
 
