@@ -39,14 +39,20 @@ int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category categ
         ek_format(gaps, sizeof gaps, ", %s free between them (%s together at most)",
                   ek_ledger_amount_text(stats->reserved - stats->in_use, text[0]),
                   ek_ledger_amount_text(stats->largest_free, text[1]));
+    /* Rounded amounts can look as if there were room. */
+    char lack[64] = "";
+    const uint64_t room = stats->capacity > stats->in_use ? stats->capacity - stats->in_use : 0;
+    if (stats->capacity && nbytes > room)
+        snprintf(lack, sizeof lack, ": %llu bytes lack", (unsigned long long)(nbytes - room));
     return EK_FAIL(EK_E_OUT_OF_MEMORY,
-                   "%s is out of memory: %s requested for %s, %s in use%s%s%s%s, capacity %s%s",
+                   "%s is out of memory: %s requested for %s, %s in use%s%s%s%s, capacity %s%s%s",
                    dev->name, ek_ledger_amount_text(nbytes, text[0]),
                    ek_memory_category_name(category), ek_ledger_amount_text(stats->in_use, text[1]),
                    used ? " (" : "", breakdown, used ? ")" : "", gaps,
                    stats->capacity ? ek_ledger_amount_text(stats->capacity, text[2])
                                    : "that of the machine",
-                   stats->capacity && exhausted ? ", of which the system has no more left" : "");
+                   stats->capacity && exhausted ? ", of which the system has no more left" : "",
+                   lack);
 }
 
 /* ---- counting ---- */

@@ -143,6 +143,7 @@ TEST(capacity_is_honoured_and_survived)
     ck_assert_ptr_null(b);
     ck_assert_ptr_nonnull(strstr(ek_error_message(), "24.06 KiB requested for activation"));
     ck_assert_ptr_nonnull(strstr(ek_error_message(), "parameter 40.00 KiB"));
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "capacity 64.00 KiB: 64 bytes lack"));
     assert_error(EK_E_OUT_OF_MEMORY, "host:0 is out of memory");
     /* To the byte, and cached memory serves another size. */
     assert_ok(ek_dev_alloc(dev, 24 << 10, EK_MEMORY_ACTIVATION, &b));
