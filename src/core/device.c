@@ -349,12 +349,18 @@ ek_device_list ek_devices(ek_device_kind kind, int count)
         const char *name = (unsigned)kind < KINDS ? kind_names[kind] : "unknown";
         const ek_backend *backend = device_backend(kind);
         const char *why = device_why_none(backend);
+        char hint[120];
+        snprintf(hint, sizeof hint, "%s", device_hint(kind, backend));
+        if (kind == EK_HOST && count > 0 && count <= EK_MAX_DEVICES)
+            snprintf(hint, sizeof hint,
+                     " (EVENKEEL_HOST_DEVICES=%d or ek_host_devices_configure(\"%d\") gives them)",
+                     count, count);
         if (count)
             EK_FAIL(EK_E_DEVICE, "%d %s devices wanted, but there are %d%s%s", count, name,
-                    available, why ? ": " : "", why ? why : "");
+                    available, why ? ": " : hint, why ? why : "");
         else
             EK_FAIL(EK_E_DEVICE, "all %s devices wanted, but there is none%s%s", name,
-                    why ? ": " : device_hint(kind, backend), why ? why : "");
+                    why ? ": " : hint, why ? why : "");
         return no_list;
     }
     list.count = count ? count : available;

@@ -197,6 +197,9 @@ TEST(there_is_no_list_of_what_there_is_not)
     list = ek_devices(EK_HOST, EK_MAX_DEVICES + 1);
     ck_assert_int_eq(list.count, -1);
     assert_error(EK_E_DEVICE, "65 host devices wanted, but there are");
+    list = ek_devices(EK_HOST, EK_MAX_DEVICES);
+    ck_assert_int_eq(list.count, -1);
+    assert_error(EK_E_DEVICE, " (EVENKEEL_HOST_DEVICES=64 or ek_host_devices_configure(\"64\") ");
     list = ek_device_list_of(NULL, 3);
     ck_assert_int_eq(list.count, -1);
     assert_error(EK_E_INVALID, "a list of 3 devices, which are NULL");
