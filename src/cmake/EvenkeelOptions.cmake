@@ -31,7 +31,7 @@ if(EVENKEEL_SANITIZE)
     add_link_options(-fsanitize=${EVENKEEL_SANITIZE})
     add_compile_definitions(EK_SANITIZED)
     if(EVENKEEL_SANITIZE MATCHES "thread")
-        # ThreadSanitizer doesn't know GNU OpenMP's barriers and crashes in ifunc resolvers.
+        # ThreadSanitizer crashes in ifunc resolvers.
         add_compile_definitions(EK_SANITIZED_THREAD)
     endif()
 endif()

@@ -1,6 +1,6 @@
 /* fork.h: what a child process may do.
  *
- * A forked child has the thread that forked and no other: no worker, no OpenMP thread, no thread of
+ * A forked child has the thread that forked and no other: no worker, no thread of a team or of
  * a loader. Its locks may be held by threads that it lacks. So once a device has been opened, a
  * child refuses all that computes, waits, or reads what those threads may have been changing: every
  * public function that locks a mutex, waits for a thread or allocates on a device calls

@@ -13,7 +13,6 @@
 #include "host/dnn.h"
 #include "host/host.h"
 #include "host/isa.h"
-#include "host/parallel.h"
 
 /* The number of open devices. The last one to close frees oneDNN's cache, which all share. */
 static atomic_int open_devices;
@@ -61,12 +60,6 @@ static void host_device_close(ek_dev *dev)
         ek_dnn_shutdown();
 }
 
-static int host_thread_enter(ek_dev *dev)
-{
-    ek_parallel_enter(dev);
-    return 0;
-}
-
 /* A large block begins at a huge page and asks the system for such pages, because passes over large
  * tensors otherwise wait for the translation of addresses. The block's end, less than a huge page,
  * doesn't ask, so that no memory is taken that nobody writes. */
@@ -106,10 +99,10 @@ static int host_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_d
 static const ek_kernels host_kernels = {EK_KERNELS(FILLED)};
 
 /* The slots that both backends fill alike. */
-#define SHARED                                                                             \
-    .device_close = host_device_close, .thread_enter = host_thread_enter,                  \
-    .memory_alloc = host_memory_alloc, .memory_free = host_memory_free, .copy = host_copy, \
-    .draw = ek_host_draw, .host_memory = true, .kernels = &host_kernels
+#define SHARED                                                                                     \
+    .device_close = host_device_close, .memory_alloc = host_memory_alloc,                          \
+    .memory_free = host_memory_free, .copy = host_copy, .draw = ek_host_draw, .host_memory = true, \
+    .kernels = &host_kernels
 
 const ek_backend ek_cpu_backend = {
     .name = "cpu",

@@ -1,5 +1,5 @@
-/* dnn.h: all that the host backend asks of oneDNN, without oneDNN's names. Any thread; the caller
- * has called ek_parallel_enter for the device. */
+/* dnn.h: all that the host backend asks of oneDNN, without oneDNN's names. Any thread. oneDNN
+ * itself computes on one thread: work is divided here among the device's threads. */
 #ifndef EK_HOST_DNN_H
 #define EK_HOST_DNN_H
 

@@ -3,6 +3,7 @@
 #include "host/dnn_plan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "host/dnn.h"
@@ -272,26 +273,173 @@ static dnnl_status_t dnn_conv_run(const ek_dnn_plan *plan, const void *user, cha
                : dnnl_success;
 }
 
+/* ---- parts: samples, or bands of rows if samples are few, each a convolution of its own ---- */
+
+typedef struct conv_part {
+    arguments a;
+    ek_tensor x, y;
+    ek_conv_params params;
+    ek_stage w, bias; /* of a weight gradient: the part's sums */
+} conv_part;
+
+typedef struct division {
+    int64_t groups, bands; /* of samples; of each of them */
+} division;
+
+static division dnn_conv_divide(const arguments *a, int threads)
+{
+    enum { WORTH = 200000, LEAST_ROWS = 4 };
+    const ek_tensor *banded = a->kind == EK_CONV_INPUT_GRADIENT ? a->x : a->y;
+    const int64_t samples = a->x->shape[0], work = ek_count(a->y) * ek_count(a->w) / a->w->shape[0];
+    const int64_t parts = ek_smaller(threads, 1 + work / WORTH);
+    division d = {ek_smaller(samples, parts), 1};
+    if (samples < parts)
+        d.bands = parts / samples;
+    else if (samples % parts != 0 && samples < 4 * parts && a->kind != EK_CONV_WEIGHT_GRADIENT)
+        d = (division){samples, parts}; /* no thread has a sample more than others */
+    if (banded->shape[2] < LEAST_ROWS * d.bands)
+        d = (division){ek_smaller(samples, parts), 1};
+    return d;
+}
+
+static void dnn_conv_narrow(ek_tensor *t, int dim, int64_t start, int64_t length)
+{
+    int64_t stride[EK_MAX_DIMS];
+    ek_strides_along(t->ndim, t->shape, 1, stride);
+    t->offset += start * stride[dim];
+    t->shape[dim] = length;
+}
+
+/* Makes x and y the band, and the padding what lies before it. False if it sees no row. */
+static bool dnn_conv_take_band(conv_part *part, int64_t i, int64_t bands)
+{
+    ek_conv_params *params = &part->params;
+    const int64_t stride = params->stride[0], padding = params->padding[0];
+    const int64_t reach = (part->a.w->shape[2] - 1) * params->dilation[0];
+    const int64_t rows = part->x.shape[2], outputs = part->y.shape[2];
+    int64_t x, x_end, y, y_end;
+    if (part->a.kind == EK_CONV_INPUT_GRADIENT) { /* all windows that see some of these rows */
+        x = ek_part_of(rows, i, bands);
+        x_end = ek_part_of(rows, i + 1, bands);
+        y = ek_divide_up(ek_larger(x + padding - reach, 0), stride);
+        y_end = ek_smaller((x_end - 1 + padding) / stride + 1, outputs);
+    } else {
+        y = ek_part_of(outputs, i, bands);
+        y_end = ek_part_of(outputs, i + 1, bands);
+        x = ek_larger(y * stride - padding, 0);
+        x_end = ek_smaller((y_end - 1) * stride - padding + reach + 1, rows);
+    }
+    params->padding[0] = x + padding - y * stride;
+    dnn_conv_narrow(&part->x, 2, x, x_end - x);
+    dnn_conv_narrow(&part->y, 2, y, y_end - y);
+    return x_end > x && y_end > y && params->padding[0] >= 0;
+}
+
+static bool dnn_conv_take(conv_part *part, const arguments *a, const division *d, int64_t i)
+{
+    const int64_t samples = a->x->shape[0], group = i / d->bands;
+    const int64_t first = ek_part_of(samples, group, d->groups);
+    const int64_t count = ek_part_of(samples, group + 1, d->groups) - first;
+    part->a = *a;
+    part->x = *a->x;
+    part->y = *a->y;
+    part->params = *a->params;
+    part->a.x = &part->x;
+    part->a.y = &part->y;
+    part->a.params = &part->params;
+    dnn_conv_narrow(&part->x, 0, first, count);
+    dnn_conv_narrow(&part->y, 0, first, count);
+    return d->bands == 1 || dnn_conv_take_band(part, i % d->bands, d->bands);
+}
+
+static void dnn_conv_make_key(ek_dnn_key *key, const arguments *a)
+{
+    const ek_conv_params *params = a->params;
+    key->count = 0;
+    ek_dnn_key_add(key, a->kind);
+    ek_dnn_key_add(key, a->x->dtype);
+    ek_dnn_key_add(key, a->w->dtype);
+    ek_dnn_key_add(key, a->bias != NULL);
+    ek_dnn_key_add(key, params->groups);
+    ek_dnn_key_add(key, a->x->ndim);
+    ek_dnn_key_add_array(key, a->x->shape, a->x->ndim);
+    ek_dnn_key_add_array(key, a->w->shape, a->w->ndim);
+    ek_dnn_key_add(key, ek_is_channels_last(a->w));
+    ek_dnn_key_add_array(key, a->y->shape, a->y->ndim);
+    ek_dnn_key_add_array(key, params->stride, params->dims);
+    ek_dnn_key_add_array(key, params->padding, params->dims);
+    ek_dnn_key_add_array(key, params->dilation, params->dims);
+}
+
+/* Gives each part of a weight gradient f32 of its own to write to. The first has the gradient
+ * itself if that is f32. */
+static int dnn_conv_begin_sums(ek_dev *dev, conv_part *parts, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const arguments *a = &parts[i].a;
+        const int axis = ek_is_channels_last(a->w) ? 1 : a->w->ndim - 1;
+        const bool keep = i == 0 && a->w->dtype == EK_F32;
+        EK_TRY(ek_stage_begin(&parts[i].w, dev, a->w, EK_F32, axis, keep, false));
+        EK_TRY(ek_stage_begin(&parts[i].bias, dev, a->bias, EK_F32, 0, keep, false));
+        parts[i].a.w = parts[i].w.tensor;
+        parts[i].a.bias = parts[i].bias.tensor;
+    }
+    return 0;
+}
+
+/* Adds the sums of all parts to those of the first, in their order. */
+static int dnn_conv_add_sums(ek_dev *dev, const conv_part *parts, int64_t count)
+{
+    const int outs = parts[0].bias.tensor ? 2 : 1;
+    for (int64_t i = 1; i < count; i++)
+        for (int j = 0; j < outs; j++) {
+            ek_tensor *sum = j ? parts[0].bias.tensor : parts[0].w.tensor;
+            const ek_tensor *addend = j ? parts[i].bias.tensor : parts[i].w.tensor;
+            EK_TRY(ek_host_add_n(dev, 1, &sum, (const ek_tensor *[]){sum, addend}, 2));
+        }
+    return 0;
+}
+
+/* Returns what ek_dnn_conv returns. */
+static int dnn_conv_compute(ek_dev *dev, const arguments *a, const division *d)
+{
+    static const ek_dnn_kind conv = {dnn_conv_build, dnn_conv_run, dnn_conv_describe};
+    const int64_t count = d->groups * d->bands;
+    const bool sums = a->kind == EK_CONV_WEIGHT_GRADIENT && count > 1;
+    conv_part *made = ek_calloc((size_t)count, sizeof *made);
+    ek_dnn_part *parts = ek_calloc((size_t)count, sizeof *parts);
+    bool whole = made && parts;
+    int rc = whole ? 0 : ek_error_pending();
+    for (int64_t i = 0; i < count && whole; i++)
+        whole = dnn_conv_take(&made[i], a, d, i);
+    if (whole && sums)
+        rc = dnn_conv_begin_sums(dev, made, count);
+    for (int64_t i = 0; i < count && whole; i++) {
+        parts[i].arguments = &made[i].a;
+        dnn_conv_make_key(&parts[i].key, &made[i].a);
+    }
+    if (whole && rc >= 0)
+        rc = ek_dnn_compute(dev, &conv, parts, (int)count);
+    if (rc > 0 && sums && dnn_conv_add_sums(dev, made, count) < 0)
+        rc = ek_error_pending();
+    int ended = rc < 0 ? rc : 0;
+    for (int64_t i = 0; i < count && made; i++) {
+        const bool store = i == 0 && rc > 0;
+        ended = ek_stage_end(&made[i].w, dev, store, ended);
+        ended = ek_stage_end(&made[i].bias, dev, store, ended);
+    }
+    free(parts);
+    free(made);
+    return ended < 0 ? ended : rc;
+}
+
 int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                 const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
-    arguments a = {.kind = kind, .x = x, .w = w, .bias = bias, .y = y, .params = params};
-    ek_dnn_key key = {.count = 0};
-    ek_parallel_enter(dev);
-    ek_dnn_key_add(&key, kind);
-    ek_dnn_key_add(&key, x->dtype);
-    ek_dnn_key_add(&key, ek_parallel_threads(dev));
-    ek_dnn_key_add(&key, bias != NULL);
-    ek_dnn_key_add(&key, params->groups);
-    ek_dnn_key_add(&key, x->ndim);
-    ek_dnn_key_add_array(&key, x->shape, x->ndim);
-    ek_dnn_key_add_array(&key, w->shape, w->ndim);
-    ek_dnn_key_add(&key, ek_is_channels_last(w));
-    ek_dnn_key_add_array(&key, y->shape, y->ndim);
-    ek_dnn_key_add_array(&key, params->stride, params->dims);
-    ek_dnn_key_add_array(&key, params->padding, params->dims);
-    ek_dnn_key_add_array(&key, params->dilation, params->dims);
-
-    static const ek_dnn_kind conv = {dnn_conv_build, dnn_conv_run, dnn_conv_describe};
-    return ek_dnn_compute(dev, &conv, &key, &a);
+    const arguments a = {.kind = kind, .x = x, .w = w, .bias = bias, .y = y, .params = params};
+    const division parts = dnn_conv_divide(&a, ek_parallel_threads(dev)), one = {1, 1};
+    int done = 0;
+    if (parts.groups * parts.bands > 1)
+        done = dnn_conv_compute(dev, &a, &parts);
+    return done ? done : dnn_conv_compute(dev, &a, &one);
 }

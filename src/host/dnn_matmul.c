@@ -5,11 +5,60 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "host/dnn.h"
+#include "host/host.h"
 #include "host/parallel.h"
 #include "kernels/stage.h"
+
+/* Products of a batch are divided among threads if they are few: each into row_parts x
+ * column_parts. */
+typedef struct division {
+    int64_t n, m;
+    int64_t row_parts, column_parts;
+} division;
+
+/* For each of `threads`, a part of some product, if it is worth a thread. Of all divisions the one
+ * whose parts read least. */
+static division matmul_divide(int64_t batch, int64_t n, int64_t m, int64_t k, int threads)
+{
+    enum { ROWS = 8, COLUMNS = 16, WORTH = 100000 };
+    division d = {n, m, 1, 1};
+    double worth = (double)n * (double)m * (double)k / WORTH;
+    int64_t parts = ek_divide_up(threads, batch), least = n + m;
+    if (worth < (double)parts)
+        parts = (int64_t)worth;
+    for (int64_t rows = 1; rows <= parts; rows++) {
+        int64_t columns = parts / rows, each = ek_divide_up(n, rows) + ek_divide_up(m, columns);
+        if (rows * columns < d.row_parts * d.column_parts || n < rows * ROWS ||
+            m < columns * COLUMNS ||
+            (rows * columns == d.row_parts * d.column_parts && each >= least))
+            continue;
+        least = each;
+        d.row_parts = rows;
+        d.column_parts = columns;
+    }
+    return d;
+}
+
+/* Part i of a product. Its columns begin at whole vectors. */
+typedef struct area {
+    int64_t row, column, n, m;
+} area;
+
+static area matmul_area(const division *d, int64_t i)
+{
+    enum { COLUMNS = 16 };
+    const int64_t r = i / d->column_parts, c = i % d->column_parts;
+    const int64_t blocks = ek_divide_up(d->m, COLUMNS);
+    area a = {.row = ek_part_of(d->n, r, d->row_parts),
+              .column = COLUMNS * ek_part_of(blocks, c, d->column_parts)};
+    a.n = ek_part_of(d->n, r + 1, d->row_parts) - a.row;
+    a.m = ek_smaller(COLUMNS * ek_part_of(blocks, c + 1, d->column_parts), d->m) - a.column;
+    return a;
+}
 
 /* ---- sgemm ---- */
 
@@ -53,6 +102,7 @@ static void sgemm_copy(float *dense, const ek_matrices *m, int64_t rows, int64_t
 
 typedef struct sgemm_job {
     const ek_gemm *gemm;
+    division division;
     float *workspace; /* for each part: copies of operands that sgemm can't address */
     int64_t workspace_stride, b_at, c_at;
     bool copy_a, copy_b, copy_c, transpose_c;
@@ -60,9 +110,22 @@ typedef struct sgemm_job {
     atomic_int status; /* the first failure */
 } sgemm_job;
 
-static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t batch, float *workspace)
+static void sgemm_move(ek_matrices *m, int64_t row, int64_t column)
 {
-    const ek_gemm *g = p->gemm;
+    m->data = (float *)m->data + row * m->row_stride + column * m->column_stride;
+}
+
+/* Part `unit` of all products. */
+static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t unit, float *workspace)
+{
+    const int64_t parts = p->division.row_parts * p->division.column_parts, batch = unit / parts;
+    const area at = matmul_area(&p->division, unit % parts);
+    ek_gemm part = *p->gemm, *g = &part;
+    g->n = at.n;
+    g->m = at.m;
+    sgemm_move(&g->a, at.row, 0);
+    sgemm_move(&g->b, 0, at.column);
+    sgemm_move(&g->c, at.row, at.column);
     sgemm_operand a = {workspace, 'N', g->k}, b = {workspace + p->b_at, 'N', g->m};
     if (p->copy_a)
         sgemm_copy(workspace, &g->a, g->n, g->k, batch, false);
@@ -96,8 +159,8 @@ static void sgemm_part(void *context, int64_t begin, int64_t end)
 {
     sgemm_job *p = context;
     int part = atomic_fetch_add(&p->next_part, 1);
-    for (int64_t batch = begin; batch < end; batch++) {
-        dnnl_status_t status = sgemm_run(p, batch, p->workspace + part * p->workspace_stride);
+    for (int64_t unit = begin; unit < end; unit++) {
+        dnnl_status_t status = sgemm_run(p, unit, p->workspace + part * p->workspace_stride);
         int none = dnnl_success;
         if (status != dnnl_success)
             atomic_compare_exchange_strong(&p->status, &none, (int)status);
@@ -129,22 +192,20 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
     p.c_at = p.b_at + (p.copy_b ? gemm->k * gemm->m : 0);
     p.workspace_stride = p.c_at + (p.copy_c ? gemm->n * gemm->m : 0);
 
-    /* Many products run side by side, each on one thread. Few run one after the other, each on the
-     * whole team. */
-    ek_parallel_enter(dev);
-    int threads = ek_parallel_threads(dev);
-    bool side_by_side = gemm->batch >= threads;
-    size_t nbytes = (size_t)((side_by_side ? threads : 1) * p.workspace_stride) * sizeof(float);
+    const int threads = ek_parallel_threads(dev);
+    p.division = (division){gemm->n, gemm->m, 1, 1};
+    if (p.workspace_stride == 0)
+        p.division = matmul_divide(gemm->batch, gemm->n, gemm->m, gemm->k, threads);
+    int64_t parts = p.division.row_parts * p.division.column_parts, units = gemm->batch * parts;
+    size_t nbytes = (size_t)(ek_smaller(threads, units) * p.workspace_stride) * sizeof(float);
     void *workspace = NULL;
     if (nbytes)
         EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     p.workspace = workspace;
-    double work = (double)gemm->n * (double)gemm->m * (double)gemm->k;
-    if (side_by_side && gemm->batch > 1)
-        ek_parallel_for(dev, gemm->batch, work < 100000 ? 1 + (int64_t)(100000 / work) : 1,
-                        sgemm_part, &p);
-    else
-        sgemm_part(&p, 0, gemm->batch);
+    double work = (double)gemm->n * (double)gemm->m * (double)gemm->k / (double)parts;
+    int before = ek_parallel_alone_begin();
+    ek_parallel_for(dev, units, work < 100000 ? 1 + (int64_t)(100000 / work) : 1, sgemm_part, &p);
+    ek_parallel_alone_end(before);
     if (nbytes)
         ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     int status = atomic_load(&p.status);
@@ -283,21 +344,66 @@ static dnnl_status_t dnn_matmul_run(const ek_dnn_plan *plan, const void *user, c
     return ek_dnn_run(plan->primitive, &args, stream);
 }
 
+static void dnn_matmul_make_key(ek_dnn_key *key, const arguments *a)
+{
+    key->count = 0;
+    ek_dnn_key_add(key, EK_DNN_MATMUL);
+    ek_dnn_key_add(key, a->accumulate);
+    ek_dnn_key_add(key, a->bias.data != NULL);
+    dnn_matmul_add_operand(key, &a->out);
+    dnn_matmul_add_operand(key, &a->x);
+    dnn_matmul_add_operand(key, &a->y);
+    dnn_matmul_add_operand(key, &a->bias);
+}
+
+/* Makes an operand a part of itself. One of which there is one product stays whole there. */
+static void dnn_matmul_narrow(operand *o, int dim, int64_t start, int64_t length)
+{
+    if (!o->data || (dim == 0 && o->shape[0] == 1))
+        return;
+    o->data = (char *)o->data + start * o->stride[dim] * (int64_t)ek_dtype_size(o->dtype);
+    o->shape[dim] = length;
+}
+
+/* Products first .. first + count of a batch, and of each the area. */
+static arguments dnn_matmul_part(const arguments *a, int64_t first, int64_t count, const area *at)
+{
+    arguments part = *a;
+    operand *batched[] = {&part.out, &part.x, &part.y};
+    for (int i = 0; i < 3; i++)
+        dnn_matmul_narrow(batched[i], 0, first, count);
+    dnn_matmul_narrow(&part.out, 1, at->row, at->n);
+    dnn_matmul_narrow(&part.out, 2, at->column, at->m);
+    dnn_matmul_narrow(&part.x, 1, at->row, at->n);
+    dnn_matmul_narrow(&part.y, 2, at->column, at->m);
+    dnn_matmul_narrow(&part.bias, 2, at->column, at->m);
+    return part;
+}
+
 /* Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
 static int dnn_matmul_multiply(ek_dev *dev, const arguments *a)
 {
     static const ek_dnn_kind matmul = {dnn_matmul_build, dnn_matmul_run, dnn_matmul_describe};
-    ek_dnn_key key = {.count = 0};
-    ek_parallel_enter(dev);
-    ek_dnn_key_add(&key, EK_DNN_MATMUL);
-    ek_dnn_key_add(&key, ek_parallel_threads(dev));
-    ek_dnn_key_add(&key, a->accumulate);
-    ek_dnn_key_add(&key, a->bias.data != NULL);
-    dnn_matmul_add_operand(&key, &a->out);
-    dnn_matmul_add_operand(&key, &a->x);
-    dnn_matmul_add_operand(&key, &a->y);
-    dnn_matmul_add_operand(&key, &a->bias);
-    return ek_dnn_compute(dev, &matmul, &key, a);
+    const int64_t batch = a->out.shape[0], threads = ek_parallel_threads(dev);
+    const division d =
+        matmul_divide(batch, a->out.shape[1], a->out.shape[2], a->x.shape[2], (int)threads);
+    const int64_t areas = d.row_parts * d.column_parts;
+    const int64_t groups = ek_smaller(batch, areas > 1 ? batch : threads), count = groups * areas;
+    arguments *made = ek_calloc((size_t)count, sizeof *made);
+    ek_dnn_part *parts = ek_calloc((size_t)count, sizeof *parts);
+    int rc = made && parts ? 0 : ek_error_pending();
+    for (int64_t i = 0; i < count && rc >= 0; i++) {
+        const int64_t first = ek_part_of(batch, i / areas, groups);
+        const area at = matmul_area(&d, i % areas);
+        made[i] = dnn_matmul_part(a, first, ek_part_of(batch, i / areas + 1, groups) - first, &at);
+        parts[i].arguments = &made[i];
+        dnn_matmul_make_key(&parts[i].key, &made[i]);
+    }
+    if (rc >= 0)
+        rc = ek_dnn_compute(dev, &matmul, parts, (int)count);
+    free(parts);
+    free(made);
+    return rc;
 }
 
 /* ---- operands that the primitive can address ---- */

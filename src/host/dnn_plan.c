@@ -8,6 +8,7 @@
 #include "core/digest.h"
 #include "host/dnn.h"
 #include "host/host.h"
+#include "host/parallel.h"
 
 enum { BUCKETS = 512, MAX_PLANS = 1024 };
 
@@ -218,39 +219,85 @@ size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan)
     return plan->reorder ? ek_round_up(dnnl_memory_desc_get_size(&plan->w)) : 0;
 }
 
-static int dnn_plan_run(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_plan *plan,
-                        const void *arguments, dnnl_engine_t engine)
+static size_t dnn_plan_workspace(const ek_dnn_plan *plan)
 {
     /* Primitive and reorder use the same scratch, one after the other. */
     size_t scratch_nbytes = dnnl_memory_desc_get_size(&plan->scratch);
     size_t reorder_nbytes = dnnl_memory_desc_get_size(&plan->reorder_scratch);
-    size_t nbytes = ek_dnn_weight_bytes(plan) +
-                    (scratch_nbytes > reorder_nbytes ? scratch_nbytes : reorder_nbytes);
-    void *workspace = NULL;
-    if (nbytes)
-        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
-    dnnl_stream_t stream;
-    dnnl_status_t status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
-    if (status == dnnl_success) {
-        status = kind->run(plan, arguments, workspace, engine, stream);
-        dnnl_stream_destroy(stream);
-    }
-    if (nbytes)
-        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
-    return dnn_kind_check(kind, arguments, status);
+    return ek_dnn_weight_bytes(plan) +
+           ek_round_up(scratch_nbytes > reorder_nbytes ? scratch_nbytes : reorder_nbytes);
 }
 
-int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_key *key,
-                   const void *arguments)
+typedef struct plan_job {
+    const ek_dnn_kind *kind;
+    ek_dnn_part *parts;
+    char *workspace; /* that of each part, one after the other */
+    dnnl_engine_t engine;
+} plan_job;
+
+static void dnn_plan_run_parts(void *context, int64_t begin, int64_t end)
 {
-    dnnl_engine_t engine = dnn_cache_engine();
-    ek_dnn_plan *plan = engine ? dnn_plan_acquire(kind, key, arguments, engine) : NULL;
-    if (!plan)
+    const plan_job *job = context;
+    char *workspace = job->workspace;
+    for (int64_t i = 0; i < end; workspace += job->parts[i].nbytes, i++) {
+        ek_dnn_part *part = &job->parts[i];
+        dnnl_stream_t stream;
+        if (i < begin)
+            continue;
+        part->status = dnnl_stream_create(&stream, job->engine, dnnl_stream_default_flags);
+        if (part->status != dnnl_success)
+            continue;
+        part->status = job->kind->run(part->plan, part->arguments, workspace, job->engine, stream);
+        dnnl_stream_destroy(stream);
+    }
+}
+
+/* Gets the plans of all parts. Returns 1, 0 if one has no primitive, negative on error. */
+static int dnn_plan_acquire_parts(plan_job *job, int count)
+{
+    job->engine = dnn_cache_engine();
+    if (!job->engine)
         return ek_error_pending();
-    bool done = plan->primitive != NULL;
-    int rc = done ? dnn_plan_run(dev, kind, plan, arguments, engine) : 0;
-    dnn_plan_release(plan);
-    return rc < 0 ? rc : done;
+    for (int i = 0; i < count; i++) {
+        ek_dnn_part *part = &job->parts[i];
+        part->plan = dnn_plan_acquire(job->kind, &part->key, part->arguments, job->engine);
+        if (!part->plan)
+            return ek_error_pending();
+        if (!part->plan->primitive)
+            return 0;
+        part->nbytes = dnn_plan_workspace(part->plan);
+    }
+    return 1;
+}
+
+static int dnn_plan_run(ek_dev *dev, plan_job *job, int count)
+{
+    size_t nbytes = 0;
+    void *workspace = NULL;
+    for (int i = 0; i < count; i++)
+        nbytes += job->parts[i].nbytes;
+    if (nbytes)
+        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    job->workspace = workspace;
+    ek_parallel_for(dev, count, 1, dnn_plan_run_parts, job);
+    if (nbytes)
+        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    for (int i = 0; i < count; i++)
+        EK_TRY(dnn_kind_check(job->kind, job->parts[i].arguments, job->parts[i].status));
+    return 1;
+}
+
+int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, ek_dnn_part *parts, int count)
+{
+    plan_job job = {.kind = kind, .parts = parts};
+    int before = ek_parallel_alone_begin();
+    int rc = dnn_plan_acquire_parts(&job, count);
+    if (rc > 0)
+        rc = dnn_plan_run(dev, &job, count);
+    ek_parallel_alone_end(before);
+    for (int i = 0; i < count && parts[i].plan; i++)
+        dnn_plan_release(parts[i].plan);
+    return rc;
 }
 
 void ek_dnn_shutdown(void)

@@ -50,10 +50,19 @@ typedef struct ek_dnn_kind {
     void (*describe)(const void *arguments, char what[EK_DNN_TEXT]);
 } ek_dnn_kind;
 
-/* Computes with the plan of a key, which is built on first use. Returns 1 when done, 0 if oneDNN
- * has nothing fast, negative on error. */
-int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_key *key,
-                   const void *arguments);
+/* A part of a computation, with a plan of its own. The caller sets key and arguments. */
+typedef struct ek_dnn_part {
+    ek_dnn_key key;
+    const void *arguments;
+    ek_dnn_plan *plan;
+    size_t nbytes; /* of its workspace */
+    dnnl_status_t status;
+} ek_dnn_part;
+
+/* Computes parts, side by side, with the plans of their keys, which are built on first use. Returns
+ * 1 when done, 0 if oneDNN has nothing fast for one of them (nothing is written then), negative on
+ * error. */
+int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, ek_dnn_part *parts, int count);
 
 /* Bytes of the reordered weights in the workspace; 0 without a reorder. */
 size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan);

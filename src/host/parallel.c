@@ -1,5 +1,6 @@
-/* parallel.c: teams of OpenMP threads. ThreadSanitizer doesn't know GNU OpenMP's barriers, so its
- * build computes on one thread. */
+/* parallel.c: teams of threads. A thread that waits spins for some microseconds and then sleeps, so
+ * that it doesn't hold a core that others need; and whoever is ready takes the parts of a thread
+ * that doesn't come, because the system runs something else in its place. */
 #include "host/parallel.h"
 
 #include <omp.h>
@@ -7,134 +8,262 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "core/thread.h"
 #include "core/worker.h"
+#include "host/host.h"
 
-/* While devices have workers, a team of the caller is started only for COLD times as much work.
- * Such a team has gone to sleep, and after its work it spins on the cores that the workers use. */
+/* While devices have workers, a team of the caller is started only for COLD times as much work: it
+ * has gone to sleep, and the workers use the cores. */
 enum { COLD = 16 };
 
-/* The calling thread's team, whose threads stay for the next one of its size. */
-static _Thread_local struct {
-    int started; /* the team's size with the calling thread; 0 without a team */
-    int most;    /* the most threads to be had, once more were wanted; else 0 */
-} own_team;
+enum { LINE = 64 };
 
-int ek_parallel_threads(const ek_dev *dev)
+/* In nanoseconds: how long a thread spins at most, and the pause after which it must have been
+ * taken off its core. */
+enum { MOST_PATIENCE = 200000, LATE = 100000 };
+
+/* What one waits for: that `word` is zero, or that it is not. */
+typedef struct wait {
+    _Atomic int word, asleep;
+    bool until_zero;
+    uint64_t patience; /* nanoseconds of spinning; the waiting thread's own */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} wait;
+
+/* A thread of a team beside the calling thread. It waits for its part (word 1) or its end (2). */
+typedef struct member {
+    _Alignas(LINE) wait work;
+    pthread_t thread;
+    struct team *team;
+    int index; /* of its part; part 0 is the calling thread's */
+} member;
+
+/* The calling thread's team. What is below `undone` is written by the calling thread alone, while
+ * no part is undone. */
+typedef struct team {
+    _Alignas(LINE) wait undone; /* the parts that have not ended */
+    member **members;           /* by index - 1 */
+    int started;                /* members */
+    int most; /* the most threads to be had with the calling one, once more were wanted; else 0 */
+    int parts;
+    int64_t part, count;
+    ek_parallel_body *body;
+    void *context;
+} team;
+
+static _Thread_local team *own_team;
+static _Thread_local bool inside_team; /* the thread computes a part */
+
+/* ---- waiting ---- */
+
+/* Tells the processor that a loop waits. */
+static void parallel_pause(void)
 {
-#ifdef EK_SANITIZED_THREAD
-    (void)dev;
-    return 1;
-#else
-    int threads = dev->threads > 1 ? dev->threads : 1;
-    return own_team.most && threads > own_team.most ? own_team.most : threads;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
 #endif
 }
 
-/* ---- whether the threads of a team can be had ----
- *
- * GNU OpenMP ends the process if it cannot start a thread. So plain threads are tried first: as
- * many as the team will need are started, all at once, and end again. */
-
-typedef struct trial {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool over;
-} trial;
-
-typedef struct trial_thread {
-    pthread_t thread;
-    trial *trial;
-    pid_t number; /* the kernel's id, written by the thread itself */
-} trial_thread;
-
-static void *parallel_trial_main(void *user)
+static void parallel_wait_init(wait *w, bool until_zero)
 {
-    trial_thread *self = user;
-    trial *t = self->trial;
-    self->number = (pid_t)syscall(SYS_gettid);
-    pthread_mutex_lock(&t->lock);
-    while (!t->over)
-        pthread_cond_wait(&t->changed, &t->lock);
-    pthread_mutex_unlock(&t->lock);
-    return NULL;
+    *w = (wait){.until_zero = until_zero, .patience = MOST_PATIENCE};
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
 }
 
-/* A thread that has been joined counts against limits until the kernel has taken it off its lists,
- * which is a matter of microseconds. */
-static void parallel_trial_wait_until_gone(pid_t number, uint64_t until)
+static void parallel_wait_destroy(wait *w)
 {
-    while (syscall(SYS_tgkill, getpid(), number, 0) == 0 && ek_clock_ns() < until)
-        sched_yield();
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
 }
 
-/* How many of `count` threads can run at the same time under the present limits of system and user.
- * All have ended on return. */
-static int parallel_trial_run(int count)
+static bool parallel_wait_over(wait *w, memory_order order)
 {
-    enum { PATIENCE_NS = 100000000 };
-    trial t = {.over = false};
-    trial_thread *threads =
-        calloc((size_t)count, sizeof *threads); /* without an error: 0 threads is an answer */
-    int had = 0;
-    if (!threads)
-        return 0;
-    pthread_mutex_init(&t.lock, NULL);
-    pthread_cond_init(&t.changed, NULL);
-    while (had < count) {
-        threads[had].trial = &t;
-        if (pthread_create(&threads[had].thread, NULL, parallel_trial_main, &threads[had]) != 0)
-            break;
-        had++;
+    return (atomic_load_explicit(&w->word, order) == 0) == w->until_zero;
+}
+
+/* Spins for as long as the thread's patience lasts. That is short once the system has taken the
+ * core away, and grows again with each wait. */
+static bool parallel_wait_spin(wait *w)
+{
+    enum { PAUSES = 8 };
+    uint64_t began = ek_clock_ns(), now = began;
+    do {
+        for (int i = 0; i < PAUSES; i++) {
+            if (parallel_wait_over(w, memory_order_acquire))
+                return true;
+            parallel_pause();
+        }
+        uint64_t before = now;
+        now = ek_clock_ns();
+        if (now - before > LATE)
+            w->patience = 0;
+    } while (now - began < w->patience);
+    return false;
+}
+
+static void parallel_wait_for(wait *w)
+{
+    if (w->patience < MOST_PATIENCE)
+        w->patience += MOST_PATIENCE / 32;
+    if (parallel_wait_spin(w))
+        return;
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&w->asleep, 1);
+    while (!parallel_wait_over(w, memory_order_seq_cst))
+        pthread_cond_wait(&w->changed, &w->lock);
+    atomic_store_explicit(&w->asleep, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* After a change of the word. */
+static void parallel_wait_wake(wait *w)
+{
+    if (!atomic_load(&w->asleep))
+        return;
+    pthread_mutex_lock(&w->lock);
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- parts ---- */
+
+static void parallel_run_part(const team *t, int index)
+{
+    int64_t begin = index * t->part, end = begin + t->part;
+    t->body(t->context, begin, end < t->count ? end : t->count);
+}
+
+/* True if the thread may compute the member's part. Once that is done, the team's members are fixed
+ * until it has counted the part as done. */
+static bool parallel_take(member *m)
+{
+    int there = 1;
+    return atomic_load_explicit(&m->work.word, memory_order_relaxed) == 1 &&
+           atomic_compare_exchange_strong(&m->work.word, &there, 0);
+}
+
+/* Computes part `index`, and then those whose threads have not come. Returns how many. */
+static int parallel_run_parts(team *t, int index)
+{
+    int done = 1;
+    inside_team = true;
+    parallel_run_part(t, index);
+    for (int i = 1; i < t->parts; i++)
+        if (parallel_take(t->members[i - 1])) {
+            parallel_run_part(t, i);
+            done++;
+        }
+    inside_team = false;
+    return done;
+}
+
+static void *parallel_member_main(void *user)
+{
+    member *self = user;
+    team *t = self->team;
+    omp_set_num_threads(1); /* for oneDNN */
+    for (;;) {
+        parallel_wait_for(&self->work);
+        if (atomic_load(&self->work.word) == 2)
+            return NULL;
+        if (!parallel_take(self))
+            continue;
+        int done = parallel_run_parts(t, self->index);
+        if (atomic_fetch_sub(&t->undone.word, done) == done)
+            parallel_wait_wake(&t->undone);
     }
-    pthread_mutex_lock(&t.lock);
-    t.over = true;
-    pthread_cond_broadcast(&t.changed);
-    pthread_mutex_unlock(&t.lock);
-    for (int i = 0; i < had; i++)
-        pthread_join(threads[i].thread, NULL);
-    uint64_t until = ek_clock_ns() + PATIENCE_NS;
-    for (int i = 0; i < had; i++)
-        parallel_trial_wait_until_gone(threads[i].number, until);
-    pthread_cond_destroy(&t.changed);
-    pthread_mutex_destroy(&t.lock);
-    free(threads);
-    return had;
 }
 
 /* ---- teams ---- */
 
-/* Starts the threads of the calling thread's team for the device. Returns the team's size. */
-static int parallel_team_for(const ek_dev *dev)
+static void parallel_member_free(member *m)
 {
-    int threads = ek_parallel_threads(dev);
-    if (threads > 1 && threads > own_team.started && !omp_in_parallel()) {
-        int there = own_team.started > 1 ? own_team.started : 1;
-        int had = there + parallel_trial_run(threads - there);
-        if (had < threads) {
-            ek_log_line(EK_LOG_WARNING,
-                        "%s: a thread computes with a team of %d instead of %d: the system has no "
-                        "more threads for this process",
-                        dev->name, had, threads);
-            own_team.most = threads = had;
-        }
-#pragma omp parallel num_threads(threads)
-        {
-        }
-        own_team.started = threads;
-    }
-    return threads;
+    parallel_wait_destroy(&m->work);
+    free(m);
 }
 
-void ek_parallel_enter(const ek_dev *dev)
+/* False if the system has no thread, or no memory, for one more member. */
+static bool parallel_team_add(team *t)
 {
-    int threads = parallel_team_for(dev);
-    if (omp_get_max_threads() != threads)
-        omp_set_num_threads(threads);
+    member **members = realloc(t->members, (size_t)(t->started + 1) * sizeof(member *));
+    if (members)
+        t->members = members;
+    member *m = members ? aligned_alloc(LINE, sizeof *m) : NULL;
+    if (!m)
+        return false;
+    m->team = t;
+    m->index = t->started + 1;
+    parallel_wait_init(&m->work, false);
+    if (pthread_create(&m->thread, NULL, parallel_member_main, m) != 0) {
+        parallel_member_free(m);
+        return false;
+    }
+    pthread_setname_np(m->thread, "ek-team");
+    t->members[t->started++] = m;
+    return true;
+}
+
+/* Ends the thread's team. A forked child has none of its threads. */
+static void parallel_team_end(ek_thread *unused)
+{
+    team *t = own_team;
+    (void)unused;
+    own_team = NULL;
+    if (!t || ek_forked())
+        return;
+    for (int i = 0; i < t->started; i++) {
+        atomic_store(&t->members[i]->work.word, 2);
+        parallel_wait_wake(&t->members[i]->work);
+        pthread_join(t->members[i]->thread, NULL);
+        parallel_member_free(t->members[i]);
+    }
+    parallel_wait_destroy(&t->undone);
+    free(t->members);
+    free(t);
+}
+
+__attribute__((constructor)) static void parallel_watch_threads(void)
+{
+    ek_thread_at_exit(parallel_team_end);
+}
+
+/* The calling thread's team with as many threads as the device's, or those that can be had; NULL if
+ * that is one. */
+static team *parallel_team_for(const ek_dev *dev)
+{
+    int threads = ek_parallel_threads(dev);
+    if (threads < 2)
+        return NULL;
+    if (!own_team) {
+        team *made = aligned_alloc(LINE, sizeof *made);
+        if (!made)
+            return NULL;
+        memset(made, 0, sizeof *made);
+        parallel_wait_init(&made->undone, true);
+        ek_thread_self(); /* has its exit seen */
+        own_team = made;
+    }
+    while (own_team->started + 1 < threads && parallel_team_add(own_team))
+        ;
+    if (own_team->started + 1 < threads) {
+        own_team->most = own_team->started + 1;
+        ek_log_line(EK_LOG_WARNING,
+                    "%s: a thread computes with a team of %d instead of %d: the system has no more "
+                    "threads for this process",
+                    dev->name, own_team->most, threads);
+    }
+    return own_team->started ? own_team : NULL;
+}
+
+int ek_parallel_threads(const ek_dev *dev)
+{
+    int most = own_team ? own_team->most : 0, threads = dev->threads > 1 ? dev->threads : 1;
+    return most && threads > most ? most : threads;
 }
 
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
@@ -146,38 +275,48 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
         grain = 1;
     if (grain < count && dev->id.kind == EK_CPU && ek_workers_exist())
         grain *= COLD;
-    int threads = count <= grain ? 1 : ek_parallel_threads(dev);
-    if (threads == 1 || omp_in_parallel() || ek_forked()) {
+    bool alone = count <= grain || inside_team || omp_in_parallel() || ek_forked();
+    team *t = alone ? NULL : parallel_team_for(dev);
+    if (!t) {
         body(context, 0, count);
         return;
     }
-    threads = parallel_team_for(dev);
-    int64_t part = (count + threads - 1) / threads;
-    if (part < grain)
-        part = grain;
-        /* The team's size never changes, because GNU OpenMP would start threads anew. */
-#pragma omp parallel num_threads(threads)
-    {
-        int64_t team = omp_get_num_threads();
-        for (int64_t begin = omp_get_thread_num() * part; begin < count; begin += team * part)
-            body(context, begin, begin + part < count ? begin + part : count);
+    int threads = ek_parallel_threads(dev);
+    t->part = ek_larger((count + threads - 1) / threads, grain);
+    t->parts = (int)((count + t->part - 1) / t->part);
+    t->count = count;
+    t->body = body;
+    t->context = context;
+    atomic_store_explicit(&t->undone.word, t->parts, memory_order_relaxed);
+    for (int i = 1; i < t->parts; i++) {
+        atomic_store(&t->members[i - 1]->work.word, 1);
+        parallel_wait_wake(&t->members[i - 1]->work);
     }
+    int done = parallel_run_parts(t, 0);
+    if (atomic_fetch_sub(&t->undone.word, done) != done)
+        parallel_wait_for(&t->undone);
 }
 
-/* Tells the processor that a loop waits. */
-static void parallel_pause(void)
+int ek_parallel_alone_begin(void)
 {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
+    int before = omp_get_max_threads();
+    if (before != 1)
+        omp_set_num_threads(1);
+    return before;
+}
+
+void ek_parallel_alone_end(int before)
+{
+    if (before != 1)
+        omp_set_num_threads(before);
 }
 
 void ek_parallel_wait(_Atomic int64_t *done, int64_t count)
 {
-    enum { PATIENCE = 1000 };
+    enum { PATIENCE = 1000, NAP_NS = 50000 };
     for (int i = 0; atomic_load(done) < count; i++)
         if (i < PATIENCE)
             parallel_pause();
         else
-            sched_yield();
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }

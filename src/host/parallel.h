@@ -1,8 +1,9 @@
-/* parallel.h: the one place that owns OpenMP.
+/* parallel.h: the one place that owns threads of kernels.
  *
- * Each thread that computes for a device uses a team of dev->threads. A kernel's result may not
- * depend on the team's size: reductions split their work by its shape and never by the number of
- * threads. */
+ * Each thread that computes for a device uses a team of dev->threads. They are plain threads: those
+ * of GNU OpenMP spin for milliseconds for others, which may not be running on busy cores. A
+ * kernel's result may not depend on the team's size: reductions split their work by its shape and
+ * never by the number of threads. */
 #ifndef EK_HOST_PARALLEL_H
 #define EK_HOST_PARALLEL_H
 
@@ -26,8 +27,9 @@ void ek_parallel_wait(_Atomic int64_t *done, int64_t count);
  * more threads. */
 int ek_parallel_threads(const ek_dev *dev);
 
-/* Starts the calling thread's team for the device, and sets its size for libraries that ask OpenMP
- * (oneDNN). */
-void ek_parallel_enter(const ek_dev *dev);
+/* Has libraries that ask OpenMP (oneDNN) compute on the calling thread alone, until
+ * ek_parallel_alone_end gets what this returned. Threads of teams always do. */
+int ek_parallel_alone_begin(void);
+void ek_parallel_alone_end(int before);
 
 #endif

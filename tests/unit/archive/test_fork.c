@@ -33,7 +33,7 @@ static void make_everything(void)
     parent.dataset = ek_tensor_dataset(ek_ones(EK_SHAPE(400, 4)), ek_ones(EK_SHAPE(400, 4)));
     parent.loader = ek_data_loader(parent.dataset, .batch_size = 4, .workers = 2);
     ck_assert_int_eq(ek_loader_next(parent.loader, &parent.batch), 1);
-    /* Teams of OpenMP's on the calling thread and on a worker. */
+    /* Teams of the calling thread and on a worker. */
     parent.tensor = ek_keep(ek_f_relu(ek_ones(EK_SHAPE(300000))));
     assert_made(ek_sum(ek_to_device(parent.tensor, ek_host(0))));
     double loss;

@@ -1,5 +1,5 @@
-/* If the system refuses threads, a device computes with those that it can have: GNU OpenMP alone
- * would end the process. This program's pthread_create stands before the system's. */
+/* If the system refuses threads, a device computes with those that it can have. This program's
+ * pthread_create stands before the system's. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -88,23 +88,16 @@ static void note(ek_log_level level, const char *line, void *user)
     snprintf(logged, sizeof logged, "%s", line);
 }
 
-/* ThreadSanitizer's build computes on one thread. */
-#ifdef EK_SANITIZED_THREAD
-enum { ALONE = 1 };
-#else
-enum { ALONE = 0 };
-#endif
-
 TEST_LOOP(a_team_of_what_can_be_had, 0, 5)
 {
     static const int limits[] = {0, 1, 2, 3, 50};
     ek_dev *dev = case_device(4);
     ek_set_log(note, NULL);
     atomic_store(&limit, atomic_load(&living) + limits[_i]);
-    int wanted = ALONE ? 1 : limits[_i] < 3 ? 1 + limits[_i] : 4;
+    int wanted = limits[_i] < 3 ? 1 + limits[_i] : 4;
     ck_assert_int_eq(parts_of_a_loop(dev), wanted);
     ck_assert_int_eq(ek_parallel_threads(dev), wanted);
-    if (wanted < 4 && !ALONE)
+    if (wanted < 4)
         ck_assert_ptr_nonnull(strstr(logged, "instead of 4: the system has no more threads"));
     else
         ck_assert_str_eq(logged, "");
@@ -116,17 +109,17 @@ TEST(a_team_stays)
 {
     ek_dev *dev = case_device(3);
     int parts = parts_of_a_loop(dev);
-    ck_assert_int_eq(parts, ALONE ? 1 : 3);
+    ck_assert_int_eq(parts, 3);
     atomic_store(&limit, 0);
     ck_assert_int_eq(parts_of_a_loop(dev), parts);
     dev = case_device(6); /* a larger one can't be had */
     ck_assert_int_eq(parts_of_a_loop(dev), parts);
     atomic_store(&limit, 1000);
     dev = case_device(2);
-    ck_assert_int_eq(parts_of_a_loop(dev), ALONE ? 1 : 2);
+    ck_assert_int_eq(parts_of_a_loop(dev), 2);
 }
 
-/* oneDNN's teams on the calling thread, too. */
+/* oneDNN starts none by itself. */
 TEST(convolutions_without_threads)
 {
     ek_dev *dev = case_device(4);
