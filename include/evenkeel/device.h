@@ -15,6 +15,11 @@
  *
  * Cores are those that the process may run on (its affinity mask), divided by the number of ranks
  * on the machine (evenkeel/dist.h) if it has joined a process group before it used a device.
+ * EVENKEEL_THREADS=N says that they are N, a number from 1 to 65536: how many threads the process
+ * computes with in all, on all its host devices together, at least one each. It wins over
+ * OMP_NUM_THREADS, which wins over the affinity mask. Both are read when devices are counted and
+ * opened; neither is divided by ranks. Threads that wait for work sleep, so that other programs
+ * have the cores.
  *
  * Forks. Fork before the first tensor or loader is made, and before the first call that asks for
  * CUDA devices. A child that is forked later has none of the threads that compute: every call there
@@ -113,9 +118,10 @@ EK_API int ek_cuda_devices_configure(const char *specification);
 /** Waits until all work issued to the device is done, and returns its error, if any, or 0. */
 EK_API int ek_synchronize(ek_device device);
 
-/** How many threads a host device computes with; by default its share of the cores, at least 1. A
- * thread that cannot get so many from the system computes with fewer, and a log line says so.
- * EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not to be set while work runs on the device. */
+/** How many threads a host device computes with; by default its share of the cores, at least 1
+ * (EVENKEEL_THREADS, above). A thread that cannot get so many from the system computes with fewer,
+ * and a log line says so. EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not to be set while
+ * work runs on the device. */
 EK_API int ek_device_set_threads(ek_device device, int count);
 EK_API int ek_device_threads(ek_device device);
 

@@ -19,6 +19,16 @@ int ek_environment_switch(const char *name, bool *on)
     return 0;
 }
 
+int ek_environment_count(const char *name)
+{
+    const char *text = getenv(name);
+    char *end;
+    if (!text || !*text)
+        return 0;
+    long number = ek_is_digit(*text) ? strtol(text, &end, 10) : 0;
+    return number < 1 || number > EK_MOST_COUNT || *end ? -1 : (int)number;
+}
+
 /* The first word of *at, which becomes what follows it. Empty words don't count. False at the end.
  */
 static bool environment_next_word(const char **at, const char **word, size_t *length)

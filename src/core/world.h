@@ -20,12 +20,13 @@ typedef struct ek_world_place {
 
 extern ek_world_place ek_world;
 
-/* How many cores this process is to compute on: those of its affinity mask, divided among the ranks
- * of this machine; at least 1. Any thread. */
+/* How many cores this process is to compute on: EVENKEEL_THREADS, else OMP_NUM_THREADS, else those
+ * of its affinity mask, divided among the ranks of this machine; at least 1. Any thread. */
 int ek_world_cores(void);
 
-/* Logs a warning, once, if this machine has more ranks than this process may use cores, though the
- * machine has more: a launcher has bound the rank to them. No lock may be held. */
-void ek_world_check_cores(void);
+/* An error if EVENKEEL_THREADS cannot be understood. Logs a warning, once, if this machine has more
+ * ranks than this process may use cores, though the machine has more: a launcher has bound the rank
+ * to them. No lock may be held. */
+int ek_world_check_cores(void);
 
 #endif

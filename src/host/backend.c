@@ -19,7 +19,7 @@ static atomic_int open_devices;
 
 static int cpu_count(void)
 {
-    ek_world_check_cores();
+    EK_TRY(ek_world_check_cores());
     EK_TRY(ek_host_read_settings());
     return 1;
 }
@@ -34,7 +34,7 @@ static int cpu_open(ek_dev *dev)
 static int host_count(void)
 {
     ek_device_spec spec;
-    ek_world_check_cores();
+    EK_TRY(ek_world_check_cores());
     EK_TRY(ek_host_spec(&spec));
     EK_TRY(ek_host_read_settings());
     return spec.count;

@@ -48,6 +48,8 @@ static void machine(int cores, int of_mask, int ranks)
     allowed = of_mask;
     ek_world.local_size = ranks;
     ck_assert_int_eq(unsetenv("EVENKEEL_HOST_DEVICES"), 0);
+    ck_assert_int_eq(unsetenv("EVENKEEL_THREADS"), 0);
+    ck_assert_int_eq(unsetenv("OMP_NUM_THREADS"), 0);
 }
 
 /* ---- counts ---- */
@@ -96,6 +98,46 @@ TEST(the_environments_devices_stay)
     ck_assert_int_eq(ek_device_count(EK_HOST), 5);
     ek_world.local_size = 2;
     ck_assert_int_eq(ek_device_count(EK_HOST), 5);
+}
+
+/* ---- variables: EVENKEEL_THREADS before OMP_NUM_THREADS, and both before the mask ---- */
+
+TEST(threads_are_those_that_the_environment_names)
+{
+    static const struct {
+        const char *ours, *openmp;
+        int cores;
+    } cases[] = {{NULL, NULL, 24}, {NULL, "1", 1}, {NULL, "6,2", 6}, {NULL, "many", 24},
+                 {NULL, "0", 24},  {"", "4", 4},   {"3", "8", 3},    {"48", NULL, 48}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        machine(48, 24, 1);
+        if (cases[i].ours)
+            ck_assert_int_eq(setenv("EVENKEEL_THREADS", cases[i].ours, 1), 0);
+        if (cases[i].openmp)
+            ck_assert_int_eq(setenv("OMP_NUM_THREADS", cases[i].openmp, 1), 0);
+        ck_assert_int_eq(ek_world_cores(), cases[i].cores);
+        ek_world.local_size = 2; /* each rank has the variable's number */
+        ck_assert_int_eq(ek_world_cores(), cases[i].cores == 24 ? 12 : cases[i].cores);
+    }
+}
+
+TEST(host_devices_share_the_environments_threads)
+{
+    machine(24, 24, 1);
+    setenv("EVENKEEL_THREADS", "8", 1);
+    ck_assert_int_eq(ek_device_count(EK_HOST), 4); /* one per two */
+    ck_assert_int_eq(ek_device_threads(ek_host(3)), 2);
+    ck_assert_int_eq(ek_device_threads(ek_cpu()), 8);
+}
+
+TEST_LOOP(threads_that_are_no_count_are_refused, 0, 6)
+{
+    static const char *const bad[] = {"0", "-1", "two", "2x", " 2", "65537"};
+    ek_memory_stats stats;
+    machine(8, 8, 1);
+    setenv("EVENKEEL_THREADS", bad[_i], 1);
+    assert_refused(ek_memory_get_stats(ek_host(0), &stats), EK_E_INVALID,
+                   "it can be a number from 1 to 65536");
 }
 
 /* ---- the warning ---- */
