@@ -49,6 +49,8 @@ ek_module *ek_container_named(const ek_module_type *type, const ek_named_module 
         if (!module) {
             if (ek_error_status() == 0)
                 EK_FAIL(EK_E_INVALID, "%s: module %s is NULL", type->name, name);
+            else if (self) /* the error is this part's, not an earlier one */
+                ek_register_module(self, name, NULL, NULL);
         } else if (!failed) {
             /* After a NULL the others are still registered, so that all are freed. */
             failed = ek_register_module(self, name, NULL, module) < 0;
