@@ -27,7 +27,8 @@ EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options op
 /** softmax(scale q k' + mask) v, (..., H, L, D). A query that sees no key gets 0. Scores are held a
  * block at a time, so that memory grows with L + S and not with L S. All are in memory if the mask
  * wants a gradient, if a Mersenne Twister draws dropout (its numbers are PyTorch's; see random.h
- * for Philox), and on a GPU where they take at most 1/16 of its free memory, which is faster. */
+ * for Philox), and on a GPU where they take at most 1/16 of its free memory, which is faster (of
+ * its capacity, whatever is in use, if algorithms are to be deterministic). */
 #define ek_f_scaled_dot_product_attention(...) \
     ek_f_scaled_dot_product_attention_with(EK_OPTIONS_3(ek_attention_options, q, k, v, __VA_ARGS__))
 

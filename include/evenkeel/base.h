@@ -18,10 +18,11 @@
  * off. EK_DEFAULT, written or not, is the default. In a struct that is filled without its macro, a
  * switch of 0 is the default, too.
  *
- * Compilers. The public headers are system headers to them: for a mistake in a call they show the
- * call, not the macros behind it, and warnings are those of the caller's arguments. tensor.h and
- * random.h are none, so that gcc still warns of numbers where a shape is wanted. Some types have a
- * second name that says in such a message what is wanted, as ek_module_made_with_parentheses.
+ * Compilers. All public headers but tensor.h and random.h are system headers to them: for a mistake
+ * in a call they show the call, not the macros behind it, and warnings are those of the caller's
+ * arguments. The two are none, so that gcc warns of numbers where a shape is wanted. Some types
+ * have a second name that says in such a message what is wanted, as
+ * ek_module_made_with_parentheses.
  *
  * Comments in the public headers. A comment that documents begins with two stars (a file's head:
  * and @file) and stands before what users call: before the macro, which follows the options' struct
@@ -125,7 +126,7 @@ EK_END_DECLARATIONS
 
 /** A switch whose default is not necessarily off. 0 is one that was left out; one that a call
  * writes as 0 is off. So a variable that may stand for the default holds EK_DEFAULT, not 0. In C++
- * it is a class of this size (cxx.h), which can be made of a bool. */
+ * it is a class of this size, which can be made of a bool. */
 #ifdef __cplusplus
 enum ek_switch_state { EK_ON = 1, EK_OFF = 2, EK_DEFAULT = 3 };
 struct ek_switch {

@@ -65,5 +65,6 @@ string(REPLACE "," ";" exported "${exported}")
 file(CONFIGURE OUTPUT ${version_script} CONTENT "{\n    global:\n${exported}    local: *;\n};\n" @ONLY)
 # Its own functions call each other directly, also in a program that exports functions of these names.
 target_link_options(evenkeel_shared PRIVATE -Wl,--version-script=${version_script}
-                    -Wl,--no-undefined -Wl,-Bsymbolic-functions)
+                    -Wl,--no-undefined -Wl,-Bsymbolic-functions
+                    -Wl,-z,nodelete) # threads of its teams may outlive a dlclose
 set_target_properties(evenkeel_shared PROPERTIES LINK_DEPENDS ${version_script})

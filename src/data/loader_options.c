@@ -111,9 +111,12 @@ static int loader_check_iterable(const ek_loader_options *o)
     return 0;
 }
 
-/* Fails with the pending error if an option is NULL: making that option has failed. */
+/* Fails with the pending error. If the data set is NULL, making it has failed, and its sentence
+ * stays as it is. */
 int ek_loader_check(const ek_loader_options *options)
 {
+    if (!options->dataset && ek_error_status() < 0)
+        return ek_error_pending();
     EK_TRY(ek_error_refused("data_loader"));
     if (!options->dataset)
         return EK_FAIL(EK_E_INVALID, "data_loader: the data set is NULL");

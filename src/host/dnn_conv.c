@@ -288,14 +288,15 @@ typedef struct division {
 
 static division dnn_conv_divide(const arguments *a, int threads)
 {
-    enum { WORTH = 200000, LEAST_ROWS = 4 };
+    enum { WORTH = 200000, LEAST_ROWS = 4, MOST_BANDS = 4 /* each reorders the weights */ };
     const ek_tensor *banded = a->kind == EK_CONV_INPUT_GRADIENT ? a->x : a->y;
     const int64_t samples = a->x->shape[0], work = ek_count(a->y) * ek_count(a->w) / a->w->shape[0];
     const int64_t parts = ek_smaller(threads, 1 + work / WORTH);
     division d = {ek_smaller(samples, parts), 1};
     if (samples < parts)
         d.bands = parts / samples;
-    else if (samples % parts != 0 && samples < 4 * parts && a->kind != EK_CONV_WEIGHT_GRADIENT)
+    else if (parts <= MOST_BANDS && samples % parts != 0 && samples < 4 * parts &&
+             a->kind != EK_CONV_WEIGHT_GRADIENT)
         d = (division){samples, parts}; /* no thread has a sample more than others */
     if (banded->shape[2] < LEAST_ROWS * d.bands)
         d = (division){ek_smaller(samples, parts), 1};

@@ -270,16 +270,26 @@ static int dnn_plan_acquire_parts(plan_job *job, int count)
     return 1;
 }
 
+/* True unless so much memory is beyond the device's capacity. */
+static bool dnn_plan_has_room(ek_dev *dev, size_t nbytes)
+{
+    ek_memory_stats stats;
+    ek_ledger_read(dev, &stats);
+    return !stats.capacity || stats.in_use + nbytes <= stats.capacity;
+}
+
 static int dnn_plan_run(ek_dev *dev, plan_job *job, int count)
 {
     size_t nbytes = 0;
     void *workspace = NULL;
     for (int i = 0; i < count; i++)
         nbytes += job->parts[i].nbytes;
+    if (count > 1 && nbytes && !dnn_plan_has_room(dev, nbytes))
+        return 0; /* one part needs less */
     if (nbytes)
         EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     job->workspace = workspace;
-    ek_parallel_for(dev, count, 1, dnn_plan_run_parts, job);
+    ek_parallel_parts(dev, count, dnn_plan_run_parts, job);
     if (nbytes)
         ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     for (int i = 0; i < count; i++)

@@ -7,8 +7,8 @@
 
 #include "core/tensor.h"
 
-/* A key tells one plan from another by operation, dtype, threads, shapes, strides and parameters.
- * The first word is an ek_conv_kind or EK_DNN_MATMUL. */
+/* A key tells one plan from another by operation, dtype, shapes, strides and parameters. Plans
+ * are of one thread. The first word is an ek_conv_kind or EK_DNN_MATMUL. */
 enum { EK_DNN_MATMUL = 100 };
 
 typedef struct ek_dnn_key {

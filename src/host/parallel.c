@@ -266,15 +266,9 @@ int ek_parallel_threads(const ek_dev *dev)
     return most && threads > most ? most : threads;
 }
 
-void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
-                     void *context)
+static void parallel_run(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
+                         void *context)
 {
-    if (count <= 0)
-        return;
-    if (grain < 1)
-        grain = 1;
-    if (grain < count && dev->id.kind == EK_CPU && ek_workers_exist())
-        grain *= COLD;
     bool alone = count <= grain || inside_team || omp_in_parallel() || ek_forked();
     team *t = alone ? NULL : parallel_team_for(dev);
     if (!t) {
@@ -295,6 +289,24 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
     int done = parallel_run_parts(t, 0);
     if (atomic_fetch_sub(&t->undone.word, done) != done)
         parallel_wait_for(&t->undone);
+}
+
+void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
+                     void *context)
+{
+    if (count <= 0)
+        return;
+    if (grain < 1)
+        grain = 1;
+    if (grain < count && dev->id.kind == EK_CPU && ek_workers_exist())
+        grain *= COLD;
+    parallel_run(dev, count, grain, body, context);
+}
+
+void ek_parallel_parts(ek_dev *dev, int64_t count, ek_parallel_body *body, void *context)
+{
+    if (count > 0)
+        parallel_run(dev, count, 1, body, context);
 }
 
 int ek_parallel_alone_begin(void)

@@ -1,9 +1,10 @@
 /* parallel.h: the one place that owns threads of kernels.
  *
  * Each thread that computes for a device uses a team of dev->threads. They are plain threads: those
- * of GNU OpenMP spin for milliseconds for others, which may not be running on busy cores. A
- * kernel's result may not depend on the team's size: reductions split their work by its shape and
- * never by the number of threads. */
+ * of GNU OpenMP spin for milliseconds for others, which may not be running on busy cores. Own
+ * kernels' results don't depend on the team's size: reductions split their work by its shape. What
+ * oneDNN computes in parts, one for each thread (dnn_conv.c), does: a weight gradient is the sum of
+ * the parts' sums. */
 #ifndef EK_HOST_PARALLEL_H
 #define EK_HOST_PARALLEL_H
 
@@ -18,6 +19,8 @@ typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
  * threads. A single part runs inline, and so does all work inside of a team. */
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);
+/* ek_parallel_for of parts each of which is worth a thread, even one that sleeps. */
+void ek_parallel_parts(ek_dev *dev, int64_t count, ek_parallel_body *body, void *context);
 
 /* Waits, within a body, until other threads have counted *done up to `count`. A piece may only
  * wait for pieces that were taken before it; otherwise no thread might be computing them. */

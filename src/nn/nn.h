@@ -1,4 +1,4 @@
-/* nn.h: helpers that the library's modules share. */
+/* nn.h: what the library's modules share. */
 #ifndef EK_NN_NN_H
 #define EK_NN_NN_H
 

@@ -172,7 +172,7 @@ int ek_reduced_dimensions(const char *operation, const ek_reduce_options *option
     if (options->dim != 0 || ek_keyword_is_written(options->keywords, "dim", 1)) {
         if (options->dim_count != 0)
             return EK_FAIL(EK_E_INVALID, "%s: dim and EK_DIMS are one option; give one", operation);
-        int dim = ek_reduced_dimension(operation, x, options->dim);
+        int dim = ek_reduced_dimension(operation, x, options->dim == EK_ZERO ? 0 : options->dim);
         return dim < 0 ? dim : x->ndim == 0 ? 0 : 1 << dim;
     }
     if (options->dim_count == 0)

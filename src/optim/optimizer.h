@@ -62,6 +62,7 @@ struct ek_optimizer {
     ek_segment **table; /* all segments by group and place in memory */
     int segment_count;
     bool table_is_current;
+    bool warned;  /* that no parameter has a gradient; until one has */
     void *memory; /* of an algorithm that steps all parameters as one vector, or NULL */
 };
 

@@ -258,12 +258,15 @@ static int step_prepare(step *this)
 {
     EK_TRY(step_choose(this));
     EK_TRY(step_collect(this));
-    if (this->segment_count == 0 && this->flat_count == 0 && this->optimizer->slot_count > 0)
+    const bool still =
+        this->segment_count == 0 && this->flat_count == 0 && this->optimizer->slot_count > 0;
+    if (still && !this->optimizer->warned)
         ek_log_line(
             EK_LOG_WARNING,
             "%s: no parameter has a gradient, so the step changes nothing; ek_backward of a "
             "loss that was computed from them comes before it",
             this->optimizer->algorithm->name);
+    this->optimizer->warned = still;
     for (int i = 0; i < this->flat_count; i++)
         if (this->flats[i].takes_part)
             EK_TRY(this->flats[i].flat->refresh(this->flats[i].flat));

@@ -1,7 +1,7 @@
 /* fuzz_safetensors.c: any bytes as a safetensors file: opened or refused, and read without leaving
- * the file. What can
- * be opened is loaded, too (loads.h). For libFuzzer, from the top of the tree, with a build in
- * $build that has -DEVENKEEL_SANITIZE=fuzzer-no-link,address,undefined and clang:
+ * the file. What can be opened is loaded, too
+ * (loads.h). For libFuzzer, from the top of the tree, with a build in $build that has
+ * -DEVENKEEL_SANITIZE=fuzzer-no-link,address,undefined and clang:
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc \
  *         -Wl,--wrap=ek_file_map,--wrap=ek_file_unmap

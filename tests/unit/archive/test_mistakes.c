@@ -107,6 +107,9 @@ TEST(a_failed_part_is_not_an_earlier_error)
     ck_assert_ptr_null(ek_sequential(ek_linear(0, 2)));
     ck_assert_ptr_null(strstr(ek_error_message(), "refused"));
     ek_error_clear();
+    ck_assert_ptr_null(ek_data_loader(ek_image_folder("/nowhere")));
+    ck_assert_ptr_null(strstr(ek_error_message(), "refused"));
+    ek_error_clear();
 }
 
 static void count_warnings(ek_log_level level, const char *line, void *user)
@@ -121,6 +124,7 @@ TEST(a_step_without_gradients_is_logged)
     ek_optimizer *optimizer = ek_sgd(net, .lr = 0.1);
     ek_set_log(count_warnings, &warnings);
     assert_ok(ek_step(optimizer));
+    assert_ok(ek_step(optimizer)); /* says it once */
     ck_assert_int_eq(warnings, 1);
     assert_ok(ek_backward(ek_sum(ek_apply(net, ONES(3, 4)))));
     assert_ok(ek_step(optimizer));

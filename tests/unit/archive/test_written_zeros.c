@@ -373,5 +373,6 @@ TEST(dimensions_need_a_count)
     ck_assert_int_eq(ek_tensor_ndim(ek_sum(x, .dims = {1}, .dim_count = none)), 0);
     ck_assert_int_eq(ek_tensor_ndim(ek_sum(x, .keepdim = true)), 2);
     ck_assert_int_eq(ek_tensor_ndim(ek_sum_with((ek_reduce_options){.x = x})), 0);
+    assert_shape(ek_sum_with((ek_reduce_options){.x = x, .dim = EK_ZERO}), EK_SHAPE(3));
     ck_assert_int_eq(ek_tensor_ndim(ek_quantile(x, q, EK_DIMS(1))), 1);
 }
