@@ -215,7 +215,7 @@ static int run_finish(const run_kind *kind, run_state *run, int argc, char **arg
     int rc = 0;
     if (kind->finish && run->step >= run->last) {
         interrupt_steps_done = world_is_first();
-        interrupt_say(); /* of a signal in the last step */
+        interrupt_say(); /* a signal may have come in the last step */
         rc = kind->finish(run);
         interrupt_steps_done = 0;
     }

@@ -46,7 +46,7 @@ static int run(ek_module *net, ek_module *criterion, ek_optimizer *optimizer, ek
 
 int main(void)
 {
-    ek_manual_seed(0); /* of points, of initial values, and of the order of samples */
+    ek_manual_seed(0); /* fixes points, initial values and the order of samples */
     ek_loader *training =
         ek_data_loader(points(1024), .batch_size = 32, .shuffle = true, .workers = 1);
     ek_loader *test = ek_data_loader(points(512), .batch_size = 256);

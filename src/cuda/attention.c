@@ -53,7 +53,7 @@ static ek_cuda_attention_job attention_job_of(const ek_tensor *q, const ek_tenso
 /* ---- products, or our own kernels ---- */
 
 enum {
-    ATTENTION_SHARE = 16,    /* of the free memory, which the scores of a layer may take */
+    ATTENTION_SHARE = 16,    /* a layer's scores may take one part in 16 of the free memory */
     ATTENTION_MANY = 1 << 20 /* fewer scores are not worth the launches of a composition */
 };
 

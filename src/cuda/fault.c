@@ -39,7 +39,7 @@ static bool fault_is_sticky(int error)
     case 721:              /* cudaErrorTensorMemoryLeak */
     case 810:              /* cudaErrorMpsClientTerminated */
     case 911:              /* cudaErrorExternalDevice */
-    case cudaErrorUnknown: /* what drivers may say of a GPU that is lost */
+    case cudaErrorUnknown: /* drivers may say this of a GPU that is lost */
         return true;
     default:
         return false;

@@ -9,7 +9,7 @@
 #include "core/tensor.h"
 #include "data/stream.h"
 
-enum { EK_MAX_PIXELS = 1 << 28 }; /* with four channels of a byte they take 1 GiB */
+enum { EK_MAX_PIXELS = 1 << 28 }; /* 1 GiB if a pixel has four channels of a byte */
 
 /* An encoded picture. */
 typedef struct ek_encoded {

@@ -31,7 +31,7 @@ typedef enum ek_pickle_kind {
  * places may have one object: None and small numbers exist once. */
 typedef struct ek_pickle_object {
     ek_pickle_kind kind;
-    bool has_nul; /* of a text */
+    bool has_nul; /* a text has a NUL in it */
     union {
         int64_t integer;
         double floating;
@@ -40,7 +40,7 @@ typedef struct ek_pickle_object {
             size_t nbytes;
         } text;
         struct {
-            int begin, count, room; /* of a list's or dictionary's items in ek_pickle.items */
+            int begin, count, room; /* a list's or dictionary's place in ek_pickle.items */
         } items;
         struct {
             int module, name; /* texts */
@@ -63,7 +63,7 @@ typedef struct ek_pickle {
     size_t at; /* offset of the next byte */
     ek_pickle_object *objects;
     int count, room;
-    int *items; /* those of all lists and dictionaries */
+    int *items; /* the items of all lists and dictionaries */
     int item_count, item_room;
     int small[EK_PICKLE_SMALL + 1]; /* 1 + the object of a small number, and of None; 0: not yet */
     int *stack;                     /* objects, or PICKLE_MARK */

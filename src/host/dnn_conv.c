@@ -279,11 +279,11 @@ typedef struct conv_part {
     arguments a;
     ek_tensor x, y;
     ek_conv_params params;
-    ek_stage w, bias; /* of a weight gradient: the part's sums */
+    ek_stage w, bias; /* the part's sums, if it is a weight gradient's */
 } conv_part;
 
 typedef struct division {
-    int64_t groups, bands; /* of samples; of each of them */
+    int64_t groups, bands; /* groups of samples, and bands of rows in each group */
 } division;
 
 static division dnn_conv_divide(const arguments *a, int threads)

@@ -231,7 +231,7 @@ static size_t dnn_plan_workspace(const ek_dnn_plan *plan)
 typedef struct plan_job {
     const ek_dnn_kind *kind;
     ek_dnn_part *parts;
-    char *workspace; /* that of each part, one after the other */
+    char *workspace; /* the parts' workspaces, one after the other */
     dnnl_engine_t engine;
 } plan_job;
 

@@ -55,7 +55,7 @@ typedef struct ek_dnn_part {
     ek_dnn_key key;
     const void *arguments;
     ek_dnn_plan *plan;
-    size_t nbytes; /* of its workspace */
+    size_t nbytes; /* the workspace's size */
     dnnl_status_t status;
 } ek_dnn_part;
 
