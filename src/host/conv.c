@@ -1,5 +1,5 @@
-/* conv.c: convolution and its gradients, by the fastest implementation. Operands are copied if that
- * implementation needs another layout or dtype. */
+/* conv.c: convolution and its gradients, by the fastest of several ways, which are the rows of a
+ * table. */
 #include "host/conv.h"
 
 #include "host/host.h"
@@ -21,87 +21,105 @@ static bool conv_computes_y(ek_conv_kind kind)
     return kind == EK_CONV_FORWARD;
 }
 
-/* The implementation: oneDNN, conv_columns.c, conv_point.c, conv_implicit.c or winograd.c. */
-typedef enum way { BY_DNN, BY_COLUMNS, POINT, IMPLICIT, WINOGRAD_2, WINOGRAD_4 } way;
+/* ---- ways ---- */
 
-/* Computes in `dtype`. Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
+/* Computes a convolution. Returns 0 when done, 1 if the way has nothing fast for it, negative on an
+ * error. */
+typedef int conv_run_function(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x,
+                              const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
+                              const ek_conv_params *params);
+
+static bool conv_winograd_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                               const ek_tensor *y, const ek_conv_params *params)
+{
+    return ek_conv_winograd_side(kind, x, w, y, params) != 0;
+}
+
+static int conv_winograd(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                         const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+{
+    const int side = ek_conv_winograd_side(kind, x, w, y, params);
+    return ek_conv_winograd(dev, kind, side, x, w, bias, y, params);
+}
+
+static bool conv_dnn_has_bf16(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                              const ek_tensor *y, const ek_conv_params *params)
+{
+    (void)kind, (void)x, (void)w, (void)y, (void)params;
+    return ek_dnn_has_bf16();
+}
+
+static int conv_dnn(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                    const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+{
+    const int done = ek_dnn_conv(dev, kind, x, w, bias, y, params);
+    return done < 0 ? done : !done;
+}
+
+/* The ways, best first: the first that takes the dtype, wins and has something fast computes.
+ * Columns, in any dtype, are left for what none of them takes. */
+typedef struct conv_way {
+    ek_dtype dtype; /* in which it computes; bf16 and f16 are computed in f32, too, and rounded */
+    bool dnn;       /* takes row-major weights as they are, because it reorders weights anyway */
+    /* Whether it can compute this and was measured to be faster than the ways below; NULL: always.
+     * Not asked about empty tensors. */
+    bool (*wins)(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                 const ek_conv_params *params);
+    conv_run_function *run;
+} conv_way;
+static const conv_way conv_ways[] = {
+    {EK_BF16, false, ek_conv_implicit_bf16_wins, ek_conv_implicit},
+    {EK_BF16, true, conv_dnn_has_bf16, conv_dnn},
+    {EK_F32, false, conv_winograd_wins, conv_winograd},
+    {EK_F32, false, ek_conv_point_wins, ek_conv_point},
+    {EK_F32, false, ek_conv_implicit_wins, ek_conv_implicit},
+    {EK_F32, true, NULL, conv_dnn},
+};
+enum { CONV_WAYS = sizeof conv_ways / sizeof *conv_ways };
+
+/* Computes by `way`, which gets copies of operands that have another layout or dtype. */
 static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
-                        ek_dtype dtype, way by)
+                        const conv_way *way)
 {
-    /* oneDNN takes row-major weights as they are, because it reorders weights anyway. */
-    bool w_by_rows = by == BY_DNN && ek_tensor_is_contiguous(w, EK_CONTIGUOUS);
-    bool keep_w = w->dtype == dtype && (w_by_rows || ek_is_channels_last(w));
-    int w_axis = w_by_rows ? w->ndim - 1 : 1;
-    bool keep_bias =
+    const ek_dtype dtype = way->dtype;
+    const bool w_by_rows = way->dnn && ek_tensor_is_contiguous(w, EK_CONTIGUOUS);
+    const bool keep_w = w->dtype == dtype && (w_by_rows || ek_is_channels_last(w));
+    const int w_axis = w_by_rows ? w->ndim - 1 : 1;
+    const bool keep_bias =
         !bias || (bias->dtype == dtype && ek_tensor_is_contiguous(bias, EK_CONTIGUOUS));
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *sx = &stages[0], *sw = &stages[1], *sb = &stages[2], *sy = &stages[3];
-    int done = 0, rc;
+    bool done = false;
+    int rc;
     EK_TRY_GOTO(ek_stage_image(sx, dev, x, dtype, !conv_computes_x(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, w_axis, keep_w, !conv_computes_w(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !conv_computes_w(kind)), rc,
                 end);
     EK_TRY_GOTO(ek_stage_image(sy, dev, y, dtype, !conv_computes_y(kind)), rc, end);
-    if (by == WINOGRAD_2 || by == WINOGRAD_4) {
-        rc = ek_conv_winograd(dev, kind, by == WINOGRAD_2 ? 2 : 4, sx->tensor, sw->tensor,
-                              sb->tensor, sy->tensor, params);
-        done = 1;
-    } else if (by == POINT) {
-        rc = ek_conv_point(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
-        done = 1;
-    } else if (by == IMPLICIT) {
-        rc = ek_conv_implicit(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
-        done = 1;
-    } else if (by == BY_COLUMNS) {
-        rc = ek_conv_columns(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
-        done = 1;
-    } else {
-        rc = done = ek_dnn_conv(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
-    }
+    rc = way->run(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
+    done = rc == 0;
 end:
     rc = ek_stage_end(sx, dev, done && conv_computes_x(kind), rc);
     rc = ek_stage_end(sw, dev, done && conv_computes_w(kind), rc);
     rc = ek_stage_end(sb, dev, done && conv_computes_w(kind), rc);
-    rc = ek_stage_end(sy, dev, done && conv_computes_y(kind), rc);
-    return rc < 0 ? rc : done;
-}
-
-/* The fastest way for f32. */
-static way conv_way(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                    const ek_conv_params *params)
-{
-    int side = ek_conv_winograd_side(kind, x, w, y, params);
-    if (side != 0)
-        return side == 2 ? WINOGRAD_2 : WINOGRAD_4;
-    if (ek_conv_point_wins(kind, x, w, y, params))
-        return POINT;
-    return ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT : BY_DNN;
+    return ek_stage_end(sy, dev, done && conv_computes_y(kind), rc);
 }
 
 static int conv_run(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
-    bool empty = ek_count(x) == 0 || ek_count(w) == 0 || ek_count(y) == 0;
-    ek_dtype dtype = x->dtype;
-    if (dtype == EK_BF16 && !empty && ek_conv_implicit_bf16_wins(kind, x, w, y, params)) {
-        int done = conv_compute(dev, kind, x, w, bias, y, params, EK_BF16, IMPLICIT);
-        return done < 0 ? done : 0;
+    const bool empty = ek_count(x) == 0 || ek_count(w) == 0 || ek_count(y) == 0;
+    const ek_dtype wide = ek_dtype_wide(x->dtype);
+    int rc = 1;
+    for (int i = 0; i < CONV_WAYS && rc > 0 && !empty; i++) {
+        const conv_way *way = &conv_ways[i];
+        if ((way->dtype == x->dtype || way->dtype == wide) &&
+            (!way->wins || way->wins(kind, x, w, y, params)))
+            rc = conv_compute(dev, kind, x, w, bias, y, params, way);
     }
-    if (dtype == EK_BF16 && !empty && ek_dnn_has_bf16()) {
-        int done = conv_compute(dev, kind, x, w, bias, y, params, EK_BF16, BY_DNN);
-        if (done != 0)
-            return done < 0 ? done : 0;
-    }
-    dtype = ek_dtype_wide(dtype); /* bf16 and f16 are computed in f32 and rounded at the end */
-    if (dtype == EK_F32 && !empty) {
-        way by = conv_way(kind, x, w, y, params);
-        int done = conv_compute(dev, kind, x, w, bias, y, params, EK_F32, by);
-        if (done != 0)
-            return done < 0 ? done : 0;
-    }
-    int done = conv_compute(dev, kind, x, w, bias, y, params, dtype, BY_COLUMNS);
-    return done < 0 ? done : 0;
+    const conv_way columns = {wide, false, NULL, ek_conv_columns};
+    return rc > 0 ? conv_compute(dev, kind, x, w, bias, y, params, &columns) : rc;
 }
 
 ek_memory_format ek_host_conv_format(ek_dev *dev, ek_dtype dtype)
