@@ -224,14 +224,27 @@ void ek_queue_ready(ek_run *run, int queue, ek_task *task);
  * Takes the lock. */
 ek_task *ek_queue_next(ek_run *run, int queue, const ek_task *done, int status);
 
+/* ---- execution.c ---- */
+
+/* One call of a node's backward. Those of nested passes form a list on the thread's stack. */
+typedef struct ek_execution {
+    const ek_run *run;
+    const ek_task *task;
+    struct ek_execution *outer;
+} ek_execution;
+
+/* Makes the execution the innermost one of the thread, until ek_execution_end. */
+void ek_execution_begin(ek_execution *execution);
+void ek_execution_end(const ek_execution *execution);
+
+/* The leaf whose gradient the node's input alone becomes, if it has none yet and nobody sees the
+ * gradient before the pass ends; else NULL. */
+const ek_tensor *ek_node_unseen_leaf(const ek_node *node, int input);
+
 /* ---- engine.c ---- */
 
 /* Runs all tasks. gradients[i], whose reference is taken, goes to routes[i]. A negative root_count
  * is the status of a pass that has failed before: grad hooks are told of it, and it is returned. */
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count);
-
-/* The leaf whose gradient the node's input alone becomes, if it has none yet and nobody sees the
- * gradient before the pass ends; else NULL. */
-const ek_tensor *ek_node_unseen_leaf(const ek_node *node, int input);
 
 #endif

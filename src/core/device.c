@@ -152,33 +152,6 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
-int ek_dev_set_find(const ek_dev_set *set, const ek_dev *dev)
-{
-    int at = 0;
-    while (at < set->count && set->devs[at] != dev)
-        at++;
-    return at;
-}
-
-int ek_dev_set_add(ek_dev_set *set, ek_dev *dev)
-{
-    int at = ek_dev_set_find(set, dev);
-    if (at == set->count)
-        set->devs[set->count++] = dev;
-    return at;
-}
-
-void ek_dev_set_sort(ek_dev_set *set)
-{
-    for (int i = 1; i < set->count; i++) {
-        ek_dev *dev = set->devs[i];
-        int at = i;
-        for (; at > 0 && ek_dev_compare(set->devs[at - 1], dev) > 0; at--)
-            set->devs[at] = set->devs[at - 1];
-        set->devs[at] = dev;
-    }
-}
-
 /* Waits for the device's work and makes it give its workspaces back. An error of that work is
  * logged, because the device is closed all the same. */
 static void device_quiesce(ek_dev *dev)

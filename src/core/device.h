@@ -19,19 +19,6 @@ static inline int ek_dev_compare(const ek_dev *a, const ek_dev *b)
 
 enum { EK_MOST_DEVICES = 2 * EK_MAX_DEVICES + 1 }; /* all devices of both kinds, and cpu */
 
-/* A set of devices, in the order in which they were added. Starts as {0}. */
-typedef struct ek_dev_set {
-    int count;
-    ek_dev *devs[EK_MOST_DEVICES];
-} ek_dev_set;
-
-/* Returns the device's index; set->count if the set doesn't have it. */
-int ek_dev_set_find(const ek_dev_set *set, const ek_dev *dev);
-/* Adds the device if the set doesn't have it. Returns its index. */
-int ek_dev_set_add(ek_dev_set *set, ek_dev *dev);
-/* Sorts by ek_dev_compare. */
-void ek_dev_set_sort(ek_dev_set *set);
-
 /* Fails for a list of negative count, which ek_devices and ek_device_list_of return on an error,
  * and for one that is too long. An empty list is fine. */
 int ek_device_list_check(const char *what, const ek_device_list *list);

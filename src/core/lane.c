@@ -37,6 +37,37 @@ static atomic_int lanes_ahead; /* lanes that are `ahead` */
 
 static _Thread_local const ek_deferral *deferral; /* of this thread's sections; NULL: none */
 
+/* ---- sets of devices ---- */
+
+int ek_dev_set_find(const ek_dev_set *set, const ek_dev *dev)
+{
+    int at = 0;
+    while (at < set->count && set->devs[at] != dev)
+        at++;
+    return at;
+}
+
+int ek_dev_set_add(ek_dev_set *set, ek_dev *dev)
+{
+    int at = ek_dev_set_find(set, dev);
+    if (at == set->count)
+        set->devs[set->count++] = dev;
+    return at;
+}
+
+void ek_dev_set_sort(ek_dev_set *set)
+{
+    for (int i = 1; i < set->count; i++) {
+        ek_dev *dev = set->devs[i];
+        int at = i;
+        for (; at > 0 && ek_dev_compare(set->devs[at - 1], dev) > 0; at--)
+            set->devs[at] = set->devs[at - 1];
+        set->devs[at] = dev;
+    }
+}
+
+/* ---- lanes ---- */
+
 int ek_lane_open(ek_dev *dev)
 {
     if (!ek_dev_has_streams(dev))

@@ -25,6 +25,19 @@
 
 #include "core/tensor.h"
 
+/* A set of devices, in the order in which they were added. Starts as {0}. */
+typedef struct ek_dev_set {
+    int count;
+    ek_dev *devs[EK_MOST_DEVICES];
+} ek_dev_set;
+
+/* Returns the device's index; set->count if the set doesn't have it. */
+int ek_dev_set_find(const ek_dev_set *set, const ek_dev *dev);
+/* Adds the device if the set doesn't have it. Returns its index. */
+int ek_dev_set_add(ek_dev_set *set, ek_dev *dev);
+/* Sorts by ek_dev_compare. */
+void ek_dev_set_sort(ek_dev_set *set);
+
 /* Opens and closes the lane of a device that has streams; others have none. For the registry,
  * core/device.c. The device is idle when its lane closes. */
 int ek_lane_open(ek_dev *dev);

@@ -18,6 +18,7 @@
  * The phase is the count of updates if the formula depends on that count. */
 #include <stdlib.h>
 
+#include "core/lane.h"
 #include "core/trace.h"
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
