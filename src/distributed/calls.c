@@ -1,6 +1,5 @@
 /* calls.c: the public calls on tensors. Each checks its arguments, makes a work of them, and waits
- * for it unless the caller does that. A call that is wrong on this rank is an error of all ranks,
- * since the others wait for it. */
+ * for it unless the caller does that. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +24,13 @@ static int calls_check_tensor(const char *what, const char *operand, const ek_te
     return 0;
 }
 
-/* Submits the work, and waits unless the caller has asked for the work. */
-static int calls_finish(ek_dist_work *work, ek_dist_work **async)
+/* Submits the work, and waits unless the caller has asked for the work. If rc says that the work is
+ * not complete, frees it. */
+static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
 {
+    if (rc < 0)
+        ek_dist_work_free(work);
+    EK_TRY(rc);
     if (!async)
         return ek_dist_work_run(work);
     EK_TRY(ek_dist_work_submit(work));
@@ -35,58 +38,59 @@ static int calls_finish(ek_dist_work *work, ek_dist_work **async)
     return 0;
 }
 
-/* The error of a call that could not be submitted, which becomes all ranks'. Errors of submitted
- * works are theirs already. */
-static int calls_refuse(const ek_process_group *group, ek_dist_work *work)
-{
-    ek_dist_work_free(work);
-    return ek_world_outcome(group, ek_error_pending());
-}
-
 /* ---- one tensor on every rank ---- */
 
+typedef struct calls_one {
+    const ek_dist_call *call;
+    const ek_verb *verb;
+    bool reduces, rooted; /* rooted: the call has a root */
+} calls_one;
+
 /* op: -1 for broadcast. root: rank in the group, or -1. */
-static int calls_one(const ek_dist_call *call, ek_process_group *group, const ek_verb *verb, int op,
-                     int root)
+static int calls_fill_one(ek_dist_work *work, const ek_dist_call *call, int op, int root)
 {
-    bool sends = op >= 0 || root == group->rank;
-    bool receives = op < 0 ? root != group->rank : root < 0 || root == group->rank;
-    ek_dist_work *work = ek_dist_work_of(group, verb, 1);
-    if (!work)
-        return calls_refuse(group, NULL);
+    int rank = work->group->rank;
+    bool sends = op >= 0 || root == rank;
+    bool receives = op < 0 ? root != rank : root < 0 || root == rank;
     work->card.root = root;
     work->card.op = op;
-    if (ek_comm_nbytes(call->tensor) > EK_CARD_PAYLOAD && ek_dist_work_rail(work, call->tensor) < 0)
-        return calls_refuse(group, work);
-    if (ek_dist_work_add(work, call->tensor, sends, receives) < 0)
-        return calls_refuse(group, work);
+    if (ek_comm_nbytes(call->tensor) > EK_CARD_PAYLOAD)
+        EK_TRY(ek_dist_work_rail(work, call->tensor));
+    EK_TRY(ek_dist_work_add(work, call->tensor, sends, receives));
     ek_dist_work_card(work);
-    if (op >= 0 && ek_dist_work_sum(work) < 0)
-        return calls_refuse(group, work);
+    if (op >= 0)
+        EK_TRY(ek_dist_work_sum(work));
     if (op < 0 && work->rail)
         ek_rail_run_broadcast(work->rail, work->tensors[0].memory, root);
-    return calls_finish(work, call->work);
+    return 0;
 }
 
-/* Checks a call, and makes it if there are several ranks. `rooted`: it has a root. */
+/* Checks a call, and makes it if there are several ranks. */
+static int calls_run_one(ek_process_group *group, void *user)
+{
+    const calls_one *one = user;
+    const ek_dist_call *call = one->call;
+    const char *what = ek_verb_name(one->verb->id);
+    int root = -1;
+    EK_TRY(calls_check_tensor(what, "tensor", call->tensor, true));
+    if (one->reduces)
+        EK_TRY(ek_combine_check(what, call->op, call->tensor->dtype));
+    if (one->rooted)
+        EK_TRY(root = ek_world_root(what, group, call->rank));
+    if (group->size == 1)
+        return 0;
+    ek_dist_work *work = ek_dist_work_of(group, one->verb, 1);
+    int rc = work ? calls_fill_one(work, call, one->reduces ? (int)call->op : -1, root)
+                  : ek_error_pending();
+    return calls_finish(work, rc, call->work);
+}
+
 static int calls_tensor(const ek_dist_call *call, const ek_verb *verb, bool reduces, bool rooted)
 {
-    const char *what = ek_verb_name(verb->id);
-    ek_process_group *group;
+    calls_one one = {call, verb, reduces, rooted};
     if (call->work)
         *call->work = NULL;
-    int part = ek_world_group(what, call->group, &group);
-    if (part <= 0)
-        return part;
-    int root = -1;
-    int rc = calls_check_tensor(what, "tensor", call->tensor, true);
-    if (rc >= 0 && reduces)
-        rc = ek_combine_check(what, call->op, call->tensor->dtype);
-    if (rc >= 0 && rooted)
-        rc = root = ek_world_root(what, group, call->rank);
-    if (rc < 0)
-        return ek_world_outcome(group, rc);
-    return group->size > 1 ? calls_one(call, group, verb, reduces ? (int)call->op : -1, root) : 0;
+    return ek_group_call(ek_verb_name(verb->id), call->group, calls_run_one, &one);
 }
 
 int ek_dist_broadcast_with(ek_dist_call call)
@@ -106,104 +110,101 @@ int ek_dist_reduce_with(ek_dist_call call)
 
 /* ---- barriers ---- */
 
-static int calls_barrier(ek_process_group *given, double seconds, bool first_only,
-                         ek_dist_work **async)
+typedef struct calls_barrier {
+    bool monitored, first_only;
+    double seconds; /* the time-out of a monitored one */
+    ek_dist_work **async;
+} calls_barrier;
+
+static int calls_run_barrier(ek_process_group *group, void *user)
 {
-    ek_process_group *group;
-    if (async)
-        *async = NULL;
-    int part = ek_world_group("barrier", given, &group);
-    if (part <= 0 || group->size == 1)
-        return part < 0 ? part : 0;
+    const calls_barrier *call = user;
+    if (call->monitored && !(call->seconds > 0))
+        return EK_FAIL(EK_E_INVALID,
+                       "monitored_barrier: a time-out of %g seconds; it must be positive",
+                       call->seconds);
+    if (group->size == 1)
+        return 0;
     ek_dist_work *work = ek_dist_work_new(group, &ek_verb_barrier);
     if (!work)
-        return calls_refuse(group, NULL);
-    if (seconds > 0)
-        work->timeout = seconds;
-    work->first_missing_only = first_only;
-    return calls_finish(work, async);
+        return ek_error_pending();
+    if (call->monitored)
+        work->timeout = call->seconds;
+    work->first_missing_only = call->first_only;
+    return calls_finish(work, 0, call->async);
 }
 
 int ek_dist_barrier_with(ek_dist_call call)
 {
-    return calls_barrier(call.group, 0, false, call.work);
+    calls_barrier barrier = {.async = call.work};
+    if (call.work)
+        *call.work = NULL;
+    return ek_group_call("barrier", call.group, calls_run_barrier, &barrier);
 }
 
 int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_group *group)
 {
-    if (!(seconds > 0))
-        return ek_world_outcome(
-            group,
-            EK_FAIL(EK_E_INVALID,
-                    "monitored_barrier: a time-out of %g seconds; it must be positive", seconds));
-    return calls_barrier(group, seconds, !wait_all_ranks, NULL);
+    calls_barrier barrier = {true, !wait_all_ranks, seconds, NULL};
+    return ek_group_call("barrier", group, calls_run_barrier, &barrier);
 }
 
 /* ---- messages ---- */
 
-/* The group of a message, or NULL with *part as of ek_world_group. */
-static ek_process_group *calls_check_message(const ek_dist_call *call, const ek_verb *verb,
-                                             int *part)
+typedef struct calls_message {
+    const ek_dist_call *call;
+    const ek_verb *verb;
+    ek_dist_work *work; /* submitted */
+} calls_message;
+
+static int calls_check_message(const ek_dist_call *call, const ek_verb *verb,
+                               const ek_process_group *group)
 {
     const char *what = ek_verb_name(verb->id);
     bool sends = verb == &ek_verb_send;
-    ek_process_group *group;
-    *part = ek_world_group(what, call->group, &group);
-    if (*part <= 0)
-        return NULL;
-    int rc = calls_check_tensor(what, "tensor", call->tensor, !sends);
-    if (rc >= 0 && (sends || call->rank != EK_DIST_ANY))
-        rc = ek_world_root(what, group, call->rank);
-    if (rc >= 0 && call->rank == group->ranks[group->rank])
-        rc = EK_FAIL(EK_E_INVALID, "%s: rank %d is this process itself", what, call->rank);
-    if (rc >= 0 && call->tag < 0)
-        rc = EK_FAIL(EK_E_INVALID, "%s: tag %d; tags are not negative", what, call->tag);
-    if (rc >= 0 && group->size == 1)
-        rc = EK_FAIL(EK_E_INVALID, "%s: %s has no other rank", what, group->name);
-    *part = rc < 0 ? ek_world_outcome(group, rc) : 1;
-    return rc < 0 ? NULL : group;
+    EK_TRY(calls_check_tensor(what, "tensor", call->tensor, !sends));
+    if (sends || call->rank != EK_DIST_ANY)
+        EK_TRY(ek_world_root(what, group, call->rank));
+    if (call->rank == group->ranks[group->rank])
+        return EK_FAIL(EK_E_INVALID, "%s: rank %d is this process itself", what, call->rank);
+    if (call->tag < 0)
+        return EK_FAIL(EK_E_INVALID, "%s: tag %d; tags are not negative", what, call->tag);
+    if (group->size == 1)
+        return EK_FAIL(EK_E_INVALID, "%s: %s has no other rank", what, group->name);
+    return 0;
 }
 
-static ek_dist_work *calls_message(const ek_dist_call *call, ek_process_group *group,
-                                   const ek_verb *verb)
+static int calls_start_message(ek_process_group *group, void *user)
 {
-    bool sends = verb == &ek_verb_send;
-    ek_dist_work *work = ek_dist_work_of(group, verb, 1);
-    if (!work) {
-        calls_refuse(group, NULL);
-        return NULL;
-    }
+    calls_message *message = user;
+    const ek_dist_call *call = message->call;
+    bool sends = message->verb == &ek_verb_send;
+    EK_TRY(calls_check_message(call, message->verb, group));
+    ek_dist_work *work = ek_dist_work_of(group, message->verb, 1);
+    if (!work)
+        return ek_error_pending();
     work->peer = call->rank;
     work->tag = call->tag;
-    if (ek_dist_work_add(work, call->tensor, sends, !sends) < 0) {
-        calls_refuse(group, work);
-        return NULL;
-    }
-    return ek_dist_work_submit(work) < 0 ? NULL : work;
+    int rc = ek_dist_work_add(work, call->tensor, sends, !sends);
+    return calls_finish(work, rc, &message->work);
 }
 
 static int calls_send_or_receive(const ek_dist_call *call, const ek_verb *verb)
 {
-    int part;
+    calls_message message = {call, verb, NULL};
     if (call->work)
         *call->work = NULL;
-    ek_process_group *group = calls_check_message(call, verb, &part);
-    if (!group)
-        return part;
-    ek_dist_work *work = calls_message(call, group, verb);
-    if (!work)
-        return ek_error_pending();
+    EK_TRY(ek_group_call(ek_verb_name(verb->id), call->group, calls_start_message, &message));
     if (!call->work)
-        return ek_dist_wait(work);
-    *call->work = work;
+        return ek_dist_wait(message.work);
+    *call->work = message.work;
     return 0;
 }
 
-static ek_dist_work *calls_start_message(const ek_dist_call *call, const ek_verb *verb)
+static ek_dist_work *calls_message_of(const ek_dist_call *call, const ek_verb *verb)
 {
-    int part;
-    ek_process_group *group = calls_check_message(call, verb, &part);
-    return group ? calls_message(call, group, verb) : NULL;
+    calls_message message = {call, verb, NULL};
+    ek_group_call(ek_verb_name(verb->id), call->group, calls_start_message, &message);
+    return message.work;
 }
 
 int ek_dist_send_with(ek_dist_call call)
@@ -218,12 +219,12 @@ int ek_dist_recv_with(ek_dist_call call)
 
 ek_dist_work *ek_dist_isend_with(ek_dist_call call)
 {
-    return calls_start_message(&call, &ek_verb_send);
+    return calls_message_of(&call, &ek_verb_send);
 }
 
 ek_dist_work *ek_dist_irecv_with(ek_dist_call call)
 {
-    return calls_start_message(&call, &ek_verb_recv);
+    return calls_message_of(&call, &ek_verb_recv);
 }
 
 /* ---- a tensor for each pair of ranks ---- */
@@ -353,29 +354,39 @@ static int calls_alone(const ek_dist_list_call *call, const pattern *how)
     return 0;
 }
 
+typedef struct calls_list {
+    const ek_dist_list_call *call;
+    const pattern *how;
+} calls_list;
+
+static int calls_run_list(ek_process_group *group, void *user)
+{
+    const calls_list *list = user;
+    const ek_dist_list_call *call = list->call;
+    const pattern *how = list->how;
+    int root = -1, op = how->reduces ? (int)call->op : -1;
+    if (how->rooted)
+        EK_TRY(root = ek_world_root(ek_verb_name(how->verb->id), group, call->rank));
+    EK_TRY(calls_check_pattern(call, how, group, root));
+    if (group->size == 1)
+        return calls_alone(call, how);
+    ek_dist_work *work = ek_dist_work_of(group, how->verb, 2 * group->size + 1);
+    if (!work)
+        return ek_error_pending();
+    work->card.root = root;
+    work->card.op = op;
+    int rc = calls_fill(work, call, how, root);
+    if (rc >= 0 && work->rail)
+        ek_rail_run_pairs(work->rail, work, op);
+    return calls_finish(work, rc, call->work);
+}
+
 static int calls_pairs(const ek_dist_list_call *call, const pattern *how)
 {
-    const char *what = ek_verb_name(how->verb->id);
-    ek_process_group *group;
+    calls_list list = {call, how};
     if (call->work)
         *call->work = NULL;
-    int part = ek_world_group(what, call->group, &group);
-    if (part <= 0)
-        return part;
-    int root = how->rooted ? ek_world_root(what, group, call->rank) : -1;
-    int rc = how->rooted && root < 0 ? root : calls_check_pattern(call, how, group, root);
-    if (rc >= 0 && group->size == 1)
-        return calls_alone(call, how);
-    ek_dist_work *work = rc >= 0 ? ek_dist_work_of(group, how->verb, 2 * group->size + 1) : NULL;
-    if (!work)
-        return calls_refuse(group, NULL);
-    work->card.root = root;
-    work->card.op = how->reduces ? (int)call->op : -1;
-    if (calls_fill(work, call, how, root) < 0)
-        return calls_refuse(group, work);
-    if (work->rail)
-        ek_rail_run_pairs(work->rail, work, how->reduces ? (int)call->op : -1);
-    return calls_finish(work, call->work);
+    return ek_group_call(ek_verb_name(how->verb->id), call->group, calls_run_list, &list);
 }
 
 int ek_dist_all_gather_with(ek_dist_list_call call)

@@ -363,6 +363,10 @@ void ek_waits_expose(ek_dist_work *work, uint64_t ns);
 /* Makes the error a failure of the job, and waits until it is drained or the world is broken. */
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error);
 
+/* The outcome of a call on a group (NULL: there is none): if this rank has failed before the others
+ * knew, they get its error. The boundary of calls asks for it (world.h, Note [One boundary]). */
+int ek_world_outcome(const ek_process_group *group, int rc);
+
 /* How many failures of the job have begun. */
 uint32_t ek_communication_failures(ek_communication *communication);
 /* Waits for a failure of the job, after the first `before` ones, that is known to be on its way,

@@ -126,18 +126,20 @@ ek_ranks *ek_distributed_criterion_ranks(ek_module *module, ek_module **child)
     return self->reduction == EK_EXACT ? self->ranks : NULL;
 }
 
+static int criterion_find_ranks(ek_process_group *group, void *user)
+{
+    distributed_criterion *self = user;
+    self->ranks = ek_process_group_ranks(group);
+    return self->ranks ? 0 : ek_error_status();
+}
+
 static int criterion_start(distributed_criterion *self,
                            const ek_distributed_criterion_options *options)
 {
-    ek_process_group *group;
     if (options->reduction != EK_EXACT && options->reduction != EK_MEAN_OF_MEANS)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no reduction (ek_loss_reduction)", criterion_name,
                        (int)options->reduction);
-    int part = ek_world_group(criterion_name, options->process_group, &group);
-    if (part <= 0)
-        return part;
-    self->ranks = ek_process_group_ranks(group);
-    return self->ranks ? 0 : ek_error_status();
+    return ek_group_call(criterion_name, options->process_group, criterion_find_ranks, self);
 }
 
 ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options options)

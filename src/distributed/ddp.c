@@ -68,6 +68,26 @@ static ek_value ddp_call_child(const distributed *self, const ek_args *args)
     return output;
 }
 
+typedef struct ddp_call {
+    distributed *self;
+    const ek_args *args;
+    ek_value output;
+} ddp_call;
+
+/* The other ranks wait in backward for one whose forward has failed. */
+static int ddp_run_forward(ek_process_group *group, void *user)
+{
+    ddp_call *call = user;
+    distributed *self = call->self;
+    (void)group; /* the module's */
+    if (self->module.training && self->broadcasts && ek_grad_enabled())
+        EK_TRY(ddp_send_buffers(self));
+    if (ek_grad_enabled())
+        self->reducer->armed = self->syncs;
+    call->output = ddp_call_child(self, call->args);
+    return call->output.kind == EK_VALUE_ERROR ? ek_error_pending() : ek_error_status();
+}
+
 static ek_value ddp_forward(ek_module *module, const ek_args *args)
 {
     distributed *self = (distributed *)module;
@@ -77,15 +97,9 @@ static ek_value ddp_forward(ek_module *module, const ek_args *args)
         EK_FAIL(EK_E_STATE, "%s: the process group that it averages over was destroyed", ddp_name);
         return ek_value_error();
     }
-    bool trains = module->training && ek_grad_enabled();
-    if (trains && self->broadcasts && ek_world_outcome(self->group, ddp_send_buffers(self)) < 0)
-        return ek_value_error();
-    if (ek_grad_enabled())
-        self->reducer->armed = self->syncs;
-    ek_value output = ddp_call_child(self, args);
-    if (output.kind == EK_VALUE_ERROR || ek_error_status() < 0)
-        ek_world_outcome(self->group, ek_error_pending()); /* the others wait in backward */
-    return output;
+    ddp_call call = {self, args, ek_value_error()};
+    ek_group_call(ddp_name, self->group, ddp_run_forward, &call);
+    return call.output;
 }
 
 static void ddp_destroy(ek_module *module)
@@ -236,8 +250,8 @@ static int ddp_compare(const distributed *self, const ek_distributed_options *op
     int64_t mine[DDP_NUMBERS];
     int64_t *all = ek_calloc((size_t)self->group->size * DDP_NUMBERS, sizeof *all);
     int rc = all ? ddp_read_numbers(self, options, cap, mine) : ek_error_pending();
-    rc = rc < 0 ? ek_world_outcome(self->group, rc)
-                : self->ranks->gather(self->ranks, mine, DDP_NUMBERS, all);
+    if (rc >= 0)
+        rc = self->ranks->gather(self->ranks, mine, DDP_NUMBERS, all);
     for (int r = 1; r < self->group->size && rc >= 0; r++)
         for (int i = 0; i < DDP_NUMBERS && rc >= 0; i++)
             if (all[r * DDP_NUMBERS + i] != all[i])
@@ -254,7 +268,7 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
 {
     self->ranks = ek_process_group_ranks(self->group);
     if (!self->ranks)
-        return ek_world_outcome(self->group, ek_error_pending());
+        return ek_error_pending();
     EK_TRY(ek_layout_agree(ddp_name, self->child, self->group));
     EK_TRY(ddp_compare(self, options, cap));
     if (options->init_sync != EK_OFF) {
@@ -264,47 +278,54 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
         ek_tensor_list_clear(&list);
         EK_TRY(rc);
     }
-    self->reducer = ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON);
-    if (!self->reducer)
-        return ek_world_outcome(self->group, ek_error_pending());
+    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON,
+                          &self->reducer));
     if (options->shard == EK_SHARD_OPTIMIZER)
-        EK_TRY(ek_world_outcome(self->group, ddp_divide(self)));
+        EK_TRY(ddp_divide(self));
     self->syncs_statistics = options->sync_statistics != EK_OFF;
     if (self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, self->ranks);
     return 0;
 }
 
-ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
+typedef struct ddp_new {
+    ek_distributed_options *options;
+    ek_module *child; /* the wrapper's, once there is one */
+    distributed *made;
+} ddp_new;
+
+/* A rank that is not in the group has a wrapper that averages nothing. */
+static int ddp_make(ek_process_group *group, void *user)
 {
-    ek_module *child = options.module;
-    ek_process_group *group = NULL;
-    if (!child)
-        return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", ddp_name);
-    double cap = ek_number_or(EK_GIVEN(&options, bucket_cap_mb, 6), 25);
-    int part = ek_world_group(ddp_name, options.process_group, &group), rc = part;
-    if (rc >= 0)
-        rc = ddp_check(&options, cap, part > 0 ? group->size : 1);
-    if (rc >= 0)
-        rc = ddp_place(&child, &options, part > 0 ? group->size : 1);
-    distributed *self = rc >= 0 ? (distributed *)ek_module_new(&ddp_type) : NULL;
-    if (!self) {
-        ek_module_free(child);
-        ek_world_outcome(group, ek_error_pending());
-        return NULL;
-    }
+    ddp_new *call = user;
+    const ek_distributed_options *options = call->options;
+    int ranks = group->rank < 0 ? 1 : group->size;
+    double cap = ek_number_or(EK_GIVEN(options, bucket_cap_mb, 6), 25);
+    EK_TRY(ddp_check(call->options, cap, ranks));
+    EK_TRY(ddp_place(&call->child, options, ranks));
+    distributed *self = (distributed *)ek_module_new(&ddp_type);
+    if (!self)
+        return ek_error_pending();
+    call->made = self;
     self->group = group;
     self->syncs = true;
-    self->broadcasts = options.broadcast_buffers != EK_OFF;
-    self->module.training = child->training;
-    rc = ek_register_module(&self->module, "", &self->child, child);
-    if (rc < 0)
-        ek_world_outcome(group, rc);
-    else if (part > 0 && group->size > 1)
-        rc = ek_world_outcome(group, ddp_start(self, &options, cap));
+    self->broadcasts = options->broadcast_buffers != EK_OFF;
+    self->module.training = call->child->training;
+    EK_TRY(ek_register_module(&self->module, "", &self->child, call->child));
+    return ranks > 1 ? ddp_start(self, options, cap) : 0;
+}
+
+ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
+{
+    ddp_new call = {&options, options.module, NULL};
+    if (!call.child)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", ddp_name);
+    int rc = ek_group_call(ddp_name, options.process_group, ddp_make, &call);
+    if (rc >= 0 && !call.made)
+        rc = ddp_make(options.process_group, &call);
     if (rc >= 0)
-        return &self->module;
-    ek_module_free(&self->module);
+        return &call.made->module;
+    ek_module_free(call.made ? &call.made->module : call.child);
     return NULL;
 }
 

@@ -47,13 +47,6 @@ ek_tensor *ek_meeting_input(ek_tensor *x, int records, bool *wanted)
     return leaf;
 }
 
-ek_tensor *ek_meeting_refuse(const ek_process_group *group, ek_dist_work *work)
-{
-    ek_dist_work_free(work);
-    ek_world_outcome(group, ek_error_pending());
-    return NULL;
-}
-
 /* ---- sums and means ---- */
 
 typedef struct sum_attributes {
@@ -72,20 +65,49 @@ static const ek_verb mean_verb = {.id = EK_VERB_MEAN, .go_on = sum_go_on, .ready
 
 static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *group);
 
-static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+/* A call of all ranks, by the program or by backward. */
+typedef struct sum_call {
+    const ek_verb *verb;
+    ek_tensor *x, *y;
+} sum_call;
+
+static int sum_run_call(ek_process_group *group, void *user)
+{
+    sum_call *call = user;
+    const char *what = ek_verb_name(call->verb->id);
+    EK_TRY(ek_check_given(what, "x", call->x));
+    EK_TRY(ek_combine_check(what, call->verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM,
+                            call->x->dtype));
+    EK_TRY(ek_check_meeting(what));
+    call->y = group->size > 1 ? sum_run(call->verb, call->x, group) : ek_itself(call->x);
+    return call->y ? 0 : ek_error_pending();
+}
+
+static int sum_run_backward(ek_process_group *group, void *user)
+{
+    sum_call *call = user;
+    call->y = sum_run(call->verb, call->x, group);
+    return call->y ? 0 : ek_error_pending();
+}
+
+static int sum_take_back(ek_node *node, const ek_verb *verb, ek_tensor *gradient,
+                         ek_tensor **result)
 {
     const sum_attributes *attributes = ek_node_attributes(node);
-    ek_tensor *sum = sum_run(&sum_verb, gradients[0], attributes->group);
-    results[0] = attributes->wanted ? sum : NULL;
-    return sum ? 0 : ek_error_pending();
+    sum_call call = {verb, gradient, NULL};
+    EK_TRY(ek_group_call(ek_verb_name(verb->id), attributes->group, sum_run_backward, &call));
+    *result = attributes->wanted ? call.y : NULL;
+    return 0;
+}
+
+static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    return sum_take_back(node, &sum_verb, gradients[0], &results[0]);
 }
 
 static int mean_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const sum_attributes *attributes = ek_node_attributes(node);
-    ek_tensor *mean = sum_run(&mean_verb, gradients[0], attributes->group);
-    results[0] = attributes->wanted ? mean : NULL;
-    return mean ? 0 : ek_error_pending();
+    return sum_take_back(node, &mean_verb, gradients[0], &results[0]);
 }
 
 static const ek_operation sum_operation = {.name = "dist_sum",
@@ -121,39 +143,32 @@ static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *g
     ek_shape shape = ek_tensor_shape(x);
     ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
     ek_dist_work *work = sum_work(verb, x, y, group);
-    if (!work)
-        return ek_meeting_refuse(group, NULL);
-    int records = ek_dist_work_run(work);
+    int records = work ? ek_dist_work_run(work) : -1;
     if (records < 0)
         return NULL;
     sum_attributes attributes = {.group = group};
     ek_tensor *input = ek_meeting_input(x, records, &attributes.wanted);
-    y = input ? EK_RECORD(y, verb == &mean_verb ? &mean_operation : &sum_operation,
-                          EK_INPUTS(input), EK_ATTRIBUTES(attributes))
-              : NULL;
-    return y ? y : ek_meeting_refuse(group, NULL);
+    return input ? EK_RECORD(y, verb == &mean_verb ? &mean_operation : &sum_operation,
+                             EK_INPUTS(input), EK_ATTRIBUTES(attributes))
+                 : NULL;
 }
 
-static ek_tensor *sum_call(const ek_verb *verb, ek_tensor *x, ek_process_group *given)
+static ek_tensor *sum_of_ranks(const ek_verb *verb, ek_tensor *x, ek_process_group *group)
 {
     const char *what = ek_verb_name(verb->id);
-    ek_process_group *group;
-    int part = ek_world_group(what, given, &group);
-    if (part <= 0)
-        return part == 0 && ek_given(what, "x", x) ? ek_itself(x) : NULL;
-    if (!ek_given(what, "x", x) ||
-        ek_combine_check(what, verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM, x->dtype) < 0 ||
-        ek_check_meeting(what) < 0)
-        return ek_meeting_refuse(group, NULL);
-    return group->size > 1 ? sum_run(verb, x, group) : ek_itself(x);
+    sum_call call = {verb, x, NULL};
+    if (ek_group_call(what, group, sum_run_call, &call) < 0)
+        return NULL;
+    /* Without a result this rank is not in the group. */
+    return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
 }
 
 ek_tensor *ek_dist_sum(ek_tensor *x, ek_process_group *group)
 {
-    return sum_call(&sum_verb, x, group);
+    return sum_of_ranks(&sum_verb, x, group);
 }
 
 ek_tensor *ek_dist_mean(ek_tensor *x, ek_process_group *group)
 {
-    return sum_call(&mean_verb, x, group);
+    return sum_of_ranks(&mean_verb, x, group);
 }

@@ -5,8 +5,6 @@
  * part of the sum of all ranks' gradients, and a split's is the join again. So the backwards of all
  * ranks together compute the gradients of the sum of their losses, to any order.
  *
- * Errors of one rank alone become those of all ranks (ek_world_outcome).
- *
  * Note [All ranks record, or none]
  *
  * The backward of an operation between ranks meets them again, so that it must be in all their
@@ -21,7 +19,8 @@
 /* The work by which ranks tell each other what they join, under the name of the call that joins. */
 extern const ek_verb ek_verb_join, ek_verb_gather_value, ek_verb_presence;
 
-/* ek_dist_join on a group with this rank in it, which may be the only one. */
+/* ek_dist_join behind the boundary of a call (world.h), on a group with this rank in it, which may
+ * be the only one. */
 ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, ek_process_group *group);
 
 /* The same if all ranks know each other's sizes along dim, which saves an agreement: sizes[r] is
@@ -35,7 +34,5 @@ void ek_meeting_card(ek_dist_work *work, const ek_tensor *x);
 int ek_meeting_agree(ek_dist_work *work);
 /* What is recorded as the input x if ranks record. *wanted: its gradient is. */
 ek_tensor *ek_meeting_input(ek_tensor *x, int records, bool *wanted);
-/* The error of this rank alone, before or after a work, which becomes all ranks'. NULL. */
-ek_tensor *ek_meeting_refuse(const ek_process_group *group, ek_dist_work *work);
 
 #endif

@@ -225,6 +225,20 @@ int ek_communication_raise(ek_communication *communication, const ek_error_recor
     return error->status;
 }
 
+int ek_world_outcome(const ek_process_group *group, int rc)
+{
+    ek_communication *communication = group ? group->communication : NULL;
+    const ek_error_record *pending = &ek_thread_self()->error;
+    if (rc >= 0 || !communication || (pending->status < 0 && pending->told))
+        return rc;
+    ek_error_record error;
+    ek_error_take(&error);
+    error.origin = communication->place.rank + 1;
+    ek_communication_raise(communication, &error);
+    error.told = true;
+    return ek_error_raise(&error);
+}
+
 uint32_t ek_communication_failures(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);

@@ -47,10 +47,8 @@ static int gradient_visit(const char *path, ek_tensor *parameter, void *user)
 static ek_tensor *gradients_describe(const gradient_list *list, ek_process_group *group)
 {
     ek_tensor *mine = ek_empty(EK_SHAPE(list->count + 1), EK_I64, .device = ek_cpu());
-    if (!mine) {
-        ek_world_outcome(group, ek_error_pending());
+    if (!mine)
         return NULL;
-    }
     int64_t *numbers = ek_tensor_address(mine);
     numbers[0] = list->count;
     for (int i = 0; i < list->count; i++)
@@ -188,19 +186,19 @@ static int bucket_begin(gradient_bucket *bucket, ek_process_group *group)
     ek_scope_end(&scope);
     ek_memory_set_category(before);
     if (!bucket->flat || bucket_copy(bucket, false) < 0)
-        return ek_world_outcome(group, ek_error_pending());
+        return ek_error_pending();
     return ek_dist_all_reduce(bucket->flat, .op = EK_DIST_AVG, .group = group,
                               .work = &bucket->work);
 }
 
 /* Waits for a bucket that has begun, if it has, and frees it. */
-static int bucket_end(gradient_bucket *bucket, ek_process_group *group)
+static int bucket_end(gradient_bucket *bucket)
 {
     int rc = 0;
     if (bucket->work) {
         rc = ek_dist_wait(bucket->work);
         if (rc >= 0 && bucket_copy(bucket, true) < 0)
-            rc = ek_world_outcome(group, ek_error_pending());
+            rc = ek_error_pending();
     }
     ek_release(bucket->flat);
     *bucket = (gradient_bucket){0};
@@ -216,11 +214,11 @@ static int buckets_average(ek_tensor **means, const int *ends, int buckets, ek_p
         int begin = b ? ends[b - 1] : 0;
         gradient_bucket next = {.means = means + begin, .count = ends[b] - begin};
         rc = bucket_begin(&next, group);
-        int ended = bucket_end(&before, group);
+        int ended = bucket_end(&before);
         rc = rc < 0 ? rc : ended;
         before = next;
     }
-    int ended = bucket_end(&before, group);
+    int ended = bucket_end(&before);
     return rc < 0 ? rc : ended;
 }
 
@@ -238,8 +236,7 @@ static int gradients_average(const gradient_list *list, ek_process_group *group)
                                  : ek_error_pending();
     for (int i = 0; i < list->count && buckets >= 0; i++)
         sorted[i] = means[order[i]];
-    int rc = buckets < 0 ? ek_world_outcome(group, buckets)
-                         : buckets_average(sorted, ends, buckets, group);
+    int rc = buckets < 0 ? buckets : buckets_average(sorted, ends, buckets, group);
     free(means);
     free(order);
     return rc;
@@ -258,28 +255,22 @@ static int gradients_set(const gradient_list *list)
 
 static int gradients_run(ek_module *module, gradient_list *list, ek_process_group *group)
 {
-    int rc = module ? ek_module_parameters(module, gradient_visit, list)
-                    : EK_FAIL(EK_E_INVALID, "%s: module is NULL", gradients_call);
-    if (rc >= 0)
-        rc = ek_check_meeting(gradients_call);
-    if (rc < 0 || group->size == 1)
-        return ek_world_outcome(group, rc);
-    EK_TRY(gradients_agree(list, group));
-    rc = gradients_prepare(list);
-    if (rc < 0)
-        return ek_world_outcome(group, rc);
+    EK_TRY(ek_module_parameters(module, gradient_visit, list));
+    EK_TRY(ek_check_meeting(gradients_call));
+    if (group->size == 1)
+        return 0;
+    EK_TRY(ek_ranks_alike(gradients_agree(list, group)));
+    EK_TRY(gradients_prepare(list));
     EK_TRY(gradients_average(list, group));
-    rc = gradients_set(list);
-    return ek_world_outcome(group, rc);
+    return gradients_set(list);
 }
 
-int ek_dist_average_gradients(ek_module *module, ek_process_group *given)
+static int gradients_run_call(ek_process_group *group, void *user)
 {
-    ek_process_group *group;
-    int part = ek_world_group(gradients_call, given, &group);
-    if (part <= 0)
-        return part;
+    ek_module *module = user;
     gradient_list list = {0};
+    if (!module)
+        return EK_FAIL(EK_E_INVALID, "%s: module is NULL", gradients_call);
     bool enabled = ek_set_grad_enabled(false);
     ek_scope scope = ek_scope_begin();
     int rc = gradients_run(module, &list, group);
@@ -287,4 +278,9 @@ int ek_dist_average_gradients(ek_module *module, ek_process_group *given)
     ek_set_grad_enabled(enabled);
     free(list.items);
     return rc;
+}
+
+int ek_dist_average_gradients(ek_module *module, ek_process_group *group)
+{
+    return ek_group_call(gradients_call, group, gradients_run_call, module);
 }

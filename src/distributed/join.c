@@ -86,7 +86,7 @@ static int join_agree(const ek_verb *verb, const ek_tensor *x, join_plan *plan)
 {
     ek_dist_work *work = ek_dist_work_of(plan->group, verb, 0);
     if (!work)
-        return ek_world_outcome(plan->group, ek_error_pending());
+        return ek_error_pending();
     join_part part;
     memset(&part, 0, sizeof part);
     part.shape = ek_wire_shape_of(x);
@@ -253,7 +253,6 @@ static ek_tensor *join_record(const join_plan *plan, ek_tensor *y, ek_tensor *x,
 
 static ek_tensor *join_run(const join_plan *plan, ek_tensor *x)
 {
-    ek_process_group *group = plan->group;
     ek_dev *dev = ek_tensor_dev(x);
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
@@ -262,8 +261,6 @@ static ek_tensor *join_run(const join_plan *plan, ek_tensor *x)
     int records = work ? ek_dist_work_run(work) : 0;
     if (work && records >= 0)
         y = join_record(plan, join_arrange(plan, parts, dev), x, records, &join_operation);
-    if (!y && records >= 0)
-        ek_meeting_refuse(group, NULL);
     return ek_scope_return(&scope, y);
 }
 
@@ -348,25 +345,42 @@ static ek_tensor *split_run(const join_plan *plan, ek_tensor *whole)
     ek_dist_work *work = y ? split_work(plan, whole, y) : NULL;
     int records = work ? ek_dist_work_run(work) : 0;
     y = work && records >= 0 ? join_record(plan, y, whole, records, &split_operation) : NULL;
-    if (!y && records >= 0)
-        ek_meeting_refuse(plan->group, NULL);
     return ek_scope_return(&scope, y);
+}
+
+/* A join or a split that backward makes. */
+typedef struct join_back {
+    const join_plan *plan;
+    ek_tensor *gradient, *result;
+    ek_tensor *(*run)(const join_plan *plan, ek_tensor *gradient);
+} join_back;
+
+static int join_run_back(ek_process_group *group, void *user)
+{
+    join_back *back = user;
+    (void)group; /* the plan's */
+    back->result = back->run(back->plan, back->gradient);
+    return back->result ? 0 : ek_error_pending();
+}
+
+static int join_take_back(ek_node *node, ek_verb_id verb, ek_tensor *gradient, ek_tensor **result,
+                          ek_tensor *(*run)(const join_plan *plan, ek_tensor *gradient))
+{
+    const join_plan *plan = ek_node_attributes(node);
+    join_back back = {plan, gradient, NULL, run};
+    EK_TRY(ek_group_call(ek_verb_name(verb), plan->group, join_run_back, &back));
+    *result = plan->wanted ? back.result : NULL;
+    return 0;
 }
 
 static int join_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const join_plan *plan = ek_node_attributes(node);
-    ek_tensor *part = split_run(plan, gradients[0]);
-    results[0] = plan->wanted ? part : NULL;
-    return part ? 0 : ek_error_pending();
+    return join_take_back(node, EK_VERB_SPLIT, gradients[0], &results[0], split_run);
 }
 
 static int split_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const join_plan *plan = ek_node_attributes(node);
-    ek_tensor *whole = join_run(plan, gradients[0]);
-    results[0] = plan->wanted ? whole : NULL;
-    return whole ? 0 : ek_error_pending();
+    return join_take_back(node, EK_VERB_JOIN_PARTS, gradients[0], &results[0], join_run);
 }
 
 static const ek_operation join_operation = {.name = "dist_join",
@@ -386,7 +400,7 @@ ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, ek_process_group 
         ek_check_meeting(what) >= 0)
         plan = join_plan_new(group, dim);
     if (!plan)
-        return ek_meeting_refuse(group, NULL);
+        return NULL;
     ek_tensor *y = NULL;
     if (group->size == 1)
         y = ek_itself(x);
@@ -408,7 +422,7 @@ ek_tensor *ek_join_sizes(ek_tensor *x, int dim, const int64_t *sizes, ek_process
                     what, (long long)x->shape[dim], dim, (long long)sizes[group->rank]);
     }
     if (!plan)
-        return ek_meeting_refuse(group, NULL);
+        return NULL;
     for (int r = 0; r < group->size; r++)
         plan->at[r + 1] = plan->at[r] + sizes[r];
     ek_tensor *y = group->size == 1 ? ek_itself(x) : join_run(plan, x);
@@ -416,12 +430,24 @@ ek_tensor *ek_join_sizes(ek_tensor *x, int dim, const int64_t *sizes, ek_process
     return y;
 }
 
-ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *given)
+typedef struct join_call {
+    ek_tensor *x, *y;
+    int dim;
+} join_call;
+
+static int join_run_call(ek_process_group *group, void *user)
+{
+    join_call *call = user;
+    call->y = ek_join(&ek_verb_join, call->x, call->dim, group);
+    return call->y ? 0 : ek_error_pending();
+}
+
+ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *group)
 {
     const char *what = ek_verb_name(EK_VERB_JOIN);
-    ek_process_group *group;
-    int part = ek_world_group(what, given, &group);
-    if (part <= 0)
-        return part == 0 && ek_given(what, "x", x) ? ek_itself(x) : NULL;
-    return ek_join(&ek_verb_join, x, dim, group);
+    join_call call = {x, NULL, dim};
+    if (ek_group_call(what, group, join_run_call, &call) < 0)
+        return NULL;
+    /* Without a result this rank is not in the group. */
+    return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
 }

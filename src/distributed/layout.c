@@ -10,7 +10,6 @@
 #include "core/thread.h"
 #include "distributed/collective.h"
 #include "distributed/differentiable.h"
-#include "distributed/world.h"
 #include "evenkeel/autograd.h"
 
 /* ---- comparing ---- */
@@ -93,7 +92,7 @@ int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group
         rc = ek_module_buffers(module, layout_visit, &list);
     ek_tensor *all = rc >= 0 ? layout_join(&list, group) : NULL;
     if (!all)
-        rc = ek_world_outcome(group, ek_error_pending());
+        rc = ek_error_pending();
     int64_t index = rc >= 0 ? layout_first_difference(all, group->size) : -1;
     if (index >= 0)
         rc = layout_complain(what, &list, index, group);
@@ -154,8 +153,6 @@ int ek_layout_broadcast(ek_tensor *const *tensors, int count, int root, ek_proce
         rc = layout_copy(tensors[i], bytes, at, true);
     if (rc >= 0)
         rc = ek_dist_broadcast(bytes, group->ranks[root], .group = group);
-    else
-        rc = ek_world_outcome(group, rc);
     at = 0;
     for (int i = 0; i < count && rc >= 0 && group->rank != root;
          at += layout_pitch(tensors[i]), i++) {

@@ -30,12 +30,27 @@ static ek_process_group *ranks_group_there(ek_ranks *ranks)
     return EK_FAIL_NULL(EK_E_STATE, "the process group whose ranks meet here was destroyed");
 }
 
+typedef struct ranks_joined {
+    ek_tensor *x, *y;
+    int dim;
+    const int64_t *sizes;
+} ranks_joined;
+
+static int ranks_run_join(ek_process_group *group, void *user)
+{
+    ranks_joined *call = user;
+    call->y = call->sizes ? ek_join_sizes(call->x, call->dim, call->sizes, group)
+                          : ek_join(&ek_verb_join, call->x, call->dim, group);
+    return call->y ? 0 : ek_error_pending();
+}
+
 static ek_tensor *ranks_join(ek_ranks *ranks, ek_tensor *x, int dim, const int64_t *sizes)
 {
     ek_process_group *group = ranks_group_there(ranks);
-    if (!group)
+    ranks_joined call = {x, NULL, dim, sizes};
+    if (!group || ek_group_call(ek_verb_name(EK_VERB_JOIN), group, ranks_run_join, &call) < 0)
         return NULL;
-    return sizes ? ek_join_sizes(x, dim, sizes, group) : ek_join(&ek_verb_join, x, dim, group);
+    return call.y;
 }
 
 static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
@@ -58,26 +73,38 @@ static int ranks_counts_go_on(ek_dist_work *work)
 static const ek_verb counts_verb = {.id = EK_VERB_COUNTS, .go_on = ranks_counts_go_on};
 _Static_assert(EK_RANKS_COUNTS * sizeof(int64_t) <= EK_CARD_PAYLOAD, "a card has room for them");
 
+typedef struct ranks_counts {
+    const int64_t *mine;
+    int count;
+    int64_t *all;
+} ranks_counts;
+
+static int ranks_run_gather(ek_process_group *group, void *user)
+{
+    const ranks_counts *call = user;
+    const char *what = ek_verb_name(EK_VERB_COUNTS);
+    if (call->count < 0 || call->count > EK_RANKS_COUNTS)
+        return EK_FAIL(EK_E_INVALID, "%s: %d of them; at most %d", what, call->count,
+                       EK_RANKS_COUNTS);
+    EK_TRY(ek_check_meeting(what));
+    ek_dist_work *work = ek_dist_work_of(group, &counts_verb, 0);
+    if (!work)
+        return ek_error_pending();
+    work->card.dtype = EK_I64;
+    work->card.ndim = 1;
+    work->card.shape[0] = call->count;
+    work->card.nbytes = (uint32_t)((size_t)call->count * sizeof *call->mine);
+    memcpy(work->card.payload, call->mine, work->card.nbytes);
+    work->user = call->all;
+    return ek_dist_work_run(work);
+}
+
 static int ranks_gather(ek_ranks *ranks, const int64_t *mine, int count, int64_t *all)
 {
     ek_process_group *group = ranks_group_there(ranks);
-    const char *what = ek_verb_name(EK_VERB_COUNTS);
-    if (!group)
-        return ek_error_pending();
-    if (count < 0 || count > EK_RANKS_COUNTS)
-        return ek_world_outcome(group, EK_FAIL(EK_E_INVALID, "%s: %d of them; at most %d", what,
-                                               count, EK_RANKS_COUNTS));
-    ek_dist_work *work =
-        ek_check_meeting(what) >= 0 ? ek_dist_work_of(group, &counts_verb, 0) : NULL;
-    if (!work)
-        return ek_world_outcome(group, ek_error_pending());
-    work->card.dtype = EK_I64;
-    work->card.ndim = 1;
-    work->card.shape[0] = count;
-    work->card.nbytes = (uint32_t)((size_t)count * sizeof *mine);
-    memcpy(work->card.payload, mine, work->card.nbytes);
-    work->user = all;
-    return ek_dist_work_run(work);
+    ranks_counts call = {mine, count, all};
+    return group ? ek_group_call(ek_verb_name(EK_VERB_COUNTS), group, ranks_run_gather, &call)
+                 : ek_error_pending();
 }
 
 static int ranks_agree(ek_ranks *ranks, int rc)
@@ -85,7 +112,7 @@ static int ranks_agree(ek_ranks *ranks, int rc)
     ek_process_group *group = rc < 0 ? ranks_group(ranks) : ranks_group_there(ranks);
     if (rc >= 0 && group)
         return ek_dist_barrier(.group = group);
-    return group && group->communication ? ek_world_outcome(group, rc) : ek_error_pending();
+    return ek_world_outcome(group, ek_error_pending());
 }
 
 /* ---- owners of divided parameters (autograd/shards.h) ---- */

@@ -62,22 +62,44 @@ static int reducer_check(const ek_reducer *reducer)
     return 0;
 }
 
-static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph)
+typedef struct reducer_call {
+    ek_reducer *reducer;
+    const int *leaves; /* of begin */
+    int count;
+    bool create_graph;
+    int status; /* of finish */
+} reducer_call;
+
+static const char reducer_name[] = "the reduction of gradients";
+
+/* The gradients that will not come count as settled. */
+static int reducer_settle_others(ek_reducer *reducer)
 {
-    ek_reducer *reducer = (ek_reducer *)hook;
-    int rc = reducer_check(reducer);
-    if (rc >= 0 && reducer->divided)
-        rc = ek_divided_begin(reducer->divided, reducer->armed);
-    if (rc < 0) /* the others begin their pass */
-        return reducer->group->communication ? ek_world_outcome(reducer->group, rc) : rc;
+    for (int i = 0; i < reducer->count; i++) {
+        if (reducer->taking_part[i])
+            continue;
+        EK_TRY(reducer_settle(reducer->leaves[i]));
+        EK_TRY(reducer_leaf_is_settled(reducer, i));
+    }
+    return 0;
+}
+
+static int reducer_run_begin(ek_process_group *group, void *user)
+{
+    const reducer_call *call = user;
+    ek_reducer *reducer = call->reducer;
+    (void)group; /* the reducer's */
+    EK_TRY(reducer_check(reducer));
+    if (reducer->divided)
+        EK_TRY(ek_divided_begin(reducer->divided, reducer->armed));
     if (!reducer->armed) {
         reducer->pass = EK_PASS_LOCAL;
         return 0;
     }
     memset(reducer->taking_part, 0, (size_t)reducer->count * sizeof(bool));
-    for (int k = 0; k < count; k++)
-        reducer->taking_part[leaves[k]] = true;
-    if (create_graph) {
+    for (int k = 0; k < call->count; k++)
+        reducer->taking_part[call->leaves[k]] = true;
+    if (call->create_graph) {
         reducer->pass = EK_PASS_GRAPH;
         return 0;
     }
@@ -88,18 +110,19 @@ static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool 
     EK_TRY(ek_reducer_pass_begin(reducer));
     reducer->pass = EK_PASS_REDUCED;
     reducer->stats.backwards++;
-    for (int i = 0; i < reducer->count && rc >= 0; i++) {
-        if (reducer->taking_part[i])
-            continue;
-        rc = reducer_settle(reducer->leaves[i]);
-        if (rc >= 0)
-            rc = reducer_leaf_is_settled(reducer, i);
-    }
+    int rc = reducer_settle_others(reducer);
     if (rc < 0) { /* no finish will be called */
         rc = ek_reducer_pass_end(reducer, rc);
         reducer->pass = EK_PASS_NONE;
     }
     return rc;
+}
+
+static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph)
+{
+    ek_reducer *reducer = (ek_reducer *)hook;
+    reducer_call call = {reducer, leaves, count, create_graph, 0};
+    return ek_group_call(reducer_name, reducer->group, reducer_run_begin, &call);
 }
 
 static int reducer_arrived(ek_grad_hook *hook, int leaf, bool some)
@@ -147,26 +170,59 @@ static void reducer_drop(ek_reducer *reducer)
     ek_error_raise(&error);
 }
 
+/* ---- gradients with a history ---- */
+
+/* With create_graph: gradients become means of the ranks', with a history. */
+static int reducer_average_in_graph(ek_reducer *reducer)
+{
+    ek_process_group *group = reducer->group;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *mine = ek_zeros(EK_SHAPE(reducer->count), EK_U8, .device = ek_cpu());
+    unsigned char *present = mine ? ek_tensor_address(mine) : NULL;
+    for (int i = 0; i < reducer->count && mine; i++)
+        present[i] = reducer->leaves[i]->grad != NULL;
+    int rc =
+        mine ? ek_dist_all_reduce(mine, .op = EK_DIST_MAX, .group = group) : ek_error_pending();
+    for (int i = 0; i < reducer->count && rc >= 0; i++) {
+        ek_tensor *leaf = reducer->leaves[i];
+        if (!present[i])
+            continue;
+        ek_tensor *own = leaf->grad ? leaf->grad : ek_fill_(ek_tensor_like(leaf), 0);
+        ek_tensor *mean = ek_dist_mean(own, group);
+        rc = mean ? ek_tensor_set_grad(leaf, mean) : ek_error_pending();
+    }
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* ---- the end of a pass ---- */
+
+static int reducer_run_finish(ek_process_group *group, void *user)
+{
+    const reducer_call *call = user;
+    ek_reducer *reducer = call->reducer;
+    if (reducer->pass == EK_PASS_GRAPH && call->status >= 0)
+        return reducer_average_in_graph(reducer);
+    if (reducer->pass != EK_PASS_REDUCED) /* nodes of the others' backward may meet this rank */
+        return call->status;
+    ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
+    for (int i = 0; i < reducer->count; i++)
+        mine->present[i] = reducer->leaves[i]->grad != NULL;
+    int rc = ek_reducer_pass_end(reducer, call->status);
+    if (rc >= 0)
+        rc = reducer_take(reducer);
+    if (rc < 0)
+        reducer_drop(reducer);
+    return rc;
+}
+
 static int reducer_finish(ek_grad_hook *hook, int status)
 {
     ek_reducer *reducer = (ek_reducer *)hook;
-    int rc = 0;
-    if (reducer->pass == EK_PASS_REDUCED) {
-        ek_pass_report *mine = ek_reducer_report(reducer, reducer->group->rank);
-        for (int i = 0; i < reducer->count; i++)
-            mine->present[i] = reducer->leaves[i]->grad != NULL;
-        rc = ek_reducer_pass_end(reducer, status);
-        if (rc >= 0)
-            rc = ek_world_outcome(reducer->group, reducer_take(reducer));
-        if (rc < 0)
-            reducer_drop(reducer);
-    } else if (reducer->pass == EK_PASS_GRAPH) {
-        rc = ek_reducer_average_in_graph(reducer, status);
-    } else if (status < 0) {
-        rc = ek_world_outcome(reducer->group, status); /* nodes of the others' backward may meet */
-    }
+    reducer_call call = {.reducer = reducer, .status = status};
+    int rc = ek_group_call(reducer_name, reducer->group, reducer_run_finish, &call);
     reducer->pass = EK_PASS_NONE;
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 /* ---- buckets: Note [Gradients are the buckets] ---- */
@@ -384,43 +440,42 @@ static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
     return 0;
 }
 
-ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb,
-                           bool narrow)
+/* Makes what needs the lock and the object to be there. */
+static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_group *group,
+                          double bucket_cap_mb)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(module, true, false, &list));
+    reducer->group =
+        ek_communication_new_group(group->communication, group->ranks, group->size, group->timeout);
+    int rc = reducer->group ? reducer_allocate(reducer, &list) : ek_error_pending();
+    ek_tensor_list_clear(&list);
+    EK_TRY(rc);
+    EK_TRY(reducer_make_slabs(reducer));
+    EK_TRY(reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20))));
+    EK_TRY(reducer_share(reducer));
+    for (int i = 0; i < reducer->count; i++)
+        EK_TRY(ek_leaf_set_grad_hook(reducer->leaves[i], &reducer->hook, i));
+    return 0;
+}
+
+int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
+                   ek_reducer **made)
 {
     ek_reducer *reducer = ek_calloc(1, sizeof *reducer);
     if (!reducer)
-        return NULL;
+        return ek_error_pending();
     if (pthread_mutex_init(&reducer->lock, NULL) != 0) {
         free(reducer);
-        return EK_FAIL_NULL(EK_E_NO_MEMORY, "no lock for the reduction of gradients can be had");
+        return EK_FAIL(EK_E_NO_MEMORY, "no lock for the reduction of gradients can be had");
     }
     ek_object_init(&reducer->hook.object, reducer_destroy);
     reducer->hook.begin = reducer_begin;
     reducer->hook.arrived = reducer_arrived;
     reducer->hook.finish = reducer_finish;
     reducer->narrow = narrow;
-    ek_tensor_list list = {0};
-    int rc = ek_module_collect(module, true, false, &list);
-    if (rc >= 0) {
-        reducer->group = ek_communication_new_group(group->communication, group->ranks, group->size,
-                                                    group->timeout);
-        rc = reducer->group ? reducer_allocate(reducer, &list) : ek_error_pending();
-    }
-    ek_tensor_list_clear(&list);
-    if (rc >= 0)
-        rc = reducer_make_slabs(reducer);
-    if (rc >= 0)
-        rc = reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20)));
-    if (rc >= 0)
-        rc = reducer_share(reducer);
-    else if (reducer->group)
-        ek_world_outcome(reducer->group, rc); /* the others are about to share */
-    for (int i = 0; i < reducer->count && rc >= 0; i++)
-        rc = ek_leaf_set_grad_hook(reducer->leaves[i], &reducer->hook, i);
-    if (rc >= 0)
-        return reducer;
-    ek_reducer_free(reducer);
-    return NULL;
+    *made = reducer;
+    return reducer_set_up(reducer, module, group, bucket_cap_mb);
 }
 
 void ek_reducer_free(ek_reducer *reducer)
@@ -433,30 +488,4 @@ void ek_reducer_free(ek_reducer *reducer)
     if (reducer->group)
         ek_communication_destroy_group(reducer->group);
     ek_object_release(reducer);
-}
-
-/* ---- gradients with a history ---- */
-
-int ek_reducer_average_in_graph(ek_reducer *reducer, int status)
-{
-    ek_process_group *group = reducer->group;
-    if (status < 0)
-        return ek_world_outcome(group, status); /* the others are about to wait for this rank */
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *mine = ek_zeros(EK_SHAPE(reducer->count), EK_U8, .device = ek_cpu());
-    unsigned char *present = mine ? ek_tensor_address(mine) : NULL;
-    for (int i = 0; i < reducer->count && mine; i++)
-        present[i] = reducer->leaves[i]->grad != NULL;
-    int rc = mine ? ek_dist_all_reduce(mine, .op = EK_DIST_MAX, .group = group)
-                  : ek_world_outcome(group, ek_error_pending());
-    for (int i = 0; i < reducer->count && rc >= 0; i++) {
-        ek_tensor *leaf = reducer->leaves[i];
-        if (!present[i])
-            continue;
-        ek_tensor *own = leaf->grad ? leaf->grad : ek_fill_(ek_tensor_like(leaf), 0);
-        ek_tensor *mean = ek_dist_mean(own, group);
-        rc = mean ? ek_tensor_set_grad(leaf, mean) : ek_error_pending();
-    }
-    ek_scope_end(&scope);
-    return rc;
 }

@@ -101,9 +101,10 @@ typedef struct ek_reducer {
 } ek_reducer;
 
 /* Makes a reducer for the module's parameters that require a gradient, and sets their hooks. All
- * ranks of the group call it with modules of one layout. One reference. NULL with an error. */
-ek_reducer *ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb,
-                           bool narrow);
+ * ranks of the group call it with modules of one layout. One reference. On an error *made is NULL
+ * or a reducer that the caller frees behind the boundary (world.h). */
+int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
+                   ek_reducer **made);
 /* Takes the hooks away, gives up the group and drops the reference; waits for nobody. NULL is
  * ignored. */
 void ek_reducer_free(ek_reducer *reducer);
@@ -112,9 +113,6 @@ void ek_reducer_free(ek_reducer *reducer);
  * the end: a small one, then ones of at most `cap` bytes, then smaller and smaller ones. A leaf is
  * never cut. Writes first and end of each and returns how many there are. */
 int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets);
-
-/* With create_graph: gradients become means of the ranks', with a history. status as below. */
-int ek_reducer_average_in_graph(ek_reducer *reducer, int status);
 
 /* ---- bucket.c: for one bucket ---- */
 

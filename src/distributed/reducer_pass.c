@@ -9,7 +9,6 @@
 #include "core/thread.h"
 #include "distributed/reducer.h"
 #include "distributed/sum.h"
-#include "distributed/world.h"
 
 /* ---- the communication thread ---- */
 
@@ -204,7 +203,7 @@ static int pass_submit(ek_reducer *reducer)
 {
     ek_dist_work *work = ek_dist_work_new(reducer->group, &pass_verb);
     if (!work)
-        return ek_world_outcome(reducer->group, ek_error_pending());
+        return ek_error_pending();
     work->user = reducer;
     work->card.ndim = 1;
     work->card.shape[0] = reducer->bucket_count;
@@ -224,7 +223,8 @@ int ek_reducer_pass_begin(ek_reducer *reducer)
     int rc = 0;
     for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
         rc = ek_bucket_begin(reducer, &reducer->buckets[b]);
-    rc = rc < 0 ? ek_world_outcome(reducer->group, rc) : pass_submit(reducer);
+    if (rc >= 0)
+        rc = pass_submit(reducer);
     if (rc < 0)
         pass_end_buckets(reducer);
     return rc;

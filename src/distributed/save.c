@@ -9,15 +9,14 @@
 #include "evenkeel/ops.h"
 #include "evenkeel/scope.h"
 
-static const char save_call[] = "dist_archive_save";
+static const char save_name[] = "dist_archive_save";
 
 /* Waits until all ranks are here. The broadcast of an element compares the ranks' `rank`. */
 static int save_meet(int rank, ek_process_group *group)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *nothing = ek_zeros(EK_SHAPE(1), EK_U8, .device = ek_cpu());
-    int rc = nothing ? ek_dist_broadcast(nothing, rank, .group = group)
-                     : ek_world_outcome(group, ek_error_pending());
+    int rc = nothing ? ek_dist_broadcast(nothing, rank, .group = group) : ek_error_pending();
     ek_scope_end(&scope);
     return rc;
 }
@@ -41,7 +40,7 @@ static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *divide
                 EK_E_STATE,
                 "%s: the archive of rank 0 of the group has %lld states that are divided over "
                 "ranks, that of rank %d %lld%s; each rank puts the same into its own",
-                save_call, (long long)all[COUNT], r, (long long)other[COUNT],
+                save_name, (long long)all[COUNT], r, (long long)other[COUNT],
                 other[COUNT] == all[COUNT] ? " others" : ""));
     }
     free(all);
@@ -49,29 +48,34 @@ static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *divide
     return rc;
 }
 
-static int save_on(ek_archive *archive, const char *path, int root, ek_process_group *group)
+typedef struct save_call {
+    ek_archive *archive;
+    const char *path;
+    int rank;
+} save_call;
+
+static int save_run(ek_process_group *group, void *user)
 {
+    const save_call *call = user;
     bool divided = false;
+    int root = ek_world_root(save_name, group, call->rank);
+    EK_TRY(root);
     ek_ranks *ranks = ek_process_group_ranks(group);
-    int rc = ranks             ? save_compare(archive, ranks, &divided)
+    int rc = ranks             ? save_compare(call->archive, ranks, &divided)
              : group->size > 1 ? ek_error_pending()
                                : 0;
     ek_object_release(ranks);
     EK_TRY(rc);
     if (group->rank == root)
-        return ek_world_outcome(group, divided ? ek_archive_save_divided(archive, path)
-                                               : ek_archive_save(archive, path));
-    return divided ? ek_world_outcome(group, ek_archive_give(archive)) : 0;
+        EK_TRY(divided ? ek_archive_save_divided(call->archive, call->path)
+                       : ek_archive_save(call->archive, call->path));
+    else if (divided)
+        EK_TRY(ek_archive_give(call->archive));
+    return save_meet(call->rank, group);
 }
 
-int ek_dist_archive_save(ek_archive *archive, const char *path, int rank, ek_process_group *given)
+int ek_dist_archive_save(ek_archive *archive, const char *path, int rank, ek_process_group *group)
 {
-    ek_process_group *group;
-    int part = ek_world_group(save_call, given, &group);
-    if (part <= 0)
-        return part;
-    int root = ek_world_root(save_call, group, rank);
-    EK_TRY(ek_world_outcome(group, root));
-    EK_TRY(save_on(archive, path, root, group));
-    return save_meet(rank, group);
+    save_call call = {archive, path, rank};
+    return ek_group_call(save_name, group, save_run, &call);
 }

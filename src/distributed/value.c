@@ -303,77 +303,75 @@ static ek_tensor *value_broadcast_bytes(const char *what, ek_value value, int sr
     ek_tensor *size = root >= 0 && (bytes || root != group->rank)
                           ? ek_zeros(EK_SHAPE(1), EK_I64, .device = ek_cpu())
                           : NULL;
-    if (!size) {
-        ek_world_outcome(group, ek_error_pending());
+    if (!size)
         return NULL;
-    }
     int64_t *nbytes = ek_tensor_address(size);
     *nbytes = bytes ? bytes->shape[0] : 0;
     if (ek_dist_broadcast(size, src, .group = group) < 0)
         return NULL;
     if (!bytes)
         bytes = ek_empty(EK_SHAPE(*nbytes), EK_U8, .device = ek_cpu());
-    if (!bytes) {
-        ek_world_outcome(group, ek_error_pending());
-        return NULL;
-    }
-    return ek_dist_broadcast(bytes, src, .group = group) < 0 ? NULL : bytes;
+    return bytes && ek_dist_broadcast(bytes, src, .group = group) >= 0 ? bytes : NULL;
 }
 
-ek_value ek_dist_broadcast_value(ek_value value, int src, ek_process_group *given)
+typedef struct value_call {
+    ek_value value, made;
+    int src;
+    ek_value *values; /* of all ranks */
+} value_call;
+
+static const char value_broadcast_name[] = "broadcast_value",
+                  value_gather_name[] = "all_gather_value";
+
+static int value_run_broadcast(ek_process_group *group, void *user)
 {
-    static const char what[] = "broadcast_value";
-    ek_process_group *group;
-    int part = ek_world_group(what, given, &group);
-    if (part <= 0)
-        return part < 0 ? ek_value_error() : ek_value_none();
-    ek_scope scope = ek_scope_begin();
+    value_call *call = user;
     size_t at = 0;
-    ek_tensor *bytes = value_broadcast_bytes(what, value, src, group);
-    ek_value made = ek_value_error();
-    if (bytes) {
-        made = value_unpack(what, bytes, &at);
-        if (made.kind == EK_VALUE_ERROR)
-            ek_world_outcome(group, ek_error_pending());
-    }
-    return ek_scope_return_value(&scope, made);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *bytes = value_broadcast_bytes(value_broadcast_name, call->value, call->src, group);
+    ek_value made = bytes ? value_unpack(value_broadcast_name, bytes, &at) : ek_value_error();
+    call->made = ek_scope_return_value(&scope, made);
+    return call->made.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
+}
+
+ek_value ek_dist_broadcast_value(ek_value value, int src, ek_process_group *group)
+{
+    value_call call = {.value = value, .made = ek_value_none(), .src = src};
+    int rc = ek_group_call(value_broadcast_name, group, value_run_broadcast, &call);
+    return rc < 0 ? ek_value_error() : call.made;
 }
 
 /* Every rank's value, as a list in the scope. */
-static ek_value value_gather(const char *what, ek_value value, ek_process_group *group)
+static ek_value value_gather(ek_value value, ek_process_group *group)
 {
-    ek_tensor *bytes = value_pack(what, value), *all = NULL;
+    ek_tensor *bytes = value_pack(value_gather_name, value), *all = NULL;
     ek_value list = ek_value_error(), *made = ek_calloc((size_t)group->size, sizeof *made);
     size_t at = 0;
-    if (!bytes || !made)
-        ek_world_outcome(group, ek_error_pending());
-    else
+    if (bytes && made)
         all = ek_join(&ek_verb_gather_value, bytes, 0, group);
     for (int r = 0; all && r < group->size; r++)
-        made[r] = value_unpack(what, all, &at);
-    if (all) {
+        made[r] = value_unpack(value_gather_name, all, &at);
+    if (all)
         list = ek_value_list(made, group->size);
-        if (list.kind == EK_VALUE_ERROR)
-            ek_world_outcome(group, ek_error_pending());
-    }
     free(made);
     return list;
 }
 
-int ek_dist_all_gather_value(ek_value value, ek_value *values, ek_process_group *given)
+static int value_run_gather(ek_process_group *group, void *user)
 {
-    static const char what[] = "all_gather_value";
-    ek_process_group *group;
-    int part = ek_world_group(what, given, &group);
-    if (part <= 0)
-        return part;
-    if (ek_check_pointer(what, "the array for the values", values) < 0)
-        return ek_world_outcome(group, ek_error_pending());
+    const value_call *call = user;
+    EK_TRY(ek_check_pointer(value_gather_name, "the array for the values", call->values));
     ek_scope scope = ek_scope_begin();
-    ek_value list = ek_scope_return_value(&scope, value_gather(what, value, group));
+    ek_value list = ek_scope_return_value(&scope, value_gather(call->value, group));
     if (list.kind == EK_VALUE_ERROR)
         return ek_error_pending();
     for (int r = 0; r < group->size; r++) /* the list, which is in the scope, owns them */
-        values[r] = ek_value_at(list, r);
+        call->values[r] = ek_value_at(list, r);
     return 0;
+}
+
+int ek_dist_all_gather_value(ek_value value, ek_value *values, ek_process_group *group)
+{
+    value_call call = {.value = value, .values = values};
+    return ek_group_call(value_gather_name, group, value_run_gather, &call);
 }

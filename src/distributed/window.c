@@ -16,7 +16,6 @@
 #include "core/clock.h"
 #include "core/thread.h"
 #include "distributed/differentiable.h"
-#include "distributed/world.h"
 #include "evenkeel/tensor.h"
 
 enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which keep it aligned */
@@ -163,8 +162,7 @@ static int window_complete(ek_window *window, ek_process_group *group, const win
     for (int r = 0; r < group->size && taken; r++)
         taken &= r == group->rank || window_take(window, r, &offers[r]);
     ek_tensor *all = ek_from_data(&taken, EK_SHAPE(1), EK_U8, .device = ek_cpu());
-    int rc = all ? ek_dist_all_reduce(all, .op = EK_DIST_MIN, .group = group)
-                 : ek_world_outcome(group, ek_error_pending());
+    int rc = all ? ek_dist_all_reduce(all, .op = EK_DIST_MIN, .group = group) : ek_error_pending();
     return rc < 0 ? rc : *(uint8_t *)ek_tensor_address(all);
 }
 
