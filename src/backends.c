@@ -1,6 +1,6 @@
 /* backends.c: what a build gives the library: its backends, and the folder of its plugins. */
 #include "core/backend.h"
-#include "distributed/launcher.h"
+#include "distributed/launch/launcher.h"
 
 extern const ek_backend ek_cpu_backend;
 extern const ek_backend ek_host_backend;

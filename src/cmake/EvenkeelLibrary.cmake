@@ -14,7 +14,7 @@ set(EK_PLUGIN_FOLDER_ek_backends ${PROJECT_BINARY_DIR})
 set(EK_PLUGIN_FOLDER_ek_installed_backends ${CMAKE_INSTALL_FULL_LIBDIR}/evenkeel)
 foreach(backends ek_backends ek_installed_backends)
     add_library(${backends} OBJECT src/backends.c)
-    target_include_directories(${backends} PRIVATE src PUBLIC include)
+    target_include_directories(${backends} PRIVATE src src/distributed PUBLIC include)
     target_compile_definitions(${backends} PRIVATE EK_PLUGIN_FOLDER="${EK_PLUGIN_FOLDER_${backends}}"
                                $<$<BOOL:${EK_CUDA}>:EK_WITH_CUDA>)
 endforeach()

@@ -13,7 +13,7 @@
  *     step_update_device     one call per dtype, group and phase
  *     step_call              calls the kernel with the algorithm's rule and numbers (algorithms.c)
  *     sharding_publish       parallel/sharding.c, as flat->publish: sends shards to all devices
- *     ek_divided_publish     distributed/divided_step.c, as flat->publish: and to all processes
+ *     ek_divided_publish     distributed/train/divided_step.c, as flat->publish: and to all processes
  *
  * The phase is the count of updates if the formula depends on that count. */
 #include <stdlib.h>

@@ -14,8 +14,8 @@
 #include "args.h"
 #include "core/tensor.h"
 #include "core/thread.h"
-#include "distributed/combine.h"
-#include "distributed/window.h"
+#include "link/combine.h"
+#include "train/window.h"
 #include "job.h"
 
 enum { MACHINE_SIZES = 5, MACHINE_MOST_ROUNDS = 1000, MACHINE_SMALL = 101, MACHINE_TERM = 1 << 21 };

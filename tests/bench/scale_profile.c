@@ -11,7 +11,7 @@
 #include "autograd/grad_hook.h"
 #include "comm/exchange.h"
 #include "core/object.h"
-#include "distributed/reducer.h"
+#include "train/reducer.h"
 #include "nn/module_table.h"
 
 enum {

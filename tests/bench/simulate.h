@@ -7,7 +7,7 @@
  *
  * Note [Schedule of a simulated step]
  *
- * The calls of a pass are those of the communication thread (distributed/reducer_pass.c), in the
+ * The calls of a pass are those of the communication thread (distributed/train/reducer_pass.c), in the
  * same order on all ranks: an agreement when backward begins; for each bucket a spread, in which
  * every rank gets its slice of all ranks' terms, an addition, and a collection of the results; the
  * reports after the last. With k buckets in flight the spread of bucket b + k - 1 goes before the
@@ -59,7 +59,7 @@ typedef struct sim_cluster {
     double load;   /* of a core, by a transfer under way: 0 if a network carries it, 1 if a core */
     double add;    /* seconds per byte of a term */
     double shared; /* seconds per byte of a bucket that lies in memory which the ranks of the only
-                      node share (distributed/reducer.h): a rank's, for its slice; 0: they send */
+                      node share (distributed/train/reducer.h): a rank's, for its slice; 0: they send */
     double turn;   /* seconds that a call waits for the communication thread */
 } sim_cluster;
 

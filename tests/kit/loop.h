@@ -27,7 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "distributed/transport.h"
+#include "link/transport.h"
 #include "unit.h"
 
 /* What calls return when they fail. */

@@ -2,7 +2,7 @@
 #ifndef EK_TESTS_RANKS_H
 #define EK_TESTS_RANKS_H
 
-#include "distributed/communication.h"
+#include "link/communication.h"
 #include "evenkeel/evenkeel.h"
 #include "kit/loop.h"
 

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "distributed/launcher.h"
+#include "launch/launcher.h"
 #include "job.h"
 #include "kit/exact.h"
 #include "kit/ranks.h"

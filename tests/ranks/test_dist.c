@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/launcher.h"
+#include "launch/launcher.h"
 #include "evenkeel/evenkeel.h"
 #include "job.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "distributed/launcher.h"
+#include "launch/launcher.h"
 #include "job.h"
 
 static const ek_transport *transport;

@@ -1,5 +1,5 @@
 /* mpi.c: the transport over MPI, a plugin. It is compiled against an MPI's mpi.h, so that there is
- * one for each MPI, and opened by the library (distributed/launcher.h).
+ * one for each MPI, and opened by the library (distributed/launch/launcher.h).
  *
  * One thread makes all calls, which may be another than the program's first: MPI is asked for
  * MPI_THREAD_FUNNELED, and that thread is the main one to it. Where the program has started MPI
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/transport.h"
+#include "link/transport.h"
 
 #if MPI_VERSION < 3
 #error "Evenkeel needs MPI 3.0 or later: non-blocking collectives"

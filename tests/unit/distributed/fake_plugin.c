@@ -1,6 +1,6 @@
 /* fake_plugin.c: plugins for test_launcher.c. FAKE_VERSION is the version that one says it has;
  * without it there is no transport in the plugin. */
-#include "distributed/transport.h"
+#include "link/transport.h"
 
 #ifdef FAKE_VERSION
 __attribute__((visibility("default"))) const ek_transport *ek_transport_of_plugin(void);

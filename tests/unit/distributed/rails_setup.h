@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/tensor.h"
-#include "distributed/rail.h"
+#include "group/rail.h"
 #include "kit/ranks.h"
 #include "unit.h"
 #ifdef EK_CUDA_EMULATED

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/tensor.h"
-#include "distributed/reducer.h"
-#include "distributed/world.h"
+#include "train/reducer.h"
+#include "group/world.h"
 #include "kit/ranks.h"
 
 enum { IN = 6, HIDDEN = 300, OUT = 3, STEPS = 5, EACH = 4 };

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/tensor.h"
-#include "distributed/world.h"
+#include "group/world.h"
 #include "evenkeel/ops.h"
 #include "kit/ranks.h"
 

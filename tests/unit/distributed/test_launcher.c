@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "distributed/launcher.h"
+#include "launch/launcher.h"
 #include "evenkeel/dist.h"
 #include "unit.h"
 

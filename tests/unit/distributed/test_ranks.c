@@ -1,7 +1,7 @@
 /* What other folders see of processes: joins, sums, counts and outcomes over a group. */
 #include "comm/ranks.h"
 
-#include "distributed/world.h"
+#include "group/world.h"
 #include "evenkeel/ops.h"
 #include "kit/ranks.h"
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "distributed/roster.h"
+#include "launch/roster.h"
 #include "unit.h"
 
 enum { MOST = 16 };

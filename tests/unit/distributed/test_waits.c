@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "comm/ranks.h"
-#include "distributed/world.h"
+#include "group/world.h"
 #include "evenkeel/function.h"
 #include "kit/ranks.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/tensor.h"
-#include "distributed/window.h"
+#include "train/window.h"
 #include "kit/ranks.h"
 
 enum { RANKS = 3, NBYTES = 10000 };

@@ -1,0 +1,415 @@
+/* calls.c: the public calls on tensors. Each checks its arguments, makes a work of them, and waits
+ * for it unless the caller does that. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "core/thread.h"
+#include "group/collective.h"
+#include "group/rail.h"
+#include "group/world.h"
+#include "link/combine.h"
+
+/* ---- what the calls have in common ---- */
+
+static int calls_check_tensor(const char *what, const char *operand, const ek_tensor *tensor,
+                              bool receives)
+{
+    EK_TRY(ek_check_given(what, operand, tensor));
+    if (receives && ek_repeats(tensor))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: elements of %s repeat in memory (stride 0), so that nothing can be "
+                       "received there",
+                       what, operand);
+    return 0;
+}
+
+/* Submits the work, and waits unless the caller has asked for the work. If rc says that the work is
+ * not complete, frees it. */
+static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
+{
+    if (rc < 0)
+        ek_dist_work_free(work);
+    EK_TRY(rc);
+    if (!async)
+        return ek_dist_work_run(work);
+    EK_TRY(ek_dist_work_submit(work));
+    *async = work;
+    return 0;
+}
+
+/* ---- one tensor on every rank ---- */
+
+typedef struct calls_one {
+    const ek_dist_call *call;
+    const ek_verb *verb;
+    bool reduces, rooted; /* rooted: the call has a root */
+} calls_one;
+
+/* op: -1 for broadcast. root: rank in the group, or -1. */
+static int calls_fill_one(ek_dist_work *work, const ek_dist_call *call, int op, int root)
+{
+    int rank = work->group->rank;
+    bool sends = op >= 0 || root == rank;
+    bool receives = op < 0 ? root != rank : root < 0 || root == rank;
+    work->card.root = root;
+    work->card.op = op;
+    if (ek_comm_nbytes(call->tensor) > EK_CARD_PAYLOAD)
+        EK_TRY(ek_dist_work_rail(work, call->tensor));
+    EK_TRY(ek_dist_work_add(work, call->tensor, sends, receives));
+    ek_dist_work_card(work);
+    if (op >= 0)
+        EK_TRY(ek_dist_work_sum(work));
+    if (op < 0 && work->rail)
+        ek_rail_run_broadcast(work->rail, work->tensors[0].memory, root);
+    return 0;
+}
+
+/* Checks a call, and makes it if there are several ranks. */
+static int calls_run_one(ek_process_group *group, void *user)
+{
+    const calls_one *one = user;
+    const ek_dist_call *call = one->call;
+    const char *what = ek_verb_name(one->verb->id);
+    int root = -1;
+    EK_TRY(calls_check_tensor(what, "tensor", call->tensor, true));
+    if (one->reduces)
+        EK_TRY(ek_combine_check(what, call->op, call->tensor->dtype));
+    if (one->rooted)
+        EK_TRY(root = ek_world_root(what, group, call->rank));
+    if (group->size == 1)
+        return 0;
+    ek_dist_work *work = ek_dist_work_of(group, one->verb, 1);
+    int rc = work ? calls_fill_one(work, call, one->reduces ? (int)call->op : -1, root)
+                  : ek_error_pending();
+    return calls_finish(work, rc, call->work);
+}
+
+static int calls_tensor(const ek_dist_call *call, const ek_verb *verb, bool reduces, bool rooted)
+{
+    calls_one one = {call, verb, reduces, rooted};
+    if (call->work)
+        *call->work = NULL;
+    return ek_group_call(ek_verb_name(verb->id), call->group, calls_run_one, &one);
+}
+
+int ek_dist_broadcast_with(ek_dist_call call)
+{
+    return calls_tensor(&call, &ek_verb_broadcast, false, true);
+}
+
+int ek_dist_all_reduce_with(ek_dist_call call)
+{
+    return calls_tensor(&call, &ek_verb_all_reduce, true, false);
+}
+
+int ek_dist_reduce_with(ek_dist_call call)
+{
+    return calls_tensor(&call, &ek_verb_reduce, true, true);
+}
+
+/* ---- barriers ---- */
+
+typedef struct calls_barrier {
+    bool monitored, first_only;
+    double seconds; /* the time-out of a monitored one */
+    ek_dist_work **async;
+} calls_barrier;
+
+static int calls_run_barrier(ek_process_group *group, void *user)
+{
+    const calls_barrier *call = user;
+    if (call->monitored && !(call->seconds > 0))
+        return EK_FAIL(EK_E_INVALID,
+                       "monitored_barrier: a time-out of %g seconds; it must be positive",
+                       call->seconds);
+    if (group->size == 1)
+        return 0;
+    ek_dist_work *work = ek_dist_work_new(group, &ek_verb_barrier);
+    if (!work)
+        return ek_error_pending();
+    if (call->monitored)
+        work->timeout = call->seconds;
+    work->first_missing_only = call->first_only;
+    return calls_finish(work, 0, call->async);
+}
+
+int ek_dist_barrier_with(ek_dist_call call)
+{
+    calls_barrier barrier = {.async = call.work};
+    if (call.work)
+        *call.work = NULL;
+    return ek_group_call("barrier", call.group, calls_run_barrier, &barrier);
+}
+
+int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_group *group)
+{
+    calls_barrier barrier = {true, !wait_all_ranks, seconds, NULL};
+    return ek_group_call("barrier", group, calls_run_barrier, &barrier);
+}
+
+/* ---- messages ---- */
+
+typedef struct calls_message {
+    const ek_dist_call *call;
+    const ek_verb *verb;
+    ek_dist_work *work; /* submitted */
+} calls_message;
+
+static int calls_check_message(const ek_dist_call *call, const ek_verb *verb,
+                               const ek_process_group *group)
+{
+    const char *what = ek_verb_name(verb->id);
+    bool sends = verb == &ek_verb_send;
+    EK_TRY(calls_check_tensor(what, "tensor", call->tensor, !sends));
+    if (sends || call->rank != EK_DIST_ANY)
+        EK_TRY(ek_world_root(what, group, call->rank));
+    if (call->rank == group->ranks[group->rank])
+        return EK_FAIL(EK_E_INVALID, "%s: rank %d is this process itself", what, call->rank);
+    if (call->tag < 0)
+        return EK_FAIL(EK_E_INVALID, "%s: tag %d; tags are not negative", what, call->tag);
+    if (group->size == 1)
+        return EK_FAIL(EK_E_INVALID, "%s: %s has no other rank", what, group->name);
+    return 0;
+}
+
+static int calls_start_message(ek_process_group *group, void *user)
+{
+    calls_message *message = user;
+    const ek_dist_call *call = message->call;
+    bool sends = message->verb == &ek_verb_send;
+    EK_TRY(calls_check_message(call, message->verb, group));
+    ek_dist_work *work = ek_dist_work_of(group, message->verb, 1);
+    if (!work)
+        return ek_error_pending();
+    work->peer = call->rank;
+    work->tag = call->tag;
+    int rc = ek_dist_work_add(work, call->tensor, sends, !sends);
+    return calls_finish(work, rc, &message->work);
+}
+
+static int calls_send_or_receive(const ek_dist_call *call, const ek_verb *verb)
+{
+    calls_message message = {call, verb, NULL};
+    if (call->work)
+        *call->work = NULL;
+    EK_TRY(ek_group_call(ek_verb_name(verb->id), call->group, calls_start_message, &message));
+    if (!call->work)
+        return ek_dist_wait(message.work);
+    *call->work = message.work;
+    return 0;
+}
+
+static ek_dist_work *calls_message_of(const ek_dist_call *call, const ek_verb *verb)
+{
+    calls_message message = {call, verb, NULL};
+    ek_group_call(ek_verb_name(verb->id), call->group, calls_start_message, &message);
+    return message.work;
+}
+
+int ek_dist_send_with(ek_dist_call call)
+{
+    return calls_send_or_receive(&call, &ek_verb_send);
+}
+
+int ek_dist_recv_with(ek_dist_call call)
+{
+    return calls_send_or_receive(&call, &ek_verb_recv);
+}
+
+ek_dist_work *ek_dist_isend_with(ek_dist_call call)
+{
+    return calls_message_of(&call, &ek_verb_send);
+}
+
+ek_dist_work *ek_dist_irecv_with(ek_dist_call call)
+{
+    return calls_message_of(&call, &ek_verb_recv);
+}
+
+/* ---- a tensor for each pair of ranks ---- */
+
+/* Adds tensors to the work, as what this rank gives to, or takes from, rank `rank` of the group;
+ * all of them if `rank` is negative. `several`: a tensor per rank, else the same one for all. */
+static int calls_add_pairs(ek_dist_work *work, ek_tensor *const *tensors, bool several, int rank,
+                           bool gives)
+{
+    ek_dist_work_tensor *one = NULL;
+    for (int r = 0; r < work->group->size; r++) {
+        if (rank >= 0 && r != rank)
+            continue;
+        if (several || !one) {
+            EK_TRY(ek_dist_work_add(work, several ? tensors[r] : tensors[0], gives, !gives));
+            one = &work->tensors[work->count - 1];
+        }
+        ek_bytes bytes = {ek_tensor_address(one->memory), ek_comm_nbytes(one->memory)};
+        (gives ? work->out : work->in)[r] = bytes;
+        (gives ? work->gives : work->takes)[r] = ek_wire_shape_of(one->memory);
+    }
+    return 0;
+}
+
+/* Checks that a list is given, if this rank needs one, and is not, if it doesn't. */
+static int calls_check_list(const char *what, const char *operand, ek_tensor *const *list, int size,
+                            bool needed, bool receives)
+{
+    if (!needed && list)
+        return EK_FAIL(EK_E_INVALID, "%s: %s is given, but only the root has one", what, operand);
+    if (!needed)
+        return 0;
+    if (!list)
+        return EK_FAIL(EK_E_INVALID, "%s: %s is NULL; it has a tensor for each of %d ranks", what,
+                       operand, size);
+    for (int r = 0; r < size; r++)
+        EK_TRY(calls_check_tensor(what, operand, list[r], receives));
+    return 0;
+}
+
+/* How a call's tensor and list become what ranks give to each other. */
+typedef struct pattern {
+    const ek_verb *verb;
+    bool rooted;       /* only the root has a list */
+    bool tensor_gives; /* the tensor goes out and the list comes in; else the reverse */
+    bool inputs;       /* `inputs` goes out, instead of the tensor */
+    bool reduces;
+} pattern;
+
+/* The tensor of reduce_scatter is written at the end; what comes in lies in memory of its own. */
+static int calls_add_terms(ek_dist_work *work, ek_tensor *tensor)
+{
+    EK_TRY(ek_dist_work_add(work, tensor, false, true));
+    int ranks = work->group->size;
+    const ek_tensor *memory = work->tensors[0].memory;
+    size_t nbytes = (ek_comm_nbytes(memory) + 63) / 64 * 64,
+           pointers = (size_t)ranks * sizeof(void *);
+    pointers = (pointers + 63) / 64 * 64;
+    char *room = ek_calloc(pointers + (work->rail ? 0 : nbytes * (size_t)ranks), 1);
+    if (!room)
+        return ek_error_pending();
+    work->user = work->room = room;
+    char *terms = room + pointers;
+    if (work->rail) {
+        EK_TRY(ek_rail_run_room(work->rail, nbytes * (size_t)ranks + 1));
+        terms = ek_tensor_address(work->rail->scratch);
+    }
+    for (int r = 0; r < ranks; r++) {
+        work->in[r] = (ek_bytes){terms + nbytes * (size_t)r, ek_comm_nbytes(memory)};
+        work->takes[r] = ek_wire_shape_of(memory);
+    }
+    return 0;
+}
+
+static int calls_fill(ek_dist_work *work, const ek_dist_list_call *call, const pattern *how,
+                      int root)
+{
+    bool listed = !how->rooted || root == work->group->rank;
+    const ek_tensor *first = how->inputs ? call->inputs[0] : call->tensor;
+    EK_TRY(ek_dist_work_rail(work, first));
+    EK_TRY(ek_dist_work_pairs(work));
+    if (how->reduces) {
+        EK_TRY(calls_add_terms(work, call->tensor));
+        return calls_add_pairs(work, call->list, true, -1, true);
+    }
+    if (how->inputs)
+        EK_TRY(calls_add_pairs(work, call->inputs, true, -1, true));
+    else
+        EK_TRY(calls_add_pairs(work, &call->tensor, false, root, how->tensor_gives));
+    return listed ? calls_add_pairs(work, call->list, true, -1, !how->tensor_gives && !how->inputs)
+                  : 0;
+}
+
+static int calls_check_pattern(const ek_dist_list_call *call, const pattern *how,
+                               const ek_process_group *group, int root)
+{
+    const char *what = ek_verb_name(how->verb->id);
+    bool listed = !how->rooted || root == group->rank;
+    bool list_receives = how->tensor_gives || how->inputs;
+    if (how->inputs)
+        EK_TRY(calls_check_list(what, "inputs", call->inputs, group->size, true, false));
+    else
+        EK_TRY(calls_check_tensor(what, "tensor", call->tensor, !how->tensor_gives));
+    EK_TRY(calls_check_list(what, "list", call->list, group->size, listed, list_receives));
+    if (how->reduces)
+        EK_TRY(ek_combine_check(what, call->op, call->tensor->dtype));
+    return 0;
+}
+
+/* With one rank, what it gives is what it gets. */
+static int calls_alone(const ek_dist_list_call *call, const pattern *how)
+{
+    ek_tensor *given = how->inputs         ? call->inputs[0]
+                       : how->tensor_gives ? call->tensor
+                                           : call->list[0];
+    ek_tensor *taken = how->tensor_gives || how->inputs ? call->list[0] : call->tensor;
+    ek_wire_shape gives = ek_wire_shape_of(given), takes = ek_wire_shape_of(taken);
+    char given_text[120], taken_text[120];
+    ek_wire_shape_text(&gives, given_text);
+    ek_wire_shape_text(&takes, taken_text);
+    if (memcmp(&gives, &takes, sizeof gives) != 0)
+        return EK_FAIL(gives.dtype != takes.dtype ? EK_E_DTYPE : EK_E_SHAPE,
+                       "%s: %s is given, but %s awaited", ek_verb_name(how->verb->id), given_text,
+                       taken_text);
+    EK_TRY(ek_comm_copy(taken, given));
+    ek_tensor_written(taken, ek_verb_name(how->verb->id));
+    return 0;
+}
+
+typedef struct calls_list {
+    const ek_dist_list_call *call;
+    const pattern *how;
+} calls_list;
+
+static int calls_run_list(ek_process_group *group, void *user)
+{
+    const calls_list *list = user;
+    const ek_dist_list_call *call = list->call;
+    const pattern *how = list->how;
+    int root = -1, op = how->reduces ? (int)call->op : -1;
+    if (how->rooted)
+        EK_TRY(root = ek_world_root(ek_verb_name(how->verb->id), group, call->rank));
+    EK_TRY(calls_check_pattern(call, how, group, root));
+    if (group->size == 1)
+        return calls_alone(call, how);
+    ek_dist_work *work = ek_dist_work_of(group, how->verb, 2 * group->size + 1);
+    if (!work)
+        return ek_error_pending();
+    work->card.root = root;
+    work->card.op = op;
+    int rc = calls_fill(work, call, how, root);
+    if (rc >= 0 && work->rail)
+        ek_rail_run_pairs(work->rail, work, op);
+    return calls_finish(work, rc, call->work);
+}
+
+static int calls_pairs(const ek_dist_list_call *call, const pattern *how)
+{
+    calls_list list = {call, how};
+    if (call->work)
+        *call->work = NULL;
+    return ek_group_call(ek_verb_name(how->verb->id), call->group, calls_run_list, &list);
+}
+
+int ek_dist_all_gather_with(ek_dist_list_call call)
+{
+    return calls_pairs(&call, &(pattern){&ek_verb_all_gather, .tensor_gives = true});
+}
+
+int ek_dist_gather_with(ek_dist_list_call call)
+{
+    return calls_pairs(&call, &(pattern){&ek_verb_gather, .rooted = true, .tensor_gives = true});
+}
+
+int ek_dist_scatter_with(ek_dist_list_call call)
+{
+    return calls_pairs(&call, &(pattern){&ek_verb_scatter, .rooted = true});
+}
+
+int ek_dist_reduce_scatter_with(ek_dist_list_call call)
+{
+    return calls_pairs(&call, &(pattern){&ek_verb_reduce_scatter, .reduces = true});
+}
+
+int ek_dist_all_to_all_with(ek_dist_list_call call)
+{
+    return calls_pairs(&call, &(pattern){&ek_verb_all_to_all, .inputs = true});
+}

@@ -1,0 +1,349 @@
+/* collective.c: see collective.h. */
+#include "group/collective.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "core/thread.h"
+#include "group/rail.h"
+#include "group/sum.h"
+#include "link/combine.h"
+
+enum {
+    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks: at most this is all-gathered whole */
+    SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
+};
+
+void ek_dist_work_card(ek_dist_work *work)
+{
+    ek_card *card = &work->card;
+    const ek_dist_work_tensor *one = &work->tensors[0];
+    const ek_tensor *memory = one->memory;
+    size_t nbytes = ek_comm_nbytes(memory);
+    card->dtype = (int32_t)memory->dtype;
+    card->ndim = memory->ndim;
+    memcpy(card->shape, memory->shape, (size_t)memory->ndim * sizeof(int64_t));
+    if (nbytes > EK_CARD_PAYLOAD || work->rail)
+        return;
+    card->nbytes = (uint32_t)nbytes;
+    if (!one->source) /* else when it is here (agreement.c) */
+        memcpy(card->payload, ek_tensor_address(memory), nbytes);
+}
+
+/* ---- barrier and broadcast ---- */
+
+static int collective_barrier(ek_dist_work *work)
+{
+    (void)work;
+    return 0;
+}
+const ek_verb ek_verb_barrier = {.id = EK_VERB_BARRIER, .go_on = collective_barrier};
+
+static int collective_broadcast(ek_dist_work *work)
+{
+    if (work->rail)
+        return ek_rail_go_on(work);
+    const ek_process_group *group = work->group;
+    const ek_tensor *memory = work->tensors[0].memory;
+    size_t nbytes = ek_comm_nbytes(memory);
+    int root = work->card.root;
+    if (work->stage > 0)
+        return 0;
+    if (nbytes <= EK_CARD_PAYLOAD) {
+        memcpy(ek_tensor_address(memory), group->cards[root].payload, nbytes);
+        return 0;
+    }
+    int rc =
+        group->communication->transport->broadcast(group->communicator, ek_tensor_address(memory),
+                                                   nbytes, root, &work->request);
+    return ek_dist_work_started(work, rc);
+}
+const ek_verb ek_verb_broadcast = {.id = EK_VERB_BROADCAST,
+                                   .go_on = collective_broadcast,
+                                   .ready = ek_rail_ready};
+
+/* ---- sums (sum.h) ---- */
+
+static int64_t sum_part_most(const ek_tensor *memory)
+{
+    return SUM_PART_NBYTES / (int64_t)ek_dtype_size(memory->dtype);
+}
+
+/* The part of the tensor that is combined at present. */
+static ek_sum sum_part(const ek_dist_work *work)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    int64_t left = ek_count(memory) - work->done, most = sum_part_most(memory);
+    return (ek_sum){.group = work->group,
+                    .op = (ek_dist_op)work->card.op,
+                    .dtype = memory->dtype,
+                    .address = (char *)ek_tensor_address(memory) +
+                               (size_t)work->done * ek_dtype_size(memory->dtype),
+                    .count = left < most ? left : most,
+                    .root = work->card.root,
+                    .scratch = work->scratch,
+                    .out = work->out,
+                    .in = work->in};
+}
+
+/* Small tensors are all-gathered whole, and every rank combines all; the bits are the same. */
+static bool sum_is_whole(const ek_tensor *memory, int ranks)
+{
+    return ek_comm_nbytes(memory) * (size_t)ranks <= SUM_WHOLE_NBYTES;
+}
+
+static size_t sum_scratch(const ek_tensor *memory, int ranks)
+{
+    size_t nbytes = ek_comm_nbytes(memory);
+    if (nbytes <= EK_CARD_PAYLOAD)
+        return 0;
+    if (sum_is_whole(memory, ranks))
+        return nbytes * (size_t)ranks;
+    int64_t count = ek_count(memory), most = sum_part_most(memory);
+    return ek_sum_scratch_nbytes(memory->dtype, count < most ? count : most, ranks);
+}
+
+int ek_dist_work_sum(ek_dist_work *work)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    if (work->rail)
+        return ek_rail_run_sum(work->rail, work->group, (ek_dist_op)work->card.op, memory->dtype,
+                               ek_tensor_address(memory), ek_count(memory), work->card.root);
+    size_t nbytes = sum_scratch(memory, work->group->size);
+    size_t ranks = (size_t)work->group->size + 1;
+    work->out = ek_calloc(ranks, sizeof *work->out);
+    work->in = ek_calloc(ranks, sizeof *work->in);
+    work->scratch = ek_calloc(nbytes + 1, 1);
+    return work->out && work->in && work->scratch ? 0 : ek_error_pending();
+}
+
+/* Combines what each rank has sent, on the ranks that get the result. */
+static int sum_combine(ek_dist_work *work, const char *first, size_t stride)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    const void **terms = (const void **)(void *)work->out; /* free by now */
+    for (int r = 0; r < work->group->size; r++)
+        terms[r] = first + (size_t)r * stride;
+    if (work->card.root < 0 || work->card.root == work->group->rank)
+        ek_combine((ek_dist_op)work->card.op, memory->dtype, terms, work->group->size,
+                   ek_tensor_address(memory), ek_count(memory));
+    return 0;
+}
+
+static int sum_whole(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    const ek_tensor *memory = work->tensors[0].memory;
+    size_t nbytes = ek_comm_nbytes(memory);
+    if (work->stage > 0)
+        return sum_combine(work, work->scratch, nbytes);
+    size_t *bounds = (size_t *)(void *)work->in;
+    for (int r = 0; r <= group->size; r++)
+        bounds[r] = (size_t)r * nbytes;
+    memcpy(work->scratch + bounds[group->rank], ek_tensor_address(memory), nbytes);
+    return group->communication->transport->all_gather(group->communicator, work->scratch, bounds,
+                                                       &work->request);
+}
+
+static int sum_in_parts(ek_dist_work *work)
+{
+    ek_sum part = sum_part(work);
+    if (work->stage % 2 == 1)
+        return ek_sum_collect(&part, ek_sum_slice(&part), &work->request);
+    if (work->stage > 0)
+        work->done += part.count;
+    part = sum_part(work);
+    return part.count > 0 ? ek_sum_spread(&part, &work->request) : 0;
+}
+
+static int collective_sum(ek_dist_work *work)
+{
+    if (work->rail)
+        return ek_rail_go_on(work);
+    const ek_tensor *memory = work->tensors[0].memory;
+    if (ek_comm_nbytes(memory) <= EK_CARD_PAYLOAD)
+        return sum_combine(work, work->group->cards[0].payload, sizeof(ek_card));
+    int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
+    return ek_dist_work_started(work, rc);
+}
+const ek_verb ek_verb_all_reduce = {.id = EK_VERB_ALL_REDUCE,
+                                    .go_on = collective_sum,
+                                    .ready = ek_rail_ready};
+const ek_verb ek_verb_reduce = {.id = EK_VERB_REDUCE,
+                                .go_on = collective_sum,
+                                .ready = ek_rail_ready};
+
+/* ---- a tensor for each pair of ranks ---- */
+
+/* What one rank says of the shapes that others give it. */
+typedef struct verdict {
+    int32_t status;
+    char text[252];
+} verdict;
+
+/* What the comparison of shapes needs, in scratch. */
+typedef struct pairs_room {
+    ek_wire_shape *theirs; /* per rank: what it gives to this one */
+    verdict *verdicts;     /* of all ranks */
+    size_t *bounds;
+    ek_bytes *out, *in;
+} pairs_room;
+
+static size_t pairs_room_of(char *scratch, int ranks, pairs_room *room)
+{
+    size_t n = (size_t)ranks, at = 0;
+    room->theirs = (ek_wire_shape *)(void *)(scratch + at);
+    at += n * sizeof *room->theirs;
+    room->verdicts = (verdict *)(void *)(scratch + at);
+    at += n * sizeof *room->verdicts;
+    room->bounds = (size_t *)(void *)(scratch + at);
+    at += (n + 1) * sizeof *room->bounds;
+    room->out = (ek_bytes *)(void *)(scratch + at);
+    at += n * sizeof *room->out;
+    room->in = (ek_bytes *)(void *)(scratch + at);
+    return at + n * sizeof *room->in;
+}
+
+int ek_dist_work_pairs(ek_dist_work *work)
+{
+    int ranks = work->group->size;
+    size_t n = (size_t)ranks;
+    pairs_room room;
+    char nowhere[1];
+    work->scratch = ek_calloc(pairs_room_of(nowhere, ranks, &room), 1);
+    work->out = ek_calloc(n, sizeof *work->out);
+    work->in = ek_calloc(n, sizeof *work->in);
+    work->gives = ek_calloc(n, sizeof *work->gives);
+    work->takes = ek_calloc(n, sizeof *work->takes);
+    if (!work->scratch || !work->out || !work->in || !work->gives || !work->takes)
+        return ek_error_pending();
+    for (int r = 0; r < ranks; r++)
+        work->gives[r].dtype = work->takes[r].dtype = -1;
+    return 0;
+}
+
+static int pairs_send_shapes(ek_dist_work *work, const pairs_room *room)
+{
+    for (int r = 0; r < work->group->size; r++) {
+        room->out[r] = (ek_bytes){&work->gives[r], sizeof *work->gives};
+        room->in[r] = (ek_bytes){&room->theirs[r], sizeof *room->theirs};
+    }
+    room->theirs[work->group->rank] = work->gives[work->group->rank];
+    return work->group->communication->transport->all_to_all(work->group->communicator, room->out,
+                                                             room->in, &work->request);
+}
+
+static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
+{
+    const ek_process_group *group = work->group;
+    verdict *mine = &room->verdicts[group->rank];
+    for (int r = 0; r < group->size; r++)
+        room->bounds[r + 1] = (size_t)(r + 1) * sizeof(verdict);
+    for (int r = 0; r < group->size && mine->status == 0; r++) {
+        if (memcmp(&room->theirs[r], &work->takes[r], sizeof *work->takes) == 0)
+            continue;
+        char given[120], taken[120];
+        ek_wire_shape_text(&room->theirs[r], given);
+        ek_wire_shape_text(&work->takes[r], taken);
+        mine->status = room->theirs[r].dtype != work->takes[r].dtype ? EK_E_DTYPE : EK_E_SHAPE;
+        snprintf(mine->text, sizeof mine->text,
+                 "rank %d gives %.80s to rank %d, which awaits %.80s", group->ranks[r], given,
+                 group->ranks[group->rank], taken);
+    }
+    return group->communication->transport->all_gather(group->communicator, room->verdicts,
+                                                       room->bounds, &work->request);
+}
+
+/* The first complaint, which is every rank's. */
+static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
+{
+    for (int r = 0; r < work->group->size; r++)
+        if (room->verdicts[r].status < 0)
+            return EK_FAIL(room->verdicts[r].status, "%s: %.251s", ek_verb_name(work->verb->id),
+                           room->verdicts[r].text);
+    return 0;
+}
+
+/* The first stages: 1 once the ranks agree about the shapes, 0 before. */
+static int pairs_agree(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    pairs_room room;
+    pairs_room_of(work->scratch, group->size, &room);
+    int rc;
+    switch (work->stage) {
+    case 0:
+        rc = pairs_send_shapes(work, &room);
+        break;
+    case 1:
+        rc = pairs_send_verdict(work, &room);
+        break;
+    default:
+        EK_TRY(pairs_judge(work, &room));
+        return 1;
+    }
+    return ek_dist_work_started(work, rc);
+}
+
+enum { PAIRS_MOVE = 2 }; /* the stage in which the data starts */
+
+/* 1 once the data is here, 0 before. */
+static int pairs_go_on(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    if (work->stage > PAIRS_MOVE)
+        return 1;
+    int rc = pairs_agree(work);
+    if (rc <= 0)
+        return rc;
+    rc = group->communication->transport->all_to_all(group->communicator, work->out, work->in,
+                                                     &work->request);
+    return ek_dist_work_started(work, rc);
+}
+
+/* Whatever a rail does with the pairs. */
+static int pairs_go_on_rail(ek_dist_work *work)
+{
+    int rc = work->stage <= PAIRS_MOVE ? pairs_agree(work) : 1;
+    return rc <= 0 ? rc : ek_rail_go_on(work);
+}
+
+static int collective_exchange(ek_dist_work *work)
+{
+    if (work->rail)
+        return pairs_go_on_rail(work);
+    int rc = pairs_go_on(work), rank = work->group->rank;
+    if (rc > 0 && work->in[rank].data && work->in[rank].data != work->out[rank].data)
+        memcpy(work->in[rank].data, work->out[rank].data, work->in[rank].nbytes);
+    return rc < 0 ? rc : 0;
+}
+#define COLLECTIVE_EXCHANGE(number)                                          \
+    {                                                                        \
+        .id = (number), .go_on = collective_exchange, .ready = ek_rail_ready \
+    }
+const ek_verb ek_verb_all_gather = COLLECTIVE_EXCHANGE(EK_VERB_ALL_GATHER);
+const ek_verb ek_verb_gather = COLLECTIVE_EXCHANGE(EK_VERB_GATHER);
+const ek_verb ek_verb_scatter = COLLECTIVE_EXCHANGE(EK_VERB_SCATTER);
+const ek_verb ek_verb_all_to_all = COLLECTIVE_EXCHANGE(EK_VERB_ALL_TO_ALL);
+
+/* The sum goes to the memory of the first tensor. */
+static int collective_reduce_scatter(ek_dist_work *work)
+{
+    if (work->rail)
+        return pairs_go_on_rail(work);
+    int rc = pairs_go_on(work);
+    if (rc <= 0)
+        return rc;
+    const void **terms = work->user;
+    const ek_tensor *memory = work->tensors[0].memory;
+    for (int r = 0; r < work->group->size; r++)
+        terms[r] = r == work->group->rank ? work->out[r].data : work->in[r].data;
+    ek_combine((ek_dist_op)work->card.op, memory->dtype, terms, work->group->size,
+               ek_tensor_address(memory), ek_count(memory));
+    return 0;
+}
+const ek_verb ek_verb_reduce_scatter = {.id = EK_VERB_REDUCE_SCATTER,
+                                        .go_on = collective_reduce_scatter,
+                                        .ready = ek_rail_ready};

@@ -1,0 +1,453 @@
+/* join.c: joins of the ranks' tensors, and splits, which are their adjoints (differentiable.c). */
+#include "group/differentiable.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "group/collective.h"
+#include "group/rail.h"
+#include "group/world.h"
+#include "link/combine.h"
+#include "link/staging.h"
+#include "ops/ops.h"
+
+/* ---- what the ranks join ---- */
+
+/* The attributes of joins and splits. */
+typedef struct join_plan {
+    ek_process_group *group;
+    bool wanted; /* the input's gradient */
+    int dim;
+    int64_t at[]; /* rank r has [at[r], at[r + 1]) along dim */
+} join_plan;
+
+static size_t join_plan_size(const ek_process_group *group)
+{
+    return sizeof(join_plan) + ((size_t)group->size + 1) * sizeof(int64_t);
+}
+
+/* Freed by the caller. */
+static join_plan *join_plan_new(ek_process_group *group, int dim)
+{
+    join_plan *plan = ek_calloc(1, join_plan_size(group));
+    if (!plan)
+        return NULL;
+    plan->group = group;
+    plan->dim = dim;
+    return plan;
+}
+
+/* What a rank's card says of its part. */
+typedef struct join_part {
+    ek_wire_shape shape;
+    int32_t dim;
+} join_part;
+_Static_assert(sizeof(join_part) <= EK_CARD_PAYLOAD, "a card has room for a part");
+
+/* EK_E_DTYPE or EK_E_SHAPE if two parts cannot be joined. */
+static int join_compare(const ek_dist_work *work, const join_part *first, const join_part *part,
+                        int rank)
+{
+    bool fits = part->shape.ndim == first->shape.ndim;
+    for (int d = 0; d < first->shape.ndim && fits; d++)
+        fits = d == first->dim || part->shape.shape[d] == first->shape.shape[d];
+    if (fits && part->shape.dtype == first->shape.dtype && part->dim == first->dim)
+        return 0;
+    const int *ranks = work->group->ranks;
+    char first_text[120], text[120];
+    ek_wire_shape_text(&first->shape, first_text);
+    ek_wire_shape_text(&part->shape, text);
+    return EK_FAIL(part->shape.dtype != first->shape.dtype ? EK_E_DTYPE : EK_E_SHAPE,
+                   "%s: rank %d has %s and joins along dimension %d, rank %d has %s and joins "
+                   "along dimension %d; they may differ only in the size along that dimension",
+                   ek_verb_name(work->verb->id), ranks[0], first_text, (int)first->dim, ranks[rank],
+                   text, (int)part->dim);
+}
+
+/* work->user: the plan whose bounds are to be set. */
+static int join_go_on(ek_dist_work *work)
+{
+    join_plan *plan = work->user;
+    join_part first, part;
+    memcpy(&first, work->group->cards[0].payload, sizeof first);
+    for (int r = 0; r < work->group->size; r++) {
+        memcpy(&part, work->group->cards[r].payload, sizeof part);
+        EK_TRY(join_compare(work, &first, &part, r));
+        plan->at[r + 1] = plan->at[r] + part.shape.shape[plan->dim];
+    }
+    return 0;
+}
+const ek_verb ek_verb_join = {.id = EK_VERB_JOIN, .go_on = join_go_on};
+const ek_verb ek_verb_gather_value = {.id = EK_VERB_GATHER_VALUE, .go_on = join_go_on};
+const ek_verb ek_verb_presence = {.id = EK_VERB_PRESENCE, .go_on = join_go_on};
+
+static int join_agree(const ek_verb *verb, const ek_tensor *x, join_plan *plan)
+{
+    ek_dist_work *work = ek_dist_work_of(plan->group, verb, 0);
+    if (!work)
+        return ek_error_pending();
+    join_part part;
+    memset(&part, 0, sizeof part);
+    part.shape = ek_wire_shape_of(x);
+    part.dim = plan->dim;
+    memcpy(work->card.payload, &part, sizeof part);
+    work->card.nbytes = sizeof part;
+    work->user = plan;
+    return ek_dist_work_run(work);
+}
+
+/* ---- joins and splits ---- */
+
+/* The shape of the whole, or of a rank's part if rank >= 0. */
+static ek_shape join_shape(const join_plan *plan, const ek_tensor *like, int rank)
+{
+    ek_shape shape = ek_tensor_shape(like);
+    shape.dims[plan->dim] =
+        rank < 0 ? plan->at[plan->group->size] : plan->at[rank + 1] - plan->at[rank];
+    return shape;
+}
+
+static void join_card(ek_dist_work *work, ek_dtype dtype, const ek_shape *whole)
+{
+    work->card.dtype = (int32_t)dtype;
+    work->card.ndim = whole->ndim;
+    memcpy(work->card.shape, whole->dims, (size_t)whole->ndim * sizeof(int64_t));
+}
+
+static int join_parts_go_on(ek_dist_work *work)
+{
+    if (work->stage == 0)
+        EK_TRY(ek_meeting_agree(work));
+    if (work->rail)
+        return ek_rail_go_on(work);
+    if (work->stage > 0)
+        return 0;
+    const ek_process_group *group = work->group;
+    int rc = group->communication->transport->all_gather(group->communicator,
+                                                         ek_tensor_address(work->tensors[0].memory),
+                                                         (const size_t *)(const void *)work->room,
+                                                         &work->request);
+    return ek_dist_work_started(work, rc);
+}
+static const ek_verb join_parts_verb = {.id = EK_VERB_JOIN_PARTS,
+                                        .go_on = join_parts_go_on,
+                                        .ready = ek_rail_ready};
+
+/* The part of rank r, row-major, in memory that has the parts one after another. */
+static ek_tensor *join_part_of(const join_plan *plan, const ek_tensor *parts, int r)
+{
+    ek_shape shape = join_shape(plan, parts, r);
+    int64_t strides[EK_MAX_DIMS], each = parts->shape[plan->dim]; /* elements at one place of dim */
+    each = each ? ek_count(parts) / each : 0;
+    ek_strides_of(&shape, EK_CONTIGUOUS, strides);
+    return ek_tensor_member(parts->storage, parts->dtype, &shape, strides,
+                            parts->offset + each * plan->at[r]);
+}
+
+/* Memory in which the parts come together: on the device if it has a rail, else on the host. */
+static ek_tensor *join_memory(const join_plan *plan, const ek_dist_work *work, const ek_tensor *x)
+{
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_shape shape = join_shape(plan, x, -1);
+    return work->rail || ek_dev_is_host(dev) ? ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS)
+                                             : ek_stage_memory(dev, x->dtype, &shape);
+}
+
+/* Adds the parts, as the first tensor, and x, which is one of them. */
+static int join_fill(const join_plan *plan, ek_dist_work *work, ek_tensor *x, ek_tensor *parts)
+{
+    ek_tensor *mine = parts ? join_part_of(plan, parts, plan->group->rank) : NULL;
+    if (!mine)
+        return ek_error_pending();
+    if (work->rail)
+        EK_TRY(ek_comm_copy(mine, x));
+    EK_TRY(ek_dist_work_add(work, parts, true, true));
+    return work->rail ? 0 : ek_dist_work_add_from(work, x, mine);
+}
+
+static int join_set_bounds(const join_plan *plan, ek_dist_work *work)
+{
+    const ek_tensor *parts = work->tensors[0].tensor;
+    int ranks = plan->group->size, rank = plan->group->rank;
+    int64_t along = parts->shape[plan->dim];
+    size_t *bounds = ek_calloc((size_t)ranks + 1, sizeof *bounds);
+    work->room = (char *)bounds;
+    if (!bounds)
+        return ek_error_pending();
+    for (int r = 0; r <= ranks && along; r++)
+        bounds[r] = ek_comm_nbytes(parts) / (size_t)along * (size_t)plan->at[r];
+    if (!work->rail)
+        return 0;
+    work->out = ek_calloc((size_t)ranks, sizeof *work->out);
+    work->in = ek_calloc((size_t)ranks, sizeof *work->in);
+    if (!work->out || !work->in)
+        return ek_error_pending();
+    char *address = ek_tensor_address(parts);
+    for (int r = 0; r < ranks; r++) {
+        work->in[r] = (ek_bytes){address + bounds[r], bounds[r + 1] - bounds[r]};
+        work->out[r] = (ek_bytes){address + bounds[rank], bounds[rank + 1] - bounds[rank]};
+    }
+    ek_rail_run_pairs(work->rail, work, -1);
+    return 0;
+}
+
+/* work->tensors[0].tensor becomes the parts, one after another. */
+static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
+{
+    ek_dist_work *work = ek_dist_work_of(plan->group, &join_parts_verb, 2);
+    if (!work)
+        return NULL;
+    ek_shape whole = join_shape(plan, x, -1);
+    join_card(work, x->dtype, &whole);
+    ek_meeting_card(work, x);
+    if (ek_dist_work_rail(work, x) >= 0 &&
+        join_fill(plan, work, x, join_memory(plan, work, x)) >= 0 &&
+        join_set_bounds(plan, work) >= 0)
+        return work;
+    ek_dist_work_free(work);
+    return NULL;
+}
+
+/* `parts` as the whole, on `dev`. */
+static ek_tensor *join_arrange(const join_plan *plan, ek_tensor *parts, ek_dev *dev)
+{
+    int64_t before = 1; /* elements of the dimensions before dim */
+    ek_shape shape = ek_tensor_shape(parts);
+    for (int d = 0; d < plan->dim; d++)
+        before *= parts->shape[d];
+    if (ek_tensor_dev(parts) != dev) {
+        ek_tensor *there = ek_tensor_new(dev, parts->dtype, &shape, EK_CONTIGUOUS);
+        if (!there || ek_stage_deliver(there, parts) < 0)
+            return NULL;
+        parts = there;
+    }
+    if (before == 1)
+        return parts;
+    ek_tensor *whole = ek_tensor_new(dev, parts->dtype, &shape, EK_CONTIGUOUS);
+    for (int r = 0; r < plan->group->size && whole; r++) {
+        ek_tensor *from = join_part_of(plan, parts, r);
+        ek_tensor *to = ek_comm_part(whole, plan->dim, plan->at[r], plan->at[r + 1] - plan->at[r]);
+        if (!from || !to || ek_comm_copy(to, from) < 0)
+            return NULL;
+    }
+    return whole;
+}
+
+static const ek_operation join_operation, split_operation;
+
+static ek_tensor *join_record(const join_plan *plan, ek_tensor *y, ek_tensor *x, int records,
+                              const ek_operation *operation)
+{
+    join_plan *own = y ? join_plan_new(plan->group, plan->dim) : NULL;
+    if (!own)
+        return NULL;
+    memcpy(own->at, plan->at, join_plan_size(plan->group) - sizeof *plan);
+    ek_tensor *input = ek_meeting_input(x, records, &own->wanted);
+    y = input ? EK_RECORD(y, operation, EK_INPUTS(input), .attributes = own,
+                          .attributes_size = join_plan_size(plan->group))
+              : NULL;
+    free(own);
+    return y;
+}
+
+static ek_tensor *join_run(const join_plan *plan, ek_tensor *x)
+{
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *y = NULL;
+    ek_dist_work *work = join_work(plan, x);
+    ek_tensor *parts = work ? work->tensors[0].tensor : NULL; /* the scope's too */
+    int records = work ? ek_dist_work_run(work) : 0;
+    if (work && records >= 0)
+        y = join_record(plan, join_arrange(plan, parts, dev), x, records, &join_operation);
+    return ek_scope_return(&scope, y);
+}
+
+/* Adds what goes to each rank, and memory for what comes from each. work->user: pointers to the
+ * terms. */
+static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_work *work)
+{
+    size_t ranks = (size_t)plan->group->size;
+    size_t nbytes = (ek_comm_nbytes(work->tensors[0].memory) + 63) / 64 * 64;
+    size_t pointers = (ranks * sizeof(void *) + 63) / 64 * 64;
+    work->out = ek_calloc(ranks, sizeof *work->out);
+    work->in = ek_calloc(ranks, sizeof *work->in);
+    work->room = ek_calloc(pointers + (work->rail ? 0 : nbytes * ranks), 1);
+    if (!work->out || !work->in || !work->room)
+        return ek_error_pending();
+    work->user = work->room;
+    char *terms = work->room + pointers;
+    if (work->rail) {
+        EK_TRY(ek_rail_run_room(work->rail, nbytes * ranks + 1));
+        terms = ek_tensor_address(work->rail->scratch);
+    }
+    for (int r = 0; r < plan->group->size; r++) {
+        ek_tensor *part =
+            ek_comm_part(whole, plan->dim, plan->at[r], plan->at[r + 1] - plan->at[r]);
+        if (!part || ek_dist_work_add(work, part, true, false) < 0)
+            return ek_error_pending();
+        const ek_tensor *memory = work->tensors[r + 1].memory;
+        work->out[r] = (ek_bytes){ek_tensor_address(memory), ek_comm_nbytes(memory)};
+        work->in[r] =
+            (ek_bytes){terms + nbytes * (size_t)r, ek_comm_nbytes(work->tensors[0].memory)};
+    }
+    if (work->rail)
+        ek_rail_run_pairs(work->rail, work, EK_DIST_SUM);
+    return 0;
+}
+
+static int split_go_on(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    if (work->stage == 0)
+        EK_TRY(ek_meeting_agree(work));
+    if (work->rail)
+        return ek_rail_go_on(work);
+    if (work->stage == 0) {
+        int rc = group->communication->transport->all_to_all(group->communicator, work->out,
+                                                             work->in, &work->request);
+        return ek_dist_work_started(work, rc);
+    }
+    const void **terms = work->user;
+    const ek_tensor *memory = work->tensors[0].memory;
+    for (int r = 0; r < group->size; r++)
+        terms[r] = r == group->rank ? work->out[r].data : work->in[r].data;
+    ek_combine(EK_DIST_SUM, memory->dtype, terms, group->size, ek_tensor_address(memory),
+               ek_count(memory));
+    return 0;
+}
+static const ek_verb split_verb = {.id = EK_VERB_SPLIT,
+                                   .go_on = split_go_on,
+                                   .ready = ek_rail_ready};
+
+static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, ek_tensor *y)
+{
+    ek_dist_work *work = ek_dist_work_of(plan->group, &split_verb, plan->group->size + 1);
+    if (!work)
+        return NULL;
+    ek_shape shape = ek_tensor_shape(whole);
+    join_card(work, whole->dtype, &shape);
+    ek_meeting_card(work, whole);
+    if (ek_dist_work_rail(work, whole) >= 0 && ek_dist_work_add(work, y, false, true) >= 0 &&
+        split_fill(plan, whole, work) >= 0)
+        return work;
+    ek_dist_work_free(work);
+    return NULL;
+}
+
+/* This rank's part of the sum of all ranks' `whole`. */
+static ek_tensor *split_run(const join_plan *plan, ek_tensor *whole)
+{
+    ek_shape shape = join_shape(plan, whole, plan->group->rank);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(whole), whole->dtype, &shape, EK_CONTIGUOUS);
+    ek_dist_work *work = y ? split_work(plan, whole, y) : NULL;
+    int records = work ? ek_dist_work_run(work) : 0;
+    y = work && records >= 0 ? join_record(plan, y, whole, records, &split_operation) : NULL;
+    return ek_scope_return(&scope, y);
+}
+
+/* A join or a split that backward makes. */
+typedef struct join_back {
+    const join_plan *plan;
+    ek_tensor *gradient, *result;
+    ek_tensor *(*run)(const join_plan *plan, ek_tensor *gradient);
+} join_back;
+
+static int join_run_back(ek_process_group *group, void *user)
+{
+    join_back *back = user;
+    (void)group; /* the plan's */
+    back->result = back->run(back->plan, back->gradient);
+    return back->result ? 0 : ek_error_pending();
+}
+
+static int join_take_back(ek_node *node, ek_verb_id verb, ek_tensor *gradient, ek_tensor **result,
+                          ek_tensor *(*run)(const join_plan *plan, ek_tensor *gradient))
+{
+    const join_plan *plan = ek_node_attributes(node);
+    join_back back = {plan, gradient, NULL, run};
+    EK_TRY(ek_group_call(ek_verb_name(verb), plan->group, join_run_back, &back));
+    *result = plan->wanted ? back.result : NULL;
+    return 0;
+}
+
+static int join_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    return join_take_back(node, EK_VERB_SPLIT, gradients[0], &results[0], split_run);
+}
+
+static int split_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    return join_take_back(node, EK_VERB_JOIN_PARTS, gradients[0], &results[0], join_run);
+}
+
+static const ek_operation join_operation = {.name = "dist_join",
+                                            .backward = join_backward,
+                                            .meets = true};
+static const ek_operation split_operation = {.name = "gradient of dist_join",
+                                             .backward = split_backward,
+                                             .meets = true};
+
+/* ---- calls ---- */
+
+ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, ek_process_group *group)
+{
+    const char *what = ek_verb_name(verb->id);
+    join_plan *plan = NULL;
+    if (ek_given(what, "x", x) && (dim = ek_dimension(what, x, dim)) >= 0 &&
+        ek_check_meeting(what) >= 0)
+        plan = join_plan_new(group, dim);
+    if (!plan)
+        return NULL;
+    ek_tensor *y = NULL;
+    if (group->size == 1)
+        y = ek_itself(x);
+    else if (join_agree(verb, x, plan) >= 0)
+        y = join_run(plan, x);
+    free(plan);
+    return y;
+}
+
+ek_tensor *ek_join_sizes(ek_tensor *x, int dim, const int64_t *sizes, ek_process_group *group)
+{
+    const char *what = ek_verb_name(EK_VERB_JOIN);
+    join_plan *plan = NULL;
+    if (ek_given(what, "x", x) && ek_check_meeting(what) >= 0) {
+        if (x->shape[dim] == sizes[group->rank])
+            plan = join_plan_new(group, dim);
+        else
+            EK_FAIL(EK_E_SHAPE, "%s: the size is %lld along dimension %d, but it was to be %lld",
+                    what, (long long)x->shape[dim], dim, (long long)sizes[group->rank]);
+    }
+    if (!plan)
+        return NULL;
+    for (int r = 0; r < group->size; r++)
+        plan->at[r + 1] = plan->at[r] + sizes[r];
+    ek_tensor *y = group->size == 1 ? ek_itself(x) : join_run(plan, x);
+    free(plan);
+    return y;
+}
+
+typedef struct join_call {
+    ek_tensor *x, *y;
+    int dim;
+} join_call;
+
+static int join_run_call(ek_process_group *group, void *user)
+{
+    join_call *call = user;
+    call->y = ek_join(&ek_verb_join, call->x, call->dim, group);
+    return call->y ? 0 : ek_error_pending();
+}
+
+ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *group)
+{
+    const char *what = ek_verb_name(EK_VERB_JOIN);
+    join_call call = {x, NULL, dim};
+    if (ek_group_call(what, group, join_run_call, &call) < 0)
+        return NULL;
+    /* Without a result this rank is not in the group. */
+    return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
+}

@@ -1,0 +1,236 @@
+/* rail_open.c: makes a rail, together with all ranks of the group.
+ *
+ * Cards say what each rank has; from them all ranks conclude alike whether there can be a rail.
+ * Then the first rank makes an id and broadcasts it, and each rank begins its part. Again and again
+ * the ranks tell each other how far they are: until all have their parts, or one has failed or
+ * given up. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+#include "group/collective.h"
+#include "group/rail.h"
+
+static const double opening_most = 120; /* seconds that a rank waits for NCCL to be ready */
+
+/* What a rank's card says. */
+typedef struct opening_card {
+    char gpu[EK_RAIL_GPU];
+    bool shares;     /* two ranks may be on one GPU */
+    bool library;    /* EVENKEEL_DIST_SUM is "nccl" */
+    char reason[92]; /* why this rank has no rails; "" if it can */
+} opening_card;
+_Static_assert(sizeof(opening_card) <= EK_CARD_PAYLOAD, "a card has room for it");
+
+/* How far a rank is. */
+typedef struct opening_progress {
+    int32_t state; /* ek_rail_state, or negative */
+    char reason[124];
+} opening_progress;
+
+typedef struct opening {
+    ek_group_rail *entry;
+    char why[200];
+    struct {
+        bool made;
+        char reason[92];
+        char id[EK_RAIL_ID];
+    } name;
+    uint64_t began;             /* ek_clock_ns() when this rank began its part */
+    opening_progress *progress; /* of all ranks */
+    size_t *bounds;
+    enum { OPENING_JUDGE, OPENING_ID, OPENING_TELL, OPENING_HEAR } step;
+} opening;
+
+static const ek_rail_backend *opening_backend(const opening *self)
+{
+    return self->entry->dev->backend->rails;
+}
+
+static const char *opening_library_name(void)
+{
+    const char *given = getenv("EVENKEEL_DIST_SUM");
+    return given ? given : "";
+}
+
+/* Takes this rank's pending error as a reason. */
+static void opening_take(char *reason, size_t room)
+{
+    ek_error_record error;
+    ek_error_take(&error);
+    snprintf(reason, room, "%.*s", (int)room - 1, error.message);
+}
+
+static void opening_fill(ek_dev *dev, opening_card *card)
+{
+    const ek_rail_backend *rails = dev->backend->rails;
+    const char *reason = rails ? rails->reason() : "its backend has none";
+    memset(card, 0, sizeof *card);
+    if (!reason && rails->identify(dev, card->gpu) < 0)
+        opening_take(card->reason, sizeof card->reason);
+    if (reason)
+        snprintf(card->reason, sizeof card->reason, "%s", reason);
+    card->shares = !reason && rails->shares();
+    card->library = strcmp(opening_library_name(), "nccl") == 0;
+}
+
+/* ---- the communication thread ---- */
+
+/* Copies what the cards say against a rail to `why`; true if there is nothing. */
+static bool opening_judge(opening *self, const ek_process_group *group)
+{
+    opening_card *cards = ek_calloc((size_t)group->size, sizeof *cards);
+    if (!cards) {
+        opening_take(self->why, sizeof self->why);
+        return false;
+    }
+    char(*hosts)[64] = group->communication->hosts;
+    for (int r = 0; r < group->size && !self->why[0]; r++) {
+        memcpy(&cards[r], group->cards[r].payload, sizeof *cards);
+        if (cards[r].reason[0])
+            snprintf(self->why, sizeof self->why, "rank %d: %.91s", group->ranks[r],
+                     cards[r].reason);
+        else if (cards[r].library != cards[0].library)
+            snprintf(self->why, sizeof self->why,
+                     "EVENKEEL_DIST_SUM differs between ranks %d and %d", group->ranks[0],
+                     group->ranks[r]);
+        for (int s = 0; s < r && !self->why[0]; s++)
+            if (!(cards[r].shares && cards[s].shares) &&
+                strcmp(hosts[group->ranks[r]], hosts[group->ranks[s]]) == 0 &&
+                memcmp(cards[r].gpu, cards[s].gpu, EK_RAIL_GPU) == 0)
+                snprintf(self->why, sizeof self->why, "ranks %d and %d share a GPU",
+                         group->ranks[s], group->ranks[r]);
+    }
+    self->entry->library = cards[0].library;
+    free(cards);
+    return !self->why[0];
+}
+
+static int opening_send_id(opening *self, ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    if (group->rank == 0) {
+        self->name.made = opening_backend(self)->make_id(self->entry->dev, self->name.id) >= 0;
+        if (!self->name.made)
+            opening_take(self->name.reason, sizeof self->name.reason);
+    }
+    int rc = group->communication->transport->broadcast(group->communicator, &self->name,
+                                                        sizeof self->name, 0, &work->request);
+    return ek_dist_work_started(work, rc);
+}
+
+static void opening_fail(opening *self, opening_progress *mine)
+{
+    mine->state = -1;
+    opening_take(mine->reason, sizeof mine->reason);
+    if (self->entry->rail)
+        opening_backend(self)->close(self->entry->rail);
+    self->entry->rail = NULL;
+}
+
+static void opening_begin(opening *self, const ek_process_group *group)
+{
+    opening_progress *mine = &self->progress[group->rank];
+    self->began = ek_clock_ns();
+    if (opening_backend(self)->open(self->entry->dev, self->name.id, group->size, group->rank,
+                                    &self->entry->rail) < 0)
+        opening_fail(self, mine);
+}
+
+/* True if this rank is to give up. */
+static bool opening_is_late(const opening *self, const ek_dist_work *work)
+{
+    double most = work->timeout / 2 < opening_most ? work->timeout / 2 : opening_most;
+    return work->group->communication->failing ||
+           (double)(ek_clock_ns() - self->began) > most * 1e9;
+}
+
+static int opening_tell(opening *self, ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    opening_progress *mine = &self->progress[group->rank];
+    if (mine->state >= 0)
+        mine->state = opening_backend(self)->test(self->entry->rail);
+    if (mine->state == EK_RAIL_BUSY && opening_is_late(self, work))
+        mine->state = EK_FAIL(EK_E_TIMEOUT, "NCCL could not connect the ranks in time");
+    if (mine->state < 0 && self->entry->rail)
+        opening_fail(self, mine);
+    int rc = group->communication->transport->all_gather(group->communicator, self->progress,
+                                                         self->bounds, &work->request);
+    return ek_dist_work_started(work, rc);
+}
+
+/* 1 if the ranks are to tell each other again. */
+static int opening_hear(opening *self, const ek_process_group *group)
+{
+    bool all = true;
+    for (int r = 0; r < group->size; r++) {
+        const opening_progress *one = &self->progress[r];
+        all = all && one->state == EK_RAIL_DONE;
+        if (one->state < 0 && !self->why[0])
+            snprintf(self->why, sizeof self->why, "rank %d: %.123s", group->ranks[r], one->reason);
+    }
+    if (self->why[0] && self->entry->rail) {
+        opening_backend(self)->close(self->entry->rail);
+        self->entry->rail = NULL;
+    }
+    return !all && !self->why[0];
+}
+
+static int opening_go_on(ek_dist_work *work)
+{
+    opening *self = work->user;
+    switch (self->step) {
+    case OPENING_JUDGE:
+        self->step = OPENING_ID;
+        return opening_judge(self, work->group) ? opening_send_id(self, work) : 0;
+    case OPENING_ID:
+        if (!self->name.made) {
+            snprintf(self->why, sizeof self->why, "rank %d: %.91s", work->group->ranks[0],
+                     self->name.reason);
+            return 0;
+        }
+        opening_begin(self, work->group);
+        self->step = OPENING_TELL;
+        return 1;
+    case OPENING_TELL:
+        self->step = OPENING_HEAR;
+        return opening_tell(self, work);
+    default:
+        self->step = OPENING_TELL;
+        return opening_hear(self, work->group);
+    }
+}
+static const ek_verb opening_verb = {.id = EK_VERB_RAIL, .go_on = opening_go_on};
+
+/* ---- the caller ---- */
+
+static int opening_run(opening *self, ek_process_group *group)
+{
+    opening_card card;
+    ek_dist_work *work = ek_dist_work_of(group, &opening_verb, 0);
+    if (!work)
+        return ek_error_pending();
+    opening_fill(self->entry->dev, &card);
+    memcpy(work->card.payload, &card, sizeof card);
+    work->card.nbytes = sizeof card;
+    work->user = self;
+    return ek_dist_work_run(work);
+}
+
+int ek_rail_open(ek_process_group *group, ek_group_rail *entry, char why[200])
+{
+    size_t ranks = (size_t)group->size;
+    opening self = {.entry = entry};
+    self.progress = ek_calloc(ranks, sizeof *self.progress);
+    self.bounds = ek_calloc(ranks + 1, sizeof *self.bounds);
+    for (size_t r = 0; r <= ranks && self.bounds; r++)
+        self.bounds[r] = r * sizeof *self.progress;
+    int rc = self.progress && self.bounds ? opening_run(&self, group) : ek_error_pending();
+    snprintf(why, 200, "%s", self.why);
+    free(self.progress);
+    free(self.bounds);
+    return rc;
+}

@@ -1,0 +1,251 @@
+/* ranks.c: a process group as other folders see it (comm/ranks.h). */
+#include "comm/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/graph.h"
+#include "autograd/shards.h"
+#include "evenkeel/autograd.h"
+#include "group/collective.h"
+#include "group/differentiable.h"
+#include "group/world.h"
+
+typedef struct process_ranks {
+    ek_ranks ranks;
+    ek_process_group *group;
+} process_ranks;
+
+static ek_process_group *ranks_group(ek_ranks *ranks)
+{
+    return ((process_ranks *)ranks)->group;
+}
+
+/* The same; NULL with an error if it was destroyed. */
+static ek_process_group *ranks_group_there(ek_ranks *ranks)
+{
+    ek_process_group *group = ranks_group(ranks);
+    if (group && group->communication)
+        return group;
+    return EK_FAIL_NULL(EK_E_STATE, "the process group whose ranks meet here was destroyed");
+}
+
+typedef struct ranks_joined {
+    ek_tensor *x, *y;
+    int dim;
+    const int64_t *sizes;
+} ranks_joined;
+
+static int ranks_run_join(ek_process_group *group, void *user)
+{
+    ranks_joined *call = user;
+    call->y = call->sizes ? ek_join_sizes(call->x, call->dim, call->sizes, group)
+                          : ek_join(&ek_verb_join, call->x, call->dim, group);
+    return call->y ? 0 : ek_error_pending();
+}
+
+static ek_tensor *ranks_join(ek_ranks *ranks, ek_tensor *x, int dim, const int64_t *sizes)
+{
+    ek_process_group *group = ranks_group_there(ranks);
+    ranks_joined call = {x, NULL, dim, sizes};
+    if (!group || ek_group_call(ek_verb_name(EK_VERB_JOIN), group, ranks_run_join, &call) < 0)
+        return NULL;
+    return call.y;
+}
+
+static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
+{
+    ek_process_group *group = ranks_group_there(ranks);
+    return group ? ek_dist_sum(x, group) : NULL;
+}
+
+/* ---- counts: they travel in the cards ---- */
+
+/* work->user: where the numbers of all ranks go. */
+static int ranks_counts_go_on(ek_dist_work *work)
+{
+    char *all = work->user;
+    for (int r = 0; r < work->group->size; r++)
+        memcpy(all + (size_t)r * work->card.nbytes, work->group->cards[r].payload,
+               work->card.nbytes);
+    return 0;
+}
+static const ek_verb counts_verb = {.id = EK_VERB_COUNTS, .go_on = ranks_counts_go_on};
+_Static_assert(EK_RANKS_COUNTS * sizeof(int64_t) <= EK_CARD_PAYLOAD, "a card has room for them");
+
+typedef struct ranks_counts {
+    const int64_t *mine;
+    int count;
+    int64_t *all;
+} ranks_counts;
+
+static int ranks_run_gather(ek_process_group *group, void *user)
+{
+    const ranks_counts *call = user;
+    const char *what = ek_verb_name(EK_VERB_COUNTS);
+    if (call->count < 0 || call->count > EK_RANKS_COUNTS)
+        return EK_FAIL(EK_E_INVALID, "%s: %d of them; at most %d", what, call->count,
+                       EK_RANKS_COUNTS);
+    EK_TRY(ek_check_meeting(what));
+    ek_dist_work *work = ek_dist_work_of(group, &counts_verb, 0);
+    if (!work)
+        return ek_error_pending();
+    work->card.dtype = EK_I64;
+    work->card.ndim = 1;
+    work->card.shape[0] = call->count;
+    work->card.nbytes = (uint32_t)((size_t)call->count * sizeof *call->mine);
+    memcpy(work->card.payload, call->mine, work->card.nbytes);
+    work->user = call->all;
+    return ek_dist_work_run(work);
+}
+
+static int ranks_gather(ek_ranks *ranks, const int64_t *mine, int count, int64_t *all)
+{
+    ek_process_group *group = ranks_group_there(ranks);
+    ranks_counts call = {mine, count, all};
+    return group ? ek_group_call(ek_verb_name(EK_VERB_COUNTS), group, ranks_run_gather, &call)
+                 : ek_error_pending();
+}
+
+static int ranks_agree(ek_ranks *ranks, int rc)
+{
+    ek_process_group *group = rc < 0 ? ranks_group(ranks) : ranks_group_there(ranks);
+    if (rc >= 0 && group)
+        return ek_dist_barrier(.group = group);
+    return ek_world_outcome(group, ek_error_pending());
+}
+
+/* ---- owners of divided parameters (autograd/shards.h) ---- */
+
+typedef struct rank_owners {
+    ek_owners owners;
+    ek_ranks *ranks; /* one reference */
+    double *terms;   /* room for a number per rank */
+} rank_owners;
+
+/* Optimizers keep owners for longer than the group may be there. */
+static int owners_check(const rank_owners *self)
+{
+    if (ranks_group(self->ranks))
+        return 0;
+    return EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is divided over has "
+                               "been destroyed; save the state before, with ek_dist_archive_save");
+}
+
+static ek_tensor *owners_join(ek_owners *owners, ek_tensor *own)
+{
+    const rank_owners *self = (rank_owners *)owners;
+    if (owners_check(self) < 0)
+        return NULL;
+    bool enabled = ek_set_grad_enabled(false);
+    ek_tensor *all = NULL;
+    if (own)
+        all = self->ranks->join(self->ranks, own, 0, NULL);
+    else
+        self->ranks->agree(self->ranks, ek_error_pending());
+    ek_set_grad_enabled(enabled);
+    return all;
+}
+
+static int owners_combine(ek_owners *owners, int status, double *value, bool largest)
+{
+    const rank_owners *self = (rank_owners *)owners;
+    int64_t bits;
+    EK_TRY(owners_check(self));
+    if (status < 0)
+        return self->ranks->agree(self->ranks, status);
+    _Static_assert(sizeof bits == sizeof *value, "a double travels as its bits");
+    memcpy(&bits, value, sizeof bits);
+    EK_TRY(self->ranks->gather(self->ranks, &bits, 1, (int64_t *)(void *)self->terms));
+    double combined = self->terms[0];
+    for (int r = 1; r < self->ranks->size; r++) {
+        const double term = self->terms[r];
+        if (!largest)
+            combined += term;
+        else if (term > combined || term != term)
+            combined = term;
+    }
+    *value = combined;
+    return 0;
+}
+
+static void owners_destroy(ek_object *object)
+{
+    rank_owners *self = (rank_owners *)object;
+    ek_object_release(self->ranks);
+    free(self->terms);
+    free(self);
+}
+
+ek_owners *ek_ranks_owners(ek_ranks *ranks)
+{
+    rank_owners *self = ek_calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    ek_object_init(&self->owners.object, owners_destroy);
+    self->owners.join = owners_join;
+    self->owners.combine = owners_combine;
+    self->ranks = ek_object_retain(ranks);
+    self->terms = ek_calloc((size_t)ranks->size, sizeof *self->terms);
+    if (self->terms)
+        return &self->owners;
+    ek_object_release(self);
+    return NULL;
+}
+
+/* ---- waits ---- */
+
+static uint64_t ranks_waits(ek_ranks *ranks, ek_ranks_wait *of)
+{
+    const ek_process_group *group = ranks_group(ranks);
+    ek_communication *communication = group ? group->communication : NULL;
+    if (!communication)
+        return 0;
+    pthread_mutex_lock(&communication->lock);
+    for (int r = 0; r < group->size; r++)
+        of[r] = communication->waits.of[group->ranks[r]];
+    uint64_t exposed = communication->waits.exposed;
+    pthread_mutex_unlock(&communication->lock);
+    return exposed;
+}
+
+/* ---- the object ---- */
+
+static void ranks_destroy(ek_object *object)
+{
+    free(object);
+}
+
+/* The group is about to be freed. */
+static void ranks_forget(ek_process_group *group)
+{
+    if (group->view)
+        ((process_ranks *)group->view)->group = NULL;
+    ek_object_release(group->view);
+    group->view = NULL;
+}
+
+ek_ranks *ek_process_group_ranks(ek_process_group *group)
+{
+    group = group ? group : ek_dist_world();
+    if (!group || group->size == 1 || group->rank < 0)
+        return NULL;
+    if (group->view)
+        return ek_object_retain(group->view);
+    process_ranks *made = ek_calloc(1, sizeof *made);
+    if (!made)
+        return NULL;
+    ek_object_init(&made->ranks.object, ranks_destroy);
+    made->ranks.rank = group->rank;
+    made->ranks.size = group->size;
+    made->ranks.host = group->communication->hosts[group->ranks[group->rank]];
+    made->ranks.join = ranks_join;
+    made->ranks.sum = ranks_sum;
+    made->ranks.gather = ranks_gather;
+    made->ranks.agree = ranks_agree;
+    made->ranks.waits = ranks_waits;
+    made->group = group;
+    group->view = &made->ranks;
+    group->forget_view = ranks_forget;
+    return ek_object_retain(group->view);
+}

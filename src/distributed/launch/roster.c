@@ -1,0 +1,247 @@
+/* roster.c: see roster.h. All is read from /proc. */
+#include "launch/roster.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+enum {
+    ROSTER_ENVIRONMENT = 1 << 18, /* this much of a process's environment is read */
+    ROSTER_ANCESTORS = 64,
+    ROSTER_NAMED = 8 /* so many ranks are named */
+};
+
+/* What was seen of a rank. Its process may have helpers that have its environment, such as a shell:
+ * what has come counts most, then what runs this program. */
+typedef struct roster_rank {
+    int pid; /* 0: none was seen */
+    bool alike, has_come, is_stopped;
+} roster_rank;
+
+typedef struct roster {
+    const ek_launched *launched;
+    char *environment; /* room for one */
+    char program[512]; /* what this process runs */
+    int launcher;      /* its process id */
+    roster_rank *ranks;
+} roster;
+
+/* ---- one process ---- */
+
+/* Reads /proc/<pid>/<name>, with a zero at the end; its length, 0 if it cannot be read. */
+static size_t roster_read(int pid, const char *name, char *text, size_t room)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%.40s", pid, name);
+    FILE *stream = fopen(path, "re");
+    size_t length = stream ? fread(text, 1, room - 1, stream) : 0;
+    if (stream)
+        fclose(stream);
+    text[length] = '\0';
+    return length;
+}
+
+/* The rank that the launcher has given the process; -1 if it has none. */
+static int roster_rank_of(const roster *self, int pid)
+{
+    const char *name = self->launched->rank_variable;
+    size_t length = roster_read(pid, "environ", self->environment, ROSTER_ENVIRONMENT);
+    for (const char *at = self->environment; at < self->environment + length; at += strlen(at) + 1)
+        if (strncmp(at, name, strlen(name)) == 0 && at[strlen(name)] == '=')
+            return (int)strtol(at + strlen(name) + 1, NULL, 10);
+    return -1;
+}
+
+/* The process's parent, and the letter of its state; 0 if it has gone. */
+static int roster_parent(int pid, char *state)
+{
+    char text[512];
+    int parent = 0;
+    roster_read(pid, "stat", text, sizeof text);
+    const char *after = strrchr(text, ')'); /* the program's name may contain anything */
+    return after && sscanf(after, ") %c %d", state, &parent) == 2 ? parent : 0;
+}
+
+/* The first ancestor that has no rank. */
+static int roster_launcher(const roster *self, int pid)
+{
+    char state;
+    for (int i = 0; i < ROSTER_ANCESTORS && pid > 1; i++) {
+        pid = roster_parent(pid, &state);
+        if (pid > 1 && roster_rank_of(self, pid) < 0)
+            return pid;
+    }
+    return 0;
+}
+
+static bool roster_runs(int pid, char program[512])
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/exe", pid);
+    ssize_t length = readlink(path, program, 511);
+    program[length > 0 ? length : 0] = '\0';
+    return length > 0;
+}
+
+static int roster_is_number(const struct dirent *entry)
+{
+    return isdigit((unsigned char)entry->d_name[0]);
+}
+
+/* The numbers that name the entries of a folder; the count, 0 if it cannot be read. */
+static int roster_numbers(const char *folder, int **numbers)
+{
+    struct dirent **entries = NULL;
+    int count = scandir(folder, &entries, roster_is_number, NULL);
+    *numbers = count > 0 ? calloc((size_t)count, sizeof **numbers) : NULL;
+    for (int i = 0; i < count; i++) {
+        if (*numbers)
+            (*numbers)[i] = (int)strtol(entries[i]->d_name, NULL, 10);
+        free(entries[i]);
+    }
+    free(entries);
+    return *numbers ? count : 0;
+}
+
+static bool roster_has_thread(int pid)
+{
+    char path[64], name[64];
+    int *threads;
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    int count = roster_numbers(path, &threads);
+    bool found = false;
+    for (int i = 0; i < count && !found; i++) {
+        snprintf(path, sizeof path, "task/%d/comm", threads[i]);
+        roster_read(pid, path, name, sizeof name);
+        name[strcspn(name, "\n")] = '\0';
+        found = strcmp(name, EK_COMMUNICATION_THREAD) == 0;
+    }
+    free(threads);
+    return found;
+}
+
+/* ---- all ---- */
+
+static void roster_note(const roster *self, int pid)
+{
+    int number = roster_rank_of(self, pid);
+    if (number < 0 || number >= self->launched->size ||
+        roster_launcher(self, pid) != self->launcher)
+        return;
+    char program[512], state = 'Z';
+    roster_parent(pid, &state);
+    roster_rank seen = {.pid = pid,
+                        .alike = roster_runs(pid, program) && strcmp(program, self->program) == 0,
+                        .has_come = roster_has_thread(pid),
+                        .is_stopped = state == 'T' || state == 't'};
+    roster_rank *known = &self->ranks[number];
+    if (!known->pid || seen.has_come > known->has_come ||
+        (seen.has_come == known->has_come && seen.alike > known->alike))
+        *known = seen;
+}
+
+/* Adds what is missing of a rank; `said` counts. */
+static void roster_say(const roster *self, int number, const char *what, int *said, char *text,
+                       size_t room)
+{
+    char host[64] = "", program[32] = "", process[64] = "";
+    const roster_rank *rank = &self->ranks[number];
+    size_t at = strlen(text);
+    if ((*said)++ >= ROSTER_NAMED)
+        return;
+    gethostname(host, sizeof host - 1);
+    if (rank->pid && !rank->alike) {
+        roster_read(rank->pid, "comm", program, sizeof program);
+        program[strcspn(program, "\n")] = '\0';
+    }
+    if (rank->pid)
+        snprintf(process, sizeof process, " (process %d%s%s)", rank->pid, *program ? ", " : "",
+                 program);
+    snprintf(text + at, room - at, "%srank %d on %s %s%s", *said > 1 ? "; " : "", number, host,
+             what, process);
+}
+
+/* What is certain comes first. A process of another program may be what is left of the rank, such
+ * as a shell; and what has ended may have given up before this rank did. */
+static int roster_say_missing(const roster *self, char *text, size_t room)
+{
+    const ek_launched *launched = self->launched;
+    bool whole = launched->local_size == launched->size; /* all are on this machine */
+    int said = 0;
+    for (int pass = 0; pass < 3; pass++)
+        for (int r = 0; r < launched->size; r++) {
+            const roster_rank *rank = &self->ranks[r];
+            if (!rank->pid ? pass < 2 || !whole : rank->alike ? pass > 0 : pass != 1)
+                continue;
+            if (!rank->pid)
+                roster_say(self, r, "has ended", &said, text, room);
+            else if (rank->is_stopped)
+                roster_say(self, r, "is stopped", &said, text, room);
+            else if (!rank->has_come)
+                roster_say(self, r, "has not called it", &said, text, room);
+        }
+    size_t at = strlen(text);
+    if (said > ROSTER_NAMED)
+        snprintf(text + at, room - at, "; and %d more", said - ROSTER_NAMED);
+    return said;
+}
+
+static int roster_count(const roster *self)
+{
+    int seen = 0;
+    for (int r = 0; r < self->launched->size; r++)
+        seen += self->ranks[r].pid > 0;
+    return seen;
+}
+
+/* What there is to say if no rank can be named. */
+static void roster_say_count(const roster *self, char *text, size_t room)
+{
+    const ek_launched *launched = self->launched;
+    char host[64] = "";
+    int seen = roster_count(self);
+    gethostname(host, sizeof host - 1);
+    if (seen == launched->size)
+        snprintf(text, room, "all ranks have called it, but MPI does not connect them");
+    else if (seen < launched->local_size)
+        snprintf(text, room, "%d of the %d processes on %s have ended", launched->local_size - seen,
+                 launched->local_size, host);
+    else
+        snprintf(text, room,
+                 "the %d ranks on %s have called it; look at the %d on other machines, and at the "
+                 "network between them",
+                 seen, host, launched->size - seen);
+}
+
+bool ek_roster_describe(const ek_launched *launched, char *text, size_t room)
+{
+    size_t ranks = launched->size > 0 ? (size_t)launched->size : 0;
+    roster self = {.launched = launched,
+                   .environment = malloc(ROSTER_ENVIRONMENT),
+                   .ranks = calloc(ranks + 1, sizeof *self.ranks)};
+    int *processes = NULL;
+    bool ended = false;
+    text[0] = '\0';
+    if (self.environment && self.ranks && launched->rank_variable && ranks > 0) {
+        roster_runs(getpid(), self.program);
+        self.launcher = roster_launcher(&self, getpid());
+        int count = self.launcher > 0 ? roster_numbers("/proc", &processes) : 0;
+        for (int i = 0; i < count; i++)
+            roster_note(&self, processes[i]);
+        bool shown = self.ranks[launched->rank].pid; /* /proc shows this one, and so the others */
+        ended = shown && roster_count(&self) < launched->local_size;
+        if (shown && roster_say_missing(&self, text, room) == 0)
+            roster_say_count(&self, text, room);
+    }
+    if (!text[0])
+        snprintf(text, room, "not all processes of the job have called it");
+    free(processes);
+    free(self.environment);
+    free(self.ranks);
+    return ended;
+}

@@ -1,0 +1,253 @@
+/* agreement.c: a group's works, one after another: agreement, then transfers (communication.h's
+ * notes). */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "link/combine.h"
+#include "link/communication.h"
+#include "link/staging.h"
+
+/* "broadcast of f32[2, 3] from rank 1". */
+static void agreement_describe(const ek_process_group *group, const ek_card *card, char text[200])
+{
+    char shape[120] = "";
+    int length = 0;
+    for (int d = 0; d < card->ndim && card->dtype >= 0 && length < 100; d++)
+        length += snprintf(shape + length, sizeof shape - (size_t)length, "%s%lld", d ? ", " : "",
+                           (long long)card->shape[d]);
+    int at = snprintf(text, 200, "%s", ek_verb_name(card->verb));
+    if (card->dtype >= 0)
+        at += snprintf(text + at, 200 - (size_t)at, " of %s[%s]",
+                       ek_dtype_name((ek_dtype)card->dtype), shape);
+    if (card->op >= 0)
+        at +=
+            snprintf(text + at, 200 - (size_t)at, " by %s", ek_combine_name((ek_dist_op)card->op));
+    if (card->root >= 0)
+        at += snprintf(text + at, 200 - (size_t)at, ", root rank %d", group->ranks[card->root]);
+    if (card->rail > 0)
+        snprintf(text + at, 200 - (size_t)at, " between GPUs (set %d of them)", (int)card->rail);
+}
+
+static bool agreement_same(const ek_process_group *group, const ek_card *a, const ek_card *b)
+{
+    if (!group->communication->check)
+        return a->verb == b->verb && a->rail == b->rail;
+    return memcmp(&a->verb, &b->verb, offsetof(ek_card, nbytes) - offsetof(ek_card, verb)) == 0;
+}
+
+/* 0 if all cards name the same call, else EK_E_STATE with the first that differs from rank 0's. */
+static int agreement_compare(const ek_process_group *group)
+{
+    for (int r = 1; r < group->size; r++) {
+        if (agreement_same(group, &group->cards[0], &group->cards[r]))
+            continue;
+        char first[200], other[200];
+        agreement_describe(group, &group->cards[0], first);
+        agreement_describe(group, &group->cards[r], other);
+        return EK_FAIL(EK_E_STATE,
+                       "call %llu of %s differs: rank %d calls %s, rank %d %s; all ranks of a "
+                       "group make the same calls in the same order",
+                       (unsigned long long)group->calls, group->name, group->ranks[0], first,
+                       group->ranks[r], other);
+    }
+    return 0;
+}
+
+static void agreement_pop(ek_process_group *group)
+{
+    group->first = group->first->next;
+    if (!group->first)
+        group->end = &group->first;
+}
+
+/* True if the group has to have an agreement with a failed card of this rank. */
+static bool agreement_is_unclean(const ek_process_group *group)
+{
+    return group->communication->failing && group->clean <= group->communication->epoch;
+}
+
+/* Sends this rank's card: that of the first work, or one that says why there is none. */
+static void agreement_begin(ek_process_group *group, ek_dist_work *work)
+{
+    ek_communication *communication = group->communication;
+    ek_card *card = &group->cards[group->rank];
+    if (work) {
+        if (work->count > 0 && work->tensors[0].source && work->card.nbytes > 0)
+            memcpy(work->card.payload, ek_tensor_address(work->tensors[0].memory),
+                   work->card.nbytes);
+        *card = work->card;
+        work->state = EK_DIST_WORK_AGREEING;
+    } else {
+        memset(card, 0, sizeof *card);
+        card->failed = agreement_is_unclean(group);
+        card->epoch = communication->epoch;
+        card->verb = EK_VERB_DESTROY_GROUP;
+        card->op = card->dtype = card->root = -1;
+    }
+    group->answering = !work;
+    card->timed = group->timed;
+    card->waited = group->waited;
+    group->timed = group->busy_since = 0;
+    group->arrived = ek_clock_ns();
+    int rc = communication->transport->all_gather(group->communicator, group->cards, group->bounds,
+                                                  &group->agreement);
+    if (rc < 0)
+        ek_communication_break(communication, "agreement", rc);
+}
+
+/* Ends the work (NULL: none) with the pending error of calls that differ, a failure of the job: the
+ * ranks may wait for each other in other groups too. */
+static void agreement_differ(ek_process_group *group, ek_dist_work *work)
+{
+    ek_communication *communication = group->communication;
+    ek_error_record error;
+    ek_error_take(&error);
+    ek_communication_fail(communication, group->ranks[0], &error);
+    if (!work)
+        return;
+    agreement_pop(group);
+    work->failure = communication->failures;
+    ek_dist_work_end(work, ek_error_raise(&error));
+}
+
+/* The group may be closed, and freed. */
+static void agreement_end(ek_process_group *group)
+{
+    ek_dist_work *work = group->answering ? NULL : group->first;
+    bool failed = false;
+    uint32_t epoch = 0; /* of the last failure among the cards */
+    group->calls++;
+    for (int r = 0; r < group->size; r++) {
+        const ek_card *card = &group->cards[r];
+        if (card->failed && group->clean <= card->epoch)
+            group->clean = card->epoch + 1;
+        if (card->failed && card->epoch > epoch)
+            epoch = card->epoch;
+        failed = failed || card->failed;
+    }
+    ek_waits_compare(group);
+    if (failed && work) {
+        work->state = EK_DIST_WORK_REFUSED;
+        work->refused = epoch;
+    }
+    if (failed)
+        return;
+    if (agreement_compare(group) < 0) {
+        agreement_differ(group, work);
+    } else if (!work) {
+        ek_process_group_close(group);
+    } else {
+        work->state = EK_DIST_WORK_COMMITTED;
+        if (!work->verb->gradual)
+            ek_waits_time(group, work);
+    }
+}
+
+/* Ends the work, which is the first, unless its verb has started a transfer. */
+static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
+{
+    int rc = work->verb->go_on(work);
+    if (group->communication->broken) { /* the work has ended with that */
+        ek_error_clear();
+        return;
+    }
+    work->stage++;
+    if (work->request || rc > 0)
+        return;
+    if (work->verb->gradual) {
+        ek_waits_send(group, false);
+        ek_waits_time(group, work);
+    }
+    agreement_pop(group);
+    ek_dist_work_end(work, rc);
+}
+
+static void agreement_inquire_if_late(const ek_process_group *group)
+{
+    ek_communication *communication = group->communication;
+    if (group->first && !communication->failing && ek_dist_work_is_late(group->first))
+        ek_notices_inquire(communication, group->first, -1);
+}
+
+/* Whether the work, which is the first, may go on. */
+static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
+{
+    if (!work->verb->ready)
+        return true;
+    ek_readiness readiness = work->verb->ready(work);
+    work->awaits_caller = readiness == EK_AWAITS_CALLER;
+    ek_waits_send(group, !work->awaits_caller);
+    if (readiness == EK_AWAITS_RANKS)
+        agreement_inquire_if_late(group);
+    else if (work->verb->gradual) /* others are waited for from now on, at the earliest */
+        work->began = ek_clock_ns();
+    return readiness == EK_READY;
+}
+
+/* 1: complete; 0: not yet; broken worlds count as not yet. */
+static int agreement_test(ek_process_group *group, ek_request **request, const char *what)
+{
+    ek_communication *communication = group->communication;
+    int rc = communication->transport->test(request, NULL);
+    if (rc < 0)
+        ek_communication_break(communication, what, rc);
+    else if (rc == 0)
+        agreement_inquire_if_late(group);
+    return rc > 0;
+}
+
+/* Begins the agreement of the work, which is the first, once its tensors are in the host's memory.
+ */
+static bool agreement_stage(ek_process_group *group, ek_dist_work *work)
+{
+    ek_communication *communication = group->communication;
+    int staged = ek_dist_work_staged(work);
+    if (staged > 0) {
+        agreement_begin(group, work);
+    } else if (staged < 0) { /* the other ranks wait for this one */
+        ek_error_record error;
+        ek_error_take(&error);
+        ek_communication_fail(communication, communication->place.rank, &error);
+    }
+    return staged != 0;
+}
+
+bool ek_group_turn(ek_process_group *group)
+{
+    const ek_communication *communication = group->communication;
+    ek_dist_work *work = group->first;
+    if (group->agreement) {
+        if (!agreement_test(group, &group->agreement, "agreement"))
+            return false;
+        agreement_end(group);
+        return true;
+    }
+    if (work && work->state == EK_DIST_WORK_COMMITTED) {
+        if (work->request && !agreement_test(group, &work->request, ek_verb_name(work->verb->id)))
+            return false;
+        if (!agreement_is_ready(group, work))
+            return false;
+        agreement_go_on(group, work);
+        return true;
+    }
+    if (work && work->state == EK_DIST_WORK_REFUSED) {
+        /* The notice with the sentence is on its way; the failure before may be under way still. */
+        if (!communication->failing || communication->epoch < work->refused)
+            return false;
+        agreement_pop(group);
+        ek_dist_work_abort(work);
+        return true;
+    }
+    if (agreement_is_unclean(group)) {
+        agreement_begin(group, NULL);
+        return true;
+    }
+    if (work)
+        return agreement_stage(group, work);
+    if (!ek_process_group_is_given_up(group))
+        return false;
+    agreement_begin(group, NULL);
+    return true;
+}

@@ -1,0 +1,204 @@
+/* combine.c: see combine.h. Terms are combined block by block, so that a block stays in cache while
+ * all terms are added to it. */
+#include "link/combine.h"
+
+#include <string.h>
+
+#include "core/error.h"
+#include "core/multiversion.h"
+#include "core/tensor.h"
+
+enum { COMBINE_BLOCK = 2048 }; /* elements */
+
+static const char *const combine_names[] = {"SUM", "AVG",  "PRODUCT", "MIN",
+                                            "MAX", "BAND", "BOR",     "BXOR"};
+enum { COMBINE_OPS = sizeof combine_names / sizeof *combine_names };
+
+const char *ek_combine_name(ek_dist_op op)
+{
+    return (unsigned)op < COMBINE_OPS ? combine_names[op] : "unknown";
+}
+
+int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype)
+{
+    if ((unsigned)op >= COMBINE_OPS)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: operation %d; EK_DIST_SUM (0) to EK_DIST_BXOR (%d) are "
+                       "possible",
+                       what, (int)op, EK_DIST_BXOR);
+    if (op >= EK_DIST_BAND && ek_dtype_is_floating(dtype))
+        return EK_FAIL(EK_E_DTYPE, "%s: %s is for integers, and the tensor is %s", what,
+                       combine_names[op], ek_dtype_name(dtype));
+    if (op == EK_DIST_AVG && !ek_dtype_is_floating(dtype))
+        return EK_FAIL(EK_E_DTYPE, "%s: AVG is for floating dtypes, and the tensor is %s", what,
+                       ek_dtype_name(dtype));
+    return 0;
+}
+
+/* One term more: combine_NAME_DTYPE(out, term, n). Extrema are NaN if either is. */
+#define COMBINE_LOOP(name, dtype, type, expression)                                      \
+    EK_MULTIVERSION static void combine_##name##_##dtype(void *restrict out,             \
+                                                         const void *restrict in, int n) \
+    {                                                                                    \
+        type *restrict to = out;                                                         \
+        const type *restrict from = in;                                                  \
+        for (int i = 0; i < n; i++) {                                                    \
+            type a = to[i], b = from[i];                                                 \
+            to[i] = (type)(expression);                                                  \
+        }                                                                                \
+    }
+#define COMBINE_FLOATING(dtype, type)                       \
+    COMBINE_LOOP(sum, dtype, type, a + b)                   \
+    COMBINE_LOOP(product, dtype, type, a *b)                \
+    COMBINE_LOOP(min, dtype, type, a != a || a < b ? a : b) \
+    COMBINE_LOOP(max, dtype, type, a != a || a > b ? a : b)
+/* Unsigned arithmetic: it wraps, and the bits of signed sums and products are the same. */
+#define COMBINE_INTEGER(dtype, type, wrapping)                   \
+    COMBINE_LOOP(sum, dtype, type, (wrapping)a + (wrapping)b)    \
+    COMBINE_LOOP(product, dtype, type, (wrapping)a *(wrapping)b) \
+    COMBINE_LOOP(min, dtype, type, a < b ? a : b)                \
+    COMBINE_LOOP(max, dtype, type, a > b ? a : b)                \
+    COMBINE_LOOP(band, dtype, type, a &b)                        \
+    COMBINE_LOOP(bor, dtype, type, a | b)                        \
+    COMBINE_LOOP(bxor, dtype, type, a ^ b)
+COMBINE_FLOATING(f32, float)
+COMBINE_FLOATING(f64, double)
+COMBINE_INTEGER(i64, int64_t, uint64_t)
+COMBINE_INTEGER(u8, uint8_t, unsigned)
+COMBINE_INTEGER(i32, int32_t, uint32_t)
+
+typedef void combine_function(void *restrict out, const void *restrict in, int n);
+
+static combine_function *const combine_f32[] = {combine_sum_f32, combine_sum_f32,
+                                                combine_product_f32, combine_min_f32,
+                                                combine_max_f32};
+static combine_function *const combine_f64[] = {combine_sum_f64, combine_sum_f64,
+                                                combine_product_f64, combine_min_f64,
+                                                combine_max_f64};
+static combine_function *const combine_i64[] = {combine_sum_i64,     NULL,
+                                                combine_product_i64, combine_min_i64,
+                                                combine_max_i64,     combine_band_i64,
+                                                combine_bor_i64,     combine_bxor_i64};
+static combine_function *const combine_u8[] = {combine_sum_u8, NULL,           combine_product_u8,
+                                               combine_min_u8, combine_max_u8, combine_band_u8,
+                                               combine_bor_u8, combine_bxor_u8};
+
+static combine_function *const combine_i32[] = {combine_sum_i32,     NULL,
+                                                combine_product_i32, combine_min_i32,
+                                                combine_max_i32,     combine_band_i32,
+                                                combine_bor_i32,     combine_bxor_i32};
+/* Sums of bool are "or", products "and": results stay 0 and 1. */
+static combine_function *const combine_bool[] = {combine_bor_u8, NULL,           combine_band_u8,
+                                                 combine_min_u8, combine_max_u8, combine_band_u8,
+                                                 combine_bor_u8, combine_bxor_u8};
+
+static combine_function *combine_of(ek_dist_op op, ek_dtype dtype)
+{
+    switch (dtype) {
+    case EK_F64:
+        return combine_f64[op];
+    case EK_I64:
+        return combine_i64[op];
+    case EK_U8:
+        return combine_u8[op];
+    case EK_I32:
+        return combine_i32[op];
+    case EK_BOOL:
+        return combine_bool[op];
+    default:
+        return combine_f32[op]; /* bf16 and f16 are widened */
+    }
+}
+
+EK_MULTIVERSION static void combine_widen(ek_dtype dtype, float *restrict out,
+                                          const uint16_t *restrict in, int n)
+{
+    if (dtype == EK_F16)
+        for (int i = 0; i < n; i++)
+            out[i] = ek_float_of_f16(in[i]);
+    else
+        for (int i = 0; i < n; i++)
+            out[i] = ek_float_of_bf16(in[i]);
+}
+
+static void combine_divide(ek_dtype dtype, void *block, int count, int n)
+{
+    if (dtype == EK_F64) {
+        double *values = block;
+        for (int i = 0; i < n; i++)
+            values[i] /= count;
+    } else {
+        float *values = block, divisor = (float)count;
+        for (int i = 0; i < n; i++)
+            values[i] /= divisor;
+    }
+}
+
+/* A block of the result, in f32 for bf16 and f16, in `sum`. */
+static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
+                          size_t at, int n, void *sum)
+{
+    float wide[COMBINE_BLOCK];
+    combine_function *combine = combine_of(op, dtype);
+    for (int t = 0; t < count; t++) {
+        const void *term = (const char *)terms[t] + at;
+        if (ek_dtype_is_narrow(dtype)) {
+            combine_widen(dtype, t == 0 ? sum : wide, term, n);
+            term = wide;
+        } else if (t == 0) {
+            memcpy(sum, term, (size_t)n * ek_dtype_size(dtype));
+        }
+        if (t > 0)
+            combine(sum, term, n);
+    }
+    if (op == EK_DIST_AVG)
+        combine_divide(dtype, sum, count, n);
+}
+
+EK_MULTIVERSION static void combine_narrow(ek_dtype dtype, uint16_t *restrict out,
+                                           const float *restrict in, int n)
+{
+    if (dtype == EK_F16)
+        for (int i = 0; i < n; i++)
+            out[i] = ek_f16_of(in[i]);
+    else
+        for (int i = 0; i < n; i++)
+            out[i] = ek_bf16_of(in[i]);
+}
+
+static void combine_store(ek_dtype dtype, const void *sum, void *out, int n)
+{
+    if (ek_dtype_is_narrow(dtype))
+        combine_narrow(dtype, out, sum, n);
+    else
+        memcpy(out, sum, (size_t)n * ek_dtype_size(dtype));
+}
+
+static int combine_length(int64_t begin, int64_t n)
+{
+    return (int)(n - begin < COMBINE_BLOCK ? n - begin : COMBINE_BLOCK);
+}
+
+void ek_combine(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count, void *out,
+                int64_t n)
+{
+    _Alignas(64) char sum[COMBINE_BLOCK * sizeof(double)];
+    for (int64_t begin = 0; begin < n; begin += COMBINE_BLOCK) {
+        size_t at = (size_t)begin * ek_dtype_size(dtype);
+        int block = combine_length(begin, n);
+        combine_block(op, dtype, terms, count, at, block, sum);
+        combine_store(dtype, sum, (char *)out + at, block);
+    }
+}
+
+void ek_combine_in_place(ek_dist_op op, ek_dtype dtype, void *const *terms, int count, int64_t n)
+{
+    _Alignas(64) char sum[COMBINE_BLOCK * sizeof(double)];
+    for (int64_t begin = 0; begin < n; begin += COMBINE_BLOCK) {
+        size_t at = (size_t)begin * ek_dtype_size(dtype);
+        int block = combine_length(begin, n);
+        combine_block(op, dtype, (const void *const *)terms, count, at, block, sum);
+        for (int t = 0; t < count; t++)
+            combine_store(dtype, sum, (char *)terms[t] + at, block);
+    }
+}

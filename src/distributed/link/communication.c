@@ -1,0 +1,405 @@
+/* communication.c: see communication.h. */
+#include "link/communication.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "comm/exchange.h"
+#include "core/clock.h"
+#include "core/thread.h"
+#include "core/trace.h"
+
+/* Seconds that others have to leave too: if a rank ends early, and if one is lost. */
+static const double leave_grace = 1.0, leave_grace_of_lost = 0.5;
+
+/* Microseconds that the rank on which the last failure began has to print it and to end the job. */
+enum { PRINT_GRACE = 500000 };
+
+/* ---- the communication thread ---- */
+
+/* Naps between turns in which nothing went on, in microseconds. While works are under way they are
+ * short and grow; if a thread waits for one, its core is free, and some turns come without naps at
+ * first. While there is nothing to do but to listen they are long: all other threads compute. */
+enum { NAP_AFTER = 200, NAP_SHORTEST = 50, NAP_LONGEST = 500, NAP_IDLE = 5000 }; /* turns; us */
+
+static bool communication_is_busy(const ek_communication *communication)
+{
+    if (communication->failing)
+        return true;
+    for (ek_process_group *group = communication->groups; group; group = group->next)
+        if ((group->agreement && !ek_process_group_is_given_up(group)) ||
+            (group->first && !group->first->awaits_caller))
+            return true;
+    return ek_messages_are_open(communication);
+}
+
+/* Sleeps after so many turns in which nothing went on, unless there is something new. */
+static void communication_nap(ek_communication *communication, int turns)
+{
+    bool busy = communication_is_busy(communication);
+    pthread_mutex_lock(&communication->lock);
+    if (communication->waiting > 0)
+        turns -= NAP_AFTER;
+    int nap = NAP_SHORTEST + turns < NAP_LONGEST ? NAP_SHORTEST + turns : NAP_LONGEST;
+    bool news = communication->submitted || communication->raise || communication->woken;
+    if (!news && (turns > 0 || !busy)) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (busy ? nap : NAP_IDLE) * 1000L;
+        if (until.tv_nsec >= 1000000000L) {
+            until.tv_nsec -= 1000000000L;
+            until.tv_sec++;
+        }
+        pthread_cond_timedwait(&communication->wake, &communication->lock, &until);
+    }
+    communication->woken = false;
+    pthread_mutex_unlock(&communication->lock);
+}
+
+static bool communication_turn(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool any = ek_communication_take_submitted(communication);
+    bool raise = communication->raise && !communication->failing;
+    ek_failure raised = communication->raised;
+    pthread_mutex_unlock(&communication->lock);
+    if (raise)
+        ek_communication_fail(communication, raised.origin, &raised.error);
+    any |= raise;
+    any |= ek_notices_turn(communication);
+    bool goes_on = ek_messages_turn(communication);
+    ek_process_group *next;
+    for (ek_process_group *group = communication->groups; group && !communication->broken;
+         group = next) {
+        next = group->next; /* a group may be closed in its turn */
+        goes_on |= ek_group_turn(group);
+    }
+    if (goes_on && communication->failing)
+        communication->progress = ek_clock_ns();
+    return any | goes_on | ek_communication_drain(communication);
+}
+
+/* True once all ranks have agreed to end, and all groups but the world are closed. */
+static bool communication_is_over(const ek_communication *communication)
+{
+    return communication->shut && (!communication->groups || !communication->groups->next);
+}
+
+static int communication_open_all(ek_communication *communication)
+{
+    const ek_transport *transport = communication->transport;
+    ek_world_place *place = &communication->place;
+    int rc = transport->open(communication->context, &communication->everybody, place);
+    if (rc < 0)
+        return EK_FAIL(EK_E_BACKEND, "%s cannot start: %s", transport->name, transport->reason(rc));
+    if ((rc = transport->split(communication->everybody, 0, place->rank, &communication->notices)) <
+            0 ||
+        (rc = transport->split(communication->everybody, 0, place->rank,
+                               &communication->messages)) < 0)
+        return EK_FAIL(EK_E_BACKEND, "%s makes no communicator: %s", transport->name,
+                       transport->reason(rc));
+    size_t size = (size_t)place->size;
+    communication->hosts = ek_calloc(size, sizeof *communication->hosts);
+    size_t *bounds = ek_calloc(size + 1, sizeof *bounds);
+    if (communication->hosts && bounds) {
+        for (size_t r = 0; r <= size; r++)
+            bounds[r] = r * sizeof *communication->hosts;
+        gethostname(communication->hosts[place->rank], sizeof *communication->hosts - 1);
+        ek_request *request = NULL;
+        rc =
+            transport->all_gather(communication->everybody, communication->hosts, bounds, &request);
+        while (rc == 0 && (rc = transport->test(&request, NULL)) == 0)
+            usleep(NAP_SHORTEST);
+        if (rc < 0)
+            EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
+                    transport->reason(rc));
+    }
+    free(bounds);
+    return ek_error_status();
+}
+
+static void communication_close_all(ek_communication *communication)
+{
+    const ek_transport *transport = communication->transport;
+    ek_notices_close(communication);
+    ek_messages_close(communication);
+    if (communication->notices)
+        transport->close_communicator(communication->notices);
+    if (communication->messages)
+        transport->close_communicator(communication->messages);
+    if (communication->everybody)
+        transport->close(communication->everybody);
+}
+
+static bool communication_must_leave(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool leave = communication->leave;
+    pthread_mutex_unlock(&communication->lock);
+    return leave;
+}
+
+static void *communication_main(void *user)
+{
+    ek_communication *communication = user;
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: naps are short */
+    int rc = communication_open_all(communication);
+    pthread_mutex_lock(&communication->lock);
+    if (rc < 0)
+        ek_error_take(&communication->failure.error);
+    communication->opened = true;
+    pthread_cond_broadcast(&communication->ended);
+    /* The caller makes the world's group from what is known now, and submits nothing before. */
+    while (rc >= 0 && !communication->world && !communication->shut)
+        pthread_cond_wait(&communication->wake, &communication->lock);
+    pthread_mutex_unlock(&communication->lock);
+    int turns = 0;
+    while (rc >= 0 && !communication_is_over(communication)) {
+        if (communication_turn(communication)) {
+            turns = 0;
+            continue;
+        }
+        if (communication_must_leave(communication) ||
+            (communication->shut && communication->broken))
+            break;
+        communication_nap(communication, ++turns);
+    }
+    if (rc >= 0 && !communication_is_over(communication))
+        communication->transport->end(communication->everybody, 1);
+    else
+        communication_close_all(communication);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+enum { OPEN_LOOK = 50000000 }; /* ns between looks of a thread that waits */
+
+static void communication_free(ek_communication *communication)
+{
+    while (communication->abandoned) {
+        ek_dist_work *work = communication->abandoned;
+        communication->abandoned = work->next;
+        work->abandoned = false;
+        ek_dist_work_free(work);
+    }
+    ek_notices_close(communication);
+    ek_messages_close(communication);
+    ek_communication_free_groups(communication);
+    pthread_cond_destroy(&communication->ended);
+    pthread_cond_destroy(&communication->wake);
+    pthread_mutex_destroy(&communication->lock);
+    free(communication->hosts);
+    free(communication->waits.of);
+    free(communication);
+}
+
+static int communication_make_locks(ek_communication *communication)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    bool lock = pthread_mutex_init(&communication->lock, NULL) == 0;
+    bool wake = lock && pthread_cond_init(&communication->wake, &monotonic) == 0;
+    bool ended = wake && pthread_cond_init(&communication->ended, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+    if (ended)
+        return 0;
+    if (wake)
+        pthread_cond_destroy(&communication->wake);
+    if (lock)
+        pthread_mutex_destroy(&communication->lock);
+    return EK_FAIL(EK_E_NO_MEMORY, "no lock for communication can be had");
+}
+
+static ek_communication *communication_new(const ek_transport *transport, void *context)
+{
+    ek_communication *communication = ek_calloc(1, sizeof *communication);
+    if (!communication)
+        return NULL;
+    communication->transport = transport;
+    communication->context = context;
+    communication->submitted_end = &communication->submitted;
+    if (communication_make_locks(communication) >= 0)
+        return communication;
+    free(communication);
+    return NULL;
+}
+
+/* Makes what needs the place in the world. The thread waits meanwhile. */
+static int communication_set_up(ek_communication *communication, int several, double timeout)
+{
+    const ek_world_place *place = &communication->place;
+    if (several > 0 && several != place->size)
+        return EK_FAIL(EK_E_BACKEND,
+                       "the launcher has started %d processes, but %s knows of %d; start the "
+                       "program with the launcher of the same MPI",
+                       several, communication->transport->name, place->size);
+    communication->waits.of = ek_calloc((size_t)place->size, sizeof *communication->waits.of);
+    ek_process_group *world =
+        communication->waits.of ? ek_process_group_new(communication, 0, NULL, place->size, timeout)
+                                : NULL;
+    if (!world)
+        return ek_error_pending();
+    world->communicator = communication->everybody;
+    communication->board = ek_notices_open(communication);
+    communication->post = ek_messages_open(communication);
+    if (!communication->board || !communication->post) {
+        ek_process_group_free(world);
+        return ek_error_pending();
+    }
+    communication->groups = world;
+    pthread_mutex_lock(&communication->lock);
+    communication->world = world;
+    pthread_cond_signal(&communication->wake);
+    pthread_mutex_unlock(&communication->lock);
+    return 0;
+}
+
+/* False if the other processes do not come in time. */
+static bool communication_await_open(ek_communication *communication, double timeout,
+                                     void (*look)(void *user), void *user)
+{
+    double seconds = timeout < 1e9 ? timeout : 1e9;
+    uint64_t until = ek_clock_ns() + (uint64_t)(seconds * 1e9);
+    pthread_mutex_lock(&communication->lock);
+    for (uint64_t now; !communication->opened && (now = ek_clock_ns()) < until;) {
+        uint64_t then = until - now < OPEN_LOOK ? until : now + OPEN_LOOK;
+        struct timespec next = {.tv_sec = (time_t)(then / 1000000000),
+                                .tv_nsec = (long)(then % 1000000000)};
+        pthread_cond_timedwait(&communication->ended, &communication->lock, &next);
+        if (look)
+            look(user);
+    }
+    bool opened = communication->opened;
+    pthread_mutex_unlock(&communication->lock);
+    return opened;
+}
+
+int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
+                          bool check, void (*look)(void *user), void *user,
+                          ek_communication **communication)
+{
+    *communication = NULL;
+    ek_communication *opened = communication_new(transport, context);
+    if (!opened)
+        return ek_error_pending();
+    opened->check = check;
+    if (pthread_create(&opened->thread, NULL, communication_main, opened) != 0) {
+        communication_free(opened);
+        return EK_FAIL(EK_E_NO_MEMORY, "no thread for communication can be had");
+    }
+    pthread_setname_np(opened->thread, EK_COMMUNICATION_THREAD);
+    if (!communication_await_open(opened, timeout, look, user)) {
+        pthread_detach(opened->thread); /* it waits in the transport, and keeps its memory */
+        return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s", timeout);
+    }
+    int rc = opened->failure.error.status ? ek_error_raise(&opened->failure.error)
+                                          : communication_set_up(opened, several, timeout);
+    if (rc < 0) {
+        pthread_mutex_lock(&opened->lock);
+        opened->shut = true;
+        pthread_cond_signal(&opened->wake);
+        pthread_mutex_unlock(&opened->lock);
+        pthread_join(opened->thread, NULL);
+        communication_free(opened);
+        return rc;
+    }
+    *communication = opened;
+    return 0;
+}
+
+static int communication_go_on_shutdown(ek_dist_work *work)
+{
+    work->group->communication->shut = true;
+    return 0;
+}
+static const ek_verb communication_shutdown = {.id = EK_VERB_SHUTDOWN,
+                                               .go_on = communication_go_on_shutdown};
+
+void ek_communication_print(const ek_communication *communication, const ek_error_record *error,
+                            FILE *stream)
+{
+    int rank = communication->place.rank;
+    fprintf(stream, "evenkeel: rank %d on %s: %s\n", rank, communication->hosts[rank],
+            error->message);
+}
+
+/* The last chance to print an error that began on this rank. */
+static void communication_print_own(const ek_communication *communication,
+                                    const ek_error_record *error)
+{
+    if (error->status < 0 && error->origin == communication->place.rank + 1)
+        ek_communication_print(communication, error, stderr);
+}
+
+/* The rank on which the last failure began prints it and ends the job, which ends this process too.
+ * If another rank ended the job first, nobody would have said why. */
+static void communication_await_print(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool elsewhere =
+        communication->failures > 0 && communication->failure.origin != communication->place.rank;
+    ek_error_record error = communication->failure.error;
+    pthread_mutex_unlock(&communication->lock);
+    if (!elsewhere)
+        return;
+    usleep(PRINT_GRACE);
+    ek_communication_print(communication, &error, stderr);
+}
+
+/* All ranks agree to end. EK_E_TIMEOUT if one does not come. */
+static int communication_shut(ek_communication *communication, bool soon)
+{
+    int rc = -1;
+    bool late = false;
+    /* A failure of another rank that is yet to be told ends the first attempt. */
+    for (int attempt = 0; attempt < 2 && rc < 0 && !late; attempt++) {
+        ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown);
+        if (work && (soon || communication->lost)) {
+            double seconds = communication->lost ? leave_grace_of_lost : leave_grace;
+            work->timeout = work->timeout < seconds ? work->timeout : seconds;
+        }
+        bool submitted = work && ek_dist_work_submit(work) >= 0;
+        rc = submitted ? ek_dist_wait(work) : ek_error_pending();
+        ek_error_record error;
+        ek_error_take(&error);
+        late = (submitted && rc == EK_E_TIMEOUT) || ek_communication_is_broken(communication);
+        if (rc < 0 && submitted)
+            communication_print_own(communication, &error);
+    }
+    return rc;
+}
+
+int ek_communication_close(ek_communication *communication, bool soon)
+{
+    if (!communication)
+        return 0;
+    ek_error_record before;
+    ek_error_take(&before);
+    int rc = ek_communication_is_broken(communication) ? EK_E_ABORTED
+                                                       : communication_shut(communication, soon);
+    if (rc < 0) { /* nobody can ask for it any more */
+        communication_print_own(communication, &before);
+        communication_await_print(communication);
+    }
+    ek_error_raise(&before);
+    if (rc < 0) {
+        pthread_mutex_lock(&communication->lock);
+        communication->leave = true;
+        pthread_cond_signal(&communication->wake);
+        pthread_mutex_unlock(&communication->lock);
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    if (rc >= 0)
+        pthread_join(communication->thread, NULL);
+    else if (pthread_timedjoin_np(communication->thread, NULL, &until) != 0)
+        return rc; /* it waits in the transport for ever, and keeps its memory */
+    communication_free(communication);
+    return rc;
+}

@@ -1,0 +1,269 @@
+/* failure.c: failures of the job (communication.h, Note [Failures drain themselves]), and ends of
+ * works. */
+#include "link/communication.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+
+/* Seconds without progress after which a failure counts as stuck; after a time-out for which a rank
+ * did not answer, it does sooner. */
+static const double grace = 1.5, grace_of_silent = 0.3;
+
+/* ---- failures and ends of works: the communication thread ---- */
+
+bool ek_dist_work_is_late(const ek_dist_work *work)
+{
+    return (double)(ek_clock_ns() - work->began) > work->timeout * 1e9;
+}
+
+static void failure_end_work(ek_dist_work *work, const ek_error_record *error)
+{
+    ek_communication *communication = work->group->communication;
+    communication->peers.forget(communication, work);
+    if (!ek_dist_work_is_message(work)) {
+        work->group->last_verb = (int)work->verb->id;
+        work->group->last_ended = ek_clock_ns();
+    }
+    pthread_mutex_lock(&communication->lock);
+    if (error)
+        work->error = *error;
+    if (work->group == communication->world && work->error.status >= 0)
+        communication->lost = false;
+    communication->gradual -= work->verb->gradual;
+    work->ended = true;
+    pthread_cond_broadcast(&communication->ended);
+    pthread_mutex_unlock(&communication->lock);
+}
+
+void ek_dist_work_end(ek_dist_work *work, int status)
+{
+    ek_error_record error = {0};
+    if (status < 0) {
+        ek_error_pending(); /* sets an error if the verb has set none */
+        ek_error_take(&error);
+    }
+    /* A call of a group ends alike on all its ranks: the first of them prints the error. */
+    if (status < 0 && error.origin == 0 && !ek_dist_work_is_message(work))
+        error.origin = work->group->ranks[0] + 1;
+    failure_end_work(work, &error);
+}
+
+void ek_dist_work_abort(ek_dist_work *work)
+{
+    ek_communication *communication = work->group->communication;
+    work->failure = communication->failures;
+    failure_end_work(work, &communication->failure.error);
+}
+
+/* Moves the submitted works to their groups. The lock is held. */
+bool ek_communication_take_submitted(ek_communication *communication)
+{
+    bool any = communication->submitted;
+    while (communication->submitted) {
+        ek_dist_work *work = communication->submitted;
+        communication->submitted = work->next;
+        work->next = NULL;
+        if (ek_dist_work_is_message(work)) {
+            communication->peers.add(communication, work);
+        } else {
+            *work->group->end = work;
+            work->group->end = &work->next;
+        }
+    }
+    communication->submitted_end = &communication->submitted;
+    return any;
+}
+
+/* Ends the works of a group that have not started; the first may stay. */
+static void failure_abort_waiting(ek_process_group *group)
+{
+    ek_dist_work **at = &group->first;
+    if (group->first && group->first->state != EK_DIST_WORK_SUBMITTED)
+        at = &group->first->next;
+    ek_dist_work *work = *at;
+    *at = NULL;
+    group->end = at;
+    while (work) {
+        ek_dist_work *next = work->next;
+        ek_dist_work_abort(work);
+        work = next;
+    }
+}
+
+/* How the ranks that it did not begin on are told of a failure. */
+static void failure_describe(const ek_communication *communication, int origin,
+                             const ek_error_record *error, ek_error_record *told)
+{
+    *told = *error;
+    told->origin = origin + 1;
+    if (origin == communication->place.rank)
+        return;
+    told->status = error->status == EK_E_TIMEOUT ? EK_E_TIMEOUT : EK_E_ABORTED;
+    snprintf(told->message, sizeof told->message, "rank %d on %s: %.900s", origin,
+             communication->hosts[origin], error->message);
+}
+
+void ek_communication_fail(ek_communication *communication, int origin,
+                           const ek_error_record *error)
+{
+    if (communication->failing || communication->broken)
+        return;
+    pthread_mutex_lock(&communication->lock);
+    ek_communication_take_submitted(communication);
+    communication->failing = true;
+    communication->failures++;
+    communication->lost = communication->lost || error->status == EK_E_TIMEOUT;
+    communication->unreported =
+        !communication->raise; /* a rank that is raising has its own error */
+    communication->raise = false;
+    communication->failure.origin = origin;
+    failure_describe(communication, origin, error, &communication->failure.error);
+    communication->draining = communication->progress = ek_clock_ns();
+    pthread_cond_broadcast(&communication->ended); /* ek_communication_take_failure waits for it */
+    pthread_mutex_unlock(&communication->lock);
+    ek_log_line(EK_LOG_WARNING, "job failed: %s", communication->failure.error.message);
+    if (origin == communication->place.rank)
+        communication->peers.tell(communication, error);
+    for (ek_process_group *group = communication->groups; group; group = group->next)
+        failure_abort_waiting(group);
+    communication->peers.abort(communication);
+}
+
+/* Ends all works with the failure, for good. Their memory may still be used by transfers. */
+static void failure_give_up(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    ek_communication_take_submitted(communication);
+    communication->broken = true;
+    communication->raise = false;
+    pthread_cond_broadcast(&communication->ended);
+    pthread_mutex_unlock(&communication->lock);
+    for (ek_process_group *group = communication->groups; group; group = group->next) {
+        failure_abort_waiting(group);
+        ek_dist_work *work = group->first;
+        group->first = NULL;
+        group->end = &group->first;
+        if (work) {
+            work->abandoned = true;
+            ek_dist_work_abort(work);
+        }
+    }
+    communication->peers.abort(communication);
+}
+
+void ek_communication_break(ek_communication *communication, const char *what, int status)
+{
+    ek_error_record error = {.status = EK_E_BACKEND};
+    snprintf(error.message, sizeof error.message, "%s: %s: %s", communication->transport->name,
+             what, communication->transport->reason(status));
+    ek_communication_fail(communication, communication->place.rank, &error);
+    failure_give_up(communication);
+}
+
+/* Note [Failures drain themselves] */
+static bool failure_is_stuck(ek_communication *communication)
+{
+    double quiet = (double)(ek_clock_ns() - communication->progress) * 1e-9;
+    if (communication->failure.error.status == EK_E_TIMEOUT)
+        return quiet > (communication->silent ? grace_of_silent : grace);
+    return quiet > grace && (quiet > communication->world->timeout ||
+                             !communication->peers.are_all_alive(communication));
+}
+
+/* A failure is over once all groups are clean. */
+bool ek_communication_drain(ek_communication *communication)
+{
+    if (!communication->failing || communication->broken)
+        return false;
+    bool clean = true;
+    for (ek_process_group *group = communication->groups; group; group = group->next)
+        clean = clean && group->clean > communication->epoch &&
+                !(group->first && group->first->state == EK_DIST_WORK_REFUSED &&
+                  group->first->refused <= communication->epoch);
+    if (!clean) {
+        if (!failure_is_stuck(communication))
+            return false;
+        failure_give_up(communication);
+    }
+    communication->silent = false;
+    pthread_mutex_lock(&communication->lock);
+    communication->epoch++;
+    communication->failing = false;
+    pthread_cond_broadcast(&communication->ended);
+    pthread_mutex_unlock(&communication->lock);
+    return true;
+}
+
+int ek_communication_raise(ek_communication *communication, const ek_error_record *error)
+{
+    pthread_mutex_lock(&communication->lock);
+    /* A gradual work of this rank may wait for the caller, and the drain for the work: nothing is
+     * waited for then but that the failure begins. One under way is an error on all ranks as it is.
+     */
+    if (communication->failing && !communication->unreported && communication->gradual > 0) {
+        pthread_mutex_unlock(&communication->lock);
+        return error->status;
+    }
+    /* A failure that this rank has been told of is over before its next one begins. */
+    while (communication->failing && !communication->unreported && !communication->broken)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    uint32_t epoch = communication->epoch;
+    /* One that it has not been told of yet takes the place of its own. */
+    if (!communication->unreported && !communication->broken) {
+        communication->raised = (ek_failure){communication->place.rank, *error};
+        communication->raise = true;
+        pthread_cond_signal(&communication->wake);
+    }
+    communication->unreported = false;
+    /* Another failure may begin before this thread goes on; its next call tells of that. */
+    while ((communication->raise || (communication->failing && communication->gradual == 0)) &&
+           communication->epoch == epoch && !communication->broken)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    pthread_mutex_unlock(&communication->lock);
+    return error->status;
+}
+
+int ek_world_outcome(const ek_process_group *group, int rc)
+{
+    ek_communication *communication = group ? group->communication : NULL;
+    const ek_error_record *pending = &ek_thread_self()->error;
+    if (rc >= 0 || !communication || (pending->status < 0 && pending->told))
+        return rc;
+    ek_error_record error;
+    ek_error_take(&error);
+    error.origin = communication->place.rank + 1;
+    ek_communication_raise(communication, &error);
+    error.told = true;
+    return ek_error_raise(&error);
+}
+
+uint32_t ek_communication_failures(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    uint32_t failures = communication->failures;
+    pthread_mutex_unlock(&communication->lock);
+    return failures;
+}
+
+int ek_communication_take_failure(ek_communication *communication, uint32_t before)
+{
+    pthread_mutex_lock(&communication->lock);
+    while (communication->failures == before && !communication->broken)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    ek_error_record error = communication->failure.error;
+    communication->unreported = false;
+    pthread_mutex_unlock(&communication->lock);
+    error.told = true;
+    return ek_error_raise(&error);
+}
+
+bool ek_communication_is_broken(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    bool broken = communication->broken;
+    pthread_mutex_unlock(&communication->lock);
+    return broken;
+}

@@ -1,0 +1,361 @@
+/* message.c: messages between two ranks.
+ *
+ * The sender offers a message; the receiver accepts the first offer that fits one of its receives,
+ * posts the receive of the data under a transfer number, and says so; then the sender sends. So
+ * shapes are compared before anything moves, any tag and any source can be matched, and nobody is
+ * ever sent what he has no room for. An accepted transfer is always made, whatever fails
+ * meanwhile: if the message was given up, of zeros. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/exchange.h"
+#include "core/thread.h"
+#include "link/packet.h"
+#include "link/staging.h"
+
+enum { MESSAGE_TRANSFERS = 32768 }; /* numbers of transfers, used in turn */
+
+/* Zeros that are sent in place of a message that was given up. */
+typedef struct filler {
+    struct filler *next;
+    char *data;
+    ek_request *request;
+} filler;
+
+struct ek_messages {
+    /* In order of submission. Sends: `done` is the number of the offer. */
+    ek_dist_work *sends, *receives;
+    ek_kept_packet *offers; /* offers that no receive has fitted yet */
+    filler *fillers;
+    uint32_t offered, transfers; /* numbers used so far */
+};
+
+static void message_drop_offers(struct ek_messages *post)
+{
+    while (post->offers) {
+        ek_kept_packet *next = post->offers->next;
+        free(post->offers);
+        post->offers = next;
+    }
+}
+
+void ek_messages_close(ek_communication *communication)
+{
+    struct ek_messages *post = communication->post;
+    if (!post)
+        return;
+    message_drop_offers(post);
+    free(post);
+    communication->post = NULL;
+}
+
+static const ek_tensor *message_memory(const ek_dist_work *work)
+{
+    return work->tensors[0].memory;
+}
+
+static size_t message_nbytes(const ek_dist_work *work)
+{
+    return ek_comm_nbytes(message_memory(work));
+}
+
+static ek_wire_shape message_shape(const ek_dist_work *work)
+{
+    return ek_wire_shape_of(message_memory(work));
+}
+
+static void message_append(ek_dist_work **list, ek_dist_work *work)
+{
+    while (*list)
+        list = &(*list)->next;
+    *list = work;
+}
+
+static void message_remove(ek_dist_work **list, const ek_dist_work *work)
+{
+    while (*list != work)
+        list = &(*list)->next;
+    *list = work->next;
+}
+
+static void message_add(ek_communication *communication, ek_dist_work *work)
+{
+    struct ek_messages *post = communication->post;
+    work->state = EK_DIST_WORK_AGREEING;
+    if (work->verb->id == EK_VERB_RECV) {
+        message_append(&post->receives, work);
+        return;
+    }
+    work->done = ++post->offered;
+    message_append(&post->sends, work);
+}
+
+/* Offers the sends that are new. They are offered here, not when they are added: a lock is held
+ * then. */
+static bool message_offer_new(ek_communication *communication)
+{
+    bool any = false;
+    ek_dist_work *next;
+    for (ek_dist_work *work = communication->post->sends; work && !communication->broken;
+         work = next) {
+        next = work->next;
+        if (work->stage > 0)
+            continue;
+        int staged = ek_dist_work_staged(work);
+        if (staged == 0)
+            break; /* messages stay in order */
+        if (staged < 0) {
+            ek_error_record error;
+            ek_error_take(&error);
+            ek_communication_fail(communication, communication->place.rank, &error);
+            return true; /* the list is another one now */
+        }
+        work->stage = 1;
+        any = true;
+        ek_packet packet = {.kind = EK_PACKET_OFFER,
+                            .epoch = communication->epoch,
+                            .group = work->group->number,
+                            .tag = work->tag,
+                            .offer = (uint32_t)work->done,
+                            .shape = message_shape(work)};
+        ek_packet_send(communication, work->peer, &packet);
+    }
+    return any;
+}
+
+/* ---- receiving ---- */
+
+static bool message_fits(const ek_dist_work *work, const ek_kept_packet *one)
+{
+    return work->state == EK_DIST_WORK_AGREEING && one->packet.group == work->group->number &&
+           one->packet.tag == work->tag && (work->peer == EK_DIST_ANY || work->peer == one->from);
+}
+
+/* Both ends get the sentence. */
+static void message_refuse(ek_communication *communication, ek_dist_work *work,
+                           const ek_kept_packet *one)
+{
+    char sent[120], awaited[120];
+    ek_wire_shape awaits = message_shape(work);
+    ek_wire_shape_text(&one->packet.shape, sent);
+    ek_wire_shape_text(&awaits, awaited);
+    ek_packet refusal = {.kind = EK_PACKET_REFUSE,
+                         .epoch = communication->epoch,
+                         .offer = one->packet.offer,
+                         .status =
+                             one->packet.shape.dtype != awaits.dtype ? EK_E_DTYPE : EK_E_SHAPE};
+    snprintf(refusal.text, sizeof refusal.text,
+             "message of rank %d to rank %d (tag %d): %s is sent, but %s is to be received",
+             one->from, communication->place.rank, work->tag, sent, awaited);
+    ek_packet_send(communication, one->from, &refusal);
+    message_remove(&communication->post->receives, work);
+    ek_dist_work_end(work, EK_FAIL(refusal.status, "%s", refusal.text));
+}
+
+static void message_accept(ek_communication *communication, ek_dist_work *work,
+                           const ek_kept_packet *one)
+{
+    struct ek_messages *post = communication->post;
+    ek_wire_shape awaits = message_shape(work);
+    if (memcmp(&awaits, &one->packet.shape, sizeof awaits) != 0) {
+        message_refuse(communication, work, one);
+        return;
+    }
+    ek_packet acceptance = {.kind = EK_PACKET_ACCEPT,
+                            .epoch = communication->epoch,
+                            .offer = one->packet.offer,
+                            .transfer = post->transfers++ % MESSAGE_TRANSFERS,
+                            .number = message_nbytes(work)};
+    work->state = EK_DIST_WORK_COMMITTED;
+    work->result = one->from;
+    int rc = communication->transport->receive(communication->messages,
+                                               ek_tensor_address(message_memory(work)),
+                                               message_nbytes(work), one->from,
+                                               (int)acceptance.transfer, &work->request);
+    if (rc < 0)
+        ek_communication_break(communication, "recv", rc);
+    else
+        ek_packet_send(communication, one->from, &acceptance);
+}
+
+/* Matches receives, in their order, with offers, in theirs. */
+static bool message_match(ek_communication *communication)
+{
+    struct ek_messages *post = communication->post;
+    ek_dist_work *next;
+    bool any = false;
+    for (ek_dist_work *work = post->receives; work; work = next) {
+        next = work->next;
+        ek_kept_packet **at = &post->offers;
+        while (*at && !message_fits(work, *at))
+            at = &(*at)->next;
+        if (!*at)
+            continue;
+        ek_kept_packet *one = *at;
+        *at = one->next;
+        message_accept(communication, work, one);
+        free(one);
+        any = true;
+        if (communication->broken)
+            break;
+    }
+    return any;
+}
+
+/* ---- sending ---- */
+
+static void message_fill(ek_communication *communication, int to, const ek_packet *packet)
+{
+    filler *one = ek_calloc(1, sizeof *one);
+    if (one)
+        one->data = ek_calloc(packet->number + 1, 1);
+    if (!one || !one->data) {
+        free(one);
+        ek_error_record error;
+        ek_error_take(&error);
+        ek_communication_fail(communication, communication->place.rank, &error);
+        return;
+    }
+    one->next = communication->post->fillers;
+    communication->post->fillers = one;
+    int rc = communication->transport->send(communication->messages, one->data, packet->number, to,
+                                            (int)packet->transfer, &one->request);
+    if (rc < 0)
+        ek_communication_break(communication, "send", rc);
+}
+
+static void message_send(ek_communication *communication, ek_dist_work *work,
+                         const ek_packet *packet)
+{
+    work->state = EK_DIST_WORK_COMMITTED;
+    int rc = communication->transport->send(communication->messages,
+                                            ek_tensor_address(message_memory(work)),
+                                            message_nbytes(work), work->peer, (int)packet->transfer,
+                                            &work->request);
+    if (rc < 0)
+        ek_communication_break(communication, "send", rc);
+}
+
+static void message_take(ek_communication *communication, int from, const ek_packet *packet)
+{
+    struct ek_messages *post = communication->post;
+    if (packet->kind == EK_PACKET_OFFER) {
+        ek_packet_keep(communication, &post->offers, from, packet);
+        return;
+    }
+    ek_dist_work *work = post->sends;
+    while (work && !(work->peer == from && (uint32_t)work->done == packet->offer))
+        work = work->next;
+    if (packet->kind == EK_PACKET_ACCEPT) {
+        if (work)
+            message_send(communication, work, packet);
+        else
+            message_fill(communication, from, packet);
+    } else if (work) {
+        message_remove(&post->sends, work);
+        ek_dist_work_end(work, EK_FAIL(packet->status, "%.*s", (int)sizeof packet->text - 1,
+                                       packet->text));
+    }
+}
+
+const ek_verb ek_verb_send = {.id = EK_VERB_SEND};
+const ek_verb ek_verb_recv = {.id = EK_VERB_RECV};
+
+/* ---- the turn, and failures ---- */
+
+static const ek_dist_work *message_first(const ek_communication *communication)
+{
+    const struct ek_messages *post = communication->post;
+    return post->receives ? post->receives : post->sends;
+}
+
+/* Ends those of a list whose transfer is complete. */
+static bool message_finish(ek_communication *communication, ek_dist_work **list)
+{
+    bool any = false;
+    ek_dist_work *next;
+    for (ek_dist_work *work = *list; work && !communication->broken; work = next) {
+        next = work->next;
+        int rc = work->request ? communication->transport->test(&work->request, NULL) : 0;
+        if (rc < 0) {
+            ek_communication_break(communication, ek_verb_name(work->verb->id), rc);
+            return true;
+        }
+        if (rc > 0) {
+            message_remove(list, work);
+            ek_dist_work_end(work, 0);
+            any = true;
+        } else if (!communication->failing && ek_dist_work_is_late(work)) {
+            ek_notices_inquire(communication, work, work->peer);
+        }
+    }
+    return any;
+}
+
+static bool message_sweep(ek_communication *communication)
+{
+    bool any = false;
+    for (filler **at = &communication->post->fillers; *at;) {
+        filler *one = *at;
+        int rc = communication->transport->test(&one->request, NULL);
+        if (rc == 0) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        free(one->data);
+        free(one);
+        any = true;
+    }
+    return any;
+}
+
+bool ek_messages_turn(ek_communication *communication)
+{
+    struct ek_messages *post = communication->post;
+    if (communication->broken)
+        return false;
+    bool any = message_offer_new(communication);
+    any |= message_match(communication);
+    any |= message_finish(communication, &post->sends);
+    any |= message_finish(communication, &post->receives);
+    return any | message_sweep(communication);
+}
+
+bool ek_messages_are_open(const ek_communication *communication)
+{
+    const struct ek_messages *post = communication->post;
+    return post->sends || post->receives || post->fillers;
+}
+
+static void message_abort_list(ek_dist_work **list, bool broken)
+{
+    while (*list) {
+        ek_dist_work *work = *list;
+        if (work->state == EK_DIST_WORK_COMMITTED && !broken) {
+            list = &work->next;
+            continue;
+        }
+        *list = work->next;
+        work->abandoned = work->request != NULL;
+        ek_dist_work_abort(work);
+    }
+}
+
+static void message_abort(ek_communication *communication)
+{
+    struct ek_messages *post = communication->post;
+    message_abort_list(&post->sends, communication->broken);
+    message_abort_list(&post->receives, communication->broken);
+    message_drop_offers(post);
+}
+
+struct ek_messages *ek_messages_open(ek_communication *communication)
+{
+    communication->peers.add = message_add;
+    communication->peers.first = message_first;
+    communication->peers.abort = message_abort;
+    communication->peers.take = message_take;
+    return ek_calloc(1, sizeof(struct ek_messages));
+}

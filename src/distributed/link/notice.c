@@ -1,0 +1,415 @@
+/* notice.c: small packets between any two ranks: notices of failures, and inquiries.
+ *
+ * Each rank keeps one receive for packets of any rank posted. An inquiry asks where the ranks of a
+ * group are; communication threads answer, so that a rank whose program hangs is told from one
+ * whose process has stopped. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/locale.h"
+#include "core/thread.h"
+#include "link/packet.h"
+
+static const double patience = 0.3; /* seconds in which other ranks answer an inquiry */
+
+/* Seconds between questions for a sign of life, and in which they are answered. */
+static const double life_interval = 0.5, life_patience = 1.5;
+
+/* A packet on its way to another rank. */
+typedef struct outgoing {
+    struct outgoing *next;
+    ek_packet packet;
+    ek_request *request;
+} outgoing;
+
+enum { NOTICE_PLACE = 160 }; /* the length of what a rank says of where it is */
+
+/* What one rank has answered to an inquiry. */
+typedef struct whereabouts {
+    bool answered, in_call; /* of the group that was asked about */
+    uint64_t calls;         /* of that group, that have ended */
+    char place[NOTICE_PLACE];
+} whereabouts;
+
+struct ek_notices {
+    ek_packet incoming;
+    ek_request *receive;
+    outgoing *sent;
+    ek_kept_packet *early; /* in order of arrival */
+
+    /* The inquiry under way, if `asked`. */
+    ek_dist_work *asked;
+    int peer;
+    uint64_t asked_at;
+    whereabouts *answers; /* per rank of the world */
+
+    /* While a failure is drained. */
+    uint64_t alive_asked_at; /* 0: not yet */
+    uint32_t alive_epoch;    /* of that failure */
+};
+
+void ek_notices_close(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    if (!board)
+        return;
+    if (board->receive && communication->shut)
+        communication->transport->cancel(&board->receive);
+    while (board->sent) {
+        outgoing *next = board->sent->next;
+        while (communication->shut && board->sent->request &&
+               communication->transport->test(&board->sent->request, NULL) == 0)
+            ;
+        free(board->sent);
+        board->sent = next;
+    }
+    while (board->early) {
+        ek_kept_packet *next = board->early->next;
+        free(board->early);
+        board->early = next;
+    }
+    free(board->answers);
+    free(board);
+    communication->board = NULL;
+}
+
+void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet)
+{
+    outgoing *one = ek_calloc(1, sizeof *one);
+    if (!one) {
+        ek_error_clear(); /* the receiver's time-out tells of it */
+        return;
+    }
+    one->packet = *packet;
+    int rc = communication->transport->send(communication->notices, &one->packet,
+                                            sizeof one->packet, to, 0, &one->request);
+    if (rc < 0) {
+        free(one);
+        ek_communication_break(communication, "notice", rc);
+        return;
+    }
+    one->next = communication->board->sent;
+    communication->board->sent = one;
+}
+
+static void notice_tell(ek_communication *communication, const ek_error_record *error)
+{
+    ek_packet packet = {.kind = EK_PACKET_FAILURE,
+                        .epoch = communication->epoch,
+                        .silent = communication->silent};
+    packet.status = error->status;
+    snprintf(packet.text, sizeof packet.text, "%.*s", (int)sizeof packet.text - 1, error->message);
+    for (int r = 0; r < communication->place.size; r++)
+        if (r != communication->place.rank)
+            ek_packet_send(communication, r, &packet);
+}
+
+/* ---- inquiries ---- */
+
+static ek_process_group *notice_group(ek_communication *communication, int number)
+{
+    ek_process_group *group = communication->groups;
+    while (group && group->number != number)
+        group = group->next;
+    return group;
+}
+
+/* "is in call 3 of group 2, all_reduce, since 1.2 s"; the group is left out if it was asked about.
+ */
+static void notice_place_in(const ek_process_group *group, const ek_process_group *asked,
+                            char place[NOTICE_PLACE])
+{
+    const ek_dist_work *work = group->first;
+    uint64_t call = group->calls + (work && work->state < EK_DIST_WORK_COMMITTED);
+    char of[64] = "";
+    if (group != asked)
+        snprintf(of, sizeof of, " of %s", group->name);
+    if (work)
+        ek_format(place, NOTICE_PLACE, "is in call %llu%s, %s, since %.1f s",
+                  (unsigned long long)call, of, ek_verb_name(work->verb->id),
+                  (double)(ek_clock_ns() - work->began) * 1e-9);
+    else
+        ek_format(place, NOTICE_PLACE, "is at call %llu%s, %s, which it left %.1f s ago",
+                  (unsigned long long)call, of, ek_verb_name(group->last_verb),
+                  (double)(ek_clock_ns() - group->last_ended) * 1e-9);
+}
+
+static void notice_place_in_message(const ek_dist_work *work, char place[NOTICE_PLACE])
+{
+    char peer[32] = "any rank";
+    if (work->peer >= 0)
+        snprintf(peer, sizeof peer, "rank %d", work->peer);
+    ek_format(place, NOTICE_PLACE, "is in %s %s %s, since %.1f s", ek_verb_name(work->verb->id),
+              work->verb->id == EK_VERB_SEND ? "to" : "from", peer,
+              (double)(ek_clock_ns() - work->began) * 1e-9);
+}
+
+/* Says where this rank is: in a call of the group that was asked about (NULL: unknown here), in one
+ * of another group, in a message, or after its last call. */
+static void notice_place(const ek_communication *communication, const ek_process_group *asked,
+                         char place[NOTICE_PLACE])
+{
+    const ek_process_group *in = asked && asked->first ? asked : NULL, *last = NULL;
+    for (const ek_process_group *group = communication->groups; group; group = group->next) {
+        if (!in && group->first)
+            in = group;
+        if (group->last_ended && (!last || group->last_ended > last->last_ended))
+            last = group;
+    }
+    const ek_dist_work *message = in ? NULL : communication->peers.first(communication);
+    if (message)
+        notice_place_in_message(message, place);
+    else if (in || last)
+        notice_place_in(in ? in : last, asked, place);
+    else
+        snprintf(place, NOTICE_PLACE, "has made no call of %s yet",
+                 asked ? asked->name : "the group");
+}
+
+static void notice_answer(ek_communication *communication, int to, const ek_packet *question)
+{
+    ek_packet answer = {.kind = EK_PACKET_HERE};
+    const ek_process_group *group = notice_group(communication, question->group);
+    answer.number = group ? group->calls : 0;
+    answer.in_call = group && group->first;
+    notice_place(communication, group, answer.text);
+    ek_packet_send(communication, to, &answer);
+}
+
+static bool notice_is_asked(const ek_communication *communication, const ek_process_group *group,
+                            int rank)
+{
+    int peer = communication->board->peer;
+    return rank != communication->place.rank && (peer < 0 || group->ranks[rank] == peer);
+}
+
+void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer)
+{
+    struct ek_notices *board = communication->board;
+    if (board->asked)
+        return;
+    board->asked = work;
+    board->peer = peer;
+    board->asked_at = ek_clock_ns();
+    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
+    ek_packet question = {.kind = EK_PACKET_WHERE, .group = work->group->number};
+    for (int r = 0; r < work->group->size; r++)
+        if (notice_is_asked(communication, work->group, r))
+            ek_packet_send(communication, work->group->ranks[r], &question);
+}
+
+static void notice_forget(ek_communication *communication, const ek_dist_work *work)
+{
+    if (communication->board->asked == work)
+        communication->board->asked = NULL;
+}
+
+static bool notice_are_all_alive(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    bool all = true, first = board->alive_epoch != communication->epoch || !board->alive_asked_at;
+    for (int r = 0; r < communication->place.size && !first; r++)
+        all = all && (r == communication->place.rank || board->answers[r].answered);
+    double waited = (double)(ek_clock_ns() - board->alive_asked_at) * 1e-9;
+    if (!first && (!all || waited < life_interval))
+        return all || waited < life_patience;
+    board->alive_epoch = communication->epoch;
+    board->alive_asked_at = ek_clock_ns();
+    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
+    ek_packet question = {.kind = EK_PACKET_WHERE};
+    for (int r = 0; r < communication->place.size; r++)
+        if (r != communication->place.rank)
+            ek_packet_send(communication, r, &question);
+    return true;
+}
+
+/* Adds where a rank is, if it holds up the call. Returns the new length. */
+static int notice_describe(const ek_communication *communication, const ek_dist_work *work,
+                           int rank, char *text, size_t room)
+{
+    const whereabouts *where = &communication->board->answers[rank];
+    if (where->in_call && where->calls >= work->group->calls && !ek_dist_work_is_message(work))
+        return 0;
+    return snprintf(text, room, "; rank %d on %s %s", rank, communication->hosts[rank],
+                    where->answered ? where->place : "does not answer");
+}
+
+/* Begins the failure once all have answered, or have had the time to. */
+static bool notice_end_inquiry(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    const ek_dist_work *work = board->asked;
+    if (!work)
+        return false;
+    if (communication->failing) {
+        board->asked = NULL;
+        return true;
+    }
+    const ek_process_group *group = work->group;
+    bool all = true;
+    for (int r = 0; r < group->size; r++)
+        all = all && (!notice_is_asked(communication, group, r) ||
+                      board->answers[group->ranks[r]].answered);
+    if (!all && (double)(ek_clock_ns() - board->asked_at) < patience * 1e9)
+        return false;
+    ek_error_record error = {.status = EK_E_TIMEOUT};
+    size_t room = sizeof error.message;
+    int length =
+        (int)ek_format(error.message, room, "%s (call %llu of %s) waited %.1f s",
+                       ek_verb_name(work->verb->id),
+                       (unsigned long long)group->calls + (work->state < EK_DIST_WORK_COMMITTED),
+                       group->name, (double)(ek_clock_ns() - work->began) * 1e-9);
+    int begin = length;
+    for (int r = 0; r < group->size && length < (int)room - 200; r++) {
+        if (notice_is_asked(communication, group, r))
+            length += notice_describe(communication, work, group->ranks[r], error.message + length,
+                                      room - (size_t)length);
+        if (length > begin && work->first_missing_only)
+            break;
+    }
+    if (length == begin)
+        snprintf(error.message + length, room - (size_t)length,
+                 "; all ranks are in it, and its data does not arrive");
+    board->asked = NULL;
+    communication->silent = !all;
+    ek_communication_fail(communication, communication->place.rank, &error);
+    return true;
+}
+
+/* ---- packets that come ---- */
+
+static void notice_failure(ek_communication *communication, int from, const ek_packet *packet)
+{
+    ek_error_record error = {.status = packet->status};
+    snprintf(error.message, sizeof error.message, "%.*s", (int)sizeof packet->text - 1,
+             packet->text);
+    communication->silent = communication->silent || packet->silent;
+    ek_communication_fail(communication, from, &error);
+}
+
+static void notice_dispatch(ek_communication *communication, int from, const ek_packet *packet)
+{
+    switch (packet->kind) {
+    case EK_PACKET_FAILURE:
+        notice_failure(communication, from, packet);
+        break;
+    case EK_PACKET_WHERE:
+        notice_answer(communication, from, packet);
+        break;
+    case EK_PACKET_HERE: {
+        whereabouts *where = &communication->board->answers[from];
+        *where = (whereabouts){true, packet->in_call, packet->number, ""};
+        snprintf(where->place, sizeof where->place, "%.*s", NOTICE_PLACE - 1, packet->text);
+        break;
+    }
+    default:
+        communication->peers.take(communication, from, packet);
+        break;
+    }
+}
+
+/* Frees the packets that have left. */
+static void notice_sweep(ek_communication *communication)
+{
+    for (outgoing **at = &communication->board->sent; *at;) {
+        outgoing *one = *at;
+        int rc = communication->transport->test(&one->request, NULL);
+        if (rc == 0) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        free(one);
+        if (rc < 0) {
+            ek_communication_break(communication, "notice", rc);
+            return;
+        }
+    }
+}
+
+void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int from,
+                    const ek_packet *packet)
+{
+    ek_kept_packet *one = ek_calloc(1, sizeof *one);
+    if (!one) {
+        ek_error_record error;
+        ek_error_take(&error);
+        ek_communication_fail(communication, communication->place.rank, &error);
+        return;
+    }
+    one->from = from;
+    one->packet = *packet;
+    while (*list)
+        list = &(*list)->next;
+    *list = one;
+}
+
+/* Takes the packets whose epoch has come. */
+static bool notice_take_early(ek_communication *communication)
+{
+    bool any = false;
+    for (ek_kept_packet **at = &communication->board->early; *at && !communication->broken;) {
+        ek_kept_packet *one = *at;
+        if (one->packet.epoch > communication->epoch) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        if (one->packet.epoch == communication->epoch)
+            notice_dispatch(communication, one->from, &one->packet);
+        free(one);
+        any = true;
+    }
+    return any;
+}
+
+static void notice_take(ek_communication *communication, int from, const ek_packet *packet)
+{
+    /* Questions and answers are of any epoch. */
+    bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
+                    packet->kind == EK_PACKET_ACCEPT;
+    if (timeless || packet->epoch == communication->epoch)
+        notice_dispatch(communication, from, packet);
+    else if (packet->epoch > communication->epoch)
+        ek_packet_keep(communication, &communication->board->early, from, packet);
+}
+
+bool ek_notices_turn(ek_communication *communication)
+{
+    struct ek_notices *board = communication->board;
+    const ek_transport *transport = communication->transport;
+    if (communication->broken)
+        return false;
+    notice_sweep(communication);
+    bool any = notice_end_inquiry(communication);
+    any |= notice_take_early(communication);
+    int from = 0, rc = 0;
+    if (!board->receive)
+        rc = transport->receive(communication->notices, &board->incoming, sizeof board->incoming,
+                                EK_TRANSPORT_ANY, 0, &board->receive);
+    if (rc >= 0)
+        rc = transport->test(&board->receive, &from);
+    if (rc < 0)
+        ek_communication_break(communication, "notice", rc);
+    else if (rc > 0)
+        notice_take(communication, from, &board->incoming);
+    return any || rc != 0;
+}
+
+struct ek_notices *ek_notices_open(ek_communication *communication)
+{
+    struct ek_notices *board = ek_calloc(1, sizeof *board);
+    if (!board)
+        return NULL;
+    board->answers = ek_calloc((size_t)communication->place.size, sizeof *board->answers);
+    if (!board->answers) {
+        free(board);
+        return NULL;
+    }
+    communication->peers.tell = notice_tell;
+    communication->peers.are_all_alive = notice_are_all_alive;
+    communication->peers.forget = notice_forget;
+    return board;
+}

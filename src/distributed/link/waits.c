@@ -1,0 +1,89 @@
+/* waits.c: what calls wait, and for whom.
+ *
+ * Note [Who came last]
+ *
+ * The clocks of ranks differ, so that ranks compare how long they wait. A rank's wait in a call
+ * begins when its own part is complete: when its card goes out, or in a reduction of gradients at
+ * the end of its backward. It ends when all ranks' parts are there, which all ranks see at about
+ * the same time. So the rank that has waited least came last, and what another rank has waited
+ * longer than that one is what it has waited for it. The cards of the group's next agreement bring
+ * the waits to all ranks. */
+#include "core/clock.h"
+#include "link/communication.h"
+
+static const double nanosecond = 1e-9;
+
+void ek_waits_time(ek_process_group *group, const ek_dist_work *work)
+{
+    group->timed = group->calls;
+    group->timed_pass = work->verb->gradual;
+    group->waited = ek_clock_ns() - (work->arrived ? work->arrived : group->arrived);
+}
+
+static void waits_add(ek_ranks_wait *wait, uint64_t ns)
+{
+    wait->calls++;
+    wait->waited += ns;
+}
+
+void ek_waits_compare(ek_process_group *group)
+{
+    const ek_card *cards = group->cards, *mine = &cards[group->rank];
+    ek_communication *communication = group->communication;
+    int last = 0;
+    for (int r = 0; r < group->size; r++) {
+        if (cards[r].timed == 0 || cards[r].timed != mine->timed)
+            return;
+        if (cards[r].waited < cards[last].waited)
+            last = r;
+    }
+    uint64_t longer = mine->waited - cards[last].waited;
+    pthread_mutex_lock(&communication->lock);
+    if (group->timed_pass)
+        waits_add(&group->waits.of[last], longer);
+    waits_add(&communication->waits.of[group->ranks[last]], longer);
+    pthread_mutex_unlock(&communication->lock);
+}
+
+void ek_waits_send(ek_process_group *group, bool sends)
+{
+    if (sends == (group->busy_since > 0))
+        return;
+    uint64_t now = ek_clock_ns(), ns = now - group->busy_since;
+    group->busy_since = sends ? now : 0;
+    if (sends)
+        return;
+    pthread_mutex_lock(&group->communication->lock);
+    group->waits.communicating += ns;
+    pthread_mutex_unlock(&group->communication->lock);
+}
+
+void ek_waits_expose(ek_dist_work *work, uint64_t ns)
+{
+    if (work->verb->gradual)
+        work->group->waits.exposed += ns;
+    work->group->communication->waits.exposed += ns;
+}
+
+void ek_waits_read(ek_process_group *group, ek_distributed_stats *stats)
+{
+    uint64_t waited = 0, most = 0;
+    int last = -1;
+    stats->waited_for = -1;
+    if (!group->communication) /* destroyed */
+        return;
+    pthread_mutex_lock(&group->communication->lock);
+    for (int r = 0; r < group->size; r++) {
+        const ek_ranks_wait *wait = &group->waits.of[r];
+        waited += wait->waited;
+        if (wait->calls > most) {
+            most = wait->calls;
+            last = r;
+        }
+    }
+    stats->exposed = nanosecond * (double)group->waits.exposed;
+    stats->communicating = nanosecond * (double)group->waits.communicating;
+    pthread_mutex_unlock(&group->communication->lock);
+    stats->waited = nanosecond * (double)waited;
+    stats->waited_for = last < 0 ? -1 : group->ranks[last];
+}

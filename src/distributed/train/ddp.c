@@ -1,0 +1,394 @@
+/* ddp.c: ek_distributed_data_parallel: a module whose gradients are averaged over ranks. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/collectives.h"
+#include "core/digest.h"
+#include "core/generator.h"
+#include "core/keywords.h"
+#include "core/thread.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/parallel.h"
+#include "group/world.h"
+#include "nn/module_table.h"
+#include "parallel/draws.h"
+#include "parallel/replica_copies.h"
+#include "parallel/sync_batch_norm.h"
+#include "parallel/wrapper.h"
+#include "train/ddp.h"
+#include "train/divided.h"
+#include "train/layout.h"
+#include "train/reducer.h"
+
+static const char ddp_name[] = "distributed_data_parallel";
+
+typedef struct distributed {
+    ek_module module;
+    ek_module *child;
+    ek_process_group *group;
+    ek_reducer *reducer;   /* NULL with one rank */
+    ek_divided *divided;   /* NULL unless parameters are divided over ranks */
+    ek_ranks *ranks;       /* the group's, one reference; NULL with one rank */
+    bool broadcasts;       /* rank 0's buffers, before forwards */
+    bool syncs_statistics; /* of synchronised batch normalisations in the child */
+    bool syncs;            /* false between ek_no_sync_begin and ek_no_sync_end */
+    uint64_t buffer_nbytes;
+} distributed;
+
+/* ---- forward ---- */
+
+static int ddp_send_buffers(distributed *self)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(self->child, false, true, &list));
+    int rc = ek_layout_broadcast(list.tensors, list.count, 0, self->group, &self->buffer_nbytes);
+    ek_tensor_list_clear(&list);
+    return rc;
+}
+
+/* A plain module draws random numbers as its device does in any rank's share of devices. */
+static ek_value ddp_call_child(const distributed *self, const ek_args *args)
+{
+    ek_tensor_list list = {0};
+    if (ek_wrapper_of(self->child) || ek_module_collect(self->child, true, false, &list) < 0)
+        return ek_module_forward(self->child, args);
+    ek_dev *dev = list.count ? ek_tensor_dev(list.tensors[0]) : NULL;
+    ek_tensor_list_clear(&list);
+    ek_draws draws;
+    if (ek_draws_begin(&draws, 0, args, 1) < 0)
+        return ek_value_error();
+    ek_generator *stood_in = ek_draws_enter(&draws, 0);
+    ek_dev *drawn_for = dev ? ek_generator_draw_for(dev) : NULL;
+    ek_value output = ek_module_forward(self->child, args);
+    if (dev)
+        ek_generator_draw_for(drawn_for);
+    ek_draws_leave(&draws, stood_in);
+    ek_draws_end(&draws);
+    return output;
+}
+
+typedef struct ddp_call {
+    distributed *self;
+    const ek_args *args;
+    ek_value output;
+} ddp_call;
+
+/* The other ranks wait in backward for one whose forward has failed. */
+static int ddp_run_forward(ek_process_group *group, void *user)
+{
+    ddp_call *call = user;
+    distributed *self = call->self;
+    (void)group; /* the module's */
+    if (self->module.training && self->broadcasts && ek_grad_enabled())
+        EK_TRY(ddp_send_buffers(self));
+    if (ek_grad_enabled())
+        self->reducer->armed = self->syncs;
+    call->output = ddp_call_child(self, call->args);
+    return call->output.kind == EK_VALUE_ERROR ? ek_error_pending() : ek_error_status();
+}
+
+static ek_value ddp_forward(ek_module *module, const ek_args *args)
+{
+    distributed *self = (distributed *)module;
+    if (!self->reducer || (!self->reducer->group->communication && !ek_grad_enabled()))
+        return ek_module_forward(self->child, args);
+    if (!self->reducer->group->communication) {
+        EK_FAIL(EK_E_STATE, "%s: the process group that it averages over was destroyed", ddp_name);
+        return ek_value_error();
+    }
+    ddp_call call = {self, args, ek_value_error()};
+    ek_group_call(ddp_name, self->group, ddp_run_forward, &call);
+    return call.output;
+}
+
+static void ddp_destroy(ek_module *module)
+{
+    distributed *self = (distributed *)module;
+    if (self->child && self->syncs_statistics)
+        ek_sync_batch_norm_inherit(self->child, NULL);
+    ek_divided_end(self->divided);
+    ek_reducer_free(self->reducer);
+    ek_object_release(self->ranks);
+}
+
+static const ek_module_type ddp_type = {.name = "distributed_data_parallel",
+                                        .size = sizeof(distributed),
+                                        .forward = ddp_forward,
+                                        .destroy = ddp_destroy};
+
+/* ---- making ---- */
+
+/* Whether the module's tensors lie on one device, and which. */
+static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(module, true, true, &list));
+    *several = false;
+    *dev = list.count ? ek_tensor_dev(list.tensors[0]) : NULL;
+    for (int i = 1; i < list.count; i++)
+        *several = *several || ek_tensor_dev(list.tensors[i]) != *dev;
+    ek_tensor_list_clear(&list);
+    return 0;
+}
+
+/* Places the child as the options ask: on a device, or replicated over several, which share the
+ * optimizer's state by themselves only if there are no other ranks. */
+static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
+{
+    ek_shard_policy shard = ranks > 1 ? EK_SHARD_NONE : options->shard;
+    const ek_device_list *ids = &options->device_ids;
+    const ek_dev *dev;
+    bool several, wrapper = ek_wrapper_of(*child);
+    bool output = ek_keyword_is_written(options->keywords, "output_device", 2);
+    EK_TRY(ek_device_list_check(ddp_name, ids));
+    EK_TRY(ddp_devices_of(*child, &dev, &several));
+    if ((ids->count > 0 || output) && (several || wrapper))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: device_ids and output_device are for a module on one device; this one "
+                       "%s, and stays there",
+                       ddp_name,
+                       wrapper ? "is a data-parallel wrapper" : "lies on several devices");
+    if (ids->count > 1) {
+        ek_module *wrapped = output ? ek_data_parallel(*child, .device_ids = *ids,
+                                                       .output_device = options->output_device,
+                                                       .dim = options->dim, .shard = shard)
+                                    : ek_data_parallel(*child, .device_ids = *ids,
+                                                       .dim = options->dim, .shard = shard);
+        *child = wrapped;
+        return wrapped ? 0 : ek_error_pending();
+    }
+    if (ids->count == 1)
+        EK_TRY(ek_module_to_device(*child, ids->devices[0]));
+    return several || wrapper ? 0 : ek_flatten_parameters(*child, true);
+}
+
+static int ddp_check(ek_distributed_options *options, double cap, int ranks)
+{
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, broadcast_buffers, 4, EK_ON));
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, init_sync, 11, EK_ON));
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, bf16_gradients, 13, EK_OFF));
+    EK_TRY(EK_READ_SWITCH(ddp_name, options, sync_statistics, 14, EK_ON));
+    if (!(cap > 0) || !isfinite(cap))
+        return EK_FAIL(EK_E_INVALID, "%s: bucket_cap_mb is %g; it must be positive", ddp_name, cap);
+    if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
+        return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", ddp_name, (int)options->shard);
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(options->module, true, false, &list));
+    bool any = false, sharded = false;
+    for (int i = 0; i < list.count; i++) {
+        any = any || list.tensors[i]->requires_grad;
+        sharded = sharded || list.tensors[i]->flat;
+    }
+    ek_tensor_list_clear(&list);
+    if (sharded && ranks > 1)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: a wrapper shards the module's parameters already; leave .shard out "
+                       "there, and give it here, for the devices of all ranks",
+                       ddp_name);
+    return any ? 0
+               : EK_FAIL(EK_E_INVALID,
+                         "%s: no parameter of the module requires a gradient, so that there is "
+                         "nothing to average",
+                         ddp_name);
+}
+
+/* The devices among which this rank shares its part: those of the wrapper around the child, or
+ * none, for parameters that stay where they are. */
+static int ddp_share_devices(ek_module *child, ek_dev **devs)
+{
+    const ek_wrapper *wrapper = ek_wrapper_of(child);
+    if (!wrapper || wrapper->devices.count < 2)
+        return 0;
+    EK_TRY(ek_comm_devices(ddp_name, &wrapper->devices, devs));
+    return wrapper->devices.count;
+}
+
+static int ddp_divide(distributed *self)
+{
+    ek_dev *devs[EK_MAX_DEVICES] = {NULL};
+    int devices = ddp_share_devices(self->child, devs);
+    EK_TRY(devices);
+    self->divided = ek_divided_new(self->reducer, self->ranks, devs, devices);
+    return self->divided ? 0 : ek_error_pending();
+}
+
+/* What must be the same on all ranks, since buckets and transfers follow from it. */
+enum { DDP_CAP, DDP_NARROW, DDP_SHARD, DDP_BUFFERS, DDP_TRAINED, DDP_WHICH, DDP_NUMBERS };
+static const char *const ddp_numbers[DDP_NUMBERS] = {
+    "bucket_cap_mb in bytes",
+    "bf16_gradients",
+    "shard",
+    "broadcast_buffers",
+    "the number of parameters that require a gradient",
+    "a digest of which parameters require a gradient"};
+
+static int ddp_read_numbers(const distributed *self, const ek_distributed_options *options,
+                            double cap, int64_t *numbers)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(self->child, true, false, &list));
+    uint64_t digest = EK_DIGEST;
+    numbers[DDP_TRAINED] = 0;
+    for (int i = 0; i < list.count; i++) {
+        bool trained = list.tensors[i]->requires_grad;
+        numbers[DDP_TRAINED] += trained;
+        digest = ek_digest_word(digest, trained);
+    }
+    ek_tensor_list_clear(&list);
+    numbers[DDP_WHICH] = (int64_t)(digest >> 1);
+    numbers[DDP_CAP] = cap < 1e12 ? (int64_t)(cap * (1 << 20)) : INT64_MAX;
+    numbers[DDP_NARROW] = options->bf16_gradients == EK_ON;
+    numbers[DDP_SHARD] = options->shard;
+    numbers[DDP_BUFFERS] = self->broadcasts;
+    return 0;
+}
+
+/* EK_E_STATE on all ranks unless they agree. */
+static int ddp_compare(const distributed *self, const ek_distributed_options *options, double cap)
+{
+    int64_t mine[DDP_NUMBERS];
+    int64_t *all = ek_calloc((size_t)self->group->size * DDP_NUMBERS, sizeof *all);
+    int rc = all ? ddp_read_numbers(self, options, cap, mine) : ek_error_pending();
+    if (rc >= 0)
+        rc = self->ranks->gather(self->ranks, mine, DDP_NUMBERS, all);
+    for (int r = 1; r < self->group->size && rc >= 0; r++)
+        for (int i = 0; i < DDP_NUMBERS && rc >= 0; i++)
+            if (all[r * DDP_NUMBERS + i] != all[i])
+                rc = ek_ranks_alike(EK_FAIL(
+                    EK_E_STATE,
+                    "%s: the ranks' wrappers differ: %s is %lld on rank %d and %lld on rank %d",
+                    ddp_name, ddp_numbers[i], (long long)all[i], self->group->ranks[0],
+                    (long long)all[r * DDP_NUMBERS + i], self->group->ranks[r]));
+    free(all);
+    return rc;
+}
+
+static int ddp_start(distributed *self, const ek_distributed_options *options, double cap)
+{
+    self->ranks = ek_process_group_ranks(self->group);
+    if (!self->ranks)
+        return ek_error_pending();
+    EK_TRY(ek_layout_agree(ddp_name, self->child, self->group));
+    EK_TRY(ddp_compare(self, options, cap));
+    if (options->init_sync != EK_OFF) {
+        ek_tensor_list list = {0};
+        EK_TRY(ek_module_collect(self->child, true, true, &list));
+        int rc = ek_layout_broadcast(list.tensors, list.count, 0, self->group, NULL);
+        ek_tensor_list_clear(&list);
+        EK_TRY(rc);
+    }
+    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON,
+                          &self->reducer));
+    if (options->shard == EK_SHARD_OPTIMIZER)
+        EK_TRY(ddp_divide(self));
+    self->syncs_statistics = options->sync_statistics != EK_OFF;
+    if (self->syncs_statistics)
+        ek_sync_batch_norm_inherit(self->child, self->ranks);
+    return 0;
+}
+
+typedef struct ddp_new {
+    ek_distributed_options *options;
+    ek_module *child; /* the wrapper's, once there is one */
+    distributed *made;
+} ddp_new;
+
+/* A rank that is not in the group has a wrapper that averages nothing. */
+static int ddp_make(ek_process_group *group, void *user)
+{
+    ddp_new *call = user;
+    const ek_distributed_options *options = call->options;
+    int ranks = group->rank < 0 ? 1 : group->size;
+    double cap = ek_number_or(EK_GIVEN(options, bucket_cap_mb, 6), 25);
+    EK_TRY(ddp_check(call->options, cap, ranks));
+    EK_TRY(ddp_place(&call->child, options, ranks));
+    distributed *self = (distributed *)ek_module_new(&ddp_type);
+    if (!self)
+        return ek_error_pending();
+    call->made = self;
+    self->group = group;
+    self->syncs = true;
+    self->broadcasts = options->broadcast_buffers != EK_OFF;
+    self->module.training = call->child->training;
+    EK_TRY(ek_register_module(&self->module, "", &self->child, call->child));
+    return ranks > 1 ? ddp_start(self, options, cap) : 0;
+}
+
+ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
+{
+    ddp_new call = {&options, options.module, NULL};
+    if (!call.child)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", ddp_name);
+    int rc = ek_group_call(ddp_name, options.process_group, ddp_make, &call);
+    if (rc >= 0 && !call.made)
+        rc = ddp_make(options.process_group, &call);
+    if (rc >= 0)
+        return &call.made->module;
+    ek_module_free(call.made ? &call.made->module : call.child);
+    return NULL;
+}
+
+/* ---- what callers ask ---- */
+
+static ek_ranks *ddp_ranks(ek_module *module, ek_module **child)
+{
+    if (module->type != &ddp_type)
+        return ek_distributed_criterion_ranks(module, child);
+    *child = ((distributed *)module)->child;
+    return ((distributed *)module)->ranks;
+}
+
+static distributed *ddp_of(ek_module *module)
+{
+    if (module && module->type == &ddp_type)
+        return (distributed *)module;
+    return EK_FAIL_NULL(EK_E_INVALID, "%s is no ek_distributed_data_parallel",
+                        module ? module->type->name : "NULL");
+}
+
+static bool ddp_set_sync(ek_module *module, bool sync)
+{
+    if (module->type != &ddp_type)
+        return true;
+    distributed *self = (distributed *)module;
+    bool before = self->syncs;
+    self->syncs = sync;
+    return before;
+}
+
+__attribute__((constructor)) static void ddp_register(void)
+{
+    ek_ranks_of_wrapper = ddp_ranks;
+    ek_ranks_set_sync = ddp_set_sync;
+}
+
+ek_no_sync ek_no_sync_begin(ek_module *model)
+{
+    distributed *self = ddp_of(model);
+    ek_no_sync no_sync = {self ? model : NULL, self && self->syncs};
+    if (self)
+        self->syncs = false;
+    return no_sync;
+}
+
+void ek_no_sync_end(ek_no_sync *no_sync)
+{
+    if (no_sync && no_sync->model)
+        ((distributed *)no_sync->model)->syncs = no_sync->before;
+}
+
+int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats)
+{
+    const distributed *self = ddp_of(model);
+    if (!self)
+        return ek_error_pending();
+    if (!stats)
+        return EK_FAIL(EK_E_INVALID, "%s: stats is NULL", ddp_name);
+    *stats = self->reducer ? self->reducer->stats : (ek_distributed_stats){.waited_for = -1};
+    if (self->reducer)
+        ek_waits_read(self->reducer->group, stats);
+    stats->buffer_nbytes = self->buffer_nbytes;
+    stats->shares_memory = self->reducer && self->reducer->window;
+    return 0;
+}

@@ -1,0 +1,286 @@
+/* gradients.c: the mean of a module's gradients over ranks, without a wrapper. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/shards.h"
+#include "comm/collectives.h"
+#include "comm/exchange.h"
+#include "core/digest.h"
+#include "evenkeel/ddp.h"
+#include "group/collective.h"
+#include "group/differentiable.h"
+#include "group/world.h"
+#include "ops/ops.h"
+
+static const char gradients_call[] = "average_gradients";
+
+/* ---- the parameters ---- */
+
+typedef struct gradient_item {
+    ek_tensor *parameter; /* the module's */
+    ek_tensor *mean;      /* dense memory that becomes the mean: the gradient itself if it is
+                             whole; in the scope */
+    int64_t digest;       /* of path, dtype and shape; the lowest bit says if there is a gradient */
+} gradient_item;
+
+typedef struct gradient_list {
+    gradient_item *items;
+    int count, room;
+} gradient_list;
+
+static int gradient_visit(const char *path, ek_tensor *parameter, void *user)
+{
+    gradient_list *list = user;
+    EK_TRY(ek_grow(&list->items, &list->room, list->count + 1));
+    int32_t dtype = (int32_t)parameter->dtype;
+    uint64_t digest = ek_digest_text(EK_DIGEST, path);
+    digest = ek_digest_bytes(digest, &dtype, sizeof dtype);
+    digest = ek_digest_bytes(digest, parameter->shape, (size_t)parameter->ndim * sizeof(int64_t));
+    digest = digest << 1 | ek_leaf_has_gradient(parameter);
+    list->items[list->count++] = (gradient_item){parameter, NULL, (int64_t)digest};
+    return 0;
+}
+
+/* ---- which gradients there are ---- */
+
+/* The parameters of all ranks, one rank after another: their number, and the digest of each. */
+static ek_tensor *gradients_describe(const gradient_list *list, ek_process_group *group)
+{
+    ek_tensor *mine = ek_empty(EK_SHAPE(list->count + 1), EK_I64, .device = ek_cpu());
+    if (!mine)
+        return NULL;
+    int64_t *numbers = ek_tensor_address(mine);
+    numbers[0] = list->count;
+    for (int i = 0; i < list->count; i++)
+        numbers[i + 1] = list->items[i].digest;
+    return ek_join(&ek_verb_presence, mine, 0, group);
+}
+
+/* Compares all ranks' parameters with rank 0's, alike on all ranks, and adds to the digests' lowest
+ * bits who has a gradient. */
+static int gradients_agree(gradient_list *list, const ek_process_group *group)
+{
+    ek_tensor *all = gradients_describe(list, (ek_process_group *)group);
+    if (!all)
+        return ek_error_pending();
+    const int64_t *first = ek_tensor_address(all), *numbers = first;
+    for (int r = 0; r < group->size; numbers += *numbers + 1, r++) {
+        if (*numbers != *first)
+            return EK_FAIL(EK_E_STATE,
+                           "%s: the module has %lld parameters on rank %d, but %lld on rank %d; "
+                           "it must be the same on all ranks",
+                           gradients_call, (long long)*first, group->ranks[0], (long long)*numbers,
+                           group->ranks[r]);
+        for (int i = 0; i < *first; i++)
+            if (numbers[i + 1] >> 1 != first[i + 1] >> 1)
+                return EK_FAIL(EK_E_STATE,
+                               "%s: parameter %d of the module has another path, dtype or shape on "
+                               "rank %d than on rank %d; it must be the same on all ranks",
+                               gradients_call, i, group->ranks[r], group->ranks[0]);
+        for (int i = 0; i < list->count && r != group->rank; i++)
+            list->items[i].digest |= numbers[i + 1] & 1;
+    }
+    return 0;
+}
+
+/* ---- memory for the means ---- */
+
+/* Zeros in the parameter's slot, or in memory of their own. */
+static ek_tensor *gradient_zeros(const ek_tensor *parameter)
+{
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
+    ek_tensor *zeros = parameter->grad_buffer && !parameter->flat
+                           ? ek_itself(parameter->grad_buffer)
+                           : ek_tensor_like(parameter);
+    ek_memory_set_category(before);
+    return ek_fill_(zeros, 0);
+}
+
+/* Memory of the parameter's gradient that can be written and has no history. */
+static ek_tensor *gradient_own(ek_tensor *parameter)
+{
+    ek_tensor *grad = ek_gather_grad(parameter);
+    if (grad && ek_repeats(grad))
+        return ek_contiguous(grad, EK_CONTIGUOUS);
+    return grad && grad->history ? ek_detach(grad) : grad;
+}
+
+/* Drops the parameters that have no gradient on any rank, and finds memory for the others'. */
+static int gradients_prepare(gradient_list *list)
+{
+    int kept = 0;
+    for (int i = 0; i < list->count; i++) {
+        gradient_item item = list->items[i];
+        if (!(item.digest & 1))
+            continue;
+        item.mean = ek_leaf_has_gradient(item.parameter) ? gradient_own(item.parameter)
+                                                         : gradient_zeros(item.parameter);
+        if (!item.mean)
+            return ek_error_pending();
+        list->items[kept++] = item;
+    }
+    list->count = kept;
+    return 0;
+}
+
+/* ---- buckets ---- */
+
+/* Gradients that travel as one tensor. */
+typedef struct gradient_bucket {
+    ek_tensor **means; /* borrowed */
+    int count;
+    ek_tensor *flat; /* all of them, one after another; one reference; NULL: none */
+    ek_dist_work *work;
+} gradient_bucket;
+
+/* Mean i in the bucket's tensor, from element *at on; moves *at behind it. In the scope. */
+static ek_tensor *bucket_member(const gradient_bucket *bucket, int i, int64_t *at)
+{
+    const ek_tensor *mean = bucket->means[i];
+    ek_shape shape = ek_tensor_shape(mean);
+    int64_t strides[EK_MAX_DIMS], begin = *at;
+    ek_strides_of(&shape, EK_CONTIGUOUS, strides);
+    *at += ek_count(mean);
+    return ek_tensor_member(bucket->flat->storage, mean->dtype, &shape, strides, begin);
+}
+
+/* Copies the means to the bucket's tensor, or back. */
+static int bucket_copy(const gradient_bucket *bucket, bool back)
+{
+    int64_t at = 0;
+    ek_scope scope = ek_scope_begin();
+    int rc = 0;
+    for (int i = 0; i < bucket->count && rc >= 0; i++) {
+        ek_tensor *member = bucket_member(bucket, i, &at), *mean = bucket->means[i];
+        rc = !member ? ek_error_pending()
+             : back  ? ek_comm_copy(mean, member)
+                     : ek_comm_copy(member, mean);
+        if (rc >= 0 && back)
+            ek_tensor_written(mean, gradients_call);
+        if (rc >= 0 && !back && ek_dev_is_host(ek_tensor_dev(member)))
+            rc = ek_synchronize(ek_tensor_dev(mean)->id);
+    }
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* Where the means are put together: on their device, if it is one, else on cpu. */
+static ek_device bucket_place(const gradient_bucket *bucket)
+{
+    ek_dev *dev = ek_tensor_dev(bucket->means[0]);
+    for (int i = 1; i < bucket->count; i++)
+        if (ek_tensor_dev(bucket->means[i]) != dev)
+            return ek_cpu();
+    return ek_dev_is_host(dev) ? ek_cpu() : dev->id;
+}
+
+static int bucket_begin(gradient_bucket *bucket, ek_process_group *group)
+{
+    int64_t total = 0;
+    for (int i = 0; i < bucket->count; i++)
+        total += ek_count(bucket->means[i]);
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    ek_scope scope = ek_scope_begin();
+    bucket->flat =
+        ek_keep(ek_empty(EK_SHAPE(total), bucket->means[0]->dtype, .device = bucket_place(bucket)));
+    ek_scope_end(&scope);
+    ek_memory_set_category(before);
+    if (!bucket->flat || bucket_copy(bucket, false) < 0)
+        return ek_error_pending();
+    return ek_dist_all_reduce(bucket->flat, .op = EK_DIST_AVG, .group = group,
+                              .work = &bucket->work);
+}
+
+/* Waits for a bucket that has begun, if it has, and frees it. */
+static int bucket_end(gradient_bucket *bucket)
+{
+    int rc = 0;
+    if (bucket->work) {
+        rc = ek_dist_wait(bucket->work);
+        if (rc >= 0 && bucket_copy(bucket, true) < 0)
+            rc = ek_error_pending();
+    }
+    ek_release(bucket->flat);
+    *bucket = (gradient_bucket){0};
+    return rc;
+}
+
+/* Averages means[0 .. ends[buckets - 1]): one bucket travels while the next is filled. */
+static int buckets_average(ek_tensor **means, const int *ends, int buckets, ek_process_group *group)
+{
+    gradient_bucket before = {0};
+    int rc = 0;
+    for (int b = 0; b < buckets && rc >= 0; b++) {
+        int begin = b ? ends[b - 1] : 0;
+        gradient_bucket next = {.means = means + begin, .count = ends[b] - begin};
+        rc = bucket_begin(&next, group);
+        int ended = bucket_end(&before);
+        rc = rc < 0 ? rc : ended;
+        before = next;
+    }
+    int ended = bucket_end(&before);
+    return rc < 0 ? rc : ended;
+}
+
+/* ---- the call ---- */
+
+static int gradients_average(const gradient_list *list, ek_process_group *group)
+{
+    size_t room = (size_t)list->count + 1;
+    ek_tensor **means = ek_calloc(2 * room, sizeof *means), **sorted = means + room;
+    int *order = ek_calloc(2 * room, sizeof *order), *ends = order + room;
+    for (int i = 0; i < list->count && means; i++)
+        means[i] = list->items[i].mean;
+    int buckets = means && order ? ek_buckets(EK_BUCKETS_OF_REDUCE, means, list->count,
+                                              EK_COMM_BUFFER_BYTES, order, ends)
+                                 : ek_error_pending();
+    for (int i = 0; i < list->count && buckets >= 0; i++)
+        sorted[i] = means[order[i]];
+    int rc = buckets < 0 ? buckets : buckets_average(sorted, ends, buckets, group);
+    free(means);
+    free(order);
+    return rc;
+}
+
+/* Makes the means the gradients of parameters that had none, or have theirs in shards. */
+static int gradients_set(const gradient_list *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        const gradient_item *item = &list->items[i];
+        if (ek_tensor_grad(item->parameter) != item->mean)
+            EK_TRY(ek_tensor_set_grad(item->parameter, item->mean));
+    }
+    return 0;
+}
+
+static int gradients_run(ek_module *module, gradient_list *list, ek_process_group *group)
+{
+    EK_TRY(ek_module_parameters(module, gradient_visit, list));
+    EK_TRY(ek_check_meeting(gradients_call));
+    if (group->size == 1)
+        return 0;
+    EK_TRY(ek_ranks_alike(gradients_agree(list, group)));
+    EK_TRY(gradients_prepare(list));
+    EK_TRY(gradients_average(list, group));
+    return gradients_set(list);
+}
+
+static int gradients_run_call(ek_process_group *group, void *user)
+{
+    ek_module *module = user;
+    gradient_list list = {0};
+    if (!module)
+        return EK_FAIL(EK_E_INVALID, "%s: module is NULL", gradients_call);
+    bool enabled = ek_set_grad_enabled(false);
+    ek_scope scope = ek_scope_begin();
+    int rc = gradients_run(module, &list, group);
+    ek_scope_end(&scope);
+    ek_set_grad_enabled(enabled);
+    free(list.items);
+    return rc;
+}
+
+int ek_dist_average_gradients(ek_module *module, ek_process_group *group)
+{
+    return ek_group_call(gradients_call, group, gradients_run_call, module);
+}

@@ -1,0 +1,17 @@
+/* layout.h: modules of several ranks: that they are alike, and that they become equal. */
+#ifndef EK_DISTRIBUTED_LAYOUT_H
+#define EK_DISTRIBUTED_LAYOUT_H
+
+#include "evenkeel/module.h"
+#include "link/communication.h"
+
+/* EK_E_STATE on all ranks, with the first that differs, unless the modules' parameters and buffers
+ * have the same paths, dtypes and shapes on all ranks. `what` begins the sentence. */
+int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group);
+
+/* Gives all ranks the elements of rank `root` of the group (a rank in the group) of all these
+ * tensors, as one message. Writes the number of bytes to *nbytes, if it isn't NULL. */
+int ek_layout_broadcast(ek_tensor *const *tensors, int count, int root, ek_process_group *group,
+                        uint64_t *nbytes);
+
+#endif

@@ -1,0 +1,81 @@
+/* save.c: archives that one rank writes for all. */
+#include <stdlib.h>
+
+#include "archive/archive.h"
+#include "comm/ranks.h"
+#include "core/thread.h"
+#include "evenkeel/ddp.h"
+#include "evenkeel/ops.h"
+#include "evenkeel/scope.h"
+#include "group/world.h"
+
+static const char save_name[] = "dist_archive_save";
+
+/* Waits until all ranks are here. The broadcast of an element compares the ranks' `rank`. */
+static int save_meet(int rank, ek_process_group *group)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *nothing = ek_zeros(EK_SHAPE(1), EK_U8, .device = ek_cpu());
+    int rc = nothing ? ek_dist_broadcast(nothing, rank, .group = group) : ek_error_pending();
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* Whether all ranks' archives have the same states that are divided over ranks, and whether there
+ * are any. */
+static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *divided)
+{
+    enum { COUNT, DIGEST, NUMBERS };
+    uint64_t digest;
+    int64_t mine[NUMBERS] = {ek_archive_count_divided(archive, &digest)};
+    int64_t *all = ek_calloc((size_t)ranks->size * NUMBERS, sizeof *all);
+    if (!all)
+        return ranks->agree(ranks, ek_error_pending());
+    mine[DIGEST] = (int64_t)digest;
+    int rc = ranks->gather(ranks, mine, NUMBERS, all);
+    for (int r = 1; r < ranks->size && rc >= 0; r++) {
+        const int64_t *other = all + r * NUMBERS;
+        if (other[COUNT] != all[COUNT] || other[DIGEST] != all[DIGEST])
+            rc = ek_ranks_alike(EK_FAIL(
+                EK_E_STATE,
+                "%s: the archive of rank 0 of the group has %lld states that are divided over "
+                "ranks, that of rank %d %lld%s; each rank puts the same into its own",
+                save_name, (long long)all[COUNT], r, (long long)other[COUNT],
+                other[COUNT] == all[COUNT] ? " others" : ""));
+    }
+    free(all);
+    *divided = mine[COUNT] > 0;
+    return rc;
+}
+
+typedef struct save_call {
+    ek_archive *archive;
+    const char *path;
+    int rank;
+} save_call;
+
+static int save_run(ek_process_group *group, void *user)
+{
+    const save_call *call = user;
+    bool divided = false;
+    int root = ek_world_root(save_name, group, call->rank);
+    EK_TRY(root);
+    ek_ranks *ranks = ek_process_group_ranks(group);
+    int rc = ranks             ? save_compare(call->archive, ranks, &divided)
+             : group->size > 1 ? ek_error_pending()
+                               : 0;
+    ek_object_release(ranks);
+    EK_TRY(rc);
+    if (group->rank == root)
+        EK_TRY(divided ? ek_archive_save_divided(call->archive, call->path)
+                       : ek_archive_save(call->archive, call->path));
+    else if (divided)
+        EK_TRY(ek_archive_give(call->archive));
+    return save_meet(call->rank, group);
+}
+
+int ek_dist_archive_save(ek_archive *archive, const char *path, int rank, ek_process_group *group)
+{
+    save_call call = {archive, path, rank};
+    return ek_group_call(save_name, group, save_run, &call);
+}

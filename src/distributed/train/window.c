@@ -1,0 +1,193 @@
+/* window.c: see window.h. A part is an anonymous file (memfd_create), which the other ranks open by
+ * its name in /proc and map. The file has no other name, so that nothing is left of it when the
+ * processes end, however they do. */
+#include "train/window.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+#include "evenkeel/tensor.h"
+#include "group/differentiable.h"
+
+enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which keep it aligned */
+
+/* The first bytes of a part. */
+typedef struct window_header {
+    _Atomic uint64_t count;
+    uint64_t mark; /* tells the file from another one that happens to have its name */
+} window_header;
+
+/* What a rank tells the others of its part. */
+typedef struct window_offer {
+    int64_t made; /* 0: the rank cannot share, or does not want to */
+    int64_t pid, file, nbytes;
+    uint64_t mark;
+} window_offer;
+enum { WINDOW_OFFER = sizeof(window_offer) / sizeof(int64_t) };
+
+static window_header *window_header_of(const ek_window *window, int rank)
+{
+    return (window_header *)(void *)window->parts[rank];
+}
+
+char *ek_window_memory(const ek_window *window, int rank)
+{
+    return window->parts[rank] + WINDOW_HEADER;
+}
+
+void ek_window_add(ek_window *window)
+{
+    atomic_fetch_add(&window_header_of(window, window->rank)->count, 1);
+}
+
+uint64_t ek_window_count(const ek_window *window, int rank)
+{
+    return atomic_load_explicit(&window_header_of(window, rank)->count, memory_order_acquire);
+}
+
+static void window_destroy(ek_object *object)
+{
+    ek_window *window = (ek_window *)object;
+    for (int r = 0; r < window->size; r++)
+        if (window->parts[r])
+            munmap(window->parts[r], window->nbytes);
+    free(window);
+}
+
+static ek_window *window_new(const ek_process_group *group, size_t nbytes)
+{
+    ek_window *window = ek_calloc(1, sizeof *window + (size_t)group->size * sizeof(char *));
+    if (!window)
+        return NULL;
+    ek_object_init(&window->object, window_destroy);
+    window->rank = group->rank;
+    window->size = group->size;
+    window->nbytes = WINDOW_HEADER + nbytes;
+    return window;
+}
+
+static bool window_map(ek_window *window, int rank, int file)
+{
+    void *memory =
+        mmap(NULL, window->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+    window->parts[rank] = memory == MAP_FAILED ? NULL : memory;
+    return window->parts[rank];
+}
+
+/* A file beyond the process's limit would be a signal. */
+static bool window_is_within_limit(size_t nbytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+           (limit.rlim_cur == RLIM_INFINITY || nbytes <= limit.rlim_cur);
+}
+
+/* Makes this rank's part; *file is its descriptor. The pages are reserved here: if they were only
+ * asked for when they are touched, a machine without memory would end the process. */
+static window_offer window_make(ek_window *window, int *file)
+{
+    window_offer none = {0};
+    *file = window_is_within_limit(window->nbytes) ? memfd_create("evenkeel", MFD_CLOEXEC) : -1;
+    if (*file < 0 || posix_fallocate(*file, 0, (off_t)window->nbytes) != 0 ||
+        !window_map(window, window->rank, *file))
+        return none;
+    window_header *header = window_header_of(window, window->rank);
+    header->mark = ek_clock_ns() ^ (uint64_t)(uintptr_t)window->parts[window->rank];
+    return (window_offer){.made = 1,
+                          .pid = getpid(),
+                          .file = *file,
+                          .nbytes = (int64_t)window->nbytes,
+                          .mark = header->mark};
+}
+
+/* Maps another rank's part. In another container its name may be that of anything. */
+static bool window_take(ek_window *window, int rank, const window_offer *offer)
+{
+    char name[64];
+    struct stat status;
+    snprintf(name, sizeof name, "/proc/%lld/fd/%lld", (long long)offer->pid,
+             (long long)offer->file);
+    if (stat(name, &status) < 0 || !S_ISREG(status.st_mode) ||
+        status.st_size != (off_t)window->nbytes)
+        return false;
+    int file = open(name, O_RDWR | O_CLOEXEC);
+    bool taken = file >= 0 && window_map(window, rank, file) &&
+                 window_header_of(window, rank)->mark == offer->mark;
+    if (file >= 0)
+        close(file);
+    return taken;
+}
+
+static bool window_is_possible(const ek_process_group *group)
+{
+    const ek_communication *communication = group->communication;
+    for (int r = 1; r < group->size; r++)
+        if (strcmp(communication->hosts[group->ranks[r]], communication->hosts[group->ranks[0]]) !=
+            0)
+            return false;
+    return true;
+}
+
+static bool window_is_allowed(void)
+{
+    const char *text = getenv("EVENKEEL_DIST_SHARED_MEMORY");
+    return !text || strcmp(text, "0") != 0;
+}
+
+/* All ranks' offers, one after another; in the scope. */
+static const window_offer *window_exchange(const window_offer *mine, ek_process_group *group)
+{
+    ek_tensor *own = ek_from_data(mine, EK_SHAPE(WINDOW_OFFER), EK_I64, .device = ek_cpu());
+    ek_tensor *all = ek_join(&ek_verb_presence, own, 0, group);
+    return all ? ek_tensor_address(all) : NULL;
+}
+
+/* Takes all other parts; 1 if all ranks could, 0 if not, negative on errors. */
+static int window_complete(ek_window *window, ek_process_group *group, const window_offer *offers)
+{
+    uint8_t taken = 1;
+    for (int r = 0; r < group->size; r++)
+        taken &= offers[r].made == 1 && offers[r].nbytes == (int64_t)window->nbytes;
+    if (!taken) /* as all ranks see */
+        return 0;
+    for (int r = 0; r < group->size && taken; r++)
+        taken &= r == group->rank || window_take(window, r, &offers[r]);
+    ek_tensor *all = ek_from_data(&taken, EK_SHAPE(1), EK_U8, .device = ek_cpu());
+    int rc = all ? ek_dist_all_reduce(all, .op = EK_DIST_MIN, .group = group) : ek_error_pending();
+    return rc < 0 ? rc : *(uint8_t *)ek_tensor_address(all);
+}
+
+int ek_window_open(ek_process_group *group, size_t nbytes, bool wanted, ek_window **window)
+{
+    *window = NULL;
+    if (!window_is_possible(group))
+        return 0;
+    int file = -1;
+    window_offer mine = {0};
+    ek_window *made = window_new(group, nbytes);
+    if (made && wanted && window_is_allowed())
+        mine = window_make(made, &file);
+    ek_error_clear(); /* memory that cannot be had is no error: messages do the same */
+    ek_scope scope = ek_scope_begin();
+    const window_offer *offers = window_exchange(&mine, group);
+    int rc = offers ? 0 : ek_error_pending();
+    if (rc >= 0 && made)
+        rc = window_complete(made, group, offers);
+    ek_scope_end(&scope);
+    if (file >= 0)
+        close(file);
+    if (rc > 0)
+        *window = made;
+    else
+        ek_object_release(made);
+    return rc < 0 ? rc : 0;
+}
