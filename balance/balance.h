@@ -2,7 +2,7 @@
 #ifndef EK_BALANCE_BALANCE_H
 #define EK_BALANCE_BALANCE_H
 
-#include "comm/ranks.h"
+#include "core/ranks.h"
 #include "evenkeel/gan.h"
 #include "evenkeel/optim.h"
 #include "nn/module_table.h"

@@ -47,7 +47,7 @@ int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holder
         return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++) {
         (*holders)[n++] = ek_object_retain(leaves[i]);
-        for (int k = 0; leaves[i]->flat && k < ek_leaf_shard_count(leaves[i]); k++)
+        for (int k = 0; leaves[i]->shards && k < ek_leaf_shard_count(leaves[i]); k++)
             (*holders)[n++] = ek_object_retain(ek_leaf_shard(leaves[i], k).tensor);
     }
     return n;

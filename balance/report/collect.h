@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 
-#include "comm/ranks.h"
 #include "core/device.h"
+#include "core/ranks.h"
 #include "report/history.h"
 #include "report/report.h"
 

@@ -19,7 +19,7 @@
  * parameter, buffer, optimizer state and number is one tensor with a dotted name ("model.0.weight",
  * "optimizer.0.weight.exp_avg"); texts are metadata. Tensors are written whole, sharded ones too
  * (EK_SHARD_OPTIMIZER), so that a file can be loaded with any number of devices, sharded or not.
- * States that are divided over ranks are saved by ek_dist_archive_save (ddp.h).
+ * States that are sharded over ranks are saved by ek_dist_archive_save (ddp.h).
  * Names skip wrappers such as data parallel: they are those of the wrapped module.
  *
  * Functions return 0 or a negative status. If the archive is NULL because it could not be made or

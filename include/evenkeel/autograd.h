@@ -28,7 +28,7 @@ EK_API int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad);
 
 /** The whole gradient of a parameter, on its device. If it is sharded (EK_SHARD_OPTIMIZER), this is
  * a gathered copy in the scope, else ek_tensor_grad. NULL, without an error, if there is none. If
- * it is divided over ranks (ddp.h), all of them call this. */
+ * it is sharded over ranks (ddp.h), all of them call this. */
 EK_API ek_tensor *ek_gather_grad(ek_tensor *parameter);
 
 /** A handle, in the scope, on the same memory and version, without history. */

@@ -41,7 +41,7 @@ typedef struct ek_distributed_options {
      * always found, and gradients always lie in buckets. */
     bool find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph;
     ek_switch init_sync; /**< on: all ranks get rank 0's parameters and buffers now */
-    /** EK_SHARD_OPTIMIZER: the optimizer's state is divided over the devices of all ranks (below).
+    /** EK_SHARD_OPTIMIZER: the optimizer's state is sharded over the devices of all ranks (below).
      * With one rank, over those of device_ids. */
     ek_shard_policy shard;
     /** on: f32 gradients travel in bf16 and are added in f32; default off */
@@ -130,7 +130,7 @@ typedef struct ek_distributed_stats {
     uint64_t buckets;       /**< in all passes */
     uint64_t nbytes;        /**< bytes of gradients that were averaged */
     uint64_t buffer_nbytes; /**< bytes of buffers that rank 0 has sent */
-    uint64_t shared_nbytes; /**< bytes of divided parameters that all ranks got after steps */
+    uint64_t shared_nbytes; /**< bytes of sharded parameters that all ranks got after steps */
     double communicating;   /**< seconds in which averages were under way */
     double exposed;         /**< seconds that backward waited for averages after its own work */
     /** Seconds of `exposed` in which the averages waited for ranks that finished their backward
@@ -156,9 +156,9 @@ EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stat
 EK_API int ek_dist_average_gradients(ek_module *module, ek_process_group *group);
 
 /** ek_archive_save on the rank `rank`, which all ranks of the group call. The other ranks' archives
- * may be NULL, unless they hold states that are divided over ranks (EK_SHARD_OPTIMIZER): then each
+ * may be NULL, unless they hold states that are sharded over ranks (EK_SHARD_OPTIMIZER): then each
  * rank puts the same states into its own, and the file gets the whole ones, so that it can be
- * loaded on any number of ranks, divided or not. Nothing else of these archives is read. Only one
+ * loaded on any number of ranks, sharded or not. Nothing else of these archives is read. Only one
  * whole state at a time takes memory. It returns when the file is written, so that any rank may
  * open it then. If it cannot be written, that is an error on all ranks. */
 EK_API int ek_dist_archive_save(ek_archive *archive, const char *path, int rank,

@@ -41,7 +41,7 @@ typedef enum ek_dist_backend {
     EK_DIST_AUTO = 0,
     EK_DIST_MPI, /**< for all tensors */
     /** As EK_DIST_AUTO, but EK_E_BACKEND if NCCL can't carry a GPU's tensor. Messages between two
-     * ranks, values, gradients of divided optimizers, and tensors of at most 128 bytes go by MPI
+     * ranks, values, gradients of sharded optimizers, and tensors of at most 128 bytes go by MPI
      * all the same. */
     EK_DIST_NCCL
 } ek_dist_backend;

@@ -106,7 +106,7 @@ EK_API int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char
 
 /** Updates every parameter that has a gradient; if none has, nothing, as in PyTorch, but a warning
  * is logged (ek_set_log). On an error nothing has been updated. All ranks
- * call it if parameters are divided over them (ddp.h). EK_E_INVALID for LBFGS, which needs a
+ * call it if parameters are sharded over them (ddp.h). EK_E_INVALID for LBFGS, which needs a
  * closure. */
 EK_API int ek_step(ek_optimizer *optimizer);
 
@@ -129,7 +129,7 @@ typedef int ek_closure(double *loss, void *user);
  * unless NULL. On an error parameters and state are what they were before; gradients are the last
  * ones.
  *
- * LBFGS: EK_E_STATE for parameters that are sharded or divided over ranks. The state follows
+ * LBFGS: EK_E_STATE for parameters that are sharded, over ranks or not. The state follows
  * parameters that were moved to another device before the step or by its first evaluation; later in
  * the step that is EK_E_DEVICE.
  *
@@ -157,7 +157,7 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
  * "prev_flat_grad" are new tensors in the scope. NULL, without an error, if there is none yet.
  *
  * Owned by the optimizer, where nothing else is said. For a sharded parameter it is a copy of the
- * whole state instead, on cpu, in the scope; if it is divided over ranks (ddp.h), all of them call
+ * whole state instead, on cpu, in the scope; if it is sharded over ranks (ddp.h), all of them call
  * this. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);

@@ -22,7 +22,7 @@
  *
  * With data parallel wrappers gradients lie in the original module's parameters, also those of
  * shards; nothing differs. Ranks whose gradients are averaged (ddp.h) see the same gradients, and
- * so each rank's scaler does the same. If parameters are divided over ranks, unscale and step are
+ * so each rank's scaler does the same. If parameters are sharded over ranks, unscale and step are
  * calls of all ranks, as ek_step is. A scaler is for one thread at a time. */
 #ifndef EVENKEEL_SCALER_H
 #define EVENKEEL_SCALER_H

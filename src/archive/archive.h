@@ -24,7 +24,7 @@ typedef struct ek_archive_entry {
     char *name;        /* owned */
     ek_object *object; /* one reference: the tensor, or the argument of `make` */
     ek_tensor *(*make)(ek_object *object); /* result in the scope; NULL: `object` is the tensor */
-    bool divided;                          /* `make` is a call of several processes (ek_owners) */
+    bool has_ranks;                        /* `make` is a call of several processes (ek_ranks) */
     ek_dtype dtype;
     ek_shape shape;
     ek_device device; /* the device that the metadata notes */
@@ -90,13 +90,13 @@ int ek_archive_put_rates(const ek_archive_put_call *put, const ek_optimizer *opt
 
 /* ---- saving: archive_save.c ---- */
 
-/* ek_archive_save for archives with entries that are divided between processes: meanwhile the
- * others call ek_archive_give. */
-int ek_archive_save_divided(ek_archive *archive, const char *path);
-/* Gives this process's part of its archive's divided entries to the process that saves. */
+/* ek_archive_save for archives with entries that are sharded over ranks: meanwhile the others call
+ * ek_archive_give. */
+int ek_archive_save_with_ranks(ek_archive *archive, const char *path);
+/* Gives this process's shards of its archive's entries to the process that saves. */
 int ek_archive_give(const ek_archive *archive);
-/* How many divided entries there are, and a digest of their names, dtypes and shapes. */
-int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest);
+/* How many entries are sharded over ranks, and a digest of their names, dtypes and shapes. */
+int ek_archive_count_with_ranks(const ek_archive *archive, uint64_t *digest);
 
 /* ---- reading: archive_read.c ---- */
 

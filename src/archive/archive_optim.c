@@ -76,7 +76,7 @@ static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_
                               .device = device};
     EK_TRY(ek_optimizer_state_parts(w->optimizer, parameter, state, &entry.object, &entry.dtype));
     if (entry.object) {
-        entry.divided = ek_state_parts_are_divided(entry.object);
+        entry.has_ranks = ek_state_parts_have_ranks(entry.object);
         int status = ek_archive_add_made(put, state, entry);
         ek_object_release(entry.object);
         return status;

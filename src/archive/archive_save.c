@@ -116,7 +116,7 @@ static int save_check(const ek_archive *archive, const char *path)
     return save_check_ending(put.what, path);
 }
 
-int ek_archive_save_divided(ek_archive *archive, const char *path)
+int ek_archive_save_with_ranks(ek_archive *archive, const char *path)
 {
     save_pairs list = {0};
     EK_TRY(save_check(archive, path));
@@ -135,24 +135,24 @@ int ek_archive_save(ek_archive *archive, const char *path)
 {
     EK_TRY(save_check(archive, path));
     for (int i = 0; i < archive->count; i++)
-        if (archive->entries[i].divided)
+        if (archive->entries[i].has_ranks)
             return EK_FAIL(EK_E_STATE,
                            "archive_save: \"%.200s\" is divided over several processes; "
                            "ek_dist_archive_save, called by all of them, puts it together",
                            archive->entries[i].name);
-    return ek_archive_save_divided(archive, path);
+    return ek_archive_save_with_ranks(archive, path);
 }
 
 /* ---- parts that other processes have ---- */
 
-int ek_archive_count_divided(const ek_archive *archive, uint64_t *digest)
+int ek_archive_count_with_ranks(const ek_archive *archive, uint64_t *digest)
 {
     int count = 0;
     *digest = EK_DIGEST;
     for (int i = 0; archive && i < archive->count; i++) {
         const ek_archive_entry *entry = &archive->entries[i];
         char shape[200];
-        if (!entry->divided)
+        if (!entry->has_ranks)
             continue;
         count++;
         *digest = ek_digest_text(*digest, entry->name);
@@ -167,7 +167,7 @@ int ek_archive_give(const ek_archive *archive)
     ek_array_source *sources = ek_calloc((size_t)archive->count + 1, sizeof *sources);
     int count = 0;
     for (int i = 0; i < archive->count && sources; i++)
-        if (archive->entries[i].divided)
+        if (archive->entries[i].has_ranks)
             sources[count++] = save_source(&archive->entries[i]);
     int status = sources ? ek_safetensors_make(sources, count) : EK_E_NO_MEMORY;
     free(sources);

@@ -127,7 +127,7 @@ static int grad_check_captured(const ek_grad_options *options, ek_buffer *const 
             continue;
         const ek_tensor *input = options->inputs[i];
         ek_tensor_text(input, text);
-        if (input->flat && !ek_leaf_owners(input))
+        if (input->shards && !ek_leaf_ranks(input))
             return EK_FAIL(
                 EK_E_AUTOGRAD,
                 "ek_grad: input %d, %s, is sharded over devices, and gradients go to its "

@@ -117,70 +117,71 @@ ek_tensor *ek_detach(ek_tensor *tensor)
     return ek_tensor_alias(tensor);
 }
 
-/* ---- flats ---- */
+/* ---- shards ---- */
 
-int ek_flat_init(ek_flat *flat, int count, int most)
+int ek_shards_init(ek_shards *shards, int leaf_count, int most)
 {
     static atomic_uint_fast64_t ids;
-    flat->id = atomic_fetch_add_explicit(&ids, 1, memory_order_relaxed) + 1;
-    flat->segments = ek_calloc((size_t)count + 1, sizeof *flat->segments);
-    flat->shards = ek_calloc((size_t)most + 1, sizeof *flat->shards);
-    flat->count = count;
-    return flat->segments && flat->shards ? 0 : EK_E_NO_MEMORY;
+    size_t room = (size_t)leaf_count + 1;
+    shards->id = atomic_fetch_add_explicit(&ids, 1, memory_order_relaxed) + 1;
+    shards->leaf_count = leaf_count;
+    shards->all = ek_calloc((size_t)most + 1, sizeof *shards->all);
+    shards->first = ek_calloc(room, sizeof *shards->first);
+    shards->counts = ek_calloc(room, sizeof *shards->counts);
+    shards->stepped = ek_calloc(room, sizeof *shards->stepped);
+    return shards->all && shards->first && shards->counts && shards->stepped ? 0 : EK_E_NO_MEMORY;
 }
 
-void ek_flat_clear(ek_flat *flat)
+void ek_shards_clear(ek_shards *shards)
 {
-    for (int i = 0; i < flat->shard_count; i++)
-        ek_object_release(flat->shards[i].tensor);
-    free(flat->shards);
-    free(flat->segments);
-    free(flat->stepped);
-    ek_object_release(flat->owners);
+    for (int i = 0; i < shards->count; i++)
+        ek_object_release(shards->all[i].tensor);
+    free(shards->all);
+    free(shards->first);
+    free(shards->counts);
+    free(shards->stepped);
+    ek_object_release(shards->ranks);
 }
 
-void ek_flat_add_range(ek_flat *flat, int segment, int64_t begin, int64_t end, ek_tensor *tensor)
+void ek_shards_add(ek_shards *shards, int leaf, int64_t begin, int64_t end, ek_tensor *tensor)
 {
-    ek_shards *own = &flat->segments[segment];
-    ek_shard *added = &flat->shards[flat->shard_count++];
-    *added = (ek_shard){begin, end, ek_object_retain(tensor)};
-    if (own->count++ == 0)
-        own->shards = added;
+    if (shards->counts[leaf]++ == 0)
+        shards->first[leaf] = shards->count;
+    shards->all[shards->count++] = (ek_shard){begin, end, ek_object_retain(tensor)};
 }
 
-void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *tensor)
+/* The first of the leaf's shards in `shards`. */
+static const ek_shard *leaf_shards_of(const ek_shards *shards, int index)
 {
-    const ek_shards *own = &flat->segments[segment];
-    int64_t begin = own->count ? own->shards[own->count - 1].end : 0;
-    ek_flat_add_range(flat, segment, begin, end, tensor);
+    return &shards->all[shards->first[index]];
 }
 
-static int flat_check(const ek_tensor *leaf, const ek_flat *flat, int segment)
+static int shards_check(const ek_shards *shards, int index, const ek_tensor *leaf)
 {
-    const ek_shards *shards = &flat->segments[segment];
+    const ek_shard *own = leaf_shards_of(shards, index);
+    const int count = shards->counts[index];
     char texts[2][200] = {"NULL"};
-    int64_t covered = shards->count ? shards->shards[shards->count - 1].end : -1;
+    int64_t covered = count ? own[count - 1].end : -1;
     ek_tensor_text(leaf, texts[1]);
     if (leaf->history)
         return EK_FAIL(EK_E_INVALID, "%s is the result of an operation; only leaves can be sharded",
                        texts[1]);
     if (!ek_is_dense(leaf))
         return EK_FAIL(EK_E_INVALID, "%s is a view with gaps and cannot be sharded", texts[1]);
-    if (covered != ek_count(leaf) && !flat->owners)
-        return EK_FAIL(EK_E_INVALID, "the %d shards of %s end at element %lld of %lld",
-                       shards->count, texts[1], (long long)covered, (long long)ek_count(leaf));
-    for (int i = 0; i < shards->count; i++) {
-        const ek_shard *shard = &shards->shards[i];
-        const ek_tensor *tensor = shard->tensor;
-        if (tensor && tensor->ndim == 1 && tensor->shape[0] == shard->end - shard->begin &&
+    if (covered != ek_count(leaf) && !shards->ranks)
+        return EK_FAIL(EK_E_INVALID, "the %d shards of %s end at element %lld of %lld", count,
+                       texts[1], (long long)covered, (long long)ek_count(leaf));
+    for (int i = 0; i < count; i++) {
+        const ek_tensor *tensor = own[i].tensor;
+        if (tensor && tensor->ndim == 1 && tensor->shape[0] == own[i].end - own[i].begin &&
             ek_is_dense(tensor) && tensor->dtype == leaf->dtype && !tensor->history &&
-            !tensor->flat)
+            !tensor->shards)
             continue;
         return EK_FAIL(EK_E_INVALID,
                        "shard %d of %s is %s; it has to be a flat, whole leaf of %s for elements "
                        "%lld to %lld",
                        i, texts[1], tensor ? ek_tensor_text(tensor, texts[0]) : texts[0],
-                       ek_dtype_name(leaf->dtype), (long long)shard->begin, (long long)shard->end);
+                       ek_dtype_name(leaf->dtype), (long long)own[i].begin, (long long)own[i].end);
     }
     return 0;
 }
@@ -216,7 +217,7 @@ int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
     return leaf_copy_elements(to, 0, whole, shard->begin, shard->end - shard->begin);
 }
 
-/* This process's elements, flat, for its owners to join. NULL with an error. */
+/* This process's elements, flat, for the ranks to join. NULL with an error. */
 static ek_tensor *shards_own(const ek_shard *shards, int count, const ek_tensor *whole)
 {
     int64_t begin = shards[0].begin;
@@ -230,13 +231,30 @@ static ek_tensor *shards_own(const ek_shard *shards, int count, const ek_tensor 
     return own;
 }
 
-int ek_shards_gather(const ek_shard *shards, int count, ek_owners *owners, ek_tensor *whole)
+/* All ranks' elements, one rank's after another. NULL with an error, on all of them. */
+static ek_tensor *shards_join(const ek_shard *shards, int count, ek_ranks *ranks, int status,
+                              const ek_tensor *whole)
 {
-    for (int i = 0; i < count && !owners; i++)
-        EK_TRY(ek_shard_read(&shards[i], shards[i].tensor, whole));
-    if (!owners)
-        return 0;
-    const ek_tensor *all = owners->join(owners, shards_own(shards, count, whole));
+    if (ek_ranks_check(ranks) < 0)
+        return NULL;
+    bool enabled = ek_set_grad_enabled(false);
+    ek_tensor *own = status < 0 ? NULL : shards_own(shards, count, whole), *all = NULL;
+    if (own)
+        all = ranks->join(ranks, own, 0, NULL);
+    else
+        ranks->agree(ranks, ek_error_pending());
+    ek_set_grad_enabled(enabled);
+    return all;
+}
+
+int ek_shards_gather(const ek_shard *shards, int count, ek_ranks *ranks, int status,
+                     ek_tensor *whole)
+{
+    for (int i = 0; i < count && !ranks && status >= 0; i++)
+        status = ek_shard_read(&shards[i], shards[i].tensor, whole);
+    if (!ranks)
+        return status;
+    const ek_tensor *all = shards_join(shards, count, ranks, status, whole);
     if (!all)
         return ek_error_pending();
     if (ek_count(all) != ek_count(whole))
@@ -301,30 +319,31 @@ static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tenso
     return 0;
 }
 
-/* Adds a gradient of the leaf to those of the shards. Allocates all memory before a sum changes. */
-static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const ek_shards *shards)
+/* Adds a gradient of the leaf to those of its shards. Allocates all memory before a sum changes. */
+static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const ek_shard *shards,
+                               int count)
 {
-    ek_tensor **rooms = ek_calloc((size_t)shards->count, sizeof *rooms);
+    ek_tensor **rooms = ek_calloc((size_t)count + 1, sizeof *rooms);
     if (!rooms)
         return EK_E_NO_MEMORY;
     ek_scope scope = ek_scope_begin();
     gradient = ek_gradient_in_order(gradient, leaf);
     bool made = gradient;
-    for (int i = 0; i < shards->count && made; i++)
-        made = (rooms[i] = leaf_shard_room(shards->shards[i].tensor));
+    for (int i = 0; i < count && made; i++)
+        made = (rooms[i] = leaf_shard_room(shards[i].tensor));
     int status = made ? 0 : ek_error_pending();
-    for (int i = 0; i < shards->count && status >= 0; i++)
-        status = leaf_shard_add(&shards->shards[i], rooms[i], gradient);
+    for (int i = 0; i < count && status >= 0; i++)
+        status = leaf_shard_add(&shards[i], rooms[i], gradient);
     ek_scope_end(&scope);
     free(rooms);
     return status;
 }
 
 /* Gives zeros to the shards that have no gradient. */
-static int leaf_fill_missing(const ek_shards *shards)
+static int leaf_fill_missing(const ek_tensor *leaf)
 {
-    for (int i = 0; i < shards->count; i++) {
-        ek_tensor *tensor = shards->shards[i].tensor;
+    for (int i = 0; i < ek_leaf_shard_count(leaf); i++) {
+        ek_tensor *tensor = ek_leaf_shard(leaf, i).tensor;
         if (ek_tensor_grad(tensor))
             continue;
         ek_tensor *zeros = leaf_shard_room(tensor);
@@ -341,11 +360,13 @@ static int leaf_fill_missing(const ek_shards *shards)
 int ek_leaf_settle_gradient(ek_tensor *leaf)
 {
     ek_tensor *gradient = ek_tensor_grad(leaf);
-    if (!leaf->flat || !ek_leaf_has_gradient(leaf))
+    if (!leaf->shards || !ek_leaf_has_gradient(leaf))
         return 0;
     if (!gradient)
-        return leaf_fill_missing(ek_leaf_shards(leaf));
-    EK_TRY(leaf_shard_gradient(leaf, gradient, ek_leaf_shards(leaf)));
+        return leaf_fill_missing(leaf);
+    EK_TRY(leaf_shard_gradient(leaf, gradient,
+                               leaf_shards_of(ek_leaf_shards(leaf), leaf->shards_index),
+                               ek_leaf_shard_count(leaf)));
     leaf_grad_replace(leaf, NULL);
     return 0;
 }
@@ -362,20 +383,19 @@ bool ek_leaf_has_gradient(const ek_tensor *leaf)
 
 void ek_leaf_drop_shard_gradients(ek_tensor *leaf)
 {
-    for (int i = 0; leaf->flat && i < ek_leaf_shard_count(leaf); i++)
+    for (int i = 0; leaf->shards && i < ek_leaf_shard_count(leaf); i++)
         ek_tensor_set_grad(ek_leaf_shard(leaf, i).tensor, NULL);
 }
 
-/* Writes the shards' gradients, in the shards' order of memory, to parts[i].tensor. */
-static int leaf_list_gradients(const ek_shards *shards, ek_shard *parts)
+/* Lists the leaf's shards with their gradients, in the shards' order of memory, as tensors. */
+static int leaf_list_gradients(const ek_tensor *leaf, ek_shard *list)
 {
-    for (int i = 0; i < shards->count; i++) {
-        const ek_tensor *tensor = shards->shards[i].tensor;
-        ek_tensor *gradient = ek_tensor_grad(tensor);
-        parts[i] = shards->shards[i];
-        parts[i].tensor = gradient ? ek_gradient_in_order(gradient, tensor) : NULL;
-        if (gradient && !parts[i].tensor)
+    for (int i = 0; i < ek_leaf_shard_count(leaf); i++) {
+        list[i] = ek_leaf_shard(leaf, i);
+        ek_tensor *gradient = ek_tensor_grad(list[i].tensor);
+        if (gradient && !(gradient = ek_gradient_in_order(gradient, list[i].tensor)))
             return ek_error_pending();
+        list[i].tensor = gradient;
     }
     return 0;
 }
@@ -383,16 +403,12 @@ static int leaf_list_gradients(const ek_shards *shards, ek_shard *parts)
 /* Joins the shards' gradients in `whole`, and adds the leaf's own if there is one. */
 static int leaf_gather_gradient(ek_tensor *whole, const ek_tensor *leaf)
 {
-    const ek_shards *shards = ek_leaf_shards(leaf);
+    const int count = ek_leaf_shard_count(leaf);
     const ek_tensor *beside = ek_tensor_grad(leaf);
-    ek_owners *owners = ek_leaf_owners(leaf);
-    ek_shard *parts = ek_calloc((size_t)shards->count, sizeof *parts);
-    int rc = whole && parts ? leaf_list_gradients(shards, parts) : ek_error_pending();
-    if (rc >= 0)
-        rc = ek_shards_gather(parts, shards->count, owners, whole);
-    else if (owners) /* they wait for this process */
-        owners->join(owners, NULL);
-    free(parts);
+    ek_shard *list = ek_calloc((size_t)count + 1, sizeof *list);
+    int rc = whole && list ? leaf_list_gradients(leaf, list) : ek_error_pending();
+    rc = ek_shards_gather(list, count, ek_leaf_ranks(leaf), rc, whole);
+    free(list);
     EK_TRY(rc);
     return beside ? ek_kernels_of(whole)->binary(ek_tensor_dev(whole), EK_BINARY_ADD, whole, whole,
                                                  beside, 1)
@@ -403,7 +419,7 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
 {
     if (!parameter)
         leaf_missing("ek_gather_grad");
-    if (!parameter || !parameter->flat)
+    if (!parameter || !parameter->shards)
         return ek_tensor_grad(parameter);
     if (!ek_leaf_has_gradient(parameter))
         return NULL;
@@ -417,34 +433,35 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
 
 /* ---- changes ---- */
 
-static int leaf_change_shards(ek_tensor *leaf, ek_flat *flat, int segment)
+static int leaf_change_shards(ek_tensor *leaf, ek_shards *shards, int index)
 {
-    bool divided = ek_leaf_owners(leaf); /* what other processes have is not to be had here */
-    ek_tensor *gradient = divided ? ek_tensor_grad(leaf) : ek_gather_grad(leaf);
-    if (!gradient && !divided && ek_leaf_has_gradient(leaf))
+    bool elsewhere = ek_leaf_ranks(leaf); /* what other ranks have is not to be had here */
+    ek_tensor *gradient = elsewhere ? ek_tensor_grad(leaf) : ek_gather_grad(leaf);
+    if (!gradient && !elsewhere && ek_leaf_has_gradient(leaf))
         return ek_error_pending();
-    if (gradient && flat)
-        EK_TRY(leaf_shard_gradient(leaf, gradient, &flat->segments[segment]));
+    if (gradient && shards)
+        EK_TRY(leaf_shard_gradient(leaf, gradient, leaf_shards_of(shards, index),
+                                   shards->counts[index]));
     ek_object_retain(gradient);
     ek_leaf_drop_shard_gradients(leaf);
-    ek_object_release(leaf->flat);
-    leaf->flat = ek_object_retain(flat);
-    leaf->segment = segment;
+    ek_object_release(leaf->shards);
+    leaf->shards = ek_object_retain(shards);
+    leaf->shards_index = index;
     ek_object_release(leaf->grad_buffer);
     leaf->grad_buffer = NULL;
-    leaf_grad_replace(leaf, flat ? NULL : gradient);
+    leaf_grad_replace(leaf, shards ? NULL : gradient);
     ek_object_release(gradient);
     return 0;
 }
 
-int ek_leaf_set_shards(ek_tensor *leaf, ek_flat *flat, int segment)
+int ek_leaf_set_shards(ek_tensor *leaf, ek_shards *shards, int index)
 {
-    if ((ek_object *)flat == leaf->flat)
+    if ((ek_object *)shards == leaf->shards)
         return 0;
-    if (flat)
-        EK_TRY(flat_check(leaf, flat, segment));
+    if (shards)
+        EK_TRY(shards_check(shards, index, leaf));
     ek_scope scope = ek_scope_begin();
-    int status = leaf_change_shards(leaf, flat, segment);
+    int status = leaf_change_shards(leaf, shards, index);
     ek_scope_end(&scope);
     return status;
 }

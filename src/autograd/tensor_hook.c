@@ -25,7 +25,7 @@ int64_t ek_tensor_register_hook(ek_tensor *tensor, ek_tensor_hook *hook, void *u
     if (!tensor->requires_grad)
         return EK_FAIL(EK_E_AUTOGRAD, "register_hook: %s requires no gradient",
                        ek_tensor_text(tensor, text));
-    if (tensor->flat)
+    if (tensor->shards)
         return EK_FAIL(EK_E_STATE,
                        "register_hook: %s is sharded over devices, and gradients go to its shards",
                        ek_tensor_text(tensor, text));

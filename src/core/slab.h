@@ -25,6 +25,15 @@ static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
     return (count + unit - 1) / unit * unit;
 }
 
+/* Where range `index` begins, if `count` elements are cut into `ranges` at multiples of `unit`;
+ * with `ranges` itself, the end. No range is longer than the first. */
+static inline int64_t ek_slab_cut(int64_t count, int64_t unit, int ranges, int index)
+{
+    int64_t units = (count + unit - 1) / unit, rest = units % ranges;
+    int64_t begin = (units / ranges * index + (index < rest ? index : rest)) * unit;
+    return begin < count ? begin : count;
+}
+
 /* A slab on dev with a member for each of `tensors`, which are of one dtype. A member has its
  * tensor's shape and order of memory, without gaps. All bytes are zero, because padding must be
  * finite, and count under the calling thread's category. One reference. */

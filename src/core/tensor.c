@@ -105,7 +105,7 @@ static void tensor_destroy(ek_object *object)
     ek_object_release(tensor->history);
     ek_object_release(tensor->grad);
     ek_object_release(tensor->grad_buffer);
-    ek_object_release(tensor->flat);
+    ek_object_release(tensor->shards);
     ek_object_release(tensor->grad_hook);
     ek_object_release(tensor->hooks);
     ek_object_release(tensor->version);

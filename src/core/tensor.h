@@ -59,9 +59,9 @@ struct ek_tensor {
     struct ek_tensor *grad;
     struct ek_tensor *grad_buffer; /* one reference to a slab's memory for `grad`, or NULL; with
                                     create_graph `grad` may be another tensor */
-    /* One reference to the flat of a sharded leaf (autograd/shards.h), else NULL. */
-    ek_object *flat;
-    int segment;         /* index of the leaf among the flat's segments */
+    /* Of a sharded leaf: one reference to its ek_shards (autograd/shards.h), else NULL. */
+    ek_object *shards;
+    int shards_index;    /* the leaf's index there */
     int grad_hook_index; /* the hook's number of the leaf */
     /* One reference to who is told about the leaf's gradients (autograd/grad_hook.h), or NULL. */
     struct ek_grad_hook *grad_hook;

@@ -15,7 +15,7 @@ typedef struct ek_batch_norm_module {
     int ndim_least, ndim_most; /* bounds of the input's dimensions */
     /* Of the synchronised type: */
     uint64_t place;         /* where replicas meet (rendezvous.h) */
-    struct ek_ranks *ranks; /* other processes (comm/ranks.h), or NULL; one reference */
+    struct ek_ranks *ranks; /* other processes (core/ranks.h), or NULL; one reference */
     bool ranks_are_given;   /* by the options or a conversion, not by the wrapper around it */
 } ek_batch_norm_module;
 

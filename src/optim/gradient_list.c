@@ -13,14 +13,20 @@ void ek_gradients_free(ek_gradient_list *list)
 {
     ek_tensor_list_clear(&list->parameters);
     free(list->gradients);
-    free(list->owners);
+    free(list->shards);
 }
 
-static int gradients_add(ek_gradient_list *list, ek_tensor *gradient, ek_owners *owners)
+/* The shards of a parameter that is sharded over ranks; NULL: it is this process's. */
+static ek_shards *gradient_shards(const ek_tensor *parameter)
+{
+    return ek_leaf_ranks(parameter) ? ek_leaf_shards(parameter) : NULL;
+}
+
+static int gradients_add(ek_gradient_list *list, ek_tensor *gradient, ek_shards *shards)
 {
     EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));
-    EK_TRY(ek_grow(&list->owners, &list->owners_room, list->count + 1));
-    list->owners[list->count] = owners;
+    EK_TRY(ek_grow(&list->shards, &list->shards_room, list->count + 1));
+    list->shards[list->count] = shards;
     list->gradients[list->count++] = gradient;
     return 0;
 }
@@ -60,7 +66,7 @@ int ek_gradients_collect(ek_gradient_list *list)
         for (int k = 0; k < ek_leaf_shard_count(parameter); k++) {
             ek_tensor *gradient = ek_tensor_grad(ek_leaf_shard(parameter, k).tensor);
             if (gradient && ek_count(gradient) > 0)
-                EK_TRY(gradients_add(list, gradient, ek_leaf_owners(parameter)));
+                EK_TRY(gradients_add(list, gradient, gradient_shards(parameter)));
         }
     }
     return 0;
@@ -84,8 +90,8 @@ void ek_gradients_combine(double *total, double term, double p)
         *total = term;
 }
 
-/* Adds to *total the terms of the gradients with these owners. */
-static int gradients_measure(const ek_gradient_list *list, const ek_owners *owners,
+/* Adds to *total the terms of the gradients of these shards. */
+static int gradients_measure(const ek_gradient_list *list, const ek_shards *shards,
                              ek_gradient_measure *measure, double p, double *total)
 {
     size_t room = (size_t)list->count + 1;
@@ -93,7 +99,7 @@ static int gradients_measure(const ek_gradient_list *list, const ek_owners *owne
     ek_tensor **gradients = ek_calloc(room, sizeof *gradients);
     int count = 0, status = done && gradients ? 0 : EK_E_NO_MEMORY;
     for (int i = 0; i < list->count && status == 0; i++)
-        if (list->owners[i] == owners)
+        if (list->shards[i] == shards)
             gradients[count++] = list->gradients[i];
     for (int i = 0; i < count && status == 0; i++)
         if (!done[i])
@@ -103,18 +109,18 @@ static int gradients_measure(const ek_gradient_list *list, const ek_owners *owne
     return status;
 }
 
-/* The owners of a parameter's gradient; NULL also if a parameter before has the same. */
-static ek_owners *gradients_owners_of(const ek_tensor_list *parameters, int at)
+/* As above for a parameter with a gradient; NULL also if a parameter before has the same. */
+static ek_shards *gradients_shards_of(const ek_tensor_list *parameters, int at)
 {
     const ek_tensor *parameter = parameters->tensors[at];
-    ek_owners *owners = ek_leaf_owners(parameter);
-    if (!owners || !ek_leaf_has_gradient(parameter))
+    ek_shards *shards = gradient_shards(parameter);
+    if (!shards || !ek_leaf_has_gradient(parameter))
         return NULL;
     for (int i = 0; i < at; i++)
-        if (ek_leaf_owners(parameters->tensors[i]) == owners &&
+        if (gradient_shards(parameters->tensors[i]) == shards &&
             ek_leaf_has_gradient(parameters->tensors[i]))
             return NULL;
-    return owners;
+    return shards;
 }
 
 int ek_gradients_total(const ek_gradient_list *list, int status, ek_gradient_measure *measure,
@@ -123,13 +129,13 @@ int ek_gradients_total(const ek_gradient_list *list, int status, ek_gradient_mea
     if (status >= 0)
         status = gradients_measure(list, NULL, measure, p, total);
     for (int i = 0; i < list->parameters.count; i++) {
-        ek_owners *owners = gradients_owners_of(&list->parameters, i);
+        ek_shards *shards = gradients_shards_of(&list->parameters, i);
         double part = 0;
-        if (!owners)
+        if (!shards)
             continue;
         if (status >= 0)
-            status = gradients_measure(list, owners, measure, p, &part);
-        EK_TRY(status = owners->combine(owners, status, &part, isinf(p)));
+            status = gradients_measure(list, shards, measure, p, &part);
+        EK_TRY(status = ek_ranks_combine(shards->ranks, status, &part, isinf(p)));
         ek_gradients_combine(total, part, p);
     }
     return status;

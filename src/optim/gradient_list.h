@@ -8,15 +8,14 @@
 #include "optim/optimizer.h"
 
 /* Parameters, and their gradients in the same order, but for empty ones; for a sharded parameter
- * those of its shards. Of one that is divided between processes that is this process's part. */
+ * those of its shards. Of one that is sharded over ranks these are this rank's. */
 typedef struct ek_gradient_list {
     const char *name; /* of the caller, for error messages */
     ek_tensor_list parameters;
     ek_tensor **gradients;
     int count, room;
-    /* Per gradient: the processes that it is divided between, or NULL. Borrowed. */
-    ek_owners **owners;
-    int owners_room;
+    ek_shards **shards; /* per gradient: those that are sharded over ranks, or NULL; borrowed */
+    int shards_room;
 } ek_gradient_list;
 
 /* Lists the parameters: those of the optimizer, the module, or the tensors given. `list` is zero

@@ -126,7 +126,7 @@ static int lbfgs_check(const ek_optimizer *optimizer)
                            "lbfgs: all parameters have to be f32, or all f64, but one is %s, the "
                            "first %s",
                            ek_tensor_text(parameter, texts[0]), ek_tensor_text(first, texts[1]));
-        if (ek_leaf_flat(parameter))
+        if (ek_leaf_shards(parameter))
             return EK_FAIL(
                 EK_E_STATE,
                 "lbfgs: %s is sharded, over devices or ranks, but a step needs the whole "

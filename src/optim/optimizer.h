@@ -1,10 +1,9 @@
 /* optimizer.h: what optimizers are made of, for this folder and for checkpoints.
  *
- * An optimizer has a slot per parameter. A slot has one segment if its parameter is whole, and one
- * per shard if the parameter is sharded (autograd/shards.h). Of a parameter that is divided between
- * processes these are the shards of this process. The optimizer's table has all segments
- * in the order of memory. Neighbours there are stepped as one range, with state that is laid out
- * like the parameters. */
+ * An optimizer has a slot per parameter. A slot has one part if its parameter is whole, and one per
+ * shard if the parameter is sharded (autograd/shards.h). The optimizer's table has all parts in the
+ * order of memory. Neighbours there are stepped as one range, with state that is laid out like the
+ * parameters. */
 #ifndef EK_OPTIM_OPTIMIZER_H
 #define EK_OPTIM_OPTIMIZER_H
 
@@ -19,7 +18,7 @@ enum { EK_STATES = 3 }; /* most states of one parameter */
 typedef struct ek_algorithm ek_algorithm; /* algorithm.h */
 
 /* A whole parameter, or one of its shards. */
-typedef struct ek_segment {
+typedef struct ek_part {
     struct ek_slot *slot;
     /* The shard as the last ek_optimizer_sort found it. Its tensor is borrowed, and NULL if the
      * parameter's shards have changed since. */
@@ -28,25 +27,22 @@ typedef struct ek_segment {
     ek_tensor *state[EK_STATES];
     /* This step's gradient, in the shard's order of memory. Borrowed; NULL: none. */
     ek_tensor *gradient;
-} ek_segment;
-
-/* All segments of one parameter. */
-typedef struct ek_cut {
-    uint64_t id;                 /* id of the parameter's flat; 0 if the parameter is whole */
-    ek_owners *owners;           /* the flat's, one reference, or NULL */
-    int64_t stride[EK_MAX_DIMS]; /* the parameter's strides, for the order of elements */
-    int count;
-    ek_segment *segments; /* owned; NULL if there is no cut */
-} ek_cut;
+} ek_part;
 
 /* One parameter. */
 typedef struct ek_slot {
     ek_tensor *parameter; /* one reference */
     int group;
-    int64_t step;   /* count of the parameter's updates */
-    double carried; /* the algorithm's number that goes from step to step */
-    ek_cut cut;
+    int64_t step;    /* count of the parameter's updates */
+    double carried;  /* the algorithm's number that goes from step to step */
     bool takes_part; /* true if this step updates the parameter */
+
+    /* What the parameter was when its parts were made. */
+    uint64_t shards;             /* id of its ek_shards; 0: it was whole */
+    ek_ranks *ranks;             /* over which it was sharded; one reference, or NULL */
+    int64_t stride[EK_MAX_DIMS]; /* for the order of elements */
+    int part_count;
+    ek_part *parts; /* owned */
 } ek_slot;
 
 struct ek_optimizer {
@@ -58,9 +54,9 @@ struct ek_optimizer {
     unsigned changed; /* a bit per option, but lr, that ek_optimizer_set has changed in a group */
     ek_slot **slots;
     int slot_count;
-    ek_map index;       /* parameter to slot */
-    ek_segment **table; /* all segments by group and place in memory */
-    int segment_count;
+    ek_map index;    /* parameter to slot */
+    ek_part **table; /* all parts by group and place in memory */
+    int part_count;
     bool table_is_current;
     bool warned;  /* that no parameter has a gradient; until one has */
     void *memory; /* of an algorithm that steps all parameters as one vector, or NULL */
@@ -76,26 +72,26 @@ int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what);
 /* EK_E_INVALID unless there is such a group. */
 int ek_optimizer_check_group(const ek_optimizer *optimizer, int group);
 
-/* ---- flat.c: segments, and where their state lies ---- */
+/* ---- parts.c: parts, and where their state lies ---- */
 
 ek_slot *ek_slot_new(ek_tensor *parameter, int group);
 void ek_slot_free(ek_slot *slot);
 
-/* Cuts slot and state anew if the parameter's shards have changed. On an error nothing has
- * changed. */
+/* Makes the parts anew, and moves their state, if the parameter's shards have changed. On an error
+ * nothing has changed. */
 int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 
 /* Sorts the table by group and place in memory. */
 int ek_optimizer_sort(ek_optimizer *optimizer);
 
-/* True if b, the next segment to step, follows a in memory with its parameter, its gradient and the
+/* True if b, the next part to step, follows a in memory with its parameter, its gradient and the
  * states whose bits are set. */
-bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
-                      unsigned states);
+bool ek_parts_join(const ek_optimizer *optimizer, const ek_part *a, const ek_part *b,
+                   unsigned states);
 
-/* Gives memory for all states to these segments, a run of the table: neighbours share a slab, and
- * new state is zeros. If `slot` isn't NULL, only neighbours of its segments get memory. */
-int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, int count,
+/* Gives memory for all states to these parts, a run of the table: neighbours share a slab, and new
+ * state is zeros. If `slot` isn't NULL, only neighbours of its parts get memory. */
+int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_part *const *parts, int count,
                          const ek_slot *slot);
 
 /* Frees the state of parameters that were never updated. */
@@ -104,20 +100,20 @@ void ek_optimizer_forget_unused_state(ek_optimizer *optimizer);
 /* Frees the slot's state and sets its step to 0. */
 void ek_slot_forget_state(ek_slot *slot);
 
-/* State s of all segments as one object, which may outlive optimizer and parameter. One reference;
+/* State s of all parts as one object, which may outlive optimizer and parameter. One reference;
  * NULL with an error. */
 ek_object *ek_slot_state_parts(const ek_slot *slot, int s);
 /* The whole state on cpu, in the scope, of the parameter's shape and the state's dtype. If it is
- * divided between processes, all owners call it. */
+ * sharded over ranks, all of them call it. */
 ek_tensor *ek_state_parts_gather(ek_object *parts);
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
-/* What this process owns of a state that there is, on cpu, in the scope; the rest is zeros. */
+/* What this process has of a state that there is, on cpu, in the scope; the rest is zeros. */
 ek_tensor *ek_slot_own_state(const ek_slot *slot, int s);
-bool ek_state_parts_are_divided(const ek_object *parts);
+bool ek_state_parts_have_ranks(const ek_object *parts);
 /* `state` on cpu, in the parameter's shape, dtype and order of memory: itself if it is that already
  * and shares no memory with the slot's state, else a copy in the scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
-/* Copies a tensor from ek_slot_convert_state to state s of all segments. */
+/* Copies a tensor from ek_slot_convert_state to state s of all parts. */
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);
 
 /* ---- for checkpoints ---- */
@@ -127,7 +123,7 @@ int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype);
 
-/* As ek_optimizer_state, but without a call of other processes: what they own is zeros. Enough for
+/* As ek_optimizer_state, but without a call of other ranks: what they own is zeros. Enough for
  * ek_optimizer_set_state to bring back. */
 ek_tensor *ek_optimizer_own_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name);
 

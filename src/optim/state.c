@@ -43,18 +43,18 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
         return ek_full(slot->carried, ek_scalar_shape(), .dtype = EK_F64);
     if (!slot || slot->step == 0 || s == EK_STATES)
         return NULL;
-    ek_tensor *state = slot->cut.segments[0].state[s];
-    return state && slot->cut.id ? ek_slot_gather_state(slot, s) : state;
+    ek_tensor *state = slot->parts[0].state[s];
+    return state && slot->shards ? ek_slot_gather_state(slot, s) : state;
 }
 
 ek_tensor *ek_optimizer_own_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
 {
     const ek_slot *slot = state_slot_of(optimizer, parameter);
     int s = state_index(optimizer, name);
-    bool divided = slot && slot->step > 0 && slot->cut.owners && s < EK_STATES;
-    if (!divided)
+    bool elsewhere = slot && slot->step > 0 && slot->ranks && s < EK_STATES;
+    if (!elsewhere)
         return ek_optimizer_state(optimizer, parameter, name);
-    return slot->cut.segments[0].state[s] ? ek_slot_own_state(slot, s) : NULL;
+    return slot->parts[0].state[s] ? ek_slot_own_state(slot, s) : NULL;
 }
 
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
@@ -63,10 +63,9 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
     const ek_slot *slot = state_slot_of(optimizer, parameter);
     int s = state_index(optimizer, name);
     *parts = NULL;
-    if (!slot || slot->step == 0 || !slot->cut.id || s == EK_STATES ||
-        !slot->cut.segments[0].state[s])
+    if (!slot || slot->step == 0 || !slot->shards || s == EK_STATES || !slot->parts[0].state[s])
         return 0;
-    *dtype = slot->cut.segments[0].state[s]->dtype;
+    *dtype = slot->parts[0].state[s]->dtype;
     *parts = ek_slot_state_parts(slot, s);
     return *parts ? 0 : EK_E_NO_MEMORY;
 }
@@ -226,11 +225,11 @@ static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
         if (optimizer->slots[i] == slot || optimizer->slots[i]->step == 0)
             EK_TRY(ek_slot_recut(optimizer, optimizer->slots[i]));
     EK_TRY(ek_optimizer_sort(optimizer));
-    for (int i = 0; i < optimizer->segment_count; i++) {
-        ek_segment *segment = optimizer->table[i];
-        segment->gradient = segment->shard.tensor ? segment->shard.tensor->grad_buffer : NULL;
+    for (int i = 0; i < optimizer->part_count; i++) {
+        ek_part *part = optimizer->table[i];
+        part->gradient = part->shard.tensor ? part->shard.tensor->grad_buffer : NULL;
     }
-    return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
+    return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->part_count, slot);
 }
 
 static int state_write(ek_slot *slot, int64_t steps, const state_set *set)
@@ -238,10 +237,10 @@ static int state_write(ek_slot *slot, int64_t steps, const state_set *set)
     for (int s = 0; s < EK_STATES; s++)
         if (set->states[s])
             EK_TRY(ek_slot_put_state(slot, s, set->states[s]));
-    for (int i = 0; i < slot->cut.count; i++)
+    for (int i = 0; i < slot->part_count; i++)
         for (int s = 0; s < EK_STATES; s++)
             if (set->states[s])
-                ek_tensor_written(slot->cut.segments[i].state[s], "ek_optimizer_set_state");
+                ek_tensor_written(slot->parts[i].state[s], "ek_optimizer_set_state");
     slot->step = steps;
     slot->carried = set->carried;
     return 0;

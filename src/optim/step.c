@@ -4,19 +4,20 @@
  *
  *     ek_step                here: the public call
  *     step_prepare           all that can fail comes before the first update
- *     step_choose            parameters with a gradient take part; flats are entered
- *     step_collect           lists their segments, in the order of memory, and gradients
- *     ek_optimizer_lay_out   flat.c: gives the segments state, laid out alike
+ *     step_choose            parameters with a gradient take part; their shards are entered
+ *     step_collect           lists their parts, in the order of memory, and gradients
+ *     ek_optimizer_lay_out   parts.c: gives the parts state, laid out alike
  *     step_prepare_ranges    joins neighbours of equal phase to ranges, sorted by call
- *     step_agree             flats that are divided between processes: all of them have come so far
+ *     step_agree             shards of several ranks: all of them have come so far
  *     step_update            updates all devices side by side (ek_jobs_run)
  *     step_update_device     one call per dtype, group and phase
  *     step_call              calls the kernel with the algorithm's rule and numbers (algorithms.c)
- *     sharding_publish       parallel/sharding.c, as flat->publish: sends shards to all devices
- *     ek_divided_publish     distributed/train/divided_step.c, as flat->publish: and to all processes
+ *     shards->publish        parallel/sharding.c: sends shards to all devices;
+ *                            distributed/train/rank_sharding_step.c: and to all ranks
  *
  * The phase is the count of updates if the formula depends on that count. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/lane.h"
 #include "core/trace.h"
@@ -25,7 +26,7 @@
 #include "kernels/kernels.h"
 #include "optim/algorithm.h"
 
-/* Segments [begin, end) of the step, which are neighbours in memory. */
+/* Parts [begin, end) of the step, which are neighbours in memory. */
 typedef struct range {
     int begin, end;
     ek_dev *dev;
@@ -38,68 +39,67 @@ typedef struct range {
 
 enum { PARAMETER, GRADIENT, STATE, OPERANDS = STATE + EK_STATES };
 
-typedef struct step_flat {
-    ek_flat *flat;   /* borrowed; entered */
-    bool takes_part; /* true if one of its parameters takes part */
-    bool agreed;     /* true if flat->agree has succeeded: `publish` must follow */
-} step_flat;
+typedef struct step_shards {
+    ek_shards *shards; /* borrowed; entered */
+    bool takes_part;   /* true if one of their leaves takes part */
+    bool agreed;       /* true if shards->agree has succeeded: `publish` must follow */
+} step_shards;
 
 typedef struct step {
     ek_optimizer *optimizer;
-    ek_segment **segments; /* the segments to step, in the order of the table */
-    int segment_count;
+    ek_part **parts; /* the parts to step, in the order of the table */
+    int part_count;
     range *ranges; /* sorted by device, then by call */
     int range_count;
     ek_tensor **operands[OPERANDS]; /* flat handles, by range */
     ek_dev_set devs;
-    step_flat *flats; /* the flats of sharded parameters, each once */
-    int flat_count;
+    step_shards *shards; /* those of sharded parameters, each once */
+    int shards_count;
 } step;
 
 /* ---- who takes part ---- */
 
-/* The flat's entry. The flat is entered with the first of its parameters. NULL with an error. */
-static step_flat *step_enter_flat(step *this, ek_flat *flat)
+/* The entry of the shards, which are entered with the first of their leaves. NULL with an error. */
+static step_shards *step_enter_shards(step *this, ek_shards *shards)
 {
-    for (int i = 0; i < this->flat_count; i++)
-        if (this->flats[i].flat == flat)
-            return &this->flats[i];
+    for (int i = 0; i < this->shards_count; i++)
+        if (this->shards[i].shards == shards)
+            return &this->shards[i];
     const int before = ek_error_status();
-    if (flat->enter && flat->enter(flat) < 0) {
+    if (shards->enter && shards->enter(shards) < 0) {
         ek_error_prefix(before, "%s", this->optimizer->algorithm->name);
         return NULL;
     }
-    step_flat *entry = &this->flats[this->flat_count++];
-    entry->flat = flat;
+    memset(shards->stepped, 0, (size_t)shards->leaf_count * sizeof *shards->stepped);
+    step_shards *entry = &this->shards[this->shards_count++];
+    entry->shards = shards;
     return entry;
 }
 
-static void step_leave_flats(const step *this)
+static void step_leave_shards(const step *this)
 {
-    for (int i = 0; i < this->flat_count; i++)
-        if (this->flats[i].flat->leave)
-            this->flats[i].flat->leave(this->flats[i].flat);
+    for (int i = 0; i < this->shards_count; i++)
+        if (this->shards[i].shards->leave)
+            this->shards[i].shards->leave(this->shards[i].shards);
 }
 
 /* Lets parameters with a gradient take part, sharded ones with all of their shards. */
 static int step_choose(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
-    this->flats = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *this->flats);
-    if (!this->flats)
+    this->shards = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *this->shards);
+    if (!this->shards)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < optimizer->slot_count; i++) {
         ek_slot *slot = optimizer->slots[i];
-        ek_flat *flat = ek_leaf_flat(slot->parameter);
-        step_flat *entry = flat ? step_enter_flat(this, flat) : NULL;
-        if (flat && !entry)
+        ek_shards *shards = ek_leaf_shards(slot->parameter);
+        step_shards *entry = shards ? step_enter_shards(this, shards) : NULL;
+        if (shards && !entry)
             return ek_error_pending();
         EK_TRY(ek_leaf_settle_gradient(slot->parameter));
         slot->takes_part = ek_leaf_has_gradient(slot->parameter);
         if (entry && slot->takes_part)
-            entry->takes_part = true;
-        if (entry && slot->takes_part && flat->stepped)
-            flat->stepped[slot->parameter->segment] = true;
+            entry->takes_part = shards->stepped[slot->parameter->shards_index] = true;
         if (slot->takes_part)
             EK_TRY(ek_slot_recut(optimizer, slot));
     }
@@ -124,27 +124,27 @@ static int step_gradient_check(const ek_optimizer *optimizer, const ek_tensor *p
                    ek_tensor_text(gradient, texts[1]));
 }
 
-/* Finds the segment's gradient, in the shard's order of memory. */
-static int segment_find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
+/* Finds the part's gradient, in the shard's order of memory. */
+static int part_find_gradient(const ek_optimizer *optimizer, ek_part *part)
 {
-    ek_tensor *tensor = segment->shard.tensor, *gradient = ek_tensor_grad(tensor);
+    ek_tensor *tensor = part->shard.tensor, *gradient = ek_tensor_grad(tensor);
     EK_TRY(step_gradient_check(optimizer, tensor, gradient));
-    segment->gradient = ek_gradient_in_order(gradient, tensor);
-    return segment->gradient ? 0 : ek_error_pending();
+    part->gradient = ek_gradient_in_order(gradient, tensor);
+    return part->gradient ? 0 : ek_error_pending();
 }
 
 static int step_collect(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
     EK_TRY(ek_optimizer_sort(optimizer));
-    this->segments = ek_calloc((size_t)optimizer->segment_count + 1, sizeof(ek_segment *));
-    if (!this->segments)
+    this->parts = ek_calloc((size_t)optimizer->part_count + 1, sizeof(ek_part *));
+    if (!this->parts)
         return EK_E_NO_MEMORY;
-    for (int i = 0; i < optimizer->segment_count; i++) {
+    for (int i = 0; i < optimizer->part_count; i++) {
         if (!optimizer->table[i]->slot->takes_part)
             continue;
-        EK_TRY(segment_find_gradient(optimizer, optimizer->table[i]));
-        this->segments[this->segment_count++] = optimizer->table[i];
+        EK_TRY(part_find_gradient(optimizer, optimizer->table[i]));
+        this->parts[this->part_count++] = optimizer->table[i];
     }
     return 0;
 }
@@ -186,12 +186,12 @@ static bool range_takes(const step *this, const range *r, const ek_slot *slot)
             algorithm->phase(&this->optimizer->groups[r->group], slot->step + 1) == r->phase);
 }
 
-/* The longest range from `begin` of segments that join and are of one phase. */
+/* The longest range from `begin` of parts that join and are of one phase. */
 static range step_range(const step *this, int begin)
 {
     const ek_optimizer *optimizer = this->optimizer;
-    const ek_slot *slot = this->segments[begin]->slot;
-    const ek_tensor *tensor = this->segments[begin]->shard.tensor;
+    const ek_slot *slot = this->parts[begin]->slot;
+    const ek_tensor *tensor = this->parts[begin]->shard.tensor;
     const ek_optimizer_options *options = &optimizer->groups[slot->group];
     range r = {.begin = begin,
                .dev = ek_tensor_dev(tensor),
@@ -202,10 +202,9 @@ static range step_range(const step *this, int begin)
     const unsigned states = range_states(this, &r);
     if (optimizer->algorithm->phase)
         r.phase = optimizer->algorithm->phase(options, r.step);
-    for (r.end = begin + 1; r.end < this->segment_count; r.end++)
-        if (!ek_segments_join(optimizer, this->segments[r.end - 1], this->segments[r.end],
-                              states) ||
-            !range_takes(this, &r, this->segments[r.end]->slot))
+    for (r.end = begin + 1; r.end < this->part_count; r.end++)
+        if (!ek_parts_join(optimizer, this->parts[r.end - 1], this->parts[r.end], states) ||
+            !range_takes(this, &r, this->parts[r.end]->slot))
             break;
     return r;
 }
@@ -227,7 +226,7 @@ static int step_prepare_operands(step *this)
         this->operands[k] = handles + (size_t)k * (size_t)n;
     for (int i = 0; i < n; i++) {
         const range *r = &this->ranges[i];
-        const ek_segment *first = this->segments[r->begin], *last = this->segments[r->end - 1];
+        const ek_part *first = this->parts[r->begin], *last = this->parts[r->end - 1];
         int64_t count =
             last->shard.tensor->offset - first->shard.tensor->offset + ek_count(last->shard.tensor);
         const ek_tensor *tensors[OPERANDS] = {first->shard.tensor, first->gradient};
@@ -244,10 +243,10 @@ static int step_prepare_operands(step *this)
 
 static int step_prepare_ranges(step *this)
 {
-    this->ranges = ek_calloc((size_t)this->segment_count + 1, sizeof *this->ranges);
+    this->ranges = ek_calloc((size_t)this->part_count + 1, sizeof *this->ranges);
     if (!this->ranges)
         return EK_E_NO_MEMORY;
-    for (int begin = 0; begin < this->segment_count; begin = this->ranges[this->range_count++].end)
+    for (int begin = 0; begin < this->part_count; begin = this->ranges[this->range_count++].end)
         this->ranges[this->range_count] = step_range(this, begin);
     qsort(this->ranges, (size_t)this->range_count, sizeof *this->ranges, range_compare);
     for (int i = 0; i < this->range_count; i++)
@@ -260,7 +259,7 @@ static int step_prepare(step *this)
     EK_TRY(step_choose(this));
     EK_TRY(step_collect(this));
     const bool still =
-        this->segment_count == 0 && this->flat_count == 0 && this->optimizer->slot_count > 0;
+        this->part_count == 0 && this->shards_count == 0 && this->optimizer->slot_count > 0;
     if (still && !this->optimizer->warned)
         ek_log_line(
             EK_LOG_WARNING,
@@ -268,41 +267,41 @@ static int step_prepare(step *this)
             "loss that was computed from them comes before it",
             this->optimizer->algorithm->name);
     this->optimizer->warned = still;
-    for (int i = 0; i < this->flat_count; i++)
-        if (this->flats[i].takes_part)
-            EK_TRY(this->flats[i].flat->refresh(this->flats[i].flat));
-    EK_TRY(ek_optimizer_lay_out(this->optimizer, this->segments, this->segment_count, NULL));
+    for (int i = 0; i < this->shards_count; i++)
+        if (this->shards[i].takes_part)
+            EK_TRY(this->shards[i].shards->refresh(this->shards[i].shards));
+    EK_TRY(ek_optimizer_lay_out(this->optimizer, this->parts, this->part_count, NULL));
     return step_prepare_ranges(this);
 }
 
-/* ---- flats that are divided between processes ---- */
+/* ---- shards of several ranks ---- */
 
-/* Tells the other processes that this one can't step, if the optimizer has parameters that are
- * divided between them. Returns the status. */
+/* Tells the other ranks that this one can't step, if parameters are sharded over them. Returns the
+ * status. */
 static int step_tell(const ek_optimizer *optimizer, int status)
 {
     for (int i = 0; i < optimizer->slot_count; i++) {
-        ek_flat *flat = ek_leaf_flat(optimizer->slots[i]->parameter);
-        if (flat && flat->agree)
-            return flat->agree(flat, status);
+        ek_shards *shards = ek_leaf_shards(optimizer->slots[i]->parameter);
+        if (shards && shards->agree)
+            return shards->agree(shards, status);
     }
     return status;
 }
 
-/* After this all processes update, or none does. */
+/* After this all ranks update, or none does. */
 static int step_agree(step *this)
 {
     int status = 0;
-    for (int i = 0; i < this->flat_count && status >= 0; i++) {
-        step_flat *entry = &this->flats[i];
-        if (!entry->takes_part || !entry->flat->agree)
+    for (int i = 0; i < this->shards_count && status >= 0; i++) {
+        step_shards *entry = &this->shards[i];
+        if (!entry->takes_part || !entry->shards->agree)
             continue;
-        status = entry->flat->agree(entry->flat, 0);
+        status = entry->shards->agree(entry->shards, 0);
         entry->agreed = status >= 0;
     }
-    for (int i = 0; i < this->flat_count && status < 0; i++)
-        if (this->flats[i].agreed)
-            this->flats[i].flat->publish(this->flats[i].flat, status);
+    for (int i = 0; i < this->shards_count && status < 0; i++)
+        if (this->shards[i].agreed)
+            this->shards[i].shards->publish(this->shards[i].shards, status);
     return status;
 }
 
@@ -352,20 +351,20 @@ static int step_update_device(void *user, int index)
     return rc;
 }
 
-/* Notes that the segment was written. The first segment of a parameter counts the step. */
-static void segment_note_update(const ek_segment *segment, double carried)
+/* Notes that the part was written. The first part of a parameter counts the step. */
+static void part_note_update(const ek_part *part, double carried)
 {
-    ek_slot *slot = segment->slot;
-    ek_tensor_written(segment->shard.tensor, writer);
+    ek_slot *slot = part->slot;
+    ek_tensor_written(part->shard.tensor, writer);
     for (int s = 0; s < EK_STATES; s++)
-        if (segment->state[s])
-            ek_tensor_written(segment->state[s], writer);
+        if (part->state[s])
+            ek_tensor_written(part->state[s], writer);
     if (!slot->takes_part)
         return;
     slot->takes_part = false;
     slot->step++;
     slot->carried = carried;
-    if (slot->parameter != segment->shard.tensor)
+    if (slot->parameter != part->shard.tensor)
         ek_tensor_written(slot->parameter, writer);
 }
 
@@ -379,12 +378,12 @@ static int step_update(step *this)
         const range *r = &this->ranges[i];
         stepped = stepped || r->done;
         for (int k = r->begin; k < r->end && r->done; k++)
-            segment_note_update(this->segments[k], r->next);
+            part_note_update(this->parts[k], r->next);
     }
-    for (int i = 0; i < this->flat_count; i++) {
-        const step_flat *entry = &this->flats[i];
-        bool publishes = entry->flat->agree ? entry->agreed : entry->takes_part && stepped;
-        int published = publishes ? entry->flat->publish(entry->flat, status) : 0;
+    for (int i = 0; i < this->shards_count; i++) {
+        const step_shards *entry = &this->shards[i];
+        bool publishes = entry->shards->agree ? entry->agreed : entry->takes_part && stepped;
+        int published = publishes ? entry->shards->publish(entry->shards, status) : 0;
         status = status < 0 ? status : published;
     }
     return status;
@@ -420,11 +419,11 @@ int ek_step(ek_optimizer *optimizer)
         ek_optimizer_forget_unused_state(optimizer);
     else
         status = step_update(&this);
-    step_leave_flats(&this);
+    step_leave_shards(&this);
     free(this.operands[0]);
     free(this.ranges);
-    free(this.segments);
-    free(this.flats);
+    free(this.parts);
+    free(this.shards);
     ek_scope_end(&scope);
     ek_span_end(&timed);
     return status < 0 ? status : 0;

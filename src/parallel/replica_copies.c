@@ -37,8 +37,9 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
  * without being a view. A sharded parameter counts too, because it stays where its shards are. */
 static bool copies_is_flat(const ek_tensor *tensor)
 {
-    return tensor->flat || (!tensor->is_view && (tensor->grad_buffer ||
-                                                 tensor->storage->nbytes > ek_comm_nbytes(tensor)));
+    return tensor->shards ||
+           (!tensor->is_view &&
+            (tensor->grad_buffer || tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
 
 /* Moves the listed parameters into slabs. `room` is for three lists of `list->count`: parameters
@@ -58,7 +59,7 @@ static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor 
     EK_TRY(ek_copies_slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
     for (int i = 0; i < count; i++) {
         ek_tensor *tensor = list->tensors[i];
-        bool needs = tensor->requires_grad && !tensor->grad_buffer && !tensor->flat;
+        bool needs = tensor->requires_grad && !tensor->grad_buffer && !tensor->shards;
         chosen[i] = gradients && needs ? tensor : NULL;
     }
     EK_TRY(ek_copies_slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));

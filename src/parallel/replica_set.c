@@ -71,16 +71,15 @@ static void set_note_published(void *user, int i, int status)
 /* Shards the module's parameters. All devices get copies, because the slices are parts of them. */
 static int set_shard(ek_replica_set *set)
 {
-    ek_tensor *const *there[EK_MAX_DEVICES] = {0};
+    ek_tensor *const *there[EK_MAX_DEVICES] = {set->sources};
     EK_TRY(ek_flatten_parameters(set->module, false));
     for (int d = 1; d < set->devices; d++) {
         EK_TRY(ek_copies_allocate(set, d));
         there[d] = set->copies[d].tensors;
     }
-    set->sharding =
-        ek_sharding_new(set->module, set->devs, set->devices, set->sources, set->parameters, there,
-                        (ek_sharding_owner){set, set->guard, set_refresh_sharded,
-                                            set_note_published});
+    set->sharding = ek_sharding_new(set->module, set->devs, set->devices, set->parameters, there,
+                                    (ek_sharding_owner){set, set->guard, set_refresh_sharded,
+                                                        set_note_published});
     return set->sharding ? 0 : ek_error_pending();
 }
 

@@ -1,279 +1,317 @@
-/* sharding.c: shards a module's parameters over the devices of its replicas. */
+/* sharding.c: see sharding.h. */
 #include "parallel/sharding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "autograd/graph.h"
-#include "comm/exchange.h"
 #include "core/slab.h"
 #include "parallel/replica_copies.h"
 
-/* What a sharding knows of a shard. */
-typedef struct part {
-    int parameter;
-    int owner;          /* index of the device that owns the shard */
-    uint64_t published; /* version of the shard when all devices had its elements */
-    uint64_t unshared;  /* version of the parameter when sending the shard failed; 0: sent */
-    bool changed;       /* true, while publishing, if other devices lack elements */
-} part;
+/* ---- room ---- */
 
-struct ek_sharding {
-    /* Shards are sorted by dtype and parameter: a device's range of a dtype is a run of them. */
-    ek_flat flat;
-    ek_sharding_owner owner;
-    int devices;
-    ek_dev *devs[EK_MAX_DEVICES];
-    ek_tensor **parameters; /* one reference each; NULL if not sharded */
-    part *parts;            /* owned; one per shard */
-    /* there[d * shards + p] is shard p on device d, one reference; on the owner it is the leaf. */
-    ek_tensor **there;
-    /* Room for devices * shards moves, because publishing must not fail for want of memory. */
-    ek_move *moves;
-};
-
-/* ---- releasing ---- */
-
-static void sharding_destroy(ek_object *object)
+int ek_sharding_init(ek_sharding *s, int count, int buckets, ek_dev *const *devs, int devices)
 {
-    ek_sharding *s = (ek_sharding *)object;
-    ek_tensors_release(s->parameters, s->flat.count);
-    ek_tensors_release(s->there, s->devices * s->flat.shard_count);
-    ek_flat_clear(&s->flat);
-    free(s->moves);
+    /* Each bound between two devices, or ranks, may cut one leaf of a bucket. */
+    int most = count + buckets * (devices + 1);
+    size_t leaves = (size_t)count + 1;
+    s->devices = devices;
+    memcpy(s->devs, devs, (size_t)devices * sizeof *devs);
+    s->leaves = ek_calloc(leaves, sizeof(ek_tensor *));
+    s->bucket_of = ek_calloc(leaves, sizeof *s->bucket_of);
+    s->at = ek_calloc(leaves, sizeof *s->at);
+    s->buckets = ek_calloc((size_t)buckets + 1, sizeof *s->buckets);
+    s->parts = ek_calloc((size_t)most + 1, sizeof *s->parts);
+    EK_TRY(ek_shards_init(&s->shards, count, most));
+    return s->leaves && s->bucket_of && s->at && s->buckets && s->parts ? 0 : ek_error_pending();
+}
+
+void ek_sharding_clear(ek_sharding *s)
+{
+    for (int k = 0; k < s->shards.count; k++)
+        ek_object_release(s->parts[k].home);
+    ek_tensors_release(s->there, s->targets * s->shards.count);
+    ek_tensors_release(s->leaves, s->shards.leaf_count);
+    ek_shards_clear(&s->shards);
     free(s->parts);
-    free(s);
+    free(s->buckets);
+    free(s->bucket_of);
+    free(s->at);
+    free(s->moves);
 }
 
 /* ---- cutting ---- */
 
-static bool parameter_can_be_sharded(const ek_tensor *tensor)
+int64_t ek_sharding_begin(const ek_sharding *s, int bucket, int rank)
 {
-    return tensor->requires_grad && !tensor->history && ek_is_dense(tensor) &&
-           ek_dtype_is_floating(tensor->dtype);
+    const ek_sharding_bucket *b = &s->buckets[bucket];
+    return ek_slab_cut(b->count, b->unit, s->shards.ranks ? s->shards.ranks->size : 1, rank);
 }
 
-/* The begin of device d's range, in elements of `total`: a multiple of a slab's alignment. */
-static int64_t sharding_begin_of(const ek_sharding *s, ek_dtype dtype, int64_t total, int d)
+/* Where a device's range of a bucket begins, in elements of the leaf. */
+static int64_t sharding_bound(const ek_sharding *s, int leaf, int device)
 {
-    int64_t unit = ek_slab_pitch(dtype, 1);
-    return total / unit * d / s->devices * unit;
+    int bucket = s->bucket_of[leaf], rank = s->shards.ranks ? s->shards.ranks->rank : 0;
+    int64_t begin = ek_sharding_begin(s, bucket, rank), count = ek_count(s->leaves[leaf]);
+    int64_t length = ek_sharding_begin(s, bucket, rank + 1) - begin;
+    int64_t bound =
+        begin + ek_slab_cut(length, s->buckets[bucket].unit, s->devices, device) - s->at[leaf];
+    return bound < 0 ? 0 : bound > count ? count : bound;
 }
 
-static void sharding_add(ek_sharding *s, int i, int owner, int64_t end)
+static void sharding_add(ek_sharding *s, int leaf, int device, int64_t begin, int64_t end)
 {
-    s->parts[s->flat.shard_count] = (part){.parameter = i, .owner = owner};
-    ek_flat_add(&s->flat, i, end, NULL);
+    s->parts[s->shards.count] = (ek_sharding_part){.leaf = leaf, .device = device};
+    ek_shards_add(&s->shards, leaf, begin, end, NULL);
 }
 
-/* Cuts parameter i, which begins at element `offset` of all `total` elements of its dtype. */
-static void sharding_cut_parameter(ek_sharding *s, int i, int64_t offset, int64_t total)
-{
-    ek_dtype dtype = s->parameters[i]->dtype;
-    int64_t count = ek_count(s->parameters[i]), covered = 0;
-    int first = 0;
-    for (int d = 0; d < s->devices; d++) {
-        int64_t end = sharding_begin_of(s, dtype, total, d + 1) - offset;
-        end = end > count ? count : end;
-        if (sharding_begin_of(s, dtype, total, d) <= offset)
-            first = d;
-        if (end > covered)
-            sharding_add(s, i, d, covered = end);
-    }
-    if (count == 0) /* an empty parameter has an owner too */
-        sharding_add(s, i, first, 0);
-}
-
+/* Each leaf has a shard here, although the shard may be empty: so all ranks find the same leaves to
+ * have gradients, and count the same steps. */
 static void sharding_cut(ek_sharding *s)
 {
-    for (int k = 0; k < EK_DTYPES; k++) {
-        ek_dtype dtype = (ek_dtype)k;
-        int64_t total = 0, offset = 0;
-        for (int pass = 0; pass < 2; pass++) {
-            for (int i = 0; i < s->flat.count; i++) {
-                if (!s->parameters[i] || s->parameters[i]->dtype != dtype)
-                    continue;
-                int64_t pitch = ek_slab_pitch(dtype, ek_count(s->parameters[i]));
-                if (pass == 1)
-                    sharding_cut_parameter(s, i, offset, total);
-                *(pass == 0 ? &total : &offset) += pitch;
-            }
+    for (int i = 0; i < s->shards.leaf_count; i++) {
+        for (int d = 0; d < s->devices && s->leaves[i]; d++) {
+            int64_t begin = sharding_bound(s, i, d), end = sharding_bound(s, i, d + 1);
+            if (end > begin)
+                sharding_add(s, i, d, begin, end);
         }
+        int64_t begin = s->leaves[i] ? sharding_bound(s, i, 0) : 0;
+        if (s->leaves[i] && s->shards.counts[i] == 0)
+            sharding_add(s, i, 0, begin, begin);
     }
 }
 
-/* Makes a handle for every shard on every device: there[d * shard_count + k] is shard k on devs[d].
- * copies[d][i] is the replica of parameter i on devs[d], for d > 0. */
-static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies)
+/* ---- making shards ---- */
+
+static bool shard_is_empty(const ek_shard *shard)
 {
-    int count = s->flat.shard_count;
-    s->there = ek_calloc((size_t)s->devices * (size_t)count + 1, sizeof(ek_tensor *));
-    s->moves = ek_calloc((size_t)s->devices * (size_t)count + 1, sizeof *s->moves);
-    if (!s->there || !s->moves)
-        return ek_error_pending();
-    for (int k = 0; k < s->devices * count; k++) {
-        int d = k / count, i = s->parts[k % count].parameter;
-        const ek_tensor *whole = d == 0 ? s->parameters[i] : copies[d][i];
-        ek_shard *shard = &s->flat.shards[k % count];
-        s->there[k] = ek_keep(ek_comm_flat(whole, shard->begin, shard->end));
-        if (!s->there[k])
-            return ek_error_pending();
-        if (d != s->parts[k % count].owner)
-            continue;
-        s->there[k]->requires_grad = true;
-        shard->tensor = ek_object_retain(s->there[k]);
-        s->parts[k % count].published = ek_tensor_version(shard->tensor);
+    return shard->end == shard->begin;
+}
+
+/* True if the shard lies on another device than its leaf, of which there is no copy there. */
+static bool sharding_needs_memory(const ek_sharding *s, int k)
+{
+    const ek_dev *dev = s->devs[s->parts[k].device];
+    return s->shards.ranks && !shard_is_empty(&s->shards.all[k]) && dev &&
+           dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
+}
+
+/* The shard's elements of tensors that are listed by leaf. With ranks a shard without elements lies
+ * where its bucket begins: all of these are neighbours, and the optimizer takes them together. */
+static ek_tensor *sharding_view(const ek_sharding *s, ek_tensor *const *tensors, int k)
+{
+    const ek_shard *shard = &s->shards.all[k];
+    int leaf = s->parts[k].leaf;
+    return s->shards.ranks && shard_is_empty(shard)
+               ? ek_comm_flat(tensors[s->buckets[s->bucket_of[leaf]].first], 0, 0)
+               : ek_comm_flat(tensors[leaf], shard->begin, shard->end);
+}
+
+/* Makes a slab on device d for those shards of it that `room` has. */
+static int sharding_make_slab(const ek_sharding *s, int d, ek_memory_category category,
+                              ek_tensor *const *room, ek_tensor **members)
+{
+    ek_dev *dev = s->devs[d];
+    return dev ? ek_copies_slabs_make(dev, room, s->shards.count, category, members) : 0;
+}
+
+/* Gives memory to shards that need it. `room` is for a list of shards, `own` becomes the memory. */
+static int sharding_make_memory(const ek_sharding *s, ek_tensor **room, ek_tensor **own)
+{
+    for (int d = 0; d < s->devices; d++) {
+        for (int k = 0; k < s->shards.count; k++) {
+            bool needs = s->parts[k].device == d && sharding_needs_memory(s, k);
+            room[k] = needs ? sharding_view(s, s->leaves, k) : NULL;
+            if (needs && !room[k])
+                return ek_error_pending();
+        }
+        EK_TRY(sharding_make_slab(s, d, EK_MEMORY_PARAMETER, room, own));
     }
     return 0;
 }
 
-/* Gives the shards of each device room for their gradients, in slabs. `list` is room for a list of
- * shards and a list of gradients. */
-static int sharding_make_gradients(const ek_sharding *s, ek_tensor **list)
+/* Makes the shard's tensor, which is `own` if that isn't NULL, and the handles on its targets. */
+static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *targets,
+                               ek_tensor *own)
 {
-    int count = s->flat.shard_count, rc = 0;
-    ek_tensor **own = list, **gradients = list + count;
-    for (int d = 0; d < s->devices && rc >= 0; d++) {
-        for (int p = 0; p < count; p++)
-            own[p] = s->parts[p].owner == d ? s->flat.shards[p].tensor : NULL;
-        rc = ek_copies_slabs_make(s->devs[d], own, count, EK_MEMORY_GRADIENT, gradients);
-        for (int p = 0; p < count && rc >= 0; p++)
-            if (own[p])
-                rc = ek_leaf_set_grad_buffer(own[p], gradients[p]);
+    ek_sharding_part *part = &s->parts[k];
+    ek_shard *shard = &s->shards.all[k];
+    ek_tensor *const *lists = s->shards.ranks ? s->leaves : targets[part->device];
+    ek_tensor *home = sharding_view(s, lists, k);
+    if (!home || (own && ek_comm_copy(own, home) < 0))
+        return ek_error_pending();
+    part->home = own ? ek_keep(home) : NULL;
+    shard->tensor = own ? ek_object_retain(own) : ek_keep(home);
+    shard->tensor->requires_grad = true;
+    part->version = ek_tensor_version(s->shards.ranks ? s->leaves[part->leaf] : shard->tensor);
+    for (int t = 0; t < s->targets; t++) {
+        ek_tensor **there = &s->there[t * s->shards.count + k];
+        bool lies_there = targets[t] == lists && !own;
+        *there = ek_keep(lies_there ? shard->tensor : sharding_view(s, targets[t], k));
+        if (!*there)
+            return ek_error_pending();
     }
-    for (int p = 0; p < count; p++)
-        ek_object_release(gradients[p]);
+    return 0;
+}
+
+/* Gives the shards their grad buffers: ranges of the leaf's own if gradients arrive at the leaf and
+ * the shard lies there, else slabs. */
+static int sharding_make_gradients(const ek_sharding *s, ek_tensor **room, ek_tensor **buffers)
+{
+    int rc = 0;
+    for (int d = 0; d < s->devices && rc >= 0; d++) {
+        for (int k = 0; k < s->shards.count; k++) {
+            bool in_slab = !s->shards.ranks || s->parts[k].home;
+            room[k] = in_slab && s->parts[k].device == d ? s->shards.all[k].tensor : NULL;
+        }
+        rc = sharding_make_slab(s, d, EK_MEMORY_GRADIENT, room, buffers);
+    }
+    for (int i = 0; i < s->shards.leaf_count && s->shards.ranks; i++)
+        room[i] = s->leaves[i]->grad_buffer;
+    for (int k = 0; k < s->shards.count && rc >= 0; k++) {
+        ek_tensor *buffer = buffers[k] ? buffers[k] : sharding_view(s, room, k);
+        rc = buffer ? ek_leaf_set_grad_buffer(s->shards.all[k].tensor, buffer) : ek_error_pending();
+    }
     return rc;
 }
 
-static int sharding_make(ek_sharding *s, ek_tensor *const *const *copies)
+static int sharding_make_all(ek_sharding *s, ek_tensor *const *const *targets, ek_tensor **room)
 {
-    sharding_cut(s);
-    ek_scope scope = ek_scope_begin();
-    int rc = sharding_make_handles(s, copies);
-    ek_scope_end(&scope);
-    ek_tensor **list = ek_calloc(2 * (size_t)s->flat.shard_count + 1, sizeof(ek_tensor *));
+    const int count = s->shards.count;
+    ek_tensor **own = room + count, **buffers = own + count;
+    EK_TRY(sharding_make_memory(s, room, own));
+    for (int k = 0; k < count; k++)
+        EK_TRY(sharding_make_shard(s, k, targets, own[k]));
+    return sharding_make_gradients(s, room, buffers);
+}
+
+/* Shards a leaf, or makes it whole. If gradients arrive at the leaf, its grad buffer stays, and so
+ * does a gradient: it is this rank's own, and the next pass averages it. */
+static int sharding_set(const ek_sharding *s, int leaf, ek_shards *shards)
+{
+    ek_tensor *tensor = s->leaves[leaf];
+    if (!s->shards.ranks)
+        return ek_leaf_set_shards(tensor, shards, leaf);
+    ek_tensor *buffer = ek_object_retain(tensor->grad_buffer);
+    ek_tensor *gradient = ek_object_retain(tensor->grad);
+    int rc = ek_tensor_set_grad(tensor, NULL);
     if (rc >= 0)
-        rc = list ? sharding_make_gradients(s, list) : ek_error_pending();
-    free(list);
-    for (int i = 0; i < s->flat.count && rc >= 0; i++)
-        if (s->parameters[i])
-            rc = ek_leaf_set_shards(s->parameters[i], &s->flat, i);
+        rc = ek_leaf_set_shards(tensor, shards, leaf);
+    if (rc >= 0)
+        rc = ek_leaf_set_grad_buffer(tensor, buffer);
+    if (rc >= 0)
+        rc = ek_tensor_set_grad(tensor, gradient);
+    ek_object_release(gradient);
+    ek_object_release(buffer);
     return rc;
-}
-
-static int parameter_check_whole(const char *path, ek_tensor *tensor, void *user)
-{
-    (void)user;
-    if (!tensor->flat)
-        return 0;
-    return EK_FAIL(EK_E_STATE,
-                   "parameter \"%s\" is sharded by another wrapper, which must be freed before "
-                   "this one can shard it",
-                   path);
 }
 
 /* ---- what the optimizer calls ---- */
 
-static int sharding_enter(ek_flat *flat)
+static int sharding_enter(ek_shards *shards)
 {
-    return ek_call_guard_enter(((ek_sharding *)flat)->owner.guard, "the sharded model");
+    return ek_call_guard_enter(((ek_sharding *)shards)->owner.guard, "the sharded model");
 }
 
-static void sharding_leave(ek_flat *flat)
+static void sharding_leave(ek_shards *shards)
 {
-    ek_call_guard_leave(((ek_sharding *)flat)->owner.guard);
+    ek_call_guard_leave(((ek_sharding *)shards)->owner.guard);
 }
 
-static int sharding_refresh(ek_flat *flat)
+static int sharding_refresh(ek_shards *shards)
 {
-    const ek_sharding *s = (ek_sharding *)flat;
-    EK_TRY(ek_sharding_publish((ek_sharding *)flat));
-    return s->owner.refresh(s->owner.user);
+    ek_sharding *s = (ek_sharding *)shards;
+    if (!shards->ranks) {
+        EK_TRY(ek_sharding_publish(s));
+        return s->owner.refresh(s->owner.user);
+    }
+    for (int k = 0; k < shards->count; k++) {
+        ek_sharding_part *part = &s->parts[k];
+        uint64_t now = ek_tensor_version(s->leaves[part->leaf]);
+        if (part->home && part->version != now)
+            EK_TRY(ek_comm_copy(shards->all[k].tensor, part->home));
+        part->version = now;
+    }
+    return 0;
 }
 
-static int sharding_publish(ek_flat *flat, int status)
+static int sharding_publish(ek_shards *shards, int status)
 {
     (void)status;
-    return ek_sharding_publish((ek_sharding *)flat);
+    return ek_sharding_publish((ek_sharding *)shards);
 }
 
-ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,
-                             ek_tensor *const *parameters, int count,
-                             ek_tensor *const *const *copies, ek_sharding_owner owner)
+int ek_sharding_make(ek_sharding *s, ek_tensor *const *const *targets, int count)
 {
-    if (ek_module_parameters(module, parameter_check_whole, NULL) < 0)
-        return NULL;
-    ek_sharding *s = ek_calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
-    /* Each bound between two devices may cut one parameter per dtype. */
-    int most = count + devices * EK_DTYPES;
-    ek_object_init(&s->flat.object, sharding_destroy);
-    s->flat.enter = sharding_enter;
-    s->flat.leave = sharding_leave;
-    s->flat.refresh = sharding_refresh;
-    s->flat.publish = sharding_publish;
-    s->owner = owner;
-    s->devices = devices;
-    memcpy(s->devs, devs, (size_t)devices * sizeof *devs);
-    s->parameters = ek_calloc((size_t)count + 1, sizeof(ek_tensor *));
-    s->parts = ek_calloc((size_t)most, sizeof *s->parts);
-    int rc = s->parameters && s->parts ? ek_flat_init(&s->flat, count, most) : ek_error_pending();
-    for (int i = 0; i < count && rc >= 0; i++)
-        if (parameter_can_be_sharded(parameters[i]))
-            s->parameters[i] = ek_object_retain(parameters[i]);
-    if (rc >= 0)
-        rc = sharding_make(s, copies);
-    if (rc >= 0)
-        return s;
-    ek_sharding_end(s);
-    return NULL;
+    sharding_cut(s);
+    s->targets = count;
+    s->shards.enter = sharding_enter;
+    s->shards.leave = sharding_leave;
+    s->shards.refresh = sharding_refresh;
+    s->shards.publish = sharding_publish;
+    size_t shards = (size_t)s->shards.count + 1;
+    s->there = ek_calloc((size_t)count * shards, sizeof(ek_tensor *));
+    s->moves = ek_calloc((size_t)count * shards, sizeof *s->moves);
+    ek_tensor **room = ek_calloc(3 * shards, sizeof(ek_tensor *));
+    int rc =
+        s->there && s->moves && room ? sharding_make_all(s, targets, room) : ek_error_pending();
+    for (int k = s->shards.count; room && k < 3 * s->shards.count; k++)
+        ek_object_release(room[k]);
+    free(room);
+    for (int i = 0; i < s->shards.leaf_count && rc >= 0; i++)
+        if (s->leaves[i])
+            rc = sharding_set(s, i, &s->shards);
+    return rc;
 }
 
 bool ek_sharding_is_current(const ek_sharding *s)
 {
-    for (int i = 0; i < s->flat.count; i++)
-        if (s->parameters[i] && s->parameters[i]->flat != &s->flat.object)
+    for (int i = 0; i < s->shards.leaf_count; i++)
+        if (s->leaves[i] && s->leaves[i]->shards != &s->shards.object)
             return false;
     return true;
 }
 
-bool ek_sharding_has(const ek_sharding *s, int parameter)
+bool ek_sharding_has(const ek_sharding *s, int leaf)
 {
-    return s && parameter < s->flat.count && s->parameters[parameter];
+    return s && leaf < s->shards.leaf_count && s->leaves[leaf];
 }
 
 /* ---- publishing ---- */
 
-/* Sends every device the changed shards that it lacks. Each device begins with another owner, so
- * that not all read from the same device at once. */
-static int sharding_deliver(const ek_sharding *s)
+/* True if the shard has elements that others lack. Elements that could not be sent are given up if
+ * the leaf was written since (by a checkpoint). */
+static bool sharding_is_changed(const ek_sharding *s, int k)
 {
-    int count = 0, shards = s->flat.shard_count;
-    for (int d = 0; d < s->devices; d++) {
-        for (int k = 1; k < s->devices; k++) {
-            int owner = (d + k) % s->devices;
-            for (int p = 0; p < shards; p++)
-                if (s->parts[p].changed && s->parts[p].owner == owner)
-                    s->moves[count++] =
-                        (ek_move){s->there[d * shards + p], s->flat.shards[p].tensor};
-        }
+    ek_sharding_part *part = &s->parts[k];
+    uint64_t now = ek_tensor_version(s->shards.all[k].tensor);
+    if (s->shards.ranks)
+        return s->shards.stepped[part->leaf];
+    if (part->unsent && part->unsent != ek_tensor_version(s->leaves[part->leaf])) {
+        part->version = now;
+        part->unsent = 0;
     }
-    return ek_exchange("sharing the step", s->moves, count);
+    return now != part->version;
 }
 
-/* True if the shard has elements that other devices lack. Elements that could not be sent are given
- * up if the parameter was written since (by a checkpoint). */
-static bool part_is_changed(const ek_sharding *s, int p)
+/* Each target begins with another device, so that not all read from the same device at once. */
+int ek_sharding_send(const ek_sharding *s)
 {
-    part *own = &s->parts[p];
-    uint64_t now = ek_tensor_version(s->flat.shards[p].tensor);
-    if (own->unshared && own->unshared != ek_tensor_version(s->parameters[own->parameter])) {
-        own->published = now;
-        own->unshared = 0;
+    int moves = 0, count = s->shards.count;
+    for (int k = 0; k < count; k++)
+        s->parts[k].changed = sharding_is_changed(s, k);
+    for (int t = 0; t < s->targets; t++) {
+        for (int d = 1; d <= s->devices; d++) {
+            int device = (t + d) % s->devices;
+            for (int k = 0; k < count; k++) {
+                ek_tensor *to = s->there[t * count + k], *from = s->shards.all[k].tensor;
+                if (s->parts[k].changed && s->parts[k].device == device &&
+                    to->storage != from->storage)
+                    s->moves[moves++] = (ek_move){to, from};
+            }
+        }
     }
-    return now != own->published;
+    return ek_exchange("sharing the step", s->moves, moves);
 }
 
 int ek_sharding_publish(ek_sharding *s)
@@ -281,20 +319,18 @@ int ek_sharding_publish(ek_sharding *s)
     const int before = ek_error_status();
     if (!s)
         return 0;
-    for (int p = 0; p < s->flat.shard_count; p++)
-        s->parts[p].changed = part_is_changed(s, p);
-    int rc = sharding_deliver(s), noted = -1;
-    /* Notes what was delivered, or after an error may have been. */
-    for (int p = 0; p < s->flat.shard_count; p++) {
-        part *own = &s->parts[p];
-        if (!own->changed)
+    int rc = ek_sharding_send(s), noted = -1;
+    /* Notes what was sent, or after an error may have been. */
+    for (int k = 0; k < s->shards.count; k++) {
+        ek_sharding_part *part = &s->parts[k];
+        if (!part->changed)
             continue;
         if (rc >= 0)
-            own->published = ek_tensor_version(s->flat.shards[p].tensor);
-        if (own->parameter != noted)
-            s->owner.published(s->owner.user, own->parameter, rc);
-        noted = own->parameter;
-        own->unshared = rc < 0 ? ek_tensor_version(s->parameters[noted]) : 0;
+            part->version = ek_tensor_version(s->shards.all[k].tensor);
+        if (part->leaf != noted)
+            s->owner.published(s->owner.user, part->leaf, rc);
+        noted = part->leaf;
+        part->unsent = rc < 0 ? ek_tensor_version(s->leaves[noted]) : 0;
     }
     if (rc < 0)
         ek_error_prefix(before, "sharing the optimizer's step");
@@ -303,19 +339,20 @@ int ek_sharding_publish(ek_sharding *s)
 
 /* ---- the end of a sharding ---- */
 
-/* Makes the parameter whole. Drops its gradient if there is no memory for the whole one. */
-static void parameter_make_whole(ek_tensor *leaf)
+/* Makes the leaf whole. Drops its gradient if there is no memory for the whole one. */
+static void sharding_make_whole(const ek_sharding *s, int leaf)
 {
+    ek_tensor *tensor = s->leaves[leaf];
     int pending = ek_error_status();
-    if (ek_leaf_set_shards(leaf, NULL, 0) >= 0)
+    if (sharding_set(s, leaf, NULL) >= 0)
         return;
-    ek_leaf_drop_shard_gradients(leaf);
-    ek_tensor_set_grad(leaf, NULL);
-    ek_leaf_set_shards(leaf, NULL, 0);
+    ek_leaf_drop_shard_gradients(tensor);
+    ek_tensor_set_grad(tensor, NULL);
+    ek_leaf_set_shards(tensor, NULL, 0);
     ek_log_line(EK_LOG_WARNING,
                 "the gradient of a parameter that is sharded no more was dropped: "
                 "%s has no memory for it",
-                ek_tensor_dev(leaf)->name);
+                ek_tensor_dev(tensor)->name);
     if (pending == 0)
         ek_error_clear();
 }
@@ -324,7 +361,7 @@ static void parameter_make_whole(ek_tensor *leaf)
 static void sharding_share_the_rest(ek_sharding *s)
 {
     int pending = ek_error_status();
-    if (!s->there || ek_sharding_publish(s) >= 0)
+    if (s->shards.ranks || ek_sharding_publish(s) >= 0)
         return;
     ek_log_line(EK_LOG_WARNING, "parameters that are sharded no more miss a step of some devices: "
                                 "it could not be shared");
@@ -334,11 +371,70 @@ static void sharding_share_the_rest(ek_sharding *s)
 
 void ek_sharding_end(ek_sharding *s)
 {
-    if (!s)
-        return;
-    sharding_share_the_rest(s);
-    for (int i = 0; i < s->flat.count; i++)
-        if (s->parameters[i] && s->parameters[i]->flat == &s->flat.object)
-            parameter_make_whole(s->parameters[i]);
+    if (s && s->there)
+        sharding_share_the_rest(s);
+    for (int i = 0; s && s->leaves && i < s->shards.leaf_count; i++)
+        if (s->leaves[i] && s->leaves[i]->shards == &s->shards.object)
+            sharding_make_whole(s, i);
     ek_object_release(s);
+}
+
+/* ---- over the devices of this process ---- */
+
+static void sharding_destroy(ek_object *object)
+{
+    ek_sharding_clear((ek_sharding *)object);
+    free(object);
+}
+
+static int parameter_check_whole(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)user;
+    if (!tensor->shards)
+        return 0;
+    return EK_FAIL(EK_E_STATE,
+                   "parameter \"%s\" is sharded by another wrapper, which must be freed before "
+                   "this one can shard it",
+                   path);
+}
+
+static bool parameter_can_be_sharded(const ek_tensor *tensor)
+{
+    return tensor->requires_grad && !tensor->history && ek_is_dense(tensor) &&
+           ek_dtype_is_floating(tensor->dtype);
+}
+
+/* Lists a parameter: its dtype's bucket ends with it. */
+static void sharding_list(ek_sharding *s, int i, ek_tensor *parameter)
+{
+    ek_sharding_bucket *bucket = &s->buckets[parameter->dtype];
+    s->leaves[i] = ek_object_retain(parameter);
+    s->bucket_of[i] = (int)parameter->dtype;
+    s->at[i] = bucket->count;
+    bucket->unit = ek_slab_pitch(parameter->dtype, 1);
+    bucket->count += ek_slab_pitch(parameter->dtype, ek_count(parameter));
+}
+
+ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices, int count,
+                             ek_tensor *const *const *copies, ek_sharding_owner owner)
+{
+    if (ek_module_parameters(module, parameter_check_whole, NULL) < 0)
+        return NULL;
+    ek_sharding *s = ek_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    ek_object_init(&s->shards.object, sharding_destroy);
+    s->owner = owner;
+    int rc = ek_sharding_init(s, count, EK_DTYPES, devs, devices);
+    for (int i = 0; i < count && rc >= 0; i++)
+        if (parameter_can_be_sharded(copies[0][i]))
+            sharding_list(s, i, copies[0][i]);
+    ek_scope scope = ek_scope_begin();
+    if (rc >= 0)
+        rc = ek_sharding_make(s, copies, devices);
+    ek_scope_end(&scope);
+    if (rc >= 0)
+        return s;
+    ek_sharding_end(s);
+    return NULL;
 }

@@ -1,47 +1,123 @@
-/* sharding.h: a module's parameters sharded over the devices of its replicas.
+/* sharding.h: leaves that are sharded over the devices of a process, or of several ranks.
  *
- * All parameters of one dtype, in order of registration and each padded to 64 bytes as in a slab,
- * are one stretch of memory. The stretch is cut into a range per device, at multiples of 64 bytes.
- * The shards in range d are owned by device d: flat leaves on its copy of the parameters
- * (on the first device: on the parameters themselves), with their grad buffers in one slab.
- * Neighbours in the slab of gradients are neighbours in the slab of parameters, with the same
- * distances, so that an optimizer steps a range at once. */
+ * Leaves lie one after another in buckets. A bucket is cut into a range per rank, and each of these
+ * into a range per device of the rank, at multiples of the bucket's unit. The parts of leaves in a
+ * rank's ranges are its shards (autograd/shards.h). Neighbours among the shards of a device are
+ * neighbours in memory, and so are their gradients, with the same distances: an optimizer steps
+ * them at once.
+ *
+ * Without ranks a bucket is all leaves of one dtype, in order of registration and each padded to 64
+ * bytes as in a slab. Each device has a copy of all leaves, its shards lie there, and their grad
+ * buffers in a slab. With ranks a bucket is one of the reducer's (distributed/rank_sharding.h), and
+ * there are no copies on other devices. A shard on the leaf's own device is the leaf's memory, and
+ * its gradient the memory of the leaf's grad buffer. Other shards have memory of their own.
+ *
+ * The road of a step (optim/step.c calls these as members of ek_shards):
+ *
+ *     sharding_enter      gives the thread the guard
+ *     sharding_refresh    brings what was written to the leaves since to copies and shards
+ *     shards->agree       with ranks: rank_sharding_step.c
+ *     ek_sharding_send    copies what was stepped to all targets
+ *     shards->publish     ek_sharding_publish, or with ranks rank_sharding_step.c
+ *
+ * Note [Sharded parameters]
+ *
+ * If leaves too were sharded (each owner keeping its own elements only), they would have the same
+ * buckets, cuts and shards, and each bucket a flag that tells if its leaves are complete. Before
+ * the forward of its module `refresh` would gather a bucket: make memory for it, and send each
+ * shard to the targets there. After the forward the memory would be released, and gathered again by
+ * the first backward that reads it. `publish` would then send nothing, and clear the flags. */
 #ifndef EK_PARALLEL_SHARDING_H
 #define EK_PARALLEL_SHARDING_H
 
 #include "autograd/shards.h"
+#include "comm/exchange.h"
 #include "evenkeel/module.h"
 #include "parallel/call_guard.h"
 
-typedef struct ek_sharding ek_sharding;
+/* Elements that are cut together. */
+typedef struct ek_sharding_bucket {
+    int64_t count; /* elements, padding included */
+    int64_t unit;  /* ranges begin at multiples of this many elements */
+    int first;     /* the first leaf */
+} ek_sharding_bucket;
 
-/* What a sharding asks of the owner of the copies. */
+/* Who uses the leaves. */
 typedef struct ek_sharding_owner {
     void *user;
-    ek_call_guard *guard; /* guard of everything that uses the copies */
-    /* Sends parameters that were written since the last sending to all copies. */
+    ek_call_guard *guard; /* guard of everything that uses leaves and copies */
+    /* Sends leaves that were written since the last sending to all copies; NULL: there are none. */
     int (*refresh)(void *user);
-    /* Tells that parameter i has new elements, in the module and in all copies. If status is
-     * negative, some copies may lack them. */
+    /* Tells that leaf i has new elements, in the module and in all copies. If status is negative,
+     * some copies may lack them. NULL: publishing is the user's own. */
     void (*published)(void *user, int i, int status);
 } ek_sharding_owner;
 
-/* Shards those of the module's parameters that require a gradient. copies[d][i] is parameter i on
- * devs[d] for d > 0, laid out like the parameter. Existing gradients move to the shards.
- * EK_E_STATE if a parameter is sharded already. Returns one reference; NULL with an error, and then
- * nothing has changed. */
-ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,
-                             ek_tensor *const *parameters, int count,
+/* What is known of a shard beside its elements. */
+typedef struct ek_sharding_part {
+    int leaf, device;
+    ek_tensor *home; /* its elements in the leaf, if the shard has memory of its own; else NULL */
+    /* With ranks: the leaf's version when the leaf and the shard were equal. Else the shard's
+     * version when all devices had its elements. */
+    uint64_t version;
+    uint64_t unsent; /* version of the leaf when sending the shard failed; 0: sent */
+    bool changed;    /* true, while publishing, if others lack its elements */
+} ek_sharding_part;
+
+typedef struct ek_sharding {
+    ek_shards shards;
+    ek_sharding_owner owner;
+    ek_tensor **leaves; /* one reference each; NULL if not sharded */
+    ek_sharding_bucket *buckets;
+    int *bucket_of; /* per leaf */
+    int64_t *at;    /* per leaf: where it begins in its bucket */
+    int devices;
+    ek_dev *devs[EK_MAX_DEVICES]; /* NULL: each leaf's own */
+    ek_sharding_part *parts;      /* per shard */
+    /* Where elements are sent: there[t * shards.count + k] is shard k in target t, one reference.
+     * It is the shard itself if it lies there. */
+    int targets;
+    ek_tensor **there;
+    ek_move *moves; /* room for all of these, because a step must not fail for want of memory */
+} ek_sharding;
+
+/* Shards those of the module's parameters that require a gradient over the devices of this process.
+ * copies[d][i] is parameter i on devs[d], laid out like the parameter; copies[0] are the
+ * parameters. Existing gradients move to the shards. EK_E_STATE if a parameter is sharded already.
+ * Returns one reference; NULL with an error, and then nothing has changed. */
+ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices, int count,
                              ek_tensor *const *const *copies, ek_sharding_owner owner);
 
-/* Makes parameters and gradients whole again, and releases the sharding. NULL does nothing. */
+/* Makes leaves and gradients whole again, but for gradients that are sharded over ranks, and
+ * releases the sharding. NULL does nothing. */
 void ek_sharding_end(ek_sharding *sharding);
 
-/* True while every parameter of the sharding is sharded by it. */
+/* True while every leaf of the sharding is sharded by it. */
 bool ek_sharding_is_current(const ek_sharding *sharding);
-bool ek_sharding_has(const ek_sharding *sharding, int parameter);
+bool ek_sharding_has(const ek_sharding *sharding, int leaf);
 
-/* Sends shards that were written since the last time to all devices. Allocates no host memory. */
+/* Without ranks: sends shards that were written since the last time to all devices. Allocates no
+ * host memory. */
 int ek_sharding_publish(ek_sharding *sharding);
+
+/* ---- for shardings over ranks ---- */
+
+/* Initialises a sharding of `count` leaves; the caller initialises shards.object, and then sets
+ * shards.ranks, the owner, leaves, buckets and their places. ek_sharding_clear frees what there
+ * is. */
+int ek_sharding_init(ek_sharding *sharding, int count, int buckets, ek_dev *const *devs,
+                     int devices);
+void ek_sharding_clear(ek_sharding *sharding);
+
+/* Cuts, makes the shards, and shards the leaves. targets[t][i] is leaf i in target t. In a scope.
+ * After an error ek_sharding_end has to follow. */
+int ek_sharding_make(ek_sharding *sharding, ek_tensor *const *const *targets, int count);
+
+/* Where the range of a rank begins in a bucket of this many elements; of the next, it ends there.
+ */
+int64_t ek_sharding_begin(const ek_sharding *sharding, int bucket, int rank);
+
+/* Copies the shards that were stepped to all targets. */
+int ek_sharding_send(const ek_sharding *sharding);
 
 #endif

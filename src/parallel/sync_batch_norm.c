@@ -17,8 +17,8 @@
 #include <string.h>
 
 #include "comm/collectives.h"
-#include "comm/ranks.h"
 #include "core/object.h"
+#include "core/ranks.h"
 #include "core/rendezvous.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/comm.h"

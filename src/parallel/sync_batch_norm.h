@@ -2,7 +2,7 @@
 #ifndef EK_PARALLEL_SYNC_BATCH_NORM_H
 #define EK_PARALLEL_SYNC_BATCH_NORM_H
 
-#include "comm/ranks.h"
+#include "core/ranks.h"
 #include "nn/batch_norm_module.h"
 
 /* Gives these ranks to the synchronised batch normalisations in `module` that have none of their

@@ -3,7 +3,7 @@
 #ifndef EK_PARALLEL_SYNC_CHUNKS_H
 #define EK_PARALLEL_SYNC_CHUNKS_H
 
-#include "comm/ranks.h"
+#include "core/ranks.h"
 #include "evenkeel/tensor.h"
 
 /* The chunks that have values: this process's, then those of all ranks. */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "comm/exchange.h"
-#include "comm/ranks.h"
 #include "core/clock.h"
+#include "core/ranks.h"
 #include "core/thread.h"
 #include "link/staging.h"
 

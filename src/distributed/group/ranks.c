@@ -1,11 +1,10 @@
-/* ranks.c: a process group as other folders see it (comm/ranks.h). */
-#include "comm/ranks.h"
+/* ranks.c: a process group as other folders see it (core/ranks.h). */
+#include "core/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "autograd/graph.h"
-#include "autograd/shards.h"
 #include "evenkeel/autograd.h"
 #include "group/collective.h"
 #include "group/differentiable.h"
@@ -113,84 +112,6 @@ static int ranks_agree(ek_ranks *ranks, int rc)
     if (rc >= 0 && group)
         return ek_dist_barrier(.group = group);
     return ek_world_outcome(group, ek_error_pending());
-}
-
-/* ---- owners of divided parameters (autograd/shards.h) ---- */
-
-typedef struct rank_owners {
-    ek_owners owners;
-    ek_ranks *ranks; /* one reference */
-    double *terms;   /* room for a number per rank */
-} rank_owners;
-
-/* Optimizers keep owners for longer than the group may be there. */
-static int owners_check(const rank_owners *self)
-{
-    if (ranks_group(self->ranks))
-        return 0;
-    return EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is divided over has "
-                               "been destroyed; save the state before, with ek_dist_archive_save");
-}
-
-static ek_tensor *owners_join(ek_owners *owners, ek_tensor *own)
-{
-    const rank_owners *self = (rank_owners *)owners;
-    if (owners_check(self) < 0)
-        return NULL;
-    bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *all = NULL;
-    if (own)
-        all = self->ranks->join(self->ranks, own, 0, NULL);
-    else
-        self->ranks->agree(self->ranks, ek_error_pending());
-    ek_set_grad_enabled(enabled);
-    return all;
-}
-
-static int owners_combine(ek_owners *owners, int status, double *value, bool largest)
-{
-    const rank_owners *self = (rank_owners *)owners;
-    int64_t bits;
-    EK_TRY(owners_check(self));
-    if (status < 0)
-        return self->ranks->agree(self->ranks, status);
-    _Static_assert(sizeof bits == sizeof *value, "a double travels as its bits");
-    memcpy(&bits, value, sizeof bits);
-    EK_TRY(self->ranks->gather(self->ranks, &bits, 1, (int64_t *)(void *)self->terms));
-    double combined = self->terms[0];
-    for (int r = 1; r < self->ranks->size; r++) {
-        const double term = self->terms[r];
-        if (!largest)
-            combined += term;
-        else if (term > combined || term != term)
-            combined = term;
-    }
-    *value = combined;
-    return 0;
-}
-
-static void owners_destroy(ek_object *object)
-{
-    rank_owners *self = (rank_owners *)object;
-    ek_object_release(self->ranks);
-    free(self->terms);
-    free(self);
-}
-
-ek_owners *ek_ranks_owners(ek_ranks *ranks)
-{
-    rank_owners *self = ek_calloc(1, sizeof *self);
-    if (!self)
-        return NULL;
-    ek_object_init(&self->owners.object, owners_destroy);
-    self->owners.join = owners_join;
-    self->owners.combine = owners_combine;
-    self->ranks = ek_object_retain(ranks);
-    self->terms = ek_calloc((size_t)ranks->size, sizeof *self->terms);
-    if (self->terms)
-        return &self->owners;
-    ek_object_release(self);
-    return NULL;
 }
 
 /* ---- waits ---- */

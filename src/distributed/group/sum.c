@@ -1,13 +1,12 @@
 /* sum.c: see sum.h. */
 #include "group/sum.h"
 
+#include "core/slab.h"
 #include "link/combine.h"
 
 int64_t ek_sum_begin(int64_t count, int ranks, int rank)
 {
-    int64_t units = (count + EK_SUM_UNIT - 1) / EK_SUM_UNIT, rest = units % ranks;
-    int64_t begin = (units / ranks * rank + (rank < rest ? rank : rest)) * EK_SUM_UNIT;
-    return begin < count ? begin : count;
+    return ek_slab_cut(count, EK_SUM_UNIT, ranks, rank);
 }
 
 static int64_t sum_begin(const ek_sum *sum, int rank)

@@ -27,10 +27,6 @@ int ek_world_root(const char *what, const ek_process_group *group, int rank);
  * error if this rank is alone or not in the group, NULL with an error if there is no memory. */
 struct ek_ranks *ek_process_group_ranks(ek_process_group *group);
 
-/* The ranks as owners of parameters that are divided between them (autograd/shards.h). One
- * reference; NULL with an error. */
-struct ek_owners *ek_ranks_owners(struct ek_ranks *ranks);
-
 /* The world's communication; NULL: there is one rank. */
 ek_communication *ek_world_communication(void);
 /* Sets the world: a communication, or the group of a process without others; both NULL: none. */

@@ -9,13 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/ranks.h"
 #include "core/clock.h"
 #include "core/device.h"
 #include "core/environment.h"
 #include "core/keywords.h"
 #include "core/locale.h"
 #include "core/rail.h"
+#include "core/ranks.h"
 #include "core/thread.h"
 #include "launch/launcher.h"
 #include "launch/roster.h"

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "comm/ranks.h"
+#include "core/ranks.h"
 #include "evenkeel/ddp.h"
 #include "link/work.h"
 

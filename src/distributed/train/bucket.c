@@ -82,7 +82,7 @@ int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket)
     bucket->fetched = false;
     if (bucket_is_plain(bucket))
         return 0;
-    if (reducer->divided)
+    if (reducer->sharding)
         return ek_bucket_stage(bucket);
     EK_TRY(ek_rail_find(ek_verb_name(EK_VERB_BACKWARD), reducer->group, bucket_dev(bucket), &rail));
     ek_scope scope = ek_scope_begin();

@@ -17,8 +17,8 @@
 #include "parallel/sync_batch_norm.h"
 #include "parallel/wrapper.h"
 #include "train/ddp.h"
-#include "train/divided.h"
 #include "train/layout.h"
+#include "train/rank_sharding.h"
 #include "train/reducer.h"
 
 static const char ddp_name[] = "distributed_data_parallel";
@@ -27,12 +27,12 @@ typedef struct distributed {
     ek_module module;
     ek_module *child;
     ek_process_group *group;
-    ek_reducer *reducer;   /* NULL with one rank */
-    ek_divided *divided;   /* NULL unless parameters are divided over ranks */
-    ek_ranks *ranks;       /* the group's, one reference; NULL with one rank */
-    bool broadcasts;       /* rank 0's buffers, before forwards */
-    bool syncs_statistics; /* of synchronised batch normalisations in the child */
-    bool syncs;            /* false between ek_no_sync_begin and ek_no_sync_end */
+    ek_reducer *reducer;        /* NULL with one rank */
+    ek_rank_sharding *sharding; /* NULL unless parameters are sharded over ranks */
+    ek_ranks *ranks;            /* the group's, one reference; NULL with one rank */
+    bool broadcasts;            /* rank 0's buffers, before forwards */
+    bool syncs_statistics;      /* of synchronised batch normalisations in the child */
+    bool syncs;                 /* false between ek_no_sync_begin and ek_no_sync_end */
     uint64_t buffer_nbytes;
 } distributed;
 
@@ -107,7 +107,7 @@ static void ddp_destroy(ek_module *module)
     distributed *self = (distributed *)module;
     if (self->child && self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, NULL);
-    ek_divided_end(self->divided);
+    ek_rank_sharding_end(self->sharding);
     ek_reducer_free(self->reducer);
     ek_object_release(self->ranks);
 }
@@ -178,7 +178,7 @@ static int ddp_check(ek_distributed_options *options, double cap, int ranks)
     bool any = false, sharded = false;
     for (int i = 0; i < list.count; i++) {
         any = any || list.tensors[i]->requires_grad;
-        sharded = sharded || list.tensors[i]->flat;
+        sharded = sharded || list.tensors[i]->shards;
     }
     ek_tensor_list_clear(&list);
     if (sharded && ranks > 1)
@@ -204,13 +204,13 @@ static int ddp_share_devices(ek_module *child, ek_dev **devs)
     return wrapper->devices.count;
 }
 
-static int ddp_divide(distributed *self)
+static int ddp_shard(distributed *self)
 {
     ek_dev *devs[EK_MAX_DEVICES] = {NULL};
     int devices = ddp_share_devices(self->child, devs);
     EK_TRY(devices);
-    self->divided = ek_divided_new(self->reducer, self->ranks, devs, devices);
-    return self->divided ? 0 : ek_error_pending();
+    self->sharding = ek_rank_sharding_new(self->reducer, self->ranks, devs, devices);
+    return self->sharding ? 0 : ek_error_pending();
 }
 
 /* What must be the same on all ranks, since buckets and transfers follow from it. */
@@ -281,7 +281,7 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
     EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON,
                           &self->reducer));
     if (options->shard == EK_SHARD_OPTIMIZER)
-        EK_TRY(ddp_divide(self));
+        EK_TRY(ddp_shard(self));
     self->syncs_statistics = options->sync_statistics != EK_OFF;
     if (self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, self->ranks);

@@ -2,7 +2,7 @@
 #ifndef EK_DISTRIBUTED_DDP_H
 #define EK_DISTRIBUTED_DDP_H
 
-#include "comm/ranks.h"
+#include "core/ranks.h"
 #include "evenkeel/module.h"
 
 /* See ek_ranks_of_wrapper; of an ek_distributed_criterion alone. *child is the module itself

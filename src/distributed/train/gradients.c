@@ -89,7 +89,7 @@ static int gradients_agree(gradient_list *list, const ek_process_group *group)
 static ek_tensor *gradient_zeros(const ek_tensor *parameter)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
-    ek_tensor *zeros = parameter->grad_buffer && !parameter->flat
+    ek_tensor *zeros = parameter->grad_buffer && !parameter->shards
                            ? ek_itself(parameter->grad_buffer)
                            : ek_tensor_like(parameter);
     ek_memory_set_category(before);

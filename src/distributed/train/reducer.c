@@ -14,7 +14,7 @@
 #include "group/world.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
-#include "train/divided.h"
+#include "train/rank_sharding.h"
 
 /* ---- the hook: Note [Unused parameters] ---- */
 
@@ -90,8 +90,8 @@ static int reducer_run_begin(ek_process_group *group, void *user)
     ek_reducer *reducer = call->reducer;
     (void)group; /* the reducer's */
     EK_TRY(reducer_check(reducer));
-    if (reducer->divided)
-        EK_TRY(ek_divided_begin(reducer->divided, reducer->armed));
+    if (reducer->sharding)
+        EK_TRY(ek_rank_sharding_begin(reducer->sharding, reducer->armed));
     if (!reducer->armed) {
         reducer->pass = EK_PASS_LOCAL;
         return 0;
@@ -150,8 +150,8 @@ static int reducer_take(ek_reducer *reducer)
         if (!present)
             continue;
         ek_tensor_written(leaf->grad_buffer, "the reduction of gradients");
-        if (reducer->divided)
-            EK_TRY(ek_divided_take(reducer->divided, i));
+        if (reducer->sharding)
+            EK_TRY(ek_rank_sharding_take(reducer->sharding, i));
         else if (!leaf->grad)
             EK_TRY(ek_tensor_set_grad(leaf, leaf->grad_buffer));
     }

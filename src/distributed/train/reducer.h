@@ -7,8 +7,8 @@
  *     reducer_arrived      a leaf has its gradient; the last of a bucket makes the bucket ready
  *     pass_go_on           reducer_pass.c: the communication thread averages bucket by bucket
  *     reducer_finish       says which gradients there are here, waits, takes what there is anywhere
- *     ek_divided_take      divided.c, if parameters are divided over ranks: takes this rank's
- * slices
+ *     ek_rank_sharding_take  rank_sharding.c, if parameters are sharded over ranks: takes this
+ *                          rank's slices
  *
  * Note [Gradients are the buckets]
  *
@@ -76,8 +76,8 @@ typedef struct ek_reducer {
     bool narrow;       /* f32 travels as bf16 */
     bool armed;        /* the next backwards are reduced */
     ek_window *window; /* in which the slabs lie; NULL: buckets travel as messages */
-    /* Who divides the parameters over the ranks (divided.h), or NULL. Borrowed. */
-    struct ek_divided *divided;
+    /* Who shards the parameters over the ranks (rank_sharding.h), or NULL. Borrowed. */
+    struct ek_rank_sharding *sharding;
     ek_distributed_stats stats; /* its counts */
 
     /* The pass under way. */
@@ -119,7 +119,7 @@ int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_buck
 int ek_bucket_open(ek_bucket *bucket, ek_tensor *range);
 void ek_bucket_close(ek_bucket *bucket);
 /* Makes the host's memory through which the gradients of a GPU travel, unless there is one. In a
- * scope. Gradients that are divided over ranks always travel so. */
+ * scope. Gradients that are sharded over ranks always travel so. */
 int ek_bucket_stage(ek_bucket *bucket);
 /* Before a pass: chooses how the bucket travels; a collective call. After it: gives that back, and
  * orders what came before later work of the device. */

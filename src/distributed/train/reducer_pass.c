@@ -94,7 +94,7 @@ static void pass_sum_in_window(const ek_reducer *reducer, const ek_bucket *bucke
     const ek_window *window = reducer->window;
     char **addresses = (char **)(void *)reducer->in;
     ek_sum sum = pass_sum(reducer, bucket);
-    if (reducer->divided) /* each rank needs its own slice alone */
+    if (reducer->sharding) /* each rank needs its own slice alone */
         sum.root = window->rank;
     for (int r = 0; r < window->size; r++)
         addresses[r] = ek_window_memory(window, r) + bucket->storage_at +
@@ -153,13 +153,13 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
         break;
     case 1:
         slice = ek_sum_slice(&sum);
-        if (!reducer->divided) /* else each rank needs its own slice alone */
+        if (!reducer->sharding) /* else each rank needs its own slice alone */
             *rc = ek_sum_collect(&sum, slice, request);
         break;
     default:
         if (pass_is_narrow(reducer, bucket))
             pass_widen(reducer, bucket);
-        if (!reducer->divided)
+        if (!reducer->sharding)
             ek_bucket_return(reducer, bucket);
         reducer->bucket++;
         reducer->phase = 0;

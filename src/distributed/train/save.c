@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "archive/archive.h"
-#include "comm/ranks.h"
+#include "core/ranks.h"
 #include "core/thread.h"
 #include "evenkeel/ddp.h"
 #include "evenkeel/ops.h"
@@ -21,13 +21,13 @@ static int save_meet(int rank, ek_process_group *group)
     return rc;
 }
 
-/* Whether all ranks' archives have the same states that are divided over ranks, and whether there
+/* Whether all ranks' archives have the same states that are sharded over ranks, and whether there
  * are any. */
-static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *divided)
+static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *sharded)
 {
     enum { COUNT, DIGEST, NUMBERS };
     uint64_t digest;
-    int64_t mine[NUMBERS] = {ek_archive_count_divided(archive, &digest)};
+    int64_t mine[NUMBERS] = {ek_archive_count_with_ranks(archive, &digest)};
     int64_t *all = ek_calloc((size_t)ranks->size * NUMBERS, sizeof *all);
     if (!all)
         return ranks->agree(ranks, ek_error_pending());
@@ -44,7 +44,7 @@ static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *divide
                 other[COUNT] == all[COUNT] ? " others" : ""));
     }
     free(all);
-    *divided = mine[COUNT] > 0;
+    *sharded = mine[COUNT] > 0;
     return rc;
 }
 
@@ -57,19 +57,19 @@ typedef struct save_call {
 static int save_run(ek_process_group *group, void *user)
 {
     const save_call *call = user;
-    bool divided = false;
+    bool sharded = false;
     int root = ek_world_root(save_name, group, call->rank);
     EK_TRY(root);
     ek_ranks *ranks = ek_process_group_ranks(group);
-    int rc = ranks             ? save_compare(call->archive, ranks, &divided)
+    int rc = ranks             ? save_compare(call->archive, ranks, &sharded)
              : group->size > 1 ? ek_error_pending()
                                : 0;
     ek_object_release(ranks);
     EK_TRY(rc);
     if (group->rank == root)
-        EK_TRY(divided ? ek_archive_save_divided(call->archive, call->path)
+        EK_TRY(sharded ? ek_archive_save_with_ranks(call->archive, call->path)
                        : ek_archive_save(call->archive, call->path));
-    else if (divided)
+    else if (sharded)
         EK_TRY(ek_archive_give(call->archive));
     return save_meet(call->rank, group);
 }

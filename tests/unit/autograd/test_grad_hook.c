@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 
-#include "autograd/shards.h"
 #include "kit/devices.h"
+#include "kit/shards.h"
 #include "toy.h"
 
 enum { DEVICES = 4, LEAVES = 32 };
@@ -282,36 +282,28 @@ TEST(leaves_arrive_on_their_lanes)
     }
 }
 
-static void flat_destroy(ek_object *object)
-{
-    ek_flat_clear((ek_flat *)object);
-    free(object);
-}
-
 TEST(pieces_are_leaves)
 {
     recorder *self = new_recorder();
     ek_scope scope = ek_scope_begin();
-    ek_flat *flat = calloc(1, sizeof *flat);
-    ck_assert_ptr_nonnull(flat);
-    ek_object_init(&flat->object, flat_destroy);
-    assert_ok(ek_flat_init(flat, 1, 2));
+    ek_shards *shards = hand_shards(2);
+    ck_assert_ptr_nonnull(shards);
     ek_tensor *leaf = toy_leaf((double[]){1, 2, 3, 4}, 4, test_device(0)), *sum = NULL;
     for (int i = 0; i < 2; i++) {
         ek_tensor *piece = watched(self, i, i);
-        ek_flat_add(flat, 0, 2 * (i + 1), piece);
+        ek_shards_add(shards, 0, 2 * i, 2 * (i + 1), piece);
         ek_tensor *part = toy_to(toy_sum(toy_mul(piece, piece)), devs[0], 0);
         sum = sum ? ek_fold_add(sum, part) : part;
     }
     watch(self, leaf, 2);
-    assert_ok(ek_leaf_set_shards(leaf, flat, 0));
+    assert_ok(ek_leaf_set_shards(leaf, shards, 0));
     assert_ok(ek_backward(sum));
     assert_pass(self, 1, (const int[]){0, 1}, 2); /* the leaf itself has no part */
     ck_assert_double_eq(self->value[1], 4);
     assert_ok(ek_backward(toy_sum(toy_exp(leaf))));
     assert_pass(self, 2, (const int[]){2}, 1); /* used beside its pieces */
     assert_ok(ek_leaf_set_shards(leaf, NULL, 0));
-    ek_object_release(flat);
+    ek_object_release(shards);
     ek_scope_end(&scope);
     end(self);
 }

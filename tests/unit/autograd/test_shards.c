@@ -1,46 +1,10 @@
 /* Leaves in shards: where gradients go, and how they come back. */
-#include "autograd/shards.h"
-
+#include "kit/shards.h"
 #include "toy.h"
 
 enum { ROWS = 5, COLUMNS = 7, COUNT = ROWS * COLUMNS };
 static const int64_t ends[] = {4, 4, 20, COUNT}; /* the second is empty */
 enum { PIECES = sizeof ends / sizeof *ends };
-
-/* ---- flats that do nothing ---- */
-
-static int nothing(ek_flat *flat)
-{
-    (void)flat;
-    return 0;
-}
-
-static int publish_nothing(ek_flat *flat, int status)
-{
-    (void)flat;
-    return status < 0 ? status : 0;
-}
-
-static atomic_int flats;
-
-static void flat_destroy(ek_object *object)
-{
-    atomic_fetch_sub(&flats, 1);
-    ek_flat_clear((ek_flat *)object);
-    free(object);
-}
-
-static ek_flat *new_flat(int count)
-{
-    ek_flat *flat = calloc(1, sizeof *flat);
-    ck_assert_ptr_nonnull(flat);
-    ek_object_init(&flat->object, flat_destroy);
-    assert_ok(ek_flat_init(flat, 1, count));
-    flat->refresh = nothing;
-    flat->publish = publish_nothing;
-    atomic_fetch_add(&flats, 1);
-    return flat;
-}
 
 /* ---- leaves ---- */
 
@@ -80,39 +44,39 @@ static ek_tensor *zeros(int device, int64_t count)
 }
 
 /* Shards on device 0, 1, 2, 0; every other one with a slot. One reference. */
-static ek_flat *flat_of(const int64_t *shard_ends, int count)
+static ek_shards *shards_of(const int64_t *shard_ends, int count)
 {
-    ek_flat *flat = new_flat(count);
+    ek_shards *shards = hand_shards(count);
+    ck_assert_ptr_nonnull(shards);
     for (int i = 0; i < count; i++) {
         int64_t elements = shard_ends[i] - (i ? shard_ends[i - 1] : 0);
         ek_tensor *tensor = zeros(i % 3, elements);
         assert_ok(ek_tensor_set_requires_grad(tensor, true));
         if (i % 2 == 0)
             assert_ok(ek_leaf_set_grad_buffer(tensor, zeros(i % 3, elements)));
-        ek_flat_add(flat, 0, shard_ends[i], tensor);
+        ek_shards_add(shards, 0, i ? shard_ends[i - 1] : 0, shard_ends[i], tensor);
     }
-    return flat;
+    return shards;
 }
 
 static void shard(ek_tensor *leaf)
 {
-    ek_flat *flat = flat_of(ends, PIECES);
-    assert_ok(ek_leaf_set_shards(leaf, flat, 0));
-    ek_object_release(flat);
+    ek_shards *shards = shards_of(ends, PIECES);
+    assert_ok(ek_leaf_set_shards(leaf, shards, 0));
+    ek_object_release(shards);
 }
 
 /* The shards' gradients are `whole`'s elements, in order of its memory. */
 static void assert_shards(const ek_tensor *leaf, ek_tensor *whole)
 {
-    const ek_shards *shards = ek_leaf_shards(leaf);
-    for (int i = 0; i < shards->count; i++) {
-        const ek_shard *shard = &shards->shards[i];
-        int64_t count = shard->end - shard->begin, stride = 1;
-        ek_tensor *part = ek_tensor_view(whole, 1, &count, &stride, whole->offset + shard->begin);
-        assert_made(ek_tensor_grad(shard->tensor));
-        assert_close(ek_tensor_grad(shard->tensor), part, 0, 0);
-        if (shard->tensor->grad_buffer)
-            ck_assert_ptr_eq(ek_tensor_grad(shard->tensor), shard->tensor->grad_buffer);
+    for (int i = 0; i < ek_leaf_shard_count(leaf); i++) {
+        const ek_shard shard = ek_leaf_shard(leaf, i);
+        int64_t count = shard.end - shard.begin, stride = 1;
+        ek_tensor *part = ek_tensor_view(whole, 1, &count, &stride, whole->offset + shard.begin);
+        assert_made(ek_tensor_grad(shard.tensor));
+        assert_close(ek_tensor_grad(shard.tensor), part, 0, 0);
+        if (shard.tensor->grad_buffer)
+            ck_assert_ptr_eq(ek_tensor_grad(shard.tensor), shard.tensor->grad_buffer);
     }
 }
 
@@ -125,7 +89,7 @@ static void begin(ek_scope *scope)
 static void end(ek_scope *scope)
 {
     ek_scope_end(scope);
-    ck_assert_int_eq(atomic_load(&flats), 0);
+    ck_assert_int_eq(atomic_load(&shards_alive), 0);
     assert_ok(ek_shutdown());
 }
 
@@ -146,8 +110,8 @@ TEST(gradient_moves_and_returns)
     assert_close(ek_gather_grad(leaf), gradient, 0, 0);
 
     /* To another division. */
-    ek_flat *others = flat_of((const int64_t[]){30, COUNT}, 2);
-    ek_tensor *former = ek_keep(ek_leaf_shards(leaf)->shards[2].tensor);
+    ek_shards *others = shards_of((const int64_t[]){30, COUNT}, 2);
+    ek_tensor *former = ek_keep(ek_leaf_shard(leaf, 2).tensor);
     assert_ok(ek_leaf_set_shards(leaf, others, 0));
     ek_object_release(others);
     assert_shards(leaf, gradient);
@@ -201,7 +165,7 @@ TEST(settles_what_arrives_beside)
         assert_close(ek_gather_grad(leaf), sum, 0, 0);
     }
     /* A shard without one counts as zeros. */
-    ek_tensor_set_grad(ek_leaf_shards(leaf)->shards[2].tensor, NULL);
+    ek_tensor_set_grad(ek_leaf_shard(leaf, 2).tensor, NULL);
     ek_tensor *gathered = ek_gather_grad(leaf);
     assert_made(gathered);
     ck_assert_double_eq(element(gathered, 4), 0);
@@ -247,27 +211,26 @@ TEST(setting_replaces_the_shards)
         assert_ok(ek_tensor_set_requires_grad(leaf, requires_grad));
         assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
         for (int i = 0; i < PIECES; i++)
-            ck_assert_int_eq(ek_tensor_requires_grad(ek_leaf_shards(leaf)->shards[i].tensor),
-                             requires_grad);
+            ck_assert_int_eq(ek_tensor_requires_grad(ek_leaf_shard(leaf, i).tensor), requires_grad);
     }
     assert_ok(ek_tensor_set_grad(leaf, NULL));
     ck_assert(!ek_leaf_has_gradient(leaf));
     for (int i = 0; i < PIECES; i++)
-        ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shards(leaf)->shards[i].tensor));
+        ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shard(leaf, i).tensor));
     end(&scope);
 }
 
-static void assert_flat_refused(ek_tensor *leaf, ek_flat *flat, const char *part)
+static void assert_shards_refused(ek_tensor *leaf, ek_shards *shards, const char *part)
 {
-    assert_refused(ek_leaf_set_shards(leaf, flat, 0), EK_E_INVALID, part);
+    assert_refused(ek_leaf_set_shards(leaf, shards, 0), EK_E_INVALID, part);
     ck_assert_ptr_null(ek_leaf_shards(leaf));
-    ek_object_release(flat);
+    ek_object_release(shards);
 }
 
-static void replace_shard(ek_flat *flat, int index, ek_tensor *tensor)
+static void replace_shard(ek_shards *shards, int index, ek_tensor *tensor)
 {
-    ek_release(flat->shards[index].tensor);
-    flat->shards[index].tensor = ek_keep(tensor);
+    ek_release(shards->all[index].tensor);
+    shards->all[index].tensor = ek_keep(tensor);
 }
 
 TEST(refuses_what_does_not_cover)
@@ -275,30 +238,30 @@ TEST(refuses_what_does_not_cover)
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = leaf_of(1);
-    assert_flat_refused(leaf, flat_of((const int64_t[]){3, COUNT - 1}, 2),
-                        "the 2 shards of f32[5, 7] on host:0 end at element 34 of 35");
+    assert_shards_refused(leaf, shards_of((const int64_t[]){3, COUNT - 1}, 2),
+                          "the 2 shards of f32[5, 7] on host:0 end at element 34 of 35");
 
-    ek_flat *flat = flat_of((const int64_t[]){3, COUNT}, 2);
-    flat->shards[1].begin = 4;
-    assert_flat_refused(leaf, flat, "for elements 4 to 35");
+    ek_shards *shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    shards->all[1].begin = 4;
+    assert_shards_refused(leaf, shards, "for elements 4 to 35");
 
-    flat = flat_of((const int64_t[]){3, COUNT}, 2);
-    replace_shard(flat, 1, zeros(0, COUNT - 4));
-    assert_flat_refused(leaf, flat, "a flat, whole leaf of f32 for elements 3 to 35");
+    shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    replace_shard(shards, 1, zeros(0, COUNT - 4));
+    assert_shards_refused(leaf, shards, "a flat, whole leaf of f32 for elements 3 to 35");
 
-    flat = flat_of((const int64_t[]){3, COUNT}, 2);
-    flat->shards[1].tensor->dtype = EK_BF16;
-    assert_flat_refused(leaf, flat, "leaf of f32");
+    shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    shards->all[1].tensor->dtype = EK_BF16;
+    assert_shards_refused(leaf, shards, "leaf of f32");
 
-    flat = flat_of((const int64_t[]){3, COUNT}, 2);
-    replace_shard(flat, 0, NULL);
-    assert_flat_refused(leaf, flat, "shard 0 of f32[5, 7] on host:0 is NULL");
+    shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    replace_shard(shards, 0, NULL);
+    assert_shards_refused(leaf, shards, "shard 0 of f32[5, 7] on host:0 is NULL");
 
     ek_tensor *view =
         ek_tensor_view(leaf, 2, (const int64_t[]){ROWS, COLUMNS - 1}, leaf->stride, leaf->offset);
-    assert_flat_refused(view, flat_of((const int64_t[]){ROWS * (COLUMNS - 1)}, 1), "gaps");
-    assert_flat_refused(toy_exp(leaf), flat_of((const int64_t[]){COUNT}, 1), "only leaves");
-    assert_flat_refused(leaf, new_flat(0), "the 0 shards");
+    assert_shards_refused(view, shards_of((const int64_t[]){ROWS * (COLUMNS - 1)}, 1), "gaps");
+    assert_shards_refused(toy_exp(leaf), shards_of((const int64_t[]){COUNT}, 1), "only leaves");
+    assert_shards_refused(leaf, hand_shards(0), "the 0 shards");
     end(&scope);
 }
 
@@ -309,11 +272,11 @@ TEST(temporaries_are_bounded)
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = zeros(0, LARGE), *gradient = zeros(0, LARGE);
-    ek_flat *flat = flat_of((const int64_t[]){1, LARGE}, 2);
+    ek_shards *shards = shards_of((const int64_t[]){1, LARGE}, 2);
     assert_ok(ek_kernels_of(gradient)->fill(ek_tensor_dev(gradient), gradient, 3));
     assert_ok(ek_tensor_set_requires_grad(leaf, true));
-    assert_ok(ek_leaf_set_shards(leaf, flat, 0));
-    ek_object_release(flat);
+    assert_ok(ek_leaf_set_shards(leaf, shards, 0));
+    ek_object_release(shards);
     assert_ok(ek_tensor_set_grad(leaf, gradient));
     assert_ok(ek_leaf_settle_gradient(leaf));
 
@@ -324,14 +287,14 @@ TEST(temporaries_are_bounded)
     assert_ok(ek_memory_set_capacity(test_device(1), before.in_use + 4096));
     assert_refused(ek_leaf_settle_gradient(leaf), EK_E_OUT_OF_MEMORY, "host:1");
     ck_assert_double_eq(element(ek_tensor_grad(leaf), LARGE - 1), 9);
-    ck_assert_double_eq(element(ek_tensor_grad(ek_leaf_shards(leaf)->shards[0].tensor), 0), 3);
+    ck_assert_double_eq(element(ek_tensor_grad(ek_leaf_shard(leaf, 0).tensor), 0), 3);
     assert_ok(ek_memory_set_capacity(test_device(1), 0));
     assert_ok(ek_leaf_settle_gradient(leaf));
     assert_ok(ek_memory_get_stats(test_device(1), &after));
     ck_assert_uint_gt(after.peak, before.peak);
     ck_assert_uint_le(after.peak - before.peak, LIMIT);
     ck_assert_uint_eq(after.in_use, before.in_use);
-    ek_tensor *sums = ek_tensor_grad(ek_leaf_shards(leaf)->shards[1].tensor);
+    ek_tensor *sums = ek_tensor_grad(ek_leaf_shard(leaf, 1).tensor);
     int64_t few = 3, stride = LIMIT / 4 + 1;
     assert_close(ek_tensor_view(sums, 1, &few, &stride, sums->offset),
                  tensor_of((const double[]){12, 12, 12}, EK_SHAPE(3), EK_F32, test_device(1)), 0,

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
-#include "autograd/shards.h"
 #include "evenkeel/ddp.h"
 #include "evenkeel/nn.h"
 #include "evenkeel/ops.h"
 #include "kit/ranks.h"
+#include "kit/shards.h"
 
 enum { RANKS = 3, ROWS = 7, INPUTS = 4, HIDDEN = 5, OUTPUTS = 2 };
 static const int bounds[] = {0, 4, 4, ROWS}; /* of the ranks' rows; rank 1 has none */
@@ -207,24 +207,6 @@ TEST(gradients_with_a_graph_lose_it)
 
 /* ---- shards ---- */
 
-static void flat_destroy(ek_object *object)
-{
-    ek_flat_clear((ek_flat *)object);
-    free(object);
-}
-
-static int flat_nothing(ek_flat *flat)
-{
-    (void)flat;
-    return 0;
-}
-
-static int flat_publish_nothing(ek_flat *flat, int status)
-{
-    (void)flat;
-    return status < 0 ? status : 0;
-}
-
 static const char *in_shards(ek_process_group *world, void *user)
 {
     (void)user;
@@ -233,20 +215,16 @@ static const char *in_shards(ek_process_group *world, void *user)
     ek_tensor *w = parameters(net).tensors[0];
     ek_tensor *grad = ek_mul_scalar(drawn(3, ek_tensor_shape(w), EK_F64), world->rank);
     RANKS_OK(ek_tensor_set_grad(w, grad));
-    ek_flat *flat = calloc(1, sizeof *flat);
-    LOOP_CHECK(flat);
-    ek_object_init(&flat->object, flat_destroy);
-    RANKS_OK(ek_flat_init(flat, 1, 2));
-    flat->refresh = flat_nothing;
-    flat->publish = flat_publish_nothing;
+    ek_shards *shards = hand_shards(2);
+    LOOP_CHECK(shards);
     int cut = 3 + world->rank; /* ranks may cut differently */
     for (int i = 0; i < 2; i++) {
         ek_tensor *piece = drawn(0, EK_SHAPE(i ? INPUTS * HIDDEN - cut : cut), EK_F64);
         RANKS_OK(ek_tensor_set_requires_grad(piece, true));
-        ek_flat_add(flat, 0, i ? INPUTS * HIDDEN : cut, piece);
+        ek_shards_add(shards, 0, i ? cut : 0, i ? INPUTS * HIDDEN : cut, piece);
     }
-    RANKS_OK(ek_leaf_set_shards(w, flat, 0));
-    ek_object_release(flat);
+    RANKS_OK(ek_leaf_set_shards(w, shards, 0));
+    ek_object_release(shards);
     RANKS_OK(ek_dist_average_gradients(net, world));
     LOOP_PASS(near(ek_gather_grad(w), drawn(3, ek_tensor_shape(w), EK_F64))); /* (0 + 1 + 2) / 3 */
     RANKS_OK(ek_leaf_set_shards(w, NULL, 0));

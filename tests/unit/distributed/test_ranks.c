@@ -1,5 +1,5 @@
 /* What other folders see of processes: joins, sums, counts and outcomes over a group. */
-#include "comm/ranks.h"
+#include "core/ranks.h"
 
 #include "group/world.h"
 #include "evenkeel/ops.h"

@@ -2,7 +2,7 @@
  * has gone on: what is measured then has one order, however long anything takes. */
 #include <unistd.h>
 
-#include "comm/ranks.h"
+#include "core/ranks.h"
 #include "group/world.h"
 #include "evenkeel/function.h"
 #include "kit/ranks.h"

@@ -16,7 +16,7 @@
 enum { PARAMETERS = 8, MOST_DEVICES = 4 };
 
 typedef struct fake_group {
-    ek_flat flat;
+    ek_shards shards;
     int count, devices;
     ek_tensor *parameters[PARAMETERS]; /* borrowed */
     uint64_t versions[PARAMETERS];     /* at which the shards had the parameters' values */
@@ -79,9 +79,9 @@ static inline int owner_of(const fake_group *group, const ek_shard *shard)
     ck_abort_msg("nobody owns a shard");
 }
 
-static inline int fake_refresh(ek_flat *flat)
+static inline int fake_refresh(ek_shards *shards)
 {
-    fake_group *group = (fake_group *)flat;
+    fake_group *group = (fake_group *)shards;
     group->refreshed++;
     if (group->fail)
         return EK_FAIL(EK_E_STATE, "no refreshment");
@@ -97,14 +97,14 @@ static inline int fake_refresh(ek_flat *flat)
     return 0;
 }
 
-static inline int fake_publish(ek_flat *flat, int status)
+static inline int fake_publish(ek_shards *shards, int status)
 {
     (void)status;
-    fake_group *group = (fake_group *)flat;
+    fake_group *group = (fake_group *)shards;
     group->published++;
     for (int i = 0; i < group->count; i++) {
-        for (int k = 0; k < flat->segments[i].count; k++) {
-            const ek_shard *shard = &flat->segments[i].shards[k];
+        for (int k = shards->first[i]; k < shards->first[i] + shards->counts[i]; k++) {
+            const ek_shard *shard = &shards->all[k];
             int owner = owner_of(group, shard);
             for (int d = 0; d < group->devices; d++)
                 if (d != owner)
@@ -121,7 +121,7 @@ static inline void fake_destroy(ek_object *object)
     for (int d = 0; d < group->devices; d++)
         for (int i = 0; i < group->count; i++)
             ek_object_release(group->copies[d][i]);
-    ek_flat_clear(&group->flat);
+    ek_shards_clear(&group->shards);
     free(group);
 }
 
@@ -183,7 +183,7 @@ static inline void divide_parameter(fake_group *group, int i, bool straddling)
         int64_t begin = cut(parameter, group->devices, d, straddling);
         int64_t end = cut(parameter, group->devices, d + 1, straddling);
         ek_tensor *tensor = shard_of(group->copies[d][i], begin, end);
-        ek_flat_add(&group->flat, i, end, tensor);
+        ek_shards_add(&group->shards, i, begin, end, tensor);
         ek_object_release(tensor);
     }
 }
@@ -194,7 +194,7 @@ static inline void give_slots(fake_group *group)
     for (int d = 0; d < group->devices; d++) {
         ek_tensor *tensors[PARAMETERS], *slots[PARAMETERS];
         for (int i = 0; i < group->count; i++)
-            tensors[i] = group->flat.segments[i].shards[d].tensor;
+            tensors[i] = group->shards.all[group->shards.first[i] + d].tensor;
         make_homes(tensors, group->count, ek_tensor_device(tensors[0]), slots);
         for (int i = 0; i < group->count; i++) {
             assert_ok(ek_leaf_set_grad_buffer(tensors[i], slots[i]));
@@ -211,10 +211,10 @@ static inline fake_group *divide_over(ek_tensor *const *p, int count, int device
     ek_tensor *homes[PARAMETERS] = {NULL};
     fake_group *group = calloc(1, sizeof *group);
     ck_assert_ptr_nonnull(group);
-    ek_object_init(&group->flat.object, fake_destroy);
-    assert_ok(ek_flat_init(&group->flat, count, count * devices));
-    group->flat.refresh = fake_refresh;
-    group->flat.publish = fake_publish;
+    ek_object_init(&group->shards.object, fake_destroy);
+    assert_ok(ek_shards_init(&group->shards, count, count * devices));
+    group->shards.refresh = fake_refresh;
+    group->shards.publish = fake_publish;
     group->count = count;
     group->devices = devices;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
@@ -234,8 +234,8 @@ static inline fake_group *divide_over(ek_tensor *const *p, int count, int device
     }
     give_slots(group);
     for (int i = 0; i < count; i++)
-        assert_ok(ek_leaf_set_shards(p[i], &group->flat, i));
-    ek_object_release(&group->flat);
+        assert_ok(ek_leaf_set_shards(p[i], &group->shards, i));
+    ek_object_release(&group->shards);
     return group;
 }
 

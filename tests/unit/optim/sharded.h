@@ -61,9 +61,8 @@ static inline ek_tensor *random_gradient(ek_tensor *p)
 
 static inline void give_to_shards(ek_tensor *q, ek_tensor *gradient, bool some)
 {
-    const ek_shards *shards = ek_leaf_shards(q);
-    for (int k = 0; k < shards->count; k++) {
-        const ek_shard *shard = &shards->shards[k];
+    for (int k = 0; k < ek_leaf_shard_count(q); k++) {
+        const ek_shard own = ek_leaf_shard(q, k), *shard = &own;
         if (some && k % 2 == 1) {
             assert_ok(
                 ek_dev_zero(ek_tensor_dev(gradient), address_of(gradient, shard->begin),

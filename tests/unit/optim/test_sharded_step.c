@@ -1,4 +1,5 @@
 /* Parameters in shards on several devices are stepped as if they were whole, to the bit. */
+#include "kit/shards.h"
 #include "sharded.h"
 
 /* ---- stepping ---- */
@@ -58,24 +59,6 @@ TEST(a_failing_refresh_leaves_all)
     ek_optimizer_free(sharded);
 }
 
-static int do_nothing(ek_flat *flat)
-{
-    (void)flat;
-    return 0;
-}
-
-static void flat_destroy(ek_object *object)
-{
-    ek_flat_clear((ek_flat *)object);
-    free(object);
-}
-
-static int publish_nothing(ek_flat *flat, int status)
-{
-    (void)flat;
-    return status < 0 ? status : 0;
-}
-
 /* Between two shards of one owner there may be another's, where a slab of gradients has padding. */
 TEST(what_others_own_is_left)
 {
@@ -86,29 +69,25 @@ TEST(what_others_own_is_left)
     assert_ok(test_devices_configure("2"));
     ek_tensor *p = ek_ones(EK_SHAPE(64), .device = test_device(0), .requires_grad = true);
     fake_group *group = divide_over(&p, 1, 2, false);
-    ek_object_retain(&group->flat);
-    ek_flat *flat = calloc(1, sizeof *flat);
-    ck_assert_ptr_nonnull(flat);
-    ek_object_init(&flat->object, flat_destroy);
-    assert_ok(ek_flat_init(flat, 1, PIECES));
-    flat->refresh = do_nothing;
-    flat->publish = publish_nothing;
+    ek_object_retain(&group->shards);
+    ek_shards *shards = hand_shards(PIECES);
+    ck_assert_ptr_nonnull(shards);
     ek_tensor *tensors[2], *slots[3];
     for (int i = 0; i < PIECES; i++) {
         ek_tensor *tensor = shard_of(group->copies[i % 2][0], i ? ends[i - 1] : 0, ends[i]);
-        ek_flat_add(flat, 0, ends[i], tensor);
+        ek_shards_add(shards, 0, i ? ends[i - 1] : 0, ends[i], tensor);
         ek_object_release(tensor);
     }
-    tensors[0] = flat->shards[0].tensor;
-    tensors[1] = flat->shards[2].tensor;
+    tensors[0] = shards->all[0].tensor;
+    tensors[1] = shards->all[2].tensor;
     make_homes(tensors, 2, test_device(0), slots);
-    make_homes(&flat->shards[1].tensor, 1, test_device(1), slots + 2);
+    make_homes(&shards->all[1].tensor, 1, test_device(1), slots + 2);
     for (int i = 0; i < PIECES; i++) {
-        assert_ok(ek_leaf_set_grad_buffer(flat->shards[i].tensor, slots[i == 0 ? 0 : 3 - i]));
+        assert_ok(ek_leaf_set_grad_buffer(shards->all[i].tensor, slots[i == 0 ? 0 : 3 - i]));
         ek_object_release(slots[i == 0 ? 0 : 3 - i]);
     }
-    assert_ok(ek_leaf_set_shards(p, flat, 0));
-    ek_object_release(flat);
+    assert_ok(ek_leaf_set_shards(p, shards, 0));
+    ek_object_release(shards);
     ek_optimizer *optimizer = ek_sgd(.lr = 0.1, .weight_decay = 0.5);
     assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
     give_to_shards(p, ek_ones(EK_SHAPE(64), .device = test_device(0)), false);
@@ -118,7 +97,7 @@ TEST(what_others_own_is_left)
         ck_assert_double_eq_tol(element(p, i), theirs ? 1 : 0.85, 1e-6);
         ck_assert_double_eq_tol(element(group->copies[1][0], i), theirs ? 0.85 : 1, 1e-6);
     }
-    ek_object_release(&group->flat);
+    ek_object_release(&group->shards);
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
@@ -155,8 +134,7 @@ TEST(graphs_notice_the_step)
     divide_over(q, PARAMETERS, 2, true);
     ek_optimizer *sharded = make(ADAM, q);
     give_all(p, q, 0, IN_PIECES);
-    ek_tensor *saved[] = {q[1], ek_leaf_shards(q[1])->shards[0].tensor,
-                          ek_leaf_shards(q[1])->shards[1].tensor};
+    ek_tensor *saved[] = {q[1], ek_leaf_shard(q[1], 0).tensor, ek_leaf_shard(q[1], 1).tensor};
     ek_tensor *losses[3];
     for (int i = 0; i < 3; i++)
         losses[i] = ek_sum(ek_mul(saved[i], saved[i]));
@@ -184,7 +162,7 @@ TEST(zero_grad_empties_shards)
     for (int i = 0; i < PARAMETERS; i++) {
         ck_assert_ptr_null(ek_gather_grad(q[i]));
         for (int k = 0; k < 2; k++)
-            ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shards(q[i])->shards[k].tensor));
+            ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shard(q[i], k).tensor));
     }
     assert_ok(ek_step(sharded));
     assert_equal_lists(q, p, PARAMETERS);

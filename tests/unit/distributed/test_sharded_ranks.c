@@ -2,7 +2,7 @@
  * the bit, in whatever way gradients come. */
 #include <stdlib.h>
 
-#include "divided.h"
+#include "sharded_ranks.h"
 
 static void six_devices(void)
 {

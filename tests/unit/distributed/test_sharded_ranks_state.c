@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "balance/balance.h"
-#include "divided.h"
 #include "nn/module_table.h"
+#include "sharded_ranks.h"
 
 static char folder[64], path[96];
 

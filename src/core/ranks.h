@@ -4,8 +4,8 @@
  * makes them of process groups. NULL stands for a process without others, so that a holder asks
  * `if (ranks)` and else does nothing. The calls are collective: all ranks make them in the same
  * order. An error of one rank is an error of all. */
-#ifndef EK_COMM_RANKS_H
-#define EK_COMM_RANKS_H
+#ifndef EK_CORE_RANKS_H
+#define EK_CORE_RANKS_H
 
 #include "core/object.h"
 #include "core/thread.h"
@@ -23,6 +23,7 @@ typedef struct ek_ranks {
     ek_object object;
     int rank, size;   /* size > 1 */
     const char *host; /* the name of this process's machine */
+    bool ended;       /* true once the group was destroyed; calls are errors then */
     /* All ranks' tensors one after another along dim; ek_dist_join. Sizes along dim may differ.
      * `sizes`: those of all ranks, if each rank knows them and dim >= 0, which saves a round; or
      * NULL. In the scope. */
@@ -45,6 +46,14 @@ typedef struct ek_ranks {
  * group's end; one reference. NULL without an error if there are no others. src/distributed sets
  * it; NULL in programs without it. */
 extern ek_ranks *(*ek_ranks_of)(ek_process_group *group);
+
+/* EK_E_STATE if the group was destroyed. For optimizers, whose state may outlive the group. */
+int ek_ranks_check(const ek_ranks *ranks);
+
+/* A call of all ranks: *value becomes the sum of their values, or the largest (NaN if there is
+ * one). `status` is this rank's outcome so far; if it is negative, the error is pending, and *value
+ * is not read. */
+int ek_ranks_combine(ek_ranks *ranks, int status, double *value, bool largest);
 
 /* For an outcome that all ranks have found alike: if it is negative, its error needs no telling.
  * Returns rc. */

@@ -1,7 +1,7 @@
-/* divided.h: the same training twice on ranks that are threads: with whole optimizers on every
- * rank, and with divided ones. What comes out must be the same to the bit. */
-#ifndef EK_TESTS_DIVIDED_H
-#define EK_TESTS_DIVIDED_H
+/* sharded_ranks.h: the same training twice on ranks that are threads: with whole optimizers on
+ * every rank, and with sharded ones. What comes out must be the same to the bit. */
+#ifndef EK_TESTS_SHARDED_RANKS_H
+#define EK_TESTS_SHARDED_RANKS_H
 
 #include <math.h>
 #include <string.h>

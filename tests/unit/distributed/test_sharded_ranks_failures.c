@@ -2,7 +2,7 @@
  * of them, and the next step is that of ranks that never failed. */
 #include "autograd/shards.h"
 #include "core/error.h"
-#include "divided.h"
+#include "sharded_ranks.h"
 
 static void six_devices(void)
 {
@@ -179,18 +179,18 @@ static const char *breaks_off(ek_process_group *world, void *user)
     bool wrong = world->rank == 1;
     LOOP_PASS(pair_make(&pair, world, setting));
     tensor_list list = parameters_of(pair.models[DIVIDED]);
-    ek_flat *flat = ek_leaf_flat(list.tensors[0]);
-    RANKS_OK(flat->enter(flat));
-    for (int i = 0; i < flat->count; i++)
-        flat->stepped[i] = true;
-    RANKS_OK(flat->refresh(flat));
-    RANKS_OK(flat->agree(flat, 0));
+    ek_shards *shards = ek_leaf_shards(list.tensors[0]);
+    RANKS_OK(shards->enter(shards));
+    for (int i = 0; i < shards->leaf_count; i++)
+        shards->stepped[i] = true;
+    RANKS_OK(shards->refresh(shards));
+    RANKS_OK(shards->agree(shards, 0));
     bool enabled = ek_set_grad_enabled(false);
-    for (int k = 0; k < flat->shard_count; k++) /* each rank writes its number */
-        LOOP_CHECK(ek_fill_(flat->shards[k].tensor, world->rank + 1));
+    for (int k = 0; k < shards->count; k++) /* each rank writes its number */
+        LOOP_CHECK(ek_fill_(shards->all[k].tensor, world->rank + 1));
     ek_set_grad_enabled(enabled);
-    int rc = flat->publish(flat, wrong ? ek_error(EK_E_USER, "the kernel is broken") : 0);
-    flat->leave(flat);
+    int rc = shards->publish(shards, wrong ? ek_error(EK_E_USER, "the kernel is broken") : 0);
+    shards->leave(shards);
     RANKS_EXPECT(rc, wrong ? EK_E_USER : EK_E_ABORTED, "the kernel is broken");
     /* All ranks have what there is. */
     double sum = 0, least = 1e9, most = 0;

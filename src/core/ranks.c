@@ -1,0 +1,44 @@
+/* ranks.c: see ranks.h. */
+#include "core/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+ek_ranks *(*ek_ranks_of)(ek_process_group *group);
+ek_ranks *(*ek_ranks_of_wrapper)(struct ek_module *module, struct ek_module **child);
+bool (*ek_ranks_set_sync)(struct ek_module *model, bool sync);
+
+int ek_ranks_check(const ek_ranks *ranks)
+{
+    if (!ranks->ended)
+        return 0;
+    return EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is divided over has "
+                               "been destroyed; save the state before, with ek_dist_archive_save");
+}
+
+int ek_ranks_combine(ek_ranks *ranks, int status, double *value, bool largest)
+{
+    int64_t bits, *all = NULL;
+    EK_TRY(ek_ranks_check(ranks));
+    if (status >= 0 && !(all = ek_calloc((size_t)ranks->size, sizeof *all)))
+        status = ek_error_pending();
+    if (status < 0)
+        return ranks->agree(ranks, status);
+    _Static_assert(sizeof bits == sizeof *value, "a double travels as its bits");
+    memcpy(&bits, value, sizeof bits);
+    status = ranks->gather(ranks, &bits, 1, all);
+    for (int r = 0; r < ranks->size && status >= 0; r++) {
+        double term;
+        memcpy(&term, &all[r], sizeof term);
+        if (r == 0)
+            *value = term;
+        else if (!largest)
+            *value += term;
+        else if (term > *value || term != term)
+            *value = term;
+    }
+    free(all);
+    return status;
+}

@@ -1,0 +1,230 @@
+/* rank_sharding_step.c: an optimizer's step of parameters that are sharded over ranks, as a call of
+ * all ranks: they agree that they will step, and then get each other's shards. */
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/digest.h"
+#include "core/thread.h"
+#include "group/collective.h"
+#include "group/sum.h"
+#include "group/world.h"
+#include "train/rank_sharding.h"
+
+/* What a rank says when it is about to step. It travels in its card. */
+typedef struct step_card {
+    uint64_t digest; /* of which parameters take part */
+    int64_t count;   /* of these */
+} step_card;
+
+static step_card step_card_of(const ek_rank_sharding *self)
+{
+    step_card card = {.digest = EK_DIGEST};
+    for (int i = 0; i < self->sharding.shards.leaf_count; i++) {
+        bool stepped = self->sharding.shards.stepped[i];
+        card.digest = ek_digest_word(card.digest, stepped);
+        card.count += stepped;
+    }
+    return card;
+}
+
+/* ---- the communication thread ---- */
+
+/* EK_E_STATE, alike on all ranks, unless all step the same parameters. */
+static int step_compare(const ek_dist_work *work)
+{
+    const ek_rank_sharding *self = work->user;
+    const ek_process_group *group = work->group;
+    step_card first, other;
+    memcpy(&first, group->cards[0].payload, sizeof first);
+    for (int r = 1; r < group->size; r++) {
+        memcpy(&other, group->cards[r].payload, sizeof other);
+        if (other.digest != first.digest || other.count != first.count)
+            return EK_FAIL(EK_E_STATE,
+                           "%s: of %d parameters that are divided over the ranks rank %d has "
+                           "gradients of %lld, and rank %d of %lld%s; a step is of the same "
+                           "parameters on all ranks",
+                           ek_verb_name(EK_VERB_STEP), self->sharding.shards.leaf_count,
+                           group->ranks[0], (long long)first.count, group->ranks[r],
+                           (long long)other.count, other.count == first.count ? " others" : "");
+    }
+    return 0;
+}
+
+static int step_commit(const ek_dist_work *work)
+{
+    ek_rank_sharding *self = work->user;
+    ek_communication *communication = work->group->communication;
+    EK_TRY(step_compare(work));
+    pthread_mutex_lock(&communication->lock);
+    self->committed = true;
+    pthread_cond_broadcast(&communication->ended);
+    pthread_mutex_unlock(&communication->lock);
+    return 1;
+}
+
+/* Gives all ranks the range's parameters. Each rank has those of its slice. */
+static int step_send_range(const ek_rank_sharding *self, const ek_shared_range *range,
+                           ek_request **request)
+{
+    const ek_process_group *group = self->reducer->group;
+    const ek_tensor *memory = self->memory[range->bucket];
+    size_t size = ek_dtype_size(memory->dtype), *bounds = self->reducer->bounds;
+    for (int r = 0; r <= group->size; r++) {
+        int64_t at = ek_sum_begin(ek_count(memory), group->size, r);
+        at = at < range->begin ? range->begin : at > range->end ? range->end : at;
+        bounds[r] = (size_t)(at - range->begin) * size;
+    }
+    return group->communication->transport->all_gather(group->communicator,
+                                                       (char *)ek_tensor_address(memory) +
+                                                           (size_t)range->begin * size,
+                                                       bounds, request);
+}
+
+static int step_go_on(ek_dist_work *work)
+{
+    ek_rank_sharding *self = work->user;
+    if (work->stage == 0)
+        return step_commit(work);
+    int range = self->range++, rc;
+    if (range > self->range_count)
+        return 0;
+    rc = range < self->range_count ? step_send_range(self, &self->ranges[range], &work->request)
+                                   : ek_reducer_send_reports(self->reducer, &work->request);
+    EK_TRY(ek_dist_work_started(work, rc));
+    return 1;
+}
+
+static ek_readiness step_ready(ek_dist_work *work)
+{
+    ek_rank_sharding *self = work->user;
+    if (work->stage == 0)
+        return EK_READY;
+    pthread_mutex_lock(&self->reducer->lock);
+    bool ready = self->closed;
+    pthread_mutex_unlock(&self->reducer->lock);
+    return ready ? EK_READY : EK_AWAITS_CALLER;
+}
+
+static const ek_verb step_verb = {.id = EK_VERB_STEP,
+                                  .go_on = step_go_on,
+                                  .ready = step_ready,
+                                  .gradual = true};
+
+/* ---- before the step ---- */
+
+/* Lists what will be sent: per bucket, stretches of parameters that take part. */
+static void step_list_ranges(ek_rank_sharding *self)
+{
+    const ek_sharding *s = &self->sharding;
+    const bool *stepped = s->shards.stepped;
+    self->range_count = 0;
+    for (int b = 0; b < self->reducer->bucket_count; b++) {
+        const ek_bucket *bucket = &self->reducer->buckets[b];
+        for (int i = bucket->first; i < bucket->end; i++) {
+            if (!stepped[i])
+                continue;
+            if (i == bucket->first || !stepped[i - 1])
+                self->ranges[self->range_count++] = (ek_shared_range){b, s->at[i], s->at[i]};
+            self->ranges[self->range_count - 1].end = s->at[i] + ek_count(s->leaves[i]);
+        }
+    }
+}
+
+/* Waits until the call is committed, or has failed. */
+static int step_wait_commit(ek_rank_sharding *self)
+{
+    ek_communication *communication = self->reducer->group->communication;
+    pthread_mutex_lock(&communication->lock);
+    while (!self->committed && !self->work->ended)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    bool committed = self->committed;
+    pthread_mutex_unlock(&communication->lock);
+    if (committed)
+        return 0;
+    ek_dist_work *work = self->work;
+    self->work = NULL;
+    return ek_dist_wait(work);
+}
+
+int ek_rank_sharding_agree(ek_shards *shards, int status)
+{
+    ek_rank_sharding *self = (ek_rank_sharding *)shards;
+    ek_process_group *group = self->reducer->group;
+    if (!group->communication)
+        return status < 0 ? status
+                          : EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is "
+                                                "divided over was destroyed");
+    if (status < 0)
+        return ek_world_outcome(group, status);
+    ek_dist_work *work = ek_dist_work_new(group, &step_verb);
+    if (!work)
+        return ek_world_outcome(group, ek_error_pending());
+    step_card card = step_card_of(self);
+    memcpy(work->card.payload, &card, sizeof card);
+    work->card.nbytes = sizeof card;
+    work->user = self;
+    step_list_ranges(self);
+    self->range = 0;
+    self->committed = self->closed = false;
+    self->reducer->lost = (ek_error_record){0}; /* of a pass before */
+    self->work = work;
+    EK_TRY(ek_dist_work_submit(work));
+    return step_wait_commit(self);
+}
+
+/* ---- after the step ---- */
+
+/* Brings the shards that were stepped to where they are sent from. */
+static int step_gather(const ek_sharding *s)
+{
+    EK_TRY(ek_sharding_send(s));
+    for (int k = 0; k < s->shards.count; k++) {
+        ek_dev *dev = ek_tensor_dev(s->shards.all[k].tensor);
+        if (s->parts[k].changed && dev->id.kind == EK_CUDA)
+            EK_TRY(ek_synchronize(dev->id));
+    }
+    return 0;
+}
+
+/* Brings what came to the parameters. */
+static int step_scatter(ek_rank_sharding *self)
+{
+    ek_sharding *s = &self->sharding;
+    int count = 0;
+    for (int i = 0; i < s->shards.leaf_count; i++)
+        if (s->shards.stepped[i] && !self->in_place[s->bucket_of[i]])
+            s->moves[count++] = (ek_move){s->leaves[i], self->copies[i]};
+    int rc = ek_exchange("sharing the step", s->moves, count);
+    for (int i = 0; i < s->shards.leaf_count; i++)
+        if (s->shards.stepped[i])
+            ek_tensor_written(s->leaves[i], "the optimizer's step");
+    for (int k = 0; k < s->shards.count; k++)
+        if (s->parts[k].changed)
+            s->parts[k].version = ek_tensor_version(s->leaves[s->parts[k].leaf]);
+    return rc;
+}
+
+/* A failure up to here is in the report of this rank, and an error on all. */
+int ek_rank_sharding_publish(ek_shards *shards, int status)
+{
+    ek_rank_sharding *self = (ek_rank_sharding *)shards;
+    ek_reducer *reducer = self->reducer;
+    ek_error_record pending;
+    int rc = step_gather(&self->sharding);
+    status = status < 0 ? status : rc;
+    ek_reducer_write_report(reducer, status, &pending);
+    pthread_mutex_lock(&reducer->lock);
+    self->closed = true;
+    self->work->arrived = ek_clock_ns();
+    pthread_mutex_unlock(&reducer->lock);
+    ek_communication_wake(reducer->group->communication);
+    rc = ek_dist_wait(self->work);
+    self->work = NULL;
+    if (rc >= 0)
+        rc = ek_world_outcome(reducer->group, step_scatter(self));
+    for (const ek_shared_range *range = self->ranges; range < self->ranges + self->range_count;
+         range++)
+        reducer->stats.shared_nbytes += (uint64_t)(range->end - range->begin) *
+                                        ek_dtype_size(self->memory[range->bucket]->dtype);
+    return ek_reducer_judge(reducer, status, &pending, rc);
+}
