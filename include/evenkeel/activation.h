@@ -38,14 +38,15 @@ EK_API ek_tensor *ek_f_prelu(ek_tensor *x, ek_tensor *weight);
 EK_API ek_tensor *ek_f_glu(ek_tensor *x, int dim);
 
 typedef struct ek_softplus_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *x;
-    double beta;      /**< default 1 */
-    double threshold; /**< default 20 */
+    double beta EK_IS(1);
+    double threshold EK_IS(20);
 } ek_softplus_options;
+#define EK_DEFAULTS_ek_softplus_options EK_DEFAULT(beta, 1), EK_DEFAULT(threshold, 20)
 EK_API ek_tensor *ek_f_softplus_with(ek_softplus_options options);
 /** ek_f_softplus(x, .beta = 2): log(1 + exp(beta x)) / beta, stable; x if beta x > threshold. */
-#define ek_f_softplus(...) ek_f_softplus_with(EK_OPTIONS_1(ek_softplus_options, x, __VA_ARGS__))
+#define ek_f_softplus(...) EK_CALL_1(ek_f_softplus_with, ek_softplus_options, x, __VA_ARGS__)
 
 /** x > 0 ? x : slope x. If training, each element that isn't positive has a slope of its own,
  * uniform from lower to upper, which the default generator draws: a Mersenne Twister on the CPU, as

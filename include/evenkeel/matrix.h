@@ -32,40 +32,44 @@ EK_API ek_tensor *ek_f_bilinear(ek_tensor *x, ek_tensor *y, ek_tensor *weight, e
 EK_API ek_tensor *ek_cdist(ek_tensor *x, ek_tensor *y, double p);
 
 typedef struct ek_pairwise_distance_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *x, *y;
-    double eps; /**< default 1e-6 */
+    double eps EK_IS(1e-6);
     bool keepdim;
-    double p; /**< default 2 */
+    double p EK_IS(2);
 } ek_pairwise_distance_options;
+#define EK_DEFAULTS_ek_pairwise_distance_options EK_DEFAULT(eps, 1e-6), EK_DEFAULT(p, 2)
 EK_API ek_tensor *ek_f_pairwise_distance_with(ek_pairwise_distance_options options);
 /** ek_f_pairwise_distance(x, y, .p = 1): the p-norms of x - y + eps along the last dimension. */
 #define ek_f_pairwise_distance(...) \
-    ek_f_pairwise_distance_with(EK_OPTIONS_2(ek_pairwise_distance_options, x, y, __VA_ARGS__))
+    EK_CALL_2(ek_f_pairwise_distance_with, ek_pairwise_distance_options, x, y, __VA_ARGS__)
 
 typedef struct ek_cosine_similarity_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *x, *y;
-    int dim;    /**< default 1 */
-    double eps; /**< default 1e-8 */
+    int dim EK_IS(1);
+    double eps EK_IS(1e-8);
 } ek_cosine_similarity_options;
+#define EK_DEFAULTS_ek_cosine_similarity_options EK_DEFAULT(dim, 1), EK_DEFAULT(eps, 1e-8)
 EK_API ek_tensor *ek_f_cosine_similarity_with(ek_cosine_similarity_options options);
 /** ek_f_cosine_similarity(x, y, .dim = -1): the cosines of the angles between x and y along `dim`.
  * Norms below eps count as eps. */
 #define ek_f_cosine_similarity(...) \
-    ek_f_cosine_similarity_with(EK_OPTIONS_2(ek_cosine_similarity_options, x, y, __VA_ARGS__))
+    EK_CALL_2(ek_f_cosine_similarity_with, ek_cosine_similarity_options, x, y, __VA_ARGS__)
 
 typedef struct ek_normalize_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *x;
-    int dim;    /**< default 1 */
-    double eps; /**< default 1e-12 */
-    double p;   /**< default 2 */
+    int dim EK_IS(1);
+    double eps EK_IS(1e-12);
+    double p EK_IS(2);
 } ek_normalize_options;
+#define EK_DEFAULTS_ek_normalize_options \
+    EK_DEFAULT(dim, 1), EK_DEFAULT(eps, 1e-12), EK_DEFAULT(p, 2)
 EK_API ek_tensor *ek_f_normalize_with(ek_normalize_options options);
 /** ek_f_normalize(x, .dim = -1): x divided by its p-norm along `dim`, or by eps if that is larger.
  */
-#define ek_f_normalize(...) ek_f_normalize_with(EK_OPTIONS_1(ek_normalize_options, x, __VA_ARGS__))
+#define ek_f_normalize(...) EK_CALL_1(ek_f_normalize_with, ek_normalize_options, x, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

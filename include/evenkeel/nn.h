@@ -141,9 +141,9 @@ EK_API ek_module *ek_conv3d_with(ek_conv_module_options options); /**< (N, C, D,
 EK_API ek_module *ek_conv_transpose1d_with(ek_conv_module_options options);
 EK_API ek_module *ek_conv_transpose2d_with(ek_conv_module_options options);
 EK_API ek_module *ek_conv_transpose3d_with(ek_conv_module_options options);
-#define EK_CONV_MODULE_OPTIONS(...)                                         \
-    ((void)EK_ASSERTED(EK_LACKS(EK_KEYWORDS_TEXT(__VA_ARGS__), "\"same\""), \
-                       "\"same\" is written EK_SAME"),                      \
+#define EK_CONV_MODULE_OPTIONS(...)                                   \
+    ((void)EK_ASSERTED(EK_LACKS(EK_TEXT_OF(__VA_ARGS__), "\"same\""), \
+                       "\"same\" is written EK_SAME"),                \
      EK_OPTIONS_3(ek_conv_module_options, in_channels, out_channels, kernel, __VA_ARGS__))
 /** ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). `kernel` and its like count for all
  * directions. `kernels` and its like give one number per direction, in the order of the input's

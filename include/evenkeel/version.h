@@ -23,7 +23,7 @@ EK_BEGIN_DECLARATIONS
 /** "0.1.0" */
 #define EK_VERSION EK_VERSION_OF(EK_VERSION_MAJOR, EK_VERSION_MINOR, EK_VERSION_PATCH)
 #define EK_VERSION_OF(major, minor, patch) \
-    EK_KEYWORDS_TEXT(major) "." EK_KEYWORDS_TEXT(minor) "." EK_KEYWORDS_TEXT(patch)
+    EK_TEXT_OF(major) "." EK_TEXT_OF(minor) "." EK_TEXT_OF(patch)
 
 /** The library's EK_VERSION, a static string, and its EK_ABI. Any thread. */
 EK_API const char *ek_version(void);
