@@ -349,11 +349,11 @@ ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options op
         ek_module_free(options.module);
         return NULL;
     }
-    ek_wrapper *wrapper =
-        ek_wrapper_new(&data_parallel_criterion_type,
-                       &(ek_data_parallel_options){.module = options.module,
-                                                   .device_ids = options.device_ids,
-                                                   .dim = options.dim});
+    ek_data_parallel_options plain = EK_DEFAULTS(ek_data_parallel_options);
+    plain.module = options.module;
+    plain.device_ids = options.device_ids;
+    plain.dim = options.dim;
+    ek_wrapper *wrapper = ek_wrapper_new(&data_parallel_criterion_type, &plain);
     if (!wrapper)
         return NULL;
     data_parallel_criterion *self = (data_parallel_criterion *)wrapper;

@@ -30,7 +30,7 @@ static const char *const policy_names[] = {"broadcast", "kept", "synchronised",
                                            "extra",     "all",  NULL};
 static const char *const policy_lines[POLICIES] = {
     "buffers of device 0 are sent at every forward (the default)",
-    "each device keeps its own buffers (.broadcast_buffers = EK_OFF)",
+    "each device keeps its own buffers (.broadcast_buffers = false)",
     "statistics of the whole batch (ek_convert_sync_batch_norm)",
     "buffers are sent, and an extra forward that nobody uses runs before backward",
 };
@@ -125,7 +125,7 @@ typedef struct training {
 } training;
 
 /* Without replicas there is no callback: a rank's network is told which one it is. */
-static ek_module *wrap_rank(ek_module *network, buffer_view *view, ek_switch sends)
+static ek_module *wrap_rank(ek_module *network, buffer_view *view, bool sends)
 {
     ek_module *model = ek_distributed_data_parallel(network, .broadcast_buffers = sends);
     ek_tensor *mean = model ? ek_module_tensor(model, "norm.running_mean") : NULL;
@@ -140,7 +140,7 @@ static int train_begin(training *run, buffer_policy policy, const ek_device_list
                        uint64_t seed)
 {
     const ek_shape half = EK_SHAPE(7, 3, 5, 5);
-    const ek_switch sends = policy == POLICY_KEPT ? EK_OFF : EK_DEFAULT;
+    const bool sends = policy != POLICY_KEPT;
     ek_manual_seed(seed);
     ek_module *network = observed_network(&run->view);
     if (network && policy == POLICY_SYNCHRONISED && !ek_convert_sync_batch_norm(network)) {

@@ -15,7 +15,7 @@ EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
  * device, or in evaluation mode, or with .plain, it is the plain module's output, not a list.
  * Inputs may be scattered already: a list marked per_device (EK_SCATTERED). */
 #define ek_data_parallel_model(...) \
-    ek_data_parallel_model_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
+    EK_CALL_1(ek_data_parallel_model_with, ek_data_parallel_options, module, __VA_ARGS__)
 
 typedef enum ek_loss_reduction {
     /** The devices' sums of losses, added up and divided by the sum of their weights (ek_loss_sum).
@@ -26,7 +26,7 @@ typedef enum ek_loss_reduction {
 } ek_loss_reduction;
 
 typedef struct ek_data_parallel_criterion_options {
-    const char *keywords;
+    int begin;         /**< no option, see base.h */
     ek_module *module; /**< the criterion; ownership passes to the wrapper */
     ek_device_list device_ids;
     ek_loss_reduction reduction;
@@ -36,6 +36,7 @@ typedef struct ek_data_parallel_criterion_options {
      * (one number per device): EK_SPLIT_CHUNK or EK_SPLIT_EVEN. */
     ek_split_policy split;
 } ek_data_parallel_criterion_options;
+#define EK_DEFAULTS_ek_data_parallel_criterion_options EK_NO_DEFAULTS
 
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
 /** Called as ek_loss(criterion, outputs, target, ...), with the outputs of ek_data_parallel_model,
@@ -53,9 +54,9 @@ EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_opt
  * gets the gradient 0, because waiting for weights would cost time. If all weights are zero the
  * loss is NaN, as on one device. A criterion of the user must not turn that 0 into NaN, as 0 / 0
  * does; one with ek_module_type.loss_sum never does. */
-#define ek_data_parallel_criterion(...) \
-    ek_data_parallel_criterion_with(    \
-        EK_OPTIONS_1(ek_data_parallel_criterion_options, module, __VA_ARGS__))
+#define ek_data_parallel_criterion(...)                                                    \
+    EK_CALL_1(ek_data_parallel_criterion_with, ek_data_parallel_criterion_options, module, \
+              __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

@@ -152,6 +152,9 @@ static inline void ek_default_is_here(void)
 #define EK_CALL_CHECKED(call, type, checked, ...) \
     (__extension__({ EK_CALL_DECLARE(type, checked, __VA_ARGS__) EK_AS_BEFORE call; }))
 #define EK_CALL(function, type, ...) EK_CALL_CHECKED(function(ek_options), type, 0, __VA_ARGS__)
+/** The struct itself: EK_FILLED(ek_sgd_options, net, .lr = 0.1). In C an array among the arguments
+ * lives no longer than the expression, so that the call is the better place for one. */
+#define EK_FILLED(type, ...) EK_CALL(, type, __VA_ARGS__)
 #define EK_CALL_1(function, type, m, ...) EK_CALL(function, type, __VA_ARGS__)
 #define EK_CALL_2(function, type, m, n, ...) EK_CALL(function, type, __VA_ARGS__)
 #define EK_CALL_3(function, type, m, n, p, ...) EK_CALL(function, type, __VA_ARGS__)
@@ -165,6 +168,7 @@ static inline void ek_default_is_here(void)
 
 #define EK_ZERO (-2147483647 - 1)
 #define EK_KEYWORDS(...) EK_TEXT(__VA_ARGS__)
+#define EK_KEYWORDS_SHAPED(...) EK_TEXT(__VA_ARGS__)
 #ifndef __cplusplus
 #define EK_OPTIONS(type, ...) ((type){.keywords = EK_KEYWORDS(__VA_ARGS__), __VA_ARGS__})
 #define EK_OPTIONS_1(type, m, ...) EK_OPTIONS(type, __VA_ARGS__)

@@ -180,6 +180,7 @@ template <bool shaped> struct ek_shaped {
 #define EK_MADE_3(O, m, n, p, ...) \
     EK_ONCE(m, n, p, __VA_ARGS__)(EK_BRACED(EK_JOINED_3(O, m, n, p, __VA_ARGS__, )))
 #define EK_CALL(function, O, ...) function(EK_MADE(O, __VA_ARGS__))
+#define EK_FILLED(O, ...) EK_MADE(O, __VA_ARGS__)
 #define EK_CALL_1(function, O, m, ...) function(EK_MADE_1(O, m, __VA_ARGS__))
 #define EK_CALL_2(function, O, m, n, ...) function(EK_MADE_2(O, m, n, __VA_ARGS__))
 #define EK_CALL_3(function, O, m, n, p, ...) function(EK_MADE_3(O, m, n, p, __VA_ARGS__))

@@ -21,7 +21,7 @@
 EK_BEGIN_DECLARATIONS
 
 typedef struct ek_distributed_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     /** Ownership passes to the wrapper. A plain module; one whose parameters lie on several
      * devices; or a data-parallel wrapper of this process's devices (parallel.h, balance.h). */
     ek_module *module;
@@ -31,25 +31,23 @@ typedef struct ek_distributed_options {
     ek_device_list device_ids;
     ek_device output_device; /**< where several devices' outputs are joined; default: the first */
     int dim;                 /**< the dimension along which inputs are cut for several devices */
-    /** On: before each forward in training mode with gradient mode on, all ranks get rank 0's
+    /** True: before each forward in training mode with gradient mode on, all ranks get rank 0's
      * buffers (running statistics). Never in evaluation. */
-    ek_switch broadcast_buffers;
+    bool broadcast_buffers EK_IS(true);
     ek_process_group *process_group;
-    /** 25: gradients travel in pieces of at most this; numbers are the same */
-    double bucket_cap_mb;
-    /** PyTorch's options that nothing depends on here: parameters that a backward does not use are
-     * always found, and gradients always lie in buckets. */
-    bool find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph;
-    ek_switch init_sync; /**< on: all ranks get rank 0's parameters and buffers now */
+    double bucket_cap_mb EK_IS(25); /**< gradients travel in pieces of at most this */
+    bool init_sync EK_IS(true);     /**< all ranks get rank 0's parameters and buffers now */
     /** EK_SHARD_OPTIMIZER: the optimizer's state is sharded over the devices of all ranks (below).
      * With one rank, over those of device_ids. */
     ek_shard_policy shard;
-    /** on: f32 gradients travel in bf16 and are added in f32; default off */
-    ek_switch bf16_gradients;
-    /** On: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no process
-     * group of their own get this one, as long as the wrapper exists. */
-    ek_switch sync_statistics;
+    bool bf16_gradients; /**< f32 gradients travel in bf16 and are added in f32 */
+    /** True: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no
+     * process group of their own get this one, as long as the wrapper exists. */
+    bool sync_statistics EK_IS(true);
 } ek_distributed_options;
+#define EK_DEFAULTS_ek_distributed_options                              \
+    EK_DEFAULT(broadcast_buffers, true), EK_DEFAULT(bucket_cap_mb, 25), \
+        EK_DEFAULT(init_sync, true), EK_DEFAULT(sync_statistics, true)
 
 EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options options);
 /** Wraps a module; all ranks of the group do so, with modules of the same parameters (else
@@ -90,10 +88,10 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  * next step, which is a call of all ranks once more, before the process group is destroyed. A
  * wrapper of this process's devices that is wrapped must not have .shard itself (EK_E_INVALID). */
 #define ek_distributed_data_parallel(...) \
-    ek_distributed_data_parallel_with(EK_OPTIONS_1(ek_distributed_options, module, __VA_ARGS__))
+    EK_CALL_1(ek_distributed_data_parallel_with, ek_distributed_options, module, __VA_ARGS__)
 
 typedef struct ek_distributed_criterion_options {
-    const char *keywords;
+    int begin;         /**< no option, see base.h */
     ek_module *module; /**< any criterion, also ek_data_parallel_criterion; ownership passes */
     ek_process_group *process_group;
     /** EK_EXACT: the sum over all ranks divided by the weight of all: the loss and gradient of one
@@ -102,6 +100,7 @@ typedef struct ek_distributed_criterion_options {
     ek_loss_reduction reduction;
     int dim; /**< the batch's dimension */
 } ek_distributed_criterion_options;
+#define EK_DEFAULTS_ek_distributed_criterion_options EK_NO_DEFAULTS
 
 EK_API ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options options);
 /** A criterion for the outputs of ek_distributed_data_parallel, called as the one that it wraps, by
@@ -112,8 +111,7 @@ EK_API ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options
  * scalars (reduction none) stay as they are, without communication. With one rank everything is a
  * plain call. NULL with an error; the module is freed. */
 #define ek_distributed_criterion(...) \
-    ek_distributed_criterion_with(    \
-        EK_OPTIONS_1(ek_distributed_criterion_options, module, __VA_ARGS__))
+    EK_CALL_1(ek_distributed_criterion_with, ek_distributed_criterion_options, module, __VA_ARGS__)
 
 /** Between begin and end, gradients add up on each rank alone. The first backward through a forward
  * after the end averages the sums. As in PyTorch, it is the forward that counts. */

@@ -64,7 +64,7 @@ typedef enum ek_shard_policy {
 } ek_shard_policy;
 
 typedef struct ek_data_parallel_options {
-    const char *keywords;
+    int begin;                 /**< no option, see base.h */
     ek_module *module;         /**< ownership passes to the wrapper */
     ek_device_list device_ids; /**< empty: all accelerators */
     ek_device output_device; /**< ek_data_parallel: gathers outputs here; default: device_ids[0] */
@@ -77,24 +77,28 @@ typedef struct ek_data_parallel_options {
      * without gradient mode follow the plan, but are neither counted nor measured for it; nor are
      * those of scattered inputs. */
     ek_split_policy split;
-    ek_plan_goal goal;              /**< EK_SPLIT_AUTO optimises it */
-    int64_t chunks[EK_MAX_DEVICES]; /**< {12, 20, 20}: samples per device; batches of another sum
-                                       are cut in proportion */
-    double weights[EK_MAX_DEVICES]; /**< {1, 2, 2}: shares of the batch per device */
+    ek_plan_goal goal; /**< EK_SPLIT_AUTO optimises it */
+    /** {12, 20, 20}: samples per device; batches of another sum are cut in proportion. */
+    int64_t chunks[EK_MAX_DEVICES] EK_IS({EK_UNSET});
+    double
+        weights[EK_MAX_DEVICES] EK_IS({EK_UNSET}); /**< {1, 2, 2}: shares of the batch per device */
     /** Samples on the first device, if that is fewer than an equal share; the other devices share
-     * the rest evenly. A written 0: none there. Left out: equal shares. */
-    int64_t first_device_batch;
+     * the rest evenly. EK_UNSET: equal shares. */
+    int64_t first_device_batch EK_IS(EK_UNSET);
     /** A plan as text (ek_data_parallel_plan), to be replayed. With EK_SPLIT_AUTO planning instead
      * goes on from its last entry, as after a checkpoint. */
     const char *plan;
     ek_shard_policy shard;
-    /** Default on: device 0's buffers are sent to the replicas at every forward. Off: each replica
+    /** True: device 0's buffers are sent to the replicas at every forward. False: each replica
      * keeps its own, and the module shows those of the first replica that took part in the last
      * forward. */
-    ek_switch broadcast_buffers;
+    bool broadcast_buffers EK_IS(true);
     ek_running_stats running_stats;
     bool plain; /**< ek_data_parallel_model: runs the plain module on device_ids[0] */
 } ek_data_parallel_options;
+#define EK_DEFAULTS_ek_data_parallel_options                           \
+    EK_DEFAULT(chunks[0], EK_UNSET), EK_DEFAULT(weights[0], EK_UNSET), \
+        EK_DEFAULT(first_device_batch, EK_UNSET), EK_DEFAULT(broadcast_buffers, true)
 
 EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 /** torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. The module is moved
@@ -111,7 +115,7 @@ EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
  * (ek_train_step) or steps its sharded state, calls of other threads are EK_E_STATE ("... is in a
  * call on another thread ...") and change nothing. */
 #define ek_data_parallel(...) \
-    ek_data_parallel_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
+    EK_CALL_1(ek_data_parallel_with, ek_data_parallel_options, module, __VA_ARGS__)
 
 /** The wrapped module of a data-parallel wrapper of any kind (borrowed); NULL with EK_E_INVALID for
  * other modules. */
@@ -169,7 +173,7 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
  * group that is given is used by replicas of this module too, and exists as long as the module and
  * its graphs. */
 #define ek_sync_batch_norm(...) \
-    ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
+    EK_CALL_1(ek_sync_batch_norm_with, ek_norm_options, features, __VA_ARGS__)
 
 /** Turns every batch normalisation in `module`, itself included, into a synchronised one with the
  * same parameters, buffers, options and mode; returns `module`. Modules are changed in place, so

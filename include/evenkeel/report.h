@@ -33,20 +33,20 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_report ek_report;
 
 typedef struct ek_report_options {
-    const char *keywords;
-    const char *name;          /**< name of the run, for titles; copied; default "run" */
-    ek_device_list device_ids; /**< empty: all accelerators of the default kind */
+    int begin;                     /**< no option, see base.h */
+    const char *name EK_IS("run"); /**< name of the run, for titles; copied */
+    ek_device_list device_ids;     /**< empty: all accelerators of the default kind */
     /** The ranks that write together; NULL: the world. It must exist as long as reports of it are
      * written, so these are written before ek_shutdown (else EK_E_STATE). A rank outside the group
      * reports itself alone, and needs a path of its own. */
     ek_process_group *process_group;
 } ek_report_options;
+#define EK_DEFAULTS_ek_report_options EK_DEFAULT(name, "run")
 
 EK_API ek_report *ek_report_start_with(ek_report_options options);
 /** Starts to collect. The report has peaks of its own; those of ek_memory_get_stats are not reset.
  * NULL with EK_E_STATE if another report collects. Stop or free a report before ek_shutdown. */
-#define ek_report_start(...) \
-    ek_report_start_with(EK_OPTIONS_1(ek_report_options, name, __VA_ARGS__))
+#define ek_report_start(...) EK_CALL_1(ek_report_start_with, ek_report_options, name, __VA_ARGS__)
 
 /** Ends a step and begins the next. */
 EK_API int ek_report_step(ek_report *report);

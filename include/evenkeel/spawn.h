@@ -34,16 +34,17 @@ typedef int ek_spawn_function(int rank, void *user);
 typedef struct ek_spawned ek_spawned;
 
 typedef struct ek_spawn_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_spawn_function *function;
     void *user;
-    int nprocs;     /**< default: one per device of the default kind */
-    ek_switch join; /**< on: waits until all have ended */
+    int nprocs EK_IS(EK_UNSET); /**< EK_UNSET: one per device of the default kind */
+    bool join EK_IS(true);      /**< waits until all have ended */
     /** The processes are ended if this process ends, or the thread that has called. Always so with
-     * `join` on. */
+     * `join`. */
     bool daemon;
-    ek_spawned **result; /**< gets what ek_spawn_join takes, if `join` is off */
+    ek_spawned **result; /**< gets what ek_spawn_join takes, if `join` is false */
 } ek_spawn_options;
+#define EK_DEFAULTS_ek_spawn_options EK_DEFAULT(nprocs, EK_UNSET), EK_DEFAULT(join, true)
 
 EK_API int ek_spawn_with(ek_spawn_options options);
 /** Starts the processes and waits for them. If one of them fails, the others are ended, and the
@@ -53,7 +54,7 @@ EK_API int ek_spawn_with(ek_spawn_options options);
  * One process is no new one: the function is called here, as rank 0. Several need MPI: the mpirun
  * of the plugin that is there, or the one that the environment's MPIRUN names; else EK_E_BACKEND
  * says what to install. EK_E_STATE within a spawned function. For one thread at a time. */
-#define ek_spawn(...) ek_spawn_with(EK_OPTIONS_1(ek_spawn_options, function, __VA_ARGS__))
+#define ek_spawn(...) EK_CALL_1(ek_spawn_with, ek_spawn_options, function, __VA_ARGS__)
 
 /** Waits for so many seconds, or if they are negative for ever. 1: all have ended, and `spawned` is
  * freed. 0: not yet. An error, as of ek_spawn: they have ended, and it is freed. NULL, which

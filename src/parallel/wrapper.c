@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "comm/collectives.h"
-#include "core/keywords.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
 
@@ -39,17 +38,15 @@ static int wrapper_find_devices(ek_wrapper *wrapper, const ek_device_list *given
 static int wrapper_plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
 {
     int devices = wrapper->devices.count;
+    const int64_t *chunks = options->chunks[0] != EK_UNSET ? options->chunks : NULL;
+    const double *weights = options->weights[0] != EK_UNSET ? options->weights : NULL;
+    const int64_t *first = &options->first_device_batch;
     ek_split_options wishes = {.policy = options->split,
                                .goal = options->goal,
-                               .first_device_batch = EK_GIVEN(options, first_device_batch, 9),
+                               .chunks = chunks,
+                               .weights = weights,
+                               .first_device_batch = *first != EK_UNSET ? first : NULL,
                                .plan = options->plan};
-    memcpy(wishes.chunks, options->chunks, sizeof wishes.chunks);
-    memcpy(wishes.weights, options->weights, sizeof wishes.weights);
-    /* Marks a list of zeros that was written, so that the planner refuses it. */
-    if (wishes.chunks[0] == 0 && ek_keyword_is_written(options->keywords, "chunks", 7))
-        wishes.chunks[0] = EK_ZERO;
-    if (wishes.weights[0] == 0 && ek_keyword_is_written(options->keywords, "weights", 8))
-        wishes.weights[0] = EK_ZERO;
     wrapper->planner = ek_planner_new(wrapper->module.type->name, &wishes, devices ? devices : 1);
     return wrapper->planner ? 0 : ek_error_pending();
 }
@@ -73,16 +70,15 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
                            : 0;
 }
 
-static int wrapper_check(const char *what, ek_data_parallel_options *options)
+static int wrapper_check(const char *what, const ek_data_parallel_options *options)
 {
-    EK_TRY(EK_READ_SWITCH(what, options, broadcast_buffers, 12, EK_ON));
     if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", what, (int)options->shard);
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
         options->running_stats != EK_RUNNING_STATS_AVERAGE)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no policy for running statistics", what,
                        (int)options->running_stats);
-    if (options->running_stats == EK_RUNNING_STATS_AVERAGE && options->broadcast_buffers == EK_OFF)
+    if (options->running_stats == EK_RUNNING_STATS_AVERAGE && !options->broadcast_buffers)
         return EK_FAIL(EK_E_INVALID,
                        "%s: EK_RUNNING_STATS_AVERAGE needs .broadcast_buffers: without it each "
                        "replica goes on with running statistics of its own",
@@ -90,7 +86,7 @@ static int wrapper_check(const char *what, ek_data_parallel_options *options)
     return 0;
 }
 
-ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_data_parallel_options *options)
+ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options)
 {
     ek_module *child = options->module;
     if (!child)
@@ -114,7 +110,7 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_data_parallel_options 
     if (rc >= 0)
         rc = wrapper_plan(wrapper, options);
     if (rc >= 0)
-        rc = wrapper_place(wrapper, options->broadcast_buffers != EK_OFF);
+        rc = wrapper_place(wrapper, options->broadcast_buffers);
     if (rc >= 0)
         return wrapper;
     ek_module_free(&wrapper->module);
@@ -231,11 +227,10 @@ static bool wrapper_warn_of(const ek_wrapper *wrapper, const double *measures, c
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options)
 {
     double capacities[EK_MAX_DEVICES], speeds[EK_MAX_DEVICES];
-    bool equal = !(options->split == EK_SPLIT_AUTO || EK_GIVEN(options, first_device_batch, 9) ||
-                   options->plan);
-    for (int i = 0; i < EK_MAX_DEVICES; i++)
-        equal = equal && options->chunks[i] == 0 && options->weights[i] == 0;
-    if (!equal || wrapper->devices.count < 2)
+    const bool planned = options->split == EK_SPLIT_AUTO || options->plan ||
+                         options->first_device_batch != EK_UNSET ||
+                         options->chunks[0] != EK_UNSET || options->weights[0] != EK_UNSET;
+    if (planned || wrapper->devices.count < 2)
         return;
     for (int i = 0; i < wrapper->devices.count; i++) {
         ek_memory_stats stats = {0};

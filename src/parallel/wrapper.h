@@ -46,7 +46,7 @@ extern const char ek_wrapper_family[];
 /* Makes a wrapper of this type, of the family and with ek_wrapper_destroy as `destroy`, around
  * options->module, which it owns from now on, also after an error. Moves the module to the first
  * device and its parameters into slabs. Ignores output_device, output_on_cpu and plain. */
-ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_data_parallel_options *options);
+ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
 /* Logs one line if the smallest device has less than 3/4 of the largest's memory, or else the
  * slowest less than 3/4 of the fastest's speed, and the options don't treat unequal devices. The

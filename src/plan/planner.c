@@ -30,12 +30,8 @@ typedef struct wishes {
 
 static wishes wishes_of(const ek_split_options *options)
 {
-    wishes given = {.first = options->first_device_batch != 0, .plan = options->plan != NULL};
-    for (int i = 0; i < EK_MAX_DEVICES; i++) {
-        given.chunks = given.chunks || options->chunks[i] != 0;
-        given.weights = given.weights || options->weights[i] != 0;
-    }
-    return given;
+    return (wishes){options->chunks != NULL, options->weights != NULL,
+                    options->first_device_batch != NULL, options->plan != NULL};
 }
 
 static int planner_check_policy(const char *what, const ek_split_options *options)
@@ -91,12 +87,10 @@ static int planner_check_shares(const char *what, const char *name, const double
 
 /* ---- making ---- */
 
-static int planner_use_chunks(ek_planner *planner, const int64_t *given)
+static int planner_use_chunks(ek_planner *planner, const int64_t *chunks)
 {
     double shares[EK_MAX_DEVICES];
-    int64_t chunks[EK_MAX_DEVICES];
     for (int i = 0; i < EK_MAX_DEVICES; i++) {
-        chunks[i] = given[i] == EK_ZERO ? 0 : given[i];
         shares[i] = (double)chunks[i];
         if (chunks[i] > INT64_C(1000000000000000))
             return EK_FAIL(EK_E_INVALID, "%s: .chunks[%d] is %" PRId64 "; at most 1e15 is possible",
@@ -107,12 +101,9 @@ static int planner_use_chunks(ek_planner *planner, const int64_t *given)
     return ek_plans_add(&planner->plans, 0, chunks);
 }
 
-static int planner_use_weights(ek_planner *planner, const double *given)
+static int planner_use_weights(ek_planner *planner, const double *weights)
 {
-    double weights[EK_MAX_DEVICES];
     int64_t whole[EK_MAX_DEVICES];
-    for (int i = 0; i < EK_MAX_DEVICES; i++)
-        weights[i] = given[i] == (double)EK_ZERO ? 0 : given[i];
     EK_TRY(planner_check_shares(planner->what, "weights", weights, planner->devices));
     ek_split_whole(planner->devices, weights, whole);
     planner->way = BY_PLANS;
@@ -121,7 +112,7 @@ static int planner_use_weights(ek_planner *planner, const double *given)
 
 static int planner_use_first(ek_planner *planner, int64_t given)
 {
-    planner->first = given == EK_ZERO ? 0 : given;
+    planner->first = given;
     planner->way = BY_FIRST;
     if (planner->first < 0)
         return EK_FAIL(EK_E_INVALID,
@@ -180,7 +171,7 @@ static int planner_use(ek_planner *planner, const ek_split_options *options)
     if (given.weights)
         return planner_use_weights(planner, options->weights);
     if (given.first)
-        return planner_use_first(planner, options->first_device_batch);
+        return planner_use_first(planner, *options->first_device_batch);
     if (options->policy == EK_SPLIT_EVEN)
         return planner_use_even(planner);
     if (options->policy == EK_SPLIT_AUTO)

@@ -7,15 +7,15 @@
 #include "core/device.h"
 #include "evenkeel/plan.h"
 
-/* The plan options of ek_data_parallel_options; all zero means torch.chunk. At most one of chunks,
- * weights, first_device_batch and plan may be given, and only with the default policy.
+/* The plan options of ek_data_parallel_options; all zero and NULL means torch.chunk. At most one of
+ * chunks, weights, first_device_batch and plan may be given, and only with the default policy.
  * EK_SPLIT_AUTO also takes a plan, and continues from its last entry. */
 typedef struct ek_split_options {
     ek_split_policy policy;
     ek_plan_goal goal;
-    int64_t chunks[EK_MAX_DEVICES];
-    double weights[EK_MAX_DEVICES];
-    int64_t first_device_batch;
+    const int64_t *chunks; /* EK_MAX_DEVICES numbers each; copied */
+    const double *weights;
+    const int64_t *first_device_batch;
     const char *plan; /* text of evenkeel/plan.h; copied */
 } ek_split_options;
 

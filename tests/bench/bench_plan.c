@@ -53,8 +53,9 @@ static int plan(const workload *load, const ek_device_list *devices,
 {
     training job;
     double seconds;
-    int rc = job_open(&job, load, devices,
-                      (ek_data_parallel_options){.split = EK_SPLIT_AUTO, .goal = EK_GOAL_TIME});
+    int rc =
+        job_open(&job, load, devices,
+                 EK_FILLED(ek_data_parallel_options, .split = EK_SPLIT_AUTO, .goal = EK_GOAL_TIME));
     for (int i = 0; rc == 0 && i < PLAN_STEPS; i++)
         rc = timed_step(&job, &seconds);
     if (rc == 0)
@@ -101,12 +102,12 @@ int main(int argc, char **argv)
     ek_device_list devices = ek_devices(EK_HOST, 0);
     for (int i = 0; rc == 0 && i < devices.count; i++)
         rc = ek_device_set_threads(devices.devices[i], 1);
-    ek_data_parallel_options options = {0};
+    ek_data_parallel_options options = EK_DEFAULTS(ek_data_parallel_options);
     if (rc == 0)
         rc = plan(&load, &devices, &options);
     sides.devices = &devices;
     if (rc == 0)
-        rc = job_open(&sides.jobs[EQUAL], &load, &devices, (ek_data_parallel_options){0});
+        rc = job_open(&sides.jobs[EQUAL], &load, &devices, EK_FILLED(ek_data_parallel_options));
     if (rc == 0)
         rc = job_open(&sides.jobs[PLANNED], &load, &devices, options);
     if (rc == 0)

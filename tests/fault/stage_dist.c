@@ -147,7 +147,7 @@ static int spawn(void)
     ek_tensor *x = numbers();
     if (!x)
         return ek_error_status();
-    FAULT_TRY(ek_spawn(note_rank, .user = x, .nprocs = 1, .join = EK_OFF, .result = &spawned));
+    FAULT_TRY(ek_spawn(note_rank, .user = x, .nprocs = 1, .join = false, .result = &spawned));
     int status = ek_spawn_join(spawned, 0);
     return status < 0 ? status : 0;
 }

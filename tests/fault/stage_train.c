@@ -83,7 +83,7 @@ static ek_module *train_wrap(const train_row *row)
 {
     ek_device_list devices = fault_devices();
     ek_running_stats stats = row->average ? EK_RUNNING_STATS_AVERAGE : EK_RUNNING_STATS_FIRST;
-    ek_switch buffers = row->own_buffers ? EK_OFF : EK_DEFAULT;
+    bool buffers = !row->own_buffers;
     if (row->wrapper == TRAIN_PLAIN)
         return train.net;
     if (row->wrapper == TRAIN_CLASSIC)

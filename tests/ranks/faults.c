@@ -174,7 +174,7 @@ static ek_module *net_new(bool sync)
 static ek_module *distributed_new(bool sync)
 {
     return ek_distributed_data_parallel(net_new(sync), .bucket_cap_mb = 0.001,
-                                        .broadcast_buffers = EK_OFF);
+                                        .broadcast_buffers = false);
 }
 
 static ek_tensor *samples(int64_t count)

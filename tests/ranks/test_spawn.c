@@ -118,7 +118,7 @@ static int writes_its_number(int rank, void *user)
 static int run_daemon(char *file)
 {
     ek_spawned *left;
-    CHECK_OK(ek_spawn(writes_its_number, .user = file, .nprocs = 2, .join = EK_OFF, .daemon = true,
+    CHECK_OK(ek_spawn(writes_its_number, .user = file, .nprocs = 2, .join = false, .daemon = true,
                       .result = &left));
     sleep(100);
     return 1;
@@ -130,7 +130,7 @@ static void one_process(void)
     ek_spawned *spawned;
     EXPECT(ek_spawn(does_nothing, .user = &value, .nprocs = 1), 0, NULL);
     CHECK(spawned_here || value == 10, "%d", value);
-    EXPECT(ek_spawn(does_nothing, .user = &value, .nprocs = 1, .join = EK_OFF, .result = &spawned),
+    EXPECT(ek_spawn(does_nothing, .user = &value, .nprocs = 1, .join = false, .result = &spawned),
            0, NULL);
     EXPECT(ek_spawn_join(spawned, 0), 1, NULL);
     expected given = {3, 1, "two words"};
@@ -152,7 +152,7 @@ static void several_processes(int argc, char **argv)
 static void processes_not_waited_for(void)
 {
     ek_spawned *spawned = NULL;
-    EXPECT(ek_spawn(waits, .nprocs = 2, .join = EK_OFF, .result = &spawned), 0, NULL);
+    EXPECT(ek_spawn(waits, .nprocs = 2, .join = false, .result = &spawned), 0, NULL);
     EXPECT(ek_spawn_join(spawned, 0), spawned ? 0 : 1, NULL);
     EXPECT(ek_spawn_join(spawned, -1), 1, NULL);
 }
@@ -161,7 +161,7 @@ static void refusals(void)
 {
     EXPECT(ek_spawn(NULL), EK_E_INVALID, "function is NULL");
     EXPECT(ek_spawn(waits, .nprocs = 0), EK_E_INVALID, "0 processes");
-    EXPECT(ek_spawn(waits, .nprocs = 2, .join = EK_OFF), EK_E_INVALID, "result is NULL");
+    EXPECT(ek_spawn(waits, .nprocs = 2, .join = false), EK_E_INVALID, "result is NULL");
     if (!spawned_here) { /* these would not be found again in a new process */
         char *mpirun = getenv("MPIRUN"), kept[4096] = "";
         snprintf(kept, sizeof kept, "%s", mpirun ? mpirun : "");

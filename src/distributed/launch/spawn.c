@@ -20,7 +20,6 @@
 
 #include "core/clock.h"
 #include "core/file.h"
-#include "core/keywords.h"
 #include "core/thread.h"
 #include "evenkeel/dist.h"
 #include "launch/launcher.h"
@@ -372,14 +371,12 @@ int ek_spawn_join(ek_spawned *spawned, double seconds)
 
 static int spawn_count(const ek_spawn_options *options)
 {
-    int64_t given = ek_integer_or(EK_GIVEN(options, nprocs, 2), INT64_MAX);
-    int64_t count = given != INT64_MAX ? given : ek_device_count(ek_default_device_kind());
-    if (given == INT64_MAX && count < 0)
-        return ek_error_pending();
+    int count = options->nprocs;
+    if (count == EK_UNSET)
+        EK_TRY(count = ek_device_count(ek_default_device_kind()));
     if (count < 1 || count > 1 << 20)
-        return EK_FAIL(EK_E_INVALID, "spawn: %lld processes; at least one is needed",
-                       (long long)count);
-    return (int)count;
+        return EK_FAIL(EK_E_INVALID, "spawn: %d processes; at least one is needed", count);
+    return count;
 }
 
 /* A world that the function has joined ends with it, as it does in a process of its own. */
@@ -395,10 +392,8 @@ int ek_spawn_with(ek_spawn_options options)
 {
     EK_TRY(ek_fork_check());
     EK_TRY(ek_check_pointer("spawn", "function", (const void *)(uintptr_t)options.function));
-    EK_TRY(EK_READ_SWITCH("spawn", &options, join, 3, EK_ON));
-    const bool waits = options.join != EK_OFF;
-    if (!waits && !options.result)
-        return EK_FAIL(EK_E_INVALID, "spawn: result is NULL; with .join off it takes what "
+    if (!options.join && !options.result)
+        return EK_FAIL(EK_E_INVALID, "spawn: result is NULL; without .join it takes what "
                                      "ek_spawn_join needs");
     if (options.result)
         *options.result = NULL;
@@ -412,10 +407,10 @@ int ek_spawn_with(ek_spawn_options options)
     int count = spawn_count(&options);
     if (count <= 1)
         return count < 0 ? count : spawn_call_here(&options);
-    ek_spawned *spawned = spawn_start(count, waits || options.daemon);
+    ek_spawned *spawned = spawn_start(count, options.join || options.daemon);
     if (!spawned)
         return ek_error_pending();
-    if (!waits) {
+    if (!options.join) {
         *options.result = spawned;
         return 0;
     }

@@ -6,7 +6,6 @@
 #include "comm/collectives.h"
 #include "core/digest.h"
 #include "core/generator.h"
-#include "core/keywords.h"
 #include "core/thread.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/parallel.h"
@@ -140,7 +139,7 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
     const ek_device_list *ids = &options->device_ids;
     const ek_dev *dev;
     bool several, wrapper = ek_wrapper_of(*child);
-    bool output = ek_keyword_is_written(options->keywords, "output_device", 2);
+    bool output = options->output_device.kind != EK_CPU;
     EK_TRY(ek_device_list_check(ddp_name, ids));
     EK_TRY(ddp_devices_of(*child, &dev, &several));
     if ((ids->count > 0 || output) && (several || wrapper))
@@ -150,25 +149,18 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
                        ddp_name,
                        wrapper ? "is a data-parallel wrapper" : "lies on several devices");
     if (ids->count > 1) {
-        ek_module *wrapped = output ? ek_data_parallel(*child, .device_ids = *ids,
-                                                       .output_device = options->output_device,
-                                                       .dim = options->dim, .shard = shard)
-                                    : ek_data_parallel(*child, .device_ids = *ids,
-                                                       .dim = options->dim, .shard = shard);
-        *child = wrapped;
-        return wrapped ? 0 : ek_error_pending();
+        *child =
+            ek_data_parallel(*child, .device_ids = *ids, .output_device = options->output_device,
+                             .dim = options->dim, .shard = shard);
+        return *child ? 0 : ek_error_pending();
     }
     if (ids->count == 1)
         EK_TRY(ek_module_to_device(*child, ids->devices[0]));
     return several || wrapper ? 0 : ek_flatten_parameters(*child, true);
 }
 
-static int ddp_check(ek_distributed_options *options, double cap, int ranks)
+static int ddp_check(const ek_distributed_options *options, double cap, int ranks)
 {
-    EK_TRY(EK_READ_SWITCH(ddp_name, options, broadcast_buffers, 4, EK_ON));
-    EK_TRY(EK_READ_SWITCH(ddp_name, options, init_sync, 11, EK_ON));
-    EK_TRY(EK_READ_SWITCH(ddp_name, options, bf16_gradients, 13, EK_OFF));
-    EK_TRY(EK_READ_SWITCH(ddp_name, options, sync_statistics, 14, EK_ON));
     if (!(cap > 0) || !isfinite(cap))
         return EK_FAIL(EK_E_INVALID, "%s: bucket_cap_mb is %g; it must be positive", ddp_name, cap);
     if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
@@ -238,7 +230,7 @@ static int ddp_read_numbers(const distributed *self, const ek_distributed_option
     ek_tensor_list_clear(&list);
     numbers[DDP_WHICH] = (int64_t)(digest >> 1);
     numbers[DDP_CAP] = cap < 1e12 ? (int64_t)(cap * (1 << 20)) : INT64_MAX;
-    numbers[DDP_NARROW] = options->bf16_gradients == EK_ON;
+    numbers[DDP_NARROW] = options->bf16_gradients;
     numbers[DDP_SHARD] = options->shard;
     numbers[DDP_BUFFERS] = self->broadcasts;
     return 0;
@@ -271,18 +263,18 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
         return ek_error_pending();
     EK_TRY(ek_layout_agree(ddp_name, self->child, self->group));
     EK_TRY(ddp_compare(self, options, cap));
-    if (options->init_sync != EK_OFF) {
+    if (options->init_sync) {
         ek_tensor_list list = {0};
         EK_TRY(ek_module_collect(self->child, true, true, &list));
         int rc = ek_layout_broadcast(list.tensors, list.count, 0, self->group, NULL);
         ek_tensor_list_clear(&list);
         EK_TRY(rc);
     }
-    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients == EK_ON,
+    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients,
                           &self->reducer));
     if (options->shard == EK_SHARD_OPTIMIZER)
         EK_TRY(ddp_shard(self));
-    self->syncs_statistics = options->sync_statistics != EK_OFF;
+    self->syncs_statistics = options->sync_statistics;
     if (self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, self->ranks);
     return 0;
@@ -300,7 +292,7 @@ static int ddp_make(ek_process_group *group, void *user)
     ddp_new *call = user;
     const ek_distributed_options *options = call->options;
     int ranks = group->rank < 0 ? 1 : group->size;
-    double cap = ek_number_or(EK_GIVEN(options, bucket_cap_mb, 6), 25);
+    const double cap = options->bucket_cap_mb;
     EK_TRY(ddp_check(call->options, cap, ranks));
     EK_TRY(ddp_place(&call->child, options, ranks));
     distributed *self = (distributed *)ek_module_new(&ddp_type);
@@ -309,7 +301,7 @@ static int ddp_make(ek_process_group *group, void *user)
     call->made = self;
     self->group = group;
     self->syncs = true;
-    self->broadcasts = options->broadcast_buffers != EK_OFF;
+    self->broadcasts = options->broadcast_buffers;
     self->module.training = call->child->training;
     EK_TRY(ek_register_module(&self->module, "", &self->child, call->child));
     return ranks > 1 ? ddp_start(self, options, cap) : 0;

@@ -176,7 +176,7 @@ static void give_plan(const way *w, ek_data_parallel_options *o, char plan[100])
             o->weights[i] = w->shares[i];
     }
     if (w->plan == PLAN_FIRST)
-        o->first_device_batch = w->shares[0] ? w->shares[0] : EK_ZERO;
+        o->first_device_batch = w->shares[0];
     if (w->plan == PLAN_TEXT) {
         write_plan(w, plan);
         o->plan = plan;
@@ -186,13 +186,11 @@ static void give_plan(const way *w, ek_data_parallel_options *o, char plan[100])
 static ek_data_parallel_options wrapper_options(const way *w, ek_module *net, char plan[100])
 {
     static const ek_split_policy splits[] = {EK_SPLIT_CHUNK, EK_SPLIT_EVEN, EK_SPLIT_AUTO};
-    ek_data_parallel_options o = {.module = net,
-                                  .split = splits[w->split],
-                                  .goal = (ek_plan_goal)w->goal,
-                                  .shard = (ek_shard_policy)w->shard,
-                                  .running_stats = (ek_running_stats)w->stats,
-                                  .broadcast_buffers = w->own ? EK_OFF : EK_DEFAULT,
-                                  .plain = w->wrapper == WRAPPER_ALONE};
+    ek_data_parallel_options o =
+        EK_FILLED(ek_data_parallel_options, .module = net, .split = splits[w->split],
+                  .goal = (ek_plan_goal)w->goal, .shard = (ek_shard_policy)w->shard,
+                  .running_stats = (ek_running_stats)w->stats, .broadcast_buffers = !w->own,
+                  .plain = w->wrapper == WRAPPER_ALONE);
     o.device_ids.count = w->count;
     for (int i = 0; i < w->count; i++)
         o.device_ids.devices[i] = ek_host(w->on[i]);

@@ -290,7 +290,7 @@ TEST_LOOP(wrappers_are_seen_through, 0, 4)
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel(inner, .device_ids = devices,
                                         .shard = _i & 1 ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
-                                        .broadcast_buffers = _i & 2 ? EK_OFF : EK_DEFAULT);
+                                        .broadcast_buffers = !(_i & 2));
     assert_made(model);
     move_statistics(model);
     ek_archive *a = saved(from, "model");

@@ -79,9 +79,9 @@ static inline ek_module *on_devices(ek_module *critic, way how, int devices)
     else if (how == CLASSIC_TO_CPU)
         module = ek_data_parallel(critic, list, .output_on_cpu = true);
     else if (how == CLASSIC_IDLE)
-        module = ek_data_parallel(critic, list, .first_device_batch = EK_ZERO);
+        module = ek_data_parallel(critic, list, .first_device_batch = 0);
     else if (how == BALANCED_IDLE)
-        module = ek_data_parallel_model(critic, list, .first_device_batch = EK_ZERO);
+        module = ek_data_parallel_model(critic, list, .first_device_batch = 0);
     else
         module =
             ek_data_parallel_model(critic, list,

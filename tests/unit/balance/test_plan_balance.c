@@ -31,7 +31,7 @@ static const struct {
     int64_t sizes[4];
 } published[] = {{30, 3, {3, 9, 9, 9}},
                  {31, 2, {2, 10, 10, 9}},
-                 {60, EK_ZERO, {0, 20, 20, 20}},
+                 {60, 0, {0, 20, 20, 20}},
                  {12, 4, {3, 3, 3, 3}},
                  {10, 1, {1, 3, 3, 3}}};
 enum { PUBLISHED = sizeof published / sizeof *published };

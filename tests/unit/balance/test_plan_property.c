@@ -153,7 +153,7 @@ static void draw_wish(uint64_t *state, int devices, wish *w)
     double shares[EK_MAX_DEVICES];
     ek_data_parallel_options *options = &w->options;
     int kind = below(state, 7), length;
-    memset(w, 0, sizeof *w);
+    *w = (wish){.options = EK_FILLED(ek_data_parallel_options)};
     options->device_ids = ek_devices(test_kind(), devices);
     switch (kind) {
     case 0:
@@ -179,7 +179,7 @@ static void draw_wish(uint64_t *state, int devices, wish *w)
         break;
     case 5:
         length = below(state, 8);
-        options->first_device_batch = length ? length : EK_ZERO;
+        options->first_device_batch = length;
         snprintf(w->text, sizeof w->text, ".first_device_batch = %d", length);
         break;
     default:

@@ -267,7 +267,7 @@ TEST(balanced_statistics_are_averaged)
                      0);
     ek_module_free(models[0]);
     ek_module_free(models[1]);
-    assert_refused(ek_data_parallel_model(ek_batch_norm1d(3), devices, .broadcast_buffers = EK_OFF,
+    assert_refused(ek_data_parallel_model(ek_batch_norm1d(3), devices, .broadcast_buffers = false,
                                           .running_stats = EK_RUNNING_STATS_AVERAGE),
                    EK_E_INVALID, "data_parallel_model: EK_RUNNING_STATS_AVERAGE needs");
 }

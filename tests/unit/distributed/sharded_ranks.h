@@ -181,7 +181,7 @@ static inline const char *pair_make(model_pair *pair, ek_process_group *group,
             ek_distributed_data_parallel(&net->module, .device_ids = wrapped,
                                          .process_group = group,
                                          .bucket_cap_mb = setting->cap > 0 ? setting->cap : 25,
-                                         .bf16_gradients = setting->narrow ? EK_ON : EK_OFF,
+                                         .bf16_gradients = setting->narrow,
                                          .shard =
                                              way == DIVIDED ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
         if (!pair->models[way])

@@ -187,9 +187,9 @@ static const char *train(ek_process_group *world, const setting *s, ek_tensor **
     RANKS_OK(ek_module_parameters(net, fill, &number));
     ek_device first = ek_cuda(s->gpus * world->rank);
     ek_device_list own = ek_device_list_of((ek_device[]){first, ek_cuda(first.index + 1)}, s->gpus);
-    ek_module *model = ek_distributed_data_parallel(net, .device_ids = own, .process_group = world,
-                                                    .bucket_cap_mb = 0.004,
-                                                    .bf16_gradients = s->narrow ? EK_ON : EK_OFF);
+    ek_module *model =
+        ek_distributed_data_parallel(net, .device_ids = own, .process_group = world,
+                                     .bucket_cap_mb = 0.004, .bf16_gradients = s->narrow);
     LOOP_CHECK(model);
     ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1);
     for (int step = 0; step < 3; step++) {

@@ -274,12 +274,11 @@ static const char *differs(ek_process_group *world, void *user)
     if (how == 4)
         RANKS_OK(
             ek_module_parameters(net, freeze, (void *)(uintptr_t)(other ? "2.bias" : "0.bias")));
-    ek_module *model =
-        ek_distributed_data_parallel(net, .process_group = world,
-                                     .bucket_cap_mb = how == 0 && other ? 1 : 25,
-                                     .bf16_gradients = how == 1 && other ? EK_ON : EK_OFF,
-                                     .shard =
-                                         how == 2 && other ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
+    ek_module *model = ek_distributed_data_parallel(net, .process_group = world,
+                                                    .bucket_cap_mb = how == 0 && other ? 1 : 25,
+                                                    .bf16_gradients = how == 1 && other,
+                                                    .shard = how == 2 && other ? EK_SHARD_OPTIMIZER
+                                                                               : EK_SHARD_NONE);
     LOOP_CHECK(!model);
     LOOP_PASS(ranks_expect(ek_error_status(), EK_E_STATE, sentences[how]));
     RANKS_OK(ek_dist_barrier(.group = world));

@@ -255,7 +255,7 @@ static const char *narrow(ek_process_group *world, void *user)
     (void)user;
     branches *net = new_branches(1);
     ek_module *model =
-        ek_distributed_data_parallel(&net->module, .process_group = world, .bf16_gradients = EK_ON);
+        ek_distributed_data_parallel(&net->module, .process_group = world, .bf16_gradients = true);
     LOOP_CHECK(model);
     RANKS_OK(backward(model, world->rank ? 1.00390625 : 1)); /* 1 + 2^-8 is 1 in bf16 */
     HAS(ek_tensor_grad(net->a), 1);

@@ -45,7 +45,7 @@ static int wrap_with_groups(exact_job *job, ek_process_group *world)
 {
     ek_module *net = ek_convert_sync_batch_norm_over(job->model, world);
     job->model =
-        ek_distributed_data_parallel(net, .process_group = world, .sync_statistics = EK_OFF);
+        ek_distributed_data_parallel(net, .process_group = world, .sync_statistics = false);
     for (int i = 0; i < 2; i++)
         if (job->criteria[i])
             job->criteria[i] = ek_distributed_criterion(job->criteria[i], .process_group = world);

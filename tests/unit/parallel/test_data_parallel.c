@@ -439,7 +439,7 @@ TEST(whoever_chose_a_plan_is_not_warned)
     ek_module_free(ek_data_parallel(make_net(), devices, .split = EK_SPLIT_AUTO));
     ek_module_free(ek_data_parallel(make_net(), devices, .weights = {1, 1}));
     ek_module_free(ek_data_parallel(make_net(), devices, .chunks = {4, 4}));
-    ek_module_free(ek_data_parallel(make_net(), devices, .first_device_batch = EK_ZERO));
+    ek_module_free(ek_data_parallel(make_net(), devices, .first_device_batch = 0));
     ek_module_free(ek_data_parallel(make_net(), devices, .plan = "1,1"));
     ck_assert_int_eq(log_count, 0);
     ek_module_free(ek_data_parallel(make_net(), devices, .split = EK_SPLIT_EVEN));

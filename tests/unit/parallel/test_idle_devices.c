@@ -35,8 +35,8 @@ enum { PLANS = sizeof plans / sizeof *plans };
 TEST_LOOP(results_are_one_devices, 0, PLANS)
 {
     ek_module *net = make_net();
-    ek_data_parallel_options options = {.module = make_net(),
-                                        .device_ids = devices_of(plans[_i].devices)};
+    ek_data_parallel_options options = EK_FILLED(ek_data_parallel_options, .module = make_net(),
+                                                 .device_ids = devices_of(plans[_i].devices));
     memcpy(options.chunks, plans[_i].chunks, sizeof plans[_i].chunks);
     ek_module *model = ek_data_parallel_with(options);
     assert_made(model);
@@ -139,7 +139,7 @@ TEST(replicas_with_buffers_of_their_own)
     /* The module shows the first taking part's; each goes on with its own. */
     ek_module *first = make_norm(), *last = make_norm();
     ek_module *model = ek_data_parallel(make_norm(), devices_of(3), .plan = "0,4,2; 3: 0,0,6",
-                                        .broadcast_buffers = EK_OFF);
+                                        .broadcast_buffers = false);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, batch_of(step)));
         assert_made(ek_apply(first, ek_narrow(batch_of(step), 0, 0, 4)));

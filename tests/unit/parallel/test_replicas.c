@@ -218,7 +218,7 @@ TEST(replicas_may_keep_their_own_buffers)
 {
     ek_module *net = make_bn_net(), *alone = make_bn_net();
     ek_module *model =
-        ek_data_parallel(net, ek_devices(test_kind(), 2), .broadcast_buffers = EK_OFF);
+        ek_data_parallel(net, ek_devices(test_kind(), 2), .broadcast_buffers = false);
     ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), EK_F64, ek_cpu()), EK_F32);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, x));

@@ -233,7 +233,7 @@ TEST(keywords_count_samples_too)
 TEST(wrong_policies_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
-    assert_refused(ek_data_parallel(make_norm(EK_F64), devices, .broadcast_buffers = EK_OFF,
+    assert_refused(ek_data_parallel(make_norm(EK_F64), devices, .broadcast_buffers = false,
                                     .running_stats = EK_RUNNING_STATS_AVERAGE),
                    EK_E_INVALID,
                    "data_parallel: EK_RUNNING_STATS_AVERAGE needs .broadcast_buffers");

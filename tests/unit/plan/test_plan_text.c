@@ -117,6 +117,10 @@ TEST(hostile_text_does_no_harm)
 
 /* ---- planners ---- */
 
+#define CHUNKS(...) ((const int64_t[EK_MAX_DEVICES]){__VA_ARGS__})
+#define WEIGHTS(...) ((const double[EK_MAX_DEVICES]){__VA_ARGS__})
+#define FIRST(samples) (&(const int64_t){samples})
+
 static ek_planner *planner_of(const ek_split_options *options, int devices)
 {
     ek_planner *planner = ek_planner_new("data_parallel", options, devices);
@@ -156,23 +160,23 @@ TEST(wishes_become_sizes)
     assert_text(planner, "1,1,1");
     ek_planner_free(planner);
 
-    planner = planner_of(&(ek_split_options){.chunks = {12, EK_ZERO, 20}}, 3);
+    planner = planner_of(&(ek_split_options){.chunks = CHUNKS(12, 0, 20)}, 3);
     assert_begins(planner, 32, 3, SIZES(12, 0, 20));
     assert_begins(planner, 16, 3, SIZES(6, 0, 10));
     assert_text(planner, "12,0,20");
     ek_planner_free(planner);
 
-    planner = planner_of(&(ek_split_options){.weights = {0.5, 1, 1}}, 3);
+    planner = planner_of(&(ek_split_options){.weights = WEIGHTS(0.5, 1, 1)}, 3);
     assert_begins(planner, 10, 3, SIZES(2, 4, 4));
     assert_text(planner, "1,2,2");
     ek_planner_free(planner);
 
-    planner = planner_of(&(ek_split_options){.first_device_batch = 3}, 4);
+    planner = planner_of(&(ek_split_options){.first_device_batch = FIRST(3)}, 4);
     assert_begins(planner, 30, 4, SIZES(3, 9, 9, 9));
     assert_text(planner, "");
     ek_planner_free(planner);
 
-    planner = planner_of(&(ek_split_options){.first_device_batch = EK_ZERO}, 4);
+    planner = planner_of(&(ek_split_options){.first_device_batch = FIRST(0)}, 4);
     assert_begins(planner, 60, 4, SIZES(0, 20, 20, 20));
     ek_planner_free(planner);
 }
@@ -195,12 +199,12 @@ TEST(weights_are_replayed)
 {
     uint64_t state = 11;
     for (int round = 0; round < 300; round++) {
-        ek_split_options wishes = {0};
+        double weights[EK_MAX_DEVICES] = {0};
         for (int i = 0; i < 5; i++) {
             state = state * UINT64_C(6364136223846793005) + 1;
-            wishes.weights[i] = (double)(state >> 11) * 0x1p-53;
+            weights[i] = (double)(state >> 11) * 0x1p-53;
         }
-        ek_planner *planner = planner_of(&wishes, 5);
+        ek_planner *planner = planner_of(&(ek_split_options){.weights = weights}, 5);
         char text[200];
         ck_assert_uint_lt(ek_planner_text(planner, text, sizeof text), sizeof text);
         ek_planner *again = planner_of(&(ek_split_options){.plan = text}, 5);
@@ -222,30 +226,34 @@ static void assert_plan_refused(const ek_split_options *options, int devices, co
 
 TEST(contradictions_are_refused)
 {
-    assert_plan_refused(&(ek_split_options){.chunks = {1}, .weights = {1}}, 2,
+    assert_plan_refused(&(ek_split_options){.chunks = CHUNKS(1), .weights = WEIGHTS(1)}, 2,
                         "data_parallel: one way to split is possible, not .chunks .weights");
-    assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .chunks = {1}}, 2,
+    assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .chunks = CHUNKS(1)}, 2,
                         "not EK_SPLIT_AUTO .chunks");
-    assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .plan = "1,1", .chunks = {1}},
+    assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO,
+                                            .plan = "1,1",
+                                            .chunks = CHUNKS(1)},
                         2, "not EK_SPLIT_AUTO .chunks .plan");
     assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .plan = "1,1,"}, 2,
                         "data_parallel: .plan: plan \"1,1,\"");
     assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_EVEN, .plan = "1,1"}, 2,
                         "not EK_SPLIT_EVEN .plan");
-    assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_EVEN, .first_device_batch = 2}, 2,
-                        "not EK_SPLIT_EVEN .first_device_batch");
+    assert_plan_refused(&(ek_split_options){.policy = EK_SPLIT_EVEN,
+                                            .first_device_batch = FIRST(2)},
+                        2, "not EK_SPLIT_EVEN .first_device_batch");
     assert_plan_refused(&(ek_split_options){.policy = 3}, 2, "3 is no way to split");
     assert_plan_refused(&(ek_split_options){.goal = 2}, 2, "2 is no goal");
     assert_plan_refused(&(ek_split_options){.goal = EK_GOAL_TIME}, 2, "add .split = EK_SPLIT_AUTO");
-    assert_plan_refused(&(ek_split_options){.chunks = {1, 2, 3}}, 2,
+    assert_plan_refused(&(ek_split_options){.chunks = CHUNKS(1, 2, 3)}, 2,
                         ".chunks[2] is 3, but there are 2");
-    assert_plan_refused(&(ek_split_options){.chunks = {1, -2}}, 2, ".chunks[1] is -2");
-    assert_plan_refused(&(ek_split_options){.chunks = {EK_ZERO}}, 2,
+    assert_plan_refused(&(ek_split_options){.chunks = CHUNKS(1, -2)}, 2, ".chunks[1] is -2");
+    assert_plan_refused(&(ek_split_options){.chunks = CHUNKS(0)}, 2,
                         ".chunks gives no device a sample");
-    assert_plan_refused(&(ek_split_options){.weights = {1, -0.5}}, 2, ".weights[1] is -0.5");
-    assert_plan_refused(&(ek_split_options){.weights = {1, 1 / 0.0}}, 2, ".weights[1] is inf");
-    assert_plan_refused(&(ek_split_options){.weights = {1, 0 / 0.0}}, 2, ".weights[1] is ");
-    assert_plan_refused(&(ek_split_options){.first_device_batch = -1}, 2,
+    assert_plan_refused(&(ek_split_options){.weights = WEIGHTS(1, -0.5)}, 2, ".weights[1] is -0.5");
+    assert_plan_refused(&(ek_split_options){.weights = WEIGHTS(1, 1 / 0.0)}, 2,
+                        ".weights[1] is inf");
+    assert_plan_refused(&(ek_split_options){.weights = WEIGHTS(1, 0 / 0.0)}, 2, ".weights[1] is ");
+    assert_plan_refused(&(ek_split_options){.first_device_batch = FIRST(-1)}, 2,
                         ".first_device_batch is -1");
     assert_plan_refused(&(ek_split_options){.plan = "1,2,3"}, 2,
                         "data_parallel: .plan: plan \"1,2,3\": the entry at position 1 has more");
