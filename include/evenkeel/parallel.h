@@ -173,7 +173,7 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
  * group that is given is used by replicas of this module too, and exists as long as the module and
  * its graphs. */
 #define ek_sync_batch_norm(...) \
-    EK_CALL_1(ek_sync_batch_norm_with, ek_norm_options, features, __VA_ARGS__)
+    ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
 
 /** Turns every batch normalisation in `module`, itself included, into a synchronised one with the
  * same parameters, buffers, options and mode; returns `module`. Modules are changed in place, so
