@@ -130,24 +130,23 @@ static inline void ek_default_is_here(void)
 #ifdef __clang__
 #define EK_TWICE_IS_AN_ERROR \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic error \"-Winitializer-overrides\"")
-#define EK_DEFAULTS_ARE_OVERRIDDEN                                  \
+#define EK_DEFAULT_IS_OVERRIDDEN                                    \
     _Pragma("clang diagnostic ignored \"-Winitializer-overrides\"") \
         _Pragma("clang diagnostic ignored \"-Wint-conversion\"")    \
             _Pragma("clang diagnostic ignored \"-Wincompatible-pointer-types\"")
 #define EK_AS_BEFORE _Pragma("clang diagnostic pop")
 #define EK_CALL_DECLARE(type, checked, ...)                                \
     EK_TWICE_IS_AN_ERROR __typeof__((type){.begin = checked, __VA_ARGS__}) \
-        EK_DEFAULTS_ARE_OVERRIDDEN ek_options = {EK_DEFAULTS_##type, .begin = 0, __VA_ARGS__};
+        EK_DEFAULT_IS_OVERRIDDEN ek_options = {EK_DEFAULTS_##type, .begin = 0, __VA_ARGS__};
 #else
 #define EK_TWICE_IS_AN_ERROR \
     _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic error \"-Woverride-init\"")
-#define EK_DEFAULTS_ARE_OVERRIDDEN \
-    _Pragma("GCC diagnostic ignored \"-Woverride-init-side-effects\"")
+#define EK_DEFAULT_IS_OVERRIDDEN _Pragma("GCC diagnostic ignored \"-Woverride-init-side-effects\"")
 #define EK_AS_BEFORE _Pragma("GCC diagnostic pop")
-#define EK_CALL_DECLARE(type, checked, ...)                                                \
-    EK_TWICE_IS_AN_ERROR EK_DEFAULTS_ARE_OVERRIDDEN type ek_options = {EK_DEFAULTS_##type, \
-                                                                       .begin = checked,   \
-                                                                       __VA_ARGS__};
+#define EK_CALL_DECLARE(type, checked, ...)                                              \
+    EK_TWICE_IS_AN_ERROR EK_DEFAULT_IS_OVERRIDDEN type ek_options = {EK_DEFAULTS_##type, \
+                                                                     .begin = checked,   \
+                                                                     __VA_ARGS__};
 #endif
 #define EK_CALL_CHECKED(call, type, checked, ...) \
     (__extension__({ EK_CALL_DECLARE(type, checked, __VA_ARGS__) EK_AS_BEFORE call; }))
