@@ -47,16 +47,22 @@ typedef enum ek_dist_backend {
 } ek_dist_backend;
 
 typedef struct ek_dist_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_dist_backend backend;
     /** "env://" or NULL: rank and world size are the launcher's. Others are EK_E_INVALID. */
     const char *init_method;
-    /** Seconds that a call waits for other ranks: 1800, or the environment's EVENKEEL_DIST_TIMEOUT.
-     * Then it is EK_E_TIMEOUT, in a sentence that names who is missing and where they are. */
-    double timeout;
-    int world_size, rank; /**< if given, they must be the launcher's (EK_ZERO: rank 0) */
-    ek_switch check; /**< on: the ranks compare calls (above). Off: only their number and kind */
+    /** Seconds that a call waits for other ranks. Then it is EK_E_TIMEOUT, in a sentence that names
+     * who is missing and where they are. EK_UNSET: the environment's EVENKEEL_DIST_TIMEOUT, or
+     * 1800. */
+    double timeout EK_IS(EK_UNSET);
+    int world_size EK_IS(EK_UNSET); /**< if given, it must be the launcher's */
+    int rank EK_IS(EK_UNSET);       /**< if given, it must be the launcher's */
+    bool check
+        EK_IS(true); /**< the ranks compare calls (above). False: only their number and kind */
 } ek_dist_options;
+#define EK_DEFAULTS_ek_dist_options                                                              \
+    EK_DEFAULT(timeout, EK_UNSET), EK_DEFAULT(world_size, EK_UNSET), EK_DEFAULT(rank, EK_UNSET), \
+        EK_DEFAULT(check, true)
 
 EK_API int ek_dist_init_process_group_with(ek_dist_options options);
 /** Joins the processes of the job. EK_E_STATE if the process has joined already; EK_E_BACKEND if
@@ -64,7 +70,7 @@ EK_API int ek_dist_init_process_group_with(ek_dist_options options);
  * SIGCONT, by which Open MPI's launcher begins to end a job that a rank has left, unless the
  * program does. */
 #define ek_dist_init_process_group(...) \
-    ek_dist_init_process_group_with(EK_OPTIONS(ek_dist_options, __VA_ARGS__))
+    EK_CALL(ek_dist_init_process_group_with, ek_dist_options, __VA_ARGS__)
 
 /** Destroys a group; NULL: all groups and the world. All ranks of the group call it. Destroying a
  * group waits for no other rank; a rank that still calls the group gets EK_E_STATE. ek_shutdown
@@ -94,11 +100,12 @@ EK_API const char *ek_dist_host(int rank);
 EK_API ek_device_list ek_dist_devices(ek_device_kind kind);
 
 typedef struct ek_group_options {
-    const char *keywords;
+    int begin;        /**< no option, see base.h */
     const int *ranks; /**< ranks of the world, which are sorted; NULL: all. See EK_RANKS */
     int count;
-    double timeout; /**< seconds; default: the world's */
+    double timeout EK_IS(EK_UNSET); /**< seconds; EK_UNSET: the world's */
 } ek_group_options;
+#define EK_DEFAULTS_ek_group_options EK_DEFAULT(timeout, EK_UNSET)
 
 /** Members of ek_group_options: ek_dist_new_group(EK_RANKS(0, 1)). */
 #define EK_RANKS(...) .ranks = EK_ITEMS(int, __VA_ARGS__), .count = EK_COUNT(int, __VA_ARGS__)
@@ -106,7 +113,7 @@ typedef struct ek_group_options {
 EK_API ek_process_group *ek_dist_new_group_with(ek_group_options options);
 /** Makes a group. All ranks of the world call it, also those that are not in the group, with the
  * same ranks. NULL with an error. */
-#define ek_dist_new_group(...) ek_dist_new_group_with(EK_OPTIONS(ek_group_options, __VA_ARGS__))
+#define ek_dist_new_group(...) EK_CALL(ek_dist_new_group_with, ek_group_options, __VA_ARGS__)
 
 /** The rank in the group of a rank of the world, and the reverse. EK_E_INVALID if there is none. */
 EK_API int ek_dist_group_rank(const ek_process_group *group, int rank);
@@ -130,17 +137,10 @@ enum { EK_DIST_ANY = -1 }; /**< a receive: from any rank */
 /** A call that has been started. */
 typedef struct ek_dist_work ek_dist_work;
 
-typedef struct ek_dist_call {
-    const char *keywords;
-    ek_tensor *tensor; /**< any layout; on GPUs of all ranks, or of none */
-    int rank;          /**< src or dst, in calls that have one */
-    ek_process_group *group;
-    ek_dist_op op;
-    int tag; /**< a message's tag, not negative */
-    /** PyTorch's async_op. The call only starts, and ek_dist_wait ends it. Until then nobody may
-     * write to what is sent or read what is received. */
-    ek_dist_work **work;
-} ek_dist_call;
+/* Options of all calls. `group`: NULL is the world. `work` is PyTorch's async_op: the call only
+ * starts, *work gets it, and ek_dist_wait ends it. Until then nobody may write to what is sent or
+ * read what is received. `tensor` has any layout, and lies on GPUs of all ranks, or of none. `src`
+ * and `dst` are ranks of the world. */
 
 /** Waits for the call and frees it; NULL is a call that has ended. Returns 0; of a receive, the
  * rank that sent. EK_E_MODIFIED if somebody wrote to the tensor in the meantime. */
@@ -148,76 +148,154 @@ EK_API int ek_dist_wait(ek_dist_work *work);
 /** 1 if ek_dist_wait would not wait, else 0. */
 EK_API int ek_dist_is_completed(const ek_dist_work *work);
 
+typedef struct ek_dist_message_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    int rank; /**< of the world: who receives, or who sends */
+    ek_process_group *group;
+    int tag; /**< not negative */
+    ek_dist_work **work;
+} ek_dist_message_options;
+#define EK_DEFAULTS_ek_dist_message_options EK_NO_DEFAULTS
+EK_API int ek_dist_send_with(ek_dist_message_options options);
+EK_API int ek_dist_recv_with(ek_dist_message_options options);
 /** Messages: ek_dist_send(x, 1, .tag = 3). Those of one tag from one rank to another stay in order.
  * Shape and dtype must agree, else EK_E_SHAPE or EK_E_DTYPE on both ranks. A send ends when the
  * receiver has the message. A receive of rank EK_DIST_ANY takes a message of any rank; it returns
- * the rank that sent. */
-EK_API int ek_dist_send_with(ek_dist_call call);
-EK_API int ek_dist_recv_with(ek_dist_call call);
-/** The same, only started; NULL with an error. */
-EK_API ek_dist_work *ek_dist_isend_with(ek_dist_call call);
-EK_API ek_dist_work *ek_dist_irecv_with(ek_dist_call call);
+ * the rank that sent. PyTorch's isend and irecv are these with .work = &work. */
+#define ek_dist_send(...) \
+    EK_CALL_2(ek_dist_send_with, ek_dist_message_options, tensor, rank, __VA_ARGS__)
+#define ek_dist_recv(...) \
+    EK_CALL_2(ek_dist_recv_with, ek_dist_message_options, tensor, rank, __VA_ARGS__)
 
-/** Gives all ranks the tensor of rank src. */
-EK_API int ek_dist_broadcast_with(ek_dist_call call);
+typedef struct ek_dist_broadcast_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    int src;
+    ek_process_group *group;
+    ek_dist_work **work;
+} ek_dist_broadcast_options;
+#define EK_DEFAULTS_ek_dist_broadcast_options EK_NO_DEFAULTS
+EK_API int ek_dist_broadcast_with(ek_dist_broadcast_options options);
+/** Gives all ranks the tensor of rank src: ek_dist_broadcast(x, 0). */
+#define ek_dist_broadcast(...) \
+    EK_CALL_2(ek_dist_broadcast_with, ek_dist_broadcast_options, tensor, src, __VA_ARGS__)
+
+typedef struct ek_dist_all_reduce_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    ek_process_group *group;
+    ek_dist_op op;
+    ek_dist_work **work;
+} ek_dist_all_reduce_options;
+#define EK_DEFAULTS_ek_dist_all_reduce_options EK_NO_DEFAULTS
+EK_API int ek_dist_all_reduce_with(ek_dist_all_reduce_options options);
 /** Gives all ranks the sum (or `op`) over all ranks. */
-EK_API int ek_dist_all_reduce_with(ek_dist_call call);
-/** Gives it to rank dst; the other ranks' tensors stay as they are. */
-EK_API int ek_dist_reduce_with(ek_dist_call call);
+#define ek_dist_all_reduce(...) \
+    EK_CALL_1(ek_dist_all_reduce_with, ek_dist_all_reduce_options, tensor, __VA_ARGS__)
+
+typedef struct ek_dist_reduce_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    int dst;
+    ek_process_group *group;
+    ek_dist_op op;
+    ek_dist_work **work;
+} ek_dist_reduce_options;
+#define EK_DEFAULTS_ek_dist_reduce_options EK_NO_DEFAULTS
+EK_API int ek_dist_reduce_with(ek_dist_reduce_options options);
+/** Gives the sum (or `op`) to rank dst; the other ranks' tensors stay as they are. */
+#define ek_dist_reduce(...) \
+    EK_CALL_2(ek_dist_reduce_with, ek_dist_reduce_options, tensor, dst, __VA_ARGS__)
+
+typedef struct ek_dist_barrier_options {
+    int begin; /**< no option, see base.h */
+    ek_process_group *group;
+    ek_dist_work **work;
+} ek_dist_barrier_options;
+#define EK_DEFAULTS_ek_dist_barrier_options EK_NO_DEFAULTS
+EK_API int ek_dist_barrier_with(ek_dist_barrier_options options);
 /** Waits until all ranks of the group have come. */
-EK_API int ek_dist_barrier_with(ek_dist_call call);
+#define ek_dist_barrier(...) EK_CALL(ek_dist_barrier_with, ek_dist_barrier_options, __VA_ARGS__)
 /** A barrier with a time-out of its own: EK_E_TIMEOUT names the first rank that is missing, or with
  * wait_all_ranks all of them. */
 EK_API int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_group *group);
 
-#define ek_dist_send(...) ek_dist_send_with(EK_OPTIONS_2(ek_dist_call, tensor, rank, __VA_ARGS__))
-#define ek_dist_recv(...) ek_dist_recv_with(EK_OPTIONS_2(ek_dist_call, tensor, rank, __VA_ARGS__))
-#define ek_dist_isend(...) ek_dist_isend_with(EK_OPTIONS_2(ek_dist_call, tensor, rank, __VA_ARGS__))
-#define ek_dist_irecv(...) ek_dist_irecv_with(EK_OPTIONS_2(ek_dist_call, tensor, rank, __VA_ARGS__))
-#define ek_dist_broadcast(...) \
-    ek_dist_broadcast_with(EK_OPTIONS_2(ek_dist_call, tensor, rank, __VA_ARGS__))
-#define ek_dist_all_reduce(...) \
-    ek_dist_all_reduce_with(EK_OPTIONS_1(ek_dist_call, tensor, __VA_ARGS__))
-#define ek_dist_reduce(...) \
-    ek_dist_reduce_with(EK_OPTIONS_2(ek_dist_call, tensor, rank, __VA_ARGS__))
-#define ek_dist_barrier(...) ek_dist_barrier_with(EK_OPTIONS(ek_dist_call, __VA_ARGS__))
-
 /* ---- calls on a tensor per rank ---- */
 
-typedef struct ek_dist_list_call {
-    const char *keywords;
-    ek_tensor *tensor;        /**< the tensor that goes out or comes in here; all_to_all: NULL */
-    ek_tensor *const *list;   /**< a tensor per rank of the group, in the order of ranks */
-    int rank;                 /**< src or dst, in calls that have one */
-    ek_tensor *const *inputs; /**< all_to_all: what goes out; what comes in is `list` */
+/* A `list` has a tensor per rank of the group, in the order of ranks. Shapes may differ from rank
+ * to rank if both ends agree (reduce_scatter: all tensors that are added). EK_E_SHAPE or EK_E_DTYPE
+ * on all ranks names the two ranks that do not agree. */
+
+typedef struct ek_dist_all_gather_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    ek_tensor *const *list;
     ek_process_group *group;
-    ek_dist_op op; /**< reduce_scatter */
     ek_dist_work **work;
-} ek_dist_list_call;
-
-/* Shapes may differ from rank to rank if both ends agree (reduce_scatter: all tensors that are
- * added). EK_E_SHAPE or EK_E_DTYPE on all ranks names the two ranks that do not agree. */
-
+} ek_dist_all_gather_options;
+#define EK_DEFAULTS_ek_dist_all_gather_options EK_NO_DEFAULTS
+EK_API int ek_dist_all_gather_with(ek_dist_all_gather_options options);
 /** Every rank's tensor, in each rank's list. */
-EK_API int ek_dist_all_gather_with(ek_dist_list_call call);
-/** Every rank's tensor in the list of rank dst. The list is NULL on other ranks. */
-EK_API int ek_dist_gather_with(ek_dist_list_call call);
-/** The list of rank src, one to each rank's tensor. The list is NULL on other ranks. */
-EK_API int ek_dist_scatter_with(ek_dist_list_call call);
-/** Rank r's tensor becomes the sum over all ranks of list[r]. */
-EK_API int ek_dist_reduce_scatter_with(ek_dist_list_call call);
-/** list[r] becomes this rank's member of the inputs of rank r. */
-EK_API int ek_dist_all_to_all_with(ek_dist_list_call call);
-
 #define ek_dist_all_gather(...) \
-    ek_dist_all_gather_with(EK_OPTIONS_2(ek_dist_list_call, tensor, list, __VA_ARGS__))
+    EK_CALL_2(ek_dist_all_gather_with, ek_dist_all_gather_options, tensor, list, __VA_ARGS__)
+
+typedef struct ek_dist_gather_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    ek_tensor *const *list;
+    int dst;
+    ek_process_group *group;
+    ek_dist_work **work;
+} ek_dist_gather_options;
+#define EK_DEFAULTS_ek_dist_gather_options EK_NO_DEFAULTS
+EK_API int ek_dist_gather_with(ek_dist_gather_options options);
+/** Every rank's tensor in the list of rank dst. The list is NULL on other ranks. */
 #define ek_dist_gather(...) \
-    ek_dist_gather_with(EK_OPTIONS_3(ek_dist_list_call, tensor, list, rank, __VA_ARGS__))
+    EK_CALL_3(ek_dist_gather_with, ek_dist_gather_options, tensor, list, dst, __VA_ARGS__)
+
+typedef struct ek_dist_scatter_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    ek_tensor *const *list;
+    int src;
+    ek_process_group *group;
+    ek_dist_work **work;
+} ek_dist_scatter_options;
+#define EK_DEFAULTS_ek_dist_scatter_options EK_NO_DEFAULTS
+EK_API int ek_dist_scatter_with(ek_dist_scatter_options options);
+/** The list of rank src, one to each rank's tensor. The list is NULL on other ranks. */
 #define ek_dist_scatter(...) \
-    ek_dist_scatter_with(EK_OPTIONS_3(ek_dist_list_call, tensor, list, rank, __VA_ARGS__))
-#define ek_dist_reduce_scatter(...) \
-    ek_dist_reduce_scatter_with(EK_OPTIONS_2(ek_dist_list_call, tensor, list, __VA_ARGS__))
-#define ek_dist_all_to_all(...) ek_dist_all_to_all_with(EK_OPTIONS(ek_dist_list_call, __VA_ARGS__))
+    EK_CALL_3(ek_dist_scatter_with, ek_dist_scatter_options, tensor, list, src, __VA_ARGS__)
+
+typedef struct ek_dist_reduce_scatter_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *tensor;
+    ek_tensor *const *list;
+    ek_process_group *group;
+    ek_dist_op op;
+    ek_dist_work **work;
+} ek_dist_reduce_scatter_options;
+#define EK_DEFAULTS_ek_dist_reduce_scatter_options EK_NO_DEFAULTS
+EK_API int ek_dist_reduce_scatter_with(ek_dist_reduce_scatter_options options);
+/** Rank r's tensor becomes the sum (or `op`) over all ranks of list[r]. */
+#define ek_dist_reduce_scatter(...)                                                      \
+    EK_CALL_2(ek_dist_reduce_scatter_with, ek_dist_reduce_scatter_options, tensor, list, \
+              __VA_ARGS__)
+
+typedef struct ek_dist_all_to_all_options {
+    int begin;                /**< no option, see base.h */
+    ek_tensor *const *list;   /**< what comes in */
+    ek_tensor *const *inputs; /**< what goes out */
+    ek_process_group *group;
+    ek_dist_work **work;
+} ek_dist_all_to_all_options;
+#define EK_DEFAULTS_ek_dist_all_to_all_options EK_NO_DEFAULTS
+EK_API int ek_dist_all_to_all_with(ek_dist_all_to_all_options options);
+/** ek_dist_all_to_all(.inputs = out, .list = in): list[r] becomes this rank's member of the inputs
+ * of rank r. */
+#define ek_dist_all_to_all(...) \
+    EK_CALL(ek_dist_all_to_all_with, ek_dist_all_to_all_options, __VA_ARGS__)
 
 /* ---- values ---- */
 

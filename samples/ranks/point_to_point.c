@@ -31,21 +31,22 @@ static int run_blocking(int rank)
 static int run_non_blocking(int rank)
 {
     ek_tensor *tensor = ek_zeros(EK_SHAPE(1));
-    ek_dist_work *work;
+    ek_dist_work *work = NULL;
+    int rc;
     if (rank == 0) {
         tensor = ek_add_scalar(tensor, 1);
-        work = ek_dist_isend(tensor, 1);
-        if (work)
+        rc = ek_dist_send(tensor, 1, .work = &work);
+        if (rc == 0)
             printf("Rank 0 started sending\n");
     } else {
-        work = ek_dist_irecv(tensor, 0);
-        if (work)
+        rc = ek_dist_recv(tensor, 0, .work = &work);
+        if (rc == 0)
             printf("Rank 1 started receiving\n");
     }
-    if (!work)
-        return ek_error_status();
+    if (rc < 0)
+        return rc;
     /* Until ek_dist_wait returns, nobody may write to what is sent or read what is received. */
-    int rc = ek_dist_wait(work);
+    rc = ek_dist_wait(work);
     return rc < 0 ? rc : print_data(rank, tensor);
 }
 

@@ -51,12 +51,13 @@ static int collectives(void)
 static int messages(void)
 {
     ek_tensor *x = numbers();
+    ek_dist_work *work;
     FAULT_TRY(join());
     if (!x)
         return ek_error_status();
-    int refused = (ek_dist_send(x, 0) == EK_E_INVALID) + !ek_dist_isend(x, 0);
+    int refused = (ek_dist_send(x, 0) == EK_E_INVALID) + (ek_dist_send(x, 0, .work = &work) < 0);
     ek_error_clear();
-    refused += (ek_dist_recv(x, 0) == EK_E_INVALID) + !ek_dist_irecv(x, 0);
+    refused += (ek_dist_recv(x, 0) == EK_E_INVALID) + (ek_dist_recv(x, 0, .work = &work) < 0);
     fault_note(refused + 10 * ek_dist_error_rank());
     ek_error_clear();
     ek_dist_print_error(stderr); /* none is pending */

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launch/launcher.h"
 #include "evenkeel/evenkeel.h"
 #include "job.h"
+#include "launch/launcher.h"
 
 enum { MOST = 8 };
 
@@ -258,9 +258,9 @@ static void messages(void)
     }
     int to = (rank + 1) % size, from = (rank + size - 1) % size;
     ek_tensor *out = full(rank, 3), *in = full(-1, 3), *large = full(rank, 50000);
-    ek_dist_work *sent = ek_dist_isend(out, to, .tag = 3);
-    ek_dist_work *more = ek_dist_isend(large, to);
-    CHECK(sent && more, "%s", ek_error_message());
+    ek_dist_work *sent, *more;
+    CHECK_OK(ek_dist_send(out, to, .tag = 3, .work = &sent));
+    CHECK_OK(ek_dist_send(large, to, .work = &more));
     ek_tensor *came = full(-1, 50000);
     CHECK(ek_dist_recv(came, from) == from, "%s", ek_error_message());
     CHECK(ek_dist_recv(in, EK_DIST_ANY, .tag = 3) == from, "%s", ek_error_message());
@@ -271,8 +271,9 @@ static void messages(void)
     if (rank == 0)
         CHECK_OK(ek_dist_send(out, 1));
     if (rank == 1) {
-        ek_dist_work *received = ek_dist_irecv(in, 0);
-        CHECK(received && ek_dist_wait(received) == 0, "%s", ek_error_message());
+        ek_dist_work *received;
+        CHECK_OK(ek_dist_recv(in, 0, .work = &received));
+        CHECK(ek_dist_wait(received) == 0, "%s", ek_error_message());
         CHECK_IS(in, 0, 0);
     }
     if (rank == 0)

@@ -12,6 +12,17 @@
 
 /* ---- what the calls have in common ---- */
 
+/* The options of any call. */
+typedef struct calls_options {
+    ek_tensor *tensor;
+    ek_tensor *const *list, *const *inputs;
+    int rank; /* src or dst */
+    int tag;
+    ek_process_group *group;
+    ek_dist_op op;
+    ek_dist_work **work;
+} calls_options;
+
 static int calls_check_tensor(const char *what, const char *operand, const ek_tensor *tensor,
                               bool receives)
 {
@@ -41,13 +52,13 @@ static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
 /* ---- one tensor on every rank ---- */
 
 typedef struct calls_one {
-    const ek_dist_call *call;
+    const calls_options *call;
     const ek_verb *verb;
     bool reduces, rooted; /* rooted: the call has a root */
 } calls_one;
 
 /* op: -1 for broadcast. root: rank in the group, or -1. */
-static int calls_fill_one(ek_dist_work *work, const ek_dist_call *call, int op, int root)
+static int calls_fill_one(ek_dist_work *work, const calls_options *call, int op, int root)
 {
     int rank = work->group->rank;
     bool sends = op >= 0 || root == rank;
@@ -69,7 +80,7 @@ static int calls_fill_one(ek_dist_work *work, const ek_dist_call *call, int op, 
 static int calls_run_one(ek_process_group *group, void *user)
 {
     const calls_one *one = user;
-    const ek_dist_call *call = one->call;
+    const calls_options *call = one->call;
     const char *what = ek_verb_name(one->verb->id);
     int root = -1;
     EK_TRY(calls_check_tensor(what, "tensor", call->tensor, true));
@@ -85,7 +96,7 @@ static int calls_run_one(ek_process_group *group, void *user)
     return calls_finish(work, rc, call->work);
 }
 
-static int calls_tensor(const ek_dist_call *call, const ek_verb *verb, bool reduces, bool rooted)
+static int calls_tensor(const calls_options *call, const ek_verb *verb, bool reduces, bool rooted)
 {
     calls_one one = {call, verb, reduces, rooted};
     if (call->work)
@@ -93,18 +104,31 @@ static int calls_tensor(const ek_dist_call *call, const ek_verb *verb, bool redu
     return ek_group_call(ek_verb_name(verb->id), call->group, calls_run_one, &one);
 }
 
-int ek_dist_broadcast_with(ek_dist_call call)
+int ek_dist_broadcast_with(ek_dist_broadcast_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .rank = options.src,
+                                .group = options.group,
+                                .work = options.work};
     return calls_tensor(&call, &ek_verb_broadcast, false, true);
 }
 
-int ek_dist_all_reduce_with(ek_dist_call call)
+int ek_dist_all_reduce_with(ek_dist_all_reduce_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .op = options.op,
+                                .group = options.group,
+                                .work = options.work};
     return calls_tensor(&call, &ek_verb_all_reduce, true, false);
 }
 
-int ek_dist_reduce_with(ek_dist_call call)
+int ek_dist_reduce_with(ek_dist_reduce_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .rank = options.dst,
+                                .op = options.op,
+                                .group = options.group,
+                                .work = options.work};
     return calls_tensor(&call, &ek_verb_reduce, true, true);
 }
 
@@ -134,12 +158,12 @@ static int calls_run_barrier(ek_process_group *group, void *user)
     return calls_finish(work, 0, call->async);
 }
 
-int ek_dist_barrier_with(ek_dist_call call)
+int ek_dist_barrier_with(ek_dist_barrier_options options)
 {
-    calls_barrier barrier = {.async = call.work};
-    if (call.work)
-        *call.work = NULL;
-    return ek_group_call("barrier", call.group, calls_run_barrier, &barrier);
+    calls_barrier barrier = {.async = options.work};
+    if (options.work)
+        *options.work = NULL;
+    return ek_group_call("barrier", options.group, calls_run_barrier, &barrier);
 }
 
 int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_group *group)
@@ -151,12 +175,12 @@ int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_gr
 /* ---- messages ---- */
 
 typedef struct calls_message {
-    const ek_dist_call *call;
+    const calls_options *call;
     const ek_verb *verb;
     ek_dist_work *work; /* submitted */
 } calls_message;
 
-static int calls_check_message(const ek_dist_call *call, const ek_verb *verb,
+static int calls_check_message(const calls_options *call, const ek_verb *verb,
                                const ek_process_group *group)
 {
     const char *what = ek_verb_name(verb->id);
@@ -176,7 +200,7 @@ static int calls_check_message(const ek_dist_call *call, const ek_verb *verb,
 static int calls_start_message(ek_process_group *group, void *user)
 {
     calls_message *message = user;
-    const ek_dist_call *call = message->call;
+    const calls_options *call = message->call;
     bool sends = message->verb == &ek_verb_send;
     EK_TRY(calls_check_message(call, message->verb, group));
     ek_dist_work *work = ek_dist_work_of(group, message->verb, 1);
@@ -188,7 +212,7 @@ static int calls_start_message(ek_process_group *group, void *user)
     return calls_finish(work, rc, &message->work);
 }
 
-static int calls_send_or_receive(const ek_dist_call *call, const ek_verb *verb)
+static int calls_send_or_receive(const calls_options *call, const ek_verb *verb)
 {
     calls_message message = {call, verb, NULL};
     if (call->work)
@@ -200,31 +224,24 @@ static int calls_send_or_receive(const ek_dist_call *call, const ek_verb *verb)
     return 0;
 }
 
-static ek_dist_work *calls_message_of(const ek_dist_call *call, const ek_verb *verb)
+int ek_dist_send_with(ek_dist_message_options options)
 {
-    calls_message message = {call, verb, NULL};
-    ek_group_call(ek_verb_name(verb->id), call->group, calls_start_message, &message);
-    return message.work;
-}
-
-int ek_dist_send_with(ek_dist_call call)
-{
+    const calls_options call = {.tensor = options.tensor,
+                                .rank = options.rank,
+                                .tag = options.tag,
+                                .group = options.group,
+                                .work = options.work};
     return calls_send_or_receive(&call, &ek_verb_send);
 }
 
-int ek_dist_recv_with(ek_dist_call call)
+int ek_dist_recv_with(ek_dist_message_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .rank = options.rank,
+                                .tag = options.tag,
+                                .group = options.group,
+                                .work = options.work};
     return calls_send_or_receive(&call, &ek_verb_recv);
-}
-
-ek_dist_work *ek_dist_isend_with(ek_dist_call call)
-{
-    return calls_message_of(&call, &ek_verb_send);
-}
-
-ek_dist_work *ek_dist_irecv_with(ek_dist_call call)
-{
-    return calls_message_of(&call, &ek_verb_recv);
 }
 
 /* ---- a tensor for each pair of ranks ---- */
@@ -299,8 +316,7 @@ static int calls_add_terms(ek_dist_work *work, ek_tensor *tensor)
     return 0;
 }
 
-static int calls_fill(ek_dist_work *work, const ek_dist_list_call *call, const pattern *how,
-                      int root)
+static int calls_fill(ek_dist_work *work, const calls_options *call, const pattern *how, int root)
 {
     bool listed = !how->rooted || root == work->group->rank;
     const ek_tensor *first = how->inputs ? call->inputs[0] : call->tensor;
@@ -318,7 +334,7 @@ static int calls_fill(ek_dist_work *work, const ek_dist_list_call *call, const p
                   : 0;
 }
 
-static int calls_check_pattern(const ek_dist_list_call *call, const pattern *how,
+static int calls_check_pattern(const calls_options *call, const pattern *how,
                                const ek_process_group *group, int root)
 {
     const char *what = ek_verb_name(how->verb->id);
@@ -335,7 +351,7 @@ static int calls_check_pattern(const ek_dist_list_call *call, const pattern *how
 }
 
 /* With one rank, what it gives is what it gets. */
-static int calls_alone(const ek_dist_list_call *call, const pattern *how)
+static int calls_alone(const calls_options *call, const pattern *how)
 {
     ek_tensor *given = how->inputs         ? call->inputs[0]
                        : how->tensor_gives ? call->tensor
@@ -355,14 +371,14 @@ static int calls_alone(const ek_dist_list_call *call, const pattern *how)
 }
 
 typedef struct calls_list {
-    const ek_dist_list_call *call;
+    const calls_options *call;
     const pattern *how;
 } calls_list;
 
 static int calls_run_list(ek_process_group *group, void *user)
 {
     const calls_list *list = user;
-    const ek_dist_list_call *call = list->call;
+    const calls_options *call = list->call;
     const pattern *how = list->how;
     int root = -1, op = how->reduces ? (int)call->op : -1;
     if (how->rooted)
@@ -381,7 +397,7 @@ static int calls_run_list(ek_process_group *group, void *user)
     return calls_finish(work, rc, call->work);
 }
 
-static int calls_pairs(const ek_dist_list_call *call, const pattern *how)
+static int calls_pairs(const calls_options *call, const pattern *how)
 {
     calls_list list = {call, how};
     if (call->work)
@@ -389,27 +405,50 @@ static int calls_pairs(const ek_dist_list_call *call, const pattern *how)
     return ek_group_call(ek_verb_name(how->verb->id), call->group, calls_run_list, &list);
 }
 
-int ek_dist_all_gather_with(ek_dist_list_call call)
+int ek_dist_all_gather_with(ek_dist_all_gather_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .list = options.list,
+                                .group = options.group,
+                                .work = options.work};
     return calls_pairs(&call, &(pattern){&ek_verb_all_gather, .tensor_gives = true});
 }
 
-int ek_dist_gather_with(ek_dist_list_call call)
+int ek_dist_gather_with(ek_dist_gather_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .list = options.list,
+                                .rank = options.dst,
+                                .group = options.group,
+                                .work = options.work};
     return calls_pairs(&call, &(pattern){&ek_verb_gather, .rooted = true, .tensor_gives = true});
 }
 
-int ek_dist_scatter_with(ek_dist_list_call call)
+int ek_dist_scatter_with(ek_dist_scatter_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .list = options.list,
+                                .rank = options.src,
+                                .group = options.group,
+                                .work = options.work};
     return calls_pairs(&call, &(pattern){&ek_verb_scatter, .rooted = true});
 }
 
-int ek_dist_reduce_scatter_with(ek_dist_list_call call)
+int ek_dist_reduce_scatter_with(ek_dist_reduce_scatter_options options)
 {
+    const calls_options call = {.tensor = options.tensor,
+                                .list = options.list,
+                                .op = options.op,
+                                .group = options.group,
+                                .work = options.work};
     return calls_pairs(&call, &(pattern){&ek_verb_reduce_scatter, .reduces = true});
 }
 
-int ek_dist_all_to_all_with(ek_dist_list_call call)
+int ek_dist_all_to_all_with(ek_dist_all_to_all_options options)
 {
+    const calls_options call = {.list = options.list,
+                                .inputs = options.inputs,
+                                .group = options.group,
+                                .work = options.work};
     return calls_pairs(&call, &(pattern){&ek_verb_all_to_all, .inputs = true});
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "core/device.h"
-#include "core/keywords.h"
 #include "core/thread.h"
 
 static ek_communication *world_communication;
@@ -215,7 +214,7 @@ static int world_new_group(ek_process_group *world, void *user)
     static int made_alone; /* groups made in worlds of one */
     new_group *call = user;
     const ek_group_options *options = call->options;
-    double timeout = ek_number_or(EK_GIVEN(options, timeout, 2), world->timeout);
+    double timeout = options->timeout != EK_UNSET ? options->timeout : world->timeout;
     int count = options->ranks ? options->count : world->size;
     EK_TRY(world_check_group(options, world, timeout));
     int *ranks = ek_calloc((size_t)count, sizeof *ranks);

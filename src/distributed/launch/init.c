@@ -12,7 +12,6 @@
 #include "core/clock.h"
 #include "core/device.h"
 #include "core/environment.h"
-#include "core/keywords.h"
 #include "core/locale.h"
 #include "core/rail.h"
 #include "core/ranks.h"
@@ -49,8 +48,8 @@ static int init_check_options(const ek_dist_options *options)
 /* Rank and world size that are given must be those that there are. */
 static int init_check_place(const ek_dist_options *options, int rank, int size)
 {
-    int given_size = (int)ek_integer_or(EK_GIVEN(options, world_size, 3), size);
-    int given_rank = (int)ek_integer_or(EK_GIVEN(options, rank, 4), rank);
+    const int given_size = options->world_size != EK_UNSET ? options->world_size : size;
+    const int given_rank = options->rank != EK_UNSET ? options->rank : rank;
     if (given_size == size && given_rank == rank)
         return 0;
     return EK_FAIL(
@@ -76,7 +75,8 @@ static double init_timeout(const ek_dist_options *options)
             return -1;
         }
     }
-    seconds = ek_number_or(EK_GIVEN(options, timeout, 2), seconds);
+    if (options->timeout != EK_UNSET)
+        seconds = options->timeout;
     if (!(seconds > 0) || !isfinite(seconds)) {
         EK_FAIL(EK_E_INVALID, "init_process_group: a timeout of %g seconds; it must be positive",
                 seconds);
@@ -233,7 +233,6 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     ek_launched launched;
     EK_TRY(ek_launcher_find(&launched));
     EK_TRY(init_check_options(&options));
-    EK_TRY(EK_READ_SWITCH("init_process_group", &options, check, 5, EK_ON));
     if (launched.size > 0)
         EK_TRY(init_check_place(&options, launched.rank, launched.size));
     double timeout = init_timeout(&options);
@@ -247,7 +246,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     const ek_transport *transport;
     EK_TRY(ek_launcher_transport(&launched, &transport));
     ek_communication *communication;
-    EK_TRY(init_open(&launched, transport, timeout, options.check != EK_OFF, &communication));
+    EK_TRY(init_open(&launched, transport, timeout, options.check, &communication));
     ek_fork_arm();
     ek_world = communication->place;
     communication->backend = options.backend;

@@ -42,11 +42,12 @@ static const char *tags(ek_process_group *world, void *user)
     for (int i = 0; i < 6; i++) {
         if (world->rank == 0) {
             x[i] = filled(i, 100);
-            works[i] = ek_dist_isend(x[i], 1, .tag = i % 3, .group = world);
+            RANKS_OK(ek_dist_send(x[i], 1, .tag = i % 3, .group = world, .work = &works[i]));
         } else {
             int k = 5 - i; /* tags 2 1 0 2 1 0 */
             x[i] = filled(-1, 100);
-            works[i] = ek_dist_irecv(x[i], i % 2 ? 0 : EK_DIST_ANY, .tag = k % 3, .group = world);
+            RANKS_OK(ek_dist_recv(x[i], i % 2 ? 0 : EK_DIST_ANY, .tag = k % 3, .group = world,
+                                  .work = &works[i]));
         }
         LOOP_CHECK(works[i]);
     }
