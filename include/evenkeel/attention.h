@@ -14,15 +14,16 @@ EK_BEGIN_DECLARATIONS
 /* ---- attention ---- */
 
 typedef struct ek_attention_options {
-    const char *keywords;
+    int begin;            /**< no option, see base.h */
     ek_tensor *q, *k, *v; /**< (..., H, L, E), (..., H, S, E), (..., H, S, D) */
     ek_tensor *mask;      /**< broadcast to (..., H, L, S): bool or u8, not 0 if a query sees a
                              key; or floating, added to the scores; or NULL */
     bool is_causal;       /**< query i sees keys 0 to i; not with a mask */
     double dropout_p;     /**< probabilities are dropped, not only in training */
-    double scale;         /**< default 1 / sqrt(E) */
+    double scale EK_IS(EK_UNSET); /**< EK_UNSET: 1 / sqrt(E) */
     bool enable_gqa; /**< k and v may have fewer heads, of which each serves equally many of q */
 } ek_attention_options;
+#define EK_DEFAULTS_ek_attention_options EK_DEFAULT(scale, EK_UNSET)
 EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options options);
 /** softmax(scale q k' + mask) v, (..., H, L, D). A query that sees no key gets 0. Scores are held a
  * block at a time, so that memory grows with L + S and not with L S. All are in memory if the mask
@@ -30,7 +31,7 @@ EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options op
  * for Philox), and on a GPU where they take at most 1/16 of its free memory, which is faster (of
  * its capacity, whatever is in use, if algorithms are to be deterministic). */
 #define ek_f_scaled_dot_product_attention(...) \
-    ek_f_scaled_dot_product_attention_with(EK_OPTIONS_3(ek_attention_options, q, k, v, __VA_ARGS__))
+    EK_CALL_3(ek_f_scaled_dot_product_attention_with, ek_attention_options, q, k, v, __VA_ARGS__)
 
 /* ---- positions ---- */
 
@@ -50,16 +51,17 @@ EK_API ek_tensor *ek_f_rotary(ek_tensor *x, ek_tensor *cosine, ek_tensor *sine,
 /* ---- embeddings ---- */
 
 typedef struct ek_embedding_options {
-    const char *keywords;
+    int begin;         /**< no option, see base.h */
     ek_tensor *weight; /**< (num, dim) */
     ek_tensor *index;  /**< i64 or i32 of any shape */
-    /** The row that gets no gradient; default: none. A negative one counts from the end. */
-    int64_t padding_idx;
+    /** The row that gets no gradient; EK_UNSET: none. A negative one counts from the end. */
+    int64_t padding_idx EK_IS(EK_UNSET);
 } ek_embedding_options;
+#define EK_DEFAULTS_ek_embedding_options EK_DEFAULT(padding_idx, EK_UNSET)
 EK_API ek_tensor *ek_f_embedding_with(ek_embedding_options options);
 /** weight[index], of index's shape and (dim). */
 #define ek_f_embedding(...) \
-    ek_f_embedding_with(EK_OPTIONS_2(ek_embedding_options, weight, index, __VA_ARGS__))
+    EK_CALL_2(ek_f_embedding_with, ek_embedding_options, weight, index, __VA_ARGS__)
 
 typedef struct ek_embedding_module_options {
     const char *keywords;
@@ -74,7 +76,7 @@ EK_API ek_module *ek_embedding_with(ek_embedding_module_options options);
 /* ---- RMS norm ---- */
 
 /** x / sqrt(mean(x^2) + eps) weight, over the last `normalized_ndim` dimensions. The weight has
- * their shape, or is NULL. eps 0 means the machine epsilon of x's dtype, EK_ZERO means 0. */
+ * their shape, or is NULL. eps EK_UNSET means the machine epsilon of x's dtype. */
 EK_API ek_tensor *ek_f_rms_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, double eps);
 EK_API ek_module *ek_rms_norm_with(ek_layer_norm_options options);
 /** ek_rms_norm(EK_SHAPE(512), .eps = 1e-6); .affine = EK_OFF leaves out the weight. */

@@ -40,12 +40,13 @@ EK_API bool ek_grad_enabled(void);
 EK_API bool ek_set_grad_enabled(bool enabled);
 
 typedef struct ek_backward_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *loss;
     ek_tensor *gradient; /**< gradient of the loss; NULL: 1, if the loss has one element */
     bool retain_graph;   /**< keeps saved tensors for another backward; create_graph implies it */
     bool create_graph;
 } ek_backward_options;
+#define EK_DEFAULTS_ek_backward_options EK_NO_DEFAULTS
 
 EK_API int ek_backward_with(ek_backward_options options);
 /** ek_backward(loss, .retain_graph = true): adds d loss / d leaf to the gradient of every leaf
@@ -58,10 +59,10 @@ EK_API int ek_backward_with(ek_backward_options options);
  * ek_grad, which stores none in leaves, or remove the gradients after use (ek_module_zero_grad,
  * ek_zero_grad, ek_tensor_set_grad). ek_module_free detaches the gradients of its parameters
  * from their graphs. */
-#define ek_backward(...) ek_backward_with(EK_OPTIONS_1(ek_backward_options, loss, __VA_ARGS__))
+#define ek_backward(...) EK_CALL_1(ek_backward_with, ek_backward_options, loss, __VA_ARGS__)
 
 typedef struct ek_grad_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *const *outputs;
     int output_count;
     ek_tensor *const *inputs;
@@ -69,18 +70,19 @@ typedef struct ek_grad_options {
     ek_tensor **gradients; /**< result: input_count tensors, in the scope */
     /** One per output; NULL: all are NULL. A NULL entry is 1, for an output of one element. */
     ek_tensor *const *grad_outputs;
-    ek_switch retain_graph; /**< default: as create_graph */
+    bool retain_graph; /**< as that of ek_backward */
     bool create_graph;
     /** On: an input that has no part in the outputs gets the gradient NULL. Off: such an input is
      * EK_E_AUTOGRAD. Masks (of relu, abs, clamp, max, ...) are constants: an input that acts
      * through a mask alone has no part, whereas torch gives it zeros. */
     bool allow_unused;
 } ek_grad_options;
+#define EK_DEFAULTS_ek_grad_options EK_NO_DEFAULTS
 
 EK_API int ek_grad_with(ek_grad_options options);
 /** Computes the gradients of the sum of the outputs, weighted by grad_outputs, with respect to the
  * inputs. Leaves' accumulated gradients stay. Only nodes on a path to an input run. */
-#define ek_grad(...) ek_grad_with(EK_OPTIONS(ek_grad_options, __VA_ARGS__))
+#define ek_grad(...) EK_CALL(ek_grad_with, ek_grad_options, __VA_ARGS__)
 
 /* ---- hooks ---- */
 
@@ -108,22 +110,25 @@ EK_API int ek_tensor_remove_hook(ek_tensor *tensor, int64_t id);
 typedef ek_tensor *ek_check_function(ek_tensor *const *inputs, int count, void *user);
 
 typedef struct ek_gradcheck_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_check_function *function;
     ek_tensor *const *inputs; /**< f64; elements of those that require a gradient are varied */
     int input_count;
     void *user;
-    double epsilon;            /**< default 1e-6 */
-    double absolute_tolerance; /**< default 1e-5 */
-    double relative_tolerance; /**< default 1e-3 */
+    double epsilon EK_IS(1e-6);
+    double absolute_tolerance EK_IS(1e-5);
+    double relative_tolerance EK_IS(1e-3);
 } ek_gradcheck_options;
+#define EK_DEFAULTS_ek_gradcheck_options                             \
+    EK_DEFAULT(epsilon, 1e-6), EK_DEFAULT(absolute_tolerance, 1e-5), \
+        EK_DEFAULT(relative_tolerance, 1e-3)
 
 EK_API int ek_gradcheck_with(ek_gradcheck_options options);
 EK_API int ek_gradgradcheck_with(ek_gradcheck_options options);
 /** Compares the backward of `function` with central differences. ek_gradgradcheck also compares the
  * backward of its gradient. Returns 0, or EK_E_AUTOGRAD with the worst element. */
-#define ek_gradcheck(...) ek_gradcheck_with(EK_OPTIONS(ek_gradcheck_options, __VA_ARGS__))
-#define ek_gradgradcheck(...) ek_gradgradcheck_with(EK_OPTIONS(ek_gradcheck_options, __VA_ARGS__))
+#define ek_gradcheck(...) EK_CALL(ek_gradcheck_with, ek_gradcheck_options, __VA_ARGS__)
+#define ek_gradgradcheck(...) EK_CALL(ek_gradgradcheck_with, ek_gradcheck_options, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

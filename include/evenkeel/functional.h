@@ -15,11 +15,11 @@ typedef int ek_tensor_function(ek_tensor *const *inputs, ek_tensor **outputs, vo
 enum { EK_FUNCTIONAL_TENSORS = 16 }; /**< limit for inputs and for outputs */
 
 typedef struct ek_functional_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor_function *function;
     ek_tensor *const *inputs; /**< floating */
     int input_count;
-    int output_count; /**< default 1; ek_hessian: 1 */
+    int output_count EK_IS(1); /**< ek_hessian: 1 */
     void *user;
     /** ek_vjp: one for each output, of its shape. NULL: 1, if all outputs have one element.
      * ek_jvp: one for each input, of its shape. NULL: 1, if all inputs have one element. */
@@ -28,12 +28,12 @@ typedef struct ek_functional_options {
     ek_tensor **outputs; /**< the function's outputs, in the scope; NULL: not wanted */
     bool create_graph; /**< results can be differentiated, by inputs that require a gradient too */
 } ek_functional_options;
+#define EK_DEFAULTS_ek_functional_options EK_DEFAULT(output_count, 1)
 
 EK_API int ek_vjp_with(ek_functional_options options);
 EK_API int ek_jvp_with(ek_functional_options options);
 EK_API int ek_jacobian_with(ek_functional_options options);
 EK_API int ek_hessian_with(ek_functional_options options);
-#define EK_FUNCTIONAL_OPTIONS(...) EK_OPTIONS(ek_functional_options, __VA_ARGS__)
 /** The function is called with handles on the inputs' memory that require a gradient, in gradient
  * mode. What has no part in an output has the derivative 0.
  *
@@ -43,10 +43,10 @@ EK_API int ek_hessian_with(ek_functional_options options);
  * ek_hessian: results[i * input_count + k] has input i's dimensions, then those of input k; of a
  * function with one output of one element.
  * EK_E_SHAPE if a result would have more than EK_MAX_DIMS dimensions. */
-#define ek_vjp(...) ek_vjp_with(EK_FUNCTIONAL_OPTIONS(__VA_ARGS__))
-#define ek_jvp(...) ek_jvp_with(EK_FUNCTIONAL_OPTIONS(__VA_ARGS__))
-#define ek_jacobian(...) ek_jacobian_with(EK_FUNCTIONAL_OPTIONS(__VA_ARGS__))
-#define ek_hessian(...) ek_hessian_with(EK_FUNCTIONAL_OPTIONS(__VA_ARGS__))
+#define ek_vjp(...) EK_CALL(ek_vjp_with, ek_functional_options, __VA_ARGS__)
+#define ek_jvp(...) EK_CALL(ek_jvp_with, ek_functional_options, __VA_ARGS__)
+#define ek_jacobian(...) EK_CALL(ek_jacobian_with, ek_functional_options, __VA_ARGS__)
+#define ek_hessian(...) EK_CALL(ek_hessian_with, ek_functional_options, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

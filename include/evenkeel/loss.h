@@ -12,37 +12,48 @@ EK_BEGIN_DECLARATIONS
 typedef enum ek_reduction { EK_MEAN = 0, EK_SUM = 1, EK_NONE = 2, EK_BATCH_MEAN = 3 } ek_reduction;
 
 /* Input and target are floating, of one shape, unless a loss says else. Operands that are said to
- * broadcast do so as in ops.h. Options that a loss doesn't take are EK_E_INVALID. */
-
-typedef struct ek_loss_options {
-    const char *keywords;
-    ek_tensor *input;
-    ek_tensor *target;
-    ek_tensor *weight; /**< per class (nll, cross entropy), per element (others), or NULL */
-    ek_reduction reduction;
-    int64_t ignore_index;   /**< nll, cross entropy; default -100 */
-    double label_smoothing; /**< cross entropy only */
-    ek_tensor *pos_weight;  /**< bce with logits only */
-} ek_loss_options;
-#define EK_LOSS_OPTIONS(...) EK_OPTIONS_2(ek_loss_options, input, target, __VA_ARGS__)
+ * broadcast do so as in ops.h. */
 
 /* ---- classes ---- */
 
-EK_API ek_tensor *ek_f_nll_loss_with(ek_loss_options options);
-EK_API ek_tensor *ek_f_cross_entropy_with(ek_loss_options options);
-EK_API ek_tensor *ek_f_token_cross_entropy_with(ek_loss_options options);
-/** nll and cross entropy: input (N, C) or (N, C, d1, ...), target i64 or i32, (N) or (N, d1, ...).
- * A target outside [0, C) that is not ignore_index is EK_E_INVALID. The mean divides by the sum of
- * the weights of all targets but the ignored.
- *
- * Cross entropy also takes the classes' probabilities as target: floating, of the input's shape.
- * The mean then divides by the number of predictions, whatever the weights, and there is no
- * ignore_index. */
-#define ek_f_nll_loss(...) ek_f_nll_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
-#define ek_f_cross_entropy(...) ek_f_cross_entropy_with(EK_LOSS_OPTIONS(__VA_ARGS__))
-/** The same for a language model, which has its classes in the last dimension: logits (N, ..., C)
- * and tokens (N, ...). */
-#define ek_f_token_cross_entropy(...) ek_f_token_cross_entropy_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+typedef struct ek_nll_loss_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *input;
+    ek_tensor *target;
+    ek_tensor *weight; /**< per class, or NULL */
+    ek_reduction reduction;
+    int64_t ignore_index EK_IS(-100);
+} ek_nll_loss_options;
+#define EK_DEFAULTS_ek_nll_loss_options EK_DEFAULT(ignore_index, -100)
+EK_API ek_tensor *ek_f_nll_loss_with(ek_nll_loss_options options);
+/** -weight[target] input[target], where input, (N, C) or (N, C, d1, ...), holds logarithms of
+ * probabilities; target i64 or i32, (N) or (N, d1, ...). A target outside [0, C) that is not
+ * ignore_index is EK_E_INVALID. The mean divides by the sum of the weights of all targets but the
+ * ignored. */
+#define ek_f_nll_loss(...) \
+    EK_CALL_2(ek_f_nll_loss_with, ek_nll_loss_options, input, target, __VA_ARGS__)
+
+typedef struct ek_cross_entropy_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *input;
+    ek_tensor *target;
+    ek_tensor *weight; /**< per class, or NULL */
+    ek_reduction reduction;
+    int64_t ignore_index EK_IS(-100);
+    double label_smoothing;
+} ek_cross_entropy_options;
+#define EK_DEFAULTS_ek_cross_entropy_options EK_DEFAULT(ignore_index, -100)
+EK_API ek_tensor *ek_f_cross_entropy_with(ek_cross_entropy_options options);
+EK_API ek_tensor *ek_f_token_cross_entropy_with(ek_cross_entropy_options options);
+/** nll_loss of log_softmax(input). Cross entropy also takes the classes' probabilities as target:
+ * floating, of the input's shape. The mean then divides by the number of predictions, whatever the
+ * weights, and there is no ignore_index. */
+#define ek_f_cross_entropy(...) \
+    EK_CALL_2(ek_f_cross_entropy_with, ek_cross_entropy_options, input, target, __VA_ARGS__)
+/** Cross entropy for a language model, which has its classes in the last dimension: logits (N, ...,
+ * C) and tokens (N, ...). */
+#define ek_f_token_cross_entropy(...) \
+    EK_CALL_2(ek_f_token_cross_entropy_with, ek_cross_entropy_options, input, target, __VA_ARGS__)
 
 /** The divisor of the mean of nll_loss and cross_entropy: the sum of the weights (NULL: 1 each) of
  * all targets but the ignored, as a scalar of `dtype` on the target's device. */
@@ -51,200 +62,238 @@ EK_API ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t
 
 /* ---- errors, element by element ---- */
 
+typedef struct ek_loss_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *input;
+    ek_tensor *target;
+    ek_reduction reduction;
+} ek_loss_options;
+#define EK_DEFAULTS_ek_loss_options EK_NO_DEFAULTS
+#define EK_LOSS_CALL(function, ...) EK_CALL_2(function, ek_loss_options, input, target, __VA_ARGS__)
+
 EK_API ek_tensor *ek_f_mse_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_l1_loss_with(ek_loss_options options);
 /** (input - target)^2, and |input - target|. */
-#define ek_f_mse_loss(...) ek_f_mse_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
-#define ek_f_l1_loss(...) ek_f_l1_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+#define ek_f_mse_loss(...) EK_LOSS_CALL(ek_f_mse_loss_with, __VA_ARGS__)
+#define ek_f_l1_loss(...) EK_LOSS_CALL(ek_f_l1_loss_with, __VA_ARGS__)
 
 typedef struct ek_smooth_l1_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
     ek_reduction reduction;
-    double beta; /**< default 1 */
+    double beta EK_IS(1);
 } ek_smooth_l1_options;
+#define EK_DEFAULTS_ek_smooth_l1_options EK_DEFAULT(beta, 1)
 EK_API ek_tensor *ek_f_smooth_l1_loss_with(ek_smooth_l1_options options);
 /** With d = |input - target|: d^2 / (2 beta) below beta, d - beta / 2 from there; d for beta 0. */
 #define ek_f_smooth_l1_loss(...) \
-    ek_f_smooth_l1_loss_with(EK_OPTIONS_2(ek_smooth_l1_options, input, target, __VA_ARGS__))
+    EK_CALL_2(ek_f_smooth_l1_loss_with, ek_smooth_l1_options, input, target, __VA_ARGS__)
 
 typedef struct ek_huber_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
     ek_reduction reduction;
-    double delta; /**< default 1; above 0 */
+    double delta EK_IS(1); /**< above 0 */
 } ek_huber_options;
+#define EK_DEFAULTS_ek_huber_options EK_DEFAULT(delta, 1)
 EK_API ek_tensor *ek_f_huber_loss_with(ek_huber_options options);
 /** d^2 / 2 below delta, delta (d - delta / 2) from there. */
 #define ek_f_huber_loss(...) \
-    ek_f_huber_loss_with(EK_OPTIONS_2(ek_huber_options, input, target, __VA_ARGS__))
+    EK_CALL_2(ek_f_huber_loss_with, ek_huber_options, input, target, __VA_ARGS__)
 
 /* ---- yes or no ---- */
 
-EK_API ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options);
-EK_API ek_tensor *ek_f_bce_with(ek_loss_options options);
-EK_API ek_tensor *ek_f_soft_margin_loss_with(ek_loss_options options);
-EK_API ek_tensor *ek_f_multilabel_soft_margin_loss_with(ek_loss_options options);
-/** Binary cross entropy of logits and of probabilities. Weights broadcast to the input's shape. The
- * logarithms of probabilities count as -100 below that, as in PyTorch; NaN comes of inputs outside
- * [0, 1]. */
-#define ek_f_bce_with_logits(...) ek_f_bce_with_logits_with(EK_LOSS_OPTIONS(__VA_ARGS__))
-#define ek_f_bce(...) ek_f_bce_with(EK_LOSS_OPTIONS(__VA_ARGS__))
-/** log(1 + exp(-target input)), targets -1 or 1; without a weight. */
-#define ek_f_soft_margin_loss(...) ek_f_soft_margin_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+typedef struct ek_bce_with_logits_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *input;
+    ek_tensor *target;
+    ek_tensor *weight; /**< broadcasts to the input's shape, or NULL */
+    ek_reduction reduction;
+    ek_tensor *pos_weight; /**< of positive targets; broadcasts as weight, or NULL */
+} ek_bce_with_logits_options;
+#define EK_DEFAULTS_ek_bce_with_logits_options EK_NO_DEFAULTS
+EK_API ek_tensor *ek_f_bce_with_logits_with(ek_bce_with_logits_options options);
+/** Binary cross entropy of logits. */
+#define ek_f_bce_with_logits(...) \
+    EK_CALL_2(ek_f_bce_with_logits_with, ek_bce_with_logits_options, input, target, __VA_ARGS__)
+
+typedef struct ek_bce_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *input;
+    ek_tensor *target;
+    ek_tensor *weight; /**< broadcasts to the input's shape, or NULL */
+    ek_reduction reduction;
+} ek_bce_options;
+#define EK_DEFAULTS_ek_bce_options EK_NO_DEFAULTS
+EK_API ek_tensor *ek_f_bce_with(ek_bce_options options);
+EK_API ek_tensor *ek_f_multilabel_soft_margin_loss_with(ek_bce_options options);
+/** Binary cross entropy of probabilities. Their logarithms count as -100 below that, as in PyTorch;
+ * NaN comes of inputs outside [0, 1]. */
+#define ek_f_bce(...) EK_CALL_2(ek_f_bce_with, ek_bce_options, input, target, __VA_ARGS__)
 /** bce_with_logits of C labels, (C) or (..., C), in the mean over these: a loss per sample. */
 #define ek_f_multilabel_soft_margin_loss(...) \
-    ek_f_multilabel_soft_margin_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+    EK_CALL_2(ek_f_multilabel_soft_margin_loss_with, ek_bce_options, input, target, __VA_ARGS__)
+
+EK_API ek_tensor *ek_f_soft_margin_loss_with(ek_loss_options options);
+/** log(1 + exp(-target input)), targets -1 or 1. */
+#define ek_f_soft_margin_loss(...) EK_LOSS_CALL(ek_f_soft_margin_loss_with, __VA_ARGS__)
 
 /* ---- divergences and likelihoods ---- */
 
 typedef struct ek_kl_div_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
     ek_reduction reduction; /**< EK_BATCH_MEAN is the divergence, a sample's mean */
     bool log_target;
 } ek_kl_div_options;
+#define EK_DEFAULTS_ek_kl_div_options EK_NO_DEFAULTS
 EK_API ek_tensor *ek_f_kl_div_with(ek_kl_div_options options);
 /** target (log(target) - input), where input holds logarithms of probabilities; with log_target the
  * target does, too. */
-#define ek_f_kl_div(...) \
-    ek_f_kl_div_with(EK_OPTIONS_2(ek_kl_div_options, input, target, __VA_ARGS__))
+#define ek_f_kl_div(...) EK_CALL_2(ek_f_kl_div_with, ek_kl_div_options, input, target, __VA_ARGS__)
 
 typedef struct ek_poisson_nll_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
     ek_reduction reduction;
-    ek_switch log_input; /**< default on */
-    double eps;          /**< default 1e-8 */
+    bool log_input EK_IS(true);
+    double eps EK_IS(1e-8);
     bool full;
 } ek_poisson_nll_options;
+#define EK_DEFAULTS_ek_poisson_nll_options EK_DEFAULT(log_input, true), EK_DEFAULT(eps, 1e-8)
 EK_API ek_tensor *ek_f_poisson_nll_loss_with(ek_poisson_nll_options options);
 /** Of counts with the rate exp(input): exp(input) - target input; without log_input the rate is
  * input, and eps is added to it in the logarithm. `full` adds Stirling's approximation of
  * log(target!) for targets above 1. */
 #define ek_f_poisson_nll_loss(...) \
-    ek_f_poisson_nll_loss_with(EK_OPTIONS_2(ek_poisson_nll_options, input, target, __VA_ARGS__))
+    EK_CALL_2(ek_f_poisson_nll_loss_with, ek_poisson_nll_options, input, target, __VA_ARGS__)
 
 typedef struct ek_gaussian_nll_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
     ek_tensor *var;
     ek_reduction reduction;
-    double eps; /**< default 1e-6; above 0 */
+    double eps EK_IS(1e-6); /**< above 0 */
     bool full;
 } ek_gaussian_nll_options;
+#define EK_DEFAULTS_ek_gaussian_nll_options EK_DEFAULT(eps, 1e-6)
 EK_API ek_tensor *ek_f_gaussian_nll_loss_with(ek_gaussian_nll_options options);
 /** (log(var) + (input - target)^2 / var) / 2, `full` adds log(2 pi) / 2. var has the input's shape,
  * or that with 1 in place of the last size or without it. Variances below eps count as eps, and
  * their gradients are those of eps. */
 #define ek_f_gaussian_nll_loss(...) \
-    ek_f_gaussian_nll_loss_with(    \
-        EK_OPTIONS_3(ek_gaussian_nll_options, input, target, var, __VA_ARGS__))
+    EK_CALL_3(ek_f_gaussian_nll_loss_with, ek_gaussian_nll_options, input, target, var, __VA_ARGS__)
 
 /* ---- margins ---- */
 
 typedef struct ek_margin_ranking_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input1;
     ek_tensor *input2;
     ek_tensor *target;
     ek_reduction reduction;
-    double margin; /**< default 0 */
+    double margin;
 } ek_margin_ranking_options;
+#define EK_DEFAULTS_ek_margin_ranking_options EK_NO_DEFAULTS
 EK_API ek_tensor *ek_f_margin_ranking_loss_with(ek_margin_ranking_options options);
 /** max(0, margin - target (input1 - input2)), targets -1 or 1; the three broadcast. */
-#define ek_f_margin_ranking_loss(...) \
-    ek_f_margin_ranking_loss_with(    \
-        EK_OPTIONS_3(ek_margin_ranking_options, input1, input2, target, __VA_ARGS__))
+#define ek_f_margin_ranking_loss(...)                                                           \
+    EK_CALL_3(ek_f_margin_ranking_loss_with, ek_margin_ranking_options, input1, input2, target, \
+              __VA_ARGS__)
 
 typedef struct ek_cosine_embedding_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input1;
     ek_tensor *input2;
     ek_tensor *target;
     ek_reduction reduction;
-    double margin; /**< default 0 */
+    double margin;
 } ek_cosine_embedding_options;
+#define EK_DEFAULTS_ek_cosine_embedding_options EK_NO_DEFAULTS
 EK_API ek_tensor *ek_f_cosine_embedding_loss_with(ek_cosine_embedding_options options);
 /** With the cosine of input1 and input2, (N, D) or (D), both of one shape: 1 - cosine if the
  * target, (N) or a scalar, is 1; max(0, cosine - margin) if it is -1. The target is floating. */
-#define ek_f_cosine_embedding_loss(...) \
-    ek_f_cosine_embedding_loss_with(    \
-        EK_OPTIONS_3(ek_cosine_embedding_options, input1, input2, target, __VA_ARGS__))
+#define ek_f_cosine_embedding_loss(...)                                                     \
+    EK_CALL_3(ek_f_cosine_embedding_loss_with, ek_cosine_embedding_options, input1, input2, \
+              target, __VA_ARGS__)
 
 typedef struct ek_hinge_embedding_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
     ek_reduction reduction;
-    double margin; /**< default 1 */
+    double margin EK_IS(1);
 } ek_hinge_embedding_options;
+#define EK_DEFAULTS_ek_hinge_embedding_options EK_DEFAULT(margin, 1)
 EK_API ek_tensor *ek_f_hinge_embedding_loss_with(ek_hinge_embedding_options options);
 /** input if the target is 1, max(0, margin - input) if it is -1. */
-#define ek_f_hinge_embedding_loss(...) \
-    ek_f_hinge_embedding_loss_with(    \
-        EK_OPTIONS_2(ek_hinge_embedding_options, input, target, __VA_ARGS__))
+#define ek_f_hinge_embedding_loss(...)                                                   \
+    EK_CALL_2(ek_f_hinge_embedding_loss_with, ek_hinge_embedding_options, input, target, \
+              __VA_ARGS__)
 
 typedef struct ek_triplet_margin_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *anchor;
     ek_tensor *positive;
     ek_tensor *negative;
     ek_reduction reduction;
-    double margin; /**< default 1 */
-    double p;      /**< default 2 */
-    double eps;    /**< default 1e-6 */
+    double margin EK_IS(1);
+    double p EK_IS(2);
+    double eps EK_IS(1e-6);
     bool swap;
 } ek_triplet_margin_options;
+#define EK_DEFAULTS_ek_triplet_margin_options \
+    EK_DEFAULT(margin, 1), EK_DEFAULT(p, 2), EK_DEFAULT(eps, 1e-6)
 EK_API ek_tensor *ek_f_triplet_margin_loss_with(ek_triplet_margin_options options);
 /** max(0, margin + d(anchor, positive) - d(anchor, negative)), where d is the p-norm of the
  * difference plus eps along the last dimension; with swap the distance to the negative is the
  * smaller one of the anchor's and the positive's. The three have as many dimensions, at least 1,
  * and broadcast. */
-#define ek_f_triplet_margin_loss(...) \
-    ek_f_triplet_margin_loss_with(    \
-        EK_OPTIONS_3(ek_triplet_margin_options, anchor, positive, negative, __VA_ARGS__))
+#define ek_f_triplet_margin_loss(...)                                                     \
+    EK_CALL_3(ek_f_triplet_margin_loss_with, ek_triplet_margin_options, anchor, positive, \
+              negative, __VA_ARGS__)
 
 typedef struct ek_multi_margin_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
     ek_tensor *weight; /**< (C), or NULL */
     ek_reduction reduction;
-    double p;      /**< 1, the default, or 2 */
-    double margin; /**< default 1 */
+    double p EK_IS(1); /**< 1 or 2 */
+    double margin EK_IS(1);
 } ek_multi_margin_options;
+#define EK_DEFAULTS_ek_multi_margin_options EK_DEFAULT(p, 1), EK_DEFAULT(margin, 1)
 EK_API ek_tensor *ek_f_multi_margin_loss_with(ek_multi_margin_options options);
 /** The sum of weight[target] max(0, margin - input[target] + input[c])^p / C over the other classes
  * c. Input (N, C) or (C), target i64 or i32, (N) or a scalar. */
 #define ek_f_multi_margin_loss(...) \
-    ek_f_multi_margin_loss_with(EK_OPTIONS_2(ek_multi_margin_options, input, target, __VA_ARGS__))
+    EK_CALL_2(ek_f_multi_margin_loss_with, ek_multi_margin_options, input, target, __VA_ARGS__)
 
 EK_API ek_tensor *ek_f_multilabel_margin_loss_with(ek_loss_options options);
 /** The sum of max(0, 1 - input[t] + input[c]) / C over a sample's classes t and the classes c that
  * aren't among them. Input (N, C) or (C); target i64 or i32 of this shape: the sample's classes up
- * to the first -1. Takes memory for N C^2 elements. Without a weight. */
-#define ek_f_multilabel_margin_loss(...) \
-    ek_f_multilabel_margin_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+ * to the first -1. Takes memory for N C^2 elements. */
+#define ek_f_multilabel_margin_loss(...) EK_LOSS_CALL(ek_f_multilabel_margin_loss_with, __VA_ARGS__)
 
 /* ---- sequences ---- */
 
 typedef struct ek_ctc_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *log_probs;
     ek_tensor *targets;
     ek_tensor *input_lengths;
     ek_tensor *target_lengths;
     ek_reduction reduction;
-    int64_t blank; /**< default 0 */
+    int64_t blank;
     bool zero_infinity;
     bool batch_first;
 } ek_ctc_options;
+#define EK_DEFAULTS_ek_ctc_options EK_NO_DEFAULTS
 EK_API ek_tensor *ek_f_ctc_loss_with(ek_ctc_options options);
 /** Connectionist temporal classification (Graves et al. 2006): -log of the probability that frames
  * read as the target, when repeated classes are joined and blanks left out.
@@ -258,7 +307,7 @@ EK_API ek_tensor *ek_f_ctc_loss_with(ek_ctc_options options);
  * 0. The gradient is that of the formula; PyTorch's differs by exp(log_probs), of which nothing is
  * left behind log_softmax. bf16 and f16 are computed in f32. */
 #define ek_f_ctc_loss(...) \
-    ek_f_ctc_loss_with(EK_OPTIONS_3(ek_ctc_options, log_probs, targets, input_lengths, __VA_ARGS__))
+    EK_CALL_3(ek_f_ctc_loss_with, ek_ctc_options, log_probs, targets, input_lengths, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

@@ -12,24 +12,25 @@ EK_BEGIN_DECLARATIONS
 #define EK_CUMULATIVE (-1)
 
 typedef struct ek_batch_norm_options {
-    const char *keywords;
+    int begin;                             /**< no option, see base.h */
     ek_tensor *x;                          /**< (N, C) or (N, C, ...) */
     ek_tensor *weight, *bias;              /**< (C) or NULL */
     ek_tensor *running_mean, *running_var; /**< (C) or NULL; updated if training */
     bool training;                         /**< counts as true without running statistics */
-    double momentum;                       /**< default 0.1 */
-    double eps;                            /**< default 1e-5 */
+    double momentum EK_IS(0.1);
+    double eps EK_IS(1e-5);
 } ek_batch_norm_options;
+#define EK_DEFAULTS_ek_batch_norm_options EK_DEFAULT(momentum, 0.1), EK_DEFAULT(eps, 1e-5)
 EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 /** If training, normalises by the biased variance and updates running_var with the unbiased one. A
  * single value per channel is then EK_E_SHAPE ("Expected more than 1 value per channel"). */
 #define ek_f_batch_norm(...) \
-    ek_f_batch_norm_with(EK_OPTIONS_3(ek_batch_norm_options, x, weight, bias, __VA_ARGS__))
+    EK_CALL_3(ek_f_batch_norm_with, ek_batch_norm_options, x, weight, bias, __VA_ARGS__)
 
 /* ---- normalisation with statistics per sample: biased variance, no running statistics ---- */
 
 /** Normalises over the last `normalized_ndim` dimensions, at most EK_MAX_DIMS - 1. Weight and bias
- * have the shape of these, or are NULL. Here and below eps 0 means 1e-5, EK_ZERO means 0. */
+ * have the shape of these, or are NULL. PyTorch's eps is 1e-5, here and below. */
 EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
                                   ek_tensor *bias, double eps);
 /** Takes x (N, C, ...) and normalises over each of `groups` groups of channels and over space.

@@ -144,14 +144,16 @@ EK_API ek_tensor *ek_isinf(ek_tensor *x);
 EK_API ek_tensor *ek_isfinite(ek_tensor *x);
 
 typedef struct ek_nan_to_num_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *x;
-    double nan;            /**< default 0 */
-    double posinf, neginf; /**< default: the dtype's largest and smallest number */
+    double nan;
+    double posinf EK_IS(EK_UNSET); /**< EK_UNSET: the dtype's largest number */
+    double neginf EK_IS(EK_UNSET); /**< EK_UNSET: the dtype's smallest number */
 } ek_nan_to_num_options;
+#define EK_DEFAULTS_ek_nan_to_num_options EK_DEFAULT(posinf, EK_UNSET), EK_DEFAULT(neginf, EK_UNSET)
 EK_API ek_tensor *ek_nan_to_num_with(ek_nan_to_num_options options);
 /** ek_nan_to_num(x, .nan = 1): x with numbers in place of NaN and of the infinities. */
-#define ek_nan_to_num(...) ek_nan_to_num_with(EK_OPTIONS_1(ek_nan_to_num_options, x, __VA_ARGS__))
+#define ek_nan_to_num(...) EK_CALL_1(ek_nan_to_num_with, ek_nan_to_num_options, x, __VA_ARGS__)
 
 /** In place, as above. */
 EK_API ek_tensor *ek_sub_(ek_tensor *x, ek_tensor *y);

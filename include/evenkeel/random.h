@@ -103,14 +103,16 @@ EK_API int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator);
 EK_API ek_tensor *ek_rand_with(ek_tensor_options options);
 EK_API ek_tensor *ek_randn_with(ek_tensor_options options);
 /** New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */
-#define ek_rand(...) ek_rand_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
-#define ek_randn(...) ek_randn_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
+#define ek_rand(...) EK_TENSOR_CALL(ek_rand_with, __VA_ARGS__)
+#define ek_randn(...) EK_TENSOR_CALL(ek_randn_with, __VA_ARGS__)
 /** Likewise of x's shape, dtype, device and memory order. */
 EK_API ek_tensor *ek_rand_like(const ek_tensor *x);
 EK_API ek_tensor *ek_randn_like(const ek_tensor *x);
 EK_API ek_tensor *ek_randint_with(int64_t low, int64_t high, ek_tensor_options options);
 /** ek_randint(0, 10, EK_SHAPE(4)): i64 numbers in [low, high). options.dtype is ignored. */
-#define ek_randint(low, high, ...) ek_randint_with((low), (high), EK_TENSOR_OPTIONS(__VA_ARGS__))
+#define ek_randint(low, high, ...) \
+    EK_TENSOR_CALL_AFTER(ek_randint_with, EK_RANDINT_RANGE(low, high), __VA_ARGS__)
+#define EK_RANDINT_RANGE(low, high) (low), (high)
 
 /** Writes a random permutation of 0, ..., count-1 to `out`. */
 EK_API int ek_randperm(int64_t count, int64_t *out, ek_generator *generator);

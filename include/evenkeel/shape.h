@@ -99,23 +99,35 @@ EK_API ek_tensor *ek_f_pad(ek_tensor *x, const int64_t *pad, int count, ek_pad_m
 EK_API ek_tensor *ek_unfold(ek_tensor *x, int dim, int64_t size, int64_t step);
 
 typedef struct ek_unfold_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *x;
     int kernel;
-    int stride;                                            /**< default 1 */
-    int padding;                                           /**< default 0 */
-    int dilation;                                          /**< default 1 */
+    int stride EK_IS(1);
+    int padding;
+    int dilation EK_IS(1);
     int kernels[3], strides[3], paddings[3], dilations[3]; /**< the first two */
-    int64_t height, width; /**< ek_f_fold only: the size of the result */
 } ek_unfold_options;
+#define EK_DEFAULTS_ek_unfold_options EK_DEFAULT(stride, 1), EK_DEFAULT(dilation, 1)
 EK_API ek_tensor *ek_f_unfold_with(ek_unfold_options options);
-EK_API ek_tensor *ek_f_fold_with(ek_unfold_options options);
-#define EK_UNFOLD_OPTIONS(...) EK_OPTIONS_2(ek_unfold_options, x, kernel, __VA_ARGS__)
-/** ek_f_unfold: windows of pictures (N, C, H, W) as columns (N, C kernel[0] kernel[1], windows);
- * ek_f_fold: sums of columns where their windows lie, (N, C, height, width). Each is the other's
- * gradient. Numbers for both directions, or (`strides = {2, 1}`) for each. */
-#define ek_f_unfold(...) ek_f_unfold_with(EK_UNFOLD_OPTIONS(__VA_ARGS__))
-#define ek_f_fold(...) ek_f_fold_with(EK_UNFOLD_OPTIONS(__VA_ARGS__))
+/** Windows of pictures (N, C, H, W) as columns (N, C kernel[0] kernel[1], windows). Numbers for
+ * both directions, or (`strides = {2, 1}`) for each. */
+#define ek_f_unfold(...) EK_CALL_2(ek_f_unfold_with, ek_unfold_options, x, kernel, __VA_ARGS__)
+
+typedef struct ek_fold_options {
+    int begin; /**< no option, see base.h */
+    ek_tensor *x;
+    int kernel;
+    int stride EK_IS(1);
+    int padding;
+    int dilation EK_IS(1);
+    int kernels[3], strides[3], paddings[3], dilations[3]; /**< the first two */
+    int64_t height, width;                                 /**< the size of the result */
+} ek_fold_options;
+#define EK_DEFAULTS_ek_fold_options EK_DEFAULT(stride, 1), EK_DEFAULT(dilation, 1)
+EK_API ek_tensor *ek_f_fold_with(ek_fold_options options);
+/** Sums of columns where their windows lie, (N, C, height, width): the gradient of ek_f_unfold, as
+ * ek_f_unfold is the gradient of ek_f_fold. */
+#define ek_f_fold(...) EK_CALL_2(ek_f_fold_with, ek_fold_options, x, kernel, __VA_ARGS__)
 
 /** (..., C r^2, H, W) to (..., C, H r, W r), and back. */
 EK_API ek_tensor *ek_f_pixel_shuffle(ek_tensor *x, int factor);

@@ -36,23 +36,23 @@ typedef enum ek_quantile_interpolation {
     EK_QUANTILE_MIDPOINT = 4
 } ek_quantile_interpolation;
 typedef struct ek_quantile_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *x;
     ek_tensor *q;
-    int dims[EK_MAX_DIMS]; /**< EK_DIMS(dim) (reduce.h); default: all elements */
+    int dims[EK_MAX_DIMS] EK_IS({EK_UNSET}); /**< EK_DIMS(dim) (reduce.h), or all elements */
     int dim_count;
     bool keepdim;
     ek_quantile_interpolation interpolation;
 } ek_quantile_options;
+#define EK_DEFAULTS_ek_quantile_options EK_DEFAULT(dims[0], EK_UNSET)
 EK_API ek_tensor *ek_quantile_with(ek_quantile_options options);
 EK_API ek_tensor *ek_nanquantile_with(ek_quantile_options options);
-#define EK_QUANTILE_OPTIONS(...) EK_OPTIONS_2(ek_quantile_options, x, q, __VA_ARGS__)
 /** ek_quantile(x, q, EK_DIMS(1), .keepdim = true): the q-quantiles of x, over one dimension or all
  * elements. q, of x's dtype, is a scalar or has one dimension, which comes first in the result; the
  * host reads it, and it must lie in [0, 1]. Between two elements the interpolation decides. A NaN
  * wins; ek_nanquantile leaves NaNs out, and is NaN if all are. bf16 and f16 are computed in f32. */
-#define ek_quantile(...) ek_quantile_with(EK_QUANTILE_OPTIONS(__VA_ARGS__))
-#define ek_nanquantile(...) ek_nanquantile_with(EK_QUANTILE_OPTIONS(__VA_ARGS__))
+#define ek_quantile(...) EK_CALL_2(ek_quantile_with, ek_quantile_options, x, q, __VA_ARGS__)
+#define ek_nanquantile(...) EK_CALL_2(ek_nanquantile_with, ek_quantile_options, x, q, __VA_ARGS__)
 
 /* The next three read elements on the host, and so wait for the device. */
 

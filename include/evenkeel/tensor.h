@@ -79,42 +79,50 @@ EK_API char *ek_shape_text(const ek_shape *shape, char text[160]);
 /* ---- making tensors ---- */
 
 typedef struct ek_tensor_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_shape shape;
     ek_dtype dtype;
-    ek_device device; /**< default: cpu */
+    ek_device device; /**< zero: cpu */
     ek_memory_format format;
     bool requires_grad;
 } ek_tensor_options;
+#define EK_DEFAULTS_ek_tensor_options EK_NO_DEFAULTS
 
-/** ek_tensor_options with these members, the first two by position: EK_OPTIONS_2 with a check. */
+/** Calls the function with options that are made of the arguments, the first two by position.
+ * EK_TENSOR_CALL_AFTER passes `first` before the options. A shape without EK_SHAPE does not
+ * compile. */
 #ifdef __cplusplus
-#define EK_TENSOR_OPTIONS(...)                             \
-    ek_shaped<ek_is_shaped(EK_KEYWORDS(__VA_ARGS__))>::of( \
-        EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define EK_TENSOR_MADE(...)                               \
+    ek_shaped<ek_is_shaped(EK_TEXT_OF(__VA_ARGS__))>::of( \
+        EK_MADE_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define EK_TENSOR_CALL(function, ...) function(EK_TENSOR_MADE(__VA_ARGS__))
+#define EK_TENSOR_CALL_AFTER(function, first, ...) function(first, EK_TENSOR_MADE(__VA_ARGS__))
 #else
-#define EK_TENSOR_OPTIONS(...) \
-    ((ek_tensor_options){.keywords = EK_KEYWORDS_SHAPED(__VA_ARGS__), __VA_ARGS__})
+#define EK_TENSOR_CALL(function, ...)                                                         \
+    EK_CALL_CHECKED(function(ek_options), ek_tensor_options, EK_SHAPED(EK_TEXT(__VA_ARGS__)), \
+                    __VA_ARGS__)
+#define EK_TENSOR_CALL_AFTER(function, first, ...)                  \
+    EK_CALL_CHECKED(function(first, ek_options), ek_tensor_options, \
+                    EK_SHAPED(EK_TEXT(__VA_ARGS__)), __VA_ARGS__)
 #endif
 EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
 EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
 /** ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)); likewise ek_zeros and ek_ones.
- * A size may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions, and
- * for numbers without EK_SHAPE, as in ek_zeros(2, 3) (variables in their place cannot be told from
- * a shape); EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is
- * not floating. */
-#define ek_empty(...) ek_empty_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
-#define ek_zeros(...) ek_zeros_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
-#define ek_ones(...) ek_ones_with(EK_TENSOR_OPTIONS(__VA_ARGS__))
+ * A size may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions;
+ * EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is not
+ * floating. */
+#define ek_empty(...) EK_TENSOR_CALL(ek_empty_with, __VA_ARGS__)
+#define ek_zeros(...) EK_TENSOR_CALL(ek_zeros_with, __VA_ARGS__)
+#define ek_ones(...) EK_TENSOR_CALL(ek_ones_with, __VA_ARGS__)
 /** ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for an integer dtype that cannot hold the value.
  * Beyond 2^53 not every i64 is a double; use ek_from_data for those that are not. */
-#define ek_full(value, ...) ek_full_with((value), EK_TENSOR_OPTIONS(__VA_ARGS__))
+#define ek_full(value, ...) EK_TENSOR_CALL_AFTER(ek_full_with, (value), __VA_ARGS__)
 
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
 /** A tensor of ek_shape_count(shape) elements of options.dtype, row-major, copied from `data`. */
-#define ek_from_data(data, ...) ek_from_data_with((data), EK_TENSOR_OPTIONS(__VA_ARGS__))
+#define ek_from_data(data, ...) EK_TENSOR_CALL_AFTER(ek_from_data_with, (data), __VA_ARGS__)
 
 /** 0, 1, ..., count - 1, rounded if floating; EK_E_DTYPE if beyond an integer dtype's range. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
