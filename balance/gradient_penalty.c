@@ -417,7 +417,9 @@ static int penalty_differentiate_critic(penalty *p)
 /* The 2-norm of each sample, (N). */
 static ek_tensor *penalty_norms_of(ek_tensor *g)
 {
-    ek_reduce_options over_sample = {.x = g, .dim_count = g->ndim - 1};
+    ek_p_norm_options over_sample = EK_DEFAULTS(ek_p_norm_options);
+    over_sample.x = g;
+    over_sample.dim_count = g->ndim - 1;
     for (int i = 1; i < g->ndim; i++)
         over_sample.dims[i - 1] = i;
     return g->ndim == 1 ? ek_abs(g) : ek_norm_with(over_sample);

@@ -1,7 +1,6 @@
 /* grad.c: ek_backward and ek_grad. */
 #include "autograd/run.h"
 #include "autograd/shards.h"
-#include "core/keywords.h"
 #include "kernels/kernels.h"
 
 /* A walk can begin at the root. */
@@ -150,10 +149,8 @@ int ek_grad_with(ek_grad_options options)
         return pending;
     EK_TRY(ek_fork_check());
     EK_TRY(grad_check_options(&options));
-    EK_TRY(EK_READ_SWITCH("ek_grad", &options, retain_graph, 6,
-                          options.create_graph ? EK_ON : EK_OFF));
     ek_run run = {.create_graph = options.create_graph,
-                  .retain_graph = options.retain_graph == EK_ON};
+                  .retain_graph = options.retain_graph || options.create_graph};
     ek_buffer **buffers = ek_run_alloc(&run, (size_t)options.input_count * sizeof *buffers);
     int rc = buffers ? grad_capture_inputs(&run, &options, buffers) : ek_error_pending();
     if (rc >= 0)

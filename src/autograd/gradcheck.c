@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
-#include "core/keywords.h"
 #include "evenkeel/random.h"
 
 /* A function of several outputs. Writes at most `room` outputs, of which any may be NULL. Returns
@@ -214,9 +213,9 @@ static int gradcheck_prepare(const char *name, const ek_gradcheck_options *optio
                        .inputs = options->inputs,
                        .input_count = options->input_count,
                        .output_room = 1,
-                       .epsilon = ek_number_or(EK_GIVEN(options, epsilon, 4), 1e-6),
-                       .absolute = ek_number_or(EK_GIVEN(options, absolute_tolerance, 5), 1e-5),
-                       .relative = ek_number_or(EK_GIVEN(options, relative_tolerance, 6), 1e-3)};
+                       .epsilon = options->epsilon,
+                       .absolute = options->absolute_tolerance,
+                       .relative = options->relative_tolerance};
     if (!(check->epsilon > 0) || !(check->absolute >= 0) || !(check->relative >= 0))
         return EK_FAIL(EK_E_INVALID,
                        "%s: epsilon %g has to be more than 0, absolute_tolerance %g and "

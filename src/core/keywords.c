@@ -90,24 +90,6 @@ bool ek_keyword_is_written(const char *keywords, const char *name, int position)
     }
 }
 
-/* Whether a number's digit follows brackets and signs. */
-static bool keyword_begins_number(const char *at)
-{
-    while (ek_is_space(*at) || *at == '(' || *at == '+' || *at == '-')
-        at++;
-    return ek_is_digit(*at) || (*at == '.' && ek_is_digit(at[1]));
-}
-
-size_t ek_keyword_numbers(const char *keywords)
-{
-    const char *at = keywords, *end = keywords;
-    while (at && keyword_begins_number(at)) {
-        end = keyword_argument_end(at);
-        at = *end ? end + 1 : NULL;
-    }
-    return (size_t)(end - keywords);
-}
-
 int ek_second_name_read(const char *what, const char *name, int *value, const char *second_name,
                         int second)
 {

@@ -30,8 +30,4 @@ int ek_switch_read(const char *what, const char *name, bool written, ek_switch f
 int ek_second_name_read(const char *what, const char *name, int *value, const char *second_name,
                         int second);
 
-/* How many characters of the text are leading positional arguments that begin as numbers do. No
- * expression of a struct's type begins so. 0 for NULL. */
-size_t ek_keyword_numbers(const char *keywords);
-
 #endif

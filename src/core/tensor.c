@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/cells.h"
-#include "core/keywords.h"
 
 /* ---- geometry ---- */
 
@@ -280,11 +279,6 @@ void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source)
 
 ek_tensor *ek_empty_with(ek_tensor_options options)
 {
-    const int numbers = (int)ek_keyword_numbers(options.keywords);
-    if (numbers > 0)
-        return EK_FAIL_NULL(EK_E_SHAPE,
-                            "a new tensor's shape is written as %.*s; write EK_SHAPE(%.*s)",
-                            numbers, options.keywords, numbers, options.keywords);
     if (options.shape.ndim < 0 || options.shape.ndim > EK_MAX_DIMS)
         return EK_FAIL_NULL(EK_E_SHAPE, "a tensor of %d dimensions; between 0 and %d are possible",
                             options.shape.ndim, EK_MAX_DIMS);

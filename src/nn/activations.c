@@ -101,11 +101,7 @@ CHOOSING_ACTIVATION(gelu, ek_gelu_approximate, approximate)
 
 ACTIVATION_TYPE(hardtanh, ek_f_hardtanh(x, self->a, self->b))
 ACTIVATION_TYPE(threshold, ek_f_threshold(x, self->a, self->b))
-ACTIVATION_TYPE(softplus,
-                ek_f_softplus_with((ek_softplus_options){.x = x,
-                                                         .beta = self->a == 0 ? EK_ZERO : self->a,
-                                                         .threshold = self->b == 0 ? EK_ZERO
-                                                                                   : self->b}))
+ACTIVATION_TYPE(softplus, ek_f_softplus(x, .beta = self->a, .threshold = self->b))
 
 ACTIVATION_TYPE(rrelu, ek_f_rrelu(x, self->a, self->b, module->training))
 

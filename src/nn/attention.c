@@ -307,16 +307,14 @@ ek_module *ek_multihead_attention_with(ek_multihead_attention_options options)
 typedef struct embedding {
     ek_module module;
     ek_tensor *weight;   /* (num, dim) */
-    int64_t padding_idx; /* as ek_embedding_options has it: 0: none; EK_ZERO: 0 */
+    int64_t padding_idx; /* as ek_embedding_options has it */
 } embedding;
 
 static ek_value embedding_forward(ek_module *module, const ek_args *args)
 {
     const embedding *self = (embedding *)module;
     return ek_value_of_tensor(
-        ek_f_embedding_with((ek_embedding_options){.weight = self->weight,
-                                                   .index = ek_only_input(module, args),
-                                                   .padding_idx = self->padding_idx}));
+        ek_f_embedding(self->weight, ek_only_input(module, args), self->padding_idx));
 }
 
 static const ek_module_type embedding_type = {.name = "embedding",
@@ -340,7 +338,7 @@ ek_module *ek_embedding_with(ek_embedding_module_options options)
     ek_scope scope = ek_scope_begin();
     embedding *self = (embedding *)ek_module_new(&embedding_type);
     if (self) {
-        self->padding_idx = given;
+        self->padding_idx = given != 0 ? padding : EK_UNSET;
         ek_register_parameter(&self->module, "weight", &self->weight,
                               ek_new_parameter(EK_SHAPE(rows, options.dim), EK_F32));
         if (ek_error_status() == 0 && ek_init_normal(self->weight, 0, 1) >= 0 && given != 0) {

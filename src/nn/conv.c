@@ -10,8 +10,11 @@
 int ek_window_option(const char *layer, const char *name, int dims, int all, const int each[3],
                      const int fallback[3], int least, int result[3])
 {
-    int64_t otherwise[3] = {fallback[0], fallback[1], fallback[2]}, chosen[3];
-    EK_TRY(ek_spatial_option(layer, name, dims, each, all, otherwise, least, chosen));
+    int given[3];
+    int64_t chosen[3];
+    for (int i = 0; i < 3; i++)
+        given[i] = each[i] != 0 || i >= dims ? each[i] : (int)ek_integer_or(all, fallback[i]);
+    EK_TRY(ek_spatial_option(layer, name, dims, given, 0, least, chosen));
     for (int i = 0; i < dims; i++)
         result[i] = (int)chosen[i];
     return 0;
@@ -20,9 +23,9 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
 /* What the constructors of convolutions differ in. */
 typedef struct conv_family {
     ek_module_type type;
-    ek_tensor *(*function)(ek_conv_options options);
+    ek_tensor *(*function)(ek_conv_options options); /* NULL if transposed */
+    ek_tensor *(*transposed)(ek_conv_transpose_options options);
     int dims;
-    bool transposed;
 } conv_family;
 
 typedef struct conv {
@@ -30,16 +33,31 @@ typedef struct conv {
     ek_tensor *weight;
     ek_tensor *bias; /* (out), or NULL */
     const conv_family *family;
-    ek_conv_options options; /* all options but the tensors */
+    ek_conv_transpose_options options; /* all options but the tensors */
     /* EK_PAD_CONSTANT: zeros, by the operation. Else x is padded by these numbers before it. */
     ek_pad_mode padding_mode;
     int64_t pad[6];
 } conv;
 
+static ek_tensor *conv_call(const conv_family *family, const ek_conv_transpose_options *o)
+{
+    if (family->transposed)
+        return family->transposed(*o);
+    ek_conv_options options = {.x = o->x,
+                               .weight = o->weight,
+                               .bias = o->bias,
+                               .padding = o->padding,
+                               .groups = o->groups};
+    memcpy(options.strides, o->strides, sizeof options.strides);
+    memcpy(options.paddings, o->paddings, sizeof options.paddings);
+    memcpy(options.dilations, o->dilations, sizeof options.dilations);
+    return family->function(options);
+}
+
 static ek_value conv_forward(ek_module *module, const ek_args *args)
 {
     const conv *self = (conv *)module;
-    ek_conv_options options = self->options;
+    ek_conv_transpose_options options = self->options;
     options.x = ek_only_input(module, args);
     options.weight = self->weight;
     options.bias = self->bias;
@@ -51,11 +69,11 @@ static ek_value conv_forward(ek_module *module, const ek_args *args)
         options.padding = 0;
         memset(options.paddings, 0, sizeof options.paddings);
     }
-    return ek_value_of_tensor(self->family->function(options));
+    return ek_value_of_tensor(conv_call(self->family, &options));
 }
 
 static int conv_read_output_padding(const conv_family *family, const ek_conv_module_options *from,
-                                    ek_conv_options *to)
+                                    ek_conv_transpose_options *to)
 {
     const char *name = family->type.name;
     EK_TRY(ek_window_option(name, "output_padding", family->dims, from->output_padding,
@@ -75,7 +93,7 @@ static int conv_read_output_padding(const conv_family *family, const ek_conv_mod
 }
 
 static int conv_read_padding(const conv_family *family, const ek_conv_module_options *from,
-                             ek_conv_options *to)
+                             ek_conv_transpose_options *to)
 {
     const char *name = family->type.name;
     if ((unsigned)from->padding_mode > EK_PAD_CIRCULAR)
@@ -100,7 +118,7 @@ static int conv_read_padding(const conv_family *family, const ek_conv_module_opt
 /* What padding_mode puts before and after each dimension, the last one's first. */
 static void conv_set_pad(conv *self, ek_pad_mode mode, const int kernel[3])
 {
-    const ek_conv_options *o = &self->options;
+    const ek_conv_transpose_options *o = &self->options;
     const int dims = self->family->dims;
     self->padding_mode = mode;
     for (int i = 0; i < dims; i++) {
@@ -112,7 +130,7 @@ static void conv_set_pad(conv *self, ek_pad_mode mode, const int kernel[3])
 }
 
 static int conv_read_options(const conv_family *family, const ek_conv_module_options *from,
-                             ek_conv_options *to, int kernel[3])
+                             ek_conv_transpose_options *to, int kernel[3])
 {
     const char *name = family->type.name;
     const int dims = family->dims;
@@ -152,7 +170,7 @@ static ek_shape conv_weight_shape(const conv_family *family, const ek_conv_modul
 
 static ek_module *conv_new(const conv_family *family, ek_conv_module_options *options)
 {
-    ek_conv_options settings = {.groups = 1};
+    ek_conv_transpose_options settings = {.groups = 1};
     int kernel[3];
     if (conv_read_options(family, options, &settings, kernel) < 0 ||
         EK_READ_SWITCH(family->type.name, options, bias, 8, EK_ON) < 0)
@@ -196,7 +214,7 @@ static void conv_describe(const ek_module *module, char *text, size_t size)
 {
     static const char *const modes[] = {"zeros", "reflect", "replicate", "circular"};
     const conv *self = (const conv *)module;
-    const ek_conv_options *o = &self->options;
+    const ek_conv_transpose_options *o = &self->options;
     const int dims = self->family->dims;
     const int64_t *shape = self->weight->shape;
     int kernel[3];
@@ -232,7 +250,7 @@ bool ek_module_is_transposed(const ek_module *module)
 }
 
 /* A family and its constructor. */
-#define CONV(NAME, DIMS, TRANSPOSED)                                           \
+#define CONV(NAME, DIMS, FUNCTION)                                             \
     ek_module *ek_##NAME##_with(ek_conv_module_options options)                \
     {                                                                          \
         static const conv_family family = {.type = {.name = #NAME,             \
@@ -240,15 +258,14 @@ bool ek_module_is_transposed(const ek_module *module)
                                                     .forward = conv_forward,   \
                                                     .describe = conv_describe, \
                                                     .family = conv_modules},   \
-                                           .function = ek_f_##NAME##_with,     \
-                                           .dims = DIMS,                       \
-                                           .transposed = TRANSPOSED};          \
+                                           .FUNCTION = ek_f_##NAME##_with,     \
+                                           .dims = DIMS};                      \
         return conv_new(&family, &options);                                    \
     }
 
-CONV(conv1d, 1, false)
-CONV(conv2d, 2, false)
-CONV(conv3d, 3, false)
-CONV(conv_transpose1d, 1, true)
-CONV(conv_transpose2d, 2, true)
-CONV(conv_transpose3d, 3, true)
+CONV(conv1d, 1, function)
+CONV(conv2d, 2, function)
+CONV(conv3d, 3, function)
+CONV(conv_transpose1d, 1, transposed)
+CONV(conv_transpose2d, 2, transposed)
+CONV(conv_transpose3d, 3, transposed)

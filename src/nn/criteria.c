@@ -280,110 +280,73 @@ static ek_module *criterion_new(const criterion_kind *kind, const ek_criterion_o
         return criterion_new(&id##_kind, &options);                                         \
     }
 
-/* What most functions take. */
-static ek_loss_options criterion_pair(const criterion *self, ek_tensor *const *x,
-                                      ek_reduction reduction)
-{
-    return (ek_loss_options){.input = x[0],
-                             .target = x[1],
-                             .weight = self->weight,
-                             .reduction = reduction,
-                             .ignore_index = self->options.ignore_index,
-                             .label_smoothing = self->options.label_smoothing,
-                             .pos_weight = self->pos_weight};
-}
-#define PAIR criterion_pair(self, x, reduction)
+#define NUMBER(name, fallback) ek_number_or(o->name, fallback)
+#define CLASSES                                                                                \
+    x[0], x[1], self->weight, reduction, .ignore_index = ek_integer_or(o->ignore_index, -100), \
+                                         .label_smoothing = NUMBER(label_smoothing, 0)
 
-CRITERION(cross_entropy_loss, ek_f_cross_entropy_with(PAIR), .inputs = 2,
+CRITERION(cross_entropy_loss, ek_f_cross_entropy(CLASSES), .inputs = 2,
           .takes = TAKES_weight | TAKES_ignore_index | TAKES_label_smoothing)
-CRITERION(token_cross_entropy_loss, ek_f_token_cross_entropy_with(PAIR), .inputs = 2,
+CRITERION(token_cross_entropy_loss, ek_f_token_cross_entropy(CLASSES), .inputs = 2,
           .takes = TAKES_weight | TAKES_ignore_index | TAKES_label_smoothing)
-CRITERION(nll_loss, ek_f_nll_loss_with(PAIR), .inputs = 2,
-          .takes = TAKES_weight | TAKES_ignore_index)
+CRITERION(nll_loss,
+          ek_f_nll_loss(x[0], x[1], self->weight, reduction, ek_integer_or(o->ignore_index, -100)),
+          .inputs = 2, .takes = TAKES_weight | TAKES_ignore_index)
 
-CRITERION(mse_loss, ek_f_mse_loss_with(PAIR), .inputs = 2, .count = criterion_count_elements)
-CRITERION(l1_loss, ek_f_l1_loss_with(PAIR), .inputs = 2, .count = criterion_count_elements)
-CRITERION(smooth_l1_loss,
-          ek_f_smooth_l1_loss_with((ek_smooth_l1_options){NULL, x[0], x[1], reduction, o->beta}),
-          .inputs = 2, .takes = TAKES_beta, .count = criterion_count_elements)
-CRITERION(huber_loss,
-          ek_f_huber_loss_with((ek_huber_options){NULL, x[0], x[1], reduction, o->delta}),
-          .inputs = 2, .takes = TAKES_delta, .count = criterion_count_elements)
+CRITERION(mse_loss, ek_f_mse_loss(x[0], x[1], reduction), .inputs = 2,
+          .count = criterion_count_elements)
+CRITERION(l1_loss, ek_f_l1_loss(x[0], x[1], reduction), .inputs = 2,
+          .count = criterion_count_elements)
+CRITERION(smooth_l1_loss, ek_f_smooth_l1_loss(x[0], x[1], reduction, NUMBER(beta, 1)), .inputs = 2,
+          .takes = TAKES_beta, .count = criterion_count_elements)
+CRITERION(huber_loss, ek_f_huber_loss(x[0], x[1], reduction, NUMBER(delta, 1)), .inputs = 2,
+          .takes = TAKES_delta, .count = criterion_count_elements)
 
-CRITERION(bce_with_logits_loss, ek_f_bce_with_logits_with(PAIR), .inputs = 2,
+CRITERION(bce_with_logits_loss,
+          ek_f_bce_with_logits(x[0], x[1], self->weight, reduction, self->pos_weight), .inputs = 2,
           .takes = TAKES_weight | TAKES_pos_weight, .count = criterion_count_elements)
-CRITERION(bce_loss, ek_f_bce_with(PAIR), .inputs = 2, .takes = TAKES_weight,
+CRITERION(bce_loss, ek_f_bce(x[0], x[1], self->weight, reduction), .inputs = 2,
+          .takes = TAKES_weight, .count = criterion_count_elements)
+CRITERION(soft_margin_loss, ek_f_soft_margin_loss(x[0], x[1], reduction), .inputs = 2,
           .count = criterion_count_elements)
-CRITERION(soft_margin_loss, ek_f_soft_margin_loss_with(PAIR), .inputs = 2,
-          .count = criterion_count_elements)
-CRITERION(multilabel_soft_margin_loss, ek_f_multilabel_soft_margin_loss_with(PAIR), .inputs = 2,
+CRITERION(multilabel_soft_margin_loss,
+          ek_f_multilabel_soft_margin_loss(x[0], x[1], self->weight, reduction), .inputs = 2,
           .takes = TAKES_weight, .count = criterion_count_rows)
 
-CRITERION(kl_div_loss,
-          ek_f_kl_div_with((ek_kl_div_options){NULL, x[0], x[1], reduction, o->log_target}),
-          .inputs = 2, .takes = TAKES_log_target | TAKES_batch_mean,
-          .count = criterion_count_of_reduction)
+CRITERION(kl_div_loss, ek_f_kl_div(x[0], x[1], reduction, o->log_target), .inputs = 2,
+          .takes = TAKES_log_target | TAKES_batch_mean, .count = criterion_count_of_reduction)
 CRITERION(poisson_nll_loss,
-          ek_f_poisson_nll_loss_with((ek_poisson_nll_options){.input = x[0],
-                                                              .target = x[1],
-                                                              .reduction = reduction,
-                                                              .log_input = o->log_input,
-                                                              .eps = o->eps,
-                                                              .full = o->full}),
+          ek_f_poisson_nll_loss(x[0], x[1], reduction, o->log_input != EK_OFF, NUMBER(eps, 1e-8),
+                                o->full),
           .inputs = 2, .takes = TAKES_log_input | TAKES_eps | TAKES_full,
           .count = criterion_count_elements)
 CRITERION(gaussian_nll_loss,
-          ek_f_gaussian_nll_loss_with((ek_gaussian_nll_options){.input = x[0],
-                                                                .target = x[1],
-                                                                .var = x[2],
-                                                                .reduction = reduction,
-                                                                .eps = o->eps,
-                                                                .full = o->full}),
+          ek_f_gaussian_nll_loss(x[0], x[1], x[2], reduction, NUMBER(eps, 1e-6), o->full),
           .inputs = 3, .takes = TAKES_eps | TAKES_full, .count = criterion_count_elements)
 
 CRITERION(margin_ranking_loss,
-          ek_f_margin_ranking_loss_with((ek_margin_ranking_options){NULL, x[0], x[1], x[2],
-                                                                    reduction, o->margin}),
-          .inputs = 3, .takes = TAKES_margin, .count = criterion_count_of_three)
-CRITERION(hinge_embedding_loss,
-          ek_f_hinge_embedding_loss_with((ek_hinge_embedding_options){NULL, x[0], x[1], reduction,
-                                                                      o->margin}),
+          ek_f_margin_ranking_loss(x[0], x[1], x[2], reduction, NUMBER(margin, 0)), .inputs = 3,
+          .takes = TAKES_margin, .count = criterion_count_of_three)
+CRITERION(hinge_embedding_loss, ek_f_hinge_embedding_loss(x[0], x[1], reduction, NUMBER(margin, 1)),
           .inputs = 2, .takes = TAKES_margin, .count = criterion_count_elements)
 CRITERION(cosine_embedding_loss,
-          ek_f_cosine_embedding_loss_with((ek_cosine_embedding_options){NULL, x[0], x[1], x[2],
-                                                                        reduction, o->margin}),
-          .inputs = 3, .takes = TAKES_margin, .count = criterion_count_rows)
+          ek_f_cosine_embedding_loss(x[0], x[1], x[2], reduction, NUMBER(margin, 0)), .inputs = 3,
+          .takes = TAKES_margin, .count = criterion_count_rows)
 CRITERION(triplet_margin_loss,
-          ek_f_triplet_margin_loss_with((ek_triplet_margin_options){.anchor = x[0],
-                                                                    .positive = x[1],
-                                                                    .negative = x[2],
-                                                                    .reduction = reduction,
-                                                                    .margin = o->margin,
-                                                                    .p = o->p,
-                                                                    .eps = o->eps,
-                                                                    .swap = o->swap}),
+          ek_f_triplet_margin_loss(x[0], x[1], x[2], reduction, NUMBER(margin, 1), NUMBER(p, 2),
+                                   NUMBER(eps, 1e-6), o->swap),
           .inputs = 3, .takes = TAKES_margin | TAKES_p | TAKES_eps | TAKES_swap,
           .count = criterion_count_triplets)
 CRITERION(multi_margin_loss,
-          ek_f_multi_margin_loss_with((ek_multi_margin_options){.input = x[0],
-                                                                .target = x[1],
-                                                                .weight = self->weight,
-                                                                .reduction = reduction,
-                                                                .p = o->p,
-                                                                .margin = o->margin}),
+          ek_f_multi_margin_loss(x[0], x[1], self->weight, reduction, NUMBER(p, 1),
+                                 NUMBER(margin, 1)),
           .inputs = 2, .takes = TAKES_weight | TAKES_margin | TAKES_p,
           .count = criterion_count_rows)
-CRITERION(multilabel_margin_loss, ek_f_multilabel_margin_loss_with(PAIR), .inputs = 2,
+CRITERION(multilabel_margin_loss, ek_f_multilabel_margin_loss(x[0], x[1], reduction), .inputs = 2,
           .count = criterion_count_rows)
 
 CRITERION(ctc_loss,
-          ek_f_ctc_loss_with((ek_ctc_options){.log_probs = x[0],
-                                              .targets = x[1],
-                                              .input_lengths = x[2],
-                                              .target_lengths = x[3],
-                                              .reduction = reduction,
-                                              .blank = o->blank,
-                                              .zero_infinity = o->zero_infinity,
-                                              .batch_first = o->batch_first}),
+          ek_f_ctc_loss(x[0], x[1], x[2], x[3], reduction, .blank = o->blank,
+                        .zero_infinity = o->zero_infinity, .batch_first = o->batch_first),
           .inputs = 4, .takes = TAKES_blank | TAKES_zero_infinity | TAKES_batch_first,
           .count = criterion_count_sequences, .scales = true)

@@ -29,8 +29,8 @@ ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *s
                                    .running_mean = self->running_mean,
                                    .running_var = self->running_var,
                                    .training = self->module.training,
-                                   .momentum = self->momentum == 0 ? EK_ZERO : self->momentum,
-                                   .eps = self->eps == 0 ? EK_ZERO : self->eps};
+                                   .momentum = self->momentum,
+                                   .eps = self->eps};
 }
 
 static ek_tensor *norm_normalise(ek_module *module, ek_tensor *x, bool relu)

@@ -144,7 +144,9 @@ static const ek_module_type spectral_norm_type = {.name = "spectral_norm",
 
 static ek_tensor *weight_norm_lengths(ek_tensor *v, int dim)
 {
-    ek_reduce_options options = {.x = v, .keepdim = dim >= 0};
+    ek_p_norm_options options = EK_DEFAULTS(ek_p_norm_options);
+    options.x = v;
+    options.keepdim = dim >= 0;
     for (int i = 0; dim >= 0 && i < v->ndim; i++)
         if (i != dim)
             options.dims[options.dim_count++] = i;

@@ -8,31 +8,43 @@
 /* What the constructors of pooling modules differ in. */
 typedef struct pool_family {
     ek_module_type type;
-    ek_tensor *(*function)(ek_pool_options options);
+    ek_tensor *(*maximum)(ek_max_pool_options options); /* NULL for averages */
+    ek_tensor *(*average)(ek_avg_pool_options options);
     int dims;
-    bool maximum;
 } pool_family;
 
 typedef struct pool {
     ek_module module;
     const pool_family *family;
-    ek_pool_options options; /* all options but x */
-    bool return_indices;
+    ek_max_pool_options options; /* all options but x */
+    bool count_include_pad, return_indices;
 } pool;
+
+static ek_tensor *pool_average(const pool *self, const ek_max_pool_options *o)
+{
+    ek_avg_pool_options options = {.x = o->x,
+                                   .ceil_mode = o->ceil_mode,
+                                   .count_include_pad = self->count_include_pad};
+    memcpy(options.kernels, o->kernels, sizeof options.kernels);
+    memcpy(options.strides, o->strides, sizeof options.strides);
+    memcpy(options.paddings, o->paddings, sizeof options.paddings);
+    return self->family->average(options);
+}
 
 static ek_value pool_forward(ek_module *module, const ek_args *args)
 {
     const pool *self = (pool *)module;
-    ek_pool_options options = self->options;
+    ek_max_pool_options options = self->options;
     ek_tensor *indices = NULL;
     options.x = ek_only_input(module, args);
     options.indices = self->return_indices ? &indices : NULL;
-    ek_tensor *y = self->family->function(options);
+    ek_tensor *y =
+        self->family->maximum ? self->family->maximum(options) : pool_average(self, &options);
     return y && self->return_indices ? EK_LIST(y, indices) : ek_value_of_tensor(y);
 }
 
 static int pool_read_options(const pool_family *family, ek_pool_module_options *from,
-                             ek_pool_options *to)
+                             ek_max_pool_options *to)
 {
     const char *name = family->type.name;
     const int dims = family->dims;
@@ -58,43 +70,42 @@ static int pool_read_options(const pool_family *family, ek_pool_module_options *
     if (!family->maximum && from->return_indices)
         return EK_FAIL(EK_E_INVALID, "%s: return_indices is for max pooling only", name);
     to->ceil_mode = from->ceil_mode;
-    to->count_include_pad = from->count_include_pad;
     return 0;
 }
 
 static ek_module *pool_new(const pool_family *family, ek_pool_module_options *options)
 {
-    ek_pool_options settings = {.kernel = 0};
+    ek_max_pool_options settings = {.kernel = 0};
     if (pool_read_options(family, options, &settings) < 0)
         return NULL;
     pool *self = (pool *)ek_module_new(&family->type);
     if (self) {
         self->family = family;
         self->options = settings;
+        self->count_include_pad = options->count_include_pad != EK_OFF;
         self->return_indices = options->return_indices;
     }
     return (ek_module *)self;
 }
 
 /* A family and its constructor. */
-#define POOL(NAME, DIMS, MAXIMUM)                                             \
+#define POOL(NAME, DIMS, FUNCTION)                                            \
     ek_module *ek_##NAME##_with(ek_pool_module_options options)               \
     {                                                                         \
         static const pool_family family = {.type = {.name = #NAME,            \
                                                     .size = sizeof(pool),     \
                                                     .forward = pool_forward}, \
-                                           .function = ek_f_##NAME##_with,    \
-                                           .dims = DIMS,                      \
-                                           .maximum = MAXIMUM};               \
+                                           .FUNCTION = ek_f_##NAME##_with,    \
+                                           .dims = DIMS};                     \
         return pool_new(&family, &options);                                   \
     }
 
-POOL(max_pool1d, 1, true)
-POOL(max_pool2d, 2, true)
-POOL(max_pool3d, 3, true)
-POOL(avg_pool1d, 1, false)
-POOL(avg_pool2d, 2, false)
-POOL(avg_pool3d, 3, false)
+POOL(max_pool1d, 1, maximum)
+POOL(max_pool2d, 2, maximum)
+POOL(max_pool3d, 3, maximum)
+POOL(avg_pool1d, 1, average)
+POOL(avg_pool2d, 2, average)
+POOL(avg_pool3d, 3, average)
 
 /* ---- to a given size ---- */
 

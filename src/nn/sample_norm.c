@@ -11,7 +11,7 @@ typedef struct sample_norm {
     ek_tensor *weight, *bias; /* have `shape`; NULL if affine is off */
     ek_shape shape;           /* (channels), or layer norm's normalized_shape */
     int64_t groups;           /* group norm: how many groups */
-    double eps;               /* 0: default; EK_ZERO: 0 (EK_GIVEN) */
+    double eps;               /* RMS norm: EK_UNSET for the default */
 } sample_norm;
 
 /* ---- construction ---- */
@@ -25,7 +25,7 @@ static ek_tensor *sample_norm_filled(ek_shape shape, double value)
 static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, double eps,
                                     bool affine, bool bias)
 {
-    if (!(ek_number_or(eps, 1e-5) >= 0)) {
+    if (!(eps >= 0) && eps != EK_UNSET) {
         EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0", type->name, eps);
         return NULL;
     }
@@ -91,7 +91,7 @@ static const ek_module_type rms_norm_type = {.name = "rms_norm",
                                              .forward = rms_norm_forward};
 
 static ek_module *sample_norm_of_last(const ek_module_type *type, ek_layer_norm_options *options,
-                                      bool bias)
+                                      double fallback, bool bias)
 {
     const ek_shape shape = options->normalized_shape;
     bool positive = shape.ndim >= 1 && shape.ndim <= EK_MAX_DIMS;
@@ -107,18 +107,19 @@ static ek_module *sample_norm_of_last(const ek_module_type *type, ek_layer_norm_
     if (EK_READ_SWITCH(type->name, options, affine, 2, EK_ON) < 0)
         return NULL;
     const bool affine = options->affine != EK_OFF;
-    return ek_module_finish((ek_module *)sample_norm_new(type, shape, EK_GIVEN(options, eps, 1),
-                                                         affine, affine && bias));
+    return ek_module_finish(
+        (ek_module *)sample_norm_new(type, shape, ek_number_or(EK_GIVEN(options, eps, 1), fallback),
+                                     affine, affine && bias));
 }
 
 ek_module *ek_layer_norm_with(ek_layer_norm_options options)
 {
-    return sample_norm_of_last(&layer_norm_type, &options, true);
+    return sample_norm_of_last(&layer_norm_type, &options, 1e-5, true);
 }
 
 ek_module *ek_rms_norm_with(ek_layer_norm_options options)
 {
-    return sample_norm_of_last(&rms_norm_type, &options, false);
+    return sample_norm_of_last(&rms_norm_type, &options, EK_UNSET, false);
 }
 
 /* ---- group norm ---- */
@@ -155,9 +156,9 @@ ek_module *ek_group_norm_with(ek_group_norm_options options)
     }
     if (EK_READ_SWITCH(group_norm_type.name, &options, affine, 3, EK_ON) < 0)
         return NULL;
-    sample_norm *self =
-        sample_norm_new(&group_norm_type, EK_SHAPE(options.channels), EK_GIVEN(&options, eps, 2),
-                        options.affine != EK_OFF, options.affine != EK_OFF);
+    sample_norm *self = sample_norm_new(&group_norm_type, EK_SHAPE(options.channels),
+                                        ek_number_or(EK_GIVEN(&options, eps, 2), 1e-5),
+                                        options.affine != EK_OFF, options.affine != EK_OFF);
     if (self)
         self->groups = options.groups;
     return ek_module_finish((ek_module *)self);

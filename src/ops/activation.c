@@ -2,7 +2,6 @@
  * own, so that it can be differentiated again. */
 #include <math.h>
 
-#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/unary.h"
 
@@ -57,8 +56,7 @@ ek_tensor *ek_log1p_exp(ek_tensor *x)
 
 ek_tensor *ek_f_softplus_with(ek_softplus_options options)
 {
-    return ek_unary_apply(&softplus_row, options.x, ek_number_or(EK_GIVEN(&options, beta, 1), 1),
-                          ek_number_or(EK_GIVEN(&options, threshold, 2), 20));
+    return ek_unary_apply(&softplus_row, options.x, options.beta, options.threshold);
 }
 
 /* ---- exponential below 0 ---- */

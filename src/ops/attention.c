@@ -10,7 +10,6 @@
 
 #include <math.h>
 
-#include "core/keywords.h"
 #include "ops/attention_second.h"
 #include "ops/autocast.h"
 
@@ -294,8 +293,7 @@ static ek_tensor *attention_checked(const ek_attention_options *o)
         lead.ndim = lead.ndim > 0 ? lead.ndim - 1 : 0;
     }
     const int heads_ndim = q->ndim > 2 || k->ndim > 2 || v->ndim > 2;
-    const double scale =
-        ek_number_or(EK_GIVEN(o, scale, 6), 1 / sqrt((double)q->shape[q->ndim - 1]));
+    const double scale = o->scale == EK_UNSET ? 1 / sqrt((double)q->shape[q->ndim - 1]) : o->scale;
     ek_attention_call call = {.q = attention_four(q, &lead, heads),
                               .k = attention_four(k, &lead, groups),
                               .v = attention_four(v, &lead, groups),

@@ -151,14 +151,6 @@ ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x)
     return casts ? ek_to_dtype(y, x->dtype) : y;
 }
 
-void ek_autocast_loss(ek_loss_options *options)
-{
-    options->input = ek_autocast_wide(options->input);
-    options->target = ek_autocast_wide(options->target);
-    options->weight = ek_autocast_wide(options->weight);
-    options->pos_weight = ek_autocast_wide(options->pos_weight);
-}
-
 /* ---- casts that a thread remembers ---- */
 
 /* A remembered cast. There is one per version, offset, dtype and `graph`, so that short-lived

@@ -47,9 +47,6 @@ bool ek_autocast_mixes(ek_tensor *const *tensors, int count);
 /* Casts y to x's dtype if they are two of f32, bf16 and f16. */
 ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x);
 
-/* Casts bf16 and f16 tensors of a loss to f32. Targets that are classes are integers and stay. */
-void ek_autocast_loss(ek_loss_options *options);
-
 /* ---- parameters that are cast ----
  *
  * A thread remembers cast tensors, with their history, between the outermost ek_autocast_begin and

@@ -1,7 +1,6 @@
 /* check.c: operand checks, each with its error message. */
 #include <stdio.h>
 
-#include "core/keywords.h"
 #include "ops/ops.h"
 
 bool ek_given(const char *operation, const char *name, const ek_tensor *x)
@@ -142,43 +141,35 @@ ek_tensor *ek_scalar_of(ek_tensor *row)
     return row ? ek_reshape(row, ek_scalar_shape()) : NULL;
 }
 
-int ek_counted_dimensions(const char *operation, const char *keywords, int position,
-                          const int *dims, int dim_count)
+int ek_counted_dimensions(const char *operation, const int *dims, int dim_count)
 {
-    return dim_count != 0 || !ek_keyword_is_written(keywords, "dims", position) ||
-                   ek_keyword_is_written(keywords, "dim_count", -1)
+    return dim_count != 0 || dims[0] == EK_UNSET
                ? 0
                : EK_FAIL(EK_E_INVALID,
                          "%s: dimension %d is given without a count; write EK_DIMS(%d)", operation,
                          dims[0], dims[0]);
 }
 
-int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options,
-                          ek_reduce_number taken)
+int ek_reduced_dimensions(const char *operation, const ek_tensor *x, int dim, const int *dims,
+                          int dim_count)
 {
-    const ek_tensor *x = options->x;
     int mask = 0;
     if (!ek_given(operation, "x", x))
         return ek_error_pending();
-    EK_TRY(
-        ek_counted_dimensions(operation, options->keywords, 2, options->dims, options->dim_count));
-    if (taken != EK_REDUCE_P && EK_GIVEN(options, p, 5) != 0)
-        return EK_FAIL(EK_E_INVALID, "%s takes no p", operation);
-    if (taken != EK_REDUCE_CORRECTION && EK_GIVEN(options, correction, 6) != 0)
-        return EK_FAIL(EK_E_INVALID, "%s takes no correction", operation);
-    if (options->dim_count < 0 || options->dim_count > EK_MAX_DIMS)
+    EK_TRY(ek_counted_dimensions(operation, dims, dim_count));
+    if (dim_count < 0 || dim_count > EK_MAX_DIMS)
         return EK_FAIL(EK_E_INVALID, "%s: dim_count is %d; it must lie between 0 and %d", operation,
-                       options->dim_count, EK_MAX_DIMS);
-    if (options->dim != 0 || ek_keyword_is_written(options->keywords, "dim", 1)) {
-        if (options->dim_count != 0)
+                       dim_count, EK_MAX_DIMS);
+    if (dim != EK_UNSET) {
+        if (dim_count != 0)
             return EK_FAIL(EK_E_INVALID, "%s: dim and EK_DIMS are one option; give one", operation);
-        int dim = ek_reduced_dimension(operation, x, options->dim == EK_ZERO ? 0 : options->dim);
+        dim = ek_reduced_dimension(operation, x, dim);
         return dim < 0 ? dim : x->ndim == 0 ? 0 : 1 << dim;
     }
-    if (options->dim_count == 0)
+    if (dim_count == 0)
         return (1 << x->ndim) - 1;
-    for (int i = 0; i < options->dim_count; i++) {
-        int dim = ek_reduced_dimension(operation, x, options->dims[i]);
+    for (int i = 0; i < dim_count; i++) {
+        dim = ek_reduced_dimension(operation, x, dims[i]);
         if (dim < 0)
             return dim;
         if (mask >> dim & 1)
@@ -189,8 +180,6 @@ int ek_reduced_dimensions(const char *operation, const ek_reduce_options *option
 }
 
 /* ---- signals, images and volumes ---- */
-
-const int64_t ek_spatial_zeros[3] = {0, 0, 0}, ek_spatial_ones[3] = {1, 1, 1};
 
 ek_memory_format ek_spatial_format(const ek_tensor *x)
 {
@@ -227,18 +216,27 @@ const char *ek_spatial_direction(int dims, int i)
 }
 
 int ek_spatial_option(const char *name, const char *option, int dims, const int each[3], int all,
-                      const int64_t otherwise[3], int64_t least, int64_t result[3])
+                      int64_t least, int64_t result[3])
 {
     for (int i = dims; i < 3; i++)
         if (each[i] != 0)
             return EK_FAIL(EK_E_INVALID, "%s: %ss has an entry %d, %d, but there %s", name, option,
-                           i + 1, each[i] == EK_ZERO ? 0 : each[i],
+                           i + 1, each[i],
                            dims == 1 ? "is only one direction" : "are only two directions");
-    for (int i = 0; i < dims; i++) {
-        int given = each[i] ? each[i] : all;
-        result[i] = ek_integer_or(given, otherwise[i]);
-    }
+    for (int i = 0; i < dims; i++)
+        result[i] = each[i] != 0 ? each[i] : all;
     return ek_spatial_least(name, option, dims, result, least);
+}
+
+int ek_spatial_stride(const char *name, int dims, const int each[3], int all,
+                      const int64_t kernel[3], int64_t result[3])
+{
+    if (all != EK_UNSET)
+        return ek_spatial_option(name, "stride", dims, each, all, 1, result);
+    int kernels[3] = {0};
+    for (int i = 0; i < 3; i++)
+        kernels[i] = each[i] == 0 && i < dims ? (int)kernel[i] : each[i];
+    return ek_spatial_option(name, "stride", dims, kernels, 1, 1, result);
 }
 
 int ek_spatial_least(const char *name, const char *option, int dims, const int64_t *values,

@@ -11,7 +11,8 @@
  * A transposed convolution is the input gradient, applied as a forward: the same three in other
  * roles. Images are inside in the order that the device prefers, their weights channels-last,
  * volumes row-major. An operand is saved only if another's gradient needs it. */
-#include "core/keywords.h"
+#include <string.h>
+
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -208,29 +209,25 @@ static int conv_weight_gradient_backward(ek_node *node, ek_tensor *const *gradie
 /* ---- options ---- */
 
 static int conv_read_params(const conv_family *family, ek_conv_params *params,
-                            const ek_conv_options *o, int64_t output_padding[3])
+                            const ek_conv_transpose_options *o, int64_t output_padding[3])
 {
     const char *name = family->name;
     params->dims = family->dims;
-    EK_TRY(ek_spatial_option(name, "stride", params->dims, o->strides, EK_GIVEN(o, stride, 3),
-                             ek_spatial_ones, 1, params->stride));
-    EK_TRY(ek_spatial_option(name, "padding", params->dims, o->paddings, o->padding,
-                             ek_spatial_zeros, 0, params->padding));
-    EK_TRY(ek_spatial_option(name, "dilation", params->dims, o->dilations, EK_GIVEN(o, dilation, 5),
-                             ek_spatial_ones, 1, params->dilation));
+    EK_TRY(
+        ek_spatial_option(name, "stride", params->dims, o->strides, o->stride, 1, params->stride));
+    EK_TRY(ek_spatial_option(name, "padding", params->dims, o->paddings, o->padding, 0,
+                             params->padding));
+    EK_TRY(ek_spatial_option(name, "dilation", params->dims, o->dilations, o->dilation, 1,
+                             params->dilation));
     EK_TRY(ek_spatial_option(name, "output_padding", params->dims, o->output_paddings,
-                             o->output_padding, ek_spatial_zeros, 0, output_padding));
-    params->groups = ek_integer_or(EK_GIVEN(o, groups, 6), 1);
+                             o->output_padding, 0, output_padding));
+    params->groups = o->groups;
     if (params->groups < 1)
         return EK_FAIL(EK_E_INVALID, "%s: groups must be at least 1, got %lld", name,
                        (long long)params->groups);
     for (int i = 0; i < params->dims; i++) {
         if (output_padding[i] == 0)
             continue;
-        if (!family->transposed)
-            return EK_FAIL(EK_E_INVALID,
-                           "%s: output_padding is for transposed convolution only, got %lld", name,
-                           (long long)output_padding[i]);
         if (output_padding[i] >= params->stride[i] && output_padding[i] >= params->dilation[i])
             return EK_FAIL(
                 EK_E_INVALID,
@@ -376,7 +373,7 @@ static ek_tensor *conv_run(conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_te
     return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
 }
 
-static ek_tensor *conv_checked(const conv_family *family, const ek_conv_options *options)
+static ek_tensor *conv_checked(const conv_family *family, const ek_conv_transpose_options *options)
 {
     const char *name = family->name;
     ek_tensor *x = options->x, *w = options->weight, *bias = options->bias;
@@ -396,17 +393,16 @@ static ek_tensor *conv_checked(const conv_family *family, const ek_conv_options 
 
 /* Puts the padding in place of EK_SAME. As in PyTorch, of an odd number the larger half comes after
  * the last element. */
-static int conv_pad_same(const conv_family *family, ek_conv_options *o)
+static int conv_pad_same(const conv_family *family, ek_conv_transpose_options *o)
 {
     const char *name = family->name;
     int64_t stride[3], dilation[3], pad[6] = {0};
     bool uneven = false;
     if (family->transposed)
         return EK_FAIL(EK_E_INVALID, "%s: EK_SAME is not for transposed convolution", name);
-    EK_TRY(ek_spatial_option(name, "stride", family->dims, o->strides, EK_GIVEN(o, stride, 3),
-                             ek_spatial_ones, 1, stride));
-    EK_TRY(ek_spatial_option(name, "dilation", family->dims, o->dilations, EK_GIVEN(o, dilation, 5),
-                             ek_spatial_ones, 1, dilation));
+    EK_TRY(ek_spatial_option(name, "stride", family->dims, o->strides, o->stride, 1, stride));
+    EK_TRY(
+        ek_spatial_option(name, "dilation", family->dims, o->dilations, o->dilation, 1, dilation));
     EK_TRY(conv_check_weight(family, o->weight));
     EK_TRY(ek_spatial_check(name, o->x, family->dims));
     EK_TRY(conv_check_sizes(family, o->x, o->weight));
@@ -417,7 +413,7 @@ static int conv_pad_same(const conv_family *family, ek_conv_options *o)
                            "%s: EK_SAME goes with a stride of 1, no other padding and windows of "
                            "at most %d elements",
                            name, INT32_MAX);
-        o->paddings[i] = total >= 2 ? (int)(total / 2) : EK_ZERO;
+        o->paddings[i] = (int)(total / 2);
         pad[2 * (family->dims - 1 - i) + 1] = total % 2;
         uneven = uneven || total % 2;
     }
@@ -427,7 +423,7 @@ static int conv_pad_same(const conv_family *family, ek_conv_options *o)
     return o->x ? 0 : ek_error_pending();
 }
 
-static ek_tensor *conv_convolve(const conv_family *family, ek_conv_options *options)
+static ek_tensor *conv_convolve(const conv_family *family, ek_conv_transpose_options *options)
 {
     bool single;
     ek_scope scope = ek_scope_begin();
@@ -440,9 +436,25 @@ static ek_tensor *conv_convolve(const conv_family *family, ek_conv_options *opti
     return ek_scope_return(&scope, single ? ek_squeeze(y, 0) : y);
 }
 
+/* The options of a convolution as those of a transposed one, which has more. */
+static ek_conv_transpose_options conv_options_of(const ek_conv_options *o)
+{
+    ek_conv_transpose_options all = {.x = o->x,
+                                     .weight = o->weight,
+                                     .bias = o->bias,
+                                     .stride = o->stride,
+                                     .padding = o->padding,
+                                     .dilation = o->dilation,
+                                     .groups = o->groups};
+    memcpy(all.strides, o->strides, sizeof all.strides);
+    memcpy(all.paddings, o->paddings, sizeof all.paddings);
+    memcpy(all.dilations, o->dilations, sizeof all.dilations);
+    return all;
+}
+
 /* Defines a public convolution. FORWARD and INPUT_GRADIENT are suffixes of these operations' names:
  * a transposed convolution's forward is an input gradient, and the other way round. */
-#define PUBLIC_CONV(id, DIMS, TRANSPOSED, FORWARD, INPUT_GRADIENT)                                \
+#define CONV_FAMILY(id, DIMS, TRANSPOSED, FORWARD, INPUT_GRADIENT)                                \
     static const conv_family id = {                                                               \
         .name = #id,                                                                              \
         .dims = DIMS,                                                                             \
@@ -450,14 +462,23 @@ static ek_tensor *conv_convolve(const conv_family *family, ek_conv_options *opti
         .forward = {.name = #id FORWARD, .backward = conv_forward_backward},                      \
         .input_gradient = {.name = #id INPUT_GRADIENT, .backward = conv_input_gradient_backward}, \
         .weight_gradient = {.name = #id "_weight_gradient",                                       \
-                            .backward = conv_weight_gradient_backward}};                          \
-    ek_tensor *ek_f_##id##_with(ek_conv_options options)                                          \
-    {                                                                                             \
-        return conv_convolve(&id, &options);                                                      \
+                            .backward = conv_weight_gradient_backward}};
+#define PUBLIC_CONV(id, DIMS)                                      \
+    CONV_FAMILY(id, DIMS, false, "", "_input_gradient")            \
+    ek_tensor *ek_f_##id##_with(ek_conv_options options)           \
+    {                                                              \
+        ek_conv_transpose_options all = conv_options_of(&options); \
+        return conv_convolve(&id, &all);                           \
     }
-PUBLIC_CONV(conv1d, 1, false, "", "_input_gradient")
-PUBLIC_CONV(conv2d, 2, false, "", "_input_gradient")
-PUBLIC_CONV(conv3d, 3, false, "", "_input_gradient")
-PUBLIC_CONV(conv_transpose1d, 1, true, "_input_gradient", "")
-PUBLIC_CONV(conv_transpose2d, 2, true, "_input_gradient", "")
-PUBLIC_CONV(conv_transpose3d, 3, true, "_input_gradient", "")
+#define PUBLIC_CONV_TRANSPOSE(id, DIMS)                            \
+    CONV_FAMILY(id, DIMS, true, "_input_gradient", "")             \
+    ek_tensor *ek_f_##id##_with(ek_conv_transpose_options options) \
+    {                                                              \
+        return conv_convolve(&id, &options);                       \
+    }
+PUBLIC_CONV(conv1d, 1)
+PUBLIC_CONV(conv2d, 2)
+PUBLIC_CONV(conv3d, 3)
+PUBLIC_CONV_TRANSPOSE(conv_transpose1d, 1)
+PUBLIC_CONV_TRANSPOSE(conv_transpose2d, 2)
+PUBLIC_CONV_TRANSPOSE(conv_transpose3d, 3)

@@ -180,7 +180,7 @@ static ek_tensor *product_along(ek_tensor *x, int dim)
 
 ek_tensor *ek_prod_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("prod", &options, EK_REDUCE_NO_NUMBER);
+    int mask = EK_REDUCED("prod", &options);
     if (mask < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();

@@ -1,7 +1,6 @@
 /* distance.c: products of two by name, and distances of rows. */
 #include <math.h>
 
-#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -109,12 +108,11 @@ ek_tensor *ek_cdist(ek_tensor *x, ek_tensor *y, double p)
 ek_tensor *ek_f_pairwise_distance_with(ek_pairwise_distance_options options)
 {
     ek_tensor *x = options.x, *y = options.y;
-    const double eps = ek_number_or(EK_GIVEN(&options, eps, 2), 1e-6),
-                 p = ek_number_or(EK_GIVEN(&options, p, 4), 2);
     if (!ek_floating("pairwise_distance", "x", x) || !ek_floating("pairwise_distance", "y", y))
         return NULL;
-    ek_tensor *difference = ek_add_scalar(ek_sub(x, y), eps);
-    return difference ? ek_norm(difference, EK_DIMS(-1), .keepdim = options.keepdim, .p = p) : NULL;
+    ek_tensor *difference = ek_add_scalar(ek_sub(x, y), options.eps);
+    return difference ? ek_norm(difference, EK_DIMS(-1), .keepdim = options.keepdim, .p = options.p)
+                      : NULL;
 }
 
 EK_BACKWARD(raise_value, void, g)
@@ -138,8 +136,7 @@ static ek_tensor *distance_norms(ek_tensor *x, int dim, double eps)
 ek_tensor *ek_f_cosine_similarity_with(ek_cosine_similarity_options options)
 {
     ek_tensor *x = options.x, *y = options.y;
-    int dim = (int)ek_integer_or(EK_GIVEN(&options, dim, 2), 1);
-    const double eps = ek_number_or(EK_GIVEN(&options, eps, 3), 1e-8);
+    int dim = options.dim;
     if (!ek_floating("cosine_similarity", "x", x) || !ek_floating("cosine_similarity", "y", y))
         return NULL;
     x = ek_autocast_wide(x);
@@ -151,8 +148,8 @@ ek_tensor *ek_f_cosine_similarity_with(ek_cosine_similarity_options options)
     const ek_dtype dtype = x->dtype;
     x = ek_to_dtype(x, ek_dtype_wide(dtype));
     y = ek_to_dtype(y, ek_dtype_wide(dtype));
-    x = ek_div(x, distance_norms(x, dim, eps));
-    ek_tensor *product = ek_mul(x, ek_div(y, distance_norms(y, dim, eps)));
+    x = ek_div(x, distance_norms(x, dim, options.eps));
+    ek_tensor *product = ek_mul(x, ek_div(y, distance_norms(y, dim, options.eps)));
     product = product ? ek_sum(product, EK_DIMS(dim)) : NULL;
     return ek_scope_return(&scope, ek_to_dtype(product, dtype));
 }
@@ -160,11 +157,9 @@ ek_tensor *ek_f_cosine_similarity_with(ek_cosine_similarity_options options)
 ek_tensor *ek_f_normalize_with(ek_normalize_options options)
 {
     ek_tensor *x = options.x;
-    const double eps = ek_number_or(EK_GIVEN(&options, eps, 2), 1e-12),
-                 p = ek_number_or(EK_GIVEN(&options, p, 3), 2);
-    int dim = (int)ek_integer_or(EK_GIVEN(&options, dim, 1), 1);
+    int dim = options.dim;
     if (!ek_floating("normalize", "x", x) || (dim = ek_reduced_dimension("normalize", x, dim)) < 0)
         return NULL;
-    ek_tensor *norm = ek_norm(x, EK_DIMS(dim), .keepdim = true, .p = p);
-    return ek_div(x, ek_clamp(norm, eps, (double)INFINITY));
+    ek_tensor *norm = ek_norm(x, EK_DIMS(dim), .keepdim = true, .p = options.p);
+    return ek_div(x, ek_clamp(norm, options.eps, (double)INFINITY));
 }

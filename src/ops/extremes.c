@@ -34,31 +34,38 @@ EK_OPERATION(max, "max", extreme_backward);
 EK_OPERATION(min, "min", extreme_backward);
 
 static ek_tensor *extreme_over(const char *name, const ek_operation *operation, ek_reduce_kind kind,
-                               bool nan, const ek_reduce_options *options, unsigned mask)
+                               bool nan, ek_tensor *x, unsigned mask, bool keepdim)
 {
-    ek_tensor *x = options->x;
     ek_shape kept = ek_reduced_shape(x, mask);
     if (ek_count(x) == 0 && ek_shape_count(&kept) > 0)
         return EK_REFUSE(EK_E_SHAPE, "%s: a dimension that is reduced has no elements", name);
     extreme_attributes attributes = {mask, nan};
     ek_tensor *y = ek_run_reduce(kind, x, mask, x->dtype);
     y = EK_RECORD(y, operation, EK_INPUTS(x), EK_SAVED(x, y), EK_ATTRIBUTES(attributes));
-    return ek_reduced(y, mask, options->keepdim);
+    return ek_reduced(y, mask, keepdim);
 }
 
 static ek_tensor *extreme_reduce(const ek_operation *operation, ek_reduce_kind kind, bool nan,
                                  const ek_reduce_options *options)
 {
-    int mask = ek_reduced_dimensions(operation->name, options, EK_REDUCE_NO_NUMBER);
+    int mask = EK_REDUCED(operation->name, options);
     return mask < 0 ? NULL
-                    : extreme_over(operation->name, operation, kind, nan, options, (unsigned)mask);
+                    : extreme_over(operation->name, operation, kind, nan, options->x,
+                                   (unsigned)mask, options->keepdim);
+}
+
+/* The first of equal elements has the gradient, see extreme_attributes. */
+static ek_tensor *extreme_of_all(const ek_operation *operation, ek_reduce_kind kind, ek_tensor *x)
+{
+    ek_reduce_options all = EK_DEFAULTS(ek_reduce_options);
+    all.x = x;
+    return extreme_reduce(operation, kind, true, &all);
 }
 
 ek_tensor *ek_extreme(const char *name, ek_tensor *x, bool largest, unsigned mask)
 {
-    const ek_reduce_options options = {.x = x, .keepdim = true};
     return extreme_over(name, largest ? &amax_operation : &amin_operation,
-                        largest ? EK_REDUCE_MAX : EK_REDUCE_MIN, false, &options, mask);
+                        largest ? EK_REDUCE_MAX : EK_REDUCE_MIN, false, x, mask, true);
 }
 
 ek_tensor *ek_amax_with(ek_reduce_options options)
@@ -81,12 +88,12 @@ ek_tensor *ek_record_chosen(ek_tensor *y, ek_tensor *x)
 
 ek_tensor *ek_max(ek_tensor *x)
 {
-    return extreme_reduce(&max_operation, EK_REDUCE_MAX, true, &(ek_reduce_options){.x = x});
+    return extreme_of_all(&max_operation, EK_REDUCE_MAX, x);
 }
 
 ek_tensor *ek_min(ek_tensor *x)
 {
-    return extreme_reduce(&min_operation, EK_REDUCE_MIN, true, &(ek_reduce_options){.x = x});
+    return extreme_of_all(&min_operation, EK_REDUCE_MIN, x);
 }
 
 /* ---- any, all: how many elements differ from 0, and how many don't ---- */
@@ -95,7 +102,7 @@ ek_tensor *ek_min(ek_tensor *x)
 static ek_tensor *extreme_truth(const char *name, ek_reduce_options *options,
                                 ek_tensor *(*test)(ek_tensor *x, double number))
 {
-    int mask = ek_reduced_dimensions(name, options, EK_REDUCE_NO_NUMBER);
+    int mask = EK_REDUCED(name, options);
     if (mask < 0)
         return NULL;
     ek_tensor *count =

@@ -67,7 +67,7 @@ static int functional_grad(ek_tensor *const *y, ek_tensor *const *v, int outputs
         }
     if (count > 0)
         EK_TRY(ek_grad(.outputs = roots, .output_count = count, .inputs = x, .input_count = inputs,
-                       .gradients = results, .grad_outputs = weights, .retain_graph = EK_ON,
+                       .gradients = results, .grad_outputs = weights, .retain_graph = true,
                        .create_graph = create_graph, .allow_unused = true));
     for (int i = 0; i < inputs; i++) {
         if (!results[i])

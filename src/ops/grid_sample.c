@@ -5,7 +5,6 @@
  * gradients of any order: S x; its adjoint S' dy; and the slope, which for each coordinate is the
  * sum over channels of dy (dS x). */
 #include "kernels/grid_sample.h"
-#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 

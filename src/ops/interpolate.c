@@ -3,7 +3,6 @@
  * of 1. */
 #include <math.h>
 
-#include "core/keywords.h"
 #include "ops/ops.h"
 
 /* Maps images of `from` to images of `to`. */

@@ -3,7 +3,6 @@
 #include <float.h>
 #include <math.h>
 
-#include "core/keywords.h"
 #include "ops/ops.h"
 
 /* ---- comparisons with a number ---- */
@@ -101,8 +100,8 @@ ek_tensor *ek_nan_to_num_with(ek_nan_to_num_options options)
     if (!ek_dtype_is_floating(x->dtype))
         return ek_clone(x);
     double largest = logic_largest(x->dtype), infinite = (double)INFINITY;
-    double numbers[] = {options.nan, ek_number_or(EK_GIVEN(&options, posinf, 2), largest),
-                        ek_number_or(EK_GIVEN(&options, neginf, 3), -largest)};
+    double numbers[] = {options.nan, options.posinf == EK_UNSET ? largest : options.posinf,
+                        options.neginf == EK_UNSET ? -largest : options.neginf};
     ek_tensor *conditions[] = {ek_isnan(x), ek_eq_scalar(x, infinite), ek_eq_scalar(x, -infinite)};
     for (int i = 0; i < 3; i++)
         x = x ? ek_where(conditions[i], ek_number_like(x, numbers[i]), x) : NULL;

@@ -2,7 +2,6 @@
  * squared, absolute and Huber's error, divergences and likelihoods. Errors have an operation that
  * saves its operands only; the others are made of operations, as in PyTorch. */
 #include "ops/loss.h"
-#include "core/keywords.h"
 #include "ops/autocast.h"
 
 /* ---- what losses share ---- */
@@ -45,20 +44,6 @@ bool ek_loss_check_factor(const char *name, const ek_tensor *x, const char *fact
         return true;
     return EK_FAIL(EK_E_SHAPE, "%s: %s of shape %s does not broadcast to the input's %s", name,
                    factor_name, EK_SHAPE_TEXT(&other), EK_SHAPE_TEXT(&own)) == 0;
-}
-
-bool ek_loss_refuse_options(const char *name, const ek_loss_options *options, bool takes_weight)
-{
-    if (options->ignore_index != 0 || options->label_smoothing != 0)
-        return EK_FAIL(EK_E_INVALID,
-                       "%s has no ignore_index and no label_smoothing: its targets are no "
-                       "classes",
-                       name) == 0;
-    if (options->pos_weight)
-        return EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits does", name) == 0;
-    if (options->weight && !takes_weight)
-        return EK_FAIL(EK_E_INVALID, "%s takes no weight", name) == 0;
-    return ek_optional(options->weight);
 }
 
 /* ---- (x - y)^2, |x - y|, and Huber's square up to delta and line beyond ---- */
@@ -116,16 +101,17 @@ static ek_tensor *loss_checked_difference(const ek_loss_options *options, ek_bin
 {
     ek_tensor *x = options->input, *y = options->target;
     if (!ek_loss_check_pair(operation->name, x, "target", y) ||
-        !ek_loss_check_reduction(operation->name, options->reduction) ||
-        !ek_loss_refuse_options(operation->name, options, false))
+        !ek_loss_check_reduction(operation->name, options->reduction))
         return NULL;
     return ek_loss_reduce(loss_of_difference(x, y, formula, operation, 0), options->reduction);
 }
 
-EK_PUBLIC_LOSS(mse_loss, loss_checked_difference(&options, EK_BINARY_SQUARED_DIFFERENCE,
-                                                 &squared_difference_operation))
-EK_PUBLIC_LOSS(l1_loss, loss_checked_difference(&options, EK_BINARY_ABSOLUTE_DIFFERENCE,
-                                                &absolute_difference_operation))
+EK_PUBLIC_LOSS(mse_loss, ek_loss_options,
+               loss_checked_difference(&options, EK_BINARY_SQUARED_DIFFERENCE,
+                                       &squared_difference_operation))
+EK_PUBLIC_LOSS(l1_loss, ek_loss_options,
+               loss_checked_difference(&options, EK_BINARY_ABSOLUTE_DIFFERENCE,
+                                       &absolute_difference_operation))
 
 /* Huber's loss divided by beta; the absolute difference for beta 0. The quotient is taken of the
  * reduced loss. */
@@ -145,7 +131,7 @@ static ek_tensor *loss_huber(const char *name, ek_tensor *x, ek_tensor *y, ek_re
 
 ek_tensor *ek_f_smooth_l1_loss_with(ek_smooth_l1_options options)
 {
-    double beta = ek_number_or(EK_GIVEN(&options, beta, 3), 1);
+    const double beta = options.beta;
     if (!(beta >= 0))
         return EK_REFUSE(EK_E_INVALID, "smooth_l1_loss: beta is %g; it must be 0 or above", beta);
     ek_scope scope = ek_scope_begin();
@@ -156,7 +142,7 @@ ek_tensor *ek_f_smooth_l1_loss_with(ek_smooth_l1_options options)
 
 ek_tensor *ek_f_huber_loss_with(ek_huber_options options)
 {
-    double delta = ek_number_or(EK_GIVEN(&options, delta, 3), 1);
+    const double delta = options.delta;
     if (!(delta > 0))
         return EK_REFUSE(EK_E_INVALID, "huber_loss: delta is %g; it must be above 0", delta);
     ek_scope scope = ek_scope_begin();
@@ -202,16 +188,13 @@ static ek_tensor *loss_stirling(ek_tensor *t)
 ek_tensor *ek_f_poisson_nll_loss_with(ek_poisson_nll_options options)
 {
     const char *name = "poisson_nll_loss";
-    const double eps = ek_number_or(EK_GIVEN(&options, eps, 5), 1e-8);
-    if (EK_READ_SWITCH(name, &options, log_input, 3, EK_ON) < 0)
-        return NULL;
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.input), *t = ek_autocast_wide(options.target);
     ek_tensor *loss = NULL;
     if (ek_loss_check_pair(name, x, "target", t) &&
         ek_loss_check_reduction(name, options.reduction)) {
-        loss = options.log_input == EK_OFF ? ek_sub(x, ek_mul(t, ek_log(ek_add_scalar(x, eps))))
-                                           : ek_sub(ek_exp(x), ek_mul(t, x));
+        loss = options.log_input ? ek_sub(ek_exp(x), ek_mul(t, x))
+                                 : ek_sub(x, ek_mul(t, ek_log(ek_add_scalar(x, options.eps))));
         if (options.full)
             loss = ek_add(loss, loss_stirling(t));
     }
@@ -243,7 +226,7 @@ static ek_tensor *loss_variance(const char *name, const ek_tensor *x, ek_tensor 
 ek_tensor *ek_f_gaussian_nll_loss_with(ek_gaussian_nll_options options)
 {
     const char *name = "gaussian_nll_loss";
-    const double eps = ek_number_or(EK_GIVEN(&options, eps, 5), 1e-6);
+    const double eps = options.eps;
     if (!(eps > 0))
         return EK_REFUSE(EK_E_INVALID, "%s: eps is %g; it must be above 0", name, eps);
     ek_scope scope = ek_scope_begin();

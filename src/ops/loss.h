@@ -24,17 +24,19 @@ bool ek_loss_check_pair(const char *name, const ek_tensor *x, const char *other,
  * sentences call it. */
 bool ek_loss_check_factor(const char *name, const ek_tensor *x, const char *factor_name,
                           const ek_tensor *factor);
-/* Refuses the options that are for class targets and for logits; with takes_weight false the
- * weight too. */
-bool ek_loss_refuse_options(const char *name, const ek_loss_options *options, bool takes_weight);
 
-/* Defines a public loss. `checked` is an expression of `options`. */
-#define EK_PUBLIC_LOSS(name, checked)                      \
-    ek_tensor *ek_f_##name##_with(ek_loss_options options) \
+/* Defines a public loss. `checked` is an expression of `options`, whose bf16 and f16 tensors are
+ * cast to f32 by autocast. Targets that are classes are integers and stay. */
+#define EK_PUBLIC_LOSS(name, type, checked)                \
+    ek_tensor *ek_f_##name##_with(type options)            \
     {                                                      \
         ek_scope scope = ek_scope_begin();                 \
-        ek_autocast_loss(&options);                        \
+        options.input = ek_autocast_wide(options.input);   \
+        options.target = ek_autocast_wide(options.target); \
         return ek_scope_return(&scope, checked);           \
     }
+/* EK_PUBLIC_LOSS of options with a weight. */
+#define EK_PUBLIC_WEIGHTED_LOSS(name, type, checked) \
+    EK_PUBLIC_LOSS(name, type, (options.weight = ek_autocast_wide(options.weight), checked))
 
 #endif

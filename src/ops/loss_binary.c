@@ -74,25 +74,23 @@ static ek_tensor *bce_with_logits(ek_tensor *x, ek_tensor *target, ek_tensor *po
                      EK_SAVED(x, target, pos_weight));
 }
 
-static ek_tensor *loss_checked_bce_with_logits(const ek_loss_options *options)
+static ek_tensor *loss_checked_bce_with_logits(const ek_bce_with_logits_options *options)
 {
     const char *name = "bce_with_logits";
-    ek_tensor *x = options->input;
-    ek_loss_options others = *options;
-    others.pos_weight = NULL;
+    ek_tensor *x = options->input, *pos_weight = ek_autocast_wide(options->pos_weight);
     if (!ek_loss_check_pair(name, x, "target", options->target) ||
         !ek_loss_check_reduction(name, options->reduction) ||
-        !ek_loss_refuse_options(name, &others, true) ||
         !ek_loss_check_factor(name, x, "weight", options->weight) ||
-        !ek_loss_check_factor(name, x, "pos_weight", options->pos_weight))
+        !ek_loss_check_factor(name, x, "pos_weight", pos_weight))
         return NULL;
-    ek_tensor *loss = bce_with_logits(x, options->target, options->pos_weight);
+    ek_tensor *loss = bce_with_logits(x, options->target, pos_weight);
     if (options->weight)
         loss = ek_mul(loss, options->weight);
     return ek_loss_reduce(loss, options->reduction);
 }
 
-EK_PUBLIC_LOSS(bce_with_logits, loss_checked_bce_with_logits(&options))
+EK_PUBLIC_WEIGHTED_LOSS(bce_with_logits, ek_bce_with_logits_options,
+                        loss_checked_bce_with_logits(&options))
 
 /* ---- binary cross entropy of probabilities ----
  *
@@ -143,12 +141,11 @@ static int bce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
 
 EK_OPERATION(bce, "bce", bce_backward);
 
-static ek_tensor *loss_checked_bce(const ek_loss_options *options)
+static ek_tensor *loss_checked_bce(const ek_bce_options *options)
 {
     ek_tensor *x = options->input, *target = options->target;
     if (!ek_loss_check_pair("bce", x, "target", target) ||
         !ek_loss_check_reduction("bce", options->reduction) ||
-        !ek_loss_refuse_options("bce", options, true) ||
         !ek_loss_check_factor("bce", x, "weight", options->weight))
         return NULL;
     ek_tensor *loss = EK_RECORD(ek_run_binary(EK_BINARY_BCE, x, target, 0), &bce_operation,
@@ -158,7 +155,7 @@ static ek_tensor *loss_checked_bce(const ek_loss_options *options)
     return ek_loss_reduce(loss, options->reduction);
 }
 
-EK_PUBLIC_LOSS(bce, loss_checked_bce(&options))
+EK_PUBLIC_WEIGHTED_LOSS(bce, ek_bce_options, loss_checked_bce(&options))
 
 /* ---- log(1 + e^(-t x)), and binary cross entropy of several labels ---- */
 
@@ -166,8 +163,7 @@ static ek_tensor *loss_soft_margin(const ek_loss_options *options)
 {
     const char *name = "soft_margin_loss";
     if (!ek_loss_check_pair(name, options->input, "target", options->target) ||
-        !ek_loss_check_reduction(name, options->reduction) ||
-        !ek_loss_refuse_options(name, options, false))
+        !ek_loss_check_reduction(name, options->reduction))
         return NULL;
     /* log(sigmoid(t x)) has a gradient of one kernel; the sign is turned at last. */
     ek_tensor *logarithm = ek_f_log_sigmoid(ek_mul(options->target, options->input));
@@ -175,15 +171,14 @@ static ek_tensor *loss_soft_margin(const ek_loss_options *options)
     return sum ? ek_neg(sum) : NULL;
 }
 
-EK_PUBLIC_LOSS(soft_margin_loss, loss_soft_margin(&options))
+EK_PUBLIC_LOSS(soft_margin_loss, ek_loss_options, loss_soft_margin(&options))
 
-static ek_tensor *loss_multilabel_soft_margin(const ek_loss_options *options)
+static ek_tensor *loss_multilabel_soft_margin(const ek_bce_options *options)
 {
     const char *name = "multilabel_soft_margin_loss";
     ek_tensor *x = options->input;
     if (!ek_loss_check_pair(name, x, "target", options->target) ||
         !ek_loss_check_reduction(name, options->reduction) ||
-        !ek_loss_refuse_options(name, options, true) ||
         !ek_loss_check_factor(name, x, "weight", options->weight))
         return NULL;
     if (x->ndim == 0)
@@ -195,4 +190,5 @@ static ek_tensor *loss_multilabel_soft_margin(const ek_loss_options *options)
     return ek_loss_reduce(loss, options->reduction);
 }
 
-EK_PUBLIC_LOSS(multilabel_soft_margin_loss, loss_multilabel_soft_margin(&options))
+EK_PUBLIC_WEIGHTED_LOSS(multilabel_soft_margin_loss, ek_bce_options,
+                        loss_multilabel_soft_margin(&options))

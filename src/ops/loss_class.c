@@ -1,7 +1,6 @@
 /* loss_class.c: losses of class targets: cross entropy, of classes and of their probabilities,
  * negative log likelihood, and the denominator of their means. An operation per element saves its
  * operands only; the reduction follows. */
-#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/loss.h"
 
@@ -182,7 +181,7 @@ static ek_tensor *loss_nll(ek_tensor *x, const target_options *options)
 
 /* What targets of classes and of probabilities have in common: the input's dimensions, the weight
  * per class and the other options. */
-static int loss_check_class_options(const char *name, const ek_loss_options *options)
+static int loss_check_class_options(const char *name, const ek_cross_entropy_options *options)
 {
     const ek_tensor *x = options->input;
     if (!ek_optional(options->weight))
@@ -198,9 +197,7 @@ static int loss_check_class_options(const char *name, const ek_loss_options *opt
         (!ek_alike(name, x, options->weight) ||
          !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(loss_class_count(x)))))
         return ek_error_pending();
-    if (options->pos_weight)
-        return EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits does", name);
-    double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
+    const double smoothing = options->label_smoothing;
     if (!(smoothing >= 0 && smoothing <= 1))
         return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
                        smoothing);
@@ -210,11 +207,11 @@ static int loss_check_class_options(const char *name, const ek_loss_options *opt
 /* ---- cross entropy of probabilities ---- */
 
 /* Per element -sum_c w_c ((1 - e) t_c + e / C) log_softmax(x)_c, and the mean of these. */
-static ek_tensor *loss_of_probabilities(const ek_loss_options *options)
+static ek_tensor *loss_of_probabilities(const ek_cross_entropy_options *options)
 {
     const char *name = "cross_entropy";
     ek_tensor *x = options->input, *target = options->target;
-    const double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
+    const double smoothing = options->label_smoothing;
     if (!ek_floating(name, "input", x) || loss_check_class_options(name, options) < 0)
         return NULL;
     ek_shape own = ek_tensor_shape(target), shape = ek_tensor_shape(x);
@@ -225,7 +222,7 @@ static ek_tensor *loss_of_probabilities(const ek_loss_options *options)
                          name, ek_dtype_name(target->dtype), EK_SIZE_TEXT(x), EK_SIZE_TEXT(target));
     if (!ek_alike(name, x, target))
         return NULL;
-    if (EK_GIVEN(options, ignore_index, 4) != 0)
+    if (options->ignore_index != -100)
         return EK_REFUSE(EK_E_INVALID,
                          "%s: ignore_index goes with targets that are classes; these "
                          "are probabilities",
@@ -245,7 +242,7 @@ static ek_tensor *loss_of_probabilities(const ek_loss_options *options)
 
 /* ---- the public operations ---- */
 
-static int loss_check_classes(const char *name, const ek_loss_options *options,
+static int loss_check_classes(const char *name, const ek_cross_entropy_options *options,
                               target_options *targets)
 {
     const ek_tensor *x = options->input;
@@ -257,12 +254,10 @@ static int loss_check_classes(const char *name, const ek_loss_options *options,
     ek_shape shape = loss_shape_without_classes(x);
     if (!ek_of_shape(name, "target", target, &shape))
         return ek_error_pending();
-    double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
-    *targets =
-        (target_options){target,
-                         options->weight,
-                         {.ignore_index = ek_integer_or(EK_GIVEN(options, ignore_index, 4), -100),
-                          .label_smoothing = smoothing}};
+    *targets = (target_options){target,
+                                options->weight,
+                                {.ignore_index = options->ignore_index,
+                                 .label_smoothing = options->label_smoothing}};
     return 0;
 }
 
@@ -282,19 +277,17 @@ static ek_tensor *loss_reduce_classes(ek_tensor *loss, const target_options *opt
     return ek_to_dtype(mean, dtype);
 }
 
-static ek_tensor *loss_checked_classes(const char *name, const ek_loss_options *options,
+static ek_tensor *loss_checked_classes(const char *name, const ek_cross_entropy_options *options,
                                        ek_tensor *function(ek_tensor *, const target_options *))
 {
     target_options targets = {NULL};
     if (!ek_loss_check_reduction(name, options->reduction) ||
         loss_check_classes(name, options, &targets) < 0)
         return NULL;
-    if (function == loss_nll && targets.params.label_smoothing != 0)
-        return EK_REFUSE(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
     return loss_reduce_classes(function(options->input, &targets), &targets, options->reduction);
 }
 
-static ek_tensor *loss_checked_cross_entropy(const ek_loss_options *options)
+static ek_tensor *loss_checked_cross_entropy(const ek_cross_entropy_options *options)
 {
     const ek_tensor *target = options->target;
     const bool classes = !target || !options->input || !ek_dtype_is_floating(target->dtype);
@@ -306,7 +299,7 @@ static ek_tensor *loss_checked_cross_entropy(const ek_loss_options *options)
 }
 
 /* Of classes in the last dimension: all that come before are rows. */
-static ek_tensor *loss_checked_token_cross_entropy(const ek_loss_options *options)
+static ek_tensor *loss_checked_token_cross_entropy(const ek_cross_entropy_options *options)
 {
     const char *name = "token_cross_entropy";
     const ek_tensor *x = options->input, *target = options->target;
@@ -319,7 +312,7 @@ static ek_tensor *loss_checked_token_cross_entropy(const ek_loss_options *option
     shape.ndim--;
     if (!ek_of_shape(name, "target", target, &shape))
         return NULL;
-    ek_loss_options rows = *options;
+    ek_cross_entropy_options rows = *options;
     if (shape.ndim > 1) {
         rows.input = ek_f_flatten(options->input, 0, -2);
         rows.target = ek_f_flatten(options->target, 0, -1);
@@ -328,9 +321,21 @@ static ek_tensor *loss_checked_token_cross_entropy(const ek_loss_options *option
     return options->reduction == EK_NONE ? ek_reshape(loss, shape) : loss;
 }
 
-EK_PUBLIC_LOSS(cross_entropy, loss_checked_cross_entropy(&options))
-EK_PUBLIC_LOSS(token_cross_entropy, loss_checked_token_cross_entropy(&options))
-EK_PUBLIC_LOSS(nll_loss, loss_checked_classes("nll_loss", &options, loss_nll))
+static ek_tensor *loss_checked_nll(const ek_nll_loss_options *options)
+{
+    const ek_cross_entropy_options classes = {.input = options->input,
+                                              .target = options->target,
+                                              .weight = options->weight,
+                                              .reduction = options->reduction,
+                                              .ignore_index = options->ignore_index};
+    return loss_checked_classes("nll_loss", &classes, loss_nll);
+}
+
+EK_PUBLIC_WEIGHTED_LOSS(cross_entropy, ek_cross_entropy_options,
+                        loss_checked_cross_entropy(&options))
+EK_PUBLIC_WEIGHTED_LOSS(token_cross_entropy, ek_cross_entropy_options,
+                        loss_checked_token_cross_entropy(&options))
+EK_PUBLIC_WEIGHTED_LOSS(nll_loss, ek_nll_loss_options, loss_checked_nll(&options))
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
                             ek_dtype dtype)
@@ -348,5 +353,5 @@ ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore
     }
     ek_shape scalar = ek_scalar_shape();
     ek_tensor *sum = ek_tensor_new(ek_tensor_dev(target), dtype, &scalar, EK_CONTIGUOUS);
-    return EK_RUN(sum, target_weight, target, weight, ignore_index == EK_ZERO ? 0 : ignore_index);
+    return EK_RUN(sum, target_weight, target, weight, ignore_index);
 }

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/loss.h"
 
@@ -249,7 +248,7 @@ static ek_tensor *ctc_mean(ek_tensor *losses, const ctc_targets *t)
 static ek_tensor *ctc_checked(const ek_ctc_options *options)
 {
     ek_tensor *x = options->log_probs;
-    ctc_targets t = {.blank = ek_integer_or(EK_GIVEN(options, blank, 5), 0)};
+    ctc_targets t = {.blank = options->blank};
     if (!ek_floating(ctc_name, "log_probs", x) ||
         !ek_loss_check_reduction(ctc_name, options->reduction))
         return NULL;

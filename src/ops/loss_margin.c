@@ -3,7 +3,6 @@
  * clamps, that of the line (ek_clamp), and between classes 0 (ek_f_relu). */
 #include <math.h>
 
-#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/loss.h"
 
@@ -27,7 +26,6 @@ static ek_tensor *margin_where(ek_tensor *target, bool equal, double number, ek_
 ek_tensor *ek_f_margin_ranking_loss_with(ek_margin_ranking_options options)
 {
     const char *name = "margin_ranking_loss";
-    const double margin = ek_number_or(EK_GIVEN(&options, margin, 4), 0);
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.input1), *y = ek_autocast_wide(options.input2);
     ek_tensor *target = ek_autocast_wide(options.target), *loss = NULL;
@@ -35,7 +33,7 @@ ek_tensor *ek_f_margin_ranking_loss_with(ek_margin_ranking_options options)
         ek_given(name, "target", target) && ek_alike(name, x, y) && ek_alike(name, x, target) &&
         ek_loss_check_reduction(name, options.reduction)) {
         loss = ek_mul(ek_neg(target), ek_sub(x, y));
-        loss = margin_clamp(margin == 0 ? loss : ek_add_scalar(loss, margin));
+        loss = margin_clamp(options.margin == 0 ? loss : ek_add_scalar(loss, options.margin));
     }
     return ek_loss_return(&scope, loss, options.reduction);
 }
@@ -43,14 +41,14 @@ ek_tensor *ek_f_margin_ranking_loss_with(ek_margin_ranking_options options)
 ek_tensor *ek_f_hinge_embedding_loss_with(ek_hinge_embedding_options options)
 {
     const char *name = "hinge_embedding_loss";
-    const double margin = ek_number_or(EK_GIVEN(&options, margin, 3), 1);
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.input), *target = ek_autocast_wide(options.target);
     ek_tensor *loss = NULL;
     if (ek_loss_check_pair(name, x, "target", target) &&
         ek_loss_check_reduction(name, options.reduction))
-        loss = ek_add(margin_where(target, false, 1, margin_clamp(ek_affine(x, -1, margin))),
-                      margin_where(target, false, -1, x));
+        loss =
+            ek_add(margin_where(target, false, 1, margin_clamp(ek_affine(x, -1, options.margin))),
+                   margin_where(target, false, -1, x));
     return ek_loss_return(&scope, loss, options.reduction);
 }
 
@@ -90,7 +88,6 @@ static bool margin_check_cosine(const char *name, const ek_tensor *x, const ek_t
 ek_tensor *ek_f_cosine_embedding_loss_with(ek_cosine_embedding_options options)
 {
     const char *name = "cosine_embedding_loss";
-    const double margin = ek_number_or(EK_GIVEN(&options, margin, 4), 0);
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.input1), *y = ek_autocast_wide(options.input2);
     ek_tensor *target = ek_autocast_wide(options.target), *loss = NULL;
@@ -98,7 +95,8 @@ ek_tensor *ek_f_cosine_embedding_loss_with(ek_cosine_embedding_options options)
         ek_loss_check_reduction(name, options.reduction)) {
         ek_tensor *cosine = margin_cosine(x, y);
         loss = ek_add(margin_where(target, true, 1, ek_affine(cosine, -1, 1)),
-                      margin_where(target, true, -1, margin_clamp(ek_add_scalar(cosine, -margin))));
+                      margin_where(target, true, -1,
+                                   margin_clamp(ek_add_scalar(cosine, -options.margin))));
     }
     return ek_loss_return(&scope, loss, options.reduction);
 }
@@ -128,9 +126,7 @@ static bool margin_check_triplet(const char *name, const ek_tensor *const *x)
 ek_tensor *ek_f_triplet_margin_loss_with(ek_triplet_margin_options options)
 {
     const char *name = "triplet_margin_loss";
-    const double margin = ek_number_or(EK_GIVEN(&options, margin, 4), 1);
-    const double given = EK_GIVEN(&options, p, 5), p = given == 0 ? 2 : given;
-    const double eps = ek_number_or(EK_GIVEN(&options, eps, 6), 1e-6);
+    const double p = options.p, eps = options.eps;
     ek_scope scope = ek_scope_begin();
     ek_tensor *x[] = {ek_autocast_wide(options.anchor), ek_autocast_wide(options.positive),
                       ek_autocast_wide(options.negative)};
@@ -141,7 +137,7 @@ ek_tensor *ek_f_triplet_margin_loss_with(ek_triplet_margin_options options)
         ek_tensor *far = margin_distance(x[0], x[2], p, eps);
         if (options.swap)
             far = ek_minimum(far, margin_distance(x[1], x[2], p, eps));
-        loss = margin_clamp(ek_add_scalar(ek_sub(near, far), margin));
+        loss = margin_clamp(ek_add_scalar(ek_sub(near, far), options.margin));
     }
     return ek_loss_return(&scope, loss, options.reduction);
 }
@@ -205,11 +201,9 @@ static ek_tensor *margin_of_classes(ek_tensor *x, ek_tensor *target, ek_tensor *
 ek_tensor *ek_f_multi_margin_loss_with(ek_multi_margin_options options)
 {
     const char *name = "multi_margin_loss";
-    const double given = EK_GIVEN(&options, p, 4), p = given == 0 ? 1 : given;
-    const double margin = ek_number_or(EK_GIVEN(&options, margin, 5), 1);
+    const double p = options.p;
     if (p != 1 && p != 2)
-        return EK_REFUSE(EK_E_INVALID, "%s: p is %g and must be 1 or 2", name,
-                         p == EK_ZERO ? 0 : p);
+        return EK_REFUSE(EK_E_INVALID, "%s: p is %g and must be 1 or 2", name, p);
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.input), *target = options.target;
     ek_tensor *weight = ek_autocast_wide(options.weight), *loss = NULL;
@@ -217,7 +211,8 @@ ek_tensor *ek_f_multi_margin_loss_with(ek_multi_margin_options options)
         ek_loss_check_reduction(name, options.reduction) && ek_optional(weight) &&
         (!weight || (ek_alike(name, x, weight) &&
                      ek_of_shape(name, "weight", weight, &EK_SHAPE(x->shape[1])))))
-        loss = margin_of_samples(margin_of_classes(x, target, weight, p, margin), options.input);
+        loss = margin_of_samples(margin_of_classes(x, target, weight, p, options.margin),
+                                 options.input);
     return ek_loss_return(&scope, loss, options.reduction);
 }
 
@@ -247,11 +242,10 @@ static ek_tensor *margin_multilabel(const ek_loss_options *options)
     const char *name = "multilabel_margin_loss";
     ek_tensor *x = options->input, *target = options->target;
     if (!margin_check_classes(name, &x, &target, true) ||
-        !ek_loss_check_reduction(name, options->reduction) ||
-        !ek_loss_refuse_options(name, options, false))
+        !ek_loss_check_reduction(name, options->reduction))
         return NULL;
     ek_tensor *loss = margin_of_samples(margin_of_labels(x, target), options->input);
     return ek_loss_reduce(loss, options->reduction);
 }
 
-EK_PUBLIC_LOSS(multilabel_margin_loss, margin_multilabel(&options))
+EK_PUBLIC_LOSS(multilabel_margin_loss, ek_loss_options, margin_multilabel(&options))

@@ -48,7 +48,7 @@ int ek_check_batch_norm(const ek_batch_norm_options *options)
     if (!options->running_mean != !options->running_var)
         return EK_FAIL(EK_E_INVALID, "batch_norm: running_mean and running_var go together, but "
                                      "only one is given");
-    if (!(options->eps >= 0) && options->eps != EK_ZERO)
+    if (!(options->eps >= 0))
         return EK_FAIL(EK_E_INVALID, "batch_norm: eps must not be negative, got %g", options->eps);
     return 0;
 }
@@ -141,7 +141,7 @@ static ek_norm_tracking norm_tracking_of(const ek_batch_norm_options *options, e
     return (ek_norm_tracking){.mean = options->running_mean,
                               .var = options->running_var,
                               .batches = batches,
-                              .momentum = ek_number_or(EK_GIVEN(options, momentum, 6), 0.1)};
+                              .momentum = options->momentum};
 }
 
 static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm_tracking *tracking,
@@ -154,7 +154,7 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm
                    ? NULL
                    : norm_empty(x, options->weight, options->bias, attributes);
     attributes.count = (double)(ek_count(x) / x->shape[1]);
-    double eps = ek_number_or(EK_GIVEN(options, eps, 7), 1e-5);
+    const double eps = options->eps;
     if ((attributes.constant ? norm_running_statistics(options, eps, attributes, &stats)
                              : norm_own_statistics(x, tracking, eps, attributes, &stats)) < 0)
         return NULL;
@@ -187,7 +187,6 @@ ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options)
 static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
                               double eps, ek_norm_attributes attributes)
 {
-    eps = ek_number_or(eps, 1e-5);
     if (!ek_optional(weight) || !ek_optional(bias) ||
         !norm_fits(name, "weight", x, weight, attributes) ||
         !norm_fits(name, "bias", x, bias, attributes))
@@ -255,9 +254,8 @@ ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, 
 /* Moves the running statistics by those of x (N, C, ...). */
 static int norm_track_instances(const ek_batch_norm_options *o)
 {
-    ek_reduce_options spatial = {.x = o->x};
+    ek_variance_options spatial = EK_DEFAULTS(ek_variance_options);
     ek_tensor *mean = NULL;
-    const double momentum = ek_number_or(EK_GIVEN(o, momentum, 6), 0.1);
     if (ek_count(o->x) == 0)
         return 0;
     for (int i = 2; i < o->x->ndim; i++)
@@ -265,9 +263,9 @@ static int norm_track_instances(const ek_batch_norm_options *o)
     bool grad_enabled = ek_set_grad_enabled(false);
     ek_scope scope = ek_scope_begin();
     spatial.x = ek_to_dtype(o->x, o->running_mean->dtype);
-    ek_tensor *var = spatial.x ? ek_var_mean_with(spatial, &mean) : NULL;
-    bool done = var && ek_lerp_(o->running_mean, ek_mean(mean, EK_DIMS(0)), momentum) &&
-                ek_lerp_(o->running_var, ek_mean(var, EK_DIMS(0)), momentum);
+    ek_tensor *var = spatial.x ? ek_var_mean_with(&mean, spatial) : NULL;
+    bool done = var && ek_lerp_(o->running_mean, ek_mean(mean, EK_DIMS(0)), o->momentum) &&
+                ek_lerp_(o->running_var, ek_mean(var, EK_DIMS(0)), o->momentum);
     ek_scope_end(&scope);
     ek_set_grad_enabled(grad_enabled);
     return done ? 0 : ek_error_pending();
@@ -275,14 +273,13 @@ static int norm_track_instances(const ek_batch_norm_options *o)
 
 ek_tensor *ek_instance_norm_tracked(ek_batch_norm_options options)
 {
-    const double eps = EK_GIVEN(&options, eps, 7);
     if (!options.running_mean)
-        return ek_f_instance_norm(options.x, options.weight, options.bias, eps);
+        return ek_f_instance_norm(options.x, options.weight, options.bias, options.eps);
     if (!options.training)
         return ek_batch_norm_tracked(options, false, NULL);
     if (ek_check_batch_norm(&options) < 0)
         return NULL;
-    ek_tensor *y = ek_f_instance_norm(options.x, options.weight, options.bias, eps);
+    ek_tensor *y = ek_f_instance_norm(options.x, options.weight, options.bias, options.eps);
     return y && norm_track_instances(&options) >= 0 ? y : NULL;
 }
 

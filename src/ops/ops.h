@@ -110,18 +110,15 @@ int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim)
 ek_tensor *ek_row_of(ek_tensor *x);
 /* The scalar of a row of one element; NULL for NULL. */
 ek_tensor *ek_scalar_of(ek_tensor *row);
-/* EK_E_INVALID if a call's text names or, at `position`, lists dimensions but no count. */
-int ek_counted_dimensions(const char *operation, const char *keywords, int position,
-                          const int *dims, int dim_count);
-/* The dimensions of a reduction as a bit mask, or a negative status. EK_E_INVALID if options give a
- * number that this reduction doesn't take. */
-typedef enum ek_reduce_number {
-    EK_REDUCE_NO_NUMBER,
-    EK_REDUCE_P,
-    EK_REDUCE_CORRECTION
-} ek_reduce_number;
-int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options,
-                          ek_reduce_number taken);
+/* EK_E_INVALID if dimensions are given without a count. */
+int ek_counted_dimensions(const char *operation, const int *dims, int dim_count);
+/* The dimensions of a reduction as a bit mask, or a negative status. EK_REDUCED takes the options'
+ * struct. */
+int ek_reduced_dimensions(const char *operation, const ek_tensor *x, int dim, const int *dims,
+                          int dim_count);
+#define EK_REDUCED(operation, options)                                              \
+    ek_reduced_dimensions(operation, (options)->x, (options)->dim, (options)->dims, \
+                          (options)->dim_count)
 /* True for a scalar on cpu, which moves to the other operand's device. */
 static inline bool ek_is_cpu_scalar(const ek_tensor *x)
 {

@@ -3,7 +3,8 @@
  * Pooling is linear: the average always, the maximum once its positions are chosen. So each is a
  * pair of operations, a map and its adjoint, and each of a pair is the other's derivative. Results
  * keep the input's memory order. One dimension is computed as two with a height of 1. */
-#include "core/keywords.h"
+#include <string.h>
+
 #include "ops/ops.h"
 
 /* The operations under one public name, as errors show them. */
@@ -97,25 +98,21 @@ EK_BACKWARD(average_gradient, void, pool_average(g, a))
 /* ---- options and shapes ---- */
 
 static int pool_read_params(const pool_family *family, ek_pool_params *params,
-                            const ek_pool_options *o)
+                            const ek_max_pool_options *o)
 {
     const char *name = family->name;
     int dims = params->dims = family->dims;
-    EK_TRY(ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, ek_spatial_zeros, 1,
-                             params->kernel));
-    EK_TRY(ek_spatial_option(name, "stride", dims, o->strides, EK_GIVEN(o, stride, 2),
-                             params->kernel, 1, params->stride));
-    EK_TRY(ek_spatial_option(name, "padding", dims, o->paddings, o->padding, ek_spatial_zeros, 0,
-                             params->padding));
-    EK_TRY(ek_spatial_option(name, "dilation", dims, o->dilations, EK_GIVEN(o, dilation, 4),
-                             ek_spatial_ones, 1, params->dilation));
+    EK_TRY(ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, 1, params->kernel));
+    EK_TRY(ek_spatial_stride(name, dims, o->strides, o->stride, params->kernel, params->stride));
+    EK_TRY(ek_spatial_option(name, "padding", dims, o->paddings, o->padding, 0, params->padding));
+    EK_TRY(
+        ek_spatial_option(name, "dilation", dims, o->dilations, o->dilation, 1, params->dilation));
     for (int i = 0; i < dims; i++)
         if (params->padding[i] > params->kernel[i] / 2)
             return EK_FAIL(EK_E_INVALID,
                            "%s: padding must be at most half of the kernel's size, got padding "
                            "%lld for kernel %lld",
                            name, (long long)params->padding[i], (long long)params->kernel[i]);
-    params->count_include_pad = o->count_include_pad != EK_OFF;
     return 0;
 }
 
@@ -165,7 +162,7 @@ static int pool_output_size(pool_attributes *a, int i, bool ceil_mode)
     return 0;
 }
 
-static int pool_read(pool_attributes *a, const ek_pool_options *options)
+static int pool_read(pool_attributes *a, const ek_max_pool_options *options)
 {
     if (!ek_given(a->family->name, "x", options->x))
         return ek_error_pending();
@@ -248,39 +245,35 @@ static ek_tensor *pool_maximum(ek_tensor *x, const pool_attributes *a, ek_tensor
                      EK_INPUTS(x), EK_SAVED(*index), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *max_pool(const pool_family *family, ek_pool_options *options)
+static ek_tensor *max_pool(const pool_family *family, ek_max_pool_options *options)
 {
     bool single;
     pool_attributes attributes = {.family = family};
     if (options->indices)
         *options->indices = NULL;
-    if (EK_READ_SWITCH(family->name, options, count_include_pad, 6, EK_DEFAULT) < 0)
-        return NULL;
-    if (options->count_include_pad != EK_DEFAULT)
-        return EK_REFUSE(EK_E_INVALID, "%s: count_include_pad is for average pooling only",
-                         family->name);
     options->x = ek_spatial_batched(options->x, family->dims, &single);
     if (pool_read(&attributes, options) < 0)
         return NULL;
     return pool_call(pool_maximum, &attributes, options->x, single, options->indices);
 }
 
-static ek_tensor *avg_pool(const pool_family *family, ek_pool_options *options)
+static ek_tensor *avg_pool(const pool_family *family, const ek_avg_pool_options *o)
 {
     bool single;
-    pool_attributes attributes = {.family = family};
-    if (options->indices)
-        return EK_REFUSE(EK_E_INVALID, "%s: indices are for max pooling only", family->name);
-    if (EK_READ_SWITCH(family->name, options, count_include_pad, 6, EK_ON) < 0)
+    pool_attributes attributes = {.family = family,
+                                  .params.count_include_pad = o->count_include_pad};
+    ek_max_pool_options windows = {.x = ek_spatial_batched(o->x, family->dims, &single),
+                                   .kernel = o->kernel,
+                                   .stride = o->stride,
+                                   .padding = o->padding,
+                                   .dilation = 1,
+                                   .ceil_mode = o->ceil_mode};
+    memcpy(windows.kernels, o->kernels, sizeof windows.kernels);
+    memcpy(windows.strides, o->strides, sizeof windows.strides);
+    memcpy(windows.paddings, o->paddings, sizeof windows.paddings);
+    if (pool_read(&attributes, &windows) < 0)
         return NULL;
-    options->x = ek_spatial_batched(options->x, family->dims, &single);
-    if (pool_read(&attributes, options) < 0)
-        return NULL;
-    for (int i = 0; i < family->dims; i++)
-        if (attributes.params.dilation[i] != 1)
-            return EK_REFUSE(EK_E_INVALID, "%s: dilation is for max pooling only, got %lld",
-                             family->name, (long long)attributes.params.dilation[i]);
-    return pool_call(pool_averages, &attributes, options->x, single, NULL);
+    return pool_call(pool_averages, &attributes, windows.x, single, NULL);
 }
 
 static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, const int64_t *size)
@@ -309,11 +302,11 @@ static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, con
     static const pool_family avg_pool##DIMS##d = AVERAGE_POOL("avg_pool" #DIMS "d", DIMS); \
     static const pool_family adaptive_avg_pool##DIMS##d =                                  \
         AVERAGE_POOL("adaptive_avg_pool" #DIMS "d", DIMS);                                 \
-    ek_tensor *ek_f_max_pool##DIMS##d_with(ek_pool_options options)                        \
+    ek_tensor *ek_f_max_pool##DIMS##d_with(ek_max_pool_options options)                    \
     {                                                                                      \
         return max_pool(&max_pool##DIMS##d, &options);                                     \
     }                                                                                      \
-    ek_tensor *ek_f_avg_pool##DIMS##d_with(ek_pool_options options)                        \
+    ek_tensor *ek_f_avg_pool##DIMS##d_with(ek_avg_pool_options options)                    \
     {                                                                                      \
         return avg_pool(&avg_pool##DIMS##d, &options);                                     \
     }

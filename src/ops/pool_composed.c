@@ -2,7 +2,6 @@
  * pooling, and powers (LP pooling). */
 #include <math.h>
 
-#include "core/keywords.h"
 #include "kernels/pool.h"
 #include "ops/ops.h"
 
@@ -130,12 +129,9 @@ static int pool_unpooled_sizes(const char *name, int dims, const ek_unpool_optio
                                const ek_tensor *x, ek_shape *y)
 {
     int64_t kernel[3], stride[3], padding[3];
-    EK_TRY(ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, ek_spatial_zeros, 1,
-                             kernel));
-    EK_TRY(ek_spatial_option(name, "stride", dims, o->strides, EK_GIVEN(o, stride, 3), kernel, 1,
-                             stride));
-    EK_TRY(ek_spatial_option(name, "padding", dims, o->paddings, o->padding, ek_spatial_zeros, 0,
-                             padding));
+    EK_TRY(ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, 1, kernel));
+    EK_TRY(ek_spatial_stride(name, dims, o->strides, o->stride, kernel, stride));
+    EK_TRY(ek_spatial_option(name, "padding", dims, o->paddings, o->padding, 0, padding));
     *y = ek_tensor_shape(x);
     for (int i = 0; i < dims; i++) {
         const int64_t size = x->shape[2 + i] < INT32_MAX ? x->shape[2 + i] : INT32_MAX;
@@ -181,23 +177,22 @@ static ek_tensor *pool_unpool(const char *name, int dims, const ek_unpool_option
 
 /* ---- powers ---- */
 
-typedef ek_tensor *pool_averages(ek_pool_options options);
+typedef ek_tensor *pool_averages(ek_avg_pool_options options);
 
 static ek_tensor *pool_powers(const char *name, int dims, pool_averages *average,
                               const ek_lp_pool_options *o)
 {
     int64_t kernel[3], stride[3];
-    ek_pool_options options = {.ceil_mode = o->ceil_mode};
+    ek_avg_pool_options options = EK_DEFAULTS(ek_avg_pool_options);
     double area = 1;
     if (!ek_given(name, "x", o->x) ||
-        ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, ek_spatial_zeros, 1,
-                          kernel) < 0 ||
-        ek_spatial_option(name, "stride", dims, o->strides, EK_GIVEN(o, stride, 3), kernel, 1,
-                          stride) < 0)
+        ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, 1, kernel) < 0 ||
+        ek_spatial_stride(name, dims, o->strides, o->stride, kernel, stride) < 0)
         return NULL;
     if (!isfinite(o->norm_type) || o->norm_type == 0)
         return EK_REFUSE(EK_E_INVALID, "%s: norm_type is %g; it must be a number other than 0",
                          name, o->norm_type);
+    options.ceil_mode = o->ceil_mode;
     for (int i = 0; i < dims; i++) {
         options.kernels[i] = (int)kernel[i];
         options.strides[i] = (int)stride[i];

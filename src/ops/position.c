@@ -1,7 +1,6 @@
 /* position.c: rotary positions and embeddings. */
 #include <math.h>
 
-#include "core/keywords.h"
 #include "evenkeel/attention.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
@@ -153,10 +152,9 @@ static ek_tensor *embedding(const ek_embedding_options *o)
     if (weight->ndim != 2)
         return EK_REFUSE(EK_E_SHAPE, "embedding: expected a weight of 2 dimensions, got %s",
                          EK_TENSOR_TEXT(weight));
-    const int64_t given = EK_GIVEN(o, padding_idx, 2), rows = weight->shape[0];
+    const int64_t padding = o->padding_idx, rows = weight->shape[0];
     embedding_attributes attributes = {ek_tensor_shape(weight), -1};
-    if (given != 0) {
-        const int64_t padding = ek_integer_or(given, 0);
+    if (padding != EK_UNSET) {
         attributes.padding_idx = padding < 0 ? padding + rows : padding;
         if (attributes.padding_idx < 0 || attributes.padding_idx >= rows)
             return EK_REFUSE(EK_E_INVALID,

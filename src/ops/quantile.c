@@ -115,7 +115,7 @@ static bool quantile_check(const char *name, const ek_quantile_options *options)
     if (q->ndim > 1)
         return EK_FAIL(EK_E_SHAPE, "%s: q has %d dimensions and must have 0 or 1", name, q->ndim) ==
                0;
-    if (ek_counted_dimensions(name, options->keywords, 2, options->dims, options->dim_count) < 0)
+    if (ek_counted_dimensions(name, options->dims, options->dim_count) < 0)
         return false;
     if (options->dim_count < 0 || options->dim_count > 1)
         return EK_FAIL(EK_E_INVALID,

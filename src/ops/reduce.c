@@ -1,8 +1,8 @@
 /* reduce.c: sums, means, extremes along a dimension, norms, variance and standard deviation. */
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
-#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -79,7 +79,7 @@ ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped)
 
 ek_tensor *ek_sum_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("sum", &options, EK_REDUCE_NO_NUMBER);
+    int mask = EK_REDUCED("sum", &options);
     if (mask < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
@@ -90,7 +90,7 @@ ek_tensor *ek_sum_with(ek_reduce_options options)
 
 ek_tensor *ek_mean_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("mean", &options, EK_REDUCE_NO_NUMBER);
+    int mask = EK_REDUCED("mean", &options);
     if (mask < 0 || !ek_floating("mean", "x", options.x))
         return NULL;
     unsigned reduced = (unsigned)mask;
@@ -301,18 +301,17 @@ static ek_tensor *reduce_norm(ek_tensor *x, double p, unsigned mask)
 }
 
 /* bf16 and f16 are computed in f32, because squares are soon too large for f16. */
-ek_tensor *ek_norm_with(ek_reduce_options options)
+ek_tensor *ek_norm_with(ek_p_norm_options options)
 {
-    int mask = ek_reduced_dimensions("norm", &options, EK_REDUCE_P);
-    double p = ek_number_or(EK_GIVEN(&options, p, 5), 2);
+    int mask = EK_REDUCED("norm", &options);
     if (mask < 0 || !ek_floating("norm", "x", options.x))
         return NULL;
-    if (isnan(p))
+    if (isnan(options.p))
         return EK_REFUSE(EK_E_INVALID, "norm: p is not a number");
     ek_scope scope = ek_scope_begin();
     const ek_dtype wide = ek_dtype_wide(options.x->dtype);
     const ek_dtype dtype = ek_autocast_widens(options.x) ? wide : options.x->dtype;
-    ek_tensor *y = reduce_norm(ek_to_dtype(options.x, wide), p, (unsigned)mask);
+    ek_tensor *y = reduce_norm(ek_to_dtype(options.x, wide), options.p, (unsigned)mask);
     return ek_scope_return(&scope,
                            ek_reduced(ek_to_dtype(y, dtype), (unsigned)mask, options.keepdim));
 }
@@ -343,7 +342,7 @@ static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
 /* bf16 and f16 are computed in f32. */
 ek_tensor *ek_logsumexp_with(ek_reduce_options options)
 {
-    int mask = ek_reduced_dimensions("logsumexp", &options, EK_REDUCE_NO_NUMBER);
+    int mask = EK_REDUCED("logsumexp", &options);
     if (mask < 0 || !ek_floating("logsumexp", "x", options.x))
         return NULL;
     ek_scope scope = ek_scope_begin();
@@ -403,14 +402,13 @@ static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attribut
 
 /* bf16 and f16 are computed in f32, because a mean rounded to 16 bits is too far from the true one.
  */
-static ek_tensor *reduce_variance(const char *operation, const ek_reduce_options *options)
+static ek_tensor *reduce_variance(const char *operation, const ek_variance_options *options)
 {
-    int mask = ek_reduced_dimensions(operation, options, EK_REDUCE_CORRECTION);
+    int mask = EK_REDUCED(operation, options);
     if (mask < 0 || !ek_floating(operation, "x", options->x))
         return NULL;
     const ek_dtype dtype = options->x->dtype;
-    int64_t count = reduce_summed_count(options->x, (unsigned)mask) -
-                    ek_integer_or(EK_GIVEN(options, correction, 6), 1);
+    int64_t count = reduce_summed_count(options->x, (unsigned)mask) - options->correction;
     variance_attributes attributes = {(unsigned)mask,
                                       count > 0 ? 1.0 / (double)count : (double)INFINITY};
     ek_scope scope = ek_scope_begin();
@@ -421,21 +419,24 @@ static ek_tensor *reduce_variance(const char *operation, const ek_reduce_options
     return ek_reduced(y, (unsigned)mask, options->keepdim);
 }
 
-ek_tensor *ek_var_with(ek_reduce_options options)
+ek_tensor *ek_var_with(ek_variance_options options)
 {
     return reduce_variance("var", &options);
 }
 
-ek_tensor *ek_var_mean_with(ek_reduce_options options, ek_tensor **mean)
+ek_tensor *ek_var_mean_with(ek_tensor **mean, ek_variance_options options)
 {
     if (mean)
         *mean = NULL;
     ek_tensor *variance = reduce_variance("var_mean", &options);
     if (!variance || !mean)
         return variance;
-    options.keywords = NULL;
-    options.correction = 0;
-    *mean = ek_mean_with(options);
+    ek_reduce_options over = {.x = options.x,
+                              .dim = options.dim,
+                              .dim_count = options.dim_count,
+                              .keepdim = options.keepdim};
+    memcpy(over.dims, options.dims, sizeof over.dims);
+    *mean = ek_mean_with(over);
     return *mean ? variance : NULL;
 }
 
@@ -449,7 +450,7 @@ ek_tensor *ek_nansum_with(ek_reduce_options options)
 }
 
 /* The gradient is 0 if the deviation is 0, as in PyTorch. */
-ek_tensor *ek_std_with(ek_reduce_options options)
+ek_tensor *ek_std_with(ek_variance_options options)
 {
     return reduce_safe_root(reduce_variance("std", &options));
 }

@@ -6,7 +6,6 @@
  * If they are to be differentiated, they are made of operations instead. */
 #include <float.h>
 
-#include "core/keywords.h"
 #include "evenkeel/attention.h"
 #include "ops/autocast.h"
 #include "ops/norm.h"
@@ -100,7 +99,7 @@ static ek_tensor *rms_norm_checked(ek_tensor *x, int ndim, ek_tensor *weight, do
     if (ndim < 1 || ndim > x->ndim)
         return EK_REFUSE(EK_E_SHAPE, "rms_norm: cannot normalise over the last %d dimensions of %s",
                          ndim, EK_TENSOR_TEXT(x));
-    eps = ek_number_or(eps, rms_epsilon(x->dtype));
+    eps = eps == EK_UNSET ? rms_epsilon(x->dtype) : eps;
     if (!(eps >= 0))
         return EK_REFUSE(EK_E_INVALID, "rms_norm: eps must not be negative, got %g", eps);
     const ek_shape shape = ek_tensor_shape(x);

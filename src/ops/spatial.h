@@ -19,12 +19,15 @@ ek_tensor *ek_spatial_batched(ek_tensor *x, int dims, bool *single);
 /* The name of direction i of `dims`: "length", "height", ... */
 const char *ek_spatial_direction(int dims, int i);
 
-/* Reads an option that is given for all directions or for each. result[i] is each[i] if given, else
- * `all` if given, else otherwise[i]; EK_ZERO means 0. EK_E_INVALID if a direction that x lacks has
- * an entry, or if a result is less than `least`. */
+/* Reads an option that is given for all directions or for each. result[i] is each[i], or `all` if
+ * each[i] is 0. EK_E_INVALID if a direction that x lacks has an entry, or if a result is less than
+ * `least`. */
 int ek_spatial_option(const char *name, const char *option, int dims, const int each[3], int all,
-                      const int64_t otherwise[3], int64_t least, int64_t result[3]);
-extern const int64_t ek_spatial_zeros[3], ek_spatial_ones[3];
+                      int64_t least, int64_t result[3]);
+/* ek_spatial_option for a stride whose `all` may be EK_UNSET, which stands for the kernel's size.
+ */
+int ek_spatial_stride(const char *name, int dims, const int each[3], int all,
+                      const int64_t kernel[3], int64_t result[3]);
 
 /* EK_E_INVALID unless all values are at least `least`. */
 int ek_spatial_least(const char *name, const char *option, int dims, const int64_t *values,

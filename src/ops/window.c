@@ -1,5 +1,7 @@
 /* window.c: windows as a view, sums of windows, and what is made of them; elements between channels
  * and space. */
+#include <string.h>
+
 #include "ops/ops.h"
 
 /* ---- windows along one dimension; the gradient adds up what lies at one place ---- */
@@ -92,18 +94,14 @@ typedef struct window_plane {
     int64_t padding[2];
 } window_plane;
 
-static bool window_read(const char *name, const ek_unfold_options *o, const int64_t *size,
+static bool window_read(const char *name, const ek_fold_options *o, const int64_t *size,
                         window_plane *plane)
 {
     int64_t kernel[3], stride[3], padding[3], dilation[3];
-    if (ek_spatial_option(name, "kernel", 2, o->kernels, o->kernel, ek_spatial_zeros, 1, kernel) <
-            0 ||
-        ek_spatial_option(name, "stride", 2, o->strides, EK_GIVEN(o, stride, 2), ek_spatial_ones, 1,
-                          stride) < 0 ||
-        ek_spatial_option(name, "padding", 2, o->paddings, o->padding, ek_spatial_zeros, 0,
-                          padding) < 0 ||
-        ek_spatial_option(name, "dilation", 2, o->dilations, EK_GIVEN(o, dilation, 4),
-                          ek_spatial_ones, 1, dilation) < 0)
+    if (ek_spatial_option(name, "kernel", 2, o->kernels, o->kernel, 1, kernel) < 0 ||
+        ek_spatial_option(name, "stride", 2, o->strides, o->stride, 1, stride) < 0 ||
+        ek_spatial_option(name, "padding", 2, o->paddings, o->padding, 0, padding) < 0 ||
+        ek_spatial_option(name, "dilation", 2, o->dilations, o->dilation, 1, dilation) < 0)
         return false;
     for (int i = 0; i < 2; i++) {
         int64_t length = size[i] + 2 * padding[i];
@@ -128,9 +126,15 @@ ek_tensor *ek_f_unfold_with(ek_unfold_options options)
     if (x->ndim != 4)
         return EK_REFUSE(EK_E_SHAPE, "unfold: x has shape %s and must be (N, C, H, W)",
                          EK_SIZE_TEXT(x));
-    if (EK_GIVEN(&options, height, 9) != 0 || EK_GIVEN(&options, width, 10) != 0)
-        return EK_REFUSE(EK_E_INVALID, "unfold: takes no height and width; x has them");
-    if (!window_read("unfold", &options, x->shape + 2, &plane))
+    ek_fold_options windows = {.kernel = options.kernel,
+                               .stride = options.stride,
+                               .padding = options.padding,
+                               .dilation = options.dilation};
+    memcpy(windows.kernels, options.kernels, sizeof windows.kernels);
+    memcpy(windows.strides, options.strides, sizeof windows.strides);
+    memcpy(windows.paddings, options.paddings, sizeof windows.paddings);
+    memcpy(windows.dilations, options.dilations, sizeof windows.dilations);
+    if (!window_read("unfold", &windows, x->shape + 2, &plane))
         return NULL;
     int64_t h = plane.padding[0], w = plane.padding[1], samples = x->shape[0],
             channels = x->shape[1];
@@ -142,7 +146,7 @@ ek_tensor *ek_f_unfold_with(ek_unfold_options options)
                                   window_count(&plane.side[0]) * window_count(&plane.side[1])));
 }
 
-ek_tensor *ek_f_fold_with(ek_unfold_options options)
+ek_tensor *ek_f_fold_with(ek_fold_options options)
 {
     ek_tensor *x = options.x;
     window_plane plane;
