@@ -56,7 +56,7 @@ static ek_value causal(const char *name)
     X(attention_bias, "f2x3x2 f2x4x2 f2x4x2 f3x4",                                              \
       ek_f_scaled_dot_product_attention(x[0], x[1], x[2], .mask = x[3]))                        \
     X(rotary, "f2x3x4", rotary(x[0]))                                                           \
-    X(rms_norm, "f2x3 f3", ek_f_rms_norm(x[0], 1, x[1], 0))                                     \
+    X(rms_norm, "f2x3 f3", ek_f_rms_norm(x[0], 1, x[1], EK_UNSET))                              \
     X(rms_norm_module, "f2x3",                                                                  \
       attention_call(ek_rms_norm(EK_SHAPE(3)), x[0], NULL, ek_value_none()))                    \
     X(embedding, "f3x2 i2x2", ek_f_embedding(x[0], x[1], .padding_idx = 1))                     \

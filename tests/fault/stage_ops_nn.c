@@ -63,9 +63,9 @@ static ek_tensor *read_as(ek_tensor *x)
 #define NORMALISATIONS(X)                                                                  \
     X(batch_norm, "f3x2x2x2 f2 f2", batch_norm(x))                                         \
     X(batch_norm_plain, "f4x2", ek_f_batch_norm(x[0], .training = true))                   \
-    X(layer_norm, "f2x3 f3 f3", ek_f_layer_norm(x[0], 1, x[1], x[2], 0))                   \
-    X(group_norm, "f2x4x2 f4 f4", ek_f_group_norm(x[0], 2, x[1], x[2], 0))                 \
-    X(instance_norm, "f2x2x3 f2 f2", ek_f_instance_norm(x[0], x[1], x[2], 0))              \
+    X(layer_norm, "f2x3 f3 f3", ek_f_layer_norm(x[0], 1, x[1], x[2], 1e-5))                \
+    X(group_norm, "f2x4x2 f4 f4", ek_f_group_norm(x[0], 2, x[1], x[2], 1e-5))              \
+    X(instance_norm, "f2x2x3 f2 f2", ek_f_instance_norm(x[0], x[1], x[2], 1e-5))           \
     X(nll_loss, "f4x3 i4 c3", ek_f_nll_loss(ek_f_log_softmax(x[0], 1), x[1], x[2]))        \
     X(cross_entropy, "f4x3 i4", ek_f_cross_entropy(x[0], x[1], .label_smoothing = 0.1))    \
     X(cross_entropy_weighted, "f2x3x2 i2x2 c3",                                            \

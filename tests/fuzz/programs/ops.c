@@ -9,13 +9,13 @@ typedef struct ops_module {
     int variant;
 } ops_module;
 
-/* Sums, means and norms over all but the first dimension. */
-static ek_reduce_options per_sample(ek_tensor *x)
+/* Writes all dimensions but the first; returns how many there are. */
+static int per_sample(ek_tensor *x, int dims[EK_MAX_DIMS])
 {
-    ek_reduce_options options = {.x = x, .keepdim = true};
+    int count = 0;
     for (int i = 1; i < ek_tensor_ndim(x); i++)
-        options.dims[options.dim_count++] = i;
-    return options;
+        dims[count++] = i;
+    return count;
 }
 
 static ek_tensor *bounded(ek_tensor *x)
@@ -45,12 +45,20 @@ static ek_tensor *squashed(ek_tensor *x)
 
 static ek_tensor *centered(ek_tensor *x)
 {
-    return ek_sub(x, ek_mean_with(per_sample(x)));
+    ek_reduce_options options = EK_DEFAULTS(ek_reduce_options);
+    options.x = x;
+    options.keepdim = true;
+    options.dim_count = per_sample(x, options.dims);
+    return ek_sub(x, ek_mean_with(options));
 }
 
 static ek_tensor *unit(ek_tensor *x)
 {
-    return ek_div(x, ek_add_scalar(ek_norm_with(per_sample(x)), 1));
+    ek_p_norm_options options = EK_DEFAULTS(ek_p_norm_options);
+    options.x = x;
+    options.keepdim = true;
+    options.dim_count = per_sample(x, options.dims);
+    return ek_div(x, ek_add_scalar(ek_norm_with(options), 1));
 }
 
 static ek_tensor *rolled(ek_tensor *x)

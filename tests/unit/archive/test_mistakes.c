@@ -79,8 +79,6 @@ MISTAKE(28, EK_E_INVALID, "write EK_DIMS(1)", ek_sum(ONES(2, 3), 0, 1))
 MISTAKE(29, EK_E_INVALID, "\"weight\" is registered already", net = ek_linear(4, 2);
         ek_register_parameter(net, "weight", NULL, ONES(2, 4)))
 MISTAKE(30, EK_E_STATE, "compile it again", ek_check_abi_of(EK_ABI + 1, "9.9.9"))
-MISTAKE(31, EK_E_SHAPE, "write EK_SHAPE(2, 3)", ek_tensor_options options = {.keywords = "2, 3"};
-        options.shape.ndim = 2; ek_zeros_with(options))
 
 /* ---- what is none ---- */
 

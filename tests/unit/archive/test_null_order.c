@@ -74,7 +74,7 @@ CALL(ek_f_pad(NOTHING, numbers, 2, EK_PAD_CONSTANT, 0));
 CALL(ek_f_pad(a_tensor(), NOTHING, 2, EK_PAD_CONSTANT, 0));
 CALL(ek_unfold(NOTHING, 0, 1, 1));
 CALL(ek_f_unfold_with((ek_unfold_options){0}));
-CALL(ek_f_fold_with((ek_unfold_options){0}));
+CALL(ek_f_fold_with((ek_fold_options){0}));
 CALL(ek_f_pixel_shuffle(NOTHING, 1));
 CALL(ek_f_pixel_unshuffle(NOTHING, 1));
 CALL(ek_f_channel_shuffle(NOTHING, 1));

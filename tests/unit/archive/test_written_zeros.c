@@ -181,7 +181,7 @@ TEST(other_switches)
     double a = NAN, b = NAN;
     ek_tensor *x = ek_ones(EK_SHAPE(1, 1, 2), EK_F64, .requires_grad = true);
     assert_ok(ek_item(ek_sum(ek_f_avg_pool1d(x, 3, .stride = 2, .padding = 1)), &a));
-    assert_ok(ek_item(ek_sum(ek_f_avg_pool1d(x, 3, 2, 1, 0 + 1, false, false)), &b));
+    assert_ok(ek_item(ek_sum(ek_f_avg_pool1d(x, 3, 2, 1, false, false)), &b));
     ck_assert_double_eq_tol(a, 2.0 / 3, 1e-12);
     ck_assert_double_eq_tol(b, 1, 1e-12);
     ek_module *pool = ek_avg_pool1d(3, .stride = 2, .padding = 1, .count_include_pad = false);
@@ -189,8 +189,6 @@ TEST(other_switches)
     ck_assert_double_eq_tol(b, 1, 1e-12);
     ek_module_free(pool);
     assert_refused(ek_max_pool1d(2, .count_include_pad = false), EK_E_INVALID,
-                   "for average pooling only");
-    assert_refused(ek_f_max_pool1d(x, 2, .count_include_pad = false), EK_E_INVALID,
                    "for average pooling only");
 
     assert_ok(ek_item(ek_f_poisson_nll_loss(x, x, .log_input = false), &a));
@@ -317,24 +315,11 @@ TEST(searches)
     assert_error(EK_E_INVALID, "multiple 0");
 }
 
-/* gcc and clang refuse a digit or a brace there (tests/install/mistakes), but no sign. */
-#pragma GCC diagnostic ignored "-Wmissing-braces"
-
 #define SIDE 4
 #define ZEROS(...) ek_zeros(__VA_ARGS__)
 
-TEST(shapes_need_ek_shape)
+TEST(shapes_may_be_variables)
 {
-    static const float pair[] = {1, 2};
-    assert_refused(ek_zeros(+5), EK_E_SHAPE, "write EK_SHAPE(+5)");
-    assert_refused(ek_ones(+2, 3), EK_E_SHAPE, "written as +2, 3; write EK_SHAPE(+2, 3)");
-    assert_refused(ek_empty(+0), EK_E_SHAPE, "write EK_SHAPE(+0)");
-    assert_refused(ek_rand((2), 3, .dtype = EK_F64), EK_E_SHAPE, "write EK_SHAPE((2), 3)");
-    assert_refused(ek_randn(+SIDE, SIDE), EK_E_SHAPE, "write EK_SHAPE(+4, 4)");
-    assert_refused(ek_full(0.5, +2 * SIDE), EK_E_SHAPE, "write EK_SHAPE(+2 * 4)");
-    assert_refused(ek_randint(0, 9, +3), EK_E_SHAPE, "write EK_SHAPE(+3)");
-    assert_refused(ek_from_data(pair, +2), EK_E_SHAPE, "write EK_SHAPE(+2)");
-    assert_refused(ZEROS(-SIDE, 1), EK_E_SHAPE, "write EK_SHAPE(-4, 1)");
     const ek_shape shape = EK_SHAPE(SIDE, 2);
     const ek_shape shapes[] = {shape, shape};
     ck_assert_int_eq((int)ek_tensor_count(ZEROS(shape, EK_F64)), 8);
@@ -361,7 +346,6 @@ TEST(dimensions_need_a_count)
     assert_refused(ek_amax(x, .dims[0] = 1), EK_E_INVALID, "write EK_DIMS(1)");
     assert_refused(SUM(x, 1, 1), EK_E_INVALID, "write EK_DIMS(1)");
     assert_refused(ek_quantile(x, q, 1), EK_E_INVALID, "quantile: dimension 1");
-    const int none = 0;
     ck_assert_int_eq(ek_tensor_ndim(SUM(x, EK_DIMS(1))), 1);
     assert_refused(ek_sum(x, .dim = 1, EK_DIMS(0)), EK_E_INVALID, "dim and EK_DIMS");
     assert_refused(ek_any(x, .dim = 2), EK_E_SHAPE, "any: dimension 2 is not in [-2, 1]");
@@ -370,9 +354,13 @@ TEST(dimensions_need_a_count)
     assert_shape(ek_norm(x, SUM_DIM, .p = 1, .keepdim = true), EK_SHAPE(1, 3));
     assert_shape(ek_var(x, -1), EK_SHAPE(2));
     ck_assert_int_eq(ek_tensor_ndim(ek_amax(ek_ones(ek_scalar_shape()), 0)), 0);
-    ck_assert_int_eq(ek_tensor_ndim(ek_sum(x, .dims = {1}, .dim_count = none)), 0);
     ck_assert_int_eq(ek_tensor_ndim(ek_sum(x, .keepdim = true)), 2);
-    ck_assert_int_eq(ek_tensor_ndim(ek_sum_with((ek_reduce_options){.x = x})), 0);
-    assert_shape(ek_sum_with((ek_reduce_options){.x = x, .dim = EK_ZERO}), EK_SHAPE(3));
+    assert_refused(ek_sum(x, .dims = {0}), EK_E_INVALID, "write EK_DIMS(0)");
+    assert_refused(ek_sum(x, 1, 0), EK_E_INVALID, "write EK_DIMS(0)");
+    ek_reduce_options filled = EK_DEFAULTS(ek_reduce_options);
+    filled.x = x;
+    ck_assert_int_eq(ek_tensor_ndim(ek_sum_with(filled)), 0);
+    filled.dim = 0;
+    assert_shape(ek_sum_with(filled), EK_SHAPE(3));
     ck_assert_int_eq(ek_tensor_ndim(ek_quantile(x, q, EK_DIMS(1))), 1);
 }

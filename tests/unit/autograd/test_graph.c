@@ -99,7 +99,7 @@ TEST(grad_of_intermediates_and_unused_inputs)
     ek_tensor *y = toy_sum(toy_mul(e, e));
     ek_tensor *inputs[] = {e, x, other, e, y}, *gradients[5];
     assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 5,
-                      .gradients = gradients, .allow_unused = true, .retain_graph = EK_ON));
+                      .gradients = gradients, .allow_unused = true, .retain_graph = true));
     for (int i = 0; i < 3; i++) {
         ck_assert_double_eq_tol(element(gradients[0], i), 2 * exp(values[i]), 1e-12);
         ck_assert_double_eq_tol(element(gradients[1], i), 2 * exp(2 * values[i]), 1e-9);

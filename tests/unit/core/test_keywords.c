@@ -89,15 +89,3 @@ TEST(switches_are_read_as_they_were_written)
     o.bias = (ek_switch)-1;
     assert_refused(EK_READ_SWITCH("layer", &o, bias, 1, EK_ON), EK_E_INVALID, "not -1");
 }
-
-TEST(leading_numbers)
-{
-    ck_assert_uint_eq(ek_keyword_numbers("4, 5, .dtype = 1"), 4);
-    ck_assert_uint_eq(ek_keyword_numbers("(4), -(1), 2 * n, n, 3"), 16);
-    ck_assert_uint_eq(ek_keyword_numbers(".5"), 2);
-    ck_assert_uint_eq(ek_keyword_numbers("n, 4"), 0);
-    ck_assert_uint_eq(ek_keyword_numbers("((ek_shape){.ndim = 1, .dims = {4}}), 4"), 0);
-    ck_assert_uint_eq(ek_keyword_numbers(".shape = s, .dtype = 1"), 0);
-    ck_assert_uint_eq(ek_keyword_numbers(""), 0);
-    ck_assert_uint_eq(ek_keyword_numbers(NULL), 0);
-}

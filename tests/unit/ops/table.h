@@ -253,10 +253,11 @@ static void check_differences(const op_row *row)
     FOR_EACH_CASE(run, EK_F64, (op_memory)(number % OP_MEMORIES))
     {
         /* f32 rounds to 6e-8; steps of 0.01 keep that to 6e-6 of a difference. */
-        ek_gradcheck_options options = {.function = row->function,
-                                        .inputs = run.inputs,
-                                        .input_count = run.count,
-                                        .user = &run};
+        ek_gradcheck_options options = EK_DEFAULTS(ek_gradcheck_options);
+        options.function = row->function;
+        options.inputs = run.inputs;
+        options.input_count = run.count;
+        options.user = &run;
         if (row->flags & NARROW) {
             options.epsilon = 1e-2;
             options.absolute_tolerance = options.relative_tolerance = 5e-3;

@@ -175,7 +175,7 @@ TEST(hooks_of_tensors)
                  1e-12);
     ek_tensor *dx;
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &x, .input_count = 1,
-                      .gradients = &dx, .retain_graph = EK_ON));
+                      .gradients = &dx, .retain_graph = true));
     assert_close(dx, golden("functional.golden", "hook/d"), 1e-12, 1e-12);
     assert_ok(ek_tensor_remove_hook(x, id));
     assert_refused(ek_tensor_remove_hook(x, id), EK_E_INVALID, "the tensor has no hook");

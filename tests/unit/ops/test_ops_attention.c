@@ -14,15 +14,9 @@ FROM(.file = "attention.golden", .numbered = true, .inputs = {"x", "k", "v", "m"
 
 static ek_tensor *attend(ek_tensor *const *x, const double *o, ek_tensor *const *c)
 {
-    ek_attention_options options = {.q = x[0],
-                                    .k = x[1],
-                                    .v = x[2],
-                                    .mask = c[0],
-                                    .is_causal = o[0] != 0,
-                                    .enable_gqa = o[1] != 0};
-    if (c[1])
-        options.scale = element(c[1], 0) == 0 ? EK_ZERO : element(c[1], 0);
-    return ek_f_scaled_dot_product_attention_with(options);
+    return ek_f_scaled_dot_product_attention(x[0], x[1], x[2], .mask = c[0], .is_causal = o[0] != 0,
+                                             .scale = c[1] ? element(c[1], 0) : EK_UNSET,
+                                             .enable_gqa = o[1] != 0);
 }
 
 ROW(attention, BF16 | SECOND | ALONE | THIRD(1) | THIRD(2), attend(x, o, c))
@@ -31,8 +25,7 @@ ROW(attention_bias, BF16, ek_f_scaled_dot_product_attention(x[0], x[1], x[2], .m
 FROM(.file = "attention.golden", .numbered = true, .inputs = {"x", "w"}, .dy = "dy",
      .constants = {"eps"}, .tolerance = 1e-5)
 ROW(rms_norm, SECOND | SLOTS | ALONE | EMPTY,
-    ek_f_rms_norm(x[0], I(0), count > 1 ? x[1] : NULL,
-                  element(c[0], 0) == 0 ? EK_ZERO : element(c[0], 0)))
+    ek_f_rms_norm(x[0], I(0), count > 1 ? x[1] : NULL, element(c[0], 0)))
 
 FROM(.file = "attention.golden", .numbered = true, .inputs = {"x"}, .dy = "dy",
      .constants = {"cosine", "sine"}, .tolerance = 2e-6)
@@ -339,7 +332,7 @@ TEST(rms_norms_epsilon_is_the_dtypes)
     for (int i = 0; i < 4; i++) {
         ek_tensor *x = normal(1, EK_SHAPE(3, 4), EK_F32, test_home());
         x = ek_to_dtype(x, dtypes[i]);
-        assert_close(ek_f_rms_norm(ek_mul_scalar(x, 1e-4), 1, NULL, 0),
+        assert_close(ek_f_rms_norm(ek_mul_scalar(x, 1e-4), 1, NULL, EK_UNSET),
                      ek_f_rms_norm(ek_mul_scalar(x, 1e-4), 1, NULL, epsilons[i]), 0, 0);
     }
 }

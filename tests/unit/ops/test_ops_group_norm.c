@@ -11,17 +11,17 @@
 
 static ek_tensor *group(ek_tensor *x, ek_tensor *w, ek_tensor *b)
 {
-    return ek_f_group_norm(x, 2, w, b, 0);
+    return ek_f_group_norm(x, 2, w, b, 1e-5);
 }
 
 static ek_tensor *instance(ek_tensor *x, ek_tensor *w, ek_tensor *b)
 {
-    return ek_f_instance_norm(x, w, b, 0);
+    return ek_f_instance_norm(x, w, b, 1e-5);
 }
 
 static ek_tensor *layer(ek_tensor *x, ek_tensor *w, ek_tensor *b)
 {
-    return ek_f_layer_norm(x, 2, w, b, 0);
+    return ek_f_layer_norm(x, 2, w, b, 1e-5);
 }
 
 TEST_LOOP(gradient_of_the_weight_is_differentiable, 0, 3)
@@ -54,8 +54,9 @@ TEST(memory_order_is_kept)
     x = ek_detach(ek_mul(x, x));
     ek_tensor *w = ek_ones(EK_SHAPE(6, 4, 5)), *c = ek_ones(EK_SHAPE(6));
     assert_ok(ek_tensor_set_requires_grad(x, true));
-    ek_tensor *results[] = {ek_f_group_norm(x, 1, c, c, 0), ek_f_group_norm(x, 3, c, c, 0),
-                            ek_f_instance_norm(x, NULL, NULL, 0), ek_f_layer_norm(x, 3, w, w, 0)};
+    ek_tensor *results[] = {ek_f_group_norm(x, 1, c, c, 1e-5), ek_f_group_norm(x, 3, c, c, 1e-5),
+                            ek_f_instance_norm(x, NULL, NULL, 1e-5),
+                            ek_f_layer_norm(x, 3, w, w, 1e-5)};
     for (int i = 0; i < 4; i++) {
         assert_made(results[i]);
         ck_assert(ek_same_layout(results[i], x));
@@ -77,17 +78,18 @@ TEST(bf16_has_f32_statistics)
     ek_tensor *x = ek_detach(ek_to_dtype(wide, EK_BF16));
     wide = ek_detach(ek_to_dtype(x, EK_F32));
     ek_tensor *c = ek_full(3, EK_SHAPE(4)), *w = ek_full(3, EK_SHAPE(4, 24));
-    ek_tensor *pairs[][2] = {{ek_f_group_norm(x, 2, c, c, 0), ek_f_group_norm(wide, 2, c, c, 0)},
-                             {ek_f_instance_norm(x, c, c, 0), ek_f_instance_norm(wide, c, c, 0)},
-                             {ek_f_layer_norm(x, 2, w, w, 0), ek_f_layer_norm(wide, 2, w, w, 0)}};
+    ek_tensor *pairs[][2] = {
+        {ek_f_group_norm(x, 2, c, c, 1e-5), ek_f_group_norm(wide, 2, c, c, 1e-5)},
+        {ek_f_instance_norm(x, c, c, 1e-5), ek_f_instance_norm(wide, c, c, 1e-5)},
+        {ek_f_layer_norm(x, 2, w, w, 1e-5), ek_f_layer_norm(wide, 2, w, w, 1e-5)}};
     for (int i = 0; i < 3; i++)
         assert_close(pairs[i][0], ek_to_dtype(pairs[i][1], EK_BF16), 8e-3, 1e-2);
-    assert_refused(ek_f_group_norm(x, 2, ek_to_dtype(c, EK_BF16), NULL, 0), EK_E_DTYPE,
+    assert_refused(ek_f_group_norm(x, 2, ek_to_dtype(c, EK_BF16), NULL, 1e-5), EK_E_DTYPE,
                    "group_norm: weight has dtype bf16 and must have f32");
     /* Gradients of both orders. */
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_tensor_set_requires_grad(c, true));
-    ek_tensor *y = ek_sum(ek_square(ek_f_group_norm(x, 2, c, NULL, 0))), *dx;
+    ek_tensor *y = ek_sum(ek_square(ek_f_group_norm(x, 2, c, NULL, 1e-5))), *dx;
     assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &dx, .create_graph = true));
     assert_ok(ek_backward(ek_sum(ek_square(dx))));
@@ -101,15 +103,15 @@ TEST(layer_norm_of_every_rank)
     ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, test_home()), EK_SHAPE(2, 3, 4));
     x = ek_mul(x, x);
     /* All of x is one row; a transposed x has the same rows in another order. */
-    ek_tensor *whole = ek_f_layer_norm(x, 3, NULL, NULL, 0);
-    ek_tensor *flat = ek_f_layer_norm(ek_reshape(x, EK_SHAPE(24)), 1, NULL, NULL, 0);
+    ek_tensor *whole = ek_f_layer_norm(x, 3, NULL, NULL, 1e-5);
+    ek_tensor *flat = ek_f_layer_norm(ek_reshape(x, EK_SHAPE(24)), 1, NULL, NULL, 1e-5);
     assert_close(ek_reshape(whole, EK_SHAPE(24)), flat, 1e-14, 1e-14);
     ek_tensor *turned = ek_transpose(x, 0, 1);
-    assert_close(ek_f_layer_norm(turned, 1, NULL, NULL, 0),
-                 ek_transpose(ek_f_layer_norm(x, 1, NULL, NULL, 0), 0, 1), 1e-14, 1e-14);
+    assert_close(ek_f_layer_norm(turned, 1, NULL, NULL, 1e-5),
+                 ek_transpose(ek_f_layer_norm(x, 1, NULL, NULL, 1e-5), 0, 1), 1e-14, 1e-14);
     /* A row of one value is 0, and moves nothing. */
     ek_tensor *single = ek_ones(EK_SHAPE(3, 1), EK_F64, .requires_grad = true);
-    ek_tensor *y = ek_f_layer_norm(single, 1, NULL, NULL, 0);
+    ek_tensor *y = ek_f_layer_norm(single, 1, NULL, NULL, 1e-5);
     assert_close(y, ek_zeros(EK_SHAPE(3, 1), EK_F64), 0, 0);
     assert_ok(ek_backward(ek_sum(y)));
     assert_close(ek_tensor_grad(single), ek_zeros(EK_SHAPE(3, 1), EK_F64), 0, 0);
@@ -119,7 +121,7 @@ static ek_tensor *group_of_one(ek_tensor *const *inputs, int count, void *user)
 {
     (void)count;
     (void)user;
-    return ek_f_group_norm(inputs[0], 3, inputs[1], inputs[2], 0);
+    return ek_f_group_norm(inputs[0], 3, inputs[1], inputs[2], 1e-5);
 }
 
 /* What varies in no group is the bias, and x and the weight move nothing, in any order. */
@@ -171,8 +173,8 @@ static ek_tensor *group_of_eight(ek_tensor *const *inputs, int count, void *user
 {
     ek_tensor *x = ek_reshape(inputs[0], EK_SHAPE(2, 4, 1, 2, 1, 1, 2, 1));
     (void)count;
-    return *(int *)user ? ek_f_group_norm(x, 2, inputs[1], NULL, 0)
-                        : ek_f_layer_norm(x, 7, NULL, NULL, 0);
+    return *(int *)user ? ek_f_group_norm(x, 2, inputs[1], NULL, 1e-5)
+                        : ek_f_layer_norm(x, 7, NULL, NULL, 1e-5);
 }
 
 TEST_LOOP(eight_dimensions, 0, 2)
@@ -195,8 +197,8 @@ TEST(eps_zero_is_said)
 {
     const double values[] = {1, 3};
     ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2), EK_F64, test_home());
-    ck_assert_double_eq(element(ek_f_layer_norm(x, 1, NULL, NULL, EK_ZERO), 1), 1);
-    ck_assert_double_lt(element(ek_f_layer_norm(x, 1, NULL, NULL, 0), 1), 1);
+    ck_assert_double_eq(element(ek_f_layer_norm(x, 1, NULL, NULL, 0), 1), 1);
+    ck_assert_double_lt(element(ek_f_layer_norm(x, 1, NULL, NULL, 1e-5), 1), 1);
 }
 
 TEST(empty_batch)
@@ -204,55 +206,56 @@ TEST(empty_batch)
     ek_tensor *x = ek_zeros(EK_SHAPE(0, 4, 2, 2), .requires_grad = true);
     ek_tensor *w = ek_ones(EK_SHAPE(4), .requires_grad = true);
     ek_tensor *b = ek_zeros(EK_SHAPE(4), .requires_grad = true);
-    ek_tensor *y = ek_f_group_norm(x, 2, w, b, 0);
+    ek_tensor *y = ek_f_group_norm(x, 2, w, b, 1e-5);
     assert_made(y);
     ck_assert_int_eq(ek_tensor_count(y), 0);
     assert_ok(ek_backward(ek_sum(y)));
     ck_assert_double_eq(element(ek_tensor_grad(w), 3), 0);
     ck_assert_double_eq(element(ek_tensor_grad(b), 3), 0);
-    assert_made(ek_f_instance_norm(x, w, b, 0));
-    assert_made(ek_f_layer_norm(x, 1, NULL, NULL, 0));
-    assert_made(ek_f_instance_norm(ek_zeros(EK_SHAPE(2, 0, 3)), NULL, NULL, 0));
-    assert_made(ek_f_group_norm(ek_zeros(EK_SHAPE(2, 3, 0)), 3, NULL, NULL, 0));
+    assert_made(ek_f_instance_norm(x, w, b, 1e-5));
+    assert_made(ek_f_layer_norm(x, 1, NULL, NULL, 1e-5));
+    assert_made(ek_f_instance_norm(ek_zeros(EK_SHAPE(2, 0, 3)), NULL, NULL, 1e-5));
+    assert_made(ek_f_group_norm(ek_zeros(EK_SHAPE(2, 3, 0)), 3, NULL, NULL, 1e-5));
 }
 
 TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 6, 2, 2)), *c = ek_ones(EK_SHAPE(6));
-    assert_refused(ek_f_group_norm(NULL, 2, c, c, 0), EK_E_INVALID, "group_norm: x is NULL");
-    assert_refused(ek_f_group_norm(c, 2, NULL, NULL, 0), EK_E_SHAPE,
+    assert_refused(ek_f_group_norm(NULL, 2, c, c, 1e-5), EK_E_INVALID, "group_norm: x is NULL");
+    assert_refused(ek_f_group_norm(c, 2, NULL, NULL, 1e-5), EK_E_SHAPE,
                    "expected x of 2 or more dimensions (N, C, ...), got [6]");
-    assert_refused(ek_f_group_norm(x, 4, c, c, 0), EK_E_INVALID,
+    assert_refused(ek_f_group_norm(x, 4, c, c, 1e-5), EK_E_INVALID,
                    "got input size [2, 6, 2, 2] and 4 groups");
-    assert_refused(ek_f_group_norm(x, 0, c, c, 0), EK_E_INVALID, "and 0 groups");
-    assert_refused(ek_f_group_norm(x, 2, ek_ones(EK_SHAPE(2)), c, 0), EK_E_SHAPE,
+    assert_refused(ek_f_group_norm(x, 0, c, c, 1e-5), EK_E_INVALID, "and 0 groups");
+    assert_refused(ek_f_group_norm(x, 2, ek_ones(EK_SHAPE(2)), c, 1e-5), EK_E_SHAPE,
                    "group_norm: weight has shape [2] and must have [6]");
-    assert_refused(ek_f_group_norm(x, 2, c, ek_ones(EK_SHAPE(6), EK_F64), 0), EK_E_DTYPE,
+    assert_refused(ek_f_group_norm(x, 2, c, ek_ones(EK_SHAPE(6), EK_F64), 1e-5), EK_E_DTYPE,
                    "group_norm: bias has dtype f64 and must have f32");
     assert_refused(ek_f_group_norm(x, 2, c, c, -1), EK_E_INVALID,
                    "group_norm: eps must not be negative, got -1");
-    assert_refused(ek_f_group_norm(ek_ones(EK_SHAPE(1, 6)), 6, NULL, NULL, 0), EK_E_SHAPE,
+    assert_refused(ek_f_group_norm(ek_ones(EK_SHAPE(1, 6)), 6, NULL, NULL, 1e-5), EK_E_SHAPE,
                    "more than 1 value per group or a batch of more than 1, got input size "
                    "[1, 6] and 6 groups");
-    assert_refused(ek_f_group_norm(ek_ones(EK_SHAPE(1, 6, 1, 1)), 6, NULL, NULL, 0), EK_E_SHAPE,
+    assert_refused(ek_f_group_norm(ek_ones(EK_SHAPE(1, 6, 1, 1)), 6, NULL, NULL, 1e-5), EK_E_SHAPE,
                    "got input size [1, 6, 1, 1] and 6 groups");
-    assert_refused(ek_f_group_norm(ek_ones(EK_SHAPE(4, 6), EK_I64), 2, NULL, NULL, 0), EK_E_DTYPE,
-                   "group_norm: x has dtype i64");
+    assert_refused(ek_f_group_norm(ek_ones(EK_SHAPE(4, 6), EK_I64), 2, NULL, NULL, 1e-5),
+                   EK_E_DTYPE, "group_norm: x has dtype i64");
 
-    assert_refused(ek_f_instance_norm(ek_ones(EK_SHAPE(2, 6, 1, 1)), c, c, 0), EK_E_SHAPE,
+    assert_refused(ek_f_instance_norm(ek_ones(EK_SHAPE(2, 6, 1, 1)), c, c, 1e-5), EK_E_SHAPE,
                    "instance_norm: expected more than 1 spatial element, got input size "
                    "[2, 6, 1, 1]");
-    assert_refused(ek_f_instance_norm(ek_ones(EK_SHAPE(2, 6)), c, c, 0), EK_E_SHAPE,
+    assert_refused(ek_f_instance_norm(ek_ones(EK_SHAPE(2, 6)), c, c, 1e-5), EK_E_SHAPE,
                    "instance_norm: expected x of 3 or more dimensions");
 
     assert_refused(
-        ek_f_layer_norm(x, 5, NULL, NULL, 0), EK_E_SHAPE,
+        ek_f_layer_norm(x, 5, NULL, NULL, 1e-5), EK_E_SHAPE,
         "layer_norm: cannot normalise over the last 5 dimensions of [2, 6, 2, 2]; 1 to 4 "
         "can be");
     assert_refused(ek_f_layer_norm(ek_reshape(x, EK_SHAPE(2, 1, 1, 6, 1, 2, 1, 2)), 8, NULL, NULL,
-                                   0),
+                                   1e-5),
                    EK_E_SHAPE, "last 8 dimensions of [2, 1, 1, 6, 1, 2, 1, 2]; 1 to 7 can be");
-    assert_refused(ek_f_layer_norm(x, 0, NULL, NULL, 0), EK_E_SHAPE, "over the last 0 dimensions");
-    assert_refused(ek_f_layer_norm(x, 2, c, NULL, 0), EK_E_SHAPE,
+    assert_refused(ek_f_layer_norm(x, 0, NULL, NULL, 1e-5), EK_E_SHAPE,
+                   "over the last 0 dimensions");
+    assert_refused(ek_f_layer_norm(x, 2, c, NULL, 1e-5), EK_E_SHAPE,
                    "layer_norm: weight has shape [6] and must have [2, 2]");
 }

@@ -81,7 +81,7 @@ TEST(transposed_weights)
     ek_tensor *weight = ek_transpose(turned, 0, 1), *view_gradient;
     ek_tensor *loss = ek_sum(ek_mul(ek_f_linear(x, weight, bias), g));
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &weight, .input_count = 1,
-                      .gradients = &view_gradient, .retain_graph = EK_ON));
+                      .gradients = &view_gradient, .retain_graph = true));
     ck_assert(ek_tensor_is_contiguous(ek_transpose(view_gradient, 0, 1), EK_CONTIGUOUS));
     assert_ok(ek_backward(loss));
     ck_assert(ek_tensor_is_contiguous(ek_tensor_grad(turned), EK_CONTIGUOUS));

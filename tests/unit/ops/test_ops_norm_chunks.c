@@ -97,7 +97,7 @@ static void assert_same(ek_check_function *a, ek_check_function *b, ek_tensor *c
         ek_tensor *g = normal(9, ek_tensor_shape(y), ek_tensor_dtype(y), test_home());
         results[k][0] = y;
         assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = count,
-                          .gradients = results[k] + 1, .grad_outputs = &g, .retain_graph = EK_ON));
+                          .gradients = results[k] + 1, .grad_outputs = &g, .retain_graph = true));
         ek_tensor *again[3];
         assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = count,
                           .gradients = again, .grad_outputs = &g, .create_graph = true));

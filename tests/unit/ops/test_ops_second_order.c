@@ -41,16 +41,16 @@ typedef struct loss_case {
 } loss_case;
 
 /* Inputs: scores. Targets 0 and 3 and 1, of which one may be ignored. */
-static ek_loss_options class_options(ek_tensor *scores, const loss_case *c)
+static ek_cross_entropy_options class_options(ek_tensor *scores, const loss_case *c)
 {
     static const int64_t targets[] = {0, 3, 1, 3};
     static const double weights[] = {0.5, 2, 1, 1.5};
-    return (ek_loss_options){
+    return (ek_cross_entropy_options){
         .input = scores,
         .target = c->spatial ? positions(targets, EK_SHAPE(2, 2)) : positions(targets, EK_SHAPE(4)),
         .weight = c->weighted ? tensor_of(weights, EK_SHAPE(4), EK_F64, test_home()) : NULL,
         .reduction = c->reduction,
-        .ignore_index = c->ignores ? 3 : 0,
+        .ignore_index = c->ignores ? 3 : -100,
         .label_smoothing = c->smoothing};
 }
 
@@ -63,7 +63,8 @@ static ek_tensor *cross_entropy(ek_tensor *const *x, int count, void *user)
 static ek_tensor *nll(ek_tensor *const *x, int count, void *user)
 {
     (void)count;
-    return ek_f_nll_loss_with(class_options(ek_f_log_softmax(x[0], 1), user));
+    const ek_cross_entropy_options o = class_options(ek_f_log_softmax(x[0], 1), user);
+    return ek_f_nll_loss(o.input, o.target, o.weight, o.reduction, o.ignore_index);
 }
 
 TEST_LOOP(class_losses_with_every_option, 0, 3)

@@ -182,8 +182,6 @@ TEST(refusals)
     assert_refused(ek_f_conv_transpose2d(x, w, .padding = EK_SAME), EK_E_INVALID,
                    "conv_transpose2d: EK_SAME is not for transposed convolution");
     assert_refused(ek_f_conv2d(x, w, .padding = -2), EK_E_INVALID, "padding must be at least 0");
-    assert_refused(ek_f_avg_pool2d(x, 2, .indices = &index), EK_E_INVALID,
-                   "avg_pool2d: indices are for max pooling only");
     assert_refused(ek_f_adaptive_max_pool2d(x, 0, 2, NULL), EK_E_INVALID,
                    "adaptive_max_pool2d: the output must be at least 1, got 0 x 2");
     assert_refused(ek_f_adaptive_max_pool1d(ek_ones(EK_SHAPE(2, 2, 0)), 2, NULL), EK_E_SHAPE,

@@ -148,7 +148,6 @@ ROW(linear_relu, 0, ek_linear_activated(x[0], x[1], x[2], true))
 
 #define ALONE_OF(golden_) \
     .file = golden_, .numbered = true, .inputs = {"x"}, .dy = "dy", .tolerance = 2e-5
-#define PADS(k) (o[k] != 0 ? EK_DEFAULT : EK_OFF)
 
 FROM(ALONE_OF("nn_pool.golden"))
 #define MAX_POOL                                                            \
@@ -158,23 +157,21 @@ ROW(max_pool, BF16 | EMPTY, MAX_POOL)
 ROW(max_pool_ties, KINKED, MAX_POOL)
 ROW(avg_pool, BF16 | EMPTY,
     ek_f_avg_pool2d(x[0], .kernels = {I(0), I(1)}, .strides = {I(2), I(3)},
-                    .paddings = {I(4), I(5)}, .ceil_mode = o[6] != 0, .count_include_pad = PADS(7)))
+                    .paddings = {I(4), I(5)}, .ceil_mode = o[6] != 0,
+                    .count_include_pad = o[7] != 0))
 ROW(adaptive_avg_pool, BF16 | EMPTY, ek_f_adaptive_avg_pool2d(x[0], I(0), I(1)))
 ROW(upsample, BF16 | EMPTY,
     ek_f_upsample(x[0], I(0), I(1), o[2] != 0 ? EK_BILINEAR : EK_NEAREST, o[3] != 0))
 
 FROM(ALONE_OF("conv_nd.golden"))
-#define POOL_1D(operation)                                                                         \
-    operation(x[0], .kernels = {I(0)}, .strides = {I(1)}, .paddings = {I(2)}, .dilations = {I(3)}, \
-              .ceil_mode = o[4] != 0, .count_include_pad = PADS(5))
-#define POOL_3D(operation)                                                        \
-    operation(x[0], .kernels = {I(0), I(1), I(2)}, .strides = {I(3), I(4), I(5)}, \
-              .paddings = {I(6), I(7), I(8)}, .dilations = {I(9), I(10), I(11)},  \
-              .ceil_mode = o[12] != 0, .count_include_pad = PADS(13))
-ROW(max_pool1d, BF16 | EMPTY, POOL_1D(ek_f_max_pool1d))
-ROW(max_pool3d, BF16 | EMPTY, POOL_3D(ek_f_max_pool3d))
-ROW(avg_pool1d, BF16 | EMPTY, POOL_1D(ek_f_avg_pool1d))
-ROW(avg_pool3d, BF16 | EMPTY, POOL_3D(ek_f_avg_pool3d))
+#define POOL_1D .kernels = {I(0)}, .strides = {I(1)}, .paddings = {I(2)}, .ceil_mode = o[4] != 0
+#define POOL_3D                                                                                   \
+    .kernels = {I(0), I(1), I(2)}, .strides = {I(3), I(4), I(5)}, .paddings = {I(6), I(7), I(8)}, \
+    .ceil_mode = o[12] != 0
+ROW(max_pool1d, BF16 | EMPTY, ek_f_max_pool1d(x[0], POOL_1D, .dilations = {I(3)}))
+ROW(max_pool3d, BF16 | EMPTY, ek_f_max_pool3d(x[0], POOL_3D, .dilations = {I(9), I(10), I(11)}))
+ROW(avg_pool1d, BF16 | EMPTY, ek_f_avg_pool1d(x[0], POOL_1D, .count_include_pad = o[5] != 0))
+ROW(avg_pool3d, BF16 | EMPTY, ek_f_avg_pool3d(x[0], POOL_3D, .count_include_pad = o[13] != 0))
 ROW(adaptive_avg_pool1d, BF16 | EMPTY, ek_f_adaptive_avg_pool1d(x[0], I(0)))
 ROW(adaptive_avg_pool3d, BF16 | EMPTY, ek_f_adaptive_avg_pool3d(x[0], I(0), I(1), I(2)))
 
@@ -183,19 +180,31 @@ ROW(softmax, BF16 | THIRD(0) | THIRD(1),
     o[1] != 0 ? ek_f_log_softmax(x[0], I(0)) : ek_f_softmax(x[0], I(0)))
 
 /* options: keepdim, then the dimensions */
-static ek_reduce_options reduction(ek_tensor *x, const double *o)
+static ek_variance_options reduction(ek_tensor *x, const double *o)
 {
-    ek_reduce_options options = {.x = x,
-                                 .keepdim = o[0] != 0,
-                                 .dim_count = (int)o[OP_OPTIONS - 1] - 1};
+    ek_variance_options options = EK_DEFAULTS(ek_variance_options);
+    options.x = x;
+    options.keepdim = o[0] != 0;
+    options.dim_count = (int)o[OP_OPTIONS - 1] - 1;
     for (int i = 0; i < options.dim_count; i++)
         options.dims[i] = I(i + 1);
     return options;
 }
 
+static ek_tensor *norm(ek_tensor *x, const double *o)
+{
+    const ek_variance_options over = reduction(x, o);
+    ek_p_norm_options options = EK_DEFAULTS(ek_p_norm_options);
+    options.x = x;
+    options.keepdim = over.keepdim;
+    options.dim_count = over.dim_count;
+    memcpy(options.dims, over.dims, sizeof over.dims);
+    return ek_norm_with(options);
+}
+
 enum { MOMENT = THIRD(0) | THIRD(1) | THIRD(2) | THIRD(3) };
 FROM(ALONE_OF("norms.golden"))
-ROW(norm, SECOND | MOMENT, ek_norm_with(reduction(x[0], o)))
+ROW(norm, SECOND | MOMENT, norm(x[0], o))
 ROW(std, SECOND | MOMENT, ek_std_with(reduction(x[0], o)))
 ROW(var, MOMENT, ek_var_with(reduction(x[0], o)))
 
@@ -212,14 +221,13 @@ ROW(layer_norm, NORM, ek_f_layer_norm(x[0], I(0), W, B, element(c[0], 0)))
 static ek_tensor *batch_norm(ek_tensor *const *x, int count, const double *o, ek_tensor *const *c,
                              bool relu)
 {
-    double momentum = element(c[2], 0);
     ek_batch_norm_options options = {.x = x[0],
                                      .weight = W,
                                      .bias = B,
                                      .running_mean = o[0] != 0 ? NULL : c[0],
                                      .running_var = o[0] != 0 ? NULL : c[1],
                                      .training = o[0] != 0,
-                                     .momentum = momentum == 0 ? EK_ZERO : momentum,
+                                     .momentum = element(c[2], 0),
                                      .eps = element(c[2], 1)};
     return ek_batch_norm_tracked(options, relu, NULL);
 }
@@ -232,35 +240,17 @@ ROW(batch_norm_relu, BATCH_NORM, batch_norm(x, count, o, c, true))
 /* ---- losses ---- */
 
 /* options: reduction, ignored index or -1, smoothing in percent */
-static ek_loss_options classes(ek_tensor *const *x, const double *o, ek_tensor *const *c)
-{
-    return (ek_loss_options){.input = x[0],
-                             .target = c[0],
-                             .weight = c[1],
-                             .reduction = (ek_reduction)o[0],
-                             .ignore_index = o[1] == -1  ? 0
-                                             : o[1] == 0 ? EK_ZERO
-                                                         : (int64_t)o[1],
-                             .label_smoothing = o[2] / 100};
-}
-
-static ek_loss_options pair(ek_tensor *const *x, const double *o, ek_tensor *const *c)
-{
-    return (ek_loss_options){.input = x[0],
-                             .target = x[1],
-                             .weight = c[1],
-                             .reduction = (ek_reduction)o[0],
-                             .pos_weight = c[2]};
-}
+#define CLASSES x[0], c[0], c[1], (ek_reduction)o[0], o[1] == -1 ? -100 : (int64_t)o[1]
+#define REDUCTION .reduction = (ek_reduction)o[0]
 
 FROM(.file = "nn_loss.golden", .numbered = true, .inputs = {"x", "t"}, .dy = "dy",
      .constants = {"target", "weight", "pos_weight"}, .tolerance = 2e-5)
 ROW(cross_entropy, THIRD(0) | THIRD(3) | THIRD(6) | THIRD(9),
-    ek_f_cross_entropy_with(classes(x, o, c)))
-ROW(nll, 0, ek_f_nll_loss_with(classes(x, o, c)))
-ROW(mse, 0, ek_f_mse_loss_with(pair(x, o, c)))
-ROW(l1, 0, ek_f_l1_loss_with(pair(x, o, c)))
-ROW(bce, THIRD(2), ek_f_bce_with_logits_with(pair(x, o, c)))
+    ek_f_cross_entropy(CLASSES, .label_smoothing = o[2] / 100))
+ROW(nll, 0, ek_f_nll_loss(CLASSES))
+ROW(mse, 0, ek_f_mse_loss(x[0], x[1], REDUCTION))
+ROW(l1, 0, ek_f_l1_loss(x[0], x[1], REDUCTION))
+ROW(bce, THIRD(2), ek_f_bce_with_logits(x[0], x[1], c[1], REDUCTION, .pos_weight = c[2]))
 
 FROM(.file = "functions.golden", .inputs = {"x0"}, .dy = "g", .tolerance = 2e-6)
 ROW(gelu, BF16 | EMPTY | THIRD(0), ek_f_gelu(x[0], EK_GELU_NONE))
