@@ -201,7 +201,7 @@ TEST(other_switches)
 
     ek_tensor *y = ek_sum(ek_square(x)), *dx = NULL;
     assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
-                      .gradients = &dx, .create_graph = true, .retain_graph = false));
+                      .gradients = &dx, .retain_graph = false));
     assert_refused(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
                            .gradients = &dx),
                    EK_E_STATE, "");

@@ -115,7 +115,7 @@ static launches count(kind k, ek_dtype dtype)
                                 ek_module_tensor(net, k == BATCH_RELU ? "0.bias" : "bias")};
         ek_tensor *gradients[3];
         assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 3,
-                          .gradients = gradients, .grad_outputs = &g, .retain_graph = EK_ON));
+                          .gradients = gradients, .grad_outputs = &g, .retain_graph = true));
         got.backward = launched();
         assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 1,
                           .gradients = gradients, .grad_outputs = &g, .create_graph = true));

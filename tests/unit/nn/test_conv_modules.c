@@ -112,7 +112,7 @@ TEST(pools_forward)
     assert_same(ek_max_pool1d(3, .stride = 2, .padding = 1, .dilation = 2), signal,
                 ek_f_max_pool1d(signal, 3, .stride = 2, .padding = 1, .dilation = 2));
     assert_same(ek_avg_pool1d(4, .padding = 2, .count_include_pad = EK_OFF), signal,
-                ek_f_avg_pool1d(signal, 4, .padding = 2, .count_include_pad = EK_OFF));
+                ek_f_avg_pool1d(signal, 4, .padding = 2, .count_include_pad = false));
     assert_same(ek_max_pool2d(.kernels = {2, 3}, .strides = {1, 2}, .paddings = {1, 0}), image,
                 ek_f_max_pool2d(image, .kernels = {2, 3}, .strides = {1, 2}, .paddings = {1, 0}));
     assert_same(ek_max_pool3d(.kernels = {2, 3, 1}, .ceil_mode = true), volume,

@@ -182,7 +182,7 @@ TEST(layers_without_weights)
                 ek_f_max_pool2d(x, 3, .stride = 2, .padding = 1, .ceil_mode = true));
     assert_same(ek_max_pool2d(2, .dilation = 2), x, ek_f_max_pool2d(x, 2, .dilation = 2));
     assert_same(ek_avg_pool2d(2, .padding = 1, .count_include_pad = EK_OFF), x,
-                ek_f_avg_pool2d(x, 2, .padding = 1, .count_include_pad = EK_OFF));
+                ek_f_avg_pool2d(x, 2, .padding = 1, .count_include_pad = false));
     assert_same(ek_adaptive_avg_pool2d(2, 3), x, ek_f_adaptive_avg_pool2d(x, 2, 3));
     assert_same(ek_upsample(.sizes = {9, 8}, .mode = EK_BILINEAR, .align_corners = true), x,
                 ek_f_upsample(x, 9, 8, EK_BILINEAR, true));

@@ -244,7 +244,7 @@ TEST(backward_hooks_see_one_pass)
     ek_tensor *loss = ek_sum(ek_apply(module, x)), *part = ek_sum(inside);
     ek_tensor *wanted = ek_matmul(ek_ones(EK_SHAPE(5, 4)), ek_module_tensor(module, "0.weight"));
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &w, .input_count = 1,
-                      .gradients = &dw, .retain_graph = EK_ON));
+                      .gradients = &dw, .retain_graph = true));
     ck_assert_int_eq(calls, 0);
     assert_ok(ek_grad(.outputs = &part, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &dx));
