@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "balance/balance.h"
-#include "core/keywords.h"
 #include "core/tensor.h"
 #include "core/value.h"
 #include "core/worker.h"
@@ -456,15 +455,15 @@ static int penalty_sum_penalties(penalty *p)
 
 /* ---- the penalty ---- */
 
-static int penalty_check_options(const ek_gradient_penalty_options *options, double weight)
+static int penalty_check_options(const ek_gradient_penalty_options *options)
 {
     EK_TRY(ek_error_status());
     if (!options->critic)
         return EK_FAIL(EK_E_INVALID, "gradient penalty: the critic is NULL");
-    if (!(weight >= 0 && weight < INFINITY))
+    if (!(options->weight >= 0 && options->weight < INFINITY))
         return EK_FAIL(EK_E_INVALID,
                        "gradient penalty: the weight has to be a number of at least 0, not %g",
-                       weight);
+                       options->weight);
     if (!ek_grad_enabled())
         return EK_FAIL(EK_E_AUTOGRAD,
                        "gradient penalty: it is made of a gradient, but gradient mode is off");
@@ -483,7 +482,7 @@ static ek_tensor *penalty_mean(const penalty *p, ek_tensor *sum, double weight)
                : NULL;
 }
 
-static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, penalty *p, double weight)
+static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, penalty *p)
 {
     if (penalty_make_points(options, p) < 0 || penalty_call_critic(options->critic, p) < 0 ||
         penalty_differentiate_critic(p) < 0 || penalty_sum_penalties(p) < 0)
@@ -491,7 +490,7 @@ static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, penalty
     ek_tensor *sum = ek_reduce_add(p->sums, p->parts, ek_tensor_device(p->sums[0]));
     if (p->apart)
         sum = ek_to_device(sum, p->home);
-    return sum ? penalty_mean(p, sum, weight) : NULL;
+    return sum ? penalty_mean(p, sum, options->weight) : NULL;
 }
 
 /* Finds the ranks; those of a group that is given with a reference. */
@@ -506,8 +505,7 @@ static int penalty_find_ranks(const ek_gradient_penalty_options *options, penalt
     return *given ? 0 : ek_error_status();
 }
 
-static ek_tensor *penalty_alone(const ek_gradient_penalty_options *options, penalty *p,
-                                double weight)
+static ek_tensor *penalty_alone(const ek_gradient_penalty_options *options, penalty *p)
 {
     ek_wrapper *wrapper = ek_wrapper_of(p->child);
     const int before = ek_error_status();
@@ -516,7 +514,7 @@ static ek_tensor *penalty_alone(const ek_gradient_penalty_options *options, pena
         return NULL;
     }
     ek_scope scope = ek_scope_begin();
-    ek_tensor *result = ek_scope_return(&scope, penalty_of(options, p, weight));
+    ek_tensor *result = ek_scope_return(&scope, penalty_of(options, p));
     if (wrapper)
         ek_wrapper_leave(wrapper);
     return result;
@@ -526,11 +524,9 @@ ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
 {
     penalty p = {.kind = options.kind};
     ek_ranks *given;
-    double weight = ek_number_or(EK_GIVEN(&options, weight, 4), 10);
     if (penalty_find_ranks(&options, &p, &given) < 0)
         return NULL;
-    ek_tensor *result =
-        penalty_check_options(&options, weight) < 0 ? NULL : penalty_alone(&options, &p, weight);
+    ek_tensor *result = penalty_check_options(&options) < 0 ? NULL : penalty_alone(&options, &p);
     if (!result && p.rows.ranks) /* the other ranks wait for this one */
         p.rows.ranks->agree(p.rows.ranks, ek_error_pending());
     ek_object_release(given);

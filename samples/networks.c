@@ -14,7 +14,7 @@ static ek_module *gan_norm(int norm, int channels)
     case NORM_LAYER:
         return ek_group_norm(1, channels);
     case NORM_INSTANCE:
-        return ek_instance_norm2d(channels, .affine = EK_ON);
+        return ek_instance_norm2d(channels, .affine = true);
     case NORM_BATCH:
         return ek_batch_norm2d(channels);
     case NORM_SYNC_BATCH:
@@ -74,7 +74,7 @@ static const ek_module_type resnet_block_type = {.name = "basic_block",
 /* The layer that follows normalises, which would subtract a bias again. */
 static ek_module *resnet_conv(int in, int out, int kernel, int stride)
 {
-    return ek_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .bias = EK_OFF);
+    return ek_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .bias = false);
 }
 
 /* Pixels are averaged before the 1 x 1 convolution, so that all of them count (He et al. 2019). */

@@ -25,22 +25,22 @@ static const ek_module_type letter_type = {.name = "letter_model",
                                            .size = sizeof(letter_model),
                                            .forward = letter_forward};
 
+#define LETTER_LAYERS(constructor)                                                 \
+    constructor(o.embedded, o.hidden, .num_layers = o.layers, .batch_first = true, \
+                .dropout = dropout)
+
 ek_module *letter_network(letter_options o)
 {
-    const ek_recurrent_options options = {.input_size = o.embedded,
-                                          .hidden_size = o.hidden,
-                                          .num_layers = o.layers,
-                                          .batch_first = true,
-                                          .dropout = o.layers > 1 ? o.dropout : 0};
+    const double dropout = o.layers > 1 ? o.dropout : 0;
     letter_model *self = (letter_model *)ek_module_new(&letter_type);
     if (!self)
         return NULL;
     ek_module *m = &self->module;
     ek_register_module(m, "embedding", &self->embedding, ek_embedding(o.letters, o.embedded));
     ek_register_module(m, "recurrent", &self->recurrent,
-                       o.cell == CELL_LSTM  ? ek_lstm_with(options)
-                       : o.cell == CELL_GRU ? ek_gru_with(options)
-                                            : ek_rnn_with(options));
+                       o.cell == CELL_LSTM  ? LETTER_LAYERS(ek_lstm)
+                       : o.cell == CELL_GRU ? LETTER_LAYERS(ek_gru)
+                                            : LETTER_LAYERS(ek_rnn));
     ek_register_module(m, "dropout", &self->dropout, ek_dropout(o.dropout));
     ek_register_module(m, "head", &self->head, ek_linear(o.hidden, o.classes));
     return ek_module_finish(m);

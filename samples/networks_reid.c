@@ -36,7 +36,7 @@ ek_module *reid_network(int width, int blocks, int features, int identities)
     ek_register_module(m, "trunk", &self->trunk, resnet(1, width, blocks, true, features));
     ek_register_module(m, "neck", &self->neck, ek_batch_norm1d(features));
     ek_register_module(m, "classifier", &self->classifier,
-                       ek_linear(features, identities, .bias = EK_OFF));
+                       ek_linear(features, identities, .bias = false));
     m = ek_module_finish(m);
     return m ? ek_convert_sync_batch_norm(m) : NULL;
 }

@@ -90,8 +90,8 @@ static const ek_module_type unet_type = {.name = "unet_level",
 
 static ek_module *unet_convolutions(int in, int out)
 {
-    return ek_sequential(ek_conv2d(in, out, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(out),
-                         ek_relu(), ek_conv2d(out, out, 3, .padding = 1, .bias = EK_OFF),
+    return ek_sequential(ek_conv2d(in, out, 3, .padding = 1, .bias = false), ek_batch_norm2d(out),
+                         ek_relu(), ek_conv2d(out, out, 3, .padding = 1, .bias = false),
                          ek_batch_norm2d(out), ek_relu());
 }
 

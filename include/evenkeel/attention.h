@@ -64,24 +64,34 @@ EK_API ek_tensor *ek_f_embedding_with(ek_embedding_options options);
     EK_CALL_2(ek_f_embedding_with, ek_embedding_options, weight, index, __VA_ARGS__)
 
 typedef struct ek_embedding_module_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     int64_t num, dim;
-    int64_t padding_idx; /**< as above */
+    /** The row that gets no gradient; EK_UNSET: none. A negative one counts from the end. */
+    int64_t padding_idx EK_IS(EK_UNSET);
 } ek_embedding_module_options;
+#define EK_DEFAULTS_ek_embedding_module_options EK_DEFAULT(padding_idx, EK_UNSET)
 EK_API ek_module *ek_embedding_with(ek_embedding_module_options options);
 /** ek_embedding(num, dim): normal initial values; the row padding_idx is 0. */
 #define ek_embedding(...) \
-    ek_embedding_with(EK_OPTIONS_2(ek_embedding_module_options, num, dim, __VA_ARGS__))
+    EK_CALL_2(ek_embedding_with, ek_embedding_module_options, num, dim, __VA_ARGS__)
 
 /* ---- RMS norm ---- */
 
 /** x / sqrt(mean(x^2) + eps) weight, over the last `normalized_ndim` dimensions. The weight has
  * their shape, or is NULL. eps EK_UNSET means the machine epsilon of x's dtype. */
 EK_API ek_tensor *ek_f_rms_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, double eps);
-EK_API ek_module *ek_rms_norm_with(ek_layer_norm_options options);
-/** ek_rms_norm(EK_SHAPE(512), .eps = 1e-6); .affine = EK_OFF leaves out the weight. */
+
+typedef struct ek_rms_norm_options {
+    int begin; /**< no option, see base.h */
+    ek_shape normalized_shape;
+    double eps EK_IS(EK_UNSET); /**< EK_UNSET: the machine epsilon of x's dtype */
+    bool affine EK_IS(true);    /**< weight of normalized_shape */
+} ek_rms_norm_options;
+#define EK_DEFAULTS_ek_rms_norm_options EK_DEFAULT(eps, EK_UNSET), EK_DEFAULT(affine, true)
+EK_API ek_module *ek_rms_norm_with(ek_rms_norm_options options);
+/** ek_rms_norm(EK_SHAPE(512), .eps = 1e-6); .affine = false leaves out the weight. */
 #define ek_rms_norm(...) \
-    ek_rms_norm_with(EK_OPTIONS_1(ek_layer_norm_options, normalized_shape, __VA_ARGS__))
+    EK_CALL_1(ek_rms_norm_with, ek_rms_norm_options, normalized_shape, __VA_ARGS__)
 
 /* ---- transformers as modules, with PyTorch's names of parameters ----
  *
@@ -94,23 +104,24 @@ EK_API ek_module *ek_rms_norm_with(ek_layer_norm_options options);
  * PyTorch 1.13 gives NaN. */
 
 typedef struct ek_multihead_attention_options {
-    const char *keywords;
+    int begin;                    /**< no option, see base.h */
     int64_t embed_dim, num_heads; /**< embed_dim is a multiple of num_heads */
     double dropout;               /**< probabilities are dropped in training */
-    int64_t kdim, vdim;           /**< features of keys and values; default embed_dim */
-    ek_switch bias;               /**< default on */
+    int64_t kdim, vdim;           /**< features of keys and values; 0: embed_dim */
+    bool bias EK_IS(true);
     bool batch_first;
     bool is_causal; /**< in every call */
 } ek_multihead_attention_options;
+#define EK_DEFAULTS_ek_multihead_attention_options EK_DEFAULT(bias, true)
 EK_API ek_module *ek_multihead_attention_with(ek_multihead_attention_options options);
 /** Takes query, key and value; keywords attn_mask, key_padding_mask, is_causal, need_weights (off
  * by default, unlike PyTorch's) and average_attn_weights. Gives the output; with need_weights a
  * list of it and the probabilities (batch, L, S), the mean over heads, or (batch, heads, L, S) if
  * average_attn_weights is 0. Without need_weights the probabilities need no memory, see
  * ek_f_scaled_dot_product_attention. */
-#define ek_multihead_attention(...) \
-    ek_multihead_attention_with(    \
-        EK_OPTIONS_2(ek_multihead_attention_options, embed_dim, num_heads, __VA_ARGS__))
+#define ek_multihead_attention(...)                                                              \
+    EK_CALL_2(ek_multihead_attention_with, ek_multihead_attention_options, embed_dim, num_heads, \
+              __VA_ARGS__)
 
 typedef enum ek_transformer_activation {
     EK_TRANSFORMER_RELU = 0,
@@ -118,64 +129,72 @@ typedef enum ek_transformer_activation {
 } ek_transformer_activation;
 
 typedef struct ek_transformer_layer_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     int64_t d_model, nhead;
-    int64_t dim_feedforward; /**< default 2048 */
-    double dropout;          /**< default 0.1 */
+    int64_t dim_feedforward EK_IS(2048);
+    double dropout EK_IS(0.1);
     ek_transformer_activation activation;
-    double layer_norm_eps; /**< default 1e-5 */
+    double layer_norm_eps EK_IS(1e-5);
     bool batch_first;
     bool norm_first; /**< norms stand before attention and feed-forward, not after */
     bool is_causal;  /**< self-attention is causal in every call */
 } ek_transformer_layer_options;
+#define EK_DEFAULTS_ek_transformer_layer_options \
+    EK_DEFAULT(dim_feedforward, 2048), EK_DEFAULT(dropout, 0.1), EK_DEFAULT(layer_norm_eps, 1e-5)
 EK_API ek_module *ek_transformer_encoder_layer_with(ek_transformer_layer_options options);
 EK_API ek_module *ek_transformer_decoder_layer_with(ek_transformer_layer_options options);
-#define EK_TRANSFORMER_LAYER_OPTIONS(...) \
-    EK_OPTIONS_2(ek_transformer_layer_options, d_model, nhead, __VA_ARGS__)
+#define EK_TRANSFORMER_LAYER_CALL(function, ...) \
+    EK_CALL_2(function, ek_transformer_layer_options, d_model, nhead, __VA_ARGS__)
 /** Takes src; keywords src_mask, src_key_padding_mask, is_causal. */
 #define ek_transformer_encoder_layer(...) \
-    ek_transformer_encoder_layer_with(EK_TRANSFORMER_LAYER_OPTIONS(__VA_ARGS__))
+    EK_TRANSFORMER_LAYER_CALL(ek_transformer_encoder_layer_with, __VA_ARGS__)
 /** Takes tgt and memory; keywords tgt_mask, memory_mask, tgt_key_padding_mask,
  * memory_key_padding_mask, tgt_is_causal, memory_is_causal. */
 #define ek_transformer_decoder_layer(...) \
-    ek_transformer_decoder_layer_with(EK_TRANSFORMER_LAYER_OPTIONS(__VA_ARGS__))
+    EK_TRANSFORMER_LAYER_CALL(ek_transformer_decoder_layer_with, __VA_ARGS__)
 
 typedef struct ek_transformer_stack_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_module *layer;
     int num_layers;
     ek_module *norm;
 } ek_transformer_stack_options;
+#define EK_DEFAULTS_ek_transformer_stack_options EK_NO_DEFAULTS
 EK_API ek_module *ek_transformer_encoder_with(ek_transformer_stack_options options);
 EK_API ek_module *ek_transformer_decoder_with(ek_transformer_stack_options options);
 /** Take ownership of `layer` and `norm`, also on an error. The layer is the first of `num_layers`;
  * the others begin as copies of it. `norm`, or NULL, follows the last. */
 /** Takes src; keywords mask, src_key_padding_mask, is_causal. */
-#define ek_transformer_encoder(...) \
-    ek_transformer_encoder_with(    \
-        EK_OPTIONS_2(ek_transformer_stack_options, layer, num_layers, __VA_ARGS__))
+#define ek_transformer_encoder(...)                                                         \
+    EK_CALL_2(ek_transformer_encoder_with, ek_transformer_stack_options, layer, num_layers, \
+              __VA_ARGS__)
 /** Takes tgt and memory; keywords as its layers. */
-#define ek_transformer_decoder(...) \
-    ek_transformer_decoder_with(    \
-        EK_OPTIONS_2(ek_transformer_stack_options, layer, num_layers, __VA_ARGS__))
+#define ek_transformer_decoder(...)                                                         \
+    EK_CALL_2(ek_transformer_decoder_with, ek_transformer_stack_options, layer, num_layers, \
+              __VA_ARGS__)
 
 typedef struct ek_transformer_options {
-    const char *keywords;
-    int64_t d_model, nhead;  /**< default 512 and 8 */
-    int num_encoder_layers;  /**< default 6 */
-    int num_decoder_layers;  /**< default 6 */
-    int64_t dim_feedforward; /**< default 2048 */
-    double dropout;          /**< default 0.1 */
+    int begin; /**< no option, see base.h */
+    int64_t d_model EK_IS(512);
+    int64_t nhead EK_IS(8);
+    int num_encoder_layers EK_IS(6);
+    int num_decoder_layers EK_IS(6);
+    int64_t dim_feedforward EK_IS(2048);
+    double dropout EK_IS(0.1);
     ek_transformer_activation activation;
-    double layer_norm_eps; /**< default 1e-5 */
+    double layer_norm_eps EK_IS(1e-5);
     bool batch_first, norm_first;
 } ek_transformer_options;
+#define EK_DEFAULTS_ek_transformer_options                                             \
+    EK_DEFAULT(d_model, 512), EK_DEFAULT(nhead, 8), EK_DEFAULT(num_encoder_layers, 6), \
+        EK_DEFAULT(num_decoder_layers, 6), EK_DEFAULT(dim_feedforward, 2048),          \
+        EK_DEFAULT(dropout, 0.1), EK_DEFAULT(layer_norm_eps, 1e-5)
 EK_API ek_module *ek_transformer_with(ek_transformer_options options);
 /** Takes src and tgt; keywords src_mask, tgt_mask, memory_mask, src_key_padding_mask,
  * tgt_key_padding_mask, memory_key_padding_mask, src_is_causal, tgt_is_causal,
  * memory_is_causal. Matrices are xavier-uniform. */
 #define ek_transformer(...) \
-    ek_transformer_with(EK_OPTIONS_2(ek_transformer_options, d_model, nhead, __VA_ARGS__))
+    EK_CALL_2(ek_transformer_with, ek_transformer_options, d_model, nhead, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

@@ -1,6 +1,7 @@
 /** @file
  * criteria.h: losses as modules: ek_loss(criterion, input, target). Ownership and errors are those
- * of nn.h. */
+ * of nn.h. Options mean what loss.h says. `weight` and `pos_weight` become buffers, each with a
+ * reference of its own. */
 #ifndef EVENKEEL_CRITERIA_H
 #define EVENKEEL_CRITERIA_H
 #pragma GCC system_header /* see base.h */
@@ -10,81 +11,197 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** The options of all criteria; loss.h says which function has which, and the defaults. One that a
- * criterion doesn't take is EK_E_INVALID. */
 typedef struct ek_criterion_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_reduction reduction;
-    int64_t ignore_index;   /**< cross entropies, nll; default -100 */
-    ek_tensor *weight;      /**< becomes a buffer, with a reference of its own */
-    double label_smoothing; /**< cross entropies */
-    ek_tensor *pos_weight;  /**< bce with logits, for positive targets; becomes a buffer */
-    double beta;            /**< smooth l1 */
-    double delta;           /**< huber */
-    double margin;   /**< margin ranking, hinge and cosine embedding, triplet and multi margin */
-    double p;        /**< triplet and multi margin */
-    double eps;      /**< triplet margin, poisson and gaussian nll */
-    bool log_target; /**< kl div */
-    ek_switch log_input; /**< poisson nll; default on */
-    bool full;           /**< poisson and gaussian nll */
-    bool swap;           /**< triplet margin */
-    int64_t blank;       /**< ctc, as the next two */
-    bool zero_infinity;
-    bool batch_first;
 } ek_criterion_options;
-#define EK_CRITERION_OPTIONS(...) EK_OPTIONS(ek_criterion_options, __VA_ARGS__)
-
-EK_API ek_module *ek_cross_entropy_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_token_cross_entropy_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
+#define EK_DEFAULTS_ek_criterion_options EK_NO_DEFAULTS
 EK_API ek_module *ek_mse_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_l1_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_smooth_l1_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_huber_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_bce_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_soft_margin_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_multilabel_soft_margin_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_kl_div_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_poisson_nll_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_hinge_embedding_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_multi_margin_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_multilabel_margin_loss_with(ek_criterion_options options);
 /** Called with (input, target). */
-#define ek_cross_entropy_loss(...) ek_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_token_cross_entropy_loss(...) \
-    ek_token_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_nll_loss(...) ek_nll_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_mse_loss(...) ek_mse_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_l1_loss(...) ek_l1_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_bce_with_logits_loss(...) ek_bce_with_logits_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_smooth_l1_loss(...) ek_smooth_l1_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_huber_loss(...) ek_huber_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_bce_loss(...) ek_bce_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_soft_margin_loss(...) ek_soft_margin_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_multilabel_soft_margin_loss(...) \
-    ek_multilabel_soft_margin_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_kl_div_loss(...) ek_kl_div_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_poisson_nll_loss(...) ek_poisson_nll_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_hinge_embedding_loss(...) ek_hinge_embedding_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_multi_margin_loss(...) ek_multi_margin_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+#define ek_mse_loss(...) EK_CALL(ek_mse_loss_with, ek_criterion_options, __VA_ARGS__)
+#define ek_l1_loss(...) EK_CALL(ek_l1_loss_with, ek_criterion_options, __VA_ARGS__)
+#define ek_soft_margin_loss(...) \
+    EK_CALL(ek_soft_margin_loss_with, ek_criterion_options, __VA_ARGS__)
 #define ek_multilabel_margin_loss(...) \
-    ek_multilabel_margin_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+    EK_CALL(ek_multilabel_margin_loss_with, ek_criterion_options, __VA_ARGS__)
 
-EK_API ek_module *ek_gaussian_nll_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_margin_ranking_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_cosine_embedding_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_triplet_margin_loss_with(ek_criterion_options options);
-EK_API ek_module *ek_ctc_loss_with(ek_criterion_options options);
-/** Called with (input, target, var); with (input1, input2, target), twice; with (anchor, positive,
- * negative); with (log_probs, targets, input_lengths, target_lengths). Under a data-parallel
- * criterion sequences are batch_first, and their targets (N, S). */
-#define ek_gaussian_nll_loss(...) ek_gaussian_nll_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_margin_ranking_loss(...) ek_margin_ranking_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+typedef struct ek_cross_entropy_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    int64_t ignore_index EK_IS(-100);
+    ek_tensor *weight;
+    double label_smoothing;
+} ek_cross_entropy_criterion_options;
+#define EK_DEFAULTS_ek_cross_entropy_criterion_options EK_DEFAULT(ignore_index, -100)
+EK_API ek_module *ek_cross_entropy_loss_with(ek_cross_entropy_criterion_options options);
+EK_API ek_module *ek_token_cross_entropy_loss_with(ek_cross_entropy_criterion_options options);
+/** Called with (input, target). */
+#define ek_cross_entropy_loss(...) \
+    EK_CALL(ek_cross_entropy_loss_with, ek_cross_entropy_criterion_options, __VA_ARGS__)
+#define ek_token_cross_entropy_loss(...) \
+    EK_CALL(ek_token_cross_entropy_loss_with, ek_cross_entropy_criterion_options, __VA_ARGS__)
+
+typedef struct ek_nll_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    int64_t ignore_index EK_IS(-100);
+    ek_tensor *weight;
+} ek_nll_criterion_options;
+#define EK_DEFAULTS_ek_nll_criterion_options EK_DEFAULT(ignore_index, -100)
+EK_API ek_module *ek_nll_loss_with(ek_nll_criterion_options options);
+/** Called with (input, target). */
+#define ek_nll_loss(...) EK_CALL(ek_nll_loss_with, ek_nll_criterion_options, __VA_ARGS__)
+
+typedef struct ek_weighted_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    ek_tensor *weight;
+} ek_weighted_criterion_options;
+#define EK_DEFAULTS_ek_weighted_criterion_options EK_NO_DEFAULTS
+EK_API ek_module *ek_bce_loss_with(ek_weighted_criterion_options options);
+EK_API ek_module *ek_multilabel_soft_margin_loss_with(ek_weighted_criterion_options options);
+/** Called with (input, target). */
+#define ek_bce_loss(...) EK_CALL(ek_bce_loss_with, ek_weighted_criterion_options, __VA_ARGS__)
+#define ek_multilabel_soft_margin_loss(...) \
+    EK_CALL(ek_multilabel_soft_margin_loss_with, ek_weighted_criterion_options, __VA_ARGS__)
+
+typedef struct ek_bce_with_logits_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    ek_tensor *weight;
+    ek_tensor *pos_weight; /**< for positive targets */
+} ek_bce_with_logits_criterion_options;
+#define EK_DEFAULTS_ek_bce_with_logits_criterion_options EK_NO_DEFAULTS
+EK_API ek_module *ek_bce_with_logits_loss_with(ek_bce_with_logits_criterion_options options);
+/** Called with (input, target). */
+#define ek_bce_with_logits_loss(...) \
+    EK_CALL(ek_bce_with_logits_loss_with, ek_bce_with_logits_criterion_options, __VA_ARGS__)
+
+typedef struct ek_smooth_l1_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    double beta EK_IS(1);
+} ek_smooth_l1_criterion_options;
+#define EK_DEFAULTS_ek_smooth_l1_criterion_options EK_DEFAULT(beta, 1)
+EK_API ek_module *ek_smooth_l1_loss_with(ek_smooth_l1_criterion_options options);
+/** Called with (input, target). */
+#define ek_smooth_l1_loss(...) \
+    EK_CALL(ek_smooth_l1_loss_with, ek_smooth_l1_criterion_options, __VA_ARGS__)
+
+typedef struct ek_huber_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    double delta EK_IS(1);
+} ek_huber_criterion_options;
+#define EK_DEFAULTS_ek_huber_criterion_options EK_DEFAULT(delta, 1)
+EK_API ek_module *ek_huber_loss_with(ek_huber_criterion_options options);
+/** Called with (input, target). */
+#define ek_huber_loss(...) EK_CALL(ek_huber_loss_with, ek_huber_criterion_options, __VA_ARGS__)
+
+typedef struct ek_kl_div_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    bool log_target;
+} ek_kl_div_criterion_options;
+#define EK_DEFAULTS_ek_kl_div_criterion_options EK_NO_DEFAULTS
+EK_API ek_module *ek_kl_div_loss_with(ek_kl_div_criterion_options options);
+/** Called with (input, target). */
+#define ek_kl_div_loss(...) EK_CALL(ek_kl_div_loss_with, ek_kl_div_criterion_options, __VA_ARGS__)
+
+typedef struct ek_poisson_nll_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    double eps EK_IS(1e-8);
+    bool log_input EK_IS(true);
+    bool full;
+} ek_poisson_nll_criterion_options;
+#define EK_DEFAULTS_ek_poisson_nll_criterion_options \
+    EK_DEFAULT(eps, 1e-8), EK_DEFAULT(log_input, true)
+EK_API ek_module *ek_poisson_nll_loss_with(ek_poisson_nll_criterion_options options);
+/** Called with (input, target). */
+#define ek_poisson_nll_loss(...) \
+    EK_CALL(ek_poisson_nll_loss_with, ek_poisson_nll_criterion_options, __VA_ARGS__)
+
+typedef struct ek_hinge_embedding_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    double margin EK_IS(1);
+} ek_hinge_embedding_criterion_options;
+#define EK_DEFAULTS_ek_hinge_embedding_criterion_options EK_DEFAULT(margin, 1)
+EK_API ek_module *ek_hinge_embedding_loss_with(ek_hinge_embedding_criterion_options options);
+/** Called with (input, target). */
+#define ek_hinge_embedding_loss(...) \
+    EK_CALL(ek_hinge_embedding_loss_with, ek_hinge_embedding_criterion_options, __VA_ARGS__)
+
+typedef struct ek_multi_margin_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    ek_tensor *weight;
+    double margin EK_IS(1);
+    double p EK_IS(1);
+} ek_multi_margin_criterion_options;
+#define EK_DEFAULTS_ek_multi_margin_criterion_options EK_DEFAULT(margin, 1), EK_DEFAULT(p, 1)
+EK_API ek_module *ek_multi_margin_loss_with(ek_multi_margin_criterion_options options);
+/** Called with (input, target). */
+#define ek_multi_margin_loss(...) \
+    EK_CALL(ek_multi_margin_loss_with, ek_multi_margin_criterion_options, __VA_ARGS__)
+
+typedef struct ek_gaussian_nll_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    double eps EK_IS(1e-6);
+    bool full;
+} ek_gaussian_nll_criterion_options;
+#define EK_DEFAULTS_ek_gaussian_nll_criterion_options EK_DEFAULT(eps, 1e-6)
+EK_API ek_module *ek_gaussian_nll_loss_with(ek_gaussian_nll_criterion_options options);
+/** Called with (input, target, var). */
+#define ek_gaussian_nll_loss(...) \
+    EK_CALL(ek_gaussian_nll_loss_with, ek_gaussian_nll_criterion_options, __VA_ARGS__)
+
+typedef struct ek_margin_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    double margin;
+} ek_margin_criterion_options;
+#define EK_DEFAULTS_ek_margin_criterion_options EK_NO_DEFAULTS
+EK_API ek_module *ek_margin_ranking_loss_with(ek_margin_criterion_options options);
+EK_API ek_module *ek_cosine_embedding_loss_with(ek_margin_criterion_options options);
+/** Called with (input1, input2, target). */
+#define ek_margin_ranking_loss(...) \
+    EK_CALL(ek_margin_ranking_loss_with, ek_margin_criterion_options, __VA_ARGS__)
 #define ek_cosine_embedding_loss(...) \
-    ek_cosine_embedding_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_triplet_margin_loss(...) ek_triplet_margin_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
-#define ek_ctc_loss(...) ek_ctc_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+    EK_CALL(ek_cosine_embedding_loss_with, ek_margin_criterion_options, __VA_ARGS__)
+
+typedef struct ek_triplet_margin_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    double margin EK_IS(1);
+    double p EK_IS(2);
+    double eps EK_IS(1e-6);
+    bool swap;
+} ek_triplet_margin_criterion_options;
+#define EK_DEFAULTS_ek_triplet_margin_criterion_options \
+    EK_DEFAULT(margin, 1), EK_DEFAULT(p, 2), EK_DEFAULT(eps, 1e-6)
+EK_API ek_module *ek_triplet_margin_loss_with(ek_triplet_margin_criterion_options options);
+/** Called with (anchor, positive, negative). */
+#define ek_triplet_margin_loss(...) \
+    EK_CALL(ek_triplet_margin_loss_with, ek_triplet_margin_criterion_options, __VA_ARGS__)
+
+typedef struct ek_ctc_criterion_options {
+    int begin; /**< no option, see base.h */
+    ek_reduction reduction;
+    int64_t blank;
+    bool zero_infinity;
+    bool batch_first;
+} ek_ctc_criterion_options;
+#define EK_DEFAULTS_ek_ctc_criterion_options EK_NO_DEFAULTS
+EK_API ek_module *ek_ctc_loss_with(ek_ctc_criterion_options options);
+/** Called with (log_probs, targets, input_lengths, target_lengths). Under a data-parallel criterion
+ * sequences are batch_first, and their targets (N, S). */
+#define ek_ctc_loss(...) EK_CALL(ek_ctc_loss_with, ek_ctc_criterion_options, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

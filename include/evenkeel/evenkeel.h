@@ -51,6 +51,7 @@
 #include "evenkeel/shape.h"
 #include "evenkeel/sort.h"
 #include "evenkeel/spatial.h"
+#include "evenkeel/spatial_modules.h"
 #include "evenkeel/spawn.h"
 #include "evenkeel/status.h"
 #include "evenkeel/train.h"

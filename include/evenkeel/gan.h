@@ -77,19 +77,20 @@ typedef enum ek_penalty_kind {
 } ek_penalty_kind;
 
 typedef struct ek_gradient_penalty_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     /** A plain module or a data-parallel wrapper of any kind. It takes one tensor and gives one or
      * more numbers per sample, (N) or (N, ...), as critics of patches do. */
     ek_module *critic;
     ek_tensor *real; /**< (N, ...); may be NULL for R2 */
     ek_tensor *fake; /**< like `real`; its history is unused; may be NULL for DRAGAN and R1 */
     ek_penalty_kind kind;
-    double weight;           /**< default 10; 0 gives 0, but the same random numbers are drawn */
+    double weight EK_IS(10); /**< 0 gives 0, but the same random numbers are drawn */
     ek_generator *generator; /**< NULL: the default one */
     /** Processes, each of which has some of the samples, or none: the penalty is that of all. NULL:
      * this process alone, or those of a critic that is an ek_distributed_data_parallel. */
     ek_process_group *process_group;
 } ek_gradient_penalty_options;
+#define EK_DEFAULTS_ek_gradient_penalty_options EK_DEFAULT(weight, 10)
 
 EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
 /** The penalty times `weight`: a scalar, in the scope, whose backward reaches the critic's
@@ -104,9 +105,9 @@ EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
  * gradients is its gradient, to any order. If the ranks' generators are in one state, each rank
  * draws the numbers of all samples and takes those of its own, so that they do not depend on the
  * number of ranks; that of the first samples is rank 0. */
-#define ek_gradient_penalty(...) \
-    ek_gradient_penalty_with(    \
-        EK_OPTIONS_3(ek_gradient_penalty_options, critic, real, fake, __VA_ARGS__))
+#define ek_gradient_penalty(...)                                                         \
+    EK_CALL_3(ek_gradient_penalty_with, ek_gradient_penalty_options, critic, real, fake, \
+              __VA_ARGS__)
 
 /** The points x of the table above, on the samples' device, without history, in the scope. */
 EK_API ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,

@@ -30,20 +30,20 @@ typedef enum ek_fan_mode { EK_FAN_IN, EK_FAN_OUT } ek_fan_mode;
 /** Fan in is the size of dimension 1 times those of the dimensions after it (the kernel's); fan out
  * is that of dimension 0 times them. */
 typedef struct ek_init_kaiming_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_tensor *tensor;
     double a; /**< the rectifier's negative slope */
     ek_fan_mode mode;
     ek_nonlinearity nonlinearity;
 } ek_init_kaiming_options;
+#define EK_DEFAULTS_ek_init_kaiming_options EK_NO_DEFAULTS
 EK_API int ek_init_kaiming_uniform_with(ek_init_kaiming_options options);
 EK_API int ek_init_kaiming_normal_with(ek_init_kaiming_options options);
-#define EK_INIT_KAIMING_OPTIONS(...) EK_OPTIONS_2(ek_init_kaiming_options, tensor, a, __VA_ARGS__)
 /** ek_init_kaiming_normal(weight, .mode = EK_FAN_OUT, .nonlinearity = EK_GAIN_RELU) */
 #define ek_init_kaiming_uniform(...) \
-    ek_init_kaiming_uniform_with(EK_INIT_KAIMING_OPTIONS(__VA_ARGS__))
+    EK_CALL_2(ek_init_kaiming_uniform_with, ek_init_kaiming_options, tensor, a, __VA_ARGS__)
 #define ek_init_kaiming_normal(...) \
-    ek_init_kaiming_normal_with(EK_INIT_KAIMING_OPTIONS(__VA_ARGS__))
+    EK_CALL_2(ek_init_kaiming_normal_with, ek_init_kaiming_options, tensor, a, __VA_ARGS__)
 /** Numbers of deviation gain sqrt(2 / (fan in + fan out)) (Glorot and Bengio 2010). */
 EK_API int ek_init_xavier_uniform(ek_tensor *tensor, double gain);
 EK_API int ek_init_xavier_normal(ek_tensor *tensor, double gain);

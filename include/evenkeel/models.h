@@ -12,41 +12,61 @@
 EK_BEGIN_DECLARATIONS
 
 typedef struct ek_resnet_options {
-    const char *keywords;
-    int64_t classes;  /**< default 1000; EK_ZERO: no layer `fc`, the output is the features */
-    int64_t channels; /**< the pictures' channels; default 3 */
-    int64_t groups;   /**< groups of bottlenecks' 3 x 3 convolutions; default 1; ResNeXt: 32 */
-    int64_t width_per_group; /**< default 64; ResNeXt: 4 or 8; wide: 128 */
-    int last_stride;         /**< default 2; 1 keeps the last stage at the size of the one before */
-    bool zero_init_residual; /**< the last norm of each block begins with weight 0 */
+    int begin;                   /**< no option, see base.h */
+    int64_t classes EK_IS(1000); /**< 0: no layer `fc`, the output is the features */
+    int64_t channels EK_IS(3);   /**< the pictures' channels */
+    int last_stride EK_IS(2);    /**< 1 keeps the last stage at the size of the one before */
+    bool zero_init_residual;     /**< the last norm of each block begins with weight 0 */
 } ek_resnet_options;
+#define EK_DEFAULTS_ek_resnet_options \
+    EK_DEFAULT(classes, 1000), EK_DEFAULT(channels, 3), EK_DEFAULT(last_stride, 2)
 EK_API ek_module *ek_resnet18_with(ek_resnet_options options);
 EK_API ek_module *ek_resnet34_with(ek_resnet_options options);
-EK_API ek_module *ek_resnet50_with(ek_resnet_options options);
-EK_API ek_module *ek_resnet101_with(ek_resnet_options options);
-EK_API ek_module *ek_resnet152_with(ek_resnet_options options);
-/** ek_resnet18(10), ek_resnet50(.classes = 0, .last_stride = 1) */
-#define EK_RESNET_OPTIONS(...) EK_OPTIONS_1(ek_resnet_options, classes, __VA_ARGS__)
-/** Residual networks (He et al. 2016), as torchvision.models has them: strides lie in the 3 x 3
- * convolutions. (N, channels, H, W) to (N, classes) or to features (N, 512), from 50 layers on
- * (N, 2048). Groups and widths are for bottlenecks, which begin at 50 layers. */
-#define ek_resnet18(...) ek_resnet18_with(EK_RESNET_OPTIONS(__VA_ARGS__))
-#define ek_resnet34(...) ek_resnet34_with(EK_RESNET_OPTIONS(__VA_ARGS__))
-#define ek_resnet50(...) ek_resnet50_with(EK_RESNET_OPTIONS(__VA_ARGS__))
-#define ek_resnet101(...) ek_resnet101_with(EK_RESNET_OPTIONS(__VA_ARGS__))
-#define ek_resnet152(...) ek_resnet152_with(EK_RESNET_OPTIONS(__VA_ARGS__))
+/** ek_resnet18(10), ek_resnet34(.classes = 0, .last_stride = 1): residual networks (He et al.
+ * 2016), as torchvision.models has them: strides lie in the 3 x 3 convolutions. (N, channels, H, W)
+ * to (N, classes) or to features (N, 512), from 50 layers on (N, 2048). */
+#define ek_resnet18(...) EK_CALL_1(ek_resnet18_with, ek_resnet_options, classes, __VA_ARGS__)
+#define ek_resnet34(...) EK_CALL_1(ek_resnet34_with, ek_resnet_options, classes, __VA_ARGS__)
+
+typedef struct ek_bottleneck_resnet_options {
+    int begin;                   /**< no option, see base.h */
+    int64_t classes EK_IS(1000); /**< as ek_resnet_options, and the next */
+    int64_t channels EK_IS(3);
+    int64_t groups EK_IS(1);           /**< of the 3 x 3 convolutions; ResNeXt: 32 */
+    int64_t width_per_group EK_IS(64); /**< ResNeXt: 4 or 8; wide: 128 */
+    int last_stride EK_IS(2);          /**< as ek_resnet_options, and the next */
+    bool zero_init_residual;
+} ek_bottleneck_resnet_options;
+#define EK_DEFAULTS_ek_bottleneck_resnet_options                               \
+    EK_DEFAULT(classes, 1000), EK_DEFAULT(channels, 3), EK_DEFAULT(groups, 1), \
+        EK_DEFAULT(width_per_group, 64), EK_DEFAULT(last_stride, 2)
+EK_API ek_module *ek_resnet50_with(ek_bottleneck_resnet_options options);
+EK_API ek_module *ek_resnet101_with(ek_bottleneck_resnet_options options);
+EK_API ek_module *ek_resnet152_with(ek_bottleneck_resnet_options options);
+/** Of blocks with a bottleneck, which begin at 50 layers. */
+#define ek_resnet50(...) \
+    EK_CALL_1(ek_resnet50_with, ek_bottleneck_resnet_options, classes, __VA_ARGS__)
+#define ek_resnet101(...) \
+    EK_CALL_1(ek_resnet101_with, ek_bottleneck_resnet_options, classes, __VA_ARGS__)
+#define ek_resnet152(...) \
+    EK_CALL_1(ek_resnet152_with, ek_bottleneck_resnet_options, classes, __VA_ARGS__)
 
 typedef struct ek_gpt2_options {
-    const char *keywords;
-    int64_t vocabulary;    /**< tokens; default 50257 */
-    int64_t context;       /**< the most tokens of a text; default 1024 */
-    int64_t width;         /**< features of a token, a multiple of `heads`; default 768 */
-    int64_t layers, heads; /**< default 12 and 12 */
-    int64_t inner;         /**< features within the MLPs; default 4 * width */
-    double dropout; /**< in training, of embeddings, of attention's probabilities, and of what
-                       each layer adds; default 0.1 */
-    double layer_norm_eps; /**< default 1e-5 */
+    int begin;                       /**< no option, see base.h */
+    int64_t vocabulary EK_IS(50257); /**< tokens */
+    int64_t context EK_IS(1024);     /**< the most tokens of a text */
+    int64_t width EK_IS(768);        /**< features of a token, a multiple of `heads` */
+    int64_t layers EK_IS(12);
+    int64_t heads EK_IS(12);
+    int64_t inner;             /**< features within the MLPs; 0: 4 * width */
+    double dropout EK_IS(0.1); /**< in training, of embeddings, of attention's probabilities, and of
+                                  what each layer adds */
+    double layer_norm_eps EK_IS(1e-5);
 } ek_gpt2_options;
+#define EK_DEFAULTS_ek_gpt2_options                                                   \
+    EK_DEFAULT(vocabulary, 50257), EK_DEFAULT(context, 1024), EK_DEFAULT(width, 768), \
+        EK_DEFAULT(layers, 12), EK_DEFAULT(heads, 12), EK_DEFAULT(dropout, 0.1),      \
+        EK_DEFAULT(layer_norm_eps, 1e-5)
 EK_API ek_module *ek_gpt2_with(ek_gpt2_options options);
 /** ek_gpt2(), ek_gpt2(256, .context = 128, .width = 64, .layers = 4, .heads = 4) */
 /** GPT-2 (Radford et al. 2019), with the names and shapes of its published checkpoints. Tokens
@@ -59,7 +79,7 @@ EK_API ek_module *ek_gpt2_with(ek_gpt2_options options);
  * A published file loads by ek_archive_load_module(file, "", net, .strict = EK_OFF): causal masks,
  * which old files have beside the weights as `attn.bias`, are then left out. In files of models
  * with a head, all names begin with "transformer", which is to be given as the name instead. */
-#define ek_gpt2(...) ek_gpt2_with(EK_OPTIONS_1(ek_gpt2_options, vocabulary, __VA_ARGS__))
+#define ek_gpt2(...) EK_CALL_1(ek_gpt2_with, ek_gpt2_options, vocabulary, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

@@ -160,7 +160,21 @@ EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64
  * replica. EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);
 
-EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
+typedef struct ek_sync_batch_norm_options {
+    int begin;        /**< no option, see base.h */
+    int64_t features; /**< channels */
+    double eps EK_IS(1e-5);
+    double momentum EK_IS(0.1);
+    bool affine EK_IS(true);
+    bool track_running_stats EK_IS(true);
+    /** The processes whose chunks share statistics. NULL: those of the ek_distributed_data_parallel
+     * around it, if there is one. */
+    ek_process_group *process_group;
+} ek_sync_batch_norm_options;
+#define EK_DEFAULTS_ek_sync_batch_norm_options                                  \
+    EK_DEFAULT(eps, 1e-5), EK_DEFAULT(momentum, 0.1), EK_DEFAULT(affine, true), \
+        EK_DEFAULT(track_running_stats, true)
+EK_API ek_module *ek_sync_batch_norm_with(ek_sync_batch_norm_options options);
 /** Batch normalisation over the whole batch, with the options of ek_batch_norm2d. The replicas of
  * one forward merge their statistics, weighted by their numbers of values (Chan et al. 1983). So
  * results and gradients of any order are those of one device, for any chunks, single samples
@@ -173,7 +187,7 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
  * group that is given is used by replicas of this module too, and exists as long as the module and
  * its graphs. */
 #define ek_sync_batch_norm(...) \
-    ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
+    EK_CALL_1(ek_sync_batch_norm_with, ek_sync_batch_norm_options, features, __VA_ARGS__)
 
 /** Turns every batch normalisation in `module`, itself included, into a synchronised one with the
  * same parameters, buffers, options and mode; returns `module`. Modules are changed in place, so

@@ -34,47 +34,77 @@ EK_BEGIN_DECLARATIONS
 
 typedef enum ek_rnn_nonlinearity { EK_RNN_TANH = 0, EK_RNN_RELU } ek_rnn_nonlinearity;
 
-typedef struct ek_recurrent_options {
-    const char *keywords;
+typedef struct ek_rnn_options {
+    int begin; /**< no option, see base.h */
     int64_t input_size, hidden_size;
-    int num_layers;                   /**< default 1 */
-    ek_rnn_nonlinearity nonlinearity; /**< ek_rnn only */
-    ek_switch bias;                   /**< default on */
+    int num_layers EK_IS(1);
+    ek_rnn_nonlinearity nonlinearity;
+    bool bias EK_IS(true);
     bool batch_first;
     double dropout; /**< between layers, in training; padded steps draw numbers, too */
     bool bidirectional;
-    /** ek_lstm only: unless 0, h is of this size, W h of each step, for W the parameter
-     * weight_hr_lk (proj_size, hidden_size). */
-    int64_t proj_size;
-} ek_recurrent_options;
-EK_API ek_module *ek_rnn_with(ek_recurrent_options options);
-EK_API ek_module *ek_lstm_with(ek_recurrent_options options);
-EK_API ek_module *ek_gru_with(ek_recurrent_options options);
-#define EK_RECURRENT_OPTIONS(...) \
-    EK_OPTIONS_2(ek_recurrent_options, input_size, hidden_size, __VA_ARGS__)
+} ek_rnn_options;
+#define EK_DEFAULTS_ek_rnn_options EK_DEFAULT(num_layers, 1), EK_DEFAULT(bias, true)
+EK_API ek_module *ek_rnn_with(ek_rnn_options options);
 /** Parameters of layer k: weight_ih_lk (gates * hidden_size, input), weight_hh_lk, bias_ih_lk,
  * bias_hh_lk, then those whose names end in _reverse. Gates are in torch's order: i, f, g, o of an
  * LSTM and r, z, n of a GRU. */
-#define ek_rnn(...) ek_rnn_with(EK_RECURRENT_OPTIONS(__VA_ARGS__))
-#define ek_lstm(...) ek_lstm_with(EK_RECURRENT_OPTIONS(__VA_ARGS__))
-#define ek_gru(...) ek_gru_with(EK_RECURRENT_OPTIONS(__VA_ARGS__))
+#define ek_rnn(...) EK_CALL_2(ek_rnn_with, ek_rnn_options, input_size, hidden_size, __VA_ARGS__)
 
-typedef struct ek_cell_options {
-    const char *keywords;
+typedef struct ek_lstm_options {
+    int begin; /**< no option, see base.h */
     int64_t input_size, hidden_size;
-    ek_rnn_nonlinearity nonlinearity; /**< ek_rnn_cell only */
-    ek_switch bias;                   /**< default on */
-} ek_cell_options;
-EK_API ek_module *ek_rnn_cell_with(ek_cell_options options);
-EK_API ek_module *ek_lstm_cell_with(ek_cell_options options);
-EK_API ek_module *ek_gru_cell_with(ek_cell_options options);
-#define EK_CELL_OPTIONS(...) EK_OPTIONS_2(ek_cell_options, input_size, hidden_size, __VA_ARGS__)
+    int num_layers EK_IS(1);
+    bool bias EK_IS(true);
+    bool batch_first;
+    double dropout; /**< between layers, in training; padded steps draw numbers, too */
+    bool bidirectional;
+    /** Unless 0, h is of this size, W h of each step, for W the parameter weight_hr_lk (proj_size,
+     * hidden_size). */
+    int64_t proj_size;
+} ek_lstm_options;
+#define EK_DEFAULTS_ek_lstm_options EK_DEFAULT(num_layers, 1), EK_DEFAULT(bias, true)
+EK_API ek_module *ek_lstm_with(ek_lstm_options options);
+#define ek_lstm(...) EK_CALL_2(ek_lstm_with, ek_lstm_options, input_size, hidden_size, __VA_ARGS__)
+
+typedef struct ek_gru_options {
+    int begin; /**< no option, see base.h */
+    int64_t input_size, hidden_size;
+    int num_layers EK_IS(1);
+    bool bias EK_IS(true);
+    bool batch_first;
+    double dropout; /**< between layers, in training; padded steps draw numbers, too */
+    bool bidirectional;
+} ek_gru_options;
+#define EK_DEFAULTS_ek_gru_options EK_DEFAULT(num_layers, 1), EK_DEFAULT(bias, true)
+EK_API ek_module *ek_gru_with(ek_gru_options options);
+#define ek_gru(...) EK_CALL_2(ek_gru_with, ek_gru_options, input_size, hidden_size, __VA_ARGS__)
+
+typedef struct ek_rnn_cell_options {
+    int begin; /**< no option, see base.h */
+    int64_t input_size, hidden_size;
+    ek_rnn_nonlinearity nonlinearity;
+    bool bias EK_IS(true);
+} ek_rnn_cell_options;
+#define EK_DEFAULTS_ek_rnn_cell_options EK_DEFAULT(bias, true)
+EK_API ek_module *ek_rnn_cell_with(ek_rnn_cell_options options);
 /** One step: takes x (N, input_size) or (input_size), and optionally the state h, or of an LSTM a
  * list of h and c, (N, hidden_size) each. Gives the new state in the same form. Parameters
  * weight_ih, weight_hh, bias_ih, bias_hh. */
-#define ek_rnn_cell(...) ek_rnn_cell_with(EK_CELL_OPTIONS(__VA_ARGS__))
-#define ek_lstm_cell(...) ek_lstm_cell_with(EK_CELL_OPTIONS(__VA_ARGS__))
-#define ek_gru_cell(...) ek_gru_cell_with(EK_CELL_OPTIONS(__VA_ARGS__))
+#define ek_rnn_cell(...) \
+    EK_CALL_2(ek_rnn_cell_with, ek_rnn_cell_options, input_size, hidden_size, __VA_ARGS__)
+typedef struct ek_cell_options {
+    int begin; /**< no option, see base.h */
+    int64_t input_size, hidden_size;
+    bool bias EK_IS(true);
+} ek_cell_options;
+#define EK_DEFAULTS_ek_cell_options EK_DEFAULT(bias, true)
+EK_API ek_module *ek_lstm_cell_with(ek_cell_options options);
+EK_API ek_module *ek_gru_cell_with(ek_cell_options options);
+#define ek_lstm_cell(...) \
+    EK_CALL_2(ek_lstm_cell_with, ek_cell_options, input_size, hidden_size, __VA_ARGS__)
+#define ek_gru_cell(...) \
+    EK_CALL_2(ek_gru_cell_with, ek_cell_options, input_size, hidden_size, __VA_ARGS__)
 
 /** Tensors (L_i, ...), which differ in L_i alone, as one tensor (L, count, ...), or (count, L, ...)
  * with batch_first, for the longest L. What they lack is `value`. Differentiable. */

@@ -293,16 +293,16 @@ static ek_module *gpt2_new(gpt2_plan *plan)
 ek_module *ek_gpt2_with(ek_gpt2_options options)
 {
     enum { MOST = 1 << 30, MOST_LAYERS = 1 << 16 };
-    const int64_t width = ek_integer_or(EK_GIVEN(&options, width, 2), 768);
+    const int64_t width = options.width;
     gpt2_plan plan = {
-        .vocabulary = ek_integer_or(EK_GIVEN(&options, vocabulary, 0), 50257),
-        .context = ek_integer_or(EK_GIVEN(&options, context, 1), 1024),
+        .vocabulary = options.vocabulary,
+        .context = options.context,
         .width = width,
-        .layers = ek_integer_or(EK_GIVEN(&options, layers, 3), 12),
-        .heads = ek_integer_or(EK_GIVEN(&options, heads, 4), 12),
-        .inner = ek_integer_or(EK_GIVEN(&options, inner, 5), width < MOST ? 4 * width : 0),
-        .dropout = ek_number_or(EK_GIVEN(&options, dropout, 6), 0.1),
-        .eps = ek_number_or(EK_GIVEN(&options, layer_norm_eps, 7), 1e-5),
+        .layers = options.layers,
+        .heads = options.heads,
+        .inner = options.inner || width >= MOST ? options.inner : 4 * width,
+        .dropout = options.dropout,
+        .eps = options.layer_norm_eps,
     };
     if (plan.vocabulary < 1 || plan.vocabulary > MOST || plan.context < 1 || plan.context > MOST ||
         width < 1 || width > MOST || plan.inner < 1 || plan.inner > MOST || plan.layers < 1 ||

@@ -58,7 +58,7 @@ static const ek_module_type bottleneck_type = {.name = "bottleneck",
 static ek_module *resnet_conv(int64_t in, int64_t out, int kernel, int stride, int64_t groups)
 {
     return ek_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2,
-                     .groups = (int)groups, .bias = EK_OFF);
+                     .groups = (int)groups, .bias = false);
 }
 
 /* A network under construction. */
@@ -149,7 +149,7 @@ static ek_module *resnet_new(const resnet_plan *plan)
 {
     ek_named_module parts[] = {
         {"conv1",
-         ek_conv2d(plan->channels, RESNET_WIDTH, 7, .stride = 2, .padding = 3, .bias = EK_OFF)},
+         ek_conv2d(plan->channels, RESNET_WIDTH, 7, .stride = 2, .padding = 3, .bias = false)},
         {"bn1", ek_batch_norm2d(RESNET_WIDTH)},
         {"relu", ek_relu()},
         {"maxpool", ek_max_pool2d(3, .stride = 2, .padding = 1)},
@@ -175,46 +175,45 @@ static ek_module *resnet_new(const resnet_plan *plan)
     return self;
 }
 
-static ek_module *resnet(const resnet_depth *depth, const ek_resnet_options *options)
+static ek_module *resnet(const resnet_plan *plan)
 {
-    const resnet_plan plan = {
-        .depth = depth,
-        .classes = ek_integer_or(EK_GIVEN(options, classes, 0), 1000),
-        .channels = ek_integer_or(EK_GIVEN(options, channels, 1), 3),
-        .groups = ek_integer_or(EK_GIVEN(options, groups, 2), 1),
-        .width_per_group = ek_integer_or(EK_GIVEN(options, width_per_group, 3), RESNET_WIDTH),
-        .last_stride = (int)ek_integer_or(EK_GIVEN(options, last_stride, 4), 2),
-        .zero_init_residual = options->zero_init_residual,
-    };
-    if (plan.classes < 0 || plan.channels < 1 || plan.groups < 1 || plan.groups > RESNET_MOST ||
-        plan.width_per_group < 1 || plan.width_per_group > RESNET_MOST || plan.last_stride < 1 ||
-        plan.last_stride > 2)
+    if (plan->classes < 0 || plan->channels < 1 || plan->groups < 1 || plan->groups > RESNET_MOST ||
+        plan->width_per_group < 1 || plan->width_per_group > RESNET_MOST || plan->last_stride < 1 ||
+        plan->last_stride > 2)
         return EK_FAIL_NULL(EK_E_INVALID,
                             "%s: %lld classes, %lld channels, %lld groups of width %lld, last "
                             "stride %d; at least 0 and 1, 1 to %d and 1 to %d, and 1 or 2 are "
                             "possible",
-                            depth->name, (long long)plan.classes, (long long)plan.channels,
-                            (long long)plan.groups, (long long)plan.width_per_group,
-                            plan.last_stride, RESNET_MOST, RESNET_MOST);
-    if (!depth->bottlenecks && (plan.groups != 1 || plan.width_per_group != RESNET_WIDTH))
-        return EK_FAIL_NULL(EK_E_INVALID,
-                            "%s: groups %lld and width_per_group %lld are for bottlenecks; basic "
-                            "blocks have 1 and %d",
-                            depth->name, (long long)plan.groups, (long long)plan.width_per_group,
-                            RESNET_WIDTH);
-    return resnet_new(&plan);
+                            plan->depth->name, (long long)plan->classes, (long long)plan->channels,
+                            (long long)plan->groups, (long long)plan->width_per_group,
+                            plan->last_stride, RESNET_MOST, RESNET_MOST);
+    return resnet_new(plan);
 }
 
-#define RESNET(layers, bottlenecks_, ...)                                \
-    ek_module *ek_resnet##layers##_with(ek_resnet_options options)       \
-    {                                                                    \
-        static const resnet_depth depth = {.name = "resnet" #layers,     \
-                                           .blocks = {__VA_ARGS__},      \
-                                           .bottlenecks = bottlenecks_}; \
-        return resnet(&depth, &options);                                 \
+/* The depth of a network and its constructor; the last arguments are the blocks of its stages. */
+#define RESNET(LAYERS, OPTIONS, BOTTLENECKS, GROUPS, WIDTH, ...)                     \
+    ek_module *ek_resnet##LAYERS##_with(OPTIONS options)                             \
+    {                                                                                \
+        static const resnet_depth depth = {.name = "resnet" #LAYERS,                 \
+                                           .blocks = {__VA_ARGS__},                  \
+                                           .bottlenecks = BOTTLENECKS};              \
+        const resnet_plan plan = {.depth = &depth,                                   \
+                                  .channels = options.channels,                      \
+                                  .classes = options.classes,                        \
+                                  .groups = GROUPS,                                  \
+                                  .width_per_group = WIDTH,                          \
+                                  .last_stride = options.last_stride,                \
+                                  .zero_init_residual = options.zero_init_residual}; \
+        return resnet(&plan);                                                        \
     }
-RESNET(18, false, 2, 2, 2, 2)
-RESNET(34, false, 3, 4, 6, 3)
-RESNET(50, true, 3, 4, 6, 3)
-RESNET(101, true, 3, 4, 23, 3)
-RESNET(152, true, 3, 8, 36, 3)
+#define SHALLOW_RESNET(LAYERS, ...) \
+    RESNET(LAYERS, ek_resnet_options, false, 1, RESNET_WIDTH, __VA_ARGS__)
+#define DEEP_RESNET(LAYERS, ...)                                                                \
+    RESNET(LAYERS, ek_bottleneck_resnet_options, true, options.groups, options.width_per_group, \
+           __VA_ARGS__)
+
+SHALLOW_RESNET(18, 2, 2, 2, 2)
+SHALLOW_RESNET(34, 3, 4, 6, 3)
+DEEP_RESNET(50, 3, 4, 6, 3)
+DEEP_RESNET(101, 3, 4, 23, 3)
+DEEP_RESNET(152, 3, 8, 36, 3)

@@ -107,8 +107,7 @@ ACTIVATION_TYPE(rrelu, ek_f_rrelu(x, self->a, self->b, module->training))
 
 ek_module *ek_rrelu_with(ek_rrelu_options options)
 {
-    return activation_make(&rrelu_type, ek_number_or(EK_GIVEN(&options, lower, 0), 1. / 8),
-                           ek_number_or(EK_GIVEN(&options, upper, 1), 1. / 3), 0);
+    return activation_make(&rrelu_type, options.lower, options.upper, 0);
 }
 
 ek_module *ek_hardtanh(double low, double high)
@@ -126,8 +125,7 @@ ek_module *ek_threshold(double threshold, double value)
 
 ek_module *ek_softplus_with(ek_softplus_module_options options)
 {
-    return activation_make(&softplus_type, ek_number_or(EK_GIVEN(&options, beta, 0), 1),
-                           ek_number_or(EK_GIVEN(&options, threshold, 1), 20), 0);
+    return activation_make(&softplus_type, options.beta, options.threshold, 0);
 }
 
 /* ---- with a parameter ---- */
@@ -149,7 +147,7 @@ static const ek_module_type prelu_type = {.name = "prelu",
 
 ek_module *ek_prelu_with(ek_prelu_options options)
 {
-    int64_t count = options.num_parameters == 0 ? 1 : options.num_parameters;
+    const int64_t count = options.num_parameters;
     if (count < 1) {
         EK_FAIL(EK_E_INVALID, "prelu: num_parameters is %lld; it must be at least 1",
                 (long long)count);
@@ -161,7 +159,7 @@ ek_module *ek_prelu_with(ek_prelu_options options)
         ek_tensor *weight = ek_new_parameter(EK_SHAPE(count), EK_F32);
         ek_register_parameter(&self->module, "weight", &self->weight, weight);
         if (ek_error_status() == 0)
-            ek_init_constant(self->weight, ek_number_or(EK_GIVEN(&options, init, 1), 0.25));
+            ek_init_constant(self->weight, options.init);
     }
     ek_scope_end(&scope);
     return ek_module_finish((ek_module *)self);

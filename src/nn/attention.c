@@ -255,7 +255,7 @@ static void multihead_register(multihead *self, bool bias)
                           bias ? ek_new_parameter(EK_SHAPE(3 * features), EK_F32) : NULL);
     /* The output's projection draws first, its bias included. */
     ek_register_module(module, "out_proj", &self->out_proj,
-                       ek_linear(features, features, .bias = bias ? EK_ON : EK_OFF));
+                       ek_linear(features, features, .bias = bias));
     if (ek_error_status() < 0)
         return;
     if (one)
@@ -284,8 +284,6 @@ ek_module *ek_multihead_attention_with(ek_multihead_attention_options options)
                 options.dropout);
         return NULL;
     }
-    if (EK_READ_SWITCH(multihead_type.name, &options, bias, 5, EK_ON) < 0)
-        return NULL;
     ek_scope scope = ek_scope_begin();
     multihead *self = (multihead *)ek_module_new(&multihead_type);
     if (self) {
@@ -296,7 +294,7 @@ ek_module *ek_multihead_attention_with(ek_multihead_attention_options options)
         self->dropout = options.dropout;
         self->batch_first = options.batch_first;
         self->is_causal = options.is_causal;
-        multihead_register(self, options.bias != EK_OFF);
+        multihead_register(self, options.bias);
     }
     ek_scope_end(&scope);
     return ek_module_finish((ek_module *)self);
@@ -307,7 +305,7 @@ ek_module *ek_multihead_attention_with(ek_multihead_attention_options options)
 typedef struct embedding {
     ek_module module;
     ek_tensor *weight;   /* (num, dim) */
-    int64_t padding_idx; /* as ek_embedding_options has it */
+    int64_t padding_idx; /* EK_UNSET: none */
 } embedding;
 
 static ek_value embedding_forward(ek_module *module, const ek_args *args)
@@ -323,14 +321,14 @@ static const ek_module_type embedding_type = {.name = "embedding",
 
 ek_module *ek_embedding_with(ek_embedding_module_options options)
 {
-    const int64_t given = EK_GIVEN(&options, padding_idx, 2), rows = options.num;
-    const int64_t padding = ek_integer_or(given, 0);
+    const int64_t padding = options.padding_idx, rows = options.num;
+    const bool padded = padding != EK_UNSET;
     if (rows < 1 || options.dim < 1) {
         EK_FAIL(EK_E_INVALID, "embedding: num %lld and dim %lld have to be at least 1",
                 (long long)rows, (long long)options.dim);
         return NULL;
     }
-    if (padding >= rows || padding < -rows) {
+    if (padded && (padding >= rows || padding < -rows)) {
         EK_FAIL(EK_E_INVALID, "embedding: padding_idx is %lld, but there are %lld rows",
                 (long long)padding, (long long)rows);
         return NULL;
@@ -338,10 +336,10 @@ ek_module *ek_embedding_with(ek_embedding_module_options options)
     ek_scope scope = ek_scope_begin();
     embedding *self = (embedding *)ek_module_new(&embedding_type);
     if (self) {
-        self->padding_idx = given != 0 ? padding : EK_UNSET;
+        self->padding_idx = padding;
         ek_register_parameter(&self->module, "weight", &self->weight,
                               ek_new_parameter(EK_SHAPE(rows, options.dim), EK_F32));
-        if (ek_error_status() == 0 && ek_init_normal(self->weight, 0, 1) >= 0 && given != 0) {
+        if (ek_error_status() == 0 && ek_init_normal(self->weight, 0, 1) >= 0 && padded) {
             ek_tensor *row =
                 ek_select(ek_detach(self->weight), 0, padding < 0 ? padding + rows : padding);
             if (row)

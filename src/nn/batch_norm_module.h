@@ -20,8 +20,9 @@ typedef struct ek_batch_norm_module {
 } ek_batch_norm_module;
 
 /* Makes a module of `type`, with this struct; owned by the caller, NULL with an error. */
-ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options *options,
-                                    int ndim_least, int ndim_most);
+ek_module *ek_batch_norm_module_new(const ek_module_type *type,
+                                    const ek_batch_norm_module_options *options, int ndim_least,
+                                    int ndim_most);
 
 /* The family of all its types. */
 extern const char ek_batch_norm_family[];
@@ -33,6 +34,7 @@ void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t s
 int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x);
 
 /* Options of the operation on x, with the module's tensors, mode, momentum and eps. */
-ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *self, ek_tensor *x);
+ek_batch_norm_options ek_batch_norm_module_operation(const ek_batch_norm_module *self,
+                                                     ek_tensor *x);
 
 #endif

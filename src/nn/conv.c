@@ -13,8 +13,8 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
     int given[3];
     int64_t chosen[3];
     for (int i = 0; i < 3; i++)
-        given[i] = each[i] != 0 || i >= dims ? each[i] : (int)ek_integer_or(all, fallback[i]);
-    EK_TRY(ek_spatial_option(layer, name, dims, given, 0, least, chosen));
+        given[i] = each[i] == 0 && all == EK_UNSET && i < dims ? fallback[i] : each[i];
+    EK_TRY(ek_spatial_option(layer, name, dims, given, all == EK_UNSET ? 0 : all, least, chosen));
     for (int i = 0; i < dims; i++)
         result[i] = (int)chosen[i];
     return 0;
@@ -72,17 +72,15 @@ static ek_value conv_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(conv_call(self->family, &options));
 }
 
-static int conv_read_output_padding(const conv_family *family, const ek_conv_module_options *from,
+static int conv_read_output_padding(const conv_family *family,
+                                    const ek_conv_transpose_module_options *from,
                                     ek_conv_transpose_options *to)
 {
     const char *name = family->type.name;
     EK_TRY(ek_window_option(name, "output_padding", family->dims, from->output_padding,
-                            from->output_paddings, ek_window_zeros, 0, to->output_paddings));
+                            from->output_paddings, NULL, 0, to->output_paddings));
     for (int i = 0; i < family->dims; i++) {
         int extra = to->output_paddings[i];
-        if (extra > 0 && !family->transposed)
-            return EK_FAIL(EK_E_INVALID, "%s: output_padding is for transposed convolution only",
-                           name);
         if (extra > 0 && extra >= to->strides[i] && extra >= to->dilations[i])
             return EK_FAIL(EK_E_INVALID,
                            "%s: output_padding %d has to be smaller than the stride, %d, or the "
@@ -92,21 +90,16 @@ static int conv_read_output_padding(const conv_family *family, const ek_conv_mod
     return 0;
 }
 
-static int conv_read_padding(const conv_family *family, const ek_conv_module_options *from,
+static int conv_read_padding(const conv_family *family,
+                             const ek_conv_transpose_module_options *from,
                              ek_conv_transpose_options *to)
 {
     const char *name = family->type.name;
-    if ((unsigned)from->padding_mode > EK_PAD_CIRCULAR)
-        return EK_FAIL(EK_E_INVALID,
-                       "%s: padding_mode must be EK_PAD_CONSTANT, EK_PAD_REFLECT, "
-                       "EK_PAD_REPLICATE or EK_PAD_CIRCULAR, got %d",
-                       name, (int)from->padding_mode);
-    if (family->transposed && (from->padding_mode != EK_PAD_CONSTANT || from->padding == EK_SAME))
-        return EK_FAIL(EK_E_INVALID,
-                       "%s: padding_mode and EK_SAME are not for transposed convolution", name);
+    if (family->transposed && from->padding == EK_SAME)
+        return EK_FAIL(EK_E_INVALID, "%s: EK_SAME is not for transposed convolution", name);
     if (from->padding != EK_SAME)
-        return ek_window_option(name, "padding", family->dims, from->padding, from->paddings,
-                                ek_window_zeros, 0, to->paddings);
+        return ek_window_option(name, "padding", family->dims, from->padding, from->paddings, NULL,
+                                0, to->paddings);
     to->padding = EK_SAME;
     for (int i = 0; i < 3; i++)
         if (from->paddings[i] != 0 || (i < family->dims && to->strides[i] != 1))
@@ -129,7 +122,8 @@ static void conv_set_pad(conv *self, ek_pad_mode mode, const int kernel[3])
     }
 }
 
-static int conv_read_options(const conv_family *family, const ek_conv_module_options *from,
+static int conv_read_options(const conv_family *family,
+                             const ek_conv_transpose_module_options *from,
                              ek_conv_transpose_options *to, int kernel[3])
 {
     const char *name = family->type.name;
@@ -141,14 +135,14 @@ static int conv_read_options(const conv_family *family, const ek_conv_module_opt
                        (long long)in, (long long)out);
     int all = from->kernel;
     EK_TRY(ek_second_name_read(name, "kernel", &all, "kernel_size", from->kernel_size));
-    EK_TRY(ek_window_option(name, "kernel", dims, all, from->kernels, ek_window_zeros, 1, kernel));
-    EK_TRY(ek_window_option(name, "stride", dims, EK_GIVEN(from, stride, 3), from->strides,
-                            ek_window_ones, 1, to->strides));
+    EK_TRY(ek_window_option(name, "kernel", dims, all, from->kernels, NULL, 1, kernel));
+    EK_TRY(
+        ek_window_option(name, "stride", dims, from->stride, from->strides, NULL, 1, to->strides));
     EK_TRY(conv_read_padding(family, from, to));
-    EK_TRY(ek_window_option(name, "dilation", dims, EK_GIVEN(from, dilation, 5), from->dilations,
-                            ek_window_ones, 1, to->dilations));
+    EK_TRY(ek_window_option(name, "dilation", dims, from->dilation, from->dilations, NULL, 1,
+                            to->dilations));
     EK_TRY(conv_read_output_padding(family, from, to));
-    to->groups = (int)ek_integer_or(EK_GIVEN(from, groups, 6), 1);
+    to->groups = from->groups;
     if (to->groups < 1 || in % to->groups || out % to->groups)
         return EK_FAIL(EK_E_INVALID,
                        "%s: groups %d has to divide in_channels %lld and out_channels %lld", name,
@@ -156,8 +150,9 @@ static int conv_read_options(const conv_family *family, const ek_conv_module_opt
     return 0;
 }
 
-static ek_shape conv_weight_shape(const conv_family *family, const ek_conv_module_options *options,
-                                  int groups, const int kernel[3])
+static ek_shape conv_weight_shape(const conv_family *family,
+                                  const ek_conv_transpose_module_options *options, int groups,
+                                  const int kernel[3])
 {
     int64_t in = options->in_channels, out = options->out_channels;
     ek_shape shape = {.ndim = family->dims + 2,
@@ -168,22 +163,27 @@ static ek_shape conv_weight_shape(const conv_family *family, const ek_conv_modul
     return shape;
 }
 
-static ek_module *conv_new(const conv_family *family, ek_conv_module_options *options)
+static ek_module *conv_new(const conv_family *family,
+                           const ek_conv_transpose_module_options *options, ek_pad_mode mode)
 {
     ek_conv_transpose_options settings = {.groups = 1};
     int kernel[3];
-    if (conv_read_options(family, options, &settings, kernel) < 0 ||
-        EK_READ_SWITCH(family->type.name, options, bias, 8, EK_ON) < 0)
+    if ((unsigned)mode > EK_PAD_CIRCULAR)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "%s: padding_mode must be EK_PAD_CONSTANT, EK_PAD_REFLECT, "
+                            "EK_PAD_REPLICATE or EK_PAD_CIRCULAR, got %d",
+                            family->type.name, (int)mode);
+    if (conv_read_options(family, options, &settings, kernel) < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
     conv *self = (conv *)ek_module_new(&family->type);
     if (self) {
         self->family = family;
         self->options = settings;
-        conv_set_pad(self, options->padding_mode, kernel);
+        conv_set_pad(self, mode, kernel);
         const ek_shape shape = conv_weight_shape(family, options, settings.groups, kernel);
         ek_register_layer(&self->module, &self->weight, shape, &self->bias,
-                          options->bias == EK_OFF ? 0 : options->out_channels);
+                          options->bias ? options->out_channels : 0);
     }
     ek_scope_end(&scope);
     return ek_module_finish((ek_module *)self);
@@ -249,23 +249,47 @@ bool ek_module_is_transposed(const ek_module *module)
     return module->type->family == conv_modules && ((const conv *)module)->family->transposed;
 }
 
-/* A family and its constructor. */
-#define CONV(NAME, DIMS, FUNCTION)                                             \
-    ek_module *ek_##NAME##_with(ek_conv_module_options options)                \
-    {                                                                          \
-        static const conv_family family = {.type = {.name = #NAME,             \
-                                                    .size = sizeof(conv),      \
-                                                    .forward = conv_forward,   \
-                                                    .describe = conv_describe, \
-                                                    .family = conv_modules},   \
-                                           .FUNCTION = ek_f_##NAME##_with,     \
-                                           .dims = DIMS};                      \
-        return conv_new(&family, &options);                                    \
+/* Options of a convolution, as those of a transposed one. */
+static ek_conv_transpose_module_options conv_as_transposed(const ek_conv_module_options *o)
+{
+    ek_conv_transpose_module_options all = {.in_channels = o->in_channels,
+                                            .out_channels = o->out_channels,
+                                            .kernel = o->kernel,
+                                            .stride = o->stride,
+                                            .padding = o->padding,
+                                            .dilation = o->dilation,
+                                            .groups = o->groups,
+                                            .bias = o->bias,
+                                            .kernel_size = o->kernel_size};
+    memcpy(all.kernels, o->kernels, sizeof all.kernels);
+    memcpy(all.strides, o->strides, sizeof all.strides);
+    memcpy(all.paddings, o->paddings, sizeof all.paddings);
+    memcpy(all.dilations, o->dilations, sizeof all.dilations);
+    return all;
+}
+
+/* The families and constructors. */
+#define CONV_FAMILY(NAME, DIMS, FUNCTION)                                  \
+    static const conv_family family = {.type = {.name = #NAME,             \
+                                                .size = sizeof(conv),      \
+                                                .forward = conv_forward,   \
+                                                .describe = conv_describe, \
+                                                .family = conv_modules},   \
+                                       .FUNCTION = ek_f_##NAME##_with,     \
+                                       .dims = DIMS}
+#define CONVS(DIMS)                                                                      \
+    ek_module *ek_conv##DIMS##d_with(ek_conv_module_options options)                     \
+    {                                                                                    \
+        CONV_FAMILY(conv##DIMS##d, DIMS, function);                                      \
+        const ek_conv_transpose_module_options all = conv_as_transposed(&options);       \
+        return conv_new(&family, &all, options.padding_mode);                            \
+    }                                                                                    \
+    ek_module *ek_conv_transpose##DIMS##d_with(ek_conv_transpose_module_options options) \
+    {                                                                                    \
+        CONV_FAMILY(conv_transpose##DIMS##d, DIMS, transposed);                          \
+        return conv_new(&family, &options, EK_PAD_CONSTANT);                             \
     }
 
-CONV(conv1d, 1, function)
-CONV(conv2d, 2, function)
-CONV(conv3d, 3, function)
-CONV(conv_transpose1d, 1, transposed)
-CONV(conv_transpose2d, 2, transposed)
-CONV(conv_transpose3d, 3, transposed)
+CONVS(1)
+CONVS(2)
+CONVS(3)

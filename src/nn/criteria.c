@@ -1,51 +1,28 @@
 /* criteria.c: losses as modules, called as ek_loss(criterion, input, target).
  *
- * A criterion is a row: how many tensors it is called with, which options it takes, by what its
- * mean divides, and the call of its function. To add one: a row here and its constructor in
- * criteria.h. */
-#include "core/keywords.h"
+ * A criterion is a row: how many tensors it is called with, by what its mean divides, where some of
+ * its options are, and the call of its function. To add one: a row here, its options and its
+ * constructor in criteria.h. */
+#include <stddef.h>
+#include <string.h>
+
 #include "core/tensor.h"
 #include "nn/nn.h"
 
-/* The options that not all criteria take, in the order of ek_criterion_options, from its second
- * member on; and who takes them. */
-#define CRITERION_OPTIONS(X)                                       \
-    X(ignore_index, "the cross entropies and nll_loss do")         \
-    X(weight, "the losses of classes, labels and bce do")          \
-    X(label_smoothing, "the cross entropies do")                   \
-    X(pos_weight, "bce_with_logits_loss does")                     \
-    X(beta, "smooth_l1_loss does")                                 \
-    X(delta, "huber_loss does")                                    \
-    X(margin, "the losses of margins and hinge_embedding_loss do") \
-    X(p, "triplet_margin_loss and multi_margin_loss do")           \
-    X(eps, "triplet_margin, poisson_nll and gaussian_nll_loss do") \
-    X(log_target, "kl_div_loss does")                              \
-    X(log_input, "poisson_nll_loss does")                          \
-    X(full, "poisson_nll_loss and gaussian_nll_loss do")           \
-    X(swap, "triplet_margin_loss does")                            \
-    X(blank, "ctc_loss does")                                      \
-    X(zero_infinity, "ctc_loss does")                              \
-    X(batch_first, "ctc_loss does")
-
-#define CRITERION_BIT_NUMBER(name, takers) BIT_##name,
-#define CRITERION_BIT(name, takers) TAKES_##name = 1 << BIT_##name,
-enum { CRITERION_OPTIONS(CRITERION_BIT_NUMBER) OPTION_COUNT };
-enum { CRITERION_OPTIONS(CRITERION_BIT) TAKES_batch_mean = 1 << OPTION_COUNT };
-
 enum { CRITERION_INPUTS = 4 };
 
+/* What all criteria begin with. Each has its options behind it. */
 typedef struct criterion {
     ek_module module;
-    ek_tensor *weight;     /* per class, or per element; may be NULL */
-    ek_tensor *pos_weight; /* bce with logits: per positive target; may be NULL */
-    ek_criterion_options
-        options; /* numbers as EK_GIVEN has them, switches on or off; no tensors, no keywords */
+    ek_reduction reduction;
 } criterion;
 
 typedef struct criterion_kind {
     ek_module_type type; /* first: a module's type leads to its kind */
     int inputs;
-    unsigned takes;
+
+    /* Places of options in the criterion; 0: it has no such option. Tensors become buffers. */
+    size_t weight, pos_weight, ignore_index, label_smoothing, batch_first;
 
     /* Computes the loss. x has `inputs` tensors. */
     ek_tensor *(*call)(const criterion *self, ek_tensor *const *x, ek_reduction reduction);
@@ -53,12 +30,19 @@ typedef struct criterion_kind {
     /* By what a mean divides, if the host knows it. Else NULL: the weights of the targets. */
     double (*count)(const criterion *self, ek_tensor *const *x);
 
-    bool scales; /* the mean isn't the sum divided by this number: it is multiplied with it */
+    bool scales;     /* the mean isn't the sum divided by this number: it is multiplied with it */
+    bool batch_mean; /* EK_BATCH_MEAN is one of its reductions */
 } criterion_kind;
 
 static const criterion_kind *criterion_kind_of(const ek_module *module)
 {
     return (const criterion_kind *)module->type;
+}
+
+/* The option at this place. */
+static void *criterion_option(const criterion *self, size_t place)
+{
+    return (char *)self + place;
 }
 
 /* Reads the tensors that the criterion is called with. */
@@ -75,7 +59,7 @@ static bool criterion_inputs(ek_module *module, const ek_args *args, ek_tensor *
 
 static bool criterion_is_sum(ek_module *module)
 {
-    return ((criterion *)module)->options.reduction == EK_SUM;
+    return ((criterion *)module)->reduction == EK_SUM;
 }
 
 /* ---- by what means divide ---- */
@@ -121,7 +105,7 @@ static double criterion_count_triplets(const criterion *self, ek_tensor *const *
 
 static double criterion_count_of_reduction(const criterion *self, ek_tensor *const *x)
 {
-    if (self->options.reduction == EK_BATCH_MEAN)
+    if (self->reduction == EK_BATCH_MEAN)
         return x[0]->ndim > 0 ? (double)x[0]->shape[0] : 1;
     return criterion_count_elements(self, x);
 }
@@ -130,7 +114,8 @@ static double criterion_count_sequences(const criterion *self, ek_tensor *const 
 {
     if (x[0]->ndim < 2)
         return 0; /* the call refuses it */
-    return (double)x[0]->shape[self->options.batch_first ? 0 : 1];
+    const bool *batch_first = criterion_option(self, criterion_kind_of(&self->module)->batch_first);
+    return (double)x[0]->shape[*batch_first ? 0 : 1];
 }
 
 /* f32 for bf16 inputs, because bf16 cannot count. */
@@ -149,8 +134,9 @@ static ek_tensor *criterion_weight(const criterion *self, ek_tensor *const *x, e
     if (ek_dtype_is_floating(x[1]->dtype) && x[0]->ndim > 1) /* probabilities of classes */
         return ek_scalar((double)ek_count(x[0]) / (double)(x[0]->shape[1] ? x[0]->shape[1] : 1),
                          dtype, device);
-    return ek_target_weight(x[1], self->weight, ek_integer_or(self->options.ignore_index, -100),
-                            criterion_counting_dtype(x[0]));
+    ek_tensor *const *weight = criterion_option(self, kind->weight);
+    const int64_t *ignore_index = criterion_option(self, kind->ignore_index);
+    return ek_target_weight(x[1], *weight, *ignore_index, criterion_counting_dtype(x[0]));
 }
 
 /* ---- what all criteria do ---- */
@@ -161,7 +147,7 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
     ek_tensor *x[CRITERION_INPUTS];
     if (!criterion_inputs(module, args, x))
         return ek_value_error();
-    return ek_value_of_tensor(criterion_kind_of(module)->call(self, x, self->options.reduction));
+    return ek_value_of_tensor(criterion_kind_of(module)->call(self, x, self->reduction));
 }
 
 static ek_tensor *criterion_denominator(ek_module *module, const ek_args *args)
@@ -178,7 +164,7 @@ static int criterion_loss_sum(ek_module *module, const ek_args *args, ek_loss_su
 {
     const criterion *self = (criterion *)module;
     const criterion_kind *kind = criterion_kind_of(module);
-    const ek_reduction reduction = self->options.reduction;
+    const ek_reduction reduction = self->reduction;
     const bool is_mean = reduction == EK_MEAN || reduction == EK_BATCH_MEAN;
     ek_tensor *x[CRITERION_INPUTS];
     if (!criterion_inputs(module, args, x))
@@ -195,158 +181,157 @@ static int criterion_loss_sum(ek_module *module, const ek_args *args, ek_loss_su
 
 /* ---- making ---- */
 
-/* Checks that all options that are given are among those that the criterion takes. */
-static int criterion_check_options(const criterion_kind *kind, const ek_criterion_options *o)
-{
-#define CRITERION_OPTION_NAME(name, takers) {#name, takers},
-#define CRITERION_OPTION_GIVEN(name, takers)                                              \
-    (unsigned)(o->name != 0 || ek_keyword_is_written(o->keywords, #name, BIT_##name + 1)) \
-            << BIT_##name |
-    static const struct {
-        const char *name, *takers;
-    } options[] = {CRITERION_OPTIONS(CRITERION_OPTION_NAME)};
-    const unsigned given = CRITERION_OPTIONS(CRITERION_OPTION_GIVEN) 0u;
-    for (int i = 0; i < OPTION_COUNT; i++)
-        if (given & ~kind->takes & 1u << i)
-            return EK_FAIL(EK_E_INVALID, "%s takes no %s; %s", kind->type.name, options[i].name,
-                           options[i].takers);
-    return 0;
-}
-
-static int criterion_check(const criterion_kind *kind, const ek_criterion_options *options)
+static int criterion_check(const criterion_kind *kind, const criterion *made)
 {
     const char *name = kind->type.name;
-    if ((unsigned)options->reduction > EK_BATCH_MEAN)
+    if ((unsigned)made->reduction > EK_BATCH_MEAN)
         return EK_FAIL(EK_E_INVALID, "%s: reduction %d is none of EK_MEAN, EK_SUM, EK_NONE", name,
-                       (int)options->reduction);
-    if (options->reduction == EK_BATCH_MEAN && !(kind->takes & TAKES_batch_mean))
+                       (int)made->reduction);
+    if (made->reduction == EK_BATCH_MEAN && !kind->batch_mean)
         return EK_FAIL(EK_E_INVALID, "%s: EK_BATCH_MEAN is a reduction of kl_div_loss", name);
-    EK_TRY(criterion_check_options(kind, options));
-    if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1) &&
-        options->label_smoothing != EK_ZERO)
+    const double *smoothing = criterion_option(made, kind->label_smoothing);
+    if (kind->label_smoothing && !(*smoothing >= 0 && *smoothing <= 1))
         return EK_FAIL(EK_E_INVALID, "%s: label_smoothing has to be between 0 and 1, not %g", name,
-                       options->label_smoothing);
+                       *smoothing);
     return ek_error_status();
 }
 
-static ek_module *criterion_new(const criterion_kind *kind, const ek_criterion_options *options)
+/* Makes the tensor at this place a buffer, if the criterion has such an option. */
+static void criterion_register(criterion *self, const char *name, size_t place)
 {
-    ek_criterion_options read = *options;
-    if (criterion_check(kind, options) < 0 ||
-        EK_READ_SWITCH(kind->type.name, &read, log_input, BIT_log_input + 1, EK_ON) < 0)
+    ek_tensor **member = criterion_option(self, place);
+    if (!place)
+        return;
+    ek_tensor *given = *member;
+    *member = NULL;
+    ek_register_buffer(&self->module, name, member, given);
+}
+
+/* A criterion as `made`, of which all but the module is filled. */
+static ek_module *criterion_new(const criterion_kind *kind, const criterion *made)
+{
+    if (criterion_check(kind, made) < 0)
         return NULL;
     criterion *self = (criterion *)ek_module_new(&kind->type);
     if (!self)
         return NULL;
-    ek_criterion_options *own = &self->options;
-    *own = read;
-    own->keywords = NULL;
-    own->weight = own->pos_weight = NULL;
-    own->ignore_index = EK_GIVEN(options, ignore_index, BIT_ignore_index + 1);
-    own->beta = EK_GIVEN(options, beta, BIT_beta + 1);
-    own->delta = EK_GIVEN(options, delta, BIT_delta + 1);
-    own->margin = EK_GIVEN(options, margin, BIT_margin + 1);
-    own->p = EK_GIVEN(options, p, BIT_p + 1);
-    own->eps = EK_GIVEN(options, eps, BIT_eps + 1);
-    if (kind->takes & TAKES_weight)
-        ek_register_buffer(&self->module, "weight", &self->weight, options->weight);
-    if (kind->takes & TAKES_pos_weight)
-        ek_register_buffer(&self->module, "pos_weight", &self->pos_weight, options->pos_weight);
+    memcpy(&self->module + 1, &made->module + 1, kind->type.size - sizeof(ek_module));
+    criterion_register(self, "weight", kind->weight);
+    criterion_register(self, "pos_weight", kind->pos_weight);
     return ek_module_finish(&self->module);
 }
 
 /* ---- the criteria ---- */
 
-/* Defines a criterion: its kind and its constructor. The rest are the members of the kind, of which
- * `call` is an expression of self, o (its options), x and reduction. */
-#define CRITERION(id, call_, ...)                                                           \
-    static ek_tensor *id##_call(const criterion *self, ek_tensor *const *x,                 \
-                                ek_reduction reduction)                                     \
-    {                                                                                       \
-        const ek_criterion_options *o = &self->options;                                     \
-        (void)o;                                                                            \
-        return call_;                                                                       \
-    }                                                                                       \
-    static const criterion_kind id##_kind = {.type = {.name = #id,                          \
-                                                      .size = sizeof(criterion),            \
-                                                      .forward = criterion_forward,         \
-                                                      .loss_sum = criterion_loss_sum,       \
-                                                      .denominator = criterion_denominator, \
-                                                      .is_sum = criterion_is_sum},          \
-                                             .call = id##_call,                             \
-                                             __VA_ARGS__};                                  \
-    ek_module *ek_##id##_with(ek_criterion_options options)                                 \
-    {                                                                                       \
-        return criterion_new(&id##_kind, &options);                                         \
+/* Defines a criterion: its struct, its kind and its constructor. The rest are the members of the
+ * kind, of which `call` is an expression of o (its options), x and reduction. */
+#define CRITERION(id, options_, call_, ...)                                                    \
+    typedef struct id##_criterion {                                                            \
+        criterion base;                                                                        \
+        options_ options;                                                                      \
+    } id##_criterion;                                                                          \
+    static ek_tensor *id##_call(const criterion *self, ek_tensor *const *x,                    \
+                                ek_reduction reduction)                                        \
+    {                                                                                          \
+        const options_ *o = &((const id##_criterion *)self)->options;                          \
+        (void)o;                                                                               \
+        return call_;                                                                          \
+    }                                                                                          \
+    static const criterion_kind id##_kind = {.type = {.name = #id,                             \
+                                                      .size = sizeof(id##_criterion),          \
+                                                      .forward = criterion_forward,            \
+                                                      .loss_sum = criterion_loss_sum,          \
+                                                      .denominator = criterion_denominator,    \
+                                                      .is_sum = criterion_is_sum},             \
+                                             .call = id##_call,                                \
+                                             __VA_ARGS__};                                     \
+    ek_module *ek_##id##_with(options_ options)                                                \
+    {                                                                                          \
+        const id##_criterion made = {.base.reduction = options.reduction, .options = options}; \
+        return criterion_new(&id##_kind, &made.base);                                          \
     }
+#define PLACE(id, option) .option = offsetof(id##_criterion, options.option)
 
-#define NUMBER(name, fallback) ek_number_or(o->name, fallback)
-#define CLASSES                                                                                \
-    x[0], x[1], self->weight, reduction, .ignore_index = ek_integer_or(o->ignore_index, -100), \
-                                         .label_smoothing = NUMBER(label_smoothing, 0)
+CRITERION(cross_entropy_loss, ek_cross_entropy_criterion_options,
+          ek_f_cross_entropy(x[0], x[1], .weight = o->weight, .reduction = reduction,
+                             .ignore_index = o->ignore_index,
+                             .label_smoothing = o->label_smoothing),
+          .inputs = 2, PLACE(cross_entropy_loss, weight), PLACE(cross_entropy_loss, ignore_index),
+          PLACE(cross_entropy_loss, label_smoothing))
+CRITERION(token_cross_entropy_loss, ek_cross_entropy_criterion_options,
+          ek_f_token_cross_entropy(x[0], x[1], .weight = o->weight, .reduction = reduction,
+                                   .ignore_index = o->ignore_index,
+                                   .label_smoothing = o->label_smoothing),
+          .inputs = 2, PLACE(token_cross_entropy_loss, weight),
+          PLACE(token_cross_entropy_loss, ignore_index),
+          PLACE(token_cross_entropy_loss, label_smoothing))
+CRITERION(nll_loss, ek_nll_criterion_options,
+          ek_f_nll_loss(x[0], x[1], .weight = o->weight, .reduction = reduction,
+                        .ignore_index = o->ignore_index),
+          .inputs = 2, PLACE(nll_loss, weight), PLACE(nll_loss, ignore_index))
 
-CRITERION(cross_entropy_loss, ek_f_cross_entropy(CLASSES), .inputs = 2,
-          .takes = TAKES_weight | TAKES_ignore_index | TAKES_label_smoothing)
-CRITERION(token_cross_entropy_loss, ek_f_token_cross_entropy(CLASSES), .inputs = 2,
-          .takes = TAKES_weight | TAKES_ignore_index | TAKES_label_smoothing)
-CRITERION(nll_loss,
-          ek_f_nll_loss(x[0], x[1], self->weight, reduction, ek_integer_or(o->ignore_index, -100)),
-          .inputs = 2, .takes = TAKES_weight | TAKES_ignore_index)
-
-CRITERION(mse_loss, ek_f_mse_loss(x[0], x[1], reduction), .inputs = 2,
+CRITERION(mse_loss, ek_criterion_options, ek_f_mse_loss(x[0], x[1], .reduction = reduction),
+          .inputs = 2, .count = criterion_count_elements)
+CRITERION(l1_loss, ek_criterion_options, ek_f_l1_loss(x[0], x[1], .reduction = reduction),
+          .inputs = 2, .count = criterion_count_elements)
+CRITERION(smooth_l1_loss, ek_smooth_l1_criterion_options,
+          ek_f_smooth_l1_loss(x[0], x[1], .reduction = reduction, .beta = o->beta), .inputs = 2,
           .count = criterion_count_elements)
-CRITERION(l1_loss, ek_f_l1_loss(x[0], x[1], reduction), .inputs = 2,
+CRITERION(huber_loss, ek_huber_criterion_options,
+          ek_f_huber_loss(x[0], x[1], .reduction = reduction, .delta = o->delta), .inputs = 2,
           .count = criterion_count_elements)
-CRITERION(smooth_l1_loss, ek_f_smooth_l1_loss(x[0], x[1], reduction, NUMBER(beta, 1)), .inputs = 2,
-          .takes = TAKES_beta, .count = criterion_count_elements)
-CRITERION(huber_loss, ek_f_huber_loss(x[0], x[1], reduction, NUMBER(delta, 1)), .inputs = 2,
-          .takes = TAKES_delta, .count = criterion_count_elements)
 
-CRITERION(bce_with_logits_loss,
-          ek_f_bce_with_logits(x[0], x[1], self->weight, reduction, self->pos_weight), .inputs = 2,
-          .takes = TAKES_weight | TAKES_pos_weight, .count = criterion_count_elements)
-CRITERION(bce_loss, ek_f_bce(x[0], x[1], self->weight, reduction), .inputs = 2,
-          .takes = TAKES_weight, .count = criterion_count_elements)
-CRITERION(soft_margin_loss, ek_f_soft_margin_loss(x[0], x[1], reduction), .inputs = 2,
+CRITERION(bce_with_logits_loss, ek_bce_with_logits_criterion_options,
+          ek_f_bce_with_logits(x[0], x[1], .weight = o->weight, .reduction = reduction,
+                               .pos_weight = o->pos_weight),
+          .inputs = 2, PLACE(bce_with_logits_loss, weight), PLACE(bce_with_logits_loss, pos_weight),
           .count = criterion_count_elements)
-CRITERION(multilabel_soft_margin_loss,
-          ek_f_multilabel_soft_margin_loss(x[0], x[1], self->weight, reduction), .inputs = 2,
-          .takes = TAKES_weight, .count = criterion_count_rows)
-
-CRITERION(kl_div_loss, ek_f_kl_div(x[0], x[1], reduction, o->log_target), .inputs = 2,
-          .takes = TAKES_log_target | TAKES_batch_mean, .count = criterion_count_of_reduction)
-CRITERION(poisson_nll_loss,
-          ek_f_poisson_nll_loss(x[0], x[1], reduction, o->log_input != EK_OFF, NUMBER(eps, 1e-8),
-                                o->full),
-          .inputs = 2, .takes = TAKES_log_input | TAKES_eps | TAKES_full,
+CRITERION(bce_loss, ek_weighted_criterion_options,
+          ek_f_bce(x[0], x[1], .weight = o->weight, .reduction = reduction), .inputs = 2,
+          PLACE(bce_loss, weight), .count = criterion_count_elements)
+CRITERION(soft_margin_loss, ek_criterion_options,
+          ek_f_soft_margin_loss(x[0], x[1], .reduction = reduction), .inputs = 2,
           .count = criterion_count_elements)
-CRITERION(gaussian_nll_loss,
-          ek_f_gaussian_nll_loss(x[0], x[1], x[2], reduction, NUMBER(eps, 1e-6), o->full),
-          .inputs = 3, .takes = TAKES_eps | TAKES_full, .count = criterion_count_elements)
+CRITERION(multilabel_soft_margin_loss, ek_weighted_criterion_options,
+          ek_f_multilabel_soft_margin_loss(x[0], x[1], .weight = o->weight, .reduction = reduction),
+          .inputs = 2, PLACE(multilabel_soft_margin_loss, weight), .count = criterion_count_rows)
 
-CRITERION(margin_ranking_loss,
-          ek_f_margin_ranking_loss(x[0], x[1], x[2], reduction, NUMBER(margin, 0)), .inputs = 3,
-          .takes = TAKES_margin, .count = criterion_count_of_three)
-CRITERION(hinge_embedding_loss, ek_f_hinge_embedding_loss(x[0], x[1], reduction, NUMBER(margin, 1)),
-          .inputs = 2, .takes = TAKES_margin, .count = criterion_count_elements)
-CRITERION(cosine_embedding_loss,
-          ek_f_cosine_embedding_loss(x[0], x[1], x[2], reduction, NUMBER(margin, 0)), .inputs = 3,
-          .takes = TAKES_margin, .count = criterion_count_rows)
-CRITERION(triplet_margin_loss,
-          ek_f_triplet_margin_loss(x[0], x[1], x[2], reduction, NUMBER(margin, 1), NUMBER(p, 2),
-                                   NUMBER(eps, 1e-6), o->swap),
-          .inputs = 3, .takes = TAKES_margin | TAKES_p | TAKES_eps | TAKES_swap,
-          .count = criterion_count_triplets)
-CRITERION(multi_margin_loss,
-          ek_f_multi_margin_loss(x[0], x[1], self->weight, reduction, NUMBER(p, 1),
-                                 NUMBER(margin, 1)),
-          .inputs = 2, .takes = TAKES_weight | TAKES_margin | TAKES_p,
+CRITERION(kl_div_loss, ek_kl_div_criterion_options,
+          ek_f_kl_div(x[0], x[1], .reduction = reduction, .log_target = o->log_target), .inputs = 2,
+          .batch_mean = true, .count = criterion_count_of_reduction)
+CRITERION(poisson_nll_loss, ek_poisson_nll_criterion_options,
+          ek_f_poisson_nll_loss(x[0], x[1], .reduction = reduction, .log_input = o->log_input,
+                                .eps = o->eps, .full = o->full),
+          .inputs = 2, .count = criterion_count_elements)
+CRITERION(gaussian_nll_loss, ek_gaussian_nll_criterion_options,
+          ek_f_gaussian_nll_loss(x[0], x[1], x[2], .reduction = reduction, .eps = o->eps,
+                                 .full = o->full),
+          .inputs = 3, .count = criterion_count_elements)
+
+CRITERION(margin_ranking_loss, ek_margin_criterion_options,
+          ek_f_margin_ranking_loss(x[0], x[1], x[2], .reduction = reduction, .margin = o->margin),
+          .inputs = 3, .count = criterion_count_of_three)
+CRITERION(hinge_embedding_loss, ek_hinge_embedding_criterion_options,
+          ek_f_hinge_embedding_loss(x[0], x[1], .reduction = reduction, .margin = o->margin),
+          .inputs = 2, .count = criterion_count_elements)
+CRITERION(cosine_embedding_loss, ek_margin_criterion_options,
+          ek_f_cosine_embedding_loss(x[0], x[1], x[2], .reduction = reduction, .margin = o->margin),
+          .inputs = 3, .count = criterion_count_rows)
+CRITERION(triplet_margin_loss, ek_triplet_margin_criterion_options,
+          ek_f_triplet_margin_loss(x[0], x[1], x[2], .reduction = reduction, .margin = o->margin,
+                                   .p = o->p, .eps = o->eps, .swap = o->swap),
+          .inputs = 3, .count = criterion_count_triplets)
+CRITERION(multi_margin_loss, ek_multi_margin_criterion_options,
+          ek_f_multi_margin_loss(x[0], x[1], .weight = o->weight, .reduction = reduction, .p = o->p,
+                                 .margin = o->margin),
+          .inputs = 2, PLACE(multi_margin_loss, weight), .count = criterion_count_rows)
+CRITERION(multilabel_margin_loss, ek_criterion_options,
+          ek_f_multilabel_margin_loss(x[0], x[1], .reduction = reduction), .inputs = 2,
           .count = criterion_count_rows)
-CRITERION(multilabel_margin_loss, ek_f_multilabel_margin_loss(x[0], x[1], reduction), .inputs = 2,
-          .count = criterion_count_rows)
 
-CRITERION(ctc_loss,
-          ek_f_ctc_loss(x[0], x[1], x[2], x[3], reduction, .blank = o->blank,
-                        .zero_infinity = o->zero_infinity, .batch_first = o->batch_first),
-          .inputs = 4, .takes = TAKES_blank | TAKES_zero_infinity | TAKES_batch_first,
-          .count = criterion_count_sequences, .scales = true)
+CRITERION(ctc_loss, ek_ctc_criterion_options,
+          ek_f_ctc_loss(x[0], x[1], x[2], .target_lengths = x[3], .reduction = reduction,
+                        .blank = o->blank, .zero_infinity = o->zero_infinity,
+                        .batch_first = o->batch_first),
+          .inputs = 4, PLACE(ctc_loss, batch_first), .count = criterion_count_sequences,
+          .scales = true)

@@ -26,7 +26,7 @@ static ek_value instance_norm_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = instance_norm_input(self, args, &single);
     if (!x)
         return ek_value_of_tensor(NULL);
-    ek_tensor *y = ek_instance_norm_tracked(ek_batch_norm_module_options(self, x));
+    ek_tensor *y = ek_instance_norm_tracked(ek_batch_norm_module_operation(self, x));
     return ek_value_of_tensor(single ? ek_squeeze(y, 0) : y);
 }
 
@@ -41,7 +41,8 @@ INSTANCE_NORM(1d);
 INSTANCE_NORM(2d);
 INSTANCE_NORM(3d);
 
-static ek_module *instance_norm_new(const ek_module_type *type, ek_norm_options *options, int ndim)
+static ek_module *instance_norm_new(const ek_module_type *type,
+                                    const ek_instance_norm_module_options *options, int ndim)
 {
     if (options->momentum == EK_CUMULATIVE) {
         EK_FAIL(EK_E_INVALID,
@@ -49,23 +50,25 @@ static ek_module *instance_norm_new(const ek_module_type *type, ek_norm_options 
                 type->name);
         return NULL;
     }
-    if (EK_READ_SWITCH(type->name, options, affine, 3, EK_OFF) < 0 ||
-        EK_READ_SWITCH(type->name, options, track_running_stats, 4, EK_OFF) < 0)
-        return NULL;
-    return ek_batch_norm_module_new(type, options, ndim, ndim);
+    const ek_batch_norm_module_options same = {.features = options->features,
+                                               .eps = options->eps,
+                                               .momentum = options->momentum,
+                                               .affine = options->affine,
+                                               .track_running_stats = options->track_running_stats};
+    return ek_batch_norm_module_new(type, &same, ndim, ndim);
 }
 
-ek_module *ek_instance_norm1d_with(ek_norm_options options)
+ek_module *ek_instance_norm1d_with(ek_instance_norm_module_options options)
 {
     return instance_norm_new(&instance_norm1d_type, &options, 3);
 }
 
-ek_module *ek_instance_norm2d_with(ek_norm_options options)
+ek_module *ek_instance_norm2d_with(ek_instance_norm_module_options options)
 {
     return instance_norm_new(&instance_norm2d_type, &options, 4);
 }
 
-ek_module *ek_instance_norm3d_with(ek_norm_options options)
+ek_module *ek_instance_norm3d_with(ek_instance_norm_module_options options)
 {
     return instance_norm_new(&instance_norm3d_type, &options, 5);
 }

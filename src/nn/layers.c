@@ -59,14 +59,12 @@ ek_module *ek_linear_with(ek_linear_options options)
                 (long long)options.in_features, (long long)options.out_features);
         return NULL;
     }
-    if (EK_READ_SWITCH(linear_type.name, &options, bias, 2, EK_ON) < 0)
-        return NULL;
     ek_scope scope = ek_scope_begin();
     linear *self = (linear *)ek_module_new(&linear_type);
     if (self) {
         const ek_shape shape = EK_SHAPE(options.out_features, options.in_features);
         ek_register_layer(&self->module, &self->weight, shape, &self->bias,
-                          options.bias == EK_OFF ? 0 : options.out_features);
+                          options.bias ? options.out_features : 0);
     }
     ek_scope_end(&scope);
     return ek_module_finish((ek_module *)self);

@@ -32,10 +32,10 @@ typedef ek_value ek_forward_function(ek_module *self, const ek_args *args);
 ek_value ek_module_call(ek_module *module, const ek_args *args, ek_forward_function *forward);
 
 /* Reads an option of `layer`, whose windows move over `dims` directions, as ek_spatial_option does.
- * fallback[i] is the default of direction i. */
+ * If `all` is EK_UNSET, direction i has fallback[i]; `fallback` may be NULL for options that are
+ * never EK_UNSET. */
 int ek_window_option(const char *layer, const char *name, int dims, int all, const int each[3],
                      const int fallback[3], int least, int result[3]);
-static const int ek_window_ones[3] = {1, 1, 1}, ek_window_zeros[3] = {0, 0, 0};
 
 /* True for transposed convolutions, whose weight begins with the input's channels. */
 bool ek_module_is_transposed(const ek_module *module);

@@ -21,7 +21,7 @@ int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor
                    self->ndim_most, ek_tensor_text(x, text));
 }
 
-ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *self, ek_tensor *x)
+ek_batch_norm_options ek_batch_norm_module_operation(const ek_batch_norm_module *self, ek_tensor *x)
 {
     return (ek_batch_norm_options){.x = x,
                                    .weight = self->weight,
@@ -38,7 +38,7 @@ static ek_tensor *norm_normalise(ek_module *module, ek_tensor *x, bool relu)
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
     if (ek_batch_norm_module_check(self, x) < 0)
         return NULL;
-    return ek_batch_norm_tracked(ek_batch_norm_module_options(self, x), relu,
+    return ek_batch_norm_tracked(ek_batch_norm_module_operation(self, x), relu,
                                  self->num_batches_tracked);
 }
 
@@ -94,23 +94,16 @@ static ek_tensor *norm_filled(int64_t features, double value)
     return ek_fill_(tensor, value);
 }
 
-ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options *options,
-                                    int ndim_least, int ndim_most)
+ek_module *ek_batch_norm_module_new(const ek_module_type *type,
+                                    const ek_batch_norm_module_options *options, int ndim_least,
+                                    int ndim_most)
 {
-    double eps = ek_number_or(EK_GIVEN(options, eps, 1), 1e-5);
-    double momentum = ek_number_or(EK_GIVEN(options, momentum, 2), 0.1);
+    const double eps = options->eps, momentum = options->momentum;
     if (options->features < 1) {
         EK_FAIL(EK_E_INVALID, "%s: features has to be at least 1, not %lld", type->name,
                 (long long)options->features);
         return NULL;
     }
-    if (options->process_group) {
-        EK_FAIL(EK_E_INVALID, "%s: process_group is an option of ek_sync_batch_norm", type->name);
-        return NULL;
-    }
-    if (EK_READ_SWITCH(type->name, options, affine, 3, EK_ON) < 0 ||
-        EK_READ_SWITCH(type->name, options, track_running_stats, 4, EK_ON) < 0)
-        return NULL;
     if (!(eps >= 0) || !((momentum >= 0 && momentum <= 1) || momentum == EK_CUMULATIVE)) {
         EK_FAIL(EK_E_INVALID,
                 "%s: eps %g has to be at least 0, momentum %g between 0 and 1 or EK_CUMULATIVE",
@@ -122,7 +115,7 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options 
     if (self) {
         ek_module *module = &self->module;
         int64_t features = options->features;
-        bool affine = options->affine != EK_OFF, track = options->track_running_stats != EK_OFF;
+        bool affine = options->affine, track = options->track_running_stats;
         self->features = features;
         self->eps = eps;
         self->momentum = momentum;
@@ -143,17 +136,17 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, ek_norm_options 
     return ek_module_finish((ek_module *)self);
 }
 
-ek_module *ek_batch_norm1d_with(ek_norm_options options)
+ek_module *ek_batch_norm1d_with(ek_batch_norm_module_options options)
 {
     return ek_batch_norm_module_new(&batch_norm_types[0], &options, 2, 3);
 }
 
-ek_module *ek_batch_norm2d_with(ek_norm_options options)
+ek_module *ek_batch_norm2d_with(ek_batch_norm_module_options options)
 {
     return ek_batch_norm_module_new(&batch_norm_types[1], &options, 4, 4);
 }
 
-ek_module *ek_batch_norm3d_with(ek_norm_options options)
+ek_module *ek_batch_norm3d_with(ek_batch_norm_module_options options)
 {
     return ek_batch_norm_module_new(&batch_norm_types[2], &options, 5, 5);
 }

@@ -41,55 +41,50 @@ static void padding_describe(const ek_module *module, char *text, size_t size)
         snprintf(text + length, size - length, ", value=%g", self->value);
 }
 
-static ek_module *padding_new(const ek_module_type *type, const ek_pad_module_options *options,
-                              int dims, ek_pad_mode mode, bool zeros)
+static ek_module *padding_new(const ek_module_type *type, int64_t all, const int64_t paddings[6],
+                              double value, int dims, ek_pad_mode mode)
 {
     bool each = false;
     for (int i = 0; i < 6; i++) {
-        each = each || options->paddings[i] != 0;
-        if (i >= 2 * dims && options->paddings[i] != 0) {
+        each = each || paddings[i] != 0;
+        if (i >= 2 * dims && paddings[i] != 0) {
             EK_FAIL(EK_E_INVALID, "%s: paddings has an entry %d, but there are %d sides",
                     type->name, i + 1, 2 * dims);
             return NULL;
         }
     }
-    if (options->value != 0 && (zeros || mode != EK_PAD_CONSTANT)) {
-        EK_FAIL(EK_E_INVALID, "%s: value is for constant padding only", type->name);
+    if (each && all != 0) {
+        EK_FAIL(EK_E_INVALID, "%s: padding is %lld, and paddings are given; give one of the two",
+                type->name, (long long)all);
         return NULL;
     }
     padding *self = (padding *)ek_module_new(type);
     if (self) {
         self->dims = dims;
         self->mode = mode;
-        self->value = options->value;
+        self->value = value;
         for (int i = 0; i < 2 * dims; i++)
-            self->sides[i] = each ? options->paddings[i] : options->padding;
+            self->sides[i] = each ? paddings[i] : all;
     }
     return (ek_module *)self;
 }
 
-#define PADDING(NAME, DIMS, MODE, ZEROS)                                   \
-    ek_module *ek_##NAME##_with(ek_pad_module_options options)             \
-    {                                                                      \
-        static const ek_module_type type = {.name = #NAME,                 \
-                                            .size = sizeof(padding),       \
-                                            .forward = padding_forward,    \
-                                            .describe = padding_describe}; \
-        return padding_new(&type, &options, DIMS, MODE, ZEROS);            \
+#define PADDING(NAME, DIMS, OPTIONS, MODE, VALUE)                                        \
+    ek_module *ek_##NAME##DIMS##d_with(OPTIONS options)                                  \
+    {                                                                                    \
+        static const ek_module_type type = {.name = #NAME #DIMS "d",                     \
+                                            .size = sizeof(padding),                     \
+                                            .forward = padding_forward,                  \
+                                            .describe = padding_describe};               \
+        return padding_new(&type, options.padding, options.paddings, VALUE, DIMS, MODE); \
     }
+#define PADDINGS(DIMS)                                                                          \
+    PADDING(zero_pad, DIMS, ek_pad_module_options, EK_PAD_CONSTANT, 0)                          \
+    PADDING(constant_pad, DIMS, ek_constant_pad_module_options, EK_PAD_CONSTANT, options.value) \
+    PADDING(reflection_pad, DIMS, ek_pad_module_options, EK_PAD_REFLECT, 0)                     \
+    PADDING(replication_pad, DIMS, ek_pad_module_options, EK_PAD_REPLICATE, 0)                  \
+    PADDING(circular_pad, DIMS, ek_pad_module_options, EK_PAD_CIRCULAR, 0)
 
-PADDING(zero_pad1d, 1, EK_PAD_CONSTANT, true)
-PADDING(zero_pad2d, 2, EK_PAD_CONSTANT, true)
-PADDING(zero_pad3d, 3, EK_PAD_CONSTANT, true)
-PADDING(constant_pad1d, 1, EK_PAD_CONSTANT, false)
-PADDING(constant_pad2d, 2, EK_PAD_CONSTANT, false)
-PADDING(constant_pad3d, 3, EK_PAD_CONSTANT, false)
-PADDING(reflection_pad1d, 1, EK_PAD_REFLECT, false)
-PADDING(reflection_pad2d, 2, EK_PAD_REFLECT, false)
-PADDING(reflection_pad3d, 3, EK_PAD_REFLECT, false)
-PADDING(replication_pad1d, 1, EK_PAD_REPLICATE, false)
-PADDING(replication_pad2d, 2, EK_PAD_REPLICATE, false)
-PADDING(replication_pad3d, 3, EK_PAD_REPLICATE, false)
-PADDING(circular_pad1d, 1, EK_PAD_CIRCULAR, false)
-PADDING(circular_pad2d, 2, EK_PAD_CIRCULAR, false)
-PADDING(circular_pad3d, 3, EK_PAD_CIRCULAR, false)
+PADDINGS(1)
+PADDINGS(2)
+PADDINGS(3)

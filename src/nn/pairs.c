@@ -47,16 +47,13 @@ ek_module *ek_bilinear_with(ek_bilinear_options options)
                 (long long)in1, (long long)in2, (long long)options.out_features);
         return NULL;
     }
-    if (EK_READ_SWITCH(bilinear_type.name, &options, bias, 3, EK_ON) < 0)
-        return NULL;
     ek_scope scope = ek_scope_begin();
     bilinear *self = (bilinear *)ek_module_new(&bilinear_type);
     if (self) {
         const double bound = 1 / sqrt((double)in1);
         ek_tensor *weight = ek_new_parameter(EK_SHAPE(options.out_features, in1, in2), EK_F32);
-        ek_tensor *bias = options.bias == EK_OFF
-                              ? NULL
-                              : ek_new_parameter(EK_SHAPE(options.out_features), EK_F32);
+        ek_tensor *bias =
+            options.bias ? ek_new_parameter(EK_SHAPE(options.out_features), EK_F32) : NULL;
         ek_register_parameter(&self->module, "weight", &self->weight, weight);
         ek_register_parameter(&self->module, "bias", &self->bias, bias);
         if (ek_error_status() == 0 && ek_init_uniform(self->weight, -bound, bound) >= 0 && bias)
@@ -116,8 +113,7 @@ ek_module *ek_cosine_similarity_with(ek_cosine_similarity_module_options options
     static const ek_module_type type = {.name = "cosine_similarity",
                                         .size = sizeof(similarity),
                                         .forward = cosine_similarity_forward};
-    const similarity form = {.dim = (int)ek_integer_or(EK_GIVEN(&options, dim, 0), 1),
-                             .eps = ek_number_or(EK_GIVEN(&options, eps, 1), 1e-8)};
+    const similarity form = {.dim = options.dim, .eps = options.eps};
     return similarity_new(&type, &form);
 }
 
@@ -126,8 +122,6 @@ ek_module *ek_pairwise_distance_with(ek_pairwise_distance_module_options options
     static const ek_module_type type = {.name = "pairwise_distance",
                                         .size = sizeof(similarity),
                                         .forward = pairwise_distance_forward};
-    const similarity form = {.eps = ek_number_or(EK_GIVEN(&options, eps, 0), 1e-6),
-                             .keepdim = options.keepdim,
-                             .p = ek_number_or(EK_GIVEN(&options, p, 2), 2)};
+    const similarity form = {.eps = options.eps, .keepdim = options.keepdim, .p = options.p};
     return similarity_new(&type, &form);
 }

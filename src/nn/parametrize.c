@@ -270,9 +270,9 @@ ek_module *ek_spectral_norm_with(ek_spectral_norm_options options)
     parametrized *self = parametrized_new(&spectral_norm_type, options.module, name, &weight);
     if (self) {
         bool grad_enabled = ek_set_grad_enabled(false);
-        self->iterations = (int)ek_integer_or(EK_GIVEN(&options, n_power_iterations, 2), 1);
-        self->eps = ek_number_or(EK_GIVEN(&options, eps, 4), 1e-12);
-        self->dim = (int)ek_integer_or(EK_GIVEN(&options, dim, 3), transposed ? 1 : 0);
+        self->iterations = options.n_power_iterations;
+        self->eps = options.eps;
+        self->dim = options.dim != EK_UNSET ? options.dim : transposed ? 1 : 0;
         if (self->iterations < 1)
             EK_FAIL(EK_E_INVALID, "%s: n_power_iterations is %d; it must be at least 1", operation,
                     self->iterations);

@@ -43,37 +43,30 @@ static ek_value pool_forward(ek_module *module, const ek_args *args)
     return y && self->return_indices ? EK_LIST(y, indices) : ek_value_of_tensor(y);
 }
 
-static int pool_read_options(const pool_family *family, ek_pool_module_options *from,
+static int pool_read_options(const pool_family *family, const ek_max_pool_module_options *from,
                              ek_max_pool_options *to)
 {
     const char *name = family->type.name;
     const int dims = family->dims;
-    EK_TRY(ek_second_name_read(name, "kernel", &from->kernel, "kernel_size", from->kernel_size));
-    EK_TRY(ek_window_option(name, "kernel", dims, from->kernel, from->kernels, ek_window_zeros, 1,
-                            to->kernels));
-    EK_TRY(ek_window_option(name, "stride", dims, EK_GIVEN(from, stride, 1), from->strides,
-                            to->kernels, 1, to->strides));
-    EK_TRY(ek_window_option(name, "padding", dims, from->padding, from->paddings, ek_window_zeros,
-                            0, to->paddings));
-    EK_TRY(ek_window_option(name, "dilation", dims, EK_GIVEN(from, dilation, 3), from->dilations,
-                            ek_window_ones, 1, to->dilations));
-    for (int i = 0; i < dims; i++) {
+    int kernel = from->kernel;
+    EK_TRY(ek_second_name_read(name, "kernel", &kernel, "kernel_size", from->kernel_size));
+    EK_TRY(ek_window_option(name, "kernel", dims, kernel, from->kernels, NULL, 1, to->kernels));
+    EK_TRY(ek_window_option(name, "stride", dims, from->stride, from->strides, to->kernels, 1,
+                            to->strides));
+    EK_TRY(ek_window_option(name, "padding", dims, from->padding, from->paddings, NULL, 0,
+                            to->paddings));
+    EK_TRY(ek_window_option(name, "dilation", dims, from->dilation, from->dilations, NULL, 1,
+                            to->dilations));
+    for (int i = 0; i < dims; i++)
         if (to->paddings[i] > to->kernels[i] / 2)
             return EK_FAIL(EK_E_INVALID, "%s: padding %d has to be at most half of the kernel, %d",
                            name, to->paddings[i], to->kernels[i]);
-        if (!family->maximum && to->dilations[i] != 1)
-            return EK_FAIL(EK_E_INVALID, "%s: dilation is for max pooling only", name);
-    }
-    EK_TRY(EK_READ_SWITCH(name, from, count_include_pad, 5, EK_DEFAULT));
-    if (family->maximum && from->count_include_pad != EK_DEFAULT)
-        return EK_FAIL(EK_E_INVALID, "%s: count_include_pad is for average pooling only", name);
-    if (!family->maximum && from->return_indices)
-        return EK_FAIL(EK_E_INVALID, "%s: return_indices is for max pooling only", name);
     to->ceil_mode = from->ceil_mode;
     return 0;
 }
 
-static ek_module *pool_new(const pool_family *family, ek_pool_module_options *options)
+static ek_module *pool_new(const pool_family *family, const ek_max_pool_module_options *options,
+                           bool count_include_pad)
 {
     ek_max_pool_options settings = {.kernel = 0};
     if (pool_read_options(family, options, &settings) < 0)
@@ -82,30 +75,50 @@ static ek_module *pool_new(const pool_family *family, ek_pool_module_options *op
     if (self) {
         self->family = family;
         self->options = settings;
-        self->count_include_pad = options->count_include_pad != EK_OFF;
+        self->count_include_pad = count_include_pad;
         self->return_indices = options->return_indices;
     }
     return (ek_module *)self;
 }
 
-/* A family and its constructor. */
-#define POOL(NAME, DIMS, FUNCTION)                                            \
-    ek_module *ek_##NAME##_with(ek_pool_module_options options)               \
+/* Options of average pooling as those of max pooling. */
+static ek_max_pool_module_options pool_of_windows(const ek_avg_pool_module_options *o)
+{
+    ek_max_pool_module_options windows = {.kernel = o->kernel,
+                                          .stride = o->stride,
+                                          .padding = o->padding,
+                                          .dilation = 1,
+                                          .ceil_mode = o->ceil_mode,
+                                          .kernel_size = o->kernel_size};
+    memcpy(windows.kernels, o->kernels, sizeof windows.kernels);
+    memcpy(windows.strides, o->strides, sizeof windows.strides);
+    memcpy(windows.paddings, o->paddings, sizeof windows.paddings);
+    return windows;
+}
+
+/* The families and constructors. */
+#define POOL_FAMILY(NAME, DIMS, FUNCTION)                                 \
+    static const pool_family family = {.type = {.name = #NAME,            \
+                                                .size = sizeof(pool),     \
+                                                .forward = pool_forward}, \
+                                       .FUNCTION = ek_f_##NAME##_with,    \
+                                       .dims = DIMS}
+#define POOLS(DIMS)                                                           \
+    ek_module *ek_max_pool##DIMS##d_with(ek_max_pool_module_options options)  \
     {                                                                         \
-        static const pool_family family = {.type = {.name = #NAME,            \
-                                                    .size = sizeof(pool),     \
-                                                    .forward = pool_forward}, \
-                                           .FUNCTION = ek_f_##NAME##_with,    \
-                                           .dims = DIMS};                     \
-        return pool_new(&family, &options);                                   \
+        POOL_FAMILY(max_pool##DIMS##d, DIMS, maximum);                        \
+        return pool_new(&family, &options, false);                            \
+    }                                                                         \
+    ek_module *ek_avg_pool##DIMS##d_with(ek_avg_pool_module_options options)  \
+    {                                                                         \
+        POOL_FAMILY(avg_pool##DIMS##d, DIMS, average);                        \
+        const ek_max_pool_module_options windows = pool_of_windows(&options); \
+        return pool_new(&family, &windows, options.count_include_pad);        \
     }
 
-POOL(max_pool1d, 1, maximum)
-POOL(max_pool2d, 2, maximum)
-POOL(max_pool3d, 3, maximum)
-POOL(avg_pool1d, 1, average)
-POOL(avg_pool2d, 2, average)
-POOL(avg_pool3d, 3, average)
+POOLS(1)
+POOLS(2)
+POOLS(3)
 
 /* ---- to a given size ---- */
 

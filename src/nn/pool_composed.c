@@ -121,12 +121,12 @@ static ek_module *unpool_new(const unpool_family *family, const ek_unpool_module
 {
     const char *name = family->type.name;
     ek_unpool_options to = {.kernel = 0};
-    if (ek_window_option(name, "kernel", family->dims, from->kernel, from->kernels, ek_window_zeros,
-                         1, to.kernels) < 0 ||
-        ek_window_option(name, "stride", family->dims, EK_GIVEN(from, stride, 1), from->strides,
-                         to.kernels, 1, to.strides) < 0 ||
-        ek_window_option(name, "padding", family->dims, from->padding, from->paddings,
-                         ek_window_zeros, 0, to.paddings) < 0)
+    if (ek_window_option(name, "kernel", family->dims, from->kernel, from->kernels, NULL, 1,
+                         to.kernels) < 0 ||
+        ek_window_option(name, "stride", family->dims, from->stride, from->strides, to.kernels, 1,
+                         to.strides) < 0 ||
+        ek_window_option(name, "padding", family->dims, from->padding, from->paddings, NULL, 0,
+                         to.paddings) < 0)
         return NULL;
     unpool *self = (unpool *)ek_module_new(&family->type);
     if (self) {
@@ -162,10 +162,10 @@ static ek_module *lp_new(const lp_family *family, const ek_lp_pool_module_option
 {
     const char *name = family->type.name;
     ek_lp_pool_options to = {.norm_type = from->norm_type, .ceil_mode = from->ceil_mode};
-    if (ek_window_option(name, "kernel", family->dims, from->kernel, from->kernels, ek_window_zeros,
-                         1, to.kernels) < 0 ||
-        ek_window_option(name, "stride", family->dims, EK_GIVEN(from, stride, 2), from->strides,
-                         to.kernels, 1, to.strides) < 0)
+    if (ek_window_option(name, "kernel", family->dims, from->kernel, from->kernels, NULL, 1,
+                         to.kernels) < 0 ||
+        ek_window_option(name, "stride", family->dims, from->stride, from->strides, to.kernels, 1,
+                         to.strides) < 0)
         return NULL;
     if (!(from->norm_type - from->norm_type == 0) || from->norm_type == 0) {
         EK_FAIL(EK_E_INVALID, "%s: norm_type is %g; it must be a number other than 0", name,

@@ -403,20 +403,15 @@ static int recurrent_check(const char *name, const recurrent *form,
                        (long long)form->input_size, (long long)form->hidden_size);
     if (form->num_layers < 1 || form->num_layers > 10000)
         return EK_FAIL(EK_E_INVALID, "%s: num_layers has to be from 1 to 10000, not %d", name,
-                       form->num_layers == EK_ZERO ? 0 : form->num_layers);
+                       form->num_layers);
     if (!(form->dropout >= 0 && form->dropout <= 1))
         return EK_FAIL(EK_E_INVALID, "%s: dropout has to be between 0 and 1, not %g", name,
                        form->dropout);
-    if (nonlinearity != EK_RNN_TANH &&
-        (form->kind == EK_RECURRENCE_LSTM || form->kind == EK_RECURRENCE_GRU))
-        return EK_FAIL(EK_E_INVALID, "%s: nonlinearity is for rnn only", name);
     if (nonlinearity != EK_RNN_TANH && nonlinearity != EK_RNN_RELU)
         return EK_FAIL(EK_E_INVALID,
                        "%s: nonlinearity has to be EK_RNN_TANH or EK_RNN_RELU, "
                        "not %d",
                        name, (int)nonlinearity);
-    if (form->proj_size != 0 && form->kind != EK_RECURRENCE_LSTM)
-        return EK_FAIL(EK_E_INVALID, "%s: proj_size is for lstm only", name);
     if (form->proj_size < 0 || form->proj_size >= form->hidden_size)
         return EK_FAIL(EK_E_INVALID,
                        "%s: proj_size %lld has to be smaller than hidden_size %lld, and not "
@@ -456,63 +451,60 @@ static ek_module *recurrent_make(const ek_module_type *type, const recurrent *fo
     return ek_module_finish((ek_module *)self);
 }
 
-static ek_module *recurrent_network(ek_recurrence kind, int type, ek_recurrent_options options)
+#define RECURRENT_NETWORK(o, ...)                                \
+    (&(const recurrent){.input_size = (o).input_size,            \
+                        .hidden_size = (o).hidden_size,          \
+                        .num_layers = (o).num_layers,            \
+                        .directions = (o).bidirectional ? 2 : 1, \
+                        .bias = (o).bias,                        \
+                        .batch_first = (o).batch_first,          \
+                        .dropout = (o).dropout,                  \
+                        __VA_ARGS__})
+
+ek_module *ek_rnn_with(ek_rnn_options options)
 {
-    const int layers = EK_GIVEN(&options, num_layers, 2);
-    if (EK_READ_SWITCH(recurrent_types[type].name, &options, bias, 4, EK_ON) < 0)
-        return NULL;
-    recurrent form = {.kind = kind,
-                      .input_size = options.input_size,
-                      .hidden_size = options.hidden_size,
-                      .proj_size = options.proj_size,
-                      .num_layers = layers == 0 ? 1 : layers,
-                      .directions = options.bidirectional ? 2 : 1,
-                      .bias = options.bias != EK_OFF,
-                      .batch_first = options.batch_first,
-                      .dropout = options.dropout == EK_ZERO ? 0 : options.dropout};
-    return recurrent_make(&recurrent_types[type], &form, options.nonlinearity);
+    return recurrent_make(&recurrent_types[0],
+                          RECURRENT_NETWORK(options, .kind = EK_RECURRENCE_TANH),
+                          options.nonlinearity);
 }
 
-static ek_module *recurrent_cell(ek_recurrence kind, int type, ek_cell_options options)
+ek_module *ek_lstm_with(ek_lstm_options options)
 {
-    if (EK_READ_SWITCH(recurrent_cell_types[type].name, &options, bias, 3, EK_ON) < 0)
-        return NULL;
-    recurrent form = {.kind = kind,
-                      .input_size = options.input_size,
-                      .hidden_size = options.hidden_size,
-                      .num_layers = 1,
-                      .directions = 1,
-                      .bias = options.bias != EK_OFF,
-                      .is_cell = true};
-    return recurrent_make(&recurrent_cell_types[type], &form, options.nonlinearity);
+    return recurrent_make(&recurrent_types[1],
+                          RECURRENT_NETWORK(options, .kind = EK_RECURRENCE_LSTM,
+                                            .proj_size = options.proj_size),
+                          EK_RNN_TANH);
 }
 
-ek_module *ek_rnn_with(ek_recurrent_options options)
+ek_module *ek_gru_with(ek_gru_options options)
 {
-    return recurrent_network(EK_RECURRENCE_TANH, 0, options);
+    return recurrent_make(&recurrent_types[2],
+                          RECURRENT_NETWORK(options, .kind = EK_RECURRENCE_GRU), EK_RNN_TANH);
 }
 
-ek_module *ek_lstm_with(ek_recurrent_options options)
-{
-    return recurrent_network(EK_RECURRENCE_LSTM, 1, options);
-}
+#define RECURRENT_CELL(o, kind_)                        \
+    (&(const recurrent){.kind = kind_,                  \
+                        .input_size = (o).input_size,   \
+                        .hidden_size = (o).hidden_size, \
+                        .num_layers = 1,                \
+                        .directions = 1,                \
+                        .bias = (o).bias,               \
+                        .is_cell = true})
 
-ek_module *ek_gru_with(ek_recurrent_options options)
+ek_module *ek_rnn_cell_with(ek_rnn_cell_options options)
 {
-    return recurrent_network(EK_RECURRENCE_GRU, 2, options);
-}
-
-ek_module *ek_rnn_cell_with(ek_cell_options options)
-{
-    return recurrent_cell(EK_RECURRENCE_TANH, 0, options);
+    return recurrent_make(&recurrent_cell_types[0], RECURRENT_CELL(options, EK_RECURRENCE_TANH),
+                          options.nonlinearity);
 }
 
 ek_module *ek_lstm_cell_with(ek_cell_options options)
 {
-    return recurrent_cell(EK_RECURRENCE_LSTM, 1, options);
+    return recurrent_make(&recurrent_cell_types[1], RECURRENT_CELL(options, EK_RECURRENCE_LSTM),
+                          EK_RNN_TANH);
 }
 
 ek_module *ek_gru_cell_with(ek_cell_options options)
 {
-    return recurrent_cell(EK_RECURRENCE_GRU, 2, options);
+    return recurrent_make(&recurrent_cell_types[2], RECURRENT_CELL(options, EK_RECURRENCE_GRU),
+                          EK_RNN_TANH);
 }

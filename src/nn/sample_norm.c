@@ -11,37 +11,8 @@ typedef struct sample_norm {
     ek_tensor *weight, *bias; /* have `shape`; NULL if affine is off */
     ek_shape shape;           /* (channels), or layer norm's normalized_shape */
     int64_t groups;           /* group norm: how many groups */
-    double eps;               /* RMS norm: EK_UNSET for the default */
+    double eps;               /* RMS norm: EK_UNSET: the machine epsilon of the input */
 } sample_norm;
-
-/* ---- construction ---- */
-
-static ek_tensor *sample_norm_filled(ek_shape shape, double value)
-{
-    return ek_fill_(ek_new_parameter(shape, EK_F32), value);
-}
-
-/* Makes a module, or returns NULL with an error if eps is below 0. */
-static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, double eps,
-                                    bool affine, bool bias)
-{
-    if (!(eps >= 0) && eps != EK_UNSET) {
-        EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0", type->name, eps);
-        return NULL;
-    }
-    ek_scope scope = ek_scope_begin();
-    sample_norm *self = (sample_norm *)ek_module_new(type);
-    if (self) {
-        self->shape = shape;
-        self->eps = eps;
-        ek_register_parameter(&self->module, "weight", &self->weight,
-                              affine ? sample_norm_filled(shape, 1) : NULL);
-        ek_register_parameter(&self->module, "bias", &self->bias,
-                              bias ? sample_norm_filled(shape, 0) : NULL);
-    }
-    ek_scope_end(&scope);
-    return self;
-}
 
 /* ---- layer norm, and RMS norm ---- */
 
@@ -90,10 +61,36 @@ static const ek_module_type rms_norm_type = {.name = "rms_norm",
                                              .size = sizeof(sample_norm),
                                              .forward = rms_norm_forward};
 
-static ek_module *sample_norm_of_last(const ek_module_type *type, ek_layer_norm_options *options,
-                                      double fallback, bool bias)
+static ek_tensor *sample_norm_filled(ek_shape shape, double value)
 {
-    const ek_shape shape = options->normalized_shape;
+    return ek_fill_(ek_new_parameter(shape, EK_F32), value);
+}
+
+/* Makes a module, or returns NULL with an error if eps is below 0. */
+static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, double eps,
+                                    bool affine, bool bias)
+{
+    if (!(eps >= 0 || (eps == EK_UNSET && type == &rms_norm_type))) {
+        EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0", type->name, eps);
+        return NULL;
+    }
+    ek_scope scope = ek_scope_begin();
+    sample_norm *self = (sample_norm *)ek_module_new(type);
+    if (self) {
+        self->shape = shape;
+        self->eps = eps;
+        ek_register_parameter(&self->module, "weight", &self->weight,
+                              affine ? sample_norm_filled(shape, 1) : NULL);
+        ek_register_parameter(&self->module, "bias", &self->bias,
+                              bias ? sample_norm_filled(shape, 0) : NULL);
+    }
+    ek_scope_end(&scope);
+    return self;
+}
+
+static ek_module *sample_norm_of_last(const ek_module_type *type, ek_shape shape, double eps,
+                                      bool affine, bool bias)
+{
     bool positive = shape.ndim >= 1 && shape.ndim <= EK_MAX_DIMS;
     for (int i = 0; positive && i < shape.ndim; i++)
         positive = shape.dims[i] >= 1;
@@ -104,22 +101,19 @@ static ek_module *sample_norm_of_last(const ek_module_type *type, ek_layer_norm_
                 type->name, EK_MAX_DIMS);
         return NULL;
     }
-    if (EK_READ_SWITCH(type->name, options, affine, 2, EK_ON) < 0)
-        return NULL;
-    const bool affine = options->affine != EK_OFF;
-    return ek_module_finish(
-        (ek_module *)sample_norm_new(type, shape, ek_number_or(EK_GIVEN(options, eps, 1), fallback),
-                                     affine, affine && bias));
+    return ek_module_finish((ek_module *)sample_norm_new(type, shape, eps, affine, bias));
 }
 
 ek_module *ek_layer_norm_with(ek_layer_norm_options options)
 {
-    return sample_norm_of_last(&layer_norm_type, &options, 1e-5, true);
+    return sample_norm_of_last(&layer_norm_type, options.normalized_shape, options.eps,
+                               options.affine, options.affine);
 }
 
-ek_module *ek_rms_norm_with(ek_layer_norm_options options)
+ek_module *ek_rms_norm_with(ek_rms_norm_options options)
 {
-    return sample_norm_of_last(&rms_norm_type, &options, EK_UNSET, false);
+    return sample_norm_of_last(&rms_norm_type, options.normalized_shape, options.eps,
+                               options.affine, false);
 }
 
 /* ---- group norm ---- */
@@ -154,11 +148,8 @@ ek_module *ek_group_norm_with(ek_group_norm_options options)
                 channels, groups);
         return NULL;
     }
-    if (EK_READ_SWITCH(group_norm_type.name, &options, affine, 3, EK_ON) < 0)
-        return NULL;
-    sample_norm *self = sample_norm_new(&group_norm_type, EK_SHAPE(options.channels),
-                                        ek_number_or(EK_GIVEN(&options, eps, 2), 1e-5),
-                                        options.affine != EK_OFF, options.affine != EK_OFF);
+    sample_norm *self = sample_norm_new(&group_norm_type, EK_SHAPE(options.channels), options.eps,
+                                        options.affine, options.affine);
     if (self)
         self->groups = options.groups;
     return ek_module_finish((ek_module *)self);
@@ -201,9 +192,9 @@ ek_module *ek_local_response_norm_with(ek_local_response_norm_options options)
     response_norm *self = (response_norm *)ek_module_new(&type);
     if (self) {
         self->size = options.size;
-        self->alpha = ek_number_or(EK_GIVEN(&options, alpha, 1), 1e-4);
-        self->beta = ek_number_or(EK_GIVEN(&options, beta, 2), 0.75);
-        self->k = ek_number_or(EK_GIVEN(&options, k, 3), 1);
+        self->alpha = options.alpha;
+        self->beta = options.beta;
+        self->k = options.k;
     }
     return (ek_module *)self;
 }

@@ -142,9 +142,8 @@ static void transformer_register(transformer_layer *self, const ek_transformer_l
                                  bool decoder)
 {
     ek_module *module = &self->module;
-    const int64_t width = ek_integer_or(EK_GIVEN(o, dim_feedforward, 2), 2048);
-    const double p = ek_number_or(EK_GIVEN(o, dropout, 3), 0.1);
-    const double eps = EK_GIVEN(o, layer_norm_eps, 5);
+    const int64_t width = o->dim_feedforward;
+    const double p = o->dropout;
     const ek_shape shape = EK_SHAPE(o->d_model);
     ek_module **const norms[] = {&self->norm1, &self->norm2, &self->norm3};
     ek_module **const dropouts[] = {&self->dropout1, &self->dropout2, &self->dropout3};
@@ -162,9 +161,7 @@ static void transformer_register(transformer_layer *self, const ek_transformer_l
     for (int i = 0; i < (decoder ? 3 : 2); i++) {
         char name[16];
         snprintf(name, sizeof name, "norm%d", i + 1);
-        ek_register_module(module, name, norms[i],
-                           ek_layer_norm_with(
-                               (ek_layer_norm_options){.normalized_shape = shape, .eps = eps}));
+        ek_register_module(module, name, norms[i], ek_layer_norm(shape, .eps = o->layer_norm_eps));
     }
     for (int i = 0; i < (decoder ? 3 : 2); i++) {
         char name[16];
@@ -346,27 +343,25 @@ static int transformer_draw(const char *path, ek_tensor *tensor, void *user)
 ek_module *ek_transformer_with(ek_transformer_options options)
 {
     const ek_transformer_options *o = &options;
-    const double eps = EK_GIVEN(o, layer_norm_eps, 7), p = EK_GIVEN(o, dropout, 5);
-    const ek_transformer_layer_options layer = {.d_model =
-                                                    ek_integer_or(EK_GIVEN(o, d_model, 0), 512),
-                                                .nhead = ek_integer_or(EK_GIVEN(o, nhead, 1), 8),
-                                                .dim_feedforward = EK_GIVEN(o, dim_feedforward, 4),
-                                                .dropout = p,
+    const ek_transformer_layer_options layer = {.d_model = o->d_model,
+                                                .nhead = o->nhead,
+                                                .dim_feedforward = o->dim_feedforward,
+                                                .dropout = o->dropout,
                                                 .activation = o->activation,
-                                                .layer_norm_eps = eps,
+                                                .layer_norm_eps = o->layer_norm_eps,
                                                 .batch_first = o->batch_first,
                                                 .norm_first = o->norm_first};
-    const ek_layer_norm_options norm = {.normalized_shape = EK_SHAPE(layer.d_model), .eps = eps};
+    const ek_shape shape = EK_SHAPE(o->d_model);
     transformer *self = (transformer *)ek_module_new(&transformer_type);
     if (self) {
-        const int64_t encoders = ek_integer_or(EK_GIVEN(o, num_encoder_layers, 2), 6);
-        const int64_t decoders = ek_integer_or(EK_GIVEN(o, num_decoder_layers, 3), 6);
-        ek_register_module(&self->module, "encoder", &self->encoder,
-                           ek_transformer_encoder(ek_transformer_encoder_layer_with(layer),
-                                                  (int)encoders, .norm = ek_layer_norm_with(norm)));
-        ek_register_module(&self->module, "decoder", &self->decoder,
-                           ek_transformer_decoder(ek_transformer_decoder_layer_with(layer),
-                                                  (int)decoders, .norm = ek_layer_norm_with(norm)));
+        ek_register_module(
+            &self->module, "encoder", &self->encoder,
+            ek_transformer_encoder(ek_transformer_encoder_layer_with(layer), o->num_encoder_layers,
+                                   .norm = ek_layer_norm(shape, .eps = o->layer_norm_eps)));
+        ek_register_module(
+            &self->module, "decoder", &self->decoder,
+            ek_transformer_decoder(ek_transformer_decoder_layer_with(layer), o->num_decoder_layers,
+                                   .norm = ek_layer_norm(shape, .eps = o->layer_norm_eps)));
         if (ek_error_status() == 0)
             ek_module_parameters(&self->module, transformer_draw, NULL);
     }

@@ -222,7 +222,7 @@ static int sync_meet(void *const *brought, int parts)
 
 static ek_tensor *sync_normalise(ek_batch_norm_module *self, ek_tensor *x)
 {
-    ek_batch_norm_options options = ek_batch_norm_module_options(self, x);
+    ek_batch_norm_options options = ek_batch_norm_module_operation(self, x);
     if (ek_check_batch_norm(&options) < 0)
         return NULL;
     const ek_norm_tracking tracking = {.mean = self->running_mean,
@@ -251,7 +251,7 @@ static ek_tensor *sync_forward(ek_batch_norm_module *self, ek_tensor *x)
     if (ek_batch_norm_module_check(self, x) < 0)
         return NULL;
     if (!self->module.training || (ek_rendezvous_count() == 1 && !self->ranks))
-        return ek_batch_norm_tracked(ek_batch_norm_module_options(self, x), false,
+        return ek_batch_norm_tracked(ek_batch_norm_module_operation(self, x), false,
                                      self->num_batches_tracked);
     ek_scope scope = ek_scope_begin();
     return ek_scope_return(&scope, sync_normalise(self, x));
@@ -311,14 +311,18 @@ static void sync_set_ranks(ek_batch_norm_module *self, ek_ranks *ranks, bool giv
     self->ranks_are_given = given;
 }
 
-ek_module *ek_sync_batch_norm_with(ek_norm_options options)
+ek_module *ek_sync_batch_norm_with(ek_sync_batch_norm_options options)
 {
     ek_ranks *ranks;
     ek_process_group *group = options.process_group;
-    options.process_group = NULL;
     if (sync_ranks_of(group, &ranks) < 0)
         return NULL;
-    ek_module *module = ek_batch_norm_module_new(&sync_batch_norm_type, &options, 2, 5);
+    const ek_batch_norm_module_options same = {.features = options.features,
+                                               .eps = options.eps,
+                                               .momentum = options.momentum,
+                                               .affine = options.affine,
+                                               .track_running_stats = options.track_running_stats};
+    ek_module *module = ek_batch_norm_module_new(&sync_batch_norm_type, &same, 2, 5);
     if (module) {
         ek_batch_norm_module *self = (ek_batch_norm_module *)module;
         self->place = sync_new_place();

@@ -38,7 +38,7 @@ static ek_module *residual_of(ek_module *body, int in, int out, int stride)
     ek_register_module(&self->module, "shortcut", &self->shortcut,
                        stride == 1 && in == out
                            ? ek_identity()
-                           : ek_sequential(ek_conv2d(in, out, 1, .stride = stride, .bias = EK_OFF),
+                           : ek_sequential(ek_conv2d(in, out, 1, .stride = stride, .bias = false),
                                            ek_batch_norm2d(out)));
     return ek_module_finish(&self->module);
 }
@@ -46,9 +46,9 @@ static ek_module *residual_of(ek_module *body, int in, int out, int stride)
 static ek_module *residual(int in, int out, int stride)
 {
     ek_module *body =
-        ek_sequential(ek_conv2d(in, out, 3, .stride = stride, .padding = 1, .bias = EK_OFF),
+        ek_sequential(ek_conv2d(in, out, 3, .stride = stride, .padding = 1, .bias = false),
                       ek_batch_norm2d(out), ek_relu(),
-                      ek_conv2d(out, out, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(out));
+                      ek_conv2d(out, out, 3, .padding = 1, .bias = false), ek_batch_norm2d(out));
     return residual_of(body, in, out, stride);
 }
 
@@ -56,10 +56,10 @@ static ek_module *residual(int in, int out, int stride)
 static ek_module *bottleneck(int in, int width, int stride)
 {
     ek_module *body =
-        ek_sequential(ek_conv2d(in, width, 1, .bias = EK_OFF), ek_batch_norm2d(width), ek_relu(),
-                      ek_conv2d(width, width, 3, .stride = stride, .padding = 1, .bias = EK_OFF),
+        ek_sequential(ek_conv2d(in, width, 1, .bias = false), ek_batch_norm2d(width), ek_relu(),
+                      ek_conv2d(width, width, 3, .stride = stride, .padding = 1, .bias = false),
                       ek_batch_norm2d(width), ek_relu(),
-                      ek_conv2d(width, 4 * width, 1, .bias = EK_OFF), ek_batch_norm2d(4 * width));
+                      ek_conv2d(width, 4 * width, 1, .bias = false), ek_batch_norm2d(4 * width));
     return residual_of(body, in, 4 * width, stride);
 }
 
@@ -161,7 +161,7 @@ static ek_module *mnist(void)
 
 static ek_module *resnet18(void)
 {
-    return ek_sequential(ek_conv2d(3, 64, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(64),
+    return ek_sequential(ek_conv2d(3, 64, 3, .padding = 1, .bias = false), ek_batch_norm2d(64),
                          ek_relu(), residual(64, 64, 1), residual(64, 64, 1), residual(64, 128, 2),
                          residual(128, 128, 1), residual(128, 256, 2), residual(256, 256, 1),
                          residual(256, 512, 2), residual(512, 512, 1), ek_adaptive_avg_pool2d(1, 1),
@@ -173,7 +173,7 @@ static ek_module *resnet50(void)
     static const int blocks[] = {3, 4, 6, 3};
     ek_module *layers[24];
     int count = 0, in = 64;
-    layers[count++] = ek_conv2d(3, 64, 7, .stride = 2, .padding = 3, .bias = EK_OFF);
+    layers[count++] = ek_conv2d(3, 64, 7, .stride = 2, .padding = 3, .bias = false);
     layers[count++] = ek_batch_norm2d(64);
     layers[count++] = ek_relu();
     layers[count++] = ek_max_pool2d(3, .stride = 2, .padding = 1);
@@ -228,7 +228,7 @@ static ek_module *unet_of_scenes(void)
 static ek_module *dcgan_up(int in, int out, int stride, int padding)
 {
     return ek_sequential(ek_conv_transpose2d(in, out, 4, .stride = stride, .padding = padding,
-                                             .bias = EK_OFF),
+                                             .bias = false),
                          ek_batch_norm2d(out), ek_relu());
 }
 
@@ -236,7 +236,7 @@ static ek_module *dcgan(void)
 {
     return ek_sequential(dcgan_up(100, 512, 1, 0), dcgan_up(512, 256, 2, 1),
                          dcgan_up(256, 128, 2, 1), dcgan_up(128, 64, 2, 1),
-                         ek_conv_transpose2d(64, 3, 4, .stride = 2, .padding = 1, .bias = EK_OFF),
+                         ek_conv_transpose2d(64, 3, 4, .stride = 2, .padding = 1, .bias = false),
                          ek_tanh());
 }
 
@@ -361,7 +361,7 @@ static ek_module *gru(void)
 /* A layer of a transformer's encoder: attention of 8 heads, and two linear layers. */
 static ek_module *attention(void)
 {
-    return ek_transformer_encoder_layer(256, 8, .dim_feedforward = 1024, .dropout = EK_ZERO,
+    return ek_transformer_encoder_layer(256, 8, .dim_feedforward = 1024, .dropout = 0,
                                         .batch_first = true);
 }
 

@@ -167,7 +167,7 @@ ROWS_STAGE(spatial, SPATIAL);
     X(weight_norm, "f2x3", call(ek_weight_norm(ek_linear(3, 2)), x[0]))                         \
     X(conv2d_reflect, "f1x2x4x4",                                                               \
       call(ek_conv2d(2, 1, 3, .padding = EK_SAME, .padding_mode = EK_PAD_REFLECT), x[0]))       \
-    X(instance_norm, "f2x2x3", call(ek_instance_norm1d(2, .track_running_stats = EK_ON), x[0])) \
+    X(instance_norm, "f2x2x3", call(ek_instance_norm1d(2, .track_running_stats = true), x[0])) \
     X(unpool1d, "f1x2x4",                                                                       \
       unpooled(ek_max_pool1d(2, .return_indices = true), ek_max_unpool1d(2), x[0]))             \
     X(unpool2d, "f1x2x4x4",                                                                     \

@@ -52,7 +52,7 @@ static ek_module *make_net(void)
 {
     ek_module *layers[2 * LAYERS];
     for (int i = 0; i < LAYERS; i++) {
-        layers[2 * i] = ek_linear(WIDTH, WIDTH, .bias = EK_OFF);
+        layers[2 * i] = ek_linear(WIDTH, WIDTH, .bias = false);
         layers[2 * i + 1] = ek_tanh();
     }
     ek_module *net = ek_sequential_of(layers, 2 * LAYERS);

@@ -58,17 +58,19 @@ static ek_module *make_criterion(const program *p)
 {
     static const ek_reduction reductions[] = {EK_MEAN, EK_SUM, EK_NONE};
     double weights[5] = {1, 0.5, 2, 0.25, 3};
-    ek_criterion_options o = {.reduction = reductions[p->reduction],
-                              .label_smoothing = p->smoothing ? 0.1 : 0};
+    const ek_reduction reduction = reductions[p->reduction];
+    const double smoothing = p->smoothing ? 0.1 : 0;
+    ek_tensor *weight = NULL;
     if (p->weighted)
-        o.weight = ek_to_dtype(ek_from_data(weights, EK_SHAPE(p->classes), .dtype = EK_F64),
-                               program_dtype(p));
+        weight = ek_to_dtype(ek_from_data(weights, EK_SHAPE(p->classes), .dtype = EK_F64),
+                             program_dtype(p));
     switch (p->task) {
-        CASE_IS(TASK_CROSS_ENTROPY, ek_cross_entropy_loss_with(o));
-        CASE_IS(TASK_NLL, ek_nll_loss_with(o));
-        CASE_IS(TASK_MSE, ek_mse_loss_with(o));
-        CASE_IS(TASK_L1, ek_l1_loss_with(o));
-        CASE_IS(TASK_BCE, ek_bce_with_logits_loss_with(o));
+        CASE_IS(TASK_CROSS_ENTROPY, ek_cross_entropy_loss(.reduction = reduction, .weight = weight,
+                                                          .label_smoothing = smoothing));
+        CASE_IS(TASK_NLL, ek_nll_loss(.reduction = reduction, .weight = weight));
+        CASE_IS(TASK_MSE, ek_mse_loss(.reduction = reduction));
+        CASE_IS(TASK_L1, ek_l1_loss(.reduction = reduction));
+        CASE_IS(TASK_BCE, ek_bce_with_logits_loss(.reduction = reduction));
         CASE_IS(TASK_WEIGHTED, weighted_criterion_new());
         CASE_IS(TASK_SAMPLES, samples_criterion_new());
     default:

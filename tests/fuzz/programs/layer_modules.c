@@ -6,44 +6,40 @@
 #include "layers.h"
 #include "modules.h"
 
-static ek_conv_module_options conv_options(const placed_layer *l)
-{
-    return (ek_conv_module_options){.in_channels = l->before.features,
-                                    .out_channels = l->after.features,
-                                    .kernel = l->kernel,
-                                    .stride = l->stride,
-                                    .padding = l->padding,
-                                    .dilation = l->dilation,
-                                    .groups = l->groups,
-                                    .output_padding = l->output_padding,
-                                    .bias = l->bias ? EK_ON : EK_OFF};
-}
+/* Calls the constructor for the layer's number of directions. */
+#define OF_RANK(name, ...)                              \
+    (l->before.rank == 1   ? ek_##name##1d(__VA_ARGS__) \
+     : l->before.rank == 2 ? ek_##name##2d(__VA_ARGS__) \
+                           : ek_##name##3d(__VA_ARGS__))
 
 static ek_module *make_conv(const placed_layer *l)
 {
-    static ek_module *(*const constructors[2][3])(
-        ek_conv_module_options) = {{ek_conv1d_with, ek_conv2d_with, ek_conv3d_with},
-                                   {ek_conv_transpose1d_with, ek_conv_transpose2d_with,
-                                    ek_conv_transpose3d_with}};
-    return constructors[l->kind == LAYER_TRANSPOSE][l->before.rank - 1](conv_options(l));
+    return OF_RANK(conv, l->before.features, l->after.features, l->kernel, .stride = l->stride,
+                   .padding = l->padding, .dilation = l->dilation, .groups = l->groups,
+                   .bias = l->bias);
+}
+
+static ek_module *make_transpose(const placed_layer *l)
+{
+    return OF_RANK(conv_transpose, l->before.features, l->after.features, l->kernel,
+                   .stride = l->stride, .padding = l->padding, .dilation = l->dilation,
+                   .groups = l->groups, .output_padding = l->output_padding, .bias = l->bias);
 }
 
 static ek_module *make_norm(const placed_layer *l)
 {
-    static ek_module *(*const batch[])(
-        ek_norm_options) = {ek_batch_norm1d_with, ek_batch_norm1d_with, ek_batch_norm2d_with,
-                            ek_batch_norm3d_with};
-    static ek_module *(*const instance[])(ek_norm_options) = {NULL, ek_instance_norm1d_with,
-                                                              ek_instance_norm2d_with,
-                                                              ek_instance_norm3d_with};
-    ek_switch affine = l->affine ? EK_ON : EK_OFF;
-    ek_norm_options o = {.features = l->before.features, .affine = affine};
+    const int64_t features = l->before.features;
+    const bool affine = l->affine;
     if (l->kind == LAYER_GROUP_NORM)
-        return ek_group_norm(l->groups, l->before.features, .affine = affine);
+        return ek_group_norm(l->groups, features, .affine = affine);
     if (l->kind == LAYER_INSTANCE_NORM)
-        return instance[l->before.rank](o);
-    o.momentum = l->variant % 7 == 0 ? EK_CUMULATIVE : l->variant % 5 == 0 ? 0.3 : 0;
-    return l->kind == LAYER_SYNC_NORM ? ek_sync_batch_norm_with(o) : batch[l->before.rank](o);
+        return OF_RANK(instance_norm, features, .affine = affine);
+    const double momentum = l->variant % 7 == 0 ? EK_CUMULATIVE : l->variant % 5 == 0 ? 0.3 : 0.1;
+    if (l->kind == LAYER_SYNC_NORM)
+        return ek_sync_batch_norm(features, .momentum = momentum, .affine = affine);
+    return l->before.rank == 0
+               ? ek_batch_norm1d(features, .momentum = momentum, .affine = affine)
+               : OF_RANK(batch_norm, features, .momentum = momentum, .affine = affine);
 }
 
 static ek_module *make_layer_norm(const placed_layer *l)
@@ -51,16 +47,14 @@ static ek_module *make_layer_norm(const placed_layer *l)
     ek_shape shape = batch_shape(&l->before, 1);
     shape.ndim--;
     memmove(shape.dims, shape.dims + 1, (size_t)shape.ndim * sizeof *shape.dims);
-    return ek_layer_norm(shape, .affine = l->affine ? EK_ON : EK_OFF);
+    return ek_layer_norm(shape, .affine = l->affine);
 }
 
 static ek_module *make_pool(const placed_layer *l)
 {
-    static ek_module *(*const constructors[2][3])(
-        ek_pool_module_options) = {{ek_max_pool1d_with, ek_max_pool2d_with, ek_max_pool3d_with},
-                                   {ek_avg_pool1d_with, ek_avg_pool2d_with, ek_avg_pool3d_with}};
-    return constructors[l->kind == LAYER_AVG_POOL][l->before.rank - 1](
-        (ek_pool_module_options){.kernel = l->kernel, .stride = l->stride, .padding = l->padding});
+    if (l->kind == LAYER_MAX_POOL)
+        return OF_RANK(max_pool, l->kernel, .stride = l->stride, .padding = l->padding);
+    return OF_RANK(avg_pool, l->kernel, .stride = l->stride, .padding = l->padding);
 }
 
 static ek_module *make_adaptive_pool(const placed_layer *l)
@@ -73,8 +67,7 @@ static ek_module *make_adaptive_pool(const placed_layer *l)
 
 static ek_module *make_linear(const placed_layer *l)
 {
-    ek_module *linear =
-        ek_linear(sample_count(&l->before), l->after.features, .bias = l->bias ? EK_ON : EK_OFF);
+    ek_module *linear = ek_linear(sample_count(&l->before), l->after.features, .bias = l->bias);
     return l->before.rank > 0 ? ek_sequential(ek_flatten(1, -1), linear) : linear;
 }
 
@@ -91,7 +84,7 @@ static ek_module *make_bare(const placed_layer *l)
     switch (l->kind) {
         CASE_IS(LAYER_LINEAR, make_linear(l));
         CASE_IS(LAYER_CONV, make_conv(l));
-        CASE_IS(LAYER_TRANSPOSE, make_conv(l));
+        CASE_IS(LAYER_TRANSPOSE, make_transpose(l));
         CASE_IS(LAYER_BATCH_NORM, make_norm(l));
         CASE_IS(LAYER_SYNC_NORM, make_norm(l));
         CASE_IS(LAYER_GROUP_NORM, make_norm(l));
@@ -136,20 +129,22 @@ ek_module *make_layer(const placed_layer *l)
 static void write_bare(const placed_layer *l, char text[200])
 {
     int in = l->before.features, out = l->after.features, rank = l->before.rank;
-    const char *affine = l->affine ? "EK_ON" : "EK_OFF";
+    const char *affine = l->affine ? "true" : "false";
+    char extra[40] = "";
     switch (l->kind) {
     case LAYER_LINEAR:
         sprintf(text, "%sek_linear(%d, %d, .bias = %s)", rank > 0 ? "ek_flatten(1, -1), " : "",
-                sample_count(&l->before), out, l->bias ? "EK_ON" : "EK_OFF");
+                sample_count(&l->before), out, l->bias ? "true" : "false");
         break;
     case LAYER_CONV:
     case LAYER_TRANSPOSE:
+        if (l->output_padding)
+            sprintf(extra, ", .output_padding = %d", l->output_padding);
         sprintf(text,
                 "ek_conv%s%dd(%d, %d, %d, .stride = %d, .padding = %d, .dilation = %d, "
-                ".groups = %d, .output_padding = %d, .bias = %s)",
+                ".groups = %d%s, .bias = %s)",
                 l->kind == LAYER_CONV ? "" : "_transpose", rank, in, out, l->kernel, l->stride,
-                l->padding, l->dilation, l->groups, l->output_padding,
-                l->bias ? "EK_ON" : "EK_OFF");
+                l->padding, l->dilation, l->groups, extra, l->bias ? "true" : "false");
         break;
     case LAYER_BATCH_NORM:
         sprintf(text, "ek_batch_norm%dd(%d, .affine = %s)", rank ? rank : 1, in, affine);

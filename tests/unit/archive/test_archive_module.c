@@ -11,7 +11,7 @@ static ek_module *net(uint64_t seed)
 {
     ek_manual_seed(seed);
     ek_module *made = ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_batch_norm2d(4), ek_relu(),
-                                    ek_conv2d(4, 3, 1, .bias = EK_OFF));
+                                    ek_conv2d(4, 3, 1, .bias = false));
     assert_made(made);
     return made;
 }
@@ -363,7 +363,7 @@ TEST(other_shapes_are_told)
     ek_module *to = net(2);
     ek_manual_seed(1);
     ek_module *from = ek_sequential(ek_conv2d(2, 5, 3, .padding = 1), ek_batch_norm2d(5), ek_relu(),
-                                    ek_conv2d(5, 3, 1, .bias = EK_OFF));
+                                    ek_conv2d(5, 3, 1, .bias = false));
     ek_archive *a = saved(from, "m");
     assert_unchanged(
         a, "m", to, EK_E_SHAPE,

@@ -61,7 +61,6 @@ MISTAKE(20, EK_E_STATE, "ek_archive_save it, and open the file",
         ek_archive *archive = ek_archive_new();
         net = ek_linear(4, 2); ek_archive_put_module(archive, "", net);
         ek_archive_load_module(archive, "", net); ek_archive_free(archive))
-MISTAKE(21, EK_E_INVALID, "mse_loss takes no eps", ek_mse_loss(.eps = 1))
 MISTAKE(22, EK_E_INVALID, "write ek_clip_grad_norm(optimizer, 1.0)", net = ek_linear(4, 2);
         optimizer = ek_sgd(net); ek_clip_grad_norm(optimizer))
 MISTAKE(23, EK_E_SHAPE, "linear was refused, because this error was not cleared",

@@ -26,7 +26,7 @@ static double after_two_steps(ek_module *net, ek_optimizer *optimizer)
 
 static ek_module *line(void)
 {
-    ek_module *net = ek_linear(1, 1, .bias = EK_OFF);
+    ek_module *net = ek_linear(1, 1, .bias = false);
     assert_ok(ek_module_to_device(net, test_home()));
     return net;
 }
@@ -141,15 +141,12 @@ static int tensors_of(ek_module *module)
 TEST(layers_switches)
 {
     const bool no = false;
-    const ek_switch usual = EK_DEFAULT;
     ck_assert_int_eq(tensors_of(ek_linear(2, 3)), 2);
     ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = 0)), 1);
     ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = false)), 1);
     ck_assert_int_eq(tensors_of(ek_linear(2, 3, false)), 1);
     ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = no)), 1);
     ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = true)), 2);
-    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = EK_DEFAULT)), 2);
-    ck_assert_int_eq(tensors_of(ek_linear(2, 3, .bias = usual)), 2);
     ck_assert_int_eq(tensors_of(ek_bilinear(2, 3, 1, false)), 1);
     ck_assert_int_eq(tensors_of(ek_conv2d(2, 3, 1, .bias = false)), 1);
     ck_assert_int_eq(tensors_of(ek_conv_transpose1d(2, 3, 1, 1, 0, 1, 1, 0, false)), 1);
@@ -163,16 +160,13 @@ TEST(layers_switches)
     ck_assert_int_eq(tensors_of(ek_rms_norm(EK_SHAPE(2), .affine = false)), 0);
     ck_assert_int_eq(tensors_of(ek_group_norm(1, 2, 1e-5, false)), 0);
     ck_assert_int_eq(tensors_of(ek_multihead_attention(4, 2, .bias = false)), 2);
-    ck_assert_int_eq(tensors_of(ek_lstm(2, 3, 1, EK_RNN_TANH, false)), 2);
+    ck_assert_int_eq(tensors_of(ek_lstm(2, 3, 1, false)), 2);
     ck_assert_int_eq(tensors_of(ek_gru_cell(2, 3, .bias = false)), 2);
     ck_assert_int_eq(tensors_of(ek_rnn_cell(2, 3, EK_RNN_TANH, false)), 2);
-    ek_linear_options filled = {.in_features = 2, .out_features = 3};
+    ek_linear_options filled = EK_DEFAULTS(ek_linear_options);
+    filled.in_features = 2;
+    filled.out_features = 3;
     ck_assert_int_eq(tensors_of(ek_linear_with(filled)), 2);
-    filled.bias = (ek_switch)7;
-    assert_refused(ek_linear_with(filled), EK_E_INVALID,
-                   "linear: bias can be EK_ON or EK_OFF, not 7");
-    assert_refused(ek_conv1d(1, 1, 1, .bias = (ek_switch)7), EK_E_INVALID, "not 7");
-    assert_refused(ek_layer_norm(EK_SHAPE(2), .affine = (ek_switch)-1), EK_E_INVALID, "not -1");
 }
 
 TEST(other_switches)
@@ -188,16 +182,12 @@ TEST(other_switches)
     assert_ok(ek_item(ek_sum(ek_apply(pool, x)), &b));
     ck_assert_double_eq_tol(b, 1, 1e-12);
     ek_module_free(pool);
-    assert_refused(ek_max_pool1d(2, .count_include_pad = false), EK_E_INVALID,
-                   "for average pooling only");
-
     assert_ok(ek_item(ek_f_poisson_nll_loss(x, x, .log_input = false), &a));
     ek_module *poisson = ek_poisson_nll_loss(.log_input = false);
     assert_ok(ek_item(ek_loss(poisson, x, x), &b));
     ek_module_free(poisson);
     ck_assert_double_eq_tol(a, 1, 1e-6);
     ck_assert_double_eq(a, b);
-    assert_refused(ek_mse_loss(.log_input = false), EK_E_INVALID, "takes no log_input");
 
     ek_tensor *y = ek_sum(ek_square(x)), *dx = NULL;
     assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,

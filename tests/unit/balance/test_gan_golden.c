@@ -19,7 +19,7 @@ static ek_module *normalisation(int norm, int64_t channels)
     if (norm == LAYER)
         return ek_group_norm(1, channels);
     if (norm == INSTANCE)
-        return ek_instance_norm2d(channels, .affine = EK_ON);
+        return ek_instance_norm2d(channels, .affine = true);
     return norm == BATCH ? ek_batch_norm2d(channels) : ek_identity();
 }
 
@@ -28,7 +28,7 @@ static ek_module *dcgan_critic(int norm, ek_dtype dtype)
     bool bias = norm == NONE || norm == LAYER;
     ek_module *first = ek_conv2d(2, 4, 4, .stride = 2, .padding = 1);
     ek_module *second =
-        ek_conv2d(4, 6, 4, .stride = 2, .padding = 1, .bias = bias ? EK_ON : EK_OFF);
+        ek_conv2d(4, 6, 4, .stride = 2, .padding = 1, .bias = bias);
     ek_module *third = ek_conv2d(6, 1, 2);
     ek_module *critic = ek_sequential(first, ek_leaky_relu(0.2), second, normalisation(norm, 6),
                                       ek_leaky_relu(0.2), third);

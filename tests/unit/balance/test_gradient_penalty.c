@@ -210,7 +210,7 @@ TEST_LOOP(all_ways_agree_in_f32, 0, (CRITICS * KINDS))
 
 static ek_module *batch_norm_critic(void)
 {
-    return ek_sequential(ek_conv2d(2, 5, 4, .stride = 2, .padding = 1, .bias = EK_OFF),
+    return ek_sequential(ek_conv2d(2, 5, 4, .stride = 2, .padding = 1, .bias = false),
                          ek_batch_norm2d(5), ek_tanh(), ek_conv2d(5, 1, 2));
 }
 

@@ -9,17 +9,14 @@
 
 enum { KINDS = 3, STEPS = 4, SAMPLES = 7, INPUT = 3, HIDDEN = 5, LAYERS = 2 };
 
+#define NETWORK(constructor)                                                     \
+    constructor(INPUT, HIDDEN, .num_layers = LAYERS, .batch_first = batch_first, \
+                .bidirectional = true)
+
 static ek_module *make_network(int kind, bool batch_first)
 {
-    ek_recurrent_options options = {.input_size = INPUT,
-                                    .hidden_size = HIDDEN,
-                                    .num_layers = LAYERS,
-                                    .bidirectional = true,
-                                    .batch_first = batch_first};
     ek_manual_seed(7);
-    ek_module *net = kind == 0   ? ek_rnn_with(options)
-                     : kind == 1 ? ek_gru_with(options)
-                                 : ek_lstm_with(options);
+    ek_module *net = kind == 0 ? NETWORK(ek_rnn) : kind == 1 ? NETWORK(ek_gru) : NETWORK(ek_lstm);
     assert_made(net);
     assert_ok(ek_module_to_dtype(net, EK_F64));
     return net;

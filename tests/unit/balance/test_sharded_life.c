@@ -140,7 +140,7 @@ TEST(a_module_is_divided_once)
  * shards stay on it whoever wraps its module beside. */
 TEST_LOOP(divided_parameters_stay_where_they_are, 0, 2)
 {
-    ek_module *net = ek_linear(16, 4, .bias = EK_OFF);
+    ek_module *net = ek_linear(16, 4, .bias = false);
     ek_device_list devices = ek_devices(test_kind(), 2);
     ek_module *model =
         ek_data_parallel(ek_module_retain(net), .device_ids = devices, .shard = EK_SHARD_OPTIMIZER);

@@ -300,7 +300,7 @@ static const char *differing(ek_process_group *world, void *user)
 {
     int what = *(const int *)user;
     bool odd = world->rank == 1;
-    ek_module *net = odd && what == 0   ? ek_linear(3, 2, .bias = EK_OFF)
+    ek_module *net = odd && what == 0   ? ek_linear(3, 2, .bias = false)
                      : odd && what == 1 ? ek_linear(2, 3)
                      : odd && what == 2 ? NULL
                                         : ek_linear(3, 2);

@@ -279,7 +279,7 @@ static const char *differs(ek_process_group *world, void *user)
     RANKS_EXPECT(ek_error_status(), EK_E_STATE,
                  "rank 0 has the parameter or buffer \"2.weight\" f32[5, 5], rank 1 \"2.weight\" "
                  "f32[6, 5]");
-    net = world->rank == 1 ? ek_linear(4, 5) : ek_linear(4, 5, .bias = EK_OFF);
+    net = world->rank == 1 ? ek_linear(4, 5) : ek_linear(4, 5, .bias = false);
     LOOP_CHECK(!ek_distributed_data_parallel(net, .process_group = world));
     RANKS_EXPECT(ek_error_status(), EK_E_STATE, "nothing more, rank 1 \"bias\" f32[5]");
     return NULL;

@@ -17,7 +17,7 @@ static job open_job(void)
 {
     ek_device_list devices = ek_devices(EK_CUDA, USED);
     ek_module *net =
-        ek_sequential(ek_conv2d(3, CHANNELS, 1, .bias = EK_OFF), ek_batch_norm2d(CHANNELS),
+        ek_sequential(ek_conv2d(3, CHANNELS, 1, .bias = false), ek_batch_norm2d(CHANNELS),
                       ek_relu(), ek_conv2d(CHANNELS, CHANNELS, 1), ek_relu(),
                       ek_adaptive_avg_pool2d(1, 1), ek_flatten(1, -1), ek_linear(CHANNELS, 10));
     job j = {.model = ek_data_parallel_model(net, .device_ids = devices),

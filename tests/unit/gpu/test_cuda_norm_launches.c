@@ -77,7 +77,7 @@ static ek_module *network(kind k)
         net = ek_group_norm(4, 16);
         break;
     case INSTANCE:
-        net = ek_instance_norm2d(16, .affine = EK_ON);
+        net = ek_instance_norm2d(16, .affine = true);
         break;
     default:
         net = ek_layer_norm(EK_SHAPE(16, 16, 16));

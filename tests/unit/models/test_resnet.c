@@ -113,8 +113,6 @@ TEST(features)
 
 TEST(options_that_make_no_sense_are_refused)
 {
-    ck_assert_ptr_null(ek_resnet18(10, .groups = 2));
-    assert_error(EK_E_INVALID, "groups 2 and width_per_group 64 are for bottlenecks");
     ck_assert_ptr_null(ek_resnet50(-1));
     assert_error(EK_E_INVALID, "-1 classes");
     ck_assert_ptr_null(ek_resnet50(10, .last_stride = 3));

@@ -33,7 +33,7 @@ TEST(class_criteria)
     assert_close(ek_loss(mean, x, target), ek_f_cross_entropy(x, target), 0, 0);
     ck_assert(!mean->type->is_sum(mean));
 
-    ek_module *zero = ek_cross_entropy_loss(.ignore_index = EK_ZERO);
+    ek_module *zero = ek_cross_entropy_loss(.ignore_index = 0);
     const int64_t zeros[] = {0, 3, 1, 0, 2, 3};
     ek_tensor *with_zeros = ek_from_data(zeros, EK_SHAPE(6), .dtype = EK_I64);
     ck_assert_double_eq(denominator(zero, x, with_zeros), 4);
@@ -97,8 +97,6 @@ TEST(token_criteria)
                  1e-6, 1e-6);
     assert_refused(ek_loss(mean, x, ek_zeros(EK_SHAPE(3, 2), EK_I64)), EK_E_SHAPE,
                    "target has shape [3, 2] and must have [2, 3]");
-    assert_refused(ek_token_cross_entropy_loss(.beta = 1), EK_E_INVALID,
-                   "token_cross_entropy_loss takes no beta");
     ek_module_free(mean);
     ek_module_free(zero);
     ek_module_free(none);
@@ -149,19 +147,13 @@ TEST(denominators_of_any_size)
     ek_scope_end(&scope);
 }
 
-TEST(options_that_do_not_apply)
+TEST(options_out_of_range)
 {
     ek_scope scope = ek_scope_begin();
-    assert_refused(ek_mse_loss(.ignore_index = 3), EK_E_INVALID, "ignore_index");
-    assert_refused(ek_nll_loss(.label_smoothing = 0.1), EK_E_INVALID, "label_smoothing");
     assert_refused(ek_cross_entropy_loss(.label_smoothing = 2), EK_E_INVALID,
                    "between 0 and 1, not 2");
-    assert_refused(ek_l1_loss(.weight = ek_ones(EK_SHAPE(2))), EK_E_INVALID, "weight");
+    assert_refused(ek_token_cross_entropy_loss(.label_smoothing = -1), EK_E_INVALID, "not -1");
     assert_refused(ek_mse_loss(.reduction = (ek_reduction)5), EK_E_INVALID, "reduction 5");
-    assert_refused(ek_mse_loss(.pos_weight = ek_ones(EK_SHAPE(2))), EK_E_INVALID,
-                   "mse_loss takes no pos_weight");
-    assert_refused(ek_cross_entropy_loss(.pos_weight = ek_ones(EK_SHAPE(2))), EK_E_INVALID,
-                   "cross_entropy_loss takes no pos_weight; bce_with_logits_loss does");
     ek_module *mse = ek_mse_loss();
     ek_tensor *x = ek_ones(EK_SHAPE(2));
     assert_refused(ek_loss(mse, x), EK_E_INVALID, "takes 2 inputs, not 1");

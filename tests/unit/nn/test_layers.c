@@ -28,7 +28,7 @@ TEST(initial_values)
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(42);
     assert_initial(ek_linear(20, 7), "linear");
-    assert_initial(ek_linear(3, 5, .bias = EK_OFF), "linear_no_bias");
+    assert_initial(ek_linear(3, 5, .bias = false), "linear_no_bias");
     assert_initial(ek_conv2d(3, 8, 3), "conv");
     assert_initial(ek_conv2d(4, 6, .kernels = {3, 2}, .groups = 2), "conv_groups");
     assert_initial(ek_conv2d(5, 4, 1), "conv_1x1");
@@ -73,7 +73,7 @@ TEST(linear_and_conv_forward)
     assert_close(ek_apply(linear, x), by_hand, 1e-5, 1e-6);
 
     ek_module *conv = ek_conv2d(4, 6, 3, .stride = 2, .paddings = {1, 0}, .dilation = 2,
-                                .groups = 2, .bias = EK_OFF);
+                                .groups = 2, .bias = false);
     assert_made(conv);
     ek_tensor *image = ek_randn(EK_SHAPE(2, 4, 9, 8));
     ek_tensor *y = ek_apply(conv, image);
@@ -113,14 +113,14 @@ TEST(batch_norm_tracks)
     ek_module_free(norm);
 
     /* momentum 0 is not the default */
-    norm = ek_batch_norm1d(1, .momentum = EK_ZERO, .affine = EK_OFF);
+    norm = ek_batch_norm1d(1, .momentum = 0, .affine = false);
     assert_made(ek_apply(norm, x));
     ck_assert_double_eq(element(ek_module_tensor(norm, "running_mean"), 0), 0);
     ck_assert_int_eq(ek_module_numel(norm), 0);
     ek_module_free(norm);
 
     /* Without running statistics, evaluation uses the batch's too. */
-    norm = ek_batch_norm1d(1, .track_running_stats = EK_OFF);
+    norm = ek_batch_norm1d(1, .track_running_stats = false);
     ek_tensor *training = ek_apply(norm, x);
     ek_module_train(norm, false);
     assert_close(ek_apply(norm, x), training, 0, 0);
@@ -181,7 +181,7 @@ TEST(layers_without_weights)
     assert_same(ek_max_pool2d(3, .stride = 2, .padding = 1, .ceil_mode = true), x,
                 ek_f_max_pool2d(x, 3, .stride = 2, .padding = 1, .ceil_mode = true));
     assert_same(ek_max_pool2d(2, .dilation = 2), x, ek_f_max_pool2d(x, 2, .dilation = 2));
-    assert_same(ek_avg_pool2d(2, .padding = 1, .count_include_pad = EK_OFF), x,
+    assert_same(ek_avg_pool2d(2, .padding = 1, .count_include_pad = false), x,
                 ek_f_avg_pool2d(x, 2, .padding = 1, .count_include_pad = false));
     assert_same(ek_adaptive_avg_pool2d(2, 3), x, ek_f_adaptive_avg_pool2d(x, 2, 3));
     assert_same(ek_upsample(.sizes = {9, 8}, .mode = EK_BILINEAR, .align_corners = true), x,
@@ -235,12 +235,13 @@ TEST(a_prelu_learns_a_slope_for_each_channel)
 TEST(options_out_of_range)
 {
     assert_refused(ek_prelu(-1), EK_E_INVALID, "num_parameters is -1");
+    assert_refused(ek_prelu(0), EK_E_INVALID, "num_parameters is 0");
     assert_refused(ek_hardtanh(1, 1), EK_E_INVALID, "low must be below high");
     assert_refused(ek_linear(3, -1), EK_E_INVALID, "out_features -1");
     assert_refused(ek_conv2d(0, 1, 3), EK_E_INVALID, "in_channels 0");
     assert_refused(ek_conv2d(1, 1), EK_E_INVALID, "kernel must be at least 1, got 0 x 0");
     assert_refused(ek_conv2d(1, 1, .kernels = {3, 0}), EK_E_INVALID, "kernel");
-    assert_refused(ek_conv2d(1, 1, 3, .stride = EK_ZERO), EK_E_INVALID,
+    assert_refused(ek_conv2d(1, 1, 3, .stride = 0), EK_E_INVALID,
                    "stride must be at least 1, got 0 x 0");
     assert_refused(ek_conv2d(1, 1, 3, .padding = -1), EK_E_INVALID, "padding");
     assert_refused(ek_conv2d(1, 1, 3, .dilation = -2), EK_E_INVALID, "dilation");
@@ -253,9 +254,10 @@ TEST(options_out_of_range)
     assert_refused(ek_dropout2d(-0.1), EK_E_INVALID, "dropout2d: the probability");
     assert_refused(ek_max_pool2d(0), EK_E_INVALID, "kernel must be at least 1, got 0 x 0");
     assert_refused(ek_max_pool2d(2, .padding = 2), EK_E_INVALID, "padding 2");
-    assert_refused(ek_max_pool2d(2, .count_include_pad = EK_OFF), EK_E_INVALID,
-                   "count_include_pad");
-    assert_refused(ek_avg_pool2d(2, .dilation = 2), EK_E_INVALID, "dilation");
+    assert_refused(ek_max_pool2d(2, .stride = 0), EK_E_INVALID,
+                   "stride must be at least 1, got 0 x 0");
+    assert_refused(ek_avg_pool2d(2, .stride = 0), EK_E_INVALID,
+                   "stride must be at least 1, got 0 x 0");
     assert_refused(ek_adaptive_avg_pool2d(0, 1), EK_E_INVALID, "height 0");
     assert_refused(ek_upsample(2, .align_corners = true), EK_E_INVALID, "align_corners");
     assert_refused(ek_upsample(2, .mode = (ek_upsample_mode)9), EK_E_INVALID, "mode 9");

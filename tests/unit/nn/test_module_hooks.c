@@ -258,7 +258,7 @@ TEST(backward_hooks_see_one_pass)
 TEST(backward_hooks_are_not_called_for_gradients)
 {
     int calls = 0;
-    ek_module *module = ek_linear(3, 1, .bias = EK_OFF);
+    ek_module *module = ek_linear(3, 1, .bias = false);
     ek_module_register_full_backward_hook(module, doubled, &calls);
     ek_tensor *x = ek_randn(EK_SHAPE(1, 3)), *w = ek_module_tensor(module, "weight"), *first[2],
               *second = NULL, *three = ek_full(3, EK_SHAPE(1, 1));
@@ -311,7 +311,7 @@ TEST_LOOP(backward_hooks_beside_forward_hooks, 0, 2)
 /* Gradients of gradients go through the hooks' operations. */
 TEST(twice)
 {
-    ek_module *module = ek_linear(3, 1, .bias = EK_OFF);
+    ek_module *module = ek_linear(3, 1, .bias = false);
     assert_ok(ek_module_to_dtype(module, EK_F64));
     ek_module_register_full_backward_hook(module, negated, NULL);
     ek_tensor *x = ek_randn(EK_SHAPE(2, 3), EK_F64), *dx = NULL;

@@ -77,7 +77,7 @@ TEST(a_copy_is_equal_and_apart)
     char texts[3][65];
     ek_scope scope = ek_scope_begin();
     ek_module *module = ek_sequential(ek_linear(3, 4), ek_batch_norm1d(4, .momentum = 0.3),
-                                      ek_dropout(0.5), ek_linear(4, 2, .bias = EK_OFF));
+                                      ek_dropout(0.5), ek_linear(4, 2, .bias = false));
     ek_tensor *x = ek_randn(EK_SHAPE(5, 3));
     ek_module_train(module, false);
     ek_tensor *frozen = ek_module_tensor(module, "3.weight");
@@ -176,7 +176,7 @@ TEST(modules_as_text)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *module = ek_sequential(
-        ek_linear(3, 4, .bias = EK_OFF), ek_batch_norm1d(4, .momentum = EK_CUMULATIVE),
+        ek_linear(3, 4, .bias = false), ek_batch_norm1d(4, .momentum = EK_CUMULATIVE),
         &noted_new(&noted_type, ek_sequential(ek_relu(), ek_leaky_relu(0.25)))->module,
         ek_layer_norm(EK_SHAPE(4)), ek_alpha_dropout(0.5));
     assert_text(module, "sequential(\n"
@@ -195,7 +195,7 @@ TEST(modules_as_text)
                         ")\n");
     ek_module *plain = ek_conv1d(3, 4, 3);
     ek_module *other = ek_conv_transpose2d(4, 6, 3, .strides = {2, 1}, .padding = 1, .groups = 2,
-                                           .output_paddings = {1, 0}, .bias = EK_OFF);
+                                           .output_paddings = {1, 0}, .bias = false);
     assert_text(plain, "conv1d(3, 4, kernel_size=(3,), stride=(1,))\n");
     assert_text(other, "conv_transpose2d(4, 6, kernel_size=(3, 3), stride=(2, 1), padding=(1, 1), "
                        "output_padding=(1, 0), groups=2, bias=False)\n");

@@ -45,7 +45,7 @@ TEST(layer_norm)
     assert_refused(ek_apply(norm, picture(EK_SHAPE(5))), EK_E_SHAPE, "got input size [5]");
     ek_module_free(norm);
 
-    norm = ek_layer_norm(EK_SHAPE(5), .affine = EK_OFF, .eps = 0.5);
+    norm = ek_layer_norm(EK_SHAPE(5), .affine = false, .eps = 0.5);
     ck_assert_int_eq(ek_module_numel(norm), 0);
     assert_close(ek_apply(norm, x), ek_f_layer_norm(x, 1, NULL, NULL, 0.5), 0, 0);
     ek_module_free(norm);
@@ -63,7 +63,7 @@ TEST(group_norm)
                    "expected an input (N, 6, ...)");
     ek_module_free(norm);
 
-    norm = ek_group_norm(1, 6, .affine = EK_OFF);
+    norm = ek_group_norm(1, 6, .affine = false);
     ck_assert_int_eq(ek_module_numel(norm), 0);
     /* One group of everything is a layer norm over everything. */
     assert_close(ek_apply(norm, x), ek_f_layer_norm(x, 3, NULL, NULL, 1e-5), 1e-5, 1e-6);
@@ -87,7 +87,7 @@ TEST(instance_norm)
                        "dimensions with 3 channels, got f32[2, 3, ");
         ek_module_free(norm);
     }
-    ek_module *norm = ek_instance_norm2d(3, .affine = EK_ON, .track_running_stats = EK_OFF);
+    ek_module *norm = ek_instance_norm2d(3, .affine = true, .track_running_stats = false);
     assert_affine(norm, EK_SHAPE(3));
     assert_refused(ek_apply(norm, picture(EK_SHAPE(2, 4, 3, 3))), EK_E_SHAPE,
                    "4 dimensions with 3 channels, got f32[2, 4, 3, 3]");
@@ -113,7 +113,7 @@ TEST(batch_norm_of_volumes)
 /* An input without samples or without pixels says nothing about the statistics. */
 TEST(nothing_moves_no_statistics)
 {
-    ek_module *norm = ek_instance_norm1d(3, .track_running_stats = EK_ON);
+    ek_module *norm = ek_instance_norm1d(3, .track_running_stats = true);
     ek_tensor *mean = ek_module_tensor(norm, "running_mean");
     ek_tensor *var = ek_module_tensor(norm, "running_var");
     assert_made(ek_apply(norm, ek_ones(EK_SHAPE(0, 3, 4))));
@@ -149,7 +149,7 @@ TEST(refusals)
     assert_refused(ek_instance_norm2d(3, .momentum = EK_CUMULATIVE), EK_E_INVALID,
                    "instance_norm2d: momentum must be between 0 and 1; EK_CUMULATIVE is for batch");
     assert_refused(ek_layer_norm(EK_SHAPE(3, 0)), EK_E_INVALID, "normalized_shape needs 1 to");
-    assert_refused(ek_layer_norm(.affine = EK_OFF), EK_E_INVALID, "normalized_shape needs 1 to");
+    assert_refused(ek_layer_norm(.affine = false), EK_E_INVALID, "normalized_shape needs 1 to");
     assert_refused(ek_layer_norm(EK_SHAPE(3), .eps = -1), EK_E_INVALID, "layer_norm: eps -1");
     assert_refused(ek_group_norm(2, 3), EK_E_INVALID, "got 3 channels and 2 groups");
     assert_refused(ek_group_norm(0, 3), EK_E_INVALID, "got 3 channels and 0 groups");

@@ -7,7 +7,7 @@
 static ek_module *layer(const char *name)
 {
     return strcmp(name, "linear") == 0      ? ek_linear(4, 3)
-           : strcmp(name, "conv") == 0      ? ek_conv2d(3, 4, 3, .bias = EK_OFF)
+           : strcmp(name, "conv") == 0      ? ek_conv2d(3, 4, 3, .bias = false)
            : strcmp(name, "embedding") == 0 ? ek_embedding(5, 4)
                                             : ek_conv_transpose2d(3, 4, 3);
 }
@@ -75,7 +75,7 @@ TEST(options_of_spectral_norm)
 TEST(the_norm_is_one)
 {
     ek_scope scope = ek_scope_begin();
-    ek_module *module = ek_spectral_norm(ek_linear(3, 3, .bias = EK_OFF));
+    ek_module *module = ek_spectral_norm(ek_linear(3, 3, .bias = false));
     ek_tensor *eye = ek_eye(3, 3, EK_F32, ek_cpu()), *weight = NULL;
     for (int i = 0; i < 100; i++)
         weight = ek_apply(module, eye);
@@ -88,7 +88,7 @@ TEST(the_norm_is_one)
     assert_ok(ek_item(ek_norm(power), &norm));
     ck_assert_double_eq_tol(norm, 1, 1e-3);
     ek_module_free(module);
-    module = ek_spectral_norm(ek_batch_norm1d(4, .track_running_stats = EK_OFF));
+    module = ek_spectral_norm(ek_batch_norm1d(4, .track_running_stats = false));
     assert_made(module);
     ck_assert_ptr_null(ek_module_tensor(module, "weight_u"));
     ek_error_clear();

@@ -105,7 +105,7 @@ static ek_module *make_network(int i)
 {
     switch (i) {
         CASE_IS(0, ek_rnn(INPUT, HIDDEN, BOTH));
-        CASE_IS(1, ek_rnn(INPUT, HIDDEN, .nonlinearity = EK_RNN_RELU, .bias = EK_OFF));
+        CASE_IS(1, ek_rnn(INPUT, HIDDEN, .nonlinearity = EK_RNN_RELU, .bias = false));
         CASE_IS(2, ek_rnn(INPUT, HIDDEN, BOTH));
         CASE_IS(3, ek_lstm(INPUT, HIDDEN, BOTH, .dropout = 0.4));
         CASE_IS(4, ek_lstm(INPUT, HIDDEN, BOTH, .proj_size = 2, .batch_first = true));
@@ -113,7 +113,7 @@ static ek_module *make_network(int i)
         CASE_IS(6, ek_lstm(INPUT, HIDDEN, .num_layers = 2));
         CASE_IS(7, ek_gru(INPUT, HIDDEN, BOTH, .dropout = 0.4));
         CASE_IS(8, ek_gru(INPUT, HIDDEN, BOTH));
-        CASE_IS(9, ek_gru(INPUT, HIDDEN, .batch_first = true, .bias = EK_OFF));
+        CASE_IS(9, ek_gru(INPUT, HIDDEN, .batch_first = true, .bias = false));
     default:
         return NULL;
     }
@@ -165,7 +165,7 @@ static ek_module *make_cell(int i)
 {
     switch (i) {
         CASE_IS(0, ek_rnn_cell(INPUT, HIDDEN));
-        CASE_IS(1, ek_rnn_cell(INPUT, HIDDEN, .nonlinearity = EK_RNN_RELU, .bias = EK_OFF));
+        CASE_IS(1, ek_rnn_cell(INPUT, HIDDEN, .nonlinearity = EK_RNN_RELU, .bias = false));
         CASE_IS(2, ek_lstm_cell(INPUT, HIDDEN));
         CASE_IS(3, ek_gru_cell(INPUT, HIDDEN));
     default:
@@ -400,15 +400,10 @@ TEST(refused_options)
     assert_refused(ek_lstm(0, 3), EK_E_INVALID, "lstm: input_size 0 and hidden_size 3 have to be");
     assert_refused(ek_gru(2, 3, .num_layers = 0), EK_E_INVALID, "gru: num_layers has to be from 1");
     assert_refused(ek_rnn(2, 3, .dropout = 1.5), EK_E_INVALID, "dropout has to be between 0 and 1");
-    assert_refused(ek_rnn(2, 3, .proj_size = 1), EK_E_INVALID, "rnn: proj_size is for lstm only");
     assert_refused(ek_lstm(2, 3, .proj_size = 3), EK_E_INVALID, "proj_size 3 has to be smaller");
-    assert_refused(ek_gru(2, 3, .nonlinearity = EK_RNN_RELU), EK_E_INVALID,
-                   "gru: nonlinearity is for rnn only");
     assert_refused(ek_rnn(2, 3, .nonlinearity = (ek_rnn_nonlinearity)7), EK_E_INVALID,
                    "nonlinearity");
     assert_refused(ek_lstm_cell(2, -3), EK_E_INVALID, "lstm_cell: input_size 2 and hidden_size -3");
-    assert_refused(ek_gru_cell(2, 3, .nonlinearity = EK_RNN_RELU), EK_E_INVALID,
-                   "gru_cell: nonlinearity is for rnn only");
 }
 
 TEST(refused_inputs)

@@ -19,9 +19,9 @@ static ek_module *make_mlp(void)
 
 static ek_module *make_convnet(void)
 {
-    return ek_sequential(ek_conv2d(3, 8, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(8),
+    return ek_sequential(ek_conv2d(3, 8, 3, .padding = 1, .bias = false), ek_batch_norm2d(8),
                          ek_relu(), ek_max_pool2d(2),
-                         ek_conv2d(8, 16, 3, .stride = 2, .bias = EK_OFF), ek_batch_norm2d(16),
+                         ek_conv2d(8, 16, 3, .stride = 2, .bias = false), ek_batch_norm2d(16),
                          ek_relu(), ek_adaptive_avg_pool2d(1, 1), ek_flatten(1, -1),
                          ek_linear(16, 4));
 }

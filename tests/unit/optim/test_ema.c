@@ -20,7 +20,7 @@ TEST_LOOP(follow_pytorch, 0, 4)
     ek_scope scope = ek_scope_begin();
     ek_tensor *values = golden("train.golden", "ema/values");
     ek_tensor *rows = golden("train.golden", equal ? "ema/equal" : "ema/moving");
-    ek_module *module = ek_linear(19, 1, .bias = EK_OFF);
+    ek_module *module = ek_linear(19, 1, .bias = false);
     if (wide)
         assert_ok(ek_module_to_dtype(module, EK_F64));
     ek_tensor *weight = ek_module_tensor(module, "weight");

@@ -384,7 +384,7 @@ TEST(layouts_and_devices)
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_manual_seed(8);
-    ek_module *net = ek_conv2d(2, 3, 2, .bias = EK_OFF);
+    ek_module *net = ek_conv2d(2, 3, 2, .bias = false);
     ek_tensor *w = ek_module_tensor(net, "weight");
     ek_tensor *start = ek_clone(ek_detach(w));
     ek_tensor *gradient = ek_randn(EK_SHAPE(3, 2, 2, 2));

@@ -33,7 +33,7 @@ typedef struct model_case {
 
 MODEL(mha, ek_multihead_attention(D, H, .dropout = 0.1))
 MODEL(mha_kv, ek_multihead_attention(D, H, .kdim = 6, .vdim = 6, .batch_first = true))
-MODEL(mha_bare, ek_multihead_attention(D, H, .bias = EK_OFF))
+MODEL(mha_bare, ek_multihead_attention(D, H, .bias = false))
 MODEL(mha_alone, ek_multihead_attention(D, H, .batch_first = true))
 MODEL(encoder_layer, ek_transformer_encoder_layer(SMALL))
 MODEL(encoder_layer_first, ek_transformer_encoder_layer(SMALL, FIRST))

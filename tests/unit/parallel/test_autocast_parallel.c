@@ -25,8 +25,8 @@ static const char *const paths[PARAMETERS] = {"0.weight", "1.weight", "1.bias",
 static ek_module *make_conv_net(bool checkpoints)
 {
     ek_manual_seed(7);
-    ek_module *conv = ek_conv2d(3, 8, 3, .padding = 1, .bias = EK_OFF);
-    ek_module *second = ek_conv2d(8, 4, 3, .stride = 2, .bias = EK_OFF);
+    ek_module *conv = ek_conv2d(3, 8, 3, .padding = 1, .bias = false);
+    ek_module *second = ek_conv2d(8, 4, 3, .stride = 2, .bias = false);
     if (checkpoints) {
         conv = ek_checkpoint(conv);
         second = ek_checkpoint(second);

@@ -43,7 +43,7 @@ TEST(statistics_are_those_of_batch_norms)
 {
     for (int kind = 0; kind < 3; kind++) {
         ek_module *norm =
-            kind == 2 ? ek_instance_norm1d(3, .track_running_stats = EK_ON) : ek_batch_norm1d(3);
+            kind == 2 ? ek_instance_norm1d(3, .track_running_stats = true) : ek_batch_norm1d(3);
         assert_made(norm);
         if (kind == 1)
             assert_made(ek_convert_sync_batch_norm(norm));
@@ -61,8 +61,8 @@ TEST(statistics_are_those_of_batch_norms)
 
 TEST(options_and_mode_stay)
 {
-    ek_norm_options options = {.features = CHANNELS, .momentum = 0.5, .eps = 0.1};
-    ek_module *net = ek_batch_norm2d_with(options), *plain = ek_batch_norm2d_with(options);
+    ek_module *net = ek_batch_norm2d(CHANNELS, .eps = 0.1, .momentum = 0.5);
+    ek_module *plain = ek_batch_norm2d(CHANNELS, .eps = 0.1, .momentum = 0.5);
     assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(net, "weight"), false));
     ek_module_train(net, false);
     net = ek_convert_sync_batch_norm(net); /* the root itself */
@@ -83,7 +83,7 @@ TEST(options_and_mode_stay)
     ek_module_free(plain);
 
     net = ek_convert_sync_batch_norm(
-        ek_batch_norm1d(CHANNELS, .affine = EK_OFF, .track_running_stats = EK_OFF));
+        ek_batch_norm1d(CHANNELS, .affine = false, .track_running_stats = false));
     model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
     assert_made(ek_apply(model, ek_ones(shape_of(0, 4))));
     ek_module_free(model);

@@ -51,7 +51,7 @@ TEST(replicas_are_complete)
 
 TEST(gradients_of_replicas_add_up)
 {
-    ek_module *net = ek_linear(1, 1, EK_OFF), *replicas[3];
+    ek_module *net = ek_linear(1, 1, false), *replicas[3];
     ek_device_list devices = ek_devices(test_kind(), 3);
     assert_ok(ek_module_to_device(net, test_device(0)));
     assert_ok(ek_replicate(net, &devices, replicas));

@@ -69,7 +69,7 @@ TEST_LOOP(devices_equal_one, 2, 4)
 /* As batch norm's buffers: those of the first device's samples are kept, or their average. */
 TEST(running_statistics_of_instances)
 {
-    ek_module *alone = ek_instance_norm1d(3, .track_running_stats = EK_ON);
+    ek_module *alone = ek_instance_norm1d(3, .track_running_stats = true);
     assert_ok(ek_module_to_dtype(alone, EK_F64));
     ek_module *model = ek_data_parallel(ek_module_copy(alone), ek_devices(test_kind(), 2));
     assert_made(model);

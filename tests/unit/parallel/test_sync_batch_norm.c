@@ -85,17 +85,13 @@ TEST(in_bf16_with_statistics_in_f32)
 
 TEST_LOOP(without_weights_or_running_statistics, 0, 4)
 {
-    ek_norm_options options = {.features = CHANNELS,
-                               .affine = _i & 1 ? EK_OFF : EK_ON,
-                               .track_running_stats = _i & 2 ? EK_OFF : EK_ON,
-                               .momentum = 0.3,
-                               .eps = 1e-2};
-    ek_module *model = ek_data_parallel(ek_sync_batch_norm_with(options),
+    const bool affine = !(_i & 1), tracked = !(_i & 2);
+    ek_module *model = ek_data_parallel(ek_sync_batch_norm(CHANNELS, 1e-2, 0.3, affine, tracked),
                                         .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = ek_batch_norm2d_with(options);
+    ek_module *plain = ek_batch_norm2d(CHANNELS, 1e-2, 0.3, affine, tracked);
     ek_tensor *x = ek_to_dtype(normal(1, shape_of(2, 10), EK_F64, ek_cpu()), EK_F32);
     assert_close_norm(here(ek_apply(model, x)), here(ek_apply(plain, x)), 1e-6);
-    if (!(_i & 2))
+    if (tracked)
         for (int b = 0; b < 2; b++)
             assert_close_norm(here(ek_module_tensor(model, b ? "running_var" : "running_mean")),
                               here(ek_module_tensor(plain, b ? "running_var" : "running_mean")),
@@ -256,8 +252,8 @@ TEST(what_is_refused)
                    "expected an input of 2 to 5 dimensions");
     ek_module_free(model);
     /* Without weights nothing else tells that replicas differ. */
-    model = ek_data_parallel(ek_sync_batch_norm(CHANNELS, .affine = EK_OFF,
-                                                .track_running_stats = EK_OFF),
+    model = ek_data_parallel(ek_sync_batch_norm(CHANNELS, .affine = false,
+                                                .track_running_stats = false),
                              .device_ids = ek_devices(test_kind(), 2));
     parts[0] = ek_value_of_tensor(ek_ones(EK_SHAPE(2, CHANNELS)));
     parts[1] = ek_value_of_tensor(ek_ones(EK_SHAPE(2, CHANNELS + 1)));
