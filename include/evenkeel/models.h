@@ -76,7 +76,7 @@ EK_API ek_module *ek_gpt2_with(ek_gpt2_options options);
  * output's matrix is `wte.weight`. Matrices begin with normal numbers of deviation 0.02, those of
  * both c_proj of a layer with 0.02 / sqrt(2 layers).
  *
- * A published file loads by ek_archive_load_module(file, "", net, .strict = EK_OFF): causal masks,
+ * A published file loads by ek_archive_load_module(file, "", net, .strict = false): causal masks,
  * which old files have beside the weights as `attn.bias`, are then left out. In files of models
  * with a head, all names begin with "transformer", which is to be given as the name instead. */
 #define ek_gpt2(...) EK_CALL_1(ek_gpt2_with, ek_gpt2_options, vocabulary, __VA_ARGS__)

@@ -132,7 +132,7 @@ static void options()
     CHECK(number(ek_grad_scaler_scale(scaler, ek_ones(EK_SHAPE(1), EK_F16))) == 8);
     ek_grad_scaler_free(scaler);
     ek_module *lstm = ek_lstm(2, 3, .num_layers = 2, .batch_first = true),
-              *cell = ek_gru_cell(2, 3, .bias = EK_OFF);
+              *cell = ek_gru_cell(2, 3, .bias = false);
     ek_tensor *sequences[] = {ek_ones(EK_SHAPE(2, 2)), ek_ones(EK_SHAPE(1, 2))};
     ek_value recurrent = ek_forward(lstm, ek_pad_sequence(sequences, 2, true, 0));
     CHECK(ek_tensor_count(ek_value_tensor(ek_value_at(recurrent, 0))) == 12);
@@ -145,7 +145,7 @@ static void options()
     CHECK(ek_grad(.outputs = outputs, .output_count = 1, .inputs = &x, .input_count = 1,
                   .gradients = &gradient) == 0);
     CHECK(number(gradient) == 20);
-    ek_module *same = ek_conv2d(1, 2, 3, .padding = 1, .bias = EK_OFF);
+    ek_module *same = ek_conv2d(1, 2, 3, .padding = 1, .bias = false);
     ek_module *flat = ek_conv2d(1, 2, 0, .kernels = {1, 3});
     ek_module *named = ek_conv2d(.in_channels = 1, .out_channels = 2, .kernel = 3);
     CHECK(ek_tensor_count(ek_apply(same, x)) == 8 && flat && named);
@@ -165,7 +165,7 @@ static void options()
     CHECK(ek_tensor_count(ek_apply(pooled, x)) == 1);
     ek_module_free(pooled);
     ek_tensor *pair = ek_ones(EK_SHAPE(2, 3)), *at = nullptr;
-    ek_module *form = ek_bilinear(3, 3, 4, .bias = EK_OFF), *unpool = ek_max_unpool2d(2);
+    ek_module *form = ek_bilinear(3, 3, 4, .bias = false), *unpool = ek_max_unpool2d(2);
     CHECK(ek_tensor_count(ek_value_tensor(ek_forward(form, pair, pair))) == 8);
     ek_tensor *maxima = ek_f_max_pool2d(x, 2, .indices = &at);
     CHECK(ek_tensor_count(ek_value_tensor(ek_forward(unpool, maxima, at))) == 4);
