@@ -12,12 +12,10 @@
 
 #include "balance/balance.h"
 #include "core/device.h"
-#include "core/keywords.h"
 #include "core/thread.h"
 #include "evenkeel/train.h"
 
 enum {
-    DEFAULT_MOST = 65536,
     GROWTH = 4,
     RUNS = 2, /* the optimizer makes its state in the first step; the second one has it from the
                  start */
@@ -240,15 +238,12 @@ static int64_t find_search_largest(search *s)
 
 /* ---- before and after the search ---- */
 
-/* Puts defaults in, and checks the options. */
+/* Checks the options, and rounds the batches. */
 static int find_resolve(ek_find_batch_options *o)
 {
     EK_TRY(ek_error_status());
     if (!o->function)
         return EK_FAIL(EK_E_INVALID, "find_batch: the function that runs a batch is missing");
-    o->first = ek_integer_or(EK_GIVEN(o, first, 5), 1);
-    o->most = ek_integer_or(EK_GIVEN(o, most, 6), DEFAULT_MOST);
-    o->multiple = ek_integer_or(EK_GIVEN(o, multiple, 7), 1);
     if (o->first < 1 || o->most < 1 || o->multiple < 1)
         return EK_FAIL(
             EK_E_INVALID,

@@ -140,27 +140,28 @@ typedef struct ek_load_report {
 } ek_load_report;
 
 typedef struct ek_load_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
+    const ek_archive *archive;
+    const char *name;
     ek_module *module;
-    /** Default on: tensors that only the file or only the module has are an error, which lists
-     * them. Off: those that both have are loaded. Shapes must agree in any case; dtypes are
+    /** True: tensors that only the file or only the module has are an error, which lists
+     * them. False: those that both have are loaded. Shapes must agree in any case; dtypes are
      * converted. */
-    ek_switch strict;
+    bool strict EK_IS(true);
     ek_load_report *report; /**< may be NULL */
 } ek_load_options;
+#define EK_DEFAULTS_ek_load_options EK_DEFAULT(strict, true)
 
-EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *name,
-                                       ek_load_options options);
-/** ek_archive_load_module(a, "model", net, .strict = EK_OFF) */
+EK_API int ek_archive_load_module_with(ek_load_options options);
+/** ek_archive_load_module(a, "model", net, .strict = false) */
 /** Loads parameters and buffers in place, on their devices. Handles, gradients and optimizers stay
  * as they are. All replicas have the new values at the next forward, also with .broadcast_buffers
  * off. Names in the file may begin with "module." after `name`. Tied weights load from any of their
  * paths. If the file has several of these paths, tensors that differ from the first are unexpected.
  * EK_E_INVALID if names do not match, EK_E_SHAPE, and EK_E_DTYPE for dtypes that cannot be read. If
  * names or shapes are an error, the report is filled too, with 0 loaded. */
-#define ek_archive_load_module(archive, name, ...) \
-    ek_archive_load_module_with((archive), (name), \
-                                EK_OPTIONS_1(ek_load_options, module, __VA_ARGS__))
+#define ek_archive_load_module(...) \
+    EK_CALL_3(ek_archive_load_module_with, ek_load_options, archive, name, module, __VA_ARGS__)
 /** Loads learning rates, step counts and states for those parameters of the module that the
  * optimizer has, and the options that were changed. The file must have all of them, and the same
  * number of groups. Other options stay. */

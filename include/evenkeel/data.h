@@ -55,26 +55,27 @@ EK_API ek_tensor *ek_read_image(const char *path, int channels);
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);
 
 typedef struct ek_grid_options {
-    const char *keywords;
+    int begin;           /**< no option, see base.h */
     ek_tensor *pictures; /**< (N, C, H, W), (C, H, W) or (H, W); floating, in [0, 1], or u8 */
-    int columns;         /**< default 8 */
-    int padding;         /**< pixels between pictures and around them; default 2 */
+    int columns EK_IS(8);
+    int padding EK_IS(2); /**< pixels between pictures and around them */
     double pad_value;
     bool normalize;   /**< maps [low, high] to [0, 1] */
     double low, high; /**< if both are 0: the smallest and the largest value */
     bool scale_each;  /**< each picture has its own [low, high] */
 } ek_grid_options;
+#define EK_DEFAULTS_ek_grid_options EK_DEFAULT(columns, 8), EK_DEFAULT(padding, 2)
 EK_API ek_tensor *ek_make_grid_with(ek_grid_options options);
 /** ek_make_grid(pictures, .columns = 4): pictures side by side, as torchvision.utils.make_grid: f32
  * (C, H, W) on cpu, without history, in the scope. One channel becomes three. A single picture gets
  * no border. Pictures may lie on any device. */
-#define ek_make_grid(...) ek_make_grid_with(EK_OPTIONS_1(ek_grid_options, pictures, __VA_ARGS__))
+#define ek_make_grid(...) EK_CALL_1(ek_make_grid_with, ek_grid_options, pictures, __VA_ARGS__)
 EK_API int ek_save_image_with(const char *path, ek_grid_options options);
 /** ek_save_image("samples.png", pictures): writes the grid as a PNG file, whole or not at all, as
  * torchvision.utils.save_image: values are rounded to 8 bits and clamped. EK_E_SHAPE for more than
  * 4 channels, EK_E_IO with the system's reason. */
 #define ek_save_image(path, ...) \
-    ek_save_image_with((path), EK_OPTIONS_1(ek_grid_options, pictures, __VA_ARGS__))
+    EK_CALL_AFTER_1(ek_save_image_with, (path), ek_grid_options, pictures, __VA_ARGS__)
 
 /* ---- safetensors: files of named tensors, which Python's `safetensors` reads and writes too ----
  *

@@ -123,13 +123,15 @@ EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
     ek_tensor_dataset_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
 
 typedef struct ek_token_options {
-    const char *keywords;
+    int begin;         /**< no option, see base.h */
     ek_tensor *tokens; /**< whole numbers (N) on cpu, shared if they are row-major */
     int64_t length;    /**< tokens of a sample */
     const char *path;  /**< instead of a tensor: a file of nothing but tokens, which is mapped */
-    int64_t stride;    /**< tokens between the beginnings of two samples; default: length */
-    const char *type;  /**< the file's tokens: u8, i8, u16 (default), i16, u32, i32 or i64 */
+    int64_t stride
+        EK_IS(EK_UNSET); /**< tokens between the beginnings of two samples; EK_UNSET: length */
+    const char *type;    /**< the file's tokens: u8, i8, u16 (NULL), i16, u32, i32 or i64 */
 } ek_token_options;
+#define EK_DEFAULTS_ek_token_options EK_DEFAULT(stride, EK_UNSET)
 EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
 /** ek_token_dataset(tokens, 128) or ek_token_dataset(.path = "train.bin", .length = 128): what a
  * language model is trained on. Sample i is a list of two i64 tensors (length): tokens
@@ -138,7 +140,7 @@ EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
  * tokens and a path together, and for a type without a path. If another process truncates the file,
  * readers are killed (SIGBUS). */
 #define ek_token_dataset(...) \
-    ek_token_dataset_with(EK_OPTIONS_2(ek_token_options, tokens, length, __VA_ARGS__))
+    EK_CALL_2(ek_token_dataset_with, ek_token_options, tokens, length, __VA_ARGS__)
 
 /** The samples indices[0..count-1] (copied) of `dataset`. Indices may repeat. EK_E_INVALID names
  * the first that is out of range. */
@@ -160,18 +162,19 @@ EK_API int ek_random_split_fractions(ek_dataset *dataset, const double *fraction
                                      ek_generator *generator, ek_dataset **parts);
 
 typedef struct ek_partition_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_dataset *dataset;
-    const double *sizes; /**< fractions, at most 1 together; default {0.7, 0.2, 0.1} */
+    const double *sizes; /**< fractions, at most 1 together; NULL: {0.7, 0.2, 0.1} */
     int count;           /**< length of `sizes` */
-    int64_t seed;        /**< default 1234 */
+    int64_t seed EK_IS(1234);
 } ek_partition_options;
+#define EK_DEFAULTS_ek_partition_options EK_DEFAULT(seed, 1234)
 EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 /** The partitioner of PyTorch's distributed tutorial: samples are shuffled by Python's
  * random.Random(seed).shuffle and cut into parts of int(fraction * length); the rest is dropped. */
 /** ek_partition(0, dataset, .seed = 1): part 0 as a subset. */
 #define ek_partition(part, ...) \
-    ek_partition_with((part), EK_OPTIONS_1(ek_partition_options, dataset, __VA_ARGS__))
+    EK_CALL_AFTER_1(ek_partition_with, (part), ek_partition_options, dataset, __VA_ARGS__)
 
 /* ---- data sets from files (readers of single files: evenkeel/data.h) ---- */
 
@@ -189,10 +192,11 @@ EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
 typedef struct ek_image_folder_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     const char *root;
-    int64_t max_pixels; /**< the most pixels of a picture; default and limit 2^28 */
+    int64_t max_pixels EK_IS(1 << 28); /**< the most pixels of a picture, 2^28 or less */
 } ek_image_folder_options;
+#define EK_DEFAULTS_ek_image_folder_options EK_DEFAULT(max_pixels, 1 << 28)
 EK_API ek_dataset *ek_image_folder_with(ek_image_folder_options options);
 /** Pictures in one directory per class, as torchvision's ImageFolder: all regular files below
  * <root>/<class> whose names end in .png, .jpg or .jpeg (or capitals). Classes are sorted by the
@@ -204,7 +208,7 @@ EK_API ek_dataset *ek_image_folder_with(ek_image_folder_options options);
  * when it is read: one of 2^28 takes some seconds and 2 GB, and its file may be as small as 60 KB.
  */
 #define ek_image_folder(...) \
-    ek_image_folder_with(EK_OPTIONS_1(ek_image_folder_options, root, __VA_ARGS__))
+    EK_CALL_1(ek_image_folder_with, ek_image_folder_options, root, __VA_ARGS__)
 /** The name of a class, and the path of a sample; valid as long as the folder. NULL with
  * EK_E_INVALID if out of range, or for a data set of another type. */
 EK_API const char *ek_image_folder_class(ek_dataset *folder, int64_t number);

@@ -19,18 +19,19 @@ typedef enum ek_ema_buffers {
 } ek_ema_buffers;
 
 typedef struct ek_ema_options {
-    const char *keywords;
-    ek_module *module; /**< borrowed: it may be freed before */
-    double decay;      /**< default 0.999: average = decay * average + (1 - decay) * parameter */
-    bool equal;        /**< every update counts alike, and there is no decay (SWA) */
+    int begin;                 /**< no option, see base.h */
+    ek_module *module;         /**< borrowed: it may be freed before */
+    double decay EK_IS(0.999); /**< average = decay * average + (1 - decay) * parameter */
+    bool equal;                /**< every update counts alike, and there is no decay (SWA) */
     ek_ema_buffers buffers;
 } ek_ema_options;
+#define EK_DEFAULTS_ek_ema_options EK_DEFAULT(decay, 0.999)
 
 EK_API ek_ema *ek_ema_new_with(ek_ema_options options);
 /** ek_ema_new(net, .decay = 0.9999): owned by the caller. Averages begin as copies, on the
  * parameters' devices. NULL with EK_E_DTYPE if a parameter is not f32 or f64, EK_E_INVALID if one
  * is a view with gaps or the decay is not in [0, 1]. */
-#define ek_ema_new(...) ek_ema_new_with(EK_OPTIONS_1(ek_ema_options, module, __VA_ARGS__))
+#define ek_ema_new(...) EK_CALL_1(ek_ema_new_with, ek_ema_options, module, __VA_ARGS__)
 /** NULL is ignored. */
 EK_API void ek_ema_free(ek_ema *ema);
 

@@ -62,43 +62,45 @@ EK_API int64_t ek_iterator_skip(ek_iterator *iterator, int64_t count);
 /* ---- the library's ---- */
 
 typedef struct ek_text_lines_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     const char *path;
-    int64_t max_line; /**< the most bytes of a line; default 2^26 */
+    int64_t max_line EK_IS(1 << 26); /**< the most bytes of a line */
 } ek_text_lines_options;
+#define EK_DEFAULTS_ek_text_lines_options EK_DEFAULT(max_line, 1 << 26)
 EK_API ek_dataset *ek_text_lines_with(ek_text_lines_options options);
 /** ek_text_lines("corpus.txt.gz"): the lines of a text file, plain or gzip: u8 (bytes) without "\n"
  * or "\r\n". EK_E_IO if the file cannot be read, when it is opened; EK_E_FORMAT for a longer line
  * than .max_line: some kilobytes of gzip can hold gigabytes without an end. */
-#define ek_text_lines(...) \
-    ek_text_lines_with(EK_OPTIONS_1(ek_text_lines_options, path, __VA_ARGS__))
+#define ek_text_lines(...) EK_CALL_1(ek_text_lines_with, ek_text_lines_options, path, __VA_ARGS__)
 
 typedef struct ek_token_stream_options {
-    const char *keywords;
+    int begin;        /**< no option, see base.h */
     const char *path; /**< a file of nothing but tokens, plain or gzip */
     int64_t length;   /**< tokens of a sample */
-    const char *type; /**< u8, i8, u16 (default), i16, u32, i32 or i64 */
+    const char *type; /**< u8, i8, u16 (NULL), i16, u32, i32 or i64 */
 } ek_token_stream_options;
+#define EK_DEFAULTS_ek_token_stream_options EK_NO_DEFAULTS
 EK_API ek_dataset *ek_token_stream_with(ek_token_stream_options options);
 /** ek_token_stream("train.bin.gz", 128): ek_token_dataset's samples with a stride of `length`, read
  * from beginning to end instead of mapped: two i64 tensors (length), the second one token later. A
  * last window that is not full is left out. EK_E_FORMAT for a file that ends within a token. */
 #define ek_token_stream(...) \
-    ek_token_stream_with(EK_OPTIONS_2(ek_token_stream_options, path, length, __VA_ARGS__))
+    EK_CALL_2(ek_token_stream_with, ek_token_stream_options, path, length, __VA_ARGS__)
 
 typedef struct ek_shuffled_options {
-    const char *keywords;
-    ek_dataset *dataset; /**< one reference is taken over, also if it fails */
-    int64_t buffer;      /**< samples in the buffer; default 1000 */
+    int begin;                  /**< no option, see base.h */
+    ek_dataset *dataset;        /**< one reference is taken over, also if it fails */
+    int64_t buffer EK_IS(1000); /**< samples in the buffer */
     int64_t seed;
 } ek_shuffled_options;
+#define EK_DEFAULTS_ek_shuffled_options EK_DEFAULT(buffer, 1000)
 EK_API ek_dataset *ek_shuffled_with(ek_shuffled_options options);
 /** ek_shuffled(dataset, 10000): the samples of any data set, read into a buffer, from which a
  * random one is given for each that is read, as by torch.utils.data's Shuffler. The order follows
  * from seed and epoch alone, so that ranks agree on it. What comes after it is ek_transformed, so
  * that the buffer holds samples before they are transformed. */
 #define ek_shuffled(...) \
-    ek_shuffled_with(EK_OPTIONS_2(ek_shuffled_options, dataset, buffer, __VA_ARGS__))
+    EK_CALL_2(ek_shuffled_with, ek_shuffled_options, dataset, buffer, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

@@ -51,7 +51,7 @@ typedef int ek_worker_function(int worker, void *user);
 typedef int ek_sizes_function(int64_t batch, int64_t *sizes, void *user);
 
 typedef struct ek_loader_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     /** One reference is taken over (evenkeel/dataset.h). One without a length (evenkeel/iterable.h)
      * excludes shuffle and samplers (EK_E_INVALID; ek_shuffled shuffles), and `sizes` unless
      * drop_last is on. Its batches are cut from its own order, or this rank's share of it. */
@@ -64,23 +64,22 @@ typedef struct ek_loader_options {
     bool shuffle;
     ek_sampler *sampler;
     ek_sampler *batch_sampler;
-    int64_t batch_size; /**< default 1; a written 0: samples as they are, not collated */
-    bool drop_last;     /**< leaves out a last batch that is smaller */
-    /** On: a pass goes on with empty batches until every rank has had as many as the one with the
+    int64_t batch_size EK_IS(1); /**< 0: samples as they are, not collated */
+    bool drop_last;              /**< leaves out a last batch that is smaller */
+    /** True: a pass goes on with empty batches until every rank has had as many as the one with the
      * most, so that all take part in each step. Nothing is communicated: the sampler knows the
      * shares of all ranks (ek_sampler_longest), which only differ if it doesn't pad. An empty batch
      * has what a batch of the data set's first sample has, with 0 samples: tensors of the same
-     * dtypes and shapes with 0 rows. It is plain, or on the first of several devices. Default: on
-     * if there are several processes (evenkeel/dist.h). EK_E_INVALID for EK_ON with batch_size 0,
-     * for which it is off. */
-    ek_switch empty_batches;
+     * dtypes and shapes with 0 rows. It is plain, or on the first of several devices. With
+     * batch_size 0 there are none. */
+    bool empty_batches EK_IS(true);
 
     union {
         /** Threads that make batches; 0: ek_loader_next makes them, without prefetch. One option;
          * its second name is PyTorch's. */
         int workers, num_workers;
     };
-    int prefetch; /**< how many batches each worker may be ahead; default 2 */
+    int prefetch EK_IS(2); /**< how many batches each worker may be ahead */
     ek_seeding seeding;
     ek_generator *generator; /**< gives base seeds and, with `shuffle`, the order; owned by the
                                 caller; NULL: the default one */
@@ -98,18 +97,20 @@ typedef struct ek_loader_options {
     ek_split_policy split;    /**< EK_SPLIT_CHUNK or EK_SPLIT_EVEN */
     ek_sizes_function *sizes; /**< used in place of `split`; may be NULL */
     void *sizes_user;
-    /** When a GPU's part of a batch is sent. On (default): while the batch before it is in use, if
+    /** When a GPU's part of a batch is sent. True: while the batch before it is in use, if
      * workers have made it by then. The GPU then holds one more batch while a step runs; if a step
-     * has no room for that, turn this off. If a batch finds no room on the GPU when it is sent
-     * ahead, none is sent ahead from then on. Off: when the batch is asked for. */
-    ek_switch send_ahead;
+     * has no room for that, set this to false. If a batch finds no room on the GPU when it is sent
+     * ahead, none is sent ahead from then on. False: when the batch is asked for. */
+    bool send_ahead EK_IS(true);
 } ek_loader_options;
+#define EK_DEFAULTS_ek_loader_options                                                    \
+    EK_DEFAULT(batch_size, 1), EK_DEFAULT(empty_batches, true), EK_DEFAULT(prefetch, 2), \
+        EK_DEFAULT(send_ahead, true)
 
 EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
 /** Makes a loader, owned by the caller. NULL with an error for options that are out of range or
  * exclude each other. Threads start with the first batch. */
-#define ek_data_loader(...) \
-    ek_data_loader_with(EK_OPTIONS_1(ek_loader_options, dataset, __VA_ARGS__))
+#define ek_data_loader(...) EK_CALL_1(ek_data_loader_with, ek_loader_options, dataset, __VA_ARGS__)
 /** Frees a loader at any time. Waits for samples that are being read, not for whole batches. Free
  * loaders before ek_shutdown, because their threads use the library. NULL is ignored. */
 EK_API void ek_loader_free(ek_loader *loader);

@@ -21,85 +21,231 @@ typedef struct ek_optimizer ek_optimizer;
  * strong Wolfe conditions. */
 typedef enum ek_step_length { EK_FIXED_STEP = 0, EK_STRONG_WOLFE = 1 } ek_step_length;
 
-typedef struct ek_optimizer_options {
-    const char *keywords;
-    ek_module *module; /**< its parameters form group 0; NULL: no group yet */
-    /** Default 1e-3; RMSprop, Adagrad, Rprop, ASGD 1e-2, Adamax, NAdam 2e-3, Adadelta, LBFGS 1. */
-    double lr;
-    double momentum;     /**< SGD, RMSprop */
-    double dampening;    /**< SGD */
-    double weight_decay; /**< AdamW's default is 1e-2 */
-    bool nesterov;       /**< SGD: needs momentum and no dampening */
-    double beta1, beta2; /**< Adam and its like: default 0.9, 0.999 */
-    double eps;          /**< default 1e-8; Adagrad 1e-10, Adadelta 1e-6 */
-    bool amsgrad;        /**< Adam, AdamW */
-    bool maximize;
-    double alpha;                     /**< RMSprop: default 0.99; ASGD: default 0.75 */
-    bool centered;                    /**< RMSprop */
-    double lr_decay;                  /**< Adagrad */
-    double initial_accumulator_value; /**< Adagrad */
-    double rho;                       /**< Adadelta: default 0.9 */
-    double momentum_decay;            /**< NAdam: default 4e-3 */
-    double eta_minus, eta_plus;       /**< Rprop: default 0.5, 1.2 */
-    double step_min, step_max;        /**< Rprop: default 1e-6, 50 */
-    double lambd, t0;                 /**< ASGD: default 1e-4, 1e6 */
-    int max_iter;                     /**< LBFGS: iterations of one step; default 20 */
-    int max_eval;          /**< LBFGS: evaluations of one step; default 5/4 of max_iter */
-    double tolerance_grad; /**< LBFGS: a step ends if no element of the gradient is larger; 1e-7 */
-    double tolerance_change; /**< LBFGS: and if neither parameters nor loss change by more; 1e-9 */
-    int history_size;        /**< LBFGS: default 100 */
-    ek_step_length line_search; /**< LBFGS: EK_STRONG_WOLFE */
-} ek_optimizer_options;
+/* ---- algorithms ----
+ *
+ * The parameters of `module` form group 0; NULL: there is no group yet. A constructor's result is
+ * owned by the caller. NULL with EK_E_INVALID, which names an option that is out of range. */
 
-EK_API ek_optimizer *ek_sgd_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_adam_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_adamw_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_adamax_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_nadam_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_radam_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_rmsprop_with(ek_optimizer_options options); /**< momentum, too */
-EK_API ek_optimizer *ek_adagrad_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_adadelta_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_rprop_with(ek_optimizer_options options); /**< no weight_decay */
-EK_API ek_optimizer *ek_asgd_with(ek_optimizer_options options);
-EK_API ek_optimizer *ek_lbfgs_with(ek_optimizer_options options);
-#define EK_OPTIMIZER_OPTIONS(...) EK_OPTIONS_1(ek_optimizer_options, module, __VA_ARGS__)
-/** ek_sgd(net, .lr = 0.1, .momentum = 0.9): owned by the caller, freed with ek_optimizer_free. NULL
- * with EK_E_INVALID, which names an option that is out of range or not the algorithm's. */
-#define ek_sgd(...) ek_sgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_adam(...) ek_adam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_adamw(...) ek_adamw_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_adamax(...) ek_adamax_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_nadam(...) ek_nadam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_radam(...) ek_radam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_rmsprop(...) ek_rmsprop_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_adagrad(...) ek_adagrad_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_adadelta(...) ek_adadelta_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_rprop(...) ek_rprop_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
-#define ek_asgd(...) ek_asgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+typedef struct ek_sgd_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-3);
+    double momentum;
+    double dampening;
+    double weight_decay;
+    bool nesterov; /**< needs momentum and no dampening */
+    bool maximize;
+} ek_sgd_options;
+#define EK_DEFAULTS_ek_sgd_options EK_DEFAULT(lr, 1e-3)
+EK_API ek_optimizer *ek_sgd_with(ek_sgd_options options);
+/** ek_sgd(net, .lr = 0.1, .momentum = 0.9): stochastic gradient descent. */
+#define ek_sgd(...) EK_CALL_1(ek_sgd_with, ek_sgd_options, module, __VA_ARGS__)
+
+typedef struct ek_adam_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-3);
+    double beta1 EK_IS(0.9);
+    double beta2 EK_IS(0.999);
+    double eps EK_IS(1e-8);
+    double weight_decay;
+    bool amsgrad;
+    bool maximize;
+} ek_adam_options;
+#define EK_DEFAULTS_ek_adam_options \
+    EK_DEFAULT(lr, 1e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8)
+EK_API ek_optimizer *ek_adam_with(ek_adam_options options);
+/** Adam; AMSGrad if .amsgrad. */
+#define ek_adam(...) EK_CALL_1(ek_adam_with, ek_adam_options, module, __VA_ARGS__)
+
+typedef struct ek_adamw_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-3);
+    double beta1 EK_IS(0.9);
+    double beta2 EK_IS(0.999);
+    double eps EK_IS(1e-8);
+    double weight_decay EK_IS(1e-2);
+    bool amsgrad;
+    bool maximize;
+} ek_adamw_options;
+#define EK_DEFAULTS_ek_adamw_options                                                               \
+    EK_DEFAULT(lr, 1e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8), \
+        EK_DEFAULT(weight_decay, 1e-2)
+EK_API ek_optimizer *ek_adamw_with(ek_adamw_options options);
+/** Adam whose weight decay is no part of the gradient. */
+#define ek_adamw(...) EK_CALL_1(ek_adamw_with, ek_adamw_options, module, __VA_ARGS__)
+
+typedef struct ek_adamax_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(2e-3);
+    double beta1 EK_IS(0.9);
+    double beta2 EK_IS(0.999);
+    double eps EK_IS(1e-8);
+    double weight_decay;
+    bool maximize;
+} ek_adamax_options;
+#define EK_DEFAULTS_ek_adamax_options \
+    EK_DEFAULT(lr, 2e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8)
+EK_API ek_optimizer *ek_adamax_with(ek_adamax_options options);
+/** Adamax: Adam by the largest gradient instead of the mean of squares. */
+#define ek_adamax(...) EK_CALL_1(ek_adamax_with, ek_adamax_options, module, __VA_ARGS__)
+
+typedef struct ek_nadam_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(2e-3);
+    double beta1 EK_IS(0.9);
+    double beta2 EK_IS(0.999);
+    double eps EK_IS(1e-8);
+    double weight_decay;
+    double momentum_decay EK_IS(4e-3);
+    bool maximize;
+} ek_nadam_options;
+#define EK_DEFAULTS_ek_nadam_options                                                               \
+    EK_DEFAULT(lr, 2e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8), \
+        EK_DEFAULT(momentum_decay, 4e-3)
+EK_API ek_optimizer *ek_nadam_with(ek_nadam_options options);
+/** NAdam: Adam with Nesterov's momentum. */
+#define ek_nadam(...) EK_CALL_1(ek_nadam_with, ek_nadam_options, module, __VA_ARGS__)
+
+typedef struct ek_radam_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-3);
+    double beta1 EK_IS(0.9);
+    double beta2 EK_IS(0.999);
+    double eps EK_IS(1e-8);
+    double weight_decay;
+    bool maximize;
+} ek_radam_options;
+#define EK_DEFAULTS_ek_radam_options \
+    EK_DEFAULT(lr, 1e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8)
+EK_API ek_optimizer *ek_radam_with(ek_radam_options options);
+/** RAdam: Adam that is rectified in the first steps. */
+#define ek_radam(...) EK_CALL_1(ek_radam_with, ek_radam_options, module, __VA_ARGS__)
+
+typedef struct ek_rmsprop_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-2);
+    double alpha EK_IS(0.99);
+    double eps EK_IS(1e-8);
+    double weight_decay;
+    double momentum;
+    bool centered;
+    bool maximize;
+} ek_rmsprop_options;
+#define EK_DEFAULTS_ek_rmsprop_options \
+    EK_DEFAULT(lr, 1e-2), EK_DEFAULT(alpha, 0.99), EK_DEFAULT(eps, 1e-8)
+EK_API ek_optimizer *ek_rmsprop_with(ek_rmsprop_options options);
+/** RMSprop, also with momentum. */
+#define ek_rmsprop(...) EK_CALL_1(ek_rmsprop_with, ek_rmsprop_options, module, __VA_ARGS__)
+
+typedef struct ek_adagrad_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-2);
+    double lr_decay;
+    double weight_decay;
+    double initial_accumulator_value;
+    double eps EK_IS(1e-10);
+    bool maximize;
+} ek_adagrad_options;
+#define EK_DEFAULTS_ek_adagrad_options EK_DEFAULT(lr, 1e-2), EK_DEFAULT(eps, 1e-10)
+EK_API ek_optimizer *ek_adagrad_with(ek_adagrad_options options);
+/** Adagrad. */
+#define ek_adagrad(...) EK_CALL_1(ek_adagrad_with, ek_adagrad_options, module, __VA_ARGS__)
+
+typedef struct ek_adadelta_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1);
+    double rho EK_IS(0.9);
+    double eps EK_IS(1e-6);
+    double weight_decay;
+    bool maximize;
+} ek_adadelta_options;
+#define EK_DEFAULTS_ek_adadelta_options \
+    EK_DEFAULT(lr, 1), EK_DEFAULT(rho, 0.9), EK_DEFAULT(eps, 1e-6)
+EK_API ek_optimizer *ek_adadelta_with(ek_adadelta_options options);
+/** Adadelta. */
+#define ek_adadelta(...) EK_CALL_1(ek_adadelta_with, ek_adadelta_options, module, __VA_ARGS__)
+
+typedef struct ek_rprop_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-2);
+    double eta_minus EK_IS(0.5);
+    double eta_plus EK_IS(1.2);
+    double step_min EK_IS(1e-6);
+    double step_max EK_IS(50);
+    bool maximize;
+} ek_rprop_options;
+#define EK_DEFAULTS_ek_rprop_options                                             \
+    EK_DEFAULT(lr, 1e-2), EK_DEFAULT(eta_minus, 0.5), EK_DEFAULT(eta_plus, 1.2), \
+        EK_DEFAULT(step_min, 1e-6), EK_DEFAULT(step_max, 50)
+EK_API ek_optimizer *ek_rprop_with(ek_rprop_options options);
+/** Rprop. */
+#define ek_rprop(...) EK_CALL_1(ek_rprop_with, ek_rprop_options, module, __VA_ARGS__)
+
+typedef struct ek_asgd_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1e-2);
+    double lambd EK_IS(1e-4);
+    double alpha EK_IS(0.75);
+    double t0 EK_IS(1e6);
+    double weight_decay;
+    bool maximize;
+} ek_asgd_options;
+#define EK_DEFAULTS_ek_asgd_options \
+    EK_DEFAULT(lr, 1e-2), EK_DEFAULT(lambd, 1e-4), EK_DEFAULT(alpha, 0.75), EK_DEFAULT(t0, 1e6)
+EK_API ek_optimizer *ek_asgd_with(ek_asgd_options options);
+/** Averaged SGD. */
+#define ek_asgd(...) EK_CALL_1(ek_asgd_with, ek_asgd_options, module, __VA_ARGS__)
+
+typedef struct ek_lbfgs_options {
+    int begin; /**< no option, see base.h */
+    ek_module *module;
+    double lr EK_IS(1);
+    int max_iter EK_IS(20);              /**< iterations of one step */
+    int max_eval EK_IS(EK_UNSET);        /**< evaluations of one step; EK_UNSET: 5/4 of max_iter */
+    double tolerance_grad EK_IS(1e-7);   /**< a step ends if no element of the gradient is larger */
+    double tolerance_change EK_IS(1e-9); /**< and if neither parameters nor loss change by more */
+    int history_size EK_IS(100);
+    ek_step_length line_search; /**< EK_STRONG_WOLFE searches */
+} ek_lbfgs_options;
+#define EK_DEFAULTS_ek_lbfgs_options                                             \
+    EK_DEFAULT(lr, 1), EK_DEFAULT(max_iter, 20), EK_DEFAULT(max_eval, EK_UNSET), \
+        EK_DEFAULT(tolerance_grad, 1e-7), EK_DEFAULT(tolerance_change, 1e-9),    \
+        EK_DEFAULT(history_size, 100)
+EK_API ek_optimizer *ek_lbfgs_with(ek_lbfgs_options options);
 /** L-BFGS, whose steps evaluate the loss several times: ek_step_closure. It has one group, of one
  * dtype, on any devices. Its state are vectors of all parameters, two per remembered iteration, on
  * the device of the first. */
-#define ek_lbfgs(...) ek_lbfgs_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_lbfgs(...) EK_CALL_1(ek_lbfgs_with, ek_lbfgs_options, module, __VA_ARGS__)
+
+/* ---- all ---- */
+
 /** NULL is ignored. Parameters and their gradients stay. */
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
-/** Adds a group with its own options, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index.
- * Their `module` is ignored. Numbers that are left out are those that the optimizer was made with;
- * switches that were on then stay on. EK_E_INVALID for a parameter that is in a group already, is
- * no leaf, or is a view with gaps. EK_E_DTYPE unless it is f32 or f64: keep parameters in f32 and
+/** Adds a group with the options that the optimizer was made with, and returns its index;
+ * ek_optimizer_set changes them. EK_E_INVALID for a parameter that is in a group already, is no
+ * leaf, or is a view with gaps. EK_E_DTYPE unless it is f32 or f64: keep parameters in f32 and
  * compute in bf16 or f16 by autocast. */
-EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
-                                  ek_optimizer_options options);
+EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count);
 /** How many groups there are, and the learning rate of one. */
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
 EK_API double ek_optimizer_lr(const ek_optimizer *optimizer, int group);
-EK_API int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr);
-/** Any option of a group by the name of its member, ek_optimizer_set(optimizer, 0, "weight_decay",
- * 0.1); switches are 0 or 1. A zero means zero. EK_E_INVALID for a name that the algorithm doesn't
- * have or a value out of range. EK_E_STATE if the option would need other state than parameters
- * have (amsgrad after the first update). On an error nothing has changed. Checkpoints of the
- * optimizer (archive.h) have what was changed. */
+/** Any option of a group by the name of its member, ek_optimizer_set(optimizer, 0, "lr", 0.1);
+ * switches are 0 or 1. Options have to fit together after each call: set "momentum" before
+ * "nesterov". EK_E_INVALID for a name that the algorithm doesn't have or a value out of range.
+ * EK_E_STATE if the option would need other state than parameters have (amsgrad after the first
+ * update). On an error nothing has changed. Checkpoints of the optimizer (archive.h) have what was
+ * changed. */
 EK_API int ek_optimizer_set(ek_optimizer *optimizer, int group, const char *name, double value);
 EK_API int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
                             double *value);
@@ -179,16 +325,18 @@ EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter,
 EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index);
 
 typedef struct ek_clip_grad_norm_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_optimizer *optimizer;
-    double max_norm; /**< required: EK_E_INVALID if it is left out; a written 0 is a limit of 0 */
-    double *norm;    /**< result: the norm before clipping; may be NULL */
+    double max_norm EK_IS(EK_UNSET); /**< required: EK_E_INVALID if it is EK_UNSET */
+    double *norm;                    /**< result: the norm before clipping; may be NULL */
     bool error_if_nonfinite;
-    double norm_type;          /**< default 2; 1, INFINITY or another number above 0 */
+    double norm_type EK_IS(2); /**< 2, 1, INFINITY or another number above 0 */
     ek_module *module;         /**< instead of the optimizer: a module's parameters */
     ek_tensor *const *tensors; /**< instead of both: a list of `count` leaves */
     int count;
 } ek_clip_grad_norm_options;
+#define EK_DEFAULTS_ek_clip_grad_norm_options \
+    EK_DEFAULT(max_norm, EK_UNSET), EK_DEFAULT(norm_type, 2)
 
 EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
 /** ek_clip_grad_norm(optimizer, 1.0, &norm) or ek_clip_grad_norm(.max_norm = 1, .module = net):
@@ -196,9 +344,9 @@ EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
  * torch.nn.utils.clip_grad_norm_, gradients of an infinite norm are scaled by 0 (infinite elements
  * become NaN), those of a NaN norm by NaN. With error_if_nonfinite such a norm is EK_E_INVALID, and
  * gradients stay as they are. */
-#define ek_clip_grad_norm(...) \
-    ek_clip_grad_norm_with(    \
-        EK_OPTIONS_3(ek_clip_grad_norm_options, optimizer, max_norm, norm, __VA_ARGS__))
+#define ek_clip_grad_norm(...)                                                              \
+    EK_CALL_3(ek_clip_grad_norm_with, ek_clip_grad_norm_options, optimizer, max_norm, norm, \
+              __VA_ARGS__)
 /** Limits every element of the gradients to [-max_value, max_value]. */
 EK_API int ek_clip_grad_value(ek_optimizer *optimizer, double max_value);
 EK_API int ek_clip_grad_value_of(ek_tensor *const *tensors, int count, double max_value);

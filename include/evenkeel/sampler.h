@@ -98,18 +98,19 @@ EK_API int ek_sampler_load_state(ek_sampler *sampler, ek_value state);
 EK_API ek_sampler *ek_sequential_sampler(int64_t count);
 
 typedef struct ek_random_sampler_options {
-    const char *keywords;
+    int begin;     /**< no option, see base.h */
     int64_t count; /**< at least 1 */
     bool replacement;
-    /** Default count. More than count, without replacement: several permutations. */
-    int64_t num_samples;
+    /** EK_UNSET: count. More than count, without replacement: several permutations. */
+    int64_t num_samples EK_IS(EK_UNSET);
     /** NULL: each pass has a new one, seeded by 64 bits of the default one. */
     ek_generator *generator;
 } ek_random_sampler_options;
+#define EK_DEFAULTS_ek_random_sampler_options EK_DEFAULT(num_samples, EK_UNSET)
 EK_API ek_sampler *ek_random_sampler_with(ek_random_sampler_options options);
 /** ek_random_sampler(100, .replacement = true): a random order of 0..count-1. */
 #define ek_random_sampler(...) \
-    ek_random_sampler_with(EK_OPTIONS_1(ek_random_sampler_options, count, __VA_ARGS__))
+    EK_CALL_1(ek_random_sampler_with, ek_random_sampler_options, count, __VA_ARGS__)
 
 /** A random permutation of indices[0..count-1] (copied). */
 EK_API ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t count,
@@ -127,29 +128,32 @@ EK_API ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, boo
 
 /* ---- the share of one rank ----
  *
- * By default num_replicas is the number of processes (evenkeel/dist.h) and rank that of this one: 1
- * and 0 without a process group. Each can be written; then it is what is written. */
+ * If num_replicas is EK_UNSET, it is the number of processes (evenkeel/dist.h); if rank is, it is
+ * that of this one: 1 and 0 without a process group. */
 
 typedef struct ek_distributed_sampler_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     int64_t count;
-    int num_replicas; /**< default: the number of processes */
-    int rank;         /**< default: this process's. EK_E_INVALID: "Invalid rank 2, rank should be in
-                         the interval [0, 1]" */
-    ek_switch shuffle; /**< default on: a permutation by seed + epoch, the same for all ranks */
+    int num_replicas EK_IS(EK_UNSET); /**< EK_UNSET: the number of processes */
+    int rank EK_IS(EK_UNSET); /**< EK_UNSET: this process's. EK_E_INVALID: "Invalid rank 2, rank
+                 should be in the interval [0, 1]" */
+    bool shuffle EK_IS(true); /**< a permutation by seed + epoch, the same for all ranks */
     int64_t seed;
     bool drop_last; /**< drops the last samples so that all ranks have equally many */
-    /** Default on: the first samples are repeated at the end so that all ranks have equally many.
-     * Off, for evaluation: none is repeated, and lengths differ by at most one. */
-    ek_switch padding;
+    /** True: the first samples are repeated at the end so that all ranks have equally many.
+     * False, for evaluation: none is repeated, and lengths differ by at most one. */
+    bool padding EK_IS(true);
     bool contiguous;       /**< rank r gets a block; else each num_replicas-th sample from r on */
     bool automatic_epochs; /**< each pass that is drawn ends an epoch */
 } ek_distributed_sampler_options;
+#define EK_DEFAULTS_ek_distributed_sampler_options                                             \
+    EK_DEFAULT(num_replicas, EK_UNSET), EK_DEFAULT(rank, EK_UNSET), EK_DEFAULT(shuffle, true), \
+        EK_DEFAULT(padding, true)
 EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options options);
 /** torch.utils.data.DistributedSampler: ek_distributed_sampler(10, .num_replicas = 4, .rank = 1).
  */
 #define ek_distributed_sampler(...) \
-    ek_distributed_sampler_with(EK_OPTIONS_1(ek_distributed_sampler_options, count, __VA_ARGS__))
+    EK_CALL_1(ek_distributed_sampler_with, ek_distributed_sampler_options, count, __VA_ARGS__)
 
 /* ---- re-identification: samples of one identity side by side ----
  *
@@ -157,39 +161,52 @@ EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options op
  * one thread at a time. */
 
 typedef struct ek_identity_sampler_options {
-    const char *keywords;
+    int begin;                 /**< no option, see base.h */
     const int64_t *identities; /**< identity of each sample; copied */
     int64_t count;
-    int64_t num_instances;  /**< samples of an identity side by side; default 4 */
-    int num_replicas, rank; /**< for the distributed sampler; default: the world's */
+    int64_t num_instances EK_IS(4); /**< samples of an identity side by side */
+} ek_identity_sampler_options;
+#define EK_DEFAULTS_ek_identity_sampler_options EK_DEFAULT(num_instances, 4)
+EK_API ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options);
+/** RandomIdentitySampler: draws with Python's and NumPy's global generators (ek_set_seed). */
+#define ek_random_identity_sampler(...)                                                        \
+    EK_CALL_2(ek_random_identity_sampler_with, ek_identity_sampler_options, identities, count, \
+              __VA_ARGS__)
+typedef struct ek_distributed_identity_sampler_options {
+    int begin;                 /**< no option, see base.h */
+    const int64_t *identities; /**< as of ek_random_identity_sampler */
+    int64_t count;
+    int64_t num_instances EK_IS(4);
+    int num_replicas EK_IS(EK_UNSET); /**< EK_UNSET: the number of processes */
+    int rank EK_IS(EK_UNSET);         /**< EK_UNSET: this process's */
     int64_t seed;
     bool automatic_epochs;
-} ek_identity_sampler_options;
-EK_API ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options);
-/** RandomIdentitySampler: draws with Python's and NumPy's global generators (ek_set_seed).
- * EK_E_INVALID if num_replicas, rank or seed are given. */
-#define ek_random_identity_sampler(...) \
-    ek_random_identity_sampler_with(    \
-        EK_OPTIONS_2(ek_identity_sampler_options, identities, count, __VA_ARGS__))
-EK_API ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampler_options options);
+} ek_distributed_identity_sampler_options;
+#define EK_DEFAULTS_ek_distributed_identity_sampler_options \
+    EK_DEFAULT(num_instances, 4), EK_DEFAULT(num_replicas, EK_UNSET), EK_DEFAULT(rank, EK_UNSET)
+EK_API ek_sampler *
+ek_distributed_random_identity_sampler_with(ek_distributed_identity_sampler_options options);
 /** DistributedRandomIdentitySampler: seeds both generators by seed + epoch at each pass. Rank r
  * gets each num_replicas-th group of num_instances samples. */
-#define ek_distributed_random_identity_sampler(...) \
-    ek_distributed_random_identity_sampler_with(    \
-        EK_OPTIONS_2(ek_identity_sampler_options, identities, count, __VA_ARGS__))
+#define ek_distributed_random_identity_sampler(...)        \
+    EK_CALL_2(ek_distributed_random_identity_sampler_with, \
+              ek_distributed_identity_sampler_options, identities, count, __VA_ARGS__)
 
 typedef struct ek_inference_sampler_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     int64_t count;
-    int num_replicas, rank; /**< default: the world's */
-    /** Default on: the last sample is repeated. Off: none is, and lengths differ by at most one. */
-    ek_switch padding;
+    int num_replicas EK_IS(EK_UNSET); /**< EK_UNSET: the number of processes */
+    int rank EK_IS(EK_UNSET);         /**< EK_UNSET: this process's */
+    /** True: the last sample is repeated. False: none is, and lengths differ by at most one. */
+    bool padding EK_IS(true);
 } ek_inference_sampler_options;
+#define EK_DEFAULTS_ek_inference_sampler_options \
+    EK_DEFAULT(num_replicas, EK_UNSET), EK_DEFAULT(rank, EK_UNSET), EK_DEFAULT(padding, true)
 EK_API ek_sampler *ek_distributed_inference_sampler_with(ek_inference_sampler_options options);
 /** DistributedInferenceSampler: contiguous blocks. */
-#define ek_distributed_inference_sampler(...) \
-    ek_distributed_inference_sampler_with(    \
-        EK_OPTIONS_1(ek_inference_sampler_options, count, __VA_ARGS__))
+#define ek_distributed_inference_sampler(...)                                             \
+    EK_CALL_1(ek_distributed_inference_sampler_with, ek_inference_sampler_options, count, \
+              __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

@@ -35,19 +35,22 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_grad_scaler ek_grad_scaler;
 
 typedef struct ek_grad_scaler_options {
-    const char *keywords;
-    double init_scale;       /**< default 65536 */
-    double growth_factor;    /**< default 2; more than 1 */
-    double backoff_factor;   /**< default 0.5; less than 1 */
-    int64_t growth_interval; /**< default 2000 */
-    ek_switch enabled;       /**< off: the scale is 1, and every step is made; default on */
+    int begin; /**< no option, see base.h */
+    double init_scale EK_IS(65536);
+    double growth_factor EK_IS(2);    /**< more than 1 */
+    double backoff_factor EK_IS(0.5); /**< less than 1 */
+    int64_t growth_interval EK_IS(2000);
+    bool enabled EK_IS(true); /**< if false, the scale is 1, and every step is made */
 } ek_grad_scaler_options;
+#define EK_DEFAULTS_ek_grad_scaler_options                                                        \
+    EK_DEFAULT(init_scale, 65536), EK_DEFAULT(growth_factor, 2), EK_DEFAULT(backoff_factor, 0.5), \
+        EK_DEFAULT(growth_interval, 2000), EK_DEFAULT(enabled, true)
 
 EK_API ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options);
 /** ek_grad_scaler_new(.init_scale = 1024): owned by the caller. NULL with EK_E_INVALID for an
  * option that is out of range. */
 #define ek_grad_scaler_new(...) \
-    ek_grad_scaler_new_with(EK_OPTIONS_1(ek_grad_scaler_options, init_scale, __VA_ARGS__))
+    EK_CALL_1(ek_grad_scaler_new_with, ek_grad_scaler_options, init_scale, __VA_ARGS__)
 EK_API void ek_grad_scaler_free(ek_grad_scaler *scaler); /**< NULL is ignored */
 
 /** The loss times the scale, in the loss's dtype. Differentiable. */

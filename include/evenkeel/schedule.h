@@ -55,25 +55,29 @@ EK_API ek_schedule *ek_multiplicative_lr(ek_optimizer *optimizer, ek_schedule_fu
 /* ---- cycles, also of the momentum (beta1 of optimizers that have that instead) ---- */
 
 typedef struct ek_one_cycle_lr_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_optimizer *optimizer;
     double max_lr;
-    int64_t total_steps; /**< it cannot go further */
-    double pct_start;    /**< default 0.3: the part of the steps in which rates rise; not 1 step */
-    bool linear;         /**< by straight lines instead of cosines */
-    ek_switch cycle_momentum; /**< default on */
-    double base_momentum;     /**< default 0.85 */
-    double max_momentum;      /**< default 0.95 */
-    double div_factor;        /**< default 25: of max_lr, gives the first rate */
-    double final_div_factor;  /**< default 1e4: of the first rate, gives the last */
-    bool three_phase;         /**< back to the first rate as fast as up, and then to the last */
-    const double *max_lrs;    /**< one per group, in place of max_lr; copied; or NULL */
+    int64_t total_steps;         /**< it cannot go further */
+    double pct_start EK_IS(0.3); /**< the part of the steps in which rates rise; not 1 step */
+    bool linear;                 /**< by straight lines instead of cosines */
+    bool cycle_momentum EK_IS(true);
+    double base_momentum EK_IS(0.85);
+    double max_momentum EK_IS(0.95);
+    double div_factor EK_IS(25);        /**< of max_lr, gives the first rate */
+    double final_div_factor EK_IS(1e4); /**< of the first rate, gives the last */
+    bool three_phase;      /**< back to the first rate as fast as up, and then to the last */
+    const double *max_lrs; /**< one per group, in place of max_lr; copied; or NULL */
 } ek_one_cycle_lr_options;
+#define EK_DEFAULTS_ek_one_cycle_lr_options                                                        \
+    EK_DEFAULT(pct_start, 0.3), EK_DEFAULT(cycle_momentum, true), EK_DEFAULT(base_momentum, 0.85), \
+        EK_DEFAULT(max_momentum, 0.95), EK_DEFAULT(div_factor, 25),                                \
+        EK_DEFAULT(final_div_factor, 1e4)
 EK_API ek_schedule *ek_one_cycle_lr_with(ek_one_cycle_lr_options options);
 /** ek_one_cycle_lr(optimizer, 0.1, 1000) */
-#define ek_one_cycle_lr(...) \
-    ek_one_cycle_lr_with(    \
-        EK_OPTIONS_3(ek_one_cycle_lr_options, optimizer, max_lr, total_steps, __VA_ARGS__))
+#define ek_one_cycle_lr(...)                                                                 \
+    EK_CALL_3(ek_one_cycle_lr_with, ek_one_cycle_lr_options, optimizer, max_lr, total_steps, \
+              __VA_ARGS__)
 
 typedef enum ek_cyclic_mode {
     EK_CYCLIC_TRIANGULAR,
@@ -81,41 +85,47 @@ typedef enum ek_cyclic_mode {
     EK_CYCLIC_EXP_RANGE    /**< times gamma^step */
 } ek_cyclic_mode;
 typedef struct ek_cyclic_lr_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_optimizer *optimizer;
     double base_lr, max_lr;
-    int64_t step_size_up;   /**< default 2000 */
-    int64_t step_size_down; /**< default: step_size_up */
+    int64_t step_size_up EK_IS(2000);
+    int64_t step_size_down EK_IS(EK_UNSET); /**< EK_UNSET: step_size_up */
     ek_cyclic_mode mode;
-    double gamma;             /**< default 1 */
-    ek_switch cycle_momentum; /**< default on: EK_E_INVALID if the optimizer has no momentum */
-    double base_momentum;     /**< default 0.8 */
-    double max_momentum;      /**< default 0.9 */
+    double gamma EK_IS(1);
+    bool cycle_momentum EK_IS(true); /**< EK_E_INVALID if the optimizer has no momentum */
+    double base_momentum EK_IS(0.8);
+    double max_momentum EK_IS(0.9);
 } ek_cyclic_lr_options;
+#define EK_DEFAULTS_ek_cyclic_lr_options                                                        \
+    EK_DEFAULT(step_size_up, 2000), EK_DEFAULT(step_size_down, EK_UNSET), EK_DEFAULT(gamma, 1), \
+        EK_DEFAULT(cycle_momentum, true), EK_DEFAULT(base_momentum, 0.8),                       \
+        EK_DEFAULT(max_momentum, 0.9)
 EK_API ek_schedule *ek_cyclic_lr_with(ek_cyclic_lr_options options);
 /** ek_cyclic_lr(optimizer, 0.01, 0.1, .step_size_up = 500) */
 #define ek_cyclic_lr(...) \
-    ek_cyclic_lr_with(EK_OPTIONS_3(ek_cyclic_lr_options, optimizer, base_lr, max_lr, __VA_ARGS__))
+    EK_CALL_3(ek_cyclic_lr_with, ek_cyclic_lr_options, optimizer, base_lr, max_lr, __VA_ARGS__)
 
 /* ---- by what is measured ---- */
 
 typedef struct ek_reduce_lr_on_plateau_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_optimizer *optimizer;
-    double factor;    /**< default 0.1; less than 1 */
-    int64_t patience; /**< default 10: so many steps without an improvement are let pass */
-    bool higher;      /**< higher measures are better */
-    double threshold; /**< default 1e-4: a smaller improvement is none */
+    double factor EK_IS(0.1);     /**< less than 1 */
+    int64_t patience EK_IS(10);   /**< so many steps without an improvement are let pass */
+    bool higher;                  /**< higher measures are better */
+    double threshold EK_IS(1e-4); /**< a smaller improvement is none */
     bool absolute;    /**< the threshold is a difference, not a part of the best measure */
     int64_t cooldown; /**< so many steps after a reduction don't count */
     double min_lr;
-    double eps; /**< default 1e-8: smaller changes of the rate are not made */
+    double eps EK_IS(1e-8); /**< smaller changes of the rate are not made */
 } ek_reduce_lr_on_plateau_options;
+#define EK_DEFAULTS_ek_reduce_lr_on_plateau_options                                 \
+    EK_DEFAULT(factor, 0.1), EK_DEFAULT(patience, 10), EK_DEFAULT(threshold, 1e-4), \
+        EK_DEFAULT(eps, 1e-8)
 EK_API ek_schedule *ek_reduce_lr_on_plateau_with(ek_reduce_lr_on_plateau_options options);
 /** The rate times `factor` if a measure has not improved for more than `patience` steps. */
 #define ek_reduce_lr_on_plateau(...) \
-    ek_reduce_lr_on_plateau_with(    \
-        EK_OPTIONS_1(ek_reduce_lr_on_plateau_options, optimizer, __VA_ARGS__))
+    EK_CALL_1(ek_reduce_lr_on_plateau_with, ek_reduce_lr_on_plateau_options, optimizer, __VA_ARGS__)
 /** The step of ek_reduce_lr_on_plateau, which ek_schedule_step refuses; for others
  * ek_schedule_step. */
 EK_API int ek_schedule_step_measure(ek_schedule *schedule, double measure);

@@ -10,7 +10,7 @@
 EK_BEGIN_DECLARATIONS
 
 typedef struct ek_train_options {
-    const char *keywords;
+    int begin;            /**< no option, see base.h */
     ek_module *model;     /**< any module, data-parallel or not */
     ek_module *criterion; /**< called as (output, target) */
     ek_optimizer *optimizer;
@@ -37,6 +37,7 @@ typedef struct ek_train_options {
      * cut, the earlier ones are set aside meanwhile, in memory of their own. */
     bool accumulate_only;
 } ek_train_options;
+#define EK_DEFAULTS_ek_train_options EK_NO_DEFAULTS
 
 EK_API int ek_train_step_with(double *loss, ek_train_options options);
 /** ek_train_step(&loss, .model = m, .criterion = c, .optimizer = o, .input = EK_VALUE(x), ...):
@@ -49,25 +50,27 @@ EK_API int ek_train_step_with(double *loss, ek_train_options options);
  * others may have taken theirs: their next call has its error, and their parameters may differ from
  * that rank's. A new wrapper sends rank 0's. */
 #define ek_train_step(loss, ...) \
-    ek_train_step_with((loss), EK_OPTIONS(ek_train_options, __VA_ARGS__))
+    EK_CALL_AFTER(ek_train_step_with, (loss), ek_train_options, __VA_ARGS__)
 
 /** Runs one or more training steps with a batch of this size, on any data. Returns 0 or a negative
  * status with the error set. */
 typedef int ek_batch_function(int64_t batch, void *user);
 
 typedef struct ek_find_batch_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_batch_function *function;
     void *user;
     /** Devices that must not run out of memory; empty: all accelerators. */
     ek_device_list device_ids;
-    ek_module *model;        /**< the model that the steps change, to be restored; may be NULL */
-    ek_optimizer *optimizer; /**< the optimizer likewise; may be NULL */
-    int64_t first;           /**< the batch that is tried first; default 1 */
-    int64_t most;            /**< the largest batch to try; default 65536 */
-    int64_t multiple;        /**< only multiples of this are tried: first is rounded up, most down;
-                                default 1 */
+    ek_module *model;          /**< the model that the steps change, to be restored; may be NULL */
+    ek_optimizer *optimizer;   /**< the optimizer likewise; may be NULL */
+    int64_t first EK_IS(1);    /**< the batch that is tried first */
+    int64_t most EK_IS(65536); /**< the largest batch to try */
+    int64_t
+        multiple EK_IS(1); /**< only multiples of this are tried: first is rounded up, most down */
 } ek_find_batch_options;
+#define EK_DEFAULTS_ek_find_batch_options \
+    EK_DEFAULT(first, 1), EK_DEFAULT(most, 65536), EK_DEFAULT(multiple, 1)
 
 EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
 /** The largest batch that `function` runs without EK_E_OUT_OF_MEMORY. Batches are made larger until
@@ -87,7 +90,7 @@ EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
  * generators, learning rates and devices' peaks are as before; copies are kept on cpu meanwhile.
  * What a wrapper makes in its first forward (replicas, room for gradients) stays. If something
  * cannot be restored because memory is short, that error is returned and all else is restored. */
-#define ek_find_batch(...) ek_find_batch_with(EK_OPTIONS(ek_find_batch_options, __VA_ARGS__))
+#define ek_find_batch(...) EK_CALL(ek_find_batch_with, ek_find_batch_options, __VA_ARGS__)
 
 EK_END_DECLARATIONS
 #endif

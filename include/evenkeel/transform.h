@@ -128,40 +128,42 @@ EK_API ek_transform *ek_to_float(void);
 EK_API ek_transform *ek_normalize(const double *mean, const double *std, int channels);
 
 typedef struct ek_crop_options {
-    const char *keywords;
+    int begin;             /**< no option, see base.h */
     int64_t height, width; /**< width 0: as height */
     int64_t padding;       /**< added on all four sides before the crop */
     double fill;           /**< value of the padding */
     bool pad_if_needed;    /**< pads a smaller picture, on either side by as much as it lacks */
 } ek_crop_options;
+#define EK_DEFAULTS_ek_crop_options EK_NO_DEFAULTS
 EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
 /** ek_random_crop(28, .padding = 2): as torchvision's RandomCrop. Draws the top edge, then the left
  * one, by one randint each; no number if the size is right already. EK_E_SHAPE for pictures that
  * are too small. EK_E_DTYPE, also of ek_center_crop, if integers cannot hold `fill`. */
 #define ek_random_crop(...) \
-    ek_random_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
+    EK_CALL_2(ek_random_crop_with, ek_crop_options, height, width, __VA_ARGS__)
 EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
 /** The middle of a picture; its top and left edges are rounded as by torchvision's CenterCrop.
  * Smaller pictures are padded with `fill`, whatever pad_if_needed. */
 #define ek_center_crop(...) \
-    ek_center_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
+    EK_CALL_2(ek_center_crop_with, ek_crop_options, height, width, __VA_ARGS__)
 
 /** Mirrors a picture with probability p: one rand() < p per picture. */
 EK_API ek_transform *ek_random_horizontal_flip(double p);
 EK_API ek_transform *ek_random_vertical_flip(double p);
 
 typedef struct ek_resize_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     /** Width 0: the shorter edge becomes `height`, the longer one in proportion. */
     int64_t height, width;
     bool nearest;   /**< nearest neighbour; else bilinear, without aligned corners */
     bool bicubic;   /**< bicubic in place of bilinear; u8 is cut to [0, 255] */
     bool antialias; /**< widens the filter as far as the picture shrinks, as Pillow does */
 } ek_resize_options;
+#define EK_DEFAULTS_ek_resize_options EK_NO_DEFAULTS
 EK_API ek_transform *ek_resize_with(ek_resize_options options);
 /** ek_resize(64, 64): u8 pixels are rounded to nearest. Bilinear and bicubic take u8, f32 and f64
  * (else EK_E_DTYPE), nearest all dtypes. EK_E_INVALID for .nearest with one of the others. */
-#define ek_resize(...) ek_resize_with(EK_OPTIONS_2(ek_resize_options, height, width, __VA_ARGS__))
+#define ek_resize(...) EK_CALL_2(ek_resize_with, ek_resize_options, height, width, __VA_ARGS__)
 
 typedef enum ek_border_mode {
     EK_BORDER_CONSTANT, /**< `fill` */
@@ -171,48 +173,50 @@ typedef enum ek_border_mode {
 } ek_border_mode;
 
 typedef struct ek_pad_picture_options {
-    const char *keywords;
+    int begin;       /**< no option, see base.h */
     int64_t padding; /**< pixels on all four sides */
     ek_border_mode mode;
     double fill;
     int64_t left, top, right, bottom; /**< pixels on one side, besides */
 } ek_pad_picture_options;
+#define EK_DEFAULTS_ek_pad_picture_options EK_NO_DEFAULTS
 EK_API ek_transform *ek_pad_picture_with(ek_pad_picture_options options);
 /** ek_pad_picture(4, EK_BORDER_REFLECT): torchvision's Pad. All dtypes. EK_E_SHAPE for a border
  * that is wider than what it mirrors. */
 #define ek_pad_picture(...) \
-    ek_pad_picture_with(EK_OPTIONS_2(ek_pad_picture_options, padding, mode, __VA_ARGS__))
+    EK_CALL_2(ek_pad_picture_with, ek_pad_picture_options, padding, mode, __VA_ARGS__)
 
 typedef struct ek_resized_crop_options {
-    const char *keywords;
+    int begin;                        /**< no option, see base.h */
     int64_t height, width;            /**< width 0: as height */
     bool nearest, bicubic, antialias; /**< as of ek_resize */
-    double scale[2];                  /**< the part's share of the area; default {0.08, 1} */
-    double ratio[2];                  /**< its width / height; default {3/4, 4/3} */
+    double scale[2];                  /**< the part's share of the area; both 0: {0.08, 1} */
+    double ratio[2];                  /**< its width / height; both 0: {3/4, 4/3} */
 } ek_resized_crop_options;
+#define EK_DEFAULTS_ek_resized_crop_options EK_NO_DEFAULTS
 EK_API ek_transform *ek_random_resized_crop_with(ek_resized_crop_options options);
 /** ek_random_resized_crop(224, 224): a part of random size and shape, resized, as torchvision's
  * RandomResizedCrop. Draws area, shape, top and left edge, up to ten times until the part lies
  * within the picture, else it takes the middle. */
 #define ek_random_resized_crop(...) \
-    ek_random_resized_crop_with(EK_OPTIONS_2(ek_resized_crop_options, height, width, __VA_ARGS__))
+    EK_CALL_2(ek_random_resized_crop_with, ek_resized_crop_options, height, width, __VA_ARGS__)
 
 typedef struct ek_erasing_options {
-    const char *keywords;
-    double p;             /**< probability; default 0.5 */
+    int begin;            /**< no option, see base.h */
+    double p EK_IS(0.5);  /**< probability */
     double value;         /**< erased elements become this */
     const double *values; /**< one for each channel instead, copied; `channels` of them */
     int channels;
     bool random;     /**< standard normal numbers instead, for f32 and f64 */
-    double scale[2]; /**< the rectangle's share of the area; default {0.02, 0.33} */
-    double ratio[2]; /**< its height / width; default {0.3, 3.3} */
+    double scale[2]; /**< the rectangle's share of the area; both 0: {0.02, 0.33} */
+    double ratio[2]; /**< its height / width; both 0: {0.3, 3.3} */
 } ek_erasing_options;
+#define EK_DEFAULTS_ek_erasing_options EK_DEFAULT(p, 0.5)
 EK_API ek_transform *ek_random_erasing_with(ek_erasing_options options);
 /** ek_random_erasing(0.5): overwrites a rectangle, as torchvision's RandomErasing (Zhong et al.,
  * 2020). With .random, pictures with other numbers of channels draw other rectangles. EK_E_DTYPE if
  * integers cannot hold a value, and for .random with other dtypes. */
-#define ek_random_erasing(...) \
-    ek_random_erasing_with(EK_OPTIONS_1(ek_erasing_options, p, __VA_ARGS__))
+#define ek_random_erasing(...) EK_CALL_1(ek_random_erasing_with, ek_erasing_options, p, __VA_ARGS__)
 
 /* ---- colors: u8, f32 or f64 (else EK_E_DTYPE), 1 or 3 channels (else EK_E_SHAPE) ----
  *
@@ -224,18 +228,24 @@ EK_API ek_transform *ek_grayscale(int channels);
 EK_API ek_transform *ek_random_grayscale(double p);
 
 typedef struct ek_jitter_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     /** Factors are drawn from [max(0, 1 - number), 1 + number], the hue's shift from +-hue. */
     double brightness, contrast, saturation, hue;
-    /** {low, high} instead: at least 0; of hue in [-0.5, 0.5] */
-    double brightness_range[2], contrast_range[2], saturation_range[2], hue_range[2];
+    double brightness_range[2] EK_IS(
+        {EK_UNSET}); /**< {low, high} instead, at least 0; low EK_UNSET: none */
+    double contrast_range[2] EK_IS({EK_UNSET});
+    double saturation_range[2] EK_IS({EK_UNSET});
+    double hue_range[2] EK_IS({EK_UNSET}); /**< in [-0.5, 0.5] */
 } ek_jitter_options;
+#define EK_DEFAULTS_ek_jitter_options                                                   \
+    EK_DEFAULT(brightness_range[0], EK_UNSET), EK_DEFAULT(contrast_range[0], EK_UNSET), \
+        EK_DEFAULT(saturation_range[0], EK_UNSET), EK_DEFAULT(hue_range[0], EK_UNSET)
 EK_API ek_transform *ek_color_jitter_with(ek_jitter_options options);
 /** ek_color_jitter(0.4, 0.4, .saturation = 0.4, .hue = 0.1): torchvision's ColorJitter. Draws the
  * order of the four, then a factor for each that is not left out. Hues of u8 are rounded as since
  * torchvision 0.15. */
 #define ek_color_jitter(...) \
-    ek_color_jitter_with(EK_OPTIONS_2(ek_jitter_options, brightness, contrast, __VA_ARGS__))
+    EK_CALL_2(ek_color_jitter_with, ek_jitter_options, brightness, contrast, __VA_ARGS__)
 
 /** Each with probability p: x becomes white - x; u8 keeps its highest `bits`; pixels from
  * `threshold` on are inverted; the picture is blended with a blurred one (factor 0: blurred, 1: as
@@ -249,14 +259,15 @@ EK_API ek_transform *ek_random_autocontrast(double p);
 EK_API ek_transform *ek_random_equalize(double p);
 
 typedef struct ek_blur_options {
-    const char *keywords;
+    int begin;             /**< no option, see base.h */
     int64_t height, width; /**< the kernel's, odd; width 0: as height */
-    double sigma[2];       /**< range of the deviation, 1e-6 to 1e6 pixels; default {0.1, 2} */
+    double sigma[2];       /**< range of the deviation, 1e-6 to 1e6 pixels; both 0: {0.1, 2} */
 } ek_blur_options;
+#define EK_DEFAULTS_ek_blur_options EK_NO_DEFAULTS
 EK_API ek_transform *ek_gaussian_blur_with(ek_blur_options options);
 /** ek_gaussian_blur(5, 5): torchvision's GaussianBlur. u8, f32 and f64; any number of channels. */
 #define ek_gaussian_blur(...) \
-    ek_gaussian_blur_with(EK_OPTIONS_2(ek_blur_options, height, width, __VA_ARGS__))
+    EK_CALL_2(ek_gaussian_blur_with, ek_blur_options, height, width, __VA_ARGS__)
 
 /* ---- warps: pixels come from other places of a picture of the same size ----
  *
@@ -264,51 +275,56 @@ EK_API ek_transform *ek_gaussian_blur_with(ek_blur_options options);
  * outside is `fill`. */
 
 typedef struct ek_rotation_options {
-    const char *keywords;
+    int begin;      /**< no option, see base.h */
     double degrees; /**< counter-clockwise, drawn from +-degrees */
     bool bilinear;  /**< else nearest */
     double fill;
     double degrees_range[2]; /**< {low, high} instead */
-    double center[2];        /**< x, y in pixels from the top left corner; default: the middle */
+    double center[2] EK_IS(
+        {EK_UNSET}); /**< x, y in pixels from the top left corner; x EK_UNSET: the middle */
 } ek_rotation_options;
+#define EK_DEFAULTS_ek_rotation_options EK_DEFAULT(center[0], EK_UNSET)
 EK_API ek_transform *ek_random_rotation_with(ek_rotation_options options);
 /** ek_random_rotation(15): torchvision's RandomRotation without expand. */
 #define ek_random_rotation(...) \
-    ek_random_rotation_with(EK_OPTIONS_2(ek_rotation_options, degrees, bilinear, __VA_ARGS__))
+    EK_CALL_2(ek_random_rotation_with, ek_rotation_options, degrees, bilinear, __VA_ARGS__)
 
 typedef struct ek_affine_options {
-    const char *keywords;
-    double degrees; /**< clockwise, drawn from +-degrees */
-    double shear;   /**< degrees along x, drawn from +-shear */
-    bool bilinear;  /**< else nearest */
+    int begin;                    /**< no option, see base.h */
+    double degrees;               /**< clockwise, drawn from +-degrees */
+    double shear EK_IS(EK_UNSET); /**< degrees along x, drawn from +-shear; EK_UNSET: none */
+    bool bilinear;                /**< else nearest */
     double fill;
     double degrees_range[2]; /**< {low, high} instead */
-    double translate[2];     /**< the most x and y shift, as shares of the sides */
-    double scale[2];         /**< range of the factor; default: none */
-    double shear_range[2];   /**< {low, high} instead of +-shear */
-    double shear_y_range[2]; /**< the same along y; default: none */
-    double center[2];        /**< as of ek_random_rotation */
+    double translate[2] EK_IS(
+        {EK_UNSET});       /**< the most x and y shift, as shares of the sides; x EK_UNSET: none */
+    double scale[2];       /**< range of the factor; both 0: none */
+    double shear_range[2]; /**< {low, high} instead of +-shear */
+    double shear_y_range[2];            /**< {low, high} along y; both 0: none */
+    double center[2] EK_IS({EK_UNSET}); /**< as of ek_random_rotation */
 } ek_affine_options;
+#define EK_DEFAULTS_ek_affine_options \
+    EK_DEFAULT(shear, EK_UNSET), EK_DEFAULT(translate[0], EK_UNSET), EK_DEFAULT(center[0], EK_UNSET)
 EK_API ek_transform *ek_random_affine_with(ek_affine_options options);
 /** ek_random_affine(10, .translate = {0.1, 0.1}, .scale = {0.9, 1.1}): torchvision's RandomAffine.
  * Draws the angle, then what is given of shift, scale and shear. */
 #define ek_random_affine(...) \
-    ek_random_affine_with(EK_OPTIONS_1(ek_affine_options, degrees, __VA_ARGS__))
+    EK_CALL_1(ek_random_affine_with, ek_affine_options, degrees, __VA_ARGS__)
 
 typedef struct ek_perspective_options {
-    const char *keywords;
-    double distortion_scale; /**< from 0 to 1; default 0.5 */
-    double p;                /**< probability; default 0.5 */
-    bool nearest;            /**< else bilinear */
+    int begin;                          /**< no option, see base.h */
+    double distortion_scale EK_IS(0.5); /**< from 0 to 1 */
+    double p EK_IS(0.5);                /**< probability */
+    bool nearest;                       /**< else bilinear */
     double fill;
 } ek_perspective_options;
+#define EK_DEFAULTS_ek_perspective_options EK_DEFAULT(distortion_scale, 0.5), EK_DEFAULT(p, 0.5)
 EK_API ek_transform *ek_random_perspective_with(ek_perspective_options options);
 /** ek_random_perspective(0.5): torchvision's RandomPerspective: each corner moves into the picture
  * by up to distortion_scale of half a side. The equations are solved in f64, in torchvision in f32:
  * places differ by thousandths of a pixel. */
 #define ek_random_perspective(...) \
-    ek_random_perspective_with(    \
-        EK_OPTIONS_2(ek_perspective_options, distortion_scale, p, __VA_ARGS__))
+    EK_CALL_2(ek_random_perspective_with, ek_perspective_options, distortion_scale, p, __VA_ARGS__)
 
 /* ---- policies, for u8 pictures of 1 or 3 channels, as torchvision's ---- */
 
@@ -319,41 +335,48 @@ typedef enum ek_augment_policy {
 } ek_augment_policy;
 
 typedef struct ek_auto_augment_options {
-    const char *keywords;
+    int begin; /**< no option, see base.h */
     ek_augment_policy policy;
     bool bilinear; /**< interpolation of rotations, shifts and shears; else nearest */
-    double fill;   /**< of what comes from outside; default: 0, without blending at the edges */
+    double fill EK_IS(
+        EK_UNSET); /**< of what comes from outside; EK_UNSET: 0, without blending at the edges */
 } ek_auto_augment_options;
+#define EK_DEFAULTS_ek_auto_augment_options EK_DEFAULT(fill, EK_UNSET)
 EK_API ek_transform *ek_auto_augment_with(ek_auto_augment_options options);
 /** ek_auto_augment(EK_POLICY_CIFAR10): two operations that were learned for a data set (Cubuk et
  * al., 2019). */
 #define ek_auto_augment(...) \
-    ek_auto_augment_with(EK_OPTIONS_1(ek_auto_augment_options, policy, __VA_ARGS__))
+    EK_CALL_1(ek_auto_augment_with, ek_auto_augment_options, policy, __VA_ARGS__)
 
 typedef struct ek_rand_augment_options {
-    const char *keywords;
-    int num_ops;            /**< operations one after the other; default 2 */
-    int magnitude;          /**< in [0, num_magnitude_bins); default 9 */
-    int num_magnitude_bins; /**< default 31 */
-    bool bilinear;          /**< as of ek_auto_augment */
-    double fill;
+    int begin;              /**< no option, see base.h */
+    int num_ops EK_IS(2);   /**< operations one after the other */
+    int magnitude EK_IS(9); /**< in [0, num_magnitude_bins) */
+    int num_magnitude_bins EK_IS(31);
+    bool bilinear; /**< as of ek_auto_augment */
+    double fill EK_IS(EK_UNSET);
 } ek_rand_augment_options;
+#define EK_DEFAULTS_ek_rand_augment_options                                               \
+    EK_DEFAULT(num_ops, 2), EK_DEFAULT(magnitude, 9), EK_DEFAULT(num_magnitude_bins, 31), \
+        EK_DEFAULT(fill, EK_UNSET)
 EK_API ek_transform *ek_rand_augment_with(ek_rand_augment_options options);
 /** ek_rand_augment(2, 9): random operations of one magnitude (Cubuk et al., 2020). */
 #define ek_rand_augment(...) \
-    ek_rand_augment_with(EK_OPTIONS_2(ek_rand_augment_options, num_ops, magnitude, __VA_ARGS__))
+    EK_CALL_2(ek_rand_augment_with, ek_rand_augment_options, num_ops, magnitude, __VA_ARGS__)
 
 typedef struct ek_trivial_augment_options {
-    const char *keywords;
-    int num_magnitude_bins; /**< default 31 */
-    bool bilinear;          /**< as of ek_auto_augment */
-    double fill;
+    int begin; /**< no option, see base.h */
+    int num_magnitude_bins EK_IS(31);
+    bool bilinear; /**< as of ek_auto_augment */
+    double fill EK_IS(EK_UNSET);
 } ek_trivial_augment_options;
+#define EK_DEFAULTS_ek_trivial_augment_options \
+    EK_DEFAULT(num_magnitude_bins, 31), EK_DEFAULT(fill, EK_UNSET)
 EK_API ek_transform *ek_trivial_augment_wide_with(ek_trivial_augment_options options);
 /** ek_trivial_augment_wide(31): one operation of a random magnitude (Müller and Hutter, 2021). */
-#define ek_trivial_augment_wide(...) \
-    ek_trivial_augment_wide_with(    \
-        EK_OPTIONS_1(ek_trivial_augment_options, num_magnitude_bins, __VA_ARGS__))
+#define ek_trivial_augment_wide(...)                                                        \
+    EK_CALL_1(ek_trivial_augment_wide_with, ek_trivial_augment_options, num_magnitude_bins, \
+              __VA_ARGS__)
 
 /* ---- transforms of transforms, which they take over, also if they fail ----
  *

@@ -9,7 +9,6 @@
 
 #include "archive/archive.h"
 #include "core/error.h"
-#include "core/keywords.h"
 #include "core/map.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
@@ -327,16 +326,16 @@ static int loading_run(loading *l, bool strict)
     return status;
 }
 
-int ek_archive_load_module_with(const ek_archive *archive, const char *name,
-                                ek_load_options options)
+int ek_archive_load_module_with(ek_load_options options)
 {
+    const ek_archive *archive = options.archive;
+    const char *name = options.name;
     loading l = {.get = {archive, "archive_load_module", name, NULL}, .module = options.module};
     EK_TRY(ek_archive_check_get(&l.get));
     EK_TRY(ek_check_given(l.get.what, "the module", options.module));
-    EK_TRY(EK_READ_SWITCH(l.get.what, &options, strict, 1, EK_ON));
     l.file = archive->file;
     l.below = ek_archive_below(archive, name);
-    int status = loading_run(&l, options.strict != EK_OFF);
+    int status = loading_run(&l, options.strict);
     if (status < 0)
         l.report.loaded = 0;
     if (options.report)

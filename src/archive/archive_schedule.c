@@ -49,7 +49,7 @@ int ek_archive_read_rates(const ek_archive_get_call *get, double *values, int gr
 void ek_archive_set_rates(ek_optimizer *optimizer, const double *values)
 {
     for (int i = 0; i < ek_optimizer_group_count(optimizer); i++)
-        ek_optimizer_set_lr(optimizer, i, values[i]);
+        ek_optimizer_set(optimizer, i, "lr", values[i]);
 }
 
 /* ---- writing ---- */

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/keywords.h"
 #include "core/python_random.h"
 #include "data/dataset.h"
 
@@ -297,7 +296,7 @@ int ek_random_split_fractions(ek_dataset *dataset, const double *fractions, int 
 /* ---- the tutorial's parts ---- */
 
 static const double tutorial_sizes[] = {0.7, 0.2, 0.1};
-enum { TUTORIAL_COUNT = sizeof tutorial_sizes / sizeof *tutorial_sizes, TUTORIAL_SEED = 1234 };
+enum { TUTORIAL_COUNT = sizeof tutorial_sizes / sizeof *tutorial_sizes };
 
 /* The sizes may exceed 1 by a rounding: partition_cut keeps every part within the data set. */
 static int partition_check(int part, const ek_partition_options *options)
@@ -348,7 +347,6 @@ ek_dataset *ek_partition_with(int part, ek_partition_options options)
         options.sizes = tutorial_sizes;
         options.count = TUTORIAL_COUNT;
     }
-    options.seed = ek_integer_or(EK_GIVEN(&options, seed, 3), TUTORIAL_SEED);
     int64_t length = partition_check(part, &options) < 0 ? -1 : ek_dataset_length(options.dataset);
     if (length < 0) {
         ek_dataset_free(options.dataset);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/keywords.h"
 #include "core/python_random.h"
 #include "data/sampler.h"
 
@@ -164,10 +163,9 @@ static const ek_index_sampler_type distributed_identity_type =
 
 /* num_replicas and rank are resolved already. */
 static ek_sampler *identity_new(const ek_index_sampler_type *type, const char *function,
-                                const ek_identity_sampler_options *options)
+                                const ek_distributed_identity_sampler_options *options)
 {
-    int64_t instances = ek_integer_or(EK_GIVEN(options, num_instances, 2), 4);
-    int64_t count = options->count;
+    int64_t instances = options->num_instances, count = options->count;
     if (ek_sampler_check_array(function, "the array of identities", options->identities, count) <
             0 ||
         ek_sampler_check_least(function, "num_instances", instances, 1) < 0)
@@ -189,20 +187,17 @@ static ek_sampler *identity_new(const ek_index_sampler_type *type, const char *f
 
 ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options)
 {
-    options.num_replicas = (int)ek_integer_or(EK_GIVEN(&options, num_replicas, 3), 1);
-    if (options.num_replicas != 1 || options.rank || options.seed)
-        return EK_FAIL_NULL(EK_E_INVALID,
-                            "random_identity_sampler: it has no ranks, and draws from the process' "
-                            "generators (ek_set_seed); num_replicas, rank and seed are "
-                            "ek_distributed_random_identity_sampler's");
-    return identity_new(&random_identity_type, "random_identity_sampler", &options);
+    const ek_distributed_identity_sampler_options alone = {.identities = options.identities,
+                                                           .count = options.count,
+                                                           .num_instances = options.num_instances,
+                                                           .num_replicas = 1};
+    return identity_new(&random_identity_type, "random_identity_sampler", &alone);
 }
 
-ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampler_options options)
+ek_sampler *
+ek_distributed_random_identity_sampler_with(ek_distributed_identity_sampler_options options)
 {
     static const char function[] = "distributed_random_identity_sampler";
-    options.num_replicas = EK_GIVEN(&options, num_replicas, 3);
-    options.rank = EK_GIVEN(&options, rank, 4);
     if (ek_sampler_find_rank(function, &options.num_replicas, &options.rank) < 0)
         return NULL;
     return identity_new(&distributed_identity_type, function, &options);

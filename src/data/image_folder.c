@@ -11,7 +11,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/keywords.h"
 #include "core/locale.h"
 #include "data/dataset.h"
 #include "data/image.h"
@@ -406,7 +405,7 @@ static int folder_fill(image_folder *self, const char *root)
 ek_dataset *ek_image_folder_with(ek_image_folder_options options)
 {
     const char *root = options.root;
-    int64_t max_pixels = ek_integer_or(EK_GIVEN(&options, max_pixels, 1), EK_MAX_PIXELS);
+    int64_t max_pixels = options.max_pixels;
     if (max_pixels < 1 || max_pixels > EK_MAX_PIXELS)
         return EK_FAIL_NULL(EK_E_INVALID, "image_folder: max_pixels is %lld; 1 to %d are possible",
                             (long long)max_pixels, EK_MAX_PIXELS);

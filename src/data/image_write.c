@@ -8,11 +8,10 @@
 #include "core/dtypes.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/keywords.h"
 #include "core/tensor.h"
 #include "evenkeel/data.h"
 
-enum { GRID_COLUMNS = 8, GRID_PADDING = 2, GRID_MOST = 1 << 16 };
+enum { GRID_MOST = 1 << 16 };
 
 /* The pictures as numbers of f32, row-major: (count, channels, height, width). */
 typedef struct pictures {
@@ -113,15 +112,14 @@ static void pictures_normalize(const pictures *p, const ek_grid_options *options
 
 /* ---- the grid ---- */
 
-static int grid_check(const ek_grid_options *options, int *columns, int *padding)
+static int grid_check(const ek_grid_options *options)
 {
-    *columns = (int)ek_integer_or(EK_GIVEN(options, columns, 1), GRID_COLUMNS);
-    *padding = (int)ek_integer_or(EK_GIVEN(options, padding, 2), GRID_PADDING);
-    if (*columns < 1 || *columns > GRID_MOST || *padding < 0 || *padding > GRID_MOST)
+    const int columns = options->columns, padding = options->padding;
+    if (columns < 1 || columns > GRID_MOST || padding < 0 || padding > GRID_MOST)
         return EK_FAIL(
             EK_E_INVALID,
-            "make_grid: %d columns and a padding of %d; [1, %d] and [0, %d] are possible", *columns,
-            *padding, GRID_MOST, GRID_MOST);
+            "make_grid: %d columns and a padding of %d; [1, %d] and [0, %d] are possible", columns,
+            padding, GRID_MOST, GRID_MOST);
     if (options->low > options->high)
         return EK_FAIL(EK_E_INVALID, "make_grid: low %g is above high %g", options->low,
                        options->high);
@@ -162,13 +160,12 @@ static ek_tensor *grid_of(const pictures *p, int columns, int padding, double pa
 static ek_tensor *grid_make(const ek_grid_options *options, bool *whole)
 {
     pictures p = {.values = NULL};
-    int columns, padding;
     ek_tensor *grid = NULL;
-    if (grid_check(options, &columns, &padding) >= 0 && pictures_read(options->pictures, &p) >= 0) {
+    if (grid_check(options) >= 0 && pictures_read(options->pictures, &p) >= 0) {
         if (options->normalize)
             pictures_normalize(&p, options);
         *whole = p.whole && !options->normalize;
-        grid = grid_of(&p, columns, padding, options->pad_value);
+        grid = grid_of(&p, options->columns, options->padding, options->pad_value);
     }
     free(p.values);
     return grid;

@@ -6,12 +6,9 @@
 
 #include "core/clock.h"
 #include "core/device.h"
-#include "core/keywords.h"
 #include "core/trace.h"
 #include "core/world.h"
 #include "plan/split.h"
-
-enum { DEFAULT_PREFETCH = 2 };
 
 /* ---- making and freeing ---- */
 
@@ -31,7 +28,7 @@ static bool loader_can_send_ahead(const ek_loader_options *options)
     bool beside = false;
     for (int i = 0; i < options->device_ids.count; i++)
         beside = beside || ek_dev_has_streams(ek_dev_get(options->device_ids.devices[i]));
-    return beside && options->workers > 0 && options->send_ahead != EK_OFF;
+    return beside && options->workers > 0 && options->send_ahead;
 }
 
 static int loader_fill(ek_loader *loader)
@@ -44,13 +41,11 @@ static int loader_fill(ek_loader *loader)
         if (!loader->sampler)
             return ek_error_pending();
     }
-    if (options->batch_size == 0 && !options->batch_sampler)
-        options->batch_size = 1;
-    loader->single = options->batch_size == EK_ZERO;
-    loader->evens = !loader->single && options->empty_batches != EK_OFF &&
-                    (options->empty_batches == EK_ON || ek_world.size > 1);
+    loader->single = options->batch_size == 0;
+    loader->evens =
+        !loader->single && options->empty_batches && (!loader->iterates || ek_world.size > 1);
     loader->sends_ahead = loader_can_send_ahead(options);
-    loader->batch_size = loader->single ? 1 : options->batch_size;
+    loader->batch_size = loader->single ? 1 : options->batch_sampler ? 0 : options->batch_size;
     loader->slot_count = options->workers ? options->workers * options->prefetch : 1;
     loader->slots = ek_calloc((size_t)loader->slot_count, sizeof *loader->slots);
     loader->workers = ek_calloc((size_t)workers, sizeof *loader->workers);
@@ -68,12 +63,7 @@ static int loader_fill(ek_loader *loader)
 
 ek_loader *ek_data_loader_with(ek_loader_options options)
 {
-    options.batch_size = EK_GIVEN(&options, batch_size, 4);
-    options.prefetch = (int)ek_integer_or(EK_GIVEN(&options, prefetch, 8), DEFAULT_PREFETCH);
-    const bool fits = EK_READ_SWITCH("data_loader", &options, empty_batches, 6, EK_DEFAULT) >= 0 &&
-                      EK_READ_SWITCH("data_loader", &options, send_ahead, 19, EK_ON) >= 0 &&
-                      ek_loader_check(&options) >= 0;
-    ek_loader *loader = !fits ? NULL : ek_calloc(1, sizeof *loader);
+    ek_loader *loader = ek_loader_check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
     if (!loader) {
         ek_dataset_free(options.dataset);
         ek_sampler_free(options.sampler);

@@ -19,7 +19,7 @@ static int loader_check_samplers(const ek_loader_options *o)
         return EK_FAIL(EK_E_INVALID,
                        "data_loader: batch_sampler \"%s\" makes no batches; give it as sampler",
                        o->batch_sampler->type->name);
-    if (o->batch_size || o->drop_last)
+    if (o->batch_size != 1 || o->drop_last)
         return EK_FAIL(EK_E_INVALID,
                        "data_loader: batch_size and drop_last are the batch_sampler's to decide");
     return 0;
@@ -27,17 +27,13 @@ static int loader_check_samplers(const ek_loader_options *o)
 
 static int loader_check_batches(const ek_loader_options *o)
 {
-    if (o->batch_size < 0 && o->batch_size != EK_ZERO)
+    if (o->batch_size < 0)
         return EK_FAIL(EK_E_INVALID,
                        "data_loader: batch_size %lld; 1 or more are possible, or 0 for "
                        "samples as they are",
                        (long long)o->batch_size);
-    if (o->batch_size != EK_ZERO)
+    if (o->batch_size != 0)
         return 0;
-    if (o->empty_batches == EK_ON)
-        return EK_FAIL(EK_E_INVALID,
-                       "data_loader: samples as they are (batch_size 0) cannot be followed by "
-                       "empty_batches");
     if (o->drop_last || o->collate)
         return EK_FAIL(EK_E_INVALID,
                        "data_loader: %s has no meaning for samples as they are (batch_size "

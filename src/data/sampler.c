@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/keywords.h"
 #include "core/world.h"
 #include "data/sampler.h"
 
@@ -71,8 +70,8 @@ int ek_sampler_check_array(const char *function, const char *what, const void *a
 
 int ek_sampler_find_rank(const char *function, int *num_replicas, int *rank)
 {
-    *num_replicas = (int)ek_integer_or(*num_replicas, ek_world.size);
-    *rank = (int)ek_integer_or(*rank, ek_world.rank);
+    *num_replicas = *num_replicas == EK_UNSET ? ek_world.size : *num_replicas;
+    *rank = *rank == EK_UNSET ? ek_world.rank : *rank;
     EK_TRY(ek_sampler_check_least(function, "num_replicas", *num_replicas, 1));
     if (*rank < 0 || *rank >= *num_replicas)
         return EK_FAIL(EK_E_INVALID, "%s: Invalid rank %d, rank should be in the interval [0, %d]",

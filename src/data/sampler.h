@@ -48,7 +48,7 @@ int ek_sampler_check_least(const char *function, const char *what, int64_t value
 /* Checks that an array of `count` values is not NULL; it may be if `count` is 0. */
 int ek_sampler_check_array(const char *function, const char *what, const void *array,
                            int64_t count);
-/* Resolves num_replicas and rank, which are EK_GIVEN's: by default the world's size and rank.
+/* Resolves num_replicas and rank: EK_UNSET becomes the world's size and rank.
  * Checks that the rank is in [0, num_replicas). */
 int ek_sampler_find_rank(const char *function, int *num_replicas, int *rank);
 

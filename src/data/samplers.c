@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/keywords.h"
 #include "data/sampler.h"
 
 /* ---- in order ---- */
@@ -76,7 +75,7 @@ static const ek_index_sampler_type random_type =
 ek_sampler *ek_random_sampler_with(ek_random_sampler_options options)
 {
     static const char function[] = "random_sampler";
-    int64_t wanted = ek_integer_or(EK_GIVEN(&options, num_samples, 2), options.count);
+    int64_t wanted = options.num_samples == EK_UNSET ? options.count : options.num_samples;
     if (ek_sampler_check_least(function, "the count", options.count, 1) < 0 ||
         ek_sampler_check_least(function, "num_samples", wanted, 1) < 0)
         return NULL;
@@ -246,16 +245,13 @@ static const ek_index_sampler_type inference_type =
 static distributed_sampler *distributed_new(const ek_index_sampler_type *type, const char *function,
                                             ek_distributed_sampler_options *options)
 {
-    if (EK_READ_SWITCH(function, options, shuffle, 3, EK_ON) < 0 ||
-        EK_READ_SWITCH(function, options, padding, 6, EK_ON) < 0)
-        return NULL;
-    int replicas = EK_GIVEN(options, num_replicas, 1), rank = EK_GIVEN(options, rank, 2);
-    bool padding = options->padding != EK_OFF, drop_last = options->drop_last;
+    int replicas = options->num_replicas, rank = options->rank;
+    bool drop_last = options->drop_last;
     if (ek_sampler_check_least(function, "the count", options->count, 0) < 0 ||
         ek_sampler_find_rank(function, &replicas, &rank) < 0)
         return NULL;
     int64_t each = options->count / replicas, rest = options->count % replicas;
-    bool uneven = !padding && !drop_last;
+    bool uneven = !options->padding && !drop_last;
     int64_t length = each + (uneven ? rank < rest : !drop_last && rest != 0);
     distributed_sampler *self = ek_index_sampler_new(type, options->count, length);
     if (!self)
@@ -269,7 +265,7 @@ static distributed_sampler *distributed_new(const ek_index_sampler_type *type, c
     }
     self->base.sampler.automatic_epochs = options->automatic_epochs;
     self->seed = options->seed;
-    self->shuffle = options->shuffle != EK_OFF;
+    self->shuffle = options->shuffle;
     return self;
 }
 
@@ -281,13 +277,9 @@ ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options options)
 ek_sampler *ek_distributed_inference_sampler_with(ek_inference_sampler_options options)
 {
     const char *function = "distributed_inference_sampler";
-    if (EK_READ_SWITCH(function, &options, padding, 3, EK_ON) < 0)
-        return NULL;
-    ek_distributed_sampler_options block = {.keywords = options.keywords,
-                                            .count = options.count,
+    ek_distributed_sampler_options block = {.count = options.count,
                                             .num_replicas = options.num_replicas,
                                             .rank = options.rank,
-                                            .shuffle = EK_OFF,
                                             .padding = options.padding,
                                             .contiguous = true};
     distributed_sampler *self = distributed_new(&inference_type, function, &block);

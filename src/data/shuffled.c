@@ -3,7 +3,6 @@
 
 #include "core/error.h"
 #include "core/generator.h"
-#include "core/keywords.h"
 #include "core/value.h"
 #include "data/dataset.h"
 
@@ -98,7 +97,7 @@ static const ek_dataset_type shuffled_type = {.name = "shuffled",
 
 ek_dataset *ek_shuffled_with(ek_shuffled_options options)
 {
-    int64_t size = ek_integer_or(EK_GIVEN(&options, buffer, 1), 1000);
+    int64_t size = options.buffer;
     shuffled *self = NULL;
     if (ek_check_given("shuffled", "the data set", options.dataset) == 0) {
         if (size < 1)

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/keywords.h"
 #include "core/tensor.h"
 #include "data/dataset.h"
 #include "data/stream.h"
@@ -140,7 +139,7 @@ static const ek_dataset_type lines_type = {.name = "text_lines",
 
 ek_dataset *ek_text_lines_with(ek_text_lines_options options)
 {
-    int64_t max_line = ek_integer_or(EK_GIVEN(&options, max_line, 1), 1 << 26);
+    int64_t max_line = options.max_line;
     if (ek_check_pointer("text_lines", "the path", options.path) < 0)
         return NULL;
     if (max_line < 1)

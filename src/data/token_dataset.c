@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/keywords.h"
 #include "data/dataset.h"
 #include "data/tokens.h"
 
@@ -123,7 +122,8 @@ static int64_t tokens_open(token_dataset *self, const ek_token_options *options)
 
 static int tokens_make(token_dataset *self, const ek_token_options *options)
 {
-    int64_t length = options->length, stride = ek_integer_or(EK_GIVEN(options, stride, 3), length);
+    int64_t length = options->length;
+    int64_t stride = options->stride == EK_UNSET ? length : options->stride;
     if (length < 1 || stride < 1)
         return EK_FAIL(EK_E_INVALID,
                        "token_dataset: length %lld and stride %lld; both have to be at least 1",

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/generator.h"
-#include "core/keywords.h"
 #include "data/transform_picture.h"
 
 typedef struct affine {
@@ -87,7 +86,7 @@ static int affine_angles(const char *name, const char *option, double number, co
 static int affine_check(const ek_affine_options *options, const char *name)
 {
     const double *move = options->translate;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2 && move[0] != EK_UNSET; i++)
         if (!(move[i] >= 0 && move[i] <= 1))
             return EK_FAIL(EK_E_INVALID,
                            "%s: translate %g; shares of a side, from 0 to 1, are needed", name,
@@ -104,22 +103,21 @@ static int affine_check(const ek_affine_options *options, const char *name)
 
 static int affine_fill(affine *self, const ek_affine_options *options)
 {
-    const char *name = self->transform.type->name, *keywords = options->keywords;
+    const char *name = self->transform.type->name;
+    const double shear = options->shear == EK_UNSET ? 0 : options->shear;
     EK_TRY(affine_check(options, name));
     EK_TRY(affine_angles(name, "degrees", options->degrees, options->degrees_range, self->degrees));
-    EK_TRY(affine_angles(name, "shear", options->shear, options->shear_range, self->shear_x));
+    EK_TRY(affine_angles(name, "shear", shear, options->shear_range, self->shear_x));
     EK_TRY(affine_angles(name, "shear_y", 0, options->shear_y_range, self->shear_y));
     memcpy(self->translate, options->translate, sizeof self->translate);
     memcpy(self->scale, options->scale, sizeof self->scale);
     memcpy(self->center, options->center, sizeof self->center);
-    self->translates = ek_keyword_is_written(keywords, "translate", -1) ||
-                       options->translate[0] != 0 || options->translate[1] != 0;
+    self->translates = options->translate[0] != EK_UNSET;
     self->scales = options->scale[0] != 0;
     self->shears_y = options->shear_y_range[0] != 0 || options->shear_y_range[1] != 0;
     self->shears = self->shears_y || self->shear_x[0] != 0 || self->shear_x[1] != 0 ||
-                   ek_keyword_is_written(keywords, "shear", -1);
-    self->off_center = ek_keyword_is_written(keywords, "center", -1) || options->center[0] != 0 ||
-                       options->center[1] != 0;
+                   options->shear != EK_UNSET;
+    self->off_center = options->center[0] != EK_UNSET;
     self->warp.bilinear = options->bilinear;
     self->warp.fills = true;
     self->warp.fill = options->fill;
@@ -143,10 +141,10 @@ ek_transform *ek_random_affine_with(ek_affine_options options)
 
 ek_transform *ek_random_rotation_with(ek_rotation_options options)
 {
-    ek_affine_options of = {.keywords = options.keywords,
-                            .degrees = options.degrees,
-                            .bilinear = options.bilinear,
-                            .fill = options.fill};
+    ek_affine_options of = EK_DEFAULTS(ek_affine_options);
+    of.degrees = options.degrees;
+    of.bilinear = options.bilinear;
+    of.fill = options.fill;
     memcpy(of.degrees_range, options.degrees_range, sizeof of.degrees_range);
     memcpy(of.center, options.center, sizeof of.center);
     affine *self = (affine *)affine_new(&rotation_type, &of);
@@ -254,8 +252,7 @@ static const ek_transform_type perspective_type = {.name = "random_perspective",
 
 ek_transform *ek_random_perspective_with(ek_perspective_options options)
 {
-    double distortion = ek_number_or(EK_GIVEN(&options, distortion_scale, 0), 0.5);
-    double p = ek_number_or(EK_GIVEN(&options, p, 1), 0.5);
+    const double distortion = options.distortion_scale, p = options.p;
     if (ek_check_chance("random_perspective", p) < 0)
         return NULL;
     if (!(distortion >= 0 && distortion <= 1))

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "core/generator.h"
-#include "core/keywords.h"
 #include "core/linspace.h"
 #include "data/transform_picture.h"
 
@@ -324,13 +323,13 @@ static const ek_transform_type trivial_type = {.name = "trivial_augment_wide",
                                                .describe = augment_describe,
                                                .apply = augment_apply_rand};
 
-/* `fill` is what EK_GIVEN gives: 0 if none was written. */
+/* `fill` is EK_UNSET if there is none. */
 static augment *augment_new(const ek_transform_type *type, bool bilinear, double fill)
 {
     augment *self = (augment *)ek_transform_new(type);
+    const bool fills = fill != EK_UNSET;
     if (self)
-        self->warp =
-            (ek_warp){.bilinear = bilinear, .fills = fill != 0, .fill = ek_number_or(fill, 0)};
+        self->warp = (ek_warp){.bilinear = bilinear, .fills = fills, .fill = fills ? fill : 0};
     return self;
 }
 
@@ -341,7 +340,7 @@ ek_transform *ek_auto_augment_with(ek_auto_augment_options options)
                             "auto_augment: policy %d; EK_POLICY_IMAGENET, EK_POLICY_CIFAR10 and "
                             "EK_POLICY_SVHN there are",
                             (int)options.policy);
-    augment *self = augment_new(&auto_type, options.bilinear, EK_GIVEN(&options, fill, -1));
+    augment *self = augment_new(&auto_type, options.bilinear, options.fill);
     if (!self)
         return NULL;
     self->policy = options.policy;
@@ -359,9 +358,8 @@ static int augment_check_bins(const char *name, int64_t bins)
 
 ek_transform *ek_rand_augment_with(ek_rand_augment_options options)
 {
-    int64_t operations = ek_integer_or(EK_GIVEN(&options, num_ops, 0), 2);
-    int64_t magnitude = ek_integer_or(EK_GIVEN(&options, magnitude, 1), 9);
-    int64_t bins = ek_integer_or(EK_GIVEN(&options, num_magnitude_bins, 2), 31);
+    const int64_t operations = options.num_ops, magnitude = options.magnitude;
+    const int64_t bins = options.num_magnitude_bins;
     if (augment_check_bins("rand_augment", bins) < 0)
         return NULL;
     if (operations < 0 || magnitude < 0 || magnitude >= bins)
@@ -369,7 +367,7 @@ ek_transform *ek_rand_augment_with(ek_rand_augment_options options)
                             "rand_augment: num_ops %lld, magnitude %lld; num_ops is not negative, "
                             "and the magnitude is in [0, num_magnitude_bins = %lld)",
                             (long long)operations, (long long)magnitude, (long long)bins);
-    augment *self = augment_new(&rand_type, options.bilinear, EK_GIVEN(&options, fill, -1));
+    augment *self = augment_new(&rand_type, options.bilinear, options.fill);
     if (!self)
         return NULL;
     self->operations = (int)operations;
@@ -380,10 +378,10 @@ ek_transform *ek_rand_augment_with(ek_rand_augment_options options)
 
 ek_transform *ek_trivial_augment_wide_with(ek_trivial_augment_options options)
 {
-    int64_t bins = ek_integer_or(EK_GIVEN(&options, num_magnitude_bins, 0), 31);
+    const int64_t bins = options.num_magnitude_bins;
     if (augment_check_bins("trivial_augment_wide", bins) < 0)
         return NULL;
-    augment *self = augment_new(&trivial_type, options.bilinear, EK_GIVEN(&options, fill, -1));
+    augment *self = augment_new(&trivial_type, options.bilinear, options.fill);
     if (!self)
         return NULL;
     self->operations = 1;

@@ -5,7 +5,6 @@
 
 #include "core/dtypes.h"
 #include "core/generator.h"
-#include "core/keywords.h"
 #include "data/transform_picture.h"
 
 typedef struct erasing {
@@ -148,16 +147,15 @@ static int erasing_check(const ek_erasing_options *options, const double scale[2
 
 ek_transform *ek_random_erasing_with(ek_erasing_options options)
 {
-    double p = ek_number_or(EK_GIVEN(&options, p, 0), 0.5);
     ek_range_default(options.scale, 0.02, 0.33);
     ek_range_default(options.ratio, 0.3, 3.3);
-    if (ek_check_chance("random_erasing", p) < 0 ||
+    if (ek_check_chance("random_erasing", options.p) < 0 ||
         erasing_check(&options, options.scale, options.ratio) < 0)
         return NULL;
     erasing *self = (erasing *)ek_transform_new(&erasing_type);
     if (!self)
         return NULL;
-    self->p = p;
+    self->p = options.p;
     self->random = options.random;
     self->channels = options.values ? options.channels : 1;
     memcpy(self->scale, options.scale, sizeof self->scale);

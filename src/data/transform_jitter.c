@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "core/generator.h"
-#include "core/keywords.h"
 #include "data/transform_picture.h"
 
 /* ---- grey values ---- */
@@ -137,8 +136,7 @@ static int jitter_set(jitter *self, int number, const ek_jitter_options *options
     const double *given = ranges[number];
     double center = number == JITTER_HUE ? 0 : 1, spread = spreads[number],
            *range = self->range[number];
-    bool written = given[0] != 0 || given[1] != 0 ||
-                   ek_keyword_is_written(options->keywords, names[number][1], -1);
+    bool written = given[0] != EK_UNSET;
     if (written && spread != 0)
         return EK_FAIL(EK_E_INVALID, "color_jitter: %s and %s exclude each other", names[number][0],
                        names[number][1]);

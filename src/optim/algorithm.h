@@ -23,15 +23,15 @@ typedef struct ek_vector_algorithm {
 
 struct ek_algorithm {
     const char *name;
-    unsigned options;                   /* a bit per EK_OPTION_* that it has */
-    ek_optimizer_options defaults;      /* numbers as they are used: 0 means 0 */
+    /* Where the options lie in the algorithm's own struct, by EK_OPTION; 0: it lacks the option. */
+    size_t options[EK_OPTIMIZER_OPTION_COUNT];
     const char *state_names[EK_STATES]; /* NULL at the end */
     const char *carried; /* the name of the number that a parameter carries, or NULL */
 
     /* Instead of states, phase and step; NULL for algorithms that step each element by itself. */
     const ek_vector_algorithm *vector;
 
-    /* Optional: gives options that were left out numbers that depend on others. */
+    /* Optional: gives options that are EK_UNSET numbers that depend on others. */
     void (*complete)(ek_optimizer_options *options);
 
     /* Optional: what options have to be together. */
@@ -53,50 +53,14 @@ struct ek_algorithm {
 /* A bit per state that these options need. */
 unsigned ek_states_of(const ek_algorithm *algorithm, const ek_optimizer_options *options);
 
-/* Makes an optimizer. If options->module is set, its parameters become group 0. */
-ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options);
+/* Makes an optimizer. `given` is the algorithm's own struct of options. If `module` is not NULL,
+ * its parameters become group 0. */
+ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given, ek_module *module);
 
 /* ---- options.c ---- */
 
-/* In the order of ek_optimizer_options. */
-enum {
-    EK_OPTION_LR,
-    EK_OPTION_MOMENTUM,
-    EK_OPTION_DAMPENING,
-    EK_OPTION_WEIGHT_DECAY,
-    EK_OPTION_NESTEROV,
-    EK_OPTION_BETA1,
-    EK_OPTION_BETA2,
-    EK_OPTION_EPS,
-    EK_OPTION_AMSGRAD,
-    EK_OPTION_MAXIMIZE,
-    EK_OPTION_ALPHA,
-    EK_OPTION_CENTERED,
-    EK_OPTION_LR_DECAY,
-    EK_OPTION_INITIAL_ACCUMULATOR_VALUE,
-    EK_OPTION_RHO,
-    EK_OPTION_MOMENTUM_DECAY,
-    EK_OPTION_ETA_MINUS,
-    EK_OPTION_ETA_PLUS,
-    EK_OPTION_STEP_MIN,
-    EK_OPTION_STEP_MAX,
-    EK_OPTION_LAMBD,
-    EK_OPTION_T0,
-    EK_OPTION_MAX_ITER,
-    EK_OPTION_MAX_EVAL,
-    EK_OPTION_TOLERANCE_GRAD,
-    EK_OPTION_TOLERANCE_CHANGE,
-    EK_OPTION_HISTORY_SIZE,
-    EK_OPTION_LINE_SEARCH,
-    EK_OPTIMIZER_OPTION_COUNT
-};
-
-double ek_option_get(const ek_optimizer_options *of, int option);
-
-/* Checks `given` and fills *resolved with the numbers to use. Options that are left out come from
- * `defaults`. */
-int ek_options_resolve(const ek_algorithm *algorithm, const ek_optimizer_options *given,
-                       const ek_optimizer_options *defaults, ek_optimizer_options *resolved);
-int ek_options_check(const ek_algorithm *algorithm, const ek_optimizer_options *of);
+/* Reads and checks the algorithm's own struct of options. */
+int ek_options_read(const ek_algorithm *algorithm, const void *given,
+                    ek_optimizer_options *options);
 
 #endif

@@ -1,4 +1,4 @@
-/* algorithms.c: a row per algorithm. A row has the options and their defaults, the names of the
+/* algorithms.c: a row per algorithm. A row has the options, the names of the
  * states, and a function that gives a step's rule (kernels/steps.h) and the numbers that the rule
  * computes with. All are torch.optim's of the same name.
  *
@@ -19,16 +19,17 @@
 #include "optim/algorithm.h"
 #include "optim/lbfgs.h"
 
-#define BIT(name) (1u << EK_OPTION_##name)
-#define BETAS (BIT(BETA1) | BIT(BETA2) | BIT(EPS))
-#define COMMON (BIT(LR) | BIT(WEIGHT_DECAY) | BIT(MAXIMIZE))
+/* Where an option lies in the algorithm's own struct. */
+#define AT(algorithm, member) [EK_OPTION(member)] = offsetof(ek_##algorithm##_options, member)
+#define BETAS(algorithm) AT(algorithm, beta1), AT(algorithm, beta2), AT(algorithm, eps)
+#define COMMON(algorithm) AT(algorithm, lr), AT(algorithm, weight_decay), AT(algorithm, maximize)
 
 /* The constructor ek_<name>. */
 #define ALGORITHM(algorithm, ...)                                            \
     static const ek_algorithm algorithm = {.name = #algorithm, __VA_ARGS__}; \
-    ek_optimizer *ek_##algorithm##_with(ek_optimizer_options options)        \
+    ek_optimizer *ek_##algorithm##_with(ek_##algorithm##_options options)    \
     {                                                                        \
-        return ek_optimizer_new(&algorithm, &options);                       \
+        return ek_optimizer_new(&algorithm, &options, options.module);       \
     }
 
 /* ---- what several have in common ---- */
@@ -104,9 +105,9 @@ static ek_step_rule sgd_step(const ek_optimizer_options *o, int64_t step, double
                             : EK_STEP_SGD_HEAVY;
 }
 
-ALGORITHM(sgd, .options = COMMON | BIT(MOMENTUM) | BIT(DAMPENING) | BIT(NESTEROV),
-          .defaults = {.lr = 1e-3}, .state_names = {"momentum_buffer"}, .check = sgd_check,
-          .states = sgd_states, .phase = sgd_phase, .step = sgd_step)
+ALGORITHM(sgd, .options = {COMMON(sgd), AT(sgd, momentum), AT(sgd, dampening), AT(sgd, nesterov)},
+          .state_names = {"momentum_buffer"}, .check = sgd_check, .states = sgd_states,
+          .phase = sgd_phase, .step = sgd_step)
 
 /* ---- Adam, AdamW ---- */
 
@@ -135,13 +136,13 @@ static ek_step_rule adamw_step(const ek_optimizer_options *o, int64_t step, doub
     return rule;
 }
 
-#define ADAM                                                                              \
-    .options = COMMON | BETAS | BIT(AMSGRAD), .phase = phase_each, .states = adam_states, \
+#define ADAM                                    \
+    .phase = phase_each, .states = adam_states, \
     .state_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
-ALGORITHM(adam, ADAM, .step = adam_step,
-          .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8})
-ALGORITHM(adamw, ADAM, .step = adamw_step,
-          .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2})
+ALGORITHM(adam, ADAM, .options = {COMMON(adam), BETAS(adam), AT(adam, amsgrad)},
+          .step = adam_step, )
+ALGORITHM(adamw, ADAM, .options = {COMMON(adamw), BETAS(adamw), AT(adamw, amsgrad)},
+          .step = adamw_step)
 
 /* ---- Adamax (Kingma and Ba 2015) ---- */
 
@@ -154,9 +155,8 @@ static ek_step_rule adamax_step(const ek_optimizer_options *o, int64_t step, dou
     return EK_STEP_ADAMAX;
 }
 
-ALGORITHM(adamax, .options = COMMON | BETAS, .state_names = {"exp_avg", "exp_inf"},
-          .defaults = {.lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, .phase = phase_each,
-          .step = adamax_step)
+ALGORITHM(adamax, .options = {COMMON(adamax), BETAS(adamax)}, .state_names = {"exp_avg", "exp_inf"},
+          .phase = phase_each, .step = adamax_step)
 
 /* ---- NAdam (Dozat 2016): carries the product of all steps' mu ---- */
 
@@ -178,11 +178,9 @@ static ek_step_rule nadam_step(const ek_optimizer_options *o, int64_t step, doub
     return EK_STEP_NADAM;
 }
 
-ALGORITHM(
-    nadam, .options = COMMON | BETAS | BIT(MOMENTUM_DECAY),
-    .state_names = {"exp_avg", "exp_avg_sq"}, .carried = "mu_product",
-    .defaults = {.lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .momentum_decay = 4e-3},
-    .phase = phase_each, .step = nadam_step)
+ALGORITHM(nadam, .options = {COMMON(nadam), BETAS(nadam), AT(nadam, momentum_decay)},
+          .state_names = {"exp_avg", "exp_avg_sq"}, .carried = "mu_product", .phase = phase_each,
+          .step = nadam_step)
 
 /* ---- RAdam (Liu et al. 2020): without the root until its variance is tractable ---- */
 
@@ -201,15 +199,14 @@ static ek_step_rule radam_step(const ek_optimizer_options *o, int64_t step, doub
     return EK_STEP_RADAM;
 }
 
-ALGORITHM(radam, .options = COMMON | BETAS, .state_names = {"exp_avg", "exp_avg_sq"},
-          .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, .phase = phase_each,
-          .step = radam_step)
+ALGORITHM(radam, .options = {COMMON(radam), BETAS(radam)}, .state_names = {"exp_avg", "exp_avg_sq"},
+          .phase = phase_each, .step = radam_step)
 
 /* ---- RMSprop (Hinton's lectures; centered: Graves 2013) ---- */
 
 static unsigned rmsprop_states(const ek_optimizer_options *o)
 {
-    return 1u | (o->momentum > 0) << 1 | o->centered << 2;
+    return 1u | (o->momentum > 0) << 1 | (o->centered != 0) << 2;
 }
 
 static ek_step_rule rmsprop_step(const ek_optimizer_options *o, int64_t step, double *carried,
@@ -226,9 +223,10 @@ static ek_step_rule rmsprop_step(const ek_optimizer_options *o, int64_t step, do
     return o->momentum > 0 ? EK_STEP_RMSPROP_MOMENTUM : EK_STEP_RMSPROP;
 }
 
-ALGORITHM(rmsprop, .options = COMMON | BIT(ALPHA) | BIT(EPS) | BIT(MOMENTUM) | BIT(CENTERED),
-          .state_names = {"square_avg", "momentum_buffer", "grad_avg"},
-          .defaults = {.lr = 1e-2, .alpha = 0.99, .eps = 1e-8}, .states = rmsprop_states,
+ALGORITHM(rmsprop,
+          .options = {COMMON(rmsprop), AT(rmsprop, alpha), AT(rmsprop, eps), AT(rmsprop, momentum),
+                      AT(rmsprop, centered)},
+          .state_names = {"square_avg", "momentum_buffer", "grad_avg"}, .states = rmsprop_states,
           .step = rmsprop_step)
 
 /* ---- Adagrad (Duchi et al. 2011) ---- */
@@ -248,9 +246,10 @@ static ek_step_rule adagrad_step(const ek_optimizer_options *o, int64_t step, do
     return EK_STEP_ADAGRAD;
 }
 
-ALGORITHM(adagrad, .options = COMMON | BIT(EPS) | BIT(LR_DECAY) | BIT(INITIAL_ACCUMULATOR_VALUE),
-          .state_names = {"sum"}, .defaults = {.lr = 1e-2, .eps = 1e-10}, .phase = adagrad_phase,
-          .step = adagrad_step)
+ALGORITHM(adagrad,
+          .options = {COMMON(adagrad), AT(adagrad, eps), AT(adagrad, lr_decay),
+                      AT(adagrad, initial_accumulator_value)},
+          .state_names = {"sum"}, .phase = adagrad_phase, .step = adagrad_step)
 
 /* ---- Adadelta (Zeiler 2012) ---- */
 
@@ -265,9 +264,8 @@ static ek_step_rule adadelta_step(const ek_optimizer_options *o, int64_t step, d
     return EK_STEP_ADADELTA;
 }
 
-ALGORITHM(adadelta, .options = COMMON | BIT(RHO) | BIT(EPS),
-          .state_names = {"square_avg", "acc_delta"},
-          .defaults = {.lr = 1, .rho = 0.9, .eps = 1e-6}, .step = adadelta_step)
+ALGORITHM(adadelta, .options = {COMMON(adadelta), AT(adadelta, rho), AT(adadelta, eps)},
+          .state_names = {"square_avg", "acc_delta"}, .step = adadelta_step)
 
 /* ---- Rprop (Riedmiller and Braun 1993) ---- */
 
@@ -284,13 +282,10 @@ static ek_step_rule rprop_step(const ek_optimizer_options *o, int64_t step, doub
     return EK_STEP_RPROP;
 }
 
-ALGORITHM(
-    rprop,
-    .options = BIT(LR) | BIT(MAXIMIZE) | BIT(ETA_MINUS) | BIT(ETA_PLUS) | BIT(STEP_MIN) |
-               BIT(STEP_MAX),
-    .state_names = {"prev", "step_size"},
-    .defaults = {.lr = 1e-2, .eta_minus = 0.5, .eta_plus = 1.2, .step_min = 1e-6, .step_max = 50},
-    .phase = phase_first, .step = rprop_step)
+ALGORITHM(rprop,
+          .options = {AT(rprop, lr), AT(rprop, maximize), AT(rprop, eta_minus), AT(rprop, eta_plus),
+                      AT(rprop, step_min), AT(rprop, step_max)},
+          .state_names = {"prev", "step_size"}, .phase = phase_first, .step = rprop_step)
 
 /* ---- ASGD (Polyak and Juditsky 1992): carries the next step's rate ---- */
 
@@ -306,16 +301,15 @@ static ek_step_rule asgd_step(const ek_optimizer_options *o, int64_t step, doubl
     return EK_STEP_ASGD;
 }
 
-ALGORITHM(asgd, .options = COMMON | BIT(LAMBD) | BIT(ALPHA) | BIT(T0), .state_names = {"ax"},
-          .carried = "eta", .defaults = {.lr = 1e-2, .lambd = 1e-4, .alpha = 0.75, .t0 = 1e6},
-          .phase = phase_each, .step = asgd_step)
+ALGORITHM(asgd, .options = {COMMON(asgd), AT(asgd, lambd), AT(asgd, alpha), AT(asgd, t0)},
+          .state_names = {"ax"}, .carried = "eta", .phase = phase_each, .step = asgd_step)
 
 /* ---- L-BFGS: lbfgs.c ---- */
 
 static void lbfgs_complete(ek_optimizer_options *o)
 {
-    if (o->max_eval < 0)
-        o->max_eval = (int)((int64_t)o->max_iter * 5 / 4);
+    if (o->max_eval == EK_UNSET)
+        o->max_eval = floor(o->max_iter * 5 / 4);
 }
 
 static const ek_vector_algorithm lbfgs_vector = {.minimise = ek_lbfgs_minimise,
@@ -325,12 +319,7 @@ static const ek_vector_algorithm lbfgs_vector = {.minimise = ek_lbfgs_minimise,
                                                  .free = ek_lbfgs_free};
 
 ALGORITHM(lbfgs,
-          .options = BIT(LR) | BIT(MAX_ITER) | BIT(MAX_EVAL) | BIT(TOLERANCE_GRAD) |
-                     BIT(TOLERANCE_CHANGE) | BIT(HISTORY_SIZE) | BIT(LINE_SEARCH),
-          .defaults = {.lr = 1,
-                       .max_iter = 20,
-                       .max_eval = -1,
-                       .tolerance_grad = 1e-7,
-                       .tolerance_change = 1e-9,
-                       .history_size = 100},
+          .options = {AT(lbfgs, lr), AT(lbfgs, max_iter), AT(lbfgs, max_eval),
+                      AT(lbfgs, tolerance_grad), AT(lbfgs, tolerance_change),
+                      AT(lbfgs, history_size), AT(lbfgs, line_search)},
           .complete = lbfgs_complete, .vector = &lbfgs_vector)

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/keywords.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "kernels/kernels.h"
@@ -86,21 +85,19 @@ static int clip_norm(ek_gradient_list *list, const ek_clip_grad_norm_options *op
 int ek_clip_grad_norm_with(ek_clip_grad_norm_options options)
 {
     ek_gradient_list list = {.name = "clip_grad_norm"};
-    const double given = EK_GIVEN(&options, norm_type, 4), p = given == 0 ? 2 : given;
+    const double p = options.norm_type;
     int status =
         ek_gradients_open(&list, options.optimizer, options.module, options.tensors, options.count);
-    options.max_norm = EK_GIVEN(&options, max_norm, 1);
-    if (status >= 0 && options.max_norm == 0)
+    if (status >= 0 && options.max_norm == EK_UNSET)
         status =
             EK_FAIL(EK_E_INVALID,
                     "clip_grad_norm: max_norm is left out, the largest norm that gradients may "
                     "have; write ek_clip_grad_norm(optimizer, 1.0)");
-    options.max_norm = ek_number_or(options.max_norm, 0);
     if (status >= 0)
         status = clip_check_limit(list.name, "max_norm", options.max_norm);
     if (status >= 0 && !(p > 0))
-        status = EK_FAIL(EK_E_INVALID, "clip_grad_norm: norm_type has to be more than 0, not %g",
-                         given == EK_ZERO ? 0 : p);
+        status =
+            EK_FAIL(EK_E_INVALID, "clip_grad_norm: norm_type has to be more than 0, not %g", p);
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
     if (status >= 0)

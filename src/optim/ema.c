@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/keywords.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
@@ -82,7 +81,7 @@ static int ema_add_buffer(const char *path, ek_tensor *tensor, void *user)
 
 ek_ema *ek_ema_new_with(ek_ema_options options)
 {
-    const double decay = ek_number_or(EK_GIVEN(&options, decay, 1), 0.999);
+    const double decay = options.decay;
     if (!options.module)
         return ek_error_status() < 0 ? NULL : EK_FAIL_NULL(EK_E_INVALID, "ema: the module is NULL");
     if (!(decay >= 0 && decay <= 1))

@@ -89,8 +89,7 @@ static int optimizer_append_all(ek_optimizer *optimizer, ek_tensor *const *param
     return status;
 }
 
-int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
-                           ek_optimizer_options options)
+int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count)
 {
     EK_TRY(ek_optimizer_check(optimizer));
     const ek_algorithm *algorithm = optimizer->algorithm;
@@ -99,8 +98,6 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     if (algorithm->vector && optimizer->group_count > 0)
         return EK_FAIL(EK_E_INVALID, "%s steps all parameters as one group; there is one already",
                        algorithm->name);
-    ek_optimizer_options resolved;
-    EK_TRY(ek_options_resolve(algorithm, &options, &optimizer->defaults, &resolved));
     for (int i = 0; i < count; i++)
         EK_TRY(optimizer_parameter_check(optimizer, parameters[i], i));
     ek_optimizer_options *groups =
@@ -115,7 +112,7 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     optimizer->initial_lr = initial_lr;
     initial_lr[optimizer->group_count] = NAN;
     EK_TRY(optimizer_append_all(optimizer, parameters, count));
-    groups[optimizer->group_count] = resolved;
+    groups[optimizer->group_count] = optimizer->defaults;
     return optimizer->group_count++;
 }
 
@@ -140,28 +137,22 @@ double ek_optimizer_lr(const ek_optimizer *optimizer, int group)
     return status < 0 ? status : optimizer->groups[group].lr;
 }
 
-int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr)
-{
-    return ek_optimizer_set(optimizer, group, "lr", lr);
-}
-
 /* ---- making and freeing ---- */
 
-ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options)
+ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given, ek_module *module)
 {
-    if (!options->module && ek_error_status() < 0)
+    if (!module && ek_error_status() < 0)
         return NULL; /* the module could not be made */
     ek_optimizer *optimizer = ek_calloc(1, sizeof *optimizer);
     if (!optimizer)
         return NULL;
     optimizer->algorithm = algorithm;
-    int status = ek_options_resolve(algorithm, options, &algorithm->defaults, &optimizer->defaults);
-    if (status == 0 && options->module) {
+    int status = ek_options_read(algorithm, given, &optimizer->defaults);
+    if (status == 0 && module) {
         ek_tensor_list list = {0};
-        status = ek_module_collect(options->module, true, false, &list);
+        status = ek_module_collect(module, true, false, &list);
         if (status == 0)
-            status = ek_optimizer_add_group(optimizer, list.tensors, list.count,
-                                            (ek_optimizer_options){0});
+            status = ek_optimizer_add_group(optimizer, list.tensors, list.count);
         ek_tensor_list_clear(&list);
     }
     if (status < 0) {

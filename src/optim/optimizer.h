@@ -8,7 +8,6 @@
 #define EK_OPTIM_OPTIMIZER_H
 
 #include "autograd/shards.h"
-#include "core/keywords.h"
 #include "core/map.h"
 #include "core/tensor.h"
 #include "evenkeel/optim.h"
@@ -16,6 +15,19 @@
 enum { EK_STATES = 3 }; /* most states of one parameter */
 
 typedef struct ek_algorithm ek_algorithm; /* algorithm.h */
+
+/* The options of a group as numbers, those of all algorithms side by side. Options that the
+ * algorithm lacks are 0. */
+typedef struct ek_optimizer_options {
+    double lr, momentum, dampening, weight_decay, nesterov, beta1, beta2, eps, amsgrad, maximize;
+    double alpha, centered, lr_decay, initial_accumulator_value, rho, momentum_decay;
+    double eta_minus, eta_plus, step_min, step_max, lambd, t0;
+    double max_iter, max_eval, tolerance_grad, tolerance_change, history_size, line_search;
+} ek_optimizer_options;
+
+/* An option's place among them. */
+#define EK_OPTION(member) (offsetof(ek_optimizer_options, member) / sizeof(double))
+enum { EK_OPTIMIZER_OPTION_COUNT = sizeof(ek_optimizer_options) / sizeof(double) };
 
 /* A whole parameter, or one of its shards. */
 typedef struct ek_part {
@@ -47,8 +59,8 @@ typedef struct ek_slot {
 
 struct ek_optimizer {
     const ek_algorithm *algorithm;
-    ek_optimizer_options defaults; /* resolved options, for groups to come */
-    ek_optimizer_options *groups;  /* resolved options of each group */
+    ek_optimizer_options defaults; /* of groups to come */
+    ek_optimizer_options *groups;  /* of each group */
     double *initial_lr;            /* by group: the rate when a schedule first saw it, or NaN */
     int group_count;
     unsigned changed; /* a bit per option, but lr, that ek_optimizer_set has changed in a group */

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/keywords.h"
-
 /* Numbers between low and high; `open` ends are not allowed themselves. */
 typedef struct range {
     double low, high;
@@ -26,90 +24,63 @@ static const range line_searches = {EK_FIXED_STEP, EK_STRONG_WOLFE, false, false
                                     "EK_FIXED_STEP or EK_STRONG_WOLFE"};
 static const range any = {-INFINITY, INFINITY, false, false, "a number"};
 
-/* What the member is: a double, a bool, or an int or enum. */
+/* What the member of the algorithm's own struct is: a double, a bool, or an int or enum. */
 typedef enum kind { NUMBER, SWITCH, WHOLE } kind;
 
-/* `position` is that of the member, counted from 0 after `keywords`. */
 static const struct option {
     const char *name, *what; /* `what` stands in sentences */
-    size_t offset;
-    int position;
     kind kind;
     const range *range;
 } options[EK_OPTIMIZER_OPTION_COUNT] = {
-#define OPTION(member, position, range)                                                   \
-    {                                                                                     \
-#member, #member, offsetof(ek_optimizer_options, member), position, NUMBER, range \
-    }
-#define OF_SWITCH(member, position)                                                      \
-    {                                                                                    \
-#member, #member, offsetof(ek_optimizer_options, member), position, SWITCH, NULL \
-    }
-#define OF_WHOLE(member, position, range)                                                \
-    {                                                                                    \
-#member, #member, offsetof(ek_optimizer_options, member), position, WHOLE, range \
-    }
-    {"lr", "learning rate", offsetof(ek_optimizer_options, lr), 1, NUMBER, &positive_or_0},
-    OPTION(momentum, 2, &positive_or_0),
-    OPTION(dampening, 3, &any),
-    OPTION(weight_decay, 4, &positive_or_0),
-    OF_SWITCH(nesterov, 5),
-    OPTION(beta1, 6, &below_1),
-    OPTION(beta2, 7, &below_1),
-    OPTION(eps, 8, &positive_or_0),
-    OF_SWITCH(amsgrad, 9),
-    OF_SWITCH(maximize, 10),
-    OPTION(alpha, 11, &positive_or_0),
-    OF_SWITCH(centered, 12),
-    OPTION(lr_decay, 13, &positive_or_0),
-    OPTION(initial_accumulator_value, 14, &positive_or_0),
-    OPTION(rho, 15, &up_to_1),
-    OPTION(momentum_decay, 16, &positive_or_0),
-    OPTION(eta_minus, 17, &between_0_and_1),
-    OPTION(eta_plus, 18, &above_1),
-    OPTION(step_min, 19, &any),
-    OPTION(step_max, 20, &any),
-    OPTION(lambd, 21, &any),
-    OPTION(t0, 22, &any),
-    OF_WHOLE(max_iter, 23, &counted),
-    OF_WHOLE(max_eval, 24, &counted),
-    OPTION(tolerance_grad, 25, &positive_or_0),
-    OPTION(tolerance_change, 26, &positive_or_0),
-    OF_WHOLE(history_size, 27, &counted_from_1),
-    OF_WHOLE(line_search, 28, &line_searches),
-#undef OPTION
-#undef OF_SWITCH
-#undef OF_WHOLE
+    [EK_OPTION(lr)] = {"lr", "learning rate", NUMBER, &positive_or_0},
+    [EK_OPTION(momentum)] = {"momentum", "momentum", NUMBER, &positive_or_0},
+    [EK_OPTION(dampening)] = {"dampening", "dampening", NUMBER, &any},
+    [EK_OPTION(weight_decay)] = {"weight_decay", "weight_decay", NUMBER, &positive_or_0},
+    [EK_OPTION(nesterov)] = {"nesterov", "nesterov", SWITCH, NULL},
+    [EK_OPTION(beta1)] = {"beta1", "beta1", NUMBER, &below_1},
+    [EK_OPTION(beta2)] = {"beta2", "beta2", NUMBER, &below_1},
+    [EK_OPTION(eps)] = {"eps", "eps", NUMBER, &positive_or_0},
+    [EK_OPTION(amsgrad)] = {"amsgrad", "amsgrad", SWITCH, NULL},
+    [EK_OPTION(maximize)] = {"maximize", "maximize", SWITCH, NULL},
+    [EK_OPTION(alpha)] = {"alpha", "alpha", NUMBER, &positive_or_0},
+    [EK_OPTION(centered)] = {"centered", "centered", SWITCH, NULL},
+    [EK_OPTION(lr_decay)] = {"lr_decay", "lr_decay", NUMBER, &positive_or_0},
+    [EK_OPTION(initial_accumulator_value)] = {"initial_accumulator_value",
+                                              "initial_accumulator_value", NUMBER, &positive_or_0},
+    [EK_OPTION(rho)] = {"rho", "rho", NUMBER, &up_to_1},
+    [EK_OPTION(momentum_decay)] = {"momentum_decay", "momentum_decay", NUMBER, &positive_or_0},
+    [EK_OPTION(eta_minus)] = {"eta_minus", "eta_minus", NUMBER, &between_0_and_1},
+    [EK_OPTION(eta_plus)] = {"eta_plus", "eta_plus", NUMBER, &above_1},
+    [EK_OPTION(step_min)] = {"step_min", "step_min", NUMBER, &any},
+    [EK_OPTION(step_max)] = {"step_max", "step_max", NUMBER, &any},
+    [EK_OPTION(lambd)] = {"lambd", "lambd", NUMBER, &any},
+    [EK_OPTION(t0)] = {"t0", "t0", NUMBER, &any},
+    [EK_OPTION(max_iter)] = {"max_iter", "max_iter", WHOLE, &counted},
+    [EK_OPTION(max_eval)] = {"max_eval", "max_eval", WHOLE, &counted},
+    [EK_OPTION(tolerance_grad)] = {"tolerance_grad", "tolerance_grad", NUMBER, &positive_or_0},
+    [EK_OPTION(tolerance_change)] = {"tolerance_change", "tolerance_change", NUMBER,
+                                     &positive_or_0},
+    [EK_OPTION(history_size)] = {"history_size", "history_size", WHOLE, &counted_from_1},
+    [EK_OPTION(line_search)] = {"line_search", "line_search", WHOLE, &line_searches},
 };
 
-double ek_option_get(const ek_optimizer_options *of, int option)
+/* An option's number among those of a group. */
+static double *option_at(ek_optimizer_options *of, int option)
 {
-    const char *at = (const char *)of + options[option].offset;
-    if (options[option].kind == WHOLE)
-        return *(const int *)at;
-    return options[option].kind == SWITCH ? *(const bool *)at : *(const double *)at;
+    return (double *)of + option;
 }
 
-static void option_put(ek_optimizer_options *of, int option, double value)
+static double option_get(const ek_optimizer_options *of, int option)
 {
-    char *at = (char *)of + options[option].offset;
-    if (options[option].kind == SWITCH)
-        *(bool *)at = value != 0;
-    else if (options[option].kind == WHOLE)
-        *(int *)at = (int)value;
-    else
-        *(double *)at = value;
+    return ((const double *)of)[option];
 }
 
-/* As EK_GIVEN. */
-static double option_given(const ek_optimizer_options *given, int option)
+/* The number of a member of the algorithm's own struct. */
+static double option_read(const void *member, kind kind)
 {
-    double value = ek_option_get(given, option);
-    return value == 0 && options[option].kind != SWITCH &&
-                   ek_keyword_is_written(given->keywords, options[option].name,
-                                         options[option].position)
-               ? EK_ZERO
-               : value;
+    if (kind == WHOLE)
+        return *(const int *)member;
+    return kind == SWITCH ? *(const bool *)member : *(const double *)member;
 }
 
 static int option_check(const char *algorithm, int option, double value)
@@ -133,48 +104,38 @@ static int option_refuse(const ek_algorithm *algorithm, const char *name)
     char list[400] = "";
     size_t length = 0;
     for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT && length < sizeof list; i++)
-        if (algorithm->options >> i & 1)
+        if (algorithm->options[i])
             length += (size_t)snprintf(list + length, sizeof list - length, "%s%s",
                                        length ? ", " : "", options[i].name);
     return EK_FAIL(EK_E_INVALID, "%s has no %.60s; its options are %s", algorithm->name, name,
                    list);
 }
 
-int ek_options_check(const ek_algorithm *algorithm, const ek_optimizer_options *of)
+static int options_check(const ek_algorithm *algorithm, const ek_optimizer_options *of)
 {
     for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++)
-        if (algorithm->options >> i & 1)
-            EK_TRY(option_check(algorithm->name, i, ek_option_get(of, i)));
+        if (algorithm->options[i])
+            EK_TRY(option_check(algorithm->name, i, option_get(of, i)));
     return algorithm->check ? algorithm->check(of) : 0;
 }
 
-int ek_options_resolve(const ek_algorithm *algorithm, const ek_optimizer_options *given,
-                       const ek_optimizer_options *defaults, ek_optimizer_options *resolved)
+int ek_options_read(const ek_algorithm *algorithm, const void *given, ek_optimizer_options *read)
 {
-    ek_optimizer_options o = {0};
-    for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++) {
-        double value = option_given(given, i),
-               used = ek_number_or(value, ek_option_get(defaults, i));
-        const bool exists = algorithm->options >> i & 1;
-        if (value != 0 && !exists)
-            return option_refuse(algorithm, options[i].name);
-        if (value != 0) /* here, because `complete` takes what is out of range for left out */
-            EK_TRY(option_check(algorithm->name, i, used));
-        if (exists)
-            option_put(&o, i, used);
-    }
+    *read = (ek_optimizer_options){0};
+    for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++)
+        if (algorithm->options[i])
+            *option_at(read, i) =
+                option_read((const char *)given + algorithm->options[i], options[i].kind);
     if (algorithm->complete)
-        algorithm->complete(&o);
-    EK_TRY(ek_options_check(algorithm, &o));
-    *resolved = o;
-    return 0;
+        algorithm->complete(read);
+    return options_check(algorithm, read);
 }
 
 /* The option of this name, or an error. */
 static int option_find(const ek_algorithm *algorithm, const char *name)
 {
     for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++)
-        if (name && strcmp(options[i].name, name) == 0 && algorithm->options >> i & 1)
+        if (name && strcmp(options[i].name, name) == 0 && algorithm->options[i])
             return i;
     return option_refuse(algorithm, name ? name : "option NULL");
 }
@@ -187,7 +148,7 @@ int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
         return EK_FAIL(EK_E_INVALID, "%s: the result of %s is NULL", optimizer->algorithm->name,
                        name);
     if (option >= 0)
-        *value = ek_option_get(&optimizer->groups[group], option);
+        *value = option_get(&optimizer->groups[group], option);
     return option < 0 ? option : 0;
 }
 
@@ -211,8 +172,8 @@ static int option_set(ek_optimizer *optimizer, int group, const char *name, doub
     if (option < 0)
         return option;
     EK_TRY(option_check(algorithm->name, option, value));
-    option_put(&changed, option, value);
-    EK_TRY(ek_options_check(algorithm, &changed));
+    *option_at(&changed, option) = value;
+    EK_TRY(options_check(algorithm, &changed));
     if (ek_states_of(algorithm, &changed) != ek_states_of(algorithm, options_now) &&
         group_has_state(optimizer, group))
         return EK_FAIL(EK_E_STATE,
@@ -221,7 +182,7 @@ static int option_set(ek_optimizer *optimizer, int group, const char *name, doub
                        algorithm->name, name, value, group);
     if (!commit)
         return 0;
-    if (option != EK_OPTION_LR && ek_option_get(options_now, option) != value)
+    if (option != EK_OPTION(lr) && option_get(options_now, option) != value)
         optimizer->changed |= 1u << option;
     *options_now = changed;
     return 0;
@@ -246,7 +207,7 @@ int ek_optimizer_set_all(ek_optimizer *optimizer, const char *name, const double
 const char *ek_optimizer_changeable(const ek_optimizer *optimizer, int index, bool *changed)
 {
     for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++)
-        if (i != EK_OPTION_LR && optimizer->algorithm->options >> i & 1 && index-- == 0) {
+        if (i != EK_OPTION(lr) && optimizer->algorithm->options[i] && index-- == 0) {
             *changed = optimizer->changed >> i & 1;
             return options[i].name;
         }

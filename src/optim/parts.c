@@ -138,8 +138,7 @@ static bool part_follows(const ek_tensor *a, const ek_tensor *b, int64_t pitch)
  * with its neighbours. With eps 0 it would become NaN: 0 / 0. */
 static bool optimizer_keeps_zeros(const ek_optimizer *optimizer, int group)
 {
-    return !(optimizer->algorithm->options >> EK_OPTION_EPS & 1) ||
-           optimizer->groups[group].eps > 0;
+    return optimizer->algorithm->options[EK_OPTION(eps)] == 0 || optimizer->groups[group].eps > 0;
 }
 
 /* What lies between a and b is padding if both gradients lie in their grad buffers and a's shard

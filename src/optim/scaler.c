@@ -44,17 +44,14 @@ static int scaler_check_options(const ek_grad_scaler *scaler)
 
 ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options)
 {
-    if (EK_READ_SWITCH("grad_scaler", &options, enabled, 4, EK_ON) < 0)
-        return NULL;
     ek_grad_scaler *scaler = ek_calloc(1, sizeof *scaler);
     if (!scaler)
         return NULL;
-    const ek_grad_scaler_options *given = &options;
-    scaler->enabled = options.enabled != EK_OFF;
-    scaler->scale = (float)ek_number_or(EK_GIVEN(given, init_scale, 0), 65536);
-    scaler->growth_factor = ek_number_or(EK_GIVEN(given, growth_factor, 1), 2);
-    scaler->backoff_factor = ek_number_or(EK_GIVEN(given, backoff_factor, 2), 0.5);
-    scaler->growth_interval = ek_integer_or(EK_GIVEN(given, growth_interval, 3), 2000);
+    scaler->enabled = options.enabled;
+    scaler->scale = (float)options.init_scale;
+    scaler->growth_factor = options.growth_factor;
+    scaler->backoff_factor = options.backoff_factor;
+    scaler->growth_interval = options.growth_interval;
     if (scaler_check_options(scaler) == 0)
         return scaler;
     ek_grad_scaler_free(scaler);

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/keywords.h"
 #include "optim/algorithm.h"
 #include "optim/schedule.h"
 
@@ -12,10 +11,10 @@ static const double pi = 3.14159265358979323846;
 /* The option that is cycled as momentum; NULL if the optimizer has none. */
 static const char *cycle_momentum_name(const ek_optimizer *optimizer, bool beta1_too)
 {
-    const unsigned options = optimizer->algorithm->options;
-    if (beta1_too && options >> EK_OPTION_BETA1 & 1)
+    const size_t *options = optimizer->algorithm->options;
+    if (beta1_too && options[EK_OPTION(beta1)])
         return "beta1";
-    return options >> EK_OPTION_MOMENTUM & 1 ? "momentum" : NULL;
+    return options[EK_OPTION(momentum)] ? "momentum" : NULL;
 }
 
 /* Sets the momentum of all groups. */
@@ -35,7 +34,7 @@ static int cycle_set_momentum(ek_optimizer *optimizer, double momentum)
 static bool cycle_refuse_momentum(const char *kind, const ek_optimizer *optimizer)
 {
     EK_FAIL(EK_E_INVALID,
-            "%s: %s has no momentum to cycle; turn it off with .cycle_momentum = EK_OFF", kind,
+            "%s: %s has no momentum to cycle; turn it off with .cycle_momentum = false", kind,
             optimizer->algorithm->name);
     return false;
 }
@@ -85,7 +84,7 @@ static int one_cycle_set_momentum(const ek_schedule *schedule, int64_t step)
     const ek_one_cycle_lr_options *o = &schedule->one_cycle;
     const double high = o->max_momentum, low = o->base_momentum;
     const double at[] = {high, low, high, high};
-    return o->cycle_momentum == EK_OFF
+    return !o->cycle_momentum
                ? 0
                : cycle_set_momentum(schedule->optimizer, one_cycle_value(o, step, at));
 }
@@ -120,26 +119,18 @@ static bool one_cycle_check(const ek_one_cycle_lr_options *o)
                 o->pct_start, (long long)o->total_steps);
         return false;
     }
-    return o->cycle_momentum == EK_OFF || cycle_momentum_name(o->optimizer, true) ||
+    return !o->cycle_momentum || cycle_momentum_name(o->optimizer, true) ||
            cycle_refuse_momentum(name, o->optimizer);
 }
 
 ek_schedule *ek_one_cycle_lr_with(ek_one_cycle_lr_options options)
 {
-    ek_one_cycle_lr_options o = options;
-    ek_optimizer *optimizer = o.optimizer;
-    o.pct_start = ek_number_or(EK_GIVEN(&options, pct_start, 3), 0.3);
-    o.base_momentum = ek_number_or(EK_GIVEN(&options, base_momentum, 6), 0.85);
-    o.max_momentum = ek_number_or(EK_GIVEN(&options, max_momentum, 7), 0.95);
-    o.div_factor = ek_number_or(EK_GIVEN(&options, div_factor, 8), 25);
-    o.final_div_factor = ek_number_or(EK_GIVEN(&options, final_div_factor, 9), 1e4);
-    if (EK_READ_SWITCH(one_cycle_kind.name, &o, cycle_momentum, 5, EK_ON) < 0)
-        return NULL;
-    if (optimizer && !one_cycle_check(&o))
+    ek_optimizer *optimizer = options.optimizer;
+    if (optimizer && !one_cycle_check(&options))
         return NULL;
     return ek_schedule_new(&(ek_schedule){.kind = &one_cycle_kind,
                                           .optimizer = optimizer,
-                                          .one_cycle = o,
+                                          .one_cycle = options,
                                           .max_lr_count = optimizer ? optimizer->group_count : 0});
 }
 
@@ -181,7 +172,7 @@ static void cyclic_set_initial(const ek_schedule *schedule, int group, double *i
 static int cyclic_set_momentum(const ek_schedule *schedule, int64_t step)
 {
     const ek_cyclic_lr_options *o = &schedule->cyclic;
-    if (o->cycle_momentum == EK_OFF)
+    if (!o->cycle_momentum)
         return 0;
     return cycle_set_momentum(schedule->optimizer,
                               o->max_momentum -
@@ -207,24 +198,18 @@ static bool cyclic_check(const ek_cyclic_lr_options *o)
         EK_FAIL(EK_E_INVALID, "cyclic_lr: there is no mode %d", (int)o->mode);
         return false;
     }
-    return o->cycle_momentum == EK_OFF || cycle_momentum_name(o->optimizer, false) ||
+    return !o->cycle_momentum || cycle_momentum_name(o->optimizer, false) ||
            cycle_refuse_momentum(name, o->optimizer);
 }
 
 ek_schedule *ek_cyclic_lr_with(ek_cyclic_lr_options options)
 {
-    ek_cyclic_lr_options o = options;
-    o.step_size_up = ek_integer_or(EK_GIVEN(&options, step_size_up, 3), 2000);
-    o.step_size_down = ek_integer_or(EK_GIVEN(&options, step_size_down, 4), o.step_size_up);
-    o.gamma = ek_number_or(EK_GIVEN(&options, gamma, 6), 1);
-    o.base_momentum = ek_number_or(EK_GIVEN(&options, base_momentum, 8), 0.8);
-    o.max_momentum = ek_number_or(EK_GIVEN(&options, max_momentum, 9), 0.9);
-    if (EK_READ_SWITCH(cyclic_kind.name, &o, cycle_momentum, 7, EK_ON) < 0)
-        return NULL;
-    if (o.optimizer && !cyclic_check(&o))
+    if (options.step_size_down == EK_UNSET)
+        options.step_size_down = options.step_size_up;
+    if (options.optimizer && !cyclic_check(&options))
         return NULL;
     return ek_schedule_new(
-        &(ek_schedule){.kind = &cyclic_kind, .optimizer = o.optimizer, .cyclic = o});
+        &(ek_schedule){.kind = &cyclic_kind, .optimizer = options.optimizer, .cyclic = options});
 }
 
 /* ---- ReduceLROnPlateau ---- */
@@ -241,14 +226,9 @@ static int plateau_next(const ek_schedule *schedule, int group, int64_t step, do
 const ek_schedule_kind ek_schedule_plateau_kind = {.name = "reduce_lr_on_plateau",
                                                    .next = plateau_next};
 
-ek_schedule *ek_reduce_lr_on_plateau_with(ek_reduce_lr_on_plateau_options options)
+ek_schedule *ek_reduce_lr_on_plateau_with(ek_reduce_lr_on_plateau_options o)
 {
     const char *name = ek_schedule_plateau_kind.name;
-    ek_reduce_lr_on_plateau_options o = options;
-    o.factor = ek_number_or(EK_GIVEN(&options, factor, 1), 0.1);
-    o.patience = ek_integer_or(EK_GIVEN(&options, patience, 2), 10);
-    o.threshold = ek_number_or(EK_GIVEN(&options, threshold, 4), 1e-4);
-    o.eps = ek_number_or(EK_GIVEN(&options, eps, 8), 1e-8);
     if (o.optimizer && !(o.factor >= 0 && o.factor < 1)) {
         EK_FAIL(EK_E_INVALID, "%s: factor has to be 0 or more and less than 1, not %g", name,
                 o.factor);
