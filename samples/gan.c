@@ -96,7 +96,7 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
                      const ek_archive *from, const char *plan_name)
 {
     ek_data_parallel_options options =
-        EK_FILLED(ek_data_parallel_options, network,
+        EK_OPTIONS(ek_data_parallel_options, network,
                   .split = opt.automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
                   .plan = opt.automatic ? job_saved_plan(from, plan_name, g->devices.count) : NULL);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);

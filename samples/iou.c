@@ -105,9 +105,9 @@ int confusion_of(ek_module *network, ek_device device, ek_dtype dtype, ek_datase
     if (rc < 0)
         return rc;
     ek_loader *loader =
-        ek_data_loader(ek_dataset_keep(scenes), .batch_size = AT_ONCE, .empty_batches = EK_OFF,
+        ek_data_loader(ek_dataset_keep(scenes), .batch_size = AT_ONCE, .empty_batches = false,
                        .sampler = ek_distributed_sampler(ek_dataset_length(scenes),
-                                                         .shuffle = EK_OFF, .padding = EK_OFF));
+                                                         .shuffle = false, .padding = false));
     rc = loader ? loader_evaluate(loader, network, evaluate_batch, &own) : ek_error_status();
     ek_loader_free(loader);
     ek_dist_raise(); /* the other ranks are to meet this one in evaluate_join */

@@ -126,7 +126,7 @@ void job_wrap_with(train_job *job, ek_data_parallel_options options, ek_module *
 /* The ways to train differ in these lines, and in whether outputs meet. */
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal)
 {
-    ek_data_parallel_options options = EK_FILLED(ek_data_parallel_options, network);
+    ek_data_parallel_options options = EK_OPTIONS(ek_data_parallel_options, network);
     if (job->mode == MODE_AUTO && plan && *plan) {
         options.plan = plan;
     } else if (job->mode == MODE_AUTO) {

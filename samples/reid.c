@@ -180,11 +180,11 @@ static ek_loader *reid_test_loader(const reid *r)
     ek_dataset *views = ek_transformed(ek_dataset_keep(r->test), 0, ek_to_float(),
                                        ek_normalize(&view_mean, &view_deviation, 1));
     return ek_data_loader(views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
-                          .collate_user = &opt.dtype, .empty_batches = EK_OFF,
+                          .collate_user = &opt.dtype, .empty_batches = false,
                           .generator = r->test_random,
                           .sampler =
                               ek_distributed_inference_sampler(opt.test_identities * opt.views,
-                                                               .padding = EK_OFF));
+                                                               .padding = false));
 }
 
 /* ---- both losses ---- */

@@ -1,5 +1,5 @@
 /** @file
- * base.h: what every public header needs: export marks, keyword arguments, three-way switches.
+ * base.h: what every public header needs: export marks and keyword arguments.
  *
  * Keyword arguments. A constructor or operation with options is a macro over a function that takes
  * a struct: `ek_conv2d(3, 16, 3, .padding = 1)`. Positional members come first, designated ones
@@ -151,9 +151,9 @@ static inline void ek_default_is_here(void)
 #define EK_CALL_CHECKED(call, type, checked, ...) \
     (__extension__({ EK_CALL_DECLARE(type, checked, __VA_ARGS__) EK_AS_BEFORE call; }))
 #define EK_CALL(function, type, ...) EK_CALL_CHECKED(function(ek_options), type, 0, __VA_ARGS__)
-/** The struct itself: EK_FILLED(ek_sgd_options, net, .lr = 0.1). In C an array among the arguments
+/** The struct itself: EK_OPTIONS(ek_sgd_options, net, .lr = 0.1). In C an array among the arguments
  * lives no longer than the expression, so that the call is the better place for one. */
-#define EK_FILLED(type, ...) EK_CALL(, type, __VA_ARGS__)
+#define EK_OPTIONS(type, ...) EK_CALL(, type, __VA_ARGS__)
 #define EK_CALL_1(function, type, m, ...) EK_CALL(function, type, __VA_ARGS__)
 #define EK_CALL_2(function, type, m, n, ...) EK_CALL(function, type, __VA_ARGS__)
 #define EK_CALL_3(function, type, m, n, p, ...) EK_CALL(function, type, __VA_ARGS__)
@@ -163,52 +163,6 @@ static inline void ek_default_is_here(void)
     EK_CALL_AFTER(function, first, type, __VA_ARGS__)
 #define EK_ITEMS(type, ...) ((type const[]){__VA_ARGS__})
 #define EK_COUNT(type, ...) ((int)(sizeof((type const[]){__VA_ARGS__}) / sizeof(type)))
-#endif
-
-#define EK_ZERO (-2147483647 - 1)
-#define EK_KEYWORDS(...) EK_TEXT(__VA_ARGS__)
-#define EK_KEYWORDS_SHAPED(...) EK_TEXT(__VA_ARGS__)
-#ifndef __cplusplus
-#define EK_OPTIONS(type, ...) ((type){.keywords = EK_KEYWORDS(__VA_ARGS__), __VA_ARGS__})
-#define EK_OPTIONS_1(type, m, ...) EK_OPTIONS(type, __VA_ARGS__)
-#define EK_OPTIONS_2(type, m, n, ...) EK_OPTIONS(type, __VA_ARGS__)
-#define EK_OPTIONS_3(type, m, n, p, ...) EK_OPTIONS(type, __VA_ARGS__)
-#endif
-EK_BEGIN_DECLARATIONS
-
-/** True if the text names the option, as in ".lr = 0", or gives it by position (counted from 0,
- * after `keywords`). False for NULL: a struct that was filled without its macro. */
-EK_API bool ek_keyword_is_written(const char *keywords, const char *name, int position);
-
-/** An option as it was given: its number, 0 if it was left out, EK_ZERO if a zero was written. */
-#define EK_GIVEN(options, member, position)                                                  \
-    ((options)->member == 0 && ek_keyword_is_written((options)->keywords, #member, position) \
-         ? EK_ZERO                                                                           \
-         : (options)->member)
-
-EK_END_DECLARATIONS
-
-/** A switch whose default is not necessarily off. 0 is one that was left out; one that a call
- * writes as 0 is off. So a variable that may stand for the default holds EK_DEFAULT, not 0. In C++
- * it is a class of this size, which can be made of a bool. */
-#ifdef __cplusplus
-enum ek_switch_state { EK_ON = 1, EK_OFF = 2, EK_DEFAULT = 3 };
-struct ek_switch {
-    ek_switch_state state;
-    ek_switch() = default;
-    constexpr ek_switch(bool on) : state(on ? EK_ON : EK_OFF)
-    {
-    }
-    constexpr ek_switch(ek_switch_state given) : state(given)
-    {
-    }
-    constexpr operator ek_switch_state() const
-    {
-        return state;
-    }
-};
-#else
-typedef enum ek_switch { EK_ON = 1, EK_OFF = 2, EK_DEFAULT = 3 } ek_switch;
 #endif
 
 /** Tensors have at most this many dimensions. */

@@ -65,12 +65,6 @@ template <class O, class... P> O ek_joined(const O &part, const P &...parts)
         to[i] = static_cast<unsigned char>(to[i] ^ from[i] ^ base[i]);
     return options;
 }
-template <class O> O ek_with_keywords(O options, const char *keywords)
-{
-    options.keywords = keywords;
-    return options;
-}
-
 /** Turns off clang's warning about braces around one number. */
 #ifdef __clang__
 #define EK_BRACED(...)                                                                            \
@@ -180,20 +174,12 @@ template <bool shaped> struct ek_shaped {
 #define EK_MADE_3(O, m, n, p, ...) \
     EK_ONCE(m, n, p, __VA_ARGS__)(EK_BRACED(EK_JOINED_3(O, m, n, p, __VA_ARGS__, )))
 #define EK_CALL(function, O, ...) function(EK_MADE(O, __VA_ARGS__))
-#define EK_FILLED(O, ...) EK_MADE(O, __VA_ARGS__)
+#define EK_OPTIONS(O, ...) EK_MADE(O, __VA_ARGS__)
 #define EK_CALL_1(function, O, m, ...) function(EK_MADE_1(O, m, __VA_ARGS__))
 #define EK_CALL_2(function, O, m, n, ...) function(EK_MADE_2(O, m, n, __VA_ARGS__))
 #define EK_CALL_3(function, O, m, n, p, ...) function(EK_MADE_3(O, m, n, p, __VA_ARGS__))
 #define EK_CALL_AFTER(function, first, O, ...) function(first, EK_MADE(O, __VA_ARGS__))
 #define EK_CALL_AFTER_1(function, first, O, m, ...) function(first, EK_MADE_1(O, m, __VA_ARGS__))
-
-#define EK_OPTIONS(O, ...) ek_with_keywords(EK_NAMED(O, __VA_ARGS__), EK_KEYWORDS(__VA_ARGS__))
-#define EK_OPTIONS_1(O, m, ...) \
-    ek_with_keywords(EK_MADE_1(O, m, __VA_ARGS__), EK_KEYWORDS(__VA_ARGS__))
-#define EK_OPTIONS_2(O, m, n, ...) \
-    ek_with_keywords(EK_MADE_2(O, m, n, __VA_ARGS__), EK_KEYWORDS(__VA_ARGS__))
-#define EK_OPTIONS_3(O, m, n, p, ...) \
-    ek_with_keywords(EK_MADE_3(O, m, n, p, __VA_ARGS__), EK_KEYWORDS(__VA_ARGS__))
 
 #endif
 #endif

@@ -1,7 +1,6 @@
 /* activations.c: activation functions as modules. */
 #include <stdio.h>
 
-#include "core/keywords.h"
 #include "core/tensor.h"
 #include "nn/nn.h"
 

@@ -7,6 +7,15 @@
 #include "nn/nn.h"
 #include "ops/spatial.h"
 
+int ek_kernel_option(const char *layer, int kernel, int kernel_size)
+{
+    if (kernel && kernel_size && kernel != kernel_size)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: kernel is %d and kernel_size is %d; they are one option, give one",
+                       layer, kernel, kernel_size);
+    return kernel_size ? kernel_size : kernel;
+}
+
 int ek_window_option(const char *layer, const char *name, int dims, int all, const int each[3],
                      const int fallback[3], int least, int result[3])
 {
@@ -133,8 +142,8 @@ static int conv_read_options(const conv_family *family,
         return EK_FAIL(EK_E_INVALID,
                        "%s: in_channels %lld and out_channels %lld have to be at least 1", name,
                        (long long)in, (long long)out);
-    int all = from->kernel;
-    EK_TRY(ek_second_name_read(name, "kernel", &all, "kernel_size", from->kernel_size));
+    int all;
+    EK_TRY(all = ek_kernel_option(name, from->kernel, from->kernel_size));
     EK_TRY(ek_window_option(name, "kernel", dims, all, from->kernels, NULL, 1, kernel));
     EK_TRY(
         ek_window_option(name, "stride", dims, from->stride, from->strides, NULL, 1, to->strides));

@@ -2,7 +2,6 @@
 #ifndef EK_NN_NN_H
 #define EK_NN_NN_H
 
-#include "core/keywords.h"
 #include "core/thread.h"
 #include "evenkeel/nn.h"
 
@@ -30,6 +29,10 @@ void ek_register_layer(ek_module *module, ek_tensor **weight, ek_shape shape, ek
 /* Calls a module with `forward` in place of its type's. */
 typedef ek_value ek_forward_function(ek_module *self, const ek_args *args);
 ek_value ek_module_call(ek_module *module, const ek_args *args, ek_forward_function *forward);
+
+/* The kernel's size, which is given by `kernel` or by PyTorch's name, kernel_size; 0: by neither.
+ * EK_E_INVALID if both were given and differ. */
+int ek_kernel_option(const char *layer, int kernel, int kernel_size);
 
 /* Reads an option of `layer`, whose windows move over `dims` directions, as ek_spatial_option does.
  * If `all` is EK_UNSET, direction i has fallback[i]; `fallback` may be NULL for options that are

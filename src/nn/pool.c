@@ -48,8 +48,8 @@ static int pool_read_options(const pool_family *family, const ek_max_pool_module
 {
     const char *name = family->type.name;
     const int dims = family->dims;
-    int kernel = from->kernel;
-    EK_TRY(ek_second_name_read(name, "kernel", &kernel, "kernel_size", from->kernel_size));
+    int kernel;
+    EK_TRY(kernel = ek_kernel_option(name, from->kernel, from->kernel_size));
     EK_TRY(ek_window_option(name, "kernel", dims, kernel, from->kernels, NULL, 1, to->kernels));
     EK_TRY(ek_window_option(name, "stride", dims, from->stride, from->strides, to->kernels, 1,
                             to->strides));

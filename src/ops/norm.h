@@ -3,7 +3,6 @@
 #ifndef EK_OPS_NORM_H
 #define EK_OPS_NORM_H
 
-#include "core/keywords.h"
 #include "core/tensor.h"
 #include "evenkeel/ops.h"
 

@@ -48,7 +48,7 @@ static int train(const workload *load, const ek_device_list *devices, int steps,
 {
     training job = {0};
     ek_scope scope = ek_scope_begin();
-    int rc = job_open(&job, load, devices, EK_FILLED(ek_data_parallel_options));
+    int rc = job_open(&job, load, devices, EK_OPTIONS(ek_data_parallel_options));
     ek_tensor *patterns = ek_randn(shape_of(load, load->classes));
     for (int i = 0; i < steps && rc >= 0; i++) {
         rc = draw(&job, load, patterns, devices->devices[0], factor);

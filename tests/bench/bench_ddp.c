@@ -31,7 +31,7 @@ int main(int argc, char **argv)
     rc = ek_dist_init_process_group();
     for (int i = 0; i < 2 && rc == 0; i++) {
         given.load.distributed = i == 1;
-        rc = job_open(&jobs[i], &given.load, &given.devices, EK_FILLED(ek_data_parallel_options));
+        rc = job_open(&jobs[i], &given.load, &given.devices, EK_OPTIONS(ek_data_parallel_options));
     }
     if (rc == 0)
         rc = job_compare(&pairs, ddp_step, jobs, WARMUPS, given.budget);

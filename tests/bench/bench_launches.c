@@ -23,7 +23,7 @@ static int count_step(const char *name, const ek_device_list *devices)
         fprintf(stderr, "usage: bench_launches [NET[-bf16|-tf32][@BATCH]...]\n");
         exit(2);
     }
-    int rc = job_open(&job, &load, devices, EK_FILLED(ek_data_parallel_options));
+    int rc = job_open(&job, &load, devices, EK_OPTIONS(ek_data_parallel_options));
     for (int i = 0; i < WARMUP_STEPS && rc >= 0; i++)
         rc = job_step(&job, NULL);
     if (rc >= 0)

@@ -57,7 +57,7 @@ static int train(const workload *load, int count, const int *parts, int steps, f
     ek_device_list devices;
     int rc = job_devices(&devices, job_kind(), count, 0);
     if (rc >= 0)
-        rc = job_open(&job, load, &devices, EK_FILLED(ek_data_parallel_options));
+        rc = job_open(&job, load, &devices, EK_OPTIONS(ek_data_parallel_options));
     for (int i = 0; i < steps && rc >= 0; i++) {
         struct rusage before, after;
         figures at, now;

@@ -336,7 +336,7 @@ int main(int argc, char **argv)
     ek_device_list devices;
     int rc = job_devices(&devices, job_kind(), count, 0);
     if (rc == 0)
-        rc = job_open(&job, &load, &devices, EK_FILLED(ek_data_parallel_options));
+        rc = job_open(&job, &load, &devices, EK_OPTIONS(ek_data_parallel_options));
     if (rc == 0)
         rc = steps(&job, &devices, WARMUP_STEPS);
     if (rc == 0)

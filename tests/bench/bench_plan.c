@@ -55,7 +55,7 @@ static int plan(const workload *load, const ek_device_list *devices,
     double seconds;
     int rc =
         job_open(&job, load, devices,
-                 EK_FILLED(ek_data_parallel_options, .split = EK_SPLIT_AUTO, .goal = EK_GOAL_TIME));
+                 EK_OPTIONS(ek_data_parallel_options, .split = EK_SPLIT_AUTO, .goal = EK_GOAL_TIME));
     for (int i = 0; rc == 0 && i < PLAN_STEPS; i++)
         rc = timed_step(&job, &seconds);
     if (rc == 0)
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
         rc = plan(&load, &devices, &options);
     sides.devices = &devices;
     if (rc == 0)
-        rc = job_open(&sides.jobs[EQUAL], &load, &devices, EK_FILLED(ek_data_parallel_options));
+        rc = job_open(&sides.jobs[EQUAL], &load, &devices, EK_OPTIONS(ek_data_parallel_options));
     if (rc == 0)
         rc = job_open(&sides.jobs[PLANNED], &load, &devices, options);
     if (rc == 0)

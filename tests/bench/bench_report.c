@@ -149,7 +149,7 @@ int main(int argc, char **argv)
         return rc;
     b.job = &job;
     b.devices = &given.devices;
-    rc = job_open(&job, &given.load, &given.devices, EK_FILLED(ek_data_parallel_options));
+    rc = job_open(&job, &given.load, &given.devices, EK_OPTIONS(ek_data_parallel_options));
     if (rc == 0)
         rc = choose_steps(&b);
     if (rc == 0)

@@ -300,7 +300,7 @@ int main(int argc, char **argv)
     int timed = layers ? TIMED_STEPS : 1;
     int rc = job_devices(&devices, job_kind(), count, threads);
     if (rc == 0)
-        rc = job_open(&job, &load, &devices, EK_FILLED(ek_data_parallel_options));
+        rc = job_open(&job, &load, &devices, EK_OPTIONS(ek_data_parallel_options));
     if (rc == 0)
         rc = steps(&job, &devices, layers ? WARMUP_STEPS : 1); /* makes the optimizer's state */
     if (rc == 0)

@@ -36,7 +36,7 @@ int main(int argc, char **argv)
     shard_sides sides = {.devices = &given.devices};
     for (int i = 0; i < 2 && rc == 0; i++)
         rc = job_open(&sides.jobs[i], &given.load, &given.devices,
-                      EK_FILLED(ek_data_parallel_options,
+                      EK_OPTIONS(ek_data_parallel_options,
                                 .shard = i ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE));
     if (rc == 0)
         rc = job_compare(&pairs, shard_step, &sides, WARMUPS, given.budget);

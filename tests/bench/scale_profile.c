@@ -192,7 +192,7 @@ int profile_measure(sim_profile *profile, const workload *load, int threads, int
     ek_device_list devices;
     int rc = job_devices(&devices, EK_HOST, 1, threads);
     if (rc >= 0)
-        rc = job_open(&job, load, &devices, EK_FILLED(ek_data_parallel_options));
+        rc = job_open(&job, load, &devices, EK_OPTIONS(ek_data_parallel_options));
     if (rc >= 0)
         rc = profile_train(profile, &job, budget, cap_mb);
     job_close(&job);

@@ -134,7 +134,7 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = job_devices(&how.devices, how.kind, devices, how.threads);
     if (rc == 0)
-        rc = job_open(&job, &how.load, &how.devices, EK_FILLED(ek_data_parallel_options));
+        rc = job_open(&job, &how.load, &how.devices, EK_OPTIONS(ek_data_parallel_options));
     if (rc == 0)
         rc = measure(&job, &how, &r);
     int rank = ek_dist_get_rank(NULL);

@@ -55,7 +55,7 @@ static int gan_set_up(int row)
     gan.critic = gan_critic(&rows[row]);
     gan.on_real = gan_loss(&rows[row], EK_GAN_CRITIC_REAL);
     gan.on_fake = gan_loss(&rows[row], EK_GAN_CRITIC_FAKE);
-    gan.optimizer = ek_adam(gan.critic, .lr = 0.01, .beta1 = EK_ZERO);
+    gan.optimizer = ek_adam(gan.critic, .lr = 0.01, .beta1 = 0);
     gan.real = ek_keep(ek_randn(EK_SHAPE(4, 1, 4, 4)));
     gan.fake = ek_keep(ek_randn(EK_SHAPE(4, 1, 4, 4)));
     return ek_error_status();

@@ -50,7 +50,7 @@ static int read_shuffled(void)
 static ek_loader *loader_of(int workers)
 {
     return ek_data_loader(ek_transformed(ek_shuffled(tokens(), 3), 0, ek_to_float()),
-                          .batch_size = 3, .workers = workers, .empty_batches = EK_ON);
+                          .batch_size = 3, .workers = workers, .empty_batches = true);
 }
 
 /* A batch by one loader, and the rest by another. */

@@ -104,8 +104,8 @@ static ek_loader *make(const loader_row *row)
                                  .seeding = row->worker_seed ? EK_SEED_WORKER : EK_SEED_BATCH};
     if (row->empty) {
         options.shuffle = false;
-        options.sampler = ek_distributed_sampler(SAMPLES, 2, 1, .padding = EK_OFF);
-        options.empty_batches = EK_ON;
+        options.sampler = ek_distributed_sampler(SAMPLES, 2, 1, .padding = false);
+        options.empty_batches = true;
     }
     if (row->own) {
         options.collate = collate;

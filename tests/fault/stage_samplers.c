@@ -84,7 +84,7 @@ static ek_sampler *make_distributed_identity(void)
 
 static ek_sampler *make_inference(void)
 {
-    return ek_distributed_inference_sampler(SAMPLES, 5, 4, EK_ON);
+    return ek_distributed_inference_sampler(SAMPLES, 5, 4, true);
 }
 
 static const struct {

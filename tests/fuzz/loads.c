@@ -78,8 +78,8 @@ static void loads_trained(const ek_archive *a)
     if (i == sizeof names / sizeof *names)
         return;
     trained_begin(t);
-    bool any = loads_well(ek_archive_load_module(a, "model", t->net, .strict = EK_OFF));
-    any = loads_well(ek_archive_load_module(a, "", t->net, .strict = EK_OFF)) || any;
+    bool any = loads_well(ek_archive_load_module(a, "model", t->net, .strict = false));
+    any = loads_well(ek_archive_load_module(a, "", t->net, .strict = false)) || any;
     any = loads_well(ek_archive_load_optimizer(a, "optimizer", t->optimizer, t->net)) || any;
     any = loads_well(ek_archive_load_schedule(a, "schedule", t->schedule)) || any;
     any = loads_well(ek_archive_load_ema(a, "ema", t->ema)) || any;

@@ -13,7 +13,7 @@ static int exchange(ek_module *net, char **argv)
 {
     ek_load_report report = {0};
     ek_archive *file = ek_archive_open(argv[2]), *written = ek_archive_new();
-    ek_archive_load_module(file, argv[3], net, .strict = EK_OFF, .report = &report);
+    ek_archive_load_module(file, argv[3], net, .strict = false, .report = &report);
     ek_archive_put_module(written, "", net);
     ek_archive_put_text(written, "format", "pt");
     ek_archive_save(written, argv[4]);

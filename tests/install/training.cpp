@@ -98,7 +98,7 @@ static void options()
           number(ek_f_kl_div(b, a, .reduction = EK_BATCH_MEAN)) == 0);
     CHECK(number(ek_f_token_cross_entropy(b, ek_zeros(EK_SHAPE(2), EK_I64), .ignore_index = 1)) >
           1);
-    CHECK(number(ek_f_poisson_nll_loss(b, b, .log_input = EK_ON)) == 1);
+    CHECK(number(ek_f_poisson_nll_loss(b, b, .log_input = true)) == 1);
     CHECK(number(ek_f_gaussian_nll_loss(a, b, a, .full = false)) == 0.5);
     CHECK(number(ek_f_margin_ranking_loss(a, b, a, .margin = 2)) == 1);
     CHECK(number(ek_f_hinge_embedding_loss(a, a, .margin = 1)) == 1);
@@ -197,8 +197,8 @@ static void options()
         CHECK(layer != nullptr);
         ek_module_free(layer);
     }
-    ek_switch state = EK_DEFAULT;
-    CHECK(state == EK_DEFAULT && ek_switch(true) == EK_ON && sizeof state == sizeof(int));
+    bool state = EK_DEFAULT;
+    CHECK(state == EK_DEFAULT && bool(true) == true && sizeof state == sizeof(int));
     CHECK(ek_tensor_count(ek_sum(x, .dim = 0, .keepdim = true)) == 4);
     CHECK(EK_CHECK_ABI() == 0 && ek_abi() == EK_ABI);
     ek_module *refused = ek_conv2d(1, 2, 3, .stride = 0); // a written zero is a zero

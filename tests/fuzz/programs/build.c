@@ -189,7 +189,7 @@ static ek_data_parallel_options wrapper_options(const way *w, ek_module *net, ch
 {
     static const ek_split_policy splits[] = {EK_SPLIT_CHUNK, EK_SPLIT_EVEN, EK_SPLIT_AUTO};
     ek_data_parallel_options o =
-        EK_FILLED(ek_data_parallel_options, .module = net, .split = splits[w->split],
+        EK_OPTIONS(ek_data_parallel_options, .module = net, .split = splits[w->split],
                   .goal = (ek_plan_goal)w->goal, .shard = (ek_shard_policy)w->shard,
                   .running_stats = (ek_running_stats)w->stats, .broadcast_buffers = !w->own,
                   .plain = w->wrapper == WRAPPER_ALONE);

@@ -176,7 +176,7 @@ TEST_LOOP(narrow_dtypes_are_widened, 0, 2)
     assert_made(a);
     ek_module *to = ek_linear(2, 2);
     assert_ok(ek_module_to_dtype(to, _i ? EK_F64 : EK_F32));
-    assert_ok(ek_archive_load_module(a, "", to, .strict = EK_OFF));
+    assert_ok(ek_archive_load_module(a, "", to, .strict = false));
     for (int i = 0; i < 4; i++)
         ck_assert_double_eq(element(ek_module_tensor(to, "weight"), i), (double)weights[i]);
     for (int i = 0; i < 2; i++)
@@ -341,7 +341,7 @@ TEST(other_names_are_listed)
     ek_error_clear();
     ck_assert_int_eq(report.loaded, 0);
     ck_assert_int_eq(report.missing, 5);
-    assert_ok(ek_archive_load_module(a, "m", to, .strict = EK_OFF, .report = &report));
+    assert_ok(ek_archive_load_module(a, "m", to, .strict = false, .report = &report));
     ck_assert_int_eq(report.loaded, 3);
     ck_assert_int_eq(report.missing, 5);
     ck_assert_int_eq(report.unexpected, 5);
@@ -368,7 +368,7 @@ TEST(other_shapes_are_told)
     assert_unchanged(
         a, "m", to, EK_E_SHAPE,
         "\"m.0.weight\" is [5, 2, 3, 3], in the module it is [4, 2, 3, 3], and 6 more");
-    assert_refused(ek_archive_load_module(a, "m", to, .strict = EK_OFF), EK_E_SHAPE, "m.0.weight");
+    assert_refused(ek_archive_load_module(a, "m", to, .strict = false), EK_E_SHAPE, "m.0.weight");
     ek_archive_free(a);
     ek_module_free(from);
     ek_module_free(to);

@@ -180,7 +180,7 @@ TEST(optimizers_without_states_come_back)
     for (int i = 0; i < 2; i++) {
         static const char *const names[] = {"0.weight", "0.bias"};
         ek_tensor *p = ek_module_tensor(module, names[i]);
-        ek_optimizer_options options = {.lr = i ? 0.125 : EK_ZERO, .momentum = i ? 0.5 : 0};
+        ek_optimizer_options options = {.lr = i ? 0.125 : 0, .momentum = i ? 0.5 : 0};
         ck_assert_int_eq(ek_optimizer_add_group(optimizer, &p, 1, options), i);
         ck_assert_int_eq(ek_optimizer_add_group(again, &p, 1,
                                                 (ek_optimizer_options){.momentum = i ? 0.5 : 0}),

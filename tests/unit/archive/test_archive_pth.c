@@ -62,7 +62,7 @@ TEST_LOOP(modules_without_some_buffers, 0, 2)
     ck_assert(!ek_archive_has(a, "mask") && !ek_archive_has(a, "fc.mask"));
     ck_assert(ek_archive_has(a, "kept") && ek_archive_has(a, "fc.kept"));
     ek_module *net = ek_sequential_named({"fc", ek_linear(2, 1)});
-    assert_ok(ek_archive_load_module(a, "fc", net, .strict = EK_OFF));
+    assert_ok(ek_archive_load_module(a, "fc", net, .strict = false));
     ck_assert(ek_archive_has(a, "fc.fc.weight"));
     ek_archive_free(a);
     ek_module_free(net);

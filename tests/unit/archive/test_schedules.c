@@ -45,7 +45,7 @@ static ek_schedule *make(const char *name, ek_optimizer *o)
     IS("cyclic") ek_cyclic_lr(o, 0.01, 0.1, .step_size_up = 3, .step_size_down = 4);
     IS("cyclic_halves")
     ek_cyclic_lr(o, 0.01, 0.1, .step_size_up = 2, .mode = EK_CYCLIC_TRIANGULAR2,
-                 .cycle_momentum = EK_OFF);
+                 .cycle_momentum = false);
     IS("cyclic_range")
     ek_cyclic_lr(o, 0.01, 0.1, .step_size_up = 4, .mode = EK_CYCLIC_EXP_RANGE, .gamma = 0.95);
     IS("sequential")
@@ -301,7 +301,7 @@ TEST(refuse)
     hundredth = most;
     ck_assert_double_eq(ek_optimizer_lr(o, 0), before);
     ek_schedule_free(schedule);
-    schedule = ek_one_cycle_lr(o, 0.1, 2, .pct_start = 0.9, .cycle_momentum = EK_OFF);
+    schedule = ek_one_cycle_lr(o, 0.1, 2, .pct_start = 0.9, .cycle_momentum = false);
     assert_ok(ek_schedule_step(schedule));
     assert_ok(ek_schedule_step(schedule));
     assert_refused(ek_schedule_step(schedule), EK_E_INVALID, "step 3 is beyond total_steps 2");

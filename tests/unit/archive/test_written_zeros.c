@@ -40,7 +40,7 @@ TEST(optimizers)
     const double none = after_two_steps(net, ek_adam(net, SHARED_OPTIONS));
     ck_assert_double_eq_tol(none, 0, 1e-6); /* each step is lr times the gradient's sign */
     ck_assert(fabs(plain - none) > 1e-3);
-    ek_optimizer_options filled = {.module = net, .lr = 0.5, .beta1 = EK_ZERO, .beta2 = EK_ZERO};
+    ek_optimizer_options filled = {.module = net, .lr = 0.5, .beta1 = 0, .beta2 = 0};
     ck_assert_double_eq(after_two_steps(net, ek_adam_with(filled)), none);
     ck_assert_double_eq(after_two_steps(net, ek_sgd(net, .lr = 0)), 1);
     ck_assert_double_eq(after_two_steps(net, ek_sgd(net, 0)), 1);

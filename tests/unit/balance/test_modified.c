@@ -188,7 +188,7 @@ static const ek_module_type scaler_type = {.name = "scaler",
                                            .size = sizeof(scaler),
                                            .forward = scaler_forward};
 
-static ek_module *make_scaler(ek_switch broadcast_buffers, ek_running_stats running_stats)
+static ek_module *make_scaler(bool broadcast_buffers, ek_running_stats running_stats)
 {
     scaler *self = (scaler *)ek_module_new(&scaler_type);
     assert_made(self);
@@ -206,7 +206,7 @@ TEST(by_what_happens_to_buffers)
     ek_tensor *x = inputs(4);
     assert_ok(ek_tensor_set_requires_grad(x, true));
     /* A second forward writes the first replica's buffer itself and sends it to the second. */
-    ek_module *model = make_scaler(EK_ON, EK_RUNNING_STATS_FIRST);
+    ek_module *model = make_scaler(true, EK_RUNNING_STATS_FIRST);
     ek_value old = ek_forward(model, x);
     ek_value new = ek_forward(model, x);
     ck_assert_int_lt(ek_backward(ek_sum(ek_value_tensor(ek_value_at(old, 0)))), 0);
@@ -216,7 +216,7 @@ TEST(by_what_happens_to_buffers)
     assert_ok(ek_backward(loss_of_all(new)));
     ek_module_free(model);
 
-    model = make_scaler(EK_ON, EK_RUNNING_STATS_AVERAGE);
+    model = make_scaler(true, EK_RUNNING_STATS_AVERAGE);
     old = ek_forward(model, x);
     ck_assert_int_lt(ek_backward(ek_sum(ek_value_tensor(ek_value_at(old, 0)))), 0);
     assert_modified("mul", "host:0", "the average of running statistics");

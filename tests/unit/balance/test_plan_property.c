@@ -153,7 +153,7 @@ static void draw_wish(uint64_t *state, int devices, wish *w)
     double shares[EK_MAX_DEVICES];
     ek_data_parallel_options *options = &w->options;
     int kind = below(state, 7), length;
-    *w = (wish){.options = EK_FILLED(ek_data_parallel_options)};
+    *w = (wish){.options = EK_OPTIONS(ek_data_parallel_options)};
     options->device_ids = ek_devices(test_kind(), devices);
     switch (kind) {
     case 0:

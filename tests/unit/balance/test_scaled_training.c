@@ -89,7 +89,7 @@ static double train(training *t, ek_dtype dtype, ek_grad_scaler *scaler)
 TEST_LOOP(trains_as_in_f32, 0, WRAPPINGS)
 {
     training exact = begin(ON_ONE), t = begin((wrapping)_i);
-    ek_grad_scaler *off = ek_grad_scaler_new(.enabled = EK_OFF);
+    ek_grad_scaler *off = ek_grad_scaler_new(.enabled = false);
     ek_grad_scaler *scaler =
         ek_grad_scaler_new(.init_scale = 0x1p40, .backoff_factor = 0.0625, .growth_interval = 3);
     double first;

@@ -13,19 +13,19 @@ typedef enum mode { SINGLE, CLASSIC, BALANCED, MODES } mode;
 static const struct {
     mode mode;
     int devices, batch;
-    ek_switch broadcast_buffers;
+    bool broadcast_buffers;
     ek_running_stats running_stats;
 } cases[] = {
-    {SINGLE, 1, 6, EK_DEFAULT, EK_RUNNING_STATS_FIRST},
-    {CLASSIC, 3, 9, EK_ON, EK_RUNNING_STATS_FIRST},
-    {CLASSIC, 3, 8, EK_ON, EK_RUNNING_STATS_FIRST}, /* chunks of 3, 3, 2 */
-    {CLASSIC, 3, 8, EK_OFF, EK_RUNNING_STATS_FIRST},
-    {CLASSIC, 3, 8, EK_ON, EK_RUNNING_STATS_AVERAGE},
-    {CLASSIC, 4, 9, EK_ON, EK_RUNNING_STATS_FIRST}, /* 3, 3, 3: a device stays idle */
-    {BALANCED, 3, 9, EK_ON, EK_RUNNING_STATS_FIRST},
-    {BALANCED, 3, 8, EK_ON, EK_RUNNING_STATS_FIRST},
-    {BALANCED, 3, 8, EK_OFF, EK_RUNNING_STATS_FIRST},
-    {BALANCED, 3, 8, EK_ON, EK_RUNNING_STATS_AVERAGE},
+    {SINGLE, 1, 6, true, EK_RUNNING_STATS_FIRST},
+    {CLASSIC, 3, 9, true, EK_RUNNING_STATS_FIRST},
+    {CLASSIC, 3, 8, true, EK_RUNNING_STATS_FIRST}, /* chunks of 3, 3, 2 */
+    {CLASSIC, 3, 8, false, EK_RUNNING_STATS_FIRST},
+    {CLASSIC, 3, 8, true, EK_RUNNING_STATS_AVERAGE},
+    {CLASSIC, 4, 9, true, EK_RUNNING_STATS_FIRST}, /* 3, 3, 3: a device stays idle */
+    {BALANCED, 3, 9, true, EK_RUNNING_STATS_FIRST},
+    {BALANCED, 3, 8, true, EK_RUNNING_STATS_FIRST},
+    {BALANCED, 3, 8, false, EK_RUNNING_STATS_FIRST},
+    {BALANCED, 3, 8, true, EK_RUNNING_STATS_AVERAGE},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

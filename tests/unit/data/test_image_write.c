@@ -25,17 +25,17 @@ static ek_grid_options options_of(int which)
     ek_tensor *x = golden_of(which, "x");
     switch (which) {
     case 1:
-        return EK_OPTIONS_1(ek_grid_options, pictures, x, 2, .padding = 0);
+        return EK_OPTIONS(ek_grid_options, x, 2, .padding = 0);
     case 2:
-        return EK_OPTIONS_1(ek_grid_options, pictures, x, 4, .normalize = true);
+        return EK_OPTIONS(ek_grid_options, x, 4, .normalize = true);
     case 3:
-        return EK_OPTIONS_1(ek_grid_options, pictures, x, .normalize = true, .scale_each = true,
+        return EK_OPTIONS(ek_grid_options, x, .normalize = true, .scale_each = true,
                             .pad_value = 0.5);
     case 4:
-        return EK_OPTIONS_1(ek_grid_options, pictures, x, .normalize = true, .low = -1, .high = 1,
+        return EK_OPTIONS(ek_grid_options, x, .normalize = true, .low = -1, .high = 1,
                             .padding = 1);
     default:
-        return EK_OPTIONS_1(ek_grid_options, pictures, x);
+        return EK_OPTIONS(ek_grid_options, x);
     }
 }
 

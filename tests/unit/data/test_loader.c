@@ -14,7 +14,7 @@ static ek_loader_options case_of(const char *name, ek_generator *generator)
     ek_loader_options options = {.dataset = &noisy_new(COUNT)->dataset};
     options.shuffle =
         strstr("shuffle batches drop_last generator generator_drop_last single", name) != NULL;
-    options.batch_size = strcmp(name, "single") == 0       ? EK_ZERO
+    options.batch_size = strcmp(name, "single") == 0       ? 0
                          : strcmp(name, "sampler") == 0    ? 2
                          : strcmp(name, "shuffle") == 0    ? 1
                          : strncmp(name, "batch_", 6) == 0 ? 0
@@ -195,7 +195,7 @@ TEST_LOOP(samples_can_come_as_they_are, 0, 2)
 {
     ek_batch batch;
     ek_scope scope = ek_scope_begin();
-    ek_loader *loader = ek_data_loader(&noisy_new(3)->dataset, .batch_size = EK_ZERO, .workers = _i,
+    ek_loader *loader = ek_data_loader(&noisy_new(3)->dataset, .batch_size = 0, .workers = _i,
                                        .device_ids = EK_DEVICES(ek_host(2)));
     ck_assert_int_eq(ek_loader_length(loader), 3);
     for (int i = 0; i < 3; i++) {
@@ -451,11 +451,11 @@ TEST(options_that_cannot_be_are_refused)
                             .drop_last = true},
         "the batch_sampler's to decide");
     assert_loader_refused((ek_loader_options){.batch_size = -3}, "batch_size -3");
-    assert_loader_refused((ek_loader_options){.batch_size = EK_ZERO, .drop_last = true},
+    assert_loader_refused((ek_loader_options){.batch_size = 0, .drop_last = true},
                           "drop_last has");
-    assert_loader_refused((ek_loader_options){.batch_size = EK_ZERO, .collate = collate_sum},
+    assert_loader_refused((ek_loader_options){.batch_size = 0, .collate = collate_sum},
                           "collate has");
-    assert_loader_refused((ek_loader_options){.batch_size = EK_ZERO, .device_ids = two},
+    assert_loader_refused((ek_loader_options){.batch_size = 0, .device_ids = two},
                           "cannot be divided among 2");
     assert_loader_refused((ek_loader_options){.workers = -1}, "-1 workers");
     assert_loader_refused((ek_loader_options){.workers = 1025}, "1025 workers; between 0 and 1024");
@@ -491,7 +491,7 @@ TEST(options_that_cannot_be_are_refused)
 TEST(options_by_position)
 {
     ek_loader *loader =
-        ek_data_loader(&noisy_new(4)->dataset, false, NULL, NULL, 2, false, EK_DEFAULT, 0);
+        ek_data_loader(&noisy_new(4)->dataset, false, NULL, NULL, 2, false, true, 0);
     assert_made(loader);
     ek_loader_free(loader);
 }

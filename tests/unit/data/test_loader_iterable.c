@@ -117,7 +117,7 @@ TEST(ranks)
                         ek_world.size = ranks;
                         ek_loader *loader = ek_data_loader(counter_new(count), .batch_size = 2,
                                                            .workers = r % 3, .drop_last = drop,
-                                                           .empty_batches = even ? EK_ON : EK_OFF);
+                                                           .empty_batches = even ? true : false);
                         assert_made(loader);
                         pass_read(&got, loader, INT64_MAX);
                         ek_loader_free(loader);

@@ -12,13 +12,13 @@ typedef struct job {
     int64_t count, batch_size;
     int ranks, workers;
     bool drop_last, batches; /* batches: by a batch sampler */
-    ek_switch empty;
+    bool empty;
     ek_seeding seeding;
 } job;
 
 static ek_loader *loader_of(const job *j, int rank)
 {
-    ek_sampler *sampler = ek_distributed_sampler(j->count, j->ranks, rank, .padding = EK_OFF);
+    ek_sampler *sampler = ek_distributed_sampler(j->count, j->ranks, rank, .padding = false);
     ek_loader_options options = {.dataset = &noisy_new(j->count)->dataset,
                                  .workers = j->workers,
                                  .seeding = j->seeding,
@@ -91,14 +91,14 @@ static void assert_even(const job *j)
         ek_loader_free(loader);
     }
     for (int rank = 0; rank < j->ranks; rank++)
-        ck_assert_int_eq(given[rank], j->empty == EK_ON ? most : own[rank]);
+        ck_assert_int_eq(given[rank], j->empty == true ? most : own[rank]);
     for (int64_t i = 0; i < j->count && !j->drop_last; i++)
         ck_assert(seen[0][i] == 1 && seen[1][i] == 1);
 }
 
 TEST_LOOP(all_ranks_give_as_many_batches, 0, 8)
 {
-    job j = {.drop_last = _i & 1, .batches = _i & 2, .empty = _i & 4 ? EK_OFF : EK_ON};
+    job j = {.drop_last = _i & 1, .batches = _i & 2, .empty = _i & 4 ? false : true};
     for (j.count = 0; j.count < 12; j.count++)
         for (j.ranks = 1; j.ranks < 5; j.ranks++)
             for (j.batch_size = 1; j.batch_size < 4; j.batch_size++)
@@ -112,7 +112,7 @@ TEST_LOOP(workers_give_them_too, 0, 4)
                    .ranks = 3,
                    .workers = 1 + _i / 2,
                    .seeding = _i % 2 ? EK_SEED_WORKER : EK_SEED_BATCH,
-                   .empty = EK_ON};
+                   .empty = true};
     assert_even(&j);
 }
 
@@ -137,23 +137,23 @@ TEST(they_are_given_by_default_among_several_processes)
         /* The second rank's share. */
         ek_sampler *shares[6];
         for (int i = 0; i < 6; i++)
-            shares[i] = ek_distributed_sampler(3, 2, 1, .padding = EK_OFF);
+            shares[i] = ek_distributed_sampler(3, 2, 1, .padding = false);
         ck_assert_int_eq(batches_of((ek_loader_options){.sampler = shares[0]}), 1 + several);
         ck_assert_int_eq(batches_of(
-                             (ek_loader_options){.sampler = shares[1], .empty_batches = EK_ON}),
+                             (ek_loader_options){.sampler = shares[1], .empty_batches = true}),
                          2);
         ck_assert_int_eq(batches_of(
-                             (ek_loader_options){.sampler = shares[2], .empty_batches = EK_OFF}),
+                             (ek_loader_options){.sampler = shares[2], .empty_batches = false}),
                          1);
         ck_assert_int_eq(batches_of((ek_loader_options){.batch_sampler =
                                                             ek_batch_sampler(shares[3], 1, false)}),
                          1 + several);
         ck_assert_int_eq(batches_of(
-                             (ek_loader_options){.sampler = shares[4], .batch_size = EK_ZERO}),
+                             (ek_loader_options){.sampler = shares[4], .batch_size = 0}),
                          1);
         ck_assert_int_eq(batches_of((ek_loader_options){.sampler = shares[5], .batch_size = 2}), 1);
         /* Nobody's share is longer. */
-        ck_assert_int_eq(batches_of((ek_loader_options){.empty_batches = EK_ON}), 3);
+        ck_assert_int_eq(batches_of((ek_loader_options){.empty_batches = true}), 3);
         ck_assert_int_eq(batches_of(
                              (ek_loader_options){.sampler = ek_distributed_sampler(3, 2, 1)}),
                          2);
@@ -163,10 +163,10 @@ TEST(they_are_given_by_default_among_several_processes)
 
 TEST(impossible_ones_are_refused)
 {
-    assert_refused(ek_data_loader(&noisy_new(3)->dataset, .batch_size = 0, .empty_batches = EK_ON),
+    assert_refused(ek_data_loader(&noisy_new(3)->dataset, .batch_size = 0, .empty_batches = true),
                    EK_E_INVALID, "batch_size 0) cannot be followed by empty_batches");
-    assert_refused(ek_data_loader(&noisy_new(3)->dataset, .empty_batches = (ek_switch)7),
-                   EK_E_INVALID, "empty_batches can be EK_ON or EK_OFF, not 7");
+    assert_refused(ek_data_loader(&noisy_new(3)->dataset, .empty_batches = (bool)7),
+                   EK_E_INVALID, "empty_batches can be true or false, not 7");
 }
 
 /* ---- what they are made of ---- */
@@ -178,11 +178,11 @@ TEST_LOOP(an_empty_batch_draws_for_itself, 0, 2)
                    .batch_size = 2,
                    .ranks = 4,
                    .seeding = _i ? EK_SEED_WORKER : EK_SEED_BATCH,
-                   .empty = EK_ON};
+                   .empty = true};
     uint8_t states[2][EK_GENERATOR_STATE_BYTES];
     for (int without = 0; without < 2; without++) {
         job one = j;
-        one.empty = without ? EK_OFF : EK_ON;
+        one.empty = without ? false : true;
         ek_loader *loader = loader_of(&one, 3);
         int seen[3] = {0};
         int64_t empty;
@@ -211,8 +211,8 @@ TEST(a_collate_function_makes_them_of_one_sample)
 {
     ek_loader *loader =
         ek_data_loader(&noisy_new(3)->dataset,
-                       .sampler = ek_distributed_sampler(3, 2, 1, .padding = EK_OFF),
-                       .collate = collate_counting, .empty_batches = EK_ON);
+                       .sampler = ek_distributed_sampler(3, 2, 1, .padding = false),
+                       .collate = collate_counting, .empty_batches = true);
     ek_batch batch;
     double seven;
     for (int i = 0; i < 2; i++)
@@ -241,8 +241,8 @@ TEST_LOOP(the_first_device_has_an_empty_part, 0, 4)
 {
     ek_loader *loader =
         ek_data_loader(&noisy_new(5)->dataset, .batch_size = 2, .workers = _i % 2 * 2,
-                       .sampler = ek_distributed_sampler(5, 4, 1, .padding = EK_OFF),
-                       .device_ids = EK_DEVICES(ek_host(2), ek_host(0)), .empty_batches = EK_ON,
+                       .sampler = ek_distributed_sampler(5, 4, 1, .padding = false),
+                       .device_ids = EK_DEVICES(ek_host(2), ek_host(0)), .empty_batches = true,
                        .sizes = _i < 2 ? NULL : sizes_are_never_asked);
     ek_batch batch;
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
@@ -250,9 +250,9 @@ TEST_LOOP(the_first_device_has_an_empty_part, 0, 4)
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     ek_loader_free(loader);
     loader = ek_data_loader(&noisy_new(3)->dataset, .batch_size = 2, .workers = _i % 2 * 2,
-                            .sampler = ek_distributed_sampler(3, 4, 3, .padding = EK_OFF),
+                            .sampler = ek_distributed_sampler(3, 4, 3, .padding = false),
                             .device_ids = EK_DEVICES(ek_host(2), ek_host(0)),
-                            .empty_batches = EK_ON, .sizes = _i < 2 ? NULL : sizes_are_never_asked);
+                            .empty_batches = true, .sizes = _i < 2 ? NULL : sizes_are_never_asked);
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
     ck_assert_int_eq(batch.count, 0);
     ck_assert(batch.data.per_device && batch.input.per_device && batch.target.per_device);
@@ -280,7 +280,7 @@ TEST_LOOP(a_state_goes_on_with_empty_batches, 0, 12)
                    .ranks = 4,
                    .workers = _i % 2 * 2,
                    .batches = _i & 2,
-                   .empty = EK_ON};
+                   .empty = true};
     static record whole, pieces;
     ek_manual_seed(5);
     ek_loader *loader = loader_of(&j, 3);

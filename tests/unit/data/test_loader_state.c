@@ -59,7 +59,7 @@ static ek_loader_options by_batches(ek_generator *generator)
 static ek_loader_options one_by_one(ek_generator *generator)
 {
     (void)generator;
-    return (ek_loader_options){.batch_size = EK_ZERO, .shuffle = true};
+    return (ek_loader_options){.batch_size = 0, .shuffle = true};
 }
 
 static way *const ways[] = {in_order,  shuffled,   with_generator, by_sampler,

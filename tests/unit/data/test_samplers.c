@@ -176,9 +176,9 @@ TEST(distributed_samplers)
         const int64_t *c = t.cases + row * t.columns;
         for (int rank = 0; rank < c[1]; rank++) {
             ek_sampler *sampler =
-                ek_distributed_sampler(c[0], (int)c[1], rank, .shuffle = c[4] ? EK_DEFAULT : EK_OFF,
+                ek_distributed_sampler(c[0], (int)c[1], rank, .shuffle = c[4] ? true : false,
                                        .seed = c[2], .drop_last = c[5],
-                                       .padding = c[6] ? EK_DEFAULT : EK_OFF, .contiguous = c[7]);
+                                       .padding = c[6] ? true : false, .contiguous = c[7]);
             assert_made(sampler);
             ck_assert_int_eq(ek_sampler_length(sampler), *t.ends++);
             assert_ok(ek_sampler_set_epoch(sampler, c[3]));
@@ -196,7 +196,7 @@ TEST(inference_samplers)
         const int64_t *c = t.cases + row * t.columns;
         for (int rank = 0; rank < c[1]; rank++) {
             ek_sampler *sampler =
-                ek_distributed_inference_sampler(c[0], (int)c[1], rank, c[2] ? EK_DEFAULT : EK_OFF);
+                ek_distributed_inference_sampler(c[0], (int)c[1], rank, c[2] ? true : false);
             assert_made(sampler);
             ck_assert_int_eq(ek_sampler_length(sampler), *t.ends++);
             assert_pass(&t, row, sampler);
@@ -263,9 +263,9 @@ TEST(evaluation_covers_everything_once)
                 for (int rank = 0; rank < ranks; rank++) {
                     ek_sampler *sampler =
                         way == 4
-                            ? ek_distributed_inference_sampler(count, ranks, rank, EK_OFF)
-                            : ek_distributed_sampler(count, ranks, rank, way & 1 ? EK_ON : EK_OFF,
-                                                     .padding = EK_OFF, .contiguous = way > 1);
+                            ? ek_distributed_inference_sampler(count, ranks, rank, false)
+                            : ek_distributed_sampler(count, ranks, rank, way & 1 ? true : false,
+                                                     .padding = false, .contiguous = way > 1);
                     ek_pass pass = {0};
                     assert_made(sampler);
                     assert_ok(ek_sampler_draw(sampler, &pass));
@@ -352,7 +352,7 @@ TEST(very_large_sets)
         ck_assert_int_eq(index, (int64_t)(ek_random_u64(same) % (uint64_t)(count - 1)));
     }
     ek_sampler_free(sampler);
-    sampler = ek_distributed_sampler(count + 1, 4, 3, .contiguous = true, .shuffle = EK_OFF);
+    sampler = ek_distributed_sampler(count + 1, 4, 3, .contiguous = true, .shuffle = false);
     assert_made(sampler);
     ck_assert_int_eq(ek_sampler_length(sampler), count / 4 + 1);
     ek_sampler_free(sampler);

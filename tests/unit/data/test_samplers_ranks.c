@@ -169,11 +169,11 @@ static ek_sampler *share(int way, int64_t count, int ranks, int rank)
     case 1:
         return ek_distributed_sampler(count, ranks, rank, .drop_last = true);
     case 2:
-        return ek_distributed_sampler(count, ranks, rank, .padding = EK_OFF);
+        return ek_distributed_sampler(count, ranks, rank, .padding = false);
     case 3:
-        return ek_distributed_sampler(count, ranks, rank, .padding = EK_OFF, .contiguous = true);
+        return ek_distributed_sampler(count, ranks, rank, .padding = false, .contiguous = true);
     default:
-        return ek_distributed_inference_sampler(count, ranks, rank, EK_OFF);
+        return ek_distributed_inference_sampler(count, ranks, rank, false);
     }
 }
 

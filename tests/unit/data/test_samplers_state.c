@@ -18,7 +18,7 @@ static ek_sampler *make_kind(int kind, ek_generator *generator)
         CASE_IS(2, ek_subset_random_sampler(subset, 6, generator));
         CASE_IS(3, ek_weighted_random_sampler(weights, 4, 9, generator));
         CASE_IS(4, ek_distributed_sampler(10, 3, 1, .automatic_epochs = true));
-        CASE_IS(5, ek_distributed_inference_sampler(10, 3, 2, EK_DEFAULT));
+        CASE_IS(5, ek_distributed_inference_sampler(10, 3, 2, true));
         CASE_IS(6, ek_random_identity_sampler(identities, PEOPLE, 2));
         CASE_IS(7, ek_distributed_random_identity_sampler(identities, PEOPLE, 2));
         CASE_IS(8, make_user(&backwards_type, 9, NO_FAULT));

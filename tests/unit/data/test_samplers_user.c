@@ -175,7 +175,7 @@ TEST(wrong_arguments)
     assert_refused(ek_random_sampler(0), EK_E_INVALID, "count is 0");
     assert_refused(ek_random_sampler(-5), EK_E_INVALID, "count is -5");
     assert_refused(ek_random_sampler(5, .num_samples = -2), EK_E_INVALID, "num_samples is -2");
-    assert_refused(ek_random_sampler(5, .num_samples = EK_ZERO), EK_E_INVALID, "num_samples is 0");
+    assert_refused(ek_random_sampler(5, .num_samples = 0), EK_E_INVALID, "num_samples is 0");
     assert_refused(ek_subset_random_sampler(NULL, 2, NULL), EK_E_INVALID,
                    "array of indices is NULL");
     assert_refused(ek_subset_random_sampler(identities, -1, NULL), EK_E_INVALID, "count is -");
@@ -197,15 +197,15 @@ TEST(wrong_arguments)
     assert_refused(ek_distributed_sampler(10, 2, -1), EK_E_INVALID, "Invalid rank -1");
     assert_refused(ek_distributed_sampler(10, -2), EK_E_INVALID, "num_replicas is -2");
     assert_refused(ek_distributed_sampler(-10), EK_E_INVALID, "count is -10");
-    assert_refused(ek_distributed_inference_sampler(10, 0, 0, EK_ON), EK_E_INVALID,
+    assert_refused(ek_distributed_inference_sampler(10, 0, 0, true), EK_E_INVALID,
                    "num_replicas is 0");
-    assert_refused(ek_distributed_inference_sampler(10, 3, 3, EK_ON), EK_E_INVALID,
+    assert_refused(ek_distributed_inference_sampler(10, 3, 3, true), EK_E_INVALID,
                    "interval [0, 2]");
-    assert_refused(ek_distributed_inference_sampler(-1, 3, 0, EK_ON), EK_E_INVALID, "count is -1");
+    assert_refused(ek_distributed_inference_sampler(-1, 3, 0, true), EK_E_INVALID, "count is -1");
     assert_refused(ek_random_identity_sampler(NULL, 3), EK_E_INVALID,
                    "array of identities is NULL");
     assert_refused(ek_random_identity_sampler(identities, -3), EK_E_INVALID, "count is -");
-    assert_refused(ek_random_identity_sampler(identities, PEOPLE, EK_ZERO), EK_E_INVALID,
+    assert_refused(ek_random_identity_sampler(identities, PEOPLE, 0), EK_E_INVALID,
                    "num_instances is 0");
     assert_refused(ek_random_identity_sampler(identities, PEOPLE, INT64_MAX), EK_E_INVALID,
                    "any memory");
@@ -225,7 +225,7 @@ TEST(empty_sets)
         ek_subset_random_sampler(NULL, 0, NULL),
         ek_distributed_sampler(0, 3, 1),
         ek_distributed_sampler(2, 3, 1, .drop_last = true),
-        ek_distributed_inference_sampler(0, 3, 1, EK_ON),
+        ek_distributed_inference_sampler(0, 3, 1, true),
         ek_random_identity_sampler(NULL, 0),
         ek_distributed_random_identity_sampler(identities, 2, 2, 3, 1),
     };

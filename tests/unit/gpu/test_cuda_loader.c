@@ -31,7 +31,7 @@ static const ek_dataset_type rows_type = {.name = "rows",
                                           .length = rows_length,
                                           .get = rows_get};
 
-static ek_loader *open_loader(int workers, ek_switch send_ahead)
+static ek_loader *open_loader(int workers, bool send_ahead)
 {
     ek_loader *loader =
         ek_data_loader(ek_dataset_new(&rows_type), .batch_size = BATCH, .workers = workers,
@@ -79,7 +79,7 @@ TEST(the_next_batch_arrives_while_a_step_computes)
     hold h = {.patience = PATIENCE};
     ek_batch batch;
     open_cuda("0,0");
-    ek_loader *loader = open_loader(1, EK_DEFAULT);
+    ek_loader *loader = open_loader(1, true);
     ask_until_ahead(loader, &batch);
     while (atomic_load(&samples_read) < SAMPLES) /* who still made some might ask for the GPU */
         nanosleep(&moment, NULL);
@@ -111,7 +111,7 @@ TEST_LOOP(steps_see_their_own_batches, 0, 7)
         emulator_set("ORDER", order);
     }
     open_cuda("0,1");
-    ek_loader *loader = open_loader(_i % 3, _i % 2 ? EK_ON : EK_OFF);
+    ek_loader *loader = open_loader(_i % 3, _i % 2 ? true : false);
     for (ek_batch batch; ek_loader_next(loader, &batch) > 0; count++) {
         for (int d = 0; d < 2; d++) {
             copies[d][count] = ek_clone(ek_value_tensor(ek_value_at(batch.data, d)));
@@ -140,7 +140,7 @@ TEST(one_batch_is_ahead_and_no_more)
 {
     ek_batch batch;
     open_cuda("0,0");
-    ek_loader *loader = open_loader(2, EK_DEFAULT);
+    ek_loader *loader = open_loader(2, true);
     ask_until_ahead(loader, &batch);
     for (int i = 0; i < 2 * SAMPLES / BATCH; i++) {
         ck_assert_int_ge(ek_loader_next(loader, &batch), 0);
@@ -152,7 +152,7 @@ TEST(one_batch_is_ahead_and_no_more)
     ask_until_ahead(loader, &batch);
     ek_loader_free(loader);
     ck_assert_uint_eq(bytes_in_use(ek_cuda(0)) + bytes_in_use(ek_cuda(1)), 0);
-    loader = open_loader(2, EK_OFF);
+    loader = open_loader(2, false);
     while (ek_loader_next(loader, &batch) > 0) {
         nanosleep(&moment, NULL);
         ck_assert_uint_le(bytes_in_use(ek_cuda(0)), PART);
@@ -169,7 +169,7 @@ TEST(where_one_batch_fits_none_is_ahead)
     int count = 0, rc;
     open_cuda("0,0");
     assert_ok(ek_memory_set_capacity(ek_cuda(1), PART + PART / 2));
-    ek_loader *loader = open_loader(1, EK_DEFAULT);
+    ek_loader *loader = open_loader(1, true);
     for (; (rc = ek_loader_next(loader, &batch)) > 0; count++) {
         ck_assert_float_eq(element(ek_value_tensor(ek_value_at(batch.data, 1)), 0),
                            (double)batch.indices[BATCH / 2]);
@@ -221,7 +221,7 @@ TEST_LOOP(scattering_waits_for_no_kernel, 0, 2)
 TEST(other_switches_are_refused)
 {
     open_cuda("0,0");
-    assert_refused(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (ek_switch)7),
-                   EK_E_INVALID, "send_ahead can be EK_ON or EK_OFF, not 7");
+    assert_refused(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (bool)7),
+                   EK_E_INVALID, "send_ahead can be true or false, not 7");
     close_cuda();
 }

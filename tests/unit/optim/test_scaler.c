@@ -148,7 +148,7 @@ TEST(switched_off)
 {
     ek_tensor *leaf = leaf_of(2, EK_F32);
     ek_optimizer *optimizer = sgd_of(&leaf, 1);
-    ek_grad_scaler *scaler = ek_grad_scaler_new(.enabled = EK_OFF);
+    ek_grad_scaler *scaler = ek_grad_scaler_new(.enabled = false);
     ck_assert_ptr_eq(ek_grad_scaler_scale(scaler, leaf), leaf);
     give(leaf, 0.5);
     assert_ok(ek_grad_scaler_step(scaler, optimizer));

@@ -289,7 +289,7 @@ static int descend(const char *path, ek_tensor *parameter, void *user)
     return 0;
 }
 
-static const ek_switch switches[] = {EK_ON, EK_OFF};
+static const bool switches[] = {true, false};
 
 TEST_LOOP(parameters_are_sent_once_per_step, 0, 2)
 {
@@ -312,7 +312,7 @@ TEST_LOOP(parameters_are_sent_once_per_step, 0, 2)
             ck_assert_uint_eq(now.parameter_broadcasts, step);
             ck_assert_uint_eq(now.parameter_nbytes, step * parameters * (DEVICES - 1));
             /* Every forward writes them. */
-            uint64_t sent = switches[_i] == EK_ON ? now.forwards : 1;
+            uint64_t sent = switches[_i] == true ? now.forwards : 1;
             ck_assert_uint_eq(now.buffer_nbytes, sent * buffers * (DEVICES - 1));
         }
         ek_module_zero_grad(model);
