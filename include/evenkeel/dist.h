@@ -184,29 +184,30 @@ EK_API int ek_dist_broadcast_with(ek_dist_broadcast_options options);
 typedef struct ek_dist_all_reduce_options {
     int begin; /**< no option, see base.h */
     ek_tensor *tensor;
-    ek_process_group *group;
     ek_dist_op op;
+    ek_process_group *group;
     ek_dist_work **work;
 } ek_dist_all_reduce_options;
 #define EK_DEFAULTS_ek_dist_all_reduce_options EK_NO_DEFAULTS
 EK_API int ek_dist_all_reduce_with(ek_dist_all_reduce_options options);
-/** Gives all ranks the sum (or `op`) over all ranks. */
+/** Gives all ranks the sum over all ranks: ek_dist_all_reduce(x), or ek_dist_all_reduce(x,
+ * EK_DIST_MAX). */
 #define ek_dist_all_reduce(...) \
-    EK_CALL_1(ek_dist_all_reduce_with, ek_dist_all_reduce_options, tensor, __VA_ARGS__)
+    EK_CALL_2(ek_dist_all_reduce_with, ek_dist_all_reduce_options, tensor, op, __VA_ARGS__)
 
 typedef struct ek_dist_reduce_options {
     int begin; /**< no option, see base.h */
     ek_tensor *tensor;
     int dst;
-    ek_process_group *group;
     ek_dist_op op;
+    ek_process_group *group;
     ek_dist_work **work;
 } ek_dist_reduce_options;
 #define EK_DEFAULTS_ek_dist_reduce_options EK_NO_DEFAULTS
 EK_API int ek_dist_reduce_with(ek_dist_reduce_options options);
 /** Gives the sum (or `op`) to rank dst; the other ranks' tensors stay as they are. */
 #define ek_dist_reduce(...) \
-    EK_CALL_2(ek_dist_reduce_with, ek_dist_reduce_options, tensor, dst, __VA_ARGS__)
+    EK_CALL_3(ek_dist_reduce_with, ek_dist_reduce_options, tensor, dst, op, __VA_ARGS__)
 
 typedef struct ek_dist_barrier_options {
     int begin; /**< no option, see base.h */
@@ -272,15 +273,15 @@ typedef struct ek_dist_reduce_scatter_options {
     int begin; /**< no option, see base.h */
     ek_tensor *tensor;
     ek_tensor *const *list;
-    ek_process_group *group;
     ek_dist_op op;
+    ek_process_group *group;
     ek_dist_work **work;
 } ek_dist_reduce_scatter_options;
 #define EK_DEFAULTS_ek_dist_reduce_scatter_options EK_NO_DEFAULTS
 EK_API int ek_dist_reduce_scatter_with(ek_dist_reduce_scatter_options options);
 /** Rank r's tensor becomes the sum (or `op`) over all ranks of list[r]. */
-#define ek_dist_reduce_scatter(...)                                                      \
-    EK_CALL_2(ek_dist_reduce_scatter_with, ek_dist_reduce_scatter_options, tensor, list, \
+#define ek_dist_reduce_scatter(...)                                                          \
+    EK_CALL_3(ek_dist_reduce_scatter_with, ek_dist_reduce_scatter_options, tensor, list, op, \
               __VA_ARGS__)
 
 typedef struct ek_dist_all_to_all_options {

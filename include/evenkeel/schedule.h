@@ -1,7 +1,7 @@
 /** @file
  * schedule.h: learning-rate schedules, as in torch.optim.lr_scheduler. Call ek_schedule_step after
  * each epoch (or step); making a schedule sets the rates of step 0. As PyTorch's chainable forms, a
- * step goes on from the groups' present rates, which ek_optimizer_set_lr may have changed. Only
+ * step goes on from the groups' present rates, which ek_optimizer_set may have changed. Only
  * ek_lambda_lr, ek_cosine_annealing_warm_restarts, ek_one_cycle_lr and ek_cyclic_lr compute each
  * rate anew. A group's initial rate is the one it has when its first schedule is made; a group that
  * is added later starts from its own rate.

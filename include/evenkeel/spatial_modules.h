@@ -63,13 +63,16 @@ typedef struct ek_conv_transpose_module_options {
 EK_API ek_module *ek_conv_transpose1d_with(ek_conv_transpose_module_options options);
 EK_API ek_module *ek_conv_transpose2d_with(ek_conv_transpose_module_options options);
 EK_API ek_module *ek_conv_transpose3d_with(ek_conv_transpose_module_options options);
-#define EK_CONV_TRANSPOSE_CALL(function, ...)                                                \
+#define EK_CONV_TRANSPOSE_MODULE_CALL(function, ...)                                         \
     EK_CALL_3(function, ek_conv_transpose_module_options, in_channels, out_channels, kernel, \
               __VA_ARGS__)
 /** Transposed convolution, with options of these forms: ek_f_conv_transpose2d and its like. */
-#define ek_conv_transpose1d(...) EK_CONV_TRANSPOSE_CALL(ek_conv_transpose1d_with, __VA_ARGS__)
-#define ek_conv_transpose2d(...) EK_CONV_TRANSPOSE_CALL(ek_conv_transpose2d_with, __VA_ARGS__)
-#define ek_conv_transpose3d(...) EK_CONV_TRANSPOSE_CALL(ek_conv_transpose3d_with, __VA_ARGS__)
+#define ek_conv_transpose1d(...) \
+    EK_CONV_TRANSPOSE_MODULE_CALL(ek_conv_transpose1d_with, __VA_ARGS__)
+#define ek_conv_transpose2d(...) \
+    EK_CONV_TRANSPOSE_MODULE_CALL(ek_conv_transpose2d_with, __VA_ARGS__)
+#define ek_conv_transpose3d(...) \
+    EK_CONV_TRANSPOSE_MODULE_CALL(ek_conv_transpose3d_with, __VA_ARGS__)
 
 typedef struct ek_max_pool_module_options {
     int begin; /**< no option, see base.h */
@@ -86,12 +89,12 @@ typedef struct ek_max_pool_module_options {
 EK_API ek_module *ek_max_pool1d_with(ek_max_pool_module_options options);
 EK_API ek_module *ek_max_pool2d_with(ek_max_pool_module_options options);
 EK_API ek_module *ek_max_pool3d_with(ek_max_pool_module_options options);
-#define EK_MAX_POOL_CALL(function, ...) \
+#define EK_MAX_POOL_MODULE_CALL(function, ...) \
     EK_CALL_1(function, ek_max_pool_module_options, kernel, __VA_ARGS__)
 /** ek_max_pool2d(2): ek_f_max_pool2d and its like. */
-#define ek_max_pool1d(...) EK_MAX_POOL_CALL(ek_max_pool1d_with, __VA_ARGS__)
-#define ek_max_pool2d(...) EK_MAX_POOL_CALL(ek_max_pool2d_with, __VA_ARGS__)
-#define ek_max_pool3d(...) EK_MAX_POOL_CALL(ek_max_pool3d_with, __VA_ARGS__)
+#define ek_max_pool1d(...) EK_MAX_POOL_MODULE_CALL(ek_max_pool1d_with, __VA_ARGS__)
+#define ek_max_pool2d(...) EK_MAX_POOL_MODULE_CALL(ek_max_pool2d_with, __VA_ARGS__)
+#define ek_max_pool3d(...) EK_MAX_POOL_MODULE_CALL(ek_max_pool3d_with, __VA_ARGS__)
 
 typedef struct ek_avg_pool_module_options {
     int begin; /**< no option, see base.h */
@@ -108,12 +111,12 @@ typedef struct ek_avg_pool_module_options {
 EK_API ek_module *ek_avg_pool1d_with(ek_avg_pool_module_options options);
 EK_API ek_module *ek_avg_pool2d_with(ek_avg_pool_module_options options);
 EK_API ek_module *ek_avg_pool3d_with(ek_avg_pool_module_options options);
-#define EK_AVG_POOL_CALL(function, ...) \
+#define EK_AVG_POOL_MODULE_CALL(function, ...) \
     EK_CALL_1(function, ek_avg_pool_module_options, kernel, __VA_ARGS__)
 /** ek_avg_pool2d(3, .stride = 2, .padding = 1): ek_f_avg_pool2d and its like. */
-#define ek_avg_pool1d(...) EK_AVG_POOL_CALL(ek_avg_pool1d_with, __VA_ARGS__)
-#define ek_avg_pool2d(...) EK_AVG_POOL_CALL(ek_avg_pool2d_with, __VA_ARGS__)
-#define ek_avg_pool3d(...) EK_AVG_POOL_CALL(ek_avg_pool3d_with, __VA_ARGS__)
+#define ek_avg_pool1d(...) EK_AVG_POOL_MODULE_CALL(ek_avg_pool1d_with, __VA_ARGS__)
+#define ek_avg_pool2d(...) EK_AVG_POOL_MODULE_CALL(ek_avg_pool2d_with, __VA_ARGS__)
+#define ek_avg_pool3d(...) EK_AVG_POOL_MODULE_CALL(ek_avg_pool3d_with, __VA_ARGS__)
 /** Means over windows that are chosen so that the output has this size. */
 EK_API ek_module *ek_adaptive_avg_pool1d(int64_t length);
 EK_API ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width);
@@ -135,13 +138,13 @@ typedef struct ek_unpool_module_options {
 EK_API ek_module *ek_max_unpool1d_with(ek_unpool_module_options options);
 EK_API ek_module *ek_max_unpool2d_with(ek_unpool_module_options options);
 EK_API ek_module *ek_max_unpool3d_with(ek_unpool_module_options options);
-#define EK_MAX_UNPOOL_CALL(function, ...) \
+#define EK_MAX_UNPOOL_MODULE_CALL(function, ...) \
     EK_CALL_1(function, ek_unpool_module_options, kernel, __VA_ARGS__)
 /** Of maxima and their positions: ek_f_max_unpool. A list of the result's sizes, in its directions
  * or in all its dimensions, may follow as a third input or as the keyword argument output_size. */
-#define ek_max_unpool1d(...) EK_MAX_UNPOOL_CALL(ek_max_unpool1d_with, __VA_ARGS__)
-#define ek_max_unpool2d(...) EK_MAX_UNPOOL_CALL(ek_max_unpool2d_with, __VA_ARGS__)
-#define ek_max_unpool3d(...) EK_MAX_UNPOOL_CALL(ek_max_unpool3d_with, __VA_ARGS__)
+#define ek_max_unpool1d(...) EK_MAX_UNPOOL_MODULE_CALL(ek_max_unpool1d_with, __VA_ARGS__)
+#define ek_max_unpool2d(...) EK_MAX_UNPOOL_MODULE_CALL(ek_max_unpool2d_with, __VA_ARGS__)
+#define ek_max_unpool3d(...) EK_MAX_UNPOOL_MODULE_CALL(ek_max_unpool3d_with, __VA_ARGS__)
 
 typedef struct ek_lp_pool_module_options {
     int begin; /**< no option, see base.h */
@@ -155,12 +158,12 @@ typedef struct ek_lp_pool_module_options {
 EK_API ek_module *ek_lp_pool1d_with(ek_lp_pool_module_options options);
 EK_API ek_module *ek_lp_pool2d_with(ek_lp_pool_module_options options);
 EK_API ek_module *ek_lp_pool3d_with(ek_lp_pool_module_options options);
-#define EK_LP_POOL_CALL(function, ...) \
+#define EK_LP_POOL_MODULE_CALL(function, ...) \
     EK_CALL_2(function, ek_lp_pool_module_options, norm_type, kernel, __VA_ARGS__)
 /** ek_lp_pool2d(2, 3, .stride = 2): ek_f_lp_pool. */
-#define ek_lp_pool1d(...) EK_LP_POOL_CALL(ek_lp_pool1d_with, __VA_ARGS__)
-#define ek_lp_pool2d(...) EK_LP_POOL_CALL(ek_lp_pool2d_with, __VA_ARGS__)
-#define ek_lp_pool3d(...) EK_LP_POOL_CALL(ek_lp_pool3d_with, __VA_ARGS__)
+#define ek_lp_pool1d(...) EK_LP_POOL_MODULE_CALL(ek_lp_pool1d_with, __VA_ARGS__)
+#define ek_lp_pool2d(...) EK_LP_POOL_MODULE_CALL(ek_lp_pool2d_with, __VA_ARGS__)
+#define ek_lp_pool3d(...) EK_LP_POOL_MODULE_CALL(ek_lp_pool3d_with, __VA_ARGS__)
 
 typedef struct ek_pad_module_options {
     int begin; /**< no option, see base.h */
@@ -180,22 +183,23 @@ EK_API ek_module *ek_replication_pad3d_with(ek_pad_module_options options);
 EK_API ek_module *ek_circular_pad1d_with(ek_pad_module_options options);
 EK_API ek_module *ek_circular_pad2d_with(ek_pad_module_options options);
 EK_API ek_module *ek_circular_pad3d_with(ek_pad_module_options options);
-#define EK_PAD_CALL(function, ...) EK_CALL_1(function, ek_pad_module_options, padding, __VA_ARGS__)
+#define EK_PAD_MODULE_CALL(function, ...) \
+    EK_CALL_1(function, ek_pad_module_options, padding, __VA_ARGS__)
 /** ek_reflection_pad2d(1), or for each side: ek_reflection_pad2d(.paddings = {1, 1, 2, 0}), before
  * and after the last dimension, then the one before it, as ek_f_pad. Of (N, C, L), (N, C, H, W) or
  * (N, C, D, H, W), or without N. */
-#define ek_zero_pad1d(...) EK_PAD_CALL(ek_zero_pad1d_with, __VA_ARGS__)
-#define ek_zero_pad2d(...) EK_PAD_CALL(ek_zero_pad2d_with, __VA_ARGS__)
-#define ek_zero_pad3d(...) EK_PAD_CALL(ek_zero_pad3d_with, __VA_ARGS__)
-#define ek_reflection_pad1d(...) EK_PAD_CALL(ek_reflection_pad1d_with, __VA_ARGS__)
-#define ek_reflection_pad2d(...) EK_PAD_CALL(ek_reflection_pad2d_with, __VA_ARGS__)
-#define ek_reflection_pad3d(...) EK_PAD_CALL(ek_reflection_pad3d_with, __VA_ARGS__)
-#define ek_replication_pad1d(...) EK_PAD_CALL(ek_replication_pad1d_with, __VA_ARGS__)
-#define ek_replication_pad2d(...) EK_PAD_CALL(ek_replication_pad2d_with, __VA_ARGS__)
-#define ek_replication_pad3d(...) EK_PAD_CALL(ek_replication_pad3d_with, __VA_ARGS__)
-#define ek_circular_pad1d(...) EK_PAD_CALL(ek_circular_pad1d_with, __VA_ARGS__)
-#define ek_circular_pad2d(...) EK_PAD_CALL(ek_circular_pad2d_with, __VA_ARGS__)
-#define ek_circular_pad3d(...) EK_PAD_CALL(ek_circular_pad3d_with, __VA_ARGS__)
+#define ek_zero_pad1d(...) EK_PAD_MODULE_CALL(ek_zero_pad1d_with, __VA_ARGS__)
+#define ek_zero_pad2d(...) EK_PAD_MODULE_CALL(ek_zero_pad2d_with, __VA_ARGS__)
+#define ek_zero_pad3d(...) EK_PAD_MODULE_CALL(ek_zero_pad3d_with, __VA_ARGS__)
+#define ek_reflection_pad1d(...) EK_PAD_MODULE_CALL(ek_reflection_pad1d_with, __VA_ARGS__)
+#define ek_reflection_pad2d(...) EK_PAD_MODULE_CALL(ek_reflection_pad2d_with, __VA_ARGS__)
+#define ek_reflection_pad3d(...) EK_PAD_MODULE_CALL(ek_reflection_pad3d_with, __VA_ARGS__)
+#define ek_replication_pad1d(...) EK_PAD_MODULE_CALL(ek_replication_pad1d_with, __VA_ARGS__)
+#define ek_replication_pad2d(...) EK_PAD_MODULE_CALL(ek_replication_pad2d_with, __VA_ARGS__)
+#define ek_replication_pad3d(...) EK_PAD_MODULE_CALL(ek_replication_pad3d_with, __VA_ARGS__)
+#define ek_circular_pad1d(...) EK_PAD_MODULE_CALL(ek_circular_pad1d_with, __VA_ARGS__)
+#define ek_circular_pad2d(...) EK_PAD_MODULE_CALL(ek_circular_pad2d_with, __VA_ARGS__)
+#define ek_circular_pad3d(...) EK_PAD_MODULE_CALL(ek_circular_pad3d_with, __VA_ARGS__)
 
 typedef struct ek_constant_pad_module_options {
     int begin; /**< no option, see base.h */
@@ -207,12 +211,12 @@ typedef struct ek_constant_pad_module_options {
 EK_API ek_module *ek_constant_pad1d_with(ek_constant_pad_module_options options);
 EK_API ek_module *ek_constant_pad2d_with(ek_constant_pad_module_options options);
 EK_API ek_module *ek_constant_pad3d_with(ek_constant_pad_module_options options);
-#define EK_CONSTANT_PAD_CALL(function, ...) \
+#define EK_CONSTANT_PAD_MODULE_CALL(function, ...) \
     EK_CALL_2(function, ek_constant_pad_module_options, padding, value, __VA_ARGS__)
 /** ek_constant_pad2d(1, 0.5): padding by a number. */
-#define ek_constant_pad1d(...) EK_CONSTANT_PAD_CALL(ek_constant_pad1d_with, __VA_ARGS__)
-#define ek_constant_pad2d(...) EK_CONSTANT_PAD_CALL(ek_constant_pad2d_with, __VA_ARGS__)
-#define ek_constant_pad3d(...) EK_CONSTANT_PAD_CALL(ek_constant_pad3d_with, __VA_ARGS__)
+#define ek_constant_pad1d(...) EK_CONSTANT_PAD_MODULE_CALL(ek_constant_pad1d_with, __VA_ARGS__)
+#define ek_constant_pad2d(...) EK_CONSTANT_PAD_MODULE_CALL(ek_constant_pad2d_with, __VA_ARGS__)
+#define ek_constant_pad3d(...) EK_CONSTANT_PAD_MODULE_CALL(ek_constant_pad3d_with, __VA_ARGS__)
 
 /** The functions of shape.h between channels and space. */
 EK_API ek_module *ek_pixel_shuffle(int upscale_factor);

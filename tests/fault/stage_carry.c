@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "fault.h"
+#include "kit/optimizers.h"
 
 static struct {
     ek_module *model;
@@ -10,18 +11,23 @@ static struct {
     ek_ema *ema;
 } carry;
 
-typedef ek_optimizer *constructor(ek_optimizer_options options);
-
-static constructor *const constructors[] = {ek_rmsprop_with, ek_adagrad_with, ek_adadelta_with,
-                                            ek_adamax_with,  ek_nadam_with,   ek_radam_with,
-                                            ek_rprop_with,   ek_asgd_with};
-enum { OPTIMIZERS = sizeof constructors / sizeof *constructors };
+#define CARRY_LIST(X)                               \
+    X(rmsprop, "rmsprop", 1, ek_rmsprop(module))    \
+    X(adagrad, "adagrad", 1, ek_adagrad(module))    \
+    X(adadelta, "adadelta", 2, ek_adadelta(module)) \
+    X(adamax, "adamax", 2, ek_adamax(module))       \
+    X(nadam, "nadam", 2, ek_nadam(module))          \
+    X(radam, "radam", 2, ek_radam(module))          \
+    X(rprop, "rprop", 2, ek_rprop(module))          \
+    X(asgd, "asgd", 1, ek_asgd(module))
+CARRY_LIST(OPTIMIZER_MAKER)
+static const optimizer_row carry_optimizers[] = {CARRY_LIST(OPTIMIZER_ROW)};
+enum { OPTIMIZERS = sizeof carry_optimizers / sizeof *carry_optimizers };
 
 static int carry_set_up(int row)
 {
-    constructor *make = constructors[row % OPTIMIZERS];
     carry.model = ek_sequential(ek_linear(2, 3), ek_batch_norm1d(3), ek_linear(3, 1));
-    carry.optimizer = make((ek_optimizer_options){.module = carry.model});
+    carry.optimizer = carry_optimizers[row % OPTIMIZERS].make(carry.model);
     carry.schedule = ek_reduce_lr_on_plateau(carry.optimizer, .patience = 0);
     carry.ema = ek_ema_new(carry.model, .decay = 0.5);
     ek_tensor *loss = ek_sum(ek_square(ek_apply(carry.model, ek_randn(EK_SHAPE(4, 2)))));

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "fault.h"
+#include "kit/optimizers.h"
 
 static struct {
     ek_module *model;
@@ -113,7 +114,7 @@ static int set_steps(void)
 
 static int set_lr(void)
 {
-    return ek_optimizer_set_lr(run.optimizer, 0, 0.5);
+    return ek_optimizer_set(run.optimizer, 0, "lr", 0.5);
 }
 
 /* Another parameter, in a group of its own. */
@@ -121,9 +122,7 @@ static int add_group(void)
 {
     ek_tensor *extra = ek_ones(EK_SHAPE(3), .requires_grad = true);
     ek_optimizer *optimizer = extra ? ek_sgd(NULL, .lr = 0.1) : NULL;
-    int status =
-        optimizer ? ek_optimizer_add_group(optimizer, &extra, 1, (ek_optimizer_options){.lr = 0.2})
-                  : ek_error_status();
+    int status = optimizer ? add_group_with(optimizer, &extra, 1, "lr", 0.2) : ek_error_status();
     if (status >= 0)
         fault_note(ek_optimizer_parameter_count(optimizer) + ek_optimizer_has(optimizer, extra));
     ek_optimizer_free(optimizer);

@@ -102,46 +102,36 @@ static int add_parameter(const char *path, ek_tensor *tensor, void *user)
 
 static ek_optimizer *make_optimizer(const program *p, ek_module *model)
 {
-    ek_optimizer_options o = {.module = model, .lr = 0.05, .maximize = p->maximize};
-    if (p->optimizer >= OPTIMIZER_ADAM) {
-        o.lr = 0.01;
-        o.eps = 1e-2;
-    }
+    const bool maximize = p->maximize;
     switch (p->optimizer) {
     case OPTIMIZER_NESTEROV:
-        o.momentum = 0.9;
-        o.nesterov = true;
-        o.weight_decay = 1e-2;
-        return ek_sgd_with(o);
+        return ek_sgd(model, .lr = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-2,
+                      .maximize = maximize);
     case OPTIMIZER_DAMPENED:
-        o.momentum = 0.5;
-        o.dampening = 0.1;
-        return ek_sgd_with(o);
+        return ek_sgd(model, .lr = 0.05, .momentum = 0.5, .dampening = 0.1, .maximize = maximize);
     case OPTIMIZER_ADAM:
-        o.weight_decay = 1e-2;
-        return ek_adam_with(o);
+        return ek_adam(model, .lr = 0.01, .eps = 1e-2, .weight_decay = 1e-2, .maximize = maximize);
     case OPTIMIZER_AMSGRAD:
-        o.amsgrad = true;
-        o.beta1 = 0.8;
-        return ek_adam_with(o);
+        return ek_adam(model, .lr = 0.01, .eps = 1e-2, .amsgrad = true, .beta1 = 0.8,
+                       .maximize = maximize);
     case OPTIMIZER_ADAMW:
-        return ek_adamw_with(o);
+        return ek_adamw(model, .lr = 0.01, .eps = 1e-2, .maximize = maximize);
     default:
-        return ek_sgd_with(o);
+        return ek_sgd(model, .lr = 0.05, .maximize = maximize);
     }
 }
 
 /* Every second parameter in a group with another rate. */
-static int add_groups(const program *p, ek_optimizer *optimizer, ek_module *model)
+static int add_groups(ek_optimizer *optimizer, ek_module *model)
 {
     parameter_list all = {.count = 0}, halves[2] = {{.count = 0}, {.count = 0}};
     int rc = ek_module_parameters(model, add_parameter, &all);
     for (int i = 0; i < all.count; i++)
         halves[i % 2].tensors[halves[i % 2].count++] = all.tensors[i];
     for (int i = 0; i < 2 && rc >= 0; i++)
-        rc = ek_optimizer_add_group(optimizer, halves[i].tensors, halves[i].count,
-                                    (ek_optimizer_options){.lr = i ? 0.02 : 0,
-                                                           .maximize = p->maximize});
+        rc = ek_optimizer_add_group(optimizer, halves[i].tensors, halves[i].count);
+    if (rc >= 0)
+        rc = ek_optimizer_set(optimizer, 1, "lr", 0.02);
     return rc < 0 ? rc : 0;
 }
 
@@ -151,7 +141,7 @@ static int open_optimizer(trainer *t)
     t->optimizer = make_optimizer(p, p->groups > 1 ? NULL : t->model);
     if (!t->optimizer)
         return ek_error_status();
-    if (p->groups > 1 && add_groups(p, t->optimizer, t->model) < 0)
+    if (p->groups > 1 && add_groups(t->optimizer, t->model) < 0)
         return ek_error_status();
     if (p->schedule == SCHEDULE_STEP)
         t->schedule = ek_step_lr(t->optimizer, 2, 0.5);
@@ -190,9 +180,9 @@ static ek_data_parallel_options wrapper_options(const way *w, ek_module *net, ch
     static const ek_split_policy splits[] = {EK_SPLIT_CHUNK, EK_SPLIT_EVEN, EK_SPLIT_AUTO};
     ek_data_parallel_options o =
         EK_OPTIONS(ek_data_parallel_options, .module = net, .split = splits[w->split],
-                  .goal = (ek_plan_goal)w->goal, .shard = (ek_shard_policy)w->shard,
-                  .running_stats = (ek_running_stats)w->stats, .broadcast_buffers = !w->own,
-                  .plain = w->wrapper == WRAPPER_ALONE);
+                   .goal = (ek_plan_goal)w->goal, .shard = (ek_shard_policy)w->shard,
+                   .running_stats = (ek_running_stats)w->stats, .broadcast_buffers = !w->own,
+                   .plain = w->wrapper == WRAPPER_ALONE);
     o.device_ids.count = w->count;
     for (int i = 0; i < w->count; i++)
         o.device_ids.devices[i] = ek_host(w->on[i]);

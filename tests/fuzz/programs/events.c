@@ -177,7 +177,7 @@ int event_find_batch(runner *r, const step *s, int number)
 int event_rate(runner *r, const step *s, int number)
 {
     (void)s;
-    return ek_optimizer_set_lr(r->t.optimizer, 0, 0.02 / (1 + number));
+    return ek_optimizer_set(r->t.optimizer, 0, "lr", 0.02 / (1 + number));
 }
 
 static int shrink_parameter(const char *path, ek_tensor *tensor, void *user)

@@ -7,6 +7,7 @@
 #include "evenkeel/nn.h"
 #include "evenkeel/ops.h"
 #include "evenkeel/parallel.h"
+#include "kit/optimizers.h"
 
 enum { BATCH = 12, BEFORE = 3, AFTER = 3 };
 
@@ -180,11 +181,9 @@ TEST(optimizers_without_states_come_back)
     for (int i = 0; i < 2; i++) {
         static const char *const names[] = {"0.weight", "0.bias"};
         ek_tensor *p = ek_module_tensor(module, names[i]);
-        ek_optimizer_options options = {.lr = i ? 0.125 : 0, .momentum = i ? 0.5 : 0};
-        ck_assert_int_eq(ek_optimizer_add_group(optimizer, &p, 1, options), i);
-        ck_assert_int_eq(ek_optimizer_add_group(again, &p, 1,
-                                                (ek_optimizer_options){.momentum = i ? 0.5 : 0}),
-                         i);
+        ck_assert_int_eq(add_group_with(optimizer, &p, 1, "lr", i ? 0.125 : 0), i);
+        assert_ok(ek_optimizer_set(optimizer, i, "momentum", i ? 0.5 : 0));
+        ck_assert_int_eq(add_group_with(again, &p, 1, "momentum", i ? 0.5 : 0), i);
         ek_tensor_set_grad(p, ek_detach(p));
     }
     for (int stepped = 0; stepped < 2; stepped++) {
@@ -215,7 +214,7 @@ TEST(schedules_remember_where_they_began)
     ek_schedule *schedule = ek_cosine_annealing_lr(optimizer, 10, 0.1);
     for (int i = 0; i < 4; i++)
         assert_ok(ek_schedule_step(schedule));
-    assert_ok(ek_optimizer_set_lr(optimizer, 0, 0.33));
+    assert_ok(ek_optimizer_set(optimizer, 0, "lr", 0.33));
     ek_archive *a = ek_archive_new();
     assert_ok(ek_archive_put_schedule(a, "s", schedule));
     a = through_file(a);

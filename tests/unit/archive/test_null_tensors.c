@@ -10,8 +10,6 @@ CALL(ek_device_parse("cpu", NOTHING));
 CALL(ek_host_devices_configure(NOTHING));
 CALL(ek_cuda_devices_configure(NOTHING));
 CALL(ek_memory_get_stats(ek_host(0), NOTHING));
-CALL(ek_keyword_is_written(NOTHING, "lr", 0));
-CALL(ek_keyword_is_written(".lr = 0", NOTHING, 0));
 CALL(ek_parse_bytes(NOTHING, &room.nbytes));
 CALL(ek_parse_bytes("1", NOTHING));
 

@@ -119,7 +119,7 @@ TEST_LOOP(follow_pytorch, 0, KINDS)
     for (int64_t step = 0; step <= STEPS; step++) {
         assert_as_golden(optimizer, rows, step);
         /* At once, whatever was set by hand. */
-        assert_ok(ek_optimizer_set_lr(other, 0, 0.125));
+        assert_ok(ek_optimizer_set(other, 0, "lr", 0.125));
         assert_ok(ek_schedule_set_steps(again, step));
         for (int group = 0; group < 2; group++)
             ck_assert_double_eq(ek_optimizer_lr(other, group), ek_optimizer_lr(optimizer, group));

@@ -300,7 +300,7 @@ TEST_LOOP(leaves_no_trace, 2 * ONE_DEVICE, 2 * WAYS)
     if (stepped)
         assert_ok(train_twice(5, &w));
     set_capacities(60000, 60000);
-    assert_ok(ek_optimizer_set_lr(j.optimizer, 0, 0.125));
+    assert_ok(ek_optimizer_set(j.optimizer, 0, "lr", 0.125));
     ek_random_u32(NULL);
     ek_generators *generators = ek_generators_save();
     uint32_t next = ek_random_u32(NULL);

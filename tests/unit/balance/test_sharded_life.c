@@ -194,9 +194,8 @@ TEST_LOOP(optimizers_can_share_a_module, 0, 2)
                              ek_module_tensor(t.model, "3.bias"),
                              ek_module_tensor(t.model, "3.weight")};
         ek_optimizer *both[] = {ek_adam(.lr = 0.01), ek_sgd(.lr = 0.1, .momentum = 0.9)};
-        ck_assert_int_ge(ek_optimizer_add_group(both[0], some, 2, (ek_optimizer_options){0}), 0);
-        ck_assert_int_ge(ek_optimizer_add_group(both[1], some + 2, 1, (ek_optimizer_options){0}),
-                         0);
+        ck_assert_int_ge(ek_optimizer_add_group(both[0], some, 2), 0);
+        ck_assert_int_ge(ek_optimizer_add_group(both[1], some + 2, 1), 0);
         for (int step = 0; step < 6; step++) {
             ek_tensor *images, *target;
             ek_scope scope = ek_scope_begin();

@@ -209,10 +209,6 @@ TEST(wrong_arguments)
                    "num_instances is 0");
     assert_refused(ek_random_identity_sampler(identities, PEOPLE, INT64_MAX), EK_E_INVALID,
                    "any memory");
-    assert_refused(ek_random_identity_sampler(identities, PEOPLE, .num_replicas = 2), EK_E_INVALID,
-                   "no ranks");
-    assert_refused(ek_random_identity_sampler(identities, PEOPLE, .seed = 2), EK_E_INVALID,
-                   "ek_set_seed");
     assert_refused(ek_distributed_random_identity_sampler(identities, PEOPLE, 4, 2, 2),
                    EK_E_INVALID, "Invalid rank 2, rank should be in the interval [0, 1]");
 }

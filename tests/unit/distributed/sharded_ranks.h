@@ -3,6 +3,7 @@
 #ifndef EK_TESTS_SHARDED_RANKS_H
 #define EK_TESTS_SHARDED_RANKS_H
 
+#include "kit/optimizers.h"
 #include <math.h>
 #include <string.h>
 
@@ -82,21 +83,15 @@ static inline ek_tensor *rows_of(int64_t rows, int64_t columns, ek_dtype dtype, 
 
 /* ---- a pair of models, with an optimizer each ---- */
 
-typedef ek_optimizer *optimizer_constructor(ek_optimizer_options options);
-
-static const struct {
-    const char *name;
-    optimizer_constructor *make;
-    ek_optimizer_options options;
-    int states;
-} algorithms[] = {
-    {"plain", ek_sgd_with, {.lr = 0.1, .weight_decay = 0.05}, 0},
-    {"momentum", ek_sgd_with, {.lr = 0.1, .momentum = 0.9}, 1},
-    {"nesterov", ek_sgd_with, {.lr = 0.1, .momentum = 0.8, .nesterov = true}, 1},
-    {"adam", ek_adam_with, {.lr = 0.01, .weight_decay = 0.1}, 2},
-    {"amsgrad", ek_adam_with, {.lr = 0.01, .amsgrad = true}, 3},
-    {"adamw", ek_adamw_with, {.lr = 0.01}, 2},
-};
+#define ALGORITHM_LIST(X)                                                                    \
+    X(plain, "plain", 0, ek_sgd(module, .lr = 0.1, .weight_decay = 0.05))                    \
+    X(momentum, "momentum", 1, ek_sgd(module, .lr = 0.1, .momentum = 0.9))                   \
+    X(nesterov, "nesterov", 1, ek_sgd(module, .lr = 0.1, .momentum = 0.8, .nesterov = true)) \
+    X(adam, "adam", 2, ek_adam(module, .lr = 0.01, .weight_decay = 0.1))                     \
+    X(amsgrad, "amsgrad", 3, ek_adam(module, .lr = 0.01, .amsgrad = true))                   \
+    X(adamw, "adamw", 2, ek_adamw(module, .lr = 0.01))
+ALGORITHM_LIST(OPTIMIZER_MAKER)
+static const optimizer_row algorithms[] = {ALGORITHM_LIST(OPTIMIZER_ROW)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, MOMENTUM = 1, ADAM = 3, ADAMW = 5 };
 
 typedef struct pair_setting {
@@ -148,17 +143,15 @@ static inline tensor_list parameters_of(ek_module *model)
 
 static inline ek_optimizer *optimizer_new(const pair_setting *setting, ek_module *model)
 {
-    ek_optimizer_options options = algorithms[setting->algorithm].options;
-    if (!setting->groups) {
-        options.module = model;
-        return algorithms[setting->algorithm].make(options);
-    }
+    const optimizer_row *row = &algorithms[setting->algorithm];
+    if (!setting->groups)
+        return row->make(model);
     tensor_list list = parameters_of(model);
-    ek_optimizer *optimizer = algorithms[setting->algorithm].make(options);
-    if (!optimizer || ek_optimizer_add_group(optimizer, list.tensors, 1, options) < 0)
+    ek_optimizer *optimizer = row->make(NULL);
+    if (!optimizer || ek_optimizer_add_group(optimizer, list.tensors, 1) < 0)
         return NULL;
-    options.lr *= 0.5;
-    return ek_optimizer_add_group(optimizer, list.tensors + 1, list.count - 1, options) < 0
+    const double lr = ek_optimizer_lr(optimizer, 0);
+    return add_group_with(optimizer, list.tensors + 1, list.count - 1, "lr", 0.5 * lr) < 0
                ? NULL
                : optimizer;
 }

@@ -339,7 +339,7 @@ static int fit_evaluate(double *loss, void *user)
     if (ek_backward(l) < 0)
         return ek_error_status();
     ek_tensor *mean = ek_clone(ek_detach(l));
-    if (ek_dist_all_reduce(mean, EK_DIST_AVG, .group = f->world) < 0)
+    if (ek_dist_all_reduce(mean, .op = EK_DIST_AVG, .group = f->world) < 0)
         return ek_error_status();
     return ek_item(mean, loss);
 }

@@ -2,6 +2,7 @@
  * the bit, in whatever way gradients come. */
 #include <stdlib.h>
 
+#include "kit/optimizers.h"
 #include "sharded_ranks.h"
 
 static void six_devices(void)
@@ -279,9 +280,9 @@ static const char *writes(ek_process_group *world, void *user)
         tensor_list list = parameters_of(pair.models[way]);
         uint64_t versions[MOST];
         RANKS_OK(come(&pair, way, ONCE, 9));
-        ek_optimizer *other = ek_adam_with((ek_optimizer_options){.lr = 0.1});
+        ek_optimizer *other = ek_adam(NULL, .lr = 0.1);
         LOOP_CHECK(other);
-        RANKS_OK(ek_optimizer_add_group(other, &list.tensors[2], 1, (ek_optimizer_options){0}));
+        RANKS_OK(ek_optimizer_add_group(other, &list.tensors[2], 1));
         for (int i = 0; i < list.count; i++)
             versions[i] = ek_tensor_version(list.tensors[i]);
         RANKS_OK(ek_step(other));
@@ -313,8 +314,7 @@ static const char *steps_two_models(ek_process_group *world, void *user)
         LOOP_PASS(pair_make(&pairs[k], world, user));
     for (int way = 0; way < WAYS; way++) {
         tensor_list list = parameters_of(pairs[1].models[way]);
-        RANKS_OK(ek_optimizer_add_group(pairs[0].optimizers[way], list.tensors, list.count,
-                                        (ek_optimizer_options){.lr = 0.03}));
+        RANKS_OK(add_group_with(pairs[0].optimizers[way], list.tensors, list.count, "lr", 0.03));
         ek_optimizer_free(pairs[1].optimizers[way]);
         pairs[1].optimizers[way] = pairs[0].optimizers[way];
     }

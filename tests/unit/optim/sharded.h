@@ -2,32 +2,28 @@
 #ifndef EK_TESTS_SHARDED_H
 #define EK_TESTS_SHARDED_H
 
+#include "kit/optimizers.h"
 #include "shard_setup.h"
 
-typedef ek_optimizer *constructor(ek_optimizer_options options);
-
-static const struct {
-    const char *name;
-    constructor *make;
-    ek_optimizer_options options;
-    int states;
-} cases[] = {
-    {"plain", ek_sgd_with, {.lr = 0.1, .weight_decay = 0.05}, 0},
-    {"momentum", ek_sgd_with, {.lr = 0.1, .momentum = 0.9, .dampening = 0.3}, 1},
-    {"nesterov", ek_sgd_with, {.lr = 0.1, .momentum = 0.8, .nesterov = true}, 1},
-    {"adam", ek_adam_with, {.lr = 0.01, .weight_decay = 0.1}, 2},
-    {"no eps", ek_adam_with, {.lr = 0.01, .eps = EK_ZERO}, 2},
-    {"amsgrad", ek_adam_with, {.lr = 0.01, .amsgrad = true}, 3},
-    {"adamw", ek_adamw_with, {.lr = 0.01}, 2},
-    {"adamax", ek_adamax_with, {.lr = 0.01}, 2},
-    {"nadam", ek_nadam_with, {.lr = 0.01}, 2},
-    {"radam", ek_radam_with, {.lr = 0.01, .beta2 = 0.9}, 2},
-    {"rmsprop", ek_rmsprop_with, {.lr = 0.01, .centered = true, .momentum = 0.9}, 3},
-    {"adagrad", ek_adagrad_with, {.initial_accumulator_value = 0.1, .lr_decay = 0.1}, 1},
-    {"adadelta", ek_adadelta_with, {.rho = 0.8}, 2},
-    {"rprop", ek_rprop_with, {.lr = 0.01}, 2},
-    {"asgd", ek_asgd_with, {.lr = 0.1, .lambd = 0.1, .t0 = 1}, 1},
-};
+#define CASE_LIST(X)                                                                            \
+    X(plain, "plain", 0, ek_sgd(module, .lr = 0.1, .weight_decay = 0.05))                       \
+    X(momentum, "momentum", 1, ek_sgd(module, .lr = 0.1, .momentum = 0.9, .dampening = 0.3))    \
+    X(nesterov, "nesterov", 1, ek_sgd(module, .lr = 0.1, .momentum = 0.8, .nesterov = true))    \
+    X(adam, "adam", 2, ek_adam(module, .lr = 0.01, .weight_decay = 0.1))                        \
+    X(no_eps, "no eps", 2, ek_adam(module, .lr = 0.01, .eps = 0))                               \
+    X(amsgrad, "amsgrad", 3, ek_adam(module, .lr = 0.01, .amsgrad = true))                      \
+    X(adamw, "adamw", 2, ek_adamw(module, .lr = 0.01))                                          \
+    X(adamax, "adamax", 2, ek_adamax(module, .lr = 0.01))                                       \
+    X(nadam, "nadam", 2, ek_nadam(module, .lr = 0.01))                                          \
+    X(radam, "radam", 2, ek_radam(module, .lr = 0.01, .beta2 = 0.9))                            \
+    X(rmsprop, "rmsprop", 3, ek_rmsprop(module, .lr = 0.01, .centered = true, .momentum = 0.9)) \
+    X(adagrad, "adagrad", 1,                                                                    \
+      ek_adagrad(module, .initial_accumulator_value = 0.1, .lr_decay = 0.1))                    \
+    X(adadelta, "adadelta", 2, ek_adadelta(module, .rho = 0.8))                                 \
+    X(rprop, "rprop", 2, ek_rprop(module, .lr = 0.01))                                          \
+    X(asgd, "asgd", 1, ek_asgd(module, .lr = 0.1, .lambd = 0.1, .t0 = 1))
+CASE_LIST(OPTIMIZER_MAKER)
+static const optimizer_row cases[] = {CASE_LIST(OPTIMIZER_ROW)};
 enum { CASES = sizeof cases / sizeof *cases, ADAM = 3, NO_EPS = 4, AMSGRAD = 5 };
 
 /* How the sharded parameter gets it: as a whole, in its shards' slots, half there and half through
@@ -40,11 +36,10 @@ static inline ek_optimizer *make(int i, ek_tensor **p)
 {
     /* Without eps a zero gradient of a zero moment gives no number. */
     arrivals = i == NO_EPS ? IN_SOME_PIECES : ARRIVALS;
-    ek_optimizer *optimizer = cases[i].make(cases[i].options);
+    ek_optimizer *optimizer = cases[i].make(NULL);
     assert_made(optimizer);
-    assert_ok(ek_optimizer_add_group(optimizer, p, 3, (ek_optimizer_options){0}));
-    assert_ok(ek_optimizer_add_group(optimizer, p + 3, PARAMETERS - 3,
-                                     (ek_optimizer_options){.lr = 0.02}));
+    assert_ok(ek_optimizer_add_group(optimizer, p, 3));
+    assert_ok(add_group_with(optimizer, p + 3, PARAMETERS - 3, "lr", 0.02));
     return optimizer;
 }
 

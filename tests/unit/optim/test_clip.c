@@ -26,7 +26,7 @@ static ek_optimizer *make(ek_tensor **leaves, ek_device *devices)
                              .requires_grad = true);
         assert_ok(ek_tensor_set_grad(leaves[i], gradient));
     }
-    assert_ok(ek_optimizer_add_group(optimizer, leaves, COUNT, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, leaves, COUNT));
     return optimizer;
 }
 

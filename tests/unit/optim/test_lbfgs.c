@@ -5,6 +5,7 @@
 #include "evenkeel/optim.h"
 #include "evenkeel/scaler.h"
 #include "kit/devices.h"
+#include "kit/optimizers.h"
 #include "unit.h"
 
 FIXTURE(four_devices, shut_down)
@@ -86,9 +87,37 @@ static void job_set(const job *j, ek_tensor *vector)
     ek_set_grad_enabled(enabled);
 }
 
+#define LBFGS_LIST(X)                                                                              \
+    X(fixed, NETWORK, ek_lbfgs(module, .lr = 0.3, .max_iter = 3, .history_size = 5))               \
+    X(wolfe, NETWORK,                                                                              \
+      ek_lbfgs(module, .max_iter = 3, .history_size = 5, .line_search = EK_STRONG_WOLFE))          \
+    X(defaults, NETWORK, ek_lbfgs(module))                                                         \
+    X(wolfe_defaults, NETWORK, ek_lbfgs(module, .line_search = EK_STRONG_WOLFE))                   \
+    X(long, NETWORK, ek_lbfgs(module, .lr = 40, .max_iter = 3, .line_search = EK_STRONG_WOLFE))    \
+    X(short, NETWORK, ek_lbfgs(module, .lr = 1e-4, .max_iter = 3, .line_search = EK_STRONG_WOLFE)) \
+    X(evaluations, NETWORK, ek_lbfgs(module, .lr = 0.3, .max_iter = 10, .max_eval = 3))            \
+    X(gradient, NETWORK,                                                                           \
+      ek_lbfgs(module, .tolerance_grad = 0.02, .max_iter = 5, .line_search = EK_STRONG_WOLFE))     \
+    X(change, NETWORK, ek_lbfgs(module, .lr = 0.1, .tolerance_change = 0.02, .max_iter = 30))      \
+    X(valley, VALLEY, ek_lbfgs(module, .max_iter = 4, .line_search = EK_STRONG_WOLFE))             \
+    X(valley_far, VALLEY,                                                                          \
+      ek_lbfgs(module, .lr = 3, .max_iter = 3, .history_size = 2, .line_search = EK_STRONG_WOLFE)) \
+    X(cliff, CLIFF, ek_lbfgs(module, .lr = 1e-3, .max_iter = 1, .line_search = EK_STRONG_WOLFE))   \
+    X(steep, STEEP,                                                                                \
+      ek_lbfgs(module, .lr = 1e5, .tolerance_change = 0.05, .line_search = EK_STRONG_WOLFE))       \
+    X(converged, NETWORK, ek_lbfgs(module, .tolerance_grad = 100))
+#define LBFGS_MAKER(id, problem, ...) OPTIMIZER_MAKER(id, , , __VA_ARGS__)
+#define LBFGS_CASE(id, problem, ...) {#id, problem, make_##id},
+LBFGS_LIST(LBFGS_MAKER)
+static const struct {
+    const char *name;
+    problem_kind problem;
+    ek_optimizer *(*make)(ek_module *module);
+} cases[] = {LBFGS_LIST(LBFGS_CASE)};
+
 /* A job on a device that begins at this vector. Its scope is the caller's. */
 static job job_begin(problem_kind problem, ek_tensor *start, ek_device device,
-                     ek_optimizer_options options)
+                     ek_optimizer *(*make)(ek_module *module))
 {
     job j = {.problem = problem};
     if (problem == NETWORK) {
@@ -98,15 +127,14 @@ static job job_begin(problem_kind problem, ek_tensor *start, ek_device device,
         assert_ok(ek_module_to_device(j.network, device));
         j.x = ek_to_device(golden("lbfgs.golden", "data/x"), device);
         j.y = ek_to_device(golden("lbfgs.golden", "data/y"), device);
-        options.module = j.network;
     } else {
         j.row = ek_keep(ek_zeros(EK_SHAPE(2), EK_F64, .device = device, .requires_grad = true));
     }
     job_set(&j, start);
-    j.optimizer = ek_lbfgs_with(options);
+    j.optimizer = make(j.network);
     assert_made(j.optimizer);
     if (j.row)
-        assert_ok(ek_optimizer_add_group(j.optimizer, &j.row, 1, (ek_optimizer_options){0}));
+        assert_ok(ek_optimizer_add_group(j.optimizer, &j.row, 1));
     return j;
 }
 
@@ -118,29 +146,6 @@ static void job_end(job *j)
 }
 
 /* ---- beside PyTorch ---- */
-
-static const struct {
-    const char *name;
-    problem_kind problem;
-    ek_optimizer_options options;
-} cases[] = {
-    {"fixed", NETWORK, {.lr = 0.3, .max_iter = 3, .history_size = 5}},
-    {"wolfe", NETWORK, {.max_iter = 3, .history_size = 5, .line_search = EK_STRONG_WOLFE}},
-    {"defaults", NETWORK, {.lr = 0}},
-    {"wolfe_defaults", NETWORK, {.line_search = EK_STRONG_WOLFE}},
-    {"long", NETWORK, {.lr = 40, .max_iter = 3, .line_search = EK_STRONG_WOLFE}},
-    {"short", NETWORK, {.lr = 1e-4, .max_iter = 3, .line_search = EK_STRONG_WOLFE}},
-    {"evaluations", NETWORK, {.lr = 0.3, .max_iter = 10, .max_eval = 3}},
-    {"gradient", NETWORK, {.tolerance_grad = 0.02, .max_iter = 5, .line_search = EK_STRONG_WOLFE}},
-    {"change", NETWORK, {.lr = 0.1, .tolerance_change = 0.02, .max_iter = 30}},
-    {"valley", VALLEY, {.max_iter = 4, .line_search = EK_STRONG_WOLFE}},
-    {"valley_far",
-     VALLEY,
-     {.lr = 3, .max_iter = 3, .history_size = 2, .line_search = EK_STRONG_WOLFE}},
-    {"cliff", CLIFF, {.lr = 1e-3, .max_iter = 1, .line_search = EK_STRONG_WOLFE}},
-    {"steep", STEEP, {.lr = 1e5, .tolerance_change = 0.05, .line_search = EK_STRONG_WOLFE}},
-    {"converged", NETWORK, {.tolerance_grad = 100}},
-};
 
 static ek_tensor *case_golden(int i, const char *what)
 {
@@ -180,7 +185,7 @@ TEST_LOOP(steps_are_those_of_pytorch, 0, (int)(sizeof cases / sizeof *cases))
     for (int on_host = 0; on_host < 2; on_host++) {
         ek_scope scope = ek_scope_begin();
         job j = job_begin(cases[_i].problem, case_golden(_i, "p0"),
-                          on_host ? test_device(0) : ek_cpu(), cases[_i].options);
+                          on_host ? test_device(0) : ek_cpu(), cases[_i].make);
         ek_tensor *after = case_golden(_i, "p"), *losses = case_golden(_i, "loss");
         for (int64_t step = 0; step < ek_tensor_size(after, 0); step++) {
             double loss, wanted = element(losses, step);
@@ -204,7 +209,7 @@ TEST(a_closure_that_fails_changes_nothing)
     const int wolfe = 1, steps = 2;
     for (int fails_at = 1; fails_at <= 12; fails_at++) {
         ek_scope scope = ek_scope_begin();
-        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].options);
+        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].make);
         for (int step = 0; step < steps; step++) {
             ek_tensor *before = job_vector(&j), *weight = ek_module_tensor(j.network, "0.weight");
             const int64_t updates = ek_optimizer_steps(j.optimizer, weight);
@@ -232,7 +237,7 @@ TEST(other_optimizers_take_closures)
     ek_tensor *weights[2];
     for (int i = 0; i < 2; i++) {
         double loss = 0, before = 0;
-        job j = job_begin(NETWORK, case_golden(0, "p0"), ek_cpu(), (ek_optimizer_options){.lr = 1});
+        job j = job_begin(NETWORK, case_golden(0, "p0"), ek_cpu(), make_defaults);
         ek_optimizer_free(j.optimizer);
         j.optimizer = ek_adam(j.network, .lr = 0.1);
         assert_made(j.optimizer);
@@ -259,7 +264,7 @@ static int evaluate_nothing(double *loss, void *user)
 
 TEST(parameters_without_gradients_stay)
 {
-    job j = job_begin(NETWORK, case_golden(0, "p0"), ek_cpu(), (ek_optimizer_options){.lr = 1});
+    job j = job_begin(NETWORK, case_golden(0, "p0"), ek_cpu(), make_defaults);
     ek_tensor *before = job_vector(&j);
     assert_ok(ek_step_closure(j.optimizer, evaluate_nothing, NULL, NULL));
     assert_close(job_vector(&j), before, 0, 0);
@@ -290,14 +295,14 @@ TEST(parameters_lie_on_any_devices)
     while (cases[valley].problem != VALLEY)
         valley++;
     ek_tensor *start = case_golden(valley, "p0"), *after = case_golden(valley, "p");
-    split_job j = {.optimizer = ek_lbfgs_with(cases[valley].options)};
+    split_job j = {.optimizer = cases[valley].make(NULL)};
     assert_made(j.optimizer);
     for (int i = 0; i < 2; i++) {
         ek_tensor *part = ek_clone(ek_to_device(ek_narrow(start, 0, i, 1), test_device(i)));
         assert_ok(ek_tensor_set_requires_grad(part, true));
         j.parts[i] = part;
     }
-    assert_ok(ek_optimizer_add_group(j.optimizer, j.parts, 2, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(j.optimizer, j.parts, 2));
     for (int64_t step = 0; step < ek_tensor_size(after, 0); step++) {
         assert_ok(ek_step_closure(j.optimizer, split_evaluate, &j, NULL));
         for (int i = 0; i < 2; i++)
@@ -313,12 +318,12 @@ TEST(parameters_lie_on_any_devices)
 TEST(state_counts_as_the_optimizer_s)
 {
     /* A GPU keeps the workspace of its first products. */
-    job first = job_begin(NETWORK, case_golden(0, "p0"), test_device(0), cases[0].options);
+    job first = job_begin(NETWORK, case_golden(0, "p0"), test_device(0), cases[0].make);
     assert_ok(ek_step_closure(first.optimizer, job_evaluate, &first, NULL));
     job_end(&first);
     for (int wolfe = 0; wolfe < 2; wolfe++) {
         ek_memory_stats before, after;
-        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].options);
+        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].make);
         ek_tensor *weight = ek_module_tensor(j.network, "0.weight");
         ek_memory_category outside = ek_memory_set_category(EK_MEMORY_WORKSPACE);
         assert_ok(ek_memory_get_stats(test_device(0), &before));
@@ -377,8 +382,8 @@ TEST(training_goes_on_to_the_same_bits)
 {
     const int wolfe = 1;
     ek_tensor *start = case_golden(wolfe, "p0");
-    job a = job_begin(NETWORK, start, test_device(0), cases[wolfe].options),
-        b = job_begin(NETWORK, start, test_device(0), cases[wolfe].options);
+    job a = job_begin(NETWORK, start, test_device(0), cases[wolfe].make),
+        b = job_begin(NETWORK, start, test_device(0), cases[wolfe].make);
     for (int step = 0; step < 3; step++)
         assert_ok(ek_step_closure(a.optimizer, job_evaluate, &a, NULL));
     carry_over(&a, &b);
@@ -398,7 +403,7 @@ TEST(training_goes_on_from_pytorch)
     const int64_t half = ek_tensor_size(after, 0) / 2;
     const char *names[STATES];
     char path[64];
-    job j = job_begin(NETWORK, ek_select(after, 0, half - 1), test_device(0), cases[wolfe].options);
+    job j = job_begin(NETWORK, ek_select(after, 0, half - 1), test_device(0), cases[wolfe].make);
     const int parameters = job_parameters(&j, list);
     const int64_t steps = (int64_t)element(golden("lbfgs.golden", "half/n_iter"), 0);
     for (int i = 0; i < STATES; i++) {
@@ -421,8 +426,8 @@ TEST(a_model_that_moves_goes_on)
 {
     for (int wolfe = 0; wolfe < 2; wolfe++) {
         ek_tensor *start = case_golden(wolfe, "p0");
-        job a = job_begin(NETWORK, start, test_device(0), cases[wolfe].options),
-            b = job_begin(NETWORK, start, test_device(0), cases[wolfe].options);
+        job a = job_begin(NETWORK, start, test_device(0), cases[wolfe].make),
+            b = job_begin(NETWORK, start, test_device(0), cases[wolfe].make);
         for (int step = 0; step < 6; step++) {
             ek_device there = test_device(step / 2);
             assert_ok(ek_module_to_device(b.network, there));
@@ -464,7 +469,7 @@ TEST(a_model_that_moves_within_a_step_is_refused)
     const int wolfe = 1;
     for (int later = 0; later < 2; later++) {
         ek_scope scope = ek_scope_begin();
-        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].options);
+        job j = job_begin(NETWORK, case_golden(wolfe, "p0"), test_device(0), cases[wolfe].make);
         mover m = {&j, ek_to_device(j.x, test_device(1)), ek_to_device(j.y, test_device(1)), 0};
         assert_ok(ek_step_closure(j.optimizer, evaluate_elsewhere, &m, NULL));
         ek_tensor *before = job_vector(&j), *weight = ek_module_tensor(j.network, "0.weight");
@@ -493,8 +498,8 @@ TEST(evaluations_without_iterations_are_state)
         converged++;
     ek_tensor *start = case_golden(converged, "p0"), *states[STATES];
     const char *names[STATES] = {NULL};
-    job a = job_begin(NETWORK, start, ek_cpu(), cases[converged].options),
-        b = job_begin(NETWORK, start, ek_cpu(), cases[converged].options);
+    job a = job_begin(NETWORK, start, ek_cpu(), cases[converged].make),
+        b = job_begin(NETWORK, start, ek_cpu(), cases[converged].make);
     ek_tensor *weight = ek_module_tensor(b.network, "0.weight"),
               *bias = ek_module_tensor(b.network, "0.bias");
     for (int step = 0; step < 2; step++)
@@ -521,8 +526,8 @@ TEST(evaluations_without_iterations_are_state)
 
 TEST(states_that_do_not_fit_are_refused)
 {
-    job a = job_begin(NETWORK, case_golden(1, "p0"), ek_cpu(), cases[1].options),
-        b = job_begin(NETWORK, case_golden(1, "p0"), ek_cpu(), cases[1].options);
+    job a = job_begin(NETWORK, case_golden(1, "p0"), ek_cpu(), cases[1].make),
+        b = job_begin(NETWORK, case_golden(1, "p0"), ek_cpu(), cases[1].make);
     ek_tensor *weight = ek_module_tensor(b.network, "0.weight"),
               *bias = ek_module_tensor(b.network, "0.bias"), *states[STATES];
     const char *names[STATES];
@@ -571,8 +576,6 @@ TEST(refusals)
                    "invalid history_size 0, it has to be 1 or more");
     assert_refused(ek_lbfgs(net, .line_search = (ek_step_length)2), EK_E_INVALID, "line_search");
     assert_refused(ek_lbfgs(net, .tolerance_grad = -1), EK_E_INVALID, "tolerance_grad -1");
-    assert_refused(ek_lbfgs(net, .weight_decay = 1), EK_E_INVALID, "lbfgs has no weight_decay");
-    assert_refused(ek_sgd(net, .max_iter = 3), EK_E_INVALID, "sgd has no max_iter");
     ek_optimizer *optimizer = ek_lbfgs(net, .max_iter = 8);
     double value;
     assert_ok(ek_optimizer_get(optimizer, 0, "max_eval", &value));
@@ -584,14 +587,14 @@ TEST(refusals)
     assert_refused(ek_step_closure(optimizer, NULL, NULL, NULL), EK_E_INVALID, "closure is NULL");
     assert_refused(ek_step_closure(NULL, evaluate_nothing, NULL, NULL), EK_E_INVALID, "NULL");
     ek_tensor *more = ek_zeros(EK_SHAPE(2), EK_F64, .requires_grad = true);
-    assert_refused(ek_optimizer_add_group(optimizer, &more, 1, (ek_optimizer_options){0}),
-                   EK_E_INVALID, "lbfgs steps all parameters as one group");
+    assert_refused(ek_optimizer_add_group(optimizer, &more, 1), EK_E_INVALID,
+                   "lbfgs steps all parameters as one group");
     ek_optimizer_free(optimizer);
     optimizer = ek_lbfgs(NULL);
     assert_refused(ek_step_closure(optimizer, evaluate_nothing, NULL, NULL), EK_E_INVALID,
                    "there are no parameters");
     ek_tensor *both[] = {more, ek_zeros(EK_SHAPE(2), EK_F32, .requires_grad = true)};
-    assert_ok(ek_optimizer_add_group(optimizer, both, 2, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, both, 2));
     assert_refused(ek_step_closure(optimizer, evaluate_nothing, NULL, NULL), EK_E_DTYPE,
                    "all parameters have to be f32, or all f64");
     ek_optimizer_free(optimizer);
@@ -601,7 +604,7 @@ TEST(refusals)
 /* Before gradients are unscaled. */
 TEST(scalers_refuse_it)
 {
-    job j = job_begin(NETWORK, case_golden(0, "p0"), ek_cpu(), (ek_optimizer_options){.lr = 1});
+    job j = job_begin(NETWORK, case_golden(0, "p0"), ek_cpu(), make_defaults);
     ek_grad_scaler *scaler = ek_grad_scaler_new(.init_scale = 8);
     double loss;
     assert_ok(job_evaluate(&loss, &j));

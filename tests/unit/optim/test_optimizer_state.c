@@ -2,24 +2,21 @@
 #include <string.h>
 
 #include "core/tensor.h"
+#include "kit/optimizers.h"
 #include "optim_setup.h"
 
-typedef ek_optimizer *constructor(ek_optimizer_options options);
-
-static const struct {
-    const char *name;
-    constructor *make;
-    ek_optimizer_options options;
-} cases[] = {
-    {"plain", ek_sgd_with, {.lr = 0.1}},
-    {"momentum", ek_sgd_with, {.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.01}},
-    {"nesterov", ek_sgd_with, {.lr = 0.1, .momentum = 0.8, .nesterov = true}},
-    {"adam", ek_adam_with, {.lr = 0.01, .weight_decay = 0.1}},
-    {"no eps", ek_adam_with, {.lr = 0.01, .eps = EK_ZERO}},
-    {"amsgrad", ek_adam_with, {.lr = 0.01, .amsgrad = true}},
-    {"adamw", ek_adamw_with, {.lr = 0.01}},
-    {"adamw amsgrad", ek_adamw_with, {.lr = 0.01, .amsgrad = true}},
-};
+#define CASE_LIST(X)                                                                         \
+    X(plain, "plain", 0, ek_sgd(module, .lr = 0.1))                                          \
+    X(momentum, "momentum", 0,                                                               \
+      ek_sgd(module, .lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.01))    \
+    X(nesterov, "nesterov", 0, ek_sgd(module, .lr = 0.1, .momentum = 0.8, .nesterov = true)) \
+    X(adam, "adam", 0, ek_adam(module, .lr = 0.01, .weight_decay = 0.1))                     \
+    X(no_eps, "no eps", 0, ek_adam(module, .lr = 0.01, .eps = 0))                            \
+    X(amsgrad, "amsgrad", 0, ek_adam(module, .lr = 0.01, .amsgrad = true))                   \
+    X(adamw, "adamw", 0, ek_adamw(module, .lr = 0.01))                                       \
+    X(adamw_amsgrad, "adamw amsgrad", 0, ek_adamw(module, .lr = 0.01, .amsgrad = true))
+CASE_LIST(OPTIMIZER_MAKER)
+static const optimizer_row cases[] = {CASE_LIST(OPTIMIZER_ROW)};
 enum { CASES = sizeof cases / sizeof *cases, ADAM = 3 };
 
 /* ---- a checkpoint in memory ---- */
@@ -47,10 +44,10 @@ static void carry_over(ek_optimizer *from, ek_tensor *p, ek_optimizer *to, ek_te
 /* Two groups with rates of their own. */
 static ek_optimizer *make(int i, ek_tensor **leaves)
 {
-    ek_optimizer *optimizer = cases[i].make(cases[i].options);
+    ek_optimizer *optimizer = cases[i].make(NULL);
     assert_made(optimizer);
-    assert_ok(ek_optimizer_add_group(optimizer, leaves, 3, (ek_optimizer_options){0}));
-    assert_ok(ek_optimizer_add_group(optimizer, leaves + 3, 2, (ek_optimizer_options){.lr = 0.02}));
+    assert_ok(ek_optimizer_add_group(optimizer, leaves, 3));
+    assert_ok(add_group_with(optimizer, leaves + 3, 2, "lr", 0.02));
     return optimizer;
 }
 
@@ -135,8 +132,8 @@ TEST(lands_where_stepping_looks)
     random_leaves(q);
     move_into_slabs(q);
     ek_optimizer *first = ek_adam(), *second = ek_adam();
-    assert_ok(ek_optimizer_add_group(first, p, MEMBERS, (ek_optimizer_options){0}));
-    assert_ok(ek_optimizer_add_group(second, q, MEMBERS, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(first, p, MEMBERS));
+    assert_ok(ek_optimizer_add_group(second, q, MEMBERS));
     give_gradients(p, q, 0);
     assert_ok(ek_step(first));
     uint64_t before = optimizer_bytes(ek_cpu());
@@ -228,7 +225,7 @@ TEST(converts_dtypes_and_devices)
     ek_tensor *p = ek_empty(EK_SHAPE(1, 2, 2, 2), .device = test_device(1),
                             .format = EK_CHANNELS_LAST, .requires_grad = true);
     ek_optimizer *optimizer = ek_adam();
-    assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, &p, 1));
     const double values[] = {1, 2, 3, 4, 5, 6, 7, 8.5};
     ek_shape shape = EK_SHAPE(1, 2, 2, 2);
     ek_tensor *states[] = {tensor_of(values, shape, EK_F64, test_device(0)),
@@ -263,7 +260,7 @@ TEST(names_follow_the_options)
     ek_scope scope = ek_scope_begin();
     static const int counts[] = {0, 1, 1, 2, 2, 3, 2, 3};
     for (int i = 0; i < CASES; i++) {
-        ek_optimizer *optimizer = cases[i].make(cases[i].options);
+        ek_optimizer *optimizer = cases[i].make(NULL);
         int count = 0;
         while (ek_optimizer_state_name(optimizer, count))
             count++;
@@ -276,9 +273,9 @@ TEST(names_follow_the_options)
     random_leaves(p);
     random_leaves(q);
     ek_optimizer *optimizer = ek_sgd();
-    assert_ok(ek_optimizer_add_group(optimizer, p, 1, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, p, 1));
     ck_assert_ptr_null(ek_optimizer_state_name(optimizer, 0));
-    assert_ok(ek_optimizer_add_group(optimizer, p + 1, 1, (ek_optimizer_options){.momentum = 0.9}));
+    assert_ok(add_group_with(optimizer, p + 1, 1, "momentum", 0.9));
     ck_assert_str_eq(ek_optimizer_state_name(optimizer, 0), "momentum_buffer");
     ck_assert_ptr_null(ek_optimizer_state_name(optimizer, 1));
     assert_ok(ek_optimizer_set_state(optimizer, p[0], 4, NULL, NULL, 0));
@@ -341,7 +338,7 @@ TEST(refuses_what_does_not_fit)
     p0 = ek_zeros(EK_SHAPE(2, 3), .requires_grad = true);
     ek_tensor *other = ek_zeros(EK_SHAPE(2, 3), .requires_grad = true);
     ek_optimizer *optimizer = ek_adam();
-    assert_ok(ek_optimizer_add_group(optimizer, &p0, 1, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, &p0, 1));
     const char *names[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
     ek_tensor *good[] = {ek_ones(EK_SHAPE(2, 3)), ek_full(2, EK_SHAPE(2, 3)), x};
     assert_ok(ek_optimizer_set_state(optimizer, p0, 5, names, good, 2));
@@ -394,7 +391,7 @@ TEST(memory_runs_out)
     assert_ok(test_devices_configure("1x8M"));
     ek_tensor *p = ek_zeros(EK_SHAPE(COUNT), .device = test_device(0), .requires_grad = true);
     ek_optimizer *optimizer = ek_adam(.amsgrad = true);
-    assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, &p, 1));
     const char *names[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
     ek_tensor *ones = ek_ones(EK_SHAPE(COUNT)), *states[] = {ones, ones, ones};
     bool done = false;

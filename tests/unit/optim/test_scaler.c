@@ -18,9 +18,7 @@ static ek_optimizer *sgd_of(ek_tensor **leaves, int count)
 {
     ek_optimizer *optimizer = ek_sgd(.lr = 1);
     assert_made(optimizer);
-    ck_assert_int_eq(ek_optimizer_add_group(optimizer, leaves, count,
-                                            EK_OPTIMIZER_OPTIONS(.lr = 1)),
-                     0);
+    ck_assert_int_eq(ek_optimizer_add_group(optimizer, leaves, count), 0);
     return optimizer;
 }
 

@@ -1,4 +1,5 @@
 /* Learning-rate schedules against PyTorch's. */
+#include "kit/optimizers.h"
 #include "schedule_setup.h"
 
 static void follow(ek_optimizer *optimizer, ek_schedule *schedule, const char *name)
@@ -45,7 +46,7 @@ static void set_by_hand(ek_optimizer *optimizer, int64_t step)
 {
     for (size_t k = 0; k < sizeof by_hand / sizeof *by_hand; k++)
         for (int group = 0; group < 2 && by_hand[k].step == step; group++)
-            assert_ok(ek_optimizer_set_lr(optimizer, group, by_hand[k].rates[group]));
+            assert_ok(ek_optimizer_set(optimizer, group, "lr", by_hand[k].rates[group]));
 }
 
 static ek_schedule *schedule_by_hand(ek_optimizer *optimizer, int which)
@@ -80,7 +81,7 @@ TEST_LOOP(set_steps_is_as_stepping, 0, 2)
     ek_schedule *again = schedule_by_hand(other, _i);
     for (int64_t step = 1; step <= 60; step++) {
         assert_ok(ek_schedule_step(schedule));
-        assert_ok(ek_optimizer_set_lr(other, 0, 0.125));
+        assert_ok(ek_optimizer_set(other, 0, "lr", 0.125));
         assert_ok(ek_schedule_set_steps(again, step));
         for (int group = 0; group < 2; group++)
             ck_assert_double_eq(ek_optimizer_lr(other, group), ek_optimizer_lr(optimizer, group));
@@ -105,7 +106,7 @@ TEST(an_impossible_rate_changes_nothing)
     for (int step = 0; step < 5; step++)
         assert_ok(ek_schedule_step(schedule));
     double first = ek_optimizer_lr(optimizer, 0);
-    assert_ok(ek_optimizer_set_lr(optimizer, 1, 0));
+    assert_ok(ek_optimizer_set(optimizer, 1, "lr", 0));
     assert_refused(ek_schedule_step(schedule), EK_E_INVALID,
                    "cosine_annealing_lr: step 6 would make the rate of group 1 -0.");
     ck_assert_int_eq(ek_schedule_steps(schedule), 5);
@@ -127,8 +128,8 @@ TEST(a_rate_that_rounding_makes_negative_is_zero)
         ck_assert_double_eq_tol(ek_optimizer_lr(optimizer, 0), 0, 1e-15);
         ck_assert(ek_optimizer_lr(optimizer, 0) >= 0);
         ek_schedule_free(schedule);
-        assert_ok(ek_optimizer_set_lr(optimizer, 0, 0.3));
-        assert_ok(ek_optimizer_set_lr(optimizer, 1, 0.3));
+        assert_ok(ek_optimizer_set(optimizer, 0, "lr", 0.3));
+        assert_ok(ek_optimizer_set(optimizer, 1, "lr", 0.3));
     }
     ek_optimizer_free(optimizer);
 }
@@ -153,7 +154,7 @@ TEST(later_groups_start_from_their_own_rate)
     ek_schedule *schedule = ek_step_lr(optimizer, 1, 0.5);
     ek_tensor *r = ek_zeros(EK_SHAPE(1), .requires_grad = true);
     assert_ok(ek_schedule_step(schedule));
-    assert_ok(ek_optimizer_add_group(optimizer, &r, 1, (ek_optimizer_options){.lr = 8}));
+    assert_ok(add_group_with(optimizer, &r, 1, "lr", 8));
     assert_ok(ek_schedule_step(schedule));
     ck_assert_double_eq(ek_optimizer_lr(optimizer, 2), 4);
     ck_assert_double_eq_tol(ek_optimizer_lr(optimizer, 0), 0.075, 1e-15);

@@ -222,7 +222,7 @@ TEST(each_device_has_its_part_of_the_state)
         p[i] = ek_zeros(EK_SHAPE(COUNT / 2), .device = test_device(0), .requires_grad = true);
     divide_over(p, 2, DEVICES, false);
     ek_optimizer *optimizer = ek_adam();
-    assert_ok(ek_optimizer_add_group(optimizer, p, 2, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, p, 2));
     for (int i = 0; i < 2; i++)
         give_to_shards(p[i], random_gradient(p[i]), false);
     assert_ok(ek_step(optimizer));
@@ -245,8 +245,8 @@ static void run_out(bool with_state)
     ek_tensor *p = ek_zeros(EK_SHAPE(COUNT), .device = test_device(0), .requires_grad = true);
     ek_tensor *q = ek_zeros(EK_SHAPE(COUNT), .device = test_device(0), .requires_grad = true);
     ek_optimizer *whole = ek_adam(), *sharded = ek_adam();
-    assert_ok(ek_optimizer_add_group(whole, &p, 1, (ek_optimizer_options){0}));
-    assert_ok(ek_optimizer_add_group(sharded, &q, 1, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(whole, &p, 1));
+    assert_ok(ek_optimizer_add_group(sharded, &q, 1));
     if (with_state) {
         give(p, q, AS_A_WHOLE);
         step_both(whole, sharded);

@@ -89,7 +89,7 @@ TEST(what_others_own_is_left)
     assert_ok(ek_leaf_set_shards(p, shards, 0));
     ek_object_release(shards);
     ek_optimizer *optimizer = ek_sgd(.lr = 0.1, .weight_decay = 0.5);
-    assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, &p, 1));
     give_to_shards(p, ek_ones(EK_SHAPE(64), .device = test_device(0)), false);
     assert_ok(ek_step(optimizer));
     for (int i = 0; i < 64; i++) {

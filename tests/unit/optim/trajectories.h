@@ -3,87 +3,65 @@
 #define EK_TESTS_TRAJECTORIES_H
 
 #include "evenkeel/optim.h"
+#include "kit/optimizers.h"
 
-typedef ek_optimizer *constructor(ek_optimizer_options options);
-
-static const struct {
-    const char *name;
-    constructor *make;
-    ek_optimizer_options options;
-} trajectories[] = {
-    {"sgd/plain", ek_sgd_with, {.lr = 0.1}},
-    {"sgd/decay", ek_sgd_with, {.lr = 0.1, .weight_decay = 0.05}},
-    {"sgd/momentum", ek_sgd_with, {.lr = 0.1, .momentum = 0.9}},
-    {"sgd/dampening",
-     ek_sgd_with,
-     {.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.01}},
-    {"sgd/nesterov",
-     ek_sgd_with,
-     {.lr = 0.1, .momentum = 0.8, .nesterov = true, .weight_decay = 0.01}},
-    {"sgd/maximize",
-     ek_sgd_with,
-     {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .maximize = true}},
-    {"adam/plain", ek_adam_with, {.lr = 0.01}},
-    {"adam/decay",
-     ek_adam_with,
-     {.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1}},
-    {"adam/amsgrad", ek_adam_with, {.lr = 0.01, .amsgrad = true}},
-    {"adam/maximize", ek_adam_with, {.lr = 0.01, .weight_decay = 0.1, .maximize = true}},
-    {"adam/beta_zero", ek_adam_with, {.lr = 0.01, .beta1 = EK_ZERO, .beta2 = 0.9}},
-    {"adamw/plain", ek_adamw_with, {.lr = 0.01}},
-    {"adamw/no_decay", ek_adamw_with, {.lr = 0.01, .weight_decay = EK_ZERO}},
-    {"adamw/amsgrad",
-     ek_adamw_with,
-     {.lr = 0.02, .weight_decay = 0.3, .amsgrad = true, .maximize = true}},
-    {"adamax/plain", ek_adamax_with, {.lr = 0.01}},
-    {"adamax/decay",
-     ek_adamax_with,
-     {.lr = 0.02, .beta1 = 0.8, .beta2 = 0.7, .eps = 1e-3, .weight_decay = 0.1, .maximize = true}},
-    {"nadam/plain", ek_nadam_with, {.lr = 0}},
-    {"nadam/decay",
-     ek_nadam_with,
-     {.lr = 0.01,
-      .beta1 = 0.8,
-      .beta2 = 0.95,
-      .eps = 1e-3,
-      .weight_decay = 0.1,
-      .momentum_decay = 0.2}},
-    {"radam/plain", ek_radam_with, {.lr = 0.01}},
-    {"radam/decay", ek_radam_with, {.lr = 0.01, .beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1}},
-    {"rmsprop/plain", ek_rmsprop_with, {.lr = 0}},
-    {"rmsprop/momentum",
-     ek_rmsprop_with,
-     {.lr = 0.02, .alpha = 0.8, .momentum = 0.9, .weight_decay = 0.1}},
-    {"rmsprop/centered", ek_rmsprop_with, {.eps = 1e-3, .centered = true}},
-    {"rmsprop/both",
-     ek_rmsprop_with,
-     {.alpha = 0.9, .eps = 1e-3, .centered = true, .momentum = 0.5, .maximize = true}},
-    {"adagrad/plain", ek_adagrad_with, {.lr = 0}},
-    {"adagrad/decay",
-     ek_adagrad_with,
-     {.lr = 0.1,
-      .lr_decay = 0.1,
-      .weight_decay = 0.2,
-      .initial_accumulator_value = 0.3,
-      .maximize = true}},
-    {"adadelta/plain", ek_adadelta_with, {.lr = 0}},
-    {"adadelta/decay",
-     ek_adadelta_with,
-     {.lr = 0.5, .rho = 0.7, .eps = 1e-3, .weight_decay = 0.1, .maximize = true}},
-    {"rprop/plain", ek_rprop_with, {.lr = 0}},
-    {"rprop/bounds",
-     ek_rprop_with,
-     {.lr = 0.1,
-      .eta_minus = 0.3,
-      .eta_plus = 1.7,
-      .step_min = 0.04,
-      .step_max = 0.2,
-      .maximize = true}},
-    {"asgd/plain", ek_asgd_with, {.lr = 0}},
-    {"asgd/average",
-     ek_asgd_with,
-     {.lr = 0.1, .lambd = 0.3, .alpha = 0.5, .t0 = 2, .weight_decay = 0.1, .maximize = true}},
-};
+#define TRAJECTORY_LIST(X)                                                                        \
+    X(sgd_plain, "sgd/plain", 0, ek_sgd(module, .lr = 0.1))                                       \
+    X(sgd_decay, "sgd/decay", 0, ek_sgd(module, .lr = 0.1, .weight_decay = 0.05))                 \
+    X(sgd_momentum, "sgd/momentum", 0, ek_sgd(module, .lr = 0.1, .momentum = 0.9))                \
+    X(sgd_dampening, "sgd/dampening", 0,                                                          \
+      ek_sgd(module, .lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.01))         \
+    X(sgd_nesterov, "sgd/nesterov", 0,                                                            \
+      ek_sgd(module, .lr = 0.1, .momentum = 0.8, .nesterov = true, .weight_decay = 0.01))         \
+    X(sgd_maximize, "sgd/maximize", 0,                                                            \
+      ek_sgd(module, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .maximize = true))          \
+    X(adam_plain, "adam/plain", 0, ek_adam(module, .lr = 0.01))                                   \
+    X(adam_decay, "adam/decay", 0,                                                                \
+      ek_adam(module, .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1)) \
+    X(adam_amsgrad, "adam/amsgrad", 0, ek_adam(module, .lr = 0.01, .amsgrad = true))              \
+    X(adam_maximize, "adam/maximize", 0,                                                          \
+      ek_adam(module, .lr = 0.01, .weight_decay = 0.1, .maximize = true))                         \
+    X(adam_beta_zero, "adam/beta_zero", 0, ek_adam(module, .lr = 0.01, .beta1 = 0, .beta2 = 0.9)) \
+    X(adamw_plain, "adamw/plain", 0, ek_adamw(module, .lr = 0.01))                                \
+    X(adamw_no_decay, "adamw/no_decay", 0, ek_adamw(module, .lr = 0.01, .weight_decay = 0))       \
+    X(adamw_amsgrad, "adamw/amsgrad", 0,                                                          \
+      ek_adamw(module, .lr = 0.02, .weight_decay = 0.3, .amsgrad = true, .maximize = true))       \
+    X(adamax_plain, "adamax/plain", 0, ek_adamax(module, .lr = 0.01))                             \
+    X(adamax_decay, "adamax/decay", 0,                                                            \
+      ek_adamax(module, .lr = 0.02, .beta1 = 0.8, .beta2 = 0.7, .eps = 1e-3, .weight_decay = 0.1, \
+                .maximize = true))                                                                \
+    X(nadam_plain, "nadam/plain", 0, ek_nadam(module))                                            \
+    X(nadam_decay, "nadam/decay", 0,                                                              \
+      ek_nadam(module, .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1, \
+               .momentum_decay = 0.2))                                                            \
+    X(radam_plain, "radam/plain", 0, ek_radam(module, .lr = 0.01))                                \
+    X(radam_decay, "radam/decay", 0,                                                              \
+      ek_radam(module, .lr = 0.01, .beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1))              \
+    X(rmsprop_plain, "rmsprop/plain", 0, ek_rmsprop(module))                                      \
+    X(rmsprop_momentum, "rmsprop/momentum", 0,                                                    \
+      ek_rmsprop(module, .lr = 0.02, .alpha = 0.8, .momentum = 0.9, .weight_decay = 0.1))         \
+    X(rmsprop_centered, "rmsprop/centered", 0, ek_rmsprop(module, .eps = 1e-3, .centered = true)) \
+    X(rmsprop_both, "rmsprop/both", 0,                                                            \
+      ek_rmsprop(module, .alpha = 0.9, .eps = 1e-3, .centered = true, .momentum = 0.5,            \
+                 .maximize = true))                                                               \
+    X(adagrad_plain, "adagrad/plain", 0, ek_adagrad(module))                                      \
+    X(adagrad_decay, "adagrad/decay", 0,                                                          \
+      ek_adagrad(module, .lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.2,                         \
+                 .initial_accumulator_value = 0.3, .maximize = true))                             \
+    X(adadelta_plain, "adadelta/plain", 0, ek_adadelta(module))                                   \
+    X(adadelta_decay, "adadelta/decay", 0,                                                        \
+      ek_adadelta(module, .lr = 0.5, .rho = 0.7, .eps = 1e-3, .weight_decay = 0.1,                \
+                  .maximize = true))                                                              \
+    X(rprop_plain, "rprop/plain", 0, ek_rprop(module))                                            \
+    X(rprop_bounds, "rprop/bounds", 0,                                                            \
+      ek_rprop(module, .lr = 0.1, .eta_minus = 0.3, .eta_plus = 1.7, .step_min = 0.04,            \
+               .step_max = 0.2, .maximize = true))                                                \
+    X(asgd_plain, "asgd/plain", 0, ek_asgd(module))                                               \
+    X(asgd_average, "asgd/average", 0,                                                            \
+      ek_asgd(module, .lr = 0.1, .lambd = 0.3, .alpha = 0.5, .t0 = 2, .weight_decay = 0.1,        \
+              .maximize = true))
+TRAJECTORY_LIST(OPTIMIZER_MAKER)
+static const optimizer_row trajectories[] = {TRAJECTORY_LIST(OPTIMIZER_ROW)};
 enum { TRAJECTORIES = sizeof trajectories / sizeof *trajectories };
 
 #endif
