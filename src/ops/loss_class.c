@@ -280,7 +280,7 @@ static ek_tensor *loss_reduce_classes(ek_tensor *loss, const target_options *opt
 static ek_tensor *loss_checked_classes(const char *name, const ek_cross_entropy_options *options,
                                        ek_tensor *function(ek_tensor *, const target_options *))
 {
-    target_options targets = {NULL};
+    target_options targets = {.target = NULL};
     if (!ek_loss_check_reduction(name, options->reduction) ||
         loss_check_classes(name, options, &targets) < 0)
         return NULL;
