@@ -31,6 +31,12 @@ static bool loader_can_send_ahead(const ek_loader_options *options)
     return beside && options->workers > 0 && options->send_ahead;
 }
 
+/* Whether another rank's share of the sampler is longer, also if that rank is no process. */
+static bool loader_has_short_share(ek_sampler *sampler)
+{
+    return sampler && ek_sampler_longest(sampler) > ek_sampler_length(sampler);
+}
+
 static int loader_fill(ek_loader *loader)
 {
     ek_loader_options *options = &loader->options;
@@ -42,8 +48,8 @@ static int loader_fill(ek_loader *loader)
             return ek_error_pending();
     }
     loader->single = options->batch_size == 0;
-    loader->evens =
-        !loader->single && options->empty_batches && (!loader->iterates || ek_world.size > 1);
+    loader->evens = !loader->single && options->empty_batches &&
+                    (ek_world.size > 1 || loader_has_short_share(loader->sampler));
     loader->sends_ahead = loader_can_send_ahead(options);
     loader->batch_size = loader->single ? 1 : options->batch_sampler ? 0 : options->batch_size;
     loader->slot_count = options->workers ? options->workers * options->prefetch : 1;

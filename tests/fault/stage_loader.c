@@ -97,11 +97,10 @@ static ek_dataset *data(const loader_row *row)
 
 static ek_loader *make(const loader_row *row)
 {
-    ek_loader_options options = {.dataset = data(row),
-                                 .batch_size = 3,
-                                 .shuffle = true,
-                                 .workers = row->workers,
-                                 .seeding = row->worker_seed ? EK_SEED_WORKER : EK_SEED_BATCH};
+    ek_loader_options options =
+        EK_OPTIONS(ek_loader_options, .dataset = data(row), .batch_size = 3, .shuffle = true,
+                   .workers = row->workers,
+                   .seeding = row->worker_seed ? EK_SEED_WORKER : EK_SEED_BATCH);
     if (row->empty) {
         options.shuffle = false;
         options.sampler = ek_distributed_sampler(SAMPLES, 2, 1, .padding = false);

@@ -188,9 +188,9 @@ static int step_loader(trainer *t, const step *s, const batch *b, int micro, dou
     ek_batch made;
     if (!b->first || !target)
         return ek_error_status();
-    ek_loader_options o = {.dataset = ek_tensor_dataset(b->first, target),
-                           .batch_size = s->batch,
-                           .workers = s->batch % 3};
+    ek_loader_options o =
+        EK_OPTIONS(ek_loader_options, .dataset = ek_tensor_dataset(b->first, target),
+                   .batch_size = s->batch, .workers = s->batch % 3);
     if (t->w->wrapper == WRAPPER_BALANCED && t->w->count > 1 && micro < 2) {
         o.device_ids.count = t->w->count;
         for (int i = 0; i < t->w->count; i++)

@@ -445,15 +445,17 @@ static void expect_invalid(ek_find_batch_options options, const char *text)
 
 TEST(wrong_options)
 {
-    expect_invalid((ek_find_batch_options){.first = 1}, "the function");
-    expect_invalid((ek_find_batch_options){.function = fits_up_to, .first = -1}, "first -1");
-    expect_invalid((ek_find_batch_options){.function = fits_up_to, .multiple = -8}, "multiple -8");
-    expect_invalid((ek_find_batch_options){.function = fits_up_to, .first = 9, .most = 8},
+    expect_invalid(EK_OPTIONS(ek_find_batch_options, .first = 1), "the function");
+    expect_invalid(EK_OPTIONS(ek_find_batch_options, .function = fits_up_to, .first = -1),
+                   "first -1");
+    expect_invalid(EK_OPTIONS(ek_find_batch_options, .function = fits_up_to, .multiple = -8),
+                   "multiple -8");
+    expect_invalid(EK_OPTIONS(ek_find_batch_options, .function = fits_up_to, .first = 9, .most = 8),
                    "the first batch, 9,");
-    expect_invalid((ek_find_batch_options){.function = fits_up_to, .most = 7, .multiple = 8},
+    expect_invalid(EK_OPTIONS(ek_find_batch_options, .function = fits_up_to, .most = 7,
+                              .multiple = 8),
                    "the first batch, 8,");
-    expect_invalid((ek_find_batch_options){.function = fits_up_to,
-                                           .first = INT64_MAX,
-                                           .multiple = 2},
+    expect_invalid(EK_OPTIONS(ek_find_batch_options, .function = fits_up_to, .first = INT64_MAX,
+                              .multiple = 2),
                    "the first batch");
 }

@@ -11,13 +11,14 @@ enum { COUNT = 10, EPOCHS = 3 };
 /* The options of make_loader.py. */
 static ek_loader_options case_of(const char *name, ek_generator *generator)
 {
-    ek_loader_options options = {.dataset = &noisy_new(COUNT)->dataset};
+    ek_loader_options options =
+        EK_OPTIONS(ek_loader_options, .dataset = &noisy_new(COUNT)->dataset);
     options.shuffle =
         strstr("shuffle batches drop_last generator generator_drop_last single", name) != NULL;
     options.batch_size = strcmp(name, "single") == 0       ? 0
                          : strcmp(name, "sampler") == 0    ? 2
                          : strcmp(name, "shuffle") == 0    ? 1
-                         : strncmp(name, "batch_", 6) == 0 ? 0
+                         : strncmp(name, "batch_", 6) == 0 ? 1
                          : strcmp(name, "batches") == 0 || strcmp(name, "generator_drop_last") == 0
                              ? 3
                              : 4;
@@ -122,14 +123,15 @@ TEST(numbers_of_batches_do_not_depend_on_workers)
 {
     static record alone, other;
     ek_scope scope = ek_scope_begin();
-    const ek_loader_options options = {.shuffle = true, .batch_size = 4};
-    run(&alone, options, 0, 0);
+    const ek_loader_options options =
+        EK_OPTIONS(ek_loader_options, .shuffle = true, .batch_size = 4);
+    run(&alone, options, 0, 2);
     uint64_t next = ek_random_u64(NULL);
     ck_assert(alone.draws[0][0] != alone.draws[4][0]); /* two batches */
     ck_assert_int_eq(alone.batches, 14);
     for (int workers = 1; workers < 5; workers++) {
         memset(&other, 0, sizeof other);
-        run(&other, options, workers, workers % 3);
+        run(&other, options, workers, 1 + workers % 3);
         assert_same(&alone, &other);
         ck_assert(ek_random_u64(NULL) == next); /* the caller's own numbers neither */
     }
@@ -137,7 +139,7 @@ TEST(numbers_of_batches_do_not_depend_on_workers)
     ek_loader_options cut = options;
     cut.device_ids = ek_devices(EK_HOST, 3);
     memset(&other, 0, sizeof other);
-    run(&other, cut, 2, 0);
+    run(&other, cut, 2, 2);
     assert_same(&alone, &other);
     ek_scope_end(&scope);
 }
@@ -427,55 +429,60 @@ static int no_sizes(int64_t batch, int64_t *sizes, void *user)
 TEST(options_that_cannot_be_are_refused)
 {
     const ek_device_list two = ek_devices(EK_HOST, 2);
-    assert_loader_refused((ek_loader_options){.shuffle = true, .sampler = ek_sequential_sampler(4)},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .shuffle = true,
+                                     .sampler = ek_sequential_sampler(4)),
                           "at most one of them");
-    assert_loader_refused(
-        (ek_loader_options){.sampler = ek_sequential_sampler(4),
-                            .batch_sampler = ek_batch_sampler(ek_sequential_sampler(4), 2, false)},
-        "at most one of them");
-    assert_loader_refused(
-        (ek_loader_options){.shuffle = true,
-                            .batch_sampler = ek_batch_sampler(ek_sequential_sampler(4), 2, false)},
-        "at most one of them");
-    assert_loader_refused((ek_loader_options){.sampler = ek_batch_sampler(ek_sequential_sampler(4),
-                                                                          2, false)},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .sampler = ek_sequential_sampler(4),
+                                     .batch_sampler =
+                                         ek_batch_sampler(ek_sequential_sampler(4), 2, false)),
+                          "at most one of them");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .shuffle = true,
+                                     .batch_sampler =
+                                         ek_batch_sampler(ek_sequential_sampler(4), 2, false)),
+                          "at most one of them");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options,
+                                     .sampler =
+                                         ek_batch_sampler(ek_sequential_sampler(4), 2, false)),
                           "give it as batch_sampler");
-    assert_loader_refused((ek_loader_options){.batch_sampler = ek_sequential_sampler(4)},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .batch_sampler = ek_sequential_sampler(4)),
                           "\"sequential\" makes no batches");
-    assert_loader_refused(
-        (ek_loader_options){.batch_sampler = ek_batch_sampler(ek_sequential_sampler(4), 2, false),
-                            .batch_size = 2},
-        "the batch_sampler's to decide");
-    assert_loader_refused(
-        (ek_loader_options){.batch_sampler = ek_batch_sampler(ek_sequential_sampler(4), 2, false),
-                            .drop_last = true},
-        "the batch_sampler's to decide");
-    assert_loader_refused((ek_loader_options){.batch_size = -3}, "batch_size -3");
-    assert_loader_refused((ek_loader_options){.batch_size = 0, .drop_last = true},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options,
+                                     .batch_sampler =
+                                         ek_batch_sampler(ek_sequential_sampler(4), 2, false),
+                                     .batch_size = 2),
+                          "the batch_sampler's to decide");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options,
+                                     .batch_sampler =
+                                         ek_batch_sampler(ek_sequential_sampler(4), 2, false),
+                                     .drop_last = true),
+                          "the batch_sampler's to decide");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .batch_size = -3), "batch_size -3");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .batch_size = 0, .drop_last = true),
                           "drop_last has");
-    assert_loader_refused((ek_loader_options){.batch_size = 0, .collate = collate_sum},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .batch_size = 0, .collate = collate_sum),
                           "collate has");
-    assert_loader_refused((ek_loader_options){.batch_size = 0, .device_ids = two},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .batch_size = 0, .device_ids = two),
                           "cannot be divided among 2");
-    assert_loader_refused((ek_loader_options){.workers = -1}, "-1 workers");
-    assert_loader_refused((ek_loader_options){.workers = 1025}, "1025 workers; between 0 and 1024");
-    assert_loader_refused((ek_loader_options){.prefetch = -1}, "prefetch -1");
-    assert_loader_refused((ek_loader_options){.workers = 4, .prefetch = 20000},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .workers = -1), "-1 workers");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .workers = 1025),
+                          "1025 workers; between 0 and 1024");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .prefetch = -1), "prefetch -1");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .workers = 4, .prefetch = 20000),
                           "between 1 and 16384");
-    assert_loader_refused((ek_loader_options){.seeding = (ek_seeding)2}, "2 is no way of seeding");
-    assert_loader_refused((ek_loader_options){.device_ids =
-                                                  EK_DEVICES(ek_host(1), ek_cpu(), ek_host(1))},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .seeding = (ek_seeding)2),
+                          "2 is no way of seeding");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options,
+                                     .device_ids = EK_DEVICES(ek_host(1), ek_cpu(), ek_host(1))),
                           "host:1 stands twice");
-    assert_loader_refused((ek_loader_options){.device_ids = {.count = -1}},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .device_ids = {.count = -1}),
                           "the list of devices could not be made");
-    assert_loader_refused((ek_loader_options){.device_ids = {.count = 65}}, "65 devices");
-    assert_loader_refused((ek_loader_options){.device_ids = two, .split = EK_SPLIT_AUTO},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .device_ids = {.count = 65}), "65 devices");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .device_ids = two, .split = EK_SPLIT_AUTO),
                           "by sizes");
-    assert_loader_refused((ek_loader_options){.device_ids = two,
-                                              .split = EK_SPLIT_EVEN,
-                                              .sizes = no_sizes},
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .device_ids = two, .split = EK_SPLIT_EVEN,
+                                     .sizes = no_sizes),
                           "both say how");
-    assert_loader_refused((ek_loader_options){.sizes = no_sizes}, "no device_ids");
+    assert_loader_refused(EK_OPTIONS(ek_loader_options, .sizes = no_sizes), "no device_ids");
     assert_refused(ek_data_loader(NULL, .sampler = ek_sequential_sampler(4)), EK_E_INVALID,
                    "the data set is NULL");
     assert_refused(ek_data_loader(&noisy_new(4)->dataset, .device_ids = EK_DEVICES(ek_host(9))),

@@ -74,14 +74,15 @@ static void assert_parts(ek_loader *loader, const int64_t *sizes)
 TEST_LOOP(parts_lie_on_their_devices, 0, 3)
 {
     cutter told = {.sizes = {2, 0, 7, 1}};
-    ek_loader *loader = loader_of(_i, (ek_loader_options){0});
+    ek_loader *loader = loader_of(_i, EK_OPTIONS(ek_loader_options));
     assert_parts(loader, (int64_t[]){3, 3, 3, 1});
     assert_parts(loader, (int64_t[]){1, 1, 1, 1});
     ek_loader_free(loader);
-    loader = loader_of(_i, (ek_loader_options){.split = EK_SPLIT_EVEN});
+    loader = loader_of(_i, EK_OPTIONS(ek_loader_options, .split = EK_SPLIT_EVEN));
     assert_parts(loader, (int64_t[]){3, 3, 2, 2});
     ek_loader_free(loader);
-    loader = loader_of(_i, (ek_loader_options){.sizes = cut_as_told, .sizes_user = &told});
+    loader =
+        loader_of(_i, EK_OPTIONS(ek_loader_options, .sizes = cut_as_told, .sizes_user = &told));
     assert_parts(loader, told.sizes);
     assert_parts(loader, (int64_t[]){0, 0, 0, 4});
     ck_assert_int_eq(told.calls, 2);
@@ -104,7 +105,7 @@ TEST_LOOP(sizes_that_do_not_add_up_lose_the_batch, 0, 2)
         cutter told = {0};
         memcpy(told.sizes, wrong[i].sizes, sizeof told.sizes);
         ek_loader *loader =
-            loader_of(_i, (ek_loader_options){.sizes = cut_as_told, .sizes_user = &told});
+            loader_of(_i, EK_OPTIONS(ek_loader_options, .sizes = cut_as_told, .sizes_user = &told));
         assert_refused(ek_loader_next(loader, &batch), EK_E_INVALID, wrong[i].part);
         assert_parts(loader, (int64_t[]){0, 0, 0, 4});
         ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
@@ -112,9 +113,8 @@ TEST_LOOP(sizes_that_do_not_add_up_lose_the_batch, 0, 2)
     }
     /* Each batch has its own error, also if the next one's comes while it is given. */
     cutter fails = {.status = EK_E_STATE};
-    ek_loader *loader =
-        loader_of(_i,
-                  (ek_loader_options){.sizes = cut_as_told, .sizes_user = &fails, .prefetch = 1});
+    ek_loader *loader = loader_of(_i, EK_OPTIONS(ek_loader_options, .sizes = cut_as_told,
+                                                 .sizes_user = &fails, .prefetch = 1));
     for (int b = 0; b < 2; b++) {
         assert_refused(ek_loader_next(loader, &batch), EK_E_STATE,
                        b ? "loader: batch 1: no plan" : "loader: batch 0: no plan");

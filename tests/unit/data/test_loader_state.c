@@ -13,53 +13,54 @@ typedef ek_loader_options way(ek_generator *generator);
 static ek_loader_options in_order(ek_generator *generator)
 {
     (void)generator;
-    return (ek_loader_options){.batch_size = 4, .drop_last = true};
+    return EK_OPTIONS(ek_loader_options, .batch_size = 4, .drop_last = true);
 }
 
 static ek_loader_options shuffled(ek_generator *generator)
 {
     (void)generator;
-    return (ek_loader_options){.batch_size = 3, .shuffle = true};
+    return EK_OPTIONS(ek_loader_options, .batch_size = 3, .shuffle = true);
 }
 
 static ek_loader_options with_generator(ek_generator *generator)
 {
-    return (ek_loader_options){.batch_size = 4, .shuffle = true, .generator = generator};
+    return EK_OPTIONS(ek_loader_options, .batch_size = 4, .shuffle = true, .generator = generator);
 }
 
 static ek_loader_options seeded_by_generator(ek_generator *generator)
 {
-    return (ek_loader_options){.batch_size = 6, .generator = generator};
+    return EK_OPTIONS(ek_loader_options, .batch_size = 6, .generator = generator);
 }
 
 static ek_loader_options by_sampler(ek_generator *generator)
 {
     const double weights[COUNT] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
     (void)generator;
-    return (ek_loader_options){.batch_size = 2,
-                               .sampler = ek_weighted_random_sampler(weights, COUNT, 7, NULL)};
+    return EK_OPTIONS(ek_loader_options, .batch_size = 2,
+                      .sampler = ek_weighted_random_sampler(weights, COUNT, 7, NULL));
 }
 
 static ek_loader_options by_epochs(ek_generator *generator)
 {
     (void)generator;
-    return (ek_loader_options){.batch_size = 3,
-                               .sampler = ek_distributed_sampler(COUNT, .num_replicas = 2,
-                                                                 .automatic_epochs = true)};
+    return EK_OPTIONS(ek_loader_options, .batch_size = 3,
+                      .sampler = ek_distributed_sampler(COUNT, .num_replicas = 2,
+                                                        .automatic_epochs = true));
 }
 
 static ek_loader_options by_batches(ek_generator *generator)
 {
-    return (ek_loader_options){
-        .batch_sampler =
-            ek_batch_sampler(ek_random_sampler(COUNT, .replacement = true, .generator = generator),
-                             4, false)};
+    return EK_OPTIONS(ek_loader_options,
+                      .batch_sampler =
+                          ek_batch_sampler(ek_random_sampler(COUNT, .replacement = true,
+                                                             .generator = generator),
+                                           4, false));
 }
 
 static ek_loader_options one_by_one(ek_generator *generator)
 {
     (void)generator;
-    return (ek_loader_options){.batch_size = 0, .shuffle = true};
+    return EK_OPTIONS(ek_loader_options, .batch_size = 0, .shuffle = true);
 }
 
 static way *const ways[] = {in_order,  shuffled,   with_generator, by_sampler,

@@ -459,13 +459,13 @@ static ek_loader *random_loader(ek_generator *choice, noisy **set)
     *set = noisy_new(40);
     if (ek_random_u32(choice) % 4 == 0)
         (*set)->bad = ek_random_u32(choice) % 40;
-    ek_loader_options options = {.dataset = &(*set)->dataset,
-                                 .shuffle = ek_random_u32(choice) % 2,
-                                 .batch_size = 1 + ek_random_u32(choice) % 7,
-                                 .drop_last = ek_random_u32(choice) % 2,
-                                 .workers = (int)(ek_random_u32(choice) % 5),
-                                 .prefetch = (int)(ek_random_u32(choice) % 4),
-                                 .seeding = (ek_seeding)(ek_random_u32(choice) % 2)};
+    ek_loader_options options = EK_OPTIONS(ek_loader_options, .dataset = &(*set)->dataset,
+                                           .shuffle = ek_random_u32(choice) % 2,
+                                           .batch_size = 1 + ek_random_u32(choice) % 7,
+                                           .drop_last = ek_random_u32(choice) % 2,
+                                           .workers = (int)(ek_random_u32(choice) % 5),
+                                           .prefetch = 1 + (int)(ek_random_u32(choice) % 3),
+                                           .seeding = (ek_seeding)(ek_random_u32(choice) % 2));
     if (ek_random_u32(choice) % 2)
         options.device_ids = ek_devices(EK_HOST, 3);
     if (options.device_ids.count && ek_random_u32(choice) % 2)

@@ -85,12 +85,9 @@ ROW(median_dim, 0, ek_median_dim(x[0], (int)o[0], false, NULL))
 static ek_quantile_options quantile_options(ek_tensor *const *x, const double *o,
                                             ek_tensor *const *c)
 {
-    return (ek_quantile_options){.x = x[0],
-                                 .q = c[0],
-                                 .dims = {o[1] == 9 ? EK_UNSET : (int)o[1]},
-                                 .dim_count = o[1] != 9,
-                                 .keepdim = o[2] != 0,
-                                 .interpolation = (ek_quantile_interpolation)o[0]};
+    return EK_OPTIONS(ek_quantile_options, .x = x[0], .q = c[0],
+                      .dims = {o[1] == 9 ? EK_UNSET : (int)o[1]}, .dim_count = o[1] != 9,
+                      .keepdim = o[2] != 0, .interpolation = (ek_quantile_interpolation)o[0]);
 }
 ROW(quantile, 0, ek_quantile_with(quantile_options(x, o, c)))
 ROW(quantile_nan, KINKED, ek_nan_to_num(ek_quantile_with(quantile_options(x, o, c)), .nan = 77))

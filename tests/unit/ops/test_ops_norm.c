@@ -18,14 +18,13 @@ TEST_LOOP(running_statistics_match_pytorch, 0, 12)
 {
     const char *name = _i / 6 ? "batch_norm_relu" : "batch_norm";
     ek_tensor *numbers = number(name, _i % 6, "numbers");
-    ek_batch_norm_options options = {.x = number(name, _i % 6, "x"),
-                                     .weight = number(name, _i % 6, "w"),
-                                     .bias = number(name, _i % 6, "b"),
-                                     .running_mean = number(name, _i % 6, "running_mean"),
-                                     .running_var = number(name, _i % 6, "running_var"),
-                                     .training = element(number(name, _i % 6, "options"), 0) != 0,
-                                     .momentum = element(numbers, 0),
-                                     .eps = element(numbers, 1)};
+    ek_batch_norm_options options =
+        EK_OPTIONS(ek_batch_norm_options, .x = number(name, _i % 6, "x"),
+                   .weight = number(name, _i % 6, "w"), .bias = number(name, _i % 6, "b"),
+                   .running_mean = number(name, _i % 6, "running_mean"),
+                   .running_var = number(name, _i % 6, "running_var"),
+                   .training = element(number(name, _i % 6, "options"), 0) != 0,
+                   .momentum = element(numbers, 0), .eps = element(numbers, 1));
     ek_tensor *y = ek_batch_norm_tracked(options, _i / 6, NULL);
     assert_close(y, number(name, _i % 6, "y"), 1e-12, 1e-12);
     assert_close(options.running_mean, number(name, _i % 6, "after_mean"), 1e-12, 1e-12);

@@ -45,13 +45,13 @@ static ek_cross_entropy_options class_options(ek_tensor *scores, const loss_case
 {
     static const int64_t targets[] = {0, 3, 1, 3};
     static const double weights[] = {0.5, 2, 1, 1.5};
-    return (ek_cross_entropy_options){
-        .input = scores,
-        .target = c->spatial ? positions(targets, EK_SHAPE(2, 2)) : positions(targets, EK_SHAPE(4)),
-        .weight = c->weighted ? tensor_of(weights, EK_SHAPE(4), EK_F64, test_home()) : NULL,
-        .reduction = c->reduction,
-        .ignore_index = c->ignores ? 3 : -100,
-        .label_smoothing = c->smoothing};
+    return EK_OPTIONS(ek_cross_entropy_options, .input = scores,
+                      .target = c->spatial ? positions(targets, EK_SHAPE(2, 2))
+                                           : positions(targets, EK_SHAPE(4)),
+                      .weight =
+                          c->weighted ? tensor_of(weights, EK_SHAPE(4), EK_F64, test_home()) : NULL,
+                      .reduction = c->reduction, .ignore_index = c->ignores ? 3 : -100,
+                      .label_smoothing = c->smoothing);
 }
 
 static ek_tensor *cross_entropy(ek_tensor *const *x, int count, void *user)

@@ -221,14 +221,10 @@ ROW(layer_norm, NORM, ek_f_layer_norm(x[0], I(0), W, B, element(c[0], 0)))
 static ek_tensor *batch_norm(ek_tensor *const *x, int count, const double *o, ek_tensor *const *c,
                              bool relu)
 {
-    ek_batch_norm_options options = {.x = x[0],
-                                     .weight = W,
-                                     .bias = B,
-                                     .running_mean = o[0] != 0 ? NULL : c[0],
-                                     .running_var = o[0] != 0 ? NULL : c[1],
-                                     .training = o[0] != 0,
-                                     .momentum = element(c[2], 0),
-                                     .eps = element(c[2], 1)};
+    ek_batch_norm_options options =
+        EK_OPTIONS(ek_batch_norm_options, .x = x[0], .weight = W, .bias = B,
+                   .running_mean = o[0] != 0 ? NULL : c[0], .running_var = o[0] != 0 ? NULL : c[1],
+                   .training = o[0] != 0, .momentum = element(c[2], 0), .eps = element(c[2], 1));
     return ek_batch_norm_tracked(options, relu, NULL);
 }
 
