@@ -9,6 +9,7 @@
 #include "core/thread.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/parallel.h"
+#include "group/same.h"
 #include "group/world.h"
 #include "nn/module_table.h"
 #include "parallel/draws.h"
@@ -240,20 +241,21 @@ static int ddp_read_numbers(const distributed *self, const ek_distributed_option
 static int ddp_compare(const distributed *self, const ek_distributed_options *options, double cap)
 {
     int64_t mine[DDP_NUMBERS];
-    int64_t *all = ek_calloc((size_t)self->group->size * DDP_NUMBERS, sizeof *all);
-    int rc = all ? ddp_read_numbers(self, options, cap, mine) : ek_error_pending();
-    if (rc >= 0)
-        rc = self->ranks->gather(self->ranks, mine, DDP_NUMBERS, all);
-    for (int r = 1; r < self->group->size && rc >= 0; r++)
-        for (int i = 0; i < DDP_NUMBERS && rc >= 0; i++)
-            if (all[r * DDP_NUMBERS + i] != all[i])
-                rc = ek_ranks_alike(EK_FAIL(
-                    EK_E_STATE,
-                    "%s: the ranks' wrappers differ: %s is %lld on rank %d and %lld on rank %d",
-                    ddp_name, ddp_numbers[i], (long long)all[i], self->group->ranks[0],
-                    (long long)all[r * DDP_NUMBERS + i], self->group->ranks[r]));
-    free(all);
-    return rc;
+    ek_difference found;
+    EK_TRY(ddp_read_numbers(self, options, cap, mine));
+    ek_scope scope = ek_scope_begin();
+    const int64_t *all = ek_group_lists(mine, DDP_NUMBERS, self->group);
+    bool same = all && ek_group_same(all, self->group->size, DDP_NUMBERS, &found);
+    ek_scope_end(&scope);
+    if (!all)
+        return ek_error_pending();
+    return same ? 0
+                : ek_ranks_alike(EK_FAIL(
+                      EK_E_STATE,
+                      "%s: the ranks' wrappers differ: %s is %lld on rank %d and %lld on rank %d",
+                      ddp_name, ddp_numbers[found.index], (long long)found.first,
+                      self->group->ranks[0], (long long)found.other,
+                      self->group->ranks[found.rank]));
 }
 
 static int ddp_start(distributed *self, const ek_distributed_options *options, double cap)

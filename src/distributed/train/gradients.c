@@ -8,9 +8,10 @@
 #include "core/digest.h"
 #include "evenkeel/ddp.h"
 #include "group/collective.h"
-#include "group/differentiable.h"
+#include "group/same.h"
 #include "group/world.h"
 #include "ops/ops.h"
+#include "train/pack.h"
 
 static const char gradients_call[] = "average_gradients";
 
@@ -20,7 +21,8 @@ typedef struct gradient_item {
     ek_tensor *parameter; /* the module's */
     ek_tensor *mean;      /* dense memory that becomes the mean: the gradient itself if it is
                              whole; in the scope */
-    int64_t digest;       /* of path, dtype and shape; the lowest bit says if there is a gradient */
+    int64_t digest;       /* of path, dtype and shape */
+    bool present;         /* some rank has a gradient */
 } gradient_item;
 
 typedef struct gradient_list {
@@ -36,50 +38,48 @@ static int gradient_visit(const char *path, ek_tensor *parameter, void *user)
     uint64_t digest = ek_digest_text(EK_DIGEST, path);
     digest = ek_digest_bytes(digest, &dtype, sizeof dtype);
     digest = ek_digest_bytes(digest, parameter->shape, (size_t)parameter->ndim * sizeof(int64_t));
-    digest = digest << 1 | ek_leaf_has_gradient(parameter);
-    list->items[list->count++] = (gradient_item){parameter, NULL, (int64_t)digest};
+    list->items[list->count++] = (gradient_item){.parameter = parameter,
+                                                 .digest = (int64_t)digest,
+                                                 .present = ek_leaf_has_gradient(parameter)};
     return 0;
 }
 
 /* ---- which gradients there are ---- */
 
-/* The parameters of all ranks, one rank after another: their number, and the digest of each. */
-static ek_tensor *gradients_describe(const gradient_list *list, ek_process_group *group)
+/* Compares all ranks' parameters with rank 0's, and notes which have a gradient on any rank. */
+static int gradients_agree(gradient_list *list, ek_process_group *group)
 {
-    ek_tensor *mine = ek_empty(EK_SHAPE(list->count + 1), EK_I64, .device = ek_cpu());
+    int64_t count = list->count, *mine = ek_calloc(2 * (size_t)count + 1, sizeof *mine);
     if (!mine)
-        return NULL;
-    int64_t *numbers = ek_tensor_address(mine);
-    numbers[0] = list->count;
-    for (int i = 0; i < list->count; i++)
-        numbers[i + 1] = list->items[i].digest;
-    return ek_join(&ek_verb_presence, mine, 0, group);
-}
-
-/* Compares all ranks' parameters with rank 0's, alike on all ranks, and adds to the digests' lowest
- * bits who has a gradient. */
-static int gradients_agree(gradient_list *list, const ek_process_group *group)
-{
-    ek_tensor *all = gradients_describe(list, (ek_process_group *)group);
+        return ek_error_pending();
+    mine[0] = count;
+    for (int64_t i = 0; i < count; i++) {
+        mine[1 + i] = list->items[i].digest;
+        mine[1 + count + i] = list->items[i].present;
+    }
+    const int64_t *all = ek_group_lists(mine, 2 * count + 1, group);
+    free(mine);
     if (!all)
         return ek_error_pending();
-    const int64_t *first = ek_tensor_address(all), *numbers = first;
-    for (int r = 0; r < group->size; numbers += *numbers + 1, r++) {
-        if (*numbers != *first)
-            return EK_FAIL(EK_E_STATE,
-                           "%s: the module has %lld parameters on rank %d, but %lld on rank %d; "
-                           "it must be the same on all ranks",
-                           gradients_call, (long long)*first, group->ranks[0], (long long)*numbers,
-                           group->ranks[r]);
-        for (int i = 0; i < *first; i++)
-            if (numbers[i + 1] >> 1 != first[i + 1] >> 1)
-                return EK_FAIL(EK_E_STATE,
-                               "%s: parameter %d of the module has another path, dtype or shape on "
-                               "rank %d than on rank %d; it must be the same on all ranks",
-                               gradients_call, i, group->ranks[r], group->ranks[0]);
-        for (int i = 0; i < list->count && r != group->rank; i++)
-            list->items[i].digest |= numbers[i + 1] & 1;
-    }
+    ek_difference found;
+    bool same = ek_group_same(all, group->size, count + 1, &found);
+    if (!same && found.index == 0)
+        return ek_ranks_alike(
+            EK_FAIL(EK_E_STATE,
+                    "%s: the module has %lld parameters on rank %d, but %lld on rank %d; "
+                    "it must be the same on all ranks",
+                    gradients_call, (long long)found.first, group->ranks[0], (long long)found.other,
+                    group->ranks[found.rank]));
+    if (!same)
+        return ek_ranks_alike(
+            EK_FAIL(EK_E_STATE,
+                    "%s: parameter %lld of the module has another path, dtype or shape on "
+                    "rank %d than on rank %d; it must be the same on all ranks",
+                    gradients_call, (long long)found.index - 1, group->ranks[found.rank],
+                    group->ranks[0]));
+    for (int r = 0; r < group->size; r++, all = ek_group_next_list(all))
+        for (int64_t i = 0; i < count; i++)
+            list->items[i].present |= all[2 + count + i] != 0;
     return 0;
 }
 
@@ -111,7 +111,7 @@ static int gradients_prepare(gradient_list *list)
     int kept = 0;
     for (int i = 0; i < list->count; i++) {
         gradient_item item = list->items[i];
-        if (!(item.digest & 1))
+        if (!item.present)
             continue;
         item.mean = ek_leaf_has_gradient(item.parameter) ? gradient_own(item.parameter)
                                                          : gradient_zeros(item.parameter);
@@ -127,67 +127,16 @@ static int gradients_prepare(gradient_list *list)
 
 /* Gradients that travel as one tensor. */
 typedef struct gradient_bucket {
-    ek_tensor **means; /* borrowed */
-    int count;
-    ek_tensor *flat; /* all of them, one after another; one reference; NULL: none */
+    ek_pack pack;
     ek_dist_work *work;
 } gradient_bucket;
 
-/* Mean i in the bucket's tensor, from element *at on; moves *at behind it. In the scope. */
-static ek_tensor *bucket_member(const gradient_bucket *bucket, int i, int64_t *at)
+static int bucket_begin(gradient_bucket *bucket, ek_tensor *const *means, int count,
+                        ek_process_group *group)
 {
-    const ek_tensor *mean = bucket->means[i];
-    ek_shape shape = ek_tensor_shape(mean);
-    int64_t strides[EK_MAX_DIMS], begin = *at;
-    ek_strides_of(&shape, EK_CONTIGUOUS, strides);
-    *at += ek_count(mean);
-    return ek_tensor_member(bucket->flat->storage, mean->dtype, &shape, strides, begin);
-}
-
-/* Copies the means to the bucket's tensor, or back. */
-static int bucket_copy(const gradient_bucket *bucket, bool back)
-{
-    int64_t at = 0;
-    ek_scope scope = ek_scope_begin();
-    int rc = 0;
-    for (int i = 0; i < bucket->count && rc >= 0; i++) {
-        ek_tensor *member = bucket_member(bucket, i, &at), *mean = bucket->means[i];
-        rc = !member ? ek_error_pending()
-             : back  ? ek_comm_copy(mean, member)
-                     : ek_comm_copy(member, mean);
-        if (rc >= 0 && back)
-            ek_tensor_written(mean, gradients_call);
-        if (rc >= 0 && !back && ek_dev_is_host(ek_tensor_dev(member)))
-            rc = ek_synchronize(ek_tensor_dev(mean)->id);
-    }
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* Where the means are put together: on their device, if it is one, else on cpu. */
-static ek_device bucket_place(const gradient_bucket *bucket)
-{
-    ek_dev *dev = ek_tensor_dev(bucket->means[0]);
-    for (int i = 1; i < bucket->count; i++)
-        if (ek_tensor_dev(bucket->means[i]) != dev)
-            return ek_cpu();
-    return ek_dev_is_host(dev) ? ek_cpu() : dev->id;
-}
-
-static int bucket_begin(gradient_bucket *bucket, ek_process_group *group)
-{
-    int64_t total = 0;
-    for (int i = 0; i < bucket->count; i++)
-        total += ek_count(bucket->means[i]);
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
-    ek_scope scope = ek_scope_begin();
-    bucket->flat =
-        ek_keep(ek_empty(EK_SHAPE(total), bucket->means[0]->dtype, .device = bucket_place(bucket)));
-    ek_scope_end(&scope);
-    ek_memory_set_category(before);
-    if (!bucket->flat || bucket_copy(bucket, false) < 0)
-        return ek_error_pending();
-    return ek_dist_all_reduce(bucket->flat, .op = EK_DIST_AVG, .group = group,
+    EK_TRY(ek_pack_open(&bucket->pack, means[0]->dtype, means, count));
+    EK_TRY(ek_pack_fill(&bucket->pack));
+    return ek_dist_all_reduce(bucket->pack.memory, .op = EK_DIST_AVG, .group = group,
                               .work = &bucket->work);
 }
 
@@ -197,10 +146,10 @@ static int bucket_end(gradient_bucket *bucket)
     int rc = 0;
     if (bucket->work) {
         rc = ek_dist_wait(bucket->work);
-        if (rc >= 0 && bucket_copy(bucket, true) < 0)
-            rc = ek_error_pending();
+        if (rc >= 0)
+            rc = ek_pack_deliver(&bucket->pack, gradients_call);
     }
-    ek_release(bucket->flat);
+    ek_pack_close(&bucket->pack);
     *bucket = (gradient_bucket){0};
     return rc;
 }
@@ -212,8 +161,8 @@ static int buckets_average(ek_tensor **means, const int *ends, int buckets, ek_p
     int rc = 0;
     for (int b = 0; b < buckets && rc >= 0; b++) {
         int begin = b ? ends[b - 1] : 0;
-        gradient_bucket next = {.means = means + begin, .count = ends[b] - begin};
-        rc = bucket_begin(&next, group);
+        gradient_bucket next = {0};
+        rc = bucket_begin(&next, means + begin, ends[b] - begin, group);
         int ended = bucket_end(&before);
         rc = rc < 0 ? rc : ended;
         before = next;
@@ -259,7 +208,7 @@ static int gradients_run(ek_module *module, gradient_list *list, ek_process_grou
     EK_TRY(ek_check_meeting(gradients_call));
     if (group->size == 1)
         return 0;
-    EK_TRY(ek_ranks_alike(gradients_agree(list, group)));
+    EK_TRY(gradients_agree(list, group));
     EK_TRY(gradients_prepare(list));
     EK_TRY(gradients_average(list, group));
     return gradients_set(list);

@@ -1,12 +1,11 @@
 /* save.c: archives that one rank writes for all. */
-#include <stdlib.h>
-
 #include "archive/archive.h"
 #include "core/ranks.h"
 #include "core/thread.h"
 #include "evenkeel/ddp.h"
 #include "evenkeel/ops.h"
 #include "evenkeel/scope.h"
+#include "group/same.h"
 #include "group/world.h"
 
 static const char save_name[] = "dist_archive_save";
@@ -23,29 +22,29 @@ static int save_meet(int rank, ek_process_group *group)
 
 /* Whether all ranks' archives have the same states that are sharded over ranks, and whether there
  * are any. */
-static int save_compare(const ek_archive *archive, ek_ranks *ranks, bool *sharded)
+static int save_compare(const ek_archive *archive, ek_process_group *group, bool *sharded)
 {
     enum { COUNT, DIGEST, NUMBERS };
     uint64_t digest;
+    ek_difference found;
     int64_t mine[NUMBERS] = {ek_archive_count_with_ranks(archive, &digest)};
-    int64_t *all = ek_calloc((size_t)ranks->size * NUMBERS, sizeof *all);
-    if (!all)
-        return ranks->agree(ranks, ek_error_pending());
     mine[DIGEST] = (int64_t)digest;
-    int rc = ranks->gather(ranks, mine, NUMBERS, all);
-    for (int r = 1; r < ranks->size && rc >= 0; r++) {
-        const int64_t *other = all + r * NUMBERS;
-        if (other[COUNT] != all[COUNT] || other[DIGEST] != all[DIGEST])
-            rc = ek_ranks_alike(EK_FAIL(
-                EK_E_STATE,
+    *sharded = mine[COUNT] > 0;
+    ek_scope scope = ek_scope_begin();
+    const int64_t *all = ek_group_lists(mine, NUMBERS, group);
+    bool same = all && ek_group_same(all, group->size, NUMBERS, &found);
+    ek_scope_end(&scope);
+    if (!all)
+        return ek_error_pending();
+    if (same)
+        return 0;
+    bool others = found.index == DIGEST;
+    return ek_ranks_alike(
+        EK_FAIL(EK_E_STATE,
                 "%s: the archive of rank 0 of the group has %lld states that are divided over "
                 "ranks, that of rank %d %lld%s; each rank puts the same into its own",
-                save_name, (long long)all[COUNT], r, (long long)other[COUNT],
-                other[COUNT] == all[COUNT] ? " others" : ""));
-    }
-    free(all);
-    *sharded = mine[COUNT] > 0;
-    return rc;
+                save_name, (long long)(others ? mine[COUNT] : found.first), found.rank,
+                (long long)(others ? mine[COUNT] : found.other), others ? " others" : ""));
 }
 
 typedef struct save_call {
@@ -60,12 +59,8 @@ static int save_run(ek_process_group *group, void *user)
     bool sharded = false;
     int root = ek_world_root(save_name, group, call->rank);
     EK_TRY(root);
-    ek_ranks *ranks = ek_process_group_ranks(group);
-    int rc = ranks             ? save_compare(call->archive, ranks, &sharded)
-             : group->size > 1 ? ek_error_pending()
-                               : 0;
-    ek_object_release(ranks);
-    EK_TRY(rc);
+    if (group->size > 1)
+        EK_TRY(save_compare(call->archive, group, &sharded));
     if (group->rank == root)
         EK_TRY(sharded ? ek_archive_save_with_ranks(call->archive, call->path)
                        : ek_archive_save(call->archive, call->path));
