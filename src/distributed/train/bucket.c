@@ -1,11 +1,14 @@
 /* bucket.c: how a bucket travels.
  *
- * The host's memory is averaged where it is. That of a GPU travels on a rail, if its group has one;
- * else through pinned memory of the host (staging.h). Either way that begins once the bucket's last
- * gradient has arrived, while backward goes on. */
+ * There are three routes, and before each pass a bucket takes the first that serves: the window
+ * that all ranks share; a rail between GPUs; messages, which carry the host's memory as it lies,
+ * and a GPU's through pinned memory of the host (staging.h). Either way the average begins once the
+ * bucket's last gradient has arrived, while backward goes on. */
 #include "comm/exchange.h"
+#include "core/bits.h"
 #include "core/staging.h"
 #include "core/thread.h"
+#include "group/sum.h"
 #include "link/staging.h"
 #include "ops/ops.h"
 #include "train/reducer.h"
@@ -41,7 +44,82 @@ static int bucket_convert(ek_tensor *to, const ek_tensor *from)
     return ek_kernels_of(to)->copy(ek_tensor_dev(to), to, from);
 }
 
-/* ---- before and after a pass ---- */
+/* ---- what routes have in common ---- */
+
+static bool bucket_is_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    return reducer->narrow && bucket->range->dtype == EK_F32;
+}
+
+/* What this rank says of its error in its report. The other ranks average the bucket all the same.
+ */
+static void bucket_fail(ek_reducer *reducer)
+{
+    ek_error_record error;
+    ek_error_take(&error);
+    if (reducer->lost.status >= 0)
+        reducer->lost = error;
+}
+
+static ek_sum bucket_sum(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    bool narrow = bucket_is_narrow(reducer, bucket);
+    return (ek_sum){.group = reducer->group,
+                    .op = EK_DIST_AVG,
+                    .dtype = narrow ? EK_BF16 : bucket->range->dtype,
+                    .address = narrow ? reducer->wire : ek_tensor_address(bucket->memory),
+                    .count = ek_count(bucket->range),
+                    .root = -1,
+                    .scratch = reducer->scratch,
+                    .out = reducer->out,
+                    .in = reducer->in};
+}
+
+/* Whether the elements are where they travel from. */
+static ek_readiness bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket)
+{
+    if (bucket_is_plain(bucket))
+        return EK_READY;
+    int done = ek_dev_event_done(bucket_dev(bucket), bucket->event);
+    if (done < 0)
+        bucket_fail(reducer);
+    return done != 0 ? EK_READY : EK_AWAITS_RANKS;
+}
+
+/* ---- the window ---- */
+
+static int window_begin(ek_reducer *reducer, ek_bucket *bucket)
+{
+    (void)bucket;
+    return reducer->window != NULL;
+}
+
+static ek_readiness window_ready(ek_reducer *reducer, ek_bucket *bucket)
+{
+    uint64_t before = reducer->passes * (uint64_t)reducer->bucket_count;
+    (void)bucket; /* the one under way */
+    for (int r = 0; r < reducer->window->size; r++)
+        if (ek_window_count(reducer->window, r) <= before + (uint64_t)reducer->bucket)
+            return EK_AWAITS_RANKS;
+    return EK_READY;
+}
+
+static int window_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+{
+    const ek_window *window = reducer->window;
+    char **addresses = (char **)(void *)reducer->in;
+    ek_sum sum = bucket_sum(reducer, bucket);
+    (void)request;        /* nothing is sent */
+    if (reducer->sharding) /* each rank needs its own slice alone */
+        sum.root = window->rank;
+    for (int r = 0; r < window->size; r++)
+        addresses[r] = ek_window_memory(window, r) + bucket->storage_at +
+                       (size_t)bucket->range->offset * ek_dtype_size(bucket->range->dtype);
+    ek_sum_in_place(&sum, addresses);
+    return 1;
+}
+
+/* ---- rails ---- */
 
 /* What a rail carries: the gradients, or the same as bf16. */
 static ek_tensor *bucket_cargo(const ek_bucket *bucket)
@@ -49,13 +127,13 @@ static ek_tensor *bucket_cargo(const ek_bucket *bucket)
     return bucket->wire ? bucket->wire : bucket->range;
 }
 
-static int bucket_begin_on_rail(ek_reducer *reducer, ek_bucket *bucket, ek_group_rail *rail)
+static int rail_open(ek_reducer *reducer, ek_bucket *bucket, ek_group_rail *rail)
 {
     ek_tensor *range = bucket->range;
     EK_TRY(ek_rail_run_open(&bucket->run, reducer->group, rail));
     bucket->run.meets = true;
     ek_rail_run_restart(&bucket->run);
-    if (reducer->narrow && range->dtype == EK_F32 && !bucket->wire) {
+    if (bucket_is_narrow(reducer, bucket) && !bucket->wire) {
         ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
         bucket->wire = ek_object_retain(ek_tensor_like_dtype(range, EK_BF16));
         ek_memory_set_category(before);
@@ -67,6 +145,45 @@ static int bucket_begin_on_rail(ek_reducer *reducer, ek_bucket *bucket, ek_group
                            ek_tensor_address(cargo), ek_count(cargo), -1);
 }
 
+static int rail_begin(ek_reducer *reducer, ek_bucket *bucket)
+{
+    ek_group_rail *rail;
+    if (bucket_is_plain(bucket) || reducer->sharding)
+        return 0;
+    EK_TRY(ek_rail_find(ek_verb_name(EK_VERB_BACKWARD), reducer->group, bucket_dev(bucket), &rail));
+    if (!rail)
+        return 0;
+    ek_scope scope = ek_scope_begin();
+    int rc = rail_open(reducer, bucket, rail);
+    ek_scope_end(&scope);
+    return rc < 0 ? rc : 1;
+}
+
+static int rail_fetch(ek_bucket *bucket)
+{
+    if (bucket->wire)
+        EK_TRY(bucket_convert(bucket->wire, bucket->range));
+    ek_dev_record_event(bucket_dev(bucket), EK_STREAM_COMPUTE, &bucket->event);
+    return 0;
+}
+
+static ek_readiness rail_ready(ek_reducer *reducer, ek_bucket *bucket)
+{
+    return reducer->phase > 0 ? ek_rail_run_ready(&bucket->run, reducer->group)
+                              : bucket_fetched(reducer, bucket);
+}
+
+static int rail_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+{
+    if (ek_rail_run_go_on(&bucket->run, reducer->group, request) < 0) {
+        bucket_fail(reducer);
+        reducer->failure = bucket->run.failure;
+    }
+    return ek_rail_run_is_over(&bucket->run);
+}
+
+/* ---- messages ---- */
+
 int ek_bucket_stage(ek_bucket *bucket)
 {
     ek_shape shape = ek_tensor_shape(bucket->range);
@@ -76,19 +193,98 @@ int ek_bucket_stage(ek_bucket *bucket)
     return bucket->memory ? 0 : ek_error_pending();
 }
 
+static int messages_begin(ek_reducer *reducer, ek_bucket *bucket)
+{
+    (void)reducer;
+    if (bucket_is_plain(bucket))
+        return 1;
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_bucket_stage(bucket);
+    ek_scope_end(&scope);
+    return rc < 0 ? rc : 1;
+}
+
+static int messages_fetch(ek_bucket *bucket)
+{
+    return bucket_is_plain(bucket)
+               ? 0
+               : ek_staging_fetch(bucket->memory, bucket->range, &bucket->event);
+}
+
+static ek_readiness messages_ready(ek_reducer *reducer, ek_bucket *bucket)
+{
+    return reducer->phase > 0 ? EK_READY : bucket_fetched(reducer, bucket);
+}
+
+/* The elements to their bf16 in reducer->wire, or back. */
+static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket, bool back)
+{
+    float *wide = ek_tensor_address(bucket->memory);
+    uint16_t *narrow = (uint16_t *)(void *)reducer->wire;
+    for (int64_t i = 0; i < ek_count(bucket->range) && !back; i++)
+        narrow[i] = ek_bf16_of(wide[i]);
+    for (int64_t i = 0; i < ek_count(bucket->range) && back; i++)
+        wide[i] = ek_float_of_bf16(narrow[i]);
+}
+
+/* Begins the way back from the host's memory. The event of the fetch is over, so that nothing else
+ * uses the range. */
+static void messages_return(ek_reducer *reducer, ek_bucket *bucket)
+{
+    ek_dev *dev = bucket_dev(bucket);
+    if (bucket_is_plain(bucket) || !bucket->fetched)
+        return;
+    if (ek_dev_upload(dev, ek_tensor_address(bucket->range), ek_tensor_dev(bucket->memory),
+                      ek_tensor_address(bucket->memory), ek_comm_nbytes(bucket->range)) < 0)
+        bucket_fail(reducer);
+    ek_dev_record_event(dev, EK_STREAM_UPLOAD, &bucket->event);
+}
+
+static int messages_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+{
+    ek_sum sum = bucket_sum(reducer, bucket);
+    bool narrow = bucket_is_narrow(reducer, bucket), sharded = reducer->sharding;
+    char *slice;
+    switch (reducer->phase) {
+    case 0:
+        if (narrow)
+            messages_convert(reducer, bucket, false);
+        return ek_sum_spread(&sum, request);
+    case 1:
+        slice = ek_sum_slice(&sum);
+        return sharded ? 0 : ek_sum_collect(&sum, slice, request);
+    default:
+        if (narrow)
+            messages_convert(reducer, bucket, true);
+        if (!sharded) /* else each rank needs its own slice alone */
+            messages_return(reducer, bucket);
+        return 1;
+    }
+}
+
+/* ---- the choice ---- */
+
+static const ek_route bucket_routes[] = {
+    {window_begin, NULL, window_ready, window_advance},
+    {rail_begin, rail_fetch, rail_ready, rail_advance},
+    {messages_begin, messages_fetch, messages_ready, messages_advance},
+};
+
 int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket)
 {
-    ek_group_rail *rail;
+    int rc = 0;
     bucket->fetched = false;
-    if (bucket_is_plain(bucket))
-        return 0;
-    if (reducer->sharding)
-        return ek_bucket_stage(bucket);
-    EK_TRY(ek_rail_find(ek_verb_name(EK_VERB_BACKWARD), reducer->group, bucket_dev(bucket), &rail));
-    ek_scope scope = ek_scope_begin();
-    int rc = rail ? bucket_begin_on_rail(reducer, bucket, rail) : ek_bucket_stage(bucket);
-    ek_scope_end(&scope);
-    return rc;
+    for (bucket->route = bucket_routes; rc == 0; bucket->route += rc == 0)
+        rc = bucket->route->begin(reducer, bucket);
+    return rc < 0 ? rc : 0;
+}
+
+int ek_bucket_fetch(ek_bucket *bucket)
+{
+    if (bucket->route->fetch)
+        EK_TRY(bucket->route->fetch(bucket));
+    bucket->fetched = true;
+    return 0;
 }
 
 int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket)
@@ -102,62 +298,4 @@ int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket)
         rc = bucket_convert(bucket->range, bucket->wire);
     ek_rail_run_close(&bucket->run, reducer->group);
     return rc;
-}
-
-int ek_bucket_fetch(ek_bucket *bucket)
-{
-    if (bucket_is_plain(bucket))
-        return 0;
-    if (!bucket->run.rail) {
-        EK_TRY(ek_staging_fetch(bucket->memory, bucket->range, &bucket->event));
-    } else {
-        if (bucket->wire)
-            EK_TRY(bucket_convert(bucket->wire, bucket->range));
-        ek_dev_record_event(bucket_dev(bucket), EK_STREAM_COMPUTE, &bucket->event);
-    }
-    bucket->fetched = true;
-    return 0;
-}
-
-/* ---- the communication thread ---- */
-
-/* What this rank says of its error in its report. The other ranks average the bucket all the same.
- */
-static void bucket_fail(ek_reducer *reducer)
-{
-    ek_error_record error;
-    ek_error_take(&error);
-    if (reducer->lost.status >= 0)
-        reducer->lost = error;
-}
-
-bool ek_bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket)
-{
-    if (bucket_is_plain(bucket))
-        return true;
-    int done = ek_dev_event_done(bucket_dev(bucket), bucket->event);
-    if (done < 0)
-        bucket_fail(reducer);
-    return done != 0;
-}
-
-bool ek_bucket_go_on(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
-{
-    if (ek_rail_run_go_on(&bucket->run, reducer->group, request) < 0) {
-        bucket_fail(reducer);
-        reducer->failure = bucket->run.failure;
-    }
-    return ek_rail_run_is_over(&bucket->run);
-}
-
-/* The event of the fetch is over, so that nothing else uses the range. */
-void ek_bucket_return(ek_reducer *reducer, ek_bucket *bucket)
-{
-    ek_dev *dev = bucket_dev(bucket);
-    if (bucket_is_plain(bucket) || bucket->run.rail || !bucket->fetched)
-        return;
-    if (ek_dev_upload(dev, ek_tensor_address(bucket->range), ek_tensor_dev(bucket->memory),
-                      ek_tensor_address(bucket->memory), ek_comm_nbytes(bucket->range)) < 0)
-        bucket_fail(reducer);
-    ek_dev_record_event(dev, EK_STREAM_UPLOAD, &bucket->event);
 }

@@ -43,19 +43,38 @@
 #include "group/rail.h"
 #include "train/window.h"
 
+typedef struct ek_reducer ek_reducer;
+typedef struct ek_bucket ek_bucket;
+
+/* A way in which buckets travel (bucket.c). */
+typedef struct ek_route {
+    /* Before a pass: 1 if the bucket can travel so, and what it needs is made; 0: the next route is
+     * asked. A collective call. */
+    int (*begin)(ek_reducer *reducer, ek_bucket *bucket);
+    /* Brings the gradients, which have all arrived, to where they travel from. NULL: they are. */
+    int (*fetch)(ek_bucket *bucket);
+    /* On the communication thread: whether the next step can be made; and the step numbered
+     * reducer->phase, which may start *request. 1 once the mean is there, 0 before, or a negative
+     * status of the transport. Errors of this rank alone go to reducer->lost. */
+    ek_readiness (*ready)(ek_reducer *reducer, ek_bucket *bucket);
+    int (*advance)(ek_reducer *reducer, ek_bucket *bucket, ek_request **request);
+} ek_route;
+
 /* A stretch of a slab of gradients. */
-typedef struct ek_bucket {
-    int first, end;    /* its leaves */
-    size_t storage_at; /* of the slab in the window, in bytes */
-    ek_tensor *range;  /* flat handle on the stretch; one reference */
-    ek_tensor *memory; /* the host's memory in which it is averaged: `range`, or a copy; ditto */
-    ek_rail_run run;   /* if run.rail: it travels from GPU to GPU, and `memory` is `range` */
-    ek_tensor *wire;   /* as bf16 on a rail, if gradients are narrow; one reference, or NULL */
-    ek_event *event;   /* follows the last copy between the two, if they differ */
-    bool fetched;      /* in this pass the gradients were brought to where they travel from */
-    int pending;       /* leaves that are yet to arrive; under the reducer's lock */
-    bool ready;        /* ditto */
-} ek_bucket;
+struct ek_bucket {
+    int first, end;        /* its leaves */
+    const ek_route *route; /* of this pass */
+    size_t storage_at;     /* of the slab in the window, in bytes */
+    ek_tensor *range;      /* flat handle on the stretch; one reference */
+    ek_tensor *memory;     /* the host's memory in which it is averaged: `range`, or a copy; one
+                            * reference */
+    ek_rail_run run;       /* if run.rail: it travels from GPU to GPU, and `memory` is `range` */
+    ek_tensor *wire;       /* as bf16 on a rail, if gradients are narrow; one reference, or NULL */
+    ek_event *event;       /* follows the last copy between the two, if they differ */
+    bool fetched;          /* in this pass the gradients were brought to where they travel from */
+    int pending;           /* leaves that are yet to arrive; under the reducer's lock */
+    bool ready;            /* they all have; under the reducer's lock */
+};
 
 /* What a rank says at the end of a pass. */
 typedef struct ek_pass_report {
@@ -65,7 +84,7 @@ typedef struct ek_pass_report {
     unsigned char present[]; /* per leaf */
 } ek_pass_report;
 
-typedef struct ek_reducer {
+struct ek_reducer {
     ek_grad_hook hook;
     ek_process_group *group; /* of its own: buckets don't wait for other calls */
     ek_tensor **leaves;      /* parameters that require a gradient; one reference each */
@@ -98,7 +117,7 @@ typedef struct ek_reducer {
     size_t report_nbytes;
     ek_bytes *out, *in;
     size_t *bounds;
-} ek_reducer;
+};
 
 /* Makes a reducer for the module's parameters that require a gradient, and sets their hooks. All
  * ranks of the group call it with modules of one layout. One reference. On an error *made is NULL
@@ -121,19 +140,12 @@ void ek_bucket_close(ek_bucket *bucket);
 /* Makes the host's memory through which the gradients of a GPU travel, unless there is one. In a
  * scope. Gradients that are sharded over ranks always travel so. */
 int ek_bucket_stage(ek_bucket *bucket);
-/* Before a pass: chooses how the bucket travels; a collective call. After it: gives that back, and
- * orders what came before later work of the device. */
+/* Before a pass: takes the first route that serves; a collective call. After it: gives that back,
+ * and orders what came before later work of the device. */
 int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket);
 int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket);
 /* The bucket's gradients have all arrived. */
 int ek_bucket_fetch(ek_bucket *bucket);
-
-/* On the communication thread; errors go to reducer->lost. Whether the elements can travel; how
- * they do on a rail (true once they have, meanwhile it may have started *request or be not ready);
- * and the begin of the way back from the host's memory. */
-bool ek_bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket);
-bool ek_bucket_go_on(ek_reducer *reducer, ek_bucket *bucket, ek_request **request);
-void ek_bucket_return(ek_reducer *reducer, ek_bucket *bucket);
 
 /* ---- reducer_pass.c ---- */
 

@@ -3,49 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/exchange.h"
-#include "core/bits.h"
 #include "core/clock.h"
 #include "core/thread.h"
-#include "group/sum.h"
 #include "train/reducer.h"
 
 /* ---- the communication thread ---- */
-
-static bool pass_is_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
-{
-    return reducer->narrow && bucket->range->dtype == EK_F32;
-}
-
-static ek_sum pass_sum(const ek_reducer *reducer, const ek_bucket *bucket)
-{
-    bool narrow = pass_is_narrow(reducer, bucket);
-    return (ek_sum){.group = reducer->group,
-                    .op = EK_DIST_AVG,
-                    .dtype = narrow ? EK_BF16 : bucket->range->dtype,
-                    .address = narrow ? reducer->wire : ek_tensor_address(bucket->memory),
-                    .count = ek_count(bucket->range),
-                    .root = -1,
-                    .scratch = reducer->scratch,
-                    .out = reducer->out,
-                    .in = reducer->in};
-}
-
-static void pass_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
-{
-    const float *from = ek_tensor_address(bucket->memory);
-    uint16_t *to = (uint16_t *)(void *)reducer->wire;
-    for (int64_t i = 0; i < ek_count(bucket->range); i++)
-        to[i] = ek_bf16_of(from[i]);
-}
-
-static void pass_widen(const ek_reducer *reducer, const ek_bucket *bucket)
-{
-    const uint16_t *from = (const uint16_t *)(const void *)reducer->wire;
-    float *to = ek_tensor_address(bucket->memory);
-    for (int64_t i = 0; i < ek_count(bucket->range); i++)
-        to[i] = ek_float_of_bf16(from[i]);
-}
 
 /* Counts the buckets that have become ready, in their order; the reducer's lock is held. */
 static void pass_announce(ek_reducer *reducer)
@@ -57,49 +19,27 @@ static void pass_announce(ek_reducer *reducer)
     }
 }
 
-static bool pass_is_ready_on_all(const ek_reducer *reducer)
+static ek_bucket *pass_bucket(const ek_reducer *reducer)
 {
-    uint64_t before = reducer->passes * (uint64_t)reducer->bucket_count;
-    for (int r = 0; r < reducer->window->size; r++)
-        if (ek_window_count(reducer->window, r) <= before + (uint64_t)reducer->bucket)
-            return false;
-    return true;
+    return reducer->bucket < reducer->bucket_count ? &reducer->buckets[reducer->bucket] : NULL;
 }
 
 /* After the last bucket the reports travel. */
 static ek_readiness pass_ready(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
-    ek_bucket *bucket =
-        reducer->bucket < reducer->bucket_count ? &reducer->buckets[reducer->bucket] : NULL;
-    if (reducer->phase > 0)
-        return bucket && bucket->run.rail ? ek_rail_run_ready(&bucket->run, reducer->group)
-                                          : EK_READY;
-    pthread_mutex_lock(&reducer->lock);
-    bool ready = bucket ? bucket->ready : reducer->closed;
-    if (reducer->window)
-        pass_announce(reducer);
-    pthread_mutex_unlock(&reducer->lock);
+    ek_bucket *bucket = pass_bucket(reducer);
+    bool ready = true;
+    if (reducer->phase == 0) {
+        pthread_mutex_lock(&reducer->lock);
+        ready = bucket ? bucket->ready : reducer->closed;
+        if (reducer->window)
+            pass_announce(reducer);
+        pthread_mutex_unlock(&reducer->lock);
+    }
     if (!ready)
         return EK_AWAITS_CALLER;
-    if (!bucket)
-        return EK_READY;
-    bool complete =
-        reducer->window ? pass_is_ready_on_all(reducer) : ek_bucket_fetched(reducer, bucket);
-    return complete ? EK_READY : EK_AWAITS_RANKS;
-}
-
-static void pass_sum_in_window(const ek_reducer *reducer, const ek_bucket *bucket)
-{
-    const ek_window *window = reducer->window;
-    char **addresses = (char **)(void *)reducer->in;
-    ek_sum sum = pass_sum(reducer, bucket);
-    if (reducer->sharding) /* each rank needs its own slice alone */
-        sum.root = window->rank;
-    for (int r = 0; r < window->size; r++)
-        addresses[r] = ek_window_memory(window, r) + bucket->storage_at +
-                       (size_t)bucket->range->offset * ek_dtype_size(bucket->range->dtype);
-    ek_sum_in_place(&sum, addresses);
+    return bucket ? bucket->route->ready(reducer, bucket) : EK_READY;
 }
 
 int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
@@ -121,50 +61,18 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
 /* Writes to *rc what the transport returned; true if the pass goes on. */
 static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
 {
+    ek_bucket *bucket = pass_bucket(reducer);
     *rc = 0;
-    if (reducer->bucket == reducer->bucket_count) {
+    if (!bucket) {
         if (reducer->phase++ == 0)
             *rc = ek_reducer_send_reports(reducer, request);
         else
             reducer->passes++;
         return false;
     }
-    ek_bucket *bucket = &reducer->buckets[reducer->bucket];
-    if (reducer->window) {
-        pass_sum_in_window(reducer, bucket);
-        reducer->bucket++;
-        return true;
-    }
-    if (bucket->run.rail) {
-        reducer->phase++;
-        if (ek_bucket_go_on(reducer, bucket, request)) {
-            reducer->bucket++;
-            reducer->phase = 0;
-        }
-        return true;
-    }
-    ek_sum sum = pass_sum(reducer, bucket);
-    char *slice;
-    switch (reducer->phase++) {
-    case 0:
-        if (pass_is_narrow(reducer, bucket))
-            pass_narrow(reducer, bucket);
-        *rc = ek_sum_spread(&sum, request);
-        break;
-    case 1:
-        slice = ek_sum_slice(&sum);
-        if (!reducer->sharding) /* else each rank needs its own slice alone */
-            *rc = ek_sum_collect(&sum, slice, request);
-        break;
-    default:
-        if (pass_is_narrow(reducer, bucket))
-            pass_widen(reducer, bucket);
-        if (!reducer->sharding)
-            ek_bucket_return(reducer, bucket);
-        reducer->bucket++;
-        reducer->phase = 0;
-        break;
-    }
+    *rc = bucket->route->advance(reducer, bucket, request);
+    reducer->phase = *rc > 0 ? 0 : reducer->phase + 1;
+    reducer->bucket += *rc > 0;
     return true;
 }
 
