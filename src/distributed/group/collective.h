@@ -1,6 +1,6 @@
 /* collective.h: the calls that all ranks of a group make together, as works (communication.h). */
-#ifndef EK_DISTRIBUTED_COLLECTIVE_H
-#define EK_DISTRIBUTED_COLLECTIVE_H
+#ifndef EK_GROUP_COLLECTIVE_H
+#define EK_GROUP_COLLECTIVE_H
 
 #include "link/communication.h"
 

@@ -50,6 +50,7 @@ ek_tensor *ek_meeting_input(ek_tensor *x, int records, bool *wanted)
 /* ---- sums and means ---- */
 
 typedef struct sum_attributes {
+    const ek_verb *verb; /* a sum is the adjoint of a sum, and a mean that of a mean */
     ek_process_group *group;
     bool wanted;
 } sum_attributes;
@@ -90,31 +91,20 @@ static int sum_run_backward(ek_process_group *group, void *user)
     return call->y ? 0 : ek_error_pending();
 }
 
-static int sum_take_back(ek_node *node, const ek_verb *verb, ek_tensor *gradient,
-                         ek_tensor **result)
-{
-    const sum_attributes *attributes = ek_node_attributes(node);
-    sum_call call = {verb, gradient, NULL};
-    EK_TRY(ek_group_call(ek_verb_name(verb->id), attributes->group, sum_run_backward, &call));
-    *result = attributes->wanted ? call.y : NULL;
-    return 0;
-}
-
 static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    return sum_take_back(node, &sum_verb, gradients[0], &results[0]);
-}
-
-static int mean_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    return sum_take_back(node, &mean_verb, gradients[0], &results[0]);
+    const sum_attributes *attributes = ek_node_attributes(node);
+    sum_call call = {attributes->verb, gradients[0], NULL};
+    EK_TRY(ek_group_call(ek_verb_name(call.verb->id), attributes->group, sum_run_backward, &call));
+    results[0] = attributes->wanted ? call.y : NULL;
+    return 0;
 }
 
 static const ek_operation sum_operation = {.name = "dist_sum",
                                            .backward = sum_backward,
                                            .meets = true};
 static const ek_operation mean_operation = {.name = "dist_mean",
-                                            .backward = mean_backward,
+                                            .backward = sum_backward,
                                             .meets = true};
 
 /* x's elements in new row-major memory of its device, which becomes the sum. */
@@ -146,7 +136,7 @@ static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *g
     int records = work ? ek_dist_work_run(work) : -1;
     if (records < 0)
         return NULL;
-    sum_attributes attributes = {.group = group};
+    sum_attributes attributes = {.verb = verb, .group = group};
     ek_tensor *input = ek_meeting_input(x, records, &attributes.wanted);
     return input ? EK_RECORD(y, verb == &mean_verb ? &mean_operation : &sum_operation,
                              EK_INPUTS(input), EK_ATTRIBUTES(attributes))

@@ -11,8 +11,8 @@
  * graphs. Each card tells whether its rank's tensor requires a gradient. If one does, all ranks
  * record. A rank whose own tensor requires none records a leaf in its place, which gets no
  * gradient. A rank without gradient mode could not follow: that is an error on all ranks. */
-#ifndef EK_DISTRIBUTED_DIFFERENTIABLE_H
-#define EK_DISTRIBUTED_DIFFERENTIABLE_H
+#ifndef EK_GROUP_DIFFERENTIABLE_H
+#define EK_GROUP_DIFFERENTIABLE_H
 
 #include "link/communication.h"
 

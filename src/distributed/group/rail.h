@@ -7,17 +7,16 @@
  *
  * Note [One order of jobs]
  *
- * Jobs of two groups that run on one GPU must run on all ranks in the same order; otherwise each
- * could wait behind the other for ever. Each rank has a clock. Once all ranks of a group are ready
- * for a job, they tell each other their next reading, and the largest is the job's time; clocks go
- * on from there. A rank begins the job with the least time, of those that it knows, if that time is
- * agreed: what it doesn't know yet, or has not been agreed, gets a larger one. Equal times are
- * ordered by the groups' numbers.
+ * Jobs of two groups on one GPU must run in the same order on all ranks; otherwise each could wait
+ * behind the other for ever. The order is that of Lamport clocks. Once all ranks of a group are
+ * ready for a job, each proposes the next reading of its clock. The largest is the job's time, and
+ * all clocks go on from there. A rank begins the job with the least time of those that it knows, if
+ * that time is agreed, because any other job gets a larger one. The group's number breaks ties.
  *
  * A job begins when its tensors are complete on all ranks. So no GPU ever waits for a rank that
  * computes. */
-#ifndef EK_DISTRIBUTED_RAIL_H
-#define EK_DISTRIBUTED_RAIL_H
+#ifndef EK_GROUP_RAIL_H
+#define EK_GROUP_RAIL_H
 
 #include "core/rail.h"
 #include "link/communication.h"

@@ -7,8 +7,8 @@
  * moves 2 (N - 1) / N times the bytes of the stretch, as a ring does, which is the least. The order
  * of additions depends on the number of ranks alone, so that results don't depend on how elements
  * are cut into stretches. */
-#ifndef EK_DISTRIBUTED_SUM_H
-#define EK_DISTRIBUTED_SUM_H
+#ifndef EK_GROUP_SUM_H
+#define EK_GROUP_SUM_H
 
 #include "link/communication.h"
 

@@ -1,6 +1,6 @@
 /* world.h: the process groups of this process, for the calls of the public headers. */
-#ifndef EK_DISTRIBUTED_WORLD_H
-#define EK_DISTRIBUTED_WORLD_H
+#ifndef EK_GROUP_WORLD_H
+#define EK_GROUP_WORLD_H
 
 #include "link/communication.h"
 

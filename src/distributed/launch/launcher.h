@@ -2,8 +2,8 @@
  *
  * An MPI launcher tells its processes about themselves in the environment. MPI itself is opened
  * only if it tells of several: a program that is started plainly needs no MPI. */
-#ifndef EK_DISTRIBUTED_LAUNCHER_H
-#define EK_DISTRIBUTED_LAUNCHER_H
+#ifndef EK_LAUNCH_LAUNCHER_H
+#define EK_LAUNCH_LAUNCHER_H
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* mpirun.h: the launcher on this machine, for a process that starts others. What samples/mpirun
  * does for a shell. */
-#ifndef EK_DISTRIBUTED_MPIRUN_H
-#define EK_DISTRIBUTED_MPIRUN_H
+#ifndef EK_LAUNCH_MPIRUN_H
+#define EK_LAUNCH_MPIRUN_H
 
 enum { EK_MPIRUN_PATH = 4096 };
 

@@ -3,8 +3,8 @@
  * Before MPI connects the processes, none can ask another. But what runs on the same machine can be
  * seen: a process of the job has its rank in its environment, is a descendant of the same launcher,
  * and has a communication thread once it has come. */
-#ifndef EK_DISTRIBUTED_ROSTER_H
-#define EK_DISTRIBUTED_ROSTER_H
+#ifndef EK_LAUNCH_ROSTER_H
+#define EK_LAUNCH_ROSTER_H
 
 #include <stdbool.h>
 #include <stddef.h>

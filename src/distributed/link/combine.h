@@ -1,7 +1,7 @@
 /* combine.h: sums, products, extrema and bitwise operations over the ranks' terms, in their order.
  */
-#ifndef EK_DISTRIBUTED_COMBINE_H
-#define EK_DISTRIBUTED_COMBINE_H
+#ifndef EK_LINK_COMBINE_H
+#define EK_LINK_COMBINE_H
 
 #include <stdint.h>
 

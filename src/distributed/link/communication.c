@@ -246,8 +246,8 @@ static int communication_set_up(ek_communication *communication, int several, do
         return ek_error_pending();
     world->communicator = communication->everybody;
     communication->board = ek_notices_open(communication);
-    communication->post = ek_messages_open(communication);
-    if (!communication->board || !communication->post) {
+    communication->mailbox = ek_messages_open(communication);
+    if (!communication->board || !communication->mailbox) {
         ek_process_group_free(world);
         return ek_error_pending();
     }

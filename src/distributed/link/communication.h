@@ -122,9 +122,9 @@ struct ek_communication {
     uint64_t progress;        /* and when something last went on */
     bool silent;              /* a rank did not answer before the failure that is under way */
     bool shut;                /* all ranks have agreed to end */
-    ek_peer_calls peers;      /* set by the two calls that make `board` and `post` */
+    ek_peer_calls peers;      /* set by the two calls that make `board` and `mailbox` */
     struct ek_notices *board;
-    struct ek_messages *post;
+    struct ek_messages *mailbox;
     struct ek_turn *turns; /* of jobs that are yet to be issued (rail.h) */
     uint64_t turn_clock;
 

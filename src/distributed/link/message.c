@@ -31,23 +31,23 @@ struct ek_messages {
     uint32_t offered, transfers; /* numbers used so far */
 };
 
-static void message_drop_offers(struct ek_messages *post)
+static void message_drop_offers(struct ek_messages *mailbox)
 {
-    while (post->offers) {
-        ek_kept_packet *next = post->offers->next;
-        free(post->offers);
-        post->offers = next;
+    while (mailbox->offers) {
+        ek_kept_packet *next = mailbox->offers->next;
+        free(mailbox->offers);
+        mailbox->offers = next;
     }
 }
 
 void ek_messages_close(ek_communication *communication)
 {
-    struct ek_messages *post = communication->post;
-    if (!post)
+    struct ek_messages *mailbox = communication->mailbox;
+    if (!mailbox)
         return;
-    message_drop_offers(post);
-    free(post);
-    communication->post = NULL;
+    message_drop_offers(mailbox);
+    free(mailbox);
+    communication->mailbox = NULL;
 }
 
 static const ek_tensor *message_memory(const ek_dist_work *work)
@@ -81,14 +81,14 @@ static void message_remove(ek_dist_work **list, const ek_dist_work *work)
 
 static void message_add(ek_communication *communication, ek_dist_work *work)
 {
-    struct ek_messages *post = communication->post;
+    struct ek_messages *mailbox = communication->mailbox;
     work->state = EK_DIST_WORK_AGREEING;
     if (work->verb->id == EK_VERB_RECV) {
-        message_append(&post->receives, work);
+        message_append(&mailbox->receives, work);
         return;
     }
-    work->done = ++post->offered;
-    message_append(&post->sends, work);
+    work->done = ++mailbox->offered;
+    message_append(&mailbox->sends, work);
 }
 
 /* Offers the sends that are new. They are offered here, not when they are added: a lock is held
@@ -97,7 +97,7 @@ static bool message_offer_new(ek_communication *communication)
 {
     bool any = false;
     ek_dist_work *next;
-    for (ek_dist_work *work = communication->post->sends; work && !communication->broken;
+    for (ek_dist_work *work = communication->mailbox->sends; work && !communication->broken;
          work = next) {
         next = work->next;
         if (work->stage > 0)
@@ -149,14 +149,14 @@ static void message_refuse(ek_communication *communication, ek_dist_work *work,
              "message of rank %d to rank %d (tag %d): %s is sent, but %s is to be received",
              one->from, communication->place.rank, work->tag, sent, awaited);
     ek_packet_send(communication, one->from, &refusal);
-    message_remove(&communication->post->receives, work);
+    message_remove(&communication->mailbox->receives, work);
     ek_dist_work_end(work, EK_FAIL(refusal.status, "%s", refusal.text));
 }
 
 static void message_accept(ek_communication *communication, ek_dist_work *work,
                            const ek_kept_packet *one)
 {
-    struct ek_messages *post = communication->post;
+    struct ek_messages *mailbox = communication->mailbox;
     ek_wire_shape awaits = message_shape(work);
     if (memcmp(&awaits, &one->packet.shape, sizeof awaits) != 0) {
         message_refuse(communication, work, one);
@@ -165,7 +165,7 @@ static void message_accept(ek_communication *communication, ek_dist_work *work,
     ek_packet acceptance = {.kind = EK_PACKET_ACCEPT,
                             .epoch = communication->epoch,
                             .offer = one->packet.offer,
-                            .transfer = post->transfers++ % MESSAGE_TRANSFERS,
+                            .transfer = mailbox->transfers++ % MESSAGE_TRANSFERS,
                             .number = message_nbytes(work)};
     work->state = EK_DIST_WORK_COMMITTED;
     work->result = one->from;
@@ -182,12 +182,12 @@ static void message_accept(ek_communication *communication, ek_dist_work *work,
 /* Matches receives, in their order, with offers, in theirs. */
 static bool message_match(ek_communication *communication)
 {
-    struct ek_messages *post = communication->post;
+    struct ek_messages *mailbox = communication->mailbox;
     ek_dist_work *next;
     bool any = false;
-    for (ek_dist_work *work = post->receives; work; work = next) {
+    for (ek_dist_work *work = mailbox->receives; work; work = next) {
         next = work->next;
-        ek_kept_packet **at = &post->offers;
+        ek_kept_packet **at = &mailbox->offers;
         while (*at && !message_fits(work, *at))
             at = &(*at)->next;
         if (!*at)
@@ -217,8 +217,8 @@ static void message_fill(ek_communication *communication, int to, const ek_packe
         ek_communication_fail(communication, communication->place.rank, &error);
         return;
     }
-    one->next = communication->post->fillers;
-    communication->post->fillers = one;
+    one->next = communication->mailbox->fillers;
+    communication->mailbox->fillers = one;
     int rc = communication->transport->send(communication->messages, one->data, packet->number, to,
                                             (int)packet->transfer, &one->request);
     if (rc < 0)
@@ -239,12 +239,12 @@ static void message_send(ek_communication *communication, ek_dist_work *work,
 
 static void message_take(ek_communication *communication, int from, const ek_packet *packet)
 {
-    struct ek_messages *post = communication->post;
+    struct ek_messages *mailbox = communication->mailbox;
     if (packet->kind == EK_PACKET_OFFER) {
-        ek_packet_keep(communication, &post->offers, from, packet);
+        ek_packet_keep(communication, &mailbox->offers, from, packet);
         return;
     }
-    ek_dist_work *work = post->sends;
+    ek_dist_work *work = mailbox->sends;
     while (work && !(work->peer == from && (uint32_t)work->done == packet->offer))
         work = work->next;
     if (packet->kind == EK_PACKET_ACCEPT) {
@@ -253,7 +253,7 @@ static void message_take(ek_communication *communication, int from, const ek_pac
         else
             message_fill(communication, from, packet);
     } else if (work) {
-        message_remove(&post->sends, work);
+        message_remove(&mailbox->sends, work);
         ek_dist_work_end(work, EK_FAIL(packet->status, "%.*s", (int)sizeof packet->text - 1,
                                        packet->text));
     }
@@ -266,8 +266,8 @@ const ek_verb ek_verb_recv = {.id = EK_VERB_RECV};
 
 static const ek_dist_work *message_first(const ek_communication *communication)
 {
-    const struct ek_messages *post = communication->post;
-    return post->receives ? post->receives : post->sends;
+    const struct ek_messages *mailbox = communication->mailbox;
+    return mailbox->receives ? mailbox->receives : mailbox->sends;
 }
 
 /* Ends those of a list whose transfer is complete. */
@@ -296,7 +296,7 @@ static bool message_finish(ek_communication *communication, ek_dist_work **list)
 static bool message_sweep(ek_communication *communication)
 {
     bool any = false;
-    for (filler **at = &communication->post->fillers; *at;) {
+    for (filler **at = &communication->mailbox->fillers; *at;) {
         filler *one = *at;
         int rc = communication->transport->test(&one->request, NULL);
         if (rc == 0) {
@@ -313,20 +313,20 @@ static bool message_sweep(ek_communication *communication)
 
 bool ek_messages_turn(ek_communication *communication)
 {
-    struct ek_messages *post = communication->post;
+    struct ek_messages *mailbox = communication->mailbox;
     if (communication->broken)
         return false;
     bool any = message_offer_new(communication);
     any |= message_match(communication);
-    any |= message_finish(communication, &post->sends);
-    any |= message_finish(communication, &post->receives);
+    any |= message_finish(communication, &mailbox->sends);
+    any |= message_finish(communication, &mailbox->receives);
     return any | message_sweep(communication);
 }
 
 bool ek_messages_are_open(const ek_communication *communication)
 {
-    const struct ek_messages *post = communication->post;
-    return post->sends || post->receives || post->fillers;
+    const struct ek_messages *mailbox = communication->mailbox;
+    return mailbox->sends || mailbox->receives || mailbox->fillers;
 }
 
 static void message_abort_list(ek_dist_work **list, bool broken)
@@ -345,10 +345,10 @@ static void message_abort_list(ek_dist_work **list, bool broken)
 
 static void message_abort(ek_communication *communication)
 {
-    struct ek_messages *post = communication->post;
-    message_abort_list(&post->sends, communication->broken);
-    message_abort_list(&post->receives, communication->broken);
-    message_drop_offers(post);
+    struct ek_messages *mailbox = communication->mailbox;
+    message_abort_list(&mailbox->sends, communication->broken);
+    message_abort_list(&mailbox->receives, communication->broken);
+    message_drop_offers(mailbox);
 }
 
 struct ek_messages *ek_messages_open(ek_communication *communication)

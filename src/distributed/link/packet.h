@@ -1,6 +1,6 @@
 /* packet.h: what ranks tell each other one by one, beside collectives. */
-#ifndef EK_DISTRIBUTED_PACKET_H
-#define EK_DISTRIBUTED_PACKET_H
+#ifndef EK_LINK_PACKET_H
+#define EK_LINK_PACKET_H
 
 #include "link/communication.h"
 

@@ -7,8 +7,8 @@
  * allocates the memory (EK_MEMORY_COMMUNICATION) and issues the copies, and waits for neither. The
  * communication thread asks for the event that follows the first copy, and begins a call when it is
  * over. It never waits for a device. */
-#ifndef EK_DISTRIBUTED_STAGING_H
-#define EK_DISTRIBUTED_STAGING_H
+#ifndef EK_LINK_STAGING_H
+#define EK_LINK_STAGING_H
 
 #include "link/communication.h"
 

@@ -7,8 +7,8 @@
  *
  * The plugins (distributed/mpi) are compiled against this header alone, and call no function of
  * the library. Tests have a transport of their own, between threads of one program. */
-#ifndef EK_DISTRIBUTED_TRANSPORT_H
-#define EK_DISTRIBUTED_TRANSPORT_H
+#ifndef EK_LINK_TRANSPORT_H
+#define EK_LINK_TRANSPORT_H
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 /* ddp.h: what the distributed wrappers (evenkeel/ddp.h) tell other files. */
-#ifndef EK_DISTRIBUTED_DDP_H
-#define EK_DISTRIBUTED_DDP_H
+#ifndef EK_TRAIN_DDP_H
+#define EK_TRAIN_DDP_H
 
 #include "core/ranks.h"
 #include "evenkeel/module.h"

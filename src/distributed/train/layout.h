@@ -1,6 +1,6 @@
 /* layout.h: modules of several ranks: that they are alike, and that they become equal. */
-#ifndef EK_DISTRIBUTED_LAYOUT_H
-#define EK_DISTRIBUTED_LAYOUT_H
+#ifndef EK_TRAIN_LAYOUT_H
+#define EK_TRAIN_LAYOUT_H
 
 #include "evenkeel/module.h"
 #include "link/communication.h"

@@ -32,8 +32,8 @@
  * The engine's walk knows which leaves take part before anything runs. The others are sent as they
  * are, or as zeros if they have no gradient. At the end each rank says which gradients it has: one
  * that there is on any rank is there on all, and one that there is on none stays absent. */
-#ifndef EK_DISTRIBUTED_REDUCER_H
-#define EK_DISTRIBUTED_REDUCER_H
+#ifndef EK_TRAIN_REDUCER_H
+#define EK_TRAIN_REDUCER_H
 
 #include <pthread.h>
 

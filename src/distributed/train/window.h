@@ -3,8 +3,8 @@
  *
  * Every rank of the group has a part of the same size, which is mapped in all of them: what one
  * writes, the others read without a copy and without a message. */
-#ifndef EK_DISTRIBUTED_WINDOW_H
-#define EK_DISTRIBUTED_WINDOW_H
+#ifndef EK_TRAIN_WINDOW_H
+#define EK_TRAIN_WINDOW_H
 
 #include <stdatomic.h>
 
