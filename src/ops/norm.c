@@ -97,19 +97,25 @@ static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attribut
 /* u, or the view of u whose first two dimensions are those of a statistic. */
 static ek_tensor *norm_grouped(ek_tensor *u, ek_norm_attributes attributes)
 {
-    return attributes.batch ? u : ek_reshape(u, norm_split_shape(u, attributes));
+    return !u || attributes.batch ? u : ek_reshape(u, norm_split_shape(u, attributes));
 }
 
-/* The dimensions of a grouped tensor that share a statistic. */
+/* The dimensions that share a statistic. */
 static unsigned norm_shared(ek_norm_attributes attributes)
 {
     return attributes.batch ? ~2U : ~3U;
 }
 
-/* The sum over what shares a statistic, in the statistics' dtype. */
+/* The sum over what shares a statistic, for a grouped u. Size 1 stays. */
 static ek_tensor *norm_sum_statistic(ek_tensor *u, ek_norm_attributes attributes)
 {
-    return norm_sum(u ? norm_grouped(u, attributes) : NULL, norm_shared(attributes));
+    return ek_sum_mask(u, norm_shared(attributes), 0);
+}
+
+/* A statistic that broadcasts over a grouped u. */
+static ek_tensor *norm_spread(ek_tensor *statistic, ek_tensor *u, ek_norm_attributes attributes)
+{
+    return u ? ek_reshape(statistic, ek_reduced_shape(u, norm_shared(attributes))) : NULL;
 }
 
 ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y)
@@ -119,26 +125,21 @@ ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y)
 
 /* ---- r as a function of x ---- */
 
-/* u f, for u of x's shape and f of a statistic's. */
-static ek_tensor *norm_mul_statistic(ek_tensor *u, ek_tensor *f, ek_norm_attributes attributes)
-{
-    ek_tensor *grouped = u && f ? norm_grouped(u, attributes) : NULL;
-    if (!grouped)
-        return NULL;
-    ek_tensor *factor = ek_reshape(f, ek_reduced_shape(grouped, norm_shared(attributes)));
-    ek_tensor *product = ek_mul(grouped, norm_like(factor, u));
-    return product ? ek_reshape(product, ek_tensor_shape(u)) : NULL;
-}
-
-/* Saved x, mean, and r with its history, so that derivatives of r reach x. */
+/* Saved x, mean, and r with its history, so that derivatives of r reach x. A constant r has a
+ * gradient, too, of zeros: the gradients of x have a history whatever the statistics are. */
 static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
-    ek_tensor *r = ek_node_saved(node, 2);
+    ek_tensor *x = ek_node_saved(node, 0), *r = ek_node_saved(node, 2);
     ek_norm_statistics stats = {ek_node_saved(node, 1), r};
-    ek_tensor *xhat = ek_norm_normalize(ek_node_saved(node, 0), NULL, NULL, stats, attributes);
+    if (attributes.constant) {
+        results[0] = x ? ek_zeros_like(x) : NULL;
+        return ek_error_status();
+    }
+    ek_tensor *xhat = norm_grouped(ek_norm_normalize(x, NULL, NULL, stats, attributes), attributes);
     ek_tensor *factor = ek_mul_scalar(ek_mul(gradients[0], ek_square(r)), -1 / attributes.count);
-    results[0] = norm_mul_statistic(xhat, factor, attributes);
+    ek_tensor *dx = ek_mul(xhat, norm_spread(factor, xhat, attributes));
+    results[0] = dx ? ek_reshape(dx, ek_tensor_shape(x)) : NULL;
     return ek_error_status();
 }
 
@@ -153,138 +154,84 @@ static ek_tensor *norm_invstd_of(ek_tensor *x, ek_norm_statistics stats,
              : NULL;
 }
 
-/* ---- the gradients by kernels ---- */
+/* ---- the gradients ---- */
 
-typedef struct norm_operands {
-    ek_tensor *dy, *x, *w,
-        *y_relu; /* y_relu: the output if a ReLU followed; it and w may be NULL */
-    ek_norm_statistics stats;
-    ek_norm_attributes attributes;
-} norm_operands;
-
-/* dx if it is wanted, and what it needs: dw and db if statistics are of the batch, sums of its own
- * if they are of samples. With `affine`, dw and db anyway. The caller may give tensors for both. */
-static int norm_fused(const norm_operands *o, bool wanted, bool affine, ek_norm_sums *sums,
-                      ek_tensor **dx)
+/* r (g - sum(g) / n - xhat sum(g xhat) / n), or r g if r is constant. */
+static ek_tensor *norm_projection(ek_tensor *g, ek_tensor *xhat, ek_tensor *r,
+                                  ek_norm_attributes attributes)
 {
-    ek_norm_attributes attributes = o->attributes;
-    ek_tensor *x = o->x, *mean = o->stats.mean, *invstd = o->stats.invstd;
-    const ek_kernels *kernels = ek_kernels_of(x);
-    ek_tensor *first = NULL, *second = NULL;
-    const bool through = wanted && !attributes.constant;
-    if (through && !attributes.batch) {
-        first = sums->sum = ek_norm_new_statistic(x, attributes);
-        second = sums->sum_xhat = ek_norm_new_statistic(x, attributes);
+    const double share = 1 / attributes.count;
+    ek_tensor *u = norm_grouped(g, attributes), *v = norm_grouped(xhat, attributes), *line = u;
+    if (!attributes.constant) {
+        ek_tensor *mean = ek_mul_scalar(norm_sum_statistic(u, attributes), share);
+        ek_tensor *slope = ek_mul_scalar(norm_sum_statistic(ek_mul(u, v), attributes), share);
+        line = ek_sub(ek_sub(u, mean), ek_mul(v, slope));
     }
-    if (affine || (through && attributes.batch)) {
-        sums->dweight = sums->dweight ? sums->dweight : norm_new_affine(x, attributes);
-        sums->dbias = sums->dbias ? sums->dbias : norm_new_affine(x, attributes);
-    }
-    if (through && attributes.batch) {
-        first = sums->dbias;
-        second = sums->dweight;
-    }
-    *dx = wanted ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    EK_TRY(ek_error_status());
-    if (sums->sum || sums->dweight)
-        EK_TRY(
-            kernels->norm_reduce(ek_tensor_dev(x), sums, o->dy, x, mean, invstd, o->w, o->y_relu));
-    return wanted ? kernels->norm_gradient(ek_tensor_dev(x), *dx, o->dy, x, mean, invstd, o->w,
-                                           first, second, attributes.count, o->y_relu)
-                  : 0;
+    ek_tensor *dx = ek_mul(line, norm_spread(r, u, attributes));
+    return dx ? ek_reshape(dx, ek_tensor_shape(g)) : NULL;
 }
 
-/* ---- the gradients as operations ---- */
-
-/* P g; *s, if asked for, becomes sum(g xhat), not recorded. */
-static ek_tensor *norm_projected(ek_tensor *g, ek_tensor *x, ek_norm_statistics stats,
-                                 ek_norm_attributes attributes, ek_tensor **s);
-
-/* sum(g xhat) over what shares a statistic, recorded. */
-static ek_tensor *norm_along(ek_tensor *g, ek_tensor *xhat, ek_norm_attributes attributes)
+/* The gradients as operations, in the statistics' dtype. */
+static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_tensor *w,
+                               ek_tensor *y_relu, ek_norm_statistics stats,
+                               ek_norm_attributes attributes, ek_tensor **results)
 {
-    return norm_sum_statistic(ek_mul(g, xhat), attributes);
-}
-
-/* Inputs g, x; saved g, x, mean, invstd, dx, s. */
-static int projected_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    const ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
-    ek_tensor *a = gradients[0], *g = ek_node_saved(node, 0), *x = ek_node_saved(node, 1);
-    ek_norm_statistics stats = {ek_node_saved(node, 2), ek_node_saved(node, 3)};
-    ek_tensor *dx = ek_node_saved(node, 4), *s = ek_node_saved(node, 5), *s_a = NULL;
-    ek_tensor *da = norm_projected(a, x, stats, attributes, &s_a);
-    if (!da)
-        return ek_error_pending();
-    results[0] = da;
-    if (attributes.constant || !ek_node_needs(node, 1))
-        return 0;
-    ek_tensor *xhat = ek_norm_normalize(x, NULL, NULL, stats, attributes);
-    if (ek_grad_enabled()) {
-        s = norm_along(g, xhat, attributes);
-        s_a = norm_along(a, xhat, attributes);
-    }
-    ek_tensor *r = norm_invstd_of(x, stats, attributes);
-    r = ek_mul_scalar(r, -1 / attributes.count);
-    ek_tensor *q = norm_sum_statistic(ek_mul(a, dx), attributes);
-    results[1] = ek_add(ek_add(norm_mul_statistic(da, ek_mul(s, r), attributes),
-                               norm_mul_statistic(dx, ek_mul(s_a, r), attributes)),
-                        norm_mul_statistic(xhat, ek_mul(q, r), attributes));
-    return ek_error_status();
-}
-
-EK_OPERATION(projected, "norm_projected", projected_backward);
-
-static ek_tensor *norm_projected(ek_tensor *g, ek_tensor *x, ek_norm_statistics stats,
-                                 ek_norm_attributes attributes, ek_tensor **s)
-{
-    norm_operands o = {.dy = g, .x = x, .stats = stats, .attributes = attributes};
-    ek_norm_sums sums = {.sum = NULL};
-    ek_tensor *dx;
-    if (!g || !x || !stats.mean || !stats.invstd || norm_fused(&o, true, false, &sums, &dx) < 0)
-        return NULL;
-    ek_tensor *along = attributes.batch ? sums.dweight : sums.sum_xhat;
-    if (s)
-        *s = along;
-    return EK_RECORD(dx, &projected_operation, EK_INPUTS(g, x),
-                     EK_SAVED(g, x, stats.mean, stats.invstd, dx, along),
-                     EK_ATTRIBUTES(attributes));
-}
-
-static int norm_differentiable(ek_node *node, const norm_operands *o, ek_tensor **results)
-{
-    ek_norm_attributes attributes = o->attributes;
-    ek_tensor *dy = o->y_relu ? ek_relu_gradient(o->dy, o->y_relu, 0) : o->dy;
+    const ek_dtype dtype = ek_norm_dtype(x);
+    ek_tensor *wide = ek_to_dtype(x, dtype);
+    ek_tensor *g = ek_to_dtype(y_relu ? ek_relu_gradient(dy, y_relu, 0) : dy, dtype);
     attributes.relu = false;
-    if (ek_node_needs(node, 0))
-        results[0] = norm_projected(ek_norm_mul_affine(dy, o->w, attributes), o->x, o->stats,
-                                    attributes, NULL);
+    ek_tensor *xhat = ek_norm_normalize(wide, NULL, NULL, stats, attributes);
+    if (ek_node_needs(node, 0)) {
+        ek_tensor *r = norm_invstd_of(wide, stats, attributes);
+        ek_tensor *dx = norm_projection(ek_norm_mul_affine(g, w, attributes), xhat, r, attributes);
+        results[0] = dx ? ek_to_dtype(dx, x->dtype) : NULL;
+    }
     if (ek_node_needs(node, 1))
-        results[1] =
-            norm_sum_affine(ek_mul(dy, ek_norm_normalize(o->x, NULL, NULL, o->stats, attributes)),
-                            attributes);
+        results[1] = norm_sum_affine(ek_mul(g, xhat), attributes);
     if (ek_node_needs(node, 2))
-        results[2] = norm_sum_affine(dy, attributes);
+        results[2] = norm_sum_affine(g, attributes);
     return ek_error_status();
 }
 
-/* Inputs x, w, b; saved x, w, mean, invstd, and y with a ReLU. */
+/* Inputs x, w, b; saved x, w, mean, invstd, and y with a ReLU. dx needs dw and db if statistics are
+ * of the batch, and sums of its own if they are of samples. */
 static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    norm_operands o = {.dy = gradients[0],
-                       .x = ek_node_saved(node, 0),
-                       .w = ek_node_saved(node, 1),
-                       .stats = {ek_node_saved(node, 2), ek_node_saved(node, 3)},
-                       .attributes = *(const ek_norm_attributes *)ek_node_attributes(node)};
-    const bool slope = ek_node_needs(node, 1), shift = ek_node_needs(node, 2);
-    if (o.attributes.relu)
-        o.y_relu = ek_detach(ek_node_saved(node, 4));
+    ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
+    ek_tensor *saved[5] = {NULL};
+    for (int i = 0; i < (attributes.relu ? 5 : 4); i++)
+        saved[i] = ek_node_saved(node, i);
+    ek_tensor *dy = gradients[0], *x = saved[0], *w = saved[1], *y_relu = saved[4];
+    ek_norm_statistics stats = {saved[2], saved[3]};
     EK_TRY(ek_error_status());
     if (ek_grad_enabled())
-        return norm_differentiable(node, &o, results);
+        return norm_differentiable(node, dy, x, w, y_relu, stats, attributes, results);
+    ek_tensor *dx = ek_node_needs(node, 0) ? ek_result(x, NULL, NULL, x->dtype) : NULL;
+    const bool slope = ek_node_needs(node, 1), shift = ek_node_needs(node, 2);
+    const bool through = dx && !attributes.constant, batch = attributes.batch;
     ek_norm_sums sums = {.dweight = ek_node_destination(node, 1),
                          .dbias = ek_node_destination(node, 2)};
-    EK_TRY(norm_fused(&o, ek_node_needs(node, 0), slope || shift, &sums, &results[0]));
+    if (through && !batch) {
+        sums.sum = ek_norm_new_statistic(x, attributes);
+        sums.sum_xhat = ek_norm_new_statistic(x, attributes);
+    }
+    if (slope || shift || (through && batch)) {
+        sums.dweight = sums.dweight ? sums.dweight : norm_new_affine(x, attributes);
+        sums.dbias = sums.dbias ? sums.dbias : norm_new_affine(x, attributes);
+    }
+    EK_TRY(ek_error_status());
+    const ek_kernels *kernels = ek_kernels_of(x);
+    ek_dev *dev = ek_tensor_dev(x);
+    if (sums.sum || sums.dweight)
+        EK_TRY(kernels->norm_reduce(dev, &sums, dy, x, stats.mean, stats.invstd, w, y_relu));
+    if (dx) {
+        ek_tensor *first = batch ? sums.dbias : sums.sum;
+        ek_tensor *second = batch ? sums.dweight : sums.sum_xhat;
+        EK_TRY(kernels->norm_gradient(dev, dx, dy, x, stats.mean, stats.invstd, w,
+                                      through ? first : NULL, through ? second : NULL,
+                                      attributes.count, y_relu));
+    }
+    results[0] = dx;
     results[1] = slope ? sums.dweight : NULL;
     results[2] = shift ? sums.dbias : NULL;
     return 0;

@@ -6,16 +6,16 @@
  *     mean = c + Z1 / n,   r = 1 / sqrt(var + eps),   var = 2 Z2 / n - (mean - c)^2
  *
  * so that the gradients z of a chunk's sums are those of Z, summed over what every chunk sends
- * back, and the gradient of x is a line L:
+ * back, and the gradient of x is a line:
  *
- *     chunk   x -> (x', z, s)        dx = L(dx', x; s, z) = s dx' + z1 + z2 (x - c)
+ *     chunk   x -> (x', z, s)        dx = s dx' + z1 + z2 (x - c)
  *     apply   y = w xhat(x', Z) + b  dx' = dy, s = w r, z = -(s db, s r dw) / n,
  *                                    dw = sum(dy xhat), db = sum(dy)
  *
  * (z1 has a term -z2 (mean - c), too, which is 0 but has a gradient.) The gradient of x' is a
  * product that isn't formed: dy arrives as its gradient, and the other factor as the gradient of s.
- * That saves a pass over memory for dx. One kernel, `sums`, makes all that is sent back. L's
- * derivatives are L and R(a, x) = (sum(a), sum(a (x - c))); R's are L and L. */
+ * That saves a pass over memory for dx. One kernel makes all that is sent back. If the gradients
+ * are to be differentiated, they are made of operations instead. */
 #include "ops/norm.h"
 #include "ops/ops.h"
 
@@ -35,111 +35,55 @@ static ek_tensor *chunk_new_rows(const ek_tensor *x)
     return chunk_new(x, EK_SHAPE(2, x->shape[1]));
 }
 
-/* The product x y; NULL counts as zero. */
-static ek_tensor *chunk_mul(ek_tensor *x, ek_tensor *y)
-{
-    return x && y ? ek_mul(x, y) : NULL;
-}
-
-static ek_tensor *chunk_stack(ek_tensor *first, ek_tensor *second)
-{
-    ek_tensor *rows[] = {first    ? first
-                         : second ? ek_zeros_like(second)
-                                  : NULL,
-                         second  ? second
-                         : first ? ek_zeros_like(first)
-                                 : NULL};
-    return rows[0] && rows[1] ? ek_stack(rows, 2, 0) : NULL;
-}
-
-/* mean - center, which is 0 but has a gradient. NULL if nobody asks for that gradient. */
-static ek_tensor *chunk_drift(ek_tensor *mean, ek_tensor *center)
-{
-    return ek_records(&mean, 1) ? ek_sub(mean, center) : NULL;
-}
-
-/* ---- L and R ---- */
-
-static ek_tensor *chunk_line(ek_tensor *u, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
-                             ek_tensor *center);
-
-/* Inputs a, x; saved a, x, center. */
-static int pair_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    ek_tensor *a = ek_node_saved(node, 0), *x = ek_node_saved(node, 1);
-    ek_tensor *center = ek_node_saved(node, 2);
-    if (ek_node_needs(node, 0))
-        results[0] = chunk_line(NULL, NULL, x, gradients[0], center);
-    if (ek_node_needs(node, 1))
-        results[1] = chunk_line(a, chunk_row(gradients[0], 1), x, NULL, center);
-    return ek_error_status();
-}
-
-EK_OPERATION(pair, "norm_chunk_pair", pair_backward);
-
-/* R(a, x) about `center`, as two rows. */
-static ek_tensor *chunk_pair(ek_tensor *a, ek_tensor *x, ek_tensor *center)
-{
-    ek_tensor *rows = a && x && center ? chunk_new_rows(x) : NULL;
-    ek_norm_sums sums = {.dbias = chunk_row(rows, 0), .dweight = chunk_row(rows, 1)};
-    if (!sums.dbias || !sums.dweight ||
-        ek_kernels_of(x)->norm_reduce(ek_tensor_dev(x), &sums, a, x, center, NULL, NULL, NULL) < 0)
-        return NULL;
-    return EK_RECORD(rows, &pair_operation, EK_INPUTS(a, x), EK_SAVED(a, x, center));
-}
-
 static ek_tensor *chunk_wide(ek_tensor *x)
 {
     return x ? ek_to_dtype(x, ek_norm_dtype(x)) : NULL;
 }
 
-/* Inputs u, scale, x, rows; saved u, scale, x, rows, center. */
-static int line_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+/* (C) as factors or terms of x. */
+static ek_tensor *chunk_spread(ek_tensor *values, const ek_tensor *x)
 {
-    ek_tensor *u = ek_node_saved(node, 0), *scale = ek_node_saved(node, 1);
-    ek_tensor *x = ek_node_saved(node, 2), *rows = ek_node_saved(node, 3);
-    ek_tensor *center = ek_node_saved(node, 4), *a = gradients[0];
-    EK_TRY(ek_error_status());
-    if (u && ek_node_needs(node, 0))
-        results[0] = chunk_line(a, scale, x, NULL, center);
-    if (u && ek_node_needs(node, 1))
-        results[1] = ek_norm_channel_sum(ek_mul(chunk_wide(a), chunk_wide(u)));
-    if (rows && ek_node_needs(node, 2))
-        results[2] = chunk_line(a, chunk_row(rows, 1), x, NULL, center);
-    if (rows && ek_node_needs(node, 3))
-        results[3] = chunk_pair(a, x, center);
-    return ek_error_status();
-}
-
-EK_OPERATION(line, "norm_chunk_line", line_backward);
-
-/* L(u, x; scale, rows) about `center`; u and scale, or rows, may be NULL. */
-static ek_tensor *chunk_line(ek_tensor *u, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
-                             ek_tensor *center)
-{
-    ek_tensor *shift = chunk_row(rows, 0), *slope = chunk_row(rows, 1);
-    ek_tensor *y =
-        x && center && ek_error_status() == 0 ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    if (!y)
-        return NULL;
-    const ek_kernels *kernels = ek_kernels_of(x);
-    ek_dev *dev = ek_tensor_dev(x);
-    if ((u ? kernels->norm_gradient(dev, y, u, x, center, NULL, scale, shift, slope, -1, NULL)
-           : kernels->norm_apply(dev, y, x, center, slope, NULL, shift, false)) < 0)
-        return NULL;
-    return EK_RECORD(y, &line_operation, EK_INPUTS(u, scale, x, rows),
-                     EK_SAVED(u, scale, x, rows, center));
+    ek_shape shape = ek_reduced_shape(x, ~2U);
+    return values ? ek_reshape(values, shape) : NULL;
 }
 
 /* ---- the moments of a chunk ---- */
 
-/* Input x; outputs x', the moments (in place of z's sums) and s, as at the head; saved x and the
+/* s dx' + z1 + z2 (x - c) as operations; s and dx', or z, may be NULL. */
+static ek_tensor *chunk_line_of(ek_tensor *dy, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
+                                ek_tensor *center)
+{
+    ek_tensor *dx = NULL;
+    if (rows) {
+        ek_tensor *apart = ek_sub(chunk_wide(x), chunk_spread(center, x));
+        dx = ek_add(ek_mul(apart, chunk_spread(chunk_row(rows, 1), x)),
+                    chunk_spread(chunk_row(rows, 0), x));
+    }
+    if (dy)
+        dx = ek_norm_added(ek_mul(chunk_wide(dy), chunk_spread(scale, x)), dx);
+    return dx ? ek_to_dtype(dx, x->dtype) : NULL;
+}
+
+/* Inputs x; outputs x', the moments (in place of z's sums) and s, as at the head; saved x and the
  * statistics, which are written later. */
 static int chunk_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    results[0] = chunk_line(gradients[0], gradients[2], ek_node_saved(node, 0), gradients[1],
-                            chunk_row(ek_node_saved(node, 1), 0));
-    return ek_error_status();
+    ek_tensor *dy = gradients[0], *rows = gradients[1], *scale = gradients[2];
+    ek_tensor *x = ek_node_saved(node, 0), *center = chunk_row(ek_node_saved(node, 1), 0);
+    if (!x || !center)
+        return ek_error_pending();
+    if (ek_grad_enabled()) {
+        results[0] = chunk_line_of(dy, scale, x, rows, center);
+        return ek_error_status();
+    }
+    ek_tensor *shift = chunk_row(rows, 0), *slope = chunk_row(rows, 1);
+    results[0] = ek_result(x, NULL, NULL, x->dtype);
+    EK_TRY(ek_error_status());
+    const ek_kernels *kernels = ek_kernels_of(x);
+    ek_dev *dev = ek_tensor_dev(x);
+    return dy ? kernels->norm_gradient(dev, results[0], dy, x, center, NULL, scale, shift, slope,
+                                       -1, NULL)
+              : kernels->norm_apply(dev, results[0], x, center, slope, NULL, shift, false);
 }
 
 EK_OPERATION(chunk, "norm_chunk", chunk_backward);
@@ -190,14 +134,16 @@ int ek_norm_chunks_merge(ek_tensor *statistics, ek_tensor *moments, const int64_
 /* Input Z; outputs mean, r; saved mean, r, center; the attribute is n. */
 static int statistics_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    double share = 1 / *(const double *)ek_node_attributes(node);
+    const double count = *(const double *)ek_node_attributes(node);
     ek_tensor *mean = ek_node_saved(node, 0), *r = ek_node_saved(node, 1);
-    EK_TRY(ek_error_status());
-    /* -2 times the gradient of var. */
-    ek_tensor *bend = gradients[1] ? ek_mul(ek_mul(gradients[1], r), ek_square(r)) : NULL;
-    ek_tensor *first = chunk_mul(bend, chunk_drift(mean, ek_node_saved(node, 2)));
-    ek_tensor *rows = chunk_stack(ek_norm_added(gradients[0], first), bend ? ek_neg(bend) : NULL);
-    results[0] = rows ? ek_mul_scalar(rows, share) : NULL;
+    ek_tensor *given[2];
+    for (int i = 0; i < 2; i++)
+        given[i] = gradients[i] ? gradients[i] : ek_node_zeros(node, i);
+    /* The gradient of var, times -2 / n. */
+    ek_tensor *bend = ek_mul_scalar(ek_mul(ek_mul(given[1], r), ek_square(r)), 1 / count);
+    ek_tensor *drift = ek_mul(bend, ek_sub(mean, ek_node_saved(node, 2)));
+    ek_tensor *rows[] = {ek_add(ek_mul_scalar(given[0], 1 / count), drift), ek_neg(bend)};
+    results[0] = rows[0] && rows[1] ? ek_stack(rows, 2, 0) : NULL;
     return ek_error_status();
 }
 
@@ -205,78 +151,49 @@ EK_OPERATION(statistics, "norm_chunk_statistics", statistics_backward);
 
 /* ---- the gradients that are sent back ---- */
 
-/* The outputs of chunk_sums: sum(dy), sum(dy xhat), z as two rows, and s. */
-enum { DBIAS, DWEIGHT, ROWS, SCALE, SUMS };
-
-/* dy, and the tensors that chunk_apply saved. Z, the sums that make mean and r, is not among them:
- * gradients of mean and r reach it through their histories. */
+/* What chunk_apply saved. Z, the sums that make mean and r, is not among it: gradients of mean and
+ * r reach it through their histories. */
 typedef struct chunk_operands {
     ek_tensor *dy, *x, *mean, *r, *w, *center;
     double count;
 } chunk_operands;
 
-/* Inputs dy, x, mean, r, w; saved dy, x, mean, r, w, center, dbias, dweight, s. With h = -(gradient
- * of z) / n and s = w r, the gradients of dbias and dweight are P = g + s h1 and Q = g + s r h2. */
-static int sums_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    double count = *(const double *)ek_node_attributes(node);
-    ek_tensor *saved[9];
-    for (int i = 0; i < 9; i++)
-        saved[i] = ek_node_saved(node, i);
-    EK_TRY(ek_error_status());
-    ek_tensor *dy = saved[0], *x = saved[1], *mean = saved[2], *r = saved[3], *w = saved[4];
-    ek_tensor *center = saved[5], *db = saved[6], *dw = saved[7], *s = saved[8];
-    ek_tensor *h = gradients[ROWS] ? ek_mul_scalar(gradients[ROWS], -1 / count) : NULL;
-    ek_tensor *h1 = chunk_row(h, 0), *h2 = chunk_row(h, 1), *h2_r = chunk_mul(h2, r);
-    ek_tensor *q = ek_norm_added(gradients[DWEIGHT], chunk_mul(s, h2_r));
-    ek_tensor *q_r = chunk_mul(q, r);
-    ek_tensor *ds =
-        ek_norm_added(ek_norm_added(chunk_mul(h1, db), chunk_mul(h2_r, dw)), gradients[SCALE]);
+/* sum(dy), sum(dy xhat), z as two rows, and s. */
+typedef struct chunk_gradients {
+    ek_tensor *db, *dw, *rows, *scale;
+} chunk_gradients;
 
-    if (ek_node_needs(node, 0)) {
-        ek_tensor *p = ek_norm_added(gradients[DBIAS], chunk_mul(s, h1));
-        ek_tensor *drift = chunk_mul(q_r, chunk_drift(mean, center));
-        ek_tensor *rows = chunk_stack(ek_norm_added(p, drift ? ek_neg(drift) : NULL), q_r);
-        results[0] = rows ? chunk_line(NULL, NULL, x, rows, center) : NULL;
-    }
-    if (ek_node_needs(node, 1) && q_r)
-        results[1] = chunk_line(dy, q_r, x, NULL, center);
-    if (ek_node_needs(node, 2) && q_r)
-        results[2] = ek_neg(ek_mul(q_r, db));
-    if (ek_node_needs(node, 3)) {
-        ek_tensor *direct = ds && w ? ek_mul(w, ds) : ds;
-        ek_tensor *bent = chunk_mul(chunk_mul(s, h2), dw);
-        ek_tensor *own = gradients[DWEIGHT] ? ek_div(ek_mul(gradients[DWEIGHT], dw), r) : NULL;
-        results[3] =
-            ek_norm_added(ek_norm_added(direct, bent ? ek_mul_scalar(bent, 2) : NULL), own);
-    }
-    if (ek_node_needs(node, 4))
-        results[4] = chunk_mul(r, ds);
-    return ek_error_status();
-}
-
-EK_OPERATION(sums, "norm_chunk_sums", sums_backward);
-
-static int chunk_sums(const chunk_operands *o, ek_tensor *results[SUMS])
+static int chunk_fused(const chunk_operands *o, chunk_gradients *g)
 {
     ek_tensor *x = o->x;
-    for (int i = 0; i < SUMS; i++)
-        results[i] = i == ROWS ? chunk_new_rows(x) : chunk_new(x, EK_SHAPE(x->shape[1]));
-    ek_norm_sums sums = {.dbias = results[DBIAS],
-                         .dweight = results[DWEIGHT],
-                         .shift = chunk_row(results[ROWS], 0),
-                         .slope = chunk_row(results[ROWS], 1),
-                         .scale = results[SCALE],
+    const ek_shape shape = EK_SHAPE(x->shape[1]);
+    *g = (chunk_gradients){chunk_new(x, shape), chunk_new(x, shape), chunk_new_rows(x),
+                           chunk_new(x, shape)};
+    ek_norm_sums sums = {.dbias = g->db,
+                         .dweight = g->dw,
+                         .shift = chunk_row(g->rows, 0),
+                         .slope = chunk_row(g->rows, 1),
+                         .scale = g->scale,
                          .count = o->count};
     EK_TRY(ek_error_status());
-    EK_TRY(ek_kernels_of(x)->norm_reduce(ek_tensor_dev(x), &sums, o->dy, x, o->mean, o->r, o->w,
-                                         NULL));
-    return ek_record_outputs(results, SUMS, &sums_operation,
-                             &(const ek_record_options){EK_INPUTS(o->dy, x, o->mean, o->r, o->w),
-                                                        EK_SAVED(o->dy, x, o->mean, o->r, o->w,
-                                                                 o->center, results[DBIAS],
-                                                                 results[DWEIGHT], results[SCALE]),
-                                                        EK_ATTRIBUTES(o->count)});
+    return ek_kernels_of(x)->norm_reduce(ek_tensor_dev(x), &sums, o->dy, x, o->mean, o->r, o->w,
+                                         NULL);
+}
+
+/* The gradients as operations. */
+static int chunk_differentiable(const chunk_operands *o, chunk_gradients *g)
+{
+    ek_tensor *x = chunk_wide(o->x), *dy = chunk_wide(o->dy);
+    ek_tensor *xhat = ek_mul(ek_sub(x, chunk_spread(o->mean, o->x)), chunk_spread(o->r, o->x));
+    g->db = ek_norm_channel_sum(dy);
+    g->dw = ek_norm_channel_sum(ek_mul(dy, xhat));
+    g->scale = o->w ? ek_mul(o->w, o->r) : o->r;
+    ek_tensor *share = ek_mul_scalar(g->scale, -1 / o->count);
+    ek_tensor *slope = ek_mul(ek_mul(share, o->r), g->dw);
+    ek_tensor *drift = ek_mul(slope, ek_sub(o->mean, o->center));
+    ek_tensor *rows[] = {ek_sub(ek_mul(share, g->db), drift), slope};
+    g->rows = rows[0] && slope ? ek_stack(rows, 2, 0) : NULL;
+    return ek_error_status();
 }
 
 /* Inputs x', Z, w, b, s; saved x, mean, r, w, center. x is saved instead of x', because the
@@ -290,15 +207,10 @@ static int chunk_apply_backward(ek_node *node, ek_tensor *const *gradients, ek_t
                         .w = ek_node_saved(node, 3),
                         .center = ek_node_saved(node, 4),
                         .count = *(const double *)ek_node_attributes(node)};
-    ek_tensor *sums[SUMS];
+    chunk_gradients g;
     EK_TRY(ek_error_status());
-    EK_TRY(chunk_sums(&o, sums));
-    ek_tensor *drift = chunk_drift(o.mean, o.center);
-    if (drift) {
-        ek_tensor *term = ek_neg(ek_mul(chunk_row(sums[ROWS], 1), drift));
-        sums[ROWS] = ek_add(sums[ROWS], chunk_stack(term, NULL));
-    }
-    ek_tensor *const all[] = {o.dy, sums[ROWS], sums[DWEIGHT], sums[DBIAS], sums[SCALE]};
+    EK_TRY(ek_grad_enabled() ? chunk_differentiable(&o, &g) : chunk_fused(&o, &g));
+    ek_tensor *const all[] = {o.dy, g.rows, g.dw, g.db, g.scale};
     for (int i = 0; i < 5; i++)
         results[i] = ek_node_needs(node, i) ? all[i] : NULL;
     return ek_error_status();
