@@ -41,7 +41,7 @@ static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var,
                             const ek_norm_update *update)
 {
     ek_cuda_norm *norm = &call->norm;
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean, NULL);
     const bool runs = g.groups == 1 || g.inner == 1 || !ek_cuda_norm_has_rows(x);
     EK_TRY(norm_take(call, &(ek_norm_tensors){.x = x}, &g, runs, NULL, NULL, NULL, NULL));
     EK_TRY(ek_cuda_norm_output(call, mean, &norm->by_group[0]));
@@ -110,7 +110,7 @@ static int norm_run_apply(ek_norm_call *call, ek_tensor *y, const ek_tensor *x,
                           const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
                           const ek_tensor *bias, bool relu)
 {
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
     const bool runs = ek_norm_has_runs(&g, x, weight ? weight : bias);
     EK_TRY(
         norm_take(call, &(ek_norm_tensors){.x = x, .y = y}, &g, runs, mean, invstd, weight, bias));
@@ -186,7 +186,7 @@ static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums,
                            const ek_tensor *invstd, const ek_tensor *weight)
 {
     ek_cuda_norm *norm = &call->norm;
-    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean);
+    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean, invstd);
     const bool runs = ek_norm_has_runs(&g, tensors->x, weight ? weight : sums->dweight);
     EK_TRY(norm_take(call, tensors, &g, runs, mean, invstd, weight, NULL));
     if (g.batch) {
@@ -224,7 +224,7 @@ static int norm_run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors,
                              const ek_tensor *weight, const ek_tensor *sum,
                              const ek_tensor *sum_xhat, double count)
 {
-    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean);
+    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean, invstd);
     const bool runs = ek_norm_has_runs(&g, tensors->x, weight);
     EK_TRY(norm_take(call, tensors, &g, runs, mean, invstd, weight, NULL));
     EK_TRY(ek_cuda_norm_input(call, sum, &call->norm.sum));

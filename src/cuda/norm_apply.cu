@@ -12,7 +12,7 @@ EK_DEVICE line<R> apply_line_of(const ek_cuda_norm &a, int64_t sample, int64_t c
     const int64_t group = ek_norm_group(a, sample, column);
     const bool channel = !a.element;
     const R weight = channel ? ek_norm_value(a.weight, column, R(1)) : R(1);
-    return {((const R *)a.mean)[group], ((const R *)a.invstd)[group] * weight,
+    return {ek_norm_value(a.mean, group, R(0)), ek_norm_value(a.invstd, group, R(1)) * weight,
             channel ? ek_norm_value(a.bias, column, R(0)) : R(0)};
 }
 
@@ -28,7 +28,7 @@ EK_DEVICE plane<R> gradient_plane_of(const ek_cuda_norm &a, int64_t sample, int6
     const R invstd = ek_norm_value(a.invstd, group, R(1));
     const R scale = a.element ? invstd : invstd * ek_norm_value(a.weight, column, R(1));
     const R factor = a.weighted ? scale : invstd;
-    return {((const R *)a.mean)[group], scale,
+    return {ek_norm_value(a.mean, group, R(0)), scale,
             factor * (R)a.share * ek_norm_value(a.sum, group, R(0)),
             factor * (R)a.share * ek_norm_value(a.sum_xhat, group, R(0)) * invstd};
 }
@@ -114,7 +114,7 @@ template <typename T, int V> EK_KERNEL gradient_rows(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
     enum { U = LOADS / 2 };
-    const bool sums = a.sum != nullptr;
+    const bool sums = a.sum_xhat != nullptr;
     EK_TASK_LOOP(task, a.cut) {
         const ek_norm_rows own = ek_norm_rows_of(a, task);
         if (own.column >= a.channels)
@@ -219,7 +219,7 @@ template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
     enum { U = LOADS / 2 };
-    const bool sums = a.sum != nullptr;
+    const bool sums = a.sum_xhat != nullptr;
     EK_TASK_LOOP(task, a.cut) {
         const ek_norm_planes own = ek_norm_planes_of(a, task);
         const plane<R> to = gradient_plane_of<R>(a, own.sample, own.column);

@@ -55,7 +55,8 @@ template <typename T, int V> EK_KERNEL reduce_rows(const ek_cuda_norm a)
             int64_t r = own.begin;
             R center[V];
             EK_EACH(v, V)
-                center[v] = ((const R *)a.mean)[ek_norm_group(a, own.sample, own.column + v)];
+                center[v] =
+                    ek_norm_value(a.mean, ek_norm_group(a, own.sample, own.column + v), R(0));
             for (; r + (GROUP - 1) * own.step < own.end; r += GROUP * own.step) {
                 reduce_add_rows<GROUP>(sums, at, center);
                 at.advance(GROUP);
@@ -82,7 +83,7 @@ EK_DEVICE void reduce_add_elements(ek_norm_pair<R> (&own)[V], const ek_cuda_norm
     ek_norm_load(slope, ek_norm_at<T>(a.dy, 0, row, column, false), step * a.dy.row);
     ek_norm_load(value, ek_norm_at<T>(a.x, 0, row, column, false), step * a.x.row);
     EK_EACH(u, U) {
-        center[u] = ((const R *)a.mean)[(row + u * step) * groups + group];
+        center[u] = ek_norm_value(a.mean, (row + u * step) * groups + group, R(0));
         scale[u] = ((const R *)a.invstd)[(row + u * step) * groups + group];
     }
     EK_EACH(v, V) {
@@ -157,7 +158,7 @@ template <typename T, int V> EK_KERNEL reduce_planes(const ek_cuda_norm a)
     typedef typename ek_compute<T>::type R;
     EK_TASK_LOOP(task, a.cut) {
         const ek_norm_planes own = ek_norm_planes_of(a, task);
-        const R center = ((const R *)a.mean)[ek_norm_group(a, own.sample, own.column)];
+        const R center = ek_norm_value(a.mean, ek_norm_group(a, own.sample, own.column), R(0));
         const R *weight =
             a.element && a.weight != nullptr ? (const R *)a.weight + own.column * a.inner : nullptr;
         ek_norm_pair<R> sums = {0, 0};

@@ -111,7 +111,7 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
         EK_TRY(ek_host_fill(dev, mean, (double)NAN));
         return ek_host_fill(dev, var, (double)NAN);
     }
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean, NULL);
     norm_call call = {.into_mean = mean,
                       .into_var = var,
                       .count = (double)(ek_count(x) / ek_count(mean))};
@@ -161,7 +161,7 @@ static void norm_set_parameters(void *context, int64_t begin, int64_t end)
         for (int64_t c = first; c < first + call->each; c++) {
             double scale = invstd * ek_norm_value(call->weight, c, 1);
             double share = (call->weighted ? scale : invstd) / call->count;
-            double shift = call->sum ? share * sum : ek_norm_value(call->bias, c, 0);
+            double shift = call->sum_xhat ? share * sum : ek_norm_value(call->bias, c, 0);
             ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
             ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c, scale);
             ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c, shift);
@@ -176,7 +176,7 @@ int ek_host_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
 {
     if (ek_count(x) == 0)
         return 0;
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
     if (ek_norm_has_runs(&g, x, weight ? weight : bias))
         return ek_norm_rows_apply(dev, y, x, mean, invstd, weight, bias);
     norm_call call = {.count = 1, .mean = mean, .invstd = invstd, .weight = weight, .bias = bias};
@@ -252,7 +252,7 @@ int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *
 {
     if (ek_count(x) == 0)
         return norm_fill_zero(dev, sums);
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
     if (ek_norm_has_runs(&g, x, weight ? weight : sums->dweight))
         return ek_norm_rows_reduce(dev, sums, dy, x, mean, invstd, weight);
     norm_call call = {.count = 1, .mean = mean, .invstd = invstd, .weight = weight, .sums = sums};
@@ -276,7 +276,7 @@ int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
 {
     if (ek_count(x) == 0)
         return 0;
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
     if (ek_norm_has_runs(&g, x, weight))
         return ek_norm_rows_gradient(dev, dx, dy, x, mean, invstd, weight, sum, sum_xhat);
     norm_call call = {.count = count,
@@ -288,7 +288,7 @@ int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
                       .sum_xhat = sum_xhat};
     EK_TRY(norm_begin(&call, dev, &g, dx, x, dy, y_relu, false, true));
     norm_over_samples(&call, norm_set_parameters);
-    if (!sum)
+    if (!sum_xhat)
         call.pass.job.shift = call.pass.job.slope = NULL;
     ek_norm_pass_apply(&call.pass);
     return ek_norm_pass_end(&call.pass, 0);

@@ -151,7 +151,7 @@ static int rows_begin(rows_call *call, ek_dev *dev, ek_tensor *y, const ek_tenso
     rows_job *job = &call->job;
     const ek_tensor *own = call->pass.stage[EK_NORM_X].tensor;
     bool affine = weight || bias, elements = sums && sums->dweight;
-    rows_set_geometry(call, own, mean->shape[1], elements);
+    rows_set_geometry(call, own, (mean ? mean : invstd)->shape[1], elements);
     int rc = rows_take_room(call, affine, sums && sums->sum, elements);
     if (rc >= 0 && affine)
         rc = rows_load_parameter(call, own, job->weight, weight, 1);
@@ -160,7 +160,7 @@ static int rows_begin(rows_call *call, ek_dev *dev, ek_tensor *y, const ek_tenso
     if (rc < 0)
         return rows_end(call, rc);
     for (int64_t row = 0; row < job->rows; row++) {
-        job->center[row] = ek_norm_value(mean, row, 1);
+        job->center[row] = ek_norm_value(mean, row, 0);
         job->scale[row] = ek_norm_value(invstd, row, 1);
     }
     return 0;
@@ -249,8 +249,8 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
     rows_job *job = &call.job;
     for (int64_t row = 0; row < job->rows; row++) {
         double share = job->scale[row] / (double)job->length;
-        job->shift[row] = share * ek_norm_value(sum, row, 1);
-        job->slope[row] = share * job->scale[row] * ek_norm_value(sum_xhat, row, 1);
+        job->shift[row] = share * ek_norm_value(sum, row, 0);
+        job->slope[row] = share * job->scale[row] * ek_norm_value(sum_xhat, row, 0);
     }
     rows_over_parts(&call, job->rows, 1, rows_line_parts_f32, rows_line_parts_f64);
     return rows_end(&call, 0);

@@ -149,8 +149,9 @@ typedef int ek_grid_sample_slope_kernel(ek_dev *dev, ek_tensor *dgrid, const ek_
  * (N, G), each over a group of C / G channels of a sample; (N, G) is contiguous. Sums have the same
  * shapes. All are f32 for bf16 inputs. Weight and bias are (C), or with statistics of one group per
  * sample also per element, of x's shape without N. Each may be NULL. xhat = (x - mean) invstd;
- * an invstd of NULL is 1. Only with statistics (C) there are `relu`, `y_relu`, tensors in an
- * update, scale, shift and slope; only with (N, G) sum and sum_xhat. ---- */
+ * a mean of NULL is 0, and an invstd of NULL is 1; one of them is given. Only with statistics (C)
+ * there are `relu`, `y_relu`, tensors in an update, scale, shift and slope; only with (N, G) sum
+ * and sum_xhat. ---- */
 
 /* Tensors that a kernel of statistics updates beside its outputs. Each may be NULL; running_mean
  * and running_var are NULL together. */
@@ -193,9 +194,9 @@ typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const e
                                   const ek_tensor *x, const ek_tensor *mean,
                                   const ek_tensor *invstd, const ek_tensor *weight,
                                   const ek_tensor *y_relu);
-/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if the sums
- * are NULL. Sums (N, G) contain the weight. Sums (C) are dbias and dweight, which the kernel
- * multiplies by the weight, unless invstd is NULL. */
+/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if sum_xhat
+ * is NULL; a sum of NULL is 0. Sums (N, G) contain the weight. Sums (C) are dbias and dweight,
+ * which the kernel multiplies by the weight, unless invstd is NULL. */
 typedef int ek_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                     const ek_tensor *x, const ek_tensor *mean,
                                     const ek_tensor *invstd, const ek_tensor *weight,

@@ -10,9 +10,12 @@ typedef struct ek_norm_geometry {
     bool batch; /* statistics are over outer, too: one for each channel */
 } ek_norm_geometry;
 
-/* The geometry of x, which isn't empty, for statistics of shape (C) or (N, groups). */
-static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_tensor *statistics)
+/* The geometry of x, which isn't empty, for statistics of shape (C) or (N, groups), of which one
+ * may be NULL. */
+static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_tensor *mean,
+                                                   const ek_tensor *invstd)
 {
+    const ek_tensor *statistics = mean ? mean : invstd;
     ek_norm_geometry g;
     g.batch = statistics->ndim == 1;
     g.outer = x->shape[0];

@@ -94,7 +94,8 @@ static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attribut
     return shape;
 }
 
-/* u, or the view of u whose first two dimensions are those of a statistic. */
+/* u, or with statistics of samples the view of u whose first two dimensions are those of a
+ * statistic. */
 static ek_tensor *norm_grouped(ek_tensor *u, ek_norm_attributes attributes)
 {
     return !u || attributes.batch ? u : ek_reshape(u, norm_split_shape(u, attributes));
@@ -116,11 +117,6 @@ static ek_tensor *norm_sum_statistic(ek_tensor *u, ek_norm_attributes attributes
 static ek_tensor *norm_spread(ek_tensor *statistic, ek_tensor *u, ek_norm_attributes attributes)
 {
     return u ? ek_reshape(statistic, ek_reduced_shape(u, norm_shared(attributes))) : NULL;
-}
-
-ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y)
-{
-    return x && y ? ek_add(x, y) : x ? x : y;
 }
 
 /* ---- r as a function of x ---- */
@@ -198,8 +194,8 @@ static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_te
 static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
-    ek_tensor *saved[5] = {NULL};
-    for (int i = 0; i < (attributes.relu ? 5 : 4); i++)
+    ek_tensor *saved[5];
+    for (int i = 0; i < 5; i++)
         saved[i] = ek_node_saved(node, i);
     ek_tensor *dy = gradients[0], *x = saved[0], *w = saved[1], *y_relu = saved[4];
     ek_norm_statistics stats = {saved[2], saved[3]};

@@ -27,8 +27,8 @@ typedef struct ek_norm_chunk {
     ek_tensor *moments;
     /* (2, C), without history: mean and 1 / sqrt(var + eps) of all chunks, once they are merged. */
     ek_tensor *statistics;
-    /* For one ek_norm_chunk_apply: an alias of x that is recorded as a function of x, and a tensor
-     * (C) whose values nobody reads. */
+    /* For one ek_norm_chunk_apply: an alias of x that is recorded as a function of x, and an edge
+     * (C) of the graph, whose gradient is the factor of the gradient of the alias. */
     ek_tensor *alias, *scale;
 } ek_norm_chunk;
 
@@ -89,8 +89,6 @@ ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attribut
 ek_shape ek_norm_affine_shape(const ek_tensor *x, ek_norm_attributes attributes);
 /* u * w, for u of x's shape. A w of NULL counts as 1. */
 ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes);
-/* x + y; NULL counts as zero. */
-ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y);
 /* Sum over all but the channels, in the statistics' dtype. */
 ek_tensor *ek_norm_channel_sum(ek_tensor *x);
 

@@ -40,31 +40,29 @@ static ek_tensor *chunk_wide(ek_tensor *x)
     return x ? ek_to_dtype(x, ek_norm_dtype(x)) : NULL;
 }
 
-/* (C) as factors or terms of x. */
+/* Values (C) in the shape that broadcasts over x. */
 static ek_tensor *chunk_spread(ek_tensor *values, const ek_tensor *x)
 {
-    ek_shape shape = ek_reduced_shape(x, ~2U);
-    return values ? ek_reshape(values, shape) : NULL;
+    return values ? ek_reshape(values, ek_reduced_shape(x, ~2U)) : NULL;
 }
 
 /* ---- the moments of a chunk ---- */
 
-/* s dx' + z1 + z2 (x - c) as operations; s and dx', or z, may be NULL. */
-static ek_tensor *chunk_line_of(ek_tensor *dy, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
-                                ek_tensor *center)
+/* s dx' + z1 + z2 (x - c) as operations. s and dx', or z, may be NULL. */
+static ek_tensor *chunk_line(ek_tensor *dy, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
+                             ek_tensor *center)
 {
-    ek_tensor *dx = NULL;
+    ek_tensor *dx = dy ? ek_mul(chunk_wide(dy), chunk_spread(scale, x)) : NULL;
     if (rows) {
         ek_tensor *apart = ek_sub(chunk_wide(x), chunk_spread(center, x));
-        dx = ek_add(ek_mul(apart, chunk_spread(chunk_row(rows, 1), x)),
-                    chunk_spread(chunk_row(rows, 0), x));
+        ek_tensor *line = ek_add(ek_mul(apart, chunk_spread(chunk_row(rows, 1), x)),
+                                 chunk_spread(chunk_row(rows, 0), x));
+        dx = dy ? ek_add(dx, line) : line;
     }
-    if (dy)
-        dx = ek_norm_added(ek_mul(chunk_wide(dy), chunk_spread(scale, x)), dx);
     return dx ? ek_to_dtype(dx, x->dtype) : NULL;
 }
 
-/* Inputs x; outputs x', the moments (in place of z's sums) and s, as at the head; saved x and the
+/* Input x; outputs x', the moments (in place of z's sums) and s, as at the head; saved x and the
  * statistics, which are written later. */
 static int chunk_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
@@ -73,7 +71,7 @@ static int chunk_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     if (!x || !center)
         return ek_error_pending();
     if (ek_grad_enabled()) {
-        results[0] = chunk_line_of(dy, scale, x, rows, center);
+        results[0] = chunk_line(dy, scale, x, rows, center);
         return ek_error_status();
     }
     ek_tensor *shift = chunk_row(rows, 0), *slope = chunk_row(rows, 1);
@@ -95,7 +93,7 @@ int ek_norm_chunk_begin(ek_tensor *x, ek_norm_chunk *chunk)
                              .statistics = chunk_new_rows(x),
                              .alias = ek_tensor_alias(x)};
     ek_tensor *mean = chunk_row(chunk->moments, 0), *var = chunk_row(chunk->moments, 1);
-    /* Nobody reads the values of s. */
+    /* s is an edge of the graph alone: it has a gradient, and any values. */
     chunk->scale = mean ? ek_tensor_alias(mean) : NULL;
     if (!var || !chunk->statistics || !chunk->alias || !chunk->scale)
         return ek_error_pending();

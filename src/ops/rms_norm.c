@@ -1,5 +1,5 @@
 /* rms_norm.c: normalisation by the root of the mean square, by the kernels of the other norms with
- * means of 0. With r = 1 / sqrt(mean(x^2) + eps), xhat = x r and u = w dy, the gradients are
+ * no means. With r = 1 / sqrt(mean(x^2) + eps), xhat = x r and u = w dy, the gradients are
  *
  *     dx = r (u - xhat mean(u xhat)),   dw = sum(dy xhat)
  *
@@ -55,17 +55,16 @@ static int rms_norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     ek_dev *dev = ek_tensor_dev(x);
     const bool slope = w && ek_node_needs(node, 1);
     ek_tensor *to = slope ? ek_node_destination(node, 1) : NULL;
-    ek_tensor *none = ek_zeros_like(r);
     ek_norm_sums sums = {.sum = ek_tensor_like(r), .sum_xhat = ek_tensor_like(r)};
     if (slope) {
         sums.dweight = to ? to : ek_tensor_like(w);
         sums.dbias = ek_tensor_like(w);
     }
     ek_tensor *dx = ek_result(x, dy, NULL, x->dtype);
-    if (!none || !sums.sum || !sums.sum_xhat || !dx || (slope && (!sums.dweight || !sums.dbias)))
+    if (!sums.sum || !sums.sum_xhat || !dx || (slope && (!sums.dweight || !sums.dbias)))
         return ek_error_pending();
-    EK_TRY(ek_kernels_of(x)->norm_reduce(dev, &sums, dy, x, none, r, w, NULL));
-    EK_TRY(ek_kernels_of(x)->norm_gradient(dev, dx, dy, x, none, r, w, none, sums.sum_xhat,
+    EK_TRY(ek_kernels_of(x)->norm_reduce(dev, &sums, dy, x, NULL, r, w, NULL));
+    EK_TRY(ek_kernels_of(x)->norm_gradient(dev, dx, dy, x, NULL, r, w, NULL, sums.sum_xhat,
                                            (double)x->shape[1], NULL));
     results[0] = dx;
     results[1] = sums.dweight;
@@ -77,8 +76,7 @@ EK_OPERATION(rms_norm, "rms_norm", rms_norm_backward);
 static ek_tensor *rms_norm(ek_tensor *x, ek_tensor *w, double eps)
 {
     ek_tensor *r = rms_inverse(x, eps), *y = r ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    ek_tensor *none = y ? ek_zeros_like(r) : NULL;
-    if (!none || ek_kernels_of(x)->norm_apply(ek_tensor_dev(x), y, x, none, r, w, NULL, false) < 0)
+    if (!y || ek_kernels_of(x)->norm_apply(ek_tensor_dev(x), y, x, NULL, r, w, NULL, false) < 0)
         return NULL;
     return EK_RECORD(y, &rms_norm_operation, EK_INPUTS(x, w), EK_SAVED(x, w, r),
                      EK_ATTRIBUTES(eps));
