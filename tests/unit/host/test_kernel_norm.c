@@ -86,7 +86,7 @@ static double number_at(twin t, int64_t i, double otherwise)
 static double xhat_at(const norm_case *c, int64_t i)
 {
     int64_t at = statistic_at(c, i);
-    return (case_get(c->x.host, i) - case_get(c->mean.host, at)) * case_get(c->invstd.host, at);
+    return (case_get(c->x.host, i) - number_at(c->mean, at, 0)) * case_get(c->invstd.host, at);
 }
 
 /* dy as far as it passes the ReLU. */
@@ -220,7 +220,7 @@ static void check_gradient(const norm_case *c, twin sum, twin sum_xhat, twin_lay
     }
     twin_run(norm_gradient, ON(dx), ON(c->dy), ON(c->x), ON(c->mean), ON(c->invstd), ON(c->weight),
              ON(sum), ON(sum_xhat), n, ON(mask));
-    const char *what = text(c, sum.host ? "dx" : "dx, constant");
+    const char *what = text(c, sum_xhat.host ? "dx" : "dx, constant");
     twin_expect(dx, wanted, fmax(c->rounded, 20 * c->exact), what);
     twin_close(dx, c->rounded, 40 * c->exact, what);
     free(wanted);
@@ -292,7 +292,7 @@ TEST(other_layouts)
         }
 }
 
-/* One of the parameters alone; a gradient that is repeated, as a sum's is. */
+/* One of the parameters alone; a gradient that is repeated, as a sum's is; no mean. */
 TEST(some_operands)
 {
     static const norm_shape some[] = {{4, {2, 64, 6, 5}, 0, 0},
@@ -311,6 +311,10 @@ TEST(some_operands)
         c.weight = parameter(&c, -1, 1, 4);
         check_apply(&c, layout);
         check_backward(&c, false, layout);
+        c.mean = twin_none;
+        check_apply(&c, layout);
+        check_backward(&c, false, layout);
+        check_gradient(&c, twin_none, twin_uniform(statistic(&c), -2, 2, 8), layout);
     }
 }
 
