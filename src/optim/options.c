@@ -76,11 +76,11 @@ static double option_get(const ek_optimizer_options *of, int option)
 }
 
 /* The number of a member of the algorithm's own struct. */
-static double option_read(const void *member, kind kind)
+static double option_read(const void *member, kind of)
 {
-    if (kind == WHOLE)
+    if (of == WHOLE)
         return *(const int *)member;
-    return kind == SWITCH ? *(const bool *)member : *(const double *)member;
+    return of == SWITCH ? *(const bool *)member : *(const double *)member;
 }
 
 static int option_check(const char *algorithm, int option, double value)
