@@ -57,8 +57,8 @@ static const char *const places[] = {"init",    "joining", "barrier",      "all_
                                      "message", "bucket",  "sync_forward", "sync_backward",
                                      "no_sync", "step",    "save",         "shutdown"};
 
-/* synced: its batch normalisation is, over ranks; divided: its optimizer is. */
-static ek_module *model, *synced, *plain, *divided;
+/* synced: its batch normalisation is, over ranks; sharded: its optimizer is. */
+static ek_module *model, *synced, *plain, *sharded;
 static ek_optimizer *optimizer;
 static const char *folder;
 static bool breaks, breaks_back; /* the next forward, or backward, of the modules fails */
@@ -214,7 +214,7 @@ static int give_gradient(const char *path, ek_tensor *parameter, void *user)
 
 static int step(void)
 {
-    int rc = ek_module_parameters(divided, give_gradient, NULL);
+    int rc = ek_module_parameters(sharded, give_gradient, NULL);
     return rc < 0 ? rc : ek_step(optimizer);
 }
 
@@ -441,7 +441,7 @@ static int leave(int rc, fault what)
     if (rc < 0)
         ek_dist_print_error(stderr);
     ek_optimizer_free(optimizer);
-    ek_module_free(divided);
+    ek_module_free(sharded);
     ek_module_free(model);
     ek_module_free(synced);
     ek_module_free(plain);
@@ -465,8 +465,8 @@ static int join(fault what, place where)
     plain = net_new(false);
     model = distributed_new(false);
     synced = distributed_new(true);
-    divided = ek_distributed_data_parallel(net_new(false), .shard = EK_SHARD_OPTIMIZER);
-    optimizer = ek_adam(divided, .lr = 1e-3);
+    sharded = ek_distributed_data_parallel(net_new(false), .shard = EK_SHARD_OPTIMIZER);
+    optimizer = ek_adam(sharded, .lr = 1e-3);
     if (!model || !synced || !plain || !optimizer || train(model) < 0 || train(synced) < 0)
         return ek_error_status();
     recover("before");

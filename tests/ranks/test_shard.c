@@ -1,4 +1,4 @@
-/* test_shard.c: optimizers that are divided over ranks of one device and of two do what whole ones
+/* test_shard.c: optimizers that are sharded over ranks of one device and of two do what whole ones
  * do, to the bit, in trainings of all kinds; and what they save is the whole. */
 #include <stdio.h>
 #include <string.h>
@@ -93,19 +93,19 @@ static bool same_bits(ek_tensor *a, ek_tensor *b)
     return memcmp(first, second, nbytes) == 0;
 }
 
-static void compare(const training *whole, const training *divided, const char *when)
+static void compare(const training *whole, const training *sharded, const char *when)
 {
     list a = {0}, b = {0};
     ek_scope scope = ek_scope_begin();
     CHECK_OK(ek_module_parameters(whole->job.model, list_add, &a));
-    CHECK_OK(ek_module_parameters(divided->job.model, list_add, &b));
+    CHECK_OK(ek_module_parameters(sharded->job.model, list_add, &b));
     CHECK(a.count == b.count && a.count > 0, "%d and %d parameters", a.count, b.count);
     for (int i = 0; i < a.count; i++) {
         CHECK(same_bits(a.tensors[i], b.tensors[i]), "%s: parameter %d", when, i);
         const char *name;
         for (int s = 0; (name = ek_optimizer_state_name(whole->optimizer, s)); s++)
             CHECK(same_bits(ek_optimizer_state(whole->optimizer, a.tensors[i], name),
-                            ek_optimizer_state(divided->optimizer, b.tensors[i], name)),
+                            ek_optimizer_state(sharded->optimizer, b.tensors[i], name)),
                   "%s: %s of parameter %d", when, name, i);
     }
     ek_scope_end(&scope);
@@ -124,23 +124,23 @@ static void file_of_job(char path[64])
 }
 
 /* Both are set back to the file's state, the whole one too. */
-static void save_and_load(training *whole, training *divided)
+static void save_and_load(training *whole, training *sharded)
 {
     char path[64];
     ek_scope scope = ek_scope_begin();
     file_of_job(path);
     ek_archive *archive = ek_archive_new();
-    CHECK_OK(ek_archive_put_module(archive, "model", divided->job.model));
+    CHECK_OK(ek_archive_put_module(archive, "model", sharded->job.model));
     CHECK_OK(
-        ek_archive_put_optimizer(archive, "optimizer", divided->optimizer, divided->job.model));
+        ek_archive_put_optimizer(archive, "optimizer", sharded->optimizer, sharded->job.model));
     CHECK_OK(ek_dist_archive_save(archive, path, job_size - 1, NULL));
     ek_archive_free(archive);
     train(whole, 7);
-    train(divided, 8);
+    train(sharded, 8);
     archive = ek_archive_open(path);
     CHECK(archive, "%s", ek_error_message());
     for (int k = 0; k < 2; k++) {
-        training *t = k ? divided : whole;
+        training *t = k ? sharded : whole;
         CHECK_OK(ek_archive_load_module(archive, "model", t->job.model));
         CHECK_OK(ek_archive_load_optimizer(archive, "optimizer", t->optimizer, t->job.model));
     }
@@ -154,20 +154,20 @@ static void save_and_load(training *whole, training *divided)
 static void check(exact_task task, way how)
 {
     training whole = training_new(task, how, EK_SHARD_NONE);
-    training divided = training_new(task, how, EK_SHARD_OPTIMIZER);
+    training sharded = training_new(task, how, EK_SHARD_OPTIMIZER);
     for (int step = 0; step < STEPS; step++) {
-        double first = train(&whole, step), second = train(&divided, step);
+        double first = train(&whole, step), second = train(&sharded, step);
         CHECK(first == second, "task %d, way %d, step %d: losses %.17g and %.17g", task, how, step,
               first, second);
-        compare(&whole, &divided, "after a step");
+        compare(&whole, &sharded, "after a step");
     }
-    save_and_load(&whole, &divided);
-    compare(&whole, &divided, "after loading");
+    save_and_load(&whole, &sharded);
+    compare(&whole, &sharded, "after loading");
     train(&whole, STEPS);
-    train(&divided, STEPS);
-    compare(&whole, &divided, "after going on");
+    train(&sharded, STEPS);
+    compare(&whole, &sharded, "after going on");
     training_free(&whole);
-    training_free(&divided);
+    training_free(&sharded);
 }
 
 int main(void)

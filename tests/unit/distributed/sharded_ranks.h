@@ -103,7 +103,7 @@ typedef struct pair_setting {
     bool spans; /* over two devices: each term is on one of them */
 } pair_setting;
 
-enum { WHOLE, DIVIDED, WAYS };
+enum { WHOLE, SHARDED, WAYS };
 
 typedef struct model_pair {
     pair_setting setting;
@@ -176,7 +176,7 @@ static inline const char *pair_make(model_pair *pair, ek_process_group *group,
                                          .bucket_cap_mb = setting->cap > 0 ? setting->cap : 25,
                                          .bf16_gradients = setting->narrow,
                                          .shard =
-                                             way == DIVIDED ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
+                                             way == SHARDED ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
         if (!pair->models[way])
             return loop_failure(__FILE__, __LINE__, "%s", ek_error_message());
         pair->optimizers[way] = optimizer_new(setting, pair->models[way]);
@@ -230,21 +230,21 @@ static inline bool same_bits(ek_tensor *a, ek_tensor *b)
 static inline const char *pair_compare(const model_pair *pair, const char *when)
 {
     tensor_list whole = parameters_of(pair->models[WHOLE]);
-    tensor_list divided = parameters_of(pair->models[DIVIDED]);
+    tensor_list sharded = parameters_of(pair->models[SHARDED]);
     ek_scope scope = ek_scope_begin();
     for (int i = 0; i < whole.count; i++) {
-        ek_tensor *p = whole.tensors[i], *q = divided.tensors[i];
+        ek_tensor *p = whole.tensors[i], *q = sharded.tensors[i];
         if (!same_bits(p, q) || isnan(element(ek_to_device(ek_detach(q), ek_cpu()), 0)))
             return loop_failure(__FILE__, __LINE__, "%s: parameter %d differs", when, i);
         if (!same_bits(ek_tensor_grad(p), ek_gather_grad(q)))
             return loop_failure(__FILE__, __LINE__, "%s: gradient %d differs", when, i);
         int64_t steps = ek_optimizer_steps(pair->optimizers[WHOLE], p);
-        if (ek_optimizer_steps(pair->optimizers[DIVIDED], q) != steps)
+        if (ek_optimizer_steps(pair->optimizers[SHARDED], q) != steps)
             return loop_failure(__FILE__, __LINE__, "%s: steps of %d differ", when, i);
         for (int s = 0; s < algorithms[pair->setting.algorithm].states; s++) {
             const char *name = ek_optimizer_state_name(pair->optimizers[WHOLE], s);
             if (!same_bits(ek_optimizer_state(pair->optimizers[WHOLE], p, name),
-                           ek_optimizer_state(pair->optimizers[DIVIDED], q, name)))
+                           ek_optimizer_state(pair->optimizers[SHARDED], q, name)))
                 return loop_failure(__FILE__, __LINE__, "%s: %s of %d differs", when, name, i);
         }
     }

@@ -174,17 +174,17 @@ static const char *clips(ek_process_group *world, void *user)
         RANKS_OK(ek_clip_grad_norm(pair.optimizers[way], 0.1, .norm = &norms[way]));
     }
     LOOP_CHECK(largest[WHOLE] > 0 && largest[WHOLE] < norms[WHOLE]);
-    LOOP_CHECK(fabs(largest[DIVIDED] - largest[WHOLE]) <=
+    LOOP_CHECK(fabs(largest[SHARDED] - largest[WHOLE]) <=
                largest[WHOLE] * (setting->dtype == EK_F64 ? 1e-14 : 1e-6));
-    LOOP_CHECK(fabs(norms[DIVIDED] - norms[WHOLE]) <=
+    LOOP_CHECK(fabs(norms[SHARDED] - norms[WHOLE]) <=
                norms[WHOLE] * (setting->dtype == EK_F64 ? 1e-14 : 1e-6));
-    ek_tensor *all = ek_scalar(norms[DIVIDED], EK_F64, ek_cpu()); /* one number everywhere */
+    ek_tensor *all = ek_scalar(norms[SHARDED], EK_F64, ek_cpu()); /* one number everywhere */
     RANKS_OK(ek_dist_broadcast(all, 0, .group = world));
-    LOOP_CHECK(element(all, 0) == norms[DIVIDED]);
+    LOOP_CHECK(element(all, 0) == norms[SHARDED]);
     tensor_list whole = parameters_of(pair.models[WHOLE]);
-    tensor_list divided = parameters_of(pair.models[DIVIDED]);
+    tensor_list sharded = parameters_of(pair.models[SHARDED]);
     for (int i = 0; i < whole.count; i++) {
-        ek_tensor *a = ek_tensor_grad(whole.tensors[i]), *b = ek_gather_grad(divided.tensors[i]);
+        ek_tensor *a = ek_tensor_grad(whole.tensors[i]), *b = ek_gather_grad(sharded.tensors[i]);
         LOOP_CHECK(!a == !b);
         for (int64_t k = 0; a && k < ek_count(a); k++)
             LOOP_CHECK(fabs(element(a, k) - element(b, k)) <=
@@ -192,14 +192,14 @@ static const char *clips(ek_process_group *world, void *user)
     }
     /* What is not finite on one rank's part is so on all. */
     if (world->rank == 0)
-        ek_tensor_set_grad(divided.tensors[0],
-                           ek_full(INFINITY, ek_tensor_shape(divided.tensors[0]),
+        ek_tensor_set_grad(sharded.tensors[0],
+                           ek_full(INFINITY, ek_tensor_shape(sharded.tensors[0]),
                                    .dtype = setting->dtype, .device = ek_cpu()));
     else
-        RANKS_OK(ek_tensor_set_grad(divided.tensors[0],
-                                    ek_zeros(ek_tensor_shape(divided.tensors[0]),
+        RANKS_OK(ek_tensor_set_grad(sharded.tensors[0],
+                                    ek_zeros(ek_tensor_shape(sharded.tensors[0]),
                                              .dtype = setting->dtype, .device = ek_cpu())));
-    RANKS_EXPECT(ek_clip_grad_norm(pair.optimizers[DIVIDED], 1, .error_if_nonfinite = true),
+    RANKS_EXPECT(ek_clip_grad_norm(pair.optimizers[SHARDED], 1, .error_if_nonfinite = true),
                  EK_E_INVALID, "the norm of the gradients is inf");
     pair_free(&pair);
     return NULL;
@@ -238,7 +238,7 @@ static const char *steps_in_parts(ek_process_group *world, void *user)
             ek_module_free(criterion);
             ek_scope_end(&scope);
         }
-        LOOP_CHECK(losses[WHOLE] == losses[DIVIDED]);
+        LOOP_CHECK(losses[WHOLE] == losses[SHARDED]);
         LOOP_PASS(pair_compare(&pair, "after ek_train_step"));
     }
     pair_free(&pair);
@@ -332,7 +332,7 @@ static const char *steps_two_models(ek_process_group *world, void *user)
             LOOP_PASS(pair_compare(&pairs[k], "of two"));
     }
     double norm = 0;
-    RANKS_OK(ek_clip_grad_norm(pairs[0].optimizers[DIVIDED], 1, .norm = &norm));
+    RANKS_OK(ek_clip_grad_norm(pairs[0].optimizers[SHARDED], 1, .norm = &norm));
     LOOP_CHECK(norm > 0);
     for (int way = 0; way < WAYS; way++) {
         pairs[1].optimizers[way] = NULL;
@@ -340,7 +340,7 @@ static const char *steps_two_models(ek_process_group *world, void *user)
         RANKS_OK(ek_distributed_get_stats(pairs[0].models[way], &stats));
         /* What is frozen is not sent; padding may be. */
         uint64_t elements = (uint64_t)(ek_module_numel(pairs[0].models[way]) - OUT);
-        uint64_t least = way == DIVIDED ? 2 * 8 * elements : 0;
+        uint64_t least = way == SHARDED ? 2 * 8 * elements : 0;
         LOOP_CHECK(stats.shared_nbytes >= least && stats.shared_nbytes <= least + least / 20);
     }
     for (int k = 1; k >= 0; k--)

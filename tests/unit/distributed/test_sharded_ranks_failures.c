@@ -1,4 +1,4 @@
-/* Steps of divided parameters that fail on a rank, and ranks whose steps differ: an error on all
+/* Steps of sharded parameters that fail on a rank, and ranks whose steps differ: an error on all
  * of them, and the next step is that of ranks that never failed. */
 #include "autograd/shards.h"
 #include "core/error.h"
@@ -31,7 +31,7 @@ static int train(const model_pair *pair, int way, int step)
 static const char *train_both(const model_pair *pair, int step)
 {
     RANKS_OK(train(pair, WHOLE, step));
-    RANKS_OK(train(pair, DIVIDED, step));
+    RANKS_OK(train(pair, SHARDED, step));
     return pair_compare(pair, "after a step");
 }
 
@@ -56,7 +56,7 @@ static const char *lacks_memory(ek_process_group *world, void *user)
     LOOP_PASS(pair_make(&pair, world, setting));
     for (int way = 0; way < WAYS; way++) /* the module is as it was: the first step makes state */
         RANKS_OK(pair_backward(&pair, way, 3, 5));
-    tensor_list list = parameters_of(pair.models[DIVIDED]);
+    tensor_list list = parameters_of(pair.models[SHARDED]);
     ek_tensor *before[MOST];
     for (int i = 0; i < list.count; i++)
         before[i] = ek_clone(ek_detach(list.tensors[i]));
@@ -66,7 +66,7 @@ static const char *lacks_memory(ek_process_group *world, void *user)
      * 1's too. */
     int errors = 0;
     while (errors < FAILURES || !wrong) {
-        int rc = ek_step(pair.optimizers[DIVIDED]);
+        int rc = ek_step(pair.optimizers[SHARDED]);
         if (rc >= 0 && !wrong && errors > 0)
             break;
         RANKS_EXPECT(rc, wrong ? EK_E_OUT_OF_MEMORY : EK_E_ABORTED,
@@ -74,12 +74,12 @@ static const char *lacks_memory(ek_process_group *world, void *user)
         LOOP_CHECK(++errors <= FAILURES);
         for (int i = 0; i < list.count; i++) {
             LOOP_CHECK(same_bits(before[i], list.tensors[i]));
-            LOOP_CHECK_EQ(ek_optimizer_steps(pair.optimizers[DIVIDED], list.tensors[i]), 0);
+            LOOP_CHECK_EQ(ek_optimizer_steps(pair.optimizers[SHARDED], list.tensors[i]), 0);
         }
     }
     if (wrong) {
         RANKS_OK(limit(&pair, false));
-        RANKS_OK(ek_step(pair.optimizers[DIVIDED]));
+        RANKS_OK(ek_step(pair.optimizers[SHARDED]));
     }
     RANKS_OK(ek_step(pair.optimizers[WHOLE])); /* the gradients are still there */
     LOOP_PASS(pair_compare(&pair, "after the failures"));
@@ -117,8 +117,8 @@ static int train_step(const model_pair *pair, bool wrong)
 {
     double loss;
     ek_module *criterion = ek_distributed_criterion(ek_mse_loss(), .process_group = pair->group);
-    int rc = ek_train_step(&loss, .model = pair->models[DIVIDED], .criterion = criterion,
-                           .optimizer = pair->optimizers[DIVIDED],
+    int rc = ek_train_step(&loss, .model = pair->models[SHARDED], .criterion = criterion,
+                           .optimizer = pair->optimizers[SHARDED],
                            .input = EK_VALUE(rows_of(2, IN, EK_F32, 1)),
                            .target = EK_VALUE(rows_of(2, wrong ? OUT + 1 : OUT, EK_F32, 1)));
     ek_module_free(criterion);
@@ -129,14 +129,14 @@ static int go_until(const model_pair *pair, elsewhere where, bool wrong)
 {
     if (where == IN_TRAIN_STEP)
         return train_step(pair, wrong);
-    pair->nets[DIVIDED]->fails = wrong && where == IN_FORWARD;
-    int rc = pair_backward(pair, DIVIDED, 3, 7);
-    pair->nets[DIVIDED]->fails = false;
+    pair->nets[SHARDED]->fails = wrong && where == IN_FORWARD;
+    int rc = pair_backward(pair, SHARDED, 3, 7);
+    pair->nets[SHARDED]->fails = false;
     EK_TRY(rc);
     if (wrong)
         return raise_own(pair->group);
-    return where == BEFORE_CLIP ? ek_clip_grad_norm(pair->optimizers[DIVIDED], 1)
-                                : ek_step(pair->optimizers[DIVIDED]);
+    return where == BEFORE_CLIP ? ek_clip_grad_norm(pair->optimizers[SHARDED], 1)
+                                : ek_step(pair->optimizers[SHARDED]);
 }
 
 static const char *comes_not(ek_process_group *world, void *user)
@@ -148,7 +148,7 @@ static const char *comes_not(ek_process_group *world, void *user)
     LOOP_PASS(train_both(&pair, 0));
     for (int round = 0; round < 2; round++) {
         ek_scope scope = ek_scope_begin();
-        ek_zero_grad(pair.optimizers[DIVIDED]);
+        ek_zero_grad(pair.optimizers[SHARDED]);
         int rc = go_until(&pair, *(const elsewhere *)user, wrong);
         ek_scope_end(&scope);
         LOOP_CHECK(rc < 0);
@@ -156,7 +156,7 @@ static const char *comes_not(ek_process_group *world, void *user)
             RANKS_EXPECT(rc, EK_E_ABORTED, "rank 1 on ");
         ek_error_clear();
         ek_zero_grad(pair.optimizers[WHOLE]);
-        ek_zero_grad(pair.optimizers[DIVIDED]);
+        ek_zero_grad(pair.optimizers[SHARDED]);
         LOOP_PASS(pair_compare(&pair, "after a failure"));
         LOOP_PASS(train_both(&pair, 1 + round));
     }
@@ -178,7 +178,7 @@ static const char *breaks_off(ek_process_group *world, void *user)
     model_pair pair;
     bool wrong = world->rank == 1;
     LOOP_PASS(pair_make(&pair, world, setting));
-    tensor_list list = parameters_of(pair.models[DIVIDED]);
+    tensor_list list = parameters_of(pair.models[SHARDED]);
     ek_shards *shards = ek_leaf_shards(list.tensors[0]);
     RANKS_OK(shards->enter(shards));
     for (int i = 0; i < shards->leaf_count; i++)
@@ -208,7 +208,7 @@ static const char *breaks_off(ek_process_group *world, void *user)
         }
     }
     LOOP_CHECK(least == 1 && most == world->size && sum > 0);
-    RANKS_OK(train(&pair, DIVIDED, 0)); /* and go on */
+    RANKS_OK(train(&pair, SHARDED, 0)); /* and go on */
     pair_free(&pair);
     return NULL;
 }
@@ -227,26 +227,26 @@ static const char *differ(ek_process_group *world, void *user)
     model_pair pair;
     LOOP_PASS(pair_make(&pair, world, setting));
     LOOP_PASS(train_both(&pair, 0));
-    tensor_list list = parameters_of(pair.models[DIVIDED]);
+    tensor_list list = parameters_of(pair.models[SHARDED]);
     bool wrong = world->rank == 1;
-    RANKS_OK(pair_backward(&pair, DIVIDED, 3, 1));
+    RANKS_OK(pair_backward(&pair, SHARDED, 3, 1));
     if (wrong)
         RANKS_OK(ek_tensor_set_grad(list.tensors[1], NULL));
-    RANKS_EXPECT(ek_step(pair.optimizers[DIVIDED]), EK_E_STATE,
+    RANKS_EXPECT(ek_step(pair.optimizers[SHARDED]), EK_E_STATE,
                  "rank 0 has gradients of 5, and rank 1 of 4; a step is of the same parameters");
     if (!wrong)
         RANKS_OK(ek_tensor_set_grad(list.tensors[0], NULL));
-    RANKS_EXPECT(ek_step(pair.optimizers[DIVIDED]), EK_E_STATE, "and rank 1 of 4 others");
+    RANKS_EXPECT(ek_step(pair.optimizers[SHARDED]), EK_E_STATE, "and rank 1 of 4 others");
     ek_zero_grad(pair.optimizers[WHOLE]);
-    ek_zero_grad(pair.optimizers[DIVIDED]);
+    ek_zero_grad(pair.optimizers[SHARDED]);
     LOOP_PASS(pair_compare(&pair, "after differences"));
     /* A step on one rank alone meets another call of the others. */
-    RANKS_OK(pair_backward(&pair, DIVIDED, 3, 1));
+    RANKS_OK(pair_backward(&pair, SHARDED, 3, 1));
     if (wrong) {
-        RANKS_EXPECT(ek_step(pair.optimizers[DIVIDED]), EK_E_STATE, "the optimizer's step");
+        RANKS_EXPECT(ek_step(pair.optimizers[SHARDED]), EK_E_STATE, "the optimizer's step");
     } else {
-        ek_zero_grad(pair.optimizers[DIVIDED]);
-        RANKS_EXPECT(pair_backward(&pair, DIVIDED, 3, 1), EK_E_STATE, "the optimizer's step");
+        ek_zero_grad(pair.optimizers[SHARDED]);
+        RANKS_EXPECT(pair_backward(&pair, SHARDED, 3, 1), EK_E_STATE, "the optimizer's step");
     }
     LOOP_PASS(train_both(&pair, 2));
     pair_free(&pair);

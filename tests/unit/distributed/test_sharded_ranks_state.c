@@ -1,4 +1,4 @@
-/* The state of optimizers that are divided over ranks: how much of it there is, files, wrappers
+/* The state of optimizers that are sharded over ranks: how much of it there is, files, wrappers
  * that come and go, and refusals. */
 #include <pthread.h>
 #include <stdio.h>
@@ -67,12 +67,12 @@ static const char *takes_a_share(ek_process_group *world, void *user)
     uint64_t before = state_nbytes(&pair);
     RANKS_OK(step_alike(&pair, WHOLE, 0));
     uint64_t whole = state_nbytes(&pair) - before;
-    RANKS_OK(step_alike(&pair, DIVIDED, 0));
-    uint64_t divided = state_nbytes(&pair) - before - whole;
+    RANKS_OK(step_alike(&pair, SHARDED, 0));
+    uint64_t sharded = state_nbytes(&pair) - before - whole;
     LOOP_CHECK(whole >= 2 * 4 * (IN * HIDDEN + HIDDEN * OUT)); /* Adam has two of f32 */
     uint64_t most = whole / (uint64_t)world->size;
-    if (divided > most + most / 4 || divided < most / 2)
-        return loop_failure(__FILE__, __LINE__, "%d bytes of %d", (int)divided, (int)whole);
+    if (sharded > most + most / 4 || sharded < most / 2)
+        return loop_failure(__FILE__, __LINE__, "%d bytes of %d", (int)sharded, (int)whole);
     /* Of several devices each has its share. */
     for (int k = 0; k < setting->devices; k++) {
         ek_memory_stats stats;
@@ -97,7 +97,7 @@ TEST_LOOP(a_rank_has_its_share_of_the_state, 0, 6)
 
 typedef struct file_case {
     pair_setting setting;
-    bool saves, divided; /* or loads, with such an optimizer */
+    bool saves, sharded; /* or loads, with such an optimizer */
 } file_case;
 
 static ek_archive *archive_of(const model_pair *pair, int way)
@@ -129,35 +129,35 @@ static const char *saves_and_loads(ek_process_group *world, void *user)
     const file_case *c = user;
     model_pair pair;
     LOOP_PASS(pair_make(&pair, world, &c->setting));
-    int way = c->divided ? DIVIDED : WHOLE;
+    int way = c->sharded ? SHARDED : WHOLE;
     RANKS_OK(step_alike(&pair, WHOLE, 0));
     RANKS_OK(step_alike(&pair, WHOLE, 1));
     if (c->saves) {
-        if (c->divided) {
-            RANKS_OK(step_alike(&pair, DIVIDED, 0));
-            RANKS_OK(step_alike(&pair, DIVIDED, 1));
+        if (c->sharded) {
+            RANKS_OK(step_alike(&pair, SHARDED, 0));
+            RANKS_OK(step_alike(&pair, SHARDED, 1));
         }
         ek_archive *archive = archive_of(&pair, way);
         LOOP_CHECK(archive);
         RANKS_OK(ek_dist_archive_save(archive, path, world->size - 1, world));
         ek_archive_free(archive);
     } else {
-        RANKS_OK(step_alike(&pair, DIVIDED, 5)); /* which is forgotten */
-        RANKS_OK(load(&pair, DIVIDED));
+        RANKS_OK(step_alike(&pair, SHARDED, 5)); /* which is forgotten */
+        RANKS_OK(load(&pair, SHARDED));
     }
-    if (c->divided) {
+    if (c->sharded) {
         ek_module_zero_grad(pair.models[WHOLE]);
-        ek_module_zero_grad(pair.models[DIVIDED]);
+        ek_module_zero_grad(pair.models[SHARDED]);
         LOOP_PASS(pair_compare(&pair, c->saves ? "after saving" : "after loading"));
         RANKS_OK(step_alike(&pair, WHOLE, 2));
-        RANKS_OK(step_alike(&pair, DIVIDED, 2));
+        RANKS_OK(step_alike(&pair, SHARDED, 2));
         LOOP_PASS(pair_compare(&pair, "after going on"));
     }
     pair_free(&pair);
     return NULL;
 }
 
-/* One rank without a world, with a whole optimizer: what two divided ranks have saved. */
+/* One rank without a world, with a whole optimizer: what two sharded ranks have saved. */
 static void load_alone(const pair_setting *setting)
 {
     two_ways *nets[2];
@@ -198,8 +198,8 @@ static const char *saves_wrongly(ek_process_group *world, void *user)
 {
     model_pair pair;
     LOOP_PASS(pair_make(&pair, world, user));
-    RANKS_OK(step_alike(&pair, DIVIDED, 0));
-    ek_archive *archive = archive_of(&pair, DIVIDED);
+    RANKS_OK(step_alike(&pair, SHARDED, 0));
+    ek_archive *archive = archive_of(&pair, SHARDED);
     LOOP_CHECK(archive);
     RANKS_EXPECT(ek_archive_save(archive, path), EK_E_STATE, "is divided over several processes");
     bool lacks = world->rank == 1;
@@ -221,7 +221,7 @@ TEST(files_that_cannot_be_written)
 
 /* ---- wrappers that come and go ---- */
 
-/* Divided, then whole without a wrapper, then divided otherwise: the state follows. */
+/* Sharded, then whole without a wrapper, then sharded otherwise: the state follows. */
 static const char *wraps_anew(ek_process_group *world, void *user)
 {
     const pair_setting *setting = user;
@@ -235,18 +235,18 @@ static const char *wraps_anew(ek_process_group *world, void *user)
                 pair.models[way] = net;
             }
             RANKS_OK(step_alike(&pair, WHOLE, step));
-            RANKS_OK(step_alike(&pair, DIVIDED, step));
+            RANKS_OK(step_alike(&pair, SHARDED, step));
             LOOP_PASS(pair_compare(&pair, "without a wrapper"));
             for (int way = 0; way < WAYS; way++) {
                 ek_module *net = pair.models[way]; /* it had a parent: the new one shares it */
                 pair.models[way] =
                     ek_distributed_data_parallel(net, .process_group = world,
                                                  .bucket_cap_mb = 0.0005 * step,
-                                                 .shard = way == DIVIDED ? EK_SHARD_OPTIMIZER
+                                                 .shard = way == SHARDED ? EK_SHARD_OPTIMIZER
                                                                          : EK_SHARD_NONE);
                 ek_module_free(net);
             }
-            LOOP_CHECK(pair.models[WHOLE] && pair.models[DIVIDED]);
+            LOOP_CHECK(pair.models[WHOLE] && pair.models[SHARDED]);
         }
         for (int way = 0; way < WAYS; way++) {
             ek_scope scope = ek_scope_begin();
@@ -298,7 +298,7 @@ static const char *goes_back(ek_process_group *world, void *user)
         RANKS_OK(step_alike(&pair, way, 0));
         ek_training_state *state = save_state(&pair, way);
         LOOP_CHECK(state);
-        if (way == DIVIDED) { /* and forward again, to be undone */
+        if (way == SHARDED) { /* and forward again, to be undone */
             RANKS_OK(pair_backward(&pair, way, 3, 1));
             RANKS_OK(ek_step(pair.optimizers[way]));
             RANKS_OK(restore_state(state));
@@ -341,11 +341,11 @@ static const char *refuses(ek_process_group *world, ek_shard_policy inside, ek_s
 static const char *is_refused(ek_process_group *world, void *user)
 {
     (void)user;
-    ek_shard_policy none = EK_SHARD_NONE, divided = EK_SHARD_OPTIMIZER;
-    LOOP_PASS(refuses(world, divided, none, "a wrapper shards the module's parameters"));
-    LOOP_PASS(refuses(world, divided, divided, "leave .shard out there, and give it here"));
+    ek_shard_policy none = EK_SHARD_NONE, sharded = EK_SHARD_OPTIMIZER;
+    LOOP_PASS(refuses(world, sharded, none, "a wrapper shards the module's parameters"));
+    LOOP_PASS(refuses(world, sharded, sharded, "leave .shard out there, and give it here"));
     LOOP_PASS(refuses(world, none, (ek_shard_policy)7, "7 is no shard policy"));
-    ek_module *model = wrapped(world, none, divided);
+    ek_module *model = wrapped(world, none, sharded);
     LOOP_CHECK(model);
     ek_module_free(model);
     return NULL;
