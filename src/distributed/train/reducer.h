@@ -7,8 +7,9 @@
  *     reducer_arrived      a leaf has its gradient; the last of a bucket makes the bucket ready
  *     pass_go_on           reducer_pass.c: the communication thread averages bucket by bucket
  *     reducer_finish       says which gradients there are here, waits, takes what there is anywhere
- *     ek_rank_sharding_take  rank_sharding.c, if parameters are sharded over ranks: takes this
- *                          rank's slices
+ *     ek_rank_sharding_take
+ *                          rank_sharding.c, if parameters are sharded over ranks: takes this rank's
+ *                          slices
  *
  * Note [Gradients are the buckets]
  *
