@@ -2,17 +2,16 @@
  * archive.h: checkpoints: one file with all that a run needs to go on as if it had not been
  * stopped.
  *
+ *     ek_training_state state = {.model = net, .optimizer = optimizer, .loader = loader,
+ *                                .random = true};
  *     ek_archive *a = ek_archive_new();
- *     ek_archive_put_module(a, "model", net);
- *     ek_archive_put_optimizer(a, "optimizer", optimizer, net);
- *     ek_archive_put_random(a, "random");
- *     ek_archive_put(a, "loader", ek_loader_state(loader));
+ *     ek_archive_put_training(a, "", state);
  *     ek_archive_put(a, "step", ek_value_of_int(step));
  *     int rc = ek_archive_save(a, "run.safetensors");
  *     ek_archive_free(a);
  *
  *     ek_archive *a = ek_archive_open("run.safetensors");
- *     ek_archive_load_module(a, "model", net);
+ *     ek_archive_load_training(a, "", state);
  *     ...
  *
  * The file is a safetensors file (evenkeel/data.h), which Python's `safetensors` reads too. Each
@@ -29,6 +28,7 @@
 #pragma GCC system_header /* see base.h */
 
 #include "evenkeel/ema.h"
+#include "evenkeel/loader.h"
 #include "evenkeel/module.h"
 #include "evenkeel/optim.h"
 #include "evenkeel/random.h"
@@ -38,6 +38,19 @@
 EK_BEGIN_DECLARATIONS
 
 typedef struct ek_archive ek_archive;
+
+/** What a training goes on from. Parts that are NULL are left out. The comments give the names in
+ * the archive. */
+typedef struct ek_training_state {
+    ek_module *model;        /**< "model" */
+    ek_optimizer *optimizer; /**< "optimizer", of parameters of the model */
+    ek_schedule *schedule;   /**< "schedule" */
+    ek_ema *ema;             /**< "ema" */
+    ek_grad_scaler *scaler;  /**< "scaler" */
+    ek_generator *generator; /**< "generator": one of the caller */
+    ek_loader *loader;       /**< "loader": its position */
+    bool random;             /**< "random": all generators of ek_archive_put_random */
+} ek_training_state;
 
 EK_API void ek_archive_free(ek_archive *archive); /**< NULL is ignored */
 
@@ -83,6 +96,9 @@ EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_ge
 /** Puts the plans of a data-parallel wrapper as a text for .plan, to be read with
  * ek_archive_get_text. Puts nothing if there are none yet. */
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
+/** Puts all parts of a training by the functions above, "<name>.model" and so on. EK_E_INVALID for
+ * an optimizer without its model. */
+EK_API int ek_archive_put_training(ek_archive *archive, const char *name, ek_training_state state);
 
 /** Writes the file at `path` whole or not at all: a kill or a loss of power leaves the old file or
  * the new one. A symbolic link is replaced, not followed. EK_E_IO with the system's reason.
@@ -180,6 +196,10 @@ EK_API int ek_archive_load_grad_scaler(const ek_archive *archive, const char *na
 EK_API int ek_archive_load_random(const ek_archive *archive, const char *name);
 EK_API int ek_archive_load_generator(const ek_archive *archive, const char *name,
                                      ek_generator *generator);
+/** Loads what ek_archive_put_training has put, part by part. If a part fails, those before it in
+ * ek_training_state are loaded. The archive may hold more parts. */
+EK_API int ek_archive_load_training(const ek_archive *archive, const char *name,
+                                    ek_training_state state);
 
 EK_END_DECLARATIONS
 #endif

@@ -190,6 +190,25 @@ static int archive(void)
     return status;
 }
 
+/* Model, optimizer, schedule and averages, in one call each way. */
+static int training(void)
+{
+    const ek_training_state state = {.model = carry.model,
+                                     .optimizer = carry.optimizer,
+                                     .schedule = carry.schedule,
+                                     .ema = carry.ema,
+                                     .random = true};
+    ek_archive *archive = ek_archive_new();
+    int status = archive ? ek_archive_put_training(archive, "all", state) : ek_error_status();
+    if (status >= 0)
+        status = ek_archive_save(archive, fault_path("carry.safetensors"));
+    ek_archive_free(archive);
+    archive = status >= 0 ? ek_archive_open(fault_path("carry.safetensors")) : NULL;
+    status = archive ? ek_archive_load_training(archive, "all", state) : ek_error_status();
+    ek_archive_free(archive);
+    return status;
+}
+
 /* ---- modules ---- */
 
 static int copy(void)
@@ -301,6 +320,7 @@ static const struct {
     {"update", update},
     {"apply", apply},
     {"archive", archive},
+    {"training", training},
     {"copy", copy},
     {"containers", containers},
     {"unwrap", unwrap},

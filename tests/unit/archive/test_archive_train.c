@@ -1,6 +1,7 @@
 /* What optimizers carry besides their states, and averages, go on from a file. */
 #include "archive_setup.h"
 #include "evenkeel/autograd.h"
+#include "evenkeel/loader.h"
 #include "evenkeel/nn.h"
 
 /* ---- options and averages ---- */
@@ -118,6 +119,91 @@ TEST(averages_go_on_from_a_file)
     ek_ema_free(misfit);
     ek_module_free(module);
     ek_module_free(wide);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+
+/* ---- all of a training ---- */
+
+enum { SAMPLES = 12, ROWS = 3 };
+
+static ek_training_state training_of(uint64_t seed)
+{
+    ek_manual_seed(seed);
+    ek_training_state all = {.model = ek_sequential(ek_linear(2, 3), ek_dropout(0.5)),
+                             .generator = ek_generator_new(seed),
+                             .scaler = ek_grad_scaler_new(.init_scale = (double)(seed + 8)),
+                             .random = true};
+    all.optimizer = ek_adam(all.model, .lr = 0.1);
+    all.schedule = ek_step_lr(all.optimizer, 2, 0.5);
+    all.ema = ek_ema_new(all.model, .decay = 0.5);
+    all.loader = ek_data_loader(ek_tensor_dataset(ek_rand(EK_SHAPE(SAMPLES, 2))),
+                                .batch_size = ROWS, .shuffle = true, .workers = 0);
+    return all;
+}
+
+static void training_free(ek_training_state *all)
+{
+    ek_loader_free(all->loader);
+    ek_generator_free(all->generator);
+    ek_grad_scaler_free(all->scaler);
+    ek_ema_free(all->ema);
+    ek_schedule_free(all->schedule);
+    ek_optimizer_free(all->optimizer);
+    ek_module_free(all->model);
+}
+
+/* One step, with all that the training has. Returns what its batches, its random numbers and its
+ * parameters come to. */
+static double training_step(const ek_training_state *all)
+{
+    ek_batch batch;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *noise = ek_empty(EK_SHAPE(1), EK_F32);
+    ck_assert_int_eq(ek_loader_next(all->loader, &batch), 1);
+    assert_ok(ek_normal_(noise, 0, 1, all->generator));
+    double sum = ek_grad_scaler_factor(all->scaler) + element(noise, 0);
+    for (int64_t i = 0; i < ROWS; i++)
+        sum = 13 * sum + (double)batch.indices[i];
+    ek_tensor *loss = ek_sum(ek_square(ek_apply(all->model, ek_rand(EK_SHAPE(4, 2)))));
+    ek_zero_grad(all->optimizer);
+    assert_ok(ek_backward(loss));
+    assert_ok(ek_step(all->optimizer));
+    assert_ok(ek_schedule_step(all->schedule));
+    assert_ok(ek_ema_update(all->ema));
+    sum += element(ek_sum(ek_ema_tensor(all->ema, "0.weight")), 0);
+    sum += element(ek_sum(ek_detach(ek_module_tensor(all->model, "0.weight"))), 0);
+    ek_scope_end(&scope);
+    return sum;
+}
+
+/* Each part goes on where it was: what follows is the same to the bit. Parts that are left out are
+ * neither put nor loaded. */
+TEST(trainings_go_on_from_a_file)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_training_state all = training_of(1), other = training_of(2);
+    double wanted[2];
+    training_step(&all);
+    ek_archive *archive = ek_archive_new();
+    assert_ok(ek_archive_put_training(archive, "t", all));
+    archive = through_file(archive);
+    for (int i = 0; i < 2; i++)
+        wanted[i] = training_step(&all);
+    assert_ok(ek_archive_load_training(archive, "t", other));
+    for (int i = 0; i < 2; i++)
+        ck_assert_double_eq(training_step(&other), wanted[i]);
+    assert_refused(ek_archive_load_training(archive, "u", other), EK_E_INVALID, "u");
+    assert_ok(ek_archive_load_training(archive, "u", (ek_training_state){.model = NULL}));
+    ek_archive_free(archive);
+    archive = ek_archive_new();
+    assert_refused(ek_archive_put_training(archive, "t",
+                                           (ek_training_state){.optimizer = all.optimizer}),
+                   EK_E_INVALID, "the module is NULL");
+    ck_assert(!ek_archive_has(archive, "t"));
+    ek_archive_free(archive);
+    training_free(&all);
+    training_free(&other);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }

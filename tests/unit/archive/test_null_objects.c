@@ -148,6 +148,10 @@ CALL(ek_archive_put_ema(an_archive(), "x", NOTHING));
 CALL(ek_archive_load_ema(NOTHING, "x", ek_ema_new(a_module())));
 CALL(ek_archive_load_ema(an_archive(), NOTHING, ek_ema_new(a_module())));
 CALL(ek_archive_load_ema(an_archive(), "x", NOTHING));
+CALL(ek_archive_put_training(NOTHING, "x", (ek_training_state){.model = a_module()}));
+CALL(ek_archive_put_training(an_archive(), NOTHING, (ek_training_state){.model = a_module()}));
+CALL(ek_archive_load_training(NOTHING, "x", (ek_training_state){.model = a_module()}));
+CALL(ek_archive_load_training(an_archive(), NOTHING, (ek_training_state){.model = a_module()}));
 
 /* ---- scaler.h ---- */
 
