@@ -78,18 +78,16 @@ ek_tensor *adversary_parts(int64_t count, int64_t at_once,
     return pictures;
 }
 
-void adversary_list(const checkpoint *file, const train_job *generator, const train_job *critic,
+void adversary_keep(run *r, const train_job *generator, const train_job *critic,
                     ek_generator *random, ek_loader *loader, bool planned)
 {
-    checkpoint_part(file, module, "generator", generator->network);
-    checkpoint_part(file, optimizer, "generator_optimizer", generator->optimizer,
-                    generator->network);
-    checkpoint_part(file, module, "critic", critic->network);
-    checkpoint_part(file, optimizer, "critic_optimizer", critic->optimizer, critic->network);
-    checkpoint_part(file, generator, "random", random);
-    checkpoint_loader(file, "loader", loader);
-    if (planned && !file->path) { /* read as the networks are wrapped */
-        ek_archive_put_plan(file->archive, "generator_plan", generator->parallel);
-        ek_archive_put_plan(file->archive, "critic_plan", critic->parallel);
-    }
+    run_keep(r, "data", (ek_training_state){.generator = random, .loader = loader});
+    run_keep(r, "generator",
+             (ek_training_state){.model = generator->network, .optimizer = generator->optimizer});
+    run_keep(r, "critic",
+             (ek_training_state){.model = critic->network, .optimizer = critic->optimizer});
+    if (!planned)
+        return;
+    run_keep_plan(r, "generator_plan", generator->parallel);
+    run_keep_plan(r, "critic_plan", critic->parallel);
 }

@@ -27,9 +27,9 @@ int adversary_mean(ek_value scores, double *mean);
 ek_tensor *adversary_parts(int64_t count, int64_t at_once,
                            ek_tensor *(*make)(int64_t first, int64_t count, void *user),
                            void *user);
-/* Lists both networks, their optimizers, the generator of random numbers and the loader; and the
- * plans if there are any. */
-void adversary_list(const checkpoint *file, const train_job *generator, const train_job *critic,
+/* Keeps both networks with their optimizers, the generator of random numbers and the loader; and
+ * the plans if there are any. */
+void adversary_keep(run *r, const train_job *generator, const train_job *critic,
                     ek_generator *random, ek_loader *loader, bool planned);
 
 #endif

@@ -1,12 +1,9 @@
 /* classify.c: trains a residual network on Fashion-MNIST or CIFAR-10, from the files to the test:
  * augmentation, loader, schedule, checkpoints, one device or several. */
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "epochs.h"
 #include "networks.h"
+#include "run.h"
 
 /* ---- settings ---- */
 
@@ -117,24 +114,21 @@ static ek_dataset *classify_pictures(bool train)
                           ek_random_horizontal_flip(0.5), ek_to_float(), normalize);
 }
 
-/* ---- the job: network, criterion, optimizer and schedule on their devices ---- */
+/* ---- what is trained ---- */
 
-typedef struct evaluation {
-    int64_t count; /* pictures; 0: not tested since the last step */
-    double loss, accuracy;
-} evaluation;
+/* Of each step: the loss of its batch, how many pictures that had, seconds, and those of them that
+ * it waited for the batch. Of each epoch's test: loss and accuracy. */
+enum { LOSSES, COUNTS, SECONDS, WAITS, TEST_LOSSES, ACCURACIES, SERIES };
+static const char *const series_names[SERIES] = {"losses", "counts",      "step_seconds",
+                                                 "waits",  "test_losses", "test_accuracies"};
 
 typedef struct classify {
-    run_state state; /* in steps */
-    train_job job;
+    train_job job; /* network, criterion, optimizer and schedule on their devices */
+    ek_dataset *pictures, *unseen;
     ek_loader *training, *testing;
     ek_generator *test_random; /* the testing loader's: testing changes nothing in training */
     int64_t train_count;       /* pictures */
     int64_t epoch_steps;       /* steps in an epoch */
-    epoch_list epochs;
-    evaluation tested;
-    int64_t here;        /* steps of this process, without those that it resumed from */
-    double here_seconds; /* that these steps took */
 } classify;
 
 /* Makes the network from the seed, and all that trains it. */
@@ -162,16 +156,6 @@ static int classify_make(void *user)
     return ek_error_status();
 }
 
-static void classify_close(run_state *run)
-{
-    classify *c = (classify *)run;
-    ek_loader_free(c->training);
-    ek_loader_free(c->testing);
-    ek_generator_free(c->test_random);
-    job_free(&c->job);
-    free(c->epochs.records);
-}
-
 /* A step on a batch of zeros: memory and time depend on sizes alone. The batch is whole, because a
  * wrapper does not measure batches that are cut already. */
 static int classify_try_batch(int64_t batch, void *user)
@@ -182,18 +166,6 @@ static int classify_try_batch(int64_t batch, void *user)
                     EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
 }
 
-static void classify_list(run_state *run, const checkpoint *file)
-{
-    classify *c = (classify *)run;
-    c->epochs.count = run->step / c->epoch_steps;
-    checkpoint_job(file, &c->job);
-    checkpoint_part(file, random, "random");
-    checkpoint_loader(file, "loader", c->training);
-    epochs_checkpoint(&c->epochs, file);
-}
-
-/* ---- opening: both sets, before anything else: a run without them is not begun ---- */
-
 /* How many of the set's samples are used: the first `wanted`; 0 are all. */
 static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
 {
@@ -201,60 +173,48 @@ static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
     return wanted == 0 || wanted > length ? length : wanted;
 }
 
-static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *training,
-                               ek_dataset *testing)
+/* Opens both sets before anything else: a run without them is not begun. */
+static int classify_open(classify *c, const ek_archive *from)
 {
+    c->pictures = classify_pictures(true);
+    c->unseen = c->pictures ? classify_pictures(false) : NULL;
+    if (!c->unseen)
+        return ek_error_status();
+    c->train_count = classify_count(c->pictures, opt.train_samples);
+    c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
+    job_begin(&c->job, opt.mode, opt.kind, opt.device_text);
     int rc = job_prepare(&c->job, opt.plan, from, opt.batch, classify_make, classify_try_batch, c);
     if (rc < 0)
         return rc;
     c->test_random = ek_generator_new((uint64_t)opt.seed);
-    c->training =
-        job_loader(&c->job, ek_dataset_keep(training), .sampler = ek_random_sampler(c->train_count),
-                   .batch_size = opt.batch, .workers = (int)opt.workers);
-    c->testing =
-        ek_data_loader(.dataset = ek_dataset_keep(testing),
-                       .sampler = ek_sequential_sampler(classify_count(testing, opt.test_samples)),
-                       .batch_size = TESTED_AT_ONCE, .workers = (int)opt.workers,
-                       .generator = c->test_random,
-                       .device_ids = EK_DEVICES(c->job.devices.devices[0]));
+    c->training = job_loader(&c->job, ek_dataset_keep(c->pictures),
+                             .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
+                             .workers = (int)opt.workers);
+    c->testing = ek_data_loader(.dataset = ek_dataset_keep(c->unseen),
+                                .sampler = ek_sequential_sampler(
+                                    classify_count(c->unseen, opt.test_samples)),
+                                .batch_size = TESTED_AT_ONCE, .workers = (int)opt.workers,
+                                .generator = c->test_random,
+                                .device_ids = EK_DEVICES(c->job.devices.devices[0]));
     return ek_error_status();
 }
 
-static int classify_open(run_state *run, const ek_archive *from)
+static void classify_close(classify *c)
 {
-    classify *c = (classify *)run;
-    job_begin(&c->job, opt.mode, opt.kind, opt.device_text);
-    ek_dataset *training = classify_pictures(true);
-    ek_dataset *testing = training ? classify_pictures(false) : NULL;
-    int rc = ek_error_status();
-    run->unread = rc < 0;
-    if (rc == 0) {
-        c->train_count = classify_count(training, opt.train_samples);
-        c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
-        *run = (run_state){.name = mode_names[opt.mode],
-                           .last = run_last(opt.epochs * c->epoch_steps, opt.steps),
-                           .batch = opt.batch,
-                           .every = {c->epoch_steps, opt.every}};
-        rc = epochs_open(&c->epochs, opt.epochs);
-    }
-    if (rc == 0)
-        rc = classify_open_parts(c, from, training, testing);
-    ek_dataset_free(training);
-    ek_dataset_free(testing);
-    return rc;
+    ek_loader_free(c->training);
+    ek_loader_free(c->testing);
+    ek_generator_free(c->test_random);
+    job_free(&c->job);
+    ek_dataset_free(c->pictures);
+    ek_dataset_free(c->unseen);
 }
 
-static void classify_explain(void)
-{
-    if (opt.set == FASHION_MNIST)
-        pictures_explain(opt.data);
-    else
-        args_complain("--data %s must hold the six files of CIFAR-10's binary version: "
-                      "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
-                      opt.data);
-}
+/* ---- testing ---- */
 
-/* ---- testing and training ---- */
+typedef struct evaluation {
+    int64_t count; /* pictures; 0: not tested since the last step */
+    double loss, accuracy;
+} evaluation;
 
 static int classify_test_batch(ek_module *network, const ek_batch *batch, void *user)
 {
@@ -275,16 +235,13 @@ static int classify_test_batch(ek_module *network, const ek_batch *batch, void *
 }
 
 /* One pass over the pictures that the network was not trained on. */
-static int classify_test(classify *c)
+static evaluation classify_test(classify *c)
 {
     evaluation sums = {0};
-    int rc = loader_evaluate(c->testing, c->job.network, classify_test_batch, &sums);
-    if (rc == 0) {
-        sums.loss /= (double)sums.count;
-        sums.accuracy /= (double)sums.count;
-    }
-    c->tested = sums;
-    return rc;
+    loader_evaluate(c->testing, c->job.network, classify_test_batch, &sums);
+    sums.loss /= (double)sums.count;
+    sums.accuracy /= (double)sums.count;
+    return sums;
 }
 
 /* Seconds that the training loader has been waited for so far. */
@@ -295,78 +252,83 @@ static double classify_waited(const classify *c)
     return 1e-9 * (double)stats.waited_ns;
 }
 
-/* Forward, loss, backward, optimizer, schedule on the next batch. */
-static int classify_train_batch(classify *c)
+/* Trains on the next batch: forward, loss, backward, optimizer, schedule. */
+static void classify_step(classify *c, run *r)
 {
+    const double begin = seconds_now(), waited = classify_waited(c);
     ek_batch batch;
     double loss = 0;
-    int rc = loader_next(c->training, &batch);
-    if (rc < 0)
-        return rc;
-    rc = job_step(&c->job, batch.input, batch.target, &loss);
-    c->epochs.now.loss += loss * (double)batch.count;
-    c->epochs.now.samples += (double)batch.count;
-    return rc;
-}
-
-/* One step; after the last one of an epoch also its test and record. */
-static int classify_step(run_state *run)
-{
-    classify *c = (classify *)run;
-    double begin = seconds_now(), waited = classify_waited(c);
-    int rc = classify_train_batch(c);
-    double seconds = seconds_now() - begin;
-    c->epochs.now.seconds += seconds;
-    c->epochs.now.waited += classify_waited(c) - waited;
-    c->here++;
-    c->here_seconds += seconds;
-    c->tested.count = 0;
-    if (rc < 0 || ++run->step % c->epoch_steps != 0)
-        return rc;
-    rc = classify_test(c);
-    if (rc == 0)
-        epochs_end(&c->epochs, c->tested.loss, c->tested.accuracy);
-    return rc;
-}
-
-/* Tests, unless an epoch has just ended. */
-static int classify_finish(run_state *run)
-{
-    classify *c = (classify *)run;
-    return c->tested.count == 0 ? classify_test(c) : 0;
-}
-
-/* After an epoch a line that stays. */
-static bool classify_note(const run_state *run, char note[128])
-{
-    const classify *c = (const classify *)run;
-    if (run->step % c->epoch_steps != 0) {
-        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", c->epochs.count + 1,
-                 c->epochs.now.loss / c->epochs.now.samples);
-        return false;
-    }
-    const epoch_record *last = &c->epochs.records[c->epochs.count - 1];
-    snprintf(note, 128,
-             "Epoch %" PRId64 " of %" PRId64
-             ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s",
-             c->epochs.count, opt.epochs, last->train_loss, last->test_loss,
-             100 * last->test_accuracy, last->seconds);
-    return true;
+    if (loader_next(c->training, &batch) == 0)
+        job_step(&c->job, batch.input, batch.target, &loss);
+    run_add(r, LOSSES, loss);
+    run_add(r, COUNTS, (double)batch.count);
+    run_add(r, SECONDS, seconds_now() - begin);
+    run_add(r, WAITS, classify_waited(c) - waited);
 }
 
 /* ---- results ---- */
 
-/* Samples per second of this process's steps. */
-static double classify_speed(const classify *c)
+/* Sums over the steps of an epoch, from 0 on, or of all steps (-1). */
+typedef struct step_sums {
+    double loss, seconds, waited; /* the loss is a mean over pictures */
+} step_sums;
+
+static step_sums classify_sums(const classify *c, const run *r, int64_t epoch)
 {
-    return share_of((double)(c->here * opt.batch), c->here_seconds);
+    const series *of = r->series;
+    const int64_t first = epoch < 0 ? 0 : epoch * c->epoch_steps;
+    const int64_t end = epoch < 0 ? of[LOSSES].count : first + c->epoch_steps;
+    step_sums sums = {0};
+    double pictures = 0;
+    for (int64_t i = first; i < end && i < of[LOSSES].count; i++) {
+        sums.loss += of[LOSSES].values[i] * of[COUNTS].values[i];
+        pictures += of[COUNTS].values[i];
+        sums.seconds += of[SECONDS].values[i];
+        sums.waited += of[WAITS].values[i];
+    }
+    sums.loss /= pictures;
+    return sums;
 }
 
-static void classify_print(const run_state *run)
+/* 0 of nothing. */
+static double share_of(double part, double whole)
 {
-    const classify *c = (const classify *)run;
-    const epoch_sums total = epochs_total(&c->epochs);
-    epochs_print(&c->epochs);
+    return whole > 0 ? part / whole : 0;
+}
+
+/* Samples per second of this process's steps, which begin behind those that it went on from. */
+static double classify_speed(const run *r)
+{
+    double seconds = 0;
+    for (int64_t i = r->first; i < r->series[SECONDS].count; i++)
+        seconds += r->series[SECONDS].values[i];
+    return share_of((double)((r->step - r->first) * opt.batch), seconds);
+}
+
+/* The epoch with the best accuracy, the first of equals; -1 if none is finished. */
+static int64_t classify_best(const run *r)
+{
+    const series *accuracies = &r->series[ACCURACIES];
+    int64_t best = accuracies->count > 0 ? 0 : -1;
+    for (int64_t i = 1; i < accuracies->count; i++)
+        if (accuracies->values[i] > accuracies->values[best])
+            best = i;
+    return best;
+}
+
+static void classify_print(const classify *c, const run *r, const evaluation *tested)
+{
+    const step_sums total = classify_sums(c, r, -1);
+    const int64_t epochs = r->series[ACCURACIES].count, best = classify_best(r);
+    if (epochs > 0)
+        printf("\n%5s %14s %10s %10s %8s %8s\n", "epoch", "training loss", "test loss", "accuracy",
+               "seconds", "waiting");
+    for (int64_t i = 0; i < epochs; i++) {
+        const step_sums of = classify_sums(c, r, i);
+        printf("%5" PRId64 " %14.4f %10.4f %9.2f%% %8.1f %7.2f%%%s\n", i + 1, of.loss,
+               r->series[TEST_LOSSES].values[i], 100 * r->series[ACCURACIES].values[i], of.seconds,
+               100 * share_of(of.waited, of.seconds), i == best ? "  best" : "");
+    }
     putchar('\n');
     print_peaks(&c->job.devices);
     if (c->job.plan[0])
@@ -374,16 +336,23 @@ static void classify_print(const run_state *run)
     printf("\nStep %" PRId64 ": test loss %.4f, accuracy %.2f %% of %" PRId64
            " pictures. %.0f samples/s; %.2f %% of the\ntraining time was spent waiting for "
            "batches\n",
-           run->step, c->tested.loss, 100 * c->tested.accuracy, c->tested.count, classify_speed(c),
+           r->step, tested->loss, 100 * tested->accuracy, tested->count, classify_speed(r),
            100 * share_of(total.waited, total.seconds));
     if (opt.files.out)
         printf("Checkpoint: %s/checkpoint.safetensors\n", opt.files.out);
 }
 
-static int classify_results(const run_state *run, json_writer *json)
+static void classify_json_times(json_writer *json, const step_sums *of)
 {
-    const classify *c = (const classify *)run;
-    const epoch_sums total = epochs_total(&c->epochs);
+    json_write(json, "training_seconds %g waiting_seconds %g waiting_share %g", of->seconds,
+               of->waited, share_of(of->waited, of->seconds));
+}
+
+static void classify_json(const classify *c, const run *r, const evaluation *tested,
+                          json_writer *json)
+{
+    const step_sums total = classify_sums(c, r, -1);
+    const int64_t best = classify_best(r);
     job_json_settings(json, &c->job, classify_args, "dataset mode", "");
     json_write(json, "training_samples %jd", c->train_count);
     json_settings(json, classify_args, "epochs");
@@ -393,41 +362,79 @@ static int classify_results(const run_state *run, json_writer *json)
     json_write(json, "augmented %jd", (int64_t)!opt.plain);
     json_settings(json, classify_args, "seed loader-workers");
     json_write(json, "}");
-    int rc = job_json(json, &c->job);
-    json_write(json, "finished_steps %jd", run->step);
-    epochs_json(json, &c->epochs);
-    if (c->tested.count > 0)
-        json_write(json, "test { samples %jd loss %g accuracy %g }", c->tested.count,
-                   c->tested.loss, c->tested.accuracy);
-    json_write(json, "samples_per_second %g", classify_speed(c));
-    epochs_json_times(json, total.seconds, total.waited);
-    return rc;
+    job_json(json, &c->job);
+    json_write(json, "finished_steps %jd epochs [", r->step);
+    for (int64_t i = 0; i < r->series[ACCURACIES].count; i++) {
+        const step_sums of = classify_sums(c, r, i);
+        json_write(json, "{ training_loss %g test_loss %g test_accuracy %g", of.loss,
+                   r->series[TEST_LOSSES].values[i], r->series[ACCURACIES].values[i]);
+        classify_json_times(json, &of);
+        json_write(json, "}");
+    }
+    json_write(json, "]");
+    if (best >= 0)
+        json_write(json, "best_accuracy %g", r->series[ACCURACIES].values[best]);
+    if (tested->count > 0)
+        json_write(json, "test { samples %jd loss %g accuracy %g }", tested->count, tested->loss,
+                   tested->accuracy);
+    json_write(json, "samples_per_second %g", classify_speed(r));
+    classify_json_times(json, &total);
 }
 
 /* ---- the program ---- */
 
-static const run_kind classify_kind = {
-    .size = sizeof(classify),
-    .about = about,
-    .args = classify_args,
-    .files = &opt.files,
-    .format = "evenkeel classify 1",
-    .deciding = "dataset train-samples plain seed epochs batch width blocks norm optimizer lr "
-                "momentum weight-decay schedule step-epochs gamma smoothing",
-    .check = classify_check,
-    .open = classify_open,
-    .explain = classify_explain,
-    .close = classify_close,
-    .take = classify_step,
-    .note = classify_note,
-    .finish = classify_finish,
-    .list = classify_list,
-    .results = classify_results,
-    .print = classify_print,
-};
-
 int main(int argc, char **argv)
 {
-    classify c;
-    return run_main(&classify_kind, &c.state, argc, argv);
+    run r = {.about = about,
+             .args = classify_args,
+             .files = &opt.files,
+             .format = "evenkeel classify 2",
+             .deciding = "dataset train-samples plain seed epochs batch width blocks norm "
+                         "optimizer lr momentum weight-decay schedule step-epochs gamma smoothing"};
+    classify c = {0};
+    evaluation tested = {0};
+    if (!run_begin(&r, argc, argv, classify_check))
+        return run_end(&r);
+    classify_open(&c, r.from);
+    if (!c.unseen && opt.set == CIFAR10)
+        run_hint(&r,
+                 "--data %s must hold the six files of CIFAR-10's binary version: "
+                 "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+                 opt.data);
+    else if (!c.unseen)
+        run_hint(&r, PICTURES_HINT, opt.data);
+    r.name = mode_names[opt.mode];
+    r.batch = opt.batch;
+    r.last = run_last(opt.epochs * c.epoch_steps, opt.steps);
+    r.every[0] = c.epoch_steps;
+    r.every[1] = opt.every;
+    run_series(&r, series_names, SERIES);
+    run_keep_job(&r, &c.job, c.training);
+
+    while (run_next(&r)) {
+        const int64_t epoch = (r.step - 1) / c.epoch_steps;
+        classify_step(&c, &r);
+        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, classify_sums(&c, &r, epoch).loss);
+        tested.count = 0;
+        if (r.step % c.epoch_steps != 0)
+            continue;
+        tested = classify_test(&c);
+        run_add(&r, TEST_LOSSES, tested.loss);
+        run_add(&r, ACCURACIES, tested.accuracy);
+        run_say(&r,
+                "Epoch %" PRId64 " of %" PRId64
+                ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s",
+                epoch + 1, opt.epochs, classify_sums(&c, &r, epoch).loss, tested.loss,
+                100 * tested.accuracy, classify_sums(&c, &r, epoch).seconds);
+    }
+
+    if (run_judges(&r) && tested.count == 0)
+        tested = classify_test(&c);
+    json_writer *json = run_json(&r);
+    if (json)
+        classify_json(&c, &r, &tested, json);
+    if (run_prints(&r))
+        classify_print(&c, &r, &tested);
+    classify_close(&c);
+    return run_end(&r);
 }

@@ -91,7 +91,7 @@ static int diffusion_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
-/* ---- opening and closing ---- */
+/* ---- what is trained ---- */
 
 enum { CHANNELS = 1, SIDE = 32, CLASSES = 10, NO_CLASS = CLASSES };
 
@@ -100,16 +100,12 @@ enum { LOSSES, SECONDS, SERIES };
 static const char *const series_names[SERIES] = {"losses", "step_seconds"};
 
 typedef struct diffusion {
-    run_state state;
     train_job job;
     noising noising;
     ek_ema *average;
     ek_generator *random;  /* draws steps, noise and dropped classes */
     ek_generator *shuffle; /* draws the order of pictures */
     ek_loader *loader;
-    double test_loss;      /* when the run is finished; of the averages */
-    frechet_result judged; /* when the run is finished */
-    series series[SERIES];
 } diffusion;
 
 /* Makes the network from the seed, and all that trains it. */
@@ -151,31 +147,12 @@ static int diffusion_open_network(diffusion *s, const ek_archive *from)
     return ek_error_status();
 }
 
-static void diffusion_close(run_state *run)
+static int diffusion_open(diffusion *s, const ek_archive *from)
 {
-    diffusion *s = (diffusion *)run;
-    ek_loader_free(s->loader);
-    ek_ema_free(s->average);
-    job_free(&s->job);
-    noising_close(&s->noising);
-    ek_generator_free(s->random);
-    ek_generator_free(s->shuffle);
-    series_free(s->series, SERIES);
-}
-
-static int diffusion_open(run_state *run, const ek_archive *from)
-{
-    diffusion *s = (diffusion *)run;
-    *run = (run_state){.name = mode_names[opt.mode],
-                       .last = opt.steps,
-                       .batch = opt.batch,
-                       .every = {opt.every}};
-    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
-    series_name(s->series, series_names, SERIES);
     ek_dataset *pictures = adversary_pictures(opt.data, true, SIDE);
-    run->unread = !pictures;
     if (!pictures)
         return ek_error_status();
+    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
     s->shuffle = ek_generator_new((uint64_t)opt.seed);
     s->loader =
         ek_data_loader(pictures, .batch_size = opt.batch,
@@ -183,14 +160,14 @@ static int diffusion_open(run_state *run, const ek_archive *from)
     return diffusion_open_network(s, from);
 }
 
-static void diffusion_list(run_state *run, const checkpoint *file)
+static void diffusion_close(diffusion *s)
 {
-    diffusion *s = (diffusion *)run;
-    checkpoint_job(file, &s->job);
-    checkpoint_part(file, ema, "average", s->average);
-    checkpoint_part(file, generator, "random", s->random);
-    checkpoint_loader(file, "loader", s->loader);
-    checkpoint_records(file, s->series, SERIES);
+    ek_loader_free(s->loader);
+    ek_ema_free(s->average);
+    job_free(&s->job);
+    noising_close(&s->noising);
+    ek_generator_free(s->random);
+    ek_generator_free(s->shuffle);
 }
 
 /* ---- a step ---- */
@@ -221,25 +198,19 @@ static noised diffusion_noised(const diffusion *s, const ek_batch *batch, ek_gen
                     .noise = noise};
 }
 
-static int diffusion_step(run_state *run)
+/* Trains on the next pictures. */
+static void diffusion_step(diffusion *s, run *r)
 {
-    diffusion *s = (diffusion *)run;
+    const double begin = seconds_now();
     ek_batch batch;
-    ek_scope scope = ek_scope_begin();
-    double begin = seconds_now(), loss = 0;
-    int rc = loader_next(s->loader, &batch);
-    if (rc == 0) {
+    double loss = 0;
+    if (loader_next(s->loader, &batch) == 0) {
         noised x = diffusion_noised(s, &batch, s->random);
-        rc = job_step(&s->job, x.input, EK_VALUE(x.noise), &loss);
+        if (job_step(&s->job, x.input, EK_VALUE(x.noise), &loss) == 0)
+            ek_ema_update(s->average);
     }
-    ek_scope_end(&scope);
-    if (rc == 0)
-        rc = ek_ema_update(s->average);
-    if (rc < 0)
-        return rc;
-    run->step++;
-    series_add(&s->series[LOSSES], loss);
-    return series_add(&s->series[SECONDS], seconds_now() - begin);
+    run_add(r, LOSSES, loss);
+    run_add(r, SECONDS, seconds_now() - begin);
 }
 
 /* ---- what the averaged network is worth ---- */
@@ -286,7 +257,7 @@ static ek_tensor *diffusion_sample(const diffusion *s, int64_t count, double gui
 
 /* A mean over pictures under way. */
 typedef struct test_sum {
-    const diffusion *run;
+    const diffusion *diffusion;
     ek_generator *random;
     double sum;
     int64_t count;
@@ -296,8 +267,8 @@ static int diffusion_test_batch(ek_module *network, const ek_batch *batch, void 
 {
     test_sum *of = user;
     double loss = 0;
-    const ek_device device = of->run->job.devices.devices[0];
-    noised x = diffusion_noised(of->run, batch, of->random);
+    const ek_device device = of->diffusion->job.devices.devices[0];
+    noised x = diffusion_noised(of->diffusion, batch, of->random);
     ek_value input = ek_value_to_device(x.input, device, 0);
     ek_tensor *found = ek_value_tensor(
         ek_forward(network, ek_value_at(input, 0), ek_value_at(input, 1), ek_value_at(input, 2)));
@@ -312,43 +283,39 @@ static int diffusion_test_batch(ek_module *network, const ek_batch *batch, void 
 
 /* The loss of the averages on the first test pictures, with steps and noise that are the same in
  * every run. */
-static int diffusion_test(diffusion *s, ek_dataset *testing)
+static double diffusion_test(diffusion *s, ek_dataset *testing)
 {
     enum { AT_ONCE = 100 };
     const int64_t length = ek_dataset_length(testing);
     const int64_t count = opt.tested < length ? opt.tested : length;
-    test_sum of = {.run = s, .random = ek_generator_new(0)};
+    test_sum of = {.diffusion = s, .random = ek_generator_new(0)};
     ek_loader *loader = ek_data_loader(ek_dataset_keep(testing), .batch_size = AT_ONCE,
                                        .sampler = ek_sequential_sampler(count));
-    int rc = ek_ema_apply(s->average);
-    if (rc == 0) {
-        rc = loader_evaluate(loader, s->job.network, diffusion_test_batch, &of);
+    if (ek_ema_apply(s->average) == 0) {
+        loader_evaluate(loader, s->job.network, diffusion_test_batch, &of);
         ek_ema_restore(s->average);
     }
     ek_loader_free(loader);
     ek_generator_free(of.random);
-    s->test_loss = of.count > 0 ? of.sum / (double)of.count : NAN;
-    return rc;
+    return of.count > 0 ? of.sum / (double)of.count : NAN;
 }
 
-static int diffusion_finish(run_state *run)
+/* The loss on test pictures, and what pictures that are made are worth. */
+static double diffusion_judge(diffusion *s, frechet_result *judged)
 {
-    diffusion *s = (diffusion *)run;
     ek_scope scope = ek_scope_begin();
     ek_dataset *testing = adversary_pictures(opt.data, false, SIDE);
-    int rc = testing ? diffusion_test(s, testing) : ek_error_status();
-    if (rc == 0 && opt.judged > 0) {
+    const double loss = testing ? diffusion_test(s, testing) : NAN;
+    if (ek_error_status() == 0 && opt.judged > 0) {
         ek_tensor *made = diffusion_sample(s, opt.judged, 1);
         ek_dataset *training = adversary_pictures(opt.data, true, SIDE);
-        rc = ek_error_status();
-        if (rc == 0)
-            rc = frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed,
-                               &s->judged);
+        if (ek_error_status() == 0)
+            frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed, judged);
         ek_dataset_free(training);
     }
     ek_dataset_free(testing);
     ek_scope_end(&scope);
-    return rc;
+    return loss;
 }
 
 /* ---- what a run writes ---- */
@@ -357,94 +324,102 @@ enum { ROWS = 8 };
 
 static void diffusion_write_charts(FILE *page, void *user)
 {
-    page_curves(page, "Loss", "step", &((const diffusion *)user)->series[LOSSES], 1);
+    page_curves(page, "Loss", "step", user, 1);
 }
 
 /* Writes samples-<step>.png, a column per class, and losses.html to --out. */
-static int diffusion_write(run_state *run)
+static void diffusion_write(diffusion *s, run *r)
 {
-    diffusion *s = (diffusion *)run;
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(opt.files.out, "samples", run, path),
+    int rc = ek_save_image(run_picture_path(r, "samples", path),
                            diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance),
                            .columns = CLASSES, .normalize = true, .low = -1, .high = 1,
                            .pad_value = 0.125);
+    if (rc == 0)
+        page_write(run_path(r, "losses.html", path), "Fashion-MNIST by diffusion",
+                   diffusion_write_charts, &r->series[LOSSES],
+                   "width %" PRId64 ", %s schedule of %" PRId64
+                   " steps, %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64,
+                   opt.width, noising_names[opt.noising], opt.noise_steps, mode_names[opt.mode],
+                   s->job.devices.count, opt.batch, opt.seed, r->step);
     ek_scope_end(&scope);
-    if (rc < 0)
-        return rc;
-    return page_write(run_path(opt.files.out, "losses.html", path), "Fashion-MNIST by diffusion",
-                      diffusion_write_charts, s,
-                      "width %" PRId64 ", %s schedule of %" PRId64
-                      " steps, %s on %d devices, batch %" PRId64 ", seed %" PRId64
-                      ", step %" PRId64,
-                      opt.width, noising_names[opt.noising], opt.noise_steps, mode_names[opt.mode],
-                      s->job.devices.count, opt.batch, opt.seed, run->step);
 }
 
-static int diffusion_results(const run_state *run, json_writer *json)
+static void diffusion_json(const diffusion *s, const run *r, double test_loss,
+                           const frechet_result *judged, json_writer *json)
 {
-    const diffusion *s = (const diffusion *)run;
     job_json_settings(json, &s->job, diffusion_args, "mode",
                       "batch steps width depth noise-steps schedule class-dropout lr warm-up "
                       "weight-decay max-norm ema sample-steps eta guidance tested judged "
                       "judge-steps dtype bf16 seed");
-    json_write(json, "} finished_steps %jd", run->step);
-    int rc = job_json(json, &s->job);
-    if (run->step == run->last)
-        json_write(json, "test { pictures %jd loss %g }", opt.tested, s->test_loss);
-    frechet_json(json, &s->judged);
-    json_write(json, "median_step_seconds %g", series_median(&s->series[SECONDS]));
-    json_records(json, s->series, SERIES);
-    return rc;
-}
-
-static void diffusion_print(const run_state *run)
-{
-    const diffusion *s = (const diffusion *)run;
-    job_print(&s->job);
-    printf("Step %" PRId64 ": loss per pixel %.5f on %" PRId64 " test pictures. Median step: %.0f "
-           "ms\n",
-           run->step, s->test_loss, opt.tested, 1000 * series_median(&s->series[SECONDS]));
-    frechet_print(&s->judged);
+    json_write(json, "} finished_steps %jd", r->step);
+    job_json(json, &s->job);
+    if (r->step == r->last)
+        json_write(json, "test { pictures %jd loss %g }", opt.tested, test_loss);
+    frechet_json(json, judged);
+    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
+    json_records(json, r->series, SERIES);
 }
 
 /* ---- the program ---- */
 
-/* The mean loss of the last steps: single ones depend on which noise was drawn. */
-static bool diffusion_note(const run_state *run, char note[128])
-{
-    enum { LAST = 100 };
-    const series *losses = &((const diffusion *)run)->series[LOSSES];
-    const int64_t first = losses->count > LAST ? losses->count - LAST : 0;
-    snprintf(note, 128, "loss %.4f", series_mean(losses, first));
-    return false;
-}
-
-static const run_kind diffusion_kind = {
-    .size = sizeof(diffusion),
-    .about = about,
-    .args = diffusion_args,
-    .files = &opt.files,
-    .format = "evenkeel diffusion 1",
-    /* A run may go on in another mode and on other devices. */
-    .deciding = "seed dtype bf16 width depth batch noise-steps schedule class-dropout lr warm-up "
-                "weight-decay max-norm ema",
-    .check = diffusion_check,
-    .open = diffusion_open,
-    .close = diffusion_close,
-    .take = diffusion_step,
-    .note = diffusion_note,
-    .draw = diffusion_write,
-    .finish = diffusion_finish,
-    .list = diffusion_list,
-    .results = diffusion_results,
-    .print = diffusion_print,
-    .written = "Pictures, charts, checkpoint",
-};
-
 int main(int argc, char **argv)
 {
-    diffusion s;
-    return run_main(&diffusion_kind, &s.state, argc, argv);
+    enum { AVERAGED = 100 }; /* a single step's loss depends on which noise was drawn */
+    run r = {.about = about,
+             .args = diffusion_args,
+             .files = &opt.files,
+             .format = "evenkeel diffusion 2",
+             /* A run may go on in another mode and on other devices. */
+             .deciding = "seed dtype bf16 width depth batch noise-steps schedule class-dropout lr "
+                         "warm-up weight-decay max-norm ema",
+             .written = "Pictures, charts, checkpoint"};
+    diffusion s = {0};
+    frechet_result judged = {0};
+    double test_loss = NAN;
+    if (!run_begin(&r, argc, argv, diffusion_check))
+        return run_end(&r);
+    if (diffusion_open(&s, r.from) < 0 && !s.loader)
+        run_hint_pictures(&r, opt.data);
+    r.name = mode_names[opt.mode];
+    r.last = opt.steps;
+    r.batch = opt.batch;
+    r.every[0] = opt.every;
+    run_series(&r, series_names, SERIES);
+    run_keep(&r, "",
+             (ek_training_state){.model = s.job.network,
+                                 .optimizer = s.job.optimizer,
+                                 .schedule = s.job.schedule,
+                                 .ema = s.average,
+                                 .generator = s.random,
+                                 .loader = s.loader});
+    if (opt.mode == MODE_AUTO)
+        run_keep_plan(&r, "plan", s.job.parallel);
+
+    while (run_next(&r)) {
+        const series *losses = &r.series[LOSSES];
+        diffusion_step(&s, &r);
+        run_note(&r, "loss %.4f",
+                 series_mean(losses, losses->count > AVERAGED ? losses->count - AVERAGED : 0));
+        if (run_draws(&r))
+            diffusion_write(&s, &r);
+    }
+
+    if (run_draws(&r))
+        diffusion_write(&s, &r);
+    if (run_judges(&r))
+        test_loss = diffusion_judge(&s, &judged);
+    json_writer *json = run_json(&r);
+    if (json)
+        diffusion_json(&s, &r, test_loss, &judged, json);
+    if (run_prints(&r)) {
+        job_print(&s.job);
+        printf("Step %" PRId64 ": loss per pixel %.5f on %" PRId64
+               " test pictures. Median step: %.0f ms\n",
+               r.step, test_loss, opt.tested, 1000 * series_median(&r.series[SECONDS]));
+        frechet_print(&judged);
+    }
+    diffusion_close(&s);
+    return run_end(&r);
 }

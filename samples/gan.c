@@ -10,7 +10,6 @@
  * copied to cpu, where the real ones are, so that the copies take no device's memory. */
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "adversary.h"
 #include "networks.h"
@@ -69,7 +68,7 @@ static int gan_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
-/* ---- opening and closing ---- */
+/* ---- what is trained ---- */
 
 /* What steps measure: of each critic step, and of each generator step. */
 enum { CRITIC_LOSSES, PENALTIES, WASSERSTEIN, GRADIENT_NORMS, GENERATOR_LOSSES, SECONDS, SERIES };
@@ -78,14 +77,12 @@ static const char *const series_names[SERIES] = {"critic_losses",    "penalties"
                                                  "generator_losses", "step_seconds"};
 
 typedef struct gan {
-    run_state state; /* in generator steps */
     bool balanced;
     ek_device_list devices;
     train_job generator, critic; /* the critic's criteria are for real pictures, for made ones */
     ek_generator *random;        /* draws noise and the penalty's points */
     ek_generator *shuffle;       /* draws the order of pictures */
     ek_loader *loader;
-    series series[SERIES];
 } gan;
 
 /* A resumed run goes on from its plan if it has as many devices as then.
@@ -122,15 +119,27 @@ static int gan_open_networks(gan *g, const ek_archive *from)
     return ek_error_status();
 }
 
-static void gan_close(run_state *run)
+/* 0 or a negative status; close it anyway. */
+static int gan_open(gan *g, const ek_archive *from)
 {
-    gan *g = (gan *)run;
+    ek_dataset *pictures = adversary_pictures(opt.data, true, GAN_SIDE);
+    if (!pictures)
+        return ek_error_status();
+    g->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    g->shuffle = ek_generator_new((uint64_t)opt.seed);
+    g->loader =
+        ek_data_loader(pictures, .batch_size = opt.batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(pictures), g->shuffle));
+    return gan_open_networks(g, from);
+}
+
+static void gan_close(gan *g)
+{
     ek_loader_free(g->loader);
     job_free(&g->critic);
     job_free(&g->generator);
     ek_generator_free(g->random);
     ek_generator_free(g->shuffle);
-    series_free(g->series, SERIES);
 }
 
 /* ---- a step ---- */
@@ -224,72 +233,35 @@ static int gan_generator_gradient(gan *g, ek_tensor *noise, double *loss)
     return rc;
 }
 
-static int gan_critic_step(gan *g)
+/* Takes a step on the next pictures. */
+static critic_record gan_critic_step(gan *g)
 {
     ek_scope scope = ek_scope_begin();
-    critic_record record;
+    critic_record record = {0};
     ek_tensor *real = adversary_real(g->loader, (ek_dtype)opt.dtype);
     ek_value made = real ? gan_make(g, gan_noise(g, ek_tensor_size(real, 0))) : ek_value_error();
-    int rc = real ? gan_critic_gradient(g, world_rows(real), made, &record) : ek_error_status();
-    if (rc == 0)
-        rc = ek_step(g->critic.optimizer);
+    if (real && gan_critic_gradient(g, world_rows(real), made, &record) == 0)
+        ek_step(g->critic.optimizer);
     ek_scope_end(&scope);
-    if (rc < 0)
-        return rc;
-    series_add(&g->series[CRITIC_LOSSES], record.loss);
-    series_add(&g->series[PENALTIES], record.penalty);
-    series_add(&g->series[WASSERSTEIN], record.wasserstein);
-    return series_add(&g->series[GRADIENT_NORMS], record.gradient_norm);
+    return record;
 }
 
-/* The critic steps, and a generator step behind them. */
-static int gan_step(run_state *run)
+/* The critic's steps, and one of the generator. */
+static void gan_step(gan *g, run *r)
 {
-    gan *g = (gan *)run;
-    double begin = seconds_now(), loss;
-    int rc = 0;
-    for (int64_t i = 0; i < opt.critic_steps && rc == 0; i++)
-        rc = gan_critic_step(g);
-    ek_scope scope = ek_scope_begin();
-    if (rc == 0)
-        rc = gan_generator_gradient(g, gan_noise(g, opt.batch), &loss);
-    if (rc == 0)
-        rc = ek_step(g->generator.optimizer);
-    ek_scope_end(&scope);
-    if (rc < 0)
-        return rc;
-    run->step++;
-    series_add(&g->series[GENERATOR_LOSSES], loss);
-    return series_add(&g->series[SECONDS], seconds_now() - begin);
-}
-
-/* ---- beginning, or going on ---- */
-
-static void gan_list(run_state *run, const checkpoint *file)
-{
-    gan *g = (gan *)run;
-    adversary_list(file, &g->generator, &g->critic, g->random, g->loader, opt.automatic);
-    checkpoint_records(file, g->series, SERIES);
-}
-
-static int gan_open(run_state *run, const ek_archive *from)
-{
-    gan *g = (gan *)run;
-    *run = (run_state){.name = gan_modes[opt.mode],
-                       .last = opt.steps,
-                       .batch = opt.batch * opt.critic_steps,
-                       .every = {opt.every}};
-    g->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
-    series_name(g->series, series_names, SERIES);
-    ek_dataset *pictures = adversary_pictures(opt.data, true, GAN_SIDE);
-    run->unread = !pictures;
-    if (!pictures)
-        return ek_error_status();
-    g->shuffle = ek_generator_new((uint64_t)opt.seed);
-    g->loader =
-        ek_data_loader(pictures, .batch_size = opt.batch,
-                       .sampler = shuffled_sampler(ek_dataset_length(pictures), g->shuffle));
-    return gan_open_networks(g, from);
+    const double begin = seconds_now();
+    double loss = 0;
+    for (int64_t i = 0; i < opt.critic_steps && ek_error_status() == 0; i++) {
+        const critic_record record = gan_critic_step(g);
+        run_add(r, CRITIC_LOSSES, record.loss);
+        run_add(r, PENALTIES, record.penalty);
+        run_add(r, WASSERSTEIN, record.wasserstein);
+        run_add(r, GRADIENT_NORMS, record.gradient_norm);
+    }
+    if (ek_error_status() == 0 && gan_generator_gradient(g, gan_noise(g, opt.batch), &loss) == 0)
+        ek_step(g->generator.optimizer);
+    run_add(r, GENERATOR_LOSSES, loss);
+    run_add(r, SECONDS, seconds_now() - begin);
 }
 
 /* ---- what a run writes ---- */
@@ -298,7 +270,7 @@ enum { GRID = 8 };
 
 /* Pictures of random numbers of their own. */
 typedef struct making {
-    const gan *run;
+    const gan *gan;
     ek_generator *random;
 } making;
 
@@ -308,7 +280,7 @@ static ek_tensor *gan_make_part(int64_t first, int64_t count, void *user)
     ek_tensor *noise = ek_empty(EK_SHAPE(count, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
     (void)first;
     ek_normal_(noise, 0, 1, of->random);
-    return ek_apply(of->run->generator.network, ek_to_device(noise, of->run->devices.devices[0]));
+    return ek_apply(of->gan->generator.network, ek_to_device(noise, of->gan->devices.devices[0]));
 }
 
 /* GRID x GRID pictures of the generator in evaluation mode, always from the same noise: values in
@@ -326,88 +298,82 @@ static ek_tensor *gan_draw(gan *g)
 /* Losses and norms over steps. */
 static void gan_write_charts(FILE *page, void *user)
 {
-    const gan *g = user;
-    page_curves(page, "Critic", "critic step", &g->series[CRITIC_LOSSES], 3);
-    page_curves(page, "Norm of the critic's gradient", "critic step", &g->series[GRADIENT_NORMS],
-                1);
-    page_curves(page, "Generator", "step", &g->series[GENERATOR_LOSSES], 1);
+    const series *of = user;
+    page_curves(page, "Critic", "critic step", &of[CRITIC_LOSSES], 3);
+    page_curves(page, "Norm of the critic's gradient", "critic step", &of[GRADIENT_NORMS], 1);
+    page_curves(page, "Generator", "step", &of[GENERATOR_LOSSES], 1);
 }
 
 /* Writes samples-<step>.png and losses.html to --out. */
-static int gan_write(run_state *run)
+static void gan_write(gan *g, run *r)
 {
-    gan *g = (gan *)run;
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(opt.files.out, "samples", run, path), gan_draw(g),
-                           .normalize = true, .low = -1, .high = 1, .pad_value = 0.125);
+    int rc = ek_save_image(run_picture_path(r, "samples", path), gan_draw(g), .normalize = true,
+                           .low = -1, .high = 1, .pad_value = 0.125);
+    if (rc == 0)
+        page_write(run_path(r, "losses.html", path), "Fashion-MNIST from noise", gan_write_charts,
+                   r->series,
+                   "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
+                   "%" PRId64 ", seed %" PRId64 ", step %" PRId64,
+                   loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
+                   norm_names[opt.norm], gan_modes[opt.mode], g->devices.count, opt.batch, opt.seed,
+                   r->step);
     ek_scope_end(&scope);
-    if (rc < 0)
-        return rc;
-    return page_write(run_path(opt.files.out, "losses.html", path), "Fashion-MNIST from noise",
-                      gan_write_charts, g,
-                      "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
-                      "%" PRId64 ", seed %" PRId64 ", step %" PRId64,
-                      loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
-                      norm_names[opt.norm], gan_modes[opt.mode], g->devices.count, opt.batch,
-                      opt.seed, run->step);
 }
 
-static int gan_results(const run_state *run, json_writer *json)
+static void gan_json(const gan *g, const run *r, json_writer *json)
 {
-    const gan *g = (const gan *)run;
     job_json_settings(json, &g->generator, gan_args, "penalty weight critic-norm loss mode",
                       "batch critic-steps steps width lr dtype seed");
-    json_write(json, "} finished_steps %jd", run->step);
-    int rc = json_network(json, "generator", g->generator.network);
-    if (rc == 0)
-        rc = json_network(json, "critic", g->critic.network);
-    if (rc == 0)
-        rc = json_devices(json, &g->devices);
-    json_write(json, "median_step_seconds %g", series_median(&g->series[SECONDS]));
-    json_records(json, g->series, SERIES);
-    return rc;
-}
-
-static void gan_print(const run_state *run)
-{
-    const gan *g = (const gan *)run;
-    print_peaks(&g->devices);
-    printf("Median step: %.0f ms\n", 1000 * series_median(&g->series[SECONDS]));
+    json_write(json, "} finished_steps %jd", r->step);
+    json_network(json, "generator", g->generator.network);
+    json_network(json, "critic", g->critic.network);
+    json_devices(json, &g->devices);
+    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
+    json_records(json, r->series, SERIES);
 }
 
 /* ---- the program ---- */
 
-static bool gan_note(const run_state *run, char note[128])
-{
-    const series *of = ((const gan *)run)->series;
-    snprintf(note, 128, "critic %.3f  penalty %.3f  W %.3f", series_last(&of[CRITIC_LOSSES]),
-             series_last(&of[PENALTIES]), series_last(&of[WASSERSTEIN]));
-    return false;
-}
-
-static const run_kind gan_kind = {
-    .size = sizeof(gan),
-    .about = about,
-    .args = gan_args,
-    .files = &opt.files,
-    .format = "evenkeel gan 2",
-    /* A run may go on in another mode and on other devices. */
-    .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
-    .check = gan_check,
-    .open = gan_open,
-    .close = gan_close,
-    .take = gan_step,
-    .note = gan_note,
-    .draw = gan_write,
-    .list = gan_list,
-    .results = gan_results,
-    .print = gan_print,
-    .written = "Pictures, charts, checkpoint",
-};
-
 int main(int argc, char **argv)
 {
-    gan g;
-    return run_main(&gan_kind, &g.state, argc, argv);
+    run r = {.about = about,
+             .args = gan_args,
+             .files = &opt.files,
+             .format = "evenkeel gan 3",
+             /* A run may go on in another mode and on other devices. */
+             .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
+             .written = "Pictures, charts, checkpoint"};
+    gan g = {0};
+    if (!run_begin(&r, argc, argv, gan_check))
+        return run_end(&r);
+    if (gan_open(&g, r.from) < 0 && !g.loader)
+        run_hint_pictures(&r, opt.data);
+    r.name = gan_modes[opt.mode];
+    r.last = opt.steps;
+    r.batch = opt.batch * opt.critic_steps;
+    r.every[0] = opt.every;
+    run_series(&r, series_names, SERIES);
+    adversary_keep(&r, &g.generator, &g.critic, g.random, g.loader, opt.automatic);
+
+    while (run_next(&r)) {
+        gan_step(&g, &r);
+        run_note(&r, "critic %.3f  penalty %.3f  W %.3f", series_last(&r.series[CRITIC_LOSSES]),
+                 series_last(&r.series[PENALTIES]), series_last(&r.series[WASSERSTEIN]));
+        if (run_draws(&r))
+            gan_write(&g, &r);
+    }
+
+    if (run_draws(&r))
+        gan_write(&g, &r);
+    json_writer *json = run_json(&r);
+    if (json)
+        gan_json(&g, &r, json);
+    if (run_prints(&r)) {
+        print_peaks(&g.devices);
+        printf("Median step: %.0f ms\n", 1000 * series_median(&r.series[SECONDS]));
+    }
+    gan_close(&g);
+    return run_end(&r);
 }

@@ -90,7 +90,7 @@ static int gpt_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
-/* ---- the job: network, criterion, optimizer and schedule on their devices ---- */
+/* ---- what is trained ---- */
 
 /* Of each step; at each test, in nats per byte: the model, and the trigram model again and again.
  */
@@ -100,19 +100,15 @@ static const char *const series_names[SERIES] = {"losses", "rates", "step_second
 enum { TEXTS = 3 }; /* texts that the network writes */
 
 typedef struct gpt {
-    run_state state;
     train_job job;
     ek_generator *shuffle; /* draws the order of windows */
     ek_generator *test_random;
     ek_loader *training, *testing;
     text training_text, held_text;
-    int64_t tested;    /* bytes that a test is about */
-    double trigram;    /* nats per byte of these */
-    double held_out;   /* the model's, at the last test */
-    int64_t tested_at; /* the step of the last test */
-    char *texts;       /* the network's last texts: TEXTS strings of `text_size` bytes; owned */
-    size_t text_size;  /* NUL included */
-    series series[SERIES];
+    int64_t tested;   /* bytes that a test is about */
+    double trigram;   /* nats per byte of these */
+    char *texts;      /* the network's last texts: TEXTS strings of `text_size` bytes; owned */
+    size_t text_size; /* NUL included */
 } gpt;
 
 /* Makes the network from the seed, and all that trains it. */
@@ -195,34 +191,19 @@ static int gpt_open_loaders(gpt *g)
     return ek_error_status();
 }
 
-static int gpt_open(run_state *run, const ek_archive *from)
+static int gpt_open(gpt *g, const ek_archive *from)
 {
-    gpt *g = (gpt *)run;
-    *run = (run_state){.name = mode_names[opt.mode],
-                       .last = run_last(opt.steps, opt.stop),
-                       .batch = opt.batch,
-                       .every = {opt.every}};
-    job_begin(&g->job, opt.mode, opt.kind, opt.device_text);
-    g->tested_at = -1;
     g->text_size = strlen(opt.prompt) + (size_t)opt.letters + 1;
-    series_name(g->series, series_names, SERIES);
     int rc = gpt_open_text(g);
-    run->unread = rc == EK_E_IO || rc == EK_E_FORMAT;
-    if (rc == 0)
-        rc = job_prepare(&g->job, opt.plan, from, opt.batch, gpt_make, gpt_try_batch, g);
+    if (rc < 0)
+        return rc;
+    job_begin(&g->job, opt.mode, opt.kind, opt.device_text);
+    rc = job_prepare(&g->job, opt.plan, from, opt.batch, gpt_make, gpt_try_batch, g);
     return rc < 0 ? rc : gpt_open_loaders(g);
 }
 
-static void gpt_explain(void)
+static void gpt_close(gpt *g)
 {
-    args_complain("--data %s must be a text, or a folder of texts; Debian's package fortunes puts "
-                  "some in " FORTUNES,
-                  opt.data);
-}
-
-static void gpt_close(run_state *run)
-{
-    gpt *g = (gpt *)run;
     ek_loader_free(g->training);
     ek_loader_free(g->testing);
     ek_generator_free(g->shuffle);
@@ -231,23 +212,22 @@ static void gpt_close(run_state *run)
     text_free(&g->training_text);
     text_free(&g->held_text);
     free(g->texts);
-    series_free(g->series, SERIES);
 }
 
-static void gpt_list(run_state *run, const checkpoint *file)
+/* Trains on the next batch. */
+static void gpt_step(gpt *g, run *r)
 {
-    gpt *g = (gpt *)run;
-    checkpoint_job(file, &g->job);
-    checkpoint_part(file, random, "random");
-    checkpoint_digest(file, "training_text", g->training_text.bytes, (size_t)g->training_text.count,
-                      "text", opt.data);
-    checkpoint_digest(file, "held_text", g->held_text.bytes, (size_t)g->held_text.count, "text",
-                      opt.data);
-    checkpoint_loader(file, "loader", g->training);
-    checkpoint_records(file, g->series, SERIES);
+    const double begin = seconds_now(), rate = ek_optimizer_lr(g->job.optimizer, 0);
+    ek_batch batch;
+    double loss = 0;
+    if (loader_next(g->training, &batch) == 0)
+        job_step(&g->job, batch.input, batch.target, &loss);
+    run_add(r, LOSSES, loss);
+    run_add(r, RATES, rate);
+    run_add(r, SECONDS, seconds_now() - begin);
 }
 
-/* ---- steps and tests ---- */
+/* ---- testing ---- */
 
 static int gpt_test_batch(ek_module *network, const ek_batch *batch, void *user)
 {
@@ -266,53 +246,16 @@ static int gpt_test_batch(ek_module *network, const ek_batch *batch, void *user)
 
 /* The mean over the held-out bytes, which the model sees in windows: it knows less before the first
  * bytes of each than the trigram model does. */
-static int gpt_test(gpt *g)
+static double gpt_test(gpt *g)
 {
     double sum = 0;
-    int rc = loader_evaluate(g->testing, g->job.network, gpt_test_batch, &sum);
-    if (rc < 0)
-        return rc;
-    g->held_out = sum / (double)g->tested;
-    g->tested_at = g->state.step;
-    series_add(&g->series[TRIGRAM], g->trigram);
-    return series_add(&g->series[HELD_OUT], g->held_out);
-}
-
-static int gpt_step(run_state *run)
-{
-    gpt *g = (gpt *)run;
-    double begin = seconds_now(), loss = 0;
-    const double rate = ek_optimizer_lr(g->job.optimizer, 0);
-    ek_batch batch;
-    int rc = loader_next(g->training, &batch);
-    if (rc == 0)
-        rc = job_step(&g->job, batch.input, batch.target, &loss);
-    if (rc < 0)
-        return rc;
-    run->step++;
-    series_add(&g->series[LOSSES], loss);
-    series_add(&g->series[RATES], rate);
-    rc = series_add(&g->series[SECONDS], seconds_now() - begin);
-    return rc == 0 && run->step % opt.every == 0 ? gpt_test(g) : rc;
+    loader_evaluate(g->testing, g->job.network, gpt_test_batch, &sum);
+    return sum / (double)g->tested;
 }
 
 static double bits(double nats)
 {
     return nats / log(2);
-}
-
-/* After a test a line that stays. */
-static bool gpt_note(const run_state *run, char note[128])
-{
-    const gpt *g = (const gpt *)run;
-    const series *losses = &g->series[LOSSES];
-    if (g->tested_at == run->step)
-        snprintf(note, 128,
-                 "Step %" PRId64 ": held-out loss %.4f nats per byte (%.3f bits); trigram %.4f",
-                 run->step, g->held_out, bits(g->held_out), g->trigram);
-    else
-        snprintf(note, 128, "loss %.4f", losses->values[losses->count - 1]);
-    return g->tested_at == run->step;
 }
 
 /* ---- writing ---- */
@@ -375,13 +318,20 @@ static int gpt_write(gpt *g)
     return ek_error_status();
 }
 
+/* What a page shows. */
+typedef struct gpt_page {
+    const gpt *gpt;
+    const run *run;
+} gpt_page;
+
 /* Losses over steps, tests, and what it writes. */
 static void gpt_write_page(FILE *page, void *user)
 {
-    const gpt *g = user;
-    page_curves(page, "Loss of batches, nats per byte", "step", &g->series[LOSSES], 1);
-    page_curves(page, "Loss of held-out text, nats per byte", "test", &g->series[HELD_OUT], 2);
-    page_curves(page, "Learning rate", "step", &g->series[RATES], 1);
+    const gpt *g = ((const gpt_page *)user)->gpt;
+    const series *of = ((const gpt_page *)user)->run->series;
+    page_curves(page, "Loss of batches, nats per byte", "step", &of[LOSSES], 1);
+    page_curves(page, "Loss of held-out text, nats per byte", "test", &of[HELD_OUT], 2);
+    page_curves(page, "Learning rate", "step", &of[RATES], 1);
     for (int i = 0; i < TEXTS; i++) {
         fputs("<pre>", page);
         for (const char *c = g->texts + (size_t)i * g->text_size; *c; c++)
@@ -394,91 +344,116 @@ static void gpt_write_page(FILE *page, void *user)
 }
 
 /* Writes gpt.html to --out. */
-static int gpt_draw(run_state *run)
+static void gpt_draw(gpt *g, run *r)
 {
-    gpt *g = (gpt *)run;
+    gpt_page page = {g, r};
     char path[4096];
-    int rc = gpt_write(g);
-    if (rc < 0)
-        return rc;
-    return page_write(run_path(opt.files.out, "gpt.html", path), "A text, byte by byte",
-                      gpt_write_page, g,
-                      "%" PRId64 " parameters, context %" PRId64
-                      ", %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64,
-                      ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
-                      g->job.devices.count, opt.batch, opt.seed, run->step);
-}
-
-/* Tests, unless the last step has, and writes. */
-static int gpt_finish(run_state *run)
-{
-    gpt *g = (gpt *)run;
-    int rc = g->tested_at == run->step ? 0 : gpt_test(g);
-    return rc < 0 ? rc : gpt_write(g);
+    if (gpt_write(g) == 0)
+        page_write(run_path(r, "gpt.html", path), "A text, byte by byte", gpt_write_page, &page,
+                   "%" PRId64 " parameters, context %" PRId64 ", %s on %d devices, batch %" PRId64
+                   ", seed %" PRId64 ", step %" PRId64,
+                   ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
+                   g->job.devices.count, opt.batch, opt.seed, r->step);
 }
 
 /* ---- results ---- */
 
-static void gpt_print(const run_state *run)
+static void gpt_print(const gpt *g, const run *r)
 {
-    const gpt *g = (const gpt *)run;
+    const double held_out = series_last(&r->series[HELD_OUT]);
     for (int i = 0; i < TEXTS; i++)
         printf("\n---- text %d ----\n%s\n", i + 1, g->texts + (size_t)i * g->text_size);
     putchar('\n');
     job_print(&g->job);
-    printf("Median step: %.0f ms\n", 1000 * series_median(&g->series[SECONDS]));
+    printf("Median step: %.0f ms\n", 1000 * series_median(&r->series[SECONDS]));
     printf("Of %" PRId64
            " held-out bytes: %.4f nats (%.3f bits) per byte; trigram model %.4f (%.3f)\n",
-           g->tested, g->held_out, bits(g->held_out), g->trigram, bits(g->trigram));
+           g->tested, held_out, bits(held_out), g->trigram, bits(g->trigram));
 }
 
-static int gpt_results(const run_state *run, json_writer *json)
+static void gpt_json(const gpt *g, const run *r, bool tested, json_writer *json)
 {
-    const gpt *g = (const gpt *)run;
+    const double held_out = series_last(&r->series[HELD_OUT]);
     job_json_settings(json, &g->job, gpt_args, "mode",
                       "data context width layers heads dropout batch steps lr warm-up weight-decay "
                       "clip dtype bf16 seed random");
-    json_write(json, "} training_bytes %jd finished_steps %jd", g->training_text.count, run->step);
-    int rc = job_json(json, &g->job);
-    json_write(json, "median_step_seconds %g", series_median(&g->series[SECONDS]));
-    json_series(json, "losses", &g->series[LOSSES]);
-    json_series(json, "learning_rates", &g->series[RATES]);
-    json_series(json, "held_out_losses", &g->series[HELD_OUT]);
-    if (g->tested_at >= 0)
+    json_write(json, "} training_bytes %jd finished_steps %jd", g->training_text.count, r->step);
+    job_json(json, &g->job);
+    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
+    json_series(json, "losses", &r->series[LOSSES]);
+    json_series(json, "learning_rates", &r->series[RATES]);
+    json_series(json, "held_out_losses", &r->series[HELD_OUT]);
+    if (tested)
         json_write(json, "held_out { bytes %jd nats_per_byte %g bits_per_byte %g }", g->tested,
-                   g->held_out, bits(g->held_out));
+                   held_out, bits(held_out));
     json_write(json, "trigram { bytes %jd nats_per_byte %g bits_per_byte %g }", g->tested,
                g->trigram, bits(g->trigram));
-    return rc;
 }
 
 /* ---- the program ---- */
 
-static const run_kind gpt_kind = {
-    .size = sizeof(gpt),
-    .about = about,
-    .args = gpt_args,
-    .files = &opt.files,
-    .format = "evenkeel gpt 2",
-    /* A run may go on in another mode and on other devices. */
-    .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay clip dtype "
-                "bf16 seed random",
-    .check = gpt_check,
-    .open = gpt_open,
-    .explain = gpt_explain,
-    .close = gpt_close,
-    .take = gpt_step,
-    .note = gpt_note,
-    .draw = gpt_draw,
-    .finish = gpt_finish,
-    .list = gpt_list,
-    .results = gpt_results,
-    .print = gpt_print,
-    .written = "Page and checkpoint",
-};
-
 int main(int argc, char **argv)
 {
-    gpt g;
-    return run_main(&gpt_kind, &g.state, argc, argv);
+    run r = {.about = about,
+             .args = gpt_args,
+             .files = &opt.files,
+             .format = "evenkeel gpt 2",
+             /* A run may go on in another mode and on other devices. */
+             .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay "
+                         "clip dtype bf16 seed random",
+             .written = "Page and checkpoint"};
+    gpt g = {0};
+    int64_t tested_at = -1; /* the step of this process's last test */
+    if (!run_begin(&r, argc, argv, gpt_check))
+        return run_end(&r);
+    int rc = gpt_open(&g, r.from);
+    if ((rc == EK_E_IO || rc == EK_E_FORMAT) && !g.training_text.bytes)
+        run_hint(&r,
+                 "--data %s must be a text, or a folder of texts; Debian's package fortunes puts "
+                 "some in " FORTUNES,
+                 opt.data);
+    r.name = mode_names[opt.mode];
+    r.last = run_last(opt.steps, opt.stop);
+    r.batch = opt.batch;
+    r.every[0] = opt.every;
+    run_series(&r, series_names, SERIES);
+    run_keep_job(&r, &g.job, g.training);
+    run_keep_digest(&r, "training_text", g.training_text.bytes, (size_t)g.training_text.count,
+                    "text", opt.data);
+    run_keep_digest(&r, "held_text", g.held_text.bytes, (size_t)g.held_text.count, "text",
+                    opt.data);
+
+    while (run_next(&r)) {
+        gpt_step(&g, &r);
+        run_note(&r, "loss %.4f", series_last(&r.series[LOSSES]));
+        if (r.step % opt.every == 0) {
+            const double held_out = gpt_test(&g);
+            tested_at = r.step;
+            run_add(&r, TRIGRAM, g.trigram);
+            run_add(&r, HELD_OUT, held_out);
+            run_say(&r,
+                    "Step %" PRId64 ": held-out loss %.4f nats per byte (%.3f bits); trigram %.4f",
+                    r.step, held_out, bits(held_out), g.trigram);
+        }
+        if (run_draws(&r))
+            gpt_draw(&g, &r);
+    }
+
+    if (run_draws(&r))
+        gpt_draw(&g, &r);
+    if (run_judges(&r)) {
+        if (tested_at != r.step) {
+            tested_at = r.step;
+            run_add(&r, TRIGRAM, g.trigram);
+            run_add(&r, HELD_OUT, gpt_test(&g));
+        }
+        gpt_write(&g);
+    }
+    json_writer *json = run_json(&r);
+    if (json)
+        gpt_json(&g, &r, tested_at >= 0, json);
+    if (run_prints(&r))
+        gpt_print(&g, &r);
+    gpt_close(&g);
+    return run_end(&r);
 }

@@ -211,7 +211,7 @@ static int run_program(int argc, char **argv)
             scenes_make(s->data, false, SCENE_DARK, s->test_scenes, s->size, (uint64_t)s->seed + 1);
     if (world_most(!test) != 0) {
         world_fail(REFUSED);
-        pictures_explain(s->data);
+        args_complain(PICTURES_HINT, s->data);
         ek_dataset_free(train);
         ek_dataset_free(test);
         return REFUSED;

@@ -57,12 +57,10 @@ int mode_close(train_job *job, int rc)
 /* ---- training in one mode ---- */
 
 typedef struct mode_run {
-    run_state state;
     const run_settings *settings;
     ek_dataset *scenes; /* for training */
     train_job job;
     ek_loader *loader;
-    int64_t first_reported;
     mode_result *result; /* NULL if only the largest batch is looked for */
 } mode_run;
 
@@ -75,66 +73,54 @@ static ek_value mode_next_scenes(mode_run *run)
     return loader_next(run->loader, &batch) < 0 ? ek_value_error() : batch.data;
 }
 
-static int mode_step(run_state *state)
+static void mode_step(mode_run *run)
 {
-    mode_run *run = (mode_run *)state;
     mode_result *result = run->result;
     double loss;
-    if (state->step == run->first_reported) {
-        result->report = ek_report_start(.name = result->name, .device_ids = run->job.devices);
-        if (!result->report)
-            return ek_error_status();
-    }
-    ek_scope scope = ek_scope_begin();
     ek_value scenes = mode_next_scenes(run);
     double begin = seconds_now();
     int rc = job_step(&run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
     double seconds = seconds_now() - begin;
-    ek_scope_end(&scope);
     if (rc == 0 && result->report)
         rc = ek_report_step(result->report);
     if (rc == 0)
         rc = series_add(&result->losses, loss);
     if (rc == 0)
-        rc = series_add(&result->seconds, seconds);
-    state->step += rc == 0;
-    return rc;
+        series_add(&result->seconds, seconds);
 }
 
-static bool mode_note(const run_state *state, char note[128])
-{
-    const mode_run *run = (const mode_run *)state;
-    snprintf(note, 128, "loss %.4f", run->result->losses.values[state->step - 1]);
-    return false;
-}
-
-static const run_kind mode_kind = {.take = mode_step, .note = mode_note};
-
-static int mode_steps(mode_run *run, int64_t steps)
+static int mode_steps(mode_run *mode, int64_t steps)
 {
     enum {
         SETTLING = 6
     }; /* steps until measured plans settle: reports of longer runs begin then */
-    mode_result *result = run->result;
-    ek_generator *shuffle = ek_generator_new((uint64_t)run->settings->seed);
-    run->state = (run_state){.name = result->name, .last = steps, .batch = result->batch};
-    run->first_reported = steps >= 3 * SETTLING ? SETTLING : 0;
-    run->loader =
-        ek_data_loader(ek_dataset_keep(run->scenes), .batch_size = result->batch,
-                       .sampler = shuffled_sampler(ek_dataset_length(run->scenes), shuffle));
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = run_steps(&mode_kind, &run->state, run->settings->stopped);
-    if (rc == 0 && run->state.step < steps) /* stopped before its last step */
-        rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
-                      (int)run->state.step, (int)steps);
-    if (rc == 0) {
+    mode_result *result = mode->result;
+    ek_generator *shuffle = ek_generator_new((uint64_t)mode->settings->seed);
+    const int64_t first_reported = steps >= 3 * SETTLING ? SETTLING : 0;
+    mode->loader =
+        ek_data_loader(ek_dataset_keep(mode->scenes), .batch_size = result->batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(mode->scenes), shuffle));
+    run r = {.name = result->name,
+             .last = steps,
+             .batch = result->batch,
+             .stopped = mode->settings->stopped};
+    while (run_next(&r)) {
+        if (r.step == first_reported + 1)
+            result->report = ek_report_start(.name = result->name, .device_ids = mode->job.devices);
+        if (ek_error_status() == 0)
+            mode_step(mode);
+        run_note(&r, "loss %.4f", series_last(&result->losses));
+    }
+    if (ek_error_status() == 0 && r.step < steps) /* stopped before its last step */
+        ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
+                 (int)r.step, (int)steps);
+    if (ek_error_status() == 0) {
         result->step_seconds = series_median(&result->seconds);
         result->samples_per_second = (double)result->batch / result->step_seconds;
     }
-    ek_loader_free(run->loader);
+    ek_loader_free(mode->loader);
     ek_generator_free(shuffle);
-    return rc;
+    return ek_error_status();
 }
 
 /* Takes in the devices of all ranks, and how many samples of the batch each has. */

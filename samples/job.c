@@ -24,13 +24,6 @@ ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_sha
     return NULL;
 }
 
-void pictures_explain(const char *directory)
-{
-    args_complain("--data %s must hold Fashion-MNIST's four files; Debian's package "
-                  "dataset-fashion-mnist puts them in /usr/share/datasets/fashion-mnist",
-                  directory);
-}
-
 ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator)
 {
     int64_t *indices = malloc((size_t)count * sizeof *indices);

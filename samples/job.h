@@ -11,8 +11,10 @@
 /* Takes over `pictures` and returns them if they are of these sizes, else NULL with EK_E_SHAPE;
  * `directory` is for the sentence. */
 ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_shape wanted);
-/* Complains that --data must hold Fashion-MNIST's files, and says where they come from. */
-void pictures_explain(const char *directory);
+/* What --data must hold, and where that comes from; for the directory. */
+#define PICTURES_HINT                                                   \
+    "--data %s must hold Fashion-MNIST's four files; Debian's package " \
+    "dataset-fashion-mnist puts them in /usr/share/datasets/fashion-mnist"
 /* 0, ..., count - 1 in an order of its own in each pass, one permutation of the generator's a pass.
  */
 ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator);

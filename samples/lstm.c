@@ -70,27 +70,26 @@ static const char *const series_names[SERIES] = {"losses", "step_seconds", "test
                                                  "test_accuracies"};
 
 typedef struct lstm {
-    run_state state; /* in steps */
     train_job job;
     word_list training, testing;
     ek_loader *loader, *test_loader;
     ek_generator *test_random; /* the test loader's: testing changes nothing in training */
     int64_t epoch_steps;
-    series series[SERIES];
-    double test_loss;                    /* mean over the letters of the words that were not seen */
-    score tested;                        /* seen[WHOLE] is 0: not tested since the last step */
-    score counted[NGRAM_MOST_ORDER + 1]; /* what n-grams of each order tell of the same words */
-    int best_order;                      /* the one that tells most words; 0: not counted */
 } lstm;
 
-static void lstm_close(run_state *run)
+/* What a test tells of the words that were not seen. */
+typedef struct lstm_tested {
+    lstm *of;
+    double loss; /* mean over letters */
+    score score; /* seen[WHOLE] is 0: not tested since the last step */
+} lstm_tested;
+
+static void lstm_close(lstm *l)
 {
-    lstm *l = (lstm *)run;
     ek_loader_free(l->loader);
     ek_loader_free(l->test_loader);
     ek_generator_free(l->test_random);
     job_free(&l->job);
-    series_free(l->series, SERIES);
     free(l->training.words);
     free(l->testing.words);
 }
@@ -136,21 +135,14 @@ static ek_loader *lstm_loader(const word_list *list, ek_sampler *sampler, int64_
 
 /* Batches of training come whole, so that all devices' parts have the same L and outputs can be
  * joined: on device 0 where the loss is, otherwise on cpu, from where they are cut. */
-static int lstm_open(run_state *run, const ek_archive *from)
+static int lstm_open(lstm *l, const ek_archive *from)
 {
     enum { TESTED_AT_ONCE = 500 };
-    lstm *l = (lstm *)run;
-    job_begin(&l->job, opt.mode, opt.kind, opt.device_text);
-    series_name(l->series, series_names, SERIES);
     int rc = words_open(opt.data, opt.words, (uint64_t)opt.seed, &l->training, &l->testing);
-    run->unread = rc == EK_E_IO;
     if (rc < 0)
         return rc;
     l->epoch_steps = (l->training.count + opt.batch - 1) / opt.batch;
-    *run = (run_state){.name = mode_names[opt.mode],
-                       .last = run_last(opt.epochs * l->epoch_steps, opt.steps),
-                       .batch = opt.batch,
-                       .every = {l->epoch_steps, opt.every}};
+    job_begin(&l->job, opt.mode, opt.kind, opt.device_text);
     rc = job_prepare(&l->job, NULL, from, opt.batch, lstm_make, lstm_try_batch, l);
     if (rc < 0)
         return rc;
@@ -164,21 +156,16 @@ static int lstm_open(run_state *run, const ek_archive *from)
     return ek_error_status();
 }
 
-static void lstm_explain(void)
+/* Trains on the next batch. */
+static void lstm_step(lstm *l, run *r)
 {
-    args_complain("--data %s must hold american-english, french, ngerman, italian and spanish; "
-                  "Debian's packages wamerican, wfrench, wngerman, witalian and wspanish put them "
-                  "in /usr/share/dict",
-                  opt.data);
-}
-
-static void lstm_list(run_state *run, const checkpoint *file)
-{
-    lstm *l = (lstm *)run;
-    checkpoint_job(file, &l->job);
-    checkpoint_part(file, random, "random");
-    checkpoint_loader(file, "loader", l->loader);
-    checkpoint_records(file, l->series, SERIES);
+    const double begin = seconds_now();
+    ek_batch batch;
+    double loss = 0;
+    if (loader_next(l->loader, &batch) == 0)
+        job_step(&l->job, batch.input, batch.target, &loss);
+    run_add(r, LOSSES, loss);
+    run_add(r, SECONDS, seconds_now() - begin);
 }
 
 /* ---- testing ---- */
@@ -186,7 +173,7 @@ static void lstm_list(run_state *run, const checkpoint *file)
 /* Words come in their order, each once. */
 static int lstm_test_batch(ek_module *network, const ek_batch *batch, void *user)
 {
-    lstm *l = user;
+    lstm_tested *tested = user;
     const ek_value inputs[] = {ek_value_at(batch->input, 0), ek_value_at(batch->input, 1)};
     ek_tensor *target = ek_value_tensor(batch->target), *logits;
     const int64_t longest = ek_tensor_size(target, 1);
@@ -196,102 +183,55 @@ static int lstm_test_batch(ek_module *network, const ek_batch *batch, void *user
     ek_tensor *told = ek_to_device(ek_argmax(logits, 1, false), ek_cpu());
     if (rc < 0 || !told)
         return ek_error_status();
-    l->test_loss += loss;
+    tested->loss += loss;
     const int64_t *languages = ek_tensor_data(told);
     for (int64_t i = 0; i < batch->count; i++)
-        score_word(&l->tested, &l->testing.words[batch->indices[i]], languages + i * longest);
+        score_word(&tested->score, &tested->of->testing.words[batch->indices[i]],
+                   languages + i * longest);
     return 0;
 }
 
-static int lstm_test(lstm *l)
+static lstm_tested lstm_test(lstm *l)
 {
     int64_t letters = 0;
-    l->tested = (score){0};
-    l->test_loss = 0;
-    int rc = loader_evaluate(l->test_loader, l->job.network, lstm_test_batch, l);
+    lstm_tested tested = {.of = l};
+    loader_evaluate(l->test_loader, l->job.network, lstm_test_batch, &tested);
     for (int k = 0; k < PREFIXES; k++)
-        letters += l->tested.seen[k];
-    l->test_loss /= (double)letters;
-    return rc;
+        letters += tested.score.seen[k];
+    tested.loss /= (double)letters;
+    return tested;
 }
 
-/* ---- a step ---- */
-
-/* One step; after the last one of an epoch also its test. */
-static int lstm_step(run_state *run)
+/* The order of the n-grams that tell most words. */
+static int lstm_best_order(const score *counted)
 {
-    lstm *l = (lstm *)run;
-    const double begin = seconds_now();
-    double loss = 0;
-    ek_batch batch;
-    int rc = loader_next(l->loader, &batch);
-    if (rc == 0)
-        rc = job_step(&l->job, batch.input, batch.target, &loss);
-    if (rc == 0)
-        rc = series_add(&l->series[LOSSES], loss);
-    if (rc == 0)
-        rc = series_add(&l->series[SECONDS], seconds_now() - begin);
-    l->tested.seen[WHOLE] = 0;
-    if (rc < 0 || ++run->step % l->epoch_steps != 0)
-        return rc;
-    rc = lstm_test(l);
-    if (rc == 0)
-        rc = series_add(&l->series[TEST_LOSSES], l->test_loss);
-    return rc < 0 ? rc : series_add(&l->series[ACCURACIES], score_of(&l->tested, WHOLE));
-}
-
-/* Tests, unless an epoch has just ended, and counts what there is to compare with. */
-static int lstm_finish(run_state *run)
-{
-    lstm *l = (lstm *)run;
-    int rc = l->tested.seen[WHOLE] == 0 ? lstm_test(l) : 0;
-    if (rc == 0)
-        rc = score_ngrams(&l->training, &l->testing, l->counted);
-    l->best_order = 1;
+    int best = 1;
     for (int order = 2; order <= NGRAM_MOST_ORDER; order++)
-        if (l->counted[order].right[WHOLE] > l->counted[l->best_order].right[WHOLE])
-            l->best_order = order;
-    return rc;
-}
-
-/* After an epoch a line that stays. */
-static bool lstm_note(const run_state *run, char note[128])
-{
-    const lstm *l = (const lstm *)run;
-    const int64_t epoch = run->step / l->epoch_steps;
-    const bool ends = run->step % l->epoch_steps == 0;
-    if (ends)
-        snprintf(note, 128,
-                 "Epoch %" PRId64 " of %" PRId64 ": test loss %.4f, %.2f %% of words are told",
-                 epoch, opt.epochs, l->test_loss, 100 * score_of(&l->tested, WHOLE));
-    else
-        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", epoch + 1,
-                 series_last(&l->series[LOSSES]));
-    return ends;
+        if (counted[order].right[WHOLE] > counted[best].right[WHOLE])
+            best = order;
+    return best;
 }
 
 /* ---- what a run writes and prints ---- */
 
 static void lstm_write_charts(FILE *page, void *user)
 {
-    const lstm *l = user;
-    page_curves(page, "Loss of training, mean over letters", "step", &l->series[LOSSES], 1);
-    page_curves(page, "Loss on unseen words", "epoch", &l->series[TEST_LOSSES], 1);
-    page_curves(page, "Share of unseen words whose language is told", "epoch",
-                &l->series[ACCURACIES], 1);
+    const series *of = user;
+    page_curves(page, "Loss of training, mean over letters", "step", &of[LOSSES], 1);
+    page_curves(page, "Loss on unseen words", "epoch", &of[TEST_LOSSES], 1);
+    page_curves(page, "Share of unseen words whose language is told", "epoch", &of[ACCURACIES], 1);
 }
 
 /* Writes losses.html to --out. */
-static int lstm_draw(run_state *run)
+static void lstm_write(const lstm *l, run *r)
 {
-    lstm *l = (lstm *)run;
     char path[4096];
-    return page_write(run_path(opt.files.out, "losses.html", path), "The language of words",
-                      lstm_write_charts, l,
-                      "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
-                      ", seed %" PRId64 ", step %" PRId64,
-                      cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
-                      l->job.devices.count, opt.batch, opt.seed, run->step);
+    page_write(run_path(r, "losses.html", path), "The language of words", lstm_write_charts,
+               r->series,
+               "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
+               ", seed %" PRId64 ", step %" PRId64,
+               cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
+               l->job.devices.count, opt.batch, opt.seed, r->step);
 }
 
 static void lstm_json_score(json_writer *json, const score *s)
@@ -302,27 +242,27 @@ static void lstm_json_score(json_writer *json, const score *s)
     json_write(json, "]");
 }
 
-static int lstm_results(const run_state *run, json_writer *json)
+/* `counted` is what n-grams of each order tell of the same words. */
+static void lstm_json(const lstm *l, const run *r, const lstm_tested *tested, const score *counted,
+                      json_writer *json)
 {
-    const lstm *l = (const lstm *)run;
     job_json_settings(json, &l->job, lstm_args, "cell hidden layers dropout mode",
                       "words epochs batch lr schedule clip dtype seed");
-    json_write(json, "} finished_steps %jd", run->step);
-    int rc = job_json(json, &l->job);
-    json_write(json, "median_step_seconds %g", series_median(&l->series[SECONDS]));
-    if (l->best_order > 0) {
-        json_write(json, "test { words %jd loss %g", l->tested.seen[WHOLE], l->test_loss);
-        lstm_json_score(json, &l->tested);
+    json_write(json, "} finished_steps %jd", r->step);
+    job_json(json, &l->job);
+    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
+    if (r->step >= r->last) {
+        json_write(json, "test { words %jd loss %g", tested->score.seen[WHOLE], tested->loss);
+        lstm_json_score(json, &tested->score);
         json_write(json, "} ngrams [");
         for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
             json_write(json, "{ order %jd", (int64_t)order);
-            lstm_json_score(json, &l->counted[order]);
+            lstm_json_score(json, &counted[order]);
             json_write(json, "}");
         }
         json_write(json, "]");
     }
-    json_records(json, l->series, SERIES);
-    return rc;
+    json_records(json, r->series, SERIES);
 }
 
 static void lstm_print_score(const char *name, const score *s)
@@ -333,53 +273,86 @@ static void lstm_print_score(const char *name, const score *s)
     printf(" %12.2f\n", 100 * score_of(s, WHOLE));
 }
 
-static void lstm_print(const run_state *run)
+static void lstm_print(const lstm *l, const run *r, const lstm_tested *tested, const score *counted)
 {
     enum { TRIGRAMS = 3 };
-    const lstm *l = (const lstm *)run;
     char name[32];
     job_print(&l->job);
     printf("Median step: %.1f ms\n\nOf %" PRId64
            " words that were not trained on, the language is told, in percent:\n%-12s",
-           1000 * series_median(&l->series[SECONDS]), l->tested.seen[WHOLE], "letters read");
+           1000 * series_median(&r->series[SECONDS]), tested->score.seen[WHOLE], "letters read");
     for (int k = 1; k <= 8; k++)
         printf(" %6d", k);
     printf(" %12s\n", "whole words");
-    lstm_print_score(cell_names[opt.cell], &l->tested);
+    lstm_print_score(cell_names[opt.cell], &tested->score);
     for (int order = TRIGRAMS; order <= NGRAM_MOST_ORDER; order++) {
-        if (order != TRIGRAMS && order != l->best_order)
+        if (order != TRIGRAMS && order != lstm_best_order(counted))
             continue;
         snprintf(name, sizeof name, "%d-grams", order);
-        lstm_print_score(name, &l->counted[order]);
+        lstm_print_score(name, &counted[order]);
     }
 }
 
 /* ---- the program ---- */
 
-static const run_kind lstm_kind = {
-    .size = sizeof(lstm),
-    .about = about,
-    .args = lstm_args,
-    .files = &opt.files,
-    .format = "evenkeel lstm 1",
-    /* A run may go on in another mode and on other devices. */
-    .deciding = "seed dtype words cell hidden layers dropout batch epochs lr schedule clip",
-    .check = lstm_check,
-    .open = lstm_open,
-    .explain = lstm_explain,
-    .close = lstm_close,
-    .take = lstm_step,
-    .note = lstm_note,
-    .draw = lstm_draw,
-    .finish = lstm_finish,
-    .list = lstm_list,
-    .results = lstm_results,
-    .print = lstm_print,
-    .written = "Charts, checkpoint",
-};
-
 int main(int argc, char **argv)
 {
-    lstm l;
-    return run_main(&lstm_kind, &l.state, argc, argv);
+    run r = {.about = about,
+             .args = lstm_args,
+             .files = &opt.files,
+             .format = "evenkeel lstm 2",
+             /* A run may go on in another mode and on other devices. */
+             .deciding =
+                 "seed dtype words cell hidden layers dropout batch epochs lr schedule clip",
+             .written = "Charts, checkpoint"};
+    lstm l = {0};
+    lstm_tested tested = {0};
+    score counted[NGRAM_MOST_ORDER + 1] = {{{0}, {0}}};
+    if (!run_begin(&r, argc, argv, lstm_check))
+        return run_end(&r);
+    if (lstm_open(&l, r.from) == EK_E_IO)
+        run_hint(&r,
+                 "--data %s must hold american-english, french, ngerman, italian and spanish; "
+                 "Debian's packages wamerican, wfrench, wngerman, witalian and wspanish put them "
+                 "in /usr/share/dict",
+                 opt.data);
+    r.name = mode_names[opt.mode];
+    r.last = run_last(opt.epochs * l.epoch_steps, opt.steps);
+    r.batch = opt.batch;
+    r.every[0] = l.epoch_steps;
+    r.every[1] = opt.every;
+    run_series(&r, series_names, SERIES);
+    run_keep_job(&r, &l.job, l.loader);
+
+    while (run_next(&r)) {
+        const int64_t epoch = (r.step - 1) / l.epoch_steps + 1;
+        lstm_step(&l, &r);
+        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch, series_last(&r.series[LOSSES]));
+        tested.score.seen[WHOLE] = 0;
+        if (r.step % l.epoch_steps == 0) {
+            tested = lstm_test(&l);
+            run_add(&r, TEST_LOSSES, tested.loss);
+            run_add(&r, ACCURACIES, score_of(&tested.score, WHOLE));
+            run_say(&r,
+                    "Epoch %" PRId64 " of %" PRId64 ": test loss %.4f, %.2f %% of words are told",
+                    epoch, opt.epochs, tested.loss, 100 * score_of(&tested.score, WHOLE));
+        }
+        if (run_draws(&r))
+            lstm_write(&l, &r);
+    }
+
+    if (run_draws(&r))
+        lstm_write(&l, &r);
+    if (run_judges(&r)) {
+        if (tested.score.seen[WHOLE] == 0)
+            tested = lstm_test(&l);
+        score_ngrams(&l.training, &l.testing, counted);
+    }
+    json_writer *json = run_json(&r);
+    if (json)
+        lstm_json(&l, &r, &tested, counted, json);
+    if (run_prints(&r))
+        lstm_print(&l, &r, &tested, counted);
+    lstm_close(&l);
+    return run_end(&r);
 }

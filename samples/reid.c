@@ -96,7 +96,7 @@ static int reid_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
-/* ---- the run ---- */
+/* ---- what is trained ---- */
 
 /* What each step measures, and what each epoch's test does. */
 enum { LOSSES, TRIPLETS, SECONDS, MAPS, RANK1S, SERIES };
@@ -104,27 +104,21 @@ static const char *const series_names[SERIES] = {"losses", "triplet_losses", "st
                                                  "rank1s"};
 
 typedef struct reid {
-    run_state state; /* in steps */
     train_job job;
     ek_dataset *training, *test; /* views */
     ek_loader *loader, *testing;
     ek_generator *test_random; /* the testing loader's: testing changes nothing in training */
     int64_t epoch_steps;       /* steps in an epoch */
-    series series[SERIES];     /* of the whole run */
-    retrieval trained, untrained, pixels;
-    int64_t tested; /* the step that `trained` is of; 0: none */
 } reid;
 
-static void reid_close(run_state *run)
+static void reid_close(reid *r)
 {
-    reid *r = (reid *)run;
     ek_loader_free(r->loader);
     ek_loader_free(r->testing);
     ek_generator_free(r->test_random);
     job_free(&r->job);
     ek_dataset_free(r->training);
     ek_dataset_free(r->test);
-    series_free(r->series, SERIES);
 }
 
 /* The rate rises, and falls twice. */
@@ -249,150 +243,84 @@ static int reid_extract(ek_module *network, const ek_batch *batch, void *user)
 }
 
 /* Ranks have blocks of the views: one after the other they are all of them, in order. */
-static int reid_test(reid *r, retrieval *found)
+static retrieval reid_test(reid *r)
 {
     const size_t room = (size_t)(opt.test_identities * opt.views * opt.features);
     extraction own = {.rows = malloc(room * sizeof(double))};
-    int rc = own.rows ? loader_evaluate(r->testing, r->job.parallel, reid_extract, &own)
-                      : ek_error(EK_E_NO_MEMORY, "no memory for the features of %lld views",
-                                 (long long)(opt.test_identities * opt.views));
+    retrieval found = {0};
+    if (own.rows)
+        loader_evaluate(r->testing, r->job.parallel, reid_extract, &own);
+    else
+        ek_error(EK_E_NO_MEMORY, "no memory for the features of %lld views",
+                 (long long)(opt.test_identities * opt.views));
     ek_dist_raise(); /* the other ranks are to meet this one in world_all */
-    if (rc == 0) {
+    if (ek_error_status() == 0) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *features =
             world_all(ek_from_data(own.rows, EK_SHAPE(own.count, opt.features), EK_F64));
-        rc = retrieval_of_features(features, opt.views, found);
+        retrieval_of_features(features, opt.views, &found);
         ek_scope_end(&scope);
     }
     free(own.rows);
-    return rc;
+    return found;
 }
 
 /* ---- opening ---- */
 
-static int reid_open(run_state *run, const ek_archive *from)
+static int reid_open(reid *r, const ek_archive *from)
 {
-    reid *r = (reid *)run;
+    const uint64_t seed = (uint64_t)opt.seed;
     r->epoch_steps = reid_epoch_steps();
-    *run = (run_state){.name = mode_names[opt.mode],
-                       .last = run_last(opt.epochs * r->epoch_steps, opt.steps),
-                       .batch = opt.batch,
-                       .every = {r->epoch_steps, opt.every}};
-    series_name(r->series, series_names, SERIES);
-    job_begin(&r->job, opt.mode, opt.kind, opt.device_text);
-    r->training = views_make(opt.data, true, opt.identities, opt.views, (uint64_t)opt.seed);
+    r->training = views_make(opt.data, true, opt.identities, opt.views, seed);
     if (r->training) /* other pictures, and another seed */
-        r->test =
-            views_make(opt.data, false, opt.test_identities, opt.views, (uint64_t)opt.seed + 1);
-    int rc = ek_error_status();
-    run->unread = rc < 0 && rc != EK_E_INVALID;
-    if (rc == 0)
-        rc = job_prepare(&r->job, opt.plan, from, opt.batch, reid_make, reid_try_batch, r);
+        r->test = views_make(opt.data, false, opt.test_identities, opt.views, seed + 1);
+    if (!r->test)
+        return ek_error_status();
+    job_begin(&r->job, opt.mode, opt.kind, opt.device_text);
+    int rc = job_prepare(&r->job, opt.plan, from, opt.batch, reid_make, reid_try_batch, r);
     if (rc < 0)
         return rc;
     r->test_random = ek_generator_new((uint64_t)opt.seed);
     r->loader = reid_loader(r);
     r->testing = reid_test_loader(r);
-    rc = ek_error_status();
-    if (rc == 0)
-        rc = retrieval_of_pixels(r->test, opt.views, &r->pixels);
-    return rc < 0 || from ? rc : reid_test(r, &r->untrained);
+    return ek_error_status();
 }
 
-static void reid_list(run_state *run, const checkpoint *file)
+/* Trains on the next batch. */
+static void reid_step(reid *s, run *r)
 {
-    reid *r = (reid *)run;
-    double untrained[] = {(double)r->untrained.queries, r->untrained.map, r->untrained.rank1,
-                          r->untrained.rank5};
-    checkpoint_job(file, &r->job);
-    checkpoint_part(file, random, "random");
-    checkpoint_loader(file, "loader", r->loader);
-    checkpoint_numbers(file, "untrained", untrained, EK_SHAPE(4));
-    r->untrained.queries = (int64_t)untrained[0];
-    r->untrained.map = untrained[1];
-    r->untrained.rank1 = untrained[2];
-    r->untrained.rank5 = untrained[3];
-    checkpoint_records(file, r->series, SERIES);
-}
-
-/* ---- steps ---- */
-
-/* One step; after the last one of an epoch also its test. */
-static int reid_step(run_state *run)
-{
-    reid *r = (reid *)run;
+    const double begin = seconds_now();
     ek_batch batch;
-    double begin = seconds_now(), loss = 0, triplet = 0;
-    int rc = loader_next(r->loader, &batch);
-    if (rc == 0)
-        rc = reid_train(&r->job, batch.input, batch.target, &loss, &triplet);
-    if (rc < 0)
-        return rc;
-    run->step++;
-    series_add(&r->series[LOSSES], loss);
-    series_add(&r->series[TRIPLETS], triplet);
-    rc = series_add(&r->series[SECONDS], seconds_now() - begin);
-    if (rc < 0 || run->step % r->epoch_steps != 0)
-        return rc;
-    r->tested = run->step;
-    rc = reid_test(r, &r->trained);
-    if (rc < 0)
-        return rc;
-    series_add(&r->series[MAPS], r->trained.map);
-    return series_add(&r->series[RANK1S], r->trained.rank1);
-}
-
-/* Tests, unless an epoch has just ended. */
-static int reid_finish(run_state *run)
-{
-    reid *r = (reid *)run;
-    if (r->tested == run->step)
-        return 0;
-    r->tested = run->step;
-    return reid_test(r, &r->trained);
-}
-
-/* After an epoch a line that stays. */
-static bool reid_note(const run_state *run, char note[128])
-{
-    const reid *r = (const reid *)run;
-    const bool ended = run->step % r->epoch_steps == 0;
-    const int64_t epoch = (run->step - 1) / r->epoch_steps + 1;
-    const int64_t first = (epoch - 1) * r->epoch_steps;
-    const double loss = series_mean(&r->series[LOSSES], first),
-                 triplet = series_mean(&r->series[TRIPLETS], first);
-    if (!ended)
-        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch, loss, triplet);
-    else
-        snprintf(note, 128,
-                 "Epoch %" PRId64 " of %" PRId64
-                 ": loss %.4f, triplet %.4f, mAP %.2f %%, rank 1 %.2f %%",
-                 epoch, opt.epochs, loss, triplet, 100 * r->trained.map, 100 * r->trained.rank1);
-    return ended;
+    double loss = 0, triplet = 0;
+    if (loader_next(s->loader, &batch) == 0)
+        reid_train(&s->job, batch.input, batch.target, &loss, &triplet);
+    run_add(r, LOSSES, loss);
+    run_add(r, TRIPLETS, triplet);
+    run_add(r, SECONDS, seconds_now() - begin);
 }
 
 /* ---- what a run writes ---- */
 
 /* What is judged, with a name each. */
-enum { JUDGED = 3 };
+enum { PIXELS, UNTRAINED, TRAINED, JUDGED };
 static const char *const judged_names[JUDGED] = {"pixels", "untrained", "trained"};
 
-static const retrieval *reid_judged(const reid *r, int i)
-{
-    const retrieval *all[JUDGED] = {&r->pixels, &r->untrained, &r->trained};
-    return all[i];
-}
+typedef struct comparison {
+    const run *run;
+    retrieval found[JUDGED];
+    int64_t tested; /* the step that found[TRAINED] is of; 0: none */
+} comparison;
 
 static void reid_write_charts(FILE *page, void *user)
 {
-    const reid *r = user;
-    page_curves(page, "Losses", "step", &r->series[LOSSES], 2);
-    page_curves(page, "On garments not trained on", "epoch", &r->series[MAPS], 2);
+    const comparison *of = user;
+    page_curves(page, "Losses", "step", &of->run->series[LOSSES], 2);
+    page_curves(page, "On garments not trained on", "epoch", &of->run->series[MAPS], 2);
     fputs("<section>\n<h2>Retrieval</h2>\n<table>\n"
           "<tr><th>by</th><th>mAP</th><th>rank 1</th><th>rank 5</th></tr>\n",
           page);
     for (int i = 0; i < JUDGED; i++) {
-        const retrieval *found = reid_judged(r, i);
+        const retrieval *found = &of->found[i];
         if (found->queries > 0)
             fprintf(page, "<tr><td>%s</td><td>%.4f</td><td>%.4f</td><td>%.4f</td></tr>\n",
                     judged_names[i], found->map, found->rank1, found->rank5);
@@ -401,40 +329,36 @@ static void reid_write_charts(FILE *page, void *user)
 }
 
 /* Writes results.html to --out, and nearest-<step>.png if this step was tested. */
-static int reid_write(run_state *run)
+static void reid_write(reid *s, run *r, comparison *of)
 {
-    reid *r = (reid *)run;
     char path[4096];
+    ek_scope scope = ek_scope_begin();
     int rc = 0;
-    if (r->tested == run->step) {
-        ek_scope scope = ek_scope_begin();
-        rc = ek_save_image(run_picture_path(opt.files.out, "nearest", run, path),
-                           retrieval_draw(&r->trained, r->test, opt.views),
+    if (of->tested == r->step)
+        rc = ek_save_image(run_picture_path(r, "nearest", path),
+                           retrieval_draw(&of->found[TRAINED], s->test, opt.views),
                            .columns = RETRIEVAL_SHOWN + 1, .pad_value = 0.5);
-        ek_scope_end(&scope);
-    }
-    if (rc < 0)
-        return rc;
-    return page_write(run_path(opt.files.out, "results.html", path),
-                      "Re-identification of garments", reid_write_charts, r,
-                      "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
-                      ", seed %" PRId64 ", step %" PRId64 ".",
-                      opt.width, opt.features, mode_names[opt.mode], r->job.devices.count,
-                      opt.batch, opt.seed, run->step);
+    if (rc == 0)
+        page_write(run_path(r, "results.html", path), "Re-identification of garments",
+                   reid_write_charts, of,
+                   "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
+                   ", seed %" PRId64 ", step %" PRId64 ".",
+                   opt.width, opt.features, mode_names[opt.mode], s->job.devices.count, opt.batch,
+                   opt.seed, r->step);
+    ek_scope_end(&scope);
 }
 
-static int reid_results(const run_state *run, json_writer *json)
+static void reid_json(const reid *s, const run *r, const comparison *of, json_writer *json)
 {
-    const reid *r = (const reid *)run;
-    job_json_settings(json, &r->job, reid_args, "mode",
+    job_json_settings(json, &s->job, reid_args, "mode",
                       "epochs batch group width blocks features lr weight-decay warm-up gamma "
                       "margin triplet smoothing erasing dtype bf16 identities test-identities "
                       "views seed loader-workers");
-    json_write(json, "} finished_steps %jd epoch_steps %jd", run->step, r->epoch_steps);
-    int rc = job_json(json, &r->job);
+    json_write(json, "} finished_steps %jd epoch_steps %jd", r->step, s->epoch_steps);
+    job_json(json, &s->job);
     json_write(json, "tests [");
     for (int i = 0; i < JUDGED; i++) {
-        const retrieval *found = reid_judged(r, i);
+        const retrieval *found = &of->found[i];
         if (found->queries > 0)
             json_write(json, "{ by %s queries %jd map %g rank1 %g rank5 %g }", judged_names[i],
                        found->queries, found->map, found->rank1, found->rank5);
@@ -442,51 +366,84 @@ static int reid_results(const run_state *run, json_writer *json)
     json_write(json, "]");
     json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
     json_records(json, r->series, SERIES);
-    return rc;
 }
 
-static void reid_print(const run_state *run)
+static void reid_print(const reid *s, const run *r, const comparison *of)
 {
-    const reid *r = (const reid *)run;
     printf("\n%-10s %8s %8s %8s\n", "", "mAP", "rank 1", "rank 5");
-    for (int i = 0; i < JUDGED; i++) {
-        const retrieval *found = reid_judged(r, i);
-        printf("%-10s %6.2f %% %6.2f %% %6.2f %%\n", judged_names[i], 100 * found->map,
-               100 * found->rank1, 100 * found->rank5);
-    }
+    for (int i = 0; i < JUDGED; i++)
+        printf("%-10s %6.2f %% %6.2f %% %6.2f %%\n", judged_names[i], 100 * of->found[i].map,
+               100 * of->found[i].rank1, 100 * of->found[i].rank5);
     putchar('\n');
-    job_print(&r->job);
+    job_print(&s->job);
     printf("Step %" PRId64 ": %" PRId64 " queries, %" PRId64 " garments that were not trained on. "
            "Median step: %.0f ms\n",
-           run->step, r->trained.queries, opt.test_identities,
+           r->step, of->found[TRAINED].queries, opt.test_identities,
            1000 * series_median(&r->series[SECONDS]));
 }
 
 /* ---- the program ---- */
 
-static const run_kind reid_kind = {
-    .size = sizeof(reid),
-    .about = about,
-    .args = reid_args,
-    .files = &opt.files,
-    .format = "evenkeel reid 1",
-    .deciding = "seed dtype bf16 width blocks features epochs batch group lr weight-decay warm-up "
-                "gamma margin triplet smoothing erasing identities test-identities views",
-    .check = reid_check,
-    .open = reid_open,
-    .close = reid_close,
-    .take = reid_step,
-    .note = reid_note,
-    .draw = reid_write,
-    .finish = reid_finish,
-    .list = reid_list,
-    .results = reid_results,
-    .print = reid_print,
-    .written = "Pictures, charts, checkpoint",
-};
-
 int main(int argc, char **argv)
 {
-    reid r;
-    return run_main(&reid_kind, &r.state, argc, argv);
+    run r = {.about = about,
+             .args = reid_args,
+             .files = &opt.files,
+             .format = "evenkeel reid 2",
+             .deciding = "seed dtype bf16 width blocks features epochs batch group lr weight-decay "
+                         "warm-up gamma margin triplet smoothing erasing identities "
+                         "test-identities views",
+             .written = "Pictures, charts, checkpoint"};
+    reid s = {0};
+    comparison of = {.run = &r};
+    if (!run_begin(&r, argc, argv, reid_check))
+        return run_end(&r);
+    if (reid_open(&s, r.from) == 0)
+        retrieval_of_pixels(s.test, opt.views, &of.found[PIXELS]);
+    if (ek_error_status() == 0 && !r.from)
+        of.found[UNTRAINED] = reid_test(&s);
+    of.found[UNTRAINED].queries = of.found[PIXELS].queries; /* a checkpoint has the rest */
+    if (!s.test && ek_error_status() != EK_E_INVALID)
+        run_hint_pictures(&r, opt.data);
+    r.name = mode_names[opt.mode];
+    r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
+    r.batch = opt.batch;
+    r.every[0] = s.epoch_steps;
+    r.every[1] = opt.every;
+    run_series(&r, series_names, SERIES);
+    run_keep_job(&r, &s.job, s.loader);
+    run_keep_numbers(&r, "untrained", &of.found[UNTRAINED].map, 3); /* and both ranks behind it */
+
+    while (run_next(&r)) {
+        const int64_t epoch = (r.step - 1) / s.epoch_steps, first = epoch * s.epoch_steps;
+        reid_step(&s, &r);
+        const double loss = series_mean(&r.series[LOSSES], first);
+        const double triplet = series_mean(&r.series[TRIPLETS], first);
+        run_note(&r, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch + 1, loss, triplet);
+        if (r.step % s.epoch_steps == 0) {
+            const retrieval found = reid_test(&s);
+            of.found[TRAINED] = found;
+            of.tested = r.step;
+            run_add(&r, MAPS, found.map);
+            run_add(&r, RANK1S, found.rank1);
+            run_say(&r,
+                    "Epoch %" PRId64 " of %" PRId64
+                    ": loss %.4f, triplet %.4f, mAP %.2f %%, rank 1 %.2f %%",
+                    epoch + 1, opt.epochs, loss, triplet, 100 * found.map, 100 * found.rank1);
+        }
+        if (run_draws(&r))
+            reid_write(&s, &r, &of);
+    }
+
+    if (run_draws(&r))
+        reid_write(&s, &r, &of);
+    if (run_judges(&r) && of.tested != r.step)
+        of.found[TRAINED] = reid_test(&s);
+    json_writer *json = run_json(&r);
+    if (json)
+        reid_json(&s, &r, &of, json);
+    if (run_prints(&r))
+        reid_print(&s, &r, &of);
+    reid_close(&s);
+    return run_end(&r);
 }

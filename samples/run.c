@@ -1,8 +1,9 @@
-/* run.c: steps with their progress, Ctrl-C, programs. */
+/* run.c: programs, steps with their progress, Ctrl-C. */
 #include "run.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,84 +17,278 @@ double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- steps ---- */
+/* ---- beginning ---- */
 
 #define CHECKPOINT_NAME "checkpoint.safetensors"
 
-typedef struct progress_bar {
-    const run_kind *kind;
-    const run_state *run;
-    int64_t first; /* steps that an earlier run has done */
-    bool terminal;
-    double start, redrawn; /* when, in seconds */
-} progress_bar;
+/* Whether the directory can be made: the one that it is to be in can be written. */
+static int run_check_parent(const char *out)
+{
+    char parent[4096];
+    size_t length = strlen(out);
+    while (length > 0 && out[length - 1] == '/')
+        length--;
+    while (length > 0 && out[length - 1] != '/')
+        length--;
+    snprintf(parent, sizeof parent, "%.*s", length > 0 ? (int)length : 1, length > 0 ? out : ".");
+    if (access(parent, W_OK | X_OK) < 0)
+        return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
+    return 0;
+}
+
+/* The files must be ones that can be read and written. */
+static int run_check_files(const run_files *files)
+{
+    const char *resume = files->resume, *out = files->out;
+    struct stat status;
+    if (resume && access(resume, R_OK) < 0)
+        return args_complain("--resume %s: %s", resume, strerror(errno));
+    if (args_check_output("json", files->json) < 0)
+        return -1;
+    if (out && stat(out, &status) < 0)
+        return run_check_parent(out);
+    if (out && (!S_ISDIR(status.st_mode) || access(out, W_OK) < 0))
+        return args_complain("--out %s: a directory that can be written is needed", out);
+    return 0;
+}
+
+/* 0 if no rank has an error pending. */
+static int run_settle(void)
+{
+    int rc = ek_dist_raise();
+    return rc == 0 && world_size() > 1 ? world_most(0) : rc;
+}
+
+/* Makes the directory if it is missing, once all ranks could open the run: one that is refused
+ * leaves nothing behind. */
+static int run_make_out(const char *out)
+{
+    int rc = run_settle();
+    if (rc == 0 && out && mkdir(out, 0777) < 0 && errno != EEXIST)
+        rc = ek_error(EK_E_IO, "--out %s: it cannot be made: %s", out, strerror(errno));
+    return rc;
+}
+
+/* Prints the pending error, which ends the run. Returns false. */
+static bool run_fail(run *r, int status)
+{
+    r->failed = true;
+    if (!r->files)
+        return false;
+    r->status = world_fail(status);
+    if (r->hint[0])
+        args_complain("%s", r->hint);
+    return false;
+}
+
+bool run_begin(run *r, int argc, char **argv, int (*check)(void))
+{
+    r->argc = argc;
+    r->argv = argv;
+    r->failed = true;
+    r->status = REFUSED;
+    if (world_join() < 0) {
+        args_fail(REFUSED);
+        return false;
+    }
+    int rc = args_read(argc, argv, r->about, r->args);
+    if (rc == ARGS_HELP) {
+        r->status = 0;
+        return false;
+    }
+    rc = world_refuses(rc < 0 || check() < 0 || run_check_files(r->files) < 0);
+    if (rc > 0)
+        return false;
+    r->stopped = interrupt_catch();
+    if (rc == 0 && r->files->resume)
+        rc = run_open(r) < 0 ? -1 : run_settle();
+    if (rc < 0)
+        return run_fail(r, REFUSED);
+    r->failed = false;
+    r->status = 0;
+    return true;
+}
+
+void run_hint(run *r, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    if (ek_error_status() < 0 && !r->hint[0])
+        vsnprintf(r->hint, sizeof r->hint, format, values);
+    va_end(values);
+}
+
+void run_hint_pictures(run *r, const char *directory)
+{
+    run_hint(r, PICTURES_HINT, directory);
+}
+
+int64_t run_last(int64_t whole, int64_t stop)
+{
+    return stop > 0 && stop < whole ? stop : whole;
+}
+
+char *run_path(const run *r, const char *name, char path[4096])
+{
+    const char *directory = r->files->out;
+    if (directory)
+        snprintf(path, 4096, "%s/%s", directory, name);
+    return directory ? path : NULL;
+}
+
+char *run_picture_path(const run *r, const char *name, char path[4096])
+{
+    char file[64];
+    snprintf(file, sizeof file, "%s-%06" PRId64 ".png", name, r->step);
+    return run_path(r, file, path);
+}
+
+/* ---- progress ---- */
 
 /* Removes the line from a terminal, so that something else can follow. */
-static void progress_clear(const progress_bar *bar)
+static void progress_clear(void)
 {
-    if (bar->terminal)
+    if (isatty(STDOUT_FILENO))
         printf("\r\033[K");
     fflush(stdout);
 }
 
-static void progress_show(progress_bar *bar)
+static void progress_show(run *r)
 {
     enum { PLAIN_LINES = 5 };
-    const int64_t total = bar->run->last, done = bar->run->step;
-    const int64_t every = total > PLAIN_LINES ? total / PLAIN_LINES : 1;
-    double now = seconds_now(), elapsed = now - bar->start;
-    double rate = elapsed > 0 ? (double)(done - bar->first) / elapsed : 0;
-    int left = rate > 0 ? (int)((double)(total - done) / rate + 0.5) : 0;
-    bool due = bar->terminal ? now - bar->redrawn >= 0.1 : done % every == 0;
-    char note[128];
-    bool stays = bar->kind->note(bar->run, note);
-    if (!stays && !due && done < total)
+    const bool terminal = isatty(STDOUT_FILENO);
+    const int64_t every = r->last > PLAIN_LINES ? r->last / PLAIN_LINES : 1;
+    const double now = seconds_now(), elapsed = now - r->start;
+    const double rate = elapsed > 0 ? (double)(r->step - r->first) / elapsed : 0;
+    const int left = rate > 0 ? (int)((double)(r->last - r->step) / rate + 0.5) : 0;
+    const bool due = terminal ? now - r->redrawn >= 0.1 : r->step % every == 0;
+    if (r->said || (!due && r->step < r->last))
         return;
-    progress_clear(bar);
-    if (stays) {
-        puts(note);
-    } else {
-        printf("%-9s step %" PRId64 " of %" PRId64 ", %.0f samples/s, %d:%02d left, %s%s",
-               bar->run->name, done, total, rate * (double)bar->run->batch, left / 60, left % 60,
-               note, bar->terminal ? "" : "\n");
-        bar->redrawn = now;
-    }
+    progress_clear();
+    printf("%-9s step %" PRId64 " of %" PRId64 ", %.0f samples/s, %d:%02d left, %s%s", r->name,
+           r->step, r->last, rate * (double)r->batch, left / 60, left % 60, r->note,
+           terminal ? "" : "\n");
+    r->redrawn = now;
     fflush(stdout);
 }
 
-static int run_write(const run_kind *kind, run_state *run)
+void run_note(run *r, const char *format, ...)
 {
-    char path[4096];
-    int rc = kind->draw && world_is_first() ? kind->draw(run) : 0;
-    ek_dist_raise(); /* the other ranks are to meet this one in run_save */
-    return rc < 0 ? rc : run_save(kind, run, run_path(kind->files->out, CHECKPOINT_NAME, path));
+    va_list values;
+    va_start(values, format);
+    vsnprintf(r->note, sizeof r->note, format, values);
+    va_end(values);
 }
 
-int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t *stopped)
+void run_say(run *r, const char *format, ...)
 {
-    progress_bar bar = {kind, run, run->step, isatty(STDOUT_FILENO), seconds_now(), 0};
-    const bool writes = kind->files && kind->files->out;
-    int64_t written = -1; /* the last step with files: none of this run yet */
-    int rc = 0;
-    while (rc == 0 && run->step < run->last) {
-        rc = interrupt_agree(stopped);
-        if (rc != 0)
-            break;
-        rc = kind->take(run);
-        if (rc < 0)
-            break;
-        progress_show(&bar);
-        bool due = false;
-        for (int i = 0; i < 2; i++)
-            due = due || (run->every[i] > 0 && run->step % run->every[i] == 0);
-        if (writes && due) {
-            rc = run_write(kind, run);
-            written = run->step;
-        }
+    va_list values;
+    if (ek_error_status() < 0)
+        return;
+    progress_clear();
+    va_start(values, format);
+    vprintf(format, values);
+    va_end(values);
+    putchar('\n');
+    fflush(stdout);
+    r->said = true;
+}
+
+/* ---- steps ---- */
+
+void run_series(run *r, const char *const *names, int count)
+{
+    series_name(r->series, names, count);
+    r->series_count = count;
+}
+
+void run_add(run *r, int which, double value)
+{
+    if (ek_error_status() == 0)
+        series_add(&r->series[which], value);
+}
+
+/* Whether a checkpoint follows the step at hand. The ranks agree on what a signal has written. */
+static bool run_writes(run *r)
+{
+    bool due = r->step >= r->last;
+    for (int i = 0; i < 2; i++)
+        due = due || (r->every[i] > 0 && r->step % r->every[i] == 0);
+    if (!r->agreed && r->step < r->last)
+        r->signal = r->stopped ? interrupt_agree(r->stopped) : 0;
+    r->agreed = true;
+    return r->files && r->files->out && (due || r->signal > 0);
+}
+
+bool run_draws(run *r)
+{
+    if (r->failed || ek_error_status() < 0 || r->drawn == r->step || !run_writes(r))
+        return false;
+    r->drawn = r->step;
+    return world_is_first();
+}
+
+/* "after step 12: " before the pending error's sentence. */
+static void run_say_step(const run *r)
+{
+    ek_error_record error;
+    char message[sizeof error.message];
+    ek_error_take(&error);
+    snprintf(message, sizeof message, "after step %lld: %.*s", (long long)r->step,
+             (int)sizeof message - 40, error.message);
+    memcpy(error.message, message, sizeof message);
+    ek_error_raise(&error);
+}
+
+/* Goes on from a checkpoint, and makes --out. */
+static int run_start(run *r)
+{
+    r->begun = true;
+    r->drawn = -1;
+    if (ek_error_status() == 0 && r->from)
+        run_load(r);
+    ek_archive_free(r->from);
+    r->from = NULL;
+    r->first = r->step;
+    r->start = seconds_now();
+    return ek_error_status() < 0 || !r->files ? ek_error_status() : run_make_out(r->files->out);
+}
+
+/* Ends the step at hand. */
+static int run_end_step(run *r)
+{
+    ek_scope_end(&r->scope);
+    if (ek_error_status() < 0)
+        r->step--;
+    else
+        progress_show(r);
+    return ek_error_status();
+}
+
+bool run_next(run *r)
+{
+    char path[4096];
+    if (!r->begun && run_start(r) < 0)
+        return run_fail(r, REFUSED);
+    if (r->step > r->first)
+        run_end_step(r);
+    bool writes = ek_error_status() == 0 && run_writes(r);
+    if (ek_error_status() == 0 && writes && (r->step > r->first || r->step >= r->last || r->signal))
+        run_save(r, run_path(r, CHECKPOINT_NAME, path));
+    if (ek_error_status() < 0 && r->files)
+        run_say_step(r);
+    if (ek_error_status() < 0)
+        progress_clear();
+    if (ek_error_status() < 0)
+        return run_fail(r, FAILED);
+    if (r->step >= r->last || r->signal > 0) {
+        progress_clear();
+        return false;
     }
-    progress_clear(&bar);
-    rc = rc > 0 ? 0 : rc;
-    return rc == 0 && writes && written < run->step ? run_write(kind, run) : rc;
+    r->step++;
+    r->agreed = r->said = false;
+    r->scope = ek_scope_begin();
+    return true;
 }
 
 /* ---- Ctrl-C and kill ---- */
@@ -185,150 +380,49 @@ static int interrupt_explain(int64_t step, const char *file, int argc, char **ar
     return interrupt_status();
 }
 
-/* ---- the program ---- */
+/* ---- ending ---- */
 
-char *run_path(const char *directory, const char *name, char path[4096])
+bool run_judges(run *r)
 {
-    if (directory)
-        snprintf(path, 4096, "%s/%s", directory, name);
-    return directory ? path : NULL;
+    if (r->failed || r->step < r->last)
+        return false;
+    interrupt_steps_done = world_is_first();
+    interrupt_say(); /* a signal may have come in the last step */
+    return true;
 }
 
-char *run_picture_path(const char *directory, const char *name, const run_state *run,
-                       char path[4096])
+json_writer *run_json(run *r)
 {
-    char file[64];
-    snprintf(file, sizeof file, "%s-%06" PRId64 ".png", name, run->step);
-    return run_path(directory, file, path);
+    interrupt_steps_done = 0;
+    if (r->failed || ek_error_status() < 0 || !r->files->json)
+        return NULL;
+    json_open(&r->json, world_is_first() ? r->files->json : "/dev/null");
+    ek_dist_raise(); /* the other ranks are to meet this one in what they write */
+    return ek_error_status() == 0 ? &r->json : NULL;
 }
 
-int64_t run_last(int64_t whole, int64_t stop)
+bool run_prints(run *r)
 {
-    return stop > 0 && stop < whole ? stop : whole;
-}
-
-/* What there is to write and to say after the steps; returns the exit status. */
-static int run_finish(const run_kind *kind, run_state *run, int argc, char **argv)
-{
-    json_writer json;
     char path[4096];
-    int rc = 0;
-    if (kind->finish && run->step >= run->last) {
-        interrupt_steps_done = world_is_first();
-        interrupt_say(); /* a signal may have come in the last step */
-        rc = kind->finish(run);
-        interrupt_steps_done = 0;
-    }
-    if (rc == 0 && kind->files->json) { /* it holds numbers of all ranks */
-        const char *file = world_is_first() ? kind->files->json : "/dev/null";
-        rc = json_open(&json, file);
-        ek_dist_raise(); /* the other ranks are to meet this one there */
-        if (rc == 0)
-            rc = json_close(&json, file, kind->results(run, &json));
-    }
-    if (world_most(rc < 0) != 0)
-        return world_fail(FAILED);
-    if (run->step < run->last)
-        return interrupt_explain(run->step, run_path(kind->files->out, CHECKPOINT_NAME, path), argc,
-                                 argv);
-    kind->print(run);
-    if (kind->written && kind->files->out)
-        printf("%s: %s\n", kind->written, kind->files->out);
-    return 0;
+    interrupt_steps_done = 0;
+    if (r->failed)
+        return false;
+    if (r->json.stream)
+        json_close(&r->json, r->files->json, ek_error_status());
+    if (world_most(ek_error_status() < 0) != 0)
+        return run_fail(r, FAILED);
+    r->finished = r->step >= r->last;
+    if (!r->finished)
+        r->status =
+            interrupt_explain(r->step, run_path(r, CHECKPOINT_NAME, path), r->argc, r->argv);
+    return r->finished;
 }
 
-/* Whether the directory can be made: the one that it is to be in can be written. */
-static int run_check_parent(const char *out)
+int run_end(run *r)
 {
-    char parent[4096];
-    size_t length = strlen(out);
-    while (length > 0 && out[length - 1] == '/')
-        length--;
-    while (length > 0 && out[length - 1] != '/')
-        length--;
-    snprintf(parent, sizeof parent, "%.*s", length > 0 ? (int)length : 1, length > 0 ? out : ".");
-    if (access(parent, W_OK | X_OK) < 0)
-        return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
-    return 0;
-}
-
-/* The files must be ones that can be read and written. */
-static int run_check_files(const run_files *files)
-{
-    const char *resume = files->resume, *out = files->out;
-    struct stat status;
-    if (resume && access(resume, R_OK) < 0)
-        return args_complain("--resume %s: %s", resume, strerror(errno));
-    if (args_check_output("json", files->json) < 0)
-        return -1;
-    if (out && stat(out, &status) < 0)
-        return run_check_parent(out);
-    if (out && (!S_ISDIR(status.st_mode) || access(out, W_OK) < 0))
-        return args_complain("--out %s: a directory that can be written is needed", out);
-    return 0;
-}
-
-/* Makes the directory if it is missing, on all ranks once all could open the run: one that is
- * refused leaves nothing behind. */
-static int run_make_out(const char *out)
-{
-    int rc = ek_dist_raise();
-    if (rc == 0 && world_size() > 1)
-        rc = world_most(0); /* an error of another rank comes here */
-    if (rc == 0 && out && mkdir(out, 0777) < 0 && errno != EEXIST)
-        rc = ek_error(EK_E_IO, "--out %s: it cannot be made: %s", out, strerror(errno));
-    return rc;
-}
-
-/* "after step 12: " before the pending error's sentence. */
-static void run_say_step(const run_state *run)
-{
-    ek_error_record error;
-    char message[sizeof error.message];
-    ek_error_take(&error);
-    snprintf(message, sizeof message, "after step %lld: %.*s", (long long)run->step,
-             (int)sizeof message - 40, error.message);
-    memcpy(error.message, message, sizeof message);
-    ek_error_raise(&error);
-}
-
-/* Says which files --data must hold. */
-static void run_explain(const run_kind *kind)
-{
-    if (kind->explain)
-        kind->explain();
-    for (const arg_spec *arg = kind->args; arg->name && !kind->explain; arg++)
-        if (arg->kind == ARG_FOLDER)
-            pictures_explain(*(const char **)arg->value);
-}
-
-/* What the ranks do once they have met. */
-static int run_program(const run_kind *kind, run_state *run, int argc, char **argv)
-{
-    int rc = args_read(argc, argv, kind->about, kind->args);
-    if (rc == ARGS_HELP)
-        return 0;
-    rc = world_refuses(rc < 0 || kind->check() < 0 || run_check_files(kind->files) < 0);
-    if (rc != 0)
-        return rc > 0 ? REFUSED : world_fail(REFUSED);
-    const volatile sig_atomic_t *stopped = interrupt_catch();
-    int status;
-    if (run_open(kind, run) < 0 || run_make_out(kind->files->out) < 0) {
-        status = world_fail(REFUSED);
-        if (run->unread)
-            run_explain(kind);
-    } else if (run_steps(kind, run, stopped) < 0) {
-        run_say_step(run);
-        status = world_fail(FAILED);
-    } else {
-        status = run_finish(kind, run, argc, argv);
-    }
-    kind->close(run);
-    return status;
-}
-
-int run_main(const run_kind *kind, run_state *run, int argc, char **argv)
-{
-    int status = world_join() < 0 ? args_fail(REFUSED) : run_program(kind, run, argc, argv);
-    return ek_shutdown() < 0 && status == 0 ? args_fail(FAILED) : status;
+    if (r->finished && r->written && r->files->out)
+        printf("%s: %s\n", r->written, r->files->out);
+    ek_archive_free(r->from);
+    series_free(r->series, r->series_count);
+    return ek_shutdown() < 0 && r->status == 0 ? args_fail(FAILED) : r->status;
 }

@@ -1,5 +1,33 @@
-/* run.h: what the samples' longer runs share: Ctrl-C and a whole program of steps with their
- * progress (run.c), and checkpoints (checkpoint.c). */
+/* run.h: a training program from its command line to its exit status, around a loop of its own:
+ *
+ *     static run r = {.about = about, .args = args, .files = &opt.files, ...};
+ *
+ *     int main(int argc, char **argv)
+ *     {
+ *         if (!run_begin(&r, argc, argv, check))
+ *             return run_end(&r);
+ *         ... data, network, optimizer ...
+ *         run_keep(&r, "", (ek_training_state){.model = network, .optimizer = optimizer});
+ *         while (run_next(&r)) {
+ *             ... a step ...
+ *             run_note(&r, "loss %.4f", loss);
+ *             if (run_draws(&r))
+ *                 ... pictures ...
+ *         }
+ *         if (run_judges(&r))
+ *             ... a last test ...
+ *         json_writer *json = run_json(&r);
+ *         if (json)
+ *             ... results ...
+ *         if (run_prints(&r))
+ *             ... results ...
+ *         ... free ...
+ *         return run_end(&r);
+ *     }
+ *
+ * Between two steps run_next looks for errors, writes the checkpoint, draws the line of progress
+ * and looks for Ctrl-C. So nothing in the loop has to: the library's first error stays pending, and
+ * what is called after it does nothing. */
 #ifndef SAMPLES_RUN_H
 #define SAMPLES_RUN_H
 
@@ -11,8 +39,8 @@ double seconds_now(void);
 
 /* ---- Ctrl-C and kill ---- */
 
-/* From now on the first SIGINT or SIGTERM writes its number to what this points to, for the loop to
- * look at after each step; the second ends the program at once. */
+/* From now on the first SIGINT or SIGTERM writes its number to what this points to; the second ends
+ * the program at once. */
 const volatile sig_atomic_t *interrupt_catch(void);
 /* What a signal has written on any rank: 0 or its number, on all ranks, which all call this. Or a
  * negative status. */
@@ -20,45 +48,7 @@ int interrupt_agree(const volatile sig_atomic_t *stopped);
 /* The exit status of a run that was stopped, as shells say it: 130 for SIGINT, 143 for SIGTERM. */
 int interrupt_status(void);
 
-/* ---- checkpoints: all that a run needs to go on as if it had not been stopped ----
- *
- * A program lists its state once, by the functions below; the list is put into an archive
- * (evenkeel/archive.h), or loaded from one. The settings that decide the run's numbers are in the
- * archive too, as texts "settings.<option>". */
-
-typedef struct checkpoint {
-    ek_archive *archive;
-    const char *path; /* the file that is read; NULL: a file is written */
-} checkpoint;
-
-/* checkpoint_part(file, module, "critic", g->critic): ek_archive_put_module, or load. In the same
- * way: optimizer, schedule, random, generator. */
-#define checkpoint_part(file, kind, ...)                                 \
-    ((file)->path ? ek_archive_load_##kind((file)->archive, __VA_ARGS__) \
-                  : ek_archive_put_##kind((file)->archive, __VA_ARGS__))
-/* The model, its optimizer and schedule, and the plan that it follows. */
-void checkpoint_job(const checkpoint *file, const train_job *job);
-void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader);
-void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape);
-/* Replaces what is in the series. */
-void checkpoint_series(const checkpoint *file, const char *name, series *numbers);
-/* "records.<name>" for each of the series. */
-void checkpoint_records(const checkpoint *file, series *list, int count);
-/* A sum of the data that a run is trained on. EK_E_INVALID if that of the file is another one:
- * `what` says whose, "text" and the path of --data. */
-void checkpoint_digest(const checkpoint *file, const char *name, const void *data, size_t nbytes,
-                       const char *what, const char *path);
-
 /* ---- runs ---- */
-
-/* A run under way: the first member of a program's own struct. */
-typedef struct run_state {
-    const char *name;   /* for the line of progress */
-    int64_t step, last; /* finished steps; at which the run ends */
-    int64_t batch;      /* samples per step */
-    int64_t every[2];   /* > 0: files are written at multiples of these */
-    bool unread;        /* the files of --data could not be read */
-} run_state;
 
 /* Files of the options --out (a directory), --json and --resume; NULL: not given. */
 typedef struct run_files {
@@ -75,48 +65,109 @@ typedef struct run_files {
     arg_text("json", &(options).files.json, NULL, "FILE", "write the results there")
 /* clang-format on */
 
-/* A program that trains. Functions return 0 or a negative status. */
-typedef struct run_kind {
-    size_t size; /* of the program's own struct */
+enum { RUN_PARTS = 8, RUN_SERIES = 8 };
+
+/* Something that a checkpoint holds under a name: one of these. */
+typedef struct run_part {
+    const char *name;
+    ek_training_state state;
+    ek_module *planned; /* the data-parallel wrapper whose plan is kept */
+    double *numbers;
+    int count;       /* of the numbers */
+    char digest[64]; /* of data that are no part of the file */
+    const char *what, *path;
+} run_part;
+
+typedef struct run {
+    /* Given at once. A loop alone, without run_begin needs none of these. */
     const char *about;
     const arg_spec *args;
     const run_files *files;
     const char *format;   /* of checkpoints */
     const char *deciding; /* options that a checkpoint holds, with blanks between: "seed lr" */
-    /* Checks and completes what args_read took; negative after a complaint. */
-    int (*check)(void);
-    /* Makes the run, whose memory is zero; `from` is the checkpoint to go on from, or NULL. */
-    int (*open)(run_state *run, const ek_archive *from);
-    void (*explain)(void);         /* says which files --data must hold; NULL: Fashion-MNIST's */
-    void (*close)(run_state *run); /* called in any case, also if `open` failed or was not called */
-    int (*take)(run_state *run);   /* a step, which it counts */
-    /* What to say after it: behind the numbers, or if it returns true, as a line that stays. */
-    bool (*note)(const run_state *run, char note[128]);
-    int (*draw)(run_state *run);   /* writes files beside the checkpoint; NULL: none */
-    int (*finish)(run_state *run); /* called when the last step is finished; NULL: nothing */
-    /* What a checkpoint holds, `step` excepted; by the functions above. */
-    void (*list)(run_state *run, const checkpoint *file);
-    /* Called on all ranks: */
-    int (*results)(const run_state *run, json_writer *json); /* writes the members of --json */
-    void (*print)(const run_state *run); /* says what a finished run has come to */
-    const char *written; /* names the files of --out in the last line; NULL: no such line */
-} run_kind;
+    const char *written;  /* names the files of --out in the last line; NULL: no such line */
+    /* Given before the first step. */
+    const char *name;                     /* for the line of progress */
+    int64_t last;                         /* the step at which the run ends */
+    int64_t batch;                        /* samples per step */
+    int64_t every[2];                     /* > 0: files are written at multiples of these */
+    const volatile sig_atomic_t *stopped; /* set by a signal; NULL: by none */
+    /* What programs read. */
+    int64_t step; /* the step at hand, from 1 on; outside of the loop the last finished one */
+    series series[RUN_SERIES];
+    ek_archive *from; /* what the run goes on from, until its first step; NULL: from nothing */
+    /* The run's own. */
+    int argc, status;
+    char **argv, hint[512], note[128];
+    run_part parts[RUN_PARTS];
+    int part_count, series_count;
+    bool begun, failed, finished; /* finished: with the last step, and printed */
+    bool agreed;                  /* `signal` is of the step at hand */
+    bool said;                    /* a line that stays was printed in this step */
+    int signal;                   /* what ends the run: see interrupt_agree */
+    int64_t first, drawn;         /* the step that the run began at; the last with drawn files */
+    double start, redrawn;        /* when, in seconds */
+    ek_scope scope;               /* of the step at hand */
+    json_writer json;
+} run;
 
-/* Steps until the last is finished, or until *stopped after the step at hand. What was not written
- * by then is written at the end. */
-int run_steps(const run_kind *kind, run_state *run, const volatile sig_atomic_t *stopped);
-/* Opens the run, from the checkpoint of --resume if there is one. Close it anyway. */
-int run_open(const run_kind *kind, run_state *run);
-/* Writes the file whole or not at all. */
-int run_save(const run_kind *kind, run_state *run, const char *path);
+/* Joins the ranks and reads the options, which `check` checks and completes: it is negative after a
+ * complaint. False: nothing is to be done but run_end. */
+bool run_begin(run *r, int argc, char **argv, int (*check)(void));
+/* With an error pending, says this behind its sentence: which files --data must hold. */
+void run_hint(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Says so of Fashion-MNIST's. */
+void run_hint_pictures(run *r, const char *directory);
+
+/* Names the series that steps and tests measure. Checkpoints hold them. */
+void run_series(run *r, const char *const *names, int count);
+/* Adds a number to series `which`. */
+void run_add(run *r, int which, double value);
+/* What a checkpoint holds besides: the state of a training under that name; the plan of a
+ * data-parallel wrapper, which job_saved_plan reads; numbers; a digest of the data that the run is
+ * trained on. A checkpoint with another digest is EK_E_INVALID: `what` says whose, "text" and the
+ * path of --data. */
+void run_keep(run *r, const char *name, ek_training_state state);
+void run_keep_plan(run *r, const char *name, ek_module *parallel);
+void run_keep_numbers(run *r, const char *name, double *numbers, int count);
+void run_keep_digest(run *r, const char *name, const void *data, size_t nbytes, const char *what,
+                     const char *path);
+/* The network, optimizer and schedule of a job, with its plan, the loader and all generators. */
+void run_keep_job(run *r, const train_job *job, ek_loader *loader);
+
+/* Begins the next step, in a scope of its own; first of all goes on from the checkpoint of
+ * --resume. False: the last step is finished, there was an error, or the run was stopped. Without
+ * run_begin the error stays pending, otherwise it was printed. */
+bool run_next(run *r);
+/* What the line of progress says behind its numbers. */
+void run_note(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A line that stays, in place of that of progress. */
+void run_say(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* At the end of a step: whether this process is to write files beside the step's checkpoint. Behind
+ * the loop, too, for a run that was finished before: true once for each step. */
+bool run_draws(run *r);
+/* "DIRECTORY/NAME" in --out, in `path`, which it returns. NULL without --out. */
+char *run_path(const run *r, const char *name, char path[4096]);
+/* "DIRECTORY/NAME-000012.png" in step 12. */
+char *run_picture_path(const run *r, const char *name, char path[4096]);
+
+/* After the loop: whether all steps are finished, and what they came to is to be found out. */
+bool run_judges(run *r);
+/* --json's file, on all ranks, which write the same: NULL without that option or after an error. */
+json_writer *run_json(run *r);
+/* Whether the run is finished, and is to be printed. If it was stopped, says how to go on. */
+bool run_prints(run *r);
+/* Says what went wrong. The exit status. */
+int run_end(run *r);
+
+/* Parts of run_begin and run_next (checkpoint.c): opens the file of --resume as r->from, if it is
+ * one of this program with these settings; loads it; writes a checkpoint to `path`, whole or not at
+ * all. 0 or a negative status. */
+int run_open(run *r);
+int run_load(run *r);
+int run_save(run *r, const char *path);
+
 /* At which step a run of `whole` steps ends: before, if `stop` isn't 0. */
 int64_t run_last(int64_t whole, int64_t stop);
-/* "DIRECTORY/NAME" in `path`, which it returns; NULL without a directory. */
-char *run_path(const char *directory, const char *name, char path[4096]);
-/* "DIRECTORY/NAME-000012.png" after step 12. */
-char *run_picture_path(const char *directory, const char *name, const run_state *run,
-                       char path[4096]);
-/* The program: from the command line to the exit status. */
-int run_main(const run_kind *kind, run_state *run, int argc, char **argv);
 
 #endif

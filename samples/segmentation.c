@@ -85,31 +85,25 @@ static int segmentation_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
 }
 
-/* ---- the run ---- */
+/* ---- what is trained ---- */
 
 /* What each step measures, and what each epoch's test does. */
 enum { LOSSES, SECONDS, MEAN_IOUS, SERIES };
 static const char *const series_names[SERIES] = {"losses", "step_seconds", "mean_ious"};
 
 typedef struct segmentation {
-    run_state state;             /* in steps */
     train_job job;               /* its criteria are cross entropy, and Dice */
     ek_dataset *training, *test; /* scenes */
     ek_loader *loader;
-    int64_t epoch_steps;                   /* steps in an epoch */
-    series series[SERIES];                 /* of the whole run */
-    confusion_matrix found, by_brightness; /* of the test scenes */
-    int64_t tested;                        /* the step that `found` is of; 0: none */
+    int64_t epoch_steps; /* steps in an epoch */
 } segmentation;
 
-static void segmentation_close(run_state *run)
+static void segmentation_close(segmentation *s)
 {
-    segmentation *s = (segmentation *)run;
     ek_loader_free(s->loader);
     job_free(&s->job);
     ek_dataset_free(s->training);
     ek_dataset_free(s->test);
-    series_free(s->series, SERIES);
 }
 
 /* Makes the network from the seed, and all that trains it. */
@@ -172,91 +166,41 @@ static ek_loader *segmentation_loader(segmentation *s)
                       .collate = collate_in_dtype, .collate_user = &opt.dtype);
 }
 
-static int segmentation_open(run_state *run, const ek_archive *from)
+static int segmentation_open(segmentation *s, const ek_archive *from)
 {
-    segmentation *s = (segmentation *)run;
+    const uint64_t seed = (uint64_t)opt.seed;
     s->epoch_steps = (opt.scenes + opt.batch - 1) / opt.batch;
-    *run = (run_state){.name = mode_names[opt.mode],
-                       .last = run_last(opt.epochs * s->epoch_steps, opt.steps),
-                       .batch = opt.batch,
-                       .every = {s->epoch_steps, opt.every}};
-    series_name(s->series, series_names, SERIES);
-    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
-    s->training =
-        scenes_make(opt.data, true, SCENE_CLUTTERED, opt.scenes, opt.size, (uint64_t)opt.seed);
+    s->training = scenes_make(opt.data, true, SCENE_CLUTTERED, opt.scenes, opt.size, seed);
     if (s->training) /* other pictures, and another seed */
-        s->test = scenes_make(opt.data, false, SCENE_CLUTTERED, opt.test_scenes, opt.size,
-                              (uint64_t)opt.seed + 1);
-    run->unread = !s->test;
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = job_prepare(&s->job, opt.plan, from, opt.batch, segmentation_make,
+        s->test =
+            scenes_make(opt.data, false, SCENE_CLUTTERED, opt.test_scenes, opt.size, seed + 1);
+    if (!s->test)
+        return ek_error_status();
+    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
+    int rc = job_prepare(&s->job, opt.plan, from, opt.batch, segmentation_make,
                          segmentation_try_batch, s);
-    if (rc < 0)
-        return rc;
-    s->loader = segmentation_loader(s);
-    confusion_of_brightness(s->training, s->test, &s->by_brightness);
+    if (rc == 0)
+        s->loader = segmentation_loader(s);
     return ek_error_status();
 }
 
-static void segmentation_list(run_state *run, const checkpoint *file)
+/* Trains on the next batch. */
+static void segmentation_step(segmentation *s, run *r)
 {
-    segmentation *s = (segmentation *)run;
-    checkpoint_job(file, &s->job);
-    checkpoint_part(file, random, "random");
-    checkpoint_loader(file, "loader", s->loader);
-    checkpoint_records(file, s->series, SERIES);
-}
-
-static int segmentation_test(segmentation *s)
-{
-    const train_job *job = &s->job;
-    s->found = (confusion_matrix){0};
-    s->tested = s->state.step;
-    return confusion_of(job->network, job->devices.devices[0], (ek_dtype)opt.dtype, s->test,
-                        &s->found);
-}
-
-/* One step; after the last one of an epoch also its test. */
-static int segmentation_step(run_state *run)
-{
-    segmentation *s = (segmentation *)run;
+    const double begin = seconds_now();
     ek_batch batch;
-    double begin = seconds_now(), loss = 0;
-    int rc = loader_next(s->loader, &batch);
-    if (rc == 0)
-        rc = segmentation_train(&s->job, batch.input, batch.target, &loss);
-    if (rc < 0)
-        return rc;
-    run->step++;
-    series_add(&s->series[LOSSES], loss);
-    rc = series_add(&s->series[SECONDS], seconds_now() - begin);
-    if (rc < 0 || run->step % s->epoch_steps != 0)
-        return rc;
-    rc = segmentation_test(s);
-    return rc < 0 ? rc : series_add(&s->series[MEAN_IOUS], confusion_mean_iou(&s->found));
+    double loss = 0;
+    if (loader_next(s->loader, &batch) == 0)
+        segmentation_train(&s->job, batch.input, batch.target, &loss);
+    run_add(r, LOSSES, loss);
+    run_add(r, SECONDS, seconds_now() - begin);
 }
 
-/* Tests, unless an epoch has just ended. */
-static int segmentation_finish(run_state *run)
+static confusion_matrix segmentation_test(const segmentation *s)
 {
-    segmentation *s = (segmentation *)run;
-    return s->tested == run->step ? 0 : segmentation_test(s);
-}
-
-/* After an epoch a line that stays. */
-static bool segmentation_note(const run_state *run, char note[128])
-{
-    const segmentation *s = (const segmentation *)run;
-    const bool ended = run->step % s->epoch_steps == 0;
-    const int64_t epoch = (run->step - 1) / s->epoch_steps + 1;
-    const double loss = series_mean(&s->series[LOSSES], (epoch - 1) * s->epoch_steps);
-    if (!ended)
-        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", epoch, loss);
-    else
-        snprintf(note, 128, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch,
-                 opt.epochs, loss, confusion_mean_iou(&s->found));
-    return ended;
+    confusion_matrix found = {0};
+    confusion_of(s->job.network, s->job.devices.devices[0], (ek_dtype)opt.dtype, s->test, &found);
+    return found;
 }
 
 /* ---- what a run writes ---- */
@@ -287,12 +231,19 @@ static ek_tensor *segmentation_draw(segmentation *s)
     return drawn;
 }
 
+/* What the test scenes come to, by the network and by brightness alone. */
+typedef struct comparison {
+    const run *run;
+    confusion_matrix found, by_brightness;
+    int64_t tested; /* the step that `found` is of; 0: none */
+} comparison;
+
 static void segmentation_write_charts(FILE *page, void *user)
 {
-    const segmentation *s = user;
-    page_curves(page, "Loss", "step", &s->series[LOSSES], 1);
-    page_curves(page, "Mean IoU on the test scenes", "epoch", &s->series[MEAN_IOUS], 1);
-    if (s->tested == 0)
+    const comparison *of = user;
+    page_curves(page, "Loss", "step", &of->run->series[LOSSES], 1);
+    page_curves(page, "Mean IoU on the test scenes", "epoch", &of->run->series[MEAN_IOUS], 1);
+    if (of->tested == 0)
         return;
     fputs("<section>\n<h2>Intersection over union</h2>\n<table>\n"
           "<tr><th></th><th>class</th><th>network</th><th>brightness alone</th></tr>\n",
@@ -302,29 +253,27 @@ static void segmentation_write_charts(FILE *page, void *user)
         fprintf(page,
                 "<tr><td style=\"background:#%02x%02x%02x\"></td><td>%s</td><td>%.4f</td>"
                 "<td>%.4f</td></tr>\n",
-                c[0], c[1], c[2], scene_labels[i].name, confusion_iou(&s->found, i),
-                confusion_iou(&s->by_brightness, i));
+                c[0], c[1], c[2], scene_labels[i].name, confusion_iou(&of->found, i),
+                confusion_iou(&of->by_brightness, i));
     }
     fputs("</table>\n</section>\n", page);
 }
 
 /* Writes scenes-<step>.png and results.html to --out. */
-static int segmentation_write(run_state *run)
+static void segmentation_write(segmentation *s, run *r, comparison *of)
 {
-    segmentation *s = (segmentation *)run;
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(opt.files.out, "scenes", run, path),
-                           segmentation_draw(s), .columns = 6, .pad_value = 0.5);
+    int rc = ek_save_image(run_picture_path(r, "scenes", path), segmentation_draw(s), .columns = 6,
+                           .pad_value = 0.5);
+    if (rc == 0)
+        page_write(run_path(r, "results.html", path), "Segmentation of cluttered scenes",
+                   segmentation_write_charts, of,
+                   "U-Net of width %" PRId64 " and depth %" PRId64
+                   ", %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64 ".",
+                   opt.width, opt.depth, mode_names[opt.mode], s->job.devices.count, opt.batch,
+                   opt.seed, r->step);
     ek_scope_end(&scope);
-    if (rc < 0)
-        return rc;
-    return page_write(run_path(opt.files.out, "results.html", path),
-                      "Segmentation of cluttered scenes", segmentation_write_charts, s,
-                      "U-Net of width %" PRId64 " and depth %" PRId64
-                      ", %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64 ".",
-                      opt.width, opt.depth, mode_names[opt.mode], s->job.devices.count, opt.batch,
-                      opt.seed, run->step);
 }
 
 static void segmentation_json_test(const confusion_matrix *of, const char *name, json_writer *json)
@@ -338,64 +287,91 @@ static void segmentation_json_test(const confusion_matrix *of, const char *name,
     json_write(json, "}");
 }
 
-static int segmentation_results(const run_state *run, json_writer *json)
+static void segmentation_json(const segmentation *s, const run *r, const comparison *of,
+                              json_writer *json)
 {
-    const segmentation *s = (const segmentation *)run;
     job_json_settings(json, &s->job, segmentation_args, "mode",
                       "epochs batch width depth upsample norm lr power weight-decay dice dtype "
                       "bf16 size crop scenes test-scenes seed loader-workers");
-    json_write(json, "} finished_steps %jd epoch_steps %jd", run->step, s->epoch_steps);
-    int rc = job_json(json, &s->job);
-    if (s->tested > 0)
-        segmentation_json_test(&s->found, "network", json);
-    segmentation_json_test(&s->by_brightness, "brightness", json);
-    json_write(json, "median_step_seconds %g", series_median(&s->series[SECONDS]));
-    json_records(json, s->series, SERIES);
-    return rc;
+    json_write(json, "} finished_steps %jd epoch_steps %jd", r->step, s->epoch_steps);
+    job_json(json, &s->job);
+    if (of->tested > 0)
+        segmentation_json_test(&of->found, "network", json);
+    segmentation_json_test(&of->by_brightness, "brightness", json);
+    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
+    json_records(json, r->series, SERIES);
 }
 
-static void segmentation_print(const run_state *run)
+static void segmentation_print(const segmentation *s, const run *r, const comparison *of)
 {
-    const segmentation *s = (const segmentation *)run;
     printf("\n%-10s %8s %17s\n", "IoU", "network", "brightness alone");
     for (int i = 0; i < SCENE_CLASSES; i++)
-        printf("%-10s %8.4f %17.4f\n", scene_labels[i].name, confusion_iou(&s->found, i),
-               confusion_iou(&s->by_brightness, i));
-    printf("%-10s %8.4f %17.4f\n", "mean", confusion_mean_iou(&s->found),
-           confusion_mean_iou(&s->by_brightness));
-    printf("%-10s %8.4f %17.4f\n\n", "pixels", confusion_accuracy(&s->found),
-           confusion_accuracy(&s->by_brightness));
+        printf("%-10s %8.4f %17.4f\n", scene_labels[i].name, confusion_iou(&of->found, i),
+               confusion_iou(&of->by_brightness, i));
+    printf("%-10s %8.4f %17.4f\n", "mean", confusion_mean_iou(&of->found),
+           confusion_mean_iou(&of->by_brightness));
+    printf("%-10s %8.4f %17.4f\n\n", "pixels", confusion_accuracy(&of->found),
+           confusion_accuracy(&of->by_brightness));
     job_print(&s->job);
     printf("Step %" PRId64 ": mean IoU %.4f on %" PRId64 " test scenes. Median step: %.0f ms\n",
-           run->step, confusion_mean_iou(&s->found), opt.test_scenes,
-           1000 * series_median(&s->series[SECONDS]));
+           r->step, confusion_mean_iou(&of->found), opt.test_scenes,
+           1000 * series_median(&r->series[SECONDS]));
 }
 
 /* ---- the program ---- */
 
-static const run_kind segmentation_kind = {
-    .size = sizeof(segmentation),
-    .about = about,
-    .args = segmentation_args,
-    .files = &opt.files,
-    .format = "evenkeel segmentation 1",
-    .deciding = "seed dtype bf16 width depth upsample norm epochs batch lr power weight-decay dice "
-                "size crop scenes test-scenes",
-    .check = segmentation_check,
-    .open = segmentation_open,
-    .close = segmentation_close,
-    .take = segmentation_step,
-    .note = segmentation_note,
-    .draw = segmentation_write,
-    .finish = segmentation_finish,
-    .list = segmentation_list,
-    .results = segmentation_results,
-    .print = segmentation_print,
-    .written = "Pictures, charts, checkpoint",
-};
-
 int main(int argc, char **argv)
 {
-    segmentation s;
-    return run_main(&segmentation_kind, &s.state, argc, argv);
+    run r = {.about = about,
+             .args = segmentation_args,
+             .files = &opt.files,
+             .format = "evenkeel segmentation 1",
+             .deciding = "seed dtype bf16 width depth upsample norm epochs batch lr power "
+                         "weight-decay dice size crop scenes test-scenes",
+             .written = "Pictures, charts, checkpoint"};
+    segmentation s = {0};
+    comparison of = {.run = &r};
+    if (!run_begin(&r, argc, argv, segmentation_check))
+        return run_end(&r);
+    if (segmentation_open(&s, r.from) < 0 && !s.test)
+        run_hint_pictures(&r, opt.data);
+    else if (s.loader)
+        confusion_of_brightness(s.training, s.test, &of.by_brightness);
+    r.name = mode_names[opt.mode];
+    r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
+    r.batch = opt.batch;
+    r.every[0] = s.epoch_steps;
+    r.every[1] = opt.every;
+    run_series(&r, series_names, SERIES);
+    run_keep_job(&r, &s.job, s.loader);
+
+    while (run_next(&r)) {
+        const int64_t epoch = (r.step - 1) / s.epoch_steps;
+        segmentation_step(&s, &r);
+        const double loss = series_mean(&r.series[LOSSES], epoch * s.epoch_steps);
+        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, loss);
+        if (r.step % s.epoch_steps == 0) {
+            of.tested = r.step;
+            of.found = segmentation_test(&s);
+            run_add(&r, MEAN_IOUS, confusion_mean_iou(&of.found));
+            run_say(&r, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch + 1,
+                    opt.epochs, loss, confusion_mean_iou(&of.found));
+        }
+        if (run_draws(&r))
+            segmentation_write(&s, &r, &of);
+    }
+
+    if (run_draws(&r))
+        segmentation_write(&s, &r, &of);
+    if (run_judges(&r) && of.tested != r.step) {
+        of.tested = r.step;
+        of.found = segmentation_test(&s);
+    }
+    json_writer *json = run_json(&r);
+    if (json)
+        segmentation_json(&s, &r, &of, json);
+    if (run_prints(&r))
+        segmentation_print(&s, &r, &of);
+    segmentation_close(&s);
+    return run_end(&r);
 }

@@ -87,7 +87,7 @@ static int stylegan_check(void)
     return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
 }
 
-/* ---- opening and closing ---- */
+/* ---- what is trained ---- */
 
 /* What steps measure; penalties and path lengths of the steps that have them. */
 enum { CRITIC_LOSSES, GENERATOR_LOSSES, R1, PATH_LENGTHS, SECONDS, SERIES };
@@ -95,7 +95,6 @@ static const char *const series_names[SERIES] = {"critic_losses", "generator_los
                                                  "r1_penalties", "path_lengths", "step_seconds"};
 
 typedef struct stylegan {
-    run_state state;
     ek_device_list devices;
     /* The critic's criteria are for real pictures and for made ones; the generator's other one is
      * the mean square of path lengths less their mean so far. */
@@ -105,8 +104,6 @@ typedef struct stylegan {
     ek_generator *random;  /* draws latents and noise */
     ek_generator *shuffle; /* draws the order of pictures */
     ek_loader *loader;
-    frechet_result judged; /* when the run is finished */
-    series series[SERIES];
 } stylegan;
 
 /* Adam as if its steps without a penalty were all there are (Karras et al. 2020, appendix B): of
@@ -152,16 +149,28 @@ static int stylegan_open_networks(stylegan *s, const ek_archive *from)
     return ek_error_status();
 }
 
-static void stylegan_close(run_state *run)
+/* 0 or a negative status; close it anyway. */
+static int stylegan_open(stylegan *s, const ek_archive *from)
 {
-    stylegan *s = (stylegan *)run;
+    ek_dataset *pictures = adversary_pictures(opt.data, true, STYLEGAN_SIDE);
+    if (!pictures)
+        return ek_error_status();
+    s->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    s->shuffle = ek_generator_new((uint64_t)opt.seed);
+    s->loader =
+        ek_data_loader(pictures, .batch_size = opt.batch, .drop_last = true,
+                       .sampler = shuffled_sampler(ek_dataset_length(pictures), s->shuffle));
+    return stylegan_open_networks(s, from);
+}
+
+static void stylegan_close(stylegan *s)
+{
     ek_loader_free(s->loader);
     ek_ema_free(s->average);
     job_free(&s->critic);
     job_free(&s->generator);
     ek_generator_free(s->random);
     ek_generator_free(s->shuffle);
-    series_free(s->series, SERIES);
 }
 
 /* ---- a step ---- */
@@ -255,97 +264,47 @@ static int stylegan_path_gradient(stylegan *s, double *length)
     return rc;
 }
 
-static bool stylegan_due(const run_state *run, int64_t every, double weight)
+/* Whether a penalty is due: every so many steps, from the first on. */
+static bool stylegan_due(const run *r, int64_t every, double weight)
 {
-    return weight > 0 && run->step % every == 0;
+    return ek_error_status() == 0 && weight > 0 && (r->step - 1) % every == 0;
 }
 
-/* Takes the step of the gradients that are there, and notes what they came with. */
-static int stylegan_descend(stylegan *s, const train_job *job, int noted, double value)
+/* The next pictures in groups, this rank's. NULL on an error. */
+static ek_tensor *stylegan_real(stylegan *s)
 {
-    int rc = ek_step(job->optimizer);
-    return rc == 0 ? series_add(&s->series[noted], value) : rc;
-}
-
-static int stylegan_critic_step(stylegan *s)
-{
-    ek_scope scope = ek_scope_begin();
-    const int64_t groups = opt.batch / STYLEGAN_GROUP;
-    double loss, penalty;
     ek_tensor *real = adversary_real(s->loader, (ek_dtype)opt.dtype);
-    real = world_rows(ek_f_unflatten(real, 0, EK_SHAPE(groups, STYLEGAN_GROUP)));
-    int rc = stylegan_critic_gradient(s, real, stylegan_draw(s, groups), &loss);
-    if (rc == 0)
-        rc = stylegan_descend(s, &s->critic, CRITIC_LOSSES, loss);
-    if (rc == 0 && stylegan_due(&s->state, opt.r1_every, opt.gamma)) {
-        rc = stylegan_r1_gradient(s, real, &penalty);
-        if (rc == 0)
-            rc = stylegan_descend(s, &s->critic, R1, penalty);
+    return world_rows(
+        ek_f_unflatten(real, 0, EK_SHAPE(opt.batch / STYLEGAN_GROUP, STYLEGAN_GROUP)));
+}
+
+/* A step of both networks, and the penalties that are due. */
+static void stylegan_step(stylegan *s, run *r)
+{
+    const double begin = seconds_now();
+    const int64_t groups = opt.batch / STYLEGAN_GROUP;
+    double loss = 0, penalty = 0, length = 0;
+    ek_tensor *real = stylegan_real(s);
+    if (real && stylegan_critic_gradient(s, real, stylegan_draw(s, groups), &loss) == 0)
+        ek_step(s->critic.optimizer);
+    run_add(r, CRITIC_LOSSES, loss);
+    if (stylegan_due(r, opt.r1_every, opt.gamma)) {
+        if (stylegan_r1_gradient(s, real, &penalty) == 0)
+            ek_step(s->critic.optimizer);
+        run_add(r, R1, penalty);
     }
-    ek_scope_end(&scope);
-    return rc;
-}
-
-static int stylegan_generator_step(stylegan *s)
-{
-    ek_scope scope = ek_scope_begin();
-    double loss, length;
-    int rc = stylegan_generator_gradient(s, stylegan_draw(s, opt.batch / STYLEGAN_GROUP), &loss);
-    if (rc == 0)
-        rc = stylegan_descend(s, &s->generator, GENERATOR_LOSSES, loss);
-    if (rc == 0 && stylegan_due(&s->state, opt.path_every, opt.path_weight)) {
-        rc = stylegan_path_gradient(s, &length);
-        if (rc == 0)
-            rc = stylegan_descend(s, &s->generator, PATH_LENGTHS, length);
+    if (ek_error_status() == 0 &&
+        stylegan_generator_gradient(s, stylegan_draw(s, groups), &loss) == 0)
+        ek_step(s->generator.optimizer);
+    run_add(r, GENERATOR_LOSSES, loss);
+    if (stylegan_due(r, opt.path_every, opt.path_weight)) {
+        if (stylegan_path_gradient(s, &length) == 0)
+            ek_step(s->generator.optimizer);
+        run_add(r, PATH_LENGTHS, length);
     }
-    ek_scope_end(&scope);
-    return rc;
-}
-
-static int stylegan_step(run_state *run)
-{
-    stylegan *s = (stylegan *)run;
-    double begin = seconds_now();
-    int rc = stylegan_critic_step(s);
-    if (rc == 0)
-        rc = stylegan_generator_step(s);
-    if (rc == 0)
-        rc = ek_ema_update(s->average);
-    if (rc < 0)
-        return rc;
-    run->step++;
-    return series_add(&s->series[SECONDS], seconds_now() - begin);
-}
-
-/* ---- beginning, or going on ---- */
-
-static void stylegan_list(run_state *run, const checkpoint *file)
-{
-    stylegan *s = (stylegan *)run;
-    adversary_list(file, &s->generator, &s->critic, s->random, s->loader, opt.mode == MODE_AUTO);
-    checkpoint_part(file, ema, "average", s->average);
-    checkpoint_numbers(file, "path_mean", &s->path_mean, EK_SHAPE(1));
-    checkpoint_records(file, s->series, SERIES);
-}
-
-static int stylegan_open(run_state *run, const ek_archive *from)
-{
-    stylegan *s = (stylegan *)run;
-    *run = (run_state){.name = mode_names[opt.mode],
-                       .last = opt.steps,
-                       .batch = opt.batch,
-                       .every = {opt.every}};
-    s->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
-    series_name(s->series, series_names, SERIES);
-    ek_dataset *pictures = adversary_pictures(opt.data, true, STYLEGAN_SIDE);
-    run->unread = !pictures;
-    if (!pictures)
-        return ek_error_status();
-    s->shuffle = ek_generator_new((uint64_t)opt.seed);
-    s->loader =
-        ek_data_loader(pictures, .batch_size = opt.batch, .drop_last = true,
-                       .sampler = shuffled_sampler(ek_dataset_length(pictures), s->shuffle));
-    return stylegan_open_networks(s, from);
+    if (ek_error_status() == 0)
+        ek_ema_update(s->average);
+    run_add(r, SECONDS, seconds_now() - begin);
 }
 
 /* ---- pictures of the averaged generator ---- */
@@ -370,23 +329,19 @@ static ek_tensor *stylegan_sample(const stylegan *s, int64_t count, bool truncat
 }
 
 /* Judges the finished generator. */
-static int stylegan_finish(run_state *run)
+static frechet_result stylegan_judge(stylegan *s)
 {
-    stylegan *s = (stylegan *)run;
-    if (opt.judged == 0)
-        return 0;
     ek_scope scope = ek_scope_begin();
+    frechet_result judged = {0};
     ek_tensor *made = stylegan_sample(s, opt.judged, false);
     ek_dataset *training = adversary_pictures(opt.data, true, STYLEGAN_SIDE),
                *testing = adversary_pictures(opt.data, false, STYLEGAN_SIDE);
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc =
-            frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed, &s->judged);
+    if (ek_error_status() == 0)
+        frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed, &judged);
     ek_dataset_free(training);
     ek_dataset_free(testing);
     ek_scope_end(&scope);
-    return rc;
+    return judged;
 }
 
 /* ---- what a run writes ---- */
@@ -396,93 +351,93 @@ enum { GRID = 8 };
 /* Losses, penalties and path lengths over steps. */
 static void stylegan_write_charts(FILE *page, void *user)
 {
-    const stylegan *s = user;
-    page_curves(page, "Losses", "step", &s->series[CRITIC_LOSSES], 2);
-    page_curves(page, "R1 penalties", "penalty", &s->series[R1], 1);
-    page_curves(page, "Path lengths", "penalty", &s->series[PATH_LENGTHS], 1);
+    const series *of = user;
+    page_curves(page, "Losses", "step", &of[CRITIC_LOSSES], 2);
+    page_curves(page, "R1 penalties", "penalty", &of[R1], 1);
+    page_curves(page, "Path lengths", "penalty", &of[PATH_LENGTHS], 1);
 }
 
 /* Writes samples-<step>.png and losses.html to --out. */
-static int stylegan_write(run_state *run)
+static void stylegan_write(stylegan *s, run *r)
 {
-    stylegan *s = (stylegan *)run;
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(opt.files.out, "samples", run, path),
+    int rc = ek_save_image(run_picture_path(r, "samples", path),
                            stylegan_sample(s, (int64_t)GRID * GRID, true), .normalize = true,
                            .low = -1, .high = 1, .pad_value = 0.125);
+    if (rc == 0)
+        page_write(run_path(r, "losses.html", path), "Fashion-MNIST by StyleGAN2",
+                   stylegan_write_charts, r->series,
+                   "width %" PRId64 ", latents of %" PRId64
+                   " numbers, %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64,
+                   opt.width, opt.latent, mode_names[opt.mode], s->devices.count, opt.batch,
+                   opt.seed, r->step);
     ek_scope_end(&scope);
-    if (rc < 0)
-        return rc;
-    return page_write(run_path(opt.files.out, "losses.html", path), "Fashion-MNIST by StyleGAN2",
-                      stylegan_write_charts, s,
-                      "width %" PRId64 ", latents of %" PRId64
-                      " numbers, %s on %d devices, batch %" PRId64 ", seed %" PRId64
-                      ", step %" PRId64,
-                      opt.width, opt.latent, mode_names[opt.mode], s->devices.count, opt.batch,
-                      opt.seed, run->step);
 }
 
-static int stylegan_results(const run_state *run, json_writer *json)
+static void stylegan_json(const stylegan *s, const run *r, const frechet_result *judged,
+                          json_writer *json)
 {
-    const stylegan *s = (const stylegan *)run;
     job_json_settings(json, &s->generator, stylegan_args, "mode",
                       "batch steps width latent lr gamma r1-every path-weight path-every mixing "
                       "ema truncation judged judge-steps dtype seed");
-    json_write(json, "} finished_steps %jd path_mean %g", run->step, s->path_mean);
-    int rc = json_network(json, "generator", s->generator.network);
-    if (rc == 0)
-        rc = json_network(json, "critic", s->critic.network);
-    if (rc == 0)
-        rc = json_devices(json, &s->devices);
-    frechet_json(json, &s->judged);
-    json_write(json, "median_step_seconds %g", series_median(&s->series[SECONDS]));
-    json_records(json, s->series, SERIES);
-    return rc;
-}
-
-static void stylegan_print(const run_state *run)
-{
-    const stylegan *s = (const stylegan *)run;
-    print_peaks(&s->devices);
-    printf("Median step: %.0f ms\n", 1000 * series_median(&s->series[SECONDS]));
-    frechet_print(&s->judged);
+    json_write(json, "} finished_steps %jd path_mean %g", r->step, s->path_mean);
+    json_network(json, "generator", s->generator.network);
+    json_network(json, "critic", s->critic.network);
+    json_devices(json, &s->devices);
+    frechet_json(json, judged);
+    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
+    json_records(json, r->series, SERIES);
 }
 
 /* ---- the program ---- */
 
-static bool stylegan_note(const run_state *run, char note[128])
-{
-    const series *of = ((const stylegan *)run)->series;
-    snprintf(note, 128, "critic %.3f  generator %.3f  path length %.3f",
-             series_last(&of[CRITIC_LOSSES]), series_last(&of[GENERATOR_LOSSES]),
-             series_last(&of[PATH_LENGTHS]));
-    return false;
-}
-
-static const run_kind stylegan_kind = {
-    .size = sizeof(stylegan),
-    .about = about,
-    .args = stylegan_args,
-    .files = &opt.files,
-    .format = "evenkeel stylegan 1",
-    /* A run may go on in another mode and on other devices. */
-    .deciding = "seed dtype width latent batch lr gamma r1-every path-weight path-every mixing ema",
-    .check = stylegan_check,
-    .open = stylegan_open,
-    .close = stylegan_close,
-    .take = stylegan_step,
-    .note = stylegan_note,
-    .draw = stylegan_write,
-    .finish = stylegan_finish,
-    .list = stylegan_list,
-    .results = stylegan_results,
-    .print = stylegan_print,
-    .written = "Pictures, charts, checkpoint",
-};
-
 int main(int argc, char **argv)
 {
-    stylegan s;
-    return run_main(&stylegan_kind, &s.state, argc, argv);
+    run r = {.about = about,
+             .args = stylegan_args,
+             .files = &opt.files,
+             .format = "evenkeel stylegan 2",
+             /* A run may go on in another mode and on other devices. */
+             .deciding = "seed dtype width latent batch lr gamma r1-every path-weight path-every "
+                         "mixing ema",
+             .written = "Pictures, charts, checkpoint"};
+    stylegan s = {0};
+    frechet_result judged = {0};
+    if (!run_begin(&r, argc, argv, stylegan_check))
+        return run_end(&r);
+    if (stylegan_open(&s, r.from) < 0 && !s.loader)
+        run_hint_pictures(&r, opt.data);
+    r.name = mode_names[opt.mode];
+    r.last = opt.steps;
+    r.batch = opt.batch;
+    r.every[0] = opt.every;
+    run_series(&r, series_names, SERIES);
+    adversary_keep(&r, &s.generator, &s.critic, s.random, s.loader, opt.mode == MODE_AUTO);
+    run_keep(&r, "", (ek_training_state){.ema = s.average});
+    run_keep_numbers(&r, "path_mean", &s.path_mean, 1);
+
+    while (run_next(&r)) {
+        stylegan_step(&s, &r);
+        run_note(&r, "critic %.3f  generator %.3f  path length %.3f",
+                 series_last(&r.series[CRITIC_LOSSES]), series_last(&r.series[GENERATOR_LOSSES]),
+                 series_last(&r.series[PATH_LENGTHS]));
+        if (run_draws(&r))
+            stylegan_write(&s, &r);
+    }
+
+    if (run_draws(&r))
+        stylegan_write(&s, &r);
+    if (run_judges(&r) && opt.judged > 0)
+        judged = stylegan_judge(&s);
+    json_writer *json = run_json(&r);
+    if (json)
+        stylegan_json(&s, &r, &judged, json);
+    if (run_prints(&r)) {
+        print_peaks(&s.devices);
+        printf("Median step: %.0f ms\n", 1000 * series_median(&r.series[SECONDS]));
+        frechet_print(&judged);
+    }
+    stylegan_close(&s);
+    return run_end(&r);
 }

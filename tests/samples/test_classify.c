@@ -10,13 +10,13 @@ int classify_main(int argc, char **argv);
 #define main classify_main
 #include "classify.c"
 #undef main
-#include "unit.h"
+#include "program.h"
 
 /* ---- pictures: few, so that files are read at once ---- */
 
 enum { TRAINING = 110, TESTING = 70, FEW = 10, SIDE = 28, COLOURED = 3073 };
 
-static char directory[32], saved[64], fashion[64], cifar[64];
+static char directory[32], fashion[64], cifar[64];
 
 static void write_file(const char *folder, const char *name, const uint8_t *bytes, size_t nbytes)
 {
@@ -78,7 +78,6 @@ static void make_pictures(void)
     ck_assert(mkdtemp(directory));
     snprintf(fashion, sizeof fashion, "%s/fashion", directory);
     snprintf(cifar, sizeof cifar, "%s/cifar", directory);
-    snprintf(saved, sizeof saved, "%s/checkpoint", directory);
     ck_assert(mkdir(fashion, 0777) == 0 && mkdir(cifar, 0777) == 0);
     write_mnist("train", TRAINING);
     write_mnist("t10k", TESTING);
@@ -109,16 +108,35 @@ static void make_small(void)
     opt.device_text = "4";
 }
 
-static int close_run(classify *run)
+static void close_run(classify *c, run *r)
 {
-    classify_close(&run->state);
-    return ek_shutdown();
+    classify_close(c);
+    series_free(r->series, SERIES);
+    assert_ok(ek_shutdown());
 }
 
-static void train_to(classify *run, int64_t step)
+/* Takes so many steps. */
+static void train(classify *c, run *r, int64_t steps)
 {
-    while (run->state.step < step)
-        assert_ok(classify_step(&run->state));
+    *c = (classify){.train_count = 0};
+    *r = (run){.name = "test", .last = steps};
+    assert_ok(classify_open(c, NULL));
+    run_series(r, series_names, SERIES);
+    while (run_next(r))
+        classify_step(c, r);
+    assert_ok(ek_error_status());
+    ck_assert_int_eq(r->step, steps);
+}
+
+/* Options of the same training for the program. */
+static const char *small_options(int mode, const char *devices)
+{
+    static char text[256];
+    snprintf(
+        text, sizeof text,
+        "--device %s --data %s --width 4 --batch 25 --epochs 2 --lr 0.1 --mode %s --devices %s",
+        program_device(), fashion, mode_names[mode], devices);
+    return text;
 }
 
 FIXTURE(make_pictures, remove_pictures)
@@ -127,112 +145,47 @@ FIXTURE(make_pictures, remove_pictures)
 
 GROUP(runs)
 
-enum { END = 10 };
+static const char *const results[] = {"parameters_sha256", "training_loss", "test_loss",
+                                      "test_accuracy", NULL};
 
-static void finish(classify *run, char sha256[65])
-{
-    train_to(run, END);
-    assert_ok(ek_module_sha256(run->job.network, sha256));
-}
-
-/* Stopped after `step` steps, with `workers` loader threads then and the other number afterwards.
- * The epochs' records are to be freed. */
-static epoch_record *stop_and_go_on(int64_t step, int workers, char sha256[65])
-{
-    classify run;
-    opt.workers = workers;
-    opt.files.resume = NULL;
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, step);
-    assert_ok(run_save(&classify_kind, &run.state, saved));
-    assert_ok(close_run(&run));
-    opt.workers = 1 - workers;
-    opt.files.resume = saved;
-    assert_ok(run_open(&classify_kind, &run.state));
-    ck_assert_int_eq(run.state.step, step);
-    finish(&run, sha256);
-    ck_assert_int_eq(run.epochs.count, 2);
-    epoch_record *epochs = run.epochs.records;
-    run.epochs.records = NULL;
-    assert_ok(close_run(&run));
-    return epochs;
-}
-
-/* In the first epoch, at its end, in the second. */
+/* In the first epoch, at its end, in the second; with and without loader threads. */
 TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
 {
-    static const int64_t stops[] = {1, 5, 8};
-    const int count = (int)(sizeof stops / sizeof stops[0]);
-    make_small();
-    classify run;
-    char whole[65], resumed[65];
-    opt.mode = _i;
-    if (opt.mode == MODE_SINGLE)
-        opt.device_text = "1";
-    if (opt.mode == MODE_AUTO && test_kind() == EK_HOST)
-        opt.device_text = "64M,64M,32M,32M"; /* something to level */
-    assert_ok(run_open(&classify_kind, &run.state));
-    finish(&run, whole);
-    epoch_record *wanted = run.epochs.records;
-    run.epochs.records = NULL;
-    assert_ok(close_run(&run));
-    for (int i = 0; i < count; i++) {
-        epoch_record *epochs = stop_and_go_on(stops[i], i % 2, resumed);
-        ck_assert_str_eq(whole, resumed);
-        for (int e = 0; e < 2; e++) {
-            ck_assert(epochs[e].train_loss == wanted[e].train_loss);
-            ck_assert(epochs[e].test_loss == wanted[e].test_loss);
-            ck_assert(epochs[e].test_accuracy == wanted[e].test_accuracy);
-        }
-        free(epochs);
-    }
-    free(wanted);
-}
-
-static double largest_difference(const double *a, const double *b, int count)
-{
-    double largest = 0;
-    for (int i = 0; i < count; i++) /* NaN is large */
-        largest = fabs(a[i] - b[i]) <= largest ? largest : fabs(a[i] - b[i]);
-    return largest;
-}
-
-/* The losses of the last steps, which end in `losses`. */
-static void last_losses(classify *run, double *losses)
-{
-    for (int i = 0; run->state.step < END - 1; i++) {
-        double before = run->epochs.now.loss;
-        int64_t step = run->state.step;
-        assert_ok(classify_step(&run->state));
-        losses[i] = step % run->epoch_steps == run->epoch_steps - 1
-                        ? run->epochs.records[run->epochs.count - 1].train_loss
-                        : run->epochs.now.loss - before;
-    }
+    static const char *const stops[] = {"--steps 1 --loader-workers 0", "--steps 5",
+                                        "--steps 8 --loader-workers 0"};
+    const bool levels = _i == MODE_AUTO && test_kind() == EK_HOST;
+    const char *devices = _i == MODE_SINGLE ? "1" : levels ? "64M,64M,32M,32M" : "4";
+    for (int i = 0; i < 3; i++)
+        assert_resumes(classify_main, directory, small_options(_i, devices), stops[i], results);
 }
 
 /* Saved on 4 devices, loaded into 2 and into other ways to train: the numbers are those of 4, but
- * for roundings. */
+ * for roundings, which a rate of 0.01 keeps small. */
 TEST(other_devices_go_on)
 {
-    make_small();
-    classify run;
+    enum { END = 10 };
+    char checkpoint[128];
     double whole[END], other[END];
-    const int64_t stop = 3, count = END - 1 - stop;
-    opt.mode = MODE_SHARDED;
-    opt.lr = 0.01; /* roundings don't grow much in six steps */
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, stop);
-    assert_ok(run_save(&classify_kind, &run.state, saved));
-    last_losses(&run, whole);
-    assert_ok(close_run(&run));
-    opt.files.resume = saved;
+    const char *options = small_options(MODE_SHARDED, "4");
+    ck_assert_int_eq(program_run(classify_main, "%s --lr 0.01 --steps 9 --out %s/whole", options,
+                                 directory),
+                     0);
+    ck_assert_int_eq(program_run(classify_main, "%s --lr 0.01 --steps 3 --out %s/half", options,
+                                 directory),
+                     0);
+    snprintf(checkpoint, sizeof checkpoint, "%s/whole/checkpoint.safetensors", directory);
+    ck_assert_int_eq(program_saved(checkpoint, "records.losses", whole, END), 9);
     for (int mode = 0; mode < MODES; mode++) {
-        opt.mode = mode;
-        opt.device_text = mode == MODE_SINGLE ? "1" : "2";
-        assert_ok(run_open(&classify_kind, &run.state));
-        last_losses(&run, other);
-        ck_assert_double_le(largest_difference(whole, other, (int)count), 0.02);
-        assert_ok(close_run(&run));
+        ck_assert_int_eq(
+            program_run(classify_main,
+                        "%s --lr 0.01 --steps 9 --resume %s/half/checkpoint.safetensors --out "
+                        "%s/other",
+                        small_options(mode, mode == MODE_SINGLE ? "1" : "2"), directory, directory),
+            0);
+        snprintf(checkpoint, sizeof checkpoint, "%s/other/checkpoint.safetensors", directory);
+        ck_assert_int_eq(program_saved(checkpoint, "records.losses", other, END), 9);
+        for (int i = 0; i < 9; i++)
+            ck_assert_double_le(fabs(whole[i] - other[i]), 0.02);
     }
 }
 
@@ -240,106 +193,62 @@ TEST(other_devices_go_on)
  */
 TEST(plans_are_kept)
 {
-    make_small();
-    classify run;
-    opt.mode = MODE_AUTO;
-    opt.plan = "10,7,5,3";
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, 2);
-    assert_ok(run_save(&classify_kind, &run.state, saved));
-    assert_ok(close_run(&run));
-    opt.plan = NULL;
-    opt.files.resume = saved;
-    assert_ok(run_open(&classify_kind, &run.state));
-    ck_assert_str_eq(run.job.plan, "10,7,5,3");
-    assert_ok(classify_step(&run.state));
-    assert_ok(close_run(&run));
-    opt.device_text = "2";
-    assert_ok(run_open(&classify_kind, &run.state));
-    ck_assert_int_eq(ek_plan_check(run.job.plan, 2), 0);
-    assert_ok(classify_step(&run.state));
-    assert_ok(close_run(&run));
+    char json[128];
+    const char *options = small_options(MODE_AUTO, "4");
+    snprintf(json, sizeof json, "%s/rest.json", directory);
+    ck_assert_int_eq(program_run(classify_main, "%s --plan 10,7,5,3 --steps 2 --out %s/half",
+                                 options, directory),
+                     0);
+    for (int devices = 4; devices >= 2; devices -= 2) {
+        ck_assert_int_eq(
+            program_run(classify_main,
+                        "%s --devices %d --steps 3 --resume %s/half/checkpoint.safetensors --json "
+                        "%s",
+                        options, devices, directory, json),
+            0);
+        char *plan = program_lines(json, "plan");
+        ck_assert_int_eq(strstr(plan, "\"10,7,5,3\"") != NULL, devices == 4);
+        free(plan);
+    }
 }
 
 /* ---- what is refused ---- */
 
-static void refuse(int status, const char *part)
-{
-    classify run;
-    ck_assert_int_eq(run_open(&classify_kind, &run.state), status);
-    assert_error(status, part);
-    assert_ok(close_run(&run));
-}
-
 TEST(other_checkpoints_are_refused)
 {
-    classify run;
-    ek_named_tensor one = {"weight", NULL};
-    make_small();
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, 1);
-    assert_ok(run_save(&classify_kind, &run.state, saved));
-    assert_ok(close_run(&run));
-    opt.files.resume = saved;
-    const struct classify_options same = opt;
-    opt.width = 6;
-    refuse(EK_E_INVALID, "was made with --width 4, not 6");
-    opt = same;
-    opt.lr = 0.5;
-    refuse(EK_E_INVALID, "was made with --lr 0.1");
-    opt = same;
-    opt.plain = true;
-    refuse(EK_E_INVALID, "was made with --plain off, not on");
-    opt = same;
-    opt.seed = 1;
-    refuse(EK_E_INVALID, "was made with --seed 0, not 1");
-    opt = same;
-    opt.steps = 1; /* may be */
-    assert_ok(run_open(&classify_kind, &run.state));
-    assert_ok(close_run(&run));
-    one.tensor = ek_ones(EK_SHAPE(2));
-    assert_ok(ek_safetensors_save(saved, &one, 1, NULL, 0));
-    refuse(EK_E_FORMAT, "a checkpoint of this program");
-    ck_assert_int_eq(truncate(saved, 20), 0);
-    refuse(EK_E_FORMAT, saved);
-}
-
-TEST(missing_pictures_are_told)
-{
-    classify run;
-    make_small();
-    opt.data = "/nowhere";
-    ck_assert_int_eq(run_open(&classify_kind, &run.state), EK_E_IO);
-    ck_assert(run.state.unread);
-    assert_error(EK_E_IO, "/nowhere");
-    assert_ok(close_run(&run));
+    static const char *const refused[] = {"--width 6", "--lr 0.5", "--plain", "--seed 1",
+                                          "--data /nowhere"};
+    char path[128];
+    const char *options = small_options(MODE_SINGLE, "1");
+    snprintf(path, sizeof path, "%s/half/checkpoint.safetensors", directory);
+    ck_assert_int_eq(program_run(classify_main, "%s --steps 1 --out %s/half", options, directory),
+                     0);
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(program_run(classify_main, "%s --resume %s %s", options, path, refused[i]),
+                         REFUSED);
+    ck_assert_int_eq(program_run(classify_main, "%s --resume %s --steps 2", options, path), 0);
+    ek_named_tensor one = {"weight", ek_ones(EK_SHAPE(2))};
+    assert_ok(ek_safetensors_save(path, &one, 1, NULL, 0));
+    ck_assert_int_eq(program_run(classify_main, "%s --resume %s", options, path), REFUSED);
+    ck_assert_int_eq(truncate(path, 20), 0);
+    ck_assert_int_eq(program_run(classify_main, "%s --resume %s", options, path), REFUSED);
 }
 
 TEST(losses_must_be_numbers)
 {
-    make_small();
-    classify run;
-    const volatile sig_atomic_t stopped = 0;
-    opt.lr = 1e6;
-    opt.momentum = 0.99;
-    opt.epochs = 40;
-    assert_ok(run_open(&classify_kind, &run.state));
-    ck_assert_int_eq(run_steps(&classify_kind, &run.state, &stopped), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "a smaller --lr may help");
-    ck_assert_int_lt(run.state.step, run.state.last);
-    assert_ok(close_run(&run));
+    ck_assert_int_eq(program_run(classify_main, "%s --lr 1e6 --momentum 0.99 --epochs 40",
+                                 small_options(MODE_BALANCED, "4")),
+                     FAILED);
 }
 
 TEST(runs_can_be_stopped)
 {
-    make_small();
-    classify run;
-    const volatile sig_atomic_t stopped = 1;
-    assert_ok(run_open(&classify_kind, &run.state));
-    assert_ok(run_steps(&classify_kind, &run.state, &stopped));
-    ck_assert_int_eq(run.state.step, 0);
-    ck_assert_int_eq(run.tested.count, 0);
-    assert_ok(close_run(&run));
+    const volatile sig_atomic_t stopped = SIGINT;
+    run r = {.name = "test", .last = 3, .stopped = &stopped};
+    while (run_next(&r))
+        ck_abort_msg("a step was taken");
+    ck_assert_int_eq(r.step, 0);
+    assert_ok(ek_error_status());
 }
 
 /* ---- parts ---- */
@@ -350,28 +259,25 @@ GROUP(parts)
 TEST(tests_count_each_picture_once)
 {
     make_small();
-    classify run;
+    classify c;
+    run r;
     double sum = 0;
     int64_t right = 0;
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, 2);
-    assert_ok(classify_test(&run));
-    const evaluation first = run.tested;
-    assert_ok(classify_test(&run));
-    const evaluation second = run.tested;
+    train(&c, &r, 2);
+    const evaluation first = classify_test(&c), second = classify_test(&c);
+    assert_ok(ek_error_status());
     ck_assert_int_eq(first.count, TESTING);
     ck_assert(first.loss == second.loss && first.accuracy == second.accuracy);
-    ck_assert(run.job.network->training && ek_grad_enabled());
+    ck_assert(c.job.network->training && ek_grad_enabled());
 
-    ek_dataset *pictures = classify_pictures(false);
-    ek_module_train(run.job.network, false);
+    ek_module_train(c.job.network, false);
     for (int64_t i = 0; i < TESTING; i++) { /* one by one */
         ek_scope scope = ek_scope_begin();
-        ek_batch one = {.data = ek_dataset_get_batch(pictures, &i, 1, ek_cpu())};
-        ek_device device = run.job.devices.devices[0];
+        ek_batch one = {.data = ek_dataset_get_batch(c.unseen, &i, 1, ek_cpu())};
+        ek_device device = c.job.devices.devices[0];
         ek_tensor *x = ek_to_device(ek_value_tensor(ek_value_at(one.data, 0)), device);
         ek_tensor *y = ek_to_device(ek_value_tensor(ek_value_at(one.data, 1)), device);
-        ek_tensor *logits = ek_apply(run.job.network, x);
+        ek_tensor *logits = ek_apply(c.job.network, x);
         assert_made(logits);
         sum += element(ek_f_cross_entropy(logits, y), 0);
         right += element(ek_argmax(logits, 1, false), 0) == element(y, 0);
@@ -379,58 +285,64 @@ TEST(tests_count_each_picture_once)
     }
     ck_assert_double_le(fabs(first.loss - sum / TESTING), 1e-5 * sum / TESTING);
     ck_assert(first.accuracy == (double)right / TESTING);
-    ek_dataset_free(pictures);
-    assert_ok(close_run(&run));
+    close_run(&c, &r);
 }
 
 TEST(rates_follow_their_schedule)
 {
+    static const struct {
+        int schedule, steps;
+        double rate;
+    } cases[] = {{SCHEDULE_COSINE, 5, 0.05}, {SCHEDULE_STEP, 4, 0.1}, {SCHEDULE_STEP, 5, 0.01}};
     make_small();
-    classify run;
     opt.device_text = "1";
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, 5); /* half way */
-    ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.05), 1e-12);
-    assert_ok(close_run(&run));
-    opt.schedule = SCHEDULE_STEP;
     opt.step_epochs = 1;
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, 4);
-    ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.1), 1e-12);
-    train_to(&run, 5);
-    ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.01), 1e-12);
-    assert_ok(close_run(&run));
+    for (int i = 0; i < 3; i++) {
+        classify c;
+        run r;
+        opt.schedule = cases[i].schedule;
+        train(&c, &r, cases[i].steps);
+        ck_assert_double_le(fabs(ek_optimizer_lr(c.job.optimizer, 0) - cases[i].rate), 1e-12);
+        close_run(&c, &r);
+    }
 }
 
 TEST(coloured_pictures_are_classified)
 {
-    make_small();
-    classify run;
-    opt.set = CIFAR10;
-    opt.data = cifar;
-    opt.batch = 20;
-    opt.epochs = 1;
-    assert_ok(run_open(&classify_kind, &run.state));
-    ck_assert_int_eq(run.train_count, 5 * FEW);
-    train_to(&run, 3);
-    ck_assert_int_eq(run.tested.count, FEW);
-    assert_ok(close_run(&run));
-    opt.set = FASHION_MNIST; /* which these are not */
-    refuse(EK_E_IO, "images-idx3-ubyte");
+    char json[128];
+    const char *options = small_options(MODE_BALANCED, "4");
+    snprintf(json, sizeof json, "%s/coloured.json", directory);
+    ck_assert_int_eq(program_run(classify_main,
+                                 "%s --dataset cifar10 --data %s --batch 20 --epochs 1 --json %s",
+                                 options, cifar, json),
+                     0);
+    char *lines = program_lines(json, "training_samples");
+    ck_assert_ptr_nonnull(strstr(lines, ": 50"));
+    free(lines);
+    lines = program_lines(json, "samples");
+    ck_assert_ptr_nonnull(strstr(lines, ": 10"));
+    free(lines);
+    ck_assert_int_eq(program_run(classify_main, "%s --data %s", options, cifar), REFUSED);
 }
 
 TEST(the_network_learns)
 {
-    make_small();
-    classify run;
-    opt.plain = true;
-    opt.epochs = 12;
-    opt.lr = 0.05;
-    assert_ok(run_open(&classify_kind, &run.state));
-    train_to(&run, 60);
-    ck_assert_double_gt(run.tested.accuracy, 0.4); /* by chance: 0.1 */
-    ck_assert_double_lt(run.epochs.records[11].train_loss, 0.6 * run.epochs.records[0].train_loss);
-    assert_ok(close_run(&run));
+    enum { EPOCHS = 12 };
+    char json[128], *at;
+    double losses[EPOCHS], best;
+    snprintf(json, sizeof json, "%s/learns.json", directory);
+    ck_assert_int_eq(program_run(classify_main, "%s --plain --epochs 12 --lr 0.05 --json %s",
+                                 small_options(MODE_BALANCED, "4"), json),
+                     0);
+    char *lines = at = program_lines(json, "training_loss");
+    for (int i = 0; i < EPOCHS; i++)
+        losses[i] = strtod(strchr(at, ':') + 1, &at);
+    ck_assert_double_lt(losses[EPOCHS - 1], 0.6 * losses[0]);
+    free(lines);
+    lines = program_lines(json, "best_accuracy");
+    best = strtod(strchr(lines, ':') + 1, NULL);
+    ck_assert_double_gt(best, 0.4); /* by chance: 0.1 */
+    free(lines);
 }
 
 TEST(the_network_has_its_shape)
@@ -446,14 +358,20 @@ TEST(the_network_has_its_shape)
 
 TEST(records_add_up)
 {
-    epoch_record epochs[] = {{.seconds = 3, .waited = 0.5, .test_accuracy = 0.5},
-                             {.seconds = 1, .test_accuracy = 0.5},
-                             {.seconds = 2, .test_accuracy = 0.75}};
-    epoch_list list = {.records = epochs, .now = {.seconds = 1, .waited = 0.25}};
-    ck_assert_int_eq(epochs_best(&list), -1);
-    list.count = 2;
-    ck_assert_int_eq(epochs_best(&list), 0); /* the first of equals */
-    ck_assert(epochs_total(&list).seconds == 5 && epochs_total(&list).waited == 0.75);
-    list.count = 3;
-    ck_assert_int_eq(epochs_best(&list), 2);
+    double losses[] = {1, 2, 4}, counts[] = {2, 2, 1}, seconds[] = {3, 1, 2}, waits[] = {0.5, 0, 1},
+           accuracies[] = {0.5, 0.5, 0.75};
+    run r = {.series = {[LOSSES] = {"", losses, 3},
+                        [COUNTS] = {"", counts, 3},
+                        [SECONDS] = {"", seconds, 3},
+                        [WAITS] = {"", waits, 3},
+                        [ACCURACIES] = {"", accuracies, 0}}};
+    const classify c = {.epoch_steps = 2};
+    ck_assert(classify_sums(&c, &r, 0).loss == 1.5 && classify_sums(&c, &r, 0).seconds == 4);
+    ck_assert(classify_sums(&c, &r, 1).loss == 4 && classify_sums(&c, &r, 1).waited == 1);
+    ck_assert(classify_sums(&c, &r, -1).loss == 2 && classify_sums(&c, &r, -1).seconds == 6);
+    ck_assert_int_eq(classify_best(&r), -1);
+    r.series[ACCURACIES].count = 2;
+    ck_assert_int_eq(classify_best(&r), 0); /* the first of equals */
+    r.series[ACCURACIES].count = 3;
+    ck_assert_int_eq(classify_best(&r), 2);
 }

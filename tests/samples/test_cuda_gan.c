@@ -8,7 +8,7 @@ int gan_main(int argc, char **argv);
 #define main gan_main
 #include "gan.c"
 #undef main
-#include "unit.h"
+#include "program.h"
 
 enum { STEPS = 50, CRITIC_STEPS = 2 };
 
@@ -34,19 +34,33 @@ static void choose(ek_device_kind kind, ek_dtype dtype)
     opt.steps = STEPS;
 }
 
-static int close_run(gan *run)
+static void close_run(gan *g, run *r)
 {
-    gan_close(&run->state);
-    return ek_shutdown();
+    gan_close(g);
+    series_free(r->series, SERIES);
+    assert_ok(ek_shutdown());
 }
 
-static void keep(const gan *run, measured *into)
+static void keep(const run *r, measured *into)
 {
-    int64_t critic = run->state.step * CRITIC_STEPS;
-    memcpy(into->critic, run->series[CRITIC_LOSSES].values, (size_t)critic * sizeof(double));
-    memcpy(into->penalty, run->series[PENALTIES].values, (size_t)critic * sizeof(double));
-    memcpy(into->generator, run->series[GENERATOR_LOSSES].values,
-           (size_t)run->state.step * sizeof(double));
+    int64_t critic = r->step * CRITIC_STEPS;
+    memcpy(into->critic, r->series[CRITIC_LOSSES].values, (size_t)critic * sizeof(double));
+    memcpy(into->penalty, r->series[PENALTIES].values, (size_t)critic * sizeof(double));
+    memcpy(into->generator, r->series[GENERATOR_LOSSES].values, (size_t)r->step * sizeof(double));
+}
+
+/* Opens a run of so many steps, with what it keeps. */
+static void open_run(gan *g, run *r, int64_t steps)
+{
+    *g = (gan){.balanced = false};
+    *r = (run){.name = "test",
+               .last = steps,
+               .args = gan_args,
+               .format = "evenkeel gan 3",
+               .deciding = ""};
+    assert_ok(gan_open(g, r->from));
+    run_series(r, series_names, SERIES);
+    adversary_keep(r, &g->generator, &g->critic, g->random, g->loader, false);
 }
 
 /* Losses are differences of scores: what is close is measured against 1 if they are small. */
@@ -70,13 +84,15 @@ TEST(f64_stays_close_over_all_steps)
 {
     static measured of[2];
     for (int gpu = 0; gpu < 2; gpu++) {
-        gan run;
+        gan g;
+        run r;
         choose(gpu ? EK_CUDA : EK_HOST, EK_F64);
-        assert_ok(run_open(&gan_kind, &run.state));
-        while (run.state.step < STEPS)
-            assert_ok(gan_step(&run.state));
-        keep(&run, &of[gpu]);
-        assert_ok(close_run(&run));
+        open_run(&g, &r, STEPS);
+        while (run_next(&r))
+            gan_step(&g, &r);
+        assert_ok(ek_error_status());
+        keep(&r, &of[gpu]);
+        close_run(&g, &r);
     }
     for (int64_t step = 0; step < STEPS; step++)
         compare_step(&of[0], &of[1], step, 1e-8);
@@ -88,27 +104,34 @@ TEST(f32_steps_are_close_from_the_same_state)
 {
     static measured host, gpu;
     char folder[] = "/tmp/test_cuda_gan_XXXXXX", path[64];
-    gan run;
+    gan g;
+    run r;
     ck_assert_ptr_nonnull(mkdtemp(folder));
     choose(EK_HOST, EK_F32);
-    assert_ok(run_open(&gan_kind, &run.state));
-    while (run.state.step < STEPS) {
-        snprintf(path, sizeof path, "%s/%d", folder, (int)run.state.step);
-        assert_ok(run_save(&gan_kind, &run.state, path));
-        assert_ok(gan_step(&run.state));
+    open_run(&g, &r, STEPS);
+    while (run_next(&r)) {
+        r.step--; /* the step that is saved is finished */
+        snprintf(path, sizeof path, "%s/%d", folder, (int)r.step);
+        assert_ok(run_save(&r, path));
+        r.step++;
+        gan_step(&g, &r);
     }
-    keep(&run, &host);
-    assert_ok(close_run(&run));
+    assert_ok(ek_error_status());
+    keep(&r, &host);
+    close_run(&g, &r);
 
     opt.kind = EK_CUDA;
-    opt.files.resume = path;
     for (int step = 0; step < STEPS; step++) {
         snprintf(path, sizeof path, "%s/%d", folder, step);
-        assert_ok(run_open(&gan_kind, &run.state));
-        assert_ok(gan_step(&run.state));
-        keep(&run, &gpu);
+        open_run(&g, &r, step + 1);
+        r.from = ek_archive_open(path);
+        ck_assert_ptr_nonnull(r.from);
+        while (run_next(&r))
+            gan_step(&g, &r);
+        assert_ok(ek_error_status());
+        keep(&r, &gpu);
         compare_step(&host, &gpu, step, 1e-4);
-        assert_ok(close_run(&run));
+        close_run(&g, &r);
         unlink(path);
     }
     rmdir(folder);

@@ -15,7 +15,7 @@ enum { STEPS = 50, SHORT = 5 };
 
 BEFORE_ALL(skip_without_gpu)
 
-static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *result)
+static void run_mode(ek_device_kind kind, train_mode mode, int steps, mode_result *result)
 {
     run_settings settings;
     char name[] = "imbalance", *argv[] = {name, NULL};
@@ -47,8 +47,8 @@ static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *re
 TEST_LOOP(losses_are_the_hosts, 0, MODES)
 {
     mode_result host, gpu;
-    run(EK_HOST, (train_mode)_i, STEPS, &host);
-    run(EK_CUDA, (train_mode)_i, STEPS, &gpu);
+    run_mode(EK_HOST, (train_mode)_i, STEPS, &host);
+    run_mode(EK_CUDA, (train_mode)_i, STEPS, &gpu);
     for (int i = 0; i < STEPS; i++)
         if (!(fabs(host.losses.values[i] - gpu.losses.values[i]) <=
               1e-3 * fabs(host.losses.values[i])))
@@ -63,8 +63,8 @@ TEST_LOOP(deterministic_runs_repeat, 0, MODES)
 {
     mode_result first, second;
     ek_use_deterministic_algorithms(true);
-    run(EK_CUDA, (train_mode)_i, SHORT, &first);
-    run(EK_CUDA, (train_mode)_i, SHORT, &second);
+    run_mode(EK_CUDA, (train_mode)_i, SHORT, &first);
+    run_mode(EK_CUDA, (train_mode)_i, SHORT, &second);
     ck_assert_str_eq(first.sha256, second.sha256);
     ck_assert_mem_eq(first.losses.values, second.losses.values, SHORT * sizeof(double));
     mode_result_free(&first);

@@ -11,6 +11,7 @@ int diffusion_main(int argc, char **argv);
 #include "diffusion.c"
 #undef main
 #include "kit/devices.h"
+#include "program.h"
 
 /* The sample's defaults, smaller; as in tests/golden/make_diffusion.py. */
 static void make_small(void)
@@ -45,24 +46,26 @@ static ek_dataset *made_pictures(int64_t count)
     return ek_tensor_dataset(pictures, ek_from_data(classes, EK_SHAPE(count), EK_I64));
 }
 
-/* A run of `steps` steps on 15 of these, in the same order in each pass; to be closed. */
-static void run_made(diffusion *run, int mode, int devices, int steps)
+/* `steps` steps on 15 of these, in the same order in each pass. To be closed. */
+static void run_made(diffusion *s, run *r, int mode, int devices, int steps)
 {
     enum { PICTURES = 15 };
-    *run =
+    *s =
         (diffusion){.job = {.mode = (train_mode)mode, .devices = ek_devices(test_kind(), devices)}};
+    *r = (run){.name = "test", .last = steps};
     opt.mode = mode;
-    run->loader = ek_data_loader(made_pictures(PICTURES), .batch_size = opt.batch,
-                                 .sampler = ek_sequential_sampler(PICTURES));
-    assert_ok(diffusion_open_network(run, NULL));
-    for (int i = 0; i < steps; i++)
-        assert_ok(diffusion_step(&run->state));
+    s->loader = ek_data_loader(made_pictures(PICTURES), .batch_size = opt.batch,
+                               .sampler = ek_sequential_sampler(PICTURES));
+    assert_ok(diffusion_open_network(s, NULL));
+    while (run_next(r))
+        diffusion_step(s, r);
+    assert_ok(ek_error_status());
 }
 
-static int close_run(diffusion *run)
+static void close_run(diffusion *s, run *r)
 {
-    diffusion_close(&run->state);
-    return ek_shutdown();
+    diffusion_close(s);
+    series_free(r->series, SERIES);
 }
 
 /* Within `limit` of wanted, relative to what is larger than 1. */
@@ -80,19 +83,21 @@ GROUP(parts)
 TEST(steps_are_those_of_pytorch)
 {
     enum { STEPS = 20, MADE = 4 };
-    diffusion run;
+    diffusion s;
+    run r;
     make_small();
     assert_ok(test_devices_configure("1"));
-    run_made(&run, MODE_SINGLE, 1, STEPS);
+    run_made(&s, &r, MODE_SINGLE, 1, STEPS);
     ek_tensor *losses = golden("diffusion.golden", "losses");
-    ck_assert_int_eq(ek_tensor_count(losses), run.series[LOSSES].count);
-    assert_numbers("losses", run.series[LOSSES].values, STEPS, ek_tensor_data(losses), 1e-10);
+    ck_assert_int_eq(ek_tensor_count(losses), r.series[LOSSES].count);
+    assert_numbers("losses", r.series[LOSSES].values, STEPS, ek_tensor_data(losses), 1e-10);
     ek_tensor *wanted = golden("diffusion.golden", "samples");
-    ek_tensor *made = diffusion_sample(&run, MADE, 1.5);
+    ek_tensor *made = diffusion_sample(&s, MADE, 1.5);
     ck_assert(made && ek_tensor_count(made) == ek_tensor_count(wanted));
     assert_numbers("samples", ek_tensor_data(made), ek_tensor_count(made), ek_tensor_data(wanted),
                    1e-9);
-    assert_ok(close_run(&run));
+    close_run(&s, &r);
+    assert_ok(ek_shutdown());
 }
 
 /* Batches of five, which neither two nor three devices share alike. */
@@ -100,21 +105,23 @@ TEST(devices_agree)
 {
     enum { STEPS = 3 };
     static const int modes[] = {MODE_CLASSIC, MODE_BALANCED, MODE_SHARDED};
-    diffusion alone, run;
+    diffusion alone, s;
+    run wanted, r;
     make_small();
     opt.warm_up = 1;
     assert_ok(test_devices_configure("3"));
-    run_made(&alone, MODE_SINGLE, 1, STEPS);
+    run_made(&alone, &wanted, MODE_SINGLE, 1, STEPS);
     for (int m = 0; m < 3; m++)
         for (int devices = 2; devices <= 3; devices++) {
             char what[64];
-            run_made(&run, modes[m], devices, STEPS);
+            run_made(&s, &r, modes[m], devices, STEPS);
             snprintf(what, sizeof what, "%s on %d devices", mode_names[modes[m]], devices);
-            assert_numbers(what, run.series[LOSSES].values, STEPS, alone.series[LOSSES].values,
+            assert_numbers(what, r.series[LOSSES].values, STEPS, wanted.series[LOSSES].values,
                            1e-10);
-            diffusion_close(&run.state);
+            close_run(&s, &r);
         }
-    assert_ok(close_run(&alone));
+    close_run(&alone, &wanted);
+    assert_ok(ek_shutdown());
 }
 
 TEST(shares_are_those_of_the_papers)
@@ -135,9 +142,9 @@ TEST(shares_are_those_of_the_papers)
 TEST(inputs_are_pictures_and_noise)
 {
     enum { COUNT = 40 };
-    diffusion run = {0};
+    diffusion s = {0};
     make_small();
-    assert_ok(noising_open(&run.noising, NOISING_LINEAR, opt.noise_steps));
+    assert_ok(noising_open(&s.noising, NOISING_LINEAR, opt.noise_steps));
     ek_dataset *set = made_pictures(COUNT);
     int64_t indices[COUNT];
     for (int i = 0; i < COUNT; i++)
@@ -151,12 +158,12 @@ TEST(inputs_are_pictures_and_noise)
     for (int dropout = 0; dropout <= 2; dropout++) {
         opt.class_dropout = dropout / 2.0;
         int dropped = 0;
-        noised x = diffusion_noised(&run, &batch, random);
+        noised x = diffusion_noised(&s, &batch, random);
         ek_tensor *mixed = ek_value_tensor(ek_value_at(x.input, 0));
         ek_tensor *t = ek_value_tensor(ek_value_at(x.input, 1));
         ek_tensor *classes = ek_value_tensor(ek_value_at(x.input, 2));
         for (int i = 0; i < COUNT; i++) {
-            const double left = run.noising.left[(int)element(t, i)];
+            const double left = s.noising.left[(int)element(t, i)];
             const int64_t last = (int64_t)(i + 1) * SIDE * SIDE - 1;
             const double wanted =
                 sqrt(left) * element(pictures, last) + sqrt(1 - left) * element(x.noise, last);
@@ -169,7 +176,7 @@ TEST(inputs_are_pictures_and_noise)
     }
     ek_generator_free(random);
     ek_dataset_free(set);
-    noising_close(&run.noising);
+    noising_close(&s.noising);
 }
 
 /* Finds the noise of pictures that are class / 20 all over; 0.2 without a class. */
@@ -229,20 +236,22 @@ TEST(knowing_networks_make_what_they_know)
 /* A network that finds nothing has the mean square of the noise as its loss. */
 TEST(test_losses_are_means_over_pixels)
 {
-    diffusion run;
+    diffusion s;
+    run r;
     double wanted = 0;
     make_small();
     assert_ok(test_devices_configure("1"));
     opt.tested = 3;
-    run_made(&run, MODE_SINGLE, 1, 0);
+    run_made(&s, &r, MODE_SINGLE, 1, 0);
     bool had_gradients = ek_set_grad_enabled(false);
-    ek_module *out = ek_module_at(run.job.network, "out");
+    ek_module *out = ek_module_at(s.job.network, "out");
     ek_fill_(ek_module_tensor(out, "weight"), 0);
     ek_fill_(ek_module_tensor(out, "bias"), 0);
     ek_set_grad_enabled(had_gradients);
-    assert_ok(ek_ema_update(run.average));
+    assert_ok(ek_ema_update(s.average));
     ek_dataset *pictures = made_pictures(5);
-    assert_ok(diffusion_test(&run, pictures));
+    const double found = diffusion_test(&s, pictures);
+    assert_ok(ek_error_status());
     ek_generator *random = ek_generator_new(0);
     ek_tensor *t = ek_empty(EK_SHAPE(3), EK_I64),
               *noise = ek_empty(EK_SHAPE(3, 1, SIDE, SIDE), EK_F64);
@@ -250,55 +259,43 @@ TEST(test_losses_are_means_over_pixels)
     assert_ok(ek_normal_(noise, 0, 1, random));
     for (int64_t i = 0; i < ek_tensor_count(noise); i++)
         wanted += element(noise, i) * element(noise, i) / (double)ek_tensor_count(noise);
-    ck_assert_msg(fabs(run.test_loss - wanted) <= 1e-12, "%.17g, not %.17g", run.test_loss, wanted);
+    ck_assert_msg(fabs(found - wanted) <= 1e-12, "%.17g, not %.17g", found, wanted);
     ek_generator_free(random);
     ek_dataset_free(pictures);
-    assert_ok(close_run(&run));
+    close_run(&s, &r);
+    assert_ok(ek_shutdown());
 }
 
 GROUP(runs)
 
-static void hashes(diffusion *run, char text[2][65])
+static char folder[32];
+
+static void make_folder(void)
 {
-    assert_ok(ek_module_sha256(run->job.network, text[0]));
-    assert_ok(ek_ema_apply(run->average));
-    assert_ok(ek_module_sha256(run->job.network, text[1]));
-    assert_ok(ek_ema_restore(run->average));
+    strcpy(folder, "/tmp/test_diffusion_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 
-/* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not. */
+static void remove_folder(void)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+FIXTURE(make_folder, remove_folder)
+
+/* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not, also
+ * in what the averages have for a loss. */
 TEST_LOOP(resumed_runs_are_the_same, 0, 3)
 {
     static const int modes[] = {MODE_SINGLE, MODE_BALANCED, MODE_SHARDED};
-    diffusion run;
-    make_small();
-    char path[] = "/tmp/test_diffusion_XXXXXX", whole[2][65], resumed[2][65];
-    double losses[4];
-    opt.mode = modes[_i];
-    opt.dtype = EK_F32;
-    opt.steps = 4;
-    opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
-    close(mkstemp(path));
-    assert_ok(run_open(&diffusion_kind, &run.state));
-    for (int step = 0; step < 4; step++) {
-        assert_ok(diffusion_step(&run.state));
-        if (step == 1)
-            assert_ok(run_save(&diffusion_kind, &run.state, path));
-    }
-    hashes(&run, whole);
-    memcpy(losses, run.series[LOSSES].values, sizeof losses);
-    assert_ok(close_run(&run));
-
-    opt.files.resume = path;
-    assert_ok(run_open(&diffusion_kind, &run.state));
-    ck_assert_int_eq(run.state.step, 2);
-    while (run.state.step < 4)
-        assert_ok(diffusion_step(&run.state));
-    hashes(&run, resumed);
-    for (int i = 0; i < 2; i++)
-        ck_assert_str_eq(whole[i], resumed[i]);
-    ck_assert_str_ne(whole[0], whole[1]);
-    ck_assert_mem_eq(losses, run.series[LOSSES].values, sizeof losses);
-    assert_ok(close_run(&run));
-    unlink(path);
+    static const char *const keys[] = {"parameters_sha256", "losses", "loss", NULL};
+    char options[512];
+    snprintf(options, sizeof options,
+             "--device %s --mode %s --devices %s --batch 5 --width 8 --seed 5 --noise-steps 50 "
+             "--class-dropout 0.3 --warm-up 6 --weight-decay 0.01 --ema 0.9 --sample-steps 7 --eta "
+             "0.5 --tested 20 --judged 0 --steps 4",
+             program_device(), mode_names[modes[_i]], _i == 0 ? "1" : "3");
+    assert_resumes(diffusion_main, folder, options, "--steps 2", keys);
 }

@@ -10,6 +10,7 @@ int gan_main(int argc, char **argv);
 #include "gan.c"
 #undef main
 #include "kit/devices.h"
+#include "program.h"
 
 /* The sample's defaults, smaller. */
 static void make_small(void)
@@ -21,12 +22,6 @@ static void make_small(void)
     opt.batch = 10; /* does not divide by 3 and 4 */
     opt.critic_steps = 2;
     opt.steps = 4;
-}
-
-static int close_run(gan *run)
-{
-    gan_close(&run->state);
-    return ek_shutdown();
 }
 
 /* ---- one device and several ---- */
@@ -231,7 +226,7 @@ static void check_agreement(int penalty, int norm, ek_dtype dtype)
         ek_scope_end(&scope);
     }
     for (int i = 0; i < count; i++)
-        gan_close(&jobs[i].job.state);
+        gan_close(&jobs[i].job);
     ek_generator_free(random);
     assert_ok(ek_shutdown());
 }
@@ -344,7 +339,7 @@ TEST(pictures_are_drawn_again)
     ek_tensor *drawn = gan_draw(&job);
     assert_close(drawn, gan_draw(&job), 0, 0);
     ck_assert_int_eq(ek_tensor_count(drawn), GRID * GRID * GAN_SIDE * GAN_SIDE);
-    gan_close(&job.state);
+    gan_close(&job);
     assert_ok(ek_shutdown());
 }
 
@@ -352,114 +347,82 @@ TEST(pictures_are_drawn_again)
 
 GROUP(runs)
 
-static void hashes(gan *run, char text[2][65])
+static char folder[32];
+
+static void make_folder(void)
 {
-    assert_ok(ek_module_sha256(run->generator.network, text[0]));
-    assert_ok(ek_module_sha256(run->critic.network, text[1]));
+    strcpy(folder, "/tmp/test_gan_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+}
+
+static void remove_folder(void)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+FIXTURE(make_folder, remove_folder)
+
+static const char *small_options(int mode)
+{
+    static char text[256];
+    snprintf(text, sizeof text,
+             "--device %s --width 4 --batch 10 --critic-steps 2 --steps 4 --mode %s --devices %s",
+             program_device(), gan_modes[mode], mode == MODE_SINGLE ? "1" : "3");
+    return text;
 }
 
 /* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not. */
 TEST_LOOP(resumed_runs_are_the_same, 0, 1 + MODE_BALANCED)
 {
-    gan run;
-    make_small();
-    char path[] = "/tmp/test_gan_XXXXXX", whole[2][65], resumed[2][65];
-    double losses[4];
-    opt.mode = _i;
-    opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
-    opt.norm = NORM_SYNC_BATCH;
-    close(mkstemp(path));
-    assert_ok(run_open(&gan_kind, &run.state));
-    for (int step = 0; step < 4; step++) {
-        assert_ok(gan_step(&run.state));
-        if (step == 1)
-            assert_ok(run_save(&gan_kind, &run.state, path));
-    }
-    hashes(&run, whole);
-    memcpy(losses, run.series[GENERATOR_LOSSES].values, sizeof losses);
-    assert_ok(close_run(&run));
-
-    opt.files.resume = path;
-    assert_ok(run_open(&gan_kind, &run.state));
-    ck_assert_int_eq(run.state.step, 2);
-    while (run.state.step < 4)
-        assert_ok(gan_step(&run.state));
-    hashes(&run, resumed);
-    ck_assert_str_eq(whole[0], resumed[0]);
-    ck_assert_str_eq(whole[1], resumed[1]);
-    ck_assert_mem_eq(losses, run.series[GENERATOR_LOSSES].values, sizeof losses);
-    ck_assert_double_gt(fabs(run.series[CRITIC_LOSSES].values[7]), 0);
-    assert_ok(close_run(&run));
-    unlink(path);
-}
-
-static void refuse(int status, const char *part)
-{
-    gan run;
-    ck_assert_int_eq(run_open(&gan_kind, &run.state), status);
-    assert_error(status, part);
-    assert_ok(close_run(&run));
+    static const char *const keys[] = {"parameters_sha256", "generator_losses", "critic_losses",
+                                       NULL};
+    char options[300], path[64];
+    double losses[9];
+    snprintf(options, sizeof options, "%s --critic-norm sync-batch", small_options(_i));
+    assert_resumes(gan_main, folder, options, "--steps 2", keys);
+    snprintf(path, sizeof path, "%s/rest.json", folder);
+    ck_assert_int_eq(program_numbers(path, "critic_losses", losses, 9), 8);
+    ck_assert_double_gt(fabs(losses[7]), 0);
 }
 
 TEST(other_checkpoints_are_refused)
 {
-    gan run;
-    char path[] = "/tmp/test_gan_XXXXXX";
-    make_small();
-    close(mkstemp(path));
-    assert_ok(run_open(&gan_kind, &run.state));
-    assert_ok(gan_step(&run.state));
-    assert_ok(run_save(&gan_kind, &run.state, path));
-    assert_ok(close_run(&run));
-
-    opt.files.resume = path;
-    const struct gan_options same = opt;
-    opt.width = 6;
-    refuse(EK_E_INVALID, "was made with --width 4, not 6");
-    opt = same;
-    opt.penalty = EK_PENALTY_R1;
-    refuse(EK_E_INVALID, "was made with --penalty wgan-gp, not r1");
-    opt = same;
-    opt.mode = MODE_BALANCED; /* may change */
-    opt.device_text = "2";
-    assert_ok(run_open(&gan_kind, &run.state));
-    assert_ok(gan_step(&run.state));
-    assert_ok(close_run(&run));
-    opt = same;
+    char path[64];
+    snprintf(path, sizeof path, "%s/checkpoint.safetensors", folder);
+    const char *options = small_options(MODE_SINGLE);
+    ck_assert_int_eq(program_run(gan_main, "%s --steps 1 --out %s", options, folder), 0);
+    ck_assert_int_eq(program_run(gan_main, "%s --resume %s --width 6", options, path), REFUSED);
+    ck_assert_int_eq(program_run(gan_main, "%s --resume %s --penalty r1", options, path), REFUSED);
+    ck_assert_int_eq(program_run(gan_main, "%s --resume %s --steps 2 --mode balanced --devices 2",
+                                 options, path),
+                     0); /* the mode may change */
     ck_assert_int_eq(truncate(path, 1000), 0);
-    refuse(EK_E_FORMAT, path);
-    unlink(path);
-}
-
-TEST(runs_can_be_stopped)
-{
-    gan run;
-    make_small();
-    volatile sig_atomic_t stopped = 1;
-    assert_ok(run_open(&gan_kind, &run.state));
-    assert_ok(run_steps(&gan_kind, &run.state, &stopped));
-    ck_assert_int_eq(run.state.step, 0);
-    assert_ok(close_run(&run));
+    ck_assert_int_eq(program_run(gan_main, "%s --resume %s", options, path), REFUSED);
 }
 
 TEST_LOOP(memory_does_not_grow, 0, 1 + MODE_BALANCED)
 {
-    gan run;
+    gan g = {.balanced = false};
+    run r = {.name = "test", .last = 30};
     make_small();
     uint64_t before[EK_MAX_DEVICES];
     opt.mode = _i;
     opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
-    opt.steps = 30;
-    assert_ok(run_open(&gan_kind, &run.state));
-    while (run.state.step < opt.steps) {
-        assert_ok(gan_step(&run.state));
-        for (int d = 0; d < run.devices.count && run.state.step >= 2; d++) {
-            if (run.state.step == 2)
-                before[d] = bytes_in_use(run.devices.devices[d]);
-            ck_assert_uint_eq(bytes_in_use(run.devices.devices[d]), before[d]);
+    assert_ok(gan_open(&g, NULL));
+    while (run_next(&r)) {
+        gan_step(&g, &r);
+        for (int d = 0; d < g.devices.count && r.step >= 2; d++) {
+            if (r.step == 2)
+                before[d] = bytes_in_use(g.devices.devices[d]);
+            ck_assert_uint_eq(bytes_in_use(g.devices.devices[d]), before[d]);
         }
     }
-    assert_ok(close_run(&run)); /* every ledger is at zero */
+    assert_ok(ek_error_status());
+    gan_close(&g);
+    series_free(r.series, SERIES);
+    assert_ok(ek_shutdown()); /* every ledger is at zero */
 }
 
 TEST(losses_have_to_be_finite)

@@ -10,17 +10,16 @@ int gpt_main(int argc, char **argv);
 #define main gpt_main
 #include "gpt.c"
 #undef main
-#include "unit.h"
+#include "program.h"
 
 /* ---- a text: 12 pieces, of which the tenth is held out; make_gpt.py has the same ---- */
 
-static char directory[32], saved[64], letters[64];
+static char directory[32], letters[64];
 
 static void make_text(void)
 {
     strcpy(directory, "/tmp/test_gpt_XXXXXX");
     ck_assert(mkdtemp(directory));
-    snprintf(saved, sizeof saved, "%s/checkpoint", directory);
     snprintf(letters, sizeof letters, "%s/letters", directory);
     FILE *file = fopen(letters, "wb");
     ck_assert_ptr_nonnull(file);
@@ -63,16 +62,22 @@ static void make_small(void)
     ck_assert_int_ge(gpt_check(), 0);
 }
 
-static int close_run(gpt *run)
+static void close_run(gpt *g, run *r)
 {
-    gpt_close(&run->state);
-    return ek_shutdown();
+    gpt_close(g);
+    series_free(r->series, SERIES);
+    assert_ok(ek_shutdown());
 }
 
-static void train_to(gpt *run, int64_t step)
+static void train(gpt *g, run *r, int64_t steps)
 {
-    while (run->state.step < step)
-        assert_ok(gpt_step(&run->state));
+    *g = (gpt){.tested = 0};
+    *r = (run){.name = "test", .last = steps};
+    assert_ok(gpt_open(g, NULL));
+    run_series(r, series_names, SERIES);
+    while (run_next(r))
+        gpt_step(g, r);
+    assert_ok(ek_error_status());
 }
 
 /* ---- runs ---- */
@@ -81,20 +86,20 @@ GROUP(runs)
 
 TEST(losses_are_pytorchs)
 {
-    static gpt run;
+    gpt g;
+    run r;
     make_small();
     opt.mode = MODE_SINGLE;
     opt.random = EK_RANDOM_TWISTER;
     opt.device_text = "1";
     ek_tensor *losses = golden("gpt.golden", "losses");
-    assert_ok(run_open(&gpt_kind, &run.state));
-    train_to(&run, 20);
+    train(&g, &r, 20);
     for (int i = 0; i < 20; i++) {
-        const double wanted = element(losses, i), loss = run.series[LOSSES].values[i];
+        const double wanted = element(losses, i), loss = r.series[LOSSES].values[i];
         ck_assert_msg(fabs(loss - wanted) <= 1e-10 * fmax(1, fabs(wanted)),
                       "step %d: %.17g, not %.17g", i, loss, wanted);
     }
-    assert_ok(close_run(&run));
+    close_run(&g, &r);
 }
 
 /* With Philox, which drops out the same elements. */
@@ -109,57 +114,41 @@ TEST(several_devices_are_one)
                 {MODE_SHARDED, "3"}};
     double wanted[STEPS + 1] = {0};
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        static gpt run;
+        gpt g;
+        run r;
         make_small();
         opt.mode = ways[w].mode;
         opt.device_text = ways[w].devices;
-        assert_ok(run_open(&gpt_kind, &run.state));
-        train_to(&run, STEPS);
-        assert_ok(gpt_test(&run));
+        train(&g, &r, STEPS);
+        const double held_out = gpt_test(&g);
         for (int i = 0; i <= STEPS; i++) {
-            const double loss = i < STEPS ? run.series[LOSSES].values[i] : run.held_out;
+            const double loss = i < STEPS ? r.series[LOSSES].values[i] : held_out;
             wanted[i] = w == 0 ? loss : wanted[i];
             ck_assert_msg(fabs(loss - wanted[i]) <= 1e-10 * fmax(1, fabs(wanted[i])),
                           "%s on %s devices, step %d: %.17g, not %.17g", mode_names[opt.mode],
                           opt.device_text, i, loss, wanted[i]);
         }
-        assert_ok(close_run(&run));
+        close_run(&g, &r);
     }
 }
 
+/* Also in what it writes in the end, which is on its page. */
 TEST_LOOP(a_resumed_run_is_the_whole_one, 0, MODES)
 {
-    static gpt run;
-    char whole[65], resumed[65];
-    enum { STEPS = 6, STOPPED = 3 };
-    make_small();
-    opt.mode = _i;
-    opt.device_text = _i == MODE_SINGLE ? "1" : "3";
-    opt.every = STOPPED;
-    assert_ok(run_open(&gpt_kind, &run.state));
-    train_to(&run, STOPPED);
-    assert_ok(run_save(&gpt_kind, &run.state, saved));
-    train_to(&run, STEPS);
-    assert_ok(gpt_finish(&run.state));
-    assert_ok(ek_module_sha256(run.job.network, whole));
-    const double held_out = run.held_out;
-    char *texts = run.texts;
-    const size_t nbytes = TEXTS * run.text_size;
-    run.texts = NULL;
-    assert_ok(close_run(&run));
-    opt.files.resume = saved;
-    assert_ok(run_open(&gpt_kind, &run.state));
-    ck_assert_int_eq(run.state.step, STOPPED);
-    train_to(&run, STEPS);
-    assert_ok(gpt_finish(&run.state));
-    assert_ok(ek_module_sha256(run.job.network, resumed));
-    ck_assert_str_eq(resumed, whole);
-    ck_assert(run.held_out == held_out);
-    ck_assert_int_eq(run.series[HELD_OUT].count, 2);
-    ck_assert_mem_eq(run.texts, texts, nbytes);
-    free(texts);
-    assert_ok(close_run(&run));
-    opt.files.resume = NULL;
+    static const char *const keys[] = {"parameters_sha256", "losses", "held_out_losses",
+                                       "nats_per_byte", NULL};
+    char options[512], path[64];
+    double losses[4];
+    snprintf(
+        options, sizeof options,
+        "--device %s --mode %s --devices %s --data %s --context 8 --width 12 --layers 2 "
+        "--heads 2 --batch 5 --steps 20 --warm-up 4 --dropout 0.2 --lr 0.01 --seed 3 --every 3 "
+        "--letters 10 --dtype f64%s",
+        program_device(), mode_names[_i], _i == MODE_SINGLE ? "1" : "3", letters,
+        _i == MODE_AUTO ? " --plan 2,2,1" : "");
+    assert_resumes(gpt_main, directory, options, "--stop 3", keys);
+    snprintf(path, sizeof path, "%s/rest.json", directory);
+    ck_assert_int_eq(program_numbers(path, "held_out_losses", losses, 4), 4);
 }
 
 /* ---- parts ---- */
@@ -226,49 +215,51 @@ TEST(a_folder_is_read_by_name)
 /* The held-out loss is the mean over bytes, also of a last batch that is smaller. */
 TEST(the_held_out_loss_is_a_mean_over_bytes)
 {
-    static gpt run;
+    gpt g;
+    run r;
     make_small();
     opt.mode = MODE_SINGLE;
     opt.device_text = "1";
     opt.context = 100;
-    assert_ok(run_open(&gpt_kind, &run.state));
-    ck_assert_int_eq(run.tested, 4000);
-    assert_ok(gpt_test(&run));
+    train(&g, &r, 0);
+    ck_assert_int_eq(g.tested, 4000);
+    const double held_out = gpt_test(&g);
     double sum = 0;
-    ek_module_train(run.job.network, false);
+    ek_module_train(g.job.network, false);
     ek_set_grad_enabled(false);
     for (int w = 0; w < 40; w++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *bytes =
-            ek_to_dtype(ek_from_data(run.held_text.bytes + 100 * w, EK_SHAPE(101), EK_U8), EK_I64);
-        bytes = ek_to_device(bytes, run.job.devices.devices[0]);
-        ek_tensor *logits = ek_apply(run.job.network, ek_narrow(bytes, 0, 0, 100));
+            ek_to_dtype(ek_from_data(g.held_text.bytes + 100 * w, EK_SHAPE(101), EK_U8), EK_I64);
+        bytes = ek_to_device(bytes, g.job.devices.devices[0]);
+        ek_tensor *logits = ek_apply(g.job.network, ek_narrow(bytes, 0, 0, 100));
         double loss;
         assert_ok(ek_item(ek_f_cross_entropy(logits, ek_narrow(bytes, 0, 1, 100)), &loss));
         sum += loss / 40;
         ek_scope_end(&scope);
     }
     ek_set_grad_enabled(true);
-    ck_assert_msg(fabs(run.held_out - sum) <= 1e-12 * sum, "%.17g, not %.17g", run.held_out, sum);
-    assert_ok(close_run(&run));
+    ck_assert_msg(fabs(held_out - sum) <= 1e-12 * sum, "%.17g, not %.17g", held_out, sum);
+    close_run(&g, &r);
 }
 
 /* With top-k 1 each byte is the likeliest, seen through a window that moves on. */
 TEST(it_writes_the_likeliest_bytes)
 {
-    static gpt run;
+    gpt g;
+    run r;
     make_small();
     opt.mode = MODE_SINGLE;
     opt.device_text = "1";
     opt.top_k = 1;
     opt.prompt = "ab";
-    assert_ok(run_open(&gpt_kind, &run.state));
+    train(&g, &r, 0);
     /* Embeddings of deviation 1, so that each byte and each position counts. */
-    assert_ok(ek_init_normal(ek_module_tensor(run.job.network, "wte.weight"), 0, 1));
-    assert_ok(ek_init_normal(ek_module_tensor(run.job.network, "wpe.weight"), 0, 1));
-    assert_ok(gpt_write(&run));
-    ck_assert_int_eq((int)run.text_size, 13);
-    ek_module_train(run.job.network, false);
+    assert_ok(ek_init_normal(ek_module_tensor(g.job.network, "wte.weight"), 0, 1));
+    assert_ok(ek_init_normal(ek_module_tensor(g.job.network, "wpe.weight"), 0, 1));
+    assert_ok(gpt_write(&g));
+    ck_assert_int_eq((int)g.text_size, 13);
+    ek_module_train(g.job.network, false);
     ek_set_grad_enabled(false);
     char wanted[13] = "ab";
     for (int i = 2; i < 12; i++) {
@@ -277,8 +268,7 @@ TEST(it_writes_the_likeliest_bytes)
         ek_scope scope = ek_scope_begin();
         ek_tensor *bytes =
             ek_to_dtype(ek_from_data(wanted + i - seen, EK_SHAPE(seen), EK_U8), EK_I64);
-        ek_tensor *logits =
-            ek_apply(run.job.network, ek_to_device(bytes, run.job.devices.devices[0]));
+        ek_tensor *logits = ek_apply(g.job.network, ek_to_device(bytes, g.job.devices.devices[0]));
         ek_tensor *last = ek_select(logits, 0, seen - 1);
         assert_ok(ek_item(ek_to_dtype(ek_argmax(last, 0, false), EK_F64), &best));
         wanted[i] = (char)best;
@@ -286,6 +276,6 @@ TEST(it_writes_the_likeliest_bytes)
     }
     ek_set_grad_enabled(true);
     for (int t = 0; t < TEXTS; t++)
-        ck_assert_mem_eq(run.texts + (size_t)t * run.text_size, wanted, 12);
-    assert_ok(close_run(&run));
+        ck_assert_mem_eq(g.texts + (size_t)t * g.text_size, wanted, 12);
+    close_run(&g, &r);
 }

@@ -103,7 +103,7 @@ static run_settings small(void)
     return settings;
 }
 
-static void run(const run_settings *settings, train_mode mode, mode_result *result)
+static void run_mode(const run_settings *settings, train_mode mode, mode_result *result)
 {
     ek_dataset *train =
         scenes_make(args_pictures(), true, SCENE_DARK, settings->scenes, settings->size, 0);
@@ -120,8 +120,8 @@ TEST(classic_and_balanced_agree)
 {
     run_settings settings = small();
     mode_result classic, balanced;
-    run(&settings, MODE_CLASSIC, &classic);
-    run(&settings, MODE_BALANCED, &balanced);
+    run_mode(&settings, MODE_CLASSIC, &classic);
+    run_mode(&settings, MODE_BALANCED, &balanced);
     ck_assert_int_eq(classic.losses.count, 5);
     ck_assert_int_eq(balanced.losses.count, 5);
     for (int i = 0; i < 5; i++)
@@ -139,8 +139,8 @@ TEST(sharded_is_balanced_to_the_bit)
         mode_result balanced, sharded;
         settings.adam = adam;
         settings.lr = adam ? 0.001 : 0.05;
-        run(&settings, MODE_BALANCED, &balanced);
-        run(&settings, MODE_SHARDED, &sharded);
+        run_mode(&settings, MODE_BALANCED, &balanced);
+        run_mode(&settings, MODE_SHARDED, &sharded);
         ck_assert_mem_eq(balanced.losses.values, sharded.losses.values, 5 * sizeof(double));
         ck_assert_str_eq(balanced.sha256, sharded.sha256);
         mode_result_free(&balanced);
@@ -155,15 +155,15 @@ TEST(plans_are_replayed)
     mode_result measured, replayed;
     char plan[sizeof measured.plan];
     settings.steps = 12;
-    run(&settings, MODE_AUTO, &measured);
+    run_mode(&settings, MODE_AUTO, &measured);
     memcpy(plan, measured.plan, sizeof plan);
     ck_assert_str_ne(plan, "");
     settings.plan = plan;
-    run(&settings, MODE_AUTO, &replayed);
+    run_mode(&settings, MODE_AUTO, &replayed);
     ck_assert_str_eq(measured.sha256, replayed.sha256);
     settings.plan = "4,4,1,1"; /* another plan, other roundings */
     mode_result_free(&replayed);
-    run(&settings, MODE_AUTO, &replayed);
+    run_mode(&settings, MODE_AUTO, &replayed);
     ck_assert_str_ne(measured.sha256, replayed.sha256);
     ck_assert_int_eq(replayed.share[0], 4);
     ck_assert_int_eq(replayed.share[3], 1);
@@ -176,8 +176,8 @@ TEST(runs_repeat_to_the_bit)
     run_settings settings = small();
     for (int mode = 0; mode < MODES; mode++) {
         mode_result first, second;
-        run(&settings, (train_mode)mode, &first);
-        run(&settings, (train_mode)mode, &second);
+        run_mode(&settings, (train_mode)mode, &first);
+        run_mode(&settings, (train_mode)mode, &second);
         ck_assert_str_eq(first.sha256, second.sha256);
         ck_assert_mem_eq(first.losses.values, second.losses.values, 5 * sizeof(double));
         ck_assert(first.pixel_accuracy == second.pixel_accuracy);
@@ -228,7 +228,7 @@ TEST(classic_is_not_wasteful)
     settings.steps = 2;
     settings.scenes = 128;
     settings.test_scenes = 1;
-    run(&settings, MODE_CLASSIC, &classic);
+    run_mode(&settings, MODE_CLASSIC, &classic);
     double needed = needed_on_device_0(&settings, (double)classic.parameters);
     double peak = (double)device_peak(&classic, 0);
     ck_assert_msg(peak <= 1.1 * needed, "the peak %.0f is %.3f of what is needed", peak,
@@ -244,8 +244,8 @@ TEST(balanced_is_level)
     settings.steps = 2;
     settings.scenes = 128;
     settings.test_scenes = 1;
-    run(&settings, MODE_CLASSIC, &classic);
-    run(&settings, MODE_BALANCED, &balanced);
+    run_mode(&settings, MODE_CLASSIC, &classic);
+    run_mode(&settings, MODE_BALANCED, &balanced);
     ck_assert_int_eq(ek_report_device_count(balanced.report), 4);
     ck_assert_double_ge(ek_report_imbalance(classic.report) / ek_report_imbalance(balanced.report),
                         1.6);
@@ -262,7 +262,7 @@ TEST(sharded_makes_no_device_special)
     settings.steps = 3;
     settings.scenes = 128;
     settings.test_scenes = 1;
-    run(&settings, MODE_SHARDED, &sharded);
+    run_mode(&settings, MODE_SHARDED, &sharded);
     ck_assert_double_ge(ek_report_imbalance(sharded.report), 1);
     ck_assert_double_le(ek_report_imbalance(sharded.report), 1.02);
     mode_result_free(&sharded);

@@ -9,13 +9,13 @@ int lstm_main(int argc, char **argv);
 #define main lstm_main
 #include "lstm.c"
 #undef main
-#include "unit.h"
+#include "program.h"
 
 /* ---- words: as tests/golden/make_lstm.py makes them ---- */
 
 enum { LISTED = 45, STEPS = 20 };
 
-static char directory[32], saved[64];
+static char directory[32];
 
 /* As any generator of small numbers: nothing of the library runs before Check forks. */
 static unsigned draw(unsigned count)
@@ -30,7 +30,6 @@ static void write_words(void)
     char path[256];
     strcpy(directory, "/tmp/test_lstm_XXXXXX");
     ck_assert(mkdtemp(directory));
-    snprintf(saved, sizeof saved, "%s/checkpoint", directory);
     for (int language = 0; language < LANGUAGES; language++) {
         snprintf(path, sizeof path, "%s/%s", directory, word_files[language]);
         FILE *file = fopen(path, "w");
@@ -70,27 +69,33 @@ static void make_small(void)
     opt.seed = 7;
 }
 
-static int close_run(lstm *run)
+static void close_run(lstm *l, run *r)
 {
-    lstm_close(&run->state);
-    return ek_shutdown();
+    lstm_close(l);
+    series_free(r->series, SERIES);
+    assert_ok(ek_shutdown());
 }
 
-static void train_to(lstm *run, int64_t step)
+static void train(lstm *l, run *r, int64_t steps)
 {
-    while (run->state.step < step)
-        assert_ok(lstm_step(&run->state));
+    *l = (lstm){.epoch_steps = 0};
+    *r = (run){.name = "test", .last = steps};
+    assert_ok(lstm_open(l, NULL));
+    run_series(r, series_names, SERIES);
+    while (run_next(r))
+        lstm_step(l, r);
+    assert_ok(ek_error_status());
+    ck_assert_int_eq(r->series[LOSSES].count, steps);
 }
 
 /* The losses of a whole run. */
 static void losses_of_run(double losses[STEPS])
 {
-    lstm run;
-    assert_ok(run_open(&lstm_kind, &run.state));
-    train_to(&run, STEPS);
-    ck_assert_int_eq(run.series[LOSSES].count, STEPS);
-    memcpy(losses, run.series[LOSSES].values, STEPS * sizeof *losses);
-    assert_ok(close_run(&run));
+    lstm l;
+    run r;
+    train(&l, &r, STEPS);
+    memcpy(losses, r.series[LOSSES].values, STEPS * sizeof *losses);
+    close_run(&l, &r);
 }
 
 static void assert_same_losses(const double *losses, const double *wanted, double limit)
@@ -133,76 +138,43 @@ TEST_LOOP(devices_do_not_change_losses, MODE_CLASSIC, MODES)
     }
 }
 
-/* In an epoch, at its end; with dropout, whose numbers are kept too. */
-TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
+static char *small_options(char text[256])
 {
-    static const int64_t stops[] = {2, 4};
-    lstm run;
-    char whole[65], resumed[65];
-    double losses[STEPS];
-    make_small();
-    opt.mode = _i;
-    opt.device_text = _i == MODE_SINGLE ? "1" : "3";
-    opt.dropout = 0.3;
-    opt.epochs = 2;
-    if (_i == MODE_AUTO)
-        opt.dtype = EK_F32;
-    for (int i = 0; i < 2; i++) {
-        opt.files.resume = NULL;
-        assert_ok(run_open(&lstm_kind, &run.state));
-        train_to(&run, stops[i]);
-        assert_ok(run_save(&lstm_kind, &run.state, saved));
-        if (_i == MODE_AUTO) /* goes on from its plan, not from what is measured */
-            break;
-        train_to(&run, 8);
-        memcpy(losses, run.series[LOSSES].values, 8 * sizeof *losses);
-        assert_ok(ek_module_sha256(run.job.network, whole));
-        assert_ok(close_run(&run));
-        opt.files.resume = saved;
-        assert_ok(run_open(&lstm_kind, &run.state));
-        ck_assert_int_eq(run.state.step, stops[i]);
-        train_to(&run, 8);
-        assert_ok(ek_module_sha256(run.job.network, resumed));
-        ck_assert_str_eq(whole, resumed);
-        ck_assert_mem_eq(losses, run.series[LOSSES].values, 8 * sizeof *losses);
-        ck_assert_int_eq(run.series[ACCURACIES].count, 2);
-        assert_ok(close_run(&run));
-    }
-    if (_i != MODE_AUTO)
-        return;
-    assert_ok(close_run(&run));
-    opt.files.resume = saved;
-    assert_ok(run_open(&lstm_kind, &run.state));
-    train_to(&run, 8);
-    assert_ok(close_run(&run));
+    snprintf(text, 256,
+             "--device %s --data %s --words 40 --hidden 8 --layers 2 --batch 50 --epochs 2 --clip "
+             "0.1 --seed 7 --dropout 0.3",
+             program_device(), directory);
+    return text;
 }
 
-static void refuse(int status, const char *part)
+/* In an epoch, at its end; with dropout, whose numbers are kept too; by the plan that was measured.
+ */
+TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
 {
-    lstm run;
-    ck_assert_int_eq(run_open(&lstm_kind, &run.state), status);
-    assert_error(status, part);
-    assert_ok(close_run(&run));
+    static const char *const keys[] = {"parameters_sha256", "losses", "test_accuracies", NULL};
+    char options[512], small[256];
+    double numbers[8];
+    snprintf(options, sizeof options, "%s --mode %s --devices %s --dtype %s", small_options(small),
+             mode_names[_i], _i == MODE_SINGLE ? "1" : "3", _i == MODE_AUTO ? "f32" : "f64");
+    if (_i != MODE_AUTO)
+        assert_resumes(lstm_main, directory, options, "--steps 2", keys);
+    assert_resumes(lstm_main, directory, options, "--steps 4",
+                   keys + 3 * (_i == MODE_AUTO)); /* another run may measure another plan */
+    snprintf(small, sizeof small, "%s/rest.json", directory);
+    ck_assert_int_eq(program_numbers(small, "losses", numbers, 8), 8);
+    ck_assert_int_eq(program_numbers(small, "test_accuracies", numbers, 8), 2);
 }
 
 TEST(what_cannot_be_is_refused)
 {
-    lstm run;
-    make_small();
-    assert_ok(run_open(&lstm_kind, &run.state));
-    train_to(&run, 1);
-    assert_ok(run_save(&lstm_kind, &run.state, saved));
-    assert_ok(close_run(&run));
-    const struct lstm_options same = opt;
-    opt.files.resume = saved;
-    opt.cell = CELL_GRU;
-    refuse(EK_E_INVALID, "was made with --cell lstm, not gru");
-    opt = same;
-    opt.words = 1000;
-    refuse(EK_E_INVALID, "american-english has 45 words of 3 to 20 letters");
-    opt = same;
-    opt.data = "/nowhere";
-    refuse(EK_E_IO, "/nowhere/american-english");
+    static const char *const refused[] = {"--cell gru", "--words 1000", "--data /nowhere"};
+    char small[256];
+    small_options(small);
+    ck_assert_int_eq(program_run(lstm_main, "%s --steps 1 --out %s/half", small, directory), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(program_run(lstm_main, "%s --resume %s/half/checkpoint.safetensors %s",
+                                     small, directory, refused[i]),
+                         REFUSED);
 }
 
 /* ---- parts ---- */
@@ -214,7 +186,8 @@ TEST(words_are_letters_only)
     word_list list = {0};
     char path[4096];
     make_small();
-    FILE *file = fopen(run_path(directory, word_files[GERMAN], path), "w");
+    snprintf(path, sizeof path, "%s/%s", directory, word_files[GERMAN]);
+    FILE *file = fopen(path, "w");
     fputs(
         "Zebra\nab\nzebra\n\xc3\xa4hnlich\nit's\nabcdefghijklmnopqrstu\nabcdefghijklmnopqrst\nXyz",
         file);
@@ -302,23 +275,24 @@ TEST(scores_are_shares)
 /* Words of one batch or of another, each is scored as alone; the loss is the mean over letters. */
 TEST(tests_score_each_word_once)
 {
-    lstm run;
-    score alone = {0};
+    lstm l;
+    run r;
+    score alone = {{0}, {0}};
     double sum = 0;
     int64_t letters = 0;
     make_small();
-    assert_ok(run_open(&lstm_kind, &run.state));
-    train_to(&run, 4);
-    ck_assert_int_eq(run.tested.seen[WHOLE], 20);
+    train(&l, &r, 4);
+    const lstm_tested tested = lstm_test(&l);
+    ck_assert_int_eq(tested.score.seen[WHOLE], 20);
     ek_set_grad_enabled(false);
-    ek_module_train(run.job.network, false);
-    for (int64_t i = 0; i < run.testing.count; i++) {
-        const word *w = &run.testing.words[i];
+    ek_module_train(l.job.network, false);
+    for (int64_t i = 0; i < l.testing.count; i++) {
+        const word *w = &l.testing.words[i];
         int64_t symbols[MOST_LETTERS + 1], languages[MOST_LETTERS + 1];
         for (int k = 0; k <= w->count; k++)
             symbols[k] = w->symbols[k + 1];
         ek_tensor *x = ek_from_data(symbols, EK_SHAPE(1, w->count + 1), EK_I64),
-                  *logits = ek_apply(run.job.network, ek_to_device(x, run.job.devices.devices[0])),
+                  *logits = ek_apply(l.job.network, ek_to_device(x, l.job.devices.devices[0])),
                   *target = ek_full(w->language, EK_SHAPE(1, w->count + 1), EK_I64,
                                     ek_tensor_device(logits));
         sum += element(ek_f_cross_entropy(logits, target, .reduction = EK_SUM), 0);
@@ -327,26 +301,27 @@ TEST(tests_score_each_word_once)
             languages[k] = (int64_t)element(ek_argmax(logits, 1, false), k);
         score_word(&alone, w, languages);
     }
-    ck_assert_mem_eq(&alone, &run.tested, sizeof alone);
-    ck_assert_double_le(fabs(run.test_loss - sum / (double)letters), 1e-12);
-    ck_assert(run.series[ACCURACIES].values[0] == score_of(&alone, WHOLE));
-    assert_ok(close_run(&run));
+    ck_assert_mem_eq(&alone, &tested.score, sizeof alone);
+    ck_assert_double_le(fabs(tested.loss - sum / (double)letters), 1e-12);
+    close_run(&l, &r);
 }
 
 /* Words of few letters more often than by chance; counted, too. */
 TEST(the_network_learns)
 {
-    lstm run;
+    enum { LEARNING = 100 };
+    lstm l;
+    run r;
+    score counted[NGRAM_MOST_ORDER + 1];
     make_small();
-    opt.epochs = 25;
+    opt.epochs = LEARNING / 4;
     opt.lr = 0.02;
     opt.clip = 1;
-    assert_ok(run_open(&lstm_kind, &run.state));
-    train_to(&run, run.state.last);
-    const series *losses = &run.series[LOSSES];
-    ck_assert_double_lt(losses->values[losses->count - 1], 0.8 * losses->values[0]);
-    assert_ok(lstm_finish(&run.state));
-    ck_assert_int_ge(run.best_order, 1);
-    ck_assert_int_eq(run.counted[run.best_order].seen[WHOLE], 20);
-    assert_ok(close_run(&run));
+    train(&l, &r, LEARNING);
+    const double *losses = r.series[LOSSES].values;
+    ck_assert_double_lt(losses[LEARNING - 1], 0.8 * losses[0]);
+    assert_ok(score_ngrams(&l.training, &l.testing, counted));
+    ck_assert_int_ge(lstm_best_order(counted), 1);
+    ck_assert_int_eq(counted[lstm_best_order(counted)].seen[WHOLE], 20);
+    close_run(&l, &r);
 }

@@ -9,7 +9,7 @@ int reid_main(int argc, char **argv);
 #define main reid_main
 #include "reid.c"
 #undef main
-#include "unit.h"
+#include "program.h"
 
 enum { SEED = 7, STEPS = 20, BATCH = 10, SIDE = 8 };
 #define GOLDEN "reid.golden"
@@ -141,14 +141,14 @@ TEST_LOOP(triplets_are_the_hardest, 0, 3)
 TEST(batches_are_groups_of_identities)
 {
     make_small();
-    reid run = {.job.devices = EK_DEVICES(ek_cpu())};
-    run.training = views_make(args_pictures(), true, opt.identities, opt.views, 1);
-    assert_made(run.training);
-    run.loader = reid_loader(&run);
-    assert_made(run.loader);
+    reid s = {.job.devices = EK_DEVICES(ek_cpu())};
+    s.training = views_make(args_pictures(), true, opt.identities, opt.views, 1);
+    assert_made(s.training);
+    s.loader = reid_loader(&s);
+    assert_made(s.loader);
     ek_batch batch;
     int batches = 0;
-    while (ek_loader_next(run.loader, &batch) > 0) {
+    while (ek_loader_next(s.loader, &batch) > 0) {
         ek_tensor *of = ek_value_tensor(batch.target);
         ck_assert_int_eq(batch.count, BATCH);
         ck_assert_int_eq(ek_tensor_dtype(ek_value_tensor(batch.input)), EK_F64);
@@ -158,7 +158,7 @@ TEST(batches_are_groups_of_identities)
     }
     ck_assert_int_eq(batches, 4);
     ck_assert_int_eq(reid_epoch_steps(), 4);
-    reid_close(&run.state);
+    reid_close(&s);
 }
 
 /* ---- losses of twenty steps ---- */
@@ -167,12 +167,12 @@ static const int64_t of_pictures[BATCH] = {0, 1, 1, 2, 0, 2, 3, 3, 4, 0};
 
 static void train(int mode, const char *devices, double *losses, double *triplets)
 {
-    reid run = {.epoch_steps = STEPS / opt.epochs};
-    train_job *job = &run.job;
+    reid s = {.epoch_steps = STEPS / opt.epochs};
+    train_job *job = &s.job;
     opt.mode = mode;
     job_begin(job, mode, EK_HOST, devices);
     snprintf(job->plan, sizeof job->plan, "%s", mode == MODE_AUTO ? "3,7" : "");
-    assert_ok(reid_make(&run));
+    assert_ok(reid_make(&s));
     /* What make_reid.py draws behind the network's parameters. */
     ek_tensor *pictures = ek_to_dtype(ek_randn(EK_SHAPE(BATCH, 1, SIDE, SIDE)), EK_F64);
     ek_tensor *identities = ek_from_data(of_pictures, EK_SHAPE(BATCH), EK_I64);
@@ -223,70 +223,69 @@ TEST_LOOP(devices_have_one_devices_losses, MODE_CLASSIC, MODES)
 
 GROUP(runs)
 
-static int close_run(reid *run)
+static char folder[32];
+
+static void make_folder(void)
 {
-    reid_close(&run->state);
-    return ek_shutdown();
+    strcpy(folder, "/tmp/test_reid_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
 }
+
+static void remove_folder(void)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+FIXTURE(make_folder, remove_folder)
 
 /* Stopped after three of eight steps, saved, and gone on with by another: to the bit as if not. */
 TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
 {
-    reid run;
-    char path[] = "/tmp/test_reid_XXXXXX", whole[65], resumed[65];
-    double losses[8], maps[2];
-    make_small();
-    opt.mode = _i;
-    opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
-    close(mkstemp(path));
-    assert_ok(run_open(&reid_kind, &run.state));
-    const retrieval untrained = run.untrained;
-    for (int step = 0; step < 8; step++) {
-        assert_ok(reid_step(&run.state));
-        if (step == 2)
-            assert_ok(run_save(&reid_kind, &run.state, path));
-    }
-    assert_ok(ek_module_sha256(run.job.network, whole));
-    ck_assert_int_eq(run.series[MAPS].count, 2);
-    ck_assert_int_eq(run.trained.queries, 12);
-    memcpy(losses, run.series[LOSSES].values, sizeof losses);
-    memcpy(maps, run.series[MAPS].values, sizeof maps);
-    assert_ok(close_run(&run));
-
-    opt.files.resume = path;
-    assert_ok(run_open(&reid_kind, &run.state));
-    ck_assert_int_eq(run.state.step, 3);
-    ck_assert_double_eq(run.untrained.map, untrained.map);
-    ck_assert_int_eq(run.untrained.queries, 12);
-    while (run.state.step < 8)
-        assert_ok(reid_step(&run.state));
-    assert_ok(ek_module_sha256(run.job.network, resumed));
-    ck_assert_str_eq(whole, resumed);
-    ck_assert_mem_eq(losses, run.series[LOSSES].values, sizeof losses);
-    ck_assert_mem_eq(maps, run.series[MAPS].values, sizeof maps);
-    assert_ok(close_run(&run));
-    unlink(path);
+    static const char *const keys[] = {
+        "parameters_sha256", "losses", "triplet_losses", "maps", "map", NULL};
+    char options[512], path[64];
+    double maps[3];
+    snprintf(options, sizeof options,
+             "--device host --mode %s --devices %s --seed 7 --dtype f64 --width 4 --features 8 "
+             "--batch 10 --group 2 --identities 6 --test-identities 3 --epochs 2 --margin 5 "
+             "--triplet 0.7%s",
+             mode_names[_i], _i == MODE_SINGLE ? "1" : "3", _i == MODE_AUTO ? " --plan 4,4,2" : "");
+    assert_resumes(reid_main, folder, options, "--steps 3", keys);
+    snprintf(path, sizeof path, "%s/rest.json", folder);
+    ck_assert_int_eq(program_numbers(path, "maps", maps, 3), 2);
+    char *lines = program_lines(path, "queries");
+    for (char *at = lines; (at = strchr(at, ':')); at++)
+        ck_assert_int_eq(strtol(at + 1, NULL, 10), 12);
+    free(lines);
 }
 
 TEST(memory_does_not_grow)
 {
-    reid run;
+    reid s = {.epoch_steps = 0};
+    run r = {.name = "test", .last = 20};
     make_small();
     opt.epochs = 5;
     opt.mode = MODE_BALANCED;
     opt.device_text = "3";
     opt.workers = 0;
     uint64_t before[3];
-    assert_ok(run_open(&reid_kind, &run.state));
-    while (run.state.step < 20) {
-        assert_ok(reid_step(&run.state));
-        for (int d = 0; d < 3 && run.state.step >= 8; d++) {
+    assert_ok(reid_open(&s, NULL));
+    while (run_next(&r)) {
+        reid_step(&s, &r);
+        if (r.step % s.epoch_steps == 0)
+            reid_test(&s);
+        for (int d = 0; d < 3 && r.step >= 8; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get_stats(run.job.devices.devices[d], &stats));
-            if (run.state.step == 8)
+            assert_ok(ek_memory_get_stats(s.job.devices.devices[d], &stats));
+            if (r.step == 8)
                 before[d] = stats.in_use;
             ck_assert_uint_eq(stats.in_use, before[d]);
         }
     }
-    assert_ok(close_run(&run)); /* every ledger is at zero */
+    assert_ok(ek_error_status());
+    reid_close(&s);
+    series_free(r.series, SERIES);
+    assert_ok(ek_shutdown()); /* every ledger is at zero */
 }

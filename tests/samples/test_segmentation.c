@@ -9,7 +9,7 @@ int segmentation_main(int argc, char **argv);
 #define main segmentation_main
 #include "segmentation.c"
 #undef main
-#include "unit.h"
+#include "program.h"
 
 enum { SEED = 7, STEPS = 20, BATCH = 5, SIDE = 16 };
 #define GOLDEN "segmentation.golden"
@@ -127,23 +127,23 @@ TEST(labels_have_colours)
 TEST(scenes_and_labels_are_cropped_alike)
 {
     make_small();
-    segmentation run = {.job.devices = EK_DEVICES(ek_cpu())};
+    segmentation s = {.job.devices = EK_DEVICES(ek_cpu())};
     scene_set *set = NULL;
-    run.training = scenes_make(args_pictures(), true, SCENE_CLUTTERED, opt.scenes, opt.size, 1);
-    assert_made(run.training);
-    set = (scene_set *)run.training;
+    s.training = scenes_make(args_pictures(), true, SCENE_CLUTTERED, opt.scenes, opt.size, 1);
+    assert_made(s.training);
+    set = (scene_set *)s.training;
     for (int64_t p = 0; p < opt.scenes * opt.size * opt.size; p++)
         set->labels[p] = set->images[p];
-    run.loader = segmentation_loader(&run);
-    assert_made(run.loader);
+    s.loader = segmentation_loader(&s);
+    assert_made(s.loader);
     ek_batch batch;
-    ck_assert_int_eq(ek_loader_next(run.loader, &batch), 1);
+    ck_assert_int_eq(ek_loader_next(s.loader, &batch), 1);
     ek_tensor *scenes = ek_value_tensor(batch.input), *labels = ek_value_tensor(batch.target);
     ck_assert_int_eq(ek_tensor_count(scenes), BATCH * SIDE * SIDE);
     ck_assert_int_eq(ek_tensor_dtype(scenes), EK_F64);
     for (int64_t i = 0; i < BATCH * SIDE * SIDE; i++)
         ck_assert_double_eq_tol(255 * element(scenes, i), element(labels, i), 1e-4);
-    segmentation_close(&run.state);
+    segmentation_close(&s);
 }
 
 /* ---- losses of twenty steps ---- */
@@ -163,12 +163,12 @@ static void draw_data(void)
 
 static void train(int mode, const char *devices, double *losses)
 {
-    segmentation run = {.epoch_steps = STEPS / opt.epochs};
-    train_job *job = &run.job;
+    segmentation s = {.epoch_steps = STEPS / opt.epochs};
+    train_job *job = &s.job;
     opt.mode = mode;
     job_begin(job, mode, EK_HOST, devices);
     snprintf(job->plan, sizeof job->plan, "%s", mode == MODE_AUTO ? "1,4" : "");
-    assert_ok(segmentation_make(&run));
+    assert_ok(segmentation_make(&s));
     draw_data();
     for (int i = 0; i < STEPS; i++)
         assert_ok(segmentation_train(job, EK_VALUE(pictures), EK_VALUE(targets), &losses[i]));
@@ -211,55 +211,42 @@ TEST_LOOP(devices_have_one_devices_losses, MODE_CLASSIC, MODES)
 
 GROUP(runs)
 
-static void read_hash(segmentation *run, char text[65])
+static char folder[32];
+
+static void make_folder(void)
 {
-    assert_ok(ek_module_sha256(run->job.network, text));
+    strcpy(folder, "/tmp/test_segmentation_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 
-static int close_run(segmentation *run)
+static void remove_folder(void)
 {
-    segmentation_close(&run->state);
-    return ek_shutdown();
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
 }
+
+FIXTURE(make_folder, remove_folder)
 
 /* Stopped after three of eight steps, saved, and gone on with by another: to the bit as if not. */
 TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
 {
-    segmentation run;
-    char path[] = "/tmp/test_segmentation_XXXXXX", whole[65], resumed[65];
-    double losses[8], ious[2];
-    make_small();
-    opt.mode = _i;
-    opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
-    close(mkstemp(path));
-    assert_ok(run_open(&segmentation_kind, &run.state));
-    for (int step = 0; step < 8; step++) {
-        assert_ok(segmentation_step(&run.state));
-        if (step == 2)
-            assert_ok(run_save(&segmentation_kind, &run.state, path));
-    }
-    read_hash(&run, whole);
-    ck_assert_int_eq(run.series[MEAN_IOUS].count, 2);
-    memcpy(losses, run.series[LOSSES].values, sizeof losses);
-    memcpy(ious, run.series[MEAN_IOUS].values, sizeof ious);
-    assert_ok(close_run(&run));
-
-    opt.files.resume = path;
-    assert_ok(run_open(&segmentation_kind, &run.state));
-    ck_assert_int_eq(run.state.step, 3);
-    while (run.state.step < 8)
-        assert_ok(segmentation_step(&run.state));
-    read_hash(&run, resumed);
-    ck_assert_str_eq(whole, resumed);
-    ck_assert_mem_eq(losses, run.series[LOSSES].values, sizeof losses);
-    ck_assert_mem_eq(ious, run.series[MEAN_IOUS].values, sizeof ious);
-    assert_ok(close_run(&run));
-    unlink(path);
+    static const char *const keys[] = {"parameters_sha256", "losses", "mean_ious", NULL};
+    char options[512], path[64];
+    double ious[3];
+    snprintf(options, sizeof options,
+             "--device host --mode %s --devices %s --seed 7 --dtype f64 --width 4 --depth 2 "
+             "--batch 5 --size 32 --crop 16 --scenes 18 --test-scenes 3 --epochs 2 --dice 0.5%s",
+             mode_names[_i], _i == MODE_SINGLE ? "1" : "3", _i == MODE_AUTO ? " --plan 2,2,1" : "");
+    assert_resumes(segmentation_main, folder, options, "--steps 3", keys);
+    snprintf(path, sizeof path, "%s/rest.json", folder);
+    ck_assert_int_eq(program_numbers(path, "mean_ious", ious, 3), 2);
 }
 
 TEST(memory_does_not_grow)
 {
-    segmentation run;
+    segmentation s = {.epoch_steps = 0};
+    run r = {.name = "test", .last = 20};
     make_small();
     opt.scenes = 20; /* whole batches */
     opt.epochs = 5;
@@ -267,16 +254,21 @@ TEST(memory_does_not_grow)
     opt.device_text = "3";
     opt.workers = 0;
     uint64_t before[3];
-    assert_ok(run_open(&segmentation_kind, &run.state));
-    while (run.state.step < 20) {
-        assert_ok(segmentation_step(&run.state));
-        for (int d = 0; d < 3 && run.state.step >= 4; d++) {
+    assert_ok(segmentation_open(&s, NULL));
+    while (run_next(&r)) {
+        segmentation_step(&s, &r);
+        if (r.step % s.epoch_steps == 0)
+            segmentation_test(&s);
+        for (int d = 0; d < 3 && r.step >= 4; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get_stats(run.job.devices.devices[d], &stats));
-            if (run.state.step == 4)
+            assert_ok(ek_memory_get_stats(s.job.devices.devices[d], &stats));
+            if (r.step == 4)
                 before[d] = stats.in_use;
             ck_assert_uint_eq(stats.in_use, before[d]);
         }
     }
-    assert_ok(close_run(&run)); /* every ledger is at zero */
+    assert_ok(ek_error_status());
+    segmentation_close(&s);
+    series_free(r.series, SERIES);
+    assert_ok(ek_shutdown()); /* every ledger is at zero */
 }

@@ -10,6 +10,7 @@ int stylegan_main(int argc, char **argv);
 #include "stylegan.c"
 #undef main
 #include "kit/devices.h"
+#include "program.h"
 
 /* The sample's defaults, smaller. */
 static void make_small(void)
@@ -37,21 +38,23 @@ static ek_loader *made_loader(int64_t count)
     return ek_data_loader(set, .batch_size = opt.batch, .sampler = ek_sequential_sampler(count));
 }
 
-/* A run of `steps` steps on these pictures, to be closed. */
-static void run_made(stylegan *run, int mode, int devices, int64_t pictures, int steps)
+/* `steps` steps on these pictures. To be closed. */
+static void run_made(stylegan *s, run *r, int mode, int devices, int64_t pictures, int steps)
 {
-    *run = (stylegan){.devices = ek_devices(test_kind(), devices)};
+    *s = (stylegan){.devices = ek_devices(test_kind(), devices)};
+    *r = (run){.name = "test", .last = steps};
     opt.mode = mode;
-    run->loader = made_loader(pictures);
-    assert_ok(stylegan_open_networks(run, NULL));
-    for (int i = 0; i < steps; i++)
-        assert_ok(stylegan_step(&run->state));
+    s->loader = made_loader(pictures);
+    assert_ok(stylegan_open_networks(s, NULL));
+    while (run_next(r))
+        stylegan_step(s, r);
+    assert_ok(ek_error_status());
 }
 
-static int close_run(stylegan *run)
+static void close_run(stylegan *s, run *r)
 {
-    stylegan_close(&run->state);
-    return ek_shutdown();
+    stylegan_close(s);
+    series_free(r->series, SERIES);
 }
 
 /* Within `limit` of wanted, relative to what is larger than 1. */
@@ -68,22 +71,24 @@ GROUP(parts)
 
 TEST(steps_are_those_of_pytorch)
 {
-    stylegan run;
+    stylegan s;
+    run r;
     make_small();
     opt.batch = 8;
     assert_ok(test_devices_configure("1"));
-    run_made(&run, MODE_SINGLE, 1, 24, 20);
+    run_made(&s, &r, MODE_SINGLE, 1, 24, 20);
     static const char *const names[] = {"critic_losses", "generator_losses", "r1_penalties",
                                         "path_lengths"};
     for (int i = CRITIC_LOSSES; i <= PATH_LENGTHS; i++) {
         ek_tensor *wanted = golden("stylegan.golden", names[i]);
-        ck_assert_int_eq(ek_tensor_count(wanted), run.series[i].count);
-        assert_series(names[i], run.series[i].values, run.series[i].count, ek_tensor_data(wanted),
+        ck_assert_int_eq(ek_tensor_count(wanted), r.series[i].count);
+        assert_series(names[i], r.series[i].values, r.series[i].count, ek_tensor_data(wanted),
                       1e-10);
     }
-    assert_series("path_mean", &run.path_mean, 1,
+    assert_series("path_mean", &s.path_mean, 1,
                   ek_tensor_data(golden("stylegan.golden", "path_mean")), 1e-10);
-    assert_ok(close_run(&run));
+    close_run(&s, &r);
+    assert_ok(ek_shutdown());
 }
 
 /* Five groups, which neither two nor three devices share alike. */
@@ -91,27 +96,29 @@ TEST(devices_agree)
 {
     enum { STEPS = 2 };
     static const int modes[] = {MODE_CLASSIC, MODE_BALANCED, MODE_SHARDED};
-    stylegan alone, run;
+    stylegan alone, s;
+    run wanted, r;
     make_small();
     opt.batch = 20;
     opt.path_every = 2;
     opt.r1_every = 1;
     assert_ok(test_devices_configure("3"));
-    run_made(&alone, MODE_SINGLE, 1, 40, STEPS);
+    run_made(&alone, &wanted, MODE_SINGLE, 1, 40, STEPS);
     for (int m = 0; m < 3; m++)
         for (int devices = 2; devices <= 3; devices++) {
             char what[64];
-            run_made(&run, modes[m], devices, 40, STEPS);
+            run_made(&s, &r, modes[m], devices, 40, STEPS);
             for (int i = CRITIC_LOSSES; i <= PATH_LENGTHS; i++) {
                 snprintf(what, sizeof what, "%s on %d devices, series %d", mode_names[modes[m]],
                          devices, i);
-                ck_assert_int_eq(run.series[i].count, i == PATH_LENGTHS ? 1 : STEPS);
-                assert_series(what, run.series[i].values, run.series[i].count,
-                              alone.series[i].values, 1e-10);
+                ck_assert_int_eq(r.series[i].count, i == PATH_LENGTHS ? 1 : STEPS);
+                assert_series(what, r.series[i].values, r.series[i].count, wanted.series[i].values,
+                              1e-10);
             }
-            stylegan_close(&run.state);
+            close_run(&s, &r);
         }
-    assert_ok(close_run(&alone));
+    close_run(&alone, &wanted);
+    assert_ok(ek_shutdown());
 }
 
 /* A group's scores are its own, and depend on the group's other pictures. */
@@ -187,53 +194,48 @@ TEST(distances_of_slanted_features)
 
 GROUP(runs)
 
-static void hashes(stylegan *run, char text[3][65])
+static char folder[32];
+
+static void make_folder(void)
 {
-    assert_ok(ek_module_sha256(run->generator.network, text[0]));
-    assert_ok(ek_module_sha256(run->critic.network, text[1]));
-    assert_ok(ek_ema_apply(run->average));
-    assert_ok(ek_module_sha256(run->generator.network, text[2]));
-    assert_ok(ek_ema_restore(run->average));
+    strcpy(folder, "/tmp/test_stylegan_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
 }
+
+static void remove_folder(void)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+FIXTURE(make_folder, remove_folder)
 
 /* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not. */
 TEST_LOOP(resumed_runs_are_the_same, 0, 3)
 {
     static const int modes[] = {MODE_SINGLE, MODE_BALANCED, MODE_SHARDED};
-    stylegan run;
-    make_small();
-    char path[] = "/tmp/test_stylegan_XXXXXX", whole[3][65], resumed[3][65];
-    double losses[4], path_mean;
-    opt.mode = modes[_i];
-    opt.dtype = EK_F32;
-    opt.batch = 12;
-    opt.steps = 4;
-    opt.path_every = 3; /* each before and behind the stop */
-    opt.r1_every = 3;
-    opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
-    close(mkstemp(path));
-    assert_ok(run_open(&stylegan_kind, &run.state));
-    for (int step = 0; step < 4; step++) {
-        assert_ok(stylegan_step(&run.state));
-        if (step == 1)
-            assert_ok(run_save(&stylegan_kind, &run.state, path));
-    }
-    hashes(&run, whole);
-    memcpy(losses, run.series[GENERATOR_LOSSES].values, sizeof losses);
-    path_mean = run.path_mean;
-    assert_ok(close_run(&run));
-
-    opt.files.resume = path;
-    assert_ok(run_open(&stylegan_kind, &run.state));
-    ck_assert_int_eq(run.state.step, 2);
-    while (run.state.step < 4)
-        assert_ok(stylegan_step(&run.state));
-    hashes(&run, resumed);
-    for (int i = 0; i < 3; i++)
-        ck_assert_str_eq(whole[i], resumed[i]);
-    ck_assert_str_ne(whole[0], whole[2]);
-    ck_assert_mem_eq(losses, run.series[GENERATOR_LOSSES].values, sizeof losses);
-    ck_assert(path_mean == run.path_mean && path_mean > 0);
-    assert_ok(close_run(&run));
-    unlink(path);
+    static const char *const keys[] = {"parameters_sha256", "generator_losses", "path_mean",
+                                       "r1_penalties", NULL};
+    char options[512], paths[2][96];
+    double average[2][8];
+    /* Each penalty before and behind the stop. */
+    snprintf(options, sizeof options,
+             "--device %s --mode %s --devices %s --width 2 --latent 8 --seed 5 --judged 0 --batch "
+             "12 --steps 4 --path-every 3 --r1-every 3",
+             program_device(), mode_names[modes[_i]], _i == 0 ? "1" : "3");
+    assert_resumes(stylegan_main, folder, options, "--steps 2", keys);
+    /* Averages, too: of what both have written in the end. */
+    snprintf(paths[0], sizeof paths[0], "%s/whole/checkpoint.safetensors", folder);
+    snprintf(paths[1], sizeof paths[1], "%s/rest/checkpoint.safetensors", folder);
+    ck_assert_int_eq(program_run(stylegan_main, "%s --out %s/whole", options, folder), 0);
+    ck_assert_int_eq(program_run(stylegan_main,
+                                 "%s --resume %s/half/checkpoint.safetensors --out %s/rest",
+                                 options, folder, folder),
+                     0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(program_saved(paths[i], "ema.mapping.layers.0.weight", average[i], 8), 8);
+    ck_assert_mem_eq(average[0], average[1], sizeof average[0]);
+    ck_assert_int_eq(program_saved(paths[0], "generator.model.mapping.layers.0.weight", average[1], 8), 8);
+    ck_assert_mem_ne(average[0], average[1], sizeof average[0]);
 }
