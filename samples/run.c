@@ -254,37 +254,37 @@ static int run_start(run *r)
     return ek_error_status() < 0 || !r->files ? ek_error_status() : run_make_out(r->files->out);
 }
 
-/* Ends the step at hand. */
+/* Ends the step at hand, if there is one, and writes the checkpoint that is due. */
 static int run_end_step(run *r)
 {
-    ek_scope_end(&r->scope);
-    if (ek_error_status() < 0)
-        r->step--;
-    else
+    char path[4096];
+    const bool stepped = r->step > r->first;
+    if (stepped)
+        ek_scope_end(&r->scope);
+    if (ek_error_status() < 0) {
+        r->step -= stepped;
+        return ek_error_status();
+    }
+    if (stepped)
         progress_show(r);
-    return ek_error_status();
+    if (!run_writes(r) || !(stepped || r->step >= r->last || r->signal > 0))
+        return ek_error_status();
+    return run_save(r, run_path(r, CHECKPOINT_NAME, path));
 }
 
 bool run_next(run *r)
 {
-    char path[4096];
     if (!r->begun && run_start(r) < 0)
         return run_fail(r, REFUSED);
-    if (r->step > r->first)
-        run_end_step(r);
-    bool writes = ek_error_status() == 0 && run_writes(r);
-    if (ek_error_status() == 0 && writes && (r->step > r->first || r->step >= r->last || r->signal))
-        run_save(r, run_path(r, CHECKPOINT_NAME, path));
-    if (ek_error_status() < 0 && r->files)
+    const int rc = run_end_step(r);
+    if (rc < 0 || r->step >= r->last || r->signal > 0)
+        progress_clear();
+    if (rc < 0 && r->files)
         run_say_step(r);
-    if (ek_error_status() < 0)
-        progress_clear();
-    if (ek_error_status() < 0)
+    if (rc < 0)
         return run_fail(r, FAILED);
-    if (r->step >= r->last || r->signal > 0) {
-        progress_clear();
+    if (r->step >= r->last || r->signal > 0)
         return false;
-    }
     r->step++;
     r->agreed = r->said = false;
     r->scope = ek_scope_begin();

@@ -11,6 +11,22 @@
 #include "evenkeel/archive.h"
 #include "unit.h"
 
+/* For FIXTURE: a folder for what runs write. */
+static char program_folder[32];
+
+static inline void program_folder_make(void)
+{
+    strcpy(program_folder, "/tmp/test_sample_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(program_folder));
+}
+
+static inline void program_folder_remove(void)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", program_folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
 /* As --device takes it. */
 static inline const char *program_device(void)
 {

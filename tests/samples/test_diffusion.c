@@ -268,22 +268,7 @@ TEST(test_losses_are_means_over_pixels)
 
 GROUP(runs)
 
-static char folder[32];
-
-static void make_folder(void)
-{
-    strcpy(folder, "/tmp/test_diffusion_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void remove_folder(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    ck_assert_int_eq(system(command), 0);
-}
-
-FIXTURE(make_folder, remove_folder)
+FIXTURE(program_folder_make, program_folder_remove)
 
 /* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not, also
  * in what the averages have for a loss. */
@@ -297,5 +282,5 @@ TEST_LOOP(resumed_runs_are_the_same, 0, 3)
              "--class-dropout 0.3 --warm-up 6 --weight-decay 0.01 --ema 0.9 --sample-steps 7 --eta "
              "0.5 --tested 20 --judged 0 --steps 4",
              program_device(), mode_names[modes[_i]], _i == 0 ? "1" : "3");
-    assert_resumes(diffusion_main, folder, options, "--steps 2", keys);
+    assert_resumes(diffusion_main, program_folder, options, "--steps 2", keys);
 }

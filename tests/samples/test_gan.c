@@ -347,22 +347,7 @@ TEST(pictures_are_drawn_again)
 
 GROUP(runs)
 
-static char folder[32];
-
-static void make_folder(void)
-{
-    strcpy(folder, "/tmp/test_gan_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void remove_folder(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    ck_assert_int_eq(system(command), 0);
-}
-
-FIXTURE(make_folder, remove_folder)
+FIXTURE(program_folder_make, program_folder_remove)
 
 static const char *small_options(int mode)
 {
@@ -381,8 +366,8 @@ TEST_LOOP(resumed_runs_are_the_same, 0, 1 + MODE_BALANCED)
     char options[300], path[64];
     double losses[9];
     snprintf(options, sizeof options, "%s --critic-norm sync-batch", small_options(_i));
-    assert_resumes(gan_main, folder, options, "--steps 2", keys);
-    snprintf(path, sizeof path, "%s/rest.json", folder);
+    assert_resumes(gan_main, program_folder, options, "--steps 2", keys);
+    snprintf(path, sizeof path, "%s/rest.json", program_folder);
     ck_assert_int_eq(program_numbers(path, "critic_losses", losses, 9), 8);
     ck_assert_double_gt(fabs(losses[7]), 0);
 }
@@ -390,9 +375,9 @@ TEST_LOOP(resumed_runs_are_the_same, 0, 1 + MODE_BALANCED)
 TEST(other_checkpoints_are_refused)
 {
     char path[64];
-    snprintf(path, sizeof path, "%s/checkpoint.safetensors", folder);
+    snprintf(path, sizeof path, "%s/checkpoint.safetensors", program_folder);
     const char *options = small_options(MODE_SINGLE);
-    ck_assert_int_eq(program_run(gan_main, "%s --steps 1 --out %s", options, folder), 0);
+    ck_assert_int_eq(program_run(gan_main, "%s --steps 1 --out %s", options, program_folder), 0);
     ck_assert_int_eq(program_run(gan_main, "%s --resume %s --width 6", options, path), REFUSED);
     ck_assert_int_eq(program_run(gan_main, "%s --resume %s --penalty r1", options, path), REFUSED);
     ck_assert_int_eq(program_run(gan_main, "%s --resume %s --steps 2 --mode balanced --devices 2",

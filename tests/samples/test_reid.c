@@ -223,22 +223,7 @@ TEST_LOOP(devices_have_one_devices_losses, MODE_CLASSIC, MODES)
 
 GROUP(runs)
 
-static char folder[32];
-
-static void make_folder(void)
-{
-    strcpy(folder, "/tmp/test_reid_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void remove_folder(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    ck_assert_int_eq(system(command), 0);
-}
-
-FIXTURE(make_folder, remove_folder)
+FIXTURE(program_folder_make, program_folder_remove)
 
 /* Stopped after three of eight steps, saved, and gone on with by another: to the bit as if not. */
 TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
@@ -252,8 +237,8 @@ TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
              "--batch 10 --group 2 --identities 6 --test-identities 3 --epochs 2 --margin 5 "
              "--triplet 0.7%s",
              mode_names[_i], _i == MODE_SINGLE ? "1" : "3", _i == MODE_AUTO ? " --plan 4,4,2" : "");
-    assert_resumes(reid_main, folder, options, "--steps 3", keys);
-    snprintf(path, sizeof path, "%s/rest.json", folder);
+    assert_resumes(reid_main, program_folder, options, "--steps 3", keys);
+    snprintf(path, sizeof path, "%s/rest.json", program_folder);
     ck_assert_int_eq(program_numbers(path, "maps", maps, 3), 2);
     char *lines = program_lines(path, "queries");
     for (char *at = lines; (at = strchr(at, ':')); at++)

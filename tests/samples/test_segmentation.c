@@ -211,22 +211,7 @@ TEST_LOOP(devices_have_one_devices_losses, MODE_CLASSIC, MODES)
 
 GROUP(runs)
 
-static char folder[32];
-
-static void make_folder(void)
-{
-    strcpy(folder, "/tmp/test_segmentation_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void remove_folder(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    ck_assert_int_eq(system(command), 0);
-}
-
-FIXTURE(make_folder, remove_folder)
+FIXTURE(program_folder_make, program_folder_remove)
 
 /* Stopped after three of eight steps, saved, and gone on with by another: to the bit as if not. */
 TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
@@ -238,8 +223,8 @@ TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
              "--device host --mode %s --devices %s --seed 7 --dtype f64 --width 4 --depth 2 "
              "--batch 5 --size 32 --crop 16 --scenes 18 --test-scenes 3 --epochs 2 --dice 0.5%s",
              mode_names[_i], _i == MODE_SINGLE ? "1" : "3", _i == MODE_AUTO ? " --plan 2,2,1" : "");
-    assert_resumes(segmentation_main, folder, options, "--steps 3", keys);
-    snprintf(path, sizeof path, "%s/rest.json", folder);
+    assert_resumes(segmentation_main, program_folder, options, "--steps 3", keys);
+    snprintf(path, sizeof path, "%s/rest.json", program_folder);
     ck_assert_int_eq(program_numbers(path, "mean_ious", ious, 3), 2);
 }
 

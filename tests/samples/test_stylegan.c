@@ -194,22 +194,7 @@ TEST(distances_of_slanted_features)
 
 GROUP(runs)
 
-static char folder[32];
-
-static void make_folder(void)
-{
-    strcpy(folder, "/tmp/test_stylegan_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void remove_folder(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    ck_assert_int_eq(system(command), 0);
-}
-
-FIXTURE(make_folder, remove_folder)
+FIXTURE(program_folder_make, program_folder_remove)
 
 /* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not. */
 TEST_LOOP(resumed_runs_are_the_same, 0, 3)
@@ -224,18 +209,20 @@ TEST_LOOP(resumed_runs_are_the_same, 0, 3)
              "--device %s --mode %s --devices %s --width 2 --latent 8 --seed 5 --judged 0 --batch "
              "12 --steps 4 --path-every 3 --r1-every 3",
              program_device(), mode_names[modes[_i]], _i == 0 ? "1" : "3");
-    assert_resumes(stylegan_main, folder, options, "--steps 2", keys);
+    assert_resumes(stylegan_main, program_folder, options, "--steps 2", keys);
     /* Averages, too: of what both have written in the end. */
-    snprintf(paths[0], sizeof paths[0], "%s/whole/checkpoint.safetensors", folder);
-    snprintf(paths[1], sizeof paths[1], "%s/rest/checkpoint.safetensors", folder);
-    ck_assert_int_eq(program_run(stylegan_main, "%s --out %s/whole", options, folder), 0);
+    snprintf(paths[0], sizeof paths[0], "%s/whole/checkpoint.safetensors", program_folder);
+    snprintf(paths[1], sizeof paths[1], "%s/rest/checkpoint.safetensors", program_folder);
+    ck_assert_int_eq(program_run(stylegan_main, "%s --out %s/whole", options, program_folder), 0);
     ck_assert_int_eq(program_run(stylegan_main,
                                  "%s --resume %s/half/checkpoint.safetensors --out %s/rest",
-                                 options, folder, folder),
+                                 options, program_folder, program_folder),
                      0);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(program_saved(paths[i], "ema.mapping.layers.0.weight", average[i], 8), 8);
     ck_assert_mem_eq(average[0], average[1], sizeof average[0]);
-    ck_assert_int_eq(program_saved(paths[0], "generator.model.mapping.layers.0.weight", average[1], 8), 8);
+    ck_assert_int_eq(program_saved(paths[0], "generator.model.mapping.layers.0.weight", average[1],
+                                   8),
+                     8);
     ck_assert_mem_ne(average[0], average[1], sizeof average[0]);
 }
