@@ -252,20 +252,6 @@ static double classify_waited(const classify *c)
     return 1e-9 * (double)stats.waited_ns;
 }
 
-/* Trains on the next batch: forward, loss, backward, optimizer, schedule. */
-static void classify_step(classify *c, run *r)
-{
-    const double begin = seconds_now(), waited = classify_waited(c);
-    ek_batch batch;
-    double loss = 0;
-    if (loader_next(c->training, &batch) == 0)
-        job_step(&c->job, batch.input, batch.target, &loss);
-    run_add(r, LOSSES, loss);
-    run_add(r, COUNTS, (double)batch.count);
-    run_add(r, SECONDS, seconds_now() - begin);
-    run_add(r, WAITS, classify_waited(c) - waited);
-}
-
 /* ---- results ---- */
 
 /* Sums over the steps of an epoch, from 0 on, or of all steps (-1). */
@@ -413,7 +399,12 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / c.epoch_steps;
-        classify_step(&c, &r);
+        const double begin = seconds_now(), waited = classify_waited(&c);
+        int64_t pictures;
+        run_add(&r, LOSSES, job_train(&c.job, c.training, &pictures));
+        run_add(&r, COUNTS, (double)pictures);
+        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, WAITS, classify_waited(&c) - waited);
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, classify_sums(&c, &r, epoch).loss);
         tested.count = 0;
         if (r.step % c.epoch_steps != 0)

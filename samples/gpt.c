@@ -214,19 +214,6 @@ static void gpt_close(gpt *g)
     free(g->texts);
 }
 
-/* Trains on the next batch. */
-static void gpt_step(gpt *g, run *r)
-{
-    const double begin = seconds_now(), rate = ek_optimizer_lr(g->job.optimizer, 0);
-    ek_batch batch;
-    double loss = 0;
-    if (loader_next(g->training, &batch) == 0)
-        job_step(&g->job, batch.input, batch.target, &loss);
-    run_add(r, LOSSES, loss);
-    run_add(r, RATES, rate);
-    run_add(r, SECONDS, seconds_now() - begin);
-}
-
 /* ---- testing ---- */
 
 static int gpt_test_batch(ek_module *network, const ek_batch *batch, void *user)
@@ -424,8 +411,12 @@ int main(int argc, char **argv)
                     opt.data);
 
     while (run_next(&r)) {
-        gpt_step(&g, &r);
-        run_note(&r, "loss %.4f", series_last(&r.series[LOSSES]));
+        const double begin = seconds_now(), rate = ek_optimizer_lr(g.job.optimizer, 0);
+        const double loss = job_train(&g.job, g.training, NULL);
+        run_add(&r, LOSSES, loss);
+        run_add(&r, RATES, rate);
+        run_add(&r, SECONDS, seconds_now() - begin);
+        run_note(&r, "loss %.4f", loss);
         if (r.step % opt.every == 0) {
             const double held_out = gpt_test(&g);
             tested_at = r.step;

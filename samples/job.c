@@ -195,6 +195,17 @@ int job_step(train_job *job, ek_value input, ek_value target, double *loss)
     return rc;
 }
 
+double job_train(train_job *job, ek_loader *loader, int64_t *samples)
+{
+    ek_batch batch = {.count = 0};
+    double loss = 0;
+    if (loader_next(loader, &batch) == 0)
+        job_step(job, batch.input, batch.target, &loss);
+    if (samples)
+        *samples = batch.count;
+    return loss;
+}
+
 ek_value job_forward(train_job *job, ek_value input, ek_value *target)
 {
     const ek_device first = job->devices.devices[0];

@@ -101,6 +101,9 @@ int loss_check(double loss);
 ek_value job_rows(ek_value batch);
 /* One training step on the batch of all ranks; for `loss` see ek_train_step. */
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);
+/* job_step on the loader's next batch, which has so many samples (NULL: not asked for). The loss; 0
+ * with an error pending. */
+double job_train(train_job *job, ek_loader *loader, int64_t *samples);
 /* For a loss of the program's own, the forward pass of a step on the batch of all ranks. Targets
  * become this rank's rows, where the outputs are: on the first device, unless each keeps its own.
  * Autocast is the caller's, so that it covers the loss too. */

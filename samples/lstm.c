@@ -156,18 +156,6 @@ static int lstm_open(lstm *l, const ek_archive *from)
     return ek_error_status();
 }
 
-/* Trains on the next batch. */
-static void lstm_step(lstm *l, run *r)
-{
-    const double begin = seconds_now();
-    ek_batch batch;
-    double loss = 0;
-    if (loader_next(l->loader, &batch) == 0)
-        job_step(&l->job, batch.input, batch.target, &loss);
-    run_add(r, LOSSES, loss);
-    run_add(r, SECONDS, seconds_now() - begin);
-}
-
 /* ---- testing ---- */
 
 /* Words come in their order, each once. */
@@ -326,8 +314,10 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / l.epoch_steps + 1;
-        lstm_step(&l, &r);
-        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch, series_last(&r.series[LOSSES]));
+        const double begin = seconds_now(), loss = job_train(&l.job, l.loader, NULL);
+        run_add(&r, LOSSES, loss);
+        run_add(&r, SECONDS, seconds_now() - begin);
+        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch, loss);
         tested.score.seen[WHOLE] = 0;
         if (r.step % l.epoch_steps == 0) {
             tested = lstm_test(&l);
