@@ -65,21 +65,21 @@ typedef struct mode_run {
 } mode_run;
 
 /* The next scenes, fewer at the end of a pass; a largest batch is whole, as it was found. */
-static ek_value mode_next_scenes(mode_run *run)
+static ek_value mode_next_scenes(mode_run *self)
 {
     ek_batch batch;
-    if (run->settings->find_batch)
-        return scenes_first(run->scenes, run->result->batch);
-    return loader_next(run->loader, &batch) < 0 ? ek_value_error() : batch.data;
+    if (self->settings->find_batch)
+        return scenes_first(self->scenes, self->result->batch);
+    return loader_next(self->loader, &batch) < 0 ? ek_value_error() : batch.data;
 }
 
-static void mode_step(mode_run *run)
+static void mode_step(mode_run *self)
 {
-    mode_result *result = run->result;
+    mode_result *result = self->result;
     double loss;
-    ek_value scenes = mode_next_scenes(run);
+    ek_value scenes = mode_next_scenes(self);
     double begin = seconds_now();
-    int rc = job_step(&run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
+    int rc = job_step(&self->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
     double seconds = seconds_now() - begin;
     if (rc == 0 && result->report)
         rc = ek_report_step(result->report);
@@ -89,26 +89,26 @@ static void mode_step(mode_run *run)
         series_add(&result->seconds, seconds);
 }
 
-static int mode_steps(mode_run *mode, int64_t steps)
+static int mode_steps(mode_run *self, int64_t steps)
 {
     enum {
         SETTLING = 6
     }; /* steps until measured plans settle: reports of longer runs begin then */
-    mode_result *result = mode->result;
-    ek_generator *shuffle = ek_generator_new((uint64_t)mode->settings->seed);
+    mode_result *result = self->result;
+    ek_generator *shuffle = ek_generator_new((uint64_t)self->settings->seed);
     const int64_t first_reported = steps >= 3 * SETTLING ? SETTLING : 0;
-    mode->loader =
-        ek_data_loader(ek_dataset_keep(mode->scenes), .batch_size = result->batch,
-                       .sampler = shuffled_sampler(ek_dataset_length(mode->scenes), shuffle));
+    self->loader =
+        ek_data_loader(ek_dataset_keep(self->scenes), .batch_size = result->batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(self->scenes), shuffle));
     run r = {.name = result->name,
              .last = steps,
              .batch = result->batch,
-             .stopped = mode->settings->stopped};
+             .stopped = self->settings->stopped};
     while (run_next(&r)) {
         if (r.step == first_reported + 1)
-            result->report = ek_report_start(.name = result->name, .device_ids = mode->job.devices);
+            result->report = ek_report_start(.name = result->name, .device_ids = self->job.devices);
         if (ek_error_status() == 0)
-            mode_step(mode);
+            mode_step(self);
         run_note(&r, "loss %.4f", series_last(&result->losses));
     }
     if (ek_error_status() == 0 && r.step < steps) /* stopped before its last step */
@@ -118,18 +118,18 @@ static int mode_steps(mode_run *mode, int64_t steps)
         result->step_seconds = series_median(&result->seconds);
         result->samples_per_second = (double)result->batch / result->step_seconds;
     }
-    ek_loader_free(mode->loader);
+    ek_loader_free(self->loader);
     ek_generator_free(shuffle);
     return ek_error_status();
 }
 
 /* Takes in the devices of all ranks, and how many samples of the batch each has. */
-static int mode_shares(const mode_run *run, mode_result *result)
+static int mode_shares(const mode_run *self, mode_result *result)
 {
-    int64_t own[EK_MAX_DEVICES], count = run->job.devices.count;
+    int64_t own[EK_MAX_DEVICES], count = self->job.devices.count;
     int rc = ek_report_gather(result->report);
     if (rc == 0)
-        rc = ek_data_parallel_sizes(run->job.parallel, world_share(result->batch), own);
+        rc = ek_data_parallel_sizes(self->job.parallel, world_share(result->batch), own);
     if (rc < 0)
         return rc;
     ek_scope scope = ek_scope_begin();
@@ -145,18 +145,18 @@ static int mode_shares(const mode_run *run, mode_result *result)
 }
 
 /* `steps` steps and their report, and the plan that they ended with. */
-static int mode_reported(mode_run *run, int64_t steps)
+static int mode_reported(mode_run *self, int64_t steps)
 {
-    mode_result *result = run->result;
-    int rc = mode_steps(run, steps);
+    mode_result *result = self->result;
+    int rc = mode_steps(self, steps);
     int stopped = result->report ? ek_report_stop(result->report) : 0;
     rc = rc < 0 ? rc : stopped;
     if (rc == 0)
-        rc = mode_shares(run, result);
-    if (rc == 0 && run->job.mode == MODE_AUTO &&
-        ek_data_parallel_plan(run->job.parallel, result->plan, sizeof result->plan) < 0)
+        rc = mode_shares(self, result);
+    if (rc == 0 && self->job.mode == MODE_AUTO &&
+        ek_data_parallel_plan(self->job.parallel, result->plan, sizeof result->plan) < 0)
         rc = ek_error_status();
-    result->parameters = ek_module_numel(run->job.network);
+    result->parameters = ek_module_numel(self->job.network);
     return rc;
 }
 
@@ -172,46 +172,46 @@ void mode_result_free(mode_result *result)
 int mode_train(const run_settings *s, ek_dataset *train, ek_dataset *test, train_mode mode,
                mode_result *result)
 {
-    mode_run run = {.settings = s, .scenes = train, .result = result};
+    mode_run self = {.settings = s, .scenes = train, .result = result};
     confusion_matrix confusion = {0};
     *result = (mode_result){.name = mode_names[mode], .batch = s->batch, .largest = -1};
-    int rc = mode_open(&run.job, s, mode);
+    int rc = mode_open(&self.job, s, mode);
     if (rc == 0)
-        rc = mode_reported(&run, settings_steps(s));
+        rc = mode_reported(&self, settings_steps(s));
     if (rc == 0)
-        rc = confusion_of(run.job.network, run.job.devices.devices[0], EK_F32, test, &confusion);
+        rc = confusion_of(self.job.network, self.job.devices.devices[0], EK_F32, test, &confusion);
     if (rc == 0)
-        rc = ek_module_sha256(run.job.network, result->sha256);
+        rc = ek_module_sha256(self.job.network, result->sha256);
     result->pixel_accuracy = confusion_accuracy(&confusion);
     result->mean_iou = confusion_mean_iou(&confusion);
-    return mode_close(&run.job, rc);
+    return mode_close(&self.job, rc);
 }
 
 /* ---- the largest batch of a mode ---- */
 
 static int mode_try_batch(int64_t batch, void *user)
 {
-    mode_run *run = user;
-    int stopped = interrupt_agree(run->settings->stopped);
+    mode_run *self = user;
+    int stopped = interrupt_agree(self->settings->stopped);
     if (stopped < 0)
         return stopped;
     if (stopped > 0)
         return ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
-                        mode_names[run->job.mode], (long long)batch);
+                        mode_names[self->job.mode], (long long)batch);
     ek_scope scope = ek_scope_begin();
-    ek_value scenes = scenes_first(run->scenes, batch);
-    int rc = job_step(&run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), NULL);
+    ek_value scenes = scenes_first(self->scenes, batch);
+    int rc = job_step(&self->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), NULL);
     ek_scope_end(&scope);
     return rc;
 }
 
 /* At most `most`; 0 if not even one scene fits, or not even the model. */
-static int64_t mode_search(mode_run *run, train_mode mode, int64_t most)
+static int64_t mode_search(mode_run *self, train_mode mode, int64_t most)
 {
-    train_job *job = &run->job;
-    int64_t fits = mode_open(job, run->settings, mode);
+    train_job *job = &self->job;
+    int64_t fits = mode_open(job, self->settings, mode);
     if (fits == 0 && most > 0)
-        fits = ek_find_batch(.function = mode_try_batch, .user = run, .device_ids = job->devices,
+        fits = ek_find_batch(.function = mode_try_batch, .user = self, .device_ids = job->devices,
                              .model = job->model, .optimizer = job->optimizer, .most = most);
     if (fits < 0 && ek_error_status() == EK_E_OUT_OF_MEMORY) {
         ek_error_clear();
@@ -223,42 +223,42 @@ static int64_t mode_search(mode_run *run, train_mode mode, int64_t most)
 int64_t mode_largest_batch(const run_settings *s, ek_dataset *train, train_mode mode,
                            int64_t failing)
 {
-    mode_run run = {.settings = s, .scenes = train};
-    int64_t fits = mode_search(&run, mode, failing - 1);
-    int closed = mode_close(&run.job, 0);
+    mode_run self = {.settings = s, .scenes = train};
+    int64_t fits = mode_search(&self, mode, failing - 1);
+    int closed = mode_close(&self.job, 0);
     return fits < 0 ? fits : closed < 0 ? closed : fits;
 }
 
 int mode_find_batch(const run_settings *s, ek_dataset *train, train_mode mode, mode_result *result)
 {
     enum { STEPS = 4, MOST_TRIED = 65536 };
-    mode_run run = {.settings = s, .scenes = train, .result = result};
+    mode_run self = {.settings = s, .scenes = train, .result = result};
     *result = (mode_result){.name = mode_names[mode]};
-    result->largest = mode_search(&run, mode, MOST_TRIED);
+    result->largest = mode_search(&self, mode, MOST_TRIED);
     int rc = result->largest < 0 ? (int)result->largest : 0;
     if (result->largest > 0) {
         result->batch = result->largest;
-        rc = mode_reported(&run, STEPS);
+        rc = mode_reported(&self, STEPS);
         ek_report_set_largest_batch(result->report, result->largest);
     }
-    return mode_close(&run.job, rc);
+    return mode_close(&self.job, rc);
 }
 
 int mode_choose_capacity(run_settings *s, ek_dataset *train)
 {
     ek_memory_stats stats;
-    mode_run run = {.settings = s, .scenes = train};
+    mode_run self = {.settings = s, .scenes = train};
     ek_device_list devices = devices_chosen(s->kind, s->device_text, false);
     int rc =
         devices.count > 0 ? ek_memory_get_stats(devices.devices[0], &stats) : ek_error_status();
     if (rc < 0 || s->capacity || stats.capacity)
         return rc;
-    rc = mode_open(&run.job, s, MODE_SINGLE);
+    rc = mode_open(&self.job, s, MODE_SINGLE);
     if (rc == 0)
-        rc = mode_try_batch(1, &run);
+        rc = mode_try_batch(1, &self);
     if (rc == 0)
-        rc = ek_memory_get_stats(run.job.devices.devices[0], &stats);
-    rc = mode_close(&run.job, rc);
+        rc = ek_memory_get_stats(self.job.devices.devices[0], &stats);
+    rc = mode_close(&self.job, rc);
     if (rc < 0)
         return rc;
     s->capacity = 3 * stats.in_use;
