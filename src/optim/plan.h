@@ -2,6 +2,7 @@
 #ifndef EK_OPTIM_PLAN_H
 #define EK_OPTIM_PLAN_H
 
+#include "core/lane.h"
 #include "optim/algorithm.h"
 
 /* Parts [begin, end) of a plan, which are neighbours in memory. The phase is the count of updates

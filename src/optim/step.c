@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/lane.h"
 #include "core/trace.h"
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
