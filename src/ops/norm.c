@@ -41,42 +41,19 @@ ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attribut
     return ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &shape, EK_CONTIGUOUS);
 }
 
-/* Casts values to x's dtype, for products with x. */
-static ek_tensor *norm_like(ek_tensor *values, const ek_tensor *x)
-{
-    return values && values->dtype != x->dtype ? ek_to_dtype(values, x->dtype) : values;
-}
-
-static ek_tensor *norm_per_channel(ek_tensor *values, const ek_tensor *x)
-{
-    ek_shape shape = {.ndim = x->ndim};
-    for (int i = 0; i < x->ndim; i++)
-        shape.dims[i] = i == 1 ? x->shape[1] : 1;
-    return ek_reshape(values, shape);
-}
-
-/* The sum over the dimensions of a mask, in the statistics' dtype. */
-static ek_tensor *norm_sum(ek_tensor *u, unsigned mask)
-{
-    return u ? ek_sum_mask(ek_to_dtype(u, ek_norm_dtype(u)), mask, mask) : NULL;
-}
-
-ek_tensor *ek_norm_channel_sum(ek_tensor *x)
-{
-    return norm_sum(x, ~2U);
-}
-
 ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes)
 {
     if (!u || !w)
         return u;
-    return ek_mul(u, norm_like(attributes.element ? w : norm_per_channel(w, u), u));
+    ek_tensor *factor = attributes.element ? w : ek_reshape(w, ek_reduced_shape(u, ~2U));
+    return ek_mul(u, factor && w->dtype != u->dtype ? ek_to_dtype(factor, u->dtype) : factor);
 }
 
-/* Sum over what shares a weight. */
+/* The sum over what shares a weight. */
 static ek_tensor *norm_sum_affine(ek_tensor *u, ek_norm_attributes attributes)
 {
-    return norm_sum(u, attributes.element ? 1U : ~2U);
+    const unsigned shared = attributes.element ? 1U : ~2U;
+    return ek_sum_mask(u, shared, shared);
 }
 
 /* x's shape with the channels as two dimensions: groups, and channels of a group. If that makes one
@@ -177,9 +154,16 @@ static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_te
     ek_tensor *g = ek_to_dtype(y_relu ? ek_relu_gradient(dy, y_relu, 0) : dy, dtype);
     attributes.relu = false;
     ek_tensor *xhat = ek_norm_normalize(wide, NULL, NULL, stats, attributes);
+    if (!g || !xhat)
+        return ek_error_pending();
     if (ek_node_needs(node, 0)) {
-        ek_tensor *r = norm_invstd_of(wide, stats, attributes);
-        ek_tensor *dx = norm_projection(ek_norm_mul_affine(g, w, attributes), xhat, r, attributes);
+        ek_tensor *r = norm_invstd_of(wide, stats, attributes), *u = g;
+        /* What shares a statistic may share a weight, which then comes out of the sums. */
+        if (attributes.batch || (attributes.groups == x->shape[1] && !attributes.element))
+            r = w ? ek_mul(r, w) : r;
+        else
+            u = ek_norm_mul_affine(g, w, attributes);
+        ek_tensor *dx = norm_projection(u, xhat, r, attributes);
         results[0] = dx ? ek_to_dtype(dx, x->dtype) : NULL;
     }
     if (ek_node_needs(node, 1))

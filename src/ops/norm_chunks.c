@@ -183,8 +183,8 @@ static int chunk_differentiable(const chunk_operands *o, chunk_gradients *g)
 {
     ek_tensor *x = chunk_wide(o->x), *dy = chunk_wide(o->dy);
     ek_tensor *xhat = ek_mul(ek_sub(x, chunk_spread(o->mean, o->x)), chunk_spread(o->r, o->x));
-    g->db = ek_norm_channel_sum(dy);
-    g->dw = ek_norm_channel_sum(ek_mul(dy, xhat));
+    g->db = ek_sum_mask(dy, ~2U, ~2U);
+    g->dw = ek_sum_mask(ek_mul(dy, xhat), ~2U, ~2U);
     g->scale = o->w ? ek_mul(o->w, o->r) : o->r;
     ek_tensor *share = ek_mul_scalar(g->scale, -1 / o->count);
     ek_tensor *slope = ek_mul(ek_mul(share, o->r), g->dw);
