@@ -72,7 +72,8 @@
 
 /** EK_ASSERTED(check, text) is 0; gcc shows the text if `check`, of constants and strings, is
  * false. EK_LACKS: whether a string lacks another. EK_SHAPED(text) is 0, but a compile-time error
- * if the text of the arguments begins with a digit or a brace in place of a shape. */
+ * if the text of the arguments begins with a digit or a brace in place of a shape,
+ * to gcc also behind signs and parentheses. */
 #ifndef __cplusplus
 #if defined(__GNUC__) && !defined(__clang__)
 #define EK_LACKS(text, part) (__builtin_strstr(text, part) == 0)
@@ -81,8 +82,8 @@
          _Static_assert(check, text); \
          char unused;                 \
      }))
-#define EK_SHAPED(text)                                     \
-    EK_ASSERTED(__builtin_strspn(text, "{0123456789") == 0, \
+#define EK_SHAPED(text)                                                                      \
+    EK_ASSERTED(__builtin_strspn(text + __builtin_strspn(text, "(+- "), "{0123456789") == 0, \
                 "a shape is wanted: write EK_SHAPE(2, 3)")
 #elif defined(__clang__)
 #define EK_ASSERTED(check, text) 0

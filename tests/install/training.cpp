@@ -197,8 +197,10 @@ static void options()
         CHECK(layer != nullptr);
         ek_module_free(layer);
     }
-    bool state = EK_DEFAULT;
-    CHECK(state == EK_DEFAULT && bool(true) == true && sizeof state == sizeof(int));
+    const ek_adam_options filled = EK_DEFAULTS(ek_adam_options);
+    CHECK(filled.lr == 1e-3 && filled.beta1 == 0.9 && filled.weight_decay == 0 && !filled.amsgrad);
+    const ek_adam_options given = EK_OPTIONS(ek_adam_options, .lr = 0, .beta2 = 0.5);
+    CHECK(given.lr == 0 && given.beta1 == 0.9 && given.beta2 == 0.5);
     CHECK(ek_tensor_count(ek_sum(x, .dim = 0, .keepdim = true)) == 4);
     CHECK(EK_CHECK_ABI() == 0 && ek_abi() == EK_ABI);
     ek_module *refused = ek_conv2d(1, 2, 3, .stride = 0); // a written zero is a zero
@@ -314,7 +316,7 @@ static void carrying()
     CHECK(ek_module_list_append(net, ek_alpha_dropout(0.1)) == 0);
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
     CHECK(ek_init_kaiming_normal(weight, .mode = EK_FAN_OUT, .nonlinearity = EK_GAIN_RELU) == 0);
-    ek_optimizer *optimizer = ek_rmsprop(net, .momentum = 0.9, .alpha = 0.5, .centered = true);
+    ek_optimizer *optimizer = ek_rmsprop(net, .alpha = 0.5, .momentum = 0.9, .centered = true);
     double momentum = 0;
     CHECK(ek_optimizer_set(optimizer, 0, "momentum", 0.5) == 0);
     CHECK(ek_optimizer_get(optimizer, 0, "momentum", &momentum) == 0 && momentum == 0.5);
@@ -422,7 +424,6 @@ static void ranks()
     CHECK(ek_dist_reduce_scatter(y, &x, .op = EK_DIST_AVG) == 0);
     CHECK(ek_dist_all_to_all(.list = &y, .inputs = &x) == 0);
     CHECK(ek_dist_send(x, 0) < 0 && ek_dist_recv(x, EK_DIST_ANY, .tag = 1) < 0);
-    ek_dist_work *work = NULL;
     CHECK(ek_dist_send(x, 0, .tag = 1, .work = &work) < 0 && !work);
     ek_error_clear();
     ek_module *model = ek_distributed_data_parallel(ek_linear(3, 1), .bucket_cap_mb = 1,
