@@ -124,6 +124,7 @@ static inline int ek_shaped(const char *text)
 #define EK_DEFAULT(member, value) .member = (ek_default_is_here(), value)
 #endif
 #define EK_NO_DEFAULTS EK_DEFAULT(begin, 0)
+/** Nothing but an effect, by which compilers tell a default from what a caller gives. */
 static inline void ek_default_is_here(void)
 {
 }

@@ -45,10 +45,10 @@ typedef struct ek_adam_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1e-3);
+    double weight_decay;
     double beta1 EK_IS(0.9);
     double beta2 EK_IS(0.999);
     double eps EK_IS(1e-8);
-    double weight_decay;
     bool amsgrad;
     bool maximize;
 } ek_adam_options;
@@ -62,16 +62,16 @@ typedef struct ek_adamw_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1e-3);
+    double weight_decay EK_IS(1e-2);
     double beta1 EK_IS(0.9);
     double beta2 EK_IS(0.999);
     double eps EK_IS(1e-8);
-    double weight_decay EK_IS(1e-2);
     bool amsgrad;
     bool maximize;
 } ek_adamw_options;
-#define EK_DEFAULTS_ek_adamw_options                                                               \
-    EK_DEFAULT(lr, 1e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8), \
-        EK_DEFAULT(weight_decay, 1e-2)
+#define EK_DEFAULTS_ek_adamw_options                                              \
+    EK_DEFAULT(lr, 1e-3), EK_DEFAULT(weight_decay, 1e-2), EK_DEFAULT(beta1, 0.9), \
+        EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8)
 EK_API ek_optimizer *ek_adamw_with(ek_adamw_options options);
 /** Adam whose weight decay is no part of the gradient. */
 #define ek_adamw(...) EK_CALL_1(ek_adamw_with, ek_adamw_options, module, __VA_ARGS__)
@@ -80,10 +80,10 @@ typedef struct ek_adamax_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(2e-3);
+    double weight_decay;
     double beta1 EK_IS(0.9);
     double beta2 EK_IS(0.999);
     double eps EK_IS(1e-8);
-    double weight_decay;
     bool maximize;
 } ek_adamax_options;
 #define EK_DEFAULTS_ek_adamax_options \
@@ -96,12 +96,12 @@ typedef struct ek_nadam_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(2e-3);
+    double weight_decay;
     double beta1 EK_IS(0.9);
     double beta2 EK_IS(0.999);
     double eps EK_IS(1e-8);
-    double weight_decay;
-    double momentum_decay EK_IS(4e-3);
     bool maximize;
+    double momentum_decay EK_IS(4e-3);
 } ek_nadam_options;
 #define EK_DEFAULTS_ek_nadam_options                                                               \
     EK_DEFAULT(lr, 2e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8), \
@@ -114,10 +114,10 @@ typedef struct ek_radam_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1e-3);
+    double weight_decay;
     double beta1 EK_IS(0.9);
     double beta2 EK_IS(0.999);
     double eps EK_IS(1e-8);
-    double weight_decay;
     bool maximize;
 } ek_radam_options;
 #define EK_DEFAULTS_ek_radam_options \
@@ -130,15 +130,15 @@ typedef struct ek_rmsprop_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1e-2);
-    double alpha EK_IS(0.99);
-    double eps EK_IS(1e-8);
-    double weight_decay;
     double momentum;
-    bool centered;
+    double weight_decay;
+    double eps EK_IS(1e-8);
     bool maximize;
+    double alpha EK_IS(0.99);
+    bool centered;
 } ek_rmsprop_options;
 #define EK_DEFAULTS_ek_rmsprop_options \
-    EK_DEFAULT(lr, 1e-2), EK_DEFAULT(alpha, 0.99), EK_DEFAULT(eps, 1e-8)
+    EK_DEFAULT(lr, 1e-2), EK_DEFAULT(eps, 1e-8), EK_DEFAULT(alpha, 0.99)
 EK_API ek_optimizer *ek_rmsprop_with(ek_rmsprop_options options);
 /** RMSprop, also with momentum. */
 #define ek_rmsprop(...) EK_CALL_1(ek_rmsprop_with, ek_rmsprop_options, module, __VA_ARGS__)
@@ -147,11 +147,11 @@ typedef struct ek_adagrad_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1e-2);
-    double lr_decay;
     double weight_decay;
-    double initial_accumulator_value;
     double eps EK_IS(1e-10);
     bool maximize;
+    double lr_decay;
+    double initial_accumulator_value;
 } ek_adagrad_options;
 #define EK_DEFAULTS_ek_adagrad_options EK_DEFAULT(lr, 1e-2), EK_DEFAULT(eps, 1e-10)
 EK_API ek_optimizer *ek_adagrad_with(ek_adagrad_options options);
@@ -162,13 +162,13 @@ typedef struct ek_adadelta_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1);
-    double rho EK_IS(0.9);
-    double eps EK_IS(1e-6);
     double weight_decay;
+    double eps EK_IS(1e-6);
     bool maximize;
+    double rho EK_IS(0.9);
 } ek_adadelta_options;
 #define EK_DEFAULTS_ek_adadelta_options \
-    EK_DEFAULT(lr, 1), EK_DEFAULT(rho, 0.9), EK_DEFAULT(eps, 1e-6)
+    EK_DEFAULT(lr, 1), EK_DEFAULT(eps, 1e-6), EK_DEFAULT(rho, 0.9)
 EK_API ek_optimizer *ek_adadelta_with(ek_adadelta_options options);
 /** Adadelta. */
 #define ek_adadelta(...) EK_CALL_1(ek_adadelta_with, ek_adadelta_options, module, __VA_ARGS__)
@@ -177,11 +177,11 @@ typedef struct ek_rprop_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1e-2);
+    bool maximize;
     double eta_minus EK_IS(0.5);
     double eta_plus EK_IS(1.2);
     double step_min EK_IS(1e-6);
     double step_max EK_IS(50);
-    bool maximize;
 } ek_rprop_options;
 #define EK_DEFAULTS_ek_rprop_options                                             \
     EK_DEFAULT(lr, 1e-2), EK_DEFAULT(eta_minus, 0.5), EK_DEFAULT(eta_plus, 1.2), \
@@ -194,14 +194,14 @@ typedef struct ek_asgd_options {
     int begin; /**< no option, see base.h */
     ek_module *module;
     double lr EK_IS(1e-2);
-    double lambd EK_IS(1e-4);
-    double alpha EK_IS(0.75);
-    double t0 EK_IS(1e6);
     double weight_decay;
     bool maximize;
+    double alpha EK_IS(0.75);
+    double lambd EK_IS(1e-4);
+    double t0 EK_IS(1e6);
 } ek_asgd_options;
 #define EK_DEFAULTS_ek_asgd_options \
-    EK_DEFAULT(lr, 1e-2), EK_DEFAULT(lambd, 1e-4), EK_DEFAULT(alpha, 0.75), EK_DEFAULT(t0, 1e6)
+    EK_DEFAULT(lr, 1e-2), EK_DEFAULT(alpha, 0.75), EK_DEFAULT(lambd, 1e-4), EK_DEFAULT(t0, 1e6)
 EK_API ek_optimizer *ek_asgd_with(ek_asgd_options options);
 /** Averaged SGD. */
 #define ek_asgd(...) EK_CALL_1(ek_asgd_with, ek_asgd_options, module, __VA_ARGS__)

@@ -65,6 +65,7 @@ typedef struct ek_lstm_options {
 } ek_lstm_options;
 #define EK_DEFAULTS_ek_lstm_options EK_DEFAULT(num_layers, 1), EK_DEFAULT(bias, true)
 EK_API ek_module *ek_lstm_with(ek_lstm_options options);
+/** LSTM, with the parameters of ek_rnn and, with proj_size, weight_hr_lk. */
 #define ek_lstm(...) EK_CALL_2(ek_lstm_with, ek_lstm_options, input_size, hidden_size, __VA_ARGS__)
 
 typedef struct ek_gru_options {
@@ -78,6 +79,7 @@ typedef struct ek_gru_options {
 } ek_gru_options;
 #define EK_DEFAULTS_ek_gru_options EK_DEFAULT(num_layers, 1), EK_DEFAULT(bias, true)
 EK_API ek_module *ek_gru_with(ek_gru_options options);
+/** GRU, with the parameters of ek_rnn. */
 #define ek_gru(...) EK_CALL_2(ek_gru_with, ek_gru_options, input_size, hidden_size, __VA_ARGS__)
 
 typedef struct ek_rnn_cell_options {

@@ -172,7 +172,7 @@ EK_API ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options o
 #define ek_random_identity_sampler(...)                                                        \
     EK_CALL_2(ek_random_identity_sampler_with, ek_identity_sampler_options, identities, count, \
               __VA_ARGS__)
-typedef struct ek_distributed_identity_sampler_options {
+typedef struct ek_distributed_identity_options {
     int begin;                 /**< no option, see base.h */
     const int64_t *identities; /**< as of ek_random_identity_sampler */
     int64_t count;
@@ -181,16 +181,16 @@ typedef struct ek_distributed_identity_sampler_options {
     int rank EK_IS(EK_UNSET);         /**< EK_UNSET: this process's */
     int64_t seed;
     bool automatic_epochs;
-} ek_distributed_identity_sampler_options;
-#define EK_DEFAULTS_ek_distributed_identity_sampler_options \
+} ek_distributed_identity_options;
+#define EK_DEFAULTS_ek_distributed_identity_options \
     EK_DEFAULT(num_instances, 4), EK_DEFAULT(num_replicas, EK_UNSET), EK_DEFAULT(rank, EK_UNSET)
 EK_API ek_sampler *
-ek_distributed_random_identity_sampler_with(ek_distributed_identity_sampler_options options);
+ek_distributed_random_identity_sampler_with(ek_distributed_identity_options options);
 /** DistributedRandomIdentitySampler: seeds both generators by seed + epoch at each pass. Rank r
  * gets each num_replicas-th group of num_instances samples. */
-#define ek_distributed_random_identity_sampler(...)        \
-    EK_CALL_2(ek_distributed_random_identity_sampler_with, \
-              ek_distributed_identity_sampler_options, identities, count, __VA_ARGS__)
+#define ek_distributed_random_identity_sampler(...)                                         \
+    EK_CALL_2(ek_distributed_random_identity_sampler_with, ek_distributed_identity_options, \
+              identities, count, __VA_ARGS__)
 
 typedef struct ek_inference_sampler_options {
     int begin; /**< no option, see base.h */

@@ -155,19 +155,23 @@ function declared(text,    head) {
     return ""
 }
 
-# For macros that fill a struct: the struct and the members that go by position. EK_X_OPTIONS stands for what it is.
-function options_of(text,    call) {
+# For macros that fill a struct: the struct and the members that go by position. EK_X_CALL(function, ...) stands for the
+# EK_CALL that it is.
+function options_of(text,    call, after) {
     gsub(/\\?\n */, "", text)
-    if (match(text, /EK_[A-Z0-9_]+_OPTIONS\(__VA_ARGS__\)/)) {
+    if (match(text, /EK_[A-Z0-9_]+_CALL\([a-z0-9_]+, __VA_ARGS__\)/)) {
         call = substr(text, RSTART, RLENGTH)
         sub(/\(.*/, "", call)
         if (call in shorthand)
             return shorthand[call]
     }
-    if (!match(text, /EK_OPTIONS(_[1-9])?\([a-z0-9_]+,[a-z0-9_, ]*/))
+    if (!match(text, /EK_CALL(_AFTER)?(_[1-9])?\([a-z0-9_]+, [a-z0-9_(), ]*/))
         return ""
     text = substr(text, RSTART, RLENGTH)
-    sub(/^[^(]*\(/, "", text)
+    after = text ~ /^EK_CALL_AFTER/
+    sub(/^[^(]*\([^,]*, /, "", text) # the function
+    if (after)
+        sub(/^[^,]*, /, "", text)
     sub(/[, ]+(__)?$/, "", text)
     return text
 }
@@ -216,10 +220,11 @@ function print_header(    i, at, n, text, comment, kind, name, doc, item, fresh,
             N[item] = name = declared(text)
             if (name != "" && !(name in documented))
                 documented[name] = doc
-            if (text ~ /^#define EK_[A-Z0-9_]+_OPTIONS\(/)
+            if (text ~ /^#define EK_[A-Z0-9_]+_CALL\(function, \.\.\.\)/)
                 shorthand[name] = options_of(substr(text, index(text, ")")))
-            if (text ~ /^#define (ek|EK)_/ && match(text, /\)[^()]*ek_[a-z0-9_]+\(/)) {
-                callee = substr(text, RSTART + 1, RLENGTH - 2)
+            if (text ~ /^#define (ek|EK)_/ && match(text, /\)[^()]*ek_[a-z0-9_]+\(|_CALL(_AFTER)?\(ek_[a-z0-9_]+,|EK_CALL[A-Z0-9_]*\(ek_[a-z0-9_]+,/)) {
+                callee = substr(text, RSTART, RLENGTH)
+                sub(/^.*[^a-z0-9_]ek_/, "ek_", callee)
                 gsub(/[^a-z0-9_]/, "", callee)
                 if (index(callee, tolower(name)) == 1) {
                     wrapped[name] = callee
@@ -268,7 +273,7 @@ function print_declaration(text, name, doc,    at, trailing, parts, count, i) {
     if (name in wraps && (doc == "" || documented[wraps[name]] != ""))
         doc = "What the macro " linked(wraps[name]) " calls, with its options as a struct."
     if (doc == "" && name in shorthand)
-        doc = "Options of the macros and functions that take a " linked(options_struct(name)) ", as a struct."
+        doc = "Calls a function with a " linked(options_struct(name)) " that is made of the arguments."
     else if (text ~ /^#define ek_/)
         doc = doc arguments(text)
     if (name in called)

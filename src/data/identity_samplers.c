@@ -163,7 +163,7 @@ static const ek_index_sampler_type distributed_identity_type =
 
 /* num_replicas and rank are resolved already. */
 static ek_sampler *identity_new(const ek_index_sampler_type *type, const char *function,
-                                const ek_distributed_identity_sampler_options *options)
+                                const ek_distributed_identity_options *options)
 {
     int64_t instances = options->num_instances, count = options->count;
     if (ek_sampler_check_array(function, "the array of identities", options->identities, count) <
@@ -187,15 +187,14 @@ static ek_sampler *identity_new(const ek_index_sampler_type *type, const char *f
 
 ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options)
 {
-    const ek_distributed_identity_sampler_options alone = {.identities = options.identities,
-                                                           .count = options.count,
-                                                           .num_instances = options.num_instances,
-                                                           .num_replicas = 1};
+    const ek_distributed_identity_options alone = {.identities = options.identities,
+                                                   .count = options.count,
+                                                   .num_instances = options.num_instances,
+                                                   .num_replicas = 1};
     return identity_new(&random_identity_type, "random_identity_sampler", &alone);
 }
 
-ek_sampler *
-ek_distributed_random_identity_sampler_with(ek_distributed_identity_sampler_options options)
+ek_sampler *ek_distributed_random_identity_sampler_with(ek_distributed_identity_options options)
 {
     static const char function[] = "distributed_random_identity_sampler";
     if (ek_sampler_find_rank(function, &options.num_replicas, &options.rank) < 0)

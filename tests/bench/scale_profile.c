@@ -11,8 +11,8 @@
 #include "autograd/grad_hook.h"
 #include "comm/exchange.h"
 #include "core/object.h"
-#include "train/reducer.h"
 #include "nn/module_table.h"
+#include "train/reducer.h"
 
 enum {
     PROFILE_MOST_LEAVES = 1024,
@@ -40,7 +40,7 @@ static int profile_cut(sim_profile *profile, const double *ready, const size_t *
             bucket->nbytes += (double)nbytes[i];
         }
     }
-    profile->card_nbytes = (double)sizeof(ek_card);
+    profile->descriptor_nbytes = (double)sizeof(ek_descriptor);
     profile->report_nbytes = (double)sizeof(ek_pass_report) + count;
     return 0;
 }
@@ -273,8 +273,8 @@ void profile_write(const sim_profile *profile, FILE *stream)
 {
     fprintf(stream, "forward %.9g backward %.9g optimizer %.9g sigma %.4g\n", profile->forward,
             profile->backward, profile->optimizer, profile->sigma);
-    fprintf(stream, "buffers %.0f card %.0f report %.0f buckets %d\n", profile->buffer_nbytes,
-            profile->card_nbytes, profile->report_nbytes, profile->bucket_count);
+    fprintf(stream, "buffers %.0f descriptor %.0f report %.0f buckets %d\n", profile->buffer_nbytes,
+            profile->descriptor_nbytes, profile->report_nbytes, profile->bucket_count);
     for (int b = 0; b < profile->bucket_count; b++)
         fprintf(stream, "%.9g %.0f\n", profile->buckets[b].ready, profile->buckets[b].nbytes);
 }
@@ -285,12 +285,13 @@ int profile_read(sim_profile *profile, const char *path)
     if (!file)
         return args_complain("%s cannot be opened", path);
     *profile = (sim_profile){0};
-    bool ok = fscanf(file, "forward %lf backward %lf optimizer %lf sigma %lf", &profile->forward,
-                     &profile->backward, &profile->optimizer, &profile->sigma) == 4 &&
-              fscanf(file, " buffers %lf card %lf report %lf buckets %d", &profile->buffer_nbytes,
-                     &profile->card_nbytes, &profile->report_nbytes, &profile->bucket_count) == 4 &&
-              profile->bucket_count >= 1 && profile->bucket_count <= SIM_MOST_BUCKETS &&
-              profile->forward >= 0 && profile->backward > 0 && profile->optimizer >= 0;
+    bool ok =
+        fscanf(file, "forward %lf backward %lf optimizer %lf sigma %lf", &profile->forward,
+               &profile->backward, &profile->optimizer, &profile->sigma) == 4 &&
+        fscanf(file, " buffers %lf descriptor %lf report %lf buckets %d", &profile->buffer_nbytes,
+               &profile->descriptor_nbytes, &profile->report_nbytes, &profile->bucket_count) == 4 &&
+        profile->bucket_count >= 1 && profile->bucket_count <= SIM_MOST_BUCKETS &&
+        profile->forward >= 0 && profile->backward > 0 && profile->optimizer >= 0;
     for (int b = 0; ok && b < profile->bucket_count; b++) {
         sim_bucket *bucket = &profile->buckets[b];
         ok = fscanf(file, "%lf %lf", &bucket->ready, &bucket->nbytes) == 2 && bucket->ready >= 0 &&

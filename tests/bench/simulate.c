@@ -156,7 +156,8 @@ static const double sim_instant = 1e-12; /* seconds: less is nothing */
 static void sim_fill(sim_state *state, sim_run run)
 {
     const sim_profile *profile = state->profile;
-    state->items[0].cost.spread = sim_gather_cost(state->cluster, run.ranks, profile->card_nbytes);
+    state->items[0].cost.spread =
+        sim_gather_cost(state->cluster, run.ranks, profile->descriptor_nbytes);
     for (int b = 0; b < profile->bucket_count; b++) {
         sim_item *item = &state->items[b + 1];
         item->ready = fmin(profile->buckets[b].ready, profile->backward);
@@ -355,7 +356,7 @@ static double sim_buffers(const sim_profile *profile, const sim_cluster *cluster
 {
     if (profile->buffer_nbytes <= 0)
         return 0;
-    return 2 * cluster->turn + sim_gather_cost(cluster, ranks, profile->card_nbytes) +
+    return 2 * cluster->turn + sim_gather_cost(cluster, ranks, profile->descriptor_nbytes) +
            sim_broadcast_cost(cluster, ranks, profile->buffer_nbytes);
 }
 

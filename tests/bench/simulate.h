@@ -7,13 +7,13 @@
  *
  * Note [Schedule of a simulated step]
  *
- * The calls of a pass are those of the communication thread (distributed/train/reducer_pass.c), in the
- * same order on all ranks: an agreement when backward begins; for each bucket a spread, in which
- * every rank gets its slice of all ranks' terms, an addition, and a collection of the results; the
- * reports after the last. With k buckets in flight the spread of bucket b + k - 1 goes before the
- * collection of bucket b. A call begins after the one before it has begun, and a bucket after the
- * one k places before it has ended. Transfers take the link in turn; the thread adds for one bucket
- * at a time.
+ * The calls of a pass are those of the communication thread (distributed/train/reducer_pass.c), in
+ * the same order on all ranks: an agreement when backward begins; for each bucket a spread, in
+ * which every rank gets its slice of all ranks' terms, an addition, and a collection of the
+ * results; the reports after the last. With k buckets in flight the spread of bucket b + k - 1 goes
+ * before the collection of bucket b. A call begins after the one before it has begun, and a bucket
+ * after the one k places before it has ended. Transfers take the link in turn; the thread adds for
+ * one bucket at a time.
  *
  * A collective call ends when the slowest rank has brought its part, so that one rank is followed:
  * the slowest of all. Its work takes as much longer as the largest of N draws from a log-normal
@@ -37,10 +37,10 @@ typedef struct sim_bucket {
 /* What one rank does in a step by itself, in seconds. */
 typedef struct sim_profile {
     double forward, backward, optimizer;
-    double sigma;         /* of the logarithm of a step's seconds, from step to step */
-    double buffer_nbytes; /* that rank 0 sends to all before a forward */
-    double card_nbytes;   /* of a rank's card in an agreement */
-    double report_nbytes; /* of a rank's report at the end of a pass */
+    double sigma;             /* of the logarithm of a step's seconds, from step to step */
+    double buffer_nbytes;     /* that rank 0 sends to all before a forward */
+    double descriptor_nbytes; /* of a rank's descriptor in an agreement */
+    double report_nbytes;     /* of a rank's report at the end of a pass */
     int bucket_count;
     sim_bucket buckets[SIM_MOST_BUCKETS]; /* in the order in which they are averaged */
 } sim_profile;
@@ -59,7 +59,8 @@ typedef struct sim_cluster {
     double load;   /* of a core, by a transfer under way: 0 if a network carries it, 1 if a core */
     double add;    /* seconds per byte of a term */
     double shared; /* seconds per byte of a bucket that lies in memory which the ranks of the only
-                      node share (distributed/train/reducer.h): a rank's, for its slice; 0: they send */
+                      node share (distributed/train/reducer.h): a rank's, for its slice; 0: they
+                      send */
     double turn;   /* seconds that a call waits for the communication thread */
 } sim_cluster;
 

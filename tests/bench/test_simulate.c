@@ -96,7 +96,7 @@ TEST(a_bucket_that_is_ready_last_is_exposed_whole)
     CHECK_NEAR(result.step, 1 + agreement + sum + report + 3);
     CHECK_NEAR(result.exposed, agreement + sum + report - 2);
     CHECK_NEAR(result.efficiency, 6 / result.step);
-    profile.card_nbytes = 10;
+    profile.descriptor_nbytes = 10;
     profile.report_nbytes = 100;
     cluster.turn = 0.5;
     double bytes = 3 * 3 * 110;

@@ -167,7 +167,7 @@ static double sum_of_ranks(void)
 
 static void one_tensor(void)
 {
-    static const int64_t counts[] = {1, 7, 70000}; /* in the card, and beyond */
+    static const int64_t counts[] = {1, 7, 70000}; /* in the descriptor, and beyond */
     for (int i = 0; i < 3; i++) {
         int64_t n = counts[i], last = n - 1;
         ek_tensor *x = full(rank, n), *y = full(rank + 1, n);

@@ -63,12 +63,12 @@ static int calls_fill_one(ek_dist_work *work, const calls_options *call, int op,
     int rank = work->group->rank;
     bool sends = op >= 0 || root == rank;
     bool receives = op < 0 ? root != rank : root < 0 || root == rank;
-    work->card.root = root;
-    work->card.op = op;
-    if (ek_comm_nbytes(call->tensor) > EK_CARD_PAYLOAD)
+    work->descriptor.root = root;
+    work->descriptor.op = op;
+    if (ek_comm_nbytes(call->tensor) > EK_DESCRIPTOR_PAYLOAD)
         EK_TRY(ek_dist_work_rail(work, call->tensor));
     EK_TRY(ek_dist_work_add(work, call->tensor, sends, receives));
-    ek_dist_work_card(work);
+    ek_dist_work_descriptor(work);
     if (op >= 0)
         EK_TRY(ek_dist_work_sum(work));
     if (op < 0 && work->rail)
@@ -389,8 +389,8 @@ static int calls_run_list(ek_process_group *group, void *user)
     ek_dist_work *work = ek_dist_work_of(group, how->verb, 2 * group->size + 1);
     if (!work)
         return ek_error_pending();
-    work->card.root = root;
-    work->card.op = op;
+    work->descriptor.root = root;
+    work->descriptor.op = op;
     int rc = calls_fill(work, call, how, root);
     if (rc >= 0 && work->rail)
         ek_rail_run_pairs(work->rail, work, op);

@@ -16,20 +16,20 @@ enum {
     SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 
-void ek_dist_work_card(ek_dist_work *work)
+void ek_dist_work_descriptor(ek_dist_work *work)
 {
-    ek_card *card = &work->card;
+    ek_descriptor *descriptor = &work->descriptor;
     const ek_dist_work_tensor *one = &work->tensors[0];
     const ek_tensor *memory = one->memory;
     size_t nbytes = ek_comm_nbytes(memory);
-    card->dtype = (int32_t)memory->dtype;
-    card->ndim = memory->ndim;
-    memcpy(card->shape, memory->shape, (size_t)memory->ndim * sizeof(int64_t));
-    if (nbytes > EK_CARD_PAYLOAD || work->rail)
+    descriptor->dtype = (int32_t)memory->dtype;
+    descriptor->ndim = memory->ndim;
+    memcpy(descriptor->shape, memory->shape, (size_t)memory->ndim * sizeof(int64_t));
+    if (nbytes > EK_DESCRIPTOR_PAYLOAD || work->rail)
         return;
-    card->nbytes = (uint32_t)nbytes;
+    descriptor->nbytes = (uint32_t)nbytes;
     if (!one->source) /* else when it is here (agreement.c) */
-        memcpy(card->payload, ek_tensor_address(memory), nbytes);
+        memcpy(descriptor->payload, ek_tensor_address(memory), nbytes);
 }
 
 /* ---- barrier and broadcast ---- */
@@ -48,11 +48,11 @@ static int collective_broadcast(ek_dist_work *work)
     const ek_process_group *group = work->group;
     const ek_tensor *memory = work->tensors[0].memory;
     size_t nbytes = ek_comm_nbytes(memory);
-    int root = work->card.root;
+    int root = work->descriptor.root;
     if (work->stage > 0)
         return 0;
-    if (nbytes <= EK_CARD_PAYLOAD) {
-        memcpy(ek_tensor_address(memory), group->cards[root].payload, nbytes);
+    if (nbytes <= EK_DESCRIPTOR_PAYLOAD) {
+        memcpy(ek_tensor_address(memory), group->descriptors[root].payload, nbytes);
         return 0;
     }
     int rc =
@@ -77,12 +77,12 @@ static ek_sum sum_part(const ek_dist_work *work)
     const ek_tensor *memory = work->tensors[0].memory;
     int64_t left = ek_count(memory) - work->done, most = sum_part_most(memory);
     return (ek_sum){.group = work->group,
-                    .op = (ek_dist_op)work->card.op,
+                    .op = (ek_dist_op)work->descriptor.op,
                     .dtype = memory->dtype,
                     .address = (char *)ek_tensor_address(memory) +
                                (size_t)work->done * ek_dtype_size(memory->dtype),
                     .count = left < most ? left : most,
-                    .root = work->card.root,
+                    .root = work->descriptor.root,
                     .scratch = work->scratch,
                     .out = work->out,
                     .in = work->in};
@@ -97,7 +97,7 @@ static bool sum_is_whole(const ek_tensor *memory, int ranks)
 static size_t sum_scratch(const ek_tensor *memory, int ranks)
 {
     size_t nbytes = ek_comm_nbytes(memory);
-    if (nbytes <= EK_CARD_PAYLOAD)
+    if (nbytes <= EK_DESCRIPTOR_PAYLOAD)
         return 0;
     if (sum_is_whole(memory, ranks))
         return nbytes * (size_t)ranks;
@@ -109,8 +109,9 @@ int ek_dist_work_sum(ek_dist_work *work)
 {
     const ek_tensor *memory = work->tensors[0].memory;
     if (work->rail)
-        return ek_rail_run_sum(work->rail, work->group, (ek_dist_op)work->card.op, memory->dtype,
-                               ek_tensor_address(memory), ek_count(memory), work->card.root);
+        return ek_rail_run_sum(work->rail, work->group, (ek_dist_op)work->descriptor.op,
+                               memory->dtype, ek_tensor_address(memory), ek_count(memory),
+                               work->descriptor.root);
     size_t nbytes = sum_scratch(memory, work->group->size);
     size_t ranks = (size_t)work->group->size + 1;
     work->out = ek_calloc(ranks, sizeof *work->out);
@@ -126,8 +127,8 @@ static int sum_combine(ek_dist_work *work, const char *first, size_t stride)
     const void **terms = (const void **)(void *)work->out; /* free by now */
     for (int r = 0; r < work->group->size; r++)
         terms[r] = first + (size_t)r * stride;
-    if (work->card.root < 0 || work->card.root == work->group->rank)
-        ek_combine((ek_dist_op)work->card.op, memory->dtype, terms, work->group->size,
+    if (work->descriptor.root < 0 || work->descriptor.root == work->group->rank)
+        ek_combine((ek_dist_op)work->descriptor.op, memory->dtype, terms, work->group->size,
                    ek_tensor_address(memory), ek_count(memory));
     return 0;
 }
@@ -163,8 +164,8 @@ static int collective_sum(ek_dist_work *work)
     if (work->rail)
         return ek_rail_go_on(work);
     const ek_tensor *memory = work->tensors[0].memory;
-    if (ek_comm_nbytes(memory) <= EK_CARD_PAYLOAD)
-        return sum_combine(work, work->group->cards[0].payload, sizeof(ek_card));
+    if (ek_comm_nbytes(memory) <= EK_DESCRIPTOR_PAYLOAD)
+        return sum_combine(work, work->group->descriptors[0].payload, sizeof(ek_descriptor));
     int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
     return ek_dist_work_started(work, rc);
 }
@@ -340,7 +341,7 @@ static int collective_reduce_scatter(ek_dist_work *work)
     const ek_tensor *memory = work->tensors[0].memory;
     for (int r = 0; r < work->group->size; r++)
         terms[r] = r == work->group->rank ? work->out[r].data : work->in[r].data;
-    ek_combine((ek_dist_op)work->card.op, memory->dtype, terms, work->group->size,
+    ek_combine((ek_dist_op)work->descriptor.op, memory->dtype, terms, work->group->size,
                ek_tensor_address(memory), ek_count(memory));
     return 0;
 }

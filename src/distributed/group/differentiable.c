@@ -10,11 +10,11 @@
 
 /* ---- who records (Note [All ranks record, or none]) ---- */
 
-void ek_meeting_card(ek_dist_work *work, const ek_tensor *x)
+void ek_meeting_descriptor(ek_dist_work *work, const ek_tensor *x)
 {
-    work->card.gradient = !ek_grad_enabled() ? EK_CARD_GRADIENT_OFF
-                          : x->requires_grad ? EK_CARD_GRADIENT_REQUIRED
-                                             : EK_CARD_GRADIENT_NONE;
+    work->descriptor.gradient = !ek_grad_enabled() ? EK_DESCRIPTOR_GRADIENT_OFF
+                                : x->requires_grad ? EK_DESCRIPTOR_GRADIENT_REQUIRED
+                                                   : EK_DESCRIPTOR_GRADIENT_NONE;
 }
 
 int ek_meeting_agree(ek_dist_work *work)
@@ -22,9 +22,9 @@ int ek_meeting_agree(ek_dist_work *work)
     const ek_process_group *group = work->group;
     int required = -1, off = -1;
     for (int r = group->size - 1; r >= 0; r--) {
-        if (group->cards[r].gradient == EK_CARD_GRADIENT_REQUIRED)
+        if (group->descriptors[r].gradient == EK_DESCRIPTOR_GRADIENT_REQUIRED)
             required = r;
-        if (group->cards[r].gradient == EK_CARD_GRADIENT_OFF)
+        if (group->descriptors[r].gradient == EK_DESCRIPTOR_GRADIENT_OFF)
             off = r;
     }
     if (required >= 0 && off >= 0)
@@ -116,11 +116,12 @@ static ek_dist_work *sum_work(const ek_verb *verb, const ek_tensor *x, ek_tensor
     ek_dist_work *work = ek_dist_work_of(group, verb, 1);
     if (!work)
         return NULL;
-    work->card.op = verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM;
-    ek_meeting_card(work, x);
-    bool carded = ek_comm_nbytes(y) <= EK_CARD_PAYLOAD;
-    if ((carded || ek_dist_work_rail(work, y) >= 0) && ek_dist_work_add(work, y, true, true) >= 0) {
-        ek_dist_work_card(work);
+    work->descriptor.op = verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM;
+    ek_meeting_descriptor(work, x);
+    bool described = ek_comm_nbytes(y) <= EK_DESCRIPTOR_PAYLOAD;
+    if ((described || ek_dist_work_rail(work, y) >= 0) &&
+        ek_dist_work_add(work, y, true, true) >= 0) {
+        ek_dist_work_descriptor(work);
         if (ek_dist_work_sum(work) >= 0)
             return work;
     }

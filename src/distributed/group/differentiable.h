@@ -8,8 +8,8 @@
  * Note [All ranks record, or none]
  *
  * The backward of an operation between ranks meets them again, so that it must be in all their
- * graphs. Each card tells whether its rank's tensor requires a gradient. If one does, all ranks
- * record. A rank whose own tensor requires none records a leaf in its place, which gets no
+ * graphs. Each descriptor tells whether its rank's tensor requires a gradient. If one does, all
+ * ranks record. A rank whose own tensor requires none records a leaf in its place, which gets no
  * gradient. A rank without gradient mode could not follow: that is an error on all ranks. */
 #ifndef EK_GROUP_DIFFERENTIABLE_H
 #define EK_GROUP_DIFFERENTIABLE_H
@@ -29,8 +29,9 @@ ek_tensor *ek_join_sizes(ek_tensor *x, int dim, const int64_t *sizes, ek_process
 
 /* ---- who records ---- */
 
-void ek_meeting_card(ek_dist_work *work, const ek_tensor *x);
-/* On the communication thread, once all cards are here: work->result becomes 1 if ranks record. */
+void ek_meeting_descriptor(ek_dist_work *work, const ek_tensor *x);
+/* On the communication thread, once all descriptors are here: work->result becomes 1 if ranks
+ * record. */
 int ek_meeting_agree(ek_dist_work *work);
 /* What is recorded as the input x if ranks record. *wanted: its gradient is. */
 ek_tensor *ek_meeting_input(ek_tensor *x, int records, bool *wanted);

@@ -38,12 +38,12 @@ static join_plan *join_plan_new(ek_process_group *group, int dim)
     return plan;
 }
 
-/* What a rank's card says of its part. */
+/* What a rank's descriptor says of its part. */
 typedef struct join_part {
     ek_wire_shape shape;
     int32_t dim;
 } join_part;
-_Static_assert(sizeof(join_part) <= EK_CARD_PAYLOAD, "a card has room for a part");
+_Static_assert(sizeof(join_part) <= EK_DESCRIPTOR_PAYLOAD, "a descriptor has room for a part");
 
 /* EK_E_DTYPE or EK_E_SHAPE if two parts cannot be joined. */
 static int join_compare(const ek_dist_work *work, const join_part *first, const join_part *part,
@@ -70,9 +70,9 @@ static int join_go_on(ek_dist_work *work)
 {
     join_plan *plan = work->user;
     join_part first, part;
-    memcpy(&first, work->group->cards[0].payload, sizeof first);
+    memcpy(&first, work->group->descriptors[0].payload, sizeof first);
     for (int r = 0; r < work->group->size; r++) {
-        memcpy(&part, work->group->cards[r].payload, sizeof part);
+        memcpy(&part, work->group->descriptors[r].payload, sizeof part);
         EK_TRY(join_compare(work, &first, &part, r));
         plan->at[r + 1] = plan->at[r] + part.shape.shape[plan->dim];
     }
@@ -91,8 +91,8 @@ static int join_agree(const ek_verb *verb, const ek_tensor *x, join_plan *plan)
     memset(&part, 0, sizeof part);
     part.shape = ek_wire_shape_of(x);
     part.dim = plan->dim;
-    memcpy(work->card.payload, &part, sizeof part);
-    work->card.nbytes = sizeof part;
+    memcpy(work->descriptor.payload, &part, sizeof part);
+    work->descriptor.nbytes = sizeof part;
     work->user = plan;
     return ek_dist_work_run(work);
 }
@@ -108,11 +108,11 @@ static ek_shape join_shape(const join_plan *plan, const ek_tensor *like, int ran
     return shape;
 }
 
-static void join_card(ek_dist_work *work, ek_dtype dtype, const ek_shape *whole)
+static void join_descriptor(ek_dist_work *work, ek_dtype dtype, const ek_shape *whole)
 {
-    work->card.dtype = (int32_t)dtype;
-    work->card.ndim = whole->ndim;
-    memcpy(work->card.shape, whole->dims, (size_t)whole->ndim * sizeof(int64_t));
+    work->descriptor.dtype = (int32_t)dtype;
+    work->descriptor.ndim = whole->ndim;
+    memcpy(work->descriptor.shape, whole->dims, (size_t)whole->ndim * sizeof(int64_t));
 }
 
 static int join_parts_go_on(ek_dist_work *work)
@@ -199,8 +199,8 @@ static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
     if (!work)
         return NULL;
     ek_shape whole = join_shape(plan, x, -1);
-    join_card(work, x->dtype, &whole);
-    ek_meeting_card(work, x);
+    join_descriptor(work, x->dtype, &whole);
+    ek_meeting_descriptor(work, x);
     if (ek_dist_work_rail(work, x) >= 0 &&
         join_fill(plan, work, x, join_memory(plan, work, x)) >= 0 &&
         join_set_bounds(plan, work) >= 0)
@@ -327,8 +327,8 @@ static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, e
     if (!work)
         return NULL;
     ek_shape shape = ek_tensor_shape(whole);
-    join_card(work, whole->dtype, &shape);
-    ek_meeting_card(work, whole);
+    join_descriptor(work, whole->dtype, &shape);
+    ek_meeting_descriptor(work, whole);
     if (ek_dist_work_rail(work, whole) >= 0 && ek_dist_work_add(work, y, false, true) >= 0 &&
         split_fill(plan, whole, work) >= 0)
         return work;

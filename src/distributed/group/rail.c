@@ -446,7 +446,7 @@ int ek_dist_work_rail(ek_dist_work *work, const ek_tensor *tensor)
         return ek_error_pending();
     }
     work->rail_calls = &rail_calls;
-    work->card.rail = rail->number;
+    work->descriptor.rail = rail->number;
     EK_TRY(ek_rail_run_open(work->rail, work->group, rail));
     ek_rail_run_restart(work->rail);
     return 0;

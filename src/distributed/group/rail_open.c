@@ -1,9 +1,9 @@
 /* rail_open.c: makes a rail, together with all ranks of the group.
  *
- * Cards say what each rank has; from them all ranks conclude alike whether there can be a rail.
- * Then the first rank makes an id and broadcasts it, and each rank begins its part. Again and again
- * the ranks tell each other how far they are: until all have their parts, or one has failed or
- * given up. */
+ * Descriptors say what each rank has; from them all ranks conclude alike whether there can be a
+ * rail. Then the first rank makes an id and broadcasts it, and each rank begins its part. Again and
+ * again the ranks tell each other how far they are: until all have their parts, or one has failed
+ * or given up. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +15,14 @@
 
 static const double opening_most = 120; /* seconds that a rank waits for NCCL to be ready */
 
-/* What a rank's card says. */
-typedef struct opening_card {
+/* What a rank's descriptor says. */
+typedef struct opening_descriptor {
     char gpu[EK_RAIL_GPU];
     bool shares;     /* two ranks may be on one GPU */
     bool library;    /* EVENKEEL_DIST_SUM is "nccl" */
     char reason[92]; /* why this rank has no rails; "" if it can */
-} opening_card;
-_Static_assert(sizeof(opening_card) <= EK_CARD_PAYLOAD, "a card has room for it");
+} opening_descriptor;
+_Static_assert(sizeof(opening_descriptor) <= EK_DESCRIPTOR_PAYLOAD, "a descriptor has room for it");
 
 /* How far a rank is. */
 typedef struct opening_progress {
@@ -63,48 +63,48 @@ static void opening_take(char *reason, size_t room)
     snprintf(reason, room, "%.*s", (int)room - 1, error.message);
 }
 
-static void opening_fill(ek_dev *dev, opening_card *card)
+static void opening_fill(ek_dev *dev, opening_descriptor *descriptor)
 {
     const ek_rail_backend *rails = dev->backend->rails;
     const char *reason = rails ? rails->reason() : "its backend has none";
-    memset(card, 0, sizeof *card);
-    if (!reason && rails->identify(dev, card->gpu) < 0)
-        opening_take(card->reason, sizeof card->reason);
+    memset(descriptor, 0, sizeof *descriptor);
+    if (!reason && rails->identify(dev, descriptor->gpu) < 0)
+        opening_take(descriptor->reason, sizeof descriptor->reason);
     if (reason)
-        snprintf(card->reason, sizeof card->reason, "%s", reason);
-    card->shares = !reason && rails->shares();
-    card->library = strcmp(opening_library_name(), "nccl") == 0;
+        snprintf(descriptor->reason, sizeof descriptor->reason, "%s", reason);
+    descriptor->shares = !reason && rails->shares();
+    descriptor->library = strcmp(opening_library_name(), "nccl") == 0;
 }
 
 /* ---- the communication thread ---- */
 
-/* Copies what the cards say against a rail to `why`; true if there is nothing. */
+/* Copies what the descriptors say against a rail to `why`; true if there is nothing. */
 static bool opening_judge(opening *self, const ek_process_group *group)
 {
-    opening_card *cards = ek_calloc((size_t)group->size, sizeof *cards);
-    if (!cards) {
+    opening_descriptor *descriptors = ek_calloc((size_t)group->size, sizeof *descriptors);
+    if (!descriptors) {
         opening_take(self->why, sizeof self->why);
         return false;
     }
     char(*hosts)[64] = group->communication->hosts;
     for (int r = 0; r < group->size && !self->why[0]; r++) {
-        memcpy(&cards[r], group->cards[r].payload, sizeof *cards);
-        if (cards[r].reason[0])
+        memcpy(&descriptors[r], group->descriptors[r].payload, sizeof *descriptors);
+        if (descriptors[r].reason[0])
             snprintf(self->why, sizeof self->why, "rank %d: %.91s", group->ranks[r],
-                     cards[r].reason);
-        else if (cards[r].library != cards[0].library)
+                     descriptors[r].reason);
+        else if (descriptors[r].library != descriptors[0].library)
             snprintf(self->why, sizeof self->why,
                      "EVENKEEL_DIST_SUM differs between ranks %d and %d", group->ranks[0],
                      group->ranks[r]);
         for (int s = 0; s < r && !self->why[0]; s++)
-            if (!(cards[r].shares && cards[s].shares) &&
+            if (!(descriptors[r].shares && descriptors[s].shares) &&
                 strcmp(hosts[group->ranks[r]], hosts[group->ranks[s]]) == 0 &&
-                memcmp(cards[r].gpu, cards[s].gpu, EK_RAIL_GPU) == 0)
+                memcmp(descriptors[r].gpu, descriptors[s].gpu, EK_RAIL_GPU) == 0)
                 snprintf(self->why, sizeof self->why, "ranks %d and %d share a GPU",
                          group->ranks[s], group->ranks[r]);
     }
-    self->entry->library = cards[0].library;
-    free(cards);
+    self->entry->library = descriptors[0].library;
+    free(descriptors);
     return !self->why[0];
 }
 
@@ -209,13 +209,13 @@ static const ek_verb opening_verb = {.id = EK_VERB_RAIL, .go_on = opening_go_on}
 
 static int opening_run(opening *self, ek_process_group *group)
 {
-    opening_card card;
+    opening_descriptor descriptor;
     ek_dist_work *work = ek_dist_work_of(group, &opening_verb, 0);
     if (!work)
         return ek_error_pending();
-    opening_fill(self->entry->dev, &card);
-    memcpy(work->card.payload, &card, sizeof card);
-    work->card.nbytes = sizeof card;
+    opening_fill(self->entry->dev, &descriptor);
+    memcpy(work->descriptor.payload, &descriptor, sizeof descriptor);
+    work->descriptor.nbytes = sizeof descriptor;
     work->user = self;
     return ek_dist_work_run(work);
 }

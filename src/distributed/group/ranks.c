@@ -58,19 +58,20 @@ static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
     return group ? ek_dist_sum(x, group) : NULL;
 }
 
-/* ---- counts: they travel in the cards ---- */
+/* ---- counts: they travel in the descriptors ---- */
 
 /* work->user: where the numbers of all ranks go. */
 static int ranks_counts_go_on(ek_dist_work *work)
 {
     char *all = work->user;
     for (int r = 0; r < work->group->size; r++)
-        memcpy(all + (size_t)r * work->card.nbytes, work->group->cards[r].payload,
-               work->card.nbytes);
+        memcpy(all + (size_t)r * work->descriptor.nbytes, work->group->descriptors[r].payload,
+               work->descriptor.nbytes);
     return 0;
 }
 static const ek_verb counts_verb = {.id = EK_VERB_COUNTS, .go_on = ranks_counts_go_on};
-_Static_assert(EK_RANKS_COUNTS * sizeof(int64_t) <= EK_CARD_PAYLOAD, "a card has room for them");
+_Static_assert(EK_RANKS_COUNTS * sizeof(int64_t) <= EK_DESCRIPTOR_PAYLOAD,
+               "a descriptor has room for them");
 
 typedef struct ranks_counts {
     const int64_t *mine;
@@ -89,11 +90,11 @@ static int ranks_run_gather(ek_process_group *group, void *user)
     ek_dist_work *work = ek_dist_work_of(group, &counts_verb, 0);
     if (!work)
         return ek_error_pending();
-    work->card.dtype = EK_I64;
-    work->card.ndim = 1;
-    work->card.shape[0] = call->count;
-    work->card.nbytes = (uint32_t)((size_t)call->count * sizeof *call->mine);
-    memcpy(work->card.payload, call->mine, work->card.nbytes);
+    work->descriptor.dtype = EK_I64;
+    work->descriptor.ndim = 1;
+    work->descriptor.shape[0] = call->count;
+    work->descriptor.nbytes = (uint32_t)((size_t)call->count * sizeof *call->mine);
+    memcpy(work->descriptor.payload, call->mine, work->descriptor.nbytes);
     work->user = call->all;
     return ek_dist_work_run(work);
 }

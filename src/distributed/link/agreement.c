@@ -10,42 +10,48 @@
 #include "link/staging.h"
 
 /* "broadcast of f32[2, 3] from rank 1". */
-static void agreement_describe(const ek_process_group *group, const ek_card *card, char text[200])
+static void agreement_describe(const ek_process_group *group, const ek_descriptor *descriptor,
+                               char text[200])
 {
     char shape[120] = "";
     int length = 0;
-    for (int d = 0; d < card->ndim && card->dtype >= 0 && length < 100; d++)
+    for (int d = 0; d < descriptor->ndim && descriptor->dtype >= 0 && length < 100; d++)
         length += snprintf(shape + length, sizeof shape - (size_t)length, "%s%lld", d ? ", " : "",
-                           (long long)card->shape[d]);
-    int at = snprintf(text, 200, "%s", ek_verb_name(card->verb));
-    if (card->dtype >= 0)
+                           (long long)descriptor->shape[d]);
+    int at = snprintf(text, 200, "%s", ek_verb_name(descriptor->verb));
+    if (descriptor->dtype >= 0)
         at += snprintf(text + at, 200 - (size_t)at, " of %s[%s]",
-                       ek_dtype_name((ek_dtype)card->dtype), shape);
-    if (card->op >= 0)
+                       ek_dtype_name((ek_dtype)descriptor->dtype), shape);
+    if (descriptor->op >= 0)
+        at += snprintf(text + at, 200 - (size_t)at, " by %s",
+                       ek_combine_name((ek_dist_op)descriptor->op));
+    if (descriptor->root >= 0)
         at +=
-            snprintf(text + at, 200 - (size_t)at, " by %s", ek_combine_name((ek_dist_op)card->op));
-    if (card->root >= 0)
-        at += snprintf(text + at, 200 - (size_t)at, ", root rank %d", group->ranks[card->root]);
-    if (card->rail > 0)
-        snprintf(text + at, 200 - (size_t)at, " between GPUs (set %d of them)", (int)card->rail);
+            snprintf(text + at, 200 - (size_t)at, ", root rank %d", group->ranks[descriptor->root]);
+    if (descriptor->rail > 0)
+        snprintf(text + at, 200 - (size_t)at, " between GPUs (set %d of them)",
+                 (int)descriptor->rail);
 }
 
-static bool agreement_same(const ek_process_group *group, const ek_card *a, const ek_card *b)
+static bool agreement_same(const ek_process_group *group, const ek_descriptor *a,
+                           const ek_descriptor *b)
 {
     if (!group->communication->check)
         return a->verb == b->verb && a->rail == b->rail;
-    return memcmp(&a->verb, &b->verb, offsetof(ek_card, nbytes) - offsetof(ek_card, verb)) == 0;
+    return memcmp(&a->verb, &b->verb,
+                  offsetof(ek_descriptor, nbytes) - offsetof(ek_descriptor, verb)) == 0;
 }
 
-/* 0 if all cards name the same call, else EK_E_STATE with the first that differs from rank 0's. */
+/* 0 if all descriptors name the same call, else EK_E_STATE with the first that differs from rank
+ * 0's. */
 static int agreement_compare(const ek_process_group *group)
 {
     for (int r = 1; r < group->size; r++) {
-        if (agreement_same(group, &group->cards[0], &group->cards[r]))
+        if (agreement_same(group, &group->descriptors[0], &group->descriptors[r]))
             continue;
         char first[200], other[200];
-        agreement_describe(group, &group->cards[0], first);
-        agreement_describe(group, &group->cards[r], other);
+        agreement_describe(group, &group->descriptors[0], first);
+        agreement_describe(group, &group->descriptors[r], other);
         return EK_FAIL(EK_E_STATE,
                        "call %llu of %s differs: rank %d calls %s, rank %d %s; all ranks of a "
                        "group make the same calls in the same order",
@@ -62,37 +68,37 @@ static void agreement_pop(ek_process_group *group)
         group->end = &group->first;
 }
 
-/* True if the group has to have an agreement with a failed card of this rank. */
+/* True if the group has to have an agreement with a failed descriptor of this rank. */
 static bool agreement_is_unclean(const ek_process_group *group)
 {
     return group->communication->failing && group->clean <= group->communication->epoch;
 }
 
-/* Sends this rank's card: that of the first work, or one that says why there is none. */
+/* Sends this rank's descriptor: that of the first work, or one that says why there is none. */
 static void agreement_begin(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;
-    ek_card *card = &group->cards[group->rank];
+    ek_descriptor *descriptor = &group->descriptors[group->rank];
     if (work) {
-        if (work->count > 0 && work->tensors[0].source && work->card.nbytes > 0)
-            memcpy(work->card.payload, ek_tensor_address(work->tensors[0].memory),
-                   work->card.nbytes);
-        *card = work->card;
+        if (work->count > 0 && work->tensors[0].source && work->descriptor.nbytes > 0)
+            memcpy(work->descriptor.payload, ek_tensor_address(work->tensors[0].memory),
+                   work->descriptor.nbytes);
+        *descriptor = work->descriptor;
         work->state = EK_DIST_WORK_AGREEING;
     } else {
-        memset(card, 0, sizeof *card);
-        card->failed = agreement_is_unclean(group);
-        card->epoch = communication->epoch;
-        card->verb = EK_VERB_DESTROY_GROUP;
-        card->op = card->dtype = card->root = -1;
+        memset(descriptor, 0, sizeof *descriptor);
+        descriptor->failed = agreement_is_unclean(group);
+        descriptor->epoch = communication->epoch;
+        descriptor->verb = EK_VERB_DESTROY_GROUP;
+        descriptor->op = descriptor->dtype = descriptor->root = -1;
     }
     group->answering = !work;
-    card->timed = group->timed;
-    card->waited = group->waited;
+    descriptor->timed = group->timed;
+    descriptor->waited = group->waited;
     group->timed = group->busy_since = 0;
     group->arrived = ek_clock_ns();
-    int rc = communication->transport->all_gather(group->communicator, group->cards, group->bounds,
-                                                  &group->agreement);
+    int rc = communication->transport->all_gather(group->communicator, group->descriptors,
+                                                  group->bounds, &group->agreement);
     if (rc < 0)
         ek_communication_break(communication, "agreement", rc);
 }
@@ -117,15 +123,15 @@ static void agreement_end(ek_process_group *group)
 {
     ek_dist_work *work = group->answering ? NULL : group->first;
     bool failed = false;
-    uint32_t epoch = 0; /* of the last failure among the cards */
+    uint32_t epoch = 0; /* of the last failure among the descriptors */
     group->calls++;
     for (int r = 0; r < group->size; r++) {
-        const ek_card *card = &group->cards[r];
-        if (card->failed && group->clean <= card->epoch)
-            group->clean = card->epoch + 1;
-        if (card->failed && card->epoch > epoch)
-            epoch = card->epoch;
-        failed = failed || card->failed;
+        const ek_descriptor *descriptor = &group->descriptors[r];
+        if (descriptor->failed && group->clean <= descriptor->epoch)
+            group->clean = descriptor->epoch + 1;
+        if (descriptor->failed && descriptor->epoch > epoch)
+            epoch = descriptor->epoch;
+        failed = failed || descriptor->failed;
     }
     ek_waits_compare(group);
     if (failed && work) {

@@ -7,12 +7,13 @@
  *
  * Note [Agreement]
  *
- * Every collective work begins with an agreement: an all-gather of one card per rank, which says
- * what the rank is about to do. It is the only transfer of a group that a rank may start before it
- * knows that the others will. If all cards name the same call, the work is committed: all ranks
- * know that all ranks are in it, and its transfers are run to their end on every rank whatever
- * fails meanwhile. If they differ, the call fails on all ranks alike, and nothing was started. A
- * few bytes of data travel in the card itself, so that small collectives end with the agreement.
+ * Every collective work begins with an agreement: an all-gather of one descriptor per rank, which
+ * says what the rank is about to do. It is the only transfer of a group that a rank may start
+ * before it knows that the others will. If all descriptors name the same call, the work is
+ * committed: all ranks know that all ranks are in it, and its transfers are run to their end on
+ * every rank whatever fails meanwhile. If they differ, the call fails on all ranks alike, and
+ * nothing was started. A few bytes of data travel in the descriptor itself, so that small
+ * collectives end with the agreement.
  *
  * Tensors of GPUs are complete before their work's agreement begins: in the host's memory, from
  * which they are sent (staging.h), or on the GPUs, between which they travel directly (rail.h).
@@ -20,13 +21,13 @@
  * Note [Failures drain themselves]
  *
  * A rank that fails sends a notice to all ranks. From then on every rank answers the next
- * agreement of each of its groups with a card that says "failed", unless its own card of that
- * agreement is out already. Committed works run to their end. An agreement that contains a failed
- * card ends its work with an error on all ranks. By Note [Agreement] no other transfer can be open
- * on a group after that, so that its communicator is clean and can be used again. When all groups
- * of a rank have had such an agreement, its next epoch begins. Notices and messages carry the
- * epoch, and those of an older one are dropped. Calls that differ are such a failure too, which all
- * ranks of their group find, and of which the first one tells.
+ * agreement of each of its groups with a descriptor that says "failed", unless its own descriptor
+ * of that agreement is out already. Committed works run to their end. An agreement that contains a
+ * failed descriptor ends its work with an error on all ranks. By Note [Agreement] no other transfer
+ * can be open on a group after that, so that its communicator is clean and can be used again. When
+ * all groups of a rank have had such an agreement, its next epoch begins. Notices and messages
+ * carry the epoch, and those of an older one are dropped. Calls that differ are such a failure too,
+ * which all ranks of their group find, and of which the first one tells.
  *
  * If nothing has gone on for 1.5 seconds, all ranks are asked for a sign of life, because a
  * transfer or a verb that waits for its program may take longer. If one of them doesn't answer,
@@ -35,11 +36,11 @@
  *
  * Note [Groups that are given up]
  *
- * Who destroys a group waits for nobody. From then on this rank's card in the group's agreements
- * says so. Once an agreement has such cards alone, all ranks close the communicator. Until then the
- * group takes part in failures, because other ranks' groups become clean by its cards. A rank that
- * still calls the group finds that the calls differ. At the end of the world all ranks give up all
- * groups.
+ * Who destroys a group waits for nobody. From then on this rank's descriptor in the group's
+ * agreements says so. Once an agreement has such descriptors alone, all ranks close the
+ * communicator. Until then the group takes part in failures, because other ranks' groups become
+ * clean by its descriptors. A rank that still calls the group finds that the calls differ. At the
+ * end of the world all ranks give up all groups.
  *
  * Note [Lock of a communication]
  *

@@ -21,7 +21,7 @@ void ek_process_group_free(ek_process_group *group)
         group->close_rails(group);
     group_forget_view(group);
     free(group->ranks);
-    free(group->cards);
+    free(group->descriptors);
     free(group->bounds);
     free(group->waits.of);
     free(group);
@@ -40,10 +40,10 @@ ek_process_group *ek_process_group_new(ek_communication *communication, int numb
     group->timeout = timeout;
     group->end = &group->first;
     group->ranks = ek_calloc((size_t)count, sizeof(int));
-    group->cards = ek_calloc((size_t)count, sizeof(ek_card));
+    group->descriptors = ek_calloc((size_t)count, sizeof(ek_descriptor));
     group->bounds = ek_calloc((size_t)count + 1, sizeof(size_t));
     group->waits.of = ek_calloc((size_t)count, sizeof *group->waits.of);
-    if (!group->ranks || !group->cards || !group->bounds || !group->waits.of) {
+    if (!group->ranks || !group->descriptors || !group->bounds || !group->waits.of) {
         ek_process_group_free(group);
         return NULL;
     }
@@ -51,7 +51,7 @@ ek_process_group *ek_process_group_new(ek_communication *communication, int numb
         group->ranks[r] = ranks ? ranks[r] : r;
         if (group->ranks[r] == communication->place.rank)
             group->rank = r;
-        group->bounds[r + 1] = (size_t)(r + 1) * sizeof(ek_card);
+        group->bounds[r + 1] = (size_t)(r + 1) * sizeof(ek_descriptor);
     }
     if (number == 0)
         snprintf(group->name, sizeof group->name, "the world");
@@ -94,9 +94,9 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
     uint64_t digest = EK_DIGEST;
     for (int r = 0; r < count; r++)
         digest = ek_digest_word(digest, (uint64_t)group->ranks[r]);
-    work->card.ndim = 2;
-    work->card.shape[0] = count;
-    work->card.shape[1] = (int64_t)(digest >> 1);
+    work->descriptor.ndim = 2;
+    work->descriptor.shape[0] = count;
+    work->descriptor.shape[1] = (int64_t)(digest >> 1);
     if (ek_dist_work_run(work) < 0) {
         ek_process_group_free(group);
         return NULL;

@@ -40,13 +40,13 @@ struct ek_process_group {
     ek_communicator *communicator;
     ek_dist_work *first, **end; /* works in order; the first is under way */
     uint64_t calls;             /* agreements that have ended */
-    ek_card *cards;             /* of all ranks, of the last agreement */
-    size_t *bounds;             /* of the cards, in bytes */
+    ek_descriptor *descriptors; /* of all ranks, of the last agreement */
+    size_t *bounds;             /* of the descriptors, in bytes */
     ek_request *agreement;      /* NULL: none is under way */
-    bool answering;             /* this rank's card in it is of no work */
+    bool answering;             /* this rank's descriptor in it is of no work */
     uint32_t clean;             /* failures of epochs below this are drained */
-    uint64_t arrived;           /* ek_clock_ns() when this rank's card went out */
-    uint64_t timed, waited;     /* what the next card will say */
+    uint64_t arrived;           /* ek_clock_ns() when this rank's descriptor went out */
+    uint64_t timed, waited;     /* what the next descriptor will say */
     bool timed_pass;            /* the call that was timed last had a verb with `ready` */
     uint64_t busy_since; /* ek_clock_ns() when `first` last stopped to wait for its program; 0: it
                             waits */
@@ -84,7 +84,7 @@ bool ek_group_turn(ek_process_group *group);
 
 /* Now all ranks' parts of the group's work, which is the first, are complete. */
 void ek_waits_time(ek_process_group *group, const ek_dist_work *work);
-/* Finds out from the cards of an agreement who came last to an earlier call. */
+/* Finds out from the descriptors of an agreement who came last to an earlier call. */
 void ek_waits_compare(ek_process_group *group);
 /* From now on transfers or sums of the group's work are under way, or none; for verbs with `ready`.
  */

@@ -3,11 +3,11 @@
  * Note [Who came last]
  *
  * The clocks of ranks differ, so that ranks compare how long they wait. A rank's wait in a call
- * begins when its own part is complete: when its card goes out, or in a reduction of gradients at
- * the end of its backward. It ends when all ranks' parts are there, which all ranks see at about
- * the same time. So the rank that has waited least came last, and what another rank has waited
- * longer than that one is what it has waited for it. The cards of the group's next agreement bring
- * the waits to all ranks. */
+ * begins when its own part is complete: when its descriptor goes out, or in a reduction of
+ * gradients at the end of its backward. It ends when all ranks' parts are there, which all ranks
+ * see at about the same time. So the rank that has waited least came last, and what another rank
+ * has waited longer than that one is what it has waited for it. The descriptors of the group's next
+ * agreement bring the waits to all ranks. */
 #include "core/clock.h"
 #include "link/communication.h"
 
@@ -28,16 +28,16 @@ static void waits_add(ek_ranks_wait *wait, uint64_t ns)
 
 void ek_waits_compare(ek_process_group *group)
 {
-    const ek_card *cards = group->cards, *mine = &cards[group->rank];
+    const ek_descriptor *descriptors = group->descriptors, *mine = &descriptors[group->rank];
     ek_communication *communication = group->communication;
     int last = 0;
     for (int r = 0; r < group->size; r++) {
-        if (cards[r].timed == 0 || cards[r].timed != mine->timed)
+        if (descriptors[r].timed == 0 || descriptors[r].timed != mine->timed)
             return;
-        if (cards[r].waited < cards[last].waited)
+        if (descriptors[r].waited < descriptors[last].waited)
             last = r;
     }
-    uint64_t longer = mine->waited - cards[last].waited;
+    uint64_t longer = mine->waited - descriptors[last].waited;
     pthread_mutex_lock(&communication->lock);
     if (group->timed_pass)
         waits_add(&group->waits.of[last], longer);

@@ -26,8 +26,8 @@ ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb)
     work->group = group;
     work->verb = verb;
     work->timeout = group->timeout;
-    work->card.verb = verb->id;
-    work->card.op = work->card.dtype = work->card.root = -1;
+    work->descriptor.verb = verb->id;
+    work->descriptor.op = work->descriptor.dtype = work->descriptor.root = -1;
     return work;
 }
 

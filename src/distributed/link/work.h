@@ -13,33 +13,34 @@
 typedef struct ek_communication ek_communication;
 typedef struct ek_rail_run ek_rail_run; /* group/rail.h */
 
-/* ---- cards ---- */
+/* ---- descriptors ---- */
 
-enum { EK_CARD_PAYLOAD = 128 }; /* bytes of data that travel with an agreement */
+enum { EK_DESCRIPTOR_PAYLOAD = 128 }; /* bytes of data that travel with an agreement */
 
 /* A rank's part in the graph of an operation between ranks (differentiable.c). */
-typedef enum ek_card_gradient {
-    EK_CARD_GRADIENT_OFF = 0, /* gradient mode is off */
-    EK_CARD_GRADIENT_NONE,    /* it is on, but the rank's tensor requires no gradient */
-    EK_CARD_GRADIENT_REQUIRED
-} ek_card_gradient;
+typedef enum ek_descriptor_gradient {
+    EK_DESCRIPTOR_GRADIENT_OFF = 0, /* gradient mode is off */
+    EK_DESCRIPTOR_GRADIENT_NONE,    /* it is on, but the rank's tensor requires no gradient */
+    EK_DESCRIPTOR_GRADIENT_REQUIRED
+} ek_descriptor_gradient;
 
-/* What one rank is about to do. Zeroed before it is filled, since cards are compared as bytes. */
-typedef struct ek_card {
+/* What one rank is about to do. Zeroed before it is filled, since descriptors are compared as
+ * bytes. */
+typedef struct ek_descriptor {
     bool failed;    /* the rank takes no part, because the job has failed */
     uint32_t epoch; /* of the failure */
-    /* From here to `shape` cards of one call are equal. */
+    /* From here to `shape` descriptors of one call are equal. */
     int32_t verb; /* ek_verb_id */
     int32_t op, dtype, ndim;
     int32_t root; /* rank in the group, or -1 */
     int32_t rail; /* the number of the group's rail on which tensors travel (rail.h); 0: none */
     int64_t shape[EK_MAX_DIMS];
     uint32_t nbytes; /* of the payload; the ranks' may differ, as what follows */
-    ek_card_gradient gradient;
+    ek_descriptor_gradient gradient;
     /* How long the rank has waited in an earlier call (waits.c). */
     uint64_t timed, waited; /* the call's number, from 1 (0: none); nanoseconds */
-    _Alignas(8) char payload[EK_CARD_PAYLOAD];
-} ek_card;
+    _Alignas(8) char payload[EK_DESCRIPTOR_PAYLOAD];
+} ek_descriptor;
 
 /* ---- works ---- */
 
@@ -105,8 +106,8 @@ typedef struct ek_verb {
 
 typedef enum ek_dist_work_state {
     EK_DIST_WORK_SUBMITTED,
-    EK_DIST_WORK_AGREEING, /* its card is out */
-    EK_DIST_WORK_REFUSED,  /* the agreement had failed cards; the notice is yet to come */
+    EK_DIST_WORK_AGREEING, /* its descriptor is out */
+    EK_DIST_WORK_REFUSED,  /* the agreement had failed descriptors; the notice is yet to come */
     EK_DIST_WORK_COMMITTED
 } ek_dist_work_state;
 
@@ -142,13 +143,13 @@ struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    uint64_t began; /* ek_clock_ns() at submission, or when a gradual work last had its part */
-    uint64_t
-        arrived; /* ek_clock_ns() when this rank's data was complete; 0: when its card went out */
-    double timeout; /* seconds */
+    uint64_t began;   /* ek_clock_ns() at submission, or when a gradual work last had its part */
+    uint64_t arrived; /* ek_clock_ns() when this rank's data was complete; 0: when its descriptor
+                         went out */
+    double timeout;   /* seconds */
 
     /* The call; set before submission, read-only afterwards. */
-    ek_card card;
+    ek_descriptor descriptor;
     ek_dist_work_tensor *tensors;
     int count;
     void *user; /* the verb's */

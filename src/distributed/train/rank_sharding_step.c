@@ -10,21 +10,21 @@
 #include "group/world.h"
 #include "train/rank_sharding.h"
 
-/* What a rank says when it is about to step. It travels in its card. */
-typedef struct step_card {
+/* What a rank says when it is about to step. It travels in its descriptor. */
+typedef struct step_descriptor {
     uint64_t digest; /* of which parameters take part */
     int64_t count;   /* of these */
-} step_card;
+} step_descriptor;
 
-static step_card step_card_of(const ek_rank_sharding *self)
+static step_descriptor step_descriptor_of(const ek_rank_sharding *self)
 {
-    step_card card = {.digest = EK_DIGEST};
+    step_descriptor descriptor = {.digest = EK_DIGEST};
     for (int i = 0; i < self->sharding.shards.leaf_count; i++) {
         bool stepped = self->sharding.shards.stepped[i];
-        card.digest = ek_digest_word(card.digest, stepped);
-        card.count += stepped;
+        descriptor.digest = ek_digest_word(descriptor.digest, stepped);
+        descriptor.count += stepped;
     }
-    return card;
+    return descriptor;
 }
 
 /* ---- the communication thread ---- */
@@ -34,10 +34,10 @@ static int step_compare(const ek_dist_work *work)
 {
     const ek_rank_sharding *self = work->user;
     const ek_process_group *group = work->group;
-    step_card first, other;
-    memcpy(&first, group->cards[0].payload, sizeof first);
+    step_descriptor first, other;
+    memcpy(&first, group->descriptors[0].payload, sizeof first);
     for (int r = 1; r < group->size; r++) {
-        memcpy(&other, group->cards[r].payload, sizeof other);
+        memcpy(&other, group->descriptors[r].payload, sizeof other);
         if (other.digest != first.digest || other.count != first.count)
             return EK_FAIL(EK_E_STATE,
                            "%s: of %d parameters that are divided over the ranks rank %d has "
@@ -159,9 +159,9 @@ int ek_rank_sharding_agree(ek_shards *shards, int status)
     ek_dist_work *work = ek_dist_work_new(group, &step_verb);
     if (!work)
         return ek_world_outcome(group, ek_error_pending());
-    step_card card = step_card_of(self);
-    memcpy(work->card.payload, &card, sizeof card);
-    work->card.nbytes = sizeof card;
+    step_descriptor descriptor = step_descriptor_of(self);
+    memcpy(work->descriptor.payload, &descriptor, sizeof descriptor);
+    work->descriptor.nbytes = sizeof descriptor;
     work->user = self;
     step_list_ranges(self);
     self->range = 0;

@@ -113,9 +113,9 @@ static int pass_submit(ek_reducer *reducer)
     if (!work)
         return ek_error_pending();
     work->user = reducer;
-    work->card.ndim = 1;
-    work->card.shape[0] = reducer->bucket_count;
-    work->card.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
+    work->descriptor.ndim = 1;
+    work->descriptor.shape[0] = reducer->bucket_count;
+    work->descriptor.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
     reducer->bucket = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
     reducer->lost = (ek_error_record){0};

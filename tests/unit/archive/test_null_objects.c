@@ -458,7 +458,7 @@ CALL(ek_weighted_random_sampler(reals, 2, 1, NOTHING));
 CALL(ek_batch_sampler(NOTHING, 1, 1));
 CALL(ek_distributed_sampler_with((ek_distributed_sampler_options){0}));
 CALL(ek_random_identity_sampler_with((ek_identity_sampler_options){0}));
-CALL(ek_distributed_random_identity_sampler_with((ek_distributed_identity_sampler_options){0}));
+CALL(ek_distributed_random_identity_sampler_with((ek_distributed_identity_options){0}));
 
 /* ---- loader.h ---- */
 

@@ -135,7 +135,7 @@ static bool same_as_combined(const ek_tensor *x, ek_dist_op op, int ranks)
     return true;
 }
 
-/* Sizes around the bounds of cards, slices, whole sums and parts of sums. */
+/* Sizes around the bounds of descriptors, slices, whole sums and parts of sums. */
 static const int64_t sizes[] = {0, 1, 2, 3, 4, 5, 31, 33, 1000, 70000, 300001};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
