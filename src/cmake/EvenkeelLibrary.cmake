@@ -57,7 +57,7 @@ foreach(header IN LISTS headers)
     string(REPLACE ";" "," text "${text}") # a semicolon would cut the list of matches
     string(REGEX MATCHALL "EK_API[^,(]*[ *\n]ek_[a-z0-9_]+\\(" declarations "${text}")
     foreach(declaration IN LISTS declarations)
-        string(REGEX REPLACE ".*[ *](ek_[a-z0-9_]+)\\($" "        \\1,\n" name "${declaration}")
+        string(REGEX REPLACE ".*[ *\n](ek_[a-z0-9_]+)\\($" "        \\1,\n" name "${declaration}")
         string(APPEND exported "${name}")
     endforeach()
 endforeach()
