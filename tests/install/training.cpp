@@ -316,7 +316,7 @@ static void carrying()
     CHECK(ek_module_list_append(net, ek_alpha_dropout(0.1)) == 0);
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
     CHECK(ek_init_kaiming_normal(weight, .mode = EK_FAN_OUT, .nonlinearity = EK_GAIN_RELU) == 0);
-    ek_optimizer *optimizer = ek_rmsprop(net, .alpha = 0.5, .momentum = 0.9, .centered = true);
+    ek_optimizer *optimizer = ek_rmsprop(net, .momentum = 0.9, .alpha = 0.5, .centered = true);
     double momentum = 0;
     CHECK(ek_optimizer_set(optimizer, 0, "momentum", 0.5) == 0);
     CHECK(ek_optimizer_get(optimizer, 0, "momentum", &momentum) == 0 && momentum == 0.5);
