@@ -1,8 +1,5 @@
 /* files.c: a directory for each test, and files in it. */
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "files.h"

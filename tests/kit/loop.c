@@ -1,6 +1,5 @@
 /* loop.c: the loop itself, its faults and what it has seen; see loop.h. */
 #include <stdarg.h>
-#include <stdio.h>
 
 #include "core/clock.h"
 #include "kit/loop_state.h"

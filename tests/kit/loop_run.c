@@ -1,7 +1,6 @@
 /* loop_run.c: ranks as threads; see loop.h. */
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdio.h>
 
 #include "kit/loop.h"
 

@@ -5,8 +5,6 @@
 #define EK_TESTS_KIT_LOOP_STATE_H
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kit/loop.h"
 

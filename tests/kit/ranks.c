@@ -1,8 +1,6 @@
 /* ranks.c: see ranks.h. */
 #include "kit/ranks.h"
 
-#include <string.h>
-
 #include "core/thread.h"
 
 const char *ranks_of(int rank, void *user)

@@ -1,8 +1,6 @@
 /* tensors.c: see tensors.h. */
 #include "tensors.h"
 
-#include "evenkeel/ops.h"
-
 static ek_tensor *drawn(uint64_t seed, ek_shape shape, ek_device device)
 {
     ek_generator *generator = ek_generator_new(seed);

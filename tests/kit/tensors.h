@@ -2,7 +2,6 @@
 #ifndef EK_TESTS_KIT_TENSORS_H
 #define EK_TESTS_KIT_TENSORS_H
 
-#include "evenkeel/autograd.h"
 #include "unit.h"
 
 /* Normal numbers, drawn in f64. */

@@ -2,9 +2,6 @@
 #ifndef EK_TESTS_JSON_TREE_H
 #define EK_TESTS_JSON_TREE_H
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/json.h"
 #include "unit.h"
 

@@ -2,13 +2,7 @@
 #include "unit.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/precision.h"
 
 /* Programs of the folders below ops have none of these. */
 #pragma weak ek_autocast_end

@@ -1,4 +1,5 @@
-/* unit.h: what the Check programs share: their main, tensor comparison, goldens.
+/* unit.h: what the Check programs share: their main, tensor comparison, goldens, all public headers
+ * and the usual ones of C.
  *
  *     FIXTURE(setup, teardown)
  *
@@ -15,13 +16,13 @@
 #define EK_TESTS_UNIT_H
 
 #include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "devices.h"
-#include "evenkeel/random.h"
-#include "evenkeel/scope.h"
-#include "evenkeel/status.h"
-#include "evenkeel/tensor.h"
-#include "evenkeel/value.h"
+#include "evenkeel/evenkeel.h"
 
 /* A test, with its body behind. */
 #define TEST(name) TEST_LOOP(name, 0, 1)

@@ -2,13 +2,8 @@
 #ifndef EK_TESTS_ARCHIVE_SETUP_H
 #define EK_TESTS_ARCHIVE_SETUP_H
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "evenkeel/archive.h"
-#include "evenkeel/data.h"
 #include "kit/files.h"
 
 /* Saves, frees, and opens again. */

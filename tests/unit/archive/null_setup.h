@@ -3,9 +3,6 @@
 #ifndef EK_TESTS_NULL_SETUP_H
 #define EK_TESTS_NULL_SETUP_H
 
-#include <evenkeel/evenkeel.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,7 +1,5 @@
 /* test_archive.c: values, numbers and texts by their names, there and back. */
 #include "archive_setup.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
 
 /* ---- there and back ---- */
 

@@ -2,9 +2,6 @@
  * library (tests/golden/make_gpt2.py): read, they give the twin's outputs; written, they are the
  * library's bytes. tests/golden/exchange.py does the same with the published sizes. */
 #include "archive_setup.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/models.h"
-#include "evenkeel/ops.h"
 
 FIXTURE(make_directory, remove_directory)
 

@@ -1,9 +1,5 @@
 /* test_archive_module.c: parameters and buffers of modules, by their paths. */
 #include "archive_setup.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/parallel.h"
 
 /* ---- modules ---- */
 

@@ -1,7 +1,5 @@
 /* test_archive_optim.c: a training that goes on from a file goes on as if it had not been stopped,
  * also on another number of devices, sharded or not. */
-#include <math.h>
-
 #include "archive_setup.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/nn.h"

@@ -4,8 +4,6 @@
 
 #include "archive_setup.h"
 #include "data/element.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
 
 static ek_archive *opened(const char *name)
 {

@@ -1,9 +1,6 @@
 /* test_archive_python.c: checkpoints of PyTorch's, written by Python's safetensors library, and
  * files for it (tests/golden/make_archive.py). */
 #include "archive_setup.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
 
 /* ---- theirs ---- */
 

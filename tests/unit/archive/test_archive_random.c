@@ -1,10 +1,6 @@
 /* test_archive_random.c: all generators go on from a file with the numbers that came next. */
 #include "archive_setup.h"
 #include "core/python_random.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/parallel.h"
 
 enum { DRAWS = 64 };
 

@@ -1,7 +1,5 @@
 /* A list of devices that could not be made is no empty one, which would mean all devices of the
  * default kind. */
-#include <evenkeel/evenkeel.h>
-
 #include "unit.h"
 
 /* A kind that this machine lacks, or more devices than there can be of it. */

@@ -1,9 +1,6 @@
 /* Children of a process that computes: nothing in them waits for threads that they don't have. */
-#include <evenkeel/evenkeel.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* Thirty mistakes that people make at run time: each gets an error whose sentence has the words
  * that name the remedy, or what is wrong with which value. */
 #include "devices.h"
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 /* Runs what makes the mistake, which frees no module: `net` and `other` are freed here. */

@@ -1,7 +1,5 @@
 /* All kinds of schedules against PyTorch's rates and momentum: by stepping, at once, and from a
  * file. */
-#include <math.h>
-
 #include "../optim/schedule_setup.h"
 #include "archive_setup.h"
 

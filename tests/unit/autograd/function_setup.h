@@ -2,7 +2,6 @@
 #ifndef EK_TESTS_AUTOGRAD_FUNCTION_SETUP_H
 #define EK_TESTS_AUTOGRAD_FUNCTION_SETUP_H
 
-#include "evenkeel/function.h"
 #include "kit/devices.h"
 #include "toy.h"
 

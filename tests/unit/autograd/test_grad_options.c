@@ -1,6 +1,4 @@
 /* ek_grad: what its options say, one by one and together. */
-#include <math.h>
-
 #include "toy.h"
 
 static const double values[3] = {0.5, -1, 2};

@@ -1,6 +1,4 @@
 /* Graphs on one device: gradients to third order, saved tensors, versions, in-place, release. */
-#include <math.h>
-
 #include "core/tensor.h"
 #include "kit/devices.h"
 #include "toy.h"

@@ -1,7 +1,6 @@
 /* Nodes whose backward meets other ranks: they run without gradients too, one after another, in one
  * order whatever device is faster. */
 #include "core/rendezvous.h"
-#include "evenkeel/function.h"
 #include "kit/devices.h"
 #include "toy.h"
 

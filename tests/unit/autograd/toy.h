@@ -2,8 +2,6 @@
 #ifndef EK_TESTS_TOY_H
 #define EK_TESTS_TOY_H
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "autograd/graph.h"

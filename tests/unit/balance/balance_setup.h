@@ -2,11 +2,6 @@
 #ifndef EK_TESTS_BALANCE_SETUP_H
 #define EK_TESTS_BALANCE_SETUP_H
 
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/balance.h"
-#include "evenkeel/nn.h"
 #include "kit/devices.h"
 
 enum { FEATURES = 3, CLASSES = 4, POINTS = 5, IGNORED = 255 };

@@ -2,12 +2,6 @@
 #ifndef EK_TESTS_PENALTY_SETUP_H
 #define EK_TESTS_PENALTY_SETUP_H
 
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/balance.h"
-#include "evenkeel/gan.h"
-#include "evenkeel/nn.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

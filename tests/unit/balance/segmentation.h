@@ -4,7 +4,6 @@
 #ifndef EK_TESTS_SEGMENTATION_H
 #define EK_TESTS_SEGMENTATION_H
 
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 enum { CLASSES = 11, IGNORED = 255, PIXELS = 16 };

@@ -4,9 +4,6 @@
 
 #include "balance_setup.h"
 #include "core/device.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/train.h"
 
 typedef enum way { PLAIN, ONE_DEVICE, CLASSIC, BALANCED, SHARDED, WAYS } way;
 

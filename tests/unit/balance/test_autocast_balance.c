@@ -1,8 +1,6 @@
 /* Balanced training, adversarial losses and gradient penalties under autocast. */
 #include "balance/balance.h"
 #include "core/tensor.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/precision.h"
 #include "penalty_setup.h"
 
 /* |a - b| / |b| over all parameters' gradients. */

@@ -1,7 +1,6 @@
 /* Each criterion under ek_data_parallel_criterion: loss and gradients are one device's, for uneven
  * chunks. */
 #include "balance_setup.h"
-#include "evenkeel/loss.h"
 
 enum { SAMPLES = 10, INPUTS = 4 };
 

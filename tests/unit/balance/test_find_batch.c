@@ -1,6 +1,4 @@
 /* The largest batch: exact, and nothing is left behind. */
-#include <stdlib.h>
-
 #include "core/generator.h"
 #include "core/tensor.h"
 #include "step_setup.h"

@@ -1,10 +1,6 @@
 /* Critics of Wasserstein GANs with gradient penalties, trained from a seed: PyTorch's losses,
  * penalties, gradients and parameters, on one device and on several, where batch normalisation is
  * synchronised. */
-#include <stdio.h>
-#include <string.h>
-
-#include "evenkeel/optim.h"
 #include "penalty_setup.h"
 
 enum { STEPS = 5, IMAGES = 6, LARGEST = 1024 };

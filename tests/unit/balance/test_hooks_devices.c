@@ -1,10 +1,8 @@
 /* Hooks under both wrappers: those of a parameter see what all devices give it, those of modules
  * see the replicas. */
 #include <pthread.h>
-#include <string.h>
 
 #include "balance_setup.h"
-#include "evenkeel/parallel.h"
 #include "kit/tensors.h"
 
 enum { BATCH = 10, DEVICES = 4 };

@@ -1,11 +1,4 @@
 /* A causal language model, with dropout by Philox, trains on several devices as on one. */
-#include "evenkeel/attention.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/balance.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/parallel.h"
-#include "evenkeel/random.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

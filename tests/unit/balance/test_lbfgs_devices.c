@@ -1,7 +1,5 @@
 /* test_lbfgs_devices.c: L-BFGS of a network whose batch is divided over devices. */
 #include "balance_setup.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/train.h"
 
 enum { SAMPLES = 11, STEPS = 4 };
 

@@ -1,6 +1,5 @@
 /* Losses of parts as sums and weights: what criteria tell, and how parts are joined. */
 #include "balance/balance.h"
-#include "evenkeel/ops.h"
 #include "kit/remote.h"
 #include "step_setup.h"
 

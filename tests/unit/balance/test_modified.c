@@ -1,9 +1,6 @@
 /* Saved tensors that were really modified in place: the sentence says which operation saved what,
  * on which device, and who wrote. */
-#include <string.h>
-
 #include "balance_setup.h"
-#include "evenkeel/optim.h"
 
 enum { INPUTS = 3 };
 

@@ -1,13 +1,6 @@
 /* A wrapper that two threads use at the same time: the second is refused, and nobody waits. */
 #include <pthread.h>
-#include <string.h>
 
-#include "evenkeel/autograd.h"
-#include "evenkeel/gan.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/parallel.h"
-#include "evenkeel/train.h"
 #include "unit.h"
 
 enum { BATCH = 8, WIDTH = 3, DEVICES = 3 };

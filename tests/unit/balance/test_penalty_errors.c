@@ -1,6 +1,4 @@
 /* What ek_gradient_penalty refuses, in which words; nothing is leaked, and the next call works. */
-#include <string.h>
-
 #include "penalty_setup.h"
 
 static ek_tensor *samples(int n)

@@ -1,10 +1,6 @@
 /* Plans of the balanced wrappers: who gets how many, and losses where devices have nothing to do.
  */
-#include <string.h>
-
 #include "balance_setup.h"
-#include "evenkeel/gan.h"
-#include "evenkeel/ops.h"
 
 /* Samples on each device of an ek_data_parallel_model's output, zero if there are none. */
 static void assert_sizes(ek_value out, int devices, const int64_t *sizes)

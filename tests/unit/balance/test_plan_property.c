@@ -4,11 +4,8 @@
  * then on batches, targets and which of them are ignored. A failure tells it, and what came of it;
  * try_groups(seed, 1, whether the network is number 2) repeats the group alone. */
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "balance_setup.h"
-#include "evenkeel/ops.h"
 
 enum { MOST_SAMPLES = 40, MOST_PARAMETERS = 400, PLANS = 3, BATCHES = 6, SIDE = 3 };
 enum { GROUPS = 16, LOOPS = 8, SYNC_GROUPS = 12 };

@@ -1,10 +1,6 @@
 /* test_recurrent_balance.c: outputs of recurrent networks and of attention, whose tensors have
  * their batch in different dimensions, under both wrappers. */
 #include "balance_setup.h"
-#include "evenkeel/attention.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/recurrent.h"
-#include "evenkeel/train.h"
 #include "kit/tensors.h"
 
 enum { KINDS = 3, STEPS = 4, SAMPLES = 7, INPUT = 3, HIDDEN = 5, LAYERS = 2 };

@@ -1,13 +1,10 @@
 /* What a report says of real training: every byte, every millisecond, in the classic way and in the
  * balanced one. */
-#include <math.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "core/thread.h"
 #include "core/trace.h"
 #include "core/worker.h"
-#include "evenkeel/report.h"
 #include "json_tree.h"
 #include "kit/devices.h"
 #include "segmentation.h"

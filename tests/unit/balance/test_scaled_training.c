@@ -1,8 +1,5 @@
 /* Training under autocast to f16 with a gradient scaler: on one device, and by wrappers on several,
  * with whole and with sharded gradients. */
-#include "evenkeel/optim.h"
-#include "evenkeel/precision.h"
-#include "evenkeel/scaler.h"
 #include "penalty_setup.h"
 
 enum { SAMPLES = 11, GOOD_STEPS = 8 };

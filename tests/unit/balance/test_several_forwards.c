@@ -1,9 +1,6 @@
 /* Several forwards before one backward, with batch normalisation in training mode: a critic's real,
  * fake and interpolated batches. */
-#include <string.h>
-
 #include "balance_setup.h"
-#include "evenkeel/optim.h"
 #include "kit/tensors.h"
 
 enum { INPUTS = 3, PASSES = 3 };

@@ -1,8 +1,5 @@
 /* Synchronised batch norm if nothing meets but scalars: outputs stay on their devices. */
 #include "balance_setup.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/parallel.h"
 
 enum { SAMPLES = 10 };
 

@@ -1,5 +1,4 @@
 /* A training step in micro-batches gives the loss and gradients of the whole batch. */
-#include "evenkeel/precision.h"
 #include "kit/remote.h"
 #include "step_setup.h"
 

@@ -1,9 +1,5 @@
 /* Training, end to end: the three modes agree, memory does not grow, too little of it is survived.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kit/devices.h"
 #include "segmentation.h"
 

@@ -1,9 +1,4 @@
 /* A module that is taken out of its wrapper, and averages of one that is in it. */
-#include "evenkeel/autograd.h"
-#include "evenkeel/ema.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/parallel.h"
 #include "unit.h"
 
 static void train(ek_module *module, ek_optimizer *optimizer, ek_ema *ema, int steps)

@@ -1,6 +1,5 @@
 /* Optimizers and wrappers, made in any order; the same bits from run to run. */
 #include "balance_setup.h"
-#include "evenkeel/optim.h"
 
 enum { STEPS = 10 };
 

@@ -2,10 +2,6 @@
 #ifndef EK_TESTS_COMM_SETUP_H
 #define EK_TESTS_COMM_SETUP_H
 
-#include "evenkeel/autograd.h"
-#include "evenkeel/comm.h"
-#include "evenkeel/device.h"
-#include "evenkeel/ops.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

@@ -1,6 +1,4 @@
 /* allreduce: from one thread, and by the parts of a gang, each of which brings its own. */
-#include <string.h>
-
 #include "autograd/graph.h"
 #include "comm_setup.h"
 #include "core/object.h"

@@ -1,6 +1,4 @@
 /* Scatter and gather of tensors: torch.chunk's sizes, views, layouts, backward. */
-#include <math.h>
-
 #include "comm_setup.h"
 #include "core/tensor.h"
 

@@ -1,8 +1,6 @@
 /* all_gather and reduce_scatter of sharded tensors. */
 #include "comm/collectives.h"
 
-#include <string.h>
-
 #include "comm/exchange.h"
 #include "comm_setup.h"
 #include "kit/remote.h"

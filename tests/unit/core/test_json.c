@@ -1,9 +1,6 @@
 /* test_json.c: JSON that is read, refused and written. */
 #include "core/json.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 #include "json_tree.h"
 
 /* ---- reading ---- */

@@ -1,7 +1,4 @@
 /* The allocator and its ledger; slabs; cells. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/cells.h"
 #include "core/slab.h"
 #include "core/tensor.h"

@@ -1,9 +1,5 @@
 /* test_philox.c: Philox's words are the published ones, and tensors get the numbers that the header
  * says, whichever way they are cut. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/draw.h"
 #include "core/generator.h"
 #include "core/tensor.h"

@@ -1,8 +1,5 @@
 /* test_python_random.c: Python's and NumPy's numbers, and what ek_set_seed seeds. */
-#include <string.h>
-
 #include "core/python_random.h"
-#include "evenkeel/precision.h"
 #include "unit.h"
 
 enum { SHUFFLED = 60 };

@@ -1,8 +1,4 @@
 /* test_random.c: the generator draws what PyTorch draws, to the bit. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "unit.h"
 

@@ -1,6 +1,5 @@
 /* Rendezvous: parts of a gang that meet, and every way in which they don't. */
 #include <stdatomic.h>
-#include <string.h>
 
 #include "core/object.h"
 #include "core/rendezvous.h"

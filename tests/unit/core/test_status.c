@@ -1,12 +1,9 @@
 /* Errors per thread, their sentences, and the grammar of device lists. */
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/device.h"
 #include "core/device_spec.h"
 #include "core/thread.h"
-#include "evenkeel/device.h"
 #include "unit.h"
 
 TEST(names_and_messages)

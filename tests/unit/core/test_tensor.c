@@ -1,14 +1,9 @@
 /* Handles, geometry, elements in and out, and values. */
 #include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "core/object.h"
 #include "core/tensor.h"
-#include "evenkeel/value.h"
 #include "unit.h"
 
 TEST(bad_shapes_and_dtypes)

@@ -1,8 +1,4 @@
 /* What ek_tensor_print writes. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "unit.h"
 
 static char *printed(const ek_tensor *tensor)

@@ -1,7 +1,6 @@
 /* Workers and gangs: one thread per device, errors handed over, no deadlock between callers. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <time.h>
 
 #include "core/object.h"

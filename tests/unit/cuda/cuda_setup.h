@@ -3,8 +3,6 @@
 #ifndef EK_TESTS_CUDA_SETUP_H
 #define EK_TESTS_CUDA_SETUP_H
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

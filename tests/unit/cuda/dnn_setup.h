@@ -3,10 +3,7 @@
 #ifndef EK_TESTS_DNN_SETUP_H
 #define EK_TESTS_DNN_SETUP_H
 
-#include <string.h>
-
 #include "cuda/dnn_plan.h"
-#include "evenkeel/precision.h"
 #include "unit.h"
 
 typedef struct conv_case {

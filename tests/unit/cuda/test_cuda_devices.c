@@ -1,7 +1,4 @@
 /* The list of CUDA devices: its grammar and where it comes from. Needs no GPU. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "cuda/devices.h"
 #include "unit.h"
 

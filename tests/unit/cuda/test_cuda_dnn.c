@@ -1,8 +1,6 @@
 /* Convolutions as cuDNN is asked for them, without a GPU: its descriptors check their attributes
  * when they are finalised, and plans can be made for a GPU that is only described. What needs cuDNN
  * passes where it can't be opened. */
-#include <stdlib.h>
-
 #include "dnn_setup.h"
 
 #ifdef EK_CUDA_EMULATED

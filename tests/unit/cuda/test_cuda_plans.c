@@ -1,7 +1,5 @@
 /* The plans that cuDNN makes for the convolutions of common networks on a GPU that is only
  * described: the order of memory, tensor cores, workspace. Skipped where cuDNN can't be opened. */
-#include <stdlib.h>
-
 #include "dnn_setup.h"
 
 #ifdef EK_DNN_WITH_PROPERTIES

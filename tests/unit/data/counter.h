@@ -3,9 +3,6 @@
 #ifndef EK_TESTS_COUNTER_H
 #define EK_TESTS_COUNTER_H
 
-#include <stdlib.h>
-
-#include "evenkeel/iterable.h"
 #include "unit.h"
 
 typedef struct counter {

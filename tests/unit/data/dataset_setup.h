@@ -5,9 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
-#include "evenkeel/dataset.h"
 #include "unit.h"
 
 /* Data sets of the tests. */

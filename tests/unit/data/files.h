@@ -2,9 +2,6 @@
 #ifndef EK_TESTS_DATA_FILES_H
 #define EK_TESTS_DATA_FILES_H
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <zlib.h>
 
 #include "kit/files.h"

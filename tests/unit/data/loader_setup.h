@@ -4,10 +4,7 @@
 #define EK_TESTS_LOADER_SETUP_H
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "evenkeel/loader.h"
 #include "unit.h"
 
 enum { NOISY_DRAWS = 3 };

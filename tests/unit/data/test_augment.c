@@ -1,9 +1,4 @@
 /* test_augment.c: random changes of pictures against torchvision's, from the same seeds. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "evenkeel/transform.h"
 #include "unit.h"
 
 static const char file[] = "augment.golden";

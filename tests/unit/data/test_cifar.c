@@ -1,8 +1,6 @@
 /* test_cifar.c: CIFAR's binary versions, as files and as data sets. */
 #include <sys/stat.h>
 
-#include "evenkeel/data.h"
-#include "evenkeel/dataset.h"
 #include "files.h"
 
 FIXTURE(make_directory, empty_directory)

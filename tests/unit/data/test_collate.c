@@ -1,7 +1,4 @@
 /* test_collate.c: batches of samples, and every way in which samples can differ. */
-#include <string.h>
-
-#include "evenkeel/dataset.h"
 #include "unit.h"
 
 static void end(void)

@@ -1,6 +1,4 @@
 /* test_dataset.c: data sets of a user's own: counting, checked calls, errors, batches, threads. */
-#include <string.h>
-
 #include "core/device.h"
 #include "dataset_setup.h"
 #include "kit/devices.h"

@@ -1,6 +1,4 @@
 /* test_dataset_parts.c: subsets, data sets one after another, random splits. */
-#include <string.h>
-
 #include "dataset_setup.h"
 
 /* Every sample, by itself and all in one batch. */

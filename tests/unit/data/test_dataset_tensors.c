@@ -1,7 +1,4 @@
 /* test_dataset_tensors.c: rows of tensors: samples, batches of all sizes of rows, threads. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "dataset_setup.h"
 

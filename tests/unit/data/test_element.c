@@ -1,10 +1,6 @@
 /* test_element.c: numbers of files that become those of a larger dtype, every one of them. */
 #include "data/element.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/bits.h"
 #include "unit.h"
 

@@ -1,5 +1,4 @@
 /* test_idx.c: IDX files as they should be, and in every way damaged. */
-#include "evenkeel/data.h"
 #include "files.h"
 
 FIXTURE(make_directory, empty_directory)

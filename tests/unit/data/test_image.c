@@ -1,10 +1,6 @@
 /* test_image.c: pictures as Pillow reads them. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "evenkeel/data.h"
 #include "kit/files.h"
 
 static const char file[] = "images.golden", values[] = "image_values.golden";

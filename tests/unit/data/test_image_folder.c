@@ -2,14 +2,9 @@
 #include <errno.h>
 #include <ftw.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "evenkeel/data.h"
-#include "evenkeel/dataset.h"
 #include "unit.h"
 
 /* ---- trees ---- */

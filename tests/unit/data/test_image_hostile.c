@@ -1,11 +1,7 @@
 /* test_image_hostile.c: pictures damaged in every way: refused with a sentence, and nothing is left
  * of them. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <zlib.h>
 
-#include "evenkeel/data.h"
 #include "unit.h"
 
 /* A picture that is changed. */

@@ -1,7 +1,6 @@
 /* test_image_version.c: a libpng of another version than the one that Evenkeel was compiled for. */
 #include <png.h>
 
-#include "evenkeel/data.h"
 #include "unit.h"
 
 static const char *compiled_for;

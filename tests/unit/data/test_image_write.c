@@ -1,10 +1,6 @@
 /* test_image_write.c: grids of pictures as torchvision's, and PNG files of them. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "evenkeel/data.h"
 #include "kit/files.h"
 
 static const char file[] = "grid.golden";

@@ -1,9 +1,5 @@
 /* test_iterable.c: data sets without a length: iterators, files, shuffling. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "counter.h"
-#include "evenkeel/iterable.h"
 #include "files.h"
 #include "loader_setup.h"
 

@@ -1,12 +1,7 @@
 /* test_loader_iterable.c: loaders of data sets without a length: workers, transforms, ranks,
  * states, failures. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/world.h"
 #include "counter.h"
-#include "evenkeel/iterable.h"
-#include "evenkeel/transform.h"
 #include "loader_setup.h"
 
 FIXTURE(setup_devices, all_is_given_back)

@@ -1,5 +1,4 @@
 /* test_loader_state.c: loaders go on where others were, to the bit, and refuse what cannot be. */
-#include "evenkeel/random.h"
 #include "loader_setup.h"
 
 FIXTURE(setup_devices, all_is_given_back)

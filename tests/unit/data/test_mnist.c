@@ -1,6 +1,4 @@
 /* test_mnist.c: the MNIST family as data sets; Fashion-MNIST if it is installed. */
-#include "evenkeel/data.h"
-#include "evenkeel/dataset.h"
 #include "files.h"
 
 FIXTURE(make_directory, empty_directory)

@@ -1,7 +1,4 @@
 /* test_npy.c: NumPy's format as NumPy writes it, and in every way damaged. */
-#include <math.h>
-
-#include "evenkeel/data.h"
 #include "files.h"
 
 FIXTURE(make_directory, empty_directory)

@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "evenkeel/dataset.h"
 #include "files.h"
 #include "readers.h"
 

@@ -1,17 +1,12 @@
 /* test_safetensors.c: files of named tensors, written and read, here and by Python's library, and
  * what is left when writing fails. Broken files: test_safetensors_hostile.c. */
 #include <dirent.h>
-#include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/tensor.h"
-#include "evenkeel/data.h"
 #include "kit/files.h"
 
 FIXTURE(make_directory, remove_directory)

@@ -1,11 +1,7 @@
 /* test_safetensors_hostile.c: safetensors files in every way broken, each refused with a sentence
  * that says what is wrong. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "evenkeel/data.h"
 #include "kit/files.h"
 
 FIXTURE(make_directory, remove_directory)

@@ -1,10 +1,6 @@
 /* test_samplers.c: every sampler against PyTorch, or a reference in Python: 200 random cases each.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/python_random.h"
-#include "evenkeel/sampler.h"
 #include "unit.h"
 
 static const char file[] = "samplers.golden";

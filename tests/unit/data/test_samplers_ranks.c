@@ -1,10 +1,6 @@
 /* test_samplers_ranks.c: seven cases of two ranks that read batches of four, number for number; and
  * whose share a sampler takes. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/world.h"
-#include "evenkeel/sampler.h"
 #include "unit.h"
 
 enum { RANKS = 2, EPOCHS = 2, BATCH = 4 };

@@ -1,7 +1,4 @@
 /* test_samplers_state.c: samplers go on from states, and refuse hostile ones. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "user_samplers.h"
 
 static const int64_t identities[] = {5, 5, 7, 5, 7, 9, 9, 9, 9, 9, 2, 5};

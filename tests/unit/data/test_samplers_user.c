@@ -1,6 +1,4 @@
 /* test_samplers_user.c: samplers of users', and arguments that samplers refuse. */
-#include <stdlib.h>
-
 #include "user_samplers.h"
 
 TEST(user_samplers)

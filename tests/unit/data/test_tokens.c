@@ -1,9 +1,4 @@
 /* test_tokens.c: windows of tokens, of tensors and of files. */
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "evenkeel/dataset.h"
 #include "kit/files.h"
 
 FIXTURE(make_directory, remove_directory)

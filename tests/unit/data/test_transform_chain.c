@@ -1,8 +1,5 @@
 /* test_transform_chain.c: transforms of the user's own, and chains of them on a tensor. */
-#include <string.h>
-
 #include "core/tensor.h"
-#include "evenkeel/transform.h"
 #include "unit.h"
 
 static const char file[] = "transforms.golden";

@@ -1,11 +1,9 @@
 /* test_transformed.c: data sets with transforms: samples, batches, on devices, by several threads.
  */
 #include <pthread.h>
-#include <string.h>
 
 #include "core/generator.h"
 #include "core/tensor.h"
-#include "evenkeel/transform.h"
 #include "unit.h"
 
 static const char file[] = "transforms.golden";

@@ -1,13 +1,9 @@
 /* test_transformed_alike.c: pictures and their masks, cropped and flipped alike. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "evenkeel/loader.h"
-#include "evenkeel/transform.h"
 #include "unit.h"
 
 enum { COUNT = 9, SIDE = 6, PIXELS = SIDE * SIDE };

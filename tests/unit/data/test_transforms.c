@@ -1,9 +1,4 @@
 /* test_transforms.c: each transform against torch, what it refuses, and how it says so. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "evenkeel/transform.h"
 #include "unit.h"
 
 static const char file[] = "transforms.golden";

@@ -2,7 +2,6 @@
 #ifndef EK_TESTS_USER_SAMPLERS_H
 #define EK_TESTS_USER_SAMPLERS_H
 
-#include "evenkeel/sampler.h"
 #include "unit.h"
 
 /* Counts down, `step` by `step`: in batches of pairs where its type says so. */

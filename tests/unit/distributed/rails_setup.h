@@ -2,10 +2,6 @@
 #ifndef EK_TESTS_RAILS_SETUP_H
 #define EK_TESTS_RAILS_SETUP_H
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "group/rail.h"
 #include "kit/ranks.h"

@@ -1,6 +1,4 @@
 /* ek_dist_archive_save over ranks that are threads: who writes, and what all ranks know then. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "kit/ranks.h"

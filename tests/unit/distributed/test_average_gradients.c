@@ -1,8 +1,5 @@
 /* The mean of a module's gradients over ranks: against one process, with gradients that only some
  * ranks have, and in few messages. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "autograd/graph.h"
 #include "evenkeel/ddp.h"
 #include "evenkeel/nn.h"

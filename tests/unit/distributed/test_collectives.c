@@ -1,9 +1,4 @@
 /* Collectives over 1 to 5 ranks: against the same numbers computed in a loop. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/bits.h"
 #include "core/tensor.h"
 #include "kit/ranks.h"

@@ -1,8 +1,5 @@
 /* ek_distributed_data_parallel over ranks that are threads, against one process with all samples.
  */
-#include <math.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "train/reducer.h"
 #include "group/world.h"

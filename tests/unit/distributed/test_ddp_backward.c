@@ -1,9 +1,5 @@
 /* What a backward of ek_distributed_data_parallel does with gradients: unused parameters, no_sync,
  * gradients that were there before, failures, histories, narrow gradients; and wrong modules. */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "core/error.h"
 #include "core/tensor.h"
 #include "kit/ranks.h"

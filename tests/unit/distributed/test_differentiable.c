@@ -1,8 +1,5 @@
 /* Sums, means and joins over ranks as operations of the graph: N ranks with slices of a batch
  * against one process with the whole batch, and against finite differences. */
-#include <math.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "group/world.h"
 #include "evenkeel/ops.h"

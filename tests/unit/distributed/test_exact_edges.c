@@ -1,7 +1,5 @@
 /* What ranks do with batches, reductions and calls that are not the usual ones: synchronised
  * statistics, ek_distributed_criterion and gradient penalties. */
-#include <math.h>
-
 #include "kit/exact.h"
 #include "kit/ranks.h"
 

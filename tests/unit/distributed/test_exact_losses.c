@@ -1,7 +1,5 @@
 /* Ranks, as threads, make the loss and the gradients of one process: synchronised statistics,
  * ek_distributed_criterion, and gradient penalties, for even, uneven and empty batches. */
-#include <math.h>
-
 #include "kit/exact.h"
 #include "kit/ranks.h"
 

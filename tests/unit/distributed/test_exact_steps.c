@@ -1,6 +1,4 @@
 /* ek_train_step on ranks, in micro-batches, against the same step of one process. */
-#include <math.h>
-
 #include "kit/exact.h"
 #include "kit/ranks.h"
 

@@ -1,7 +1,5 @@
 /* What ends a call early: ranks that fail, and calls that differ. */
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"

@@ -1,8 +1,5 @@
 /* test_launcher.c: what launchers tell in the environment, and the plugins that are opened. */
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

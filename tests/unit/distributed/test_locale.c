@@ -1,10 +1,6 @@
 /* What is read and written is the same to the byte in every locale: decimal commas, groups of
  * digits and a dotless i are the program's, not the files'. */
-#include <evenkeel/evenkeel.h>
 #include <locale.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

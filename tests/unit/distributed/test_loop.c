@@ -1,6 +1,4 @@
 /* The loop between threads behaves as the transport's header says. */
-#include <string.h>
-
 #include "kit/loop.h"
 
 enum { SEEDS = 12, LARGE = 20000 };

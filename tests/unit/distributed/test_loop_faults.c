@@ -1,6 +1,5 @@
 /* What the loop does on demand, and what it records. One thread makes the calls of all ranks. */
 #include <pthread.h>
-#include <string.h>
 
 #include "kit/loop.h"
 

@@ -1,7 +1,6 @@
 /* Faults of the loop that other threads wait for, and its runner. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "kit/loop.h"
 

@@ -1,7 +1,4 @@
 /* Messages between two ranks. */
-#include <stdio.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "kit/ranks.h"
 

@@ -1,6 +1,5 @@
 /* Ranks that do not come: who is named, where they are found, and what becomes of the world. */
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "kit/ranks.h"

@@ -1,11 +1,7 @@
 /* Reports of several ranks: what is gathered, who writes, and what is written. */
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "evenkeel/report.h"
 #include "json_tree.h"
 #include "kit/ranks.h"
 

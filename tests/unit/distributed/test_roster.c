@@ -1,9 +1,6 @@
 /* Which processes of a job have come, as one of them sees it: this test is the launcher of copies
  * of itself, which a variable tells what to be. */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>

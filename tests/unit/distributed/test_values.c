@@ -1,10 +1,5 @@
 /* Values between ranks: nests of tensors and numbers come out as they went in. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/tensor.h"
-#include "evenkeel/ops.h"
 #include "kit/ranks.h"
 
 enum { RANKS = 3 };

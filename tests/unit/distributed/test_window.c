@@ -1,8 +1,4 @@
 /* Memory that ranks of one machine share, and gradients that are averaged in it. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "train/window.h"
 #include "kit/ranks.h"

@@ -1,6 +1,5 @@
 /* A training step issues work and returns: nothing in it waits for a device. The devices' streams
  * are held by a function that waits for a flag, and a warm step must be back before it is set. */
-#include "evenkeel/evenkeel.h"
 #include "held_stream.h"
 
 BEFORE_ALL(skip_without_gpu)

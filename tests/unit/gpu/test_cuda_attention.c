@@ -2,7 +2,6 @@
  * and is done by our own kernels where they aren't. */
 #include "cuda/cuda_setup.h"
 #include "cuda/runtime.h"
-#include "evenkeel/evenkeel.h"
 
 enum { HEADS = 4, ROWS = 512, DEPTH = 4, MANY = 1 << 20, MIB = 1 << 20 };
 

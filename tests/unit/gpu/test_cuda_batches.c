@@ -1,10 +1,6 @@
 /* Training with batches of several sizes takes no more memory of a GPU than the largest batch, and
  * asks the system for none after the second step. */
-#include <stdlib.h>
-
 #include "cuda/cuda_setup.h"
-#include "evenkeel/evenkeel.h"
-#include "evenkeel/train.h"
 
 enum { CHANNELS = 32, SIDE = 24, LARGEST = 32, STEPS = 8, USED = 2 };
 

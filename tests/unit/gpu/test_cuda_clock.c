@@ -2,7 +2,6 @@
 #include <time.h>
 
 #include "cuda/runtime.h"
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 BEFORE_ALL(skip_without_gpu)

@@ -1,7 +1,6 @@
 /* Convolutions by cuDNN: which of its plans are taken. On the emulator the engines of emulator.h
  * are counted; a GPU's are only seen to be right and to leave nothing behind. */
 #include "cuda/cuda_setup.h"
-#include "evenkeel/evenkeel.h"
 
 enum { CHANNELS = 8, OUTPUTS = 16, SIZE = 9 };
 

@@ -1,5 +1,4 @@
 /* Random numbers of Philox are made on the GPU, whatever the layout: the emulator counts bytes. */
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 BEFORE_ALL(skip_without_gpu)

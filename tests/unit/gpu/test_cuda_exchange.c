@@ -2,14 +2,10 @@
  * what uses the sum does. The exchange streams are held, so that nothing that waits for them goes
  * on. */
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/lane.h"
 #include "core/trace.h"
 #include "cuda/runtime.h"
-#include "evenkeel/evenkeel.h"
-#include "evenkeel/function.h"
 #include "held_stream.h"
 #ifdef EK_CUDA_EMULATED
 #include <emulator.h>

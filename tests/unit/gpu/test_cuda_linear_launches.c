@@ -1,7 +1,6 @@
 /* What a linear layer launches on a GPU: a product with its bias and ReLU is one launch, and so is
  * the weight's gradient with the bias's. The emulator counts them. */
 #include "core/tensor.h"
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 BEFORE_ALL(skip_without_gpu)

@@ -1,6 +1,5 @@
 /* Batches for GPUs are on their way before they are asked for, beside what the GPUs compute. */
 #include "cuda/cuda_setup.h"
-#include "evenkeel/evenkeel.h"
 #include "held_stream.h"
 #include "kit/devices.h"
 

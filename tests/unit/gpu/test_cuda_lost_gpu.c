@@ -1,9 +1,6 @@
 /* Training goes on without a GPU that was lost in the midst of a step: nothing hangs, the step's
  * error names it, and the others can be used for a new data-parallel module. */
-#include <stdlib.h>
-
 #include "cuda/nccl.h"
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 BEFORE_ALL(skip_without_gpu)

@@ -1,7 +1,6 @@
 /* How many kernels normalisation launches on a GPU: no more than are listed here. The emulator
  * counts them. Sums over the whole batch are cut into parts, which takes the most. */
 #include "core/tensor.h"
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 BEFORE_ALL(skip_without_gpu)

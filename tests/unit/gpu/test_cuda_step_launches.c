@@ -2,7 +2,6 @@
  * are the casts of many parameters' gradients. The emulator counts them. With hooks that do nothing
  * each is an operation of its own, and gives the same numbers. */
 #include "core/tensor.h"
-#include "evenkeel/evenkeel.h"
 #include "unit.h"
 
 BEFORE_ALL(skip_without_gpu)

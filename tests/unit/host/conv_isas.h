@@ -2,8 +2,6 @@
 #ifndef EK_TESTS_CONV_ISAS_H
 #define EK_TESTS_CONV_ISAS_H
 
-#include <stdlib.h>
-
 #include "conv_cases.h"
 #include "host/conv.h"
 #include "host/isa.h"

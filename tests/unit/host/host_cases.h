@@ -3,10 +3,6 @@
 #ifndef EK_TESTS_HOST_CASES_H
 #define EK_TESTS_HOST_CASES_H
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/tensor.h"
 #include "kernels/kernels.h"
 #include "unit.h"

@@ -1,6 +1,4 @@
 /* test_host_memory.c: the host's blocks and the pages that they lie on. */
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "host_cases.h"

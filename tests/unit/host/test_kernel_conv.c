@@ -1,9 +1,6 @@
 /* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
  * with the GPU's libraries; test_kernel_conv_own.c does without these. */
-#include <math.h>
-
 #include "conv_isas.h"
-#include "evenkeel/precision.h"
 
 static const conv_case cases[] = {
     {"3x3", 2, 2, 16, 24, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},

@@ -1,6 +1,5 @@
 /* Selecting and adding at indices: the host's kernels against loops, the GPU's against the host's.
  */
-#include "evenkeel/precision.h"
 #include "twin.h"
 
 static const int64_t no_dims[1] = {0}; /* of a scalar */

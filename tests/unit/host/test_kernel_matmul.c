@@ -1,6 +1,5 @@
 /* Matrix products: the host's against loops in double, the GPU's against the host's, with the GPU's
  * libraries; test_kernel_matmul_own.c does without these. */
-#include "evenkeel/precision.h"
 #include "host/dnn.h"
 #include "twin.h"
 

@@ -1,6 +1,5 @@
 /* Softmax, cross entropy and their gradients: the host's kernels against loops in double, the GPU's
  * against the host's. */
-#include "evenkeel/device.h"
 #include "twin.h"
 
 static const int64_t no_dims[1] = {0}; /* of a scalar */

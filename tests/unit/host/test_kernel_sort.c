@@ -1,6 +1,5 @@
 /* Positions in sorted order, searching in what is sorted, and writing at indices: the host's
  * kernels against loops, the GPU's against the host's. */
-#include "evenkeel/precision.h"
 #include "twin.h"
 
 /* Along dimension 1: some lines longer than one tile of a GPU. */

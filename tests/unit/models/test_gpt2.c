@@ -1,14 +1,5 @@
 /* test_gpt2.c: GPT-2 beside its twin in torch (tests/golden/make_gpt2.py): from the same seed the
  * same parameters, outputs, gradients and losses. */
-#include <stdio.h>
-#include <string.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/models.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/random.h"
 #include "unit.h"
 
 #define SMALL 19, .context = 10, .width = 12, .layers = 3, .heads = 2

@@ -1,14 +1,5 @@
 /* test_resnet.c: residual networks beside torchvision's (tests/golden/make_models.py): from the
  * same seed the same parameters, outputs and losses. */
-#include <stdio.h>
-#include <string.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/models.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/random.h"
 #include "unit.h"
 
 static ek_module *make(int which)

@@ -4,8 +4,6 @@
 
 #include "core/tensor.h"
 #include "core/thread.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

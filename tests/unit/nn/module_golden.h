@@ -3,10 +3,6 @@
 #ifndef EK_TESTS_MODULE_GOLDEN_H
 #define EK_TESTS_MODULE_GOLDEN_H
 
-#include <stdio.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 typedef struct golden_state {

@@ -1,9 +1,5 @@
 /* ek_checkpoint: gradients of every order are the module's own, the forward's state is found again,
  * and the inside is not kept. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "checkpoint_setup.h"
 
 FIXTURE(setup, shut_down)

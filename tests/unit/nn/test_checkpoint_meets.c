@@ -1,7 +1,6 @@
 /* ek_checkpoint around functions whose backward meets other ranks: it has their place in the order
  * of backward, and runs as they do if no gradient arrives. */
 #include "checkpoint_setup.h"
-#include "evenkeel/function.h"
 
 FIXTURE(setup, shut_down)
 

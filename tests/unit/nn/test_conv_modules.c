@@ -1,9 +1,5 @@
 /* test_conv_modules.c: convolution, transposed convolution and pooling as modules: initial values
  * as PyTorch's to the bit, forward against the operations, refused options. */
-#include <stdio.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 /* NULL if there is none. */

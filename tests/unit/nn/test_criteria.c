@@ -1,6 +1,5 @@
 /* Criteria: the operations' values, and what data-parallel reduction asks: denominator and is_sum.
  */
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 static double scalar_of(ek_tensor *tensor)

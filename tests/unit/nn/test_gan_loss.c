@@ -1,10 +1,5 @@
 /* Losses of critics and generators: their formulas, gradients of first and second order, and what
  * data-parallel reduction asks. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/gan.h"
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 enum { KINDS = 4, ROLES = 3 };

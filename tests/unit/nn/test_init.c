@@ -1,9 +1,4 @@
 /* Initial values against PyTorch's. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/random.h"
 #include "unit.h"
 
 static int kaiming_out(ek_tensor *t)

@@ -1,10 +1,5 @@
 /* Layers: initial values as PyTorch's to the bit, forward against the operations, refused options.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 static void assert_initial(ek_module *module, const char *name)

@@ -1,9 +1,4 @@
 /* Modules: registering, sharing, walking, calling, replicas without contents. */
-#include <stdio.h>
-#include <string.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
 #include "nn/module_table.h"
 #include "unit.h"
 

@@ -1,6 +1,5 @@
 /* test_module_errors.c: what modules and operations say of bad calls: a sentence each, that names
  * nothing twice. */
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 /* Every kind of module, ready to be called. */

@@ -1,9 +1,5 @@
 /* Moving modules between devices and dtypes, and the hash of their parameters. */
-#include <string.h>
-
 #include "core/tensor.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
 #include "nn/sha256.h"
 #include "unit.h"
 

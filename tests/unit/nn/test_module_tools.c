@@ -1,9 +1,4 @@
 /* Copies of modules, modules as text, containers, averages of statistics, and some layers. */
-#include <stdlib.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/random.h"
 #include "unit.h"
 
 /* ---- a user's module that owns memory ---- */

@@ -1,7 +1,4 @@
 /* test_norm_modules.c: the modules of normalisation beside batch_norm1d and 2d. */
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
 #include "nn/nn.h"
 #include "unit.h"
 

@@ -1,7 +1,5 @@
 /* Spectral norm and weight norm: PyTorch's initial state, outputs, buffers after several forwards,
  * and gradients of a penalty on the input's gradient; copies, moves, checkpoints, refusals. */
-#include "evenkeel/attention.h"
-#include "evenkeel/recurrent.h"
 #include "module_golden.h"
 
 static ek_module *layer(const char *name)

@@ -1,13 +1,7 @@
 /* test_recurrent.c: recurrent networks and cells: initial values, outputs, states and gradients as
  * PyTorch's. */
-#include <math.h>
-#include <stdio.h>
-
-#include "evenkeel/precision.h"
-#include "evenkeel/recurrent.h"
 #include "kit/tensors.h"
 #include "nn/nn.h"
-#include "unit.h"
 
 enum { INPUT = 3, HIDDEN = 4, STEPS = 5, SAMPLES = 3 };
 #define BOTH .num_layers = 2, .bidirectional = true

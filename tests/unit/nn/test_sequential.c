@@ -1,6 +1,4 @@
 /* Sequences: order, ownership, what they free on the way, batch norm and ReLU in one pass. */
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 TEST(runs_in_order)

@@ -1,8 +1,6 @@
 /* Padding modes of convolutions, instance norm's running statistics, and modules of pooling,
  * padding and pairs: PyTorch's numbers and gradients, or those of the functions that they stand
  * for. */
-#include <stdlib.h>
-
 #include "module_golden.h"
 
 /* A module of PyTorch's: state before, output, penalty's gradients, state after. Owns the module.

@@ -2,12 +2,7 @@
 #ifndef EK_TESTS_AUTOCAST_SETUP_H
 #define EK_TESTS_AUTOCAST_SETUP_H
 
-#include <math.h>
-
 #include "core/tensor.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/precision.h"
 #include "unit.h"
 
 /* Uniform in [low, high), f32, the same in each call. */

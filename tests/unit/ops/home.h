@@ -3,7 +3,6 @@
 #ifndef EK_TESTS_OPS_HOME_H
 #define EK_TESTS_OPS_HOME_H
 
-#include "evenkeel/ops.h"
 #include "unit.h"
 
 static inline ek_tensor_options at_home(ek_tensor_options options)

@@ -13,13 +13,8 @@
 #ifndef EK_TESTS_OPS_TABLE_H
 #define EK_TESTS_OPS_TABLE_H
 
-#include <math.h>
-#include <stdio.h>
-
 #include "autograd/graph.h"
 #include "core/tensor.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

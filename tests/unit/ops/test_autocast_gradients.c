@@ -2,7 +2,6 @@
  * together, and yet are whole wherever somebody may look. */
 #include "autocast_setup.h"
 #include "autograd/graph.h"
-#include "evenkeel/function.h"
 
 enum { LAYERS = 40, WIDTH = 6 };
 

@@ -1,7 +1,6 @@
 /* test_autocast_regions.c: where autocast begins and ends, what is remembered within, and what
  * backward does, of functions of the user's own too. */
 #include "autocast_setup.h"
-#include "evenkeel/function.h"
 #include "ops/autocast.h"
 
 /* ---- regions ---- */

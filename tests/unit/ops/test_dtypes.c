@@ -1,16 +1,7 @@
 /* Dtypes: conversions between all of them against PyTorch's, f16 to the bit, bool as PyTorch has
  * it, i32 as an index. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/bits.h"
 #include "core/tensor.h"
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/index.h"
-#include "evenkeel/loss.h"
-#include "evenkeel/shape.h"
 
 #include "home.h"
 

@@ -1,8 +1,4 @@
 /* Products with Jacobians, Jacobians and Hessians, and hooks of tensors: PyTorch's numbers. */
-#include "evenkeel/functional.h"
-
-#include <stdio.h>
-
 #include "autograd/graph.h"
 #include "core/tensor.h"
 #include "kit/devices.h"

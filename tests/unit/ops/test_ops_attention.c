@@ -3,8 +3,6 @@
 #include "table.h"
 
 #include "core/device.h"
-#include "evenkeel/attention.h"
-#include "evenkeel/random.h"
 #include "kernels/kernels.h"
 
 #define I(k) ((int)o[k])

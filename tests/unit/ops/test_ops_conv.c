@@ -1,10 +1,7 @@
 /* test_ops_conv.c: convolution and transposed convolution beside the table: memory, leaves, errors.
  */
-#include <stdio.h>
-
 #include "core/backend.h"
 #include "core/tensor.h"
-#include "evenkeel/autograd.h"
 #include "kernels/kernels.h"
 
 #include "home.h"

@@ -1,11 +1,6 @@
 /* test_ops_dropout.c: dropout by Philox, whose mask is made again in backward. */
-#include <math.h>
-
 #include "core/draw.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/precision.h"
 #include "ops/dropout.h"
-#include "unit.h"
 
 #include "home.h"
 

@@ -1,10 +1,4 @@
 /* Functions of the user's own made of the library's operations, and of plain loops over memory. */
-#include <math.h>
-#include <stdlib.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/function.h"
-#include "evenkeel/ops.h"
 #include "kit/tensors.h"
 
 #include "home.h"

@@ -1,6 +1,5 @@
 /* gelu's digits far below 0, and the approximations that it refuses; test_ops_table.c has its
  * values and gradients. */
-#include "evenkeel/ops.h"
 #include "kit/tensors.h"
 
 /* Far below 0 the exact one keeps its digits, in f32 too. */

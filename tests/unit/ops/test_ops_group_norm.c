@@ -1,7 +1,5 @@
 /* test_ops_group_norm.c: layer, group and instance normalisation beside the table: orders of
  * memory, bf16, groups of one value, many dimensions; what they refuse. */
-#include <math.h>
-
 #include "core/tensor.h"
 #include "kit/tensors.h"
 

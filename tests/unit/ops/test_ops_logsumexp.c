@@ -1,8 +1,5 @@
 /* logsumexp: PyTorch's numbers where exp overflows or vanishes, infinities, and its gradient, which
  * is softmax. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
 #include "kit/tensors.h"
 
 #include "home.h"

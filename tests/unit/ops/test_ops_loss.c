@@ -1,8 +1,4 @@
 /* test_ops_loss.c: softmax and losses beside the table: their corners and refusals. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-
 #include "home.h"
 
 static ek_tensor *targets(const int64_t *values, ek_shape shape)

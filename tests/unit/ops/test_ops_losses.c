@@ -1,6 +1,5 @@
 /* test_ops_losses.c: losses beside those of test_ops_loss.c, medians, quantiles and logcumsumexp,
  * by PyTorch's numbers, and their refusals. */
-#include "evenkeel/precision.h"
 #include "table.h"
 
 FIXTURE(two_devices, shut_down)

@@ -1,6 +1,4 @@
 /* test_ops_matmul.c: matrix products and linear beside the table: leaves, empty sizes, errors. */
-#include "evenkeel/autograd.h"
-
 #include "home.h"
 #include "ops/linear.h"
 

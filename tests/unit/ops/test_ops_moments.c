@@ -1,9 +1,5 @@
 /* test_ops_moments.c: the 2-norm, variance and standard deviation beside the table: zeros,
  * NaN, large means, errors. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-
 #include "home.h"
 
 /* Gradients of orders 1 to 3 of f(x), x given, each summed with weights; the last in `gradients`.

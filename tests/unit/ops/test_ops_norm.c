@@ -1,8 +1,5 @@
 /* test_ops_norm.c: batch normalisation beside the table: running statistics, large means; what it
  * refuses. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
 #include "ops/norm.h"
 
 #include "home.h"

@@ -1,7 +1,4 @@
 /* Batch normalisation in pieces: put together again it is batch normalisation. */
-#include "evenkeel/autograd.h"
-#include "evenkeel/device.h"
-#include "evenkeel/ops.h"
 #include "kit/tensors.h"
 #include "ops/norm.h"
 #include "ops/ops.h"

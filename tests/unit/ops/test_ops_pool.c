@@ -1,8 +1,4 @@
 /* test_ops_pool.c: pooling and upsampling beside the table: memory, NaN, errors. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-
 #include "home.h"
 
 TEST(keep_the_order_of_memory)

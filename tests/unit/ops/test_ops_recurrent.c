@@ -1,6 +1,5 @@
 /* The fused steps of recurrent networks: what the operations that they stand for give, in every
  * dtype, and their derivatives. Networks as PyTorch's are in nn/test_recurrent.c. */
-#include "evenkeel/autograd.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 #include "ops/recurrent.h"

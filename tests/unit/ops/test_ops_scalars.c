@@ -1,9 +1,5 @@
 /* Numbers that meet tensors of integers: those that the dtype holds count exactly, others are
  * refused. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-
 #include "home.h"
 
 static ek_tensor *integers(ek_dtype dtype)

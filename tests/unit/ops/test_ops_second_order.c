@@ -1,7 +1,5 @@
 /* Finite differences of first and second order of what has more options than a row of the table:
  * fixed masks, every combination of a loss's options; and penalties on gradients. */
-#include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

@@ -1,9 +1,7 @@
 /* Views, memory order, copies between dtypes and devices, pieces, positions. */
 #include <limits.h>
-#include <math.h>
 
 #include "core/tensor.h"
-#include "evenkeel/autograd.h"
 
 #include "home.h"
 

@@ -1,10 +1,7 @@
 /* Order, choice and counting: positions, ties, NaN and infinities, long lines, drawn positions,
  * against PyTorch's; what is refused. */
 #include <limits.h>
-#include <math.h>
 
-#include "evenkeel/ops.h"
-#include "evenkeel/precision.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

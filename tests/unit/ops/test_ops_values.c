@@ -1,10 +1,5 @@
 /* What neither goldens nor differences reach: kinks, NaN, in-place rules, saved tensors, dropout.
  */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/random.h"
-
 #include "home.h"
 
 static ek_tensor *vector(const double *values, int64_t count, bool requires_grad)

@@ -4,8 +4,6 @@
 
 #include "autograd/graph.h"
 #include "core/slab.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/optim.h"
 #include "unit.h"
 
 enum { MEMBERS = 5 };

@@ -1,10 +1,4 @@
 /* Gradient clipping against PyTorch's, over devices and dtypes. */
-#include <math.h>
-#include <stdio.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/optim.h"
 #include "unit.h"
 
 enum { COUNT = 3 };

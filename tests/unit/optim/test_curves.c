@@ -1,12 +1,5 @@
 /* Whole networks, trained from a seed without copying anything over: PyTorch's losses of 20 steps,
  * in f32 and under its CPU autocast. */
-#include <math.h>
-#include <stdio.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/precision.h"
 #include "kit/devices.h"
 
 FIXTURE(NULL, shut_down)

@@ -1,9 +1,4 @@
 /* Averages of parameters against PyTorch's. */
-#include <math.h>
-
-#include "evenkeel/autograd.h"
-#include "evenkeel/ema.h"
-#include "evenkeel/nn.h"
 #include "unit.h"
 
 static void assert_row(ek_tensor *tensor, const ek_tensor *rows, int64_t row, double tolerance)

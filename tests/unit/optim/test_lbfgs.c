@@ -1,9 +1,4 @@
 /* test_lbfgs.c: L-BFGS beside PyTorch's, its closures, its state and what it refuses. */
-#include "evenkeel/autograd.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/scaler.h"
 #include "kit/devices.h"
 #include "kit/optimizers.h"
 #include "unit.h"

@@ -1,8 +1,4 @@
 /* Optimizers against PyTorch's trajectories; groups, skipped parameters, slabs, errors. */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "autograd/graph.h"
 #include "core/slab.h"
 #include "evenkeel/nn.h"
@@ -10,7 +6,6 @@
 #include "kit/optimizers.h"
 #include "optim_setup.h"
 #include "trajectories.h"
-#include "unit.h"
 
 /* ---- trajectories ---- */
 

@@ -1,6 +1,4 @@
 /* State out of one optimizer and into another: training goes on to the same bits, and as fast. */
-#include <string.h>
-
 #include "core/tensor.h"
 #include "kit/optimizers.h"
 #include "optim_setup.h"

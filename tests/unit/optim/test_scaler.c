@@ -1,10 +1,5 @@
 /* The scale of losses: how it moves, which steps are skipped, and training under autocast to f16.
  */
-#include "evenkeel/scaler.h"
-
-#include <math.h>
-
-#include "evenkeel/autograd.h"
 #include "optim_setup.h"
 
 static ek_tensor *leaf_of(int64_t count, ek_dtype dtype)

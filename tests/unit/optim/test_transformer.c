@@ -1,14 +1,6 @@
 /* test_transformer.c: attention, encoders, decoders and transformers as modules: PyTorch's initial
  * values, outputs, gradients and training. */
-#include "evenkeel/attention.h"
-
-#include <stdio.h>
-#include <string.h>
-
 #include "core/tensor.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/optim.h"
-#include "evenkeel/random.h"
 #include "nn/module_table.h"
 #include "unit.h"
 

@@ -2,15 +2,7 @@
 #ifndef EK_TESTS_PARALLEL_SETUP_H
 #define EK_TESTS_PARALLEL_SETUP_H
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/tensor.h"
-#include "evenkeel/autograd.h"
-#include "evenkeel/device.h"
-#include "evenkeel/nn.h"
-#include "evenkeel/parallel.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 

@@ -3,7 +3,6 @@
 #include <stdatomic.h>
 
 #include "core/thread.h"
-#include "evenkeel/precision.h"
 #include "ops/autocast.h"
 #include "parallel_setup.h"
 

@@ -1,5 +1,4 @@
 /* Checkpoint modules inside data parallelism: the same as on one device, whatever the number. */
-#include "evenkeel/comm.h"
 #include "parallel_setup.h"
 
 /* As make_net, its inside checkpointed where asked; paths are the same. */

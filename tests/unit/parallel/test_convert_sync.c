@@ -1,6 +1,5 @@
 /* Plain batch norms that turn into synchronised ones; if synchronised ones and allreduce stand
  * in modules. */
-#include "evenkeel/ops.h"
 #include "sync_setup.h"
 
 static const char *type_name(ek_module *module)

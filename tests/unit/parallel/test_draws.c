@@ -1,6 +1,4 @@
 /* test_draws.c: with Philox, replicas drop out what one module of the whole batch does. */
-#include <string.h>
-
 #include "core/world.h"
 #include "parallel/draws.h"
 #include "parallel_setup.h"

@@ -1,5 +1,4 @@
 /* Plans that leave devices out, the first too. */
-#include "evenkeel/ops.h"
 #include "parallel_setup.h"
 
 enum { CHANNELS = 3 };

@@ -1,5 +1,4 @@
 /* test_recurrent_parallel.c: recurrent networks on several devices. */
-#include "evenkeel/recurrent.h"
 #include "parallel_setup.h"
 
 /* A network of sequences that gives its output alone. */

@@ -3,9 +3,6 @@
 #define EK_TESTS_AUTO_SETUP_H
 
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "plan/planner.h"
 #include "unit.h"

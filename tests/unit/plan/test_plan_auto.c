@@ -1,6 +1,4 @@
 /* Measured plans, and what they level. */
-#include <math.h>
-
 #include "auto_setup.h"
 #include "plan/split.h"
 

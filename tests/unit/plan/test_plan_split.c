@@ -1,8 +1,4 @@
 /* The arithmetic of plans: proportions, first devices, levels. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan/split.h"
 #include "unit.h"
 

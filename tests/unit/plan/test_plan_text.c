@@ -1,8 +1,4 @@
 /* Plans as text, and planners that hold them. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan/plan_text.h"
 #include "plan/planner.h"
 #include "unit.h"

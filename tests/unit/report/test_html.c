@@ -1,9 +1,6 @@
 /* The report's page as it is written: well-formed, whole in itself, with the JSON's every number,
  * and what its script draws of it. */
 #include <locale.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +8,6 @@
 #include "core/trace.h"
 #include "json_tree.h"
 #include "report/report.h"
-#include "unit.h"
 
 static char directory[64], path[128], json_path[128];
 

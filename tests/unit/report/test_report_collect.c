@@ -1,8 +1,5 @@
 /* What a report collects: memory over time, peaks, steps' time, spans. */
-#include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "core/clock.h"

@@ -1,16 +1,11 @@
 /* What a report writes: the table, JSON, and a trace that viewers take. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/trace.h"
 #include "core/worker.h"
-#include "evenkeel/ops.h"
 #include "json_tree.h"
 #include "report/report.h"
-#include "unit.h"
 
 enum { DEVICES = 3, STEPS = 3 };
 

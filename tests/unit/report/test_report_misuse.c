@@ -1,6 +1,5 @@
 /* Reports that are asked for what cannot be. */
 #include "core/device.h"
-#include "evenkeel/report.h"
 #include "unit.h"
 
 /* Memory of a host device comes and goes. */
