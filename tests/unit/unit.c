@@ -140,7 +140,13 @@ static void restore_environment(void)
     }
 }
 
-/* Puts back what the test set. Fails if the test still holds memory of a device. */
+/* Ends the test's scopes, and fails if the test still holds memory of a device. */
+static void shut_down(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+/* Puts back what the test set, and shuts down. */
 static void restore(void)
 {
     restore_environment();
@@ -158,7 +164,7 @@ static void restore(void)
     ek_manual_seed(67280421310721u); /* that of a process that has seeded nothing */
     ek_set_log(NULL, NULL);
     ek_error_clear();
-    assert_ok(ek_shutdown()); /* ends scopes, and with the devices their capacities */
+    shut_down(); /* with the devices go their capacities */
     if (initial.devices[0])
         assert_ok(ek_host_devices_configure(initial.devices[0]));
     if (initial.devices[1])
@@ -173,8 +179,7 @@ static Suite *registered_suite(bool forked)
     Suite *all = suite_create(program_invocation_short_name);
     for (const unit_test *test = tests; test; test = test->next) {
         TCase *one = tcase_create(test->test.name);
-        if (!forked)
-            tcase_add_checked_fixture(one, NULL, restore);
+        tcase_add_checked_fixture(one, NULL, forked ? shut_down : restore);
         tcase_add_checked_fixture(one, test->setup, test->teardown);
         if (test->group)
             tcase_set_tags(one, test->group);
@@ -245,7 +250,6 @@ void assert_error_at(int status, const char *part, const char *file, int line)
 
 bool gives_error(ek_value result, int status)
 {
-    (void)status;
     return result.kind == EK_VALUE_ERROR;
 }
 
@@ -256,7 +260,6 @@ bool gives_status(int64_t result, int status)
 
 bool gives_null(const void *result, int status)
 {
-    (void)status;
     return !result;
 }
 

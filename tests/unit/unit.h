@@ -24,6 +24,10 @@
 #include "devices.h"
 #include "evenkeel/evenkeel.h"
 
+/* A function that the library calls has all parameters of its type, also those that a test has no
+ * use for. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 /* A test, with its body behind. */
 #define TEST(name) TEST_LOOP(name, 0, 1)
 
@@ -35,7 +39,7 @@
         static unit_test test = {.test = {#name, name, __FILE__, __LINE__}}; \
         unit_add(&test, (first), (end));                                     \
     }                                                                        \
-    static void name(int _i __attribute__((unused)))
+    static void name(int _i)
 
 /* Functions before and after each test that the file defines further down; NULL for none. */
 #define FIXTURE(setup, teardown)                                        \
@@ -66,6 +70,13 @@
     {                                                                      \
         unit_own_processes();                                              \
     }
+
+/* What tests/CMakeLists.txt reads in a test's file: the devices are host devices, whatever the
+ * environment says; the linker has calls of the function go to __wrap_ of its name; the program's
+ * environment. */
+#define NAMES_DEVICES
+#define WRAPS(function)
+#define RUNS_WITH(assignment)
 
 typedef struct unit_test {
     TTest test;

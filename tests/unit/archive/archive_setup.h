@@ -32,13 +32,6 @@ static inline void begin_devices(void)
     assert_ok(test_devices_configure("4"));
 }
 
-/* Every ledger must be at zero. */
-static inline void end_devices(void)
-{
-    remove_directory();
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(begin_devices, end_devices)
+FIXTURE(begin_devices, remove_directory)
 
 #endif

@@ -175,7 +175,6 @@ __attribute__((unused)) static ek_transform *const *transforms(void)
 
 __attribute__((unused)) static int visit(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path, (void)tensor, (void)user;
     return 0;
 }
 

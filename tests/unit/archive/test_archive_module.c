@@ -104,8 +104,6 @@ TEST_LOOP(names_may_begin_with_module, 0, 4)
 
 static ek_value no_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
-    (void)args;
     return ek_value_none();
 }
 

@@ -171,7 +171,6 @@ static char last_line[400];
 
 static void keep_line(ek_log_level level, const char *line, void *user)
 {
-    (void)user, (void)level;
     snprintf(last_line, sizeof last_line, "%s", line);
 }
 

@@ -9,7 +9,6 @@
 /* Options that were changed come along; others don't, and what doesn't fit changes nothing. */
 TEST(changed_options_go_on_from_a_file)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_linear(3, 2);
     ek_optimizer *optimizer = ek_adam(module, .lr = 0.1), *other = ek_adam(module, .lr = 0.5);
     double value = 0;
@@ -37,14 +36,11 @@ TEST(changed_options_go_on_from_a_file)
     ek_optimizer_free(other);
     ek_optimizer_free(two);
     ek_module_free(module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A number that each parameter carries is part of its state. */
 TEST_LOOP(carried_numbers_go_on_from_a_file, 0, 2)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *modules[2] = {ek_linear(3, 2), NULL};
     modules[1] = ek_module_copy(modules[0]);
     ek_optimizer *optimizers[2];
@@ -77,13 +73,10 @@ TEST_LOOP(carried_numbers_go_on_from_a_file, 0, 2)
         ek_optimizer_free(optimizers[i]);
         ek_module_free(modules[i]);
     }
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(averages_go_on_from_a_file)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_linear(3, 2), *wide = ek_linear(4, 2);
     ek_tensor *weight = ek_module_tensor(module, "weight");
     ek_ema *ema = ek_ema_new(module, .equal = true), *again = ek_ema_new(module, .equal = true);
@@ -119,8 +112,6 @@ TEST(averages_go_on_from_a_file)
     ek_ema_free(misfit);
     ek_module_free(module);
     ek_module_free(wide);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- all of a training ---- */

@@ -2,6 +2,8 @@
  * default kind. */
 #include "unit.h"
 
+NAMES_DEVICES
+
 /* A kind that this machine lacks, or more devices than there can be of it. */
 static ek_device_list unmade(bool cleared)
 {

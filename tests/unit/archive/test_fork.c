@@ -6,6 +6,8 @@
 
 #include "unit.h"
 
+NAMES_DEVICES
+
 /* What the parent made. */
 static struct {
     ek_module *model, *loss;
@@ -196,7 +198,6 @@ TEST_LOOP(children_of_a_process_that_has_computed, 0, BODIES)
     assert_made(ek_forward(parent.model, ek_ones(EK_SHAPE(6, 4))).as.list);
     ck_assert_int_eq(ek_loader_next(parent.loader, &parent.batch), 1);
     free_everything();
-    assert_ok(ek_shutdown());
 }
 
 /* ---- while others work ---- */
@@ -218,7 +219,6 @@ static void *train(void *user)
 
 static void ignore(ek_log_level level, const char *line, void *user)
 {
-    (void)level, (void)line, (void)user;
 }
 
 static void *log_and_draw(void *user)
@@ -248,7 +248,6 @@ TEST(children_of_a_process_that_computes)
         ck_assert_ptr_null(failed[i]);
     }
     free_everything();
-    assert_ok(ek_shutdown());
 }
 
 /* ---- before the first use ---- */

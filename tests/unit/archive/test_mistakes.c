@@ -3,6 +3,8 @@
 #include "devices.h"
 #include "unit.h"
 
+NAMES_DEVICES
+
 /* Runs what makes the mistake, which frees no module: `net` and `other` are freed here. */
 #define MISTAKE(number, status, words, ...)                  \
     TEST(mistake_##number)                                   \

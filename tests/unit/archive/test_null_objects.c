@@ -1,6 +1,8 @@
 /* NULL for each operand of what works on modules, data, archives and reports. */
 #include "null_setup.h"
 
+NAMES_DEVICES
+
 /* ---- module.h ---- */
 
 CALL(ek_module_new(NOTHING));

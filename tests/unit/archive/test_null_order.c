@@ -2,6 +2,8 @@
 #define NULL_CALLS 70
 #include "null_setup.h"
 
+NAMES_DEVICES
+
 static ek_tensor *an_index(void)
 {
     return ek_zeros(EK_SHAPE(2, 2), EK_I64);

@@ -1,6 +1,8 @@
 /* NULL for each operand of what works on tensors. */
 #include "null_setup.h"
 
+NAMES_DEVICES
+
 /* ---- device.h ---- */
 
 CALL(ek_device_list_of(NOTHING, 2));

@@ -7,7 +7,6 @@
 
 static double fade(int64_t step, int group, void *user)
 {
-    (void)user;
     return group ? pow(0.5, (double)step) : 1 / (1 + (double)step);
 }
 
@@ -109,7 +108,6 @@ static ek_tensor *golden_rows(const char *name)
 
 TEST_LOOP(follow_pytorch, 0, KINDS)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *rows = golden_rows(names[_i]);
     ek_optimizer *optimizer = optimizer_for(names[_i]), *other = optimizer_for(names[_i]);
     ek_schedule *schedule = make(names[_i], optimizer), *again = make(names[_i], other);
@@ -129,13 +127,10 @@ TEST_LOOP(follow_pytorch, 0, KINDS)
     ek_schedule_free(again);
     ek_optimizer_free(optimizer);
     ek_optimizer_free(other);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST_LOOP(go_on_from_a_file, 0, KINDS)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *rows = golden_rows(names[_i]);
     ek_optimizer *optimizer = optimizer_for(names[_i]), *other = optimizer_for(names[_i]);
     ek_schedule *schedule = make(names[_i], optimizer);
@@ -156,8 +151,6 @@ TEST_LOOP(go_on_from_a_file, 0, KINDS)
     ek_schedule_free(again);
     ek_optimizer_free(optimizer);
     ek_optimizer_free(other);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- plateaus ---- */
@@ -183,7 +176,6 @@ TEST_LOOP(plateaus_follow_pytorch, 0, 4)
 {
     static const char *const plateaus[] = {"plateau/plain", "plateau/cooldown", "plateau/higher",
                                            "plateau/relative"};
-    ek_scope scope = ek_scope_begin();
     ek_tensor *rows = golden("optim.golden", plateaus[_i]);
     ek_tensor *measures = golden("optim.golden", "plateau/measures");
     for (int64_t stop = 0; stop < ek_tensor_size(rows, 0); stop += 3) {
@@ -210,8 +202,6 @@ TEST_LOOP(plateaus_follow_pytorch, 0, 4)
         ek_schedule_free(schedule);
         ek_optimizer_free(optimizer);
     }
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- what PyTorch doesn't have ---- */
@@ -234,7 +224,6 @@ TEST(warms_up_from_nothing)
     assert_made(schedule);
     ek_schedule_free(schedule);
     ek_optimizer_free(o);
-    assert_ok(ek_shutdown());
 }
 
 /* A momentum of 1.5 and more is no beta1, and is refused only when it is set. */
@@ -254,7 +243,6 @@ TEST_LOOP(one_that_fails_leaves_the_initial_rates, 0, 2)
         ck_assert_double_eq_tol(ek_optimizer_lr(o, group), group ? 0.35 : 0.15, 1e-15);
     ek_schedule_free(schedule);
     ek_optimizer_free(o);
-    assert_ok(ek_shutdown());
 }
 
 TEST(refuse)
@@ -308,5 +296,4 @@ TEST(refuse)
     ek_optimizer_free(o);
     ek_optimizer_free(other);
     ek_optimizer_free(plain);
-    assert_ok(ek_shutdown());
 }

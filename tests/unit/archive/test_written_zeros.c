@@ -122,8 +122,6 @@ TEST(geometry)
 
 static int count_one(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path;
-    (void)tensor;
     ++*(int *)user;
     return 0;
 }
@@ -293,8 +291,6 @@ TEST(balance)
 
 static int never(int64_t count, void *user)
 {
-    (void)count;
-    (void)user;
     return 0;
 }
 

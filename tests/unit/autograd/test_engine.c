@@ -2,7 +2,6 @@
  * several callers at a time, passes inside of jobs. */
 #include <pthread.h>
 
-#include "kit/devices.h"
 #include "toy.h"
 
 enum { DEVICES = 4 };
@@ -18,7 +17,7 @@ static void setup(void)
     }
 }
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* A sum of x over several devices, in which each device's part of x's gradient has another size:
  * only one order of summation gives the same bits. Naps shuffle the order of arrival. */

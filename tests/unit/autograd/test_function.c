@@ -1,7 +1,7 @@
 /* Functions of the user's own: their gradients to any order, and who owns what. */
 #include "function_setup.h"
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 static atomic_int destroyed;
 
@@ -14,13 +14,11 @@ static void count_destroyed(void *user)
 
 static ek_tensor *cube_of(ek_tensor *const *x, int count, void *user)
 {
-    (void)count, (void)user;
     return apply(&cube, x[0]);
 }
 
 static ek_tensor *cube_of_exp(ek_tensor *const *x, int count, void *user)
 {
-    (void)count, (void)user;
     return toy_sum(toy_exp(apply(&cube, toy_scale(x[0], 0.5))));
 }
 
@@ -100,7 +98,6 @@ static ek_tensor *pair_product(ek_tensor *const *x, int count, void *user)
 {
     ek_tensor *y[2], *const inputs[] = {x[0], NULL, x[1]};
     const int *which = user;
-    (void)count;
     if (ek_function_apply(&pair, inputs, 3, y) < 0)
         return NULL;
     return *which == 2 ? toy_mul(y[0], y[1]) : toy_mul(y[*which], y[*which]);
@@ -157,7 +154,6 @@ static int user_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor
 
 static int failing_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
-    (void)call, (void)x, (void)y;
     return EK_E_USER;
 }
 
@@ -228,7 +224,6 @@ static ek_dev *ran_on[DEVICES];
 
 static int witness_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
-    (void)call;
     y[0] = toy_scale(x[0], 2);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* Functions of the user's own: every way to get them wrong. */
 #include "function_setup.h"
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 /* ---- wrong forwards ---- */
 
@@ -108,14 +108,12 @@ TEST(wrong_calls_are_told)
 /* The forward's tensor was there before, and is not touched. */
 static int constant_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
-    (void)x;
     y[0] = y[1] = ek_function_user(call);
     return 0;
 }
 
 static int constant_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
-    (void)call;
     dx[0] = ek_fold_add(dy[0], dy[1]);
     return 0;
 }
@@ -175,7 +173,6 @@ TEST_LOOP(wrong_backwards_are_told, 0, 4)
 
 static int wide_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
-    (void)call;
     dx[0] = toy_spread(toy_sum(dy[0]), EK_SHAPE(7, 7));
     return 0;
 }

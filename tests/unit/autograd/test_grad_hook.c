@@ -21,7 +21,7 @@ static void setup(void)
     }
 }
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* ---- a hook that writes down what it is told ---- */
 
@@ -156,7 +156,6 @@ static void end(recorder *self)
 
 static int lose_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    (void)node, (void)gradients, (void)results;
     return 0;
 }
 
@@ -406,7 +405,6 @@ TEST(a_finish_that_fails_is_the_passes_error)
 TEST(a_leaf_has_one_hook_at_most)
 {
     recorder *self = new_recorder(), *other = new_recorder();
-    ek_scope scope = ek_scope_begin();
     ek_tensor *leaf = watched(self, 0, 0);
     assert_refused(ek_leaf_set_grad_hook(leaf, &other->hook, 1), EK_E_STATE,
                    "has a grad hook already");

@@ -150,5 +150,4 @@ TEST(inside_of_jobs)
     assert_ok(ek_jobs_run(devs, DEVICES, penalty_in_job, results, NULL));
     for (int d = 0; d < DEVICES; d++)
         ck_assert_double_eq(results[d], 9 * 12 * values[2] * values[2]); /* (9 x^4)'' */
-    assert_ok(ek_shutdown());
 }

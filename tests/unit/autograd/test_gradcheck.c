@@ -2,13 +2,11 @@
 #include "kit/devices.h"
 #include "toy.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 /* exp(x y) x, with several elements */
 static ek_tensor *smooth(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
-    (void)user;
     return toy_mul(toy_exp(toy_mul(inputs[0], inputs[1])), inputs[0]);
 }
 
@@ -27,7 +25,6 @@ static int mistaken_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
 static ek_tensor *mistaken_square(ek_tensor *const *inputs, int count, void *user)
 {
     static const ek_operation operation = {.name = "square", .backward = mistaken_backward};
-    (void)count;
     mistake made = *(mistake *)user;
     ek_tensor *y = toy_mul(ek_detach(inputs[0]), ek_detach(inputs[0]));
     return EK_RECORD(y, &operation, EK_INPUTS(inputs[0]), EK_SAVED(inputs[0]), EK_ATTRIBUTES(made));
@@ -35,9 +32,6 @@ static ek_tensor *mistaken_square(ek_tensor *const *inputs, int count, void *use
 
 static ek_tensor *failing(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)inputs;
-    (void)count;
-    (void)user;
     ek_error(EK_E_USER, "no function today");
     return NULL;
 }

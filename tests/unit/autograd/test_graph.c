@@ -5,7 +5,7 @@
 
 static const double values[3] = {0.5, -1.25, 2};
 
-FIXTURE(one_device, shut_down)
+FIXTURE(one_device, NULL)
 
 /* x^3 */
 static ek_tensor *cube(ek_tensor *x)

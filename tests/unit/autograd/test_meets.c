@@ -1,7 +1,6 @@
 /* Nodes whose backward meets other ranks: they run without gradients too, one after another, in one
  * order whatever device is faster. */
 #include "core/rendezvous.h"
-#include "kit/devices.h"
 #include "toy.h"
 
 enum { DEVICES = 4, MEETINGS = 64 };
@@ -33,7 +32,7 @@ static void setup(void)
     forget();
 }
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* ---- x, which meets; its backward is differentiable and meets too ---- */
 
@@ -103,7 +102,6 @@ static void assert_met(const int *indices, int count)
 
 static int lose_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    (void)node, (void)gradients, (void)results;
     return 0;
 }
 
@@ -289,7 +287,6 @@ static void inner_destroy(ek_object *object)
 static int inner_function(ek_object *state, ek_tensor *const *inputs, int input_count,
                           ek_tensor **outputs, int output_count)
 {
-    (void)input_count, (void)output_count;
     outputs[0] =
         meet(toy_exp(meet(inputs[0], ((inner *)state)->index)), 1 + ((inner *)state)->index);
     return outputs[0] ? 0 : ek_error_pending();
@@ -351,7 +348,6 @@ TEST(computed_again_on_several_devices_is_refused)
 
 static int pass_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
-    (void)call;
     ck_assert_ptr_nonnull(dy[0]);
     ek_tensor *x = ek_detach(dy[0]);
     bool before = ek_set_grad_enabled(true);
@@ -366,7 +362,6 @@ static int pass_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor
 
 static int pass_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
-    (void)call;
     y[0] = toy_scale(x[0], 1);
     return 0;
 }
@@ -435,14 +430,12 @@ static ek_tensor *common; /* one reference */
 
 static int meet_together(void *const *brought, int count)
 {
-    (void)count;
     common = ek_keep(meet(meet(brought[0], 0), 1));
     return common ? 0 : ek_error_pending();
 }
 
 static int rendezvous_in_job(void *user, int index)
 {
-    (void)index;
     return ek_rendezvous("together", 0, user, meet_together);
 }
 

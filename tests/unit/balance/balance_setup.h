@@ -3,10 +3,11 @@
 #define EK_TESTS_BALANCE_SETUP_H
 
 #include "kit/devices.h"
+#include "kit/models.h"
 
 enum { FEATURES = 3, CLASSES = 4, POINTS = 5, IGNORED = 255 };
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 /* Scores (n, CLASSES, POINTS) from x (n, POINTS, FEATURES); the same numbers each time. f64. */
 typedef struct scorer {
@@ -21,15 +22,12 @@ static inline ek_value scorer_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_permute(ek_apply(self->last, h), EK_SHAPE(0, 2, 1)));
 }
 
-static const ek_module_type scorer_type = {.name = "scorer",
-                                           .size = sizeof(scorer),
-                                           .forward = scorer_forward};
+MODULE_TYPE(scorer, scorer)
 
 static inline ek_module *make_scorer(void)
 {
     ek_manual_seed(7);
-    scorer *self = (scorer *)ek_module_new(&scorer_type);
-    assert_made(self);
+    scorer *self = new_module(&scorer_type);
     assert_ok(ek_register_module(&self->module, "hidden", &self->hidden, ek_linear(FEATURES, 6)));
     assert_ok(ek_register_module(&self->module, "last", &self->last, ek_linear(6, CLASSES)));
     assert_ok(ek_module_to_dtype(&self->module, EK_F64));

@@ -7,7 +7,7 @@
 
 enum { KINDS = 5, PARAMETERS = 16 };
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 /* ---- critics of (N, 2, 4, 4): outputs (N, 1), (N, 1), (N, 1, 1, 1); the same numbers each time */
 
@@ -107,7 +107,6 @@ typedef struct outcome {
 
 static inline int note_gradient(const char *path, ek_tensor *parameter, void *user)
 {
-    (void)path;
     outcome *o = (outcome *)user;
     ck_assert_int_lt(o->count, PARAMETERS);
     ek_tensor *gradient = ek_tensor_grad(parameter);

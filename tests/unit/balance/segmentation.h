@@ -4,7 +4,7 @@
 #ifndef EK_TESTS_SEGMENTATION_H
 #define EK_TESTS_SEGMENTATION_H
 
-#include "unit.h"
+#include "kit/models.h"
 
 enum { CLASSES = 11, IGNORED = 255, PIXELS = 16 };
 
@@ -29,16 +29,12 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
 
 static ek_tensor *criterion_denominator(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *logits = ek_arg_tensor(args, 0), *target = ek_arg_tensor(args, 1);
     return logits && target ? ek_target_weight(target, NULL, IGNORED, ek_tensor_dtype(logits))
                             : NULL;
 }
 
-static const ek_module_type criterion_type = {.name = "criterion",
-                                              .size = sizeof(criterion),
-                                              .forward = criterion_forward,
-                                              .denominator = criterion_denominator};
+MODULE_TYPE_WITH(criterion, criterion, .denominator = criterion_denominator)
 
 static ek_module *make_criterion(ek_reduction reduction)
 {

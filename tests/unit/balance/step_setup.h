@@ -4,6 +4,7 @@
 
 #include "balance_setup.h"
 #include "core/device.h"
+#include "kit/models.h"
 
 typedef enum way { PLAIN, ONE_DEVICE, CLASSIC, BALANCED, SHARDED, WAYS } way;
 
@@ -25,7 +26,6 @@ static const char *const scorer_paths[] = {"hidden.weight", "hidden.bias", "last
 /* The mean over points that aren't ignored of the squared score of class 0. */
 static inline ek_tensor *counted_points(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *target = ek_arg_tensor(args, 1);
     return target ? ek_target_weight(target, NULL, IGNORED, EK_F64) : NULL;
 }
@@ -54,10 +54,7 @@ static inline int counted_loss_sum(ek_module *module, const ek_args *args, ek_lo
     return ek_error_status();
 }
 
-static const ek_module_type counted_type = {.name = "counted",
-                                            .size = sizeof(ek_module),
-                                            .forward = counted_forward,
-                                            .denominator = counted_points};
+MODULE_TYPE_WITH(counted, ek_module, .denominator = counted_points)
 
 static const ek_module_type counted_sum_type = {.name = "counted_sum",
                                                 .size = sizeof(ek_module),
@@ -67,7 +64,6 @@ static const ek_module_type counted_sum_type = {.name = "counted_sum",
 /* The mean over samples of the sums over points: output only. */
 static inline ek_value samples_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *scores = ek_arg_tensor(args, 0);
     if (!scores)
         return ek_value_error();
@@ -75,9 +71,7 @@ static inline ek_value samples_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_mul_scalar(ek_sum(ek_mul(scores, scores)), 1 / samples));
 }
 
-static const ek_module_type samples_type = {.name = "samples",
-                                            .size = sizeof(ek_module),
-                                            .forward = samples_forward};
+MODULE_TYPE(samples, ek_module)
 
 static inline ek_module *make_criterion(loss_kind kind, ek_dtype dtype)
 {

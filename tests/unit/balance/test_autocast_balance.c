@@ -63,7 +63,6 @@ static double balanced_step(ek_module *model, ek_module *criterion, bool autocas
 
 TEST_LOOP(balanced_losses, 0, 4)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *one = make_classifier();
     ek_module *plain = ek_cross_entropy_loss(.ignore_index = 255);
     double exact = balanced_step(one, plain, false);
@@ -81,14 +80,12 @@ TEST_LOOP(balanced_losses, 0, 4)
     ek_module_free(criterion);
     ek_module_free(one);
     ek_module_free(plain);
-    ek_scope_end(&scope);
 }
 
 /* ---- adversarial losses: of a critic's bf16 ---- */
 
 TEST(adversarial_losses)
 {
-    ek_scope scope = ek_scope_begin();
     for (ek_gan_loss_kind kind = EK_GAN_WASSERSTEIN; kind <= EK_GAN_LOGISTIC; kind++) {
         ek_module *loss = ek_gan_loss(kind, EK_GAN_CRITIC_FAKE);
         ek_tensor *d = ek_to_dtype(normal(4, EK_SHAPE(9, 1), EK_F32, ek_cpu()), EK_BF16);
@@ -98,7 +95,6 @@ TEST(adversarial_losses)
         ek_autocast_end(&region);
         ek_module_free(loss);
     }
-    ek_scope_end(&scope);
 }
 
 /* ---- gradient penalties: second order, through casts ---- */
@@ -143,7 +139,6 @@ static double penalty_step(ek_module *critic, ek_penalty_kind kind, bool autocas
 TEST_LOOP(penalties, 0, 6)
 {
     static make_critic *const critics[] = {conv_critic, conv_critic_tanh};
-    ek_scope scope = ek_scope_begin();
     for (int kind = 0; kind < KINDS; kind++) {
         ek_module *one = steep(critics[_i % 2]);
         double exact = penalty_step(one, (ek_penalty_kind)kind, false);
@@ -162,7 +157,6 @@ TEST_LOOP(penalties, 0, 6)
         ek_module_free(one);
         ek_module_free(several);
     }
-    ek_scope_end(&scope);
 }
 
 /* ---- training ---- */
@@ -170,7 +164,6 @@ TEST_LOOP(penalties, 0, 6)
 /* Weights stay f32 and memory in use where it was. */
 TEST(master_weights)
 {
-    ek_scope scope = ek_scope_begin();
     const ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *model = ek_data_parallel_model(make_classifier(), .device_ids = devices);
     ek_module *criterion = ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = 255),
@@ -197,5 +190,4 @@ TEST(master_weights)
     ek_optimizer_free(optimizer);
     ek_module_free(model);
     ek_module_free(criterion);
-    ek_scope_end(&scope);
 }

@@ -2,6 +2,8 @@
  */
 #include "step_setup.h"
 
+NAMES_DEVICES
+
 enum { BATCH = 12, USED = 3, STEPS = 2 };
 
 typedef struct outcome {

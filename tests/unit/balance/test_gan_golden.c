@@ -56,13 +56,11 @@ static int append(vector *v, const ek_tensor *tensor)
 
 static int append_parameter(const char *path, ek_tensor *parameter, void *user)
 {
-    (void)path;
     return append((vector *)user, parameter);
 }
 
 static int append_gradient(const char *path, ek_tensor *parameter, void *user)
 {
-    (void)path;
     return append((vector *)user, ek_tensor_grad(parameter));
 }
 

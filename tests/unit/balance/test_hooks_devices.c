@@ -119,8 +119,6 @@ static ek_value crowd_before(ek_module *module, const ek_args *args, void *user)
 static ek_value crowd_after(ek_module *module, const ek_args *args, ek_value output, void *user)
 {
     crowd *self = user;
-    (void)args;
-    (void)output;
     pthread_mutex_lock(&self->lock);
     self->after++;
     pthread_mutex_unlock(&self->lock);

@@ -1,5 +1,6 @@
 /* A causal language model, with dropout by Philox, trains on several devices as on one. */
 #include "kit/devices.h"
+#include "kit/models.h"
 #include "kit/tensors.h"
 
 enum { WORDS = 7, LENGTH = 6, FEATURES = 8, BATCH = 6, STEPS = 4 };
@@ -10,13 +11,7 @@ static void setup(void)
     assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_PHILOX));
 }
 
-static void tear_down(void)
-{
-    assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_TWISTER));
-    shut_down();
-}
-
-FIXTURE(setup, tear_down)
+FIXTURE(setup, NULL)
 
 /* Words and learned positions. */
 typedef struct places {
@@ -31,15 +26,12 @@ static ek_value places_forward(ek_module *module, const ek_args *args)
     return EK_VALUE(ek_add(ek_apply(self->words, ek_arg_tensor(args, 0)), self->positions));
 }
 
-static const ek_module_type places_type = {.name = "places",
-                                           .size = sizeof(places),
-                                           .forward = places_forward};
+MODULE_TYPE(places, places)
 
 static ek_module *model_new(void)
 {
     ek_manual_seed(11);
-    places *embed = (places *)ek_module_new(&places_type);
-    assert_made(embed);
+    places *embed = new_module(&places_type);
     ek_register_module(&embed->module, "words", &embed->words, ek_embedding(WORDS, FEATURES));
     ek_register_parameter(&embed->module, "positions", &embed->positions,
                           ek_mul_scalar(ek_randn(EK_SHAPE(LENGTH, FEATURES)), 0.1));

@@ -1,6 +1,7 @@
 /* Saved tensors that were really modified in place: the sentence says which operation saved what,
  * on which device, and who wrote. */
 #include "balance_setup.h"
+#include "kit/models.h"
 
 enum { INPUTS = 3 };
 
@@ -181,14 +182,11 @@ static ek_value scaler_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_mul(ek_arg_tensor(args, 0), self->scale));
 }
 
-static const ek_module_type scaler_type = {.name = "scaler",
-                                           .size = sizeof(scaler),
-                                           .forward = scaler_forward};
+MODULE_TYPE(scaler, scaler)
 
 static ek_module *make_scaler(bool broadcast_buffers, ek_running_stats running_stats)
 {
-    scaler *self = (scaler *)ek_module_new(&scaler_type);
-    assert_made(self);
+    scaler *self = new_module(&scaler_type);
     assert_ok(ek_register_buffer(&self->module, "scale", &self->scale,
                                  ek_ones(EK_SHAPE(1), .dtype = EK_F64)));
     ek_module *model = ek_data_parallel_model(&self->module, ek_devices(test_kind(), 2),

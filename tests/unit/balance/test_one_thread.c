@@ -1,7 +1,7 @@
 /* A wrapper that two threads use at the same time: the second is refused, and nobody waits. */
 #include <pthread.h>
 
-#include "unit.h"
+#include "kit/models.h"
 
 enum { BATCH = 8, WIDTH = 3, DEVICES = 3 };
 
@@ -59,20 +59,15 @@ static ek_value patient_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_apply(self->body, ek_arg_tensor(args, 0)));
 }
 
-static const ek_module_type patient_type = {.name = "patient",
-                                            .size = sizeof(patient),
-                                            .forward = patient_forward};
+MODULE_TYPE(patient, patient)
 
 static ek_value patient_loss_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     pass_the_gate();
     return ek_value_of_tensor(ek_mean(ek_square(ek_arg_tensor(args, 0))));
 }
 
-static const ek_module_type patient_loss_type = {.name = "patient_loss",
-                                                 .size = sizeof(ek_module),
-                                                 .forward = patient_loss_forward};
+MODULE_TYPE(patient_loss, ek_module)
 
 /* ---- what two threads do ---- */
 
@@ -228,7 +223,6 @@ TEST_LOOP(the_second_thread_is_refused, 0, MEETINGS)
 {
     char before[65], after[65];
     assert_ok(test_devices_configure("3"));
-    ek_scope scope = ek_scope_begin();
     make(meetings[_i].kind);
     assert_ok(do_act(TRAIN));
     int64_t steps = ek_optimizer_steps(optimizer, ek_module_tensor(model, "body.weight"));
@@ -251,9 +245,7 @@ TEST_LOOP(the_second_thread_is_refused, 0, MEETINGS)
     join(&other, come_later, CALL);
     ck_assert_int_eq(other.status, 0);
     assert_ok(do_act(meetings[_i].first));
-    ek_scope_end(&scope);
     free_all();
-    assert_ok(ek_shutdown());
 }
 
 /* ---- calls within calls ---- */
@@ -262,20 +254,16 @@ TEST_LOOP(the_second_thread_is_refused, 0, MEETINGS)
 static ek_value curious_forward(ek_module *module, const ek_args *args)
 {
     int64_t sizes[EK_MAX_DEVICES];
-    (void)module;
     if (ek_data_parallel_sizes(model, 5, sizes) < 0)
         return ek_value_error();
     return args->inputs[0];
 }
 
-static const ek_module_type curious_type = {.name = "curious",
-                                            .size = sizeof(ek_module),
-                                            .forward = curious_forward};
+MODULE_TYPE(curious, ek_module)
 
 TEST(one_thread_may_enter_again)
 {
     assert_ok(test_devices_configure("3"));
-    ek_scope scope = ek_scope_begin();
     model =
         ek_data_parallel(ek_module_new(&curious_type), .device_ids = ek_devices(test_kind(), 1));
     for (int i = 0; i < 3; i++)
@@ -289,8 +277,6 @@ TEST(one_thread_may_enter_again)
     join(&other, come_later, CALL);
     ck_assert_int_eq(other.status, 0);
     free_all();
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- plain modules: several threads may read ---- */
@@ -318,7 +304,6 @@ static void *read_it(void *user)
 
 TEST(several_threads_may_read_a_plain_module)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(3);
     ek_module *net = ek_sequential(ek_linear(WIDTH, 4), ek_batch_norm1d(4), ek_sigmoid());
     assert_made(net);
@@ -336,6 +321,4 @@ TEST(several_threads_may_read_a_plain_module)
     for (int i = 0; i < READERS; i++)
         ck_assert_double_eq(readers[i].sum, alone.sum);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

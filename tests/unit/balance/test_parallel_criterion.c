@@ -1,6 +1,7 @@
 /* ek_data_parallel_criterion: one device's loss and gradients, for any chunks and ignored targets.
  */
 #include "balance_setup.h"
+#include "kit/models.h"
 
 /* Samples [from, to) are ignored. 4 devices: 10 is cut 3 3 3 1, 5 is cut 2 2 1. */
 static const struct {
@@ -199,7 +200,6 @@ TEST(inputs_and_targets_scattered_unevenly)
  * denominator. */
 static ek_value distance_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *difference = ek_sub(ek_arg_tensor(args, 0), ek_arg_tensor(args, 1));
     ek_tensor *y = ek_square(difference);
     if (args->count > 2)
@@ -213,21 +213,16 @@ static ek_value distance_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_mean(y));
 }
 
-static const ek_module_type distance_type = {.name = "distance",
-                                             .size = sizeof(ek_module),
-                                             .forward = distance_forward};
+MODULE_TYPE(distance, ek_module)
 
 /* Twice its input, and its input: two outputs. */
 static ek_value pair_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *x = ek_arg_tensor(args, 0);
     return EK_LIST(ek_mul_scalar(x, 2), x);
 }
 
-static const ek_module_type pair_type = {.name = "pair",
-                                         .size = sizeof(ek_module),
-                                         .forward = pair_forward};
+MODULE_TYPE(pair, ek_module)
 
 TEST(several_targets_and_keywords)
 {
@@ -333,7 +328,6 @@ TEST(bare_outputs_are_a_plain_call)
 /* A loss that fails on host:1. */
 static ek_value touchy_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *target = ek_arg_tensor(args, 1);
     if (ek_tensor_device(target).index == 1)
         return ek_value_of_tensor(
@@ -342,9 +336,7 @@ static ek_value touchy_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_mean(ek_arg_tensor(args, 0)));
 }
 
-static const ek_module_type touchy_type = {.name = "touchy",
-                                           .size = sizeof(ek_module),
-                                           .forward = touchy_forward};
+MODULE_TYPE(touchy, ek_module)
 
 TEST(wrong_calls_are_errors)
 {

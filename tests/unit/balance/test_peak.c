@@ -5,7 +5,7 @@
 
 enum { DEVICES = 4, BATCH = 64, CHUNK = BATCH / DEVICES };
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 /* Peaks of the second step: state exists, and so do the replicas. */
 static void peaks_of(train_mode mode, uint64_t peaks[DEVICES])

@@ -1,4 +1,5 @@
 /* What ek_gradient_penalty refuses, in which words; nothing is leaked, and the next call works. */
+#include "kit/models.h"
 #include "penalty_setup.h"
 
 static ek_tensor *samples(int n)
@@ -120,10 +121,8 @@ static ek_value faulty_forward(ek_module *module, const ek_args *args)
     case NOT_OF_INPUT:
         return ek_value_of_tensor(ek_add(ek_detach(d), self->extra));
     case FAILS:
-        if (element(x, ek_tensor_count(x) - 1) == 99) {
-            ek_error(EK_E_USER, "the last sample is bad");
-            return ek_value_error();
-        }
+        if (element(x, ek_tensor_count(x) - 1) == 99)
+            return fail_with("the last sample is bad");
         return ek_value_of_tensor(d);
     case TWO_NUMBERS:
         return ek_value_of_tensor(ek_cat((ek_tensor *[]){d, d}, 2, 1));
@@ -133,14 +132,11 @@ static ek_value faulty_forward(ek_module *module, const ek_args *args)
     return ek_value_error();
 }
 
-static const ek_module_type faulty_type = {.name = "faulty",
-                                           .size = sizeof(faulty),
-                                           .forward = faulty_forward};
+MODULE_TYPE(faulty, faulty)
 
 static ek_module *make_faulty(fault kind)
 {
-    faulty *self = (faulty *)ek_module_new(&faulty_type);
-    assert_made(self);
+    faulty *self = new_module(&faulty_type);
     self->fault = kind;
     assert_ok(
         ek_register_module(&self->module, "body", &self->body, seeded(smooth_critic, EK_F64)));

@@ -1,6 +1,7 @@
 /* Plans of the balanced wrappers: who gets how many, and losses where devices have nothing to do.
  */
 #include "balance_setup.h"
+#include "kit/models.h"
 
 /* Samples on each device of an ek_data_parallel_model's output, zero if there are none. */
 static void assert_sizes(ek_value out, int devices, const int64_t *sizes)
@@ -165,16 +166,13 @@ typedef struct meeting {
 
 static ek_value meeting_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *x = ek_arg_tensor(args, 0), *sum = ek_sum(x), *total;
     if (ek_allreduce(&sum, 1, 1, &total) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_add(x, total));
 }
 
-static const ek_module_type meeting_type = {.name = "meeting",
-                                            .size = sizeof(meeting),
-                                            .forward = meeting_forward};
+MODULE_TYPE(meeting, meeting)
 
 TEST(those_that_take_part_meet)
 {

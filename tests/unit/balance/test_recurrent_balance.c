@@ -1,6 +1,7 @@
 /* test_recurrent_balance.c: outputs of recurrent networks and of attention, whose tensors have
  * their batch in different dimensions, under both wrappers. */
 #include "balance_setup.h"
+#include "kit/models.h"
 #include "kit/tensors.h"
 
 enum { KINDS = 3, STEPS = 4, SAMPLES = 7, INPUT = 3, HIDDEN = 5, LAYERS = 2 };
@@ -162,9 +163,7 @@ static ek_value output_alone_forward(ek_module *module, const ek_args *args)
     return result.kind == EK_VALUE_ERROR ? result : ek_value_at(result, 0);
 }
 
-static const ek_module_type output_alone_type = {.name = "output_alone",
-                                                 .size = sizeof(output_alone),
-                                                 .forward = output_alone_forward};
+MODULE_TYPE(output_alone, output_alone)
 
 TEST(micro_batches_are_cut_along_the_batch)
 {
@@ -197,8 +196,7 @@ TEST(micro_batches_are_cut_along_the_batch)
 
 TEST(micro_batches_along_another_dimension_are_refused)
 {
-    output_alone *alone = (output_alone *)ek_module_new(&output_alone_type);
-    assert_made(alone);
+    output_alone *alone = new_module(&output_alone_type);
     assert_ok(ek_register_module(&alone->module, "net", &alone->net, make_network(2, false)));
     ek_module *criterion = ek_mse_loss();
     ek_optimizer *optimizer = ek_sgd(&alone->module, .lr = 0.1);
@@ -216,9 +214,6 @@ TEST(micro_batches_along_another_dimension_are_refused)
 
 static ek_value keep_gradients(ek_value inputs, ek_value outputs, void *user)
 {
-    (void)inputs;
-    (void)outputs;
-    (void)user;
     return ek_value_none();
 }
 

@@ -1,6 +1,7 @@
 /* Several forwards before one backward, with batch normalisation in training mode: a critic's real,
  * fake and interpolated batches. */
 #include "balance_setup.h"
+#include "kit/models.h"
 #include "kit/tensors.h"
 
 enum { INPUTS = 3, PASSES = 3 };
@@ -177,7 +178,6 @@ static int told_calls, told_releases;
 
 static void count_release(void *context)
 {
-    (void)context;
     told_releases++;
 }
 
@@ -201,10 +201,7 @@ static ek_value told_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(args->count > 1 ? ek_mean(x) : x);
 }
 
-static const ek_module_type told_type = {.name = "told",
-                                         .size = sizeof(told),
-                                         .forward = told_forward,
-                                         .replicated = told_replicated};
+MODULE_TYPE_WITH(told, told, .replicated = told_replicated)
 
 TEST(balanced_wrappers_tell_their_modules)
 {

@@ -1,4 +1,5 @@
 /* A training step in micro-batches gives the loss and gradients of the whole batch. */
+#include "kit/models.h"
 #include "kit/remote.h"
 #include "step_setup.h"
 
@@ -55,19 +56,15 @@ static int part_sizes[16], part_count;
 
 static ek_value noting_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     part_sizes[part_count++] = (int)ek_tensor_size(ek_arg_tensor(args, 0), 0);
     return samples_forward(module, args);
 }
 
-static const ek_module_type noting_type = {.name = "noting",
-                                           .size = sizeof(ek_module),
-                                           .forward = noting_forward};
+MODULE_TYPE(noting, ek_module)
 
 TEST(parts_are_chunks)
 {
     static const int expected[] = {3, 3, 3, 2};
-    ek_scope scope = ek_scope_begin();
     job j = make_job(PLAIN, USERS_MEAN, EK_F64);
     ek_module *noting = ek_module_new(&noting_type);
     part_count = 0;
@@ -76,7 +73,6 @@ TEST(parts_are_chunks)
     ck_assert_int_eq(part_count, 4);
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(part_sizes[i], expected[i]);
-    ek_scope_end(&scope);
     ek_module_free(noting);
     free_job(&j);
 }
@@ -160,14 +156,12 @@ TEST_LOOP(denominators_stay_on_devices, (ONE_DEVICE * LOSS_KINDS), (WAYS * LOSS_
     for (int parts = 2; parts <= 5; parts++)
         check_parts(how, kind, EK_F64, parts, 1e-12);
     /* Nothing to average in all parts. */
-    ek_scope scope = ek_scope_begin();
     job j = make_job(how, CROSS_ENTROPY, EK_F64);
     double loss = 0;
     assert_ok(ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
                             .optimizer = j.optimizer, .input = EK_VALUE(make_inputs(9)),
                             .target = EK_VALUE(make_targets(9, 0, 9)), .micro_batches = 3));
     ck_assert(isnan(loss));
-    ek_scope_end(&scope);
     free_job(&j);
     end_remote();
 }
@@ -175,7 +169,6 @@ TEST_LOOP(denominators_stay_on_devices, (ONE_DEVICE * LOSS_KINDS), (WAYS * LOSS_
 /* Two calls give the sum of two batches' gradients: what was there is not scaled. */
 TEST_LOOP(gradients_accumulate_over_calls, 0, (2 * WAYS))
 {
-    ek_scope scope = ek_scope_begin();
     loss_kind kind = _i % 2 ? CROSS_ENTROPY : SQUARES;
     job plain = make_job(PLAIN, kind, EK_F64), j = make_job((way)(_i / 2), kind, EK_F64);
     for (int call = 0; call < 3; call++) {
@@ -187,14 +180,12 @@ TEST_LOOP(gradients_accumulate_over_calls, 0, (2 * WAYS))
                                 .micro_batches = 1 + call, .accumulate_only = true));
         assert_at_most(gradient_distance(j.net, plain.net), 1e-12);
     }
-    ek_scope_end(&scope);
     free_job(&plain);
     free_job(&j);
 }
 
 TEST_LOOP(autocast_holds_in_parts, 0, WAYS)
 {
-    ek_scope scope = ek_scope_begin();
     job plain = make_job(PLAIN, CROSS_ENTROPY, EK_F32),
         j = make_job((way)_i, CROSS_ENTROPY, EK_F32);
     ek_value x = ek_value_of_tensor(ek_to_dtype(make_inputs(BATCH), EK_F32));
@@ -208,7 +199,6 @@ TEST_LOOP(autocast_holds_in_parts, 0, WAYS)
     assert_near(loss, exact, 0.01);
     ck_assert_double_ne(loss, exact);
     assert_at_most(gradient_distance(j.net, plain.net), 0.03);
-    ek_scope_end(&scope);
     free_job(&plain);
     free_job(&j);
 }
@@ -227,13 +217,10 @@ static ek_value nested_forward(ek_module *module, const ek_args *args)
     return scorer_forward(module, &(const ek_args){EK_VALUES(h), 1, ek_value_none()});
 }
 
-static const ek_module_type nested_type = {.name = "nested",
-                                           .size = sizeof(scorer),
-                                           .forward = nested_forward};
+MODULE_TYPE(nested, scorer)
 
 static ek_value squares_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *scores = ek_arg_tensor(args, 0); /* (n, CLASSES, POINTS) */
     ek_tensor *target = ek_value_tensor(ek_value_get(ek_arg(args, 1), "scores"));
     if (!scores || !target)
@@ -242,13 +229,10 @@ static ek_value squares_forward(ek_module *module, const ek_args *args)
         ek_f_mse_loss(.input = scores, .target = ek_permute(target, EK_SHAPE(1, 0, 2))));
 }
 
-static const ek_module_type squares_type = {.name = "squares",
-                                            .size = sizeof(ek_module),
-                                            .forward = squares_forward};
+MODULE_TYPE(squares, ek_module)
 
 TEST(nests_along_dimension_1)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *nets[2] = {make_scorer(), make_scorer()}, *squares = ek_module_new(&squares_type);
     ek_tensor *x = ek_clone(ek_permute(make_inputs(9), EK_SHAPE(1, 0, 2)));
     ek_value options =
@@ -272,7 +256,6 @@ TEST(nests_along_dimension_1)
     }
     assert_near(losses[1], losses[0], 1e-12);
     assert_at_most(gradient_distance(nets[1], nets[0]), 1e-12);
-    ek_scope_end(&scope);
     ek_module_free(squares);
     ek_module_free(nets[0]);
     ek_module_free(nets[1]);
@@ -300,7 +283,6 @@ TEST_LOOP(empty_parts_add_nothing, 0, (6 * WAYS))
     loss_kind kind = _i % 2 ? CROSS_ENTROPY : USERS_COUNTED;
     if (is_nan_on_gpus(kind))
         return;
-    ek_scope scope = ek_scope_begin();
     job plain = make_job(PLAIN, kind, EK_F64), j = make_job(how, kind, EK_F64);
     ek_value x = ek_value_of_tensor(make_inputs(9));
     ek_value target = ek_value_of_tensor(make_targets(9, from[_i / 2 % 3], to[_i / 2 % 3]));
@@ -310,7 +292,6 @@ TEST_LOOP(empty_parts_add_nothing, 0, (6 * WAYS))
                             .micro_batches = 3, .accumulate_only = true));
     assert_near(loss, expected, 1e-12);
     assert_at_most(gradient_distance(j.net, plain.net), 1e-12);
-    ek_scope_end(&scope);
     free_job(&plain);
     free_job(&j);
 }
@@ -318,7 +299,6 @@ TEST_LOOP(empty_parts_add_nothing, 0, (6 * WAYS))
 TEST_LOOP(nothing_at_all_is_nan_as_one_batch_is, 0, (2 * WAYS))
 {
     loss_kind kind = _i % 2 ? CROSS_ENTROPY : USERS_COUNTED;
-    ek_scope scope = ek_scope_begin();
     job whole = make_job((way)(_i / 2), kind, EK_F64),
         parts = make_job((way)(_i / 2), kind, EK_F64);
     job *jobs[] = {&whole, &parts};
@@ -333,7 +313,6 @@ TEST_LOOP(nothing_at_all_is_nan_as_one_batch_is, 0, (2 * WAYS))
         finite[k] = gradients_are_finite(jobs[k]->net);
     }
     ck_assert_int_eq(finite[1], finite[0]);
-    ek_scope_end(&scope);
     free_job(&whole);
     free_job(&parts);
 }
@@ -358,14 +337,11 @@ static ek_value failing_forward(ek_module *module, const ek_args *args)
     return samples_forward(module, args);
 }
 
-static const ek_module_type failing_type = {.name = "failing",
-                                            .size = sizeof(ek_module),
-                                            .forward = failing_forward};
+MODULE_TYPE(failing, ek_module)
 
 TEST_LOOP(a_failed_part_leaves_no_gradients, 0, 2)
 {
     char before[65], after[65];
-    ek_scope scope = ek_scope_begin();
     job j = make_job(PLAIN, USERS_MEAN, EK_F64);
     ek_module *failing = ek_module_new(&failing_type);
     ek_value x = EK_VALUE(make_inputs(8));
@@ -384,7 +360,6 @@ TEST_LOOP(a_failed_part_leaves_no_gradients, 0, 2)
                             .input = x, .micro_batches = 2));
     hash_of(j.net, after);
     ck_assert_str_ne(before, after);
-    ek_scope_end(&scope);
     ek_module_free(failing);
     free_job(&j);
 }
@@ -401,7 +376,6 @@ static void expect_error(const job *j, ek_value x, ek_value target, int parts, d
 
 TEST(errors_say_what_is_wrong)
 {
-    ek_scope scope = ek_scope_begin();
     job j = make_job(PLAIN, CROSS_ENTROPY, EK_F64);
     ek_value x = EK_VALUE(make_inputs(8)), y = EK_VALUE(make_targets(8, 0, 1));
     expect_error(&j, x, y, -1, 0, EK_E_INVALID, "-1 micro-batches");
@@ -419,7 +393,6 @@ TEST(errors_say_what_is_wrong)
     j.criterion = ek_cross_entropy_loss(.reduction = EK_NONE, .ignore_index = IGNORED);
     expect_error(&j, x, y, 2, 0, EK_E_SHAPE, "needs one number");
     expect_error(&j, x, y, 1, 0, EK_E_SHAPE, "needs one number");
-    ek_scope_end(&scope);
     free_job(&j);
 }
 
@@ -427,13 +400,11 @@ TEST(errors_say_what_is_wrong)
 TEST(infinite_gradients_are_not_stepped)
 {
     char before[65], after[65];
-    ek_scope scope = ek_scope_begin();
     job j = make_job(PLAIN, CROSS_ENTROPY, EK_F64);
     hash_of(j.net, before);
     ek_value x = ek_value_of_tensor(ek_mul_scalar(make_inputs(6), (double)INFINITY));
     expect_error(&j, x, EK_VALUE(make_targets(6, 0, 1)), 2, 1, EK_E_INVALID, "clip_grad_norm");
     hash_of(j.net, after);
     ck_assert_str_eq(before, after);
-    ek_scope_end(&scope);
     free_job(&j);
 }

@@ -11,7 +11,7 @@ static int step_count(void)
     return test_is_short() ? 6 : STEPS;
 }
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 static void train(train_mode mode, bool batch_norm, ek_dtype dtype, int64_t batch,
                   ignored_pixels ignoring, int steps, double *losses)

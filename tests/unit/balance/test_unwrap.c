@@ -35,7 +35,6 @@ static void assert_alike(ek_module *a, ek_module *b)
 /* Training goes on without the wrapper, with the same optimizer; sharded too. */
 TEST_LOOP(training_goes_on_without_the_wrapper, 0, 2)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_module *plain = net(), *inner = net(), *averaged[2] = {net(), net()};
     ek_module *wrapped = ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 2),
@@ -75,13 +74,10 @@ TEST_LOOP(training_goes_on_without_the_wrapper, 0, 2)
     }
     ek_module_free(around);
     ek_module_free(plain);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(wrappers_are_not_copied)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_module *wrapped = ek_data_parallel(net(), .device_ids = ek_devices(test_kind(), 2));
     assert_refused(ek_module_copy(wrapped), EK_E_INVALID, "data_parallel frees memory of its own");
@@ -97,6 +93,4 @@ TEST(wrappers_are_not_copied)
     assert_refused(ek_data_parallel_unwrap(wrapped), EK_E_INVALID, "a part of another module");
     ek_module_free(outer);
     ek_module_free(copy);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

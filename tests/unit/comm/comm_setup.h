@@ -7,7 +7,7 @@
 
 enum { DEVICES = 4 };
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 /* Element i is first + i step. */
 static inline ek_tensor *ramp(double first, double step, ek_shape shape, ek_dtype dtype,

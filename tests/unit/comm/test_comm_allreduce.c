@@ -129,7 +129,6 @@ static const job whole = {.fails = -1, .forgets = -1, .brings_one = -1};
 static ek_tensor *together(ek_tensor *const *inputs, int count, void *user)
 {
     job j = *(const job *)user;
-    (void)count;
     j.inputs = inputs;
     ek_dev *devs[PARTS];
     for (int d = 0; d < PARTS; d++)
@@ -180,7 +179,6 @@ TEST(parts_get_the_sums_of_all)
 
 static ek_tensor *one_thread(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)user;
     ek_tensor *curves[2 * PARTS], *sums[2 * PARTS], *y = NULL;
     for (int i = 0; i < count; i++)
         curves[i] = curve(inputs[i], i);
@@ -298,7 +296,6 @@ TEST(a_part_brings_its_own_alone)
 
 static int meeting_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    (void)node;
     return ek_allreduce(gradients, 1, 1, results);
 }
 
@@ -324,7 +321,6 @@ TEST(lanes_of_backward_are_no_replicas)
 /* One node with a tensor on each of two devices: its backward has the whole list. */
 static int listing_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    (void)node;
     return ek_allreduce(gradients, 1, 2, results);
 }
 

@@ -3,6 +3,8 @@
 #include "core/device.h"
 #include "kit/remote.h"
 
+NAMES_DEVICES
+
 static uint64_t growth(int device, uint64_t before)
 {
     ek_memory_stats stats;
@@ -77,7 +79,6 @@ TEST_LOOP(slices_round_as_the_whole, 0, 2)
 {
     ek_tensor *near[DEVICES], *far[DEVICES];
     ek_dtype dtype = _i ? EK_BF16 : EK_I64;
-    ek_scope scope = ek_scope_begin();
     int64_t n = _i ? 3000001 : 700001;
     for (int d = 0; d < DEVICES; d++)
         near[d] = far[d] = ek_to_dtype(ek_mul_scalar(large(d, 1, n, false), 1000), dtype);
@@ -91,7 +92,6 @@ TEST_LOOP(slices_round_as_the_whole, 0, 2)
     ck_assert_uint_le(growth(0, before),
                       (uint64_t)n * ek_dtype_size(dtype) + 2 * EK_COMM_BUFFER_BYTES);
     assert_close(ek_to_device(sum, ek_cpu()), ek_to_device(whole, ek_cpu()), 0, 0);
-    ek_scope_end(&scope);
 }
 
 /* A list of many tensors goes in groups, each in one copy. */
@@ -99,7 +99,6 @@ TEST_LOOP(a_list_goes_in_groups, 0, 2)
 {
     enum { COUNT = 40 };
     ek_tensor *inputs[DEVICES * COUNT], *out[COUNT];
-    ek_scope scope = ek_scope_begin();
     for (int d = 0; d < DEVICES; d++)
         for (int i = 0; i < COUNT; i++)
             inputs[d * COUNT + i] = large(d, 1 + i % 3, 150000, false);
@@ -117,14 +116,12 @@ TEST_LOOP(a_list_goes_in_groups, 0, 2)
         assert_summed(out[i], parts, DEVICES);
     }
     ck_assert_uint_le(growth(0, before), nbytes + 64 * COUNT + 2 * EK_COMM_BUFFER_BYTES);
-    ek_scope_end(&scope);
 }
 
 TEST_LOOP(a_gather_writes_into_the_result, 0, 4)
 {
     ek_tensor *parts[DEVICES];
     int dim = _i >> 1;
-    ek_scope scope = ek_scope_begin();
     for (int d = 0; d < DEVICES; d++)
         parts[d] = large(d, ROWS, COLUMNS, false);
     if (_i & 1)
@@ -138,14 +135,12 @@ TEST_LOOP(a_gather_writes_into_the_result, 0, 4)
         ek_tensor *part = ek_narrow(whole, dim, d * (dim ? COLUMNS : ROWS), dim ? COLUMNS : ROWS);
         assert_summed(ek_contiguous(part, EK_CONTIGUOUS), &parts[d], 1);
     }
-    ek_scope_end(&scope);
 }
 
 TEST_LOOP(a_scatter_needs_no_copy_of_all, 0, 4)
 {
     ek_tensor *chunks[DEVICES];
     int dim = _i >> 1;
-    ek_scope scope = ek_scope_begin();
     ek_tensor *whole = large(0, ROWS, COLUMNS, false);
     ek_device_list devices = ek_devices(EK_HOST, DEVICES);
     if (_i & 1)
@@ -164,5 +159,4 @@ TEST_LOOP(a_scatter_needs_no_copy_of_all, 0, 4)
         part = ek_contiguous(part, EK_CONTIGUOUS);
         assert_summed(chunks[d], &part, 1);
     }
-    ek_scope_end(&scope);
 }

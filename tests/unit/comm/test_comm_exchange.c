@@ -4,6 +4,8 @@
 #include "comm_setup.h"
 #include "kit/remote.h"
 
+NAMES_DEVICES
+
 enum { COUNT = 3 };
 
 static ek_tensor *apart(int device, int i, double first)

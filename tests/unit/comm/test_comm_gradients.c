@@ -12,8 +12,6 @@ static ek_tensor *curve(ek_tensor *x, int d)
 /* The first input goes everywhere, and back as a sum. */
 static ek_tensor *broadcast_and_reduce(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
-    (void)user;
     ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *copies[COUNT], *terms[COUNT];
     if (ek_broadcast(inputs[0], &devices, copies) < 0)
@@ -25,7 +23,6 @@ static ek_tensor *broadcast_and_reduce(ek_tensor *const *inputs, int count, void
 
 static ek_tensor *coalesced(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)user;
     ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *copies[COUNT * 4], *sums[4];
     if (ek_broadcast_coalesced(inputs, count, &devices, 20, copies) < 0)
@@ -43,7 +40,6 @@ static ek_tensor *coalesced(ek_tensor *const *inputs, int count, void *user)
 
 static ek_tensor *scatter_and_gather(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
     int dim = *(int *)user;
     ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *chunks[COUNT];
@@ -59,8 +55,6 @@ static ek_tensor *scatter_and_gather(ek_tensor *const *inputs, int count, void *
 /* Only one chunk has a part in the result. */
 static ek_tensor *one_chunk(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
-    (void)user;
     ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *chunks[COUNT];
     return ek_scatter(inputs[0], &devices, NULL, 0, chunks) < 0 ? NULL : curve(chunks[1], 1);
@@ -68,7 +62,6 @@ static ek_tensor *one_chunk(ek_tensor *const *inputs, int count, void *user)
 
 static ek_tensor *gather_scalars(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)user;
     ek_tensor *terms[COUNT];
     for (int i = 0; i < count; i++)
         terms[i] = ek_sum(curve(inputs[i], i));

@@ -12,7 +12,6 @@ static ek_tensor *curve(ek_tensor *x, int d)
 /* Device 1's tensor counts twice. */
 static ek_tensor *reduced(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)user;
     ek_tensor *terms[COUNT];
     for (int d = 0; d < count; d++)
         terms[d] = curve(inputs[d], d);
@@ -31,7 +30,6 @@ TEST(sums_of_what_is_used_elsewhere_too)
 
 static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
     const int64_t *sizes = user;
     ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *chunks[COUNT];
@@ -52,7 +50,6 @@ TEST(chunks_of_given_sizes)
 /* {a: x, rest: [y, 2]} is cut, each part computes [a^3, sum of rest], and both are joined. */
 static ek_tensor *nested(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count, (void)user;
     ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_value rest = EK_LIST(inputs[1], ek_value_of_int(2)), parts[COUNT], results[COUNT];
     ek_value nest =

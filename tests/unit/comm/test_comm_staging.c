@@ -5,6 +5,8 @@
 #include "core/slab.h"
 #include "kit/remote.h"
 
+NAMES_DEVICES
+
 enum { COUNT = 3 };
 
 static void make_lists(ek_tensor **tensors, ek_device device, double first)

@@ -46,7 +46,6 @@ TEST(the_ledger_counts_by_category)
     ck_assert_uint_eq(stats_of(0).peak, 0);
     assert_ok(ek_memory_trim(ek_host(0)));
     ck_assert_uint_eq(stats_of(0).reserved, 0);
-    assert_ok(ek_shutdown());
 }
 
 TEST(blocks_are_given_out_again)
@@ -64,7 +63,6 @@ TEST(blocks_are_given_out_again)
     ck_assert(ek_dev_has_cached(dev));
     ek_dev_free(dev, c, 4096, EK_MEMORY_ACTIVATION);
     ck_assert_uint_eq(stats_of(0).reserved, 2 * MB);
-    assert_ok(ek_shutdown());
 }
 
 /* What large requests have used serves others of any size, and what small ones have used too. */
@@ -89,7 +87,6 @@ TEST_LOOP(requests_of_any_size_share_memory, 0, 2)
         ck_assert_uint_eq(stats_of(0).dropped, 0);
     }
     ck_assert_uint_ge(stats_of(0).largest_free, _i ? 64 * MB : MB / 2);
-    assert_ok(ek_shutdown());
 }
 
 TEST(requests_have_segments_of_their_own_if_asked)
@@ -111,7 +108,6 @@ TEST(requests_have_segments_of_their_own_if_asked)
         ek_dev_free(dev, a, i * MB, EK_MEMORY_ACTIVATION);
         ck_assert_uint_le(stats_of(0).reserved, (69 + 69 / 4) * MB);
     }
-    assert_ok(ek_shutdown());
 }
 
 TEST(segments_are_shared_or_not)
@@ -127,7 +123,6 @@ TEST(segments_are_shared_or_not)
     }
     setenv("EVENKEEL_SEGMENTS", "", 1); /* as if it were not set */
     assert_ok(ek_memory_get_stats(ek_host(0), &stats));
-    assert_ok(ek_shutdown());
 }
 
 TEST(capacity_is_honoured_and_survived)
@@ -157,7 +152,6 @@ TEST(capacity_is_honoured_and_survived)
     ck_assert_int_eq(ek_dev_alloc(dev, SIZE_MAX - 10, EK_MEMORY_ACTIVATION, &b),
                      EK_E_OUT_OF_MEMORY);
     ek_error_clear();
-    assert_ok(ek_shutdown());
 }
 
 /* Gaps that no request fits make a device reserve more than its capacity, but only 20 MiB more.
@@ -187,13 +181,11 @@ TEST(gaps_are_bounded)
     assert_ok(ek_dev_alloc(dev, LARGE * MB, EK_MEMORY_ACTIVATION, &large[made++]));
     while (made > 0)
         ek_dev_free(dev, large[--made], LARGE * MB, EK_MEMORY_ACTIVATION);
-    assert_ok(ek_shutdown());
 }
 
 /* Refuses all but what is known already. */
 static int refuse_memory(ek_dev *dev, size_t nbytes, void **pointer)
 {
-    (void)dev, (void)nbytes;
     *pointer = NULL;
     return 0;
 }
@@ -214,7 +206,6 @@ TEST(what_is_short_is_named)
     dev->backend = original;
     assert_ok(ek_dev_alloc(dev, MB, EK_MEMORY_ACTIVATION, &block));
     ek_dev_free(dev, block, MB, EK_MEMORY_ACTIVATION);
-    assert_ok(ek_shutdown());
 }
 
 TEST(what_is_kept_is_named_at_shutdown)
@@ -228,7 +219,6 @@ TEST(what_is_kept_is_named_at_shutdown)
     ek_release(kept);
     assert_ok(ek_host_devices_configure("2"));
     ck_assert_int_eq(ek_device_count(EK_HOST), 2);
-    assert_ok(ek_shutdown());
 }
 
 TEST(a_refused_configuration_changes_nothing)
@@ -242,7 +232,6 @@ TEST(a_refused_configuration_changes_nothing)
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(stats_of(i).capacity, 1000);
     ek_release(kept);
-    assert_ok(ek_shutdown());
 }
 
 TEST(scopes_release_and_hand_over)
@@ -263,7 +252,6 @@ TEST(scopes_release_and_hand_over)
     ck_assert_uint_eq(stats_of(0).in_use, 64);
     ek_release(a);
     ck_assert_uint_eq(stats_of(0).in_use, 0);
-    assert_ok(ek_shutdown());
 }
 
 TEST(slab_members_have_versions_of_their_own)
@@ -290,7 +278,6 @@ TEST(slab_members_have_versions_of_their_own)
     ek_tensor_rebind(like[0], slab->members[0]);
     ck_assert_ptr_eq(ek_tensor_address(like[0]), ek_tensor_address(slab->members[0]));
     ek_object_release(slab);
-    assert_ok(ek_shutdown());
 }
 
 TEST(watches_have_peaks_of_their_own)
@@ -351,5 +338,4 @@ TEST(cells_are_zero_however_often_they_are_used)
     pthread_join(other, NULL);
     ek_cells_clear();
     assert_cell_is_zero(100);
-    assert_ok(ek_shutdown());
 }

@@ -5,7 +5,7 @@
 #include "core/rendezvous.h"
 #include "core/tensor.h"
 #include "core/worker.h"
-#include "kit/devices.h"
+#include "unit.h"
 
 enum { DEVICES = 4, ROUNDS = 1000 };
 static ek_dev *devs[DEVICES];
@@ -19,7 +19,7 @@ static void setup(void)
     }
 }
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* What a part brings: a number, and room for the sum of all. */
 typedef struct number {
@@ -51,7 +51,6 @@ static int meet(const char *name, uint64_t place, int value, int sum)
 /* The gang is usable again after whatever happened. */
 static int meet_once(void *user, int index)
 {
-    (void)user;
     return meet("again", 1, index, 123);
 }
 
@@ -65,7 +64,6 @@ static void assert_usable(void)
 static int meet_often(void *user, int index)
 {
     int rc = 0;
-    (void)user;
     if (ek_rendezvous_count() != DEVICES)
         return ek_error(EK_E_USER, "%d parts", ek_rendezvous_count());
     for (int i = 0; i < ROUNDS && rc >= 0; i++)
@@ -89,7 +87,6 @@ static int inner_part(void *user, int index)
 
 static int nest_single(void *user, int index)
 {
-    (void)user;
     int value = index + 5;
     return ek_jobs_run(&devs[index], 1, inner_part, &value, "inner");
 }
@@ -206,7 +203,6 @@ TEST(parts_at_different_places_are_told_of_both)
 
 static int same_name_other_place(void *user, int index)
 {
-    (void)user;
     return meet("norm", (uint64_t)index / 2, index, 0);
 }
 
@@ -221,15 +217,12 @@ static atomic_int calls;
 
 static int cannot(void *const *parts, int count)
 {
-    (void)parts;
     atomic_fetch_add(&calls, 1);
     return ek_error(EK_E_SHAPE, "%d parts don't fit", count);
 }
 
 static int fails_without_a_sentence(void *const *parts, int count)
 {
-    (void)parts;
-    (void)count;
     return EK_E_DTYPE;
 }
 
@@ -259,7 +252,6 @@ TEST(everybody_gets_the_error_of_the_common_work)
 
 static int fail_all(void *user, int index)
 {
-    (void)user;
     if (index < 2) /* 0 may hear of 3's error, or of 2's: it gives up because of the others */
         return meet("after", 9, index, 0);
     return ek_error(index == 2 ? EK_E_USER : EK_E_IO, "part %d fails", index);
@@ -275,7 +267,6 @@ TEST(the_first_error_that_is_not_a_consequence_is_raised)
 
 static int come_with_an_error(void *user, int index)
 {
-    (void)user;
     if (index == 3)
         ek_error(EK_E_IO, "older");
     return meet("late", 1, index, 0);
@@ -292,8 +283,6 @@ TEST(a_pending_error_does_not_meet)
 
 static int nest_several(void *user, int index)
 {
-    (void)user;
-    (void)index;
     return ek_jobs_run(devs, 2, meet_once, NULL, "inner");
 }
 

@@ -74,7 +74,6 @@ TEST(blocks_never_overlap_and_merge_again)
     ck_assert_uint_eq(s.idle, 2 * SIZE);
     ck_assert_uint_eq(ek_segments_largest(&s), SIZE);
     close_segments(&s);
-    assert_ok(ek_shutdown());
 }
 
 /* The smallest that is large enough, and of those the one at the lowest address. */
@@ -104,7 +103,6 @@ TEST(the_best_block_is_taken)
         ek_segments_give(host(), &s, blocks[i]);
     ck_assert_uint_eq(s.idle, SIZE);
     close_segments(&s);
-    assert_ok(ek_shutdown());
 }
 
 /* The smallest idle segment that is enough, else the largest. */
@@ -122,5 +120,4 @@ TEST(idle_segments_are_chosen_by_size)
     ek_segments_give(host(), &s, used);
     ck_assert_ptr_eq(ek_segments_idle(&s, 1 << 30)->start, place(0));
     close_segments(&s);
-    assert_ok(ek_shutdown());
 }

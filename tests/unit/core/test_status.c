@@ -150,7 +150,6 @@ TEST(the_environment_names_host_devices)
     ck_assert_uint_eq(stats.capacity, 32u << 20);
     assert_refused(ek_memory_get_stats(ek_host(3), &stats), EK_E_DEVICE,
                    "there is no device host:3; this process has 3");
-    assert_ok(ek_shutdown());
 }
 
 TEST(a_bad_environment_is_an_error)

@@ -16,7 +16,6 @@ TEST(bad_shapes_and_dtypes)
     assert_refused(ek_empty(EK_SHAPE(2), .dtype = (ek_dtype)99), EK_E_DTYPE, "99 is no dtype");
     assert_refused(ek_empty(EK_SHAPE(2), .device = ek_cuda(0)), EK_E_DEVICE,
                    "there is no device cuda:0");
-    assert_ok(ek_shutdown());
 }
 
 /* Shapes come from files and callers: sizes that no memory holds must not wrap to small ones. */
@@ -40,7 +39,6 @@ TEST(counts_and_strides_do_not_wrap)
     ck_assert(!ek_shape_equal(&beyond, &beyond));
     assert_refused(ek_empty(large), EK_E_SHAPE, "too large");
     assert_refused(ek_empty(none), EK_E_SHAPE, "too large");
-    assert_ok(ek_shutdown());
 }
 
 TEST(elements_travel_in_row_major_order)
@@ -84,7 +82,6 @@ TEST(elements_travel_in_row_major_order)
     assert_ok(ek_set_data(one, twelve, 2 * sizeof *twelve));
     ek_tensor *none = ek_tensor_view(base, 2, (int64_t[]){0, 2}, (int64_t[]){0, 0}, 0);
     assert_ok(ek_set_data(none, NULL, 0));
-    assert_ok(ek_shutdown());
 }
 
 TEST(layouts_ignore_dimensions_of_one)
@@ -98,7 +95,6 @@ TEST(layouts_ignore_dimensions_of_one)
     ck_assert(ek_same_layout(ek_tensor_like(c), c));
     ck_assert_int_eq(ek_tensor_size(c, -3), 2);
     assert_refused(ek_tensor_size(c, 4), EK_E_SHAPE, "f32[8, 2, 5, 5] on cpu has no dimension 4");
-    assert_ok(ek_shutdown());
 }
 
 TEST(items_and_printing)
@@ -120,7 +116,6 @@ TEST(items_and_printing)
     ek_tensor *empty = ek_empty(EK_SHAPE(3, 0));
     assert_ok(ek_to_data(empty, NULL, 0));
     ck_assert_int_eq(ek_tensor_count(empty), 0);
-    assert_ok(ek_shutdown());
 }
 
 TEST(values_nest_and_are_released)
@@ -165,14 +160,12 @@ TEST(values_nest_and_are_released)
     ek_memory_stats stats;
     assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
     ck_assert_uint_eq(stats.in_use, 64); /* b is gone, a lives in the dictionary */
-    assert_ok(ek_shutdown());
 }
 
 /* Files of others may have very many names: comparing each with each would take minutes. */
 TEST(large_dictionaries_are_made_fast)
 {
     enum { COUNT = 100000, LENGTH = 12 };
-    ek_scope scope = ek_scope_begin();
     ek_value_entry *entries = calloc(COUNT, sizeof *entries);
     char(*keys)[LENGTH] = calloc(COUNT, sizeof *keys);
     ck_assert(entries && keys);
@@ -197,6 +190,4 @@ TEST(large_dictionaries_are_made_fast)
                    "entry 4000 of a dictionary has no key");
     free(keys);
     free(entries);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

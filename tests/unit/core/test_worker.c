@@ -7,7 +7,7 @@
 #include "core/rendezvous.h"
 #include "core/tensor.h"
 #include "core/worker.h"
-#include "kit/devices.h"
+#include "unit.h"
 
 enum { DEVICES = 4 };
 static ek_dev *devs[DEVICES];
@@ -21,7 +21,7 @@ static void setup(void)
     }
 }
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 typedef struct record {
     pthread_t thread[DEVICES];
@@ -168,7 +168,6 @@ TEST(two_callers_with_a_rendezvous_do_not_deadlock)
 
 static int shut_library_down(void *user, int index)
 {
-    (void)user;
     return index ? ek_host_devices_configure("2") : ek_shutdown();
 }
 
@@ -193,8 +192,6 @@ static double spin(double seconds)
 
 static int work(void *user, int index)
 {
-    (void)user;
-    (void)index;
     spin(0.02);
     return 0;
 }
@@ -228,8 +225,6 @@ static void nap_ms(long milliseconds)
 
 static int nothing(void *const *brought, int count)
 {
-    (void)brought;
-    (void)count;
     return 0;
 }
 
@@ -263,7 +258,6 @@ static int spin_part(void *user, int index)
 {
     spinning *s = user;
     uint64_t began = cpu_ns();
-    (void)index;
     while (cpu_ns() - began < 700000)
         ;
     for (int i = 0; i < s->rests; i++)
@@ -295,7 +289,6 @@ TEST(slow_devices_rest_in_proportion)
 static int spin_once(void *user, int index)
 {
     uint64_t began = cpu_ns();
-    (void)user;
     while (cpu_ns() - began < 100000)
         ;
     return 0 * index;

@@ -143,8 +143,7 @@ TEST(a_failed_group_is_survived)
     assert_refused(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND,
                    "internal error"); /* of either rank */
     ek_emulator_fail_next("ncclBroadcast", 4, 1);
-    assert_refused(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND,
-                   "invalid argument");
+    assert_refused(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND, "invalid argument");
     assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
     check_arrived(&p);
     close_pair(&p);
@@ -348,7 +347,6 @@ static int mixed_lines;
 
 static void count_mixed(ek_log_level level, const char *line, void *user)
 {
-    (void)level, (void)user;
     mixed_lines += strstr(line, "cuda:0 and 1 more communicate by copies, though EVENKEEL_COMM "
                                 "asks for NCCL: cpu is no GPU") != NULL;
 }

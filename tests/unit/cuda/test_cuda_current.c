@@ -48,7 +48,6 @@ static void use_device(ek_dev *dev)
  * context there, which takes hundreds of megabytes of a GPU nobody asked for. */
 static void *use_gpu_1(void *user)
 {
-    (void)user;
     use_device(cuda_dev(0));
     assert_ok(ek_synchronize(ek_cuda(0)));
     ck_assert_int_eq(current_now(), 0);

@@ -38,13 +38,11 @@ static int call_download(ek_dev *dev, void *memory)
 
 static int call_order(ek_dev *dev, void *memory)
 {
-    (void)memory;
     return ek_dev_wait(cpu_dev(), dev);
 }
 
 static int call_synchronize(ek_dev *dev, void *memory)
 {
-    (void)memory;
     return ek_synchronize(dev->id);
 }
 
@@ -322,7 +320,6 @@ static int lines;
 
 static void count_line(ek_log_level level, const char *line, void *user)
 {
-    (void)level, (void)user;
     lines += strstr(line, "no CUDA devices: CUDA driver version is insufficient") != NULL;
 }
 
@@ -414,7 +411,6 @@ TEST_LOOP(a_lost_gpu_is_named_and_others_go_on, 0, 6)
     assert_ok(fill_on(on(0)));
     assert_refused(ek_dev_get(ek_cuda(1)), EK_E_BACKEND,
                    "cuda:1 can no longer be used by this process: GPU 0 was lost");
-    assert_ok(ek_shutdown());
 }
 
 /* A library's call is the first to meet a kernel's error, which its own status doesn't tell. */
@@ -432,7 +428,6 @@ TEST(a_library_that_fails_on_a_lost_gpu_says_so)
     ck_assert_int_eq(dev->backend->kernels->matmul(dev, out, x, x, NULL, false), EK_E_BACKEND);
     ck_assert_ptr_nonnull(strstr(ek_error_message(), "can no longer be used by this process"));
     assert_error(EK_E_BACKEND, "matrix product on cuda:0: an illegal memory access");
-    assert_ok(ek_shutdown());
 }
 
 TEST(a_launch_that_fails_is_only_that)

@@ -359,7 +359,6 @@ TEST(without_a_gpu_there_are_no_devices)
     ck_assert_int_eq(ek_synchronize(ek_cuda(0)), EK_E_DEVICE);
     ek_error_clear();
     assert_refused(ek_cuda_devices_configure("0"), EK_E_DEVICE, "there is no GPU 0");
-    assert_ok(ek_shutdown());
 }
 
 TEST(the_environment_is_believed_or_refused)

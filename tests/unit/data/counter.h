@@ -16,7 +16,6 @@ static int open_cursors;
 
 static inline void *counter_open(ek_dataset *dataset, int64_t epoch)
 {
-    (void)dataset, (void)epoch;
     open_cursors++;
     return calloc(1, sizeof(int64_t));
 }
@@ -36,7 +35,6 @@ static inline int counter_next(ek_dataset *dataset, void *cursor, ek_value *samp
 
 static inline ek_value counter_convert(ek_dataset *dataset, ek_value sample)
 {
-    (void)dataset;
     return EK_LIST(ek_from_data(&sample.as.integer, EK_SHAPE(1), EK_I64), ek_rand(EK_SHAPE(2)));
 }
 
@@ -50,7 +48,6 @@ static inline int64_t counter_skip(ek_dataset *dataset, void *cursor, int64_t co
 
 static inline void counter_close(ek_dataset *dataset, void *cursor)
 {
-    (void)dataset;
     open_cursors--;
     free(cursor);
 }

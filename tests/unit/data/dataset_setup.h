@@ -47,7 +47,6 @@ static inline ek_value numbers_get_batch(ek_dataset *dataset, const int64_t *sam
 
 static inline void numbers_destroy(ek_dataset *dataset)
 {
-    (void)dataset;
     atomic_fetch_sub(&alive, 1);
 }
 
@@ -94,7 +93,6 @@ static inline void end(void)
 {
     ck_assert_int_eq(ek_error_status(), 0);
     ck_assert_int_eq(atomic_load(&alive), 0);
-    assert_ok(ek_shutdown());
 }
 
 FIXTURE(begin, end)

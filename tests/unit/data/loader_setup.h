@@ -132,7 +132,6 @@ static inline void setup_devices(void)
 static inline void all_is_given_back(void)
 {
     ck_assert_int_eq(ek_error_status(), 0);
-    assert_ok(ek_shutdown());
 }
 
 #endif

@@ -4,7 +4,6 @@
 static void end(void)
 {
     ck_assert_int_eq(ek_error_status(), 0);
-    assert_ok(ek_shutdown());
 }
 
 FIXTURE(NULL, end)

@@ -34,7 +34,6 @@ static ek_value pairs_get(ek_dataset *dataset, int64_t index)
 
 static void pairs_destroy(ek_dataset *dataset)
 {
-    (void)dataset;
     atomic_fetch_sub(&alive, 1);
 }
 
@@ -114,7 +113,6 @@ TEST(bad_types)
 static ek_value told_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                            ek_device device)
 {
-    (void)dataset, (void)samples, (void)count, (void)device;
     return ek_value_none();
 }
 
@@ -131,7 +129,6 @@ TEST(length_checked)
 
 static int64_t length_fails(ek_dataset *dataset)
 {
-    (void)dataset;
     return ek_error(EK_E_IO, "cannot count");
 }
 
@@ -304,7 +301,6 @@ TEST(nothing_piles_up)
 
 static ek_value on_cpu(ek_dataset *dataset, const int64_t *samples, int64_t count, ek_device device)
 {
-    (void)dataset, (void)samples, (void)device;
     ek_empty(EK_SHAPE(1000));
     ek_tensor *rows = ek_empty(EK_SHAPE(count, 3));
     return EK_LIST(ek_value_of_int(1), EK_LIST(rows, ek_value_none()));
@@ -313,7 +309,6 @@ static ek_value on_cpu(ek_dataset *dataset, const int64_t *samples, int64_t coun
 static ek_value fails_at_once(ek_dataset *dataset, const int64_t *samples, int64_t count,
                               ek_device device)
 {
-    (void)dataset, (void)samples, (void)count, (void)device;
     return ek_value_error();
 }
 

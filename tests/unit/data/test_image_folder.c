@@ -19,7 +19,6 @@ static void make_root(void)
 
 static int remove_entry(const char *path, const struct stat *status, int flag, struct FTW *place)
 {
-    (void)status, (void)flag, (void)place;
     return remove(path);
 }
 

@@ -62,7 +62,6 @@ TEST_LOOP(order_and_numbers_are_pytorchs, 0, 3 * CASES)
     ek_generator *generator = ek_generator_new(0);
     ek_loader_options options = case_of(name, generator);
     record seen = {0};
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(0);
     options.workers = workers;
     options.seeding = EK_SEED_WORKER;
@@ -76,7 +75,6 @@ TEST_LOOP(order_and_numbers_are_pytorchs, 0, 3 * CASES)
     assert_golden(name, workers, "rest", ek_tensor_data(ek_rand(EK_SHAPE(4))), 4);
     ek_loader_free(loader);
     ek_generator_free(generator);
-    ek_scope_end(&scope);
 }
 
 static ek_tensor *range_of(int64_t count)
@@ -91,7 +89,6 @@ static ek_tensor *range_of(int64_t count)
 TEST(a_range_comes_in_pytorchs_order)
 {
     static const int64_t wanted[] = {6, 7, 1, 4, 2, 0, 9, 8, 3, 5};
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(0);
     ek_loader *loader = ek_data_loader(ek_tensor_dataset(range_of(10)), .shuffle = true);
     ek_batch batch;
@@ -101,7 +98,6 @@ TEST(a_range_comes_in_pytorchs_order)
         ck_assert_int_eq((int)element(golden("loader.golden", "range"), i), wanted[i]);
     }
     ek_loader_free(loader);
-    ek_scope_end(&scope);
 }
 
 /* ---- the same for any number of workers ---- */
@@ -122,7 +118,6 @@ static void run(record *into, ek_loader_options options, int workers, int prefet
 TEST(numbers_of_batches_do_not_depend_on_workers)
 {
     static record alone, other;
-    ek_scope scope = ek_scope_begin();
     const ek_loader_options options =
         EK_OPTIONS(ek_loader_options, .shuffle = true, .batch_size = 4);
     run(&alone, options, 0, 2);
@@ -141,12 +136,10 @@ TEST(numbers_of_batches_do_not_depend_on_workers)
     memset(&other, 0, sizeof other);
     run(&other, cut, 2, 2);
     assert_same(&alone, &other);
-    ek_scope_end(&scope);
 }
 
 TEST(a_batch_draws_from_base_seed_plus_number)
 {
-    ek_scope scope = ek_scope_begin();
     ek_generator *copy = ek_generator_new(11), *own = ek_generator_new(11);
     uint64_t base = ek_random_u64(copy) % ((uint64_t)1 << 63);
     ek_loader *loader = ek_data_loader(&noisy_new(6)->dataset, .batch_size = 2, .generator = own);
@@ -162,7 +155,6 @@ TEST(a_batch_draws_from_base_seed_plus_number)
     ek_loader_free(loader);
     ek_generator_free(copy);
     ek_generator_free(own);
-    ek_scope_end(&scope);
 }
 
 /* ---- batches ---- */
@@ -170,7 +162,6 @@ TEST(a_batch_draws_from_base_seed_plus_number)
 TEST_LOOP(inputs_and_targets_are_the_first_two_of_a_list, 0, 2)
 {
     ek_batch batch;
-    ek_scope scope = ek_scope_begin();
     ek_loader *loader = ek_data_loader(&noisy_new(5)->dataset, .batch_size = 3, .workers = _i);
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
     ck_assert_int_eq(batch.count, 3);
@@ -190,13 +181,11 @@ TEST_LOOP(inputs_and_targets_are_the_first_two_of_a_list, 0, 2)
     ck_assert_ptr_eq(batch.input.as.tensor, batch.data.as.tensor);
     ck_assert_int_eq(batch.target.kind, EK_VALUE_NONE);
     ek_loader_free(loader);
-    ek_scope_end(&scope);
 }
 
 TEST_LOOP(samples_can_come_as_they_are, 0, 2)
 {
     ek_batch batch;
-    ek_scope scope = ek_scope_begin();
     ek_loader *loader = ek_data_loader(&noisy_new(3)->dataset, .batch_size = 0, .workers = _i,
                                        .device_ids = EK_DEVICES(ek_host(2)));
     ck_assert_int_eq(ek_loader_length(loader), 3);
@@ -210,7 +199,6 @@ TEST_LOOP(samples_can_come_as_they_are, 0, 2)
     }
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     ek_loader_free(loader);
-    ek_scope_end(&scope);
 }
 
 /* A batch goes with the next one, whatever scope it was asked for in; what is kept stays. */
@@ -282,7 +270,6 @@ TEST_LOOP(a_function_of_the_users_collates, 0, 2)
 {
     sums adder = {0};
     ek_batch batch;
-    ek_scope scope = ek_scope_begin();
     ek_loader *loader = ek_data_loader(&noisy_new(10)->dataset, .batch_size = 4, .workers = _i,
                                        .collate = collate_sum, .collate_user = &adder);
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
@@ -316,7 +303,6 @@ TEST_LOOP(a_function_of_the_users_collates, 0, 2)
         ck_assert_int_eq(ek_value_at(ek_value_get(part, "list"), 0).as.integer, 2);
     }
     ek_loader_free(loader);
-    ek_scope_end(&scope);
 }
 
 TEST_LOOP(a_function_that_fails_loses_its_batch, 0, 2)
@@ -419,9 +405,6 @@ static void assert_loader_refused(ek_loader_options options, const char *part)
 
 static int no_sizes(int64_t batch, int64_t *sizes, void *user)
 {
-    (void)batch;
-    (void)sizes;
-    (void)user;
     return 0;
 }
 

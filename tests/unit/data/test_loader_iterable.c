@@ -183,7 +183,6 @@ TEST(states)
 static ek_value collate_sum(const ek_value *samples, int64_t count, void *user)
 {
     int64_t sum = 0;
-    (void)user;
     for (int64_t i = 0; i < count; i++)
         sum += number_at(samples[i], 0);
     return ek_value_of_int(sum);

@@ -194,7 +194,6 @@ static int collations;
 
 static ek_value collate_counting(const ek_value *samples, int64_t count, void *user)
 {
-    (void)user;
     collated[collations++ % 4] = count;
     ek_value both = ek_collate(samples, count, ek_cpu());
     return EK_LIST(ek_value_at(both, 1), ek_from_data(&(double){7}, ek_scalar_shape(), EK_F64),
@@ -223,7 +222,6 @@ TEST(a_collate_function_makes_them_of_one_sample)
 
 static int sizes_are_never_asked(int64_t batch, int64_t *sizes, void *user)
 {
-    (void)user;
     ck_assert_int_gt(batch, 0);
     sizes[1] = batch;
     return 0;

@@ -183,7 +183,6 @@ TEST(a_loader_in_the_midst_of_a_pass_goes_elsewhere)
 {
     static record whole, seen, skipped;
     int passes = 0;
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(1);
     made m = make(shuffled, EK_SEED_BATCH, 2);
     step(&whole, m.loader, &passes);
@@ -202,13 +201,11 @@ TEST(a_loader_in_the_midst_of_a_pass_goes_elsewhere)
         unmake(&other);
     }
     unmake(&m);
-    ek_scope_end(&scope);
 }
 
 /* A state of no pass has none. */
 TEST(between_passes_a_state_is_small)
 {
-    ek_scope scope = ek_scope_begin();
     made m = make(shuffled, EK_SEED_BATCH, 0), other = make(shuffled, EK_SEED_BATCH, 0);
     ek_value state = ek_loader_state(m.loader);
     ck_assert_int_eq(ek_value_get(state, "indices").kind, EK_VALUE_NONE);
@@ -219,7 +216,6 @@ TEST(between_passes_a_state_is_small)
     ck_assert_int_eq(batch.number, 0);
     unmake(&m);
     unmake(&other);
-    ek_scope_end(&scope);
 }
 
 /* ---- states that cannot be ---- */
@@ -291,7 +287,6 @@ TEST(a_key_that_lacks_or_is_something_else_is_refused)
         {"base_seed", shuffled, EK_SEED_BATCH}, {"indices", shuffled, EK_SEED_BATCH},
         {"ends", by_batches, EK_SEED_BATCH},    {"generator", with_generator, EK_SEED_BATCH},
         {"of_worker", shuffled, EK_SEED_WORKER}};
-    ek_scope scope = ek_scope_begin();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         ek_value state = state_of(keys[i].how, keys[i].seeding, 2);
         const float other = 1;
@@ -301,7 +296,6 @@ TEST(a_key_that_lacks_or_is_something_else_is_refused)
                              with(state, keys[i].key, EK_VALUE(ek_from_data(&other, EK_SHAPE(1)))),
                              EK_E_FORMAT, "load_state");
     }
-    ek_scope_end(&scope);
 }
 
 TEST(numbers_out_of_range_are_refused)
@@ -322,7 +316,6 @@ TEST(numbers_out_of_range_are_refused)
                  {"given", INT64_MAX, EK_E_FORMAT, "\"given\" of the state is"},
                  {"base_seed", -5, EK_E_FORMAT, "\"base_seed\" of the state is -5"}};
     static const int64_t indices[][3] = {{0, 11, 1}, {0, 1, -1}, {INT64_MIN, 0, 0}};
-    ek_scope scope = ek_scope_begin();
     ek_value state = state_of(shuffled, EK_SEED_BATCH, 2);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_state_refused(shuffled, EK_SEED_BATCH, 2,
@@ -340,26 +333,22 @@ TEST(numbers_out_of_range_are_refused)
     unmake(&m);
     assert_state_refused(shuffled, EK_SEED_BATCH, 2, ek_value_none(), EK_E_FORMAT,
                          "the state is none");
-    ek_scope_end(&scope);
 }
 
 TEST(ends_that_do_not_rise_are_refused)
 {
     static const int64_t ends[][3] = {{0, 4, 7}, {4, 4, 7}, {4, 3, 7},
                                       {4, 6, 8}, {4, 5, 6}, {-1, 4, 7}};
-    ek_scope scope = ek_scope_begin();
     ek_value state = state_of(by_batches, EK_SEED_BATCH, 0);
     ck_assert_int_eq(ek_tensor_count(ek_value_get(state, "indices").as.tensor), 7);
     ck_assert_int_eq(ek_tensor_count(ek_value_get(state, "ends").as.tensor), 2);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         assert_state_refused(by_batches, EK_SEED_BATCH, 0, with(state, "ends", ints(ends[i], 3)),
                              EK_E_FORMAT, "load_state");
-    ek_scope_end(&scope);
 }
 
 TEST(states_of_other_loaders_are_refused)
 {
-    ek_scope scope = ek_scope_begin();
     assert_state_refused(shuffled, EK_SEED_BATCH, 0, state_of(in_order, EK_SEED_BATCH, 0),
                          EK_E_INVALID, "batch_size");
     assert_state_refused(shuffled, EK_SEED_BATCH, 0, state_of(by_epochs, EK_SEED_BATCH, 0),
@@ -383,5 +372,4 @@ TEST(states_of_other_loaders_are_refused)
     assert_state_refused(shuffled, EK_SEED_WORKER, 2,
                          with(state_of(shuffled, EK_SEED_WORKER, 2), "of_worker", bytes),
                          EK_E_FORMAT, "worker 0 in \"of_worker\"");
-    ek_scope_end(&scope);
 }

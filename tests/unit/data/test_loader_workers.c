@@ -134,7 +134,6 @@ typedef struct wrong_sampler {
 
 static int64_t wrong_length(ek_sampler *sampler)
 {
-    (void)sampler;
     return 4;
 }
 
@@ -262,7 +261,6 @@ static void look_around(int64_t index)
 {
     ek_thread *self = ek_thread_self();
     ek_worker_info info;
-    (void)index;
     atomic_fetch_add(&inline_samples, pthread_equal(pthread_self(), caller) != 0);
     atomic_fetch_add(&fresh_samples, self->modes.flags == 0 &&
                                          self->modes.category == EK_MEMORY_ACTIVATION &&
@@ -300,14 +298,12 @@ static atomic_int samples_read;
 static void take_time(int64_t index)
 {
     struct timespec time = {.tv_nsec = 1000000};
-    (void)index;
     nanosleep(&time, NULL);
 }
 
 /* A batch of one sample, then one of LONG. */
 static int uneven_draw(ek_sampler *sampler, ek_pass *pass)
 {
-    (void)sampler;
     for (int64_t i = 0; i <= LONG; i++) {
         if (ek_pass_add(pass, i % 10) < 0)
             return ek_error_status();
@@ -319,7 +315,6 @@ static int uneven_draw(ek_sampler *sampler, ek_pass *pass)
 
 static int64_t uneven_length(ek_sampler *sampler)
 {
-    (void)sampler;
     return 2;
 }
 
@@ -331,9 +326,6 @@ static const ek_sampler_type uneven_type = {.name = "uneven",
 
 static ek_value collate_none(const ek_value *samples, int64_t count, void *user)
 {
-    (void)samples;
-    (void)count;
-    (void)user;
     return ek_value_none();
 }
 
@@ -447,7 +439,6 @@ TEST(loaders_of_several_threads_share_a_data_set)
 
 static int random_sizes(int64_t batch, int64_t *sizes, void *user)
 {
-    (void)user;
     if (batch % 5 == 0)
         return ek_error(EK_E_USER, "no sizes");
     sizes[batch % 3] = batch;

@@ -126,13 +126,11 @@ TEST_LOOP(interrupted_reading, 0, READERS)
 TEST(interrupted_writing)
 {
     static const float one = 1;
-    ek_scope scope = ek_scope_begin();
     const ek_named_tensor named = {"one", ek_from_data(&one, EK_SHAPE(1))};
     interruptions = 3;
     assert_ok(ek_safetensors_save(path_of("saved"), &named, 1, NULL, 0));
     ck_assert_int_eq(interruptions, 0);
     ck_assert(read_safetensors(path_of("saved")));
-    ek_scope_end(&scope);
 }
 
 /* ---- folders ---- */

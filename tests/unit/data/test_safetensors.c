@@ -128,7 +128,6 @@ TEST(python_writes_and_we_read)
                                         "bytes",       "nine",     "odd \"ä中😀\\\n",
                                         "bool"};
     enum { COUNT = sizeof order / sizeof *order };
-    ek_scope scope = ek_scope_begin();
     ek_safetensors *file = ek_safetensors_open(EK_GOLDEN_DIR "/python.safetensors");
     assert_made(file);
     ck_assert_int_eq(ek_safetensors_count(file), COUNT);
@@ -142,14 +141,11 @@ TEST(python_writes_and_we_read)
     assert_refused(ek_safetensors_read(file, "nine"), EK_E_SHAPE,
                    "tensor \"nine\" has 9 dimensions; at most 8");
     ek_safetensors_close(file);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(we_write_what_python_writes)
 {
     unsigned char ours[2048], golden_bytes[2048];
-    ek_scope scope = ek_scope_begin();
     save_shared(file_path);
     const char *golden_path = getenv("EVENKEEL_GOLDEN_WRITE");
     if (golden_path)
@@ -164,8 +160,6 @@ TEST(we_write_what_python_writes)
     assert_shared(file);
     ck_assert_int_eq(ek_safetensors_count(file), SHARED);
     ek_safetensors_close(file);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- layouts and devices ---- */
@@ -187,7 +181,6 @@ TEST(row_major_from_any_layout)
     float counts[48];
     for (int i = 0; i < 48; i++)
         counts[i] = (float)i;
-    ek_scope scope = ek_scope_begin();
     assert_ok(ek_host_devices_configure("1"));
     ek_shape image = EK_SHAPE(2, 3, 4, 2);
     ek_tensor *last = ek_from_data(counts, image, .format = EK_CHANNELS_LAST, .device = ek_host(0));
@@ -216,14 +209,11 @@ TEST(row_major_from_any_layout)
     ck_assert_int_eq(ek_tensor_count(five), 15);
     for (int i = 0; i < 15; i++)
         ck_assert_double_eq(element(five, i), 7 + i % 3);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(nothing_but_metadata)
 {
     const ek_metadata pairs[] = {{"a", ""}, {"ä\"\\", "line\nline"}, {"", "no key"}};
-    ek_scope scope = ek_scope_begin();
     assert_ok(ek_safetensors_save(file_path, NULL, 0, pairs, 3));
     ek_safetensors *file = ek_safetensors_open(file_path);
     assert_made(file);
@@ -244,8 +234,6 @@ TEST(nothing_but_metadata)
     ck_assert_int_eq(ek_error_status(), 0);
     ek_safetensors_close(file);
     assert_refused(ek_safetensors_count(NULL), EK_E_INVALID, "the file is NULL");
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Enough names that looking them up has to be right in every half. */
@@ -254,7 +242,6 @@ TEST(many_tensors)
     enum { COUNT = 300 };
     char names[COUNT][16];
     ek_named_tensor tensors[COUNT];
-    ek_scope scope = ek_scope_begin();
     for (int i = 0; i < COUNT; i++) {
         snprintf(names[i], sizeof names[i], "t%d", i * 7919 % COUNT);
         float value = (float)(i * 7919 % COUNT);
@@ -271,15 +258,12 @@ TEST(many_tensors)
     }
     assert_refused(ek_safetensors_read(file, "t300"), EK_E_INVALID, "no tensor \"t300\"");
     ek_safetensors_close(file);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- what cannot be written ---- */
 
 TEST(refused_arguments)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = filled(0, 2);
     const struct {
         ek_named_tensor tensors[2];
@@ -318,8 +302,6 @@ TEST(refused_arguments)
     ck_assert_int_lt(ek_safetensors_save(file_path, NULL, 1, NULL, 0), 0);
     assert_error(EK_E_INVALID, "the list is missing");
     ck_assert_int_eq(files_in_directory(), 0);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 static void save_value(float value, int64_t count)
@@ -340,7 +322,6 @@ static void assert_not_saved(const char *to, const char *part)
 TEST(replaces_the_old_file)
 {
     struct stat status;
-    ek_scope scope = ek_scope_begin();
     save_value(3, 5);
     umask(022);
     ck_assert_int_eq(chmod(file_path, 0640), 0);
@@ -371,14 +352,11 @@ TEST(replaces_the_old_file)
     assert_ok(ek_safetensors_save("file", &tensor, 1, NULL, 0));
     ck_assert_double_eq(element(read_one(file_path, "x"), 0), 6);
     ck_assert_int_eq(files_in_directory(), 1);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* With the signal as it is at the start, which would end the program, and ignored. */
 TEST_LOOP(full_disk_keeps_the_old_file, 0, 2)
 {
-    ek_scope scope = ek_scope_begin();
     struct rlimit limit;
     sigset_t blocked, pending;
     save_value(1, 10);
@@ -401,14 +379,11 @@ TEST_LOOP(full_disk_keeps_the_old_file, 0, 2)
         ck_assert_int_eq(sigpending(&pending) | pthread_sigmask(SIG_SETMASK, NULL, &blocked), 0);
         ck_assert(!sigismember(&pending, SIGXFSZ) && !sigismember(&blocked, SIGXFSZ));
     }
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(places_that_cannot_be_written)
 {
     char other[128];
-    ek_scope scope = ek_scope_begin();
     save_value(1, 10);
     snprintf(other, sizeof other, "%s/none/file", directory);
     assert_not_saved(other, "none/file: No such file or directory");
@@ -442,20 +417,15 @@ TEST(places_that_cannot_be_written)
     if (root)
         ck_assert_int_eq(seteuid(0), 0);
     ck_assert_int_eq(chmod(directory, 0755), 0);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* The longest name that a file may have leaves no room for a suffix. */
 TEST(longest_name)
 {
     char longest[320];
-    ek_scope scope = ek_scope_begin();
     snprintf(longest, sizeof longest, "%s/%0255d", directory, 1);
     const ek_named_tensor tensor = {"x", filled(6, 1)};
     assert_ok(ek_safetensors_save(longest, &tensor, 1, NULL, 0));
     ck_assert_double_eq(element(read_one(longest, "x"), 0), 6);
     ck_assert_int_eq(unlink(longest), 0);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

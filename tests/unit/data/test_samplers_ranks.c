@@ -205,19 +205,16 @@ static int64_t said_length = 3, said_longest = 5;
 
 static int64_t own_length(ek_sampler *self)
 {
-    (void)self;
     return said_length;
 }
 
 static int64_t own_longest(ek_sampler *self)
 {
-    (void)self;
     return said_longest;
 }
 
 static int own_draw(ek_sampler *self, ek_pass *pass)
 {
-    (void)self;
     for (int64_t i = 0; i < said_length; i++)
         if (ek_pass_add(pass, i) < 0)
             return ek_error_status();

@@ -55,7 +55,6 @@ static int add_apply(const ek_transform *transform, const ek_array *in, ek_array
                      ek_generator *generator)
 {
     const add *self = (const add *)transform;
-    (void)generator;
     if (self->fault == SAYS_NOTHING)
         return EK_E_USER;
     if (self->fault == SAYS_ALL)

@@ -35,7 +35,6 @@ typedef struct any {
 
 static int64_t any_length(ek_dataset *dataset)
 {
-    (void)dataset;
     return COUNT;
 }
 
@@ -81,7 +80,6 @@ static ek_value fraction(int64_t index)
 }
 static ek_value nothing(int64_t index)
 {
-    (void)index;
     return ek_value_none();
 }
 static ek_value named(int64_t index)
@@ -349,26 +347,22 @@ static int destroyed;
 
 static void count_destroyed(ek_transform *transform)
 {
-    (void)transform;
     destroyed++;
 }
 
 static void forget(ek_dataset *dataset)
 {
-    (void)dataset;
     destroyed += 100;
 }
 
 static int as_it_is(const ek_transform *transform, ek_array *array)
 {
-    (void)transform, (void)array;
     return 0;
 }
 
 static int copies(const ek_transform *transform, const ek_array *in, ek_array *out,
                   ek_generator *generator)
 {
-    (void)transform, (void)generator;
     memcpy(out->data, in->data, (size_t)ek_shape_count(&in->shape) * ek_dtype_size(in->dtype));
     return 0;
 }

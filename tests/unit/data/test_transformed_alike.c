@@ -57,7 +57,6 @@ static const int64_t all[COUNT] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
 
 TEST(samples_and_batches)
 {
-    ek_scope scope = ek_scope_begin();
     ek_dataset *set = alike(pictures_and_masks());
     assert_made(set);
     ek_manual_seed(3);
@@ -77,14 +76,11 @@ TEST(samples_and_batches)
         }
     }
     ek_dataset_free(set);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* The picture, and the numbers that are drawn after it, are those of a picture alone. */
 TEST(as_if_alone)
 {
-    ek_scope scope = ek_scope_begin();
     ek_dataset *set = alike(pictures_and_masks());
     ek_dataset *alone = ek_transformed(pictures_and_masks(), 0, ek_random_crop(SIDE, .padding = 3),
                                        ek_random_horizontal_flip(0.5), ek_to_float());
@@ -101,14 +97,11 @@ TEST(as_if_alone)
     ck_assert_uint_eq(next[0], next[1]);
     ek_dataset_free(set);
     ek_dataset_free(alone);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Around another one, on a device, by a loader's threads. */
 TEST(loaded)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(ek_host_devices_configure("1"));
     ek_dataset *resized =
         ek_transformed_alike(pictures_and_masks(), EK_FIELD(1, ek_resize(SIDE, .nearest = true)),
@@ -127,21 +120,17 @@ TEST(loaded)
     assert_ok(rc);
     ck_assert_int_eq(batches, (COUNT + 1) / 2);
     ek_loader_free(loader);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- samples of dictionaries, which are read one by one ---- */
 
 static int64_t named_length(ek_dataset *dataset)
 {
-    (void)dataset;
     return COUNT;
 }
 
 static ek_value named_get(ek_dataset *dataset, int64_t index)
 {
-    (void)dataset;
     ek_shape shape = EK_SHAPE(1, SIDE, SIDE);
     uint8_t *pixels = ek_tensor_data(numbered(EK_U8));
     int64_t *mask = ek_tensor_data(numbered(EK_I64));
@@ -161,7 +150,6 @@ static const ek_dataset_type named_type = {.name = "named",
 
 TEST(keys)
 {
-    ek_scope scope = ek_scope_begin();
     ek_dataset *set =
         ek_transformed_alike(ek_dataset_new(&named_type),
                              EK_KEY("mask", ek_random_crop(SIDE, .padding = 3, .fill = 255),
@@ -177,8 +165,6 @@ TEST(keys)
                      ek_value_tensor(ek_value_get(value, "mask")));
     }
     ek_dataset_free(set);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- threads that share the default generator ---- */
@@ -246,7 +232,6 @@ typedef struct busy {
 
 static int busy_describe(const ek_transform *self, ek_array *array)
 {
-    (void)self;
     array->dtype = EK_I64;
     array->shape = EK_SHAPE(2);
     return 0;
@@ -257,7 +242,6 @@ static int busy_apply(const ek_transform *self, const ek_array *in, ek_array *ou
                       ek_generator *generator)
 {
     int64_t *numbers = out->data;
-    (void)in;
     numbers[0] = ek_random_u32(generator);
     ((const busy *)self)->work();
     numbers[1] = ek_random_u32(generator);
@@ -302,7 +286,6 @@ static void forks(void)
 
 static void *draws(void *user)
 {
-    (void)user;
     note_draw();
     note_draw();
     return NULL;
@@ -323,19 +306,15 @@ static void draws_one(void)
 
 TEST(fork_while_applied)
 {
-    ek_scope scope = ek_scope_begin();
     ek_dataset *set = busy_set(forks, forks);
     assert_same_numbers(ek_dataset_get_batch(set, all, COUNT, ek_cpu()));
     assert_same_numbers(ek_dataset_get(set, 1));
     ek_dataset_free(set);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* They draw numbers of their own: neither the transform's, nor those of later samples. */
 TEST(threads_that_draw_while_applied)
 {
-    ek_scope scope = ek_scope_begin();
     ek_dataset *set = busy_set(has_a_thread_draw, draws_one);
     assert_same_numbers(ek_dataset_get_batch(set, all, COUNT, ek_cpu()));
     for (int i = 0; i < COUNT; i++)
@@ -343,8 +322,6 @@ TEST(threads_that_draw_while_applied)
     note_draw();
     assert_drawn_once(2 * COUNT * 3 + 1);
     ek_dataset_free(set);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A seed that another thread gives meanwhile is what the generator goes on from. */
@@ -364,15 +341,12 @@ static void has_a_thread_seed(void)
 
 TEST(threads_that_seed_while_applied)
 {
-    ek_scope scope = ek_scope_begin();
     ek_dataset *set = busy_set(draws_one, has_a_thread_seed);
     assert_same_numbers(ek_dataset_get(set, 1));
     uint32_t next = ek_random_u32(NULL);
     ek_manual_seed(6);
     ck_assert_uint_eq(ek_random_u32(NULL), next);
     ek_dataset_free(set);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 static pthread_barrier_t meeting;
@@ -413,7 +387,6 @@ TEST(several_threads_draw_apart)
 
 TEST(refused)
 {
-    ek_scope scope = ek_scope_begin();
     assert_refused(ek_transformed_alike(pictures_and_masks(), EK_FIELD(1, ek_to_float()),
                                         EK_FIELD(0, ek_to_float()), EK_FIELD(1, ek_one_hot(3))),
                    EK_E_INVALID, "transformed: field 1 is named twice");
@@ -430,14 +403,11 @@ TEST(refused)
                    "0 fields at NULL");
     assert_refused(ek_transformed_alike_of(pictures_and_masks(), NULL, 2), EK_E_INVALID,
                    "2 fields at NULL");
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* What fails for the second element leaves the generator usable. */
 TEST(errors_of_the_second)
 {
-    ek_scope scope = ek_scope_begin();
     ek_dataset *set =
         ek_transformed_alike(pictures_and_masks(), EK_FIELD(0, ek_random_horizontal_flip(0.5)),
                              EK_FIELD(1, ek_one_hot(100)));
@@ -456,6 +426,4 @@ TEST(errors_of_the_second)
     ck_assert_uint_eq(ek_random_u32(NULL), first);
     ek_dataset_free(set);
     ek_dataset_free(further);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

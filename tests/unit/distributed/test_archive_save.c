@@ -56,7 +56,6 @@ TEST_LOOP(one_rank_writes_and_all_read, 0, RANKS)
 
 static const char *save_nowhere(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_archive *archive = archive_of(world->rank);
     int rc = ek_dist_archive_save(archive, "/tmp/no/such/folder", 1, world);
     if (world->rank == 1)
@@ -75,7 +74,6 @@ TEST(a_file_that_cannot_be_written_is_an_error_on_all_ranks)
 
 static const char *save_wrongly(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_archive *archive = archive_of(world->rank);
     RANKS_EXPECT(ek_dist_archive_save(archive, path, RANKS, world), EK_E_INVALID, "rank 3");
     ek_archive_free(archive);
@@ -89,7 +87,6 @@ TEST(a_rank_that_is_not_in_the_group_is_refused)
 
 static const char *save_differently(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_archive *archive = world->rank == 1 ? archive_of(1) : NULL;
     int rc = ek_dist_archive_save(archive, path, world->rank == 2 ? 0 : 1, world);
     RANKS_EXPECT(rc, EK_E_STATE, "broadcast");

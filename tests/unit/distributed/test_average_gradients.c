@@ -49,7 +49,6 @@ typedef struct list {
 
 static int add_to_list(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path;
     list *l = user;
     l->tensors[l->count++] = tensor;
     return 0;
@@ -103,7 +102,6 @@ static ek_tensor *loss_of(ek_module *net, int begin, int end)
 
 static const char *one_process(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *net = network(EK_F64, EK_F64), *whole = network(EK_F64, EK_F64);
     LOOP_CHECK(net && whole);
     for (int step = 0; step < 2; step++) { /* gradients that were there are part of the mean */
@@ -135,7 +133,6 @@ TEST_LOOP(the_mean_of_slices_is_the_gradient_of_one_process, 0, 3)
 static const char *some_ranks_have(ek_process_group *world, void *user)
 {
     static const int has[RANKS] = {0x05, 0x21, 0x0d};
-    (void)user;
     ek_module *net = network(EK_F64, EK_F32);
     LOOP_CHECK(net);
     list l = parameters(net);
@@ -176,7 +173,6 @@ TEST(what_any_rank_has_all_have_afterwards)
 /* Gradients with a graph, and such whose elements repeat in memory. */
 static const char *odd_gradients(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *net = network(EK_F64, EK_F64);
     LOOP_CHECK(net);
     list l = parameters(net);
@@ -206,7 +202,6 @@ TEST(gradients_with_a_graph_lose_it)
 
 static const char *in_shards(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *net = network(EK_F64, EK_F64);
     LOOP_CHECK(net);
     ek_tensor *w = parameters(net).tensors[0];
@@ -238,7 +233,6 @@ TEST(gradients_in_shards)
 
 static const char *few_messages(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *modules[10];
     for (int i = 0; i < 10; i++)
         LOOP_CHECK((modules[i] = ek_linear(3, 2)));
@@ -263,7 +257,6 @@ TEST(small_gradients_are_one_message)
 /* Larger than a bucket: several travel one after another. */
 static const char *many_buckets(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *net = ek_sequential(ek_linear(3000, 1000), ek_linear(10, 1000),
                                    ek_linear(1000, 3000), ek_linear(2, 2));
     LOOP_CHECK(net && ek_module_to_device(net, test_home()) >= 0);

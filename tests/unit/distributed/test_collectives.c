@@ -141,7 +141,6 @@ static bool op_fits(ek_dist_op op, ek_dtype dtype)
 
 static const char *all_reduce(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int s = 0; s < SIZES; s += test_is_short() ? 3 : 1)
         for (int dtype = 0; dtype < EK_DTYPES; dtype++)
             for (ek_dist_op op = 0; op <= EK_DIST_BXOR; op++) {
@@ -158,7 +157,6 @@ static const char *all_reduce(ek_process_group *world, void *user)
 
 static const char *reduce(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int s = 0; s < SIZES; s++)
         for (int dst = 0; dst < world->size; dst++) {
             ek_scope scope = ek_scope_begin();
@@ -183,7 +181,6 @@ static bool is_of_rank(const ek_tensor *x, int rank)
 
 static const char *broadcast(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int s = 0; s < SIZES; s++)
         for (int src = 0; src < world->size; src++) {
             ek_scope scope = ek_scope_begin();
@@ -244,7 +241,6 @@ static const char *reduce_scatter(ek_process_group *world, void *user)
 /* Transposed tensors and device memory travel by copies. */
 static const char *strided(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_tensor *x = ek_empty(EK_SHAPE(70, 50), .device = ek_cpu());
     for (int64_t i = 0; i < 3500; i++)
         ((float *)ek_tensor_address(x))[i] = (float)(i + 10000 * world->rank);
@@ -262,7 +258,6 @@ static const char *strided(ek_process_group *world, void *user)
 
 static const char *started(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_dist_work *works[20];
     ek_tensor *x[20];
     for (int i = 0; i < 20; i++) {
@@ -287,7 +282,6 @@ static const char *started(ek_process_group *world, void *user)
 
 static const char *groups(ek_process_group *world, void *user)
 {
-    (void)user;
     int evens[] = {0, 2};
     ek_process_group *pair = ek_communication_new_group(world->communication, evens, 2, 60);
     ek_process_group *all =

@@ -14,7 +14,6 @@ static bool op_fits(ek_dist_op op, ek_dtype dtype)
 
 static const char *reduces(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int s = 0; s < SIZES; s += test_is_short() ? 2 : 1)
         for (int dtype = 0; dtype < EK_DTYPES; dtype++)
             for (ek_dist_op op = 0; op <= EK_DIST_BXOR; op++) {
@@ -105,7 +104,6 @@ static const char *lists(ek_process_group *world, void *user)
 /* Strides, and tensors that lie elsewhere than the call's first. */
 static const char *strided(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_tensor *x = ek_reshape(numbers(EK_F32, world->rank, 3500), EK_SHAPE(70, 50));
     ek_tensor *y = on_gpu(x, world), *list[GPUS], *copies[GPUS];
     RANKS_OK(ek_dist_all_reduce(ek_transpose(x, 0, 1), .group = world));
@@ -147,7 +145,6 @@ static const char *graph_of(ek_process_group *world, bool gpu, ek_tensor **outco
 
 static const char *graph(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_tensor *on_host, *on_device;
     LOOP_PASS(graph_of(world, false, &on_host));
     LOOP_PASS(graph_of(world, true, &on_device));
@@ -169,7 +166,6 @@ typedef struct setting {
 static int fill(const char *path, ek_tensor *parameter, void *user)
 {
     int *number = user;
-    (void)path;
     for (int64_t i = 0; i < ek_count(parameter); i++)
         ((float *)ek_tensor_address(parameter))[i] =
             (float)cos((double)(i + 31 * ++*number)) * 0.3f;
@@ -224,7 +220,6 @@ static const char *trains(ek_process_group *world, void *user)
 /* NCCL adds in an order of its own. */
 static const char *library_sums(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int dtype = 0; dtype < EK_DTYPES; dtype++)
         for (ek_dist_op op = 0; op <= EK_DIST_BXOR; op++) {
             if (!op_fits(op, dtype))

@@ -8,7 +8,6 @@
 static const char *interleaved(ek_process_group *world, void *user)
 {
     enum { CALLS = 12 };
-    (void)user;
     ek_process_group *groups[3] = {world};
     for (int g = 1; g < 3; g++)
         groups[g] = ek_communication_new_group(world->communication, (int[]){0, 1, 2}, 3, 60);
@@ -86,7 +85,6 @@ TEST(ranks_without_nccl_are_staged)
 /* One rank's tensor is on a GPU, the other's is not: a call that differs. */
 static const char *mixed(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_tensor *x = numbers(EK_F32, world->rank, 1000);
     RANKS_EXPECT(ek_dist_all_reduce(world->rank ? on_gpu(x, world) : x, .group = world), EK_E_STATE,
                  "rank 1 the first use of a GPU");
@@ -153,7 +151,6 @@ TEST_LOOP(a_failure_ends_communicators, 0, (int)(sizeof failures / sizeof *failu
 /* A rank whose GPU is lost tells the others, which do not wait for it. */
 static const char *loses_gpu(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_tensor *x = on_gpu(numbers(EK_F32, world->rank, 1000), world);
     ek_tensor *y = numbers(EK_F32, world->rank, 1000);
     RANKS_OK(ek_dist_all_reduce(x, .group = world));

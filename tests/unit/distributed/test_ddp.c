@@ -27,7 +27,6 @@ typedef struct setting {
 static int fill(const char *path, ek_tensor *parameter, void *user)
 {
     int *number = user;
-    (void)path;
     int64_t n = ek_count(parameter);
     for (int64_t i = 0; i < n; i++) {
         double x = cos((double)(i + 31 * *number)) * 0.3;
@@ -86,7 +85,6 @@ typedef struct list {
 static int collect(const char *path, ek_tensor *parameter, void *user)
 {
     list *l = user;
-    (void)path;
     l->tensors[l->count++] = parameter;
     return 0;
 }
@@ -202,7 +200,6 @@ TEST(a_stretch_of_leaves_is_cut_alone)
 /* Rank 0 frees its wrapper, and goes on, before the others free theirs. */
 static const char *freed_alone(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *model = ek_distributed_data_parallel(make_net(EK_F32, 0), .process_group = world);
     LOOP_CHECK(model);
     if (world->rank == 0)
@@ -223,7 +220,6 @@ static ek_module *kept[3];
 
 static const char *keep(ek_process_group *world, void *user)
 {
-    (void)user;
     kept[world->rank] = ek_distributed_data_parallel(make_net(EK_F32, 0), .process_group = world);
     LOOP_CHECK(kept[world->rank]);
     return NULL;
@@ -232,7 +228,6 @@ static const char *keep(ek_process_group *world, void *user)
 TEST(a_wrapper_outlives_the_world)
 {
     ranks_check(3, 1, keep, NULL);
-    ek_scope scope = ek_scope_begin();
     for (int rank = 0; rank < 3; rank++) {
         ek_tensor *x = numbers(2, IN, EK_F32, 0);
         assert_refused(ek_apply(kept[rank], x), EK_E_STATE, "was destroyed");
@@ -244,7 +239,6 @@ TEST(a_wrapper_outlives_the_world)
         ek_set_grad_enabled(enabled);
         ek_module_free(kept[rank]);
     }
-    ek_scope_end(&scope);
 }
 
 /* ---- wrappers that differ ---- */
@@ -291,7 +285,6 @@ TEST_LOOP(wrappers_that_differ_are_refused_everywhere, 0, 5)
  */
 static const char *moves(ek_process_group *world, void *user)
 {
-    (void)user;
     setting s = {.dtype = EK_F32};
     ek_module *net = make_net(EK_F32, 0);
     ek_module *model = ek_distributed_data_parallel(net, .process_group = world);

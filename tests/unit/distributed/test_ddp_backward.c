@@ -2,6 +2,7 @@
  * gradients that were there before, failures, histories, narrow gradients; and wrong modules. */
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kit/models.h"
 #include "kit/ranks.h"
 
 /* Two branches of one weight each: y = x * a, or x * b. */
@@ -15,16 +16,12 @@ typedef struct branches {
 static ek_value branches_forward(ek_module *module, const ek_args *args)
 {
     branches *self = (branches *)module;
-    if (self->fails) {
-        ek_error(EK_E_USER, "branches: out of luck");
-        return ek_value_error();
-    }
+    if (self->fails)
+        return fail_with("branches: out of luck");
     return ek_value_of_tensor(ek_mul(ek_arg_tensor(args, 0), self->use ? self->b : self->a));
 }
 
-static const ek_module_type branches_type = {.name = "branches",
-                                             .size = sizeof(branches),
-                                             .forward = branches_forward};
+MODULE_TYPE(branches, branches)
 
 enum { WIDE = 1000 };
 
@@ -62,7 +59,6 @@ static const char *has(const ek_tensor *gradient, double value)
 /* Rank r gives x = r + 1: the mean over two ranks is 1.5. */
 static const char *unused(ek_process_group *world, void *user)
 {
-    (void)user;
     branches *net = new_branches(1);
     ek_module *model =
         ek_distributed_data_parallel(&net->module, .process_group = world, .bucket_cap_mb = 0.002);
@@ -103,7 +99,6 @@ TEST_LOOP(a_gradient_of_one_rank_is_all_ranks_, 0, 4)
 
 static const char *accumulated(ek_process_group *world, void *user)
 {
-    (void)user;
     branches *net = new_branches(1);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
     LOOP_CHECK(model);
@@ -145,13 +140,11 @@ TEST_LOOP(no_sync_adds_up_on_each_rank, 0, 3)
 static int failing_backward(ek_function_call *call, ek_tensor *const *gradients,
                             ek_tensor **results)
 {
-    (void)call, (void)gradients, (void)results;
     return ek_error(EK_E_USER, "bad luck in backward");
 }
 
 static int passing_forward(ek_function_call *call, ek_tensor *const *inputs, ek_tensor **outputs)
 {
-    (void)call;
     outputs[0] = ek_mul_scalar(inputs[0], 1);
     return 0;
 }
@@ -162,7 +155,6 @@ static const ek_function failing = {.name = "failing",
 
 static const char *backward_fails(ek_process_group *world, void *user)
 {
-    (void)user;
     branches *net = new_branches(1);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
     LOOP_CHECK(model);
@@ -192,7 +184,6 @@ TEST_LOOP(a_failed_backward_is_an_error_of_all_ranks, 0, 4)
 
 static const char *forward_fails(ek_process_group *world, void *user)
 {
-    (void)user;
     branches *net = new_branches(1);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
     LOOP_CHECK(model);
@@ -221,7 +212,6 @@ TEST_LOOP(a_failed_forward_is_an_error_of_all_ranks, 0, 4)
 /* loss = sum (r + 1) a^3 / 3: the averaged gradient is 1.5 a^2, and its own gradient 3 a. */
 static const char *again(ek_process_group *world, void *user)
 {
-    (void)user;
     branches *net = new_branches(2);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
     LOOP_CHECK(model);
@@ -248,7 +238,6 @@ TEST_LOOP(averaged_gradients_can_be_differentiated, 0, 3)
 
 static const char *narrow(ek_process_group *world, void *user)
 {
-    (void)user;
     branches *net = new_branches(1);
     ek_module *model =
         ek_distributed_data_parallel(&net->module, .process_group = world, .bf16_gradients = true);
@@ -268,7 +257,6 @@ TEST(narrow_gradients_are_rounded_once_each_way)
 
 static const char *differs(ek_process_group *world, void *user)
 {
-    (void)user;
     int64_t hidden = world->rank == 1 ? 6 : 5;
     ek_module *net = ek_sequential(ek_linear(4, 5), ek_relu(), ek_linear(5, hidden));
     LOOP_CHECK(!ek_distributed_data_parallel(net, .process_group = world));

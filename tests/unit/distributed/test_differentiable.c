@@ -192,7 +192,6 @@ static const char *total_loss(ek_tensor *x, ek_process_group *world, double *tot
 
 static const char *differences(ek_process_group *world, void *user)
 {
-    (void)user;
     const double step = 1e-5;
     ek_tensor *base = ek_mul_scalar(drawn(5 + (uint64_t)world->rank, EK_SHAPE(2), EK_F64), 0.01);
     ek_tensor *x = leaf_of(base);
@@ -236,7 +235,6 @@ static const char *same_bits(ek_tensor *x, ek_tensor *wanted)
 static const char *sums_of_all_dtypes(ek_process_group *world, void *user)
 {
     static const int64_t sizes[] = {0, 1, 5, 40, 3000, 90001};
-    (void)user;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int dtype = 0; dtype < EK_DTYPES; dtype++) {
             ek_scope scope = ek_scope_begin();
@@ -266,7 +264,6 @@ TEST(sums_are_those_of_the_collective_to_the_bit)
 /* Parts of a tensor that every rank knows, cut along each dimension, as views too. */
 static const char *joins_of_all_dtypes(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int dtype = 0; dtype < EK_DTYPES; dtype++)
         for (int dim = 0; dim < 3; dim++)
             for (int split = 0; split < 4; split++) {
@@ -297,7 +294,6 @@ TEST(joins_of_parts_are_the_whole)
 /* One rank's tensor requires a gradient; all ranks' losses depend on it. */
 static const char *one_requires(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int kind = 0; kind < 3; kind++) {
         ek_tensor *x = drawn(4, EK_SHAPE(2, 3), EK_F64);
         if (world->rank == 1)
@@ -325,7 +321,6 @@ TEST(all_ranks_record_if_one_requires_a_gradient)
 
 static const char *without_gradients(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_tensor *x = leaf_of(drawn(4, EK_SHAPE(2, 3), EK_F64));
     bool before = ek_set_grad_enabled(false);
     ek_tensor *y = ek_dist_sum(x, world), *z = ek_dist_join(x, 0, world);
@@ -354,7 +349,6 @@ TEST(without_gradient_mode_there_is_no_graph)
 
 static const char *alone(ek_process_group *world, void *user)
 {
-    (void)user;
     int ranks[] = {0};
     ek_process_group *group = ek_communication_new_group(world->communication, ranks, 1, 60);
     LOOP_CHECK(group);
@@ -453,7 +447,6 @@ TEST_LOOP(wrong_calls_are_errors_of_all_ranks, 0, WRONG)
 /* A rank fails while the others go backward: their backward fails, and works the next time. */
 static const char *fails_in_backward(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int round = 0; round < 3; round++) {
         ek_tensor *x = leaf_of(drawn(4, EK_SHAPE(2, 3), EK_F64));
         ek_tensor *y = ek_sum(ek_dist_join(ek_dist_sum(x, world), 0, world));

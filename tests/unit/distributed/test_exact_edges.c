@@ -29,7 +29,6 @@ static ek_module *norm_over(ek_process_group *group)
 
 static const char *evaluates_alone(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *norm = norm_over(world);
     LOOP_CHECK(norm);
     ek_module_train(norm, false);
@@ -48,7 +47,6 @@ TEST(evaluation_communicates_nothing)
 /* After each refusal the ranks go on. */
 static const char *refuses(ek_process_group *world, void *user)
 {
-    (void)user;
     int r = world->rank;
     ek_module *norm = norm_over(world),
               *wider = ek_sync_batch_norm(r == 1 ? 4 : CHANNELS, .process_group = world);
@@ -166,7 +164,6 @@ static const char *one_checkpoint(ek_process_group *world, void *user)
         gradients[i] = ek_clone(ek_tensor_grad(weight));
         ek_module_free(model);
     }
-    (void)user;
     LOOP_CHECK(exact_distance(gradients[1], gradients[0]) <= 1e-14);
     return NULL;
 }
@@ -181,7 +178,6 @@ TEST(statistics_of_all_ranks_inside_of_a_checkpoint)
 static const char *reductions(ek_process_group *world, void *user)
 {
     int r = world->rank;
-    (void)user;
     int64_t counts[] = {3, 0, 1}, firsts[] = {0, 3, 3};
     ek_tensor *x = rows(counts[r], CHANNELS, firsts[r]), *zero = ek_mul_scalar(x, 0);
     ek_tensor *all = rows(4, CHANNELS, 0), *losses[3];
@@ -227,7 +223,6 @@ TEST(reductions_of_criteria)
 
 static const char *nothing_counts(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *criterion =
         ek_distributed_criterion(ek_cross_entropy_loss(.ignore_index = 1), .process_group = world);
     ek_tensor *x = rows(2, CHANNELS, 0), *loss;

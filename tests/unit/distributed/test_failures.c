@@ -86,7 +86,6 @@ TEST_LOOP(a_failure_is_every_rank_s_and_the_world_works_again, 0, 4 * CALLS)
 /* A rank that fails in the same way again, with the same sentence, is heard each time. */
 static const char *fails_alike(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int round = 0; round < 3; round++) {
         ek_tensor *x = world->rank == 1 ? NULL : ones(4);
         RANKS_EXPECT(ek_dist_all_reduce(x, .group = world),
@@ -103,7 +102,6 @@ TEST_LOOP(the_same_failure_twice_is_two_failures, 0, 4)
 
 static const char *all_fail(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int round = 0; round < 10; round++) {
         LOOP_CHECK(raise_on(world, "each by itself") == EK_E_OUT_OF_MEMORY);
         LOOP_PASS(works(world));
@@ -119,7 +117,6 @@ TEST_LOOP(ranks_that_fail_at_once_have_their_own_error, 0, 4)
 /* Rank 1 fails as soon as it is told of rank 0's failure. */
 static const char *one_after_another(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int round = 0; round < 20; round++) {
         bool told = false;
         if (world->rank == 0) {
@@ -150,7 +147,6 @@ TEST_LOOP(a_rank_that_has_failed_is_told_of_the_next_failure, 0, 6)
 /* Works that were only started fail with the call that waits for them. */
 static const char *started(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_dist_work *works_of[5];
     ek_tensor *x = ones(LARGE);
     RANKS_OK(ek_dist_barrier(.group = world));
@@ -182,7 +178,6 @@ TEST_LOOP(calls_under_way_fail_too, 0, 6)
 static const char *destroyed(ek_process_group *world, void *user)
 {
     int all[RANKS] = {0, 1, 2};
-    (void)user;
     ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
     LOOP_CHECK(group);
     if (world->rank == 1)
@@ -267,7 +262,6 @@ TEST_LOOP(who_destroys_a_group_waits_for_nobody, 0, 4)
 /* Rank 0 has given the group up, and the others call it. */
 static const char *called_late(ek_process_group *world, void *user)
 {
-    (void)user;
     int all[RANKS] = {0, 1, 2};
     ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
     LOOP_CHECK(group);
@@ -290,7 +284,6 @@ TEST_LOOP(a_call_of_a_group_that_another_rank_has_destroyed_differs, 0, 4)
 /* A failure reaches groups that the failing rank is not in. */
 static const char *elsewhere(ek_process_group *world, void *user)
 {
-    (void)user;
     int pair_ranks[] = {0, 1};
     ek_process_group *pair = ek_communication_new_group(world->communication, pair_ranks, 2, 60);
     LOOP_CHECK(pair);
@@ -376,7 +369,6 @@ TEST_LOOP(calls_that_differ_fail_on_all_ranks_alike, 0, DIFFERENCES)
  * other. */
 static const char *differ_elsewhere(ek_process_group *world, void *user)
 {
-    (void)user;
     int all[RANKS] = {0, 1, 2};
     ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
     ek_dist_work *work = NULL;
@@ -424,7 +416,6 @@ static ek_readiness slow_is_ready(ek_dist_work *work)
 
 static int slow_go_on(ek_dist_work *work)
 {
-    (void)work;
     return 0;
 }
 
@@ -433,7 +424,6 @@ static const ek_verb slow = {.id = EK_VERB_BARRIER, .go_on = slow_go_on, .ready 
 /* Rank 2 fails while rank 0 is in a call that needs two seconds more. */
 static const char *drains_slowly(ek_process_group *world, void *user)
 {
-    (void)user;
     int members[] = {0, 1};
     ek_process_group *pair = ek_communication_new_group(world->communication, members, 2, 60);
     LOOP_CHECK(pair);

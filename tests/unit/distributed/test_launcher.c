@@ -7,6 +7,8 @@
 #include "evenkeel/dist.h"
 #include "unit.h"
 
+NAMES_DEVICES
+
 /* Whatever started the tests. */
 static void clear_environment(void)
 {

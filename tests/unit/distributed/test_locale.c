@@ -7,6 +7,8 @@
 #include "core/device_spec.h"
 #include "unit.h"
 
+NAMES_DEVICES
+
 static const char *const locales[] = {"de_DE", "tr_TR"};
 enum { LOCALES = sizeof locales / sizeof *locales };
 
@@ -100,7 +102,6 @@ static char logged[4096];
 
 static void note_line(ek_log_level level, const char *line, void *user)
 {
-    (void)level, (void)user;
     size_t used = strlen(logged);
     snprintf(logged + used, sizeof logged - used, "%s\n", line);
 }

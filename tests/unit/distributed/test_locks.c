@@ -1,7 +1,9 @@
-/* Locks that cannot be had, of a communication and of a reducer (linked with --wrap). */
+/* Locks that cannot be had, of a communication and of a reducer. */
 #include <errno.h>
 
 #include "kit/ranks.h"
+
+WRAPS(pthread_mutex_init)
 
 static _Thread_local bool refuses;
 
@@ -34,7 +36,6 @@ TEST(a_communication_needs_a_lock)
 /* Rank 1 has none for its reducer, which is an error on all ranks. */
 static const char *without_lock(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_module *net = ek_linear(3, 2);
     refuses = world->rank == 1;
     ek_module *model = ek_distributed_data_parallel(net, .process_group = world);

@@ -112,7 +112,6 @@ static const char *empty_and_too_long(ek_communicator *world, int rank, int size
     const ek_transport *t = loop_transport();
     ek_request *request;
     char data[8] = "abcdefg";
-    (void)size;
     if (rank == 0) {
         LOOP_TRY(t->send(world, NULL, 0, 1, 0, &request));
         LOOP_PASS(wait_for(&request, NULL));

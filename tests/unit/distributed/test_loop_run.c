@@ -31,7 +31,6 @@ static const char *leave_open(int rank, void *user)
     ek_communicator *world, *part;
     ek_world_place place;
     ek_request *request;
-    (void)user;
     LOOP_TRY(t->open(loop_rank(own, rank), &world, &place));
     LOOP_TRY(t->split(world, 0, 0, &part));
     if (rank == 0) {
@@ -60,7 +59,6 @@ static const char *split_against(int rank, void *user)
     ek_communicator *world, *part;
     ek_world_place place;
     ek_request *request = NULL;
-    (void)user;
     LOOP_TRY(t->open(loop_rank(own, rank), &world, &place));
     if (rank == 1) {
         LOOP_TRY(t->broadcast(world, &data, 1, 0, &request));
@@ -119,7 +117,6 @@ static const char *split_while_stopped(int rank, void *user)
 {
     ek_communicator *world, *part;
     ek_world_place place;
-    (void)user;
     LOOP_TRY(t->open(loop_rank(own, rank), &world, &place));
     LOOP_TRY(t->split(world, 0, 0, &part));
     split_is_over++;
@@ -156,7 +153,6 @@ TEST(a_stopped_rank_holds_a_split_up)
 static const char *second_fails(int rank, void *user)
 {
     ek_communicator *world, *part;
-    (void)user;
     LOOP_PASS(open_world(rank, &world));
     if (rank == 2)
         return loop_failure("file.c", 7, "%d is wrong", 4);
@@ -175,7 +171,6 @@ TEST(the_runner_gives_the_first_failure_and_ends_the_others)
 
 static const char *check_of(int rank, void *user)
 {
-    (void)user;
     if (rank == 0)
         LOOP_CHECK_EQ(1 + 1, 2);
     else

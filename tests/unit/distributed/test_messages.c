@@ -9,7 +9,6 @@ static ek_tensor *filled(double value, int64_t n)
 
 static const char *to_and_fro(ek_process_group *world, void *user)
 {
-    (void)user;
     int64_t sizes[] = {0, 1, 1000, 200000};
     for (int s = 0; s < 4; s++) {
         ek_tensor *x = filled(world->rank, sizes[s]);
@@ -33,7 +32,6 @@ TEST_LOOP(a_message_comes_back, 0, 4)
 /* Tags match whatever the order; messages of one tag keep theirs. */
 static const char *tags(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_dist_work *works[6];
     ek_tensor *x[6];
     for (int i = 0; i < 6; i++) {
@@ -63,7 +61,6 @@ TEST_LOOP(tags_match_and_keep_their_order, 0, 6)
 
 static const char *any_source(ek_process_group *world, void *user)
 {
-    (void)user;
     if (world->rank > 0) {
         RANKS_OK(ek_dist_send(filled(world->rank, 10), 0, .group = world));
         return NULL;
@@ -87,7 +84,6 @@ TEST_LOOP(a_receive_of_any_rank_says_which, 0, 4)
 
 static const char *misfits(ek_process_group *world, void *user)
 {
-    (void)user;
     if (world->rank == 0) {
         RANKS_EXPECT(ek_dist_send(filled(1, 4), 1, .group = world), EK_E_SHAPE,
                      "f32[4] is sent, but f32[3] is to be received");
@@ -110,7 +106,6 @@ TEST_LOOP(messages_that_do_not_fit_fail_on_both_ranks, 0, 3)
 /* Wrong arguments fail on the rank, and on the one that would wait for it. */
 static const char *wrong(ek_process_group *world, void *user)
 {
-    (void)user;
     if (world->rank == 0) {
         RANKS_EXPECT(ek_dist_send(filled(1, 3), 7, .group = world), EK_E_INVALID,
                      "rank 7 is not in the world");

@@ -2,6 +2,8 @@
 #define NULL_CALLS 40
 #include "archive/null_setup.h"
 
+NAMES_DEVICES
+
 static ek_process_group *world(void)
 {
     ek_dist_init_process_group();

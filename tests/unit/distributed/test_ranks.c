@@ -40,7 +40,6 @@ static const char *tensors(ek_ranks *ranks, const int64_t *sizes)
 
 static const char *everything(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_ranks *ranks = ek_ranks_of(world);
     LOOP_CHECK(ranks && ranks->rank == world->rank && ranks->size == world->size);
     int64_t mine[EK_RANKS_COUNTS], all[RANKS * EK_RANKS_COUNTS], sizes[RANKS];
@@ -120,7 +119,6 @@ TEST_LOOP(wrong_calls_are_errors_of_all_ranks, 0, WRONG)
 
 static const char *pair(ek_process_group *world, void *user)
 {
-    (void)user;
     int members[] = {0};
     ek_process_group *group = ek_communication_new_group(world->communication, members, 1, 60);
     LOOP_CHECK(group);

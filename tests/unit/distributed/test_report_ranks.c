@@ -80,7 +80,6 @@ static const char *knows_all(const ek_report *report)
 
 static const char *gathers(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_report *report = make_report(world);
     LOOP_CHECK(report);
     ek_rank_report rank;
@@ -105,7 +104,6 @@ TEST_LOOP(a_report_takes_in_all_ranks, 0, 3)
 
 static const char *prints(ek_process_group *world, void *user)
 {
-    (void)user;
     char *text = NULL;
     size_t length = 0;
     ek_report *report = make_report(world);
@@ -134,7 +132,6 @@ TEST(rank_0_prints_the_table)
 
 static const char *writes(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_report *report = make_report(world);
     LOOP_CHECK(report);
     RANKS_OK(ek_report_json(path, &report, 1));
@@ -166,7 +163,6 @@ TEST(the_json_has_ranks_and_their_devices)
 
 static const char *traces(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_report *report = make_report(world);
     LOOP_CHECK(report);
     RANKS_OK(ek_report_trace(path, report));
@@ -198,7 +194,6 @@ static atomic_int told;
 
 static const char *goes_wrong(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_report *report = make_report(world), *none = NULL;
     LOOP_CHECK(report);
     int own = world->rank == 0 ? EK_E_IO : EK_E_ABORTED;

@@ -88,7 +88,6 @@ static const char *same_value(ek_value x, ek_value wanted)
 
 static const char *everywhere(ek_process_group *world, void *user)
 {
-    (void)user;
     for (int src = 0; src < world->size; src++) {
         ek_scope scope = ek_scope_begin();
         ek_value own = src == world->rank ? nest_of(src) : ek_value_of_pointer(world);
@@ -112,7 +111,6 @@ TEST_LOOP(nests_come_out_as_they_went_in, 1, RANKS + 1)
 
 static const char *large(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_value all[RANKS];
     ek_tensor *x = world->rank == 1 ? numbers(1, 500001, EK_F64) : numbers(0, 1, EK_U8);
     RANKS_OK(ek_dist_all_gather_value(EK_VALUE(x), all, world));
@@ -129,7 +127,6 @@ TEST(large_tensors)
 /* src is a rank of the world, also in groups. */
 static const char *in_a_group(ek_process_group *world, void *user)
 {
-    (void)user;
     int pair[] = {0, 2};
     ek_process_group *group = ek_communication_new_group(world->communication, pair, 2, 60);
     LOOP_CHECK(group);

@@ -9,7 +9,6 @@ enum { RANKS = 3, NBYTES = 10000 };
 
 static const char *each_writes_to_all(ek_process_group *world, void *user)
 {
-    (void)user;
     ek_window *window;
     RANKS_OK(ek_window_open(world, NBYTES, true, &window));
     LOOP_CHECK(window);
@@ -56,7 +55,6 @@ TEST(no_rank_shares_unless_all_can)
 static const char *none_is_made(ek_process_group *world, void *user)
 {
     ek_window *window;
-    (void)user;
     RANKS_OK(ek_window_open(world, NBYTES, true, &window));
     LOOP_CHECK(!window);
     return NULL;
@@ -88,9 +86,7 @@ static ek_value mixed_forward(ek_module *module, const ek_args *args)
         ek_add(ek_to_dtype(y, EK_F64), ek_mul(ek_to_dtype(x, EK_F64), self->b)));
 }
 
-static const ek_module_type mixed_type = {.name = "mixed",
-                                          .size = sizeof(mixed),
-                                          .forward = mixed_forward};
+MODULE_TYPE(mixed, mixed)
 
 static mixed *new_mixed(void)
 {

@@ -2,7 +2,7 @@
 #include <time.h>
 
 #include "cuda/runtime.h"
-#include "unit.h"
+#include "kit/models.h"
 
 BEFORE_ALL(skip_without_gpu)
 
@@ -22,7 +22,6 @@ static ek_value sleeper_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_arg_tensor(args, 0);
     ek_dev *dev = ek_tensor_dev(x);
     ek_cuda_stream stream;
-    (void)module;
     if (ek_cuda_begin(dev, &stream) < 0 ||
         ek_cuda_end(dev, &stream, "sleep",
                     (int)cudaLaunchHostFunc(stream.handle, sleep_on_stream,
@@ -31,9 +30,7 @@ static ek_value sleeper_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_mul_scalar(x, 2));
 }
 
-static const ek_module_type sleeper_type = {.name = "sleeper",
-                                            .size = sizeof(ek_module),
-                                            .forward = sleeper_forward};
+MODULE_TYPE(sleeper, ek_module)
 
 static double busy_ms(int device)
 {
@@ -46,7 +43,6 @@ TEST(forwards_are_timed_where_they_run)
     assert_ok(ek_cuda_devices_configure("0,0"));
     ek_module *model = ek_data_parallel_model(ek_module_new(&sleeper_type));
     assert_made(model);
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_ones(EK_SHAPE(4, 3));
     for (int i = 0; i < DEVICES; i++)
         before[i] = busy_ms(i);
@@ -61,9 +57,7 @@ TEST(forwards_are_timed_where_they_run)
 #endif
     double once = busy_ms(0);
     ck_assert_double_eq(busy_ms(0), once); /* counted once */
-    ek_scope_end(&scope);
     ek_module_free(model);
-    assert_ok(ek_shutdown());
 }
 
 /* More forwards than the clock has room for are issued at once: none waits, some aren't timed. */
@@ -72,7 +66,6 @@ TEST(many_forwards_at_once)
     enum { FORWARDS = 2 * EK_CUDA_LAPS };
     assert_ok(ek_cuda_devices_configure("0,0"));
     ek_module *model = ek_data_parallel_model(ek_module_new(&sleeper_type));
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_ones(EK_SHAPE(4, 3));
     ck_assert_double_eq(busy_ms(0), 0); /* from now on somebody asks */
     for (int i = 0; i < FORWARDS; i++)
@@ -81,7 +74,5 @@ TEST(many_forwards_at_once)
         assert_ok(ek_synchronize(ek_cuda(i)));
     ck_assert_double_ge(busy_ms(0), LONG_MS * EK_CUDA_LAPS);
     ck_assert_double_lt(busy_ms(0), 2 * LONG_MS * EK_CUDA_LAPS);
-    ek_scope_end(&scope);
     ek_module_free(model);
-    assert_ok(ek_shutdown());
 }

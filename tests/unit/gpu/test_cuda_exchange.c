@@ -55,7 +55,6 @@ static atomic_int probed; /* devices whose kernels were done while the sum was n
 
 static void count_sums(const ek_span *span, uint64_t ended, void *user)
 {
-    (void)ended, (void)user;
     if (span->name && strcmp(span->name, "broadcast") == 0)
         atomic_fetch_add(&sums, 1);
 }
@@ -63,12 +62,10 @@ static void count_sums(const ek_span *span, uint64_t ended, void *user)
 static void ignore_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
                           void *user)
 {
-    (void)dev, (void)stats, (void)span, (void)user;
 }
 
 static int probe_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
-    (void)call;
     y[0] = ek_mul_scalar(x[0], 1);
     return y[0] ? 0 : ek_error_status();
 }
@@ -90,7 +87,6 @@ static atomic_int laters;
 static int begin_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
     ek_dev *dev = ek_tensor_dev(dy[0]);
-    (void)call;
     if (ahead && dev->id.index == 1)
         wait_until_some(&laters);
     if (held.patience > 0)
@@ -104,7 +100,6 @@ static int begin_backward(ek_function_call *call, ek_tensor *const *dy, ek_tenso
 static int probe_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
     ek_dev *dev = ek_tensor_dev(dy[0]);
-    (void)call;
     dx[0] = ek_mul_scalar(dy[0], 1);
     if (ahead && dev->id.index == 0) {
         hold_compute(dev, &later);
@@ -140,13 +135,11 @@ static ek_value apply_function(const ek_function *function, const ek_args *args)
 
 static ek_value begin_apply(ek_module *module, const ek_args *args)
 {
-    (void)module;
     return apply_function(&begin, args);
 }
 
 static ek_value probe_apply(ek_module *module, const ek_args *args)
 {
-    (void)module;
     return apply_function(&probe, args);
 }
 
@@ -247,7 +240,6 @@ TEST_LOOP(backward_goes_on_while_a_bucket_is_summed, 0, 2 * ROUTES)
     job plain, beside;
     if (!open_route(&routes[_i / 2]))
         return;
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(3);
     open_job(&plain);
     assert_ok(run_backward(&plain));
@@ -266,10 +258,8 @@ TEST_LOOP(backward_goes_on_while_a_bucket_is_summed, 0, 2 * ROUTES)
     }
     read_gradients(&beside);
     assert_same(&plain, &beside);
-    ek_scope_end(&scope);
     close_job(&plain);
     close_job(&beside);
-    assert_ok(ek_shutdown());
 }
 
 /* The sum of a bucket begins when its terms are there, though the first device has got more work.
@@ -280,7 +270,6 @@ TEST_LOOP(a_bucket_waits_for_its_terms_alone, 0, ROUTES)
     job j;
     if (!open_route(&routes[_i]))
         return;
-    ek_scope scope = ek_scope_begin();
     open_job(&j);
     for (int i = 0; i < 2; i++)
         assert_ok(run_backward(&j));
@@ -294,9 +283,7 @@ TEST_LOOP(a_bucket_waits_for_its_terms_alone, 0, ROUTES)
     assert_ok(ek_trace_set(NULL));
     ck_assert_int_eq(atomic_load(&probed), 1);
     atomic_store(&later.released, true);
-    ek_scope_end(&scope);
     close_job(&j);
-    assert_ok(ek_shutdown());
 }
 
 #ifdef EK_CUDA_EMULATED
@@ -322,7 +309,6 @@ TEST(parked_terms_are_bounded)
     hold h[3] = {{0}};
     ck_assert(open_route(&routes[0]));
     ek_dev *devs[] = {cuda_dev(0), cuda_dev(1)};
-    ek_scope scope = ek_scope_begin();
     const ek_deferral deferral = {0};
     const ek_deferral *before = ek_section_defer(&deferral);
     for (int i = 0; i < 3; i++) {
@@ -340,8 +326,6 @@ TEST(parked_terms_are_bounded)
     ek_section_defer(before);
     ek_lane_join_all();
     ck_assert(is_reached(&h[2], devs[1]));
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A part that can't be launched ends the pass with its sentence, and the next pass has all. */
@@ -428,7 +412,6 @@ TEST(lists_that_share_devices_have_one_order)
             ck_assert_int_eq(bytes[NBYTES - 1], 11 * i + 1);
             ek_dev_free(c[i].devs[k], c[i].data[k], NBYTES, EK_MEMORY_ACTIVATION);
         }
-    assert_ok(ek_shutdown());
 }
 
 #endif

@@ -61,39 +61,29 @@ static void expect(launches got, int forward, int backward)
 TEST_LOOP(one_launch, 0, 2)
 {
     const ek_dtype dtype = _i ? EK_BF16 : EK_F32;
-    ek_scope scope = ek_scope_begin();
     expect(count(ek_sequential(ek_linear(16, 8)), dtype, false), 1, 1);
     expect(count(ek_sequential(ek_linear(16, 8)), dtype, true), 1, 2);
     expect(count(ek_sequential(ek_linear(16, 8), ek_relu()), dtype, false), 1, 2);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* f64 has no epilogue: a copy of the bias, the product, the ReLU. */
 TEST(without_an_algorithm)
 {
-    ek_scope scope = ek_scope_begin();
     expect(count(ek_sequential(ek_linear(16, 8), ek_relu()), EK_F64, false), 3, 3);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Sums are no products, which alone may be rounded to TF32. */
 TEST(tf32)
 {
-    ek_scope scope = ek_scope_begin();
     ek_allow_tf32(true);
     expect(count(ek_sequential(ek_linear(16, 8), ek_relu()), EK_F32, false), 1, 3);
     ek_allow_tf32(false);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A ReLU that loses NaN is not ours: the layer takes two launches, and NaN stays. */
 TEST_LOOP(relu_that_loses_nan, 0, 2)
 {
     const ek_dtype dtype = _i ? EK_BF16 : EK_F32;
-    ek_scope scope = ek_scope_begin();
     ek_emulator_relu_eats_nan(true);
     ek_module *net = ek_sequential(ek_linear(16, 8), ek_relu());
     assert_ok(ek_module_to_device(net, ek_cuda(0)));
@@ -105,29 +95,23 @@ TEST_LOOP(relu_that_loses_nan, 0, 2)
         ck_assert(isnan(element(y, i)));
     expect(count(net, dtype, false), 2, 2);
     ek_emulator_relu_eats_nan(false);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A question of the ReLU that failed is asked again. */
 TEST(relu_whose_question_failed)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(16, 8), ek_relu());
     assert_ok(ek_module_to_device(net, ek_cuda(0)));
     ek_tensor *x = ek_ones(EK_SHAPE(6, 16), .device = ek_cuda(0));
     ek_emulator_fail_next("cublasLtMatmul", 15, 0);
     assert_made(ek_apply(net, x));
     expect(count(net, EK_F32, false), 1, 2);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* The sum of a parameter's gradients is added where the optimizer wants it, without a copy; the
  * gradient of a convolution's weight in one part is its result. */
 TEST(gradients_of_what_is_used_twice)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *layer = ek_linear(8, 8);
     ek_module *net =
         ek_data_parallel(ek_sequential(layer, layer, layer), .device_ids = ek_devices(EK_CUDA, 1));
@@ -154,13 +138,10 @@ TEST(gradients_of_what_is_used_twice)
     }
     ek_optimizer_free(optimizer);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(gradients_of_a_convolution)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_randn(EK_SHAPE(1, 4, 6, 6), .device = ek_cuda(0));
     ek_tensor *w = ek_randn(EK_SHAPE(32, 4, 3, 3), .device = ek_cuda(0), .requires_grad = true);
     ek_tensor *y = ek_f_conv2d(x, w, NULL), *gradient;
@@ -184,14 +165,11 @@ TEST(gradients_of_a_convolution)
     assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 2,
                       .gradients = gradients, .grad_outputs = &one));
     ck_assert_int_eq((int)counted().kernels, 3);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A product of cuBLASLt that fails says so; one that it refuses is computed in another way. */
 TEST(failures)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(16, 8));
     assert_ok(ek_module_to_device(net, ek_cuda(0)));
     ek_tensor *x = ek_ones(EK_SHAPE(3, 16), .device = ek_cuda(0));
@@ -202,7 +180,5 @@ TEST(failures)
     assert_refused(ek_apply(net, x), EK_E_BACKEND, "cuBLAS says CUBLAS_STATUS_EXECUTION_FAILED");
     assert_close(ek_to_device(ek_apply(net, x), ek_cpu()), wanted, 0, 0);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 #endif

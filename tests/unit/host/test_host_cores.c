@@ -147,7 +147,6 @@ static int warnings;
 
 static void keep_warning(ek_log_level level, const char *line, void *user)
 {
-    (void)user;
     if (level != EK_LOG_WARNING)
         return;
     warnings++;

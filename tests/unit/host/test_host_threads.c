@@ -19,7 +19,6 @@ typedef struct start {
 
 static void one_less(void *unused)
 {
-    (void)unused;
     atomic_fetch_sub(&living, 1);
 }
 
@@ -84,7 +83,6 @@ static char logged[512];
 
 static void note(ek_log_level level, const char *line, void *user)
 {
-    (void)level, (void)user;
     snprintf(logged, sizeof logged, "%s", line);
 }
 

@@ -214,7 +214,6 @@ static int run_implicit(ek_dev *dev, ek_conv_kind kind, int side, const ek_tenso
                         const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
                         const ek_conv_params *params)
 {
-    (void)side;
     return ek_conv_implicit(dev, kind, x, w, bias, y, params);
 }
 
@@ -273,7 +272,6 @@ static int run_point(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *
                      const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
                      const ek_conv_params *params)
 {
-    (void)side;
     return ek_conv_point(dev, kind, x, w, bias, y, params);
 }
 

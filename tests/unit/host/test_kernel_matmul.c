@@ -124,7 +124,6 @@ static bool too_long(const product *p)
 #ifdef TWIN_WITHOUT_LIBRARIES
     return test_is_short() && p->n * p->k * p->m > 100000;
 #else
-    (void)p;
     return false;
 #endif
 }

@@ -231,7 +231,6 @@ TEST_LOOP(rules, 0, 2 * EK_STEP_RULE_COUNT)
                                      .high = 1.9};
     const ek_step_rule rule = (ek_step_rule)(_i / 2);
     const ek_step_constants_f64 constants = ek_step_constants_of_f64(&numbers);
-    ek_scope scope = ek_scope_begin();
     stepped *all = stepped_new(_i % 2 ? EK_F64 : EK_F32, 8, (unsigned)_i);
     /* s[0] - s[1]^2 and s[0] - s[2]^2 have roots. */
     for (int t = 0; t < all->count; t++)
@@ -253,7 +252,6 @@ TEST_LOOP(rules, 0, 2 * EK_STEP_RULE_COUNT)
                 all->wanted[2 + k][t][i] = own[k];
         }
     stepped_compare(all, "rule", _i);
-    ek_scope_end(&scope);
 }
 
 TEST(errors)

@@ -67,8 +67,6 @@ TEST(the_defaults_are_the_smallest_published_model)
 
 static int disturb(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path;
-    (void)user;
     const ek_shape shape = ek_tensor_shape(tensor);
     ek_scope scope = ek_scope_begin();
     ek_tensor *noise = ek_randn(shape, .dtype = EK_F64);
@@ -79,7 +77,6 @@ static int disturb(const char *path, ek_tensor *tensor, void *user)
 
 static int check_gradient(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)user;
     char name[80];
     snprintf(name, sizeof name, "gradient/%s", path);
     assert_close_norm(ek_tensor_grad(tensor), golden("gpt2.golden", name), 1e-12);

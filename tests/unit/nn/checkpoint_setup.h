@@ -4,7 +4,6 @@
 
 #include "core/tensor.h"
 #include "core/thread.h"
-#include "kit/devices.h"
 #include "kit/tensors.h"
 
 static inline void setup(void)

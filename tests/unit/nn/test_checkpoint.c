@@ -1,8 +1,9 @@
 /* ek_checkpoint: gradients of every order are the module's own, the forward's state is found again,
  * and the inside is not kept. */
 #include "checkpoint_setup.h"
+#include "kit/models.h"
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* Batch norm, dropout, two layers: all kinds of state. Paths 0 to 5. */
 static ek_module *make_body(void)
@@ -94,7 +95,6 @@ typedef struct net_case {
 static ek_tensor *net_of(ek_tensor *const *x, int count, void *user)
 {
     const net_case *net = user;
-    (void)count;
     if (net->reseed)
         ek_manual_seed(11);
     return ek_apply(net->module, x[0]);
@@ -237,9 +237,7 @@ static ek_value mixer_forward(ek_module *module, const ek_args *args)
                          2);
 }
 
-static const ek_module_type mixer_type = {.name = "mixer",
-                                          .size = sizeof(mixer),
-                                          .forward = mixer_forward};
+MODULE_TYPE(mixer, mixer)
 
 static ek_module *make_mixer(void)
 {
@@ -265,7 +263,6 @@ static ek_value mix(ek_module *module, ek_tensor *const *x)
 static ek_tensor *mixed(ek_tensor *const *x, int count, void *user)
 {
     ek_module *module = user;
-    (void)count;
     assert_made(ek_fill_(ek_module_tensor(module, "offset"), 0));
     ek_value value = mix(module, x), rest = ek_value_get(value, "rest");
     ek_tensor *product = ek_value_tensor(ek_value_get(value, "product"));

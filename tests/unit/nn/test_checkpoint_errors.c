@@ -1,7 +1,8 @@
 /* ek_checkpoint: what bodies may not do, and what is told about it. */
 #include "checkpoint_setup.h"
+#include "kit/models.h"
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* Writes its input; or fails, or gives more, from the second call on. */
 static int shared_calls;
@@ -22,19 +23,15 @@ static ek_value troubled_forward(ek_module *module, const ek_args *args)
     bool again = shared_calls++ > 0;
     if (self->trouble == WRITES)
         ek_mul_scalar_(x, 2);
-    if (self->trouble == FAILS && again) {
-        ek_error(EK_E_USER, "not twice");
-        return ek_value_error();
-    }
+    if (self->trouble == FAILS && again)
+        return fail_with("not twice");
     ek_tensor *y = ek_mul_scalar(x, 3);
     if (self->trouble == GIVES_ELSEWHERE)
         return EK_LIST(y, elsewhere, y);
     return self->trouble == GIVES_MORE && again ? EK_LIST(y, ek_exp(y)) : EK_VALUE(y);
 }
 
-static const ek_module_type troubled_type = {.name = "troubled",
-                                             .size = sizeof(troubled),
-                                             .forward = troubled_forward};
+MODULE_TYPE(troubled, troubled)
 
 static ek_module *make_troubled(trouble what)
 {

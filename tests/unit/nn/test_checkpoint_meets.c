@@ -1,8 +1,9 @@
 /* ek_checkpoint around functions whose backward meets other ranks: it has their place in the order
  * of backward, and runs as they do if no gradient arrives. */
 #include "checkpoint_setup.h"
+#include "kit/models.h"
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* ---- x^2, whose backward meets ---- */
 
@@ -51,9 +52,7 @@ static ek_value body_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(meet(meet(ek_arg_tensor(args, 0), first), first + 1));
 }
 
-static const ek_module_type body_type = {.name = "body",
-                                         .size = sizeof(body),
-                                         .forward = body_forward};
+MODULE_TYPE(body, body)
 
 static ek_module *checkpoint_of(int first)
 {
@@ -104,7 +103,6 @@ TEST_LOOP(the_order_is_one, 0, 2)
 
 static int lose_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
-    (void)call, (void)dy, (void)dx;
     return 0;
 }
 

@@ -29,7 +29,6 @@ static void assert_initial(ek_module *module, const char *name)
 
 TEST(initial_values)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(7);
     assert_initial(ek_conv1d(4, 6, 3, .groups = 2), "conv1d");
     assert_initial(ek_conv3d(3, 4, .kernels = {2, 3, 1}), "conv3d");
@@ -37,7 +36,6 @@ TEST(initial_values)
     assert_initial(ek_conv_transpose2d(4, 6, .kernels = {3, 2}, .groups = 2), "conv_transpose2d");
     assert_initial(ek_conv_transpose2d(5, 3, 4, .bias = false), "conv_transpose2d_no_bias");
     assert_initial(ek_conv_transpose3d(2, 3, 2), "conv_transpose3d");
-    ek_scope_end(&scope);
 }
 
 /* The module gives what the operation gives with its weights. */
@@ -54,7 +52,6 @@ static void assert_forward(ek_module *module, ek_tensor *x, ek_tensor *expected)
 
 TEST(convolutions_forward)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(1);
     ek_tensor *signal = ek_randn(EK_SHAPE(2, 4, 9)), *image = ek_randn(EK_SHAPE(2, 4, 5, 4)),
               *volume = ek_randn(EK_SHAPE(1, 4, 4, 5, 3));
@@ -89,7 +86,6 @@ TEST(convolutions_forward)
     ck_assert_int_eq(ek_tensor_size(y, 3), 8);
     ck_assert(ek_tensor_is_contiguous(y, EK_CHANNELS_LAST));
     ek_module_free(twice);
-    ek_scope_end(&scope);
 }
 
 static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
@@ -101,7 +97,6 @@ static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
 
 TEST(pools_forward)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(2);
     ek_tensor *signal = ek_randn(EK_SHAPE(2, 3, 9)), *image = ek_randn(EK_SHAPE(2, 3, 6, 7)),
               *volume = ek_randn(EK_SHAPE(1, 3, 4, 5, 6));
@@ -117,7 +112,6 @@ TEST(pools_forward)
                 ek_f_avg_pool3d(volume, 2, .strides = {1, 2, 2}));
     assert_same(ek_adaptive_avg_pool1d(4), signal, ek_f_adaptive_avg_pool1d(signal, 4));
     assert_same(ek_adaptive_avg_pool3d(1, 2, 3), volume, ek_f_adaptive_avg_pool3d(volume, 1, 2, 3));
-    ek_scope_end(&scope);
 }
 
 TEST(refusals)

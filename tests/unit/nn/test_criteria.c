@@ -19,7 +19,6 @@ static double denominator(ek_module *criterion, ek_tensor *input, ek_tensor *tar
 
 TEST(class_criteria)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(2);
     ek_tensor *x = ek_randn(EK_SHAPE(6, 4));
     const int64_t labels[] = {0, 3, 1, -100, 2, 3};
@@ -66,14 +65,11 @@ TEST(class_criteria)
     ek_module *all[] = {mean, zero, weighted, sum, smooth, none};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         ek_module_free(all[i]);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Classes in the last dimension: the values of cross entropy, which has them in dimension 1. */
 TEST(token_criteria)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(2);
     ek_tensor *x = ek_randn(EK_SHAPE(2, 3, 4)), *turned = ek_transpose(x, 1, 2);
     const int64_t words[] = {0, 3, 1, -100, 2, 3};
@@ -99,13 +95,10 @@ TEST(token_criteria)
     ek_module_free(mean);
     ek_module_free(zero);
     ek_module_free(none);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(element_criteria)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(2);
     ek_tensor *x = ek_randn(EK_SHAPE(3, 4)), *y = ek_rand(EK_SHAPE(3, 4));
     ek_tensor *weight = ek_rand(EK_SHAPE(3, 4));
@@ -129,26 +122,21 @@ TEST(element_criteria)
     ek_module_free(mse);
     ek_module_free(l1);
     ek_module_free(bce);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Views that repeat one element: more pairs than an integer counts. */
 TEST(denominators_of_any_size)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *mse = ek_mse_loss();
     ek_tensor *one = ek_ones(EK_SHAPE(1, 1), EK_F64);
     ek_tensor *x = ek_expand(one, EK_SHAPE(1LL << 40, 1)),
               *y = ek_expand(one, EK_SHAPE(1, 1LL << 40));
     ck_assert_double_eq(denominator(mse, x, y), 0x1p80);
     ek_module_free(mse);
-    ek_scope_end(&scope);
 }
 
 TEST(options_out_of_range)
 {
-    ek_scope scope = ek_scope_begin();
     assert_refused(ek_cross_entropy_loss(.label_smoothing = 2), EK_E_INVALID,
                    "between 0 and 1, not 2");
     assert_refused(ek_token_cross_entropy_loss(.label_smoothing = -1), EK_E_INVALID, "not -1");
@@ -157,5 +145,4 @@ TEST(options_out_of_range)
     ek_tensor *x = ek_ones(EK_SHAPE(2));
     assert_refused(ek_loss(mse, x), EK_E_INVALID, "takes 2 inputs, not 1");
     ek_module_free(mse);
-    ek_scope_end(&scope);
 }

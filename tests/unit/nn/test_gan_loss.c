@@ -36,7 +36,6 @@ static ek_tensor *draw(ek_shape shape, double spread)
 
 TEST(formulas)
 {
-    ek_scope scope = ek_scope_begin();
     const ek_shape shapes[] = {EK_SHAPE(1), EK_SHAPE(7), EK_SHAPE(5, 1), EK_SHAPE(3, 1, 1, 1),
                                EK_SHAPE(2, 3, 4)};
     ek_manual_seed(11);
@@ -61,31 +60,25 @@ TEST(formulas)
         }
         ek_module_free(criterion);
     }
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Logits whose exponential overflows. */
 TEST(large_outputs)
 {
-    ek_scope scope = ek_scope_begin();
     const double large[] = {2000, -2000};
     ek_tensor *d = tensor_of(large, EK_SHAPE(2), EK_F32, ek_cpu());
     ek_module *criterion = ek_gan_loss(EK_GAN_LOGISTIC, EK_GAN_GENERATOR);
     assert_close(ek_loss(criterion, d), ek_scalar(1000, EK_F32, ek_cpu()), 1e-6, 0);
     ek_module_free(criterion);
-    ek_scope_end(&scope);
 }
 
 static ek_tensor *loss_of(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
     return ek_loss((ek_module *)user, inputs[0]);
 }
 
 TEST(gradients)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(12);
     for (int k = 0; k < KINDS * ROLES; k++) {
         ek_module *criterion = ek_gan_loss((ek_gan_loss_kind)(k / ROLES), (ek_gan_role)(k % ROLES));
@@ -95,12 +88,10 @@ TEST(gradients)
         assert_ok(ek_gradgradcheck(loss_of, &d, 1, .user = criterion));
         ek_module_free(criterion);
     }
-    ek_scope_end(&scope);
 }
 
 TEST(denominators_are_elements)
 {
-    ek_scope scope = ek_scope_begin();
     static const ek_dtype dtypes[][2] = {{EK_F64, EK_F64}, {EK_F32, EK_F32}, {EK_BF16, EK_F32}};
     ek_module *criterion = ek_gan_loss(EK_GAN_HINGE, EK_GAN_CRITIC_REAL);
     for (int i = 0; i < 3; i++) {
@@ -115,13 +106,10 @@ TEST(denominators_are_elements)
     }
     ck_assert(!criterion->type->is_sum);
     ek_module_free(criterion);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(refusals)
 {
-    ek_scope scope = ek_scope_begin();
     assert_refused(ek_gan_loss((ek_gan_loss_kind)4, EK_GAN_GENERATOR), EK_E_INVALID,
                    "4 is no kind of loss");
     assert_refused(ek_gan_loss((ek_gan_loss_kind)-1, EK_GAN_GENERATOR), EK_E_INVALID,
@@ -134,5 +122,4 @@ TEST(refusals)
                    "has to be floating, not i64[2]");
     assert_refused(ek_loss(criterion, EK_LIST(d)), EK_E_INVALID, "has to be a tensor");
     ek_module_free(criterion);
-    ek_scope_end(&scope);
 }

@@ -98,7 +98,6 @@ TEST_LOOP(values_are_pytorchs, 0, 2 * FILLS)
 {
     const ek_dtype dtype = _i % 2 ? EK_F64 : EK_F32;
     char path[64];
-    ek_scope scope = ek_scope_begin();
     snprintf(path, sizeof path, "init/%s/%s", fills[_i / 2].name, _i % 2 ? "f64" : "f32");
     ek_tensor *wanted = golden("train.golden", path);
     ek_tensor *t = ek_full(7, ek_tensor_shape(wanted), .dtype = dtype);
@@ -113,23 +112,18 @@ TEST_LOOP(values_are_pytorchs, 0, 2 * FILLS)
     assert_ok(fills[_i / 2].fill(leaf));
     ck_assert(ek_tensor_is_leaf(leaf));
     assert_close(ek_detach(leaf), wanted, tolerance, tolerance);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Also if columns are nearly parallel. */
 TEST(large_matrices_are_orthogonal)
 {
     enum { ROWS = 120, COLS = 77 };
-    ek_scope scope = ek_scope_begin();
     ek_tensor *t = ek_empty(EK_SHAPE(ROWS, COLS), .dtype = EK_F64);
     assert_ok(ek_init_orthogonal(t, 1));
     ek_tensor *product = ek_matmul(ek_transpose(t, 0, 1), t);
     for (int64_t i = 0; i < COLS; i++)
         for (int64_t j = 0; j < COLS; j++)
             ck_assert_double_eq_tol(element(product, i * COLS + j), i == j, 1e-13);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(gains)
@@ -143,7 +137,6 @@ TEST(gains)
 
 TEST(refuses)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *flat = ek_ones(EK_SHAPE(3)), *square = ek_ones(EK_SHAPE(3, 3));
     ek_tensor *numbers = ek_ones(EK_SHAPE(3, 3), .dtype = EK_I64);
     assert_refused(ek_init_xavier_normal(flat, 1), EK_E_SHAPE, "2 dimensions or more");
@@ -167,6 +160,4 @@ TEST(refuses)
     assert_ok(ek_init_orthogonal(empty, 1));
     assert_ok(ek_init_eye(empty));
     assert_ok(ek_init_trunc_normal(empty, 0, 1, -1, 1));
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

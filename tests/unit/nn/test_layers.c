@@ -20,7 +20,6 @@ static void assert_initial(ek_module *module, const char *name)
 
 TEST(initial_values)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(42);
     assert_initial(ek_linear(20, 7), "linear");
     assert_initial(ek_linear(3, 5, .bias = false), "linear_no_bias");
@@ -36,12 +35,10 @@ TEST(initial_values)
     assert_ok(ek_init_xavier_uniform(t, 1.5));
     assert_close(t, golden("nn.golden", "initial/xavier_uniform"), 0, 0);
     assert_refused(ek_init_xavier_uniform(ek_ones(EK_SHAPE(3)), 1), EK_E_SHAPE, "2 dimensions");
-    ek_scope_end(&scope);
 }
 
 TEST(initialisation_in_place)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *leaf = ek_ones(EK_SHAPE(4, 5), .requires_grad = true);
     uint64_t version = ek_tensor_version(leaf);
     assert_ok(ek_init_uniform(leaf, 2, 3));
@@ -53,12 +50,10 @@ TEST(initialisation_in_place)
     ck_assert_double_eq(element(leaf, 19), -1);
     ck_assert(ek_tensor_is_leaf(leaf) && ek_grad_enabled());
     ck_assert_uint_eq(ek_tensor_version(leaf), version + 3);
-    ek_scope_end(&scope);
 }
 
 TEST(linear_and_conv_forward)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(1);
     ek_module *linear = ek_linear(4, 3);
     ek_tensor *x = ek_randn(EK_SHAPE(2, 5, 4));
@@ -81,12 +76,10 @@ TEST(linear_and_conv_forward)
     ck_assert(ek_tensor_is_contiguous(ek_module_tensor(conv, "weight"), EK_CHANNELS_LAST));
     ek_module_free(linear);
     ek_module_free(conv);
-    ek_scope_end(&scope);
 }
 
 TEST(batch_norm_tracks)
 {
-    ek_scope scope = ek_scope_begin();
     const double values[] = {1, 3, 5, 7};
     ek_tensor *x = tensor_of(values, EK_SHAPE(4, 1), EK_F32, ek_cpu());
     ek_module *norm = ek_batch_norm1d(1, .momentum = 0.5);
@@ -127,7 +120,6 @@ TEST(batch_norm_tracks)
     norm = ek_batch_norm1d(1);
     assert_refused(ek_apply(norm, ek_ones(EK_SHAPE(1, 1, 2, 2))), EK_E_SHAPE, "2 or 3 dimensions");
     ek_module_free(norm);
-    ek_scope_end(&scope);
 }
 
 static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
@@ -139,7 +131,6 @@ static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
 
 TEST(layers_without_weights)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(5);
     ek_tensor *x = ek_randn(EK_SHAPE(2, 3, 6, 7));
     assert_same(ek_relu(), x, ek_f_relu(x));
@@ -186,12 +177,10 @@ TEST(layers_without_weights)
     assert_refused(ek_upsample(), EK_E_INVALID, "neither a size nor a scale_factor");
     assert_refused(ek_upsample(2, .scale_factor = 2), EK_E_INVALID, "only one of them");
     assert_same(ek_upsample(.sizes = {12, 14}), x, ek_f_upsample(x, 12, 14, EK_NEAREST, false));
-    ek_scope_end(&scope);
 }
 
 TEST(dropout2d_drops_channels)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_dropout2d(0.4);
     ek_tensor *x = ek_full(3, EK_SHAPE(4, 5, 2, 3), .device = test_device(0)), *y;
     for (int type = 0; type < 2; type++) {
@@ -204,7 +193,6 @@ TEST(dropout2d_drops_channels)
     ek_module_train(module, false);
     ck_assert(ek_apply(module, x) == x);
     ek_module_free(module);
-    ek_scope_end(&scope);
 }
 
 TEST(an_entry_of_a_direction_counts_before_the_option_for_all)

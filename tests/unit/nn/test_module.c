@@ -1,6 +1,6 @@
 /* Modules: registering, sharing, walking, calling, replicas without contents. */
+#include "kit/models.h"
 #include "nn/module_table.h"
-#include "unit.h"
 
 /* The example of module.h. */
 typedef struct {
@@ -24,15 +24,11 @@ static void scaled_destroy(ek_module *module)
         ++*self->destroyed;
 }
 
-static const ek_module_type scaled_type = {.name = "scaled",
-                                           .size = sizeof(scaled),
-                                           .forward = scaled_forward,
-                                           .destroy = scaled_destroy};
+MODULE_TYPE_WITH(scaled, scaled, .destroy = scaled_destroy)
 
 static scaled *make_scaled(void)
 {
-    scaled *self = (scaled *)ek_module_new(&scaled_type);
-    assert_made(self);
+    scaled *self = new_module(&scaled_type);
     assert_ok(ek_register_parameter(&self->module, "scale", &self->scale, ek_ones(EK_SHAPE(1))));
     assert_ok(ek_register_module(&self->module, "body", &self->body, ek_linear(4, 3)));
     return self;
@@ -40,7 +36,6 @@ static scaled *make_scaled(void)
 
 TEST(user_module_runs)
 {
-    ek_scope scope = ek_scope_begin();
     scaled *self = make_scaled();
     assert_ok(ek_init_constant(self->scale, 2));
     ek_tensor *x = ek_ones(EK_SHAPE(2, 4));
@@ -54,12 +49,10 @@ TEST(user_module_runs)
     ck_assert_ptr_null(ek_tensor_grad(self->scale));
     ck_assert_int_eq(ek_module_numel(&self->module), 1 + 12 + 3);
     ek_module_free(&self->module);
-    ek_scope_end(&scope);
 }
 
 static int append_path(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)tensor;
     strcat(user, path);
     strcat(user, " ");
     return 0;
@@ -67,7 +60,6 @@ static int append_path(const char *path, ek_tensor *tensor, void *user)
 
 TEST(walks_own_tensors_first_and_shared_ones_once)
 {
-    ek_scope scope = ek_scope_begin();
     scaled *self = (scaled *)ek_module_new(&scaled_type);
     ek_module *m = &self->module;
     ek_module *shared = ek_linear(2, 2);
@@ -92,19 +84,15 @@ TEST(walks_own_tensors_first_and_shared_ones_once)
         assert_refused(ek_module_tensor(m, wrong[i]), EK_E_INVALID, "no parameter or buffer");
     }
     ek_module_free(m);
-    ek_scope_end(&scope);
 }
 
 static int stop(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path;
-    (void)tensor;
     return ++*(int *)user == 2 ? 7 : 0;
 }
 
 TEST(walk_stops_where_told)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(2, 2), ek_linear(2, 2));
     int count = 0;
     ck_assert_int_eq(ek_module_parameters(net, stop, &count), 7);
@@ -114,12 +102,10 @@ TEST(walk_stops_where_told)
     assert_refused(ek_module_tensor(net, NULL), EK_E_INVALID, "path is NULL");
     assert_refused(ek_module_sha256(net, NULL), EK_E_INVALID, "text is NULL");
     ek_module_free(net);
-    ek_scope_end(&scope);
 }
 
 TEST(registering_refuses)
 {
-    ek_scope scope = ek_scope_begin();
     scaled *self = make_scaled();
     ek_module *m = &self->module;
     ek_tensor *one = ek_ones(EK_SHAPE(1)), *outside = NULL;
@@ -143,12 +129,10 @@ TEST(registering_refuses)
 
     static const ek_module_type nameless = {.size = sizeof(scaled), .forward = scaled_forward};
     assert_refused(ek_module_new(&nameless), EK_E_INVALID, "name");
-    ek_scope_end(&scope);
 }
 
 TEST(contents_are_owned)
 {
-    ek_scope scope = ek_scope_begin();
     int destroyed = 0;
     scaled *self = make_scaled();
     self->destroyed = &destroyed;
@@ -160,8 +144,6 @@ TEST(contents_are_owned)
     ck_assert_int_eq(ek_tensor_count(weight), 12);
     ek_release(weight);
     ek_module_free(NULL);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 static int backward_with_graph(ek_module *net)
@@ -174,21 +156,17 @@ static int backward_with_graph(ek_module *net)
 TEST(gradients_with_a_history_go_with_the_module)
 {
     assert_ok(test_devices_configure("1"));
-    ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(4, 5), ek_tanh(), ek_linear(5, 1));
     assert_made(net);
     assert_ok(ek_module_to_device(net, test_device(0)));
     assert_ok(backward_with_graph(net));
     ck_assert(!ek_tensor_is_leaf(ek_tensor_grad(ek_module_tensor(net, "0.weight"))));
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Whoever holds a parameter too has its gradient as before, but for a history. */
 TEST(held_parameters_keep_their_gradients)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("1"));
     ek_module *net = ek_sequential(ek_linear(4, 5), ek_tanh(), ek_linear(5, 1));
     assert_made(net);
@@ -207,8 +185,6 @@ TEST(held_parameters_keep_their_gradients)
     assert_close(ek_to_device(after, ek_cpu()), ek_to_device(before, ek_cpu()), 0, 0);
     ek_release(plain);
     ek_release(with_history);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(memory_is_counted_as_parameters)
@@ -220,12 +196,10 @@ TEST(memory_is_counted_as_parameters)
     ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 0);
     ck_assert_uint_eq(stats.now[EK_MEMORY_PARAMETER], 1024 + 5 * 64 + 64);
     ek_module_free(net);
-    assert_ok(ek_shutdown());
 }
 
 TEST(replica_is_an_empty_copy)
 {
-    ek_scope scope = ek_scope_begin();
     int destroyed = 0;
     scaled *self = make_scaled();
     self->destroyed = &destroyed;
@@ -260,13 +234,10 @@ TEST(replica_is_an_empty_copy)
     assert_made(ek_apply(&replica->module, ek_ones(EK_SHAPE(1, 4))));
     ek_module_free(&replica->module);
     ck_assert_int_eq(destroyed, 1);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(calls_check_their_arguments)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(4, 3), ek_relu());
     ek_tensor *x = ek_ones(EK_SHAPE(2, 4));
     assert_refused(ek_forward(net, x, x), EK_E_INVALID, "takes 1 input");
@@ -287,12 +258,10 @@ TEST(calls_check_their_arguments)
                   ek_error_message());
     ek_error_clear();
     ek_module_free(net);
-    ek_scope_end(&scope);
 }
 
 TEST(training_flag_reaches_all)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_sequential(ek_dropout(0.5)), ek_relu());
     ek_module *dropout = ek_module_child(ek_module_child(net, 0), 0);
     ck_assert(net->training && dropout->training);
@@ -306,5 +275,4 @@ TEST(training_flag_reaches_all)
     assert_ok(ek_item(ek_sum(ek_eq(ek_apply(net, x), ek_zeros(EK_SHAPE(1)))), &sum));
     ck_assert(sum > 10 && sum < 54);
     ek_module_free(net);
-    ek_scope_end(&scope);
 }

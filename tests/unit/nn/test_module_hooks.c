@@ -19,17 +19,12 @@ static ek_value scaled_list(ek_module *module, const ek_args *args, void *user)
 
 static ek_value shifted(ek_module *module, const ek_args *args, ek_value output, void *user)
 {
-    (void)module;
-    (void)args;
     ++*(int *)user;
     return ek_value_of_tensor(ek_add_scalar(ek_value_tensor(output), 1));
 }
 
 static ek_value looked(ek_module *module, const ek_args *args, ek_value output, void *user)
 {
-    (void)module;
-    (void)args;
-    (void)output;
     ++*(int *)user;
     return ek_value_none();
 }
@@ -118,7 +113,6 @@ typedef struct leaving {
 static ek_value leaves_before(ek_module *module, const ek_args *args, void *user)
 {
     leaving *self = user;
-    (void)args;
     self->calls++;
     assert_ok(ek_module_remove_hook(module, self->id));
     return ek_value_none();
@@ -126,7 +120,6 @@ static ek_value leaves_before(ek_module *module, const ek_args *args, void *user
 
 static ek_value leaves_after(ek_module *module, const ek_args *args, ek_value output, void *user)
 {
-    (void)output;
     return leaves_before(module, args, user);
 }
 
@@ -217,8 +210,6 @@ TEST(backward_hooks_keep_no_gradients)
 
 static ek_value stashed(ek_module *module, const ek_args *args, ek_value output, void *user)
 {
-    (void)module;
-    (void)args;
     *(ek_tensor **)user = ek_keep(ek_value_tensor(output)); /* calls have scopes */
     return ek_value_none();
 }
@@ -278,13 +269,11 @@ TEST(backward_hooks_are_not_called_for_gradients)
 
 static ek_value tripled(ek_module *module, const ek_args *args, ek_value output, void *user)
 {
-    (void)module, (void)args, (void)user;
     return ek_value_of_tensor(ek_mul_scalar(ek_value_tensor(output), 3));
 }
 
 static ek_value with_ones(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    (void)grad_inputs;
     assert_close(ek_value_tensor(ek_value_at(grad_outputs, 0)), ek_ones(EK_SHAPE(5, 2)), 0, 0);
     ++*(int *)user;
     return ek_value_none();
@@ -335,15 +324,11 @@ TEST(twice)
 
 static ek_value failing(ek_module *module, const ek_args *args, void *user)
 {
-    (void)module;
-    (void)user;
     return ek_value_of_tensor(ek_matmul(ek_arg_tensor(args, 0), NULL));
 }
 
 static ek_value too_many(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    (void)grad_outputs;
-    (void)user;
     return EK_LIST(grad_inputs, grad_inputs);
 }
 

@@ -13,7 +13,6 @@ static ek_module *make_net(void)
 
 TEST(handles_stay)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
@@ -50,14 +49,11 @@ TEST(handles_stay)
     assert_refused(ek_module_to_dtype(net, EK_I64), EK_E_DTYPE, "i64");
     assert_refused(ek_module_to_device(net, test_device(7)), EK_E_DEVICE, "");
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* The second parameter does not fit: the first stays where it was. */
 TEST(nothing_moves_on_an_error)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("1K"));
     ek_module *net = ek_sequential(ek_linear(4, 4), ek_linear(64, 64));
     ek_tensor *first = ek_module_tensor(net, "0.weight");
@@ -67,8 +63,6 @@ TEST(nothing_moves_on_an_error)
     assert_ok(ek_memory_get_stats(test_device(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(sha256_of_fips)
@@ -125,7 +119,6 @@ TEST(sha256_in_pieces)
 
 TEST(hash_sees_parameters_alone)
 {
-    ek_scope scope = ek_scope_begin();
     char first[65], second[65], layout[65], changed[65];
     ek_module *net = make_net();
     assert_ok(ek_module_sha256(net, first));
@@ -148,5 +141,4 @@ TEST(hash_sees_parameters_alone)
     ck_assert_str_ne(first, changed);
     ek_module_free(net);
     ek_module_free(same);
-    ek_scope_end(&scope);
 }

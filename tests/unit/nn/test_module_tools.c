@@ -1,5 +1,5 @@
 /* Copies of modules, modules as text, containers, averages of statistics, and some layers. */
-#include "unit.h"
+#include "kit/models.h"
 
 /* ---- a user's module that owns memory ---- */
 
@@ -37,12 +37,8 @@ static void noted_describe(const ek_module *module, char *text, size_t size)
     snprintf(text, size, "note=%s", ((const noted *)module)->note);
 }
 
-static const ek_module_type noted_type = {.name = "noted",
-                                          .size = sizeof(noted),
-                                          .forward = noted_forward,
-                                          .destroy = noted_destroy,
-                                          .copy = noted_copy,
-                                          .describe = noted_describe};
+MODULE_TYPE_WITH(noted, noted, .destroy = noted_destroy, .copy = noted_copy,
+                 .describe = noted_describe)
 static const ek_module_type closed_type = {.name = "closed",
                                            .size = sizeof(noted),
                                            .forward = noted_forward,
@@ -70,7 +66,6 @@ static void digest(ek_module *module, char text[65])
 TEST(a_copy_is_equal_and_apart)
 {
     char texts[3][65];
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_sequential(ek_linear(3, 4), ek_batch_norm1d(4, .momentum = 0.3),
                                       ek_dropout(0.5), ek_linear(4, 2, .bias = false));
     ek_tensor *x = ek_randn(EK_SHAPE(5, 3));
@@ -99,13 +94,10 @@ TEST(a_copy_is_equal_and_apart)
     assert_made(ek_apply(copy, x));
     assert_refused(ek_apply(copy, ek_ones(EK_SHAPE(2, 9))), EK_E_SHAPE, "0 (linear)");
     ek_module_free(copy);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(what_is_shared_stays_shared)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *inner = ek_linear(2, 2);
     ek_module *module = ek_sequential(inner, ek_relu(), inner);
     ek_module *copy = ek_module_copy(module);
@@ -124,13 +116,10 @@ TEST(what_is_shared_stays_shared)
     ck_assert_ptr_ne(ek_module_tensor(copy, "1.tied"), ek_module_tensor(module, "1.tied"));
     ek_module_free(copy);
     ek_module_free(module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(users_modules_copy_what_they_own)
 {
-    ek_scope scope = ek_scope_begin();
     noted *self = noted_new(&noted_type, ek_linear(2, 2));
     noted *copy = (noted *)ek_module_copy(&self->module);
     assert_made(copy);
@@ -149,8 +138,6 @@ TEST(users_modules_copy_what_they_own)
     assert_refused(ek_module_copy(NULL), EK_E_INVALID, "the module is NULL");
     ek_module_free(closed);
     ek_module_free(&self->module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- text ---- */
@@ -169,7 +156,6 @@ static void assert_text(ek_module *module, const char *wanted)
 
 TEST(modules_as_text)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_sequential(
         ek_linear(3, 4, .bias = false), ek_batch_norm1d(4, .momentum = EK_CUMULATIVE),
         &noted_new(&noted_type, ek_sequential(ek_relu(), ek_leaky_relu(0.25)))->module,
@@ -199,8 +185,6 @@ TEST(modules_as_text)
     assert_text(NULL, "NULL\n");
     assert_refused(ek_module_print(module, NULL), EK_E_INVALID, "stream");
     ek_module_free(module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- children ---- */
@@ -214,7 +198,6 @@ static int count_module(const char *path, ek_module *module, void *user)
 
 TEST(children_by_name_and_path)
 {
-    ek_scope scope = ek_scope_begin();
     char list[200] = "";
     ek_module *dict = ek_module_dict({"left", ek_linear(2, 2)});
     ek_module *branches = ek_module_list(ek_relu(), ek_tanh()), *none = ek_module_dict_of(NULL, 0);
@@ -249,8 +232,6 @@ TEST(children_by_name_and_path)
     ek_module_free(copy);
     ek_module_free(checkpointed);
     ek_module_free(dict);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- statistics of given data ---- */
@@ -270,7 +251,6 @@ TEST(statistics_follow_pytorch)
     static const char *const paths[] = {"1.running_mean", "1.running_var", "4.running_mean",
                                         "4.running_var"};
     static const char *const parameters[] = {"0.weight", "0.bias", "3.weight", "3.bias"};
-    ek_scope scope = ek_scope_begin();
     char path[64];
     ek_module *module = ek_sequential(ek_linear(4, 5), ek_batch_norm1d(5), ek_relu(),
                                       ek_linear(5, 3), ek_batch_norm1d(3, .momentum = 0.25));
@@ -302,15 +282,12 @@ TEST(statistics_follow_pytorch)
     module = ek_linear(2, 2); /* none: `run` isn't called */
     assert_ok(ek_update_batch_norm(module, run_batches, NULL));
     ek_module_free(module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- layers ---- */
 
 TEST_LOOP(alpha_dropout_follows_pytorch, 0, 2)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *wanted = golden("train.golden", _i ? "alpha_dropout/f64" : "alpha_dropout/f32");
     double values[24];
     for (int i = 0; i < 24; i++)
@@ -325,14 +302,11 @@ TEST_LOOP(alpha_dropout_follows_pytorch, 0, 2)
     assert_refused(ek_alpha_dropout(2), EK_E_INVALID, "alpha_dropout: the probability");
     ek_module_free(module);
     ek_module_free(all);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Whole channels are zero, the others twice as large. */
 TEST_LOOP(channels_are_dropped, 1, 4)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = _i == 1   ? ek_dropout1d(0.5)
                         : _i == 2 ? ek_dropout2d(0.5)
                                   : ek_dropout3d(0.5);
@@ -349,13 +323,10 @@ TEST_LOOP(channels_are_dropped, 1, 4)
     ck_assert(zeros > 3 && zeros < 27);
     assert_refused(ek_apply(module, ek_ones(EK_SHAPE(2, 2))), EK_E_SHAPE, "expected an input of");
     ek_module_free(module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(unflatten)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_unflatten(1, EK_SHAPE(2, -1)), *last = ek_unflatten(-1, EK_SHAPE(3, 4));
     ek_tensor *x = ek_randn(EK_SHAPE(5, 12)), *y = ek_apply(module, x), *z = ek_apply(last, x);
     ck_assert_int_eq(ek_tensor_size(y, 1), 2);
@@ -369,6 +340,4 @@ TEST(unflatten)
     assert_refused(ek_unflatten(1, EK_SHAPE(-1, -1)), EK_E_INVALID, "one at most may be -1");
     ek_module_free(module);
     ek_module_free(last);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

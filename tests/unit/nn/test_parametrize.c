@@ -72,7 +72,6 @@ TEST(options_of_spectral_norm)
 /* After many forwards the weight's largest singular value is 1; a vector's norm is at once. */
 TEST(the_norm_is_one)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_spectral_norm(ek_linear(3, 3, .bias = false));
     ek_tensor *eye = ek_eye(3, 3, EK_F32, ek_cpu()), *weight = NULL;
     for (int i = 0; i < 100; i++)
@@ -94,7 +93,6 @@ TEST(the_norm_is_one)
     assert_close(ek_apply(module, x), ek_mul_scalar(ek_f_batch_norm(x, .training = true), 0.5),
                  1e-5, 1e-6);
     ek_module_free(module);
-    ek_scope_end(&scope);
 }
 
 TEST(weight_norm)
@@ -131,7 +129,6 @@ TEST(weight_norm)
 
 TEST(two_parameters_of_one_module)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *plain = ek_lstm(3, 2);
     ek_module *module =
         ek_weight_norm(ek_weight_norm(ek_module_copy(plain), "weight_ih_l0"), "weight_hh_l0");
@@ -147,12 +144,10 @@ TEST(two_parameters_of_one_module)
     ck_assert_ptr_nonnull(ek_tensor_grad(ek_module_tensor(module, "weight_hh_l0_v")));
     ek_module_free(module);
     ek_module_free(plain);
-    ek_scope_end(&scope);
 }
 
 TEST(copies_and_checkpoints)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = ek_sequential(ek_spectral_norm(ek_linear(3, 4)), ek_tanh(),
                                       ek_weight_norm(ek_linear(4, 2)));
     ek_module *copy = ek_module_copy(module), *again = ek_checkpoint(ek_module_copy(module));
@@ -172,7 +167,6 @@ TEST(copies_and_checkpoints)
     ek_module_free(again);
     assert_made(ek_apply(copy, x)); /* lives on */
     ek_module_free(copy);
-    ek_scope_end(&scope);
 }
 
 /* The numbers of a graph stay although the next forward moves the vectors. */

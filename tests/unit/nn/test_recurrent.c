@@ -17,7 +17,6 @@ typedef struct pieces {
 static int take_piece(const char *path, ek_tensor *tensor, void *user)
 {
     pieces *p = user;
-    (void)path;
     p->rows[p->count++] =
         ek_reshape(ek_detach(p->gradients ? ek_tensor_grad(tensor) : tensor), EK_SHAPE(-1));
     return 0;
@@ -195,8 +194,6 @@ static ek_tensor *first_output(ek_module *net, ek_tensor *x)
 
 static int take_step(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path;
-    (void)user;
     bool before = ek_set_grad_enabled(false);
     assert_made(ek_add_scaled_(tensor, ek_tensor_grad(tensor), -0.5));
     ek_set_grad_enabled(before);

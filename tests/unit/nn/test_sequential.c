@@ -3,7 +3,6 @@
 
 TEST(runs_in_order)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *first = ek_linear(3, 3), *second = ek_linear(3, 3);
     ek_module *net = ek_sequential(first, ek_tanh(), second);
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3));
@@ -18,13 +17,10 @@ TEST(runs_in_order)
     ck_assert_ptr_eq(ek_apply(net, x), x);
     ck_assert_int_eq(ek_value_length(ek_forward(net, EK_LIST(x, x))), 2);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(owns_all_also_when_one_failed)
 {
-    ek_scope scope = ek_scope_begin();
     assert_refused(ek_sequential(ek_linear(3, 3), ek_linear(3, 0), ek_linear(3, 3)), EK_E_INVALID,
                    "out_features 0");
     assert_refused(ek_sequential(ek_relu(), NULL), EK_E_INVALID, "module 1 is NULL");
@@ -34,8 +30,6 @@ TEST(owns_all_also_when_one_failed)
     ek_module *net = ek_sequential(layer, ek_relu(), layer);
     ck_assert_int_eq(ek_module_numel(net), 12);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 enum { LAYERS = 6, WIDTH = 64, BATCH = 128 };
@@ -62,18 +56,14 @@ static uint64_t peak_of_forward(bool grad)
 /* Without a graph two activations are alive at a time; with one, all that the layers read. */
 TEST(frees_what_no_graph_holds)
 {
-    ek_scope scope = ek_scope_begin();
     uint64_t activation = sizeof(float) * WIDTH * BATCH;
     ck_assert_uint_eq(peak_of_forward(false), 2 * activation);
     ck_assert_uint_eq(peak_of_forward(true), LAYERS * activation);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* The output stays the caller's alone. */
 TEST(leaves_nothing_behind)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(4, 4), ek_sequential(ek_relu(), ek_tanh()));
     ek_tensor *x = ek_ones(EK_SHAPE(1, 4));
     ek_set_grad_enabled(false);
@@ -85,8 +75,6 @@ TEST(leaves_nothing_behind)
     assert_ok(ek_memory_get_stats(ek_cpu(), &after));
     ck_assert_uint_eq(after.in_use - before.in_use, 64);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A linear layer and a ReLU are one operation in a sequence, with the bits of two; gradients and
@@ -94,7 +82,6 @@ TEST(leaves_nothing_behind)
 TEST_LOOP(linear_and_relu_fused, 0, 3)
 {
     const ek_dtype dtype = (ek_dtype)_i;
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(12);
     ek_module *layer = ek_linear(7, 5), *net = ek_sequential(layer, ek_relu(), ek_identity());
     assert_ok(ek_module_to_device(net, test_device(0)));
@@ -121,15 +108,12 @@ TEST_LOOP(linear_and_relu_fused, 0, 3)
     assert_refused(ek_apply(net, ek_ones(EK_SHAPE(2, 5), .device = test_device(0))),
                    dtype == EK_F32 ? EK_E_SHAPE : EK_E_DTYPE, "sequential: 0 (linear): ");
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* In a sequence they are one operation; apart, two. Both give the same, gradients and buffers too.
  */
 TEST(batch_norm_and_relu_fused)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(11);
     ek_tensor *x = ek_randn(EK_SHAPE(4, 5, 6, 6), .dtype = EK_F64, .requires_grad = true);
     ek_module *fused = ek_batch_norm2d(5), *apart = ek_batch_norm2d(5);
@@ -169,5 +153,4 @@ TEST(batch_norm_and_relu_fused)
                    "sequential: 0 (batch_norm2d): ");
     ek_module_free(net);
     ek_module_free(apart);
-    ek_scope_end(&scope);
 }

@@ -88,7 +88,6 @@ static ek_tensor *padded(ek_tensor *x, ek_pad_mode mode, int sides, double value
 
 TEST(padding_layers)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x1 = ek_randn(EK_SHAPE(2, 3, 4)), *x2 = ek_randn(EK_SHAPE(2, 3, 4, 5)),
               *x3 = ek_randn(EK_SHAPE(1, 2, 3, 4, 5)), *single = ek_randn(EK_SHAPE(3, 4, 5));
     assert_same(ek_zero_pad1d(1), x1, padded(x1, EK_PAD_CONSTANT, 2, 0));
@@ -116,7 +115,6 @@ TEST(padding_layers)
                    "reflection_pad1d: paddings has an entry 3, but there are 2 sides");
     assert_refused(ek_zero_pad1d(1, .paddings = {2}), EK_E_INVALID,
                    "zero_pad1d: padding is 1, and paddings are given; give one of the two");
-    ek_scope_end(&scope);
 }
 
 TEST(channels_and_space)
@@ -169,7 +167,6 @@ static void assert_unpools(ek_module *pool, ek_module *unpool, ek_tensor *x)
 
 TEST(unpooling)
 {
-    ek_scope scope = ek_scope_begin();
     assert_unpools(ek_max_pool1d(2, .return_indices = true), ek_max_unpool1d(2),
                    ek_rand(EK_SHAPE(2, 3, 6)));
     assert_unpools(ek_max_pool2d(2, .return_indices = true), ek_max_unpool2d(2),
@@ -197,12 +194,10 @@ TEST(unpooling)
     assert_refused(ek_max_unpool2d(2, .stride = 0), EK_E_INVALID, "stride must be at least 1");
     assert_refused(ek_lp_pool2d(2, 2, .stride = 0), EK_E_INVALID, "stride must be at least 1");
     assert_refused(ek_max_unpool2d(0), EK_E_INVALID, "max_unpool2d: kernel must be at least 1");
-    ek_scope_end(&scope);
 }
 
 TEST(pools)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x1 = ek_randn(EK_SHAPE(2, 3, 7)), *x2 = ek_randn(EK_SHAPE(2, 3, 7, 5)),
               *x3 = ek_randn(EK_SHAPE(1, 2, 4, 5, 3)), *index = NULL;
     assert_same(ek_adaptive_max_pool1d(3, false), x1, ek_f_adaptive_max_pool1d(x1, 3, NULL));
@@ -222,7 +217,6 @@ TEST(pools)
                    "adaptive_max_pool2d: the output must be at least 1, got 3 x 0");
     assert_refused(ek_lp_pool2d(0, 2), EK_E_INVALID, "lp_pool2d: norm_type is 0");
     assert_refused(ek_lp_pool2d(2), EK_E_INVALID, "lp_pool2d: kernel must be at least 1");
-    ek_scope_end(&scope);
 }
 
 /* ---- texts, refusals, lists of parameters ---- */
@@ -270,7 +264,6 @@ TEST(refusals_of_convolutions)
 
 TEST(lists_of_parameters)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *a = ek_ones(EK_SHAPE(2)), *b = ek_ones(EK_SHAPE(3, 2));
     ek_module *list = ek_parameter_list(a, b);
     assert_made(list);
@@ -292,5 +285,4 @@ TEST(lists_of_parameters)
     ek_module_free(dict);
     assert_refused(ek_parameter_list(a, NULL), EK_E_INVALID, "parameter_list: parameter 1 is NULL");
     assert_refused(ek_parameter_dict({"x", a}, {"x", b}), EK_E_INVALID, "registered already");
-    ek_scope_end(&scope);
 }

@@ -229,7 +229,6 @@ TEST_LOOP(mixed_give_f32, 0, 2 * (sizeof pairs / sizeof *pairs))
 {
     operation_of_two *function = pairs[_i / 2];
     narrow_dtype = _i % 2 ? EK_F16 : EK_BF16;
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(3, 4), 0.2, 1);
     ek_tensor *y = ek_to_dtype(ek_mul_scalar(x, -0.5), narrow_dtype);
     ek_tensor *wide = ek_to_dtype(y, EK_F32);
@@ -250,13 +249,11 @@ TEST_LOOP(mixed_give_f32, 0, 2 * (sizeof pairs / sizeof *pairs))
     /* f64 stays refused. */
     assert_refused(function(ek_to_dtype(x, EK_F64), y), EK_E_DTYPE, "operands of dtype");
     ek_autocast_end(&region);
-    ek_scope_end(&scope);
 }
 
 TEST_LOOP(in_place_keeps_the_dtype, 0, 2)
 {
     narrow_dtype = _i ? EK_F16 : EK_BF16;
-    ek_scope scope = ek_scope_begin();
     ek_tensor *wide = uniform(EK_SHAPE(3, 4), 0.2, 1), *narrow = ek_to_dtype(wide, narrow_dtype);
     assert_refused(ek_add_(wide, narrow), EK_E_DTYPE, "operands of dtype");
     ek_autocast region = ek_autocast_begin(narrow_dtype);
@@ -265,13 +262,11 @@ TEST_LOOP(in_place_keeps_the_dtype, 0, 2)
     ck_assert_int_eq(wide->dtype, EK_F32);
     ck_assert_int_eq(narrow->dtype, narrow_dtype);
     ek_autocast_end(&region);
-    ek_scope_end(&scope);
 }
 
 TEST_LOOP(losses_of_mixed, 0, 2)
 {
     narrow_dtype = _i ? EK_F16 : EK_BF16;
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(3, 4), 0.2, 1), *target = ek_mul_scalar(x, 0.5);
     ek_tensor *narrow = ek_to_dtype(x, narrow_dtype);
     assert_refused(ek_f_mse_loss(narrow, target), EK_E_DTYPE, "mse_loss");
@@ -282,13 +277,11 @@ TEST_LOOP(losses_of_mixed, 0, 2)
         ek_f_bce_with_logits(narrow, target, .weight = ek_to_dtype(x, narrow_dtype))->dtype,
         EK_F32);
     ek_autocast_end(&region);
-    ek_scope_end(&scope);
 }
 
 /* Operands of bf16 and of f16 meet in f32; products take the region's dtype. */
 TEST(both_narrow_dtypes)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(4, 4), 0.2, 1);
     ek_tensor *bf16 = ek_to_dtype(x, EK_BF16), *f16 = ek_to_dtype(x, EK_F16);
     assert_refused(ek_add(bf16, f16), EK_E_DTYPE, "operands of dtype");
@@ -299,13 +292,11 @@ TEST(both_narrow_dtypes)
     ck_assert_int_eq(ek_cat((ek_tensor *const[]){bf16, f16}, 2, 0)->dtype, EK_F32);
     ck_assert_int_eq(ek_matmul(bf16, x)->dtype, EK_F16);
     ek_autocast_end(&region);
-    ek_scope_end(&scope);
 }
 
 /* A parameter's casts are kept apart by dtype, also if regions nest. */
 TEST(parameters_in_regions_of_both)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *w = parameter(EK_SHAPE(4, 4)), *x = uniform(EK_SHAPE(3, 4), 0.2, 1);
     ek_autocast outer = ek_autocast_begin(EK_BF16);
     for (int i = 0; i < 3; i++) {
@@ -328,5 +319,4 @@ TEST(parameters_in_regions_of_both)
     ek_autocast refused = ek_autocast_begin(EK_I32);
     assert_error(EK_E_DTYPE, "autocast to i32; bf16 and f16 are possible");
     ek_autocast_end(&refused);
-    ek_scope_end(&scope);
 }

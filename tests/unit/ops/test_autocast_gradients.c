@@ -34,8 +34,6 @@ static ek_tensor *layers_loss(const layers *all, ek_dtype dtype)
 
 static ek_tensor *unchanged(ek_tensor *gradient, void *user)
 {
-    (void)gradient;
-    (void)user;
     return NULL;
 }
 
@@ -148,22 +146,18 @@ static int look(void)
 
 static int pass_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
-    (void)call;
     y[0] = ek_clone(x[0]);
     return 0;
 }
 
 static int pass_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
-    (void)call;
     dx[0] = dy[0];
     return look();
 }
 
 static ek_tensor *looks(ek_tensor *gradient, void *user)
 {
-    (void)gradient;
-    (void)user;
     look();
     return NULL;
 }

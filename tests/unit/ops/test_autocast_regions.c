@@ -30,7 +30,6 @@ TEST(regions_nest)
 /* Backward runs on the forward's dtypes, whether the region has ended or not. */
 TEST(backward_in_the_region)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(6, 4), -1, 1), *gradients[2];
     for (int inside = 0; inside < 2; inside++) {
         ek_tensor *w = parameter(EK_SHAPE(3, 4));
@@ -48,12 +47,10 @@ TEST(backward_in_the_region)
         ck_assert_int_eq(gradients[inside]->storage->category, EK_MEMORY_GRADIENT);
     }
     assert_close(gradients[0], gradients[1], 0, 0);
-    ek_scope_end(&scope);
 }
 
 TEST(errors_end_the_scopes)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(2, 3, 5, 5), 0.2, 1);
     const size_t owned = ek_thread_self()->owned_count;
     const unsigned depth = ek_thread_self()->scope_depth;
@@ -70,14 +67,12 @@ TEST(errors_end_the_scopes)
     ek_autocast_end(&region);
     ck_assert_uint_eq(ek_thread_self()->scope_depth, depth);
     ck_assert_uint_le(ek_thread_self()->owned_count, owned + 5); /* the weights made above */
-    ek_scope_end(&scope);
 }
 
 /* ---- what is remembered ---- */
 
 TEST(parameters_are_cast_once)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *w = parameter(EK_SHAPE(3, 4));
     ek_autocast region = ek_autocast_begin(EK_BF16);
     ek_tensor *first = ek_autocast_narrow(w);
@@ -117,13 +112,11 @@ TEST(parameters_are_cast_once)
     ck_assert_ptr_null(ek_thread_self()->casts);
     ek_autocast_end(&region); /* one too many does nothing */
     ck_assert_ptr_eq(ek_autocast_narrow(w), w);
-    ek_scope_end(&scope);
 }
 
 /* Inputs are many; they are not kept. */
 TEST(only_parameters_are_remembered)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(3, 4), -1, 1);
     assert_ok(ek_tensor_set_requires_grad(x, true));
     ek_tensor *w = parameter(EK_SHAPE(3, 4));
@@ -137,13 +130,11 @@ TEST(only_parameters_are_remembered)
     ck_assert_ptr_ne(ek_autocast_narrow(view), ek_autocast_narrow(view));
     ek_set_grad_enabled(before);
     ek_autocast_end(&region);
-    ek_scope_end(&scope);
 }
 
 /* One pass gives what two do. */
 TEST(images_are_cast_and_turned)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(2, 3, 5, 4), -1, 1), *w = parameter(EK_SHAPE(4, 3, 2, 2));
     assert_ok(ek_tensor_set_requires_grad(x, true));
     ck_assert_ptr_eq(ek_autocast_image(x), x);
@@ -157,13 +148,11 @@ TEST(images_are_cast_and_turned)
     assert_ok(ek_backward(ek_sum(ek_square(y))));
     ek_autocast_end(&region);
     assert_close(ek_tensor_grad(x), ek_to_dtype(ek_mul_scalar(y, 2), EK_F32), 0, 0);
-    ek_scope_end(&scope);
 }
 
 /* A weight used twice: one cast, whose gradient is the sum; again after a backward. */
 TEST(one_cast_several_uses)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(6, 4), -1, 1), *w = parameter(EK_SHAPE(4, 4)), *gradient[2];
     ek_autocast region = ek_autocast_begin(EK_BF16);
     for (int step = 0; step < 2; step++) {
@@ -177,7 +166,6 @@ TEST(one_cast_several_uses)
     ek_tensor *y = ek_f_linear(ek_f_tanh(ek_f_linear(x, w, NULL)), w, NULL);
     assert_ok(ek_backward(ek_sum(ek_square(y))));
     ck_assert(close_in_norm(gradient[0], ek_tensor_grad(w), 0.02));
-    ek_scope_end(&scope);
 }
 
 /* Everything is given back, also when the library ends within a region. */
@@ -223,11 +211,9 @@ static ek_tensor *penalty_gradient(bool autocast)
 
 TEST(second_order)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *exact = penalty_gradient(false);
     /* About ten roundings to 2^-9 in a row. */
     ck_assert(close_in_norm(penalty_gradient(true), exact, 0.02));
-    ek_scope_end(&scope);
 }
 
 /* ---- functions of the user's own ---- */
@@ -269,18 +255,15 @@ static ek_tensor *function_gradient(bool autocast)
 
 TEST(functions_backward_as_forward)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *exact = function_gradient(false), *narrow = function_gradient(true);
     ck_assert_int_eq(narrow->dtype, EK_F32);
     ck_assert(close_in_norm(narrow, exact, 0.02));
     ck_assert(!close_in_norm(narrow, exact, 1e-6));
-    ek_scope_end(&scope);
 }
 
 /* Views and handles on parameters that come and go, in forward and backward. */
 TEST(remembered_once_per_parameter)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *w = parameter(EK_SHAPE(64, 4)), *x = uniform(EK_SHAPE(5, 4), -1, 1), *y;
     ek_memory_stats before = {0}, stats;
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -297,5 +280,4 @@ TEST(remembered_once_per_parameter)
         before = stats;
     }
     ek_autocast_end(&region);
-    ek_scope_end(&scope);
 }

@@ -50,7 +50,6 @@ static void assert_conversion(const char *group, ek_dtype to, bool required)
 
 TEST_LOOP(all_pairs, 0, (EK_DTYPES * EK_DTYPES))
 {
-    ek_scope scope = ek_scope_begin();
     char edges[40];
     ek_dtype from = (ek_dtype)(_i / EK_DTYPES), to = (ek_dtype)(_i % EK_DTYPES);
     assert_conversion(ek_dtype_name(from), to, true);
@@ -58,7 +57,6 @@ TEST_LOOP(all_pairs, 0, (EK_DTYPES * EK_DTYPES))
     assert_conversion(edges, to, false);
     if (from == EK_I64)
         assert_conversion("whole/i64", to, true);
-    ek_scope_end(&scope);
 }
 
 /* ---- f16 ---- */
@@ -71,7 +69,6 @@ TEST(all_numbers_of_f16)
     static double wider[ALL];
     for (int i = 0; i < ALL; i++)
         halves[i] = (uint16_t)i;
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_from_data(halves, EK_SHAPE(ALL), EK_F16), *y = ek_to_dtype(x, EK_F32);
     assert_ok(ek_to_data(y, wide, sizeof wide));
     assert_ok(ek_to_data(ek_to_dtype(x, EK_F64), wider, sizeof wider));
@@ -88,7 +85,6 @@ TEST(all_numbers_of_f16)
         ck_assert_uint_eq(back[i], halves[i]);
         ck_assert_uint_eq(ek_f16_of((float)wanted), halves[i]);
     }
-    ek_scope_end(&scope);
 }
 
 /* Between each two neighbours: the tie, and the numbers beside it. */
@@ -111,7 +107,6 @@ TEST(rounding_to_f16)
 
 TEST(rounding_as_pytorch)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *near = golden(DTYPES_GOLDEN, "near/f32"), *bits = golden(DTYPES_GOLDEN, "bits/f32");
     assert_same_numbers(ek_to_dtype(near, EK_F16), golden(DTYPES_GOLDEN, "near/f16"), "near");
     int64_t count = ek_tensor_count(bits);
@@ -120,13 +115,11 @@ TEST(rounding_as_pytorch)
     ek_tensor *x = ek_from_data(words, EK_SHAPE(count), EK_F32);
     assert_same_numbers(ek_to_dtype(x, EK_F16), golden(DTYPES_GOLDEN, "bits/f16"), "bits");
     free(words);
-    ek_scope_end(&scope);
 }
 
 /* Sums that f16 can't hold don't spoil means. */
 TEST(means_of_f16)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_full(60000, EK_SHAPE(7, 5), EK_F16, .requires_grad = true);
     ek_tensor *mean = ek_mean(x);
     ck_assert_int_eq(ek_tensor_dtype(mean), EK_F16);
@@ -140,7 +133,6 @@ TEST(means_of_f16)
     ek_tensor *loss = ek_f_cross_entropy(rows, ek_zeros(EK_SHAPE(9000), EK_I64));
     ck_assert(fabs(element(loss, 0) - (100 + log(4))) < 0.1);
     ck_assert_int_eq(ek_tensor_dtype(loss), EK_F16);
-    ek_scope_end(&scope);
 }
 
 /* ---- bool ---- */
@@ -164,7 +156,6 @@ static void assert_flags(const ek_tensor *tensor, const char *wanted)
 
 TEST(comparisons_are_bool)
 {
-    ek_scope scope = ek_scope_begin();
     for (int d = 0; d < EK_BOOL; d++) {
         ek_dtype dtype = (ek_dtype)d;
         ek_tensor *x = tensor_of((const double[]){1, 2, 3}, EK_SHAPE(3), dtype, test_home());
@@ -180,12 +171,10 @@ TEST(comparisons_are_bool)
     ek_tensor *x = ek_ones(EK_SHAPE(2));
     assert_refused(ek_where(ek_ones(EK_SHAPE(2), EK_I64), x, x), EK_E_DTYPE,
                    "where: the condition has dtype i64 and must have bool");
-    ek_scope_end(&scope);
 }
 
 TEST(arithmetic_of_bool)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x = flags("0011"), *y = flags("0101");
     assert_flags(ek_add(x, y), "0111");
     assert_flags(ek_mul(x, y), "0001");
@@ -204,14 +193,12 @@ TEST(arithmetic_of_bool)
     assert_refused(ek_add_scalar(x, 1), EK_E_DTYPE, "add_scalar: x has dtype bool");
     assert_refused(ek_mul_scalar_(x, 0), EK_E_DTYPE, "mul_scalar_: x has dtype bool");
     assert_refused(ek_full(2, EK_SHAPE(2), EK_BOOL), EK_E_DTYPE, "but bool holds 0 and 1");
-    ek_scope_end(&scope);
 }
 
 /* ---- i32 ---- */
 
 TEST(indices_of_i32)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *x =
         ek_to_dtype(ek_reshape(ek_arange(12, EK_I64, test_home()), EK_SHAPE(3, 4)), EK_F32);
     ek_tensor *rows = tensor_of((const double[]){2, 0}, EK_SHAPE(2), EK_I64, test_home());
@@ -234,5 +221,4 @@ TEST(indices_of_i32)
                  ek_mul_scalar(ek_square(index), 2), 0, 0);
     assert_refused(ek_full(2147483648., EK_SHAPE(2), EK_I32), EK_E_DTYPE,
                    "but i32 holds whole numbers from -2^31 to 2^31 - 1");
-    ek_scope_end(&scope);
 }

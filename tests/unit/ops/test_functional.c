@@ -5,7 +5,7 @@
 
 #include "home.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 static ek_tensor *input(const char *name)
 {
@@ -25,7 +25,6 @@ static void assert_golden(ek_tensor *x, const char *prefix, int index)
 
 static int two_outputs(ek_tensor *const *x, ek_tensor **y, void *user)
 {
-    (void)user;
     y[0] = ek_sin(ek_matmul(x[0], x[1]));
     y[1] = ek_sum(ek_exp(x[1]), EK_DIMS(0));
     return 0;
@@ -33,7 +32,6 @@ static int two_outputs(ek_tensor *const *x, ek_tensor **y, void *user)
 
 static int energy(ek_tensor *const *x, ek_tensor **y, void *user)
 {
-    (void)user;
     y[0] = ek_add(ek_sum(ek_square(ek_sin(ek_matmul(x[0], x[1])))), ek_sum(ek_pow_scalar(x[1], 3)));
     return 0;
 }
@@ -77,7 +75,6 @@ static int sine_of_product(ek_tensor *const *x, ek_tensor **y, void *user)
 
 static int constant(ek_tensor *const *x, ek_tensor **y, void *user)
 {
-    (void)x;
     y[0] = user;
     return 0;
 }
@@ -101,7 +98,6 @@ TEST(a_jacobian_in_a_graph)
 
 static int fails(ek_tensor *const *x, ek_tensor **y, void *user)
 {
-    (void)user;
     y[0] = ek_reshape(x[0], EK_SHAPE(7));
     return 0;
 }
@@ -146,7 +142,6 @@ static ek_tensor *clipped(ek_tensor *gradient, void *user)
 static ek_tensor *seen(ek_tensor *gradient, void *user)
 {
     ++*(int *)user;
-    (void)gradient;
     return NULL;
 }
 
@@ -260,13 +255,11 @@ TEST_LOOP(hooks_that_change_the_hooks, 0, 2)
 
 static ek_tensor *reshaped(ek_tensor *gradient, void *user)
 {
-    (void)user;
     return ek_reshape(gradient, EK_SHAPE(-1));
 }
 
 static ek_tensor *failing(ek_tensor *gradient, void *user)
 {
-    (void)user;
     return ek_matmul(gradient, NULL);
 }
 

@@ -105,13 +105,11 @@ enum { CONVOLUTIONS = sizeof convolutions / sizeof convolutions[0] };
 
 static ek_memory_format rows_for_f32(ek_dev *dev, ek_dtype dtype)
 {
-    (void)dev;
     return dtype == EK_F32 ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
 }
 
 static ek_memory_format images_for_all(ek_dev *dev, ek_dtype dtype)
 {
-    (void)dev, (void)dtype;
     return EK_CHANNELS_LAST;
 }
 

@@ -2,7 +2,7 @@
  * comparisons and logic against PyTorch's; what is refused. */
 #include "table.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 FROM(.file = "elementwise.golden", .inputs = {"x0", "x1", "x2"}, .dy = "g", .tolerance = 2e-6)
 

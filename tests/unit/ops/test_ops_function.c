@@ -3,6 +3,8 @@
 
 #include "home.h"
 
+NAMES_DEVICES
+
 static ek_tensor *gradient_of(ek_tensor *y, ek_tensor *x)
 {
     ek_tensor *gradient = NULL;
@@ -32,7 +34,6 @@ static const ek_function cube = {.name = "cube",
 static ek_tensor *cube_of(ek_tensor *const *x, int count, void *user)
 {
     ek_tensor *y;
-    (void)count, (void)user;
     return ek_function_apply(&cube, x, 1, &y) < 0 ? NULL : y;
 }
 
@@ -90,7 +91,6 @@ static int wave_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor
 
 static ek_tensor *wave_of(ek_tensor *const *x, int count, void *user)
 {
-    (void)count, (void)user;
     return wave(ek_transpose(x[0], 0, 1), 0.3);
 }
 
@@ -141,7 +141,6 @@ static ek_tensor *parts_of(ek_tensor *const *x, int count, void *user)
 {
     ek_tensor *y[3];
     const int *used = user;
-    (void)count;
     if (ek_function_apply(&parts, x, 2, y) < 0)
         return NULL;
     ck_assert(!ek_tensor_requires_grad(y[2]));

@@ -2,7 +2,7 @@
  * by PyTorch's numbers, and their refusals. */
 #include "table.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 #define REDUCTION ((ek_reduction)o[0])
 /* An option in percent. */

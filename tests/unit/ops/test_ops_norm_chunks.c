@@ -53,7 +53,6 @@ static ek_tensor *in_pieces(ek_tensor *const *inputs, int count, void *user)
 {
     const int64_t sizes[] = {FIRST, ALL - FIRST};
     ek_tensor *chunks[2];
-    (void)user;
     if (ek_split_sizes(inputs[0], sizes, 2, 0, chunks) < 0)
         return NULL;
     return together(chunks, 2, count > 1 ? inputs[1] : NULL, count > 2 ? inputs[2] : NULL);
@@ -61,14 +60,11 @@ static ek_tensor *in_pieces(ek_tensor *const *inputs, int count, void *user)
 
 static ek_tensor *in_one(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)user;
-    (void)count;
     return together(inputs, 1, inputs[1], inputs[2]);
 }
 
 static ek_tensor *whole(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)user;
     return ek_f_batch_norm(.x = inputs[0], .weight = count > 1 ? inputs[1] : NULL,
                            .bias = count > 2 ? inputs[2] : NULL, .training = true);
 }

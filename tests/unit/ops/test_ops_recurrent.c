@@ -6,7 +6,7 @@
 
 #include "home.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 /* More than a tile, and no multiple of a vector. */
 enum { SAMPLES = 3, HIDDEN = 517, KINDS = 4 };
@@ -98,7 +98,6 @@ static ek_tensor *square_of(ek_tensor *const *x, int count, void *user)
 {
     const use *u = user;
     ek_tensor *h, *c;
-    (void)count;
     fused(u->kind, x, &h, &c);
     return u->of == 0 ? ek_square(h) : u->of == 1 ? ek_square(c) : ek_mul(ek_square(h), c);
 }

@@ -2,7 +2,7 @@
  * grid_sample's second derivatives; finite differences; what is refused. On GPUs too. */
 #include "table.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 /* options: mode, align_corners, recompute_scale_factor, antialias, three sizes, three factors in
  * thousandths */

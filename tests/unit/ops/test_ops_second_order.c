@@ -5,7 +5,7 @@
 
 #include "home.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 static ek_tensor *positions(const int64_t *values, ek_shape shape)
 {
@@ -17,7 +17,6 @@ static ek_tensor *positions(const int64_t *values, ek_shape shape)
 static ek_tensor *dropped(ek_tensor *const *x, int count, void *user)
 {
     const double *p = user;
-    (void)count;
     ek_manual_seed(31);
     return ek_f_dropout(ek_square(x[0]), *p, true);
 }
@@ -54,7 +53,6 @@ static ek_cross_entropy_options class_options(ek_tensor *scores, const loss_case
 
 static ek_tensor *cross_entropy(ek_tensor *const *x, int count, void *user)
 {
-    (void)count;
     return ek_f_cross_entropy_with(class_options(x[0], user));
 }
 
@@ -129,7 +127,6 @@ enum { PIECES = sizeof pieces / sizeof *pieces };
 static ek_tensor *penalty(ek_tensor *const *x, int count, void *user)
 {
     activation *const *act = user;
-    (void)count;
     ek_tensor *hidden = (*act)(ek_f_linear(x[0], x[1], x[3]));
     ek_tensor *score = ek_sum(ek_mul(hidden, x[2])), *gradient;
     if (ek_grad(.outputs = &score, .output_count = 1, .inputs = x, .input_count = 1,

@@ -7,7 +7,7 @@
 
 #include "home.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 static ek_tensor *order(const char *name, const char *key)
 {

@@ -3,7 +3,7 @@
  * values and gradients and finite differences of first and second order. On GPUs too. */
 #include "table.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 FROM(.file = "spatial.golden", .inputs = {"x0", "x1", "x2", "x3"}, .dy = "g", .tolerance = 4e-6)
 

@@ -6,7 +6,7 @@
 
 #include "ops/norm.h"
 
-FIXTURE(two_devices, shut_down)
+FIXTURE(two_devices, NULL)
 
 /* ---- one golden of its own each ---- */
 

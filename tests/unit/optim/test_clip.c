@@ -33,7 +33,6 @@ static void assert_gradients(ek_tensor **leaves, const char *what)
 
 TEST(norm_follows_pytorch)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(0)};
     ek_tensor *leaves[COUNT];
@@ -48,21 +47,16 @@ TEST(norm_follows_pytorch)
     ck_assert_double_eq_tol(norm, element(golden("optim.golden", "clip/norm"), 0), 1e-12);
     ck_assert_uint_gt(ek_tensor_version(ek_tensor_grad(leaves[1])), version);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(value_follows_pytorch)
 {
-    ek_scope scope = ek_scope_begin();
     ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
     ek_tensor *leaves[COUNT];
     ek_optimizer *optimizer = make(leaves, devices);
     assert_ok(ek_clip_grad_value(optimizer, 0.4));
     assert_gradients(leaves, "value");
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Other norms, of the optimizer's parameters, a list, or a module's. */
@@ -71,7 +65,6 @@ TEST_LOOP(other_norms_follow_pytorch, 0, 6)
     static const char *const names[] = {"one", "three", "most"};
     static const double types[] = {1, 3, INFINITY}, limits[] = {1.5, 1.5, 0.7};
     const int kind = _i % 3;
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(0)};
     ek_tensor *leaves[COUNT];
@@ -91,13 +84,10 @@ TEST_LOOP(other_norms_follow_pytorch, 0, 6)
     assert_ok(ek_clip_grad_norm(optimizer, 1, &norm, .norm_type = types[kind]));
     ck_assert(isnan(norm));
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(lists_and_modules_are_clipped)
 {
-    ek_scope scope = ek_scope_begin();
     ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
     ek_tensor *leaves[COUNT];
     ek_optimizer *optimizer = make(leaves, devices);
@@ -120,8 +110,6 @@ TEST(lists_and_modules_are_clipped)
     assert_refused(ek_clip_grad_value_of(none, 1, 1), EK_E_INVALID, "tensor 0 is NULL");
     ek_module_free(module);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* 0 times infinity is NaN, 0 times the rest is 0; with a NaN all are. */
@@ -129,7 +117,6 @@ TEST_LOOP(what_is_not_finite_is_scaled_as_pytorch_does, 0, 3)
 {
     static const double worst[] = {INFINITY, -INFINITY, NAN};
     static const char *const names[] = {"inf", "minus_inf", "nan"};
-    ek_scope scope = ek_scope_begin();
     ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
     ek_tensor *leaves[COUNT];
     ek_optimizer *optimizer = make(leaves, devices);
@@ -146,13 +133,10 @@ TEST_LOOP(what_is_not_finite_is_scaled_as_pytorch_does, 0, 3)
         }
     }
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(norm_must_be_finite)
 {
-    ek_scope scope = ek_scope_begin();
     ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
     ek_tensor *leaves[COUNT];
     ek_optimizer *optimizer = make(leaves, devices);
@@ -171,6 +155,4 @@ TEST(norm_must_be_finite)
     assert_refused(ek_clip_grad_value(optimizer, NAN), EK_E_INVALID, "max_value");
     assert_refused(ek_clip_grad_value(NULL, 1), EK_E_INVALID, "NULL");
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

@@ -2,8 +2,6 @@
  * in f32 and under its CPU autocast. */
 #include "kit/devices.h"
 
-FIXTURE(NULL, shut_down)
-
 static ek_module *make_mlp(void)
 {
     return ek_sequential(ek_linear(12, 32), ek_relu(), ek_linear(32, 24), ek_tanh(),
@@ -190,7 +188,6 @@ static void check_gradients(const network *which, ek_module *net)
 TEST_LOOP(autocast_follows_pytorch, 0, NETWORKS)
 {
     const network *which = &networks[_i];
-    ek_scope scope = ek_scope_begin();
     training t = training_begin(which, false, test_device(0));
     ek_tensor *torch = expected(which, "bf16", "losses"), *exact = expected(which, "f32", "losses");
     for (int step = 0; step < ek_tensor_count(torch); step++) {
@@ -214,5 +211,4 @@ TEST_LOOP(autocast_follows_pytorch, 0, NETWORKS)
         ek_scope_end(&inner);
     }
     training_end(&t);
-    ek_scope_end(&scope);
 }

@@ -12,7 +12,6 @@ static void assert_row(ek_tensor *tensor, const ek_tensor *rows, int64_t row, do
 TEST_LOOP(follow_pytorch, 0, 4)
 {
     const bool wide = _i & 1, equal = _i & 2;
-    ek_scope scope = ek_scope_begin();
     ek_tensor *values = golden("train.golden", "ema/values");
     ek_tensor *rows = golden("train.golden", equal ? "ema/equal" : "ema/moving");
     ek_module *module = ek_linear(19, 1, .bias = false);
@@ -31,8 +30,6 @@ TEST_LOOP(follow_pytorch, 0, 4)
     ck_assert_int_eq(ek_ema_updates(ema), 4);
     ek_ema_free(ema);
     ek_module_free(module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 static ek_module *net(void)
@@ -54,7 +51,6 @@ static void change(ek_module *module, double by)
 TEST(a_module_shows_them_and_comes_back)
 {
     char own[65], averaged[65], now[65];
-    ek_scope scope = ek_scope_begin();
     ek_module *module = net(), *other = net();
     ek_ema *ema = ek_ema_new(module, .decay = 0.5);
     assert_ok(ek_ema_update(ema));
@@ -82,14 +78,11 @@ TEST(a_module_shows_them_and_comes_back)
     ek_ema_free(ema);
     ek_module_free(module);
     ek_module_free(other);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Buffers are copied or averaged, integers always copied; memory is the optimizers'. */
 TEST_LOOP(buffers, 0, 2)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = net();
     ek_memory_stats before, after;
     assert_ok(ek_memory_get_stats(ek_cpu(), &before));
@@ -107,13 +100,10 @@ TEST_LOOP(buffers, 0, 2)
     ek_module_free(module); /* it may go first */
     assert_ok(ek_ema_update(ema));
     ek_ema_free(ema);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(they_go_where_the_module_goes)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_module *module = net();
     ek_ema *ema = ek_ema_new(module, .decay = 0.5);
@@ -131,13 +121,10 @@ TEST(they_go_where_the_module_goes)
     assert_refused(ek_ema_update(ema), EK_E_DTYPE, "\"0.weight\" has become");
     ek_ema_free(ema);
     ek_module_free(module);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(refuses)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *module = net(), *other = ek_linear(2, 2);
     assert_refused(ek_ema_new(NULL), EK_E_INVALID, "the module is NULL");
     assert_refused(ek_ema_new(module, .decay = 1.5), EK_E_INVALID, "decay has to be 0 to 1");
@@ -156,6 +143,4 @@ TEST(refuses)
     assert_refused(ek_ema_new(module), EK_E_DTYPE, "\"0.weight\" is");
     ek_module_free(module);
     ek_module_free(other);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

@@ -3,7 +3,7 @@
 #include "kit/optimizers.h"
 #include "unit.h"
 
-FIXTURE(four_devices, shut_down)
+FIXTURE(four_devices, NULL)
 
 /* ---- problems, as tests/golden/make_lbfgs.py has them ---- */
 
@@ -252,7 +252,6 @@ TEST(other_optimizers_take_closures)
 
 static int evaluate_nothing(double *loss, void *user)
 {
-    (void)user;
     *loss = 1;
     return 0;
 }

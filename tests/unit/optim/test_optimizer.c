@@ -60,18 +60,12 @@ static void follow_trajectory(int i, ek_dtype dtype, double tolerance)
 
 TEST_LOOP(follows_pytorch_f64, 0, TRAJECTORIES)
 {
-    ek_scope scope = ek_scope_begin();
     follow_trajectory(_i, EK_F64, 1e-13);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST_LOOP(follows_pytorch_f32, 0, TRAJECTORIES)
 {
-    ek_scope scope = ek_scope_begin();
     follow_trajectory(_i, EK_F32, 2e-6);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- parameters without a gradient ---- */
@@ -91,7 +85,6 @@ static void give_gradient(ek_tensor *leaf, double value)
 
 TEST(skips_parameters_without_gradient)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *p[2] = {leaf_of(1, EK_SHAPE(3)), leaf_of(1, EK_SHAPE(2, 2))};
     ek_optimizer *optimizer = ek_sgd(.lr = 0.5, .momentum = 0.5);
     assert_ok(ek_optimizer_add_group(optimizer, p, 2));
@@ -112,13 +105,10 @@ TEST(skips_parameters_without_gradient)
     assert_ok(ek_step(optimizer)); /* nothing to do */
     ck_assert_double_eq(element(p[0], 0), 0.25);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(groups_have_their_own_options)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *p = leaf_of(1, EK_SHAPE(3)), *q = leaf_of(1, EK_SHAPE(3)),
               *r = leaf_of(1, EK_SHAPE(1));
     ek_optimizer *optimizer = ek_sgd(.lr = 0.5, .weight_decay = 1);
@@ -148,13 +138,10 @@ TEST(groups_have_their_own_options)
     assert_refused(ek_optimizer_set(optimizer, 4, "lr", 1), EK_E_INVALID, "none with index 4");
     assert_refused(ek_optimizer_set(optimizer, 0, "lr", NAN), EK_E_INVALID, "learning rate");
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(refuses_what_cannot_be_stepped)
 {
-    ek_scope scope = ek_scope_begin();
     ek_optimizer *optimizer = ek_adam();
     ek_tensor *leaf = leaf_of(1, EK_SHAPE(4, 4));
     ek_tensor *wrong[] = {ek_mul_scalar(leaf, 2), ek_ones(EK_SHAPE(2), .dtype = EK_I64),
@@ -178,8 +165,6 @@ TEST(refuses_what_cannot_be_stepped)
     ek_optimizer_free(optimizer);
     ek_optimizer_free(NULL);
     ek_zero_grad(NULL);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(options_out_of_range)
@@ -277,7 +262,6 @@ TEST_LOOP(slabs_step_as_single_tensors, 0, 2)
 /* The state of neighbours is one storage in the parameters' order; handles survive a re-homing. */
 TEST(state_is_laid_out_as_parameters)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *apart[MEMBERS], *p[MEMBERS], *before[MEMBERS];
     ek_manual_seed(4);
     random_leaves(apart);
@@ -310,14 +294,11 @@ TEST(state_is_laid_out_as_parameters)
     ek_optimizer_free(optimizer);
     assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
     ck_assert_uint_eq(stats.now[EK_MEMORY_OPTIMIZER], 0);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Gradients of a slab are marked absent, and their memory stays what it is. */
 TEST(zero_grad_keeps_slots)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *apart[MEMBERS], *p[MEMBERS];
     random_leaves(apart);
     random_leaves(p);
@@ -331,15 +312,12 @@ TEST(zero_grad_keeps_slots)
     ck_assert_ptr_nonnull(p[1]->grad_buffer);
     ck_assert_double_eq(element(p[1]->grad_buffer, 5), value);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- all or nothing ---- */
 
 TEST(no_update_on_an_error)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("4K"));
     ek_tensor *p[2] = {leaf_of(1, EK_SHAPE(8)), leaf_of(1, EK_SHAPE(256))};
     for (int i = 0; i < 2; i++) {
@@ -362,14 +340,11 @@ TEST(no_update_on_an_error)
     ck_assert_double_eq(element(p[0], 0), 0.5);
     ck_assert_double_eq(element(p[1], 255), 0.5);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A gradient in another order of memory, and state that follows its parameter to another device. */
 TEST(layouts_and_devices)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_manual_seed(8);
     ek_module *net = ek_conv2d(2, 3, 2, .bias = false);
@@ -391,14 +366,11 @@ TEST(layouts_and_devices)
                  1e-5);
     ek_optimizer_free(optimizer);
     ek_module_free(net);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A graph that read the parameter before the step must not be differentiated after it. */
 TEST(step_is_seen_by_graphs)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *p = leaf_of(2, EK_SHAPE(3));
     ek_optimizer *optimizer = ek_sgd();
     assert_ok(ek_optimizer_add_group(optimizer, &p, 1));
@@ -407,6 +379,4 @@ TEST(step_is_seen_by_graphs)
     assert_ok(ek_step(optimizer));
     assert_refused(ek_backward(loss), EK_E_MODIFIED, "step");
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

@@ -22,7 +22,6 @@ static double option(const ek_optimizer *optimizer, int group, const char *name)
 
 TEST(a_group_changes)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *p = leaf_with_gradient(1, 0), *q = leaf_with_gradient(1, 0);
     ek_optimizer *optimizer = ek_sgd(.lr = 0.5, .momentum = 0.25);
     assert_ok(ek_optimizer_add_group(optimizer, &p, 1));
@@ -41,13 +40,10 @@ TEST(a_group_changes)
     assert_ok(ek_optimizer_set(optimizer, 0, "lr", 0));
     ck_assert_double_eq(ek_optimizer_lr(optimizer, 0), 0);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(refuses)
 {
-    ek_scope scope = ek_scope_begin();
     double value = 7;
     ek_tensor *p = leaf_with_gradient(1, 1);
     ek_optimizer *optimizer = ek_adam(.lr = 0.5), *sgd = ek_sgd();
@@ -81,8 +77,6 @@ TEST(refuses)
                    "adam: amsgrad 0 needs other state than the parameters of group 0 have");
     ek_optimizer_free(optimizer);
     ek_optimizer_free(sgd);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(options_of_each)
@@ -105,5 +99,4 @@ TEST(options_of_each)
         ck_assert_double_eq(option(optimizers[i], 0, names[i]), 0);
         ek_optimizer_free(optimizers[i]);
     }
-    assert_ok(ek_shutdown());
 }

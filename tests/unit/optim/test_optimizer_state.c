@@ -101,13 +101,10 @@ static void continue_elsewhere(int i, bool from_slabs, bool to_slabs)
 
 TEST_LOOP(continues_to_the_same_bits, 0, CASES)
 {
-    ek_scope scope = ek_scope_begin();
     ek_manual_seed(7);
     continue_elsewhere(_i, false, false);
     continue_elsewhere(_i, false, true);
     continue_elsewhere(_i, true, false);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- places ---- */
@@ -122,7 +119,6 @@ static uint64_t optimizer_bytes(ek_device device)
 /* After a restore the state of neighbours lies as stepping wants it: the step moves nothing. */
 TEST(lands_where_stepping_looks)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *p[MEMBERS], *q[MEMBERS], *state[2][MEMBERS];
     void *address[2][MEMBERS];
     ek_manual_seed(8);
@@ -161,14 +157,11 @@ TEST(lands_where_stepping_looks)
     ck_assert_int_eq(ek_optimizer_steps(second, q[1]), 2);
     ek_optimizer_free(first);
     ek_optimizer_free(second);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* One parameter of a slab alone: the others have no state, whatever memory there is for it. */
 TEST(neighbours_stay_new)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *p[MEMBERS], *q[MEMBERS];
     ek_manual_seed(9);
     random_leaves(p);
@@ -191,14 +184,11 @@ TEST(neighbours_stay_new)
     ck_assert_int_eq(ek_optimizer_steps(optimizer, q[0]), 1);
     assert_made(ek_optimizer_state(optimizer, q[0], "exp_avg"));
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* A parameter of a slab that has no room for a gradient, as one that requires none. */
 TEST(frozen_neighbours_are_left_out)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *q[MEMBERS];
     ek_manual_seed(10);
     random_leaves(q);
@@ -212,13 +202,10 @@ TEST(frozen_neighbours_are_left_out)
     ck_assert_ptr_null(ek_optimizer_state(optimizer, q[1], "exp_avg"));
     ck_assert(element(ek_optimizer_state(optimizer, q[0], "exp_avg"), 6) == 1);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST(converts_dtypes_and_devices)
 {
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
     ek_tensor *p = ek_empty(EK_SHAPE(1, 2, 2, 2), .device = test_device(1),
                             .format = EK_CHANNELS_LAST, .requires_grad = true);
@@ -247,15 +234,12 @@ TEST(converts_dtypes_and_devices)
     ck_assert_double_eq(element(ek_optimizer_state(optimizer, p, "exp_avg_sq"), 7), 3);
     ck_assert_double_eq(element(ek_optimizer_state(optimizer, p, "exp_avg"), 7), 8.5);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- names, steps 0 ---- */
 
 TEST(names_follow_the_options)
 {
-    ek_scope scope = ek_scope_begin();
     static const int counts[] = {0, 1, 1, 2, 2, 3, 2, 3};
     for (int i = 0; i < CASES; i++) {
         ek_optimizer *optimizer = cases[i].make(NULL);
@@ -281,13 +265,10 @@ TEST(names_follow_the_options)
     ck_assert_ptr_null(ek_optimizer_state_name(NULL, 0));
     ck_assert_int_eq(ek_error_status(), 0);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 TEST_LOOP(steps_zero_begins_anew, 0, CASES)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *p[MEMBERS], *q[MEMBERS];
     random_leaves(p);
     copies_of(p, q);
@@ -311,8 +292,6 @@ TEST_LOOP(steps_zero_begins_anew, 0, CASES)
     }
     ek_optimizer_free(first);
     ek_optimizer_free(second);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- errors ---- */
@@ -331,7 +310,6 @@ static void assert_state_refused(ek_optimizer *optimizer, int64_t steps, const c
 
 TEST(refuses_what_does_not_fit)
 {
-    ek_scope scope = ek_scope_begin();
     x = ek_full(9, EK_SHAPE(2, 3));
     p0 = ek_zeros(EK_SHAPE(2, 3), .requires_grad = true);
     ek_tensor *other = ek_zeros(EK_SHAPE(2, 3), .requires_grad = true);
@@ -377,15 +355,12 @@ TEST(refuses_what_does_not_fit)
     assert_refused(ek_optimizer_steps(optimizer, NULL), EK_E_INVALID, "NULL is none of");
     assert_refused(ek_optimizer_steps(NULL, p0), EK_E_INVALID, "the optimizer is NULL");
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }
 
 /* Without memory for all, nothing has changed; with it, the same call works. */
 TEST(memory_runs_out)
 {
     enum { COUNT = 1 << 16 };
-    ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("1x8M"));
     ek_tensor *p = ek_zeros(EK_SHAPE(COUNT), .device = test_device(0), .requires_grad = true);
     ek_optimizer *optimizer = ek_adam(.amsgrad = true);
@@ -410,6 +385,4 @@ TEST(memory_runs_out)
     ck_assert_double_eq(element(ek_optimizer_state(optimizer, p, "max_exp_avg_sq"), COUNT - 1), 1);
     ck_assert_uint_eq(optimizer_bytes(test_device(0)), 3 * 4 * COUNT);
     ek_optimizer_free(optimizer);
-    ek_scope_end(&scope);
-    assert_ok(ek_shutdown());
 }

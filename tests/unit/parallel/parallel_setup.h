@@ -12,7 +12,7 @@ static inline void setup(void)
     ek_manual_seed(1);
 }
 
-FIXTURE(setup, shut_down)
+FIXTURE(setup, NULL)
 
 /* linear(3, 5), tanh, linear(5, 2), in f64; the same numbers each time. */
 static inline ek_module *make_net(void)

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #include "core/thread.h"
+#include "kit/models.h"
 #include "ops/autocast.h"
 #include "parallel_setup.h"
 
@@ -90,7 +91,6 @@ static void assert_same(const outcome *a, const outcome *b, double relative)
 
 TEST_LOOP(devices_give_what_one_gives, 0, 8)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *one = make_conv_net(false);
     outcome exact = step(one, false, false);
     ek_module_zero_grad(one);
@@ -108,14 +108,12 @@ TEST_LOOP(devices_give_what_one_gives, 0, 8)
     }
     ek_module_free(one);
     ek_module_free(several);
-    ek_scope_end(&scope);
 }
 
 /* To the bit: the forward's casts again, on one device and on several. */
 TEST_LOOP(computed_again_alike, 0, 2)
 {
     static const int devices[] = {1, 3};
-    ek_scope scope = ek_scope_begin();
     outcome results[2];
     ek_use_deterministic_algorithms(true);
     for (int i = 0; i < 2; i++) {
@@ -127,13 +125,11 @@ TEST_LOOP(computed_again_alike, 0, 2)
     }
     ek_use_deterministic_algorithms(false);
     assert_same(&results[1], &results[0], 0);
-    ek_scope_end(&scope);
 }
 
 /* A region around all steps: what is remembered is replaced, not added to. */
 TEST_LOOP(one_region_for_all_steps, 0, 2)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(true);
     assert_ok(ek_module_to_device(net, test_device(0)));
     if (_i > 0)
@@ -162,7 +158,6 @@ TEST_LOOP(one_region_for_all_steps, 0, 2)
     }
     ek_module_free(net);
     ek_autocast_end(&region);
-    ek_scope_end(&scope);
 }
 
 /* ---- what is cast once ---- */
@@ -181,7 +176,6 @@ static ek_storage *narrow_of(ek_tensor *w)
  * when one of its members was written. */
 TEST(a_slab_is_cast_at_once)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(false);
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
@@ -210,13 +204,11 @@ TEST(a_slab_is_cast_at_once)
     ck_assert_ptr_eq(narrow_of(first), narrow_of(last));
     ek_autocast_end(&region);
     ek_module_free(all);
-    ek_scope_end(&scope);
 }
 
 /* In one region too, over several steps. */
 TEST(casts_of_older_weights_hold_no_slab)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(false);
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
@@ -241,13 +233,11 @@ TEST(casts_of_older_weights_hold_no_slab)
     ek_autocast_end(&region);
     ek_set_grad_enabled(before);
     ek_module_free(all);
-    ek_scope_end(&scope);
 }
 
 /* What is cast while another thread writes is not kept: some of it may be older. */
 TEST(casts_that_met_a_write_are_not_kept)
 {
-    ek_scope scope = ek_scope_begin();
     ek_tensor *w = ek_ones(EK_SHAPE(4), EK_F32), *y = ek_to_dtype(w, EK_BF16);
     assert_made(y);
     for (int kept = 0; kept < 2; kept++) {
@@ -263,13 +253,11 @@ TEST(casts_that_met_a_write_are_not_kept)
         assert_ok(ek_narrow_find(w->storage, EK_F16, 4, &found));
         ck_assert_ptr_null(found.elements);
     }
-    ek_scope_end(&scope);
 }
 
 /* If a small part is read between two writes, the others are not cast with it again. */
 TEST(small_parts_of_slabs_are_cast_alone)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(false);
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
@@ -286,7 +274,6 @@ TEST(small_parts_of_slabs_are_cast_alone)
     }
     ek_set_grad_enabled(before);
     ek_module_free(all);
-    ek_scope_end(&scope);
 }
 
 /* ---- the mode of workers ---- */
@@ -313,15 +300,11 @@ static ek_value witness_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(y);
 }
 
-static const ek_module_type witness_type = {.name = "witness",
-                                            .size = sizeof(witness),
-                                            .forward = witness_forward};
+MODULE_TYPE(witness, witness)
 
 TEST(workers_inherit)
 {
-    ek_scope scope = ek_scope_begin();
-    witness *self = (witness *)ek_module_new(&witness_type);
-    assert_made(self);
+    witness *self = new_module(&witness_type);
     assert_ok(ek_register_parameter(&self->module, "weight", &self->weight,
                                     ek_ones(EK_SHAPE(3, 3), EK_F32)));
     ek_module *all = ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4));
@@ -351,5 +334,4 @@ TEST(workers_inherit)
             ck_assert_double_eq(element(gradient, i), 48);
     }
     ek_module_free(all);
-    ek_scope_end(&scope);
 }

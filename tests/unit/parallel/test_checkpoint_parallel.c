@@ -1,4 +1,5 @@
 /* Checkpoint modules inside data parallelism: the same as on one device, whatever the number. */
+#include "kit/models.h"
 #include "parallel_setup.h"
 
 /* As make_net, its inside checkpointed where asked; paths are the same. */
@@ -112,16 +113,12 @@ static ek_value troubled_forward(ek_module *module, const ek_args *args)
         ek_tensor *sum;
         return ek_allreduce(&x, 1, 1, &sum) < 0 ? ek_value_error() : ek_value_of_tensor(sum);
     }
-    if (ek_grad_enabled() && ek_tensor_device(x).index == 1) {
-        ek_error(EK_E_USER, "not again");
-        return ek_value_error();
-    }
+    if (ek_grad_enabled() && ek_tensor_device(x).index == 1)
+        return fail_with("not again");
     return ek_value_of_tensor(ek_square(x));
 }
 
-static const ek_module_type troubled_type = {.name = "troubled",
-                                             .size = sizeof(troubled),
-                                             .forward = troubled_forward};
+MODULE_TYPE(troubled, troubled)
 
 TEST(errors_inside_reach_the_caller)
 {

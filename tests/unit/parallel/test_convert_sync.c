@@ -1,5 +1,6 @@
 /* Plain batch norms that turn into synchronised ones; if synchronised ones and allreduce stand
  * in modules. */
+#include "kit/models.h"
 #include "sync_setup.h"
 
 static const char *type_name(ek_module *module)
@@ -104,9 +105,7 @@ static ek_value shared_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_apply(self->norm, ek_arg_tensor(args, 0));
     return ek_value_of_tensor(ek_apply(self->list, ek_apply(self->same, ek_f_tanh(x))));
 }
-static const ek_module_type shared_type = {.name = "shared",
-                                           .size = sizeof(shared),
-                                           .forward = shared_forward};
+MODULE_TYPE(shared, shared)
 
 static ek_module *make_shared(void)
 {
@@ -218,18 +217,14 @@ static ek_value share_forward(ek_module *module, const ek_args *args)
 {
     ek_tensor *x = ek_exp(ek_arg_tensor(args, 0));
     ek_tensor *own = ek_sum(x, EK_DIMS(0)), *all;
-    (void)module;
     if (ek_allreduce(&own, 1, 1, &all) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_div(x, all));
 }
-static const ek_module_type share_type = {.name = "share",
-                                          .size = sizeof(ek_module),
-                                          .forward = share_forward};
+MODULE_TYPE(share, ek_module)
 
 static ek_tensor *shares(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
     return ek_apply(user, inputs[0]);
 }
 
@@ -267,9 +262,7 @@ static ek_value applying_forward(ek_module *module, const ek_args *args)
         return ek_value_error();
     return outputs[0];
 }
-static const ek_module_type applying_type = {.name = "applying",
-                                             .size = sizeof(applying),
-                                             .forward = applying_forward};
+MODULE_TYPE(applying, applying)
 
 TEST(modules_that_a_replica_applies)
 {

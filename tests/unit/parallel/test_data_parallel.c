@@ -1,5 +1,6 @@
 /* The classic wrapper: one device's values and gradients from several. */
 #include "core/world.h"
+#include "kit/models.h"
 #include "parallel_setup.h"
 
 static const struct {
@@ -113,14 +114,11 @@ static ek_value nested_forward(ek_module *module, const ek_args *args)
     return EK_LIST(ek_value_dict(entries, 4), a);
 }
 
-static const ek_module_type nested_type = {.name = "nested",
-                                           .size = sizeof(nested),
-                                           .forward = nested_forward};
+MODULE_TYPE(nested, nested)
 
 static ek_module *make_nested(void)
 {
-    nested *self = (nested *)ek_module_new(&nested_type);
-    assert_made(self);
+    nested *self = new_module(&nested_type);
     assert_ok(ek_register_parameter(&self->module, "scale", &self->scale,
                                     ek_full(3, EK_SHAPE(1), .dtype = EK_F64)));
     return &self->module;
@@ -399,7 +397,6 @@ static int log_count;
 
 static void keep_line(ek_log_level level, const char *line, void *user)
 {
-    (void)user;
     if (level == EK_LOG_WARNING && log_count < 2)
         snprintf(logged[log_count++], sizeof logged[0], "%s", line);
 }

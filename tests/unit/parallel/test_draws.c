@@ -1,5 +1,6 @@
 /* test_draws.c: with Philox, replicas drop out what one module of the whole batch does. */
 #include "core/world.h"
+#include "kit/models.h"
 #include "parallel/draws.h"
 #include "parallel_setup.h"
 
@@ -14,7 +15,6 @@ static void philox(void)
 /* Draws in all ways that modules do: elements, channels, noise of one's own, flattened batches. */
 static ek_value noisy_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *x = ek_arg_tensor(args, 0);
     ek_tensor *y = ek_f_dropout(x, 0.4, true);
     ek_tensor *noise = ek_tensor_like(x);
@@ -25,9 +25,7 @@ static ek_value noisy_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_reshape(ek_f_dropout(flat, 0.5, true), ek_tensor_shape(x)));
 }
 
-static const ek_module_type noisy_type = {.name = "noisy",
-                                          .size = sizeof(ek_module),
-                                          .forward = noisy_forward};
+MODULE_TYPE(noisy, ek_module)
 
 static ek_module *noisy(bool checkpoint)
 {
@@ -114,15 +112,12 @@ TEST(batches_may_be_cut_elsewhere)
 /* What isn't part of the batch is the same on each replica. */
 static ek_value common_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_tensor *x = ek_arg_tensor(args, 0);
     ek_tensor *noise = ek_rand(EK_SHAPE(7), .device = ek_tensor_device(x));
     return ek_value_of_tensor(ek_add(x, noise));
 }
 
-static const ek_module_type common_type = {.name = "common",
-                                           .size = sizeof(ek_module),
-                                           .forward = common_forward};
+MODULE_TYPE(common, ek_module)
 
 TEST(other_tensors_are_common)
 {
@@ -196,15 +191,11 @@ TEST(words_and_tensors_are_counted_apart)
 /* A failure in the replicas leaves the generator in one piece: it goes on. */
 static ek_value failing_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_f_dropout(ek_arg_tensor(args, 0), 0.5, true);
-    ek_error(EK_E_USER, "no more");
-    return ek_value_error();
+    return fail_with("no more");
 }
 
-static const ek_module_type failing_type = {.name = "failing",
-                                            .size = sizeof(ek_module),
-                                            .forward = failing_forward};
+MODULE_TYPE(failing, ek_module)
 
 TEST(a_failure_leaves_the_generator)
 {

@@ -1,4 +1,5 @@
 /* Plans that leave devices out, the first too. */
+#include "kit/models.h"
 #include "parallel_setup.h"
 
 enum { CHANNELS = 3 };
@@ -179,7 +180,6 @@ static int told[4][2], told_count;
 
 static int noting_replicated(ek_module *module, ek_replication *replication)
 {
-    (void)module;
     told[told_count][0] = replication->index;
     told[told_count++][1] = replication->count;
     return 0;
@@ -190,16 +190,12 @@ static ek_value noting_forward(ek_module *module, const ek_args *args)
 {
     double value = -1;
     ek_tensor *x = ek_arg_tensor(args, 0);
-    (void)module;
     if (ek_item(ek_sum(x), &value) >= 0 && value < 0)
         ek_error(EK_E_USER, "below zero");
     return value < 0 ? ek_value_error() : ek_value_of_tensor(x);
 }
 
-static const ek_module_type noting_type = {.name = "noting",
-                                           .size = sizeof(ek_module),
-                                           .forward = noting_forward,
-                                           .replicated = noting_replicated};
+MODULE_TYPE_WITH(noting, ek_module, .replicated = noting_replicated)
 
 TEST(replicas_are_counted_without_idle_devices)
 {
@@ -239,7 +235,6 @@ TEST(errors_name_the_device)
 /* (list of x and y, keyword z) -> x + y + z. */
 static ek_value summing_forward(ek_module *module, const ek_args *args)
 {
-    (void)module;
     ek_value list = ek_arg(args, 0);
     ek_tensor *x = ek_value_tensor(ek_value_at(list, 0)),
               *y = ek_value_tensor(ek_value_at(list, 1));
@@ -247,9 +242,7 @@ static ek_value summing_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_add(ek_add(x, y), z));
 }
 
-static const ek_module_type summing_type = {.name = "summing",
-                                            .size = sizeof(ek_module),
-                                            .forward = summing_forward};
+MODULE_TYPE(summing, ek_module)
 
 TEST(nests_and_keywords_follow_the_plan)
 {

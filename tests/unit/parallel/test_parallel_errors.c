@@ -1,4 +1,5 @@
 /* What goes wrong in one replica reaches the caller, and the next call works. */
+#include "kit/models.h"
 #include "parallel_setup.h"
 
 /* Fails, or returns something, depending on where it runs. */
@@ -27,9 +28,7 @@ static ek_value moody_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(y);
 }
 
-static const ek_module_type moody_type = {.name = "moody",
-                                          .size = sizeof(moody),
-                                          .forward = moody_forward};
+MODULE_TYPE(moody, moody)
 
 static ek_module *make_moody(moody **self)
 {

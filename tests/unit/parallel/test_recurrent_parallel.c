@@ -1,4 +1,5 @@
 /* test_recurrent_parallel.c: recurrent networks on several devices. */
+#include "kit/models.h"
 #include "parallel_setup.h"
 
 /* A network of sequences that gives its output alone. */
@@ -14,15 +15,12 @@ static ek_value tagger_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_apply(self->head, ek_value_tensor(ek_value_at(result, 0))));
 }
 
-static const ek_module_type tagger_type = {.name = "tagger",
-                                           .size = sizeof(tagger),
-                                           .forward = tagger_forward};
+MODULE_TYPE(tagger, tagger)
 
 static ek_module *make_tagger(void)
 {
     ek_manual_seed(7);
-    tagger *self = (tagger *)ek_module_new(&tagger_type);
-    assert_made(self);
+    tagger *self = new_module(&tagger_type);
     ek_register_module(&self->module, "lstm", &self->lstm,
                        ek_lstm(3, 4, .num_layers = 2, .bidirectional = true, .batch_first = true));
     ek_register_module(&self->module, "head", &self->head, ek_linear(8, 2));

@@ -1,5 +1,6 @@
 /* Replicas: what persists, what is shared, what is sent again, where parameters live. */
 #include "core/tensor.h"
+#include "kit/models.h"
 #include "nn/module_table.h"
 #include "parallel/replica_set.h"
 #include "parallel_setup.h"
@@ -75,17 +76,13 @@ typedef struct tied {
 static ek_value tied_forward(ek_module *module, const ek_args *args)
 {
     tied *self = (tied *)module;
-    if (self->first != self->second || self->scale != self->same) {
-        ek_error(EK_E_USER, "what is shared has come apart");
-        return ek_value_error();
-    }
+    if (self->first != self->second || self->scale != self->same)
+        return fail_with("what is shared has come apart");
     ek_tensor *y = ek_apply(self->second, ek_apply(self->first, ek_arg_tensor(args, 0)));
     return ek_value_of_tensor(ek_mul(ek_mul(y, self->scale), self->same));
 }
 
-static const ek_module_type tied_type = {.name = "tied",
-                                         .size = sizeof(tied),
-                                         .forward = tied_forward};
+MODULE_TYPE(tied, tied)
 
 TEST(what_is_shared_stays_shared)
 {

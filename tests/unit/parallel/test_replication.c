@@ -2,6 +2,7 @@
  */
 #include <stdatomic.h>
 
+#include "kit/models.h"
 #include "parallel_setup.h"
 
 /* A module that notes how it is called. It gives x + index. */
@@ -61,10 +62,8 @@ static ek_value watched_forward(ek_module *module, const ek_args *args)
     atomic_fetch_add(&forward_count, 1);
     if (self->context)
         atomic_fetch_add(self->context, 1);
-    if (self->forward_fails && self->index == self->forward_fails) {
-        ek_error(EK_E_USER, "no forward");
-        return ek_value_error();
-    }
+    if (self->forward_fails && self->index == self->forward_fails)
+        return fail_with("no forward");
     if (self->left)
         x = ek_apply(self->left, x);
     if (self->right)
@@ -72,15 +71,11 @@ static ek_value watched_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_add_scalar(x, self->index));
 }
 
-static const ek_module_type watched_type = {.name = "watched",
-                                            .size = sizeof(watched),
-                                            .forward = watched_forward,
-                                            .replicated = watched_replicated};
+MODULE_TYPE_WITH(watched, watched, .replicated = watched_replicated)
 
 static watched *make_watched(int name, ek_module *left, ek_module *right)
 {
-    watched *self = (watched *)ek_module_new(&watched_type);
-    assert_made(self);
+    watched *self = new_module(&watched_type);
     self->name = name;
     self->index = -1;
     if (left)
@@ -283,8 +278,6 @@ static ek_data_parallel_stats stats_of(ek_module *model)
 /* parameter -= 0.1 gradient, for all. */
 static int descend(const char *path, ek_tensor *parameter, void *user)
 {
-    (void)path;
-    (void)user;
     assert_made(ek_add_scaled_(parameter, ek_tensor_grad(parameter), -0.1));
     return 0;
 }

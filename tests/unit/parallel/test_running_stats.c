@@ -1,4 +1,5 @@
 /* Running statistics averaged over replicas. */
+#include "kit/models.h"
 #include "parallel_setup.h"
 
 enum { CHANNELS = 3, LENGTH = 4 };
@@ -153,9 +154,7 @@ static ek_value keeper_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(x);
 }
 
-static const ek_module_type keeper_type = {.name = "keeper",
-                                           .size = sizeof(keeper),
-                                           .forward = keeper_forward};
+MODULE_TYPE(keeper, keeper)
 
 static keeper *make_keeper(void)
 {

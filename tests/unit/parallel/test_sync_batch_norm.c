@@ -1,5 +1,6 @@
 /* Synchronised batch norm: one device's numbers on several, in every order, and failures that
  * arrive. */
+#include "kit/models.h"
 #include "sync_setup.h"
 
 /* Three steps of both models on batches of these sizes. */
@@ -146,19 +147,14 @@ TEST(an_empty_batch_changes_nothing)
 static ek_value fragile_forward(ek_module *module, const ek_args *args)
 {
     ek_tensor *x = ek_arg_tensor(args, 0);
-    (void)module;
     float first;
     if (!x || ek_to_data(ek_narrow(ek_reshape(x, EK_SHAPE(-1)), 0, 0, 1), &first, sizeof first) < 0)
         return ek_value_error();
-    if (first == 666) {
-        ek_error(EK_E_USER, "a chunk of the beast");
-        return ek_value_error();
-    }
+    if (first == 666)
+        return fail_with("a chunk of the beast");
     return ek_value_of_tensor(x);
 }
-static const ek_module_type fragile_type = {.name = "fragile",
-                                            .size = sizeof(ek_module),
-                                            .forward = fragile_forward};
+MODULE_TYPE(fragile, ek_module)
 
 TEST(a_replica_that_fails_ends_the_waiting)
 {
@@ -200,9 +196,7 @@ static ek_value skipping_forward(ek_module *module, const ek_args *args)
         return ek_value_of_tensor(x);
     return ek_value_of_tensor(ek_apply(marked ? self->other : self->norm, x));
 }
-static const ek_module_type skipping_type = {.name = "skipping",
-                                             .size = sizeof(skipping),
-                                             .forward = skipping_forward};
+MODULE_TYPE(skipping, skipping)
 
 static skipping *make_skipping(void)
 {

@@ -38,7 +38,6 @@ static char last_line[1200];
 
 static inline void listen(ek_log_level level, const char *line, void *user)
 {
-    (void)user;
     snprintf(last_line, sizeof last_line, "%s", line);
     ck_assert_int_eq(level, strstr(line, "(to measure)") ? EK_LOG_DEBUG : EK_LOG_INFO);
     lines++;

@@ -147,7 +147,6 @@ TEST(every_change_is_a_sample)
     for (int i = 0; i < count; i++)
         ck_assert(samples[i].in_use == 0 && samples[i].step == 1);
     ek_report_free(report);
-    assert_ok(ek_shutdown());
 }
 
 TEST(spans_are_told_to_the_device_that_works)
@@ -201,7 +200,6 @@ TEST(spans_are_told_to_the_device_that_works)
     ck_assert_ptr_null(ek_report_spans(report, &count, &seconds));
     ck_assert_int_eq(count, 0);
     ek_report_free(report);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- long runs ---- */
@@ -335,7 +333,6 @@ TEST(spans_without_room_are_counted)
     assert_ok(ek_report_step(report));
     ck_assert_int_eq(ek_report_spans_dropped(report), 0);
     ek_report_free(report);
-    assert_ok(ek_shutdown());
 }
 
 TEST(what_lies_before_the_step_counts_in_none)
@@ -376,7 +373,6 @@ TEST(what_lies_before_the_step_counts_in_none)
     ck_assert_int_eq(ek_report_step_count(report), 2);
     ek_report_free(next);
     ek_report_free(report);
-    assert_ok(ek_shutdown());
 }
 
 TEST(labels_have_an_end)
@@ -399,7 +395,6 @@ TEST(labels_have_an_end)
     ck_assert_uint_eq(strlen(spans[1].label), 4 + 90);
     ck_assert_str_eq(spans[2].label, "");
     ek_report_free(report);
-    assert_ok(ek_shutdown());
 }
 
 /* ---- threads ---- */
@@ -497,13 +492,11 @@ TEST(threads_go_on_while_reports_come_and_go)
         ek_report_free(report);
     }
     join_threads(threads);
-    assert_ok(ek_shutdown());
 }
 
 /* On a worker everything is within the part, whatever device it names. */
 static int part(void *user, int index)
 {
-    (void)user;
     work(3 - index, EK_SPAN_COMPUTE, "forward of", "net", 200);
     return 0;
 }
@@ -531,5 +524,4 @@ TEST(workers_are_their_devices)
         ck_assert_int_eq(seen[d], 2);
     assert_times_add_up(report);
     ek_report_free(report);
-    assert_ok(ek_shutdown());
 }

@@ -39,7 +39,6 @@ static void pass(uint64_t microseconds)
 /* Allocates in spans within spans. */
 static int part(void *user, int index)
 {
-    (void)user;
     ek_dev *dev = ek_dev_get(ek_host(index));
     void *memory[8];
     for (int i = 0; i < 8; i++) {
