@@ -1,7 +1,8 @@
 /* Memory that ranks of one machine share, and gradients that are averaged in it. */
 #include "core/tensor.h"
-#include "train/window.h"
+#include "kit/models.h"
 #include "kit/ranks.h"
+#include "train/window.h"
 
 enum { RANKS = 3, NBYTES = 10000 };
 
