@@ -404,8 +404,8 @@ TEST(a_finish_that_fails_is_the_passes_error)
 
 TEST(a_leaf_has_one_hook_at_most)
 {
-    ek_scope scope = ek_scope_begin();
     recorder *self = new_recorder(), *other = new_recorder();
+    ek_scope scope = ek_scope_begin();
     ek_tensor *leaf = watched(self, 0, 0);
     assert_refused(ek_leaf_set_grad_hook(leaf, &other->hook, 1), EK_E_STATE,
                    "has a grad hook already");
