@@ -218,10 +218,3 @@ TEST_LOOP(scattering_waits_for_no_kernel, 0, 2)
     close_cuda();
 }
 
-TEST(other_switches_are_refused)
-{
-    open_cuda("0,0");
-    assert_refused(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (bool)7),
-                   EK_E_INVALID, "send_ahead can be true or false, not 7");
-    close_cuda();
-}
