@@ -1,4 +1,6 @@
-/* backends.c: what a build gives the library: its backends, and the folder of its plugins. */
+/* backends.c: what a build gives the library: its backends, and the folder of its plugins. The
+ * table is all that core knows of backends, whose files call core: one circle of files runs through
+ * it. */
 #include "core/backend.h"
 #include "distributed/launch/launcher.h"
 
