@@ -94,8 +94,9 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
 {
     ek_data_parallel_options options =
         EK_OPTIONS(ek_data_parallel_options, network,
-                  .split = opt.automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
-                  .plan = opt.automatic ? job_saved_plan(from, plan_name, g->devices.count) : NULL);
+                   .split = opt.automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
+                   .plan =
+                       opt.automatic ? job_saved_plan(from, plan_name, g->devices.count) : NULL);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
     job->mode = (train_mode)opt.mode;
     job->devices = g->devices;

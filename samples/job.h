@@ -85,8 +85,7 @@ void job_wrap_with(train_job *job, ek_data_parallel_options options, ek_module *
 ek_module *job_criterion(const train_job *job, ek_module *criterion);
 /* Makes a loader whose batches job_step takes. On several devices it makes each device's part of a
  * batch on that device; with several ranks batches are those of all, and made on cpu. */
-#define job_loader(job, ...) \
-    job_loader_with((job), EK_OPTIONS(ek_loader_options, __VA_ARGS__))
+#define job_loader(job, ...) job_loader_with((job), EK_OPTIONS(ek_loader_options, __VA_ARGS__))
 ek_loader *job_loader_with(train_job *job, ek_loader_options options);
 void job_free(train_job *job);
 

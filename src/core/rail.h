@@ -27,8 +27,8 @@ typedef struct ek_rail_job {
     const ek_bytes *out, *in;
 
     /* 2: sum[i] = terms[0][i] op terms[1][i] op ..., in the order of ranks, as ek_combine
-     * (distributed/link/combine.h) to the bit. The term of rank r lies `stride` bytes after that of rank
-     * r - 1, but this rank's own at `own`. `sum` may be `own`. Nothing if `sum` is NULL. */
+     * (distributed/link/combine.h) to the bit. The term of rank r lies `stride` bytes after that of
+     * rank r - 1, but this rank's own at `own`. `sum` may be `own`. Nothing if `sum` is NULL. */
     const char *terms, *own;
     size_t stride;
     void *sum;

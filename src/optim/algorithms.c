@@ -139,8 +139,7 @@ static ek_step_rule adamw_step(const ek_optimizer_options *o, int64_t step, doub
 #define ADAM                                    \
     .phase = phase_each, .states = adam_states, \
     .state_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
-ALGORITHM(adam, ADAM, .options = {COMMON(adam), BETAS(adam), AT(adam, amsgrad)},
-          .step = adam_step)
+ALGORITHM(adam, ADAM, .options = {COMMON(adam), BETAS(adam), AT(adam, amsgrad)}, .step = adam_step)
 ALGORITHM(adamw, ADAM, .options = {COMMON(adamw), BETAS(adamw), AT(adamw, amsgrad)},
           .step = adamw_step)
 

@@ -53,9 +53,9 @@ static int plan(const workload *load, const ek_device_list *devices,
 {
     training job;
     double seconds;
-    int rc =
-        job_open(&job, load, devices,
-                 EK_OPTIONS(ek_data_parallel_options, .split = EK_SPLIT_AUTO, .goal = EK_GOAL_TIME));
+    int rc = job_open(&job, load, devices,
+                      EK_OPTIONS(ek_data_parallel_options, .split = EK_SPLIT_AUTO,
+                                 .goal = EK_GOAL_TIME));
     for (int i = 0; rc == 0 && i < PLAN_STEPS; i++)
         rc = timed_step(&job, &seconds);
     if (rc == 0)

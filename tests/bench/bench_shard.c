@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2 && rc == 0; i++)
         rc = job_open(&sides.jobs[i], &given.load, &given.devices,
                       EK_OPTIONS(ek_data_parallel_options,
-                                .shard = i ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE));
+                                 .shard = i ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE));
     if (rc == 0)
         rc = job_compare(&pairs, shard_step, &sides, WARMUPS, given.budget);
     if (rc == 0)

@@ -14,9 +14,9 @@
 #include "args.h"
 #include "core/tensor.h"
 #include "core/thread.h"
+#include "job.h"
 #include "link/combine.h"
 #include "train/window.h"
-#include "job.h"
 
 enum { MACHINE_SIZES = 5, MACHINE_MOST_ROUNDS = 1000, MACHINE_SMALL = 101, MACHINE_TERM = 1 << 21 };
 static const double machine_mib[MACHINE_SIZES] = {2, 4, 8, 16, 24};

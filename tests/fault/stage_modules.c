@@ -197,7 +197,7 @@ static ek_tensor *initialised(void)
     X(sequential, "f3x2", call(ek_sequential(ek_linear(2, 3), ek_relu(), ek_linear(3, 1)), x[0]))  \
     X(sequential_named, "f3x2",                                                                    \
       call(ek_sequential_named({"a", ek_linear(2, 3)}, {NULL, ek_relu()}), x[0]))                  \
-    X(linear, "f3x2", call(ek_linear(2, 3, false), x[0]))                                         \
+    X(linear, "f3x2", call(ek_linear(2, 3, false), x[0]))                                          \
     X(conv1d, "f1x2x4", call(ek_conv1d(2, 2, 3), x[0]))                                            \
     X(conv2d, "f1x2x4x4", call(ek_conv2d(2, 2, 3, .padding = 1), x[0]))                            \
     X(conv3d, "f1x1x2x2x2", call(ek_conv3d(1, 1, 2), x[0]))                                        \
@@ -206,9 +206,9 @@ static ek_tensor *initialised(void)
     X(conv_transpose3d, "f1x1x2x2x2", call(ek_conv_transpose3d(1, 1, 2), x[0]))                    \
     X(batch_norm1d, "f4x2", call(ek_batch_norm1d(2), x[0]))                                        \
     X(batch_norm2d, "f3x2x2x2", call(ek_batch_norm2d(2, .momentum = EK_CUMULATIVE), x[0]))         \
-    X(batch_norm3d, "f2x2x1x2x2", call(ek_batch_norm3d(2, .affine = false), x[0]))                \
+    X(batch_norm3d, "f2x2x1x2x2", call(ek_batch_norm3d(2, .affine = false), x[0]))                 \
     X(instance_norm1d, "f2x2x3", call(ek_instance_norm1d(2), x[0]))                                \
-    X(instance_norm2d, "f2x2x2x2", call(ek_instance_norm2d(2, .affine = true), x[0]))             \
+    X(instance_norm2d, "f2x2x2x2", call(ek_instance_norm2d(2, .affine = true), x[0]))              \
     X(instance_norm3d, "f1x2x1x2x2", call(ek_instance_norm3d(2), x[0]))                            \
     X(layer_norm, "f2x3", call(ek_layer_norm(EK_SHAPE(3)), x[0]))                                  \
     X(group_norm, "f2x4x2", call(ek_group_norm(2, 4), x[0]))                                       \

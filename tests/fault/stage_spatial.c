@@ -162,43 +162,43 @@ static ek_tensor *functional(ek_tensor *x)
 
 ROWS_STAGE(spatial, SPATIAL);
 
-#define SPATIAL_MODULES(X)                                                                      \
-    X(spectral_norm, "f2x3", call(ek_spectral_norm(ek_linear(3, 2)), x[0]))                     \
-    X(weight_norm, "f2x3", call(ek_weight_norm(ek_linear(3, 2)), x[0]))                         \
-    X(conv2d_reflect, "f1x2x4x4",                                                               \
-      call(ek_conv2d(2, 1, 3, .padding = EK_SAME, .padding_mode = EK_PAD_REFLECT), x[0]))       \
+#define SPATIAL_MODULES(X)                                                                     \
+    X(spectral_norm, "f2x3", call(ek_spectral_norm(ek_linear(3, 2)), x[0]))                    \
+    X(weight_norm, "f2x3", call(ek_weight_norm(ek_linear(3, 2)), x[0]))                        \
+    X(conv2d_reflect, "f1x2x4x4",                                                              \
+      call(ek_conv2d(2, 1, 3, .padding = EK_SAME, .padding_mode = EK_PAD_REFLECT), x[0]))      \
     X(instance_norm, "f2x2x3", call(ek_instance_norm1d(2, .track_running_stats = true), x[0])) \
-    X(unpool1d, "f1x2x4",                                                                       \
-      unpooled(ek_max_pool1d(2, .return_indices = true), ek_max_unpool1d(2), x[0]))             \
-    X(unpool2d, "f1x2x4x4",                                                                     \
-      unpooled(ek_max_pool2d(2, .return_indices = true), ek_max_unpool2d(2), x[0]))             \
-    X(unpool3d, "f1x1x2x2x2",                                                                   \
-      unpooled(ek_adaptive_max_pool3d(1, 1, 1, true), ek_max_unpool3d(2), x[0]))                \
-    X(adaptive_max1d, "f1x2x5", call(ek_adaptive_max_pool1d(2, false), x[0]))                   \
-    X(adaptive_max2d, "f1x2x5x4", call(ek_adaptive_max_pool2d(2, 2, false), x[0]))              \
-    X(lp1d, "p1x2x4", call(ek_lp_pool1d(2, 2), x[0]))                                           \
-    X(lp2d, "p1x2x4x4", call(ek_lp_pool2d(2, 2), x[0]))                                         \
-    X(lp3d, "p1x1x2x2x2", call(ek_lp_pool3d(2, 2), x[0]))                                       \
-    X(pads1d, "f1x2x4",                                                                         \
-      call(ek_sequential(ek_zero_pad1d(1), ek_constant_pad1d(1, 2), ek_reflection_pad1d(1),     \
-                         ek_replication_pad1d(1), ek_circular_pad1d(1)),                        \
-           x[0]))                                                                               \
-    X(pads2d, "f1x1x2x2",                                                                       \
-      call(ek_sequential(ek_zero_pad2d(1), ek_constant_pad2d(1, 2), ek_reflection_pad2d(1),     \
-                         ek_replication_pad2d(1), ek_circular_pad2d(1)),                        \
-           x[0]))                                                                               \
-    X(pads3d, "f1x1x2x1x1",                                                                     \
-      call(ek_sequential(ek_zero_pad3d(1), ek_constant_pad3d(1, 2), ek_reflection_pad3d(1),     \
-                         ek_replication_pad3d(.paddings = {0, 1}),                              \
-                         ek_circular_pad3d(.paddings = {1, 0})),                                \
-           x[0]))                                                                               \
-    X(shuffles, "f1x4x2x2",                                                                     \
-      call(ek_sequential(ek_channel_shuffle(2), ek_pixel_shuffle(2), ek_pixel_unshuffle(2),     \
-                         ek_local_response_norm(2)),                                            \
-           x[0]))                                                                               \
-    X(bilinear_module, "f2x3 f2x2", call_pair(ek_bilinear(3, 2, 2), x[0], x[1]))                \
-    X(cosine, "f2x3 f2x3", call_pair(ek_cosine_similarity(.dim = -1), x[0], x[1]))              \
-    X(distance, "f2x3 f2x3", call_pair(ek_pairwise_distance(.p = 1), x[0], x[1]))               \
+    X(unpool1d, "f1x2x4",                                                                      \
+      unpooled(ek_max_pool1d(2, .return_indices = true), ek_max_unpool1d(2), x[0]))            \
+    X(unpool2d, "f1x2x4x4",                                                                    \
+      unpooled(ek_max_pool2d(2, .return_indices = true), ek_max_unpool2d(2), x[0]))            \
+    X(unpool3d, "f1x1x2x2x2",                                                                  \
+      unpooled(ek_adaptive_max_pool3d(1, 1, 1, true), ek_max_unpool3d(2), x[0]))               \
+    X(adaptive_max1d, "f1x2x5", call(ek_adaptive_max_pool1d(2, false), x[0]))                  \
+    X(adaptive_max2d, "f1x2x5x4", call(ek_adaptive_max_pool2d(2, 2, false), x[0]))             \
+    X(lp1d, "p1x2x4", call(ek_lp_pool1d(2, 2), x[0]))                                          \
+    X(lp2d, "p1x2x4x4", call(ek_lp_pool2d(2, 2), x[0]))                                        \
+    X(lp3d, "p1x1x2x2x2", call(ek_lp_pool3d(2, 2), x[0]))                                      \
+    X(pads1d, "f1x2x4",                                                                        \
+      call(ek_sequential(ek_zero_pad1d(1), ek_constant_pad1d(1, 2), ek_reflection_pad1d(1),    \
+                         ek_replication_pad1d(1), ek_circular_pad1d(1)),                       \
+           x[0]))                                                                              \
+    X(pads2d, "f1x1x2x2",                                                                      \
+      call(ek_sequential(ek_zero_pad2d(1), ek_constant_pad2d(1, 2), ek_reflection_pad2d(1),    \
+                         ek_replication_pad2d(1), ek_circular_pad2d(1)),                       \
+           x[0]))                                                                              \
+    X(pads3d, "f1x1x2x1x1",                                                                    \
+      call(ek_sequential(ek_zero_pad3d(1), ek_constant_pad3d(1, 2), ek_reflection_pad3d(1),    \
+                         ek_replication_pad3d(.paddings = {0, 1}),                             \
+                         ek_circular_pad3d(.paddings = {1, 0})),                               \
+           x[0]))                                                                              \
+    X(shuffles, "f1x4x2x2",                                                                    \
+      call(ek_sequential(ek_channel_shuffle(2), ek_pixel_shuffle(2), ek_pixel_unshuffle(2),    \
+                         ek_local_response_norm(2)),                                           \
+           x[0]))                                                                              \
+    X(bilinear_module, "f2x3 f2x2", call_pair(ek_bilinear(3, 2, 2), x[0], x[1]))               \
+    X(cosine, "f2x3 f2x3", call_pair(ek_cosine_similarity(.dim = -1), x[0], x[1]))             \
+    X(distance, "f2x3 f2x3", call_pair(ek_pairwise_distance(.p = 1), x[0], x[1]))              \
     X(parameters, "f2", parameters(x[0]))
 
 ROWS_STAGE(spatial_modules, SPATIAL_MODULES);

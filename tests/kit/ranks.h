@@ -2,9 +2,9 @@
 #ifndef EK_TESTS_RANKS_H
 #define EK_TESTS_RANKS_H
 
-#include "link/communication.h"
 #include "evenkeel/evenkeel.h"
 #include "kit/loop.h"
+#include "link/communication.h"
 
 /* What a test's function gets, on the thread of its rank. Returns NULL or what failed. */
 typedef const char *ranks_function(ek_process_group *world, void *user);

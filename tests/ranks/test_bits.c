@@ -9,10 +9,10 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "launch/launcher.h"
 #include "job.h"
 #include "kit/exact.h"
 #include "kit/ranks.h"
+#include "launch/launcher.h"
 
 enum { RANKS = 3, MOST = 8, LAYERS = 16, WIDTH = 512, EACH = 2 };
 

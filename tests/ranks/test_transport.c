@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "launch/launcher.h"
 #include "job.h"
+#include "launch/launcher.h"
 
 static const ek_transport *transport;
 static ek_communicator *world;

@@ -109,7 +109,7 @@ static int window_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **r
     const ek_window *window = reducer->window;
     char **addresses = (char **)(void *)reducer->in;
     ek_sum sum = bucket_sum(reducer, bucket);
-    (void)request;        /* nothing is sent */
+    (void)request;         /* nothing is sent */
     if (reducer->sharding) /* each rank needs its own slice alone */
         sum.root = window->rank;
     for (int r = 0; r < window->size; r++)

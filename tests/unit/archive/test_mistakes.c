@@ -38,9 +38,9 @@ MISTAKE(7, EK_E_STATE, "with retain_graph the first time",
         ek_backward(loss); ek_backward(loss))
 MISTAKE(8, EK_E_SHAPE, "or sum it", ek_backward(ek_square(WANTING(2))))
 MISTAKE(9, EK_E_AUTOGRAD, "gradient mode was off", ek_backward(ek_sum(ONES(2))))
-MISTAKE(10, EK_E_INVALID, "adam has no momentum; its options are lr",
-        net = ek_linear(1, 1); ek_optimizer *adam = ek_adam(net);
-        ek_optimizer_set(adam, 0, "momentum", 0.9); ek_optimizer_free(adam))
+MISTAKE(10, EK_E_INVALID, "adam has no momentum; its options are lr", net = ek_linear(1, 1);
+        ek_optimizer *adam = ek_adam(net); ek_optimizer_set(adam, 0, "momentum", 0.9);
+        ek_optimizer_free(adam))
 MISTAKE(11, EK_E_DTYPE, "convert one with ek_to_dtype",
         ek_add(ONES(2), ek_ones(EK_SHAPE(2), EK_F64)))
 MISTAKE(12, EK_E_DEVICE, "4 host devices wanted", ek_devices(EK_HOST, 4))

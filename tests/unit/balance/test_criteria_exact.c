@@ -73,7 +73,7 @@ static ek_tensor *class_weight(void)
     X(soft_margin, answers, true, ek_soft_margin_loss(r))                                \
     X(multilabel_soft, truths, true, ek_multilabel_soft_margin_loss(r))                  \
     X(kl_div, values, true, ek_kl_div_loss(r, .log_target = true))                       \
-    X(poisson, values, true, ek_poisson_nll_loss(r, .log_input = false, .full = true))  \
+    X(poisson, values, true, ek_poisson_nll_loss(r, .log_input = false, .full = true))   \
     X(gaussian, values_and_variances, true, ek_gaussian_nll_loss(r, .eps = 0.3))         \
     X(ranking, values_and_answers, true, ek_margin_ranking_loss(r, .margin = 0.3))       \
     X(hinge, answers, true, ek_hinge_embedding_loss(r, .margin = 0.7))                   \

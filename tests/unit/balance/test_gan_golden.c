@@ -23,8 +23,7 @@ static ek_module *dcgan_critic(int norm, ek_dtype dtype)
 {
     bool bias = norm == NONE || norm == LAYER;
     ek_module *first = ek_conv2d(2, 4, 4, .stride = 2, .padding = 1);
-    ek_module *second =
-        ek_conv2d(4, 6, 4, .stride = 2, .padding = 1, .bias = bias);
+    ek_module *second = ek_conv2d(4, 6, 4, .stride = 2, .padding = 1, .bias = bias);
     ek_module *third = ek_conv2d(6, 1, 2);
     ek_module *critic = ek_sequential(first, ek_leaky_relu(0.2), second, normalisation(norm, 6),
                                       ek_leaky_relu(0.2), third);

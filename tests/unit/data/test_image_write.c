@@ -26,10 +26,10 @@ static ek_grid_options options_of(int which)
         return EK_OPTIONS(ek_grid_options, x, 4, .normalize = true);
     case 3:
         return EK_OPTIONS(ek_grid_options, x, .normalize = true, .scale_each = true,
-                            .pad_value = 0.5);
+                          .pad_value = 0.5);
     case 4:
         return EK_OPTIONS(ek_grid_options, x, .normalize = true, .low = -1, .high = 1,
-                            .padding = 1);
+                          .padding = 1);
     default:
         return EK_OPTIONS(ek_grid_options, x);
     }

@@ -110,9 +110,9 @@ TEST(ranks)
                         pass got = {.count = 0};
                         ek_world.rank = r;
                         ek_world.size = ranks;
-                        ek_loader *loader = ek_data_loader(counter_new(count), .batch_size = 2,
-                                                           .workers = r % 3, .drop_last = drop,
-                                                           .empty_batches = even ? true : false);
+                        ek_loader *loader =
+                            ek_data_loader(counter_new(count), .batch_size = 2, .workers = r % 3,
+                                           .drop_last = drop, .empty_batches = even ? true : false);
                         assert_made(loader);
                         pass_read(&got, loader, INT64_MAX);
                         ek_loader_free(loader);

@@ -1,9 +1,9 @@
 /* ek_distributed_data_parallel over ranks that are threads, against one process with all samples.
  */
 #include "core/tensor.h"
-#include "train/reducer.h"
 #include "group/world.h"
 #include "kit/ranks.h"
+#include "train/reducer.h"
 
 enum { IN = 6, HIDDEN = 300, OUT = 3, STEPS = 5, EACH = 4 };
 

@@ -1,8 +1,8 @@
 /* Sums, means and joins over ranks as operations of the graph: N ranks with slices of a batch
  * against one process with the whole batch, and against finite differences. */
 #include "core/tensor.h"
-#include "group/world.h"
 #include "evenkeel/ops.h"
+#include "group/world.h"
 #include "kit/ranks.h"
 
 enum { RANKS = 4, ROWS = 7, COLUMNS = 3, INPUTS = 2, ORDERS = 3 };

@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launch/launcher.h"
 #include "evenkeel/dist.h"
+#include "launch/launcher.h"
 #include "unit.h"
 
 NAMES_DEVICES

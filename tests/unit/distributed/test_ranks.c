@@ -1,8 +1,8 @@
 /* What other folders see of processes: joins, sums, counts and outcomes over a group. */
 #include "core/ranks.h"
 
-#include "group/world.h"
 #include "evenkeel/ops.h"
+#include "group/world.h"
 #include "kit/ranks.h"
 
 enum { RANKS = 3 };

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "core/ranks.h"
-#include "group/world.h"
 #include "evenkeel/function.h"
+#include "group/world.h"
 #include "kit/ranks.h"
 
 enum { HELD = 1, ROUNDS = 3 };

@@ -217,4 +217,3 @@ TEST_LOOP(scattering_waits_for_no_kernel, 0, 2)
     }
     close_cuda();
 }
-

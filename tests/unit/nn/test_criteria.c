@@ -36,8 +36,8 @@ TEST(class_criteria)
     ek_tensor *with_zeros = ek_from_data(zeros, EK_SHAPE(6), .dtype = EK_I64);
     ck_assert_double_eq(denominator(zero, x, with_zeros), 4);
     ck_assert_double_eq(denominator(mean, x, with_zeros), 6);
-    assert_close(ek_loss(zero, x, with_zeros),
-                 ek_f_cross_entropy(x, with_zeros, .ignore_index = 0), 0, 0);
+    assert_close(ek_loss(zero, x, with_zeros), ek_f_cross_entropy(x, with_zeros, .ignore_index = 0),
+                 0, 0);
 
     ek_module *weighted = ek_nll_loss(.weight = weight, .ignore_index = 3);
     const int64_t threes[] = {0, 3, 1, 3, 2, 3};

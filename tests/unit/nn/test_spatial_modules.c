@@ -50,8 +50,7 @@ TEST(running_statistics_of_instances)
     assert_module(ek_instance_norm2d(3, .momentum = 0.3, .affine = true,
                                      .track_running_stats = true),
                   "instance_norm0", false);
-    assert_module(ek_instance_norm1d(3, .track_running_stats = true), "instance_norm_single",
-                  true);
+    assert_module(ek_instance_norm1d(3, .track_running_stats = true), "instance_norm_single", true);
 }
 
 TEST(initial_bilinear)

@@ -36,7 +36,7 @@ TEST_LOOP(results_are_one_devices, 0, PLANS)
 {
     ek_module *net = make_net();
     ek_data_parallel_options options = EK_OPTIONS(ek_data_parallel_options, .module = make_net(),
-                                                 .device_ids = devices_of(plans[_i].devices));
+                                                  .device_ids = devices_of(plans[_i].devices));
     memcpy(options.chunks, plans[_i].chunks, sizeof plans[_i].chunks);
     ek_module *model = ek_data_parallel_with(options);
     assert_made(model);
