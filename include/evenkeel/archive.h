@@ -47,7 +47,7 @@ typedef struct ek_training_state {
     ek_schedule *schedule;   /**< "schedule" */
     ek_ema *ema;             /**< "ema" */
     ek_grad_scaler *scaler;  /**< "scaler" */
-    ek_generator *generator; /**< "generator": one of the caller */
+    ek_generator *generator; /**< "generator": a generator that the caller owns */
     ek_loader *loader;       /**< "loader": its position */
     bool random;             /**< "random": all generators of ek_archive_put_random */
 } ek_training_state;

@@ -85,8 +85,8 @@ typedef struct ek_data_parallel_options {
     /** Samples on the first device, if that is fewer than an equal share; the other devices share
      * the rest evenly. EK_UNSET: equal shares. */
     int64_t first_device_batch EK_IS(EK_UNSET);
-    /** A plan as text (ek_data_parallel_plan), to be replayed. With EK_SPLIT_AUTO planning instead
-     * goes on from its last entry, as after a checkpoint. */
+    /** A plan as text (ek_data_parallel_plan), which is replayed. With EK_SPLIT_AUTO it is not
+     * replayed: planning starts from its last entry, as after a checkpoint. */
     const char *plan;
     ek_shard_policy shard;
     /** True: device 0's buffers are sent to the replicas at every forward. False: each replica

@@ -94,8 +94,8 @@ typedef enum ek_pad_mode {
 EK_API ek_tensor *ek_f_pad(ek_tensor *x, const int64_t *pad, int count, ek_pad_mode mode,
                            double value);
 
-/** Windows of `size` elements along `dim`, `step` apart, as a view: their number in place of the
- * dimension, and a new last dimension of `size`. */
+/** A view of the windows of `size` elements along `dim`, one every `step` elements. Dimension `dim`
+ * becomes the number of windows. A last dimension of `size` is added. */
 EK_API ek_tensor *ek_unfold(ek_tensor *x, int dim, int64_t size, int64_t step);
 
 typedef struct ek_unfold_options {

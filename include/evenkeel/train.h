@@ -62,7 +62,7 @@ typedef struct ek_find_batch_options {
     void *user;
     /** Devices that must not run out of memory; empty: all accelerators. */
     ek_device_list device_ids;
-    ek_module *model;          /**< the model that the steps change, to be restored; may be NULL */
+    ek_module *model; /**< the steps change it; it is restored after the search; may be NULL */
     ek_optimizer *optimizer;   /**< the optimizer likewise; may be NULL */
     int64_t first EK_IS(1);    /**< the batch that is tried first */
     int64_t most EK_IS(65536); /**< the largest batch to try */

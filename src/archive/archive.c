@@ -200,7 +200,7 @@ int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *
 {
     if (!tensor && ek_error_status() == 0)
         return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is NULL", put->what, *path ? path : put->name);
-    if (tensor && tensor->history) /* an alias without the graph, which is not kept alive */
+    if (tensor && tensor->history) /* an alias has no history, so that the archive keeps no graph */
         tensor = ek_tensor_alias(tensor);
     if (!tensor)
         return ek_error_pending();

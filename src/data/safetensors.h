@@ -107,8 +107,8 @@ static inline bool ek_array_is_plain(const ek_array_view *view)
 {
     return !view->element->widen && !view->strides;
 }
-/* True if both views have the same elements, to the bit. Strided ones count as equal only if they
- * are the same elements of the file. */
+/* True if both views have equal elements, to the bit. Strided views are not compared by value: they
+ * are equal only if both are the same elements of the file. */
 bool ek_array_equal(const ek_array_view *x, const ek_array_view *y);
 /* Copies all elements, row-major, converted to view->dtype. */
 void ek_array_copy(const ek_array_view *view, void *to);

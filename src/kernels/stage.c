@@ -7,7 +7,7 @@ int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
                    bool keep, bool load)
 {
     stage->nbytes = 0;
-    stage->original = (ek_tensor *)x; /* written only by a stage that was begun for an output */
+    stage->original = (ek_tensor *)x; /* `original` is written only if the stage is for an output */
     stage->tensor = stage->original;
     if (keep || !x)
         return 0;

@@ -60,7 +60,7 @@ static ek_module *gpt2_projection_new(int64_t in, int64_t out)
 
 typedef struct gpt2_attention {
     ek_module module;
-    ek_module *c_attn, *c_proj; /* to queries, keys and values; from heads */
+    ek_module *c_attn, *c_proj; /* c_attn makes queries, keys and values; c_proj joins heads */
     int64_t width, heads;
     double dropout;
 } gpt2_attention;

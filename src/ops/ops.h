@@ -152,8 +152,8 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
 /* ---- results ---- */
 
 /* An uninitialised tensor for an elementwise result, of the shape and device that all operands
- * have. Its memory order is the first dense operand's, else the first one's without zero strides,
- * else row-major. y and z may be NULL. */
+ * have. Its memory order is that of the first dense operand. If none is dense, it is that of the
+ * first operand without a zero stride; otherwise row-major. y and z may be NULL. */
 ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z, ek_dtype dtype);
 
 /* New tensors filled with f(x; a, b) and f(x, y; a), not recorded. x and y have one shape. */

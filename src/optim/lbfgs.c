@@ -85,7 +85,7 @@ int64_t ek_lbfgs_count(const ek_optimizer *optimizer)
     return count;
 }
 
-/* A number that a tensor of one element has. */
+/* Reads the number of a tensor of one element. NULL is the pending error. */
 static int lbfgs_number(ek_tensor *tensor, double *number)
 {
     return tensor ? ek_item(tensor, number) : ek_error_pending();

@@ -17,7 +17,7 @@ typedef struct ek_lbfgs {
     ek_tensor *direction;            /* the last iteration's */
     ek_tensor *gradient;             /* where the last iteration began */
     double loss;                     /* there */
-    double t;                        /* the last iteration's step length, in directions */
+    double t;                        /* the last iteration's step is t times its direction */
     double scale;                    /* the inverse Hessian before the history is applied */
     ek_lbfgs_pair *pairs;            /* the history, the oldest first */
     int count, room;

@@ -152,10 +152,10 @@ ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule);
 /* The initial rates of the *count groups that the schedule has seen. Borrowed. */
 const double *ek_schedule_initial(const ek_schedule *schedule, int *count);
 
-/* A schedule that this one is made of, by index; NULL past the last. */
+/* Returns the child schedule at `index`; NULL past the last child. */
 ek_schedule *ek_schedule_child(const ek_schedule *schedule, int index);
 
-/* The numbers that a schedule goes on from besides its steps. *count is 0 for most. */
+/* Returns the schedule's state beside its count of steps: *count numbers, 0 for most schedules. */
 double *ek_schedule_memory(ek_schedule *schedule, int *count);
 
 /* Sets the schedule to `count` groups with these initial rates, after `steps` steps. The

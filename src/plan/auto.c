@@ -38,7 +38,7 @@ typedef struct auto_state {
     int measured;                 /* forwards that were measured, up to EK_SPLIT_PROBES */
     double first[EK_MAX_DEVICES]; /* the first forward's bytes per sample, without state */
     int64_t batch, sizes[EK_MAX_DEVICES];
-    int64_t changing; /* how many forwards in a row had another batch size than the one before */
+    int64_t changing; /* consecutive forwards whose batch size differed from the forward before */
     auto_counters before[EK_MAX_DEVICES];
     int64_t planned;              /* the forward of the last plan from models; -1: none yet */
     bool failed;                  /* a device ran out of memory in the last forward */

@@ -107,7 +107,7 @@ static const ek_operation mean_operation = {.name = "dist_mean",
                                             .backward = sum_backward,
                                             .meets = true};
 
-/* x's elements in new row-major memory of its device, which becomes the sum. */
+/* Copies x to y, and returns the work that sums y over the ranks in place. */
 static ek_dist_work *sum_work(const ek_verb *verb, const ek_tensor *x, ek_tensor *y,
                               ek_process_group *group)
 {

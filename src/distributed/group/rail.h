@@ -26,7 +26,7 @@ typedef struct ek_group_rail {
     struct ek_group_rail *next;
     ek_dev *dev;
     bool library;      /* sums are left to the library behind the rail */
-    int number;        /* among all that the group has made, from 1 on */
+    int number;        /* the number of this rail within its group, from 1 on */
     ek_rail *rail;     /* NULL: refused, its tensors are staged */
     uint32_t failures; /* of the communication when it was made; others have ended it */
     int users;         /* under the communication's lock */

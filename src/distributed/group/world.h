@@ -23,8 +23,9 @@ int ek_group_call(const char *what, ek_process_group *given,
  */
 int ek_world_root(const char *what, const ek_process_group *group, int rank);
 
-/* A group (NULL: the world) as other folders see it (comm/ranks.h): one reference. NULL without an
- * error if this rank is alone or not in the group, NULL with an error if there is no memory. */
+/* Returns one reference to the group's ek_ranks (core/ranks.h), by which other folders use it. A
+ * group of NULL is the world. NULL without an error: this rank is alone or not in the group. NULL
+ * with an error: there is no memory. */
 struct ek_ranks *ek_process_group_ranks(ek_process_group *group);
 
 /* The world's communication; NULL: there is one rank. */

@@ -294,7 +294,8 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
     }
     pthread_setname_np(opened->thread, EK_COMMUNICATION_THREAD);
     if (!communication_await_open(opened, timeout, look, user)) {
-        pthread_detach(opened->thread); /* it waits in the transport, and keeps its memory */
+        pthread_detach(
+            opened->thread); /* the thread still waits in the transport, and uses `opened` */
         return EK_FAIL(EK_E_TIMEOUT, "init_process_group waited %.1f s", timeout);
     }
     int rc = opened->failure.error.status ? ek_error_raise(&opened->failure.error)

@@ -22,7 +22,7 @@ typedef struct ek_waits {
 struct ek_process_group {
     ek_process_group *next;      /* of the communication's groups, in the order of their numbers */
     ek_process_group *next_made; /* of the groups that world.c has made */
-    ek_communication *communication; /* NULL: a world of one, or one that has ended */
+    ek_communication *communication; /* NULL: the world has one rank, or has ended */
     int number;                      /* 0: the world */
     char name[32];                   /* "the world", "group 2" */
     int size, rank;                  /* rank is -1 if this process is not in it */
@@ -89,7 +89,7 @@ void ek_waits_compare(ek_process_group *group);
 /* From now on transfers or sums of the group's work are under way, or none; for verbs with `ready`.
  */
 void ek_waits_send(ek_process_group *group, bool sends);
-/* Seconds, and who came last, of what the group has averaged. */
+/* Writes how long the group's averages waited, in seconds, and which rank came last. */
 void ek_waits_read(ek_process_group *group, ek_distributed_stats *stats);
 
 #endif

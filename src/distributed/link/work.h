@@ -133,7 +133,8 @@ ek_wire_shape ek_wire_shape_of(const ek_tensor *tensor);
 /* "f32[2, 3]"; "no tensor". */
 void ek_wire_shape_text(const ek_wire_shape *shape, char text[120]);
 
-/* What work.c asks of a rail: row-major memory of its device for a tensor; and the end of a run. */
+/* The functions of a rail that work.c calls. `stage` gives a tensor row-major memory on the rail's
+ * device. `close` ends a run. */
 typedef struct ek_rail_calls {
     int (*stage)(const ek_rail_run *run, ek_dist_work_tensor *one, ek_tensor *tensor, bool sends);
     void (*close)(ek_rail_run *run, const ek_process_group *group);
@@ -162,7 +163,7 @@ struct ek_dist_work {
 
     /* The verb's room, the communication thread's; scratch is allocated before submission. */
     int stage;
-    int64_t done; /* elements that are done, of a call that is made in parts */
+    int64_t done; /* of a call that is made in parts: how many elements are finished */
     ek_request *request;
     char *scratch, *room;
     ek_bytes *out, *in;           /* per rank of the group */

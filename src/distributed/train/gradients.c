@@ -140,7 +140,7 @@ static int bucket_begin(gradient_bucket *bucket, ek_tensor *const *means, int co
                               .work = &bucket->work);
 }
 
-/* Waits for a bucket that has begun, if it has, and frees it. */
+/* If the bucket's call was started, waits for it. Frees the bucket in any case. */
 static int bucket_end(gradient_bucket *bucket)
 {
     int rc = 0;

@@ -5,8 +5,9 @@
 #include "evenkeel/module.h"
 #include "link/communication.h"
 
-/* EK_E_STATE on all ranks, with the first that differs, unless the modules' parameters and buffers
- * have the same paths, dtypes and shapes on all ranks. `what` begins the sentence. */
+/* Checks that the module's parameters and buffers have equal paths, dtypes and shapes on all ranks.
+ * If not, fails with EK_E_STATE on all ranks. The sentence begins with `what` and names the first
+ * difference. */
 int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group);
 
 /* Gives all ranks the elements of rank `root` of the group (a rank in the group) of all these
