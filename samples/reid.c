@@ -412,7 +412,8 @@ int main(int argc, char **argv)
     r.every[1] = opt.every;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &s.job, s.loader);
-    run_keep_numbers(&r, "untrained", &of.found[UNTRAINED].map, 3); /* and both ranks behind it */
+    run_keep_numbers(&r, "untrained", &of.found[UNTRAINED].map,
+                     3); /* map and both ranks stand together */
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / s.epoch_steps, first = epoch * s.epoch_steps;

@@ -73,8 +73,8 @@ typedef struct run_part {
     ek_training_state state;
     ek_module *planned; /* the data-parallel wrapper whose plan is kept */
     double *numbers;
-    int count;       /* of the numbers */
-    char digest[64]; /* of data that are no part of the file */
+    int count;       /* how many numbers */
+    char digest[64]; /* the digest that data outside of the file must have */
     const char *what, *path;
 } run_part;
 
@@ -95,7 +95,7 @@ typedef struct run {
     /* What programs read. */
     int64_t step; /* the step at hand, from 1 on; outside of the loop the last finished one */
     series series[RUN_SERIES];
-    ek_archive *from; /* what the run goes on from, until its first step; NULL: from nothing */
+    ek_archive *from; /* the checkpoint of a resumed run, until its first step; else NULL */
     /* The run's own. */
     int argc, status;
     char **argv, hint[512], note[128];
@@ -104,10 +104,10 @@ typedef struct run {
     bool begun, failed, finished; /* finished: with the last step, and printed */
     bool agreed;                  /* `signal` is of the step at hand */
     bool said;                    /* a line that stays was printed in this step */
-    int signal;                   /* what ends the run: see interrupt_agree */
+    int signal;                   /* the signal that ends the run; 0: none (interrupt_agree) */
     int64_t first, drawn;         /* the step that the run began at; the last with drawn files */
     double start, redrawn;        /* when, in seconds */
-    ek_scope scope;               /* of the step at hand */
+    ek_scope scope;               /* owns what the present step makes */
     json_writer json;
 } run;
 

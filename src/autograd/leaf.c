@@ -435,7 +435,8 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
 
 static int leaf_change_shards(ek_tensor *leaf, ek_shards *shards, int index)
 {
-    bool elsewhere = ek_leaf_ranks(leaf); /* what other ranks have is not to be had here */
+    /* Shards of other ranks are not in this process: their gradients are not joined. */
+    bool elsewhere = ek_leaf_ranks(leaf);
     ek_tensor *gradient = elsewhere ? ek_tensor_grad(leaf) : ek_gather_grad(leaf);
     if (!gradient && !elsewhere && ek_leaf_has_gradient(leaf))
         return ek_error_pending();

@@ -26,7 +26,7 @@ typedef struct ek_shards {
     uint64_t id;         /* unique in the process; not 0 */
     int leaf_count;      /* leaves, sharded or not */
     ek_shard *all;       /* owned; by leaf, those of one leaf in order and without gaps */
-    int count;           /* of all shards */
+    int count;           /* how many shards all leaves have */
     int *first, *counts; /* owned; per leaf: its first shard in `all`, and how many there are */
     ek_ranks *ranks;     /* one reference; the processes that own the leaves; NULL: this one */
     bool *stepped;       /* owned; per leaf: set by the step if the leaf takes part */

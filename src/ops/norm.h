@@ -89,8 +89,6 @@ ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attribut
 ek_shape ek_norm_affine_shape(const ek_tensor *x, ek_norm_attributes attributes);
 /* u * w, for u of x's shape. A w of NULL counts as 1. */
 ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes);
-/* Sum over all but the channels, in the statistics' dtype. */
-ek_tensor *ek_norm_channel_sum(ek_tensor *x);
 
 /* Checks the operands, except for the number of values. */
 int ek_check_batch_norm(const ek_batch_norm_options *options);

@@ -187,7 +187,7 @@ typedef struct verdict {
 /* What the comparison of shapes needs, in scratch. */
 typedef struct pairs_room {
     ek_wire_shape *theirs; /* per rank: what it gives to this one */
-    verdict *verdicts;     /* of all ranks */
+    verdict *verdicts;     /* per rank: its verdict */
     size_t *bounds;
     ek_bytes *out, *in;
 } pairs_room;

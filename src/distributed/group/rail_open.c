@@ -39,7 +39,7 @@ typedef struct opening {
         char id[EK_RAIL_ID];
     } name;
     uint64_t began;             /* ek_clock_ns() when this rank began its part */
-    opening_progress *progress; /* of all ranks */
+    opening_progress *progress; /* per rank: how far it is */
     size_t *bounds;
     enum { OPENING_JUDGE, OPENING_ID, OPENING_TELL, OPENING_HEAR } step;
 } opening;

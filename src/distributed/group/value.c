@@ -317,7 +317,7 @@ static ek_tensor *value_broadcast_bytes(const char *what, ek_value value, int sr
 typedef struct value_call {
     ek_value value, made;
     int src;
-    ek_value *values; /* of all ranks */
+    ek_value *values; /* one per rank */
 } value_call;
 
 static const char value_broadcast_name[] = "broadcast_value",

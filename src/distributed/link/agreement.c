@@ -123,7 +123,7 @@ static void agreement_end(ek_process_group *group)
 {
     ek_dist_work *work = group->answering ? NULL : group->first;
     bool failed = false;
-    uint32_t epoch = 0; /* of the last failure among the descriptors */
+    uint32_t epoch = 0; /* the latest epoch of a descriptor that failed */
     group->calls++;
     for (int r = 0; r < group->size; r++) {
         const ek_descriptor *descriptor = &group->descriptors[r];

@@ -87,9 +87,9 @@ typedef struct ek_peer_calls {
 struct ek_communication {
     const ek_transport *transport;
     ek_world_place place;
-    char (*hosts)[64]; /* of all ranks */
+    char (*hosts)[64]; /* per rank: the name of its machine */
     bool check;
-    ek_dist_backend backend; /* of GPUs' tensors */
+    ek_dist_backend backend; /* what carries GPUs' tensors */
     ek_process_group *world;
     pthread_t thread;
 

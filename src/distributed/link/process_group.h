@@ -28,7 +28,7 @@ struct ek_process_group {
     int size, rank;                  /* rank is -1 if this process is not in it */
     int *ranks;                      /* the members' ranks in the world, ascending; owned */
     double timeout;                  /* seconds */
-    int rails_made;                  /* for one thread at a time; the same on all ranks */
+    int rails_made;                  /* how many rails the group has made; equal on all ranks */
     struct ek_group_rail *rails;     /* under the communication's lock, for one thread at a time */
     struct ek_ranks *view; /* as other folders see it (ranks.c); NULL until somebody has asked */
     /* What ends the rails and the view; set by who makes them, NULL before. */

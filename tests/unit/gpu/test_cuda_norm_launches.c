@@ -31,12 +31,12 @@ static const struct {
     const char *name;
     launches most;
 } limits[KINDS] = {
-    [BATCH] = {"batch_norm", {3, 3, 33}},
-    [BATCH_RELU] = {"batch_norm and relu", {3, 3, 33}},
+    [BATCH] = {"batch_norm", {3, 3, 25}},
+    [BATCH_RELU] = {"batch_norm and relu", {3, 3, 25}},
     [BATCH_EVALUATED] = {"batch_norm, evaluated", {2, 0, 0}},
     [SYNCHRONISED] = {"sync_batch_norm", {3 * REPLICAS + 1, 2 * REPLICAS + 3, 183}},
     [GROUP] = {"group_norm", {3, 4, 30}},
-    [INSTANCE] = {"instance_norm", {2, 4, 29}},
+    [INSTANCE] = {"instance_norm", {2, 4, 23}},
     [LAYER] = {"layer_norm", {4, 8, 28}},
 };
 
